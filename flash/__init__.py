@@ -53,9 +53,7 @@ def __getattr__(name: str) -> object:
     kernel.
     """
     if name not in _HOME:
-        raise AttributeError(
-            f"module 'flash' has no attribute {name!r}; it has {', '.join(__all__)}"
-        )
+        raise AttributeError(f"module 'flash' has no attribute {name!r}; it has {', '.join(__all__)}")
     found = getattr(importlib.import_module(f"flash.{_HOME[name]}"), name)
     globals()[name] = found
     return found

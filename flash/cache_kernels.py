@@ -155,10 +155,16 @@ def append(
     turned = _turned(who, rotary_dim, rotary_interleaved, head_dim)
     return append_build(
         AppendConfig(
-            cache.target(target, who), head_dim, value_dim, _dtype(who, "dtype", dtype),
-            cache.features, turned, rotary_interleaved, counts,
+            cache.target(target, who),
+            head_dim,
+            value_dim,
+            _dtype(who, "dtype", dtype),
+            cache.features,
+            turned,
+            rotary_interleaved,
+            counts,
         )
-    )  # fmt: skip
+    )
 
 
 def merge(
@@ -183,17 +189,19 @@ def merge(
     possible = [n for n in ALIGNMENTS if result.nbytes <= n <= natural]
     if alignment is not None and alignment not in possible:
         raise ConfigError(
-            f"{who}: alignment must be one of {', '.join(map(str, possible))}, got "
-            f"{shown(alignment)}"
+            f"{who}: alignment must be one of {', '.join(map(str, possible))}, got {shown(alignment)}"
         )
     return merge_build(
         MergeConfig(
-            find_target(target or DEFAULT_TARGET), head_dim_v, result, of_parts,
+            find_target(target or DEFAULT_TARGET),
+            head_dim_v,
+            result,
+            of_parts,
             natural if alignment is None else alignment,
             natural_alignment(head_dim_v, head_dim_v, of_parts),
             return_lse,
         )
-    )  # fmt: skip
+    )
 
 
 def _integer(who: str, name: str, value: object, most: int) -> None:
@@ -206,8 +214,7 @@ def _turned(who: str, rotary_dim: object, interleaved: bool, head_dim: int) -> i
     turned = integer(rotary_dim, 0, head_dim)
     if turned is None or turned % 2:
         raise ConfigError(
-            f"{who}: rotary_dim must be an even number from 0 to head_dim={head_dim}, got "
-            f"{rotary_dim!r}"
+            f"{who}: rotary_dim must be an even number from 0 to head_dim={head_dim}, got {rotary_dim!r}"
         )
     if interleaved and not turned:
         raise ConfigError(f"{who}: rotary_interleaved is for a rotary_dim; give one")
@@ -270,6 +277,4 @@ def _new_rows(call: CacheCall, rotary_dim: int, interleaved: bool) -> Joining:
 
 
 def _nowhere(shape: tuple[int, ...], dtype: DType, pointer: int = 0) -> ArrayView:
-    return ArrayView(
-        pointer, shape, dense_strides(shape), dtype.array_name, HOST, False, "numpy", None
-    )
+    return ArrayView(pointer, shape, dense_strides(shape), dtype.array_name, HOST, False, "numpy", None)

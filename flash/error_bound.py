@@ -67,13 +67,7 @@ from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.mma_tiling import F32_GRADE, HALF, LONGEST_GROUP, TF32
 from flash.problem.sequences import each_sequence
 from flash.problem.simt_tiling import IEEE
-from flash.reference import (
-    attention_reference,
-    first_scores,
-    score_steps,
-    visible_keys,
-    weight_factors,
-)
+from flash.reference import attention_reference, first_scores, score_steps, visible_keys, weight_factors
 from flash.scores.features import ScoreArguments, scored, split_by_axes, takes
 from flash.scores.window import Causal
 from ptxgen.isa import numeric
@@ -182,9 +176,8 @@ def arithmetic_of(kind: str, sm: int = 80, parts: float = 0.0) -> Arithmetic:
     of = {F16.name: F16, BF16.name: BF16}[kind].numpy
     info = ml_dtypes.finfo(of)  # type: ignore[no-untyped-call]
     return Arithmetic(
-        float(info.eps) / 2, float(info.smallest_subnormal) / 2, TensorCore(products, bits), None,
-        parts,
-    )  # fmt: skip
+        float(info.eps) / 2, float(info.smallest_subnormal) / 2, TensorCore(products, bits), None, parts
+    )
 
 
 def arithmetic_of_config(config: AttentionConfig, parts: float = 0.0) -> Arithmetic:
@@ -241,9 +234,7 @@ def attention_bound(
         products = q @ k.swapaxes(2, 3)
         of = scored(products.shape, causal, np.float64, first_batch, scores)
         scaled, visible = scale * products, visible_keys(of)
-        random, mean = arithmetic.sum_error(
-            q.shape[3], products, _square(q) @ _square(k).swapaxes(2, 3)
-        )
+        random, mean = arithmetic.sum_error(q.shape[3], products, _square(q) @ _square(k).swapaxes(2, 3))
         random = random * _square(scale) + _ROUNDING * _square(scaled)
         # Errors of scores of which each is due to a factor that all keys of a row share.
         shared = [scale * mean + _FACTORS * _U * scaled]
@@ -285,9 +276,7 @@ def varlen_bound(
     heads, batch = q.shape[1], len(cu_seqlens_q) - 1
     of_heads, how = split_by_axes(how, (batch, heads))
     shape = (1, heads, len(q), v.shape[2])
-    found = Bound(
-        np.zeros(shape), np.full(shape[:3], -np.inf), np.zeros(shape), np.zeros(shape[:3])
-    )
+    found = Bound(np.zeros(shape), np.full(shape[:3], -np.inf), np.zeros(shape), np.zeros(shape[:3]))
     for b, queries, keys in each_sequence(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k):
         own = {name: array[b : b + 1] for name, array in of_heads.items()}
         of_q, of_k, of_v = (x.swapaxes(0, 1)[None] for x in (q[queries], k[keys], v[keys]))
@@ -297,9 +286,7 @@ def varlen_bound(
     return found
 
 
-def merge_bound(
-    outs: Array, lses: Array, out_dtype: Any, arithmetic: Arithmetic = F32_ARITHMETIC
-) -> Bound:
+def merge_bound(outs: Array, lses: Array, out_dtype: Any, arithmetic: Arithmetic = F32_ARITHMETIC) -> Bound:
     """The bound of merging parts: `outs` [..., splits, columns] with the log-sum-exps `lses` [...,
     splits]. Parts are treated as keys whose values are `outs` and whose scores, without an error,
     are `lses`. A part that has seen no key may hold anything.
@@ -396,9 +383,7 @@ class _Row:
         out_error = out_error + np.abs(out) * sink_mean[..., None]
         lost = _LEAST_WEIGHT * (seen @ np.abs(v)) + _LEAST * steps[..., None]
         log = np.abs(lse - _finite(top)) / math.log(2)
-        lse_error = lse_error + sink_mean + _U * (
-            3 * np.abs(lse) + np.abs(top) + _LOG2 * np.maximum(log, 1)
-        )  # fmt: skip
+        lse_error = lse_error + sink_mean + _U * (3 * np.abs(lse) + np.abs(top) + _LOG2 * np.maximum(log, 1))
         return out_error + lost, lse_error
 
     def _alike(self, mass: Array, e2: Array, out: Array, unit: float) -> tuple[Array, Array]:

@@ -49,10 +49,17 @@ def attention(
     who = _OfAttention.who
     require_known(who, scores, ScoreArguments, attention)
     kernel = _kernel_for(
-        _OfAttention, _last_dimension(who, q, "q"), _last_dimension(who, v, "v"), _dtype_of(who, q),
-        causal, precision, False, False, False,
+        _OfAttention,
+        _last_dimension(who, q, "q"),
+        _last_dimension(who, v, "v"),
+        _dtype_of(who, q),
+        causal,
+        precision,
+        False,
+        False,
+        False,
         *settings_of_call(scores, functools.partial(_dtype_of, who)),
-    )  # fmt: skip
+    )
     return kernel.launch(
         q,
         k,
@@ -98,10 +105,17 @@ def attention_varlen(
     who = _OfVarlen.who
     require_known(who, scores, VarlenArguments, attention_varlen)
     kernel = _kernel_for(
-        _OfVarlen, _last_dimension(who, q, "q"), _last_dimension(who, v, "v"), _dtype_of(who, q),
-        causal, precision, True, seqused_q is not None, seqused_k is not None,
+        _OfVarlen,
+        _last_dimension(who, q, "q"),
+        _last_dimension(who, v, "v"),
+        _dtype_of(who, q),
+        causal,
+        precision,
+        True,
+        seqused_q is not None,
+        seqused_k is not None,
         *settings_of_call(scores, functools.partial(_dtype_of, who)),
-    )  # fmt: skip
+    )
     return kernel.launch(
         q,
         k,
@@ -155,10 +169,17 @@ def _kernel(
     *scores: Any,
 ) -> AttentionKernel:
     config = config_of_call(
-        of.who, head_dim=head_dim, head_dim_v=head_dim_v, dtype=dtype, causal=causal,
-        precision=precision, varlen=varlen, seqused_q=seqused_q, seqused_k=seqused_k,
+        of.who,
+        head_dim=head_dim,
+        head_dim_v=head_dim_v,
+        dtype=dtype,
+        causal=causal,
+        precision=precision,
+        varlen=varlen,
+        seqused_q=seqused_q,
+        seqused_k=seqused_k,
         **named_settings(scores),
-    )  # fmt: skip
+    )
     return of(config)
 
 

@@ -13,13 +13,7 @@ from flash.host.arrays import HOST, UNKNOWN_DEVICE, ArrayView, unreadable, view
 from flash.host.caller import LAUNCH, flag, raise_problems, require_no_gradients
 from flash.launch import varlen
 from flash.launch.calls import Call, run_on_cpu, run_on_interpreter
-from flash.launch.checks import (
-    Geometry,
-    alignment,
-    check,
-    check_addresses,
-    variant,
-)
+from flash.launch.checks import Geometry, alignment, check, check_addresses, variant
 from flash.launch.checks import scale as scale_of
 from flash.launch.checks import seed as seed_of
 from flash.launch.explain import explain
@@ -27,13 +21,7 @@ from flash.launch.gpu import GpuLauncher
 from flash.launch.operands import require_operands
 from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
-from flash.scores.features import (
-    NO_ARRAYS,
-    ExplainArguments,
-    LaunchArguments,
-    require_known,
-    takes,
-)
+from flash.scores.features import NO_ARRAYS, ExplainArguments, LaunchArguments, require_known, takes
 from ptxgen import ir
 from ptxgen.check.prove.global_verdicts import GlobalProof
 from ptxgen.check.prove.verdicts import Proof
@@ -63,11 +51,7 @@ class AttentionKernel:
     _caller: ClassVar = LAUNCH
 
     def __init__(
-        self,
-        config: AttentionConfig,
-        *,
-        cuda: CudaBackend | None = None,
-        cache: ModuleCache | None = None,
+        self, config: AttentionConfig, *, cuda: CudaBackend | None = None, cache: ModuleCache | None = None
     ) -> None:
         if not isinstance(config, AttentionConfig):
             raise ConfigError(
@@ -75,9 +59,7 @@ class AttentionKernel:
                 "make one with flash.AttentionConfig(head_dim=64)"
             )
         self.config = config
-        self._gpu = GpuLauncher(
-            config, gpu_of(_NAME, cuda), cache_of(_NAME, cache), self._caller.name
-        )
+        self._gpu = GpuLauncher(config, gpu_of(_NAME, cuda), cache_of(_NAME, cache), self._caller.name)
         self._geometries: dict[tuple[object, ...], Geometry] = {}
         self._numbers = config.numbers
         self._operand_names = tuple([operand.name for operand in config.features.operands])
@@ -204,9 +186,13 @@ class AttentionKernel:
             numbers = {**numbers, "dropout_seed": seed_of(self.config, dropout_seed, caller)}
         explicit = None if stream is None else results.stream_handle(stream, caller.name)
         given = {
-            **NO_ARRAYS, **scores, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
-            "seqused_q": seqused_q, "seqused_k": seqused_k,
-        }  # fmt: skip
+            **NO_ARRAYS,
+            **scores,
+            "cu_seqlens_q": cu_seqlens_q,
+            "cu_seqlens_k": cu_seqlens_k,
+            "seqused_q": seqused_q,
+            "seqused_k": seqused_k,
+        }
         arrays, operands = self._views(q, k, v, out, given, explicit)
         like = arrays[0]
         geometry = self._geometry(arrays, layout, operands, max_seqlen_q)
@@ -215,24 +201,27 @@ class AttentionKernel:
         _check_place(name, like, explicit, caller.name)
         memory = self._gpu.backend
         made = (
-            results.empty(
-                like, geometry.out_shape, self.config.element, memory=memory, stream=explicit
-            )
+            results.empty(like, geometry.out_shape, self.config.element, memory=memory, stream=explicit)
             if out is None
             else out
         )
         lse = (
-            results.empty(like, geometry.lse_shape, F32, memory=memory, stream=explicit)
-            if with_lse
-            else None
+            results.empty(like, geometry.lse_shape, F32, memory=memory, stream=explicit) if with_lse else None
         )
         if not geometry.is_empty:
             call = Call(
-                self.config, geometry, layout, scale, arrays[0], arrays[1], arrays[2],
+                self.config,
+                geometry,
+                layout,
+                scale,
+                arrays[0],
+                arrays[1],
+                arrays[2],
                 out=view(made, "out") if out is None else arrays[3],
-                lse=view(lse, "lse") if with_lse else None, operands=operands,
+                lse=view(lse, "lse") if with_lse else None,
+                operands=operands,
                 numbers=numbers,
-            )  # fmt: skip
+            )
             self._run(call, name, explicit)
         if out is None:
             made = results.deliver(made, like)
@@ -261,9 +250,13 @@ class AttentionKernel:
         """
         require_known(f"{_NAME}.explain", scores, ExplainArguments, AttentionKernel.explain)
         given = {
-            **NO_ARRAYS, **scores, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
-            "seqused_q": seqused_q, "seqused_k": seqused_k,
-        }  # fmt: skip
+            **NO_ARRAYS,
+            **scores,
+            "cu_seqlens_q": cu_seqlens_q,
+            "cu_seqlens_k": cu_seqlens_k,
+            "seqused_q": seqused_q,
+            "seqused_k": seqused_k,
+        }
         arrays, there = self._views(q, k, v, out, given, None)
         geometry = self._geometry(arrays, layout, there, max_seqlen_q)
         check_addresses(geometry, arrays, there, self._caller.name)
@@ -272,13 +265,7 @@ class AttentionKernel:
         return explain(self.config, self._gpu, geometry, arrays, there, name, why)
 
     def _views(
-        self,
-        q: object,
-        k: object,
-        v: object,
-        out: object,
-        given: Mapping[str, object],
-        stream: int | None,
+        self, q: object, k: object, v: object, out: object, given: Mapping[str, object], stream: int | None
     ) -> tuple[tuple[ArrayView, ...], dict[str, ArrayView]]:
         """Views of q, k, v and, if it is given, out, and of the operands by name. Raises
         `LaunchError` that names all arguments that are no arrays, and operands that are missing or
@@ -309,11 +296,7 @@ class AttentionKernel:
         )
 
     def _geometry(
-        self,
-        arrays: tuple[ArrayView, ...],
-        layout: str,
-        operands: dict[str, ArrayView],
-        max_seqlen_q: object,
+        self, arrays: tuple[ArrayView, ...], layout: str, operands: dict[str, ArrayView], max_seqlen_q: object
     ) -> Geometry:
         """The checked geometry of a call; for packed sequences the lengths are checked, too."""
         if not self.config.varlen:
@@ -348,9 +331,16 @@ class AttentionKernel:
         if found is None:
             q, k, v, *given = arrays
             found = check(
-                self.config, q, k, v, given[0] if given else None, layout=layout,
-                operands=operands, max_seqlen_q=max_seqlen_q, caller=self._caller,
-            )  # fmt: skip
+                self.config,
+                q,
+                k,
+                v,
+                given[0] if given else None,
+                layout=layout,
+                operands=operands,
+                max_seqlen_q=max_seqlen_q,
+                caller=self._caller,
+            )
             if q.device != HOST and q.device[1] != UNKNOWN_DEVICE:
                 self._gpu.check_limits(found, q.device[1])
             if len(self._geometries) >= _MOST_GEOMETRIES:
@@ -374,12 +364,7 @@ class AttentionKernel:
             run_on_cpu(call)
         elif backend == "interpreter":
             aligned = alignment(
-                self.config,
-                call.geometry,
-                call.q.pointer,
-                call.k.pointer,
-                call.v.pointer,
-                call.out.pointer,
+                self.config, call.geometry, call.q.pointer, call.k.pointer, call.v.pointer, call.out.pointer
             )
             config = self.config.kernel(None, aligned, call.lse is not None)
             config = variant(config, self.config.pack_gqa, call.geometry)
@@ -406,6 +391,4 @@ def _check_place(backend: str, q: ArrayView, stream: int | None, who: str) -> No
             "the arrays to the host, or use backend='cuda'"
         )
     if stream is not None:
-        raise LaunchError(
-            f"{who}: stream is for a GPU, but the backend is {backend!r}; leave out the stream"
-        )
+        raise LaunchError(f"{who}: stream is for a GPU, but the backend is {backend!r}; leave out the stream")

@@ -11,14 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from flash.problem.sequences import each_sequence
 from flash.scores.feature import Scored, ScoreFeature
-from flash.scores.features import (
-    ScoreArguments,
-    asked,
-    require_known,
-    scored,
-    split_by_axes,
-    takes,
-)
+from flash.scores.features import ScoreArguments, asked, require_known, scored, split_by_axes, takes
 from flash.scores.window import Causal
 from ptxgen.errors import ConfigError
 
@@ -157,9 +150,7 @@ def attention_varlen_reference(
     for b, queries, keys in each_sequence(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k):
         own: dict[str, Any] = {name: array[b : b + 1] for name, array in of_heads.items()}
         of_q, of_k, of_v = (x.swapaxes(0, 1)[None] for x in (q[queries], k[keys], v[keys]))
-        found, sums = attention_reference(
-            of_q, of_k, of_v, **own, first_batch=b, dtype=dtype, **how
-        )
+        found, sums = attention_reference(of_q, of_k, of_v, **own, first_batch=b, dtype=dtype, **how)
         out[queries], lse[:, queries] = found[0].swapaxes(0, 1), sums[0]
     return out, lse
 

@@ -193,13 +193,7 @@ def _check_kernel(threads: int, registers_per_thread: int, shared_bytes: int) ->
 
 
 def _row(
-    name: str,
-    ptx: tuple[int, int],
-    *,
-    shared_kib: int,
-    threads: int,
-    blocks: int,
-    lanes: int,
+    name: str, ptx: tuple[int, int], *, shared_kib: int, threads: int, blocks: int, lanes: int
 ) -> Target:
     """One column of the guide's table; KiB, threads, blocks and lanes are per multiprocessor."""
     sm = target_number(name)

@@ -30,9 +30,20 @@ CHUNK: Final = 16  # bytes that a swizzle moves together
 # The enumeration values of the driver (cuda.h). A copy of a `tf32` tensor rounds its elements to
 # tf32, and `.ftz` flushes subnormal elements to zero.
 DTYPES: Final[dict[str, int]] = {
-    "u8": 0, "u16": 1, "u32": 2, "s32": 3, "u64": 4, "s64": 5, "f16": 6, "f32": 7, "f64": 8,
-    "bf16": 9, "f32.ftz": 10, "tf32": 11, "tf32.ftz": 12,
-}  # fmt: skip
+    "u8": 0,
+    "u16": 1,
+    "u32": 2,
+    "s32": 3,
+    "u64": 4,
+    "s64": 5,
+    "f16": 6,
+    "f32": 7,
+    "f64": 8,
+    "bf16": 9,
+    "f32.ftz": 10,
+    "tf32": 11,
+    "tf32.ftz": 12,
+}
 SWIZZLES: Final[dict[str, int]] = {"none": 0, "32B": 1, "64B": 2, "128B": 3}
 L2_PROMOTIONS: Final[dict[str, int]] = {"none": 0, "64B": 1, "128B": 2, "256B": 3}
 OOB_FILLS: Final[dict[str, int]] = {"zeros": 0, "nan": 1}
@@ -48,17 +59,33 @@ _LAYOUT: Final = struct.Struct("<8s5B3xQ5Q4Q5H5B")  # padded with zeros to 128 b
 # By field of `tensormap.replace`: the `struct` format of all that precedes it in the encoded map,
 # the bytes of one entry, and the number of entries.
 _FIELDS: Final[dict[str, tuple[str, int, int]]] = {
-    "elemtype": ("<8s", 1, 1), "rank": ("<8sB", 1, 1), "swizzle_mode": ("<8s2B", 1, 1),
-    "fill_mode": ("<8s3B", 1, 1), "global_address": ("<8s5B3x", 8, 1),
-    "global_dim": ("<8s5B3xQ", 8, MOST_DIMS), "global_stride": ("<8s5B3xQ5Q", 8, MOST_DIMS - 1),
-    "box_dim": ("<8s5B3xQ5Q4Q", 2, MOST_DIMS), "element_stride": ("<8s5B3xQ5Q4Q5H", 1, MOST_DIMS),
-}  # fmt: skip
+    "elemtype": ("<8s", 1, 1),
+    "rank": ("<8sB", 1, 1),
+    "swizzle_mode": ("<8s2B", 1, 1),
+    "fill_mode": ("<8s3B", 1, 1),
+    "global_address": ("<8s5B3x", 8, 1),
+    "global_dim": ("<8s5B3xQ", 8, MOST_DIMS),
+    "global_stride": ("<8s5B3xQ5Q", 8, MOST_DIMS - 1),
+    "box_dim": ("<8s5B3xQ5Q4Q", 2, MOST_DIMS),
+    "element_stride": ("<8s5B3xQ5Q4Q5H", 1, MOST_DIMS),
+}
 # PTX ISA, "tensormap.replace": the element types in the order of their values there, which differ
 # from the driver's enumeration values.
 _ELEMTYPES: Final = (
-    "u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64", "bf16", "tf32",
+    "u8",
+    "u16",
+    "u32",
+    "s32",
+    "u64",
+    "s64",
+    "f16",
+    "f32",
+    "f32.ftz",
+    "f64",
+    "bf16",
+    "tf32",
     "tf32.ftz",
-)  # fmt: skip
+)
 
 
 def swizzled(address: Array, swizzle: str) -> Array:
@@ -196,11 +223,18 @@ class TensorMap:
         if base_address % _BASE_ALIGN:
             raise ConfigError(_misaligned(base_address))
         packed = _LAYOUT.pack(
-            _MAGIC, DTYPES[self.dtype], self.rank, SWIZZLES[self.swizzle],
-            OOB_FILLS[self.oob_fill], L2_PROMOTIONS[self.l2_promotion], base_address,
-            *filled(self.dims, MOST_DIMS), *filled(self.strides, MOST_DIMS - 1),
-            *filled(self.box, MOST_DIMS), *filled(self.element_strides, MOST_DIMS),
-        )  # fmt: skip
+            _MAGIC,
+            DTYPES[self.dtype],
+            self.rank,
+            SWIZZLES[self.swizzle],
+            OOB_FILLS[self.oob_fill],
+            L2_PROMOTIONS[self.l2_promotion],
+            base_address,
+            *filled(self.dims, MOST_DIMS),
+            *filled(self.strides, MOST_DIMS - 1),
+            *filled(self.box, MOST_DIMS),
+            *filled(self.element_strides, MOST_DIMS),
+        )
         return packed.ljust(NBYTES, b"\0")
 
     @classmethod
@@ -211,17 +245,20 @@ class TensorMap:
         would refuse.
         """
         if len(data) != NBYTES or not data.startswith(_MAGIC):
-            raise ConfigError(
-                "these bytes are no tensor map: give the kernel a TensorMap as its argument"
-            )
+            raise ConfigError("these bytes are no tensor map: give the kernel a TensorMap as its argument")
         _, dtype, rank, swizzle, fill, promotion, base, *rest = _LAYOUT.unpack(data[: _LAYOUT.size])
         dims, strides, box, steps = rest[:5], rest[5:9], rest[9:14], rest[14:19]
         return cls(
-            base, tuple(box[:rank]), _name("dtype", DTYPES, dtype), tuple(dims[:rank]),
-            tuple(strides[: rank - 1]), _name("swizzle", SWIZZLES, swizzle), tuple(steps[:rank]),
+            base,
+            tuple(box[:rank]),
+            _name("dtype", DTYPES, dtype),
+            tuple(dims[:rank]),
+            tuple(strides[: rank - 1]),
+            _name("swizzle", SWIZZLES, swizzle),
+            tuple(steps[:rank]),
             _name("oob_fill", OOB_FILLS, fill),
             _name("l2_promotion", L2_PROMOTIONS, promotion),
-        )  # fmt: skip
+        )
 
     def _take_array(self, array: Array) -> None:
         """Take the dimensions, strides and dtype from the array."""
@@ -272,8 +309,7 @@ def _name(field: str, names: dict[str, int], number: int) -> str:
 
 def _misaligned(address: int) -> str:
     return (
-        f"a tensor map's tensor must begin at a multiple of {_BASE_ALIGN} bytes, "
-        f"got the address {address:#x}"
+        f"a tensor map's tensor must begin at a multiple of {_BASE_ALIGN} bytes, got the address {address:#x}"
     )
 
 
@@ -296,9 +332,11 @@ def _integers(what: str, given: object) -> tuple[int, ...]:
 def _check(made: TensorMap) -> None:
     """Check all that `cuTensorMapEncodeTiled` requires (CUDA Driver API); raises `ConfigError`."""
     for what, names in (
-        ("dtype", DTYPES), ("swizzle", SWIZZLES), ("oob_fill", OOB_FILLS),
+        ("dtype", DTYPES),
+        ("swizzle", SWIZZLES),
+        ("oob_fill", OOB_FILLS),
         ("l2_promotion", L2_PROMOTIONS),
-    ):  # fmt: skip
+    ):
         got = getattr(made, what)
         if not is_one_of(got, names):
             raise ConfigError(
@@ -307,13 +345,10 @@ def _check(made: TensorMap) -> None:
             )
     if not 1 <= made.rank <= MOST_DIMS:
         raise ConfigError(f"a tensor map has 1 to {MOST_DIMS} dimensions, got {made.rank}")
-    for what, wanted in (("strides", made.rank - 1), ("box", made.rank),
-                         ("element_strides", made.rank)):  # fmt: skip
+    for what, wanted in (("strides", made.rank - 1), ("box", made.rank), ("element_strides", made.rank)):
         got = getattr(made, what)
         if len(got) != wanted:
-            raise ConfigError(
-                f"a tensor map of {made.rank} dimensions needs {wanted} {what}, got {got}"
-            )
+            raise ConfigError(f"a tensor map of {made.rank} dimensions needs {wanted} {what}, got {got}")
     if isinstance(made.base, int) and made.base % _BASE_ALIGN:
         raise ConfigError(_misaligned(made.base))
     _check_ranges(made)
@@ -332,14 +367,12 @@ def _check_ranges(made: TensorMap) -> None:
 
     each("dims", "from 1 to 2**32", lambda n: 1 <= n <= _MOST_DIM)
     each(
-        "strides", "multiples of 16 bytes from 0 to 2**40 - 16",
+        "strides",
+        "multiples of 16 bytes from 0 to 2**40 - 16",
         lambda n: n % _BASE_ALIGN == 0 and 0 <= n < _MOST_STRIDE,
-    )  # fmt: skip
+    )
     each("box", f"from 1 to {_MOST_BOX}", lambda n: 1 <= n <= _MOST_BOX)
-    each(
-        "element_strides", f"from 1 to {_MOST_ELEMENT_STRIDE}",
-        lambda n: 1 <= n <= _MOST_ELEMENT_STRIDE,
-    )  # fmt: skip
+    each("element_strides", f"from 1 to {_MOST_ELEMENT_STRIDE}", lambda n: 1 <= n <= _MOST_ELEMENT_STRIDE)
 
 
 def _check_box(made: TensorMap) -> None:

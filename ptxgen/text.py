@@ -148,9 +148,7 @@ def _instr_line(instr: Instr) -> str:
     if instr.guard is not None:
         return f"\t{render_instr(instr)}"
     operands = instr.operands
-    text = ", ".join(
-        [o.name if o.__class__ is Reg else _OPERANDS[o.__class__](o) for o in operands]
-    )
+    text = ", ".join([o.name if o.__class__ is Reg else _OPERANDS[o.__class__](o) for o in operands])
     return f"\t{instr.opcode} {text};" if operands else f"\t{instr.opcode};"
 
 
@@ -172,9 +170,7 @@ def _kernel(kernel: Kernel) -> _Frame:
 
 def _function(function: Function) -> _Frame:
     directives = [".noreturn"] if function.noreturn else []
-    return _Frame(
-        _function_head(function), _params(function.params), directives, _lines(function, ())
-    )
+    return _Frame(_function_head(function), _params(function.params), directives, _lines(function, ()))
 
 
 def _lines(body: Kernel | Function, comments: Iterable[str]) -> str:
@@ -242,9 +238,7 @@ def _element(variable: Variable) -> int:
 def _values(variable: Variable, element: int) -> list[str]:
     data = variable.data.rstrip(b"\0")
     end = max([len(data), *(p.offset + p.nbytes for p in variable.pointers)])
-    values = [
-        str(int.from_bytes(data[at : at + element], "little")) for at in range(0, end, element)
-    ]
+    values = [str(int.from_bytes(data[at : at + element], "little")) for at in range(0, end, element)]
     for pointer in variable.pointers:
         if element > 1 and pointer.nbytes == element:
             values[pointer.offset // element] = _pointer(pointer)

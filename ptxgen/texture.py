@@ -28,9 +28,14 @@ if TYPE_CHECKING:
 # By the geometry's name in PTX: how many dimensions the array has without channels, and how many
 # coordinates a fetch has without the layer and the face.
 GEOMETRIES: Final[dict[str, tuple[int, int]]] = {
-    "1d": (1, 1), "2d": (2, 2), "3d": (3, 3), "a1d": (2, 1), "a2d": (3, 2), "cube": (3, 2),
+    "1d": (1, 1),
+    "2d": (2, 2),
+    "3d": (3, 3),
+    "a1d": (2, 1),
+    "a2d": (3, 2),
+    "cube": (3, 2),
     "acube": (3, 2),
-}  # fmt: skip
+}
 OF_SURFACES: Final = ("1d", "2d", "3d", "a1d", "a2d")
 FILTERS: Final = ("point", "linear")
 ADDRESSES: Final = ("clamp", "border", "wrap", "mirror")
@@ -60,9 +65,7 @@ class _Bound:
         if not isinstance(self.array, np.ndarray):
             raise ConfigError(f"{who}: wanted a numpy array, got {type(self.array).__name__}")
         if self.array.dtype.name not in _ELEMENTS:
-            raise ConfigError(
-                f"{who}: elements must be of {', '.join(_ELEMENTS)}, got {self.array.dtype}"
-            )
+            raise ConfigError(f"{who}: elements must be of {', '.join(_ELEMENTS)}, got {self.array.dtype}")
         kind = self.kind or _PLAIN.get(self.array.ndim, "")
         known = OF_SURFACES if isinstance(self, Surface) else tuple(GEOMETRIES)
         _one_of(who, "kind", kind, known)
@@ -78,8 +81,7 @@ class _Bound:
             raise ConfigError(f"{who}: wanted 1 or more texels, got the shape {self.array.shape}")
         if "cube" in kind and (self.layers % _FACES or self.sizes[0] != self.sizes[1]):
             raise ConfigError(
-                f"{who}: a cube has six square faces for each layer, got the shape "
-                f"{self.array.shape}"
+                f"{who}: a cube has six square faces for each layer, got the shape {self.array.shape}"
             )
 
     @property
@@ -107,10 +109,13 @@ class _Bound:
         faces = _FACES if "cube" in self.kind else 1
         layers = self.layers // faces if self.kind.startswith("a") else 0
         known = {
-            "width": width, "height": height, "depth": depth, "array_size": layers,
+            "width": width,
+            "height": height,
+            "depth": depth,
+            "array_size": layers,
             "normalized_coords": int(isinstance(self, Texture) and self.normalized),
             "num_mipmap_levels": 1,
-        }  # fmt: skip
+        }
         return known[what]
 
 
@@ -152,9 +157,7 @@ class Texture(_Bound):
         object.__setattr__(self, "address", modes)
         dtype = self.array.dtype
         if self.read == "normalized" and (dtype.kind == "f" or dtype.itemsize > 2):
-            raise ConfigError(
-                f"Texture: read='normalized' is for integers of 8 or 16 bits, got {dtype}"
-            )
+            raise ConfigError(f"Texture: read='normalized' is for integers of 8 or 16 bits, got {dtype}")
         if self.filter == "linear" and not self.is_float:
             raise ConfigError(
                 f"Texture: filter='linear' needs floating-point texels, got {dtype}; pass "
@@ -182,15 +185,12 @@ class Texture(_Bound):
         nearest = [self._scaled(c, n) for n, c in enumerate(along)]
         if self.filter == "point":
             where = [
-                self._texel(np.floor(c).astype(np.int64), self.address[n], n)
-                for n, c in enumerate(nearest)
+                self._texel(np.floor(c).astype(np.int64), self.address[n], n) for n, c in enumerate(nearest)
             ]
             return self._result(self._at(layer, where), type)
         return self._result(self._between(layer, nearest), type)
 
-    def gather(
-        self, coordinates: Sequence[Array], component: int, type: ScalarType
-    ) -> tuple[Array, ...]:
+    def gather(self, coordinates: Sequence[Array], component: int, type: ScalarType) -> tuple[Array, ...]:
         """The channel `component` of the four texels that `tld4` reads.
 
         They are the texels between which `linear` would interpolate, counter-clockwise from the
@@ -201,9 +201,7 @@ class Texture(_Bound):
         first = [np.floor(self._scaled(c, n) - 0.5).astype(np.int64) for n, c in enumerate(along)]
         found = []
         for steps in ((0, 1), (1, 1), (1, 0), (0, 0)):
-            where = [
-                self._texel(first[n] + step, self.address[n], n) for n, step in enumerate(steps)
-            ]
+            where = [self._texel(first[n] + step, self.address[n], n) for n, step in enumerate(steps)]
             found.append(self._result(self._at(layer, where), type)[component])
         return tuple(found)
 
@@ -238,9 +236,7 @@ class Texture(_Bound):
             index = np.where(index < size, index, 2 * size - 1 - index)
         return np.clip(index, 0, size - 1), np.ones(1, np.bool_)
 
-    def _at(
-        self, layer: Array, where: Sequence[tuple[Array, Array]], inside: Array | bool = True
-    ) -> Array:
+    def _at(self, layer: Array, where: Sequence[tuple[Array, Array]], inside: Array | bool = True) -> Array:
         """The values at texel indices (x first), `[lanes, channels]`; 0 outside the texture."""
         zero = np.zeros(1, np.int64)
         x, y, z = (*(index for index, _ in where), zero, zero)[:3]
@@ -260,8 +256,7 @@ class Texture(_Bound):
         middle = [c - 0.5 for c in nearest]
         first = [np.floor(c) for c in middle]
         weight = [
-            np.floor((c - low) * _FRACTION + 0.5) / _FRACTION
-            for c, low in zip(middle, first, strict=True)
+            np.floor((c - low) * _FRACTION + 0.5) / _FRACTION for c, low in zip(middle, first, strict=True)
         ]
         total: Array = np.zeros(1)
         for corner in itertools.product((0, 1), repeat=len(first)):
@@ -322,9 +317,7 @@ class Surface(_Bound):
         data = np.stack(wide, axis=1).astype(type.dtype).view(np.uint8)
         self._bytes[place[inside]] = data[inside]
 
-    def places(
-        self, coordinates: Sequence[Array], nbytes: int, outside: str
-    ) -> tuple[Array, Array]:
+    def places(self, coordinates: Sequence[Array], nbytes: int, outside: str) -> tuple[Array, Array]:
         """The byte offsets that accesses of `nbytes` touch, `[lanes, nbytes]`, in the surface.
 
         The second result says for each lane whether its access is inside the surface. With
@@ -338,8 +331,11 @@ class Surface(_Bound):
         inside: Array = np.ones(1, np.bool_)
         place: Array = np.zeros(1, np.int64)
         for axis, size, width in (
-            (layer, layers, 1), (along[2], depth, 1), (along[1], height, 1), (along[0], row, nbytes)
-        ):  # fmt: skip
+            (layer, layers, 1),
+            (along[2], depth, 1),
+            (along[1], height, 1),
+            (along[0], row, nbytes),
+        ):
             index = axis.astype(np.int64)
             if outside == "clamp":
                 index = np.clip(index, 0, max(size - width, 0))
@@ -371,11 +367,8 @@ def _face(x: Array, y: Array, z: Array) -> tuple[Array, list[Array]]:
     return face, [(s / m + 1) / 2, (t / m + 1) / 2]
 
 
-def _one_of(
-    who: str, what: str, given: object, known: Sequence[str] | Mapping[str, object]
-) -> None:
+def _one_of(who: str, what: str, given: object, known: Sequence[str] | Mapping[str, object]) -> None:
     if given not in list(known):
         raise ConfigError(
-            f"{who}: {what} must be one of {', '.join(known)}, got {given!r}"
-            f"{did_you_mean(str(given), known)}"
+            f"{who}: {what} must be one of {', '.join(known)}, got {given!r}{did_you_mean(str(given), known)}"
         )

@@ -85,9 +85,7 @@ class Tokens:
         end = self._line_ends[line - 1] if line <= len(self._line_ends) else len(self.text)
         shown = self.text[begin:end].rstrip("\r")
         caret = "".join(c if c == "\t" else " " for c in self.text[begin:place])
-        raise ParseError(
-            f"PTX text, line {line}, column {place - begin + 1}: {message}\n{shown}\n{caret}^"
-        )
+        raise ParseError(f"PTX text, line {line}, column {place - begin + 1}: {message}\n{shown}\n{caret}^")
 
     def next(self) -> str:
         """Read the next token that is no comment; comments before it are skipped."""

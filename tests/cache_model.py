@@ -28,9 +28,7 @@ class Lists:
     """The model: for each layer and sequence a list of (key row, value row)."""
 
     def __init__(self) -> None:
-        self.rows: list[list[list[tuple[Array, Array]]]] = [
-            [[] for _ in range(BATCH)] for _ in range(LAYERS)
-        ]
+        self.rows: list[list[list[tuple[Array, Array]]]] = [[[] for _ in range(BATCH)] for _ in range(LAYERS)]
 
     def append(self, layer: int, k: Array, v: Array, which: list[int], counts: list[int]) -> None:
         for item, (sequence, count) in enumerate(zip(which, counts, strict=True)):
@@ -148,8 +146,11 @@ def _fork(lists: Lists, arguments: list[Any], _: int) -> Act:
 
 
 ACTS: dict[str, Callable[[Lists, list[Any], int], Act]] = {
-    "append": _append, "truncate": _truncate, "reset": _reset, "fork": _fork,
-}  # fmt: skip
+    "append": _append,
+    "truncate": _truncate,
+    "reset": _reset,
+    "fork": _fork,
+}
 
 
 def run_on_both(cache: KVCache, steps: Any, *, scarce: bool = False) -> None:

@@ -80,8 +80,7 @@ def required_names(value: str) -> frozenset[str]:
     names = frozenset(name.strip() for name in value.split(",") if name.strip())
     for name in sorted(names - set(WHY_MISSING)):
         raise pytest.UsageError(
-            f"PTXGEN_REQUIRE may name {', '.join(WHY_MISSING)}, got {name!r}"
-            f"{did_you_mean(name, WHY_MISSING)}"
+            f"PTXGEN_REQUIRE may name {', '.join(WHY_MISSING)}, got {name!r}{did_you_mean(name, WHY_MISSING)}"
         )
     return names
 

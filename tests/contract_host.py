@@ -18,10 +18,13 @@ from ptxgen import interpreter
 
 Array = np.ndarray[Any, Any]
 TYPES = {
-    "f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "i32": np.dtype(np.int32),
-    "bf16": np.dtype(ml_dtypes.bfloat16), "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f32": np.dtype(np.float32),
+    "f16": np.dtype(np.float16),
+    "i32": np.dtype(np.int32),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
     "bool": np.dtype(np.bool_),
-}  # fmt: skip
+}
 
 
 class Host:

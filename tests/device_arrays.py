@@ -14,12 +14,7 @@ class CudaArray:
     """An array with `__cuda_array_interface__` and nothing else."""
 
     def __init__(
-        self,
-        pointer: int,
-        like: np.ndarray[Any, Any],
-        *,
-        stream: int | None = None,
-        read_only: bool = False,
+        self, pointer: int, like: np.ndarray[Any, Any], *, stream: int | None = None, read_only: bool = False
     ) -> None:
         self.pointer = pointer
         self.shape = like.shape
@@ -33,9 +28,7 @@ class CudaArray:
         }
 
 
-def on_device(
-    driver: FakeDriver, array: np.ndarray[Any, Any], ordinal: int = 0, **how: Any
-) -> CudaArray:
+def on_device(driver: FakeDriver, array: np.ndarray[Any, Any], ordinal: int = 0, **how: Any) -> CudaArray:
     """A dense copy of `array` on device `ordinal`."""
     dense = np.ascontiguousarray(array)
     return CudaArray(driver.place(dense, ordinal), dense, **how)

@@ -544,9 +544,7 @@ class FakeDriver:
         ctypes.memmove(dstHost, self.view(int(srcDevice), ByteCount).tobytes(), ByteCount)
 
     @_simulated(0)
-    def cuMemcpyDtoDAsync(
-        self, dstDevice: Any, srcDevice: Any, ByteCount: int, hStream: Any
-    ) -> None:
+    def cuMemcpyDtoDAsync(self, dstDevice: Any, srcDevice: Any, ByteCount: int, hStream: Any) -> None:
         self._check_stream(hStream)
         self.view(int(dstDevice), ByteCount)[:] = self.view(int(srcDevice), ByteCount).copy()
 

@@ -39,10 +39,16 @@ class Machine(FakeDriver):
         """The interpreter's own map in place of the GPU's."""
         dtype, _, address, dims, strides, box, steps, _, swizzle, promotion, fill = given
         made = TensorMap(
-            address, tuple(map(int, box)), _name(DTYPES, dtype),
-            tuple(map(int, dims)), tuple(map(int, strides)), _name(SWIZZLES, swizzle),
-            tuple(map(int, steps)), _name(OOB_FILLS, fill), _name(L2_PROMOTIONS, promotion),
-        )  # fmt: skip
+            address,
+            tuple(map(int, box)),
+            _name(DTYPES, dtype),
+            tuple(map(int, dims)),
+            tuple(map(int, strides)),
+            _name(SWIZZLES, swizzle),
+            tuple(map(int, steps)),
+            _name(OOB_FILLS, fill),
+            _name(L2_PROMOTIONS, promotion),
+        )
         words = np.frombuffer(made.encode(address), np.uint64)
         opaque = [real.cuuint64_t(int(w)) for w in words]
         return real.CUresult.CUDA_SUCCESS, SimpleNamespace(opaque=opaque)
@@ -64,9 +70,14 @@ class Machine(FakeDriver):
             arena.place(memory.data, at=memory.address)
         values = {**launch.values, **self.structures}
         run(
-            launch.text, launch.entry, grid=launch.grid, block=launch.block,
-            args=list(values.values()), dynamic_smem=launch.dynamic_shared, arena=arena,
-        )  # fmt: skip
+            launch.text,
+            launch.entry,
+            grid=launch.grid,
+            block=launch.block,
+            args=list(values.values()),
+            dynamic_smem=launch.dynamic_shared,
+            arena=arena,
+        )
 
 
 def _name(names: dict[str, int], number: Any) -> str:

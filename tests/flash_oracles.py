@@ -76,13 +76,9 @@ def onnx_attention(
     if causal == "bottom_right" or (window and not causal):
         names += ["", "", "lengths"]
         feeds["lengths"] = np.full(q.shape[0], k.shape[2], np.int64)
-        inputs.append(
-            helper.make_tensor_value_info("lengths", onnx.TensorProto.INT64, (q.shape[0],))
-        )
+        inputs.append(helper.make_tensor_value_info("lengths", onnx.TensorProto.INT64, (q.shape[0],)))
     left, right = window or (None, None)
-    given = {
-        "scale": scale, "softcap": softcap, "left_window_size": left, "right_window_size": right,
-    }  # fmt: skip
+    given = {"scale": scale, "softcap": softcap, "left_window_size": left, "right_window_size": right}
     options = {name: value for name, value in given.items() if value is not None}
     node = helper.make_node("Attention", names, ["Y"], is_causal=int(bool(causal)), **options)
     output = helper.make_tensor_value_info("Y", kind, (*q.shape[:3], v.shape[3]))

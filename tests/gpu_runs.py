@@ -62,9 +62,7 @@ LEFT_OUT = {
     ),
 }
 ORDINAL = 0
-STACK_BYTES = (
-    16 << 10
-)  # of a thread: recursion needs more than the 1 KiB that a context starts with
+STACK_BYTES = 16 << 10  # of a thread: recursion needs more than the 1 KiB that a context starts with
 HOST_ALIGN = 16  # an array is as misaligned on the device as it is here, modulo this
 
 
@@ -131,9 +129,16 @@ class GpuArena:
 
 
 def run_on_gpu(
-    ptx: str, entry: str | None = None, *, args: Sequence[Any], grid: Any, block: Any,
-    dynamic_smem: int = 0, arena: GpuArena | None = None, backend: CudaBackend | None = None,
-) -> None:  # fmt: skip
+    ptx: str,
+    entry: str | None = None,
+    *,
+    args: Sequence[Any],
+    grid: Any,
+    block: Any,
+    dynamic_smem: int = 0,
+    arena: GpuArena | None = None,
+    backend: CudaBackend | None = None,
+) -> None:
     """As `ptxgen.interpreter.run`; skips the running test if the text is for a newer GPU."""
     backend = backend or cuda_backend()
     device = backend.device_properties(ORDINAL)
@@ -222,10 +227,12 @@ def value_of(param: ir.Param, given: Any) -> int | float | bytes:
 
 
 def launch(
-    backend: CudaBackend, loaded: LoadedKernel, kernel: ir.Kernel,
+    backend: CudaBackend,
+    loaded: LoadedKernel,
+    kernel: ir.Kernel,
     shape: tuple[tuple[int, int, int], tuple[int, int, int], int],
     values: list[int | float | bytes],
-) -> None:  # fmt: skip
+) -> None:
     """A launch plan; but for structures, which plans do not have, a call of the driver."""
     grid, block, shared = shape
     numbers = [v for v in values if not isinstance(v, bytes)]
@@ -241,9 +248,16 @@ def launch(
     places = (ctypes.c_void_p * len(buffers))(*map(ctypes.addressof, buffers))
     with backend._driver.on(ORDINAL, loaded.doing):
         backend._driver.call(
-            "cuLaunchKernel", loaded.function, *grid, *block, shared, 0, ctypes.addressof(places),
-            0, doing=loaded.doing,
-        )  # fmt: skip
+            "cuLaunchKernel",
+            loaded.function,
+            *grid,
+            *block,
+            shared,
+            0,
+            ctypes.addressof(places),
+            0,
+            doing=loaded.doing,
+        )
 
 
 def packed(param: ir.Param, value: int | float) -> bytes:

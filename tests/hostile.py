@@ -78,17 +78,13 @@ class Case(NamedTuple):
     parameters: tuple[str, ...]
 
 
-def _case(
-    call: Callable[..., object], like: Callable[..., object] | None = None, **arguments: Any
-) -> Case:
+def _case(call: Callable[..., object], like: Callable[..., object] | None = None, **arguments: Any) -> Case:
     """The case of `call`, whose parameters are those of `like`; arguments that are functions of
     nothing are made anew for each call.
     """
     names = [name for name in inspect.signature(like or call).parameters if name != "self"]
     return Case(
-        call,
-        lambda: {n: a() if inspect.isfunction(a) else a for n, a in arguments.items()},
-        tuple(names),
+        call, lambda: {n: a() if inspect.isfunction(a) else a for n, a in arguments.items()}, tuple(names)
     )
 
 
@@ -101,19 +97,21 @@ def _flash() -> Iterator[tuple[str, Case]]:
     q, k = _zeros(1, 2, 3, 8), _zeros(1, 1, 4, 8)
     three = {"q": q, "k": k, "v": k, "backend": "cpu"}
     scores = {
-        "alibi_slopes": _zeros(1, 2), "bias": _zeros(1, 2, 3, 4),
-        "mask": np.ones((1, 2, 3, 4), bool), "sink": _zeros(1, 2),
-    }  # fmt: skip
+        "alibi_slopes": _zeros(1, 2),
+        "bias": _zeros(1, 2, 3, 4),
+        "mask": np.ones((1, 2, 3, 4), bool),
+        "sink": _zeros(1, 2),
+    }
     ends = np.array([0, 2, 6], np.int32)
     lengths = {
-        "cu_seqlens_q": ends, "cu_seqlens_k": ends, "seqused_q": np.array([1, 2], np.int32),
+        "cu_seqlens_q": ends,
+        "cu_seqlens_k": ends,
+        "seqused_q": np.array([1, 2], np.int32),
         "seqused_k": np.array([1, 2], np.int32),
-    }  # fmt: skip
+    }
     packed = {"q": _zeros(6, 2, 8), "k": _zeros(6, 1, 8), "v": _zeros(6, 1, 8), "backend": "cpu"}
     by_key = flash.AttentionKernel(config(8, key_bias="f32"))
-    every = flash.AttentionKernel(
-        config(8, alibi=True, bias="f32", mask=True, sink=True, dropout=0.5)
-    )
+    every = flash.AttentionKernel(config(8, alibi=True, bias="f32", mask=True, sink=True, dropout=0.5))
     varlen = flash.AttentionKernel(config(8, varlen=True, seqused_q=True, seqused_k=True))
     yield "AttentionConfig", _case(config, head_dim=8)
     yield "AttentionConfig of packed sequences", _case(config, head_dim=8, varlen=True)
@@ -130,10 +128,7 @@ def _flash() -> Iterator[tuple[str, Case]]:
     parts = {"outs": [q, q], "lses": [q[..., 0], q[..., 0]]}
     stacked = {"outs": np.stack([q, q]), "lses": np.stack([q, q])[..., 0]}
     yield "merge_partials", _case(flash.merge_partials, **parts)
-    yield (
-        "merge_partials of one array",
-        _case(flash.merge_partials, **stacked, backend="interpreter"),
-    )
+    yield ("merge_partials of one array", _case(flash.merge_partials, **stacked, backend="interpreter"))
     yield "rotary_tables", _case(flash.rotary_tables, positions=3, rotary_dim=4)
     yield "to_device", _case(flash.to_device, array=q)
 
@@ -141,18 +136,19 @@ def _flash() -> Iterator[tuple[str, Case]]:
 def _caches() -> Iterator[tuple[str, Case]]:
     q, k, table = _zeros(2, 2, 1, 8), _zeros(2, 1, 1, 8), np.ones((16, 4), np.float32)
     scores = {
-        "alibi_slopes": _zeros(2, 2), "mask": np.ones((1, 2), bool), "sink": _zeros(2, 2),
-        "rotary_cos": table, "rotary_sin": table,
-    }  # fmt: skip
+        "alibi_slopes": _zeros(2, 2),
+        "mask": np.ones((1, 2), bool),
+        "sink": _zeros(2, 2),
+        "rotary_cos": table,
+        "rotary_sin": table,
+    }
 
     def cache(**how: Any) -> flash.KVCache:
         return flash.KVCache(2, 2, 1, 8, 16, **how)
 
     def method(name: str, how: dict[str, Any] | None = None, **arguments: Any) -> Case:
         of_class = getattr(flash.KVCache, name)
-        return _case(
-            lambda **given: getattr(cache(**how or {}), name)(**given), of_class, **arguments
-        )
+        return _case(lambda **given: getattr(cache(**how or {}), name)(**given), of_class, **arguments)
 
     sizes = {"layers": 2, "batch": 2, "kv_heads": 1, "head_dim": 8, "capacity": 16}
     yield "KVCache", _case(flash.KVCache, **sizes)
@@ -170,12 +166,22 @@ def _caches() -> Iterator[tuple[str, Case]]:
     yield "DecodeStep", _case(flash.DecodeStep, **new, **scores)
     kernel = flash.DecodeKernel(flash.AttentionConfig(8, alibi=True, mask=True, sink=True))
     yield "DecodeKernel", _case(flash.DecodeKernel, config=flash.AttentionConfig(8))
-    yield "DecodeKernel.launch", _case(
-        kernel.launch, q=q, k_cache=lambda: _zeros(4, 1, 4, 8), v_cache=lambda: _zeros(4, 1, 4, 8),
-        k=k, v=k, seqused_k=np.array([2, 3], np.int32), leftpad_k=np.array([0, 1], np.int32),
-        block_table=np.array([[0, 1], [2, 3]], np.int32),
-        cache_batch_idx=np.array([0, 1], np.int32), **scores,
-    )  # fmt: skip
+    yield (
+        "DecodeKernel.launch",
+        _case(
+            kernel.launch,
+            q=q,
+            k_cache=lambda: _zeros(4, 1, 4, 8),
+            v_cache=lambda: _zeros(4, 1, 4, 8),
+            k=k,
+            v=k,
+            seqused_k=np.array([2, 3], np.int32),
+            leftpad_k=np.array([0, 1], np.int32),
+            block_table=np.array([[0, 1], [2, 3]], np.int32),
+            cache_batch_idx=np.array([0, 1], np.int32),
+            **scores,
+        ),
+    )
 
 
 def _copied() -> Module:
@@ -189,9 +195,7 @@ def _copied() -> Module:
 
 def _toolkit() -> Iterator[tuple[str, Case]]:
     module = _copied()
-    contract = GlobalContract(
-        (GlobalArray("P", (Axis("n", 4),), 4),), (), {"n": (0, 32)}, (1, 1, 1)
-    )
+    contract = GlobalContract((GlobalArray("P", (Axis("n", 4),), 4),), (), {"n": (0, 32)}, (1, 1, 1))
     yield "run", _case(run, ptx_or_module=module, grid=1, block=32, args=lambda: [_zeros(32), 32])
     yield "PCT", _case(PCT, seed=0)
     yield "prove", _case(prove, ptx=module, block=32, contract=contract)
@@ -228,10 +232,16 @@ def _builder() -> Iterator[tuple[str, Case]]:
         with block:
             pass
 
-    yield "KernelBuilder", _case(
-        lambda **given: KernelBuilder(**given).build(), KernelBuilder, name="k", target="sm_80",
-        threads=32,
-    )  # fmt: skip
+    yield (
+        "KernelBuilder",
+        _case(
+            lambda **given: KernelBuilder(**given).build(),
+            KernelBuilder,
+            name="k",
+            target="sm_80",
+            threads=32,
+        ),
+    )
     yield "param", inside(lambda p, **a: p.k.param(**a), name="m", type=u32)
     yield "pointer", inside(lambda p, **a: p.k.pointer(**a), name="Q", dtype=f32)
     yield "special", inside(lambda p, **a: p.k.special(**a), name="tid.x")
@@ -239,44 +249,33 @@ def _builder() -> Iterator[tuple[str, Case]]:
         "shared",
         inside(lambda p, **a: p.k.shared(**a), "pitch", "align", name="T", shape=(4, 4), dtype=f32),
     )
-    yield (
-        "fragment",
-        inside(lambda p, **a: p.k.fragment(**a), "initial", rows=1, columns=2, dtype=f32),
-    )
+    yield ("fragment", inside(lambda p, **a: p.k.fragment(**a), "initial", rows=1, columns=2, dtype=f32))
     yield "var", inside(lambda p, **a: p.k.var(**a), type=u32, initial=0)
     yield "Var.set", inside(lambda p, **a: p.k.var(u32, 0).set(**a), value=0)
     yield "note", inside(lambda p, **a: p.k.note(**a), text="words")
     yield "build", inside(lambda p, **a: p.k.build(**a), header=("words",))
     yield "barrier", inside(lambda p, **a: p.k.barrier(**a), "threads", number=0)
     yield "loop", inside(lambda p, **a: entered(p.k.loop(**a)), start=0, stop=4, step=1, type=u32)
-    yield (
-        "when",
-        inside(lambda p, **a: entered(p.k.when(**{"condition": p.n < 4, **a})), "condition"),
-    )
-    yield (
-        "only_if",
-        inside(lambda p, **a: entered(p.k.only_if(**{"condition": p.n < 4, **a})), "condition"),
-    )
+    yield ("when", inside(lambda p, **a: entered(p.k.when(**{"condition": p.n < 4, **a})), "condition"))
+    yield ("only_if", inside(lambda p, **a: entered(p.k.only_if(**{"condition": p.n < 4, **a})), "condition"))
     yield "load", inside(lambda p, **a: p.k.load(**{"at": p.out, **a}), "at", "into", count=1)
     yield "store", inside(lambda p, **a: p.k.store(**{"at": p.out, **a}), "at", values=1.0)
-    yield "copy_async", inside(
-        lambda p, **a: p.k.copy_async(**{"to": p.tile.pointer(), "source": p.out, **a}),
-        "to", "source", "valid_bytes", nbytes=16,
-    )  # fmt: skip
     yield (
-        "butterfly",
-        inside(lambda p, **a: p.k.butterfly(**{"value": p.n, **a}), "value", distance=1),
+        "copy_async",
+        inside(
+            lambda p, **a: p.k.copy_async(**{"to": p.tile.pointer(), "source": p.out, **a}),
+            "to",
+            "source",
+            "valid_bytes",
+            nbytes=16,
+        ),
     )
+    yield ("butterfly", inside(lambda p, **a: p.k.butterfly(**{"value": p.n, **a}), "value", distance=1))
     yield "divide_up", inside(lambda p, **a: p.k.divide_up(**{"value": p.n, **a}), "value", by=4)
     yield "signed", inside(lambda p, **a: p.k.signed(**{"value": p.n, **a}), "value")
     yield (
         "accumulate",
-        inside(
-            lambda p, **a: p.k.accumulate(**{"total": p.k.var(f32, 0.0), **a}),
-            "total",
-            a=1.0,
-            b=1.0,
-        ),
+        inside(lambda p, **a: p.k.accumulate(**{"total": p.k.var(f32, 0.0), **a}), "total", a=1.0, b=1.0),
     )
     yield "k.add", inside(lambda p, other, **a: p.k.add(p.n, other, **a), "into", "type", other=1)
     for apply in (operator.add, operator.sub, operator.mul, operator.mod, operator.lt):

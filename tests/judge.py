@@ -72,9 +72,7 @@ def assert_close(what: str, got: Array, wanted: Array, allowed: Array) -> None:
     )
 
 
-def rounded_normal(
-    rng: np.random.Generator, shape: tuple[int, ...], dtype: Any = np.float32
-) -> Array:
+def rounded_normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
     """Standard normal numbers as the kernel sees them: rounded to `dtype`, "bf16" included."""
     kind = ml_dtypes.bfloat16 if dtype == "bf16" else dtype
     return rng.standard_normal(shape).astype(kind)

@@ -103,9 +103,7 @@ def run_forward(
         extra.append(array)
         extra_strides += [s // array.itemsize for s in wide.strides]
     values = {**config.numbers, "dropout_seed": dropout_seed, "section": section}
-    numbers = [
-        np.float32(values[n.name]) if n.type.is_float else values[n.name] for n in kernel.numbers
-    ]
+    numbers = [np.float32(values[n.name]) if n.type.is_float else values[n.name] for n in kernel.numbers]
     result = run(
         module,
         kernel.name,

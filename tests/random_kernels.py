@@ -14,9 +14,7 @@ from ptxgen.target import target
 from ptxgen.types import REGISTER_PREFIX, ScalarType
 
 REGISTERS = 4  # of each class
-NAMES = {
-    ("brx", "target"): "$table", ("call", "f"): "callee", ("call_indirect", "t"): "$proto",
-}  # fmt: skip
+NAMES = {("brx", "target"): "$table", ("call", "f"): "callee", ("call_indirect", "t"): "$proto"}
 CALLEE = ir.Function("callee", body=(ir.Instr("ret"),))
 ROWS = [row for group in rows().values() for row in group]
 
@@ -142,9 +140,7 @@ def has(version: tuple[int, int], name: str) -> Callable[[Gate], bool]:
 
 
 @functools.cache
-def available(
-    version: tuple[int, int], name: str, wanted: Callable[[Inst], bool]
-) -> tuple[Inst, ...]:
+def available(version: tuple[int, int], name: str, wanted: Callable[[Inst], bool]) -> tuple[Inst, ...]:
     here = has(version, name)
     return tuple(
         row

@@ -27,19 +27,30 @@ VERSION, TARGET = (8, 0), "sm_80"
 EACH = 4  # registers of each class
 # By class: its registers' prefix, bytes, and the type of loads and stores.
 FILES = {
-    "b64": ("%rd", 8), "f64": ("%fd", 8), "b32": ("%r", 4), "f32": ("%f", 4), "b16": ("%rs", 2),
+    "b64": ("%rd", 8),
+    "f64": ("%fd", 8),
+    "b32": ("%r", 4),
+    "f32": ("%f", 4),
+    "b16": ("%rs", 2),
     "half": ("%h", 2),
-}  # fmt: skip
-STARTS = dict(
-    zip(FILES, accumulate((EACH * n for _, n in FILES.values()), initial=0), strict=False)
-)
+}
+STARTS = dict(zip(FILES, accumulate((EACH * n for _, n in FILES.values()), initial=0), strict=False))
 PREDICATES = sum(EACH * n for _, n in FILES.values())  # where out has them, a byte each
 ROW = 128
 CELLS = 40  # bytes of shared memory, and of `cells`, that all threads update
 LOCAL = 64
 COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
-RED = {0: "add.u32", 4: "min.s32", 8: "max.u32", 12: "and.b32", 16: "or.b32", 20: "xor.b32",
-       24: "add.u64", 32: "inc.u32", 36: "max.s32"}  # fmt: skip
+RED = {
+    0: "add.u32",
+    4: "min.s32",
+    8: "max.u32",
+    12: "and.b32",
+    16: "or.b32",
+    20: "xor.b32",
+    24: "add.u64",
+    32: "inc.u32",
+    36: "max.s32",
+}
 
 
 @dataclass(frozen=True)
@@ -78,16 +89,23 @@ def lanes_of(rng: np.random.Generator, held: str, shape: tuple[int, ...]) -> np.
     real = np.dtype(f"f{nbytes}")
     info = np.finfo(real)
     special = np.array(
-        [0.0, -0.0, np.inf, -np.inf, np.nan, info.tiny, info.smallest_subnormal, info.max, 1.0,
-         info.tiny * 0.75, 1 + info.eps],
+        [
+            0.0,
+            -0.0,
+            np.inf,
+            -np.inf,
+            np.nan,
+            info.tiny,
+            info.smallest_subnormal,
+            info.max,
+            1.0,
+            info.tiny * 0.75,
+            1 + info.eps,
+        ],
         real,
-    )  # fmt: skip
+    )
     normal = (rng.standard_normal(shape) * 2.0 ** small.astype(np.float64)).astype(real)
-    kinds = [
-        arbitrary,
-        rng.choice(special, shape).view(unsigned),
-        small.astype(real).view(unsigned),
-    ]
+    kinds = [arbitrary, rng.choice(special, shape).view(unsigned), small.astype(real).view(unsigned)]
     return np.choose(rng.integers(0, 5, shape), [*kinds, *[normal.view(unsigned)] * 2])
 
 
@@ -225,9 +243,7 @@ class Writing:
         start = len(self.lines)
         self.pure()
         guard = f"@{self.pick('', '!')}{self.pred()} "
-        self.lines[start:] = [
-            line if line.startswith("@") else guard + line for line in self.lines[start:]
-        ]
+        self.lines[start:] = [line if line.startswith("@") else guard + line for line in self.lines[start:]]
 
     # ---- registers only
 
@@ -236,15 +252,38 @@ class Writing:
             self.emit(render_instr(self.draw(ANY)))
             return
         self.pick(
-            self.integer, self.integer, self.bits, self.float, self.float, self.compare,
-            self.convert, self.move, self.carry,
-        )()  # fmt: skip
+            self.integer,
+            self.integer,
+            self.bits,
+            self.float,
+            self.float,
+            self.compare,
+            self.convert,
+            self.move,
+            self.carry,
+        )()
 
     def integer(self) -> None:
         type = self.pick("u32", "s32", "u64", "s64", "u16", "s16")
         held = f"b{type[1:]}"
-        form = self.pick("add", "sub", "mul.lo", "mul.hi", "min", "max", "div", "rem", "mad.lo",
-                         "mul.wide", "mad.wide", "sad", "neg", "abs", "shr", "mad.hi")  # fmt: skip
+        form = self.pick(
+            "add",
+            "sub",
+            "mul.lo",
+            "mul.hi",
+            "min",
+            "max",
+            "div",
+            "rem",
+            "mad.lo",
+            "mul.wide",
+            "mad.wide",
+            "sad",
+            "neg",
+            "abs",
+            "shr",
+            "mad.hi",
+        )
         if form in ("neg", "abs"):
             type = f"s{type[1:]}"
         if form.endswith("wide"):
@@ -264,8 +303,24 @@ class Writing:
 
     def bits(self) -> None:
         size = self.pick("b32", "b64", "b16", "b32")
-        form = self.pick("and", "or", "xor", "not", "cnot", "shl", "popc", "clz", "brev", "bfe",
-                         "bfi", "lop3", "prmt", "shf.l.wrap", "shf.r.clamp", "pred")  # fmt: skip
+        form = self.pick(
+            "and",
+            "or",
+            "xor",
+            "not",
+            "cnot",
+            "shl",
+            "popc",
+            "clz",
+            "brev",
+            "bfe",
+            "bfi",
+            "lop3",
+            "prmt",
+            "shf.l.wrap",
+            "shf.r.clamp",
+            "pred",
+        )
         if form == "pred":
             self.emit(f"{self.pick('and', 'or', 'xor')}.pred {', '.join(self.preds(3))};")
             return
@@ -275,10 +330,17 @@ class Writing:
             size = "b32"
         a, b, n, m = self.of(size), self.of(size), self.of("u32"), self.of("u32")
         given = {
-            "shl": [a, self.amount()], "not": [a], "cnot": [a], "popc": [a], "clz": [a],
-            "brev": [a], "bfe": [a, n, m], "bfi": [a, b, n, m], "prmt": [a, b, n],
+            "shl": [a, self.amount()],
+            "not": [a],
+            "cnot": [a],
+            "popc": [a],
+            "clz": [a],
+            "brev": [a],
+            "bfe": [a, n, m],
+            "bfi": [a, b, n, m],
+            "prmt": [a, b, n],
             "lop3": [a, b, n, str(self.upto(255))],
-        }.get(form, [a, b, n] if form.startswith("shf") else [a, b])  # fmt: skip
+        }.get(form, [a, b, n] if form.startswith("shf") else [a, b])
         type = self.pick("u", "s") + size[1:] if form == "bfe" else size
         to = self.reg("b32" if form in ("popc", "clz") else size)
         self.emit(f"{form}.{type} {to}, {', '.join(given)};")
@@ -288,8 +350,7 @@ class Writing:
 
     def float(self) -> None:
         type = self.pick("f32", "f32", "f64")
-        form = self.pick("add", "sub", "mul", "fma", "div", "sqrt", "rcp", "min", "max", "neg",
-                         "abs")  # fmt: skip
+        form = self.pick("add", "sub", "mul", "fma", "div", "sqrt", "rcp", "min", "max", "neg", "abs")
         plain = form in ("min", "max", "neg", "abs")
         rounding = "" if plain else "." + self.pick("rn", "rn", "rz", "rm", "rp")
         ftz = ".ftz" if type == "f32" and not self.upto(2) else ""
@@ -475,9 +536,15 @@ class Writing:
         to = self.reg("b32") + self.pick("", f"|{self.pred()}")
         if self.mask == "-1":
             form, clamp = self.pick(
-                ("bfly", 31), ("idx", 31), ("down", 31), ("up", 0), ("down", 0x181F),
-                ("idx", 0x181F), ("up", 0x1800), ("bfly", 0x1C1F),
-            )  # fmt: skip
+                ("bfly", 31),
+                ("idx", 31),
+                ("down", 31),
+                ("up", 0),
+                ("down", 0x181F),
+                ("idx", 0x181F),
+                ("up", 0x1800),
+                ("bfly", 0x1C1F),
+            )
             lane = self.pick(str(self.upto(31)), self.reg("b32"))
             self.emit(f"shfl.sync.{form}.b32 {to}, {self.reg('b32')}, {lane}, {clamp}, -1;")
             return
@@ -565,12 +632,7 @@ class Writing:
         else:
             self.emit(f"@{self.pred()} ret;" if not self.upto(3) else "")
         self.emit("ld.local.u32 %t2, [own];", "add.u32 %r0, %r0, %t2;", "add.u32 %r0, %r0, %r1;")
-        body = [
-            *registers(),
-            "\t.local .align 4 .b8 own[16];",
-            *transfers(),
-            "st.param.b32 [back], 7;",
-        ]
+        body = [*registers(), "\t.local .align 4 .b8 own[16];", *transfers(), "st.param.b32 [back], 7;"]
         body += ["ld.param.b32 %keep, [a];", *self.lines, "st.param.b32 [back], %r0;", "ret;"]
         return [header(name), "{", *body, "}"]
 
@@ -635,27 +697,41 @@ def registers() -> list[str]:
         for held, (prefix, _) in FILES.items()
     ]
     return [
-        *own, f"\t.reg .pred %p<{EACH}>;", "\t.reg .pred %q<4>, %first;", "\t.reg .b32 %t<8>;",
-        "\t.reg .b32 %c<4>;", "\t.reg .b32 %m<4>;", "\t.reg .b32 %me, %n, %slot, %junk, %keep;",
+        *own,
+        f"\t.reg .pred %p<{EACH}>;",
+        "\t.reg .pred %q<4>, %first;",
+        "\t.reg .b32 %t<8>;",
+        "\t.reg .b32 %c<4>;",
+        "\t.reg .b32 %m<4>;",
+        "\t.reg .b32 %me, %n, %slot, %junk, %keep;",
         "\t.reg .b64 %x, %out, %cells, %mine, %wide, %fn, %junk64;",
-    ]  # fmt: skip
+    ]
 
 
 KERNEL = ".visible .entry k(.param .u64 x, .param .u64 out, .param .u64 cells)"
-SPACES = [
-    f"\t.local .align 8 .b8 loc[{LOCAL}];", f"\t.shared .align 8 .b8 shares[{CELLS}];",
-]  # fmt: skip
+SPACES = [f"\t.local .align 8 .b8 loc[{LOCAL}];", f"\t.shared .align 8 .b8 shares[{CELLS}];"]
 START = [
-    "mov.u32 %me, %tid.x;", "mov.u32 %n, %ntid.x;", "mov.u32 %t0, %ctaid.x;",
-    "mad.lo.u32 %t1, %t0, %n, %me;", "ld.param.u64 %x, [x];", "ld.param.u64 %out, [out];",
-    "ld.param.u64 %cells, [cells];", f"mad.wide.u32 %mine, %t0, {CELLS}, {CELLS};",
-    "add.u64 %mine, %mine, %cells;", f"mul.wide.u32 %wide, %t1, {ROW};", "add.u64 %x, %x, %wide;",
-    "add.u64 %out, %out, %wide;", "setp.eq.u32 %first, %me, 0;", "mov.u32 %slot, slots;",
-    "mad.lo.u32 %slot, %me, 8, %slot;", "st.shared.u32 [%slot], %t1;",
+    "mov.u32 %me, %tid.x;",
+    "mov.u32 %n, %ntid.x;",
+    "mov.u32 %t0, %ctaid.x;",
+    "mad.lo.u32 %t1, %t0, %n, %me;",
+    "ld.param.u64 %x, [x];",
+    "ld.param.u64 %out, [out];",
+    "ld.param.u64 %cells, [cells];",
+    f"mad.wide.u32 %mine, %t0, {CELLS}, {CELLS};",
+    "add.u64 %mine, %mine, %cells;",
+    f"mul.wide.u32 %wide, %t1, {ROW};",
+    "add.u64 %x, %x, %wide;",
+    "add.u64 %out, %out, %wide;",
+    "setp.eq.u32 %first, %me, 0;",
+    "mov.u32 %slot, slots;",
+    "mad.lo.u32 %slot, %me, 8, %slot;",
+    "st.shared.u32 [%slot], %t1;",
     "st.shared.f32 [%slot+4], 0f3FC00000;",
     *(f"@%first st.shared.u32 [shares+{at}], {at};" for at in range(0, CELLS, 4)),
-    *(f"st.local.u64 [loc+{at}], {at};" for at in range(0, LOCAL, 8)), "bar.sync 0;",
-]  # fmt: skip
+    *(f"st.local.u64 [loc+{at}], {at};" for at in range(0, LOCAL, 8)),
+    "bar.sync 0;",
+]
 
 
 def only_registers(row: Inst) -> bool:

@@ -49,8 +49,7 @@ def test_an_unknown_template_is_refused_with_the_nearest_name_and_the_list(folde
     (folder / "module.ptx.j2").touch()
     (folder / "ops.pyi.j2").touch()
     message = (
-        "no template 'modul.ptx.j2'; did you mean 'module.ptx.j2'? "
-        "Templates found: module.ptx.j2, ops.pyi.j2"
+        "no template 'modul.ptx.j2'; did you mean 'module.ptx.j2'? Templates found: module.ptx.j2, ops.pyi.j2"
     )
     with pytest.raises(PtxGenError, match=f"^{re.escape(message)}$"):
         frames.load_template("modul.ptx.j2")

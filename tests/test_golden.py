@@ -86,8 +86,7 @@ def test_a_golden_file_assembles_without_a_spill(
             "dynamic_shared_bytes": kernel.tiling.shared_bytes,
         }
         lines = [
-            f"[{key}]\n"
-            + "".join(f"{field} = {value!r}\n".replace("'", '"') for field, value in row.items())
+            f"[{key}]\n" + "".join(f"{field} = {value!r}\n".replace("'", '"') for field, value in row.items())
             for key, row in sorted(recorded.items())
         ]
         RESOURCES.write_text("\n".join(lines))

@@ -83,9 +83,12 @@ def test_the_rest_of_grids_and_samples_is_dispensable_and_nothing_else(tmp_path:
         "test_of_two_parameters[5-5-a2]",
     ]
     assert [n for n in found if n not in kept] == [
-        *(f"test_without_the_marker[{n}]" for n in range(3)), "test_without_parameters",
-        "test_of_a_sample[0]", "test_of_a_sample[2]", "test_of_a_sample[3]",
-    ]  # fmt: skip
+        *(f"test_without_the_marker[{n}]" for n in range(3)),
+        "test_without_parameters",
+        "test_of_a_sample[0]",
+        "test_of_a_sample[2]",
+        "test_of_a_sample[3]",
+    ]
     nightly = [name for name, marker in left_out.items() if marker == "nightly"]
     assert nightly == ["test_of_two_samples[1]"]
     assert {left_out[name] for name in left_out if name not in nightly} == {"slow"}

@@ -100,9 +100,7 @@ def test_everything_that_is_printed_is_read_back():
         dynamic_shared="smem",
         regions=(Region("K_tile", 0, 16896, 16), Region("V_tile", 16896, 64, 64)),
     )
-    module = Module(
-        (7, 0), "sm_80", (kernel, Kernel("second", (), (), (Instr("ret"),))), ("a", "", "b")
-    )
+    module = Module((7, 0), "sm_80", (kernel, Kernel("second", (), (), (Instr("ret"),))), ("a", "", "b"))
     assert parse(render(module)) == module
 
 
@@ -249,20 +247,13 @@ def test_a_range_and_a_register_without_a_number_may_be_called_alike(declared):
     names = (first, second) if kernel.registers[0].count == 0 else (second, first)
     assert kernel.body == tuple(
         Instr("mov.u32", operands)
-        for operands in (
-            (Reg(names[0], "b32"), IntImm(1)),
-            (Reg(names[1], "b32"), Reg(names[0], "b32")),
-        )
+        for operands in ((Reg(names[0], "b32"), IntImm(1)), (Reg(names[1], "b32"), Reg(names[0], "b32")))
     )
 
 
 def test_shared_variables_of_any_type_are_bytes():
     text = f"{HEAD}.entry k {{ .shared .f32 a[4][8]; .shared .align 16 .b8 b[3]; .shared .u64 c; }}"
-    assert parse(text).kernels[0].shared == (
-        Shared("a", 128, 4),
-        Shared("b", 3, 16),
-        Shared("c", 8, 8),
-    )
+    assert parse(text).kernels[0].shared == (Shared("a", 128, 4), Shared("b", 3, 16), Shared("c", 8, 8))
 
 
 def test_block_sizes_multiply():
@@ -285,8 +276,7 @@ def test_a_kernel_that_names_the_dynamic_array_has_one_and_another_has_none():
 
 def test_the_alignment_of_a_dynamic_array_is_kept():
     text = (
-        f"{HEAD}.extern .shared .align 128 .b8 smem[];\n"
-        ".entry k { .reg .u32 %r; mov.u32 %r, smem; ret; }\n"
+        f"{HEAD}.extern .shared .align 128 .b8 smem[];\n.entry k {{ .reg .u32 %r; mov.u32 %r, smem; ret; }}\n"
     )
     module = parse(text)
     assert ".extern .shared .align 128 .b8 smem[];\n" in render(module)
@@ -346,17 +336,9 @@ def test_a_misspelled_special_register_is_refused():
         ("ld.shared.f32 %f1, [%r1;", 24, "wanted '+', '-' or ']' in an address, got ';'"),
         ("ld.shared.f32 %f1, [%r1+%r2];", 25, "wanted an offset in bytes, got '%r2'"),
         ("ld.shared.f32 %f1, [%tid.x];", 21, "an address must be a register or a name"),
-        (
-            "st.shared.v2.f32 [%r1], {%f1, x};",
-            31,
-            "wanted a register or a number in a vector, got 'x'",
-        ),
+        ("st.shared.v2.f32 [%r1], {%f1, x};", 31, "wanted a register or a number in a vector, got 'x'"),
         ("@%tid.x ret;", 2, "a guard must be a predicate register"),
-        (
-            "shfl.sync.bfly.b32 %r1|x, %r2, 1, 31, -1;",
-            24,
-            "the second of two results must be a register",
-        ),
+        ("shfl.sync.bfly.b32 %r1|x, %r2, 1, 31, -1;", 24, "the second of two results must be a register"),
         (
             ".regs .b32 %x;",
             1,
@@ -403,10 +385,7 @@ def test_what_is_not_understood_is_shown(text, column, message):
             "line 4, column 10: wanted a directive such as .maxntid, or {, got '.maxntids'; "
             "did you mean '.maxntid'?",
         ),
-        (
-            f"{HEAD}.entry k {{ ret;",
-            "line 4, column 16: wanted an instruction, got the end of the text",
-        ),
+        (f"{HEAD}.entry k {{ ret;", "line 4, column 16: wanted an instruction, got the end of the text"),
         (f"{HEAD}.entry k {{ ret", "line 4, column 15: wanted an operand, got the end of the text"),
     ],
 )

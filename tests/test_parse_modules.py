@@ -107,13 +107,8 @@ def test_directives_of_a_kernel_are_kept():
         ".weak .entry k() .reqntid 32, 2 .explicitcluster .maxnreg 64\n"
         '.minnctapersm 3 .pragma "a", "b"; .maxclusterrank 8 { ret; }'
     ).kernels
-    others = (
-        ".explicitcluster", ".maxnreg 64", '.pragma "a";', '.pragma "b";', ".maxclusterrank 8",
-    )  # fmt: skip
-    assert made == Kernel(
-        "k", (), (), (RET,), min_ctas=3, reqntid=(32, 2), directives=others,
-        linkage="weak",
-    )  # fmt: skip
+    others = (".explicitcluster", ".maxnreg 64", '.pragma "a";', '.pragma "b";', ".maxclusterrank 8")
+    assert made == Kernel("k", (), (), (RET,), min_ctas=3, reqntid=(32, 2), directives=others, linkage="weak")
     (clustered,) = read(".entry k .reqnctapercluster 2, 1, 1 { ret; }").kernels
     assert clustered.cluster == (2, 1, 1)
 
@@ -129,14 +124,16 @@ def test_debugging_information_is_skipped():
 
 def test_pragmas_stay_where_they_are():
     assert kernel('.pragma "a";\n$l: .pragma "b", "c"; ret;').body == (
-        Pragma("a"), Label("$l", "b"), Pragma("c"), RET,
-    )  # fmt: skip
+        Pragma("a"),
+        Label("$l", "b"),
+        Pragma("c"),
+        RET,
+    )
 
 
 def test_parameters_may_be_structures():
     (made,) = read(
-        ".entry k(.param .align 8 .b8 p[24], .param .u64 .ptr .global .align 4 q, .param .f32 x)\n"
-        "{ ret; }"
+        ".entry k(.param .align 8 .b8 p[24], .param .u64 .ptr .global .align 4 q, .param .f32 x)\n{ ret; }"
     ).kernels
     assert made.params == (Param("p", "b8", 24, 8), Param("q", "u64"), Param("x", "f32"))
 
@@ -158,15 +155,15 @@ def test_functions_have_parameters_results_and_directives():
     assert module.functions == (
         Function("f", out, pointers, body=(RET,), linkage="visible"),
         Function("stop", body=(Instr("trap"),), noreturn=True),
+        Function("vprintf", (Param("r", "b32"),), (Param("a", "b64"), Param("b", "b64")), linkage="extern"),
         Function(
-            "vprintf", (Param("r", "b32"),), (Param("a", "b64"), Param("b", "b64")),
-            linkage="extern",
+            "g",
+            registers,
+            (Param("b", "u32", register=True),),
+            body=(Instr("mov.u32", (a, b)), RET),
+            linkage="weak",
         ),
-        Function(
-            "g", registers, (Param("b", "u32", register=True),),
-            body=(Instr("mov.u32", (a, b)), RET), linkage="weak",
-        ),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,15 +171,16 @@ def test_functions_have_parameters_results_and_directives():
     [
         ("call f;", (Symbol("f"),)),
         ("call f, ();", (Symbol("f"), Arguments(()))),
-        ("call.uni f, (%r1, 3, a, 1.0);",
-         (Symbol("f"), Arguments((R[1], IntImm(3), Symbol("a"), FloatImm(0x3FF << 52, 64))))),
+        (
+            "call.uni f, (%r1, 3, a, 1.0);",
+            (Symbol("f"), Arguments((R[1], IntImm(3), Symbol("a"), FloatImm(0x3FF << 52, 64)))),
+        ),
         ("call (a), f, (%r1);", (Arguments((Symbol("a"),)), Symbol("f"), Arguments((R[1],)))),
         ("call (_), f;", (Arguments((Sink(),)), Symbol("f"))),
         ("call %rd1, P;", (RD[1], Symbol("P"))),
-        ("call (%r1), %rd1, (%r2), P;",
-         (Arguments((R[1],)), RD[1], Arguments((R[2],)), Symbol("P"))),
+        ("call (%r1), %rd1, (%r2), P;", (Arguments((R[1],)), RD[1], Arguments((R[2],)), Symbol("P"))),
     ],
-)  # fmt: skip
+)
 def test_calls_have_all_forms(call, operands):
     (*_, made) = kernel(f".param .b32 a;\n{call}").body
     assert isinstance(made, Instr)
@@ -221,20 +219,18 @@ def test_prototypes_and_lists_of_targets_are_statements():
         (".global .f32 x[2] = {1.0 + 0.5, 0f40000000};", 8, 4, b"\0\0\xc0\x3f\0\0\0\x40"),
         (".global .f64 x = -1.5;", 8, 8, b"\0\0\0\0\0\0\xf8\xbf"),
         (".global .f64 x = 0f3F800000;", 8, 8, b"\0\0\0\0\0\0\xf0\x3f"),
-        (".global .v2 .f32 x[2] = {{1.0, 2.0}, {3.0}};", 16, 8,
-         b"\0\0\x80\x3f\0\0\0\x40\0\0\x40\x40"),
+        (".global .v2 .f32 x[2] = {{1.0, 2.0}, {3.0}};", 16, 8, b"\0\0\x80\x3f\0\0\0\x40\0\0\x40\x40"),
         (".global .attribute(.managed) .align 8 .b32 x[2*2];", 16, 8, b""),
         (".global .b8 x[3] = {};", 3, 1, b""),
     ],
-)  # fmt: skip
+)
 def test_variables_become_bytes(text, nbytes, align, data):
     assert variables(text) == (Variable("global", "x", nbytes, align, data),)
 
 
 def test_a_line_may_declare_several_variables_of_any_space():
     assert variables(
-        ".visible .const .u8 a = 1, b[2]; .shared .b32 s; .extern .global .b8 e[]; "
-        ".common .global .u32 c;"
+        ".visible .const .u8 a = 1, b[2]; .shared .b32 s; .extern .global .b8 e[]; .common .global .u32 c;"
     ) == (
         Variable("const", "a", 1, 1, b"\1", linkage="visible"),
         Variable("const", "b", 2, 1, linkage="visible"),
@@ -252,16 +248,17 @@ def masks(symbol: str) -> str:
     ("text", "pointers"),
     [
         (".u64 x = y;", (Pointer(0, "y"),)),
-        (".u64 x[3] = {7, generic(y)+4, y+-8};",
-         (Pointer(8, "y", 4, generic=True), Pointer(16, "y", -8))),
+        (".u64 x[3] = {7, generic(y)+4, y+-8};", (Pointer(8, "y", 4, generic=True), Pointer(16, "y", -8))),
         (".u32 x = y+1+2;", (Pointer(0, "y", 3, nbytes=4),)),
-        (".u8 x[2] = {0xFF(y), 0xFF00(generic(y)+4)};",
-         (Pointer(0, "y", nbytes=1), Pointer(1, "y", 4, generic=True, nbytes=1, shift=8))),
+        (
+            ".u8 x[2] = {0xFF(y), 0xFF00(generic(y)+4)};",
+            (Pointer(0, "y", nbytes=1), Pointer(1, "y", 4, generic=True, nbytes=1, shift=8)),
+        ),
         (".u32 x[2] = {1, 0xFF0000(y)};", (Pointer(4, "y", nbytes=1, shift=16),)),
         (f".u8 x[16] = {{9, {masks('y+4')}, 5}};", (Pointer(1, "y", 4),)),
         (f".u8 x[8] = {{{masks('y')}}};", (Pointer(0, "y"),)),
     ],
-)  # fmt: skip
+)
 def test_addresses_in_initial_values_are_pointers(text, pointers):
     assert variables(f".global .u32 y; .global {text}")[1].pointers == pointers
 
@@ -272,9 +269,7 @@ def test_an_address_and_bytes_are_printed_as_words():
 
 
 def test_a_variable_of_the_module_declared_in_a_body_is_moved_there():
-    module = read(
-        f".entry k {{ .global .u32 x = 5; {REGISTERS} mov.u64 %rd1, x; }} .entry j {{ ret; }}"
-    )
+    module = read(f".entry k {{ .global .u32 x = 5; {REGISTERS} mov.u64 %rd1, x; }} .entry j {{ ret; }}")
     assert module.variables == (Variable("global", "x$1", 4, 4, b"\5"),)
     assert module.kernels[0].body == (Instr("mov.u64", (RD[1], Symbol("x$1"))),)
 
@@ -484,20 +479,29 @@ def test_comments_of_both_kinds_may_be_anywhere():
 @pytest.mark.parametrize(
     ("body", "column", "message"),
     [
-        ("sured.b.add.1d.u32.trap [%rd1, {%r1}], %r2;", 1,
-         "sured.b.add.1d.u32.trap is not read: reductions on surfaces are not modelled"),
-        ("istypep.texref %p1, %rd1;", 1,
-         "istypep.texref is not read: handles have no types of their own here"),
-        ("tcgen05.wait::ld.sync.aligned;", 1,
-         "tcgen05.wait::ld.sync.aligned is not read: tensor memory and what works on it are not "
-         "modelled"),
-        (".reg .v4 .b32 v;", 6,
-         "registers of type .v4 are not read; declare one for each element, and name them in "
-         "braces"),
+        (
+            "sured.b.add.1d.u32.trap [%rd1, {%r1}], %r2;",
+            1,
+            "sured.b.add.1d.u32.trap is not read: reductions on surfaces are not modelled",
+        ),
+        (
+            "istypep.texref %p1, %rd1;",
+            1,
+            "istypep.texref is not read: handles have no types of their own here",
+        ),
+        (
+            "tcgen05.wait::ld.sync.aligned;",
+            1,
+            "tcgen05.wait::ld.sync.aligned is not read: tensor memory and what works on it are not modelled",
+        ),
+        (
+            ".reg .v4 .b32 v;",
+            6,
+            "registers of type .v4 are not read; declare one for each element, and name them in braces",
+        ),
         (".local .pred x;", 8, "only registers can be of type .pred"),
         (".shared .u32 x = 1;", 16, "a variable in shared memory has no initial value"),
-        (".shared .u32 x[];", 14,
-         "an array without a size must be .extern or have an initial value"),
+        (".shared .u32 x[];", 14, "an array without a size must be .extern or have an initial value"),
         (".shared .u32 x[0];", 16, "an array has 1 or more elements"),
         (".shared .u32 x[2][];", 19, "only the first size of an array may be left out"),
         ("{ .reg .b32 a, a; }", 16, "'a' is declared twice"),
@@ -511,24 +515,20 @@ def test_comments_of_both_kinds_may_be_anywhere():
         ("mov.u32 %r1, 1/0;", 15, "division by zero"),
         ("mov.u32 %r1, ~1.0;", 14, "this operator takes integers only"),
         ("mov.u32 %r1, 1 + 1.0;", 16, "this operator takes integers only"),
-        ("mov.f32 %f1, 0f3F800000 + 1.0;", 25,
-         "wanted ',' or ';' after an operand, got '+'"),
-        ("mov.f32 %f1, 1.0 + 0f3F800000;", 20,
-         "a float in hexadecimal may not be part of an expression"),
+        ("mov.f32 %f1, 0f3F800000 + 1.0;", 25, "wanted ',' or ';' after an operand, got '+'"),
+        ("mov.f32 %f1, 1.0 + 0f3F800000;", 20, "a float in hexadecimal may not be part of an expression"),
         ("mov.f32 %f1, 1.0 ? 1 : 2;", 18, "the condition must be an integer"),
-        ("mov.f32 %f1, 1 ? 1 : 2.0;", 16,
-         "both choices must be integers, or both floating-point numbers"),
+        ("mov.f32 %f1, 1 ? 1 : 2.0;", 16, "both choices must be integers, or both floating-point numbers"),
         ("mov.u32 %r1, 0x10000000000000000;", 14, "0x10000000000000000 does not fit 64 bits"),
         ("mov.u32 %r1, 1 ? 2;", 19, "wanted ':', got ';'"),
         ("mov.pred %p1, !x;", 16, "after '!' there must be a predicate register or a number"),
-        ("ld.shared.u32 %r1, [%r1+1.0];", 25,
-         "wanted an offset in bytes, got a floating-point number"),
+        ("ld.shared.u32 %r1, [%r1+1.0];", 25, "wanted an offset in bytes, got a floating-point number"),
         ("call f, (%tid.x);", 10, "wanted a register or a number in arguments, got '%tid.x'"),
         ("P: .callprototype _ .weak;", 21, "wanted ';' after a prototype, got '.weak'"),
         (".loc 1 2 3, other", 13, "wanted function_name or inlined_at, got 'other'"),
         (".pragma nounroll;", 9, "wanted a string such as \"nounroll\", got 'nounroll'"),
     ],
-)  # fmt: skip
+)
 def test_what_a_body_cannot_have_is_shown(body, column, message):
     found = refusal(f".entry k {{ {REGISTERS}{body}\n}}")
     assert found == f"PTX text, line 5, column {column}: {message}\n{body}\n{' ' * (column - 1)}^"
@@ -538,12 +538,18 @@ def test_what_a_body_cannot_have_is_shown(body, column, message):
     ("text", "column", "message"),
     [
         (".alias f, g;", 1, ".alias is not read; call the function by its own name"),
-        (".global .texref t;", 9,
-         ".texref is not read: references to textures are not modelled; take a texture's or a "
-         "surface's handle as a .u64 parameter, and pass a ptxgen.texture.Texture or Surface"),
-        (".entry k(.param .surfref t) { ret; }", 17,
-         ".surfref is not read: references to textures are not modelled; take a texture's or a "
-         "surface's handle as a .u64 parameter, and pass a ptxgen.texture.Texture or Surface"),
+        (
+            ".global .texref t;",
+            9,
+            ".texref is not read: references to textures are not modelled; take a texture's or a "
+            "surface's handle as a .u64 parameter, and pass a ptxgen.texture.Texture or Surface",
+        ),
+        (
+            ".entry k(.param .surfref t) { ret; }",
+            17,
+            ".surfref is not read: references to textures are not modelled; take a texture's or a "
+            "surface's handle as a .u64 parameter, and pass a ptxgen.texture.Texture or Surface",
+        ),
         (".entry k(.reg .b32 t) { ret; }", 21, "parameter 't' of a kernel must be in .param"),
         (".func f(.param .b8 t[]) { ret; }", 20, "a parameter's array must have a size"),
         (".func f { ret; } .func f { ret; }", 24, "function 'f' is defined twice"),
@@ -555,7 +561,7 @@ def test_what_a_body_cannot_have_is_shown(body, column, message):
         (".global .u8 x[1<<50];", 13, "a variable of 1125899906842624 bytes is too large"),
         (".section .debug { .b8 1", 24, "wanted '}' after a section, got the end of the text"),
     ],
-)  # fmt: skip
+)
 def test_what_a_module_cannot_have_is_shown(text, column, message):
     found = refusal(text)
     assert found == f"PTX text, line 4, column {column}: {message}\n{text}\n{' ' * (column - 1)}^"

@@ -20,30 +20,33 @@ REFUSED = {
     '.visible .entry k() { .pragma "nounroll";; ret; }': (42, NO_STATEMENT),
     ".global .v2 .v2 .f32 g;": (13, "wanted a type such as .u32, got '.v2'"),
     ".global .v2 .align 8 .f32 g;": (13, "wanted a type such as .u32, got '.align'"),
-    ".visible .entry k(.param .u64 .ptr .ptr p) { ret; }": (
-        36, "wanted the parameter's name, got '.ptr'",
-    ),
+    ".visible .entry k(.param .u64 .ptr .ptr p) { ret; }": (36, "wanted the parameter's name, got '.ptr'"),
     ".visible .entry k(.param .u64 .ptr .global .global p) { ret; }": (
-        44, "wanted the parameter's name, got '.global'",
+        44,
+        "wanted the parameter's name, got '.global'",
     ),
     ".visible .entry k(.param .u64 .ptr .align 8 .global p) { ret; }": (
-        45, "wanted the parameter's name, got '.global'",
+        45,
+        "wanted the parameter's name, got '.global'",
     ),
     ".visible .entry k(.param .u64 .ptr .align 3 p) { ret; }": (
-        43, "an alignment must be a power of two, got 3",
+        43,
+        "an alignment must be a power of two, got 3",
     ),
     ".func f() .noreturn .noreturn { trap; }": (21, ".noreturn is said twice; remove one"),
     ".visible .entry k() .maxntid 32 .reqntid 32 { ret; }": (
-        33, ".reqntid and .maxntid exclude each other; remove one",
+        33,
+        ".reqntid and .maxntid exclude each other; remove one",
     ),
     ".visible .entry k() .reqnctapercluster 1 .maxclusterrank 4 { ret; }": (
-        42, ".maxclusterrank and .reqnctapercluster exclude each other; remove one",
+        42,
+        ".maxclusterrank and .reqnctapercluster exclude each other; remove one",
     ),
     ".visible .entry k() .maxnctapersm 1 { ret; }": (
-        21, "wanted a directive such as .maxntid, or {, got '.maxnctapersm'; did you mean "
-        "'.minnctapersm'?",
+        21,
+        "wanted a directive such as .maxntid, or {, got '.maxnctapersm'; did you mean '.minnctapersm'?",
     ),
-}  # fmt: skip
+}
 
 
 def whole(line: str) -> str:

@@ -56,11 +56,7 @@ def test_limits_are_those_of_the_programming_guide(name: str) -> None:
     per_sm = (t.blocks_per_sm, t.warps_per_sm, t.threads_per_sm)
     shared_kib = (t.shared_per_sm / 1024, t.shared_per_block_optin / 1024)
     assert (*per_sm, *shared_kib) == GUIDE[t.sm]
-    assert (t.registers_per_sm, t.registers_per_block, t.registers_per_thread) == (
-        65536,
-        65536,
-        255,
-    )
+    assert (t.registers_per_sm, t.registers_per_block, t.registers_per_thread) == (65536, 65536, 255)
     assert (t.threads_per_block, t.shared_per_block) == (1024, 49152)
     assert t.shared_reserved_per_block == (0 if t.sm == 75 else 1024)
 
@@ -77,17 +73,13 @@ def test_a_name_is_its_number_and_its_suffix() -> None:
 
 @pytest.mark.ptxas
 @pytest.mark.parametrize("name", NAMES)
-def test_the_assembler_accepts_a_target_at_its_first_ptx_version(
-    assembler: Assembler, name: str
-) -> None:
+def test_the_assembler_accepts_a_target_at_its_first_ptx_version(assembler: Assembler, name: str) -> None:
     assembler.assemble(module(name, TARGETS[name].ptx), name)
 
 
 @pytest.mark.ptxas
 @pytest.mark.parametrize("name", NAMES)
-def test_the_assembler_refuses_a_target_one_ptx_version_below(
-    assembler: Assembler, name: str
-) -> None:
+def test_the_assembler_refuses_a_target_one_ptx_version_below(assembler: Assembler, name: str) -> None:
     text = module(name, one_version_below(TARGETS[name].ptx))
     with pytest.raises(AssemblerError, match=rf"does not support \.target {name}\b"):
         assembler.assemble(text, name)

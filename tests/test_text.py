@@ -122,9 +122,7 @@ def test_floats_are_printed_as_their_bits():
 
 
 def test_a_negative_offset_is_added():
-    assert render_instr(Instr("ld.shared.f32", (F[0], Address(R[1], -4)))) == (
-        "ld.shared.f32 %f0, [%r1+-4];"
-    )
+    assert render_instr(Instr("ld.shared.f32", (F[0], Address(R[1], -4)))) == ("ld.shared.f32 %f0, [%r1+-4];")
 
 
 def test_a_guard_comes_first():
@@ -145,7 +143,5 @@ def test_render_instr_agrees_with_the_lines_of_a_module():
 
 
 def test_a_label_carries_the_pragma_of_its_loop():
-    module = Module(
-        (7, 0), "sm_80", (Kernel("k", (), (), (Label("$l", "nounroll"), Instr("ret"))),)
-    )
+    module = Module((7, 0), "sm_80", (Kernel("k", (), (), (Label("$l", "nounroll"), Instr("ret"))),))
     assert '{\n$l:\n\t.pragma "nounroll";\n\tret;\n}\n' in render(module)

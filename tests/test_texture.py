@@ -85,12 +85,9 @@ def test_integer_coordinates_are_those_of_a_texel(rng: np.random.Generator, kind
 
 
 @pytest.mark.parametrize(
-    ("dtype", "least", "most"),
-    [("uint8", 0, 1), ("int8", -1, 1), ("uint16", 0, 1), ("int16", -1, 1)],
+    ("dtype", "least", "most"), [("uint8", 0, 1), ("int8", -1, 1), ("uint16", 0, 1), ("int16", -1, 1)]
 )
-def test_integers_may_be_read_as_fractions_of_their_range(
-    dtype: str, least: int, most: int
-) -> None:
+def test_integers_may_be_read_as_fractions_of_their_range(dtype: str, least: int, most: int) -> None:
     limits = np.iinfo(dtype)
     array = np.array([limits.min, limits.min + 1, 0, 1, limits.max], dtype)
     (got, *_) = Texture(array, read="normalized").fetch([np.arange(5, dtype=np.float32)], F32)
@@ -236,8 +233,7 @@ READ_ONLY.setflags(write=False)
         ),
         (
             lambda: Texture(ZEROS, "2D"),
-            "Texture: kind must be one of 1d, 2d, 3d, a1d, a2d, cube, acube, got '2D'; did you "
-            "mean '2d'?",
+            "Texture: kind must be one of 1d, 2d, 3d, a1d, a2d, cube, acube, got '2D'; did you mean '2d'?",
         ),
         (
             lambda: Texture(np.zeros((4, 4, 3), np.float32), "2d"),
@@ -252,10 +248,7 @@ READ_ONLY.setflags(write=False)
             lambda: Texture(np.zeros((5, 4, 4), np.float32), "cube"),
             "Texture: a cube has six square faces for each layer, got the shape (5, 4, 4)",
         ),
-        (
-            lambda: Texture(ZEROS, filter="cubic"),
-            "Texture: filter must be one of point, linear, got 'cubic'",
-        ),
+        (lambda: Texture(ZEROS, filter="cubic"), "Texture: filter must be one of point, linear, got 'cubic'"),
         (
             lambda: Texture(ZEROS, address=("clamp",)),
             "Texture: address must be one mode, or 2 for a 2d texture, got ('clamp',)",
@@ -264,10 +257,7 @@ READ_ONLY.setflags(write=False)
             lambda: Texture(ZEROS, address="repeat"),
             "Texture: address must be one of clamp, border, wrap, mirror, got 'repeat'",
         ),
-        (
-            lambda: Texture(ZEROS, address="wrap"),
-            "Texture: wrap needs normalized=True, got normalized=False",
-        ),
+        (lambda: Texture(ZEROS, address="wrap"), "Texture: wrap needs normalized=True, got normalized=False"),
         (
             lambda: Texture(ZEROS, read="normalized"),
             "Texture: read='normalized' is for integers of 8 or 16 bits, got float32",
@@ -277,10 +267,7 @@ READ_ONLY.setflags(write=False)
             "Texture: filter='linear' needs floating-point texels, got int16; pass "
             "read='normalized' for integers of 8 or 16 bits",
         ),
-        (
-            lambda: Surface(ZEROS, "cube"),
-            "Surface: kind must be one of 1d, 2d, 3d, a1d, a2d, got 'cube'",
-        ),
+        (lambda: Surface(ZEROS, "cube"), "Surface: kind must be one of 1d, 2d, 3d, a1d, a2d, got 'cube'"),
         (lambda: Surface(ZEROS.T), "Surface: wanted a contiguous array that may be written"),
         (lambda: Surface(READ_ONLY), "Surface: wanted a contiguous array that may be written"),
     ],

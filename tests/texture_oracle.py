@@ -38,22 +38,17 @@ def texel(array: Any, where: Sequence[int | None]) -> Any:
 
 
 def fetched(
-    array: Any, at: Sequence[Fraction], sizes: Sequence[int], modes: Sequence[str],
-    linear: bool = False,
-) -> Fraction:  # fmt: skip
+    array: Any, at: Sequence[Fraction], sizes: Sequence[int], modes: Sequence[str], linear: bool = False
+) -> Fraction:
     """One channel of a layer, at coordinates in texels, x first."""
     if not linear:
-        return texel(
-            array, [index_of(math.floor(c), n, m) for c, n, m in zip(at, sizes, modes, strict=True)]
-        )
+        return texel(array, [index_of(math.floor(c), n, m) for c, n, m in zip(at, sizes, modes, strict=True)])
     low = [math.floor(c - Fraction(1, 2)) for c in at]
     alpha = [weight(c - Fraction(1, 2) - i) for c, i in zip(at, low, strict=True)]
     total = Fraction(0)
     for corner in itertools.product((0, 1), repeat=len(at)):
         share = math.prod(a if step else 1 - a for a, step in zip(alpha, corner, strict=True))
-        where = [
-            index_of(i + s, n, m) for i, s, n, m in zip(low, corner, sizes, modes, strict=True)
-        ]
+        where = [index_of(i + s, n, m) for i, s, n, m in zip(low, corner, sizes, modes, strict=True)]
         total += share * texel(array, where)
     return total
 

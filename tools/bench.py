@@ -141,15 +141,10 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--only",
-        type=_sections,
-        metavar="SECTION,...",
-        help=f"of {', '.join(ABOUT)} (default: all)",
+        "--only", type=_sections, metavar="SECTION,...", help=f"of {', '.join(ABOUT)} (default: all)"
     )
     parser.add_argument("--quick", action="store_true", help="fewer cases and repeats")
-    parser.add_argument(
-        "--json", action="store_true", help="print the result as JSON instead of the table"
-    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON instead of the table")
     parser.add_argument(
         "--output",
         type=Path,
@@ -210,9 +205,7 @@ def _measure(plans: Sequence[Plan]) -> list[Section]:
     sections = []
     with progress(sum(len(plan.jobs) for plan in plans)) as begin:
         for plan in plans:
-            section = Section(
-                plan.name, ABOUT[plan.name], remarks=list(_REMARKS.get(plan.name, ()))
-            )
+            section = Section(plan.name, ABOUT[plan.name], remarks=list(_REMARKS.get(plan.name, ())))
             sections.append(section)
             for job in plan.jobs:
                 begin(f"{plan.name}: {job.label}")

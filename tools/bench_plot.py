@@ -45,9 +45,11 @@ exit codes:
 def main(argv: Sequence[str] | None = None) -> int:
     """Read, draw, write; see the exit codes above."""
     parser = argparse.ArgumentParser(
-        prog="bench_plot.py", description=__doc__, epilog=_EPILOG,
+        prog="bench_plot.py",
+        description=__doc__,
+        epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument("result", nargs="?", type=Path, default=RESULT, help="default: %(default)s")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="default: %(default)s")
     arguments = parser.parse_args(argv)

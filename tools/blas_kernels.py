@@ -42,10 +42,7 @@ def main() -> int:
     for name in NAMES:
         found = architecture(name)
         if found is None:
-            print(
-                f"blas_kernels: {name} is left out; this CPU lacks its instructions",
-                file=sys.stderr,
-            )
+            print(f"blas_kernels: {name} is left out; this CPU lacks its instructions", file=sys.stderr)
         elif found != own:
             print(name)
     return 0

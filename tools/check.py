@@ -32,16 +32,7 @@ from tools.commands.check_findings import (
     check_entry,
     module_findings,
 )
-from tools.commands.run_arguments import (
-    FileError,
-    Given,
-    bound,
-    check_type,
-    count,
-    extents,
-    given,
-    ptx_text,
-)
+from tools.commands.run_arguments import FileError, Given, bound, check_type, count, extents, given, ptx_text
 from tools.commands.standard_output import tell
 
 OK, FAILED, USAGE = range(3)
@@ -162,9 +153,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def _checked(
-    text: str, module: Module, arguments: argparse.Namespace
-) -> tuple[list[Finding], list[Entry]]:
+def _checked(text: str, module: Module, arguments: argparse.Namespace) -> tuple[list[Finding], list[Entry]]:
     """The findings about the module and, if there are none, about each of its kernels."""
     kernels = _kernels(module, arguments.entry)
     findings = module_findings(module)
@@ -190,9 +179,7 @@ def _checked(
 
 
 def _bounds(
-    kernel: Kernel,
-    asked: Sequence[tuple[str, int | tuple[int, int] | Given]],
-    launch: Launch | None,
+    kernel: Kernel, asked: Sequence[tuple[str, int | tuple[int, int] | Given]], launch: Launch | None
 ) -> dict[str, Bound]:
     """Bounds of parameters, by name: the tensor maps of a run, and the bounds of the user."""
     names = [param.name for param in kernel.params]
@@ -207,9 +194,7 @@ def _bounds(
     return found
 
 
-def _assembled(
-    text: str, target: str, wanted: bool | None
-) -> tuple[Assembly | None, list[Finding]]:
+def _assembled(text: str, target: str, wanted: bool | None) -> tuple[Assembly | None, list[Finding]]:
     """The assembler's result and findings; nothing if it is unwanted, or neither found nor asked
     for.
     """

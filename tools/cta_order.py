@@ -112,9 +112,7 @@ def simulated(launch: Launch, order: Order, slots: int) -> tuple[float, float]:
     return now / even, head_time / now
 
 
-def _end_one(
-    running: list[tuple[int, int]], live: Counter[int], now: int, head_time: int
-) -> tuple[int, int]:
+def _end_one(running: list[tuple[int, int]], live: Counter[int], now: int, head_time: int) -> tuple[int, int]:
     """End the next CTA. Returns the time, and the sum of live heads over time until then."""
     end, head = heapq.heappop(running)
     head_time += (end - now) * len(live)
@@ -131,9 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     given = _arguments(argv)
     try:
-        config = AttentionConfig(
-            given.head_dim, dtype=given.dtype, causal=given.causal, target=given.target
-        )
+        config = AttentionConfig(given.head_dim, dtype=given.dtype, causal=given.causal, target=given.target)
         resources = build(config.kernel()).resources
     except (ConfigError, UnsupportedTargetError) as error:
         print(f"cta_order.py: error: {error}", file=sys.stderr)

@@ -75,9 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(UNSUPPORTED, error)
     try:
         assembler, why_no_assembler = _assembler(configs[0].target)
-        kernels = [
-            _demonstrate(config, arguments.seq, assembler, gpu=not why_no_gpu) for config in configs
-        ]
+        kernels = [_demonstrate(config, arguments.seq, assembler, gpu=not why_no_gpu) for config in configs]
     except PtxGenError as error:
         return _fail(FAILED, error)
     missing = {"GPU": why_no_gpu, "assembler": why_no_assembler}
@@ -175,9 +173,7 @@ def _demonstrate(
         _say(f"{name}: running on {backend}")
         outputs[backend] = kernel.launch(q, k, v, backend=backend)
     causal: Any = config.causal  # the config allows only values that the reference knows
-    bound = attention_bound(
-        q, k, v, config.element.numpy, arithmetic_of_config(config), causal=causal
-    )
+    bound = attention_bound(q, k, v, config.element.numpy, arithmetic_of_config(config), causal=causal)
     wanted = bound.out, bound.lse
     numpy_f32 = attention_reference(q, k, v, causal=causal, dtype=np.float32)
     found["reports"] = reports
@@ -289,8 +285,7 @@ def _failures(found: Mapping[str, Any]) -> list[str]:
         "the text does not read back as the same program": found["reads_back"],
         "the verifier has objections": not found["problems"],
         "not every access is proved": all(p["proved"] == p["of"] for p in found["proved"].values()),
-        "the shared memory is more than the target has": found["shared_bytes"]
-        <= found["shared_limit"],
+        "the shared memory is more than the target has": found["shared_bytes"] <= found["shared_limit"],
         "registers are spilled": not found.get("spilled_bytes", 0),
         "the sanitizers have objections": not found["reports"],
         **{
@@ -332,9 +327,7 @@ def _column(found: Mapping[str, Any]) -> dict[str, str]:
         "target": found["target"],
         "text": f"{found['ptx_lines']} lines of PTX {found['ptx_version']}",
         "verifier": _first(found["problems"], "problem"),
-        "proved": ", ".join(
-            f"{p['proved']} of {p['of']} {space}" for space, p in found["proved"].items()
-        ),
+        "proved": ", ".join(f"{p['proved']} of {p['of']} {space}" for space, p in found["proved"].items()),
         "assembler": found.get("assembler", "none"),
         "registers": registers,
         "shared memory": f"{found['shared_bytes']} of {found['shared_limit']} bytes",

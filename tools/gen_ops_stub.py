@@ -57,8 +57,7 @@ class Slot:
     def within(self, other: Slot) -> bool:
         """Whether, for a type checker, the other slot takes all choices of this one."""
         ours, theirs = (
-            {ScalarType if isinstance(c, ScalarType) else c for c in slot.choices}
-            for slot in (self, other)
+            {ScalarType if isinstance(c, ScalarType) else c for c in slot.choices} for slot in (self, other)
         )
         return ours <= theirs
 
@@ -189,9 +188,7 @@ def _signature(row: Inst, *, vector: bool) -> Signature:
     written = [o for o in row.operands if o.written]
     read = [o for o in row.operands if not o.written and o.literal is None]
     results = ["tuple[Value, ...]" if _is_vector(o, vector) else "Value" for o in written]
-    result = {0: "None", 1: results[0] if results else ""}.get(
-        len(results), f"tuple[{', '.join(results)}]"
-    )
+    result = {0: "None", 1: results[0] if results else ""}.get(len(results), f"tuple[{', '.join(results)}]")
     slots = []
     for name, choices in row.choices.items():
         values = tuple(choices)
@@ -246,8 +243,7 @@ def _operand_type(row: Inst, operand: Operand, vector: bool) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the stub, or with --check compare it; 0 if it is up to date, 1 if not."""
     parser = argparse.ArgumentParser(
-        prog="gen_ops_stub.py",
-        description="Write ptxgen/dsl/ops.pyi from the instruction table.",
+        prog="gen_ops_stub.py", description="Write ptxgen/dsl/ops.pyi from the instruction table."
     )
     parser.add_argument("--check", action="store_true", help="write nothing, only compare")
     arguments = parser.parse_args(argv)

@@ -84,8 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ImportError as error:
         return _fail(
             UNSUPPORTED,
-            f"--transformers needs torch and transformers, but: {error}; pip install torch "
-            "transformers",
+            f"--transformers needs torch and transformers, but: {error}; pip install torch transformers",
         )
     except PtxGenError as error:
         return _fail(FAILED, error)
@@ -125,37 +124,31 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     run = parser.add_argument_group("the run")
     run.add_argument(
-        "--prompts", type=_counts, default=[37, 11, 5], metavar="N,…",
+        "--prompts",
+        type=_counts,
+        default=[37, 11, 5],
+        metavar="N,…",
         help="their lengths, a prompt for each (default: 37,11,5)",
-    )  # fmt: skip
-    run.add_argument(
-        "--tokens", type=_count, default=32, metavar="N", help="to write for each (default: 32)"
     )
+    run.add_argument("--tokens", type=_count, default=32, metavar="N", help="to write for each (default: 32)")
     run.add_argument("--dtype", choices=DTYPES, default="f32", help="of the cache (default: f32)")
-    run.add_argument(
-        "--page-size", type=_count, metavar="N", help="of a cache in pages (default: no pages)"
-    )
+    run.add_argument("--page-size", type=_count, metavar="N", help="of a cache in pages (default: no pages)")
     run.add_argument("--backend", choices=BACKENDS, default="cpu", help="default: cpu")
     run.add_argument("--transformers", action="store_true", help="run it with transformers, too")
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args(argv)
     if arguments.heads % arguments.kv_heads:
         parser.error(
-            f"--heads must be a multiple of --kv-heads, got {arguments.heads} and "
-            f"{arguments.kv_heads}"
+            f"--heads must be a multiple of --kv-heads, got {arguments.heads} and {arguments.kv_heads}"
         )
     if arguments.head_dim % 2:
-        parser.error(
-            f"--head-dim must be even for rotary position embedding, got {arguments.head_dim}"
-        )
+        parser.error(f"--head-dim must be even for rotary position embedding, got {arguments.head_dim}")
     return arguments
 
 
 def _count(text: str, least: int = 1) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < least:
-        raise argparse.ArgumentTypeError(
-            f"must be a whole number of at least {least}, got {text!r}"
-        )
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
     return int(text)
 
 
@@ -174,11 +167,17 @@ def _found(arguments: argparse.Namespace) -> dict[str, Any]:
     """Run the model in each way; the model, its cache and the results, ready for JSON."""
     weights = random_weights(
         Sizes(
-            arguments.layers, arguments.hidden, arguments.heads, arguments.kv_heads,
-            arguments.head_dim, arguments.intermediate, arguments.vocab, arguments.tied,
+            arguments.layers,
+            arguments.hidden,
+            arguments.heads,
+            arguments.kv_heads,
+            arguments.head_dim,
+            arguments.intermediate,
+            arguments.vocab,
+            arguments.tied,
         ),
         arguments.seed,
-    )  # fmt: skip
+    )
     random = np.random.default_rng(arguments.seed)
     prompts = [random.integers(arguments.vocab, size=length) for length in arguments.prompts]
     ways = _ways(arguments, weights, prompts)
@@ -195,11 +194,7 @@ def _found(arguments: argparse.Namespace) -> dict[str, Any]:
         "model": {name: getattr(weights.sizes, name) for name in Sizes.__dataclass_fields__},
         "seed": arguments.seed,
         "prompts": arguments.prompts,
-        "cache": {
-            "dtype": arguments.dtype,
-            "page_size": arguments.page_size,
-            "backend": arguments.backend,
-        },
+        "cache": {"dtype": arguments.dtype, "page_size": arguments.page_size, "backend": arguments.backend},
         "runs": runs,
     }
 
@@ -212,12 +207,8 @@ def _ways(
     """
     tokens = arguments.tokens
     ways: dict[str, Callable[[Progress], Array]] = {
-        "own lengths": lambda begin: own_lengths(
-            weights, prompts, tokens, _cache(arguments), begin
-        ),
-        "left-padded": lambda begin: left_padded(
-            weights, prompts, tokens, _cache(arguments), begin
-        ),
+        "own lengths": lambda begin: own_lengths(weights, prompts, tokens, _cache(arguments), begin),
+        "left-padded": lambda begin: left_padded(weights, prompts, tokens, _cache(arguments), begin),
     }
     if arguments.transformers:
         if arguments.backend == "cuda":
@@ -259,11 +250,7 @@ def _cache(arguments: argparse.Namespace) -> flash.KVCache:
 
 
 def own_lengths(
-    weights: Weights,
-    prompts: Sequence[Array],
-    tokens: int,
-    cache: flash.KVCache,
-    begin: Progress,
+    weights: Weights, prompts: Sequence[Array], tokens: int, cache: flash.KVCache, begin: Progress
 ) -> Array:
     """Logits [prompts, tokens, vocab] of greedy decoding; sequences keep different lengths."""
     begin("prompts")
@@ -275,11 +262,7 @@ def own_lengths(
 
 
 def left_padded(
-    weights: Weights,
-    prompts: Sequence[Array],
-    tokens: int,
-    cache: flash.KVCache,
-    begin: Progress,
+    weights: Weights, prompts: Sequence[Array], tokens: int, cache: flash.KVCache, begin: Progress
 ) -> Array:
     """Logits [prompts, tokens, vocab] of greedy decoding of prompts that are padded on the left."""
     rows, leftpad = padded(prompts)
@@ -293,8 +276,7 @@ def padded(prompts: Sequence[Array]) -> tuple[Array, list[int]]:
     longest = max(map(len, prompts))
     leftpad = [longest - len(prompt) for prompt in prompts]
     rows = [
-        np.pad(prompt, (n, 0), constant_values=PADDING)
-        for prompt, n in zip(prompts, leftpad, strict=True)
+        np.pad(prompt, (n, 0), constant_values=PADDING) for prompt, n in zip(prompts, leftpad, strict=True)
     ]
     return np.stack(rows), leftpad
 
@@ -305,9 +287,7 @@ def _last(weights: Weights, tokens: Array, attend: CachedAttention) -> Array:
     return last
 
 
-def _decoded(
-    weights: Weights, first: Array, tokens: int, attend: CachedAttention, begin: Progress
-) -> Array:
+def _decoded(weights: Weights, first: Array, tokens: int, attend: CachedAttention, begin: Progress) -> Array:
     found = [first]
     for number in range(1, tokens):
         begin(f"token {number + 1}")
@@ -349,9 +329,7 @@ def judged(weights: Weights, prompts: Sequence[Array], logits: Array, dtype: str
     }
 
 
-def _whole(
-    weights: Weights, prompts: Sequence[Array], written: Array, dtype: Any, kept: Any
-) -> Array:
+def _whole(weights: Weights, prompts: Sequence[Array], written: Array, dtype: Any, kept: Any) -> Array:
     """Logits of the written tokens, computed without a cache from each whole sequence alone."""
     found = []
     for prompt, text in zip(prompts, written, strict=True):
@@ -382,9 +360,7 @@ def _report(found: Mapping[str, Any]) -> str:
         ),
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = [
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
-    ]
+    table = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
     failed = [f"FAILED: {run['run']}: {why}" for run in found["runs"] for why in run["failures"]]
     return "\n".join(
         [

@@ -120,9 +120,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--output", type=Path, metavar="FILE", help="write the JSON there, in one step")
     add("--update", action="store_true", help="keep what FILE says of kernels not judged now")
     add(
-        "--survivors", action="store_true",
+        "--survivors",
+        action="store_true",
         help="only what FILE calls a hole or equivalent, after a new problem; with --update",
-    )  # fmt: skip
+    )
     arguments = parser.parse_args(argv)
     if arguments.update and arguments.output is None:
         parser.error("--update needs --output, the file to update")
@@ -140,9 +141,7 @@ def _jobs(text: str) -> int:
 # ------------------------------------------------------------------------------------- the campaign
 
 
-def _chosen(
-    kernel: str, arguments: argparse.Namespace, kept: Mapping[str, Any] | None = None
-) -> list[int]:
+def _chosen(kernel: str, arguments: argparse.Namespace, kept: Mapping[str, Any] | None = None) -> list[int]:
     """The indices of the mutants to judge, in order; with `kept`, only of its survivors."""
     if kept is not None:
         names = {name for of, name in _survivors(kept) if of == kernel}
@@ -198,11 +197,7 @@ class _Progress:
             self.bar.update(self.task, completed=self.done, description=words)
         elif time.monotonic() - self.said >= _QUIET_S:
             self.said = time.monotonic()
-            print(
-                f"mutate.py: {self.done} of {self.total} mutants; {words}",
-                file=sys.stderr,
-                flush=True,
-            )
+            print(f"mutate.py: {self.done} of {self.total} mutants; {words}", file=sys.stderr, flush=True)
         return verdict
 
 

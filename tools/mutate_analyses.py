@@ -134,13 +134,18 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--seed", type=int, default=_SEED, metavar="N", help=f"of the choice (default {_SEED})")
     add("--jobs", type=_count, default=os.cpu_count() or 1, metavar="N", help="processes")
     add(
-        "--budget", type=_seconds, default=_BUDGET_S, metavar="S",
+        "--budget",
+        type=_seconds,
+        default=_BUDGET_S,
+        metavar="S",
         help=f"seconds of tests for one mutant, by the recording (default {_BUDGET_S:g})",
-    )  # fmt: skip
+    )
     add(
-        "--stop-after", type=_seconds, metavar="S",
+        "--stop-after",
+        type=_seconds,
+        metavar="S",
         help="end after so many seconds with what is judged; go on with --update",
-    )  # fmt: skip
+    )
     add("--map", type=Path, metavar="FILE", help="where the recording is (default: the cache)")
     add("--json", action="store_true", help="print JSON")
     add("--output", type=Path, metavar="FILE", help="write the JSON there, in one step")
@@ -193,12 +198,7 @@ def _campaign(arguments: argparse.Namespace, wanted: Sequence[Mutant], rows: _Ro
     if tests is None:
         return
     jobs = [
-        (
-            m,
-            Job(
-                m.file, m.source, tuple(tests.chosen(m, arguments.budget)), tests.runs_at_import(m)
-            ),
-        )
+        (m, Job(m.file, m.source, tuple(tests.chosen(m, arguments.budget)), tests.runs_at_import(m)))
         for m in wanted
     ]
     with progress(len(jobs), _QUIET_S) as step:
@@ -275,11 +275,18 @@ def _next(todo: queue.Queue[_Pair]) -> _Pair | None:
 def row_of(mutant: Mutant, outcome: Outcome) -> dict[str, Any]:
     """What the JSON says of a mutant that was judged."""
     return {
-        "file": mutant.file, "function": mutant.function, "kind": mutant.kind,
-        "what": mutant.what, "line": mutant.line, "before": mutant.before, "after": mutant.after,
-        "nth": mutant.nth, "sha256": source_of(mutant.file).function_hash(mutant.function),
-        "caught_by": outcome.caught_by, "tests": outcome.run,
-    }  # fmt: skip
+        "file": mutant.file,
+        "function": mutant.function,
+        "kind": mutant.kind,
+        "what": mutant.what,
+        "line": mutant.line,
+        "before": mutant.before,
+        "after": mutant.after,
+        "nth": mutant.nth,
+        "sha256": source_of(mutant.file).function_hash(mutant.function),
+        "caught_by": outcome.caught_by,
+        "tests": outcome.run,
+    }
 
 
 # --------------------------------------------------------------------------------- what comes of it
@@ -320,9 +327,7 @@ def _name(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def document(
-    chosen: Sequence[Mutant],
-    rows: Mapping[Mutant, Mapping[str, Any]],
-    known: Mapping[Key, str],
+    chosen: Sequence[Mutant], rows: Mapping[Mutant, Mapping[str, Any]], known: Mapping[Key, str]
 ) -> dict[str, Any]:
     """The campaign as plain data for JSON: counts by module, and each mutant that was judged.
 
@@ -346,9 +351,7 @@ def document(
     }
 
 
-def _is_argued(
-    mutant: Mutant, rows: Mapping[Mutant, Mapping[str, Any]], known: Mapping[Key, str]
-) -> bool:
+def _is_argued(mutant: Mutant, rows: Mapping[Mutant, Mapping[str, Any]], known: Mapping[Key, str]) -> bool:
     return not rows[mutant]["caught_by"] and mutant.key in known
 
 

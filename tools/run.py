@@ -157,9 +157,16 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 _LAUNCH: Final = (
-    "grid", "block", "arg", "symbol", "dynamic_smem", "out_dir", "counters", "sanitize",
+    "grid",
+    "block",
+    "arg",
+    "symbol",
+    "dynamic_smem",
+    "out_dir",
+    "counters",
+    "sanitize",
     "schedule",
-)  # fmt: skip
+)
 
 
 def _add_launch(group: argparse._ArgumentGroup) -> None:
@@ -183,9 +190,15 @@ def _add_launch(group: argparse._ArgumentGroup) -> None:
 def _add_inspection(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--counters", action="store_true", help="count instructions and memory traffic")
-    add("--sanitize", nargs="?", const="all", default="", metavar="NAMES",
+    add(
+        "--sanitize",
+        nargs="?",
+        const="all",
+        default="",
+        metavar="NAMES",
         help="find races, missing waits, uninitialised values: all, or some of bounds, init, race, "
-        "sync, proxy with commas")  # fmt: skip
+        "sync, proxy with commas",
+    )
     add(
         "--schedule",
         metavar="SCHEDULE",
@@ -259,8 +272,7 @@ def _kernel(module: Module, entry: str) -> Kernel:
             return kernel
     names = [kernel.name for kernel in module.kernels]
     raise LaunchError(
-        f"the file has no entry {entry!r}{did_you_mean(entry, names)} "
-        f"(it has {', '.join(names) or 'none'})"
+        f"the file has no entry {entry!r}{did_you_mean(entry, names)} (it has {', '.join(names) or 'none'})"
     )
 
 
@@ -287,9 +299,7 @@ def _made(number: int, what: Given) -> Argument:
     except LaunchError:
         raise
     except (MemoryError, ValueError) as error:  # numpy raises either for an array that is too large
-        raise LaunchError(
-            f"there is no memory here for {what.text}; give a smaller shape"
-        ) from error
+        raise LaunchError(f"there is no memory here for {what.text}; give a smaller shape") from error
 
 
 def _contents(value: Argument) -> Array | bytes:
@@ -365,10 +375,7 @@ def _counted(counters: Counters) -> str:
     lines = _columns(sections)
     if counters.traffic_not_counted:
         lines.append(f"\ntraffic not counted: {', '.join(counters.traffic_not_counted)}")
-    for figure, what in (
-        ("shared_conflicts", "bank conflicts"),
-        ("sectors_excess", "avoidable sectors"),
-    ):
+    for figure, what in (("shared_conflicts", "bank conflicts"), ("sectors_excess", "avoidable sectors")):
         worst = counters.worst(figure, _WORST)
         if worst:
             lines.append(f"\nmost {what}")
@@ -438,8 +445,7 @@ def _listing(found: Mapping[str, Any]) -> str:
         for n, param in enumerate(entry["parameters"]):
             count = f"[{param['count']}]" if param["count"] else ""
             lines.append(
-                f"  {'arg ' + str(n):<8}  {param['name']}: {param['type']}{count}, "
-                f"{param['bytes']} bytes"
+                f"  {'arg ' + str(n):<8}  {param['name']}: {param['type']}{count}, {param['bytes']} bytes"
             )
     if found["variables"]:
         lines += ["", "variables"]

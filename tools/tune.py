@@ -120,17 +120,21 @@ def _parser() -> argparse.ArgumentParser:
     add("--causal", action="store_true", help="with the causal mask")
     add("--target", metavar="SM", help=f"such as sm_90 (default: the GPU's, else {DEFAULT_TARGET})")
     add(
-        "--seq", type=_length, metavar="N",
+        "--seq",
+        type=_length,
+        metavar="N",
         help=f"queries, and keys (default: {GPU_SEQ} on a GPU, {STATIC_SEQ} on the interpreter)",
-    )  # fmt: skip
+    )
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--static", action="store_true", help="use no GPU even if there is one")
     how.add_argument("--gpu", action="store_true", help="end with exit code 4 if there is none")
     add("--json", action="store_true", help="print the record as JSON instead of the table")
     add(
-        "--output", type=Path, metavar="FILE",
+        "--output",
+        type=Path,
+        metavar="FILE",
         help="the result file (default: benchmarks/results/tune-<device or static>.json)",
-    )  # fmt: skip
+    )
     return parser
 
 
@@ -257,12 +261,18 @@ def _write(path: Path, result: dict[str, Any]) -> None:
 
 _COLUMNS: Final = {
     "static": {
-        "registers": "registers", "spilled": "spilled_bytes", "shared": "shared_bytes",
-        "warps/SM": "warps_per_sm", "instr.": "instructions", "wavefronts": "wavefronts",
-        "conflicts": "bank_conflicts", "HMMA share": "hmma_share", "cost": "cost",
+        "registers": "registers",
+        "spilled": "spilled_bytes",
+        "shared": "shared_bytes",
+        "warps/SM": "warps_per_sm",
+        "instr.": "instructions",
+        "wavefronts": "wavefronts",
+        "conflicts": "bank_conflicts",
+        "HMMA share": "hmma_share",
+        "cost": "cost",
     },
     "gpu": {"ms": "ms", "least": "least_ms", "x default": "times_default"},
-}  # fmt: skip
+}
 
 
 def _table(found: dict[str, Any]) -> str:
@@ -272,13 +282,10 @@ def _table(found: dict[str, Any]) -> str:
     rows = [["", *columns]]
     for entry in found["candidates"]:
         mark = f"{entry['rank']}{'*' if entry['default'] else ''}"
-        rows.append(
-            [mark, *(number(entry[key]) if key in entry else "" for key in columns.values())]
-        )
+        rows.append([mark, *(number(entry[key]) if key in entry else "" for key in columns.values())])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
     failed = [f"{e['kernel']} failed: {e['failed']}" for e in found["candidates"] if "failed" in e]
     p = found["problem"]

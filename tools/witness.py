@@ -32,16 +32,7 @@ from tools.campaign.mistakes import KINDS
 from tools.commands import witness_launch
 from tools.commands.standard_output import tell
 from tools.commands.witness_launch import ORDINAL
-from tools.commands.witness_sanitizer import (
-    HANGS,
-    NONE,
-    TOOLS,
-    Said,
-    Sanitizer,
-    examine,
-    find_sanitizer,
-    run,
-)
+from tools.commands.witness_sanitizer import HANGS, NONE, TOOLS, Said, Sanitizer, examine, find_sanitizer, run
 from tools.measure.report import write_atomically
 
 OK, FAILED, USAGE = range(3)
@@ -110,9 +101,11 @@ class Row:
             return "no verdict"
         found = self.ours in CATCHERS
         return {
-            (True, True): "both", (True, False): "ours only", (False, True): "theirs only",
+            (True, True): "both",
+            (True, False): "ours only",
+            (False, True): "theirs only",
             (False, False): "neither",
-        }[found, noticed]  # fmt: skip
+        }[found, noticed]
 
     @property
     def bad(self) -> bool:
@@ -122,12 +115,16 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """The row as plain data for JSON."""
-        theirs = {said.tool: {k: v for k, v in asdict(said).items() if k != "tool"}
-                  for said in self.theirs}  # fmt: skip
+        theirs = {said.tool: {k: v for k, v in asdict(said).items() if k != "tool"} for said in self.theirs}
         return {
-            "kernel": self.kernel, "mutant": self.mutant, "ours": self.ours, "what": self.what,
-            "value": self.value, "theirs": theirs, "agreement": self.agreement,
-        }  # fmt: skip
+            "kernel": self.kernel,
+            "mutant": self.mutant,
+            "ours": self.ours,
+            "what": self.what,
+            "value": self.value,
+            "theirs": theirs,
+            "agreement": self.agreement,
+        }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -142,9 +139,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return OK
     try:
         bench = Bench(
-            cuda_backend(), find_sanitizer(arguments.sanitizer), arguments.tool or list(TOOLS),
+            cuda_backend(),
+            find_sanitizer(arguments.sanitizer),
+            arguments.tool or list(TOOLS),
             arguments.timeout,
-        )  # fmt: skip
+        )
         bench.check()
         rows = _rows(bench, chosen, arguments.jobs)
     except PtxGenError as error:
@@ -327,9 +326,7 @@ def report(rows: Sequence[Row]) -> str:
         for row in mine:
             noticed = ", ".join(said.tool for said in row.theirs if said.noticed) or "-"
             results = _RIGHT if row.value == _RIGHT else "wrong"
-            lines.append(
-                f"  {row.mutant:<{width}}  {row.ours:<12}{noticed:<22}{results:<10}{row.agreement}"
-            )
+            lines.append(f"  {row.mutant:<{width}}  {row.ours:<12}{noticed:<22}{results:<10}{row.agreement}")
         lines.append("")
     for row in rows:
         if row.bad:

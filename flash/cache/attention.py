@@ -76,11 +76,25 @@ def attention_with_kvcache(
     and any other exception the cache is as it was; `out` may have been written.
     """
     return _Once(
-        q, cache, k, v, layer=layer, causal=causal, softmax_scale=softmax_scale,
-        cache_batch_idx=cache_batch_idx, leftpad=leftpad, rotary_cos=rotary_cos,
-        rotary_sin=rotary_sin, rotary_interleaved=rotary_interleaved, return_lse=return_lse,
-        out=out, splits=splits, backend=backend, stream=stream, **scores,
-    )()  # fmt: skip
+        q,
+        cache,
+        k,
+        v,
+        layer=layer,
+        causal=causal,
+        softmax_scale=softmax_scale,
+        cache_batch_idx=cache_batch_idx,
+        leftpad=leftpad,
+        rotary_cos=rotary_cos,
+        rotary_sin=rotary_sin,
+        rotary_interleaved=rotary_interleaved,
+        return_lse=return_lse,
+        out=out,
+        splits=splits,
+        backend=backend,
+        stream=stream,
+        **scores,
+    )()
 
 
 class _Once(DecodeStep):

@@ -315,11 +315,7 @@ class KVCache:
         """
         who = "KVCache.fork"
         begin = self.check_sequence(who, source, "source")
-        end = (
-            self._first_empty(who, begin)
-            if target is None
-            else self.check_sequence(who, target, "target")
-        )
+        end = self._first_empty(who, begin) if target is None else self.check_sequence(who, target, "target")
         if begin == end:
             raise LaunchError(f"{who}: source and target must be two sequences, got {begin} twice")
         if self._lengths[:, end].any():
@@ -354,8 +350,7 @@ class KVCache:
         if self.memory.device == HOST:
             if stream is not None:
                 raise LaunchError(
-                    f"{who}: stream is for a GPU, but the cache is of {self.backend!r}; leave out "
-                    "the stream"
+                    f"{who}: stream is for a GPU, but the cache is of {self.backend!r}; leave out the stream"
                 )
             return 0
         if stream is not None:
@@ -376,8 +371,7 @@ class KVCache:
         found = integer(sequence, 0, self.batch - 1)
         if found is None:
             raise LaunchError(
-                f"{who}: {name} must be an integer from 0 to {self.batch - 1}, got "
-                f"{shown(sequence)}"
+                f"{who}: {name} must be an integer from 0 to {self.batch - 1}, got {shown(sequence)}"
             )
         return found
 
@@ -429,10 +423,7 @@ class KVCache:
             yield (f"k and v on a GPU must be of one type, got {k.dtype}, {v.dtype}; convert them")
 
     def whole(
-        self,
-        work: Callable[[Journal], T],
-        stream: int = 0,
-        refresh: Callable[[int], None] | None = None,
+        self, work: Callable[[Journal], T], stream: int = 0, refresh: Callable[[int], None] | None = None
     ) -> T:
         """Do `work` as a transaction. `work` notes in a journal its changes of lengths and block
         table, and puts its GPU work on `stream`. If it raises anything, the changes are undone on

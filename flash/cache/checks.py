@@ -10,12 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.cache.cache import KVCache
-from flash.decode.checks import (
-    problem_of_address,
-    problems_of_array,
-    problems_of_operands,
-    problems_of_size,
-)
+from flash.decode.checks import problem_of_address, problems_of_array, problems_of_operands, problems_of_size
 from flash.host.arrays import HOST, ArrayView
 from flash.host.overlap import may_share_elements
 from flash.launch.checks import out_problems
@@ -67,9 +62,7 @@ def check_choices(
             f"{cache.backend!r}; make one with backend={name!r}"
         )
     if stream is not None and name != "cuda":
-        raise LaunchError(
-            f"{who}: stream is for a GPU, but the backend is {name!r}; leave out the stream"
-        )
+        raise LaunchError(f"{who}: stream is for a GPU, but the backend is {name!r}; leave out the stream")
     if not is_one_of(causal, _CAUSAL):
         raise ConfigError(
             f"{who}: causal must be True, False or 'bottom_right', got {shown(causal)}: the newest "
@@ -101,17 +94,11 @@ def config_of(*choices: Any) -> AttentionConfig:
 
 
 def _new_config(
-    who: str,
-    head_dim: int,
-    head_dim_v: int,
-    dtype: str,
-    causal: bool | str,
-    *scores: Any,
+    who: str, head_dim: int, head_dim_v: int, dtype: str, causal: bool | str, *scores: Any
 ) -> AttentionConfig:
     return config_of_call(
-        who, head_dim=head_dim, head_dim_v=head_dim_v, dtype=dtype, causal=causal,
-        **named_settings(scores),
-    )  # fmt: skip
+        who, head_dim=head_dim, head_dim_v=head_dim_v, dtype=dtype, causal=causal, **named_settings(scores)
+    )
 
 
 def problems_of_rows(cache: KVCache, views: dict[str, ArrayView], items: int) -> Iterator[str]:
@@ -250,9 +237,7 @@ def _problems_of_e4m3(cache: KVCache, config: AttentionConfig, backend: str) -> 
         )
 
 
-def rows_of_call(
-    who: str, cache: KVCache, layer: int, which: list[int], new: int, leftpad: object
-) -> Rows:
+def rows_of_call(who: str, cache: KVCache, layer: int, which: list[int], new: int, leftpad: object) -> Rows:
     """The lengths and padding of a call's sequences. Raises `LaunchError` for invalid padding."""
     of_layer = cache.lengths[layer]
     after = [int(of_layer[sequence]) + new for sequence in which]
@@ -284,6 +269,5 @@ def problems_of_rotary(cache: KVCache, views: dict[str, ArrayView], rows: Rows) 
     needed = max((a - p for a, p in zip(rows.after, rows.padding, strict=True)), default=0)
     if cos.shape[0] < needed:
         yield (
-            f"rotary_cos and rotary_sin must have a row for each of {needed} positions, got "
-            f"{cos.shape[0]}"
+            f"rotary_cos and rotary_sin must have a row for each of {needed} positions, got {cos.shape[0]}"
         )

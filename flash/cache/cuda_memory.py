@@ -89,8 +89,7 @@ class CudaMemory:
             return f"must be on cuda:{self._ordinal}, where the cache is, or on the host, {got}"
         if array.size and array.shape and array.shape[-1] > 1 and array.strides[-1] != 1:
             return (
-                "must be dense in its last dimension (stride 1), got strides "
-                f"{list(array.strides)}; copy it"
+                f"must be dense in its last dimension (stride 1), got strides {list(array.strides)}; copy it"
             )
         return ""
 
@@ -150,9 +149,12 @@ class CudaMemory:
                 for head in range(self._kv_heads):
                     part = rows[head, first : first + n]
                     self._cuda.copy_to_host(
-                        part.ctypes.data, self._at(side, layer, place, head, begin), part.nbytes,
-                        self.stream, ordinal=self._ordinal,
-                    )  # fmt: skip
+                        part.ctypes.data,
+                        self._at(side, layer, place, head, begin),
+                        part.nbytes,
+                        self.stream,
+                        ordinal=self._ordinal,
+                    )
                 first += n
             found.append(rows)
         self.wait(self.stream)
@@ -165,9 +167,11 @@ class CudaMemory:
         found = self._layers_there.get(layer)
         if found is None:
             of_k, of_v = (part_of(s, layer, s.shape[1:], self._dtype) for s in self._sides)
-            scales = [None, None] if self._scales is None else [
-                self._scales.row(side * self._layers + layer) for side in range(2)
-            ]  # fmt: skip
+            scales = (
+                [None, None]
+                if self._scales is None
+                else [self._scales.row(side * self._layers + layer) for side in range(2)]
+            )
             table = None if self._table is None else self._table.view
             found = LayerArrays(of_k, of_v, self._lengths.row(layer), table, *scales)
             self._layers_there[layer] = found
@@ -223,17 +227,14 @@ class CudaMemory:
                 found.append(array)
                 continue
             dense = np.ascontiguousarray(host_array(array))
-            self._cuda.copy_to_device(
-                at, dense.ctypes.data, dense.nbytes, stream, ordinal=self._ordinal
-            )
+            self._cuda.copy_to_device(at, dense.ctypes.data, dense.nbytes, stream, ordinal=self._ordinal)
             # Pinned host memory is read asynchronously, until this returns.
             self._cuda.synchronize(stream, ordinal=self._ordinal)
             found.append(
                 room._replace(
-                    pointer=at, shape=array.shape, strides=dense_strides(array.shape),
-                    dtype=array.dtype,
+                    pointer=at, shape=array.shape, strides=dense_strides(array.shape), dtype=array.dtype
                 )
-            )  # fmt: skip
+            )
         return found
 
 

@@ -116,11 +116,7 @@ class HostMemory:
     device = HOST
 
     def __init__(
-        self,
-        shape: tuple[int, int, int, int],
-        dims: tuple[int, int],
-        dtype: DType,
-        small: SmallArrays,
+        self, shape: tuple[int, int, int, int], dims: tuple[int, int], dtype: DType, small: SmallArrays
     ) -> None:
         self.k: Array
         self.v: Array

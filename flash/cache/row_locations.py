@@ -17,9 +17,14 @@ class Places:
     """
 
     def __init__(
-        self, memory: KVMemory, layer: int, sequences: Sequence[int], padding: Sequence[int] = (),
-        *, shared: bool,
-    ) -> None:  # fmt: skip
+        self,
+        memory: KVMemory,
+        layer: int,
+        sequences: Sequence[int],
+        padding: Sequence[int] = (),
+        *,
+        shared: bool,
+    ) -> None:
         self.operands: dict[str, ArrayView] = {}
         self._of_layer = memory.small.lengths[layer]
         self._sequences = list(sequences)

@@ -24,13 +24,7 @@ from flash.host.caller import Caller, flag, raise_problems, views_of
 from flash.launch.checks import scale as scale_of
 from flash.launch.gpu import launcher_of
 from flash.operands.dtypes import F32, OF_ARRAYS
-from flash.scores.features import (
-    CACHE_ARRAYS,
-    CacheArguments,
-    require_known,
-    settings_of_call,
-    takes,
-)
+from flash.scores.features import CACHE_ARRAYS, CacheArguments, require_known, settings_of_call, takes
 from ptxgen.runtime.settings import AUTO
 
 
@@ -86,9 +80,13 @@ class DecodeStep:
         with_lse = flag(who, "return_lse", return_lse)
         layer = cache.check_layer(who, layer)
         optional = {
-            "k": k, "v": v, "out": out, "rotary_cos": rotary_cos, "rotary_sin": rotary_sin,
+            "k": k,
+            "v": v,
+            "out": out,
+            "rotary_cos": rotary_cos,
+            "rotary_sin": rotary_sin,
             **{name: scores.get(name) for name in CACHE_ARRAYS},
-        }  # fmt: skip
+        }
         given = {"q": q} | {name: array for name, array in optional.items() if array is not None}
         require_both(who, given, "k", "v")
         require_both(who, given, "rotary_cos", "rotary_sin")
@@ -101,15 +99,17 @@ class DecodeStep:
         which = cache.check_sequences(who, cache_batch_idx, "cache_batch_idx", repeated=k is None)
         raise_problems(list(problems_of_rows(cache, views, len(which))), who)
         config = config_of(
-            who, cache.head_dim, cache.head_dim_v, OF_ARRAYS[views["q"].dtype].name, causal,
+            who,
+            cache.head_dim,
+            cache.head_dim_v,
+            OF_ARRAYS[views["q"].dtype].name,
+            causal,
             *settings_of_call(scores, _no_type),
-        )  # fmt: skip
+        )
         raise_problems(list(problems_of_others(config, views)), who)
         if name != "cpu":
             raise_problems(list(problems_of_kernels(cache, config, views, name)), who)
-        rows = rows_of_call(
-            who, cache, layer, which, views["k"].shape[2] if "k" in views else 0, leftpad
-        )
+        rows = rows_of_call(who, cache, layer, which, views["k"].shape[2] if "k" in views else 0, leftpad)
         raise_problems(list(problems_of_rotary(cache, views, rows)), who)
         scale = scale_of(config, softmax_scale, Caller(who, has_config=False))
 
@@ -121,10 +121,22 @@ class DecodeStep:
         lse = room(shape[:3], F32) if with_lse else None
         longest = cache.capacity if self._again else max(rows.after, default=0)
         task = Task(
-            who, cache, layer, name, config, scale, which, rows.padding, views, rotary_interleaved,
-            parts, longest, explicit, view(made, "out") if out is None else views["out"],
+            who,
+            cache,
+            layer,
+            name,
+            config,
+            scale,
+            which,
+            rows.padding,
+            views,
+            rotary_interleaved,
+            parts,
+            longest,
+            explicit,
+            view(made, "out") if out is None else views["out"],
             None if lse is None else view(lse, "lse"),
-        )  # fmt: skip
+        )
         self._work = CachedWork(task, shared=not self._again)
         self.out: Any = results.deliver(made, like) if out is None else out
         self.lse: Any = None if lse is None else results.deliver(lse, like)

@@ -179,23 +179,33 @@ class CachedWork:
             operands = {name: host_array(array) for name, array in task.operands.items()}
             lse = None if task.lse is None else host_array(task.lse)
             work = functools.partial(
-                attend_to_rows, task.config, task.scale, host_array(self._q), self._rows_of,
-                operands, host_array(task.out), lse,
-            )  # fmt: skip
+                attend_to_rows,
+                task.config,
+                task.scale,
+                host_array(self._q),
+                self._rows_of,
+                operands,
+                host_array(task.out),
+                lse,
+            )
             return lambda _: work()
         cache = task.cache
         arrays = cache.memory.arrays(task.layer)
         call = CacheCall(
-            task.config, self._q, arrays.k, arrays.v, task.out, task.lse,
-            {**task.operands, **self._operands}, cache.page_size or 0, task.longest,
-            task.scale, new,
-        )  # fmt: skip
+            task.config,
+            self._q,
+            arrays.k,
+            arrays.v,
+            task.out,
+            task.lse,
+            {**task.operands, **self._operands},
+            cache.page_size or 0,
+            task.longest,
+            task.scale,
+            new,
+        )
         return _kernel(task.config, cache.cuda).prepared(
-            call,
-            backend=task.backend,
-            splits=task.splits,
-            room=cache.memory.workspace,
-            who=self._task.who,
+            call, backend=task.backend, splits=task.splits, room=cache.memory.workspace, who=self._task.who
         )
 
     @property
@@ -224,8 +234,7 @@ class CachedWork:
         if "k" in views:
             ends = task.cache.ledger.of(task.layer, task.sequences)
             stretches = [
-                Stretch(sequence, end - n, end)
-                for sequence, end in zip(task.sequences, ends, strict=True)
+                Stretch(sequence, end - n, end) for sequence, end in zip(task.sequences, ends, strict=True)
             ]
             task.cache.fill(task.layer, views["k"], views["v"], stretches, stream)
 

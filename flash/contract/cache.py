@@ -70,9 +70,11 @@ def append_contract(made: AppendBuild) -> dict[str, Any]:
 
 def _append_meanings(config: AppendConfig, types: dict[str, DType]) -> dict[str, str]:
     features = config.features
-    places = f"pages, kv_heads, {features.page_size}" if features.page_size else (
-        f"{features.kv_batch}, kv_heads, seq_k"
-    )  # fmt: skip
+    places = (
+        f"pages, kv_heads, {features.page_size}"
+        if features.page_size
+        else (f"{features.kv_batch}, kv_heads, seq_k")
+    )
     uses = {
         "K_NEW": ("the new keys, read", "batch, kv_heads, n, head_dim"),
         "V_NEW": ("the new values, read", "batch, kv_heads, n, head_dim_v"),
@@ -84,8 +86,7 @@ def _append_meanings(config: AppendConfig, types: dict[str, DType]) -> dict[str,
         "SIN": ("the sines of the angles, read", "positions, rotary_dim / 2"),
     }
     meanings = {
-        name: f"device address of {uses[name][0]}: {types[name].name} [{uses[name][1]}], strides "
-        "as below"
+        name: f"device address of {uses[name][0]}: {types[name].name} [{uses[name][1]}], strides as below"
         for name in config.arrays
     }
     meanings |= operand_meanings(_of_append(config, operand) for operand in config.operands)

@@ -41,17 +41,21 @@ class AppendBuild(Made):
         config, features = self.config, self.config.features
         page_size = features.page_size
         of_cache: dict[str, int | str] = {
-            "batch": features.kv_batch, "page": "pages", "head": "kv_heads",
+            "batch": features.kv_batch,
+            "page": "pages",
+            "head": "kv_heads",
             "row": page_size or "seq_k",
-        }  # fmt: skip
+        }
         extents: dict[str, dict[str, int | str]] = {
-            "K": of_cache, "V": of_cache,
+            "K": of_cache,
+            "V": of_cache,
             "K_NEW": {"batch": "batch", "head": "kv_heads", "row": "n"},
             "V_NEW": {"batch": "batch", "head": "kv_heads", "row": "n"},
             "Q": {"batch": "batch", "head": "heads", "row": "seq_q"},
             "Q_OUT": {"batch": "batch", "head": "heads", "row": "seq_q"},
-            "COS": {"row": "positions"}, "SIN": {"row": "positions"},
-        }  # fmt: skip
+            "COS": {"row": "positions"},
+            "SIN": {"row": "positions"},
+        }
         arrays, strides = [], []
         for name, (steps, columns) in config.arrays.items():
             nbytes = config.element_of(name).nbytes
@@ -60,9 +64,7 @@ class AppendBuild(Made):
             strides += [f"{name}_{step}_stride" for step in steps]
         for operand in config.operands:
             nbytes = operand.dtype.nbytes
-            axes = (
-                Axis(operand.extent(a), f"{nbytes} * {operand.stride(a)}") for a in operand.axes
-            )
+            axes = (Axis(operand.extent(a), f"{nbytes} * {operand.stride(a)}") for a in operand.axes)
             arrays.append(GlobalArray(operand.name, tuple(axes), nbytes, nbytes))
             strides += [operand.stride(axis) for axis in operand.axes]
         bounds = dict.fromkeys(("batch", *config.counts), (1, append.MAX_ROWS))
@@ -114,24 +116,25 @@ class MergeBuild(Made):
         rows = Axis("batch * heads * seq_q", f"{F32_BYTES} * LSES_row_stride")
         arrays = [
             GlobalArray(
-                "PARTS", tuple(Axis(n, f"{parts} * PARTS_{s}_stride") for s, n in of_parts),
-                config.head_dim_v * parts, config.width * parts,
+                "PARTS",
+                tuple(Axis(n, f"{parts} * PARTS_{s}_stride") for s, n in of_parts),
+                config.head_dim_v * parts,
+                config.width * parts,
             ),
             GlobalArray(
-                "LSES", (rows, Axis("splits", f"{F32_BYTES} * LSES_split_stride")), F32_BYTES,
-                F32_BYTES,
+                "LSES", (rows, Axis("splits", f"{F32_BYTES} * LSES_split_stride")), F32_BYTES, F32_BYTES
             ),
             GlobalArray(
-                "O", tuple(Axis(n, f"{result} * O_{s}_stride") for s, n in axes),
-                config.head_dim_v * result, config.width * result,
+                "O",
+                tuple(Axis(n, f"{result} * O_{s}_stride") for s, n in axes),
+                config.head_dim_v * result,
+                config.width * result,
             ),
-        ]  # fmt: skip
+        ]
         if config.return_lse:
             of_rows = (Axis("batch * heads * seq_q", F32_BYTES),)
             arrays.append(GlobalArray("LSE", of_rows, F32_BYTES, F32_BYTES))
-        strides = tuple(
-            f"{array}_{step}_stride" for array, steps in MERGE_STRIDES.items() for step in steps
-        )
+        strides = tuple(f"{array}_{step}_stride" for array, steps in MERGE_STRIDES.items() for step in steps)
         bounds = dict.fromkeys(("heads", "seq_q", "batch", "rows"), (1, merge.MAX_ROWS))
         bounds["splits"] = (1, MAX_SPLITS)
         equal = {"rows": "batch * heads * seq_q"}

@@ -86,8 +86,7 @@ def parameters(config: KernelConfig) -> dict[str, str]:
         )
     meanings["heads"] = "heads of Q and O, at least 1"
     meanings["group"] = (
-        "heads / kv_heads, a whole number: query head h reads key/value head h / group, rounded "
-        "down"
+        "heads / kv_heads, a whole number: query head h reads key/value head h / group, rounded down"
     )
     meanings["softmax_scale"] = "factor of Q K^T before the softmax, usually 1 / sqrt(head_dim)"
     meanings |= {number.name: number.meaning for number in config.numbers}
@@ -242,9 +241,11 @@ def _constraints(config: KernelConfig) -> list[str]:
     features, new = config.features, config.features.appended
     rows = features.row_counts
     dense = ["Q", "K", "V", "O", *(o.name for o in features.operands if o.columns)]
-    written, read = ("O and LSE", "what") if new is None else (
-        "O, LSE and the rows of K and V that are written", "what else"
-    )  # fmt: skip
+    written, read = (
+        ("O and LSE", "what")
+        if new is None
+        else ("O, LSE and the rows of K and V that are written", "what else")
+    )
     constraints = [
         _alignments(config),
         f"the last dimension of {_and(dense)} is dense (stride 1)",
@@ -308,17 +309,14 @@ def global_contract(config: KernelConfig) -> GlobalContract:
             ("O", "heads", rows_q, t.head_dim_v),
         )
     ]
-    strides = tuple(
-        f"{a.pointer}_{step}_stride" for a in arrays for step in features.steps_of(a.pointer)
-    )
+    strides = tuple(f"{a.pointer}_{step}_stride" for a in arrays for step in features.steps_of(a.pointer))
     if config.return_lse:
         arrays.append(_log_sums(features))
     longest = max_seq(features)
     for operand in features.operands:
         nbytes = operand.dtype.nbytes
         axes = tuple(
-            Axis(operand.extent(axis), f"{nbytes} * {operand.stride(axis)}")
-            for axis in operand.axes
+            Axis(operand.extent(axis), f"{nbytes} * {operand.stride(axis)}") for axis in operand.axes
         )
         arrays.append(GlobalArray(operand.name, axes, operand.nbytes, nbytes))
         strides += tuple(operand.stride(axis) for axis in operand.axes)
@@ -350,14 +348,16 @@ def global_contract(config: KernelConfig) -> GlobalContract:
 def _array(config: KernelConfig, name: str, heads: str, rows: str, columns: int) -> GlobalArray:
     features = config.features
     extents: dict[str, int | str] = {
-        "batch": "batch", "head": heads, "row": rows, "split": "splits", "page": "pages",
-    }  # fmt: skip
+        "batch": "batch",
+        "head": heads,
+        "row": rows,
+        "split": "splits",
+        "page": "pages",
+    }
     if name in ("K", "V"):
         extents |= {"batch": features.kv_batch, "row": features.page_size or rows}
     nbytes = config.element_of(name).nbytes
-    axes = tuple(
-        Axis(extents[step], f"{nbytes} * {name}_{step}_stride") for step in features.steps_of(name)
-    )
+    axes = tuple(Axis(extents[step], f"{nbytes} * {name}_{step}_stride") for step in features.steps_of(name))
     return GlobalArray(name, axes, columns * nbytes, config.alignment_of(name))
 
 

@@ -114,9 +114,7 @@ class KernelResources:
             heads //= group
         return FLOPS_PER_FMA * batch * heads * t.value_slices * tiles * fma_per_tile
 
-    def useful_flops(
-        self, batch: int, heads: int, seq_q: int, seq_k: int, window: Sides = None
-    ) -> int:
+    def useful_flops(self, batch: int, heads: int, seq_q: int, seq_k: int, window: Sides = None) -> int:
         """Floating-point operations of Q Kᵀ and P V that the result needs: those of keys that a
         query sees. Keys that a mask or a bias hides count as seen.
         """
@@ -128,9 +126,7 @@ class KernelResources:
             pairs -= _sum_of_seen(diagonal - before, seq_q, seq_k)
         return FLOPS_PER_FMA * batch * heads * pairs * (t.head_dim + t.head_dim_v)
 
-    def memory(
-        self, batch: int, heads: int, seq_q: int, seq_k: int, kv_heads: int | None = None
-    ) -> Memory:
+    def memory(self, batch: int, heads: int, seq_q: int, seq_k: int, kv_heads: int | None = None) -> Memory:
         """Global memory of a call, and of one that stores the scores (once, softmax in place)."""
         t = self.config.tiling
         kv_heads = heads if kv_heads is None else kv_heads
@@ -142,9 +138,7 @@ class KernelResources:
         scores = batch * heads * seq_q * seq_k * F32_BYTES
         return Memory(nbytes, nbytes + scores)
 
-    def packed_memory(
-        self, heads: int, kv_heads: int, lengths: Iterable[tuple[int, int]]
-    ) -> Memory:
+    def packed_memory(self, heads: int, kv_heads: int, lengths: Iterable[tuple[int, int]]) -> Memory:
         """Global memory of a call with packed sequences, compared as in `memory`; `lengths` are the
         numbers of queries and keys of each sequence.
         """

@@ -87,13 +87,15 @@ def attention_cpu(
     seq_q, seq_k, d = q.shape[2], k.shape[2], q.shape[3]
     dtype = np.dtype(np.float64 if np.float64 in (q.dtype, k.dtype, v.dtype) else np.float32)
     job = _Job(
-        q, k, v, out, lse,
+        q,
+        k,
+        v,
+        out,
+        lse,
         scale=1 / math.sqrt(d) if softmax_scale is None else softmax_scale,
-        rules=ScoreRules.asked_by(
-            scored((*q.shape[:2], seq_q, seq_k), causal, dtype, first_batch, scores)
-        ),
+        rules=ScoreRules.asked_by(scored((*q.shape[:2], seq_q, seq_k), causal, dtype, first_batch, scores)),
         dtype=dtype,
-    )  # fmt: skip
+    )
     tasks = deque(job.tasks())
     if not tasks:
         return
@@ -170,10 +172,15 @@ class _Workspace:
         self._buffers = {
             name: _aligned(size, job.dtype)
             for name, size in {
-                "q": rows * d, "k": keys * d, "v": keys * d_v, "scores": rows * keys,
-                "acc": rows * d_v, "part": rows * d_v, "ones": keys,
+                "q": rows * d,
+                "k": keys * d,
+                "v": keys * d_v,
+                "scores": rows * keys,
+                "acc": rows * d_v,
+                "part": rows * d_v,
+                "ones": keys,
             }.items()
-        }  # fmt: skip
+        }
         self.ones = self._buffers["ones"]
         self.ones.fill(1)
 

@@ -49,12 +49,16 @@ def append_step(target: Target, dtype: DType, new: NewRows, turned: Turned | Non
     features = Features(page_size=new.page_size, kv_dtype=stored, **given)
     made = append_build(
         AppendConfig(
-            target, new.k.shape[3], new.v.shape[3], dtype, features,
+            target,
+            new.k.shape[3],
+            new.v.shape[3],
+            dtype,
+            features,
             0 if turned is None else 2 * turned.cos.shape[1],
             turned is not None and turned.interleaved,
             new.counts is not None,
         )
-    )  # fmt: skip
+    )
     made.require_proved()
     arrays = {"K_NEW": new.k, "V_NEW": new.v, "K": new.k_cache, "V": new.v_cache}
     batch, kv_heads, n, _ = new.k.shape
@@ -64,9 +68,13 @@ def append_step(target: Target, dtype: DType, new: NewRows, turned: Turned | Non
         sequences, columns = new.operands["block_table"].shape
         capacity = columns * new.page_size
     values: dict[str, int | float] = {
-        "new_rows": rows, "n": n, "kv_heads": kv_heads, "seq_k": capacity,
-        "kv_batch": sequences, "pages": new.k_cache.shape[0],
-    }  # fmt: skip
+        "new_rows": rows,
+        "n": n,
+        "kv_heads": kv_heads,
+        "seq_k": capacity,
+        "kv_batch": sequences,
+        "pages": new.k_cache.shape[0],
+    }
     if turned is not None:
         arrays |= {"Q": turned.q, "Q_OUT": turned.q_out, "COS": turned.cos, "SIN": turned.sin}
         _, heads, seq_q, _ = turned.q.shape

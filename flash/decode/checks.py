@@ -35,9 +35,15 @@ _OPERANDS: Final = frozenset((*CACHE_ARRAYS, *LENGTHS))
 def problems_of(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
     """Say what is wrong with the arrays of a call. Contents of arrays on a GPU are not checked."""
     ranks = {
-        "q": 4, "k_cache": 4, "v_cache": 4, "k": 4, "v": 4, "block_table": 2, "rotary_cos": 2,
+        "q": 4,
+        "k_cache": 4,
+        "v_cache": 4,
+        "k": 4,
+        "v": 4,
+        "block_table": 2,
+        "rotary_cos": 2,
         "rotary_sin": 2,
-    }  # fmt: skip
+    }
     wrong = [
         f"{name} must have {rank} dimensions, got shape {list(views[name].shape)}"
         for name, rank in ranks.items()
@@ -144,8 +150,7 @@ def _problems_of_written(views: Mapping[str, ArrayView]) -> Iterator[str]:
                 f"got strides {list(array.strides)} for shape {list(array.shape)}; copy it"
             )
         yield from (
-            f"{sharer} must not share memory with {name} where there are new rows; pass an array "
-            "of its own"
+            f"{sharer} must not share memory with {name} where there are new rows; pass an array of its own"
             for sharer in _sharing(views, name)
             if sharer != "out" and (sharer, name) != (other, "v_cache")  # said once
         )
@@ -189,10 +194,7 @@ def _problems_of_new_on_host(views: Mapping[str, ArrayView]) -> Iterator[str]:
         numbers[name] = np.broadcast_to(host_array(array), batch).astype(np.int64)
     index, used = numbers["cache_batch_idx"], numbers["seqused_k"]
     if len(np.unique(index)) < batch:
-        yield (
-            "cache_batch_idx must name a sequence once where there are new rows, got "
-            f"{index.tolist()}"
-        )
+        yield (f"cache_batch_idx must name a sequence once where there are new rows, got {index.tolist()}")
         return
     if "block_table" in views:
         yield from _problems_of_pages(views, index, used)
@@ -236,8 +238,7 @@ def problems_of_size(q: ArrayView, capacity: int) -> Iterator[str]:
         yield f"queries of all heads, and keys, must be at most {MAX_WINDOWED_SEQ} of a sequence"
     if q.shape[0] * q.shape[1] > MAX_CTAS:
         yield (
-            f"batch times heads must be at most {MAX_CTAS}, got {q.shape[0]} * {q.shape[1]}; split "
-            "the batch"
+            f"batch times heads must be at most {MAX_CTAS}, got {q.shape[0]} * {q.shape[1]}; split the batch"
         )
 
 
@@ -300,9 +301,8 @@ def problems_of_operands(config: AttentionConfig, views: Mapping[str, ArrayView]
         if last_keys(views) > MAX_WINDOWED_SEQ:
             yield f"mask must be of at most {MAX_WINDOWED_SEQ} keys, got shape {list(mask.shape)}"
     features = replace(
-        config.features, scores=every_cached(), seqused_k=True, leftpad_k=True,
-        cache_batch_idx=True,
-    )  # fmt: skip
+        config.features, scores=every_cached(), seqused_k=True, leftpad_k=True, cache_batch_idx=True
+    )
     wanted = (operand for operand in features.operands if operand.name in views)
     yield from operand_problems(wanted, views, sizes)
 
@@ -310,9 +310,7 @@ def problems_of_operands(config: AttentionConfig, views: Mapping[str, ArrayView]
 def _problems_on_host(views: Mapping[str, ArrayView], sequences: int) -> Iterator[str]:
     """Say what is wrong with the elements of lengths and indices on the host."""
     capacity = capacity_of(views)
-    for name, most in (
-        ("seqused_k", capacity), ("leftpad_k", capacity), ("cache_batch_idx", sequences - 1),
-    ):  # fmt: skip
+    for name, most in (("seqused_k", capacity), ("leftpad_k", capacity), ("cache_batch_idx", sequences - 1)):
         array = views.get(name)
         if array is not None and array.device == HOST and array.dtype == I32.array_name:
             if array.size > MOST_ITEMS:
@@ -343,7 +341,6 @@ def longest_of(views: Mapping[str, ArrayView], given: object) -> int:
     found = integer(given, 0, MAX_WINDOWED_SEQ)
     if found is None:
         raise LaunchError(
-            f"{WHO}: max_seqlen_k must be an integer from 0 to {MAX_WINDOWED_SEQ}, got "
-            f"{shown(given)}"
+            f"{WHO}: max_seqlen_k must be an integer from 0 to {MAX_WINDOWED_SEQ}, got {shown(given)}"
         )
     return min(found, capacity)

@@ -35,13 +35,7 @@ from flash.launch.step import Step, require_grid
 from flash.operands.dtypes import F32, OF_ARRAYS, DType
 from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig
 from flash.problem.features import LENGTHS
-from flash.scores.features import (
-    CACHE_ARRAYS,
-    SCORES,
-    CacheLaunchArguments,
-    require_known,
-    takes,
-)
+from flash.scores.features import CACHE_ARRAYS, SCORES, CacheLaunchArguments, require_known, takes
 from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cache import ModuleCache
@@ -84,11 +78,7 @@ class DecodeKernel:
     """
 
     def __init__(
-        self,
-        config: AttentionConfig,
-        *,
-        cuda: CudaBackend | None = None,
-        cache: ModuleCache | None = None,
+        self, config: AttentionConfig, *, cuda: CudaBackend | None = None, cache: ModuleCache | None = None
     ) -> None:
         if not isinstance(config, AttentionConfig):
             raise ConfigError(
@@ -103,9 +93,7 @@ class DecodeKernel:
                 "use AttentionKernel, or leave that out"
             )
         self.config = config
-        self._gpu = GpuLauncher(
-            config, gpu_of("DecodeKernel", cuda), cache_of("DecodeKernel", cache), WHO
-        )
+        self._gpu = GpuLauncher(config, gpu_of("DecodeKernel", cuda), cache_of("DecodeKernel", cache), WHO)
         self._space: dict[tuple[int, int], ArrayView] = {}
         self._ready: dict[tuple[object, ...], _Prepared] = {}
         self._sizes: dict[tuple[object, ...], tuple[int, int, int]] = {}
@@ -193,11 +181,20 @@ class DecodeKernel:
         explicit = None if stream is None else results.stream_handle(stream, WHO)
         require_known(WHO, scores, CacheLaunchArguments, DecodeKernel.launch)
         given = {
-            "q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v,
-            "rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "seqused_k": seqused_k,
-            "block_table": block_table, "cache_batch_idx": cache_batch_idx, "leftpad_k": leftpad_k,
-            "out": out, **scores,
-        }  # fmt: skip
+            "q": q,
+            "k_cache": k_cache,
+            "v_cache": v_cache,
+            "k": k,
+            "v": v,
+            "rotary_cos": rotary_cos,
+            "rotary_sin": rotary_sin,
+            "seqused_k": seqused_k,
+            "block_table": block_table,
+            "cache_batch_idx": cache_batch_idx,
+            "leftpad_k": leftpad_k,
+            "out": out,
+            **scores,
+        }
         views = views_of({n: a for n, a in given.items() if a is not None or n in _NEEDED}, WHO)
         name = self._choose(backend, views["q"])
         if name == "cuda":
@@ -216,20 +213,23 @@ class DecodeKernel:
             if out is None
             else out
         )
-        lse = (
-            results.empty(like, shape[:3], F32, memory=memory, stream=explicit)
-            if with_lse
-            else None
-        )
+        lse = results.empty(like, shape[:3], F32, memory=memory, stream=explicit) if with_lse else None
         if 0 not in shape[:3]:
             operands = {n: a for n, a in views.items() if n in _OPERANDS}
             page_size = views["k_cache"].shape[2] if "block_table" in views else 0
             call = CacheCall(
-                self.config, like, views["k_cache"], views["v_cache"],
+                self.config,
+                like,
+                views["k_cache"],
+                views["v_cache"],
                 view(made, "out") if out is None else views["out"],
-                None if lse is None else view(lse, "lse"), operands, page_size, longest, scale,
+                None if lse is None else view(lse, "lse"),
+                operands,
+                page_size,
+                longest,
+                scale,
                 joining(views, rotary_interleaved),
-            )  # fmt: skip
+            )
             on = 0
             if name == "cuda":
                 on = results.current_stream(like) if explicit is None else explicit
@@ -329,11 +329,12 @@ class DecodeKernel:
         written = {arrays[n].pointer: n for n in ("outs", "lses", "out", "lse") if n in arrays}
         return tuple(
             _Ready(
-                self._gpu.load(step.made, step.plan, ordinal), step.plan,
+                self._gpu.load(step.made, step.plan, ordinal),
+                step.plan,
                 tuple(names.get(id(a)) or written[a.pointer] for a in step.arrays),
             )
             for step in steps
-        )  # fmt: skip
+        )
 
     def _splits(self, call: CacheCall, ordinal: int) -> int:
         """The number of splits that "auto" chooses for a call on device `ordinal`."""
@@ -420,8 +421,10 @@ def _geometry(call: CacheCall) -> tuple[object, ...]:
         tuple([(array.shape, array.strides, array.pointer % most) for array in four]),
         tuple([(name, array.shape, array.strides) for name, array in _operands(call).items()]),
         call.new is not None and (call.new.dtype, call.new.interleaved),
-        call.lse is None, call.page_size, call.scale,
-    )  # fmt: skip
+        call.lse is None,
+        call.page_size,
+        call.scale,
+    )
 
 
 def _operands(call: CacheCall) -> dict[str, ArrayView]:
@@ -444,9 +447,7 @@ def _arrays(call: CacheCall, space: Workspace) -> dict[str, ArrayView]:
 _OPERANDS: Final = (*LENGTHS, "block_table", *CACHE_ARRAYS)
 
 
-def _workspace(
-    call: CacheCall, splits: int, turns: bool, room: Callable[[int], ArrayView]
-) -> Workspace:
+def _workspace(call: CacheCall, splits: int, turns: bool, room: Callable[[int], ArrayView]) -> Workspace:
     """Memory of a call: rotated queries if `turns`, then O and LSE of the splits if several."""
     batch, heads, seq_q, _ = call.q.shape
     element = call.config.element
@@ -469,9 +470,8 @@ def _piece(whole: ArrayView, first: int, shape: tuple[int, ...], dtype: DType) -
         numbers = host_array(whole).view(np.uint8)[first : first + nbytes].view(dtype.numpy)
         return view(numbers.reshape(shape), "workspace")
     return whole._replace(
-        pointer=whole.pointer + first, shape=shape, strides=dense_strides(shape),
-        dtype=dtype.array_name,
-    )  # fmt: skip
+        pointer=whole.pointer + first, shape=shape, strides=dense_strides(shape), dtype=dtype.array_name
+    )
 
 
 def _interpret(steps: list[Step]) -> None:
@@ -493,6 +493,4 @@ def _check_place(backend: str, q: ArrayView, stream: int | None) -> None:
             "the arrays to the host, or use backend='cuda'"
         )
     if stream is not None:
-        raise LaunchError(
-            f"{WHO}: stream is for a GPU, but the backend is {backend!r}; leave out the stream"
-        )
+        raise LaunchError(f"{WHO}: stream is for a GPU, but the backend is {backend!r}; leave out the stream")

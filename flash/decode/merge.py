@@ -35,12 +35,7 @@ _WHO: Final = "merge_partials"
 
 
 def merge_partials(
-    outs: object,
-    lses: object,
-    *,
-    out: object = None,
-    backend: str = AUTO,
-    stream: object = None,
+    outs: object, lses: object, *, out: object = None, backend: str = AUTO, stream: object = None
 ) -> tuple[Any, Any]:
     """Merge attention results for parts of the keys to the result for all keys: (out, lse).
 
@@ -107,9 +102,7 @@ def _chosen(backend: str, views: Mapping[str, ArrayView], stream: object) -> str
     if backend == AUTO:
         found = "cuda" if any(array.device != HOST for array in views.values()) else "cpu"
     if stream is not None and found != "cuda":
-        raise LaunchError(
-            f"{_WHO}: stream is for a GPU, but the backend is {found!r}; leave out the stream"
-        )
+        raise LaunchError(f"{_WHO}: stream is for a GPU, but the backend is {found!r}; leave out the stream")
     return found
 
 
@@ -145,11 +138,7 @@ class _Parts(NamedTuple):
     @classmethod
     def of(cls, name: str, given: object, views: Mapping[str, ArrayView]) -> _Parts:
         """The parts of the argument `name`, with their views."""
-        return cls(
-            name,
-            [views[key] for key, _ in _named(name, given)],
-            not isinstance(given, list | tuple),
-        )
+        return cls(name, [views[key] for key, _ in _named(name, given)], not isinstance(given, list | tuple))
 
     @property
     def number(self) -> int:
@@ -196,8 +185,7 @@ def _place_problems(views: Mapping[str, ArrayView], backend: str) -> Iterator[st
         yield "backend 'cuda' merges parts on a GPU, got cpu; copy them there, or use backend='cpu'"
         return
     yield from (
-        f"{name} must be on {where.device_name}, as others are, got {array.device_name}; copy it "
-        "there"
+        f"{name} must be on {where.device_name}, as others are, got {array.device_name}; copy it there"
         for name, array in views.items()
         if array.device != where.device and array.size
     )
@@ -254,10 +242,7 @@ def _type_problems(views: Mapping[str, ArrayView]) -> Iterator[str]:
 def _shape_problems(outs: _Parts, lses: _Parts) -> Iterator[str]:
     counts = outs.number, lses.number
     if counts[0] != counts[1] or not counts[0]:
-        yield (
-            f"outs and lses must have equally many parts, at least one, got {counts[0]} and "
-            f"{counts[1]}"
-        )
+        yield (f"outs and lses must have equally many parts, at least one, got {counts[0]} and {counts[1]}")
         return
     shape = outs.shapes[0]
     if not shape:

@@ -73,12 +73,9 @@ class Given(NamedTuple):
         splits, columns = self.outs.shape[0], self.outs.shape[-1]
         of_lses = self._rows_of_lses or [Joined(1, (0,))]
         return MergeCall(
-            self.outs._replace(
-                shape=(*sizes, splits, columns), strides=(*of_parts, self.outs.strides[0], 1)
-            ),
+            self.outs._replace(shape=(*sizes, splits, columns), strides=(*of_parts, self.outs.strides[0], 1)),
             self.lses._replace(
-                shape=(of_lses[0].length, splits),
-                strides=(of_lses[0].strides[0], self.lses.strides[0]),
+                shape=(of_lses[0].length, splits), strides=(of_lses[0].strides[0], self.lses.strides[0])
             ),
             self.out._replace(shape=(*sizes, columns), strides=(*of_out, 1)),
             self.lse,
@@ -122,10 +119,15 @@ def merging(call: MergeCall, target: Target) -> Step:
     element, of_parts = OF_ARRAYS[call.out.dtype], OF_ARRAYS[call.parts.dtype]
     made = merge_build(
         MergeConfig(
-            target, call.parts.shape[4], element, of_parts, aligned(call.out, element.nbytes),
-            aligned(call.parts, of_parts.nbytes), call.lse is not None,
+            target,
+            call.parts.shape[4],
+            element,
+            of_parts,
+            aligned(call.out, element.nbytes),
+            aligned(call.parts, of_parts.nbytes),
+            call.lse is not None,
         )
-    )  # fmt: skip
+    )
     made.require_proved()
     arrays = {"PARTS": call.parts, "LSES": call.lses, "O": call.out}
     arrays |= {} if call.lse is None else {"LSE": call.lse}

@@ -41,9 +41,7 @@ def attend_on_cpu(call: CacheCall) -> None:
         keys, values = (host_array(cache)[places].swapaxes(0, 1) for cache in (call.k, call.v))
         return keys, values
 
-    operands = {
-        name: host_array(call.operands[name]) for name in CACHE_ARRAYS if name in call.operands
-    }
+    operands = {name: host_array(call.operands[name]) for name in CACHE_ARRAYS if name in call.operands}
     lse = None if call.lse is None else host_array(call.lse)
     attend_to_rows(call.config, call.scale, q, rows_of, operands, host_array(call.out), lse)
 
@@ -55,9 +53,9 @@ def _join(call: CacheCall, new: Joining, numbers: tuple[Array, Array, Array]) ->
     if new.cos is not None and new.sin is not None:
         cos, sin = host_array(new.cos), host_array(new.sin)
         q, k = (
-            rotated(
-                x, cos, sin, _positions(used - padding, x.shape[2]), interleaved=new.interleaved
-            ).astype(x.dtype)
+            rotated(x, cos, sin, _positions(used - padding, x.shape[2]), interleaved=new.interleaved).astype(
+                x.dtype
+            )
             for x in (q, k)
         )
     n = k.shape[2]
@@ -91,9 +89,7 @@ def attend_to_rows(
     it covers the last m rows of each item, and rows before them are visible.
     """
     of_heads = {
-        name: np.broadcast_to(array, q.shape[:2])
-        for name, array in operands.items()
-        if name != "mask"
+        name: np.broadcast_to(array, q.shape[:2]) for name, array in operands.items() if name != "mask"
     }
     for b in range(q.shape[0]):
         keys, values = rows_of(b)
@@ -101,13 +97,16 @@ def attend_to_rows(
         if "mask" in operands:
             own["mask"] = _mask_of(operands["mask"], b, keys.shape[1])
         attention_cpu(
-            q[b : b + 1], keys[None], values[None], out[b : b + 1],
+            q[b : b + 1],
+            keys[None],
+            values[None],
+            out[b : b + 1],
             None if lse is None else lse[b : b + 1],
             softmax_scale=scale,
             causal=config.causal,  # type: ignore[arg-type]  # one of the words the config allows
             **config.score_arguments,
             **own,
-        )  # fmt: skip
+        )
 
 
 def _mask_of(mask: Array, b: int, keys: int) -> Array:

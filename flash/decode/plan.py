@@ -136,12 +136,14 @@ def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
     kernel = replace(kernel, tiling=choose_tiling(request, target, alignment))
     given: dict[str, Any] = {name: name in call.operands for name in LENGTHS}
     features = replace(
-        kernel.features, splits=merged, page_size=call.page_size,
-        kv_dtype=E4M3 if call.has_scales else None, **given,
-    )  # fmt: skip
+        kernel.features,
+        splits=merged,
+        page_size=call.page_size,
+        kv_dtype=E4M3 if call.has_scales else None,
+        **given,
+    )
     packs = config.pack_gqa is True or (
-        config.pack_gqa == "auto"
-        and packing_saves_ctas(call.q.shape[2], call.group, kernel.tiling.block_q)
+        config.pack_gqa == "auto" and packing_saves_ctas(call.q.shape[2], call.group, kernel.tiling.block_q)
     )
     kernel = replace(kernel, features=features, packed=packs)
     return replace(kernel, features=replace(features, appended=_appended_by(call, kernel)))
@@ -256,10 +258,17 @@ def _attending(
         values |= {f"{name}_{step}_stride": stride for step, stride in of_array}
     _, heads, seq_q, _ = call.q.shape
     values |= call.config.numbers | {
-        "seq_q": seq_q, "heads": heads, "group": call.group, "seq_k": call.capacity,
-        "splits": splits, "section": heads, "softmax_scale": call.scale,
-        "kv_batch": _sequences(call), "pages": call.k.shape[0], LAST_KEYS: last_keys(call.operands),
-    }  # fmt: skip
+        "seq_q": seq_q,
+        "heads": heads,
+        "group": call.group,
+        "seq_k": call.capacity,
+        "splits": splits,
+        "section": heads,
+        "softmax_scale": call.scale,
+        "kv_batch": _sequences(call),
+        "pages": call.k.shape[0],
+        LAST_KEYS: last_keys(call.operands),
+    }
     given = dict(call.operands)
     if call.new is not None and features.appended is not None:
         given |= call.new.operands

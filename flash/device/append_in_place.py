@@ -16,17 +16,7 @@ from typing import Final
 
 from flash.device.cta import Cta
 from flash.device.parameters import Arguments, InCache
-from flash.device.row_copy import (
-    BITS,
-    RowCopy,
-    Turn,
-    as_f32,
-    load_if,
-    only_if,
-    position_of,
-    rounded,
-    turned,
-)
+from flash.device.row_copy import BITS, RowCopy, Turn, as_f32, load_if, only_if, position_of, rounded, turned
 from flash.operands.dtypes import DType
 from flash.problem.config import KernelConfig
 from flash.problem.features import Appended
@@ -51,9 +41,7 @@ class OwnRows:
     where: InCache
 
     @classmethod
-    def written(
-        cls, k: KernelBuilder, config: KernelConfig, given: Arguments, cta: Cta
-    ) -> OwnRows | None:
+    def written(cls, k: KernelBuilder, config: KernelConfig, given: Arguments, cta: Cta) -> OwnRows | None:
         """Write the new rows of this CTA, which may read them then. Returns None if the kernel
         appends no rows.
         """
@@ -136,11 +124,7 @@ class OwnRows:
                         k.store(at, bits)
 
     def _turned(
-        self,
-        row: Value,
-        pair: Value,
-        element: Callable[[Value, Value], Pointer],
-        inside: Value | None,
+        self, row: Value, pair: Value, element: Callable[[Value, Value], Pointer], inside: Value | None
     ) -> list[tuple[Pointer, Value]]:
         """The addresses of the two elements of a pair of columns, and their rotated bits."""
         k = self.k

@@ -223,11 +223,30 @@ class Cta:
         if given.LSE is not None:
             LSE = LogSums(given.LSE, of_head, every_row, packing, rows, part)
         return cls(
-            Q, K, V, O, LSE, t.tile, packing, first_row, mask, scoring, before_keys,
-            after_softmax, any(feature.uses_query for feature, _ in features), all_see,
-            all_see_from, tiles, first_tile, slice, part, given.scale_log2, batch, kv_head,
+            Q,
+            K,
+            V,
+            O,
+            LSE,
+            t.tile,
+            packing,
+            first_row,
+            mask,
+            scoring,
+            before_keys,
+            after_softmax,
+            any(feature.uses_query for feature, _ in features),
+            all_see,
+            all_see_from,
+            tiles,
+            first_tile,
+            slice,
+            part,
+            given.scale_log2,
+            batch,
+            kv_head,
             given.in_cache,
-        )  # fmt: skip
+        )
 
     @classmethod
     def entered(cls, k: KernelBuilder, config: KernelConfig, given: Arguments) -> Cta:
@@ -334,9 +353,13 @@ class _Scores:
 
     @classmethod
     def of(
-        cls, k: KernelBuilder, config: KernelConfig, given: Arguments,
-        where: tuple[Value, Value, Value], packing: Packing | None,
-    ) -> _Scores:  # fmt: skip
+        cls,
+        k: KernelBuilder,
+        config: KernelConfig,
+        given: Arguments,
+        where: tuple[Value, Value, Value],
+        packing: Packing | None,
+    ) -> _Scores:
         """The inputs for `where`: batch, head, and head of the batch. Bottom-right aligns the last
         query with the last key, top-left the first query with the first key.
         """

@@ -47,10 +47,7 @@ class LazySoftmax:
         self.distances = distances
         self.scale = scale
         self.slack = slack
-        first = [
-            k.max(shift, LOWEST, NaN=True) if isinstance(shift, Value) else LOWEST
-            for shift, _ in sinks
-        ]
+        first = [k.max(shift, LOWEST, NaN=True) if isinstance(shift, Value) else LOWEST for shift, _ in sinks]
         self.shift = [k.var(f32, first[i % len(first)]) for i in range(rows)]
         # Sums over this lane's keys only; `finish` joins the lanes.
         self.row_sum = [k.var(f32, sinks[i % len(sinks)][1]) for i in range(rows)]
@@ -68,8 +65,7 @@ class LazySoftmax:
         k = self.k
         largest = [self._largest(scores) for scores in S]
         outgrown = [
-            self._scaled(top - shift) > self.slack
-            for top, shift in zip(largest, self.shift, strict=True)
+            self._scaled(top - shift) > self.slack for top, shift in zip(largest, self.shift, strict=True)
         ]
         some = outgrown[0]
         for more in outgrown[1:]:

@@ -42,9 +42,7 @@ class Mask:
                 last = k.min(last, plane.begin - 1)
         return last
 
-    def apply(
-        self, k: KernelBuilder, S: Fragment, places: ScorePlaces, *, in_front: bool = False
-    ) -> None:
+    def apply(self, k: KernelBuilder, S: Fragment, places: ScorePlaces, *, in_front: bool = False) -> None:
         """Set this thread's scores of unseen keys to -inf. `in_front` says that all rows see all
         keys of the tile except those before their first key.
         """

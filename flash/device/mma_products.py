@@ -95,9 +95,7 @@ class WarpProducts(Protocol):
         in the chunk; both u32.
         """
 
-    def output_words(
-        self, row: list[Var], first: int, columns: int
-    ) -> Iterator[tuple[int, list[Value]]]:
+    def output_words(self, row: list[Var], first: int, columns: int) -> Iterator[tuple[int, list[Value]]]:
         """A lane's elements of a row of O in columns first … first + columns - 1, as pieces of
         (chunk, words of memory). The chunk is counted from column `first`; xor with that of
         `output_place` gives the chunk of the piece.
@@ -124,12 +122,7 @@ class MmaProducts:
     """The products of 16-bit elements, which the tensor core computes exactly and sums in f32."""
 
     def __init__(
-        self,
-        k: KernelBuilder,
-        t: MmaTiling,
-        me: WarpPlace,
-        tiles: Tiles,
-        dtype: ScalarType,
+        self, k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles, dtype: ScalarType
     ) -> None:
         self.k = k
         self.t = t
@@ -158,9 +151,7 @@ class MmaProducts:
         rows.
         """
         t = self.t
-        return [
-            [self._weights(P, m, j) for m in range(t.row_tiles)] for j in range(t.tile // _DEPTH)
-        ]
+        return [[self._weights(P, m, j) for m in range(t.row_tiles)] for j in range(t.tile // _DEPTH)]
 
     def outputs(self, O: Fragment, P: Weights, stage: Value | None) -> None:
         """O += P V for this warp's rows and the keys of a stage."""
@@ -188,9 +179,7 @@ class MmaProducts:
         """See `WarpProducts`."""
         return self.me.lane * 0, self.me.in_quad * u32.nbytes
 
-    def output_words(
-        self, row: list[Var], first: int, columns: int
-    ) -> Iterator[tuple[int, list[Value]]]:
+    def output_words(self, row: list[Var], first: int, columns: int) -> Iterator[tuple[int, list[Value]]]:
         """See `WarpProducts`."""
         for chunk in range(columns // MMA_KEYS):
             column = (first // MMA_KEYS + chunk) * _TILE_COLUMNS

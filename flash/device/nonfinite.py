@@ -81,12 +81,7 @@ class NonFinite:
                     self._restore_element(cta, row, query, column, cleared)
 
     def _restore_element(
-        self,
-        cta: Cta,
-        row: Value,
-        query: Value,
-        column: Value,
-        cleared: Sequence[tuple[Value | int, Value]],
+        self, cta: Cta, row: Value, query: Value, column: Value, cleared: Sequence[tuple[Value | int, Value]]
     ) -> None:
         k, mask = self.k, cta.mask
         there = k.load(self._element(cta.O, row, column, self.output))
@@ -96,9 +91,7 @@ class NonFinite:
             # 0 as a computed value, because the proof follows a loop from such a value to an end
             # that may be below it.
             start = k.min(cta.tiles, 0) if isinstance(begin, int) else begin
-            first = (
-                start if mask.reach.left is None else k.max(mask.reach.first_key(k, query), start)
-            )
+            first = start if mask.reach.left is None else k.max(mask.reach.first_key(k, query), start)
             all_in_one = len(cleared) == 1 and cta.part is None
             last = end_seen if all_in_one else k.min(end_seen, end)
             with k.loop(first, last) as key:

@@ -33,9 +33,8 @@ class Pages:
 
     @classmethod
     def of(
-        cls, k: KernelBuilder, table: ScoreArray, sequence: Value, page_size: int, pages: Value,
-        rows: Value,
-    ) -> Pages:  # fmt: skip
+        cls, k: KernelBuilder, table: ScoreArray, sequence: Value, page_size: int, pages: Value, rows: Value
+    ) -> Pages:
         """The pages of a sequence of `rows` rows, where K and V have `pages` pages; the sequence
         has room for at least one row.
         """
@@ -81,8 +80,7 @@ class InCache:
     ) -> InCache:
         """The keys of item `batch`; a sequence has room for `capacity` rows, s32."""
         used, padded, index, table = (
-            operands.get(name)
-            for name in ("seqused_k", "leftpad_k", "cache_batch_idx", "block_table")
+            operands.get(name) for name in ("seqused_k", "leftpad_k", "cache_batch_idx", "block_table")
         )
         rows, padding, sequence = capacity, None, batch
         if used is not None:
@@ -123,9 +121,7 @@ class PagedMatrix(Matrix):
         place = k.cvt(self.pages.place(k, row), dtype=s64)
         return (across + place * self.row_bytes).as_(u64)
 
-    def further(
-        self, k: KernelBuilder, index: Value, apart: int, rows: int
-    ) -> Callable[[int], Value]:
+    def further(self, k: KernelBuilder, index: Value, apart: int, rows: int) -> Callable[[int], Value]:
         """See `Matrix.further`. The page table is read once for all rows that are in one page."""
         together = self._together(apart, rows)
         if together is None:
@@ -185,9 +181,15 @@ class Array:
             return Matrix(first, row_bytes, rows, self.columns, self.width)
         page_bytes = self.strides["page"] * self.nbytes
         return PagedMatrix(
-            first, row_bytes, rows, self.columns, self.width, page_bytes=page_bytes,
-            pages=self.pages, begin=self.begin,
-        )  # fmt: skip
+            first,
+            row_bytes,
+            rows,
+            self.columns,
+            self.width,
+            page_bytes=page_bytes,
+            pages=self.pages,
+            begin=self.begin,
+        )
 
     def group(
         self, k: KernelBuilder, batch: Value, kv_head: Value, rows: Value, packing: Packing
@@ -196,9 +198,8 @@ class Array:
         one = self.head(k, batch, kv_head * packing.group, rows)
         head_bytes = self.strides["head"] * self.nbytes
         return PackedMatrix(
-            one.first, one.row_bytes, rows, self.columns, self.width, head_bytes=head_bytes,
-            packing=packing,
-        )  # fmt: skip
+            one.first, one.row_bytes, rows, self.columns, self.width, head_bytes=head_bytes, packing=packing
+        )
 
 
 @dataclass(frozen=True)
@@ -235,30 +236,40 @@ class ScoreArray:
         return self.first + (elements * self.dtype.nbytes).as_(u64)
 
     def plane(
-        self, k: KernelBuilder, batch: Value, head: Value, seq_q: Value, columns: Value,
-        begin: Value | None,
-    ) -> ScorePlane:  # fmt: skip
+        self, k: KernelBuilder, batch: Value, head: Value, seq_q: Value, columns: Value, begin: Value | None
+    ) -> ScorePlane:
         """The elements of one head: one for each of `columns` keys, from `begin` on (None: key 0),
         and, if the operand has an axis of queries, for each query.
         """
         strides = list(self.strides.values())[2:]
         *row, column = [stride * self.dtype.nbytes for stride in strides]
         first = self.head(k, batch, head)
-        return ScorePlane(
-            first, row[0] if row else None, column, seq_q, columns, self.dtype.scalar, begin
-        )
+        return ScorePlane(first, row[0] if row else None, column, seq_q, columns, self.dtype.scalar, begin)
 
     def packed_plane(
-        self, k: KernelBuilder, batch: Value, kv_head: Value, seq_q: Value, columns: Value,
-        begin: Value | None, packing: Packing,
-    ) -> ScorePlane:  # fmt: skip
+        self,
+        k: KernelBuilder,
+        batch: Value,
+        kv_head: Value,
+        seq_q: Value,
+        columns: Value,
+        begin: Value | None,
+        packing: Packing,
+    ) -> ScorePlane:
         """The elements of all heads that share `kv_head`, a head of K and V, for packed rows."""
         one = self.plane(k, batch, kv_head * packing.group, seq_q, columns, begin)
         head_bytes = self.strides["heads"] * self.dtype.nbytes
         return PackedPlane(
-            one.first, one.row_bytes, one.column_bytes, one.queries, one.columns, one.dtype,
-            one.begin, head_bytes=head_bytes, packing=packing,
-        )  # fmt: skip
+            one.first,
+            one.row_bytes,
+            one.column_bytes,
+            one.queries,
+            one.columns,
+            one.dtype,
+            one.begin,
+            head_bytes=head_bytes,
+            packing=packing,
+        )
 
 
 @dataclass(frozen=True)
@@ -293,10 +304,7 @@ class Arguments:
         Q, K, V, O = (
             Array(
                 pointers[name].value,
-                {
-                    step: k.param(f"{name}_{step}_stride", s64)
-                    for step in config.features.steps_of(name)
-                },
+                {step: k.param(f"{name}_{step}_stride", s64) for step in config.features.steps_of(name)},
                 computed,
                 access_width(in_row, config.alignment_of(name), nbytes[name]),
                 nbytes[name],
@@ -309,9 +317,7 @@ class Arguments:
         scale_log2 = scale * LOG2E
         numbers = {n.name: k.param(n.name, n.type) for n in config.numbers}
         operands = {o.name: ScoreArray.declare(k, o, at) for o, at in places}
-        return cls(
-            Q, K, V, O, LSE, seq_q, seq_k, heads, group, scale, scale_log2, numbers, operands
-        )
+        return cls(Q, K, V, O, LSE, seq_q, seq_k, heads, group, scale, scale_log2, numbers, operands)
 
     @property
     def longest_q(self) -> Value:
@@ -333,22 +339,17 @@ class Arguments:
         hold, no row is outside K and V.
         """
         of = InCache.of(k, self.operands, self.numbers, self.seq_k, batch, page_size)
-        K, V = (
-            replace(a, begin=of.padding, pages=of.pages, sequence=of.sequence)
-            for a in (self.K, self.V)
-        )
+        K, V = (replace(a, begin=of.padding, pages=of.pages, sequence=of.sequence) for a in (self.K, self.V))
         return replace(
-            self, K=K, V=V, seq_k=of.rows if of.padding is None else of.rows - of.padding,
-            in_cache=of,
-        )  # fmt: skip
+            self, K=K, V=V, seq_k=of.rows if of.padding is None else of.rows - of.padding, in_cache=of
+        )
 
     def of_sequence(self, k: KernelBuilder, number: Value) -> Arguments:
         """The arguments of one of the packed sequences: arrays that begin with its rows, and its
         own lengths.
         """
         queries, keys = (
-            self._span(k, side, number, total)
-            for side, total in (("q", self.seq_q), ("k", self.seq_k))
+            self._span(k, side, number, total) for side, total in (("q", self.seq_q), ("k", self.seq_k))
         )
         LSE = self.LSE
         if LSE is not None:

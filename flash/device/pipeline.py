@@ -94,9 +94,7 @@ class KeyValuePipeline:
         k = self.k
         stage = k.mov(ahead * loader.tile.stage_bytes, type=u32) if ahead else None
         with k.when(self._has(ahead), uniform=True) if ahead else nullcontext():
-            loader.start(
-                self.first_key(-self.tiles, ahead), stage=stage, ragged=self.guarded or not ahead
-            )
+            loader.start(self.first_key(-self.tiles, ahead), stage=stage, ragged=self.guarded or not ahead)
         self._commit()
 
     @property
@@ -149,9 +147,7 @@ class KeyValuePipeline:
         self._key_stage.advance()
         self._value_stage.advance()
 
-    def _start_next(
-        self, loader: PanelLoader, fill: _Ring, n: Value, ahead: int, ragged: bool
-    ) -> None:
+    def _start_next(self, loader: PanelLoader, fill: _Ring, n: Value, ahead: int, ragged: bool) -> None:
         k = self.k
         if ahead:
             left = n if self.first is None else n + self.first  # minus the tiles that are left

@@ -37,8 +37,7 @@ class Turn:
     def angle(self, k: KernelBuilder, pair: Value, inside: Value | None) -> tuple[Value, Value]:
         """The cosine and sine of a pair; 0 where it is not `inside` (None: it is)."""
         cos, sin = (
-            load_if(k, column_of(k, row, pair, F32_BYTES, f32), inside)
-            for row in (self.cos, self.sin)
+            load_if(k, column_of(k, row, pair, F32_BYTES, f32), inside) for row in (self.cos, self.sin)
         )
         return cos, sin
 
@@ -135,9 +134,7 @@ def rounded(k: KernelBuilder, x: Value, dtype: DType) -> Value:
     return element.as_(BITS[dtype.nbytes])
 
 
-def column_of(
-    k: KernelBuilder, row: Value, column: Value, nbytes: int, type: ScalarType
-) -> Pointer:
+def column_of(k: KernelBuilder, row: Value, column: Value, nbytes: int, type: ScalarType) -> Pointer:
     """The address in global memory of a column of the row at address `row`, whose elements have
     `nbytes` bytes.
     """

@@ -18,9 +18,7 @@ class Span:
     length: Value
 
     @classmethod
-    def clamped(
-        cls, k: KernelBuilder, begin: Value, end: Value, used: Value | None, total: Value
-    ) -> Span:
+    def clamped(cls, k: KernelBuilder, begin: Value, end: Value, used: Value | None, total: Value) -> Span:
         """The rows from `begin` to `end` - 1, of which the first `used` count (None: all).
 
         Whatever the three hold, all of the span's rows are among the `total` that there are, so

@@ -109,9 +109,7 @@ class Products:
         def add_keys(n: int) -> None:
             """Add the keys of key lane n."""
             for c in range(t.keys // CHUNK):
-                p_parts = [
-                    k.load(self._p_step(p, i, c * t.key_lanes + n), CHUNK) for i in range(t.rows)
-                ]
+                p_parts = [k.load(self._p_step(p, i, c * t.key_lanes + n), CHUNK) for i in range(t.rows)]
                 for j in range(CHUNK):
                     key = n + t.key_lanes * (c * CHUNK + j)
                     v_row = [value for x in range(t.chunks) for value in v_part(x, key)]
@@ -132,9 +130,7 @@ def add_product(k: KernelBuilder, totals: list[Var], weight: Value, values: list
         k.accumulate(total, weight, value)
 
 
-def add_product_if_seen(
-    k: KernelBuilder, totals: list[Var], weight: Value, values: list[Value]
-) -> None:
+def add_product_if_seen(k: KernelBuilder, totals: list[Var], weight: Value, values: list[Value]) -> None:
     """totals += weight * values, but nothing where the weight is 0: 0 * NaN from a key that is not
     seen would be NaN.
     """

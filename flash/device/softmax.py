@@ -28,10 +28,7 @@ def sink_terms(k: KernelBuilder, sink: Value | None, lane: Value) -> FirstTerms:
 
 
 def over_lanes(
-    k: KernelBuilder,
-    value: Value,
-    distances: list[int],
-    join: Callable[[Value, Value], Value],
+    k: KernelBuilder, value: Value, distances: list[int], join: Callable[[Value, Value], Value]
 ) -> Value:
     """The values of the lanes that share a row, at these butterfly distances, joined into one."""
     for distance in distances:
@@ -48,11 +45,7 @@ class OnlineSoftmax:
     """
 
     def __init__(
-        self,
-        k: KernelBuilder,
-        rows: int,
-        distances: list[int],
-        sinks: Sequence[FirstTerms] = (NO_TERMS,),
+        self, k: KernelBuilder, rows: int, distances: list[int], sinks: Sequence[FirstTerms] = (NO_TERMS,)
     ) -> None:
         self.k = k
         self.distances = distances

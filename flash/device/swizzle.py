@@ -53,13 +53,7 @@ class SwizzledTile:
     """`stages` tiles of rows x columns in shared memory; a row is a multiple of 32 bytes."""
 
     def __init__(
-        self,
-        k: KernelBuilder,
-        name: str,
-        rows: int,
-        columns: int,
-        dtype: ScalarType,
-        stages: int = 1,
+        self, k: KernelBuilder, name: str, rows: int, columns: int, dtype: ScalarType, stages: int = 1
     ) -> None:
         self.k = k
         self.rows = rows
@@ -145,9 +139,7 @@ class BlockReader:
             chunk = first_chunk - panel.first
             if (panel.chunks, chunk) not in known:
                 at = first[panel.chunks]
-                known[panel.chunks, chunk] = (
-                    at.moved(at.value ^ (chunk * CHUNK_BYTES)) if chunk else at
-                )
+                known[panel.chunks, chunk] = at.moved(at.value ^ (chunk * CHUNK_BYTES)) if chunk else at
             return known[panel.chunks, chunk].plus_bytes(panel.offset + row * panel.row_bytes)
 
         return block

@@ -155,9 +155,7 @@ class Tf32Products:
         """See `WarpProducts`: a lane holds eight neighbouring columns, which are two chunks."""
         return self.me.in_quad * 2, self.me.in_quad * 0
 
-    def output_words(
-        self, row: list[Var], first: int, columns: int
-    ) -> Iterator[tuple[int, list[Value]]]:
+    def output_words(self, row: list[Var], first: int, columns: int) -> Iterator[tuple[int, list[Value]]]:
         """See `WarpProducts`."""
         for chunk in range(0, columns // _READ, MMA_KEYS):
             tile = first // MMA_KEYS + chunk * _READ // MMA_KEYS
@@ -246,10 +244,7 @@ class Tf32Products:
                 k.add(old, new, into=old)
 
     def _multiply(
-        self,
-        totals: Sequence[list[Var]],
-        a: Sequence[tuple[Value, ...]],
-        b: Sequence[tuple[Value, ...]],
+        self, totals: Sequence[list[Var]], a: Sequence[tuple[Value, ...]], b: Sequence[tuple[Value, ...]]
     ) -> None:
         """totals += A B for some tiles, in one step."""
         for total, of_a, of_b in zip(totals, a, b, strict=True):

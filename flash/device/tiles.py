@@ -47,9 +47,7 @@ class Matrix:
         """The offset of a row from `first`, in bytes, u64."""
         return (k.cvt(index, dtype=s64) * self.row_bytes).as_(u64)
 
-    def further(
-        self, k: KernelBuilder, index: Value, apart: int, rows: int
-    ) -> Callable[[int], Value]:
+    def further(self, k: KernelBuilder, index: Value, apart: int, rows: int) -> Callable[[int], Value]:
         """A function of `down` that gives the address of row `index` + `down`, where `index` is one
         of the first `apart` rows of a tile of `rows` rows, and `down` a multiple of `apart`.
         """
@@ -229,11 +227,7 @@ def clear_padding(k: KernelBuilder, tile: SharedTile, used: int, read: int) -> N
 
 
 def repeat(
-    k: KernelBuilder,
-    turns: int,
-    unroll: int,
-    body: Callable[[int], None],
-    advance: Callable[[int], None],
+    k: KernelBuilder, turns: int, unroll: int, body: Callable[[int], None], advance: Callable[[int], None]
 ) -> None:
     """Run `body` `turns` times, `unroll` times in each iteration of a device loop.
 

@@ -76,7 +76,5 @@ class WideningLoader(PanelLoader):
     def _as_bf16(self, pair: Value) -> Value:
         """Two f16 of a word as bf16, exactly: e4m3 has four significant bits."""
         k = self.k
-        low, high = (
-            k.cvt(k.cvt(half, dtype=u16).as_(f16), dtype=f32) for half in (pair, pair >> 16)
-        )
+        low, high = (k.cvt(k.cvt(half, dtype=u16).as_(f16), dtype=f32) for half in (pair, pair >> 16))
         return k.cvt(high, low, rnd="rn", dtype=bf16x2).as_(u32)

@@ -141,8 +141,7 @@ def array_interface(of: ArrayView) -> dict[str, Any]:
 def _view_numpy(array: Any, name: str) -> ArrayView:
     if isinstance(array, np.ma.MaskedArray):
         raise LaunchError(
-            f"{name} must not be a masked array, whose mask would be ignored; fill it with "
-            f"{name}.filled(...)"
+            f"{name} must not be a masked array, whose mask would be ignored; fill it with {name}.filled(...)"
         )
     dtype = array.dtype
     size = dtype.itemsize or 1  # numpy has types of 0 bytes, which are refused later
@@ -188,8 +187,7 @@ def _view_torch(array: Any, name: str) -> ArrayView:
         pointer,
         shape,
         strides,
-        _TORCH_DTYPES.get(dtype)
-        or _TORCH_DTYPES.setdefault(dtype, str(dtype).removeprefix("torch.")),
+        _TORCH_DTYPES.get(dtype) or _TORCH_DTYPES.setdefault(dtype, str(dtype).removeprefix("torch.")),
         HOST if kind == "cpu" else (kind, device.index),
         array.requires_grad,  # a write to it would bypass autograd
         "torch",
@@ -250,15 +248,20 @@ def _view_dlpack(array: Any, name: str, stream: int | None) -> ArrayView:
     if device in (dlpack.CPU, dlpack.CUDA_HOST):
         return _view_dlpack_on_host(array, name)
     if device not in (dlpack.CUDA, dlpack.CUDA_MANAGED):
-        raise LaunchError(
-            f"{name} must be on the CPU or a CUDA device, got DLPack device type {int(device)}"
-        )
+        raise LaunchError(f"{name} must be on the CPU or a CUDA device, got DLPack device type {int(device)}")
     capsule = array.__dlpack__(stream=stream or dlpack.LEGACY_DEFAULT_STREAM)
     found = dlpack.read_capsule(capsule)
     return ArrayView(
-        found.pointer, found.shape, found.strides, found.dtype, ("cuda", int(ordinal)), False,
-        "dlpack", array, capsule,
-    )  # fmt: skip
+        found.pointer,
+        found.shape,
+        found.strides,
+        found.dtype,
+        ("cuda", int(ordinal)),
+        False,
+        "dlpack",
+        array,
+        capsule,
+    )
 
 
 def _view_dlpack_on_host(array: Any, name: str) -> ArrayView:

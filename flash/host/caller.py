@@ -41,9 +41,7 @@ def raise_problems(problems: list[str], who: str = LAUNCH.name) -> None:
     if len(problems) == 1:
         raise LaunchError(f"{who}: {problems[0]}")
     if problems:
-        raise LaunchError(
-            f"{who}: {len(problems)} problems" + "".join(f"\n  {p}" for p in problems)
-        )
+        raise LaunchError(f"{who}: {len(problems)} problems" + "".join(f"\n  {p}" for p in problems))
 
 
 def views_of(arrays: Mapping[str, object], who: str = LAUNCH.name) -> dict[str, ArrayView]:

@@ -15,8 +15,12 @@ LEGACY_DEFAULT_STREAM: Final = 1  # its number in `__dlpack__(stream=…)`, whic
 _NAME: Final = b"dltensor"  # the name of a capsule that is not consumed yet
 _Sizes = ctypes.POINTER(ctypes.c_int64)
 _CODES: Final = {  # code, bits
-    "float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "int32": (0, 32), "bool": (6, 8),
-}  # fmt: skip
+    "float32": (2, 32),
+    "float16": (2, 16),
+    "bfloat16": (4, 16),
+    "int32": (0, 32),
+    "bool": (6, 8),
+}
 _KINDS: Final = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 
 
@@ -67,11 +71,7 @@ def read_capsule(capsule: object) -> Contents:
     get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
     tensor = _Tensor.from_address(get_pointer(capsule, _NAME))
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
-    strides = (
-        tuple(tensor.strides[i] for i in range(tensor.ndim))
-        if tensor.strides
-        else dense_strides(shape)
-    )
+    strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else dense_strides(shape)
     pointer = (tensor.data or 0) + tensor.byte_offset
     return Contents(
         pointer, shape, strides, _dtype_name(tensor.dtype), (tensor.device.type, tensor.device.id)
@@ -88,9 +88,14 @@ def make_capsule(contents: Contents, owner: object) -> object:
     code, bits = _CODES[contents.dtype]
     shape, strides = ((ctypes.c_int64 * rank)(*n) for n in (contents.shape, contents.strides))
     tensor = _Tensor(
-        contents.pointer, _Device(*contents.device), rank, _DataType(code, bits, 1),
-        ctypes.cast(shape, _Sizes), ctypes.cast(strides, _Sizes), 0,
-    )  # fmt: skip
+        contents.pointer,
+        _Device(*contents.device),
+        rank,
+        _DataType(code, bits, 1),
+        ctypes.cast(shape, _Sizes),
+        ctypes.cast(strides, _Sizes),
+        0,
+    )
     managed = _Managed(tensor, None, ctypes.cast(_DELETE, ctypes.c_void_p))
     address = ctypes.addressof(managed)
     _EXPORTED[address] = (managed, shape, strides, owner)

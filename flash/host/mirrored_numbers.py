@@ -52,18 +52,22 @@ class DeviceNumbers:
 
     def _copy(self, to: int, values: Array, stream: int) -> None:
         dense = np.ascontiguousarray(values)
-        self._cuda.copy_to_device(
-            to, dense.ctypes.data, dense.nbytes, stream, ordinal=self._there.ordinal
-        )
+        self._cuda.copy_to_device(to, dense.ctypes.data, dense.nbytes, stream, ordinal=self._there.ordinal)
 
 
 def part_of(of: DeviceArray, item: int, shape: tuple[int, ...], dtype: DType) -> ArrayView:
     """The array number `item` of the dense arrays of this shape that are contiguous in `of`."""
     first = item * math.prod(shape)
     return ArrayView(
-        of.pointer + first * dtype.nbytes, shape, dense_strides(shape), dtype.array_name,
-        ("cuda", of.ordinal), False, "cuda_array_interface", of,
-    )  # fmt: skip
+        of.pointer + first * dtype.nbytes,
+        shape,
+        dense_strides(shape),
+        dtype.array_name,
+        ("cuda", of.ordinal),
+        False,
+        "cuda_array_interface",
+        of,
+    )
 
 
 def _stretches(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -47,9 +47,7 @@ def may_share_elements(a: ArrayView, b: ArrayView) -> bool:
         return False
     try:
         return bool(
-            np.shares_memory(
-                np.asarray(_Addresses(a)), np.asarray(_Addresses(b)), max_work=_MOST_WORK
-            )
+            np.shares_memory(np.asarray(_Addresses(a)), np.asarray(_Addresses(b)), max_work=_MOST_WORK)
         )
     except np.exceptions.TooHardError:
         return True

@@ -26,9 +26,7 @@ class Allocator(Protocol):
     def free(self, address: int, *, ordinal: int) -> None:
         """Free the memory at `address`."""
 
-    def copy_to_host(
-        self, host: int, address: int, nbytes: int, stream: int = 0, *, ordinal: int
-    ) -> None:
+    def copy_to_host(self, host: int, address: int, nbytes: int, stream: int = 0, *, ordinal: int) -> None:
         """Copy bytes to the host address `host`, in the order of a stream."""
 
     def synchronize(self, stream: int = 0, *, ordinal: int) -> None:
@@ -132,9 +130,12 @@ class DeviceArray:
         if (LEGACY_DEFAULT_STREAM if stream is None else stream) not in (own, _NO_WAIT):
             self._memory.synchronize(self._stream, ordinal=self.ordinal)
         contents = Contents(
-            self.pointer, self.shape, dense_strides(self.shape), self._dtype.array_name,
+            self.pointer,
+            self.shape,
+            dense_strides(self.shape),
+            self._dtype.array_name,
             self.__dlpack_device__(),
-        )  # fmt: skip
+        )
         return make_capsule(contents, self)
 
 
@@ -168,9 +169,7 @@ def empty(
     return DeviceArray(shape, dtype, like.device[1], memory, stream or 0)
 
 
-def _pool_of(
-    cuda: Any, device: tuple[str, int], stream: int | None
-) -> AbstractContextManager[object]:
+def _pool_of(cuda: Any, device: tuple[str, int], stream: int | None) -> AbstractContextManager[object]:
     """A context in which the library allocates for `stream`; None is its current stream."""
     if stream is None or device == HOST:
         return _CURRENT_POOL
@@ -228,12 +227,7 @@ def _cupy_stream(ordinal: int) -> int:
     return int(sys.modules["cupy"].cuda.get_current_stream(ordinal).ptr)
 
 
-_TYPESTRS: Final = {
-    "f32": "<f4", "f16": "<f2", "bf16": BFLOAT16_TYPESTR, "i32": "<i4", "bool": "|b1",
-}  # fmt: skip
+_TYPESTRS: Final = {"f32": "<f4", "f16": "<f2", "bf16": BFLOAT16_TYPESTR, "i32": "<i4", "bool": "|b1"}
 _NO_WAIT: Final = -1  # as the stream of `__dlpack__`
 _CURRENT_POOL: Final = nullcontext()
-_CURRENT_STREAM: Final[dict[str, Callable[[int], int]]] = {
-    "torch": _torch_stream,
-    "cupy": _cupy_stream,
-}
+_CURRENT_STREAM: Final[dict[str, Callable[[int], int]]] = {"torch": _torch_stream, "cupy": _cupy_stream}

@@ -33,10 +33,7 @@ class Staging:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._given.close()
 
@@ -51,9 +48,7 @@ class Staging:
             self._given.callback(owned.free)
             address = owned.allocate(nbytes)
         return array._replace(
-            pointer=address,
-            strides=dense_strides(tuple(array.shape)),
-            device=("cuda", self._ordinal),
+            pointer=address, strides=dense_strides(tuple(array.shape)), device=("cuda", self._ordinal)
         )
 
     def copy_of(self, array: ArrayView) -> ArrayView:
@@ -63,11 +58,7 @@ class Staging:
             source = np.ascontiguousarray(host_array(array))
             self._sources.append(source)
             self._backend.copy_to_device(
-                there.pointer,
-                source.ctypes.data,
-                source.nbytes,
-                self._stream,
-                ordinal=self._ordinal,
+                there.pointer, source.ctypes.data, source.nbytes, self._stream, ordinal=self._ordinal
             )
         return there
 

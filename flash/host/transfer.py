@@ -20,9 +20,7 @@ _WHO: Final = "to_device"
 _TAKEN: Final[dict[str, DType]] = {t.array_name: t for t in (*DTYPES.values(), I32, BOOL)}
 
 
-def to_device(
-    array: object, *, device: int | None = None, cuda: CudaBackend | None = None
-) -> DeviceArray:
+def to_device(array: object, *, device: int | None = None, cuda: CudaBackend | None = None) -> DeviceArray:
     """A dense copy of a host array on GPU `device`, by default the current one. The copy is
     complete on return and freed with the object; its `numpy()` copies it back.
 
@@ -39,9 +37,7 @@ def to_device(
             "pass it as it is"
         )
     if given.dtype not in _TAKEN:
-        raise LaunchError(
-            f"{_WHO}: array must be {', '.join(_TAKEN)}, got {given.dtype}; convert it"
-        )
+        raise LaunchError(f"{_WHO}: array must be {', '.join(_TAKEN)}, got {given.dtype}; convert it")
     backend = gpu_of(_WHO, cuda)
     ordinal = backend.current_device() if device is None else _device(device)
     source = np.ascontiguousarray(host_array(given))

@@ -26,9 +26,7 @@ WARPS: Final = 4  # warps of a CTA, each with one row
 THREADS: Final = WARPS * WARP_SIZE
 MAX_ROWS: Final = 2**30  # new rows of all heads of all batches, and rows of a sequence
 _SOURCES: Final = ("batch", "head", "row")
-COUNTS: Final = Operand(
-    "counts", I32, ("batch",), "how many of its n new rows each item has: the first ones"
-)
+COUNTS: Final = Operand("counts", I32, ("batch",), "how many of its n new rows each item has: the first ones")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +48,7 @@ class AppendConfig:
     @property
     def name(self) -> str:
         """The name of the kernel's entry, which says the configuration."""
-        dims = f"d{self.head_dim}" + (
-            f"v{self.head_dim_v}" if self.head_dim_v != self.head_dim else ""
-        )
+        dims = f"d{self.head_dim}" + (f"v{self.head_dim_v}" if self.head_dim_v != self.head_dim else "")
         turned = [f"rotary{self.rotary_dim}"] if self.rotary_dim else []
         turned += ["interleaved"] if self.interleaved else []
         counted = ["counted"] if self.counted else []
@@ -73,9 +69,11 @@ class AppendConfig:
         """The strides and columns of each array, in the order of the parameters."""
         d, steps_of = self.head_dim, self.features.steps_of
         found = {
-            "K_NEW": (_SOURCES, d), "V_NEW": (_SOURCES, self.head_dim_v),
-            "K": (steps_of("K"), d), "V": (steps_of("V"), self.head_dim_v),
-        }  # fmt: skip
+            "K_NEW": (_SOURCES, d),
+            "V_NEW": (_SOURCES, self.head_dim_v),
+            "K": (steps_of("K"), d),
+            "V": (steps_of("V"), self.head_dim_v),
+        }
         if self.rotary_dim:
             tables = (("row",), self.rotary_dim // 2)
             found |= {"Q": (_SOURCES, d), "Q_OUT": (_SOURCES, d), "COS": tables, "SIN": tables}
@@ -143,9 +141,7 @@ class _Given:
         scale = None if scales is None else scales.of_sequence(k, head)
         return RowCopy(k, config.dtype, config.stored, scale)
 
-    def turn(
-        self, k: KernelBuilder, config: AppendConfig, where: InCache, place: Value
-    ) -> Turn | None:
+    def turn(self, k: KernelBuilder, config: AppendConfig, where: InCache, place: Value) -> Turn | None:
         """The rotary angles of row `place` of a sequence; None if nothing is rotated."""
         if not config.rotary_dim:
             return None
@@ -195,9 +191,7 @@ def _append(k: KernelBuilder, config: AppendConfig, given: _Given, nth: Value, l
             )
             for name in columns
         }
-        held = {
-            name: copy.read(begin, lane, *columns[name]) for name, (copy, _, begin) in rows.items()
-        }
+        held = {name: copy.read(begin, lane, *columns[name]) for name, (copy, _, begin) in rows.items()}
         for name, (copy, to, _) in rows.items():
             copy.write(to, held[name])
 
@@ -221,9 +215,7 @@ def _table_row(k: KernelBuilder, table: Array, position: Value) -> Value:
     return table.first + (down * F32_BYTES).as_(u64)
 
 
-def _turn_query(
-    k: KernelBuilder, config: AppendConfig, given: _Given, nth: Value, lane: Value
-) -> None:
+def _turn_query(k: KernelBuilder, config: AppendConfig, given: _Given, nth: Value, lane: Value) -> None:
     """Rotate a row of Q into Q_OUT."""
     seq_q = given.counts["seq_q"]
     row = _Row.of(nth, given.counts["heads"], seq_q)

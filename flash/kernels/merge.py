@@ -97,9 +97,7 @@ def merge_kernel(config: MergeConfig) -> ir.Module:
     nth = k.signed(k.block_id()) * WARPS + k.signed(thread // WARP_SIZE)
     with k.when(nth < rows):
         head_of_batch = nth // seq_q
-        place = {
-            "batch": head_of_batch // heads, "head": head_of_batch % heads, "row": nth % seq_q,
-        }  # fmt: skip
+        place = {"batch": head_of_batch // heads, "head": head_of_batch % heads, "row": nth % seq_q}
 
         def first(name: str, nbytes: int) -> Value:
             steps = [k.cvt(place[s], dtype=s64) * strides[name][s] for s in place]
@@ -140,9 +138,7 @@ def _merge(k: KernelBuilder, config: MergeConfig, row: _Row, lane: Value) -> Val
     k.note("the sum of the parts times weights that add up to 1, so that none overflows")
     span = WARP_SIZE * config.width
     column = lane * config.width
-    sums = [
-        [k.var(f32, 0.0) for _ in range(config.width)] for _ in range(-(-config.head_dim_v // span))
-    ]
+    sums = [[k.var(f32, 0.0) for _ in range(config.width)] for _ in range(-(-config.head_dim_v // span))]
     for nth, is_there, weight in _weights(k, row, lane, base):
         with k.when(~(weight == 0.0) & is_there):  # NaN is not 0
             _add_part(k, config, row, nth, column, weight * inverse, sums)
@@ -153,9 +149,7 @@ def _merge(k: KernelBuilder, config: MergeConfig, row: _Row, lane: Value) -> Val
     return base + k.lg2(total) * LN2
 
 
-def _weights(
-    k: KernelBuilder, row: _Row, lane: Value, base: Value
-) -> Iterator[tuple[Value, Value, Value]]:
+def _weights(k: KernelBuilder, row: _Row, lane: Value, base: Value) -> Iterator[tuple[Value, Value, Value]]:
     """Loop over all parts, `_AT_ONCE` of them in each iteration. For each yields its index, whether
     there is such a part, and exp(lse - base), or 0 if there is none. Each lane computes the weight
     of one part in `WARP_SIZE`.
@@ -178,9 +172,14 @@ def _lse(k: KernelBuilder, row: _Row, split: Value) -> Value:
 
 
 def _add_part(
-    k: KernelBuilder, config: MergeConfig, row: _Row, split: Value, column: Value, weight: Value,
+    k: KernelBuilder,
+    config: MergeConfig,
+    row: _Row,
+    split: Value,
+    column: Value,
+    weight: Value,
     sums: list[list[Var]],
-) -> None:  # fmt: skip
+) -> None:
     """Add a part times its weight to this lane's columns."""
     first = row.parts + (k.cvt(split, dtype=s64) * row.part_bytes).as_(u64)
     span, nbytes = WARP_SIZE * config.width, config.parts.nbytes

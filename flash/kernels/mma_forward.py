@@ -90,9 +90,8 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
         if cut.hides or cta.scoring is not None or cta.after_softmax:
             first_key, begins_block = pipeline.first_key(n), t.tile >= KEYS_PER_BLOCK
             places = ScorePlaces(
-                k, my_first_row, first_key, me.in_quad * 2, rows, keys, begins_block, cta.packing,
-                query_of,
-            )  # fmt: skip
+                k, my_first_row, first_key, me.in_quad * 2, rows, keys, begins_block, cta.packing, query_of
+            )
             if cta.scoring is not None:
                 cta.scoring.apply(S, places)
             if cut.hides:
@@ -158,9 +157,7 @@ class _Cut(enum.Enum):
         return self is _Cut.ANYWHERE or (self is _Cut.IN_FRONT and config.features.varlen)
 
 
-def _runs(
-    k: KernelBuilder, cta: Cta, again: Callable[[], Cta]
-) -> Iterator[tuple[Value, Value | int, _Cut]]:
+def _runs(k: KernelBuilder, cta: Cta, again: Callable[[], Cta]) -> Iterator[tuple[Value, Value | int, _Cut]]:
     """The tiles of keys from the last to the first, in runs of (end, first, which keys are cut),
     `end` exclusive.
 
@@ -201,9 +198,14 @@ def _start_copies(
     K_loader, V_loader = loader(k, cta.K, K_tile), loader(k, cta.V, V_tile)
     guarded = cta.part is not None and cta.mask.reach.left is not None
     pipeline = KeyValuePipeline(
-        k, K_loader, V_loader, cta.tiles, cta.first_tile, guarded=guarded,
+        k,
+        K_loader,
+        V_loader,
+        cta.tiles,
+        cta.first_tile,
+        guarded=guarded,
         is_asynchronous=any(x.is_asynchronous for x in (Q_loader, K_loader, V_loader)),
-    )  # fmt: skip
+    )
     with k.when(pipeline.has_tiles, uniform=True):
         Q_loader.start(cta.first_row)
         pipeline.fill()

@@ -61,9 +61,16 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
         products.scores(S)
         lane, begins_block = me.key_lane, t.tile >= KEYS_PER_BLOCK and t.key_lanes <= OCTET
         places = ScorePlaces(
-            k, my_first_row, first_key, lane, t.score_rows, t.score_keys, begins_block,
-            cta.packing, queries.__getitem__ if queries else None,
-        )  # fmt: skip
+            k,
+            my_first_row,
+            first_key,
+            lane,
+            t.score_rows,
+            t.score_keys,
+            begins_block,
+            cta.packing,
+            queries.__getitem__ if queries else None,
+        )
         hides_keys = _score(k, S, given, cta, places)
 
         k.note("P = exp2(S - max); rescale what was summed under the old maximum")
@@ -88,11 +95,7 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
 
 
 def _start_first(
-    k: KernelBuilder,
-    cta: Cta,
-    loaders: tuple[TileLoader, ...],
-    own: OwnRows | None,
-    Q_tile: SharedTile,
+    k: KernelBuilder, cta: Cta, loaders: tuple[TileLoader, ...], own: OwnRows | None, Q_tile: SharedTile
 ) -> None:
     """Start the first copies, if there is a tile, and rotate queries in shared memory if the kernel
     does.
@@ -112,9 +115,7 @@ def _start(k: KernelBuilder, *loaders: TileLoader) -> None:
     commit_copies(k)
 
 
-def _score(
-    k: KernelBuilder, S: Fragment, given: Arguments, cta: Cta, places: ScorePlaces
-) -> Value | None:
+def _score(k: KernelBuilder, S: Fragment, given: Arguments, cta: Cta, places: ScorePlaces) -> Value | None:
     """Make scores of products, -inf for keys that are not seen. Returns whether a row of the CTA
     may not see a key of the tile; None if that is so of all tiles.
     """
@@ -158,14 +159,7 @@ def _rescale(k: KernelBuilder, O: Fragment, factors: list[Value]) -> None:
         _multiply(k, row, factor)
 
 
-def _store(
-    k: KernelBuilder,
-    t: Tiling,
-    cta: Cta,
-    me: Thread,
-    softmax: OnlineSoftmax,
-    O: Fragment,
-) -> None:
+def _store(k: KernelBuilder, t: Tiling, cta: Cta, me: Thread, softmax: OnlineSoftmax, O: Fragment) -> None:
     """Write O / sum and, if wanted, LSE."""
     k.note("O / sum, LSE")
     my_first_row = cta.first_row + k.signed(me.group)
@@ -180,9 +174,7 @@ def _store(
                     k.store(cta.LSE.at(k, row), lse)
 
 
-def _store_row(
-    k: KernelBuilder, t: Tiling, O: Matrix, row: Value, me: Thread, values: list[Value]
-) -> None:
+def _store_row(k: KernelBuilder, t: Tiling, O: Matrix, row: Value, me: Thread, values: list[Value]) -> None:
     """Write this thread's chunks of one row of O."""
     at = O.row(k, row) + k.cvt(me.lane * (CHUNK * F32_BYTES), dtype=u64)
     full = t.slices.width // CHUNK  # chunks without padding
@@ -202,9 +194,7 @@ def _store_row(
                 store_chunk(k, chunk, part[: t.slices.width % CHUNK], O.width)
 
 
-def _store_chunk(
-    k: KernelBuilder, at: Value, values: list[Value], O: Matrix, column: Value | None
-) -> None:
+def _store_chunk(k: KernelBuilder, at: Value, values: list[Value], O: Matrix, column: Value | None) -> None:
     """Write the values that begin in column `column`; None if the CTA writes all columns of the
     chunk.
     """

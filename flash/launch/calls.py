@@ -87,9 +87,7 @@ def run_on_cpu(call: Call) -> None:
     operands: dict[str, Any] = {name: host_array(array) for name, array in call.operands.items()}
     scores: dict[str, Any] = {"causal": config.causal, **config.score_arguments}
     scores["dropout_seed"] = int(call.numbers.get("dropout_seed", 0))
-    attend: Callable[..., None] = functools.partial(
-        attention_cpu, softmax_scale=call.scale, **scores
-    )
+    attend: Callable[..., None] = functools.partial(attention_cpu, softmax_scale=call.scale, **scores)
     lse = None if call.lse is None else host_array(call.lse)
     if config.varlen:
         _each_on_cpu(call, attend, operands, lse)
@@ -108,11 +106,14 @@ def _each_on_cpu(
     wide = {name: np.broadcast_to(array, of_heads) for name, array in operands.items()}
     for b, rows, keys in each_sequence(**lengths):
         attend(
-            q[None, :, rows], k[None, :, keys], v[None, :, keys], out[None, :, rows],
+            q[None, :, rows],
+            k[None, :, keys],
+            v[None, :, keys],
+            out[None, :, rows],
             None if lse is None else lse[None, :, rows],
             **{name: array[b : b + 1] for name, array in wide.items()},
             first_batch=b,
-        )  # fmt: skip
+        )
 
 
 def run_on_interpreter(call: Call, build: Build) -> None:

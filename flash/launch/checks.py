@@ -177,10 +177,7 @@ def check_addresses(
     if len(arrays) > 3 and not problems:
         out, (low, high) = arrays[3], geometry.reach[3]
         for name, array, (first, end) in zip(("q", "k", "v"), arrays, geometry.reach, strict=False):
-            apart = (
-                array.pointer + end <= out.pointer + low
-                or out.pointer + high <= array.pointer + first
-            )
+            apart = array.pointer + end <= out.pointer + low or out.pointer + high <= array.pointer + first
             if not apart and overlap.may_share_elements(out, array):
                 problems.append(
                     f"out must not share memory with {name}, because rows are written while "
@@ -297,12 +294,7 @@ def _device_problems(arrays: dict[str, ArrayView]) -> list[str]:
 
 
 def _geometry(
-    config: AttentionConfig,
-    q: ArrayView,
-    k: ArrayView,
-    v: ArrayView,
-    out: ArrayView | None,
-    layout: str,
+    config: AttentionConfig, q: ArrayView, k: ArrayView, v: ArrayView, out: ArrayView | None, layout: str
 ) -> Geometry:
     batch, heads, seq_q, _ = split(q.shape, layout, 1)
     _, kv_heads, seq_k, _ = split(k.shape, layout, 1)
@@ -314,7 +306,11 @@ def _geometry(
     nbytes = config.element.nbytes
     in_bytes = [nbytes * step for three in strides for step in three]
     return Geometry(
-        batch, heads, kv_heads, seq_q, seq_k,
+        batch,
+        heads,
+        kv_heads,
+        seq_q,
+        seq_k,
         strides=strides,
         stride_alignment=math.gcd(ALIGNMENTS[0], *in_bytes),
         reach=tuple(overlap.reach(shape, steps, nbytes) for shape, steps in layouts),
@@ -322,7 +318,7 @@ def _geometry(
         lse_shape=(heads, seq_q) if rank == 3 else (batch, heads, seq_q),
         nbytes=nbytes,
         natural_alignment=natural_alignment(config.head_dim, config.value_dim, config.element),
-    )  # fmt: skip
+    )
 
 
 def _strides(shape: tuple[int, ...], strides: tuple[int, ...], layout: str) -> tuple[int, int, int]:
@@ -332,9 +328,7 @@ def _strides(shape: tuple[int, ...], strides: tuple[int, ...], layout: str) -> t
     if 0 in shape:
         return 0, 0, 0
     steps = split(
-        tuple(step if length > 1 else 0 for length, step in zip(shape, strides, strict=True)),
-        layout,
-        0,
+        tuple(step if length > 1 else 0 for length, step in zip(shape, strides, strict=True)), layout, 0
     )
     return steps[:3]
 
@@ -346,8 +340,7 @@ def out_problems(out: ArrayView | None, shape: tuple[int, ...]) -> list[str]:
     problems = []
     if tuple(out.shape) != shape:
         problems.append(
-            f"out must have shape {list(shape)}, got {list(out.shape)}; leave out=None to have it "
-            "made"
+            f"out must have shape {list(shape)}, got {list(out.shape)}; leave out=None to have it made"
         )
     if out.read_only:
         why = "a tensor that requires gradients" if out.kind == "torch" else "a read-only array"

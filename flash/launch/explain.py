@@ -82,8 +82,7 @@ def _kernel(made: Build, geometry: Geometry, gpu: GpuLauncher, backend: str) -> 
         "kernel": f"{config.name} for {config.target}, verified",
         "proved": f"{_proved(made.proof)}; {_proved_global(made.global_proof)}",
         "access": f"{config.alignment} bytes at once, as addresses and strides allow",
-        "tiles": f"{t.block_q} {_queries(made, geometry)} by {t.tile} keys{_slice(t)}, {t.threads} "
-        "threads",
+        "tiles": f"{t.block_q} {_queries(made, geometry)} by {t.tile} keys{_slice(t)}, {t.threads} threads",
         "grid": f"{grid_ctas(config, geometry)} CTAs"
         if not geometry.is_empty
         else "nothing to launch: no query",
@@ -91,9 +90,7 @@ def _kernel(made: Build, geometry: Geometry, gpu: GpuLauncher, backend: str) -> 
     }
     if backend == "cuda":
         key = gpu.cache_key(made)
-        lines["cache"] = f"{key.digest[:_SHOWN_DIGITS]} ({key.assembler} {key.version})".replace(
-            " )", ")"
-        )
+        lines["cache"] = f"{key.digest[:_SHOWN_DIGITS]} ({key.assembler} {key.version})".replace(" )", ")")
     return lines
 
 
@@ -150,12 +147,6 @@ def _work(config: AttentionConfig, made: Build, g: Geometry, operands: Operands)
         times, memory = 1, resources.packed_memory(g.heads, g.kv_heads, lengths)
     needed, done = (
         times * sum(count(1, g.heads, *rows, config.window) for rows in lengths)
-        for count in (
-            resources.useful_flops,
-            functools.partial(resources.flops, kv_heads=g.kv_heads),
-        )
+        for count in (resources.useful_flops, functools.partial(resources.flops, kv_heads=g.kv_heads))
     )
-    return (
-        f"{needed / 1e9:.3g} GFLOP needed, {done / 1e9:.3g} by the kernel's whole tiles; memory "
-        f"{memory}"
-    )
+    return f"{needed / 1e9:.3g} GFLOP needed, {done / 1e9:.3g} by the kernel's whole tiles; memory {memory}"

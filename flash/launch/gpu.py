@@ -60,9 +60,7 @@ class Launcher:
         """The compiled kernel, from the cache or compiled now."""
         cache = self._cache or default_cache()
         target = made.target
-        return cache.get_or_build(
-            self.cache_key(made), lambda: self.backend.compile(made.text, target)
-        )
+        return cache.get_or_build(self.cache_key(made), lambda: self.backend.compile(made.text, target))
 
     def load(self, made: Made, plan: LaunchPlan, ordinal: int) -> LoadedKernel:
         """The kernel loaded on device `ordinal`; `plan` is any launch plan of this kernel."""
@@ -191,12 +189,16 @@ class GpuLauncher(Launcher):
             # The geometry is checked again: the copies are dense, the caller's arrays may not be.
             operands = {name: staging.copy_of(array) for name, array in call.operands.items()}
             geometry = check(
-                self.config, q, k, v, out, layout=call.layout, operands=operands,
+                self.config,
+                q,
+                k,
+                v,
+                out,
+                layout=call.layout,
+                operands=operands,
                 max_seqlen_q=call.geometry.max_seqlen_q,
-            )  # fmt: skip
-            staged = call._replace(
-                geometry=geometry, q=q, k=k, v=v, out=out, lse=lse, operands=operands
             )
+            staged = call._replace(geometry=geometry, q=q, k=k, v=v, out=out, lse=lse, operands=operands)
             self.launch(staged, stream)
             fetched = [
                 (into, staging.fetch(there))
@@ -207,15 +209,17 @@ class GpuLauncher(Launcher):
         for into, values in fetched:
             host_array(into)[...] = values
 
-    def _make_ready(
-        self, call: Call, aligned: int, ordinal: int, addresses: tuple[int, ...]
-    ) -> Ready:
+    def _make_ready(self, call: Call, aligned: int, ordinal: int, addresses: tuple[int, ...]) -> Ready:
         self.check_limits(call.geometry, ordinal)
         made = self.build(call.geometry, ordinal, aligned, call.lse is not None)
         plan = make_plan(
-            made, call.geometry, call.scale, addresses, call.numbers,
+            made,
+            call.geometry,
+            call.scale,
+            addresses,
+            call.numbers,
             self.backend.device_properties(ordinal).l2_cache,
-        )  # fmt: skip
+        )
         kernel = self.load(made, plan, ordinal)
         made.registers = kernel.registers
         return Ready(kernel, plan)

@@ -23,17 +23,14 @@ _SETTINGS = {
 }
 
 
-def require_operands(
-    features: Features, given: Mapping[str, object], caller: Caller = LAUNCH
-) -> None:
+def require_operands(features: Features, given: Mapping[str, object], caller: Caller = LAUNCH) -> None:
     """Raise `LaunchError` if an operand of the config is None, or one that is not is given."""
     wanted = {operand.name for operand in features.operands}
     problems = [
         f"{name} must be given"
         + (f", because the config says {_SETTINGS[name]}" if caller.has_config else "")
         if array is None
-        else f"{name} is given, but the config does not say so; use "
-        f"AttentionConfig({_SETTINGS[name]}, ...)"
+        else f"{name} is given, but the config does not say so; use AttentionConfig({_SETTINGS[name]}, ...)"
         for name, array in given.items()
         if (array is not None) != (name in wanted)
     ]
@@ -56,9 +53,7 @@ def operand_problems(
     for operand in wanted:
         array = operands[operand.name]
         if array.dtype != operand.dtype.array_name:
-            yield (
-                f"{operand.name} must be {operand.dtype.array_name}, got {array.dtype}; convert it"
-            )
+            yield (f"{operand.name} must be {operand.dtype.array_name}, got {array.dtype}; convert it")
         if not _fits(operand, tuple(array.shape), sizes):
             lengths = [sizes[axis] + operand.more for axis in operand.axes]
             or_else = "" if operand.more else ", or of a shape that broadcasts to it"
@@ -82,9 +77,6 @@ def operand_strides(features: Features, operands: Operands) -> tuple[tuple[int, 
     found = []
     for operand in features.operands:
         array = operands[operand.name]
-        steps = [
-            step if length > 1 else 0
-            for length, step in zip(array.shape, array.strides, strict=True)
-        ]
+        steps = [step if length > 1 else 0 for length, step in zip(array.shape, array.strides, strict=True)]
         found.append((0,) * (len(operand.axes) - len(steps)) + tuple(steps))
     return tuple(found)

@@ -49,9 +49,7 @@ def split(values: tuple[int, ...], layout: str, missing: int) -> tuple[int, int,
     return (b, x, y, d) if layout == "bhsd" else (b, y, x, d)
 
 
-def joined(
-    batch: int, heads: int, rows: int, columns: int, *, rank: int, layout: str
-) -> tuple[int, ...]:
+def joined(batch: int, heads: int, rows: int, columns: int, *, rank: int, layout: str) -> tuple[int, ...]:
     """The shape in the caller's layout: the inverse of `split`."""
     if layout == PACKED:
         return rows, heads, columns
@@ -74,8 +72,7 @@ def shape_problems(
     )
     problems = [
         f"{name} must have {what}={wanted} in its last dimension, {caller.said('as q has')}, got "
-        f"shape {list(shape)}"
-        + (f"; use AttentionConfig({what}={got}, ...)" if caller.has_config else "")
+        f"shape {list(shape)}" + (f"; use AttentionConfig({what}={got}, ...)" if caller.has_config else "")
         for name, what, wanted, got, shape in (
             ("q", "head_dim", config.head_dim, d, q),
             ("k", "head_dim", config.head_dim, k_d, k),
@@ -85,8 +82,7 @@ def shape_problems(
     ]
     if (k_batch, kv_heads, seq_k) != (v_batch, v_heads, seq_v):
         problems.append(
-            f"k and v must have the same batch, heads and length, got shapes {list(k)} and "
-            f"{list(v)}"
+            f"k and v must have the same batch, heads and length, got shapes {list(k)} and {list(v)}"
         )
     if batch != k_batch:
         problems.append(f"q and k must have the same batch, got {batch} and {k_batch}")

@@ -23,9 +23,7 @@ Array = NDArray[Any]
 LENGTHS: Final = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
 
 
-def most_queries(
-    operands: Mapping[str, ArrayView], given: object, who: str = LAUNCH.name
-) -> int | None:
+def most_queries(operands: Mapping[str, ArrayView], given: object, who: str = LAUNCH.name) -> int | None:
     """The most queries of a sequence: `given` by the caller, else computed from the lengths on the
     host. None if the arrays of lengths are malformed, which the checks of operands report.
 
@@ -37,8 +35,7 @@ def most_queries(
         if count is not None:
             return count
         raise LaunchError(
-            f"{who}: max_seqlen_q must be an integer from 0 to {MAX_WINDOWED_SEQ}, got "
-            f"{shown(given)}"
+            f"{who}: max_seqlen_q must be an integer from 0 to {MAX_WINDOWED_SEQ}, got {shown(given)}"
         )
     ends = operands["cu_seqlens_q"]
     if ends.device != HOST:
@@ -108,6 +105,5 @@ def _wrong_use(side: str, used: Array, counts: Array) -> Iterator[str]:
     if wrong.size:
         at = int(wrong[0])
         yield (
-            f"seqused_{side}[{at}] must be from 0 to {counts[at]}, the rows of that sequence, got "
-            f"{wide[at]}"
+            f"seqused_{side}[{at}] must be from 0 to {counts[at]}, the rows of that sequence, got {wide[at]}"
         )

@@ -53,8 +53,12 @@ F32_BYTES: Final = F32.nbytes
 # Other names of the types of `CACHE_DTYPES`, as array libraries and papers write them.
 _OTHER_NAMES: Final = {
     **{t.array_name: t.name for t in CACHE_DTYPES.values()},
-    "fp32": "f32", "single": "f32", "fp16": "f16", "half": "f16", "float8_e4m3": "e4m3",
-}  # fmt: skip
+    "fp32": "f32",
+    "single": "f32",
+    "fp16": "f16",
+    "half": "f16",
+    "float8_e4m3": "e4m3",
+}
 
 
 def config_name(given: object) -> object:

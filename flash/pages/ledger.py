@@ -40,12 +40,7 @@ class Ledger:
         return next((int(sequence) for sequence in empty if sequence != other_than), None)
 
     def append(
-        self,
-        who: str,
-        layer: int,
-        sequences: Sequence[int],
-        rows: Sequence[int],
-        journal: Journal,
+        self, who: str, layer: int, sequences: Sequence[int], rows: Sequence[int], journal: Journal
     ) -> tuple[list[Stretch], list[Copy]]:
         """Add `rows` to the lengths of `sequences` in a layer. Returns the new rows, and the copies
         to do before they are written. Raises `CacheFullError` if there is no room for all.

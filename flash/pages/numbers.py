@@ -23,9 +23,7 @@ def size(name: str, value: object, most: int) -> int:
     """`value` as an int from 1 to `most`. Raises `ConfigError` for anything else."""
     found = integer(value, 1, most)
     if found is None:
-        raise ConfigError(
-            f"KVCache: {name} must be an integer from 1 to {most}, got {shown(value)}"
-        )
+        raise ConfigError(f"KVCache: {name} must be an integer from 1 to {most}, got {shown(value)}")
     return found
 
 
@@ -49,25 +47,19 @@ def placement_of(batch: int, capacity: int, page_size: object, pages: object) ->
     if page_size is None:
         if pages is not None:
             raise ConfigError(
-                f"KVCache: pages={shown(pages)} is for paged memory; give page_size, too, "
-                "or leave out "
-                "pages"
+                f"KVCache: pages={shown(pages)} is for paged memory; give page_size, too, or leave out pages"
             )
         return Contiguous(batch, capacity)
     rows = size("page_size", page_size, MAX_PAGE_SIZE)
     enough = batch * -(-capacity // rows)
-    return Paged(
-        batch, capacity, rows, size("pages", enough if pages is None else pages, INT32_MAX)
-    )
+    return Paged(batch, capacity, rows, size("pages", enough if pages is None else pages, INT32_MAX))
 
 
 def device(given: object) -> int:
     """The ordinal of a GPU. Raises `ConfigError` for an invalid one."""
     found = integer(given, 0, INT32_MAX)
     if found is None:
-        raise ConfigError(
-            f"KVCache: device must be the number of a GPU, from 0 on, got {shown(given)}"
-        )
+        raise ConfigError(f"KVCache: device must be the number of a GPU, from 0 on, got {shown(given)}")
     return found
 
 

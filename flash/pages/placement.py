@@ -101,8 +101,12 @@ class Contiguous:
         """Nothing to do: a sequence keeps its place."""
 
     def share(
-        self, source: int, target: int, length: int, journal: Journal  # noqa: ARG002
-    ) -> list[Copy]:  # fmt: skip
+        self,
+        source: int,
+        target: int,
+        length: int,
+        journal: Journal,  # noqa: ARG002
+    ) -> list[Copy]:
         """Copy the rows: places are not shared."""
         return [Copy(source, target, length)]
 
@@ -123,9 +127,7 @@ class Paged:
     def __init__(self, batch: int, capacity: int, page_size: int, pages: int) -> None:
         self.places = pages
         self.rows = page_size
-        self.table: Final[NDArray[np.int32]] = np.full(
-            (batch, -(-capacity // page_size)), NO_PAGE, np.int32
-        )
+        self.table: Final[NDArray[np.int32]] = np.full((batch, -(-capacity // page_size)), NO_PAGE, np.int32)
         self.pool = PagePool(pages)
         self.changed: dict[int, None] = dict.fromkeys(range(batch))
         self._counts = [0] * batch  # the number of pages of each sequence
@@ -176,9 +178,7 @@ class Paged:
             self._write(sequence, n, NO_PAGE, journal)
         journal.write(self._counts, sequence, min(self._counts[sequence], kept))
 
-    def share(
-        self, source: int, target: int, length: int, journal: Journal  # noqa: ARG002
-    ) -> list[Copy]:  # fmt: skip
+    def share(self, source: int, target: int, length: int, journal: Journal) -> list[Copy]:  # noqa: ARG002
         """Share all pages; nothing is copied until one of the two sequences writes."""
         for page in self.table[source, : self._counts[source]]:
             self.pool.share(int(page), journal)

@@ -28,9 +28,7 @@ from ptxgen.errors import ConfigError, shown
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 
-WIDENED: Final = (
-    8  # elements of one byte that are read together (`flash/device/widening_loader.py`)
-)
+WIDENED: Final = 8  # elements of one byte that are read together (`flash/device/widening_loader.py`)
 DEFAULT_TARGET: Final = "sm_80"  # target of emitted text; a launch takes the device's own
 ALIGNMENTS: Final = (16, 8, 4, 2)  # bytes
 STAGES: Final = (1, 2, 3, 4)
@@ -189,9 +187,7 @@ class AttentionConfig(ScoreSettings):
         object.__setattr__(self, "head_dim_v", _head_dim_v(value_dim))
         object.__setattr__(self, "dtype", config_name(self.dtype))
         require_one_of("dtype", self.dtype, tuple(DTYPES))
-        require_one_of(
-            "precision", self.precision, choices(self.element), hint=self._why_no_precision
-        )
+        require_one_of("precision", self.precision, choices(self.element), hint=self._why_no_precision)
         object.__setattr__(self, "precision", resolved(self.element, self.precision))
         require_one_of("causal", self.causal, CAUSAL)
         if self.causal is True:
@@ -212,9 +208,7 @@ class AttentionConfig(ScoreSettings):
         alignments = [n for n in ALIGNMENTS if n >= self.element.nbytes]
         require_one_of("alignment", self.alignment, (*alignments, "auto"))
         _require_scale(self.softmax_scale)
-        choose_tiling(
-            self.tile_request, find_target(self.target) if self.target else most_generous()
-        )
+        choose_tiling(self.tile_request, find_target(self.target) if self.target else most_generous())
 
     def _require_packable(self) -> None:
         for name in ("seqused_q", "seqused_k"):
@@ -282,10 +276,7 @@ class AttentionConfig(ScoreSettings):
     def features(self) -> Features:
         """What the kernel's text depends on beside types, tiles and causality."""
         return Features(
-            scores=self.scores,
-            varlen=self.varlen,
-            seqused_q=self.seqused_q,
-            seqused_k=self.seqused_k,
+            scores=self.scores, varlen=self.varlen, seqused_q=self.seqused_q, seqused_k=self.seqused_k
         )
 
     @property
@@ -294,10 +285,7 @@ class AttentionConfig(ScoreSettings):
         return self.head_dim**-0.5 if self.softmax_scale is None else float(self.softmax_scale)
 
     def kernel(
-        self,
-        target: Target | str | None = None,
-        alignment: int | None = None,
-        return_lse: bool | None = None,
+        self, target: Target | str | None = None, alignment: int | None = None, return_lse: bool | None = None
     ) -> KernelConfig:
         """The kernel for a target (default: the config's own, else sm_80) and for arrays aligned to
         `alignment` bytes.
@@ -342,8 +330,7 @@ def config_of_call(who: str, **fields: Any) -> AttentionConfig:
 def _require_packing(pack_gqa: bool | str, features: Features) -> None:
     if pack_gqa is True and features.varlen:
         raise ConfigError(
-            "AttentionConfig: pack_gqa=True does not go with varlen; use pack_gqa=False, or leave "
-            "it 'auto'"
+            "AttentionConfig: pack_gqa=True does not go with varlen; use pack_gqa=False, or leave it 'auto'"
         )
 
 

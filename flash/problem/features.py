@@ -50,32 +50,38 @@ class Appended:
             ("v_new", "values", self.head_dim_v, "head_dim_v"),
         ):
             yield Operand(
-                name, self.dtype, ("batch", "kv_heads", "n"),
+                name,
+                self.dtype,
+                ("batch", "kv_heads", "n"),
                 f"the new {what}: row i becomes row seqused_k - n + i of its sequence, or none if "
                 "that is negative",
-                columns=columns, last=last,
-            )  # fmt: skip
+                columns=columns,
+                last=last,
+            )
         for name, what in (("rotary_cos", "cosines"), ("rotary_sin", "sines")):
             if self.rotary_dim:
                 yield Operand(
-                    name, F32, ("positions",),
+                    name,
+                    F32,
+                    ("positions",),
                     f"{what} of the angles by which new rows of K and rows of Q are turned, row r "
                     "of a sequence by those of position r, less its padding, at least 0 and at "
                     "most the last",
-                    columns=self.rotary_dim // 2, last="rotary_dim / 2",
-                )  # fmt: skip
+                    columns=self.rotary_dim // 2,
+                    last="rotary_dim / 2",
+                )
 
     @property
     def numbers(self) -> Iterator[Number]:
         """The scalars with the number of new rows, and of rows of angles."""
-        yield Number(
-            "n", u32, f"new rows of each head of K and V, 1 to {MAX_NEW_ROWS}", (1, MAX_NEW_ROWS)
-        )
+        yield Number("n", u32, f"new rows of each head of K and V, 1 to {MAX_NEW_ROWS}", (1, MAX_NEW_ROWS))
         if self.rotary_dim:
             yield Number(
-                "positions", u32, f"rows of rotary_cos and rotary_sin, 1 to {MAX_POSITIONS}",
+                "positions",
+                u32,
+                f"rows of rotary_cos and rotary_sin, 1 to {MAX_POSITIONS}",
                 (1, MAX_POSITIONS),
-            )  # fmt: skip
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,43 +203,52 @@ class Features:
         if self.varlen:
             for side, what in (("q", "queries"), ("k", "keys")):
                 yield Operand(
-                    f"cu_seqlens_{side}", I32, PER_SEQUENCE,
+                    f"cu_seqlens_{side}",
+                    I32,
+                    PER_SEQUENCE,
                     f"the {what} of sequence b are rows cu_seqlens_{side}[b] to "
                     f"cu_seqlens_{side}[b + 1] - 1 of total_{side}; never decreasing",
                     more=1,
-                )  # fmt: skip
-        for side, what, there in (
-            ("q", "queries", self.seqused_q),
-            ("k", "keys", self.seqused_k),
-        ):
+                )
+        for side, what, there in (("q", "queries", self.seqused_q), ("k", "keys", self.seqused_k)):
             if there:
                 new = ", the new ones among them" if self.appended is not None else ""
                 yield Operand(
-                    f"seqused_{side}", I32, PER_SEQUENCE,
+                    f"seqused_{side}",
+                    I32,
+                    PER_SEQUENCE,
                     f"how many {what} each sequence has{new}: the first of its rows",
-                )  # fmt: skip
+                )
         if self.kv_dtype is not None:
             for what in ("k", "v"):
                 new = ", and new rows divided by" if self.appended is not None else ""
                 yield Operand(
-                    f"{what}_scale", F32, ("kv_heads",),
+                    f"{what}_scale",
+                    F32,
+                    ("kv_heads",),
                     f"what the numbers of {what.upper()} are multiplied with{new}, above 0",
-                )  # fmt: skip
+                )
         if self.leftpad_k:
             yield Operand(
-                "leftpad_k", I32, PER_SEQUENCE,
+                "leftpad_k",
+                I32,
+                PER_SEQUENCE,
                 "how many of each sequence's rows, the first ones, are no keys of it",
-            )  # fmt: skip
+            )
         if self.cache_batch_idx:
             yield Operand(
-                "cache_batch_idx", I32, PER_SEQUENCE,
+                "cache_batch_idx",
+                I32,
+                PER_SEQUENCE,
                 "which sequence of K and V the queries of each sequence are for",
-            )  # fmt: skip
+            )
         if self.page_size:
             yield Operand(
-                "block_table", I32, (self.kv_batch, "table_columns"),
+                "block_table",
+                I32,
+                (self.kv_batch, "table_columns"),
                 f"in which page each {self.page_size} keys of a sequence of K and V are",
-            )  # fmt: skip
+            )
 
     @property
     def numbers(self) -> tuple[Number, ...]:
@@ -242,21 +257,23 @@ class Features:
         if self.varlen:
             found.append(
                 Number(
-                    "max_seqlen_q", u32,
+                    "max_seqlen_q",
+                    u32,
                     "the most queries of a sequence, for which the grid is made; those of longer "
                     f"ones beyond it are left out; 1 to {MAX_WINDOWED_SEQ}",
                     (1, MAX_WINDOWED_SEQ),
                 )
-            )  # fmt: skip
+            )
         if self.splits:
             found.append(
                 Number(
-                    "splits", u32,
+                    "splits",
+                    u32,
                     "how many CTAs share the keys of a block of queries: each takes as many tiles "
                     f"of them, in their order, and writes O and LSE of these; 1 to {MAX_SPLITS}",
                     (1, MAX_SPLITS),
                 )
-            )  # fmt: skip
+            )
         found += self._numbers_of_scores(follow_grid=True)
         if self.cache_batch_idx:
             found.append(Number("kv_batch", u32, "sequences of K and V", (1, _MOST)))
@@ -274,9 +291,10 @@ class Features:
 NO_FEATURES: Final = Features()
 
 SECTION: Final = Number(
-    "section", u32,
+    "section",
+    u32,
     "how many heads of all batches take turns: the last block of query rows of each of them, then "
     "the blocks before, then the next so many heads; at least 1, and better no more than have "
     "their K and V in the cache together. The results do not depend on it",
     (1, 2**31 - 1),
-)  # fmt: skip
+)

@@ -32,8 +32,7 @@ def rotary_tables(positions: int, rotary_dim: int, base: float = 10000.0) -> tup
     """
     if integer(positions, 0, _MOST_POSITIONS) is None:
         raise ConfigError(
-            f"rotary_tables: positions must be an integer from 0 to {_MOST_POSITIONS}, got "
-            f"{shown(positions)}"
+            f"rotary_tables: positions must be an integer from 0 to {_MOST_POSITIONS}, got {shown(positions)}"
         )
     columns = integer(rotary_dim, 2, MAX_HEAD_DIM)
     if columns is None or columns % 2:
@@ -42,9 +41,7 @@ def rotary_tables(positions: int, rotary_dim: int, base: float = 10000.0) -> tup
             f"{shown(rotary_dim)}"
         )
     if not _is_base(base):
-        raise ConfigError(
-            f"rotary_tables: base must be a finite number from 1 on, got {shown(base)}"
-        )
+        raise ConfigError(f"rotary_tables: base must be a finite number from 1 on, got {shown(base)}")
     frequencies = float(base) ** (-2.0 * np.arange(rotary_dim // 2) / rotary_dim)
     angles = np.arange(positions)[:, None] * frequencies
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)

@@ -260,9 +260,7 @@ class Tiling:
             + self.rows * self.tile / CHUNK
             + self.tile * self.chunks
         )
-        shuffles = scores * (self.splits.bit_length() - 1) + self.rows * (
-            self.key_lanes.bit_length() - 1
-        )
+        shuffles = scores * (self.splits.bit_length() - 1) + self.rows * (self.key_lanes.bit_length() - 1)
         arithmetic = 4 * scores + outputs
         slots = fma + arithmetic + 4 * loads + 2 * shuffles + 4 * scores
         return slots * self.splits / scores
@@ -278,12 +276,7 @@ class Tiling:
 
 
 def micro_tiles(
-    head_dim: int,
-    head_dim_v: int,
-    tile: int,
-    block_q: int,
-    target: Target,
-    value_slices: int = 1,
+    head_dim: int, head_dim_v: int, tile: int, block_q: int, target: Target, value_slices: int = 1
 ) -> list[Tiling]:
     """The tilings of a CTA that fit the target, the cheapest first; ties go to more threads."""
     shapes = product((8, 4), (8, 4), (1, 2, 4, 8))

@@ -29,30 +29,18 @@ from ptxgen.target import TARGETS, Target
 # fit, live on one multiprocessor; `tools/bench.py` measures them.
 _KIB: Final = 1024
 DEFAULT_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
-    227 * _KIB: {
-        32: (32, 128), 64: (64, 128), 96: (32, 128), 192: (32, 64), 256: (16, 64),
-    },
-    163 * _KIB: {
-        64: (32, 128), 128: (32, 64), 256: (16, 64),
-    },
-    99 * _KIB: {
-        64: (32, 64), 96: (32, 128), 160: (32, 64), 192: (16, 64), 256: (16, 32),
-    },
-    64 * _KIB: {
-        96: (32, 64), 128: (32, 32), 192: (16, 32), 256: (16, 16),
-    },
-}  # fmt: skip
+    227 * _KIB: {32: (32, 128), 64: (64, 128), 96: (32, 128), 192: (32, 64), 256: (16, 64)},
+    163 * _KIB: {64: (32, 128), 128: (32, 64), 256: (16, 64)},
+    99 * _KIB: {64: (32, 64), 96: (32, 128), 160: (32, 64), 192: (16, 64), 256: (16, 32)},
+    64 * _KIB: {96: (32, 64), 128: (32, 32), 192: (16, 32), 256: (16, 16)},
+}
 
 # The default tile and block_q of 16-bit types, whose kernels use tensor cores; keys as in
 # DEFAULT_TILES.
 DEFAULT_MMA_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
-    163 * _KIB: {
-        64: (64, 128), 128: (64, 128), 192: (64, 64), 256: (64, 64),
-    },
-    99 * _KIB: {
-        64: (64, 128), 128: (32, 128), 192: (32, 64), 256: (32, 64),
-    },
-}  # fmt: skip
+    163 * _KIB: {64: (64, 128), 128: (64, 128), 192: (64, 64), 256: (64, 64)},
+    99 * _KIB: {64: (64, 128), 128: (32, 128), 192: (32, 64), 256: (32, 64)},
+}
 # The default tile and block_q of f32 on tensor cores, by precision, and by columns as in
 # DEFAULT_TILES, on every target that has tensor cores.
 DEFAULT_TF32_TILES: Final[dict[str, dict[int, tuple[int, int]]]] = {
@@ -172,11 +160,7 @@ def choose_tiling(request: TileRequest, target: Target, alignment: int | None = 
 
 
 def offered_tiles(
-    head_dim: int,
-    head_dim_v: int,
-    target: Target,
-    dtype: str = F32.name,
-    precision: str | None = None,
+    head_dim: int, head_dim_v: int, target: Target, dtype: str = F32.name, precision: str | None = None
 ) -> list[tuple[int, int]]:
     """Every (tile, block_q) that a kernel of these head dimensions can have on the target."""
     request = TileRequest(head_dim, head_dim_v, DTYPES[dtype], precision=precision)
@@ -244,9 +228,7 @@ def _does_not_fit(request: TileRequest, tile: int, blocks: tuple[int, ...], targ
         largest, goes_with = max(fitting or offered)
         cure = f"the largest tile that fits is {largest}, with block_q={goes_with}"
     else:
-        cure = (
-            f"no tile fits with stages={request.stages}; use stages={_most_stages(request, target)}"
-        )
+        cure = f"no tile fits with stages={request.stages}; use stages={_most_stages(request, target)}"
     problem = (
         f"needs {smallest.shared_bytes} bytes of shared memory, but {target.name} allows {limit} "
         "bytes per block"

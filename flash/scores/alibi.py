@@ -68,11 +68,13 @@ class Alibi(ScoreFeature):
         """The slopes."""
         return (
             Operand(
-                _SLOPES, F32, self.axes,
+                _SLOPES,
+                F32,
+                self.axes,
                 "ALiBi: slope * |i + offset - j| is subtracted from the scaled score of query "
                 "i and key j; offset is seq_k - seq_q, or 0 with top_left causality",
             ),
-        )  # fmt: skip
+        )
 
     def applied(self, inputs: Inputs) -> Applied:
         """The slopes in a kernel, loaded."""
@@ -92,9 +94,7 @@ class Alibi(ScoreFeature):
         seq_q, seq_k = of.shape[2:]
         position = np.arange(seq_q)[:, None] + of.offset
         distance = np.abs(position - np.arange(seq_k)).astype(of.dtype)
-        lessened: Array = (
-            scores - as_scores(of.whole(cls).astype(of.dtype))[..., None, None] * distance
-        )
+        lessened: Array = scores - as_scores(of.whole(cls).astype(of.dtype))[..., None, None] * distance
         return lessened
 
     @classmethod

@@ -15,15 +15,7 @@ import numpy as np
 from flash.operands.declared import Number
 from flash.scores.feature import Applied, Array, Block, Inputs, Scored, ScoreFeature, TypeOf
 from flash.scores.options import is_scale, number
-from flash.scores.philox import (
-    KEY_STEPS,
-    KEYS_PER_BLOCK,
-    MULTIPLIERS,
-    ROUNDS,
-    STEPS,
-    kept,
-    threshold,
-)
+from flash.scores.philox import KEY_STEPS, KEYS_PER_BLOCK, MULTIPLIERS, ROUNDS, STEPS, kept, threshold
 from flash.scores.places import ScorePlaces
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.errors import ConfigError, shown
@@ -63,10 +55,12 @@ class Dropout(ScoreFeature):
     example: ClassVar = "dropout=0.1"
     options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "--dropout": {
-            "type": number, "metavar": "RATE", "default": 0.0,
+            "type": number,
+            "metavar": "RATE",
+            "default": 0.0,
             "help": "weights of keys that are dropped, by a seed of the launch",
         }
-    }  # fmt: skip
+    }
     uses_query: ClassVar = True
     changes_weights: ClassVar = True
     in_cache: ClassVar = False
@@ -78,8 +72,7 @@ class Dropout(ScoreFeature):
         """See `ScoreFeature.normalized`."""
         if not is_scale(value) or not 0 <= value < 1:
             raise ConfigError(
-                "AttentionConfig: dropout must be a probability from 0 to less than 1, got "
-                f"{shown(value)}"
+                f"AttentionConfig: dropout must be a probability from 0 to less than 1, got {shown(value)}"
             )
         probability: float = value
         return probability
@@ -103,12 +96,13 @@ class Dropout(ScoreFeature):
         """The threshold, and the seed."""
         return (
             Number(
-                "dropout_keep", u32,
+                "dropout_keep",
+                u32,
                 "of 65536, how many of the random numbers keep a weight, 1 to 65535; what is "
                 "kept is multiplied by 65536 / dropout_keep",
             ),
             Number("dropout_seed", u64, "key of the random numbers (Philox4x32-7)"),
-        )  # fmt: skip
+        )
 
     def applied(self, inputs: Inputs) -> Applied:
         """The dropout in a kernel."""
@@ -198,9 +192,6 @@ class AppliedDropout(Applied):
         for turn in range(ROUNDS):
             high = [k.mul(w, m, mode="hi") for w, m in zip(words[::2], MULTIPLIERS, strict=True)]
             low = [w * m for w, m in zip(words[::2], MULTIPLIERS, strict=True)]
-            keys = [
-                part + (turn * step & 0xFFFF_FFFF)
-                for part, step in zip(key, KEY_STEPS, strict=True)
-            ]
+            keys = [part + (turn * step & 0xFFFF_FFFF) for part, step in zip(key, KEY_STEPS, strict=True)]
             words = [high[1] ^ words[1] ^ keys[0], low[1], high[0] ^ words[3] ^ keys[1], low[0]]
         return words

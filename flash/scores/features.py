@@ -18,21 +18,22 @@ from flash.scores.key_bias import KeyBias, KeyBiasArguments, KeyBiasSettings
 from flash.scores.mask import BoolMask, MaskArguments, MaskSettings
 from flash.scores.sink import Sink, SinkArguments, SinkSettings
 from flash.scores.softcap import Softcap, SoftcapArguments, SoftcapSettings
-from flash.scores.window import (
-    Causal,
-    Window,
-    WindowArguments,
-    WindowSettings,
-    position_offset,
-)
+from flash.scores.window import Causal, Window, WindowArguments, WindowSettings, position_offset
 from ptxgen.errors import did_you_mean
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _DEFAULTS: Final = {"dropout": 0.0}  # of arguments whose default is not None
 
 SCORES: Final[tuple[type[ScoreFeature], ...]] = (
-    Window, Softcap, Alibi, Bias, KeyBias, BoolMask, Sink, Dropout,
-)  # fmt: skip
+    Window,
+    Softcap,
+    Alibi,
+    Bias,
+    KeyBias,
+    BoolMask,
+    Sink,
+    Dropout,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +82,7 @@ class LaunchArguments(ExplainArguments, DropoutSeed, total=False):
     """The arguments of all features in a launch, where a config has the settings."""
 
 
-class ScoreArguments(
-    WindowArguments, SoftcapArguments, LaunchArguments, DropoutArguments, total=False
-):
+class ScoreArguments(WindowArguments, SoftcapArguments, LaunchArguments, DropoutArguments, total=False):
     """The arguments of all features in a call without a config."""
 
 
@@ -111,9 +110,7 @@ def every_cached() -> tuple[ScoreFeature, ...]:
     return tuple(feature() for feature in SCORES if feature.axes and feature.in_cache)
 
 
-_NOTHING_ASKED: Final = tuple(
-    [feature.setting_of_call({}, lambda _, name: name) for feature in SCORES]
-)
+_NOTHING_ASKED: Final = tuple([feature.setting_of_call({}, lambda _, name: name) for feature in SCORES])
 
 
 def settings_of_call(arguments: Mapping[str, Any], type_of: TypeOf) -> tuple[Any, ...]:
@@ -167,11 +164,7 @@ def asked(arguments: Mapping[str, Any]) -> Iterator[type[ScoreFeature]]:
 
 
 def scored(
-    shape: Sequence[int],
-    causal: Causal,
-    dtype: Any,
-    first_batch: int,
-    arguments: Mapping[str, Any],
+    shape: Sequence[int], causal: Causal, dtype: Any, first_batch: int, arguments: Mapping[str, Any]
 ) -> Scored:
     """The scores of a call on the host, of `shape` [batch, heads, seq_q, seq_k]; `arguments` are
     those of `ScoreArguments`, arrays of any shape that broadcasts to the axes of their operands.
@@ -186,9 +179,13 @@ def scored(
     }
     offset = position_offset(causal, seq_q, seq_k)
     return Scored(
-        (batch, heads, seq_q, seq_k), causal is not False, offset, np.dtype(dtype), first_batch,
+        (batch, heads, seq_q, seq_k),
+        causal is not False,
+        offset,
+        np.dtype(dtype),
+        first_batch,
         {"dropout_seed": 0, **arguments, **wide},
-    )  # fmt: skip
+    )
 
 
 def split_by_axes(
@@ -201,9 +198,7 @@ def split_by_axes(
     return wide, {name: value for name, value in arguments.items() if name not in heads}
 
 
-def require_known(
-    who: str, given: Mapping[str, Any], arguments: type, function: Callable[..., Any]
-) -> None:
+def require_known(who: str, given: Mapping[str, Any], arguments: type, function: Callable[..., Any]) -> None:
     """Raise TypeError, as Python does, if a keyword argument of `who` is none of `arguments`. The
     parameters of `function` are those that may be meant.
     """

@@ -40,7 +40,5 @@ class KeyBias(AddedArray):
     example: ClassVar = "key_bias='f32'"
     meaning: ClassVar = "added to the scaled scores of the key, for all queries; -inf hides the key"
     options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "--key-bias": {
-            "metavar": "TYPE", "help": "added to scores, by key: f32, or the type of --dtype",
-        }
-    }  # fmt: skip
+        "--key-bias": {"metavar": "TYPE", "help": "added to scores, by key: f32, or the type of --dtype"}
+    }

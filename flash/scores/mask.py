@@ -51,11 +51,13 @@ class BoolMask(ScoreFeature):
             return (Operand("mask", BOOL, self.axes, hides),)
         return (
             Operand(
-                "mask", BOOL, (*self.axes[:3], LAST_KEYS),
+                "mask",
+                BOOL,
+                (*self.axes[:3], LAST_KEYS),
                 f"{hides}; the last column is of the last key of each sequence, keys before those "
                 "with a column are seen, and columns before the first key are of none",
             ),
-        )  # fmt: skip
+        )
 
     def numbers(self, *, cached: bool) -> tuple[Number, ...]:
         """For a cache, the number of columns."""
@@ -63,12 +65,12 @@ class BoolMask(ScoreFeature):
             return ()
         return (
             Number(
-                LAST_KEYS, u32,
-                "of how many keys, the last ones of a sequence, the mask speaks; 0 to "
-                f"{MAX_WINDOWED_SEQ}",
+                LAST_KEYS,
+                u32,
+                f"of how many keys, the last ones of a sequence, the mask speaks; 0 to {MAX_WINDOWED_SEQ}",
                 (0, MAX_WINDOWED_SEQ),
             ),
-        )  # fmt: skip
+        )
 
     def applied(self, inputs: Inputs) -> Applied:
         """The mask in a kernel."""

@@ -23,9 +23,7 @@ def is_scale(value: object) -> bool:
     return abs(value) <= MAX_SCALE
 
 
-def require_one_of(
-    name: str, value: Any, legal: tuple[Any, ...], hint: Callable[[], str] = str
-) -> None:
+def require_one_of(name: str, value: Any, legal: tuple[Any, ...], hint: Callable[[], str] = str) -> None:
     """Raise `ConfigError` if a setting is none of the legal values."""
     if not is_one_of(value, legal):
         words = ", ".join(map(repr, legal))

@@ -64,12 +64,7 @@ class ScorePlane:
     dtype: ScalarType
     begin: Value | None = None
 
-    def each(
-        self,
-        k: KernelBuilder,
-        places: ScorePlaces,
-        use: Callable[[int, int, Value], None],
-    ) -> None:
+    def each(self, k: KernelBuilder, places: ScorePlaces, use: Callable[[int, int, Value], None]) -> None:
         """Call `use(i, j, element)` for row i and key j of `places`; a row that does not exist gets
         the element of the last query. Code that `use` emits only runs for keys that exist and have
         a column.
@@ -114,9 +109,7 @@ class ScorePlane:
         """The offset in bytes of an existing row; None if all rows are the same."""
         return None if self.row_bytes is None else self._offset(k, row, self.row_bytes)
 
-    def _offset_of(
-        self, k: KernelBuilder, places: ScorePlaces, i: int, last_query: Value
-    ) -> Value | None:
+    def _offset_of(self, k: KernelBuilder, places: ScorePlaces, i: int, last_query: Value) -> Value | None:
         """The offset in bytes of row i, or, if that does not exist, of the last query's row; None
         if all rows are the same.
         """

@@ -37,10 +37,8 @@ class Sink(ScoreFeature):
     axes: ClassVar = PER_HEAD
     example: ClassVar = "sink=True"
     options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "--sink": {
-            "action": "store_true", "help": "a score of every row, with a value of 0, by head",
-        }
-    }  # fmt: skip
+        "--sink": {"action": "store_true", "help": "a score of every row, with a value of 0, by head"}
+    }
     changes_scores: ClassVar = True  # it is compared with scores, unscaled
     begins_softmax: ClassVar = True
     registers: ClassVar = 12

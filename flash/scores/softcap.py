@@ -9,17 +9,7 @@ from typing import Any, ClassVar, Final, TypedDict
 import numpy as np
 
 from flash.operands.declared import Number
-from flash.scores.feature import (
-    LOG2E,
-    UNIT,
-    Applied,
-    Array,
-    Block,
-    Inputs,
-    Scored,
-    ScoreFeature,
-    StepError,
-)
+from flash.scores.feature import LOG2E, UNIT, Applied, Array, Block, Inputs, Scored, ScoreFeature, StepError
 from flash.scores.options import is_scale, number
 from flash.scores.places import ScorePlaces
 from ptxgen.dsl import Fragment, KernelBuilder, Value
@@ -34,8 +24,13 @@ _MOST: Final = 2.0**20
 # beyond, 1 - 2 / (exp(2y) + 1), whose subtraction loses at most a bit. Both are within 3 units in
 # the last place.
 _SMALL: Final = 0.6
-_P: Final = (-0.33333298563957214, 0.13331915438175201, -0.053783293813467026,
-             0.020794617012143135, -0.005893945228308439)  # fmt: skip
+_P: Final = (
+    -0.33333298563957214,
+    0.13331915438175201,
+    -0.053783293813467026,
+    0.020794617012143135,
+    -0.005893945228308439,
+)
 _TANH_UNITS: Final = 6.0  # the error of tanh, in `UNIT`
 _FACTORS: Final = 2.0  # roundings of the cap and of log2(e)
 
@@ -61,10 +56,8 @@ class Softcap(ScoreFeature):
     argument: ClassVar = "softcap"
     example: ClassVar = "softcap=30.0"
     options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "--softcap": {
-            "type": number, "metavar": "C", "help": "scores become C * tanh(score / C)",
-        }
-    }  # fmt: skip
+        "--softcap": {"type": number, "metavar": "C", "help": "scores become C * tanh(score / C)"}
+    }
     changes_scores: ClassVar = True
     registers: ClassVar = 8
 

@@ -101,9 +101,7 @@ class Window(ScoreFeature):
         if value is None:
             return None
         sides = tuple(value) if isinstance(value, (tuple, list)) else ()
-        counts = [
-            None if side is None else integer(side, _UNLIMITED, MAX_WINDOWED_SEQ) for side in sides
-        ]
+        counts = [None if side is None else integer(side, _UNLIMITED, MAX_WINDOWED_SEQ) for side in sides]
         if len(sides) != _SIDES or any(
             count is None and side is not None for side, count in zip(sides, counts, strict=True)
         ):
@@ -139,14 +137,15 @@ class Window(ScoreFeature):
         """The limits."""
         return tuple(
             Number(
-                f"window_{side}", s32,
+                f"window_{side}",
+                s32,
                 f"query i sees no key {'below' if sign == '-' else 'above'} i + offset {sign} "
                 f"window_{side}; offset is seq_k - seq_q, or 0 with top_left causality",
                 (0, MAX_WINDOWED_SEQ),
             )
             for side, there, sign in (("left", self.left, "-"), ("right", self.right, "+"))
             if there
-        )  # fmt: skip
+        )
 
     @staticmethod
     def parsed(text: str) -> tuple[Any, Any]:
@@ -158,11 +157,12 @@ class Window(ScoreFeature):
 
     options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "--window": {
-            "type": parsed, "metavar": "LEFT,RIGHT",
+            "type": parsed,
+            "metavar": "LEFT,RIGHT",
             "help": "keys before and behind its own position that a query sees, nothing for no "
             "limit: 128,0 or 128, or ,4; 128 alone is 128,",
         }
-    }  # fmt: skip
+    }
 
     @classmethod
     def is_asked(cls, arguments: Mapping[str, Any]) -> bool:

@@ -113,9 +113,7 @@ def _pieces(kernel: Kernel | Function) -> list[tuple[list[str], list[Instr]]]:
     return pieces
 
 
-def _exits(
-    instrs: Sequence[Instr], tables: Mapping[str, tuple[str, ...]]
-) -> tuple[bool, tuple[str, ...]]:
+def _exits(instrs: Sequence[Instr], tables: Mapping[str, tuple[str, ...]]) -> tuple[bool, tuple[str, ...]]:
     """Whether control goes on to the next block, and the labels it may branch to."""
     if not instrs:
         return True, ()

@@ -70,9 +70,7 @@ def resources(kernel: Kernel, target: Target) -> Resources:
 
 def _barriers(instrs: Sequence[Instr]) -> int:
     named = {
-        instr.operands[0]
-        for instr in instrs
-        if instr.opcode in ("bar.sync", "bar.arrive") and instr.operands
+        instr.operands[0] for instr in instrs if instr.opcode in ("bar.sync", "bar.arrive") and instr.operands
     }
     literal = all(isinstance(operand, IntImm) for operand in named)
     return len(named) if literal else _BARRIERS
@@ -111,9 +109,7 @@ def _step(instr: Instr, declared: dict[str, str]) -> _Step:
     return _Step(reads, names[: shape.dests], instr.guard is None)
 
 
-def _live_at_end(
-    graph: Sequence[Block], steps: Sequence[Sequence[_Step]]
-) -> Mapping[int, frozenset[str]]:
+def _live_at_end(graph: Sequence[Block], steps: Sequence[Sequence[_Step]]) -> Mapping[int, frozenset[str]]:
     """For each block that can be reached, the registers read after it before they are written."""
     order = tuple(reversed(reverse_post_order(graph)))
     needs: dict[int, set[str]] = {}
@@ -143,9 +139,7 @@ def _live_at_end(
 
 
 def _peak(
-    steps: Sequence[Sequence[_Step]],
-    at_end: Mapping[int, frozenset[str]],
-    size: Mapping[str, int],
+    steps: Sequence[Sequence[_Step]], at_end: Mapping[int, frozenset[str]], size: Mapping[str, int]
 ) -> int:
     """The largest total size of what is live at once; what `size` lacks does not count."""
     most = 0

@@ -31,9 +31,7 @@ class Block(Generic[T]):
 
     __slots__ = ("_context", "_entered", "_k", "kind", "origin")
 
-    def __init__(
-        self, k: Control, kind: str, context: AbstractContextManager[T], origin: Origin
-    ) -> None:
+    def __init__(self, k: Control, kind: str, context: AbstractContextManager[T], origin: Origin) -> None:
         self._k = k
         self._context = context
         self._entered = False
@@ -51,10 +49,7 @@ class Block(Generic[T]):
         return self._context.__enter__()
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         return self._context.__exit__(kind, error, traceback)
 
@@ -73,14 +68,11 @@ class Block(Generic[T]):
         """The error of a block used without `with`; `build` does not report that block again."""
         self._settle()
         return TypeMismatchError(
-            f"k.{self.kind}(...) is a block that runs on the GPU: {why}; use "
-            f"'with k.{self.kind}(...):'"
+            f"k.{self.kind}(...) is a block that runs on the GPU: {why}; use 'with k.{self.kind}(...):'"
         )
 
 
-def block(
-    make: Callable[Concatenate[K, P], Iterator[T]],
-) -> Callable[Concatenate[K, P], Block[T]]:
+def block(make: Callable[Concatenate[K, P], Iterator[T]]) -> Callable[Concatenate[K, P], Block[T]]:
     """Decorate a generator method as `contextlib.contextmanager` does; its calls give a `Block`."""
     begin = contextmanager(make)
     kind = make.__name__

@@ -75,9 +75,7 @@ class KernelBuilder(Control):
     def special(self, name: str) -> Value:
         """The value of a special register, such as `tid.x`, or `%tid.x` as PTX writes it."""
         if not isinstance(name, str):
-            raise ModifierError(
-                f"special: the name must be a text such as 'tid.x', got {shown(name)}"
-            )
+            raise ModifierError(f"special: the name must be a text such as 'tid.x', got {shown(name)}")
         register = special(f"%{name.removeprefix('%')}")
         return self.emit("mov", (ir.Special(register.name),), {"type": register.type})
 
@@ -109,9 +107,7 @@ class KernelBuilder(Control):
         _check_name("shared tile", name)
         require_type(f"shared tile {name!r}", dtype)
         if not isinstance(shape, tuple | list) or len(shape) != _DIMENSIONS:
-            raise ConfigError(
-                f"shared tile {name!r}: the shape must be (rows, columns), got {shown(shape)}"
-            )
+            raise ConfigError(f"shared tile {name!r}: the shape must be (rows, columns), got {shown(shape)}")
         rows, columns = shape
         pitch = columns if pitch is None else pitch
         if not all(map(_is_count, (rows, columns, pitch))) or pitch < columns:
@@ -193,9 +189,7 @@ class KernelBuilder(Control):
         if not is_int(nbytes) or nbytes not in _COPY_SIZES:
             raise ConfigError(f"copy_async: nbytes must be 4, 8 or 16, got {shown(nbytes)}")
         if isinstance(valid_bytes, int) and not 0 <= valid_bytes <= nbytes:
-            raise ConfigError(
-                f"copy_async: valid_bytes must be 0..{nbytes}, got {shown(valid_bytes)}"
-            )
+            raise ConfigError(f"copy_async: valid_bytes must be 0..{nbytes}, got {shown(valid_bytes)}")
         tail = () if valid_bytes is None else (valid_bytes,)
         if nbytes == max(_COPY_SIZES):  # .cg: through L2 only, 16 bytes at a time
             self.emit("cp_async_cg", (to, source, *tail))
@@ -218,9 +212,7 @@ class KernelBuilder(Control):
     def butterfly(self, value: Value, distance: int) -> Value:
         """The `value` of the lane (own lane xor `distance`); `distance` is 1, 2, 4, 8 or 16."""
         if not _is_count(distance) or distance >= WARP_SIZE or distance & (distance - 1):
-            raise ConfigError(
-                f"butterfly: distance must be 1, 2, 4, 8 or 16, got {shown(distance)}"
-            )
+            raise ConfigError(f"butterfly: distance must be 1, 2, 4, 8 or 16, got {shown(distance)}")
         return self.emit("shfl", (value, distance, WARP_SIZE - 1, -1), {"mode": "bfly"})
 
     def signed(self, value: Value) -> Value:
@@ -248,9 +240,7 @@ class KernelBuilder(Control):
         `ConfigError` inside a `with` block, and if a block was never entered.
         """
         if self._open:
-            raise ConfigError(
-                f"kernel {self.name!r}: build inside '{self._open[-1]}'; end the block first"
-            )
+            raise ConfigError(f"kernel {self.name!r}: build inside '{self._open[-1]}'; end the block first")
         if self.not_entered:
             listed = "".join(f"\n  k.{b.kind} from {b.origin}" for b in self.not_entered)
             raise ConfigError(
@@ -270,10 +260,15 @@ class KernelBuilder(Control):
         body = tuple(self._statements)
         self._statements.pop()  # so that building twice gives the same module
         kernel = ir.Kernel(
-            self.name, tuple(self._params), registers, body, threads=self.threads,
-            min_ctas=self.min_ctas, dynamic_shared=DYNAMIC_SHARED if self._regions else "",
+            self.name,
+            tuple(self._params),
+            registers,
+            body,
+            threads=self.threads,
+            min_ctas=self.min_ctas,
+            dynamic_shared=DYNAMIC_SHARED if self._regions else "",
             regions=tuple(self._regions),
-        )  # fmt: skip
+        )
         return ir.Module(self._version, self.target.name, (kernel,), tuple(header))
 
 
@@ -294,8 +289,7 @@ def _check_comment(who: str, text: object) -> None:
     fits = isinstance(text, str) and text.isascii() and text.isprintable()
     if not fits or text != str(text).strip():
         raise ConfigError(
-            f"{who}: the text must be one line of printable ASCII without blanks around it, "
-            f"got {shown(text)}"
+            f"{who}: the text must be one line of printable ASCII without blanks around it, got {shown(text)}"
         )
 
 

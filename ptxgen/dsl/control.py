@@ -39,9 +39,7 @@ class Control(Ops):
         return variable
 
     @block
-    def loop(
-        self, start: Scalar, stop: Scalar, step: int = 1, *, type: ScalarType = s32
-    ) -> Iterator[Var]:
+    def loop(self, start: Scalar, stop: Scalar, step: int = 1, *, type: ScalarType = s32) -> Iterator[Var]:
         """Run the body for start, start + step, … while below `stop`, not at all if start >= stop.
 
         `stop` + `step` must fit `type`. The bounds must be the same for all threads of the CTA if
@@ -89,11 +87,7 @@ class Control(Ops):
         Its body may hold barriers if the `when` was promised `uniform`. Raises `TypeMismatchError`
         if it does not directly follow the end of a `when` block.
         """
-        if (
-            self._closed is None
-            or not self._statements
-            or self._statements[-1] is not self._closed[0]
-        ):
+        if self._closed is None or not self._statements or self._statements[-1] is not self._closed[0]:
             raise TypeMismatchError(
                 "otherwise must follow directly after the end of a 'with k.when(...)' block"
             )
@@ -160,9 +154,7 @@ class Control(Ops):
         self._labels += 1
         return ir.Label(f"${kind}_{self._labels}")
 
-    def _branch(
-        self, to: ir.Label, condition: Value | None = None, *, negated: bool = False
-    ) -> None:
+    def _branch(self, to: ir.Label, condition: Value | None = None, *, negated: bool = False) -> None:
         """Branch in all threads, or where `condition` is true (`negated`: false)."""
         self._guard = None if condition is None else ir.Guard(condition.reg, negated)
         self.append("bra", (ir.Symbol(to.name),))
@@ -177,9 +169,7 @@ class Control(Ops):
 
     def _require_predicate(self, who: str, condition: object) -> None:
         if not isinstance(condition, Value) or condition.type is not pred:
-            raise TypeMismatchError(
-                f"{who} takes a predicate, such as row < seq_q, got {shown(condition)}"
-            )
+            raise TypeMismatchError(f"{who} takes a predicate, such as row < seq_q, got {shown(condition)}")
         if condition.k is not self:
             raise self._foreign(who, condition)
 

@@ -15,13 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from ptxgen import ir
 from ptxgen.dsl.values import Pointer, Value, Var
-from ptxgen.errors import (
-    ModifierError,
-    TypeMismatchError,
-    UnsupportedTargetError,
-    did_you_mean,
-    shown,
-)
+from ptxgen.errors import ModifierError, TypeMismatchError, UnsupportedTargetError, did_you_mean, shown
 from ptxgen.isa.spec import BoundOperand, Inst, Modifier, Op
 from ptxgen.isa.table import rows, rows_named
 from ptxgen.target import Target
@@ -172,11 +166,7 @@ class Ops:
         return known[number]
 
     def _plan(
-        self,
-        key: tuple[Any, ...],
-        name: str,
-        args: tuple[Any, ...],
-        modifiers: Mapping[str, Modifier],
+        self, key: tuple[Any, ...], name: str, args: tuple[Any, ...], modifiers: Mapping[str, Modifier]
     ) -> Plan:
         try:
             plan = _PLANS.get(key)
@@ -207,9 +197,7 @@ class Ops:
 
     def _check_into(self, name: str, result: ScalarType, into: object) -> Var:
         if not isinstance(into, Var):
-            raise TypeMismatchError(
-                f"{name}: into= must be a Var, made by k.var, got {shown(into)}"
-            )
+            raise TypeMismatchError(f"{name}: into= must be a Var, made by k.var, got {shown(into)}")
         if into.k is not self:
             raise self._foreign(name, into)
         if not accepts(result, into):
@@ -226,8 +214,7 @@ class Ops:
         count = dests[0].count
         if not isinstance(into, (tuple, list)) or len(into) != count:
             raise TypeMismatchError(
-                f"{name}: the result is a vector, so into= must be {count} variables, got "
-                f"{shown(into)}"
+                f"{name}: the result is a vector, so into= must be {count} variables, got {shown(into)}"
             )
         for variable in into:
             self._check_into(name, plan.dest_types[0], variable)
@@ -255,9 +242,7 @@ class Ops:
                 value = self.fresh(next(written))
                 results.append(value)
                 first = operands.pop() if bound.second else None
-                operands.append(
-                    ir.Pair(first, value.reg) if isinstance(first, ir.Reg) else value.reg
-                )
+                operands.append(ir.Pair(first, value.reg) if isinstance(first, ir.Reg) else value.reg)
         if not results:
             return None, tuple(operands)
         return results[0] if len(results) == 1 else tuple(results), tuple(operands)
@@ -402,8 +387,7 @@ def _check_operands(op: Op, args: tuple[Any, ...]) -> None:
     for space, (operand, pointer) in zip(spaces, pointers, strict=False):
         if pointer.space != space:
             raise TypeMismatchError(
-                f"{row.name}: operand {operand.name} must point to {space} memory, got "
-                f"{shown(pointer)}"
+                f"{row.name}: operand {operand.name} must point to {space} memory, got {shown(pointer)}"
             )
 
 
@@ -420,9 +404,7 @@ def _check_operand(row: Inst, operand: BoundOperand, arg: object) -> None:
     what = f"{row.name}: operand {operand.name}"
     if operand.address:
         if not isinstance(arg, Pointer):
-            raise TypeMismatchError(
-                f"{what} must be a Pointer, got {shown(arg)} (syntax: {row.syntax})"
-            )
+            raise TypeMismatchError(f"{what} must be a Pointer, got {shown(arg)} (syntax: {row.syntax})")
     elif operand.kind == "label":
         if not isinstance(arg, ir.Symbol):
             raise TypeMismatchError(f"{what} must be a label, got {shown(arg)}")

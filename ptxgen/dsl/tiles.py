@@ -64,8 +64,7 @@ class SharedTile:
             known = index.type.is_integer
         if not known:
             raise TypeMismatchError(
-                f"shared tile {self.name!r}: {what} must be an integer of 32 bits, got "
-                f"{shown(index)}"
+                f"shared tile {self.name!r}: {what} must be an integer of 32 bits, got {shown(index)}"
             )
 
 
@@ -104,9 +103,7 @@ class TilePointer(Pointer):
         Raises `TypeMismatchError` if this pointer was not made by `cursor`.
         """
         if not isinstance(self.base, Var):
-            raise TypeMismatchError(
-                f"advance moves a cursor; make one with cursor(), got {shown(self)}"
-            )
+            raise TypeMismatchError(f"advance moves a cursor; make one with cursor(), got {shown(self)}")
         require_steps(rows, columns)
         nbytes = rows * self.tile.row_bytes + columns * self.dtype.nbytes
         self.tile.k.emit("add", (self.base, nbytes), into=self.base)
@@ -119,12 +116,7 @@ class Fragment:
     """
 
     def __init__(
-        self,
-        k: KernelBuilder,
-        rows: int,
-        columns: int,
-        dtype: ScalarType,
-        initial: float | None,
+        self, k: KernelBuilder, rows: int, columns: int, dtype: ScalarType, initial: float | None
     ) -> None:
         require_type("fragment", dtype)
         if not is_int(rows) or not is_int(columns) or not 0 <= rows * columns <= _MOST_VARIABLES:

@@ -70,9 +70,7 @@ class Value:
 
     def _require_integer(self, operator: str) -> None:
         if not self.type.is_integer:
-            raise TypeMismatchError(
-                f"{operator} is for integers, got {shown(self)}; divide with k.div(a, b)"
-            )
+            raise TypeMismatchError(f"{operator} is for integers, got {shown(self)}; divide with k.div(a, b)")
 
     def __add__(self, other: Scalar) -> Value:
         return self.k.emit("add", (self, other))
@@ -163,9 +161,7 @@ def require_type(who: str, type: object) -> None:
 def require_value(who: str, value: object) -> None:
     """Raise `TypeMismatchError` if `value`, an argument of `who`, is no `Value`."""
     if not isinstance(value, Value):
-        raise TypeMismatchError(
-            f"{who}: the operand must be a value of the kernel, got {shown(value)}"
-        )
+        raise TypeMismatchError(f"{who}: the operand must be a value of the kernel, got {shown(value)}")
 
 
 class Var(Value):
@@ -202,9 +198,7 @@ class Pointer:
 
     __slots__ = ("base", "dtype", "offset", "space")
 
-    def __init__(
-        self, base: Value | ir.Symbol, space: str, dtype: ScalarType, offset: int = 0
-    ) -> None:
+    def __init__(self, base: Value | ir.Symbol, space: str, dtype: ScalarType, offset: int = 0) -> None:
         require_steps(offset)
         if not -_MAX_OFFSET <= offset <= _MAX_OFFSET:
             raise TypeMismatchError(

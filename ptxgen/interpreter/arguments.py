@@ -26,16 +26,7 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-Argument = (
-    np.ndarray[Any, np.dtype[Any]]
-    | np.generic
-    | int
-    | float
-    | bytes
-    | TensorMap
-    | Texture
-    | Surface
-)
+Argument = np.ndarray[Any, np.dtype[Any]] | np.generic | int | float | bytes | TensorMap | Texture | Surface
 Extent = int | Sequence[int]
 Extents = tuple[int, int, int]
 
@@ -57,18 +48,13 @@ def extents(kernel: Kernel, grid: Extent, block: Extent, cluster: Extent) -> tup
         wanted = _extent(kernel, "cluster", kernel.cluster)
         if cluster not in ((1, 1, 1), wanted):
             raise LaunchError(
-                f"{kernel.name} runs in clusters of {wanted} CTAs (.reqnctapercluster), "
-                f"got cluster={cluster}"
+                f"{kernel.name} runs in clusters of {wanted} CTAs (.reqnctapercluster), got cluster={cluster}"
             )
         cluster = wanted
     if math.prod(cluster) > _MAX_CLUSTER:
-        raise LaunchError(
-            f"{kernel.name}: a cluster has at most {_MAX_CLUSTER} CTAs, got {cluster}"
-        )
+        raise LaunchError(f"{kernel.name}: a cluster has at most {_MAX_CLUSTER} CTAs, got {cluster}")
     if any(g % c for g, c in zip(grid, cluster, strict=True)):
-        raise LaunchError(
-            f"{kernel.name}: grid must be a multiple of the cluster {cluster}, got {grid}"
-        )
+        raise LaunchError(f"{kernel.name}: grid must be a multiple of the cluster {cluster}, got {grid}")
     return grid, block, cluster
 
 
@@ -76,28 +62,22 @@ def _check_block(kernel: Kernel, block: Extents) -> None:
     threads = math.prod(block)
     if threads > _MAX_THREADS:
         raise LaunchError(
-            f"{kernel.name}: a block has at most {_MAX_THREADS} threads, got {block}, "
-            f"{threads} threads"
+            f"{kernel.name}: a block has at most {_MAX_THREADS} threads, got {block}, {threads} threads"
         )
     if block[2] > _MAX_BLOCK[2]:
         raise LaunchError(f"{kernel.name}: block must be at most {_MAX_BLOCK}, got {block}")
     if kernel.threads and threads > kernel.threads:
         raise LaunchError(
-            f"{kernel.name} promises at most {kernel.threads} threads a block (.maxntid), "
-            f"got {threads}"
+            f"{kernel.name} promises at most {kernel.threads} threads a block (.maxntid), got {threads}"
         )
     if kernel.reqntid and block != (*kernel.reqntid, 1, 1)[:3]:
-        raise LaunchError(
-            f"{kernel.name} runs in blocks of {kernel.reqntid} threads (.reqntid), got {block}"
-        )
+        raise LaunchError(f"{kernel.name} runs in blocks of {kernel.reqntid} threads (.reqntid), got {block}")
 
 
 def _extent(kernel: Kernel, what: str, given: Extent) -> Extents:
     sizes = find_extents(given)
     if sizes is None:
-        raise LaunchError(
-            f"{kernel.name}: {what} must be one to three numbers from 1, got {shown(given)}"
-        )
+        raise LaunchError(f"{kernel.name}: {what} must be one to three numbers from 1, got {shown(given)}")
     x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z
 
@@ -111,9 +91,7 @@ def params_memory(linked: Linked, args: Sequence[Argument], arena: DeviceArena) 
     _check_list(kernel, args)
     if len(args) != len(kernel.params):
         names = ", ".join(f"{p.name}: {p.type}" for p in kernel.params)
-        raise LaunchError(
-            f"{kernel.name} takes {len(kernel.params)} arguments ({names}), got {len(args)}"
-        )
+        raise LaunchError(f"{kernel.name} takes {len(kernel.params)} arguments ({names}), got {len(args)}")
     who = [f"{kernel.name}: argument {n} ({p.name})" for n, p in enumerate(kernel.params)]
     triples = list(zip(who, kernel.params, args, strict=True))
     plain = {p.name: _plain(words, p, a, arena) for words, p, a in triples if not _has_memory(a)}
@@ -191,9 +169,7 @@ def _plain(who: str, param: Param, value: Any, arena: DeviceArena) -> bytes:
         return _float(who, param, value)
     if type.kind == "b" and isinstance(value, np.generic) and value.dtype.kind not in "iub":
         if value.nbytes != wanted:
-            raise LaunchError(
-                f"{who} must have {wanted} bytes for its type {type}, got {shown(value)}"
-            )
+            raise LaunchError(f"{who} must have {wanted} bytes for its type {type}, got {shown(value)}")
         return value.tobytes()
     return _integer(who, param, value)
 
@@ -222,9 +198,7 @@ def _integer(who: str, param: Param, value: Any) -> bytes:
         hint = ""
         if isinstance(value, float) and type.kind == "b" and type.bits in (16, 32, 64):
             hint = f"; for the bits of a float, pass np.float{type.bits}({value})"
-        raise LaunchError(
-            f"{who} must be an integer for its type {type}, got {shown(value)}{hint}"
-        ) from None
+        raise LaunchError(f"{who} must be an integer for its type {type}, got {shown(value)}{hint}") from None
     # Compilers declare signed parameters as unsigned or untyped, too.
     low, high = -(1 << (type.bits - 1)), (1 << type.bits) - 1
     if not low <= whole <= high:

@@ -119,9 +119,8 @@ def run(
     params = params_memory(program.linked, args, arena)
     traffic = Traffic(program.instrs) if profile else None
     launch = _Launch(
-        program, meant, sm, shape, dynamic_smem, arena, memory, params, max_instructions, order,
-        traffic,
-    )  # fmt: skip
+        program, meant, sm, shape, dynamic_smem, arena, memory, params, max_instructions, order, traffic
+    )
     total = math.prod(shape[0])
     size = launch.batch_size(bool(asked))
     if program.linked.cooperative and total <= size:
@@ -136,9 +135,7 @@ def run(
         launch.counters.memory_by_instruction = traffic.by_instruction()
     if launch.reports and raise_on_report:
         raise TrapError(_all_reports(kernel.name, launch.reports))
-    return Result(
-        launch.counters, tuple(launch.reports.values()), "".join(launch.printed), memory.variables
-    )
+    return Result(launch.counters, tuple(launch.reports.values()), "".join(launch.printed), memory.variables)
 
 
 def _count(name: str, given: object, least: int) -> int:
@@ -203,21 +200,25 @@ class _Launch:
         program, linked = self.program, self.program.linked
         grid, block, cluster = self.shape
         batch = Batch(
-            grid, block, first, count, shared_stride(linked.shared_bytes),
-            linked.shared_bytes, self.dynamic_smem, cluster, linked.reserved_bytes, self.workspace,
-        )  # fmt: skip
+            grid,
+            block,
+            first,
+            count,
+            shared_stride(linked.shared_bytes),
+            linked.shared_bytes,
+            self.dynamic_smem,
+            cluster,
+            linked.reserved_bytes,
+            self.workspace,
+        )
         shared = SharedMemory.poisoned(linked.shared_bytes, batch.ctas)
         words = shared.window.data.view(np.uint32)
         notes = notes_of(linked) if asked else ()
-        faults = Findings(
-            linked.kernel.name, program.instrs, batch, linked.regions, self.reports, notes
-        )  # fmt: skip
+        faults = Findings(linked.kernel.name, program.instrs, batch, linked.regions, self.reports, notes)
         watch = None
         if asked:
             grains = _grain(program), _grain(program, "global")
-            watch = Watch(
-                asked, batch, program.instrs, faults, *grains, self.arena.heap, self.spans
-            )
+            watch = Watch(asked, batch, program.instrs, faults, *grains, self.arena.heap, self.spans)
             watch.follow(linked)
             watch.follow_registers(program.wgmma)
             if first == 0:
@@ -225,9 +226,8 @@ class _Launch:
         copies = AsyncCopies(batch.lanes, words, watch)
         barriers = Barriers(batch.ctas, batch.width, watch)
         machine = LaneMachine(
-            batch, self.arena, self._spaces(batch), shared, copies, barriers, watch, faults,
-            self.sm,
-        )  # fmt: skip
+            batch, self.arena, self._spaces(batch), shared, copies, barriers, watch, faults, self.sm
+        )
         machine.registers = RegisterPool(batch, registers_at_entry(linked.kernel), watch)
         machine.printed, machine.traffic = self.printed, self.traffic
         machine.follow(program.wgmma)
@@ -273,9 +273,7 @@ def _grain(program: Program, space: str = "shared") -> int:
     for op in {step.op for block in program.blocks for step in block.segment.steps}:
         of = op.modifiers.get("space") or space
         if str(of).partition("::")[0] == space and any(o.address for o in op.operands):
-            sizes = [
-                o.type.nbytes for o in op.operands if o.type and not o.address and o.type.bits >= 8
-            ]
+            sizes = [o.type.nbytes for o in op.operands if o.type and not o.address and o.type.bits >= 8]
             narrowest = min([narrowest, *sizes])
     return narrowest
 
@@ -285,9 +283,14 @@ _programs: OrderedDict[_Key, tuple[Module, Program, Spans | None]] = OrderedDict
 
 
 def _program(
-    module: Module, kernel: Kernel, dynamic_smem: int, memory: ModuleMemory,
-    checks: frozenset[str], stepwise: bool, cut_each: bool,
-) -> tuple[Program, Spans | None]:  # fmt: skip
+    module: Module,
+    kernel: Kernel,
+    dynamic_smem: int,
+    memory: ModuleMemory,
+    checks: frozenset[str],
+    stepwise: bool,
+    cut_each: bool,
+) -> tuple[Program, Spans | None]:
     """The kernel's functions, and what its addresses are meant for if bounds are watched; kept for
     the next launch. What is kept holds the kernel and the functions, so their ids stay their own.
     """
@@ -298,9 +301,8 @@ def _program(
     if found is None:
         linked = link(module, kernel, dynamic_smem, memory.addresses)
         made = compile_program(
-            linked, sanitize="init" in checks, touches="sync" in checks, stepwise=stepwise,
-            cut_each=cut_each,
-        )  # fmt: skip
+            linked, sanitize="init" in checks, touches="sync" in checks, stepwise=stepwise, cut_each=cut_each
+        )
         meant = spans(module, linked, dynamic_smem) if "bounds" in checks else None
         found = _programs[key] = module, made, meant
         kept = sum(len(program.instrs) for _, program, _ in _programs.values())

@@ -45,9 +45,7 @@ SECTOR_BYTES: Final = 32
 BANKS: Final = 32
 BANK_BYTES: Final = 4
 
-_FIRST_GLOBAL: Final = (
-    SHARED_WINDOW + len(WINDOWS) * WINDOW_BYTES
-)  # addresses from here on are global
+_FIRST_GLOBAL: Final = SHARED_WINDOW + len(WINDOWS) * WINDOW_BYTES  # addresses from here on are global
 _ROWS: Final = 8  # addresses that ldmatrix takes for each matrix
 _MATRICES: Final = re.compile(r"ldmatrix\.(?:.*\.)?x([12])\b")
 _LOOKS: Final = ("mbarrier.test_wait", "mbarrier.try_wait")
@@ -99,9 +97,8 @@ class Traffic(Meter):
             self._moved(at, found, verb)
 
     def copy(
-        self, machine: Accessing, plan: Plan, offset: int, nbytes: int, src: Address,
-        src_nbytes: Lanes | None,
-    ) -> None:  # fmt: skip
+        self, machine: Accessing, plan: Plan, offset: int, nbytes: int, src: Address, src_nbytes: Lanes | None
+    ) -> None:
         """Count a `cp.async` of `nbytes` from global `src` to shared memory, where the plan is for;
         lanes with 0 `src_nbytes` read nothing.
         """
@@ -115,9 +112,8 @@ class Traffic(Meter):
         self._moved(machine.at, sectors(address, reads, nbytes), "read")
 
     def _measure(
-        self, machine: Accessing, plan: Plan, low: int, active: Lanes,
-        kind: tuple[str, int, int, bool, int],
-    ) -> tuple[int, int, int]:  # fmt: skip
+        self, machine: Accessing, plan: Plan, low: int, active: Lanes, kind: tuple[str, int, int, bool, int]
+    ) -> tuple[int, int, int]:
         space, total, _, in_turn, rows = kind
         address = plan.relative + low
         if space == "global":

@@ -70,9 +70,7 @@ def module_memory(module: Module, arena: DeviceArena, text: str | None = None) -
     for variable in module.variables:
         # All else is zero; to write that would take real memory for what may never be used.
         if variable.name in memory.variables and (variable.data or variable.pointers):
-            memory.variables[variable.name][:] = np.frombuffer(
-                _value(variable, known, const), np.uint8
-            )
+            memory.variables[variable.name][:] = np.frombuffer(_value(variable, known, const), np.uint8)
     arena.modules[key] = memory
     return memory
 
@@ -100,9 +98,7 @@ def _value(variable: Variable, known: Mapping[str, int], constant: Iterable[str]
 def fill(memory: ModuleMemory, contents: Contents) -> None:
     """Give variables new values, as `cudaMemcpyToSymbol` does. Raises `LaunchError`."""
     if not isinstance(contents, Mapping):
-        raise LaunchError(
-            f"symbols must be a mapping from names to values, got {type(contents).__name__}"
-        )
+        raise LaunchError(f"symbols must be a mapping from names to values, got {type(contents).__name__}")
     for name, value in contents.items():
         held = memory.variables.get(name)
         if held is None:

@@ -26,13 +26,7 @@ from ptxgen.isa import (
 )
 from ptxgen.isa.declare import inst
 from ptxgen.isa.machine import Machine
-from ptxgen.isa.spec import (
-    ANY,
-    Effect,
-    Gate,
-    Inst,
-    Op,
-)
+from ptxgen.isa.spec import ANY, Effect, Gate, Inst, Op
 from ptxgen.isa.special import SPECIALS, SpecialRegister
 from ptxgen.isa.special import special as special_register
 from ptxgen.isa.table import fits, op_of, recognise, rows, rows_named

@@ -26,9 +26,7 @@ _PREFETCH: Final = dict.fromkeys(("L2::64B", "L2::128B", "L2::256B"), gate(ptx=(
 _CACHES: Final = each("cache size cp_size", ("ca", "cp_size:imm", None), ("cg", "16", 16))
 _ZEROS: Final = "; those from src_size on become 0"
 _UNLESS: Final = "; if ignore holds, src is not read and they become 0"
-_PLAIN: Final = each(
-    "form modifier operands ptx rest", ("", "", "{, src_size:u32}", (7, 0), _ZEROS)
-)
+_PLAIN: Final = each("form modifier operands ptx rest", ("", "", "{, src_size:u32}", (7, 0), _ZEROS))
 # `ignore` has names of its own: typed callers could not tell a predicate from a size.
 _OTHERS: Final = each(
     "form modifier operands ptx rest",
@@ -53,20 +51,24 @@ _OTHERS: Final = each(
     # `.shared::cta` has names of its own, so that a wrong pointer is not taken for one to it.
     + times(
         _CACHES,
-        each(
-            "space pointer forms",
-            ("shared", "", _OTHERS),
-            ("shared::cta", "_cta", _PLAIN + _OTHERS),
-        ),
+        each("space pointer forms", ("shared", "", _OTHERS), ("shared::cta", "_cta", _PLAIN + _OTHERS)),
     ),
-    name="cp_async_<cache><pointer><form>", prefetch=_PREFETCH, ignores=("prefetch", "policy"),
-    what="cp_size (4, 8, 16; .cg: 16) bytes from src to dst", sm=80,
-    effect=Effect.ASYNC, section=f"{COPY}: cp.async",
-)  # fmt: skip
+    name="cp_async_<cache><pointer><form>",
+    prefetch=_PREFETCH,
+    ignores=("prefetch", "policy"),
+    what="cp_size (4, 8, 16; .cg: 16) bytes from src to dst",
+    sm=80,
+    effect=Effect.ASYNC,
+    section=f"{COPY}: cp.async",
+)
 def cp_async(
-    machine: Machine, dst: Lanes, src: Lanes, cp_size: int, src_size: Lanes | None = None,
+    machine: Machine,
+    dst: Lanes,
+    src: Lanes,
+    cp_size: int,
+    src_size: Lanes | None = None,
     ignore: Lanes | None = None,
-) -> tuple[()]:  # fmt: skip
+) -> tuple[()]:
     """Start copying <what><rest>."""
     if ignore is not None:
         src_size = np.where(ignore, np.uint32(0), np.uint32(cp_size))
@@ -75,9 +77,13 @@ def cp_async(
 
 
 @inst(
-    "cp.async.commit_group", name="cp_async_commit_group", ptx=(7, 0), sm=80,
-    effect=Effect.ASYNC, section=f"{COPY}: cp.async.commit_group",
-)  # fmt: skip
+    "cp.async.commit_group",
+    name="cp_async_commit_group",
+    ptx=(7, 0),
+    sm=80,
+    effect=Effect.ASYNC,
+    section=f"{COPY}: cp.async.commit_group",
+)
 def cp_async_commit_group(machine: Machine) -> tuple[()]:
     """Make one group of all copies that this thread started since the last one."""
     machine.copy_async_commit()
@@ -85,9 +91,13 @@ def cp_async_commit_group(machine: Machine) -> tuple[()]:
 
 
 @inst(
-    "cp.async.wait_group n:imm", name="cp_async_wait_group", ptx=(7, 0), sm=80,
-    effect=Effect.ASYNC, section=f"{COPY}: cp.async.wait_group",
-)  # fmt: skip
+    "cp.async.wait_group n:imm",
+    name="cp_async_wait_group",
+    ptx=(7, 0),
+    sm=80,
+    effect=Effect.ASYNC,
+    section=f"{COPY}: cp.async.wait_group",
+)
 def cp_async_wait_group(machine: Machine, n: int) -> tuple[()]:
     """Wait until at most the n newest groups of this thread are still under way."""
     machine.copy_async_wait(n)
@@ -95,9 +105,13 @@ def cp_async_wait_group(machine: Machine, n: int) -> tuple[()]:
 
 
 @inst(
-    "cp.async.wait_all", name="cp_async_wait_all", ptx=(7, 0), sm=80,
-    effect=Effect.ASYNC, section=f"{COPY}: cp.async.wait_group",
-)  # fmt: skip
+    "cp.async.wait_all",
+    name="cp_async_wait_all",
+    ptx=(7, 0),
+    sm=80,
+    effect=Effect.ASYNC,
+    section=f"{COPY}: cp.async.wait_group",
+)
 def cp_async_wait_all(machine: Machine) -> tuple[()]:
     """Wait for all copies of this thread, committed or not."""
     machine.copy_async_wait(None)

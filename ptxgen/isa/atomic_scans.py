@@ -65,10 +65,7 @@ def _after(first: Lanes, starts: Lanes, results: Lanes) -> Found:
 
 
 def _combined(
-    combine: Callable[[Lanes, Lanes], Lanes],
-    first: Lanes,
-    starts: Lanes,
-    operands: tuple[Lanes, ...],
+    combine: Callable[[Lanes, Lanes], Lanes], first: Lanes, starts: Lanes, operands: tuple[Lanes, ...]
 ) -> Found:
     """The scan of an associative operation."""
     (b,) = operands
@@ -85,9 +82,7 @@ def _combined(
 
 
 @numeric.quiet
-def _summed(
-    type: ScalarType, first: Lanes, starts: Lanes, operands: tuple[Lanes, ...]
-) -> Found | None:
+def _summed(type: ScalarType, first: Lanes, starts: Lanes, operands: tuple[Lanes, ...]) -> Found | None:
     """The scan of sums of floating-point numbers."""
     (b,) = operands
     lengths = _lengths(starts, len(b))

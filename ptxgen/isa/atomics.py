@@ -16,22 +16,7 @@ from ptxgen.isa.atomic_scans import scan_of, swapped
 from ptxgen.isa.declare import each, inst, times
 from ptxgen.isa.memory import CLUSTER, CTA, canonical_space
 from ptxgen.isa.spec import Effect, gate
-from ptxgen.types import (
-    TYPES,
-    b16,
-    b32,
-    b64,
-    bf16,
-    bf16x2,
-    f16,
-    f16x2,
-    f32,
-    f64,
-    s32,
-    s64,
-    u32,
-    u64,
-)
+from ptxgen.types import TYPES, b16, b32, b64, bf16, bf16x2, f16, f16x2, f32, f64, s32, s64, u32, u64
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,12 +31,7 @@ SEMANTICS: Final = dict.fromkeys(("relaxed", "acquire", "release", "acq_rel"), _
 RED_SEMANTICS: Final = dict.fromkeys(("relaxed", "release"), _VOLTA)
 _PASCAL: Final = gate(ptx=(5, 0), sm=60)
 SCOPES: Final = {"cta": _PASCAL, "gpu": _PASCAL, "sys": _PASCAL, "cluster": CLUSTER}
-ATOMIC_SPACES: Final = {
-    "global": None,
-    "shared": None,
-    "shared::cta": CTA,
-    "shared::cluster": CLUSTER,
-}
+ATOMIC_SPACES: Final = {"global": None, "shared": None, "shared::cta": CTA, "shared::cluster": CLUSTER}
 _KEPLER: Final = gate(ptx=(3, 1), sm=32)
 _FERMI: Final = gate(ptx=(2, 0), sm=20)
 _ATOMIC: Final = gate(ptx=(1, 2), sm=12)
@@ -127,18 +107,13 @@ def _exchanged_if_equal(old: Lanes, b: Lanes, c: Lanes) -> Lanes:
 
 # ---------------------------------------- atom and red
 
-_ATOM: Final = each(
-    "head d sem what", ("atom", "d, ", SEMANTICS, "d = the old value at addr, which")
-)
+_ATOM: Final = each("head d sem what", ("atom", "d, ", SEMANTICS, "d = the old value at addr, which"))
 _BOTH: Final = _ATOM + each("head d sem what", ("red", "", RED_SEMANTICS, "The value at addr"))
 # Where: in a space or, without one, at a generic address; what that needs.
-_PLAIN: Final = each(
-    "where space ptx sm", (".space", ATOMIC_SPACES, (1, 1), 11), ("", None, (2, 0), 20)
-)
+_PLAIN: Final = each("where space ptx sm", (".space", ATOMIC_SPACES, (1, 1), 11), ("", None, (2, 0), 20))
 _HALVES: Final = each("where space", (".space", ATOMIC_SPACES), ("", None))  # as the types need
 _HINTED: Final = each(
-    "where space hint policy ptx sm",
-    ("{.space}", ("global",), ".L2::cache_hint", ", policy:b64", (7, 4), 80),
+    "where space hint policy ptx sm", ("{.space}", ("global",), ".L2::cache_hint", ", policy:b64", (7, 4), 80)
 )
 _SUM: Final = "old + b in one step (each half of a pair for itself)"
 _IGNORES: Final = ("sem", "scope", "policy", "vec")
@@ -159,21 +134,21 @@ _IGNORES: Final = ("sem", "scope", "policy", "vec")
     )
     + times(each("op type", (("exch",), EXCHANGED)), _PLAIN + _HINTED, _ATOM)
     + times(
-        each(
-            "operation op type becomes",
-            ("add.noftz", "add", HALF_ADDABLE, _SUM),
-        ),
-        _HALVES + _HINTED,
-        _BOTH,
+        each("operation op type becomes", ("add.noftz", "add", HALF_ADDABLE, _SUM)), _HALVES + _HINTED, _BOTH
     ),
-    name="<head>", operation="op", hint="", policy="", scope=SCOPES, ignores=_IGNORES,
+    name="<head>",
+    operation="op",
+    hint="",
+    policy="",
+    scope=SCOPES,
+    ignores=_IGNORES,
     becomes="op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b)",
-    effect=Effect.ATOMIC, section=f"{SYNCHRONIZATION}: <head>",
-)  # fmt: skip
+    effect=Effect.ATOMIC,
+    section=f"{SYNCHRONIZATION}: <head>",
+)
 def atomic(
-    machine: Machine, addr: Lanes, b: Lanes, *,
-    head: str, space: str | None = None, op: str, type: ScalarType,
-) -> Any:  # fmt: skip
+    machine: Machine, addr: Lanes, b: Lanes, *, head: str, space: str | None = None, op: str, type: ScalarType
+) -> Any:
     """<what> becomes <becomes>."""
     update, scan = _updated(op, type), scan_of(op, type)
     old = machine.atomic(canonical_space(space), addr, type, update, (b,), scan=scan)
@@ -197,35 +172,56 @@ _MINMAX: Final = ("add", "min", "max")
         ("atom", "d*vec, ", SEMANTICS, "d = the old value at addr, which"),
         ("red", "", RED_SEMANTICS, "The value at addr"),
     ),
-    name="<head>", space=("global",), scope=SCOPES, ignores=_IGNORES, ptx=(8, 1), sm=90,
-    effect=Effect.ATOMIC, section=f"{SYNCHRONIZATION}: <head>",
-)  # fmt: skip
+    name="<head>",
+    space=("global",),
+    scope=SCOPES,
+    ignores=_IGNORES,
+    ptx=(8, 1),
+    sm=90,
+    effect=Effect.ATOMIC,
+    section=f"{SYNCHRONIZATION}: <head>",
+)
 def atomic_vector(
-    machine: Machine, addr: Lanes, b: tuple[Lanes, ...], *,
-    head: str, space: str | None, op: str, type: ScalarType,
-) -> tuple[Lanes, ...]:  # fmt: skip
+    machine: Machine,
+    addr: Lanes,
+    b: tuple[Lanes, ...],
+    *,
+    head: str,
+    space: str | None,
+    op: str,
+    type: ScalarType,
+) -> tuple[Lanes, ...]:
     """<what> becomes op(old, b) of its own, each in one step."""
     first = np.asarray(addr)
     old = tuple(
         atomic(
-            machine, first + first.dtype.type(n * type.nbytes), element,
-            head="atom", space=space, op=op, type=type,
+            machine,
+            first + first.dtype.type(n * type.nbytes),
+            element,
+            head="atom",
+            space=space,
+            op=op,
+            type=type,
         )
         for n, element in enumerate(b)
-    )  # fmt: skip
+    )
     return old if head == "atom" else ()
 
 
 @inst(
-    "atom{.sem}{.scope}<where>.cas.type d, [addr:u64], b, c", _PLAIN,
-    name="atom_cas", sem=SEMANTICS, scope=SCOPES, ignores=_IGNORES,
+    "atom{.sem}{.scope}<where>.cas.type d, [addr:u64], b, c",
+    _PLAIN,
+    name="atom_cas",
+    sem=SEMANTICS,
+    scope=SCOPES,
+    ignores=_IGNORES,
     type={**EXCHANGED, b16: gate(ptx=(6, 3), sm=70)},
-    effect=Effect.ATOMIC, section=f"{SYNCHRONIZATION}: atom",
-)  # fmt: skip
+    effect=Effect.ATOMIC,
+    section=f"{SYNCHRONIZATION}: atom",
+)
 def atom_cas(
-    machine: Machine, addr: Lanes, b: Lanes, c: Lanes, *,
-    space: str | None = None, type: ScalarType,
-) -> Lanes:  # fmt: skip
+    machine: Machine, addr: Lanes, b: Lanes, c: Lanes, *, space: str | None = None, type: ScalarType
+) -> Lanes:
     """d = the old value at addr, which becomes c in one step if it was b."""
     update = _exchanged_if_equal
     return machine.atomic(canonical_space(space), addr, type, update, (b, c), scan=swapped)
@@ -237,9 +233,12 @@ _FENCE_SCOPES: Final = {"cta": None, "gpu": None, "sys": None, "cluster": CLUSTE
 
 
 @inst(
-    "membar.level", level={"cta": None, "gl": None, "sys": gate(ptx=(2, 0), sm=20)}, ptx=(1, 4),
-    effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
-)  # fmt: skip
+    "membar.level",
+    level={"cta": None, "gl": None, "sys": gate(ptx=(2, 0), sm=20)},
+    ptx=(1, 4),
+    effect=Effect.FENCE,
+    section=f"{SYNCHRONIZATION}: membar",
+)
 def membar(machine: Machine, *, level: str) -> tuple[()]:
     """Order this thread's memory accesses before it against those after it, for the block, the GPU
     (gl) or the system.
@@ -249,10 +248,16 @@ def membar(machine: Machine, *, level: str) -> tuple[()]:
 
 
 @inst(
-    "fence<order>.scope", each("order", ".sem", ""),
-    sem=("acq_rel", "sc", "acquire", "release"), scope=_FENCE_SCOPES, ignores=("sem",),
-    ptx=(6, 0), sm=70, effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
-)  # fmt: skip
+    "fence<order>.scope",
+    each("order", ".sem", ""),
+    sem=("acq_rel", "sc", "acquire", "release"),
+    scope=_FENCE_SCOPES,
+    ignores=("sem",),
+    ptx=(6, 0),
+    sm=70,
+    effect=Effect.FENCE,
+    section=f"{SYNCHRONIZATION}: membar",
+)
 def fence(machine: Machine, *, scope: str) -> tuple[()]:
     """Order this thread's memory accesses before it against those after it, for all threads of the
     scope.
@@ -264,9 +269,12 @@ def fence(machine: Machine, *, scope: str) -> tuple[()]:
 @inst(
     "fence.<sem>.sync_restrict::<space>.cluster",
     each("sem space", ("acquire", "shared::cluster"), ("release", "shared::cta")),
-    name="fence_<sem>_restricted", ptx=(8, 6), sm=90,
-    effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
-)  # fmt: skip
+    name="fence_<sem>_restricted",
+    ptx=(8, 6),
+    sm=90,
+    effect=Effect.FENCE,
+    section=f"{SYNCHRONIZATION}: membar",
+)
 def fence_restricted(machine: Machine) -> tuple[()]:
     """Order this thread's accesses to the shared memory that the modifier names before it against
     those after it, for all threads of the cluster.

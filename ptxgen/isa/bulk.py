@@ -27,23 +27,17 @@ _BULK: Final = f"{COPY}: Bulk copy"
 _TENSOR: Final = f"{COPY}: Tensor copy"
 
 # Where a copy that an mbarrier counts goes: the CTA itself has a name of its own since PTX 8.6.
-_NEAR: Final[Mapping[str, Gate | None]] = {
-    "shared::cluster": None,
-    "shared::cta": gate(ptx=(8, 6), sm=90),
-}
+_NEAR: Final[Mapping[str, Gate | None]] = {"shared::cluster": None, "shared::cta": gate(ptx=(8, 6), sm=90)}
 _FAR: Final = ("shared::cluster",)
 _DIMS: Final = ("1d", "2d", "3d", "4d", "5d")
 _COUNTED: Final = "mbarrier::complete_tx::bytes"
 # Modifiers and operands of copies that a cache policy may guide, to one CTA or to several.
-_HINT: Final = each(
-    "hinted hint policy", ("", "", ""), ("_hint", ".L2::cache_hint", ", policy:u64")
-)
+_HINT: Final = each("hinted hint policy", ("", "", ""), ("_hint", ".L2::cache_hint", ", policy:u64"))
 _TARGETS: Final = each(
     "cast multicast mask where to",
     ("", "", "", "", _NEAR),
-    ("_multicast", ".multicast::cluster", ", ctas:u16",
-     " in each CTA of the cluster in the mask ctas", _FAR),
-)  # fmt: skip
+    ("_multicast", ".multicast::cluster", ", ctas:u16", " in each CTA of the cluster in the mask ctas", _FAR),
+)
 
 
 # The operations of reductions, and the types that they are for, in shared and in global memory.
@@ -70,14 +64,10 @@ _IN_GROUP: Final = ", in this thread's bulk group"
 _NEARER: Final = "brought to the L2 cache: a hint"
 
 # What is made of the value in memory, the one that is copied there, and their type.
-REDUCTIONS: Final = {
-    op: UPDATES[op] for op in ("add", "min", "max", "inc", "dec", "and", "or", "xor")
-}
+REDUCTIONS: Final = {op: UPDATES[op] for op in ("add", "min", "max", "inc", "dec", "and", "or", "xor")}
 
 
-_ASYNC: Final[dict[str, Any]] = {
-    "ignores": ("policy", "dim", "tile", "to"), "effect": Effect.ASYNC, **_SM90,
-}  # fmt: skip
+_ASYNC: Final[dict[str, Any]] = {"ignores": ("policy", "dim", "tile", "to"), "effect": Effect.ASYNC, **_SM90}
 
 # ---------------------------------------- copies of consecutive bytes
 
@@ -85,9 +75,12 @@ _ASYNC: Final[dict[str, Any]] = {
 @inst(
     f"cp.async.bulk.to.global.{_COUNTED}<multicast><hint> "
     "[dst:u32], [src:u64], size:u32, [mbar:u32]<mask><policy>",
-    _TARGETS, _HINT,
-    name="cp_async_bulk_load<cast><hinted>", section=f"{_BULK}: cp.async.bulk", **_ASYNC,
-)  # fmt: skip
+    _TARGETS,
+    _HINT,
+    name="cp_async_bulk_load<cast><hinted>",
+    section=f"{_BULK}: cp.async.bulk",
+    **_ASYNC,
+)
 def cp_async_bulk_load(
     machine: Machine, dst: Lanes, src: Lanes, size: Lanes, mbar: Lanes, ctas: Lanes | None = None
 ) -> tuple[()]:
@@ -101,20 +94,33 @@ def cp_async_bulk_load(
     "[dst:u32], [src:u32], size:u32, [mbar:u32]",
     each(
         "name form operation does",
-        ("cp_async_bulk_send", "cp.async", "",
-         "copying size bytes from src to dst in a CTA of the cluster"),
+        ("cp_async_bulk_send", "cp.async", "", "copying size bytes from src to dst in a CTA of the cluster"),
     )
-    + times(each(
-        "name form operation does",
-        ("cp_reduce_async_bulk_send_<first>", "cp.reduce.async", ".op.type",
-         "combining the values in size bytes at dst, in a CTA of the cluster, with those at src"),
-    ), _SHARED),
-    section=f"{_BULK}: <form>.bulk", **_ASYNC,
-)  # fmt: skip
+    + times(
+        each(
+            "name form operation does",
+            (
+                "cp_reduce_async_bulk_send_<first>",
+                "cp.reduce.async",
+                ".op.type",
+                "combining the values in size bytes at dst, in a CTA of the cluster, with those at src",
+            ),
+        ),
+        _SHARED,
+    ),
+    section=f"{_BULK}: <form>.bulk",
+    **_ASYNC,
+)
 def cp_async_bulk_send(
-    machine: Machine, dst: Lanes, src: Lanes, size: Lanes, mbar: Lanes, *,
-    op: str = "", type: ScalarType = b64,
-) -> tuple[()]:  # fmt: skip
+    machine: Machine,
+    dst: Lanes,
+    src: Lanes,
+    size: Lanes,
+    mbar: Lanes,
+    *,
+    op: str = "",
+    type: ScalarType = b64,
+) -> tuple[()]:
     """Start <does>; the mbarrier at mbar there counts them."""
     machine.bulk_send(dst, src, size, mbar, REDUCTIONS.get(op), type)
     return ()
@@ -125,20 +131,43 @@ def cp_async_bulk_send(
     _HINT,
     each(
         "name form way operation operands does",
-        ("cp_async_bulk_store<hinted>", "cp.async.bulk", _TO_GLOBAL, "", "[dst:u64], [src:u32]",
-         f"Start copying size bytes from src to dst{_IN_GROUP}"),
-        ("cp_async_bulk_prefetch<hinted>", "cp.async.bulk.prefetch", "L2.global", "", "[src:u64]",
-         f"Have size bytes at src {_NEARER}"),
-        ("cp_reduce_async_bulk_<first><hinted>", "cp.reduce.async.bulk", _TO_GLOBAL, _GLOBAL,
-         "[dst:u64], [src:u32]",
-         f"Start combining the values in size bytes at dst with those at src{_IN_GROUP}"),
+        (
+            "cp_async_bulk_store<hinted>",
+            "cp.async.bulk",
+            _TO_GLOBAL,
+            "",
+            "[dst:u64], [src:u32]",
+            f"Start copying size bytes from src to dst{_IN_GROUP}",
+        ),
+        (
+            "cp_async_bulk_prefetch<hinted>",
+            "cp.async.bulk.prefetch",
+            "L2.global",
+            "",
+            "[src:u64]",
+            f"Have size bytes at src {_NEARER}",
+        ),
+        (
+            "cp_reduce_async_bulk_<first><hinted>",
+            "cp.reduce.async.bulk",
+            _TO_GLOBAL,
+            _GLOBAL,
+            "[dst:u64], [src:u32]",
+            f"Start combining the values in size bytes at dst with those at src{_IN_GROUP}",
+        ),
     ),
-    section=f"{_BULK}: <form>", **_ASYNC,
-)  # fmt: skip
+    section=f"{_BULK}: <form>",
+    **_ASYNC,
+)
 def cp_async_bulk_store(
-    machine: Machine, src: Lanes, size: Lanes, dst: Lanes | None = None, *,
-    op: str = "", type: ScalarType = b64,
-) -> tuple[()]:  # fmt: skip
+    machine: Machine,
+    src: Lanes,
+    size: Lanes,
+    dst: Lanes | None = None,
+    *,
+    op: str = "",
+    type: ScalarType = b64,
+) -> tuple[()]:
     """<does>."""
     if dst is not None:  # else a prefetch
         machine.bulk_store(dst, src, size, REDUCTIONS.get(op), type)
@@ -151,12 +180,13 @@ def cp_async_bulk_store(
 @inst(
     f"red.async.relaxed.cluster.shared::cluster.{_COUNTED}.op.type [dst:u32], a, [mbar:u32]",
     _SHARED,
-    name="red_async_<first>", effect=Effect.ASYNC, ptx=(8, 1), sm=90,
+    name="red_async_<first>",
+    effect=Effect.ASYNC,
+    ptx=(8, 1),
+    sm=90,
     section=f"{SYNCHRONIZATION}: red.async",
-)  # fmt: skip
-def red_async(
-    machine: Machine, dst: Lanes, a: Lanes, mbar: Lanes, *, op: str, type: ScalarType
-) -> tuple[()]:
+)
+def red_async(machine: Machine, dst: Lanes, a: Lanes, mbar: Lanes, *, op: str, type: ScalarType) -> tuple[()]:
     """Start combining the value at dst, in a CTA of the cluster, with a; the mbarrier at mbar there
     counts the bytes.
     """
@@ -167,9 +197,13 @@ def red_async(
 @inst(
     f"st.async{{.weak}}.shared::cluster.{_COUNTED}{{.vec}}.type [dst:u32], a*vec, [mbar:u32]",
     each("vec type", (("v2", "v4"), (b32, u32, s32, f32)), (("v2",), (b64, u64, s64, f64))),
-    name="st_async", ignores=("weak",), effect=Effect.ASYNC, ptx=(8, 1), sm=90,
+    name="st_async",
+    ignores=("weak",),
+    effect=Effect.ASYNC,
+    ptx=(8, 1),
+    sm=90,
     section=f"{MOVEMENT}: st.async",
-)  # fmt: skip
+)
 def st_async(
     machine: Machine, dst: Lanes, a: Any, mbar: Lanes, *, vec: str | None, type: ScalarType
 ) -> tuple[()]:
@@ -186,10 +220,13 @@ def st_async(
 @inst(
     f"cp.async.bulk.tensor.dim.to.global{{.tile}}.{_COUNTED}<multicast><hint> "
     "[dst:u32], [map:u64*dim], [mbar:u32]<mask><policy>",
-    _TARGETS, _HINT,
-    name="cp_async_bulk_tensor_load<cast><hinted>", dim=_DIMS,
-    section=f"{_TENSOR}: cp.async.bulk.tensor", **_ASYNC,
-)  # fmt: skip
+    _TARGETS,
+    _HINT,
+    name="cp_async_bulk_tensor_load<cast><hinted>",
+    dim=_DIMS,
+    section=f"{_TENSOR}: cp.async.bulk.tensor",
+    **_ASYNC,
+)
 def cp_async_bulk_tensor_load(
     machine: Machine, dst: Lanes, map: tuple[Lanes, Any], mbar: Lanes, ctas: Lanes | None = None
 ) -> tuple[()]:
@@ -206,17 +243,36 @@ def cp_async_bulk_tensor_load(
     _HINT,
     each(
         "name form way op source does",
-        ("cp_async_bulk_tensor_store<hinted>", "cp.async.bulk", _BOX, None, ", [src:u32]",
-         "Start copying from src what of the box at the map's coordinates is inside the "
-         f"tensor{_IN_GROUP}"),
-        ("cp_reduce_async_bulk_tensor<hinted>", "cp.reduce.async.bulk", _REDUCED_BOX,
-         tuple(REDUCTIONS), ", [src:u32]",
-         f"Start combining the box at the map's coordinates with the one at src{_IN_GROUP}"),
-        ("cp_async_bulk_prefetch_tensor<hinted>", "cp.async.bulk.prefetch", "L2.global{.tile}",
-         None, "", f"Have the box at the map's coordinates {_NEARER}"),
+        (
+            "cp_async_bulk_tensor_store<hinted>",
+            "cp.async.bulk",
+            _BOX,
+            None,
+            ", [src:u32]",
+            "Start copying from src what of the box at the map's coordinates is inside the "
+            f"tensor{_IN_GROUP}",
+        ),
+        (
+            "cp_reduce_async_bulk_tensor<hinted>",
+            "cp.reduce.async.bulk",
+            _REDUCED_BOX,
+            tuple(REDUCTIONS),
+            ", [src:u32]",
+            f"Start combining the box at the map's coordinates with the one at src{_IN_GROUP}",
+        ),
+        (
+            "cp_async_bulk_prefetch_tensor<hinted>",
+            "cp.async.bulk.prefetch",
+            "L2.global{.tile}",
+            None,
+            "",
+            f"Have the box at the map's coordinates {_NEARER}",
+        ),
     ),
-    dim=_DIMS, section=f"{_TENSOR}: <form>.tensor", **_ASYNC,
-)  # fmt: skip
+    dim=_DIMS,
+    section=f"{_TENSOR}: <form>.tensor",
+    **_ASYNC,
+)
 def cp_async_bulk_tensor_store(
     machine: Machine, map: tuple[Lanes, Any], src: Lanes | None = None, *, op: str = ""
 ) -> tuple[()]:
@@ -227,9 +283,13 @@ def cp_async_bulk_tensor_store(
 
 
 @inst(
-    "prefetch{.space}.tensormap [addr:u64]", name="prefetch_tensormap", space=("param", "const"),
-    effect=Effect.ASYNC, section=PREFETCH, **_SM90,
-)  # fmt: skip
+    "prefetch{.space}.tensormap [addr:u64]",
+    name="prefetch_tensormap",
+    space=("param", "const"),
+    effect=Effect.ASYNC,
+    section=PREFETCH,
+    **_SM90,
+)
 def prefetch_tensormap(machine: Machine, addr: Lanes, *, space: str | None) -> tuple[()]:
     """Have the tensor map at addr brought near: a hint."""
     del machine, addr, space
@@ -240,9 +300,12 @@ def prefetch_tensormap(machine: Machine, addr: Lanes, *, space: str | None) -> t
 
 
 @inst(
-    "cp.async.bulk.commit_group", name="cp_async_bulk_commit_group", effect=Effect.ASYNC,
-    section=f"{_BULK}: cp.async.bulk.commit_group", **_SM90,
-)  # fmt: skip
+    "cp.async.bulk.commit_group",
+    name="cp_async_bulk_commit_group",
+    effect=Effect.ASYNC,
+    section=f"{_BULK}: cp.async.bulk.commit_group",
+    **_SM90,
+)
 def cp_async_bulk_commit_group(machine: Machine) -> tuple[()]:
     """Make one bulk group of all bulk copies to global memory that this thread started since the
     last one.
@@ -252,9 +315,12 @@ def cp_async_bulk_commit_group(machine: Machine) -> tuple[()]:
 
 
 @inst(
-    "cp.async.bulk.wait_group{.read} n:imm", name="cp_async_bulk_wait_group", effect=Effect.ASYNC,
-    section=f"{_BULK}: cp.async.bulk.wait_group", **_SM90,
-)  # fmt: skip
+    "cp.async.bulk.wait_group{.read} n:imm",
+    name="cp_async_bulk_wait_group",
+    effect=Effect.ASYNC,
+    section=f"{_BULK}: cp.async.bulk.wait_group",
+    **_SM90,
+)
 def cp_async_bulk_wait_group(machine: Machine, n: int, *, read: bool) -> tuple[()]:
     """Wait until at most the n newest bulk groups of this thread are still under way; with .read,
     only until the others have read their sources.

@@ -51,17 +51,37 @@ def _difference(a: Lanes, b: Lanes, borrow: Lanes | bool) -> tuple[Lanes, Lanes]
     each("operation sign function", ("add", "+", _sum), ("sub", "-", _difference)),
     each(
         "name opcode modifier carried value flag",
-        ("<operation>_cc", "<operation>.cc", "", False, "a <sign> b",
-         "the carry flag says whether it did, as unsigned numbers"),
-        ("<operation>c", "<operation>c", "{.cc}", True, "a <sign> b <sign> the carry flag",
-         ".cc writes the flag anew"),
+        (
+            "<operation>_cc",
+            "<operation>.cc",
+            "",
+            False,
+            "a <sign> b",
+            "the carry flag says whether it did, as unsigned numbers",
+        ),
+        (
+            "<operation>c",
+            "<operation>c",
+            "{.cc}",
+            True,
+            "a <sign> b <sign> the carry flag",
+            ".cc writes the flag anew",
+        ),
     ),
-    type=TYPES, ptx=(1, 2), effect=Effect.CARRY, section=f"{EXTENDED}: <opcode>",
-)  # fmt: skip
+    type=TYPES,
+    ptx=(1, 2),
+    effect=Effect.CARRY,
+    section=f"{EXTENDED}: <opcode>",
+)
 def carrying(
-    machine: Machine, a: Lanes, b: Lanes, *,
-    function: Callable[..., tuple[Lanes, Lanes]], carried: bool, cc: bool = True,
-) -> Lanes:  # fmt: skip
+    machine: Machine,
+    a: Lanes,
+    b: Lanes,
+    *,
+    function: Callable[..., tuple[Lanes, Lanes]],
+    carried: bool,
+    cc: bool = True,
+) -> Lanes:
     """d = <value>, wrapping around; <flag>."""
     result, carry = function(a, b, machine.carry() if carried else False)
     if cc:
@@ -70,9 +90,15 @@ def carrying(
 
 
 @inst(
-    "mad.mode.cc.type d, a, b, c", name="mad_cc", mode=HALVES, type=TYPES, ptx=(3, 0), sm=20,
-    effect=Effect.CARRY, section=f"{EXTENDED}: mad.cc",
-)  # fmt: skip
+    "mad.mode.cc.type d, a, b, c",
+    name="mad_cc",
+    mode=HALVES,
+    type=TYPES,
+    ptx=(3, 0),
+    sm=20,
+    effect=Effect.CARRY,
+    section=f"{EXTENDED}: mad.cc",
+)
 @quiet
 def mad_cc(machine: Machine, a: Lanes, b: Lanes, c: Lanes, *, mode: str) -> Lanes:
     """d = the lower or the upper half of a * b, plus c, wrapping around; the carry flag says
@@ -84,9 +110,14 @@ def mad_cc(machine: Machine, a: Lanes, b: Lanes, c: Lanes, *, mode: str) -> Lane
 
 
 @inst(
-    "madc.mode{.cc}.type d, a, b, c", mode=HALVES, type=TYPES, ptx=(3, 0), sm=20,
-    effect=Effect.CARRY, section=f"{EXTENDED}: madc",
-)  # fmt: skip
+    "madc.mode{.cc}.type d, a, b, c",
+    mode=HALVES,
+    type=TYPES,
+    ptx=(3, 0),
+    sm=20,
+    effect=Effect.CARRY,
+    section=f"{EXTENDED}: madc",
+)
 @quiet
 def madc(machine: Machine, a: Lanes, b: Lanes, c: Lanes, *, mode: str, cc: bool) -> Lanes:
     """d = the lower or the upper half of a * b, plus c, plus the carry flag, wrapping around; .cc

@@ -22,9 +22,14 @@ _PTX80: Final = gate(ptx=(8, 0), sm=90)
 
 
 @inst(
-    "mapa{.space}.type d, a, b:u32", name="mapa", space=("shared::cluster",), type=(u32, u64),
-    effect=Effect.ADDRESS, section=f"{MOVES}: mapa", **_SM90,
-)  # fmt: skip
+    "mapa{.space}.type d, a, b:u32",
+    name="mapa",
+    space=("shared::cluster",),
+    type=(u32, u64),
+    effect=Effect.ADDRESS,
+    section=f"{MOVES}: mapa",
+    **_SM90,
+)
 def mapa(machine: Machine, a: Lanes, b: Lanes, *, space: str | None) -> Lanes:
     """d = the address of the place a of shared memory in the CTA of rank b of the cluster; without
     .shared::cluster, both are generic addresses.
@@ -34,9 +39,14 @@ def mapa(machine: Machine, a: Lanes, b: Lanes, *, space: str | None) -> Lanes:
 
 
 @inst(
-    "getctarank{.space}.type d:u32, a", name="getctarank", space=("shared::cluster",),
-    type=(u32, u64), effect=Effect.ADDRESS, section=f"{MOVES}: getctarank", **_SM90,
-)  # fmt: skip
+    "getctarank{.space}.type d:u32, a",
+    name="getctarank",
+    space=("shared::cluster",),
+    type=(u32, u64),
+    effect=Effect.ADDRESS,
+    section=f"{MOVES}: getctarank",
+    **_SM90,
+)
 def getctarank(machine: Machine, a: Lanes, *, space: str | None) -> Lanes:
     """d = the rank in the cluster of the CTA that has the shared memory at a; without
     .shared::cluster, a is a generic address.
@@ -50,10 +60,14 @@ def getctarank(machine: Machine, a: Lanes, *, space: str | None) -> Lanes:
 
 
 @inst(
-    "barrier.cluster.arrive{.sem}{.aligned}", name="barrier_cluster_arrive",
-    sem={"release": _PTX80, "relaxed": _PTX80}, ignores=("sem", "aligned"), effect=Effect.BARRIER,
-    section=f"{SYNCHRONIZATION}: barrier.cluster", **_SM90,
-)  # fmt: skip
+    "barrier.cluster.arrive{.sem}{.aligned}",
+    name="barrier_cluster_arrive",
+    sem={"release": _PTX80, "relaxed": _PTX80},
+    ignores=("sem", "aligned"),
+    effect=Effect.BARRIER,
+    section=f"{SYNCHRONIZATION}: barrier.cluster",
+    **_SM90,
+)
 def barrier_cluster_arrive(machine: Machine) -> tuple[()]:
     """Arrive at the barrier of the cluster, without waiting."""
     machine.cluster_arrive()
@@ -61,10 +75,14 @@ def barrier_cluster_arrive(machine: Machine) -> tuple[()]:
 
 
 @inst(
-    "barrier.cluster.wait{.sem}{.aligned}", name="barrier_cluster_wait", sem={"acquire": _PTX80},
-    ignores=("sem", "aligned"), effect=Effect.BARRIER,
-    section=f"{SYNCHRONIZATION}: barrier.cluster", **_SM90,
-)  # fmt: skip
+    "barrier.cluster.wait{.sem}{.aligned}",
+    name="barrier_cluster_wait",
+    sem={"acquire": _PTX80},
+    ignores=("sem", "aligned"),
+    effect=Effect.BARRIER,
+    section=f"{SYNCHRONIZATION}: barrier.cluster",
+    **_SM90,
+)
 def barrier_cluster_wait(machine: Machine) -> tuple[()]:
     """Wait until all threads of the cluster have arrived at its barrier."""
     machine.cluster_wait()
@@ -75,10 +93,14 @@ def barrier_cluster_wait(machine: Machine) -> tuple[()]:
 
 
 @inst(
-    "fence.proxy.kind", name="fence_proxy",
-    kind={"alias": gate(ptx=(7, 5), sm=70), "async": _PTX80}, ptx=(7, 5), sm=70,
-    effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
-)  # fmt: skip
+    "fence.proxy.kind",
+    name="fence_proxy",
+    kind={"alias": gate(ptx=(7, 5), sm=70), "async": _PTX80},
+    ptx=(7, 5),
+    sm=70,
+    effect=Effect.FENCE,
+    section=f"{SYNCHRONIZATION}: membar",
+)
 def fence_proxy(machine: Machine, *, kind: str) -> tuple[()]:
     """Order accesses through ordinary instructions and those through the proxy."""
     machine.fence(f"proxy.{kind}")
@@ -86,10 +108,14 @@ def fence_proxy(machine: Machine, *, kind: str) -> tuple[()]:
 
 
 @inst(
-    "fence.proxy.async.space", name="fence_proxy_async",
-    space=("global", "shared::cta", "shared::cluster"), ptx=(8, 0), sm=90,
-    effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
-)  # fmt: skip
+    "fence.proxy.async.space",
+    name="fence_proxy_async",
+    space=("global", "shared::cta", "shared::cluster"),
+    ptx=(8, 0),
+    sm=90,
+    effect=Effect.FENCE,
+    section=f"{SYNCHRONIZATION}: membar",
+)
 def fence_proxy_async(machine: Machine, *, space: str) -> tuple[()]:
     """Order accesses to the space through ordinary instructions and through asynchronous ones."""
     machine.fence(f"proxy.async.{space}")
@@ -97,10 +123,14 @@ def fence_proxy_async(machine: Machine, *, space: str) -> tuple[()]:
 
 
 @inst(
-    "fence.proxy.tensormap::generic.release.scope", name="fence_proxy_tensormap_release",
-    scope=("cta", "cluster", "gpu", "sys"), ptx=(8, 3), sm=90,
-    effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
-)  # fmt: skip
+    "fence.proxy.tensormap::generic.release.scope",
+    name="fence_proxy_tensormap_release",
+    scope=("cta", "cluster", "gpu", "sys"),
+    ptx=(8, 3),
+    sm=90,
+    effect=Effect.FENCE,
+    section=f"{SYNCHRONIZATION}: membar",
+)
 def fence_proxy_tensormap_release(machine: Machine, *, scope: str) -> tuple[()]:
     """Let the tensor maps that this thread wrote be used in the scope after an acquire there."""
     machine.fence(scope)
@@ -109,9 +139,13 @@ def fence_proxy_tensormap_release(machine: Machine, *, scope: str) -> tuple[()]:
 
 @inst(
     "fence.proxy.tensormap::generic.acquire.scope [addr:u64], 128",
-    name="fence_proxy_tensormap_acquire", scope=("cta", "cluster", "gpu", "sys"),
-    ptx=(8, 3), sm=90, effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
-)  # fmt: skip
+    name="fence_proxy_tensormap_acquire",
+    scope=("cta", "cluster", "gpu", "sys"),
+    ptx=(8, 3),
+    sm=90,
+    effect=Effect.FENCE,
+    section=f"{SYNCHRONIZATION}: membar",
+)
 def fence_proxy_tensormap_acquire(machine: Machine, addr: Lanes, *, scope: str) -> tuple[()]:
     """Use the tensor map at addr as it was written before a release in the scope."""
     del addr
@@ -126,9 +160,12 @@ def fence_proxy_tensormap_acquire(machine: Machine, addr: Lanes, *, scope: str) 
         ("acquire", "shared::cluster", "the side that waits"),
         ("release", "shared::cta", "the side that arrives"),
     ),
-    name="fence_proxy_async_<sem>", ptx=(8, 6), sm=90,
-    effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
-)  # fmt: skip
+    name="fence_proxy_async_<sem>",
+    ptx=(8, 6),
+    sm=90,
+    effect=Effect.FENCE,
+    section=f"{SYNCHRONIZATION}: membar",
+)
 def fence_proxy_async_restricted(machine: Machine) -> tuple[()]:
     """As fence.proxy.async, for what mbarriers of the cluster order: <side>."""
     machine.fence("proxy.async")
@@ -136,9 +173,13 @@ def fence_proxy_async_restricted(machine: Machine) -> tuple[()]:
 
 
 @inst(
-    "fence.mbarrier_init.release.cluster", name="fence_mbarrier_init", ptx=(8, 0), sm=90,
-    effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
-)  # fmt: skip
+    "fence.mbarrier_init.release.cluster",
+    name="fence_mbarrier_init",
+    ptx=(8, 0),
+    sm=90,
+    effect=Effect.FENCE,
+    section=f"{SYNCHRONIZATION}: membar",
+)
 def fence_mbarrier_init(machine: Machine) -> tuple[()]:
     """Let the cluster see the mbarriers that this thread made, after its next barrier."""
     machine.fence("mbarrier_init")
@@ -149,9 +190,12 @@ def fence_mbarrier_init(machine: Machine) -> tuple[()]:
 
 
 @inst(
-    "griddepcontrol.wait", name="griddepcontrol_wait", effect=Effect.FENCE,
-    section=f"{SYNCHRONIZATION}: griddepcontrol", **_SM90,
-)  # fmt: skip
+    "griddepcontrol.wait",
+    name="griddepcontrol_wait",
+    effect=Effect.FENCE,
+    section=f"{SYNCHRONIZATION}: griddepcontrol",
+    **_SM90,
+)
 def griddepcontrol_wait(machine: Machine) -> tuple[()]:
     """Wait until the grids that this one depends on are complete, and see what they wrote."""
     machine.fence("gpu")
@@ -159,9 +203,12 @@ def griddepcontrol_wait(machine: Machine) -> tuple[()]:
 
 
 @inst(
-    "griddepcontrol.launch_dependents", name="griddepcontrol_launch_dependents",
-    effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: griddepcontrol", **_SM90,
-)  # fmt: skip
+    "griddepcontrol.launch_dependents",
+    name="griddepcontrol_launch_dependents",
+    effect=Effect.FENCE,
+    section=f"{SYNCHRONIZATION}: griddepcontrol",
+    **_SM90,
+)
 def griddepcontrol_launch_dependents(machine: Machine) -> tuple[()]:
     """Let the grids that depend on this one begin, once all its CTAs say so or are complete."""
     del machine  # grids run one after another

@@ -15,23 +15,7 @@ import numpy as np
 from ptxgen.isa import numeric
 from ptxgen.isa.declare import each, inst, times
 from ptxgen.isa.spec import gate
-from ptxgen.types import (
-    b16,
-    b32,
-    b64,
-    bf16,
-    bf16x2,
-    f16,
-    f16x2,
-    f32,
-    f64,
-    s16,
-    s32,
-    s64,
-    u16,
-    u32,
-    u64,
-)
+from ptxgen.types import b16, b32, b64, bf16, bf16x2, f16, f16x2, f32, f64, s16, s32, s64, u16, u32, u64
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes
@@ -107,8 +91,11 @@ _COMBINED: Final = "(a <cmp> b) <combine> c"
 
 _INTEGER_TYPES: Final = each("cmp type", *_CLASSES)
 _SETP: Final[dict[str, Any]] = {
-    "cmp": FLOATING, "combine": tuple(COMBINE), "flush": "", "section": f"{SELECTION}: setp",
-}  # fmt: skip
+    "cmp": FLOATING,
+    "combine": tuple(COMBINE),
+    "flush": "",
+    "section": f"{SELECTION}: setp",
+}
 
 
 @inst(
@@ -124,7 +111,7 @@ _SETP: Final[dict[str, Any]] = {
     + each("flush type", ("{.ftz}", f32))
     + each("flush type ptx sm section", ("{.ftz}", f16, (4, 2), 53, _HALF_SETP)),
     **_SETP,
-)  # fmt: skip
+)
 def setp(
     a: Lanes, b: Lanes, c: Lanes | None = None, *, cmp: str, combine: str = "", ftz: bool = False
 ) -> Lanes:
@@ -141,7 +128,7 @@ def setp(
     ),
     _INTEGER_TYPES + each("flush type sm", ("", f64, 13), ("{.ftz}", f32, 10)),
     **_SETP,
-)  # fmt: skip
+)
 def setp_pair(
     a: Lanes, b: Lanes, c: Lanes | None = None, *, cmp: str, combine: str = "", ftz: bool = False
 ) -> tuple[Lanes, Lanes]:
@@ -150,9 +137,7 @@ def setp_pair(
     return _combined(truth, combine, c), _combined(np.logical_not(truth), combine, c)
 
 
-def _both(
-    a: Lanes, b: Lanes, type: ScalarType, cmp: str, *, ftz: bool = False
-) -> tuple[Lanes, Lanes]:
+def _both(a: Lanes, b: Lanes, type: ScalarType, cmp: str, *, ftz: bool = False) -> tuple[Lanes, Lanes]:
     """The comparisons of the lower and of the upper halves of packed pairs of `type`."""
     (a_low, a_high), (b_low, b_high) = (numeric.halves(x, type) for x in (a, b))
     return compared(a_low, b_low, cmp, ftz=ftz), compared(a_high, b_high, cmp, ftz=ftz)
@@ -165,17 +150,21 @@ def _both(
         ("setp_pair", "", "", _TRUTH),
         ("setp_pair_with", ".combine", ", c:pred", _COMBINED),
     ),
-    each(
-        "flush type half ptx sm",
-        ("{.ftz}", f16x2, f16, (4, 2), 53),
-        ("", bf16x2, bf16, (7, 8), 90),
-    ),
-    cmp=FLOATING, combine=tuple(COMBINE), section=_HALF_SETP,
-)  # fmt: skip
+    each("flush type half ptx sm", ("{.ftz}", f16x2, f16, (4, 2), 53), ("", bf16x2, bf16, (7, 8), 90)),
+    cmp=FLOATING,
+    combine=tuple(COMBINE),
+    section=_HALF_SETP,
+)
 def setp_halves(
-    a: Lanes, b: Lanes, c: Lanes | None = None, *,
-    cmp: str, combine: str = "", ftz: bool = False, half: ScalarType,
-) -> tuple[Lanes, Lanes]:  # fmt: skip
+    a: Lanes,
+    b: Lanes,
+    c: Lanes | None = None,
+    *,
+    cmp: str,
+    combine: str = "",
+    ftz: bool = False,
+    half: ScalarType,
+) -> tuple[Lanes, Lanes]:
     """p = <truth> for the lower halves; q = the same for the upper halves."""
     low, high = _both(a, b, half, cmp, ftz=ftz)
     return _combined(low, combine, c), _combined(high, combine, c)
@@ -235,20 +224,29 @@ _PAIR: Final = each("subject where", ("Each half of d", " in that half"))
         _HALF,
     )
     + times(
-        each(
-            "flush dtype stype half",
-            ("{.ftz}", {f16x2: None, u32: _LATER, s32: _LATER}, f16x2, f16),
-        ),
-        _HALF, _PAIR,
+        each("flush dtype stype half", ("{.ftz}", {f16x2: None, u32: _LATER, s32: _LATER}, f16x2, f16)),
+        _HALF,
+        _PAIR,
     )
     + times(each("dtype stype half", ((bf16x2, u32, s32), bf16x2, bf16)), _BRAIN, _PAIR),
-    cmp=FLOATING, combine=tuple(COMBINE), flush="", subject="d", where="",
+    cmp=FLOATING,
+    combine=tuple(COMBINE),
+    flush="",
+    subject="d",
+    where="",
     section=f"{SELECTION}: set",
-)  # fmt: skip
+)
 def set_(
-    a: Lanes, b: Lanes, c: Lanes | None = None, *, cmp: str, combine: str = "", ftz: bool = False,
-    dtype: ScalarType, half: ScalarType | None = None,
-) -> Lanes:  # fmt: skip
+    a: Lanes,
+    b: Lanes,
+    c: Lanes | None = None,
+    *,
+    cmp: str,
+    combine: str = "",
+    ftz: bool = False,
+    dtype: ScalarType,
+    half: ScalarType | None = None,
+) -> Lanes:
     """<subject> = 1.0, or all ones of an integer type, if <truth><where>, else 0."""
     if half is None:
         return _as_number(_combined(compared(a, b, cmp, ftz=ftz), combine, c), dtype)
@@ -268,15 +266,13 @@ def selp(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
 _SELECTED: Final = {**dict.fromkeys((*BITS, *INTEGERS, f32)), f64: gate(sm=13)}
 
 
-@inst("slct.dtype.s32 d:dtype, a:dtype, b:dtype, c:s32", dtype=_SELECTED,
-      section=f"{SELECTION}: slct")  # fmt: skip
+@inst("slct.dtype.s32 d:dtype, a:dtype, b:dtype, c:s32", dtype=_SELECTED, section=f"{SELECTION}: slct")
 def slct(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     """d = a if c >= 0, else b."""
     return np.where(c >= 0, a, b)
 
 
-@inst("slct{.ftz}.dtype.f32 d:dtype, a:dtype, b:dtype, c:f32", dtype=_SELECTED,
-      section=f"{SELECTION}: slct")  # fmt: skip
+@inst("slct{.ftz}.dtype.f32 d:dtype, a:dtype, b:dtype, c:f32", dtype=_SELECTED, section=f"{SELECTION}: slct")
 def slct_f32(a: Lanes, b: Lanes, c: Lanes, *, ftz: bool) -> Lanes:
     """d = a if c >= 0 (so is -0, and with .ftz a subnormal c), else b, also for a NaN."""
     return np.where(compared(c, np.zeros_like(c), "ge", ftz=ftz), a, b)

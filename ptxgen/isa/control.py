@@ -45,8 +45,10 @@ def brx(machine: Machine, a: Lanes, target: str, *, uni: bool) -> tuple[()]:
 _RESULTS: Final = each("results", "", "d:args, ")
 _GIVEN: Final = " with the arguments a, and get its results, if d names any"
 _CALL: Final[dict[str, Any]] = {
-    "ignores": ("a", "uni"), "effect": Effect.CONTROL, "section": f"{CONTROL}: call",
-}  # fmt: skip
+    "ignores": ("a", "uni"),
+    "effect": Effect.CONTROL,
+    "section": f"{CONTROL}: call",
+}
 
 
 @inst(
@@ -63,9 +65,13 @@ def call(machine: Machine, f: str) -> tuple[()]:
 
 @inst(
     "call{.uni} <results>f:u64<arguments>, t:label",
-    _RESULTS, each("arguments given", ("", ""), (", a:args", f",{_GIVEN}")),
-    name="call_indirect", ptx=(2, 1), sm=20, **_CALL,
-)  # fmt: skip
+    _RESULTS,
+    each("arguments given", ("", ""), (", a:args", f",{_GIVEN}")),
+    name="call_indirect",
+    ptx=(2, 1),
+    sm=20,
+    **_CALL,
+)
 def call_indirect(machine: Machine, f: Lanes, t: str) -> tuple[()]:
     """Call the function at the address f, which is one of the list t of call targets or has the
     prototype t<given>; .uni promises that all active threads of the warp call the same.
@@ -98,19 +104,24 @@ def trap(machine: Machine) -> tuple[()]:
 # ---------------------------------------- barriers of the CTA
 
 _BAR: Final[dict[str, Any]] = {
-    "ignores": ("cta", "aligned"), "effect": Effect.BARRIER, "section": f"{SYNCHRONIZATION}: bar",
-}  # fmt: skip
+    "ignores": ("cta", "aligned"),
+    "effect": Effect.BARRIER,
+    "section": f"{SYNCHRONIZATION}: bar",
+}
 _CTA: Final = each("head tail ptx sm", ("bar.cta", "", (7, 8), 30))
 _BARRIER: Final = each(
-    "head tail cta ptx sm",
-    ("barrier{.cta}", "{.aligned}", {True: gate(ptx=(7, 8), sm=30)}, (6, 0), 30),
+    "head tail cta ptx sm", ("barrier{.cta}", "{.aligned}", {True: gate(ptx=(7, 8), sm=30)}, (6, 0), 30)
 )
 _FIRST: Final = each("head tail", ("bar", ""))
 _SYNC: Final = each(
     "operation b wait does",
-    ("sync", "{, b:u32}", True,
-     "Wait at barrier a until b threads (all of the block, if left out) have arrived"),
-)  # fmt: skip
+    (
+        "sync",
+        "{, b:u32}",
+        True,
+        "Wait at barrier a until b threads (all of the block, if left out) have arrived",
+    ),
+)
 _ARRIVE: Final = each(
     "operation b wait does",
     ("arrive", ", b:u32", False, "Count as arrived at barrier a of b threads, without waiting"),
@@ -126,8 +137,9 @@ def bar(machine: Machine, a: Lanes, b: Lanes | None = None, *, wait: bool) -> tu
 inst(
     "<head>.<operation><tail> a:u32<b>",
     times(_FIRST, _SYNC) + times(_FIRST, _ARRIVE, each("ptx sm", ((2, 0), 20))),
-    name="bar_<operation>", **_BAR,
-)(bar)  # fmt: skip
+    name="bar_<operation>",
+    **_BAR,
+)(bar)
 
 
 def _outcome(machine: Machine, a: Lanes, c: Lanes, *, b: Lanes | None = None, op: str) -> Lanes:
@@ -142,11 +154,17 @@ def _outcome(machine: Machine, a: Lanes, c: Lanes, *, b: Lanes | None = None, op
     each(
         "name op type result gives",
         ("bar_red_popc", "popc", "u32", "d", "d = for how many of them c holds"),
-        ("bar_red", ("and", "or"), "pred", "p:pred",
-         "p = whether c holds for all of them (and), or for any (or)"),
+        (
+            "bar_red",
+            ("and", "or"),
+            "pred",
+            "p:pred",
+            "p = whether c holds for all of them (and), or for any (or)",
+        ),
     ),
-    resume=_outcome, **_BAR,
-)  # fmt: skip
+    resume=_outcome,
+    **_BAR,
+)
 def bar_red(machine: Machine, a: Lanes, c: Lanes, *, b: Lanes | None = None, op: str) -> tuple[()]:
     """Wait at barrier a for b threads (all of the block, if left out); <gives>."""
     del op  # is applied once the threads go on
@@ -157,5 +175,7 @@ def bar_red(machine: Machine, a: Lanes, c: Lanes, *, b: Lanes | None = None, op:
 inst(
     "<head>.<operation><tail> a:u32<b>",
     times(each("family", "bar_cta"), _CTA) + times(each("family", "barrier"), _BARRIER),
-    _SYNC + _ARRIVE, name="<family>_<operation>", **_BAR,
-)(bar)  # fmt: skip
+    _SYNC + _ARRIVE,
+    name="<family>_<operation>",
+    **_BAR,
+)(bar)

@@ -15,22 +15,7 @@ from ptxgen.isa import numeric, numeric_integers
 from ptxgen.isa.declare import each, inst
 from ptxgen.isa.numeric import ROUNDINGS
 from ptxgen.isa.spec import gate
-from ptxgen.types import (
-    bf16,
-    bf16x2,
-    f16,
-    f16x2,
-    f32,
-    f64,
-    s8,
-    s16,
-    s32,
-    s64,
-    u8,
-    u16,
-    u32,
-    u64,
-)  # fmt: skip
+from ptxgen.types import bf16, bf16x2, f16, f16x2, f32, f64, s8, s16, s32, s64, u8, u16, u32, u64
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes
@@ -59,8 +44,7 @@ def _saturating(dtype: ScalarType) -> tuple[ScalarType, ...]:
     return tuple(
         t
         for t in INTEGERS
-        if numeric_integers.range_of(t.dtype).min < to.min
-        or numeric_integers.range_of(t.dtype).max > to.max
+        if numeric_integers.range_of(t.dtype).min < to.min or numeric_integers.range_of(t.dtype).max > to.max
     )
 
 
@@ -86,26 +70,33 @@ def _packed(a: Lanes, b: Lanes, dtype: str, bits: int) -> Lanes:
     high = low + (1 << bits) - 1
     mask = np.uint32((1 << bits) - 1)
     upper, lower = (
-        np.bitwise_and(np.clip(x, np.int32(low), np.int32(high)).view(np.uint32), mask)
-        for x in (a, b)
+        np.bitwise_and(np.clip(x, np.int32(low), np.int32(high)).view(np.uint32), mask) for x in (a, b)
     )
     packed: Lanes = np.bitwise_or(np.left_shift(upper, np.uint32(bits)), lower)
     return packed
 
 
 @inst(
-    "cvt.pack.sat.dtype.s32 d:b32, a:s32, b:s32", name="cvt_pack",
-    dtype=("u16", "s16"), ptx=(6, 5), sm=72, section=PACK,
-)  # fmt: skip
+    "cvt.pack.sat.dtype.s32 d:b32, a:s32, b:s32",
+    name="cvt_pack",
+    dtype=("u16", "s16"),
+    ptx=(6, 5),
+    sm=72,
+    section=PACK,
+)
 def cvt_pack_16(a: Lanes, b: Lanes, *, dtype: str) -> Lanes:
     """d = a in the upper and b in the lower half, each limited to the range of dtype."""
     return _packed(a, b, dtype, 16)
 
 
 @inst(
-    "cvt.pack.sat.dtype.s32.b32 d:b32, a:s32, b:s32, c:b32", name="cvt_pack",
-    dtype=tuple(_BITS_OF_PACKED), ptx=(6, 5), sm=75, section=PACK,
-)  # fmt: skip
+    "cvt.pack.sat.dtype.s32.b32 d:b32, a:s32, b:s32, c:b32",
+    name="cvt_pack",
+    dtype=tuple(_BITS_OF_PACKED),
+    ptx=(6, 5),
+    sm=75,
+    section=PACK,
+)
 def cvt_pack_small(a: Lanes, b: Lanes, c: Lanes, *, dtype: str) -> Lanes:
     """d = b in the lowest bits and a above it, each limited to the range of dtype, and c shifted
     left above both.
@@ -120,8 +111,11 @@ def cvt_pack_small(a: Lanes, b: Lanes, c: Lanes, *, dtype: str) -> Lanes:
 
 @inst(
     "cvt.rnd{.ftz}{.sat}.dtype.atype d:dtype, a:atype",
-    rnd=ROUNDINGS, dtype=(f32,), atype=INTEGERS, section=CVT,
-)  # fmt: skip
+    rnd=ROUNDINGS,
+    dtype=(f32,),
+    atype=INTEGERS,
+    section=CVT,
+)
 def cvt_f32_integer(a: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
     """d = a, rounded once; .ftz changes nothing."""
     del ftz  # no integer is subnormal
@@ -129,9 +123,8 @@ def cvt_f32_integer(a: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
 
 
 @inst(
-    "cvt.rnd{.sat}.dtype.atype d:dtype, a:atype",
-    rnd=ROUNDINGS, dtype=(f64, f16), atype=INTEGERS, section=CVT,
-)  # fmt: skip
+    "cvt.rnd{.sat}.dtype.atype d:dtype, a:atype", rnd=ROUNDINGS, dtype=(f64, f16), atype=INTEGERS, section=CVT
+)
 def cvt_from_integer(a: Lanes, *, rnd: str, sat: bool, dtype: ScalarType) -> Lanes:
     """d = a, rounded once."""
     return numeric.saturate(numeric_integers.from_integer(a, dtype, rnd), sat)
@@ -139,8 +132,13 @@ def cvt_from_integer(a: Lanes, *, rnd: str, sat: bool, dtype: ScalarType) -> Lan
 
 @inst(
     "cvt.rnd.dtype.atype d:dtype, a:atype",
-    rnd=ROUNDINGS, dtype=(bf16,), atype=BF16_INTEGERS, ptx=(7, 8), sm=90, section=CVT,
-)  # fmt: skip
+    rnd=ROUNDINGS,
+    dtype=(bf16,),
+    atype=BF16_INTEGERS,
+    ptx=(7, 8),
+    sm=90,
+    section=CVT,
+)
 def cvt_bf16_integer(a: Lanes, *, rnd: str) -> Lanes:
     """d = a, rounded once."""
     return numeric_integers.from_integer(a, bf16, rnd)
@@ -148,8 +146,11 @@ def cvt_bf16_integer(a: Lanes, *, rnd: str) -> Lanes:
 
 @inst(
     "cvt.rnd{.ftz}{.sat}.dtype.atype d:dtype, a:atype",
-    rnd=tuple(TO_INTEGER), dtype=INTEGERS, atype=(f32,), section=CVT,
-)  # fmt: skip
+    rnd=tuple(TO_INTEGER),
+    dtype=INTEGERS,
+    atype=(f32,),
+    section=CVT,
+)
 def cvt_to_integer(a: Lanes, *, rnd: str, ftz: bool, sat: bool, dtype: ScalarType) -> Lanes:
     """d = a rounded to an integer and limited to the range of dtype, with or without .sat; NaN
     gives 0, or only the top bit for 64 bits.
@@ -160,8 +161,11 @@ def cvt_to_integer(a: Lanes, *, rnd: str, ftz: bool, sat: bool, dtype: ScalarTyp
 
 @inst(
     "cvt.rnd{.sat}.dtype.atype d:dtype, a:atype",
-    rnd=tuple(TO_INTEGER), dtype=INTEGERS, atype=(f64, f16), section=CVT,
-)  # fmt: skip
+    rnd=tuple(TO_INTEGER),
+    dtype=INTEGERS,
+    atype=(f64, f16),
+    section=CVT,
+)
 def cvt_wide_to_integer(a: Lanes, *, rnd: str, sat: bool, dtype: ScalarType) -> Lanes:
     """d = a rounded to an integer and limited to the range of dtype, with or without .sat; NaN
     gives 0, or only the top bit for 64 bits or f64.
@@ -172,8 +176,13 @@ def cvt_wide_to_integer(a: Lanes, *, rnd: str, sat: bool, dtype: ScalarType) -> 
 
 @inst(
     "cvt.rnd.dtype.atype d:dtype, a:atype",
-    rnd=tuple(TO_INTEGER), dtype=BF16_INTEGERS, atype=(bf16,), ptx=(7, 8), sm=90, section=CVT,
-)  # fmt: skip
+    rnd=tuple(TO_INTEGER),
+    dtype=BF16_INTEGERS,
+    atype=(bf16,),
+    ptx=(7, 8),
+    sm=90,
+    section=CVT,
+)
 def cvt_bf16_to_integer(a: Lanes, *, rnd: str, dtype: ScalarType) -> Lanes:
     """d = a rounded to an integer and limited to the range of dtype; NaN gives 0, or only the top
     bit for 64 bits.
@@ -186,8 +195,11 @@ def cvt_bf16_to_integer(a: Lanes, *, rnd: str, dtype: ScalarType) -> Lanes:
 
 @inst(
     "cvt.rnd{.ftz}{.sat}.dtype.atype d:dtype, a:atype",
-    rnd=tuple(TO_INTEGER), dtype=(f32,), atype=(f32,), section=CVT,
-)  # fmt: skip
+    rnd=tuple(TO_INTEGER),
+    dtype=(f32,),
+    atype=(f32,),
+    section=CVT,
+)
 def cvt_integral_f32(a: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
     """d = a rounded to an integral value, still as a floating-point number."""
     return numeric.finish(numeric.integral(numeric.flush(a, ftz), TO_INTEGER[rnd]), ftz, sat)
@@ -217,17 +229,19 @@ def cvt_f32_f32(a: Lanes, *, ftz: bool, sat: bool) -> Lanes:
 
 @inst(
     "cvt.rnd.dtype.atype d:dtype, a:atype",
-    rnd=tuple(TO_INTEGER), dtype=(bf16,), atype=(bf16,), ptx=(7, 8), sm=90, section=CVT,
-)  # fmt: skip
+    rnd=tuple(TO_INTEGER),
+    dtype=(bf16,),
+    atype=(bf16,),
+    ptx=(7, 8),
+    sm=90,
+    section=CVT,
+)
 def cvt_integral_bf16(a: Lanes, *, rnd: str) -> Lanes:
     """d = a rounded to an integral value, still as a floating-point number."""
     return numeric.integral(a, TO_INTEGER[rnd])
 
 
-@inst(
-    "cvt.dtype.atype d:dtype, a:atype",
-    dtype=(bf16,), atype=(bf16,), ptx=(7, 8), sm=90, section=CVT,
-)  # fmt: skip
+@inst("cvt.dtype.atype d:dtype, a:atype", dtype=(bf16,), atype=(bf16,), ptx=(7, 8), sm=90, section=CVT)
 def cvt_bf16_bf16(a: Lanes) -> Lanes:
     """d = a."""
     return a
@@ -237,9 +251,8 @@ def cvt_bf16_bf16(a: Lanes) -> Lanes:
 
 
 @inst(
-    "cvt.rnd{.ftz}{.sat}.dtype.atype d:dtype, a:atype",
-    rnd=ROUNDINGS, dtype=(f32,), atype=(f64,), section=CVT,
-)  # fmt: skip
+    "cvt.rnd{.ftz}{.sat}.dtype.atype d:dtype, a:atype", rnd=ROUNDINGS, dtype=(f32,), atype=(f64,), section=CVT
+)
 def cvt_f32_f64(a: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
     """d = a, rounded once."""
     return numeric.finish(numeric.narrow(a, f32, rnd), ftz, sat)
@@ -251,10 +264,7 @@ def cvt_f64_f32(a: Lanes, *, ftz: bool, sat: bool) -> Lanes:
     return numeric.saturate(numeric.widen(numeric.flush(a, ftz), f64), sat)
 
 
-@inst(
-    "cvt.rnd{.sat}.dtype.atype d:dtype, a:atype",
-    rnd=ROUNDINGS, dtype=(f16,), atype=(f64,), section=CVT,
-)  # fmt: skip
+@inst("cvt.rnd{.sat}.dtype.atype d:dtype, a:atype", rnd=ROUNDINGS, dtype=(f16,), atype=(f64,), section=CVT)
 def cvt_f16_f64(a: Lanes, *, rnd: str, sat: bool) -> Lanes:
     """d = a, rounded once."""
     return numeric.saturate(_narrowed(a, f16, rnd), sat)
@@ -277,8 +287,14 @@ def cvt_f32_f16(a: Lanes, *, ftz: bool, sat: bool) -> Lanes:
 
 @inst(
     "cvt{.rnd}{.ftz}.dtype.atype d:dtype, a:atype",
-    rnd=ROUNDINGS, ftz={True: _HOPPER}, dtype=(f32,), atype=(bf16,), ptx=(7, 1), sm=80, section=CVT,
-)  # fmt: skip
+    rnd=ROUNDINGS,
+    ftz={True: _HOPPER},
+    dtype=(f32,),
+    atype=(bf16,),
+    ptx=(7, 1),
+    sm=80,
+    section=CVT,
+)
 def cvt_f32_bf16(a: Lanes, *, rnd: str | None, ftz: bool | None) -> Lanes:
     """d = a, exactly, whatever the rounding."""
     del rnd
@@ -287,8 +303,13 @@ def cvt_f32_bf16(a: Lanes, *, rnd: str | None, ftz: bool | None) -> Lanes:
 
 @inst(
     "cvt{.rnd}.dtype.atype d:dtype, a:atype",
-    rnd=ROUNDINGS, dtype=(f64,), atype=(bf16,), ptx=(7, 8), sm=90, section=CVT,
-)  # fmt: skip
+    rnd=ROUNDINGS,
+    dtype=(f64,),
+    atype=(bf16,),
+    ptx=(7, 8),
+    sm=90,
+    section=CVT,
+)
 def cvt_f64_bf16(a: Lanes, *, rnd: str | None) -> Lanes:
     """d = a, exactly, whatever the rounding."""
     del rnd
@@ -296,9 +317,8 @@ def cvt_f64_bf16(a: Lanes, *, rnd: str | None) -> Lanes:
 
 
 @inst(
-    "cvt.rnd{.ftz}{.sat}.dtype.atype d:dtype, a:atype",
-    rnd=ROUNDINGS, dtype=(f16,), atype=(f32,), section=CVT,
-)  # fmt: skip
+    "cvt.rnd{.ftz}{.sat}.dtype.atype d:dtype, a:atype", rnd=ROUNDINGS, dtype=(f16,), atype=(f32,), section=CVT
+)
 def cvt_f16_f32(a: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
     """d = a, rounded once."""
     return numeric.saturate(_narrowed(numeric.flush(a, ftz), f16, rnd), sat)
@@ -306,8 +326,13 @@ def cvt_f16_f32(a: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
 
 @inst(
     "cvt.rnd{.ftz}.dtype.atype d:dtype, a:atype",
-    rnd=ROUNDINGS, dtype=(bf16,), atype=(f32,), ptx=(7, 0), sm=80, section=CVT,
-)  # fmt: skip
+    rnd=ROUNDINGS,
+    dtype=(bf16,),
+    atype=(f32,),
+    ptx=(7, 0),
+    sm=80,
+    section=CVT,
+)
 def cvt_bf16_f32(a: Lanes, *, rnd: str, ftz: bool) -> Lanes:
     """d = a, rounded once."""
     return _narrowed(numeric.flush(a, ftz), bf16, rnd)
@@ -335,9 +360,15 @@ _FINITE: Final = {True: gate(ptx=(8, 1))}
 
 @inst(
     "cvt.rnd.relu{.satfinite}.dtype.atype d:dtype, a:atype",
-    rnd=_RELU, relu=(True,), satfinite=_FINITE, dtype=(f16, bf16), atype=(f32,),
-    ptx=(7, 0), sm=80, section=CVT,
-)  # fmt: skip
+    rnd=_RELU,
+    relu=(True,),
+    satfinite=_FINITE,
+    dtype=(f16, bf16),
+    atype=(f32,),
+    ptx=(7, 0),
+    sm=80,
+    section=CVT,
+)
 def cvt_relu(a: Lanes, *, rnd: str, relu: bool, satfinite: bool | None, dtype: ScalarType) -> Lanes:
     """d = max(a, 0), rounded once; NaN stays NaN. With .satfinite infinity becomes the largest
     number.
@@ -347,9 +378,15 @@ def cvt_relu(a: Lanes, *, rnd: str, relu: bool, satfinite: bool | None, dtype: S
 
 @inst(
     "cvt.rnd.satfinite.relu.dtype.atype d:dtype, a:atype",
-    rnd=_RELU, satfinite=(True,), relu=(True,), dtype=(f16, bf16), atype=(f32,),
-    ptx=(8, 1), sm=80, section=CVT,
-)  # fmt: skip
+    rnd=_RELU,
+    satfinite=(True,),
+    relu=(True,),
+    dtype=(f16, bf16),
+    atype=(f32,),
+    ptx=(8, 1),
+    sm=80,
+    section=CVT,
+)
 def cvt_finite_relu(a: Lanes, *, rnd: str, relu: bool, satfinite: bool, dtype: ScalarType) -> Lanes:
     """d = max(a, 0), rounded once; NaN stays NaN, infinity becomes the largest number."""
     return _narrowed(a, dtype, rnd, relu=relu, satfinite=satfinite)
@@ -357,9 +394,13 @@ def cvt_finite_relu(a: Lanes, *, rnd: str, relu: bool, satfinite: bool, dtype: S
 
 @inst(
     "cvt.rnd.satfinite.dtype.atype d:dtype, a:atype",
-    rnd=_RELU, satfinite=(True,), dtype={f16: None, bf16: gate(sm=80)}, atype=(f32,),
-    ptx=(8, 1), section=CVT,
-)  # fmt: skip
+    rnd=_RELU,
+    satfinite=(True,),
+    dtype={f16: None, bf16: gate(sm=80)},
+    atype=(f32,),
+    ptx=(8, 1),
+    section=CVT,
+)
 def cvt_finite(a: Lanes, *, rnd: str, satfinite: bool, dtype: ScalarType) -> Lanes:
     """d = a, rounded once; an infinity becomes the largest number of its sign."""
     return _narrowed(a, dtype, rnd, satfinite=satfinite)
@@ -367,12 +408,15 @@ def cvt_finite(a: Lanes, *, rnd: str, satfinite: bool, dtype: ScalarType) -> Lan
 
 @inst(
     "cvt.rnd{.relu}{.satfinite}.dtype.atype d:dtype, a:atype, b:atype",
-    rnd=_RELU, satfinite=_FINITE, dtype=(f16x2, bf16x2), atype=(f32,),
-    ptx=(7, 0), sm=80, section=CVT,
-)  # fmt: skip
-def cvt_pair(
-    a: Lanes, b: Lanes, *, rnd: str, relu: bool, satfinite: bool | None, dtype: ScalarType
-) -> Lanes:
+    rnd=_RELU,
+    satfinite=_FINITE,
+    dtype=(f16x2, bf16x2),
+    atype=(f32,),
+    ptx=(7, 0),
+    sm=80,
+    section=CVT,
+)
+def cvt_pair(a: Lanes, b: Lanes, *, rnd: str, relu: bool, satfinite: bool | None, dtype: ScalarType) -> Lanes:
     """d = a in the upper and b in the lower half, each rounded once; with .relu max(d, 0), where
     NaN stays NaN. With .satfinite an infinity becomes the largest number of its sign.
     """
@@ -381,9 +425,15 @@ def cvt_pair(
 
 @inst(
     "cvt.rnd.satfinite.relu.dtype.atype d:dtype, a:atype, b:atype",
-    rnd=_RELU, satfinite=(True,), relu=(True,), dtype=(f16x2, bf16x2), atype=(f32,),
-    ptx=(8, 1), sm=80, section=CVT,
-)  # fmt: skip
+    rnd=_RELU,
+    satfinite=(True,),
+    relu=(True,),
+    dtype=(f16x2, bf16x2),
+    atype=(f32,),
+    ptx=(8, 1),
+    sm=80,
+    section=CVT,
+)
 def cvt_pair_finite_relu(
     a: Lanes, b: Lanes, *, rnd: str, relu: bool, satfinite: bool, dtype: ScalarType
 ) -> Lanes:
@@ -399,9 +449,7 @@ def _pair(a: Lanes, b: Lanes, dtype: ScalarType, rnd: str, relu: bool, satfinite
     return numeric.join(low, high)
 
 
-def _narrowed(
-    a: Lanes, type: ScalarType, rnd: str, *, relu: bool = False, satfinite: bool = False
-) -> Lanes:
+def _narrowed(a: Lanes, type: ScalarType, rnd: str, *, relu: bool = False, satfinite: bool = False) -> Lanes:
     exact = numeric.finite(a, type.name) if satfinite else a
     narrowed = numeric.canonical_narrow(numeric.narrow(exact, type, rnd))
     return numeric.relu(narrowed) if relu else narrowed
@@ -411,9 +459,13 @@ def _narrowed(
 
 
 @inst(
-    "cvt.rnd.tf32.f32 d:b32, a:f32", name="cvt_tf32",
-    rnd={"rna": None, "rn": _HOPPER, "rz": _HOPPER}, ptx=(7, 0), sm=80, section=CVT,
-)  # fmt: skip
+    "cvt.rnd.tf32.f32 d:b32, a:f32",
+    name="cvt_tf32",
+    rnd={"rna": None, "rn": _HOPPER, "rz": _HOPPER},
+    ptx=(7, 0),
+    sm=80,
+    section=CVT,
+)
 def cvt_tf32(a: Lanes, *, rnd: str) -> Lanes:
     """d = a rounded once to 11 significant bits, as the bits of an f32; .rna rounds ties away from
     zero.
@@ -422,9 +474,14 @@ def cvt_tf32(a: Lanes, *, rnd: str) -> Lanes:
 
 
 @inst(
-    "cvt.rna.satfinite.tf32.f32 d:b32, a:f32", name="cvt_tf32",
-    rna=("rna",), satfinite=(True,), ptx=(8, 1), sm=80, section=CVT,
-)  # fmt: skip
+    "cvt.rna.satfinite.tf32.f32 d:b32, a:f32",
+    name="cvt_tf32",
+    rna=("rna",),
+    satfinite=(True,),
+    ptx=(8, 1),
+    sm=80,
+    section=CVT,
+)
 def cvt_tf32_rna_finite(a: Lanes, *, rna: str, satfinite: bool) -> Lanes:
     """d = a rounded once to 11 significant bits, ties away from zero, as the bits of an f32; an
     infinity becomes the largest number of its sign.
@@ -433,18 +490,28 @@ def cvt_tf32_rna_finite(a: Lanes, *, rna: str, satfinite: bool) -> Lanes:
 
 
 @inst(
-    "cvt.rnd.relu.tf32.f32 d:b32, a:f32", name="cvt_tf32",
-    rnd=_RELU, relu=(True,), ptx=(7, 8), sm=90, section=CVT,
-)  # fmt: skip
+    "cvt.rnd.relu.tf32.f32 d:b32, a:f32",
+    name="cvt_tf32",
+    rnd=_RELU,
+    relu=(True,),
+    ptx=(7, 8),
+    sm=90,
+    section=CVT,
+)
 def cvt_tf32_relu(a: Lanes, *, rnd: str, relu: bool) -> Lanes:
     """d = max(a, 0) rounded once to 11 significant bits, as the bits of an f32; NaN stays NaN."""
     return _tf32(a, rnd, relu=relu)
 
 
 @inst(
-    "cvt.rnd.satfinite{.relu}.tf32.f32 d:b32, a:f32", name="cvt_tf32",
-    rnd=_RELU, satfinite=(True,), ptx=(8, 6), sm=100, section=CVT,
-)  # fmt: skip
+    "cvt.rnd.satfinite{.relu}.tf32.f32 d:b32, a:f32",
+    name="cvt_tf32",
+    rnd=_RELU,
+    satfinite=(True,),
+    ptx=(8, 6),
+    sm=100,
+    section=CVT,
+)
 def cvt_tf32_finite(a: Lanes, *, rnd: str, satfinite: bool, relu: bool) -> Lanes:
     """d = a rounded once to 11 significant bits, as the bits of an f32; an infinity becomes the
     largest number of its sign; with .relu max(d, 0), where NaN stays NaN.
@@ -453,9 +520,15 @@ def cvt_tf32_finite(a: Lanes, *, rnd: str, satfinite: bool, relu: bool) -> Lanes
 
 
 @inst(
-    "cvt.rnd.relu.satfinite.tf32.f32 d:b32, a:f32", name="cvt_tf32",
-    rnd=_RELU, relu=(True,), satfinite=(True,), ptx=(8, 6), sm=100, section=CVT,
-)  # fmt: skip
+    "cvt.rnd.relu.satfinite.tf32.f32 d:b32, a:f32",
+    name="cvt_tf32",
+    rnd=_RELU,
+    relu=(True,),
+    satfinite=(True,),
+    ptx=(8, 6),
+    sm=100,
+    section=CVT,
+)
 def cvt_tf32_relu_finite(a: Lanes, *, rnd: str, relu: bool, satfinite: bool) -> Lanes:
     """d = max(a, 0) rounded once to 11 significant bits, as the bits of an f32; NaN stays NaN,
     infinity becomes the largest number.

@@ -47,18 +47,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from ptxgen.isa.spec import (
-    ANY,
-    HEADS,
-    RECOGNISED,
-    ROWS,
-    Effect,
-    Gate,
-    Inst,
-    Modifier,
-    Operand,
-    Piece,
-)
+from ptxgen.isa.spec import ANY, HEADS, RECOGNISED, ROWS, Effect, Gate, Inst, Modifier, Operand, Piece
 from ptxgen.types import ScalarType
 
 Line = Mapping[str, Any]  # of a table: values by column
@@ -129,10 +118,19 @@ def inst(
     the same opcode for the same operands.
     """
     keywords: dict[str, Any] = {
-        "name": name, "ptx": ptx, "sm": sm, "only": only, "effect": effect, "max_ulp": max_ulp,
-        "accuracy": accuracy, "section": section, "doc": doc, "ignores": ignores,
-        "counts": counts or {}, "resume": resume,
-    }  # fmt: skip
+        "name": name,
+        "ptx": ptx,
+        "sm": sm,
+        "only": only,
+        "effect": effect,
+        "max_ulp": max_ulp,
+        "accuracy": accuracy,
+        "section": section,
+        "doc": doc,
+        "ignores": ignores,
+        "counts": counts or {},
+        "resume": resume,
+    }
 
     def declare(meaning: Callable[..., Any]) -> Callable[..., Any]:
         takes, used, known = _parameters(meaning), set(keywords), set(columns)
@@ -175,15 +173,17 @@ def _parameters(function: Callable[..., Any]) -> _Parameters:
     end = code.co_argcount
     names = code.co_varnames[: end + code.co_kwonlyargcount]
     with_default = names[end - len(function.__defaults__ or ()) : end]
-    return _Parameters(
-        frozenset(names), frozenset((*with_default, *(function.__kwdefaults__ or ())))
-    )
+    return _Parameters(frozenset(names), frozenset((*with_default, *(function.__kwdefaults__ or ()))))
 
 
 def _row(
-    template: str, keywords: Mapping[str, Any], line: Line, meaning: Callable[..., Any],
-    takes: _Parameters, used: set[str],
-) -> Inst:  # fmt: skip
+    template: str,
+    keywords: Mapping[str, Any],
+    line: Line,
+    meaning: Callable[..., Any],
+    takes: _Parameters,
+    used: set[str],
+) -> Inst:
     """The row that a line of a table declares; `used` gets the columns that the row has used."""
     texts = {k: v for k, v in line.items() if type(v) not in _SEVERAL}
     syntax = _filled(template, texts, used, line)
@@ -207,15 +207,22 @@ def _row(
     counts, resume = keywords["counts"], keywords["resume"]
     row = Inst(
         _filled(keywords["name"], texts, used) or pieces[0].name,
-        syntax, tuple(pieces), operands, choices,
-        _gate(keywords["ptx"], keywords["sm"], keywords["only"]), keywords["effect"],
-        keywords["max_ulp"], _filled(keywords["accuracy"], texts, used),
-        _adapted(meaning, fixed, dropped), left | dropped,
+        syntax,
+        tuple(pieces),
+        operands,
+        choices,
+        _gate(keywords["ptx"], keywords["sm"], keywords["only"]),
+        keywords["effect"],
+        keywords["max_ulp"],
+        _filled(keywords["accuracy"], texts, used),
+        _adapted(meaning, fixed, dropped),
+        left | dropped,
         _filled(keywords["section"], texts, used),
         {n: functools.partial(_counted, count, texts) for n, count in counts.items()},
         resume and _adapted(resume, fixed, dropped),
-        _filled(keywords["doc"] or meaning.__doc__ or "", texts, used), {},
-    )  # fmt: skip
+        _filled(keywords["doc"] or meaning.__doc__ or "", texts, used),
+        {},
+    )
     _check(row, read, ignored)
     return row
 
@@ -239,9 +246,7 @@ def _filled(template: str, texts: Line, used: set[str], slots: Line = MappingPro
     return _COLUMN.sub(value, template)
 
 
-def _counted(
-    count: Callable[[Mapping[str, Any]], int], texts: Line, chosen: Mapping[str, Modifier]
-) -> int:
+def _counted(count: Callable[[Mapping[str, Any]], int], texts: Line, chosen: Mapping[str, Modifier]) -> int:
     """The width of a vector by what is printed in each column and the modifiers chosen."""
     return count({**texts, **chosen})
 
@@ -282,35 +287,34 @@ def _operands(text: str) -> tuple[Operand, ...]:
                 m = _OPERAND.fullmatch(half)
                 if m is None:
                     raise ValueError(f"cannot read the operand {word!r} in {text!r}")
-                found.append(Operand(
-                    m["name"], m["type"] or "", m["name"] in _WRITTEN and not m["open"],
-                    bool(m["open"]), optional, m["count"] or "", second=position > 0,
-                    along=m["along"] or "s32",
-                ))  # fmt: skip
+                found.append(
+                    Operand(
+                        m["name"],
+                        m["type"] or "",
+                        m["name"] in _WRITTEN and not m["open"],
+                        bool(m["open"]),
+                        optional,
+                        m["count"] or "",
+                        second=position > 0,
+                        along=m["along"] or "s32",
+                    )
+                )
     return tuple(found)
 
 
 def _check(row: Inst, read: set[str], ignored: frozenset[str]) -> None:
     where = f"@inst({row.syntax!r})"
     if not row._doc:
-        raise ValueError(
-            f"{where}: the function needs a docstring that says what the instruction means"
-        )
+        raise ValueError(f"{where}: the function needs a docstring that says what the instruction means")
     if not all(row.choices.values()):
         raise ValueError(f"{where}: a slot without choices")
     got = row.parameters - {"machine"}
     want = read | row.choices.keys()
     of_types = {
-        s
-        for s in want - ignored - got
-        if all(isinstance(v, ScalarType) for v in row.choices.get(s, (None,)))
+        s for s in want - ignored - got if all(isinstance(v, ScalarType) for v in row.choices.get(s, (None,)))
     }
     results = {o.name for o in row.operands if o.written}
     if not want - of_types - ignored <= got <= want | results:
-        raise ValueError(
-            f"{where}: the function takes {sorted(got)}, the instruction has {sorted(want)}"
-        )
+        raise ValueError(f"{where}: the function takes {sorted(got)}, the instruction has {sorted(want)}")
     if (row.effect is not Effect.NONE) != ("machine" in row.parameters):
-        raise ValueError(
-            f"{where}: an effect other than NONE and the parameter 'machine' go together"
-        )
+        raise ValueError(f"{where}: an effect other than NONE and the parameter 'machine' go together")

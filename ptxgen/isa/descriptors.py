@@ -80,9 +80,7 @@ def _of_warps(offsets: Lanes, transposed: bool, warps: Lanes | None) -> Lanes:
     return chosen
 
 
-def read_matrix(
-    machine: Machine, descriptor: Lanes, rows: int, *, transposed: bool, parted: bool
-) -> Lanes:
+def read_matrix(machine: Machine, descriptor: Lanes, rows: int, *, transposed: bool, parted: bool) -> Lanes:
     """The matrices that the warps' descriptors name: 8-byte words, uint64, `[warps, rows, 4]`, or
     `[warps, 16, words]` if `transposed` (M- or N-major).
 

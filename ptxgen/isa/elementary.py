@@ -29,9 +29,7 @@ _ABOVE: Final = np.float64(1 + _ERROR)
 # Decimal digits: those of a number below 2^128, those that tanh loses for the least f32, and some
 # to decide. Only exp2 of an integer may lie halfway between two floats, and has fewer digits.
 _DIGITS: Final = 39 + 45 + 60
-_PRECISE: Final = Context(
-    prec=_DIGITS, rounding=ROUND_HALF_EVEN, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[]
-)
+_PRECISE: Final = Context(prec=_DIGITS, rounding=ROUND_HALF_EVEN, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
 
 
 @cache

@@ -60,9 +60,16 @@ def _sub_f64(a: Lanes, b: Lanes, rnd: str) -> Lanes:
     section=f"{FLOAT}: <name>",
 )
 def binary(
-    a: Lanes, b: Lanes, *, of_f32: Callable[..., Lanes], of_f64: Callable[..., Lanes],
-    type: ScalarType, rnd: str = "rn", ftz: bool = False, sat: bool = False,
-) -> Lanes:  # fmt: skip
+    a: Lanes,
+    b: Lanes,
+    *,
+    of_f32: Callable[..., Lanes],
+    of_f64: Callable[..., Lanes],
+    type: ScalarType,
+    rnd: str = "rn",
+    ftz: bool = False,
+    sat: bool = False,
+) -> Lanes:
     """d = a <sign> b, rounded <rounded>."""
     if type is f64:
         return of_f64(a, b, rnd)
@@ -86,14 +93,7 @@ def fma_f32(a: Lanes, b: Lanes, c: Lanes, *, rnd: str, ftz: bool, sat: bool) -> 
     return numeric.finish(numeric.fma_f32(a, b, c, rnd), ftz, sat)
 
 
-@inst(
-    "<name>.rnd.f64 d, a, b, c",
-    _FUSED,
-    rnd=ROUNDINGS,
-    sm=13,
-    ptx=(1, 4),
-    section=f"{FLOAT}: <name>",
-)
+@inst("<name>.rnd.f64 d, a, b, c", _FUSED, rnd=ROUNDINGS, sm=13, ptx=(1, 4), section=f"{FLOAT}: <name>")
 def fma_f64(a: Lanes, b: Lanes, c: Lanes, *, rnd: str) -> Lanes:
     """d = a * b + c, rounded once<same>."""
     return numeric_f64.fma_f64(a, b, c, rnd)
@@ -122,20 +122,27 @@ _OF_F32: Final = each(
 
 
 @inst(
-    "<operation>{.rnd}{.ftz}.f32x2 d:b64, a:b64, b:b64", _OF_F32,
-    name="<operation>_f32x2", rnd=ROUNDINGS, ptx=(8, 6), sm=100, section=f"{FLOAT}: <operation>",
-)  # fmt: skip
-def binary_f32x2(
-    a: Lanes, b: Lanes, *, function: Callable[..., Lanes], rnd: str | None, ftz: bool
-) -> Lanes:
+    "<operation>{.rnd}{.ftz}.f32x2 d:b64, a:b64, b:b64",
+    _OF_F32,
+    name="<operation>_f32x2",
+    rnd=ROUNDINGS,
+    ptx=(8, 6),
+    sm=100,
+    section=f"{FLOAT}: <operation>",
+)
+def binary_f32x2(a: Lanes, b: Lanes, *, function: Callable[..., Lanes], rnd: str | None, ftz: bool) -> Lanes:
     """d = a <sign> b in both halves, each rounded once, to nearest by default."""
     return _pairs(lambda x, y: function(x, y, rnd or "rn"), ftz, a, b)
 
 
 @inst(
-    "fma.rnd{.ftz}.f32x2 d:b64, a:b64, b:b64, c:b64", name="fma_f32x2",
-    rnd=ROUNDINGS, ptx=(8, 6), sm=100, section=f"{FLOAT}: fma",
-)  # fmt: skip
+    "fma.rnd{.ftz}.f32x2 d:b64, a:b64, b:b64, c:b64",
+    name="fma_f32x2",
+    rnd=ROUNDINGS,
+    ptx=(8, 6),
+    sm=100,
+    section=f"{FLOAT}: fma",
+)
 def fma_f32x2(a: Lanes, b: Lanes, c: Lanes, *, rnd: str, ftz: bool) -> Lanes:
     """d = a * b + c in both halves, each rounded once."""
     return _pairs(lambda x, y, z: numeric.fma_f32(x, y, z, rnd), ftz, a, b, c)
@@ -145,21 +152,29 @@ def fma_f32x2(a: Lanes, b: Lanes, c: Lanes, *, rnd: str, ftz: bool) -> Lanes:
 
 
 @inst(
-    "<operation>{.rnd}{.sat}.f32.atype d:f32, a:atype, c:f32", _OF_F32[:2],
-    name="<operation>_mixed", rnd=ROUNDINGS, atype=(f16, bf16), ptx=(8, 6), sm=100,
+    "<operation>{.rnd}{.sat}.f32.atype d:f32, a:atype, c:f32",
+    _OF_F32[:2],
+    name="<operation>_mixed",
+    rnd=ROUNDINGS,
+    atype=(f16, bf16),
+    ptx=(8, 6),
+    sm=100,
     section=f"{MIXED}: <operation>",
-)  # fmt: skip
-def binary_mixed(
-    a: Lanes, c: Lanes, *, function: Callable[..., Lanes], rnd: str | None, sat: bool
-) -> Lanes:
+)
+def binary_mixed(a: Lanes, c: Lanes, *, function: Callable[..., Lanes], rnd: str | None, sat: bool) -> Lanes:
     """d = a <sign> c, where a is widened first; rounded once, to nearest by default."""
     return numeric.saturate(function(numeric.widen(a, f32), c, rnd or "rn"), sat)
 
 
 @inst(
-    "fma.rnd{.sat}.f32.abtype d:f32, a:abtype, b:abtype, c:f32", name="fma_mixed",
-    rnd=ROUNDINGS, abtype=(f16, bf16), ptx=(8, 6), sm=100, section=f"{MIXED}: fma",
-)  # fmt: skip
+    "fma.rnd{.sat}.f32.abtype d:f32, a:abtype, b:abtype, c:f32",
+    name="fma_mixed",
+    rnd=ROUNDINGS,
+    abtype=(f16, bf16),
+    ptx=(8, 6),
+    sm=100,
+    section=f"{MIXED}: fma",
+)
 def fma_mixed(a: Lanes, b: Lanes, c: Lanes, *, rnd: str, sat: bool) -> Lanes:
     """d = a * b + c, where a and b are widened first; rounded once."""
     a, b = numeric.widen(a, f32), numeric.widen(b, f32)
@@ -194,9 +209,7 @@ _EXTREMES: Final = each(
     NaN={True: gate(ptx=(7, 0), sm=80)},
     section=f"{FLOAT}: <name>",
 )
-def extreme_f32(
-    a: Lanes, b: Lanes, *, function: Callable[..., Lanes], ftz: bool, NaN: bool | None
-) -> Lanes:
+def extreme_f32(a: Lanes, b: Lanes, *, function: Callable[..., Lanes], ftz: bool, NaN: bool | None) -> Lanes:
     """d = the <which> of a and b (-0 < +0); a NaN is ignored, or with .NaN makes d NaN."""
     return numeric.canonical(function(numeric.flush(a, ftz), numeric.flush(b, ftz), bool(NaN)))
 
@@ -207,16 +220,8 @@ def extreme_f64(a: Lanes, b: Lanes, *, function: Callable[..., Lanes]) -> Lanes:
     return function(a, b, False)
 
 
-@inst(
-    "<name>{.ftz}{.NaN}.xorsign.abs.f32 d, a, b",
-    _EXTREMES,
-    ptx=(7, 2),
-    sm=86,
-    section=f"{FLOAT}: <name>",
-)
-def extreme_size_f32(
-    a: Lanes, b: Lanes, *, function: Callable[..., Lanes], ftz: bool, NaN: bool
-) -> Lanes:
+@inst("<name>{.ftz}{.NaN}.xorsign.abs.f32 d, a, b", _EXTREMES, ptx=(7, 2), sm=86, section=f"{FLOAT}: <name>")
+def extreme_size_f32(a: Lanes, b: Lanes, *, function: Callable[..., Lanes], ftz: bool, NaN: bool) -> Lanes:
     """d = the <which> of |a| and |b|, negative where just one of a and b is; a NaN is ignored, or
     with .NaN makes d NaN.
     """
@@ -225,17 +230,10 @@ def extreme_size_f32(
     return numeric.canonical(numeric.with_xor_sign(chosen, a, b))
 
 
-@inst(
-    "<name>{.ftz}{.NaN}{.abs}.f32 d, a, b, c",
-    _EXTREMES,
-    ptx=(8, 8),
-    sm=100,
-    section=f"{FLOAT}: <name>",
-)
+@inst("<name>{.ftz}{.NaN}{.abs}.f32 d, a, b, c", _EXTREMES, ptx=(8, 8), sm=100, section=f"{FLOAT}: <name>")
 def extreme_of_3_f32(
-    a: Lanes, b: Lanes, c: Lanes, *,
-    function: Callable[..., Lanes], ftz: bool, NaN: bool, abs: bool,
-) -> Lanes:  # fmt: skip
+    a: Lanes, b: Lanes, c: Lanes, *, function: Callable[..., Lanes], ftz: bool, NaN: bool, abs: bool
+) -> Lanes:
     """d = the <which> of a, b and c (-0 < +0), or with .abs of their magnitudes; a NaN is ignored,
     or with .NaN makes d NaN.
     """
@@ -252,14 +250,7 @@ def copysign(a: Lanes, b: Lanes) -> Lanes:
 _TESTS: Final = ("finite", "infinite", "number", "notanumber", "normal", "subnormal")
 
 
-@inst(
-    "testp.op.type p:pred, a",
-    op=_TESTS,
-    type=(f32, f64),
-    ptx=(2, 0),
-    sm=20,
-    section=f"{FLOAT}: testp",
-)
+@inst("testp.op.type p:pred, a", op=_TESTS, type=(f32, f64), ptx=(2, 0), sm=20, section=f"{FLOAT}: testp")
 def testp(a: Lanes, *, op: str) -> Lanes:
     """p = whether a is of the kind that op names (zero counts as normal)."""
     subnormal = (np.abs(a) < np.finfo(a.dtype).smallest_normal) & (a != 0)
@@ -320,26 +311,14 @@ def _approximate(function: Callable[[Any], Any], a: Lanes, ftz: bool) -> Lanes:
 
 
 @inst(
-    "rcp.approx{.ftz}.f32 d, a",
-    name="rcp",
-    ptx=(1, 4),
-    max_ulp=1,
-    accuracy="1 ulp",
-    section=f"{FLOAT}: rcp",
+    "rcp.approx{.ftz}.f32 d, a", name="rcp", ptx=(1, 4), max_ulp=1, accuracy="1 ulp", section=f"{FLOAT}: rcp"
 )
 def rcp_approx(a: Lanes, *, ftz: bool) -> Lanes:
     """d = 1 / a, approximately."""
     return _approximate(lambda x: 1.0 / x, a, ftz)
 
 
-@inst(
-    "rcp.rnd{.ftz}.f32 d, a",
-    name="rcp_rn",
-    rnd=ROUNDINGS,
-    ptx=(1, 4),
-    sm=20,
-    section=f"{FLOAT}: rcp",
-)
+@inst("rcp.rnd{.ftz}.f32 d, a", name="rcp_rn", rnd=ROUNDINGS, ptx=(1, 4), sm=20, section=f"{FLOAT}: rcp")
 def rcp_f32(a: Lanes, *, rnd: str, ftz: bool) -> Lanes:
     """d = 1 / a, rounded once."""
     return numeric.finish(numeric.div_f32(_ONE_F32, numeric.flush(a, ftz), rnd), ftz)
@@ -364,22 +343,13 @@ def sqrt_approx(a: Lanes, *, ftz: bool) -> Lanes:
     return _approximate(np.sqrt, a, ftz)
 
 
-@inst(
-    "sqrt.rnd{.ftz}.f32 d, a",
-    name="sqrt_rn",
-    rnd=ROUNDINGS,
-    ptx=(1, 4),
-    sm=20,
-    section=f"{FLOAT}: sqrt",
-)
+@inst("sqrt.rnd{.ftz}.f32 d, a", name="sqrt_rn", rnd=ROUNDINGS, ptx=(1, 4), sm=20, section=f"{FLOAT}: sqrt")
 def sqrt_f32(a: Lanes, *, rnd: str, ftz: bool) -> Lanes:
     """d = the square root of a, rounded once; NaN below zero, and -0 for -0."""
     return numeric.finish(numeric.sqrt_f32(numeric.flush(a, ftz), rnd), ftz)
 
 
-@inst(
-    "sqrt.rnd.f64 d, a", name="sqrt_rn", rnd=ROUNDINGS, ptx=(1, 4), sm=13, section=f"{FLOAT}: sqrt"
-)
+@inst("sqrt.rnd.f64 d, a", name="sqrt_rn", rnd=ROUNDINGS, ptx=(1, 4), sm=13, section=f"{FLOAT}: sqrt")
 def sqrt_f64(a: Lanes, *, rnd: str) -> Lanes:
     """d = the square root of a, rounded once; NaN below zero, and -0 for -0."""
     return numeric_f64.sqrt_f64(a, rnd)
@@ -416,18 +386,28 @@ def _gross(function: Callable[[Any], Any], a: Lanes) -> Lanes:
 
 
 @inst(
-    "rcp.approx.ftz.f64 d, a", name="rcp", ptx=(2, 1), sm=20, max_ulp=math.inf,
-    accuracy=_GROSS, section=f"{FLOAT}: rcp.approx.ftz.f64",
-)  # fmt: skip
+    "rcp.approx.ftz.f64 d, a",
+    name="rcp",
+    ptx=(2, 1),
+    sm=20,
+    max_ulp=math.inf,
+    accuracy=_GROSS,
+    section=f"{FLOAT}: rcp.approx.ftz.f64",
+)
 def rcp_gross(a: Lanes) -> Lanes:
     """d = 1 / a, to the 21 bits of its upper word."""
     return _gross(lambda x: 1.0 / x, a)
 
 
 @inst(
-    "rsqrt.approx.f64 d, a", name="rsqrt", ptx=(1, 4), sm=13, max_ulp=math.inf,
-    accuracy="none promised", section=f"{FLOAT}: rsqrt",
-)  # fmt: skip
+    "rsqrt.approx.f64 d, a",
+    name="rsqrt",
+    ptx=(1, 4),
+    sm=13,
+    max_ulp=math.inf,
+    accuracy="none promised",
+    section=f"{FLOAT}: rsqrt",
+)
 @quiet
 def rsqrt_f64(a: Lanes) -> Lanes:
     """d = 1 / the square root of a, approximately; an infinity of its sign for a zero, NaN below
@@ -438,9 +418,14 @@ def rsqrt_f64(a: Lanes) -> Lanes:
 
 
 @inst(
-    "rsqrt.approx.ftz.f64 d, a", name="rsqrt", ptx=(4, 0), sm=20, max_ulp=math.inf,
-    accuracy=_GROSS, section=f"{FLOAT}: rsqrt.approx.ftz.f64",
-)  # fmt: skip
+    "rsqrt.approx.ftz.f64 d, a",
+    name="rsqrt",
+    ptx=(4, 0),
+    sm=20,
+    max_ulp=math.inf,
+    accuracy=_GROSS,
+    section=f"{FLOAT}: rsqrt.approx.ftz.f64",
+)
 def rsqrt_gross(a: Lanes) -> Lanes:
     """d = 1 / the square root of a, to the 21 bits of its upper word."""
     return _gross(lambda x: 1.0 / np.sqrt(x), a)
@@ -457,14 +442,19 @@ _SINE: Final = "absolute error 2^-20.5 for a in [-2 pi, 2 pi], 2^-14.7 in [-100 
     each(
         "name function max_ulp accuracy value",
         ("ex2", elementary.EXP2, 2, "2 ulp", "2 to the power of a, approximately"),
-        ("lg2", elementary.LOG2, math.inf,
-         "absolute error 2^-22 for a in (0.5, 2), else relative error 2^-22",
-         "the logarithm of a to base 2, approximately; -inf for a zero, NaN below zero"),
+        (
+            "lg2",
+            elementary.LOG2,
+            math.inf,
+            "absolute error 2^-22 for a in (0.5, 2), else relative error 2^-22",
+            "the logarithm of a to base 2, approximately; -inf for a zero, NaN below zero",
+        ),
         ("sin", elementary.SIN, math.inf, _SINE, "the sine of a radians, approximately"),
         ("cos", elementary.COS, math.inf, _SINE, "the cosine of a radians, approximately"),
     ),
-    ptx=(1, 4), section=f"{FLOAT}: <name>",
-)  # fmt: skip
+    ptx=(1, 4),
+    section=f"{FLOAT}: <name>",
+)
 @quiet
 def transcendental(a: Lanes, *, function: Elementary, ftz: bool) -> Lanes:
     """d = <value>."""
@@ -472,9 +462,14 @@ def transcendental(a: Lanes, *, function: Elementary, ftz: bool) -> Lanes:
 
 
 @inst(
-    "tanh.approx.f32 d, a", name="tanh", ptx=(7, 0), sm=75, max_ulp=8192,
-    accuracy="relative error 2^-11", section=f"{FLOAT}: tanh",
-)  # fmt: skip
+    "tanh.approx.f32 d, a",
+    name="tanh",
+    ptx=(7, 0),
+    sm=75,
+    max_ulp=8192,
+    accuracy="relative error 2^-11",
+    section=f"{FLOAT}: tanh",
+)
 def tanh(a: Lanes) -> Lanes:
     """d = the hyperbolic tangent of a, approximately; subnormal results are kept."""
     return transcendental(a, function=elementary.TANH, ftz=False)  # type: ignore[no-any-return]

@@ -244,9 +244,7 @@ def _targets_across(layout: Layout, warps: int) -> Lanes:
     return targets.reshape(-1)
 
 
-def elements_across(
-    machine: Machine, layout: Layout, registers: Sequence[Lanes], *, k_first: bool
-) -> Lanes:
+def elements_across(machine: Machine, layout: Layout, registers: Sequence[Lanes], *, k_first: bool) -> Lanes:
     """The elements of the matrices of all warps as bits: by row, column and matrix, or of A and B
     by column of A (row of B), row (column) and matrix.
     """

@@ -38,10 +38,7 @@ def _elementwise(type: ScalarType, function: Callable[..., Lanes], *lanes: Lanes
     if type not in HALVES:
         return numeric.canonical_narrow(function(*lanes))
     whole = np.broadcast_shapes(*(np.shape(x) for x in lanes))
-    split = [
-        np.ascontiguousarray(np.broadcast_to(x, whole or (1,))).view(HALVES[type].dtype)
-        for x in lanes
-    ]
+    split = [np.ascontiguousarray(np.broadcast_to(x, whole or (1,))).view(HALVES[type].dtype) for x in lanes]
     result = numeric.canonical_narrow(function(*split)).view(np.uint32)
     return result if whole else result[0]
 
@@ -50,9 +47,7 @@ def _element(type: ScalarType) -> ScalarType:
     return HALVES.get(type, type)
 
 
-def _flushed(
-    type: ScalarType, ftz: bool, sat: bool, function: Callable[..., Lanes], *lanes: Lanes
-) -> Lanes:
+def _flushed(type: ScalarType, ftz: bool, sat: bool, function: Callable[..., Lanes], *lanes: Lanes) -> Lanes:
     """`function` of 16-bit lanes as `_elementwise` takes them, flushed and saturated."""
 
     def one(*x: Lanes) -> Lanes:
@@ -85,12 +80,19 @@ def _difference(x: Lanes, y: Lanes, type: ScalarType) -> Lanes:
         (".rnd", _BF16, (7, 8), 90),
         ("", _BF16, (7, 8), 90),
     ),
-    rnd=NARROW, ignores=("rnd",), section=f"{HALF}: <name>",
-)  # fmt: skip
+    rnd=NARROW,
+    ignores=("rnd",),
+    section=f"{HALF}: <name>",
+)
 def binary(
-    a: Lanes, b: Lanes, *, function: Callable[..., Lanes], ftz: bool = False, sat: bool = False,
+    a: Lanes,
+    b: Lanes,
+    *,
+    function: Callable[..., Lanes],
+    ftz: bool = False,
+    sat: bool = False,
     type: ScalarType,
-) -> Lanes:  # fmt: skip
+) -> Lanes:
     """d = a <sign> b, rounded once."""
     element = _element(type)
     return _flushed(type, ftz, sat, lambda x, y: function(x, y, element), a, b)
@@ -112,12 +114,23 @@ _OOB: Final = ", but +0 where a or b is the NaN 0x7ff7 that TMA writes outside a
         ("{.relu}", _BF16, (7, 0), 80, "a * b + c", _RELU),
         (".oob{.relu}", (*_F16, *_BF16), (8, 1), 90, "a * b + c", f"{_OOB}{_RELU}"),
     ),
-    rnd=NARROW, relu=(True,), oob=(True,), ignores=("rnd",), section=f"{HALF}: fma",
-)  # fmt: skip
+    rnd=NARROW,
+    relu=(True,),
+    oob=(True,),
+    ignores=("rnd",),
+    section=f"{HALF}: fma",
+)
 def fma(
-    a: Lanes, b: Lanes, c: Lanes, *, ftz: bool = False, sat: bool = False, relu: bool = False,
-    oob: bool = False, type: ScalarType,
-) -> Lanes:  # fmt: skip
+    a: Lanes,
+    b: Lanes,
+    c: Lanes,
+    *,
+    ftz: bool = False,
+    sat: bool = False,
+    relu: bool = False,
+    oob: bool = False,
+    type: ScalarType,
+) -> Lanes:
     """d = <value>, rounded once<rest>."""
     element = _element(type)
 
@@ -168,30 +181,25 @@ _EXTREMES: Final = each(
 )
 
 
-@inst(
-    "<name><modifiers>.type d, a, b",
-    _EXTREMES,
-    _FORMS,
-    ptx=(7, 0),
-    sm=80,
-    section=f"{HALF}: <name>",
-)
+@inst("<name><modifiers>.type d, a, b", _EXTREMES, _FORMS, ptx=(7, 0), sm=80, section=f"{HALF}: <name>")
 def extreme(
-    a: Lanes, b: Lanes, *, ftz: bool = False, NaN: bool, type: ScalarType,
-    function: Callable[..., Lanes],
-) -> Lanes:  # fmt: skip
+    a: Lanes, b: Lanes, *, ftz: bool = False, NaN: bool, type: ScalarType, function: Callable[..., Lanes]
+) -> Lanes:
     """d = the <which> of a and b (-0 < +0); a NaN is ignored, or with .NaN makes d NaN."""
     return _flushed(type, ftz, False, lambda x, y: function(x, y, NaN), a, b)
 
 
 @inst(
-    "<name><modifiers>.xorsign.abs.type d, a, b", _EXTREMES, _FORMS, ptx=(7, 2), sm=86,
+    "<name><modifiers>.xorsign.abs.type d, a, b",
+    _EXTREMES,
+    _FORMS,
+    ptx=(7, 2),
+    sm=86,
     section=f"{HALF}: <name>",
-)  # fmt: skip
+)
 def extreme_size(
-    a: Lanes, b: Lanes, *, ftz: bool = False, NaN: bool, type: ScalarType,
-    function: Callable[..., Lanes],
-) -> Lanes:  # fmt: skip
+    a: Lanes, b: Lanes, *, ftz: bool = False, NaN: bool, type: ScalarType, function: Callable[..., Lanes]
+) -> Lanes:
     """d = the <which> of |a| and |b|, negative where just one of a and b is; a NaN is ignored, or
     with .NaN makes d NaN.
     """
@@ -221,34 +229,50 @@ def _approximate(function: Elementary, a: Lanes, type: ScalarType, ftz: bool) ->
     return _elementwise(type, one, a)
 
 
-_TANH_GATES: Final = {
-    f16: None, f16x2: None, bf16: gate(ptx=(7, 8), sm=90), bf16x2: gate(ptx=(7, 8), sm=90),
-}  # fmt: skip
+_TANH_GATES: Final = {f16: None, f16x2: None, bf16: gate(ptx=(7, 8), sm=90), bf16x2: gate(ptx=(7, 8), sm=90)}
 
 
 @inst(
-    "tanh.approx.type d, a", name="tanh", type=_TANH_GATES, ptx=(7, 0), sm=75, max_ulp=math.inf,
+    "tanh.approx.type d, a",
+    name="tanh",
+    type=_TANH_GATES,
+    ptx=(7, 0),
+    sm=75,
+    max_ulp=math.inf,
     accuracy="absolute error 2^-10.987 for f16, relative error 2^-8 for bf16",
     section=f"{HALF}: tanh",
-)  # fmt: skip
+)
 def tanh_narrow(a: Lanes, *, type: ScalarType) -> Lanes:
     """d = the hyperbolic tangent of a, approximately; subnormal numbers are kept."""
     return _approximate(elementary.TANH, a, type, False)
 
 
 @inst(
-    "ex2.approx.type d, a", name="ex2", type=_F16, ptx=(7, 0), sm=75, max_ulp=2.2,
-    accuracy="relative error 2^-9.9", section=f"{HALF}: ex2",
-)  # fmt: skip
+    "ex2.approx.type d, a",
+    name="ex2",
+    type=_F16,
+    ptx=(7, 0),
+    sm=75,
+    max_ulp=2.2,
+    accuracy="relative error 2^-9.9",
+    section=f"{HALF}: ex2",
+)
 def ex2_f16(a: Lanes, *, type: ScalarType) -> Lanes:
     """d = 2 to the power of a, approximately; subnormal numbers are kept."""
     return _approximate(elementary.EXP2, a, type, False)
 
 
 @inst(
-    "ex2.approx.ftz.type d, a", name="ex2", ftz=(True,), type=_BF16, ptx=(7, 8), sm=90, max_ulp=2,
-    accuracy="relative error 2^-7", section=f"{HALF}: ex2",
-)  # fmt: skip
+    "ex2.approx.ftz.type d, a",
+    name="ex2",
+    ftz=(True,),
+    type=_BF16,
+    ptx=(7, 8),
+    sm=90,
+    max_ulp=2,
+    accuracy="relative error 2^-7",
+    section=f"{HALF}: ex2",
+)
 def ex2_bf16(a: Lanes, *, ftz: bool, type: ScalarType) -> Lanes:
     """d = 2 to the power of a, approximately; subnormal numbers become zero."""
     return _approximate(elementary.EXP2, a, type, ftz)

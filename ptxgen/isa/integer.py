@@ -80,12 +80,7 @@ def mul(a: Lanes, b: Lanes, *, mode: str) -> Lanes:
     return np.multiply(a, b) if mode == "lo" else _high(a, b)
 
 
-@inst(
-    "mul.wide.type d:wide, a, b",
-    name="mul_wide",
-    type=(u32, s32, u16, s16),
-    section=f"{ARITHMETIC}: mul",
-)
+@inst("mul.wide.type d:wide, a, b", name="mul_wide", type=(u32, s32, u16, s16), section=f"{ARITHMETIC}: mul")
 def mul_wide(a: Lanes, b: Lanes) -> Lanes:
     """d = a * b, twice as wide as its factors."""
     return np.multiply(a, b, dtype=_double(a))
@@ -123,12 +118,7 @@ def mul24(a: Lanes, b: Lanes, *, mode: str) -> Lanes:
     return _product24(a, b, mode)
 
 
-@inst(
-    "mad24.mode.type d, a, b, c",
-    mode=("lo", "hi"),
-    type=(u32, s32),
-    section=f"{ARITHMETIC}: mad24",
-)
+@inst("mad24.mode.type d, a, b, c", mode=("lo", "hi"), type=(u32, s32), section=f"{ARITHMETIC}: mad24")
 @quiet
 def mad24(a: Lanes, b: Lanes, c: Lanes, *, mode: str) -> Lanes:
     """d = the result of mul24 plus c, wrapping around."""
@@ -143,8 +133,7 @@ def mad24_sat(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
 
 def _product24(a: Lanes, b: Lanes, mode: str) -> Lanes:
     x, y = (  # 24 bits, zero- or sign-extended
-        np.right_shift(np.left_shift(v, v.dtype.type(8)), v.dtype.type(8)).astype(np.int64)
-        for v in (a, b)
+        np.right_shift(np.left_shift(v, v.dtype.type(8)), v.dtype.type(8)).astype(np.int64) for v in (a, b)
     )
     product: Lanes = np.right_shift(np.multiply(x, y), 16 if mode == "hi" else 0)
     return product.astype(a.dtype)
@@ -173,8 +162,7 @@ _HALF: Final = ("lo", "hi")
 
 
 @inst("dp4a.u32.s32 d:s32, a:u32, b:s32, c:s32", ptx=(5, 0), sm=61, section=_DP4A)
-@inst("dp4a.s32.btype d:s32, a:s32, b:btype, c:s32", btype=(s32, u32), ptx=(5, 0), sm=61,
-      section=_DP4A)  # fmt: skip
+@inst("dp4a.s32.btype d:s32, a:s32, b:btype, c:s32", btype=(s32, u32), ptx=(5, 0), sm=61, section=_DP4A)
 @inst("dp4a.u32.u32 d:u32, a:u32, b:u32, c:u32", ptx=(5, 0), sm=61, section=_DP4A)
 def dp4a(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     """d = c + the sum of the products of the four bytes of a and b, wrapping around."""
@@ -185,8 +173,14 @@ def dp4a(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
 
 
 @inst("dp2a.mode.u32.s32 d:s32, a:u32, b:s32, c:s32", mode=_HALF, ptx=(5, 0), sm=61, section=_DP2A)
-@inst("dp2a.mode.s32.btype d:s32, a:s32, b:btype, c:s32", mode=_HALF, btype=(s32, u32),
-      ptx=(5, 0), sm=61, section=_DP2A)  # fmt: skip
+@inst(
+    "dp2a.mode.s32.btype d:s32, a:s32, b:btype, c:s32",
+    mode=_HALF,
+    btype=(s32, u32),
+    ptx=(5, 0),
+    sm=61,
+    section=_DP2A,
+)
 @inst("dp2a.mode.u32.u32 d:u32, a:u32, b:u32, c:u32", mode=_HALF, ptx=(5, 0), sm=61, section=_DP2A)
 def dp2a(a: Lanes, b: Lanes, c: Lanes, *, mode: str) -> Lanes:
     """d = c + the sum of the products of the two halves of a and the two lower (lo) or upper (hi)
@@ -215,9 +209,7 @@ def _high(a: Lanes, b: Lanes) -> Lanes:
     other = np.add(np.multiply(x_low, y_high), middle & low)
     high = np.add(np.multiply(x_high, y_high), np.add(middle >> half, other >> half))
     if a.dtype.kind == "i":  # a negative factor was read as 2**64 too large
-        high = np.subtract(
-            high, np.add(np.where(a < 0, y, 0), np.where(b < 0, x, 0), dtype=np.uint64)
-        )
+        high = np.subtract(high, np.add(np.where(a < 0, y, 0), np.where(b < 0, x, 0), dtype=np.uint64))
     result: Lanes = high.astype(a.dtype)
     return result
 
@@ -271,21 +263,25 @@ def extreme(a: Lanes, b: Lanes, *, function: Callable[..., Lanes]) -> Lanes:
 
 @inst(
     "<operation><modifiers> d:b32, a:b32, b:b32",
-    times(
-        _EXTREMES,
-        each("name modifiers pair rest", ("<operation>_u16x2", ".u16x2", "u16x2", "")),
-    )
+    times(_EXTREMES, each("name modifiers pair rest", ("<operation>_u16x2", ".u16x2", "u16x2", "")))
     + times(
         _EXTREMES,
         each(
             "name modifiers pair relu rest",
             ("<operation>_s16x2", "{.relu}.s16x2", "s16x2", None, ", with .relu at least 0"),
-            ("<operation>_s16x2_relu", ".s16x2.relu", "s16x2", True,
-             ", at least 0 (the other order of the modifiers, which CUDA's headers write)"),
+            (
+                "<operation>_s16x2_relu",
+                ".s16x2.relu",
+                "s16x2",
+                True,
+                ", at least 0 (the other order of the modifiers, which CUDA's headers write)",
+            ),
         ),
     ),
-    ptx=(8, 0), sm=90, section=f"{ARITHMETIC}: <operation>",
-)  # fmt: skip
+    ptx=(8, 0),
+    sm=90,
+    section=f"{ARITHMETIC}: <operation>",
+)
 def extreme_of_halves(
     a: Lanes, b: Lanes, *, function: Callable[..., Lanes], pair: str, relu: bool = False
 ) -> Lanes:
@@ -297,8 +293,11 @@ def extreme_of_halves(
     "<operation>.<modifiers>",
     _EXTREMES,
     each("modifiers", "relu.s32 d, a, b", "s32.relu d:s32, a:s32, b:s32"),
-    name="<operation>_relu", ptx=(8, 0), sm=90, section=f"{ARITHMETIC}: <operation>",
-)  # fmt: skip
+    name="<operation>_relu",
+    ptx=(8, 0),
+    sm=90,
+    section=f"{ARITHMETIC}: <operation>",
+)
 def extreme_relu(a: Lanes, b: Lanes, *, function: Callable[..., Lanes]) -> Lanes:
     """d = the <which> of a and b, at least 0."""
     return _relu(function(a, b))
@@ -360,9 +359,7 @@ def lop3(a: Lanes, b: Lanes, c: Lanes, lut: int) -> Lanes:
     sm=70,
     section=f"{LOGIC}: lop3",
 )
-def lop3_pred(
-    a: Lanes, b: Lanes, c: Lanes, lut: int, e: Lanes, *, combine: str
-) -> tuple[Lanes, Lanes]:
+def lop3_pred(a: Lanes, b: Lanes, c: Lanes, lut: int, e: Lanes, *, combine: str) -> tuple[Lanes, Lanes]:
     """d as for lop3; p = (d is not 0) <combine> e."""
     d: Lanes = lop3(a, b, c, lut)
     return d, (np.logical_or if combine == "or" else np.logical_and)(d != 0, e)
@@ -389,9 +386,13 @@ def shr(a: Lanes, b: Lanes) -> Lanes:
 
 
 @inst(
-    "shf.dir.mode.b32 d, a, b, c:u32", dir=("l", "r"), mode=("wrap", "clamp"), ptx=(3, 1), sm=32,
+    "shf.dir.mode.b32 d, a, b, c:u32",
+    dir=("l", "r"),
+    mode=("wrap", "clamp"),
+    ptx=(3, 1),
+    sm=32,
     section=f"{LOGIC}: shf",
-)  # fmt: skip
+)
 def shf(a: Lanes, b: Lanes, c: Lanes, *, dir: str, mode: str) -> Lanes:
     """d = the upper (l) or lower (r) half of the 64 bits b:a shifted by c, which is wrapped to
     0..31 or limited to 32.
@@ -400,9 +401,7 @@ def shf(a: Lanes, b: Lanes, c: Lanes, *, dir: str, mode: str) -> Lanes:
     pair = np.bitwise_or(np.left_shift(b.astype(np.uint64), np.uint64(32)), a.astype(np.uint64))
     if dir == "r":
         return np.right_shift(pair, amount.astype(np.uint64)).astype(np.uint32)
-    return np.right_shift(np.left_shift(pair, amount.astype(np.uint64)), np.uint64(32)).astype(
-        np.uint32
-    )
+    return np.right_shift(np.left_shift(pair, amount.astype(np.uint64)), np.uint64(32)).astype(np.uint32)
 
 
 # ---------------------------------------- bit fields
@@ -417,9 +416,7 @@ def popc(a: Lanes) -> Lanes:
 @inst("clz.type d:u32, a", type=WORDS, ptx=(2, 0), sm=20, section=f"{ARITHMETIC}: clz")
 def clz(a: Lanes) -> Lanes:
     """d = how many leading bits of a are zero."""
-    return (8 * a.dtype.itemsize - np.bitwise_count(_smeared(a)).astype(np.uint32)).astype(
-        np.uint32
-    )
+    return (8 * a.dtype.itemsize - np.bitwise_count(_smeared(a)).astype(np.uint32)).astype(np.uint32)
 
 
 def _smeared(a: Lanes) -> Lanes:
@@ -461,11 +458,7 @@ def brev(a: Lanes) -> Lanes:
 
 
 @inst(
-    "bfe.type d, a, b:u32, c:u32",
-    type=(u32, u64, s32, s64),
-    ptx=(2, 0),
-    sm=20,
-    section=f"{ARITHMETIC}: bfe",
+    "bfe.type d, a, b:u32, c:u32", type=(u32, u64, s32, s64), ptx=(2, 0), sm=20, section=f"{ARITHMETIC}: bfe"
 )
 def bfe(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     """d = the field of c bits of a that starts at bit b, zero- or sign-extended; b and c count
@@ -513,11 +506,7 @@ def shl_right(a: Lanes, amount: Lanes) -> Lanes:
 
 
 @inst(
-    "bmsk.mode.b32 d, a:u32, b:u32",
-    mode=("clamp", "wrap"),
-    ptx=(7, 6),
-    sm=70,
-    section=f"{ARITHMETIC}: bmsk",
+    "bmsk.mode.b32 d, a:u32, b:u32", mode=("clamp", "wrap"), ptx=(7, 6), sm=70, section=f"{ARITHMETIC}: bmsk"
 )
 def bmsk(a: Lanes, b: Lanes, *, mode: str) -> Lanes:
     """d = b ones from bit a on; a and b count modulo 32 (wrap), or what lies beyond bit 31 is cut
@@ -589,9 +578,7 @@ def prmt(a: Lanes, b: Lanes, c: Lanes, *, mode: str | None) -> Lanes:
             else _pick(c, mode, n)
         )
         index = np.bitwise_and(pick, np.uint32(7)).astype(np.uint64)
-        byte = np.bitwise_and(
-            np.right_shift(pair, np.multiply(index, np.uint64(8))), np.uint64(255)
-        )
+        byte = np.bitwise_and(np.right_shift(pair, np.multiply(index, np.uint64(8))), np.uint64(255))
         sign = np.where(byte >= 128, np.uint64(255), np.uint64(0))
         byte = np.where(np.bitwise_and(pick, np.uint32(8)) != 0, sign, byte)
         result = np.bitwise_or(result, np.left_shift(byte, np.uint64(8 * n)))
@@ -671,28 +658,63 @@ def _added(parts: list[Lanes], c: Lanes) -> Lanes:
         _LANEWISE,
         each(
             "name types rest summed does",
-            ("<operation><count>", "dtype.atype.btype", "{.sat}", False,
-             "Each <part> of d = <value>, for each <part> x of a and y of b, cut off or with .sat "
-             "clamped"),
-            ("<operation><count>_add", "dtype.atype.btype", ".add", True,
-             "d = c + the sum of <value>, for each <part> x of a and y of b"),
+            (
+                "<operation><count>",
+                "dtype.atype.btype",
+                "{.sat}",
+                False,
+                "Each <part> of d = <value>, for each <part> x of a and y of b, cut off or with .sat clamped",
+            ),
+            (
+                "<operation><count>_add",
+                "dtype.atype.btype",
+                ".add",
+                True,
+                "d = c + the sum of <value>, for each <part> x of a and y of b",
+            ),
         ),
     )
     + each(
         "name operation types rest summed does",
-        ("vset<count>", "vset", "atype.btype.cmp", "", False,
-         "Each <part> of d = 1 if that of a <cmp> that of b, else 0"),
-        ("vset<count>_add", "vset", "atype.btype.cmp", ".add", True,
-         "d = c + in how many places a <part> of a <cmp> that of b"),
+        (
+            "vset<count>",
+            "vset",
+            "atype.btype.cmp",
+            "",
+            False,
+            "Each <part> of d = 1 if that of a <cmp> that of b, else 0",
+        ),
+        (
+            "vset<count>_add",
+            "vset",
+            "atype.btype.cmp",
+            ".add",
+            True,
+            "d = c + in how many places a <part> of a <cmp> that of b",
+        ),
     ),
-    dtype=_WORD, atype=_WORD, btype=_WORD, cmp=tuple(_COMPARED), ptx=(3, 0), sm=30,
+    dtype=_WORD,
+    atype=_WORD,
+    btype=_WORD,
+    cmp=tuple(_COMPARED),
+    ptx=(3, 0),
+    sm=30,
     section=f"{VIDEO}: <operation><count>",
-)  # fmt: skip
+)
 def video(
-    a: Lanes, b: Lanes, c: Lanes, *, bits: int, summed: bool, atype: ScalarType, btype: ScalarType,
-    function: Callable[..., Any] | None = None, cmp: str = "", dtype: ScalarType = u32,
+    a: Lanes,
+    b: Lanes,
+    c: Lanes,
+    *,
+    bits: int,
+    summed: bool,
+    atype: ScalarType,
+    btype: ScalarType,
+    function: Callable[..., Any] | None = None,
+    cmp: str = "",
+    dtype: ScalarType = u32,
     sat: bool = False,
-) -> Lanes:  # fmt: skip
+) -> Lanes:
     """<does>."""
     x, y = _parts(a.astype(atype.dtype), bits), _parts(b.astype(btype.dtype), bits)
     combine = function or _COMPARED[cmp]

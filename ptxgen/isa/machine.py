@@ -29,9 +29,7 @@ class Machine(Protocol):
     def load(self, space: str, address: Lanes, type: ScalarType, count: int) -> tuple[Lanes, ...]:
         """`count` consecutive values of `type` at `address`."""
 
-    def store(
-        self, space: str, address: Lanes, type: ScalarType, values: tuple[Lanes, ...]
-    ) -> None:
+    def store(self, space: str, address: Lanes, type: ScalarType, values: tuple[Lanes, ...]) -> None:
         """Write consecutive values at `address`."""
 
     def atomic(
@@ -97,26 +95,33 @@ class Machine(Protocol):
         that it started with `copy_async` are complete.
         """
 
-    def bulk_load(
-        self, dst: Lanes, src: Lanes, nbytes: Lanes, mbarrier: Lanes, ctas: Lanes | None
-    ) -> None:
+    def bulk_load(self, dst: Lanes, src: Lanes, nbytes: Lanes, mbarrier: Lanes, ctas: Lanes | None) -> None:
         """Start copying `nbytes` from global `src` to shared `dst`; the mbarrier in shared memory
         counts them. With `ctas`, a mask of ranks in the cluster, to the same place of all these
         CTAs, and for their mbarriers.
         """
 
     def bulk_send(
-        self, dst: Lanes, src: Lanes, nbytes: Lanes, mbarrier: Lanes,
-        reduce: Callable[[Lanes, Lanes, ScalarType], Lanes] | None = None, type: ScalarType = ...,
-    ) -> None:  # fmt: skip
+        self,
+        dst: Lanes,
+        src: Lanes,
+        nbytes: Lanes,
+        mbarrier: Lanes,
+        reduce: Callable[[Lanes, Lanes, ScalarType], Lanes] | None = None,
+        type: ScalarType = ...,
+    ) -> None:
         """Start copying `nbytes` from shared `src` to shared `dst` of a CTA of the cluster, where
         the mbarrier counts them; or with `reduce`, of old and new values of `type`, combining.
         """
 
     def send_values(
-        self, dst: Lanes, values: tuple[Lanes, ...], mbarrier: Lanes,
-        reduce: Callable[[Lanes, Lanes, ScalarType], Lanes] | None, type: ScalarType,
-    ) -> None:  # fmt: skip
+        self,
+        dst: Lanes,
+        values: tuple[Lanes, ...],
+        mbarrier: Lanes,
+        reduce: Callable[[Lanes, Lanes, ScalarType], Lanes] | None,
+        type: ScalarType,
+    ) -> None:
         """Start writing consecutive values of each thread's registers to shared memory of the
         cluster at `dst`, or reducing them into it; the mbarrier there counts their bytes.
         """
@@ -132,20 +137,19 @@ class Machine(Protocol):
         """Copy the tensor map at shared `src` to global `dst`."""
 
     def bulk_store(
-        self, dst: Lanes, src: Lanes, nbytes: Lanes,
-        reduce: Callable[[Lanes, Lanes, ScalarType], Lanes] | None = None, type: ScalarType = ...,
-    ) -> None:  # fmt: skip
+        self,
+        dst: Lanes,
+        src: Lanes,
+        nbytes: Lanes,
+        reduce: Callable[[Lanes, Lanes, ScalarType], Lanes] | None = None,
+        type: ScalarType = ...,
+    ) -> None:
         """Start copying, or combining as `bulk_send` does, `nbytes` from shared `src` to global
         `dst`, in the bulk group of the thread.
         """
 
     def tensor_load(
-        self,
-        dst: Lanes,
-        map: Lanes,
-        coordinates: tuple[Lanes, ...],
-        mbarrier: Lanes,
-        ctas: Lanes | None,
+        self, dst: Lanes, map: Lanes, coordinates: tuple[Lanes, ...], mbarrier: Lanes, ctas: Lanes | None
     ) -> None:
         """Start copying the box at the coordinates (innermost first) of the tensor whose map
         (`ptxgen.tensormap`) lies at the generic address `map` to shared `dst`; the mbarrier and
@@ -179,26 +183,35 @@ class Machine(Protocol):
         """
 
     def texture_gather(
-        self, handle: Lanes, geometry: str, coordinates: tuple[Lanes, ...], component: int,
-        type: ScalarType,
-    ) -> tuple[Lanes, ...]:  # fmt: skip
+        self, handle: Lanes, geometry: str, coordinates: tuple[Lanes, ...], component: int, type: ScalarType
+    ) -> tuple[Lanes, ...]:
         """One channel of the four texels around coordinates, as `tld4` gives them."""
 
     def texture_query(self, handle: Lanes, query: str) -> Lanes:
         """A property of the texture or the surface with a handle, uint32."""
 
     def surface_load(
-        self, handle: Lanes, geometry: str, coordinates: tuple[Lanes, ...], type: ScalarType,
-        count: int, outside: str,
-    ) -> tuple[Lanes, ...]:  # fmt: skip
+        self,
+        handle: Lanes,
+        geometry: str,
+        coordinates: tuple[Lanes, ...],
+        type: ScalarType,
+        count: int,
+        outside: str,
+    ) -> tuple[Lanes, ...]:
         """`count` values of the surface with a handle at coordinates, x in bytes; `outside` of it,
         `trap`, `clamp` to the nearest, or give `zero`.
         """
 
     def surface_store(
-        self, handle: Lanes, geometry: str, coordinates: tuple[Lanes, ...], type: ScalarType,
-        values: tuple[Lanes, ...], outside: str,
-    ) -> None:  # fmt: skip
+        self,
+        handle: Lanes,
+        geometry: str,
+        coordinates: tuple[Lanes, ...],
+        type: ScalarType,
+        values: tuple[Lanes, ...],
+        outside: str,
+    ) -> None:
         """Write values to a surface as `surface_load` reads them; with `zero`, none outside."""
 
     def load_by_warp(self, address: Lanes, type: ScalarType) -> Lanes:

@@ -26,9 +26,7 @@ ACCURACY: Final = (
     "products are exact, sums as the tensor cores of the target make them (numerics.md); "
     "the manual leaves their order and rounding open"
 )
-ACCURACY_F64: Final = (
-    "a chain of fused multiply-adds in order of K; the manual leaves the order open"
-)
+ACCURACY_F64: Final = "a chain of fused multiply-adds in order of K; the manual leaves the order open"
 ROUNDINGS: Final = ("rn", "rz", "rm", "rp")
 LAYOUTS: Final = ("row", "col")
 BIT_OPS: Final = {"xor": None, "and": gate(ptx=(7, 1), sm=80)}
@@ -43,9 +41,7 @@ _F64_SHAPES: Final = {
 }
 _INT8_SHAPES: Final = {"m16n8k32": _AMPERE, "m16n8k16": _AMPERE, "m8n8k16": _TURING}
 _INT4_SHAPES: Final = {"m16n8k64": _AMPERE, "m16n8k32": _AMPERE, "m8n8k32": _TURING}
-_BIT_SHAPES: Final = {
-    "m16n8k256": _AMPERE, "m16n8k128": _AMPERE, "m8n8k128": gate(ptx=(7, 0), sm=75),
-}  # fmt: skip
+_BIT_SHAPES: Final = {"m16n8k256": _AMPERE, "m16n8k128": _AMPERE, "m8n8k128": gate(ptx=(7, 0), sm=75)}
 _INT8: Final = ("s8", "u8")
 _INT4: Final = ("s4", "u4")
 _FP8: Final = ("e4m3", "e5m2")
@@ -63,36 +59,123 @@ _S32: Final = "d:s32*nc, a:b32*na, b:b32*nb, c:s32*nc"
     "mma.sync.aligned.<shape>.<alayout>.<blayout>.<dtype>.<atype>.<btype>.<ctype> <registers>",
     each(
         "name shape dtype atype btype ctype registers of",
-        ("mma_f32_f16", _F16_SHAPES, "f32", "f16", "f16", "f32", _F32,
-         "of a warp; A and B in f16, C and D in f32"),
+        (
+            "mma_f32_f16",
+            _F16_SHAPES,
+            "f32",
+            "f16",
+            "f16",
+            "f32",
+            _F32,
+            "of a warp; A and B in f16, C and D in f32",
+        ),
         ("mma_f16_f16", _F16_SHAPES, "f16", "f16", "f16", "f16", _F16, "of a warp, all in f16"),
     )
-    + times(_QUADS, each(
-        "name dtype atype btype ctype registers of",
-        ("mma_quad_f32", "f32", "f16", "f16", "f32", "d:f32*8, a:b32*2, b:b32*2, c:f32*8",
-         "in each quarter of a warp; A and B in f16, C and D in f32"),
-        ("mma_quad_f32_f16", "f32", "f16", "f16", "f16", "d:f32*8, a:b32*2, b:b32*2, c:b32*4",
-         "in each quarter of a warp; A, B and C in f16, D in f32"),
-        ("mma_quad_f16", "f16", "f16", "f16", "f16", "d:b32*4, a:b32*2, b:b32*2, c:b32*4",
-         "in each quarter of a warp, all in f16"),
-    ), each("ptx sm", ((6, 4), 70)))
+    + times(
+        _QUADS,
+        each(
+            "name dtype atype btype ctype registers of",
+            (
+                "mma_quad_f32",
+                "f32",
+                "f16",
+                "f16",
+                "f32",
+                "d:f32*8, a:b32*2, b:b32*2, c:f32*8",
+                "in each quarter of a warp; A and B in f16, C and D in f32",
+            ),
+            (
+                "mma_quad_f32_f16",
+                "f32",
+                "f16",
+                "f16",
+                "f16",
+                "d:f32*8, a:b32*2, b:b32*2, c:b32*4",
+                "in each quarter of a warp; A, B and C in f16, D in f32",
+            ),
+            (
+                "mma_quad_f16",
+                "f16",
+                "f16",
+                "f16",
+                "f16",
+                "d:b32*4, a:b32*2, b:b32*2, c:b32*4",
+                "in each quarter of a warp, all in f16",
+            ),
+        ),
+        each("ptx sm", ((6, 4), 70)),
+    )
     + each(
         "name shape dtype atype btype ctype registers ptx sm of",
-        ("mma_f32_bf16", ("m16n8k16", "m16n8k8"), "f32", "bf16", "bf16", "f32", _F32, (7, 0), 80,
-         "of a warp; A and B in bf16, C and D in f32"),
-        ("mma_f32_tf32", ("m16n8k8", "m16n8k4"), "f32", "tf32", "tf32", "f32", _F32, (7, 0), 80,
-         f"of a warp; {IN_TF32}, C and D in f32"),
-        ("mma_f32_fp8", _FP8_SHAPES, "f32", _FP8, _FP8, "f32", _F32, (8, 4), 89,
-         "of a warp; A and B in fp8, C and D in f32"),
-        ("mma_f16_fp8", tuple(_FP8_SHAPES), "f16", _FP8, _FP8, "f16", _F16, (8, 7), 89,
-         "of a warp; A and B in fp8, C and D in f16"),
+        (
+            "mma_f32_bf16",
+            ("m16n8k16", "m16n8k8"),
+            "f32",
+            "bf16",
+            "bf16",
+            "f32",
+            _F32,
+            (7, 0),
+            80,
+            "of a warp; A and B in bf16, C and D in f32",
+        ),
+        (
+            "mma_f32_tf32",
+            ("m16n8k8", "m16n8k4"),
+            "f32",
+            "tf32",
+            "tf32",
+            "f32",
+            _F32,
+            (7, 0),
+            80,
+            f"of a warp; {IN_TF32}, C and D in f32",
+        ),
+        (
+            "mma_f32_fp8",
+            _FP8_SHAPES,
+            "f32",
+            _FP8,
+            _FP8,
+            "f32",
+            _F32,
+            (8, 4),
+            89,
+            "of a warp; A and B in fp8, C and D in f32",
+        ),
+        (
+            "mma_f16_fp8",
+            tuple(_FP8_SHAPES),
+            "f16",
+            _FP8,
+            _FP8,
+            "f16",
+            _F16,
+            (8, 7),
+            89,
+            "of a warp; A and B in fp8, C and D in f16",
+        ),
     ),
-    alayout="row", blayout="col", max_ulp=math.inf, accuracy=ACCURACY, **_MMA,
-)  # fmt: skip
+    alayout="row",
+    blayout="col",
+    max_ulp=math.inf,
+    accuracy=ACCURACY,
+    **_MMA,
+)
 def mma(
-    machine: Machine, a: Registers, b: Registers, c: Registers, *,
-    shape: str, alayout: str, blayout: str, dtype: str, atype: str, btype: str, ctype: str,
-) -> Registers:  # fmt: skip
+    machine: Machine,
+    a: Registers,
+    b: Registers,
+    c: Registers,
+    *,
+    shape: str,
+    alayout: str,
+    blayout: str,
+    dtype: str,
+    atype: str,
+    btype: str,
+    ctype: str,
+) -> Registers:
     """D = A * B + C <of>."""
     if shape == "m8n8k4":
         of = products.quad_operands(alayout, blayout, ctype, dtype)
@@ -104,10 +187,17 @@ def mma(
 @inst(
     "mma.sync.aligned.shape.row.col{.rnd}.<dtype>.<atype>.<btype>.<ctype> "
     "d:f64*nc, a:f64*na, b:f64*nb, c:f64*nc",
-    name="mma_f64", shape=_F64_SHAPES, rnd=ROUNDINGS,
-    dtype="f64", atype="f64", btype="f64", ctype="f64",
-    max_ulp=math.inf, accuracy=ACCURACY_F64, **_MMA,
-)  # fmt: skip
+    name="mma_f64",
+    shape=_F64_SHAPES,
+    rnd=ROUNDINGS,
+    dtype="f64",
+    atype="f64",
+    btype="f64",
+    ctype="f64",
+    max_ulp=math.inf,
+    accuracy=ACCURACY_F64,
+    **_MMA,
+)
 def mma_f64(
     machine: Machine, a: Registers, b: Registers, c: Registers, *, shape: str, rnd: str | None
 ) -> Registers:
@@ -128,9 +218,16 @@ def mma_f64(
     **_MMA,
 )
 def mma_integers(
-    machine: Machine, a: Registers, b: Registers, c: Registers, *,
-    shape: str, satfinite: bool, atype: str, btype: str,
-) -> Registers:  # fmt: skip
+    machine: Machine,
+    a: Registers,
+    b: Registers,
+    c: Registers,
+    *,
+    shape: str,
+    satfinite: bool,
+    atype: str,
+    btype: str,
+) -> Registers:
     """D = A * B + C of a warp; A and B in <bits>-bit integers, C and D in s32, which wraps around
     or saturates.
     """
@@ -140,12 +237,16 @@ def mma_integers(
 
 @inst(
     "mma.sync.aligned.shape.row.col.s32.<atype>.<btype>.<ctype>.op.popc <registers>",
-    name="mma_bits", shape=_BIT_SHAPES, op=BIT_OPS, atype="b1", btype="b1", ctype="s32",
-    registers=_S32, **_MMA,
-)  # fmt: skip
-def mma_bits(
-    machine: Machine, a: Registers, b: Registers, c: Registers, *, shape: str, op: str
-) -> Registers:
+    name="mma_bits",
+    shape=_BIT_SHAPES,
+    op=BIT_OPS,
+    atype="b1",
+    btype="b1",
+    ctype="s32",
+    registers=_S32,
+    **_MMA,
+)
+def mma_bits(machine: Machine, a: Registers, b: Registers, c: Registers, *, shape: str, op: str) -> Registers:
     """D = C + the number of ones in each row of A xor (and) each column of B, of a warp."""
     of = products.operands(shape, "b1", "b1", "s32", "s32")
     return products.multiply_bits(machine, of, a, b, c, op)

@@ -80,16 +80,17 @@ _MODIFIERS: Final = ("m8n8.num{.trans}", "num{.trans}.m8n8")
     "ldmatrix.sync.aligned.<modifiers>{.space}.b16 d:b32*num, [addr:u64]",
     each(
         "name modifiers does",
-        ("ldmatrix", _MODIFIERS[0],
-         "d = one, two or four matrices from shared memory, or their transposes"),
+        ("ldmatrix", _MODIFIERS[0], "d = one, two or four matrices from shared memory, or their transposes"),
         ("ldmatrix_shape_last", _MODIFIERS[1], _OTHER.format("ldmatrix")),
     ),
-    num=_NUMBERS, space=SPACES, ptx=(6, 5), sm=75,
-    effect=Effect.WARP, section=f"{SECTION}: ldmatrix",
-)  # fmt: skip
-def ldmatrix(
-    machine: Machine, addr: Lanes, *, num: str, trans: bool, space: str | None
-) -> tuple[Lanes, ...]:
+    num=_NUMBERS,
+    space=SPACES,
+    ptx=(6, 5),
+    sm=75,
+    effect=Effect.WARP,
+    section=f"{SECTION}: ldmatrix",
+)
+def ldmatrix(machine: Machine, addr: Lanes, *, num: str, trans: bool, space: str | None) -> tuple[Lanes, ...]:
     """<does>."""
     machine.warp_sync(EVERY_LANE)
     matrices = int(num[1:])
@@ -108,13 +109,17 @@ def ldmatrix(
     "stmatrix.sync.aligned.<modifiers>{.space}.b16 [addr:u64], a:b32*num",
     each(
         "name modifiers does",
-        ("stmatrix", _MODIFIERS[0],
-         "Write one, two or four matrices, or their transposes, to shared memory"),
+        ("stmatrix", _MODIFIERS[0], "Write one, two or four matrices, or their transposes, to shared memory"),
         ("stmatrix_shape_last", _MODIFIERS[1], _OTHER.format("stmatrix")),
     ),
-    num=_NUMBERS, ignores=("num",), space=SPACES, ptx=(7, 8), sm=90,
-    effect=Effect.WARP, section=f"{SECTION}: stmatrix",
-)  # fmt: skip
+    num=_NUMBERS,
+    ignores=("num",),
+    space=SPACES,
+    ptx=(7, 8),
+    sm=90,
+    effect=Effect.WARP,
+    section=f"{SECTION}: stmatrix",
+)
 def stmatrix(
     machine: Machine, addr: Lanes, a: tuple[Lanes, ...], *, trans: bool, space: str | None
 ) -> tuple[()]:
@@ -135,8 +140,11 @@ def stmatrix(
 
 @inst(
     "movmatrix.sync.aligned.m8n8.trans.b16 d:b32, a:b32",
-    ptx=(7, 8), sm=75, effect=Effect.WARP, section=f"{SECTION}: movmatrix",
-)  # fmt: skip
+    ptx=(7, 8),
+    sm=75,
+    effect=Effect.WARP,
+    section=f"{SECTION}: movmatrix",
+)
 def movmatrix(machine: Machine, a: Lanes) -> Lanes:
     """d = the fragment of the transpose of the matrix that a is a fragment of."""
     machine.warp_sync(EVERY_LANE)

@@ -23,14 +23,8 @@ if TYPE_CHECKING:
 
 MBARRIER: Final = "Parallel Synchronization and Communication Instructions: mbarrier"
 
-_CTA: Final[dict[str, Gate | None]] = {
-    "shared": None,
-    "shared::cta": gate(ptx=(7, 8), sm=80),
-}
-_CLUSTER: Final[dict[str, Gate | None]] = {
-    **_CTA,
-    "shared::cluster": gate(ptx=(8, 0), sm=90),
-}
+_CTA: Final[dict[str, Gate | None]] = {"shared": None, "shared::cta": gate(ptx=(7, 8), sm=80)}
+_CLUSTER: Final[dict[str, Gate | None]] = {**_CTA, "shared::cluster": gate(ptx=(8, 0), sm=90)}
 _SCOPES: Final = {"cta": None, "cluster": gate(ptx=(8, 0), sm=90)}
 _RELEASE: Final = {"release": gate(ptx=(8, 0), sm=80), "relaxed": gate(ptx=(8, 6), sm=90)}
 _ACQUIRE: Final = {"acquire": gate(ptx=(8, 0), sm=80), "relaxed": gate(ptx=(8, 6), sm=90)}
@@ -42,9 +36,13 @@ _SM90: Final[dict[str, Any]] = {"ptx": (8, 0), "sm": 90}
 
 
 @inst(
-    "mbarrier.init{.space}.b64 [addr:u64], count:u32", name="mbarrier_init", space=_CTA,
-    effect=Effect.ASYNC, section=f"{MBARRIER}: mbarrier.init", **_SM80,
-)  # fmt: skip
+    "mbarrier.init{.space}.b64 [addr:u64], count:u32",
+    name="mbarrier_init",
+    space=_CTA,
+    effect=Effect.ASYNC,
+    section=f"{MBARRIER}: mbarrier.init",
+    **_SM80,
+)
 def mbarrier_init(machine: Machine, addr: Lanes, count: Lanes, *, space: str | None) -> tuple[()]:
     """Make an mbarrier whose phases wait for count arrivals each."""
     active = machine.active()
@@ -59,9 +57,13 @@ def mbarrier_init(machine: Machine, addr: Lanes, count: Lanes, *, space: str | N
 
 
 @inst(
-    "mbarrier.inval{.space}.b64 [addr:u64]", name="mbarrier_inval", space=_CTA,
-    effect=Effect.ASYNC, section=f"{MBARRIER}: mbarrier.inval", **_SM80,
-)  # fmt: skip
+    "mbarrier.inval{.space}.b64 [addr:u64]",
+    name="mbarrier_inval",
+    space=_CTA,
+    effect=Effect.ASYNC,
+    section=f"{MBARRIER}: mbarrier.inval",
+    **_SM80,
+)
 def mbarrier_inval(machine: Machine, addr: Lanes, *, space: str | None) -> tuple[()]:
     """End an mbarrier, so that its memory may be used for something else."""
     _updated(machine, space, addr, lambda w, _: word.checked(w) and word.INVALID, np.uint32(0))
@@ -69,9 +71,11 @@ def mbarrier_inval(machine: Machine, addr: Lanes, *, space: str | None) -> tuple
 
 
 @inst(
-    "mbarrier.pending_count.b64 d:u32, a:b64", name="mbarrier_pending_count",
-    section=f"{MBARRIER}: mbarrier.pending_count", **_SM80,
-)  # fmt: skip
+    "mbarrier.pending_count.b64 d:u32, a:b64",
+    name="mbarrier_pending_count",
+    section=f"{MBARRIER}: mbarrier.pending_count",
+    **_SM80,
+)
 def mbarrier_pending_count(a: Lanes) -> Lanes:
     """d = the arrivals that the phase waited for when the state a was taken."""
     count: Lanes = np.bitwise_and(a, np.uint64(word.MOST_ARRIVALS)).astype(np.uint32)
@@ -84,18 +88,12 @@ def mbarrier_pending_count(a: Lanes) -> Lanes:
 # Without an order, and with one: every access is seen at once here, so it changes nothing.
 _IGNORES: Final = ("sem", "scope", "hint")
 _PLAIN: Final = each("ordered order", ("", ""))
-_RELEASES: Final = _PLAIN + each(
-    "ordered order sem scope", ("_ordered", ".sem.scope", _RELEASE, _SCOPES)
-)
+_RELEASES: Final = _PLAIN + each("ordered order sem scope", ("_ordered", ".sem.scope", _RELEASE, _SCOPES))
 _CTA_RELEASES: Final = _PLAIN + each(
     "ordered order sem scope ptx", ("_ordered", ".sem.scope", ("release",), ("cta",), (8, 0))
 )
-_ACQUIRES: Final = _PLAIN + each(
-    "ordered order sem scope", ("_ordered", ".sem.scope", _ACQUIRE, _SCOPES)
-)
-_RELAXES: Final = _PLAIN + each(
-    "ordered order sem scope", ("_ordered", ".sem.scope", ("relaxed",), _SCOPES)
-)
+_ACQUIRES: Final = _PLAIN + each("ordered order sem scope", ("_ordered", ".sem.scope", _ACQUIRE, _SCOPES))
+_RELAXES: Final = _PLAIN + each("ordered order sem scope", ("_ordered", ".sem.scope", ("relaxed",), _SCOPES))
 
 
 @inst(
@@ -108,21 +106,55 @@ _RELAXES: Final = _PLAIN + each(
     each(
         "form modifier operand space ptx sm orders arrived does",
         ("", "", "", _CLUSTER, (7, 0), 80, _RELEASES, word.arrived, "Arrive<last>"),
-        ("_count", "", ", count:u32", _CLUSTER, (7, 8), 90, _RELEASES, word.arrived,
-         "Arrive count times<last>"),
-        ("_noComplete", ".noComplete", ", count:u32", _CTA, (7, 0), 80, _CTA_RELEASES,
-         word.arrived_incompletely,
-         "Arrive count times<closing>, which does not complete the phase"),
-        ("_expect_tx", ".expect_tx", ", tx:u32", _CLUSTER, (8, 0), 90, _RELEASES, word.arrived,
-         "Have the phase wait for tx more bytes and arrive<last>"),
+        (
+            "_count",
+            "",
+            ", count:u32",
+            _CLUSTER,
+            (7, 8),
+            90,
+            _RELEASES,
+            word.arrived,
+            "Arrive count times<last>",
+        ),
+        (
+            "_noComplete",
+            ".noComplete",
+            ", count:u32",
+            _CTA,
+            (7, 0),
+            80,
+            _CTA_RELEASES,
+            word.arrived_incompletely,
+            "Arrive count times<closing>, which does not complete the phase",
+        ),
+        (
+            "_expect_tx",
+            ".expect_tx",
+            ", tx:u32",
+            _CLUSTER,
+            (8, 0),
+            90,
+            _RELEASES,
+            word.arrived,
+            "Have the phase wait for tx more bytes and arrive<last>",
+        ),
     ),
-    name="mbarrier_<head><form><ordered>", ignores=_IGNORES, effect=Effect.ASYNC,
+    name="mbarrier_<head><form><ordered>",
+    ignores=_IGNORES,
+    effect=Effect.ASYNC,
     section=f"{MBARRIER}: mbarrier.<head>",
-)  # fmt: skip
+)
 def mbarrier_arrive(
-    machine: Machine, addr: Lanes, count: Lanes | None = None, tx: Lanes | None = None, *,
-    space: str | None, drop: bool, arrived: Callable[[int, int], int],
-) -> Lanes:  # fmt: skip
+    machine: Machine,
+    addr: Lanes,
+    count: Lanes | None = None,
+    tx: Lanes | None = None,
+    *,
+    space: str | None,
+    drop: bool,
+    arrived: Callable[[int, int], int],
+) -> Lanes:
     """<does>; d = the state before, which a wait may be for."""
 
     def change(w: int, given: int) -> int:
@@ -143,29 +175,33 @@ def mbarrier_arrive(
     each(
         "head change does",
         ("expect_tx", word.expecting, "Have the phase wait for tx more bytes"),
-        ("complete_tx", word.brought,
-         "Tell an mbarrier that tx bytes have come, without copying any"),
+        ("complete_tx", word.brought, "Tell an mbarrier that tx bytes have come, without copying any"),
     ),
     _RELAXES,
-    name="mbarrier_<head><ordered>", space=_CLUSTER, ignores=_IGNORES, effect=Effect.ASYNC,
-    section=f"{MBARRIER}: mbarrier.<head>", **_SM90,
-)  # fmt: skip
+    name="mbarrier_<head><ordered>",
+    space=_CLUSTER,
+    ignores=_IGNORES,
+    effect=Effect.ASYNC,
+    section=f"{MBARRIER}: mbarrier.<head>",
+    **_SM90,
+)
 def mbarrier_tx(
-    machine: Machine, addr: Lanes, tx: Lanes, *,
-    space: str | None, change: Callable[[int, int], int],
-) -> tuple[()]:  # fmt: skip
+    machine: Machine, addr: Lanes, tx: Lanes, *, space: str | None, change: Callable[[int, int], int]
+) -> tuple[()]:
     """<does>."""
     _updated(machine, space, addr, change, tx)
     return ()
 
 
 @inst(
-    "cp.async.mbarrier.arrive{.noinc}{.space}.b64 [addr:u64]", name="cp_async_mbarrier_arrive",
-    space=_CTA, effect=Effect.ASYNC, section=f"{COPY}: cp.async.mbarrier.arrive", **_SM80,
-)  # fmt: skip
-def cp_async_mbarrier_arrive(
-    machine: Machine, addr: Lanes, *, space: str | None, noinc: bool
-) -> tuple[()]:
+    "cp.async.mbarrier.arrive{.noinc}{.space}.b64 [addr:u64]",
+    name="cp_async_mbarrier_arrive",
+    space=_CTA,
+    effect=Effect.ASYNC,
+    section=f"{COPY}: cp.async.mbarrier.arrive",
+    **_SM80,
+)
+def cp_async_mbarrier_arrive(machine: Machine, addr: Lanes, *, space: str | None, noinc: bool) -> tuple[()]:
     """Arrive once all copies that this thread started with cp.async are complete; without .noinc,
     the phase waits for that arrival in addition.
     """
@@ -202,17 +238,20 @@ _OF_STATE: Final = "in which the state a was taken"
 @inst(
     "mbarrier.test_wait<parity><order>{.space}.b64 p:pred, [addr:u64], a:<type>",
     times(_BY_STATE, each("ptx which", ((7, 0), f"{_OF_STATE} is complete")))
-    + times(_BY_PARITY, each(
-        "ptx which", ((7, 1), "of parity a is complete: the current one, or the one before")
-    )),
+    + times(
+        _BY_PARITY, each("ptx which", ((7, 1), "of parity a is complete: the current one, or the one before"))
+    ),
     _ACQUIRES,
-    name="mbarrier_test_wait<by><ordered>", space=_CTA, ignores=_IGNORES, sm=80,
-    effect=Effect.ASYNC, section=f"{MBARRIER}: mbarrier.test_wait",
-)  # fmt: skip
+    name="mbarrier_test_wait<by><ordered>",
+    space=_CTA,
+    ignores=_IGNORES,
+    sm=80,
+    effect=Effect.ASYNC,
+    section=f"{MBARRIER}: mbarrier.test_wait",
+)
 def mbarrier_test_wait(
-    machine: Machine, addr: Lanes, a: Lanes, *,
-    space: str | None, parity_of: Callable[[Lanes], Lanes],
-) -> Lanes:  # fmt: skip
+    machine: Machine, addr: Lanes, a: Lanes, *, space: str | None, parity_of: Callable[[Lanes], Lanes]
+) -> Lanes:
     """p = whether the phase <which>."""
     # It is, if the current phase has the other parity.
     machine.ask(_in_shared(machine, space, addr))
@@ -225,13 +264,18 @@ def mbarrier_test_wait(
     times(_BY_STATE, each("which", _OF_STATE))
     + times(_BY_PARITY, each("which", "of parity a (the current one, or the one before)")),
     _ACQUIRES,
-    name="mbarrier_try_wait<by><ordered>", space=_CTA, ignores=_IGNORES, ptx=(7, 8), sm=90,
-    resume=_passed, effect=Effect.BARRIER, section=f"{MBARRIER}: mbarrier.try_wait",
-)  # fmt: skip
+    name="mbarrier_try_wait<by><ordered>",
+    space=_CTA,
+    ignores=_IGNORES,
+    ptx=(7, 8),
+    sm=90,
+    resume=_passed,
+    effect=Effect.BARRIER,
+    section=f"{MBARRIER}: mbarrier.try_wait",
+)
 def mbarrier_try_wait(
-    machine: Machine, addr: Lanes, a: Lanes, *,
-    space: str | None, parity_of: Callable[[Lanes], Lanes],
-) -> tuple[()]:  # fmt: skip
+    machine: Machine, addr: Lanes, a: Lanes, *, space: str | None, parity_of: Callable[[Lanes], Lanes]
+) -> tuple[()]:
     """Wait until the phase <which> is complete, at most for about hint nanoseconds; p = whether it
     is.
     """
@@ -249,11 +293,7 @@ def mbarrier_try_wait(
 
 
 def _updated(
-    machine: Machine,
-    space: str | None,
-    addr: Lanes,
-    change: Callable[[int, int], int],
-    operand: Any,
+    machine: Machine, space: str | None, addr: Lanes, change: Callable[[int, int], int], operand: Any
 ) -> Lanes:
     """Replace each lane's object by `change` of it and the operand, lane after lane; the words
     before.

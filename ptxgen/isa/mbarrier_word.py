@@ -36,9 +36,7 @@ _VALID_MASK: Final = 3
 def made(arrivals: int) -> int:
     """A fresh object: phase 0, waiting for so many arrivals and no bytes."""
     if not 1 <= arrivals <= MOST_ARRIVALS:
-        raise ValueError(
-            f"the count of an mbarrier must be from 1 to {MOST_ARRIVALS}, got {arrivals}"
-        )
+        raise ValueError(f"the count of an mbarrier must be from 1 to {MOST_ARRIVALS}, got {arrivals}")
     return _packed(0, arrivals, arrivals, 0)
 
 
@@ -119,13 +117,7 @@ def _completed(phase: int, left: int, following: int, nbytes: int) -> int:
 
 
 def _packed(phase: int, left: int, following: int, nbytes: int) -> int:
-    return (
-        phase << PHASE_BIT
-        | 1 << _VALID
-        | nbytes + _BYTES_BIAS << _BYTES
-        | following << _NEXT
-        | left
-    )
+    return phase << PHASE_BIT | 1 << _VALID | nbytes + _BYTES_BIAS << _BYTES | following << _NEXT | left
 
 
 def _fields(word: int) -> tuple[int, int, int, int]:
@@ -148,8 +140,7 @@ def _check_count(count: int) -> None:
 def _in_range(nbytes: int) -> int:
     if abs(nbytes) > MOST_BYTES:
         raise ValueError(
-            f"the tx-count of an mbarrier must stay from -{MOST_BYTES} to {MOST_BYTES}, "
-            f"got {nbytes}"
+            f"the tx-count of an mbarrier must stay from -{MOST_BYTES} to {MOST_BYTES}, got {nbytes}"
         )
     return nbytes
 

@@ -48,10 +48,9 @@ _VOLTA: Final = gate(ptx=(6, 0), sm=70)
 SCOPES: Final = {"cta": None, "gpu": None, "sys": None, "cluster": CLUSTER}
 # `no_allocate` first: the one that generated kernels ask for.
 _EVICT: Final = dict.fromkeys(
-    ("L1::no_allocate", "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first",
-     "L1::evict_last"),
+    ("L1::no_allocate", "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last"),
     gate(ptx=(7, 4), sm=70),
-)  # fmt: skip
+)
 _PREFETCH: Final = {
     "L2::64B": gate(ptx=(7, 4), sm=75),
     "L2::128B": gate(ptx=(7, 4), sm=75),
@@ -98,27 +97,20 @@ def pack(a: tuple[Lanes, ...], *, type: ScalarType) -> Lanes:
     step = type.bits // len(a)
     whole = a[0].astype(type.dtype)
     for n, part in enumerate(a[1:], 1):
-        whole = np.bitwise_or(
-            whole, np.left_shift(part.astype(type.dtype), whole.dtype.type(n * step))
-        )
+        whole = np.bitwise_or(whole, np.left_shift(part.astype(type.dtype), whole.dtype.type(n * step)))
     return whole
 
 
 @inst(
     "mov.<type> d:<part>*<count>, a",
     each(
-        "name type part count",
-        ("unpack", b32, b16, 2),
-        ("unpack", b64, b32, 2),
-        ("unpack_b16", b64, b16, 4),
+        "name type part count", ("unpack", b32, b16, 2), ("unpack", b64, b32, 2), ("unpack_b16", b64, b16, 4)
     ),
     section=f"{MOVEMENT}: mov",
 )
 def unpack(a: Lanes, *, part: ScalarType, count: int) -> tuple[Lanes, ...]:
     """d = the parts of a, the lowest bits first."""
-    return tuple(
-        np.right_shift(a, a.dtype.type(n * part.bits)).astype(part.dtype) for n in range(count)
-    )
+    return tuple(np.right_shift(a, a.dtype.type(n * part.bits)).astype(part.dtype) for n in range(count))
 
 
 # ---------------------------------------- ld and st
@@ -128,18 +120,20 @@ _ANY_LOAD_SPACE: Final = {**dict.fromkeys(LOAD_SPACES), **_LATER_LOAD_SPACES}
 _ANY_STORE_SPACE: Final = {**dict.fromkeys(STORE_SPACES), **_LATER_STORE_SPACES}
 # Slots of both, and what changes no value.
 _ACCESS: Final[dict[str, Any]] = {
-    "scope": SCOPES, "weak": {True: _VOLTA}, "evict": _EVICT, "level2": _EVICT_L2, "policy": "",
+    "scope": SCOPES,
+    "weak": {True: _VOLTA},
+    "evict": _EVICT,
+    "level2": _EVICT_L2,
+    "policy": "",
     "ignores": ("weak", "cop", "evict", "prefetch", "level2", "policy", "sem", "scope", "vec"),
-}  # fmt: skip
+}
 # What the slots `vec` and `type` may be together, with what more a form needs.
 _SHAPES: Final = each("vec type", (("v2", "v4"), NARROW), (("v2",), WIDE))  # up to 16 bytes
 _MODERN: Final = times(each("ptx sm", ((6, 0), 70)), _SHAPES)
 _WEAK: Final = times(each("weak", "weak"), _MODERN)
 _HINTED: Final = times(each("policy ptx sm", (", policy:b64", (7, 4), 80)), _SHAPES)
 _MMIO: Final = each("type ptx sm", ((*NARROW, *WIDE), (8, 2), 70))
-_LARGE: Final = each(
-    "vec type ptx sm", (("v8",), _WORDS, (8, 8), 100), (("v4",), WIDE, (8, 8), 100)
-)
+_LARGE: Final = each("vec type ptx sm", (("v8",), _WORDS, (8, 8), 100), (("v4",), WIDE, (8, 8), 100))
 _KEPLER: Final = times(each("ptx sm", ((3, 1), 32)), _SHAPES)
 _NC: Final = each("space page", ("global", "ld.global.nc"))
 _NC_CACHE: Final = ("ca", "cg", "cs")
@@ -153,67 +147,139 @@ _32_BYTES: Final = "the vector of 32 bytes"
 
 @inst(
     "<form>.type <d>, [addr:u64]<policy>",
-    times(_SHAPES, each(
-        "name form space ptx sm where",
-        ("ld", "ld.space{.cop}{.vec}", LOAD_SPACES, None, None, None),
-        ("ld", "ld.space{.cop}{.vec}", _LATER_LOAD_SPACES, None, None, None),
-        ("ld_generic", "ld{.cop}{.vec}", None, (2, 0), 20, "the generic address addr"),
-    ))
+    times(
+        _SHAPES,
+        each(
+            "name form space ptx sm where",
+            ("ld", "ld.space{.cop}{.vec}", LOAD_SPACES, None, None, None),
+            ("ld", "ld.space{.cop}{.vec}", _LATER_LOAD_SPACES, None, None, None),
+            ("ld_generic", "ld{.cop}{.vec}", None, (2, 0), 20, "the generic address addr"),
+        ),
+    )
     + each(
         "name form space also rest",
         ("ld_weak", "ld.weak{.space}{.cop}{.vec}", _ANY_LOAD_SPACE, _WEAK, _UNORDERED),
-        ("ld_evict", "ld{.weak}{.space}.evict{.prefetch}{.vec}", _GLOBAL, _SHAPES,
-         "; .evict and .prefetch are hints for caches"),
-        ("ld_prefetch", "ld{.weak}{.space}{.cop}.prefetch{.vec}", _GLOBAL, _SHAPES,
-         "; .cop and .prefetch are hints for caches"),
-        ("ld_policy", "ld{.weak}{.space}{.cop}.L2::cache_hint{.prefetch}{.vec}", _GLOBAL,
-         times(each("cop", {**LOAD_CACHE, **_EVICT}), _HINTED),
-         "; .cop, .prefetch and the cache policy are hints for caches"),
-        ("ld_volatile", "ld.volatile{.space}{.vec}", SEEN_SPACES, _SHAPES,
-         ", which is read each time"),
-        ("ld_volatile", "ld.volatile{.space}.prefetch{.vec}", _GLOBAL, _SHAPES,
-         ", which is read each time; .prefetch is a hint for caches"),
-        ("ld_ordered", "ld.sem.scope{.space}{.vec}", SEEN_SPACES, _MODERN,
-         f"{_RACE}; accesses after an .acquire come later"),
-        ("ld_ordered", "ld.sem.scope{.space}.evict{.prefetch}{.vec}", _GLOBAL, _MODERN,
-         f"{_RACE}; .evict and .prefetch are hints for caches"),
-        ("ld_ordered", "ld.sem.scope{.space}.prefetch{.vec}", _GLOBAL, _MODERN,
-         f"{_RACE}; .prefetch is a hint for caches"),
-        ("ld_ordered", "ld.sem.scope{.space}{.evict}.L2::cache_hint{.vec}", _GLOBAL, _HINTED,
-         f"{_RACE}; .evict and the cache policy are hints for caches"),
-        ("ld_mmio", "ld.mmio.relaxed.sys{.space}", _GLOBAL,
-         times(each("d what", ("d", "the value")), _MMIO),
-         ", a device's register, which is read exactly once"),
+        (
+            "ld_evict",
+            "ld{.weak}{.space}.evict{.prefetch}{.vec}",
+            _GLOBAL,
+            _SHAPES,
+            "; .evict and .prefetch are hints for caches",
+        ),
+        (
+            "ld_prefetch",
+            "ld{.weak}{.space}{.cop}.prefetch{.vec}",
+            _GLOBAL,
+            _SHAPES,
+            "; .cop and .prefetch are hints for caches",
+        ),
+        (
+            "ld_policy",
+            "ld{.weak}{.space}{.cop}.L2::cache_hint{.prefetch}{.vec}",
+            _GLOBAL,
+            times(each("cop", {**LOAD_CACHE, **_EVICT}), _HINTED),
+            "; .cop, .prefetch and the cache policy are hints for caches",
+        ),
+        ("ld_volatile", "ld.volatile{.space}{.vec}", SEEN_SPACES, _SHAPES, ", which is read each time"),
+        (
+            "ld_volatile",
+            "ld.volatile{.space}.prefetch{.vec}",
+            _GLOBAL,
+            _SHAPES,
+            ", which is read each time; .prefetch is a hint for caches",
+        ),
+        (
+            "ld_ordered",
+            "ld.sem.scope{.space}{.vec}",
+            SEEN_SPACES,
+            _MODERN,
+            f"{_RACE}; accesses after an .acquire come later",
+        ),
+        (
+            "ld_ordered",
+            "ld.sem.scope{.space}.evict{.prefetch}{.vec}",
+            _GLOBAL,
+            _MODERN,
+            f"{_RACE}; .evict and .prefetch are hints for caches",
+        ),
+        (
+            "ld_ordered",
+            "ld.sem.scope{.space}.prefetch{.vec}",
+            _GLOBAL,
+            _MODERN,
+            f"{_RACE}; .prefetch is a hint for caches",
+        ),
+        (
+            "ld_ordered",
+            "ld.sem.scope{.space}{.evict}.L2::cache_hint{.vec}",
+            _GLOBAL,
+            _HINTED,
+            f"{_RACE}; .evict and the cache policy are hints for caches",
+        ),
+        (
+            "ld_mmio",
+            "ld.mmio.relaxed.sys{.space}",
+            _GLOBAL,
+            times(each("d what", ("d", "the value")), _MMIO),
+            ", a device's register, which is read exactly once",
+        ),
     )
-    + times(each("what", _32_BYTES), each(
-        "name form space also rest",
-        ("ld_large", "ld{.weak}{.space}.cop.vec", _GLOBAL, _LARGE, _COP),
-        ("ld_large", "ld{.weak}{.space}{.evict}{.level2}.vec", _GLOBAL, _LARGE,
-         "; .evict and .level2 are hints for caches"),
-    ))
-    + times(_NC, each("rest", _CONSTANT), each(
-        "name form cop also",
-        ("ld_nc", "ld.global.nc{.evict}{.prefetch}{.vec}", None, _KEPLER),
-        ("ld_nc", "ld.global.cop.nc{.prefetch}{.vec}", _NC_CACHE, _KEPLER),
-        ("ld_nc_policy", "ld.global.nc{.evict}.L2::cache_hint{.prefetch}{.vec}", None, _HINTED),
-        ("ld_nc_policy", "ld.global.cop.nc.L2::cache_hint{.prefetch}{.vec}", _NC_CACHE, _HINTED),
-        ("ld_nc_large", "ld.global.nc{.evict}{.level2}.vec", None,
-         times(each("what", _32_BYTES), _LARGE)),
-    ))
+    + times(
+        each("what", _32_BYTES),
+        each(
+            "name form space also rest",
+            ("ld_large", "ld{.weak}{.space}.cop.vec", _GLOBAL, _LARGE, _COP),
+            (
+                "ld_large",
+                "ld{.weak}{.space}{.evict}{.level2}.vec",
+                _GLOBAL,
+                _LARGE,
+                "; .evict and .level2 are hints for caches",
+            ),
+        ),
+    )
+    + times(
+        _NC,
+        each("rest", _CONSTANT),
+        each(
+            "name form cop also",
+            ("ld_nc", "ld.global.nc{.evict}{.prefetch}{.vec}", None, _KEPLER),
+            ("ld_nc", "ld.global.cop.nc{.prefetch}{.vec}", _NC_CACHE, _KEPLER),
+            ("ld_nc_policy", "ld.global.nc{.evict}.L2::cache_hint{.prefetch}{.vec}", None, _HINTED),
+            ("ld_nc_policy", "ld.global.cop.nc.L2::cache_hint{.prefetch}{.vec}", _NC_CACHE, _HINTED),
+            (
+                "ld_nc_large",
+                "ld.global.nc{.evict}{.level2}.vec",
+                None,
+                times(each("what", _32_BYTES), _LARGE),
+            ),
+        ),
+    )
     + each(
         "name form space also rest",
-        ("ldu", "ldu{.space}{.vec}", _GLOBAL,
-         times(each("page ptx sm", ("ldu", (2, 0), 20)), _SHAPES),
-         ", which is the same for all threads of the warp and is only read"),
+        (
+            "ldu",
+            "ldu{.space}{.vec}",
+            _GLOBAL,
+            times(each("page ptx sm", ("ldu", (2, 0), 20)), _SHAPES),
+            ", which is the same for all threads of the warp and is only read",
+        ),
     ),
-    d="d*vec", cop=LOAD_CACHE, prefetch=_PREFETCH, sem=("relaxed", "acquire"), page="ld",
-    what="the value, or the vector of consecutive values,", where="addr", rest=_COP,
-    effect=Effect.READ, section=f"{MOVEMENT}: <page>", **_ACCESS,
-)  # fmt: skip
+    d="d*vec",
+    cop=LOAD_CACHE,
+    prefetch=_PREFETCH,
+    sem=("relaxed", "acquire"),
+    page="ld",
+    what="the value, or the vector of consecutive values,",
+    where="addr",
+    rest=_COP,
+    effect=Effect.READ,
+    section=f"{MOVEMENT}: <page>",
+    **_ACCESS,
+)
 def ld(
-    machine: Machine, addr: Lanes, *, space: str | None = None, vec: str | None = None,
-    type: ScalarType,
-) -> Any:  # fmt: skip
+    machine: Machine, addr: Lanes, *, space: str | None = None, vec: str | None = None, type: ScalarType
+) -> Any:
     """d = <what> at <where><rest>."""
     values = machine.load(canonical_space(space), addr, type, int(vec[1:]) if vec else 1)
     return values if vec else values[0]
@@ -221,46 +287,83 @@ def ld(
 
 @inst(
     "<form>.type [addr:u64], <a><policy>",
-    times(_SHAPES, each(
-        "name form space ptx sm where",
-        ("st", "st.space{.cop}{.vec}", STORE_SPACES, None, None, None),
-        ("st", "st.space{.cop}{.vec}", _LATER_STORE_SPACES, None, None, None),
-        ("st_generic", "st{.cop}{.vec}", None, (2, 0), 20, "the generic address addr on"),
-    ))
+    times(
+        _SHAPES,
+        each(
+            "name form space ptx sm where",
+            ("st", "st.space{.cop}{.vec}", STORE_SPACES, None, None, None),
+            ("st", "st.space{.cop}{.vec}", _LATER_STORE_SPACES, None, None, None),
+            ("st_generic", "st{.cop}{.vec}", None, (2, 0), 20, "the generic address addr on"),
+        ),
+    )
     + each(
         "name form space also rest",
         ("st_weak", "st.weak{.space}{.cop}{.vec}", _ANY_STORE_SPACE, _WEAK, _UNORDERED),
-        ("st_evict", "st{.weak}{.space}.evict{.vec}", _GLOBAL, _SHAPES,
-         "; .evict is a hint for caches"),
-        ("st_policy", "st{.weak}{.space}{.cop}.L2::cache_hint{.vec}", _GLOBAL,
-         times(each("cop", {**STORE_CACHE, **_EVICT}), _HINTED),
-         "; .cop and the cache policy are hints for caches"),
-        ("st_volatile", "st.volatile{.space}{.vec}", SEEN_SPACES, _SHAPES,
-         ", which is written each time"),
-        ("st_ordered", "st.sem.scope{.space}{.vec}", SEEN_SPACES, _MODERN,
-         f"{_RACE}; accesses before a .release come earlier"),
-        ("st_ordered", "st.sem.scope{.space}.evict{.vec}", _GLOBAL, _MODERN,
-         f"{_RACE}; .evict is a hint for caches"),
-        ("st_ordered", "st.sem.scope{.space}{.evict}.L2::cache_hint{.vec}", _GLOBAL, _HINTED,
-         f"{_RACE}; .evict and the cache policy are hints for caches"),
-        ("st_mmio", "st.mmio.relaxed.sys{.space}", _GLOBAL,
-         times(each("a what where", ("a", "a", "addr")), _MMIO),
-         ", a device's register, exactly once"),
+        ("st_evict", "st{.weak}{.space}.evict{.vec}", _GLOBAL, _SHAPES, "; .evict is a hint for caches"),
+        (
+            "st_policy",
+            "st{.weak}{.space}{.cop}.L2::cache_hint{.vec}",
+            _GLOBAL,
+            times(each("cop", {**STORE_CACHE, **_EVICT}), _HINTED),
+            "; .cop and the cache policy are hints for caches",
+        ),
+        ("st_volatile", "st.volatile{.space}{.vec}", SEEN_SPACES, _SHAPES, ", which is written each time"),
+        (
+            "st_ordered",
+            "st.sem.scope{.space}{.vec}",
+            SEEN_SPACES,
+            _MODERN,
+            f"{_RACE}; accesses before a .release come earlier",
+        ),
+        (
+            "st_ordered",
+            "st.sem.scope{.space}.evict{.vec}",
+            _GLOBAL,
+            _MODERN,
+            f"{_RACE}; .evict is a hint for caches",
+        ),
+        (
+            "st_ordered",
+            "st.sem.scope{.space}{.evict}.L2::cache_hint{.vec}",
+            _GLOBAL,
+            _HINTED,
+            f"{_RACE}; .evict and the cache policy are hints for caches",
+        ),
+        (
+            "st_mmio",
+            "st.mmio.relaxed.sys{.space}",
+            _GLOBAL,
+            times(each("a what where", ("a", "a", "addr")), _MMIO),
+            ", a device's register, exactly once",
+        ),
     )
-    + times(each("what", "the vector a of 32 bytes"), each(
-        "name form space also rest",
-        ("st_large", "st{.weak}{.space}.cop.vec", _GLOBAL, _LARGE, _COP),
-        ("st_large", "st{.weak}{.space}{.evict}{.level2}.vec", _GLOBAL, _LARGE,
-         "; .evict and .level2 are hints for caches"),
-    )),
-    a="a*vec", cop=STORE_CACHE, sem=("relaxed", "release"),
-    what="a, or the elements of the vector a,", where="addr on", rest=_COP,
-    effect=Effect.WRITE, section=f"{MOVEMENT}: st", **_ACCESS,
-)  # fmt: skip
+    + times(
+        each("what", "the vector a of 32 bytes"),
+        each(
+            "name form space also rest",
+            ("st_large", "st{.weak}{.space}.cop.vec", _GLOBAL, _LARGE, _COP),
+            (
+                "st_large",
+                "st{.weak}{.space}{.evict}{.level2}.vec",
+                _GLOBAL,
+                _LARGE,
+                "; .evict and .level2 are hints for caches",
+            ),
+        ),
+    ),
+    a="a*vec",
+    cop=STORE_CACHE,
+    sem=("relaxed", "release"),
+    what="a, or the elements of the vector a,",
+    where="addr on",
+    rest=_COP,
+    effect=Effect.WRITE,
+    section=f"{MOVEMENT}: st",
+    **_ACCESS,
+)
 def st(
-    machine: Machine, addr: Lanes, a: Lanes | tuple[Lanes, ...], *,
-    space: str | None = None, type: ScalarType,
-) -> tuple[()]:  # fmt: skip
+    machine: Machine, addr: Lanes, a: Lanes | tuple[Lanes, ...], *, space: str | None = None, type: ScalarType
+) -> tuple[()]:
     """Write <what> to <where><rest>."""
     machine.store(canonical_space(space), addr, type, a if isinstance(a, tuple) else (a,))
     return ()
@@ -277,12 +380,7 @@ SPACES: Final = {
 
 
 @inst(
-    "cvta.space.u64 d, a",
-    space=SPACES,
-    ptx=(2, 0),
-    sm=20,
-    effect=Effect.ADDRESS,
-    section=f"{MOVEMENT}: cvta",
+    "cvta.space.u64 d, a", space=SPACES, ptx=(2, 0), sm=20, effect=Effect.ADDRESS, section=f"{MOVEMENT}: cvta"
 )
 def cvta(machine: Machine, a: Lanes, *, space: str) -> Lanes:
     """d = the generic address of the address a in space."""
@@ -290,18 +388,27 @@ def cvta(machine: Machine, a: Lanes, *, space: str) -> Lanes:
 
 
 @inst(
-    "cvta.to.space.u64 d, a", name="cvta_to", space=SPACES, ptx=(2, 0), sm=20,
-    effect=Effect.ADDRESS, section=f"{MOVEMENT}: cvta",
-)  # fmt: skip
+    "cvta.to.space.u64 d, a",
+    name="cvta_to",
+    space=SPACES,
+    ptx=(2, 0),
+    sm=20,
+    effect=Effect.ADDRESS,
+    section=f"{MOVEMENT}: cvta",
+)
 def cvta_to(machine: Machine, a: Lanes, *, space: str) -> Lanes:
     """d = the address in space of the generic address a."""
     return machine.convert_address(canonical_space(space), a, to_space=True)
 
 
 @inst(
-    "isspacep.space p:pred, a:u64", space={**SPACES, "const": gate(ptx=(3, 1))}, ptx=(2, 0), sm=20,
-    effect=Effect.ADDRESS, section=f"{MOVEMENT}: isspacep",
-)  # fmt: skip
+    "isspacep.space p:pred, a:u64",
+    space={**SPACES, "const": gate(ptx=(3, 1))},
+    ptx=(2, 0),
+    sm=20,
+    effect=Effect.ADDRESS,
+    section=f"{MOVEMENT}: isspacep",
+)
 def isspacep(machine: Machine, a: Lanes, *, space: str) -> Lanes:
     """p = whether the generic address a points into space."""
     asked = "cluster" if space == "shared::cluster" else canonical_space(space)
@@ -312,9 +419,11 @@ def isspacep(machine: Machine, a: Lanes, *, space: str) -> Lanes:
 
 
 _LEVELS: Final = {
-    "L1": None, "L2": None, "L2::evict_last": gate(ptx=(7, 4), sm=80),
+    "L1": None,
+    "L2": None,
+    "L2::evict_last": gate(ptx=(7, 4), sm=80),
     "L2::evict_normal": gate(ptx=(7, 4), sm=80),
-}  # fmt: skip
+}
 
 
 @inst(
@@ -325,8 +434,11 @@ _LEVELS: Final = {
         ("prefetch_local", ".local", ("L1", "L2"), "addr"),
         ("prefetch_generic", "", _LEVELS, "the generic address addr"),
     ),
-    ignores=("level",), ptx=(2, 0), sm=20, section=f"{MOVEMENT}: prefetch",
-)  # fmt: skip
+    ignores=("level",),
+    ptx=(2, 0),
+    sm=20,
+    section=f"{MOVEMENT}: prefetch",
+)
 def prefetch(addr: Lanes) -> tuple[()]:
     """Bring the line at <at> into the cache; changes no value."""
     del addr
@@ -341,19 +453,18 @@ def prefetchu(addr: Lanes) -> tuple[()]:
 
 
 @inst(
-    "applypriority{.space}.L2::evict_normal [addr:u64], 128", space=("global",), **POLICY,
+    "applypriority{.space}.L2::evict_normal [addr:u64], 128",
+    space=("global",),
+    **POLICY,
     section=f"{MOVEMENT}: applypriority",
-)  # fmt: skip
+)
 def applypriority(addr: Lanes, *, space: str | None) -> tuple[()]:
     """Let the 128 bytes at addr leave the cache as others do; changes no value."""
     del addr, space
     return ()
 
 
-@inst(
-    "discard{.space}.L2 [addr:u64], 128", space=("global",), **POLICY,
-    section=f"{MOVEMENT}: discard",
-)  # fmt: skip
+@inst("discard{.space}.L2 [addr:u64], 128", space=("global",), **POLICY, section=f"{MOVEMENT}: discard")
 def discard(addr: Lanes, *, space: str | None) -> tuple[()]:
     """The 128 bytes at addr need not be kept: they may hold anything from now on (here what they
     held).
@@ -368,12 +479,13 @@ _SECONDARY: Final = ("L2::evict_first", "L2::evict_unchanged")
 
 @inst(
     "createpolicy.fractional.primary{.secondary}.b64 d{, fraction:f32}",
-    name="createpolicy_fractional", primary=_PRIMARY, secondary=_SECONDARY, **POLICY,
+    name="createpolicy_fractional",
+    primary=_PRIMARY,
+    secondary=_SECONDARY,
+    **POLICY,
     section=f"{MOVEMENT}: createpolicy",
-)  # fmt: skip
-def createpolicy_fractional(
-    fraction: Lanes | None = None, *, primary: str, secondary: str | None
-) -> Lanes:
+)
+def createpolicy_fractional(fraction: Lanes | None = None, *, primary: str, secondary: str | None) -> Lanes:
     """d = a cache policy: the primary priority for a fraction of accesses, the secondary for the
     rest. Its bits are opaque; here they are 0.
     """
@@ -383,13 +495,16 @@ def createpolicy_fractional(
 
 @inst(
     "createpolicy.range{.space}.primary{.secondary}.b64 d, [addr:u64], size:u32, total:u32",
-    name="createpolicy_range", space=("global",), primary=_PRIMARY, secondary=_SECONDARY, **POLICY,
+    name="createpolicy_range",
+    space=("global",),
+    primary=_PRIMARY,
+    secondary=_SECONDARY,
+    **POLICY,
     section=f"{MOVEMENT}: createpolicy",
-)  # fmt: skip
+)
 def createpolicy_range(
-    addr: Lanes, size: Lanes, total: Lanes, *,
-    space: str | None, primary: str, secondary: str | None,
-) -> Lanes:  # fmt: skip
+    addr: Lanes, size: Lanes, total: Lanes, *, space: str | None, primary: str, secondary: str | None
+) -> Lanes:
     """d = a cache policy: the primary priority for the first size bytes at addr, the secondary for
     the rest of total bytes around. Its bits are opaque; here they are 0.
     """
@@ -397,10 +512,7 @@ def createpolicy_range(
     return np.zeros(np.broadcast_shapes(*(np.shape(x) for x in (addr, size, total))), np.uint64)
 
 
-@inst(
-    "createpolicy.cvt.L2.b64 d, a", name="createpolicy_cvt", **POLICY,
-    section=f"{MOVEMENT}: createpolicy",
-)  # fmt: skip
+@inst("createpolicy.cvt.L2.b64 d, a", name="createpolicy_cvt", **POLICY, section=f"{MOVEMENT}: createpolicy")
 def createpolicy_cvt(a: Lanes) -> Lanes:
     """d = the cache policy for the access property a of CUDA's API. Its bits are opaque; here they
     are those of a.

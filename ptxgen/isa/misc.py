@@ -30,10 +30,7 @@ def pmevent(n: int) -> tuple[()]:
     return ()
 
 
-@inst(
-    "pmevent.mask n:imm", name="pmevent_mask", ptx=(3, 0), sm=20,
-    section=f"{MISCELLANEOUS}: pmevent",
-)  # fmt: skip
+@inst("pmevent.mask n:imm", name="pmevent_mask", ptx=(3, 0), sm=20, section=f"{MISCELLANEOUS}: pmevent")
 def pmevent_mask(n: int) -> tuple[()]:
     """Count the performance events whose bits are set in n, 16 bits; changes no value."""
     del n

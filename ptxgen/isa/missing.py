@@ -33,7 +33,10 @@ INSTRUCTIONS: Final[Mapping[str, Gap]] = {
     "st.bulk": Gap(_MOVES, _NOT_NEEDED),
     **dict.fromkeys(
         (
-            "multimem.ld_reduce", "multimem.st", "multimem.red", "multimem.cp.async.bulk",
+            "multimem.ld_reduce",
+            "multimem.st",
+            "multimem.red",
+            "multimem.cp.async.bulk",
             "multimem.cp.reduce.async.bulk",
         ),
         Gap(_MOVES, "memory of several GPUs is not modelled"),
@@ -48,9 +51,19 @@ INSTRUCTIONS: Final[Mapping[str, Gap]] = {
     "wgmma.mma_async.sp": Gap(_WGMMA, _SPARSE),
     **dict.fromkeys(
         (
-            "tcgen05.alloc", "tcgen05.dealloc", "tcgen05.relinquish_alloc_permit", "tcgen05.ld",
-            "tcgen05.st", "tcgen05.wait", "tcgen05.cp", "tcgen05.shift", "tcgen05.mma",
-            "tcgen05.mma.sp", "tcgen05.mma.ws", "tcgen05.mma.ws.sp", "tcgen05.fence",
+            "tcgen05.alloc",
+            "tcgen05.dealloc",
+            "tcgen05.relinquish_alloc_permit",
+            "tcgen05.ld",
+            "tcgen05.st",
+            "tcgen05.wait",
+            "tcgen05.cp",
+            "tcgen05.shift",
+            "tcgen05.mma",
+            "tcgen05.mma.sp",
+            "tcgen05.mma.ws",
+            "tcgen05.mma.ws.sp",
+            "tcgen05.fence",
             "tcgen05.commit",
         ),
         Gap("TensorCore 5th Generation Family Instructions", "tensor memory is not modelled"),
@@ -63,7 +76,7 @@ INSTRUCTIONS: Final[Mapping[str, Gap]] = {
         ("vadd", "vsub", "vabsdiff", "vmin", "vmax", "vshl", "vshr", "vmad", "vset"),
         Gap("Scalar Video Instructions", "video"),
     ),
-}  # fmt: skip
+}
 
 # One opcode of each form.
 FORMS: Final[Mapping[str, Gap]] = {
@@ -83,9 +96,7 @@ FORMS: Final[Mapping[str, Gap]] = {
     "cvt.rn.satfinite.e2m1x2.f32": Gap(f"{_MOVES}: cvt", "4-bit floats are not modelled"),
     "cvt.rn.satfinite.s2f6x2.f32": Gap(f"{_MOVES}: cvt", _NOT_NEEDED),
     "cvt.rn.satfinite.e4m3x2.bf16x2": Gap(f"{_MOVES}: cvt", _NOT_NEEDED),
-    "cp.async.bulk.global.shared::cta.bulk_group.cp_mask": Gap(
-        f"{_BULK}: cp.async.bulk", _NOT_NEEDED
-    ),
+    "cp.async.bulk.global.shared::cta.bulk_group.cp_mask": Gap(f"{_BULK}: cp.async.bulk", _NOT_NEEDED),
     **{
         f"cp.async.bulk.tensor.{rest}": Gap(f"{_TENSOR}: cp.async.bulk.tensor", why)
         for rest, why in (
@@ -111,9 +122,7 @@ FORMS: Final[Mapping[str, Gap]] = {
     "sust.p.2d.v4.b32.trap": Gap("Surface Instructions: sust", "formats are not modelled"),
     "suq.channel_order.b32": Gap("Surface Instructions: suq", "formats are not modelled"),
     "ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8": Gap(f"{_MATRIX}: ldmatrix", _NOT_NEEDED),
-    "ldmatrix.sync.aligned.m8n16.x1.shared.b8x16.b6x16_p32": Gap(
-        f"{_MATRIX}: ldmatrix", _NOT_NEEDED
-    ),
+    "ldmatrix.sync.aligned.m8n16.x1.shared.b8x16.b6x16_p32": Gap(f"{_MATRIX}: ldmatrix", _NOT_NEEDED),
     "stmatrix.sync.aligned.m16n8.x1.trans.shared.b8": Gap(f"{_MATRIX}: stmatrix", _NOT_NEEDED),
     "mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.f32.e2m1.e2m1.f32": Gap(
         f"{_MATRIX}: mma", "4- and 6-bit products are not modelled"

@@ -80,12 +80,21 @@ def _bytes(high: Lanes, low: Lanes) -> Lanes:
     each("limits", ".satfinite{.relu}", ".relu.satfinite"),
     each(
         "atype operands dtype each nan",
-        ("f32", "a:f32, b:f32", _ALL, "a in the upper and b in the lower byte",
-         "0x7f in fp8 and the largest number in fp6"),
+        (
+            "f32",
+            "a:f32, b:f32",
+            _ALL,
+            "a in the upper and b in the lower byte",
+            "0x7f in fp8 and the largest number in fp6",
+        ),
         ("f16x2", "a:f16x2", _FP8_ONLY, "the two f16 of a", "0x7f"),
     ),
-    name="cvt_narrow", relu=(True,), satfinite=(True,), ignores=("satfinite",), section=CVT,
-)  # fmt: skip
+    name="cvt_narrow",
+    relu=(True,),
+    satfinite=(True,),
+    ignores=("satfinite",),
+    section=CVT,
+)
 def cvt_narrow(a: Lanes, b: Lanes | None = None, *, relu: bool, dtype: str) -> Lanes:
     """d = <each>, each rounded once and limited to the largest number; with .relu max(d, 0). NaN
     becomes <nan>.
@@ -126,18 +135,28 @@ def _exponent(x: Lanes, rnd: str, satfinite: bool) -> Lanes:
 
 
 @inst(
-    "cvt.rnd{.satfinite}.ue8m0x2.f32 d:b16, a:f32, b:f32", name="cvt_ue8m0",
-    rnd=("rz", "rp"), ptx=(8, 6), sm=100, only=_BLACKWELL, section=CVT,
-)  # fmt: skip
+    "cvt.rnd{.satfinite}.ue8m0x2.f32 d:b16, a:f32, b:f32",
+    name="cvt_ue8m0",
+    rnd=("rz", "rp"),
+    ptx=(8, 6),
+    sm=100,
+    only=_BLACKWELL,
+    section=CVT,
+)
 def cvt_ue8m0_f32(a: Lanes, b: Lanes, *, rnd: str, satfinite: bool) -> Lanes:
     """d = the magnitudes of a, in the upper byte, and b, rounded to powers of two."""
     return _bytes(_exponent(a, rnd, satfinite), _exponent(b, rnd, satfinite))
 
 
 @inst(
-    "cvt.rnd{.satfinite}.ue8m0x2.bf16x2 d:b16, a:bf16x2", name="cvt_ue8m0",
-    rnd=("rz", "rp"), ptx=(8, 6), sm=100, only=_BLACKWELL, section=CVT,
-)  # fmt: skip
+    "cvt.rnd{.satfinite}.ue8m0x2.bf16x2 d:b16, a:bf16x2",
+    name="cvt_ue8m0",
+    rnd=("rz", "rp"),
+    ptx=(8, 6),
+    sm=100,
+    only=_BLACKWELL,
+    section=CVT,
+)
 def cvt_ue8m0_bf16x2(a: Lanes, *, rnd: str, satfinite: bool) -> Lanes:
     """d = the magnitudes of the two bf16 of a, rounded to powers of two."""
     low, high = (numeric.widen(x, f32) for x in numeric.halves(a, bf16))
@@ -145,16 +164,18 @@ def cvt_ue8m0_bf16x2(a: Lanes, *, rnd: str, satfinite: bool) -> Lanes:
 
 
 @inst(
-    "cvt.rn.bf16x2.ue8m0x2 d:bf16x2, a:b16", name="cvt_from_ue8m0",
-    ptx=(8, 6), sm=100, only=_BLACKWELL, section=CVT,
-)  # fmt: skip
+    "cvt.rn.bf16x2.ue8m0x2 d:bf16x2, a:b16",
+    name="cvt_from_ue8m0",
+    ptx=(8, 6),
+    sm=100,
+    only=_BLACKWELL,
+    section=CVT,
+)
 def cvt_from_ue8m0(a: Lanes) -> Lanes:
     """d = the two powers of two of a, exactly; 0xff becomes NaN."""
     codes = (np.bitwise_and(a, np.uint16(0xFF)), np.right_shift(a, np.uint16(8)))
     low, high = (
-        np.where(
-            c == 0xFF, numeric.NAN_16_BITS, np.where(c == 0, np.uint16(0x40), c << np.uint16(7))
-        )
+        np.where(c == 0xFF, numeric.NAN_16_BITS, np.where(c == 0, np.uint16(0x40), c << np.uint16(7)))
         for c in codes
     )
     return numeric.join(low, high)

@@ -42,9 +42,7 @@ def _round_fraction(exact: Fraction, rnd: str) -> float:
     return nearest
 
 
-def _repaired(
-    result: Lanes, slow: Lanes, formula: Callable[..., Fraction], rnd: str, *lanes: Lanes
-) -> Lanes:
+def _repaired(result: Lanes, slow: Lanes, formula: Callable[..., Fraction], rnd: str, *lanes: Lanes) -> Lanes:
     """`result` with the lanes in `slow` (finite operands) taken from the formula instead."""
     if not slow.any():
         return result[()]

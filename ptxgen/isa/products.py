@@ -61,9 +61,7 @@ def _s4(units: Lanes) -> Lanes:
 
 
 # Units of registers to int32.
-INTEGERS: Final[Mapping[str, Callable[[Lanes], Lanes]]] = {
-    "s8": _s8, "u8": _u8, "s4": _s4, "u4": _u4,
-}  # fmt: skip
+INTEGERS: Final[Mapping[str, Callable[[Lanes], Lanes]]] = {"s8": _s8, "u8": _u8, "s4": _s4, "u4": _u4}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,9 +80,13 @@ class Operands:
 def operands(shape: str, a: str, b: str, c: str, d: str) -> Operands:
     """A product of this shape with operands of these types."""
     return Operands(
-        operand_layout("a", shape, a), operand_layout("b", shape, b),
-        operand_layout("c", shape, c), operand_layout("d", shape, d), a, b,
-    )  # fmt: skip
+        operand_layout("a", shape, a),
+        operand_layout("b", shape, b),
+        operand_layout("c", shape, c),
+        operand_layout("d", shape, d),
+        a,
+        b,
+    )
 
 
 @cache
@@ -92,17 +94,17 @@ def quad_operands(alayout: str, blayout: str, c: str, d: str) -> Operands:
     """`mma.m8n8k4` on f16, with A and B stored by rows or columns."""
     per = {"f16": 2, "f32": 1}
     return Operands(
-        layout_quad(alayout == "row"), layout_quad(blayout == "col"),
-        layout_quad_c(per[c]), layout_quad_c(per[d]), "f16", "f16",
-    )  # fmt: skip
+        layout_quad(alayout == "row"),
+        layout_quad(blayout == "col"),
+        layout_quad_c(per[c]),
+        layout_quad_c(per[d]),
+        "f16",
+        "f16",
+    )
 
 
 def multiply(
-    machine: Machine,
-    of: Operands,
-    a: Sequence[Lanes],
-    b: Sequence[Lanes],
-    c: Sequence[Lanes],
+    machine: Machine, of: Operands, a: Sequence[Lanes], b: Sequence[Lanes], c: Sequence[Lanes]
 ) -> tuple[Lanes, ...]:
     """The registers of D, for accumulators in f32 or f16 as their layouts say. A tensor core has
     one type for both: where they differ, the sums are in f32, and C is widened or D is rounded.
@@ -126,12 +128,7 @@ def _matrices(layout: Layout, elements: Lanes) -> Lanes:
 
 
 def multiply_integers(
-    machine: Machine,
-    of: Operands,
-    a: Sequence[Lanes],
-    b: Sequence[Lanes],
-    c: Sequence[Lanes],
-    saturate: bool,
+    machine: Machine, of: Operands, a: Sequence[Lanes], b: Sequence[Lanes], c: Sequence[Lanes], saturate: bool
 ) -> tuple[Lanes, ...]:
     """The registers of D, s32."""
     machine.warp_sync(EVERY_LANE)
@@ -142,12 +139,7 @@ def multiply_integers(
 
 
 def multiply_bits(
-    machine: Machine,
-    of: Operands,
-    a: Sequence[Lanes],
-    b: Sequence[Lanes],
-    c: Sequence[Lanes],
-    op: str,
+    machine: Machine, of: Operands, a: Sequence[Lanes], b: Sequence[Lanes], c: Sequence[Lanes], op: str
 ) -> tuple[Lanes, ...]:
     """The registers of D, s32: the ones in `a op b`, counted along K."""
     machine.warp_sync(EVERY_LANE)

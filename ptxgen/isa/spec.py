@@ -118,9 +118,18 @@ class Op:
     """
 
     __slots__ = (
-        "dests", "effect", "flat", "gate", "modifiers", "opcode", "operands", "pairs", "required",
-        "row", "sources",
-    )  # fmt: skip
+        "dests",
+        "effect",
+        "flat",
+        "gate",
+        "modifiers",
+        "opcode",
+        "operands",
+        "pairs",
+        "required",
+        "row",
+        "sources",
+    )
 
     def __init__(
         self,
@@ -141,9 +150,7 @@ class Op:
         self.flat = tuple(o for o in operands if not o.second)  # one entry per printed operand
         self.required = sum(1 for o in self.flat if not o.optional)
         seconds = [i for i, o in enumerate(operands) if o.second]
-        self.pairs = frozenset(
-            i - 1 - n for n, i in enumerate(seconds)
-        )  # positions printed as `d|p`
+        self.pairs = frozenset(i - 1 - n for n, i in enumerate(seconds))  # positions printed as `d|p`
 
     def __repr__(self) -> str:
         return f"Op({self.opcode!r} of {self.row.name})"
@@ -189,12 +196,9 @@ class Inst:
             plain = value is None or isinstance(value, str | int | ScalarType)
             if not plain or value not in list(self.choices[name]):
                 legal = [str(c) for c in self.choices[name] if c is not None]
-                if isinstance(value, str) and any(
-                    isinstance(c, ScalarType) for c in self.choices[name]
-                ):
+                if isinstance(value, str) and any(isinstance(c, ScalarType) for c in self.choices[name]):
                     raise ModifierError(
-                        f"{self.name}: {name} must be a type of ptxgen.types, "
-                        f"got the text {value!r}"
+                        f"{self.name}: {name} must be a type of ptxgen.types, got the text {value!r}"
                     )
                 said = value if isinstance(value, str) else shown(value)
                 raise ModifierError(
@@ -202,8 +206,7 @@ class Inst:
                     f"{did_you_mean(said, legal)} (syntax: {self.syntax})"
                 )
         key = tuple(
-            _choice(c, modifiers[s]) if s in modifiers else next(iter(c))
-            for s, c in self.choices.items()
+            _choice(c, modifiers[s]) if s in modifiers else next(iter(c)) for s, c in self.choices.items()
         )
         found = self._ops.get(key)
         if found is None:
@@ -271,9 +274,17 @@ def _bound(
         types = [scalar_type(str(chosen.get(word, word))) for word in operand.along.split(".")]
         along = (*types, *types[-1:] * count)[:count]
     return BoundOperand(
-        operand.name, bound, operand.written, operand.address, operand.optional, count,
-        operand.literal, kind, operand.second, along,
-    )  # fmt: skip
+        operand.name,
+        bound,
+        operand.written,
+        operand.address,
+        operand.optional,
+        count,
+        operand.literal,
+        kind,
+        operand.second,
+        along,
+    )
 
 
 # What `ptxgen.isa.table` looks things up in.

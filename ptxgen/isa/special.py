@@ -62,51 +62,32 @@ _CLUSTER_VECTORS: Final = {
 _REGISTERS: Final = (
     *_vectors(),
     SpecialRegister("%laneid", u32, "the thread's place in its warp, 0 to 31", gate(ptx=(1, 3))),
-    SpecialRegister(
-        "%warpid", u32, "the warp's place in its block, which may change", gate(ptx=(1, 3))
-    ),
+    SpecialRegister("%warpid", u32, "the warp's place in its block, which may change", gate(ptx=(1, 3))),
     SpecialRegister("%nwarpid", u32, "the most warps a multiprocessor holds", _FERMI),
     SpecialRegister(
         "%smid", u32, "the multiprocessor that runs the thread, which may change", gate(ptx=(1, 3))
     ),
     SpecialRegister("%nsmid", u32, "an upper bound of %smid", _FERMI),
-    SpecialRegister(
-        "%gridid", u64, "the number of this launch in its context", gate(ptx=(3, 0), sm=30)
-    ),
-    *(
-        SpecialRegister(f"%lanemask_{k}", u32, f"one bit for {v}", _FERMI)
-        for k, v in _MASKS.items()
-    ),
+    SpecialRegister("%gridid", u64, "the number of this launch in its context", gate(ptx=(3, 0), sm=30)),
+    *(SpecialRegister(f"%lanemask_{k}", u32, f"one bit for {v}", _FERMI) for k, v in _MASKS.items()),
     SpecialRegister("%clock", u32, "a counter of cycles, lower 32 bits"),
     SpecialRegister("%clock64", u64, "a counter of cycles", _FERMI),
-    SpecialRegister(
-        "%globaltimer", u64, "nanoseconds since an arbitrary moment", gate(ptx=(3, 1), sm=30)
-    ),
+    SpecialRegister("%globaltimer", u64, "nanoseconds since an arbitrary moment", gate(ptx=(3, 1), sm=30)),
     SpecialRegister("%clock_hi", u32, "a counter of cycles, upper 32 bits", gate(ptx=(5, 0))),
-    SpecialRegister(
-        "%globaltimer_lo", u32, "the lower 32 bits of %globaltimer", gate(ptx=(3, 1), sm=30)
-    ),
-    SpecialRegister(
-        "%globaltimer_hi", u32, "the upper 32 bits of %globaltimer", gate(ptx=(3, 1), sm=30)
-    ),
+    SpecialRegister("%globaltimer_lo", u32, "the lower 32 bits of %globaltimer", gate(ptx=(3, 1), sm=30)),
+    SpecialRegister("%globaltimer_hi", u32, "the upper 32 bits of %globaltimer", gate(ptx=(3, 1), sm=30)),
     *(SpecialRegister(f"%pm{n}", u32, f"performance monitor {n}, lower 32 bits") for n in range(8)),
     *(
         SpecialRegister(f"%pm{n}_64", u64, f"performance monitor {n}", gate(ptx=(4, 0), sm=50))
         for n in range(8)
     ),
-    *(
-        SpecialRegister(f"%envreg{n}", b32, f"driver's register {n}", gate(ptx=(2, 1)))
-        for n in range(32)
-    ),
+    *(SpecialRegister(f"%envreg{n}", b32, f"driver's register {n}", gate(ptx=(2, 1))) for n in range(32)),
     *(
         SpecialRegister(f"%reserved_smem_offset_{k}", b32, f"{v} shared memory", _RESERVED)
         for k, v in _RESERVED_PARTS.items()
     ),
     SpecialRegister(
-        "%current_graph_exec",
-        u64,
-        "the CUDA graph that runs the kernel, or 0",
-        gate(ptx=(8, 0), sm=50),
+        "%current_graph_exec", u64, "the CUDA graph that runs the kernel, or 0", gate(ptx=(8, 0), sm=50)
     ),
     SpecialRegister(
         "%aggr_smem_size",

@@ -59,8 +59,7 @@ def op_of(instr: Instr) -> Op:
         if fits(op, instr.operands):
             return op
     raise TypeMismatchError(
-        f"{instr.opcode}: its {len(instr.operands)} operands fit none of: "
-        f"{_forms([op.row for op in found])}"
+        f"{instr.opcode}: its {len(instr.operands)} operands fit none of: {_forms([op.row for op in found])}"
     )
 
 
@@ -120,9 +119,7 @@ def _match(row: Inst, words: list[str], choose: _Choose) -> Op | None:
     chosen = walk(row.pieces[1:], words[1:], first)
     if chosen is None:
         return None
-    absent = {
-        p.name: None if None in row.choices[p.name] else False for p in row.pieces if p.optional
-    }
+    absent = {p.name: None if None in row.choices[p.name] else False for p in row.pieces if p.optional}
     return row.resolve({**absent, **chosen})
 
 

@@ -68,9 +68,7 @@ class Generation:
     fp8_wgmma: Adder
 
 
-def _generation(
-    sm: int, wide: Adder, fp8: Adder | None = None, fp8_wgmma: Adder | None = None
-) -> Generation:
+def _generation(sm: int, wide: Adder, fp8: Adder | None = None, fp8_wgmma: Adder | None = None) -> Generation:
     fp8 = fp8 or wide
     return Generation(sm, wide, fp8, fp8_wgmma or fp8)
 
@@ -337,9 +335,7 @@ def _any_size(how: Adder, a: Factors, b: Factors, c: Factors, dtype: np.dtype[An
     if dtype == np.float32:
         # The last bit that is kept; that of the least exponent if the sum is subnormal.
         last = np.maximum(np.frexp(exact)[1] - 1, _LEAST) - how.significant
-        exact = np.where(
-            np.isfinite(exact), np.ldexp(np.trunc(np.ldexp(exact, -last)), last), exact
-        )
+        exact = np.where(np.isfinite(exact), np.ldexp(np.trunc(np.ldexp(exact, -last)), last), exact)
     sums = exact.astype(dtype)
     canonical: Lanes = np.where(np.isnan(sums), _nan(dtype), sums)
     return canonical

@@ -18,28 +18,54 @@ TENSORMAP: Final = "Data Movement and Conversion Instructions: tensormap"
     "tensormap.replace.tile.<field>{.space}.b1024.<type> [addr:u64], <operands>",
     each(
         "name field type operands does",
-        ("tensormap_replace_address", "global_address", "b64", "a:b64",
-         "Make a the address of the tensor whose map is at addr"),
+        (
+            "tensormap_replace_address",
+            "global_address",
+            "b64",
+            "a:b64",
+            "Make a the address of the tensor whose map is at addr",
+        ),
         ("tensormap_replace_rank", "rank", "b32", "a:b32", "Give the tensor a + 1 dimensions"),
-        ("tensormap_replace_dim", ("box_dim", "global_dim", "element_stride"), "b32",
-         "ord:imm, a:b32",
-         "Make a the size of the box or of the tensor, or the step, in elements, along dimension "
-         "ord, from 0, the innermost"),
-        ("tensormap_replace_stride", "global_stride", "b64", "ord:imm, a:b64",
-         "Make a the stride, bytes, of dimension ord + 1"),
-        ("tensormap_replace_mode",
-         ("elemtype", "interleave_layout", "swizzle_mode", "fill_mode"), "b32", "mode:imm",
-         "Make mode the type of elements, the layout, the swizzle or the fill, as the manual "
-         "numbers them"),
+        (
+            "tensormap_replace_dim",
+            ("box_dim", "global_dim", "element_stride"),
+            "b32",
+            "ord:imm, a:b32",
+            "Make a the size of the box or of the tensor, or the step, in elements, along dimension "
+            "ord, from 0, the innermost",
+        ),
+        (
+            "tensormap_replace_stride",
+            "global_stride",
+            "b64",
+            "ord:imm, a:b64",
+            "Make a the stride, bytes, of dimension ord + 1",
+        ),
+        (
+            "tensormap_replace_mode",
+            ("elemtype", "interleave_layout", "swizzle_mode", "fill_mode"),
+            "b32",
+            "mode:imm",
+            "Make mode the type of elements, the layout, the swizzle or the fill, as the manual numbers them",
+        ),
     ),
-    space=("global", "shared::cta"), ptx=(8, 3), sm=90,
+    space=("global", "shared::cta"),
+    ptx=(8, 3),
+    sm=90,
     only=("sm_90a", "sm_100a", "sm_101a", "sm_103a", "sm_110a", "sm_120a", "sm_121a"),
-    effect=Effect.ASYNC, section=f"{TENSORMAP}.replace",
-)  # fmt: skip
+    effect=Effect.ASYNC,
+    section=f"{TENSORMAP}.replace",
+)
 def tensormap_replace(
-    machine: Machine, addr: Lanes, a: Lanes | None = None, ord: int = 0, mode: int = 0, *,
-    field: str, space: str | None,
-) -> tuple[()]:  # fmt: skip
+    machine: Machine,
+    addr: Lanes,
+    a: Lanes | None = None,
+    ord: int = 0,
+    mode: int = 0,
+    *,
+    field: str,
+    space: str | None,
+) -> tuple[()]:
     """<does>."""
     value = mode if a is None else a
     machine.tensormap_replace(space or "generic", addr, field, ord, value)
@@ -49,9 +75,13 @@ def tensormap_replace(
 @inst(
     "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.scope.sync.aligned "
     "[dst:u64], [src:u32], 128",
-    name="tensormap_cp_fenceproxy", scope=("cta", "cluster", "gpu", "sys"), ptx=(8, 3), sm=90,
-    effect=Effect.ASYNC, section=f"{TENSORMAP}.cp_fenceproxy",
-)  # fmt: skip
+    name="tensormap_cp_fenceproxy",
+    scope=("cta", "cluster", "gpu", "sys"),
+    ptx=(8, 3),
+    sm=90,
+    effect=Effect.ASYNC,
+    section=f"{TENSORMAP}.cp_fenceproxy",
+)
 def tensormap_cp_fenceproxy(machine: Machine, dst: Lanes, src: Lanes, *, scope: str) -> tuple[()]:
     """Copy the tensor map at src to dst, and let it be used in the scope after an acquire there."""
     machine.warp_sync(EVERY_LANE)

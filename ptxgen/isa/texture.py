@@ -43,16 +43,23 @@ _TEXTURE: Final[dict[str, Any]] = {"effect": Effect.TEXTURE, "ptx": (4, 0), "sm"
     each(
         "name head operands where",
         ("tex_<geometry>", "tex", "", "coordinates, as its sampler says"),
-        ("tex_level_<geometry>", "tex.level", ", lod:<ctype>",
-         "a level of detail, of which there is one"),
+        ("tex_level_<geometry>", "tex.level", ", lod:<ctype>", "a level of detail, of which there is one"),
     )
     + each(
         "name head ctype operands where",
-        ("tex_grad_<geometry>", "tex.grad", f32, ", dx:f32*<size>, dy:f32*<size>",
-         "the level of detail that the gradients ask for, of which there is one"),
+        (
+            "tex_grad_<geometry>",
+            "tex.grad",
+            f32,
+            ", dx:f32*<size>, dy:f32*<size>",
+            "the level of detail that the gradients ask for, of which there is one",
+        ),
     ),
-    type=_TYPES, ignores=("lod", "dx", "dy"), section=f"{TEXTURES}: tex", **_TEXTURE,
-)  # fmt: skip
+    type=_TYPES,
+    ignores=("lod", "dx", "dy"),
+    section=f"{TEXTURES}: tex",
+    **_TEXTURE,
+)
 def tex(machine: Machine, tex: tuple[Lanes, Any], *, geometry: str, type: ScalarType) -> Any:
     """d = a texture's four channels at <where>."""
     # Without smaller images of itself, a texture has one level of detail.
@@ -62,11 +69,13 @@ def tex(machine: Machine, tex: tuple[Lanes, Any], *, geometry: str, type: Scalar
 @inst(
     "tld4.comp.<geometry>.v4.type.f32 d*4, [tex:u64*<coordinates>]",
     each("geometry coordinates", ("2d", "2/f32"), ("a2d", "4/u32.f32")),
-    name="tld4_<geometry>", comp=_COMPONENTS, type=_TYPES, section=f"{TEXTURES}: tld4", **_TEXTURE,
-)  # fmt: skip
-def tld4(
-    machine: Machine, tex: tuple[Lanes, Any], *, comp: str, geometry: str, type: ScalarType
-) -> Any:
+    name="tld4_<geometry>",
+    comp=_COMPONENTS,
+    type=_TYPES,
+    section=f"{TEXTURES}: tld4",
+    **_TEXTURE,
+)
+def tld4(machine: Machine, tex: tuple[Lanes, Any], *, comp: str, geometry: str, type: ScalarType) -> Any:
     """d = one component of the four texels around the coordinates, counter-clockwise from the lower
     left.
     """
@@ -74,9 +83,13 @@ def tld4(
 
 
 @inst(
-    "txq.query.b32 d, [addr:u64]", query=(*_QUERIES, "normalized_coords", "num_mipmap_levels"),
-    effect=Effect.TEXTURE, section=f"{TEXTURES}: txq", ptx=(4, 1), sm=30,
-)  # fmt: skip
+    "txq.query.b32 d, [addr:u64]",
+    query=(*_QUERIES, "normalized_coords", "num_mipmap_levels"),
+    effect=Effect.TEXTURE,
+    section=f"{TEXTURES}: txq",
+    ptx=(4, 1),
+    sm=30,
+)
 def txq(machine: Machine, addr: Lanes, *, query: str) -> Any:
     """d = a property of the texture whose handle is the address."""
     return machine.texture_query(addr, query)
@@ -88,18 +101,25 @@ def txq(machine: Machine, addr: Lanes, *, query: str) -> Any:
     each("vec type", (("v2", "v4"), (b32, b8, b16)), (("v2",), (b64,))),  # at most 16 bytes
     each(
         "head cop result operand does otherwise",
-        ("suld", ("ca", "cg", "cs", "cv"), "d*vec, ", "",
-         "d = what the surface has", "d = 0"),
-        ("sust", ("wb", "cg", "cs", "wt"), "", ", a*vec",
-         "Write a to the surface", "nothing is written"),
+        ("suld", ("ca", "cg", "cs", "cv"), "d*vec, ", "", "d = what the surface has", "d = 0"),
+        ("sust", ("wb", "cg", "cs", "wt"), "", ", a*vec", "Write a to the surface", "nothing is written"),
     ),
-    name="<head>_<geometry>", mode=("trap", "clamp", "zero"), ignores=("cop",),
-    section=f"{SURFACES}: <head>", **_TEXTURE,
-)  # fmt: skip
+    name="<head>_<geometry>",
+    mode=("trap", "clamp", "zero"),
+    ignores=("cop",),
+    section=f"{SURFACES}: <head>",
+    **_TEXTURE,
+)
 def surface(
-    machine: Machine, surf: tuple[Lanes, Any], a: Any = None, *,
-    geometry: str, vec: str | None, type: ScalarType, mode: str,
-) -> Any:  # fmt: skip
+    machine: Machine,
+    surf: tuple[Lanes, Any],
+    a: Any = None,
+    *,
+    geometry: str,
+    vec: str | None,
+    type: ScalarType,
+    mode: str,
+) -> Any:
     """<does> at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element
     counts, or <otherwise>.
     """
@@ -112,9 +132,13 @@ def surface(
 
 
 @inst(
-    "suq.query.b32 d, [addr:u64]", query=_QUERIES, effect=Effect.TEXTURE,
-    section=f"{SURFACES}: suq", ptx=(4, 1), sm=30,
-)  # fmt: skip
+    "suq.query.b32 d, [addr:u64]",
+    query=_QUERIES,
+    effect=Effect.TEXTURE,
+    section=f"{SURFACES}: suq",
+    ptx=(4, 1),
+    sm=30,
+)
 def suq(machine: Machine, addr: Lanes, *, query: str) -> Any:
     """d = a property of the surface whose handle is the address."""
     return machine.texture_query(addr, query)

@@ -47,9 +47,13 @@ def _shuffled(
 
 
 @inst(
-    "shfl.sync.mode.b32 d, a, b:u32, c:u32, membermask:u32", mode=SHUFFLES, ptx=(6, 0), sm=30,
-    effect=Effect.WARP, section=f"{MOVEMENT}: shfl.sync",
-)  # fmt: skip
+    "shfl.sync.mode.b32 d, a, b:u32, c:u32, membermask:u32",
+    mode=SHUFFLES,
+    ptx=(6, 0),
+    sm=30,
+    effect=Effect.WARP,
+    section=f"{MOVEMENT}: shfl.sync",
+)
 def shfl(machine: Machine, a: Lanes, b: Lanes, c: Lanes, membermask: Lanes, *, mode: str) -> Lanes:
     """d = a of the lane that mode and b name, or of the own lane if that is outside the segment
     given by c.
@@ -124,9 +128,13 @@ def vote(machine: Machine, a: Lanes, membermask: Lanes, *, mode: str) -> Lanes:
 
 
 @inst(
-    "vote.sync.ballot.b32 d, a:pred, membermask:u32", name="ballot", ptx=(6, 0), sm=30,
-    effect=Effect.WARP, section=f"{SYNCHRONIZATION}: vote.sync",
-)  # fmt: skip
+    "vote.sync.ballot.b32 d, a:pred, membermask:u32",
+    name="ballot",
+    ptx=(6, 0),
+    sm=30,
+    effect=Effect.WARP,
+    section=f"{SYNCHRONIZATION}: vote.sync",
+)
 def ballot(machine: Machine, a: Lanes, membermask: Lanes) -> Lanes:
     """d = one bit for each lane: a, for the members."""
     machine.warp_sync(membermask)
@@ -134,13 +142,7 @@ def ballot(machine: Machine, a: Lanes, membermask: Lanes) -> Lanes:
     return _each(machine, _bits(values & _members(machine, membermask)))
 
 
-@inst(
-    "activemask.b32 d",
-    ptx=(6, 2),
-    sm=30,
-    effect=Effect.WARP,
-    section=f"{SYNCHRONIZATION}: activemask",
-)
+@inst("activemask.b32 d", ptx=(6, 2), sm=30, effect=Effect.WARP, section=f"{SYNCHRONIZATION}: activemask")
 def activemask(machine: Machine) -> Lanes:
     """d = one bit for each lane of the warp that executes this instruction."""
     return _each(machine, _bits(_by_warp(machine, machine.active())[:, None, :]))
@@ -192,9 +194,7 @@ def redux_bits(machine: Machine, a: Lanes, membermask: Lanes, *, op: str) -> Lan
     effect=Effect.WARP,
     section=f"{SYNCHRONIZATION}: redux.sync",
 )
-def redux_f32(
-    machine: Machine, a: Lanes, membermask: Lanes, *, op: str, abs: bool, NaN: bool
-) -> Lanes:
+def redux_f32(machine: Machine, a: Lanes, membermask: Lanes, *, op: str, abs: bool, NaN: bool) -> Lanes:
     """d = the smallest or the largest a, or |a|, of all members; a NaN is ignored, or with .NaN
     makes d NaN.
     """
@@ -252,9 +252,13 @@ def match_all_pred(machine: Machine, a: Lanes, membermask: Lanes) -> tuple[Lanes
 
 
 @inst(
-    "elect.sync d:b32|p:pred, membermask:u32", name="elect", ptx=(8, 0), sm=90,
-    effect=Effect.WARP, section=f"{SYNCHRONIZATION}: elect.sync",
-)  # fmt: skip
+    "elect.sync d:b32|p:pred, membermask:u32",
+    name="elect",
+    ptx=(8, 0),
+    sm=90,
+    effect=Effect.WARP,
+    section=f"{SYNCHRONIZATION}: elect.sync",
+)
 def elect(machine: Machine, membermask: Lanes) -> tuple[Lanes, Lanes]:
     """d = the number of one member (here the lowest), p = whether this lane is that member."""
     machine.warp_sync(membermask)
@@ -263,9 +267,13 @@ def elect(machine: Machine, membermask: Lanes) -> tuple[Lanes, Lanes]:
 
 
 @inst(
-    "bar.warp.sync membermask:u32", name="bar_warp_sync", ptx=(6, 0), sm=30,
-    effect=Effect.WARP, section=f"{SYNCHRONIZATION}: bar.warp.sync",
-)  # fmt: skip
+    "bar.warp.sync membermask:u32",
+    name="bar_warp_sync",
+    ptx=(6, 0),
+    sm=30,
+    effect=Effect.WARP,
+    section=f"{SYNCHRONIZATION}: bar.warp.sync",
+)
 def bar_warp_sync(machine: Machine, membermask: Lanes) -> tuple[()]:
     """Wait until all members have arrived; their memory accesses become visible to each other."""
     machine.warp_sync(membermask)

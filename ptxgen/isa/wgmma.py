@@ -62,9 +62,8 @@ def _kept(machine: Machine, d: Sequence[Lanes], keep: Lanes) -> Lanes:
 
 
 def _multiplied(
-    machine: Machine, of: Operands, read: tuple[Factors, Factors], d: Sequence[Lanes],
-    keep: Lanes, how: Adder,
-) -> tuple[Lanes, ...]:  # fmt: skip
+    machine: Machine, of: Operands, read: tuple[Factors, Factors], d: Sequence[Lanes], keep: Lanes, how: Adder
+) -> tuple[Lanes, ...]:
     old = elements_across(machine, of.c, tuple(_kept(machine, d, keep)), k_first=False)
     sums = multiplied(how, of.type_a, *read, old.view(ACCUMULATORS[of.c.per]))
     return as_registers(of.d, registers_across(of.d, sums))
@@ -95,9 +94,7 @@ _S32: Final = each(_D_COLUMNS, ("s32", "s32", "{.satfinite}", "", "", None, None
 _A_COLUMNS: Final = "held a_is where turns turned"
 _SHARED: Final = "in shared memory, as the descriptor a says"
 _K_MAJOR: Final = each(
-    _A_COLUMNS,
-    ("", "a:u64", _SHARED, "", ""),
-    ("_registers", "a:b32*4", "in registers", "", ""),
+    _A_COLUMNS, ("", "a:u64", _SHARED, "", ""), ("_registers", "a:b32*4", "in registers", "", "")
 )
 _TURNED: Final = ". Where ta or tb is 1, the matrix is stored with M or N along rows, not K"
 _EITHER: Final = each(
@@ -126,14 +123,29 @@ def _registers_of_d(m: Mapping[str, Any]) -> int:
         ("s8_u8", _INTEGER_SHAPES, _S32, "s8", "u8", _K_MAJOR, (8, 4)),
         ("u8_s8", _INTEGER_SHAPES, _S32, "u8", "s8", _K_MAJOR, (8, 4)),
     ),
-    name="wgmma_<dtype>_<of><held>", counts={"nd": _registers_of_d}, effect=Effect.ASYNC,
-    section=f"{WGMMA}: wgmma.mma_async", **_ONLY,
-)  # fmt: skip
+    name="wgmma_<dtype>_<of><held>",
+    counts={"nd": _registers_of_d},
+    effect=Effect.ASYNC,
+    section=f"{WGMMA}: wgmma.mma_async",
+    **_ONLY,
+)
 def wgmma_mma_async(
-    machine: Machine, d: tuple[Lanes, ...], a: Lanes | tuple[Lanes, ...], b: Lanes, s: Lanes,
-    ia: int = 1, ib: int = 1, ta: int = 0, tb: int = 0, *,
-    shape: str, dtype: str, atype: str, btype: str, satfinite: bool = False,
-) -> tuple[Lanes, ...]:  # fmt: skip
+    machine: Machine,
+    d: tuple[Lanes, ...],
+    a: Lanes | tuple[Lanes, ...],
+    b: Lanes,
+    s: Lanes,
+    ia: int = 1,
+    ib: int = 1,
+    ta: int = 0,
+    tb: int = 0,
+    *,
+    shape: str,
+    dtype: str,
+    atype: str,
+    btype: str,
+    satfinite: bool = False,
+) -> tuple[Lanes, ...]:
     """d = A * B + d if s, else A * B; A is <where>, B in shared memory, as b says<sign><turned>."""
     machine.warp_sync(EVERY_LANE)
     _, n, k = sizes(shape)
@@ -181,9 +193,12 @@ def _product_s32(of: Operands, *read: Lanes) -> Lanes:
 
 
 @inst(
-    "wgmma.fence.sync.aligned", name="wgmma_fence", effect=Effect.ASYNC,
-    section=f"{WGMMA}: wgmma.fence", **_SM90A,
-)  # fmt: skip
+    "wgmma.fence.sync.aligned",
+    name="wgmma_fence",
+    effect=Effect.ASYNC,
+    section=f"{WGMMA}: wgmma.fence",
+    **_SM90A,
+)
 def wgmma_fence(machine: Machine) -> tuple[()]:
     """Order this warp's accesses to registers before wgmma.mma_async that read or write them."""
     machine.warp_sync(EVERY_LANE)
@@ -191,9 +206,12 @@ def wgmma_fence(machine: Machine) -> tuple[()]:
 
 
 @inst(
-    "wgmma.commit_group.sync.aligned", name="wgmma_commit_group", effect=Effect.ASYNC,
-    section=f"{WGMMA}: wgmma.commit_group", **_SM90A,
-)  # fmt: skip
+    "wgmma.commit_group.sync.aligned",
+    name="wgmma_commit_group",
+    effect=Effect.ASYNC,
+    section=f"{WGMMA}: wgmma.commit_group",
+    **_SM90A,
+)
 def wgmma_commit_group(machine: Machine) -> tuple[()]:
     """Make one group of all wgmma.mma_async that this warpgroup started since the last one."""
     machine.warp_sync(EVERY_LANE)
@@ -201,9 +219,12 @@ def wgmma_commit_group(machine: Machine) -> tuple[()]:
 
 
 @inst(
-    "wgmma.wait_group.sync.aligned n:imm", name="wgmma_wait_group", effect=Effect.BARRIER,
-    section=f"{WGMMA}: wgmma.wait_group", **_SM90A,
-)  # fmt: skip
+    "wgmma.wait_group.sync.aligned n:imm",
+    name="wgmma_wait_group",
+    effect=Effect.BARRIER,
+    section=f"{WGMMA}: wgmma.wait_group",
+    **_SM90A,
+)
 def wgmma_wait_group(machine: Machine, n: int) -> tuple[()]:
     """Wait until at most the n newest groups of this warpgroup are still under way."""
     del n  # the machine has counted the groups, and knows the literal
@@ -212,9 +233,13 @@ def wgmma_wait_group(machine: Machine, n: int) -> tuple[()]:
 
 
 @inst(
-    "setmaxnreg.action.sync.aligned.u32 count:imm", name="setmaxnreg", action=("inc", "dec"),
-    effect=Effect.BARRIER, section=f"{MISCELLANEOUS}: setmaxnreg", **_SM90A,
-)  # fmt: skip
+    "setmaxnreg.action.sync.aligned.u32 count:imm",
+    name="setmaxnreg",
+    action=("inc", "dec"),
+    effect=Effect.BARRIER,
+    section=f"{MISCELLANEOUS}: setmaxnreg",
+    **_SM90A,
+)
 def setmaxnreg(machine: Machine, count: int, *, action: str) -> tuple[()]:
     """Have so many registers for each thread of this warp: fewer than before, or more, once the
     block has as many to spare.

@@ -72,20 +72,20 @@ _ACCUMULATORS: Final = each(
     ({**dict.fromkeys(SHAPES), "m16n16k8": _AMPERE}, (f32,), (6, 3), 70),
 )
 _MOVE: Final[dict[str, Any]] = {
-    "space": SPACES, "effect": Effect.WARP, "counts": counts(a="type", b="type", c="type"),
-}  # fmt: skip
+    "space": SPACES,
+    "effect": Effect.WARP,
+    "counts": counts(a="type", b="type", c="type"),
+}
 
 
 @inst(
-    "wmma.load.<operand>.sync.aligned.<layout>.<shape>{.space}.<type> "
-    "<d>, [addr:u64]{, stride:u32}",
+    "wmma.load.<operand>.sync.aligned.<layout>.<shape>{.space}.<type> <d>, [addr:u64]{, stride:u32}",
     each(
         "name operand layout shape type d ptx sm matrix lines",
         ("wmma_load_f16", _AB, LAYOUTS, SHAPES, "f16", "d:b32*8", (6, 3), 70, "A or B", _EITHER),
         ("wmma_load_a", "a", LAYOUTS, SHAPES, _BYTES, "d:b32*na", (6, 3), 72, "A", _EITHER),
         ("wmma_load_b", "b", LAYOUTS, SHAPES, _BYTES, "d:b32*nb", (6, 3), 72, "B", _EITHER),
-        ("wmma_load_tf32", _AB, LAYOUTS, "m16n16k8", "tf32", "d:b32*4", (7, 0), 80,
-         "A or B", _EITHER),
+        ("wmma_load_tf32", _AB, LAYOUTS, "m16n16k8", "tf32", "d:b32*4", (7, 0), 80, "A or B", _EITHER),
         ("wmma_load_f64", _AB, LAYOUTS, "m8n8k4", "f64", "d:f64*1", (7, 0), 80, "A or B", _EITHER),
         ("wmma_load_a_int4", "a", "row", "m8n8k32", _INT4, "d:b32*1", (6, 3), 75, "A", "rows"),
         ("wmma_load_b_int4", "b", "col", "m8n8k32", _INT4, "d:b32*1", (6, 3), 75, "B", "columns"),
@@ -94,18 +94,23 @@ _MOVE: Final[dict[str, Any]] = {
         ("wmma_load_c_f16", "c", LAYOUTS, SHAPES, "f16", "d:b32*4", (6, 3), 70, "C", _EITHER),
     )
     + times(
-        each(
-            "name operand layout d matrix lines",
-            ("wmma_load_c", "c", LAYOUTS, "d*nc", "C", _EITHER),
-        ),
+        each("name operand layout d matrix lines", ("wmma_load_c", "c", LAYOUTS, "d*nc", "C", _EITHER)),
         _ACCUMULATORS,
     ),
-    section=f"{SECTION}: wmma.load", **_MOVE,
-)  # fmt: skip
+    section=f"{SECTION}: wmma.load",
+    **_MOVE,
+)
 def wmma_load(
-    machine: Machine, addr: Lanes, stride: Lanes | None = None, *,
-    operand: str, layout: str, shape: str, space: str | None, type: ScalarType | str,
-) -> Registers:  # fmt: skip
+    machine: Machine,
+    addr: Lanes,
+    stride: Lanes | None = None,
+    *,
+    operand: str,
+    layout: str,
+    shape: str,
+    space: str | None,
+    type: ScalarType | str,
+) -> Registers:
     """d = the fragment of <matrix> at addr, whose <lines> are stride elements apart."""
     machine.warp_sync(EVERY_LANE)
     where, start = space_of(space), as_lanes(addr)
@@ -135,12 +140,21 @@ def _side_by_side(elements: list[Lanes]) -> Lanes:
     "wmma.store.d.sync.aligned.layout.<shape>{.space}.<type> [addr:u64], <a>{, stride:u32}",
     each("name shape type a ptx sm", ("wmma_store_f16", SHAPES, "f16", "a:b32*4", (6, 3), 70))
     + times(each("name a", ("wmma_store", "a*nc")), _ACCUMULATORS),
-    layout=LAYOUTS, section=f"{SECTION}: wmma.store", **_MOVE,
-)  # fmt: skip
+    layout=LAYOUTS,
+    section=f"{SECTION}: wmma.store",
+    **_MOVE,
+)
 def wmma_store(
-    machine: Machine, addr: Lanes, a: Registers, stride: Lanes | None = None, *,
-    layout: str, shape: str, space: str | None, type: ScalarType | str,
-) -> tuple[()]:  # fmt: skip
+    machine: Machine,
+    addr: Lanes,
+    a: Registers,
+    stride: Lanes | None = None,
+    *,
+    layout: str,
+    shape: str,
+    space: str | None,
+    type: ScalarType | str,
+) -> tuple[()]:
     """Write the fragment of D at addr, its rows (columns) stride elements apart."""
     machine.warp_sync(EVERY_LANE)
     where, start = space_of(space), as_lanes(addr)
@@ -162,34 +176,107 @@ def wmma_store(
 # ---------------------------------------- products
 
 _MMA: Final[dict[str, Any]] = {
-    "alayout": LAYOUTS, "blayout": LAYOUTS, "ignores": ("alayout", "blayout"),
-    "effect": Effect.WARP, "section": f"{SECTION}: wmma.mma",
-}  # fmt: skip
+    "alayout": LAYOUTS,
+    "blayout": LAYOUTS,
+    "ignores": ("alayout", "blayout"),
+    "effect": Effect.WARP,
+    "section": f"{SECTION}: wmma.mma",
+}
 
 
 @inst(
     "wmma.mma.sync.aligned.alayout.blayout.<shape>.<dtype><factors>.<ctype> <registers>",
     each(
         "name shape dtype factors ctype atype registers ptx sm of",
-        ("wmma_f32", SHAPES, "f32", "", "f32", "f16", "d:f32*8, a:b32*8, b:b32*8, c:f32*8",
-         (6, 3), 70, "; A and B in f16, C and D in f32"),
-        ("wmma_f16", SHAPES, "f16", "", "f16", "f16", "d:b32*4, a:b32*8, b:b32*8, c:b32*4",
-         (6, 3), 70, ", all in f16"),
-        ("wmma_f32_f16", SHAPES, "f32", "", "f16", "f16", "d:f32*8, a:b32*8, b:b32*8, c:b32*4",
-         (6, 3), 70, "; A, B and C in f16, D in f32"),
-        ("wmma_f16_f32", SHAPES, "f16", "", "f32", "f16", "d:b32*4, a:b32*8, b:b32*8, c:f32*8",
-         (6, 3), 70, "; A, B and D in f16, C in f32: a sum in f32, rounded to f16"),
-        ("wmma_bf16", SHAPES, "f32", ".bf16.bf16", "f32", "bf16",
-         "d:f32*8, a:b32*na, b:b32*nb, c:f32*8", (7, 0), 80, "; A and B in bf16, C and D in f32"),
-        ("wmma_tf32", "m16n16k8", "f32", ".tf32.tf32", "f32", "tf32",
-         "d:f32*8, a:b32*4, b:b32*4, c:f32*8", (7, 0), 80, f"; {IN_TF32}, C and D in f32"),
+        (
+            "wmma_f32",
+            SHAPES,
+            "f32",
+            "",
+            "f32",
+            "f16",
+            "d:f32*8, a:b32*8, b:b32*8, c:f32*8",
+            (6, 3),
+            70,
+            "; A and B in f16, C and D in f32",
+        ),
+        (
+            "wmma_f16",
+            SHAPES,
+            "f16",
+            "",
+            "f16",
+            "f16",
+            "d:b32*4, a:b32*8, b:b32*8, c:b32*4",
+            (6, 3),
+            70,
+            ", all in f16",
+        ),
+        (
+            "wmma_f32_f16",
+            SHAPES,
+            "f32",
+            "",
+            "f16",
+            "f16",
+            "d:f32*8, a:b32*8, b:b32*8, c:b32*4",
+            (6, 3),
+            70,
+            "; A, B and C in f16, D in f32",
+        ),
+        (
+            "wmma_f16_f32",
+            SHAPES,
+            "f16",
+            "",
+            "f32",
+            "f16",
+            "d:b32*4, a:b32*8, b:b32*8, c:f32*8",
+            (6, 3),
+            70,
+            "; A, B and D in f16, C in f32: a sum in f32, rounded to f16",
+        ),
+        (
+            "wmma_bf16",
+            SHAPES,
+            "f32",
+            ".bf16.bf16",
+            "f32",
+            "bf16",
+            "d:f32*8, a:b32*na, b:b32*nb, c:f32*8",
+            (7, 0),
+            80,
+            "; A and B in bf16, C and D in f32",
+        ),
+        (
+            "wmma_tf32",
+            "m16n16k8",
+            "f32",
+            ".tf32.tf32",
+            "f32",
+            "tf32",
+            "d:f32*8, a:b32*4, b:b32*4, c:f32*8",
+            (7, 0),
+            80,
+            f"; {IN_TF32}, C and D in f32",
+        ),
     ),
-    counts=counts(a="atype", b="atype"), max_ulp=math.inf, accuracy=ACCURACY, **_MMA,
-)  # fmt: skip
+    counts=counts(a="atype", b="atype"),
+    max_ulp=math.inf,
+    accuracy=ACCURACY,
+    **_MMA,
+)
 def wmma_mma(
-    machine: Machine, a: Registers, b: Registers, c: Registers, *,
-    shape: str, atype: str, ctype: str, dtype: str,
-) -> Registers:  # fmt: skip
+    machine: Machine,
+    a: Registers,
+    b: Registers,
+    c: Registers,
+    *,
+    shape: str,
+    atype: str,
+    ctype: str,
+    dtype: str,
+) -> Registers:
     """D = A * B + C of a warp<of>."""
     return products.multiply(machine, products.operands(shape, atype, atype, ctype, dtype), a, b, c)
 
@@ -197,24 +284,22 @@ def wmma_mma(
 @inst(
     "wmma.mma.sync.aligned.alayout.blayout.m8n8k4<first>.f64.f64.f64.f64<last> "
     "d:f64*2, a:f64*1, b:f64*1, c:f64*2",
-    each(
-        "name first last",
-        ("wmma_f64_rounding_last", "", ".rnd"),
-        ("wmma_f64", "{.rnd}", ""),
-    ),
-    rnd=ROUNDINGS, ptx=(7, 0), sm=80, max_ulp=math.inf, accuracy=ACCURACY_F64, **_MMA,
-)  # fmt: skip
-def wmma_f64(
-    machine: Machine, a: Registers, b: Registers, c: Registers, *, rnd: str | None
-) -> Registers:
+    each("name first last", ("wmma_f64_rounding_last", "", ".rnd"), ("wmma_f64", "{.rnd}", "")),
+    rnd=ROUNDINGS,
+    ptx=(7, 0),
+    sm=80,
+    max_ulp=math.inf,
+    accuracy=ACCURACY_F64,
+    **_MMA,
+)
+def wmma_f64(machine: Machine, a: Registers, b: Registers, c: Registers, *, rnd: str | None) -> Registers:
     """D = A * B + C of a warp, all in f64, each step rounded to nearest or as .rnd says."""
     of = products.operands("m8n8k4", "f64", "f64", "f64", "f64")
     return products.multiply_f64(machine, of, a, b, c, rnd)
 
 
 @inst(
-    "wmma.mma.sync.aligned.<alayout>.<blayout>.<shape>.s32.<atype>.<btype>.s32{.satfinite} "
-    "<registers>",
+    "wmma.mma.sync.aligned.<alayout>.<blayout>.<shape>.s32.<atype>.<btype>.s32{.satfinite} <registers>",
     times(
         each("atype btype", ("s8", "s8"), ("u8", "u8")),
         each("shape registers sm", (SHAPES, "d:s32*8, a:b32*na, b:b32*nb, c:s32*8", 72)),
@@ -226,12 +311,22 @@ def wmma_f64(
             ("row", "col", "m8n8k32", "d:s32*2, a:b32*1, b:b32*1, c:s32*2", 75),
         ),
     ),
-    name="wmma_<atype>", ptx=(6, 3), counts=COUNTS, **_MMA,
-)  # fmt: skip
+    name="wmma_<atype>",
+    ptx=(6, 3),
+    counts=COUNTS,
+    **_MMA,
+)
 def wmma_integers(
-    machine: Machine, a: Registers, b: Registers, c: Registers, *,
-    shape: str, atype: str, btype: str, satfinite: bool,
-) -> Registers:  # fmt: skip
+    machine: Machine,
+    a: Registers,
+    b: Registers,
+    c: Registers,
+    *,
+    shape: str,
+    atype: str,
+    btype: str,
+    satfinite: bool,
+) -> Registers:
     """D = A * B + C of a warp; A and B in <atype>, C and D in s32, which wraps around or
     saturates.
     """
@@ -240,11 +335,14 @@ def wmma_integers(
 
 
 @inst(
-    "wmma.mma.op.popc.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32 "
-    "d:s32*2, a:b32*1, b:b32*1, c:s32*2",
-    name="wmma_bits", op=BIT_OPS, ptx=(6, 3), sm=75,
-    effect=Effect.WARP, section=f"{SECTION}: wmma.mma",
-)  # fmt: skip
+    "wmma.mma.op.popc.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32 d:s32*2, a:b32*1, b:b32*1, c:s32*2",
+    name="wmma_bits",
+    op=BIT_OPS,
+    ptx=(6, 3),
+    sm=75,
+    effect=Effect.WARP,
+    section=f"{SECTION}: wmma.mma",
+)
 def wmma_bits(machine: Machine, a: Registers, b: Registers, c: Registers, *, op: str) -> Registers:
     """D = C + the number of ones in each row of A xor (and) each column of B, of a warp."""
     of = products.operands("m8n8k128", "b1", "b1", "s32", "s32")

@@ -38,9 +38,7 @@ _NOT_MODELLED: Final[Mapping[str, str]] = {
     "stackrestore": "memory of the stack is not modelled",
     "clusterlaunchcontrol": "launches that are cancelled are not modelled",
 }
-_DECLARED: Final = (
-    ".reg", ".shared", ".local", ".param", ".global", ".const", ".pragma", ".loc",
-)  # fmt: skip
+_DECLARED: Final = (".reg", ".shared", ".local", ".param", ".global", ".const", ".pragma", ".loc")
 _LISTS: Final = (".branchtargets", ".calltargets")
 # Directives of a prototype that do not change its meaning, and whether an integer follows.
 _PRESERVED: Final = {".abi_preserve": True, ".abi_preserve_control": True}

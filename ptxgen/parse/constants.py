@@ -36,15 +36,24 @@ def _divide(a: Any, b: Any) -> Any:
 
 # By operator: its precedence, and its function of two integers or two doubles.
 _ARITHMETIC: Final[Mapping[str, tuple[int, Callable[[Any, Any], Any]]]] = {
-    "*": (10, operator.mul), "/": (10, _divide), "+": (9, operator.add), "-": (9, operator.sub),
-}  # fmt: skip
+    "*": (10, operator.mul),
+    "/": (10, _divide),
+    "+": (9, operator.add),
+    "-": (9, operator.sub),
+}
 _COMPARISONS: Final[Mapping[str, tuple[int, Callable[[Any, Any], bool]]]] = {
-    "<": (7, operator.lt), ">": (7, operator.gt), "<=": (7, operator.le), ">=": (7, operator.ge),
-    "==": (6, operator.eq), "!=": (6, operator.ne),
-}  # fmt: skip
+    "<": (7, operator.lt),
+    ">": (7, operator.gt),
+    "<=": (7, operator.le),
+    ">=": (7, operator.ge),
+    "==": (6, operator.eq),
+    "!=": (6, operator.ne),
+}
 _BITWISE: Final[Mapping[str, tuple[int, Callable[[int, int], int]]]] = {
-    "&": (5, operator.and_), "^": (4, operator.xor), "|": (3, operator.or_),
-}  # fmt: skip
+    "&": (5, operator.and_),
+    "^": (4, operator.xor),
+    "|": (3, operator.or_),
+}
 _OTHERS: Final = {"%": 10, "<<": 8, ">>": 8, "&&": 2, "||": 1}
 _BINDING: Final = _OTHERS | {
     sign: kind[sign][0] for kind in (_ARITHMETIC, _COMPARISONS, _BITWISE) for sign in kind

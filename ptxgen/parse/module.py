@@ -22,14 +22,20 @@ _SPACES: Final = (".global", ".const", ".shared", ".local")
 _PLATFORM: Final = ("debug", "texmode_unified", "texmode_independent", "map_f64_to_f32")
 # Directives of a kernel or a function that are kept as text, and whether an integer follows.
 _AS_TEXT: Final[Mapping[str, bool]] = {
-    ".maxnreg": True, ".maxclusterrank": True, ".explicitcluster": False,
-    ".blocksareclusters": False, ".abi_preserve": True, ".abi_preserve_control": True,
-}  # fmt: skip
+    ".maxnreg": True,
+    ".maxclusterrank": True,
+    ".explicitcluster": False,
+    ".blocksareclusters": False,
+    ".abi_preserve": True,
+    ".abi_preserve_control": True,
+}
 _EXTENTS: Final = (".maxntid", ".reqntid", ".reqnctapercluster")
 _RIVALS: Final = {
-    ".maxntid": ".reqntid", ".reqntid": ".maxntid", ".reqnctapercluster": ".maxclusterrank",
+    ".maxntid": ".reqntid",
+    ".reqntid": ".maxntid",
+    ".reqnctapercluster": ".maxclusterrank",
     ".maxclusterrank": ".reqnctapercluster",
-}  # fmt: skip
+}
 
 
 @dataclass(slots=True)
@@ -69,9 +75,13 @@ class Modules(Bodies):
             self._item_of_module()
         variables = (*self._spare_arrays(), *self.globals, *self.hoisted)
         return Module(
-            (int(version[1][:9]), int(version[2][:9])), target, tuple(self.kernels), header,
-            tuple(self.functions.values()), variables,
-        )  # fmt: skip
+            (int(version[1][:9]), int(version[2][:9])),
+            target,
+            tuple(self.kernels),
+            header,
+            tuple(self.functions.values()),
+            variables,
+        )
 
     def _header(self) -> tuple[str, ...]:
         lines = []
@@ -173,11 +183,22 @@ class Modules(Bodies):
             regions.append(Region(dynamic, 0, 0, self.arrays[dynamic]))
         self.kernels.append(
             Kernel(
-                name, params, tuple(self.registers), tuple(self.statements), tuple(self.shared),
-                said.threads, said.min_ctas, dynamic, tuple(regions), tuple(self.variables),
-                said.reqntid, said.cluster, tuple(said.others), linkage,
+                name,
+                params,
+                tuple(self.registers),
+                tuple(self.statements),
+                tuple(self.shared),
+                said.threads,
+                said.min_ctas,
+                dynamic,
+                tuple(regions),
+                tuple(self.variables),
+                said.reqntid,
+                said.cluster,
+                tuple(said.others),
+                linkage,
             )
-        )  # fmt: skip
+        )
 
     def _refuse_registers(self, params: tuple[Param, ...]) -> None:
         for param in params:
@@ -214,10 +235,16 @@ class Modules(Bodies):
                 self.names[param.name] = Reg(param.name, TYPES[param.type].register)
         self.body()
         self.functions[name] = Function(
-            name, results, params, tuple(self.registers), tuple(self.statements),
-            tuple(self.shared), tuple(self.variables), linkage,
+            name,
+            results,
+            params,
+            tuple(self.registers),
+            tuple(self.statements),
+            tuple(self.shared),
+            tuple(self.variables),
+            linkage,
             said.noreturn or (known is not None and known.noreturn),
-        )  # fmt: skip
+        )
 
     def _directives(self, *, kernel: bool) -> _Directives:
         said, words = _Directives(), list[str]()

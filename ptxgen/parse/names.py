@@ -12,17 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ptxgen.errors import ModifierError
-from ptxgen.ir import (
-    FloatImm,
-    Instr,
-    IntImm,
-    Reg,
-    RegisterRange,
-    Special,
-    Statement,
-    Symbol,
-    Targets,
-)
+from ptxgen.ir import FloatImm, Instr, IntImm, Reg, RegisterRange, Special, Statement, Symbol, Targets
 from ptxgen.isa.special import special
 from ptxgen.parse.constants import Constants
 

@@ -249,9 +249,7 @@ class Operands(Names):
             self.fail(str(error), token)
         operands = list(instr.operands)
         for place, (operand, wanted) in enumerate(zip(instr.operands, op.flat, strict=False)):
-            if isinstance(operand, TensorAddress) or (
-                wanted.type is not None and wanted.type.bits == 32
-            ):
+            if isinstance(operand, TensorAddress) or (wanted.type is not None and wanted.type.bits == 32):
                 operands[place] = _narrowed(operand)
         return Instr(instr.opcode, tuple(operands), instr.guard, instr.origin)
 

@@ -52,9 +52,7 @@ class _Value:
 class Variables(Operands):
     """Reads declarations of variables and lists of parameters."""
 
-    def declared(
-        self, space: str, linkage: str, named: Callable[[str, int], str]
-    ) -> Iterator[Variable]:
+    def declared(self, space: str, linkage: str, named: Callable[[str, int], str]) -> Iterator[Variable]:
         """Read the variables of a declaration, whose state space has been read.
 
         `named` maps the name in the text and its token index to the name in the IR.
@@ -71,10 +69,15 @@ class Variables(Operands):
             nbytes = self._nbytes(element, sizes, value, linkage, token)
             scalar = space == "param" and element.lanes == 1 and not sizes
             yield Variable(
-                space, name, nbytes, element.align or element.nbytes,
-                bytes(value.data).rstrip(b"\0"), tuple(merged(value.pointers)), linkage,
+                space,
+                name,
+                nbytes,
+                element.align or element.nbytes,
+                bytes(value.data).rstrip(b"\0"),
+                tuple(merged(value.pointers)),
+                linkage,
                 element.type.name if scalar else "",
-            )  # fmt: skip
+            )
             if not self.skip(","):
                 break
         self.want(";")
@@ -127,9 +130,7 @@ class Variables(Operands):
             self.want("]")
         return sizes
 
-    def _nbytes(
-        self, element: _Element, sizes: list[int], value: _Value, linkage: str, token: int
-    ) -> int:
+    def _nbytes(self, element: _Element, sizes: list[int], value: _Value, linkage: str, token: int) -> int:
         nbytes = element.nbytes
         for size in sizes[1:]:
             nbytes *= size
@@ -297,8 +298,7 @@ def merged(pointers: Sequence[Pointer]) -> Iterator[Pointer]:
     while place < len(pointers):
         first = pointers[place]
         whole = [
-            Pointer(first.offset + i, first.symbol, first.addend, first.generic, 1, 8 * i)
-            for i in range(8)
+            Pointer(first.offset + i, first.symbol, first.addend, first.generic, 1, 8 * i) for i in range(8)
         ]
         if list(pointers[place : place + 8]) == whole:
             yield Pointer(first.offset, first.symbol, first.addend, first.generic)

@@ -223,8 +223,7 @@ def find_assembler(kind: str | None = None, target: str | None = None) -> Assemb
     """
     if kind is not None and kind not in KINDS:
         raise ConfigError(
-            f"find_assembler: kind must be one of {', '.join(KINDS)}, got {kind!r}"
-            f"{did_you_mean(kind, KINDS)}"
+            f"find_assembler: kind must be one of {', '.join(KINDS)}, got {kind!r}{did_you_mean(kind, KINDS)}"
         )
     if target is not None:
         _check_target(target)
@@ -313,19 +312,12 @@ def _assembly(assembler: Assembler, cubin: bytes, log: str, ptx: str, target: st
     advisories = advisories_of(log)
     ruinous = [advisory for advisory in advisories if advisory.ruinous]
     if ruinous:
-        count = (
-            "an advisory that ruins"
-            if len(ruinous) == 1
-            else f"{len(ruinous)} advisories that ruin"
-        )
+        count = "an advisory that ruins" if len(ruinous) == 1 else f"{len(ruinous)} advisories that ruin"
         shown = "".join(ruin(advisory, ptx) for advisory in ruinous)
         raise AssemblerError(
-            f"{assembler} took the PTX for {target}, but with {count} the kernel:"
-            f"{shown}{log_at_end(log)}"
+            f"{assembler} took the PTX for {target}, but with {count} the kernel:{shown}{log_at_end(log)}"
         )
-    return Assembly(
-        cubin, assembler.name, assembler.version, target, kernels_of(log), advisories, log
-    )
+    return Assembly(cubin, assembler.name, assembler.version, target, kernels_of(log), advisories, log)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,9 +94,7 @@ def _remarks(log: str) -> list[_Remark]:
     for said in _SAID.finditer(log):
         named = _LINE_IN_TEXT.search(said["text"])
         line = said["line"] or (named[1] if named else None)
-        remark = _Remark(
-            said["severity"], said["code"] or "", said["text"], int(line) if line else None
-        )
+        remark = _Remark(said["severity"], said["code"] or "", said["text"], int(line) if line else None)
         found[remark] = None
     return list(found)
 
@@ -146,10 +144,7 @@ def kernels_of(log: str) -> tuple[KernelUsage, ...]:
             if function in usages:
                 frame, stored, loaded = map(int, match.groups())
                 usages[function] = replace(
-                    usages[function],
-                    stack_bytes=frame,
-                    spill_store_bytes=stored,
-                    spill_load_bytes=loaded,
+                    usages[function], stack_bytes=frame, spill_store_bytes=stored, spill_load_bytes=loaded
                 )
         elif match := re.search(r"\b(U|u)sed (\d+) registers", line):
             name = entry if match[1] == "U" else function

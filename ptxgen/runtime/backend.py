@@ -15,7 +15,5 @@ def check_backend(name: object, who: str = "") -> str:
     if not isinstance(name, str) or name not in known:
         hint = did_you_mean(name, known)
         prefix = f"{who}: " if who else ""
-        raise ConfigError(
-            f"{prefix}backend must be one of {', '.join(known)}, got {shown(name)}{hint}"
-        )
+        raise ConfigError(f"{prefix}backend must be one of {', '.join(known)}, got {shown(name)}{hint}")
     return name

@@ -319,9 +319,7 @@ class ModuleCache:
             self.disk.put(key, data)
         return data
 
-    def _settle(
-        self, key: CacheKey, build: Callable[[], bytes], result: Future[bytes]
-    ) -> tuple[bytes, bool]:
+    def _settle(self, key: CacheKey, build: Callable[[], bytes], result: Future[bytes]) -> tuple[bytes, bool]:
         """Find or build `key` and set `result`, for which threads wait; True if it was built."""
         fresh = False
         try:

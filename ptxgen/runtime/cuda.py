@@ -172,11 +172,7 @@ class CudaBackend:
         is about 0.5 µs (CUDA Driver API, `cuEventElapsedTime`). Waits for the work to end.
         """
         call, doing = self._driver.call, f"measure work on device {ordinal}"
-        with (
-            self._driver.on(ordinal, doing),
-            self._event(doing) as begin,
-            self._event(doing) as end,
-        ):
+        with self._driver.on(ordinal, doing), self._event(doing) as begin, self._event(doing) as end:
             call("cuEventRecord", begin, stream, doing=doing)
             work()
             call("cuEventRecord", end, stream, doing=doing)
@@ -219,9 +215,7 @@ class CudaBackend:
         with self._driver.on(ordinal, doing):
             self._driver.call("cuMemFree", address, doing=doing)
 
-    def copy_to_device(
-        self, address: int, host: int, nbytes: int, stream: int = 0, *, ordinal: int
-    ) -> None:
+    def copy_to_device(self, address: int, host: int, nbytes: int, stream: int = 0, *, ordinal: int) -> None:
         """Copy `nbytes` bytes from the host address `host` to `address`, in stream order.
 
         Keep the host memory alive and unchanged until `stream` has executed the copy.
@@ -230,9 +224,7 @@ class CudaBackend:
         with self._driver.on(ordinal, doing):
             self._driver.call("cuMemcpyHtoDAsync", address, host, nbytes, stream, doing=doing)
 
-    def copy_to_host(
-        self, host: int, address: int, nbytes: int, stream: int = 0, *, ordinal: int
-    ) -> None:
+    def copy_to_host(self, host: int, address: int, nbytes: int, stream: int = 0, *, ordinal: int) -> None:
         """Copy `nbytes` bytes from `address` to the host address `host`, in stream order.
 
         The host memory has the data once `stream` is synchronized.
@@ -241,9 +233,7 @@ class CudaBackend:
         with self._driver.on(ordinal, doing):
             self._driver.call("cuMemcpyDtoHAsync", host, address, nbytes, stream, doing=doing)
 
-    def copy_on_device(
-        self, target: int, source: int, nbytes: int, stream: int = 0, *, ordinal: int
-    ) -> None:
+    def copy_on_device(self, target: int, source: int, nbytes: int, stream: int = 0, *, ordinal: int) -> None:
         """Copy `nbytes` bytes between two addresses on device `ordinal`, in stream order."""
         doing = f"copy {nbytes} bytes on device {ordinal}"
         with self._driver.on(ordinal, doing):

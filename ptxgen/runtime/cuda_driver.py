@@ -13,13 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ptxgen.errors import BackendError, LaunchError, PoisonedContextError
-from ptxgen.runtime.cuda_errors import (
-    POISONING,
-    failure,
-    poisoned_before,
-    poisoned_now,
-    what_happened,
-)
+from ptxgen.runtime.cuda_errors import POISONING, failure, poisoned_before, poisoned_now, what_happened
 
 _NAME_BYTES: Final = 256  # bytes of the buffer for a device's name, final NUL included
 _OPENING: Final = "open the GPU"
@@ -96,9 +90,7 @@ class Driver:
         """The opened driver module; raises `BackendError` if there is no usable GPU."""
         why = self.why_unavailable()
         if why:
-            raise BackendError(
-                f"backend 'cuda' cannot be used: {why}. Without a GPU, use backend='cpu'"
-            )
+            raise BackendError(f"backend 'cuda' cannot be used: {why}. Without a GPU, use backend='cpu'")
         return self._module
 
     @property
@@ -199,11 +191,7 @@ class Driver:
             shared_per_multiprocessor=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
             l2_cache=attribute("L2_CACHE_SIZE"),
             max_threads_per_block=attribute("MAX_THREADS_PER_BLOCK"),
-            max_grid=(
-                attribute("MAX_GRID_DIM_X"),
-                attribute("MAX_GRID_DIM_Y"),
-                attribute("MAX_GRID_DIM_Z"),
-            ),
+            max_grid=(attribute("MAX_GRID_DIM_X"), attribute("MAX_GRID_DIM_Y"), attribute("MAX_GRID_DIM_Z")),
             driver_version=(self._version // 1000, self._version % 1000 // 10),
         )
 
@@ -214,9 +202,7 @@ class Driver:
         if not int(self.call("cuCtxGetCurrent", doing=doing)):
             return 0
         device = int(self.call("cuCtxGetDevice", doing=doing))
-        devices = [
-            int(self.call("cuDeviceGet", ordinal, doing=doing)) for ordinal in range(self._count)
-        ]
+        devices = [int(self.call("cuDeviceGet", ordinal, doing=doing)) for ordinal in range(self._count)]
         return devices.index(device)
 
     # ---------------------------------------------------------------------------------- contexts

@@ -11,9 +11,7 @@ from ptxgen.runtime.assembler_log import refusal
 # After one of these errors the CUDA driver answers every call of the process with the same error:
 # "To continue using CUDA, the process must be terminated and relaunched" (CUDA Driver API 13.0,
 # `CUresult`; 214, 220 and 709 have the same effect: the context is gone, with all its memory).
-POISONING: Final = frozenset(
-    {214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810}
-)
+POISONING: Final = frozenset({214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810})
 
 # Advice by CUresult name, or by `call/name` where the meaning depends on the call.
 _REMEDIES: Final = {
@@ -109,9 +107,7 @@ def too_new(text: str, entry: str, driver: int) -> str:
         )
     major, minor = version
     needed = _CUDA_OF_PTX.get(version, (major + _PTX_BEHIND_CUDA, minor))
-    since = (
-        f" (CUDA {needed[0]}.{needed[1]} or later reads it)" if major >= _FIRST_COMMON_PTX else ""
-    )
+    since = f" (CUDA {needed[0]}.{needed[1]} or later reads it)" if major >= _FIRST_COMMON_PTX else ""
     return (
         f"cannot load {entry}: its text is PTX {major}.{minor}{since}, the installed driver is for "
         f"CUDA {driver_name(driver)}; update the NVIDIA driver, or generate for an older target, "

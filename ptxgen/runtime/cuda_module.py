@@ -115,12 +115,7 @@ class Modules:
             function = self._function(module, entry, text, doing)
             needs = {
                 what: self._attribute(function, what, doing)
-                for what in (
-                    "NUM_REGS",
-                    "LOCAL_SIZE_BYTES",
-                    "SHARED_SIZE_BYTES",
-                    "MAX_THREADS_PER_BLOCK",
-                )
+                for what in ("NUM_REGS", "LOCAL_SIZE_BYTES", "SHARED_SIZE_BYTES", "MAX_THREADS_PER_BLOCK")
             }
             static = needs["SHARED_SIZE_BYTES"]
             check_shared(entry, dynamic_shared, static, device)
@@ -158,12 +153,7 @@ class Modules:
         }
         image = program if program.endswith(b"\0") else program + b"\0"
         status, module = self._driver.attempt(
-            "cuModuleLoadDataEx",
-            image,
-            len(options),
-            list(options),
-            list(options.values()),
-            doing=doing,
+            "cuModuleLoadDataEx", image, len(options), list(options), list(options.values()), doing=doing
         )
         if not status:
             return module, _log(remarks)

@@ -16,8 +16,7 @@ def gpu_of(who: str, cuda: object) -> CudaBackend:
         return cuda_backend()
     if not isinstance(cuda, CudaBackend):
         raise ConfigError(
-            f"{who}: cuda must be a CudaBackend, got {shown(cuda)}; leave it out for that of the "
-            "process"
+            f"{who}: cuda must be a CudaBackend, got {shown(cuda)}; leave it out for that of the process"
         )
     return cuda
 
@@ -29,7 +28,6 @@ def cache_of(who: str, cache: object) -> ModuleCache | None:
     """
     if cache is not None and not isinstance(cache, ModuleCache):
         raise ConfigError(
-            f"{who}: cache must be a ModuleCache, got {shown(cache)}; leave it out for that of the "
-            "process"
+            f"{who}: cache must be a ModuleCache, got {shown(cache)}; leave it out for that of the process"
         )
     return cache

@@ -109,8 +109,7 @@ class LaunchPlan:
         if len(self.values) != len(self.slots):
             names = ", ".join(slot.name for slot in self.slots)
             raise LaunchError(
-                f"{self.entry} has {len(self.slots)} parameters ({names}), "
-                f"got {len(self.values)} values"
+                f"{self.entry} has {len(self.slots)} parameters ({names}), got {len(self.values)} values"
             )
         pack(self)
 
@@ -178,15 +177,11 @@ class ArgumentBlock:
             raise _misfit(plan) from None
 
 
-def _check_extent(
-    entry: str, what: str, extent: Sequence[int], most: Iterable[int], unit: str
-) -> None:
+def _check_extent(entry: str, what: str, extent: Sequence[int], most: Iterable[int], unit: str) -> None:
     for axis, count, limit in zip("xyz", extent, most, strict=True):
         if not 1 <= count <= limit:
             hint = "" if axis == "x" else f"; put the larger count into {what}.x"
-            raise LaunchError(
-                f"{entry}: {what}.{axis} must be from 1 to {limit} {unit}, got {count}{hint}"
-            )
+            raise LaunchError(f"{entry}: {what}.{axis} must be from 1 to {limit} {unit}, got {count}{hint}")
 
 
 def _misfit(plan: LaunchPlan) -> LaunchError:

@@ -77,8 +77,7 @@ def _choice(environ: Mapping[str, str], variable: str, accepted: tuple[str, ...]
     value = environ.get(variable, "") or accepted[0]
     if value not in accepted:
         raise ConfigError(
-            f"{variable} must be one of {', '.join(accepted)}, got {value!r}"
-            f"{did_you_mean(value, accepted)}"
+            f"{variable} must be one of {', '.join(accepted)}, got {value!r}{did_you_mean(value, accepted)}"
         )
     return value
 
@@ -90,9 +89,7 @@ def _cache_dir(value: str) -> Path:
     # os.path's expanduser leaves `~` alone where there is no home; pathlib's raises.
     path = Path(os.path.expanduser(value))
     if not path.is_absolute():
-        raise ConfigError(
-            f"PTXGEN_CACHE_DIR must be an absolute path (or begin with ~), got {value!r}"
-        )
+        raise ConfigError(f"PTXGEN_CACHE_DIR must be an absolute path (or begin with ~), got {value!r}")
     return path
 
 

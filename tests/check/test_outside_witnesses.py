@@ -82,10 +82,7 @@ PROGRAMS = {
     "mbarrier of too many": f"{INIT.format(count=65)} {WRITE} {ARRIVE} {AWAIT} {READ}",
     "mbarrier without a barrier": "@%p0 mbarrier.init.shared.b64 [%r3], 64; " + ARRIVE,
 }
-LANES = {
-    "lanes without a barrier": f"{WRITE} {READ}",
-    "lanes": f"{WRITE} bar.warp.sync 0xffffffff; {READ}",
-}
+LANES = {"lanes without a barrier": f"{WRITE} {READ}", "lanes": f"{WRITE} bar.warp.sync 0xffffffff; {READ}"}
 PROGRAM_TEXTS = {
     name: SIMPLE.format(other=other, body=body)
     for other, bodies in ((OTHER_WARP, PROGRAMS), (OTHER_LANE, LANES))
@@ -161,9 +158,7 @@ def test_sentryward_agrees_or_it_is_known_why_not(case: Case, tmp_path: Path) ->
     launch = program_launch(case) if case.program in PROGRAM_TEXTS else kernel_launch(case)
     (tmp_path / "kernel.ptx").write_text(launch.text)
     (tmp_path / "input.json").write_text(json.dumps(launch.described()))
-    said = sentryward.verify(
-        tmp_path / "kernel.ptx", input=tmp_path / "input.json", timeout_seconds=60
-    )
+    said = sentryward.verify(tmp_path / "kernel.ptx", input=tmp_path / "input.json", timeout_seconds=60)
     assert (said["result"], launch.ours) == (case.theirs, case.ours), said["diagnostics"]
 
 
@@ -197,8 +192,7 @@ class Launched:
                 "dynamic_shared_bytes": self.how["dynamic_smem"],
             },
             "arguments": [
-                {"parameter": p.name, "type": p.type, "value": np.asarray(v).item()}
-                for p, v in numbers
+                {"parameter": p.name, "type": p.type, "value": np.asarray(v).item()} for p, v in numbers
             ],
             # A term of O += P V is left out where P is 0, which only a run knows.
             "assumptions": {"representative_branches": True},
@@ -264,8 +258,7 @@ def judged(module: ir.Module, found: Callable[[], str]) -> str:
 
 FENCE = "wgmma.fence.sync.aligned;"
 MULTIPLY = (
-    "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0, %f1, %f2, %f3}, %rd4, %rd5, "
-    "1, 1, 1, 0, 0;"
+    "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0, %f1, %f2, %f3}, %rd4, %rd5, 1, 1, 1, 0, 0;"
 )
 COMMIT = "wgmma.commit_group.sync.aligned;"
 WAIT = "wgmma.wait_group.sync.aligned 0;"
@@ -322,9 +315,7 @@ MISUSES = {
     "right": Misuse((FENCE, MULTIPLY, COMMIT, WAIT, STORE), NOBODY, ""),
     # The assembler of 13.5 mends it without a word.
     "no fence": Misuse(
-        (MULTIPLY, COMMIT, WAIT, STORE),
-        {"13.0": ("C7519",), "13.5": ()},
-        "no wgmma.fence comes before it",
+        (MULTIPLY, COMMIT, WAIT, STORE), {"13.0": ("C7519",), "13.5": ()}, "no wgmma.fence comes before it"
     ),
     "no wait": Misuse(
         (FENCE, MULTIPLY, COMMIT, STORE),
@@ -332,9 +323,7 @@ MISUSES = {
         "that was not waited for may use",
     ),
     # From here on only the sanitizer sees anything.
-    "no group": Misuse(
-        (FENCE, MULTIPLY, WAIT, STORE), NOBODY, "of no group may use, which no wait covers"
-    ),
+    "no group": Misuse((FENCE, MULTIPLY, WAIT, STORE), NOBODY, "of no group may use, which no wait covers"),
     "a change after the fence": Misuse(
         (FENCE, CHANGE, MULTIPLY, COMMIT, WAIT, STORE),
         NOBODY,
@@ -368,9 +357,8 @@ def test_what_ptxas_sees_of_a_misused_wgmma(name: str, assembler: Assembler) -> 
 def test_the_sanitizer_sees_every_misused_wgmma(name: str) -> None:
     out = np.zeros((128, 4), np.float32)
     result = run(
-        product(*MISUSES[name].body), grid=1, block=128, args=[out], dynamic_smem=SHARED_BYTES,
-        **SANITIZED,
-    )  # fmt: skip
+        product(*MISUSES[name].body), grid=1, block=128, args=[out], dynamic_smem=SHARED_BYTES, **SANITIZED
+    )
     wanted = MISUSES[name].ours
     assert [r.kind for r in result.reports] == (["sync"] if wanted else [])
     assert all(wanted in r.message for r in result.reports)

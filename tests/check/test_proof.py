@@ -207,8 +207,7 @@ PATTERNS: dict[str, tuple[str, str, str]] = {
         "mov.u32 %r1, %r8; mov.u32 %r2, 0;\nL: st.shared.u32 [%r1], %r0; add.u32 %r1, %r1, 16;"
         "add.u32 %r2, %r2, 1; setp.le.u32 %p1, %r2, 32; @%p1 bra L;",
         "violation",
-        "bytes 512 to 515 are outside buf, which has 512 bytes: "
-        "thread (0, 0, 0), %r1 = 512, %r2 = 32",
+        "bytes 512 to 515 are outside buf, which has 512 bytes: thread (0, 0, 0), %r1 = 512, %r2 = 32",
     ),
     "a loop without an end": (
         "mov.u32 %r1, %r8;\nL: st.shared.u32 [%r1], %r0; add.u32 %r1, %r1, 16;"
@@ -310,8 +309,7 @@ PATTERNS: dict[str, tuple[str, str, str]] = {
         "bytes 512 to 527 are outside buf, which has 512 bytes: thread (16, 0, 0)",
     ),
     "cp.async": (
-        "ld.param.u64 %rd1, [X]; mad.lo.u32 %r1, %r0, 8, %r8;"
-        "cp.async.ca.shared.global [%r1], [%rd1], 8;",
+        "ld.param.u64 %rd1, [X]; mad.lo.u32 %r1, %r0, 8, %r8;cp.async.ca.shared.global [%r1], [%rd1], 8;",
         "violation",
         "bytes 512 to 519 are outside buf, which has 512 bytes: thread (64, 0, 0)",
     ),
@@ -326,7 +324,7 @@ PATTERNS: dict[str, tuple[str, str, str]] = {
         "violation",
         "bytes 512 to 515 are outside buf, which has 512 bytes: thread (96, 0, 0)",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PATTERNS)
@@ -401,8 +399,17 @@ def regions(body: str) -> Proof:
 def test_an_overrun_into_the_neighbouring_region_is_found() -> None:
     inside = "mad.lo.u32 %r1, %r0, {}, %r9; st.shared.u32 [%r1+{}], %r0;"
     assert only(regions(inside.format(4, 0))).allocation == "A"
-    assert only(regions(inside.format(2, 512).replace("u32 [", "u16 [").replace(", %r0;", ", %rs0;")
-                        .replace("%rs0", "0"))).allocation == "B"  # fmt: skip
+    assert (
+        only(
+            regions(
+                inside.format(2, 512)
+                .replace("u32 [", "u16 [")
+                .replace(", %r0;", ", %rs0;")
+                .replace("%rs0", "0")
+            )
+        ).allocation
+        == "B"
+    )
     assert only(regions(inside.format(4, 4))).reason == (
         "bytes 512 to 515 are outside A, which has 512 bytes: thread (127, 0, 0)"
     )
@@ -416,9 +423,7 @@ def test_an_overrun_into_the_neighbouring_region_is_found() -> None:
 
 def test_regions_need_as_much_memory_as_the_launch_gives() -> None:
     module = parse(text(""))
-    kernel = replace(
-        module.kernels[0], dynamic_shared="smem", regions=(ir.Region("A", 0, 512, 16),)
-    )
+    kernel = replace(module.kernels[0], dynamic_shared="smem", regions=(ir.Region("A", 0, 512, 16),))
     found = prove_shared(replace(module, kernels=(kernel,)), block=128, dynamic_smem=256)
     assert [p.message for p in found.problems] == [
         "its regions need 512 bytes of dynamic shared memory, got 256"
@@ -438,10 +443,14 @@ def test_a_proof_is_told_in_words_in_a_table_and_as_data() -> None:
         "-                      0          0        1  -"
     )
     assert found.to_dict() == {
-        "kernel": "k", "block": [128, 1, 1], "dynamic_smem": 2, "complete": False,
+        "kernel": "k",
+        "block": [128, 1, 1],
+        "dynamic_smem": 2,
+        "complete": False,
         "accesses": [v.to_dict() for v in found.accesses],
-        "barriers": [v.to_dict() for v in found.barriers], "problems": [],
-    }  # fmt: skip
+        "barriers": [v.to_dict() for v in found.barriers],
+        "problems": [],
+    }
     (barrier,) = found.barriers
     assert (barrier.first, barrier.last) == (0, -1)  # it accesses no bytes
 
@@ -456,14 +465,12 @@ def test_a_proof_is_told_in_words_in_a_table_and_as_data() -> None:
         ("setp.lt.u32 %p1, %r7, 4; @%p1 bra L; bar.sync 0;\nL:", "proved", ""),
         ("setp.lt.u32 %p1, %r0, 128; @!%p1 bra L; bar.sync 0;\nL:", "proved", ""),
         (
-            "setp.lt.u32 %p1, %r7, 4; @%p1 bra L; setp.lt.u32 %p2, %r0, %r7; @%p2 bra L;"
-            "bar.sync 0;\nL:",
+            "setp.lt.u32 %p1, %r7, 4; @%p1 bra L; setp.lt.u32 %p2, %r0, %r7; @%p2 bra L;bar.sync 0;\nL:",
             "unknown",
             "a condition on the way to it may differ between threads",
         ),
         (
-            "setp.lt.u32 %p2, %r0, %r7; @%p2 bra L; setp.lt.u32 %p1, %r7, 4; @%p1 bra L;"
-            "bar.sync 0;\nL:",
+            "setp.lt.u32 %p2, %r0, %r7; @%p2 bra L; setp.lt.u32 %p1, %r7, 4; @%p1 bra L;bar.sync 0;\nL:",
             "unknown",
             "a condition on the way to it may differ between threads",
         ),
@@ -495,8 +502,7 @@ def test_a_proof_is_told_in_words_in_a_table_and_as_data() -> None:
             "a condition on the way to it may differ between threads",
         ),
         (
-            "mov.u32 %r1, %r0;\nL: bar.sync 0; add.u32 %r1, %r1, 32; setp.lt.u32 %p1, %r1, 200;"
-            "@%p1 bra L;",
+            "mov.u32 %r1, %r0;\nL: bar.sync 0; add.u32 %r1, %r1, 32; setp.lt.u32 %p1, %r1, 200;@%p1 bra L;",
             "unknown",
             "a condition on the way to it may differ between threads",
         ),
@@ -514,16 +520,24 @@ def test_a_barrier_must_be_reached_by_all_threads(body: str, verdict: str, reaso
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"block": 2000}, "prove: block must be one to three positive numbers of threads, "
-                          "at most 1024 in all and 64 along z, got 2000"),
+        (
+            {"block": 2000},
+            "prove: block must be one to three positive numbers of threads, "
+            "at most 1024 in all and 64 along z, got 2000",
+        ),
         ({"entry": "kk"}, "prove: no kernel 'kk'; the module has k; did you mean 'k'?"),
         ({"params": {"m": 3}}, "prove: k has no parameter 'm'"),
-        ({"dynamic_smem": 1 << 32}, "prove: dynamic_smem must be an integer from 0 to 4294967295, "
-                                    "got 4294967296"),
-        ({"params": {"n": (3, 1)}}, "prove: the bounds of n must be a number, the lowest "
-                                    "and the highest, or a range with a positive step, got (3, 1)"),
+        (
+            {"dynamic_smem": 1 << 32},
+            "prove: dynamic_smem must be an integer from 0 to 4294967295, got 4294967296",
+        ),
+        (
+            {"params": {"n": (3, 1)}},
+            "prove: the bounds of n must be a number, the lowest "
+            "and the highest, or a range with a positive step, got (3, 1)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_wrong_arguments_are_refused(how: dict[str, Any], message: str) -> None:
     with pytest.raises(LaunchError) as error:
         prove_shared(text(""), **{"block": 32, **how})
@@ -573,9 +587,7 @@ def test_each_shared_offset_shifted_by_an_element_is_a_violation(name: str) -> N
     config = AttentionConfig(16, tile=16, block_q=16, target=name).kernel()
     module = emit(config)
     places = [
-        at
-        for at, s in enumerate(module.kernels[0].body)
-        if isinstance(s, ir.Instr) and ".shared" in s.opcode
+        at for at, s in enumerate(module.kernels[0].body) if isinstance(s, ir.Instr) and ".shared" in s.opcode
     ]
     assert len(places) > 20
     for at in random.Random(1).sample(places, 12):
@@ -601,9 +613,7 @@ def test_a_kernel_that_violates_is_refused_and_another_tells_its_proof(
     def overrunning(config: Any) -> ir.Module:
         module = emit(config)
         body = module.kernels[0].body
-        stores = [
-            n for n, s in enumerate(body) if isinstance(s, ir.Instr) and s.opcode[:9] == "st.shared"
-        ]
+        stores = [n for n, s in enumerate(body) if isinstance(s, ir.Instr) and s.opcode[:9] == "st.shared"]
         return _shifted(module, stores[-1], 1 << 16)
 
     monkeypatch.setattr(flash.contract.catalogue, "emit", overrunning)
@@ -686,8 +696,10 @@ class _Program:
         for _ in range(self._random.randint(2, 6)):
             self._step(0)
         r = self._random
-        self.lines.append(f"{r.choice(['and.b32', 'rem.u32', 'min.u32'])} %r13, {self._any()}, "
-                          f"{r.choice([7, 15, 31, 63, 127, 130])};")  # fmt: skip
+        self.lines.append(
+            f"{r.choice(['and.b32', 'rem.u32', 'min.u32'])} %r13, {self._any()}, "
+            f"{r.choice([7, 15, 31, 63, 127, 130])};"
+        )
         self.lines.append("mad.lo.u32 %r14, %r13, 4, %r8;")
         guard = r.choice(["", f"setp.{r.choice(['lt', 'ge'])}.u32 %p9, {self._any()}, 9; @%p9 "])
         self.lines.append(f"{guard}st.shared.u32 [%r14{r.choice(['', '+4', '-4'])}], %r0;")
@@ -702,9 +714,22 @@ class _Program:
         n = self._labels
         target = r.choice(["%r10", "%r11", "%r12"])
         if kind == "op":
-            op = r.choice(["add.u32", "sub.u32", "mul.lo.u32", "and.b32", "or.b32", "xor.b32",
-                           "min.s32", "max.u32", "shl.b32", "shr.u32", "rem.u32",
-                           "div.u32"])  # fmt: skip
+            op = r.choice(
+                [
+                    "add.u32",
+                    "sub.u32",
+                    "mul.lo.u32",
+                    "and.b32",
+                    "or.b32",
+                    "xor.b32",
+                    "min.s32",
+                    "max.u32",
+                    "shl.b32",
+                    "shr.u32",
+                    "rem.u32",
+                    "div.u32",
+                ]
+            )
             other = str(r.randint(1, 9)) if r.random() < 0.6 or op[:2] == "sh" else self._any()
             if op[:3] in ("rem", "div"):
                 other = str(r.randint(1, 9))
@@ -716,8 +741,9 @@ class _Program:
             self.lines.append(f"mov.u32 {counter}, 0;\nL{n}:")
             self._step(depth + 1)
             self._step(depth + 1)
-            self.lines.append(f"add.u32 {counter}, {counter}, 1; "
-                              f"setp.lt.u32 %p1, {counter}, {stop}; @%p1 bra L{n};")  # fmt: skip
+            self.lines.append(
+                f"add.u32 {counter}, {counter}, 1; setp.lt.u32 %p1, {counter}, {stop}; @%p1 bra L{n};"
+            )
             return
         test = f"setp.{r.choice(['lt.u32', 'ge.s32', 'eq.u32'])} %p1, {self._any()}, "
         self.lines.append(f"{test}{r.choice(['2', '5', '40', '%r7'])}; @%p1 bra E{n};")
@@ -767,9 +793,7 @@ def _with_redzone(ptx: str) -> str:
 
 
 @pytest.mark.parametrize(("threads", "proved"), [("", True), ("64, ", False)])
-def test_what_a_barrier_reduces_over_all_threads_is_the_same_for_all(
-    threads: str, proved: bool
-) -> None:
+def test_what_a_barrier_reduces_over_all_threads_is_the_same_for_all(threads: str, proved: bool) -> None:
     text = f"""
 .version 7.0
 .target sm_80

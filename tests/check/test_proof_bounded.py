@@ -21,9 +21,7 @@ STORES = (
 def loops(depth: int, turns: int) -> str:
     """Loops in loops, and an access that all of their counters decide."""
     opened = "".join(f"mov.u32 %r{20 + n}, 0;\nL{n}:\n" for n in range(depth))
-    summed = "mov.u32 %r5, 0;" + "".join(
-        f"mad.lo.u32 %r5, %r5, {turns}, %r{20 + n};" for n in range(depth)
-    )
+    summed = "mov.u32 %r5, 0;" + "".join(f"mad.lo.u32 %r5, %r5, {turns}, %r{20 + n};" for n in range(depth))
     closed = "".join(
         f"add.u32 %r{20 + n}, %r{20 + n}, 1; setp.lt.u32 %p1, %r{20 + n}, {turns};@%p1 bra L{n};\n"
         for n in reversed(range(depth))
@@ -54,9 +52,7 @@ def of_pointers(count: int) -> str:
 
 def exits(count: int) -> str:
     """Branches that all lead to the end."""
-    test = (
-        "ld.global.u32 %r4, [%rd0]; setp.eq.u32 %p1, %r4, {0}; @%p1 bra end; add.u32 %r5, %r5, 1;"
-    )
+    test = "ld.global.u32 %r4, [%rd0]; setp.eq.u32 %p1, %r4, {0}; @%p1 bra end; add.u32 %r5, %r5, 1;"
     return "mov.u32 %r5, 0;" + "".join(test.format(n) for n in range(count)) + "end:" + STORES
 
 

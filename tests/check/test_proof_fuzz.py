@@ -31,14 +31,37 @@ ACCESSES = 24  # of a kernel
 # How many accesses are run, each counted once for each run of its kernel, and how many runs.
 NIGHTLY = (100_000, 48)
 QUICK = (150, 4)
-CORNERS = (0, 1, 2, 7, 15, 16, 31, 32, 33, 0x7F, 0x80, 0xFF, 0x100, 0x7FFF, 0x8000, 0xFFFF, 0x10000,
-           0x7FFFFFFF, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF)  # fmt: skip
+CORNERS = (
+    0,
+    1,
+    2,
+    7,
+    15,
+    16,
+    31,
+    32,
+    33,
+    0x7F,
+    0x80,
+    0xFF,
+    0x100,
+    0x7FFF,
+    0x8000,
+    0xFFFF,
+    0x10000,
+    0x7FFFFFFF,
+    0x80000000,
+    0xFFFFFFFE,
+    0xFFFFFFFF,
+)
 SIGNED = (-4, 60)  # bounds of the parameter c
 SMALL = (0, 40)  # of d
 CONTRACT = GlobalContract(
     (GlobalArray("X", (Axis("n", 4),), 4, 4), GlobalArray("Y", (Axis("m", 4),), 4, 4)),
-    (), {"n": (1, 1 << 20), "m": (1, 1 << 20), "c": SIGNED, "d": SMALL}, (1, 1, 1),
-)  # fmt: skip
+    (),
+    {"n": (1, 1 << 20), "m": (1, 1 << 20), "c": SIGNED, "d": SMALL},
+    (1, 1, 1),
+)
 HEAD = """
 .version 8.0
 .target sm_90a
@@ -100,9 +123,7 @@ class Program:
     def text(self, kept: frozenset[int] | None = None) -> str:
         """The kernel with all its accesses, or with those at some places among the lines."""
         at = set(self.accesses)
-        lines = [
-            line for n, line in enumerate(self.lines) if kept is None or n not in at or n in kept
-        ]
+        lines = [line for n, line in enumerate(self.lines) if kept is None or n not in at or n in kept]
         return HEAD + "\n".join(lines) + "\nret;\n}\n"
 
     # ------------------------------------------------------------------------------ drawing
@@ -138,21 +159,26 @@ class Program:
         rng, to = self.rng, self.reg(32, written=True)
         of, long = self.reg(32), self.reg(64, written=True)
         type = rng.choice(LOADS)
-        self.lines.append(rng.choice((
-            f"shfl.sync.{rng.choice(('idx', 'up', 'bfly'))}.b32 {to}, {of}, "
-            f"{rng.choice((0, 3, 20, 31))}, {rng.choice((31, 31, 7))}, -1;",
-            f"ld.param.{type} {to}, [{rng.choice(PARAMS)}];" if type[1:] == "8" else
-            f"ld.param.u32 {to}, [{rng.choice(PARAMS[:4])}];",
-            f"ld.param.v2.u32 {{{to}, %r20}}, [n];",
-            f"ld.global.u32 {to}, [%rd1];",
-            f"ld.global.nc.u32 {to}, [%rd0];",
-            f"ld.shared.u32 {to}, [buf];",
-            f"sub.u32 {to}, %r9, buf; ",
-            f"mov.u64 {long}, g+{rng.choice((0, 8, 64))}; mov.u64 %rd20, g; "
-            f"sub.u64 {long}, {long}, %rd20;",
-            f"cvt.u32.u64 {to}, {long};",
-            f"prmt.b32 {to}, {of}, {self.reg(32)}, {rng.choice((0x3210, 0x4440, 0x0123))};",
-        )))  # fmt: skip
+        self.lines.append(
+            rng.choice(
+                (
+                    f"shfl.sync.{rng.choice(('idx', 'up', 'bfly'))}.b32 {to}, {of}, "
+                    f"{rng.choice((0, 3, 20, 31))}, {rng.choice((31, 31, 7))}, -1;",
+                    f"ld.param.{type} {to}, [{rng.choice(PARAMS)}];"
+                    if type[1:] == "8"
+                    else f"ld.param.u32 {to}, [{rng.choice(PARAMS[:4])}];",
+                    f"ld.param.v2.u32 {{{to}, %r20}}, [n];",
+                    f"ld.global.u32 {to}, [%rd1];",
+                    f"ld.global.nc.u32 {to}, [%rd0];",
+                    f"ld.shared.u32 {to}, [buf];",
+                    f"sub.u32 {to}, %r9, buf; ",
+                    f"mov.u64 {long}, g+{rng.choice((0, 8, 64))}; mov.u64 %rd20, g; "
+                    f"sub.u64 {long}, {long}, %rd20;",
+                    f"cvt.u32.u64 {to}, {long};",
+                    f"prmt.b32 {to}, {of}, {self.reg(32)}, {rng.choice((0x3210, 0x4440, 0x0123))};",
+                )
+            )
+        )
 
     def inner(self, depth: int) -> None:
         for _ in range(self.rng.randint(1, 4)):
@@ -179,11 +205,11 @@ class Program:
         self.lines.append(f"mov.u32 {counter}, 0;\n{label}:")
         self.inner(depth)
         carried = self.reg(32, written=True)
-        self.lines.append(self.rng.choice(("", f"mov.u32 {carried}, {counter};",
-                                           f"add.u32 {carried}, {carried}, 1;")))  # fmt: skip
         self.lines.append(
-            f"add.u32 {counter}, {counter}, 1; setp.lt.u32 %p9, {counter}, {turns}; "
-            f"@%p9 bra {label};"
+            self.rng.choice(("", f"mov.u32 {carried}, {counter};", f"add.u32 {carried}, {carried}, 1;"))
+        )
+        self.lines.append(
+            f"add.u32 {counter}, {counter}, 1; setp.lt.u32 %p9, {counter}, {turns}; @%p9 bra {label};"
         )
 
     def moved(self, address: str) -> str:
@@ -210,16 +236,20 @@ class Program:
         if not in_shared:
             self.lines.append(f"sub.s32 %r22, {size}, 1;")
         sort = rng.choice("us")
-        self.lines.append(rng.choice((
-            f"mov.u32 %r21, {index};",
-            f"min.{sort}32 %r21, {index}, {less};",
-            f"min.s32 %r21, {index}, {less}; max.{sort}32 %r21, %r21, 0;",
-            f"rem.{sort}32 %r21, {index}, {size};",
-            f"and.b32 %r21, {index}, {rng.choice((15, 7, 31, -16))};",
-            f"bfe.{sort}32 %r21, {index}, {rng.choice((0, 3, 28))}, {rng.choice((3, 4, 5))};",
-            f"shr.{sort}32 %r21, {index}, {rng.choice((28, 30, 31, 33))};",
-            f"cvt.sat.u8.s32 %r21, {index}; min.u32 %r21, %r21, {less};",
-        )))  # fmt: skip
+        self.lines.append(
+            rng.choice(
+                (
+                    f"mov.u32 %r21, {index};",
+                    f"min.{sort}32 %r21, {index}, {less};",
+                    f"min.s32 %r21, {index}, {less}; max.{sort}32 %r21, %r21, 0;",
+                    f"rem.{sort}32 %r21, {index}, {size};",
+                    f"and.b32 %r21, {index}, {rng.choice((15, 7, 31, -16))};",
+                    f"bfe.{sort}32 %r21, {index}, {rng.choice((0, 3, 28))}, {rng.choice((3, 4, 5))};",
+                    f"shr.{sort}32 %r21, {index}, {rng.choice((28, 30, 31, 33))};",
+                    f"cvt.sat.u8.s32 %r21, {index}; min.u32 %r21, %r21, {less};",
+                )
+            )
+        )
         guard = ""
         if rng.random() < 0.6:
             asked = rng.choice(("lt.u32", "lt.u32", "lt.s32", "le.u32", "gt.s32", "ge.u32"))
@@ -232,16 +262,25 @@ class Program:
     def in_shared(self, guard: str) -> None:
         rng = self.rng
         self.lines.append("mad.lo.s32 %r23, %r21, 4, %r9;")
-        self.lines.append(rng.choice(("", "", "", self.moved("%r23"), "xor.b32 %r23, %r23, 16;",
-                                      "and.b32 %r23, %r23, 0x7FFFFFFC;",
-                                      "max.u32 %r23, %r23, 64;")))  # fmt: skip
+        self.lines.append(
+            rng.choice(
+                (
+                    "",
+                    "",
+                    "",
+                    self.moved("%r23"),
+                    "xor.b32 %r23, %r23, 16;",
+                    "and.b32 %r23, %r23, 0x7FFFFFFC;",
+                    "max.u32 %r23, %r23, 64;",
+                )
+            )
+        )
         at = rng.choice(("", "", "", "+4", "-4"))
         if rng.random() < 0.7:
             self.take(f"{guard}st.shared.u32 [%r23{at}], %r0;")
             return
         self.lines.append("cvt.u64.u32 %rd21, %r23;")
-        self.lines.append(rng.choice(("cvta.shared.u64 %rd21, %rd21;",
-                                      "cvta.shared.u64 %rd21, %rd21;", "")))  # fmt: skip
+        self.lines.append(rng.choice(("cvta.shared.u64 %rd21, %rd21;", "cvta.shared.u64 %rd21, %rd21;", "")))
         kind = rng.choice(("st.u32", "st.u32", "st.shared.u32"))
         self.take(f"{guard}{kind} [%rd21{at}], %r0;")
 
@@ -279,14 +318,17 @@ def fault_of(program: Program, kept: frozenset[int], block: int, rng: random.Ran
     """What a run with adversarial arguments says; empty if nothing is wrong."""
     sizes = [rng.choice((1, 2, 24, 25, 70)) for _ in range(2)]
     arrays = [np.array([rng.choice(CORNERS) for _ in range(n)], np.uint32) for n in sizes]
-    odd = [rng.choice((SIGNED[0], SIGNED[1], rng.randint(*SIGNED))), rng.choice((0, 40, 7)),
-           rng.choice(CORNERS) & 0xFFFF, rng.choice(CORNERS) & 0xFF,
-           rng.choice(CORNERS) << 32 | rng.choice(CORNERS)]  # fmt: skip
+    odd = [
+        rng.choice((SIGNED[0], SIGNED[1], rng.randint(*SIGNED))),
+        rng.choice((0, 40, 7)),
+        rng.choice(CORNERS) & 0xFFFF,
+        rng.choice(CORNERS) & 0xFF,
+        rng.choice(CORNERS) << 32 | rng.choice(CORNERS),
+    ]
     try:
         interpreter.run(
-            program.text(kept), "k", grid=1, block=block, args=[*arrays, *sizes, *odd],
-            sanitize="bounds",
-        )  # fmt: skip
+            program.text(kept), "k", grid=1, block=block, args=[*arrays, *sizes, *odd], sanitize="bounds"
+        )
     except TrapError as error:
         # Lanes that a branch has parted wait for each other in shfl.sync: no access is at fault.
         return "" if ": deadlock in CTA " in str(error) else str(error)
@@ -294,9 +336,7 @@ def fault_of(program: Program, kept: frozenset[int], block: int, rng: random.Ran
 
 
 @pytest.mark.parametrize(("wanted", "runs"), [QUICK, nightly(*NIGHTLY)])
-def test_no_access_that_is_proved_faults(
-    wanted: int, runs: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_access_that_is_proved_faults(wanted: int, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(global_examples, "_DRAWS", 0)  # launches that go wrong are not looked for
     run = proved = seed = 0
     while run < wanted:

@@ -34,10 +34,7 @@ from ptxgen.parse import parse
 THREADS = 64
 # n rows of 64 bytes, row_stride elements of 4 bytes apart, behind X; m numbers behind Y.
 CONTRACT = GlobalContract(
-    (
-        GlobalArray("X", (Axis("n", "4 * row_stride"),), 64, 16),
-        GlobalArray("Y", (Axis("m", 4),), 4, 4),
-    ),
+    (GlobalArray("X", (Axis("n", "4 * row_stride"),), 64, 16), GlobalArray("Y", (Axis("m", 4),), 4, 4)),
     ("row_stride",),
     {"n": (0, 1 << 30), "m": (1, 1 << 30)},
     ("(m + 63) // 64", 1, 1),
@@ -75,30 +72,26 @@ LOOP = (
     "mov.u32 %r5, %r0; mov.u64 %rd5, %rd0; cvt.u64.u32 %rd6, %r0; mad.lo.s64 %rd5, %rd6, %rd2, "
     "%rd5; shl.b64 %rd7, %rd2, 6;"
 )
-THIRD = (
-    GLOBAL_THREAD + "mul.lo.u32 %r4, %r5, 3; div.u32 %r5, %r4, 3; mul.lo.u32 %r6, %r2, 3;" + Y_AT
-)
-SPAN = (
-    "ld.shared.u32 %r6, [buf]; ld.shared.u32 %r7, [buf+4]; min.u32 %r6, %r6, %r2;"
-    "min.u32 %r7, %r7, %r2;"
-)
+THIRD = GLOBAL_THREAD + "mul.lo.u32 %r4, %r5, 3; div.u32 %r5, %r4, 3; mul.lo.u32 %r6, %r2, 3;" + Y_AT
+SPAN = "ld.shared.u32 %r6, [buf]; ld.shared.u32 %r7, [buf+4]; min.u32 %r6, %r6, %r2;min.u32 %r7, %r7, %r2;"
 IN_SPAN = (
-    "sub.s32 %r7, %r7, %r6; setp.lt.s32 %p1, %r0, %r7; @!%p1 bra end; add.s32 %r5, %r6, %r0;" + Y_AT
+    "sub.s32 %r7, %r7, %r6; setp.lt.s32 %p1, %r0, %r7; @!%p1 bra end; add.s32 %r5, %r6, %r0;"
+    + Y_AT
     + "st.global.u32 [%rd3], %r0;"
-)  # fmt: skip
+)
 NOT_LESS = "its index along the axis of stride 4 * row_stride is not shown to be less than n"
 Y_NOT_LESS = "its index along the axis of stride 4 is not shown to be less than m"
 NO_SUM = "its address is no sum of a pointer parameter and offsets"
 # Each: the body, the verdict, how the reason begins.
 PATTERNS: dict[str, tuple[str, str, str]] = {
     "as many blocks as there are": (
-        "mov.u32 %r4, %nctaid.x; mad.lo.u32 %r5, %r4, 64, %r0;" + Y_AT
-        + "st.global.u32 [%rd3], %r0;",
+        "mov.u32 %r4, %nctaid.x; mad.lo.u32 %r5, %r4, 64, %r0;" + Y_AT + "st.global.u32 [%rd3], %r0;",
         "violation",
         "byte ",
     ),
     "a guard": (
-        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; @!%p1 bra end;" + ROW
+        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; @!%p1 bra end;"
+        + ROW
         + "st.global.v4.u32 [%rd3+48], {%r0, %r0, %r0, %r0};",
         "proved",
         "",
@@ -108,11 +101,7 @@ PATTERNS: dict[str, tuple[str, str, str]] = {
         "proved",
         "",
     ),
-    "no guard": (
-        "mov.u32 %r5, %r0;" + ROW + "st.global.u32 [%rd3], %r0;",
-        "violation",
-        "byte ",
-    ),
+    "no guard": ("mov.u32 %r5, %r0;" + ROW + "st.global.u32 [%rd3], %r0;", "violation", "byte "),
     "a guard with one row too many": (
         "mov.u32 %r5, %r0; setp.le.s32 %p1, %r5, %r1;" + ROW + "@%p1 st.global.u32 [%rd3], %r0;",
         "violation",
@@ -124,7 +113,8 @@ PATTERNS: dict[str, tuple[str, str, str]] = {
         "byte ",
     ),
     "a guard of data": (
-        "mov.u32 %r5, %r0; ld.global.u32 %r6, [%rd1]; setp.lt.s32 %p1, %r5, %r6;" + ROW
+        "mov.u32 %r5, %r0; ld.global.u32 %r6, [%rd1]; setp.lt.s32 %p1, %r5, %r6;"
+        + ROW
         + "@%p1 st.global.u32 [%rd3], %r0;",
         "unknown",
         NOT_LESS,
@@ -152,8 +142,7 @@ PATTERNS: dict[str, tuple[str, str, str]] = {
         "byte ",
     ),
     "past the end of a row": (
-        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1;" + ROW
-        + "@%p1 st.global.v2.u32 [%rd3+60], {%r0, %r0};",
+        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1;" + ROW + "@%p1 st.global.v2.u32 [%rd3+60], {%r0, %r0};",
         "violation",
         "byte ",
     ),
@@ -163,16 +152,18 @@ PATTERNS: dict[str, tuple[str, str, str]] = {
         "byte ",
     ),
     "misaligned": (
-        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1;" + ROW
-        + "@%p1 st.global.v2.u32 [%rd3+4], {%r0, %r0};",
+        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1;" + ROW + "@%p1 st.global.v2.u32 [%rd3+4], {%r0, %r0};",
         "unknown",
         "its address is not shown to be a multiple of 8 bytes",
     ),
     "more alignment than the pointer has": (
-        "st.global.u64 [%rd1], %rd1;", "violation", "byte 0 of Y is in no element"
+        "st.global.u64 [%rd1], %rd1;",
+        "violation",
+        "byte 0 of Y is in no element",
     ),
     "a clamped row": (
-        "setp.gt.s32 %p1, %r1, 0; @!%p1 bra end; sub.s32 %r6, %r1, 1; min.s32 %r5, %r0, %r6;" + ROW
+        "setp.gt.s32 %p1, %r1, 0; @!%p1 bra end; sub.s32 %r6, %r1, 1; min.s32 %r5, %r0, %r6;"
+        + ROW
         + "ld.global.u32 %r7, [%rd3];",
         "proved",
         "",
@@ -205,11 +196,11 @@ PATTERNS: dict[str, tuple[str, str, str]] = {
         "proved",
         "",
     ),
-    "the grid without a guard": (
-        GLOBAL_THREAD + Y_AT + "st.global.u32 [%rd3], %r0;", "violation", "byte "
-    ),
+    "the grid without a guard": (GLOBAL_THREAD + Y_AT + "st.global.u32 [%rd3], %r0;", "violation", "byte "),
     "the first thread of each block": (
-        "shl.b32 %r5, %r3, 6;" + Y_AT + "st.global.u32 [%rd3], %r0;", "proved", ""
+        "shl.b32 %r5, %r3, 6;" + Y_AT + "st.global.u32 [%rd3], %r0;",
+        "proved",
+        "",
     ),
     "the number of a block taken apart": (
         "shr.u32 %r5, %r3, 3; and.b32 %r6, %r3, 7; mad.lo.s32 %r5, %r5, 512, 0;"
@@ -222,27 +213,29 @@ PATTERNS: dict[str, tuple[str, str, str]] = {
         "proved",
         "",
     ),
-    "a quotient": (
-        THIRD + "setp.lt.u32 %p1, %r4, %r6; @%p1 st.global.u32 [%rd3], %r0;", "proved", ""
-    ),
+    "a quotient": (THIRD + "setp.lt.u32 %p1, %r4, %r6; @%p1 st.global.u32 [%rd3], %r0;", "proved", ""),
     "a quotient that is one too many": (
-        THIRD + "setp.le.u32 %p1, %r4, %r6; @%p1 st.global.u32 [%rd3], %r0;", "violation", "byte "
+        THIRD + "setp.le.u32 %p1, %r4, %r6; @%p1 st.global.u32 [%rd3], %r0;",
+        "violation",
+        "byte ",
     ),
     "a quotient that is rounded down": (
-        GLOBAL_THREAD + "mul.lo.u32 %r6, %r2, 3; setp.lt.u32 %p1, %r5, %r6; div.u32 %r5, %r5, 3;"
-        + Y_AT + "@%p1 st.global.u32 [%rd3], %r0;",
+        GLOBAL_THREAD
+        + "mul.lo.u32 %r6, %r2, 3; setp.lt.u32 %p1, %r5, %r6; div.u32 %r5, %r5, 3;"
+        + Y_AT
+        + "@%p1 st.global.u32 [%rd3], %r0;",
         "proved",
         "",
     ),
     "a quotient that is rounded down to one too many": (
-        GLOBAL_THREAD + "mul.lo.u32 %r6, %r2, 3; setp.le.u32 %p1, %r5, %r6; div.u32 %r5, %r5, 3;"
-        + Y_AT + "@%p1 st.global.u32 [%rd3], %r0;",
+        GLOBAL_THREAD
+        + "mul.lo.u32 %r6, %r2, 3; setp.le.u32 %p1, %r5, %r6; div.u32 %r5, %r5, 3;"
+        + Y_AT
+        + "@%p1 st.global.u32 [%rd3], %r0;",
         "violation",
         "byte ",
     ),
-    "a remainder": (
-        "rem.u32 %r5, %r0, %r2;" + Y_AT + "st.global.u32 [%rd3], %r0;", "proved", ""
-    ),
+    "a remainder": ("rem.u32 %r5, %r0, %r2;" + Y_AT + "st.global.u32 [%rd3], %r0;", "proved", ""),
     "a remainder of one more": (
         "add.u32 %r4, %r2, 1; rem.u32 %r5, %r0, %r4;" + Y_AT + "st.global.u32 [%rd3], %r0;",
         "violation",
@@ -267,8 +260,7 @@ PATTERNS: dict[str, tuple[str, str, str]] = {
         "its bytes are not shown to be among the 4 of an element",
     ),
     "a wrong stride": (
-        "setp.lt.s32 %p1, %r0, %r1; mad.wide.s32 %rd3, %r0, 64, %rd0;"
-        "@%p1 st.global.u32 [%rd3], %r0;",
+        "setp.lt.s32 %p1, %r0, %r1; mad.wide.s32 %rd3, %r0, 64, %rd0;@%p1 st.global.u32 [%rd3], %r0;",
         "violation",
         "byte ",
     ),
@@ -303,7 +295,8 @@ PATTERNS: dict[str, tuple[str, str, str]] = {
         "byte ",
     ),
     "a counter that may overflow": (
-        "mov.u32 %r5, %r0;\nL: add.s32 %r5, %r5, 64; setp.lt.s32 %p1, %r5, %r2; @!%p1 bra M;" + Y_AT
+        "mov.u32 %r5, %r0;\nL: add.s32 %r5, %r5, 64; setp.lt.s32 %p1, %r5, %r2; @!%p1 bra M;"
+        + Y_AT
         + "st.global.u32 [%rd3], %r0;\nM: ld.shared.u32 %r9, [buf]; setp.ne.s32 %p2, %r9, 0;"
         "@%p2 bra L;",
         "unknown",
@@ -321,13 +314,15 @@ PATTERNS: dict[str, tuple[str, str, str]] = {
         "",
     ),
     "an index from memory, clamped": (
-        "ld.shared.u32 %r5, [buf]; sub.u32 %r6, %r2, 1; min.u32 %r5, %r5, %r6;" + Y_AT
+        "ld.shared.u32 %r5, [buf]; sub.u32 %r6, %r2, 1; min.u32 %r5, %r5, %r6;"
+        + Y_AT
         + "st.global.u32 [%rd3], %r0;",
         "proved",
         "",
     ),
     "an index from memory, clamped as one with a sign": (
-        "ld.shared.u32 %r5, [buf]; sub.u32 %r6, %r2, 1; min.s32 %r5, %r5, %r6;" + Y_AT
+        "ld.shared.u32 %r5, [buf]; sub.u32 %r6, %r2, 1; min.s32 %r5, %r5, %r6;"
+        + Y_AT
         + "st.global.u32 [%rd3], %r0;",
         "unknown",
         "its index along the axis of stride 4 is not shown to be 0 or more",
@@ -337,11 +332,7 @@ PATTERNS: dict[str, tuple[str, str, str]] = {
         "unknown",
         Y_NOT_LESS,
     ),
-    "rows between two numbers from memory": (
-        SPAN + "max.u32 %r7, %r7, %r6;" + IN_SPAN,
-        "proved",
-        "",
-    ),
+    "rows between two numbers from memory": (SPAN + "max.u32 %r7, %r7, %r6;" + IN_SPAN, "proved", ""),
     "rows between two numbers from memory of which one is not clamped": (
         "ld.shared.u32 %r6, [buf]; ld.shared.u32 %r7, [buf+4]; min.u32 %r6, %r6, %r2;"
         "max.u32 %r7, %r7, %r6;" + IN_SPAN,
@@ -349,8 +340,7 @@ PATTERNS: dict[str, tuple[str, str, str]] = {
         Y_NOT_LESS,
     ),
     "a guard with a number from memory, clamped": (
-        "mov.u32 %r5, %r0;" + SPAN + "setp.lt.s32 %p1, %r5, %r6;" + Y_AT
-        + "@%p1 st.global.u32 [%rd3], %r0;",
+        "mov.u32 %r5, %r0;" + SPAN + "setp.lt.s32 %p1, %r5, %r6;" + Y_AT + "@%p1 st.global.u32 [%rd3], %r0;",
         "proved",
         "",
     ),
@@ -362,45 +352,48 @@ PATTERNS: dict[str, tuple[str, str, str]] = {
     ),
     "copied where it is there": (
         "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; selp.u32 %r6, 16, 0, %p1; mov.u32 %r7, buf;"
-        + ROW + "cp.async.cg.shared.global [%r7], [%rd3], 16, %r6;",
+        + ROW
+        + "cp.async.cg.shared.global [%r7], [%rd3], 16, %r6;",
         "proved",
         "",
     ),
     "copied always": (
-        "mov.u32 %r5, %r0; mov.u32 %r7, buf;" + ROW
-        + "cp.async.cg.shared.global [%r7], [%rd3], 16;",
+        "mov.u32 %r5, %r0; mov.u32 %r7, buf;" + ROW + "cp.async.cg.shared.global [%r7], [%rd3], 16;",
         "violation",
         "byte ",
     ),
     "copied where it is not": (
         "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; selp.u32 %r6, 0, 16, %p1; mov.u32 %r7, buf;"
-        + ROW + "cp.async.cg.shared.global [%r7], [%rd3], 16, %r6;",
+        + ROW
+        + "cp.async.cg.shared.global [%r7], [%rd3], 16, %r6;",
         "violation",
         "byte ",
     ),
     "a part copied": (
         "mov.u32 %r5, 0; setp.lt.s32 %p1, %r5, %r1; @!%p1 bra end; mov.u32 %r7, buf; mul.lo.u32 "
-        "%r8, %r0, 16; min.u32 %r9, %r8, 64; sub.u32 %r9, 64, %r9; min.u32 %r9, %r9, 16;" + ROW
+        "%r8, %r0, 16; min.u32 %r9, %r8, 64; sub.u32 %r9, 64, %r9; min.u32 %r9, %r9, 16;"
+        + ROW
         + "cvt.u64.u32 %rd4, %r8; add.u64 %rd3, %rd3, %rd4;"
         "cp.async.cg.shared.global [%r7], [%rd3], 16, %r9;",
         "proved",
         "",
     ),
     "a bulk copy": (
-        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; mov.u32 %r7, buf;" + ROW
+        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; mov.u32 %r7, buf;"
+        + ROW
         + "@%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd3], [%r7], 64;",
         "proved",
         "",
     ),
     "a bulk copy that is too long": (
-        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; mov.u32 %r7, buf;" + ROW
+        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; mov.u32 %r7, buf;"
+        + ROW
         + "@%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd3], [%r7], 80;",
         "violation",
         "byte ",
     ),
     "an atomic operation": (
-        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r2;" + Y_AT
-        + "@%p1 atom.global.add.u32 %r6, [%rd3], 1;",
+        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r2;" + Y_AT + "@%p1 atom.global.add.u32 %r6, [%rd3], 1;",
         "proved",
         "",
     ),
@@ -419,7 +412,7 @@ PATTERNS: dict[str, tuple[str, str, str]] = {
         "proved",
         "no thread gets there",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PATTERNS)
@@ -430,9 +423,7 @@ def test_each_pattern_has_its_verdict(name: str) -> None:
     assert (found.witness is not None) == (verdict == "violation")
 
 
-@pytest.mark.parametrize(
-    ("most", "verdict"), [((1 << 31) - 200, "proved"), ((1 << 31) - 1, "unknown")]
-)
+@pytest.mark.parametrize(("most", "verdict"), [((1 << 31) - 200, "proved"), ((1 << 31) - 1, "unknown")])
 def test_a_sum_counts_only_where_it_cannot_overflow(most: int, verdict: str) -> None:
     body = (
         f"{GLOBAL_THREAD} add.s32 %r5, %r5, 64; setp.lt.s32 %p1, %r5, %r2; {Y_AT}"
@@ -549,9 +540,7 @@ MANY_TURNS = (
 def test_a_search_for_launches_ends_at_the_same_step_and_leaves_some_for_other_accesses() -> None:
     found = prove(MANY_TURNS + "st.global.u32 [%rd1+4], %r0;")
     _, summed, other = found.accesses
-    assert (
-        summed.reason == f"{Y_NOT_LESS}; launches that go wrong were looked for in 25000 steps only"
-    )
+    assert summed.reason == f"{Y_NOT_LESS}; launches that go wrong were looked for in 25000 steps only"
     assert other.verdict == "violation"
     assert prove(MANY_TURNS + "st.global.u32 [%rd1+4], %r0;") == found
 
@@ -566,8 +555,7 @@ def test_a_search_for_proofs_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 CALLED = ".func f(.reg .b64 %rd0, .reg .b32 %r0)\n{\nst.global.u32 [%rd0], %r0;\nret;\n}\n"
 RECURSIVE = (
-    ".func f(.reg .b64 %rd0, .reg .b32 %r0)\n{\nst.global.u32 [%rd0], %r0;\n"
-    "call f, (%rd0, %r0);\nret;\n}\n"
+    ".func f(.reg .b64 %rd0, .reg .b32 %r0)\n{\nst.global.u32 [%rd0], %r0;\ncall f, (%rd0, %r0);\nret;\n}\n"
 )
 
 
@@ -601,28 +589,25 @@ GROUPED = _contract(
     equal={"n": "m * g"},
 )
 Z_AT = "ld.param.u64 %rd3, [Z]; cvta.to.global.u64 %rd3, %rd3; mad.wide.s32 %rd3, %r5, 4, %rd3;"
-GROUP = (
-    "div.u32 %r6, %r1, %r2; rem.u32 %r4, %r3, %r6; rem.u32 %r5, %r0, %r2;"
-    "mad.lo.s32 %r5, %r4, %r2, %r5;"
-)
+GROUP = "div.u32 %r6, %r1, %r2; rem.u32 %r4, %r3, %r6; rem.u32 %r5, %r0, %r2;mad.lo.s32 %r5, %r4, %r2, %r5;"
 GROUPS: dict[str, tuple[str, str]] = {
     "a quotient of sizes": (
         "div.u32 %r6, %r1, %r2; rem.u32 %r5, %r0, %r6;" + Z_AT + "st.global.u32 [%rd3], %r0;",
         "proved",
     ),
     "a quotient of sizes and one more": (
-        "div.u32 %r6, %r1, %r2; add.u32 %r6, %r6, 1; rem.u32 %r5, %r0, %r6;" + Z_AT
+        "div.u32 %r6, %r1, %r2; add.u32 %r6, %r6, 1; rem.u32 %r5, %r0, %r6;"
+        + Z_AT
         + "st.global.u32 [%rd3], %r0;",
         "violation",
     ),
-    "a remainder of sizes": (
-        "rem.u32 %r5, %r1, %r2;" + Z_AT + "st.global.u32 [%rd3], %r0;", "proved",
-    ),
+    "a remainder of sizes": ("rem.u32 %r5, %r1, %r2;" + Z_AT + "st.global.u32 [%rd3], %r0;", "proved"),
     "a row of a group": (GROUP + ROW + "st.global.u32 [%rd3], %r0;", "proved"),
     "a row behind a group": (
-        GROUP + "add.u32 %r5, %r5, 1;" + ROW + "st.global.u32 [%rd3], %r0;", "violation",
+        GROUP + "add.u32 %r5, %r5, 1;" + ROW + "st.global.u32 [%rd3], %r0;",
+        "violation",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", GROUPS)
@@ -654,21 +639,13 @@ def test_a_product_may_have_bounds_of_its_own(most: int, verdict: str) -> None:
             "k",
             "prove: k has no parameter 'row_strid'; did you mean 'row_stride'?",
         ),
-        (
-            _contract(equal={"nn": "2 * m"}),
-            "k",
-            "prove: k has no parameter 'nn'; did you mean 'n'?",
-        ),
+        (_contract(equal={"nn": "2 * m"}), "k", "prove: k has no parameter 'nn'; did you mean 'n'?"),
         (
             _contract(grid=("mm", 1, 1)),
             None,
             "prove: 'mm' must be a sum or product of sizes: no name 'mm'; did you mean 'm'?",
         ),
-        (
-            _contract(grid=("m ** 2", 1, 1)),
-            None,
-            "prove: 'm ** 2' must be a sum or product of sizes",
-        ),
+        (_contract(grid=("m ** 2", 1, 1)), None, "prove: 'm ** 2' must be a sum or product of sizes"),
     ],
 )
 def test_what_does_not_fit_the_kernel_is_refused(
@@ -681,18 +658,15 @@ def test_what_does_not_fit_the_kernel_is_refused(
 
 # A block further than the grid, that only an example can name: the proof does not follow `xor`.
 BEYOND = (
-    "mov.u32 %r4, %ctaid.z; xor.b32 %r4, %r4, %r1; xor.b32 %r5, %r4, %r1;" + Y_AT
+    "mov.u32 %r4, %ctaid.z; xor.b32 %r4, %r4, %r1; xor.b32 %r5, %r4, %r1;"
+    + Y_AT
     + "st.global.u32 [%rd3], %r0;"
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(("more", "verdict"), [(0, "proved"), (1, "violation")])
-def test_each_thread_counts_where_threads_have_other_multiples_of_a_size(
-    more: int, verdict: str
-) -> None:
-    contract = replace(
-        CONTRACT, bounds={"n": (1, 1 << 20), "m": (1, 1 << 30)}, equal={"m": f"{THREADS} * n"}
-    )
+def test_each_thread_counts_where_threads_have_other_multiples_of_a_size(more: int, verdict: str) -> None:
+    contract = replace(CONTRACT, bounds={"n": (1, 1 << 20), "m": (1, 1 << 30)}, equal={"m": f"{THREADS} * n"})
     body = f"add.u32 %r5, %r0, {more}; mul.lo.u32 %r5, %r5, %r1; {Y_AT} st.global.u32 [%rd3], %r0;"
     found = only(prove_global(text(body), block=THREADS, contract=contract))
     assert found.verdict == verdict
@@ -773,10 +747,7 @@ MUTANTS: dict[str, tuple[Callable[[str], str], str]] = {
         _changed("setp.gt.s32 %p3, %r105, 2;", "setp.ge.s32 %p3, %r105, 2;"),
         "violation",
     ),
-    "no row guard for Q": (
-        _changed("selp.u32 %r108, 16, 0, %p3;", "mov.u32 %r108, 16;"),
-        "violation",
-    ),
+    "no row guard for Q": (_changed("selp.u32 %r108, 16, 0, %p3;", "mov.u32 %r108, 16;"), "violation"),
     "no guard for the tail of head_dim": (_changed("@!%p2 bra $end_2;", ""), "violation"),
     "the row stride of K for Q": (
         _changed("mul.lo.s64 %rd29, %rd12, 4;", "mul.lo.s64 %rd29, %rd15, 4;"),
@@ -790,8 +761,7 @@ MUTANTS: dict[str, tuple[Callable[[str], str], str]] = {
         _changed("mul.lo.s64 %rd29, %rd12, 4;", "mul.lo.s64 %rd29, %rd12, 1;"),
         "violation",
     ),
-    "the query head for K": (_changed("cvt.s64.s32 %rd32, %r30;", "cvt.s64.s32 %rd32, %r29;"),
-                             "violation"),
+    "the query head for K": (_changed("cvt.s64.s32 %rd32, %r30;", "cvt.s64.s32 %rd32, %r29;"), "violation"),
     "a product in 32 bits": (
         _changed(
             "mul.lo.s64 %rd56, %rd55, %rd29;",
@@ -806,31 +776,26 @@ MUTANTS: dict[str, tuple[Callable[[str], str], str]] = {
         ),
         "unknown",
     ),
-    "blocks counted otherwise": (
-        _changed("add.s32 %r5, %r0, 63;", "add.s32 %r5, %r0, 31;"),
-        "violation",
-    ),
+    "blocks counted otherwise": (_changed("add.s32 %r5, %r0, 63;", "add.s32 %r5, %r0, 31;"), "violation"),
     "the batch of another block": (
         _changed("div.s32 %r28, %r23, %r2;", "div.s32 %r28, %r7, %r2;"),
         "violation",
     ),
-    "all CTAs taken for heads": (
-        _changed("div.u32 %r9, %r8, %r6;", "mov.u32 %r9, %r8;"),
+    "all CTAs taken for heads": (_changed("div.u32 %r9, %r8, %r6;", "mov.u32 %r9, %r8;"), "unknown"),
+    "a last section as wide as the others": (
+        _changed("min.u32 %r19, %r10, %r18;", "mov.u32 %r19, %r10;"),
         "unknown",
     ),
-    "a last section as wide as the others": (
-        _changed("min.u32 %r19, %r10, %r18;", "mov.u32 %r19, %r10;"), "unknown",
-    ),
     "heads of a section from its second on": (
-        _changed("sub.u32 %r13, %r11, %r12;", "add.u32 %r13, %r11, 1;"), "unknown",
+        _changed("sub.u32 %r13, %r11, %r12;", "add.u32 %r13, %r11, 1;"),
+        "unknown",
     ),
     "K moves on too far": (
         _changed("mul.lo.s64 %rd69, %rd37, 32;", "mul.lo.s64 %rd69, %rd37, 64;"),
         "violation",
     ),
-    "K counts too little": (_changed("sub.s32 %r92, %r92, 32;", "sub.s32 %r92, %r92, 31;"),
-                            "violation"),
-}  # fmt: skip
+    "K counts too little": (_changed("sub.s32 %r92, %r92, 32;", "sub.s32 %r92, %r92, 31;"), "violation"),
+}
 
 
 @pytest.mark.sample(0, gate=8)
@@ -855,9 +820,8 @@ def test_a_kernel_that_violates_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         (made,) = module.kernels
         body = list(made.body)
         at, old = next(
-            (n, s) for n, s in enumerate(body)
-            if isinstance(s, ir.Instr) and s.opcode.startswith("st.global")
-        )  # fmt: skip
+            (n, s) for n, s in enumerate(body) if isinstance(s, ir.Instr) and s.opcode.startswith("st.global")
+        )
         address, *rest = old.operands
         assert isinstance(address, ir.Address)
         shifted = ir.Address(address.base, address.offset + 64)
@@ -936,17 +900,16 @@ MUTANTS_ON_TENSOR_CORES: dict[str, tuple[Any, str, Callable[[Any], Any], str]] =
     "a tile too far": (KeyValuePipeline, "first_key", _tiles_away(1), "violation"),
     "a tile too near": (KeyValuePipeline, "first_key", _tiles_away(-1), "violation"),
     "a row too many of O": (flash.device.epilogue, "Epilogue", _with_another_row, "violation"),
-    "no guard for the tail of head_dim": (
-        PanelLoader, "_in_columns", lambda _: lambda *_: None, "violation"
-    ),
-    "no guard for the tail of O": (
-        flash.device.epilogue, "Epilogue", _without_columns_left, "violation"
-    ),
+    "no guard for the tail of head_dim": (PanelLoader, "_in_columns", lambda _: lambda *_: None, "violation"),
+    "no guard for the tail of O": (flash.device.epilogue, "Epilogue", _without_columns_left, "violation"),
     # Whether V is restored is read from memory, so that no launch is certain to do it.
     "a key too many that is seen": (
-        Reach, "last_key", lambda last_key: lambda *given: last_key(*given) + 1, "unknown"
+        Reach,
+        "last_key",
+        lambda last_key: lambda *given: last_key(*given) + 1,
+        "unknown",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.slow
@@ -985,11 +948,9 @@ class _Program:
     def body(self) -> str:
         type = "u32" if self.unsigned else "s32"
         loop = "mov.u32 %r8, 0;\nL: " if self.turns else ""
-        clamp = {
-            "": "",
-            "min": "sub.s32 %r7, %r2, 1; min.s32 %r5, %r5, %r7;",
-            "max": "max.s32 %r5, %r5, 0;",
-        }[self.clamp]
+        clamp = {"": "", "min": "sub.s32 %r7, %r2, 1; min.s32 %r5, %r5, %r7;", "max": "max.s32 %r5, %r5, 0;"}[
+            self.clamp
+        ]
         after = (
             f"add.s32 %r4, %r4, {self.stride}; add.s32 %r8, %r8, 1; setp.lt.s32 %p2, %r8, "
             f"{self.turns}; @%p2 bra L;"

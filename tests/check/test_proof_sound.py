@@ -28,10 +28,7 @@ ENTRY = (
 )
 # Behind X are n words, behind Y m of them.
 CONTRACT = GlobalContract(
-    (
-        GlobalArray("X", (Axis("n", 4),), 4, 4),
-        GlobalArray("Y", (Axis("m", 4),), 4, 4),
-    ),
+    (GlobalArray("X", (Axis("n", 4),), 4, 4), GlobalArray("Y", (Axis("m", 4),), 4, 4)),
     (),
     {"n": (1, 1 << 20), "m": (1, 1 << 20)},
     (1, 1, 1),
@@ -104,8 +101,9 @@ PUT = "mad.lo.u32 %r9, %r5, 4, %r8; st.shared.u32 [%r9], %r0;"
 TURNS = (
     "mov.u32 %r3, 0; mov.u32 %r6, 0;\nL: mul.wide.u32 %rd2, %r6, 4; add.u64 %rd2, %rd2, %rd0;"
     "ld.global.u32 %r4, [%rd2]; add.u32 %r5, %r3, %r4; {} setp.ge.u32 %p1, %r4, 16; @%p1 bra S;"
-    + PUT + "\nS:"
-)  # fmt: skip
+    + PUT
+    + "\nS:"
+)
 AGAIN = "add.u32 %r6, %r6, 1; setp.lt.u32 %p2, %r6, 2; @%p2 bra L;"
 TWICE = (
     "ld.global.nc.u32 %r4, [%rd0]; bar.sync 0; {} bar.sync 0; ld.global.nc.u32 %r5, [%rd0];"
@@ -139,10 +137,7 @@ SHARED = {
         LARGE.format(15, 5) + PUT + "end:", LARGE.format(15, 3) + PUT + "end:", x=(5,), buf=16
     ),
     "large unsigned numbers are bounded by a large unsigned number": Case(
-        LARGE.format(0xFFFF, 5) + PUT + "end:",
-        LARGE.format(0xFFFF, 3) + PUT + "end:",
-        x=(5,),
-        buf=16,
+        LARGE.format(0xFFFF, 5) + PUT + "end:", LARGE.format(0xFFFF, 3) + PUT + "end:", x=(5,), buf=16
     ),
     "the second predicate of a comparison is its opposite": Case(
         "ld.global.u32 %r5, [%rd0]; setp.lt.u32 %p1|%p2, %r5, 16; @!%p2 bra end;" + PUT + "end:",
@@ -175,10 +170,7 @@ SHARED = {
         params={"n": (256, 260)},
     ),
     "a part of a parameter that is given is not the parameter": Case(
-        "ld.param.s8 %r5, [n];" + PUT,
-        "ld.param.u8 %r5, [n+1];" + PUT,
-        x=(0,) * 255,
-        params={"n": 255},
+        "ld.param.s8 %r5, [n];" + PUT, "ld.param.u8 %r5, [n+1];" + PUT, x=(0,) * 255, params={"n": 255}
     ),
     "a guard of one turn says nothing about another turn": Case(
         TURNS.format("") + "mov.u32 %r3, %r4;" + AGAIN,
@@ -187,12 +179,8 @@ SHARED = {
         buf=128,
     ),
     "a guard of one turn does not say whether the last one ended early": Case(
-        TURNS.format("setp.ge.u32 %p4, %r3, 16; @%p4 add.u32 %r5, %r5, 100;")
-        + "mov.u32 %r3, %r4;"
-        + AGAIN,
-        TURNS.format("setp.ge.u32 %p4, %r3, 16; @%p4 add.u32 %r5, %r5, 100;")
-        + "mov.u32 %r3, 15;"
-        + AGAIN,
+        TURNS.format("setp.ge.u32 %p4, %r3, 16; @%p4 add.u32 %r5, %r5, 100;") + "mov.u32 %r3, %r4;" + AGAIN,
+        TURNS.format("setp.ge.u32 %p4, %r3, 16; @%p4 add.u32 %r5, %r5, 100;") + "mov.u32 %r3, 15;" + AGAIN,
         x=(1000, 1),
         buf=128,
     ),
@@ -202,10 +190,8 @@ SHARED = {
         block=16,
     ),
     "a lane that has left gives nothing": Case(
-        "setp.lt.u32 %p1, %r0, 16; @%p1 bra on; ret;\non:"
-        "shfl.sync.idx.b32 %r5, %r0, 20, 31, -1;" + PUT,
-        "shfl.sync.idx.b32 %r5, %r0, 20, 31, -1; setp.lt.u32 %p1, %r0, 16; @%p1 bra on; ret;\non:"
-        + PUT,
+        "setp.lt.u32 %p1, %r0, 16; @%p1 bra on; ret;\non:shfl.sync.idx.b32 %r5, %r0, 20, 31, -1;" + PUT,
+        "shfl.sync.idx.b32 %r5, %r0, 20, 31, -1; setp.lt.u32 %p1, %r0, 16; @%p1 bra on; ret;\non:" + PUT,
         buf=84,
     ),
     "an address in shared memory is no generic one": Case(
@@ -219,8 +205,7 @@ SHARED = {
     ),
     "a constant may be a generic address in shared memory": Case(
         "mov.u64 %rd2, 0x100000040; st.u32 [%rd2], %r0;",
-        "cvt.u64.u32 %rd2, %r8; cvta.shared.u64 %rd2, %rd2; add.u64 %rd2, %rd2, 0x3C;"
-        "st.u32 [%rd2], %r0;",
+        "cvt.u64.u32 %rd2, %r8; cvta.shared.u64 %rd2, %rd2; add.u64 %rd2, %rd2, 0x3C;st.u32 [%rd2], %r0;",
     ),
     "a pointer from memory may be one to shared memory": Case(
         "ld.global.u64 %rd2, [%rd0]; st.u32 [%rd2], %r0;",
@@ -228,9 +213,7 @@ SHARED = {
         x=(0x40, 1),
     ),
     "a pointer that moves in a loop is what it was before": Case(
-        "ld.global.u64 %rd2, [%rd0];" + MOVES,
-        "mov.u64 %rd2, %rd0;" + MOVES,
-        x=(0x40, 1),
+        "ld.global.u64 %rd2, [%rd0];" + MOVES, "mov.u64 %rd2, %rd0;" + MOVES, x=(0x40, 1)
     ),
     "an address in another CTA is none of the own CTA": Case(
         "mapa.shared::cluster.u32 %r9, %r8, 5; st.shared.u32 [%r9], %r0;",
@@ -241,8 +224,7 @@ SHARED = {
         "mov.u32 %r9, %r8; st.shared::cluster.u32 [%r9], %r0;",
     ),
     "a cluster may not have the CTA of a rank, by a generic address": Case(
-        "cvt.u64.u32 %rd2, %r8; cvta.shared.u64 %rd2, %rd2; mapa.u64 %rd2, %rd2, 5;"
-        "st.u32 [%rd2], %r0;",
+        "cvt.u64.u32 %rd2, %r8; cvta.shared.u64 %rd2, %rd2; mapa.u64 %rd2, %rd2, 5;st.u32 [%rd2], %r0;",
         "cvt.u64.u32 %rd2, %r8; cvta.shared.u64 %rd2, %rd2; st.u32 [%rd2], %r0;",
     ),
     "nobody knows whether a variable is above an address": Case(
@@ -254,18 +236,15 @@ SHARED = {
         "mov.u32 %r5, 16; setp.ge.u32 %p1, %r8, %r8; @%p1 bra end;" + PUT + "end:",
     ),
     "the larger of an address and a number is perhaps the number": Case(
-        "max.u32 %r8, %r8, 4096; mov.u32 %r5, 0;" + PUT,
-        "mov.u32 %r5, 0; max.u32 %r5, %r5, 15;" + PUT,
+        "max.u32 %r8, %r8, 4096; mov.u32 %r5, 0;" + PUT, "mov.u32 %r5, 0; max.u32 %r5, %r5, 15;" + PUT
     ),
     "a bit set in an address moves it, or does not": Case(
         "or.b32 %r8, %r8, 0x200000; mov.u32 %r5, 0;" + PUT,
         "or.b32 %r5, %r0, 0x8; and.b32 %r5, %r5, 15;" + PUT,
     ),
     "an address before the first variable is no small number in 64 bits": Case(
-        "sub.u32 %r9, %r8, 4; cvt.u64.u32 %rd2, %r9; add.u64 %rd2, %rd2, 4;"
-        "st.shared.u32 [%rd2], %r0;",
-        "add.u32 %r9, %r8, 4; cvt.u64.u32 %rd2, %r9; sub.u64 %rd2, %rd2, 4;"
-        "st.shared.u32 [%rd2], %r0;",
+        "sub.u32 %r9, %r8, 4; cvt.u64.u32 %rd2, %r9; add.u64 %rd2, %rd2, 4;st.shared.u32 [%rd2], %r0;",
+        "add.u32 %r9, %r8, 4; cvt.u64.u32 %rd2, %r9; sub.u64 %rd2, %rd2, 4;st.shared.u32 [%rd2], %r0;",
     ),
     "an address before the first variable is a large one": Case(
         "sub.u32 %r9, %r8, 4; setp.lt.u32 %p1, %r9, %r8; selp.u32 %r5, 0, 16, %p1;" + PUT,
@@ -276,10 +255,7 @@ SHARED = {
         TWICE.format("st.global.u32 [%rd1], 1000;") + PUT + "end:",
     ),
     "memory that is written through a pointer from memory is not read alike twice": Case(
-        "ld.global.u64 %rd4, [%rd1];"
-        + TWICE.format("red.global.add.u32 [%rd4], 1000;")
-        + PUT
-        + "end:",
+        "ld.global.u64 %rd4, [%rd1];" + TWICE.format("red.global.add.u32 [%rd4], 1000;") + PUT + "end:",
         "ld.global.u64 %rd4, [%rd1];" + TWICE.format("") + PUT + "end:",
         y=(0, 0),
     ),
@@ -366,15 +342,21 @@ def test_no_access_to_shared_memory_that_faults_is_proved(name: str) -> None:
 @pytest.mark.parametrize(
     "guard",
     [
-        "setp.hi.u32 %p1, %r5, 15; @%p1 bra end;", "setp.hs.u32 %p1, %r5, 16; @%p1 bra end;",
-        "setp.gt.u32 %p1, %r5, 15; @%p1 bra end;", "setp.ge.u32 %p1, %r5, 16; @%p1 bra end;",
-        "setp.lo.u32 %p1, %r5, 16; @!%p1 bra end;", "setp.ls.u32 %p1, %r5, 15; @!%p1 bra end;",
-        "setp.lt.u32 %p1, %r5, 16; @!%p1 bra end;", "setp.le.u32 %p1, %r5, 15; @!%p1 bra end;",
-        "setp.lo.u32 %p1, 15, %r5; @%p1 bra end;", "setp.ls.u32 %p1, 16, %r5; @%p1 bra end;",
-        "setp.hs.u32 %p1, 15, %r5; @!%p1 bra end;", "setp.hi.u32 %p1, 16, %r5; @!%p1 bra end;",
+        "setp.hi.u32 %p1, %r5, 15; @%p1 bra end;",
+        "setp.hs.u32 %p1, %r5, 16; @%p1 bra end;",
+        "setp.gt.u32 %p1, %r5, 15; @%p1 bra end;",
+        "setp.ge.u32 %p1, %r5, 16; @%p1 bra end;",
+        "setp.lo.u32 %p1, %r5, 16; @!%p1 bra end;",
+        "setp.ls.u32 %p1, %r5, 15; @!%p1 bra end;",
+        "setp.lt.u32 %p1, %r5, 16; @!%p1 bra end;",
+        "setp.le.u32 %p1, %r5, 15; @!%p1 bra end;",
+        "setp.lo.u32 %p1, 15, %r5; @%p1 bra end;",
+        "setp.ls.u32 %p1, 16, %r5; @%p1 bra end;",
+        "setp.hs.u32 %p1, 15, %r5; @!%p1 bra end;",
+        "setp.hi.u32 %p1, 16, %r5; @!%p1 bra end;",
         "setp.eq.u32 %p1, 15, %r5; @!%p1 bra end;",
     ],
-)  # fmt: skip
+)
 def test_each_comparison_bounds_what_comes_from_memory(guard: str) -> None:
     body = f"ld.global.u32 %r5, [%rd0]; {guard} {PUT}\nend:"
     assert prove_shared(kernel(body, 64), block=32).complete
@@ -382,8 +364,7 @@ def test_each_comparison_bounds_what_comes_from_memory(guard: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "computed",
-    ["div.u32 %r5, %r5, 0x100000;", "xor.b32 %r5, %r5, 0x777777; shr.u32 %r5, %r5, 20;"],
+    "computed", ["div.u32 %r5, %r5, 0x100000;", "xor.b32 %r5, %r5, 0x777777; shr.u32 %r5, %r5, 20;"]
 )
 def test_what_is_computed_from_memory_is_bounded(computed: str) -> None:
     body = "ld.global.u32 %r5, [%rd0]; and.b32 %r5, %r5, 0xFFFFFF;" + computed
@@ -407,9 +388,7 @@ def test_an_address_that_is_chosen_may_be_of_either_variable(most: int, is_prove
 
 
 @pytest.mark.parametrize(("block", "is_proved"), [(2, True), (3, False)])
-def test_every_rank_that_an_address_is_mapped_to_is_that_of_a_cta(
-    block: int, is_proved: bool
-) -> None:
+def test_every_rank_that_an_address_is_mapped_to_is_that_of_a_cta(block: int, is_proved: bool) -> None:
     body = "mapa.shared::cluster.u32 %r9, %r8, %r0; st.shared::cluster.u32 [%r9], %r0;"
     cluster = ") .reqnctapercluster 2, 1, 1\n{"
     text = kernel(body, 16).replace(")\n{", cluster, 1)
@@ -443,10 +422,7 @@ def test_a_lane_gives_what_is_the_same_in_all() -> None:
     assert prove_shared(kernel(body, 16), block=32).complete
 
 
-PUT_AT = (
-    ".func put(.param .b32 {0}) {{ .reg .b32 %r<2>; .reg .b64 %rd1; {1} "
-    "st.shared.u32 [%r1], 1; }}\n"
-)
+PUT_AT = ".func put(.param .b32 {0}) {{ .reg .b32 %r<2>; .reg .b64 %rd1; {1} st.shared.u32 [%r1], 1; }}\n"
 CLASH = "a variable in shared memory has the name of another variable"
 NO_VARIABLE = "its address is not computed from a shared variable"
 
@@ -474,9 +450,7 @@ NO_VARIABLE = "its address is not computed from a shared variable"
         ),
     ],
 )
-def test_a_name_in_a_function_is_not_that_of_another_variable(
-    before: str, reasons: list[str]
-) -> None:
+def test_a_name_in_a_function_is_not_that_of_another_variable(before: str, reasons: list[str]) -> None:
     body = ".param .b32 at; st.param.b32 [at], %r8; call put, (at);"
     found = prove_shared(kernel(body, 64, before), block=32)
     assert [v.reason.partition(", called")[0] for v in found.unknown] == reasons
@@ -492,7 +466,7 @@ STORE = Y_AT + "st.global.u32 [%rd3], %r0;"
 STEPS = (
     "mov.u32 %r5, 0; mov.u32 %r9, 0; {}\nL:" + STORE + "{} add.u32 %r5, %r5, %r4;"
     "add.u32 %r9, %r9, 1; mul.lo.u32 %r6, %r9, %r4; setp.lt.s32 %p1, %r6, %r2; @%p1 bra L;"
-)  # fmt: skip
+)
 # Two functions that give the distance from an address to g, the own one or that of the module.
 TO_G = (
     ".func (.reg .b64 %back) {}(.reg .b64 %to) {{ .reg .b64 %rd1; {} mov.u64 %rd1, g; "
@@ -503,17 +477,13 @@ G = (
     + TO_G.format("to_own", ".local .align 4 .b8 g[64];")
     + TO_G.format("to_that", "")
 )
-FROM_G = (
-    "mov.u64 %rd4, g; call (%rd5), {}, (%rd4); add.u64 %rd3, %rd5, %rd1; st.global.u32 [%rd3], %r0;"
-)
+FROM_G = "mov.u64 %rd4, g; call (%rd5), {}, (%rd4); add.u64 %rd3, %rd5, %rd1; st.global.u32 [%rd3], %r0;"
 GLOBAL = {
     "a variable of a function hides the one of the module": Case(
         FROM_G.format("to_own"), FROM_G.format("to_that"), before=G
     ),
     "a variable of the kernel hides the one that a function names": Case(
-        ".local .align 4 .b8 g[64];" + FROM_G.format("to_that"),
-        FROM_G.format("to_that"),
-        before=G,
+        ".local .align 4 .b8 g[64];" + FROM_G.format("to_that"), FROM_G.format("to_that"), before=G
     ),
     "a parameter of the kernel hides the variable that a function names": Case(
         FROM_G.format("to_m").replace("g;", "m;"),
@@ -541,10 +511,8 @@ GLOBAL = {
         x=(-5,),
     ),
     "the second predicate of a comparison is its opposite": Case(
-        "setp.lt.s32 %p1|%p2, %r0, %r2; mov.u32 %r5, %r0; @!%p2 bra end; bra no;\nend: ret;\nno:"
-        + STORE,
-        "setp.lt.s32 %p1|%p2, %r0, %r2; mov.u32 %r5, %r0; @!%p1 bra end; bra no;\nend: ret;\nno:"
-        + STORE,
+        "setp.lt.s32 %p1|%p2, %r0, %r2; mov.u32 %r5, %r0; @!%p2 bra end; bra no;\nend: ret;\nno:" + STORE,
+        "setp.lt.s32 %p1|%p2, %r0, %r2; mov.u32 %r5, %r0; @!%p1 bra end; bra no;\nend: ret;\nno:" + STORE,
     ),
     "a part of a parameter is another number": Case(
         "ld.param.u16 %r4, [m]; sub.u32 %r5, %r2, %r4;" + X_STORE,

@@ -15,9 +15,7 @@ from ptxgen.ir import Shared
 from ptxgen.parse import parse
 from ptxgen.target import TARGETS
 
-CONTRACT = GlobalContract(
-    (GlobalArray("X", (Axis("n", 4),), 4, 4),), (), {"n": (64, 1 << 20)}, (1, 1, 1)
-)
+CONTRACT = GlobalContract((GlobalArray("X", (Axis("n", 4),), 4, 4),), (), {"n": (64, 1 << 20)}, (1, 1, 1))
 FUNCTION = """
 .func put(.reg .b32 %at, .reg .b64 %to)
 {
@@ -59,9 +57,7 @@ def of_global(ptx: Any, **how: Any) -> Any:
 
 
 @pytest.mark.parametrize("how", [both, of_shared, of_global])
-@pytest.mark.parametrize(
-    "block", [0, -1, 5000, (4, 4, 4, 4), (), (1, 1, 65), (32, 0), 32.0, True, (True, 1)]
-)
+@pytest.mark.parametrize("block", [0, -1, 5000, (4, 4, 4, 4), (), (1, 1, 65), (32, 0), 32.0, True, (True, 1)])
 def test_a_block_that_no_launch_can_have_is_refused(how: Callable[..., Any], block: Any) -> None:
     with pytest.raises(LaunchError) as error:
         how(text(), block=block)
@@ -103,8 +99,7 @@ def test_the_views_say_what_the_front_door_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "bounds", "which"),
-    [(96, (96, 200), "shared memory"), (64, (12, 200), "global memory")],
+    ("block", "bounds", "which"), [(96, (96, 200), "shared memory"), (64, (12, 200), "global memory")]
 )
 def test_what_either_proof_has_against_a_kernel_is_refused(
     block: int, bounds: tuple[int, int], which: str
@@ -124,9 +119,9 @@ DYNAMIC = ".extern .shared .align 16 .b8 buf[];"
 def test_dynamic_memory_of_unknown_size_is_unknown_and_no_violation() -> None:
     (found,) = prove(text(variables=DYNAMIC), block=64).shared.accesses
     assert (found.verdict, found.reason) == (
-        "unknown", "the size of buf is not given (dynamic_smem), called from line 25 of the PTX "
-        "text",
-    )  # fmt: skip
+        "unknown",
+        "the size of buf is not given (dynamic_smem), called from line 25 of the PTX text",
+    )
     for given, verdict in ((256, "proved"), (252, "violation"), (0, "violation")):
         (found,) = prove(text(variables=DYNAMIC), block=64, dynamic_smem=given).shared.accesses
         assert found.verdict == verdict

@@ -110,10 +110,7 @@ $loop:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (
-            "txq.width.b32 %r3, [%rd2+16];",
-            "operand addr of txq has no offset, got [%rd2+16]",
-        ),
+        ("txq.width.b32 %r3, [%rd2+16];", "operand addr of txq has no offset, got [%rd2+16]"),
         (
             "suld.b.1d.b32.trap %r3, [%rd2+8, {%r1}];",
             "operand surf of suld_1d has no offset, got [%rd2+8, {%r1}]",
@@ -129,9 +126,7 @@ def test_a_handle_has_no_offset(body: str, message: str):
 def test_a_vector_has_registers_of_one_size():
     kind, message = complaint("ld.global.v2.b32 {%r3, %rd3}, [%rd1];")
     assert kind == "operand"
-    assert message.startswith(
-        "operand d of ld must have registers of one size, got {%r3, %rd3} (syntax: "
-    )
+    assert message.startswith("operand d of ld must have registers of one size, got {%r3, %rd3} (syntax: ")
 
 
 # ------------------------------------------------------------------------------------ its words
@@ -202,20 +197,14 @@ def test_a_right_module_is_required_in_silence():
 
 def test_an_unknown_opcode_is_reported():
     (problem,) = hand_made(Instr("frobnicate.u32", (R[0],)))
-    assert (problem.kind, problem.message) == (
-        "opcode",
-        "no instruction prints the opcode 'frobnicate.u32'",
-    )
+    assert (problem.kind, problem.message) == ("opcode", "no instruction prints the opcode 'frobnicate.u32'")
 
 
 @pytest.mark.parametrize(
     ("instr", "message"),
     [
         ("add.u32 %r3, %r1;", "add takes 3 operands, got 2 (syntax: add.type d, a, b)"),
-        (
-            "bar.sync 0, 32, 32;",
-            "bar_sync takes 1 to 2 operands, got 3 (syntax: bar.sync a:u32{, b:u32})",
-        ),
+        ("bar.sync 0, 32, 32;", "bar_sync takes 1 to 2 operands, got 3 (syntax: bar.sync a:u32{, b:u32})"),
         (
             "add.u32 %r3, %r1, %f1;",
             "operand b of add must be u32, got %f1 of class f32 (syntax: add.type d, a, b)",
@@ -226,8 +215,7 @@ def test_an_unknown_opcode_is_reported():
         ),
         (
             "add.u32 5, %r1, %r1;",
-            "operand d of add is written, so it must be a register, got 5 "
-            "(syntax: add.type d, a, b)",
+            "operand d of add is written, so it must be a register, got 5 (syntax: add.type d, a, b)",
         ),
         (
             "add.u32 %r3, %r1, %tid.x;",
@@ -238,36 +226,30 @@ def test_an_unknown_opcode_is_reported():
             "add.u32 %r3, %r1, 0f00000000;",
             "operand b of add must be u32, got 0f00000000 (syntax: add.type d, a, b)",
         ),
+        ("mov.u32 %r3, %clock64;", "operand a of mov must be u32, got %clock64 (syntax: mov.type d, a)"),
         (
-            "mov.u32 %r3, %clock64;",
-            "operand a of mov must be u32, got %clock64 (syntax: mov.type d, a)",
+            "bra %r1;",
+            "operand target of bra must be a label, got %r1 of class b32 (syntax: bra{.uni} target:label)",
         ),
-        ("bra %r1;", "operand target of bra must be a label, got %r1 of class b32 "
-         "(syntax: bra{.uni} target:label)"),
         (
             "cp.async.wait_group %r1;",
             "operand n of cp_async_wait_group must be an integer literal, got %r1 of class b32 "
             "(syntax: cp.async.wait_group n:imm)",
         ),
     ],
-)  # fmt: skip
+)
 def test_operands_that_do_not_fit_are_reported(instr, message):
     assert complaint(instr) == ("operand", message)
 
 
-@pytest.mark.parametrize(
-    "instr", ["mov.b32 %r3, %f1;", "mov.b32 %f5, %r1;", "mov.b32 %f5, 0f00000000;"]
-)
+@pytest.mark.parametrize("instr", ["mov.b32 %r3, %f1;", "mov.b32 %f5, %r1;", "mov.b32 %f5, 0f00000000;"])
 def test_untyped_operands_take_any_register_of_their_size(instr):
     assert problems(instr) == ()
 
 
 def test_a_float_literal_must_be_as_wide_as_its_operand():
     kind, message = complaint("mov.f64 %fd1, 0f3F800000;")
-    assert (kind, message.partition(" (")[0]) == (
-        "operand",
-        "operand a of mov must be f64, got 0f3F800000",
-    )
+    assert (kind, message.partition(" (")[0]) == ("operand", "operand a of mov must be f64, got 0f3F800000")
 
 
 def test_a_global_address_needs_64_bits():
@@ -293,8 +275,7 @@ def test_an_address_is_never_a_float():
     kind, message = complaint("ld.shared.f32 %f5, [%f1];")
     assert kind == "operand"
     assert message.startswith(
-        "operand addr of ld must be an address in a register of class b32 or b64, "
-        "got %f1 of class f32 ("
+        "operand addr of ld must be an address in a register of class b32 or b64, got %f1 of class f32 ("
     )
 
 
@@ -309,19 +290,19 @@ def test_a_vector_must_be_as_wide_as_the_opcode_says():
     [
         ("mov.u32 %r3, 4294967296;", "operand", "wanted an integer of 32 bits, got 4294967296"),
         ("mov.s16 %rs1, -32769;", "operand", "wanted an integer of 16 bits, got -32769"),
-        ("shl.b32 %r3, %r1, 32;", "operand",
-         "wanted a shift by less than the 32 bits of a b32, got 32"),
-        ("shr.u64 %rd2, %rd1, 64;", "operand",
-         "wanted a shift by less than the 64 bits of a u64, got 64"),
-        ("cp.async.ca.shared.global [%r1], [%rd1], 12;", "operand",
-         "wanted 4, 8 or 16 bytes, got 12"),
+        ("shl.b32 %r3, %r1, 32;", "operand", "wanted a shift by less than the 32 bits of a b32, got 32"),
+        ("shr.u64 %rd2, %rd1, 64;", "operand", "wanted a shift by less than the 64 bits of a u64, got 64"),
+        ("cp.async.ca.shared.global [%r1], [%rd1], 12;", "operand", "wanted 4, 8 or 16 bytes, got 12"),
         ("cp.async.cg.shared.global [%r1], [%rd1], 8;", "operand", "wanted 16, got 8"),
         ("mov.pred %p2, 2;", "operand", "wanted 0 or 1, got 2"),
         ("bar.sync 16;", "barrier", "wanted a barrier from 0 to 15, got 16"),
-        ("bar.sync 0, 48;", "barrier",
-         "wanted a number of threads that is a multiple of 32, up to 1024, got 48"),
+        (
+            "bar.sync 0, 48;",
+            "barrier",
+            "wanted a number of threads that is a multiple of 32, up to 1024, got 48",
+        ),
     ],
-)  # fmt: skip
+)
 def test_literals_out_of_range_are_reported(instr, kind, message):
     assert complaint(instr) == (kind, message)
 
@@ -347,9 +328,7 @@ def test_an_undeclared_register_is_reported_once():
 def test_a_register_is_used_as_it_is_declared():
     wrong = Reg("%r0", "f32")
     found = hand_made(ZERO, Instr("add.rn.f32", (wrong, wrong, wrong)))
-    assert [(p.kind, p.message) for p in found] == [
-        ("register", "%r0 is declared b32, but is used as f32")
-    ]
+    assert [(p.kind, p.message) for p in found] == [("register", "%r0 is declared b32, but is used as f32")]
 
 
 def test_a_guard_must_be_a_predicate():
@@ -362,10 +341,7 @@ def test_a_guard_must_be_a_predicate():
 def test_a_special_register_that_does_not_exist_is_reported():
     found = hand_made(Instr("mov.u32", (R[0], Special("%tid.w"))))
     assert [(p.kind, p.message) for p in found] == [
-        (
-            "operand",
-            "operand a of mov must be u32, got no such register as %tid.w (syntax: mov.type d, a)",
-        )
+        ("operand", "operand a of mov must be u32, got no such register as %tid.w (syntax: mov.type d, a)")
     ]
 
 
@@ -388,16 +364,12 @@ def test_missing_and_double_labels_are_reported():
         ("ld.param.u64 %rd2, [QQ];", "no parameter 'QQ'; did you mean 'Q'?"),
         ("ld.param.u64 %rd2, [n];", "bytes 0 to 8 of 'n' are accessed, but it has 4"),
         ("ld.param.u32 %r3, [Q+8];", "bytes 8 to 12 of 'Q' are accessed, but it has 8"),
-        ("ld.shared.f32 %f5, [scrath];",
-         "no variable in shared memory 'scrath'; did you mean 'scratch'?"),
-        ("ld.shared.f32 %f5, [scratch+64];",
-         "bytes 64 to 68 of 'scratch' are accessed, but it has 64"),
-        ("st.shared.f32 [scratch+-4], %f1;",
-         "bytes -4 to 0 of 'scratch' are accessed, but it has 64"),
-        ("mov.u32 %r3, scrath;",
-         "no variable 'scrath'; did you mean 'scratch'?"),
+        ("ld.shared.f32 %f5, [scrath];", "no variable in shared memory 'scrath'; did you mean 'scratch'?"),
+        ("ld.shared.f32 %f5, [scratch+64];", "bytes 64 to 68 of 'scratch' are accessed, but it has 64"),
+        ("st.shared.f32 [scratch+-4], %f1;", "bytes -4 to 0 of 'scratch' are accessed, but it has 64"),
+        ("mov.u32 %r3, scrath;", "no variable 'scrath'; did you mean 'scratch'?"),
     ],
-)  # fmt: skip
+)
 def test_names_that_do_not_exist_are_reported(instr, message):
     assert complaint(instr) == ("symbol", message)
 
@@ -475,9 +447,9 @@ def test_a_read_under_the_guard_of_the_write_is_fine():
 
 def test_opposite_guards_do_not_count_once_the_predicate_changed():
     change = "setp.eq.u32 %p1, %r1, 1;"
-    assert undefined(
-        f"@%p1 mov.u32 %r3, 1; {change} @!%p1 mov.u32 %r3, 2; add.u32 %r4, %r3, 1;"
-    ) == [f"%r3 is written only under a guard that may be false; {WRITE}"]
+    assert undefined(f"@%p1 mov.u32 %r3, 1; {change} @!%p1 mov.u32 %r3, 2; add.u32 %r4, %r3, 1;") == [
+        f"%r3 is written only under a guard that may be false; {WRITE}"
+    ]
 
 
 BRANCHES = """
@@ -494,8 +466,7 @@ def test_a_read_behind_the_branch_that_the_write_is_behind_is_fine(first, second
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "between"),
-    [("", "", ""), ("!", "!", ""), ("", "!", "setp.eq.u32 %p1, %r1, 1;")],
+    ("first", "second", "between"), [("", "", ""), ("!", "!", ""), ("", "!", "setp.eq.u32 %p1, %r1, 1;")]
 )
 def test_a_read_behind_another_branch_is_reported(first, second, between):
     assert undefined(BRANCHES.format(first=first, second=second, between=between)) == [
@@ -507,9 +478,7 @@ def test_a_guarded_write_reaches_a_guarded_read_in_another_block():
     body = "@%p1 mov.u32 %r3, 1; @%p2 bra $skip; mov.u32 %r4, 1; $skip: @{}%p1 st.shared.u32 "
     body = "setp.eq.u32 %p2, %r1, 1;" + body + "[scratch], %r3;"
     assert undefined(body.format("")) == []
-    assert undefined(body.format("!")) == [
-        f"%r3 is written only under a guard that may be false; {WRITE}"
-    ]
+    assert undefined(body.format("!")) == [f"%r3 is written only under a guard that may be false; {WRITE}"]
 
 
 def test_a_branch_to_what_follows_it_tells_nothing():
@@ -739,8 +708,7 @@ def only(found: tuple[Problem, ...]) -> tuple[str, str]:
 def test_static_shared_memory_has_a_limit():
     assert only(with_kernel(shared=(Shared("a", 49_153, 16),))) == (
         "shared",
-        "49153 bytes of static shared memory, but at most 49152 (48 KiB) can be static; "
-        "make it dynamic",
+        "49153 bytes of static shared memory, but at most 49152 (48 KiB) can be static; make it dynamic",
     )
     assert with_kernel(shared=(Shared("a", 49_152, 16),)) == ()
 
@@ -767,18 +735,14 @@ def test_shared_memory_has_a_limit_by_target():
     [
         (
             (Region("K", 0, 64, 16), Region("V", 48, 64, 16)),
-            "region V begins at byte 48, inside region K, which ends at byte 64; "
-            "move it or shrink K",
+            "region V begins at byte 48, inside region K, which ends at byte 64; move it or shrink K",
         ),
         (
             (Region("K", 24, 64, 16),),
             "region K begins at byte 24, which is no multiple of its alignment 16; begin at 32",
         ),
         ((Region("K", 0, 64, 24),), "K: the alignment must be a power of two, got 24"),
-        (
-            (Region("K", 0, 64, 16), Region("K", 64, 64, 16)),
-            "2 regions are called 'K'; rename all but one",
-        ),
+        ((Region("K", 0, 64, 16), Region("K", 64, 64, 16)), "2 regions are called 'K'; rename all but one"),
     ],
 )
 def test_regions_that_cannot_be_are_reported(regions, message):
@@ -810,9 +774,7 @@ def test_a_required_block_has_at_most_1024_threads():
 
 def test_names_are_declared_once():
     sound = module("ret;").kernels[0]
-    assert only(
-        with_kernel(registers=(*sound.registers, *[RegisterRange("%q", "f32", 2)] * 2))
-    ) == (
+    assert only(with_kernel(registers=(*sound.registers, *[RegisterRange("%q", "f32", 2)] * 2))) == (
         "register",
         "2 registers are called '%q'; rename all but one",
     )
@@ -855,10 +817,7 @@ def test_a_name_must_be_one_that_ptx_can_have(name):
         ({"name": "smem"}, "'smem' is a kernel and a dynamic shared array; rename one"),
         ({"shared": (Shared("n", 4, 4),)}, "'n' is a parameter and a shared variable; rename one"),
         ({"body": (Label("n"), Instr("ret"))}, "'n' is a parameter and a label; rename one"),
-        (
-            {"shared": (Shared("%r8", 4, 4),)},
-            "'%r8' is a shared variable and a register; rename one",
-        ),
+        ({"shared": (Shared("%r8", 4, 4),)}, "'%r8' is a shared variable and a register; rename one"),
     ],
 )
 def test_a_name_means_one_thing(how, message):
@@ -878,10 +837,7 @@ def test_a_variable_may_be_called_as_the_kernel_is():
 @pytest.mark.parametrize(
     ("added", "message"),
     [
-        (
-            RegisterRange("%rd1", "b32", 0),
-            "'%rd1' is declared by '%rd1' and by '%rd'; rename one",
-        ),
+        (RegisterRange("%rd1", "b32", 0), "'%rd1' is declared by '%rd1' and by '%rd'; rename one"),
         (
             RegisterRange("%q", "u32", 1),
             "registers '%q' must be one of pred, b16, b32, b64, f32, f64, got 'u32'",
@@ -906,8 +862,11 @@ def test_ranges_of_registers_may_begin_alike():
 def test_a_range_and_a_register_without_a_number_may_be_called_alike():
     sound = module("ret;").kernels[0]
     alike = RegisterRange("%q", "b32", 100_000), RegisterRange("%q", "f32", 0)
-    used = (Instr("mov.f32", (Reg("%q", "f32"), FloatImm(1.0, 32))),
-            Instr("mov.u32", (Reg("%q99999", "b32"), IntImm(1))), *sound.body)  # fmt: skip
+    used = (
+        Instr("mov.f32", (Reg("%q", "f32"), FloatImm(1.0, 32))),
+        Instr("mov.u32", (Reg("%q99999", "b32"), IntImm(1))),
+        *sound.body,
+    )
     for both in (alike, alike[::-1]):
         assert with_kernel(registers=(*sound.registers, *both), body=used) == ()
     for name, message in (
@@ -943,15 +902,9 @@ def test_a_parameter_of_a_function_has_a_type_that_there_is(register: bool):
     ("how", "message"),
     [
         ({"shared": (Shared("a", 0, 4),)}, "a must have 1 or more bytes, got 0"),
-        (
-            {"shared": (Shared("a", 4, 2**32),)},
-            "a: the alignment must be at most 2147483648, got 4294967296",
-        ),
+        ({"shared": (Shared("a", 4, 2**32),)}, "a: the alignment must be at most 2147483648, got 4294967296"),
         ({"regions": (Region("K", 0, -1, 16),)}, "K must have 0 or more bytes, got -1"),
-        (
-            {"regions": (Region("K", -16, 16, 16),)},
-            "region K must begin at byte 0 or later, got -16",
-        ),
+        ({"regions": (Region("K", -16, 16, 16),)}, "region K must begin at byte 0 or later, got -16"),
     ],
 )
 def test_shared_memory_that_cannot_be_is_reported(how, message):
@@ -985,10 +938,7 @@ def test_a_version_that_never_was_is_reported(version):
 @pytest.mark.parametrize("read", [-1, 5])
 def test_a_copy_reads_no_more_than_it_writes(read):
     copy = "cp.async.ca.shared.global [scratch], [%rd1], 4, {};"
-    assert complaint(copy.format(read)) == (
-        "operand",
-        f"reads {read} bytes to write 4; read 0 to 4",
-    )
+    assert complaint(copy.format(read)) == ("operand", f"reads {read} bytes to write 4; read 0 to 4")
     assert problems(copy.format(4)) == ()
 
 
@@ -1063,9 +1013,11 @@ def assembled(instr: Instr) -> bool:
 
 
 FIXED = settings(
-    deadline=None, derandomize=True, max_examples=40,
+    deadline=None,
+    derandomize=True,
+    max_examples=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)  # fmt: skip
+)
 
 
 def accepted_by_both(assembler: Assembler, module: Module) -> None:
@@ -1101,18 +1053,14 @@ def branching_is_accepted_by_both(assembler: Assembler, program: Program) -> Non
 @pytest.mark.slow
 @settings(FIXED, max_examples=20)
 @given(programs(exact=False))
-def test_the_assembler_accepts_verified_programs_that_branch(
-    assembler: Assembler, program: Program
-):
+def test_the_assembler_accepts_verified_programs_that_branch(assembler: Assembler, program: Program):
     branching_is_accepted_by_both(assembler, program)
 
 
 @pytest.mark.nightly
 @settings(FIXED, max_examples=1000)
 @given(programs(exact=False))
-def test_the_assembler_accepts_many_verified_programs_that_branch(
-    assembler: Assembler, program: Program
-):
+def test_the_assembler_accepts_many_verified_programs_that_branch(assembler: Assembler, program: Program):
     branching_is_accepted_by_both(assembler, program)
 
 
@@ -1130,11 +1078,7 @@ def test_the_assembler_accepts_many_verified_programs_that_branch(
             "operand",
             "wanted a count from 1 to 1048575, got 0",
         ),
-        (
-            "mbarrier.try_wait.parity.shared.b64 %p2, [%r1], 2;",
-            "operand",
-            "wanted a parity of 0 or 1, got 2",
-        ),
+        ("mbarrier.try_wait.parity.shared.b64 %p2, [%r1], 2;", "operand", "wanted a parity of 0 or 1, got 2"),
         (
             "createpolicy.range.global.L2::evict_last.b64 %rd3, [%rd1], 64, 32;",
             "operand",
@@ -1150,11 +1094,7 @@ def test_the_assembler_accepts_many_verified_programs_that_branch(
             "operand",
             "reads 12 bytes to write 8; read 0 to 8",
         ),
-        (
-            "st.param.u32 [n], %r1;",
-            "symbol",
-            "'n' is a parameter of the kernel, which cannot be written",
-        ),
+        ("st.param.u32 [n], %r1;", "symbol", "'n' is a parameter of the kernel, which cannot be written"),
         (
             "{ .param .b32 give; @%p1 st.param.b32 [give], %r1; }",
             "symbol",

@@ -66,32 +66,48 @@ def test_code_after_which_nothing_returns_needs_no_end():
         ("call (r), f, (a);", "call", "f has 2 arguments, got 1"),
         ("call f, (a, s);", "call", "f has 1 results, got 0"),
         ("call (r), f, (s, s);", "call", "argument 1 of f must be a .b32, got 's' of 16 bytes"),
-        ("call (r), f, (a, %r1);", "call",
-         "argument 2 of f must be 16 bytes, got %r1 of class b32"),
+        ("call (r), f, (a, %r1);", "call", "argument 2 of f must be 16 bytes, got %r1 of class b32"),
         ("call (r), f, (a, 5);", "call", "argument 2 of f must be 16 bytes, got a number"),
-        ("call (r), f, (g, s);", "call",
-         "argument 1 of f must be a .b32, got 'g', which is no variable in .param"),
+        (
+            "call (r), f, (g, s);",
+            "call",
+            "argument 1 of f must be a .b32, got 'g', which is no variable in .param",
+        ),
         ("call (%rd2), f, (a, s);", "call", "result 1 of f must be a .b32, got %rd2 of class b64"),
-        ("P: .callprototype _ (.param .b64 _); call %rd1, (a), P;", "call",
-         "argument 1 of P must be a .b64, got 'a' of 4 bytes"),
+        (
+            "P: .callprototype _ (.param .b64 _); call %rd1, (a), P;",
+            "call",
+            "argument 1 of P must be a .b64, got 'a' of 4 bytes",
+        ),
         ("call ff, (a);", "symbol", "no function 'ff'; did you mean 'f'?"),
         ("call %rd1, (a), P;", "symbol", "no prototype 'P'"),
         ("brx.idx %r1, T;", "symbol", "no list of branch targets 'T'"),
         ("T: .branchtargets $x; brx.idx %r1, T;", "label", "no label '$x' in this kernel"),
         ("mov.u32 %r2, f;", "symbol", "'f' is a function; its address has 64 bits"),
-        ("ld.shared.u32 %r2, [g];", "symbol",
-         "'g' is in global memory, but the instruction is for shared memory"),
-        ("ld.u32 %r2, [c];", "symbol",
-         "'c' is in const memory, but the instruction is for generic addresses"),
-        ("ld.global.b64 %rd2, [g+8];", "symbol",
-         "bytes 8 to 16 of 'g' are accessed, but it has 8"),
-        ("ld.global.b32 %r2, [g+2];", "alignment",
-         "the address must be a multiple of 4 bytes, but it is 2 more than one; change the offset, "
-         "or access fewer bytes at a time"),
-        ("add.u32 %r2, %r1, %r5;", "undefined",
-         "%r5 is read but never written; write it on every path before"),
+        (
+            "ld.shared.u32 %r2, [g];",
+            "symbol",
+            "'g' is in global memory, but the instruction is for shared memory",
+        ),
+        (
+            "ld.u32 %r2, [c];",
+            "symbol",
+            "'c' is in const memory, but the instruction is for generic addresses",
+        ),
+        ("ld.global.b64 %rd2, [g+8];", "symbol", "bytes 8 to 16 of 'g' are accessed, but it has 8"),
+        (
+            "ld.global.b32 %r2, [g+2];",
+            "alignment",
+            "the address must be a multiple of 4 bytes, but it is 2 more than one; change the offset, "
+            "or access fewer bytes at a time",
+        ),
+        (
+            "add.u32 %r2, %r1, %r5;",
+            "undefined",
+            "%r5 is read but never written; write it on every path before",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_reported(body, kind, message):
     assert problems(body) == [(kind, message)]
 
@@ -103,11 +119,12 @@ def test_what_does_not_fit_is_reported(body, kind, message):
         ("ld.global.u32 %rs2, [%rd1];", "operand d of ld must be u32, got %rs2 of class b16"),
         ("add.u16 %r2, %rs1, %rs1;", "operand d of add must be u16, got %r2 of class b32"),
         ("add.u32 _, %r1, %r1;", "operand d of add is written, so it must be a register, got _"),
-        ("ld.global.u32 %r2, [16];",
-         "operand addr of ld must have a register or a name; only local memory has such addresses "
-         "as [16]"),
+        (
+            "ld.global.u32 %r2, [16];",
+            "operand addr of ld must have a register or a name; only local memory has such addresses as [16]",
+        ),
     ],
-)  # fmt: skip
+)
 def test_operands_that_no_rule_admits_are_reported(body, message):
     ((kind, found),) = problems(body)
     assert kind == "operand"
@@ -118,9 +135,7 @@ def test_operands_that_no_rule_admits_are_reported(body, message):
 def test_a_name_in_a_kernel_hides_the_variable_of_the_module(declared):
     text = f"{HEAD}.entry k{declared} .reg .b32 %r0; .reg .pred %p0; mov.pred %p0, 0; "
     accesses = "ld.global.u32 %r0, [g]; st.global.u32 [g], 1; @%p0 ld.global.u32 %r0, [g]; ret; }"
-    assert [p.message for p in verify(parse(text + accesses))] == [
-        "no variable in global memory 'g'"
-    ] * 3
+    assert [p.message for p in verify(parse(text + accesses))] == ["no variable in global memory 'g'"] * 3
     assert verify(parse(text + "ld.param.u32 %r0, [g]; ret; }")) == ()
 
 

@@ -107,10 +107,7 @@ def test_building_twice_gives_the_same_module():
 
 def test_build_inside_a_block_is_refused():
     k = builder()
-    with (
-        k.loop(0, 3),
-        refused(ConfigError, "kernel 'kernel': build inside 'loop'; end the block first"),
-    ):
+    with k.loop(0, 3), refused(ConfigError, "kernel 'kernel': build inside 'loop'; end the block first"):
         k.build()
 
 
@@ -259,13 +256,9 @@ def test_a_store_takes_1_2_or_4_elements(count):
 def test_memory_is_reached_through_a_pointer():
     k = builder()
     x = k.param("x", u64)
-    with refused(
-        TypeMismatchError, "load: the first operand must be a Pointer, got Value(%rd0: u64)"
-    ):
+    with refused(TypeMismatchError, "load: the first operand must be a Pointer, got Value(%rd0: u64)"):
         k.load(x)
-    with refused(
-        TypeMismatchError, "store: the first operand must be a Pointer, got Value(%rd0: u64)"
-    ):
+    with refused(TypeMismatchError, "store: the first operand must be a Pointer, got Value(%rd0: u64)"):
         k.store(x, 1.0)
 
 
@@ -323,8 +316,7 @@ def test_an_asynchronous_copy_goes_from_global_to_shared_memory(nbytes):
     to, source = k.shared("T", (4, 4)).pointer(), k.pointer("Q")
     row = "cp_async_cg" if nbytes == 16 else "cp_async_ca"
     with refused(
-        TypeMismatchError,
-        f"{row}: operand dst must point to shared memory, got Pointer(global f32 [%rd1+0])",
+        TypeMismatchError, f"{row}: operand dst must point to shared memory, got Pointer(global f32 [%rd1+0])"
     ):
         k.copy_async(source, to, nbytes)
 
@@ -366,9 +358,7 @@ def test_butterfly_refuses_other_distances(distance):
 
 @pytest.mark.parametrize("text", ["S = Q Kᵀ", "two\nlines", "tab\there", " blank", "blank ", "a\r"])
 def test_a_comment_is_one_line_of_ascii(text):
-    message = (
-        f"{{}}: the text must be one line of printable ASCII without blanks around it, got {text!r}"
-    )
+    message = f"{{}}: the text must be one line of printable ASCII without blanks around it, got {text!r}"
     k = builder()
     with refused(ConfigError, message.format("note")):
         k.note(text)
@@ -415,8 +405,7 @@ def test_an_instruction_newer_than_the_target_fails_at_its_line():
     k = builder("old", on="sm_75")
     before = k.build()
     with refused(
-        UnsupportedTargetError,
-        "cp.async.wait_all needs sm_80 / PTX 7.0, but kernel 'old' targets sm_75",
+        UnsupportedTargetError, "cp.async.wait_all needs sm_80 / PTX 7.0, but kernel 'old' targets sm_75"
     ):
         k.cp_async_wait_all()
     assert k.build() == before
@@ -425,10 +414,7 @@ def test_an_instruction_newer_than_the_target_fails_at_its_line():
 def test_a_choice_may_be_newer_than_its_instruction():
     k = builder("old", on="sm_75")
     half = k.cvt(k.param("x", f32), dtype=f16)
-    with refused(
-        UnsupportedTargetError,
-        "max.NaN.f16 needs sm_80 / PTX 7.0, but kernel 'old' targets sm_75",
-    ):
+    with refused(UnsupportedTargetError, "max.NaN.f16 needs sm_80 / PTX 7.0, but kernel 'old' targets sm_75"):
         k.max(half, half, NaN=True)
 
 

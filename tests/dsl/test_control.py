@@ -263,8 +263,7 @@ def test_a_bound_of_another_type_names_the_cure():
     with (
         refused(
             TypeMismatchError,
-            "loop: stop must be s32, got Value(%r0: u32); "
-            "reinterpret or convert it, or loop with type=u32",
+            "loop: stop must be s32, got Value(%r0: u32); reinterpret or convert it, or loop with type=u32",
         ),
         k.loop(0, k.thread_id()),
     ):
@@ -397,12 +396,7 @@ def test_a_barrier_counts_whole_warps(threads):
 def test_blocks_are_closed_when_their_bodies_raise():
     def body(k, x):
         v = k.var(u32, 0)
-        for block in (
-            lambda: k.when(x < 5),
-            k.otherwise,
-            lambda: k.loop(0, 3),
-            lambda: k.only_if(x < 3),
-        ):
+        for block in (lambda: k.when(x < 5), k.otherwise, lambda: k.loop(0, 3), lambda: k.only_if(x < 3)):
             with contextlib.suppress(TypeMismatchError), block():
                 v.set(v + 1)
                 v.set(k.mov(0.0, type=f32))
@@ -425,9 +419,7 @@ def line_of(word: str) -> int:
 def test_a_block_is_no_condition_of_python():
     k = builder()
     x = k.param("x", u32)
-    for kind, made in (
-        ("when", k.when(x < 3)), ("only_if", k.only_if(x < 3)), ("loop", k.loop(0, 4)),
-    ):  # fmt: skip
+    for kind, made in (("when", k.when(x < 3)), ("only_if", k.only_if(x < 3)), ("loop", k.loop(0, 4))):
         with pytest.raises(TypeMismatchError) as caught:
             bool(made)
         assert str(caught.value) == (
@@ -464,8 +456,7 @@ def test_a_block_is_not_iterated_by_python():
     with pytest.raises(TypeMismatchError) as caught:
         list(builder().loop(0, 4))
     assert str(caught.value) == (
-        "k.loop(...) is a block that runs on the GPU: Python cannot iterate over it; use "
-        "'with k.loop(...):'"
+        "k.loop(...) is a block that runs on the GPU: Python cannot iterate over it; use 'with k.loop(...):'"
     )
 
 

@@ -16,9 +16,7 @@ def test_no_row_is_hidden_behind_a_method_of_the_builder():
     k = builder()
     hidden = [name for name in rows() if name in vars(k)]
     for cls in KernelBuilder.__mro__:
-        made = {
-            name for name, value in vars(cls).items() if getattr(value, "__name__", "") == "method"
-        }
+        made = {name for name, value in vars(cls).items() if getattr(value, "__name__", "") == "method"}
         hidden += [name for name in rows() if name in set(vars(cls)) - made - set(rows())]
     assert hidden == []
 
@@ -60,8 +58,7 @@ def test_an_unknown_modifier_names_the_nearest():
     x = k.param("x", f32)
     with refused(
         ModifierError,
-        "fma has no modifier 'rmd'; did you mean 'rnd'? "
-        "(syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)",
+        "fma has no modifier 'rmd'; did you mean 'rnd'? (syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)",
     ):
         k.fma(x, x, x, rmd="rz")
 
@@ -71,8 +68,7 @@ def test_an_unknown_choice_lists_the_legal_ones():
     x = k.param("x", f32)
     with refused(
         ModifierError,
-        "fma: rnd must be one of rn, rz, rm, rp, got rx "
-        "(syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)",
+        "fma: rnd must be one of rn, rz, rm, rp, got rx (syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)",
     ):
         k.fma(x, x, x, rnd="rx")
 
@@ -82,8 +78,7 @@ def test_a_choice_that_cannot_be_a_key_is_refused_alike():
     x = k.param("x", f32)
     with refused(
         ModifierError,
-        "fma: rnd must be one of rn, rz, rm, rp, got ['rn'] "
-        "(syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)",
+        "fma: rnd must be one of rn, rz, rm, rp, got ['rn'] (syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)",
     ):
         k.fma(x, x, x, rnd=["rn"])
 
@@ -325,13 +320,9 @@ def test_into_takes_the_elements_of_a_vector():
         ),
         (
             lambda k: [k.var(f32, 0.0)],
-            "mma_f32_f16: the result is a vector, so into= must be 4 variables, "
-            "got [Var(%f4: f32)]",
+            "mma_f32_f16: the result is a vector, so into= must be 4 variables, got [Var(%f4: f32)]",
         ),
-        (
-            lambda k: [k.var(u32, 0)] * 4,
-            "mma_f32_f16: the result is f32, but into= names Var(%r6: u32)",
-        ),
+        (lambda k: [k.var(u32, 0)] * 4, "mma_f32_f16: the result is f32, but into= names Var(%r6: u32)"),
         (lambda _: [1.0] * 4, "mma_f32_f16: into= must be a Var, made by k.var, got 1.0"),
     ],
 )

@@ -18,11 +18,7 @@ def test_tiles_follow_each_other_at_their_alignment():
     k.shared("A", (3, 5), f32)
     k.shared("B", (2, 3), u8, align=4)
     k.shared("C", (1, 1), f64, pitch=4, align=128)
-    assert regions(k) == (
-        ir.Region("A", 0, 60, 16),
-        ir.Region("B", 60, 6, 4),
-        ir.Region("C", 128, 32, 128),
-    )
+    assert regions(k) == (ir.Region("A", 0, 60, 16), ir.Region("B", 60, 6, 4), ir.Region("C", 128, 32, 128))
 
 
 def test_the_pitch_is_the_distance_of_rows():
@@ -46,14 +42,7 @@ def test_a_kernel_without_tiles_declares_no_shared_memory():
 
 @pytest.mark.parametrize(
     ("shape", "pitch"),
-    [
-        ((0, 4), None),
-        ((4, 0), None),
-        ((-1, 4), None),
-        ((4, 4), 3),
-        ((4, 2.5), None),
-        ((4, True), 1),
-    ],
+    [((0, 4), None), ((4, 0), None), ((-1, 4), None), ((4, 4), 3), ((4, 2.5), None), ((4, True), 1)],
 )
 def test_a_tile_has_rows_and_columns(shape, pitch):
     message = (

@@ -113,9 +113,7 @@ def test_numbers_become_literals_of_the_other_operands_type():
     assert literals == [ir.FloatImm(0x3FB999999999999A, 64), ir.FloatImm(0x3DCCCCCD, 32)]
 
 
-@pytest.mark.parametrize(
-    "number", [math.inf, -math.inf, 1e39, -1e39, pytest.param(10**400, id="huge")]
-)
+@pytest.mark.parametrize("number", [math.inf, -math.inf, 1e39, -1e39, pytest.param(10**400, id="huge")])
 def test_a_number_too_large_for_f32_is_infinite(number):
     got = computed(lambda _, x: x * 0.0 + number, lanes("float32"))
     assert (got == (math.inf if number > 0 else -math.inf)).all()

@@ -220,9 +220,7 @@ def test_what_a_tensor_core_may_lose_is_more_than_sums_that_are_rounded_to_neare
 )
 def test_a_configuration_says_the_arithmetic(config: Any, wanted: Arithmetic) -> None:
     assert arithmetic_of_config(AttentionConfig(16, **config)) == wanted
-    assert arithmetic_of_config(AttentionConfig(16, **config), 2.0**-24) == replace(
-        wanted, parts=2.0**-24
-    )
+    assert arithmetic_of_config(AttentionConfig(16, **config), 2.0**-24) == replace(wanted, parts=2.0**-24)
 
 
 def test_tf32_is_judged_on_operands_of_11_bits() -> None:

@@ -33,12 +33,7 @@ from flash.operands.dtypes import BF16, DTYPES, F16, F32, OF_ARRAYS, DType
 from flash.problem.config import AttentionConfig
 from flash.scores.features import settings_of_call
 from ptxgen.check.prove.verdicts import UNKNOWN
-from ptxgen.errors import (
-    BackendError,
-    ConfigError,
-    LaunchError,
-    PoisonedContextError,
-)
+from ptxgen.errors import BackendError, ConfigError, LaunchError, PoisonedContextError
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
@@ -172,9 +167,7 @@ def test_a_given_output_is_filled_and_returned(backend: str, dtype: DType, layou
 
 
 @EVERY_WAY
-def test_a_given_tensor_is_filled_through_its_strides(
-    backend: str, dtype: DType, torch: ModuleType
-) -> None:
+def test_a_given_tensor_is_filled_through_its_strides(backend: str, dtype: DType, torch: ModuleType) -> None:
     q, k, v = problem(dtype=dtype)
     fused = of_torch(torch, np.concatenate([q, np.full_like(q, 7)], axis=3))
     out = fused[..., 8:]  # beside the queries, in the rows that they are in
@@ -213,9 +206,7 @@ def test_return_lse_of_the_call_replaces_that_of_the_config() -> None:
 def test_attention_makes_the_config_from_the_arrays() -> None:
     q, k, v = problem(seq_q=9)
     v = np.ascontiguousarray(v[..., :3])
-    out, lse = flash.attention(
-        q, k, v, causal="top_left", softmax_scale=0.3, return_lse=True, backend="cpu"
-    )
+    out, lse = flash.attention(q, k, v, causal="top_left", softmax_scale=0.3, return_lse=True, backend="cpu")
     assert_attention_is_accurate(out, lse, q, k, v, softmax_scale=0.3, causal="top_left")
     of = functions_module._OfAttention
     settings = settings_of_call({}, str)
@@ -260,9 +251,14 @@ def test_attention_takes_every_feature(backend: str, dtype: DType, layout: str) 
     operands["bias"] = operands["bias"].astype(dtype.numpy)
     swap = (0, 2, 1, 3) if layout == "bshd" else (0, 1, 2, 3)
     out, lse = flash.attention(
-        *(a.transpose(swap) for a in (q, k, v)), causal=True, return_lse=True, layout=layout,
-        backend=backend, **FEATURES, **operands,
-    )  # fmt: skip
+        *(a.transpose(swap) for a in (q, k, v)),
+        causal=True,
+        return_lse=True,
+        layout=layout,
+        backend=backend,
+        **FEATURES,
+        **operands,
+    )
     assert_attention_is_accurate(
         out.transpose(swap),
         lse,
@@ -317,8 +313,7 @@ def test_operands_are_given_if_and_only_if_the_config_says_so() -> None:
     with pytest.raises(LaunchError) as caught:
         AttentionKernel(CONFIG).launch(q, k, v, alibi_slopes=slopes, backend="cpu")
     assert str(caught.value) == (
-        "launch: alibi_slopes is given, but the config does not say so; use "
-        "AttentionConfig(alibi=True, ...)"
+        "launch: alibi_slopes is given, but the config does not say so; use AttentionConfig(alibi=True, ...)"
     )
     config = replace(CONFIG, bias="f32", mask=True, sink=True)
     for call in (AttentionKernel(config).launch, AttentionKernel(config).explain):
@@ -444,9 +439,7 @@ def test_auto_is_the_cpu_without_a_gpu_and_says_why(without_gpu: CudaBackend) ->
     assert "kernel:   none: numpy computes it" in said
 
 
-def test_auto_is_what_the_user_set(
-    without_gpu: CudaBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_is_what_the_user_set(without_gpu: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PTXGEN_BACKEND", "interpreter")
     kernel = AttentionKernel(CONFIG, cuda=without_gpu)
     said = kernel.explain(*problem()).splitlines()
@@ -475,9 +468,7 @@ def test_an_explanation_says_what_is_proved(monkeypatch: pytest.MonkeyPatch) -> 
     partly = replace(kernel.global_proof, accesses=(unknown, *kernel.global_proof.accesses[1:]))
     proofs = replace(kernel.build.proofs, global_memory=partly)
     monkeypatch.setitem(vars(kernel.build), "proofs", proofs)
-    assert proved().endswith(
-        f"; all but 1 of {everywhere} global accesses (an index comes from memory)"
-    )
+    assert proved().endswith(f"; all but 1 of {everywhere} global accesses (an index comes from memory)")
 
 
 def test_auto_is_the_gpu_if_one_opens(
@@ -495,8 +486,7 @@ def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         AttentionKernel(CONFIG).launch(*problem(), backend="gpu")
     assert str(caught.value) == (
-        "launch: backend must be one of auto, cuda, interpreter, cpu, got 'gpu'; did you mean "
-        "'cuda'?"
+        "launch: backend must be one of auto, cuda, interpreter, cpu, got 'gpu'; did you mean 'cuda'?"
     )
 
 
@@ -684,12 +674,24 @@ def test_the_parameters_reach_the_driver(
     assert launch.dynamic_shared == CONFIG.kernel().tiling.shared_bytes
     assert [launch.values[name] for name in "QKVO"] == [a.pointer for a in (*arrays, out)]
     assert {n: x for n, x in launch.values.items() if n not in "QKVO"} == {
-        "Q_batch_stride": 6 * 37 * 8, "Q_head_stride": 37 * 8, "Q_row_stride": 8,
-        "K_batch_stride": 3 * 9 * 8, "K_head_stride": 9 * 8, "K_row_stride": 8,
-        "V_batch_stride": 3 * 9 * 8, "V_head_stride": 9 * 8, "V_row_stride": 8,
-        "O_batch_stride": 6 * 37 * 8, "O_head_stride": 37 * 8, "O_row_stride": 8,
-        "seq_q": 37, "seq_k": 9, "heads": 6, "group": 2, "softmax_scale": 0.25,
-    }  # fmt: skip
+        "Q_batch_stride": 6 * 37 * 8,
+        "Q_head_stride": 37 * 8,
+        "Q_row_stride": 8,
+        "K_batch_stride": 3 * 9 * 8,
+        "K_head_stride": 9 * 8,
+        "K_row_stride": 8,
+        "V_batch_stride": 3 * 9 * 8,
+        "V_head_stride": 9 * 8,
+        "V_row_stride": 8,
+        "O_batch_stride": 6 * 37 * 8,
+        "O_head_stride": 37 * 8,
+        "O_row_stride": 8,
+        "seq_q": 37,
+        "seq_k": 9,
+        "heads": 6,
+        "group": 2,
+        "softmax_scale": 0.25,
+    }
 
 
 def test_a_repeated_launch_is_one_call_for_the_work(
@@ -758,9 +760,7 @@ def test_results_of_a_dlpack_array_are_its_librarys() -> None:
             return SimpleNamespace(asarray=Theirs)
 
     q, k, v = problem()
-    found = AttentionKernel(CONFIG).launch(
-        *(Theirs(a) for a in (q, k, v)), backend="cpu", return_lse=True
-    )
+    found = AttentionKernel(CONFIG).launch(*(Theirs(a) for a in (q, k, v)), backend="cpu", return_lse=True)
     assert [type(a) for a in found] == [Theirs, Theirs]
     assert_attention_is_accurate(found[0].array, found[1].array, q, k, v)
 
@@ -975,10 +975,18 @@ def test_importing_flash_imports_neither_cuda_nor_torch() -> None:
 
 def test_the_public_names_are_these_and_no_others() -> None:
     assert flash.__all__ == [
-        "AttentionConfig", "AttentionKernel", "DecodeKernel", "DecodeStep", "KVCache", "attention",
-        "attention_varlen", "attention_with_kvcache", "merge_partials", "rotary_tables",
+        "AttentionConfig",
+        "AttentionKernel",
+        "DecodeKernel",
+        "DecodeStep",
+        "KVCache",
+        "attention",
+        "attention_varlen",
+        "attention_with_kvcache",
+        "merge_partials",
+        "rotary_tables",
         "to_device",
-    ]  # fmt: skip
+    ]
     assert flash.AttentionConfig is AttentionConfig
     with pytest.raises(AttributeError) as caught:
         flash.Attention  # noqa: B018  # the access is what is tested

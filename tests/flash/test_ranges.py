@@ -42,14 +42,10 @@ def config_of(kind: str, **how: Any) -> AttentionConfig:
     """A config whose tiles are so small that a few keys fill several."""
     packed = kind.startswith("packed")
     block_q = 16 if KINDS[kind].get("dtype") == "f32" and not packed else 32
-    return AttentionConfig(
-        16, **{"tile": 16, "block_q": block_q, "return_lse": True, **KINDS[kind], **how}
-    )
+    return AttentionConfig(16, **{"tile": 16, "block_q": block_q, "return_lse": True, **KINDS[kind], **how})
 
 
-def launch(
-    config: AttentionConfig, arrays: Arrays, backend: str, **operands: Array
-) -> tuple[Array, Array]:
+def launch(config: AttentionConfig, arrays: Arrays, backend: str, **operands: Array) -> tuple[Array, Array]:
     """out and LSE in float64."""
     if backend == "interpreter":
         out, lse, _ = run_forward(config, arrays, operands=operands)
@@ -65,10 +61,7 @@ def exact(config: AttentionConfig, arrays: Arrays, **operands: Array) -> tuple[A
 
 
 def assert_alike(
-    config: AttentionConfig,
-    got: tuple[Array, Array],
-    wanted: tuple[Array, Array],
-    times: float = 4,
+    config: AttentionConfig, got: tuple[Array, Array], wanted: tuple[Array, Array], times: float = 4
 ) -> None:
     """Equal but for so many roundings of the largest output, and of LSE; NaN for NaN."""
     epsilon = float(ml_dtypes.finfo(NUMPY[config.dtype]).eps)
@@ -221,9 +214,7 @@ def test_values_up_to_the_largest_are_summed_without_overflow(backend: str, kind
 @BACKENDS
 @pytest.mark.parametrize("kind", LARGEST_VALUE)
 @pytest.mark.parametrize("beyond", [1.1, 16.0, 50.0])
-def test_larger_values_give_the_right_number_or_none(
-    backend: str, kind: str, beyond: float
-) -> None:
+def test_larger_values_give_the_right_number_or_none(backend: str, kind: str, beyond: float) -> None:
     config = config_of(kind, softmax_scale=1.0)
     arrays = uneven(kind, LARGEST_VALUE[kind] * beyond)
     out, lse = launch(config, arrays, backend)
@@ -267,9 +258,7 @@ def test_only_16_bit_types_at_two_bytes_have_another_default_tile() -> None:
     for kind in KINDS:
         config = config_of(kind, tile="auto", block_q="auto")
         tiles = {
-            n: config.kernel(alignment=n).tiling.tile
-            for n in (16, 8, 4, 2)
-            if n >= config.element.nbytes
+            n: config.kernel(alignment=n).tiling.tile for n in (16, 8, 4, 2) if n >= config.element.nbytes
         }
         narrowest = 32 if config.element.nbytes == 2 else tiles[16]
         assert set(tiles.values()) <= {tiles[16], narrowest}

@@ -8,12 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from flash_oracles import onnx_attention, torch_attention
-from judge import (
-    assert_agrees_in_float64,
-    assert_attention_is_accurate,
-    assert_close,
-    rounded_normal,
-)
+from judge import assert_agrees_in_float64, assert_attention_is_accurate, assert_close, rounded_normal
 
 from flash.error_bound import F32_ARITHMETIC
 from flash.reference import attention_reference
@@ -104,12 +99,16 @@ def test_alibi_and_a_sink_agree_with_pytorch(torch: ModuleType, shape):
 @pytest.mark.parametrize(
     "features",
     [
-        {"softcap": 0.5}, {"window": (3, 2)}, {"window": (4, None)}, {"window": (None, 1)},
-        {"bias": True}, {"mask": True},
+        {"softcap": 0.5},
+        {"window": (3, 2)},
+        {"window": (4, None)},
+        {"window": (None, 1)},
+        {"bias": True},
+        {"mask": True},
         {"softcap": 2.0, "window": (6, 5), "bias": True, "mask": True},
     ],
     ids=str,
-)  # fmt: skip
+)
 @pytest.mark.parametrize("causal", ["", "top_left", "bottom_right"])
 @pytest.mark.parametrize("shape", [SHAPES[1], SHAPES[3]])
 def test_features_agree_with_the_onnx_operator(onnx: ModuleType, shape, causal, features):

@@ -19,9 +19,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def run_both_ways(
-    ptx: Any, entry: str | None = None, *, args: Sequence[Any], arena: DeviceArena | None = None,
-    **how: Any,
-) -> Result:  # fmt: skip
+    ptx: Any, entry: str | None = None, *, args: Sequence[Any], arena: DeviceArena | None = None, **how: Any
+) -> Result:
     """As `run` with all sanitizers, which it calls twice."""
     how.setdefault("sanitize", "all")
     kept = [x for x in memory_of(args, arena) if x.flags.writeable]
@@ -64,10 +63,7 @@ def _outcome(*args: Any, **how: Any) -> Result | TrapError:
 
 def memory_of(args: Iterable[Any], arena: DeviceArena | None) -> list[Array]:
     """What a kernel may write."""
-    found = [
-        x.base if isinstance(x, TensorMap) else x.array if isinstance(x, Surface) else x
-        for x in args
-    ]
+    found = [x.base if isinstance(x, TensorMap) else x.array if isinstance(x, Surface) else x for x in args]
     if arena is not None:
         found += [buffer.window.data for buffer in arena.buffers]
         found += [memory.constant for memory in arena.modules.values()]

@@ -157,9 +157,7 @@ def sqrt(a: Num) -> Num:
 
 def ordered(a: Num, b: Num) -> int:
     """-1, 0 or 1; neither is NaN."""
-    keys = [
-        (-1 if x.negative else 1, Fraction(0)) if x.kind == "inf" else (0, x.value) for x in (a, b)
-    ]
+    keys = [(-1 if x.negative else 1, Fraction(0)) if x.kind == "inf" else (0, x.value) for x in (a, b)]
     return (keys[0] > keys[1]) - (keys[0] < keys[1])
 
 
@@ -172,14 +170,18 @@ def smaller(a: Num, b: Num, largest: bool) -> Num:
 
 
 FLOATS: dict[str, Callable[..., Num]] = {  # by name: the rounding mode, then the operands
-    "add": lambda mode, a, b: add(a, b, mode), "sub": lambda mode, a, b: add(a, minus(b), mode),
-    "mul": lambda _, a, b: mul(a, b), "div": lambda _, a, b: div(a, b),
-    "fma": lambda mode, a, b, c: add(mul(a, b), c, mode), "sqrt": lambda _, a: sqrt(a),
-    "rcp": lambda _, a: div(num(Fraction(1)), a), "neg": lambda _, a: minus(a),
+    "add": lambda mode, a, b: add(a, b, mode),
+    "sub": lambda mode, a, b: add(a, minus(b), mode),
+    "mul": lambda _, a, b: mul(a, b),
+    "div": lambda _, a, b: div(a, b),
+    "fma": lambda mode, a, b, c: add(mul(a, b), c, mode),
+    "sqrt": lambda _, a: sqrt(a),
+    "rcp": lambda _, a: div(num(Fraction(1)), a),
+    "neg": lambda _, a: minus(a),
     "abs": lambda _, a: minus(a) if a.negative else a,
     "min": lambda _, a, b: smaller(a, b, largest=False),
     "max": lambda _, a, b: smaller(a, b, largest=True),
-}  # fmt: skip
+}
 
 
 # ---------------------------------------------------------------------------------------- integers
@@ -204,10 +206,7 @@ def prmt(a: int, b: int, selector: int) -> int:
 
 
 def lop3(a: int, b: int, c: int, table: int) -> int:
-    return sum(
-        (table >> ((a >> n & 1) << 2 | (b >> n & 1) << 1 | (c >> n & 1)) & 1) << n
-        for n in range(32)
-    )
+    return sum((table >> ((a >> n & 1) << 2 | (b >> n & 1) << 1 | (c >> n & 1)) & 1) << n for n in range(32))
 
 
 def bfe(a: int, start: int, length: int, bits: int, is_signed: bool) -> int:
@@ -215,8 +214,7 @@ def bfe(a: int, start: int, length: int, bits: int, is_signed: bool) -> int:
     top = min(start + length - 1, bits - 1)
     sign = (a >> top & 1) if is_signed and length else 0
     return sum(
-        ((a >> (start + n) & 1) if n < length and start + n < bits else sign) << n
-        for n in range(bits)
+        ((a >> (start + n) & 1) if n < length and start + n < bits else sign) << n for n in range(bits)
     )
 
 
@@ -233,27 +231,46 @@ def shf(words: list[str], a: int, b: int, c: int) -> int:
 
 
 INTEGERS: dict[str, Callable[..., int]] = {
-    "add": operator.add, "sub": operator.sub, "min": min, "max": max, "and": operator.and_,
-    "or": operator.or_, "xor": operator.xor, "not": lambda a: ~a, "neg": lambda a: -a, "abs": abs,
-    "cnot": lambda a: int(a == 0), "div": lambda a, b: math.trunc(Fraction(a, b)),
-    "rem": lambda a, b: a - b * math.trunc(Fraction(a, b)), "sad": lambda a, b, c: c + abs(a - b),
-    "popc": lambda a: a.bit_count(), "prmt": prmt, "lop3": lop3,
-}  # fmt: skip
+    "add": operator.add,
+    "sub": operator.sub,
+    "min": min,
+    "max": max,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+    "not": lambda a: ~a,
+    "neg": lambda a: -a,
+    "abs": abs,
+    "cnot": lambda a: int(a == 0),
+    "div": lambda a, b: math.trunc(Fraction(a, b)),
+    "rem": lambda a, b: a - b * math.trunc(Fraction(a, b)),
+    "sad": lambda a, b, c: c + abs(a - b),
+    "popc": lambda a: a.bit_count(),
+    "prmt": prmt,
+    "lop3": lop3,
+}
 
 COMPARISONS: dict[str, Callable[[int], bool]] = {
-    "eq": lambda o: o == 0, "ne": lambda o: o != 0, "lt": lambda o: o < 0, "le": lambda o: o <= 0,
-    "gt": lambda o: o > 0, "ge": lambda o: o >= 0, "lo": lambda o: o < 0, "ls": lambda o: o <= 0,
-    "hi": lambda o: o > 0, "hs": lambda o: o >= 0,
-}  # fmt: skip
+    "eq": lambda o: o == 0,
+    "ne": lambda o: o != 0,
+    "lt": lambda o: o < 0,
+    "le": lambda o: o <= 0,
+    "gt": lambda o: o > 0,
+    "ge": lambda o: o >= 0,
+    "lo": lambda o: o < 0,
+    "ls": lambda o: o <= 0,
+    "hi": lambda o: o > 0,
+    "hs": lambda o: o >= 0,
+}
 BOOLEANS: dict[str, Callable[[Any, Any], Any]] = {
-    "and": operator.and_, "or": operator.or_, "xor": operator.xor,
-}  # fmt: skip
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+}
 
 
 def compare(words: list[str], a: Any, b: Any, is_float: bool) -> bool:
-    word = next(
-        w for w in words if w in COMPARISONS or w in ("num", "nan") or w[:-1] in COMPARISONS
-    )
+    word = next(w for w in words if w in COMPARISONS or w in ("num", "nan") or w[:-1] in COMPARISONS)
     if not is_float:
         return COMPARISONS[word]((a > b) - (a < b))
     unordered = "nan" in (a.kind, b.kind)
@@ -318,9 +335,7 @@ class Thread:
     def run(self) -> Generator[Wait, None, None]:
         yield from self.routine(Frame(self.machine.kernel), [])
 
-    def routine(
-        self, frame: Frame, given: list[bytes]
-    ) -> Generator[Wait, None, tuple[bool, list[bytes]]]:
+    def routine(self, frame: Frame, given: list[bytes]) -> Generator[Wait, None, tuple[bool, list[bytes]]]:
         """Run a routine; whether the thread goes on, and the results' bytes."""
         source = frame.routine
         self.enter(frame, given)
@@ -446,10 +461,13 @@ class Thread:
     def special(self, name: str) -> int:
         machine = self.machine
         return {
-            "%tid.x": self.tid, "%ctaid.x": self.cta, "%ntid.x": machine.block,
-            "%nctaid.x": machine.grid, "%laneid": self.tid % WARP,
+            "%tid.x": self.tid,
+            "%ctaid.x": self.cta,
+            "%ntid.x": machine.block,
+            "%nctaid.x": machine.grid,
+            "%laneid": self.tid % WARP,
             "%lanemask_lt": (1 << self.tid % WARP) - 1,
-        }[name]  # fmt: skip
+        }[name]
 
     def symbol(self, name: str) -> int:
         if name in self.frame.symbols:
@@ -506,10 +524,7 @@ class Thread:
         old = int.from_bytes(memory[at : at + nbytes], "little")
         number = signed(old, 8 * nbytes) if type[0] == "s" else old
         given = self.number(value, type)
-        if words[-2] == "inc":
-            new = 0 if old >= given else old + 1
-        else:
-            new = INTEGERS[words[-2]](number, given)
+        new = (0 if old >= given else old + 1) if words[-2] == "inc" else INTEGERS[words[-2]](number, given)
         memory[at : at + nbytes] = (new & ((1 << 8 * nbytes) - 1)).to_bytes(nbytes, "little")
         self.put(result, type, old)
 
@@ -700,9 +715,7 @@ def finished(x: Num, form: Format, mode: str, ftz: bool, sat: bool) -> int:
 
 def limited(value: int, type: str) -> int:
     bits = width(type)
-    low, high = (
-        (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if type[0] == "s" else (0, (1 << bits) - 1)
-    )
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if type[0] == "s" else (0, (1 << bits) - 1)
     return min(max(value, low), high)
 
 
@@ -749,9 +762,7 @@ class Machine:
                 if group[0] in waits:
                     meet({t: waits.pop(t) for t in group})
 
-    def group(
-        self, tid: int, waits: dict[int, Wait], running: dict[int, Iterator[Wait]]
-    ) -> list[int]:
+    def group(self, tid: int, waits: dict[int, Wait], running: dict[int, Iterator[Wait]]) -> list[int]:
         """The threads that meet a thread where it waits; none if some are not there."""
         wait = waits[tid]
         first = tid - tid % WARP
@@ -830,5 +841,9 @@ def barrier_reduction(words: list[str], _: int, brought: dict[int, tuple[int, ..
 
 Exchange = Callable[[list[str], int, dict[int, tuple[int, ...]]], tuple[int, ...]]
 EXCHANGES: dict[str, Exchange] = {
-    "shfl": shfl, "vote": vote, "match": match_, "redux": redux, "red": barrier_reduction,
-}  # fmt: skip
+    "shfl": shfl,
+    "vote": vote,
+    "match": match_,
+    "redux": redux,
+    "red": barrier_reduction,
+}

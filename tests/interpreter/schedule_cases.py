@@ -48,9 +48,14 @@ class Case:
 
 
 def run_under_seeds(
-    seeds: Sequence[int], ptx: Any, entry: str | None = None, *, args: Sequence[Any],
-    arena: DeviceArena | None = None, **how: Any,
-) -> Result:  # fmt: skip
+    seeds: Sequence[int],
+    ptx: Any,
+    entry: str | None = None,
+    *,
+    args: Sequence[Any],
+    arena: DeviceArena | None = None,
+    **how: Any,
+) -> Result:
     """As `run` in lockstep; runs by these seeds leave the same bits, and fail if it does."""
     arena = DeviceArena() if arena is None else arena
     kept = [x for x in memory_of(args, arena) if x.flags.writeable]

@@ -87,12 +87,21 @@ def test_true_and_false_are_one_and_zero() -> None:
         ("u64", None, "be an integer for its type u64, got None"),
         ("u64", [1, 2], "be an integer for its type u64, got [1, 2]"),
         ("u32", "7", "be an integer for its type u32, got '7'"),
-        ("b16", 1.5, "be an integer for its type b16, got 1.5; for the bits of a float, "
-         "pass np.float16(1.5)"),
-        ("b32", 1.5, "be an integer for its type b32, got 1.5; for the bits of a float, "
-         "pass np.float32(1.5)"),
-        ("b64", 1.5, "be an integer for its type b64, got 1.5; for the bits of a float, "
-         "pass np.float64(1.5)"),
+        (
+            "b16",
+            1.5,
+            "be an integer for its type b16, got 1.5; for the bits of a float, pass np.float16(1.5)",
+        ),
+        (
+            "b32",
+            1.5,
+            "be an integer for its type b32, got 1.5; for the bits of a float, pass np.float32(1.5)",
+        ),
+        (
+            "b64",
+            1.5,
+            "be an integer for its type b64, got 1.5; for the bits of a float, pass np.float64(1.5)",
+        ),
         ("b8", 1.5, "be an integer for its type b8, got 1.5"),
         ("b32", np.float64(1.5), "have 4 bytes for its type b32, got np.float64(1.5)"),
         ("b16", np.float32(1.5), "have 2 bytes for its type b16, got np.float32(1.5)"),
@@ -104,7 +113,7 @@ def test_true_and_false_are_one_and_zero() -> None:
         ("f32", 10**40, f"be a number that its type f32 has, got {10**40}"),
         ("f64", 10**400, f"be a number that its type f64 has, got {10**400}"),
     ],
-)  # fmt: skip
+)
 def test_other_numbers_are_refused(type: str, value: Any, message: str) -> None:
     assert wrong(type, value) == message
 
@@ -326,25 +335,26 @@ def test_extents_may_be_numbers_of_python_or_numpy(extent: Any) -> None:
 @pytest.mark.parametrize(
     ("launch", "message"),
     [
-        ({"grid": 1 << 31},
-         "k: grid must be at most (2147483647, 65535, 65535), got (2147483648, 1, 1)"),
-        ({"grid": (1, 65536)},
-         "k: grid must be at most (2147483647, 65535, 65535), got (1, 65536, 1)"),
-        ({"grid": (1, 1, 65536)},
-         "k: grid must be at most (2147483647, 65535, 65535), got (1, 1, 65536)"),
+        ({"grid": 1 << 31}, "k: grid must be at most (2147483647, 65535, 65535), got (2147483648, 1, 1)"),
+        ({"grid": (1, 65536)}, "k: grid must be at most (2147483647, 65535, 65535), got (1, 65536, 1)"),
+        ({"grid": (1, 1, 65536)}, "k: grid must be at most (2147483647, 65535, 65535), got (1, 1, 65536)"),
         ({"block": 1025}, "k: a block has at most 1024 threads, got (1025, 1, 1), 1025 threads"),
         ({"block": (32, 33)}, "k: a block has at most 1024 threads, got (32, 33, 1), 1056 threads"),
         ({"block": (1, 1, 65)}, "k: block must be at most (1024, 1024, 64), got (1, 1, 65)"),
         ({"grid": 17, "cluster": 17}, "k: a cluster has at most 16 CTAs, got (17, 1, 1)"),
         ({"grid": (9, 2), "cluster": (3, 2, 3)}, "k: a cluster has at most 16 CTAs, got (3, 2, 3)"),
-        ({"grid": (8, 3), "cluster": (2, 2)},
-         "k: grid must be a multiple of the cluster (2, 2, 1), got (8, 3, 1)"),
+        (
+            {"grid": (8, 3), "cluster": (2, 2)},
+            "k: grid must be a multiple of the cluster (2, 2, 1), got (8, 3, 1)",
+        ),
         ({"dynamic_smem": -1}, "dynamic_smem must be an integer from 0, got -1"),
         ({"dynamic_smem": 16.0}, "dynamic_smem must be an integer from 0, got 16.0"),
         ({"dynamic_smem": None}, "dynamic_smem must be an integer from 0, got None"),
-        ({"dynamic_smem": 1 << 40},
-         "k needs 1099511627776 bytes of shared memory, 1099511627776 of them dynamic; "
-         "a block has at most 232448"),
+        (
+            {"dynamic_smem": 1 << 40},
+            "k needs 1099511627776 bytes of shared memory, 1099511627776 of them dynamic; "
+            "a block has at most 232448",
+        ),
         ({"max_instructions": 0}, "max_instructions must be an integer from 1, got 0"),
         ({"max_instructions": None}, "max_instructions must be an integer from 1, got None"),
         ({"schedule": "random"}, f"{SCHEDULE}'random'"),
@@ -352,7 +362,7 @@ def test_extents_may_be_numbers_of_python_or_numpy(extent: Any) -> None:
         ({"entry": "K"}, "the module has no kernel 'K'; did you mean 'k'? (it has k)"),
         ({"entry": 3}, "the module has no kernel 3 (it has k)"),
     ],
-)  # fmt: skip
+)
 def test_launches_beyond_the_limits_are_refused(launch: dict[str, Any], message: str) -> None:
     assert refused(NOTHING, [], **launch) == message
 
@@ -365,20 +375,38 @@ def test_what_is_no_program_is_refused(given: Any) -> None:
 @pytest.mark.parametrize(
     ("directive", "fine", "launch", "message"),
     [
-        (".maxntid 64, 1, 1", {"block": (8, 8)}, {"block": (65,)},
-         "k promises at most 64 threads a block (.maxntid), got 65"),
-        (".reqntid 8, 4, 2", {"block": (8, 4, 2)}, {"block": 64},
-         "k runs in blocks of (8, 4, 2) threads (.reqntid), got (64, 1, 1)"),
-        (".reqntid 64", {"block": 64}, {"block": 32},
-         "k runs in blocks of (64,) threads (.reqntid), got (32, 1, 1)"),
-        (".explicitcluster\n.reqnctapercluster 2, 2, 1", {"grid": (4, 4)},
-         {"grid": (4, 4), "cluster": 4},
-         "k runs in clusters of (2, 2, 1) CTAs (.reqnctapercluster), got cluster=(4, 1, 1)"),
-        (".explicitcluster\n.reqnctapercluster 2, 2, 1", {"grid": (4, 4), "cluster": (2, 2)},
-         {"grid": (4, 5)},
-         "k: grid must be a multiple of the cluster (2, 2, 1), got (4, 5, 1)"),
+        (
+            ".maxntid 64, 1, 1",
+            {"block": (8, 8)},
+            {"block": (65,)},
+            "k promises at most 64 threads a block (.maxntid), got 65",
+        ),
+        (
+            ".reqntid 8, 4, 2",
+            {"block": (8, 4, 2)},
+            {"block": 64},
+            "k runs in blocks of (8, 4, 2) threads (.reqntid), got (64, 1, 1)",
+        ),
+        (
+            ".reqntid 64",
+            {"block": 64},
+            {"block": 32},
+            "k runs in blocks of (64,) threads (.reqntid), got (32, 1, 1)",
+        ),
+        (
+            ".explicitcluster\n.reqnctapercluster 2, 2, 1",
+            {"grid": (4, 4)},
+            {"grid": (4, 4), "cluster": 4},
+            "k runs in clusters of (2, 2, 1) CTAs (.reqnctapercluster), got cluster=(4, 1, 1)",
+        ),
+        (
+            ".explicitcluster\n.reqnctapercluster 2, 2, 1",
+            {"grid": (4, 4), "cluster": (2, 2)},
+            {"grid": (4, 5)},
+            "k: grid must be a multiple of the cluster (2, 2, 1), got (4, 5, 1)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_directives_of_a_kernel_bind_its_launches(
     directive: str, fine: dict[str, Any], launch: dict[str, Any], message: str
 ) -> None:

@@ -130,9 +130,7 @@ def test_threads_that_may_recurse_leave_each_other_room(batches: Batches) -> Non
 
 
 @pytest.mark.parametrize("ctas", [1, 5, 6, 7, 11])
-def test_clusters_are_never_parted(
-    ctas: int, monkeypatch: pytest.MonkeyPatch, batches: Batches
-) -> None:
+def test_clusters_are_never_parted(ctas: int, monkeypatch: pytest.MonkeyPatch, batches: Batches) -> None:
     text = ptx(
         """
     ld.param.u64 %rd1, [x];

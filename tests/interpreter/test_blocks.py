@@ -139,9 +139,7 @@ class OneInstruction:
         return array
 
     def module(self) -> ir.Module:
-        ranges = tuple(
-            ir.RegisterRange(REGISTER_PREFIX[d], d, n) for d, n in self.counts.items() if n
-        )
+        ranges = tuple(ir.RegisterRange(REGISTER_PREFIX[d], d, n) for d, n in self.counts.items() if n)
         kernel = ir.Kernel("k", tuple(self.params), ranges, tuple(self.body))
         return ir.Module((8, 0), "sm_90a", (kernel,))
 
@@ -303,9 +301,7 @@ def test_an_operand_that_does_not_fit_names_the_instruction() -> None:
     )
     with pytest.raises(TypeMismatchError) as caught:
         run(module, grid=1, block=1, args=[])
-    assert str(caught.value) == (
-        "the interpreter: add.u64 %r0, %r1, 1;: the operand a cannot be %r1, a .b32"
-    )
+    assert str(caught.value) == ("the interpreter: add.u64 %r0, %r1, 1;: the operand a cannot be %r1, a .b32")
 
 
 def test_bfloat16_lanes_reach_rows_as_their_own_type() -> None:
@@ -329,9 +325,7 @@ def test_bfloat16_lanes_reach_rows_as_their_own_type() -> None:
 
 def test_results_of_literals_alone_are_kept_in_every_lane() -> None:
     function = ".func (.reg .u32 out) f(.reg .u32 n)\n{\n\tsetp.gt.u32 %p1, n, 0;\n"
-    function += (
-        "\tmov.u32 out, 0;\n\t@%p1 sub.u32 n, n, 1;\n\t@%p1 call (out), f, (n);\n\tret;\n}\n"
-    )
+    function += "\tmov.u32 out, 0;\n\t@%p1 sub.u32 n, n, 1;\n\t@%p1 call (out), f, (n);\n\tret;\n}\n"
     function = function.replace("{\n", "{\n\t.reg .pred %p<2>;\n", 1)
     text = ptx(
         ELEMENT

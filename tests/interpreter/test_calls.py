@@ -128,11 +128,7 @@ def test_a_guard_keeps_threads_from_a_call() -> None:
 
 @pytest.mark.parametrize(
     "function",
-    [
-        ".func f\n{\n\tret;\n}\n",
-        ".func f()\n{\n}\n",
-        ".func f();\n.func f()\n{\n\tbra end;\nend:\n}\n",
-    ],
+    [".func f\n{\n\tret;\n}\n", ".func f()\n{\n}\n", ".func f();\n.func f()\n{\n\tbra end;\nend:\n}\n"],
     ids=["without a list of parameters", "without instructions", "declared before, label at end"],
 )
 @pytest.mark.parametrize("call", ["call f;", "call f, ();"])
@@ -465,16 +461,10 @@ def test_a_prototype_that_the_callee_does_not_have_is_refused() -> None:
             "call (%r4), f, (%r3, %r3);",
             "gives 2 arguments and gets 1 results, the function takes 1 and has 1",
         ),
-        (
-            "call f, (%r3);",
-            "gives 1 arguments and gets 0 results, the function takes 1 and has 1",
-        ),
+        ("call f, (%r3);", "gives 1 arguments and gets 0 results, the function takes 1 and has 1"),
         ("call (%r4), nowhere, (%r3);", "no function 'nowhere'"),
         ("call k, (%rd1);", "k is a kernel, which nothing can call"),
-        (
-            "call (%r4), %rd1, (%r3);",
-            "a call through a register needs a .callprototype or .calltargets",
-        ),
+        ("call (%r4), %rd1, (%r3);", "a call through a register needs a .callprototype or .calltargets"),
         ("call (%r4), f, (%rs1);", "the operand argument cannot be %rs1, a .b16"),
     ],
 )
@@ -592,8 +582,7 @@ $end:
 
 def test_the_sanitizer_sees_registers_of_functions() -> None:
     functions = (
-        ".func (.reg .u32 out) f(.reg .u32 n)\n"
-        "{\n\t.reg .u32 never;\n\tadd.u32 out, never, n;\n\tret;\n}\n"
+        ".func (.reg .u32 out) f(.reg .u32 n)\n{\n\t.reg .u32 never;\n\tadd.u32 out, never, n;\n\tret;\n}\n"
     )
     text = program("    call (%r4), f, (%r3);", functions)
     line = line_of(text, "add.u32 out")
@@ -656,31 +645,15 @@ def printed(text: str, packed: bytes = b"", threads: int = 1) -> Result:
     ("text", "packed", "want"),
     [
         ("plain\n", b"", "plain\n"),
-        (
-            "%d|%5d|%-5d|%05d|%+d|% d|%i",
-            struct.pack("<7i", *[-3] * 7),
-            "-3|   -3|-3   |-0003|-3|-3|-3",
-        ),
+        ("%d|%5d|%-5d|%05d|%+d|% d|%i", struct.pack("<7i", *[-3] * 7), "-3|   -3|-3   |-0003|-3|-3|-3"),
         ("%+d|% d|%.3d", struct.pack("<3i", 5, 5, 5), "+5| 5|005"),
-        (
-            "%u|%x|%X|%o",
-            struct.pack("<4I", *[0xDEADBEEF] * 4),
-            "3735928559|deadbeef|DEADBEEF|33653337357",
-        ),
+        ("%u|%x|%X|%o", struct.pack("<4I", *[0xDEADBEEF] * 4), "3735928559|deadbeef|DEADBEEF|33653337357"),
         ("%#x|%#o|%#x|%#o|%+u", struct.pack("<5I", 255, 8, 0, 0, 5), "0xff|010|0|0|5"),
         ("%hd|%hhd|%hu|%hhx", struct.pack("<4i", -3, 300, -1, 300), "-3|44|65535|2c"),
-        (
-            "%lld|%llu|%ld",
-            struct.pack("<3q", -3, -3, 1 << 40),
-            "-3|18446744073709551613|1099511627776",
-        ),
+        ("%lld|%llu|%ld", struct.pack("<3q", -3, -3, 1 << 40), "-3|18446744073709551613|1099511627776"),
         ("%zu|%llx|%jd|%td", struct.pack("<4q", 5, 255, -1, -2), "5|ff|-1|-2"),
         ("%d %lld %d", struct.pack("<iiqi", 1, 0, 2, 3), "1 2 3"),
-        (
-            "%f|%.2f|%10.3f|%-8.1f|",
-            struct.pack("<4d", *[1.5] * 4),
-            "1.500000|1.50|     1.500|1.5     |",
-        ),
+        ("%f|%.2f|%10.3f|%-8.1f|", struct.pack("<4d", *[1.5] * 4), "1.500000|1.50|     1.500|1.5     |"),
         (
             "%e|%E|%g|%G|%F|%lf",
             struct.pack("<6d", *[1.5] * 6),

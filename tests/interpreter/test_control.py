@@ -101,9 +101,7 @@ def test_a_guard_keeps_the_old_value_of_a_loaded_register() -> None:
     @%p0 ld.global.u32 %r4, [%rd0];
     setp.gt.u32 %p0, %r3, 999;
     @%p0 ld.global.u32 %r4, [0];
-    """.replace("[0]", "[%rd5]").replace(
-            "mov.u32 %r4, 5;", "mov.u32 %r4, 5;\n    mov.u64 %rd5, 0;"
-        ),
+    """.replace("[0]", "[%rd5]").replace("mov.u32 %r4, 5;", "mov.u32 %r4, 5;\n    mov.u64 %rd5, 0;"),
         64,
     )
     assert got == [9] * 7 + [5] * 57

@@ -12,17 +12,22 @@ from interpreter.both_paths import run_both_ways
 from ptxgen.interpreter import DeviceArena
 
 NAMES = (
-    "%reserved_smem_offset_begin", "%reserved_smem_offset_0", "%reserved_smem_offset_1",
-    "%reserved_smem_offset_end", "%reserved_smem_offset_cap", "%total_smem_size",
-    "%aggr_smem_size", "%envreg1", "%envreg2",
-)  # fmt: skip
+    "%reserved_smem_offset_begin",
+    "%reserved_smem_offset_0",
+    "%reserved_smem_offset_1",
+    "%reserved_smem_offset_end",
+    "%reserved_smem_offset_cap",
+    "%total_smem_size",
+    "%aggr_smem_size",
+    "%envreg1",
+    "%envreg2",
+)
 
 
 def specials(*names: str, shared: str = "", **how: Any) -> list[int]:
     """What one thread of the last CTA reads in special registers and addresses."""
     lines = "".join(
-        f"    mov.u32 %r0, {name};\n    st.global.u32 [%rd0+{4 * n}], %r0;\n"
-        for n, name in enumerate(names)
+        f"    mov.u32 %r0, {name};\n    st.global.u32 [%rd0+{4 * n}], %r0;\n" for n, name in enumerate(names)
     )
     text = f"""
 .version 8.1

@@ -20,9 +20,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 # A program is thousands of choices.
 FIXED = settings(
-    deadline=None, derandomize=True, max_examples=60,
+    deadline=None,
+    derandomize=True,
+    max_examples=60,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)  # fmt: skip
+)
 MANY = settings(FIXED, max_examples=3000)
 
 
@@ -45,13 +47,9 @@ def plain_machine_agrees(program: Program) -> None:
     wanted = [np.frombuffer(b, x.dtype).reshape(x.shape) for b, x in zip(buffers, got, strict=True)]
     np.testing.assert_array_equal(got[2], wanted[2], "cells")
     for name, held, start, dtype in columns():
-        mine, other = (
-            x[1][:, start : start + dtype.itemsize].copy().view(dtype) for x in (got, wanted)
-        )
+        mine, other = (x[1][:, start : start + dtype.itemsize].copy().view(dtype) for x in (got, wanted))
         if held in ("f32", "f64", "half"):
-            nan = np.isnan(mine.view(f"f{dtype.itemsize}")) & np.isnan(
-                other.view(f"f{dtype.itemsize}")
-            )
+            nan = np.isnan(mine.view(f"f{dtype.itemsize}")) & np.isnan(other.view(f"f{dtype.itemsize}"))
             mine, other = np.where(nan, 0, mine), np.where(nan, 0, other)
         np.testing.assert_array_equal(mine, other, name)
 

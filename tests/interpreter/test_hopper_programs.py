@@ -110,15 +110,11 @@ def where(byte: int, swizzle: str) -> int:
     return byte & ~0x70 | (low ^ high & (1 << bits) - 1) << 4
 
 
-def wanted_image(
-    box: TensorMap, tensor: np.ndarray, corner: tuple[int, ...], fill: int = 0
-) -> np.ndarray:
+def wanted_image(box: TensorMap, tensor: np.ndarray, corner: tuple[int, ...], fill: int = 0) -> np.ndarray:
     """The image of a box, element by element; bytes that no element lies in are poison."""
     width = tensor.itemsize
     pitch = box.box[0] * width if box.swizzle == "none" else SPANS[box.swizzle]
-    counts = [box.box[0]] + [
-        -(-b // s) for b, s in zip(box.box[1:], box.element_strides[1:], strict=True)
-    ]
+    counts = [box.box[0]] + [-(-b // s) for b, s in zip(box.box[1:], box.element_strides[1:], strict=True)]
     steps = [1, *box.element_strides[1:]]
     rows = int(np.prod(counts[1:]))
     image = np.resize(np.array([0x7FC0DEAD], np.uint32).view(np.uint8), rows * pitch)
@@ -161,9 +157,13 @@ BOXES = [
 @pytest.mark.parametrize("swizzle", SPANS)
 @pytest.mark.parametrize(("shape", "box", "dtype", "steps", "corner"), BOXES)
 def test_a_box_lies_in_shared_memory_as_the_swizzle_says(
-    shape: tuple[int, ...], box: tuple[int, ...], dtype: Any, steps: tuple[int, ...],
-    corner: tuple[int, ...], swizzle: str,
-) -> None:  # fmt: skip
+    shape: tuple[int, ...],
+    box: tuple[int, ...],
+    dtype: Any,
+    steps: tuple[int, ...],
+    corner: tuple[int, ...],
+    swizzle: str,
+) -> None:
     tensor = counting(shape, dtype)
     span = SPANS[swizzle] if swizzle != "none" else 256
     box = (min(box[0], span // tensor.itemsize), *box[1:])
@@ -244,9 +244,7 @@ class Panels:
         return self.at + 16 * self.span * step, descriptor(lbo, sbo, self.swizzle)
 
 
-def product_kernel(
-    a: Panels, b: Panels, n: int, steps: int, *, ta: bool, tb: bool, type: str
-) -> str:
+def product_kernel(a: Panels, b: Panels, n: int, steps: int, *, ta: bool, tb: bool, type: str) -> str:
     body = INIT + "    @%p0 bra $wait;\n" + address_of("%rd10", "a") + address_of("%rd11", "b")
     body += expect(a.nbytes + b.nbytes) + a.loads("%rd10") + b.loads("%rd11") + WAIT
     body += "    wgmma.fence.sync.aligned;\n    mov.pred %p3, 0;\n"
@@ -267,9 +265,7 @@ def small_integers(shape: tuple[int, ...], seed: int, dtype: Any) -> np.ndarray:
     return np.random.default_rng(seed).integers(-4, 5, shape).astype(dtype)
 
 
-def product(
-    a: np.ndarray, b: np.ndarray, swizzles: tuple[str, str], *, ta: bool, tb: bool
-) -> np.ndarray:
+def product(a: np.ndarray, b: np.ndarray, swizzles: tuple[str, str], *, ta: bool, tb: bool) -> np.ndarray:
     """A (or its transpose, if `ta`) times B's transpose (or B, if `tb`) by tensor copies and
     wgmma.
     """
@@ -581,8 +577,7 @@ def test_a_multicast_to_a_cta_that_does_not_exist_is_refused() -> None:
     x = counting((8, 64), np.uint32)
     args = [TensorMap(x, box=(32, 2)), x, np.zeros((8, 64), np.uint32), 0b10010]
     with pytest.raises(TrapError) as trapped:
-        run(multicast_kernel(MULTICASTS[0]), grid=4, block=64, cluster=4, args=args,
-            dynamic_smem=512)  # fmt: skip
+        run(multicast_kernel(MULTICASTS[0]), grid=4, block=64, cluster=4, args=args, dynamic_smem=512)
     assert str(trapped.value).endswith(
         "thread (0, 0, 0) of CTA (1, 0, 0): multicasts to the CTAs of mask 0x0012 in a cluster of 4"
     )
@@ -661,10 +656,9 @@ AFTER_COPY = """
     ("count", "arrive"),
     [
         (32, "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r1];"),
-        (32, "cp.async.mbarrier.arrive.shared.b64 [%r1];\n"
-             "    mbarrier.arrive.shared.b64 %rd9, [%r1];"),
+        (32, "cp.async.mbarrier.arrive.shared.b64 [%r1];\n    mbarrier.arrive.shared.b64 %rd9, [%r1];"),
     ],
-)  # fmt: skip
+)
 def test_an_mbarrier_waits_for_copies_of_single_threads(count: int, arrive: str) -> None:
     init = INIT.replace("[%r1], 1;", f"[%r1], {count};")
     text = kernel("u64 x, u64 y", init + COPY_ASYNC.replace("ARRIVE", arrive) + WAIT + AFTER_COPY)
@@ -770,15 +764,20 @@ GENERIC = """
     [
         (GENERIC, "waits for 16 bytes more"),
         ("", "waits for 1 arrival more"),
-        ("    @!%p0 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r1], 272;\n"
-         "    @!%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1+256], "
-         "[%rd0], 256, [%r1];\n", "waits for 1 arrival and 16 bytes more"),
-        ("    @!%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 240;\n"
-         "    @!%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1+256], "
-         "[%rd0], 256, [%r1];\n",
-         "waits for nothing more and has got 16 bytes more than it expects"),
+        (
+            "    @!%p0 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r1], 272;\n"
+            "    @!%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1+256], "
+            "[%rd0], 256, [%r1];\n",
+            "waits for 1 arrival and 16 bytes more",
+        ),
+        (
+            "    @!%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 240;\n"
+            "    @!%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1+256], "
+            "[%rd0], 256, [%r1];\n",
+            "waits for nothing more and has got 16 bytes more than it expects",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_deadlock_says_what_an_mbarrier_still_waits_for(use: str, left: str) -> None:
     text = kernel("u64 x", INIT + "    ld.param.u64 %rd0, [x];\n" + use + WAIT)
     line = next(n for n, t in enumerate(text.splitlines(), 1) if "try_wait" in t)
@@ -800,10 +799,14 @@ def test_threads_that_wait_for_different_mbarriers_are_told_apart() -> None:
     add.u32 %r1, %r1, %r2;
 """
     message = failure(kernel("u64 x", INIT + body + WAIT), [0])
-    assert "(3, 0, 0) and 12 more) wait at the end of a phase of parity 0 of the mbarrier at 0x0, "\
-        "whose phase waits for 1 arrival more, in" in message  # fmt: skip
-    assert "(19, 0, 0) and 12 more) wait at the end of a phase of parity 0 of the mbarrier at 0x8,"\
-        " whose phase waits for 3 arrivals more, in" in message  # fmt: skip
+    assert (
+        "(3, 0, 0) and 12 more) wait at the end of a phase of parity 0 of the mbarrier at 0x0, "
+        "whose phase waits for 1 arrival more, in" in message
+    )
+    assert (
+        "(19, 0, 0) and 12 more) wait at the end of a phase of parity 0 of the mbarrier at 0x8,"
+        " whose phase waits for 3 arrivals more, in" in message
+    )
 
 
 def test_too_many_arrivals_stop_the_kernel() -> None:
@@ -819,16 +822,22 @@ def test_too_many_arrivals_stop_the_kernel() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (("[%r3], [%rd0], 256", "[%r3], [%rd0], 250"),
-         "a bulk copy's addresses and size are multiples of 16 bytes, got 250 bytes and the global "
-         "address 0x200000000"),
-        (("[%r3], [%rd0], 256", "[%r3], [%rd0], 512"),
-         "copies 512 bytes at shared address 0x40, outside its 512 bytes"),
-        (("[%r3], [%rd0], 256", "[%r3], [%rd0], 272"),
-         "wants to read 272 bytes of global memory at 0x200000000, at byte 0 of x (0x200000000, "
-         "256 bytes)"),
+        (
+            ("[%r3], [%rd0], 256", "[%r3], [%rd0], 250"),
+            "a bulk copy's addresses and size are multiples of 16 bytes, got 250 bytes and the global "
+            "address 0x200000000",
+        ),
+        (
+            ("[%r3], [%rd0], 256", "[%r3], [%rd0], 512"),
+            "copies 512 bytes at shared address 0x40, outside its 512 bytes",
+        ),
+        (
+            ("[%r3], [%rd0], 256", "[%r3], [%rd0], 272"),
+            "wants to read 272 bytes of global memory at 0x200000000, at byte 0 of x (0x200000000, "
+            "256 bytes)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bulk_copies_that_reach_too_far_are_refused(change: tuple[str, str], why: str) -> None:
     text = bulk_kernel("cp.async.bulk.global.shared::cta.bulk_group").replace(*change)
     line = next(n for n, t in enumerate(text.splitlines(), 1) if change[1] in t)
@@ -840,9 +849,7 @@ def test_bulk_copies_that_reach_too_far_are_refused(change: tuple[str, str], why
 
 
 def tensor_failure(copy: str, args: list[Any]) -> str:
-    text = kernel(
-        "tm map, u64 out", INIT + "    @%p0 bra $wait;\n" + address_of("%rd0", "map") + copy + WAIT
-    )
+    text = kernel("tm map, u64 out", INIT + "    @%p0 bra $wait;\n" + address_of("%rd0", "map") + copy + WAIT)
     return failure(text, args).partition("of CTA (0, 0, 0): ")[2]
 
 

@@ -61,9 +61,7 @@ def refused(body: str, variables: str = "", **more: object) -> str:
     ],
 )
 @pytest.mark.parametrize("space", ["global", "const"])
-def test_variables_begin_with_their_initial_values(
-    space: str, declaration: str, data: np.ndarray
-) -> None:
+def test_variables_begin_with_their_initial_values(space: str, declaration: str, data: np.ndarray) -> None:
     text = program("    mov.u32 %r4, 0;", f".{space} {declaration};\n")
     result = run(text, grid=1, block=1, args=[np.zeros(1, np.uint32)])
     assert result.variables["v"].tobytes() == data.tobytes()
@@ -72,22 +70,43 @@ def test_variables_begin_with_their_initial_values(
 @pytest.mark.parametrize(
     ("read", "variables", "want"),
     [
-        ("ld.global.u64 %rd3, [t+8]; ld.global.u32 %r4, [%rd3];",
-         ".global .u32 a = 11;\n.global .u32 b = 22;\n.global .u64 t[2] = {a, b};\n", 22),
-        ("ld.global.u64 %rd3, [t]; ld.u32 %r4, [%rd3];",
-         ".global .u32 a[4] = {1, 2, 3, 4};\n.global .u64 t = generic(a)+8;\n", 3),
-        ("ld.global.u64 %rd3, [t]; ld.global.u32 %r4, [%rd3];",
-         ".global .u32 a[4] = {1, 2, 3, 4};\n.global .u64 t = a+4;\n", 2),
-        ("ld.const.u64 %rd3, [t]; ld.const.u32 %r4, [%rd3];",
-         ".const .u32 a[2] = {5, 6};\n.const .u64 t = a+4;\n", 6),
-        ("ld.const.u64 %rd3, [t]; ld.u32 %r4, [%rd3];",
-         ".const .u32 a[2] = {5, 6};\n.const .u64 t = generic(a)+4;\n", 6),
-        ("ld.global.u64 %rd3, [t]; ld.u32 %r4, [%rd3];",
-         ".const .u32 a = 9;\n.global .u64 t = generic(a);\n", 9),
-        ("ld.global.u64 %rd3, [t]; ld.global.u64 %rd3, [%rd3]; ld.global.u32 %r4, [%rd3];",
-         ".global .u32 a = 8;\n.global .u64 m = a;\n.global .u64 t = m;\n", 8),
+        (
+            "ld.global.u64 %rd3, [t+8]; ld.global.u32 %r4, [%rd3];",
+            ".global .u32 a = 11;\n.global .u32 b = 22;\n.global .u64 t[2] = {a, b};\n",
+            22,
+        ),
+        (
+            "ld.global.u64 %rd3, [t]; ld.u32 %r4, [%rd3];",
+            ".global .u32 a[4] = {1, 2, 3, 4};\n.global .u64 t = generic(a)+8;\n",
+            3,
+        ),
+        (
+            "ld.global.u64 %rd3, [t]; ld.global.u32 %r4, [%rd3];",
+            ".global .u32 a[4] = {1, 2, 3, 4};\n.global .u64 t = a+4;\n",
+            2,
+        ),
+        (
+            "ld.const.u64 %rd3, [t]; ld.const.u32 %r4, [%rd3];",
+            ".const .u32 a[2] = {5, 6};\n.const .u64 t = a+4;\n",
+            6,
+        ),
+        (
+            "ld.const.u64 %rd3, [t]; ld.u32 %r4, [%rd3];",
+            ".const .u32 a[2] = {5, 6};\n.const .u64 t = generic(a)+4;\n",
+            6,
+        ),
+        (
+            "ld.global.u64 %rd3, [t]; ld.u32 %r4, [%rd3];",
+            ".const .u32 a = 9;\n.global .u64 t = generic(a);\n",
+            9,
+        ),
+        (
+            "ld.global.u64 %rd3, [t]; ld.global.u64 %rd3, [%rd3]; ld.global.u32 %r4, [%rd3];",
+            ".global .u32 a = 8;\n.global .u64 m = a;\n.global .u64 t = m;\n",
+            8,
+        ),
     ],
-)  # fmt: skip
+)
 def test_variables_point_to_each_other(read: str, variables: str, want: int) -> None:
     assert result_of(f"    {read}", variables) == [want] * 32
 
@@ -125,8 +144,7 @@ def test_variables_with_a_linkage_are_defined(linkage: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "who"),
-    [("global", "the module's variable huge"), ("const", "the module's constant variables")],
+    ("space", "who"), [("global", "the module's variable huge"), ("const", "the module's constant variables")]
 )
 def test_variables_that_are_larger_than_memory_are_refused(
     space: str, who: str, monkeypatch: pytest.MonkeyPatch
@@ -187,10 +205,7 @@ def test_symbols_give_variables_values_before_the_kernel_runs() -> None:
             {"hold": b""},
             "the module has no variable 'hold' in global or constant memory; did you mean 'held'?",
         ),
-        (
-            {"tile": b"\0"},
-            "the module has no variable 'tile' in global or constant memory",
-        ),
+        ({"tile": b"\0"}, "the module has no variable 'tile' in global or constant memory"),
         ({"held": b"123456789"}, "held has 8 bytes, got 9"),
         ({"held": np.zeros(3, np.uint32)}, "held has 8 bytes, got 12"),
         ({"held": 5}, "held must be given as a numpy array or number, or bytes, got 5"),
@@ -334,51 +349,76 @@ $follow:
 @pytest.mark.parametrize(
     ("access", "why"),
     [
-        ("ld.global.u32 %r4, [%rd0+128];",
-         "wants to read 4 bytes of global memory at 0x200000080, "
-         "0 bytes after the end of x (0x200000000, 128 bytes)"),
-        ("ld.u32 %r4, [%rd1+-4];",
-         "wants to read 4 bytes of generic memory at 0x1fffffffc, "
-         "4 bytes before the start of x (0x200000000, 128 bytes)"),
-        ("st.global.v2.u32 [%rd1+124], {%r4, %r4};",
-         "wants to write 8 bytes of global memory at 0x20000007c, which is not a multiple of 8"),
-        ("st.global.v2.u32 [%rd1+128], {%r4, %r4};",
-         "wants to write 8 bytes of global memory at 0x200000080, "
-         "0 bytes after the end of x (0x200000000, 128 bytes)"),
-        ("ld.global.u64 %rd5, [%rd1+124];",
-         "wants to read 8 bytes of global memory at 0x20000007c, which is not a multiple of 8"),
-        ("atom.global.add.u32 %r4, [%rd1+4096], 1;",
-         "wants to update 4 bytes of global memory at 0x200001000, "
-         "3968 bytes after the end of x (0x200000000, 128 bytes)"),
-        ("mov.u64 %rd5, 0; ld.global.u32 %r4, [%rd5];",
-         "wants to read 4 bytes of global memory at 0x0, a null pointer"),
-        ("mov.u64 %rd5, 0; st.u32 [%rd5+24], %r4;",
-         "wants to write 4 bytes of generic memory at 0x18, a null pointer and 24 bytes"),
-        ("cvt.u32.u64 %r5, %rd1; cvt.u64.u32 %rd5, %r5; ld.global.u32 %r4, [%rd5+4096];",
-         "wants to read 4 bytes of global memory at 0x1000, "
-         "8589930496 bytes before the start of x (0x200000000, 128 bytes)"),
-        ("ld.param.u64 %rd5, [x+8];",
-         "wants to read 8 bytes of param memory at 0x1008, outside its 8 bytes"),
-        ("cvta.const.u64 %rd5, table; st.u32 [%rd5], 3;",
-         "wants to write 4 bytes of const memory at 0x1000, in a read-only array"),
-        ("ld.const.u32 %r4, [table+8];",
-         "wants to read 4 bytes of const memory at 0x1008, outside its 8 bytes"),
-        ("cvta.param.u64 %rd5, x; st.u64 [%rd5], 3;",
-         "wants to write 8 bytes of param memory at 0x1000, in a read-only array"),
-        ("ld.shared.u32 %r4, [tile+32];",
-         "wants to read 4 bytes of shared memory at 0x20, outside its 32 bytes"),
-        ("cvta.shared.u64 %rd5, tile; ld.u32 %r4, [%rd5+-4];",
-         "wants to read 4 bytes of generic memory at 0xfffffffc, "
-         "4294967300 bytes before the start of x (0x200000000, 128 bytes)"),
+        (
+            "ld.global.u32 %r4, [%rd0+128];",
+            "wants to read 4 bytes of global memory at 0x200000080, "
+            "0 bytes after the end of x (0x200000000, 128 bytes)",
+        ),
+        (
+            "ld.u32 %r4, [%rd1+-4];",
+            "wants to read 4 bytes of generic memory at 0x1fffffffc, "
+            "4 bytes before the start of x (0x200000000, 128 bytes)",
+        ),
+        (
+            "st.global.v2.u32 [%rd1+124], {%r4, %r4};",
+            "wants to write 8 bytes of global memory at 0x20000007c, which is not a multiple of 8",
+        ),
+        (
+            "st.global.v2.u32 [%rd1+128], {%r4, %r4};",
+            "wants to write 8 bytes of global memory at 0x200000080, "
+            "0 bytes after the end of x (0x200000000, 128 bytes)",
+        ),
+        (
+            "ld.global.u64 %rd5, [%rd1+124];",
+            "wants to read 8 bytes of global memory at 0x20000007c, which is not a multiple of 8",
+        ),
+        (
+            "atom.global.add.u32 %r4, [%rd1+4096], 1;",
+            "wants to update 4 bytes of global memory at 0x200001000, "
+            "3968 bytes after the end of x (0x200000000, 128 bytes)",
+        ),
+        (
+            "mov.u64 %rd5, 0; ld.global.u32 %r4, [%rd5];",
+            "wants to read 4 bytes of global memory at 0x0, a null pointer",
+        ),
+        (
+            "mov.u64 %rd5, 0; st.u32 [%rd5+24], %r4;",
+            "wants to write 4 bytes of generic memory at 0x18, a null pointer and 24 bytes",
+        ),
+        (
+            "cvt.u32.u64 %r5, %rd1; cvt.u64.u32 %rd5, %r5; ld.global.u32 %r4, [%rd5+4096];",
+            "wants to read 4 bytes of global memory at 0x1000, "
+            "8589930496 bytes before the start of x (0x200000000, 128 bytes)",
+        ),
+        ("ld.param.u64 %rd5, [x+8];", "wants to read 8 bytes of param memory at 0x1008, outside its 8 bytes"),
+        (
+            "cvta.const.u64 %rd5, table; st.u32 [%rd5], 3;",
+            "wants to write 4 bytes of const memory at 0x1000, in a read-only array",
+        ),
+        (
+            "ld.const.u32 %r4, [table+8];",
+            "wants to read 4 bytes of const memory at 0x1008, outside its 8 bytes",
+        ),
+        (
+            "cvta.param.u64 %rd5, x; st.u64 [%rd5], 3;",
+            "wants to write 8 bytes of param memory at 0x1000, in a read-only array",
+        ),
+        (
+            "ld.shared.u32 %r4, [tile+32];",
+            "wants to read 4 bytes of shared memory at 0x20, outside its 32 bytes",
+        ),
+        (
+            "cvta.shared.u64 %rd5, tile; ld.u32 %r4, [%rd5+-4];",
+            "wants to read 4 bytes of generic memory at 0xfffffffc, "
+            "4294967300 bytes before the start of x (0x200000000, 128 bytes)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_accesses_outside_say_what_the_address_belongs_to(access: str, why: str) -> None:
     variables = ".shared .align 16 .b8 tile[32];\n.const .u32 table[2] = {1, 2};\n"
     body = f"    mov.u32 %r4, 0;\n    {access}"
     last = access.split("; ")[-1]
-    assert trap_of(body, variables) == (
-        f"kernel k: {last} (line): thread (0, 0, 0) of CTA (0, 0, 0) {why}"
-    )
+    assert trap_of(body, variables) == (f"kernel k: {last} (line): thread (0, 0, 0) of CTA (0, 0, 0) {why}")
 
 
 def test_of_several_threads_the_first_that_is_wrong_is_named() -> None:
@@ -403,9 +443,7 @@ def test_a_null_pointer_behind_a_guard_is_not_read() -> None:
     assert result_of(body) == [6] * 32
 
 
-SPACES = (
-    ".const .u32 in_const = 33;\n.shared .align 4 .b32 in_shared[32];\n.global .u32 in_global;\n"
-)
+SPACES = ".const .u32 in_const = 33;\n.shared .align 4 .b32 in_shared[32];\n.global .u32 in_global;\n"
 
 
 def test_generic_addresses_of_all_spaces_meet_in_one_instruction() -> None:
@@ -446,13 +484,7 @@ def test_generic_addresses_of_all_spaces_meet_in_one_instruction() -> None:
 
 @pytest.mark.parametrize(
     ("space", "pointer"),
-    [
-        ("shared", "%rd3"),
-        ("local", "%rd4"),
-        ("const", "%rd5"),
-        ("param", "%rd6"),
-        ("global", "%rd1"),
-    ],
+    [("shared", "%rd3"), ("local", "%rd4"), ("const", "%rd5"), ("param", "%rd6"), ("global", "%rd1")],
 )
 def test_a_generic_address_is_in_the_space_that_it_came_from(space: str, pointer: str) -> None:
     checks = "\n".join(

@@ -185,9 +185,7 @@ def test_the_last_block_adds_up_what_the_others_left_and_resets_the_ticket(
 
 
 @on("reduce", "reduce_extremes")
-def test_structures_in_shared_memory_carry_extremes_and_their_places(
-    program: Program, rng: Any
-) -> None:
+def test_structures_in_shared_memory_carry_extremes_and_their_places(program: Program, rng: Any) -> None:
     x = rng.permutation(900).astype(np.float32)
     out = np.zeros(4, np.int32)
     program("reduce_extremes", x, out, 900, block=128)
@@ -238,10 +236,7 @@ def test_ballots_and_population_counts_keep_the_positive(program: Program, rng: 
 @on("transpose", "transpose_plain", "transpose_tiled")
 def test_transposes_of_ragged_matrices(program: Program, rng: Any) -> None:
     x = rng.normal(size=(45, 70)).astype(np.float32)
-    for entry, grid, block in (
-        ("transpose_plain", (5, 6), (16, 8)),
-        ("transpose_tiled", (3, 2), (32, 8)),
-    ):
+    for entry, grid, block in (("transpose_plain", (5, 6), (16, 8)), ("transpose_tiled", (3, 2), (32, 8))):
         out = np.zeros((70, 45), np.float32)
         program(entry, x, out, 45, 70, grid=grid, block=block)
         same(out, x.T)
@@ -459,12 +454,7 @@ def test_wgmma_with_a_in_registers_and_b_in_its_other_major_without_swizzle(
 @on("tma", "tma_copy")
 def test_tma_reads_zeros_outside_and_writes_nothing_there(program: Program, rng: Any) -> None:
     x, out = random(rng, 20, 40), np.zeros((12, 48), np.float32)
-    program(
-        "tma_copy",
-        TensorMap(x, box=(32, 8)),
-        TensorMap(out, box=(32, 8)),
-        u32(-4), 15, 24, 6, block=64,
-    )  # fmt: skip
+    program("tma_copy", TensorMap(x, box=(32, 8)), TensorMap(out, box=(32, 8)), u32(-4), 15, 24, 6, block=64)
     tile = np.zeros((8, 32), np.float32)
     tile[:5, 4:] = 2 * x[15:20, :28]
     want = np.zeros_like(out)
@@ -827,18 +817,28 @@ def test_other_geometries_and_elements(program: Program, rng: Any) -> None:
     lines, image = random(rng, 3, 12), random(rng, 6, 16, 2)
     ints, floats = np.zeros((2, 32), np.int32), np.zeros((4, 32), np.float32)
     program(
-        "texture_others", Texture(line), Texture(words, "1d"),
-        Texture(lines, "a1d", filter="linear"), Texture(image, "2d"), ints, floats,
-    )  # fmt: skip
+        "texture_others",
+        Texture(line),
+        Texture(words, "1d"),
+        Texture(lines, "a1d", filter="linear"),
+        Texture(image, "2d"),
+        ints,
+        floats,
+    )
     x = np.arange(32)
     same(ints[0], [int(line[i - 4]) if 0 <= i - 4 < 20 else 0 for i in x])
     same(ints[1], np.subtract(*words[np.minimum(x, 7)].T).view(np.int32))
     same(floats[0], [np.float32(texel(lines[1], [i / 2], linear=True)) for i in x])
     left, right = (np.clip(np.floor(x / 2 - 0.5) + k, 0, 15).astype(int) for k in (0, 1))
     close(
-        floats[1], image[3, left, 1] + 10.0 * image[3, right, 1] + 100.0 * image[2, right, 1]
-        + 1000.0 * image[2, left, 1], rtol=0, atol=0.01,
-    )  # fmt: skip
+        floats[1],
+        image[3, left, 1]
+        + 10.0 * image[3, right, 1]
+        + 100.0 * image[2, right, 1]
+        + 1000.0 * image[2, left, 1],
+        rtol=0,
+        atol=0.01,
+    )
     same(floats[2], image[2, np.minimum(x, 15), 1])
     same(floats[3], image[2, np.minimum(x, 15), 0])
 
@@ -856,9 +856,7 @@ def test_surfaces(program: Program, rng: Any) -> None:
     volume = np.zeros((4, 2, 32, 2), np.float32)
     layers = random(rng, 3, 5, 32, 4)
     out, octets = np.zeros((2, 32, 4), np.float32), np.zeros(32, np.uint8)
-    program(
-        "surface_others", Surface(line), Surface(volume, "3d"), Surface(layers, "a2d"), out, octets
-    )
+    program("surface_others", Surface(line), Surface(volume, "3d"), Surface(layers, "a2d"), out, octets)
     i = np.arange(32)
     same(volume[3, 1], layers[2, 1][:, [0, 3]])
     same(out[0], layers[0, np.minimum(i, 4), np.maximum(i - 4, 0)])
@@ -1021,9 +1019,7 @@ def test_conversions_of_halves(program: Program, rng: Any) -> None:
     ints, back = np.zeros((3, 64), np.int32), np.zeros((2, 64), np.float32)
     program("half_conversions", x, out, ints, back, block=64)
     h = x.astype(np.float16)
-    for got, want in zip(
-        out, [h, *(rounded(x, np.float16, d) for d in ("zero", "up", "down"))], strict=True
-    ):
+    for got, want in zip(out, [h, *(rounded(x, np.float16, d) for d in ("zero", "up", "down"))], strict=True):
         same(got, want)
     same(ints[0], np.rint(wide(h)))
     same(ints[1], np.trunc(wide(h)))
@@ -1066,9 +1062,7 @@ def rounded_once(exact: Fraction) -> float:
     if exact == 0:
         return 0.0
     exponent = math.floor(math.log2(abs(exact)))
-    exponent += (abs(exact) >= Fraction(2) ** (exponent + 1)) - (
-        abs(exact) < Fraction(2) ** exponent
-    )
+    exponent += (abs(exact) >= Fraction(2) ** (exponent + 1)) - (abs(exact) < Fraction(2) ** exponent)
     unit = Fraction(2) ** max(exponent - 7, -133)
     return float(round(exact / unit) * unit)
 
@@ -1083,9 +1077,7 @@ def test_conversions_of_bf16(program: Program, rng: Any) -> None:
     same(wide(out[0]), wide(near))
     bits = x.view(np.uint32)
     cut = (bits & np.uint32(0xFFFF0000)).view(np.float32)  # towards zero
-    above = np.where(
-        (cut < x), ((bits & np.uint32(0xFFFF0000)) + np.uint32(0x10000)).view(np.float32), cut
-    )
+    above = np.where((cut < x), ((bits & np.uint32(0xFFFF0000)) + np.uint32(0x10000)).view(np.float32), cut)
     same(wide(out[1, ::2]), cut[::2])
     same(wide(out[1, 1::2]), above[1::2])
     same(back, near[::2].astype(np.float32) + near[1::2].astype(np.float32))
@@ -1204,9 +1196,7 @@ def test_printf(program: Program) -> None:
     )
     result = program("print_formats", 1234, 2.5, 1 << 35, block=1)
     assert result.printed == (
-        "[ 1234|1234  |000004d2|0X4D2|2322]"
-        "[2.500000e+00|2.5|      2.50|+2.5]"
-        "[34359738368|800000000|large]\n"
+        "[ 1234|1234  |000004d2|0X4D2|2322][2.500000e+00|2.5|      2.50|+2.5][34359738368|800000000|large]\n"
     )
 
 
@@ -1224,9 +1214,7 @@ def test_assertions_that_hold_and_traps_that_are_not_reached(program: Program) -
 
 @on("print", "print_assert", "print_trap")
 @pytest.mark.parametrize(("entry", "bad"), [("print_assert", -1), ("print_trap", -12345)])
-def test_assertions_that_fail_and_traps_stop_the_kernel(
-    program: Program, entry: str, bad: int
-) -> None:
+def test_assertions_that_fail_and_traps_stop_the_kernel(program: Program, entry: str, bad: int) -> None:
     x = np.full(40, 3, np.int32)
     x[33] = bad
     program.ran |= {"print_assert", "print_trap"}
@@ -1270,16 +1258,25 @@ def test_initial_values_of_wide_words_and_pointers_to_text(program: Program) -> 
     program("read_table", out, letters, block=8)
     table = [1, MASK64, 1 << 40, 7]
     same(out, np.array([(table[i % 4] + i) & MASK64 for i in range(8)], np.uint64))
-    assert bytes(letters) == bytes(
-        b"zer"[i // 2 % 3] if i % 2 == 0 else b"one"[i // 2 % 3] for i in range(8)
-    )
+    assert bytes(letters) == bytes(b"zer"[i // 2 % 3] if i % 2 == 0 else b"one"[i // 2 % 3] for i in range(8))
 
 
-POINT = np.dtype({"names": ["x", "y", "weight", "tag"], "formats": ["f4", "f4", "f8", "i1"],
-                  "offsets": [0, 4, 8, 16], "itemsize": 24})  # fmt: skip
-PROBLEM = np.dtype({"names": ["input", "output", "n", "scale", "shift"],
-                    "formats": ["u8", "u8", "i4", "f4", ("i2", 4)],
-                    "offsets": [0, 8, 16, 20, 24], "itemsize": 32})  # fmt: skip
+POINT = np.dtype(
+    {
+        "names": ["x", "y", "weight", "tag"],
+        "formats": ["f4", "f4", "f8", "i1"],
+        "offsets": [0, 4, 8, 16],
+        "itemsize": 24,
+    }
+)
+PROBLEM = np.dtype(
+    {
+        "names": ["input", "output", "n", "scale", "shift"],
+        "formats": ["u8", "u8", "i4", "f4", ("i2", 4)],
+        "offsets": [0, 8, 16, 20, 24],
+        "itemsize": 32,
+    }
+)
 
 
 @on("structures", "structure_value", "structure_pointers")
@@ -1464,11 +1461,7 @@ def test_chains_of_carries(program: Program, rng: Any) -> None:
     mask = (1 << 128) - 1
     for i in range(32):
         a, b = (sum(int(w) << 32 * k for k, w in enumerate(v[4 * i : 4 * i + 4])) for v in (x, y))
-        for got, want in (
-            (total, a + b),
-            (difference, a - b),
-            (product, (a & MASK64) * (b & MASK64)),
-        ):
+        for got, want in ((total, a + b), (difference, a - b), (product, (a & MASK64) * (b & MASK64))):
             assert sum(int(w) << 32 * k for k, w in enumerate(got[i])) == want & mask
 
 
@@ -1490,11 +1483,14 @@ def test_quotients_and_remainders(program: Program, rng: Any) -> None:
     for i in range(n):
         a, b, c, d = (int(w[i]) for w in (x, y, u, v))
         short = truncated(signed(a, 16), signed(b | 1, 16))[0]
-        want = [*truncated(a, b), (a & low) // (b & low), (a & low) % (b & low),
-                truncated(a, 10)[0], short]  # fmt: skip
+        want = [*truncated(a, b), (a & low) // (b & low), (a & low) % (b & low), truncated(a, 10)[0], short]
         assert [int(w) & low for w in out[:, i]] == [w & low for w in want]
-        want = [*truncated(c, d), (c & MASK64) // (d & MASK64), (c & MASK64) % (d & MASK64),
-                truncated(c, 1000000007)[0]]  # fmt: skip
+        want = [
+            *truncated(c, d),
+            (c & MASK64) // (d & MASK64),
+            (c & MASK64) % (d & MASK64),
+            truncated(c, 1000000007)[0],
+        ]
         assert [int(w) & MASK64 for w in wide_out[:, i]] == [w & MASK64 for w in want]
 
 
@@ -1554,13 +1550,7 @@ def test_bytes_and_halves_of_a_word(program: Program, rng: Any) -> None:
         s, t, p, q = parts(a, 8, True), parts(b, 8, True), parts(a, 8, False), parts(b, 8, False)
         h, g, e = parts(a, 16, True), parts(a, 16, False), parts(b, 16, True)
         assert [int(d) for d in dots[:, i]] == [
-            w & low
-            for w in (
-                100 + dot(s, t),
-                7 + dot(p, q),
-                -5 + dot(h, t[:2]),
-                3 + dot(g, q[2:]),
-            )
+            w & low for w in (100 + dot(s, t), 7 + dot(p, q), -5 + dot(h, t[:2]), 3 + dot(g, q[2:]))
         ]
         assert [int(d) for d in out[:, i]] == [
             joined([m + n for m, n in zip(p, q, strict=True)]),
@@ -1787,11 +1777,21 @@ def test_functions_of_single_precision(program: Program, rng: Any) -> None:
     v = wide(x)
     # The greatest error in units in the last place that the CUDA C++ Programming Guide gives, +1.
     wants: list[tuple[Any, float]] = [
-        (np.sin(v), 3), (np.cos(v), 3), (np.exp(v), 3), (np.log(abs(v)), 2),
-        (abs(v) ** float(np.float32(1.7)), 9), (np.tanh(v), 3), (np.sqrt(abs(v)), 1), (1 / v, 1),
-        (np.arctan2(v, 2.0), 4), ([math.erf(a) for a in v], 3), (np.cbrt(v), 2),
-        (np.fmod(v, 0.75), 0.01), (np.log1p(abs(v)), 2), (np.exp2(v), 3),
-    ]  # fmt: skip
+        (np.sin(v), 3),
+        (np.cos(v), 3),
+        (np.exp(v), 3),
+        (np.log(abs(v)), 2),
+        (abs(v) ** float(np.float32(1.7)), 9),
+        (np.tanh(v), 3),
+        (np.sqrt(abs(v)), 1),
+        (1 / v, 1),
+        (np.arctan2(v, 2.0), 4),
+        ([math.erf(a) for a in v], 3),
+        (np.cbrt(v), 2),
+        (np.fmod(v, 0.75), 0.01),
+        (np.log1p(abs(v)), 2),
+        (np.exp2(v), 3),
+    ]
     errors = [ulps(got, want) for got, (want, _) in zip(out, wants, strict=True)]
     assert all(e <= most for e, (_, most) in zip(errors, wants, strict=True)), errors
 
@@ -1801,9 +1801,14 @@ def test_functions_of_single_precision(program: Program, rng: Any) -> None:
     v = wide(small)
     # Absolute errors of 2^-21 for sine, cosine and logarithm; two units of each multiplication.
     wants = [
-        (np.sin(v), 2e-6), (np.cos(v), 2e-6), (np.exp(v), 2e-5), (np.log2(abs(v)), 2e-6),
-        (abs(v) ** -0.5, 1e-5), (v / 3, 1e-6), (abs(v) ** float(np.float32(1.7)), 2e-5),
-    ]  # fmt: skip
+        (np.sin(v), 2e-6),
+        (np.cos(v), 2e-6),
+        (np.exp(v), 2e-5),
+        (np.log2(abs(v)), 2e-6),
+        (abs(v) ** -0.5, 1e-5),
+        (v / 3, 1e-6),
+        (abs(v) ** float(np.float32(1.7)), 2e-5),
+    ]
     for got, (want, error) in zip(fast, wants, strict=True):
         close(got, want, rtol=0, atol=error)
 
@@ -1817,9 +1822,15 @@ def test_functions_of_double_precision(program: Program, rng: Any) -> None:
     program("double_math", x, out, block=64)
     with np.errstate(over="ignore"):
         wants = [
-            (np.sin(x), 3), (np.exp(x), 2), (abs(x) ** 1.25, 3), (np.log(abs(x)), 2),
-            (np.sqrt(abs(x)), 0), (x / 3.7, 0), (np.tanh(x), 3), (abs(x) ** -0.5, 2),
-        ]  # fmt: skip
+            (np.sin(x), 3),
+            (np.exp(x), 2),
+            (abs(x) ** 1.25, 3),
+            (np.log(abs(x)), 2),
+            (np.sqrt(abs(x)), 0),
+            (x / 3.7, 0),
+            (np.tanh(x), 3),
+            (abs(x) ** -0.5, 2),
+        ]
     for got, (want, most) in zip(out, wants, strict=False):
         # numpy's own error is up to one unit, which the bound of CUDA's guide does not have.
         np.testing.assert_array_max_ulp(got, want, maxulp=most) if most else same(got, want)
@@ -1861,11 +1872,7 @@ def test_rounding_in_every_direction(program: Program, rng: Any) -> None:
 def directed(exact: Fraction, towards: str) -> float:
     """An exact number as f32, rounded in a direction."""
     near = np.float32(float(exact))  # double rounding moves it by at most one neighbour
-    candidates = [
-        np.nextafter(near, np.float32(-np.inf)),
-        near,
-        np.nextafter(near, np.float32(np.inf)),
-    ]
+    candidates = [np.nextafter(near, np.float32(-np.inf)), near, np.nextafter(near, np.float32(np.inf))]
     values = [Fraction(float(c)) for c in candidates]
     if towards == "up" or (towards == "zero" and exact < 0):
         return float(min(v for v in values if v >= exact))
@@ -1880,9 +1887,7 @@ def test_stencils(program: Program, rng: Any) -> None:
     x = (rng.random((20, 30)) < 0.4).astype(np.uint8)
     out = np.zeros_like(x)
     program("life", x, out, 30, 20, grid=(2, 3), block=(16, 8))
-    alive = sum(
-        np.roll(x, (r, c), (0, 1)).astype(int) for r in (-1, 0, 1) for c in (-1, 0, 1) if r or c
-    )
+    alive = sum(np.roll(x, (r, c), (0, 1)).astype(int) for r in (-1, 0, 1) for c in (-1, 0, 1) if r or c)
     same(out, (alive == 3) | ((alive == 2) & (x == 1)))
 
     v = rng.integers(-8, 8, (5, 6, 7)).astype(np.float32)
@@ -1927,10 +1932,7 @@ def test_the_set_of_mandelbrot(program: Program) -> None:
     for _ in range(40):
         inside = x * x + y * y < 4
         n += inside
-        x, y = (
-            np.where(inside, x * x - y * y + x0, x),
-            np.where(inside, 2 * x * y + y0, y),
-        )
+        x, y = (np.where(inside, x * x - y * y + x0, x), np.where(inside, 2 * x * y + y0, y))
     same(out, n)
 
 

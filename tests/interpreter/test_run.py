@@ -168,8 +168,7 @@ def test_a_taken_address_is_refused() -> None:
     with pytest.raises(LaunchError) as caught:
         arena.place(np.zeros(4, np.uint32), at=(1 << 34) + 8, name="y")
     assert str(caught.value) == (
-        "y: 0x400000008 to 0x400000018 is taken by x (0x400000000 to 0x400000010); "
-        "ask for another address"
+        "y: 0x400000008 to 0x400000018 is taken by x (0x400000000 to 0x400000010); ask for another address"
     )
     assert [b.name for b in arena.buffers] == ["x"]
 
@@ -204,11 +203,7 @@ def test_an_access_after_a_buffer_names_thread_address_and_buffer() -> None:
 
 @pytest.mark.parametrize(
     ("address", "what"),
-    [
-        (0, "0x0, a null pointer"),
-        (8, "0x8, a null pointer and 8 bytes"),
-        (4096, "0x1000, no buffer exists"),
-    ],
+    [(0, "0x0, a null pointer"), (8, "0x8, a null pointer and 8 bytes"), (4096, "0x1000, no buffer exists")],
 )
 def test_a_null_pointer_is_outside_every_buffer(address: int, what: str) -> None:
     assert trapped(ADD_ONE, grid=1, block=1, args=[address]).endswith(
@@ -467,9 +462,7 @@ $again:
     assert 15 <= x[0] < 30
 
 
-def test_a_kernel_runs_again_whether_or_not_its_functions_were_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_kernel_runs_again_whether_or_not_its_functions_were_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     def add_one() -> None:
         x = np.zeros(32, np.uint32)
         run(modules[0], grid=1, block=32, args=[x])
@@ -528,9 +521,7 @@ MEETING = """
 def test_lanes_that_meet_at_an_address_take_turns(
     operation: str, cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    where = (
-        f"rem.u32 %r7, %r0, {cells};\n    mul.wide.u32 %rd4, %r7, 4;\n    add.u64 %rd3, %rd3, %rd4;"
-    )
+    where = f"rem.u32 %r7, %r0, {cells};\n    mul.wide.u32 %rd4, %r7, 4;\n    add.u64 %rd3, %rd3, %rd4;"
     text = ptx(ELEMENT + MEETING.format(where=where, operation=operation), "u64 x, u64 y")
     found = []
     for scans in (True, False):

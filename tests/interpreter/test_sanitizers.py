@@ -100,9 +100,7 @@ def test_a_barrier_orders_all_threads_and_a_warp_sync_its_warp() -> None:
         ("shfl.sync.idx.b32 %r30, %r3, 0, 31, -1;", 1),  # exchanges registers only
     ],
 )
-def test_reading_what_another_thread_wrote_without_a_barrier_is_a_race(
-    sync: str, distance: int
-) -> None:
+def test_reading_what_another_thread_wrote_without_a_barrier_is_a_race(sync: str, distance: int) -> None:
     (report,) = neighbour(sync, distance)
     text = ptx(NEIGHBOUR.format(sync=sync, distance=distance), "u64 x", shared=256)
     assert report == Report(
@@ -136,9 +134,7 @@ HALVES = "setp.lt.u32 %p0, %r30, 16;\nselp.b32 %r31, 0xffff, 0xffff0000, %p0;"
         ("-1", 16, True),
     ],
 )
-def test_lanes_that_meet_order_what_they_do_and_no_others(
-    mask: str, distance: int, clean: bool
-) -> None:
+def test_lanes_that_meet_order_what_they_do_and_no_others(mask: str, distance: int, clean: bool) -> None:
     sync = f"mov.u32 %r30, %laneid;\n{HALVES}\nbar.warp.sync {mask};"
     assert [r.kind for r in neighbour(sync, distance)] == ["race"] * (not clean)
 
@@ -167,9 +163,7 @@ def test_lanes_that_meet_in_turns_know_of_each_other() -> None:
 
 @pytest.mark.parametrize(("reader", "clean"), [(3, True), (20, False)])
 @pytest.mark.parametrize("space", ["shared", "global"])
-def test_lanes_that_meet_may_write_what_those_have_read(
-    space: str, reader: int, clean: bool
-) -> None:
+def test_lanes_that_meet_may_write_what_those_have_read(space: str, reader: int, clean: bool) -> None:
     body = """
     ld.param.u64 %rd0, [x];
     mov.u32 %r3, %tid.x;
@@ -388,9 +382,7 @@ def test_a_double_buffered_pipeline_is_clean_and_right() -> None:
         ("bar.sync 0; // read", "", "race"),
     ],
 )
-def test_every_missing_wait_or_barrier_of_a_pipeline_is_found(
-    line: str, instead: str, kind: str
-) -> None:
+def test_every_missing_wait_or_barrier_of_a_pipeline_is_found(line: str, instead: str, kind: str) -> None:
     found, got, want = pipeline(PIPELINE.replace(line, instead, 1))
     assert {r.kind for r in found} == {kind}
     assert (got == want) == (kind == "race")

@@ -54,8 +54,7 @@ ACCESSES = {
     "a load": "ld.shared.u32 %r3, [%r2];",
     "an atomic": "atom.shared.add.u32 %r3, [%r2], 1;",
     "cp.async": "cp.async.ca.shared.global [%r2], [%rd0], 4;",
-    "a generic address": "cvt.u64.u32 %rd1, %r2;\n    cvta.shared.u64 %rd1, %rd1;\n"
-    "    st.u32 [%rd1], %r1;",
+    "a generic address": "cvt.u64.u32 %rd1, %r2;\n    cvta.shared.u64 %rd1, %rd1;\n    st.u32 [%rd1], %r1;",
 }
 
 
@@ -63,32 +62,30 @@ ACCESSES = {
 def test_a_row_too_many_lands_in_the_next_array_and_is_found(access: str) -> None:
     text = two(
         f"    ld.param.u64 %rd0, [x];\n    mov.u32 %r2, K_tile;\n    add.s32 %r2, %r2, %r1;\n"
-        f"    {ACCESSES[access]}\n", "u32 n, u64 x",
-    )  # fmt: skip
+        f"    {ACCESSES[access]}\n",
+        "u32 n, u64 x",
+    )
     x = np.zeros(1, np.uint32)
     assert messages(text, [np.uint32(7), x], block=1) == []
     instruction = ACCESSES[access].splitlines()[-1].strip()
     assert messages(text, [np.uint32(8), x], block=1) == [
-        said(text, instruction, "0x400 (V_tile): its address is computed from K_tile, "
-             "at 0x0 to 0x3ff")
-    ]  # fmt: skip
+        said(text, instruction, "0x400 (V_tile): its address is computed from K_tile, at 0x0 to 0x3ff")
+    ]
 
 
 def test_what_ends_in_a_gap_between_arrays_is_said_once() -> None:
     text = two("    st.shared.v2.u32 [K_tile], {%r0, %r0};\n").replace("K_tile[1024]", "K_tile[4]")
     assert messages(text, [np.uint32(1)], block=1) == [
-        said(text, "st.shared.v2", "0x0 (K_tile): its address is computed from K_tile, at 0x0 to "
-             "0x3")
-    ]  # fmt: skip
+        said(text, "st.shared.v2", "0x0 (K_tile): its address is computed from K_tile, at 0x0 to 0x3")
+    ]
 
 
 def test_a_row_before_the_first_is_found_with_the_thread() -> None:
     text = two("    add.s32 %r2, %r1, V_tile;\n    st.shared.u32 [%r2+-4], %r1;\n")
     assert messages(text, [np.uint32(1)]) == []
     assert messages(text, [np.uint32(0)]) == [
-        said(text, "st.shared.u32", "0x3fc (K_tile): its address is computed from V_tile, at 0x400 "
-             "to 0x7ff")
-    ]  # fmt: skip
+        said(text, "st.shared.u32", "0x3fc (K_tile): its address is computed from V_tile, at 0x400 to 0x7ff")
+    ]
 
 
 def test_a_pointer_goes_through_loops_and_choices() -> None:
@@ -110,9 +107,13 @@ $next:
     assert messages(text, [np.uint32(8)]) == []
     text = text.replace(".b8 V_tile[1024];", ".b8 V_tile[1024];\n\t.shared .b8 scale[128];")
     assert messages(text, [np.uint32(9)], block=1) == [
-        said(text, "st.shared.u32", "0x800 (scale): its address is computed from K_tile, at 0x0 to "
-             "0x3ff or V_tile, at 0x400 to 0x7ff")
-    ]  # fmt: skip
+        said(
+            text,
+            "st.shared.u32",
+            "0x800 (scale): its address is computed from K_tile, at 0x0 to "
+            "0x3ff or V_tile, at 0x400 to 0x7ff",
+        )
+    ]
 
 
 PUT = """.func put(.reg .b32 at, .reg .b32 what)
@@ -146,9 +147,12 @@ def test_the_accesses_of_a_kernel_are_known_that_calls_functions() -> None:
     text = two(body, before=PUT)
     assert messages(text, [np.uint32(7)]) == []
     assert messages(text, [np.uint32(8)]) == [
-        said(text, "st.shared.u32 [%r2]", "0x400 (V_tile): its address is computed from K_tile, at "
-             "0x0 to 0x3ff")
-    ]  # fmt: skip
+        said(
+            text,
+            "st.shared.u32 [%r2]",
+            "0x400 (V_tile): its address is computed from K_tile, at 0x0 to 0x3ff",
+        )
+    ]
 
 
 def test_an_array_that_a_function_declares_is_known_in_it() -> None:
@@ -164,9 +168,8 @@ def test_an_array_that_a_function_declares_is_known_in_it() -> None:
     text = two("    call.uni put, (%r1);\n", before=function)
     assert messages(text, [np.uint32(0)]) == []
     assert messages(text, [np.uint32(1)]) == [
-        said(text, "st.shared.u32", "0x80 (other): its address is computed from own, at 0x0 to "
-             "0x7f")
-    ]  # fmt: skip
+        said(text, "st.shared.u32", "0x80 (other): its address is computed from own, at 0x0 to 0x7f")
+    ]
 
 
 def test_an_array_of_the_kernel_is_known_though_a_function_has_one_of_that_name() -> None:
@@ -267,25 +270,29 @@ def test_regions_of_dynamic_memory_are_kept_apart() -> None:
         for row in rows:
             assert messages(text(offset), [np.uint32(row)], **launch) == []
     assert messages(text(""), [np.uint32(8)], **launch) == [
-        said(text(""), "st.shared.u32", "0x400 (V_tile): its address is computed from K_tile, at "
-             "0x0 to 0x3ff")
-    ]  # fmt: skip
+        said(
+            text(""), "st.shared.u32", "0x400 (V_tile): its address is computed from K_tile, at 0x0 to 0x3ff"
+        )
+    ]
     assert messages(text("+1024"), [np.uint32(0xFFFFFFFF)], **launch) == [
-        said(text("+1024"), "st.shared.u32", "0x380 (K_tile): its address is computed from V_tile, "
-             "at 0x400 to 0x7ff")
-    ]  # fmt: skip
+        said(
+            text("+1024"),
+            "st.shared.u32",
+            "0x380 (K_tile): its address is computed from V_tile, at 0x400 to 0x7ff",
+        )
+    ]
 
 
 @pytest.mark.parametrize("there", ["dst", "src"])
 def test_a_bulk_copy_past_the_end_of_its_array_is_found(there: str) -> None:
     copy = {
-        "dst": "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-        "[%r2], [%rd0], 64, [%r1];",
+        "dst": "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd0], 64, [%r1];",
         "src": "cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r2], 64;",
     }[there]
     wait = hopper.WAIT if there == "dst" else "    cp.async.bulk.wait_all;\n"
-    wait = wait.replace("cp.async.bulk.wait_all;", "cp.async.bulk.commit_group;\n"
-                        "    cp.async.bulk.wait_group 0;")  # fmt: skip
+    wait = wait.replace(
+        "cp.async.bulk.wait_all;", "cp.async.bulk.commit_group;\n    cp.async.bulk.wait_group 0;"
+    )
     body = f"""
     .shared .align 16 .b8 tile[64];
     .shared .align 16 .b8 scale[64];
@@ -305,22 +312,18 @@ $end:
     how: dict[str, Any] = {"dynamic_smem": 64}
     assert messages(text, [x, np.uint32(0)], **how) == []
     assert messages(text, [x, np.uint32(64)], **how) == [
-        said(text, "cp.async.bulk.", "0x40 (scale): its address is computed from tile, at 0x0 to "
-             "0x3f")
-    ]  # fmt: skip
+        said(text, "cp.async.bulk.", "0x40 (scale): its address is computed from tile, at 0x0 to 0x3f")
+    ]
     (message,) = messages(text, [x, np.uint32(32)], **how)
     assert message.startswith(
-        said(text, "cp.async.bulk.", "0x40 (scale): its address is computed from tile, at 0x0 to "
-             "0x3f")
-    )  # fmt: skip
+        said(text, "cp.async.bulk.", "0x40 (scale): its address is computed from tile, at 0x0 to 0x3f")
+    )
 
 
 def test_the_row_too_many_of_the_manual_is_found() -> None:
     text = Path("tests/ptx/bugs/row_too_many.ptx").read_text()
     x, y = np.zeros(33 * 16, np.float32), np.zeros(64, np.float32)
-    result = run(
-        text, "copy_tile", grid=1, block=64, args=[x, y], sanitize="bounds", raise_on_report=False
-    )
+    result = run(text, "copy_tile", grid=1, block=64, args=[x, y], sanitize="bounds", raise_on_report=False)
     assert [r.message for r in result.reports] == [
         "kernel copy_tile: cp.async.cg.shared.global [%r2], [%rd2], 16; (line 25): thread (0, 0, 0)"
         " of CTA (0, 0, 0): bounds: shared address 0x800 (scale): its address is computed from "

@@ -18,8 +18,10 @@ Test = Callable[..., None]
 CASES: list[tuple[Test, dict[str, Any]]] = [
     (hopper.test_tf32_is_rounded_on_the_way, {}),
     *(
-        (hopper.test_scores_and_outputs_of_attention_agree_with_numpy,
-         {"rows": 80, "d": 64, "swizzle": swizzle})
+        (
+            hopper.test_scores_and_outputs_of_attention_agree_with_numpy,
+            {"rows": 80, "d": 64, "swizzle": swizzle},
+        )
         for swizzle in hopper.SPANS
     ),
     *((hopper.test_a_may_be_stored_with_m_along_rows, {"swizzle": s}) for s in hopper.SPANS),
@@ -33,13 +35,15 @@ CASES: list[tuple[Test, dict[str, Any]]] = [
         for copy in hopper.MULTICASTS
     ),
     *((hopper.test_shared_memory_is_sent_to_another_cta, {"op": op}) for op in ("", ".add.u32")),
-    (hopper.test_an_mbarrier_waits_for_copies_of_single_threads,
-     {"count": 32, "arrive": "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r1];"}),
+    (
+        hopper.test_an_mbarrier_waits_for_copies_of_single_threads,
+        {"count": 32, "arrive": "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r1];"},
+    ),
     *(
         (hopper.test_a_producer_and_a_consumer_share_two_stages, {"test": test})
         for test in ("try_wait", "test_wait")
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("test", "given"), CASES, ids=lambda x: getattr(x, "__name__", ""))

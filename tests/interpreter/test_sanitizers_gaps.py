@@ -75,8 +75,7 @@ def test_each_byte_of_local_memory_counts_and_generic_addresses_reach_it() -> No
     """
     text = ptx(body.format(byte=3))
     assert messages(text, []) == [
-        at(text, "ld.u32")
-        + "uninitialised: local address 0x100002 (own) is read before it was written"
+        at(text, "ld.u32") + "uninitialised: local address 0x100002 (own) is read before it was written"
     ]
     text = ptx(body.format(byte=3).replace("ld.u32", "st.u8 [%rd0+2], 9;\n    ld.u32"))
     assert messages(text, []) == []
@@ -149,13 +148,11 @@ def test_a_structure_is_as_written_in_the_function_as_its_caller_left_it() -> No
     both = "ld.param.u32 n, [in+4];\n        st.param.u32 [out+4], n;"
     text = by_value()
     assert messages(text, []) == [
-        at(text, "[got+4]")
-        + "uninitialised: local address 0x10000c (got) is read before it was written"
+        at(text, "[got+4]") + "uninitialised: local address 0x10000c (got) is read before it was written"
     ]
     text = by_value(read=both)
     assert messages(text, []) == [
-        at(text, "[in+4]")
-        + "uninitialised: local address 0x10002c (in) is read before it was written"
+        at(text, "[in+4]") + "uninitialised: local address 0x10002c (in) is read before it was written"
     ]
     assert messages(by_value(read=both, more="st.param.u32 [given+4], 8;"), []) == []
 
@@ -312,20 +309,19 @@ def test_an_mbarrier_that_was_ended_is_used_no_more() -> None:
         at(text, "arrive", 3) + "there is no mbarrier: mbarrier.init must come first",
         "before that, kernel k: the sanitizer reports 1 problem:",
         about_mbarrier(
-            text, "arrive",
-            f"there is no mbarrier: {end} (line {line_of(text, 'inval')}) has ended it", made=False,
+            text,
+            "arrive",
+            f"there is no mbarrier: {end} (line {line_of(text, 'inval')}) has ended it",
+            made=False,
         ),
-    ]  # fmt: skip
+    ]
     again = mbarrier(end, "@%p0 mbarrier.init.shared.b64 [bars+8], 2;\n    " + ARRIVE)
     assert messages(again, []) == []
 
 
 def test_a_word_that_only_looks_like_an_mbarrier_is_none() -> None:
     word = 1 << 61 | 1 << 60 | 2 << 20 | 2  # as `ptxgen.isa.mbarrier_word` packs it
-    text = mbarrier(
-        f"@%p0 st.shared.b64 [bars], {word};",
-        "@%p0 mbarrier.arrive.shared.b64 %rd2, [bars];",
-    )
+    text = mbarrier(f"@%p0 st.shared.b64 [bars], {word};", "@%p0 mbarrier.arrive.shared.b64 %rd2, [bars];")
     assert messages(text, []) == [
         at(text, "arrive", 3) + "sync: shared address 0x0 (bars): there is no mbarrier: "
         "mbarrier.init must come first"
@@ -336,10 +332,11 @@ def test_an_mbarrier_is_not_made_again_while_it_is_one() -> None:
     text = mbarrier("@%p0 mbarrier.init.shared.b64 [bars+8], 2;")
     assert messages(text, []) == [
         about_mbarrier(
-            text, "[bars+8], 2",
+            text,
+            "[bars+8], 2",
             "the mbarrier at 0x8 is made again while it is one; mbarrier.inval must come first",
         )
-    ]  # fmt: skip
+    ]
 
 
 # ---- barriers with counts -----------------------------------------------------------------------
@@ -383,9 +380,7 @@ def test_each_warp_may_use_one_barrier_by_itself() -> None:
 
 def test_more_warps_than_a_barrier_counts_are_found_and_the_first_go_on() -> None:
     text = ptx("bar.sync 1, 64;\nret;")
-    open_ = (
-        "threads have come to barrier 1 at once, which waits for 64: which of them go on together"
-    )
+    open_ = "threads have come to barrier 1 at once, which waits for 64: which of them go on together"
     assert messages(text, [], block=128) == [at(text, "bar", 127) + f"sync: 128 {open_} is open"]
     stuck = deadlock(
         text, (64, "barrier 1 (32 of 64 threads have come)", "bar.sync 1, 64;"), ended="64 of 96"
@@ -508,9 +503,7 @@ def specialised(producer: str, consumer: str, directives: str = ".maxnreg 128") 
     return text.replace("\n)\n{", f"\n) {directives}\n{{")
 
 
-@pytest.mark.parametrize(
-    "directives", [".maxnreg 128", ".maxnreg 121", ".reqntid 256 .minnctapersm 2"]
-)
+@pytest.mark.parametrize("directives", [".maxnreg 128", ".maxnreg 121", ".reqntid 256 .minnctapersm 2"])
 def test_a_warpgroup_gets_the_registers_that_another_gives_back(directives: str) -> None:
     assert messages(specialised(DEC_40, INC_216, directives), [], block=256) == []
     assert messages(specialised(INC_216, DEC_40, directives), [], block=256) == []
@@ -546,21 +539,17 @@ def test_all_warps_of_a_warpgroup_change_their_registers_alike() -> None:
     some = f"and.b32 %r1, %r0, 96;\n    setp.eq.u32 %p1, %r1, 64;\n    @%p1 {{}}\n    {DEC_40}"
     text = specialised(some.replace("{}", "bra $skip;") + "\n$skip:", "")
     assert messages(text, [], block=256) == [
-        at(text, "setmaxnreg", 128)
-        + "sync: all warps of a warpgroup execute it, but warp 6 has not"
+        at(text, "setmaxnreg", 128) + "sync: all warps of a warpgroup execute it, but warp 6 has not"
     ]
     other = DEC_40.replace("40", "48")
-    text = specialised(
-        some.replace("{}", "bra $other;") + f"\n    bra $end;\n$other:\n    {other}", ""
-    )
+    text = specialised(some.replace("{}", "bra $other;") + f"\n    bra $end;\n$other:\n    {other}", "")
     assert messages(text, [], block=256) == [
         at(text, DEC_40, 128) + "sync: all warps of a warpgroup execute the same, but warp 6 has "
         "executed setmaxnreg.dec to 48"
     ]
     text = specialised(DEC_40, "")
     assert messages(text, [], block=224) == [
-        at(text, "setmaxnreg", 128)
-        + "sync: all 4 warps of a warpgroup execute it, but the CTA ends with 3"
+        at(text, "setmaxnreg", 128) + "sync: all 4 warps of a warpgroup execute it, but the CTA ends with 3"
     ]
 
 
@@ -576,8 +565,7 @@ def test_registers_go_the_way_that_is_said_to_multiples_of_8() -> None:
     for count in (16, 44, 264):
         text = specialised(DEC_40.replace("40", str(count)), "")
         assert trap(text, [], block=256) == (
-            at(text, "setmaxnreg", 128)
-            + f"setmaxnreg takes a multiple of 8 from 24 to 256, got {count}"
+            at(text, "setmaxnreg", 128) + f"setmaxnreg takes a multiple of 8 from 24 to 256, got {count}"
         )
 
 
@@ -585,12 +573,20 @@ def test_registers_go_the_way_that_is_said_to_multiples_of_8() -> None:
 @pytest.mark.parametrize(
     "directives",
     [
-        "", ".maxnreg 168", ".maxntid 384", ".maxntid 384 .minnctapersm 1", ".minnctapersm 1",
-        ".reqntid 96,4 .minnctapersm 1", ".maxntid 1024 .minnctapersm 1", ".reqntid 256",
-        ".maxntid 384 .minnctapersm 2", ".maxntid 384 .maxnreg 128 .minnctapersm 1",
-        ".maxntid 100 .minnctapersm 5", ".maxntid 128 .minnctapersm 1",
+        "",
+        ".maxnreg 168",
+        ".maxntid 384",
+        ".maxntid 384 .minnctapersm 1",
+        ".minnctapersm 1",
+        ".reqntid 96,4 .minnctapersm 1",
+        ".maxntid 1024 .minnctapersm 1",
+        ".reqntid 256",
+        ".maxntid 384 .minnctapersm 2",
+        ".maxntid 384 .maxnreg 128 .minnctapersm 1",
+        ".maxntid 100 .minnctapersm 5",
+        ".maxntid 128 .minnctapersm 1",
     ],
-)  # fmt: skip
+)
 def test_registers_at_entry_are_those_of_ptxas(assembler: Assembler, directives: str) -> None:
     text = specialised("", DEC_40.replace("40", "24"), directives)
     (kernel,) = parse(text).kernels
@@ -816,9 +812,7 @@ def test_what_a_launch_has_written_of_memory_from_malloc_the_next_one_may_read(
     x, arena = np.zeros(32, np.uint64), DeviceArena()
     run(make_and_write(nbytes), grid=1, block=32, args=[x], arena=arena, sanitize=watched)
     pointer = int(x[0])
-    result = run(
-        READ_BACK, grid=1, block=32, args=[x], arena=arena, sanitize="all", raise_on_report=False
-    )
+    result = run(READ_BACK, grid=1, block=32, args=[x], arena=arena, sanitize="all", raise_on_report=False)
     found = [r.message for r in result.reports]
     wanted = at(READ_BACK, "[%rd1+8]") + (
         f"uninitialised: global address {pointer + 8:#x} (malloc of thread (0, 0, 0) of CTA "
@@ -875,13 +869,17 @@ $more:
         ("mov.u32 %r3, 1;\nmov.u32 %r3, %r5;\nadd.u32 %r4, %r3, 1;", [("add.u32", "%r3", 0)]),
         ("mov.u32 %r3, 1;\n@%p0 mov.u32 %r3, %r5;\nadd.u32 %r4, %r3, 1;", [("add.u32", "%r3", 0)]),
         ("mov.u32 %r3, 1;\n@!%p0 mov.u32 %r3, %r5;\nadd.u32 %r4, %r3, 1;", [("add.u32", "%r3", 1)]),
-        ("mov.u32 %r3, %r5;\nmov.b64 %rd2, {%r0, %r3};\nst.shared.u64 [buf], %rd2;",
-         [("st.shared.u64", "%rd2", 0)]),
-        ("mov.u32 %r3, %r5;\nbar.sync 0;\nmov.u32 %r4, %r3;\nbar.sync 0;\nadd.u32 %r4, %r4, 1;",
-         [("add.u32", "%r4", 0)]),
+        (
+            "mov.u32 %r3, %r5;\nmov.b64 %rd2, {%r0, %r3};\nst.shared.u64 [buf], %rd2;",
+            [("st.shared.u64", "%rd2", 0)],
+        ),
+        (
+            "mov.u32 %r3, %r5;\nbar.sync 0;\nmov.u32 %r4, %r3;\nbar.sync 0;\nadd.u32 %r4, %r4, 1;",
+            [("add.u32", "%r4", 0)],
+        ),
         ("add.u32 %r4, %r5, 1;", [("add.u32", "%r5", 0)]),
     ],
-)  # fmt: skip
+)
 def test_an_undefined_register_is_reported_where_it_is_used_and_not_where_it_is_copied(
     body: str, found: list[tuple[str, str, int]]
 ) -> None:
@@ -955,8 +953,10 @@ $gives:
     {release}.global.u32 [%rd0], 1;
     ret;
     """,
-        "u64 x", version="8.0", target="sm_90",
-    )  # fmt: skip
+        "u64 x",
+        version="8.0",
+        target="sm_90",
+    )
     found = messages(text, [np.zeros(2, np.uint32)], grid=2, block=1)
     places = {"flag": "[%rd0];", "data": "[%rd0+4];"}
     assert [m[: len(at(text, places[p]))] for m, p in zip(found, raced, strict=True)] == [
@@ -1018,13 +1018,8 @@ def test_shared_memory_that_the_system_reserves_holds_something() -> None:
 # ---- fences of the asynchronous proxy -----------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fence", "found"),
-    [("", 1), (".shared::cta", 0), (".global", 1)],
-)
-def test_a_fence_of_the_asynchronous_proxy_shows_what_its_space_says(
-    fence: str, found: int
-) -> None:
+@pytest.mark.parametrize(("fence", "found"), [("", 1), (".shared::cta", 0), (".global", 1)])
+def test_a_fence_of_the_asynchronous_proxy_shows_what_its_space_says(fence: str, found: int) -> None:
     text = (Path(__file__).parents[1] / "ptx" / "bugs" / "missing_proxy_fence.ptx").read_text()
     after = "st.shared.u32 [%r2], %r0;"
     if fence:
@@ -1064,9 +1059,7 @@ SENT_TWICE = """
         ("cp.async.bulk.wait_group.read 0; cp.async.bulk.wait_group 1;", 16, 0),
     ],
 )
-def test_a_wait_for_bulk_groups_is_for_all_but_the_newest(
-    wait: str, place: int, found: int
-) -> None:
+def test_a_wait_for_bulk_groups_is_for_all_but_the_newest(wait: str, place: int, found: int) -> None:
     body = SENT_TWICE.replace("WAIT", wait).replace("AT", str(place))
     text = ptx("mov.u32 %r0, 1;\n" + body, "u64 y", shared=32, version="8.0", target="sm_90")
     assert len(messages(text, [np.zeros(8, np.uint32)], block=1)) == found
@@ -1080,9 +1073,7 @@ def test_a_wait_for_bulk_groups_is_for_all_but_the_newest(
         ("cp.async.bulk.wait_group.read 0; cp.async.bulk.wait_group 0;", 0),
     ],
 )
-def test_what_a_bulk_copy_writes_is_there_after_a_wait_for_more_than_its_reads(
-    wait: str, found: int
-) -> None:
+def test_what_a_bulk_copy_writes_is_there_after_a_wait_for_more_than_its_reads(wait: str, found: int) -> None:
     body = SENT_TWICE.replace("WAIT", wait).replace("st.shared.u32 [%r1+AT], 7;", "")
     load = "    fence.proxy.async;\n    ld.global.u32 %r2, [%rd0];\n    cp.async.bulk.wait_group 0;"
     body = body.replace("    cp.async.bulk.wait_group 0;\n    ret;", f"{load}\n    ret;")
@@ -1126,9 +1117,7 @@ def test_a_cta_has_sixteen_barriers(barrier: int) -> None:
 
 
 @pytest.mark.parametrize(("depth", "changes"), [(1, 0), (2, 1), (3, 2)])
-def test_a_depth_has_a_change_point_less_in_each_doubling_of_the_run(
-    depth: int, changes: int
-) -> None:
+def test_a_depth_has_a_change_point_less_in_each_doubling_of_the_run(depth: int, changes: int) -> None:
     points = policies._changes(np.random.default_rng(0), depth)
     found = list(itertools.takewhile(lambda point: point < 1024, points))
     for start, end in ((0, 256), (256, 512), (512, 1024)):

@@ -120,19 +120,38 @@ CORRECT = {
     "copied after the fence": lines(FENCE, "mov.f32 %f0, %f1;", MMA, COMMIT, WAIT, STORE),
     "changed before the fence": lines("add.f32 %f0, %f0, %f0;", FENCE, MMA, COMMIT, WAIT, STORE),
     "fenced between shapes": lines(
-        FENCE, MMA, FENCE, MMA.replace("n8", "n16").replace("%f3}", "%f3, %f4, %f5, %f6, %f7}"),
-        COMMIT, WAIT, STORE,
+        FENCE,
+        MMA,
+        FENCE,
+        MMA.replace("n8", "n16").replace("%f3}", "%f3, %f4, %f5, %f6, %f7}"),
+        COMMIT,
+        WAIT,
+        STORE,
     ),
     "others in flight": lines(
-        FENCE, MMA, COMMIT, MMA.replace(D, "{%f4, %f5, %f6, %f7}"), COMMIT,
-        "wgmma.wait_group.sync.aligned 1;", STORE, WAIT,
+        FENCE,
+        MMA,
+        COMMIT,
+        MMA.replace(D, "{%f4, %f5, %f6, %f7}"),
+        COMMIT,
+        "wgmma.wait_group.sync.aligned 1;",
+        STORE,
+        WAIT,
     ),
     # What no way through a kernel does at once, the text alone cannot tell.
     "waited for on the way that needs it": lines(
-        "setp.lt.u32 %p3, %r0, 128;", FENCE, "@!%p3 bra $skip;", MMA, COMMIT, "$skip:",
-        "@!%p3 bra $other;", WAIT, "$other:", STORE,
+        "setp.lt.u32 %p3, %r0, 128;",
+        FENCE,
+        "@!%p3 bra $skip;",
+        MMA,
+        COMMIT,
+        "$skip:",
+        "@!%p3 bra $other;",
+        WAIT,
+        "$other:",
+        STORE,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("threads", [128, 256])
@@ -150,59 +169,130 @@ def test_a_warpgroup_may_close_a_group_that_nothing_waits_for() -> None:
     ("body", "where", "user", "why"),
     [
         # Once is enough for one multiplication.
-        ((FENCE, MMA, COMMIT, STORE, "add.f32 %f0, %f0, %f1;", STORE, WAIT), STORE, MMA,
-         "touches %f0, which a wgmma.mma_async that was not waited for may use"),
-        ((FENCE, MMA, COMMIT, MMA.replace(D, "{%f4, %f5, %f6, %f7}"), COMMIT,
-          "wgmma.wait_group.sync.aligned 2;", STORE, WAIT), STORE, MMA,
-         "touches %f0, which a wgmma.mma_async that was not waited for may use"),
-        ((FENCE, MMA, WAIT, STORE), STORE, MMA,
-         "touches %f0, which a wgmma.mma_async of no group may use, which no wait covers"),
-        ((FENCE, FRAGMENT_MMA, COMMIT, "add.u32 %a2, %a2, 1;", WAIT, STORE),
-         "add.u32 %a2", FRAGMENT_MMA,
-         "touches %a2, which a wgmma.mma_async that was not waited for may use"),
-        ((FENCE, MMA, COMMIT, "mov.f32 %f2, 0f00000000;", WAIT, STORE),
-         ("mov.f32 %f2", 1), MMA,
-         "touches %f2, which a wgmma.mma_async that was not waited for may use"),
+        (
+            (FENCE, MMA, COMMIT, STORE, "add.f32 %f0, %f0, %f1;", STORE, WAIT),
+            STORE,
+            MMA,
+            "touches %f0, which a wgmma.mma_async that was not waited for may use",
+        ),
+        (
+            (
+                FENCE,
+                MMA,
+                COMMIT,
+                MMA.replace(D, "{%f4, %f5, %f6, %f7}"),
+                COMMIT,
+                "wgmma.wait_group.sync.aligned 2;",
+                STORE,
+                WAIT,
+            ),
+            STORE,
+            MMA,
+            "touches %f0, which a wgmma.mma_async that was not waited for may use",
+        ),
+        (
+            (FENCE, MMA, WAIT, STORE),
+            STORE,
+            MMA,
+            "touches %f0, which a wgmma.mma_async of no group may use, which no wait covers",
+        ),
+        (
+            (FENCE, FRAGMENT_MMA, COMMIT, "add.u32 %a2, %a2, 1;", WAIT, STORE),
+            "add.u32 %a2",
+            FRAGMENT_MMA,
+            "touches %a2, which a wgmma.mma_async that was not waited for may use",
+        ),
+        (
+            (FENCE, MMA, COMMIT, "mov.f32 %f2, 0f00000000;", WAIT, STORE),
+            ("mov.f32 %f2", 1),
+            MMA,
+            "touches %f2, which a wgmma.mma_async that was not waited for may use",
+        ),
         ((MMA, COMMIT, WAIT, STORE), MMA, None, "no wgmma.fence comes before it"),
-        ((FENCE, "add.f32 %f1, %f1, %f1;", MMA, COMMIT, WAIT, STORE), MMA, None,
-         "no wgmma.fence comes between it and what wrote %f1"),
-        ((FENCE, "add.u32 %a3, %a3, 1;", FRAGMENT_MMA, COMMIT, WAIT, STORE), FRAGMENT_MMA, None,
-         "no wgmma.fence comes between it and what wrote %a3"),
-        ((FENCE, MMA, MMA.replace("n8", "n16").replace("%f3}", "%f3, %f4, %f5, %f6, %f7}"),
-          COMMIT, WAIT, STORE), "m64n16k16", MMA,
-         "uses %f0, which another wgmma.mma_async may still use as an accumulator of m64n8k16; no "
-         "wgmma.fence or wait comes between"),
-        ((FENCE, FRAGMENT_MMA.replace("%a", "%c"),
-          MMA.replace(D, "{%c0, %c1, %c2, %c3}").replace(".f32.f16", ".f32.f16"),
-          COMMIT, WAIT, STORE), "%rd4, %rd5, 1, 1", FRAGMENT_MMA.replace("%a", "%c"),
-         "uses %c0, which another wgmma.mma_async may still use as part of A; no wgmma.fence or "
-         "wait comes between"),
+        (
+            (FENCE, "add.f32 %f1, %f1, %f1;", MMA, COMMIT, WAIT, STORE),
+            MMA,
+            None,
+            "no wgmma.fence comes between it and what wrote %f1",
+        ),
+        (
+            (FENCE, "add.u32 %a3, %a3, 1;", FRAGMENT_MMA, COMMIT, WAIT, STORE),
+            FRAGMENT_MMA,
+            None,
+            "no wgmma.fence comes between it and what wrote %a3",
+        ),
+        (
+            (
+                FENCE,
+                MMA,
+                MMA.replace("n8", "n16").replace("%f3}", "%f3, %f4, %f5, %f6, %f7}"),
+                COMMIT,
+                WAIT,
+                STORE,
+            ),
+            "m64n16k16",
+            MMA,
+            "uses %f0, which another wgmma.mma_async may still use as an accumulator of m64n8k16; no "
+            "wgmma.fence or wait comes between",
+        ),
+        (
+            (
+                FENCE,
+                FRAGMENT_MMA.replace("%a", "%c"),
+                MMA.replace(D, "{%c0, %c1, %c2, %c3}").replace(".f32.f16", ".f32.f16"),
+                COMMIT,
+                WAIT,
+                STORE,
+            ),
+            "%rd4, %rd5, 1, 1",
+            FRAGMENT_MMA.replace("%a", "%c"),
+            "uses %c0, which another wgmma.mma_async may still use as part of A; no wgmma.fence or "
+            "wait comes between",
+        ),
     ],
-)  # fmt: skip
+)
 def test_registers_of_wgmma_are_left_alone_until_the_wait(
     body: tuple[str, ...], where: Any, user: str | None, why: str
 ) -> None:
     text = tiles(
-        "".join(f"    mov.u32 %c{n}, %r4;\n" for n in range(4) if "%c0" in "".join(body))
-        + lines(*body)
+        "".join(f"    mov.u32 %c{n}, %r4;\n" for n in range(4) if "%c0" in "".join(body)) + lines(*body)
     )
     place = at(text, *(where if isinstance(where, tuple) else (where,)))
     other = "" if user is None else at(text, user)
     (report,) = found(text)
     assert report == Report(
-        "sync", "", 0, "", (0, 0, 0), (0,), place, other,
+        "sync",
+        "",
+        0,
+        "",
+        (0, 0, 0),
+        (0,),
+        place,
+        other,
         f"kernel k: {place}: thread (0, 0, 0) of CTA (0, 0, 0): sync: {why}"
         + (f"; it was started by {other}" if other else ""),
-    )  # fmt: skip
+    )
 
 
 def test_the_wait_that_one_warpgroup_of_one_block_skips_is_found() -> None:
     body = lines(
-        "mov.u32 %r6, %ctaid.x;", "setp.lt.u32 %p3, %r0, 128;",
-        "setp.ne.or.u32 %p3, %r6, 1, %p3;", FENCE, MMA, COMMIT, "@!%p3 bra $late;", WAIT,
-        "$late:", "setp.eq.u32 %p4, %r6, 1;", "@%p4 bra $one;", "bra $end;", "$one:",
-        "@%p3 st.global.f32 [%rd1], %f0;", "@!%p3 st.global.f32 [%rd1], %f1;", "$end:",
-    )  # fmt: skip
+        "mov.u32 %r6, %ctaid.x;",
+        "setp.lt.u32 %p3, %r0, 128;",
+        "setp.ne.or.u32 %p3, %r6, 1, %p3;",
+        FENCE,
+        MMA,
+        COMMIT,
+        "@!%p3 bra $late;",
+        WAIT,
+        "$late:",
+        "setp.eq.u32 %p4, %r6, 1;",
+        "@%p4 bra $one;",
+        "bra $end;",
+        "$one:",
+        "@%p3 st.global.f32 [%rd1], %f0;",
+        "@!%p3 st.global.f32 [%rd1], %f1;",
+        "$end:",
+    )
     text = tiles(body)
     out = np.zeros((256, 4), np.float32)
     (report,) = reports(text, [out], grid=2, block=256, dynamic_smem=SMEM)
@@ -240,11 +330,18 @@ def test_a_tile_is_left_alone_until_the_wait(early: str, line: str) -> None:
     (report,) = found(text)
     place, other = at(text, line), at(text, MMA)
     assert report == Report(
-        "race", "shared", report.address, "", (0, 0, 0), (0, 0), place, other,
+        "race",
+        "shared",
+        report.address,
+        "",
+        (0, 0, 0),
+        (0, 0),
+        place,
+        other,
         f"kernel k: {place}: thread (0, 0, 0) of CTA (0, 0, 0): race: shared address "
         f"{report.address:#x} may still be read by thread (0, 0, 0) in {other}; its warp has not "
         "waited for it with wgmma.wait_group",
-    )  # fmt: skip
+    )
     assert report.address == (0x800 if "+2048" in line else 0)
 
 
@@ -252,9 +349,7 @@ def test_a_tile_is_left_alone_until_the_wait(early: str, line: str) -> None:
 
 STORE_BULK = "cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r1], 256;"
 COMMIT_BULK = "cp.async.bulk.commit_group;"
-LOAD_BULK = (
-    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd0], 256, [%r3];"
-)
+LOAD_BULK = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd0], 256, [%r3];"
 READ_BACK = "ld.global.u32 %r9, [%rd1];"
 
 
@@ -301,14 +396,9 @@ def kinds(text: str, **how: Any) -> list[tuple[str, str]]:
 WAIT_BULK = "cp.async.bulk.wait_group 0;"
 WAIT_READ = "cp.async.bulk.wait_group.read 0;"
 EXPECT = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 256;"
-WAIT_FULL = (
-    "$full:", "mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r3], 0;", "@!%p3 bra $full;",
-)  # fmt: skip
+WAIT_FULL = ("$full:", "mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r3], 0;", "@!%p3 bra $full;")
 RELEASE = "st.release.gpu.global.u32 [%rd2], 1;"
-ACQUIRE = (
-    "$spin:", "ld.acquire.gpu.global.u32 %r7, [%rd2];", "setp.eq.u32 %p4, %r7, 0;",
-    "@%p4 bra $spin;",
-)  # fmt: skip
+ACQUIRE = ("$spin:", "ld.acquire.gpu.global.u32 %r7, [%rd2];", "setp.eq.u32 %p4, %r7, 0;", "@%p4 bra $spin;")
 FENCE_ALL = "fence.proxy.async;"
 OTHER_CTA = ("bra $end;", "$second:", "@%p0 bra $end;")
 SPLIT = ("@%p1 bra $second;", "@%p0 bra $end;")  # the rest is for the first threads of two CTAs
@@ -319,83 +409,254 @@ SPLIT = ("@%p1 bra $second;", "@%p0 bra $end;")  # the rest is for the first thr
     [
         ((*SPLIT[1:], STORE_BULK, COMMIT_BULK, WAIT_BULK, READ_BACK), 1),
         # Another warp reads, ordered by a barrier after the wait.
-        (("@%p0 bra $ready;", STORE_BULK, COMMIT_BULK, WAIT_BULK, "$ready:", "bar.sync 0;",
-          READ_BACK), 1),
+        (("@%p0 bra $ready;", STORE_BULK, COMMIT_BULK, WAIT_BULK, "$ready:", "bar.sync 0;", READ_BACK), 1),
         # Another CTA reads, ordered by a flag after the wait; or copies.
         ((*SPLIT, STORE_BULK, COMMIT_BULK, WAIT_BULK, RELEASE, *OTHER_CTA, *ACQUIRE, READ_BACK), 2),
-        ((*SPLIT, STORE_BULK, COMMIT_BULK, WAIT_BULK, RELEASE, *OTHER_CTA, *ACQUIRE, EXPECT,
-          LOAD_BULK, *WAIT_FULL), 2),
+        (
+            (
+                *SPLIT,
+                STORE_BULK,
+                COMMIT_BULK,
+                WAIT_BULK,
+                RELEASE,
+                *OTHER_CTA,
+                *ACQUIRE,
+                EXPECT,
+                LOAD_BULK,
+                *WAIT_FULL,
+            ),
+            2,
+        ),
         # The source may be overwritten after the wait for its read.
         ((*SPLIT[1:], STORE_BULK, COMMIT_BULK, WAIT_READ, "st.shared.u32 [%r1], 7;"), 1),
         # What others wrote is fenced by the writer, or by the reader after it has seen the flag.
-        (("st.global.u32 [%rd1], %r0;", FENCE_ALL, "bar.sync 0;", "@%p0 bra $end;", EXPECT,
-          LOAD_BULK, *WAIT_FULL), 1),
-        (("st.global.u32 [%rd1], %r0;", "bar.sync 0;", "@%p0 bra $end;",
-          "fence.proxy.async.global;", EXPECT, LOAD_BULK, *WAIT_FULL), 1),
-        ((*SPLIT, "st.global.u32 [%rd0], 5;", FENCE_ALL, RELEASE, *OTHER_CTA, *ACQUIRE, EXPECT,
-          LOAD_BULK, *WAIT_FULL), 2),
-        ((*SPLIT, "st.global.u32 [%rd0], 5;", RELEASE, *OTHER_CTA, *ACQUIRE, FENCE_ALL, EXPECT,
-          LOAD_BULK, *WAIT_FULL), 2),
+        (
+            (
+                "st.global.u32 [%rd1], %r0;",
+                FENCE_ALL,
+                "bar.sync 0;",
+                "@%p0 bra $end;",
+                EXPECT,
+                LOAD_BULK,
+                *WAIT_FULL,
+            ),
+            1,
+        ),
+        (
+            (
+                "st.global.u32 [%rd1], %r0;",
+                "bar.sync 0;",
+                "@%p0 bra $end;",
+                "fence.proxy.async.global;",
+                EXPECT,
+                LOAD_BULK,
+                *WAIT_FULL,
+            ),
+            1,
+        ),
+        (
+            (
+                *SPLIT,
+                "st.global.u32 [%rd0], 5;",
+                FENCE_ALL,
+                RELEASE,
+                *OTHER_CTA,
+                *ACQUIRE,
+                EXPECT,
+                LOAD_BULK,
+                *WAIT_FULL,
+            ),
+            2,
+        ),
+        (
+            (
+                *SPLIT,
+                "st.global.u32 [%rd0], 5;",
+                RELEASE,
+                *OTHER_CTA,
+                *ACQUIRE,
+                FENCE_ALL,
+                EXPECT,
+                LOAD_BULK,
+                *WAIT_FULL,
+            ),
+            2,
+        ),
         # The source of a load may be overwritten after its wait, also by another CTA.
-        (("@!%p0 " + EXPECT, "@!%p0 " + LOAD_BULK,
-          *WAIT_FULL, "st.global.u32 [%rd1], %r0;"), 1),
-        ((*SPLIT, EXPECT, LOAD_BULK, *WAIT_FULL, RELEASE, *OTHER_CTA, *ACQUIRE,
-          "st.global.u32 [%rd0], 5;"), 2),
+        (("@!%p0 " + EXPECT, "@!%p0 " + LOAD_BULK, *WAIT_FULL, "st.global.u32 [%rd1], %r0;"), 1),
+        (
+            (
+                *SPLIT,
+                EXPECT,
+                LOAD_BULK,
+                *WAIT_FULL,
+                RELEASE,
+                *OTHER_CTA,
+                *ACQUIRE,
+                "st.global.u32 [%rd0], 5;",
+            ),
+            2,
+        ),
         # Reductions of many CTAs meet, and atomic operations with them.
-        (("@%p0 bra $end;",
-          "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd0], [%r1], 256;",
-          COMMIT_BULK, WAIT_READ, "red.relaxed.gpu.global.add.u32 [%rd0], 1;"), 4),
+        (
+            (
+                "@%p0 bra $end;",
+                "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd0], [%r1], 256;",
+                COMMIT_BULK,
+                WAIT_READ,
+                "red.relaxed.gpu.global.add.u32 [%rd0], 1;",
+            ),
+            4,
+        ),
     ],
-)  # fmt: skip
-def test_bulk_copies_in_order_have_no_report_in_global_memory(
-    body: tuple[str, ...], grid: int
-) -> None:
+)
+def test_bulk_copies_in_order_have_no_report_in_global_memory(body: tuple[str, ...], grid: int) -> None:
     assert global_reports(bulk(*body), grid=grid) == ()
 
 
 @pytest.mark.parametrize(
     ("body", "grid", "kind", "line", "why"),
     [
-        ((*SPLIT[1:], STORE_BULK, COMMIT_BULK, READ_BACK, WAIT_BULK), 1, "pending", READ_BACK,
-         f"may still be written by the copy {STORE_BULK}"),
+        (
+            (*SPLIT[1:], STORE_BULK, COMMIT_BULK, READ_BACK, WAIT_BULK),
+            1,
+            "pending",
+            READ_BACK,
+            f"may still be written by the copy {STORE_BULK}",
+        ),
         # `.read` waits for the source only.
-        ((*SPLIT[1:], STORE_BULK, COMMIT_BULK, WAIT_READ, READ_BACK), 1, "pending", READ_BACK,
-         f"may still be written by the copy {STORE_BULK}"),
-        ((*SPLIT, STORE_BULK, COMMIT_BULK, WAIT_READ, RELEASE, *OTHER_CTA, *ACQUIRE, READ_BACK),
-         2, "pending", READ_BACK, f"may still be written by the copy {STORE_BULK}"),
-        (("@%p0 bra $ready;", STORE_BULK, COMMIT_BULK, WAIT_BULK, "$ready:",
-          "setp.lt.u32 %p2, %r0, 32;", "@%p2 bra $end;", READ_BACK),
-         1, "race", READ_BACK, f"was written by thread (0, 0, 0) in {STORE_BULK}"),
+        (
+            (*SPLIT[1:], STORE_BULK, COMMIT_BULK, WAIT_READ, READ_BACK),
+            1,
+            "pending",
+            READ_BACK,
+            f"may still be written by the copy {STORE_BULK}",
+        ),
+        (
+            (*SPLIT, STORE_BULK, COMMIT_BULK, WAIT_READ, RELEASE, *OTHER_CTA, *ACQUIRE, READ_BACK),
+            2,
+            "pending",
+            READ_BACK,
+            f"may still be written by the copy {STORE_BULK}",
+        ),
+        (
+            (
+                "@%p0 bra $ready;",
+                STORE_BULK,
+                COMMIT_BULK,
+                WAIT_BULK,
+                "$ready:",
+                "setp.lt.u32 %p2, %r0, 32;",
+                "@%p2 bra $end;",
+                READ_BACK,
+            ),
+            1,
+            "race",
+            READ_BACK,
+            f"was written by thread (0, 0, 0) in {STORE_BULK}",
+        ),
         # Two CTAs store to the same bytes.
-        (("@%p0 bra $end;", STORE_BULK, COMMIT_BULK, WAIT_BULK), 2, "pending", STORE_BULK,
-         f"may still be written by the copy {STORE_BULK}"),
+        (
+            ("@%p0 bra $end;", STORE_BULK, COMMIT_BULK, WAIT_BULK),
+            2,
+            "pending",
+            STORE_BULK,
+            f"may still be written by the copy {STORE_BULK}",
+        ),
         # A flag that is not released orders nothing.
-        ((*SPLIT, STORE_BULK, COMMIT_BULK, WAIT_BULK, RELEASE.replace("release", "relaxed"),
-          *OTHER_CTA, *ACQUIRE, READ_BACK), 2, "race", READ_BACK,
-         f"was written by thread (0, 0, 0) of CTA (0, 0, 0) in {STORE_BULK}"),
+        (
+            (
+                *SPLIT,
+                STORE_BULK,
+                COMMIT_BULK,
+                WAIT_BULK,
+                RELEASE.replace("release", "relaxed"),
+                *OTHER_CTA,
+                *ACQUIRE,
+                READ_BACK,
+            ),
+            2,
+            "race",
+            READ_BACK,
+            f"was written by thread (0, 0, 0) of CTA (0, 0, 0) in {STORE_BULK}",
+        ),
         # No fence lets a copy see what ordinary instructions wrote.
-        (("st.global.u32 [%rd1], %r0;", "bar.sync 0;", "@%p0 bra $end;", EXPECT, LOAD_BULK,
-          *WAIT_FULL), 1, "proxy", LOAD_BULK,
-         "was written by thread (0, 0, 0) in st.global.u32 [%rd1], %r0;"),
-        (("st.global.u32 [%rd1], %r0;", "fence.proxy.async.shared::cta;", "bar.sync 0;",
-          "@%p0 bra $end;", EXPECT, LOAD_BULK, *WAIT_FULL), 1, "proxy", LOAD_BULK,
-         "was written by thread (0, 0, 0) in st.global.u32 [%rd1], %r0;"),
-        ((*SPLIT, "st.global.u32 [%rd0], 5;", RELEASE, *OTHER_CTA, *ACQUIRE, EXPECT, LOAD_BULK,
-          *WAIT_FULL), 2, "proxy", LOAD_BULK,
-         "was written by thread (0, 0, 0) of CTA (0, 0, 0) in st.global.u32 [%rd0], 5;"),
+        (
+            ("st.global.u32 [%rd1], %r0;", "bar.sync 0;", "@%p0 bra $end;", EXPECT, LOAD_BULK, *WAIT_FULL),
+            1,
+            "proxy",
+            LOAD_BULK,
+            "was written by thread (0, 0, 0) in st.global.u32 [%rd1], %r0;",
+        ),
+        (
+            (
+                "st.global.u32 [%rd1], %r0;",
+                "fence.proxy.async.shared::cta;",
+                "bar.sync 0;",
+                "@%p0 bra $end;",
+                EXPECT,
+                LOAD_BULK,
+                *WAIT_FULL,
+            ),
+            1,
+            "proxy",
+            LOAD_BULK,
+            "was written by thread (0, 0, 0) in st.global.u32 [%rd1], %r0;",
+        ),
+        (
+            (
+                *SPLIT,
+                "st.global.u32 [%rd0], 5;",
+                RELEASE,
+                *OTHER_CTA,
+                *ACQUIRE,
+                EXPECT,
+                LOAD_BULK,
+                *WAIT_FULL,
+            ),
+            2,
+            "proxy",
+            LOAD_BULK,
+            "was written by thread (0, 0, 0) of CTA (0, 0, 0) in st.global.u32 [%rd0], 5;",
+        ),
         # The source of a load is left alone until the wait.
-        (("@!%p0 " + EXPECT, "@!%p0 " + LOAD_BULK, "bar.sync 0;", "setp.lt.u32 %p2, %r0, 32;",
-          "@%p2 bra $full;", "st.global.u32 [%rd1], %r0;", *WAIT_FULL), 1, "race", "st.global.u32",
-         f"may still be read by thread (0, 0, 0) in @!%p0 {LOAD_BULK}"),
-        ((*SPLIT, EXPECT, LOAD_BULK, RELEASE, *OTHER_CTA, *ACQUIRE, "st.global.u32 [%rd0], 5;"),
-         2, "race", "st.global.u32 [%rd0]",
-         f"may still be read by thread (0, 0, 0) of CTA (0, 0, 0) in {LOAD_BULK}"),
-        (("@%p0 bra $end;",
-          "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd0], [%r1], 256;",
-          "st.global.u32 [%rd0], 1;", COMMIT_BULK, WAIT_BULK), 1, "pending", "st.global.u32 [%rd0]",
-         "may still be written by the copy cp.reduce.async.bulk.global"),
+        (
+            (
+                "@!%p0 " + EXPECT,
+                "@!%p0 " + LOAD_BULK,
+                "bar.sync 0;",
+                "setp.lt.u32 %p2, %r0, 32;",
+                "@%p2 bra $full;",
+                "st.global.u32 [%rd1], %r0;",
+                *WAIT_FULL,
+            ),
+            1,
+            "race",
+            "st.global.u32",
+            f"may still be read by thread (0, 0, 0) in @!%p0 {LOAD_BULK}",
+        ),
+        (
+            (*SPLIT, EXPECT, LOAD_BULK, RELEASE, *OTHER_CTA, *ACQUIRE, "st.global.u32 [%rd0], 5;"),
+            2,
+            "race",
+            "st.global.u32 [%rd0]",
+            f"may still be read by thread (0, 0, 0) of CTA (0, 0, 0) in {LOAD_BULK}",
+        ),
+        (
+            (
+                "@%p0 bra $end;",
+                "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd0], [%r1], 256;",
+                "st.global.u32 [%rd0], 1;",
+                COMMIT_BULK,
+                WAIT_BULK,
+            ),
+            1,
+            "pending",
+            "st.global.u32 [%rd0]",
+            "may still be written by the copy cp.reduce.async.bulk.global",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bulk_copies_out_of_order_are_found_in_global_memory(
     body: tuple[str, ...], grid: int, kind: str, line: str, why: str
 ) -> None:
@@ -408,18 +669,23 @@ def test_bulk_copies_out_of_order_are_found_in_global_memory(
 
 
 def test_the_whole_report_of_a_copy_in_global_memory() -> None:
-    text = bulk(
-        *SPLIT, STORE_BULK, COMMIT_BULK, WAIT_READ, RELEASE, *OTHER_CTA, *ACQUIRE, READ_BACK
-    )
+    text = bulk(*SPLIT, STORE_BULK, COMMIT_BULK, WAIT_READ, RELEASE, *OTHER_CTA, *ACQUIRE, READ_BACK)
     place, other = at(text, READ_BACK), at(text, STORE_BULK)
     assert global_reports(text, grid=2) == (
         Report(
-            "pending", "global", 0x200000000, "x", (1, 0, 0), (0,), place, other,
+            "pending",
+            "global",
+            0x200000000,
+            "x",
+            (1, 0, 0),
+            (0,),
+            place,
+            other,
             f"kernel k: {place}: thread (0, 0, 0) of CTA (1, 0, 0): pending: global address "
             f"0x200000000 (x) may still be written by the copy {other}; its thread has not waited "
             "for its group",
         ),
-    )  # fmt: skip
+    )
 
 
 TILE_LOAD = ("@!%p0 " + EXPECT, "@!%p0 " + LOAD_BULK)
@@ -429,16 +695,27 @@ READ_TILE = "ld.shared.u32 %r9, [%r4+256];"
 @pytest.mark.parametrize(
     ("body", "thread", "why"),
     [
-        ((READ_TILE, *WAIT_FULL), 0,
-         "pending: shared address 0x100 may still be written by the copy {}"),
+        ((READ_TILE, *WAIT_FULL), 0, "pending: shared address 0x100 may still be written by the copy {}"),
         # The copy is done, as the first warp has waited; nothing says so to the second.
-        (("setp.lt.u32 %p2, %r0, 32;", "@!%p2 bra $second;", *WAIT_FULL,
-          "st.volatile.global.u32 [%rd2], 1;", "bra $end;", "$second:", "$spin:",
-          "ld.volatile.global.u32 %r7, [%rd2];", "setp.eq.u32 %p4, %r7, 0;", "@%p4 bra $spin;",
-          READ_TILE), 32,
-         "race: shared address 0x180 was written by thread (0, 0, 0) in {}"),
+        (
+            (
+                "setp.lt.u32 %p2, %r0, 32;",
+                "@!%p2 bra $second;",
+                *WAIT_FULL,
+                "st.volatile.global.u32 [%rd2], 1;",
+                "bra $end;",
+                "$second:",
+                "$spin:",
+                "ld.volatile.global.u32 %r7, [%rd2];",
+                "setp.eq.u32 %p4, %r7, 0;",
+                "@%p4 bra $spin;",
+                READ_TILE,
+            ),
+            32,
+            "race: shared address 0x180 was written by thread (0, 0, 0) in {}",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_report_of_a_tile_read_too_early_names_the_mbarrier(
     body: tuple[str, ...], thread: int, why: str
 ) -> None:
@@ -453,16 +730,20 @@ def test_a_report_of_a_tile_read_too_early_names_the_mbarrier(
 
 def test_a_report_of_a_copy_from_another_cta_names_the_mbarrier_there() -> None:
     text = bulk(
-        "barrier.cluster.arrive;", "barrier.cluster.wait;",
-        "mov.u32 %r5, %cluster_ctarank;", "setp.ne.or.u32 %p2, %r5, 0, %p0;",
-        "mov.u32 %r6, 1;", "mapa.shared::cluster.u32 %r7, %r3, %r6;",
+        "barrier.cluster.arrive;",
+        "barrier.cluster.wait;",
+        "mov.u32 %r5, %cluster_ctarank;",
+        "setp.ne.or.u32 %p2, %r5, 0, %p0;",
+        "mov.u32 %r6, 1;",
+        "mapa.shared::cluster.u32 %r7, %r3, %r6;",
         "mapa.shared::cluster.u32 %r6, %r2, %r6;",
         "@!%p2 mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [%r7], 256;",
         "@!%p2 cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r6], "
         "[%r1], 256, [%r7];",
         "@!%p2 st.shared::cluster.u32 [%r6], 1;",
-        "barrier.cluster.arrive;", "barrier.cluster.wait;",
-    )  # fmt: skip
+        "barrier.cluster.arrive;",
+        "barrier.cluster.wait;",
+    )
     (message,) = {r.message for r in global_reports(text, sanitize="race", grid=2, cluster=2)}
     assert message.endswith(
         f"pending: shared address 0x100 of CTA (1, 0, 0) may still be written by the copy "
@@ -474,12 +755,15 @@ def test_a_report_of_a_copy_from_another_cta_names_the_mbarrier_there() -> None:
 @pytest.mark.parametrize(
     ("wait", "why"),
     [
-        ((), "may still be read by thread (0, 0, 0) in {}; its thread has not waited for it with "
-         "cp.async.bulk.wait_group.read"),
+        (
+            (),
+            "may still be read by thread (0, 0, 0) in {}; its thread has not waited for it with "
+            "cp.async.bulk.wait_group.read",
+        ),
         # It has been waited for, but the warps do not meet.
         (("@!%p0 " + WAIT_READ,), "was read by thread (0, 0, 0) in {}; no barrier orders the two"),
     ],
-)  # fmt: skip
+)
 def test_a_report_of_a_tile_overwritten_too_early_says_which_wait_is_missing(
     wait: tuple[str, ...], why: str
 ) -> None:
@@ -488,8 +772,7 @@ def test_a_report_of_a_tile_overwritten_too_early_says_which_wait_is_missing(
     place, other = at(text, store[1]), at(text, STORE_BULK)
     (report,) = (r for r in global_reports(text, sanitize="race") if r.other == other)
     assert report.message == (
-        f"kernel k: {place}: thread (32, 0, 0) of CTA (0, 0, 0): race: shared address 0x0 "
-        f"{why.format(other)}"
+        f"kernel k: {place}: thread (32, 0, 0) of CTA (0, 0, 0): race: shared address 0x0 {why.format(other)}"
     )
 
 
@@ -520,15 +803,26 @@ def test_a_copy_that_reads_what_others_brought_waits_for_each(
     first = "@!%p0 mbarrier.init.shared::cta.b64 [%r3+8], 1;", "fence.proxy.async;", "bar.sync 0;"
     loads = (EXPECT, EXPECT.replace("[%r3]", "[%r3+8]"), *HALF_LOADS)
     text = bulk(
-        *first, *(f"@!%p0 {line.replace(', 256;', ', 128;')}" for line in loads),
-        "setp.lt.u32 %p2, %r0, 32;", "@!%p2 bra $second;", *wait("first", 0), *wait("first", 1),
-        "st.volatile.global.u32 [%rd2], 1;", "bra $end;", "$second:",
-        "$spin:", "ld.volatile.global.u32 %r7, [%rd2];", "setp.eq.u32 %p4, %r7, 0;",
-        "@%p4 bra $spin;", *(line for half in waits for line in wait("second", half)),
-        "setp.ne.u32 %p4, %r0, 32;", "@%p4 bra $end;",
-        f"cp.async.bulk.global.shared::cta.bulk_group [%rd2+16], [%r2], {nbytes};", COMMIT_BULK,
+        *first,
+        *(f"@!%p0 {line.replace(', 256;', ', 128;')}" for line in loads),
+        "setp.lt.u32 %p2, %r0, 32;",
+        "@!%p2 bra $second;",
+        *wait("first", 0),
+        *wait("first", 1),
+        "st.volatile.global.u32 [%rd2], 1;",
+        "bra $end;",
+        "$second:",
+        "$spin:",
+        "ld.volatile.global.u32 %r7, [%rd2];",
+        "setp.eq.u32 %p4, %r7, 0;",
+        "@%p4 bra $spin;",
+        *(line for half in waits for line in wait("second", half)),
+        "setp.ne.u32 %p4, %r0, 32;",
+        "@%p4 bra $end;",
+        f"cp.async.bulk.global.shared::cta.bulk_group [%rd2+16], [%r2], {nbytes};",
+        COMMIT_BULK,
         WAIT_BULK,
-    )  # fmt: skip
+    )
     args = [np.zeros(64, np.uint32), np.zeros(68, np.uint32)]
     found = [r for r in reports(text, args, block=64, dynamic_smem=528) if r.space == "shared"]
     want = [
@@ -543,17 +837,24 @@ def test_a_copy_that_reads_what_others_brought_waits_for_each(
 @pytest.mark.parametrize(("shift", "want"), [(0, []), (4, ["pending"])])
 def test_boxes_that_ctas_store_side_by_side_do_not_meet(shift: int, want: list[str]) -> None:
     body = (
-        "@%p0 bra $end;", "mov.b64 %rd3, map;", "cvta.param.u64 %rd3, %rd3;",
-        f"mul.lo.u32 %r5, %r8, {16 - shift};", "mov.u32 %r6, 2;",
+        "@%p0 bra $end;",
+        "mov.b64 %rd3, map;",
+        "cvta.param.u64 %rd3, %rd3;",
+        f"mul.lo.u32 %r5, %r8, {16 - shift};",
+        "mov.u32 %r6, 2;",
         "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd3, {%r5, %r6}], [%r1];",
-        COMMIT_BULK, WAIT_BULK,
-    )  # fmt: skip
+        COMMIT_BULK,
+        WAIT_BULK,
+    )
     text = bulk(*body).replace("k(.param .u64 x", "k(.param .align 64 .b8 map[128], .param .u64 x")
     x = np.zeros((6, 36), np.float32)[:, :31]  # the last box ends outside
     found = reports(
-        text, [hopper.TensorMap(x, box=(16, 4)), x, np.zeros(1, np.uint32)], grid=2, block=64,
+        text,
+        [hopper.TensorMap(x, box=(16, 4)), x, np.zeros(1, np.uint32)],
+        grid=2,
+        block=64,
         dynamic_smem=520,
-    )  # fmt: skip
+    )
     assert [r.kind for r in found] == want
     assert [r.address for r in found] == [0x200000000 + 4 * (2 * 36 + 12)] * len(want)
 
@@ -569,9 +870,10 @@ MAKE = "@!%p0 mbarrier.init.shared::cta.b64 [%r1], 1;"
 FENCE_INIT = "fence.mbarrier_init.release.cluster;"
 ARRIVE_FAR = "@!%p0 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r3];"
 WAIT_NEAR = (
-    "$near:", "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p3, [%r1], 0;",
+    "$near:",
+    "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p3, [%r1], 0;",
     "@!%p3 bra $near;",
-)  # fmt: skip
+)
 EXPECT_NEAR = "@!%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 16;"
 MULTICAST = (
     "@!%p2 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
@@ -618,27 +920,42 @@ def cluster_reports(text: str, block: int = 32) -> tuple[Report, ...]:
         (*SYNC, LOAD_FAR, RELAXED, LEAVE),
         # The other CTA says that it has read.
         (MAKE, *SYNC, LOAD_FAR, "bar.sync 0;", ARRIVE_FAR, *WAIT_NEAR, *SYNC),
-        (MAKE, *SYNC, "@!%p1 bra $wait;", LOAD_FAR, "bar.sync 0;", ARRIVE_FAR, "bra $end;",
-         "$wait:", *WAIT_NEAR),
+        (
+            MAKE,
+            *SYNC,
+            "@!%p1 bra $wait;",
+            LOAD_FAR,
+            "bar.sync 0;",
+            ARRIVE_FAR,
+            "bra $end;",
+            "$wait:",
+            *WAIT_NEAR,
+        ),
         # Only one thread of the CTA waits.
-        (*SYNC, "@!%p1 bra $first;", LOAD_FAR, *SYNC, "bra $end;", "$first:", ARRIVE,
-         "@%p0 bra $end;", "barrier.cluster.wait;"),
+        (
+            *SYNC,
+            "@!%p1 bra $first;",
+            LOAD_FAR,
+            *SYNC,
+            "bra $end;",
+            "$first:",
+            ARRIVE,
+            "@%p0 bra $end;",
+            "barrier.cluster.wait;",
+        ),
         (MAKE, FENCE_INIT, RELAXED, LEAVE, ARRIVE_FAR, *WAIT_NEAR, *SYNC),
         (MAKE, FENCE_INIT, *SYNC, EXPECT_NEAR, MULTICAST, *WAIT_NEAR),
         (MAKE, FENCE_INIT, RELAXED, LEAVE, EXPECT_NEAR, MULTICAST, *WAIT_NEAR),
         (MAKE, "fence.proxy.async;", *SYNC, EXPECT_NEAR, MULTICAST, *WAIT_NEAR),
         # What a program stores by bytes is followed by bytes, mbarriers as well.
-        (MAKE, "fence.proxy.async;", *SYNC, EXPECT_NEAR, MULTICAST, *WAIT_NEAR,
-         "st.shared.u8 [%r1+8], 1;"),
+        (MAKE, "fence.proxy.async;", *SYNC, EXPECT_NEAR, MULTICAST, *WAIT_NEAR, "st.shared.u8 [%r1+8], 1;"),
     ],
-)  # fmt: skip
+)
 def test_clusters_that_keep_their_rules_have_no_report(body: tuple[str, ...]) -> None:
     assert cluster_reports(clustered(*body)) == ()
 
 
-ENDED = (
-    "in the memory of CTA ({}, 0, 0), which may have ended: it waits for nothing after the access"
-)
+ENDED = "in the memory of CTA ({}, 0, 0), which may have ended: it waits for nothing after the access"
 
 
 @pytest.mark.parametrize(
@@ -659,17 +976,22 @@ def test_a_cta_that_may_end_before_the_last_access_of_another_is_found(
     place = at(text, line)
     found = [r for r in cluster_reports(text, block=1) if r.kind == "sync"]
     assert found[0] == Report(
-        "sync", "shared", address, "", found[0].cta, (0,), place, "",
+        "sync",
+        "shared",
+        address,
+        "",
+        found[0].cta,
+        (0,),
+        place,
+        "",
         f"kernel k: {place}: thread (0, 0, 0) of CTA {found[0].cta}: sync: shared address "
         f"{address:#x}: {ENDED.format(1 - found[0].cta[0])}",
-    )  # fmt: skip
+    )
     assert len(found) == 1
 
 
 def test_a_copy_to_a_cta_that_does_not_wait_for_it_is_found() -> None:
-    text = clustered(
-        MAKE, FENCE_INIT, *SYNC, EXPECT_NEAR, MULTICAST, "@%p1 bra $end;", *WAIT_NEAR
-    )  # fmt: skip
+    text = clustered(MAKE, FENCE_INIT, *SYNC, EXPECT_NEAR, MULTICAST, "@%p1 bra $end;", *WAIT_NEAR)
     (report,) = (r for r in cluster_reports(text) if r.address == 128)
     assert (report.kind, report.cta, report.instr) == ("sync", (0, 0, 0), at(text, MULTICAST))
     assert report.message.endswith(f"shared address 0x80: {ENDED.format(1)}")
@@ -685,7 +1007,7 @@ def test_a_copy_to_a_cta_that_does_not_wait_for_it_is_found() -> None:
         ((MAKE, FENCE_INIT, "bar.sync 0;", EXPECT_NEAR, MULTICAST, *WAIT_NEAR), MULTICAST, "race"),
         ((MAKE, *SYNC, EXPECT_NEAR, MULTICAST, *WAIT_NEAR), MULTICAST, "proxy"),
     ],
-)  # fmt: skip
+)
 def test_mbarriers_are_fenced_and_waited_for_before_the_cluster_uses_them(
     body: tuple[str, ...], line: str, kind: str
 ) -> None:
@@ -698,23 +1020,35 @@ def test_mbarriers_are_fenced_and_waited_for_before_the_cluster_uses_them(
     assert len(found) == 1
 
 
-APART = (
-    "setp.lt.u32 %p4, %r0, 16;", ARRIVE, "@%p4 bra $here;", LEAVE, "bra $end;", "$here:", LEAVE
-)  # fmt: skip
+APART = ("setp.lt.u32 %p4, %r0, 16;", ARRIVE, "@%p4 bra $here;", LEAVE, "bra $end;", "$here:", LEAVE)
 
 
 @pytest.mark.parametrize(
     ("body", "line", "lane", "why", "other"),
     [
-        ((*SYNC, ARRIVE, ARRIVE, LEAVE), (ARRIVE, 2), 0,
-         "comes to the barrier of the cluster again without having waited for it", None),
-        ((*SYNC, LEAVE), (LEAVE, 1), 0,
-         "waits for the barrier of the cluster without having arrived at it", None),
-        (APART, (LEAVE, 0), 16,
-         "a warp executes it together, but other threads of the warp came to another wait",
-         (LEAVE, 1)),
+        (
+            (*SYNC, ARRIVE, ARRIVE, LEAVE),
+            (ARRIVE, 2),
+            0,
+            "comes to the barrier of the cluster again without having waited for it",
+            None,
+        ),
+        (
+            (*SYNC, LEAVE),
+            (LEAVE, 1),
+            0,
+            "waits for the barrier of the cluster without having arrived at it",
+            None,
+        ),
+        (
+            APART,
+            (LEAVE, 0),
+            16,
+            "a warp executes it together, but other threads of the warp came to another wait",
+            (LEAVE, 1),
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_barrier_of_a_cluster_is_used_in_turn_and_by_whole_warps(
     body: tuple[str, ...], line: tuple[str, int], lane: int, why: str, other: Any
 ) -> None:
@@ -722,11 +1056,18 @@ def test_the_barrier_of_a_cluster_is_used_in_turn_and_by_whole_warps(
     place, there = at(text, *line), at(text, *other) if other else ""
     assert cluster_reports(text) == (
         Report(
-            "sync", "", 0, "", (0, 0, 0), (lane,), place, there,
+            "sync",
+            "",
+            0,
+            "",
+            (0, 0, 0),
+            (lane,),
+            place,
+            there,
             f"kernel k: {place}: thread ({lane}, 0, 0) of CTA (0, 0, 0): sync: {why}"
             + (f"; they came to {there}" if other else ""),
         ),
-    )  # fmt: skip
+    )
 
 
 # ---------------------------------------- schedules
@@ -753,16 +1094,18 @@ def sums() -> list[Array]:
     ("right", "wrong"),
     [
         # Shared memory is read at any time until the wait, the accumulators are there from then on.
-        ((FENCE, MMA, COMMIT, WAIT, "bar.sync 0;", "st.shared.u32 [%r3], %r0;", STORE),
-         (FENCE, MMA, COMMIT, "bar.sync 0;", "st.shared.u32 [%r3], %r0;", WAIT, STORE)),
+        (
+            (FENCE, MMA, COMMIT, WAIT, "bar.sync 0;", "st.shared.u32 [%r3], %r0;", STORE),
+            (FENCE, MMA, COMMIT, "bar.sync 0;", "st.shared.u32 [%r3], %r0;", WAIT, STORE),
+        ),
         ((FENCE, MMA, COMMIT, WAIT, STORE), (FENCE, MMA, COMMIT, STORE, WAIT)),
-        ((FENCE, MMA, COMMIT, MMA, COMMIT, "wgmma.wait_group.sync.aligned 0;", STORE),
-         (FENCE, MMA, COMMIT, MMA, COMMIT, "wgmma.wait_group.sync.aligned 1;", STORE)),
+        (
+            (FENCE, MMA, COMMIT, MMA, COMMIT, "wgmma.wait_group.sync.aligned 0;", STORE),
+            (FENCE, MMA, COMMIT, MMA, COMMIT, "wgmma.wait_group.sync.aligned 1;", STORE),
+        ),
     ],
-)  # fmt: skip
-def test_wgmma_is_done_at_any_time_before_its_wait(
-    right: tuple[str, ...], wrong: tuple[str, ...]
-) -> None:
+)
+def test_wgmma_is_done_at_any_time_before_its_wait(right: tuple[str, ...], wrong: tuple[str, ...]) -> None:
     (want,) = set(outcomes(tiles(lines(*right)), sums))
     assert np.frombuffer(want, np.float32).tolist() == [16.0 * right.count(MMA)] * 512
     left = outcomes(tiles(lines(*wrong)), sums)
@@ -776,10 +1119,15 @@ def test_wgmma_is_done_at_any_time_before_its_wait(
 def test_wgmma_may_be_done_between_two_stores_to_what_it_reads() -> None:
     def change(value: int, label: str) -> tuple[str, ...]:
         return (
-            f"mov.u32 %r4, {value};", "st.shared.v4.u32 [%r3], {%r4, %r4, %r4, %r4};",
-            "bar.sync 0;", "mov.u32 %r6, 0;", f"${label}:", "add.u32 %r6, %r6, 1;",
-            "setp.lt.u32 %p3, %r6, 50;", f"@%p3 bra ${label};",
-        )  # fmt: skip
+            f"mov.u32 %r4, {value};",
+            "st.shared.v4.u32 [%r3], {%r4, %r4, %r4, %r4};",
+            "bar.sync 0;",
+            "mov.u32 %r6, 0;",
+            f"${label}:",
+            "add.u32 %r6, %r6, 1;",
+            "setp.lt.u32 %p3, %r6, 50;",
+            f"@%p3 bra ${label};",
+        )
 
     twos, threes = change(0x40004000, "two"), change(0x42004200, "three")
     body = (FENCE, MMA, COMMIT, "bar.sync 0;", *twos, *threes, WAIT, STORE)
@@ -790,11 +1138,22 @@ def test_wgmma_may_be_done_between_two_stores_to_what_it_reads() -> None:
 
 def test_accumulators_in_flight_across_a_loop_come_out_right_by_any_seed() -> None:
     loop = lines(
-        "mov.u32 %r6, 0;", "$next:", FENCE, MMA, COMMIT, MMA.replace(D, "{%f4, %f5, %f6, %f7}"),
-        COMMIT, "wgmma.wait_group.sync.aligned 1;", "add.f32 %f0, %f0, %f0;",
-        "add.u32 %r6, %r6, 1;", "setp.lt.u32 %p3, %r6, 5;", "@%p3 bra $next;", WAIT,
-        "add.f32 %f0, %f0, %f4;", STORE,
-    )  # fmt: skip
+        "mov.u32 %r6, 0;",
+        "$next:",
+        FENCE,
+        MMA,
+        COMMIT,
+        MMA.replace(D, "{%f4, %f5, %f6, %f7}"),
+        COMMIT,
+        "wgmma.wait_group.sync.aligned 1;",
+        "add.f32 %f0, %f0, %f0;",
+        "add.u32 %r6, %r6, 1;",
+        "setp.lt.u32 %p3, %r6, 5;",
+        "@%p3 bra $next;",
+        WAIT,
+        "add.f32 %f0, %f0, %f4;",
+        STORE,
+    )
     for how in ({}, {"stepwise": True}, {"sanitize": "all"}):
         (only,) = set(outcomes(tiles(loop), sums, range(6), **how))
         first = np.frombuffer(only, np.float32).reshape(128, 4)
@@ -803,10 +1162,7 @@ def test_accumulators_in_flight_across_a_loop_come_out_right_by_any_seed() -> No
 
 READ = ("ld.shared.u32 %r9, [%r4];", "st.global.u32 [%rd1], %r9;")
 KEPT = "add.u64 %rd1, %rd1, 256;"  # results go behind the 256 bytes that are copied
-REFILL_BULK = (
-    "@!%p0 " + EXPECT,
-    "@!%p0 " + LOAD_BULK.replace("[%r2]", "[%r1]"),
-)  # fmt: skip
+REFILL_BULK = ("@!%p0 " + EXPECT, "@!%p0 " + LOAD_BULK.replace("[%r2]", "[%r1]"))
 COPY = "cp.async.ca.shared.global [%r4], [%rd3], 4;"
 REFILL_COPY = (COPY, "cp.async.commit_group;")
 WAIT_COPY = "cp.async.wait_group 0;"
@@ -819,27 +1175,66 @@ OTHER_HALF = ("xor.b32 %r5, %r0, 32;", "shl.b32 %r5, %r5, 2;", "add.u32 %r4, %r5
     ("right", "wrong"),
     [
         # A buffer is refilled while another warp may still read it.
-        ((*OTHER_HALF, KEPT, *READ, "bar.sync 0;", *REFILL_BULK, *WAIT_FULL),
-         (*OTHER_HALF, KEPT, *READ, *REFILL_BULK, *WAIT_FULL)),
-        (("mov.u64 %rd3, %rd1;", KEPT, "mov.u32 %r6, %r4;", *OTHER_HALF, *READ,
-          "mov.u32 %r4, %r6;", "bar.sync 0;", *REFILL_COPY, WAIT_COPY),
-         ("mov.u64 %rd3, %rd1;", KEPT, "mov.u32 %r6, %r4;", *OTHER_HALF, *READ,
-          "mov.u32 %r4, %r6;", *REFILL_COPY, WAIT_COPY)),
+        (
+            (*OTHER_HALF, KEPT, *READ, "bar.sync 0;", *REFILL_BULK, *WAIT_FULL),
+            (*OTHER_HALF, KEPT, *READ, *REFILL_BULK, *WAIT_FULL),
+        ),
+        (
+            (
+                "mov.u64 %rd3, %rd1;",
+                KEPT,
+                "mov.u32 %r6, %r4;",
+                *OTHER_HALF,
+                *READ,
+                "mov.u32 %r4, %r6;",
+                "bar.sync 0;",
+                *REFILL_COPY,
+                WAIT_COPY,
+            ),
+            (
+                "mov.u64 %rd3, %rd1;",
+                KEPT,
+                "mov.u32 %r6, %r4;",
+                *OTHER_HALF,
+                *READ,
+                "mov.u32 %r4, %r6;",
+                *REFILL_COPY,
+                WAIT_COPY,
+            ),
+        ),
         # A tile is read before its copy is waited for.
         ((*REFILL_BULK, *WAIT_FULL, KEPT, *READ), (*REFILL_BULK, KEPT, *READ, *WAIT_FULL)),
-        (("mov.u64 %rd3, %rd1;", KEPT, *REFILL_COPY, WAIT_COPY, *READ),
-         ("mov.u64 %rd3, %rd1;", KEPT, *REFILL_COPY, *READ, WAIT_COPY)),
+        (
+            ("mov.u64 %rd3, %rd1;", KEPT, *REFILL_COPY, WAIT_COPY, *READ),
+            ("mov.u64 %rd3, %rd1;", KEPT, *REFILL_COPY, *READ, WAIT_COPY),
+        ),
         # The source of a store is overwritten before the wait for its read.
-        (("@%p0 bra $end;", STORE_BULK, COMMIT_BULK, WAIT_READ, "st.shared.u32 [%r1], 9;"),
-         ("@%p0 bra $end;", STORE_BULK, COMMIT_BULK, "st.shared.u32 [%r1], 9;", WAIT_READ)),
+        (
+            ("@%p0 bra $end;", STORE_BULK, COMMIT_BULK, WAIT_READ, "st.shared.u32 [%r1], 9;"),
+            ("@%p0 bra $end;", STORE_BULK, COMMIT_BULK, "st.shared.u32 [%r1], 9;", WAIT_READ),
+        ),
         # What was stored is read before it is there; `.read` waits for the source only.
-        (("@%p0 bra $end;", STORE_BULK, COMMIT_BULK, WAIT_BULK, "ld.global.u32 %r9, [%rd0+4];",
-          "st.global.u32 [%rd0+256], %r9;"),
-         ("@%p0 bra $end;", STORE_BULK, COMMIT_BULK, WAIT_READ, "ld.global.u32 %r9, [%rd0+4];",
-          "st.global.u32 [%rd0+256], %r9;")),
+        (
+            (
+                "@%p0 bra $end;",
+                STORE_BULK,
+                COMMIT_BULK,
+                WAIT_BULK,
+                "ld.global.u32 %r9, [%rd0+4];",
+                "st.global.u32 [%rd0+256], %r9;",
+            ),
+            (
+                "@%p0 bra $end;",
+                STORE_BULK,
+                COMMIT_BULK,
+                WAIT_READ,
+                "ld.global.u32 %r9, [%rd0+4];",
+                "st.global.u32 [%rd0+256], %r9;",
+            ),
+        ),
     ],
     ids=["bulk refill", "cp.async refill", "bulk read", "cp.async read", "source", "stored"],
-)  # fmt: skip
+)
 def test_copies_are_done_at_any_time_before_their_wait(
     right: tuple[str, ...], wrong: tuple[str, ...]
 ) -> None:
@@ -928,8 +1323,7 @@ $empty:
 def ring(wait: str = "wgmma.wait_group.sync.aligned 0;", thread: int = 0) -> str:
     descriptor = hopper.operand("%rd5", "%r1", hopper.descriptor(128, 256, "none"))
     return hopper.kernel(
-        "u64 out",
-        RING.format(descriptor=descriptor, mma=FRAGMENT_MMA, wait=wait, thread=thread),
+        "u64 out", RING.format(descriptor=descriptor, mma=FRAGMENT_MMA, wait=wait, thread=thread)
     )
 
 
@@ -937,14 +1331,18 @@ def ring(wait: str = "wgmma.wait_group.sync.aligned 0;", thread: int = 0) -> str
     ("thread", "schedule", "stepwise"),
     [(0, "lockstep", False), (0, "pct:1", False), (96, "pct:2", False), (96, "pct:3", True)],
 )
-def test_a_wait_of_one_warp_speaks_for_its_warpgroup(
-    thread: int, schedule: str, stepwise: bool
-) -> None:
+def test_a_wait_of_one_warp_speaks_for_its_warpgroup(thread: int, schedule: str, stepwise: bool) -> None:
     out = np.zeros((128, 4), np.float32)
     run(
-        ring(thread=thread), grid=1, block=160, args=[out], dynamic_smem=2048, sanitize="all",
-        schedule=schedule, stepwise=stepwise,
-    )  # fmt: skip
+        ring(thread=thread),
+        grid=1,
+        block=160,
+        args=[out],
+        dynamic_smem=2048,
+        sanitize="all",
+        schedule=schedule,
+        stepwise=stepwise,
+    )
     assert (out == 16 * (1 + 2 + 3 + 4)).all()
 
 
@@ -966,9 +1364,14 @@ $wait:
 def test_all_warps_have_read_what_one_of_them_has_waited_for(schedule: str) -> None:
     out = np.zeros((128, 4), np.float32)
     run(
-        ring(AFTER_THE_NEXT), grid=1, block=160, args=[out], dynamic_smem=2048, sanitize="all",
+        ring(AFTER_THE_NEXT),
+        grid=1,
+        block=160,
+        args=[out],
+        dynamic_smem=2048,
+        sanitize="all",
         schedule=schedule,
-    )  # fmt: skip
+    )
     assert (out == 16 * (1 + 2 + 3 + 4)).all()
 
 
@@ -977,9 +1380,8 @@ def test_a_slot_that_is_handed_on_before_the_wait_is_found(wait: str) -> None:
     text = ring(wait)
     out = np.zeros((128, 4), np.float32)
     (report,) = run(
-        text, grid=1, block=160, args=[out], dynamic_smem=2048, sanitize="race",
-        raise_on_report=False,
-    ).reports  # fmt: skip
+        text, grid=1, block=160, args=[out], dynamic_smem=2048, sanitize="race", raise_on_report=False
+    ).reports
     assert report.message.partition(": race: ")[0] == (
         f"kernel k: {at(text, 'st.shared.v2')}: thread (128, 0, 0) of CTA (0, 0, 0)"
     )
@@ -1069,9 +1471,14 @@ def test_the_end_of_a_kernel_is_no_wait_for_the_source_of_a_store() -> None:
     text = hopper.kernel("tm map", STORE_BOXES.replace("{wait}", ""))
     x = np.zeros((8, 32), np.uint32)
     found = run(
-        text, grid=1, block=128, args=[TensorMap(x, box=(16, 8))], dynamic_smem=1024,
-        sanitize="sync", raise_on_report=False,
-    ).reports  # fmt: skip
+        text,
+        grid=1,
+        block=128,
+        args=[TensorMap(x, box=(16, 8))],
+        dynamic_smem=1024,
+        sanitize="sync",
+        raise_on_report=False,
+    ).reports
     assert [r.message for r in found] == [
         f"kernel k: {at(text, 'cp.async.bulk.tensor')}: thread (0, 0, 0) of CTA (0, 0, 0): sync: "
         "the copy is still under way when its threads have ended"
@@ -1081,12 +1488,19 @@ def test_the_end_of_a_kernel_is_no_wait_for_the_source_of_a_store() -> None:
 # ---------------------------------------- two copies, of which only one has been waited for
 
 TWO_COPIES = (
-    "@!%p0 mbarrier.init.shared::cta.b64 [%r3+8], 1;", FENCE_ALL, "bar.sync 0;",
-    *(f"@!%p0 {x}" for x in (
-        EXPECT, EXPECT.replace("[%r3]", "[%r3+8]"), LOAD_BULK,
-        LOAD_BULK.replace("[%r2]", "[%r1]").replace("[%r3]", "[%r3+8]"),
-    )),
-)  # fmt: skip
+    "@!%p0 mbarrier.init.shared::cta.b64 [%r3+8], 1;",
+    FENCE_ALL,
+    "bar.sync 0;",
+    *(
+        f"@!%p0 {x}"
+        for x in (
+            EXPECT,
+            EXPECT.replace("[%r3]", "[%r3+8]"),
+            LOAD_BULK,
+            LOAD_BULK.replace("[%r2]", "[%r1]").replace("[%r3]", "[%r3+8]"),
+        )
+    ),
+)
 
 
 @pytest.mark.parametrize("schedule", ["lockstep", *(f"pct:{seed}" for seed in range(4))])
@@ -1096,16 +1510,26 @@ def test_a_wait_covers_the_copies_that_its_mbarrier_counts_and_no_others(
 ) -> None:
     """The first copy goes to byte 256, and the first mbarrier counts it, the second to byte 0."""
     wait = [
-        (f"$wait{n}:", f"mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r3+{8 * n}], 0;",
-         f"@!%p3 bra $wait{n};") for n in range(2)
-    ]  # fmt: skip
+        (
+            f"$wait{n}:",
+            f"mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r3+{8 * n}], 0;",
+            f"@!%p3 bra $wait{n};",
+        )
+        for n in range(2)
+    ]
     waits = wait[0] + wait[1] if waited == 2 else wait[waited]
     text = bulk(*TWO_COPIES, *waits, f"ld.shared.u32 %r9, [%r4+{read}];")
     args = [np.zeros(64, np.uint32), np.zeros(1, np.uint32)]
     found = run(
-        text, grid=1, block=64, dynamic_smem=536, args=args, sanitize="race", schedule=schedule,
+        text,
+        grid=1,
+        block=64,
+        dynamic_smem=536,
+        args=args,
+        sanitize="race",
+        schedule=schedule,
         raise_on_report=False,
-    ).reports  # fmt: skip
+    ).reports
     clean = waited == 2 or (waited, read) in ((0, 256), (1, 0))
     assert {r.kind for r in found} <= {"race", "pending"}
     assert (not found) == clean
@@ -1114,12 +1538,20 @@ def test_a_wait_covers_the_copies_that_its_mbarrier_counts_and_no_others(
 @pytest.mark.parametrize("barrier", ["bar.sync 0;", ""])
 def test_who_meets_a_warp_that_has_waited_for_a_copy_need_not_wait_too(barrier: str) -> None:
     text = bulk(
-        *TILE_LOAD, "setp.ge.u32 %p2, %r0, 32;", "@%p2 bra $second;", *WAIT_FULL,
-        "st.volatile.global.u32 [%rd2], 1;", "$second:",
+        *TILE_LOAD,
+        "setp.ge.u32 %p2, %r0, 32;",
+        "@%p2 bra $second;",
+        *WAIT_FULL,
+        "st.volatile.global.u32 [%rd2], 1;",
+        "$second:",
         # So that the copy has come in any case.
-        "$spin:", "ld.volatile.global.u32 %r7, [%rd2];", "setp.eq.u32 %p4, %r7, 0;",
-        "@%p4 bra $spin;", barrier, READ_TILE,
-    )  # fmt: skip
+        "$spin:",
+        "ld.volatile.global.u32 %r7, [%rd2];",
+        "setp.eq.u32 %p4, %r7, 0;",
+        "@%p4 bra $spin;",
+        barrier,
+        READ_TILE,
+    )
     found = global_reports(text, sanitize="race")
     assert [(r.kind, r.threads) for r in found] == ([] if barrier else [("race", (32, 0))])
 
@@ -1128,27 +1560,54 @@ def test_who_meets_a_warp_that_has_waited_for_a_copy_need_not_wait_too(barrier: 
 def test_a_wait_of_one_warpgroup_says_nothing_of_another(waiting: int) -> None:
     """The first threads wait before the barrier, the others after it."""
     body = lines(
-        f"setp.ge.u32 %p3, %r0, {waiting};", FENCE, MMA, COMMIT, "@%p3 bra $later;", WAIT,
-        "$later:", "bar.sync 0;", "@!%p0 st.shared.u32 [%r1], 7;", "@!%p3 bra $end;", WAIT,
-        "$end:", STORE,
-    )  # fmt: skip
+        f"setp.ge.u32 %p3, %r0, {waiting};",
+        FENCE,
+        MMA,
+        COMMIT,
+        "@%p3 bra $later;",
+        WAIT,
+        "$later:",
+        "bar.sync 0;",
+        "@!%p0 st.shared.u32 [%r1], 7;",
+        "@!%p3 bra $end;",
+        WAIT,
+        "$end:",
+        STORE,
+    )
     out = np.zeros((256, 4), np.float32)
     found = run(
-        tiles(body), grid=1, block=256, args=[out], dynamic_smem=SMEM + 64, sanitize="race",
+        tiles(body),
+        grid=1,
+        block=256,
+        args=[out],
+        dynamic_smem=SMEM + 64,
+        sanitize="race",
         raise_on_report=False,
-    ).reports  # fmt: skip
+    ).reports
     assert [r.kind for r in found] == ["race"] * (waiting == 128)
 
 
 @pytest.mark.parametrize(("left", "clean"), [(0, True), (1, False), (2, False)])
 def test_a_wait_that_leaves_groups_under_way_says_nothing_of_them(left: int, clean: bool) -> None:
     body = lines(
-        FENCE, MMA, COMMIT, MMA, COMMIT, f"wgmma.wait_group.sync.aligned {left};",
-        "@!%p0 st.shared.u32 [%r1], 7;", WAIT, STORE,
-    )  # fmt: skip
+        FENCE,
+        MMA,
+        COMMIT,
+        MMA,
+        COMMIT,
+        f"wgmma.wait_group.sync.aligned {left};",
+        "@!%p0 st.shared.u32 [%r1], 7;",
+        WAIT,
+        STORE,
+    )
     out = np.zeros((128, 4), np.float32)
     found = run(
-        tiles(body), grid=1, block=128, args=[out], dynamic_smem=SMEM + 64, sanitize="race",
+        tiles(body),
+        grid=1,
+        block=128,
+        args=[out],
+        dynamic_smem=SMEM + 64,
+        sanitize="race",
         raise_on_report=False,
-    ).reports  # fmt: skip
+    ).reports
     assert [r.kind for r in found] == ["race"] * (not clean)

@@ -102,8 +102,11 @@ $next:
     assert report.count == 5  # with itself, and from the second turn on with the turn before
     data = json.loads(json.dumps(report.as_json()))
     assert (data["kind"], data["space"], data["region"], data["threads"]) == (
-        "race", "shared", "buf", [0, 31],
-    )  # fmt: skip
+        "race",
+        "shared",
+        "buf",
+        [0, 31],
+    )
 
 
 # ---------------------------------------- stores of equal values
@@ -200,12 +203,7 @@ $end:
 
 @pytest.mark.parametrize(
     ("fence", "want"),
-    [
-        ("membar.gl;", set()),
-        ("fence.acq_rel.gpu;", set()),
-        ("fence.acq_rel.cta;", {"race"}),
-        ("", {"race"}),
-    ],
+    [("membar.gl;", set()), ("fence.acq_rel.gpu;", set()), ("fence.acq_rel.cta;", {"race"}), ("", {"race"})],
 )
 def test_the_last_block_sees_what_was_fenced_before_the_ticket(fence: str, want: set[str]) -> None:
     text = ptx(LAST_BLOCK.replace("FENCE", fence), "u64 x, u64 ticket", shared=16)
@@ -242,11 +240,10 @@ $wait:
         ("st.relaxed.gpu.global.u32", "ld.acquire.gpu.global.u32", "", "", {"race"}),
         ("st.release.gpu.global.u32", "ld.relaxed.gpu.global.u32", "", "", {"race"}),
         ("st.volatile.global.u32", "ld.volatile.global.u32", "", "membar.gl;", {"race"}),
-        ("st.volatile.global.u32", "ld.volatile.global.u32", "membar.cta;", "membar.gl;",
-         {"race"}),
+        ("st.volatile.global.u32", "ld.volatile.global.u32", "membar.cta;", "membar.gl;", {"race"}),
         ("st.global.u32", "ld.global.u32", "membar.gl;", "membar.gl;", {"race"}),
     ],
-)  # fmt: skip
+)
 def test_a_flag_orders_two_blocks_if_it_is_released_and_acquired(
     store: str, load: str, before: str, after: str, want: set[str]
 ) -> None:
@@ -278,9 +275,7 @@ $again:
 
 
 @pytest.mark.parametrize(("order", "want"), [("", {"race"}), ("relaxed.gpu.", set())])
-def test_a_plain_store_to_what_a_compare_and_swap_updates_is_a_race(
-    order: str, want: set[str]
-) -> None:
+def test_a_plain_store_to_what_a_compare_and_swap_updates_is_a_race(order: str, want: set[str]) -> None:
     body = """
     ld.param.u64 %rd0, [x];
     mov.u32 %r1, %ctaid.x;
@@ -314,9 +309,7 @@ def test_a_pipeline_of_mbarriers_is_clean_and_each_missing_edge_is_found() -> No
     assert pipeline(PIPELINE) == set()
     assert pipeline(without(PIPELINE, "bar.sync 0;")) == {"race"}
     # The producer that does not wait for an empty stage, a consumer that does not for a full one.
-    assert "race" in pipeline(
-        without(without(PIPELINE, "@!%p2 bra $empty;"), "mbarrier.try_wait", 0)
-    )
+    assert "race" in pipeline(without(without(PIPELINE, "@!%p2 bra $empty;"), "mbarrier.try_wait", 0))
     assert "sync" in pipeline(without(PIPELINE, "@!%p2 bra $empty;"))
     assert "sync" in pipeline(without(PIPELINE, "@!%p2 bra $full;"))
     relaxed = "mbarrier.arrive.relaxed.cta.shared::cta.b64 _, [%r5+16];"
@@ -333,9 +326,7 @@ def test_a_pipeline_of_mbarriers_is_clean_and_each_missing_edge_is_found() -> No
         ("cp.async.bulk.wait_group 0;", 0, {"sync"}),
     ],
 )
-def test_bulk_copies_are_clean_and_each_missing_wait_is_found(
-    line: str, nth: int, want: set[str]
-) -> None:
+def test_bulk_copies_are_clean_and_each_missing_wait_is_found(line: str, nth: int, want: set[str]) -> None:
     args = [np.arange(64, dtype=np.uint32), np.zeros(64, np.uint32)]
     assert kinds(BULK, args, dynamic_smem=512) == set()
     assert kinds(without(BULK, line, nth), args, dynamic_smem=512) == want
@@ -351,10 +342,7 @@ def test_reading_a_tile_that_is_still_being_copied_is_found() -> None:
 def test_overwriting_the_source_of_a_store_is_found_until_the_wait() -> None:
     store = "cp.async.bulk.global.shared::cta.bulk_group"
     args = [np.arange(64, dtype=np.uint32), np.zeros(64, np.uint32)]
-    wait, write = (
-        "cp.async.bulk.wait_group.read 0;",
-        "mov.u32 %r5, 7;\n    st.shared.u32 [%r3], %r5;",
-    )
+    wait, write = ("cp.async.bulk.wait_group.read 0;", "mov.u32 %r5, 7;\n    st.shared.u32 [%r3], %r5;")
     ordered, early = (
         hopper.bulk_kernel(store, waits=f"{a}\n    {b}") for a, b in ((wait, write), (write, wait))
     )
@@ -398,9 +386,7 @@ def test_wgmma_wants_its_fence_its_group_and_its_wait() -> None:
             f"touches %f0, which a wgmma.mma_async {lacking}; it was started by wgmma.mma_async."
         )
     late = "    mov.f32 %f3, 0f00000000;\n    wgmma.fence.sync.aligned;\n    add.f32 %f3, %f3, %f3;"
-    assert wgmma_reports("wgmma.fence", late) == {
-        "no wgmma.fence comes between it and what wrote %f3"
-    }
+    assert wgmma_reports("wgmma.fence", late) == {"no wgmma.fence comes between it and what wrote %f3"}
 
 
 # ---------------------------------------- proxies
@@ -477,9 +463,7 @@ def test_an_access_from_one_variable_into_the_next_is_found() -> None:
     text = text.replace(".shared .align 16 .b8 buf[8];", declared)
     (report,) = reports(text, [], block=1)
     assert report.kind == "bounds"
-    assert report.message.endswith(
-        "bounds: shared address 0x0 (buf): begins in buf and ends in more"
-    )
+    assert report.message.endswith("bounds: shared address 0x0 (buf): begins in buf and ends in more")
 
 
 # ---------------------------------------- volatile accesses
@@ -531,8 +515,7 @@ def volatile_sum(*syncs: str, first: str = BARRIER) -> str:
     """The sum, unrolled, with so many syncs after its levels."""
     halves = [64 >> n for n in range(len(syncs))]
     levels = "".join(
-        LEVEL.format(half=half, bytes=4 * half, sync=sync)
-        for half, sync in zip(halves, syncs, strict=True)
+        LEVEL.format(half=half, bytes=4 * half, sync=sync) for half, sync in zip(halves, syncs, strict=True)
     )
     return ptx(SUM.format(first=first, levels=levels), "u64 x", shared=512)
 
@@ -547,24 +530,40 @@ def volatile_sum(*syncs: str, first: str = BARRIER) -> str:
         (volatile_sum(BARRIER, "", *[IN_WARP] * 5), {"race"}),
         # The threads of a warp are not in step.
         (volatile_sum(BARRIER, BARRIER, *[""] * 5), {"race"}),
-        (ptx(SUM.format(first=BARRIER, levels=ROLLED.format(sync=BARRIER)), "u64 x", shared=512),
-         set()),
-        (ptx(SUM.format(first=BARRIER, levels=ROLLED.format(sync="")), "u64 x", shared=512),
-         {"race"}),
-        (volatile_sum(*[""] * 7).replace(".shared.u32 [%r5", ".u32 [%rd5").replace(
-            ".shared.u32 %r7, [%r5", ".u32 %r7, [%rd5").replace(
-            ".shared.u32 %r6, [%r5", ".u32 %r6, [%rd5").replace(
-            "mad.lo.u32 %r5, %r3, 4, %r5;",
-            "mad.lo.u32 %r5, %r3, 4, %r5; cvt.u64.u32 %rd5, %r5; cvta.shared.u64 %rd5, %rd5;"),
-         {"race"}),
+        (ptx(SUM.format(first=BARRIER, levels=ROLLED.format(sync=BARRIER)), "u64 x", shared=512), set()),
+        (ptx(SUM.format(first=BARRIER, levels=ROLLED.format(sync="")), "u64 x", shared=512), {"race"}),
+        (
+            volatile_sum(*[""] * 7)
+            .replace(".shared.u32 [%r5", ".u32 [%rd5")
+            .replace(".shared.u32 %r7, [%r5", ".u32 %r7, [%rd5")
+            .replace(".shared.u32 %r6, [%r5", ".u32 %r6, [%rd5")
+            .replace(
+                "mad.lo.u32 %r5, %r3, 4, %r5;",
+                "mad.lo.u32 %r5, %r3, 4, %r5; cvt.u64.u32 %rd5, %r5; cvta.shared.u64 %rd5, %rd5;",
+            ),
+            {"race"},
+        ),
         # What was loaded last decides nothing, though its register did before.
-        (volatile_sum(*[""] * 7).replace(
-            "setp.ge.u32 %p0, %r3,", "mov.u32 %r6, %r3; setp.ge.u32 %p0, %r6,"),
-         {"race"}),
+        (
+            volatile_sum(*[""] * 7).replace(
+                "setp.ge.u32 %p0, %r3,", "mov.u32 %r6, %r3; setp.ge.u32 %p0, %r6,"
+            ),
+            {"race"},
+        ),
     ],
-    ids=["barriers", "none", "none at all", "not the first", "not the second", "not in the warp",
-         "loop", "loop without", "generic", "reused register"],
-)  # fmt: skip
+    ids=[
+        "barriers",
+        "none",
+        "none at all",
+        "not the first",
+        "not the second",
+        "not in the warp",
+        "loop",
+        "loop without",
+        "generic",
+        "reused register",
+    ],
+)
 def test_a_volatile_sum_needs_its_barriers(text: str, want: set[str]) -> None:
     assert kinds(text, [np.zeros(1, np.uint32)], block=128) == want
 
@@ -576,8 +575,7 @@ def test_a_volatile_sum_in_global_memory_needs_its_barriers_too() -> None:
         "mul.wide.u32 %rd5, %r3, 4; add.u64 %rd5, %rd5, %rd0; add.u64 %rd5, %rd5, 4;",
     )
     assert kinds(text, [np.zeros(129, np.uint32)], block=128) == {"race"}
-    assert kinds(text.replace("bra $skip64", "bra $skip32", 1), [np.zeros(129, np.uint32)],
-                 block=32) == set()  # fmt: skip
+    assert kinds(text.replace("bra $skip64", "bra $skip32", 1), [np.zeros(129, np.uint32)], block=32) == set()
 
 
 def test_a_report_of_volatile_accesses_names_the_two() -> None:

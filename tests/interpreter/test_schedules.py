@@ -80,9 +80,7 @@ def hold_under_seeds(case: Case, patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("case", FEW, ids=named)
-def test_programs_give_the_same_bits_by_any_seed(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_give_the_same_bits_by_any_seed(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     hold_under_seeds(case, monkeypatch)
 
 
@@ -92,17 +90,13 @@ def test_the_programs_that_are_named_are_there() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("case", CASES, ids=named)
-def test_all_programs_give_the_same_bits_by_any_seed(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_programs_give_the_same_bits_by_any_seed(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     hold_under_seeds(case, monkeypatch)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("case", [c for c in CASES if c.name not in READ_EVERYTHING], ids=named)
-def test_no_program_has_a_report_by_any_of_20_seeds(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_program_has_a_report_by_any_of_20_seeds(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in MANY_SEEDS:
         case(monkeypatch, functools.partial(run, schedule=PCT(seed), sanitize="all"))
 
@@ -118,9 +112,7 @@ def forward_without(drop: int | None) -> Module:
     """The kernel without its bar.sync of this number."""
     module = emit(ATTENTION.kernel())
     (entry,) = module.kernels
-    barriers = [
-        n for n, s in enumerate(entry.body) if isinstance(s, Instr) and s.opcode == "bar.sync"
-    ]
+    barriers = [n for n, s in enumerate(entry.body) if isinstance(s, Instr) and s.opcode == "bar.sync"]
     if drop is None:
         return module
     at = barriers[drop]
@@ -403,8 +395,7 @@ def test_another_schedule_is_refused(given: Any) -> None:
         tickets(given)
     hint = "; did you mean 'pct:0'?"
     assert str(refused.value).removesuffix(hint) == (
-        "schedule must be 'lockstep', 'pct:SEED', 'pct:SEED:DEPTH' with numbers, or a PCT, got "
-        f"{given!r}"
+        f"schedule must be 'lockstep', 'pct:SEED', 'pct:SEED:DEPTH' with numbers, or a PCT, got {given!r}"
     )
 
 
@@ -456,18 +447,19 @@ def test_a_relay_of_spinning_threads_ends(unit: str, apart: bool) -> None:
         x = np.zeros(1, np.uint32)
         grid, block = (2, 96) if unit == "warp" else (2, 8)
         run(
-            ptx(body, "u64 x"), grid=grid, block=block, args=[x],
-            schedule=PCT(seed, depth=1, apart=apart), max_instructions=60_000,
-        )  # fmt: skip
+            ptx(body, "u64 x"),
+            grid=grid,
+            block=block,
+            args=[x],
+            schedule=PCT(seed, depth=1, apart=apart),
+            max_instructions=60_000,
+        )
         assert x[0] == (6 if unit == "warp" else 16)
 
 
 def test_an_endless_loop_ends_with_an_error_by_any_seed() -> None:
     with pytest.raises(TrapError) as trapped:
-        run(
-            ptx("$on:\n    bra $on;"), grid=1, block=64, args=[], schedule="pct:1",
-            max_instructions=1000,
-        )  # fmt: skip
+        run(ptx("$on:\n    bra $on;"), grid=1, block=64, args=[], schedule="pct:1", max_instructions=1000)
     assert "still running after 1000 instructions in a row" in str(trapped.value)
 
 
@@ -493,7 +485,8 @@ $end:
 
 
 def test_lanes_of_a_membermask_meet_whatever_runs_between() -> None:
-    text = ptx("""
+    text = ptx(
+        """
     ld.param.u64 %rd0, [x];
     mov.u32 %r0, %tid.x;
     mov.u32 %r1, %r0;
@@ -507,7 +500,9 @@ $meet:
     add.u64 %rd0, %rd0, %rd1;
     st.global.u32 [%rd0], %r3;
     ret;
-    """, "u64 x")  # fmt: skip
+    """,
+        "u64 x",
+    )
     mine = np.where(np.arange(128) % 2, 3 * np.arange(128), np.arange(128))
     for seed in MORE_SEEDS:
         x = np.zeros(128, np.uint32)

@@ -28,9 +28,7 @@ CONFIGS: list[dict[str, Any]] = [
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("options", CONFIGS, ids=lambda o: "-".join(map(str, o.values())))
 @pytest.mark.parametrize("sanitize", [False, True])
-def test_the_attention_kernel_gives_the_same_bits_both_ways(
-    options: dict[str, Any], sanitize: bool
-) -> None:
+def test_the_attention_kernel_gives_the_same_bits_both_ways(options: dict[str, Any], sanitize: bool) -> None:
     config = AttentionConfig(**options)
     problem = Problem(40, 70, config.head_dim, config.head_dim_v or config.head_dim, heads=2)
     found = [
@@ -67,9 +65,14 @@ UNWRITTEN = """
 def test_reads_of_registers_that_were_not_written_are_reported(stepwise: bool) -> None:
     x = np.zeros(32, np.uint32)
     result = run(
-        ptx(ELEMENT + UNWRITTEN, "u64 x"), grid=1, block=32, args=[x], sanitize=True,
-        stepwise=stepwise, raise_on_report=False,
-    )  # fmt: skip
+        ptx(ELEMENT + UNWRITTEN, "u64 x"),
+        grid=1,
+        block=32,
+        args=[x],
+        sanitize=True,
+        stepwise=stepwise,
+        raise_on_report=False,
+    )
     assert [str(report) for report in result.reports] == [
         "kernel k: add.u32 %r7, %r5, %r6; (line 25): thread (5, 0, 0) of CTA "
         "(0, 0, 0): undefined: reads %r5, which it has not written"
@@ -107,9 +110,8 @@ $skip:
 def test_a_register_that_a_call_gives_counts_as_written(stepwise: bool) -> None:
     x = np.zeros(1, np.uint32)
     result = run(
-        RESULT_OF_A_CALL, grid=1, block=32, args=[x], sanitize=True, stepwise=stepwise,
-        raise_on_report=False,
-    )  # fmt: skip
+        RESULT_OF_A_CALL, grid=1, block=32, args=[x], sanitize=True, stepwise=stepwise, raise_on_report=False
+    )
     assert result.reports == ()
     assert x[0] == 1
 

@@ -151,10 +151,7 @@ $ready:
             f"{REPLACE}.rank.global.b1024.b32 [%out], 1;",
             "these bytes are no tensor map; copy one there before",
         ),
-        (
-            f"{REPLACE}.rank.global.b1024.b32 [%map+8], 1;",
-            "a tensor map lies at a multiple of 64 bytes",
-        ),
+        (f"{REPLACE}.rank.global.b1024.b32 [%map+8], 1;", "a tensor map lies at a multiple of 64 bytes"),
         (
             f"{REPLACE}.global_stride.global.b1024.b64 [%map], 4, 16;",
             "global_stride of a tensor map has index 0 to 3, got 4",
@@ -165,8 +162,7 @@ $ready:
         ),
         (
             f"{REPLACE}.box_dim.global.b1024.b32 [%map], 0, 70000;" + LOAD,
-            "a tensor map's box must be from 1 to 256, got 65535 in (65535, 4) (index 0, "
-            "innermost first)",
+            "a tensor map's box must be from 1 to 256, got 65535 in (65535, 4) (index 0, innermost first)",
         ),
         (
             f"{REPLACE}.swizzle_mode.global.b1024.b32 [%map], 4;" + LOAD,
@@ -197,8 +193,9 @@ def test_the_provers_see_accesses_to_maps() -> None:
         f"    {REPLACE}.rank.global.b1024.b32 [%map], 1;\n"
         f"    {REPLACE}.rank.shared::cta.b1024.b32 [%r2], 1;\n"
         "    tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned"
-        " [%map], [%r2], 128;", "map",
-    )  # fmt: skip
+        " [%map], [%r2], 128;",
+        "map",
+    )
     found = [i for i in parse(text).kernels[0].body if isinstance(i, Instr)]
     maps = [i for i in found if i.opcode.startswith("tensormap")]
     assert [[t.nbytes for t in global_touches(i)] for i in maps] == [[NBYTES], [], [NBYTES]]
@@ -294,9 +291,7 @@ def test_a_value_that_was_not_waited_for_is_reported() -> None:
     assert "ld.shared.b32" in str(found.reports[0])
 
 
-@pytest.mark.parametrize(
-    ("opcode", "seen"), [(f"{STORE}.b32", 0x7FC0DEAD), (f"{RED}.add.u32", 100)]
-)
+@pytest.mark.parametrize(("opcode", "seen"), [(f"{STORE}.b32", 0x7FC0DEAD), (f"{RED}.add.u32", 100)])
 def test_a_value_that_was_not_waited_for_is_not_there_yet(opcode: str, seen: int) -> None:
     load = "    ld.shared.b32 %r9, [%r5];\n"
     text = kernel(SENT.format(send=f"{opcode} [%r11], %r13, [%r12];", nbytes=128), "out")

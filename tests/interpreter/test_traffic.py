@@ -42,9 +42,12 @@ def traffic(access: str, places: Sequence[int]) -> MemoryTraffic:
     """What an access costs when thread t does it at `places[t]`."""
     guarded = "" if "sync.aligned" in access or access.startswith("@") else "@%p0 "
     text = ptx(
-        AT_PLACES.format(access=f"{guarded}{access};"), "u64 p, u64 x", shared=SHARED_BYTES,
-        version="8.0", target="sm_90",
-    )  # fmt: skip
+        AT_PLACES.format(access=f"{guarded}{access};"),
+        "u64 p, u64 x",
+        shared=SHARED_BYTES,
+        version="8.0",
+        target="sm_90",
+    )
     x = np.zeros(SHARED_BYTES, np.uint8)
     args = [np.array(places, np.uint32), x]
     counters = run(text, grid=1, block=len(places), args=args, profile=True).counters
@@ -80,8 +83,7 @@ STG = "st.global.u32 [%rd5], %r6"
 
 @pytest.mark.parametrize("access", [LD, ST])
 @pytest.mark.parametrize(
-    ("stride", "wavefronts"),
-    [(1, 1), (2, 2), (3, 1), (4, 4), (16, 16), (32, 32), (33, 1), (64, 32)],
+    ("stride", "wavefronts"), [(1, 1), (2, 2), (3, 1), (4, 4), (16, 16), (32, 32), (33, 1), (64, 32)]
 )
 def test_words_at_a_stride_take_as_many_wavefronts_as_fall_into_one_bank(
     access: str, stride: int, wavefronts: int
@@ -145,9 +147,12 @@ def test_words_of_two_blocks_of_a_cluster_share_the_bank_of_their_address() -> N
     mapa.shared::cluster.u32 %r8, %r5, %r7;
     ld.shared::cluster.u32 %r6, [%r8]"""
     text = ptx(
-        AT_PLACES.format(access=access + ";"), "u64 p, u64 x", shared=SHARED_BYTES + 32,
-        version="8.0", target="sm_90",
-    )  # fmt: skip
+        AT_PLACES.format(access=access + ";"),
+        "u64 p, u64 x",
+        shared=SHARED_BYTES + 32,
+        version="8.0",
+        target="sm_90",
+    )
     for places, wavefronts in (([64] * 32, 2), (range(0, 128, 4), 1), ([0, 32] * 16, 1)):
         args = [np.array([*places] * 2, np.uint32), np.zeros(64, np.uint8)]
         counters = run(text, grid=2, block=32, cluster=2, args=args, profile=True).counters
@@ -231,9 +236,7 @@ def test_a_row_that_begins_inside_a_sector_costs_one_more() -> None:
 
 
 @pytest.mark.parametrize(("stride", "read", "excess"), [(2, 8, 4), (8, 32, 28), (32, 32, 28)])
-def test_words_at_a_stride_read_the_sectors_between_them(
-    stride: int, read: int, excess: int
-) -> None:
+def test_words_at_a_stride_read_the_sectors_between_them(stride: int, read: int, excess: int) -> None:
     assert sectors(LDG, range(0, 128 * stride, 4 * stride)) == (1, read, 0, excess)
 
 
@@ -244,12 +247,7 @@ def test_one_place_for_all_lanes_is_one_sector() -> None:
 
 def test_only_active_lanes_move_sectors() -> None:
     assert sectors(LDG, [IDLE] * 31 + [0]) == (1, 1, 0, 0)
-    assert sectors(STG, [32 * lane if lane % 4 == 0 else IDLE for lane in range(32)]) == (
-        1,
-        0,
-        8,
-        7,
-    )
+    assert sectors(STG, [32 * lane if lane % 4 == 0 else IDLE for lane in range(32)]) == (1, 0, 8, 7)
 
 
 def test_atomic_operations_read_and_write_their_sectors() -> None:
@@ -284,9 +282,8 @@ def test_an_asynchronous_copy_reads_nothing_where_it_writes_zeros() -> None:
     access = "cp.async.cg.shared.global [%r5], [%rd5], 16, %r3"
     # Lane t copies min(t, 16) bytes and zeros; lane 0 none.
     text = ptx(
-        AT_PLACES.format(access=f"min.u32 %r3, %r3, 16;\n    {access};"), "u64 p, u64 x",
-        shared=SHARED_BYTES,
-    )  # fmt: skip
+        AT_PLACES.format(access=f"min.u32 %r3, %r3, 16;\n    {access};"), "u64 p, u64 x", shared=SHARED_BYTES
+    )
     args = [np.arange(0, 1024, 32, dtype=np.uint32), np.zeros(1024, np.uint8)]
     found = run(text, grid=1, block=32, args=args, profile=True).counters.worst("sectors_read", 1)
     assert [t for _, t in found] == [MemoryTraffic(found[0][1].where, 1, 8, 4, 1, 31, 0, 16)]
@@ -429,10 +426,14 @@ def test_without_profile_no_figure_of_memory_is_a_number() -> None:
     counters = counters_of(TWO_PLACES)
     assert counters.memory_by_instruction is None
     sums = [
-        counters.shared_requests, counters.shared_wavefronts, counters.shared_conflicts,
-        counters.global_requests, counters.global_sectors_read, counters.global_sectors_written,
+        counters.shared_requests,
+        counters.shared_wavefronts,
+        counters.shared_conflicts,
+        counters.global_requests,
+        counters.global_sectors_read,
+        counters.global_sectors_written,
         counters.global_sectors_excess,
-    ]  # fmt: skip
+    ]
     assert sums == [None] * 7
     assert counters.worst("shared_conflicts") == []
 
@@ -506,9 +507,13 @@ def test_what_no_figure_has_is_named() -> None:
         "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16",
     ]
     seen = [
-        "cp.async.bulk.commit_group", "cp.async.bulk.wait_group", "wgmma.fence.sync.aligned",
-        "cp.async.cg.shared.global", "ld.global.u32", "cp.async.bulk.prefetch.L2.global",
-    ]  # fmt: skip
+        "cp.async.bulk.commit_group",
+        "cp.async.bulk.wait_group",
+        "wgmma.fence.sync.aligned",
+        "cp.async.cg.shared.global",
+        "ld.global.u32",
+        "cp.async.bulk.prefetch.L2.global",
+    ]
     counters.by_opcode.update([*named, *seen])
     assert counters.traffic_not_counted == tuple(named)
 

@@ -42,9 +42,13 @@ class Program:
         assert len(facts["parameters"]) == len(given) + 2
         run: Callable[..., Any] = run_on_gpu if self.on_gpu else run_both_ways
         run(
-            self.path.read_text(), facts["entry"], grid=grid, block=facts["block"],
-            args=[*given, 0, 0], dynamic_smem=facts["shared"],
-        )  # fmt: skip
+            self.path.read_text(),
+            facts["entry"],
+            grid=grid,
+            block=facts["block"],
+            args=[*given, 0, 0],
+            dynamic_smem=facts["shared"],
+        )
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -70,8 +74,7 @@ def on(*names: str) -> Callable[[Test], Test]:
     assert paths, f"no fixture of {names}; run tests/ptx/make_triton.py"
     programs = [pytest.param(Program(path), id=path.stem) for path in paths]
     programs += [
-        pytest.param(Program(path, True), id=f"{path.stem}-gpu", marks=pytest.mark.gpu)
-        for path in paths
+        pytest.param(Program(path, True), id=f"{path.stem}-gpu", marks=pytest.mark.gpu) for path in paths
     ]
     return pytest.mark.parametrize("program", programs)
 

@@ -17,9 +17,8 @@ def program(body: str, **more: object) -> str:
 
 
 def result_of(
-    body: str, threads: int = 32, grid: int = 1, launch: dict[str, object] | None = None,
-    **more: object,
-) -> list[int]:  # fmt: skip
+    body: str, threads: int = 32, grid: int = 1, launch: dict[str, object] | None = None, **more: object
+) -> list[int]:
     x = np.zeros(threads * grid, np.uint32)
     text = program(body, **more)
     run(text, grid=grid, block=threads, args=[x], **(launch or {}))  # type: ignore[arg-type]
@@ -533,8 +532,7 @@ def test_lanes_jump_to_where_their_index_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("index", "lane", "got"),
-    [("and.b32 %r5, %r3, 3;", 3, 3), ("sub.u32 %r5, 2, %r3;", 3, 4294967295)],
+    ("index", "lane", "got"), [("and.b32 %r5, %r3, 3;", 3, 3), ("sub.u32 %r5, 2, %r3;", 3, 4294967295)]
 )
 def test_an_index_outside_the_table_is_refused(index: str, lane: int, got: int) -> None:
     text = program(f"    {index}" + TABLE.format(jump="brx.idx %r5, table;"))
@@ -557,9 +555,7 @@ def test_jumps_to_what_the_kernel_does_not_have_are_refused(wrong: str, what: st
     text = text.replace(".visible", ".func other()\n{\n$inside:\n\tret;\n}\n.visible")
     with pytest.raises(TypeMismatchError) as caught:
         run(text, grid=1, block=32, args=[np.zeros(32, np.uint32)])
-    assert str(caught.value) == (
-        f"the interpreter: {wrong} (line {line_of(text, wrong)}): k has no {what}"
-    )
+    assert str(caught.value) == (f"the interpreter: {wrong} (line {line_of(text, wrong)}): k has no {what}")
 
 
 def test_what_is_no_register_is_not_written() -> None:
@@ -614,15 +610,11 @@ $other:
         "wgmma.fence.sync.aligned; mov.u32 %r2, 1; wgmma.fence.sync.aligned;",
     ],
 )
-def test_lanes_wait_for_each_other_at_instructions_of_warpgroups(
-    instruction: str, stepwise: bool
-) -> None:
+def test_lanes_wait_for_each_other_at_instructions_of_warpgroups(instruction: str, stepwise: bool) -> None:
     body = ONE_WAITS.format(instruction=instruction)
     text = ptx(body, shared=8, version="8.0", target="sm_90a")
     text = text.replace("\n)\n{", "\n) .maxnreg 128\n{")
-    result = run(
-        text, grid=1, block=160, args=[], sanitize="all", schedule="pct:1", stepwise=stepwise
-    )
+    result = run(text, grid=1, block=160, args=[], sanitize="all", schedule="pct:1", stepwise=stepwise)
     opcode = instruction.split(";")[-2].split()[0]
     times = instruction.count(opcode)
     assert result.counters.by_opcode[opcode] == 4 * times  # each warp executes it as a whole

@@ -164,9 +164,7 @@ def field(m: M, a: int, b: int, c: int) -> int:
     """The manual's loop for bfe, bit by bit."""
     top, start, length = m.type.bits - 1, b & 255, c & 255
     sign = 0 if not m.type.is_signed or length == 0 else a >> min(start + length - 1, top) & 1
-    picked = [
-        a >> start + n & 1 if n < length and start + n <= top else sign for n in range(top + 1)
-    ]
+    picked = [a >> start + n & 1 if n < length and start + n <= top else sign for n in range(top + 1)]
     return sum(bit << n for n, bit in enumerate(picked))
 
 
@@ -180,9 +178,7 @@ def inserted(m: M, a: int, b: int, c: int, e: int) -> int:
 
 
 def looked_up(_: M, a: int, b: int, c: int, lut: int) -> int:
-    return sum(
-        (lut >> ((a >> n & 1) << 2 | (b >> n & 1) << 1 | c >> n & 1) & 1) << n for n in range(32)
-    )
+    return sum((lut >> ((a >> n & 1) << 2 | (b >> n & 1) << 1 | c >> n & 1) & 1) << n for n in range(32))
 
 
 def funnel(m: M, a: int, b: int, c: int) -> int:
@@ -342,7 +338,7 @@ MEANING: dict[str, Callable[..., Any]] = {
     "mov.b64 d:b32*2, a": lambda _, a: unpacked(32, 2, a),
     "mov.b64 d:b16*4, a": lambda _, a: unpacked(16, 4, a),
     "prefetch.global.level [addr:u64]": lambda *_: (),
-}  # fmt: skip
+}
 
 # The old values in memory and the operands of one lane; the new values and d (None: no d).
 MEMORY: dict[str, Callable[..., Any]] = {}
@@ -391,11 +387,9 @@ WARP: dict[str, Callable[..., Any]] = {
     ),
     "activemask.b32 d": lambda *a: sum(1 << i for i, x in enumerate(a[2]) if x.active),
     "redux.sync.op.type d, a, membermask:u32": reduced,
-    "elect.sync d:b32|p:pred, membermask:u32": lambda _, n, w: (
-        min(members(n, w)), n == min(members(n, w)),
-    ),
+    "elect.sync d:b32|p:pred, membermask:u32": lambda _, n, w: (min(members(n, w)), n == min(members(n, w))),
     "bar.warp.sync membermask:u32": lambda *_: (),
-}  # fmt: skip
+}
 
 # ---------------------------------------- everything else
 

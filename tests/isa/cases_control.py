@@ -14,9 +14,7 @@ def members(lane: int, warp: list[M]) -> list[M]:
 
 
 def matching(_: M, lane: int, warp: list[M]) -> int:
-    return sum(
-        1 << n for n, x in enumerate(warp) if x in members(lane, warp) and x.a == warp[lane].a
-    )
+    return sum(1 << n for n, x in enumerate(warp) if x in members(lane, warp) and x.a == warp[lane].a)
 
 
 def agreed(_: M, lane: int, warp: list[M]) -> tuple[int, bool]:

@@ -9,9 +9,7 @@ from typing import Any
 from ptxgen.isa.bulk import REDUCTIONS
 from ptxgen.types import b64
 
-MEANING: dict[str, Callable[..., Any]] = {
-    "mbarrier.pending_count.b64 d:u32, a:b64": lambda _, a: a % 2**20,
-}
+MEANING: dict[str, Callable[..., Any]] = {"mbarrier.pending_count.b64 d:u32, a:b64": lambda _, a: a % 2**20}
 MEMORY: dict[str, Callable[..., Any]] = {}
 WARP: dict[str, Callable[..., Any]] = {}
 IMMEDIATES: dict[str, tuple[int, ...]] = {
@@ -68,9 +66,7 @@ WGMMA = {
     )
     for a, flags in (("a:b32*4", registers_flags), ("a:u64", shared_flags))
 }
-ELSEWHERE: frozenset[str] = frozenset(
-    ARRIVALS | TRANSACTIONS | TESTS | WAITS | OBJECTS | WGMMA | RANKS
-)
+ELSEWHERE: frozenset[str] = frozenset(ARRIVALS | TRANSACTIONS | TESTS | WAITS | OBJECTS | WGMMA | RANKS)
 
 # ---------------------------------------- bulk copies
 
@@ -101,16 +97,16 @@ def bulk_calls() -> dict[str, list[tuple[Any, ...]]]:
         operands = ", ctas:u16" * multicast + ", policy:u64" * hint
         ctas = "ctas" if multicast else None
         calls |= {
-            f"cp.async.bulk.to.global.{COUNTED}{tail} "
-            f"[dst:u32], [src:u64], size:u32, [mbar:u32]{operands}": [("bulk_load", *four, ctas)],
+            f"cp.async.bulk.to.global.{COUNTED}{tail} [dst:u32], [src:u64], size:u32, [mbar:u32]{operands}": [
+                ("bulk_load", *four, ctas)
+            ],
             f"cp.async.bulk.tensor.dim.to.global{{.tile}}.{COUNTED}{tail} "
             f"[dst:u32], [map:u64*dim], [mbar:u32]{operands}": [
                 ("tensor_load", "dst", map_address, coordinates, "mbar", ctas)
             ],
         }
     calls[
-        f"cp.async.bulk.shared::cluster.shared::cta.{COUNTED} "
-        "[dst:u32], [src:u32], size:u32, [mbar:u32]"
+        f"cp.async.bulk.shared::cluster.shared::cta.{COUNTED} [dst:u32], [src:u32], size:u32, [mbar:u32]"
     ] = [("bulk_send", *four, None, b64)]
     calls[
         f"cp.reduce.async.bulk.shared::cluster.shared::cta.{COUNTED}.op.type "
@@ -132,14 +128,11 @@ def bulk_calls() -> dict[str, list[tuple[Any, ...]]]:
                 (*store, added, "type")
             ],
             f"cp.async.bulk.prefetch.L2.global{tail} [src:u64], size:u32{operand}": [],
-            f"cp.async.bulk.tensor.dim.{group}{{.tile}}.bulk_group{tail} {of_tensor}": [
-                (*tensor, None)
-            ],
+            f"cp.async.bulk.tensor.dim.{group}{{.tile}}.bulk_group{tail} {of_tensor}": [(*tensor, None)],
             f"cp.reduce.async.bulk.tensor.dim.{group}.op{{.tile}}.bulk_group{tail} {of_tensor}": [
                 (*tensor, reduction)
             ],
-            f"cp.async.bulk.prefetch.tensor.dim.L2.global{{.tile}}{tail} "
-            f"[map:u64*dim]{operand}": [],
+            f"cp.async.bulk.prefetch.tensor.dim.L2.global{{.tile}}{tail} [map:u64*dim]{operand}": [],
         }
     return calls
 
@@ -166,20 +159,14 @@ def tensormap_calls() -> dict[str, list[tuple[Any, ...]]]:
             (*replace, "=global_address", number(0), "a")
         ],
         f"{head}rank{{.space}}.b1024.b32 [addr:u64], a:b32": [(*replace, "=rank", number(0), "a")],
-        f"{head}field{{.space}}.b1024.b32 [addr:u64], ord:imm, a:b32": [
-            (*replace, "field", "ord", "a")
-        ],
+        f"{head}field{{.space}}.b1024.b32 [addr:u64], ord:imm, a:b32": [(*replace, "field", "ord", "a")],
         f"{head}global_stride{{.space}}.b1024.b64 [addr:u64], ord:imm, a:b64": [
             (*replace, "=global_stride", "ord", "a")
         ],
-        f"{head}field{{.space}}.b1024.b32 [addr:u64], mode:imm": [
-            (*replace, "field", number(0), "mode")
-        ],
+        f"{head}field{{.space}}.b1024.b32 [addr:u64], mode:imm": [(*replace, "field", number(0), "mode")],
         "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.scope.sync.aligned "
-        "[dst:u64], [src:u32], 128": [
-            EVERY_LANE, ("tensormap_copy", "dst", "src"), ("fence", "scope"),
-        ],
-    }  # fmt: skip
+        "[dst:u64], [src:u32], 128": [EVERY_LANE, ("tensormap_copy", "dst", "src"), ("fence", "scope")],
+    }
 
 
 CALLS: dict[str, list[tuple[Any, ...]]] = {
@@ -194,20 +181,17 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     "fence.proxy.async.space": [("fence", lambda names: f"proxy.async.{names['space']}")],
     "fence.proxy.tensormap::generic.release.scope": [("fence", "scope")],
     "fence.proxy.tensormap::generic.acquire.scope [addr:u64], 128": [("fence", "scope")],
-    "fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster": [
-        ("fence", "=proxy.async")
-    ],
-    "fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster": [
-        ("fence", "=proxy.async")
-    ],
+    "fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster": [("fence", "=proxy.async")],
+    "fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster": [("fence", "=proxy.async")],
     "fence.mbarrier_init.release.cluster": [("fence", "=mbarrier_init")],
     "griddepcontrol.wait": [("fence", "=gpu")],
     "griddepcontrol.launch_dependents": [],
     **tensormap_calls(),
     "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.op.type "
     "[dst:u32], a, [mbar:u32]": [("send_values", "dst", sent, "mbar", reduction, "type")],
-    "st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.vec}.type "
-    "[dst:u32], a*vec, [mbar:u32]": [("send_values", "dst", sent, "mbar", None, "type")],
+    "st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.vec}.type [dst:u32], a*vec, [mbar:u32]": [
+        ("send_values", "dst", sent, "mbar", None, "type")
+    ],
     "wgmma.fence.sync.aligned": [EVERY_LANE],
     "setmaxnreg.action.sync.aligned.u32 count:imm": [
         EVERY_LANE,

@@ -147,11 +147,25 @@ def holds(cmp: str, a: Any, b: Any) -> bool:
     if a != a or b != b:
         return cmp == "nan" or (len(cmp) == 3 and cmp.endswith("u"))
     answers: dict[str, bool] = {
-        "eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b,
-        "lo": a < b, "ls": a <= b, "hi": a > b, "hs": a >= b,
-        "equ": a == b, "neu": a != b, "ltu": a < b, "leu": a <= b, "gtu": a > b, "geu": a >= b,
-        "num": True, "nan": False,
-    }  # fmt: skip
+        "eq": a == b,
+        "ne": a != b,
+        "lt": a < b,
+        "le": a <= b,
+        "gt": a > b,
+        "ge": a >= b,
+        "lo": a < b,
+        "ls": a <= b,
+        "hi": a > b,
+        "hs": a >= b,
+        "equ": a == b,
+        "neu": a != b,
+        "ltu": a < b,
+        "leu": a <= b,
+        "gtu": a > b,
+        "geu": a >= b,
+        "num": True,
+        "nan": False,
+    }
     return answers[cmp]
 
 

@@ -20,13 +20,29 @@ IMMEDIATES: dict[str, tuple[int, ...]] = {}
 # ---------------------------------------- numbers
 
 BITS = {
-    "f64": 64, "f32": 32, "s32": 32, "tf32": 32, "f16": 16, "bf16": 16, "e4m3": 8, "e5m2": 8,
-    "s8": 8, "u8": 8, "s4": 4, "u4": 4, "b1": 1,
-}  # fmt: skip
+    "f64": 64,
+    "f32": 32,
+    "s32": 32,
+    "tf32": 32,
+    "f16": 16,
+    "bf16": 16,
+    "e4m3": 8,
+    "e5m2": 8,
+    "s8": 8,
+    "u8": 8,
+    "s4": 4,
+    "u4": 4,
+    "b1": 1,
+}
 SPLIT = {  # exponent bits, stored significant bits
-    "f64": (11, 52), "f32": (8, 23), "tf32": (8, 23), "bf16": (8, 7), "f16": (5, 10),
-    "e5m2": (5, 2), "e4m3": (4, 3),
-}  # fmt: skip
+    "f64": (11, 52),
+    "f32": (8, 23),
+    "tf32": (8, 23),
+    "bf16": (8, 7),
+    "f16": (5, 10),
+    "e5m2": (5, 2),
+    "e4m3": (4, 3),
+}
 
 
 def value_of(type: str, bits: int) -> Any:
@@ -108,10 +124,8 @@ PLACES_B: dict[tuple[str, int], Place] = {
     ("m16n8k64", 4): lambda g, t, i: (t * 8 + (i & 7) if i < 8 else t * 8 + (i & 7) + 32, g),
     ("m8n8k128", 1): lambda g, t, i: (t * 32 + i, g),
     ("m16n8k128", 1): lambda g, t, i: (t * 32 + i, g),
-    ("m16n8k256", 1): lambda g, t, i: (
-        t * 32 + (i & 31) if i < 32 else t * 32 + (i & 31) + 128, g,
-    ),
-}  # fmt: skip
+    ("m16n8k256", 1): lambda g, t, i: (t * 32 + (i & 31) if i < 32 else t * 32 + (i & 31) + 128, g),
+}
 
 
 def place_c(lane: int, i: int) -> tuple[int, int]:
@@ -124,9 +138,7 @@ def place_c(lane: int, i: int) -> tuple[int, int]:
 
 
 def quad(lane: int) -> int:
-    return next(
-        n for n in range(4) if lane in (*range(4 * n, 4 * n + 4), *range(16 + 4 * n, 20 + 4 * n))
-    )
+    return next(n for n in range(4) if lane in (*range(4 * n, 4 * n + 4), *range(16 + 4 * n, 20 + 4 * n)))
 
 
 def place_quad_a(layout: str, lane: int, i: int) -> tuple[int, int, int]:
@@ -291,8 +303,7 @@ MMA: dict[str, Callable[..., Any]] = dict.fromkeys(
         f"mma.sync.aligned.shape.row.col.f32.tf32.tf32.f32 {_ABC}",
         f"mma.sync.aligned.shape.row.col.f32.atype.btype.f32 {_ABC}",
         f"mma.sync.aligned.shape.row.col.f16.atype.btype.f16 {_ABC_HALF}",
-        "mma.sync.aligned.shape.row.col{.rnd}.f64.f64.f64.f64 "
-        "d:f64*nc, a:f64*na, b:f64*nb, c:f64*nc",
+        "mma.sync.aligned.shape.row.col{.rnd}.f64.f64.f64.f64 d:f64*nc, a:f64*na, b:f64*nb, c:f64*nc",
         f"mma.sync.aligned.shape.row.col{{.satfinite}}.s32.atype.btype.s32 {_ABC_INT}",
         f"mma.sync.aligned.shape.row.col.s32.b1.b1.s32.op.popc {_ABC_INT}",
     ),

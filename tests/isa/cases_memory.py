@@ -118,9 +118,7 @@ MEANING: dict[str, Callable[..., Any]] = {
     "discard{.space}.L2 [addr:u64], 128": lambda *_: (),
     # A policy is opaque: no program can tell that it is 0.
     "createpolicy.fractional.primary{.secondary}.b64 d{, fraction:f32}": lambda *_: 0,
-    "createpolicy.range{.space}.primary{.secondary}.b64 d, [addr:u64], size:u32, total:u32": (
-        lambda *_: 0
-    ),
+    "createpolicy.range{.space}.primary{.secondary}.b64 d, [addr:u64], size:u32, total:u32": (lambda *_: 0),
     "createpolicy.cvt.L2.b64 d, a": lambda _, a: a,
 }
 MEMORY: dict[str, Callable[..., Any]] = {
@@ -143,18 +141,10 @@ MEMORY: dict[str, Callable[..., Any]] = {
 }
 WARP: dict[str, Callable[..., Any]] = {}
 CALLS: dict[str, list[tuple[Any, ...]]] = {
-    "cvta.space.u64 d, a": [
-        ("convert_address", lambda m: canonical(m["space"]), "a", {"to_space": False})
-    ],
-    "cvta.to.space.u64 d, a": [
-        ("convert_address", lambda m: canonical(m["space"]), "a", {"to_space": True})
-    ],
+    "cvta.space.u64 d, a": [("convert_address", lambda m: canonical(m["space"]), "a", {"to_space": False})],
+    "cvta.to.space.u64 d, a": [("convert_address", lambda m: canonical(m["space"]), "a", {"to_space": True})],
     "isspacep.space p:pred, a:u64": [
-        (
-            "in_space",
-            lambda m: "cluster" if m["space"] == "shared::cluster" else canonical(m["space"]),
-            "a",
-        )
+        ("in_space", lambda m: "cluster" if m["space"] == "shared::cluster" else canonical(m["space"]), "a")
     ],
     "fence.scope": [("fence", "scope")],
     "fence.acquire.sync_restrict::shared::cluster.cluster": [("fence", "=cluster")],

@@ -15,10 +15,14 @@ IMMEDIATES: dict[str, tuple[int, ...]] = {}
 
 # The coordinates of each geometry as the manual prints them, and the types of those of surfaces.
 PLACES = {
-    "1d": "[tex:u64*1/ctype]", "2d": "[tex:u64*2/ctype]", "3d": "[tex:u64*4/ctype]",
-    "a1d": "[tex:u64*2/u32.ctype]", "a2d": "[tex:u64*4/u32.ctype]",
-    "cube": "[tex:u64*4/f32]", "acube": "[tex:u64*4/u32.f32]",
-}  # fmt: skip
+    "1d": "[tex:u64*1/ctype]",
+    "2d": "[tex:u64*2/ctype]",
+    "3d": "[tex:u64*4/ctype]",
+    "a1d": "[tex:u64*2/u32.ctype]",
+    "a2d": "[tex:u64*4/u32.ctype]",
+    "cube": "[tex:u64*4/f32]",
+    "acube": "[tex:u64*4/u32.f32]",
+}
 SURFACES = {"1d": 1, "2d": 2, "3d": 4, "a1d": 2, "a2d": 4}
 GRADIENTS = {"1d": 1, "2d": 2, "3d": 4, "a1d": 1, "a2d": 2, "cube": 4, "acube": 4}
 

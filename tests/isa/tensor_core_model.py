@@ -25,9 +25,13 @@ def split(x: float, type: str) -> tuple[float, int]:
 
 
 def step(
-    pairs: Sequence[tuple[float, float]], types: tuple[str, str], c: float, d_type: str,
-    fraction: int, kept: int = 23,
-) -> float:  # fmt: skip
+    pairs: Sequence[tuple[float, float]],
+    types: tuple[str, str],
+    c: float,
+    d_type: str,
+    fraction: int,
+    kept: int = 23,
+) -> float:
     """One addition of products to C."""
     whole = sum((x * y for x, y in pairs), 0.0) + c
     if not math.isfinite(whole):
@@ -70,9 +74,13 @@ def parameters(sm: int, family: str, type: str) -> tuple[int, int, int]:
 
 
 def dot(
-    pairs: Sequence[tuple[float, float]], types: tuple[str, str], c: float, d_type: str,
-    sm: int, family: str = "mma",
-) -> float:  # fmt: skip
+    pairs: Sequence[tuple[float, float]],
+    types: tuple[str, str],
+    c: float,
+    d_type: str,
+    sm: int,
+    family: str = "mma",
+) -> float:
     """D of one row and one column, K in order; `d_type` is that of the accumulators."""
     if types[0] in FP8 and 90 <= sm < 120 and (family == "mma" or sm >= 100):
         low = [p for k, p in enumerate(pairs) if k % 4 < 2]

@@ -10,15 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from isa.cases_matrix import (
-    BITS,
-    PLACES_A,
-    PLACES_B,
-    place_c,
-    place_quad_a,
-    place_quad_b,
-    place_quad_c,
-)
+from isa.cases_matrix import BITS, PLACES_A, PLACES_B, place_c, place_quad_a, place_quad_b, place_quad_c
 
 from ptxgen.interpreter import run
 from ptxgen.ir import Module
@@ -118,15 +110,12 @@ def text(of: Shape, target: str) -> str:
     loads = "\n".join(
         f"    ld.param.u64 %p, [p{x}]; mad.wide.u32 %p, %i, {4 * count[x]}, %p;\n"
         + "\n".join(
-            f"    ld.global.{type_c if x == 'c' else 'b32'} {r}, [%p+{4 * n}];"
-            for n, r in enumerate(of_x)
+            f"    ld.global.{type_c if x == 'c' else 'b32'} {r}, [%p+{4 * n}];" for n, r in enumerate(of_x)
         )
         for x, of_x in names.items()
     )
     listed = {x: "{" + ", ".join(of_x) + "}" for x, of_x in names.items()}
-    stores = "\n".join(
-        f"    st.global.{type_c} [%p+{4 * n}], {r};" for n, r in enumerate(names["c"])
-    )
+    stores = "\n".join(f"    st.global.{type_c} [%p+{4 * n}], {r};" for n, r in enumerate(names["c"]))
     return f""".version 8.8
 .target {target}
 .address_size 64
@@ -147,17 +136,14 @@ def text(of: Shape, target: str) -> str:
 """
 
 
-def dot_products(
-    of: Shape, target: str | Module, a: Array, b: Array, c: Array, **how: Any
-) -> Array:
+def dot_products(of: Shape, target: str | Module, a: Array, b: Array, c: Array, **how: Any) -> Array:
     """D of each product as bits, on a target or by a module of `text`; `a` and `b` are bits,
     `[products, K]` (of fewer K, zeros follow), `c` is float32 or float16.
     """
     bits_c = BITS[of.accumulator]
     images = _images(of, a, b, c.view(f"u{bits_c // 8}"))
     registers = [
-        packed(x, bits)
-        for x, bits in zip(images, (BITS[of.type], BITS[of.type], bits_c), strict=True)
+        packed(x, bits) for x, bits in zip(images, (BITS[of.type], BITS[of.type], bits_c), strict=True)
     ]
     threads = len(registers[0])
     program = text(of, target) if isinstance(target, str) else target
@@ -237,23 +223,25 @@ def wgmma_products(of: Shape, a: Array, b: Array, c: Array | None, **how: Any) -
     names = [f"%c{n}" for n in range(count)]
     types = f"{of.accumulator}.{of.type}.{of.other or of.type}"
     whole = _WGMMA.format(
-        type_c=type_c, count=count, nbytes=4 * count, descriptor=_DESCRIPTOR,
-        scale_d=int(c is not None), listed=", ".join(names),
+        type_c=type_c,
+        count=count,
+        nbytes=4 * count,
+        descriptor=_DESCRIPTOR,
+        scale_d=int(c is not None),
+        listed=", ".join(names),
         loads="\n".join(f"    ld.global.{type_c} {r}, [%p+{4 * n}];" for n, r in enumerate(names)),
         stores="\n".join(f"    st.global.{type_c} [%p+{4 * n}], {r};" for n, r in enumerate(names)),
         opcode=f"wgmma.mma_async.sync.aligned.{of.shape}.{types}",
         transposed=", 0" if of.type in ("f16", "bf16") else "",
-    )  # fmt: skip
-    run(
-        whole, grid=groups, block=4 * WARP,
-        args=[registers_a, np.ascontiguousarray(halves), registers_c], **how,
-    )  # fmt: skip
-    d = (
-        registers_c[:, :WARP]
-        .reshape(groups, WARP, count)
-        .copy()
-        .view(f"u{BITS[of.accumulator] // 8}")
     )
+    run(
+        whole,
+        grid=groups,
+        block=4 * WARP,
+        args=[registers_a, np.ascontiguousarray(halves), registers_c],
+        **how,
+    )
+    d = registers_c[:, :WARP].reshape(groups, WARP, count).copy().view(f"u{BITS[of.accumulator] // 8}")
     out = np.zeros((groups, DIAGONAL), d.dtype)
     for lane in range(WARP):
         for i in range(4):

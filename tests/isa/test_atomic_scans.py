@@ -54,9 +54,7 @@ def random(rng: np.random.Generator, type: ScalarType, count: int) -> Array:
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @pytest.mark.parametrize(("op", "name"), CASES)
-def test_a_scan_gives_the_bits_of_going_lane_by_lane(
-    op: str, name: str, lengths: list[int]
-) -> None:
+def test_a_scan_gives_the_bits_of_going_lane_by_lane(op: str, name: str, lengths: list[int]) -> None:
     rng, type = np.random.default_rng(len(lengths)), TYPES[name]
     scan, update = scan_of(op, type), atomics._updated(op, type)
     assert scan is not None
@@ -124,8 +122,10 @@ def test_swaps_are_those_of_going_lane_by_lane(seed: int) -> None:
     if found is not None:
         assert [bits(x) for x in found] == [bits(x) for x in slow]
     else:  # one address changes more often than the scan follows
-        changes = [len(np.flatnonzero(np.diff(part))) for part in np.split(
-            slow[0].astype(np.int64), starts_of(lengths)[1:])]  # fmt: skip
+        changes = [
+            len(np.flatnonzero(np.diff(part)))
+            for part in np.split(slow[0].astype(np.int64), starts_of(lengths)[1:])
+        ]
         assert max(changes) >= 7
 
 

@@ -167,9 +167,7 @@ def check_tests(rng: random.Random, barrier: Barrier, model: Model, taken: Any) 
     phase, state = taken
     over = barrier.do(f"mbarrier.test_wait{acquire}.b64", a=int(state[0]))
     assert over.tolist() == [model.phase > phase]
-    assert barrier.do(f"mbarrier.try_wait{acquire}.shared::cta.b64", a=int(state[0])).tolist() == [
-        True
-    ]
+    assert barrier.do(f"mbarrier.try_wait{acquire}.shared::cta.b64", a=int(state[0])).tolist() == [True]
     assert barrier.asked.pop()[0] == (model.phase > phase)
 
 
@@ -223,9 +221,7 @@ def test_the_last_arrival_may_be_dropped_and_then_nobody_is_awaited(count: int) 
     assert mbarrier_word.awaited(word) == (0, 0)
     with pytest.raises(TrappedError) as trapped:
         barrier.do("mbarrier.arrive.b64")
-    assert str(trapped.value) == (
-        "1 arrival at an mbarrier whose phase waits for none more; its count is 0"
-    )
+    assert str(trapped.value) == ("1 arrival at an mbarrier whose phase waits for none more; its count is 0")
     with pytest.raises(TrappedError) as trapped:
         barrier.do("mbarrier.arrive_drop.b64")
     assert str(trapped.value) == "1 arrival dropped from an mbarrier whose count is 0"
@@ -243,16 +239,22 @@ MISTAKES = [
     (None, "arrive.b64", {}, "there is no mbarrier: mbarrier.init must come first"),
     (None, "test_wait.b64", {"a": 0}, "there is no mbarrier: mbarrier.init must come first"),
     (None, "init.b64", {"count": 0}, "the count of an mbarrier must be from 1 to 1048575, got 0"),
-    (1, "arrive.b64", {"count": 2},
-     "2 arrivals at an mbarrier whose phase waits for 1 more; its count is 1"),
+    (1, "arrive.b64", {"count": 2}, "2 arrivals at an mbarrier whose phase waits for 1 more; its count is 1"),
     (1, "arrive.b64", {"count": 0}, "a count of arrivals must be from 1 to 1048575, got 0"),
-    (1, "arrive.noComplete.b64", {"count": 1},
-     "1 arrival without completing the phase (.noComplete) at an mbarrier whose phase waits for 1 "
-     "more"),
+    (
+        1,
+        "arrive.noComplete.b64",
+        {"count": 1},
+        "1 arrival without completing the phase (.noComplete) at an mbarrier whose phase waits for 1 more",
+    ),
     (1, "arrive_drop.b64", {"count": 2}, "2 arrivals dropped from an mbarrier whose count is 1"),
-    (1, "expect_tx.b64", {"tx": 1 << 20},
-     "the tx-count of an mbarrier must stay from -1048575 to 1048575, got 1048576"),
-]  # fmt: skip
+    (
+        1,
+        "expect_tx.b64",
+        {"tx": 1 << 20},
+        "the tx-count of an mbarrier must stay from -1048575 to 1048575, got 1048576",
+    ),
+]
 
 
 @pytest.mark.parametrize(("count", "opcode", "operands", "message"), MISTAKES)
@@ -274,9 +276,7 @@ def test_more_arrivals_than_are_awaited_and_use_after_the_end_are_reported() -> 
     barrier.do("mbarrier.arrive.b64")
     with pytest.raises(TrappedError) as trapped:
         barrier.do("mbarrier.arrive.b64")
-    assert str(trapped.value) == (
-        "1 arrival at an mbarrier whose phase waits for none more; its count is 1"
-    )
+    assert str(trapped.value) == ("1 arrival at an mbarrier whose phase waits for none more; its count is 1")
     barrier.do("mbarrier.inval.b64")
     assert barrier.word[0] == 0x7FC0DEAD7FC0DEAD
     with pytest.raises(TrappedError) as trapped:
@@ -286,9 +286,7 @@ def test_more_arrivals_than_are_awaited_and_use_after_the_end_are_reported() -> 
 
 def test_neither_zeros_nor_other_numbers_are_an_mbarrier() -> None:
     for word in (0, 1, (1 << 64) - 1):
-        with pytest.raises(
-            ValueError, match=r"^there is no mbarrier: mbarrier.init must come first$"
-        ):
+        with pytest.raises(ValueError, match=r"^there is no mbarrier: mbarrier.init must come first$"):
             mbarrier_word.checked(word)
 
 
@@ -341,9 +339,14 @@ def test_the_smaller_of_a_number_and_nan_is_the_number() -> None:
 
 WARPS = LANES // 32 * 4  # two warpgroups
 DTYPES: dict[str, Any] = {
-    "f16": np.float16, "bf16": ml_dtypes.bfloat16, "tf32": np.float32, "s8": np.int8,
-    "u8": np.uint8, "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2,
-}  # fmt: skip
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "tf32": np.float32,
+    "s8": np.int8,
+    "u8": np.uint8,
+    "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2,
+}
 
 
 class Warpgroups:
@@ -361,9 +364,7 @@ class Warpgroups:
     def warp_id(self) -> np.ndarray:
         return np.arange(WARPS * 32, dtype=np.uint32) // 32
 
-    def multiply(
-        self, read: Any, multiplied: Any, d: tuple[np.ndarray, ...]
-    ) -> tuple[np.ndarray, ...]:
+    def multiply(self, read: Any, multiplied: Any, d: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
         given: tuple[np.ndarray, ...] = multiplied(read(), d)
         return given
 
@@ -463,9 +464,7 @@ def check_product(op: Op, rng: np.random.Generator, number: int) -> None:
     machine = Warpgroups(memory)
     got = call(op, machine, operands)
     sign = sign_a * sign_b if "ia" in flags else 1
-    exact = sign * (a.astype(np.float64) @ b.astype(np.float64).T) + (
-        d.astype(np.float64) if keep else 0
-    )
+    exact = sign * (a.astype(np.float64) @ b.astype(np.float64).T) + (d.astype(np.float64) if keep else 0)
     want = registers_of(fragments_of_d(exact.astype(dtype)), accumulator)
     assert machine.synchronised == 1
     assert len(got) == len(want)
@@ -495,9 +494,10 @@ def test_integer_sums_wrap_around_or_stop_at_the_ends(finite: bool) -> None:
 
 def test_the_base_offset_says_where_the_swizzle_begins() -> None:
     op = next(
-        o for o in table.recognise("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16")
+        o
+        for o in table.recognise("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16")
         if any(x.count == 4 for x in o.sources)
-    )  # fmt: skip
+    )
     rng = np.random.default_rng(0)
     b = numbers(rng, (8, 16), "f16")
     raw, start, memory = b.view(np.uint8), 1024 + 3 * 128, np.zeros(1 << 13, np.uint8)
@@ -508,10 +508,14 @@ def test_the_base_offset_says_where_the_swizzle_begins() -> None:
     field = start >> 4 | 64 << 32 | 3 << 49 | 1 << 62
     a = numbers(rng, (64 * WARPS // 4, 16), "f16")
     operands = {
-        "d": (np.zeros(WARPS * 32, np.float32),) * 4, "a": fragments_of_a(a),
-        "b": np.full(WARPS * 32, field, np.uint64), "s": np.bool_(False),
-        "ia": 1, "ib": 1, "tb": 0,
-    }  # fmt: skip
+        "d": (np.zeros(WARPS * 32, np.float32),) * 4,
+        "a": fragments_of_a(a),
+        "b": np.full(WARPS * 32, field, np.uint64),
+        "s": np.bool_(False),
+        "ia": 1,
+        "ib": 1,
+        "tb": 0,
+    }
     got = call(op, Warpgroups(memory), operands)
     want = fragments_of_d(a.astype(np.float32) @ b.astype(np.float32).T)
     assert all(np.array_equal(x, y) for x, y in zip(got, want, strict=True))

@@ -61,9 +61,7 @@ class Machine:
         assert (places < MEMORY_BYTES).all()
         return places
 
-    def load(
-        self, space: str, address: np.ndarray, type: ScalarType, count: int
-    ) -> tuple[np.ndarray, ...]:
+    def load(self, space: str, address: np.ndarray, type: ScalarType, count: int) -> tuple[np.ndarray, ...]:
         raw = np.zeros((LANES, type.nbytes * count), np.uint8)
         raw[self.running] = self.memory[self.bytes_at(space, address, type.nbytes * count)]
         return tuple(np.ascontiguousarray(raw.view(type.dtype).T))
@@ -124,8 +122,7 @@ def bits_for(type: str, rng: random.Random, *, small: bool) -> int:
 def packed(values: list[int], bits: int, register_bits: int) -> list[int]:
     per = register_bits // bits
     return [
-        sum(v << bits * n for n, v in enumerate(values[at : at + per]))
-        for at in range(0, len(values), per)
+        sum(v << bits * n for n, v in enumerate(values[at : at + per])) for at in range(0, len(values), per)
     ]
 
 
@@ -178,9 +175,7 @@ def operand_types(op: Op) -> dict[str, str]:
 @pytest.mark.sample(10)
 @pytest.mark.parametrize("small", [True, False], ids=["integers", "any"])
 @pytest.mark.parametrize("row", rows_in(cases_matrix.MMA))
-def test_mma_is_the_product_of_the_matrices_that_the_manual_s_formulas_give(
-    row: Inst, small: bool
-) -> None:
+def test_mma_is_the_product_of_the_matrices_that_the_manual_s_formulas_give(row: Inst, small: bool) -> None:
     for op in row.all_ops():
         rng, types = seeded(op.opcode), operand_types(op)
         lanes = {
@@ -202,19 +197,18 @@ def test_mma_is_the_product_of_the_matrices_that_the_manual_s_formulas_give(
 
 
 def check_accumulators(
-    op: Op,
-    types: dict[str, str],
-    result: tuple[np.ndarray, ...],
-    first: int,
-    wants: list[list[Sum]],
+    op: Op, types: dict[str, str], result: tuple[np.ndarray, ...], first: int, wants: list[list[Sum]]
 ) -> None:
     for lane, sums in enumerate(wants):
         values = cases_matrix.elements_of(types["d"], bits_of_lane(result, first + lane))
         for got, want in zip(values, sums, strict=True):
             assert agrees(
-                types, got, want, str(op.modifiers.get("rnd") or "rn"),
+                types,
+                got,
+                want,
+                str(op.modifiers.get("rnd") or "rn"),
                 saturates=bool(op.modifiers.get("satfinite")),
-            ), (op, lane, got, want.exact)  # fmt: skip
+            ), (op, lane, got, want.exact)
 
 
 def test_a_one_in_a_and_in_b_makes_a_one_where_its_row_and_its_column_meet() -> None:
@@ -284,9 +278,7 @@ def matrix_sizes(op: Op) -> dict[str, tuple[int, int]]:
     return {"a": (m, k), "b": (k, n), "c": (m, n), "d": (m, n)}
 
 
-def store_matrix(
-    machine: Machine, bits: np.ndarray, type: str, layout: str, stride: int, at: int
-) -> None:
+def store_matrix(machine: Machine, bits: np.ndarray, type: str, layout: str, stride: int, at: int) -> None:
     """Put a matrix, given as bits by row and column, into memory."""
     lines = bits if layout == "row" else bits.T
     width = BITS[type]
@@ -344,22 +336,15 @@ def test_wmma_multiplies_matrices_in_memory(op: Op, number: int) -> None:
             layout = rng.choice(("row", "col"))
         size = sizes[name]
         stride = (size[1] if layout == "row" else size[0]) + (extra or 0)
-        bits = [
-            [bits_for(types[name], rng, small=small) for _ in range(size[1])]
-            for _ in range(size[0])
-        ]
-        store_matrix(
-            machine, np.array(bits, dtype=object), types[name], layout, stride, PLACES[name]
-        )
+        bits = [[bits_for(types[name], rng, small=small) for _ in range(size[1])] for _ in range(size[0])]
+        store_matrix(machine, np.array(bits, dtype=object), types[name], layout, stride, PLACES[name])
         load = mover("load", name, layout, shape, space, types[name])
         stride_of_lanes = np.full(LANES, stride, np.uint32)
         given = None if extra is None else rng.choice((np.uint32(stride), stride_of_lanes))
         address = np.full(LANES, PLACES[name], np.uint64)
         fragments_of[name] = run(load, machine, addr=address, stride=given)
         matrices[name] = {
-            (r, c): value_of(types[name], v)
-            for r, row in enumerate(bits)
-            for c, v in enumerate(row)
+            (r, c): value_of(types[name], v) for r, row in enumerate(bits) for c, v in enumerate(row)
         }
     d = run(op, machine, **fragments_of)
     layout = rng.choice(("row", "col"))
@@ -373,10 +358,12 @@ def test_wmma_multiplies_matrices_in_memory(op: Op, number: int) -> None:
     got = read_matrix(machine, sizes["d"], types["d"], layout, stride, PLACES["d"])
     for (r, c), want in cases_matrix.WARP[op.row.syntax](words_of(op), matrices).items():
         assert agrees(
-            types, value_of(types["d"], got[r][c]), want,
+            types,
+            value_of(types["d"], got[r][c]),
+            want,
             str(op.modifiers.get("rnd") or "rn"),
             saturates=bool(op.modifiers.get("satfinite")),
-        ), (op, r, c)  # fmt: skip
+        ), (op, r, c)
 
 
 @pytest.mark.parametrize("row", rows_in(s for s in cases_matrix.WMMA_MOVES if ".c." in s))
@@ -500,10 +487,12 @@ def test_ldmatrix_and_mma_multiply_tiles_of_shared_memory(trans: bool) -> None:
     load_b = table.recognise(f"ldmatrix.sync.aligned.m8n8.x2{suffix}.shared.b16")[0]
     product = table.recognise("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32")[0]
     d = run(
-        product, machine,
-        a=run(load_a, machine, addr=a_rows), b=run(load_b, machine, addr=b_rows),
+        product,
+        machine,
+        a=run(load_a, machine, addr=a_rows),
+        b=run(load_b, machine, addr=b_rows),
         c=(np.zeros(LANES, np.float32),) * 4,
-    )  # fmt: skip
+    )
     got = np.zeros((16, 8), np.float32)
     for n in range(32):
         for i in range(4):

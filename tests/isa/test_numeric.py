@@ -113,9 +113,7 @@ def test_an_addend_below_a_tie_decides_the_rounding_of_fma_f64() -> None:
 
 @pytest.mark.parametrize("rnd", numeric.ROUNDINGS)
 @pytest.mark.parametrize("size", [1.0, 2.0**-500])
-def test_an_exact_zero_of_fma_f64_is_negative_only_when_rounding_down(
-    size: float, rnd: str
-) -> None:
+def test_an_exact_zero_of_fma_f64_is_negative_only_when_rounding_down(size: float, rnd: str) -> None:
     a = np.array([size])
     zero = numeric_f64.fma_f64(a, a, -a * a, rnd)
     assert zero.tolist() == [0.0]
@@ -151,10 +149,7 @@ def test_division_is_rounded_once_wherever_the_quotient_lies(dtype: Any, rnd: st
     rng = random.Random(7)
     wide = 70 if dtype == np.float32 else 530
     scales = (0, 0, wide, -wide)
-    a, b = (
-        lanes([rng.gauss(0, 1) * 2.0 ** rng.choice(scales) for _ in range(600)], dtype)
-        for _ in range(2)
-    )
+    a, b = (lanes([rng.gauss(0, 1) * 2.0 ** rng.choice(scales) for _ in range(600)], dtype) for _ in range(2))
     b[:50] = a[:50]  # exact quotients
     a[50:100] = b[50:100] * dtype(3)
     divide = numeric.div_f32 if dtype == np.float32 else numeric_f64.div_f64
@@ -329,11 +324,25 @@ def test_floats_are_clamped_to_the_range_of_the_integer() -> None:
     x = lanes([math.nan, math.inf, -math.inf, 2.0**31, -(2.0**31), 2.0**63, -1.0, 300.0])
     top31, top63 = 2**31 - 1, 2**63 - 1
     assert numeric_integers.to_integer(x, s32, "rz").tolist() == [
-        0, top31, -top31 - 1, top31, -top31 - 1, top31, -1, 300,
-    ]  # fmt: skip
+        0,
+        top31,
+        -top31 - 1,
+        top31,
+        -top31 - 1,
+        top31,
+        -1,
+        300,
+    ]
     assert numeric_integers.to_integer(x, s64, "rz").tolist() == [
-        -(2**63), top63, -(2**63), 2**31, -(2**31), top63, -1, 300,
-    ]  # fmt: skip
+        -(2**63),
+        top63,
+        -(2**63),
+        2**31,
+        -(2**31),
+        top63,
+        -1,
+        300,
+    ]
     assert numeric_integers.to_integer(x, u8, "rz").tolist() == [0, 255, 0, 255, 0, 255, 0, 255]
     assert numeric_integers.to_integer(x, u64, "rz")[0] == 1 << 63
     assert numeric_integers.to_integer(x.astype(np.float64), u32, "rz")[0] == 1 << 31
@@ -348,12 +357,8 @@ def test_wide_integers_are_rounded_once(type: Any, rnd: str) -> None:
     want = [cases.rounded(Fraction(v), type.name, rnd) for v in values]
     got = numeric_integers.from_integer(np.array(values, dtype=np.uint64), type, rnd)
     assert [float(x) for x in got] == want
-    negative = numeric_integers.from_integer(
-        np.array([-v for v in values], dtype=np.int64), type, rnd
-    )
-    assert [float(x) for x in negative] == [
-        cases.rounded(Fraction(-v), type.name, rnd) for v in values
-    ]
+    negative = numeric_integers.from_integer(np.array([-v for v in values], dtype=np.int64), type, rnd)
+    assert [float(x) for x in negative] == [cases.rounded(Fraction(-v), type.name, rnd) for v in values]
 
 
 def test_magnitudes_become_powers_of_two_next_to_them() -> None:

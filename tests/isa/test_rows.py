@@ -29,9 +29,7 @@ OPS_PER_ROW = 200  # of a row with more, a sample is tested
 MEANINGS_PER_ROW = 40
 # How many ops of a row are tested, by `make test` and by `.ci/run`.
 some_ops = pytest.mark.parametrize("limit", [12, pytest.param(OPS_PER_ROW, marks=pytest.mark.slow)])
-some_meanings = pytest.mark.parametrize(
-    "limit", [5, pytest.param(MEANINGS_PER_ROW, marks=pytest.mark.slow)]
-)
+some_meanings = pytest.mark.parametrize("limit", [5, pytest.param(MEANINGS_PER_ROW, marks=pytest.mark.slow)])
 LANES = 64  # two warps
 
 
@@ -92,8 +90,7 @@ def operands_of(op: Op) -> tuple[ir.Operand, ...]:
         declared = want.type.register
         first_reg = 8 * n if want.count <= 8 else 128
         regs = [
-            ir.Reg(f"{REGISTER_PREFIX[declared]}{first_reg + i}", declared)
-            for i in range(max(8, want.count))
+            ir.Reg(f"{REGISTER_PREFIX[declared]}{first_reg + i}", declared) for i in range(max(8, want.count))
         ]
         if want.address and want.count:
             coordinates = [
@@ -182,10 +179,7 @@ def module_of(ops: list[Op], target: Target, ptx: tuple[int, int]) -> str:
             ".param .b32 argument;\n.param .b32 result;\n.param .align 16 .b8 passed[16];",
             "call (passed), giver;",  # the assembler crashes on what nobody gave
             "$targets: .branchtargets $end;",
-            *(
-                f"$prototype{key}: .callprototype {d} _ ({a});"
-                for key, (d, a) in SIGNATURES.items()
-            ),
+            *(f"$prototype{key}: .callprototype {d} _ ({a});" for key, (d, a) in SIGNATURES.items()),
             *lines,
             "$end:\nret;\n}\n",
         ]
@@ -205,8 +199,7 @@ def test_no_two_rows_print_one_opcode_for_the_same_shape_of_operands() -> None:
     for row in ROWS:
         for op in row.all_ops():
             shape = tuple(
-                (o.address, o.count, o.second, o.kind == "args", o.type is pred)
-                for o in op.operands
+                (o.address, o.count, o.second, o.kind == "args", o.type is pred) for o in op.operands
             )
             other = seen.setdefault((op.opcode, shape), row)
             assert other is row, f"{op.opcode} is printed by {label(row)} and {label(other)}"
@@ -227,7 +220,7 @@ PTX_VERSIONS = (
     *((6, 3), (6, 4), (6, 5)),
     *((7, 0), (7, 1), (7, 2), (7, 3), (7, 4), (7, 5), (7, 6), (7, 7), (7, 8)),
     *((8, 0), (8, 1), (8, 2), (8, 3), (8, 4), (8, 5), (8, 6), (8, 7), (8, 8), (9, 0)),
-)  # fmt: skip
+)
 IN_ORDER = sorted(TARGETS.values(), key=lambda t: (t.sm, t.suffix))
 
 
@@ -299,18 +292,7 @@ def special_bits(name: str) -> list[int]:
     top = (1 << exponents) - 1 << mantissa
     one = bias << mantissa
     half, two_and_a_half = bias - 1 << mantissa, (bias + 1 << mantissa) | 1 << mantissa - 2
-    positive = [
-        0,
-        1,
-        (1 << mantissa) - 1,
-        1 << mantissa,
-        one,
-        one + 1,
-        half,
-        two_and_a_half,
-        top - 1,
-        top,
-    ]
+    positive = [0, 1, (1 << mantissa) - 1, 1 << mantissa, one, one + 1, half, two_and_a_half, top - 1, top]
     return [*positive, *(p | 1 << exponents + mantissa for p in positive), top | 1 << mantissa - 1]
 
 
@@ -450,9 +432,7 @@ def exactly(x: Any) -> Any:
     return Fraction(x) if isinstance(x, float) and math.isfinite(x) else x
 
 
-def expected_number(
-    op: Op, format: str, meaning: Any, m: SimpleNamespace, operands: list[Any]
-) -> Any:
+def expected_number(op: Op, format: str, meaning: Any, m: SimpleNamespace, operands: list[Any]) -> Any:
     m.floats = [x for x in operands if isinstance(x, float)]
     finite = all(math.isfinite(x) for x in m.floats)
     exact = meaning(m, *(map(exactly, operands) if finite else operands))
@@ -473,9 +453,7 @@ def same_number(got: float, want: float, tolerance: float, format: str) -> bool:
     return abs(got - want) <= tolerance * ulp
 
 
-def agrees(
-    op: Op, type: ScalarType, got: Any, meaning: Any, m: SimpleNamespace, operands: list[Any]
-) -> str:
+def agrees(op: Op, type: ScalarType, got: Any, meaning: Any, m: SimpleNamespace, operands: list[Any]) -> str:
     """Empty if one lane of a result is what the meaning says, else what was wanted."""
     operands = [
         flush(op, o.type, x) if o.type is not None and isinstance(x, float) else x
@@ -507,10 +485,7 @@ def agrees_packed(
             for x in meaning(m, *operands)
         )
     else:
-        halves = [
-            [flush(op, type, x[i]) if isinstance(x, tuple) else x for x in operands]
-            for i in range(2)
-        ]
+        halves = [[flush(op, type, x[i]) if isinstance(x, tuple) else x for x in operands] for i in range(2)]
         wants = tuple(expected_number(op, half, meaning, m, list(h)) for h in halves)
     tolerance = min(op.row.max_ulp, 1)
     same = all(same_number(v, w, tolerance, half) for v, w in zip(values, wants, strict=True))
@@ -607,9 +582,7 @@ def test_a_meaning_takes_scalars_and_arrays_mixed(row: Inst) -> None:
     scalars = {k: x if isinstance(x, int) else scalar(x) for k, x in operands.items()}
     for name in [None, *(k for k, x in operands.items() if not isinstance(x, int))]:
         mixed = {k: x if k == name else scalars[k] for k, x in operands.items()}
-        results, wholes = (
-            r if isinstance(r, tuple) else (r,) for r in (call(op, None, mixed), whole)
-        )
+        results, wholes = (r if isinstance(r, tuple) else (r,) for r in (call(op, None, mixed), whole))
         for got, want in zip(results, wholes, strict=True):
             first = np.ravel(got)[0]
             assert got.dtype == want.dtype
@@ -642,8 +615,11 @@ def test_no_case_is_left_without_a_row() -> None:
     rest = {r.syntax for r in ROWS} - pure - memory - warp - carry - cases.ELSEWHERE
     assert set(cases_integer.CARRY) == carry
     assert (set(cases.MEANING), set(cases.MEMORY), set(cases.WARP), set(cases.CALLS)) == (
-        pure, memory, warp, rest,
-    )  # fmt: skip
+        pure,
+        memory,
+        warp,
+        rest,
+    )
 
 
 # ---------------------------------------- carries
@@ -725,9 +701,7 @@ class Memory:
     """A machine with one cell for each lane in every space, whose addresses are shuffled."""
 
     def __init__(self, rng: random.Random) -> None:
-        self.cells = {
-            s: np.frombuffer(rng.randbytes(CELL * LANES), np.uint8).copy() for s in SPACES
-        }
+        self.cells = {s: np.frombuffer(rng.randbytes(CELL * LANES), np.uint8).copy() for s in SPACES}
         order = list(range(LANES))
         rng.shuffle(order)
         self.address = np.array(order, dtype=np.uint64) * np.uint64(CELL)
@@ -745,9 +719,7 @@ class Memory:
         (offset,) = set((address - self.address).tolist())
         return int(offset)
 
-    def load(
-        self, space: str, address: np.ndarray, type: ScalarType, count: int
-    ) -> tuple[np.ndarray, ...]:
+    def load(self, space: str, address: np.ndarray, type: ScalarType, count: int) -> tuple[np.ndarray, ...]:
         assert (address == self.address).all()
         return tuple(self.values(space, type, count))
 
@@ -763,9 +735,15 @@ class Memory:
             start += type.nbytes
 
     def atomic(
-        self, space: str, address: np.ndarray, type: ScalarType, update: Any, operands: Any, *,
+        self,
+        space: str,
+        address: np.ndarray,
+        type: ScalarType,
+        update: Any,
+        operands: Any,
+        *,
         scan: object = None,
-    ) -> np.ndarray:  # fmt: skip
+    ) -> np.ndarray:
         del scan  # no lanes meet
         old = self.values(space, type, 1, self.offset(address))[0]
         self.store(space, address, type, (update(old, *operands),))
@@ -781,16 +759,13 @@ def memory_case(
         return new, value
     # A vector's elements one by one.
     parts = [
-        updated(op, meaning, m, type, (x,), [b, *operands[1:]])
-        for x, b in zip(old, operands[0], strict=True)
+        updated(op, meaning, m, type, (x,), [b, *operands[1:]]) for x, b in zip(old, operands[0], strict=True)
     ]
     news = tuple(new for (new,), _ in parts)
     return news, None if parts[0][1] is None else tuple(value for _, value in parts)
 
 
-def updated(
-    op: Op, meaning: Any, m: SimpleNamespace, type: ScalarType, old: Any, operands: list[Any]
-) -> Any:
+def updated(op: Op, meaning: Any, m: SimpleNamespace, type: ScalarType, old: Any, operands: list[Any]) -> Any:
     """New values and result of one lane; sums of floats are rounded, pairs go half by half."""
     if op.effect is not Effect.ATOMIC or type.is_integer:
         return meaning(m, old, *operands)
@@ -908,17 +883,13 @@ def test_a_warp_row_exchanges_what_plain_python_says(row: Inst) -> None:
         if "match" in op.opcode:  # one warp in which some agree, one in which all do
             operands["a"] = operands["a"][np.where(lanes < 32, lanes % 4, 0)]
         if "c" in operands:  # segments of 1, 2, 4, … lanes
-            operands["c"] = np.array(
-                [31 | (32 - (1 << n % 6)) << 8 for n in range(LANES)], dtype=np.uint32
-            )
+            operands["c"] = np.array([31 | (32 - (1 << n % 6)) << 8 for n in range(LANES)], dtype=np.uint32)
         if "membermask" in operands:
             masks = [
                 sum(1 << int(n) % 32 for n in lanes[same_group(lanes, lane, groups) & active])
                 for lane in lanes
             ]
-            masks = [
-                mask if on else rng.getrandbits(32) for mask, on in zip(masks, active, strict=True)
-            ]
+            masks = [mask if on else rng.getrandbits(32) for mask, on in zip(masks, active, strict=True)]
             operands["membermask"] = np.array(masks, dtype=np.uint32)
         machine = Warps(active)
         result = call(op, machine, operands)
@@ -932,9 +903,7 @@ def same_group(lanes: np.ndarray, lane: int, groups: int) -> np.ndarray:
     return same
 
 
-def check_warps(
-    op: Op, operands: dict[str, Any], active: np.ndarray, results: tuple[Any, ...]
-) -> None:
+def check_warps(op: Op, operands: dict[str, Any], active: np.ndarray, results: tuple[Any, ...]) -> None:
     meaning, m = cases.WARP[op.row.syntax], modifiers_of(op)
     for lane in np.flatnonzero(active):
         first = lane // 32 * 32
@@ -956,9 +925,7 @@ def check_warps(
 
 # ---------------------------------------- everything else
 
-OTHERS = (
-    Effect.ASYNC, Effect.BARRIER, Effect.FENCE, Effect.CONTROL, Effect.ADDRESS, Effect.TEXTURE,
-)  # fmt: skip
+OTHERS = (Effect.ASYNC, Effect.BARRIER, Effect.FENCE, Effect.CONTROL, Effect.ADDRESS, Effect.TEXTURE)
 
 
 class Recorder:
@@ -968,14 +935,11 @@ class Recorder:
         self.calls: list[tuple[Any, ...]] = []
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *args, **kwargs: self.calls.append(
-            (name, *args, *([kwargs] if kwargs else []))
-        )
+        return lambda *args, **kwargs: self.calls.append((name, *args, *([kwargs] if kwargs else [])))
 
 
 @pytest.mark.parametrize(
-    "row",
-    [p for p in with_effect(*OTHERS) if p.values[0].syntax not in cases.ELSEWHERE],
+    "row", [p for p in with_effect(*OTHERS) if p.values[0].syntax not in cases.ELSEWHERE]
 )
 def test_a_row_asks_the_machine_for_what_it_means(row: Inst) -> None:
     for op, truth in itertools.product(ops_of(row), (True, False)):
@@ -985,10 +949,7 @@ def test_a_row_asks_the_machine_for_what_it_means(row: Inst) -> None:
         names = {**operands, **op.modifiers}
         if names.get("level") == "gl":
             names["level"] = "gpu"  # the older name of that scope
-        wanted = [
-            (call_[0], *(argument(names, x) for x in call_[1:]))
-            for call_ in cases.CALLS[row.syntax]
-        ]
+        wanted = [(call_[0], *(argument(names, x) for x in call_[1:])) for call_ in cases.CALLS[row.syntax]]
         assert machine.calls == wanted
 
 

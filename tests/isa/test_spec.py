@@ -49,24 +49,46 @@ def with_machine(machine: Any, a: Any) -> Any:
 
 
 REFUSALS: list[tuple[str, dict[str, Any], Callable[..., Any], str]] = [
-    ("copy.f32 d, a", {}, undocumented,
-     "@inst('copy.f32 d, a'): the function needs a docstring that says what the instruction means"),
-    ("copy.f32 d, a", {"rnd": ("rn",)}, meaning,
-     "@inst('copy.f32 d, a'): no row has a use for ['rnd']"),
-    ("copy.type d, a", {"type": ()}, meaning,
-     "@inst('copy.type d, a'): a slot without choices"),
-    ("copy{.ftz}.f32 d, a", {}, meaning,
-     "@inst('copy{.ftz}.f32 d, a'): the function takes ['a'], the instruction has ['a', 'ftz']"),
-    ("copy.f32 d, a", {}, with_flag,
-     "@inst('copy.f32 d, a'): the function takes ['a', 'ftz'], the instruction has ['a']"),
-    ("copy.f32 d, a, b", {}, meaning,
-     "@inst('copy.f32 d, a, b'): the function takes ['a'], the instruction has ['a', 'b']"),
-    ("copy.f32 d, a", {"effect": Effect.READ}, meaning,
-     "@inst('copy.f32 d, a'): an effect other than NONE and the parameter 'machine' go together"),
-    ("copy.f32 d, a", {}, with_machine,
-     "@inst('copy.f32 d, a'): an effect other than NONE and the parameter 'machine' go together"),
+    (
+        "copy.f32 d, a",
+        {},
+        undocumented,
+        "@inst('copy.f32 d, a'): the function needs a docstring that says what the instruction means",
+    ),
+    ("copy.f32 d, a", {"rnd": ("rn",)}, meaning, "@inst('copy.f32 d, a'): no row has a use for ['rnd']"),
+    ("copy.type d, a", {"type": ()}, meaning, "@inst('copy.type d, a'): a slot without choices"),
+    (
+        "copy{.ftz}.f32 d, a",
+        {},
+        meaning,
+        "@inst('copy{.ftz}.f32 d, a'): the function takes ['a'], the instruction has ['a', 'ftz']",
+    ),
+    (
+        "copy.f32 d, a",
+        {},
+        with_flag,
+        "@inst('copy.f32 d, a'): the function takes ['a', 'ftz'], the instruction has ['a']",
+    ),
+    (
+        "copy.f32 d, a, b",
+        {},
+        meaning,
+        "@inst('copy.f32 d, a, b'): the function takes ['a'], the instruction has ['a', 'b']",
+    ),
+    (
+        "copy.f32 d, a",
+        {"effect": Effect.READ},
+        meaning,
+        "@inst('copy.f32 d, a'): an effect other than NONE and the parameter 'machine' go together",
+    ),
+    (
+        "copy.f32 d, a",
+        {},
+        with_machine,
+        "@inst('copy.f32 d, a'): an effect other than NONE and the parameter 'machine' go together",
+    ),
     ("copy.f32 d, a:", {}, meaning, "cannot read the operand 'a:' in 'd, a:'"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("syntax", "keywords", "function", "message"), REFUSALS)
@@ -109,13 +131,15 @@ def test_a_table_gives_a_row_for_each_line() -> None:
         "copy.<verb>{.swapped}.type d, a, b",
         each("verb sign op", ("plus", "+", lambda a, b: a + b), ("minus", "-", lambda a, b: a - b)),
         each("type sm", ((u32, s32), None), ((f32,), 80)),
-        name="copy_<verb>", sm=75,
-    )(first)  # fmt: skip
+        name="copy_<verb>",
+        sm=75,
+    )(first)
     plus, later = isa.rows_named("copy_plus")
     minus, _ = isa.rows_named("copy_minus")
     assert [row.syntax for row in (plus, minus)] == [
-        "copy.plus{.swapped}.type d, a, b", "copy.minus{.swapped}.type d, a, b",
-    ]  # fmt: skip
+        "copy.plus{.swapped}.type d, a, b",
+        "copy.minus{.swapped}.type d, a, b",
+    ]
     assert [row.doc for row in (plus, minus)] == ["d = a + b.", "d = a - b."]
     assert [row.gate.sm for row in (plus, later)] == [75, 80]
     assert [list(row.choices["type"]) for row in (plus, later)] == [[u32, s32], [f32]]
@@ -144,9 +168,11 @@ def test_what_changes_no_value_does_not_reach_the_function() -> None:
 
 def test_tables_combine_with_the_last_changing_fastest() -> None:
     assert times(each("a b", (1, 2), (3, 4)), each("c", 5, 6)) == [
-        {"a": 1, "b": 2, "c": 5}, {"a": 1, "b": 2, "c": 6},
-        {"a": 3, "b": 4, "c": 5}, {"a": 3, "b": 4, "c": 6},
-    ]  # fmt: skip
+        {"a": 1, "b": 2, "c": 5},
+        {"a": 1, "b": 2, "c": 6},
+        {"a": 3, "b": 4, "c": 5},
+        {"a": 3, "b": 4, "c": 6},
+    ]
 
 
 def test_a_new_row_is_recognised_although_its_opcode_was_unknown_before() -> None:
@@ -156,22 +182,24 @@ def test_a_new_row_is_recognised_although_its_opcode_was_unknown_before() -> Non
 
 
 WRONG_MODIFIERS: list[tuple[dict[str, Any], str]] = [
-    ({"rnf": "rn"},
-     "fma has no modifier 'rnf'; did you mean 'rnd'? (syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)"),
-    ({"volatile": True},
-     "fma has no modifier 'volatile' (syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)"),
-    ({"rnd": "rx"},
-     "fma: rnd must be one of rn, rz, rm, rp, got rx "
-     "(syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)"),
-    ({"ftz": "yes"},
-     "fma: ftz must be one of False, True, got yes (syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)"),
-]  # fmt: skip
+    (
+        {"rnf": "rn"},
+        "fma has no modifier 'rnf'; did you mean 'rnd'? (syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)",
+    ),
+    ({"volatile": True}, "fma has no modifier 'volatile' (syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)"),
+    (
+        {"rnd": "rx"},
+        "fma: rnd must be one of rn, rz, rm, rp, got rx (syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)",
+    ),
+    (
+        {"ftz": "yes"},
+        "fma: ftz must be one of False, True, got yes (syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)",
+    ),
+]
 
 
 @pytest.mark.parametrize(("modifiers", "message"), WRONG_MODIFIERS)
-def test_a_wrong_modifier_is_refused_with_what_is_legal(
-    modifiers: dict[str, Any], message: str
-) -> None:
+def test_a_wrong_modifier_is_refused_with_what_is_legal(modifiers: dict[str, Any], message: str) -> None:
     with pytest.raises(ModifierError) as refused:
         isa.rows_named("fma")[0].resolve(modifiers)
     assert str(refused.value) == message
@@ -181,8 +209,7 @@ def test_an_optional_slot_left_out_is_not_offered_as_a_choice() -> None:
     with pytest.raises(ModifierError) as refused:
         isa.rows_named("ld")[0].resolve({"vec": "v3"})
     assert str(refused.value) == (
-        "ld: vec must be one of v2, v4, got v3 "
-        "(syntax: ld.space{.cop}{.vec}.type d*vec, [addr:u64])"
+        "ld: vec must be one of v2, v4, got v3 (syntax: ld.space{.cop}{.vec}.type d*vec, [addr:u64])"
     )
 
 
@@ -211,9 +238,7 @@ def test_an_opcode_that_no_row_prints_is_refused_with_what_its_head_declares() -
     )
     with pytest.raises(ModifierError) as refused:
         isa.op_of(ir.Instr("tahn.approx.f32"))
-    assert str(refused.value) == (
-        "no instruction prints the opcode 'tahn.approx.f32'; did you mean 'tanh'?"
-    )
+    assert str(refused.value) == ("no instruction prints the opcode 'tahn.approx.f32'; did you mean 'tanh'?")
 
 
 def test_operands_that_fit_no_row_of_their_opcode_are_refused_with_all_of_them() -> None:

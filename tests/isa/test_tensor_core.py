@@ -19,14 +19,14 @@ from ptxgen.isa.tensor_core import adder, factors, multiplied
 from ptxgen.parse import parse
 
 Array = np.ndarray[Any, Any]
-SHAPES = {
-    "f16": "m16n8k16", "bf16": "m16n8k16", "tf32": "m16n8k8", "e4m3": "m16n8k32",
-    "e5m2": "m16n8k32",
-}  # fmt: skip
+SHAPES = {"f16": "m16n8k16", "bf16": "m16n8k16", "tf32": "m16n8k8", "e4m3": "m16n8k32", "e5m2": "m16n8k32"}
 DTYPES: dict[str, Any] = {
-    "f16": np.float16, "bf16": ml_dtypes.bfloat16, "tf32": np.float32,
-    "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2,
-}  # fmt: skip
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "tf32": np.float32,
+    "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2,
+}
 ACCUMULATORS: dict[str, Any] = {"f32": np.float32, "f16": np.float16}
 TARGETS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 
@@ -72,9 +72,7 @@ def test_the_instruction_gives_the_bits_that_were_recorded(
     np.testing.assert_array_equal(got, want)
 
 
-def products(
-    sm: int, type: str, a: Array, b: Array, c: Array, family: Any = "mma", other: str = ""
-) -> Array:
+def products(sm: int, type: str, a: Array, b: Array, c: Array, family: Any = "mma", other: str = "") -> Array:
     """D of single products as bits, without an instruction."""
     how = adder(sm, family, type)
     across = [np.ascontiguousarray(x.T[:, None]) for x in (a, b)]
@@ -102,10 +100,15 @@ def sm_of(target: str) -> int:
 # The shapes of each target, with types of A, of accumulators and of B if it is another.
 _SHAPES_75 = (("m16n8k8", "f16", "f32"), ("m16n8k8", "f16", "f16"), ("m8n8k4", "f16", "f32"))
 _SHAPES_80 = (
-    *_SHAPES_75, ("m8n8k4", "f16", "f16"), ("m16n8k16", "f16", "f32"), ("m16n8k16", "f16", "f16"),
-    ("m16n8k8", "bf16", "f32"), ("m16n8k16", "bf16", "f32"), ("m16n8k4", "tf32", "f32"),
+    *_SHAPES_75,
+    ("m8n8k4", "f16", "f16"),
+    ("m16n8k16", "f16", "f32"),
+    ("m16n8k16", "f16", "f16"),
+    ("m16n8k8", "bf16", "f32"),
+    ("m16n8k16", "bf16", "f32"),
+    ("m16n8k4", "tf32", "f32"),
     ("m16n8k8", "tf32", "f32"),
-)  # fmt: skip
+)
 _SHAPES_89 = tuple(
     (shape, *of)
     for shape in ("m16n8k16", "m16n8k32")
@@ -157,9 +160,7 @@ def wanted(of: Shape, sm: int, a: Array, b: Array, c: Array, family: str = "mma"
     left, right = value(types[0], a), value(types[1], b)
     return [
         model.bits(
-            model.dot(
-                list(zip(x.tolist(), y.tolist(), strict=True)), types, z, of.accumulator, sm, family
-            ),
+            model.dot(list(zip(x.tolist(), y.tolist(), strict=True)), types, z, of.accumulator, sm, family),
             of.accumulator,
         )
         for x, y, z in zip(left, right, widened(c).tolist(), strict=True)
@@ -188,12 +189,15 @@ def test_the_instruction_gives_what_the_model_says(target: str, of: Shape) -> No
 @pytest.mark.parametrize(
     "of",
     [
-        Shape("m64n8k16", "f16", "f32"), Shape("m64n8k16", "f16", "f16"),
-        Shape("m64n8k16", "bf16", "f32"), Shape("m64n8k8", "tf32", "f32"),
-        Shape("m64n8k32", "e4m3", "f32", "e5m2"), Shape("m64n8k32", "e5m2", "f16", "e4m3"),
+        Shape("m64n8k16", "f16", "f32"),
+        Shape("m64n8k16", "f16", "f16"),
+        Shape("m64n8k16", "bf16", "f32"),
+        Shape("m64n8k8", "tf32", "f32"),
+        Shape("m64n8k32", "e4m3", "f32", "e5m2"),
+        Shape("m64n8k32", "e5m2", "f16", "e4m3"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_wgmma_gives_what_the_model_says(of: Shape) -> None:
     a, b, c = problem(of, np.random.default_rng(of.k))
     got = wgmma_products(of, a, b, c)
@@ -313,10 +317,12 @@ def test_bits_do_not_depend_on_the_blas() -> None:
         subprocess.run(
             [sys.executable, "-c", _DIGEST],
             env={**os.environ, "OPENBLAS_CORETYPE": name, "PYTHONPATH": os.pathsep.join(sys.path)},
-            check=True, capture_output=True, text=True,
+            check=True,
+            capture_output=True,
+            text=True,
         ).stdout
         for name in ("Haswell", "Prescott")
-    }  # fmt: skip
+    }
     assert len(digests) == 1
 
 

@@ -17,9 +17,7 @@ FIXTURES = HERE / "nvcc"
 TARGETS = ("sm_75", "sm_80", "sm_90a")
 FLAGS = ("-ptx", "-O3", "-std=c++17")
 # Lines of the header that change from build to build of the same compiler.
-BUILD_LINES = re.compile(
-    r"^// (Compiler Build ID|Cuda compilation tools|Based on).*\n", re.MULTILINE
-)
+BUILD_LINES = re.compile(r"^// (Compiler Build ID|Cuda compilation tools|Based on).*\n", re.MULTILINE)
 
 _EPILOG = """\
 A source's line `// targets: sm_80 sm_90a` names what it is compiled for; without it, all of
@@ -61,9 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("programs", nargs="*", help="names of sources without .cu; all by default")
     parser.add_argument("--nvcc", default="nvcc", help="the compiler (default: %(default)s)")
     arguments = parser.parse_args(argv)
-    sources = [SOURCES / f"{name}.cu" for name in arguments.programs] or sorted(
-        SOURCES.glob("*.cu")
-    )
+    sources = [SOURCES / f"{name}.cu" for name in arguments.programs] or sorted(SOURCES.glob("*.cu"))
     FIXTURES.mkdir(exist_ok=True)
     for source in sources:
         for target in targets_of(source):

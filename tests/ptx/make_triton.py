@@ -108,9 +108,20 @@ def matmul_descriptor(a_map, b_map, c, n, k, BM: tl.constexpr, BN: tl.constexpr,
 
 @triton.jit
 def attention_step(
-    total, weight_sum, highest, q, k_at, v_at, rows, first, keys, scale,
-    CAUSAL: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
+    total,
+    weight_sum,
+    highest,
+    q,
+    k_at,
+    v_at,
+    rows,
+    first,
+    keys,
+    scale,
+    CAUSAL: tl.constexpr,
+    BN: tl.constexpr,
+    D: tl.constexpr,
+):
     key = first + tl.arange(0, BN)
     inside = key < keys
     k = tl.load(k_at + key[None, :] * D, mask=inside[None, :], other=0.0)
@@ -130,9 +141,18 @@ def attention_step(
 
 @triton.jit
 def attention(
-    q, k, v, out, queries, keys, scale,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    out,
+    queries,
+    keys,
+    scale,
+    CAUSAL: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    D: tl.constexpr,
+):
     head = tl.program_id(1)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     d = tl.arange(0, D)
@@ -148,24 +168,44 @@ def attention(
         end = tl.minimum(keys, (tl.program_id(0) + 1) * BM)
     for first in range(0, end, BN):
         total, weight_sum, highest = attention_step(
-            total, weight_sum, highest, q_tile, k_at, v_at, rows, first, keys,
-            scale * 1.4426950408889634, CAUSAL, BN, D,
-        )  # fmt: skip
+            total,
+            weight_sum,
+            highest,
+            q_tile,
+            k_at,
+            v_at,
+            rows,
+            first,
+            keys,
+            scale * 1.4426950408889634,
+            CAUSAL,
+            BN,
+            D,
+        )
     result = (total / weight_sum[:, None]).to(out.dtype.element_ty)
     tl.store(out + (head * queries + rows[:, None]) * D + d[None, :], result, mask=inside)
 
 
 @triton.jit
 def attention_forward_step(
-    total, weight_sum, highest, q, k_at, v_at, rows, first, keys, scale,
-    MASKED: tl.constexpr, CAUSAL: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
+    total,
+    weight_sum,
+    highest,
+    q,
+    k_at,
+    v_at,
+    rows,
+    first,
+    keys,
+    scale,
+    MASKED: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    BN: tl.constexpr,
+    D: tl.constexpr,
+):
     key = first + tl.arange(0, BN)
     inside = key < keys
-    if MASKED:
-        k = tl.load(k_at + first * D, mask=inside[None, :], other=0.0)
-    else:
-        k = tl.load(k_at + first * D)
+    k = tl.load(k_at + first * D, mask=inside[None, :], other=0.0) if MASKED else tl.load(k_at + first * D)
     scores = tl.dot(q, k)
     if MASKED:
         seen = inside[None, :]
@@ -179,10 +219,7 @@ def attention_forward_step(
         weights = tl.exp2(scores * scale - now[:, None])
     keep = tl.exp2(highest - now)
     weight_sum = weight_sum * keep + tl.sum(weights, axis=1)
-    if MASKED:
-        v = tl.load(v_at + first * D, mask=inside[:, None], other=0.0)
-    else:
-        v = tl.load(v_at + first * D)
+    v = tl.load(v_at + first * D, mask=inside[:, None], other=0.0) if MASKED else tl.load(v_at + first * D)
     total = tl.dot(weights.to(v.dtype), v, total * keep[:, None])
     return total, weight_sum, now
 
@@ -191,9 +228,18 @@ def attention_forward_step(
 # have one, the scale is folded into the exponent. What tools/bench.py measures our kernels against.
 @triton.jit
 def attention_forward(
-    q, k, v, out, queries, keys, scale,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    out,
+    queries,
+    keys,
+    scale,
+    CAUSAL: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    D: tl.constexpr,
+):
     head = tl.program_id(1)
     first_row = tl.program_id(0) * BM
     rows = first_row + tl.arange(0, BM)
@@ -214,23 +260,29 @@ def attention_forward(
         whole = tl.minimum(whole, first_row // BN * BN)
     for first in range(0, whole, BN):
         total, weight_sum, highest = attention_forward_step(
-            total, weight_sum, highest, q_tile, k_at, v_at, rows, first, keys, in_log2,
-            False, CAUSAL, BN, D,
-        )  # fmt: skip
+            total, weight_sum, highest, q_tile, k_at, v_at, rows, first, keys, in_log2, False, CAUSAL, BN, D
+        )
     for first in range(whole, end, BN):
         total, weight_sum, highest = attention_forward_step(
-            total, weight_sum, highest, q_tile, k_at, v_at, rows, first, keys, in_log2,
-            True, CAUSAL, BN, D,
-        )  # fmt: skip
+            total, weight_sum, highest, q_tile, k_at, v_at, rows, first, keys, in_log2, True, CAUSAL, BN, D
+        )
     result = (total / weight_sum[:, None]).to(out.dtype.element_ty)
     tl.store(out + (head * queries + rows[:, None]) * D + d[None, :], result, mask=inside)
 
 
 @triton.jit
 def attention_descriptor(
-    q_map, k_map, v_map, out_map, keys, scale,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
+    q_map,
+    k_map,
+    v_map,
+    out_map,
+    keys,
+    scale,
+    CAUSAL: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    D: tl.constexpr,
+):
     row = tl.program_id(0) * BM
     q = q_map.load([row, 0])
     rows = row + tl.arange(0, BM)
@@ -271,59 +323,99 @@ class Variant:
 
 F32, F16, I32 = "*fp32", "*fp16", "i32"
 MATMUL = {"a": F16, "b": F16, "c": F32, "n": I32, "k": I32}
-ATTENTION = {
-    "q": F16, "k": F16, "v": F16, "out": F16, "queries": I32, "keys": I32, "scale": "fp32",
-}  # fmt: skip
+ATTENTION = {"q": F16, "k": F16, "v": F16, "out": F16, "queries": I32, "keys": I32, "scale": "fp32"}
 POINTERS = ("a", "b", "c", "n", "k")
 
 
 def _variants() -> list[Variant]:
     made = [
-        Variant("vector_add", vector_add, {"x": F32, "y": F32, "out": F32, "n": I32},
-                {"BLOCK": 256}, aligned=("x", "y", "out")),
-        Variant("softmax", softmax, {"x": F32, "out": F32, "stride": I32, "columns": I32},
-                {"BLOCK": 256}),
-        Variant("layer_norm", layer_norm,
-                {"x": F16, "weight": F32, "bias": F32, "out": F16, "columns": I32,
-                 "epsilon": "fp32"}, {"BLOCK": 256}),
-        Variant("histogram", histogram, {"x": "*i32", "bins": "*i32", "n": I32},
-                {"BLOCK": 256, "BINS": 32}),
+        Variant(
+            "vector_add",
+            vector_add,
+            {"x": F32, "y": F32, "out": F32, "n": I32},
+            {"BLOCK": 256},
+            aligned=("x", "y", "out"),
+        ),
+        Variant("softmax", softmax, {"x": F32, "out": F32, "stride": I32, "columns": I32}, {"BLOCK": 256}),
+        Variant(
+            "layer_norm",
+            layer_norm,
+            {"x": F16, "weight": F32, "bias": F32, "out": F16, "columns": I32, "epsilon": "fp32"},
+            {"BLOCK": 256},
+        ),
+        Variant("histogram", histogram, {"x": "*i32", "bins": "*i32", "n": I32}, {"BLOCK": 256, "BINS": 32}),
         Variant("running_sum", running_sum, {"x": F32, "out": F32}, {"BLOCK": 256}),
         Variant("sort_rows", sort_rows, {"x": F32, "out": F32}, {"BLOCK": 64}),
-        Variant("matmul_2_stages", matmul, MATMUL, {"BM": 32, "BN": 32, "BK": 32}, stages=2,
-                aligned=POINTERS),
-        Variant("matmul_3_stages", matmul, MATMUL, {"BM": 64, "BN": 64, "BK": 32},
-                aligned=POINTERS),
-        Variant("matmul_f32", matmul, MATMUL | {"a": F32, "b": F32},
-                {"BM": 32, "BN": 32, "BK": 16}, stages=2, aligned=POINTERS),
-        Variant("matmul_descriptor", matmul_descriptor,
-                {"a_map": "tensordesc<fp16[64,64]>", "b_map": "tensordesc<fp16[64,64]>",
-                 "c": F32, "n": I32, "k": I32}, {"BM": 64, "BN": 64, "BK": 64}, stages=2,
-                compute=(90,), aligned=("c", "n", "k")),
-    ]  # fmt: skip
+        Variant(
+            "matmul_2_stages", matmul, MATMUL, {"BM": 32, "BN": 32, "BK": 32}, stages=2, aligned=POINTERS
+        ),
+        Variant("matmul_3_stages", matmul, MATMUL, {"BM": 64, "BN": 64, "BK": 32}, aligned=POINTERS),
+        Variant(
+            "matmul_f32",
+            matmul,
+            MATMUL | {"a": F32, "b": F32},
+            {"BM": 32, "BN": 32, "BK": 16},
+            stages=2,
+            aligned=POINTERS,
+        ),
+        Variant(
+            "matmul_descriptor",
+            matmul_descriptor,
+            {
+                "a_map": "tensordesc<fp16[64,64]>",
+                "b_map": "tensordesc<fp16[64,64]>",
+                "c": F32,
+                "n": I32,
+                "k": I32,
+            },
+            {"BM": 64, "BN": 64, "BK": 64},
+            stages=2,
+            compute=(90,),
+            aligned=("c", "n", "k"),
+        ),
+    ]
     for causal in (False, True):
         suffix = "_causal" if causal else ""
         made.append(
-            Variant(f"attention{suffix}", attention, ATTENTION,
-                    {"CAUSAL": causal, "BM": 64, "BN": 32, "D": 64}, stages=2,
-                    aligned=("q", "k", "v", "out"))
-        )  # fmt: skip
+            Variant(
+                f"attention{suffix}",
+                attention,
+                ATTENTION,
+                {"CAUSAL": causal, "BM": 64, "BN": 32, "D": 64},
+                stages=2,
+                aligned=("q", "k", "v", "out"),
+            )
+        )
         made.append(
-            Variant(f"attention_descriptor{suffix}", attention_descriptor,
-                    {f"{name}_map": f"tensordesc<fp16[{rows},64]>"
-                     for name, rows in (("q", 64), ("k", 64), ("v", 64), ("out", 64))}
-                    | {"keys": I32, "scale": "fp32"},
-                    {"CAUSAL": causal, "BM": 64, "BN": 64, "D": 64}, stages=2, compute=(90,))
-        )  # fmt: skip
+            Variant(
+                f"attention_descriptor{suffix}",
+                attention_descriptor,
+                {
+                    f"{name}_map": f"tensordesc<fp16[{rows},64]>"
+                    for name, rows in (("q", 64), ("k", 64), ("v", 64), ("out", 64))
+                }
+                | {"keys": I32, "scale": "fp32"},
+                {"CAUSAL": causal, "BM": 64, "BN": 64, "D": 64},
+                stages=2,
+                compute=(90,),
+            )
+        )
     # Warps and stages with which ptxas spills least, and of those the fewest instructions run.
     for head_dim, warps, stages in ((64, 4, 3), (128, 8, 2)):
         for causal in (False, True):
             suffix = "_causal" if causal else ""
             made.append(
-                Variant(f"attention_forward_d{head_dim}{suffix}", attention_forward, ATTENTION,
-                        {"CAUSAL": causal, "BM": 128, "BN": 64, "D": head_dim}, warps=warps,
-                        stages=stages, compute=(80,), aligned=("q", "k", "v", "out"))
-            )  # fmt: skip
+                Variant(
+                    f"attention_forward_d{head_dim}{suffix}",
+                    attention_forward,
+                    ATTENTION,
+                    {"CAUSAL": causal, "BM": 128, "BN": 64, "D": head_dim},
+                    warps=warps,
+                    stages=stages,
+                    compute=(80,),
+                    aligned=("q", "k", "v", "out"),
+                )
+            )
     return made
 
 
@@ -345,9 +437,11 @@ def fixture(variant: Variant, compute: int) -> tuple[str, dict[str, Any]]:
         attrs={(order.index(name),): [["tt.divisibility", 16]] for name in variant.aligned},
     )
     options = {
-        "num_warps": variant.warps, "num_stages": variant.stages, "ptx_version": PTX_VERSION,
+        "num_warps": variant.warps,
+        "num_stages": variant.stages,
+        "ptx_version": PTX_VERSION,
         "enable_fp_fusion": True,
-    }  # fmt: skip
+    }
     compiled = triton.compile(source, target=GPUTarget("cuda", compute, 32), options=options)
     text = cleaned(compiled.asm["ptx"])
     maps = compiled.metadata.tensordesc_meta

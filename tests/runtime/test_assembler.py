@@ -592,8 +592,7 @@ def test_death_after_a_reason_is_a_refusal(fake: Callable[..., Path]) -> None:
     with pytest.raises(AssemblerError) as error:
         broken.assemble(SAXPY, "sm_80")
     assert message_of(error, broken) == (
-        "THIS refused the PTX for sm_80: 1 error\n\n"
-        f"Unresolved extern function 'f'\n\nits log:\n{log}"
+        f"THIS refused the PTX for sm_80: 1 error\n\nUnresolved extern function 'f'\n\nits log:\n{log}"
     )
 
 
@@ -619,9 +618,7 @@ def test_a_refusal_without_a_reason_says_how_it_ended(fake: Callable[..., Path])
 @pytest.mark.parametrize(
     ("body", "size"), [("exit 0", 0), ("echo no > kernel.cubin", 3)], ids=["none", "garbage"]
 )
-def test_success_without_a_cubin_is_an_error(
-    fake: Callable[..., Path], body: str, size: int
-) -> None:
+def test_success_without_a_cubin_is_an_error(fake: Callable[..., Path], body: str, size: int) -> None:
     broken = Ptxas.at(fake(body))
     with pytest.raises(BackendError) as error:
         broken.assemble(SAXPY, "sm_80")
@@ -635,9 +632,7 @@ def test_a_ptxas_that_is_gone_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "ptxas"
     with pytest.raises(BackendError) as error:
         Ptxas(path, "13.0.88").assemble(SAXPY, "sm_80")
-    assert str(error.value) == (
-        f"{path} cannot be run: [Errno 2] No such file or directory: '{path}'"
-    )
+    assert str(error.value) == (f"{path} cannot be run: [Errno 2] No such file or directory: '{path}'")
 
 
 def test_a_missing_temporary_directory_is_an_error(

@@ -275,9 +275,7 @@ def test_an_entry_under_the_name_of_another_key_is_a_miss(disk: DiskCache) -> No
         ('{"schema": 1}', "holds the entry of another key, None"),
     ],
 )
-def test_a_sealed_header_of_another_schema_is_a_miss(
-    disk: DiskCache, header: str, reason: str
-) -> None:
+def test_a_sealed_header_of_another_schema_is_a_miss(disk: DiskCache, header: str, reason: str) -> None:
     disk.put(key(), b"data")
     line = header.encode() + b"\n"
     seal = hashlib.sha256(line).hexdigest().encode() + b"\n"
@@ -327,9 +325,7 @@ def test_an_entry_that_others_can_write_is_a_miss(disk: DiskCache) -> None:
 
 
 @POSIX
-def test_an_entry_of_another_user_is_a_miss(
-    disk: DiskCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_of_another_user_is_a_miss(disk: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
     disk.put(key(), b"data")
     real = os.fstat
 
@@ -362,9 +358,7 @@ def assert_works_in_memory_with_one_warning(
 
 @POSIX
 def test_a_directory_of_another_user_is_refused(
-    disk: DiskCache,
-    caught: list[warnings.WarningMessage],
-    monkeypatch: pytest.MonkeyPatch,
+    disk: DiskCache, caught: list[warnings.WarningMessage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk.put(key("a"), b"planted")
     owner, me = os.geteuid(), os.geteuid()
@@ -403,9 +397,7 @@ def test_a_directory_that_others_can_only_read_is_used(disk: DiskCache) -> None:
 
 @POSIX
 def test_a_link_made_by_another_user_is_refused(
-    disk: DiskCache,
-    caught: list[warnings.WarningMessage],
-    monkeypatch: pytest.MonkeyPatch,
+    disk: DiskCache, caught: list[warnings.WarningMessage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = disk.directory.parent / "target"
     target.mkdir(mode=0o700)
@@ -454,9 +446,7 @@ def test_a_relative_directory_is_refused(
 
 
 @POSIX
-def test_a_directory_below_a_file_is_refused(
-    tmp_path: Path, caught: list[warnings.WarningMessage]
-) -> None:
+def test_a_directory_below_a_file_is_refused(tmp_path: Path, caught: list[warnings.WarningMessage]) -> None:
     (tmp_path / "file").touch()
     disk = DiskCache(tmp_path / "file" / "cache", CAP)
     problem = f"{disk.directory} cannot be examined (Not a directory)"
@@ -512,9 +502,7 @@ def test_a_full_or_read_only_disk_means_memory_only_with_one_warning(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_a_write_that_the_system_refuses_for_lack_of_space_leaves_nothing(
-    disk: DiskCache,
-    caught: list[warnings.WarningMessage],
-    monkeypatch: pytest.MonkeyPatch,
+    disk: DiskCache, caught: list[warnings.WarningMessage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def mkstemp_on_a_full_device(dir: Path, prefix: str, suffix: str) -> tuple[int, str]:
         name = f"{dir}/{prefix}full{suffix}"
@@ -877,9 +865,7 @@ def in_threads(memory: ModuleCache, build: Build) -> list[bytes | BaseException]
     return [future.exception() or future.result() for future in asked]
 
 
-def test_threads_that_ask_at_once_share_one_build(
-    disk: DiskCache, waiting: threading.Semaphore
-) -> None:
+def test_threads_that_ask_at_once_share_one_build(disk: DiskCache, waiting: threading.Semaphore) -> None:
     builds: list[int] = []
 
     def build() -> bytes:
@@ -912,9 +898,7 @@ def test_a_failing_build_reaches_every_thread_and_is_not_kept(
     assert memory.get_or_build(key(), lambda: b"data") == b"data"
 
 
-def test_an_interrupted_build_is_begun_anew_by_a_thread_that_waited(
-    waiting: threading.Semaphore,
-) -> None:
+def test_an_interrupted_build_is_begun_anew_by_a_thread_that_waited(waiting: threading.Semaphore) -> None:
     memory = ModuleCache(None)
     builds: list[int] = []
 
@@ -992,8 +976,7 @@ def test_verify_names_each_kind_of_damage_and_changes_nothing(disk: DiskCache) -
         "f": "has a damaged header",
     }
     damaged = sorted(
-        (Damage(paths[text], reason) for text, reason in reasons.items()),
-        key=lambda damage: damage.path,
+        (Damage(paths[text], reason) for text, reason in reasons.items()), key=lambda damage: damage.path
     )
     assert disk.verify() == (6, tuple(damaged))
     assert all(path.exists() for path in paths.values())
@@ -1106,11 +1089,7 @@ def test_a_wrong_cache_size_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [
-        (
-            "PTXGEN_CACHE",
-            "no",
-            "PTXGEN_CACHE must be one of on, off, got 'no'",
-        ),
+        ("PTXGEN_CACHE", "no", "PTXGEN_CACHE must be one of on, off, got 'no'"),
         (
             "PTXGEN_BACKEND",
             "interpeter",
@@ -1164,9 +1143,7 @@ def test_the_cache_of_the_process_follows_the_environment_once(
     assert default_cache().disk is None
 
 
-def test_threads_get_one_cache_of_the_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_get_one_cache_of_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "_DEFAULT", {})
     all_in = threading.Barrier(4)
     settings = replace(Settings.from_environment({}), cache_dir=tmp_path)

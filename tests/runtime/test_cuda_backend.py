@@ -292,9 +292,7 @@ def test_an_error_without_words_of_the_driver_keeps_its_name() -> None:
         ),
     ],
 )
-def test_a_message_says_what_failed_how_and_what_to_do(
-    call: str, status: str, message: str
-) -> None:
+def test_a_message_says_what_failed_how_and_what_to_do(call: str, status: str, message: str) -> None:
     driver = FakeDriver()
     driver.fail(call, status)
     assert message_of(Journey(CudaBackend(driver), driver, CUBIN).run) == message
@@ -329,8 +327,7 @@ def test_no_driver_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = CudaBackend(driver)
     assert not backend.available()
     assert backend.why_unavailable() == (
-        "cannot open the GPU: cuInit failed: libcuda cannot be found; "
-        "install or update the NVIDIA driver"
+        "cannot open the GPU: cuInit failed: libcuda cannot be found; install or update the NVIDIA driver"
     )
     assert message_of(lambda: backend.device_count) == (
         "backend 'cuda' cannot be used: cannot open the GPU: cuInit failed: libcuda cannot be "
@@ -342,9 +339,7 @@ def test_no_driver_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_driver_without_devices_is_unavailable() -> None:
     driver = FakeDriver()
     driver.devices = ()
-    assert CudaBackend(driver).why_unavailable() == (
-        "cannot open the GPU: the driver lists no device"
-    )
+    assert CudaBackend(driver).why_unavailable() == ("cannot open the GPU: the driver lists no device")
 
 
 def test_without_a_gpu_the_reason_says_what_to_look_at() -> None:
@@ -433,8 +428,7 @@ def test_a_device_that_does_not_exist_is_refused() -> None:
         lambda: backend.allocate(8, ordinal=2),
     ):
         assert message_of(action, LaunchError) == (
-            "device 2 does not exist: this process sees 2 (0 to 1; CUDA_VISIBLE_DEVICES may hide "
-            "some)"
+            "device 2 does not exist: this process sees 2 (0 to 1; CUDA_VISIBLE_DEVICES may hide some)"
         )
     assert driver.calls == []
 
@@ -628,9 +622,7 @@ def test_a_poisoned_context_is_not_blamed_on_the_text() -> None:
     driver.jit_error_log = "ptxas fatal   : something"
     driver.fail("cuModuleLoadDataEx", "CUDA_ERROR_LAUNCH_FAILED")
     load = functools.partial(backend.load, SAXPY.encode(), "saxpy", 0, 0)
-    assert "(719), launch failed. A kernel that ran before" in message_of(
-        load, PoisonedContextError
-    )
+    assert "(719), launch failed. A kernel that ran before" in message_of(load, PoisonedContextError)
 
 
 def test_what_the_driver_remarks_about_the_text_is_kept() -> None:
@@ -648,9 +640,7 @@ def test_what_the_driver_remarks_about_the_text_is_kept() -> None:
         ("7.8", 11040, "(CUDA 11.8 or later reads it), the installed driver is for CUDA 11.4"),
     ],
 )
-def test_text_newer_than_the_driver_says_both_versions(
-    ptx: str, driver_version: int, since: str
-) -> None:
+def test_text_newer_than_the_driver_says_both_versions(ptx: str, driver_version: int, since: str) -> None:
     backend, driver = opened(version=driver_version)
     driver.fail("cuModuleLoadDataEx", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION")
     text = SAXPY.replace(".version 8.0", f".version {ptx}")
@@ -723,9 +713,7 @@ def test_a_repeated_launch_in_the_current_context_makes_two_calls() -> None:
     assert driver.launches[-1].values == {"x": 48, "y": 64, "a": 2.0, "n": 1}
 
 
-def test_threads_that_launch_at_once_do_not_mix_their_arguments(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_threads_that_launch_at_once_do_not_mix_their_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     backend, driver = opened()
     kernel = backend.load(CUBIN, "saxpy", 0, 0)
     slow_down(monkeypatch, driver, "cuLaunchKernel")
@@ -840,11 +828,7 @@ class FakeAssembler:
     ],
 )
 def test_the_assembler_compiles_unless_the_driver_is_older(
-    monkeypatch: pytest.MonkeyPatch,
-    assembler: str | None,
-    driver_version: int,
-    version: str,
-    program: bytes,
+    monkeypatch: pytest.MonkeyPatch, assembler: str | None, driver_version: int, version: str, program: bytes
 ) -> None:
     def find(*, target: str) -> FakeAssembler:
         assert target == "sm_90a"
@@ -860,12 +844,7 @@ def test_the_assembler_compiles_unless_the_driver_is_older(
 
 
 def test_backend_names() -> None:
-    assert [check_backend(name) for name in ("auto", *BACKENDS)] == [
-        "auto",
-        "cuda",
-        "interpreter",
-        "cpu",
-    ]
+    assert [check_backend(name) for name in ("auto", *BACKENDS)] == ["auto", "cuda", "interpreter", "cpu"]
     assert CudaBackend.name in BACKENDS
     assert message_of(lambda: check_backend("cudo"), ConfigError) == (
         "backend must be one of auto, cuda, interpreter, cpu, got 'cudo'; did you mean 'cuda'?"

@@ -103,9 +103,7 @@ def check_saxpy(
     np.testing.assert_allclose(out, expected, rtol=2**-23, atol=0)
 
 
-def test_text_is_compiled_by_the_driver_and_runs(
-    backend: CudaBackend, arrays: tuple[int, int]
-) -> None:
+def test_text_is_compiled_by_the_driver_and_runs(backend: CudaBackend, arrays: tuple[int, int]) -> None:
     check_saxpy(backend, SAXPY.encode(), arrays)
 
 
@@ -115,9 +113,7 @@ def test_what_the_backend_compiles_runs(backend: CudaBackend, arrays: tuple[int,
     check_saxpy(backend, backend.compile(SAXPY, target), arrays)
 
 
-def test_all_shared_memory_of_the_device_can_be_used(
-    backend: CudaBackend, arrays: tuple[int, int]
-) -> None:
+def test_all_shared_memory_of_the_device_can_be_used(backend: CudaBackend, arrays: tuple[int, int]) -> None:
     limit = backend.device_properties(0).shared_per_block_optin
     check_saxpy(backend, SAXPY.encode(), arrays, shared=limit)
     with pytest.raises(LaunchError, match=rf"^saxpy needs {limit + 1} bytes of shared memory"):
@@ -194,8 +190,7 @@ def test_a_kernel_that_is_not_there_is_refused(backend: CudaBackend) -> None:
     with pytest.raises(BackendError) as error:
         backend.load(SAXPY.encode(), "saxpi", 0, 0)
     assert str(error.value) == (
-        "the program has no kernel 'saxpi', only saxpy; did you mean 'saxpy'?; "
-        "pass the name of its .entry"
+        "the program has no kernel 'saxpi', only saxpy; did you mean 'saxpy'?; pass the name of its .entry"
     )
 
 

@@ -13,25 +13,11 @@ from hypothesis import strategies as st
 
 from ptxgen.errors import LaunchError, ModifierError
 from ptxgen.ir import Param
-from ptxgen.runtime.plan import (
-    MAX_BLOCK,
-    MAX_GRID,
-    ArgumentBlock,
-    LaunchPlan,
-    ParamSlot,
-    pack,
-    param_slots,
-)
+from ptxgen.runtime.plan import MAX_BLOCK, MAX_GRID, ArgumentBlock, LaunchPlan, ParamSlot, pack, param_slots
 from ptxgen.types import TYPES
 
 SLOTS = param_slots(
-    (
-        Param("x", "u64"),
-        Param("y", "u64"),
-        Param("a", "f32"),
-        Param("step", "s64"),
-        Param("n", "u32"),
-    )
+    (Param("x", "u64"), Param("y", "u64"), Param("a", "f32"), Param("step", "s64"), Param("n", "u32"))
 )
 PLAN = LaunchPlan("saxpy", (4, 1, 1), (128, 1, 1), 0, SLOTS, (4096, 8192, 2.5, -3, 500))
 
@@ -126,13 +112,11 @@ def test_the_extremes_of_each_type_are_packed_and_what_lies_beyond_is_refused(na
         ),
         (
             (0, 0, 1e39, 0, 1),
-            "saxpy: parameter a is f32, which holds a floating-point number of its range, "
-            "got 1e+39",
+            "saxpy: parameter a is f32, which holds a floating-point number of its range, got 1e+39",
         ),
         (
             (0, 1.5, 1.0, 0, 1),
-            "saxpy: parameter y is u64, which holds an integer from 0 to 18446744073709551615, "
-            "got 1.5",
+            "saxpy: parameter y is u64, which holds an integer from 0 to 18446744073709551615, got 1.5",
         ),
         ((0, 0, 1.0, 0), "saxpy has 5 parameters (x, y, a, step, n), got 4 values"),
     ],
@@ -148,24 +132,18 @@ def test_values_that_do_not_fit_are_refused(values: tuple[Any, ...], message: st
     [
         (
             {"grid": (1, 65536, 1)},
-            "saxpy: grid.y must be from 1 to 65535 blocks, got 65536; "
-            "put the larger count into grid.x",
+            "saxpy: grid.y must be from 1 to 65535 blocks, got 65536; put the larger count into grid.x",
         ),
         (
             {"grid": (1, 1, 70000)},
-            "saxpy: grid.z must be from 1 to 65535 blocks, got 70000; "
-            "put the larger count into grid.x",
+            "saxpy: grid.z must be from 1 to 65535 blocks, got 70000; put the larger count into grid.x",
         ),
-        (
-            {"grid": (2**31, 1, 1)},
-            "saxpy: grid.x must be from 1 to 2147483647 blocks, got 2147483648",
-        ),
+        ({"grid": (2**31, 1, 1)}, "saxpy: grid.x must be from 1 to 2147483647 blocks, got 2147483648"),
         ({"grid": (0, 1, 1)}, "saxpy: grid.x must be from 1 to 2147483647 blocks, got 0"),
         ({"block": (1025, 1, 1)}, "saxpy: block.x must be from 1 to 1024 threads, got 1025"),
         (
             {"block": (1, 1, 65)},
-            "saxpy: block.z must be from 1 to 64 threads, got 65; "
-            "put the larger count into block.x",
+            "saxpy: block.z must be from 1 to 64 threads, got 65; put the larger count into block.x",
         ),
         (
             {"block": (512, 3, 1)},
@@ -202,8 +180,7 @@ def test_a_null_pointer_is_refused() -> None:
 def read_through_pointers(block: ArgumentBlock) -> bytes:
     pointers = (ctypes.c_void_p * len(block.slots)).from_address(block.address)
     parts = [
-        ctypes.string_at(pointer, slot.nbytes)
-        for pointer, slot in zip(pointers, block.slots, strict=True)
+        ctypes.string_at(pointer, slot.nbytes) for pointer, slot in zip(pointers, block.slots, strict=True)
     ]
     return b"".join(parts)
 

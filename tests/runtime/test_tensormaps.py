@@ -33,20 +33,18 @@ def test_the_driver_is_told_the_whole_map() -> None:
     encoder = Encoder()
     array = np.zeros((3, 40, 128), np.float16)
     of = TensorMap(
-        array, box=(64, 8, 2), swizzle="128B", element_strides=(1, 2, 1), oob_fill="nan",
-        l2_promotion="256B",
-    )  # fmt: skip
+        array, box=(64, 8, 2), swizzle="128B", element_strides=(1, 2, 1), oob_fill="nan", l2_promotion="256B"
+    )
     data = encode_for_gpu(Driver(encoder), of, 0x10000)
     assert data == b"".join(n.to_bytes(8, "little") for n in range(16))
     dtype, rank, address, dims, strides, box, steps, *modes = encoder.encoded[0]
-    assert (dtype, rank, address) == (
-        real.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-        3,
-        65536,
-    )
+    assert (dtype, rank, address) == (real.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3, 65536)
     assert [[int(n) for n in x] for x in (dims, strides, box, steps)] == [
-        [128, 40, 3], [256, 10240], [64, 8, 2], [1, 2, 1],
-    ]  # fmt: skip
+        [128, 40, 3],
+        [256, 10240],
+        [64, 8, 2],
+        [1, 2, 1],
+    ]
     assert modes == [
         real.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         real.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
@@ -56,11 +54,23 @@ def test_the_driver_is_told_the_whole_map() -> None:
 
 
 THEIRS = [
-    ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32.ftz", "tf32",
-     "tf32.ftz"),
-    ("UINT8", "UINT16", "UINT32", "INT32", "UINT64", "INT64", "FLOAT16", "FLOAT32", "FLOAT64",
-     "BFLOAT16", "FLOAT32_FTZ", "TFLOAT32", "TFLOAT32_FTZ"),
-]  # fmt: skip
+    ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32.ftz", "tf32", "tf32.ftz"),
+    (
+        "UINT8",
+        "UINT16",
+        "UINT32",
+        "INT32",
+        "UINT64",
+        "INT64",
+        "FLOAT16",
+        "FLOAT32",
+        "FLOAT64",
+        "BFLOAT16",
+        "FLOAT32_FTZ",
+        "TFLOAT32",
+        "TFLOAT32_FTZ",
+    ),
+]
 
 
 def test_the_numbers_of_names_are_the_drivers() -> None:

@@ -220,9 +220,7 @@ def test_a_result_is_written_whole(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_a_failed_write_leaves_the_old_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_the_old_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.json"
     path.write_text("old")
 
@@ -318,9 +316,7 @@ def elf(sections: dict[str, bytes]) -> bytes:
     content, headers = b"", [bytes(64)]
     for name, data in (sections | {".shstrtab": names}).items():
         at = names.index(name.encode() + b"\0")
-        headers.append(
-            struct.pack("<IIQQQQ", at, 1, 0, 0, 64 + len(content), len(data)) + bytes(24)
-        )
+        headers.append(struct.pack("<IIQQQQ", at, 1, 0, 0, 64 + len(content), len(data)) + bytes(24))
         content += data
     header = b"\x7fELF" + bytes(36) + struct.pack("<Q", 64 + len(content)) + bytes(10)
     header += struct.pack("<HHH", 64, len(headers), len(headers) - 1)
@@ -329,12 +325,7 @@ def elf(sections: dict[str, bytes]) -> bytes:
 
 def test_code_is_what_lies_in_text_sections() -> None:
     cubin = elf(
-        {
-            ".text.first": bytes(48),
-            ".nv.info": bytes(7),
-            ".text.second": bytes(16),
-            ".tdata": bytes(32),
-        }
+        {".text.first": bytes(48), ".nv.info": bytes(7), ".text.second": bytes(16), ".tdata": bytes(32)}
     )
     assert bench_build.code_bytes(cubin) == 64
 
@@ -379,9 +370,7 @@ def test_the_cpu_backend_is_compared_with_numpy_where_torch_is_missing(
 ) -> None:
     monkeypatch.setattr(bench_cpu.importlib, "import_module", without_torch)
     found = bench_cpu.compare(32, True, 2, 1, heads=2, head_dim=8)
-    assert remarks(found) == [
-        "no comparison with PyTorch: No module named 'torch'; pip install torch"
-    ]
+    assert remarks(found) == ["no comparison with PyTorch: No module named 'torch'; pip install torch"]
     assert list(by_name(found)) == ["ours", "numpy N²", "time of ours / numpy N²"]
     assert by_name(found)["time of ours / numpy N²"].repeats == 2
 
@@ -406,9 +395,7 @@ def test_a_wrong_result_of_the_cpu_backend_is_told(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
-def test_sanitizers_are_measured_against_plain_runs(
-    dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sanitizers_are_measured_against_plain_runs(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     watched: list[object] = []
     run = interpreter.run
 
@@ -456,9 +443,7 @@ def test_proofs_are_timed_whole() -> None:
     assert all(m.unit == "s" and m.median > 0 for m in found.values())
 
 
-def test_the_interpreter_is_measured_in_instructions_of_threads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_interpreter_is_measured_in_instructions_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
     run = interpreter.run
 
@@ -602,9 +587,7 @@ def test_the_ceilings_kernels_are_valid_for_every_target(kernel: Any, name: str)
 
 @pytest.mark.ptxas
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_the_ceilings_kernels_fill_a_multiprocessor_without_spills(
-    kernel: Any, assembler: Assembler
-) -> None:
+def test_the_ceilings_kernels_fill_a_multiprocessor_without_spills(kernel: Any, assembler: Assembler) -> None:
     for name in ("sm_75", "sm_90a"):
         (usage,) = assembler.assemble(render(kernel(target(name))), name).kernels
         assert (usage.spill_load_bytes, usage.spill_store_bytes) == (0, 0)
@@ -721,9 +704,7 @@ def test_the_goal_of_the_ceiling_is_for_long_sequences(gpu: bench_device.Gpu) ->
     assert found[-1].goal == Goal(">=", 50)
 
 
-def test_a_wrong_kernel_has_an_error_far_beyond_its_goal(
-    gpu: bench_device.Gpu, driver: Any
-) -> None:
+def test_a_wrong_kernel_has_an_error_far_beyond_its_goal(gpu: bench_device.Gpu, driver: Any) -> None:
     driver.on_launch = lambda _: None  # O stays zero
     found = by_name(bench_gpu.against_torch(gpu, SHAPE, 1, 1))["error of ours / numpy f32"]
     assert found.goal is not None
@@ -796,9 +777,7 @@ def test_the_ceilings_come_before_what_is_held_against_them(gpu: bench_device.Gp
 
 def test_the_device_is_described_with_its_clocks(gpu: bench_device.Gpu) -> None:
     found = gpu.describe()
-    assert (found["name"], found["target"], found["driver_version"]) == (
-        "Fake H100", "sm_90a", (1, 0),
-    )  # fmt: skip
+    assert (found["name"], found["target"], found["driver_version"]) == ("Fake H100", "sm_90a", (1, 0))
     assert found["nvidia_smi"] == {"clocks.max.sm": "1980 MHz"}
 
 
@@ -844,9 +823,7 @@ def test_every_backend_of_torch_is_tried_with_both_precisions(torch: ModuleType)
 
 def test_tensorfloat32_is_as_it_was_after_a_contestant() -> None:
     matmul, cudnn = SimpleNamespace(allow_tf32=False), SimpleNamespace(allow_tf32=True)
-    torch = SimpleNamespace(
-        backends=SimpleNamespace(cuda=SimpleNamespace(matmul=matmul), cudnn=cudnn)
-    )
+    torch = SimpleNamespace(backends=SimpleNamespace(cuda=SimpleNamespace(matmul=matmul), cudnn=cudnn))
     with bench_torch.products_in_tf32(torch, True):
         assert (matmul.allow_tf32, cudnn.allow_tf32) == (True, True)
     assert (matmul.allow_tf32, cudnn.allow_tf32) == (False, True)
@@ -881,9 +858,7 @@ def sections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[
 
 
 @pytest.mark.usefixtures("sections")
-def test_a_section_is_measured_shown_and_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_section_is_measured_shown_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["--only", "emit"]) == 0
     path = tmp_path / "results" / "emit-cpu.json"
     said = capsys.readouterr()
@@ -923,9 +898,7 @@ def test_json_on_standard_output_is_what_is_written(
     assert json.loads(said.out)["command"] == "python tools/bench.py --only cpu,launch --quick"
 
 
-def test_without_a_gpu_everything_else_is_measured(
-    sections: dict[str, list[Job]], tmp_path: Path
-) -> None:
+def test_without_a_gpu_everything_else_is_measured(sections: dict[str, list[Job]], tmp_path: Path) -> None:
     assert bench.main([]) == 0
     found = json.loads((tmp_path / "results" / "all-cpu.json").read_text())
     assert list(found["sections"]) == [*sections, "gpu"]
@@ -933,23 +906,16 @@ def test_without_a_gpu_everything_else_is_measured(
 
 
 @pytest.mark.usefixtures("sections")
-def test_only_gpu_without_one_is_exit_code_4(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_gpu_without_one_is_exit_code_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["--only", "cpu,gpu"]) == 4
     said = capsys.readouterr()
-    assert (said.out, said.err) == (
-        "",
-        "bench.py: section gpu needs a GPU: cannot open the GPU: none\n",
-    )
+    assert (said.out, said.err) == ("", "bench.py: section gpu needs a GPU: cannot open the GPU: none\n")
     assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.usefixtures("sections")
 def test_a_gpu_is_part_of_the_result(
-    gpu: bench_device.Gpu,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    gpu: bench_device.Gpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench, "_gpu", lambda: (gpu, ""))
     job = Job("ceiling", lambda: bench_gpu.fma_ceiling(gpu, repeats=1, turns=1))
@@ -983,9 +949,7 @@ def test_a_result_that_cannot_be_written_is_refused_before_measuring(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bench.main(["--only", "emit", "--output", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == (
-        f"bench.py: --output must be a file, got the directory {tmp_path}\n"
-    )
+    assert capsys.readouterr().err == (f"bench.py: --output must be a file, got the directory {tmp_path}\n")
     (tmp_path / "file").touch()
     assert bench.main(["--only", "emit", "--output", str(tmp_path / "file" / "a.json")]) == 2
     said = capsys.readouterr().err
@@ -996,8 +960,7 @@ def test_a_result_that_cannot_be_written_is_refused_before_measuring(
 
 @pytest.mark.usefixtures("sections")
 def test_a_result_that_cannot_be_written_in_the_end_is_printed(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError("no space")
@@ -1044,9 +1007,7 @@ def test_wrong_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert "argument --only: unknown section 'cpus'" in capsys.readouterr().err
 
 
-def test_a_terminal_gets_a_bar(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("rich")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with progress(2) as begin:
@@ -1059,11 +1020,7 @@ def test_a_terminal_gets_a_bar(
 
 def test_the_script_runs_from_anywhere(tmp_path: Path) -> None:
     said = subprocess.run(
-        [sys.executable, str(SCRIPT), "--list"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, str(SCRIPT), "--list"], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert [line.split()[0] for line in said.stdout.splitlines()] == list(bench.ABOUT)
     assert said.stderr == ""

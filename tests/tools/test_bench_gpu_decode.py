@@ -83,9 +83,7 @@ def test_the_copy_ceiling_is_kept_for_what_is_held_against_it(
     assert gpu.copy_rate == pytest.approx(2 * (1 << 20) / LAUNCH_S)
 
 
-def test_a_kernel_that_reads_one_page_only_is_found_out(
-    gpu: bench_device.Gpu, driver: FakeDriver
-) -> None:
+def test_a_kernel_that_reads_one_page_only_is_found_out(gpu: bench_device.Gpu, driver: FakeDriver) -> None:
     one = Decoding("bf16", 16, 4, 2, 96, 1, 16)
 
     def astray(launch: Any) -> None:
@@ -95,9 +93,7 @@ def test_a_kernel_that_reads_one_page_only_is_found_out(
         interpret(driver, launch)
 
     driver.on_launch = astray
-    error = by_name(bench_gpu_decode.bandwidth(gpu, Batch(one, 2), repeats=1))[
-        "error of decoding / numpy"
-    ]
+    error = by_name(bench_gpu_decode.bandwidth(gpu, Batch(one, 2), repeats=1))["error of decoding / numpy"]
     assert error.goal is not None
     assert not error.goal.met_by(error.median)
 
@@ -198,10 +194,12 @@ def test_a_graph_is_captured_behind_calls_on_its_own_stream() -> None:
             log.append("end")
 
     cuda = SimpleNamespace(
-        Stream=lambda: "own", stream=Within, graph=Within,
+        Stream=lambda: "own",
+        stream=Within,
+        graph=Within,
         synchronize=lambda: log.append("wait"),
         CUDAGraph=lambda: SimpleNamespace(__str__=lambda _: "graph", replay=lambda: "replayed"),
-    )  # fmt: skip
+    )
     replay = bench_torch.graphed(SimpleNamespace(cuda=cuda), lambda: log.append("work"))
     assert replay() == "replayed"
     assert log[:6] == ["begin own", "work", "work", "work", "end", "wait"]

@@ -29,9 +29,7 @@ def test_points_have_size_work_and_time() -> None:
     assert points["H"] == [(1, pytest.approx(0.025), 0.05), (2, pytest.approx(0.05), 0.1)]
 
 
-def test_the_same_result_gives_the_same_picture(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_result_gives_the_same_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "a.json"
     source.write_text(json.dumps(result(TIMES)))
     for name in ("one.svg", "two.svg"):
@@ -42,9 +40,7 @@ def test_the_same_result_gives_the_same_picture(
     assert text == (tmp_path / "two.svg").read_text()
 
 
-def test_a_result_without_growth_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_result_without_growth_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "a.json"
     source.write_text(json.dumps(result({("N", 256): 1.0, ("N", 512): 2.0})))
     assert bench_plot.main([str(source), "--output", str(tmp_path / "a.svg")]) == 1
@@ -55,8 +51,6 @@ def test_a_result_without_growth_is_refused(
     assert not (tmp_path / "a.svg").exists()
 
 
-def test_a_result_that_is_not_there_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_result_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench_plot.main([str(tmp_path / "none.json")]) == 1
     assert capsys.readouterr().err.startswith(f"bench_plot.py: {tmp_path / 'none.json'}: ")

@@ -16,15 +16,7 @@ from tools.measure import static_quality
 from tools.measure.record import Found, Measurement, Setting
 from tools.measure.report import ROOT
 from tools.measure.sass import Loop, SassInstr
-from tools.measure.static_quality import (
-    Assembled,
-    Counted,
-    Subject,
-    assembled,
-    count,
-    counted,
-    seen_scores,
-)
+from tools.measure.static_quality import Assembled, Counted, Subject, assembled, count, counted, seen_scores
 
 # Two products on tensor cores among ten instructions: 2 * 2048 multiplications.
 TURN = Loop((SassInstr("HMMA.16816.F32"),) * 2 + (SassInstr("FADD"),) * 8, 12)
@@ -73,10 +65,7 @@ def test_counts_are_for_a_thousand_scores_that_are_seen(causal: bool, scores: in
 def test_bank_conflicts_and_shares_are_those_of_the_launch() -> None:
     counters = Counters(warp_instructions=8)
     counters.by_opcode.update({"mma.sync.aligned.m16n8k16": 2, "add.f32": 6})
-    counters.memory_by_instruction = {
-        0: traffic(wavefronts=5, least=4),
-        1: traffic(wavefronts=7, least=4),
-    }
+    counters.memory_by_instruction = {0: traffic(wavefronts=5, least=4), 1: traffic(wavefronts=7, least=4)}
     assert counted(counters, 2000) == Counted(4.0, 6.0, 4, 0.25)
 
 

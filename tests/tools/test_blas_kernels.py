@@ -47,11 +47,7 @@ def test_the_word_is_that_of_a_process_that_multiplied(monkeypatch: pytest.Monke
 
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
     monkeypatch.setattr(tool.subprocess, "run", run)
-    assert [tool.architecture(name) for name in ("", "SkylakeX", "Prescott")] == [
-        "Zen",
-        None,
-        "Zen",
-    ]
+    assert [tool.architecture(name) for name in ("", "SkylakeX", "Prescott")] == ["Zen", None, "Zen"]
     assert asked == [None, "SkylakeX", "Prescott"]
 
 

@@ -214,9 +214,7 @@ def test_a_wrong_setting_is_2(
 ) -> None:
     monkeypatch.setenv("PTXGEN_CACHE", "maybe")
     assert tool.main(["clear"]) == 2
-    assert capsys.readouterr().err == (
-        "cache.py: PTXGEN_CACHE must be one of on, off, got 'maybe'\n"
-    )
+    assert capsys.readouterr().err == ("cache.py: PTXGEN_CACHE must be one of on, off, got 'maybe'\n")
     assert len(entries(disk)) == 3
 
 
@@ -239,9 +237,7 @@ def test_help_shows_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) 
     assert "exit codes:\n  0  done" in printed
 
 
-def test_the_tool_runs_from_a_bare_checkout_in_any_directory(
-    disk: DiskCache, tmp_path: Path
-) -> None:
+def test_the_tool_runs_from_a_bare_checkout_in_any_directory(disk: DiskCache, tmp_path: Path) -> None:
     # A copy elsewhere, so that the working directory and PYTHONPATH cannot be what makes it work.
     checkout = tmp_path / "checkout"
     hide = shutil.ignore_patterns("__pycache__")

@@ -128,9 +128,7 @@ def test_a_right_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_what_the_verifier_finds_is_1_and_ends_the_checks(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_the_verifier_finds_is_1_and_ends_the_checks(capsys: pytest.CaptureFixture[str]) -> None:
     found = said(["wrong.ptx"], 1, capsys)
     assert found.startswith("PTX 7.0 for sm_80\n\nerror: verifier, operand: good: ")
     assert found.endswith("\n\n1 errors, 0 unproved, 0 lints\n")
@@ -165,9 +163,7 @@ def test_what_nobody_reads_is_a_lint(capsys: pytest.CaptureFixture[str]) -> None
 def test_a_run_finds_a_race(capsys: pytest.CaptureFixture[str]) -> None:
     found = findings(document(["race.ptx", *RUN], 1, capsys))
     assert [(f["severity"], f["kind"]) for f in found] == [("error", "sanitizer, race")]
-    assert found[0]["message"].startswith(
-        "ld.shared.u32 %r4, [%r3]; (line 20): thread (0, 0, 0) of "
-    )
+    assert found[0]["message"].startswith("ld.shared.u32 %r4, [%r3]; (line 20): thread (0, 0, 0) of ")
     assert "(words)" in found[0]["message"]
 
 
@@ -182,25 +178,13 @@ def test_a_run_that_stops_is_an_error(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_run_finds_the_costly_lines(capsys: pytest.CaptureFixture[str]) -> None:
     conflicts = findings(document(["conflicts.ptx", *RUN], 0, capsys))
     assert [(f["severity"], f["kind"], f["message"], f["instr"]) for f in conflicts] == [
-        (
-            "lint",
-            "bank conflicts",
-            "31 bank conflicts: 32 wavefronts instead of 1 in 1 requests",
-            instr,
-        )
-        for instr in (
-            "st.shared.u32 [%r2], %r0; (line 17)",
-            "ld.shared.u32 %r4, [%r3]; (line 21)",
-        )
+        ("lint", "bank conflicts", "31 bank conflicts: 32 wavefronts instead of 1 in 1 requests", instr)
+        for instr in ("st.shared.u32 [%r2], %r0; (line 17)", "ld.shared.u32 %r4, [%r3]; (line 21)")
     ]
     argv = ["strided.ptx", "--entry", "good", "--grid", "1", "--arg", "zeros:u32:256"]
     sectors = findings(document(argv, 0, capsys))
     assert [(f["severity"], f["kind"], f["message"]) for f in sectors] == [
-        (
-            "lint",
-            "uncoalesced",
-            "28 avoidable sectors: 32 of 32 bytes instead of 4 in 1 requests",
-        )
+        ("lint", "uncoalesced", "28 avoidable sectors: 32 of 32 bytes instead of 4 in 1 requests")
     ]
     assert "0 bank conflicts, 28 avoidable sectors" in said(argv, 0, capsys)
 
@@ -233,9 +217,7 @@ def test_our_kernels_are_proved(capsys: pytest.CaptureFixture[str]) -> None:
     assert entry["resources"]["dynamic_shared"] == made.kernel.dynamic_shared_bytes
 
 
-def test_standard_input(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(GOOD.encode())))
     assert said(["-"], 0, capsys).startswith("PTX 7.0 for sm_80\n\ngood\n")
 
@@ -259,9 +241,7 @@ def test_the_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["schema"] == 1
     assert found["counts"] == {"error": 0, "unproved": 0, "lint": 0}
     (entry,) = found["entries"]
-    assert list(entry) == [
-        "entry", "block", "resources", "assembled", "proof", "run", "findings",
-    ]  # fmt: skip
+    assert list(entry) == ["entry", "block", "resources", "assembled", "proof", "run", "findings"]
     assert entry["assembled"] is None
     assert entry["resources"]["shared_total"] == 128
     assert entry["resources"]["mix"]["mad"] == 2
@@ -309,9 +289,7 @@ def test_the_assemblers_figures(assembling: Any, capsys: pytest.CaptureFixture[s
     )
 
 
-def test_what_the_assembler_refuses_is_an_error(
-    assembling: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_assembler_refuses_is_an_error(assembling: Any, capsys: pytest.CaptureFixture[str]) -> None:
     def refuse(*_: object) -> None:
         raise AssemblerError("ptxas: refused")
 
@@ -321,9 +299,7 @@ def test_what_the_assembler_refuses_is_an_error(
     )
 
 
-def test_an_assembler_may_be_left_alone(
-    assembling: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_assembler_may_be_left_alone(assembling: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assembling(lambda *_: pytest.fail("it was asked"))
     assert document(["good.ptx", "--no-assemble"], 0, capsys)["entries"][0]["assembled"] is None
 
@@ -402,26 +378,19 @@ def test_dynamic_memory_may_be_known_to_be_aligned(capsys: pytest.CaptureFixture
         *(
             (
                 ["good.ptx", "--entry", "good", "--param", wrong],
-                "argument --param: must be NAME=NUMBER, NAME=LOWEST..HIGHEST or NAME=map:…, got "
-                f"{wrong!r}",
+                f"argument --param: must be NAME=NUMBER, NAME=LOWEST..HIGHEST or NAME=map:…, got {wrong!r}",
             )
             for wrong in ("n", "n=x", "n=1..", "=1", "n=1..2..3", "n=zeros:f32:4")
         ),
         (["good.ptx", "--grid", "1"], "--grid needs --entry"),
         (
             ["good.ptx", "--block", "0"],
-            "argument --block: must be one to three numbers from 1, such as 4, 4,2 or 4x2x1, "
-            "got '0'",
+            "argument --block: must be one to three numbers from 1, such as 4, 4,2 or 4x2x1, got '0'",
         ),
-        (
-            ["good.ptx", "--dynamic-smem", "x"],
-            "argument --dynamic-smem: must be a number from 0, got 'x'",
-        ),
+        (["good.ptx", "--dynamic-smem", "x"], "argument --dynamic-smem: must be a number from 0, got 'x'"),
     ],
 )
-def test_wrong_usage_is_2(
-    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_usage_is_2(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         tool.main(argv)
     assert stopped.value.code == 2
@@ -452,9 +421,8 @@ def test_it_runs_as_a_script(folder: Path) -> None:
     path = str(Path(tool.__file__).resolve())
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
-        [sys.executable, path, "good.ptx"],
-        capture_output=True, check=False, env=environment, cwd=folder,
-    )  # fmt: skip
+        [sys.executable, path, "good.ptx"], capture_output=True, check=False, env=environment, cwd=folder
+    )
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.startswith(b"PTX 7.0 for sm_80\n")
 

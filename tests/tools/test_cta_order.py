@@ -15,29 +15,17 @@ BLOCK_Q = 32
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("causal", "packed", "order"),
-    [
-        (True, False, tool.sections),
-        (True, True, tool.sections),
-        (False, False, tool.by_head_from_first),
-    ],
+    [(True, False, tool.sections), (True, True, tool.sections), (False, False, tool.by_head_from_first)],
 )
-def test_the_order_of_the_kernels_is_that_of_the_model(
-    causal: bool, packed: bool, order: tool.Order
-) -> None:
-    config = AttentionConfig(
-        16, dtype="f16", causal=causal, tile=16, block_q=BLOCK_Q, pack_gqa=packed
-    )
+def test_the_order_of_the_kernels_is_that_of_the_model(causal: bool, packed: bool, order: tool.Order) -> None:
+    config = AttentionConfig(16, dtype="f16", causal=causal, tile=16, block_q=BLOCK_Q, pack_gqa=packed)
     arrays = Problem(2 * BLOCK_Q + 3, 20, 16, 16, 2, 3, 3).arrays(dtype=np.float16)
     module = build(config.kernel()).module
     written: list[tool.Cta] = []
     for number in range(3 * 6):
-        out, _, _ = run_forward(
-            config, arrays, with_place(module, number, 3 * 6), section=4, ctas=1
-        )
+        out, _, _ = run_forward(config, arrays, with_place(module, number, 3 * 6), section=4, ctas=1)
         rows = ~np.isnan(out.astype(np.float32)).all(axis=3).reshape(6, -1)
-        written += [
-            (head, block) for head in range(6) for block in range(3) if rows[head, 32 * block]
-        ]
+        written += [(head, block) for head in range(6) for block in range(3) if rows[head, 32 * block]]
     assert written == order(Launch(6, 1, (1, 1, 1), 4))
 
 
@@ -57,9 +45,7 @@ def test_every_order_has_every_cta_once(order: tool.Order, heads: int, section: 
 
 
 def test_a_section_begins_with_the_last_blocks_of_all_its_heads() -> None:
-    assert tool.sections(Launch(3, 1, (1, 2), 2)) == [
-        (0, 1), (1, 1), (0, 0), (1, 0), (2, 1), (2, 0),
-    ]  # fmt: skip
+    assert tool.sections(Launch(3, 1, (1, 2), 2)) == [(0, 1), (1, 1), (0, 0), (1, 0), (2, 1), (2, 0)]
 
 
 @pytest.mark.parametrize(
@@ -140,9 +126,7 @@ def test_what_no_kernel_can_do_is_refused(
         (["--seq", "0"], "argument --seq: must be at least 1, got 0"),
     ],
 )
-def test_wrong_usage_is_refused(
-    capsys: pytest.CaptureFixture[str], argv: list[str], message: str
-) -> None:
+def test_wrong_usage_is_refused(capsys: pytest.CaptureFixture[str], argv: list[str], message: str) -> None:
     with pytest.raises(SystemExit) as caught:
         tool.main(argv)
     assert caught.value.code == 2

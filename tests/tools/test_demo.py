@@ -80,9 +80,7 @@ def failures(found: dict[str, Any]) -> list[str]:
 # --------------------------------------------------------------------------------- when all is well
 
 
-def test_the_table_says_what_was_made_and_how_well_it_computes(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_table_says_what_was_made_and_how_well_it_computes(capsys: pytest.CaptureFixture[str]) -> None:
     assert tool.main(SMALL) == 0
     printed = capsys.readouterr()
     code, found = demonstrate(SMALL, capsys)
@@ -203,9 +201,7 @@ def test_a_gpu_is_used_and_says_the_target(
 # -------------------------------------------------------------------------- when something is wrong
 
 
-def test_spilled_registers_fail(
-    capsys: pytest.CaptureFixture[str], machine: SimpleNamespace
-) -> None:
+def test_spilled_registers_fail(capsys: pytest.CaptureFixture[str], machine: SimpleNamespace) -> None:
     machine.spilled = 8
     code, found = demonstrate(SMALL, capsys)
     assert code == 1
@@ -234,9 +230,7 @@ def test_a_missing_barrier_fails(
     assert f"\n{'':20}{reports[0].splitlines()[0]}\n" in shown
 
 
-def test_a_wrong_result_fails(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_result_fails(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     run = interpreter.run
 
     def a_little_off(*args: object, **how: Any) -> interpreter.Result:
@@ -340,9 +334,7 @@ def test_an_unsupported_configuration_is_3_with_the_message_of_the_library(
         (["now"], "unrecognized arguments: now"),
     ],
 )
-def test_wrong_usage_is_2(
-    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_usage_is_2(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         tool.main(argv)
     assert stopped.value.code == 2
@@ -373,9 +365,7 @@ def test_progress_is_told_once_a_second_and_not_at_the_end(
 
 
 def test_it_runs_as_a_script() -> None:
-    done = subprocess.run(
-        [sys.executable, SCRIPT, *SMALL, "--json"], capture_output=True, check=False
-    )
+    done = subprocess.run([sys.executable, SCRIPT, *SMALL, "--json"], capture_output=True, check=False)
     assert done.returncode == 0
     assert json.loads(done.stdout)["passed"] is True
 

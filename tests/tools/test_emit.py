@@ -110,10 +110,17 @@ def test_every_option_reaches_the_kernel(
 
 def test_the_options_of_the_kernel_change_the_text(capsys: pytest.CaptureFixture[str]) -> None:
     options = [
-        [], ["--head-dim-v", "8"], ["--causal"], ["--causal", "top_left"], ["--return-lse"],
-        ["--alignment", "4"], ["--tile", "32"], ["--block-q", "32"], ["--target", "sm_75"],
+        [],
+        ["--head-dim-v", "8"],
+        ["--causal"],
+        ["--causal", "top_left"],
+        ["--return-lse"],
+        ["--alignment", "4"],
+        ["--tile", "32"],
+        ["--block-q", "32"],
+        ["--target", "sm_75"],
         ["--pack-gqa"],
-    ]  # fmt: skip
+    ]
     texts = set()
     for argv in options:
         assert tool.main([*SMALL, *argv]) == 0
@@ -178,9 +185,7 @@ def test_the_proof_is_reported_and_is_part_of_the_json(capsys: pytest.CaptureFix
     )
     of_global = build(SMALL_CONFIG.kernel()).global_proof
     count = len(of_global.accesses)
-    assert printed.err.splitlines()[-1] == (
-        f"{of_global.kernel}: {count} of {count} global accesses proved"
-    )
+    assert printed.err.splitlines()[-1] == (f"{of_global.kernel}: {count} of {count} global accesses proved")
     assert tool.main([*SMALL, "--prove", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["proof"]["complete"], found["global_proof"]["complete"]) == (True, True)
@@ -193,9 +198,7 @@ def test_a_kernel_with_a_violation_never_leaves_the_tool(
     kernel = made.kernel
     small = tuple(replace(r, nbytes=r.nbytes - 256) for r in kernel.regions)
     module = replace(made.module, kernels=(replace(kernel, regions=small),))
-    monkeypatch.setattr(
-        tool, "build", lambda config: flash.contract.catalogue.Build(config, module)
-    )
+    monkeypatch.setattr(tool, "build", lambda config: flash.contract.catalogue.Build(config, module))
     out = tmp_path / "out.ptx"
     assert tool.main([*SMALL, "--prove", "-o", str(out)]) == 1
     assert "violation: bytes " in capsys.readouterr().err
@@ -252,12 +255,10 @@ def test_list_targets_prints_a_table_of_all_targets(capsys: pytest.CaptureFixtur
     assert tool.main(["--list-targets"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
-        "target   PTX  shared/block   opt-in  shared/SM  registers/SM  threads/SM  blocks/SM  "
-        "f32 lanes/SM"
+        "target   PTX  shared/block   opt-in  shared/SM  registers/SM  threads/SM  blocks/SM  f32 lanes/SM"
     )
     assert lines[2] == (
-        "sm_80    7.0        48 KiB  163 KiB    164 KiB         65536        2048         32  "
-        "          64"
+        "sm_80    7.0        48 KiB  163 KiB    164 KiB         65536        2048         32            64"
     )
     assert [line.split()[0] for line in lines[1:]] == list(TARGETS)
 
@@ -306,13 +307,10 @@ def test_list_tiles_offers_what_can_be_emitted_and_marks_the_choice(
     assert tool.main([*argv, "--list-tiles"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
-        "tile  block_q  value_slices  threads  shared_bytes  estimated_registers  ctas_per_sm  "
-        "chosen"
+        "tile  block_q  value_slices  threads  shared_bytes  estimated_registers  ctas_per_sm  chosen"
     )
     assert len(lines) == len(listed["tiles"]) + 1
-    assert [line.split()[:2] for line in lines if line.endswith("*")] == [
-        [str(n) for n in chosen[0]]
-    ]
+    assert [line.split()[:2] for line in lines if line.endswith("*")] == [[str(n) for n in chosen[0]]]
 
 
 @pytest.mark.sample(4)
@@ -345,9 +343,7 @@ def test_list_tiles_says_to_how_many_ctas_values_are_dealt(
     assert {tile["value_slices"] for tile in tiles} == {slices}
 
 
-def test_the_sizes_of_a_window_and_the_cap_are_not_in_the_text(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_sizes_of_a_window_and_the_cap_are_not_in_the_text(capsys: pytest.CaptureFixture[str]) -> None:
     texts = []
     for window, cap in (("5,6", "30"), ("128,0", "50.5")):
         assert tool.main([*SMALL, "--window", window, "--softcap", cap]) == 0
@@ -381,11 +377,7 @@ def test_a_wrong_window_is_2(text: str, capsys: pytest.CaptureFixture[str]) -> N
         (["--tile", "1", "--list-tiles"], {"tile": 1}, "one of 16, 32, 64, 128, 'auto', got 1"),
         (["--block-q", "48"], {"block_q": 48}, "block_q must be one of 16, 32, 64, 128, 'auto'"),
         (["--alignment", "2"], {"alignment": 2}, "alignment must be one of 16, 8, 4, 'auto'"),
-        (
-            ["--window=-5,1"],
-            {"window": (-5, 1)},
-            "each a number of keys from 0 to 1073741568, or",
-        ),
+        (["--window=-5,1"], {"window": (-5, 1)}, "each a number of keys from 0 to 1073741568, or"),
         (["--window", "1.5,1"], {"window": (1.5, 1)}, "no limit, got (1.5, 1)"),
         (["--softcap=-1"], {"softcap": -1}, "softcap must be a number from 9.53674e-07 to "),
         (["--dropout", "1"], {"dropout": 1}, "dropout must be "),
@@ -405,11 +397,7 @@ def test_a_wrong_window_is_2(text: str, capsys: pytest.CaptureFixture[str]) -> N
     ],
 )
 def test_an_unsupported_configuration_is_3_with_the_message_of_the_library(
-    argv: list[str],
-    config: dict[str, object],
-    words: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    argv: list[str], config: dict[str, object], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(PtxGenError) as refused:
         AttentionConfig(**{"head_dim": 64, "target": "sm_80", **config})
@@ -439,19 +427,14 @@ def test_an_unsupported_configuration_is_3_with_the_message_of_the_library(
             [*SMALL, "--list-tiles", "--cubin", "a.cubin"],
             "--assemble, --cubin and --prove need a kernel, and a list is not one",
         ),
-        (
-            [*SMALL, "--cubin", "a", "-o", "a"],
-            "--cubin and --output must be two files",
-        ),
+        ([*SMALL, "--cubin", "a", "-o", "a"], "--cubin and --output must be two files"),
         (
             [*SMALL, "--list-tiles", "--list-targets"],
             "argument --list-targets: not allowed with argument --list-tiles",
         ),
     ],
 )
-def test_wrong_usage_is_2(
-    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_usage_is_2(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         tool.main(argv)
     assert stopped.value.code == 2
@@ -467,15 +450,16 @@ def test_a_wrong_mask_is_2_and_names_the_right_ones(capsys: pytest.CaptureFixtur
     assert stopped.value.code == 2
     last = capsys.readouterr().err.splitlines()[-1].replace("'", "")  # Python 3.12 has no quotes
     assert last == (
-        "emit.py: error: argument --causal: invalid choice: left "
-        "(choose from bottom_right, top_left)"
+        "emit.py: error: argument --causal: invalid choice: left (choose from bottom_right, top_left)"
     )
 
 
 def test_help_shows_examples_that_work_and_the_exit_codes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
     assembling: Callable[[Assembly], None],
-) -> None:  # fmt: skip
+) -> None:
     with pytest.raises(SystemExit) as stopped:
         tool.main(["--help"])
     assert stopped.value.code == 0
@@ -509,9 +493,7 @@ def test_native_without_a_gpu_is_4(
     assert tool.main([*SMALL, "--target", "native"]) == 4
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err == (
-        "emit.py: error: --target native: no GPU here; name a target, such as sm_90\n"
-    )
+    assert printed.err == ("emit.py: error: --target native: no GPU here; name a target, such as sm_90\n")
 
 
 def test_native_is_the_target_of_the_current_gpu(
@@ -519,9 +501,7 @@ def test_native_is_the_target_of_the_current_gpu(
 ) -> None:
     devices = [SimpleNamespace(major=8, minor=0), SimpleNamespace(major=9, minor=0)]
     backend = SimpleNamespace(
-        why_unavailable=lambda: "",
-        current_device=lambda: 1,
-        device_properties=devices.__getitem__,
+        why_unavailable=lambda: "", current_device=lambda: 1, device_properties=devices.__getitem__
     )
     monkeypatch.setattr(ptxgen.runtime.cuda, "cuda_backend", lambda: backend)
     assert tool.main([*SMALL, "--target", "native"]) == 0
@@ -562,17 +542,21 @@ def test_assemble_reports_on_standard_error(
     ],
 )
 def test_a_kernel_that_spills_is_1_and_nothing_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], assembling: Callable[[Assembly], None],
-    wanted: str, spilled: int, stack: int, words: str,
-) -> None:  # fmt: skip
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    assembling: Callable[[Assembly], None],
+    wanted: str,
+    spilled: int,
+    stack: int,
+    words: str,
+) -> None:
     assembling(fake_assembly(SMALL_CONFIG, spilled=spilled, stack=stack))
     argv = [wanted, *([str(tmp_path / "out.cubin")] if wanted == "--cubin" else [])]
     assert tool.main([*SMALL, *argv]) == 1
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.splitlines()[-1] == (
-        f"emit.py: error: attention_forward_f32_d16_m16_n16 would keep {words}; "
-        "use a smaller tile or block_q"
+        f"emit.py: error: attention_forward_f32_d16_m16_n16 would keep {words}; use a smaller tile or block_q"
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -600,24 +584,17 @@ def test_the_real_assembler_takes_the_default_kernel(
     assert cubin.read_bytes().startswith(b"\x7fELF")
 
 
-def test_no_assembler_is_1(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_assembler_is_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*, target: str) -> Assembler:
         raise BackendError(f"no assembler that knows {target}")
 
     monkeypatch.setattr(assembler_module, "find_assembler", none)
     assert tool.main([*SMALL, "--assemble"]) == 1
     printed = capsys.readouterr()
-    assert (printed.out, printed.err) == (
-        "",
-        "emit.py: error: no assembler that knows sm_80\n",
-    )
+    assert (printed.out, printed.err) == ("", "emit.py: error: no assembler that knows sm_80\n")
 
 
-def test_a_wrong_setting_is_2(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_setting_is_2(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assembler_module._find.cache_clear()
     monkeypatch.setenv("PTXGEN_BACKEND", "maybe")
     assert tool.main([*SMALL, "--assemble"]) == 2
@@ -636,9 +613,7 @@ def old(tmp_path: Path) -> Path:
     return path
 
 
-def test_output_replaces_the_file_and_prints_nothing(
-    old: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_output_replaces_the_file_and_prints_nothing(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tool.main([*SMALL, "-o", str(old)]) == 0
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("", "")
@@ -663,10 +638,7 @@ def test_a_minus_is_standard_output(
 
 @pytest.mark.parametrize("broken", [(os, "fsync"), (Path, "replace"), (Path, "chmod")])
 def test_a_failure_while_writing_leaves_the_old_file_and_no_other(
-    old: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    broken: tuple[object, str],
+    old: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, broken: tuple[object, str]
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

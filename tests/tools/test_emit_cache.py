@@ -55,17 +55,13 @@ class Cache(NamedTuple):
         table, rows = self.arrays.get("block_table"), self.arrays["K"].shape[2]
         for row in range(self.lengths[item] + 1):
             sequence = self.sequences[item]
-            yield (
-                (sequence, row)
-                if table is None
-                else (int(table[sequence, row // rows]), row % rows)
-            )
+            yield ((sequence, row) if table is None else (int(table[sequence, row // rows]), row % rows))
 
     def rows(self, name: str, item: int) -> Any:
         """Those of K or V, [1, kv_heads, keys, dim] in f32, times its scale, without padding."""
-        stored = np.stack(
-            [self.arrays[name][place, :, row] for place, row in self.places(item)], axis=1
-        )[None, :, self.padding[item] :].astype(np.float32)
+        stored = np.stack([self.arrays[name][place, :, row] for place, row in self.places(item)], axis=1)[
+            None, :, self.padding[item] :
+        ].astype(np.float32)
         scale = self.arrays.get(f"{name.lower()}_scale")
         return stored if scale is None else stored * scale[:, None, None]
 
@@ -158,15 +154,17 @@ def seen(last: Any, keys: Any) -> Any:
         ("bf16", {"alone", "rotary", "e4m3"}, 2),
     ],
     ids=lambda value: "-".join(sorted(value)) if isinstance(value, set) else str(value),
-)  # fmt: skip
+)
 def test_a_token_is_decoded_by_what_the_contracts_say(
     dtype: str, layout: set[str], splits: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     how = ["--head-dim", str(DIM), "--head-dim-v", str(DIM_V), "--dtype", dtype]
     options = {
-        "paged": ["--page-size", "4"], "e4m3": ["--kv-dtype", "e4m3"], "padded": ["--leftpad-k"],
+        "paged": ["--page-size", "4"],
+        "e4m3": ["--kv-dtype", "e4m3"],
+        "padded": ["--leftpad-k"],
         "indexed": ["--cache-batch-idx"],
-    }  # fmt: skip
+    }
     how += [word for name, words in options.items() if name in layout for word in words]
     mask = ["--mask"] if "mask" in layout else []
     rotary = ["--rotary-dim", "12"] if "rotary" in layout else []
@@ -174,9 +172,19 @@ def test_a_token_is_decoded_by_what_the_contracts_say(
     counted = ["--counts"] if "counted" in layout else []
     alone = ["--append", *rotary] if "alone" in layout else []  # what attends appends
     decode = host(
-        capfd, "decode", *how, "--tile", "16", "--causal", "--group", "2", *lse,
-        *mask, *alone, *(["--splits"] if splits else []),
-    )  # fmt: skip
+        capfd,
+        "decode",
+        *how,
+        "--tile",
+        "16",
+        "--causal",
+        "--group",
+        "2",
+        *lse,
+        *mask,
+        *alone,
+        *(["--splits"] if splits else []),
+    )
     merge = host(capfd, "merge", "--head-dim-v", str(DIM_V), "--dtype", dtype, *lse)
 
     rng = np.random.default_rng(len(layout))
@@ -204,8 +212,7 @@ def test_a_token_is_decoded_by_what_the_contracts_say(
         parts = decode.empty("O", batch=2, heads=4, seq_q=1, splits=splits)
         of_parts = decode.empty("LSE", batch=2, heads=4, seq_q=1, splits=splits)
         decode.launch(
-            {**arrays, "O": parts, "LSE": of_parts.reshape(8, 1, splits)},
-            **numbers_of(decode, **numbers),
+            {**arrays, "O": parts, "LSE": of_parts.reshape(8, 1, splits)}, **numbers_of(decode, **numbers)
         )
         into = {"LSE": found_lse.reshape(8)} if lse else {}
         merge.launch({"PARTS": parts, "LSES": of_parts.reshape(8, splits), "O": out, **into})
@@ -225,44 +232,75 @@ def test_a_token_is_decoded_by_what_the_contracts_say(
         )
         step = 2.0**-3 if "e4m3" in layout else step
         for new, row in ((exact["K"], keys), (v[item : item + 1], values)):
-            np.testing.assert_allclose(
-                row[:, :, -1:], new.astype(np.float32), rtol=step, atol=step / 8
-            )
+            np.testing.assert_allclose(row[:, :, -1:], new.astype(np.float32), rtol=step, atol=step / 8)
         assert_attention_is_accurate(
-            out[item : item + 1], found_lse[item : item + 1] if lse else None,
-            turned[item : item + 1], *(x.astype(TYPES[dtype]) for x in (keys, values)),
-            softmax_scale=0.25, causal=True, mask=seen(shown[item], keys) if mask else None,
+            out[item : item + 1],
+            found_lse[item : item + 1] if lse else None,
+            turned[item : item + 1],
+            *(x.astype(TYPES[dtype]) for x in (keys, values)),
+            softmax_scale=0.25,
+            causal=True,
+            mask=seen(shown[item], keys) if mask else None,
             arithmetic=arithmetic_of(dtype),
-        )  # fmt: skip
+        )
 
 
 # ------------------------------------------------------------------------------------ options
 
 OPTIONS = {
     "decode": [
-        ["--head-dim-v", "8"], ["--dtype", "f16", "--block-q", "32"],
+        ["--head-dim-v", "8"],
+        ["--dtype", "f16", "--block-q", "32"],
         ["--dtype", "f32", "--precision", "tf32", "--block-q", "64"],
-        ["--tile", "32"], ["--block-q", "32"], ["--causal"], ["--window", "5,"], ["--window", ",0"],
-        ["--softcap", "30"], ["--alibi"], ["--mask"], ["--sink"], ["--pack-gqa"],
-        ["--return-lse"], ["--alignment", "4"], ["--target", "sm_90"], ["--page-size", "4"],
+        ["--tile", "32"],
+        ["--block-q", "32"],
+        ["--causal"],
+        ["--window", "5,"],
+        ["--window", ",0"],
+        ["--softcap", "30"],
+        ["--alibi"],
+        ["--mask"],
+        ["--sink"],
+        ["--pack-gqa"],
+        ["--return-lse"],
+        ["--alignment", "4"],
+        ["--target", "sm_90"],
+        ["--page-size", "4"],
         ["--page-size", "64"],
-        ["--leftpad-k"], ["--cache-batch-idx"], ["--splits"],
+        ["--leftpad-k"],
+        ["--cache-batch-idx"],
+        ["--splits"],
         ["--dtype", "f16", "--block-q", "32", "--kv-dtype", "e4m3"],
         ["--dtype", "f16", "--block-q", "32", "--stages", "2"],
-        ["--block-q", "auto", "--seq-q", "40"], ["--block-q", "auto", "--group", "40"],
-        ["--append"], ["--append", "--rotary-dim", "8"],
-        ["--append", "--rotary-dim", "8", "--rotary-interleaved"], ["--append", "--group", "2"],
+        ["--block-q", "auto", "--seq-q", "40"],
+        ["--block-q", "auto", "--group", "40"],
+        ["--append"],
+        ["--append", "--rotary-dim", "8"],
+        ["--append", "--rotary-dim", "8", "--rotary-interleaved"],
+        ["--append", "--group", "2"],
     ],
     "append": [
-        ["--head-dim-v", "8"], ["--dtype", "f16"], ["--dtype", "bf16"], ["--target", "sm_90"],
-        ["--page-size", "4"], ["--kv-dtype", "e4m3"], ["--leftpad-k"], ["--cache-batch-idx"],
-        ["--rotary-dim", "8"], ["--rotary-dim", "8", "--rotary-interleaved"], ["--counts"],
+        ["--head-dim-v", "8"],
+        ["--dtype", "f16"],
+        ["--dtype", "bf16"],
+        ["--target", "sm_90"],
+        ["--page-size", "4"],
+        ["--kv-dtype", "e4m3"],
+        ["--leftpad-k"],
+        ["--cache-batch-idx"],
+        ["--rotary-dim", "8"],
+        ["--rotary-dim", "8", "--rotary-interleaved"],
+        ["--counts"],
     ],
     "merge": [
-        ["--head-dim-v", "8"], ["--dtype", "f16"], ["--parts", "bf16"], ["--return-lse"],
-        ["--alignment", "4"], ["--target", "sm_90"],
+        ["--head-dim-v", "8"],
+        ["--dtype", "f16"],
+        ["--parts", "bf16"],
+        ["--return-lse"],
+        ["--alignment", "4"],
+        ["--target", "sm_90"],
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kernel", KINDS)
@@ -293,12 +331,35 @@ def test_every_option_makes_another_kernel_that_its_contract_describes(
     [
         ["decode", "--head-dim", "128", "--dtype", "bf16", "--causal"],
         [
-            "decode", "--head-dim", "128", "--dtype", "bf16", "--causal", "--splits", "--group",
-            "8", "--page-size", "64", "--cache-batch-idx", "--leftpad-k",
+            "decode",
+            "--head-dim",
+            "128",
+            "--dtype",
+            "bf16",
+            "--causal",
+            "--splits",
+            "--group",
+            "8",
+            "--page-size",
+            "64",
+            "--cache-batch-idx",
+            "--leftpad-k",
         ],
         [
-            "decode", "--head-dim", "128", "--dtype", "bf16", "--causal", "--splits", "--group",
-            "8", "--page-size", "64", "--append", "--rotary-dim", "128",
+            "decode",
+            "--head-dim",
+            "128",
+            "--dtype",
+            "bf16",
+            "--causal",
+            "--splits",
+            "--group",
+            "8",
+            "--page-size",
+            "64",
+            "--append",
+            "--rotary-dim",
+            "128",
         ],
         ["decode", "--head-dim", "64", "--causal", "--append", "--rotary-dim", "32"],
         ["append", "--head-dim", "128", "--dtype", "bf16", "--rotary-dim", "128"],
@@ -306,7 +367,7 @@ def test_every_option_makes_another_kernel_that_its_contract_describes(
         ["merge", "--head-dim-v", "128", "--dtype", "bf16", "--return-lse"],
     ],
     ids=lambda argv: "-".join(argv[::3]),
-)  # fmt: skip
+)
 def test_the_assembler_takes_them_for_every_generation_without_spills(
     argv: list[str], assembler: Assembler, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -342,8 +403,13 @@ def test_the_assembler_takes_those_for_caches_of_one_byte(
         *(
             ("decode", argv)
             for argv in (
-                ["--causal"], ["--dtype", "f16", "--block-q", "32"], ["--splits"], ["--mask"],
-                ["--page-size", "4"], ["--leftpad-k"], ["--cache-batch-idx"],
+                ["--causal"],
+                ["--dtype", "f16", "--block-q", "32"],
+                ["--splits"],
+                ["--mask"],
+                ["--page-size", "4"],
+                ["--leftpad-k"],
+                ["--cache-batch-idx"],
                 ["--dtype", "f16", "--block-q", "32", "--kv-dtype", "e4m3"],
                 ["--append", "--rotary-dim", "8", "--page-size", "4", "--splits"],
                 ["--append", "--dtype", "f16", "--block-q", "32", "--kv-dtype", "e4m3"],
@@ -351,18 +417,14 @@ def test_the_assembler_takes_those_for_caches_of_one_byte(
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
-)  # fmt: skip
-def test_accesses_are_proved(
-    kernel: str, argv: list[str], capfd: pytest.CaptureFixture[str]
-) -> None:
+)
+def test_accesses_are_proved(kernel: str, argv: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert tool.main([*SMALL[kernel], *argv, "--prove", "--json"]) == 0
     printed = capfd.readouterr()
     contract = json.loads(printed.out)
     assert (contract["proof"]["complete"], contract["global_proof"]["complete"]) == (True, True)
     count = len(contract["global_proof"]["accesses"])
-    assert printed.err.splitlines()[-1] == (
-        f"{contract['entry']}: {count} of {count} global accesses proved"
-    )
+    assert printed.err.splitlines()[-1] == (f"{contract['entry']}: {count} of {count} global accesses proved")
 
 
 @pytest.mark.parametrize("kernel", KINDS)
@@ -398,8 +460,7 @@ def test_forward_may_be_said(capfd: pytest.CaptureFixture[str]) -> None:
     [
         (
             ["decode", "--head-dim", "16", "--page-size", "257"],
-            "CacheConfig: page_size must be an integer from 1 to 256, or None for contiguous "
-            "memory, got 257",
+            "CacheConfig: page_size must be an integer from 1 to 256, or None for contiguous memory, got 257",
         ),
         (
             ["append", "--head-dim", "16", "--kv-dtype", "f8"],
@@ -411,14 +472,10 @@ def test_forward_may_be_said(capfd: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["decode", "--head-dim", "20", "--dtype", "f16", "--kv-dtype", "e4m3"],
-            "decode: head_dim and head_dim_v of a cache of 'e4m3' must be multiples of 8, got 20 "
-            "and 20",
+            "decode: head_dim and head_dim_v of a cache of 'e4m3' must be multiples of 8, got 20 and 20",
         ),
         (
-            [
-                "decode", "--head-dim", "16", "--dtype", "f16", "--kv-dtype", "e4m3", "--target",
-                "sm_80",
-            ],
+            ["decode", "--head-dim", "16", "--dtype", "f16", "--kv-dtype", "e4m3", "--target", "sm_80"],
             "decode: a cache of 'e4m3' needs sm_89 or later, got sm_80; use kv_dtype=None",
         ),
         (
@@ -453,18 +510,12 @@ def test_forward_may_be_said(capfd: pytest.CaptureFixture[str]) -> None:
             "decode: rotary_dim must be an even number from 0 to head_dim=16, got 18",
         ),
         (
-            [
-                "decode", "--head-dim", "16", "--block-q", "16", "--append", "--seq-q", "9",
-                "--group", "2",
-            ],
+            ["decode", "--head-dim", "16", "--block-q", "16", "--append", "--seq-q", "9", "--group", "2"],
             "decode: a kernel that appends must have the queries of a head of K and V in one CTA, "
             "got 9 of 2 heads, which are 2 CTAs of 16 rows; use append=False and the kernel of "
             "cache_kernels.append",
         ),
-        (
-            ["append", "--head-dim", "257"],
-            "append: head_dim must be an integer from 1 to 256, got 257",
-        ),
+        (["append", "--head-dim", "257"], "append: head_dim must be an integer from 1 to 256, got 257"),
         (
             ["append", "--head-dim", "16", "--head-dim-v", "513"],
             "append: head_dim_v must be an integer from 1 to 512, got 513",
@@ -485,10 +536,7 @@ def test_forward_may_be_said(capfd: pytest.CaptureFixture[str]) -> None:
             ["append", "--head-dim", "16", "--dtype", "fp16"],
             "append: dtype must be one of 'f32', 'f16', 'bf16', got 'fp16'; did you mean 'f16'?",
         ),
-        (
-            ["merge", "--head-dim-v", "0"],
-            "merge: head_dim_v must be an integer from 1 to 512, got 0",
-        ),
+        (["merge", "--head-dim-v", "0"], "merge: head_dim_v must be an integer from 1 to 512, got 0"),
         (
             ["merge", "--head-dim-v", "6", "--dtype", "f16", "--alignment", "8"],
             "merge: alignment must be one of 4, 2, got 8",
@@ -503,7 +551,7 @@ def test_forward_may_be_said(capfd: pytest.CaptureFixture[str]) -> None:
             "sm_87, sm_89, sm_90, sm_90a, sm_100, sm_100a, sm_103a, sm_120, sm_120a",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_3(
     argv: list[str], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

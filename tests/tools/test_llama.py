@@ -23,9 +23,19 @@ from tools.commands import llama_model as model
 
 SCRIPT = str(Path(tool.__file__).resolve())
 SMALL = [
-    "--hidden", "16", "--head-dim", "8", "--intermediate", "24", "--vocab", "40",
-    "--prompts", "6,1,3", "--tokens", "7",
-]  # fmt: skip
+    "--hidden",
+    "16",
+    "--head-dim",
+    "8",
+    "--intermediate",
+    "24",
+    "--vocab",
+    "40",
+    "--prompts",
+    "6,1,3",
+    "--tokens",
+    "7",
+]
 TOKENS = 3 * 7
 SIZES = model.Sizes(
     layers=2, hidden=16, heads=4, kv_heads=2, head_dim=8, intermediate=24, vocab=40, tied=False
@@ -34,9 +44,7 @@ SIZES = model.Sizes(
 Attention = Callable[..., Any]
 
 
-def run(
-    argv: list[str], capsys: pytest.CaptureFixture[str]
-) -> tuple[int, dict[str, dict[str, Any]]]:
+def run(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, dict[str, Any]]]:
     """The exit code, and the runs by name."""
     code = tool.main([*SMALL, *argv, "--json"])
     found = json.loads(capsys.readouterr().out)
@@ -101,13 +109,19 @@ def test_json_says_what_was_run(capsys: pytest.CaptureFixture[str]) -> None:
         "schema": 1,
         "passed": True,
         "model": {
-            "layers": 2, "hidden": 16, "heads": 4, "kv_heads": 2, "head_dim": 8,
-            "intermediate": 24, "vocab": 40, "tied": True,
+            "layers": 2,
+            "hidden": 16,
+            "heads": 4,
+            "kv_heads": 2,
+            "head_dim": 8,
+            "intermediate": 24,
+            "vocab": 40,
+            "tied": True,
         },
         "seed": 3,
         "prompts": [6, 1, 3],
         "cache": {"dtype": "f32", "page_size": 4, "backend": "cpu"},
-    }  # fmt: skip
+    }
     assert [each["run"] for each in runs] == ["own lengths", "left-padded"]
     assert np.shape(runs[0]["tokens"]) == (3, 7)
     assert runs[0]["tokens"] == runs[1]["tokens"]
@@ -145,9 +159,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", [[], ["--page-size", "2"]])
-def test_the_kernels_write_what_float64_does(
-    layout: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_kernels_write_what_float64_does(layout: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     code, runs = run([*TINY, *layout, "--backend", "interpreter"], capsys)
     assert code == 0
     assert [each["equal"] for each in runs.values()] == [6, 6]
@@ -286,35 +298,17 @@ def test_near_ties_are_excused_in_16_bits_only() -> None:
     second = np.argsort(exact[0, 0])[-2]
     exact[0, 0, second] = np.nextafter(exact.max(), np.inf)
     judgement = {dtype: tool.judged(weights, tie, exact, dtype) for dtype in ("bf16", "f32")}
-    assert [(each["equal"], len(each["failures"])) for each in judgement.values()] == [
-        (0, 0),
-        (0, 2),
-    ]
+    assert [(each["equal"], len(each["failures"])) for each in judgement.values()] == [(0, 0), (0, 2)]
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (
-            ["--heads", "4", "--kv-heads", "3"],
-            "--heads must be a multiple of --kv-heads, got 4 and 3",
-        ),
-        (
-            ["--head-dim", "7"],
-            "--head-dim must be even for rotary position embedding, got 7",
-        ),
-        (
-            ["--prompts", "3,0"],
-            "argument --prompts: must be a whole number of at least 1, got '0'",
-        ),
-        (
-            ["--seed=-1"],
-            "argument --seed: must be a whole number of at least 0, got '-1'",
-        ),
-        (
-            ["--tokens", "x"],
-            "argument --tokens: must be a whole number of at least 1, got 'x'",
-        ),
+        (["--heads", "4", "--kv-heads", "3"], "--heads must be a multiple of --kv-heads, got 4 and 3"),
+        (["--head-dim", "7"], "--head-dim must be even for rotary position embedding, got 7"),
+        (["--prompts", "3,0"], "argument --prompts: must be a whole number of at least 1, got '0'"),
+        (["--seed=-1"], "argument --seed: must be a whole number of at least 0, got '-1'"),
+        (["--tokens", "x"], "argument --tokens: must be a whole number of at least 1, got 'x'"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(
@@ -345,9 +339,7 @@ def test_transformers_that_is_missing_is_exit_code_3(
     )
 
 
-def test_no_gpu_is_exit_code_3(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_gpu_is_exit_code_3(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     fake = FakeDriver()
     fake.devices = ()
     monkeypatch.setattr("ptxgen.runtime.given.cuda_backend", lambda: CudaBackend(fake))

@@ -53,9 +53,16 @@ def numbers(kernel: str, kind: str, change: str = "") -> list[int]:
 
 def verdict(caught_by: str, name: str = "mask: dropped @7", what: str = "why") -> Verdict:
     return Verdict(
-        SMALL, name, "mask", "@%p0 mov.u32 %r0, 1;", "mov.u32 %r0, 1;", "a step", "k.py:1, in k",
-        caught_by, what,
-    )  # fmt: skip
+        SMALL,
+        name,
+        "mask",
+        "@%p0 mov.u32 %r0, 1;",
+        "mov.u32 %r0, 1;",
+        "a step",
+        "k.py:1, in k",
+        caught_by,
+        what,
+    )
 
 
 @pytest.fixture
@@ -155,13 +162,7 @@ def test_a_row_without_a_score_notices_a_shift_that_another_row_moves() -> None:
     [
         (TF32, "mask", "dropped", "_rounded", lambda p: p.scores.startswith("large")),
         (TF32, "bound", "lt to le", "_rounded", lambda p: p.scores.startswith("large")),
-        (
-            FEATURES,
-            "mask",
-            "always the second",
-            "AppliedSoftcap._tanh",
-            lambda p: p.softcap == 2.0**20,
-        ),
+        (FEATURES, "mask", "always the second", "AppliedSoftcap._tanh", lambda p: p.softcap == 2.0**20),
         (FEATURES, "bound", "ge to gt", "AppliedDropout.drop", lambda p: p.dropout_seed < 1 << 32),
         (FEATURES, "mask", "and for or", "Mask.hides", lambda p: p.nan_before > 0),
         (CACHE, "loop-bound", "ge to gt", "NonFinite._restore_element", lambda p: p.splits == 1),
@@ -170,9 +171,7 @@ def test_a_row_without_a_score_notices_a_shift_that_another_row_moves() -> None:
 def test_what_only_a_special_problem_shows_is_noticed_there(
     kernel: str, kind: str, change: str, function: str, noticed_by: Callable[[Any], bool]
 ) -> None:
-    at = [
-        n for n in numbers(kernel, kind, change) if mutants_of(kernel)[n].where.endswith(function)
-    ]
+    at = [n for n in numbers(kernel, kind, change) if mutants_of(kernel)[n].where.endswith(function)]
     found = judge(kernel, at[-1])
     assert found.caught_by == "value", found
     assert noticed_by(subjects()[kernel].problems[found.problem])
@@ -240,7 +239,7 @@ def test_any_bits_that_change_in_a_cache_but_its_new_rows_are_wrong(
         ("loop-bound", "lt to le", "OwnRows._write_all", "trap", "k_new"),  # one row more
         ("bound", "+1", "_inside", "sanitizer", "st.global"),  # a column twice, turned and not
     ],
-)  # fmt: skip
+)
 def test_new_rows_are_written_once_in_time_by_the_part_that_reads_them(
     kind: str, change: str, function: str, who: str, what: str
 ) -> None:
@@ -285,9 +284,7 @@ def test_an_argument_about_rounding_is_for_other_bits_too() -> None:
 
 def test_what_is_read_behind_the_last_column_reaches_a_result() -> None:
     guarded = [
-        n
-        for n in numbers(NARROW, "mask", "dropped")
-        if "ld.global.b16" in mutants_of(NARROW)[n].before
+        n for n in numbers(NARROW, "mask", "dropped") if "ld.global.b16" in mutants_of(NARROW)[n].before
     ]
     found = judge(NARROW, guarded[-1])
     assert found.caught_by == "value"
@@ -350,9 +347,10 @@ def test_results_outside_of_what_is_allowed_are_wrong() -> None:
     )
     assert body != kernel.body
     off = ir.Module(
-        module.version, module.target,
+        module.version,
+        module.target,
         (ir.Kernel(**{n: getattr(kernel, n) for n in kernel.__slots__} | {"body": body}),),
-    )  # fmt: skip
+    )
     assert subject.run(module, problem).wrong == ""
     assert subject.run(off, problem).wrong.endswith(" elements differ")
 
@@ -373,9 +371,7 @@ def test_a_wrong_kernel_ends_the_campaign(
     real = subjects()[SMALL]
 
     def wrongly(problem: Problem) -> Launch:
-        return replace(
-            real.prepare(problem), wrong=lambda: "O[0] is 1, wanted 2; 1 elements differ"
-        )
+        return replace(real.prepare(problem), wrong=lambda: "O[0] is 1, wanted 2; 1 elements differ")
 
     wrong = replace(real, problems=(Problem(1, 2),), prepare=wrongly)
     monkeypatch.setattr(mutation_judge, "subjects", lambda: {SMALL: wrong})
@@ -500,9 +496,7 @@ def test_the_json_and_the_file_are_the_same(
     }
 
 
-def test_an_update_keeps_the_kernels_that_are_not_judged(
-    judging: list[Verdict], tmp_path: Path
-) -> None:
+def test_an_update_keeps_the_kernels_that_are_not_judged(judging: list[Verdict], tmp_path: Path) -> None:
     path = tmp_path / "mutations.json"
     judging += [verdict("value"), verdict("equivalent", what="proved: so"), verdict("hole")]
     of_others = [replace(v, kernel=COPYING) for v in judging]
@@ -528,9 +522,7 @@ def test_survivors_are_judged_again_by_themselves(judging: list[Verdict], tmp_pa
     first, second, third = (m.name for m in masks()[:3])
     judging += [verdict("equivalent", first, "so"), verdict("hole", second), verdict("hole", third)]
     assert tool.main(rest) == 1
-    judging[:] = [
-        verdict("trap", first), verdict("value", second), verdict("equivalent", third, "so"),
-    ]  # fmt: skip
+    judging[:] = [verdict("trap", first), verdict("value", second), verdict("equivalent", third, "so")]
     assert tool.main([*rest[2:], "--survivors", "--update"]) == 0
     wanted = tmp_path / "wanted.json"
     assert tool.main([*rest[:-1], str(wanted)]) == 0
@@ -559,11 +551,7 @@ def test_a_hole_that_stays_is_still_one(judging: list[Verdict], tmp_path: Path) 
     ],
 )
 def test_what_cannot_be_updated_is_1(
-    text: str | None,
-    problem: str,
-    judging: list[Verdict],
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    text: str | None, problem: str, judging: list[Verdict], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "mutations.json"
     if text is not None:
@@ -605,15 +593,11 @@ def test_a_file_that_cannot_be_written_is_1(
         (["--jobs", "x"], "argument --jobs: must be a number from 1, got 'x'"),
         (
             ["--kind", "bariers"],
-            "argument --kind: invalid choice: 'bariers' (choose from "
-            + ", ".join(map(repr, KINDS))
-            + ")",
+            "argument --kind: invalid choice: 'bariers' (choose from " + ", ".join(map(repr, KINDS)) + ")",
         ),
     ],
 )
-def test_wrong_usage_is_2(
-    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_usage_is_2(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         tool.main(argv)
     assert stopped.value.code == 2
@@ -645,9 +629,7 @@ def test_progress_is_told_now_and_then(
 def test_it_runs_as_a_script() -> None:
     path = str(Path(tool.__file__).resolve())
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, path, "--help"], capture_output=True, check=False, env=environment
-    )
+    done = subprocess.run([sys.executable, path, "--help"], capture_output=True, check=False, env=environment)
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"exit codes:" in done.stdout
 

@@ -60,14 +60,16 @@ def test_a_mutant_has_the_block_that_it_is_in() -> None:
     source = Source("a.py", BRANCHES)
     found = {m.before: str(source.blocks[m.block]) for m in mutants_of(source)}
     assert found == {
-        "if a:": "f#0", "return 1": "f#1", "g(b)": "f#2", "return lambda: 2": "f#0",
-        "x = 1": "<module>#0", "return 3": "A.f#1",
-    }  # fmt: skip
+        "if a:": "f#0",
+        "return 1": "f#1",
+        "g(b)": "f#2",
+        "return lambda: 2": "f#0",
+        "x = 1": "<module>#0",
+        "return 3": "A.f#1",
+    }
 
 
-def test_live_functions_get_the_code_of_another_text(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_live_functions_get_the_code_of_another_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("class A:\n    def f(self):\n        return 1\n")
     monkeypatch.setattr("tools.analyses.worker.ROOT", tmp_path)
     names: dict[str, Any] = {}
@@ -90,9 +92,7 @@ def test_live_functions_get_the_code_of_another_text(
         ([("begins", "a")], 0, "crash"),
     ],
 )
-def test_what_a_child_says_is_an_outcome(
-    said: list[tuple[str, str]], ended_by: int, caught_by: str
-) -> None:
+def test_what_a_child_says_is_an_outcome(said: list[tuple[str, str]], ended_by: int, caught_by: str) -> None:
     assert outcome(said, ended_by, 0.0).caught_by == caught_by
 
 
@@ -113,9 +113,7 @@ def of_function(file: str = FLOW) -> Mutant:
 
 
 def test_the_quickest_tests_are_asked_first() -> None:
-    assert recorded(a=0.3, b=0.1, c=0.2).chosen(of_function(), 9) == [
-        ("b", 0.1), ("c", 0.2), ("a", 0.3),
-    ]  # fmt: skip
+    assert recorded(a=0.3, b=0.1, c=0.2).chosen(of_function(), 9) == [("b", 0.1), ("c", 0.2), ("a", 0.3)]
 
 
 def test_further_cases_of_a_test_are_asked_later() -> None:
@@ -190,9 +188,7 @@ def test_files_of_tests_that_changed_are_recorded_again(
     assert tests.stale(["test_a.py", "test_b.py"]) == ["test_b.py"]
 
 
-def test_files_of_tests_that_are_gone_are_forgotten(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_files_of_tests_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(recording, "ROOT", tmp_path)
     tests = TestMap()
     tests.tests, tests.hashes = {"test_a.py::b": 0.1}, {"test_a.py": "1"}
@@ -217,8 +213,7 @@ def test_reasons_are_read() -> None:
         ("[[reason]]\nmutants = []", "reason 1: needs a sentence `why` and a list `mutants`"),
         (
             '[[reason]]\nwhy = "Speed."\nmutants = [["a.py", "f"]]',
-            "reason 1: must name file, function, kind, the line before and the line after, got "
-            "['a.py', 'f']",
+            "reason 1: must name file, function, kind, the line before and the line after, got ['a.py', 'f']",
         ),
         (
             f'[[reason]]\nwhy = "Speed."\nmutants = [{ROW}, {ROW}]',
@@ -245,8 +240,7 @@ def test_a_reason_that_is_about_no_mutant_is_an_error(
     monkeypatch.setattr(tool, "reasons", lambda: {key: "Speed."})
     assert tool.main([]) == tool.FAILED
     assert capsys.readouterr().err == (
-        "mutate_analyses.py: error: a reason is about no mutant: a.py, f, flag, x = True, "
-        "x = False\n"
+        "mutate_analyses.py: error: a reason is about no mutant: a.py, f, flag, x = True, x = False\n"
     )
 
 
@@ -320,8 +314,9 @@ def test_what_is_said_of_other_modules_is_kept(judging: list[Mutant], tmp_path: 
     assert len(judging) == 8
     found = json.loads(Path(file).read_text())
     assert [(m["name"], m["judged"]) for m in found["modules"]] == [
-        ("ptxgen.check.flow", 5), ("ptxgen.check.verify.budget", 3),
-    ]  # fmt: skip
+        ("ptxgen.check.flow", 5),
+        ("ptxgen.check.verify.budget", 3),
+    ]
 
 
 def test_a_function_that_changed_is_judged_again(judging: list[Mutant], tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def made(text: str, kind: str = "") -> list[tuple[str, str]]:
         ("element", "x = (a, b)", ["x = (b,)", "x = (a,)"]),
         ("element", "x = f(a in (b, c))", ["x = f(a in (c,))", "x = f(a in (b,))"]),
     ],
-)  # fmt: skip
+)
 def test_an_operator_makes_these_lines(kind: str, line: str, after: list[str]) -> None:
     assert made(line, kind) == [(kind, text) for text in after]
 
@@ -102,9 +102,7 @@ def test_a_choice_is_no_guard() -> None:
 
 def test_jumps_are_swapped_and_dropped() -> None:
     text = "for a in b:\n    if a:\n        continue\n    break\n"
-    assert made(text, "jump") == [
-        ("jump", "break"), ("jump", "pass"), ("jump", "continue"), ("jump", "pass"),
-    ]  # fmt: skip
+    assert made(text, "jump") == [("jump", "break"), ("jump", "pass"), ("jump", "continue"), ("jump", "pass")]
 
 
 @pytest.mark.parametrize(

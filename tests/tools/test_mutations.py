@@ -155,11 +155,7 @@ $done:
                 ("deleted", "cp.async.wait_all;", ""),
                 ("of one group less", "cp.async.wait_all;", "cp.async.wait_group 1;"),
                 ("deleted", "cp.async.bulk.wait_group.read 0;", ""),
-                (
-                    "of one group less",
-                    "cp.async.bulk.wait_group.read 0;",
-                    "cp.async.bulk.wait_group.read 1;",
-                ),
+                ("of one group less", "cp.async.bulk.wait_group.read 0;", "cp.async.bulk.wait_group.read 1;"),
             ],
         ),
         ("copy-commit", COPIES, [("deleted", "cp.async.commit_group;", "")]),
@@ -180,21 +176,9 @@ $done:
             MBARRIERS,
             [
                 ("deleted", "mbarrier.init.shared.b64 [smem+256], 4;", ""),
-                (
-                    "+1",
-                    "mbarrier.init.shared.b64 [smem+256], 4;",
-                    "mbarrier.init.shared.b64 [smem+256], 5;",
-                ),
-                (
-                    "-1",
-                    "mbarrier.init.shared.b64 [smem+256], 4;",
-                    "mbarrier.init.shared.b64 [smem+256], 3;",
-                ),
-                (
-                    "deleted",
-                    "mbarrier.arrive.expect_tx.shared.b64 %rd1, [smem+256], 64;",
-                    "",
-                ),
+                ("+1", "mbarrier.init.shared.b64 [smem+256], 4;", "mbarrier.init.shared.b64 [smem+256], 5;"),
+                ("-1", "mbarrier.init.shared.b64 [smem+256], 4;", "mbarrier.init.shared.b64 [smem+256], 3;"),
+                ("deleted", "mbarrier.arrive.expect_tx.shared.b64 %rd1, [smem+256], 64;", ""),
                 (
                     "+16",
                     "mbarrier.arrive.expect_tx.shared.b64 %rd1, [smem+256], 64;",
@@ -292,11 +276,7 @@ $done:
                 ("halved", "xor.b32 %r2, %r0, 16;", "xor.b32 %r2, %r0, 8;"),
             ],
         ),
-        (
-            "stage",
-            STAGE,
-            [("swapped", "selp.b32 %r2, 0, 256, %p0;", "selp.b32 %r2, 256, 0, %p0;")],
-        ),
+        ("stage", STAGE, [("swapped", "selp.b32 %r2, 0, 256, %p0;", "selp.b32 %r2, 256, 0, %p0;")]),
         (
             "mask",
             MASKS,
@@ -313,11 +293,7 @@ $done:
                     "mov.f32 %f0, 0f3F800000;",
                 ),
                 ("dropped", "@%p3 st.global.f32 [%rd0], %f0;", "st.global.f32 [%rd0], %f0;"),
-                (
-                    "inverted",
-                    "@%p3 st.global.f32 [%rd0], %f0;",
-                    "@!%p3 st.global.f32 [%rd0], %f0;",
-                ),
+                ("inverted", "@%p3 st.global.f32 [%rd0], %f0;", "@!%p3 st.global.f32 [%rd0], %f0;"),
                 ("dropped", "@!%p0 bra $end;", ""),
                 ("inverted", "@!%p0 bra $end;", "@%p0 bra $end;"),
             ],
@@ -343,9 +319,7 @@ $done:
         ),
     ],
 )
-def test_each_operator_makes_its_changes(
-    kind: str, body: str, expected: list[tuple[str, str, str]]
-) -> None:
+def test_each_operator_makes_its_changes(kind: str, body: str, expected: list[tuple[str, str, str]]) -> None:
     assert changes(body, kind) == expected
 
 
@@ -412,6 +386,4 @@ def test_an_unknown_kind_and_an_unknown_kernel_are_refused() -> None:
     )
     with pytest.raises(ConfigError) as refused:
         mutants(module, "kk")
-    assert str(refused.value) == (
-        "mutants: the module has no kernel 'kk'; did you mean 'k'? (it has k)"
-    )
+    assert str(refused.value) == ("mutants: the module has no kernel 'kk'; did you mean 'k'? (it has k)")

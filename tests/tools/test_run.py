@@ -347,9 +347,7 @@ def test_what_the_kernel_prints_comes_first(
     assert json.loads(capsys.readouterr().out)["printed"] == "hello\nworld\n"
 
 
-def test_what_a_kernel_printed_before_it_failed_is_shown(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_a_kernel_printed_before_it_failed_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     Path("fails.ptx").write_text(
         HEAD
         + """
@@ -377,8 +375,7 @@ def test_what_a_kernel_printed_before_it_failed_is_shown(
     shown = capsys.readouterr()
     assert shown.out == "before\n"
     assert shown.err == (
-        "run.py: error: kernel fails: trap; (line 21): thread (0, 0, 0) of CTA (0, 0, 0): "
-        "trap instruction\n"
+        "run.py: error: kernel fails: trap; (line 21): thread (0, 0, 0) of CTA (0, 0, 0): trap instruction\n"
     )
 
 
@@ -542,9 +539,7 @@ def test_a_cluster_and_a_least_amount_of_dynamic_memory_are_listed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = STRUCTURE.replace("7.0", "8.0").replace("sm_80", "sm_90")
-    Path("structure.ptx").write_text(
-        text.replace(".reqntid", ".reqnctapercluster 2, 1, 1\n.reqntid")
-    )
+    Path("structure.ptx").write_text(text.replace(".reqntid", ".reqnctapercluster 2, 1, 1\n.reqntid"))
     assert tool.main(["structure.ptx"]) == 0
     assert "\n  cluster   2x1x1 CTAs\n" in capsys.readouterr().out
     from flash.contract.catalogue import build
@@ -555,9 +550,7 @@ def test_a_cluster_and_a_least_amount_of_dynamic_memory_are_listed(
     assert tool.main(["attention.ptx"]) == 0
     least = parse(made.text).kernels[0].dynamic_shared_bytes
     assert least
-    assert f"  shared    0 bytes, and dynamic memory of at least {least} bytes\n" in (
-        capsys.readouterr().out
-    )
+    assert f"  shared    0 bytes, and dynamic memory of at least {least} bytes\n" in (capsys.readouterr().out)
 
 
 def test_the_list_is_json_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -590,9 +583,7 @@ def test_the_list_is_json_when_asked(capsys: pytest.CaptureFixture[str]) -> None
 # --------------------------------------------------------------------------------------- failures
 
 
-def test_what_the_sanitizers_find_is_1_and_nothing_is_written(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_the_sanitizers_find_is_1_and_nothing_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     Path("race.ptx").write_text(RACE.replace("[%rd0], %r0;", "[%rd0], 7;"))  # no race there
     argv = ["race.ptx", "--entry", "race", "--grid", "1", "--block", "64", "--sanitize"]
     argv += ["--arg", "out:o.npy:u32:1"]
@@ -635,31 +626,22 @@ def test_a_kernel_that_fails_is_1_and_leaves_the_files(capsys: pytest.CaptureFix
 def test_a_text_that_is_not_ptx_is_1(capsys: pytest.CaptureFixture[str]) -> None:
     Path("bad.ptx").write_text(HEAD + ".visible .entry k()\n{\n\tfoo.u32 %r1;\n\tret;\n}\n")
     assert refused(["bad.ptx"], 1, capsys) == (
-        "PTX text, line 6, column 2: no instruction prints the opcode 'foo.u32'\n"
-        "\tfoo.u32 %r1;\n\t^"
+        "PTX text, line 6, column 2: no instruction prints the opcode 'foo.u32'\n\tfoo.u32 %r1;\n\t^"
     )
     Path("bad.ptx").write_bytes(b"\x7fELF\xff\xfe")
-    assert refused(["bad.ptx"], 1, capsys) == (
-        "cannot read bad.ptx: it is no text, so it is no PTX"
-    )
+    assert refused(["bad.ptx"], 1, capsys) == ("cannot read bad.ptx: it is no text, so it is no PTX")
     assert refused(["none.ptx"], 1, capsys) == "cannot read none.ptx: No such file or directory"
 
 
 def test_a_file_that_cannot_be_read_is_1(capsys: pytest.CaptureFixture[str]) -> None:
     argv = [*LAUNCH, *SAXPY_ARGS[:4], "--arg", "zeros:f32:1000", "--arg"]
     assert refused([*argv, "a.npy"], 1, capsys) == "cannot read a.npy: No such file or directory"
-    assert refused([*argv, "inout:a.npy"], 1, capsys) == (
-        "cannot read a.npy: No such file or directory"
-    )
+    assert refused([*argv, "inout:a.npy"], 1, capsys) == ("cannot read a.npy: No such file or directory")
     for data in (b"", b"not numpy", b"\x93NUMPY\x01\x00"):
         Path("a.npy").write_bytes(data)
-        assert refused([*argv, "a.npy"], 1, capsys) == (
-            "cannot read a.npy: it is no .npy file of numbers"
-        )
+        assert refused([*argv, "a.npy"], 1, capsys) == ("cannot read a.npy: it is no .npy file of numbers")
     np.save("a.npy", np.array([{}], object))
-    assert refused([*argv, "a.npy"], 1, capsys) == (
-        "cannot read a.npy: it is no .npy file of numbers"
-    )
+    assert refused([*argv, "a.npy"], 1, capsys) == ("cannot read a.npy: it is no .npy file of numbers")
     with Path("a.npy").open("wb") as file:
         np.savez(file, x=np.zeros(3))
     assert refused([*argv, "a.npy"], 1, capsys) == (
@@ -677,9 +659,7 @@ def test_a_file_that_cannot_be_written_is_1_before_anything_runs(
             f"cannot write no/z.npy: {folder}/no is no writable directory"
         )
         Path("z.npy").mkdir()
-        assert refused([*argv, "out:z.npy:f32:1"], 1, capsys) == (
-            "cannot write z.npy: it is a directory"
-        )
+        assert refused([*argv, "out:z.npy:f32:1"], 1, capsys) == ("cannot write z.npy: it is a directory")
         assert refused([*argv, "inout:y.npy", "--out-dir", "x.npy"], 1, capsys) == (
             "cannot make x.npy: File exists"
         )
@@ -688,9 +668,7 @@ def test_a_file_that_cannot_be_written_is_1_before_anything_runs(
         raise OSError(28, "No space left on device", "y.npy")
 
     monkeypatch.setattr(os, "fsync", full)
-    assert refused([*LAUNCH, *SAXPY_ARGS], 1, capsys) == (
-        "cannot write y.npy: No space left on device"
-    )
+    assert refused([*LAUNCH, *SAXPY_ARGS], 1, capsys) == ("cannot write y.npy: No space left on device")
 
 
 @pytest.mark.parametrize(
@@ -700,14 +678,8 @@ def test_a_file_that_cannot_be_written_is_1_before_anything_runs(
             [*LAUNCH[:2], "saxpi", *LAUNCH[3:]],
             "the file has no entry 'saxpi'; did you mean 'saxpy'? (it has saxpy)",
         ),
-        (
-            [*LAUNCH, *SAXPY_ARGS[:2]],
-            "saxpy takes 4 arguments (n: u32, a: f32, x: u64, y: u64), got 1",
-        ),
-        (
-            [*LAUNCH, "--arg", "f32:1", *SAXPY_ARGS[2:]],
-            "argument 0 (n) must have the type u32, got f32:1",
-        ),
+        ([*LAUNCH, *SAXPY_ARGS[:2]], "saxpy takes 4 arguments (n: u32, a: f32, x: u64, y: u64), got 1"),
+        ([*LAUNCH, "--arg", "f32:1", *SAXPY_ARGS[2:]], "argument 0 (n) must have the type u32, got f32:1"),
         (
             [*LAUNCH, *SAXPY_ARGS[:2], "--arg", "i32:2", *SAXPY_ARGS[4:]],
             "argument 1 (a) must have the type f32, got i32:2",
@@ -730,8 +702,7 @@ def test_a_file_that_cannot_be_written_is_1_before_anything_runs(
         ),
         (
             [*LAUNCH, *SAXPY_ARGS, "--symbol", "ofset=f32:1"],
-            "the module has no variable 'ofset' in global or constant memory; "
-            "did you mean 'offset'?",
+            "the module has no variable 'ofset' in global or constant memory; did you mean 'offset'?",
         ),
         (
             [*LAUNCH, *SAXPY_ARGS[:4], "--arg", "zeros:f64:99999999999999999999"],
@@ -758,15 +729,29 @@ TYPES = (
 
 TMA = Path(__file__).parents[1] / "ptx" / "nvcc" / "tma.sm_90a.ptx"
 COPY_BOX = [
-    str(TMA), "--entry", "tma_copy", "--grid", "1", "--block", "64", "--arg",
-    "map:32x8:none:x.npy", "--arg", "{}", "--arg", "u32:4", "--arg", "u32:2", "--arg", "u32:8",
-    "--arg", "u32:1",
-]  # fmt: skip
+    str(TMA),
+    "--entry",
+    "tma_copy",
+    "--grid",
+    "1",
+    "--block",
+    "64",
+    "--arg",
+    "map:32x8:none:x.npy",
+    "--arg",
+    "{}",
+    "--arg",
+    "u32:4",
+    "--arg",
+    "u32:2",
+    "--arg",
+    "u32:8",
+    "--arg",
+    "u32:1",
+]
 
 
-def test_a_tensor_map_is_of_an_array_which_may_be_written(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_tensor_map_is_of_an_array_which_may_be_written(capsys: pytest.CaptureFixture[str]) -> None:
     x = np.random.default_rng(0).random((20, 40), np.float32)
     np.save("x.npy", x)
     argv = [word.format("map:32x8:none:out:z.npy:f32:12x48") for word in COPY_BOX]
@@ -802,8 +787,7 @@ def test_textures_and_surfaces_are_of_arrays(capsys: pytest.CaptureFixture[str])
     assert (np.load("z.npy") == np.pad(x, ((0, 1), (0, 1)))).all()
     argv = [word.format("texture:2d,fractions:x.npy") for word in convolved]
     assert refused(argv, 2, capsys) == (
-        "texture:2d,fractions:x.npy: Texture: read='normalized' is for integers of 8 or 16 bits, "
-        "got float32"
+        "texture:2d,fractions:x.npy: Texture: read='normalized' is for integers of 8 or 16 bits, got float32"
     )
     read_only = [*argv[:6], "surface_written", "--arg", "x.npy", "--arg", "surface:2d:x.npy"]
     assert refused([*read_only, "--arg", "i32:8"], 2, capsys) == (
@@ -817,8 +801,7 @@ def test_textures_and_surfaces_are_of_arrays(capsys: pytest.CaptureFixture[str])
         ("7", f"must be FORM:VALUE with a form of {FORMS}, or a .npy file, got '7'"),
         (
             "int32:7",
-            f"must be FORM:VALUE with a form of {FORMS}, or a .npy file, got 'int32:7'; "
-            "did you mean 'i32'?",
+            f"must be FORM:VALUE with a form of {FORMS}, or a .npy file, got 'int32:7'; did you mean 'i32'?",
         ),
         ("i32:x", "must be an integer, got 'i32:x'"),
         ("i32:1.5", "must be an integer, got 'i32:1.5'"),
@@ -834,50 +817,30 @@ def test_textures_and_surfaces_are_of_arrays(capsys: pytest.CaptureFixture[str])
         ("zeros:f32:0", "must have a shape such as 1024 or 1024x64, got '0' in 'zeros:f32:0'"),
         (
             "zeros:flaot32:4",
-            "unknown type 'flaot32' in 'zeros:flaot32:4'; did you mean 'float32'?; "
-            f"the types are {TYPES}",
+            f"unknown type 'flaot32' in 'zeros:flaot32:4'; did you mean 'float32'?; the types are {TYPES}",
         ),
-        (
-            "random:f32",
-            "must be random:TYPE:SHAPE or random:TYPE:SHAPE:SEED, got 'random:f32'",
-        ),
+        ("random:f32", "must be random:TYPE:SHAPE or random:TYPE:SHAPE:SEED, got 'random:f32'"),
         ("random:f32:4:x", "must end in a seed from 0, got 'random:f32:4:x'"),
         *(
-            (
-                wrong,
-                "must be map:BOX:SWIZZLE:ARRAY, such as map:64x8:128B:zeros:f16:512x64, got "
-                f"{wrong!r}",
-            )
+            (wrong, f"must be map:BOX:SWIZZLE:ARRAY, such as map:64x8:128B:zeros:f16:512x64, got {wrong!r}")
             for wrong in ("map:64x8", "map:64x8:128B:i32:4", "map:64x8:128B:map:4:none:x.npy")
         ),
-        (
-            "map:8x:none:x.npy",
-            "must have a shape such as 1024 or 1024x64, got '8x' in 'map:8x:none:x.npy'",
-        ),
-        (
-            "map:8:16B:x.npy",
-            "must have a swizzle of none, 32B, 64B, 128B, got '16B' in 'map:8:16B:x.npy'",
-        ),
+        ("map:8x:none:x.npy", "must have a shape such as 1024 or 1024x64, got '8x' in 'map:8x:none:x.npy'"),
+        ("map:8:16B:x.npy", "must have a swizzle of none, 32B, 64B, 128B, got '16B' in 'map:8:16B:x.npy'"),
         (
             "texture:2d,liner:x.npy",
             "must be texture:KIND,WORDS:ARRAY with words of 1d, 2d, 3d, a1d, a2d, cube, acube, "
             "point, linear, clamp, border, wrap, mirror, normalized, fractions, one for each "
             "property, got 'liner' in 'texture:2d,liner:x.npy'; did you mean 'linear'?",
         ),
-        (
-            "texture:2d:i32:4",
-            "must end in an array such as x.npy or zeros:f32:64x64, got 'texture:2d:i32:4'",
-        ),
+        ("texture:2d:i32:4", "must end in an array such as x.npy or zeros:f32:64x64, got 'texture:2d:i32:4'"),
         (
             "surface:cube:x.npy",
-            "must be surface:KIND:ARRAY with a kind of 1d, 2d, 3d, a1d, a2d, got "
-            "'surface:cube:x.npy'",
+            "must be surface:KIND:ARRAY with a kind of 1d, 2d, 3d, a1d, a2d, got 'surface:cube:x.npy'",
         ),
     ],
 )
-def test_a_wrong_argument_is_2(
-    argument: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_argument_is_2(argument: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = misused([*LAUNCH, "--arg", argument], capsys)
     assert said == f"argument --arg: {message}"
 
@@ -892,18 +855,13 @@ def test_a_wrong_argument_is_2(
         (["saxpy.ptx", "--counters"], "--counters needs --entry"),
         (
             [*LAUNCH[:-1], "0"],
-            "argument --block: must be one to three numbers from 1, such as 4, 4,2 or 4x2x1, "
-            "got '0'",
+            "argument --block: must be one to three numbers from 1, such as 4, 4,2 or 4x2x1, got '0'",
         ),
         (
             [*LAUNCH[:-1], "1,2,3,4"],
-            "argument --block: must be one to three numbers from 1, such as 4, 4,2 or 4x2x1, "
-            "got '1,2,3,4'",
+            "argument --block: must be one to three numbers from 1, such as 4, 4,2 or 4x2x1, got '1,2,3,4'",
         ),
-        (
-            [*LAUNCH, "--dynamic-smem", "-1"],
-            "argument --dynamic-smem: must be a number from 0, got '-1'",
-        ),
+        ([*LAUNCH, "--dynamic-smem", "-1"], "argument --dynamic-smem: must be a number from 0, got '-1'"),
         ([*LAUNCH, "--symbol", "a"], "argument --symbol: must be NAME=VALUE, got 'a'"),
         (
             [*LAUNCH, "--symbol", "a=inout:x.npy"],
@@ -911,9 +869,7 @@ def test_a_wrong_argument_is_2(
         ),
     ],
 )
-def test_wrong_usage_is_2(
-    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_usage_is_2(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert misused(argv, capsys) == message
 
 
@@ -957,9 +913,7 @@ def test_a_terminal_without_rich_gets_a_line_once_in_a_while(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find = tool.importlib.util.find_spec
-    monkeypatch.setattr(
-        tool.importlib.util, "find_spec", lambda name: None if name == "rich" else find(name)
-    )
+    monkeypatch.setattr(tool.importlib.util, "find_spec", lambda name: None if name == "rich" else find(name))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     clock = iter(range(100))
     monkeypatch.setattr(tool.time, "monotonic", lambda: next(clock))
@@ -977,9 +931,13 @@ def test_the_script_runs_from_anywhere(folder: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert np.load("y.npy")[999] == 1999
     done = subprocess.run(
-        [sys.executable, SCRIPT, "-", "--json"], cwd=folder, input=STRUCTURE, capture_output=True,
-        text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, SCRIPT, "-", "--json"],
+        cwd=folder,
+        input=STRUCTURE,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert [e["entry"] for e in json.loads(done.stdout)["entries"]] == ["spread", "nothing"]
 
 

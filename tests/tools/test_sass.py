@@ -10,15 +10,7 @@ import pytest
 from ptxgen.errors import BackendError
 from ptxgen.runtime.assembler import Assembler
 from tools.measure import sass
-from tools.measure.sass import (
-    Disassembler,
-    SassInstr,
-    find_disassembler,
-    loops,
-    main_loop,
-    mix,
-    parse_sass,
-)
+from tools.measure.sass import Disassembler, SassInstr, find_disassembler, loops, main_loop, mix, parse_sass
 
 # As nvdisasm -c prints: two loops, of which the first does more for each turn (a mask), and in each
 # a step that is rare and copies that are not started in the last turn.
@@ -73,9 +65,7 @@ def test_instructions_and_jumps_are_read() -> None:
 def test_the_main_loop_has_no_mask_and_takes_copies_but_not_the_rare_step() -> None:
     loop = main_loop(parse_sass(LISTING))
     assert loop is not None
-    assert [instr.name for instr in loop.path] == [
-        "LDSM", "HMMA", "BRA", "BRA", "LDGSTS", "BRA", "BRA",
-    ]  # fmt: skip
+    assert [instr.name for instr in loop.path] == ["LDSM", "HMMA", "BRA", "BRA", "LDGSTS", "BRA", "BRA"]
     assert loop.size == 11  # with the step, and what lies behind the exit
     assert (loop.products, loop.macs) == (1, 16 * 8 * 16)
 
@@ -99,8 +89,13 @@ def test_products_of_a_matrix_instruction(opcode: str, macs: int) -> None:
 
 def test_the_mix_names_what_there_is() -> None:
     assert mix(parse_sass(LISTING)[:9]) == {
-        "products": 1, "shared": 1, "copies": 1, "f32": 4, "control": 1, "integers, moves": 1,
-    }  # fmt: skip
+        "products": 1,
+        "shared": 1,
+        "copies": 1,
+        "f32": 4,
+        "control": 1,
+        "integers, moves": 1,
+    }
 
 
 def test_without_nvdisasm_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

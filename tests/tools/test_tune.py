@@ -201,9 +201,7 @@ def test_a_run_that_was_stopped_goes_on(
 
 
 @pytest.mark.parametrize("change", ["means", "sha256", "failed"])
-def test_another_text_or_assembler_is_judged_again(
-    judged: list[str], results: Path, change: str
-) -> None:
+def test_another_text_or_assembler_is_judged_again(judged: list[str], results: Path, change: str) -> None:
     assert tune.main(ARGUMENTS) == 0
     path = results / "tune-static.json"
     found = result(path)
@@ -219,10 +217,7 @@ def test_another_text_or_assembler_is_judged_again(
 
 
 def test_a_candidate_that_fails_does_not_end_the_others(
-    judged: list[str],
-    results: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    judged: list[str], results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     judge = Static.judge
 
@@ -281,9 +276,7 @@ def test_on_a_gpu_candidates_rank_by_time_beside_the_default(
     assert driver.memory == {}
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "d=16 d_v=32 bf16 full sm_90a N=64, by Fake H100, driver 1.0"
-    assert lines[1].split() == [
-        "tile", "block_q", "stages", "threads", "ms", "least", "x", "default",
-    ]  # fmt: skip
+    assert lines[1].split() == ["tile", "block_q", "stages", "threads", "ms", "least", "x", "default"]
     assert lines[4].split()[0] == "3*"
 
 
@@ -313,9 +306,7 @@ def refusal(arguments: list[str], code: int, capsys: pytest.CaptureFixture[str])
     return said.err
 
 
-def test_a_gpu_that_is_asked_for_and_not_there_is_exit_code_4(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_gpu_that_is_asked_for_and_not_there_is_exit_code_4(capsys: pytest.CaptureFixture[str]) -> None:
     assert refusal(["--head-dim", "16", "--gpu"], 4, capsys) == (
         "tune.py: error: --gpu needs a GPU: cannot open the GPU: the driver lists no device\n"
     )
@@ -422,11 +413,7 @@ def test_without_an_assembler_the_exit_code_is_1(
 
 def test_the_script_runs_from_anywhere(tmp_path: Path) -> None:
     said = subprocess.run(
-        [sys.executable, str(SCRIPT), "--help"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, str(SCRIPT), "--help"], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     for rule in RULES.values():
         assert " ".join(rule.split()) in " ".join(said.stdout.split())

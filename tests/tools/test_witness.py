@@ -111,9 +111,7 @@ def test_a_summary_without_errors_is_clean(log: str) -> None:
 def test_each_report_is_a_finding_with_its_lines() -> None:
     said = judged("memcheck", OUT_OF_BOUNDS, 86)
     assert said.verdict == "errors"
-    assert [f.split("\n")[0] for f in said.findings] == [
-        "Invalid __global__ write of size 4 bytes"
-    ] * 2
+    assert [f.split("\n")[0] for f in said.findings] == ["Invalid __global__ write of size 4 bytes"] * 2
     assert said.findings[1].split("\n") == [
         "Invalid __global__ write of size 4 bytes",
         "at attention()+0x90",
@@ -150,24 +148,30 @@ def test_errors_that_are_only_counted_are_errors() -> None:
     ("log", "code", "stderr", "why"),
     [
         (
-            NO_DRIVER, 255, "",
+            NO_DRIVER,
+            255,
+            "",
             "Error: process didn't terminate successfully; Error: Target application terminated "
             "before first instrumented API call",
         ),
         (
-            NO_DRIVER_EITHER, 255, "",
+            NO_DRIVER_EITHER,
+            255,
+            "",
             "Error: Target application terminated before first instrumented API call; Error: "
             "couldn't find exit code.",
         ),
         (NO_LIBRARY, 13, "", "Unable to find injection library libsanitizer-collection.so"),
         ("", 1, "unrecognised option\n", "exit code 1 and no summary; unrecognised option"),
-        (RIGHT, 1, "witness_launch.py: error: no GPU", "exit code 1 and no summary; witness_lau"
-         "nch.py: error: no GPU"),
+        (
+            RIGHT,
+            1,
+            "witness_launch.py: error: no GPU",
+            "exit code 1 and no summary; witness_launch.py: error: no GPU",
+        ),
     ],
-)  # fmt: skip
-def test_a_check_that_did_not_come_to_look_has_no_verdict(
-    log: str, code: int, stderr: str, why: str
-) -> None:
+)
+def test_a_check_that_did_not_come_to_look_has_no_verdict(log: str, code: int, stderr: str, why: str) -> None:
     assert judged("initcheck", log, code, stderr) == Said("initcheck", "none", why=why)
 
 
@@ -204,8 +208,10 @@ def test_only_options_that_it_has_are_used(tmp_path: Path) -> None:
     assert found.version == "2025.2.1.0"
     assert found.options == {
         "memcheck": ("--padding", "4096", "--report-api-errors", "no"),
-        "racecheck": (), "initcheck": (), "synccheck": (),
-    }  # fmt: skip
+        "racecheck": (),
+        "initcheck": (),
+        "synccheck": (),
+    }
     assert found.general == ()
 
 
@@ -217,9 +223,7 @@ def test_the_packages_library_is_named_where_it_is_not_found(tmp_path: Path) -> 
     assert found.general == ("--injection-path", str(library.parent))
 
 
-def test_it_is_found_on_the_path_and_in_the_toolkit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_found_on_the_path_and_in_the_toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "home"))
     program(tmp_path / "toolkit", ANSWERS)
@@ -252,18 +256,30 @@ def test_a_program_that_does_not_answer_is_told(tmp_path: Path) -> None:
 
 
 def test_the_call_and_what_comes_of_it(tmp_path: Path) -> None:
-    body = (
-        f"open(log, 'w').write({ANALYSIS!r})\nopen(log + '.args', 'w').write(repr(sys.argv[1:]))\n"
-    )
+    body = f"open(log, 'w').write({ANALYSIS!r})\nopen(log + '.args', 'w').write(repr(sys.argv[1:]))\n"
     sanitizer = find_sanitizer(program(tmp_path, ANSWERS + body + "sys.exit(86)\n"))
     log = tmp_path / "log"
     said = examine(sanitizer, "racecheck", ["python", "launch.py"], "attention", log, 30)
     assert (said.tool, said.verdict, len(said.findings)) == ("racecheck", "errors", 1)
     assert (tmp_path / "log.args").read_text() == repr(
-        ["--tool", "racecheck", "--show-backtrace", "no", "--print-limit", "20", "--error-exitcode",
-         "86", "--log-file", str(log), "--kernel-name", "kne=attention", "--", "python",
-         "launch.py"]
-    )  # fmt: skip
+        [
+            "--tool",
+            "racecheck",
+            "--show-backtrace",
+            "no",
+            "--print-limit",
+            "20",
+            "--error-exitcode",
+            "86",
+            "--log-file",
+            str(log),
+            "--kernel-name",
+            "kne=attention",
+            "--",
+            "python",
+            "launch.py",
+        ]
+    )
 
 
 def test_a_launch_that_does_not_end_is_ended(tmp_path: Path) -> None:
@@ -311,9 +327,7 @@ SCALE = """\
 def stored(folder: Path, x: Any, y: Any) -> list[Any]:
     (kernel,) = parse(SCALE).kernels
     args = [x, y, np.float32(2.5)]
-    return witness_launch.store(
-        folder, SCALE.encode(), kernel, grid=1, block=32, args=args, dynamic_smem=0
-    )
+    return witness_launch.store(folder, SCALE.encode(), kernel, grid=1, block=32, args=args, dynamic_smem=0)
 
 
 def test_arrays_go_to_the_gpu_with_what_is_around_them(tmp_path: Path) -> None:
@@ -410,8 +424,10 @@ def test_a_kernel_and_a_mutant_on_the_gpu(bench: Bench) -> None:
     row = bench.row(SMALL, barrier_deleted())
     assert (row.ours, row.agreement) == ("sanitizer", "both")
     assert row.to_dict()["theirs"]["racecheck"] == {
-        "verdict": "errors", "findings": ("Race reported",), "why": "why",
-    }  # fmt: skip
+        "verdict": "errors",
+        "findings": ("Race reported",),
+        "why": "why",
+    }
 
 
 def test_a_launch_that_fails_has_no_results(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,9 +435,7 @@ def test_a_launch_that_fails_has_no_results(bench: Bench, monkeypatch: pytest.Mo
     assert bench.row(SMALL, None).value == "hangs: the launch did not end within 60 s"
 
 
-def test_what_the_assembler_refuses_is_not_run(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_assembler_refuses_is_not_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> bytes:
         raise AssemblerError("no such instruction")
 
@@ -444,32 +458,24 @@ BARRIERS = ["--kernel", SMALL, "--kind", "barrier", "--jobs", "1"]
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ready")
-def test_the_table_tells_what_only_they_find(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_tells_what_only_they_find(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "witness.json"
     assert tool.main([*BARRIERS, "--output", str(out)]) == 1  # two of the barriers are not needed
     text = capsys.readouterr().out
     assert "  (the kernel itself)" in text
     assert f"{SMALL}: barrier: of each warp alone @" in text
     assert "  racecheck: Race reported\n" in text
-    assert text.endswith(
-        "5 launches: 2 both, 1 neither, 0 ours only, 2 theirs only, 0 no verdict\n"
-    )
+    assert text.endswith("5 launches: 2 both, 1 neither, 0 ours only, 2 theirs only, 0 no verdict\n")
     found = json.loads(out.read_text())
     assert found["schema"] == 1
     assert found["compute_sanitizer"] == "2026.4"
-    assert found["counts"] == {
-        "both": 2, "neither": 1, "ours only": 0, "theirs only": 2, "no verdict": 0,
-    }  # fmt: skip
+    assert found["counts"] == {"both": 2, "neither": 1, "ours only": 0, "theirs only": 2, "no verdict": 0}
     assert [row["ours"] for row in found["rows"]][:2] == ["right", "sanitizer"]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ready")
-def test_all_in_agreement_is_0(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_in_agreement_is_0(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(tool, "examine", lambda _, name, *__: said(name))
     assert tool.main([*BARRIERS, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["counts"]["ours only"] == 2
@@ -477,9 +483,7 @@ def test_all_in_agreement_is_0(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ready")
-def test_a_file_that_cannot_be_written_is_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_cannot_be_written_is_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert tool.main([*BARRIERS, "--output", str(tmp_path / "file" / "x.json")]) == 1
     assert capsys.readouterr().err.startswith("witness.py: error: cannot write ")
@@ -493,9 +497,7 @@ def test_no_gpu_is_1(
     assert capsys.readouterr().err == "witness.py: error: no GPU: no device; --list needs none\n"
 
 
-def test_a_gpu_that_does_not_run_the_kernel_is_told(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_that_does_not_run_the_kernel_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(target("sm_75")), "runs_on", lambda *_: False)
     with pytest.raises(BackendError, match=f"^{SMALL} is for sm_75, which .* does not run$"):
         bench.row(SMALL, None)
@@ -503,9 +505,7 @@ def test_a_gpu_that_does_not_run_the_kernel_is_told(
 
 def test_no_compute_sanitizer_is_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tool.main(["--sanitizer", str(tmp_path / "none")]) == 1
-    assert capsys.readouterr().err.startswith(
-        "witness.py: error: compute-sanitizer was not found: "
-    )
+    assert capsys.readouterr().err.startswith("witness.py: error: compute-sanitizer was not found: ")
 
 
 def test_the_list_needs_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:

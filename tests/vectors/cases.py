@@ -59,8 +59,15 @@ class Case:
         return [*(x if m is None else TensorMap(x, **m) for x, m in pairs), out]
 
 
-_DECLARED: Final = {"b16": "b16", "b32": "b32", "b64": "b64", "f16": "b16", "bf16": "b16",
-                    "f16x2": "b32", "bf16x2": "b32"}  # fmt: skip
+_DECLARED: Final = {
+    "b16": "b16",
+    "b32": "b32",
+    "b64": "b64",
+    "f16": "b16",
+    "bf16": "b16",
+    "f16x2": "b32",
+    "bf16x2": "b32",
+}
 _BODY: Final = """\
 .version {version}
 .target {target}
@@ -123,14 +130,8 @@ def register_kernel(op: Op, lanes: int) -> str:
         bits = f"b{8 * nbytes}"
         body.append(f"    ld.param.b64 %rd1, [{letter}];\n")
         body.append(f"    mad.lo.u64 %rd1, %rd0, {nbytes}, %rd1;\n")
-        body += [
-            f"    ld.global.{bits} %{letter}_{n}, [%rd1+{n * lanes * nbytes}];\n"
-            for n in range(count)
-        ]
-    printed = [
-        f"{{{', '.join(ns)}}}" if o.count else ns[0]
-        for o, ns in zip(op.operands, names, strict=True)
-    ]
+        body += [f"    ld.global.{bits} %{letter}_{n}, [%rd1+{n * lanes * nbytes}];\n" for n in range(count)]
+    printed = [f"{{{', '.join(ns)}}}" if o.count else ns[0] for o, ns in zip(op.operands, names, strict=True)]
     body.append(f"    {op.opcode} {', '.join(printed)};\n")
     (dest,) = op.dests
     assert dest.type is not None
@@ -146,9 +147,7 @@ def register_kernel(op: Op, lanes: int) -> str:
     return kernel(params, "".join(body), target=target, version=op.gate.ptx)
 
 
-def register_case(
-    op: Op, inputs: Sequence[Array], rule: str, *, element: str = "", **more: Any
-) -> Case:
+def register_case(op: Op, inputs: Sequence[Array], rule: str, *, element: str = "", **more: Any) -> Case:
     """A case of an op on registers; each input is `[registers, lanes]`, its bits unsigned."""
     lanes = inputs[0].shape[-1]
     block = min(lanes, 256)
@@ -156,8 +155,15 @@ def register_case(
     (dest,) = op.dests
     assert dest.type is not None
     return Case(
-        name=op.opcode, ptx=register_kernel(op, lanes), inputs=tuple(inputs),
-        shape=(max(dest.count, 1), lanes), dtype=f"uint{8 * dest.type.nbytes}",
-        element=element or dest.type.name, rule=rule, opcode=op.opcode, grid=lanes // block,
-        block=block, **more,
-    )  # fmt: skip
+        name=op.opcode,
+        ptx=register_kernel(op, lanes),
+        inputs=tuple(inputs),
+        shape=(max(dest.count, 1), lanes),
+        dtype=f"uint{8 * dest.type.nbytes}",
+        element=element or dest.type.name,
+        rule=rule,
+        opcode=op.opcode,
+        grid=lanes // block,
+        block=block,
+        **more,
+    )

@@ -16,8 +16,11 @@ from ptxgen.isa import table
 from ptxgen.isa.spec import Op
 
 _DTYPES: Final[dict[str, Any]] = {
-    "f16": np.float16, "f32": np.float32, "f64": np.float64, "bf16": ml_dtypes.bfloat16,
-}  # fmt: skip
+    "f16": np.float16,
+    "f32": np.float32,
+    "f64": np.float64,
+    "bf16": ml_dtypes.bfloat16,
+}
 # Exponents of the smallest normal number, which `.ftz` may make zero or not after rounding.
 _SMALLEST: Final = {"f32": -126, "bf16": -126, "f16": -14, "f64": -1022}
 
@@ -133,9 +136,7 @@ def _approximate(case: Case, recorded: Array, here: Array) -> tuple[Array, str]:
         tiny = 2.0 ** _SMALLEST[kind]
         flushed = ("ftz" in case.opcode) & (np.abs(got) <= tiny) & (np.abs(want) <= tiny)
     numbers = ~np.isnan(got) & ~np.isnan(want)
-    fine = np.where(
-        numbers, within | flushed | _unpromised(op, case), np.isnan(got) & np.isnan(want)
-    )
+    fine = np.where(numbers, within | flushed | _unpromised(op, case), np.isnan(got) & np.isnan(want))
     return fine, f"units apart: {_histogram(apart[numbers])}"
 
 
@@ -182,8 +183,7 @@ def _sum(case: Case, recorded: Array, here: Array) -> tuple[Array, str]:
     kind = _scalar(case.element)
     got, want = _floats(recorded, kind), _floats(here, kind)
     unsigned = tuple(
-        x if mask is None else x & x.dtype.type(mask)
-        for x, mask in zip(case.inputs, case.signs, strict=True)
+        x if mask is None else x & x.dtype.type(mask) for x, mask in zip(case.inputs, case.signs, strict=True)
     )
     size = _floats(interpreted(case, unsigned), kind)
     unit = _UNIT_F64 if kind == "f64" else _UNIT

@@ -38,19 +38,23 @@ ${name}_end:
 def to_shared(words: int, threads: int, source: str, variable: str) -> str:
     """Copies an array to shared memory."""
     return f"    ld.param.b64 %rd6, [{source}];\n    mov.u32 %r6, {variable};\n" + in_turns(
-        words, threads, f"in_{source}",
+        words,
+        threads,
+        f"in_{source}",
         "    add.u64 %rd5, %rd5, %rd6;\n    ld.global.b32 %r7, [%rd5];\n"
         "    add.u32 %r8, %r6, %r5;\n    st.shared.b32 [%r8], %r7;",
-    )  # fmt: skip
+    )
 
 
 def from_shared(words: int, threads: int, variable: str, name: str = "dump") -> str:
     """Copies shared memory to `out`."""
     return f"    ld.param.b64 %rd6, [out];\n    mov.u32 %r6, {variable};\n" + in_turns(
-        words, threads, name,
+        words,
+        threads,
+        name,
         "    add.u64 %rd5, %rd5, %rd6;\n    add.u32 %r8, %r6, %r5;\n"
         "    ld.shared.b32 %r7, [%r8];\n    st.global.b32 [%rd5], %r7;",
-    )  # fmt: skip
+    )
 
 
 def poisoned(words: int, threads: int, variable: str) -> str:
@@ -173,8 +177,14 @@ def products() -> Iterator[Product]:
         yield Product(types, swizzle=swizzle, tb=tb)
         yield Product(types, swizzle=swizzle, ta=True, tb=tb)
         yield Product(types, swizzle=swizzle, tb=tb, registers=True)
-    others = (("f32", "tf32", "tf32"), ("f32", "e4m3", "e5m2"), ("f16", "f16", "f16"),
-              ("f16", "e5m2", "e4m3"), ("s32", "s8", "s8"), ("s32", "u8", "s8"))  # fmt: skip
+    others = (
+        ("f32", "tf32", "tf32"),
+        ("f32", "e4m3", "e5m2"),
+        ("f16", "f16", "f16"),
+        ("f16", "e5m2", "e4m3"),
+        ("s32", "s8", "s8"),
+        ("s32", "u8", "s8"),
+    )
     for types, swizzle, registers in itertools.product(others, SPANS, (False, True)):
         yield Product(types, swizzle=swizzle, registers=registers)
     yield from (Product(_F32_F16, start=start) for start in (32, 64, 96))
@@ -228,9 +238,7 @@ def product_case(p: Product) -> Case:
     if p.registers:
         body.append("    ld.param.b64 %rd1, [a];\n    add.u64 %rd1, %rd1, %rd0;\n")
         body += [f"    ld.global.b32 %a{n}, [%rd1+{512 * n}];\n" for n in range(4)]
-    body += [
-        f"    mov.b32 %{letter}_{n}, 0{'f00000000' if d == 'f32' else ''};\n" for n in range(count)
-    ]
+    body += [f"    mov.b32 %{letter}_{n}, 0{'f00000000' if d == 'f32' else ''};\n" for n in range(count)]
     body.append(
         "    setp.ne.u32 %p0, 0, 0;\n    wgmma.fence.sync.aligned;\n"
         f"    {p.opcode} {{{results}}}, {left}, %rd3, %p0{flags};\n"
@@ -247,10 +255,18 @@ def product_case(p: Product) -> Case:
     exact = d == "s32" or (d == "f32" and p.kind == "small")
     text = kernel(["a", "b", "out"], "".join(body), target="sm_90a", version=op.gate.ptx)
     return Case(
-        p.name, text, inputs, (count, WARPGROUP), "uint32", d, "exact" if exact else "sum",
-        p.opcode, block=WARPGROUP, terms=p.k,
+        p.name,
+        text,
+        inputs,
+        (count, WARPGROUP),
+        "uint32",
+        d,
+        "exact" if exact else "sum",
+        p.opcode,
+        block=WARPGROUP,
+        terms=p.k,
         signs=() if exact else (SIGNS[a], SIGNS[b]),
-    )  # fmt: skip
+    )
 
 
 def described(variable: str, register: str, settings: int, start: int) -> tuple[str, ...]:
@@ -309,9 +325,11 @@ def swizzled_copies() -> Iterator[Copy]:
 def copies_of_ranks() -> Iterator[Copy]:
     """Tensors of one to five dimensions, and every so many elements."""
     shapes: dict[tuple[int, ...], tuple[int, ...]] = {
-        (4096,): (16,), (6, 8, 32): (16, 4, 3), (3, 4, 5, 16): (8, 3, 2, 2),
+        (4096,): (16,),
+        (6, 8, 32): (16, 4, 3),
+        (3, 4, 5, 16): (8, 3, 2, 2),
         (2, 3, 4, 5, 16): (8, 2, 2, 3, 2),
-    }  # fmt: skip
+    }
     for (shape, box), swizzle in itertools.product(shapes.items(), ("none", "64B")):
         corner = (4, 1, 1, -1, 1)[: len(shape)]
         settings = {"box": box, "swizzle": swizzle}
@@ -338,14 +356,32 @@ def copies_of_types() -> Iterator[Copy]:
 def awkward() -> Array:
     """Bits of floats: special ones, ties and neighbours of ties of tf32, and random ones."""
     rng = seeded("awkward")
-    special = [0, 1, 0x007FFFFF, 0x00800000, 0x7F7FFFFF, 0x7F7FF000, 0x7F7FEFFF, 0x7F800000,
-               0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0x00001000, 0x00000FFF, 0x00001001]  # fmt: skip
+    special = [
+        0,
+        1,
+        0x007FFFFF,
+        0x00800000,
+        0x7F7FFFFF,
+        0x7F7FF000,
+        0x7F7FEFFF,
+        0x7F800000,
+        0x7F800001,
+        0x7FC00000,
+        0x7FFFFFFF,
+        0x00001000,
+        0x00000FFF,
+        0x00001001,
+    ]
     tops = rng.integers(0, 1 << 19, 256, dtype=np.uint32) << np.uint32(13)
     lows = rng.choice(np.array([0x0FFF, 0x1000, 0x1001, 0x1FFF, 0], np.uint32), 256)
-    made = np.concatenate([
-        np.array(special, np.uint32), np.array(special, np.uint32) | np.uint32(1 << 31),
-        tops | lows, rng.integers(0, 1 << 32, 1024 - 256 - 2 * len(special), dtype=np.uint32),
-    ])  # fmt: skip
+    made = np.concatenate(
+        [
+            np.array(special, np.uint32),
+            np.array(special, np.uint32) | np.uint32(1 << 31),
+            tops | lows,
+            rng.integers(0, 1 << 32, 1024 - 256 - 2 * len(special), dtype=np.uint32),
+        ]
+    )
     return made.reshape(16, 64)
 
 
@@ -374,6 +410,13 @@ def tensor_copies() -> Iterator[Case]:
         ]
         text = kernel(["map source", "out"], "".join(body), target="sm_90", version=(8, 0))
         yield Case(
-            copy.name, text, (copy.tensor,), (TILE_BYTES // 4,), "uint32", "b32", "exact", opcode,
+            copy.name,
+            text,
+            (copy.tensor,),
+            (TILE_BYTES // 4,),
+            "uint32",
+            "b32",
+            "exact",
+            opcode,
             maps=(copy.settings,),
-        )  # fmt: skip
+        )

@@ -72,9 +72,7 @@ def within(seconds: float, work: Callable[[], None]) -> None:
 def launched(backend: CudaBackend, case: Case) -> Array:
     """What the GPU gives."""
     out = np.zeros(case.shape, case.dtype)
-    run_on_gpu(
-        case.ptx, "k", args=case.arguments(out), grid=case.grid, block=case.block, backend=backend
-    )
+    run_on_gpu(case.ptx, "k", args=case.arguments(out), grid=case.grid, block=case.block, backend=backend)
     return out
 
 
@@ -134,15 +132,7 @@ def in_processes(names: Sequence[str], folder: Path) -> int:
     """Each family in a process of its own."""
     status = 0
     for name in names:
-        command = [
-            sys.executable,
-            str(HERE / "record.py"),
-            "--alone",
-            "--family",
-            name,
-            "--out",
-            str(folder),
-        ]
+        command = [sys.executable, str(HERE / "record.py"), "--alone", "--family", name, "--out", str(folder)]
         try:
             status |= subprocess.run(command, check=False, timeout=FAMILY_SECONDS).returncode != 0
         except subprocess.TimeoutExpired:
@@ -181,9 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--family", action="append", choices=sorted(FAMILIES), help="record this one (repeatable)"
     )
-    parser.add_argument(
-        "--out", type=Path, default=HERE, help="the folder of sm_NN (default: tests/vectors)"
-    )
+    parser.add_argument("--out", type=Path, default=HERE, help="the folder of sm_NN (default: tests/vectors)")
     parser.add_argument("--compare", action="store_true", help="print differences, record nothing")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(argv)

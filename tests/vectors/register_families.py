@@ -20,20 +20,39 @@ KINDS: Final = ("random", "random", "cancelling", "cancelling", "wide", "wide", 
 
 # An element's dtype, and the exponents that products and sums of many bear.
 FLOATS: Final[dict[str, tuple[Any, int, int]]] = {
-    "f16": (np.float16, -10, 4), "bf16": (ml_dtypes.bfloat16, -20, 20),
-    "tf32": (np.float32, -20, 20), "f32": (np.float32, -24, 40), "f64": (np.float64, -60, 60),
-    "e4m3": (ml_dtypes.float8_e4m3fn, -8, 4), "e5m2": (ml_dtypes.float8_e5m2, -12, 4),
-}  # fmt: skip
+    "f16": (np.float16, -10, 4),
+    "bf16": (ml_dtypes.bfloat16, -20, 20),
+    "tf32": (np.float32, -20, 20),
+    "f32": (np.float32, -24, 40),
+    "f64": (np.float64, -60, 60),
+    "e4m3": (ml_dtypes.float8_e4m3fn, -8, 4),
+    "e5m2": (ml_dtypes.float8_e5m2, -12, 4),
+}
 INTEGERS: Final = frozenset(("s32", "s8", "u8", "s4", "u4", "b1"))
 SIGNS: Final = {
-    "f16": 0x7FFF7FFF, "bf16": 0x7FFF7FFF, "tf32": 0x7FFFFFFF, "f32": 0x7FFFFFFF,
-    "f64": (1 << 63) - 1, "e4m3": 0x7F7F7F7F, "e5m2": 0x7F7F7F7F,
-}  # fmt: skip
+    "f16": 0x7FFF7FFF,
+    "bf16": 0x7FFF7FFF,
+    "tf32": 0x7FFFFFFF,
+    "f32": 0x7FFFFFFF,
+    "f64": (1 << 63) - 1,
+    "e4m3": 0x7F7F7F7F,
+    "e5m2": 0x7F7F7F7F,
+}
 MMA_ROWS: Final = (
-    "mma_f32_f16", "mma_f16_f16", "mma_quad_f32", "mma_quad_f32_f16", "mma_quad_f16",
-    "mma_f32_bf16", "mma_f32_tf32", "mma_f32_fp8", "mma_f16_fp8", "mma_f64", "mma_int8",
-    "mma_int4", "mma_bits",
-)  # fmt: skip
+    "mma_f32_f16",
+    "mma_f16_f16",
+    "mma_quad_f32",
+    "mma_quad_f32_f16",
+    "mma_quad_f16",
+    "mma_f32_bf16",
+    "mma_f32_tf32",
+    "mma_f32_fp8",
+    "mma_f16_fp8",
+    "mma_f64",
+    "mma_int8",
+    "mma_int4",
+    "mma_bits",
+)
 
 
 def seeded(name: str) -> np.random.Generator:
@@ -98,10 +117,13 @@ def mma() -> Iterator[Case]:
             inputs.append(registers(types[source.name], count, nbytes, rng))
         integers = types["d"] == "s32"
         yield register_case(
-            op, inputs, "exact" if integers else "sum", element=types["d"],
+            op,
+            inputs,
+            "exact" if integers else "sum",
+            element=types["d"],
             terms=sizes(shape)[2],
             signs=() if integers else tuple(SIGNS[types[s.name]] for s in op.sources),
-        )  # fmt: skip
+        )
 
 
 def movmatrix() -> Iterator[Case]:
@@ -114,12 +136,34 @@ def movmatrix() -> Iterator[Case]:
 # ---- approximations ---------------------------------------------------------------------------
 
 F32_SPECIAL: Final = np.array(
-    [0, 1, 0x007FFFFF, 0x00800000, 0x00800001, 0x3F800000, 0x3F7FFFFF, 0x3F800001, 0x3F000000,
-     0x40000000, 0x40490FDB, 0x3FC90FDB, 0x7E800000, 0x7F000000, 0x7F7FFFFF, 0x7F800000,
-     0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0x42FC0000, 0x43000000, 0x42FFFFFF, 0x43150000,
-     0x43160000],
+    [
+        0,
+        1,
+        0x007FFFFF,
+        0x00800000,
+        0x00800001,
+        0x3F800000,
+        0x3F7FFFFF,
+        0x3F800001,
+        0x3F000000,
+        0x40000000,
+        0x40490FDB,
+        0x3FC90FDB,
+        0x7E800000,
+        0x7F000000,
+        0x7F7FFFFF,
+        0x7F800000,
+        0x7F800001,
+        0x7FC00000,
+        0x7FFFFFFF,
+        0x42FC0000,
+        0x43000000,
+        0x42FFFFFF,
+        0x43150000,
+        0x43160000,
+    ],
     np.uint32,
-)  # fmt: skip
+)
 SIGN: Final = np.uint32(1 << 31)
 LANES: Final = 8192
 ROUNDED_LANES: Final = 2048

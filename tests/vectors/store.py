@@ -54,9 +54,7 @@ def load(path: Path) -> tuple[dict[str, Any], list[tuple[Case, Array]]]:
     with np.load(path, allow_pickle=False) as arrays:
         facts = json.loads(arrays["facts"].tobytes())
         if facts["format"] != FORMAT:
-            raise ValueError(
-                f"{path} has format {facts['format']}, wanted {FORMAT}; record it again"
-            )
+            raise ValueError(f"{path} has format {facts['format']}, wanted {FORMAT}; record it again")
         recorded = []
         for row in facts.pop("cases"):
             output = arrays[row.pop("output")]

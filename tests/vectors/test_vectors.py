@@ -28,15 +28,16 @@ from vectors.store import load, save
 from ptxgen.errors import BackendError, PoisonedContextError
 from ptxgen.runtime.cuda import CudaBackend
 
-FILES = [
-    pytest.param(path, id=f"{path.parent.name}-{path.stem}")
-    for path in sorted(HERE.glob("sm_*/*.npz"))
-]
+FILES = [pytest.param(path, id=f"{path.parent.name}-{path.stem}") for path in sorted(HERE.glob("sm_*/*.npz"))]
 NOTHING = pytest.mark.skip(reason="nothing is recorded; on a machine with a GPU run record.py")
 FACTS: dict[str, Any] = {
-    "family": "here", "device": "the interpreter", "sm": "sm_90", "driver": "0.0",
-    "assembler": "none", "failed": {},
-}  # fmt: skip
+    "family": "here",
+    "device": "the interpreter",
+    "sm": "sm_90",
+    "driver": "0.0",
+    "assembler": "none",
+    "failed": {},
+}
 STRIDE = 5  # of a family's cases, every fifth is enough to test the comparison
 
 # ---- what GPUs gave ---------------------------------------------------------------------------
@@ -105,10 +106,9 @@ CHANGES = [
     ("matrices", "ld ldmatrix", 5, 0),
     ("matrices", "st stmatrix", 5, 0),
     ("wgmma", "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 128B a:M", 100, 0),
-    ("wgmma", "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 128B a:K b:K start:0 random",
-     100, 30),
+    ("wgmma", "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 128B a:K b:K start:0 random", 100, 30),
     ("tensor_copies", "64B at 384", 600, 0),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("family", "name", "number", "bit"), CHANGES)
@@ -189,9 +189,7 @@ def test_a_file_holds_the_cases_and_no_time(tmp_path: Path) -> None:
                 assert getattr(got, field.name) == getattr(case, field.name)
 
 
-def test_an_interrupted_write_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "old.npz"
     path.write_bytes(b"old")
 
@@ -230,9 +228,13 @@ def test_a_family_is_recorded_with_the_names_of_what_made_it(
     facts, cases = load(tmp_path / "sm_90" / "matrices.npz")
     assert len(cases) == 13
     assert {k: facts[k] for k in ("family", "device", "sm", "driver", "target", "failed")} == {
-        "family": "matrices", "device": "Fake H100", "sm": "sm_90", "driver": "13.0",
-        "target": "sm_90a", "failed": {},
-    }  # fmt: skip
+        "family": "matrices",
+        "device": "Fake H100",
+        "sm": "sm_90",
+        "driver": "13.0",
+        "target": "sm_90a",
+        "failed": {},
+    }
     assert facts["assembler"]
     assert capsys.readouterr().out.startswith("matrices: 13 of 13 cases, ")
     assert print_comparison(tmp_path) == 0
@@ -243,9 +245,7 @@ def test_a_family_is_recorded_with_the_names_of_what_made_it(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_gpu_is_given_what_the_interpreter_is(
-    family: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_gpu_is_given_what_the_interpreter_is(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CudaBackend, "compile", lambda *given: given[1].encode())
     backend = CudaBackend(Machine())
     cases = [c for c in cases_of(family) if not not_here(c.target, 9, 0)]

@@ -66,9 +66,7 @@ def _tests(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.JoinedStr) or (
-        isinstance(node, ast.Constant) and isinstance(node.value, str)
-    )
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def _is_not(node: ast.AST) -> bool:
@@ -121,10 +119,17 @@ def _connectives(site: Site) -> Iterator[Change]:
 
 
 _COMPARISONS: Final[dict[type[ast.cmpop], tuple[str, str]]] = {
-    ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"),
-    ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="), ast.In: ("in", "not in"),
-    ast.NotIn: ("not in", "in"), ast.Is: ("is", "is not"), ast.IsNot: ("is not", "is"),
-}  # fmt: skip
+    ast.Lt: ("<", "<="),
+    ast.LtE: ("<=", "<"),
+    ast.Gt: (">", ">="),
+    ast.GtE: (">=", ">"),
+    ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="),
+    ast.In: ("in", "not in"),
+    ast.NotIn: ("not in", "in"),
+    ast.Is: ("is", "is not"),
+    ast.IsNot: ("is not", "is"),
+}
 
 
 def _comparisons(site: Site) -> Iterator[Change]:
@@ -138,12 +143,19 @@ def _comparisons(site: Site) -> Iterator[Change]:
 # --------------------------------------------------------------------------------------- arithmetic
 
 _ARITHMETIC: Final[dict[type[ast.operator], tuple[str, str]]] = {
-    ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "+"), ast.FloorDiv: ("//", "*"),
-    ast.Mod: ("%", "//"), ast.LShift: ("<<", ">>"), ast.RShift: (">>", "<<"),
-}  # fmt: skip
+    ast.Add: ("+", "-"),
+    ast.Sub: ("-", "+"),
+    ast.Mult: ("*", "+"),
+    ast.FloorDiv: ("//", "*"),
+    ast.Mod: ("%", "//"),
+    ast.LShift: ("<<", ">>"),
+    ast.RShift: (">>", "<<"),
+}
 _SETS: Final[dict[type[ast.operator], tuple[str, str]]] = {
-    ast.BitAnd: ("&", "|"), ast.BitOr: ("|", "&"), ast.BitXor: ("^", "|"),
-}  # fmt: skip
+    ast.BitAnd: ("&", "|"),
+    ast.BitOr: ("|", "&"),
+    ast.BitXor: ("^", "|"),
+}
 
 
 def _arithmetic(site: Site) -> Iterator[Change]:
@@ -188,14 +200,18 @@ def _constants(site: Site) -> Iterator[Change]:
 
 def _flags(site: Site) -> Iterator[Change]:
     node = site.node
-    if _is_constant(node, True, False) and not isinstance(
-        site.parent, ast.Return | ast.While | ast.If
-    ):
+    if _is_constant(node, True, False) and not isinstance(site.parent, ast.Return | ast.While | ast.If):
         yield site.instead("flipped", str(_is_constant(node, False)))
 
 
-_REDUCTIONS: Final = {"any": "all", "all": "any", "min": "max", "max": "min",
-                      "minimum": "maximum", "maximum": "minimum"}  # fmt: skip
+_REDUCTIONS: Final = {
+    "any": "all",
+    "all": "any",
+    "min": "max",
+    "max": "min",
+    "minimum": "maximum",
+    "maximum": "minimum",
+}
 
 
 def _reductions(site: Site) -> Iterator[Change]:
@@ -247,10 +263,7 @@ def _is_update(site: Site) -> bool:
     if not isinstance(node, ast.Assign) or function is None:
         return False
     made = function.name != "__init__"
-    return any(
-        isinstance(t, ast.Subscript) or (made and isinstance(t, ast.Attribute))
-        for t in node.targets
-    )
+    return any(isinstance(t, ast.Subscript) or (made and isinstance(t, ast.Attribute)) for t in node.targets)
 
 
 def _jumps(site: Site) -> Iterator[Change]:
@@ -341,9 +354,18 @@ def mutants_of(source: Source) -> Iterator[Mutant]:
             for what, start, end, text in operator.changes(site):
                 before, after = lines_of(source, start, end, text)
                 mutant = Mutant(
-                    source.file, function, kind, what, source.line_at(start), before, after,
-                    block, start, end, text,
-                )  # fmt: skip
+                    source.file,
+                    function,
+                    kind,
+                    what,
+                    source.line_at(start),
+                    before,
+                    after,
+                    block,
+                    start,
+                    end,
+                    text,
+                )
                 yield replace(mutant, nth=seen[mutant.key])
                 seen[mutant.key] += 1
 
@@ -402,9 +424,7 @@ def _children(node: ast.AST) -> Iterable[ast.AST]:
 # -------------------------------------------------------------------------------------- a sample
 
 
-def sample(
-    files: Sequence[str], count: int, seed: int, kinds: Sequence[str] = tuple(KINDS)
-) -> list[Mutant]:
+def sample(files: Sequence[str], count: int, seed: int, kinds: Sequence[str] = tuple(KINDS)) -> list[Mutant]:
     """So many mutants, of all files and functions as evenly as can be, in the order of the source.
 
     A larger sample of the same seed has all those of a smaller one.

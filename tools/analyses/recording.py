@@ -29,14 +29,21 @@ _START: Final = "import sys; from tools.analyses.worker import main; main(sys.ar
 
 # Tests that judge every mutant; the slower ones in LAST judge what these do not notice.
 FIRST: Final = (
-    "tests/check", "tests/interpreter", "tests/isa", "tests/vectors", "tests/test_parse.py",
-    "tests/test_parse_modules.py", "tests/test_parse_strict.py",
-)  # fmt: skip
+    "tests/check",
+    "tests/interpreter",
+    "tests/isa",
+    "tests/vectors",
+    "tests/test_parse.py",
+    "tests/test_parse_modules.py",
+    "tests/test_parse_strict.py",
+)
 LAST: Final = (
-    "tests/flash/test_kernel.py", "tests/flash/contract/test_forward.py",
-    "tests/flash/kernels/test_mma_forward.py", "tests/flash/decode/test_cache_kernels.py",
+    "tests/flash/test_kernel.py",
+    "tests/flash/contract/test_forward.py",
+    "tests/flash/kernels/test_mma_forward.py",
+    "tests/flash/decode/test_cache_kernels.py",
     "tests/flash/cache/test_faults.py",
-)  # fmt: skip
+)
 
 
 @contextmanager
@@ -112,10 +119,13 @@ class TestMap:
         for row, tests in enumerate(self.enters.values()):
             bits[row, [place[test] for test in tests]] = True
         head = {
-            "schema": SCHEMA, "tests": self.tests, "hashes": self.hashes,
-            "functions": self.functions, "at_import": sorted(self.at_import),
+            "schema": SCHEMA,
+            "tests": self.tests,
+            "hashes": self.hashes,
+            "functions": self.functions,
+            "at_import": sorted(self.at_import),
             "blocks": list(self.enters),
-        }  # fmt: skip
+        }
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f"{path.name}.{os.getpid()}.npz")
         np.savez_compressed(new, head=np.array(json.dumps(head)), bits=np.packbits(bits, axis=1))

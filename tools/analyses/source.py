@@ -97,9 +97,7 @@ class Source:
     def recorded(self) -> ast.Module:
         """The tree with a call of `HIT` at the beginning of each block; it may be had once only."""
         for block, suite in self.suites:
-            call = ast.Expr(
-                ast.Call(ast.Name(HIT, ast.Load()), [ast.Constant(block)], []),
-            )
+            call = ast.Expr(ast.Call(ast.Name(HIT, ast.Load()), [ast.Constant(block)], []))
             at = 1 if _is_docstring(suite[0]) else 0
             ast.copy_location(call, suite[0])
             suite.insert(at, call)
@@ -122,9 +120,8 @@ class Source:
                 self._number(statement.body, inner, block, inside=True)
             elif isinstance(statement, ast.ClassDef):
                 self._number(
-                    statement.body, name if inside else _joined(name, statement.name), block,
-                    inside=inside,
-                )  # fmt: skip
+                    statement.body, name if inside else _joined(name, statement.name), block, inside=inside
+                )
             else:
                 for part in _suites(statement):
                     self._number(part, name, block, inside=inside)

@@ -36,9 +36,22 @@ _LONGEST_S: Final = 40.0  # of processor time that a test may take to be recorde
 _MEMORY: Final = 6 << 30  # bytes that a mutant may take
 
 OPTIONS: Final = (
-    "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", "-p", "no:faulthandler",
-    "--strict-markers", "--import-mode=importlib", "-W", "ignore", "-o", "addopts=",
-)  # fmt: skip
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:xdist",
+    "-p",
+    "no:cov",
+    "-p",
+    "no:faulthandler",
+    "--strict-markers",
+    "--import-mode=importlib",
+    "-W",
+    "ignore",
+    "-o",
+    "addopts=",
+)
 MARKS: Final = "not nightly and not slow and not gpu"
 
 

@@ -152,9 +152,7 @@ def arrays_of(config: AttentionConfig, problem: Problem) -> Arrays:
     batch, seq_q, seq_k = _rows(p, lengths)
     sizes = [(p.heads, seq_q, config.head_dim), (p.kv_heads, seq_k, config.head_dim)]
     sizes.append((p.kv_heads, seq_k, config.value_dim))
-    q, k, v = (
-        with_margins((batch, *size), config.element, random, reverse=p.reverse) for size in sizes
-    )
+    q, k, v = (with_margins((batch, *size), config.element, random, reverse=p.reverse) for size in sizes)
     if p.alike:
         q, k, v = map(_alike, (q, k, v))
     SCORES[p.scores](q, k, v, _rows_of_eight(config, p))
@@ -184,9 +182,14 @@ def _bound(
 ) -> Bound:
     """O [batch, heads, rows, columns] and LSE, with their allowed errors."""
     how: dict[str, Any] = {
-        "softmax_scale": config.scale, "causal": config.causal, "window": config.window,
-        "softcap": config.softcap, "dropout": config.dropout, "dropout_seed": seed, **operands,
-    }  # fmt: skip
+        "softmax_scale": config.scale,
+        "causal": config.causal,
+        "window": config.window,
+        "softcap": config.softcap,
+        "dropout": config.dropout,
+        "dropout_seed": seed,
+        **operands,
+    }
     (q, k, v), element, arithmetic = arrays, config.element.numpy, arithmetic_of_config(config)
     if not config.varlen:
         return attention_bound(q, k, v, element, arithmetic, **how)
@@ -239,9 +242,7 @@ def _counted(lengths: Mapping[str, Array], side: str, rows: int) -> NDArray[np.b
 # ----------------------------------------------------------------------------------- other operands
 
 
-def _operand(
-    operand: Operand, config: AttentionConfig, p: Problem, random: np.random.Generator
-) -> Array:
+def _operand(operand: Operand, config: AttentionConfig, p: Problem, random: np.random.Generator) -> Array:
     """An operand with a different number for each index."""
     sizes = {
         "batch": len(p.sequences) if config.varlen else p.batch,
@@ -285,9 +286,7 @@ def difference(what: str, got: Array, wanted: Array, allowed: Array) -> str:
     if not bad.any():
         return ""
     at = tuple(int(n) for n in np.argwhere(bad)[0])
-    return (
-        f"{what}{list(at)} is {got[at]:.6g}, wanted {wanted[at]:.6g}; {bad.sum()} elements differ"
-    )
+    return f"{what}{list(at)} is {got[at]:.6g}, wanted {wanted[at]:.6g}; {bad.sum()} elements differ"
 
 
 def margins_changed(view: Array, queries: NDArray[np.bool_]) -> str:

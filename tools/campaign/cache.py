@@ -14,13 +14,7 @@ import numpy as np
 
 from flash.cache.host_memory import loaded, stored
 from flash.decode.plan import CacheCall, Joining, Parts, Workspace, kernel_of, steps_of
-from flash.error_bound import (
-    PARTS_OF_F32,
-    Bound,
-    arithmetic_of_config,
-    attention_bound,
-    merged,
-)
+from flash.error_bound import PARTS_OF_F32, Bound, arithmetic_of_config, attention_bound, merged
 from flash.host.arrays import view
 from flash.launch.step import Step
 from flash.operands.dtypes import E4M3, F32, I32, DType
@@ -114,9 +108,7 @@ def _problems_of(own: CacheSettings) -> tuple[CacheProblem, ...]:
     group = 2 if own.config.pack_gqa is True else 1  # heads in a CTA
     tile, block = t.tile, t.block_q // group  # block: queries of one head in a CTA
     ends = tuple(range(1, tile + 1))
-    first = CacheProblem(
-        block, (9 * tile + 5, 5 * tile, 3 * tile + 1, 5), (0, 3, tile, 2), splits=2
-    )
+    first = CacheProblem(block, (9 * tile + 5, 5 * tile, 3 * tile + 1, 5), (0, 3, tile, 2), splits=2)
     two_blocks = CacheProblem(block + 3, (3 * tile + 2, block + 9))
     one = CacheProblem(1, (*ends[::3], 0, 4 * tile, 6 * tile + 7), splits=4)
     ragged = [
@@ -137,9 +129,7 @@ def _problems_of(own: CacheSettings) -> tuple[CacheProblem, ...]:
     apart = max(t.row_step // group, 1)
     behind = tuple(range(1, tile + apart, max(apart - 1, 1)))
     hidden = [
-        CacheProblem(
-            block, tuple(block + n for n in behind), nan_last=last, heads=2 * group, splits=splits
-        )
+        CacheProblem(block, tuple(block + n for n in behind), nan_last=last, heads=2 * group, splits=splits)
         for last, splits in ((max(apart - 1, 1), 1), (1, 3), (block - 1, 3))
     ]
     hidden.append(replace(hidden[-1], used=(block + tile - 1,), splits=1))
@@ -197,9 +187,7 @@ class _Arrays:
     def of(cls, own: CacheSettings, p: CacheProblem) -> _Arrays:
         """The arrays of a problem, with equal contents at each call."""
         random, config, batch = np.random.default_rng(_SEED), own.config, len(p.used)
-        q = with_margins(
-            (batch, p.heads, p.seq_q, config.head_dim), config.element, random, reverse=False
-        )
+        q = with_margins((batch, p.heads, p.seq_q, config.head_dim), config.element, random, reverse=False)
         count = batch + _SPARE if own.indexed else batch
         index = random.permutation(count)[:batch] if own.indexed else np.arange(batch)
         operands = {"seqused_k": np.array(p.used)}
@@ -312,9 +300,18 @@ class _Arrays:
         splits = p.splits if own.has_splits else 1
         new = {name: view(array, name) for name, array in self.new.items()}
         call = CacheCall(
-            own.config, view(self.q, "q"), k, v, out, lse, given, size, room, scale,
+            own.config,
+            view(self.q, "q"),
+            k,
+            v,
+            out,
+            lse,
+            given,
+            size,
+            room,
+            scale,
             Joining(new["k"], new["v"], new["cos"], new["sin"]) if new else None,
-        )  # fmt: skip
+        )
         kernel = kernel_of(call, target(str(own.config.target)), max(splits, 1 + own.has_splits))
         return steps_of(call, kernel, splits, space)[0]
 
@@ -342,9 +339,7 @@ class _Arrays:
         element = np.float32 if self.own.has_splits else config.element.numpy
         arithmetic = arithmetic_of_config(config, PARTS_OF_F32 * self.own.has_splits)
         found = [
-            attention_bound(
-                q[None], k, v, element, arithmetic, causal="bottom_right", softmax_scale=scale
-            )
+            attention_bound(q[None], k, v, element, arithmetic, causal="bottom_right", softmax_scale=scale)
             for q, (k, v) in zip(self.attending, self.keys, strict=True)
-        ]  # fmt: skip
+        ]
         return Bound(*(np.concatenate(arrays) for arrays in zip(*found, strict=True)))

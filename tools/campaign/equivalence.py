@@ -31,10 +31,7 @@ def proved(mutant: Mutant, block: int) -> str | None:
     if _drops_nothing(mutant, block):
         return "proved: computed for every thread of the block, the condition holds"
     if _same_for_every_thread(mutant, block):
-        return (
-            "proved: computed for every thread of the block, all that is read elsewhere has the "
-            "same value"
-        )
+        return "proved: computed for every thread of the block, all that is read elsewhere has the same value"
     return None
 
 
@@ -112,11 +109,7 @@ def _read_elsewhere(kernel: ir.Kernel, decided: Mapping[int, Instr]) -> list[Reg
 
 
 def _values(
-    module: ir.Module,
-    kernel: ir.Kernel,
-    decided: Mapping[int, Instr],
-    wanted: Iterable[Reg],
-    block: int,
+    module: ir.Module, kernel: ir.Kernel, decided: Mapping[int, Instr], wanted: Iterable[Reg], block: int
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
     """The bits of registers in every thread, `[registers, block]`."""
     registers = list(wanted)
@@ -140,9 +133,13 @@ def _values(
     )
     out = np.zeros((max(len(registers), 1), block), np.uint64)
     interpreter.run(
-        replace(module, kernels=(small,)), small.name, grid=1, block=block, args=[out],
+        replace(module, kernels=(small,)),
+        small.name,
+        grid=1,
+        block=block,
+        args=[out],
         dynamic_smem=kernel.dynamic_shared_bytes,
-    )  # fmt: skip
+    )
     return out
 
 

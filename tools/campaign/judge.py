@@ -71,9 +71,18 @@ def judge(kernel: str, number: int) -> Verdict:
     subject, mutant = subjects()[kernel], mutants_of(kernel)[number]
     found = _found(subject, mutant)
     return Verdict(
-        kernel, mutant.name, mutant.kind, mutant.before, mutant.after, mutant.step, mutant.where,
-        found.caught_by, found.what, found.also, found.problem,
-    )  # fmt: skip
+        kernel,
+        mutant.name,
+        mutant.kind,
+        mutant.before,
+        mutant.after,
+        mutant.step,
+        mutant.where,
+        found.caught_by,
+        found.what,
+        found.also,
+        found.problem,
+    )
 
 
 @lru_cache(maxsize=2)

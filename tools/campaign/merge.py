@@ -57,9 +57,11 @@ def merge_subject(name: str, *, target_name: str, head_dim_v: int, dtype: DType)
     def step(problem: MergeProblem) -> tuple[Step, _Arrays]:
         arrays = _Arrays.of(problem, head_dim_v, dtype)
         call = MergeCall(
-            view(arrays.parts, "parts"), view(arrays.lses, "lses"), view(arrays.out, "out"),
+            view(arrays.parts, "parts"),
+            view(arrays.lses, "lses"),
+            view(arrays.out, "out"),
             view(arrays.lse, "lse"),
-        )  # fmt: skip
+        )
         return merging(call, target(target_name)), arrays
 
     def prepare(problem: MergeProblem) -> Launch:
@@ -87,9 +89,7 @@ class _Arrays:
     def of(cls, p: MergeProblem, columns: int, dtype: DType) -> _Arrays:
         """The arrays of a problem, with equal contents at each call."""
         random, rows = np.random.default_rng(_SEED), p.batch * p.heads * p.seq_q
-        parts = with_margins(
-            (p.batch * p.heads, p.seq_q, p.splits, columns), F32, random, reverse=False
-        )
+        parts = with_margins((p.batch * p.heads, p.seq_q, p.splits, columns), F32, random, reverse=False)
         whole = np.full((rows, p.splits + 1), np.nan, np.float32)
         lses = whole[:, : p.splits]
         lses[...] = _APART * random.standard_normal(lses.shape)
@@ -100,10 +100,13 @@ class _Arrays:
         shape, bound = out.shape, merge_bound(flat, lses, dtype.numpy)
         parts[np.isneginf(lses).reshape(parts.shape[:-1])] = np.nan
         return cls(
-            parts.reshape(p.batch, p.heads, p.seq_q, p.splits, columns), lses, out,
-            np.full(rows, np.nan, np.float32), (bound.out.reshape(shape), bound.lse),
+            parts.reshape(p.batch, p.heads, p.seq_q, p.splits, columns),
+            lses,
+            out,
+            np.full(rows, np.nan, np.float32),
+            (bound.out.reshape(shape), bound.lse),
             (bound.out_error.reshape(shape), bound.lse_error),
-        )  # fmt: skip
+        )
 
     def wrong(self) -> str:
         """A description of the first wrong result; empty if all are right."""

@@ -15,15 +15,7 @@ from ptxgen.errors import ConfigError, did_you_mean
 from ptxgen.ir import Instr, IntImm
 from ptxgen.text import render_instr
 from tools.campaign import sync_mistakes
-from tools.campaign.program import (
-    Change,
-    Program,
-    Site,
-    constant,
-    element_bytes,
-    moved,
-    with_operand,
-)
+from tools.campaign.program import Change, Program, Site, constant, element_bytes, moved, with_operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +136,16 @@ def _masks(site: Site) -> Iterator[Change]:
     yield Change("inverted", (_guarded(instr, turned),))
 
 
-_WIDER: Final = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "lo": "ls", "ls": "lo",
-                 "hi": "hs", "hs": "hi"}  # fmt: skip
+_WIDER: Final = {
+    "lt": "le",
+    "le": "lt",
+    "gt": "ge",
+    "ge": "gt",
+    "lo": "ls",
+    "ls": "lo",
+    "hi": "hs",
+    "hs": "hi",
+}
 _OPPOSITE: Final = {"eq": "ne", "ne": "eq", "equ": "neu", "neu": "equ"}
 
 
@@ -224,8 +224,7 @@ def mutants(module: ir.Module, entry: str, kinds: Sequence[str] = tuple(KINDS)) 
     for kind in kinds:
         if kind not in _OPERATORS:
             raise ConfigError(
-                f"mutants: kinds must be of {', '.join(KINDS)}, got {kind!r}"
-                f"{did_you_mean(kind, KINDS)}"
+                f"mutants: kinds must be of {', '.join(KINDS)}, got {kind!r}{did_you_mean(kind, KINDS)}"
             )
     kernel = next((k for k in module.kernels if k.name == entry), None)
     if kernel is None:

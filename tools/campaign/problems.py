@@ -108,9 +108,7 @@ def _largest(config: AttentionConfig, block: int) -> list[Problem]:
     t = config.kernel().tiling
     if config.varlen:
         # All, some or none of a CTA's rows, and of a tile's keys, belong to its sequence.
-        lengths = (
-            (block + 5, t.tile + 3), (0, 7), (3, 0), (block, 3 * t.tile + 5), (2 * block, 1),
-        )  # fmt: skip
+        lengths = ((block + 5, t.tile + 3), (0, 7), (3, 0), (block, 3 * t.tile + 5), (2 * block, 1))
         return [Problem(0, 0, lengths=lengths)]
     if config.window is not None:
         left, right = (0 if side is None else side for side in config.window)
@@ -183,9 +181,7 @@ def _hidden_by_window(
     small, rows = (5, 2), 2 * block
     # NaN on both sides of windows that end in one tile.
     found = [
-        Problem(
-            rows, rows + n, heads=group, nan_from=row + n + 3, nan_before=row + n - 5, window=small
-        )
+        Problem(rows, rows + n, heads=group, nan_from=row + n + 3, nan_before=row + n - 5, window=small)
         for row, n in turns
     ]
     # Keys before those that all rows see: windows that begin half a tile later; NaN that some rows

@@ -50,9 +50,7 @@ class Program:
         )
         self._loops = self._find_loops()
         self._conditions = frozenset(
-            s.guard.register.name
-            for n, s in self._instrs.items()
-            if n in self._loops and s.guard is not None
+            s.guard.register.name for n, s in self._instrs.items() if n in self._loops and s.guard is not None
         )
         self._addresses = self._slice()
 

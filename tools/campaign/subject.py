@@ -60,12 +60,7 @@ class Subject:
     prepare: Callable[[Any], Launch]
 
     def run(
-        self,
-        module: ir.Module,
-        problem: Any,
-        *,
-        launch: Callable[..., Result] = interpreter.run,
-        **how: Any,
+        self, module: ir.Module, problem: Any, *, launch: Callable[..., Result] = interpreter.run, **how: Any
     ) -> Ran:
         """Run `module`, the kernel or a mutant of it, on a problem; `how` are keywords of `launch`,
         by default the interpreter.

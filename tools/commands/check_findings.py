@@ -96,12 +96,7 @@ def assembled(text: str, target: str) -> tuple[Assembly | None, list[Finding]]:
     except AssemblerError as error:
         return None, [Finding(ERROR, "assembler", str(error))]
     lints = [
-        Finding(
-            LINT,
-            "assembler",
-            f"{a.code} {a.text}".strip(),
-            where=f"line {a.line}" if a.line else "",
-        )
+        Finding(LINT, "assembler", f"{a.code} {a.text}".strip(), where=f"line {a.line}" if a.line else "")
         for a in found.advisories
     ]
     return found, lints
@@ -139,9 +134,13 @@ def check_entry(
     as `prove` takes them. Raises `LaunchError` for arguments that do not fit the kernel.
     """
     proof = prove(
-        module, kernel.name, block=block, dynamic_smem=dynamic_smem, dynamic_align=dynamic_align,
+        module,
+        kernel.name,
+        block=block,
+        dynamic_smem=dynamic_smem,
+        dynamic_align=dynamic_align,
         params=params,
-    ).shared  # fmt: skip
+    ).shared
     findings = [*_proof_findings(proof), *_reading_findings(kernel)]
     if usage is not None:
         findings += _usage_findings(usage)
@@ -158,9 +157,8 @@ def check_entry(
 
 def _problem(kind: str, problem: Problem) -> Finding:
     return Finding(
-        ERROR, f"{kind}, {problem.kind}", problem.message, problem.kernel, problem.instr,
-        problem.where,
-    )  # fmt: skip
+        ERROR, f"{kind}, {problem.kind}", problem.message, problem.kernel, problem.instr, problem.where
+    )
 
 
 def _proof_findings(proof: Proof) -> Iterator[Finding]:
@@ -270,10 +268,16 @@ def _resources(found: Resources) -> dict[str, Any]:
 
 
 _SUMS: Final = (
-    "warp_instructions", "thread_instructions", "shared_requests", "shared_wavefronts",
-    "shared_conflicts", "global_requests", "global_sectors_read", "global_sectors_written",
+    "warp_instructions",
+    "thread_instructions",
+    "shared_requests",
+    "shared_wavefronts",
+    "shared_conflicts",
+    "global_requests",
+    "global_sectors_read",
+    "global_sectors_written",
     "global_sectors_excess",
-)  # fmt: skip
+)
 
 
 def _counters(counters: Counters) -> dict[str, Any]:

@@ -111,9 +111,12 @@ def _add_cache(group: argparse._ArgumentGroup) -> None:
 def _add_rotary(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
-        "--rotary-dim", type=number, default=0, metavar="N",
+        "--rotary-dim",
+        type=number,
+        default=0,
+        metavar="N",
         help="columns of rotary embedding, even (default: 0)",
-    )  # fmt: skip
+    )
     add("--rotary-interleaved", action="store_true", help="of neighbours, not of halves")
 
 
@@ -131,28 +134,34 @@ def _add_decode(group: argparse._ArgumentGroup) -> None:
     add_kernel_options(
         group,
         (
-            "--head-dim", "--head-dim-v", "--dtype", "--precision", "--tile", "--block-q",
-            "--stages", "--causal", *(o for f in SCORES if f.in_cache for o in f.options),
-            "--pack-gqa", "--return-lse", "--alignment", "--target",
+            "--head-dim",
+            "--head-dim-v",
+            "--dtype",
+            "--precision",
+            "--tile",
+            "--block-q",
+            "--stages",
+            "--causal",
+            *(o for f in SCORES if f.in_cache for o in f.options),
+            "--pack-gqa",
+            "--return-lse",
+            "--alignment",
+            "--target",
         ),
         causal={"choices": ["bottom_right"], "help": "the last query sees every key"},
         tile={"help": "keys per tile (default: auto)"},
         mask={"help": "a byte for each of the last keys of a sequence: 0 hides it"},
         target=_TARGET,
-    )  # fmt: skip
+    )
     _add_cache(group)
     add = group.add_argument
     add("--splits", action="store_true", help="the keys are divided into parts")
     add("--append", action="store_true", help="it writes new rows of K and V to the cache first")
     _add_rotary(group)
-    for option, what in (
-        ("--seq-q", "queries"),
-        ("--group", "heads that share a head of K and V"),
-    ):
+    for option, what in (("--seq-q", "queries"), ("--group", "heads that share a head of K and V")):
         add(
-            option, type=number, default=1, metavar="N",
-            help=f"{what} that tiles are chosen for (default: 1)",
-        )  # fmt: skip
+            option, type=number, default=1, metavar="N", help=f"{what} that tiles are chosen for (default: 1)"
+        )
 
 
 def _decode(arguments: argparse.Namespace) -> Made:
@@ -171,12 +180,13 @@ def _decode(arguments: argparse.Namespace) -> Made:
 
 def _add_append(group: argparse._ArgumentGroup) -> None:
     add_kernel_options(
-        group, ("--head-dim", "--head-dim-v", "--dtype", "--target"),
+        group,
+        ("--head-dim", "--head-dim-v", "--dtype", "--target"),
         head_dim={"help": "elements of a row of K, 1 to 256"},
         head_dim_v={"help": "of a row of V (default: --head-dim)"},
         dtype={"help": "element type of new rows: f32, f16 or bf16 (default: f32)"},
         target=_TARGET,
-    )  # fmt: skip
+    )
     _add_cache(group)
     _add_rotary(group)
     group.add_argument(
@@ -199,11 +209,12 @@ def _append(arguments: argparse.Namespace) -> Made:
 
 def _add_merge(group: argparse._ArgumentGroup) -> None:
     add_kernel_options(
-        group, ("--head-dim-v", "--dtype", "--return-lse", "--alignment", "--target"),
+        group,
+        ("--head-dim-v", "--dtype", "--return-lse", "--alignment", "--target"),
         head_dim_v={"help": "elements of a row of O, 1 to 512"},
         dtype={"help": "element type of O: f32, f16 or bf16 (default: f32)"},
         alignment={"help": "of O and its strides (default: what dense arrays have)"},
-    )  # fmt: skip
+    )
     group.add_argument("--parts", default="f32", metavar="TYPE", help="of parts (default: f32)")
 
 
@@ -220,15 +231,24 @@ def _merge(arguments: argparse.Namespace) -> Made:
 
 KINDS: Final = {
     "decode": Kind(
-        "the PTX of attention to a KV cache, or its launch contract", _DECODE, "--head-dim",
-        _add_decode, _decode,
+        "the PTX of attention to a KV cache, or its launch contract",
+        _DECODE,
+        "--head-dim",
+        _add_decode,
+        _decode,
     ),
     "append": Kind(
-        "the PTX of the kernel that appends to a KV cache, or its launch contract", _APPEND,
-        "--head-dim", _add_append, _append,
+        "the PTX of the kernel that appends to a KV cache, or its launch contract",
+        _APPEND,
+        "--head-dim",
+        _add_append,
+        _append,
     ),
     "merge": Kind(
-        "the PTX of the kernel that merges parts, or its launch contract", _MERGE, "--head-dim-v",
-        _add_merge, _merge,
+        "the PTX of the kernel that merges parts, or its launch contract",
+        _MERGE,
+        "--head-dim-v",
+        _add_merge,
+        _merge,
     ),
-}  # fmt: skip
+}

@@ -19,65 +19,63 @@ def _number_or_auto(text: str) -> int | float | str:
 
 
 _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
-    "--head-dim": {
-        "type": number, "metavar": "D", "help": "elements of a row of Q and K, 1 to 256",
-    },
-    "--head-dim-v": {
-        "type": number, "metavar": "D", "help": "of a row of V and O (default: --head-dim)",
-    },
+    "--head-dim": {"type": number, "metavar": "D", "help": "elements of a row of Q and K, 1 to 256"},
+    "--head-dim-v": {"type": number, "metavar": "D", "help": "of a row of V and O (default: --head-dim)"},
     "--tile": {
-        "type": _number_or_auto, "default": "auto", "metavar": "N",
+        "type": _number_or_auto,
+        "default": "auto",
+        "metavar": "N",
         "help": "keys per tile (default: auto; see --list-tiles)",
     },
     "--block-q": {
-        "type": _number_or_auto, "default": "auto", "metavar": "N",
+        "type": _number_or_auto,
+        "default": "auto",
+        "metavar": "N",
         "help": "query rows per CTA (default: auto)",
     },
     "--stages": {
-        "type": _number_or_auto, "default": "auto", "metavar": "N",
+        "type": _number_or_auto,
+        "default": "auto",
+        "metavar": "N",
         "help": "tiles of K, and of V, in shared memory at once, on tensor cores (default: 1)",
     },
-    "--dtype": {
-        "default": "f32",
-        "help": "element type of Q, K, V and O: f32, f16 or bf16 (default: f32)",
-    },
+    "--dtype": {"default": "f32", "help": "element type of Q, K, V and O: f32, f16 or bf16 (default: f32)"},
     "--precision": {
         "default": AUTO,
         "help": "of f32: ieee, or on tensor cores f32_grade or tf32 (default: ieee)",
     },
     "--causal": {
-        "nargs": "?", "const": "bottom_right", "default": False,
+        "nargs": "?",
+        "const": "bottom_right",
+        "default": False,
         "choices": [mode for mode in CAUSAL if isinstance(mode, str)],
         "help": "bottom_right (the default: the last query sees every key) or top_left",
     },
     **{name: dict(words) for feature in SCORES for name, words in feature.options.items()},
     "--pack-gqa": {
-        "action": "store_const", "const": True, "default": "auto",
-        "help": "a CTA's rows are of all heads that share a head of K and V, for few queries of "
-        "many",
+        "action": "store_const",
+        "const": True,
+        "default": "auto",
+        "help": "a CTA's rows are of all heads that share a head of K and V, for few queries of many",
     },
-    "--varlen": {
-        "action": "store_true", "help": "sequences of their own lengths, packed in one array",
-    },
+    "--varlen": {"action": "store_true", "help": "sequences of their own lengths, packed in one array"},
     "--seqused-q": {
         "action": "store_true",
         "help": "with --varlen: how many of each sequence's queries count",
     },
-    "--seqused-k": {
-        "action": "store_true", "help": "with --varlen: how many of each sequence's keys count",
-    },
-    "--return-lse": {
-        "action": "store_true", "help": "also write the log-sum-exp of each row",
-    },
+    "--seqused-k": {"action": "store_true", "help": "with --varlen: how many of each sequence's keys count"},
+    "--return-lse": {"action": "store_true", "help": "also write the log-sum-exp of each row"},
     "--alignment": {
-        "type": _number_or_auto, "default": "auto", "metavar": "BYTES",
+        "type": _number_or_auto,
+        "default": "auto",
+        "metavar": "BYTES",
         "help": "of all pointers and strides: 16, 8, 4 or 2 (default: what dense arrays have)",
     },
     "--target": {
         "default": DEFAULT_TARGET,
         "help": f"such as sm_90, or {NATIVE} for this machine's GPU (default: {DEFAULT_TARGET})",
     },
-}  # fmt: skip
+}
 
 
 def add_kernel_options(

@@ -87,8 +87,7 @@ def _assembled(made: Made) -> Assembly:
     except ModuleNotFoundError as error:
         raise StopError(
             FAILED,
-            f"--assemble and --cubin need the whole package: {error}; run pip install . in the "
-            "checkout",
+            f"--assemble and --cubin need the whole package: {error}; run pip install . in the checkout",
         ) from error
     try:
         assembler = find_assembler(target=made.module.target)

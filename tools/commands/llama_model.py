@@ -90,10 +90,16 @@ def random_weights(sizes: Sizes, seed: int) -> Weights:
         hidden, rows = sizes.hidden, sizes.heads * sizes.head_dim
         rows_kv = sizes.kv_heads * sizes.head_dim
         return LayerWeights(
-            norm(), matrix(hidden, rows), matrix(hidden, rows_kv), matrix(hidden, rows_kv),
-            matrix(rows, hidden), norm(), matrix(hidden, sizes.intermediate),
-            matrix(hidden, sizes.intermediate), matrix(sizes.intermediate, hidden),
-        )  # fmt: skip
+            norm(),
+            matrix(hidden, rows),
+            matrix(hidden, rows_kv),
+            matrix(hidden, rows_kv),
+            matrix(rows, hidden),
+            norm(),
+            matrix(hidden, sizes.intermediate),
+            matrix(hidden, sizes.intermediate),
+            matrix(sizes.intermediate, hidden),
+        )
 
     unembedding = matrix(sizes.hidden, sizes.vocab)
     embedding = unembedding.T if sizes.tied else matrix(sizes.hidden, sizes.vocab).T
@@ -157,9 +163,7 @@ class CachedAttention:
         self.cache = cache
         self.sequences = sequences
         self.leftpad = leftpad
-        self._place: Callable[[Array], Any] = (
-            flash.to_device if cache.backend == "cuda" else np.asarray
-        )
+        self._place: Callable[[Array], Any] = flash.to_device if cache.backend == "cuda" else np.asarray
         tables = rotary_tables(cache.capacity, cache.head_dim, ROTARY_BASE)
         self._tables = tuple(self._place(table) for table in tables)
 
@@ -168,14 +172,17 @@ class CachedAttention:
         here = (x.astype(self.cache.element.numpy) for x in (q, k, v))
         queries, keys, values = map(self._place, here)
         out = flash.attention_with_kvcache(
-            queries, self.cache, keys, values,
+            queries,
+            self.cache,
+            keys,
+            values,
             layer=layer,
             cache_batch_idx=self.sequences,
             leftpad=self.leftpad,
             rotary_cos=self._tables[0],
             rotary_sin=self._tables[1],
             backend=self.cache.backend,
-        )  # fmt: skip
+        )
         return out.numpy() if self.cache.backend == "cuda" else np.asarray(out)
 
 

@@ -26,9 +26,14 @@ Array = NDArray[Any]
 NAME: Final = "ptxgen_kvcache"
 
 _MATRICES: Final = {
-    "self_attn.q_proj": "q", "self_attn.k_proj": "k", "self_attn.v_proj": "v",
-    "self_attn.o_proj": "o", "mlp.gate_proj": "gate", "mlp.up_proj": "up", "mlp.down_proj": "down",
-}  # fmt: skip
+    "self_attn.q_proj": "q",
+    "self_attn.k_proj": "k",
+    "self_attn.v_proj": "v",
+    "self_attn.o_proj": "o",
+    "mlp.gate_proj": "gate",
+    "mlp.up_proj": "up",
+    "mlp.down_proj": "down",
+}
 _NORMS: Final = {"input_layernorm": "attention_norm", "post_attention_layernorm": "mlp_norm"}
 
 
@@ -109,12 +114,15 @@ def attach(model: Any, cache: flash.KVCache) -> Any:
     ) -> tuple[Any, None]:
         dtype = getattr(torch, cache.element.array_name)
         out = flash.attention_with_kvcache(
-            query.to(dtype), cache, key.to(dtype), value.to(dtype),
+            query.to(dtype),
+            cache,
+            key.to(dtype),
+            value.to(dtype),
             layer=module.layer_idx,
             softmax_scale=how["scaling"],
             leftpad=attention_mask,
             backend=cache.backend,
-        )  # fmt: skip
+        )
         return out.to(query.dtype).transpose(1, 2), None
 
     AttentionInterface.register(NAME, attend)

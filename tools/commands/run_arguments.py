@@ -47,9 +47,12 @@ _NOT_OF_NUMPY: Final = 2  # `isbuiltin` of a dtype that another package defines
 _ARRAYS: Final = ("inout", "out", "zeros", "random")
 _FORMS: Final = (*NUMBERS, "hex", *_ARRAYS, "map", "texture", "surface")
 _TEXTURE_WORDS: Final = {
-    **dict.fromkeys(GEOMETRIES, "kind"), **dict.fromkeys(FILTERS, "filter"),
-    **dict.fromkeys(ADDRESSES, "address"), "normalized": "normalized", "fractions": "read",
-}  # fmt: skip
+    **dict.fromkeys(GEOMETRIES, "kind"),
+    **dict.fromkeys(FILTERS, "filter"),
+    **dict.fromkeys(ADDRESSES, "address"),
+    "normalized": "normalized",
+    "fractions": "read",
+}
 
 
 class FileError(Exception):
@@ -132,9 +135,7 @@ def check_type(number: int, what: Given, param: Param, value: Argument) -> None:
         return
     integer = isinstance(value, np.integer)
     if value.nbytes != type.nbytes or (type.kind != "b" and integer == type.is_float):
-        raise LaunchError(
-            f"argument {number} ({param.name}) must have the type {type}, got {what.text}"
-        )
+        raise LaunchError(f"argument {number} ({param.name}) must have the type {type}, got {what.text}")
 
 
 # -------------------------------------------------------------------------------------------- forms
@@ -146,9 +147,7 @@ def _number(text: str, dtype: np.dtype[Any], words: str) -> np.generic:
             limits = np.iinfo(dtype)
             value: int | float = int(words, 0)
             if not limits.min <= value <= limits.max:
-                raise argparse.ArgumentTypeError(
-                    f"must be from {limits.min} to {limits.max}, got {text!r}"
-                )
+                raise argparse.ArgumentTypeError(f"must be from {limits.min} to {limits.max}, got {text!r}")
         else:
             value = float(words)
     except ValueError:
@@ -266,9 +265,15 @@ def _map(text: str, rest: str) -> Given:
 
 
 _OTHERS: Final[dict[str, Callable[[str, str], Given]]] = {
-    "hex": _hex, "inout": _inout, "out": _out, "zeros": _zeros, "random": _random, "map": _map,
-    "texture": _texture, "surface": _surface,
-}  # fmt: skip
+    "hex": _hex,
+    "inout": _inout,
+    "out": _out,
+    "zeros": _zeros,
+    "random": _random,
+    "map": _map,
+    "texture": _texture,
+    "surface": _surface,
+}
 
 
 def _fields(text: str, rest: str, form: str, count: int) -> list[str]:

@@ -98,9 +98,7 @@ def launch(folder: Path, backend: CudaBackend) -> None:
     addresses = [backend.allocate(max(h.nbytes, 1), ordinal=ORDINAL) for h in held]
     for host, address in zip(held, addresses, strict=True):
         backend.copy_to_device(address, host.ctypes.data, host.nbytes, ordinal=ORDINAL)
-    values = tuple(
-        addresses[v["memory"]] + v["offset"] if isinstance(v, dict) else v for v in job["values"]
-    )
+    values = tuple(addresses[v["memory"]] + v["offset"] if isinstance(v, dict) else v for v in job["values"])
     slots = tuple(ParamSlot(*slot) for slot in job["slots"])
     plan = LaunchPlan(entry, (job["grid"], 1, 1), (job["block"], 1, 1), shared, slots, values)
     backend.launch(kernel, plan)

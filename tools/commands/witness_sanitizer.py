@@ -79,12 +79,13 @@ def find_sanitizer(named: Path | None = None) -> Sanitizer:
     places = [named] if named is not None else list(_places())
     found = next((place for place in places if place.is_file()), None)
     if found is None:
-        where = f"{named} is not a file" if named is not None else (
-            "none on PATH, in CUDA_HOME, beside nvcc, or among the Python packages"
-        )  # fmt: skip
+        where = (
+            f"{named} is not a file"
+            if named is not None
+            else ("none on PATH, in CUDA_HOME, beside nvcc, or among the Python packages")
+        )
         raise BackendError(
-            f"compute-sanitizer was not found: {where}; pip install {_PACKAGE}, or name it with "
-            "--sanitizer"
+            f"compute-sanitizer was not found: {where}; pip install {_PACKAGE}, or name it with --sanitizer"
         )
     help_text, version = _asked(found, "--help"), _asked(found, "--version")
     number = re.search(r"Version ([\d.]+)", version)
@@ -113,13 +114,9 @@ def _places() -> list[Path]:
 
 def _asked(program: Path, option: str) -> str:
     try:
-        ran = subprocess.run(
-            [program, option], capture_output=True, text=True, timeout=_ASKED_S, check=True
-        )
+        ran = subprocess.run([program, option], capture_output=True, text=True, timeout=_ASKED_S, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        raise BackendError(
-            f"{program} {option} failed: {error}; is it a compute-sanitizer?"
-        ) from None
+        raise BackendError(f"{program} {option} failed: {error}; is it a compute-sanitizer?") from None
     return ran.stdout
 
 
@@ -141,11 +138,24 @@ def examine(
     if tool not in TOOLS:
         raise LaunchError(f"examine: tool must be one of {', '.join(TOOLS)}, got {tool!r}")
     call = [
-        str(sanitizer.path), *sanitizer.general, "--tool", tool, *sanitizer.options[tool],
-        "--show-backtrace", "no", "--print-limit", str(_MOST_FINDINGS),
-        "--error-exitcode", str(_FOUND), "--log-file", str(log),
-        "--kernel-name", f"kne={entry}", "--", *command,
-    ]  # fmt: skip
+        str(sanitizer.path),
+        *sanitizer.general,
+        "--tool",
+        tool,
+        *sanitizer.options[tool],
+        "--show-backtrace",
+        "no",
+        "--print-limit",
+        str(_MOST_FINDINGS),
+        "--error-exitcode",
+        str(_FOUND),
+        "--log-file",
+        str(log),
+        "--kernel-name",
+        f"kne={entry}",
+        "--",
+        *command,
+    ]
     ran = run(call, timeout_s)
     if ran is None:
         return Said(tool, HANGS, why=f"the launch did not end within {timeout_s:g} s")

@@ -98,15 +98,16 @@ def _warm(config: AttentionConfig, repeats: int) -> Found:
     settings, has_goal = _settings(kernel), config in WARM_GOALS_MS
     goal = Goal("<=", WARM_GOALS_MS[config]) if has_goal else None
     return [
+        measured("emit, warm", "ms", [t * MS for t in times], config=settings, goal=goal, headline=has_goal),
         measured(
-            "emit, warm", "ms", [t * MS for t in times],
-            config=settings, goal=goal, headline=has_goal,
+            "per line",
+            "us",
+            [t * US / lines for t in times],
+            config=settings | {"lines": lines},
+            goal=Goal("<=", LINE_GOAL_US),
+            headline=has_goal,
         ),
-        measured(
-            "per line", "us", [t * US / lines for t in times],
-            config=settings | {"lines": lines}, goal=Goal("<=", LINE_GOAL_US), headline=has_goal,
-        ),
-    ]  # fmt: skip
+    ]
 
 
 def _parts(config: AttentionConfig, repeats: int) -> Found:
@@ -118,9 +119,7 @@ def _parts(config: AttentionConfig, repeats: int) -> Found:
         "render": lambda: render(module),
     }
     return [
-        measured(
-            f"of it {name}", "ms", [t * MS for t in timed(work, repeats)], config=_settings(kernel)
-        )
+        measured(f"of it {name}", "ms", [t * MS for t in timed(work, repeats)], config=_settings(kernel))
         for name, work in parts.items()
     ]
 
@@ -150,10 +149,15 @@ def _cold_with(bytecode: str, repeats: int) -> Found:
 
     def run(*command: str) -> None:
         subprocess.run(
-            [sys.executable, *command], cwd=ROOT, env=environment, check=True,
-            timeout=_COLD_TIMEOUT_S, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            [sys.executable, *command],
+            cwd=ROOT,
+            env=environment,
+            check=True,
+            timeout=_COLD_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-        )  # fmt: skip
+        )
 
     programs = {
         f"python {' '.join(_EMIT)}": _EMIT,
@@ -169,9 +173,7 @@ def _cold_with(bytecode: str, repeats: int) -> Found:
             continue
         ours = command is _EMIT
         goal = Goal("<=", COLD_GOAL_MS) if ours else None
-        found.append(
-            measured(f"cold: {name}", "ms", [t * MS for t in times], goal=goal, headline=ours)
-        )
+        found.append(measured(f"cold: {name}", "ms", [t * MS for t in times], goal=goal, headline=ours))
     return found
 
 
@@ -188,19 +190,26 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 def _imports() -> Found:
     try:
         said = subprocess.run(
-            [sys.executable, "-c", _LIST_MODULES, *_EMIT], cwd=ROOT, capture_output=True, text=True,
-            check=True, timeout=_COLD_TIMEOUT_S,
-        )  # fmt: skip
+            [sys.executable, "-c", _LIST_MODULES, *_EMIT],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_COLD_TIMEOUT_S,
+        )
     except subprocess.SubprocessError as error:
         return [f"what tools/emit.py imports is not known: {_why(error)}"]
     heavy = heavy_among(json.loads(said.stdout))
     return [
         measured(
-            "heavy modules imported by tools/emit.py", "modules", [len(heavy)],
-            config={"found": ",".join(heavy) or "none"}, goal=Goal("<=", 0),
+            "heavy modules imported by tools/emit.py",
+            "modules",
+            [len(heavy)],
+            config={"found": ",".join(heavy) or "none"},
+            goal=Goal("<=", 0),
         ),
         f"heavy modules are: {', '.join(HEAVY)}",
-    ]  # fmt: skip
+    ]
 
 
 def heavy_among(modules: list[str]) -> list[str]:
@@ -235,10 +244,7 @@ def _assemble(config: AttentionConfig, repeats: int) -> Found:
         "registers": (usage.registers, "per thread"),
         "shared memory": (resources.shared_bytes, "bytes"),
         "occupancy": (100 * resources.occupancy, "%"),
-        "SASS, padding included": (
-            code_bytes(assemblies[-1].cubin) // _INSTRUCTION_BYTES,
-            "instr.",
-        ),
+        "SASS, padding included": (code_bytes(assemblies[-1].cubin) // _INSTRUCTION_BYTES, "instr."),
     }
     return [
         measured("spilled", "bytes", [spilled], config=settings, goal=Goal("<=", 0)),
@@ -253,6 +259,4 @@ def code_bytes(cubin: bytes) -> int:
     size, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
     sections = [struct.unpack_from("<IIQQQQ", cubin, offset + size * n) for n in range(count)]
     start = sections[names][4]
-    return sum(
-        nbytes for name, _, _, _, _, nbytes in sections if cubin.startswith(b".text.", start + name)
-    )
+    return sum(nbytes for name, _, _, _, _, nbytes in sections if cubin.startswith(b".text.", start + name))

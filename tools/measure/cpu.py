@@ -13,16 +13,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # h
 
 from flash.cpu.attention import attention_cpu
 from flash.scores.window import causal_offset
-from tools.measure.record import (
-    MS,
-    Found,
-    Goal,
-    Job,
-    flat,
-    interleaved,
-    measured,
-    ratios,
-)
+from tools.measure.record import MS, Found, Goal, Job, flat, interleaved, measured, ratios
 
 Array = NDArray[np.float32]
 
@@ -82,12 +73,7 @@ def compare(
         values = ratios(samples["ours"], samples[name])
         found.append(
             measured(
-                f"time of ours / {name}",
-                "x",
-                values,
-                config=settings,
-                goal=goal,
-                headline=name == "torch",
+                f"time of ours / {name}", "x", values, config=settings, goal=goal, headline=name == "torch"
             )
         )
     return found

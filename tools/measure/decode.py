@@ -57,9 +57,15 @@ class Decoding:
     def settings(self) -> dict[str, Setting]:
         """The step as the settings of a measurement."""
         return {
-            "dtype": self.dtype, "d": self.head_dim, "heads": self.heads, "kv": self.kv_heads,
-            "N": self.seq_k, "splits": self.splits, "page": self.page_size, "new": self.new,
-        }  # fmt: skip
+            "dtype": self.dtype,
+            "d": self.head_dim,
+            "heads": self.heads,
+            "kv": self.kv_heads,
+            "N": self.seq_k,
+            "splits": self.splits,
+            "page": self.page_size,
+            "new": self.new,
+        }
 
 
 STEPS: Final = (
@@ -94,10 +100,14 @@ def traffic(step: Decoding) -> Found:
         measured("launches", "", [len(launches)], config=step.settings),
         measured("moved", "KiB", [moved / 1024], config=step.settings),
         measured(
-            "moved / unavoidable", "x", [moved / needed], config=step.settings,
-            goal=Goal("<=", TRAFFIC_GOAL), headline=True,
+            "moved / unavoidable",
+            "x",
+            [moved / needed],
+            config=step.settings,
+            goal=Goal("<=", TRAFFIC_GOAL),
+            headline=True,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def unavoidable_bytes(step: Decoding) -> int:
@@ -115,10 +125,13 @@ def moved_bytes(step: Decoding) -> int:
     for launch in _launches(step):
         memory = [host_array(array) for array in launch.arrays]
         counters = interpreter.run(
-            launch.made.module, grid=launch.plan.grid, block=launch.plan.block,
+            launch.made.module,
+            grid=launch.plan.grid,
+            block=launch.plan.block,
             args=[*memory, *launch.plan.values[len(memory) :]],
-            dynamic_smem=launch.plan.dynamic_shared, profile=True,
-        ).counters  # fmt: skip
+            dynamic_smem=launch.plan.dynamic_shared,
+            profile=True,
+        ).counters
         read, written = counters.global_sectors_read, counters.global_sectors_written
         assert read is not None, "the launch was profiled"
         assert written is not None, "the launch was profiled"
@@ -145,9 +158,18 @@ def _call(step: Decoding) -> CacheCall:
     q, k, v, out = (view(x.astype(config.element.numpy), "array") for x in normal(*shapes))
     given = {name: view(array, name) for name, array in operands.items()}
     return CacheCall(
-        config, q, k, v, out, None, given, step.page_size, step.seq_k, config.scale,
+        config,
+        q,
+        k,
+        v,
+        out,
+        None,
+        given,
+        step.page_size,
+        step.seq_k,
+        config.scale,
         _joining(step, config) if step.new else None,
-    )  # fmt: skip
+    )
 
 
 def _joining(step: Decoding, config: AttentionConfig) -> Joining:

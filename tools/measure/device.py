@@ -18,9 +18,17 @@ from tools.measure.record import MS, Work
 
 _SMI_TIMEOUT_S: Final = 20.0
 _SMI_FIELDS: Final = (
-    "name", "driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "clocks.max.mem",
-    "power.draw", "power.limit", "temperature.gpu", "ecc.mode.current",
-)  # fmt: skip
+    "name",
+    "driver_version",
+    "clocks.sm",
+    "clocks.max.sm",
+    "clocks.mem",
+    "clocks.max.mem",
+    "power.draw",
+    "power.limit",
+    "temperature.gpu",
+    "ecc.mode.current",
+)
 
 
 class Gpu:
@@ -50,8 +58,7 @@ class Gpu:
         slots = param_slots(kernel.params)
         numbers = tuple(values[slot.name] for slot in slots)
         return self.ready(
-            render(module),
-            LaunchPlan(kernel.name, (ctas, 1, 1), (kernel.threads, 1, 1), 0, slots, numbers),
+            render(module), LaunchPlan(kernel.name, (ctas, 1, 1), (kernel.threads, 1, 1), 0, slots, numbers)
         )
 
     @contextmanager
@@ -72,9 +79,7 @@ class Gpu:
             f"--query-gpu={','.join(_SMI_FIELDS)}",
         ]
         try:
-            said = subprocess.run(
-                command, capture_output=True, text=True, timeout=_SMI_TIMEOUT_S, check=True
-            )
+            said = subprocess.run(command, capture_output=True, text=True, timeout=_SMI_TIMEOUT_S, check=True)
         except (OSError, subprocess.SubprocessError):
             return {}
         return parse_smi(said.stdout)

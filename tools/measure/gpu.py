@@ -16,14 +16,7 @@ from flash.launch.calls import make_plan
 from flash.launch.checks import Geometry, check
 from flash.problem.config import AttentionConfig
 from flash.problem.tile_choice import offered_tiles
-from tools.measure.ceilings import (
-    THREADS,
-    bytes_per_cta,
-    copy_kernel,
-    fma_flops,
-    fma_kernel,
-    peak_flops,
-)
+from tools.measure.ceilings import THREADS, bytes_per_cta, copy_kernel, fma_flops, fma_kernel, peak_flops
 from tools.measure.cpu import Array, normal
 from tools.measure.device import Gpu
 from tools.measure.error import Judge, sampled_rows
@@ -85,12 +78,7 @@ class Shape:
     @property
     def size(self) -> tuple[int, int, int, int]:
         """[batch, heads, seq, head_dim] of Q and K."""
-        return (
-            max(self.tokens // self.seq, 1),
-            max(self.width // self.head_dim, 1),
-            self.seq,
-            self.head_dim,
-        )
+        return (max(self.tokens // self.seq, 1), max(self.width // self.head_dim, 1), self.seq, self.head_dim)
 
     @property
     def value_size(self) -> tuple[int, int, int, int]:
@@ -150,10 +138,7 @@ def fma_ceiling(gpu: Gpu, *, repeats: int, turns: int = 8192) -> Found:
     if not clock.isdigit():
         return [found]
     paper = peak_flops(gpu.target, gpu.device.multiprocessors, float(clock)) / 1e12
-    return [
-        found,
-        measured("FMA peak on paper", "TFLOP/s", [paper], config={"clock_mhz": int(clock)}),
-    ]
+    return [found, measured("FMA peak on paper", "TFLOP/s", [paper], config={"clock_mhz": int(clock)})]
 
 
 def copy_ceiling(gpu: Gpu, *, repeats: int, nbytes: int = 1 << 30) -> Found:
@@ -162,9 +147,7 @@ def copy_ceiling(gpu: Gpu, *, repeats: int, nbytes: int = 1 << 30) -> Found:
     with gpu.memory(nbytes) as source, gpu.memory(nbytes) as copy:
         work = gpu.kernel(copy_kernel(gpu.target), ctas, {"source": source, "copy": copy})
         rates = [2 * ctas * bytes_per_cta() / t / 1e12 for t in _samples(gpu, work, repeats)]
-    found = measured(
-        "copy ceiling, read + written", "TB/s", rates, config={"bytes": nbytes}, headline=True
-    )
+    found = measured("copy ceiling, read + written", "TB/s", rates, config={"bytes": nbytes}, headline=True)
     gpu.copy_rate = found.median * 1e12
     return [found]
 
@@ -187,9 +170,7 @@ class OnDevice:
     views: tuple[ArrayView, ArrayView, ArrayView, ArrayView]  # Q, K, V, O
     staging: Staging
 
-    def contestant(
-        self, gpu: Gpu, config: AttentionConfig | None = None
-    ) -> tuple[Work, Build, Geometry]:
+    def contestant(self, gpu: Gpu, config: AttentionConfig | None = None) -> tuple[Work, Build, Geometry]:
         """Our kernel on these arrays, by default with default tiles: the launch, build and
         geometry.
         """
@@ -238,34 +219,29 @@ def against_torch(gpu: Gpu, shape: Shape, rounds: int, batch: int) -> Found:
         if torch is not None:
             tensors = [torch.from_numpy(array).to(f"cuda:{gpu.ordinal}") for array in arrays.host]
             others, remarks = torch_contestants(torch, tensors, shape.causal)
-            errors |= {
-                name: judge.ratio(attend().cpu().numpy()[rows]) for name, attend in others.items()
-            }
+            errors |= {name: judge.ratio(attend().cpu().numpy()[rows]) for name, attend in others.items()}
             contestants |= others
         samples = race(gpu, contestants, rounds, batch)
     found: Found = [*remarks, *_rates(gpu, shape, samples["ours"], made, geometry, tile)]
     useful = made.resources.useful_flops(*_counts(geometry)) / 1e12
     for name, turns in list(samples.items())[1:]:
         found.append(
-            measured(
-                f"{name}, useful",
-                "TFLOP/s",
-                [useful / t for t in flat(turns)],
-                config=shape.settings,
-            )
+            measured(f"{name}, useful", "TFLOP/s", [useful / t for t in flat(turns)], config=shape.settings)
         )
         ratio = ratios(turns, samples["ours"])
-        found.append(
-            measured(f"speed of ours / {name}", "x", ratio, config=shape.settings, headline=True)
-        )
+        found.append(measured(f"speed of ours / {name}", "x", ratio, config=shape.settings, headline=True))
     for name, error in errors.items():
         ours = name == "ours"
         found.append(
             measured(
-                f"error of {name} / numpy f32", "x", [error], config=shape.settings,
-                goal=Goal("<=", ERROR_GOAL) if ours else None, headline=ours,
+                f"error of {name} / numpy f32",
+                "x",
+                [error],
+                config=shape.settings,
+                goal=Goal("<=", ERROR_GOAL) if ours else None,
+                headline=ours,
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -280,9 +256,7 @@ def tiles(gpu: Gpu, shape: Shape, rounds: int, batch: int, *, quick: bool) -> Fo
             (n, m): arrays.contestant(gpu, replace(shape.config, tile=n, block_q=m))
             for n, m in (offered[:2] if quick else offered)
         }
-        samples = race(
-            gpu, {f"{n} {m}": entry[0] for (n, m), entry in entries.items()}, rounds, batch
-        )
+        samples = race(gpu, {f"{n} {m}": entry[0] for (n, m), entry in entries.items()}, rounds, batch)
     found: Found = []
     for ((n, m), (_, made, geometry)), turns in zip(entries.items(), samples.values(), strict=True):
         found += _rates(gpu, shape, turns, made, geometry, {"tile": n, "block_q": m}, goal=False)
@@ -291,9 +265,7 @@ def tiles(gpu: Gpu, shape: Shape, rounds: int, batch: int, *, quick: bool) -> Fo
     settings = shape.settings | {"tile": chosen[0], "block_q": chosen[1]}
     return [
         *found,
-        measured(
-            "time of the default tile / the best", "x", slower, config=settings, headline=True
-        ),
+        measured("time of the default tile / the best", "x", slower, config=settings, headline=True),
     ]
 
 
@@ -302,13 +274,9 @@ def race(
 ) -> dict[str, list[list[float]]]:
     """Seconds of one call of each contestant, from samples of at least `_SAMPLE_MS`."""
     calls = {name: calls_for(gpu.seconds(work) * MS) for name, work in contestants.items()}
-    repeated = {
-        name: functools.partial(_repeat, work, calls[name]) for name, work in contestants.items()
-    }
+    repeated = {name: functools.partial(_repeat, work, calls[name]) for name, work in contestants.items()}
     samples = interleaved(repeated, rounds=rounds, batch=batch, dropped=1, timer=gpu.seconds)
-    return {
-        name: [[t / calls[name] for t in turn] for turn in turns] for name, turns in samples.items()
-    }
+    return {name: [[t / calls[name] for t in turn] for turn in turns] for name, turns in samples.items()}
 
 
 def _repeat(work: Work, times: int) -> None:
@@ -342,22 +310,13 @@ def _rates(
     useful = made.resources.useful_flops(*_counts(geometry))
     found = [
         measured("ours", "ms", [t * MS for t in times], config=settings),
-        measured(
-            "ours, computed", "TFLOP/s", [computed / t / 1e12 for t in times], config=settings
-        ),
+        measured("ours, computed", "TFLOP/s", [computed / t / 1e12 for t in times], config=settings),
         measured("ours, useful", "TFLOP/s", [useful / t / 1e12 for t in times], config=settings),
     ]
     if gpu.fma_flops:
         wanted = Goal(">=", CEILING_GOAL_PERCENT) if goal and shape.seq >= CEILING_FROM else None
         part = [100 * computed / t / gpu.fma_flops for t in times]
         found.append(
-            measured(
-                "computed, of the FMA ceiling",
-                "%",
-                part,
-                config=settings,
-                goal=wanted,
-                headline=goal,
-            )
+            measured("computed, of the FMA ceiling", "%", part, config=settings, goal=wanted, headline=goal)
         )
     return found

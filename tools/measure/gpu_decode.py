@@ -15,15 +15,7 @@ from numpy.typing import NDArray
 
 import flash
 from flash.contract.resources import KernelResources
-from flash.decode.plan import (
-    CacheCall,
-    Parts,
-    Workspace,
-    blocks_of,
-    choose_splits,
-    kernel_of,
-    steps_of,
-)
+from flash.decode.plan import CacheCall, Parts, Workspace, blocks_of, choose_splits, kernel_of, steps_of
 from flash.host.arrays import ArrayView, view
 from flash.host.dlpack import dense_strides
 from flash.host.staging import Staging
@@ -105,9 +97,15 @@ class OnDevice:
     def room(self, shape: tuple[int, ...], dtype: DType) -> ArrayView:
         """A dense array on the GPU, not initialised."""
         there = ArrayView(
-            0, shape, dense_strides(shape), dtype.array_name, self.call.q.device, False,
-            "cuda_array_interface", None,
-        )  # fmt: skip
+            0,
+            shape,
+            dense_strides(shape),
+            dtype.array_name,
+            self.call.q.device,
+            False,
+            "cuda_array_interface",
+            None,
+        )
         return self.staging.room_for(there)
 
 
@@ -115,10 +113,7 @@ class OnDevice:
 def on_device(gpu: Gpu, step: Batch) -> Iterator[OnDevice]:
     """Arrays of a step: normal keys and values, equal for each sequence, pages in random order."""
     one, config = step.one, step.config
-    k, v = (
-        x.astype(config.element.numpy)
-        for x in normal(*[(one.kv_heads, one.seq_k, one.head_dim)] * 2)
-    )
+    k, v = (x.astype(config.element.numpy) for x in normal(*[(one.kv_heads, one.seq_k, one.head_dim)] * 2))
     (q,) = normal((step.items, one.heads, 1, one.head_dim))
     q = q.astype(config.element.numpy)
     operands: dict[str, NDArray[Any]] = {"seqused_k": np.full(step.items, one.seq_k, np.int32)}
@@ -134,9 +129,8 @@ def on_device(gpu: Gpu, step: Batch) -> Iterator[OnDevice]:
         out = staging.room_for(view(np.empty_like(q), "out"))
         staging.wait()
         call = CacheCall(
-            config, there[0], there[1], there[2], out, None, given, one.page_size, one.seq_k,
-            config.scale,
-        )  # fmt: skip
+            config, there[0], there[1], there[2], out, None, given, one.page_size, one.seq_k, config.scale
+        )
         yield OnDevice(call, staging, (q[:1], k[None], v[None]))
 
 
@@ -163,18 +157,25 @@ def bandwidth(gpu: Gpu, step: Batch, *, repeats: int) -> Found:
         measured("decoding", "us", [t * US for t in times], config=settings),
         measured("decoding, read + written", "TB/s", rates, config=settings),
         measured(
-            "error of decoding / numpy", "x", [_judge(arrays.first).ratio(out[:1])],
-            config=settings, goal=Goal("<=", ERROR_GOAL),
+            "error of decoding / numpy",
+            "x",
+            [_judge(arrays.first).ratio(out[:1])],
+            config=settings,
+            goal=Goal("<=", ERROR_GOAL),
         ),
-    ]  # fmt: skip
+    ]
     if gpu.copy_rate:
         part = [100 * rate * 1e12 / gpu.copy_rate for rate in rates]
         found.append(
             measured(
-                "decoding, of the copy ceiling", "%", part, config=settings,
-                goal=Goal(">=", COPY_GOAL_PERCENT), headline=True,
+                "decoding, of the copy ceiling",
+                "%",
+                part,
+                config=settings,
+                goal=Goal(">=", COPY_GOAL_PERCENT),
+                headline=True,
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -192,9 +193,7 @@ def _kernels(gpu: Gpu, arrays: OnDevice) -> tuple[int, Work]:
         parts = arrays.room((*shape, call.config.value_dim), F32)
         space = Workspace(Parts(parts, arrays.room(shape, F32)))
     kernel = kernel_of(call, gpu.target, splits)
-    launches = [
-        gpu.ready(step.made.text, step.plan) for step in steps_of(call, kernel, splits, space)
-    ]
+    launches = [gpu.ready(step.made.text, step.plan) for step in steps_of(call, kernel, splits, space)]
 
     def work() -> None:
         for launch in launches:
@@ -243,18 +242,19 @@ def latency(gpu: Gpu, step: Batch, rounds: int, batch: int) -> Found:
     whole = _step(gpu, step, tensors, host)
     theirs = sdpa_of_a_token(torch, *tensors[:3])
     contestants = {
-        "ours": ours, "ours, step": whole, "torch": theirs,
-        "ours, graph": graphed(torch, ours), "ours, step, graph": graphed(torch, whole),
+        "ours": ours,
+        "ours, step": whole,
+        "torch": theirs,
+        "ours, graph": graphed(torch, ours),
+        "ours, step, graph": graphed(torch, whole),
         "torch, graph": graphed(torch, theirs),
-    }  # fmt: skip
+    }
     samples = race(gpu, contestants, rounds, batch)
     found = _latencies(step, samples)
     for how in ("", ", graph"):
         ratio = ratios(samples[f"ours{how}"], samples[f"torch{how}"])
         found.append(
-            measured(
-                f"latency of ours / torch{how}", "x", ratio, config=_settings(step), headline=True
-            )
+            measured(f"latency of ours / torch{how}", "x", ratio, config=_settings(step), headline=True)
         )
     return found
 
@@ -275,9 +275,16 @@ def _step(gpu: Gpu, step: Batch, arrays: Sequence[Any], host: Sequence[Array]) -
     """The launches of a `DecodeStep`, which also append the last key and value of each sequence."""
     one = step.one
     cache = flash.KVCache(
-        1, step.items, one.kv_heads, one.head_dim, one.seq_k, dtype=one.dtype, backend="cuda",
-        device=gpu.ordinal, cuda=gpu.backend,
-    )  # fmt: skip
+        1,
+        step.items,
+        one.kv_heads,
+        one.head_dim,
+        one.seq_k,
+        dtype=one.dtype,
+        backend="cuda",
+        device=gpu.ordinal,
+        cuda=gpu.backend,
+    )
     cache.append(0, *host[1:3])
     last = [flash.to_device(x[:, :, -1:], device=gpu.ordinal, cuda=gpu.backend) for x in host[1:3]]
     return flash.DecodeStep(arrays[0], cache, *last, layer=0, out=arrays[3]).launch
@@ -304,9 +311,7 @@ class HostCopies(CudaBackend):
         vars(self).update(vars(backend))  # shares the driver and loaded modules
         self.nbytes = 0
 
-    def copy_to_host(
-        self, host: int, address: int, nbytes: int, stream: int = 0, *, ordinal: int
-    ) -> None:
+    def copy_to_host(self, host: int, address: int, nbytes: int, stream: int = 0, *, ordinal: int) -> None:
         """Copy to the host, and count the bytes."""
         self.nbytes += nbytes
         super().copy_to_host(host, address, nbytes, stream, ordinal=ordinal)
@@ -316,9 +321,8 @@ def copied(gpu: Gpu, *, layers: int = 2, tokens: int = 4, head_dim: int = 64) ->
     """Bytes that are copied to the host while tokens are decoded with a cache on the GPU."""
     cuda = HostCopies(gpu.backend)
     cache = flash.KVCache(
-        layers, 2, 2, head_dim, 64, dtype="bf16", page_size=16, backend="cuda", device=gpu.ordinal,
-        cuda=cuda,
-    )  # fmt: skip
+        layers, 2, 2, head_dim, 64, dtype="bf16", page_size=16, backend="cuda", device=gpu.ordinal, cuda=cuda
+    )
     for count in (20, *[1] * tokens):
         for layer in range(layers):
             q, k, v = (
@@ -329,7 +333,11 @@ def copied(gpu: Gpu, *, layers: int = 2, tokens: int = 4, head_dim: int = 64) ->
     gpu.backend.synchronize(ordinal=gpu.ordinal)
     return [
         measured(
-            "copied to the host by decoding", "bytes", [cuda.nbytes],
-            config={"layers": layers, "tokens": tokens}, goal=Goal("<=", 0), headline=True,
+            "copied to the host by decoding",
+            "bytes",
+            [cuda.nbytes],
+            config={"layers": layers, "tokens": tokens},
+            goal=Goal("<=", 0),
+            headline=True,
         )
-    ]  # fmt: skip
+    ]

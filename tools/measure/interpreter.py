@@ -89,10 +89,13 @@ def launch(
 
     def run(**how: Any) -> interpreter.Result:
         return interpreter.run(
-            made.module, grid=plan.grid, block=plan.block,
+            made.module,
+            grid=plan.grid,
+            block=plan.block,
             args=[*memory, *plan.values[len(memory) :]],
-            dynamic_smem=plan.dynamic_shared, **how,
-        )  # fmt: skip
+            dynamic_smem=plan.dynamic_shared,
+            **how,
+        )
 
     return run, math.prod(plan.grid)
 
@@ -120,12 +123,15 @@ def kernel(shape: tuple[int, int, int, int, bool], repeats: int) -> Found:
         measured("speed", "M thread-instr./s", speed, config=settings, headline=True),
         *(
             measured(
-                f"{name} / plain", "x", ratios(samples[name], samples["plain"]), config=settings,
+                f"{name} / plain",
+                "x",
+                ratios(samples[name], samples["plain"]),
+                config=settings,
                 headline=True,
             )
             for name in ("sanitized", "profiled")
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _stepwise(repeats: int) -> Found:
@@ -138,9 +144,7 @@ def _stepwise(repeats: int) -> Found:
     slower = ratios(samples["stepwise"], samples["generated"])
     settings = {"d": 64, "H": 1, "N": 64}
     goal = Goal(">=", STEPWISE_GOAL)
-    return [
-        measured("stepwise / generated", "x", slower, config=settings, goal=goal, headline=True)
-    ]
+    return [measured("stepwise / generated", "x", slower, config=settings, goal=goal, headline=True)]
 
 
 def _many(repeats: int) -> Found:
@@ -149,9 +153,7 @@ def _many(repeats: int) -> Found:
     speed = [run().counters.thread_instructions / t / 1e6 for t in times]
     settings = {"d": 64, "H": 32, "N": 256, "CTAs": ctas}
     goal = Goal(">=", SPEED_GOAL)
-    return [
-        measured("speed", "M thread-instr./s", speed, config=settings, goal=goal, headline=True)
-    ]
+    return [measured("speed", "M thread-instr./s", speed, config=settings, goal=goal, headline=True)]
 
 
 def _mma(repeats: int) -> Found:
@@ -163,10 +165,12 @@ def _mma(repeats: int) -> Found:
 
     def run() -> interpreter.Result:
         return interpreter.run(
-            module, grid=(seq // _MMA_QUERIES, heads), block=_MMA_THREADS,
+            module,
+            grid=(seq // _MMA_QUERIES, heads),
+            block=_MMA_THREADS,
             args=[q, k, v, out, seq, seq, head_dim**-0.5, scratch, scratch],
             dynamic_smem=_MMA_SHARED,
-        )  # fmt: skip
+        )
 
     times = [t * MS for t in timed(run, repeats)]
     settings = {"d": head_dim, "H": heads, "N": seq}
@@ -174,9 +178,7 @@ def _mma(repeats: int) -> Found:
     return [measured("mma.sync attention", "ms", times, config=settings, goal=goal, headline=True)]
 
 
-def growth(
-    shape: tuple[int, ...], along: Mapping[str, Sequence[int]], repeats: int
-) -> list[Measurement]:
+def growth(shape: tuple[int, ...], along: Mapping[str, Sequence[int]], repeats: int) -> list[Measurement]:
     """Time against work: growing seqlen with 8 heads (`N`), growing heads with seqlen 256 (`H`).
 
     `shape` begins with head_dim; `along` holds the values of `N` and `H`.
@@ -205,9 +207,7 @@ def parsing(texts: Mapping[str, str], repeats: int) -> list[Measurement]:
         speed = [count / t for t in times]
         settings: dict[str, Setting] = {"text": name, "instructions": count}
         goal = Goal(">=", PARSE_GOAL)
-        found.append(
-            measured("parsing", "instr./s", speed, config=settings, goal=goal, headline=True)
-        )
+        found.append(measured("parsing", "instr./s", speed, config=settings, goal=goal, headline=True))
     return found
 
 

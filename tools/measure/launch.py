@@ -81,9 +81,7 @@ def launches(kind: str, current: bool, samples: int, calls: int = CALLS_PER_SAMP
     except ImportError as error:
         return [f"launch overhead was not measured: {error}"]
     # A separate cache, because this kernel does not belong into the user's.
-    kernel = AttentionKernel(
-        AttentionConfig(SHAPE[-1]), cuda=CudaBackend(driver), cache=ModuleCache(None)
-    )
+    kernel = AttentionKernel(AttentionConfig(SHAPE[-1]), cuda=CudaBackend(driver), cache=ModuleCache(None))
     content = np.zeros(SHAPE, np.float32)
     q, k, v, out = (_KINDS[kind](driver.place(content), SHAPE) for _ in range(4))
 
@@ -94,12 +92,11 @@ def launches(kind: str, current: bool, samples: int, calls: int = CALLS_PER_SAMP
     settings: dict[str, Setting] = {"arrays": kind, "current": current}
     return [
         measured(
-            "Python of one launch", "us", times,
-            config=settings, goal=Goal("<=", GOAL_US), headline=True,
+            "Python of one launch", "us", times, config=settings, goal=Goal("<=", GOAL_US), headline=True
         ),
         measured("driver calls of one launch", "calls", [len(names)], config=settings),
         f"driver calls with {kind} arrays, current={current}: {', '.join(names)}",
-    ]  # fmt: skip
+    ]
 
 
 def decoding(page_size: int, turned: bool, samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
@@ -113,9 +110,8 @@ def decoding(page_size: int, turned: bool, samples: int, calls: int = CALLS_PER_
         return [f"decoding was not measured: {error}"]
     room = (2 * samples + 4) * calls
     cache = KVCache(
-        1, 1, KV_HEADS, DIM, room, page_size=page_size or None,
-        backend="cuda", cuda=CudaBackend(driver),
-    )  # fmt: skip
+        1, 1, KV_HEADS, DIM, room, page_size=page_size or None, backend="cuda", cuda=CudaBackend(driver)
+    )
     shapes = [(1, heads, 1, DIM) for heads in (HEADS, HEADS, KV_HEADS, KV_HEADS)]
     q, out, k, v = (_CupyLike(driver.place(np.zeros(shape, np.float32)), shape) for shape in shapes)
     how: dict[str, Any] = {"layer": 0, "out": out, "stream": 0, "splits": SPLITS}

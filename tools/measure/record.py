@@ -99,9 +99,16 @@ def measured(
     if len(samples) > 1:
         first, _, third = statistics.quantiles(samples, n=4, method="inclusive")
     return Measurement(
-        name, unit, len(samples), statistics.median(samples), min(samples), third - first,
-        config or {}, goal, headline,
-    )  # fmt: skip
+        name,
+        unit,
+        len(samples),
+        statistics.median(samples),
+        min(samples),
+        third - first,
+        config or {},
+        goal,
+        headline,
+    )
 
 
 def seconds(work: Work) -> float:
@@ -153,6 +160,5 @@ def flat(rounds: Sequence[Sequence[float]]) -> list[float]:
 def ratios(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> list[float]:
     """For each round, our median time divided by theirs: a slowdown of both cancels out."""
     return [
-        statistics.median(mine) / statistics.median(other)
-        for mine, other in zip(ours, theirs, strict=True)
+        statistics.median(mine) / statistics.median(other) for mine, other in zip(ours, theirs, strict=True)
     ]

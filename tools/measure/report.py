@@ -49,9 +49,7 @@ def reproduce(sections: Sequence[str], quick: bool) -> str:
     return f"python tools/bench.py{only}{' --quick' if quick else ''}"
 
 
-def document(
-    sections: Sequence[Section], *, quick: bool, device: Mapping[str, Any] | None
-) -> dict[str, Any]:
+def document(sections: Sequence[Section], *, quick: bool, device: Mapping[str, Any] | None) -> dict[str, Any]:
     """The whole result as plain data; `device` is the GPU's part."""
     found: dict[str, Any] = {
         "schema": SCHEMA,
@@ -121,9 +119,7 @@ def versions() -> dict[str, str | None]:
         except importlib.metadata.PackageNotFoundError:
             found[package] = None
     blas = [
-        f"{lib['internal_api']} {lib['version']}"
-        for lib in threadpool_info()
-        if lib["user_api"] == "blas"
+        f"{lib['internal_api']} {lib['version']}" for lib in threadpool_info() if lib["user_api"] == "blas"
     ]
     found["blas"] = ", ".join(dict.fromkeys(blas)) or None
     try:
@@ -139,9 +135,7 @@ def _commit() -> str | None:
     """The checkout's commit, with `-dirty` if a file differs from it."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
-        said = subprocess.run(
-            command, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=True
-        )
+        said = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return said.stdout.strip() or None
@@ -150,9 +144,7 @@ def _commit() -> str | None:
 # -------------------------------------------------------------------------------- the file
 
 
-def result_path(
-    sections: Sequence[str], every: Sequence[str], quick: bool, device: str | None
-) -> Path:
+def result_path(sections: Sequence[str], every: Sequence[str], quick: bool, device: str | None) -> Path:
     """The default file of results: benchmarks/results/<kind>-<device or cpu>.json.
 
     The kind is `all` or the names of the sections, so that no result overwrites one with more
@@ -194,9 +186,7 @@ _HEAD: Final = ("", "median", "unit", "min", "IQR", "n", "goal")
 
 def table(sections: Sequence[Section]) -> str:
     """All measurements and remarks, section by section, then the headlines again."""
-    parts = [
-        f"{s.name}: {s.about}\n" + _rows(s.measurements) + _remarks(s.remarks) for s in sections
-    ]
+    parts = [f"{s.name}: {s.about}\n" + _rows(s.measurements) + _remarks(s.remarks) for s in sections]
     headlines = [m for section in sections for m in section.measurements if m.headline]
     if headlines:
         parts.append("headlines\n" + _rows(headlines))

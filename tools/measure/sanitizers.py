@@ -17,17 +17,7 @@ from ptxgen.check.prove import prove_global, prove_shared
 from ptxgen.parse import parse
 from tools.measure.cpu import normal
 from tools.measure.interpreter import launch
-from tools.measure.record import (
-    Found,
-    Goal,
-    Job,
-    Setting,
-    Work,
-    interleaved,
-    measured,
-    ratios,
-    timed,
-)
+from tools.measure.record import Found, Goal, Job, Setting, Work, interleaved, measured, ratios, timed
 from tools.measure.report import ROOT
 
 PROOF_GOAL_S: Final = 0.3  # for shared memory, or global memory, of a default kernel
@@ -105,9 +95,13 @@ def watched_triton(name: str, repeats: int) -> Found:
 
     def run(**how: Any) -> interpreter.Result:
         return interpreter.run(
-            module, grid=grid, block=facts["block"], args=[*args, *scratch],
-            dynamic_smem=facts["shared"], **how,
-        )  # fmt: skip
+            module,
+            grid=grid,
+            block=facts["block"],
+            args=[*args, *scratch],
+            dynamic_smem=facts["shared"],
+            **how,
+        )
 
     return _against_plain(run, {"Triton": name, "N": _SEQ}, "f16", repeats)
 
@@ -126,11 +120,18 @@ def _against_plain(
     goal = Goal("<=", RACE_GOALS[dtype])
     return [
         measured(
-            "race / plain", "x", ratios(samples["race"], samples["plain"]), config=settings,
-            goal=goal, headline=True,
+            "race / plain",
+            "x",
+            ratios(samples["race"], samples["plain"]),
+            config=settings,
+            goal=goal,
+            headline=True,
         ),
         measured(
-            "all sanitizers / plain", "x", ratios(samples["all"], samples["plain"]),
-            config=settings, headline=True,
+            "all sanitizers / plain",
+            "x",
+            ratios(samples["all"], samples["plain"]),
+            config=settings,
+            headline=True,
         ),
-    ]  # fmt: skip
+    ]

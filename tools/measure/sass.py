@@ -102,9 +102,13 @@ class Disassembler:
             file.write_bytes(cubin)
             try:
                 said = subprocess.run(
-                    [str(self.path), "-c", str(file)], capture_output=True, text=True, check=True,
-                    timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL,
-                )  # fmt: skip
+                    [str(self.path), "-c", str(file)],
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                    timeout=_TIMEOUT_S,
+                    stdin=subprocess.DEVNULL,
+                )
             except subprocess.CalledProcessError as error:
                 reason = error.stderr.strip().split("\n", 1)[0]
                 raise BackendError(
@@ -225,9 +229,7 @@ def _body(blocks: Mapping[int, _Block], head: int, last: int) -> list[int]:
     return sorted(body)
 
 
-def _best_path(
-    instrs: Sequence[SassInstr], body: Mapping[int, _Block], head: int, last: int
-) -> list[int]:
+def _best_path(instrs: Sequence[SassInstr], body: Mapping[int, _Block], head: int, last: int) -> list[int]:
     """The best path of blocks from `head` to `last`, forward only; empty if there is none."""
 
     def worth(block: int) -> tuple[int, int]:

@@ -21,15 +21,7 @@ from tools.measure.cpu import normal
 from tools.measure.record import Found, Goal, Job, Measurement, Setting, measured
 from tools.measure.report import ROOT
 from tools.measure.sass import mix
-from tools.measure.static_quality import (
-    Assembled,
-    Counted,
-    Subject,
-    assembled,
-    count,
-    counted,
-    seen_scores,
-)
+from tools.measure.static_quality import Assembled, Counted, Subject, assembled, count, counted, seen_scores
 
 TARGETS: Final = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 DTYPES: Final = ("f16", "bf16", "f32")
@@ -72,9 +64,14 @@ def quality(config: AttentionConfig) -> Found:
     kernel = config.kernel()
     t, target = kernel.tiling, kernel.target
     settings: dict[str, Setting] = {
-        "dtype": config.dtype, "d": t.head_dim, "causal": bool(config.causal),
-        "target": target.name, "tile": t.tile, "block_q": t.block_q, "threads": t.threads,
-    }  # fmt: skip
+        "dtype": config.dtype,
+        "d": t.head_dim,
+        "causal": bool(config.causal),
+        "target": target.name,
+        "tile": t.tile,
+        "block_q": t.block_q,
+        "threads": t.threads,
+    }
     try:
         ours = _Quality(
             kernel.name,
@@ -144,12 +141,16 @@ class _Quality:
         problem = {name: self.settings[name] for name in ("dtype", "d", "causal", "target")}
         return [
             measured(
-                f"{name}: ours / Triton", "x", [mine[name][0] / its[name][0]],
-                config=problem, goal=Goal(relation, 1), headline=True,
+                f"{name}: ours / Triton",
+                "x",
+                [mine[name][0] / its[name][0]],
+                config=problem,
+                goal=Goal(relation, 1),
+                headline=True,
             )
             for name, relation in COMPARED.items()
             if name in mine and name in its
-        ]  # fmt: skip
+        ]
 
 
 @functools.cache
@@ -160,9 +161,15 @@ def triton(head_dim: int, causal: bool, target: str) -> _Quality:
     facts = json.loads((ROOT / f"{base}.json").read_text(encoding="utf-8"))
     tile: dict[str, int] = facts["constants"]
     settings: dict[str, Setting] = {
-        "by": "Triton", "dtype": TRITON_DTYPE, "d": head_dim, "causal": causal, "target": target,
-        "tile": tile["BN"], "block_q": tile["BM"], "threads": facts["block"],
-    }  # fmt: skip
+        "by": "Triton",
+        "dtype": TRITON_DTYPE,
+        "d": head_dim,
+        "causal": causal,
+        "target": target,
+        "tile": tile["BN"],
+        "block_q": tile["BM"],
+        "threads": facts["block"],
+    }
     subject = Subject(text, facts["entry"], facts["block"], facts["shared"], 2 * head_dim)
     return _Quality(
         f"Triton's {facts['entry']} d={head_dim} {'causal' if causal else 'full'}",
@@ -178,8 +185,11 @@ def _triton_counted(subject: Subject, block_q: int, head_dim: int, causal: bool)
     q, k, v = (x.astype(np.float16) for x in normal(*[(seq, head_dim)] * 3))
     out, scratch = np.zeros_like(q), np.zeros(1, np.uint8)
     result = interpreter.run(
-        parse(subject.text), grid=(seq // block_q, 1), block=subject.threads,
+        parse(subject.text),
+        grid=(seq // block_q, 1),
+        block=subject.threads,
         args=[q, k, v, out, seq, seq, head_dim**-0.5, scratch, scratch],
-        dynamic_smem=subject.shared_bytes, profile=True,
-    )  # fmt: skip
+        dynamic_smem=subject.shared_bytes,
+        profile=True,
+    )
     return counted(result.counters, seen_scores(seq, causal))

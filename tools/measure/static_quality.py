@@ -136,9 +136,7 @@ def seen_scores(seq: int, causal: bool) -> int:
 
 def count(config: AttentionConfig, seq: int) -> Counted:
     """Interpret one head of `seq` queries and `seq` keys, normally distributed, and count."""
-    (q, k), (v, out) = (
-        normal(*[(1, 1, seq, dim)] * 2) for dim in (config.head_dim, config.value_dim)
-    )
+    (q, k), (v, out) = (normal(*[(1, 1, seq, dim)] * 2) for dim in (config.head_dim, config.value_dim))
     arrays = [view(x.astype(config.element.numpy), "array") for x in (q, k, v, out)]
     geometry = check(config, *arrays)
     pointers = tuple(array.pointer for array in arrays)
@@ -146,7 +144,11 @@ def count(config: AttentionConfig, seq: int) -> Counted:
     plan = make_plan(made, geometry, config.scale, pointers)
     memory = [np.asarray(array.owner) for array in arrays]
     result = interpreter.run(
-        made.module, grid=plan.grid, block=plan.block, args=[*memory, *plan.values[len(memory) :]],
-        dynamic_smem=plan.dynamic_shared, profile=True,
-    )  # fmt: skip
+        made.module,
+        grid=plan.grid,
+        block=plan.block,
+        args=[*memory, *plan.values[len(memory) :]],
+        dynamic_smem=plan.dynamic_shared,
+        profile=True,
+    )
     return counted(result.counters, seen_scores(seq, bool(config.causal)))

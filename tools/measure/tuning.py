@@ -67,9 +67,15 @@ class Problem:
     ) -> AttentionConfig:
         """The config of the problem with given tiles. Raises `ConfigError` if they do not fit."""
         return AttentionConfig(
-            self.head_dim, self.head_dim_v, self.dtype, self.causal, tile=tile, block_q=block_q,
-            stages=stages, target=self.target,
-        )  # fmt: skip
+            self.head_dim,
+            self.head_dim_v,
+            self.dtype,
+            self.causal,
+            tile=tile,
+            block_q=block_q,
+            stages=stages,
+            target=self.target,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +209,8 @@ class Timed:
 def timed(problem: Problem, gpu: Gpu) -> Iterator[Timed]:
     """The method that measures on a GPU, with the problem's arrays on the GPU."""
     shape = Shape(
-        problem.head_dim, problem.seq, problem.causal, dtype=problem.dtype,
-        head_dim_v=problem.head_dim_v,
-    )  # fmt: skip
+        problem.head_dim, problem.seq, problem.causal, dtype=problem.dtype, head_dim_v=problem.head_dim_v
+    )
     with on_device(gpu, shape) as arrays:
         yield Timed(gpu, arrays, problem.config())
 
@@ -213,9 +218,7 @@ def timed(problem: Problem, gpu: Gpu) -> Iterator[Timed]:
 def ranked(entries: Sequence[Entry], method: str) -> list[Entry]:
     """Entries with ranks by the method's rule, the best first; failed entries come last."""
     key = _static_key if method == Static.name else _timed_key
-    order = sorted(
-        entries, key=lambda entry: (True,) if "failed" in entry else (False, *key(entry))
-    )
+    order = sorted(entries, key=lambda entry: (True,) if "failed" in entry else (False, *key(entry)))
     return [{"rank": rank, **_without_rank(entry)} for rank, entry in enumerate(order, start=1)]
 
 

@@ -73,8 +73,10 @@ class GlobalContract:
 
 
 _OPERATORS: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
-}  # fmt: skip
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+}
 
 
 def _value(node: ast.expr, names: Mapping[str, Any], divide: Callable[[Any, Any], Any]) -> Any:
@@ -100,8 +102,7 @@ class Promised:
         self._atoms = atoms
         half = 1 << 63
         self.known: dict[str, Poly] = {
-            name: atoms.named("size", name, low, high)
-            for name, (low, high) in contract.bounds.items()
+            name: atoms.named("size", name, low, high) for name, (low, high) in contract.bounds.items()
         }
         for name in contract.strides:
             self.known[name] = atoms.named("stride", name, -half, half - 1)

@@ -64,9 +64,7 @@ def _check(kernel: Kernel, contract: GlobalContract) -> None:
     equal = [name for name in contract.equal if name not in contract.bounds]
     for name in (*[a.pointer for a in contract.arrays], *contract.strides, *equal):
         if name not in names:
-            raise LaunchError(
-                f"prove: {kernel.name} has no parameter {name!r}{did_you_mean(name, names)}"
-            )
+            raise LaunchError(f"prove: {kernel.name} has no parameter {name!r}{did_you_mean(name, names)}")
 
 
 class _Prover:
@@ -85,9 +83,7 @@ class _Prover:
         self._places = Places(self._values, Domain(shape, {}).range)
         self._atoms = Atoms()
         self._promised = Promised(contract, self._atoms)
-        self._symbolic = Symbolic(
-            self._graph, self._values, self._paths, shape, self._atoms, self._promised
-        )
+        self._symbolic = Symbolic(self._graph, self._values, self._paths, shape, self._atoms, self._promised)
         self._examples: Examples | None = None
         self._reached: dict[int, Facts] = {}
         self._held: dict[tuple[Any, ...], bool] = {}
@@ -130,17 +126,13 @@ class _Prover:
             given_up = f"; launches that go wrong were looked for in {example} steps only"
             return found._replace(reason=found.reason + given_up)
         witness = Witness(example.thread, example.values, example.offset)
-        return Found(
-            VIOLATION, f"{example.reason}: {witness}", example.array, witness=witness
-        )  # fmt: skip
+        return Found(VIOLATION, f"{example.reason}: {witness}", example.array, witness=witness)
 
     # ------------------------------------------------------------------------------ one access
 
     def _proved(self, place: Place, touch: GlobalTouch, base: Node, offset: int) -> Found:
         address = self._symbolic.poly(base) + offset
-        array = next(
-            (a for a in self._contract.arrays if self._is_of(address, a)), None
-        )  # fmt: skip
+        array = next((a for a in self._contract.arrays if self._is_of(address, a)), None)
         if array is None:
             return Found(UNKNOWN, "its address is no sum of a pointer parameter and offsets")
         if touch.reason:
@@ -232,11 +224,9 @@ class _Prover:
         for axis in array.axes:
             ((monomial, factor),) = self._promised.size(axis.stride).terms.items()
             if not monomial:
-                whole = Poly({
-                    m: c // factor
-                    for m, c in offset.terms.items()
-                    if not m or not np.any(c % factor)
-                })  # fmt: skip
+                whole = Poly(
+                    {m: c // factor for m, c in offset.terms.items() if not m or not np.any(c % factor)}
+                )
                 found.append(whole)
                 offset = offset - whole * factor
                 continue
@@ -250,9 +240,8 @@ class _Prover:
         return [*found, offset]
 
     def _why_not(
-        self, array: GlobalArray, indices: list[Poly], rest: Poly, nbytes: Poly, facts: Facts,
-        lanes: Lanes,
-    ) -> str:  # fmt: skip
+        self, array: GlobalArray, indices: list[Poly], rest: Poly, nbytes: Poly, facts: Facts, lanes: Lanes
+    ) -> str:
         holds = self._holds
         for axis, index in zip(array.axes, indices, strict=True):
             what = f"its index along the axis of stride {axis.stride}"

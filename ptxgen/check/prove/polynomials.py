@@ -59,9 +59,7 @@ class Poly:
     __slots__ = ("_key", "_tight", "terms")
 
     def __init__(self, terms: Mapping[Monomial, Coefficient]) -> None:
-        self.terms = {
-            m: c for m, c in terms.items() if not (isinstance(c, int) and c == 0)
-        }  # fmt: skip
+        self.terms = {m: c for m, c in terms.items() if not (isinstance(c, int) and c == 0)}
         self._key: tuple[Any, ...] | None = None
         self._tight: Poly | None = None
 
@@ -75,9 +73,9 @@ class Poly:
         """Equal for equal polynomials, and hashable."""
         if self._key is None:
             self._key = tuple(
-                (m, c if isinstance(c, int) else c.tobytes()) for m, c in sorted(
-                    self.terms.items(), key=lambda item: item[0])
-            )  # fmt: skip
+                (m, c if isinstance(c, int) else c.tobytes())
+                for m, c in sorted(self.terms.items(), key=lambda item: item[0])
+            )
         return self._key
 
     @property
@@ -111,10 +109,7 @@ class Poly:
     def __mul__(self, other: Poly | int) -> Poly:
         terms: dict[Monomial, Coefficient] = {}
         of = _poly(other).terms
-        if (
-            len(self.terms) * len(of) > _MOST_TERMS
-            or _degree(self.terms) + _degree(of) > _MOST_DEGREE
-        ):
+        if len(self.terms) * len(of) > _MOST_TERMS or _degree(self.terms) + _degree(of) > _MOST_DEGREE:
             raise TooLargeError
         for m, c in self.terms.items():
             for n, d in of.items():
@@ -185,9 +180,7 @@ class Poly:
 
     def for_thread(self, thread: int) -> Poly:
         """What it is for one thread."""
-        return Poly({
-            m: c if isinstance(c, int) else int(c[thread]) for m, c in self.terms.items()
-        })  # fmt: skip
+        return Poly({m: c if isinstance(c, int) else int(c[thread]) for m, c in self.terms.items()})
 
     def __repr__(self) -> str:
         return f"Poly({self.terms})"
@@ -281,10 +274,16 @@ class Atoms:
         return self._atom(key, "either", "either", low, high, cases=cases).poly
 
     def _atom(
-        self, key: Any, kind: str, name: str, low: int, high: int,
-        blocks: frozenset[int] = frozenset(), args: tuple[Poly, ...] = (),
+        self,
+        key: Any,
+        kind: str,
+        name: str,
+        low: int,
+        high: int,
+        blocks: frozenset[int] = frozenset(),
+        args: tuple[Poly, ...] = (),
         cases: tuple[Case, ...] = (),
-    ) -> Atom:  # fmt: skip
+    ) -> Atom:
         found = self._by_key.get(key)
         if found is None:
             found = Atom(len(self._all), kind, name, low, high, blocks, args, cases)

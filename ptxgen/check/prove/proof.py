@@ -103,11 +103,7 @@ def prove_shared(
 
 
 def prove_global(
-    ptx: str | Module,
-    entry: str | None = None,
-    *,
-    block: int | tuple[int, ...],
-    contract: GlobalContract,
+    ptx: str | Module, entry: str | None = None, *, block: int | tuple[int, ...], contract: GlobalContract
 ) -> GlobalProof:
     """The proof of global memory alone, as `prove` gives it."""
     return global_proof(subject_of(ptx, entry, block), contract)

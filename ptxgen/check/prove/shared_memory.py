@@ -42,8 +42,16 @@ from ptxgen.target import TARGETS
 from ptxgen.tensormap import TensorMap
 
 # What waits for every thread of the block, by the first words of the opcode.
-_BARRIERS: Final = ("bar.sync", "bar.red", "barrier.sync", "barrier.red", "barrier.cta.sync",
-                    "bar.cta.sync", "barrier.cta.red", "bar.cta.red")  # fmt: skip
+_BARRIERS: Final = (
+    "bar.sync",
+    "bar.red",
+    "barrier.sync",
+    "barrier.red",
+    "barrier.cta.sync",
+    "bar.cta.sync",
+    "barrier.cta.red",
+    "bar.cta.red",
+)
 
 # What may be spent on a kernel, and on one access: see `Effort`.
 _STEPS: Final = 160_000
@@ -59,10 +67,7 @@ Bound = int | tuple[int, ...] | range | TensorMap
 
 
 def shared_proof(
-    subject: Subject,
-    dynamic_smem: int | None,
-    dynamic_align: int,
-    params: Mapping[str, Bound] | None,
+    subject: Subject, dynamic_smem: int | None, dynamic_align: int, params: Mapping[str, Bound] | None
 ) -> Proof:
     """What can be proved of a kernel's accesses to shared memory and of its barriers; arguments as
     `ptxgen.check.prove.prove` has them.
@@ -111,9 +116,7 @@ def _count(name: str, given: object, least: int) -> int:
 def _parameters(kernel: Kernel, params: Mapping[str, Bound]) -> _Given:
     names = [p.name for p in kernel.params]
     if not isinstance(params, Mapping):
-        raise LaunchError(
-            f"prove: params must be a mapping from names to bounds, got {shown(params)}"
-        )
+        raise LaunchError(f"prove: params must be a mapping from names to bounds, got {shown(params)}")
     given = _Given({}, {}, {})
     known, ranges = given.known, given.ranges
     for name, bound in params.items():
@@ -186,9 +189,17 @@ class _Prover:
             of = found[kernel.dynamic_shared]
             regions = {r.name: region_home(r, of) for r in kernel.regions if r.nbytes > 0}
         self._search = Search(
-            self._values, self._paths, shape, ranges, found, regions, kernel.dynamic_shared,
-            given.maps, self._effort, ctas,
-        )  # fmt: skip
+            self._values,
+            self._paths,
+            shape,
+            ranges,
+            found,
+            regions,
+            kernel.dynamic_shared,
+            given.maps,
+            self._effort,
+            ctas,
+        )
         self._descriptors = Descriptors(self._search)
         self._shape = shape
 
@@ -242,8 +253,10 @@ class _Prover:
             return UNKNOWN, "a jump through a table decides whether it is reached"
         if self._paths.uniform(guard):
             return PROVED, ""
-        simple = all(n.kind not in ("join", "header", "opaque", "param", "function")
-                     for n in self._paths.sources(guard))  # fmt: skip
+        simple = all(
+            n.kind not in ("join", "header", "opaque", "param", "function")
+            for n in self._paths.sources(guard)
+        )
         unsure = "a condition on the way to it may differ between threads"
         if not simple:
             return UNKNOWN, unsure
@@ -268,9 +281,7 @@ class _Prover:
 
     def _skipped(self, place: Place) -> bool:
         """Whether this is the only barrier of the kernel, and threads that pass it by go on."""
-        count = sum(
-            _is_barrier(instr) for b in self._graph.order for instr in self._graph.blocks[b].instrs
-        )
+        count = sum(_is_barrier(instr) for b in self._graph.order for instr in self._graph.blocks[b].instrs)
         deciding = self._graph.controlling(place.block)
         return count == 1 and all(self._graph.post.get(b, EXIT) != EXIT for b in deciding)
 

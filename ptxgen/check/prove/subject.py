@@ -98,9 +98,13 @@ def verdict_of(source: Source, verdict: str, reason: str) -> Verdict:
     """A verdict on an instruction, with the calls that lead to it."""
     called = "".join(f", called from {place}" for place in reversed(source.via))
     return Verdict(
-        verdict, source.owner, source.number, render_instr(source.instr),
-        where_from(source.instr.origin), f"{reason}{called}" if reason else "",
-    )  # fmt: skip
+        verdict,
+        source.owner,
+        source.number,
+        render_instr(source.instr),
+        where_from(source.instr.origin),
+        f"{reason}{called}" if reason else "",
+    )
 
 
 def judged(source: Source, which: int, found: Found) -> Judged:
@@ -109,13 +113,7 @@ def judged(source: Source, which: int, found: Found) -> Judged:
     return (
         source,
         which,
-        replace(
-            made,
-            allocation=found.allocation,
-            first=found.first,
-            last=found.last,
-            witness=found.witness,
-        ),
+        replace(made, allocation=found.allocation, first=found.first, last=found.last, witness=found.witness),
     )
 
 

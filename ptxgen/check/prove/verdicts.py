@@ -116,12 +116,9 @@ class Proof:
             of = [v for v in self.accesses if v.allocation == name]
             found = Counter(v.verdict for v in of)
             known = [v for v in of if v.last >= v.first]
-            extent = (
-                f"{min(v.first for v in known)} to {max(v.last for v in known)}" if known else "-"
-            )
+            extent = f"{min(v.first for v in known)} to {max(v.last for v in known)}" if known else "-"
             lines.append(
-                f"{name or '-':<16} {found[PROVED]:>7} {found[VIOLATION]:>10} "
-                f"{found[UNKNOWN]:>8}  {extent}"
+                f"{name or '-':<16} {found[PROVED]:>7} {found[VIOLATION]:>10} {found[UNKNOWN]:>8}  {extent}"
             )
         return "\n".join(lines)
 

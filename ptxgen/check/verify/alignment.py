@@ -104,10 +104,23 @@ def _same(a: Residue) -> Residue:
 
 # By the beginning of the opcode; `mul.hi` and `shr`, for example, leave nothing known.
 _RULES: Final[Mapping[str, _Rule]] = {
-    "mov": _same, "cvta": _same, "cvt": _same, "add": _add, "sub": _sub, "mul.lo": _mul,
-    "mul.wide": _mul, "mad.lo": _mad, "mad.wide": _mad, "shl": _shl, "and": _and, "or": _or,
-    "xor": _xor, "min": _either, "max": _either, "selp": _either,
-}  # fmt: skip
+    "mov": _same,
+    "cvta": _same,
+    "cvt": _same,
+    "add": _add,
+    "sub": _sub,
+    "mul.lo": _mul,
+    "mul.wide": _mul,
+    "mad.lo": _mad,
+    "mad.wide": _mad,
+    "shl": _shl,
+    "and": _and,
+    "or": _or,
+    "xor": _xor,
+    "min": _either,
+    "max": _either,
+    "selp": _either,
+}
 
 
 def rule_of(opcode: str) -> _Rule | None:
@@ -220,10 +233,7 @@ def variable_aligns(module: Module, body: Kernel | Function) -> dict[str, int]:
         if param.type in TYPES:
             aligns[param.name] = param.align or TYPES[param.type].nbytes
     # Of a wrong alignment, which is reported elsewhere, nothing follows.
-    return {
-        name: align if align > 0 and not align & (align - 1) else 1
-        for name, align in aligns.items()
-    }
+    return {name: align if align > 0 and not align & (align - 1) else 1 for name, align in aligns.items()}
 
 
 def _dynamic_align(kernel: Kernel) -> int:

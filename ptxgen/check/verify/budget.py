@@ -59,9 +59,7 @@ def _regions(kernel: Kernel | Function) -> Iterator[Problem]:
     name = kernel.name
     regions = kernel.regions if isinstance(kernel, Kernel) else ()
     if isinstance(kernel, Kernel) and regions and not kernel.dynamic_shared:
-        message = (
-            "regions are declared, but no dynamic shared array to hold them; set dynamic_shared"
-        )
+        message = "regions are declared, but no dynamic shared array to hold them; set dynamic_shared"
         yield Problem("shared", message, name)
     items: tuple[Shared | Region, ...] = (*kernel.shared, *regions)
     for item in items:

@@ -17,9 +17,7 @@ from ptxgen.types import REGISTER_PREFIX, TYPES
 # PTX ISA, section "Identifiers".
 _IDENTIFIER: Final = re.compile(r"[A-Za-z][A-Za-z0-9_$]*|[_$%][A-Za-z0-9_$]+")
 # PTX ISA, section "Predefined Identifiers".
-_TAKEN: Final = frozenset({"WARP_SZ"}) | {
-    n for name in SPECIALS for n in (name, name.split(".")[0])
-}
+_TAKEN: Final = frozenset({"WARP_SZ"}) | {n for name in SPECIALS for n in (name, name.split(".")[0])}
 # PTX ISA, section "Fundamental Types"; packed types are for instructions only.
 _NO_PARAM: Final = frozenset({"pred", "bf16", "f16x2", "bf16x2"})
 

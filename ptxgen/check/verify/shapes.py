@@ -40,9 +40,7 @@ _SHIFTS: Final = frozenset({"shl", "shr"})
 _BARRIER: Final = (range(16), "a barrier from 0 to 15")
 _WARPS: Final = (range(32, 1025, 32), "a number of threads that is a multiple of 32, up to 1024")
 _BARRIERS: Final = {
-    (head, name): limit
-    for head in ("bar", "barrier")
-    for name, limit in (("a", _BARRIER), ("b", _WARPS))
+    (head, name): limit for head in ("bar", "barrier") for name, limit in (("a", _BARRIER), ("b", _WARPS))
 }
 # PTX ISA, sections "mbarrier.arrive" and "mbarrier.test_wait": how often; the parity of a phase.
 _MBARRIER: Final = {
@@ -62,9 +60,7 @@ _NAMED: Final = {("brx", "target"): "list"} | {
 
 
 # PTX ISA, "tensormap.replace": the highest dimension, and the highest number of each mode.
-_TENSORMAP: Final = {
-    "ord": 4, "elemtype": 12, "interleave_layout": 2, "swizzle_mode": 3, "fill_mode": 1,
-}  # fmt: skip
+_TENSORMAP: Final = {"ord": 4, "elemtype": 12, "interleave_layout": 2, "swizzle_mode": 3, "fill_mode": 1}
 
 
 class Limit(NamedTuple):
@@ -90,17 +86,7 @@ class Shape:
     """
 
     __slots__ = (
-        *(
-            "accesses",
-            "calls",
-            "complaints",
-            "declared",
-            "dests",
-            "gates",
-            "integers",
-            "names",
-            "op",
-        ),
+        *("accesses", "calls", "complaints", "declared", "dests", "gates", "integers", "names", "op"),
         *("rule", "size_place", "symbols", "unmoved", "valued"),
     )
 
@@ -390,9 +376,7 @@ def _address_complaint(op: Op, wanted: BoundOperand, got: Operand) -> str:
         return f"must be an address such as [%rd1+16], got {_said(got)}"
     space = str(op.modifiers.get("space", ""))
     if got.base is None and space != "local":
-        return (
-            f"must have a register or a name; only local memory has such addresses as {_said(got)}"
-        )
+        return f"must have a register or a name; only local memory has such addresses as {_said(got)}"
     if not isinstance(got.base, Reg):
         return ""
     # Shared memory is small, so its addresses fit 32 bits; those of other spaces have 64.
@@ -408,11 +392,7 @@ def _said(got: Operand) -> str:
     text = render_operand(got)
     if isinstance(got, Reg):
         return f"{text} of class {got.declared}"
-    return (
-        f"no such register as {text}"
-        if isinstance(got, Special) and got.name not in SPECIALS
-        else text
-    )
+    return f"no such register as {text}" if isinstance(got, Special) and got.name not in SPECIALS else text
 
 
 def _accessed(op: Op) -> int:

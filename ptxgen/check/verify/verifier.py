@@ -118,11 +118,7 @@ class _BodyCheck:
     """
 
     def __init__(
-        self,
-        module: Module,
-        body: Kernel | Function,
-        limits: Target | None,
-        suggestions: Suggestions,
+        self, module: Module, body: Kernel | Function, limits: Target | None, suggestions: Suggestions
     ) -> None:
         self.module = module
         self.body = body
@@ -170,10 +166,7 @@ class _BodyCheck:
         known, shapes = self.known.get, self.shapes.get
         for place, instr in enumerate(block.instrs, block.start):
             operands = instr.operands
-            key = (
-                instr.opcode,
-                *[o.declared if o.__class__ is Reg else kinds(o) for o in operands],
-            )
+            key = (instr.opcode, *[o.declared if o.__class__ is Reg else kinds(o) for o in operands])
             self.place = place
             shape = shapes(key) or self._shape(instr, key, uses)
             if shape is None:
@@ -209,9 +202,7 @@ class _BodyCheck:
         uses.written.update(r.name for o in instr.operands[:1] for r in registers_of(o))
         return None
 
-    def _guarded(
-        self, instr: Instr, writes: Sequence[str], reads: Sequence[str], uses: Uses
-    ) -> None:
+    def _guarded(self, instr: Instr, writes: Sequence[str], reads: Sequence[str], uses: Uses) -> None:
         """Reads and writes under a guard, or after such writes."""
         guard = instr.guard
         if guard is not None:
@@ -319,10 +310,7 @@ class _BodyCheck:
         if kind == "label":
             self._label(name, instr)
             return
-        if kind == "value":
-            message = self.symbols.value(name, bits)
-        else:
-            message = self.symbols.named(name, kind)
+        message = self.symbols.value(name, bits) if kind == "value" else self.symbols.named(name, kind)
         if message:
             self._report("symbol", message, instr)
 
@@ -349,9 +337,7 @@ class _BodyCheck:
         places = {id(instr): b.start + i for b in graph for i, instr in enumerate(b.instrs)}
         for name, instr in suspects.items():
             if name in anywhere:
-                message = (
-                    f"{name} may be read before it is written: a path to here does not write it"
-                )
+                message = f"{name} may be read before it is written: a path to here does not write it"
             elif name in guarded:
                 message = f"{name} is written only under a guard that may be false"
             else:
@@ -409,9 +395,7 @@ class _BodyCheck:
         if not isinstance(self.body, Kernel):
             return
         last = graph[-1] if graph else None
-        if last is not None and not (
-            last.falls_through and last.index in reverse_post_order(graph)
-        ):
+        if last is not None and not (last.falls_through and last.index in reverse_post_order(graph)):
             return
         if last is not None and last.instrs and self._never_returns(last.instrs[-1]):
             return

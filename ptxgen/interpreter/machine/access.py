@@ -55,9 +55,7 @@ class MemoryAccess:
     mask: Lanes | None
     at: int
 
-    def load(
-        self, space: str, address: Lanes | Address, type: ScalarType, count: int
-    ) -> tuple[Lanes, ...]:
+    def load(self, space: str, address: Lanes | Address, type: ScalarType, count: int) -> tuple[Lanes, ...]:
         """`count` consecutive values of `type` at `address`."""
         total = type.nbytes * count
         address = as_address(address)
@@ -108,8 +106,7 @@ class MemoryAccess:
         if plan is None:
             for part in self._parts(space, address, type.nbytes):
                 got = self._with_mask(
-                    part,
-                    lambda: self.atomic(space, _fresh(address), type, update, operands, scan=scan),
+                    part, lambda: self.atomic(space, _fresh(address), type, update, operands, scan=scan)
                 )
                 old = np.where(part, got, old)
             return old
@@ -159,12 +156,7 @@ class MemoryAccess:
             return found.window.data[address - found.base :]
         shared = self.batch.shared_stride
         known = [
-            (
-                SHARED_WINDOW,
-                self.shared.nbytes,
-                self.shared.window,
-                lane // self.batch.width * shared,
-            ),
+            (SHARED_WINDOW, self.shared.nbytes, self.shared.window, lane // self.batch.width * shared),
             *(
                 (WINDOWS[name] + s.first, s.nbytes, s.window, lane * s.stride)
                 for name, s in self.spaces.items()
@@ -179,8 +171,7 @@ class MemoryAccess:
                 size = self.shared.nbytes if name == "shared" else self.spaces[name].nbytes
                 why = f"outside the {size} bytes of {name} memory"
         raise TrapError(
-            f"{self._where(lane)} wants to read {nbytes} bytes of generic memory at {address:#x}, "
-            f"{why}"
+            f"{self._where(lane)} wants to read {nbytes} bytes of generic memory at {address:#x}, {why}"
         )
 
     # ------------------------------------------------------------------------------------- planning
@@ -199,19 +190,13 @@ class MemoryAccess:
         if (plan.spread | low) & (total - 1):
             wrong = (address.signed() + address.offset) % total != 0
             self._refuse(space, address, total, verb, wrong, f"which is not a multiple of {total}")
-        if (
-            plan.window is None
-            or low < plan.first
-            or plan.high + address.offset + total > plan.last
-        ):
+        if plan.window is None or low < plan.first or plan.high + address.offset + total > plan.last:
             return self._other_window(space, address, plan, total, verb)
         if not plan.writable and verb != "read":
             self._refuse(space, address, total, verb, self.active(), "in a read-only array")
         return plan
 
-    def _other_window(
-        self, space: str, address: Address, plan: Plan, total: int, verb: str
-    ) -> Plan | None:
+    def _other_window(self, space: str, address: Address, plan: Plan, total: int, verb: str) -> Plan | None:
         """As `_reach`, where the plan's own window is not the one, or there is none yet."""
         low, high = plan.low + address.offset, plan.high + address.offset + total
         inside = self._inside(space, low, high)
@@ -264,9 +249,7 @@ class MemoryAccess:
             self._refuse(space, address, total, verb, outside, self.arena.describe(int(at[lane])))
         return [active & (number == n) for n in np.unique(number[active])]
 
-    def _load_parts(
-        self, space: str, address: Address, type: ScalarType, count: int
-    ) -> tuple[Lanes, ...]:
+    def _load_parts(self, space: str, address: Address, type: ScalarType, count: int) -> tuple[Lanes, ...]:
         merged = tuple(np.zeros(self.selection.count, type.dtype) for _ in range(count))
         for part in self._parts(space, address, type.nbytes * count):
             got = self._with_mask(part, lambda: self.load(space, _fresh(address), type, count))

@@ -10,8 +10,7 @@ SHARED_WINDOW: Final = 1 << 32
 WINDOW_BYTES: Final = 1 << 30
 WINDOW_USED: Final = WINDOW_BYTES - (1 << 20)  # so that nothing else lies just before a buffer
 WINDOWS: Final = {
-    space: SHARED_WINDOW + n * WINDOW_BYTES
-    for n, space in enumerate(("shared", "local", "param", "const"))
+    space: SHARED_WINDOW + n * WINDOW_BYTES for n, space in enumerate(("shared", "local", "param", "const"))
 }
 # The first address of each inside the space, below 2**32: compilers keep them in 32 bits.
 PARAM_START: Final = 1 << 12

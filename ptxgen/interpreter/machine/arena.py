@@ -81,9 +81,7 @@ class Buffer:
 
     def __post_init__(self) -> None:
         raw = (
-            np.asarray(_Raw(self.start, self.nbytes, self.writable))
-            if self.nbytes
-            else np.empty(0, np.uint8)
+            np.asarray(_Raw(self.start, self.nbytes, self.writable)) if self.nbytes else np.empty(0, np.uint8)
         )
         self.window = Window(self.base, raw)
 
@@ -274,9 +272,7 @@ class DeviceArena:
         self._bases = [b.base for b in self._buffers]
 
 
-def joined_spans(
-    arrays: Iterable[tuple[str, Lanes]],
-) -> list[tuple[int, int, list[object], bool, str]]:
+def joined_spans(arrays: Iterable[tuple[str, Lanes]]) -> list[tuple[int, int, list[object], bool, str]]:
     """The host memory of named arrays as disjoint spans: low, high, arrays, whether writable,
     names.
     """
@@ -289,9 +285,7 @@ def joined_spans(
         writable = array.flags.writeable
         if joined and low < joined[-1][1]:
             low, last, owners, others, names = joined.pop()
-            joined.append(
-                (low, max(last, high), [*owners, array], others or writable, f"{names}, {name}")
-            )
+            joined.append((low, max(last, high), [*owners, array], others or writable, f"{names}, {name}"))
         else:
             joined.append((low, high, [array], writable, name))
     return joined

@@ -191,10 +191,7 @@ class Barriers:
     def _arrived(self) -> Lanes:
         ids = np.flatnonzero(self.at >= 0)
         keys = ids // self._width * BARRIERS + self.at[ids]
-        return (
-            np.bincount(keys, minlength=self._passed.size).reshape(self._passed.shape)
-            + self._passed
-        )
+        return np.bincount(keys, minlength=self._passed.size).reshape(self._passed.shape) + self._passed
 
     def _fillers(self, exited: Lanes) -> Lanes:
         """Lanes that do not exist any more, in warps that wait at a barrier with a count."""
@@ -202,9 +199,9 @@ class Barriers:
         gone = exited.reshape(-1, WARP).sum(axis=1)
         used = np.flatnonzero(warps >= 0)
         keys = used // (self._width // WARP) * BARRIERS + warps[used]
-        return np.bincount(keys, weights=gone[used], minlength=self._passed.size).astype(
-            np.int64
-        ).reshape(self._passed.shape) * (self._wanted > 0)
+        return np.bincount(keys, weights=gone[used], minlength=self._passed.size).astype(np.int64).reshape(
+            self._passed.shape
+        ) * (self._wanted > 0)
 
 
 def _threads(count: int) -> str:

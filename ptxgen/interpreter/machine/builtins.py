@@ -29,9 +29,7 @@ _LONGEST: Final = 1 << 16  # characters of a string
 _LARGEST: Final = 1 << 30  # bytes that one `malloc` gives
 _MANTISSA_DIGITS: Final = 13  # hexadecimal, after the point, of a 64-bit float
 # C++, `std::printf`; what a device's printf takes (CUDA C++ Programming Guide, "Formatted Output").
-_FORMAT: Final = re.compile(
-    r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|z|j|t)?([diouxXeEfFgGaAcsp%])"
-)
+_FORMAT: Final = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|z|j|t)?([diouxXeEfFgGaAcsp%])")
 
 
 def vprintf(machine: LaneMachine, lanes: Lanes, arguments: list[Lanes]) -> list[Lanes]:

@@ -80,9 +80,7 @@ class BulkMachine(MemoryAccess):
             threads = ids[positions == position]
             start = self._start_of(int(threads[0]))
 
-            def land(
-                threads: Lanes = threads, start: Start = start, position: int = position
-            ) -> None:
+            def land(threads: Lanes = threads, start: Start = start, position: int = position) -> None:
                 self.copies.wait(threads, None)
                 if self.watch is not None:
                     self.watch.arrived(threads, position)
@@ -92,9 +90,7 @@ class BulkMachine(MemoryAccess):
 
     # ------------------------------------------------------------------------------- bulk copies
 
-    def bulk_load(
-        self, dst: Lanes, src: Lanes, nbytes: Lanes, mbarrier: Lanes, ctas: Lanes | None
-    ) -> None:
+    def bulk_load(self, dst: Lanes, src: Lanes, nbytes: Lanes, mbarrier: Lanes, ctas: Lanes | None) -> None:
         """Start copying `nbytes` from global `src` to shared `dst`, which `mbarrier` then counts;
         to all CTAs of the cluster whose bit is set in `ctas`, if given.
         """
@@ -106,9 +102,13 @@ class BulkMachine(MemoryAccess):
                 landed = start.writes(np.array([position]), size, counter)
 
                 def land(
-                    start: Start = start, position: int = position, counter: int = counter,
-                    source: int = int(sources[n]), size: int = size, landed: Tell = landed,
-                ) -> None:  # fmt: skip
+                    start: Start = start,
+                    position: int = position,
+                    counter: int = counter,
+                    source: int = int(sources[n]),
+                    size: int = size,
+                    landed: Tell = landed,
+                ) -> None:
                     data = self._global(start, source, size, "read")
                     self.shared.window.data[position : position + size] = data
                     landed()
@@ -118,9 +118,14 @@ class BulkMachine(MemoryAccess):
                 self.agents.add(counter, land)
 
     def bulk_send(
-        self, dst: Lanes, src: Lanes, nbytes: Lanes, mbarrier: Lanes,
-        reduce: Reduce | None = None, type: ScalarType = b64,
-    ) -> None:  # fmt: skip
+        self,
+        dst: Lanes,
+        src: Lanes,
+        nbytes: Lanes,
+        mbarrier: Lanes,
+        reduce: Reduce | None = None,
+        type: ScalarType = b64,
+    ) -> None:
         """Start copying `nbytes` from shared `src` to shared `dst` of the cluster, which `mbarrier`
         there then counts; or reducing values of `type` into it.
         """
@@ -132,22 +137,21 @@ class BulkMachine(MemoryAccess):
 
             was_read = start.reads(np.array([source]), size, counter)
             first = np.array([target])
-            if reduce is None:
-                landed = start.writes(first, size, counter)
-            else:
-                landed = start.updates(first, size)
+            landed = start.writes(first, size, counter) if reduce is None else start.updates(first, size)
 
             def land(
-                start: Start = start, source: int = source, target: int = target,
-                counter: int = counter, size: int = size,
-                was_read: Tell = was_read, landed: Tell = landed,
-            ) -> None:  # fmt: skip
+                start: Start = start,
+                source: int = source,
+                target: int = target,
+                counter: int = counter,
+                size: int = size,
+                was_read: Tell = was_read,
+                landed: Tell = landed,
+            ) -> None:
                 was_read()
                 landed()
                 memory = self.shared.window.data
-                combine(
-                    memory[target : target + size], memory[source : source + size], reduce, type
-                )
+                combine(memory[target : target + size], memory[source : source + size], reduce, type)
                 self._change(start, counter, mbarrier_word.brought, size)
 
             if reduce is None:
@@ -155,9 +159,8 @@ class BulkMachine(MemoryAccess):
             self.agents.add(counter, land)
 
     def bulk_store(
-        self, dst: Lanes, src: Lanes, nbytes: Lanes,
-        reduce: Reduce | None = None, type: ScalarType = b64,
-    ) -> None:  # fmt: skip
+        self, dst: Lanes, src: Lanes, nbytes: Lanes, reduce: Reduce | None = None, type: ScalarType = b64
+    ) -> None:
         """Start copying `nbytes` from shared `src` to global `dst` in the thread's bulk group; or
         reducing values of `type` into it.
         """
@@ -173,9 +176,7 @@ class BulkMachine(MemoryAccess):
             def take(source: int = source, size: int = size) -> Lanes:
                 return self.shared.window.data[source : source + size].copy()
 
-            def put(
-                data: Lanes, start: Start = start, target: int = target, size: int = size
-            ) -> None:
+            def put(data: Lanes, start: Start = start, target: int = target, size: int = size) -> None:
                 combine(self._global(start, target, size, "write"), data, reduce, type)
 
             self._send_by_group(start.lane, take, put, was_read)
@@ -183,21 +184,14 @@ class BulkMachine(MemoryAccess):
     # ----------------------------------------------------------------------------------- tensors
 
     def tensor_load(
-        self,
-        dst: Lanes,
-        map: Lanes,
-        coordinates: tuple[Lanes, ...],
-        mbarrier: Lanes,
-        ctas: Lanes | None,
+        self, dst: Lanes, map: Lanes, coordinates: tuple[Lanes, ...], mbarrier: Lanes, ctas: Lanes | None
     ) -> None:
         """Start copying a box of the tensor whose map is at generic address `map` to shared `dst`;
         otherwise as `bulk_load`. `coordinates` are of the box's first element, innermost first.
         """
         maps, corners = self._maps(map, len(coordinates)), self._corners(coordinates)
         sizes = np.array([boxes.image_bytes(m) for m in maps])
-        for n, (start, target, bar, size) in enumerate(
-            self._targets(dst, sizes, mbarrier, active_only=True)
-        ):
+        for n, (start, target, bar, size) in enumerate(self._targets(dst, sizes, mbarrier, active_only=True)):
             self._check_tile(start, target)
             part = boxes.part_inside(maps[n], corners[n])
             if part is not None:
@@ -207,10 +201,13 @@ class BulkMachine(MemoryAccess):
                 landed = start.writes(image * _UNIT, _UNIT, counter)
 
                 def land(
-                    start: Start = start, image: Lanes = image, counter: int = counter,
-                    of: TensorMap = maps[n], corner: tuple[int, ...] = corners[n],
+                    start: Start = start,
+                    image: Lanes = image,
+                    counter: int = counter,
+                    of: TensorMap = maps[n],
+                    corner: tuple[int, ...] = corners[n],
                     landed: Tell = landed,
-                ) -> None:  # fmt: skip
+                ) -> None:
                     self._chunks[image] = self._box(start, of, corner)
                     landed()
                     self._change(start, counter, mbarrier_word.brought, of.box_bytes)
@@ -219,11 +216,7 @@ class BulkMachine(MemoryAccess):
                 self.agents.add(counter, land)
 
     def tensor_store(
-        self,
-        map: Lanes,
-        coordinates: tuple[Lanes, ...],
-        src: Lanes,
-        reduce: Reduce | None = None,
+        self, map: Lanes, coordinates: tuple[Lanes, ...], src: Lanes, reduce: Reduce | None = None
     ) -> None:
         """Start copying a box from shared `src` to the tensor whose map is at generic address
         `map`, in the thread's bulk group; or reducing it into the tensor.
@@ -242,9 +235,7 @@ class BulkMachine(MemoryAccess):
             def take(image: Lanes = image) -> Lanes:
                 return self._chunks[image]
 
-            def put(
-                data: Lanes, start: Start = start, of: TensorMap = of, part: Part | None = part
-            ) -> None:
+            def put(data: Lanes, start: Start = start, of: TensorMap = of, part: Part | None = part) -> None:
                 if part is not None:
                     self._store_box(start, of, part, data, reduce)
 
@@ -286,9 +277,7 @@ class BulkMachine(MemoryAccess):
             index = index + np.asarray(self.selection.shared_base)[::WARP, None]
         if self.watch is not None:
             warps = np.flatnonzero(active)
-            self.watch.matrices(
-                self.at, self.selection.ids[warps * WARP], index[warps], type.nbytes
-            )
+            self.watch.matrices(self.at, self.selection.ids[warps * WARP], index[warps], type.nbytes)
         values: Lanes = self.shared.window.elements(type.dtype, 1, 0)[index // type.nbytes]
         return values
 
@@ -400,24 +389,20 @@ class BulkMachine(MemoryAccess):
         address = position % self.shared.stride
         if address % _TILE_ALIGN:
             start.refuse(
-                f"a box lies at a multiple of {_TILE_ALIGN} bytes of shared memory, "
-                f"got {address:#x}"
+                f"a box lies at a multiple of {_TILE_ALIGN} bytes of shared memory, got {address:#x}"
             )
 
     def _check_end(self, start: Start, position: int, size: int) -> None:
         address = position % self.shared.stride
         if address + size > self.shared.nbytes:
             start.refuse(
-                f"copies {size} bytes at shared address {address:#x}, outside its "
-                f"{self.shared.nbytes} bytes"
+                f"copies {size} bytes at shared address {address:#x}, outside its {self.shared.nbytes} bytes"
             )
 
     def _poison(self, position: int, size: int) -> None:
         self.shared.window.data[position : position + size].view(np.uint32)[...] = POISON
 
-    def _change(
-        self, start: Start, position: int, change: Callable[[int, int], int], operand: int
-    ) -> None:
+    def _change(self, start: Start, position: int, change: Callable[[int, int], int], operand: int) -> None:
         """Change the mbarrier at a position."""
         words = self.shared.window.elements(_WORD, 1, 0)
         if self.watch is not None:
@@ -461,12 +446,7 @@ class BulkMachine(MemoryAccess):
         return index
 
     def _store_box(
-        self,
-        start: Start,
-        of: TensorMap,
-        part: Part,
-        chunks: Lanes,
-        reduce: Reduce | None,
+        self, start: Start, of: TensorMap, part: Part, chunks: Lanes, reduce: Reduce | None
     ) -> None:
         box = chunks.view(f"u{of.type.nbytes}").reshape(of.box_shape[::-1])[part.inside]
         data = self._global(start, part.first, part.last - part.first, "write")

@@ -40,9 +40,14 @@ class _Copy:
 
     def only(self, chosen: Lanes) -> _Copy:
         return _Copy(
-            self.at, self.ids[chosen], self.group[chosen], self.word[chosen], self.data[chosen],
-            self.due, self.written,
-        )  # fmt: skip
+            self.at,
+            self.ids[chosen],
+            self.group[chosen],
+            self.word[chosen],
+            self.data[chosen],
+            self.due,
+            self.written,
+        )
 
 
 class AsyncCopies:

@@ -51,9 +51,13 @@ _REGISTERS: Final = (24, 256)  # PTX ISA, "setmaxnreg"
 _OFFSET_MASK: Final = (1 << RANK_SHIFT) - 1
 # Special registers that count; one executed instruction is one cycle and one nanosecond.
 _CLOCKS: Final = {
-    "%clock": 0, "%clock64": 0, "%globaltimer": 0, "%clock_hi": 32, "%globaltimer_hi": 32,
+    "%clock": 0,
+    "%clock64": 0,
+    "%globaltimer": 0,
+    "%clock_hi": 32,
+    "%globaltimer_hi": 32,
     "%globaltimer_lo": 0,
-}  # fmt: skip
+}
 
 
 class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine):
@@ -84,9 +88,8 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         self.copies = copies
         self.barriers = barriers
         self.cluster = ClusterBarrier(
-            batch.lanes, batch.width * batch.cluster_size,
-            None if watch is None else watch.cluster_leave,
-        )  # fmt: skip
+            batch.lanes, batch.width * batch.cluster_size, None if watch is None else watch.cluster_leave
+        )
         self.waits = MemoryWaits(batch.lanes)
         self.registers = RegisterPool(batch, 0, watch)
         self.polled = {}
@@ -280,8 +283,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
             if wrong.any():
                 lane = int(wrong.argmax())
                 raise TrapError(
-                    f"{self._where(int(ids[lane]))}: {what}, got barrier {number[lane]}, "
-                    f"count {count[lane]}"
+                    f"{self._where(int(ids[lane]))}: {what}, got barrier {number[lane]}, count {count[lane]}"
                 )
         votes = None if vote is None else self._for_active(vote).astype(np.bool_)
         wrong_count = self.barriers.arrive(ids, number, count, self.at, wait=wait, votes=votes)
@@ -315,11 +317,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         self.registers.change(self.at, self.active_ids(self.mask), count, more=more)
 
     def wait_until(
-        self,
-        address: Lanes | Address,
-        type: ScalarType,
-        ready: Callable[[Lanes], Lanes],
-        what: str,
+        self, address: Lanes | Address, type: ScalarType, ready: Callable[[Lanes], Lanes], what: str
     ) -> None:
         """Wait until `ready` holds for the value of `type` in shared memory at each address."""
         address = as_address(address)
@@ -330,9 +328,15 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         view = self.shared.window.elements(type.dtype, 1, 0)
         woken = None if self.watch is None else functools.partial(self.watch.waited, self.at)
         self.waits.add(
-            self.at, self.selection.ids, cells, view, ready, self.active(),
-            lambda place: f"{what} of {self.mbarrier(place)}", woken,
-        )  # fmt: skip
+            self.at,
+            self.selection.ids,
+            cells,
+            view,
+            ready,
+            self.active(),
+            lambda place: f"{what} of {self.mbarrier(place)}",
+            woken,
+        )
 
     def clock(self) -> int:
         """A count that grows with what has been executed."""
@@ -378,9 +382,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         count = self.selection.count
         value = np.broadcast_to(value, count)
         if self.mask is not None:
-            poison = np.array(_POISONS[value.dtype.itemsize], f"u{value.dtype.itemsize}").view(
-                value.dtype
-            )
+            poison = np.array(_POISONS[value.dtype.itemsize], f"u{value.dtype.itemsize}").view(value.dtype)
             value = np.where(self.mask, value, poison)
         first = np.arange(count) & -WARP
         return value.take(first + np.bitwise_and(source, WARP - 1))
@@ -428,8 +430,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         if too_many.any():
             lane = int(too_many.argmax())
             raise TrapError(
-                f"{self._where(int(self.selection.ids[lane]))}: copies {int(sizes[lane])} bytes "
-                f"into {nbytes}"
+                f"{self._where(int(self.selection.ids[lane]))}: copies {int(sizes[lane])} bytes into {nbytes}"
             )
         for size in np.unique(sizes[active]):
             mask = active & (sizes == size)
@@ -439,12 +440,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
             unaligned = mask & ((src.signed() + src.offset) % nbytes != 0) & (size > 0)
             if unaligned.any():
                 self._refuse(
-                    "global",
-                    src,
-                    nbytes,
-                    "copy from",
-                    unaligned,
-                    f"which is not a multiple of {nbytes}",
+                    "global", src, nbytes, "copy from", unaligned, f"which is not a multiple of {nbytes}"
                 )
             unit = b32 if size % 4 == 0 else b8
             cells = data.view(unit.dtype)
@@ -458,7 +454,5 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
     ) -> tuple[Lanes, ...]:
         if mask is self.mask:
             return self.load("global", src, type, count)
-        got: tuple[Lanes, ...] = self._with_mask(
-            mask, lambda: self.load("global", src, type, count)
-        )
+        got: tuple[Lanes, ...] = self._with_mask(mask, lambda: self.load("global", src, type, count))
         return got

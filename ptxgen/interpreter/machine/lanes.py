@@ -69,10 +69,9 @@ class Batch:
         x, y, z = (
             c * size + inside
             for c, size, inside in zip(
-                _place(number, self._clusters()), self.cluster, _place(rank, self.cluster),
-                strict=True,
+                _place(number, self._clusters()), self.cluster, _place(rank, self.cluster), strict=True
             )
-        )  # fmt: skip
+        )
         return x, y, z
 
     def thread(self, lane: int) -> tuple[int, int, int]:
@@ -174,17 +173,7 @@ class Selection:
     their numbers in the batch.
     """
 
-    __slots__ = (
-        "batch",
-        "count",
-        "ids",
-        "inner",
-        "mask",
-        "rows",
-        "shared_base",
-        "threads",
-        "warps",
-    )
+    __slots__ = ("batch", "count", "ids", "inner", "mask", "rows", "shared_base", "threads", "warps")
 
     def __init__(self, batch: Batch, mask: Lanes) -> None:
         self.batch = batch

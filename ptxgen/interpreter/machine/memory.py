@@ -51,9 +51,7 @@ class Plan:
     writable: bool = True
     watched: bool = False  # whether it is shared memory
     buffer: Buffer | None = None  # the array of global memory that `window` is
-    ids: Lanes | None = (
-        None  # the active lanes' numbers in the batch, once the sanitizers have asked
-    )
+    ids: Lanes | None = None  # the active lanes' numbers in the batch, once the sanitizers have asked
     units: Lanes | None = None  # and their units that `relative` of these lanes is
     indices: dict[int, Lanes] = field(default_factory=dict)
     traffic: dict[Any, tuple[int, int, int]] = field(default_factory=dict)  # what accesses cost
@@ -108,9 +106,7 @@ def signed_lanes(lanes: Lanes) -> Lanes:
     return lanes.view(np.int32).astype(np.int64)
 
 
-def gather(
-    plan: Plan, window: Window, offset: int, type: ScalarType, count: int
-) -> tuple[Lanes, ...]:
+def gather(plan: Plan, window: Window, offset: int, type: ScalarType, count: int) -> tuple[Lanes, ...]:
     """`count` values of `type` for each lane, from a window; the access is known to be legal."""
     width = type.nbytes * count
     source = window.elements(type.dtype, count, plan.low + offset)
@@ -119,9 +115,7 @@ def gather(
     return tuple(np.ascontiguousarray(source.take(plan.index(width), axis=0).T))
 
 
-def scatter(
-    plan: Plan, window: Window, offset: int, type: ScalarType, values: tuple[Lanes, ...]
-) -> None:
+def scatter(plan: Plan, window: Window, offset: int, type: ScalarType, values: tuple[Lanes, ...]) -> None:
     """Write `values` of each active lane to a window; of lanes that collide, the last wins."""
     count = len(values)
     index, mask = plan.index(type.nbytes * count), plan.mask
@@ -139,9 +133,9 @@ def scatter(
         half = count // 2
         for part in range(2):
             whole = window.elements(_UNITS[16], 2, plan.low + offset)
-            whole[index, part] = np.ascontiguousarray(
-                rows[:, part * half : (part + 1) * half]
-            ).view(_UNITS[16])[:, 0]
+            whole[index, part] = np.ascontiguousarray(rows[:, part * half : (part + 1) * half]).view(
+                _UNITS[16]
+            )[:, 0]
         return
     window.elements(unit, 1, plan.low + offset)[index] = rows.view(unit)[:, 0]
 
@@ -161,9 +155,13 @@ _OFFSET_MASK: Final = (1 << RANK_SHIFT) - 1
 
 
 def make_plan(
-    selection: Selection, shared: SharedMemory, spaces: Mapping[str, Space], space: str,
-    lanes: Lanes, mask: Lanes | None,
-) -> Plan:  # fmt: skip
+    selection: Selection,
+    shared: SharedMemory,
+    spaces: Mapping[str, Space],
+    space: str,
+    lanes: Lanes,
+    mask: Lanes | None,
+) -> Plan:
     """Plan accesses to a space from a base for the lanes of `mask`, at least one. `spaces` are all
     but shared, global and generic memory.
     """
@@ -180,18 +178,14 @@ def make_plan(
     if space == "shared":
         if ctas is not None:
             relative += ctas
-        return Plan(
-            low, high, spread, relative, mask, shared.window, 0, shared.nbytes, watched=watched
-        )
+        return Plan(low, high, spread, relative, mask, shared.window, 0, shared.nbytes, watched=watched)
     known = spaces.get(space)
     if known is None:
         return Plan(low, high, spread, relative, mask, None, 0, 0)
     if known.stride:
         relative += selection.ids * known.stride
     last = known.first + known.nbytes
-    return Plan(
-        low, high, spread, relative, mask, known.window, known.first, last, writable=known.writable
-    )
+    return Plan(low, high, spread, relative, mask, known.window, known.first, last, writable=known.writable)
 
 
 def _of_cluster(selection: Selection, addresses: Lanes) -> tuple[Lanes, Lanes]:
@@ -266,9 +260,7 @@ class Meetings:
         if len(self._starts) == len(self._lanes):
             return False
         where, count = self._index[self._starts], len(self._lanes)
-        given = tuple(
-            x[self._lanes] if np.ndim(x) else np.full(count, x, cells.dtype) for x in operands
-        )
+        given = tuple(x[self._lanes] if np.ndim(x) else np.full(count, x, cells.dtype) for x in operands)
         found = scan(cells[where], self._starts, given)
         if found is None:
             return False

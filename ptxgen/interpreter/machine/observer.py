@@ -51,9 +51,8 @@ class Meter(Protocol):
         """A planned access of `total` bytes, which reads, writes or updates."""
 
     def copy(
-        self, machine: Accessing, plan: Plan, offset: int, nbytes: int, src: Address,
-        src_nbytes: Lanes | None,
-    ) -> None:  # fmt: skip
+        self, machine: Accessing, plan: Plan, offset: int, nbytes: int, src: Address, src_nbytes: Lanes | None
+    ) -> None:
         """A `cp.async` of `nbytes` from global `src` to shared memory, where the plan is for; lanes
         with 0 `src_nbytes` read nothing.
         """
@@ -88,9 +87,7 @@ class BulkObserver(Protocol):
     def start_update(self, at: int, lane: int, first: Lanes, nbytes: int) -> None:
         """A reduction starts to change `nbytes` at each of the places `first`."""
 
-    def written(
-        self, at: int, lane: int, first: Lanes, nbytes: int, place: int, stamp: int
-    ) -> None:
+    def written(self, at: int, lane: int, first: Lanes, nbytes: int, place: int, stamp: int) -> None:
         """A copy has written; the mbarrier at `place` counts it."""
 
     def start_read(self, at: int, lane: int, first: Lanes, nbytes: int, place: int | None) -> int:
@@ -101,9 +98,7 @@ class BulkObserver(Protocol):
     def was_read(self, at: int, lane: int, place: int | None, stamp: int) -> None:
         """A copy has read; the mbarrier at `place` counts it, if there is one."""
 
-    def start_global_read(
-        self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int
-    ) -> None:
+    def start_global_read(self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int) -> None:
         """A copy starts to read `nbytes` of an array at each of the addresses `first`."""
 
     def start_global_write(
@@ -128,9 +123,8 @@ class Observer(Protocol):
         """A load of `total` bytes is about to happen."""
 
     def store(
-        self, machine: Accessing, plan: Plan, offset: int, type: ScalarType,
-        values: tuple[Lanes, ...],
-    ) -> None:  # fmt: skip
+        self, machine: Accessing, plan: Plan, offset: int, type: ScalarType, values: tuple[Lanes, ...]
+    ) -> None:
         """A store is about to happen."""
 
     def before_atomic(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:

@@ -108,9 +108,10 @@ class RegisterPool:
             for other in self._group(warp):
                 if len(self._done.get(other, ())) < len(done):
                     self._report(
-                        self._last[warp], warp,
+                        self._last[warp],
+                        warp,
                         f"all warps of a warpgroup execute it, but {self._name(other)} has not",
-                    )  # fmt: skip
+                    )
 
     # --------------------------------------------------------------------------------- inner parts
 
@@ -121,25 +122,27 @@ class RegisterPool:
         done.append((more, count))
         if not self._known:
             self._report(
-                at, warp,
+                at,
+                warp,
                 "the assembler ignores it, as it does not know the registers at entry; give the "
                 "kernel .maxnreg, or .maxntid and .minnctapersm",
-            )  # fmt: skip
+            )
         group = self._group(warp)
         if len(group) < _WARPGROUP:
             self._report(
-                at, warp,
-                f"all {_WARPGROUP} warps of a warpgroup execute it, but the CTA ends with "
-                f"{len(group)}",
-            )  # fmt: skip
+                at,
+                warp,
+                f"all {_WARPGROUP} warps of a warpgroup execute it, but the CTA ends with {len(group)}",
+            )
         for other in group:
             theirs = self._done.get(other, ())[: len(done)]
             if len(theirs) == len(done) and theirs[-1] != done[-1]:
                 self._report(
-                    at, warp,
+                    at,
+                    warp,
                     f"all warps of a warpgroup execute the same, but {self._name(other)} has "
                     f"executed {_text(*theirs[-1])}",
-                )  # fmt: skip
+                )
                 return
 
     def _is_wrong(self, at: int, warp: int, count: int, more: bool) -> bool:
@@ -147,9 +150,7 @@ class RegisterPool:
         held = int(self._held[warp])
         wrong = count < held if more else count > held
         if wrong:
-            self._report(
-                at, warp, f"{_text(more, count)}, but a thread has {held} registers at this point"
-            )
+            self._report(at, warp, f"{_text(more, count)}, but a thread has {held} registers at this point")
         return wrong
 
     def _missing(self, warp: int) -> int:

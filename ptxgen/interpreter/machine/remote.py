@@ -25,9 +25,8 @@ class RemoteMachine(BulkMachine):
     """What instructions that send values may ask for."""
 
     def send_values(
-        self, dst: Lanes, values: tuple[Lanes, ...], mbarrier: Lanes, reduce: Reduce | None,
-        type: ScalarType,
-    ) -> None:  # fmt: skip
+        self, dst: Lanes, values: tuple[Lanes, ...], mbarrier: Lanes, reduce: Reduce | None, type: ScalarType
+    ) -> None:
         """Start writing consecutive values to shared `dst`, which `mbarrier` there then counts; or
         reducing them into it.
         """
@@ -45,9 +44,12 @@ class RemoteMachine(BulkMachine):
                 landed = start.updates(first, size)
 
             def land(
-                start: Start = start, target: int = target, counter: int = counter,
-                landed: Tell = landed, data: Lanes = octets[n],
-            ) -> None:  # fmt: skip
+                start: Start = start,
+                target: int = target,
+                counter: int = counter,
+                landed: Tell = landed,
+                data: Lanes = octets[n],
+            ) -> None:
                 landed()
                 combine(self.shared.window.data[target : target + size], data, reduce, type)
                 self._change(start, counter, mbarrier_word.brought, size)

@@ -24,9 +24,8 @@ class TextureMachine(MemoryAccess):
     """What instructions may ask of textures and surfaces, which launches bind in the arena."""
 
     def texture_fetch(
-        self, handle: Lanes | Address, geometry: str, coordinates: tuple[Lanes, ...],
-        type: ScalarType,
-    ) -> tuple[Lanes, ...]:  # fmt: skip
+        self, handle: Lanes | Address, geometry: str, coordinates: tuple[Lanes, ...], type: ScalarType
+    ) -> tuple[Lanes, ...]:
         """The four channels of a texture at coordinates, as `tex` gives them."""
 
         def fetched(texture: Texture, lanes: Lanes, along: list[Lanes]) -> tuple[Lanes, ...]:
@@ -36,9 +35,13 @@ class TextureMachine(MemoryAccess):
         return self._by_handle(handle, Texture, geometry, coordinates, fetched, (type,) * 4)
 
     def texture_gather(
-        self, handle: Lanes | Address, geometry: str, coordinates: tuple[Lanes, ...],
-        component: int, type: ScalarType,
-    ) -> tuple[Lanes, ...]:  # fmt: skip
+        self,
+        handle: Lanes | Address,
+        geometry: str,
+        coordinates: tuple[Lanes, ...],
+        component: int,
+        type: ScalarType,
+    ) -> tuple[Lanes, ...]:
         """One channel of the four texels around coordinates, as `tld4` gives them."""
 
         def gathered(texture: Texture, lanes: Lanes, along: list[Lanes]) -> tuple[Lanes, ...]:
@@ -55,9 +58,14 @@ class TextureMachine(MemoryAccess):
         return found
 
     def surface_load(
-        self, handle: Lanes | Address, geometry: str, coordinates: tuple[Lanes, ...],
-        type: ScalarType, count: int, outside: str,
-    ) -> tuple[Lanes, ...]:  # fmt: skip
+        self,
+        handle: Lanes | Address,
+        geometry: str,
+        coordinates: tuple[Lanes, ...],
+        type: ScalarType,
+        count: int,
+        outside: str,
+    ) -> tuple[Lanes, ...]:
         """`count` values of a surface at coordinates, x in bytes; `outside` is what is done with
         accesses outside of it: `trap`, `clamp` or `zero`.
         """
@@ -69,9 +77,14 @@ class TextureMachine(MemoryAccess):
         return self._by_handle(handle, Surface, geometry, coordinates, loaded, (type,) * count)
 
     def surface_store(
-        self, handle: Lanes | Address, geometry: str, coordinates: tuple[Lanes, ...],
-        type: ScalarType, values: tuple[Lanes, ...], outside: str,
-    ) -> None:  # fmt: skip
+        self,
+        handle: Lanes | Address,
+        geometry: str,
+        coordinates: tuple[Lanes, ...],
+        type: ScalarType,
+        values: tuple[Lanes, ...],
+        outside: str,
+    ) -> None:
         """Write consecutive values to a surface, as `surface_load` reads them."""
 
         def stored(surface: Surface, lanes: Lanes, along: list[Lanes]) -> tuple[Lanes, ...]:
@@ -86,18 +99,24 @@ class TextureMachine(MemoryAccess):
     # ------------------------------------------------------------------------------- inner parts
 
     def _by_handle(
-        self, handle: Lanes | Address, wanted: type[Texture] | type[Surface], geometry: str,
-        coordinates: tuple[Lanes, ...], action: Action, types: tuple[ScalarType, ...],
-    ) -> tuple[Lanes, ...]:  # fmt: skip
+        self,
+        handle: Lanes | Address,
+        wanted: type[Texture] | type[Surface],
+        geometry: str,
+        coordinates: tuple[Lanes, ...],
+        action: Action,
+        types: tuple[ScalarType, ...],
+    ) -> tuple[Lanes, ...]:
         """What an action gives for the lanes of each texture or surface."""
         results = [np.zeros(self.selection.count, type.dtype) for type in types]
         wide = [np.broadcast_to(c, self.selection.count) for c in coordinates]
         for lanes, bound in self._bound_to(handle, (wanted,)):
             if bound.kind != geometry:
                 self._stop(
-                    lanes[0], f"wants a {geometry} {wanted.__name__.lower()}, got a "
+                    lanes[0],
+                    f"wants a {geometry} {wanted.__name__.lower()}, got a "
                     f"{bound.kind} one; pass one with kind={geometry!r}",
-                )  # fmt: skip
+                )
             found = action(bound, lanes, [c[lanes] for c in wide])
             for result, got in zip(results, found, strict=True):
                 result[lanes] = got
@@ -116,9 +135,10 @@ class TextureMachine(MemoryAccess):
             if not isinstance(bound, wanted):
                 names = " or ".join(one.__name__ for one in wanted)
                 self._stop(
-                    lanes[0], f"wants a {names.lower()}, but {number:#x} is the handle of "
+                    lanes[0],
+                    f"wants a {names.lower()}, but {number:#x} is the handle of "
                     f"none; pass a ptxgen.texture.{names} as the argument",
-                )  # fmt: skip
+                )
             yield lanes, bound
 
     def _check_type(self, texture: Texture, lanes: Lanes, type: ScalarType) -> None:
@@ -127,9 +147,8 @@ class TextureMachine(MemoryAccess):
             self._stop(lanes[0], f"wants {type} values of a texture whose fetches give {has}")
 
     def _check_place(
-        self, surface: Surface, lanes: Lanes, along: list[Lanes], nbytes: int, outside: str,
-        verb: str,
-    ) -> None:  # fmt: skip
+        self, surface: Surface, lanes: Lanes, along: list[Lanes], nbytes: int, outside: str, verb: str
+    ) -> None:
         x = along[surface.kind.startswith("a")].astype(np.int64)
         _, inside = surface.places(along, nbytes, outside)
         stops = ~inside if outside == "trap" else np.zeros_like(inside)
@@ -141,9 +160,9 @@ class TextureMachine(MemoryAccess):
                 at = int(np.argmax(wrong))
                 where = ", ".join(str(int(c[at])) for c in along)
                 self._stop(
-                    lanes[at], f"wants to {verb} {nbytes} bytes of a {surface.kind} surface at "
-                    f"({where}), {what}",
-                )  # fmt: skip
+                    lanes[at],
+                    f"wants to {verb} {nbytes} bytes of a {surface.kind} surface at ({where}), {what}",
+                )
 
     def _stop(self, lane: np.integer[Any], why: str) -> NoReturn:
         raise TrapError(f"{self._where(int(self.selection.ids[lane]))} {why}")

@@ -52,10 +52,16 @@ class MemoryWaits:
         self._waits: list[_Wait] = []
 
     def add(
-        self, at: int, ids: Lanes, cells: Lanes, view: Lanes,
-        ready: Callable[[Lanes], Lanes], active: Lanes, what: Callable[[int], str],
+        self,
+        at: int,
+        ids: Lanes,
+        cells: Lanes,
+        view: Lanes,
+        ready: Callable[[Lanes], Lanes],
+        active: Lanes,
+        what: Callable[[int], str],
         woken: Woken | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Make the active lanes wait whose cell is not ready. `what` says in words what one waits
         for that waits for a byte of shared memory. `woken` is called with lanes whose wait is over,
         and the bytes that they waited for.

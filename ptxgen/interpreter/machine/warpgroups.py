@@ -33,10 +33,7 @@ class Warpgroups:
     """
 
     def __init__(
-        self,
-        batch: Batch,
-        registers: WgmmaRegisters | None,
-        over: Callable[[int, int, range], None],
+        self, batch: Batch, registers: WgmmaRegisters | None, over: Callable[[int, int, range], None]
     ) -> None:
         self._registers = registers
         self._over = over

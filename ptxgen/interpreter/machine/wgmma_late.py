@@ -81,9 +81,16 @@ class LateProducts:
         left = np.zeros(len(self._commits), np.bool_)
         left[warps] = True
         started = _Started(
-            machine.at, machine.selection, machine.mask, numbers, read, multiplied, due, left,
+            machine.at,
+            machine.selection,
+            machine.mask,
+            numbers,
+            read,
+            multiplied,
+            due,
+            left,
             self._commits + 1,
-        )  # fmt: skip
+        )
         if now:
             started.value = read()
         mine = machine.selection.ids
@@ -144,9 +151,7 @@ class LateProducts:
             return value
         self._group[over, number] = 0
         ids = self._machine.selection.ids
-        settled: Lanes = np.where(
-            np.isin(ids // WARP, over), self._sum(number, value.dtype)[ids], value
-        )
+        settled: Lanes = np.where(np.isin(ids // WARP, over), self._sum(number, value.dtype)[ids], value)
         return settled
 
     def _under_way(self, warps: Lanes, numbers: Lanes) -> Lanes:

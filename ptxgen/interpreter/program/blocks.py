@@ -74,9 +74,13 @@ class Program:
 
 
 def compile_program(
-    linked: Linked, *, sanitize: bool = False, touches: bool = False, stepwise: bool = False,
+    linked: Linked,
+    *,
+    sanitize: bool = False,
+    touches: bool = False,
+    stepwise: bool = False,
     cut_each: bool = False,
-) -> Program:  # fmt: skip
+) -> Program:
     """The functions of all segments of a kernel and of what it calls.
 
     With `sanitize`, reads of registers that may not have been written are checked, with `touches`
@@ -93,9 +97,7 @@ def compile_program(
 class _Compiler:
     """Makes a program, routine after routine."""
 
-    def __init__(
-        self, linked: Linked, sanitize: bool, touches: bool, stepwise: bool, cut_each: bool
-    ) -> None:
+    def __init__(self, linked: Linked, sanitize: bool, touches: bool, stepwise: bool, cut_each: bool) -> None:
         self._wgmma = WgmmaReader()
         self._hooks = Hooks(self._wgmma.found, touches=touches, late=cut_each)
         self._linked = linked
@@ -113,9 +115,8 @@ class _Compiler:
         """Compile a routine; those that it calls have been."""
         first = len(self._blocks)
         parts = segments(
-            routine.source, number=routine.number, first_segment=first,
-            first_step=len(self._instrs),
-        )  # fmt: skip
+            routine.source, number=routine.number, first_segment=first, first_step=len(self._instrs)
+        )
         self._wgmma.add(parts)
         given = {p.name for p in getattr(routine.source, "params", ()) if p.register}
         suspects = maybe_undefined(parts, given, first) if self._sanitize else frozenset[str]()
@@ -130,10 +131,15 @@ class _Compiler:
     def program(self) -> Program:
         """What has been compiled."""
         return Program(
-            self._linked, tuple(self._instrs), tuple(self._blocks), tuple(self._entries),
-            self._slots, tuple(self._dtypes), tuple(self._sources),
+            self._linked,
+            tuple(self._instrs),
+            tuple(self._blocks),
+            tuple(self._entries),
+            self._slots,
+            tuple(self._dtypes),
+            tuple(self._sources),
             self._wgmma.found if self._wgmma.found.registers else None,
-        )  # fmt: skip
+        )
 
     def _writer(self, part: Segment, routine: Routine, suspects: frozenset[str]) -> _Maker:
         writer: _Maker
@@ -148,9 +154,8 @@ class _Compiler:
         return writer
 
     def _block(
-        self, part: Segment, writer: _Maker, wanted: set[str], routine: Routine,
-        suspects: frozenset[str],
-    ) -> Block:  # fmt: skip
+        self, part: Segment, writer: _Maker, wanted: set[str], routine: Routine, suspects: frozenset[str]
+    ) -> Block:
         outputs = tuple(name for name in writer.written if name in wanted)
         function, source = writer.finish(outputs)
         self._sources.append(source)

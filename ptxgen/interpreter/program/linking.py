@@ -125,9 +125,7 @@ def code_addresses(module: Module) -> dict[str, int]:
     return {**kernels, **function_addresses(module)}
 
 
-def link(
-    module: Module, kernel: Kernel, dynamic_smem: int, global_addresses: Mapping[str, int]
-) -> Linked:
+def link(module: Module, kernel: Kernel, dynamic_smem: int, global_addresses: Mapping[str, int]) -> Linked:
     """The kernel with what it needs. `global_addresses` has the module's global variables.
 
     Raises `LaunchError` for dynamic shared memory that is too small, and for more shared or local
@@ -136,8 +134,7 @@ def link(
     needed = kernel.dynamic_shared_bytes
     if dynamic_smem < needed:
         raise LaunchError(
-            f"{kernel.name} needs {needed} bytes of dynamic shared memory, "
-            f"got dynamic_smem={dynamic_smem}"
+            f"{kernel.name} needs {needed} bytes of dynamic shared memory, got dynamic_smem={dynamic_smem}"
         )
     functions = {f.name: f for f in module.functions}
     addresses = function_addresses(module)
@@ -174,17 +171,14 @@ def link(
             symbols[variable.name] = Place(start, framed=True)
             frame_bytes = start + variable.nbytes
         called = tuple(numbers[id(f)] for f in calls[id(source)])
-        routines.append(
-            Routine(len(routines), source, symbols, _up(frame_bytes, _FRAME_ALIGN), 0, called)
-        )
+        routines.append(Routine(len(routines), source, symbols, _up(frame_bytes, _FRAME_ALIGN), 0, called))
     if recursive:
         for routine in routines:  # so that no recursion is endless
             routine.frame_bytes = max(routine.frame_bytes, _FRAME_ALIGN)
     needed = _place_frames(routines) if not recursive else sum(r.frame_bytes for r in routines)
     if needed > LOCAL_BYTES:
         raise LaunchError(
-            f"{kernel.name} needs {needed} bytes of local memory a thread, which has at most "
-            f"{LOCAL_BYTES}"
+            f"{kernel.name} needs {needed} bytes of local memory a thread, which has at most {LOCAL_BYTES}"
         )
     local_bytes = min(4 * needed, LOCAL_BYTES) if recursive else needed
     return Linked(
@@ -242,9 +236,8 @@ class _Shared:
     """The layout of a CTA's shared memory."""
 
     def __init__(
-        self, module: Module, kernel: Kernel, order: Iterable[Kernel | Function], dynamic: int,
-        reserved: int,
-    ) -> None:  # fmt: skip
+        self, module: Module, kernel: Kernel, order: Iterable[Kernel | Function], dynamic: int, reserved: int
+    ) -> None:
         self.nbytes = reserved
         self.regions = [("the driver's reserved memory", 0, reserved)] if reserved else []
         self._own: dict[int, dict[str, Place]] = {}
@@ -253,16 +246,12 @@ class _Shared:
         align = max([_DYNAMIC_ALIGN, *(r.align for r in kernel.regions)])
         for variable in module.variables:
             if variable.space == "shared" and variable.nbytes:
-                self._module[variable.name] = self._add(
-                    variable.name, variable.nbytes, variable.align
-                )
+                self._module[variable.name] = self._add(variable.name, variable.nbytes, variable.align)
             elif variable.space == "shared":
                 arrays.add(variable.name)
                 align = max(align, variable.align)
         for source in order:
-            self._own[id(source)] = {
-                s.name: self._add(s.name, s.nbytes, s.align) for s in source.shared
-            }
+            self._own[id(source)] = {s.name: self._add(s.name, s.nbytes, s.align) for s in source.shared}
         if arrays:
             start = _up(self.nbytes, align)
             self._module.update(dict.fromkeys(arrays, Place(start)))
@@ -368,9 +357,7 @@ def initial(variable: Variable, resolve: Callable[[str, bool], int]) -> bytes:
     return bytes(data)
 
 
-def signature(
-    routine: Kernel | Function | Prototype,
-) -> tuple[tuple[Param, ...], tuple[Param, ...]]:
+def signature(routine: Kernel | Function | Prototype) -> tuple[tuple[Param, ...], tuple[Param, ...]]:
     """The results and the parameters of a function or of a prototype."""
     return (() if isinstance(routine, Kernel) else routine.results), routine.params
 

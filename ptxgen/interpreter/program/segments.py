@@ -11,18 +11,7 @@ from itertools import pairwise
 from ptxgen.check import flow
 from ptxgen.errors import TypeMismatchError
 from ptxgen.interpreter.reports import where_from
-from ptxgen.ir import (
-    Arguments,
-    Function,
-    Instr,
-    Kernel,
-    Not,
-    Pair,
-    Reg,
-    Targets,
-    TensorAddress,
-    Vector,
-)
+from ptxgen.ir import Arguments, Function, Instr, Kernel, Not, Pair, Reg, Targets, TensorAddress, Vector
 from ptxgen.isa.spec import BoundOperand, Effect, Op
 from ptxgen.isa.table import op_of
 
@@ -57,9 +46,7 @@ class Step:
     @property
     def waits(self) -> bool:
         """Whether threads may have to wait in it."""
-        return not self.resumes and (
-            self.op.effect is Effect.BARRIER or self.op.row.resume is not None
-        )
+        return not self.resumes and (self.op.effect is Effect.BARRIER or self.op.row.resume is not None)
 
 
 @dataclass(slots=True)
@@ -133,9 +120,7 @@ def segments(
         for n, steps in enumerate(parts):
             last = n + 1 == len(parts)
             waits = bool(steps) and steps[-1].waits
-            part = Segment(
-                steps, after if last else first[index] + n + 1, (), waits, routine=number
-            )
+            part = Segment(steps, after if last else first[index] + n + 1, (), waits, routine=number)
             leave = part.leave
             if leave is not None and leave.op.row.name in _JUMPS:
                 label = leave.instr.operands[-1].name  # type: ignore[union-attr]  # a symbol
@@ -315,9 +300,7 @@ def _registers(operand: object) -> list[Reg]:
     return [r for r in parts if isinstance(r, Reg)]
 
 
-def maybe_undefined(
-    parts: Sequence[Segment], given: Iterable[str] = (), first: int = 0
-) -> frozenset[str]:
+def maybe_undefined(parts: Sequence[Segment], given: Iterable[str] = (), first: int = 0) -> frozenset[str]:
     """Registers that some path through a routine may read before it has written them; a guarded
     write does not count as one, nor does a copy of such a register. `given` have their values at
     the entry, segment `first`.

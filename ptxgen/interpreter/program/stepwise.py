@@ -54,9 +54,8 @@ class Stepper:
     """
 
     def __init__(
-        self, segment: Segment, linked: Linked, routine: Routine, suspects: frozenset[str],
-        hooks: Hooks,
-    ) -> None:  # fmt: skip
+        self, segment: Segment, linked: Linked, routine: Routine, suspects: frozenset[str], hooks: Hooks
+    ) -> None:
         self._steps = segment.steps
         self._hooks = hooks
         self._runs = hooks.runs(segment.steps)
@@ -69,9 +68,7 @@ class Stepper:
         for param in params:
             if param.register:
                 self._note(Reg(param.name, TYPES[param.type].register))
-        self.results = {
-            self.key(p.name) for p in getattr(routine.source, "results", ()) if p.register
-        }
+        self.results = {self.key(p.name) for p in getattr(routine.source, "results", ()) if p.register}
         self.written: dict[str, None] = {}
         for step in segment.steps:
             for named, written in _named(step):
@@ -91,9 +88,7 @@ class Stepper:
         """The function that returns these registers; it has no source text."""
         names = tuple(self.inputs)
 
-        def execute(
-            machine: LaneMachine, *lanes: Lanes
-        ) -> tuple[Lanes | None, Any, tuple[Lanes, ...]]:
+        def execute(machine: LaneMachine, *lanes: Lanes) -> tuple[Lanes | None, Any, tuple[Lanes, ...]]:
             state = _State(self, machine, dict(zip(names, lanes, strict=True)))
             taken: Lanes | None = None
             value: Any = None
@@ -283,9 +278,7 @@ class _State:
                 return self._symbol(got, type, name)
         return self._refuse(name, got)
 
-    def _narrowed(
-        self, lanes: Lanes, held: ScalarType, type: ScalarType, name: str, got: object
-    ) -> Lanes:
+    def _narrowed(self, lanes: Lanes, held: ScalarType, type: ScalarType, name: str, got: object) -> Lanes:
         """The low bits of a register as a type."""
         predicates = (held.kind == "p") + (type.kind == "p")
         if predicates == 1 or type.bits > held.bits:

@@ -63,9 +63,7 @@ class WgmmaReader:
         named = written | self._known(registers_read(step), routine)
         if named:
             changed = set() if step.instr.opcode.startswith("mov.") else written
-            self.found.touches[step.number] = Touch(
-                *(np.array(sorted(x), np.intp) for x in (named, changed))
-            )
+            self.found.touches[step.number] = Touch(*(np.array(sorted(x), np.intp) for x in (named, changed)))
 
     def _known(self, registers: Iterable[Reg], routine: int) -> set[int]:
         found = (self._numbers.get((routine, r.name)) for r in registers)

@@ -27,18 +27,7 @@ from ptxgen.interpreter.program.segments import (
 )
 from ptxgen.interpreter.program.wgmma_reader import Hooks
 from ptxgen.interpreter.reports import where_from
-from ptxgen.ir import (
-    Address,
-    FloatImm,
-    IntImm,
-    Not,
-    Reg,
-    Sink,
-    Special,
-    Symbol,
-    TensorAddress,
-    Vector,
-)
+from ptxgen.ir import Address, FloatImm, IntImm, Not, Reg, Sink, Special, Symbol, TensorAddress, Vector
 from ptxgen.isa.spec import BoundOperand, Effect
 from ptxgen.isa.special import special
 from ptxgen.types import TYPES, ScalarType
@@ -79,9 +68,7 @@ class Writer:
         for param in (*getattr(routine.source, "results", ()), *routine.source.params):
             if param.register:  # so that it has a slot that calls may use
                 self.dtypes[self.key(param.name)] = TYPES[TYPES[param.type].register].dtype
-        self.results = {
-            self.key(p.name) for p in getattr(routine.source, "results", ()) if p.register
-        }
+        self.results = {self.key(p.name) for p in getattr(routine.source, "results", ()) if p.register}
         runs = hooks.runs(segment.steps)
         for step in segment.steps:
             self._step = step
@@ -171,9 +158,7 @@ class Writer:
         self._line("    m.mask = m.block_mask")
         for n, got, old in zip(outcomes, results, before, strict=True):
             if old != "None":
-                self._line(
-                    f"    {n} = {got} if {narrowed} is None else where({guard}, {got}, {old})"
-                )
+                self._line(f"    {n} = {got} if {narrowed} is None else where({guard}, {got}, {old})")
         for register, name in zip(_destinations(step), outcomes, strict=True):
             self._set(register, name, guard)
 
@@ -228,9 +213,7 @@ class Writer:
         arguments = ["machine=m"] if "machine" in parameters else []
         arguments += [f"{name}={value}" for name, value in values.items()]
         arguments += [
-            f"{name}={self._constant(value)}"
-            for name, value in op.modifiers.items()
-            if name in parameters
+            f"{name}={self._constant(value)}" for name, value in op.modifiers.items() if name in parameters
         ]
         return f"{self._constant(function)}({', '.join(arguments)})"
 
@@ -286,11 +269,7 @@ class Writer:
             expression = _from_register(held, type, got)
             if expression is None:
                 self._refuse(name, got)
-            return (
-                held
-                if expression == held
-                else self._derive("view", held, str(type), code=str(expression))
-            )
+            return held if expression == held else self._derive("view", held, str(type), code=str(expression))
         if isinstance(got, Not):
             held = self._read(got.register)
             return self._derive("not", held, code=f"~{held}")
@@ -440,9 +419,7 @@ def _reads_lanes(step: Step) -> bool:
     if step.op.effect not in (Effect.NONE, Effect.ADDRESS, Effect.CARRY):
         return True
     values = [o for w, o in zip(step.op.flat, step.instr.operands, strict=False) if not w.written]
-    return any(
-        isinstance(o, (Reg, Special, Not)) or (isinstance(o, Vector) and _parts(o)) for o in values
-    )
+    return any(isinstance(o, (Reg, Special, Not)) or (isinstance(o, Vector) and _parts(o)) for o in values)
 
 
 def _literal(type: ScalarType, literal: IntImm | FloatImm) -> np.generic:

@@ -11,17 +11,7 @@ from typing import TYPE_CHECKING
 
 from ptxgen.check import flow
 from ptxgen.interpreter.program.segments import Step, registers_written
-from ptxgen.ir import (
-    Address,
-    Function,
-    Instr,
-    Kernel,
-    Not,
-    Pair,
-    Reg,
-    TensorAddress,
-    Vector,
-)
+from ptxgen.ir import Address, Function, Instr, Kernel, Not, Pair, Reg, TensorAddress, Vector
 from ptxgen.isa.table import op_of
 
 if TYPE_CHECKING:
@@ -46,9 +36,7 @@ def _broken_in(routine: Kernel | Function) -> list[Finding]:
             if instr.opcode.startswith(("mbarrier.try_wait", "mbarrier.test_wait")):
                 done = _named(instr.operands[0])
                 if not any(_is_read(graph, block.index, n + 1, name) for name in done):
-                    found[block.start + n] = (
-                        "the wait may give up, and nothing looks at its predicate"
-                    )
+                    found[block.start + n] = "the wait may give up, and nothing looks at its predicate"
     return sorted(found.items())
 
 

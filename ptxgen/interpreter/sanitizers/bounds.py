@@ -86,9 +86,7 @@ class BoundsChecks:
         self._stride = stride
         self._regions = tuple(Span(name, at, at + size) for name, at, size in faults.regions)
 
-    def check(
-        self, at: int, low: int, high: int, access: Access, grain: int, operand: str = ""
-    ) -> None:
+    def check(self, at: int, low: int, high: int, access: Access, grain: int, operand: str = "") -> None:
         """Lanes access the memory of their CTAs, all in bytes `low` to `high` - 1; `access` is in
         units of `grain` bytes. `operand` has the address, if the instruction has several.
         """
@@ -115,9 +113,7 @@ class BoundsChecks:
             why = f"its address is computed from {places}"
             self._faults.sync(at, int(access.ids[n]), "bounds", why, -1, int(first[n]))
 
-    def _across(
-        self, at: int, access: Access, first: Lanes, last: Lanes, across: Lanes, name: str
-    ) -> bool:
+    def _across(self, at: int, access: Access, first: Lanes, last: Lanes, across: Lanes, name: str) -> bool:
         """Report the first of the lanes that begin in an allocation and end elsewhere, if that is
         in another one; whether it is.
         """

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 
 # Which sanitizers look for a kind of report.
 _OF_KIND: Final = {
-    "race": {"race"}, "pending": {"race", "sync"}, "uninitialised": {"init"},
+    "race": {"race"},
+    "pending": {"race", "sync"},
+    "uninitialised": {"init"},
     "proxy": {"proxy"},
-}  # fmt: skip
+}
 
 
 class Detectors:
@@ -39,9 +41,16 @@ class Detectors:
     """
 
     def __init__(
-        self, names: frozenset[str], batch: Batch, instrs: tuple[Instr, ...], faults: Findings,
-        grain: int, global_grain: int, heap: dict[int, Lanes], spans: Spans | None,
-    ) -> None:  # fmt: skip
+        self,
+        names: frozenset[str],
+        batch: Batch,
+        instrs: tuple[Instr, ...],
+        faults: Findings,
+        grain: int,
+        global_grain: int,
+        heap: dict[int, Lanes],
+        spans: Spans | None,
+    ) -> None:
         self._names = names
         self._batch = batch
         self.faults = faults
@@ -50,9 +59,7 @@ class Detectors:
         self.global_grain = global_grain
         warps = batch.width // WARP
         asynchronous = any(_is_asynchronous(x.opcode) for x in instrs)
-        self.clocks = Clocks(
-            batch.lanes // WARP, warps * batch.cluster_size, warps, twins=asynchronous
-        )
+        self.clocks = Clocks(batch.lanes // WARP, warps * batch.cluster_size, warps, twins=asynchronous)
         self.objects = Objects(self.clocks)
         self.race = RaceDetector(self.clocks, batch.ctas, batch.shared_stride // grain)
         self.global_races = GlobalRaces(self.clocks, global_grain, heap)
@@ -80,9 +87,7 @@ class Detectors:
                 lacking = self.lacking(c, lane)
                 self.faults.memory(at, c, "shared", address, lane, cta, lacking=lacking)
 
-    def judge_global(
-        self, at: int, conflicts: list[Conflict], access: Access, buffer: Buffer
-    ) -> None:
+    def judge_global(self, at: int, conflicts: list[Conflict], access: Access, buffer: Buffer) -> None:
         """Report the conflicts of an access to an array in global memory, of kinds asked for."""
         first = buffer.base // self.global_grain
         for c in conflicts:

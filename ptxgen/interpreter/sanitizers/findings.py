@@ -34,9 +34,17 @@ class Findings(Faults):
         self._add(_Problem("undefined", at, -1, lane, why, space="register", region=register))
 
     def memory(
-        self, at: int, conflict: Conflict, space: str, address: int, lane: int, cta: int,
-        buffer: Buffer | None = None, region: str | None = None, lacking: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        at: int,
+        conflict: Conflict,
+        space: str,
+        address: int,
+        lane: int,
+        cta: int,
+        buffer: Buffer | None = None,
+        region: str | None = None,
+        lacking: str = "",
+    ) -> None:
         """Report what a race detector found at an address: of shared memory of the CTA `cta` of the
         batch, or of an array in global memory. `region` is the variable there, if it is neither;
         `lacking` says what would order the two, if it is no barrier.
@@ -60,14 +68,19 @@ class Findings(Faults):
             f"{what}{self._whom(conflict, other, lane, lacking)}"
         )
         met = conflict.other_thread if conflict.kind in ("race", "proxy") else -1
-        self._add(
-            _Problem(conflict.kind, at, conflict.other, lane, why, space, address, region, met)
-        )
+        self._add(_Problem(conflict.kind, at, conflict.other, lane, why, space, address, region, met))
 
     def sync(
-        self, at: int, lane: int, kind: str, why: str, other: int = -1, address: int = -1, *,
+        self,
+        at: int,
+        lane: int,
+        kind: str,
+        why: str,
+        other: int = -1,
+        address: int = -1,
+        *,
         relation: str = "it was made by",
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Report what an instruction does against the rules, with respect to another one, if
         `other` is not -1; `relation` says how.
         """
@@ -97,10 +110,18 @@ class Findings(Faults):
         other = where_from(self.instrs[found.other]) if found.other >= 0 else ""
         note = self.notes[found.at] if self.notes else ""
         self.reports[key] = Report(
-            found.kind, found.space, found.address, found.region, batch.cta(found.lane), threads,
-            where_from(self.instrs[found.at]), other,
-            f"{self.where(found.at, found.lane)}: {found.why}", other_cta, note,
-        )  # fmt: skip
+            found.kind,
+            found.space,
+            found.address,
+            found.region,
+            batch.cta(found.lane),
+            threads,
+            where_from(self.instrs[found.at]),
+            other,
+            f"{self.where(found.at, found.lane)}: {found.why}",
+            other_cta,
+            note,
+        )
 
     def _whom(self, conflict: Conflict, other: str, lane: int, lacking: str) -> str:
         if conflict.kind == "uninitialised":
@@ -108,9 +129,7 @@ class Findings(Faults):
         if conflict.kind == "pending":
             return f" {other}; {lacking or 'its thread has not waited for its group'}"
         several = conflict.other_thread < 0
-        thread = (
-            "several threads" if several else f"thread {self.batch.thread(conflict.other_thread)}"
-        )
+        thread = "several threads" if several else f"thread {self.batch.thread(conflict.other_thread)}"
         if not several and conflict.other_thread // self.batch.width != lane // self.batch.width:
             thread += f" of CTA {self.batch.cta(conflict.other_thread)}"
         lacking = (

@@ -77,17 +77,21 @@ class GlobalRaces:
             stamps = self._stamps(shadow, access)
             found += _unwritten(shadow, stamps, access, "is read before it was written")
             volatile = bool(self.volatile.take(at, mode="clip"))
-            found += self._unordered(
-                access, stamps, "was written by", strong=strong, volatile=volatile
-            )
+            found += self._unordered(access, stamps, "was written by", strong=strong, volatile=volatile)
         if not strong:
             self._log(shadow, access, at)
         return found
 
     def write(
-        self, buffer: Buffer, access: Access, at: int, *, strong: bool, atomic: bool = False,
+        self,
+        buffer: Buffer,
+        access: Access,
+        at: int,
+        *,
+        strong: bool,
+        atomic: bool = False,
         values: Values | None = None,
-    ) -> list[Conflict]:  # fmt: skip
+    ) -> list[Conflict]:
         """A store, or an atomic update, by instruction `at`."""
         shadow = self._shadow(buffer)
         stamps = self._stamps(shadow, access)
@@ -197,9 +201,15 @@ class GlobalRaces:
         return shadow.written[access.units()]
 
     def _unordered(
-        self, access: Access, stamps: Lanes, what: str, *, strong: bool,
-        values: Values | None = None, volatile: bool = False,
-    ) -> list[Conflict]:  # fmt: skip
+        self,
+        access: Access,
+        stamps: Lanes,
+        what: str,
+        *,
+        strong: bool,
+        values: Values | None = None,
+        volatile: bool = False,
+    ) -> list[Conflict]:
         """Which of these stamps of others an access does not come after."""
         twin = stamps >= _ASYNC
         doubtful = (stamps > 0) & (twin | ((stamps & _LANE_MASK) != access.ids[:, None]))
@@ -213,9 +223,7 @@ class GlobalRaces:
             return _first(access, pending, stamps, "may still be written by the copy", "pending")
         rows, columns = np.nonzero(doubtful)
         some = stamps[rows, columns]
-        seen = self._clocks.seen(
-            access.ids[rows] // WARP, (some & _LANE_MASK) // WARP, twin[rows, columns]
-        )  # fmt: skip
+        seen = self._clocks.seen(access.ids[rows] // WARP, (some & _LANE_MASK) // WARP, twin[rows, columns])
         wrong = np.zeros_like(doubtful)
         clock = some >> _CLOCK & _CLOCK_MASK
         met = self._clocks.met(access.ids[rows], some & _LANE_MASK, clock)
@@ -249,10 +257,7 @@ class GlobalRaces:
             shadow.first = np.zeros(shadow.units, np.int64)
         last, first = shadow.last, shadow.first
         for access, stamp in shadow.log:
-            units, mine = (
-                access.units(),
-                np.broadcast_to(stamp[:, None], (len(stamp), access.width)),
-            )
+            units, mine = (access.units(), np.broadcast_to(stamp[:, None], (len(stamp), access.width)))
             before = last[units]
             kept = (before > 0) & (self._cta(before) != self._cta(mine))
             first[units[kept]] = before[kept]
@@ -287,9 +292,7 @@ def _unwritten(shadow: _Shadow, stamps: Lanes, access: Access, what: str) -> lis
     return [Conflict("uninitialised", row, int(access.first[row]) + column, -1, -1, what)]
 
 
-def _first(
-    access: Access, wrong: Lanes, stamps: Lanes, what: str, kind: str = "race"
-) -> list[Conflict]:
+def _first(access: Access, wrong: Lanes, stamps: Lanes, what: str, kind: str = "race") -> list[Conflict]:
     if not wrong.any():
         return []
     row, column = (int(i[0]) for i in np.nonzero(wrong))

@@ -149,9 +149,14 @@ class LocalInit(FrameObserver):
         lane, byte = (int(n[0]) for n in np.nonzero(marks))
         found = Conflict("uninitialised", lane, 0, -1, -1, "is read before it was written")
         self._faults.memory(
-            at, found, "local", int(first[lane]) + byte, int(ids[lane]), -1,
+            at,
+            found,
+            "local",
+            int(first[lane]) + byte,
+            int(ids[lane]),
+            -1,
             region=self._names[int(marks[lane, byte])],
-        )  # fmt: skip
+        )
 
     def _hold(self, key: Key, at: int, ids: Lanes, marks: Lanes, first: Lanes) -> None:
         """A register has been loaded, to be stored."""
@@ -208,9 +213,7 @@ def _copies(linked: Linked) -> dict[int, tuple[Key | None, ...]]:
             if value is not None:
                 items = value.items if isinstance(value, Vector) else (value,)
                 found[n] = tuple(
-                    (routine.number, item.name)
-                    if isinstance(item, Reg) and item.name not in used
-                    else None
+                    (routine.number, item.name) if isinstance(item, Reg) and item.name not in used else None
                     for item in items
                 )
         before += len(instrs)

@@ -43,10 +43,12 @@ class MBarriers:
         for lane, place in zip(ids.tolist(), places.tolist(), strict=True):
             if place in self._made:
                 self._report(
-                    at, lane, place,
+                    at,
+                    lane,
+                    place,
                     f"the mbarrier at {place % self._stride:#x} is made again while it is one; "
                     "mbarrier.inval must come first",
-                )  # fmt: skip
+                )
             self._made[place] = at
             self._low = min(self._low, place % self._stride)
             self._high = max(self._high, place % self._stride + _BYTES)

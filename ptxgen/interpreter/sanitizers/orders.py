@@ -68,9 +68,7 @@ def optimistic(instrs: Sequence[Instr]) -> frozenset[int]:
     race that they lose.
     """
     swapped = {_address(x) for x in instrs if x.opcode.startswith("atom.") and ".cas." in x.opcode}
-    return frozenset(
-        n for n, x in enumerate(instrs) if x.opcode.startswith("ld.") and _address(x) in swapped
-    )
+    return frozenset(n for n, x in enumerate(instrs) if x.opcode.startswith("ld.") and _address(x) in swapped)
 
 
 def _address(instr: Instr) -> Address | None:
@@ -140,9 +138,7 @@ class Objects:
 
     # ----------------------------------------------------------------------------- shared memory
 
-    def release_shared(
-        self, ids: Lanes, places: Lanes, order: Order, *, phased: bool = False
-    ) -> None:
+    def release_shared(self, ids: Lanes, places: Lanes, order: Order, *, phased: bool = False) -> None:
         """Lanes write to places in shared memory with an order; into the phase under way if
         `phased`.
         """

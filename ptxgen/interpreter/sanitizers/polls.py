@@ -50,9 +50,7 @@ def _polls(routine: Kernel | Function, loads: set[int]) -> set[int]:
     it goes on.
     """
     graph = flow.blocks(routine)
-    steps = {
-        b.index: [Step(b.start + n, x, op_of(x)) for n, x in enumerate(b.instrs)] for b in graph
-    }
+    steps = {b.index: [Step(b.start + n, x, op_of(x)) for n, x in enumerate(b.instrs)] for b in graph}
     found = set()
     for block in graph:
         for step in steps[block.index]:
@@ -83,9 +81,7 @@ def _is_poll(
             if known & {r.name for r in registers_read(step)}:
                 known |= {r.name for r in registers_written(step)}
     return any(
-        s.op.row.name == "bra"
-        and s.instr.guard is not None
-        and s.instr.guard.register.name in known
+        s.op.row.name == "bra" and s.instr.guard is not None and s.instr.guard.register.name in known
         for s in inside
     )
 

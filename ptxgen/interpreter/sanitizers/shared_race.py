@@ -124,9 +124,15 @@ class RaceDetector:
         return self._unordered_writes(access, stamps, atomic=True)
 
     def write(
-        self, access: Access, at: int, *, atomic: bool = False, pending: bool = False,
-        strong: bool = False, values: Values | None = None,
-    ) -> list[Conflict]:  # fmt: skip
+        self,
+        access: Access,
+        at: int,
+        *,
+        atomic: bool = False,
+        pending: bool = False,
+        strong: bool = False,
+        values: Values | None = None,
+    ) -> list[Conflict]:
         """A store, an atomic update or, if `pending`, the start of a copy by instruction `at`.
         `values` gives what is stored and what is there, `[lanes, width]`.
         """
@@ -140,9 +146,7 @@ class RaceDetector:
                 access, stamps, atomic=strong, values=values
             )
         found += self._unordered_reads(access, volatile=not strong or self._is_volatile(at))
-        mine = (
-            self._stamp(access.ids, at) | (_ATOMIC if strong else 0) | (_PENDING if pending else 0)
-        )
+        mine = self._stamp(access.ids, at) | (_ATOMIC if strong else 0) | (_PENDING if pending else 0)
         self._put(access, mine)
         last = self._stamps(access)
         twice = last != mine[:, None]
@@ -160,16 +164,12 @@ class RaceDetector:
 
     # ---------------------------------------------------------------------- asynchronous operations
 
-    def start_copy(
-        self, access: Access, at: int, stamp: int, *, proxy: bool = True
-    ) -> list[Conflict]:
+    def start_copy(self, access: Access, at: int, stamp: int, *, proxy: bool = True) -> list[Conflict]:
         """A lane has its warp's twin write, for which `stamp` stands, until `land`; through the
         asynchronous `proxy` or not.
         """
         stamps = self._stamps(access)
-        found = self._pending(access, stamps) or self._unordered_writes(
-            access, stamps, atomic=False
-        )
+        found = self._pending(access, stamps) or self._unordered_writes(access, stamps, atomic=False)
         found = found or self._unordered_reads(access)
         if proxy:
             found = found or self._hidden(access, stamps)
@@ -182,9 +182,7 @@ class RaceDetector:
         for n in range(access.width):
             self._written[access.first + n] &= ~_PENDING
 
-    def start_read(
-        self, access: Access, at: int, stamp: Lanes, *, by_warp: bool = False
-    ) -> list[Conflict]:
+    def start_read(self, access: Access, at: int, stamp: Lanes, *, by_warp: bool = False) -> list[Conflict]:
         """Lanes have the twins of their warps read, until somebody has waited for these stamps, one
         for each lane, whose accesses are side by side and as many as every other's; `by_warp` if
         the whole warp asks for it.
@@ -305,9 +303,15 @@ class RaceDetector:
         return [_first("pending", wrong, access, stamps, "may still be written by the copy")]
 
     def _unordered_writes(
-        self, access: Access, stamps: Lanes, *, atomic: bool, by_warp: bool = False,
-        values: Values | None = None, volatile: bool = False,
-    ) -> list[Conflict]:  # fmt: skip
+        self,
+        access: Access,
+        stamps: Lanes,
+        *,
+        atomic: bool,
+        by_warp: bool = False,
+        values: Values | None = None,
+        volatile: bool = False,
+    ) -> list[Conflict]:
         clocks = self._clocks
         writer = stamps & _LANE_MASK
         twin = (stamps & _ASYNC) != 0
@@ -354,9 +358,7 @@ class RaceDetector:
                 else:
                     self._note_read(access, at, reads.clock)
             self._noted.append(replace(reads, entries=met))
-            reads.entries = [
-                (a, at) for a, at in reads.entries if not (a.low < high and low < a.high)
-            ]
+            reads.entries = [(a, at) for a, at in reads.entries if not (a.low < high and low < a.high)]
         self._drop(lambda r: not r.entries)
         self._forget_noted()
 
@@ -375,9 +377,9 @@ class RaceDetector:
     def _note_read(self, access: Access, at: int, clock: Lanes) -> None:
         agent = self._clocks.column(access.ids, False)
         units = access.units() + (agent * self._units)[:, None]
-        mine = (
-            (clock[access.ids // WARP] << _READ_CLOCK) | (at << _READ_INSTR) | (access.ids % WARP)
-        )[:, None]
+        mine = ((clock[access.ids // WARP] << _READ_CLOCK) | (at << _READ_INSTR) | (access.ids % WARP))[
+            :, None
+        ]
         before = self._read[units]
         others = ((before >> _READ_CLOCK) == (mine >> _READ_CLOCK)) & (
             (before & _READ_LANE) != (mine & _READ_LANE)
@@ -394,9 +396,7 @@ class RaceDetector:
         """Reads that a write does not come after; volatile ones count if they are to."""
         self._refresh()
         self._note(access.low, access.high)
-        if not any(
-            a.low < access.high and access.low < a.high for r in self._noted for a, _ in r.entries
-        ):
+        if not any(a.low < access.high and access.low < a.high for r in self._noted for a, _ in r.entries):
             return []
         clocks = self._clocks
         agents = np.arange(clocks.group * (1 + clocks.twins))

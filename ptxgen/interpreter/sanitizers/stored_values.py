@@ -17,9 +17,8 @@ class StoredValues:
     """The stored values and those in memory, in units; made only where a race is suspected."""
 
     def __init__(
-        self, data: Lanes, shift: int, grain: int, access: Access, plan: Plan,
-        values: tuple[Lanes, ...],
-    ) -> None:  # fmt: skip
+        self, data: Lanes, shift: int, grain: int, access: Access, plan: Plan, values: tuple[Lanes, ...]
+    ) -> None:
         self._parts = data, shift, grain, access, plan, values
 
     def __call__(self) -> tuple[Lanes, Lanes]:

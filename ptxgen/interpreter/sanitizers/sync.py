@@ -21,9 +21,7 @@ class SyncChecks:
     waits make is kept in any case.
     """
 
-    def __init__(
-        self, clocks: Clocks, instrs: tuple[Instr, ...], faults: Findings, *, wanted: bool
-    ) -> None:
+    def __init__(self, clocks: Clocks, instrs: tuple[Instr, ...], faults: Findings, *, wanted: bool) -> None:
         self._clocks = clocks
         self._instrs = instrs
         self._faults = faults
@@ -54,28 +52,29 @@ class SyncChecks:
                 lane = int(ids[first[n]])
                 came = "come to different barriers" if mixed[n] else "have not come"
                 self._report(
-                    at, lane,
+                    at,
+                    lane,
                     f"a warp executes it together, but {there[n]} of its {live[n]} threads are "
                     f"here and the others {came}",
-                )  # fmt: skip
+                )
                 return
 
     def too_many(self, at: int, lane: int, barrier: int, came: int, wanted: int) -> None:
         """More threads have come to a barrier than it was to wait for."""
         if self._wanted:
             self._report(
-                at, lane,
+                at,
+                lane,
                 f"{came} threads have come to barrier {barrier} at once, which waits for {wanted}: "
                 "which of them go on together is open",
-            )  # fmt: skip
+            )
 
     def twice(self, at: int, lane: int, barrier: int) -> None:
         """A thread comes to a barrier at which it has arrived, and which is not complete yet."""
         if self._wanted:
             self._report(
-                at, lane,
-                f"comes to barrier {barrier} again before the others have: it counts twice",
-            )  # fmt: skip
+                at, lane, f"comes to barrier {barrier} again before the others have: it counts twice"
+            )
 
     def registers(self, at: int, lane: int, why: str) -> None:
         """A warp uses `setmaxnreg` against its rules."""

@@ -52,9 +52,16 @@ class Watch(Detectors, Observer):
     """
 
     def __init__(
-        self, names: frozenset[str], batch: Batch, instrs: tuple[Instr, ...], faults: Findings,
-        grain: int, global_grain: int, heap: dict[int, Lanes], spans: Spans | None,
-    ) -> None:  # fmt: skip
+        self,
+        names: frozenset[str],
+        batch: Batch,
+        instrs: tuple[Instr, ...],
+        faults: Findings,
+        grain: int,
+        global_grain: int,
+        heap: dict[int, Lanes],
+        spans: Spans | None,
+    ) -> None:
         super().__init__(names, batch, instrs, faults, grain, global_grain, heap, spans)
         self._orders: list[Order | None] = [None] * len(instrs)
         self._optimistic = optimistic(instrs)
@@ -96,9 +103,8 @@ class Watch(Detectors, Observer):
             self._acquire(machine, plan, offset, order)
 
     def store(
-        self, machine: Accessing, plan: Plan, offset: int, type: ScalarType,
-        values: tuple[Lanes, ...],
-    ) -> None:  # fmt: skip
+        self, machine: Accessing, plan: Plan, offset: int, type: ScalarType, values: tuple[Lanes, ...]
+    ) -> None:
         """A store is about to happen."""
         order, at, total = self.order(machine.at), machine.at, type.nbytes * len(values)
         if plan.watched:
@@ -217,9 +223,7 @@ class Watch(Detectors, Observer):
         grain = self.grain
         if self.cluster is not None:
             self.cluster.accessed(machine.at, plan.ids, _places(plan, offset))
-        return Access(
-            plan.ids, plan.units + low // grain, total // grain, low // grain, high // grain
-        )
+        return Access(plan.ids, plan.units + low // grain, total // grain, low // grain, high // grain)
 
     def _far_access(self, machine: Accessing, plan: Plan, offset: int, total: int) -> Access:
         if plan.ids is None:
@@ -397,10 +401,7 @@ class Watch(Detectors, Observer):
             return
         stamps = self.sync.started(ids)
         evens, odds = words[:, ::2], words[:, 1::2]
-        if (
-            evens.shape == odds.shape
-            and ((evens % (2 * nbytes) == 0) & (odds == evens + nbytes)).all()
-        ):
+        if evens.shape == odds.shape and ((evens % (2 * nbytes) == 0) & (odds == evens + nbytes)).all():
             words, nbytes = evens, 2 * nbytes  # they lie by two, which saves half of the work
         width = nbytes // self.grain
         lanes = np.repeat(ids, words.shape[1])

@@ -67,9 +67,7 @@ class BulkWatch(BulkObserver):
         """A reduction starts to change `nbytes` at each of these positions."""
         self._bounds(at, self._range(lane, first, nbytes), "dst")
 
-    def written(
-        self, at: int, lane: int, first: Lanes, nbytes: int, place: int, stamp: int
-    ) -> None:
+    def written(self, at: int, lane: int, first: Lanes, nbytes: int, place: int, stamp: int) -> None:
         """A copy has written; the mbarrier at `place` counts it."""
         self._watch.sync.landed(at, lane)
         self._watch.race.land(self._range(lane, first, nbytes))
@@ -94,9 +92,7 @@ class BulkWatch(BulkObserver):
 
     # ------------------------------------------------------------------------------- global memory
 
-    def start_global_read(
-        self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int
-    ) -> None:
+    def start_global_read(self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int) -> None:
         """A copy starts to read `nbytes` of an array at each of these addresses; what it then
         writes to shared memory starts later.
         """

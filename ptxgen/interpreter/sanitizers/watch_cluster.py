@@ -106,10 +106,13 @@ class ClusterWatch:
         if apart.any():
             row, lane = (int(i[0]) for i in np.nonzero(apart))
             self._faults.sync(
-                at, int(ids[np.searchsorted(ids, warps[row] * WARP)]), "sync",
+                at,
+                int(ids[np.searchsorted(ids, warps[row] * WARP)]),
+                "sync",
                 "a warp executes it together, but other threads of the warp came to another wait",
-                int(where[row, lane]), relation="they came to",
-            )  # fmt: skip
+                int(where[row, lane]),
+                relation="they came to",
+            )
 
     def leave(self, ids: Lanes) -> None:
         """The barrier lets lanes go."""
@@ -147,9 +150,12 @@ class ClusterWatch:
             return
         grain, inside = watch.grain, place % batch.shared_stride
         access = Access(
-            np.array([lane]), np.array([place // grain]), _MBARRIER_BYTES // grain,
-            inside // grain, (inside + _MBARRIER_BYTES) // grain,
-        )  # fmt: skip
+            np.array([lane]),
+            np.array([place // grain]),
+            _MBARRIER_BYTES // grain,
+            inside // grain,
+            (inside + _MBARRIER_BYTES) // grain,
+        )
         found = watch.race.visit(access, at)
         if place in self._public:
             found = []
@@ -202,10 +208,11 @@ class ClusterWatch:
         address = access.place % self._batch.shared_stride
         owner = self._batch.cta(cta * self._batch.width)
         self._report(
-            access.at, access.lane,
-            f"in the memory of CTA {owner}, which may have ended: it waits for nothing after the "
-            "access", address,
-        )  # fmt: skip
+            access.at,
+            access.lane,
+            f"in the memory of CTA {owner}, which may have ended: it waits for nothing after the access",
+            address,
+        )
 
     def _report(self, at: int, lane: int, why: str, address: int = -1) -> None:
         if self._wanted:

@@ -127,11 +127,14 @@ class WgmmaChecks:
                     row, column = wrong[0].tolist()
                     use = f"an accumulator of {before.shape}" if was_sum[column] else "part of A"
                     self._faults.sync(
-                        at, int(warps[row]) * WARP, "sync",
+                        at,
+                        int(warps[row]) * WARP,
+                        "sync",
                         f"uses {self._name(int(numbers[column]))}, which another wgmma.mma_async "
-                        f"may still use as {use}; no wgmma.fence or wait comes between", user,
+                        f"may still use as {use}; no wgmma.fence or wait comes between",
+                        user,
                         relation=_STARTED,
-                    )  # fmt: skip
+                    )
                     return
 
     def _name(self, number: int) -> str:

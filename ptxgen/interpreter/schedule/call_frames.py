@@ -104,9 +104,7 @@ class Calls:
             return linked.outside[address]
         machine = self._machine
         lane = int(np.flatnonzero(mask)[0])
-        raise TrapError(
-            f"{machine.faults.where(machine.at, lane)}: calls {address:#x}, where no function is"
-        )
+        raise TrapError(f"{machine.faults.where(machine.at, lane)}: calls {address:#x}, where no function is")
 
     def _check_prototype(self, call: Call, callee: int | Function, mask: Lanes) -> None:
         function = callee if isinstance(callee, Function) else self._linked.routines[callee].source
@@ -125,9 +123,14 @@ class Calls:
     # ------------------------------------------------------------------------------- into a routine
 
     def _enter(
-        self, number: int, block: Block, call: Call, callee: int | Function, mask: Lanes,
+        self,
+        number: int,
+        block: Block,
+        call: Call,
+        callee: int | Function,
+        mask: Lanes,
         values: tuple[Lanes, ...],
-    ) -> tuple[int, Lanes]:  # fmt: skip
+    ) -> tuple[int, Lanes]:
         arguments = self._arguments(call, mask, values)
         if isinstance(callee, Function):
             self._outside(call, callee, mask, [data for data, _ in arguments])
@@ -175,8 +178,7 @@ class Calls:
                     "modelled; launch the kernel from the host"
                 )
             raise TrapError(
-                f"{where}: the interpreter has no function {function.name}; it has "
-                f"{', '.join(BUILTINS)}"
+                f"{where}: the interpreter has no function {function.name}; it has {', '.join(BUILTINS)}"
             )
         results = builtin(machine, np.flatnonzero(mask), arguments)
         for item, data in zip(call.got, results, strict=True):
@@ -201,9 +203,7 @@ class Calls:
         for item, (data, written) in zip(call.got, results, strict=True):
             self._put(call, item, mask, data, written)
 
-    def _put(
-        self, call: Call, item: Given, mask: Lanes, data: Lanes, written: Lanes | None
-    ) -> None:
+    def _put(self, call: Call, item: Given, mask: Lanes, data: Lanes, written: Lanes | None) -> None:
         """A result, `[lanes of mask, bytes]`, where the call wants it."""
         if isinstance(item, Symbol):
             self._write(call.caller, item.name, mask, data, written)
@@ -282,9 +282,7 @@ class Calls:
         marks = self._marks
         return found, None if marks is None else marks.written(lanes, start, nbytes)
 
-    def _write(
-        self, routine: Routine, name: str, mask: Lanes, data: Lanes, written: Lanes | None
-    ) -> None:
+    def _write(self, routine: Routine, name: str, mask: Lanes, data: Lanes, written: Lanes | None) -> None:
         memory, lanes, start = self._rows(routine, name, mask)
         memory[lanes[:, None], start[:, None] + np.arange(data.shape[1])] = data
         if self._marks is not None:

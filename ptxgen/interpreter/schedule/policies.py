@@ -69,9 +69,7 @@ class PCT:
         for name, least in (("seed", 0), ("depth", 1)):
             given = getattr(self, name)
             if not isinstance(given, (int, np.integer)) or _is_flag(given) or given < least:
-                raise LaunchError(
-                    f"PCT: {name} must be an integer from {least}, got {shown(given)}"
-                )
+                raise LaunchError(f"PCT: {name} must be an integer from {least}, got {shown(given)}")
             object.__setattr__(self, name, int(given))
         if not _is_flag(self.apart):
             raise LaunchError(f"PCT: apart must be True or False, got {shown(self.apart)}")

@@ -53,9 +53,7 @@ class _Waits(Protocol):
 class Scheduler:
     """Runs one batch of CTAs to its end."""
 
-    def __init__(
-        self, program: Program, machine: LaneMachine, max_instructions: int, policy: Policy
-    ) -> None:
+    def __init__(self, program: Program, machine: LaneMachine, max_instructions: int, policy: Policy) -> None:
         self._program = program
         self._machine = machine
         self._policy = policy
@@ -69,8 +67,7 @@ class Scheduler:
         self._ready: Ready = {}
         # By block: how many of its instructions lanes may spin with.
         self._polls = [
-            sum(_may_spin(step.instr.opcode) for step in block.segment.steps)
-            for block in program.blocks
+            sum(_may_spin(step.instr.opcode) for step in block.segment.steps) for block in program.blocks
         ]
         self._spins = Spins(program, self._registers)
         # Lanes that wait for others of their warp.
@@ -296,9 +293,7 @@ class Scheduler:
             taken, value, results = block.function(machine, *[registers[i] for i in block.inputs])
         else:
             pick = selection.pick
-            taken, value, results = block.function(
-                machine, *[pick(registers[i]) for i in block.inputs]
-            )
+            taken, value, results = block.function(machine, *[pick(registers[i]) for i in block.inputs])
         if selection.mask is None:
             for slot, new in zip(block.outputs, results, strict=True):
                 registers[slot] = new
@@ -413,8 +408,7 @@ class Scheduler:
             names = ", ".join(str(batch.thread(n)) for n in there[:_NAMED_WAITS])
             more = f" and {len(there) - _NAMED_WAITS} more" if len(there) > _NAMED_WAITS else ""
             groups.append(
-                f"{len(there)} threads ({names}{more}) {what} in "
-                f"{where_from(machine.faults.instrs[at])}"
+                f"{len(there)} threads ({names}{more}) {what} in {where_from(machine.faults.instrs[at])}"
             )
         cta = slice(first * batch.width, first * batch.width + batch.threads)
         ended = int(np.count_nonzero(machine.exited[cta]))

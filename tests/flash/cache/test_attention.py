@@ -24,8 +24,11 @@ Array = np.ndarray[Any, Any]
 
 HEADS, KV_HEADS, DIM, DIM_V = 4, 2, 16, 8
 TYPES: dict[str, Any] = {
-    "f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "e4m3": ml_dtypes.bfloat16,
-}  # fmt: skip
+    "f32": np.float32,
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "e4m3": ml_dtypes.bfloat16,
+}
 EVERY_TYPE = pytest.mark.parametrize("dtype", TYPES)
 EITHER_LAYOUT = pytest.mark.parametrize("page_size", [None, 16], ids=["contiguous", "paged"])
 
@@ -43,20 +46,13 @@ def cache_of(batch: int = 3, capacity: int = 64, layers: int = 1, **how: Any) ->
 def rows_of(count: int, batch: int = 3, dtype: Any = np.float32, seed: int = 0) -> Any:
     """Queries, keys and values of so many tokens."""
     rng = np.random.default_rng([count, batch, seed])
-    shapes = (
-        (batch, HEADS, count, DIM),
-        (batch, KV_HEADS, count, DIM),
-        (batch, KV_HEADS, count, DIM_V),
-    )
+    shapes = ((batch, HEADS, count, DIM), (batch, KV_HEADS, count, DIM), (batch, KV_HEADS, count, DIM_V))
     return tuple(rounded_normal(rng, shape, dtype) for shape in shapes)
 
 
 def cached(cache: flash.KVCache, layer: int, sequence: int, first: int = 0) -> Any:
     """Keys and values of a sequence, as a batch."""
-    return (
-        cache.keys(layer, sequence)[None, :, first:],
-        cache.values(layer, sequence)[None, :, first:],
-    )
+    return (cache.keys(layer, sequence)[None, :, first:], cache.values(layer, sequence)[None, :, first:])
 
 
 def ragged(lengths: Any = (0, 7, 30), **how: Any) -> flash.KVCache:
@@ -74,9 +70,7 @@ def ragged(lengths: Any = (0, 7, 30), **how: Any) -> flash.KVCache:
 
 @EVERY_TYPE
 @EITHER_LAYOUT
-def test_prefill_and_a_hundred_steps_are_one_causal_attention(
-    dtype: str, page_size: int | None
-) -> None:
+def test_prefill_and_a_hundred_steps_are_one_causal_attention(dtype: str, page_size: int | None) -> None:
     prefill, steps, layers = 37, 100, 2
     cache = cache_of(2, prefill + steps, layers, dtype=dtype, page_size=page_size)
     for layer in range(layers):
@@ -90,16 +84,14 @@ def test_prefill_and_a_hundred_steps_are_one_causal_attention(
             outs.append(out)
             lses.append(lse)
         keys, values = (
-            np.concatenate(both) for both in zip(*(cached(cache, layer, b) for b in (0, 1)),
-                                                 strict=True)
-        )  # fmt: skip
+            np.concatenate(both) for both in zip(*(cached(cache, layer, b) for b in (0, 1)), strict=True)
+        )
         if dtype != "e4m3":
             np.testing.assert_array_equal(keys, k)
             np.testing.assert_array_equal(values, v)
         assert_attention_is_accurate(
-            np.concatenate(outs, axis=2), np.concatenate(lses, axis=2), q, keys, values,
-            causal=True,
-        )  # fmt: skip
+            np.concatenate(outs, axis=2), np.concatenate(lses, axis=2), q, keys, values, causal=True
+        )
     assert (cache.lengths == prefill + steps).all()
 
 
@@ -161,10 +153,7 @@ def test_a_token_at_many_lengths(page_size: int | None) -> None:
     out, lse = flash.attention_with_kvcache(next(now), cache, *now, layer=0, return_lse=True)
     assert cache.lengths.tolist() == [list(lengths)]
     for b, length in enumerate(lengths):
-        own = (
-            np.concatenate([x[b : b + 1, :, 1:length], x[b : b + 1, :, :1]], axis=2)
-            for x in (k, v)
-        )  # fmt: skip
+        own = (np.concatenate([x[b : b + 1, :, 1:length], x[b : b + 1, :, :1]], axis=2) for x in (k, v))
         one = slice(b, b + 1)
         assert_attention_is_accurate(out[one], lse[one], q[one, :, :1], *own, causal=True)
 
@@ -196,9 +185,7 @@ def test_a_layer_is_not_another(page_size: int | None) -> None:
 def test_items_may_be_any_sequences_of_the_cache(page_size: int | None) -> None:
     cache = ragged((3, 7, 30, 12), page_size=page_size)
     q, k, v = rows_of(2, 2)
-    out = flash.attention_with_kvcache(
-        q, cache, k, v, layer=0, cache_batch_idx=np.array([3, 0], np.int32)
-    )
+    out = flash.attention_with_kvcache(q, cache, k, v, layer=0, cache_batch_idx=np.array([3, 0], np.int32))
     assert cache.lengths.tolist() == [[5, 7, 30, 14]]
     for b, sequence in enumerate((3, 0)):
         assert_attention_is_accurate(
@@ -231,11 +218,7 @@ def test_padding_on_the_left_is_as_if_it_were_not_there(page_size: int | None) -
         assert (lse[b, :, :count] == -np.inf).all()
         own = (x[b : b + 1, :, count:] for x in (q, k, v))
         assert_attention_is_accurate(
-            out[b : b + 1, :, count:],
-            lse[b : b + 1, :, count:],
-            *own,
-            causal=True,
-            window=(4, None),
+            out[b : b + 1, :, count:], lse[b : b + 1, :, count:], *own, causal=True, window=(4, None)
         )
 
 
@@ -281,17 +264,13 @@ TREE = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1]], bool)
 
 @EITHER_LAYOUT
 @pytest.mark.parametrize("causal", [True, False])
-def test_a_tree_of_guesses_sees_the_past_and_its_own_branch(
-    causal: bool, page_size: int | None
-) -> None:
+def test_a_tree_of_guesses_sees_the_past_and_its_own_branch(causal: bool, page_size: int | None) -> None:
     cache = ragged(page_size=page_size)
     q, k, v = rows_of(4)
     out = flash.attention_with_kvcache(q, cache, k, v, layer=0, mask=TREE, causal=causal)
     for b, length in enumerate((0, 7, 30)):
         shown = np.concatenate([np.ones((4, length), bool), TREE], axis=1)
-        assert_attention_is_accurate(
-            out[b : b + 1], None, q[b : b + 1], *cached(cache, 0, b), mask=shown
-        )
+        assert_attention_is_accurate(out[b : b + 1], None, q[b : b + 1], *cached(cache, 0, b), mask=shown)
 
 
 @pytest.mark.parametrize("shape", [(9,), (5, 9), (HEADS, 1, 9), (3, 1, 5, 9), (3, HEADS, 5, 40)])
@@ -305,9 +284,7 @@ def test_masks_are_broadcast_and_aligned_to_the_last_keys(shape: tuple[int, ...]
         shown = np.ones((1, HEADS, 5, length), bool)
         last = min(length, shape[-1])
         shown[..., length - last :] = wide[b : b + 1, ..., shape[-1] - last :]
-        assert_attention_is_accurate(
-            out[b : b + 1], None, q[b : b + 1], *cached(cache, 0, b), mask=shown
-        )
+        assert_attention_is_accurate(out[b : b + 1], None, q[b : b + 1], *cached(cache, 0, b), mask=shown)
 
 
 # ------------------------------------------------------------------------------------------
@@ -323,11 +300,18 @@ def test_rows_are_turned_by_their_positions_and_rounded_once(dtype: str, interle
     q, k, v = rows_of(10, dtype=TYPES[dtype])
     outs = [
         flash.attention_with_kvcache(
-            q[:, :, a:b], cache, k[:, :, a:b], v[:, :, a:b], layer=0, leftpad=padding,
-            rotary_cos=tables[0], rotary_sin=tables[1], rotary_interleaved=interleaved,
+            q[:, :, a:b],
+            cache,
+            k[:, :, a:b],
+            v[:, :, a:b],
+            layer=0,
+            leftpad=padding,
+            rotary_cos=tables[0],
+            rotary_sin=tables[1],
+            rotary_interleaved=interleaved,
         )
         for a, b in [(0, prefill), *((n, n + 1) for n in range(prefill, 10))]
-    ]  # fmt: skip
+    ]
     out = np.concatenate(outs, axis=2)
     for b, first in enumerate(padding):
         at = np.arange(10 - first)[None]
@@ -342,12 +326,7 @@ def test_rows_are_turned_by_their_positions_and_rounded_once(dtype: str, interle
         else:
             np.testing.assert_array_equal(keys, turned_k.astype(TYPES[dtype]))
         assert_attention_is_accurate(
-            out[b : b + 1, :, first:],
-            None,
-            turned_q.astype(TYPES[dtype]),
-            keys,
-            values,
-            causal=True,
+            out[b : b + 1, :, first:], None, turned_q.astype(TYPES[dtype]), keys, values, causal=True
         )
 
 
@@ -372,9 +351,7 @@ COS, SIN = rotary_tables(9, DIM)
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "layer": ({"layer": 1}, "layer must be an integer from 0 to 0, got 1"),
     "one_of_two": ({"v": None}, "k is given without v; give both, or neither"),
-    "one_table": (
-        {"rotary_sin": SIN}, "rotary_sin is given without rotary_cos; give both, or neither"
-    ),
+    "one_table": ({"rotary_sin": SIN}, "rotary_sin is given without rotary_cos; give both, or neither"),
     "no_array": (
         {"sink": "none"},
         "sink must be an array (numpy, torch, or with __cuda_array_interface__ or __dlpack__), "
@@ -399,9 +376,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"q": Q[:, :3]},
         "the heads of q must be a multiple of the cache's 2, got 3 in shape [3, 3, 2, 16]",
     ),
-    "rows": (
-        {"k": K[:, :, :1]}, "k and v must have equally many rows, got 1 and 2"
-    ),
+    "rows": ({"k": K[:, :, :1]}, "k and v must have equally many rows, got 1 and 2"),
     "device": (
         {"q": CudaArray(4096, Q)},
         "q must be on the host, where the cache is, got cuda:?; copy it there",
@@ -420,8 +395,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "leftpad": (
         {"leftpad": [0, 0, 33]},
-        "leftpad must be 3 integers, from 0 to the lengths of their sequences, [2, 9, 32], got "
-        "[0, 0, 33]",
+        "leftpad must be 3 integers, from 0 to the lengths of their sequences, [2, 9, 32], got [0, 0, 33]",
     ),
     "tables": (
         {"rotary_cos": COS, "rotary_sin": SIN[:, :3]},
@@ -451,10 +425,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"backend": "cuda"},
         "backend 'cuda' computes on a GPU, but the cache is of 'cpu'; make one with backend='cuda'",
     ),
-    "stream": (
-        {"stream": 0}, "stream is for a GPU, but the backend is 'cpu'; leave out the stream"
-    ),
-}  # fmt: skip
+    "stream": ({"stream": 0}, "stream is for a GPU, but the backend is 'cpu'; leave out the stream"),
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -470,22 +442,32 @@ def test_what_does_not_fit_is_refused_and_the_cache_is_as_it_was(name: str) -> N
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"backend": "gpu"},
-         "attention_with_kvcache: backend must be one of auto, cuda, interpreter, cpu, got 'gpu'; "
-         "did you mean 'cuda'?"),
-        ({"causal": "top_left"},
-         "attention_with_kvcache: causal must be True, False or 'bottom_right', got 'top_left': "
-         "the newest query is at the position of the newest key"),
-        ({"rotary_interleaved": 1},
-         "attention_with_kvcache: rotary_interleaved must be True or False, got 1"),
-        ({"window": [1, -2]},
-         "attention_with_kvcache: window must be (left, right), each a number of keys from 0 to "
-         "1073741568, or None or -1 for no limit, got [1, -2]"),
-        ({"softcap": -1.0},
-         "attention_with_kvcache: softcap must be a number from 9.53674e-07 to 1.04858e+06, or "
-         "None or 0 for no cap, got -1.0"),
+        (
+            {"backend": "gpu"},
+            "attention_with_kvcache: backend must be one of auto, cuda, interpreter, cpu, got 'gpu'; "
+            "did you mean 'cuda'?",
+        ),
+        (
+            {"causal": "top_left"},
+            "attention_with_kvcache: causal must be True, False or 'bottom_right', got 'top_left': "
+            "the newest query is at the position of the newest key",
+        ),
+        (
+            {"rotary_interleaved": 1},
+            "attention_with_kvcache: rotary_interleaved must be True or False, got 1",
+        ),
+        (
+            {"window": [1, -2]},
+            "attention_with_kvcache: window must be (left, right), each a number of keys from 0 to "
+            "1073741568, or None or -1 for no limit, got [1, -2]",
+        ),
+        (
+            {"softcap": -1.0},
+            "attention_with_kvcache: softcap must be a number from 9.53674e-07 to 1.04858e+06, or "
+            "None or 0 for no cap, got -1.0",
+        ),
     ],
-)  # fmt: skip
+)
 def test_choices_that_there_are_not_are_refused(how: dict[str, Any], message: str) -> None:
     cache = ragged()
     with pytest.raises(ConfigError) as caught:

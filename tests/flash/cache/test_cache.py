@@ -54,9 +54,7 @@ def cache_of(**how: Any) -> KVCache:
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 @settings(deadline=None, max_examples=60)
 @given(steps=STEPS, spare=st.none() | st.integers(0, 4))
-def test_any_steps_give_what_lists_would(
-    page_size: int | None, steps: Any, spare: int | None
-) -> None:
+def test_any_steps_give_what_lists_would(page_size: int | None, steps: Any, spare: int | None) -> None:
     pages = most_pages(page_size, spare)
     run_on_both(cache_of(page_size=page_size, pages=pages), steps, scarce=pages is not None)
 
@@ -227,17 +225,16 @@ def test_a_page_is_released_once_for_each_user() -> None:
     assert pool.free == 2
     with pytest.raises(CacheFullError) as full:
         [pool.take(journal) for _ in range(3)]
-    assert str(full.value) == (
-        "PagePool: all 2 pages are in use; release one before taking another"
-    )
+    assert str(full.value) == ("PagePool: all 2 pages are in use; release one before taking another")
 
 
 def test_rows_lie_where_the_block_table_says() -> None:
     cache, _ = filled(10)
     runs = list(cache.placement.runs(Stretch(0, 3, 9)))
     assert runs == [(0, 3, 1), (1, 0, 4), (2, 0, 1)]
-    keys = np.concatenate([cache.memory.k[1, place, :, first : first + rows]
-                           for place, first, rows in runs], axis=1)  # fmt: skip
+    keys = np.concatenate(
+        [cache.memory.k[1, place, :, first : first + rows] for place, first, rows in runs], axis=1
+    )
     np.testing.assert_array_equal(keys, cache.keys(1, 0)[:, 3:9])
 
 
@@ -331,8 +328,7 @@ def test_it_prints_what_it_is() -> None:
     cache = cache_of()
     cache.append(1, *tokens(2))
     assert repr(cache) == (
-        "<KVCache(2, 3, 2, 4, 20, head_dim_v=3, dtype='f32', backend='cpu'): lengths [2, 2, 2], "
-        "6744 bytes>"
+        "<KVCache(2, 3, 2, 4, 20, head_dim_v=3, dtype='f32', backend='cpu'): lengths [2, 2, 2], 6744 bytes>"
     )
     paged = KVCache(2, 3, 2, 4, 20, page_size=8, backend="interpreter")
     assert repr(paged) == (
@@ -360,20 +356,24 @@ def test_a_contiguous_cache_has_no_pages() -> None:
         ({"head_dim": 257}, "head_dim must be an integer from 1 to 256, got 257"),
         ({"head_dim_v": 513}, "head_dim_v must be an integer from 1 to 512, got 513"),
         ({"capacity": -1}, "capacity must be an integer from 1 to 1073741568, got -1"),
-        ({"dtype": "e4m4"},
-         "dtype must be one of f32, f16, bf16, e4m3, got 'e4m4'; did you mean 'e4m3'?"),
+        ({"dtype": "e4m4"}, "dtype must be one of f32, f16, bf16, e4m3, got 'e4m4'; did you mean 'e4m3'?"),
         ({"page_size": 257}, "page_size must be an integer from 1 to 256, got 257"),
         ({"page_size": 4, "pages": 0}, "pages must be an integer from 1 to 2147483647, got 0"),
-        ({"pages": 3},
-         "pages=3 is for paged memory; give page_size, too, or leave out pages"),
-        ({"backend": "gpu"},
-         "backend must be one of cuda, interpreter, cpu, got 'gpu'; did you mean 'cuda'?"),
-        ({"backend": "cpu", "device": 1},
-         "device=1 is for backend='cuda', got backend='cpu'; leave out the device"),
-        ({"backend": "cuda", "device": -1, "cuda": CudaBackend(FakeDriver())},
-         "device must be the number of a GPU, from 0 on, got -1"),
+        ({"pages": 3}, "pages=3 is for paged memory; give page_size, too, or leave out pages"),
+        (
+            {"backend": "gpu"},
+            "backend must be one of cuda, interpreter, cpu, got 'gpu'; did you mean 'cuda'?",
+        ),
+        (
+            {"backend": "cpu", "device": 1},
+            "device=1 is for backend='cuda', got backend='cpu'; leave out the device",
+        ),
+        (
+            {"backend": "cuda", "device": -1, "cuda": CudaBackend(FakeDriver())},
+            "device must be the number of a GPU, from 0 on, got -1",
+        ),
     ],
-)  # fmt: skip
+)
 def test_caches_that_cannot_be_are_refused(how: dict[str, Any], message: str) -> None:
     sizes = {"layers": 1, "batch": 1, "kv_heads": 1, "head_dim": 4, "capacity": 8}
     with pytest.raises(ConfigError) as caught:
@@ -383,16 +383,12 @@ def test_caches_that_cannot_be_are_refused(how: dict[str, Any], message: str) ->
 
 K, V = tokens(2)
 REFUSED: dict[str, tuple[Callable[[KVCache], object], str]] = {
-    "layer": (
-        lambda c: c.append(2, K, V), "append: layer must be an integer from 0 to 1, got 2"
-    ),
+    "layer": (lambda c: c.append(2, K, V), "append: layer must be an integer from 0 to 1, got 2"),
     "no_layer": (
         lambda c: c.keys(None, 0),  # type: ignore[arg-type]  # what is tested
         "keys: layer must be an integer from 0 to 1, got None",
     ),
-    "sequence": (
-        lambda c: c.values(0, -1), "values: sequence must be an integer from 0 to 2, got -1"
-    ),
+    "sequence": (lambda c: c.values(0, -1), "values: sequence must be an integer from 0 to 2, got -1"),
     "sequences": (
         lambda c: c.append(0, K, V, [0, 3, 1]),
         "append: sequences must be integers from 0 to 2, got [0, 3, 1]",
@@ -452,34 +448,27 @@ REFUSED: dict[str, tuple[Callable[[KVCache], object], str]] = {
     ),
     "longer": (
         lambda c: c.truncate([4, 5, 6]),
-        "truncate: sequence 1 has 4 tokens in layer 0, which cannot become 5; give at most that "
-        "number",
+        "truncate: sequence 1 has 4 tokens in layer 0, which cannot become 5; give at most that number",
     ),
     "length": (
         lambda c: c.truncate(-1),
-        "truncate: length must be an integer of at least 0, or 3 of them, one for each sequence, "
-        "got -1",
+        "truncate: length must be an integer of at least 0, or 3 of them, one for each sequence, got -1",
     ),
     "lengths": (
         lambda c: c.truncate([1, 2], [0, 1, 2]),
-        "truncate: length must be an integer of at least 0, or 3 of them, one for each sequence, "
-        "got [1, 2]",
+        "truncate: length must be an integer of at least 0, or 3 of them, one for each sequence, got [1, 2]",
     ),
     "empty": (
         lambda c: c.reset(2),
         "reset: sequence 2 has no tokens: it was reset before, or never appended to; "
         "truncate(0, [2]) empties a sequence that may be empty",
     ),
-    "itself": (
-        lambda c: c.fork(0, 0), "fork: source and target must be two sequences, got 0 twice"
-    ),
+    "itself": (lambda c: c.fork(0, 0), "fork: source and target must be two sequences, got 0 twice"),
     "taken": (
         lambda c: c.fork(0, 1),
         "fork: target must be without tokens, but sequence 1 has 5; reset it first",
     ),
-    "no_target": (
-        lambda c: c.fork(0, 3), "fork: target must be an integer from 0 to 2, got 3"
-    ),
+    "no_target": (lambda c: c.fork(0, 3), "fork: target must be an integer from 0 to 2, got 3"),
     "no_source": (
         lambda c: c.fork("0"),  # type: ignore[arg-type]  # what is tested
         "fork: source must be an integer from 0 to 2, got '0'",
@@ -494,15 +483,19 @@ REFUSED: dict[str, tuple[Callable[[KVCache], object], str]] = {
     ),
     "scales": (
         lambda c: c.set_scales(1, 1),
-        "set_scales: scales are for dtype='e4m3', but this cache is of 'f32'; append to it without "
-        "scales",
+        "set_scales: scales are for dtype='e4m3', but this cache is of 'f32'; append to it without scales",
     ),
-}  # fmt: skip
+}
 
 
 def state_of(cache: KVCache) -> list[Any]:
-    return [cache.lengths.tolist(), str(cache.block_table), cache.free_pages,
-            cache.memory.k.tobytes(), cache.memory.v.tobytes()]  # fmt: skip
+    return [
+        cache.lengths.tolist(),
+        str(cache.block_table),
+        cache.free_pages,
+        cache.memory.k.tobytes(),
+        cache.memory.v.tobytes(),
+    ]
 
 
 @EITHER_LAYOUT
@@ -540,8 +533,7 @@ def test_no_fork_without_a_sequence_for_it() -> None:
     with pytest.raises(CacheFullError) as caught:
         cache.fork(0)
     assert str(caught.value) == (
-        "KVCache.fork: all other of 3 sequences have tokens; reset one, or make a cache with a "
-        "larger batch"
+        "KVCache.fork: all other of 3 sequences have tokens; reset one, or make a cache with a larger batch"
     )
 
 
@@ -552,12 +544,13 @@ def test_no_fork_without_a_sequence_for_it() -> None:
         ([1, -2.0], "must be finite and above 0 in float32, got -2.0 for layer 0, head 1"),
         ([[1], [np.nan]], "must be finite and above 0 in float32, got nan for layer 1, head 0"),
         (1e-60, "must be finite and above 0 in float32, got 0.0 for layer 0, head 0"),
-        ("big", "must be numbers of a shape that broadcasts to [layers, kv_heads] = [2, 2], got "
-         "'big'"),
-        (np.ones(3), "must be numbers of a shape that broadcasts to [layers, kv_heads] = [2, 2], "
-         "got shape [3]"),
+        ("big", "must be numbers of a shape that broadcasts to [layers, kv_heads] = [2, 2], got 'big'"),
+        (
+            np.ones(3),
+            "must be numbers of a shape that broadcasts to [layers, kv_heads] = [2, 2], got shape [3]",
+        ),
     ],
-)  # fmt: skip
+)
 def test_scales_that_are_none_are_refused(scale: Any, message: str) -> None:
     cache = cache_of(dtype="e4m3")
     with pytest.raises(LaunchError) as caught:

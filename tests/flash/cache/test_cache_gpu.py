@@ -59,9 +59,8 @@ class Gpu:
         if dtype == "e4m3" and self.capability() < E4M3_FROM:
             pytest.skip(f"this GPU has no e4m3: compute capability {self.capability()}")
         made = flash.KVCache(
-            2, 3, KV_HEADS, dim, capacity, dtype=dtype, page_size=page_size, backend="cuda",
-            cuda=self.cuda,
-        )  # fmt: skip
+            2, 3, KV_HEADS, dim, capacity, dtype=dtype, page_size=page_size, backend="cuda", cuda=self.cuda
+        )
         for layer in range(2):
             arrays = made.arrays(layer)
             for array in (arrays.k, arrays.v):
@@ -124,11 +123,10 @@ def assert_attends(out: Array, lse: Array, q: Array, k: Array, v: Array, **how: 
             ("e4m3", 4, "halves", DIM, (5, 1)),
         ],
         itertools.product(
-            CACHE_DTYPES, (None, 16, 64, 256), ("", "halves", "neighbours"), (64, 128),
-            [(300, 1, 1, 3)],
+            CACHE_DTYPES, (None, 16, 64, 256), ("", "halves", "neighbours"), (64, 128), [(300, 1, 1, 3)]
         ),
     ),
-)  # fmt: skip
+)
 def test_tokens_are_appended_and_attended_to_on_the_gpu(
     dtype: str, page_size: int | None, rotary: str, dim: int, steps: tuple[int, ...], gpu: Gpu
 ) -> None:
@@ -136,18 +134,22 @@ def test_tokens_are_appended_and_attended_to_on_the_gpu(
     tables = rotary_tables(capacity, dim // 2)
     how: dict[str, Any] = {}
     if rotary:
-        how = {
-            f"rotary_{name}": gpu.there(x) for name, x in zip(("cos", "sin"), tables, strict=True)
-        }
+        how = {f"rotary_{name}": gpu.there(x) for name, x in zip(("cos", "sin"), tables, strict=True)}
         how["rotary_interleaved"] = rotary == "neighbours"
     padding = [2, 0, 1]
     seen = 0
     for count in steps:
         q, k, v = rows(dtype, count, dim, seed=seen)
         out, lse = flash.attention_with_kvcache(
-            *map(gpu.there, (q,)), cache, *map(gpu.there, (k, v)), layer=layer, leftpad=padding,
-            splits=2 if count == 1 else "auto", return_lse=True, **how,
-        )  # fmt: skip
+            *map(gpu.there, (q,)),
+            cache,
+            *map(gpu.there, (k, v)),
+            layer=layer,
+            leftpad=padding,
+            splits=2 if count == 1 else "auto",
+            return_lse=True,
+            **how,
+        )
         got, got_lse = out.numpy(), lse.numpy()
         for b, left in enumerate(padding):
             mine = slice(b, b + 1)
@@ -164,9 +166,12 @@ def test_tokens_are_appended_and_attended_to_on_the_gpu(
                 np.testing.assert_array_equal(values[:, seen:], v[b])
             first = max(left - seen, 0)  # a query of padding sees nothing
             assert_attends(
-                got[mine, :, first:], got_lse[mine, :, first:], turned[:, :, first:],
-                keys[None, :, left:], values[None, :, left:],
-            )  # fmt: skip
+                got[mine, :, first:],
+                got_lse[mine, :, first:],
+                turned[:, :, first:],
+                keys[None, :, left:],
+                values[None, :, left:],
+            )
         seen += count
     assert cache.lengths.tolist() == [[0] * 3, [capacity] * 3]
 
@@ -175,8 +180,7 @@ def test_tokens_are_appended_and_attended_to_on_the_gpu(
 @pytest.mark.parametrize(
     ("dtype", "page_size"),
     few_and_all(
-        [("f32", None), ("bf16", 4), ("e4m3", 4)],
-        itertools.product(CACHE_DTYPES, (None, 1, 16, 64, 256)),
+        [("f32", None), ("bf16", 4), ("e4m3", 4)], itertools.product(CACHE_DTYPES, (None, 1, 16, 64, 256))
     ),
 )
 def test_rows_from_the_host_and_from_the_gpu_become_the_same_bits(
@@ -196,12 +200,9 @@ def test_rows_from_the_host_and_from_the_gpu_become_the_same_bits(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "page_size"),
-    few_and_all([("f16", 4)], itertools.product(CACHE_DTYPES, (None, 16, 64))),
+    ("dtype", "page_size"), few_and_all([("f16", 4)], itertools.product(CACHE_DTYPES, (None, 16, 64)))
 )
-def test_forks_and_cuts_are_seen_by_the_kernels(
-    dtype: str, page_size: int | None, gpu: Gpu
-) -> None:
+def test_forks_and_cuts_are_seen_by_the_kernels(dtype: str, page_size: int | None, gpu: Gpu) -> None:
     cache = gpu.cache(dtype, page_size, DIM, 40)
     q, k, v = rows(dtype, 9, DIM, seed=1, items=1)
     flash.attention_with_kvcache(*map(gpu.there, (q,)), cache, k, v, layer=0, cache_batch_idx=[1])
@@ -210,9 +211,8 @@ def test_forks_and_cuts_are_seen_by_the_kernels(
     other = cache.fork(1)
     q, k, v = rows(dtype, 1, DIM, seed=2, items=2)
     out, lse = flash.attention_with_kvcache(
-        gpu.there(q), cache, gpu.there(k), gpu.there(v), layer=0, cache_batch_idx=[1, other],
-        return_lse=True,
-    )  # fmt: skip
+        gpu.there(q), cache, gpu.there(k), gpu.there(v), layer=0, cache_batch_idx=[1, other], return_lse=True
+    )
     got, got_lse = out.numpy(), lse.numpy()
     for item, sequence in enumerate((1, other)):
         keys, values = (x(0, sequence)[None] for x in (cache.keys, cache.values))
@@ -250,12 +250,8 @@ def test_caches_of_any_origin_are_attended_to(
         operands["sink"] = rng.standard_normal(HEADS).astype(np.float32)
     if how.get("alibi"):
         operands["alibi_slopes"] = np.float32([0.5, 0.25, 0.1, 0])
-    kernel = flash.DecodeKernel(
-        flash.AttentionConfig(DIM, dtype=dtype, causal=True, **how), cuda=gpu.cuda
-    )
-    numbers: dict[str, Any] = {
-        "seqused_k": used, "leftpad_k": padding, "cache_batch_idx": index,
-    }  # fmt: skip
+    kernel = flash.DecodeKernel(flash.AttentionConfig(DIM, dtype=dtype, causal=True, **how), cuda=gpu.cuda)
+    numbers: dict[str, Any] = {"seqused_k": used, "leftpad_k": padding, "cache_batch_idx": index}
     places = [k.copy(), v.copy()]
     for array in places:
         for b, sequence in enumerate(index):
@@ -265,25 +261,31 @@ def test_caches_of_any_origin_are_attended_to(
         order = rng.permutation(3 * columns)
         numbers["block_table"] = np.argsort(order).reshape(3, columns)
         places = [
-            x.reshape(3, KV_HEADS, columns, page_size, DIM).swapaxes(1, 2).reshape(
-                -1, KV_HEADS, page_size, DIM
-            )[order]
+            x.reshape(3, KV_HEADS, columns, page_size, DIM)
+            .swapaxes(1, 2)
+            .reshape(-1, KV_HEADS, page_size, DIM)[order]
             for x in places
-        ]  # fmt: skip
+        ]
     out, lse = kernel.launch(
         *map(gpu.there, (q, *places)),
         **{name: gpu.there(np.array(x, np.int32)) for name, x in numbers.items()},
         **{name: gpu.there(x) for name, x in operands.items()},
-        return_lse=True, splits=splits,
-    )  # fmt: skip
+        return_lse=True,
+        splits=splits,
+    )
     got, got_lse = out.numpy(), lse.numpy()
     reference = {name: value for name, value in how.items() if name in ("window", "softcap")}
     for b, sequence in enumerate(index):
         keys, values = (x[sequence : sequence + 1, :, padding[b] : used[b]].copy() for x in (k, v))
         assert_attends(
-            got[b : b + 1], got_lse[b : b + 1], q[b : b + 1], keys, values, **reference,
+            got[b : b + 1],
+            got_lse[b : b + 1],
+            q[b : b + 1],
+            keys,
+            values,
+            **reference,
             **{name: np.broadcast_to(x, (1, HEADS)) for name, x in operands.items()},
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.parametrize("page_size", few_and_all([0, 16], iter([(0,), (16,)])))
@@ -302,9 +304,8 @@ def test_with_fixed_splits_bits_do_not_depend_on_the_batch(page_size: int, gpu: 
                 for x in (k, v)
             ]
         out = kernel.launch(
-            *map(gpu.there, (q[items], *places)), seqused_k=gpu.there(used[items]), splits=3,
-            **where,
-        )  # fmt: skip
+            *map(gpu.there, (q[items], *places)), seqused_k=gpu.there(used[items]), splits=3, **where
+        )
         found: Array = out.numpy()
         return found
 
@@ -326,8 +327,7 @@ def test_a_captured_launch_reads_the_lengths_of_its_replay(page_size: int, split
     table = np.arange(48, dtype=np.int32).reshape(3, 16)
     if page_size:
         places = [
-            x.reshape(3, KV_HEADS, 16, 16, 64).swapaxes(1, 2).reshape(48, KV_HEADS, 16, 64)
-            for x in (k, v)
+            x.reshape(3, KV_HEADS, 16, 16, 64).swapaxes(1, 2).reshape(48, KV_HEADS, 16, 64) for x in (k, v)
         ]
     kept = [gpu.there(x) for x in (q, *places, np.zeros_like(q), used, table)]
     hosts = (q, *places, q, used, table)
@@ -337,9 +337,7 @@ def test_a_captured_launch_reads_the_lengths_of_its_replay(page_size: int, split
     with own_stream(gpu) as stream:
 
         def launch() -> None:
-            kernel.launch(
-                *bare[:3], seqused_k=bare[4], out=bare[3], splits=splits, stream=stream, **where
-            )
+            kernel.launch(*bare[:3], seqused_k=bare[4], out=bare[3], splits=splits, stream=stream, **where)
 
         launch()  # makes what a capture must not: kernels, and memory for parts
         with captured(gpu, stream, launch) as replay:
@@ -350,9 +348,14 @@ def test_a_captured_launch_reads_the_lengths_of_its_replay(page_size: int, split
                 for b, n in enumerate(lengths):
                     mine = slice(b, b + 1)
                     assert_attention_is_accurate(
-                        out[mine], None, q[mine], k[mine, :, :n], v[mine, :, :n], causal=True,
+                        out[mine],
+                        None,
+                        q[mine],
+                        k[mine, :, :n],
+                        v[mine, :, :n],
+                        causal=True,
                         arithmetic=arithmetic_of("bf16", parts=PARTS_OF_F32),
-                    )  # fmt: skip
+                    )
 
 
 @ON_HARDWARE
@@ -385,9 +388,14 @@ def test_a_captured_token_of_all_layers_is_replayed(page_size: int | None, split
                 for step, (q, k, v) in zip(steps, new, strict=True):
                     seen = slice(None), slice(None), slice(token + 1)
                     assert_attention_is_accurate(
-                        step.out.numpy(), None, q[:, :, token : token + 1], k[seen], v[seen],
-                        causal=True, arithmetic=arithmetic_of("bf16", parts=PARTS_OF_F32),
-                    )  # fmt: skip
+                        step.out.numpy(),
+                        None,
+                        q[:, :, token : token + 1],
+                        k[seen],
+                        v[seen],
+                        causal=True,
+                        arithmetic=arithmetic_of("bf16", parts=PARTS_OF_F32),
+                    )
 
 
 def _call(gpu: Gpu, name: str, *given: Any) -> Any:
@@ -431,8 +439,7 @@ def captured(gpu: Gpu, stream: int, work: Callable[[], None]) -> Iterator[Callab
 @pytest.mark.parametrize(
     ("dtype", "splits", "dim"),
     few_and_all(
-        [("f32", 3, 20), ("bf16", 5, 16)],
-        itertools.product(DTYPES, (1, 2, 33, 300), (1, 64, 100, 512)),
+        [("f32", 3, 20), ("bf16", 5, 16)], itertools.product(DTYPES, (1, 2, 33, 300), (1, 64, 100, 512))
     ),
 )
 def test_parts_are_merged_as_by_numpy(dtype: str, splits: int, dim: int, gpu: Gpu) -> None:
@@ -443,9 +450,7 @@ def test_parts_are_merged_as_by_numpy(dtype: str, splits: int, dim: int, gpu: Gp
     lses[:, 1, 0, 0] = -np.inf
     out, lse = flash.merge_partials(gpu.there(outs), gpu.there(lses))
     wanted, wanted_lse = flash.merge_partials(outs, lses, backend="cpu")
-    step = (
-        float(np.finfo(np.float32).eps) if dtype == "f32" else 2.0 ** -{"f16": 10, "bf16": 7}[dtype]
-    )
+    step = float(np.finfo(np.float32).eps) if dtype == "f32" else 2.0 ** -{"f16": 10, "bf16": 7}[dtype]
     np.testing.assert_allclose(
         out.numpy().astype(np.float32), wanted.astype(np.float32), rtol=8 * step, atol=8 * step
     )

@@ -53,9 +53,15 @@ def cache_of(driver: FakeDriver | None = None, **how: Any) -> tuple[KVCache, Fak
     driver = driver or FakeDriver()
     driver.on_launch = functools.partial(interpret, driver)
     made = KVCache(
-        LAYERS, BATCH, KV_HEADS, DIM, CAPACITY, backend="cuda", cuda=CudaBackend(driver),
+        LAYERS,
+        BATCH,
+        KV_HEADS,
+        DIM,
+        CAPACITY,
+        backend="cuda",
+        cuda=CudaBackend(driver),
         **{"head_dim_v": DIM_V, **how},
-    )  # fmt: skip
+    )
     for memory in driver.memory.values():
         memory.data[:] = 0xFF
     driver.calls.clear()
@@ -72,9 +78,7 @@ def fetch(driver: FakeDriver, array: ArrayView | None, dtype: Any) -> Array:
 @pytest.mark.parametrize("page_size", [None, 3])
 @settings(deadline=None, max_examples=25)
 @given(steps=STEPS, spare=st.none() | st.integers(0, 4))
-def test_any_steps_give_what_lists_would(
-    page_size: int | None, steps: Any, spare: int | None
-) -> None:
+def test_any_steps_give_what_lists_would(page_size: int | None, steps: Any, spare: int | None) -> None:
     pages = most_pages(page_size, spare)
     cache, _ = cache_of(page_size=page_size, pages=pages)
     run_on_both(cache, steps, scarce=pages is not None)
@@ -110,9 +114,7 @@ def test_arrays_on_the_device_are_written_by_one_kernel(order: str, page_size: i
 @pytest.mark.parametrize("dtype", ["f32", "e4m3"])
 def test_items_have_as_many_rows_as_is_said(dtype: str, page_size: int | None) -> None:
     there, driver = cache_of(page_size=page_size, dtype=dtype)
-    here = KVCache(
-        LAYERS, BATCH, KV_HEADS, DIM, CAPACITY, head_dim_v=DIM_V, page_size=page_size, dtype=dtype
-    )
+    here = KVCache(LAYERS, BATCH, KV_HEADS, DIM, CAPACITY, head_dim_v=DIM_V, page_size=page_size, dtype=dtype)
     for seed, counts, sequences in ((1, [0, 5, 3], None), (2, [2, 0, 5], [1, 0, 2])):
         k, v = tokens(5, seed=seed)
         here.append(0, k, v, sequences, counts=counts)
@@ -237,8 +239,9 @@ def test_rows_from_the_host_are_there_on_return() -> None:
     stream = driver.make_stream()
     cache.append(0, *tokens(2), stream=stream)
     assert [call.arguments[0] for call in driver.calls if call.name == "cuStreamSynchronize"] == [
-        stream, stream,
-    ]  # fmt: skip
+        stream,
+        stream,
+    ]
 
 
 def test_no_rows_are_appended_without_a_copy() -> None:
@@ -278,8 +281,7 @@ def test_rows_from_elsewhere_are_refused() -> None:
     with pytest.raises(LaunchError) as caught:
         cache.append(0, CudaArray(driver.place(turned), turned.swapaxes(2, 3)), v)
     assert str(caught.value) == (
-        "KVCache.append: k must be dense in its last dimension (stride 1), got strides "
-        "[16, 8, 1, 2]; copy it"
+        "KVCache.append: k must be dense in its last dimension (stride 1), got strides [16, 8, 1, 2]; copy it"
     )
     cache, _ = cache_of(driver, dtype="e4m3")
     with pytest.raises(LaunchError) as caught:

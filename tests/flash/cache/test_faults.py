@@ -96,9 +96,7 @@ def tokens(count: int, seed: int, items: int = BATCH) -> list[Array]:
     return [rounded_normal(rng, (items, h, count, DIM), f32) for h in (HEADS, KV_HEADS, KV_HEADS)]
 
 
-def state_of(
-    cache: flash.KVCache, driver: FakeDriver | None, not_written: int = 0
-) -> dict[str, Any]:
+def state_of(cache: flash.KVCache, driver: FakeDriver | None, not_written: int = 0) -> dict[str, Any]:
     """All that a user or a kernel can see of a cache, and all that it will do next. The last rows
     of sequences may count though they are not written yet.
     """
@@ -145,9 +143,7 @@ def _attend(which: list[int] | None, **how: Any) -> Case:
     def do(place: Place, cache: flash.KVCache) -> Callable[[], Any]:
         q, k, v = (place.put(x) for x in tokens(2, 8, BATCH if which is None else len(which)))
         given = {n: place.put(x) if isinstance(x, np.ndarray) else x for n, x in how.items()}
-        return lambda: flash.attention_with_kvcache(
-            q, cache, k, v, layer=0, cache_batch_idx=which, **given
-        )
+        return lambda: flash.attention_with_kvcache(q, cache, k, v, layer=0, cache_batch_idx=which, **given)
 
     return do
 
@@ -157,9 +153,7 @@ def _step(which: list[int] | None, part: str) -> Case:
         q, k, v = (place.put(x) for x in tokens(2, 8, BATCH if which is None else len(which)))
 
         def make() -> Any:
-            return flash.DecodeStep(
-                q, cache, k, v, layer=0, cache_batch_idx=which, splits=2, return_lse=True
-            )
+            return flash.DecodeStep(q, cache, k, v, layer=0, cache_batch_idx=which, splits=2, return_lse=True)
 
         if part == "made":
             return lambda: (make(), None)[1]
@@ -223,9 +217,7 @@ def done(place: Place, name: str, page_size: int | None, steps: str = "calls") -
     return Done(place.bits(result), state_of(cache, place.driver), count, after - before)
 
 
-def sweep_case(
-    place: Place, name: str, page_size: int | None, faults: int | None = None, **how: Any
-) -> None:
+def sweep_case(place: Place, name: str, page_size: int | None, faults: int | None = None, **how: Any) -> None:
     """So many faults in a call, or one at each step, change nothing; then it gives what it does
     without.
     """
@@ -243,12 +235,7 @@ def sweep_case(
 
 @pytest.mark.parametrize(
     ("name", "backend"),
-    [
-        (name, backend)
-        for name in CASES
-        for backend in BACKENDS
-        if backend == "cpu" or name in QUICK
-    ],
+    [(name, backend) for name in CASES for backend in BACKENDS if backend == "cpu" or name in QUICK],
 )
 def test_a_call_that_raises_has_changed_nothing(name: str, place: Place) -> None:
     sweep_case(place, name, PAGE, FAULTS)
@@ -274,12 +261,9 @@ def test_an_interrupt_changes_nothing_either(place: Place) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of cuMemFree
 @pytest.mark.parametrize("backend", ["cuda"])
 @pytest.mark.parametrize(
-    ("name", "every"),
-    [("append to some", 7), ("grow", 3), *(nightly(name, 1) for name in CASES)],
+    ("name", "every"), [("append to some", 7), ("grow", 3), *(nightly(name, 1) for name in CASES)]
 )
-def test_a_gpu_that_fails_at_any_call_has_changed_nothing(
-    name: str, every: int, place: Place
-) -> None:
+def test_a_gpu_that_fails_at_any_call_has_changed_nothing(name: str, every: int, place: Place) -> None:
     driver = place.driver
     assert driver is not None
     wanted = done(place, name, PAGE)
@@ -298,9 +282,7 @@ def test_a_gpu_that_fails_at_any_call_has_changed_nothing(
 
 
 @ON_EACH
-def test_a_sequence_that_shares_a_page_never_sees_that_another_could_not_write(
-    place: Place,
-) -> None:
+def test_a_sequence_that_shares_a_page_never_sees_that_another_could_not_write(place: Place) -> None:
     cache = place.cache(page_size=PAGE)
     _, k, v = tokens(9, 3, 1)
     before = cache.keys(0, 2).tobytes()
@@ -314,23 +296,18 @@ def test_a_sequence_that_shares_a_page_never_sees_that_another_could_not_write(
 def test_scales_are_set_both_or_neither(place: Place) -> None:
     def made() -> flash.KVCache:
         return flash.KVCache(
-            LAYERS, BATCH, KV_HEADS, DIM, CAPACITY, dtype="e4m3", backend=place.backend,
-            cuda=place.cuda,
-        )  # fmt: skip
+            LAYERS, BATCH, KV_HEADS, DIM, CAPACITY, dtype="e4m3", backend=place.backend, cuda=place.cuda
+        )
 
     cache, wanted = made(), made()
     wanted.set_scales([[2.0], [3.0]], 0.25)
-    _, met = sweep(
-        lambda: cache.set_scales([[2.0], [3.0]], 0.25), lambda: state_of(cache, place.driver)
-    )
+    _, met = sweep(lambda: cache.set_scales([[2.0], [3.0]], 0.25), lambda: state_of(cache, place.driver))
     assert met > 5
     assert state_of(cache, place.driver) == state_of(wanted, place.driver)
 
 
 @pytest.mark.parametrize("backend", ["cpu", nightly("interpreter"), nightly("cuda")])
-def test_new_rows_in_arrays_of_the_caller_are_written_by_the_call_that_comes_through(
-    place: Place,
-) -> None:
+def test_new_rows_in_arrays_of_the_caller_are_written_by_the_call_that_comes_through(place: Place) -> None:
     config = flash.AttentionConfig(head_dim=DIM, causal=True, tile=16)
     kernel = flash.DecodeKernel(config, cuda=place.cuda)
     rng = np.random.default_rng(4)

@@ -48,9 +48,15 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 def cache_of(backend: str, page_size: int | None, layers: int = 1, **how: Any) -> flash.KVCache:
     """A cache with 5 tokens in every sequence and layer."""
     made = flash.KVCache(
-        layers, BATCH, KV_HEADS, DIM, CAPACITY, backend=backend, page_size=page_size,
+        layers,
+        BATCH,
+        KV_HEADS,
+        DIM,
+        CAPACITY,
+        backend=backend,
+        page_size=page_size,
         **{"dtype": "f32", **how},
-    )  # fmt: skip
+    )
     for layer in range(layers):
         made.append(layer, *tokens(5, 100 + layer)[1:])
     return made
@@ -160,9 +166,7 @@ def test_launches_can_be_replayed_after_room_was_made_in_all_layers(
     there = cache_of("cuda", page_size, 2, cuda=CudaBackend(driver))
     here = cache_of("interpreter", page_size, 2)
     arrays = [[on_device(driver, x) for x in tokens(1, 0)] for _ in range(2)]
-    steps = [
-        flash.DecodeStep(arrays[n][0], there, *arrays[n][1:], layer=n, splits=3) for n in range(2)
-    ]
+    steps = [flash.DecodeStep(arrays[n][0], there, *arrays[n][1:], layer=n, splits=3) for n in range(2)]
     captured: list[Launch] = []
     driver.on_launch = captured.append
     there.grow(1)
@@ -206,9 +210,7 @@ def test_steps_of_other_sequences_have_numbers_of_their_own(driver: FakeDriver) 
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
-def test_lengths_of_some_sequences_are_brought_up_to_date_after_room_was_made(
-    driver: FakeDriver,
-) -> None:
+def test_lengths_of_some_sequences_are_brought_up_to_date_after_room_was_made(driver: FakeDriver) -> None:
     there = cache_of("cuda", 4, cuda=CudaBackend(driver))
     here = cache_of("interpreter", 4)
     q, k, v = tokens(1, 7, 2)
@@ -264,9 +266,7 @@ def test_room_is_made_for_all_layers_or_none() -> None:
     for wrong in (-1, 1.5, True):
         with pytest.raises(LaunchError) as refused:
             cache.grow(wrong)  # type: ignore[arg-type]
-        assert str(refused.value) == (
-            f"KVCache.grow: rows must be an integer of at least 0, got {wrong!r}"
-        )
+        assert str(refused.value) == (f"KVCache.grow: rows must be an integer of at least 0, got {wrong!r}")
 
 
 def test_a_full_cache_and_short_tables_stop_a_step_before_anything_is_changed() -> None:

@@ -39,9 +39,7 @@ BUILDS: dict[str, Callable[[], Made]] = {
         BF16, EVERYTHING, splits=True, append=True, rotary_dim=32, group=8
     ),
     "decode-append": lambda: cache_kernels.decode(BF16, PLAIN, append=True),
-    "append": lambda: cache_kernels.append(
-        64, cache=EVERYTHING, dtype="f16", rotary_dim=32, counts=True
-    ),
+    "append": lambda: cache_kernels.append(64, cache=EVERYTHING, dtype="f16", rotary_dim=32, counts=True),
     "merge": lambda: cache_kernels.merge(64, return_lse=True),
 }
 
@@ -65,23 +63,26 @@ def test_a_contract_says_what_the_proof_assumes(name: str) -> None:
     }
     written = [array["name"] for array in contract["arrays"] if array["written"]]
     assert written == [
-        name for name in ("K", "V", "O", "Q_OUT", "LSE")
+        name
+        for name in ("K", "V", "O", "Q_OUT", "LSE")
         if any(name == a.pointer for a in promised.arrays)
         and (name not in "KV" or {"K_NEW", "k_new"} & {a.pointer for a in promised.arrays})
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(
     ("cache", "splits", "layout"),
     [
         (
-            PLAIN, False,
+            PLAIN,
+            False,
             "K and V are a cache: row r of sequence s is row r of K[s], V likewise; item b of the "
             "batch has sequence b; its keys are the first seqused_k[b] rows of that. Rows that are "
             "no keys may hold anything. Elsewhere seq_k is an item's own number of keys",
         ),
         (
-            EVERYTHING, True,
+            EVERYTHING,
+            True,
             "K and V are a cache: row r of sequence s is row r % 16 of page block_table[s, r / 16 "
             "rounded down], V likewise; item b of the batch has sequence cache_batch_idx[b]; its "
             "keys are the first seqused_k[b] rows of that, but for the first leftpad_k[b] of "
@@ -90,17 +91,14 @@ def test_a_contract_says_what_the_proof_assumes(name: str) -> None:
             "as PARTS and LSES",
         ),
     ],
-)  # fmt: skip
-def test_a_kernel_that_attends_is_told_where_rows_are(
-    cache: CacheConfig, splits: bool, layout: str
-) -> None:
+)
+def test_a_kernel_that_attends_is_told_where_rows_are(cache: CacheConfig, splits: bool, layout: str) -> None:
     assert decoding(cache, splits=splits)["layout"] == DENSE + layout
 
 
 def test_what_is_aligned_differently_is_said_apart() -> None:
     assert decoding()["constraints"][0] == (
-        "Q, K, V and O, and their strides in bytes, are multiples of 16 bytes; LSE is a multiple "
-        "of 4"
+        "Q, K, V and O, and their strides in bytes, are multiples of 16 bytes; LSE is a multiple of 4"
     )
     assert decoding(EVERYTHING, splits=True)["constraints"][0] == (
         "Q, and its strides in bytes, are multiples of 16 bytes; those of K and V of 8; those of O "
@@ -115,13 +113,10 @@ def test_a_cache_has_room_for_rows() -> None:
     )
     paged = cache_kernels.append(64, cache=CacheConfig(16)).contract
     assert meanings(paged)["seq_k"] == (
-        "rows that a sequence of the cache has room for, 16 for each column of block_table, 1 to "
-        "1073741824"
+        "rows that a sequence of the cache has room for, 16 for each column of block_table, 1 to 1073741824"
     )
     assert decoding()["sizes"]["seq_k"] == {"least": 1, "most": longest}
-    assert paged["sizes"]["seq_k"] == {
-        "least": 1, "most": 2**30, "equal": "16 * table_columns",
-    }  # fmt: skip
+    assert paged["sizes"]["seq_k"] == {"least": 1, "most": 2**30, "equal": "16 * table_columns"}
 
 
 def test_the_kernel_that_appends_says_what_lengths_count() -> None:
@@ -174,9 +169,7 @@ def test_without_rotary_embedding_there_is_nothing_of_it() -> None:
     assert list(meanings(found))[:5] == ["K_NEW", "V_NEW", "K", "V", "seqused_k"]
     assert "columns" not in found["constraints"][0]
     turned = cache_kernels.append(64, cache=PLAIN, rotary_dim=8, rotary_interleaved=True)
-    assert turned.contract["constraints"][0] == (
-        "columns 2 i and 2 i + 1 of a row are turned together"
-    )
+    assert turned.contract["constraints"][0] == ("columns 2 i and 2 i + 1 of a row are turned together")
 
 
 def test_the_kernel_that_attends_says_what_it_appends() -> None:
@@ -189,9 +182,7 @@ def test_the_kernel_that_attends_says_what_it_appends() -> None:
         "device address of k_new: bf16 [batch, kv_heads, n, head_dim], read, strides as below; the "
         "new keys: row i becomes row seqused_k - n + i of its sequence, or none if that is negative"
     )
-    assert said["v_new"].startswith(
-        "device address of v_new: bf16 [batch, kv_heads, n, head_dim_v]"
-    )
+    assert said["v_new"].startswith("device address of v_new: bf16 [batch, kv_heads, n, head_dim_v]")
     assert said["rotary_cos"].startswith(
         "device address of rotary_cos: f32 [positions, rotary_dim / 2], read, strides as below; "
     )
@@ -202,24 +193,21 @@ def test_the_kernel_that_attends_says_what_it_appends() -> None:
         "; what the numbers of K are multiplied with, and new rows divided by, above 0"
     )
     rows = {a["name"]: a["row"] for a in found["arrays"]}
-    assert (rows["k_new"], rows["v_new"], rows["rotary_cos"], rows["rotary_sin"]) == (
-        64,
-        32,
-        16,
-        16,
-    )
+    assert (rows["k_new"], rows["v_new"], rows["rotary_cos"], rows["rotary_sin"]) == (64, 32, 16, 16)
     assert (found["rotary_dim"], found["rotary_interleaved"]) == (32, False)
     assert [found["sizes"][name] for name in ("n", "positions", "seq_q", "group", "rows")] == [
-        {"least": 1, "most": 16}, {"least": 1, "most": 2**30}, {"least": 1, "most": 32},
-        {"least": 1, "most": 32}, {"least": 1, "most": 32, "equal": "seq_q * group"},
-    ]  # fmt: skip
+        {"least": 1, "most": 16},
+        {"least": 1, "most": 2**30},
+        {"least": 1, "most": 32},
+        {"least": 1, "most": 32},
+        {"least": 1, "most": 32, "equal": "seq_q * group"},
+    ]
     assert said["seq_q"] == "queries of each head, 1 to 32"
     assert found["constraints"] == [
         "Q, and its strides in bytes, are multiples of 16 bytes; those of K and V of 8; those of O "
         "of 16; LSE is a multiple of 4; k_new, v_new, rotary_cos and rotary_sin, and their "
         "strides, of their elements' size",
-        "the last dimension of Q, K, V, O, k_new, v_new, rotary_cos and rotary_sin is dense "
-        "(stride 1)",
+        "the last dimension of Q, K, V, O, k_new, v_new, rotary_cos and rotary_sin is dense (stride 1)",
         f"seq_q and seq_k are at most {2**30 - 256}",
         "seq_q * group is at most 32",
         "heads is a multiple of kv_heads",
@@ -247,8 +235,7 @@ def test_heads_that_are_not_packed_are_as_many_as_those_of_k_where_one_appends()
         "of the CTAs that read a row of K one writes it, because all queries of its head of K are "
         f"in one block: group is 1, and seq_q is at most {block}"
     )
-    assert found["constraints"][0].endswith("; k_new and v_new, and their strides, of their "
-                                            "elements' size")  # fmt: skip
+    assert found["constraints"][0].endswith("; k_new and v_new, and their strides, of their elements' size")
     assert found["sizes"]["seq_q"] == {"least": 1, "most": block}
 
 

@@ -30,9 +30,7 @@ def contract_of(config: AttentionConfig) -> dict[str, Any]:
 def test_the_parameters_are_those_of_the_kernel(return_lse: bool) -> None:
     made = build(AttentionConfig(8, return_lse=return_lse).kernel())
     listed = made.contract["parameters"]
-    assert [(p["name"], p["type"]) for p in listed] == [
-        (p.name, p.type) for p in made.kernel.params
-    ]
+    assert [(p["name"], p["type"]) for p in listed] == [(p.name, p.type) for p in made.kernel.params]
     end = 0
     for parameter in listed:
         size = scalar_type(parameter["type"]).nbytes
@@ -64,12 +62,10 @@ def test_the_meanings_name_the_type_and_its_size(dtype: DType) -> None:
     meanings = parameters(AttentionConfig(8, dtype=dtype.name).kernel())
     assert list(meanings) == list(parameters(PLAIN))
     assert meanings["K"] == (
-        f"device address of the keys, read: {dtype.name} [batch, kv_heads, seq_k, head_dim], "
-        "strides as below"
+        f"device address of the keys, read: {dtype.name} [batch, kv_heads, seq_k, head_dim], strides as below"
     )
     assert meanings["O_row_stride"] == (
-        f"elements (of {dtype.nbytes} bytes) from one sequence position to the next in O; any "
-        "sign, 0 repeats"
+        f"elements (of {dtype.nbytes} bytes) from one sequence position to the next in O; any sign, 0 repeats"
     )
     assert meanings["LSE"] == parameters(PLAIN)["LSE"]
     assert "f32 [batch, heads, seq_q]" in meanings["LSE"]
@@ -78,22 +74,33 @@ def test_the_meanings_name_the_type_and_its_size(dtype: DType) -> None:
 def test_the_parameters_of_every_feature_are_said() -> None:
     made = build(
         AttentionConfig(
-            8, dtype="f16", window=(5, 6), softcap=30.0, alibi=True, bias="f16", mask=True,
-            sink=True, return_lse=True,
+            8,
+            dtype="f16",
+            window=(5, 6),
+            softcap=30.0,
+            alibi=True,
+            bias="f16",
+            mask=True,
+            sink=True,
+            return_lse=True,
         ).kernel()
-    )  # fmt: skip
+    )
     meanings = {p["name"]: p["meaning"] for p in made.contract["parameters"]}
     assert meanings == parameters(made.config)
     names = list(meanings)
     assert names == [p.name for p in made.kernel.params]
     assert names[5:9] == ["alibi_slopes", "bias", "mask", "sink"]
     assert names[names.index("softmax_scale") + 1 :] == [
-        "window_left", "window_right", "softcap",
-        "alibi_slopes_batch_stride", "alibi_slopes_heads_stride",
+        "window_left",
+        "window_right",
+        "softcap",
+        "alibi_slopes_batch_stride",
+        "alibi_slopes_heads_stride",
         *(f"bias_{axis}_stride" for axis in ("batch", "heads", "seq_q", "seq_k")),
         *(f"mask_{axis}_stride" for axis in ("batch", "heads", "seq_q", "seq_k")),
-        "sink_batch_stride", "sink_heads_stride",
-    ]  # fmt: skip
+        "sink_batch_stride",
+        "sink_heads_stride",
+    ]
     assert meanings["mask"] == (
         "device address of mask: bool [batch, heads, seq_q, seq_k], read, strides as below; 0 "
         "hides the key, any other byte lets it be seen"
@@ -115,12 +122,26 @@ def test_the_contract_of_packed_sequences_says_where_they_lie() -> None:
     meanings = {p["name"]: p["meaning"] for p in found["parameters"]}
     assert meanings == parameters(config.kernel())
     assert list(meanings) == [
-        "Q", "K", "V", "O", "LSE", "cu_seqlens_q", "cu_seqlens_k", "seqused_k",
+        "Q",
+        "K",
+        "V",
+        "O",
+        "LSE",
+        "cu_seqlens_q",
+        "cu_seqlens_k",
+        "seqused_k",
         *(f"{name}_{step}_stride" for name in "QKVO" for step in ("head", "row")),
-        "total_q", "total_k", "heads", "group", "softmax_scale", "section",
+        "total_q",
+        "total_k",
+        "heads",
+        "group",
+        "softmax_scale",
+        "section",
         "max_seqlen_q",
-        "cu_seqlens_q_batch_stride", "cu_seqlens_k_batch_stride", "seqused_k_batch_stride",
-    ]  # fmt: skip
+        "cu_seqlens_q_batch_stride",
+        "cu_seqlens_k_batch_stride",
+        "seqused_k_batch_stride",
+    ]
     assert meanings["Q"] == (
         "device address of the queries, read: f32 [total_q, heads, head_dim], strides as below"
     )
@@ -161,8 +182,7 @@ def test_a_contract_of_16_bit_types_says_so(dtype: DType) -> None:
     assert found["dynamic_shared_bytes"] == made.config.tiling.shared_bytes
     assert found["alignment"] == 8
     assert found["constraints"][0] == (
-        "Q, K, V and O, and their strides in bytes, are multiples of 8 bytes; "
-        "LSE is a multiple of 4"
+        "Q, K, V and O, and their strides in bytes, are multiples of 8 bytes; LSE is a multiple of 4"
     )
 
 
@@ -173,8 +193,12 @@ def test_the_offsets_a_foreign_host_needs() -> None:
     assert offsets["LSE"] == 32
     assert offsets["O_row_stride"] == 128
     assert {n: offsets[n] for n in ("seq_q", "seq_k", "heads", "group", "softmax_scale")} == {
-        "seq_q": 136, "seq_k": 140, "heads": 144, "group": 148, "softmax_scale": 152,
-    }  # fmt: skip
+        "seq_q": 136,
+        "seq_k": 140,
+        "heads": 144,
+        "group": 148,
+        "softmax_scale": 152,
+    }
 
 
 def test_the_contract_is_json_and_names_its_text() -> None:
@@ -211,8 +235,7 @@ def test_the_constraints_say_what_this_kernel_needs() -> None:
     wide = contract_of(AttentionConfig(64, target="sm_90a"))["constraints"]
     narrow = contract_of(AttentionConfig(3, tile=16, block_q=16))["constraints"]
     assert wide[0] == (
-        "Q, K, V and O, and their strides in bytes, are multiples of 16 bytes; "
-        "LSE is a multiple of 4"
+        "Q, K, V and O, and their strides in bytes, are multiples of 16 bytes; LSE is a multiple of 4"
     )
     assert "multiples of 4 bytes;" in narrow[0]
     assert "the device runs sm_90a and nothing else (architecture-specific target)" in wide
@@ -240,9 +263,7 @@ def seen_by(causal: str, query: int, seq_q: int, seq_k: int) -> int:
 @pytest.mark.parametrize(
     ("seq_q", "seq_k"), [(1, 1), (5, 100), (100, 5), (40, 0), (0, 40), (33, 33), (64, 48), (48, 64)]
 )
-def test_arithmetic_is_counted_as_a_loop_would(
-    causal: str, seq_q: int, seq_k: int, block_q: int
-) -> None:
+def test_arithmetic_is_counted_as_a_loop_would(causal: str, seq_q: int, seq_k: int, block_q: int) -> None:
     found = resources_of(AttentionConfig(8, 4, causal=causal or False, tile=16, block_q=block_q))
     pairs = sum(seen_by(causal, i, seq_q, seq_k) for i in range(seq_q))
     assert found.useful_flops(2, 3, seq_q, seq_k) == 2 * 6 * pairs * (8 + 4)
@@ -261,9 +282,7 @@ def test_arithmetic_is_counted_as_a_loop_would(
 @pytest.mark.parametrize("block_q", [16, 64])
 @pytest.mark.parametrize("causal", ["", "bottom_right", "top_left"])
 @pytest.mark.parametrize("window", [(0, 0), (3, None), (None, 20), (18, 5), (200, 200)])
-def test_arithmetic_of_a_window_is_counted_as_a_loop_would(
-    window: Any, causal: str, block_q: int
-) -> None:
+def test_arithmetic_of_a_window_is_counted_as_a_loop_would(window: Any, causal: str, block_q: int) -> None:
     found = resources_of(
         AttentionConfig(8, 4, causal=causal or False, window=window, tile=16, block_q=block_q)
     )
@@ -324,17 +343,11 @@ def test_memory_of_16_bit_types_has_an_lse_and_scores_of_32(dtype: DType) -> Non
     found = KernelResources(config, 128, True, config.tiling.shared_bytes)
     elements = (4 * 10 + 2 * 20) * 96
     flash_bytes = 2 * elements + 4 * 40
-    assert found.memory(1, 4, 10, 20, kv_heads=2) == Memory(
-        flash_bytes, flash_bytes + 4 * 4 * 10 * 20
-    )
+    assert found.memory(1, 4, 10, 20, kv_heads=2) == Memory(flash_bytes, flash_bytes + 4 * 4 * 10 * 20)
 
 
-@pytest.mark.parametrize(
-    ("dims", "columns"), [((64, 32), 64 + 32), ((40, 1), 48 + 16), ((3, 100), 16 + 112)]
-)
-def test_arithmetic_of_16_bit_types_is_padded_as_the_tiling_says(
-    dims: tuple[int, int], columns: int
-) -> None:
+@pytest.mark.parametrize(("dims", "columns"), [((64, 32), 64 + 32), ((40, 1), 48 + 16), ((3, 100), 16 + 112)])
+def test_arithmetic_of_16_bit_types_is_padded_as_the_tiling_says(dims: tuple[int, int], columns: int) -> None:
     config = AttentionConfig(*dims, "f16", tile=32, block_q=64).kernel()
     found = KernelResources(config, 128, True, config.tiling.shared_bytes)
     assert found.flops(2, 3, 65, 33) == 2 * 2 * 3 * (2 * 2) * (64 * 32) * columns

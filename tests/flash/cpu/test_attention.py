@@ -10,12 +10,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from flash_oracles import torch_attention
-from judge import (
-    assert_agrees_in_float64,
-    assert_attention_is_accurate,
-    assert_close,
-    rounded_normal,
-)
+from judge import assert_agrees_in_float64, assert_attention_is_accurate, assert_close, rounded_normal
 
 from flash.cpu import attention as cpu
 from flash.cpu.attention import attention_cpu
@@ -28,10 +23,25 @@ pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
 CAUSAL = [False, "bottom_right", "top_left"]
 PAIRS = [
-    (1, 1), (1, 3), (2, 1), (64, 128), (128, 192), (239, 1), (799, 3), (113, 203), (113, 128),
-    (128, 217), (108, 256), (256, 512), (384, 256), (640, 128), (1, 239), (3, 799), (127, 512),
+    (1, 1),
+    (1, 3),
+    (2, 1),
+    (64, 128),
+    (128, 192),
+    (239, 1),
+    (799, 3),
+    (113, 203),
+    (113, 128),
+    (128, 217),
+    (108, 256),
+    (256, 512),
+    (384, 256),
+    (640, 128),
+    (1, 239),
+    (3, 799),
+    (127, 512),
     (512, 127),
-]  # fmt: skip
+]
 HEAD_DIMS = [1, 3, 32, 40, 59, 64, 72, 80, 96, 111, 128, 160, 192, 256]
 
 
@@ -55,9 +65,7 @@ def run(q, k, v, *, softmax_scale=None, causal=False, threads=None, **features):
     """Output and LSE from memory full of NaN, so that what is not written shows."""
     out = np.full((*q.shape[:3], v.shape[3]), np.nan, q.dtype)
     lse = np.full(q.shape[:3], np.nan, np.float64 if q.dtype == np.float64 else np.float32)
-    attention_cpu(
-        q, k, v, out, lse, softmax_scale=softmax_scale, causal=causal, threads=threads, **features
-    )
+    attention_cpu(q, k, v, out, lse, softmax_scale=softmax_scale, causal=causal, threads=threads, **features)
     return out, lse
 
 
@@ -76,9 +84,7 @@ def test_every_pair_of_lengths(seq_q, seq_k, causal):
 @pytest.mark.parametrize("causal", CAUSAL)
 @pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 97), (97, 1), (50, 100), (100, 50), (33, 33)])
 @pytest.mark.usefixtures("small_blocks")
-def test_many_blocks_with_and_without_the_row_maximum(
-    seq_q, seq_k, causal, safe_total, monkeypatch
-):
+def test_many_blocks_with_and_without_the_row_maximum(seq_q, seq_k, causal, safe_total, monkeypatch):
     monkeypatch.setattr(cpu, "SAFE_TOTAL", safe_total)
     check(*inputs(seq_q, seq_k, heads=4, kv_heads=2, batch=2), causal=causal)
 
@@ -174,9 +180,7 @@ def test_an_error_in_a_thread_reaches_the_caller(monkeypatch):
 # Rows, slots and views that broke others.
 
 
-@pytest.mark.parametrize(
-    ("causal", "seq_q", "seq_k"), [(True, 50, 20), (True, 20, 0), (False, 3, 0)]
-)
+@pytest.mark.parametrize(("causal", "seq_q", "seq_k"), [(True, 50, 20), (True, 20, 0), (False, 3, 0)])
 @pytest.mark.usefixtures("small_blocks")
 def test_a_row_that_sees_no_key_gives_zero_and_minus_infinity(causal, seq_q, seq_k):
     out, lse = run(*inputs(seq_q, seq_k), causal=causal)
@@ -312,9 +316,7 @@ def placed(x, offset, gap):
 # One query, one column and one key in the last block make products of a matrix and a vector, which
 # BLAS may add up in an order that goes by addresses and strides.
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    ("seq_q", "d", "d_v"), [(1, 7, 1), (1, 64, 3), (1, 4, 8), (3, 1, 1), (5, 8, 4)]
-)
+@pytest.mark.parametrize(("seq_q", "d", "d_v"), [(1, 7, 1), (1, 64, 3), (1, 4, 8), (3, 1, 1), (5, 8, 4)])
 @pytest.mark.parametrize("odd", [False, True])
 def test_where_arrays_lie_with_what_strides_changes_no_bit(seq_q, d, d_v, dtype, odd):
     for seq_k in (33, 513):

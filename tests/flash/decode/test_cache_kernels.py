@@ -55,10 +55,23 @@ def attend(
     out = np.full((batch, heads, seq_q, *parts, v.shape[3]), np.nan, kernel.output.numpy)
     lse = np.full((batch, heads, seq_q, *parts), np.nan, np.float32)
     values: dict[str, Any] = {
-        **operands, **config.numbers, "Q": q, "K": k, "V": v, "O": out, "LSE": lse, "seq_q": seq_q,
-        "seq_k": seq_k, "heads": heads, "group": heads // kv_heads, "splits": splits, "section": 2,
-        "softmax_scale": np.float32(config.scale), "kv_batch": k.shape[0], "pages": k.shape[0],
-    }  # fmt: skip
+        **operands,
+        **config.numbers,
+        "Q": q,
+        "K": k,
+        "V": v,
+        "O": out,
+        "LSE": lse,
+        "seq_q": seq_q,
+        "seq_k": seq_k,
+        "heads": heads,
+        "group": heads // kv_heads,
+        "splits": splits,
+        "section": 2,
+        "softmax_scale": np.float32(config.scale),
+        "kv_batch": k.shape[0],
+        "pages": k.shape[0],
+    }
     steps = {"Q": q, "K": k, "V": v, "O": out}
     for name, array in steps.items():
         names = [*kernel.features.steps_of(name)]
@@ -82,9 +95,7 @@ def attend(
 
 def in_pages(array: Array, page_size: int, table: Array) -> Array:
     """[batch, kv_heads, seq_k, dim] in pages as `table` says; other slots are NaN."""
-    pages = np.full(
-        (table.max() + 2, array.shape[1], page_size, array.shape[3]), np.nan, array.dtype
-    )
+    pages = np.full((table.max() + 2, array.shape[1], page_size, array.shape[3]), np.nan, array.dtype)
     for b, n in np.ndindex(*table.shape):
         rows = array[b, :, n * page_size : (n + 1) * page_size]
         pages[table[b, n], :, : rows.shape[1]] = rows
@@ -108,13 +119,10 @@ KERNELS = {
 def test_keys_of_a_cache_are_those_of_each_sequence(
     name: str, splits: int, page_size: int, head_dim_v: int
 ) -> None:
-    config = AttentionConfig(
-        24, head_dim_v, causal=True, pack_gqa=True, return_lse=True, **KERNELS[name]
-    )
+    config = AttentionConfig(24, head_dim_v, causal=True, pack_gqa=True, return_lse=True, **KERNELS[name])
     kernel = cached(
-        config, seqused_k=True, splits=splits > 1, page_size=page_size, leftpad_k=True,
-        cache_batch_idx=True,
-    )  # fmt: skip
+        config, seqused_k=True, splits=splits > 1, page_size=page_size, leftpad_k=True, cache_batch_idx=True
+    )
     capacity, seq_q = 75, 2
     index = np.array([4, 0, 2], np.int32)
     used = np.array([75, 0, 40], np.int32)
@@ -134,30 +142,38 @@ def test_keys_of_a_cache_are_those_of_each_sequence(
         operands["block_table"] = table
         arrays = tuple(in_pages(array, page_size, table) for array in (k, v))
     out, lse = attend(
-        config, kernel, q, *arrays, splits, seqused_k=used, leftpad_k=padding,
-        cache_batch_idx=index, **operands,
-    )  # fmt: skip
+        config,
+        kernel,
+        q,
+        *arrays,
+        splits,
+        seqused_k=used,
+        leftpad_k=padding,
+        cache_batch_idx=index,
+        **operands,
+    )
     if splits > 1:
         out, lse = merge_partials(np.moveaxis(out, 3, 0), np.moveaxis(lse, 3, 0))
         out, lse = out.astype(config.element.numpy), lse.astype(np.float32)
     for b in range(BATCH):
         rows = slice(padding[b], used[b])
         assert_attention_is_accurate(
-            out[b : b + 1], lse[b : b + 1], q[b : b + 1], k[index[b], None, :, rows],
-            v[index[b], None, :, rows], causal=True,
+            out[b : b + 1],
+            lse[b : b + 1],
+            q[b : b + 1],
+            k[index[b], None, :, rows],
+            v[index[b], None, :, rows],
+            causal=True,
             arithmetic=arithmetic_of_config(config, PARTS_OF_F32 * (splits > 1)),
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize(("splits", "page_size"), [(1, 0), (3, 4)])
-def test_keys_of_one_byte_are_widened_and_have_scales(
-    dtype: str, splits: int, page_size: int
-) -> None:
+def test_keys_of_one_byte_are_widened_and_have_scales(dtype: str, splits: int, page_size: int) -> None:
     config = AttentionConfig(
-        24, 40, dtype, causal=True, pack_gqa=True, return_lse=True, tile=16, block_q=32,
-        target="sm_89",
-    )  # fmt: skip
+        24, 40, dtype, causal=True, pack_gqa=True, return_lse=True, tile=16, block_q=32, target="sm_89"
+    )
     kernel = cached(config, seqused_k=True, splits=splits > 1, page_size=page_size, kv_dtype=E4M3)
     used = np.array([75, 0, 40], np.int32)
     q = normal((BATCH, HEADS, 2, 24), config, 1)
@@ -184,9 +200,14 @@ def test_keys_of_one_byte_are_widened_and_have_scales(
         rows = slice(0, used[b])
         k, v = (array[b, None, :, rows] for array in wide)
         assert_attention_is_accurate(
-            out[b : b + 1], lse[b : b + 1], q[b : b + 1], k, v, causal=True,
+            out[b : b + 1],
+            lse[b : b + 1],
+            q[b : b + 1],
+            k,
+            v,
+            causal=True,
             arithmetic=arithmetic_of_config(config, PARTS_OF_F32 * (splits > 1)),
-        )  # fmt: skip
+        )
 
 
 def test_nan_of_one_byte_reaches_the_rows_that_see_it() -> None:
@@ -199,8 +220,14 @@ def test_nan_of_one_byte_reaches_the_rows_that_see_it() -> None:
     v[0, 0, 36] = np.nan  # queries 4 to 7 see it, at their positions 36 to 39
     ones = np.ones(1, np.float32)
     out, _ = attend(
-        config, kernel, q, k.view(np.uint8), v.view(np.uint8), k_scale=ones, v_scale=ones,
+        config,
+        kernel,
+        q,
+        k.view(np.uint8),
+        v.view(np.uint8),
+        k_scale=ones,
+        v_scale=ones,
         seqused_k=np.array([40], np.int32),
-    )  # fmt: skip
+    )
     assert np.isnan(out[0, 0, 4:]).all()
     assert np.isfinite(out[0, 0, :4]).all()

@@ -33,9 +33,17 @@ def cache_of(
     backend: str = "interpreter", page_size: int | None = None, dim: int = DIM, **how: Any
 ) -> flash.KVCache:
     made = flash.KVCache(
-        2, BATCH, KV_HEADS, dim, 50, head_dim_v=DIM_V, dtype="e4m3", page_size=page_size,
-        backend=backend, **how,
-    )  # fmt: skip
+        2,
+        BATCH,
+        KV_HEADS,
+        dim,
+        50,
+        head_dim_v=DIM_V,
+        dtype="e4m3",
+        page_size=page_size,
+        backend=backend,
+        **how,
+    )
     made.set_scales([[0.5, 2.0], [1.0, 0.7]], 0.03)
     if backend != "cuda":
         made.memory.k[...] = np.nan
@@ -52,27 +60,26 @@ def tokens(count: int, dtype: str, dim: int = DIM) -> list[Array]:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("page_size", [None, 3, 16])
-def test_prefill_and_steps_are_attention_to_what_the_cache_has(
-    dtype: str, page_size: int | None
-) -> None:
+def test_prefill_and_steps_are_attention_to_what_the_cache_has(dtype: str, page_size: int | None) -> None:
     cache, layer = cache_of(page_size=page_size), 1
     for count, splits in ((37, 1), (1, 1), (3, 2)):
         q, k, v = tokens(count, dtype)
-        out, lse = flash.attention_with_kvcache(
-            q, cache, k, v, layer=layer, return_lse=True, splits=splits
-        )
+        out, lse = flash.attention_with_kvcache(q, cache, k, v, layer=layer, return_lse=True, splits=splits)
         for b in range(BATCH):
             keys, values = (rows(layer, b)[None] for rows in (cache.keys, cache.values))
             assert_attention_is_accurate(
-                out[b : b + 1], lse[b : b + 1], q[b : b + 1], keys, values, causal=True,
+                out[b : b + 1],
+                lse[b : b + 1],
+                q[b : b + 1],
+                keys,
+                values,
+                causal=True,
                 arithmetic=arithmetic_of(dtype, parts=PARTS_OF_F32 * (splits > 1)),
-            )  # fmt: skip
+            )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "how", [{"softcap": 2.0}, {"window": (5, None)}, {"leftpad": [3, 0], "mask": MASK}]
-)
+@pytest.mark.parametrize("how", [{"softcap": 2.0}, {"window": (5, None)}, {"leftpad": [3, 0], "mask": MASK}])
 def test_kernels_and_numpy_mean_the_same(how: dict[str, Any]) -> None:
     outs = []
     for backend in ("cpu", "interpreter"):
@@ -87,12 +94,20 @@ def test_kernels_and_numpy_mean_the_same(how: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("dtype", "dim", "message"),
     [
-        ("f32", DIM, "q must be float16 or bfloat16 for a cache of 'e4m3' with backend "
-         "'interpreter', got float32; convert it, or use a cache with backend='cpu'"),
-        ("f16", 20, "head_dim and head_dim_v of a cache of 'e4m3' must be multiples of 8 for "
-         "backend 'interpreter', got 20 and 40; make one of 'bf16', or one with backend='cpu'"),
+        (
+            "f32",
+            DIM,
+            "q must be float16 or bfloat16 for a cache of 'e4m3' with backend "
+            "'interpreter', got float32; convert it, or use a cache with backend='cpu'",
+        ),
+        (
+            "f16",
+            20,
+            "head_dim and head_dim_v of a cache of 'e4m3' must be multiples of 8 for "
+            "backend 'interpreter', got 20 and 40; make one of 'bf16', or one with backend='cpu'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_kernels_do_not_widen_is_refused(dtype: str, dim: int, message: str) -> None:
     cache = cache_of(dim=dim)
     with pytest.raises(LaunchError) as caught:
@@ -111,9 +126,10 @@ def call_of(dtype: str, dim: int, page_size: int) -> CacheCall:
     q = np.zeros((1, 8, 1, dim), config.element.numpy)
     shape = (4, 1, page_size or 64, dim)
     operands = {
-        "seqused_k": np.zeros(1, np.int32), "k_scale": np.ones(1, np.float32),
+        "seqused_k": np.zeros(1, np.int32),
+        "k_scale": np.ones(1, np.float32),
         "v_scale": np.ones(1, np.float32),
-    }  # fmt: skip
+    }
     if page_size:
         operands["block_table"] = np.zeros((1, 4), np.int32)
     views = {name: view(array, name) for name, array in operands.items()}

@@ -112,10 +112,17 @@ class Problem:
         paged = "block_table" in views
         capacity = self.k.shape[2] * (views["block_table"].shape[1] if paged else 1)
         return CacheCall(
-            self.config, view(self.q, "q"), view(self.k, "k"), view(self.v, "v"),
-            view(out, "out"), view(lse, "lse"), views, self.k.shape[2] if paged else 0, capacity,
+            self.config,
+            view(self.q, "q"),
+            view(self.k, "k"),
+            view(self.v, "v"),
+            view(out, "out"),
+            view(lse, "lse"),
+            views,
+            self.k.shape[2] if paged else 0,
+            capacity,
             self.config.scale,
-        )  # fmt: skip
+        )
 
     def check(self, out: Array, lse: Array) -> None:
         config = self.config
@@ -168,10 +175,14 @@ def sanitized(call: CacheCall, splits: int, **how: Any) -> tuple[Array, Array]:
     for step in steps(call, splits):
         memory = [host_array(array) for array in step.arrays]
         interpreter.run(
-            step.made.module, grid=step.plan.grid, block=step.plan.block,
+            step.made.module,
+            grid=step.plan.grid,
+            block=step.plan.block,
             args=[*memory, *step.plan.values[len(memory) :]],
-            dynamic_smem=step.plan.dynamic_shared, sanitize=True, **how,
-        )  # fmt: skip
+            dynamic_smem=step.plan.dynamic_shared,
+            sanitize=True,
+            **how,
+        )
     assert call.lse is not None
     return host_array(call.out), host_array(call.lse)
 
@@ -193,9 +204,7 @@ def test_parts_are_merged_to_attention_to_all_keys(features: str, dtype: str, ba
     problem = Problem(config, (50, 7, 33), seq_q=2)
     kernel = DecodeKernel(config)
     for splits in (1, 2, 5, 99):
-        problem.check(
-            *kernel.launch(*problem.arrays, **problem.operands, splits=splits, backend=backend)
-        )
+        problem.check(*kernel.launch(*problem.arrays, **problem.operands, splits=splits, backend=backend))
 
 
 @pytest.mark.sample(1)
@@ -207,9 +216,7 @@ def test_infinity_and_nan_reach_the_queries_that_see_them_in_any_part(kind: str)
         problem.v[0, 0, at, 3], problem.v[1, 1, at, 5] = np.inf, np.nan
         wanted, _ = kernel.launch(*problem.arrays, **problem.operands, backend="cpu")
         for splits in (1, 3):
-            out, _ = kernel.launch(
-                *problem.arrays, **problem.operands, splits=splits, backend="interpreter"
-            )
+            out, _ = kernel.launch(*problem.arrays, **problem.operands, splits=splits, backend="interpreter")
             np.testing.assert_array_equal(np.isnan(out), np.isnan(wanted))
             np.testing.assert_array_equal(np.isinf(out), np.isinf(wanted))
 
@@ -217,9 +224,13 @@ def test_infinity_and_nan_reach_the_queries_that_see_them_in_any_part(kind: str)
 LENGTHS = (0, 1, 11, 99)
 # Precision, rows of a page, heads of Q and of K and V, queries.
 GRID = [
-    ("f32", 1, 4, 4, 1), ("bf16", 4, 4, 1, 3), ("f32", 16, 5, 1, 1), ("bf16", 0, 5, 1, 16),
-    ("f32", 4, 2, 2, 16), ("bf16", 1, 5, 1, 1),
-]  # fmt: skip
+    ("f32", 1, 4, 4, 1),
+    ("bf16", 4, 4, 1, 3),
+    ("f32", 16, 5, 1, 1),
+    ("bf16", 0, 5, 1, 16),
+    ("f32", 4, 2, 2, 16),
+    ("bf16", 1, 5, 1, 1),
+]
 REST = [
     (kind, page, *heads, seq_q)
     for kind in KINDS
@@ -234,9 +245,7 @@ REST = [
 def test_a_decoding_grid(case: tuple[str, int, int, int, int]) -> None:
     kind, page_size, heads, kv_heads, seq_q = case
     config = config_of(kind, return_lse=True)
-    problem = Problem(
-        config, LENGTHS, page_size=page_size, heads=heads, kv_heads=kv_heads, seq_q=seq_q
-    )
+    problem = Problem(config, LENGTHS, page_size=page_size, heads=heads, kv_heads=kv_heads, seq_q=seq_q)
     for splits in (1, 3):
         out, lse = DecodeKernel(config).launch(
             *problem.arrays, **problem.operands, splits=splits, backend="interpreter"
@@ -252,9 +261,14 @@ def test_results_may_be_views_of_any_strides() -> None:
     out = np.zeros((2, 3, 4, DIM_V + 1), np.float16)[..., :-1].swapaxes(1, 2)
     turned = np.ascontiguousarray(problem.q.swapaxes(1, 2)).swapaxes(1, 2)
     got = kernel.launch(
-        turned, problem.k[:, ::-1][:, ::-1], problem.v, **problem.operands, splits=2,
-        backend="interpreter", out=out,
-    )  # fmt: skip
+        turned,
+        problem.k[:, ::-1][:, ::-1],
+        problem.v,
+        **problem.operands,
+        splits=2,
+        backend="interpreter",
+        out=out,
+    )
     assert got is out
     np.testing.assert_array_equal(out, wanted)
 
@@ -274,9 +288,7 @@ def test_bits_do_not_depend_on_the_batch_if_splits_are_fixed(page_size: int) -> 
         else:
             end = alone["seqused_k"][0]
             given_k, given_v = (np.ascontiguousarray(x[b : b + 1, :, :end]) for x in (k, v))
-        got = kernel.launch(
-            q[b : b + 1], given_k, given_v, **alone, **how, max_seqlen_k=50 + 50 * (b // 2)
-        )
+        got = kernel.launch(q[b : b + 1], given_k, given_v, **alone, **how, max_seqlen_k=50 + 50 * (b // 2))
         assert got.tobytes() == together[b : b + 1].tobytes()
 
 
@@ -320,12 +332,9 @@ TREES = [("f32", 4, True), ("bf16", 0, False), ("f32_grade", 4, True)]
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
-    ("kind", "page_size", "causal"),
-    mostly_nightly(itertools.product(KINDS, (0, 4), (True, False)), TREES),
+    ("kind", "page_size", "causal"), mostly_nightly(itertools.product(KINDS, (0, 4), (True, False)), TREES)
 )
-def test_a_tree_of_guesses_sees_the_past_and_its_own_branch(
-    kind: str, page_size: int, causal: bool
-) -> None:
+def test_a_tree_of_guesses_sees_the_past_and_its_own_branch(kind: str, page_size: int, causal: bool) -> None:
     config = config_of(kind, causal=causal, return_lse=True, mask=True)
     # The last of the guesses, or none of them, are in a tile, or a part, of their own.
     lengths = (50, 4, 34, 48, 16)
@@ -408,20 +417,20 @@ def test_infinity_and_nan_reach_the_queries_that_the_mask_lets_see_them(
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_only_tiles_with_columns_read_the_mask(kind: str) -> None:
     of_tiles = []
-    for config, mask in (
-        (config_of(kind, mask=True), np.ones((1, 4), bool)),
-        (config_of(kind), None),
-    ):
+    for config, mask in ((config_of(kind, mask=True), np.ones((1, 4), bool)), (config_of(kind), None)):
         counts = []
         for length in (128, 640):
             call = Problem(config, (length,), capacity=640, mask=mask).call()
             (step,) = steps(call, 1)
             memory = [host_array(array) for array in step.arrays]
             counters = interpreter.run(
-                step.made.module, grid=step.plan.grid, block=step.plan.block,
+                step.made.module,
+                grid=step.plan.grid,
+                block=step.plan.block,
                 args=[*memory, *step.plan.values[len(memory) :]],
-                dynamic_smem=step.plan.dynamic_shared, profile=True,
-            ).counters  # fmt: skip
+                dynamic_smem=step.plan.dynamic_shared,
+                profile=True,
+            ).counters
             counts.append((counters.warp_instructions, counters.global_sectors_read))
         of_tiles.append(np.subtract(counts[1], counts[0]).tolist())
     assert of_tiles[0] == of_tiles[1]
@@ -451,9 +460,17 @@ def test_the_contract_says_of_which_keys_a_mask_speaks() -> None:
 
 def cache_of(dtype: str, page_size: int, backend: str, batch: int = 2, **how: Any) -> Any:
     made = flash.KVCache(
-        1, batch, 2, DIM, 140, head_dim_v=DIM_V, dtype=dtype, page_size=page_size or None,
-        backend=backend, **how,
-    )  # fmt: skip
+        1,
+        batch,
+        2,
+        DIM,
+        140,
+        head_dim_v=DIM_V,
+        dtype=dtype,
+        page_size=page_size or None,
+        backend=backend,
+        **how,
+    )
     if backend != "cuda":
         made.memory.k[...] = np.nan
         made.memory.v[...] = np.nan
@@ -480,15 +497,25 @@ def test_prefill_and_steps_are_one_causal_attention(page_size: int, dtype: str, 
     outs, lses = [], []
     for a, b in itertools.pairwise([0, *range(prefill, prefill + steps + 1)]):
         out, lse = flash.attention_with_kvcache(
-            q[:, :, a:b], cache, k[:, :, a:b], v[:, :, a:b], layer=0, return_lse=True,
+            q[:, :, a:b],
+            cache,
+            k[:, :, a:b],
+            v[:, :, a:b],
+            layer=0,
+            return_lse=True,
             splits=2 + a % 2 if a else 1,
-        )  # fmt: skip
+        )
         outs.append(out)
         lses.append(lse)
     assert_attention_is_accurate(
-        np.concatenate(outs, axis=2), np.concatenate(lses, axis=2), q, k, v, causal=True,
+        np.concatenate(outs, axis=2),
+        np.concatenate(lses, axis=2),
+        q,
+        k,
+        v,
+        causal=True,
         arithmetic=arithmetic_of(dtype, parts=PARTS_OF_F32),
-    )  # fmt: skip
+    )
     assert (cache.lengths == prefill + steps).all()
 
 
@@ -511,8 +538,7 @@ def test_kernels_and_numpy_mean_the_same(name: str, page_size: int) -> None:
     for count in (9, 2):
         q, k, v = tokens(count, "f32", batch=3)
         wanted, got = (
-            flash.attention_with_kvcache(q, c, k, v, layer=0, return_lse=True, **how)
-            for c in caches
+            flash.attention_with_kvcache(q, c, k, v, layer=0, return_lse=True, **how) for c in caches
         )
         for one, other in zip(got, wanted, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
@@ -531,20 +557,23 @@ def test_what_kernels_do_not_take_is_refused_and_the_cache_is_as_it_was() -> Non
     q, k, v = tokens(3, "f32")
     cache = cache_of("f32", 0, "interpreter")
     cases: list[tuple[Any, Any, str]] = [
-        (cache_of("e4m3", 0, "interpreter"), {},
-         "q must be float16 or bfloat16 for a cache of 'e4m3' with backend 'interpreter', got "
-         "float32; convert it, or use a cache with backend='cpu'"),
-        (cache, {"q": np.repeat(q, 2, axis=3)[..., ::2]},
-         "q must be dense in its last dimension (stride 1), got strides [384, 96, 32, 2] for "
-         "shape [2, 4, 3, 16]; copy it"),
-        (cache, {"splits": 32769}, "splits must be 'auto' or an integer from 1 to 32768, got "
-         "32769"),
-    ]  # fmt: skip
+        (
+            cache_of("e4m3", 0, "interpreter"),
+            {},
+            "q must be float16 or bfloat16 for a cache of 'e4m3' with backend 'interpreter', got "
+            "float32; convert it, or use a cache with backend='cpu'",
+        ),
+        (
+            cache,
+            {"q": np.repeat(q, 2, axis=3)[..., ::2]},
+            "q must be dense in its last dimension (stride 1), got strides [384, 96, 32, 2] for "
+            "shape [2, 4, 3, 16]; copy it",
+        ),
+        (cache, {"splits": 32769}, "splits must be 'auto' or an integer from 1 to 32768, got 32769"),
+    ]
     for given, how, message in cases:
         with pytest.raises(LaunchError) as caught:
-            flash.attention_with_kvcache(
-                **{"q": q, "k": k, "v": v, "cache": given, "layer": 0, **how}
-            )
+            flash.attention_with_kvcache(**{"q": q, "k": k, "v": v, "cache": given, "layer": 0, **how})
         assert str(caught.value) == f"attention_with_kvcache: {message}"
         assert not given.lengths.any()
 
@@ -566,15 +595,12 @@ def test_nothing_outside_the_arrays_is_accessed_whatever_the_numbers_are(
     page_size: int, name: str, kind: str
 ) -> None:
     problem = Problem(
-        config_of(kind, return_lse=True), (40, 3, 20), page_size=page_size, padding=(1, 0, 2),
-        index=(2, 0, 1),
-    )  # fmt: skip
+        config_of(kind, return_lse=True), (40, 3, 20), page_size=page_size, padding=(1, 0, 2), index=(2, 0, 1)
+    )
     for array in (problem.k, problem.v):
         array[...] = 1  # any key may be read, none beyond
     bad = np.array(GARBAGE[name], np.int32)
-    problem.operands |= {
-        "leftpad_k": np.roll(bad, 1), "cache_batch_idx": np.roll(bad, 2),
-    }  # fmt: skip
+    problem.operands |= {"leftpad_k": np.roll(bad, 1), "cache_batch_idx": np.roll(bad, 2)}
     if page_size:
         table = problem.operands["block_table"]
         problem.operands["block_table"] = np.resize(bad, table.shape)
@@ -588,9 +614,11 @@ def test_nothing_outside_the_arrays_is_accessed_whatever_the_numbers_are(
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_no_column_outside_a_mask_is_read_whatever_the_numbers_are(kind: str) -> None:
     problem = Problem(
-        config_of(kind, return_lse=True, mask=True, causal=False), (40, 3, 20), padding=(1, 0, 2),
+        config_of(kind, return_lse=True, mask=True, causal=False),
+        (40, 3, 20),
+        padding=(1, 0, 2),
         mask=random_mask(3, 4, 1, 19),
-    )  # fmt: skip
+    )
     for array in (problem.k, problem.v):
         array[...] = 1
     for bad in GARBAGE.values():
@@ -606,9 +634,14 @@ def with_everything(kind: str, page_size: int, *, masked: bool = False) -> Probl
         kind, return_lse=True, window=(30, None), sink=True, softcap=9.0, mask=masked, alibi=masked
     )
     return Problem(
-        config, (40, 3, 20), page_size=page_size, padding=(1, 0, 2), index=(2, 0, 1), seq_q=2,
+        config,
+        (40, 3, 20),
+        page_size=page_size,
+        padding=(1, 0, 2),
+        index=(2, 0, 1),
+        seq_q=2,
         mask=random_mask(3, 4, 2, 19) if masked else None,
-    )  # fmt: skip
+    )
 
 
 OR_MASKED = pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
@@ -616,9 +649,7 @@ OR_MASKED = pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("page_size", "padding"), [(1, None), (16, (1, 0))])
-def test_many_rows_are_each_looked_up_in_turns(
-    page_size: int, padding: tuple[int, ...] | None
-) -> None:
+def test_many_rows_are_each_looked_up_in_turns(page_size: int, padding: tuple[int, ...] | None) -> None:
     config = config_of(dims=(128, 128), tile=32, block_q=16, return_lse=True)
     problem = Problem(config, (70, 33), page_size=page_size, padding=padding)
     (step,) = steps(problem.call(), 1)
@@ -644,13 +675,9 @@ def test_the_sanitizers_find_nothing_under_any_schedule(
 
 @pytest.mark.sample(0, gate=5)
 @pytest.mark.parametrize("kind", ["f32", "bf16", "f32_grade", nightly("f16")])
-@pytest.mark.parametrize(
-    "sizes", [(1, 0), (3, 4), *map(nightly, [(1, 3), (3, 1), (3, 16), (3, 256)])]
-)
+@pytest.mark.parametrize("sizes", [(1, 0), (3, 4), *map(nightly, [(1, 3), (3, 1), (3, 16), (3, 256)])])
 @OR_MASKED
-def test_every_access_and_barrier_is_proved(
-    masked: bool, sizes: tuple[int, int], kind: str
-) -> None:
+def test_every_access_and_barrier_is_proved(masked: bool, sizes: tuple[int, int], kind: str) -> None:
     splits, page_size = sizes
     problem = with_everything(kind, page_size, masked=masked)
     for step in steps(problem.call(), splits):
@@ -661,9 +688,7 @@ def test_every_access_and_barrier_is_proved(
 @pytest.mark.parametrize("kind", ["f32", nightly("bf16"), nightly("f32_grade")])
 @pytest.mark.parametrize("causal", [True, False])
 @OR_MASKED
-def test_every_access_is_proved_where_only_lengths_are_read(
-    masked: bool, causal: bool, kind: str
-) -> None:
+def test_every_access_is_proved_where_only_lengths_are_read(masked: bool, causal: bool, kind: str) -> None:
     config = config_of(kind, causal=causal, mask=masked)
     problem = Problem(config, (40, 3), mask=TREE[:1] if masked else None)
     (step,) = steps(problem.call(), 1)
@@ -690,9 +715,7 @@ def assert_default_kernels_do_not_spill(
 @pytest.mark.parametrize("name", ["sm_80", nightly("sm_90")])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("head_dim", [nightly(64), 128])
-def test_default_kernels_do_not_spill(
-    head_dim: int, kind: str, name: str, assembler: Assembler
-) -> None:
+def test_default_kernels_do_not_spill(head_dim: int, kind: str, name: str, assembler: Assembler) -> None:
     config = AttentionConfig(head_dim, causal=True, **KINDS[kind])
     assert_default_kernels_do_not_spill(config, name, assembler)
 
@@ -717,9 +740,7 @@ def test_default_kernels_with_a_mask_do_not_spill(
     assert_default_kernels_do_not_spill(config, name, assembler, TREE[:1])
 
 
-EVERYTHING: dict[str, Any] = {
-    "window": (30, None), "softcap": 9.0, "alibi": True, "sink": True, "mask": True,
-}  # fmt: skip
+EVERYTHING: dict[str, Any] = {"window": (30, None), "softcap": 9.0, "alibi": True, "sink": True, "mask": True}
 
 
 @pytest.mark.nightly
@@ -753,9 +774,7 @@ def test_default_kernels_with_any_feature_do_not_spill(
         (1, 0, 132, 1),
     ],
 )
-def test_splits_give_nearly_all_slots_work(
-    blocks: int, tiles: int, slots: int, splits: int
-) -> None:
+def test_splits_give_nearly_all_slots_work(blocks: int, tiles: int, slots: int, splits: int) -> None:
     assert choose_splits(blocks, tiles, slots) == splits
 
 
@@ -828,9 +847,7 @@ def test_the_workspace_grows_and_each_stream_has_its_own(driver: FakeDriver, mak
     assert [launch.stream for launch in driver.launches] == [0] * 6 + [1] * 4
 
 
-def test_splits_are_chosen_for_the_device_and_the_longest_sequence(
-    driver: FakeDriver, make: Make
-) -> None:
+def test_splits_are_chosen_for_the_device_and_the_longest_sequence(driver: FakeDriver, make: Make) -> None:
     problem = Problem(sm_90(), (50, 7), capacity=80)
     arrays, operands = placed(driver, problem)
     found = []
@@ -879,9 +896,7 @@ def test_a_gpu_refuses_what_is_elsewhere(driver: FakeDriver, make: Make) -> None
     assert not {"cuMemAlloc", "cuLaunchKernel"} & set(driver.names())
 
 
-def test_a_grid_that_cannot_be_is_refused_before_memory_is_taken(
-    driver: FakeDriver, make: Make
-) -> None:
+def test_a_grid_that_cannot_be_is_refused_before_memory_is_taken(driver: FakeDriver, make: Make) -> None:
     config = sm_90(dims=(1, 1), alibi=True, pack_gqa=False)
     heads = 1 << 16
     q = on_device(driver, np.zeros((1, heads, 1, 1), np.float32))
@@ -889,12 +904,17 @@ def test_a_grid_that_cannot_be_is_refused_before_memory_is_taken(
     slopes, used = np.zeros(1, np.float32), np.ones(1, np.int32)
     driver.calls.clear()
     assert refusal(
-        make(config).launch, q, k, k, seqused_k=on_device(driver, used),
-        alibi_slopes=on_device(driver, slopes), splits=1 << 15,
+        make(config).launch,
+        q,
+        k,
+        k,
+        seqused_k=on_device(driver, used),
+        alibi_slopes=on_device(driver, slopes),
+        splits=1 << 15,
     ) == (
         "DecodeKernel.launch: a grid has at most 2147483647 CTAs, this call needs 2147483648; "
         "split the batch, or use fewer splits"
-    )  # fmt: skip
+    )
     assert driver.names().count("cuMemAlloc") == 1  # O
 
 
@@ -923,8 +943,7 @@ def test_a_tree_is_seen_by_a_cache_on_a_gpu(driver: FakeDriver) -> None:
         wanted = flash.attention_with_kvcache(q, here, k, v, layer=0, mask=TREE)
         given = on_device(driver, q), there, on_device(driver, k), on_device(driver, v)
         assert refusal(flash.attention_with_kvcache, *given, layer=0, mask=TREE) == (
-            "attention_with_kvcache: mask must be on cuda:0, where the cache is, got cpu; copy it "
-            "there"
+            "attention_with_kvcache: mask must be on cuda:0, where the cache is, got cpu; copy it there"
         )
         out = flash.attention_with_kvcache(*given, layer=0, mask=on_device(driver, TREE))
         np.testing.assert_allclose(driver.fetch(out.pointer, wanted), wanted, rtol=0, atol=1e-6)
@@ -937,16 +956,18 @@ def test_a_cache_on_a_gpu_is_attended_to_there(driver: FakeDriver, page_size: in
     there = cache_of("f32", page_size, "cuda", batch=3, cuda=cuda)
     here = cache_of("f32", page_size, "cpu", batch=3)
     hows: list[dict[str, Any]] = [
-        {}, {"cache_batch_idx": [1]}, {"cache_batch_idx": [2, 0]}, {"leftpad": [0, 3, 1]},
-    ]  # fmt: skip
+        {},
+        {"cache_batch_idx": [1]},
+        {"cache_batch_idx": [2, 0]},
+        {"leftpad": [0, 3, 1]},
+    ]
     for count, how in zip((9, 1, 1, 1), hows, strict=True):
         q, k, v = tokens(count, "f32", batch=len(how.get("cache_batch_idx", range(3))))
         wanted, sums = flash.attention_with_kvcache(q, here, k, v, layer=0, return_lse=True, **how)
         driver.calls.clear()
         out, lse = flash.attention_with_kvcache(
-            on_device(driver, q), there, on_device(driver, k), v, layer=0, return_lse=True,
-            splits=2, **how,
-        )  # fmt: skip
+            on_device(driver, q), there, on_device(driver, k), v, layer=0, return_lse=True, splits=2, **how
+        )
         assert "cuMemcpyDtoHAsync" not in driver.names()
         np.testing.assert_allclose(driver.fetch(out.pointer, wanted), wanted, rtol=0, atol=1e-6)
         np.testing.assert_allclose(driver.fetch(lse.pointer, sums), sums, rtol=1e-5)
@@ -980,8 +1001,10 @@ def test_new_rows_on_a_gpu_are_appended_and_turned_by_a_kernel(
     tables = flash.problem.rotary.rotary_tables(20, DIM) if turns else ()
     names = ("rotary_cos", "rotary_sin")
     hows: list[dict[str, Any]] = [
-        {}, {"cache_batch_idx": [2, 0]}, {"leftpad": [0, 3, 1], "rotary_interleaved": turns},
-    ]  # fmt: skip
+        {},
+        {"cache_batch_idx": [2, 0]},
+        {"leftpad": [0, 3, 1], "rotary_interleaved": turns},
+    ]
     for count, how, launches in zip((17, 1, 2), hows, (2, 1, 1), strict=True):
         q, k, v = tokens(count, of_rows, batch=len(how.get("cache_batch_idx", range(3))))
         at_home = dict(zip(names, tables, strict=False))
@@ -990,9 +1013,7 @@ def test_new_rows_on_a_gpu_are_appended_and_turned_by_a_kernel(
         driver.launches.clear()
         new = [on_device(driver, array) for array in (q, k, v)]
         placed_tables = {name: on_device(driver, table) for name, table in at_home.items()}
-        out = flash.attention_with_kvcache(
-            new[0], there, *new[1:], layer=0, splits=1, **how, **placed_tables
-        )
+        out = flash.attention_with_kvcache(new[0], there, *new[1:], layer=0, splits=1, **how, **placed_tables)
         assert len(driver.launches) == launches  # of many rows one appends, one attends
         assert not {"cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync"} & set(driver.names())
         got = driver.fetch(out.pointer, wanted).astype(np.float64)
@@ -1010,18 +1031,14 @@ def test_rows_of_several_types_are_not_appended_by_a_kernel(driver: FakeDriver) 
     q, k, _ = (on_device(driver, array) for array in tokens(1, "bf16"))
     v = on_device(driver, tokens(1, "f32")[2])
     assert refusal(flash.attention_with_kvcache, q, cache, k, v, layer=0) == (
-        "attention_with_kvcache: k and v on a GPU must be of one type, got bfloat16, float32; "
-        "convert them"
+        "attention_with_kvcache: k and v on a GPU must be of one type, got bfloat16, float32; convert them"
     )
 
 
 def test_tables_of_a_gpu_are_f32(driver: FakeDriver) -> None:
     cache = cache_of("bf16", 0, "cuda", cuda=CudaBackend(driver))
     new = [on_device(driver, array) for array in tokens(1, "bf16")]
-    tables = {
-        name: on_device(driver, np.ones((9, 8), np.float16))
-        for name in ("rotary_cos", "rotary_sin")
-    }
+    tables = {name: on_device(driver, np.ones((9, 8), np.float16)) for name in ("rotary_cos", "rotary_sin")}
     given = {"cache": cache, "k": new[1], "v": new[2], "layer": 0}
     assert refusal(flash.attention_with_kvcache, new[0], **given, **tables) == (
         "attention_with_kvcache: 2 problems\n"
@@ -1040,9 +1057,7 @@ def test_splits_go_by_the_longest_sequence_of_the_call(driver: FakeDriver) -> No
     for count, which in ((1, [0]), (99, [0]), (1, [0]), (1, [1])):
         q, k, v = tokens(count, "f32", batch=1)
         driver.launches.clear()
-        flash.attention_with_kvcache(
-            on_device(driver, q), cache, k, v, layer=0, cache_batch_idx=which
-        )
+        flash.attention_with_kvcache(on_device(driver, q), cache, k, v, layer=0, cache_batch_idx=which)
         launches.append(len(driver.launches))
     # Rows of the host are appended by a launch of their own; of one tile there are no parts.
     assert launches == [2, 3, 3, 2]
@@ -1055,10 +1070,7 @@ def test_a_call_that_cannot_be_leaves_a_cache_on_a_gpu_as_it_was(
     cache = cache_of("f32", 0, "cuda", cuda=CudaBackend(driver))
     q, k, v = tokens(1, "f32")
     given = {"cache": cache, "k": k, "v": v, "layer": 0}
-    tables = {
-        name: on_device(driver, np.ones((9, 8), np.float32))
-        for name in ("rotary_cos", "rotary_sin")
-    }
+    tables = {name: on_device(driver, np.ones((9, 8), np.float32)) for name in ("rotary_cos", "rotary_sin")}
     assert refusal(flash.attention_with_kvcache, on_device(driver, q), **given, **tables) == (
         "attention_with_kvcache: rotary_cos and rotary_sin are given, but only new k and v on the "
         "GPU of the cache are turned; give these, or turn q and k before the call"
@@ -1068,12 +1080,11 @@ def test_a_call_that_cannot_be_leaves_a_cache_on_a_gpu_as_it_was(
     )
     slopes = on_device(driver, np.zeros(1, np.float32))
     assert refusal(
-        flash.attention_with_kvcache, on_device(driver, q), **given, alibi_slopes=slopes,
-        splits=1 << 15,
+        flash.attention_with_kvcache, on_device(driver, q), **given, alibi_slopes=slopes, splits=1 << 15
     ) == (
         "attention_with_kvcache: a grid has at most 1000 CTAs, this call needs 131072; "
         "split the batch, or use fewer splits"
-    )  # fmt: skip
+    )
     driver.fail("cuModuleLoadDataEx", "CUDA_ERROR_OUT_OF_MEMORY")
     with pytest.raises(BackendError):
         flash.attention_with_kvcache(on_device(driver, q), **given, sink=slopes)
@@ -1121,36 +1132,27 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "k_cache and v_cache must have the same shape but for their columns, got [2, 2, 12, 16] "
         "and [2, 2, 5, 8]",
     ),
-    "heads": (
-        {"q": Q[:, :3]}, "heads of q must be a multiple of kv_heads=2, got 3"
-    ),
+    "heads": ({"q": Q[:, :3]}, "heads of q must be a multiple of kv_heads=2, got 3"),
     "no_room": (
         {"k_cache": K[:, :, :0], "v_cache": V[:, :, :0], "seqused_k": 0 * USED},
         "k_cache must have room for a key, got shape [2, 2, 0, 16]",
     ),
     "pages": (
-        {"k_cache": np.zeros((1, 2, 257, 16), np.float32),
-         "v_cache": np.zeros((1, 2, 257, 8), np.float32), "block_table": TABLE},
+        {
+            "k_cache": np.zeros((1, 2, 257, 16), np.float32),
+            "v_cache": np.zeros((1, 2, 257, 8), np.float32),
+            "block_table": TABLE,
+        },
         "a page must have at most 256 rows, got 257",
     ),
-    "table": (
-        {"block_table": TABLE.astype(np.int64)},
-        "block_table must be int32, got int64; convert it",
-    ),
+    "table": ({"block_table": TABLE.astype(np.int64)}, "block_table must be int32, got int64; convert it"),
     "empty_table": (
         {"block_table": TABLE[:, :0], "seqused_k": 0 * USED},
         "block_table must have room for a page, got shape [2, 0]",
     ),
-    "sink": (
-        {"sink": np.zeros(4, np.float32)}, "sink is given, but the config does not say so"
-    ),
-    "mask": (
-        {"mask": np.ones(3, bool)}, "mask is given, but the config does not say so"
-    ),
-    "used": (
-        {"seqused_k": np.array([13, 1], np.int32)},
-        "seqused_k must hold numbers from 0 to 12, got 13",
-    ),
+    "sink": ({"sink": np.zeros(4, np.float32)}, "sink is given, but the config does not say so"),
+    "mask": ({"mask": np.ones(3, bool)}, "mask is given, but the config does not say so"),
+    "used": ({"seqused_k": np.array([13, 1], np.int32)}, "seqused_k must hold numbers from 0 to 12, got 13"),
     "padding": (
         {"leftpad_k": np.array([-1, 1], np.int32)},
         "leftpad_k must hold numbers from 0 to 12, got -1",
@@ -1173,23 +1175,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "out must have shape [2, 4, 1, 8], got [2, 4, 1, 9]; leave out=None to have it made",
     ),
     "shared": (
-        {"out": V.reshape(-1)[: 64].reshape(2, 4, 1, 8)},
+        {"out": V.reshape(-1)[:64].reshape(2, 4, 1, 8)},
         "out must not share memory with v_cache; leave out=None, or pass an array of its own",
     ),
     "splits": ({"splits": 0}, "splits must be 'auto' or an integer from 1 to 32768, got 0"),
-    "longest": (
-        {"max_seqlen_k": -1},
-        "max_seqlen_k must be an integer from 0 to 1073741568, got -1",
-    ),
+    "longest": ({"max_seqlen_k": -1}, "max_seqlen_k must be an integer from 0 to 1073741568, got -1"),
     "cuda": (
         {"backend": "cuda"},
         "backend 'cuda' attends to a cache on a GPU, but q is on cpu; make the arrays there, or "
         "use backend='cpu'",
     ),
-    "stream": (
-        {"stream": 0}, "stream is for a GPU, but the backend is 'cpu'; leave out the stream"
-    ),
-}  # fmt: skip
+    "stream": ({"stream": 0}, "stream is for a GPU, but the backend is 'cpu'; leave out the stream"),
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -1204,15 +1201,18 @@ def test_arguments_that_do_not_fit_are_refused(name: str) -> None:
     [
         (None, "mask must be given, because the config says so"),
         (np.ones((1, 3), np.uint8), "mask must be bool, got uint8; convert it"),
-        (np.ones((2, 1, 2, 3), bool),
-         "mask must be [batch, heads, seq_q, last_keys] = [2, 4, 1, 3], or of a shape that "
-         "broadcasts to it, got [2, 1, 2, 3]"),
-        (np.ones((), bool),
-         "mask must have a dimension of keys, the last m of a sequence, got none"),
-        (np.broadcast_to(True, (1, 2**30)),
-         "mask must be of at most 1073741568 keys, got shape [1, 1073741824]"),
+        (
+            np.ones((2, 1, 2, 3), bool),
+            "mask must be [batch, heads, seq_q, last_keys] = [2, 4, 1, 3], or of a shape that "
+            "broadcasts to it, got [2, 1, 2, 3]",
+        ),
+        (np.ones((), bool), "mask must have a dimension of keys, the last m of a sequence, got none"),
+        (
+            np.broadcast_to(True, (1, 2**30)),
+            "mask must be of at most 1073741568 keys, got shape [1, 1073741824]",
+        ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("backend", ["cpu", "interpreter"])
 def test_masks_that_do_not_fit_are_refused(mask: Any, message: str, backend: str) -> None:
     kernel = DecodeKernel(config_of(mask=True))
@@ -1224,9 +1224,7 @@ def test_masks_that_do_not_fit_are_refused(mask: Any, message: str, backend: str
 
 def test_arrays_of_a_gpu_are_not_for_the_host() -> None:
     given = [CudaArray(4096, array) for array in (Q, K, V, USED)]
-    assert refusal(
-        DecodeKernel(CONFIG).launch, *given[:3], seqused_k=given[3], backend="interpreter"
-    ) == (
+    assert refusal(DecodeKernel(CONFIG).launch, *given[:3], seqused_k=given[3], backend="interpreter") == (
         "DecodeKernel.launch: backend 'interpreter' computes on the host, but q is on cuda:?; "
         "copy the arrays to the host, or use backend='cuda'"
     )
@@ -1235,14 +1233,18 @@ def test_arrays_of_a_gpu_are_not_for_the_host() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ("f32",
-         "config must be an AttentionConfig, got 'f32'; make one with "
-         "flash.AttentionConfig(head_dim=64, causal=True)"),
-        (AttentionConfig(8, causal="top_left", bias="f32", dropout=0.1),
-         "config must be one that goes with a cache, got bias, dropout, causal='top_left'; use "
-         "AttentionKernel, or leave that out"),
+        (
+            "f32",
+            "config must be an AttentionConfig, got 'f32'; make one with "
+            "flash.AttentionConfig(head_dim=64, causal=True)",
+        ),
+        (
+            AttentionConfig(8, causal="top_left", bias="f32", dropout=0.1),
+            "config must be one that goes with a cache, got bias, dropout, causal='top_left'; use "
+            "AttentionKernel, or leave that out",
+        ),
     ],
-)  # fmt: skip
+)
 def test_configs_that_do_not_go_with_a_cache_are_refused(config: Any, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         DecodeKernel(config)

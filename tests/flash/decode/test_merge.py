@@ -50,15 +50,11 @@ def merged_in(dtype: Any, outs: Array, lses: Array) -> tuple[Array, Array]:
 @EITHER
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, "bf16"])
 @pytest.mark.parametrize("splits", [1, 2, 3, 17, 97])
-def test_merging_is_as_accurate_as_its_formula_in_f32(
-    splits: int, dtype: Any, backend: str
-) -> None:
+def test_merging_is_as_accurate_as_its_formula_in_f32(splits: int, dtype: Any, backend: str) -> None:
     outs, lses = parts_of(splits, 2, 3, 5, 8, dtype=dtype)
     out, lse = flash.merge_partials(outs, lses, backend=backend)
     assert (out.dtype, lse.dtype) == (outs.dtype, np.float32)
-    assert_within(
-        out, lse, merge_bound(np.moveaxis(outs, 0, -2), np.moveaxis(lses, 0, -1), out.dtype)
-    )
+    assert_within(out, lse, merge_bound(np.moveaxis(outs, 0, -2), np.moveaxis(lses, 0, -1), out.dtype))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, "bf16"])
@@ -198,12 +194,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "types_of_parts": (
         {"outs": [OUTS[0], OUTS[1].astype(np.float16)]},
-        "outs[1] must be float32, as outs[0] is, got float16; convert with "
-        "outs[1].astype('float32')",
+        "outs[1] must be float32, as outs[0] is, got float16; convert with outs[1].astype('float32')",
     ),
-    "counts": (
-        {"lses": LSES[:1]}, "outs and lses must have equally many parts, at least one, got 2 and 1"
-    ),
+    "counts": ({"lses": LSES[:1]}, "outs and lses must have equally many parts, at least one, got 2 and 1"),
     "no_parts": (
         {"outs": OUTS[:0], "lses": []},
         "outs and lses must have equally many parts, at least one, got 0 and 0",
@@ -220,8 +213,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "out": (
         {"out": np.zeros((3, 5), np.int32)},
-        "out must be one of float32, float16, bfloat16, got int32; convert with "
-        "out.astype('float32')",
+        "out must be one of float32, float16, bfloat16, got int32; convert with out.astype('float32')",
     ),
     "shape_of_out": (
         {"out": np.zeros((3, 5), np.float32)},
@@ -239,19 +231,20 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"backend": "cuda"},
         "backend 'cuda' merges parts on a GPU, got cpu; copy them there, or use backend='cpu'",
     ),
-    "stream": (
-        {"stream": 0}, "stream is for a GPU, but the backend is 'cpu'; leave out the stream"
-    ),
+    "stream": ({"stream": 0}, "stream is for a GPU, but the backend is 'cpu'; leave out the stream"),
     "columns": (
         {"outs": np.zeros((2, 3, 513), np.float32), "backend": "interpreter"},
         "head_dim_v must be 1 to 512 on the backend 'interpreter', got 513",
     ),
     "parts": (
-        {"outs": np.zeros((32769, 1, 1), np.float32), "lses": np.zeros((32769, 1), np.float32),
-         "backend": "interpreter"},
+        {
+            "outs": np.zeros((32769, 1, 1), np.float32),
+            "lses": np.zeros((32769, 1), np.float32),
+            "backend": "interpreter",
+        },
         "parts must be 1 to 32768 on the backend 'interpreter', got 32769",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -266,8 +259,7 @@ def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         flash.merge_partials(OUTS, LSES, backend="gpu")
     assert str(caught.value) == (
-        "merge_partials: backend must be one of auto, cuda, interpreter, cpu, got 'gpu'; did "
-        "you mean 'cuda'?"
+        "merge_partials: backend must be one of auto, cuda, interpreter, cpu, got 'gpu'; did you mean 'cuda'?"
     )
 
 
@@ -336,15 +328,32 @@ def test_the_kernel_passes_the_sanitizers_under_any_schedule(seed: int) -> None:
     out, lse = np.full((5, 24), np.nan, np.float32), np.full(5, np.nan, np.float32)
     made = merge_build(MergeConfig(target("sm_80"), 24, F32, F16))
     values: dict[str, Any] = {
-        "PARTS": outs, "LSES": lses, "O": out, "LSE": lse, "rows": 5, "seq_q": 5, "heads": 1,
-        "splits": 70, "PARTS_batch_stride": 0, "PARTS_head_stride": 0, "PARTS_row_stride": 24,
-        "PARTS_split_stride": 120, "O_batch_stride": 0, "O_head_stride": 0, "O_row_stride": 24,
-        "LSES_row_stride": 1, "LSES_split_stride": 5,
-    }  # fmt: skip
+        "PARTS": outs,
+        "LSES": lses,
+        "O": out,
+        "LSE": lse,
+        "rows": 5,
+        "seq_q": 5,
+        "heads": 1,
+        "splits": 70,
+        "PARTS_batch_stride": 0,
+        "PARTS_head_stride": 0,
+        "PARTS_row_stride": 24,
+        "PARTS_split_stride": 120,
+        "O_batch_stride": 0,
+        "O_head_stride": 0,
+        "O_row_stride": 24,
+        "LSES_row_stride": 1,
+        "LSES_split_stride": 5,
+    }
     interpreter.run(
-        made.module, grid=(2, 1, 1), block=(made.threads, 1, 1),
-        args=[values[slot.name] for slot in made.slots], sanitize=True, schedule=PCT(seed),
-    )  # fmt: skip
+        made.module,
+        grid=(2, 1, 1),
+        block=(made.threads, 1, 1),
+        args=[values[slot.name] for slot in made.slots],
+        sanitize=True,
+        schedule=PCT(seed),
+    )
     wanted, sums = flash.merge_partials(outs[:, 0, 0].astype(np.float32), lses[:, 0, 0])
     np.testing.assert_allclose(out, wanted, rtol=0, atol=1e-6)
     np.testing.assert_allclose(lse, sums, rtol=1e-6)
@@ -390,8 +399,7 @@ def test_dimensions_of_one_element_count_for_nothing(driver: FakeDriver) -> None
     wide = np.repeat(outs, 2, axis=3)  # of an array that is dense numpy tells other strides
     there, of_there = driver.place(wide), driver.place(lses)
     out, lse = flash.merge_partials(
-        CudaArray(there, wide[:, :, None, :, None, ::2]),
-        CudaArray(of_there, lses[:, :, None, :, None]),
+        CudaArray(there, wide[:, :, None, :, None, ::2]), CudaArray(of_there, lses[:, :, None, :, None])
     )
     assert out.shape == (2, 1, 3, 1, 5, 8)
     assert driver.fetch(out.pointer, wanted).tobytes() == wanted.tobytes()
@@ -432,15 +440,13 @@ def test_what_cannot_be_read_as_it_lies_is_refused_on_a_gpu(driver: FakeDriver) 
     few, of_few = parts_of(2, 3, 4)
     turned = CudaArray(driver.place(few), few.transpose(0, 2, 1))
     assert refused_on_gpu(turned, on_device(driver, np.zeros((2, 4), np.float32))) == (
-        "merge_partials: outs must be dense in its last dimension (stride 1), got strides "
-        "[12, 1, 4]; copy it"
+        "merge_partials: outs must be dense in its last dimension (stride 1), got strides [12, 1, 4]; copy it"
     )
     assert refused_on_gpu(on_device(driver, few), of_few) == (
         "merge_partials: lses must be on cuda:0, as others are, got cpu; copy it there"
     )
     rows, of_rows = parts_of(2, 3, 4, 8)
-    spread = CudaArray(driver.place(np.repeat(of_rows, 2, axis=1)),
-                       np.repeat(of_rows, 2, axis=1)[:, ::2])  # fmt: skip
+    spread = CudaArray(driver.place(np.repeat(of_rows, 2, axis=1)), np.repeat(of_rows, 2, axis=1)[:, ::2])
     assert refused_on_gpu(on_device(driver, rows), spread) == (
         "merge_partials: lses must have rows that are equally far from one another, got strides "
         "[24, 8, 1] for shape [2, 3, 4]; copy it to a dense array"

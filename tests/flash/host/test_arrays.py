@@ -100,9 +100,7 @@ def test_what_is_no_array_is_refused(thing: object) -> None:
 def test_torch_tensors_are_seen_with_their_strides(torch: ModuleType) -> None:
     tensor = torch.zeros(2, 3, 4, 5).transpose(1, 2)
     found = view(tensor, "q")
-    assert (found.pointer, found.shape, found.strides) == (
-        tensor.data_ptr(), (2, 4, 3, 5), (60, 5, 20, 1),
-    )  # fmt: skip
+    assert (found.pointer, found.shape, found.strides) == (tensor.data_ptr(), (2, 4, 3, 5), (60, 5, 20, 1))
     assert (found.dtype, found.device, found.kind) == ("float32", HOST, "torch")
     assert not found.read_only
 
@@ -115,8 +113,7 @@ def test_a_tensor_that_requires_gradients_can_be_read_but_not_written(torch: Mod
 
 def test_tensors_that_are_not_plain_memory_are_refused(torch: ModuleType) -> None:
     assert refused(torch.zeros(2, 2, device="meta")) == (
-        "q must be on the CPU or a CUDA device, got a torch tensor on meta; "
-        "move it with q.to('cuda')"
+        "q must be on the CPU or a CUDA device, got a torch tensor on meta; move it with q.to('cuda')"
     )
     assert refused(torch.zeros(2, 2).to_sparse()) == (
         "q must be a plain strided tensor, got one with layout torch.sparse_coo; use q.to_dense()"
@@ -169,15 +166,7 @@ def test_a_numpy_array_on_foreign_memory_keeps_its_owner_alive(torch: ModuleType
 def test_the_cuda_array_interface_says_everything() -> None:
     like = np.zeros((2, 3, 8), np.float32)[:, :, :4]
     found = view(CudaArray(0x1000, like, stream=7, read_only=True), "k")
-    assert found[:7] == (
-        0x1000,
-        (2, 3, 4),
-        (24, 8, 1),
-        "float32",
-        ("cuda", -1),
-        True,
-        "cuda_array_interface",
-    )
+    assert found[:7] == (0x1000, (2, 3, 4), (24, 8, 1), "float32", ("cuda", -1), True, "cuda_array_interface")
     assert found.stream == 7
     assert found.device_name == "cuda:?"
 
@@ -210,9 +199,7 @@ def test_dlpack_on_the_host_is_read_in_place() -> None:
 
 
 @pytest.mark.usefixtures("only_young_garbage")
-def test_bfloat16_on_the_host_is_read_through_dlpack_though_numpy_cannot(
-    torch: ModuleType,
-) -> None:
+def test_bfloat16_on_the_host_is_read_through_dlpack_though_numpy_cannot(torch: ModuleType) -> None:
     tensor = torch.arange(6).bfloat16().reshape(2, 3).T
     producer = Dlpack(tensor)
     found = view(producer, "q")
@@ -256,8 +243,12 @@ def test_an_array_whose_cuda_interface_raises_is_read_through_dlpack() -> None:
 
     array = np.zeros((2, 3), np.float32)
     assert view(Jax(array, device=(CUDA, 1)), "q")[:5] == (
-        array.ctypes.data, (2, 3), (3, 1), "float32", ("cuda", 1),
-    )  # fmt: skip
+        array.ctypes.data,
+        (2, 3),
+        (3, 1),
+        "float32",
+        ("cuda", 1),
+    )
 
 
 def test_dlpack_on_a_gpu_is_told_which_stream_will_use_it() -> None:
@@ -304,9 +295,7 @@ class Owner:
 
 @EVERY_DTYPE
 @pytest.mark.usefixtures("only_young_garbage")
-def test_who_takes_a_capsule_uses_the_memory_and_gives_it_back(
-    dtype: DType, torch: ModuleType
-) -> None:
+def test_who_takes_a_capsule_uses_the_memory_and_gives_it_back(dtype: DType, torch: ModuleType) -> None:
     memory = np.arange(6).astype(dtype.numpy).reshape(2, 3)
     owner = Owner()
     alive = weakref.ref(owner)
@@ -346,9 +335,7 @@ def test_capsules_may_outlive_everything_else_when_python_ends() -> None:
 
 
 def test_what_is_no_capsule_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match="PyCapsule_GetPointer called with invalid PyCapsule object"
-    ):
+    with pytest.raises(ValueError, match="PyCapsule_GetPointer called with invalid PyCapsule object"):
         read_capsule(object())
 
 
@@ -386,9 +373,7 @@ def test_cupy_makes_results_in_the_pool_of_their_stream(
 
 
 def test_a_result_for_a_dlpack_array_goes_through_its_namespace() -> None:
-    theirs = SimpleNamespace(
-        asarray=lambda x: ("theirs", x), from_dlpack=lambda x: ("theirs from DLPack", x)
-    )
+    theirs = SimpleNamespace(asarray=lambda x: ("theirs", x), from_dlpack=lambda x: ("theirs from DLPack", x))
     owner = Dlpack(np.zeros(3, np.float32))
     owner.__array_namespace__ = lambda: theirs  # type: ignore[attr-defined]
     like = view(owner, "q")
@@ -451,10 +436,7 @@ def test_a_consumer_on_another_stream_gets_a_finished_device_array(
 
 @pytest.mark.parametrize(
     ("how", "got"),
-    [
-        ({"copy": True}, "copy=True, dl_device=None"),
-        ({"dl_device": (1, 0)}, "copy=None, dl_device=(1, 0)"),
-    ],
+    [({"copy": True}, "copy=True, dl_device=None"), ({"dl_device": (1, 0)}, "copy=None, dl_device=(1, 0)")],
 )
 def test_a_device_array_exports_itself_and_no_copy(how: dict[str, Any], got: str) -> None:
     made = results.DeviceArray((2,), F16, 3, Memory(), stream=0)
@@ -488,8 +470,7 @@ class Protocol:
 
 
 @pytest.mark.parametrize(
-    ("stream", "handle"),
-    [(0, 0), (7, 7), (Named(cuda_stream=5), 5), (Named(ptr=6), 6), (Protocol(), 44)],
+    ("stream", "handle"), [(0, 0), (7, 7), (Named(cuda_stream=5), 5), (Named(ptr=6), 6), (Protocol(), 44)]
 )
 def test_streams_of_every_library_are_understood(stream: object, handle: int) -> None:
     assert results.stream_handle(stream) == handle
@@ -508,9 +489,7 @@ def test_what_is_no_stream_is_refused(stream: object) -> None:
 def test_the_current_stream_is_the_librarys_own(monkeypatch: pytest.MonkeyPatch) -> None:
     streams = {1: SimpleNamespace(ptr=77, cuda_stream=88)}
     library = SimpleNamespace(
-        cuda=SimpleNamespace(
-            get_current_stream=streams.__getitem__, current_stream=streams.__getitem__
-        )
+        cuda=SimpleNamespace(get_current_stream=streams.__getitem__, current_stream=streams.__getitem__)
     )
     like = view(CudaArray(0x1000, np.zeros(3, np.float32)), "q")._replace(device=("cuda", 1))
     assert results.current_stream(like) == 0

@@ -31,22 +31,20 @@ def attention_varlen(**how: Any) -> Any:
 def attention_with_kvcache(**how: Any) -> Any:
     cache = flash.KVCache(1, 2, 1, 8, 16)
     q, k = np.zeros((2, 2, 1, 8), np.float32), np.zeros((2, 1, 1, 8), np.float32)
-    return flash.attention_with_kvcache(
-        **{"q": q, "cache": cache, "k": k, "v": k, "layer": 0, **how}
-    )
+    return flash.attention_with_kvcache(**{"q": q, "cache": cache, "k": k, "v": k, "layer": 0, **how})
 
 
 def decode_step(**how: Any) -> Any:
     cache = flash.KVCache(1, 2, 1, 8, 16)
-    return flash.DecodeStep(
-        **{"q": np.zeros((2, 2, 1, 8), np.float32), "cache": cache, "layer": 0, **how}
-    )
+    return flash.DecodeStep(**{"q": np.zeros((2, 2, 1, 8), np.float32), "cache": cache, "layer": 0, **how})
 
 
 FUNCTIONS = {
-    "attention": attention, "attention_varlen": attention_varlen,
-    "attention_with_kvcache": attention_with_kvcache, "DecodeStep": decode_step,
-}  # fmt: skip
+    "attention": attention,
+    "attention_varlen": attention_varlen,
+    "attention_with_kvcache": attention_with_kvcache,
+    "DecodeStep": decode_step,
+}
 SCALE = (
     "softmax_scale must be a number of at most 1.70141e+38 either way, or None for "
     "1/sqrt(head_dim), got 'two'"
@@ -71,12 +69,10 @@ def test_a_choice_is_that_of_the_function_that_was_called(name: str) -> None:
     assert said_by(call, softmax_scale="two") == f"{name}: {SCALE}"
     assert said_by(call, return_lse="yes") == f"{name}: return_lse must be True or False, got 'yes'"
     assert said_by(call, backend="gpu") == (
-        f"{name}: backend must be one of auto, cuda, interpreter, cpu, got 'gpu'; did you mean "
-        "'cuda'?"
+        f"{name}: backend must be one of auto, cuda, interpreter, cpu, got 'gpu'; did you mean 'cuda'?"
     )
     assert said_by(call, backend=np.array(["cpu", "gpu"])) == (
-        f"{name}: backend must be one of auto, cuda, interpreter, cpu, got "
-        "array(['cpu', 'gpu'], dtype='<U3')"
+        f"{name}: backend must be one of auto, cuda, interpreter, cpu, got array(['cpu', 'gpu'], dtype='<U3')"
     )
     assert said_by(call, stream=7) == (
         f"{name}: stream is for a GPU, but the backend is 'cpu'; leave out the stream"
@@ -86,29 +82,37 @@ def test_a_choice_is_that_of_the_function_that_was_called(name: str) -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"k": K.astype(np.float16)},
-         "k must be float32, as q is, got float16; convert with k.astype('float32')"),
-        ({"k": np.zeros((1, 1, 4, 6), np.float32)},
-         "k must have head_dim=8 in its last dimension, as q has, got shape [1, 1, 4, 6]"),
+        (
+            {"k": K.astype(np.float16)},
+            "k must be float32, as q is, got float16; convert with k.astype('float32')",
+        ),
+        (
+            {"k": np.zeros((1, 1, 4, 6), np.float32)},
+            "k must have head_dim=8 in its last dimension, as q has, got shape [1, 1, 4, 6]",
+        ),
         ({"layout": "BSHD"}, "layout must be one of bhsd, bshd, got 'BSHD'; did you mean 'bshd'?"),
-        ({"layout": np.array(["bhsd"])},
-         "layout must be one of bhsd, bshd, got array(['bhsd'], dtype='<U4')"),
+        (
+            {"layout": np.array(["bhsd"])},
+            "layout must be one of bhsd, bshd, got array(['bhsd'], dtype='<U4')",
+        ),
         ({"dropout_seed": 1}, "dropout_seed is given, but dropout is 0; use dropout=0.1"),
-        ({"dropout": 0.5},
-         "dropout_seed must be an integer from 0 to 2**64 - 1, because dropout=0.5, got None"),
-        ({"causal": "topleft"},
-         "causal must be one of False, True, 'bottom_right', 'top_left', got 'topleft'; did you "
-         "mean 'top_left'?"),
+        (
+            {"dropout": 0.5},
+            "dropout_seed must be an integer from 0 to 2**64 - 1, because dropout=0.5, got None",
+        ),
+        (
+            {"causal": "topleft"},
+            "causal must be one of False, True, 'bottom_right', 'top_left', got 'topleft'; did you "
+            "mean 'top_left'?",
+        ),
     ],
-)  # fmt: skip
+)
 def test_messages_of_attention_do_not_speak_of_a_config(how: dict[str, Any], message: str) -> None:
     assert said_by(attention, **how) == f"attention: {message}"
 
 
 def test_messages_of_packed_attention_do_not_speak_of_a_config() -> None:
-    assert said_by(attention_varlen, cu_seqlens_q=None) == (
-        "attention_varlen: cu_seqlens_q must be given"
-    )
+    assert said_by(attention_varlen, cu_seqlens_q=None) == ("attention_varlen: cu_seqlens_q must be given")
     assert said_by(attention_varlen, max_seqlen_q="two") == (
         "attention_varlen: max_seqlen_q must be an integer from 0 to 1073741568, got 'two'"
     )
@@ -133,8 +137,7 @@ def test_more_rows_than_are_numbered_are_refused_on_every_backend(backend: str, 
 def test_more_heads_than_a_grid_has_ctas_are_refused() -> None:
     many = as_strided(K, (2**40, 1, 4, 8), (0, 0, 32, 4))
     assert said_by(attention, q=many, k=many, v=many) == (
-        "attention: batch times heads must be at most 2147483647, got 1099511627776 * 1; split the "
-        "batch"
+        "attention: batch times heads must be at most 2147483647, got 1099511627776 * 1; split the batch"
     )
 
 
@@ -172,10 +175,8 @@ def test_a_gpu_backend_is_one() -> None:
     for make in (flash.AttentionKernel, flash.DecodeKernel):
         config = flash.AttentionConfig(8)
         assert said_by(make, config=config, cuda="cuda") == (
-            f"{make.__name__}: cuda must be a CudaBackend, got 'cuda'; leave it out for that of "
-            "the process"
+            f"{make.__name__}: cuda must be a CudaBackend, got 'cuda'; leave it out for that of the process"
         )
         assert said_by(make, config=config, cache={}) == (
-            f"{make.__name__}: cache must be a ModuleCache, got {{}}; leave it out for that of the "
-            "process"
+            f"{make.__name__}: cache must be a ModuleCache, got {{}}; leave it out for that of the process"
         )

@@ -16,9 +16,13 @@ Call = Callable[[Any], tuple[str, dict[str, Any], Callable[..., Any]]]
 
 def _attention(t: Any) -> tuple[str, dict[str, Any], Callable[..., Any]]:
     arrays = {
-        "q": t.zeros(1, 2, 3, 8), "k": t.zeros(1, 1, 4, 8), "v": t.zeros(1, 1, 4, 8),
-        "alibi_slopes": t.zeros(2), "bias": t.zeros(3, 4), "sink": t.zeros(2),
-    }  # fmt: skip
+        "q": t.zeros(1, 2, 3, 8),
+        "k": t.zeros(1, 1, 4, 8),
+        "v": t.zeros(1, 1, 4, 8),
+        "alibi_slopes": t.zeros(2),
+        "bias": t.zeros(3, 4),
+        "sink": t.zeros(2),
+    }
     return "attention", arrays, flash.attention
 
 
@@ -46,19 +50,21 @@ def _varlen(t: Any) -> tuple[str, dict[str, Any], Callable[..., Any]]:
 
 def _new_rows(t: Any) -> dict[str, Any]:
     return {
-        "q": t.zeros(2, 2, 1, 8), "k": t.zeros(2, 1, 1, 8), "v": t.zeros(2, 1, 1, 8),
-        "rotary_cos": t.ones(16, 4), "rotary_sin": t.ones(16, 4), "alibi_slopes": t.zeros(2),
+        "q": t.zeros(2, 2, 1, 8),
+        "k": t.zeros(2, 1, 1, 8),
+        "v": t.zeros(2, 1, 1, 8),
+        "rotary_cos": t.ones(16, 4),
+        "rotary_sin": t.ones(16, 4),
+        "alibi_slopes": t.zeros(2),
         "sink": t.zeros(2),
-    }  # fmt: skip
+    }
 
 
 def _with_cache(t: Any) -> tuple[str, dict[str, Any], Callable[..., Any]]:
     return (
         "attention_with_kvcache",
         _new_rows(t),
-        lambda **given: flash.attention_with_kvcache(
-            **given, cache=flash.KVCache(1, 2, 1, 8, 16), layer=0
-        ),
+        lambda **given: flash.attention_with_kvcache(**given, cache=flash.KVCache(1, 2, 1, 8, 16), layer=0),
     )
 
 
@@ -79,20 +85,14 @@ def _decode(t: Any) -> tuple[str, dict[str, Any], Callable[..., Any]]:
 
 def _append(t: Any) -> tuple[str, dict[str, Any], Callable[..., Any]]:
     arrays = {"k": t.zeros(2, 1, 1, 8), "v": t.zeros(2, 1, 1, 8)}
-    return (
-        "KVCache.append",
-        arrays,
-        lambda **given: flash.KVCache(1, 2, 1, 8, 16).append(0, **given),
-    )
+    return ("KVCache.append", arrays, lambda **given: flash.KVCache(1, 2, 1, 8, 16).append(0, **given))
 
 
 def _merge(t: Any) -> tuple[str, dict[str, Any], Callable[..., Any]]:
     return "merge_partials", {"outs": t.zeros(2, 3, 8), "lses": t.zeros(2, 3)}, flash.merge_partials
 
 
-CALLS = [
-    _attention, _launch, _explain, _varlen, _with_cache, _step, _decode, _append, _merge,
-]  # fmt: skip
+CALLS = [_attention, _launch, _explain, _varlen, _with_cache, _step, _decode, _append, _merge]
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__.strip("_"))
@@ -126,9 +126,7 @@ def test_all_that_require_gradients_are_named(torch: ModuleType) -> None:
     )
     with pytest.raises(LaunchError) as caught:
         flash.attention(weight, weight.detach(), weight * 2)
-    assert str(caught.value) == (
-        f"attention: 2 problems\n  q {cure}q.detach()\n  v {cure}v.detach()"
-    )
+    assert str(caught.value) == (f"attention: 2 problems\n  q {cure}q.detach()\n  v {cure}v.detach()")
 
 
 def test_scales_that_require_gradients_are_refused(torch: ModuleType) -> None:

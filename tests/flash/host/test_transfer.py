@@ -26,9 +26,7 @@ def driver() -> FakeDriver:
 
 
 def numbers(dtype: DType, shape: tuple[int, ...] = (3, 4)) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(0).integers(0, 2 if dtype is BOOL else 99, shape).astype(
-        dtype.numpy
-    )  # fmt: skip
+    return np.random.default_rng(0).integers(0, 2 if dtype is BOOL else 99, shape).astype(dtype.numpy)
 
 
 @EVERY_TYPE
@@ -45,9 +43,7 @@ def test_what_goes_to_a_device_comes_back(dtype: DType, driver: FakeDriver) -> N
 def test_copies_are_waited_for(driver: FakeDriver) -> None:
     flash.to_device(numbers(I32), cuda=CudaBackend(driver)).numpy()
     found = [name for name in driver.names() if "Memcpy" in name or "Synchronize" in name]
-    assert found == [
-        "cuMemcpyHtoDAsync", "cuStreamSynchronize", "cuMemcpyDtoHAsync", "cuStreamSynchronize",
-    ]  # fmt: skip
+    assert found == ["cuMemcpyHtoDAsync", "cuStreamSynchronize", "cuMemcpyDtoHAsync", "cuStreamSynchronize"]
 
 
 @EVERY_TYPE
@@ -95,25 +91,24 @@ def test_the_memory_is_freed_with_the_object(driver: FakeDriver) -> None:
     ("array", "how", "message"),
     [
         (
-            np.zeros(2), {},
-            "to_device: array must be float32, float16, bfloat16, int32, bool, got float64; "
-            "convert it",
+            np.zeros(2),
+            {},
+            "to_device: array must be float32, float16, bfloat16, int32, bool, got float64; convert it",
         ),
         (
-            np.zeros(2, np.int32), {"device": -1},
+            np.zeros(2, np.int32),
+            {"device": -1},
             "to_device: device must be the number of a GPU, from 0 on, got -1; leave it out for "
             "the current one",
         ),
         (
-            np.zeros(2, np.int32), {"device": 2},
-            "device 2 does not exist: this process sees 2 (0 to 1; CUDA_VISIBLE_DEVICES may hide "
-            "some)",
+            np.zeros(2, np.int32),
+            {"device": 2},
+            "device 2 does not exist: this process sees 2 (0 to 1; CUDA_VISIBLE_DEVICES may hide some)",
         ),
     ],
-)  # fmt: skip
-def test_what_cannot_go_is_refused(
-    array: Any, how: dict[str, Any], message: str, driver: FakeDriver
-) -> None:
+)
+def test_what_cannot_go_is_refused(array: Any, how: dict[str, Any], message: str, driver: FakeDriver) -> None:
     with pytest.raises(LaunchError) as caught:
         flash.to_device(array, cuda=CudaBackend(driver), **how)
     assert str(caught.value) == message

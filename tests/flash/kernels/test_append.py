@@ -33,10 +33,17 @@ def normal(shape: tuple[int, ...], dtype: DType, seed: int) -> Array:
 
 
 def launched(
-    dtype: DType, arrays: dict[str, Array], operands: dict[str, Array], page_size: int,
-    turned: Turned | None = None, *, sanitize: bool = True, name: str = "sm_80",
-    counts: Array | None = None, schedule: str | PCT = "lockstep",
-) -> None:  # fmt: skip
+    dtype: DType,
+    arrays: dict[str, Array],
+    operands: dict[str, Array],
+    page_size: int,
+    turned: Turned | None = None,
+    *,
+    sanitize: bool = True,
+    name: str = "sm_80",
+    counts: Array | None = None,
+    schedule: str | PCT = "lockstep",
+) -> None:
     views = {name: view(array, name) for name, array in arrays.items()}
     of_lengths = {name: view(array, name) for name, array in operands.items()}
     new = NewRows(*views.values(), operands=of_lengths, page_size=page_size)
@@ -45,9 +52,13 @@ def launched(
     assert step.made.global_proof.complete
     memory = [host_array(array) for array in step.arrays]
     run(
-        step.made.module, grid=step.plan.grid, block=step.plan.block,
-        args=[*memory, *step.plan.values[len(memory) :]], sanitize=sanitize, schedule=schedule,
-    )  # fmt: skip
+        step.made.module,
+        grid=step.plan.grid,
+        block=step.plan.block,
+        args=[*memory, *step.plan.values[len(memory) :]],
+        sanitize=sanitize,
+        schedule=schedule,
+    )
 
 
 def bits(array: Array) -> list[int]:
@@ -66,9 +77,7 @@ def places(operands: dict[str, Array], page_size: int, b: int, row: int) -> tupl
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=list(DTYPES))
 @pytest.mark.parametrize("page_size", [0, 1, 4])
 @pytest.mark.parametrize("rotary", ["", "halves", "neighbours"])
-def test_rows_are_written_behind_those_that_are_there(
-    dtype: DType, page_size: int, rotary: str
-) -> None:
+def test_rows_are_written_behind_those_that_are_there(dtype: DType, page_size: int, rotary: str) -> None:
     n, seq_q = 3, 2
     operands = {
         "seqused_k": np.array([23, 3, 2], np.int32),  # the last has no room before its rows
@@ -115,9 +124,7 @@ def test_rows_are_written_behind_those_that_are_there(
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=list(DTYPES))
 @pytest.mark.parametrize("turns", [False, True])
-def test_rows_of_one_byte_are_divided_by_their_scales_and_rounded_once(
-    dtype: DType, turns: bool
-) -> None:
+def test_rows_of_one_byte_are_divided_by_their_scales_and_rounded_once(dtype: DType, turns: bool) -> None:
     n = 4
     k_new = normal((1, KV_HEADS, n, DIM), dtype, 1) * dtype.numpy.type(300)
     v_new = normal((1, KV_HEADS, n, DIM_V), dtype, 2)
@@ -126,9 +133,7 @@ def test_rows_of_one_byte_are_divided_by_their_scales_and_rounded_once(
     scales = {f"{x}_scale": np.array(s, np.float32) for x, s in (("k", (3, 0.7)), ("v", (1, 0.1)))}
     cos, sin = rotary_tables(CAPACITY, 24)
     q = normal((1, HEADS, n, DIM), dtype, 3)
-    turned = Turned(
-        view(cos, "c"), view(sin, "s"), False, view(q, "q"), view(np.empty_like(q), "o")
-    )
+    turned = Turned(view(cos, "c"), view(sin, "s"), False, view(q, "q"), view(np.empty_like(q), "o"))
     operands = {"seqused_k": np.array([n], np.int32), **scales}
     arrays = {"k": k_new, "v": v_new, "k_cache": k, "v_cache": v}
     launched(dtype, arrays, operands, 0, turned if turns else None, name="sm_89")
@@ -170,9 +175,10 @@ def test_every_order_of_the_warps_writes_the_same(seed: int) -> None:
     """Page 2 is of two sequences, which share what is before their new rows."""
     n = 3
     operands = {
-        "seqused_k": np.array([9, 10], np.int32), "cache_batch_idx": np.array([1, 0], np.int32),
+        "seqused_k": np.array([9, 10], np.int32),
+        "cache_batch_idx": np.array([1, 0], np.int32),
         "block_table": np.array([[2, 0, 4], [2, 1, 3]], np.int32),
-    }  # fmt: skip
+    }
     k_new, v_new = (normal((2, KV_HEADS, n, dim), BF16, dim) for dim in (DIM, DIM_V))
     q = normal((2, HEADS, n, DIM), BF16, 3)
     cos, sin = rotary_tables(CAPACITY, 24)
@@ -202,9 +208,7 @@ def test_whatever_lengths_and_tables_hold_nothing_outside_is_written(page_size: 
     v_new = normal((BATCH, KV_HEADS, 3, DIM_V), F32, 2)
     cos, sin = rotary_tables(9, 24)
     q = normal((BATCH, HEADS, 1, DIM), F32, 3)
-    turned = Turned(
-        view(cos, "c"), view(sin, "s"), False, view(q, "q"), view(np.empty_like(q), "o")
-    )
+    turned = Turned(view(cos, "c"), view(sin, "s"), False, view(q, "q"), view(np.empty_like(q), "o"))
     arrays = {"k": k_new, "v": v_new, "k_cache": k, "v_cache": v}
     # An access outside would end the run. That two items write one row is theirs to avoid.
     launched(F32, arrays, operands, page_size, turned, sanitize=False)

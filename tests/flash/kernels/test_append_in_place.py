@@ -113,21 +113,26 @@ class Case:
         out = np.full((*q.shape[:3], self.dims[1]), np.nan, kind)
         lse = np.full(q.shape[:3], np.nan, np.float32)
         # Rows whose heads are side by side, as a projection gives them.
-        new = [
-            rounded_normal(rng, (batch, self.n, kv_heads, d), kind).swapaxes(1, 2)
-            for d in self.dims
-        ]
+        new = [rounded_normal(rng, (batch, self.n, kv_heads, d), kind).swapaxes(1, 2) for d in self.dims]
         tables = rotary_tables(room, self.rotary_dim) if self.rotary_dim else ()
         joining = Joining(
             *(view(array, "new") for array in (*new, *tables)),
             **({"interleaved": self.interleaved} if tables else {}),
-        )  # fmt: skip
+        )
         views = {name: view(array, name) for name, array in operands.items()}
         scale = config.scale if self.scale is None else self.scale
         return CacheCall(
-            config, view(q, "q"), *(view(cache, "cache") for cache in caches), view(out, "out"),
-            view(lse, "lse"), views, self.page_size, room, scale, joining,
-        )  # fmt: skip
+            config,
+            view(q, "q"),
+            *(view(cache, "cache") for cache in caches),
+            view(out, "out"),
+            view(lse, "lse"),
+            views,
+            self.page_size,
+            room,
+            scale,
+            joining,
+        )
 
     def kernel(self, call: CacheCall) -> KernelConfig:
         return kernel_of(call, target(self.target), self.splits)
@@ -163,10 +168,13 @@ def run(step: Step, **how: Any) -> interpreter.Result:
     """The kernel, on the arrays, without the checks of a launch."""
     memory = [host_array(array) for array in step.arrays]
     return interpreter.run(
-        step.made.module, grid=step.plan.grid, block=step.plan.block,
+        step.made.module,
+        grid=step.plan.grid,
+        block=step.plan.block,
         args=[*memory, *step.plan.values[len(memory) :]],
-        dynamic_smem=step.plan.dynamic_shared, **how,
-    )  # fmt: skip
+        dynamic_smem=step.plan.dynamic_shared,
+        **how,
+    )
 
 
 def written(call: CacheCall) -> list[Array]:
@@ -213,40 +221,64 @@ PADDED: dict[str, Any] = {"lengths": (40, 5, 20), "padding": (3, 5, 18)}
 GATE: dict[str, Case] = {
     "plain": Case(),
     "turned_in_pages_and_parts": Case(
-        "bf16", (64, 80), seq_q=3, n=3, page_size=4, rotary_dim=24, interleaved=True, splits=2,
-        lengths=(70, 2, 9), index=(3, 0, 1),
+        "bf16",
+        (64, 80),
+        seq_q=3,
+        n=3,
+        page_size=4,
+        rotary_dim=24,
+        interleaved=True,
+        splits=2,
+        lengths=(70, 2, 9),
+        index=(3, 0, 1),
     ),
     "f32_with_padding_and_more_parts_than_tiles": Case(
         "f32", n=3, seq_q=3, page_size=1, rotary_dim=40, splits=5, **PADDED
     ),
     "f32_with_a_window_narrower_than_the_new_rows": Case(
-        "f32", (24, 16), n=5, seq_q=2, splits=2, lengths=(38, 3, 17), how={"window": (2, None)},
-        rotary_dim=2,
+        "f32", (24, 16), n=5, seq_q=2, splits=2, lengths=(38, 3, 17), how={"window": (2, None)}, rotary_dim=2
     ),
     "f32_grade": Case("f32_grade", (80, 16), n=2, seq_q=4, page_size=16, rotary_dim=80),
-    "e4m3": Case(
-        "bf16", (64, 40), n=2, page_size=4, rotary_dim=60, splits=2, narrow=True, target="sm_89"
-    ),
+    "e4m3": Case("bf16", (64, 40), n=2, page_size=4, rotary_dim=60, splits=2, narrow=True, target="sm_89"),
     "negative_scale": Case(dims=(16, 16), seq_q=2, n=2, rotary_dim=16, scale=-0.3),
     "mask": Case(
-        dims=(32, 24), seq_q=4, n=4, page_size=4, mask=TREE, splits=2, lengths=(34, 4, 18),
+        dims=(32, 24),
+        seq_q=4,
+        n=4,
+        page_size=4,
+        mask=TREE,
+        splits=2,
+        lengths=(34, 4, 18),
         how={"mask": True, "alibi": True, "sink": True, "softcap": 3.0},
     ),
-}  # fmt: skip
+}
 LAYOUTS = (0, 1, 4, 16)
 REST: list[Case] = [
     *(
         Case(
-            kind, dims, n=n, seq_q=seq_q, page_size=page_size, splits=splits,
-            rotary_dim=rotary_dim, interleaved=interleaved, lengths=(45, 2, 16, 0),
+            kind,
+            dims,
+            n=n,
+            seq_q=seq_q,
+            page_size=page_size,
+            splits=splits,
+            rotary_dim=rotary_dim,
+            interleaved=interleaved,
+            lengths=(45, 2, 16, 0),
         )
         for kind, dims in (
-            *itertools.product(KINDS, [(40, 37), (80, 64)]), ("f16", (96, 96)),
-            ("bf16", (256, 256)), ("f32", (128, 96)), ("f16", (37, 3)),
+            *itertools.product(KINDS, [(40, 37), (80, 64)]),
+            ("f16", (96, 96)),
+            ("bf16", (256, 256)),
+            ("f32", (128, 96)),
+            ("f16", (37, 3)),
         )
         for n, seq_q, page_size, splits, rotary_dim, interleaved in (
-            (1, 1, 0, 1, 24, False), (1, 1, 4, 2, 2, True), (16, 5, 1, 5, dims[0] // 2 * 2, False),
-            (2, 16, 16, 99, dims[0] // 2 * 2, True), (3, 3, 4, 3, 0, False),
+            (1, 1, 0, 1, 24, False),
+            (1, 1, 4, 2, 2, True),
+            (16, 5, 1, 5, dims[0] // 2 * 2, False),
+            (2, 16, 16, 99, dims[0] // 2 * 2, True),
+            (3, 3, 4, 3, 0, False),
         )
     ),
     *(
@@ -254,8 +286,10 @@ REST: list[Case] = [
         for kind in ("f32", "f16", "f32_grade")
         for seq_q, splits in ((1, 1), (5, 2))
         for how in (
-            {"causal": False, "window": (None, 2)}, {"window": (1, 0)},
-            {"causal": False, "window": (2, 30)}, {"softcap": 2.0, "alibi": True, "sink": True},
+            {"causal": False, "window": (None, 2)},
+            {"window": (1, 0)},
+            {"causal": False, "window": (2, 30)},
+            {"softcap": 2.0, "alibi": True, "sink": True},
         )
         for items in (PADDED, {"lengths": (1, 60, 2), "index": (4, 0, 2), "page_size": 4})
     ),
@@ -266,14 +300,32 @@ REST: list[Case] = [
         for scale in (-0.3, 0.0)
     ),
     *(
-        Case("bf16", (64, 128), n=3, seq_q=4, rotary_dim=64, page_size=page_size, splits=splits,
-             narrow=True, target="sm_89", **PADDED)
+        Case(
+            "bf16",
+            (64, 128),
+            n=3,
+            seq_q=4,
+            rotary_dim=64,
+            page_size=page_size,
+            splits=splits,
+            narrow=True,
+            target="sm_89",
+            **PADDED,
+        )
         for page_size in LAYOUTS
         for splits in (1, 5)
     ),
     *(
-        Case(kind, (32, 24), n=3, seq_q=2, rotary_dim=32, splits=splits, lengths=(150, 40, 9),
-             how={"stages": stages, "tile": 32})
+        Case(
+            kind,
+            (32, 24),
+            n=3,
+            seq_q=2,
+            rotary_dim=32,
+            splits=splits,
+            lengths=(150, 40, 9),
+            how={"stages": stages, "tile": 32},
+        )
         for kind in ("f16", "f32_grade")
         for stages in (2, 3, 4)
         for splits in (1, 2)
@@ -286,13 +338,12 @@ REST: list[Case] = [
     *(Case(kind, heads=(2, 2), n=2, rotary_dim=8, target="sm_90") for kind in KINDS),
     *(
         Case(
-            kind, (24, 16), n=4, seq_q=4, mask=TREE, splits=splits, rotary_dim=8,
-            how={"mask": True}, **PADDED,
+            kind, (24, 16), n=4, seq_q=4, mask=TREE, splits=splits, rotary_dim=8, how={"mask": True}, **PADDED
         )
         for kind in KINDS
         for splits in (1, 2)
     ),
-]  # fmt: skip
+]
 NAMED = {**GATE, **{f"nightly_{n}": case for n, case in enumerate(REST)}}
 
 
@@ -352,10 +403,12 @@ def test_each_new_row_is_written_by_one_cta(case: Case) -> None:
         step = case.steps(call, case.kernel(call))[0]
         memory = [host_array(array) for array in step.arrays]
         interpreter.run(
-            with_place(step.made.module, number, ctas), grid=1, block=step.plan.block,
+            with_place(step.made.module, number, ctas),
+            grid=1,
+            block=step.plan.block,
             args=[*memory, *step.plan.values[len(memory) :]],
             dynamic_smem=step.plan.dynamic_shared,
-        )  # fmt: skip
+        )
         empty = [np.isnan(array.astype(np.float32)).all(-1) for array in written(call)[:2]]
         writes.append([was & ~is_now for was, is_now in zip(before, empty, strict=True)])
     whole = [np.isnan(array.astype(np.float32)).all(-1) for array in by_two_launches(case)[:2]]
@@ -372,9 +425,16 @@ NONSENSE = np.array([-(2**31), 2**31 - 1, 10**6], np.int32)
 def test_whatever_the_numbers_are_nothing_outside_is_accessed(page_size: int, kind: str) -> None:
     """That two items write one row is theirs to avoid: races are not looked for."""
     case = Case(
-        kind, (24, 16), n=16, seq_q=2, page_size=page_size, rotary_dim=24, splits=2,
-        padding=(1, 0, 2), index=(2, 0, 1),
-    )  # fmt: skip
+        kind,
+        (24, 16),
+        n=16,
+        seq_q=2,
+        page_size=page_size,
+        rotary_dim=24,
+        splits=2,
+        padding=(1, 0, 2),
+        index=(2, 0, 1),
+    )
     cos, sin = (view(table, "table") for table in rotary_tables(5, 24))  # of fewer positions
     for turn in range(3):
         call = case.call()
@@ -396,9 +456,7 @@ LEFT: dict[str, Case] = {
     "many_rows": Case(n=MAX_NEW_ROWS + 1, seq_q=2, rotary_dim=24),
     "several_blocks": Case("f32", (24, 16), n=3, seq_q=17, how={"block_q": 32}, rotary_dim=8),
     "slices_of_v": Case("bf16", (64, 264), n=2, rotary_dim=64, page_size=4),
-    "a_cta_for_each_head": Case(
-        n=2, how={"pack_gqa": False}, rotary_dim=24, interleaved=True, splits=2
-    ),
+    "a_cta_for_each_head": Case(n=2, how={"pack_gqa": False}, rotary_dim=24, interleaved=True, splits=2),
 }
 
 
@@ -417,9 +475,7 @@ def test_rows_that_no_cta_has_to_itself_are_appended_before(name: str) -> None:
     DecodeKernel(case.config).prepared(wanted, backend="cpu", splits=1, room=no_room)(0)
     assert_same_bits(got[:2], written(wanted)[:2])
     for one, other in zip(got[2:], written(wanted)[2:], strict=True):
-        np.testing.assert_allclose(
-            one.astype(np.float64), other.astype(np.float64), rtol=2e-2, atol=2e-2
-        )
+        np.testing.assert_allclose(one.astype(np.float64), other.astype(np.float64), rtol=2e-2, atol=2e-2)
 
 
 def no_room(count: int) -> Any:
@@ -460,22 +516,24 @@ ASSEMBLED = [
 @pytest.mark.slow
 @pytest.mark.ptxas
 @pytest.mark.parametrize(
-    ("name", "kind", "head_dim"),
-    mostly_nightly(ASSEMBLED, [("sm_120", "f32", 128), ("sm_90", "bf16", 128)]),
+    ("name", "kind", "head_dim"), mostly_nightly(ASSEMBLED, [("sm_120", "f32", 128), ("sm_90", "bf16", 128)])
 )
-def test_default_kernels_do_not_spill(
-    name: str, kind: str, head_dim: int, assembler: Assembler
-) -> None:
+def test_default_kernels_do_not_spill(name: str, kind: str, head_dim: int, assembler: Assembler) -> None:
     how = {"tile": "auto", "return_lse": False}
-    for splits, page_size, seq_q, rotary_dim in (
-        (1, 0, 1, 0),
-        (4, 16, 1, head_dim),
-        (1, 16, 4, 64),
-    ):
+    for splits, page_size, seq_q, rotary_dim in ((1, 0, 1, 0), (4, 16, 1, head_dim), (1, 16, 4, 64)):
         case = Case(
-            kind, (head_dim, head_dim), (8, 2), seq_q=seq_q, n=seq_q, page_size=page_size,
-            rotary_dim=rotary_dim, padding=(1, 0, 0), splits=splits, target=name, how=how,
-        )  # fmt: skip
+            kind,
+            (head_dim, head_dim),
+            (8, 2),
+            seq_q=seq_q,
+            n=seq_q,
+            page_size=page_size,
+            rotary_dim=rotary_dim,
+            padding=(1, 0, 0),
+            splits=splits,
+            target=name,
+            how=how,
+        )
         kernel = case.kernel(case.call())
         assert kernel.features.appended is not None
         usage = assembler.assemble(build(kernel).text, name).kernel(kernel.name)
@@ -533,9 +591,7 @@ LAUNCHED: dict[str, tuple[Case, tuple[int, int]]] = {
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", LAUNCHED)
-def test_every_backend_writes_the_same_rows_and_means_the_same(
-    driver: FakeDriver, name: str
-) -> None:
+def test_every_backend_writes_the_same_rows_and_means_the_same(driver: FakeDriver, name: str) -> None:
     case, launches = LAUNCHED[name]
     config = replace(case.config, target="sm_90")
     how: dict[str, Any] = {"rotary_interleaved": case.interleaved}
@@ -627,27 +683,21 @@ def read_only(array: Array) -> Array:
 
 OF_ITS_OWN = "where there are new rows; pass an array of its own"
 TABLES_SHAPE = (
-    "rotary_cos and rotary_sin must be [positions, rotary_dim / 2], with rotary_dim up to "
-    "head_dim=16, got"
+    "rotary_cos and rotary_sin must be [positions, rotary_dim / 2], with rotary_dim up to head_dim=16, got"
 )
 MISPLACED, ODD_K = shifted(COS), shifted(K)
-REPEATED = np.lib.stride_tricks.as_strided(
-    K_CACHE, K_CACHE.shape, (0, *K_CACHE.strides[1:]), writeable=True
-)
+REPEATED = np.lib.stride_tricks.as_strided(K_CACHE, K_CACHE.shape, (0, *K_CACHE.strides[1:]), writeable=True)
 PAGES = np.array([[0, 1, 2], [3, 1, 4]], np.int32)
-PAGED = {
-    "k_cache": np.zeros((5, 2, 4, 16), np.float32), "v_cache": np.zeros((5, 2, 4, 8), np.float32),
-}  # fmt: skip
+PAGED = {"k_cache": np.zeros((5, 2, 4, 16), np.float32), "v_cache": np.zeros((5, 2, 4, 8), np.float32)}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "v_alone": ({"k": None, "rotary_cos": None, "rotary_sin": None},
-                "v is given without k; give both, or neither"),
+    "v_alone": (
+        {"k": None, "rotary_cos": None, "rotary_sin": None},
+        "v is given without k; give both, or neither",
+    ),
     "k_alone": ({"v": None}, "k is given without v; give both, or neither"),
-    "cos_alone": ({"rotary_sin": None},
-                  "rotary_cos is given without rotary_sin; give both, or neither"),
-    "sin_alone": ({"rotary_cos": None},
-                  "rotary_sin is given without rotary_cos; give both, or neither"),
-    "tables_alone": ({"k": None, "v": None},
-                     "rotary_cos is given without k; give both, or neither"),
+    "cos_alone": ({"rotary_sin": None}, "rotary_cos is given without rotary_sin; give both, or neither"),
+    "sin_alone": ({"rotary_cos": None}, "rotary_sin is given without rotary_cos; give both, or neither"),
+    "tables_alone": ({"k": None, "v": None}, "rotary_cos is given without k; give both, or neither"),
     "ranks": (
         {"k": K[0], "v": V[0], "rotary_cos": COS[0], "rotary_sin": SIN[0]},
         "4 problems\n"
@@ -696,11 +746,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         f"  v must not share memory with v_cache {OF_ITS_OWN}",
     ),
     "rows_of_the_other_cache": (
-        {"v": K_CACHE[:, :, :2, :8]}, f"v must not share memory with k_cache {OF_ITS_OWN}"
+        {"v": K_CACHE[:, :, :2, :8]},
+        f"v must not share memory with k_cache {OF_ITS_OWN}",
     ),
-    "one_cache": (
-        {"v_cache": K_CACHE[..., :8]}, f"v_cache must not share memory with k_cache {OF_ITS_OWN}"
-    ),
+    "one_cache": ({"v_cache": K_CACHE[..., :8]}, f"v_cache must not share memory with k_cache {OF_ITS_OWN}"),
     "no_query": (
         {"q": FITTING["q"][:, :, :0]},
         "q must have a query where there are new rows, got shape [2, 4, 0, 16]",
@@ -756,7 +805,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {**PAGED, "block_table": PAGES, "cache_batch_idx": np.array([0, 2], np.int32)},
         "cache_batch_idx must hold numbers from 0 to 1, got 2",
     ),
-}  # fmt: skip
+}
 
 
 def refusal(call: Any, *arrays: object, **how: Any) -> str:
@@ -783,9 +832,7 @@ def test_pages_of_a_common_beginning_are_read_by_all() -> None:
 def test_the_order_of_columns_is_one_of_two() -> None:
     with pytest.raises(ConfigError) as caught:
         DecodeKernel(FIT.config).launch(**FITTING, rotary_interleaved=1)  # type: ignore[arg-type]
-    assert str(caught.value) == (
-        "DecodeKernel.launch: rotary_interleaved must be True or False, got 1"
-    )
+    assert str(caught.value) == ("DecodeKernel.launch: rotary_interleaved must be True or False, got 1")
 
 
 def test_what_shares_memory_on_a_gpu_is_found_in_every_call(driver: FakeDriver) -> None:
@@ -859,20 +906,26 @@ def test_kernels_append_to_a_cache_what_the_host_does(dtype: str, name: str) -> 
     rng = np.random.default_rng(1)
     tables = [of_tables(table) for table in rotary_tables(60, 8)]
     caches = [
-        flash.KVCache(
-            1, 3, 2, 16, 60, head_dim_v=8, dtype=dtype, page_size=4, backend=backend
-        )
+        flash.KVCache(1, 3, 2, 16, 60, head_dim_v=8, dtype=dtype, page_size=4, backend=backend)
         for backend in ("cpu", "interpreter")
-    ]  # fmt: skip
+    ]
     for which in ([2, 0], [0, 1], [0, 2]):
         shapes = ((2, 4, 2, 16), (2, 2, n, 16), (2, 2, n, 8))
         q, k, v = (rounded_normal(rng, shape, kind) for shape in shapes)
         results = []
         for cache in caches:
             step = DecodeStep(
-                q, cache, of_rows(k), of_rows(v), layer=0, cache_batch_idx=which, leftpad=[1, 0],
-                rotary_cos=tables[0], rotary_sin=tables[1], return_lse=True,
-            )  # fmt: skip
+                q,
+                cache,
+                of_rows(k),
+                of_rows(v),
+                layer=0,
+                cache_batch_idx=which,
+                leftpad=[1, 0],
+                rotary_cos=tables[0],
+                rotary_sin=tables[1],
+                return_lse=True,
+            )
             step()
             step.launch()  # once more, where the rows are already
             results.append((step.out, step.lse))
@@ -907,11 +960,17 @@ def test_odd_addresses_on_a_gpu_are_refused(driver: FakeDriver) -> None:
     odd = CudaArray(k.pointer + 2, np.zeros((2, 2, 1, 8), np.float32))
     table = CudaArray(tables[0].pointer + 1, np.zeros((50, 8), np.float32))
     assert refusal(
-        flash.attention_with_kvcache, q, cache, CudaArray(odd.pointer, np.zeros((2, 2, 1, 16),
-        np.float32)), k, layer=0, rotary_cos=table, rotary_sin=tables[1],
+        flash.attention_with_kvcache,
+        q,
+        cache,
+        CudaArray(odd.pointer, np.zeros((2, 2, 1, 16), np.float32)),
+        k,
+        layer=0,
+        rotary_cos=table,
+        rotary_sin=tables[1],
     ) == (
         "attention_with_kvcache: 2 problems\n"
         f"  k must begin at a multiple of 4 bytes, got address {odd.pointer:#x}\n"
         f"  rotary_cos must begin at a multiple of 4 bytes, got address {table.pointer:#x}"
-    )  # fmt: skip
+    )
     assert not cache.lengths.any()

@@ -58,18 +58,21 @@ TILES = [("f32", 16, 16), ("f32", 32, 64), ("f32", 128, 32), ("f16", 16, 32), ("
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(("dtype", "tile", "block_q"), TILES)
-def test_every_tiling_drops_the_weights_of_the_reference(
-    dtype: str, tile: int, block_q: int
-) -> None:
+def test_every_tiling_drops_the_weights_of_the_reference(dtype: str, tile: int, block_q: int) -> None:
     config = AttentionConfig(
         16, dtype=dtype, tile=tile, block_q=block_q, dropout=0.3, return_lse=True, target="sm_90"
     )
     arrays = Problem(40, 150, 16, 16, 2, 2).arrays(dtype=config.element.numpy)
     out, lse, _ = run_forward(config, arrays, sanitize=True, dropout_seed=SEED)
     assert_attention_is_accurate(
-        out, lse, *arrays, softmax_scale=config.scale, dropout=0.3, dropout_seed=SEED,
+        out,
+        lse,
+        *arrays,
+        softmax_scale=config.scale,
+        dropout=0.3,
+        dropout_seed=SEED,
         arithmetic=arithmetic_of_config(config),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.sample(1)
@@ -77,9 +80,8 @@ def test_every_tiling_drops_the_weights_of_the_reference(
 def test_backends_drop_the_same_weights_with_everything_else_on(dtype: str) -> None:
     rng = np.random.default_rng(3)
     config = AttentionConfig(
-        24, dtype=dtype, causal=True, window=(30, None), softcap=4.0, mask=True, sink=True,
-        dropout=0.25,
-    )  # fmt: skip
+        24, dtype=dtype, causal=True, window=(30, None), softcap=4.0, mask=True, sink=True, dropout=0.25
+    )
     q, k, v = Problem(33, 50, 24, 24, 2, 4, 2).arrays(dtype=config.element.numpy)
     how: Any = {
         "mask": rng.random((2, 1, 33, 50)) < 0.8,
@@ -91,18 +93,26 @@ def test_backends_drop_the_same_weights_with_everything_else_on(dtype: str) -> N
     for backend in ("cpu", "interpreter"):
         out, lse = kernel.launch(q, k, v, backend=backend, **how)
         assert_attention_is_accurate(
-            out, lse, q, k, v, causal=True, window=(30, None), softcap=4.0, mask=how["mask"],
-            sink=how["sink"], dropout=0.25, dropout_seed=SEED,
+            out,
+            lse,
+            q,
+            k,
+            v,
+            causal=True,
+            window=(30, None),
+            softcap=4.0,
+            mask=how["mask"],
+            sink=how["sink"],
+            dropout=0.25,
+            dropout_seed=SEED,
             arithmetic=arithmetic_of_config(config),
-        )  # fmt: skip
+        )
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_gives_others() -> None:
     config = AttentionConfig(16, dropout=0.5, tile=16, block_q=16)
     arrays = Problem(20, 40, 16, 16).arrays()
-    one, again, other = (
-        run_forward(config, arrays, dropout_seed=seed)[0] for seed in (5, 5, 5 + (1 << 32))
-    )
+    one, again, other = (run_forward(config, arrays, dropout_seed=seed)[0] for seed in (5, 5, 5 + (1 << 32)))
     np.testing.assert_array_equal(one, again)
     assert (one != other).any()
 
@@ -158,6 +168,5 @@ def test_a_seed_without_dropout_is_refused() -> None:
     with pytest.raises(LaunchError) as caught:
         AttentionKernel(AttentionConfig(8)).launch(q, k, v, dropout_seed=1)
     assert str(caught.value) == (
-        "launch: dropout_seed is given, but the config has no dropout; use "
-        "AttentionConfig(dropout=0.1, ...)"
+        "launch: dropout_seed is given, but the config has no dropout; use AttentionConfig(dropout=0.1, ...)"
     )

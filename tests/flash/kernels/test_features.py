@@ -12,14 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from judge import assert_attention_is_accurate
-from kernel_runs import (
-    Problem,
-    assert_no_spill,
-    mostly_nightly,
-    nightly,
-    random_operands,
-    run_forward,
-)
+from kernel_runs import Problem, assert_no_spill, mostly_nightly, nightly, random_operands, run_forward
 
 from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of_config
@@ -54,15 +47,16 @@ FEATURES: dict[str, dict[str, Any]] = {
     "key_bias": {"key_bias": "f32"},
     "mask": {"mask": True},
     "sink": {"sink": True},
-    "all": {
-        "window": (30, 25), "softcap": 2.0, "alibi": True, "bias": "f32", "mask": True,
-        "sink": True,
-    },
+    "all": {"window": (30, 25), "softcap": 2.0, "alibi": True, "bias": "f32", "mask": True, "sink": True},
     "all_by_key": {
-        "window": (30, 25), "softcap": 2.0, "alibi": True, "key_bias": "f32", "mask": True,
+        "window": (30, 25),
+        "softcap": 2.0,
+        "alibi": True,
+        "key_bias": "f32",
+        "mask": True,
         "sink": True,
     },
-}  # fmt: skip
+}
 EVERY_FEATURE = pytest.mark.parametrize("name", FEATURES)
 
 
@@ -83,30 +77,29 @@ def arrays_of(config: AttentionConfig, problem: Problem) -> Arrays:
 
 def reference(config: AttentionConfig, arrays: Arrays, operands: Operands) -> tuple[Array, Array]:
     return attention_reference(
-        *arrays, softmax_scale=config.scale, causal=config.causal, **config.score_arguments,
-        **operands,
-    )  # fmt: skip
+        *arrays, softmax_scale=config.scale, causal=config.causal, **config.score_arguments, **operands
+    )
 
 
-def judge(
-    config: AttentionConfig, arrays: Arrays, operands: Operands, out: Array, lse: Array
-) -> None:
+def judge(config: AttentionConfig, arrays: Arrays, operands: Operands, out: Array, lse: Array) -> None:
     assert_attention_is_accurate(
-        out, lse, *arrays, softmax_scale=config.scale, causal=config.causal,
-        arithmetic=arithmetic_of_config(config), **config.score_arguments, **operands,
-    )  # fmt: skip
+        out,
+        lse,
+        *arrays,
+        softmax_scale=config.scale,
+        causal=config.causal,
+        arithmetic=arithmetic_of_config(config),
+        **config.score_arguments,
+        **operands,
+    )
 
 
-def run(
-    config: AttentionConfig, arrays: Arrays, operands: Operands, **how: Any
-) -> tuple[Array, Array]:
+def run(config: AttentionConfig, arrays: Arrays, operands: Operands, **how: Any) -> tuple[Array, Array]:
     out, lse, _ = run_forward(config, arrays, operands=operands, **{"sanitize": True, **how})
     return out, lse
 
 
-def check(
-    config: AttentionConfig, arrays: Arrays, operands: Operands, **how: Any
-) -> tuple[Array, Array]:
+def check(config: AttentionConfig, arrays: Arrays, operands: Operands, **how: Any) -> tuple[Array, Array]:
     out, lse = run(config, arrays, operands, **how)
     judge(config, arrays, operands, out, lse)
     return out, lse
@@ -354,9 +347,7 @@ def test_what_is_hidden_cannot_reach_a_row(
 
 @pytest.mark.sample(2)
 @EVERY_DTYPE
-@pytest.mark.parametrize(
-    "features", [{"mask": True}, {"bias": "f32"}, {"window": (30, 25)}], ids=str
-)
+@pytest.mark.parametrize("features", [{"mask": True}, {"bias": "f32"}, {"window": (30, 25)}], ids=str)
 def test_nan_and_infinity_of_values_reach_the_rows_that_see_them_and_no_others(
     dtype: str, features: dict[str, Any]
 ) -> None:
@@ -438,13 +429,9 @@ def test_a_sink_is_a_key_with_a_value_of_zero(dtype: str) -> None:
 @ONE_OF_EACH_KERNEL
 @pytest.mark.parametrize("of", ["bias", "mask"])
 @pytest.mark.parametrize(
-    "shape",
-    [(2, 4, 30, 45), (1, 4, 30, 45), (4, 1, 45), (30, 1), (45,), (2, 1, 1, 45), (1, 1), ()],
-    ids=str,
+    "shape", [(2, 4, 30, 45), (1, 4, 30, 45), (4, 1, 45), (30, 1), (45,), (2, 1, 1, 45), (1, 1), ()], ids=str
 )
-def test_a_plane_of_any_shape_that_broadcasts_is_right(
-    dtype: str, of: str, shape: tuple[int, ...]
-) -> None:
+def test_a_plane_of_any_shape_that_broadcasts_is_right(dtype: str, of: str, shape: tuple[int, ...]) -> None:
     config = config_of(dtype, causal=True, **FEATURES[of])
     rng = np.random.default_rng(3)
     array = rng.random(shape) < 0.8 if of == "mask" else rng.standard_normal(shape)
@@ -478,9 +465,7 @@ def test_planes_of_any_strides_give_the_same_bits(dtype: str, how: str) -> None:
 @ONE_OF_EACH_KERNEL
 @pytest.mark.parametrize("of", ["alibi", "sink"])
 @pytest.mark.parametrize("shape", [(2, 4), (1, 4), (2, 1), (4,), ()], ids=str)
-def test_a_number_of_each_head_may_be_broadcast(
-    dtype: str, of: str, shape: tuple[int, ...]
-) -> None:
+def test_a_number_of_each_head_may_be_broadcast(dtype: str, of: str, shape: tuple[int, ...]) -> None:
     config = config_of(dtype, **FEATURES[of])
     drawn = np.abs(np.random.default_rng(3).standard_normal(shape)).astype(np.float32)
     operands = {config.features.operands[0].name: np.asarray(drawn)}
@@ -493,9 +478,7 @@ def test_a_number_of_each_head_may_be_broadcast(
 @pytest.mark.sample(0, gate=6)
 @ONE_OF_EACH_KERNEL
 @EVERY_FEATURE
-def test_repeated_runs_and_other_orders_of_the_warps_give_the_same_bits(
-    name: str, dtype: str
-) -> None:
+def test_repeated_runs_and_other_orders_of_the_warps_give_the_same_bits(name: str, dtype: str) -> None:
     config = config_of(dtype, causal=True, **FEATURES[name])
     problem = Problem(70, 90, 16, 16, heads=2)
     arrays, operands = arrays_of(config, problem), random_operands(config, problem)
@@ -544,9 +527,7 @@ def test_every_access_is_proved(name: str, dtype: str, causal: Any) -> None:
 @pytest.mark.parametrize("target", [nightly("sm_80"), "sm_90"])  # which takes the most registers
 @pytest.mark.parametrize("causal", [nightly(False), True])
 @ONE_OF_EACH_KERNEL
-def test_no_default_kernel_spills(
-    dtype: str, causal: bool, target: str, assembler: Assembler
-) -> None:
+def test_no_default_kernel_spills(dtype: str, causal: bool, target: str, assembler: Assembler) -> None:
     for head_dim in (64, 128):
         for features in FEATURES.values():
             config = AttentionConfig(
@@ -558,13 +539,23 @@ def test_no_default_kernel_spills(
 GENERATIONS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 # Of 16 bits, whose rows of an odd length, or at any address, are copied element by element.
 ODD: list[dict[str, Any]] = [
-    {"head_dim": 59}, {"head_dim": 111}, {"head_dim": 127}, {"head_dim": 191}, {"head_dim": 193},
-    {"head_dim": 255}, {"head_dim": 128, "head_dim_v": 255}, {"head_dim": 256, "head_dim_v": 191},
-    {"head_dim": 256, "head_dim_v": 223}, {"head_dim": 256, "head_dim_v": 241},
-    {"head_dim": 256, "head_dim_v": 255}, {"head_dim": 64, "head_dim_v": 511},
-    {"head_dim": 256, "head_dim_v": 511}, {"head_dim": 64, "alignment": 2},
-    {"head_dim": 128, "alignment": 2}, {"head_dim": 256, "alignment": 2},
-]  # fmt: skip
+    {"head_dim": 59},
+    {"head_dim": 111},
+    {"head_dim": 127},
+    {"head_dim": 191},
+    {"head_dim": 193},
+    {"head_dim": 255},
+    {"head_dim": 128, "head_dim_v": 255},
+    {"head_dim": 256, "head_dim_v": 191},
+    {"head_dim": 256, "head_dim_v": 223},
+    {"head_dim": 256, "head_dim_v": 241},
+    {"head_dim": 256, "head_dim_v": 255},
+    {"head_dim": 64, "head_dim_v": 511},
+    {"head_dim": 256, "head_dim_v": 511},
+    {"head_dim": 64, "alignment": 2},
+    {"head_dim": 128, "alignment": 2},
+    {"head_dim": 256, "alignment": 2},
+]
 
 
 @pytest.mark.nightly
@@ -590,9 +581,8 @@ def test_no_default_kernel_with_alibi_spills_on_the_target_with_the_fewest_regis
 ) -> None:
     for window in (None, (20, None), (None, 4)):
         config = AttentionConfig(
-            128, dtype=dtype, causal=causal, window=window, alibi=True, return_lse=True,
-            target="sm_100",
-        )  # fmt: skip
+            128, dtype=dtype, causal=causal, window=window, alibi=True, return_lse=True, target="sm_100"
+        )
         assert_no_spill(config, assembler)
 
 

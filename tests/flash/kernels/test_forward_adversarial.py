@@ -144,10 +144,7 @@ def test_the_last_rows_of_the_longest_sequence_are_right(causal: str) -> None:
     seen: Any = causal if causal == "bottom_right" else False
     wanted_out, wanted_lse = attention_reference(q, k, v, causal=seen)
     placed = Placed(small(causal=causal))
-    pointers = [
-        placed.matrix(q, strides, MAX_SEQ - rows),
-        *(placed.matrix(a, strides) for a in (k, v)),
-    ]
+    pointers = [placed.matrix(q, strides, MAX_SEQ - rows), *(placed.matrix(a, strides) for a in (k, v))]
     first_out = len(placed.kept)
     pointers.append(placed.matrix(np.full_like(q, np.nan), strides, MAX_SEQ - rows))
     lse = np.full(rows, np.nan, np.float32)

@@ -11,14 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from judge import assert_attention_is_accurate
-from kernel_runs import (
-    Problem,
-    assert_no_spill,
-    mostly_nightly,
-    nightly,
-    random_operands,
-    run_forward,
-)
+from kernel_runs import Problem, assert_no_spill, mostly_nightly, nightly, random_operands, run_forward
 
 from flash.contract.catalogue import build
 from flash.contract.forward import global_contract
@@ -56,9 +49,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 # The others differ from these in what is no matter of rows.
-ONE_OF_EACH_PRODUCT = pytest.mark.parametrize(
-    "kind", mostly_nightly(KINDS, ("f32", "f16", "f32_grade"))
-)
+ONE_OF_EACH_PRODUCT = pytest.mark.parametrize("kind", mostly_nightly(KINDS, ("f32", "f16", "f32_grade")))
 ONE_OF_EACH_KERNEL = pytest.mark.parametrize("kind", ["f32", "f16"])
 EVERY_CAUSAL = pytest.mark.parametrize("causal", [False, "bottom_right", "top_left"])
 # seq_q, seq_k and how many heads share one of K and V; blocks have 16 or 32 rows.
@@ -88,10 +79,16 @@ def run(config: AttentionConfig, arrays: Arrays, **how: Any) -> tuple[Array, Arr
 
 def judge(config: AttentionConfig, arrays: Arrays, out: Array, lse: Array, **operands: Any) -> None:
     assert_attention_is_accurate(
-        out, lse, *arrays, softmax_scale=config.scale, causal=config.causal, window=config.window,
-        softcap=config.softcap, arithmetic=arithmetic_of_config(config),
+        out,
+        lse,
+        *arrays,
+        softmax_scale=config.scale,
+        causal=config.causal,
+        window=config.window,
+        softcap=config.softcap,
+        arithmetic=arithmetic_of_config(config),
         **operands,
-    )  # fmt: skip
+    )
 
 
 def assert_same_bits(one: tuple[Array, Array], other: tuple[Array, Array]) -> None:
@@ -117,9 +114,8 @@ def check(config: AttentionConfig, arrays: Arrays) -> tuple[Array, Array]:
     seen = visible_keys(scored(shape, config.causal, np.float64, 0, {"window": config.window}))
     one_head = replace(config, pack_gqa=False, causal=False, window=None, mask=True)
     wanted = run(
-        one_head, (packed(q), k, v), sanitize=False,
-        operands={"mask": np.repeat(seen, group, axis=2)},
-    )  # fmt: skip
+        one_head, (packed(q), k, v), sanitize=False, operands={"mask": np.repeat(seen, group, axis=2)}
+    )
     out, lse = run(config, arrays)
     assert_same_bits((packed(out), packed(lse)[..., 0]), wanted)
     return out, lse
@@ -152,9 +148,7 @@ def test_packed_rows_have_the_bits_of_those_that_are_not(causal: Any) -> None:
 @ONE_OF_EACH_PRODUCT
 @pytest.mark.parametrize("window", [(7, None), (None, 3), (20, 5), (0, 0)], ids=str)
 @pytest.mark.parametrize("causal", [False, "top_left"])
-def test_a_window_of_packed_rows_is_that_of_their_queries(
-    kind: str, window: Any, causal: Any
-) -> None:
+def test_a_window_of_packed_rows_is_that_of_their_queries(kind: str, window: Any, causal: Any) -> None:
     config = config_of(kind, window=window, causal=causal, softcap=3.0)
     for sizes in ((3, 37, 3), (20, 60, 5)):
         arrays = arrays_of(config, *sizes)
@@ -181,21 +175,27 @@ def test_each_packed_row_has_the_sink_of_its_head(kind: str, causal: Any) -> Non
 
 # What gives each head scores or weights of its own.
 BY_HEAD: list[dict[str, Any]] = [
-    {"mask": True}, {"bias": "f32"}, {"alibi": True}, {"dropout": 0.3},
+    {"mask": True},
+    {"bias": "f32"},
+    {"alibi": True},
+    {"dropout": 0.3},
     {
-        "mask": True, "bias": "f32", "alibi": True, "dropout": 0.3, "causal": True, "sink": True,
+        "mask": True,
+        "bias": "f32",
+        "alibi": True,
+        "dropout": 0.3,
+        "causal": True,
+        "sink": True,
         "window": (12, 9),
     },
-]  # fmt: skip
+]
 EVERY_FEATURE_BY_HEAD = pytest.mark.parametrize("features", BY_HEAD, ids=lambda f: "-".join(f))
 
 
 @pytest.mark.sample(2)
 @ONE_OF_EACH_PRODUCT
 @EVERY_FEATURE_BY_HEAD
-def test_each_packed_row_has_the_scores_and_weights_of_its_head(
-    kind: str, features: dict[str, Any]
-) -> None:
+def test_each_packed_row_has_the_scores_and_weights_of_its_head(kind: str, features: dict[str, Any]) -> None:
     config = config_of(kind, **features)
     for seq_q, seq_k, group in ((1, 40, 8), (21, 9, 3), (17, 50, 5), (17, 0, 5)):
         problem = Problem(seq_q, seq_k, 16, 16, 2, 2 * group, 2)
@@ -221,9 +221,10 @@ def test_numbers_for_packed_scores_may_have_any_strides_or_be_broadcast(kind: st
     }
     assert_same_bits(run(config, arrays, operands=turned), wanted)
     narrow = {
-        "mask": given["mask"][1:, :1], "bias": given["bias"][:, :, 3:4, :],
+        "mask": given["mask"][1:, :1],
+        "bias": given["bias"][:, :, 3:4, :],
         "alibi_slopes": given["alibi_slopes"][1:, 2:3],
-    }  # fmt: skip
+    }
     judge(config, arrays, *run(config, arrays, operands=narrow), **narrow)
 
 
@@ -286,9 +287,7 @@ def test_what_a_packed_query_does_not_see_cannot_reach_it(
 @pytest.mark.parametrize("head_dim", [(3, 5), (40, 72), (63, 63), (128, 64), (20, 300)], ids=str)
 def test_packed_rows_of_any_width_are_right(kind: str, head_dim: tuple[int, int]) -> None:
     tile = 32 if max(head_dim) > 256 else "auto"  # which a mask makes smaller for wide values
-    config = AttentionConfig(
-        *head_dim, causal=True, return_lse=True, pack_gqa=True, tile=tile, **KINDS[kind]
-    )
+    config = AttentionConfig(*head_dim, causal=True, return_lse=True, pack_gqa=True, tile=tile, **KINDS[kind])
     arrays = arrays_of(config, 19, 37, 7)
     judge(config, arrays, *check(config, arrays))
 
@@ -316,9 +315,7 @@ def test_packed_rows_may_have_any_strides(kind: str) -> None:
     arrays = arrays_of(config, 9, 20, 4)
     wanted = run(config, arrays)
     reversed_ = tuple(np.ascontiguousarray(a[:, ::-1, ::-1])[:, ::-1, ::-1] for a in arrays)
-    heads_inside = tuple(
-        np.ascontiguousarray(a.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3) for a in arrays
-    )
+    heads_inside = tuple(np.ascontiguousarray(a.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3) for a in arrays)
     assert_same_bits(run(config, reversed_), wanted)
     assert_same_bits(run(config, heads_inside), wanted)
 
@@ -364,9 +361,7 @@ def test_a_decode_of_few_heads_takes_one_cta_for_each_head_of_keys(kind: str) ->
 
 @ONE_OF_EACH_KERNEL
 @EVERY_CAUSAL
-def test_the_count_of_tiles_is_that_of_tiles_which_packed_ctas_visit(
-    kind: str, causal: Any
-) -> None:
+def test_the_count_of_tiles_is_that_of_tiles_which_packed_ctas_visit(kind: str, causal: Any) -> None:
     config = config_of(kind, causal=causal, window=(30, None))
     made = build(config.kernel())
     block_q, tile = made.config.tiling.block_q, made.config.tiling.tile
@@ -420,11 +415,7 @@ def test_a_launch_takes_the_kernel_that_the_config_and_its_sizes_say(
     config = config_of("f16", pack_gqa=choice)
     kernel, arrays = AttentionKernel(config), arrays_of(config, *sizes)
     lines = kernel.explain(*arrays, backend="interpreter").splitlines()
-    name = (
-        config.kernel()
-        .name.replace("_packed", "")
-        .replace("_lse", "_packed_lse" if packed else "_lse")
-    )
+    name = config.kernel().name.replace("_packed", "").replace("_lse", "_packed_lse" if packed else "_lse")
     assert f"kernel:   {name} for sm_80, verified" in lines
     seq_q, _, group = sizes
     ctas = -(-seq_q * group // 32) * 4 if packed else -(-seq_q // 32) * 4 * group
@@ -439,8 +430,7 @@ def test_packed_sequences_are_not_packed_heads() -> None:
     with pytest.raises(ConfigError) as caught:
         config_of("f16", varlen=True)
     assert str(caught.value) == (
-        "AttentionConfig: pack_gqa=True does not go with varlen; use pack_gqa=False, or leave it "
-        "'auto'"
+        "AttentionConfig: pack_gqa=True does not go with varlen; use pack_gqa=False, or leave it 'auto'"
     )
     config = config_of("f16", pack_gqa="auto", varlen=True)
     geometry = checks.check(config_of("f16"), *views(arrays_of(config, 1, 40, 8)), None)
@@ -466,9 +456,8 @@ def test_emitted_text_is_packed_only_if_asked() -> None:
 
 def geometry_of(seq_q: int, batch: int, kv_heads: int, group: int) -> checks.Geometry:
     return checks.Geometry(
-        batch, kv_heads * group, kv_heads, seq_q, 1, ((0, 0, 0),) * 4, 16, ((0, 0),) * 4, (), (),
-        2, 16,
-    )  # fmt: skip
+        batch, kv_heads * group, kv_heads, seq_q, 1, ((0, 0, 0),) * 4, 16, ((0, 0),) * 4, (), (), 2, 16
+    )
 
 
 def test_more_packed_rows_than_a_kernel_can_number_are_refused_or_not_packed() -> None:
@@ -521,17 +510,20 @@ def test_the_contract_says_how_many_ctas_there_are() -> None:
         "z": 1,
     }
     assert "seq_q * group is at most 2147483392" in made.contract["constraints"]
-    assert (
-        made.contract["parameters"]
-        == build(unpacked(config_of("f16")).kernel()).contract["parameters"]
-    )
+    assert made.contract["parameters"] == build(unpacked(config_of("f16")).kernel()).contract["parameters"]
 
 
 PROVED: list[Any] = [
-    {}, {"causal": "bottom_right"}, nightly({"causal": "top_left"}),
-    nightly({"window": (20, None)}), {"window": (5, 9)}, nightly({"window": (None, 3)}),
-    {"causal": True, "window": (9, None), "sink": True}, *BY_HEAD[-1:], *map(nightly, BY_HEAD[:-1]),
-]  # fmt: skip
+    {},
+    {"causal": "bottom_right"},
+    nightly({"causal": "top_left"}),
+    nightly({"window": (20, None)}),
+    {"window": (5, 9)},
+    nightly({"window": (None, 3)}),
+    {"causal": True, "window": (9, None), "sink": True},
+    *BY_HEAD[-1:],
+    *map(nightly, BY_HEAD[:-1]),
+]
 
 
 @pytest.mark.sample(0, gate=4)
@@ -588,20 +580,20 @@ def test_a_wrong_place_of_a_packed_row_is_a_violation(
 
 
 KERNELS_OF_ALL_KINDS: list[dict[str, Any]] = [
-    {}, {"causal": True}, {"causal": True, "window": (20, None), "sink": True},
-    {"mask": True, "causal": True}, {"bias": "f32", "alibi": True}, {"dropout": 0.1},
-]  # fmt: skip
+    {},
+    {"causal": True},
+    {"causal": True, "window": (20, None), "sink": True},
+    {"mask": True, "causal": True},
+    {"bias": "f32", "alibi": True},
+    {"dropout": 0.1},
+]
 
 
 @pytest.mark.sample(0, gate=1)
 @pytest.mark.ptxas
-@pytest.mark.parametrize(
-    "target", ["sm_80", *(nightly(name) for name in ("sm_86", "sm_90", "sm_120"))]
-)
+@pytest.mark.parametrize("target", ["sm_80", *(nightly(name) for name in ("sm_86", "sm_90", "sm_120"))])
 @pytest.mark.parametrize("kind", ["f32", "f16", nightly("tf32"), "f32_grade"])
-def test_no_default_kernel_with_packed_heads_spills(
-    kind: str, target: str, assembler: Assembler
-) -> None:
+def test_no_default_kernel_with_packed_heads_spills(kind: str, target: str, assembler: Assembler) -> None:
     how = {**KINDS[kind], "target": target, "return_lse": True, "pack_gqa": True}
     for head_dim in (64, 128):
         for features in KERNELS_OF_ALL_KINDS:

@@ -64,9 +64,7 @@ def test_every_query_sees_every_key(seq_q: int, seq_k: int, dtype: str) -> None:
 @pytest.mark.parametrize(
     ("seq_q", "seq_k"), [(1, 239), (239, 1), (3, 130), (130, 3), (127, 96), (96, 127), (128, 128)]
 )
-def test_a_causal_mask_lets_each_query_see_its_own_keys(
-    causal: str, seq_q: int, seq_k: int
-) -> None:
+def test_a_causal_mask_lets_each_query_see_its_own_keys(causal: str, seq_q: int, seq_k: int) -> None:
     config = with_lse(16, dtype="bf16", causal=causal, tile=16, block_q=64)
     check(config, Problem(seq_q, seq_k, 16, 16).arrays(dtype=NUMPY["bf16"]))
 
@@ -111,9 +109,14 @@ def test_every_tile_offered_is_right(head_dim: int, dtype: str) -> None:
     for tile, block_q in offered_tiles(head_dim, head_dim, target("sm_90"), dtype):
         for alignment in ("auto", 2):
             config = with_lse(
-                head_dim, dtype=dtype, causal=True, tile=tile, block_q=block_q, target="sm_90",
+                head_dim,
+                dtype=dtype,
+                causal=True,
+                tile=tile,
+                block_q=block_q,
+                target="sm_90",
                 alignment=alignment,
-            )  # fmt: skip
+            )
             problem = Problem(block_q + 5, 2 * tile + 3, head_dim, head_dim)
             check(config, problem.arrays(dtype=NUMPY[dtype]))
 

@@ -55,9 +55,7 @@ def test_every_query_sees_every_key(seq_q: int, seq_k: int) -> None:
 @pytest.mark.parametrize(
     ("seq_q", "seq_k"), [(1, 239), (239, 1), (3, 130), (130, 3), (127, 96), (96, 127), (128, 128)]
 )
-def test_a_causal_mask_lets_each_query_see_its_own_keys(
-    causal: str, seq_q: int, seq_k: int
-) -> None:
+def test_a_causal_mask_lets_each_query_see_its_own_keys(causal: str, seq_q: int, seq_k: int) -> None:
     config = AttentionConfig(16, causal=causal, tile=16, block_q=32, return_lse=True)
     check(config, Problem(seq_q, seq_k, 16, 16).arrays())
 
@@ -100,9 +98,7 @@ def _corner_tilings() -> list[tuple[int, int, str]]:
 def test_the_corners_of_the_tiles_offered_are_right(
     head_dim: int, tile: int, block_q: int, name: str
 ) -> None:
-    config = AttentionConfig(
-        head_dim, causal=True, tile=tile, block_q=block_q, target=name, return_lse=True
-    )
+    config = AttentionConfig(head_dim, causal=True, tile=tile, block_q=block_q, target=name, return_lse=True)
     check(config, Problem(block_q + 5, tile + 21, head_dim, head_dim).arrays())
 
 
@@ -189,11 +185,7 @@ def test_the_log_sum_exp_is_a_natural_logarithm() -> None:
 def _synchronising(name: str) -> list[tuple[str, int]]:
     kernel = emit(_mutant_config(name).kernel()).kernels[0]
     kinds = ("bar.sync", "cp.async.wait_group", "cp.async.commit_group")
-    return [
-        (name, at)
-        for at, s in enumerate(kernel.body)
-        if isinstance(s, ir.Instr) and s.opcode in kinds
-    ]
+    return [(name, at) for at, s in enumerate(kernel.body) if isinstance(s, ir.Instr) and s.opcode in kinds]
 
 
 def _mutant_config(name: str) -> AttentionConfig:
@@ -279,9 +271,7 @@ def test_tiles_that_the_causal_mask_hides_are_not_read(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     "head_dim", mostly_nightly([16, 40, 64, 80, 96, 111, 128, 192, 256], [16, 40, 128, 256])
 )
-def test_wide_shared_loads_have_no_bank_conflicts(
-    head_dim: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wide_shared_loads_have_no_bank_conflicts(head_dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Eight lanes are served at a time (16 bytes each, 32 banks of 4 bytes): two of them conflict
     # when they want different addresses in the same group of four banks.
     traffic = Traffic(monkeypatch)

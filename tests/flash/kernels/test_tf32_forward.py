@@ -49,9 +49,7 @@ def check(config: AttentionConfig, arrays: Arrays, **run: Any) -> None:
 
 
 def grade(head_dim: int, head_dim_v: int | None = None, **how: Any) -> AttentionConfig:
-    return AttentionConfig(
-        head_dim, head_dim_v, return_lse=True, **{"precision": "f32_grade", **how}
-    )
+    return AttentionConfig(head_dim, head_dim_v, return_lse=True, **{"precision": "f32_grade", **how})
 
 
 # ------------------------------------------------------------------------------------------
@@ -60,9 +58,7 @@ def grade(head_dim: int, head_dim_v: int | None = None, **how: Any) -> Attention
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize(
-    ("seq_q", "seq_k"), [(1, 1), (1, 3), (64, 128), (113, 203), (108, 256), (17, 0)]
-)
+@pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 1), (1, 3), (64, 128), (113, 203), (108, 256), (17, 0)])
 def test_every_query_sees_every_key(seq_q: int, seq_k: int, precision: str) -> None:
     config = grade(32, precision=precision, tile=32, block_q=64)
     check(config, Problem(seq_q, seq_k, 32, 32).arrays())
@@ -70,9 +66,7 @@ def test_every_query_sees_every_key(seq_q: int, seq_k: int, precision: str) -> N
 
 @pytest.mark.parametrize("causal", ["bottom_right", "top_left"])
 @pytest.mark.parametrize(("seq_q", "seq_k"), [(3, 130), (130, 3), (127, 96), (96, 127)])
-def test_a_causal_mask_lets_each_query_see_its_own_keys(
-    causal: str, seq_q: int, seq_k: int
-) -> None:
+def test_a_causal_mask_lets_each_query_see_its_own_keys(causal: str, seq_q: int, seq_k: int) -> None:
     config = grade(16, causal=causal, tile=16, block_q=64)
     check(config, Problem(seq_q, seq_k, 16, 16).arrays())
 
@@ -275,8 +269,7 @@ def test_nan_in_a_key_that_is_not_seen_does_not_matter() -> None:
         ),
         (
             {"precision": "high"},
-            "AttentionConfig: precision must be one of None, 'auto', 'ieee', 'f32_grade', 'tf32', "
-            "got 'high'",
+            "AttentionConfig: precision must be one of None, 'auto', 'ieee', 'f32_grade', 'tf32', got 'high'",
         ),
         (
             {"precision": "tf32", "dtype": "f16"},
@@ -313,9 +306,7 @@ def _mutant_config() -> AttentionConfig:
 
 def _synchronising() -> list[int]:
     body = build(_mutant_config().kernel()).kernel.body
-    return [
-        at for at, s in enumerate(body) if isinstance(s, ir.Instr) and s.opcode in _SYNCHRONISING
-    ]
+    return [at for at, s in enumerate(body) if isinstance(s, ir.Instr) and s.opcode in _SYNCHRONISING]
 
 
 @pytest.mark.sample(0, gate=8)
@@ -352,9 +343,7 @@ def test_every_order_of_the_warps_gives_the_same_bits(seed: int) -> None:
 @pytest.mark.parametrize("head_dim", mostly_nightly([5, 16, 40, 64, 128, 160], [5, 64, 160]))
 def test_every_access_is_proved(head_dim: int, precision: str) -> None:
     for alignment in ("auto", 4):
-        made = build(
-            grade(head_dim, precision=precision, causal=True, alignment=alignment).kernel()
-        )
+        made = build(grade(head_dim, precision=precision, causal=True, alignment=alignment).kernel())
         assert made.proof.complete, made.proof.unknown
         assert made.global_proof.complete, made.global_proof.unknown
 
@@ -391,9 +380,7 @@ def test_the_text_verifies_and_reads_back(head_dim: int, precision: str) -> None
 @pytest.mark.parametrize("name", WITH_MMA)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("head_dim", [16, 40, 64, 96, 128, WIDEST_F32_GRADE])
-def test_no_default_kernel_spills(
-    name: str, precision: str, head_dim: int, assembler: Assembler
-) -> None:
+def test_no_default_kernel_spills(name: str, precision: str, head_dim: int, assembler: Assembler) -> None:
     for causal in (False, True):
         assert_no_spill(grade(head_dim, precision=precision, target=name, causal=causal), assembler)
 
@@ -403,7 +390,5 @@ def test_no_default_kernel_spills(
 @pytest.mark.parametrize(
     ("head_dim", "precision"), [(128, "f32_grade"), (WIDEST_F32_GRADE, "f32_grade"), (256, "tf32")]
 )
-def test_the_widest_kernels_do_not_spill(
-    head_dim: int, precision: str, assembler: Assembler
-) -> None:
+def test_the_widest_kernels_do_not_spill(head_dim: int, precision: str, assembler: Assembler) -> None:
     assert_no_spill(grade(head_dim, precision=precision, causal=True), assembler)

@@ -40,9 +40,7 @@ def mean_relative_error(config: AttentionConfig, keys: int) -> float:
         nightly("sm_90", 16384, {"dtype": "f16"}, -1.2e-4),
     ],
 )
-def test_truncation_shrinks_a_long_sum(
-    target: str, keys: int, how: dict[str, Any], wanted: float
-) -> None:
+def test_truncation_shrinks_a_long_sum(target: str, keys: int, how: dict[str, Any], wanted: float) -> None:
     config = AttentionConfig(HEAD_DIM, target=target, **how)
     assert mean_relative_error(config, keys) == pytest.approx(wanted, rel=0.15)
 

@@ -99,13 +99,22 @@ def judge_each(
         own = (x.swapaxes(0, 1)[None] for x in (q[queries], k[keys], v[keys]))
         untouched[queries] = False
         assert_attention_is_accurate(
-            out[queries].swapaxes(0, 1)[None], lse[None, :, queries], *own,
-            softmax_scale=config.scale, causal=config.causal, window=config.window,
-            softcap=config.softcap, dropout=config.dropout, dropout_seed=seed, first_batch=b,
+            out[queries].swapaxes(0, 1)[None],
+            lse[None, :, queries],
+            *own,
+            softmax_scale=config.scale,
+            causal=config.causal,
+            window=config.window,
+            softcap=config.softcap,
+            dropout=config.dropout,
+            dropout_seed=seed,
+            first_batch=b,
             arithmetic=arithmetic_of_config(config),
-            **{name: np.broadcast_to(x, (b + 1, HEADS))[-1:] if x.ndim == 1 else x[b : b + 1]
-               for name, x in operands.items()},
-        )  # fmt: skip
+            **{
+                name: np.broadcast_to(x, (b + 1, HEADS))[-1:] if x.ndim == 1 else x[b : b + 1]
+                for name, x in operands.items()
+            },
+        )
     assert (out[untouched] == SENTINEL).all()
 
 
@@ -153,10 +162,14 @@ FEATURES: dict[str, dict[str, Any]] = {
     "causal_window": {"causal": True, "window": (20, None)},
     "wide_values": {"causal": True, "head_dim_v": 300},
     "everything": {
-        "causal": True, "window": (25, None), "alibi": True, "sink": True, "softcap": 2.0,
+        "causal": True,
+        "window": (25, None),
+        "alibi": True,
+        "sink": True,
+        "softcap": 2.0,
         "dropout": 0.25,
     },
-}  # fmt: skip
+}
 
 
 @ONE_OF_EACH
@@ -168,9 +181,7 @@ def test_features_go_by_a_sequences_own_lengths(kind: str, backend: str, name: s
 
 @ONE_OF_EACH
 @EVERY_BACKEND
-def test_only_the_rows_that_are_used_count_and_no_others_are_written(
-    kind: str, backend: str
-) -> None:
+def test_only_the_rows_that_are_used_count_and_no_others_are_written(kind: str, backend: str) -> None:
     config = config_of(kind, causal=True, seqused_q=True, seqused_k=True)
     used_q = np.array([0, 0, 9, 16, 16, 39, 0, 1], np.int32)
     used_k = np.array([5, 0, 16, 0, 17, 15, 1, 39], np.int32)
@@ -208,8 +219,9 @@ def test_equal_lengths_give_the_bits_of_the_kernel_for_them(kind: str) -> None:
     out, lse = AttentionKernel(config).launch(
         q, k, v, cu_seqlens_q=ends([seq_q] * batch), cu_seqlens_k=ends([seq_k] * batch), **seed
     )
-    alike = AttentionKernel(config_of(kind, varlen=False, causal=True, window=(12, None),
-                                      dropout=0.2, pack_gqa=False))  # fmt: skip
+    alike = AttentionKernel(
+        config_of(kind, varlen=False, causal=True, window=(12, None), dropout=0.2, pack_gqa=False)
+    )
     rows = (x.reshape(batch, -1, *x.shape[1:]) for x in (q, k, v))
     other, sums = alike.launch(*rows, layout="bshd", **seed)
     assert out.tobytes() == other.tobytes()
@@ -235,8 +247,9 @@ def test_a_batch_of_the_reference_is_its_sequences() -> None:
     sink = np.ones((3, HEADS), np.float32)
     how: Any = {"causal": True, "dropout": 0.5, "dropout_seed": 4}
     out, lse = attention_varlen_reference(q, k, v, cu_q, cu_k, sink=sink, **how)
-    for b, (rows, keys) in enumerate(((slice(3), slice(5)), (slice(3, 3), slice(5, 7)),
-                                      (slice(3, 7), slice(7, 7)))):  # fmt: skip
+    for b, (rows, keys) in enumerate(
+        ((slice(3), slice(5)), (slice(3, 3), slice(5, 7)), (slice(3, 7), slice(7, 7)))
+    ):
         own = (x.swapaxes(0, 1)[None] for x in (q[rows], k[keys], v[keys]))
         part, sums = attention_reference(*own, sink=sink[b : b + 1], first_batch=b, **how)
         np.testing.assert_array_equal(out[rows], part[0].swapaxes(0, 1))
@@ -258,22 +271,27 @@ GARBAGE = {
 }
 
 
-def run_anyway(
-    config: AttentionConfig, rows: int, max_seqlen_q: int, **lengths: Array
-) -> interpreter.Result:
+def run_anyway(config: AttentionConfig, rows: int, max_seqlen_q: int, **lengths: Array) -> interpreter.Result:
     """Run the kernel without the checks of a launch."""
     made, tiling = build(config.kernel()), config.kernel().tiling
     q, k, v = packed(config, rows, rows)
     four = {"Q": q, "K": k, "V": v, "O": np.zeros((rows, HEADS, config.value_dim), q.dtype)}
     values = {
-        **four, **lengths, **config.numbers,
+        **four,
+        **lengths,
+        **config.numbers,
         "LSE": np.zeros((HEADS, rows), np.float32),
-        "total_q": rows, "total_k": rows, "heads": HEADS, "group": HEADS // KV_HEADS,
-        "softmax_scale": np.float32(1), "max_seqlen_q": max_seqlen_q, "section": 2,
+        "total_q": rows,
+        "total_k": rows,
+        "heads": HEADS,
+        "group": HEADS // KV_HEADS,
+        "softmax_scale": np.float32(1),
+        "max_seqlen_q": max_seqlen_q,
+        "section": 2,
         **{f"{name}_batch_stride": 1 for name in lengths},
         **{f"{name}_head_stride": array.shape[2] for name, array in four.items()},
         **{f"{name}_row_stride": array[0].size for name, array in four.items()},
-    }  # fmt: skip
+    }
     batch = len(lengths["cu_seqlens_q"]) - 1
     return interpreter.run(
         made.module,
@@ -287,15 +305,18 @@ def run_anyway(
 
 @ONE_OF_EACH_PRECISION
 @pytest.mark.parametrize("name", GARBAGE)
-def test_nothing_outside_the_arrays_is_accessed_whatever_the_lengths_hold(
-    kind: str, name: str
-) -> None:
+def test_nothing_outside_the_arrays_is_accessed_whatever_the_lengths_hold(kind: str, name: str) -> None:
     config = config_of(kind, causal=True, window=(9, None), seqused_q=True, seqused_k=True)
     bad = np.array(GARBAGE[name], np.int32)
     run_anyway(
-        config, 40, 40, cu_seqlens_q=bad, cu_seqlens_k=bad[::-1].copy(),
-        seqused_q=bad[1:].copy(), seqused_k=bad[:3].copy(),
-    )  # fmt: skip
+        config,
+        40,
+        40,
+        cu_seqlens_q=bad,
+        cu_seqlens_k=bad[::-1].copy(),
+        seqused_q=bad[1:].copy(),
+        seqused_k=bad[:3].copy(),
+    )
 
 
 @ONE_OF_EACH
@@ -316,10 +337,17 @@ def test_ctas_behind_the_end_of_their_sequence_end_before_the_first_barrier(kind
         {},
         {"causal": True, "seqused_q": True, "seqused_k": True},
         {"window": (5, 9), "seqused_k": True, "dropout": 0.1},
-        {"causal": "top_left", "window": (5, None), "seqused_q": True, "seqused_k": True,
-         "alibi": True, "sink": True, "softcap": 2.0},
+        {
+            "causal": "top_left",
+            "window": (5, None),
+            "seqused_q": True,
+            "seqused_k": True,
+            "alibi": True,
+            "sink": True,
+            "softcap": 2.0,
+        },
     ],
-)  # fmt: skip
+)
 @ONE_OF_EACH_PRECISION
 def test_every_access_and_barrier_is_proved_for_any_lengths(kind: str, how: dict[str, Any]) -> None:
     made = build(config_of(kind, 64, 64, tile="auto", block_q="auto", **how).kernel())
@@ -334,10 +362,7 @@ def test_every_access_and_barrier_is_proved_for_any_lengths(kind: str, how: dict
 def test_no_default_kernel_spills(kind: str, target: str, assembler: Assembler) -> None:
     for head_dim in (64, 128):
         for how in ({"causal": True}, {"window": (99, 9), "seqused_q": True, "seqused_k": True}):
-            config = config_of(
-                kind, head_dim, head_dim, target=target, block_q="auto",
-                tile="auto", **how,
-            )  # fmt: skip
+            config = config_of(kind, head_dim, head_dim, target=target, block_q="auto", tile="auto", **how)
             assert_no_spill(config, assembler)
 
 
@@ -395,8 +420,7 @@ LAUNCHES: dict[str, tuple[AttentionConfig, dict[str, Any], str]] = {
     "one too many": (
         PLAIN,
         {"seqused_q": CU[1:]},
-        "seqused_q is given, but the config does not say so; use AttentionConfig(seqused_q=True, "
-        "...)",
+        "seqused_q is given, but the config does not say so; use AttentionConfig(seqused_q=True, ...)",
     ),
     "a type": (
         PLAIN,
@@ -452,8 +476,7 @@ LAUNCHES: dict[str, tuple[AttentionConfig, dict[str, Any], str]] = {
     "a longest": (
         PLAIN,
         {"max_seqlen_q": 3},
-        "max_seqlen_q must be at least 4, the queries of sequence 1, got 3; leave it out to have "
-        "it found",
+        "max_seqlen_q must be at least 4, the queries of sequence 1, got 3; leave it out to have it found",
     ),
     "no longest": (
         PLAIN,
@@ -463,8 +486,7 @@ LAUNCHES: dict[str, tuple[AttentionConfig, dict[str, Any], str]] = {
     "a longest without varlen": (
         AttentionConfig(8),
         {"max_seqlen_q": 4, "cu_seqlens_q": None, "cu_seqlens_k": None},
-        "max_seqlen_q is given, but the config does not say varlen; use "
-        "AttentionConfig(varlen=True, ...)",
+        "max_seqlen_q is given, but the config does not say varlen; use AttentionConfig(varlen=True, ...)",
     ),
 }
 
@@ -482,18 +504,14 @@ def test_what_is_used_may_be_one_number_for_all() -> None:
     how: Any = {"cu_seqlens_q": CU, "cu_seqlens_k": CU, "backend": "cpu"}
     q, k, v = packed(USED, 7, 7)
     outs = [
-        AttentionKernel(USED).launch(
-            q, k, v, out=np.zeros_like(q), seqused_q=used, seqused_k=used, **how
-        )
+        AttentionKernel(USED).launch(q, k, v, out=np.zeros_like(q), seqused_q=used, seqused_k=used, **how)
         for used in (i32(2), i32(2, 2))
     ]
     np.testing.assert_array_equal(*outs)
     assert (outs[0][2] == 0).all()
 
 
-def test_a_call_on_a_gpu_needs_the_longest_and_takes_any_lengths(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_call_on_a_gpu_needs_the_longest_and_takes_any_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = FakeDriver(FakeDevice())
     driver.on_launch = lambda launch: interpret(driver, launch)
     monkeypatch.setattr("ptxgen.runtime.cuda.find_assembler", _missing)
@@ -501,9 +519,7 @@ def test_a_call_on_a_gpu_needs_the_longest_and_takes_any_lengths(
     q, k, v = packed(PLAIN, 40, 30)
     cu_q, cu_k = ends((17, 3, 20)), ends((10, 20, 0))
     there = [on_device(driver, a) for a in (q, k, v)]
-    lengths: Any = {
-        "cu_seqlens_q": on_device(driver, cu_q), "cu_seqlens_k": on_device(driver, cu_k)
-    }  # fmt: skip
+    lengths: Any = {"cu_seqlens_q": on_device(driver, cu_q), "cu_seqlens_k": on_device(driver, cu_k)}
     with pytest.raises(LaunchError) as caught:
         kernel.launch(*there, **lengths)
     assert str(caught.value) == (
@@ -534,8 +550,7 @@ def test_explain_counts_the_work_of_each_sequence() -> None:
     said = kernel.explain(q, k, v, cu_seqlens_q=CU, cu_seqlens_k=CU, backend="interpreter")
     lines = dict(line.split(":", 1) for line in said.splitlines())
     assert lines["problem"].strip() == (
-        "batch 2, heads 4, kv_heads 2, total_q 7, total_k 7, max_seqlen_q 4, head_dim 8, "
-        "head_dim_v 8, f32"
+        "batch 2, heads 4, kv_heads 2, total_q 7, total_k 7, max_seqlen_q 4, head_dim 8, head_dim_v 8, f32"
     )
     assert lines["grid"].strip() == "8 CTAs"
     assert "scores" not in lines

@@ -47,9 +47,14 @@ EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 JUDGED = pytest.mark.parametrize("kind", ["f32", "f32_grade", "f16"])
 DIMS = [(40, 257), (64, 264), (3, 300), (128, 320), (96, 384), (17, 511), (256, 512)]
 EVERY_FEATURE: dict[str, Any] = {
-    "window": (30, 25), "softcap": 2.0, "alibi": True, "bias": "f32", "mask": True, "sink": True,
+    "window": (30, 25),
+    "softcap": 2.0,
+    "alibi": True,
+    "bias": "f32",
+    "mask": True,
+    "sink": True,
     "dropout": 0.25,
-}  # fmt: skip
+}
 SEED = 11
 
 
@@ -136,9 +141,16 @@ def test_every_feature_works_on_wide_values(kind: str) -> None:
     operands = random_operands(config, Problem(40, 50, 24, 300, heads=2))
     out, lse, _ = run_forward(config, arrays, operands=operands, dropout_seed=SEED, sanitize=True)
     judge(
-        config, arrays, out, lse, window=config.window, softcap=config.softcap, dropout=0.25,
-        dropout_seed=SEED, **operands,
-    )  # fmt: skip
+        config,
+        arrays,
+        out,
+        lse,
+        window=config.window,
+        softcap=config.softcap,
+        dropout=0.25,
+        dropout_seed=SEED,
+        **operands,
+    )
 
 
 @pytest.mark.slow
@@ -161,9 +173,7 @@ def test_nan_and_infinity_of_v_reach_the_rows_and_columns_that_are_theirs(kind: 
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize(
-    ("kind", "alignment"), [("f16", 2), ("f16", 4), ("f16", 8), ("f32", 4), ("tf32", 4)]
-)
+@pytest.mark.parametrize(("kind", "alignment"), [("f16", 2), ("f16", 4), ("f16", 8), ("f32", 4), ("tf32", 4)])
 def test_narrow_accesses_give_the_same_bits_as_wide_ones(kind: str, alignment: int) -> None:
     config = config_of(kind, 8, 264, tile=16, block_q=32)
     arrays = arrays_of(config, 37, 20)
@@ -211,11 +221,14 @@ def test_a_host_can_launch_by_the_contract_alone() -> None:
     x = contract["grid"]["x"]
     rows, block = x["ceil_div"]
     interpreter.run(
-        made.text, contract["entry"],
+        made.text,
+        contract["entry"],
         grid=-(-sizes[rows] // block) * math.prod(sizes.get(of, of) for of in x["times"]),
-        block=contract["block"], args=[given[p["name"]] for p in contract["parameters"]],
-        dynamic_smem=contract["dynamic_shared_bytes"], sanitize=True,
-    )  # fmt: skip
+        block=contract["block"],
+        args=[given[p["name"]] for p in contract["parameters"]],
+        dynamic_smem=contract["dynamic_shared_bytes"],
+        sanitize=True,
+    )
     assert_attention_is_accurate(out, lse, q, k, v, arithmetic=arithmetic_of("f16"))
 
 
@@ -226,13 +239,21 @@ def test_a_host_can_launch_by_the_contract_alone() -> None:
 @pytest.mark.parametrize(
     ("kind", "head_dim_v", "slices"),
     [
-        ("f32", 256, (1, 256, 0)), ("f32", 257, (2, 132, 7)), ("f32", 512, (2, 256, 0)),
-        ("f16", 256, (1, 256, 0)), ("f16", 257, (2, 144, 31)), ("f16", 510, (2, 256, 2)),
-        ("f16", 511, (2, 256, 1)), ("tf32", 257, (2, 160, 63)), ("f32_grade", 160, (1, 160, 0)),
-        ("f32_grade", 161, (2, 96, 31)), ("f32_grade", 320, (2, 160, 0)),
-        ("f32_grade", 321, (3, 128, 63)), ("f32_grade", 512, (4, 128, 0)),
+        ("f32", 256, (1, 256, 0)),
+        ("f32", 257, (2, 132, 7)),
+        ("f32", 512, (2, 256, 0)),
+        ("f16", 256, (1, 256, 0)),
+        ("f16", 257, (2, 144, 31)),
+        ("f16", 510, (2, 256, 2)),
+        ("f16", 511, (2, 256, 1)),
+        ("tf32", 257, (2, 160, 63)),
+        ("f32_grade", 160, (1, 160, 0)),
+        ("f32_grade", 161, (2, 96, 31)),
+        ("f32_grade", 320, (2, 160, 0)),
+        ("f32_grade", 321, (3, 128, 63)),
+        ("f32_grade", 512, (4, 128, 0)),
     ],
-)  # fmt: skip
+)
 def test_slices_are_as_few_as_registers_allow(
     kind: str, head_dim_v: int, slices: tuple[int, int, int]
 ) -> None:
@@ -253,14 +274,15 @@ def test_all_wide_values_have_tiles_with_every_feature(name: str, kind: str) -> 
 @pytest.mark.parametrize(
     ("kind", "head_dim", "head_dim_v", "how"),
     [
-        ("f32", 40, 257, {}), ("tf32", 64, 264, {}), ("f32_grade", 256, 320, {"causal": True}),
-        ("f16", 5, 257, {"causal": True}), ("f16", 64, 512, {"window": (30, 9)}),
+        ("f32", 40, 257, {}),
+        ("tf32", 64, 264, {}),
+        ("f32_grade", 256, 320, {"causal": True}),
+        ("f16", 5, 257, {"causal": True}),
+        ("f16", 64, 512, {"window": (30, 9)}),
         ("bf16", 64, 264, {}),
     ],
-)  # fmt: skip
-def test_every_access_is_proved(
-    kind: str, head_dim: int, head_dim_v: int, how: dict[str, Any]
-) -> None:
+)
+def test_every_access_is_proved(kind: str, head_dim: int, head_dim_v: int, how: dict[str, Any]) -> None:
     made = build(config_of(kind, head_dim, head_dim_v, **how).kernel())
     assert made.proof.complete, made.proof.unknown
     assert made.global_proof.complete, made.global_proof.unknown
@@ -273,12 +295,8 @@ def test_the_proof_sees_the_last_column_of_the_last_slice() -> None:
     promised = global_contract(made.config)
     threads = made.config.tiling.threads
     for name in "VO":
-        arrays = [
-            replace(a, nbytes=a.nbytes - 2) if a.pointer == name else a for a in promised.arrays
-        ]
-        proof = prove_global(
-            made.module, block=threads, contract=replace(promised, arrays=tuple(arrays))
-        )
+        arrays = [replace(a, nbytes=a.nbytes - 2) if a.pointer == name else a for a in promised.arrays]
+        proof = prove_global(made.module, block=threads, contract=replace(promised, arrays=tuple(arrays)))
         assert {v.allocation for v in proof.violations} == {name}
 
 
@@ -290,9 +308,7 @@ def test_scores_are_counted_for_each_slice() -> None:
 
 def test_explain_says_which_columns_a_cta_takes() -> None:
     config = AttentionConfig(64, 300, dtype="f16", target="sm_80")
-    said = AttentionKernel(config).explain(
-        *arrays_of(config, 70, 10, 1, 3, 3), backend="interpreter"
-    )
+    said = AttentionKernel(config).explain(*arrays_of(config, 70, 10, 1, 3, 3), backend="interpreter")
     assert "tiles:    64 queries by 64 keys and 160 of 300 columns of V, 128 threads" in said
     assert "grid:     12 CTAs" in said
 
@@ -302,10 +318,14 @@ def test_explain_says_which_columns_a_cta_takes() -> None:
 @pytest.mark.parametrize(
     ("kind", "head_dim", "head_dim_v", "name"),
     [
-        ("f32", 256, 512, "sm_80"), ("tf32", 256, 511, "sm_90"), ("f32_grade", 64, 480, "sm_86"),
-        ("f32_grade", 256, 512, "sm_90"), ("f16", 256, 512, "sm_90"), ("bf16", 256, 511, "sm_120"),
+        ("f32", 256, 512, "sm_80"),
+        ("tf32", 256, 511, "sm_90"),
+        ("f32_grade", 64, 480, "sm_86"),
+        ("f32_grade", 256, 512, "sm_90"),
+        ("f16", 256, 512, "sm_90"),
+        ("bf16", 256, 511, "sm_120"),
     ],
-)  # fmt: skip
+)
 def test_the_widest_kernels_do_not_spill(
     kind: str, head_dim: int, head_dim_v: int, name: str, assembler: Assembler
 ) -> None:

@@ -32,10 +32,12 @@ def check(
 ) -> checks.Geometry:
     return checks.check(
         replace(CONFIG, dtype=dtype),
-        view(q, "q"), view(k, "k"), view(v, "v"),
+        view(q, "q"),
+        view(k, "k"),
+        view(v, "v"),
         None if out is None else view(out, "out"),
         layout=layout,
-    )  # fmt: skip
+    )
 
 
 def refused(*arrays: Any, layout: str = "bhsd", dtype: str = "f32") -> str:
@@ -112,9 +114,7 @@ def test_strides_of_16_bit_elements_decide_the_alignment(dtype: DType, step: int
 @pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=lambda dtype: dtype.name)
 def test_the_reach_of_an_array_is_in_bytes_of_its_type(dtype: DType) -> None:
     found = check(*arrays_of(dtype, Q, K, V), dtype=dtype.name)
-    assert [end for _, end in found.reach] == [
-        dtype.nbytes * int(np.prod(shape)) for shape in (Q, K, V, OUT)
-    ]
+    assert [end for _, end in found.reach] == [dtype.nbytes * int(np.prod(shape)) for shape in (Q, K, V, OUT)]
 
 
 def test_strides_of_an_array_without_elements_do_not_matter() -> None:
@@ -132,8 +132,7 @@ def test_an_unknown_layout_is_refused() -> None:
 
 def test_another_type_is_refused_with_the_cure(torch: ModuleType) -> None:
     assert refused(array(*Q), array(*K).astype(np.float16), array(*V)) == (
-        "launch: k must be float32, as the config says, got float16; "
-        "convert with k.astype('float32')"
+        "launch: k must be float32, as the config says, got float16; convert with k.astype('float32')"
     )
     assert refused(*(torch.zeros(s) for s in (Q, K)), torch.zeros(V).bfloat16()) == (
         "launch: v must be float32, as the config says, got bfloat16; convert with v.float()"
@@ -142,10 +141,7 @@ def test_another_type_is_refused_with_the_cure(torch: ModuleType) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "numpy_cure", "torch_cure"),
-    [
-        (F16, "astype('float16')", "half()"),
-        (BF16, "astype(ml_dtypes.bfloat16)", "bfloat16()"),
-    ],
+    [(F16, "astype('float16')", "half()"), (BF16, "astype(ml_dtypes.bfloat16)", "bfloat16()")],
     ids=["f16", "bf16"],
 )
 def test_the_cure_is_of_the_configs_type(
@@ -191,44 +187,66 @@ def test_a_sparse_last_dimension_is_refused(torch: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("shapes", "layout", "problem"),
     [
-        (((5, 8), K, V), "bhsd",
-         "q must be [batch, heads, seq, dim] or [batch * heads, seq, dim], got shape [5, 8]"),
-        ((Q, K, (7, 4, 1, 1, 1)), "bhsd",
-         "v must be [batch, heads, seq, dim] or [batch * heads, seq, dim], got "
-         "shape [7, 4, 1, 1, 1]"),
-        ((Q, K[1:], V), "bhsd",
-         "all arrays must have as many dimensions as q, got q [2, 6, 5, 8], k "
-         "[3, 7, 8], v [2, 3, 7, 4]"),
-        (((2, 6, 5, 16), K, V), "bhsd",
-         "q must have head_dim=8 in its last dimension, as the config says, got "
-         "shape [2, 6, 5, 16]; "
-         "use AttentionConfig(head_dim=16, ...)"),
-        ((Q, K, K), "bhsd",
-         "v must have head_dim_v=4 in its last dimension, as the config says, "
-         "got shape [2, 3, 7, 8]; "
-         "use AttentionConfig(head_dim_v=8, ...)"),
-        ((Q, K, (2, 3, 6, 4)), "bhsd",
-         "k and v must have the same batch, heads and length, got shapes [2, 3, "
-         "7, 8] and [2, 3, 6, 4]"),
+        (
+            ((5, 8), K, V),
+            "bhsd",
+            "q must be [batch, heads, seq, dim] or [batch * heads, seq, dim], got shape [5, 8]",
+        ),
+        (
+            (Q, K, (7, 4, 1, 1, 1)),
+            "bhsd",
+            "v must be [batch, heads, seq, dim] or [batch * heads, seq, dim], got shape [7, 4, 1, 1, 1]",
+        ),
+        (
+            (Q, K[1:], V),
+            "bhsd",
+            "all arrays must have as many dimensions as q, got q [2, 6, 5, 8], k [3, 7, 8], v [2, 3, 7, 4]",
+        ),
+        (
+            ((2, 6, 5, 16), K, V),
+            "bhsd",
+            "q must have head_dim=8 in its last dimension, as the config says, got "
+            "shape [2, 6, 5, 16]; "
+            "use AttentionConfig(head_dim=16, ...)",
+        ),
+        (
+            (Q, K, K),
+            "bhsd",
+            "v must have head_dim_v=4 in its last dimension, as the config says, "
+            "got shape [2, 3, 7, 8]; "
+            "use AttentionConfig(head_dim_v=8, ...)",
+        ),
+        (
+            (Q, K, (2, 3, 6, 4)),
+            "bhsd",
+            "k and v must have the same batch, heads and length, got shapes [2, 3, 7, 8] and [2, 3, 6, 4]",
+        ),
         (((3, 6, 5, 8), K, V), "bhsd", "q and k must have the same batch, got 3 and 2"),
-        (((2, 4, 5, 8), K, V), "bhsd",
-         "the heads of q must be a multiple of those of k and v, got 4 and 3 "
-         "(layout 'bhsd', shapes [2, 4, 5, 8] and [2, 3, 7, 8])"),
-        ((Q, (2, 0, 7, 8), (2, 0, 7, 4)), "bhsd",
-         "the heads of q must be a multiple of those of k and v, got 6 and 0 "
-         "(layout 'bhsd', shapes [2, 6, 5, 8] and [2, 0, 7, 8])"),
-        ((Q, K, V), "bshd",
-         "the heads of q must be a multiple of those of k and v, got 5 and 7 "
-         "(layout 'bshd', shapes [2, 6, 5, 8] and [2, 3, 7, 8])"),
+        (
+            ((2, 4, 5, 8), K, V),
+            "bhsd",
+            "the heads of q must be a multiple of those of k and v, got 4 and 3 "
+            "(layout 'bhsd', shapes [2, 4, 5, 8] and [2, 3, 7, 8])",
+        ),
+        (
+            (Q, (2, 0, 7, 8), (2, 0, 7, 4)),
+            "bhsd",
+            "the heads of q must be a multiple of those of k and v, got 6 and 0 "
+            "(layout 'bhsd', shapes [2, 6, 5, 8] and [2, 0, 7, 8])",
+        ),
+        (
+            (Q, K, V),
+            "bshd",
+            "the heads of q must be a multiple of those of k and v, got 5 and 7 "
+            "(layout 'bshd', shapes [2, 6, 5, 8] and [2, 3, 7, 8])",
+        ),
     ],
-)  # fmt: skip
+)
 def test_shapes_that_do_not_fit_are_refused(
     shapes: tuple[tuple[int, ...], ...], layout: str, problem: str
 ) -> None:
     message = refused(*(array(*shape) for shape in shapes), layout=layout)
-    assert (
-        message.removeprefix("launch: ").removeprefix("2 problems\n  ").split("\n  ")[0] == problem
-    )
+    assert message.removeprefix("launch: ").removeprefix("2 problems\n  ").split("\n  ")[0] == problem
 
 
 def test_three_dimensions_have_no_second_layout() -> None:
@@ -374,9 +392,7 @@ def test_an_overlap_at_negative_strides_is_found() -> None:
             checks.check_addresses(geometry, views)
 
 
-def test_overlap_that_is_too_hard_to_decide_counts_as_overlap(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_overlap_that_is_too_hard_to_decide_counts_as_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     def give_up(*_: object, **__: object) -> bool:
         raise np.exceptions.TooHardError
 
@@ -469,9 +485,16 @@ def test_the_worst_pointer_decides_the_alignment(pointer: int, wanted: int) -> N
 @HALVES
 @pytest.mark.parametrize(
     ("head_dim", "pointer", "wanted"),
-    [(8, 0x1000, 16), (8, 0x1008, 8), (8, 0x1004, 4), (8, 0x1002, 2), (4, 0x1000, 8),
-     (6, 0x1000, 4), (7, 0x1000, 2)],
-)  # fmt: skip
+    [
+        (8, 0x1000, 16),
+        (8, 0x1008, 8),
+        (8, 0x1004, 4),
+        (8, 0x1002, 2),
+        (4, 0x1000, 8),
+        (6, 0x1000, 4),
+        (7, 0x1000, 2),
+    ],
+)
 def test_16_bit_elements_are_read_two_bytes_at_once_where_nothing_more_goes(
     dtype: DType, head_dim: int, pointer: int, wanted: int
 ) -> None:
@@ -527,9 +550,11 @@ WITH_ALL = replace(CONFIG, alibi=True, bias="f32", mask=True, sink=True)
 
 def operands_of(**changed: Any) -> dict[str, ArrayView]:
     whole = {
-        "alibi_slopes": array(2, 6), "bias": array(2, 6, 5, 7),
-        "mask": np.ones((2, 6, 5, 7), bool), "sink": array(2, 6),
-    }  # fmt: skip
+        "alibi_slopes": array(2, 6),
+        "bias": array(2, 6, 5, 7),
+        "mask": np.ones((2, 6, 5, 7), bool),
+        "sink": array(2, 6),
+    }
     return {name: view(a, name) for name, a in {**whole, **changed}.items()}
 
 
@@ -546,17 +571,18 @@ def operands_refused(**changed: Any) -> str:
 
 def test_the_strides_of_operands_are_zero_where_they_are_broadcast() -> None:
     found = check_operands(
-        alibi_slopes=array(6), bias=array(6, 1, 7)[:, :, ::-1],
-        mask=np.ones((2, 1, 7, 5), bool).swapaxes(2, 3), sink=array(2, 1),
-    )  # fmt: skip
+        alibi_slopes=array(6),
+        bias=array(6, 1, 7)[:, :, ::-1],
+        mask=np.ones((2, 1, 7, 5), bool).swapaxes(2, 3),
+        sink=array(2, 1),
+    )
     assert found.operand_strides == ((0, 1), (0, 7, 0, -1), (35, 0, 1, 5), (1, 0))
     assert check_operands(sink=array()).operand_strides[3] == (0, 0)
 
 
 def test_operands_that_do_not_fit_are_refused_together() -> None:
     assert operands_refused(
-        alibi_slopes=array(2, 3), bias=array(5, 8), mask=np.ones((5, 7), np.uint8),
-        sink=array(1, 2, 6),
+        alibi_slopes=array(2, 3), bias=array(5, 8), mask=np.ones((5, 7), np.uint8), sink=array(1, 2, 6)
     ) == (
         "launch: 4 problems\n"
         "  alibi_slopes must be [batch, heads] = [2, 6], or of a shape that broadcasts to it, got "
@@ -565,7 +591,7 @@ def test_operands_that_do_not_fit_are_refused_together() -> None:
         "to it, got [5, 8]\n"
         "  mask must be bool, got uint8; convert it\n"
         "  sink must be [batch, heads] = [2, 6], or of a shape that broadcasts to it, got [1, 2, 6]"
-    )  # fmt: skip
+    )
 
 
 def test_operands_of_another_type_are_refused() -> None:

@@ -45,20 +45,14 @@ WAYS = pytest.mark.parametrize(
 )
 
 
-def kernel(
-    head_dim: int, head_dim_v: int | None = None, dtype: DType = F32, **how: Any
-) -> AttentionKernel:
+def kernel(head_dim: int, head_dim_v: int | None = None, dtype: DType = F32, **how: Any) -> AttentionKernel:
     block_q = 16 if dtype is F32 else 32  # the smallest
     config = AttentionConfig(head_dim, head_dim_v, dtype.name, tile=16, block_q=block_q, **how)
     return AttentionKernel(config)
 
 
 def problem(
-    q_shape: tuple[int, ...],
-    kv_heads: int,
-    seq_k: int,
-    d_v: int | None = None,
-    dtype: DType = F32,
+    q_shape: tuple[int, ...], kv_heads: int, seq_k: int, d_v: int | None = None, dtype: DType = F32
 ) -> tuple[Array, Array, Array]:
     rng = np.random.default_rng(1)
     batch, _, _, d = q_shape
@@ -79,9 +73,7 @@ def run_and_judge(way: Way, q: Array, k: Array, v: Array, **how: Any) -> tuple[A
 
 @WAYS
 def test_a_row_without_a_visible_key_is_zero_and_minus_infinity(way: Way) -> None:
-    out, lse = run_and_judge(
-        way, *problem((1, 1, 20, 4), 1, 3, dtype=way.dtype), causal="bottom_right"
-    )
+    out, lse = run_and_judge(way, *problem((1, 1, 20, 4), 1, 3, dtype=way.dtype), causal="bottom_right")
     assert (out[:, :, :17] == 0).all()
     assert np.isneginf(lse[:, :, :17]).all()
     assert np.isfinite(lse[:, :, 17:]).all()
@@ -89,12 +81,8 @@ def test_a_row_without_a_visible_key_is_zero_and_minus_infinity(way: Way) -> Non
 
 @WAYS
 @pytest.mark.parametrize("causal", ["bottom_right", "top_left"])
-@pytest.mark.parametrize(
-    ("seq_q", "seq_k"), [(1, 1), (1, 39), (39, 1), (3, 17), (17, 3), (16, 32), (33, 18)]
-)
-def test_causal_masks_are_aligned_for_unequal_lengths(
-    way: Way, causal: str, seq_q: int, seq_k: int
-) -> None:
+@pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 1), (1, 39), (39, 1), (3, 17), (17, 3), (16, 32), (33, 18)])
+def test_causal_masks_are_aligned_for_unequal_lengths(way: Way, causal: str, seq_q: int, seq_k: int) -> None:
     run_and_judge(way, *problem((1, 1, seq_q, 4), 1, seq_k, dtype=way.dtype), causal=causal)
 
 
@@ -213,12 +201,8 @@ def test_without_keys_the_result_is_zero_and_minus_infinity(way: Way) -> None:
 
 
 @WAYS
-@pytest.mark.parametrize(
-    ("shape", "kv_heads"), [((0, 2, 5, 8), 2), ((2, 0, 5, 8), 0), ((2, 2, 0, 8), 2)]
-)
-def test_without_queries_the_result_is_empty(
-    way: Way, shape: tuple[int, ...], kv_heads: int
-) -> None:
+@pytest.mark.parametrize(("shape", "kv_heads"), [((0, 2, 5, 8), 2), ((2, 0, 5, 8), 0), ((2, 2, 0, 8), 2)])
+def test_without_queries_the_result_is_empty(way: Way, shape: tuple[int, ...], kv_heads: int) -> None:
     q, k, v = problem(shape, kv_heads, 7, 4, dtype=way.dtype)
     out, lse = kernel(8, 4, dtype=way.dtype).launch(q, k, v, backend=way.backend, return_lse=True)
     assert out.shape == (*shape[:3], 4)
@@ -242,9 +226,7 @@ def test_any_number_of_heads_may_share_a_key_head(way: Way, group: int) -> None:
 def test_the_log_sum_exp_is_natural_and_merges_parts(way: Way) -> None:
     q, k, v = problem((1, 2, 3, 8), 2, 34, dtype=way.dtype)
     launch = kernel(8, return_lse=True, dtype=way.dtype).launch
-    parts = [
-        launch(q, k[:, :, s], v[:, :, s], backend=way.backend) for s in (slice(20), slice(20, 34))
-    ]
+    parts = [launch(q, k[:, :, s], v[:, :, s], backend=way.backend) for s in (slice(20), slice(20, 34))]
     lse = np.logaddexp(parts[0][1], parts[1][1])
     out = sum(np.exp(part_lse - lse)[..., None] * part for part, part_lse in parts)
     whole, whole_lse = launch(q, k, v, backend=way.backend)
@@ -338,9 +320,7 @@ def test_tiles_that_the_device_cannot_hold_are_refused_with_those_it_can() -> No
     with pytest.raises(ConfigError) as caught:
         on_gpu(driver, AttentionConfig(128, tile=128, block_q=16)).launch(*arrays)
     assert str(caught.value).startswith("AttentionConfig: head_dim=128, head_dim_v=128, tile=128, ")
-    assert "but sm_89 allows 101376 bytes per block; the largest tile that fits is " in str(
-        caught.value
-    )
+    assert "but sm_89 allows 101376 bytes per block; the largest tile that fits is " in str(caught.value)
 
 
 def test_the_shared_memory_of_this_very_device_counts() -> None:

@@ -32,9 +32,7 @@ def refused(message: str, **how: Any) -> None:
         AttentionConfig(**{"head_dim": 64, **how})
 
 
-@pytest.mark.parametrize(
-    "value", [0, -8, 3.5, 10**9, 257, True, "64", None, float("nan"), np.arange(2)]
-)
+@pytest.mark.parametrize("value", [0, -8, 3.5, 10**9, 257, True, "64", None, float("nan"), np.arange(2)])
 def test_a_head_dim_that_no_kernel_has_is_refused(value: Any) -> None:
     refused(TOO_LARGE.format(repr(value)), head_dim=value)
 
@@ -50,12 +48,9 @@ def test_a_head_dim_v_is_refused_by_its_own_name() -> None:
 
 @pytest.mark.parametrize("value", [0, -16, 8, 48, 256, 16.0, "16"])
 @pytest.mark.parametrize("name", ["tile", "block_q"])
-def test_a_tile_that_is_not_offered_is_refused_with_the_largest_that_fits(
-    name: str, value: Any
-) -> None:
+def test_a_tile_that_is_not_offered_is_refused_with_the_largest_that_fits(name: str, value: Any) -> None:
     refused(
-        f"AttentionConfig: {name} must be one of 16, 32, 64, 128, 'auto', got {value!r}"
-        + ENDS["tile"],
+        f"AttentionConfig: {name} must be one of 16, 32, 64, 128, 'auto', got {value!r}" + ENDS["tile"],
         **{name: value},
     )
 
@@ -65,8 +60,10 @@ def test_more_shared_memory_than_any_target_has_is_refused() -> None:
         "AttentionConfig: head_dim=256, head_dim_v=256, tile=128, block_q=128 needs 462848 bytes "
         "of shared memory, but sm_90 allows 232448 bytes per block; the largest tile that fits is "
         "32, with block_q=128",
-        head_dim=256, tile=128, block_q=128,
-    )  # fmt: skip
+        head_dim=256,
+        tile=128,
+        block_q=128,
+    )
 
 
 def test_more_shared_memory_than_the_target_has_is_refused() -> None:
@@ -74,8 +71,11 @@ def test_more_shared_memory_than_the_target_has_is_refused() -> None:
         "AttentionConfig: head_dim=256, head_dim_v=256, tile=128, block_q=128 needs 462848 bytes "
         "of shared memory, but sm_86 allows 101376 bytes per block; the largest tile that fits is "
         "32, with block_q=16",
-        head_dim=256, tile=128, block_q=128, target="sm_86",
-    )  # fmt: skip
+        head_dim=256,
+        tile=128,
+        block_q=128,
+        target="sm_86",
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,14 +83,8 @@ def test_more_shared_memory_than_the_target_has_is_refused() -> None:
     [
         ({"dtype": "f8"}, "dtype must be one of 'f32', 'f16', 'bf16', got 'f8'"),
         ({"stages": 2}, "stages must be one of 1, 'auto', got 2"),
-        (
-            {"dtype": "bf16", "stages": 5},
-            "stages must be one of 1, 2, 3, 4, 'auto', got 5",
-        ),
-        (
-            {"dtype": "bf16", "alignment": 1},
-            "alignment must be one of 16, 8, 4, 2, 'auto', got 1",
-        ),
+        ({"dtype": "bf16", "stages": 5}, "stages must be one of 1, 2, 3, 4, 'auto', got 5"),
+        ({"dtype": "bf16", "alignment": 1}, "alignment must be one of 16, 8, 4, 2, 'auto', got 1"),
         (
             {"dtype": "f16", "target": "sm_75"},
             "dtype='f16' needs sm_80 or later, whose tensor cores and asynchronous copies the "
@@ -115,10 +109,7 @@ def test_more_shared_memory_than_the_target_has_is_refused() -> None:
         ({"stages": [2]}, "stages must be one of 1, 'auto', got [2]"),
         ({"dtype": "float64"}, "dtype must be one of 'f32', 'f16', 'bf16', got 'float64'"),
         ({"dtype": float}, "dtype must be one of 'f32', 'f16', 'bf16', got <class 'float'>"),
-        (
-            {"dtype": np.dtype(">f4")},
-            "dtype must be one of 'f32', 'f16', 'bf16', got dtype('>f4')",
-        ),
+        ({"dtype": np.dtype(">f4")}, "dtype must be one of 'f32', 'f16', 'bf16', got dtype('>f4')"),
         (
             {"dtype": np.zeros(1, np.float32)},
             "dtype must be one of 'f32', 'f16', 'bf16', got array([0.], dtype=float32)",
@@ -217,9 +208,7 @@ def test_the_kernel_of_a_config_is_for_what_there_is() -> None:
     assert config.kernel("sm_90") == AttentionConfig(64, target="sm_90").kernel()
     with pytest.raises(ConfigError) as caught:
         config.kernel(alignment="two")  # type: ignore[arg-type]
-    assert str(caught.value) == (
-        "AttentionConfig: alignment must be one of 16, 8, 4, None, got 'two'"
-    )
+    assert str(caught.value) == ("AttentionConfig: alignment must be one of 16, 8, 4, None, got 'two'")
 
 
 def test_an_unknown_target_is_refused_with_the_nearest() -> None:
@@ -246,12 +235,8 @@ def test_the_default_scale_is_one_over_the_root_of_head_dim() -> None:
     assert AttentionConfig(64, softmax_scale=-2).scale == -2.0
 
 
-@pytest.mark.parametrize(
-    ("dims", "alignment"), [((64, 64), 16), ((6, 4), 8), ((3, 4), 4), ((64, 2), 8)]
-)
-def test_the_natural_alignment_is_what_dense_arrays_have(
-    dims: tuple[int, int], alignment: int
-) -> None:
+@pytest.mark.parametrize(("dims", "alignment"), [((64, 64), 16), ((6, 4), 8), ((3, 4), 4), ((64, 2), 8)])
+def test_the_natural_alignment_is_what_dense_arrays_have(dims: tuple[int, int], alignment: int) -> None:
     assert natural_alignment(*dims, DTYPES["f32"]) == alignment
     assert natural_alignment(*dims, DTYPES["bf16"]) == alignment // 2 or alignment == 16
     assert AttentionConfig(*dims).kernel().alignment == alignment
@@ -278,12 +263,19 @@ def test_more_stages_than_there_is_room_for_are_refused_with_the_most_that_fit()
         "AttentionConfig: head_dim=256, head_dim_v=256, tile=16, block_q=32 needs 163840 bytes of "
         "shared memory, but sm_86 allows 101376 bytes per block; no tile fits with stages=4; use "
         "stages=2",
-        head_dim=256, precision="tf32", stages=4, target="sm_86",
-    )  # fmt: skip
+        head_dim=256,
+        precision="tf32",
+        stages=4,
+        target="sm_86",
+    )
     refused(
         "AttentionConfig: tile must be one of 16, 32, 64, 128, 'auto', got 256",
-        head_dim=256, precision="tf32", stages=4, target="sm_86", tile=256,
-    )  # fmt: skip
+        head_dim=256,
+        precision="tf32",
+        stages=4,
+        target="sm_86",
+        tile=256,
+    )
 
 
 def test_a_given_tile_takes_the_largest_block_q_that_goes_with_it() -> None:
@@ -338,6 +330,14 @@ def test_the_values_of_window_and_cap_are_not_part_of_the_kernel() -> None:
 def test_every_head_dim_has_tiles_with_every_feature(dtype: str, name: str) -> None:
     for head_dim in range(1, MAX_HEAD_DIM + 1):
         AttentionConfig(
-            head_dim, dtype=dtype, target=name, window=(5, 6), softcap=30.0, alibi=True,
-            bias=dtype, mask=True, sink=True, dropout=0.1,
-        ).kernel()  # fmt: skip
+            head_dim,
+            dtype=dtype,
+            target=name,
+            window=(5, 6),
+            softcap=30.0,
+            alibi=True,
+            bias=dtype,
+            mask=True,
+            sink=True,
+            dropout=0.1,
+        ).kernel()

@@ -56,9 +56,7 @@ def test_pairs_are_multiplied_by_a_complex_number(
 def test_position_zero_turns_nothing(interleaved: bool) -> None:
     x = np.random.default_rng(0).standard_normal((1, 2, 3, 8), dtype=np.float32)
     zero = np.zeros((1, 3), int)
-    np.testing.assert_array_equal(
-        rotated(x, *rotary_tables(1, 8), zero, interleaved=interleaved), x
-    )
+    np.testing.assert_array_equal(rotated(x, *rotary_tables(1, 8), zero, interleaved=interleaved), x)
 
 
 def test_what_is_no_number_stays_in_its_row() -> None:
@@ -72,18 +70,9 @@ def test_what_is_no_number_stays_in_its_row() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (
-            {"positions": -1},
-            "rotary_tables: positions must be an integer from 0 to 134217728, got -1",
-        ),
-        (
-            {"rotary_dim": 7},
-            "rotary_tables: rotary_dim must be an even integer from 2 to 256, got 7",
-        ),
-        (
-            {"base": float("inf")},
-            "rotary_tables: base must be a finite number from 1 on, got inf",
-        ),
+        ({"positions": -1}, "rotary_tables: positions must be an integer from 0 to 134217728, got -1"),
+        ({"rotary_dim": 7}, "rotary_tables: rotary_dim must be an even integer from 2 to 256, got 7"),
+        ({"base": float("inf")}, "rotary_tables: base must be a finite number from 1 on, got inf"),
     ],
 )
 def test_tables_that_cannot_be_made_are_refused(wrong: dict[str, Any], message: str) -> None:

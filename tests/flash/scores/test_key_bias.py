@@ -49,9 +49,12 @@ def test_it_has_the_bits_of_a_bias_with_equal_rows(
     dtype = np.float16 if "dtype" in how else np.float32
     q, k, v = (x.astype(dtype) for x in (q, k, v))
     call = {
-        "causal": causal, "window": window, "backend": backend, "return_lse": True,
+        "causal": causal,
+        "window": window,
+        "backend": backend,
+        "return_lse": True,
         "precision": how.get("precision"),
-    }  # fmt: skip
+    }
     found = flash.attention(q, k, v, key_bias=bias, **call)
     of_scores = np.broadcast_to(bias[:, :, None], (2, 4, 37, 53))
     expected = flash.attention(q, k, v, bias=of_scores, **call)
@@ -71,9 +74,7 @@ def test_the_reference_agrees_with_a_bias_with_equal_rows(causal: Any) -> None:
 
 @EVERY_BACKEND
 @pytest.mark.parametrize("shape", [(53,), (4, 53), (2, 1, 53), (1, 4, 53), (2, 4, 53)])
-def test_it_broadcasts_over_batch_and_heads_with_any_strides(
-    shape: tuple[int, ...], backend: str
-) -> None:
+def test_it_broadcasts_over_batch_and_heads_with_any_strides(shape: tuple[int, ...], backend: str) -> None:
     q, k, v, bias = problem()
     v = np.nan_to_num(v)
     small = np.ascontiguousarray(bias[tuple([0] * (3 - len(shape)))][..., ::-1])[..., ::-1]
@@ -129,14 +130,11 @@ def test_its_default_kernels_do_not_spill(
 ) -> None:
     for causal in (False, True):
         assert_no_spill(
-            AttentionConfig(head_dim, key_bias="f32", causal=causal, target=target, **how),
-            assembler,
+            AttentionConfig(head_dim, key_bias="f32", causal=causal, target=target, **how), assembler
         )
 
 
-def test_the_command_line_emits_it_and_its_contract_names_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_command_line_emits_it_and_its_contract_names_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert emit.main(["--head-dim", "64", "--key-bias", "f32", "--json"]) == 0
     contract = json.loads(capsys.readouterr().out)
     names = [parameter["name"] for parameter in contract["parameters"]]
@@ -156,8 +154,7 @@ def test_what_it_does_not_go_with_is_refused() -> None:
     with pytest.raises(ConfigError) as error:
         AttentionConfig(64, dtype="f16", key_bias="bf16")
     assert str(error.value) == (
-        "AttentionConfig: key_bias must be one of 'f32', 'f16', None, got 'bf16'; did you mean "
-        "'f16'?"
+        "AttentionConfig: key_bias must be one of 'f32', 'f16', None, got 'bf16'; did you mean 'f16'?"
     )
     with pytest.raises(ConfigError) as error:
         AttentionConfig(64, bias="f32", key_bias="f32")

@@ -100,13 +100,9 @@ class Descriptors:
                 break
         return found
 
-    def _tried(
-        self, place: Place, descriptor: Node, matrix: Matrix, variable: Home, thorough: bool
-    ) -> Found:
+    def _tried(self, place: Place, descriptor: Node, matrix: Matrix, variable: Home, thorough: bool) -> Found:
         search = self._search
-        lister, table = search.table(
-            [descriptor], search.condition(place), thorough, search.bases(0)
-        )
+        lister, table = search.table([descriptor], search.condition(place), thorough, search.bases(0))
         if not table.n:
             return Found(PROVED, "no thread gets there", variable.name)
         groups = self._groups(lister, table, descriptor, variable)
@@ -154,9 +150,7 @@ class Descriptors:
         regions = self._search.regions
         if variable.name != self._search.dynamic or not regions:
             return variable, 0
-        constant = _Constant(self._search.values, self._search.provenance).of(
-            descriptor, in_units=True
-        )
+        constant = _Constant(self._search.values, self._search.provenance).of(descriptor, in_units=True)
         if constant is None:
             return None, None
         return home_of(constant, variable, regions), constant
@@ -195,9 +189,7 @@ class Descriptors:
 
     # ------------------------------------------------------------------------------ listing
 
-    def _groups(
-        self, lister: Lister, table: Table, descriptor: Node, variable: Home
-    ) -> list[Group] | None:
+    def _groups(self, lister: Lister, table: Table, descriptor: Node, variable: Home) -> list[Group] | None:
         """The matrices that a descriptor names; None if they depend on where the variable lies."""
         fixed, moving, symbols = self._parts(descriptor)
         base = self._search.bases(0)[variable.name]
@@ -233,10 +225,7 @@ class Descriptors:
             elif not provenance.symbols(node):
                 fixed += [node] * (node.kind != "const")
             elif node.kind in ("join", "header"):
-                if (
-                    self._search.places.of(node).period > 1
-                    or self._search.places.of(node) == ANYHOW
-                ):
+                if self._search.places.of(node).period > 1 or self._search.places.of(node) == ANYHOW:
                     raise NotListedError("it is carried from turn to turn of a loop", node)
                 moving.append(node)
             elif node.kind in ("shuffle", "mapped"):
@@ -278,10 +267,7 @@ def _grouped(found: Lanes, places: Lanes, rows: Lanes, variable: Home) -> list[G
         return None
     groups = []
     for n, row in enumerate(rows.tolist()):
-        cases = {
-            _case(int(start[n, c]), int(rest[n, c]), int(places[c]) % _LINE): None
-            for c in range(count)
-        }
+        cases = {_case(int(start[n, c]), int(rest[n, c]), int(places[c]) % _LINE): None for c in range(count)}
         groups.append(Group(row, tuple(cases)))
     return groups
 

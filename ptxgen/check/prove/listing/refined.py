@@ -51,9 +51,11 @@ class Refined:
     def _carried(self, wanted: list[Node], domain: Domain) -> dict[int, set[int]]:
         """By the header of a loop, what the values follow from that go round it."""
         headers = {
-            n for node in wanted for n in self.paths.sources(node)
+            n
+            for node in wanted
+            for n in self.paths.sources(node)
             if n.kind == "header" and n.id not in domain.failed
-        }  # fmt: skip
+        }
         found: dict[int, set[int]] = {}
         for header in headers:
             latches = self.paths.graph.latches[header.block]
@@ -65,21 +67,33 @@ class Refined:
 
     def _is_carried(self, of: Node, carried: Mapping[int, set[int]]) -> bool:
         """Whether a value counts that is another one in another turn."""
-        blocks = {
-            n.block for n in self.paths.sources(of) if n.kind in ("join", "header", "opaque")
-        }  # fmt: skip
+        blocks = {n.block for n in self.paths.sources(of) if n.kind in ("join", "header", "opaque")}
         bodies = self.paths.graph.bodies
         return any(of.id in ids and blocks & bodies[header] for header, ids in carried.items())
 
 
 _OPPOSITE: Final = {
-    "lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "lo": "hs", "hs": "lo", "hi": "ls", "ls": "hi",
+    "lt": "ge",
+    "ge": "lt",
+    "gt": "le",
+    "le": "gt",
+    "lo": "hs",
+    "hs": "lo",
+    "hi": "ls",
+    "ls": "hi",
     "eq": "ne",
-}  # fmt: skip
+}
 _MIRRORED: Final = {
-    "lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "lo": "hi", "hi": "lo", "ls": "hs", "hs": "ls",
+    "lt": "gt",
+    "gt": "lt",
+    "le": "ge",
+    "ge": "le",
+    "lo": "hi",
+    "hi": "lo",
+    "ls": "hs",
+    "hs": "ls",
     "eq": "eq",
-}  # fmt: skip
+}
 
 
 def _bounds(asked: str | None, limit: Range, bits: int, is_signed: bool) -> Range | None:

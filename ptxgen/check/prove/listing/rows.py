@@ -58,9 +58,7 @@ class Table:
     predicates hold that are `assumed`, by number: whether negated.
     """
 
-    def __init__(
-        self, n: int, columns: dict[int, Lanes], sure: Lanes, assumed: dict[int, set[bool]]
-    ) -> None:
+    def __init__(self, n: int, columns: dict[int, Lanes], sure: Lanes, assumed: dict[int, set[bool]]) -> None:
         self.n = n
         self.columns = columns
         self.sure = sure

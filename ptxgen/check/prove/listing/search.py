@@ -14,15 +14,7 @@ from ptxgen.check.prove.program.domain import WINDOW, Domain, Shape
 from ptxgen.check.prove.program.matrices import box_span
 from ptxgen.check.prove.program.operands import WORD
 from ptxgen.check.prove.program.paths import ALWAYS, Formula, Literal, Paths
-from ptxgen.check.prove.program.places import (
-    ANYHOW,
-    CLUSTER,
-    GENERIC,
-    SHARED,
-    Placed,
-    Places,
-    ranks_of,
-)
+from ptxgen.check.prove.program.places import ANYHOW, CLUSTER, GENERIC, SHARED, Placed, Places, ranks_of
 from ptxgen.check.prove.program.ranges import Range
 from ptxgen.check.prove.program.shared_accesses import Home, Provenance, Touch, home_of
 from ptxgen.check.prove.program.values import Node, Values
@@ -35,9 +27,7 @@ Lanes = np.ndarray[Any, np.dtype[Any]]
 SPACING: Final = 1 << 22  # bytes between the variables, where they are tried
 _MOST_PLACES: Final = 128  # of a variable that are tried
 _TWISTED: Final = "more than sums is made of the variable's address, so it depends on where it lies"
-_SPACES: Final = {
-    SHARED: "one in .shared", CLUSTER: "one in .shared::cluster", GENERIC: "a generic one"
-}  # fmt: skip
+_SPACES: Final = {SHARED: "one in .shared", CLUSTER: "one in .shared::cluster", GENERIC: "a generic one"}
 _ATTEMPTS: Final = 12
 
 
@@ -76,10 +66,18 @@ class Search:
     """Judges the accesses of one kernel."""
 
     def __init__(
-        self, values: Values, paths: Paths, shape: Shape, parameters: Mapping[str, Range],
-        homes: Mapping[str, Home], regions: Mapping[str, Home], dynamic: str,
-        maps: Mapping[str, TensorMap], effort: Effort, ctas: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        values: Values,
+        paths: Paths,
+        shape: Shape,
+        parameters: Mapping[str, Range],
+        homes: Mapping[str, Home],
+        regions: Mapping[str, Home],
+        dynamic: str,
+        maps: Mapping[str, TensorMap],
+        effort: Effort,
+        ctas: int = 0,
+    ) -> None:
         self.values = values
         self.paths = paths
         self.provenance = Provenance(values)
@@ -162,14 +160,11 @@ class Search:
         dims = len(box.coordinates)
         if of.rank != dims:
             return Found(
-                VIOLATION,
-                f"the copy is of {dims} dimensions, and the tensor map {name} of {of.rank}",
+                VIOLATION, f"the copy is of {dims} dimensions, and the tensor map {name} of {of.rank}"
             )
         return touch._replace(fixed=box_span(of))
 
-    def _judged(
-        self, place: Place, touch: Touch, base: Node, offset: int, size: Node | None
-    ) -> Found:
+    def _judged(self, place: Place, touch: Touch, base: Node, offset: int, size: Node | None) -> Found:
         bases = self.bases(0)
         quick = self._listed(place, base, size, touch, False, bases)
         if not isinstance(quick, str):
@@ -261,9 +256,7 @@ class Search:
             at = int(start[row]) - home.start
             last = int(end[row]) - home.start - 1
             reason = f"bytes {at} to {last} are outside {home.name}, which has {home.nbytes} bytes"
-            found = self._wrong(
-                listing, rows[row : row + 1], offset - home.start, reason, home.name
-            )
+            found = self._wrong(listing, rows[row : row + 1], offset - home.start, reason, home.name)
             return found._replace(first=low, last=high)
         if len(listing.extent):
             uneven = listing.extent[rows] % touch.multiple != 0
@@ -271,14 +264,10 @@ class Search:
                 row = self._worst(listing, rows, uneven)
                 size = int(listing.extent[rows[row]])
                 reason = f"its {size} bytes are not a multiple of {touch.multiple}"
-                return self._wrong(
-                    listing, rows[row : row + 1], offset - home.start, reason, home.name
-                )
+                return self._wrong(listing, rows[row : row + 1], offset - home.start, reason, home.name)
         return self._aligned(listing, rows, start, touch, home)._replace(first=low, last=high)
 
-    def _aligned(
-        self, listing: Listing, rows: Lanes, start: Lanes, touch: Touch, home: Home
-    ) -> Found:
+    def _aligned(self, listing: Listing, rows: Lanes, start: Lanes, touch: Touch, home: Home) -> Found:
         past = start % touch.align != 0
         if past.any():
             row = self._worst(listing, rows, past)
@@ -287,10 +276,7 @@ class Search:
             offset = at - int(listing.relative[rows[row]])
             return self._wrong(listing, rows[row : row + 1], offset, reason, home.name)
         if home.align % touch.align:
-            reason = (
-                f"{home.name} is aligned to {home.align} bytes only, and the access needs "
-                f"{touch.align}"
-            )
+            reason = f"{home.name} is aligned to {home.align} bytes only, and the access needs {touch.align}"
             return Found(UNKNOWN, reason, home.name)
         return Found(PROVED, "", home.name)
 
@@ -314,16 +300,16 @@ class Search:
         certain_too = wrong & listing.table.sure[rows]
         return int(np.argmax(certain_too if certain_too.any() else wrong))
 
-    def _wrong(
-        self, listing: Listing, rows: Lanes, offset: int, reason: str, allocation: str
-    ) -> Found:
+    def _wrong(self, listing: Listing, rows: Lanes, offset: int, reason: str, allocation: str) -> Found:
         row = int(rows[0])
         verdict = VIOLATION if listing.table.sure[row] else UNKNOWN
         at = int(listing.relative[row]) + offset
         witness = self.witness(listing.lister, listing.table, row, at)
-        reason = f"{reason}: {witness}" if verdict == VIOLATION else (
-            f"perhaps {reason}, but that may not happen ({witness})"
-        )  # fmt: skip
+        reason = (
+            f"{reason}: {witness}"
+            if verdict == VIOLATION
+            else (f"perhaps {reason}, but that may not happen ({witness})")
+        )
         return Found(verdict, reason, allocation, witness=witness)
 
     def witness(self, lister: Lister, table: Table, row: int, address: int) -> Witness:
@@ -368,16 +354,22 @@ class Search:
         return Formula((*((reach,) if reach.parts else ()), Literal(node, guard.negated)))
 
     def _listed(
-        self, place: Place, base: Node, size: Node | None, touch: Touch, thorough: bool,
-        bases: dict[str, int],
-    ) -> Listing | str:  # fmt: skip
+        self, place: Place, base: Node, size: Node | None, touch: Touch, thorough: bool, bases: dict[str, int]
+    ) -> Listing | str:
         """The listing of a base, or why there is none."""
         guard = place.instr.guard
         node = self.values.at(guard.register, place.block, place.position) if guard else None
         key = (
-            base.id, size and size.id, place.block, node and node.id, guard and guard.negated,
-            thorough, touch.lanes, touch.scale, bases[self.names[0]],
-        )  # fmt: skip
+            base.id,
+            size and size.id,
+            place.block,
+            node and node.id,
+            guard and guard.negated,
+            thorough,
+            touch.lanes,
+            touch.scale,
+            bases[self.names[0]],
+        )
         found = self._listings.get(key)
         if found is None:
             condition = self.condition(place)
@@ -386,9 +378,14 @@ class Search:
         return found
 
     def _tried(
-        self, base: Node, size: Node | None, condition: Formula, touch: Touch, thorough: bool,
+        self,
+        base: Node,
+        size: Node | None,
+        condition: Formula,
+        touch: Touch,
+        thorough: bool,
         bases: dict[str, int],
-    ) -> Listing | str:  # fmt: skip
+    ) -> Listing | str:
         nodes = [base] if size is None else [base, size]
         try:
             lister, table = self.table(nodes, condition, thorough, bases)
@@ -420,9 +417,8 @@ class Search:
         refined: dict[int, Range] = {}
         for _ in range(_ATTEMPTS):
             lister = Lister(
-                self.values, self.paths, domain, self.places, bases, thorough, self._loops,
-                self._effort,
-            )  # fmt: skip
+                self.values, self.paths, domain, self.places, bases, thorough, self._loops, self._effort
+            )
             try:
                 return lister, lister.table(nodes, condition)
             except NotListedError as error:
@@ -457,8 +453,7 @@ class Search:
         """Whether the lanes of each warp agree on a predicate."""
         if self.paths.uniform(guard):
             return True
-        if any(n.kind not in ("const", "thread", "apply", "shuffle")
-               for n in self.paths.sources(guard)):  # fmt: skip
+        if any(n.kind not in ("const", "thread", "apply", "shuffle") for n in self.paths.sources(guard)):
             return False
         try:
             lister, table = self.table([guard], ALWAYS, True, self.bases(0))

@@ -45,9 +45,16 @@ class Lister:
     """
 
     def __init__(
-        self, values: Values, paths: Paths, domain: Domain, places: Places, bases: dict[str, int],
-        thorough: bool, loops: dict[Any, Table | NotListedError], effort: Effort,
-    ) -> None:  # fmt: skip
+        self,
+        values: Values,
+        paths: Paths,
+        domain: Domain,
+        places: Places,
+        bases: dict[str, int],
+        thorough: bool,
+        loops: dict[Any, Table | NotListedError],
+        effort: Effort,
+    ) -> None:
         self.values = values
         self.paths = paths
         self.graph = paths.graph
@@ -199,9 +206,14 @@ class Lister:
         if table.columns:
             return self._followed(table, header)
         # Asked for from many places, and the same for all of them.
-        key = (header, *[n.id for n in self._states[header]], self.thorough,
-               *sorted(self.domain.failed), *sorted(self.domain.refined.items()),
-               *self._bases.values())  # fmt: skip
+        key = (
+            header,
+            *[n.id for n in self._states[header]],
+            self.thorough,
+            *sorted(self.domain.failed),
+            *sorted(self.domain.refined.items()),
+            *self._bases.values(),
+        )
         found = self._loops.get(key)
         if found is None:
             try:
@@ -275,9 +287,7 @@ class Lister:
         counts = [len(np.unique(taken[:, column])) for column in range(len(nodes))]
         return nodes[int(np.argmax(counts))]
 
-    def _entered(
-        self, table: Table, block: int, nodes: list[Node], entries: Sequence[int]
-    ) -> Table:
+    def _entered(self, table: Table, block: int, nodes: list[Node], entries: Sequence[int]) -> Table:
         """The table with what values are that meet at a block, for each of some ways there."""
         order = self.graph.before[block]
         ways = []
@@ -298,9 +308,8 @@ class Lister:
         return stacked(nodes, parts)
 
     def _turned(
-        self, base: Table, nodes: list[Node], header: int, parents: Lanes, states: Lanes,
-        sure: Lanes,
-    ) -> tuple[Lanes, Lanes]:  # fmt: skip
+        self, base: Table, nodes: list[Node], header: int, parents: Lanes, states: Lanes, sure: Lanes
+    ) -> tuple[Lanes, Lanes]:
         """What the loop's values are one turn later: rows of the parent and the values, and which
         are certain.
         """
@@ -315,10 +324,7 @@ class Lister:
             came = [self.values.meeting(node)[order.index(before)][1] for node in nodes]
             part = self._extend(now, self._all_leaves(came))
             part = self._where(part, self.paths.arrival(before, header))
-            columns = [
-                part.columns[THREAD - 1 - header],
-                *(self.evaluate(part, value) for value in came),
-            ]
+            columns = [part.columns[THREAD - 1 - header], *(self.evaluate(part, value) for value in came)]
             rows.append(np.column_stack([c.astype(np.uint64) for c in columns]))
             certain.append(part.sure)
             base.assumed = merged(base.assumed, part.assumed)
@@ -382,9 +388,7 @@ class Lister:
             may, must = combine(may, possible), combine(must, certain)
         return (may, must) if parts else (True, True)
 
-    def _literal(
-        self, table: Table, literal: Literal, assumed: dict[int, set[bool]]
-    ) -> tuple[Any, Any]:
+    def _literal(self, table: Table, literal: Literal, assumed: dict[int, set[bool]]) -> tuple[Any, Any]:
         node = literal.node
         if node is None:
             return True, False

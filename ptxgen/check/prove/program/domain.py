@@ -8,16 +8,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 
 from ptxgen.check.prove.program.operands import WORD as WARP
-from ptxgen.check.prove.program.ranges import (
-    Range,
-    result,
-    rule_of,
-    signed,
-    single,
-    union,
-    unsigned,
-    whole,
-)
+from ptxgen.check.prove.program.ranges import Range, result, rule_of, signed, single, union, unsigned, whole
 from ptxgen.check.prove.program.values import Applied, Node
 from ptxgen.types import ScalarType
 
@@ -61,10 +52,13 @@ class Domain:
     """
 
     def __init__(
-        self, shape: Shape, parameters: Mapping[str, Range], failed: Iterable[int] = (),
+        self,
+        shape: Shape,
+        parameters: Mapping[str, Range],
+        failed: Iterable[int] = (),
         refined: Mapping[int, Range] | None = None,
         takes_part: Callable[[Node], bool] = lambda _: True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.shape = shape
         self.parameters = parameters
         self.failed = frozenset(failed)
@@ -80,9 +74,7 @@ class Domain:
     def _found(self, node: Node) -> frozenset[Node] | None:
         if node.kind in ("const", "symbol"):
             return _NONE
-        if node.kind == "thread" or (
-            node.kind in ("join", "header") and node.id not in self.failed
-        ):
+        if node.kind == "thread" or (node.kind in ("join", "header") and node.id not in self.failed):
             return frozenset((node,))
         if node.kind in _MADE:
             parts = [self._leaves[a.id] for a in node.args]
@@ -110,8 +102,7 @@ class Domain:
         if node.kind == "const":
             found = single(node.data)
         elif node.kind == "thread":
-            sizes = {"%laneid": 32, **dict(zip(("%tid.x", "%tid.y", "%tid.z"), self.shape,
-                                               strict=True))}  # fmt: skip
+            sizes = {"%laneid": 32, **dict(zip(("%tid.x", "%tid.y", "%tid.z"), self.shape, strict=True))}
             found = Range(0, sizes[node.data] - 1, 1 if sizes[node.data] > 1 else 0)
         elif node.kind == "param":
             name, _, whole_of_it = node.data
@@ -146,9 +137,9 @@ class Domain:
 
 _NONE: Final[frozenset[Node]] = frozenset()
 # Values that follow from their arguments by what is known of instructions.
-_MADE: Final = frozenset({
-    "apply", "choose", "offset", "extended", "shuffle", "window", "unwindowed", "mapped",
-})  # fmt: skip
+_MADE: Final = frozenset(
+    {"apply", "choose", "offset", "extended", "shuffle", "window", "unwindowed", "mapped"}
+)
 
 
 def listed(r: Range, bits: int) -> Lanes:

@@ -14,9 +14,21 @@ from ptxgen.types import ScalarType
 
 _COPY_BYTES: Final = 16
 # What names an address and accesses nothing: hints, conversions and barriers in shared memory.
-_NO_ACCESS: Final = ("prefetch", "discard", "applypriority", "isspacep", "cvta", "mapa", "mbarrier",
-                     "createpolicy", "cp.async.mbarrier", "cp.async.bulk.prefetch",
-                     "fence", "ld.param", "st.param")  # fmt: skip
+_NO_ACCESS: Final = (
+    "prefetch",
+    "discard",
+    "applypriority",
+    "isspacep",
+    "cvta",
+    "mapa",
+    "mbarrier",
+    "createpolicy",
+    "cp.async.mbarrier",
+    "cp.async.bulk.prefetch",
+    "fence",
+    "ld.param",
+    "st.param",
+)
 
 
 class GlobalTouch(NamedTuple):
@@ -63,9 +75,7 @@ def _is_global(op: Op, words: list[str]) -> bool:
     return "global" in words or not others
 
 
-def _plain(
-    op: Op, words: list[str], addresses: list[tuple[BoundOperand, Address]]
-) -> Iterator[GlobalTouch]:
+def _plain(op: Op, words: list[str], addresses: list[tuple[BoundOperand, Address]]) -> Iterator[GlobalTouch]:
     type = op.modifiers.get("type")
     count = max((o.count for o in op.operands if not o.address), default=0) or 1
     for _, address in addresses:
@@ -75,9 +85,7 @@ def _plain(
             yield GlobalTouch(address, 1, reason="how much it accesses is not followed")
 
 
-def _other(
-    words: list[str], addresses: list[tuple[BoundOperand, Address]]
-) -> Iterator[GlobalTouch]:
+def _other(words: list[str], addresses: list[tuple[BoundOperand, Address]]) -> Iterator[GlobalTouch]:
     generic = "global" not in words
     for want, address in addresses:
         if words[0] != "tensormap":
@@ -87,9 +95,7 @@ def _other(
             yield GlobalTouch(address, NBYTES, generic=generic)
 
 
-def _copy(
-    op: Op, instr: Instr, addresses: list[tuple[BoundOperand, Address]]
-) -> Iterator[GlobalTouch]:
+def _copy(op: Op, instr: Instr, addresses: list[tuple[BoundOperand, Address]]) -> Iterator[GlobalTouch]:
     by_name = {want.name: (want, got) for want, got in pairs(op, instr)}
     for want, address in addresses:
         if want.type is None or want.type.bits != 64:  # a 32-bit one is in shared memory

@@ -23,9 +23,7 @@ class Graph:
         self.blocks = blocks
         self.order = reverse_post_order(blocks)
         reached = set(self.order)
-        self.before = tuple(
-            tuple(p for p in found if p in reached) for found in predecessors(blocks)
-        )
+        self.before = tuple(tuple(p for p in found if p in reached) for found in predecessors(blocks))
         self.rank = {index: n for n, index in enumerate(self.order)}
         self.idom = _immediate_dominators(self.order, {b: self.before[b] for b in self.order})
         self.latches: dict[int, tuple[int, ...]] = {}  # by loop header
@@ -155,9 +153,7 @@ class Graph:
         return found
 
 
-def _immediate_dominators(
-    order: Sequence[int], before: dict[int, tuple[int, ...]]
-) -> dict[int, int]:
+def _immediate_dominators(order: Sequence[int], before: dict[int, tuple[int, ...]]) -> dict[int, int]:
     """By block, in the order given, which begins with the root (its own dominator)."""
     if not order:
         return {}

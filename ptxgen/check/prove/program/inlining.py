@@ -135,9 +135,7 @@ class _Part(NamedTuple):
 
     def overlaps(self, other: _Part) -> bool:
         """Whether they have a byte in common."""
-        return (
-            self.offset < other.offset + other.nbytes and other.offset < self.offset + self.nbytes
-        )
+        return self.offset < other.offset + other.nbytes and other.offset < self.offset + self.nbytes
 
     def of(self, variable: str) -> Reg:
         """The register that stands for it."""
@@ -316,9 +314,14 @@ class _Inliner:
         origin = where_from(self._source.instr.origin)
         via = origin or f"instruction {self._source.number} of {frame.owner}"
         return _Frame(
-            function.name, self._calls, names, _parts(function), frozenset((*own, *params)),
-            self._hidden, (*frame.via, via),
-        )  # fmt: skip
+            function.name,
+            self._calls,
+            names,
+            _parts(function),
+            frozenset((*own, *params)),
+            self._hidden,
+            (*frame.via, via),
+        )
 
     def _give(
         self, params: tuple[Param, ...], given: tuple[Operand, ...], frame: _Frame, inner: _Frame
@@ -432,9 +435,7 @@ def _parts(source: Kernel | Function) -> dict[str, set[_Part]]:
     return found
 
 
-def _renamed(
-    operand: Operand, register: Callable[[Reg], Reg], named: Callable[[str], str]
-) -> Operand:
+def _renamed(operand: Operand, register: Callable[[Reg], Reg], named: Callable[[str], str]) -> Operand:
     """An operand with other names for registers, labels and variables."""
 
     def base(of: Reg | Symbol) -> Reg | Symbol:

@@ -69,9 +69,11 @@ def start_of(descriptors: Lanes) -> Lanes:
 def fields_of(descriptor: int) -> Fields:
     """The rest of a descriptor."""
     return Fields(
-        descriptor >> 16 & _FIELD, descriptor >> 32 & _FIELD, descriptor >> 49 & 7,
+        descriptor >> 16 & _FIELD,
+        descriptor >> 32 & _FIELD,
+        descriptor >> 49 & 7,
         _WIDTHS[descriptor >> 62 & 3],
-    )  # fmt: skip
+    )
 
 
 def units_of(start: int, fields: Fields, matrix: Matrix) -> Lanes:

@@ -140,9 +140,7 @@ class Paths:
         elif block in graph.wild:
             found = Formula((Literal(None, False),))
         else:
-            found = _any([
-                _all((self.reach(p, above), self.edge(p, block))) for p in entries
-            ])  # fmt: skip
+            found = _any([_all((self.reach(p, above), self.edge(p, block))) for p in entries])
             if left and follows:
                 found = Formula((found,), left=frozenset[int]().union(*left))
         self._local[block] = found

@@ -50,9 +50,11 @@ class Places:
     """
 
     def __init__(
-        self, values: Values, bounds: Callable[[Node], Range],
+        self,
+        values: Values,
+        bounds: Callable[[Node], Range],
         largest: Callable[[Node], int | None] = lambda _: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._values = values
         self._bounds = bounds
         self._largest = largest
@@ -207,8 +209,10 @@ class Places:
         if len(parts) != _PAIR or len(words) > _PLAIN + 1:
             return ANYHOW
         left, right = parts
-        whole = all(t is not None and t.bits == a.bits
-                    for (_, _, t), a in zip(node.data.slots, node.args, strict=True))  # fmt: skip
+        whole = all(
+            t is not None and t.bits == a.bits
+            for (_, _, t), a in zip(node.data.slots, node.args, strict=True)
+        )
         if left != right or len(left.names) != 1 or left.period != 1 or not whole:
             return ANYHOW
         if left.space != GENERIC:
@@ -290,17 +294,27 @@ _PERHAPS: Final = "perhaps a pointer"
 _CVTA: Final = "a result of cvta"
 # Which operands of an instruction a pointer may be in.
 _SUMMED: Final = {
-    "mov": slice(0, 1), "cvt": slice(0, 1), "add": slice(0, 2), "sub": slice(0, 1),
-    "mad": slice(2, 3), "selp": slice(0, 2),
-}  # fmt: skip
+    "mov": slice(0, 1),
+    "cvt": slice(0, 1),
+    "add": slice(0, 2),
+    "sub": slice(0, 1),
+    "mad": slice(2, 3),
+    "selp": slice(0, 2),
+}
 
 _Rule = Callable[[Places, Node, list[Placed], list[str]], Placed]
 _RULES: Final[dict[str, _Rule]] = {
-    "mov": Places._moved, "cvt": Places._converted, "add": Places._added,
-    "sub": Places._subtracted, "mad": Places._multiplied, "and": Places._masked,
-    "or": Places._masked, "xor": Places._masked, "setp": Places._compared,
+    "mov": Places._moved,
+    "cvt": Places._converted,
+    "add": Places._added,
+    "sub": Places._subtracted,
+    "mad": Places._multiplied,
+    "and": Places._masked,
+    "or": Places._masked,
+    "xor": Places._masked,
+    "setp": Places._compared,
     "selp": Places._selected,
-}  # fmt: skip
+}
 
 
 def _either(parts: Sequence[Placed]) -> Placed:
@@ -312,9 +326,7 @@ def _either(parts: Sequence[Placed]) -> Placed:
     return Placed(spaces.pop(), names, max(p.period for p in parts))
 
 
-def _behind(
-    wanted: Node, parts: Callable[[Node], Sequence[Node]], known: Container[int] = ()
-) -> list[Node]:
+def _behind(wanted: Node, parts: Callable[[Node], Sequence[Node]], known: Container[int] = ()) -> list[Node]:
     """A value and all that it is made of, by their `parts`, but for what is known; parts mostly
     first.
     """

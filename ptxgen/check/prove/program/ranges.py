@@ -169,10 +169,24 @@ def _selp(a: Range, b: Range, c: Range) -> Range:
 Rule = Callable[..., "Range | None"]
 # By the first word of the opcode, for operands read as the instruction's type.
 _RULES: Final[dict[str, Rule]] = {
-    "add": _add, "sub": _sub, "mul": _mul, "mad": _mad, "min": _min, "max": _max, "div": _div,
-    "rem": _rem, "and": _and, "or": _or, "xor": _xor, "shl": _shl, "shr": _shr, "selp": _selp,
-    "mov": lambda a: a, "cvt": lambda a: a, "bfe": _bfe,
-}  # fmt: skip
+    "add": _add,
+    "sub": _sub,
+    "mul": _mul,
+    "mad": _mad,
+    "min": _min,
+    "max": _max,
+    "div": _div,
+    "rem": _rem,
+    "and": _and,
+    "or": _or,
+    "xor": _xor,
+    "shl": _shl,
+    "shr": _shr,
+    "selp": _selp,
+    "mov": lambda a: a,
+    "cvt": lambda a: a,
+    "bfe": _bfe,
+}
 # The words that an opcode may have besides types. With another one (a saturated, a packed, a high
 # half) the result is not what the rule says.
 _WORDS: Final = {"mul": {"lo", "wide"}, "mad": {"lo", "wide"}}
@@ -187,15 +201,13 @@ def rule_of(opcode: str) -> Rule | None:
     return _RULES.get(head) if plain and not signed_field else None
 
 
-def result(rule: Rule, operands: Sequence[Range], kinds: Sequence[tuple[int, bool]], bits: int,
-           is_signed: bool) -> Range:  # fmt: skip
+def result(
+    rule: Rule, operands: Sequence[Range], kinds: Sequence[tuple[int, bool]], bits: int, is_signed: bool
+) -> Range:
     """The range of an instruction's result of `bits` bits from those of its operands, of which
     `kinds` gives the bits and whether they are signed.
     """
-    read = [
-        signed(r, n) if sign else unsigned(r, n)
-        for r, (n, sign) in zip(operands, kinds, strict=True)
-    ]
+    read = [signed(r, n) if sign else unsigned(r, n) for r, (n, sign) in zip(operands, kinds, strict=True)]
     found = rule(*read)
     if found is None:
         return whole(bits)

@@ -10,18 +10,7 @@ from ptxgen.check.prove.program.operands import pairs
 from ptxgen.check.prove.program.places import CLUSTER, GENERIC, SHARED
 from ptxgen.check.prove.program.values import Node, Values
 from ptxgen.check.verify.shapes import shape_of
-from ptxgen.ir import (
-    Address,
-    Function,
-    Instr,
-    IntImm,
-    Kernel,
-    Module,
-    Operand,
-    Region,
-    TensorAddress,
-    Vector,
-)
+from ptxgen.ir import Address, Function, Instr, IntImm, Kernel, Module, Operand, Region, TensorAddress, Vector
 from ptxgen.isa.spec import BoundOperand, Op
 from ptxgen.tensormap import ALIGN, NBYTES
 from ptxgen.types import ScalarType
@@ -35,12 +24,17 @@ _WARPGROUP_ROWS: Final = 64  # of A
 _DYNAMIC_ALIGN: Final = 16  # of dynamic shared memory, whatever is declared
 # What names an address and accesses nothing in shared memory.
 _NO_ACCESS: Final = (
-    "prefetch", "discard", "applypriority", "isspacep", "cvta", "mapa", "getctarank",
-    "createpolicy", "fence",
-)  # fmt: skip
-_ELEMENT_BYTES: Final = {
-    "f16": 2, "bf16": 2, "tf32": 4, "f32": 4, "s32": 4, "f64": 8, "s8": 1, "u8": 1,
-}  # fmt: skip
+    "prefetch",
+    "discard",
+    "applypriority",
+    "isspacep",
+    "cvta",
+    "mapa",
+    "getctarank",
+    "createpolicy",
+    "fence",
+)
+_ELEMENT_BYTES: Final = {"f16": 2, "bf16": 2, "tf32": 4, "f32": 4, "s32": 4, "f64": 8, "s8": 1, "u8": 1}
 
 
 class Touch(NamedTuple):
@@ -184,9 +178,15 @@ def _copy(op: Op, instr: Instr) -> Iterator[Touch]:
         elif bulk:
             counted = next(w.type for w, _ in pairs(op, instr) if w.name == "size")
             yield Touch(
-                address, 0, _BULK_ALIGN, space=space, scale=1, number=size, counted=counted,
+                address,
+                0,
+                _BULK_ALIGN,
+                space=space,
+                scale=1,
+                number=size,
+                counted=counted,
                 multiple=_BULK_ALIGN,
-            )  # fmt: skip
+            )
         else:
             given = by_name.get("cp_size")
             nbytes = given.value if isinstance(given, IntImm) else 16
@@ -209,9 +209,15 @@ def _wmma(op: Op, instr: Instr) -> Iterator[Touch]:
         want, stride = by_name["stride"]
         whole = lines * width if stride is None else width
         yield Touch(
-            address, whole * nbytes, nbytes, 32, space,
-            0 if stride is None else (lines - 1) * nbytes, stride, want.type,
-        )  # fmt: skip
+            address,
+            whole * nbytes,
+            nbytes,
+            32,
+            space,
+            0 if stride is None else (lines - 1) * nbytes,
+            stride,
+            want.type,
+        )
 
 
 def _extent(words: list[str]) -> tuple[int, int]:
@@ -243,8 +249,11 @@ _READERS: Final = {
     **dict.fromkeys(("ld", "ldu", "st", "atom", "red"), _plain),
     "tensormap": _tensormap,
     **dict.fromkeys(("ldmatrix", "stmatrix"), _rows),
-    "mbarrier": _mbarrier, "cp": _copy, "wmma": _wmma, "wgmma": _matrix_product,
-}  # fmt: skip
+    "mbarrier": _mbarrier,
+    "cp": _copy,
+    "wmma": _wmma,
+    "wgmma": _matrix_product,
+}
 
 
 # ------------------------------------------------------------------------------ variables

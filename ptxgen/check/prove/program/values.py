@@ -10,35 +10,27 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from ptxgen.check.prove.program.graph import Graph
-from ptxgen.check.prove.program.operands import (
-    ADDRESSES,
-    SHUFFLES,
-    WORD,
-    operation,
-    pairs,
-    type_of,
-    written,
-)
+from ptxgen.check.prove.program.operands import ADDRESSES, SHUFFLES, WORD, operation, pairs, type_of, written
 from ptxgen.check.prove.program.readonly import ReadOnly
 from ptxgen.check.verify.shapes import registers_of, shape_of
-from ptxgen.ir import (
-    Address,
-    Function,
-    Instr,
-    IntImm,
-    Kernel,
-    Reg,
-    Special,
-    Symbol,
-    Vector,
-)
+from ptxgen.ir import Address, Function, Instr, IntImm, Kernel, Reg, Special, Symbol, Vector
 from ptxgen.isa.spec import BoundOperand, Op
 from ptxgen.types import TYPES, ScalarType
 
 THREAD: Final = frozenset({"%tid.x", "%tid.y", "%tid.z", "%laneid"})
 # Special registers that all threads of a block read alike.
-_UNIFORM: Final = ("%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_", "%gridid",
-                   "%dynamic_smem_size", "%total_smem_size", "%nsmid", "%nwarpid")  # fmt: skip
+_UNIFORM: Final = (
+    "%ctaid",
+    "%nctaid",
+    "%clusterid",
+    "%nclusterid",
+    "%cluster_",
+    "%gridid",
+    "%dynamic_smem_size",
+    "%total_smem_size",
+    "%nsmid",
+    "%nwarpid",
+)
 
 
 class Node:
@@ -64,9 +56,8 @@ class Node:
     __slots__ = ("args", "bits", "block", "data", "id", "kind", "uniform")
 
     def __init__(
-        self, id: int, kind: str, bits: int, data: Any, args: tuple[Node, ...], block: int,
-        uniform: bool,
-    ) -> None:  # fmt: skip
+        self, id: int, kind: str, bits: int, data: Any, args: tuple[Node, ...], block: int, uniform: bool
+    ) -> None:
         self.id = id
         self.kind = kind
         self.bits = bits
@@ -116,17 +107,20 @@ class Values:
     """
 
     def __init__(
-        self, graph: Graph, specials: Mapping[str, int], shared: frozenset[str],
-        given: Mapping[str, int], params: Mapping[str, int], like: Values | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        graph: Graph,
+        specials: Mapping[str, int],
+        shared: frozenset[str],
+        given: Mapping[str, int],
+        params: Mapping[str, int],
+        like: Values | None = None,
+    ) -> None:
         self.graph = graph
         self._specials = specials
         self._shared = shared
         self._given = given
         self._params = params
-        self._defs: dict[str, dict[int, list[int]]] = (
-            _definitions(graph) if like is None else like._defs
-        )
+        self._defs: dict[str, dict[int, list[int]]] = _definitions(graph) if like is None else like._defs
         self._joins: dict[str, frozenset[int]] = {} if like is None else like._joins
         self._like = like
         self._known: dict[Site, Node] = {}
@@ -177,8 +171,7 @@ class Values:
             register = Reg(node.data, self._declared[node.data])
             blocks = self.graph.blocks
             found = tuple(
-                (p, self.at(register, p, len(blocks[p].instrs)))
-                for p in self.graph.before[node.block]
+                (p, self.at(register, p, len(blocks[p].instrs))) for p in self.graph.before[node.block]
             )
             self._meetings[node.id] = found
         return found
@@ -315,9 +308,12 @@ class Values:
             between = tuple(args[:2])
             return self._node("shuffle", declared.bits, instr.opcode, between, block=site.block)
         data = Applied(
-            op, tuple(slots), result if of_results > 1 else -1,
-            element if any(o.written and o.count for o in op.operands) else -1, written,
-        )  # fmt: skip
+            op,
+            tuple(slots),
+            result if of_results > 1 else -1,
+            element if any(o.written and o.count for o in op.operands) else -1,
+            written,
+        )
         return self._node("apply", declared.bits, data, tuple(args))
 
     def _converted(self, op: Op, args: list[Node], bits: int) -> Node:
@@ -432,9 +428,15 @@ class Values:
         return self._node("opaque", bits, data, block=block, uniform=uniform)
 
     def _node(
-        self, kind: str, bits: int, data: Any, args: tuple[Node, ...] = (), *, block: int = 0,
+        self,
+        kind: str,
+        bits: int,
+        data: Any,
+        args: tuple[Node, ...] = (),
+        *,
+        block: int = 0,
         uniform: bool = False,
-    ) -> Node:  # fmt: skip
+    ) -> Node:
         key = (kind, bits, data, block, *[a.id for a in args])
         found = self._nodes.get(key)
         if found is None:
@@ -451,9 +453,7 @@ ADDRESS_OF: Final = "the address of "
 
 def param_bits(kernel: Kernel | Function) -> dict[str, int]:
     """The bits of each parameter that is a number; 0 of a structure or a tensor map."""
-    return {
-        p.name: TYPES[p.type].bits if not p.count and p.type in TYPES else 0 for p in kernel.params
-    }
+    return {p.name: TYPES[p.type].bits if not p.count and p.type in TYPES else 0 for p in kernel.params}
 
 
 def _definitions(graph: Graph) -> dict[str, dict[int, list[int]]]:

@@ -62,9 +62,13 @@ class Examples:
     """Tries launches of one kernel."""
 
     def __init__(
-        self, kernel: Kernel, found: Mapping[str, Home], values: Values, shape: Shape,
+        self,
+        kernel: Kernel,
+        found: Mapping[str, Home],
+        values: Values,
+        shape: Shape,
         contract: GlobalContract,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._kernel = kernel
         self._values = values
         self._shape = shape

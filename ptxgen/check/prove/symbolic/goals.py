@@ -102,9 +102,7 @@ class Goals:
             self._failed[key] = depth, facts
         return found
 
-    def _step(
-        self, goal: Poly, facts: Facts, lanes: Lanes | None, depth: int, split: frozenset[int]
-    ) -> bool:
+    def _step(self, goal: Poly, facts: Facts, lanes: Lanes | None, depth: int, split: frozenset[int]) -> bool:
         given, goal = goal, goal.tightened()
         constant = goal.constant
         if constant is not None:
@@ -119,11 +117,8 @@ class Goals:
         top = max((a for m in goal.terms for a in m), key=self._atoms.order)
         return any(
             self._search(g, facts, lanes, depth + 1, split)
-            for g in (
-                *self._factors(goal), *_combined(goal, top, facts),
-                *_loose(given, goal, top, facts),
-            )
-        ) or self._opened(given, goal, self._atoms[top], facts, lanes, depth, split)  # fmt: skip
+            for g in (*self._factors(goal), *_combined(goal, top, facts), *_loose(given, goal, top, facts))
+        ) or self._opened(given, goal, self._atoms[top], facts, lanes, depth, split)
 
     def _factors(self, goal: Poly) -> Iterator[Poly]:
         """The goal without an atom that all of it is multiplied with, if that is not negative."""
@@ -141,9 +136,15 @@ class Goals:
         return self._atoms.bounds(rest)[0] + int(constant[lanes].min())
 
     def _opened(
-        self, given: Poly, goal: Poly, atom: Atom, facts: Facts, lanes: Lanes | None, depth: int,
+        self,
+        given: Poly,
+        goal: Poly,
+        atom: Atom,
+        facts: Facts,
+        lanes: Lanes | None,
+        depth: int,
         split: frozenset[int],
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         """Try what the highest atom is, of the goal as it was given and tightened."""
 
         def search(goal: Poly, facts: Facts = facts, done: frozenset[int] = split) -> bool:
@@ -219,9 +220,8 @@ class Goals:
         yield found
 
     def _each_turn(
-        self, goal: Poly, turn: Atom, facts: Facts, split: frozenset[int],
-        search: Callable[..., bool],
-    ) -> bool:  # fmt: skip
+        self, goal: Poly, turn: Atom, facts: Facts, split: frozenset[int], search: Callable[..., bool]
+    ) -> bool:
         """The first turn, and any other after one that led to it."""
         done = split | {turn.number}
         replaced, number = self._atoms.all_replaced, turn.number

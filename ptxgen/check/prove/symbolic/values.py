@@ -33,9 +33,8 @@ class Symbolic:
     """The values of one kernel. `promised` is what is known of a launch."""
 
     def __init__(
-        self, graph: Graph, values: Values, paths: Paths, shape: Shape, atoms: Atoms,
-        promised: Promised,
-    ) -> None:  # fmt: skip
+        self, graph: Graph, values: Values, paths: Paths, shape: Shape, atoms: Atoms, promised: Promised
+    ) -> None:
         self.atoms = atoms
         self.goals = Goals(atoms, promised.facts, self._before)
         self._graph = graph
@@ -250,9 +249,9 @@ class Symbolic:
         held = self.poly(predicate).constant
         if held is not None:
             return self.poly(a) * Poly.of(held) + self.poly(b) * (ONE - Poly.of(held))
-        cases = self._cases([
-            (a, Formula((Literal(predicate, False),))), (b, Formula((Literal(predicate, True),)))
-        ], bits)  # fmt: skip
+        cases = self._cases(
+            [(a, Formula((Literal(predicate, False),))), (b, Formula((Literal(predicate, True),)))], bits
+        )
         return None if cases is None else self.atoms.either(cases)
 
     # ------------------------------------------------------------------------------ meetings
@@ -289,9 +288,7 @@ class Symbolic:
 
     def _is_self(self, case: Case, node: Node) -> bool:
         own = self._unknown(node)
-        return any(
-            a.poly.key == own.key for p in (case.value, *case.given) for a in self.atoms.within(p)
-        )
+        return any(a.poly.key == own.key for p in (case.value, *case.given) for a in self.atoms.within(p))
 
     def _repeated(self, node: Node) -> Poly | None:
         """A value that each turn of a loop adds the same to."""
@@ -456,9 +453,16 @@ class Symbolic:
 
 
 _OPPOSITE: Final = {
-    "lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "lo": "hs", "hs": "lo", "hi": "ls", "ls": "hi",
+    "lt": "ge",
+    "ge": "lt",
+    "gt": "le",
+    "le": "gt",
+    "lo": "hs",
+    "hs": "lo",
+    "hi": "ls",
+    "ls": "hi",
     "ne": "eq",
-}  # fmt: skip
+}
 
 Rule = Callable[[Symbolic, Node, list[str]], Poly | None]
 _RULES: Final[dict[str, Rule]] = {
@@ -466,11 +470,18 @@ _RULES: Final[dict[str, Rule]] = {
     "add": lambda s, node, _: s._ring(node, lambda a, b: a + b),
     "sub": lambda s, node, _: s._ring(node, lambda a, b: a - b),
     "neg": lambda s, node, _: s._ring(node, lambda a: -a),
-    "mul": Symbolic._product, "mad": Symbolic._product, "cvt": Symbolic._converted,
-    "shl": Symbolic._shifted, "shr": Symbolic._shifted, "and": Symbolic._masked,
-    "div": Symbolic._quotient, "rem": Symbolic._quotient, "min": Symbolic._least,
-    "max": Symbolic._least, "selp": Symbolic._selected,
-}  # fmt: skip
+    "mul": Symbolic._product,
+    "mad": Symbolic._product,
+    "cvt": Symbolic._converted,
+    "shl": Symbolic._shifted,
+    "shr": Symbolic._shifted,
+    "and": Symbolic._masked,
+    "div": Symbolic._quotient,
+    "rem": Symbolic._quotient,
+    "min": Symbolic._least,
+    "max": Symbolic._least,
+    "selp": Symbolic._selected,
+}
 
 
 def _nothing(symbolic: Symbolic, node: Node, words: list[str]) -> Poly | None:
