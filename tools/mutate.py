@@ -360,7 +360,7 @@ def _equivalent(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
 
 
 def _hole(v: Verdict) -> dict[str, str]:
-    words = ("kernel", "name", "kind", "before", "after", "step", "where", "what")
+    words = ("kernel", "name", "kind", "before", "after", "step", "mark", "where", "what")
     return {word: getattr(v, word) for word in words}
 
 
@@ -377,7 +377,8 @@ def report(verdicts: Sequence[Verdict]) -> str:
         )
     parts += [
         f"{v.kernel}: hole, {v.name}: {v.what}\n  before  {v.before}\n"
-        f"  after   {v.after or '(gone)'}\n  step    {v.step}\n  from    {v.where}\n"
+        f"  after   {v.after or '(gone)'}\n  step    {v.step}\n  mark    {v.mark}\n"
+        f"  from    {v.where}\n"
         for v in verdicts
         if v.caught_by == HOLE
     ]

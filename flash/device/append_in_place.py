@@ -20,7 +20,7 @@ from flash.device.row_copy import BITS, RowCopy, Turn, as_f32, load_if, only_if,
 from flash.operands.dtypes import DType
 from flash.problem.config import KernelConfig
 from flash.problem.features import Appended
-from ptxgen.dsl import KernelBuilder, Pointer, Value
+from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import u32
 
@@ -60,6 +60,7 @@ class OwnRows:
         """Whether queries are rotated."""
         return self.new.rotary_dim > 0
 
+    @marked("new rows: loop")
     def _write_all(self) -> None:
         k, n = self.k, self.k.signed(self.given.numbers["n"])
         k.note("the new rows of this CTA's keys")
@@ -70,6 +71,7 @@ class OwnRows:
                 self._write(row, place, k.signed(thread % WARP_SIZE))
         k.barrier()
 
+    @marked("new rows: own rows")
     def _is_own(self, place: Value) -> Value:
         """Whether row `place` of the sequence exists and is one of the keys that this CTA reads."""
         part, padding = self.cta.part, self.where.padding
@@ -103,6 +105,7 @@ class OwnRows:
         cos, sin = (operands[f"rotary_{name}"].place(k, position) for name in ("cos", "sin"))
         return Turn(cos, sin, self.new.rotary_dim, self.new.interleaved)
 
+    @marked("new rows: queries")
     def turn_queries(self, element: Callable[[Value, Value], Pointer]) -> None:
         """Rotate the queries that have arrived in shared memory; `element(row, column)` is the
         address of an element there. All threads see the rotated queries after the next barrier.

@@ -21,7 +21,7 @@ from flash.scores.heads import PackedNumbers, Packing
 from flash.scores.places import ScorePlane
 from flash.scores.scoring import Scoring
 from flash.scores.window import Reach
-from ptxgen.dsl import KernelBuilder, Pointer, Value
+from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
 from ptxgen.types import f32, s32, s64, u32, u64
 
 
@@ -249,6 +249,7 @@ class Cta:
         )
 
     @classmethod
+    @marked("cta: rows behind the sequence")
     def entered(cls, k: KernelBuilder, config: KernelConfig, given: Arguments) -> Cta:
         """The part of this CTA, as by `of`. With varlen, code is emitted that ends CTAs whose rows
         lie behind their sequence: the grid is sized for the longest sequence.
@@ -259,6 +260,7 @@ class Cta:
                 k.ret()
         return cta
 
+    @marked("cta: writer of LSE")
     def writes_lse(self, where: Value) -> Value:
         """Whether a thread writes the LSE of its row: if `where` holds and the CTA has the first
         slice.
@@ -305,6 +307,7 @@ class Cta:
         """
         return logit if self.part is None else k.selp(logit, NEG_INF, self.part.number == 0)
 
+    @marked("cta: tiles with hidden keys")
     def hides_keys(self, first_key: Value) -> Value:
         """Whether, by position, any row of the CTA does not see some key of the tile that begins
         with `first_key`.

@@ -13,7 +13,7 @@ from flash.device.swizzle import CHUNK_BYTES, Panel, SwizzledTile
 from flash.device.tiles import Matrix
 from flash.operands.dtypes import F32_BYTES
 from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, MmaTiling
-from ptxgen.dsl import Fragment, KernelBuilder, Pointer, TilePointer, Value
+from ptxgen.dsl import Fragment, KernelBuilder, Pointer, TilePointer, Value, marked
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import f32, u16, u32, u64
 
@@ -51,6 +51,7 @@ class Epilogue:
         """Elements in a chunk of 16 bytes."""
         return self.staging.chunk
 
+    @marked("epilogue: staging")
     def _stage(self, O: Fragment, first: int, columns: int) -> None:
         """Round columns first … first + columns - 1 of O and write them into the staging tile."""
         k, t = self.k, self.t
@@ -70,6 +71,7 @@ class Epilogue:
                 at = places[chunk].plus_bytes(panel.offset + down * panel.row_bytes)
                 k.store(Pointer(at.value, "shared", u32, at.offset), words)
 
+    @marked("epilogue: panel")
     def _send(self, panel: Panel, first: int, staged: int) -> None:
         """Write the rows of a panel to global memory. The staging tile holds the columns from
         `first` on; only the first `staged` chunks of the panel (all, if it has fewer) were staged.
@@ -97,6 +99,7 @@ class Epilogue:
             with k.when(present):
                 self._send_chunk(to, words, k.signed(chunk) * self._chunk, column, panel)
 
+    @marked("epilogue: chunk")
     def _send_chunk(
         self, to: Value, words: tuple[Value, ...], column: Value, first: int, panel: Panel
     ) -> None:

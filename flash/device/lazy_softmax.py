@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from flash.device.softmax import LN2, NO_TERMS, FirstTerms, over_lanes
-from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
+from ptxgen.dsl import Fragment, KernelBuilder, Value, Var, marked
 from ptxgen.types import f32
 
 LOWEST: Final = -float.fromhex("0x1.fffffep127")
@@ -56,6 +56,7 @@ class LazySoftmax:
         """A difference of two scores, in units of log2."""
         return difference if self.scale is None else difference * self.scale
 
+    @marked("lazy softmax: take")
     def take(self, S: Fragment, rescale: Callable[[list[Value]], None]) -> None:
         """Replace the scores by P = exp2(scale * (S - shift)).
 
@@ -91,6 +92,7 @@ class LazySoftmax:
             largest = k.max(largest, score)
         return over_lanes(k, largest, self.distances, k.max)
 
+    @marked("lazy softmax: new shift")
     def _follow(self, i: int, top: Value, outgrown: Value) -> Value:
         """Move the shift of row i to its maximum, `top`, if that has outgrown it. Returns the
         factor for the row's old sums.
@@ -102,6 +104,7 @@ class LazySoftmax:
         k.mul(self.row_sum[i], factor, into=self.row_sum[i])
         return factor
 
+    @marked("lazy softmax: finish")
     def finish(self, i: int) -> tuple[Value, Value]:
         """1 / sum of row i, or 0 where it has seen no key; and its log-sum-exp in natural units, or
         -inf there.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from flash.scores.feature import Applied
 from flash.scores.places import ScorePlaces
 from flash.scores.window import Reach
-from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
 from ptxgen.types import s32
 
 
@@ -51,6 +51,7 @@ class Mask:
             for plane in self.planes:
                 plane.hide(S, places)
 
+    @marked("mask: lengths in shared memory")
     def kept_in_shared(self, k: KernelBuilder) -> Callable[[], Mask]:
         """Store the lengths of the mask in shared memory, and return a function that gives the mask
         with lengths loaded from there. Lengths that are no parameters of the launch would otherwise

@@ -16,7 +16,7 @@ from flash.device.cta import Cta
 from flash.device.panel_loader import SIGNS, PanelLoader
 from flash.device.tiles import Matrix
 from flash.problem.config import KernelConfig
-from ptxgen.dsl import KernelBuilder, Pointer, Value
+from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import ScalarType, b16, b32, bf16, f16, f32, u8, u16, u32, u64
 
@@ -32,6 +32,7 @@ class NonFinite:
     flag of the CTA, in shared memory because registers are short.
     """
 
+    @marked("nonfinite: flag")
     def __init__(self, k: KernelBuilder, config: KernelConfig) -> None:
         self.k = k
         self.dtype = config.dtype.scalar  # of V in the tile
@@ -41,6 +42,7 @@ class NonFinite:
         with k.when(k.thread_id() == 0):
             k.store(self._flag, 0)
 
+    @marked("nonfinite: clear")
     def clear(self, loader: PanelLoader, stage: Value | None) -> None:
         """Set NaN and infinity in this thread's part of a tile to 0; its copies have arrived."""
         k = self.k
@@ -62,6 +64,7 @@ class NonFinite:
         exponents = word & _EXPONENTS[self.dtype]
         return (exponents + _LAST_BITS[self.dtype]) & SIGNS[self.dtype.nbytes]
 
+    @marked("nonfinite: rows and columns")
     def restore(self, cta: Cta, block_q: int, cleared: Sequence[tuple[Value | int, Value]]) -> None:
         """Add the cleared elements of V, of the keys in these half-open ranges, to the elements of
         O that see them, for the whole CTA. This thread's part of O has been written.
@@ -80,6 +83,7 @@ class NonFinite:
                 with k.loop(begin, cta.O.columns, step=WARP_SIZE) as column:
                     self._restore_element(cta, row, query, column, cleared)
 
+    @marked("nonfinite: element of O")
     def _restore_element(
         self, cta: Cta, row: Value, query: Value, column: Value, cleared: Sequence[tuple[Value | int, Value]]
     ) -> None:

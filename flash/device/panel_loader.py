@@ -11,7 +11,7 @@ from typing import Final
 from flash.device.swizzle import CHUNK_BYTES, SWIZZLE_ROWS, Panel, SwizzledTile
 from flash.device.tiles import Matrix
 from flash.problem.tile_choice import LEAST_ASYNCHRONOUS
-from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value
+from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, marked
 from ptxgen.errors import ConfigError
 from ptxgen.types import b16, s32, u32, u64
 
@@ -83,6 +83,7 @@ class PanelLoader:
             words = self.k.load(at, 4)
             self.k.store(at, [word ^ SIGNS[self.tile.dtype.nbytes] for word in words])
 
+    @marked("panel loader: share of a thread")
     def _shares(self, stage: Value | None) -> Iterator[Share]:
         """The work of this thread in the stage at byte `stage`, by the width of panels."""
         k, thread = self.k, self.k.thread_id()
@@ -105,6 +106,7 @@ class PanelLoader:
         first_byte = k.cvt((share.chunk + share.panels[0].first) * self.chunk_bytes, dtype=u64)
         return row() + first_byte
 
+    @marked("panel loader: asynchronous copies")
     def _start_copies(self, share: Share, first_row: Value, ragged: bool) -> None:
         row = first_row + self.k.signed(share.row)
         find = self.matrix.further(self.k, row, share.rows_at_once, self.tile.rows)
@@ -120,6 +122,7 @@ class PanelLoader:
             with self._rows_of(share, first):
                 self._copy_row(share, share.place, source, first, present)
 
+    @marked("panel loader: turns")
     def _copy_in_turns(self, share: Share, first_row: Value) -> None:
         """Copy through registers, in a loop: unrolled, all rows would take too many registers."""
         k, row = self.k, first_row + self.k.signed(share.row)
@@ -177,6 +180,7 @@ class PanelLoader:
                     both(present, self._in_columns(share, panel, piece)),
                 )
 
+    @marked("panel loader: piece")
     def _copy(self, to: Pointer, at: Pointer, present: Value | None) -> None:
         k, nbytes = self.k, self.piece_bytes
         if self.is_asynchronous:

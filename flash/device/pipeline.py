@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 
 from flash.device.panel_loader import PanelLoader
-from ptxgen.dsl import KernelBuilder, Value, Var
+from ptxgen.dsl import KernelBuilder, Value, Var, marked
 from ptxgen.types import u32
 
 
@@ -75,6 +75,7 @@ class KeyValuePipeline:
         """Whether the CTA has any tile."""
         return self._has(0)
 
+    @marked("pipeline: tiles ahead")
     def _has(self, ahead: int) -> Value:
         """Whether the CTA has more than `ahead` tiles."""
         return self.tiles > (ahead if self.first is None else self.first + ahead)
@@ -134,10 +135,12 @@ class KeyValuePipeline:
         self.k.barrier()
         self._start_next(self.keys, self._key_fill, n, self.stages, ragged=False)
 
+    @marked("pipeline: commit")
     def _commit(self) -> None:
         if self._is_asynchronous:
             self.k.cp_async_commit_group()
 
+    @marked("pipeline: wait")
     def _await(self) -> None:
         if self._is_asynchronous:
             self.k.cp_async_wait_group(self._in_flight)
@@ -147,6 +150,7 @@ class KeyValuePipeline:
         self._key_stage.advance()
         self._value_stage.advance()
 
+    @marked("pipeline: next tile")
     def _start_next(self, loader: PanelLoader, fill: _Ring, n: Value, ahead: int, ragged: bool) -> None:
         k = self.k
         if ahead:

@@ -10,7 +10,7 @@ from typing import Final
 
 from flash.device.parameters import InCache
 from flash.operands.dtypes import F32_BYTES, DType
-from ptxgen.dsl import KernelBuilder, Pointer, Value
+from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import ScalarType, b16, b32, f32, u8, u16, u64
 
@@ -141,6 +141,7 @@ def column_of(k: KernelBuilder, row: Value, column: Value, nbytes: int, type: Sc
     return Pointer(row + k.cvt(column * nbytes, dtype=u64), "global", type)
 
 
+@marked("row copy: guarded load")
 def load_if(k: KernelBuilder, at: Pointer, inside: Value | None) -> Value:
     """The element at `at`, or 0 where `inside` is false; if `inside` is None, the element
     everywhere.

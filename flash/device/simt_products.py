@@ -13,7 +13,7 @@ from itertools import product
 from flash.device.cta import Thread
 from flash.device.tiles import clear_padding, repeat
 from flash.problem.simt_tiling import CHUNK, Tiling
-from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, TilePointer, Value, Var
+from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, TilePointer, Value, Var, marked
 
 # Text size against loop overhead: about so many multiply-adds in an iteration of an inner loop.
 _FMAS_PER_TURN = 512
@@ -71,6 +71,7 @@ class Products:
             for score in S.all():
                 k.add(score, k.butterfly(score, distance), into=score)
 
+    @marked("simt products: shared weights")
     def share_weights(self, P: Fragment) -> None:
         """Give this thread's weights to the other lanes of its row group; they are complete after
         the next barrier.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from flash.scores.feature import NEG_INF
-from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
+from ptxgen.dsl import Fragment, KernelBuilder, Value, Var, marked
 from ptxgen.types import f32
 
 LN2 = math.log(2.0)
@@ -17,6 +17,7 @@ FirstTerms = tuple[Value | float, Value | float]  # a row's maximum and a lane's
 NO_TERMS: Final[FirstTerms] = (NEG_INF, 0.0)
 
 
+@marked("softmax: sink")
 def sink_terms(k: KernelBuilder, sink: Value | None, lane: Value) -> FirstTerms:
     """What a row's softmax begins with. The sink is a score, in units of log2, that every row has
     beside those of its keys; None if there is none. `lane` is this lane's index among those that
@@ -76,6 +77,7 @@ class OnlineSoftmax:
         row_max.set(largest)
         return rescale
 
+    @marked("softmax: finish")
     def finish(self, i: int) -> tuple[Value, Value]:
         """1 / sum of row i, or 0 where it has seen no key; and its log-sum-exp in natural units, or
         -inf there.

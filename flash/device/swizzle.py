@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ptxgen.dsl import KernelBuilder, Pointer, SharedTile, TilePointer, Value
+from ptxgen.dsl import KernelBuilder, Pointer, SharedTile, TilePointer, Value, marked
 from ptxgen.types import ScalarType, b16, b32, u32
 
 CHUNK_BYTES: Final = 16  # bytes of the widest access
@@ -84,6 +84,7 @@ class SwizzledTile:
         base = k.mad(row.as_(u32), chunks * CHUNK_BYTES, start.value + within, mode="lo")
         return TilePointer(self._memory, base, start.offset)
 
+    @marked("swizzled tile: element")
     def element(self, row: Value, column: Value) -> Pointer:
         """The address of an element of the first stage, as bits; `row` and `column` are u32."""
         k, nbytes = self.k, self.dtype.nbytes

@@ -29,7 +29,7 @@ from typing import Final
 from flash.device.mma_products import Tiles, WarpPlace, accumulators, operand_readers
 from flash.device.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader
 from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, PANEL_BYTES, TF32, MmaTiling
-from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var
+from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var, marked
 from ptxgen.types import f32, u32
 
 _DROPPED: Final = 0x1FFF  # bits of an f32 beyond tf32
@@ -70,6 +70,7 @@ class Split:
 class Tf32Products:
     """The products of f32 elements; see `flash.device.mma_products.WarpProducts`."""
 
+    @marked("tf32 products: operands of a lane")
     def __init__(self, k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles) -> None:
         self.k = k
         self.t = t

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flash.problem.simt_tiling import F32_BYTES
-from ptxgen.dsl import KernelBuilder, Pointer, SharedTile, TilePointer, Value, Var
+from ptxgen.dsl import KernelBuilder, Pointer, SharedTile, TilePointer, Value, Var, marked
 from ptxgen.types import f32, s32, s64, u32, u64
 
 # A warp reads at most one row at a time, so that it reads 512 contiguous bytes of wide rows.
@@ -87,6 +87,7 @@ class TileLoader:
     for the CTA after a barrier behind that.
     """
 
+    @marked("tile loader: share of a thread")
     def __init__(
         self, k: KernelBuilder, matrix: Matrix, tile: SharedTile, first_row: Value | None = None
     ) -> None:
@@ -124,6 +125,7 @@ class TileLoader:
         looks_up_many = self.matrix.lookups(self.rows_at_once, self.tile.rows) > _LOOKUPS_IN_FLIGHT
         return min(self.turns, _LOOKUPS_IN_FLIGHT) if looks_up_many else self.turns
 
+    @marked("tile loader: turns")
     def start(self) -> None:
         """Begin copying the next `tile.rows` rows."""
         k = self.k
@@ -180,6 +182,7 @@ class TileLoader:
             else:
                 self._copy(to, at, present)
 
+    @marked("tile loader: access")
     def _copy(self, to: TilePointer, at: Pointer, present: Value) -> None:
         k, width = self.k, self.matrix.width
         nbytes = width * F32_BYTES
@@ -206,12 +209,14 @@ def commit_copies(k: KernelBuilder) -> None:
         k.cp_async_commit_group()
 
 
+@marked("copies: wait")
 def await_copies(k: KernelBuilder) -> None:
     """Wait until this thread's copies of all groups have arrived."""
     if copies_are_asynchronous(k):
         k.cp_async_wait_group(0)
 
 
+@marked("tile: padding")
 def clear_padding(k: KernelBuilder, tile: SharedTile, used: int, read: int) -> None:
     """Put zeros into columns `used` to `read` - 1 of every row: whole chunks are read, and copies
     write only the used part.

@@ -7,7 +7,7 @@ from typing import Final
 
 from flash.device.panel_loader import PanelLoader, Share, both
 from flash.device.swizzle import Panel
-from ptxgen.dsl import Pointer, Value, Var
+from ptxgen.dsl import Pointer, Value, Var, marked
 from ptxgen.types import b16, bf16x2, f16, f32, u16, u32
 
 _WORD: Final = u32.nbytes
@@ -41,6 +41,7 @@ class WideningLoader(PanelLoader):
                     wide = [pair for word in words for pair in self._widened(word)]
                     self.k.store(Pointer(at.value, "shared", u32, at.offset), wide)
 
+    @marked("widening loader: loads")
     def _loaded(self, share: Share, first_row: Value) -> dict[tuple[int, Panel], list[Var]]:
         """The words that a thread has loaded, by row of the tile and panel."""
         k, row = self.k, first_row + self.k.signed(share.row)

@@ -15,7 +15,7 @@ from flash.device.tiles import access_width
 from flash.operands.dtypes import F32, F32_BYTES, DType
 from flash.scores.feature import LOG2E, NEG_INF
 from ptxgen import ir
-from ptxgen.dsl import KernelBuilder, Pointer, Value, Var
+from ptxgen.dsl import KernelBuilder, Pointer, Value, Var, marked
 from ptxgen.target import WARP_SIZE, Target
 from ptxgen.types import bf16, bf16x2, f16, f16x2, f32, s64, u16, u32, u64
 
@@ -77,6 +77,7 @@ class _Row:
     splits: Value  # s32
 
 
+@marked("merge: row of a warp")
 def merge_kernel(config: MergeConfig) -> ir.Module:
     """The module with the kernel of this configuration; `flash/contract/cache.py` says what its
     parameters mean.
@@ -120,6 +121,7 @@ def merge_kernel(config: MergeConfig) -> ir.Module:
     return k.build()
 
 
+@marked("merge: sums")
 def _merge(k: KernelBuilder, config: MergeConfig, row: _Row, lane: Value) -> Value:
     """Write the merged row; returns its lse."""
     k.note("the largest lse")
@@ -149,6 +151,7 @@ def _merge(k: KernelBuilder, config: MergeConfig, row: _Row, lane: Value) -> Val
     return base + k.lg2(total) * LN2
 
 
+@marked("merge: weights")
 def _weights(k: KernelBuilder, row: _Row, lane: Value, base: Value) -> Iterator[tuple[Value, Value, Value]]:
     """Loop over all parts, `_AT_ONCE` of them in each iteration. For each yields its index, whether
     there is such a part, and exp(lse - base), or 0 if there is none. Each lane computes the weight

@@ -43,7 +43,7 @@ from flash.problem.mma_tiling import HALF, MmaTiling
 from flash.scores.philox import KEYS_PER_BLOCK
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
-from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
 from ptxgen.types import bf16, f16, f32
 
 # P is at most 2 ** _SLACK, which every 16-bit type holds with room to spare. V of f32 may be so
@@ -53,6 +53,7 @@ _SLACK: Final = {f16: 8.0, bf16: 8.0, f32: 0.0}
 _LEAST_SCALE: Final = 2.0**-126
 
 
+@marked("mma: loops over tiles")
 def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     """The module with the kernel of a configuration, whose tiling is `t`.
 
@@ -184,6 +185,7 @@ def _runs(k: KernelBuilder, cta: Cta, again: Callable[[], Cta]) -> Iterator[tupl
     yield begin, cta.first_tile, _Cut.IN_FRONT
 
 
+@marked("mma: first copies")
 def _start_copies(
     k: KernelBuilder, config: KernelConfig, t: MmaTiling, cta: Cta, own: OwnRows | None
 ) -> tuple[Tiles, KeyValuePipeline]:
@@ -229,6 +231,7 @@ def _rescale(k: KernelBuilder, O: Fragment, factors: list[Value]) -> None:
             k.mul(output, factor, into=output)
 
 
+@marked("mma: sums and LSE")
 def _finish(
     k: KernelBuilder,
     t: MmaTiling,

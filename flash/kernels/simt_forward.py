@@ -22,10 +22,11 @@ from flash.scores.dropout import OCTET
 from flash.scores.philox import KEYS_PER_BLOCK
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
-from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, Value, Var
+from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, Value, Var, marked
 from ptxgen.types import s32, u64
 
 
+@marked("simt: loop over tiles")
 def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
     """The module with the kernel of a configuration, whose tiling is `t`.
 
@@ -94,6 +95,7 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
     return k.build()
 
 
+@marked("simt: first copies")
 def _start_first(
     k: KernelBuilder, cta: Cta, loaders: tuple[TileLoader, ...], own: OwnRows | None, Q_tile: SharedTile
 ) -> None:
@@ -115,6 +117,7 @@ def _start(k: KernelBuilder, *loaders: TileLoader) -> None:
     commit_copies(k)
 
 
+@marked("simt: scores")
 def _score(k: KernelBuilder, S: Fragment, given: Arguments, cta: Cta, places: ScorePlaces) -> Value | None:
     """Make scores of products, -inf for keys that are not seen. Returns whether a row of the CTA
     may not see a key of the tile; None if that is so of all tiles.
@@ -132,6 +135,7 @@ def _score(k: KernelBuilder, S: Fragment, given: Arguments, cta: Cta, places: Sc
     return hides_keys
 
 
+@marked("simt: sum of P V")
 def _add_outputs(
     k: KernelBuilder, products: Products, O: Fragment, cta: Cta, hides_keys: Value | None
 ) -> None:
@@ -159,6 +163,7 @@ def _rescale(k: KernelBuilder, O: Fragment, factors: list[Value]) -> None:
         _multiply(k, row, factor)
 
 
+@marked("simt: sums and LSE")
 def _store(k: KernelBuilder, t: Tiling, cta: Cta, me: Thread, softmax: OnlineSoftmax, O: Fragment) -> None:
     """Write O / sum and, if wanted, LSE."""
     k.note("O / sum, LSE")
@@ -194,6 +199,7 @@ def _store_row(k: KernelBuilder, t: Tiling, O: Matrix, row: Value, me: Thread, v
                 store_chunk(k, chunk, part[: t.slices.width % CHUNK], O.width)
 
 
+@marked("simt: chunk of O")
 def _store_chunk(k: KernelBuilder, at: Value, values: list[Value], O: Matrix, column: Value | None) -> None:
     """Write the values that begin in column `column`; None if the CTA writes all columns of the
     chunk.

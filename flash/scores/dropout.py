@@ -17,7 +17,7 @@ from flash.scores.feature import Applied, Array, Block, Inputs, Scored, ScoreFea
 from flash.scores.options import is_scale, number
 from flash.scores.philox import KEY_STEPS, KEYS_PER_BLOCK, MULTIPLIERS, ROUNDS, STEPS, kept, threshold
 from flash.scores.places import ScorePlaces
-from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
 from ptxgen.errors import ConfigError, shown
 from ptxgen.types import f32, u32, u64
 
@@ -175,6 +175,7 @@ class AppliedDropout(Applied):
                 with k.only_if(number >= limit):
                     P[i, j].set(0.0)
 
+    @marked("dropout: octet")
     def _pick(self, words: list[Value], octet: Value | None, further: int) -> Value:
         """Word (octet + further) % 4 of four words."""
         k = self.k

@@ -12,7 +12,7 @@ from flash.operands.declared import Number
 from flash.scores.feature import LOG2E, UNIT, Applied, Array, Block, Inputs, Scored, ScoreFeature, StepError
 from flash.scores.options import is_scale, number
 from flash.scores.places import ScorePlaces
-from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
 from ptxgen.errors import ConfigError, shown
 from ptxgen.types import f32
 
@@ -127,6 +127,7 @@ class AppliedSoftcap(Applied):
         for score in S.all():
             k.mul(self._tanh(score * factor), top, into=score)
 
+    @marked("softcap: tanh")
     def _tanh(self, y: Value) -> Value:
         k = self.k
         square = y * y

@@ -1,7 +1,8 @@
 """Builds PTX kernels from Python: `KernelBuilder`, and the values, pointers and tiles it makes."""
 
 from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.marks import marked
 from ptxgen.dsl.tiles import Fragment, SharedTile, TilePointer
 from ptxgen.dsl.values import Pointer, Value, Var
 
-__all__ = ["Fragment", "KernelBuilder", "Pointer", "SharedTile", "TilePointer", "Value", "Var"]
+__all__ = ["Fragment", "KernelBuilder", "Pointer", "SharedTile", "TilePointer", "Value", "Var", "marked"]

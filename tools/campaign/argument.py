@@ -11,16 +11,14 @@ from ptxgen.ir import Symbol
 from tools.campaign.equivalence import instrs
 from tools.campaign.mistakes import Mutant
 
-# The steps of a kernel before its loops, in which the first tiles are fetched; only kernels that
-# rotate queries have the second.
-STARTING: Final = ("shared memory, and the first tiles", "queries are turned where they are")
 _BARRIERS: Final = ("bar.sync", "barrier.")
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
     """An argument for mutants of a kind and a change, made from an instruction that matches
-    `before` and comes from a Python function whose qualified name is `function`.
+    `before`, comes from code with the mark `mark` (`ptxgen/dsl/marks.py`), and belongs to a step
+    that begins with `step`.
 
     If given, `loop` is the number, from 1, of the loop over tiles that has the instruction, and
     `entry` is a pattern found in the kernel's name. If `rounds`, the argument also covers mutants
@@ -29,7 +27,7 @@ class Reason:
 
     kind: str
     change: str
-    function: str
+    mark: str
     step: str
     before: str
     why: str
@@ -40,9 +38,8 @@ class Reason:
     def fits(self, mutant: Mutant) -> bool:
         """Whether the argument is about this mutant."""
         change = mutant.name.removeprefix(f"{mutant.kind}: ").partition(" @")[0]
-        function = mutant.where.rpartition(", in ")[2]
         return (
-            (self.kind, self.change, self.function) == (mutant.kind, change, function)
+            (self.kind, self.change, self.mark) == (mutant.kind, change, mutant.mark)
             and mutant.step.startswith(self.step)
             and re.match(self.before, mutant.before) is not None
             and re.search(self.entry, mutant.entry) is not None

@@ -51,6 +51,7 @@ class Verdict:
     before: str
     after: str
     step: str
+    mark: str
     where: str
     caught_by: str
     what: str
@@ -77,6 +78,7 @@ def judge(kernel: str, number: int) -> Verdict:
         mutant.before,
         mutant.after,
         mutant.step,
+        mutant.mark,
         mutant.where,
         found.caught_by,
         found.what,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from ptxgen import ir
+from ptxgen.dsl.marks import mark_of
 from ptxgen.errors import ConfigError, did_you_mean
 from ptxgen.ir import Instr, IntImm
 from ptxgen.text import render_instr
@@ -24,7 +25,7 @@ class Mutant:
 
     `place` is the index of the statement in the kernel's body; `before` and `after` are its PTX,
     `after` is empty for a deleted statement. `step` is the heading of its step of the algorithm,
-    `where` the source line of the statement.
+    `mark` the mark of its source (`ptxgen/dsl/marks.py`), `where` its source line.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Mutant:
     before: str
     after: str
     step: str
+    mark: str
     where: str
     original: ir.Module
     entry: str
@@ -252,6 +254,7 @@ def _of_kind(program: Program, kind: str) -> Iterator[Mutant]:
                 before=render_instr(statement),
                 after=" ".join(render_instr(instr) for instr in instead),
                 step=step,
+                mark=mark_of(statement.origin),
                 where=_where(statement.origin),
                 original=program.module,
                 entry=program.kernel.name,
