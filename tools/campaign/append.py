@@ -16,29 +16,32 @@ from flash.launch.step import Step
 from flash.operands.dtypes import E4M3, F32, I32, DType
 from flash.problem.rotary import rotary_tables, rotated
 from ptxgen.target import target
-from tools.campaign.arrays import bits_differ, copied, with_margins, within_margins
+from tools.campaign.arrays import bits_differ, copied, place_of, with_margins, within_margins
 from tools.campaign.subject import Array, Launch, Subject
 
 _SEED: Final = 20251
 _SEQUENCES, _CAPACITY = 5, 23  # of the cache; with pages the capacity is rounded up
 _ODD: Final = (np.nan, np.inf, -np.inf, 1000.0, 2.0**-10, -(2.0**-12))  # special for e4m3
+_BEYOND_E4M3: Final = 300  # times a normal number: beyond 448, the largest number, in some elements
 
 
 @dataclass(frozen=True, slots=True)
 class AppendProblem:
     """The sizes of an append: `n` new rows of each item, whose sequence then has `used` rows.
     `padding` and `index` hold the padding rows and the sequence of each item; the rotary tables
-    have `positions` rows.
+    have `positions` rows. In a kernel that counts, only the first `counts` rows of each item are
+    new; empty for all of them.
     """
 
     n: int
     seq_q: int
     used: tuple[int, ...]
-    padding: tuple[int, ...]
-    index: tuple[int, ...]
+    padding: tuple[int, ...] = ()
+    index: tuple[int, ...] = ()
     heads: int = 3
     kv_heads: int = 2
     positions: int = _CAPACITY
+    counts: tuple[int, ...] = ()
 
 
 # Items with more rows than the capacity, or fewer rows than are new; warps without a row of K, or
@@ -56,8 +59,8 @@ _PROBLEMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AppendSettings:
-    """The settings of an append kernel. With `scales` the cache is e4m3; without `index` item b has
-    sequence b, and without `padding` no row is padding.
+    """The settings of an append kernel, which rotates if `rotary_dim` is not 0. With `scales` the
+    cache is e4m3; without `index` item b has sequence b, and without `padding` no row is padding.
     """
 
     target: str
@@ -81,36 +84,40 @@ def append_subject(name: str, **settings: Any) -> Subject:
     own = AppendSettings(**settings)
 
     def prepare(problem: AppendProblem) -> Launch:
-        arrays = _Arrays.of(own, problem)
+        arrays = AppendArrays.of(own, problem)
         return Launch.of(arrays.step(), arrays.results, arrays.wrong)
 
-    made = _Arrays.of(own, _PROBLEMS[0]).step().made
+    made = AppendArrays.of(own, _PROBLEMS[0]).step().made
     return Subject(name, made.kernel.name, made.threads, made.module, _PROBLEMS, prepare)
 
 
 @dataclass(frozen=True, slots=True)
-class _Arrays:
+class AppendArrays:
     """The arrays of an append problem, within margins: new rows and queries, rotary tables, the
     operands that say where rows go, and the cache and rotated queries, as they are (`results`) and
-    as they should be (`wanted`), margins included.
+    as they should be (`wanted`), margins included. K has the heads of a row side by side, as a
+    projection gives them.
     """
 
     settings: AppendSettings
+    counts: Array | None
     new: tuple[Array, Array, Array]
-    tables: tuple[Array, Array]
+    tables: tuple[Array, ...]
     operands: dict[str, Array]
     results: tuple[Array, Array, Array]
     wanted: tuple[Array, Array, Array]
 
     @classmethod
-    def of(cls, own: AppendSettings, p: AppendProblem) -> _Arrays:
+    def of(cls, own: AppendSettings, p: AppendProblem) -> AppendArrays:
         """The arrays of a problem, with equal contents at each call."""
         random, batch = np.random.default_rng(_SEED), len(p.used)
         dim, dim_v = own.dims
-        sizes = ((p.kv_heads, p.n, dim), (p.kv_heads, p.n, dim_v), (p.heads, p.seq_q, dim))
+        sizes = ((p.n, p.kv_heads, dim), (p.kv_heads, p.n, dim_v), (p.heads, p.seq_q, dim))
         new = [with_margins((batch, *s), own.dtype, random, reverse=False) for s in sizes]
+        new[0] = new[0].swapaxes(1, 2)
+        new[0][...] *= new[0].dtype.type(_BEYOND_E4M3 if own.scales else 1)
         new[1][0, 0, 0, : len(_ODD)] = _ODD
-        tables = rotary_tables(p.positions, own.rotary_dim)
+        tables = rotary_tables(p.positions, own.rotary_dim) if own.rotary_dim else ()
         operands = {"seqused_k": np.array(p.used)}
         operands |= {"leftpad_k": np.array(p.padding)} if own.padding else {}
         operands |= {"cache_batch_idx": np.array(p.index)} if own.index else {}
@@ -127,8 +134,9 @@ class _Arrays:
         results.append(with_margins(new[2].shape, own.dtype, None, reverse=False))
         made = cls(
             own,
+            within_margins(np.array(p.counts), I32) if p.counts else None,
             (new[0], new[1], new[2]),
-            (within_margins(tables[0], F32), within_margins(tables[1], F32)),
+            tuple(within_margins(table, F32) for table in tables),
             given,
             (results[0], results[1], results[2]),
             (copied(results[0]), copied(results[1]), copied(results[2])),
@@ -141,11 +149,14 @@ class _Arrays:
         names = ("k", "v", "q")
         k_new, v_new, q = (view(a, name) for a, name in zip(self.new, names, strict=True))
         k, v, q_out = (view(_plain(a), name) for a, name in zip(self.results, names, strict=True))
-        cos, sin = (view(table, "table") for table in self.tables)
         operands = {name: view(array, name) for name, array in self.operands.items()}
         own = self.settings
-        new = NewRows(k_new, v_new, k, v, operands, own.page_size)
-        turned = Turned(cos, sin, own.interleaved, q, q_out)
+        counts = None if self.counts is None else view(self.counts, "counts")
+        new = NewRows(k_new, v_new, k, v, operands, own.page_size, counts)
+        turned = None
+        if self.tables:
+            cos, sin = (view(table, "table") for table in self.tables)
+            turned = Turned(cos, sin, own.interleaved, q, q_out)
         return append_step(target(own.target), own.dtype, new, turned)
 
     def _fill(self, p: AppendProblem) -> None:
@@ -157,15 +168,20 @@ class _Arrays:
         padding = np.minimum(p.padding, used) if self.settings.padding else np.zeros_like(used)
         k, v, q_out = self.wanted
         k_new, v_new, q = self.new
-        q_out[...] = self._turned(q, used, padding, p).astype(q.dtype)
-        rows = self._turned(k_new, used, padding, p)
+        rows = k_new
+        if self.tables:
+            q_out[...] = self._turned(q, used, padding, p).astype(q.dtype)
+            rows = self._turned(k_new, used, padding, p)
         if not self.settings.scales:
             rows = rows.astype(k.dtype)
+        index, page_size = self.operands.get("cache_batch_idx"), self.settings.page_size
         for b, i in np.ndindex(len(p.used), p.n):
-            row = int(used[b]) - p.n + i
-            if row < 0:
+            n = p.counts[b] if p.counts else p.n
+            row = int(used[b]) - n + i
+            if row < 0 or i >= n:
                 continue
-            place, within = self._place(b, row)
+            sequence = b if index is None else int(index[b])
+            place, within = place_of(self.operands, page_size, sequence, row)
             for to, of, name in ((k, rows, "k_scale"), (v, v_new, "v_scale")):
                 found = of[b, :, i]
                 if self.settings.scales:
@@ -176,16 +192,8 @@ class _Arrays:
         """Rows rotated by their positions, in f32."""
         places = (used - padding)[:, None] + np.arange(-x.shape[2], 0)
         positions = np.clip(places, 0, p.positions - 1)
-        return rotated(x, *self.tables, positions, interleaved=self.settings.interleaved)
-
-    def _place(self, b: int, row: int) -> tuple[int, int]:
-        """The sequence or page of a row of item `b`, and the row's index in it."""
-        index, table = (self.operands.get(n) for n in ("cache_batch_idx", "block_table"))
-        sequence = b if index is None else int(index[b])
-        if table is None:
-            return sequence, row
-        size = self.settings.page_size
-        return int(table[sequence, row // size]), row % size
+        cos, sin = self.tables
+        return rotated(x, cos, sin, positions, interleaved=self.settings.interleaved)
 
     def wrong(self) -> str:
         """A description of the first wrong result; empty if all are right."""

@@ -273,6 +273,15 @@ def within_margins(numbers: Array, dtype: DType, *, reverse: bool = False) -> Ar
     return view
 
 
+def place_of(operands: Mapping[str, Array], page_size: int, sequence: int, row: int) -> tuple[int, int]:
+    """The sequence or, with a page size, the page of a row of a cached sequence, and the row's index
+    in it.
+    """
+    if not page_size:
+        return sequence, row
+    return int(operands["block_table"][sequence, row // page_size]), row % page_size
+
+
 # ---------------------------------------------------------------------------------- what is wrong
 
 

@@ -27,6 +27,7 @@ from tools.campaign.arrays import (
     copied,
     difference,
     margins_changed,
+    place_of,
     with_margins,
     within_margins,
 )
@@ -93,10 +94,10 @@ def cache_subject(name: str, *, attention: dict[str, Any], **settings: Any) -> S
     problems = _problems_of(own)
 
     def prepare(problem: CacheProblem) -> Launch:
-        arrays = _Arrays.of(own, problem)
+        arrays = CacheArrays.of(own, problem)
         return Launch.of(arrays.step(), (arrays.out, arrays.lse, *arrays.cache), arrays.wrong)
 
-    made = _Arrays.of(own, problems[0]).step().made
+    made = CacheArrays.of(own, problems[0]).step().made
     return Subject(name, made.kernel.name, made.threads, made.module, problems, prepare)
 
 
@@ -166,7 +167,7 @@ def _appending(own: CacheSettings, problems: tuple[CacheProblem, ...]) -> tuple[
 
 
 @dataclass(frozen=True, slots=True)
-class _Arrays:
+class CacheArrays:
     """The arrays of a problem, within margins of NaN; cache rows that no item uses are NaN, too.
     With splits O is [batch, heads, seq_q, splits, columns], and LSE [batch, heads, seq_q, splits].
     """
@@ -184,7 +185,7 @@ class _Arrays:
     keys: list[tuple[Array, Array]] = field(default_factory=list)  # keys and values of each item
 
     @classmethod
-    def of(cls, own: CacheSettings, p: CacheProblem) -> _Arrays:
+    def of(cls, own: CacheSettings, p: CacheProblem) -> CacheArrays:
         """The arrays of a problem, with equal contents at each call."""
         random, config, batch = np.random.default_rng(_SEED), own.config, len(p.used)
         q = with_margins((batch, p.heads, p.seq_q, config.head_dim), config.element, random, reverse=False)
@@ -244,7 +245,7 @@ class _Arrays:
         rows = [stored(x[0], own.stored, s) for x, s in zip((k, v), scales, strict=True)]
         for side, of_side in zip((*self.cache, *self.wanted), (*rows, *rows), strict=True):
             for row in range(begin, end - p.n):
-                place, within = self._place(sequence, row)
+                place, within = place_of(self.operands, own.page_size, sequence, row)
                 side[place, :, within] = of_side[:, row - begin]
         k, v = (loaded(x, s)[None] for x, s in zip(rows, scales, strict=True))
         self.keys.append((k, v))
@@ -262,7 +263,7 @@ class _Arrays:
         turned = self._turned(b, self.new["k"])
         k[0, :, there:] = turned[:, p.n - keys :]
         for i in range(max(-first, 0), p.n):
-            place, within = self._place(sequence, first + i)
+            place, within = place_of(self.operands, self.own.page_size, sequence, first + i)
             for side, row in zip(self.wanted, (turned[:, i], v_new[:, i]), strict=True):
                 side[place, :, within] = row
 
@@ -278,13 +279,6 @@ class _Arrays:
     def _scale(self, name: str) -> Array | None:
         scale = self.operands.get(name)
         return None if scale is None else scale[:, None, None]
-
-    def _place(self, sequence: int, row: int) -> tuple[int, int]:
-        """The sequence or page of a row, and the row's index in it."""
-        size = self.own.page_size
-        if not size:
-            return sequence, row
-        return int(self.operands["block_table"][sequence, row // size]), row % size
 
     def step(self) -> Step:
         """The launch that attends."""

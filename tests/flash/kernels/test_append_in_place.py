@@ -14,7 +14,7 @@ import pytest
 from device_arrays import CudaArray, interpret, on_device
 from fake_driver import FakeDevice, FakeDriver
 from judge import rounded_normal
-from kernel_runs import mostly_nightly, nightly, with_place
+from kernel_runs import mostly_nightly, nightly, run_step, with_place
 
 import flash
 from flash import AttentionConfig, DecodeKernel
@@ -26,7 +26,6 @@ from flash.launch.step import Step
 from flash.problem.config import KernelConfig
 from flash.problem.features import MAX_NEW_ROWS
 from flash.problem.rotary import rotary_tables
-from ptxgen import interpreter
 from ptxgen.errors import BackendError, ConfigError, LaunchError
 from ptxgen.interpreter import PCT
 from ptxgen.runtime.assembler import Assembler
@@ -164,19 +163,6 @@ def in_pages(array: Array, page_size: int, table: Array) -> Array:
     return pages
 
 
-def run(step: Step, **how: Any) -> interpreter.Result:
-    """The kernel, on the arrays, without the checks of a launch."""
-    memory = [host_array(array) for array in step.arrays]
-    return interpreter.run(
-        step.made.module,
-        grid=step.plan.grid,
-        block=step.plan.block,
-        args=[*memory, *step.plan.values[len(memory) :]],
-        dynamic_smem=step.plan.dynamic_shared,
-        **how,
-    )
-
-
 def written(call: CacheCall) -> list[Array]:
     """All that a call writes: K, V, out and lse."""
     assert call.lse is not None
@@ -191,7 +177,7 @@ def by_one_launch(case: Case, **how: Any) -> list[Array]:
     steps = case.steps(call, kernel)
     assert len(steps) == (1 if case.splits == 1 else 2)
     for step in steps:
-        run(step, sanitize=True, **how)
+        run_step(step, sanitize=True, **how)
     return written(call)
 
 
@@ -203,7 +189,7 @@ def by_two_launches(case: Case) -> list[Array]:
     steps = case.steps(call, kernel)
     assert len(steps) == (2 if case.splits == 1 else 3)
     for step in steps:
-        run(step)
+        run_step(step)
     return written(call)
 
 
@@ -401,14 +387,7 @@ def test_each_new_row_is_written_by_one_cta(case: Case) -> None:
     for number in range(ctas):
         call = case.call()
         step = case.steps(call, case.kernel(call))[0]
-        memory = [host_array(array) for array in step.arrays]
-        interpreter.run(
-            with_place(step.made.module, number, ctas),
-            grid=1,
-            block=step.plan.block,
-            args=[*memory, *step.plan.values[len(memory) :]],
-            dynamic_smem=step.plan.dynamic_shared,
-        )
+        run_step(step, with_place(step.made.module, number, ctas), grid=1)
         empty = [np.isnan(array.astype(np.float32)).all(-1) for array in written(call)[:2]]
         writes.append([was & ~is_now for was, is_now in zip(before, empty, strict=True)])
     whole = [np.isnan(array.astype(np.float32)).all(-1) for array in by_two_launches(case)[:2]]
@@ -445,7 +424,7 @@ def test_whatever_the_numbers_are_nothing_outside_is_accessed(page_size: int, ki
                 array = host_array(call.operands[name])
                 array[...] = np.resize(np.roll(NONSENSE, turn + n % 3), array.shape)
         for step in case.steps(call, case.kernel(call)):
-            run(step, sanitize="bounds,sync")
+            run_step(step, sanitize="bounds,sync")
 
 
 # ------------------------------------------------------------------------------------------
@@ -470,7 +449,7 @@ def test_rows_that_no_cta_has_to_itself_are_appended_before(name: str) -> None:
     steps = case.steps(call, kernel)
     assert len(steps) == (2 if case.splits == 1 else 3)
     for step in steps:
-        run(step, sanitize=True)
+        run_step(step, sanitize=True)
     got, wanted = written(call), case.call()
     DecodeKernel(case.config).prepared(wanted, backend="cpu", splits=1, room=no_room)(0)
     assert_same_bits(got[:2], written(wanted)[:2])
@@ -498,7 +477,7 @@ def test_rows_of_another_type_than_queries_are_appended_before() -> None:
     kernel = case.kernel(call)
     assert kernel.features.appended is None
     for step in case.steps(call, kernel):
-        run(step, sanitize=True)
+        run_step(step, sanitize=True)
     assert_same_bits(written(call), by_one_launch(case))
 
 
