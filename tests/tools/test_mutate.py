@@ -383,6 +383,17 @@ def test_the_table_in_the_docs_is_that_of_the_recorded_campaign() -> None:
     assert (found["holes"], found["share_caught"]) == ([], 1)
 
 
+@pytest.mark.slow
+def test_the_recorded_kernels_are_those_that_ship() -> None:
+    root = Path(tool.__file__).resolve().parent.parent
+    found = json.loads((root / "benchmarks" / "results" / "mutations.json").read_text())
+    shipped = {
+        name: hashlib.sha256(render(subject.module).encode()).hexdigest()
+        for name, subject in subjects().items()
+    }
+    assert {kernel["name"]: kernel["sha256"] for kernel in found["kernels"]} == shipped
+
+
 # ----------------------------------------------------------------------------------------- the tool
 
 

@@ -181,6 +181,18 @@ def subjects() -> Mapping[str, Subject]:
             mask=True,
             dropout=0.3,
         ),
+        partial(
+            _forward,
+            "f16-sm_80-causal-key-bias",
+            target="sm_80",
+            dtype="f16",
+            head_dim=16,
+            tile=16,
+            block_q=32,
+            causal="top_left",
+            key_bias="f32",
+            pack_gqa=True,
+        ),
         # CTAs with rows of several heads (packed GQA); in f32 also with slices of values.
         partial(
             _forward,
