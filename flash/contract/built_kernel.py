@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from flash.operands.declared import Operand
 from ptxgen import ir
 from ptxgen.target import Target
 from ptxgen.text import render
@@ -24,6 +25,11 @@ class Made(ABC):
     module: ir.Module
     threads: int
     target: Target
+
+    @property
+    @abstractmethod
+    def arrays(self) -> tuple[Operand, ...]:
+        """The arrays behind the kernel's pointers, in their order."""
 
     @property
     @abstractmethod

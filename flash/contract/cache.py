@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from flash.contract.cache_builds import AppendBuild, MergeBuild
+from flash.contract.built_kernel import Made
 from flash.contract.common import (
     Words,
     launch_contract,
-    operand_meanings,
-    operand_stride_meanings,
-    stride_meanings,
+    meanings_of_pointers,
+    meanings_of_strides,
+    promised_launch,
 )
 from flash.contract.forward import (
     NOT_WRITTEN_MEANWHILE,
@@ -27,24 +27,22 @@ from flash.contract.forward import (
 from flash.kernels.append import COUNTS, AppendConfig
 from flash.kernels.append import MAX_ROWS as MAX_APPENDED
 from flash.kernels.append import WARPS as APPEND_WARPS
-from flash.kernels.merge import MAX_ROWS, MERGE_STRIDES
+from flash.kernels.merge import MAX_ROWS, MERGED_LSE, MergeConfig
 from flash.kernels.merge import WARPS as MERGE_WARPS
 from flash.operands.declared import Operand
-from flash.operands.dtypes import F32, F32_BYTES, DType
+from flash.operands.dtypes import F32_BYTES
 from flash.problem.features import MAX_SPLITS
+from ptxgen.check.prove.contract import GlobalContract
 
 _EXACTLY: Final = "block and grid are exactly as given"
 
 
-def append_contract(made: AppendBuild) -> dict[str, Any]:
-    """The contract of an append kernel."""
-    config = made.config
+def append_contract(made: Made, config: AppendConfig) -> dict[str, Any]:
+    """The contract of the append kernel of a configuration."""
     rows: Any = "new_rows"
     words = "new_rows"
     if config.rotary_dim:
         rows, words = {"plus": ["new_rows", "q_rows"]}, "(new_rows + q_rows)"
-    types = {name: config.element_of(name) for name in config.arrays}
-    types |= {operand.name: operand.dtype for operand in config.operands}
     return launch_contract(
         made,
         Words(
@@ -55,9 +53,7 @@ def append_contract(made: AppendBuild) -> dict[str, Any]:
                 "head_dim_v": config.head_dim_v,
                 **rotary_words(config.rotary_dim, interleaved=config.interleaved),
             },
-            meanings=_append_meanings(config, types),
-            types=types,
-            written=("K", "V", "Q_OUT"),
+            meanings=_append_meanings(config),
             grid={
                 "formula": f"(ceil({words} / {APPEND_WARPS}), 1, 1)",
                 "x": {"ceil_div": [rows, APPEND_WARPS], "times": []},
@@ -68,28 +64,29 @@ def append_contract(made: AppendBuild) -> dict[str, Any]:
     )
 
 
-def _append_meanings(config: AppendConfig, types: dict[str, DType]) -> dict[str, str]:
+def append_promise(config: AppendConfig) -> GlobalContract:
+    """The contract of an append kernel in the form that the proof of global accesses takes:
+    `new_rows` is batch * kv_heads * n, `q_rows` batch * heads * seq_q.
+    """
     features = config.features
-    places = (
-        f"pages, kv_heads, {features.page_size}"
-        if features.page_size
-        else (f"{features.kv_batch}, kv_heads, seq_k")
-    )
-    uses = {
-        "K_NEW": ("the new keys, read", "batch, kv_heads, n, head_dim"),
-        "V_NEW": ("the new values, read", "batch, kv_heads, n, head_dim_v"),
-        "K": ("the keys of the cache, written", f"{places}, head_dim"),
-        "V": ("the values of the cache, written", f"{places}, head_dim_v"),
-        "Q": ("the queries, read", "batch, heads, seq_q, head_dim"),
-        "Q_OUT": ("the turned queries, written", "batch, heads, seq_q, head_dim"),
-        "COS": ("the cosines of the angles, read", "positions, rotary_dim / 2"),
-        "SIN": ("the sines of the angles, read", "positions, rotary_dim / 2"),
-    }
-    meanings = {
-        name: f"device address of {uses[name][0]}: {types[name].name} [{uses[name][1]}], strides as below"
-        for name in config.arrays
-    }
-    meanings |= operand_meanings(_of_append(config, operand) for operand in config.operands)
+    bounds = dict.fromkeys(("batch", *config.counts), (1, MAX_APPENDED))
+    bounds |= {n.name: n.bounds for n in features.numbers if n.bounds is not None}
+    equal = {"new_rows": "batch * kv_heads * n"}
+    rows = "new_rows"
+    if config.rotary_dim:
+        equal["q_rows"] = "batch * heads * seq_q"
+        rows = "new_rows + q_rows"
+    if features.page_size:
+        bounds["table_columns"] = (1, MAX_APPENDED // features.page_size)
+        equal["seq_k"] = f"{features.page_size} * table_columns"
+    arrays = (*config.arrays, *config.operands)
+    return promised_launch(arrays, bounds, f"({rows} + {APPEND_WARPS - 1}) // {APPEND_WARPS}", equal)
+
+
+def _append_meanings(config: AppendConfig) -> dict[str, str]:
+    features, arrays = config.features, config.arrays
+    operands = [_of_append(config, operand) for operand in config.operands]
+    meanings = meanings_of_pointers((*arrays, *operands))
     meanings |= {
         "new_rows": "new rows of all heads of K: batch * kv_heads * n",
         "n": "new rows of each head of K",
@@ -104,9 +101,7 @@ def _append_meanings(config: AppendConfig, types: dict[str, DType]) -> dict[str,
         ),
     }
     meanings |= {number.name: number.meaning for number in features.numbers}
-    for name, (steps, _) in config.arrays.items():
-        meanings |= stride_meanings(name, steps, types[name])
-    return meanings | operand_stride_meanings(config.operands)
+    return meanings | meanings_of_strides((*arrays, *operands))
 
 
 def _of_append(config: AppendConfig, operand: Operand) -> Operand:
@@ -134,36 +129,17 @@ def _append_constraints(config: AppendConfig) -> Iterator[str]:
     yield NOT_WRITTEN_MEANWHILE
 
 
-def merge_contract(made: MergeBuild) -> dict[str, Any]:
-    """The contract of a merge kernel."""
-    config = made.config
-    types = {"PARTS": config.parts, "LSES": F32, "O": config.dtype, "LSE": F32}
-    of_lse = (
-        "device address of the merged log-sum-exp, written: natural logarithm, f32 [batch, heads, "
-        "seq_q], dense; -inf for a row of which no part has a key"
-    )
-    meanings = {
-        "PARTS": (
-            f"device address of the parts, read: {config.parts.name} [batch, heads, seq_q, splits, "
-            "head_dim_v], strides as below; a part whose lse is -inf may hold anything"
-        ),
-        "LSES": (
-            "device address of the log-sum-exp of each part, read: natural logarithm, f32 [batch * "
-            "heads * seq_q, splits], strides as below"
-        ),
-        "O": (
-            f"device address of the result, written: {config.dtype.name} [batch, heads, seq_q, "
-            "head_dim_v], strides as below"
-        ),
-        "LSE": of_lse,
+def merge_contract(made: Made, config: MergeConfig) -> dict[str, Any]:
+    """The contract of the merge kernel of a configuration."""
+    arrays = config.arrays
+    meanings = meanings_of_pointers((*arrays, MERGED_LSE)) | meanings_of_strides(arrays)
+    meanings |= {
         "rows": f"rows of O: batch * heads * seq_q, 1 to {MAX_ROWS}",
         "seq_q": "queries of each head",
         "heads": "heads of O",
         "splits": f"parts of each row, 1 to {MAX_SPLITS}",
     }
-    for name, steps in MERGE_STRIDES.items():
-        meanings |= stride_meanings(name, steps, types[name])
-    parts, result = (config.width * types[name].nbytes for name in ("PARTS", "O"))
+    alignments = {array.name: array.alignment for array in arrays}
     return launch_contract(
         made,
         Words(
@@ -174,24 +150,33 @@ def merge_contract(made: MergeBuild) -> dict[str, Any]:
                 "head_dim_v": config.head_dim_v,
             },
             meanings=meanings,
-            types=types,
-            written=("O", "LSE"),
             grid={
                 "formula": f"(ceil(rows / {MERGE_WARPS}), 1, 1)",
                 "x": {"ceil_div": ["rows", MERGE_WARPS], "times": []},
             },
             constraints=[
-                f"PARTS, and its strides in bytes, are multiples of {parts} bytes; those of O of "
-                f"{result}; LSES, its strides and LSE are multiples of {F32_BYTES}",
+                f"PARTS, and its strides in bytes, are multiples of {alignments['PARTS']} bytes; "
+                f"those of O of {alignments['O']}; LSES, its strides and LSE are multiples of "
+                f"{F32_BYTES}",
                 "the last dimension of PARTS and O is dense (stride 1)",
                 _EXACTLY,
                 "O and LSE share no memory with what is read or each other, and no two indices of "
                 "O name one element",
             ],
             more={
-                "lse": of_lse
+                "lse": meanings["LSE"]
                 if config.return_lse
                 else "not written: the kernel was made with return_lse=False"
             },
         ),
     )
+
+
+def merge_promise(config: MergeConfig) -> GlobalContract:
+    """The contract of a merge kernel in the form that the proof of global accesses takes. `rows`
+    counts the rows of all heads of all batches; `LSES` has `splits` elements for each row.
+    """
+    bounds = dict.fromkeys(("heads", "seq_q", "batch", "rows"), (1, MAX_ROWS))
+    bounds["splits"] = (1, MAX_SPLITS)
+    blocks = f"(rows + {MERGE_WARPS - 1}) // {MERGE_WARPS}"
+    return promised_launch(config.arrays, bounds, blocks, {"rows": "batch * heads * seq_q"})

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from flash.contract.built_kernel import Made
 from flash.contract.resources import KernelResources
 from flash.kernels.mma_forward import mma_attention_forward
 from flash.kernels.simt_forward import attention_forward
+from flash.operands.declared import Operand
+from flash.problem.arrays import arrays_of
 from flash.problem.config import KernelConfig
 from flash.problem.mma_tiling import MmaTiling
 from flash.problem.simt_tiling import Tiling
@@ -31,6 +33,11 @@ class Build(Made):
         self.config = config
         self.registers: int | None = None  # registers of a thread
 
+    @cached_property
+    def arrays(self) -> tuple[Operand, ...]:
+        """Q, K, V, O, LSE if the kernel writes it, and the operands."""
+        return arrays_of(self.config)
+
     @property
     def promised(self) -> GlobalContract:
         """See `flash.contract.forward.global_contract`."""
@@ -44,7 +51,7 @@ class Build(Made):
         """See `flash.contract.forward.contract`."""
         from flash.contract.forward import contract
 
-        return contract(self)
+        return contract(self, self.config)
 
     @property
     def resources(self) -> KernelResources:

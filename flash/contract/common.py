@@ -6,14 +6,14 @@ rest.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from flash.contract.built_kernel import Made
 from flash.operands.declared import Operand
-from flash.operands.dtypes import DType
 from flash.problem.limits import MAX_CTAS
+from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract
 from ptxgen.check.verify.budget import static_shared_bytes
 
 SCHEMA: Final = 1  # version of the dictionary, raised when a key changes its meaning
@@ -30,14 +30,12 @@ _APART: Final = {
 @dataclass(frozen=True)
 class Words:
     """What one kind of kernel adds to the contract: what it computes, what each parameter means,
-    the types of its arrays, which of them it writes, how many CTAs it has, and what it relies on.
+    how many CTAs it has, and what it relies on.
     """
 
     kind: str
     computes: Mapping[str, Any]
     meanings: Mapping[str, str]
-    types: Mapping[str, DType]
-    written: tuple[str, ...]
     grid: Mapping[str, Any]
     constraints: Iterable[str]
     more: Mapping[str, Any]
@@ -64,17 +62,7 @@ def launch_contract(made: Made, words: Words) -> dict[str, Any]:
             }
             for s in made.slots
         ],
-        "arrays": [
-            {
-                "name": array.pointer,
-                "type": words.types[array.pointer].name,
-                "written": array.pointer in words.written,
-                "dims": [{"extent": axis.extent, "stride": axis.stride} for axis in array.axes],
-                "row": array.nbytes // words.types[array.pointer].nbytes,
-                "alignment": array.align,
-            }
-            for array in made.promised.arrays
-        ],
+        "arrays": [_array(operand) for operand in made.arrays],
         "sizes": _sizes(made),
         "block": [made.threads, 1, 1],
         "grid": {**words.grid, "y": 1, "z": 1},
@@ -83,6 +71,50 @@ def launch_contract(made: Made, words: Words) -> dict[str, Any]:
         **words.more,
         "constraints": [*words.constraints, *_constraints_of_all(made)],
     }
+
+
+def _array(operand: Operand) -> dict[str, Any]:
+    """An array of a contract."""
+    promised = promised_array(operand)
+    return {
+        "name": operand.name,
+        "type": operand.dtype.name,
+        "written": operand.is_written,
+        "dims": [{"extent": axis.extent, "stride": axis.stride} for axis in promised.axes],
+        "row": max(operand.columns, 1),
+        "alignment": operand.alignment,
+    }
+
+
+def promised_array(operand: Operand) -> GlobalArray:
+    """An array as the proof of global accesses takes it."""
+    nbytes = operand.dtype.nbytes
+    strides = [f"{nbytes} * {stride}" for stride in operand.strides]
+    if operand.is_dense:  # the elements of all later axes lie between two of an axis
+        later = [operand.axes[n + 1 :] for n in range(len(operand.axes))]
+        strides = [" * ".join((str(nbytes), *axes)) for axes in later]
+    axes = zip(operand.axes, strides, strict=True)
+    return GlobalArray(
+        operand.name,
+        tuple(Axis(_size(operand.extent(axis)), _size(stride)) for axis, stride in axes),
+        operand.nbytes,
+        operand.alignment,
+    )
+
+
+def _size(expression: str) -> int | str:
+    """An expression of sizes; a number as such."""
+    return int(expression) if expression.isdigit() else expression
+
+
+def promised_launch(
+    arrays: Sequence[Operand], bounds: Mapping[str, tuple[int, int]], blocks: str, equal: Mapping[str, str]
+) -> GlobalContract:
+    """The contract of a kernel's launches, of `blocks` CTAs, as the proof of global accesses takes
+    it.
+    """
+    strides = tuple(stride for operand in arrays for stride in operand.strides)
+    return GlobalContract(tuple(map(promised_array, arrays)), strides, bounds, (blocks, 1, 1), equal)
 
 
 def _sizes(made: Made) -> dict[str, dict[str, int | str]]:
@@ -111,35 +143,25 @@ def _constraints_of_all(made: Made) -> list[str]:
     return constraints
 
 
-def stride_meanings(name: str, steps: Iterable[str], dtype: DType) -> dict[str, str]:
-    """The meaning of each stride of an array, by parameter."""
+def meanings_of_pointers(arrays: Iterable[Operand]) -> dict[str, str]:
+    """The meaning of the pointer to each array, by parameter."""
     return {
-        f"{name}_{step}_stride": (
-            f"elements (of {dtype.nbytes} bytes) from {_APART[step]} in {name}; any sign, 0 repeats"
+        array.name: (
+            f"device address of {array.role or f'{array.name}, read'}: {array.dtype.name} "
+            f"[{array.dims}], {'dense' if array.is_dense else 'strides as below'}"
+            f"{f'; {array.meaning}' if array.meaning else ''}"
         )
-        for step in steps
+        for array in arrays
     }
 
 
-def operand_meanings(operands: Iterable[Operand]) -> dict[str, str]:
-    """The meaning of each pointer to an operand, by parameter."""
+def meanings_of_strides(arrays: Iterable[Operand]) -> dict[str, str]:
+    """The meaning of each stride of arrays, by parameter."""
     return {
-        operand.name: (
-            f"device address of {operand.name}: {operand.dtype.name} "
-            f"[{operand.dims}], read, strides as below; "
-            f"{operand.meaning}"
+        stride: (
+            f"elements (of {array.dtype.nbytes} bytes) from "
+            f"{_APART.get(step, f'one to the next of {step}')} in {array.name}; any sign, 0 repeats"
         )
-        for operand in operands
-    }
-
-
-def operand_stride_meanings(operands: Iterable[Operand]) -> dict[str, str]:
-    """The meaning of each stride of operands, by parameter."""
-    return {
-        operand.stride(axis): (
-            f"elements (of {operand.dtype.nbytes} bytes) from one to the next of {axis} in "
-            f"{operand.name}; any sign, 0 repeats"
-        )
-        for operand in operands
-        for axis in operand.axes
+        for array in arrays
+        for step, stride in zip(array.step_words, array.strides, strict=True)
     }

@@ -9,24 +9,23 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from flash.contract.built_kernel import Made
 from flash.contract.common import (
     Words,
     launch_contract,
-    operand_meanings,
-    operand_stride_meanings,
-    stride_meanings,
+    meanings_of_pointers,
+    meanings_of_strides,
+    promised_launch,
 )
-from flash.operands.dtypes import F32, F32_BYTES
+from flash.operands.dtypes import F32_BYTES
+from flash.problem.arrays import arrays_of, log_sums, matrices
 from flash.problem.config import KernelConfig
 from flash.problem.features import Features
 from flash.problem.limits import MAX_CTAS, max_seq
 from flash.scores.sink import Sink
-from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract
-
-if TYPE_CHECKING:
-    from flash.contract.catalogue import Build
+from ptxgen.check.prove.contract import GlobalContract
 
 
 @functools.cache
@@ -35,41 +34,8 @@ def parameters(config: KernelConfig) -> dict[str, str]:
     does not write it.
     """
     features = config.features
-    rows = {"Q": "head_dim", "K": "head_dim", "V": "head_dim_v", "O": "head_dim_v"}
-    of_q, of_k = (
-        ("total_q, heads", "total_k, kv_heads")
-        if features.varlen
-        else ("batch, heads, seq_q", "batch, kv_heads, seq_k")
-    )
-    if features.cached:
-        of_k = f"{features.kv_batch}, kv_heads, seq_k"
-    if features.page_size:
-        of_k = f"pages, kv_heads, {features.page_size}"
-    sizes = {"Q": of_q, "K": of_k, "V": of_k, "O": of_q}
-    new = ", and new rows written" if features.appended is not None else ""
-    use = {
-        "Q": "the queries, read",
-        "K": f"the keys, read{new}",
-        "V": f"the values, read{new}",
-        "O": "the output, written",
-    }
-    types = {name: config.element_of(name) for name in rows}
-    parts = ", splits" if features.splits else ""
-    meanings = {
-        name: (
-            f"device address of {use[name]}: {types[name].name} [{sizes[name]}, {rows[name]}], "
-            "strides as below"
-        )
-        for name in rows
-    }
-    meanings["LSE"] = (
-        "device address of the log-sum-exp of each row's scaled scores, written: natural "
-        f"logarithm, f32 [{'heads, total_q' if features.varlen else of_q}{parts}], dense; -inf for "
-        "a row that sees no key"
-    )
-    meanings |= operand_meanings(features.operands)
-    for name in rows:
-        meanings |= stride_meanings(name, features.steps_of(name), types[name])
+    arrays, operands = (*matrices(config), log_sums(config)), features.operands
+    meanings = meanings_of_pointers((*arrays, *operands)) | meanings_of_strides(arrays)
     longest = max_seq(features)
     lse = "LSE is the sink" if features.has(Sink) else "LSE is -inf"
     if features.varlen:
@@ -90,8 +56,7 @@ def parameters(config: KernelConfig) -> dict[str, str]:
     )
     meanings["softmax_scale"] = "factor of Q K^T before the softmax, usually 1 / sqrt(head_dim)"
     meanings |= {number.name: number.meaning for number in config.numbers}
-    meanings |= operand_stride_meanings(features.operands)
-    return meanings
+    return meanings | meanings_of_strides(operands)
 
 
 def cache_room(features: Features, longest: int) -> str:
@@ -115,13 +80,9 @@ CAUSAL: Final[dict[str, str]] = {
 }
 
 
-def contract(made: Build) -> dict[str, Any]:
-    """The contract of an attention kernel."""
-    config, t = made.config, made.config.tiling
-    meanings = parameters(config)
-    types = {name: config.element_of(name) for name in "QKVO"} | {"LSE": F32}
-    types |= {operand.name: operand.dtype for operand in config.features.operands}
-    new = config.features.appended
+def contract(made: Made, config: KernelConfig) -> dict[str, Any]:
+    """The contract of the attention kernel of a configuration."""
+    t, new, meanings = config.tiling, config.features.appended, parameters(config)
     turning = {} if new is None else rotary_words(new.rotary_dim, interleaved=new.interleaved)
     words = Words(
         kind="decode" if config.features.cached else "forward",
@@ -135,8 +96,6 @@ def contract(made: Build) -> dict[str, Any]:
             **turning,
         },
         meanings=meanings,
-        types=types,
-        written=(*(() if new is None else ("K", "V")), "O", "LSE"),
         grid=_grid(config),
         constraints=_constraints(config),
         more={
@@ -300,26 +259,7 @@ def global_contract(config: KernelConfig) -> GlobalContract:
     """
     t, features = config.tiling, config.features
     rows_q, rows_k = features.row_counts
-    arrays = [
-        _array(config, name, heads, rows, columns)
-        for name, heads, rows, columns in (
-            ("Q", "heads", rows_q, t.head_dim),
-            ("K", "kv_heads", rows_k, t.head_dim),
-            ("V", "kv_heads", rows_k, t.head_dim_v),
-            ("O", "heads", rows_q, t.head_dim_v),
-        )
-    ]
-    strides = tuple(f"{a.pointer}_{step}_stride" for a in arrays for step in features.steps_of(a.pointer))
-    if config.return_lse:
-        arrays.append(_log_sums(features))
     longest = max_seq(features)
-    for operand in features.operands:
-        nbytes = operand.dtype.nbytes
-        axes = tuple(
-            Axis(operand.extent(axis), f"{nbytes} * {operand.stride(axis)}") for axis in operand.axes
-        )
-        arrays.append(GlobalArray(operand.name, axes, operand.nbytes, nbytes))
-        strides += tuple(operand.stride(axis) for axis in operand.axes)
     bounds = {  # factors of other sizes first: the proof eliminates the last size first
         "group": (1, MAX_CTAS),
         rows_q: (1, _most_rows(config)),
@@ -340,34 +280,5 @@ def global_contract(config: KernelConfig) -> GlobalContract:
         rows, of = "rows", "kv_heads"
         bounds["rows"], equal["rows"] = (1, _most_rows(config)), "seq_q * group"
     blocks = f"({rows} + {t.block_q - 1}) // {t.block_q}"
-    splits = " * splits" if features.splits else ""
-    grid = f"{blocks} * {of} * batch * {t.value_slices}{splits}", 1, 1
-    return GlobalContract(tuple(arrays), strides, bounds, grid, equal)
-
-
-def _array(config: KernelConfig, name: str, heads: str, rows: str, columns: int) -> GlobalArray:
-    features = config.features
-    extents: dict[str, int | str] = {
-        "batch": "batch",
-        "head": heads,
-        "row": rows,
-        "split": "splits",
-        "page": "pages",
-    }
-    if name in ("K", "V"):
-        extents |= {"batch": features.kv_batch, "row": features.page_size or rows}
-    nbytes = config.element_of(name).nbytes
-    axes = tuple(Axis(extents[step], f"{nbytes} * {name}_{step}_stride") for step in features.steps_of(name))
-    return GlobalArray(name, axes, columns * nbytes, config.alignment_of(name))
-
-
-def _log_sums(features: Features) -> GlobalArray:
-    """The array LSE: an f32 for each row of each head, and of each split."""
-    rows, splits = features.row_counts[0], " * splits" if features.splits else ""
-    axes = [
-        Axis("heads" if features.varlen else "batch * heads", f"{F32_BYTES} * {rows}{splits}"),
-        Axis(rows, f"{F32_BYTES}{splits}"),
-    ]
-    if features.splits:
-        axes.append(Axis("splits", F32_BYTES))
-    return GlobalArray("LSE", tuple(axes), F32_BYTES, F32_BYTES)
+    blocks += f" * {of} * batch * {t.value_slices}{' * splits' if features.splits else ''}"
+    return promised_launch(arrays_of(config), bounds, blocks, equal)

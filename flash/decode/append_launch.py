@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from flash.contract.cache_builds import append_build
 from flash.host.arrays import ArrayView
 from flash.kernels.append import COUNTS, WARPS, AppendConfig
-from flash.launch.step import Step, launch_step, outer_strides
+from flash.launch.step import Step, launch_step
 from flash.operands.dtypes import E4M3, DType
 from flash.problem.features import LENGTHS, MAX_POSITIONS, Features
 from ptxgen.target import Target
@@ -60,7 +60,8 @@ def append_step(target: Target, dtype: DType, new: NewRows, turned: Turned | Non
         )
     )
     made.require_proved()
-    arrays = {"K_NEW": new.k, "V_NEW": new.v, "K": new.k_cache, "V": new.v_cache}
+    arrays = {"K_NEW": new.k, "V_NEW": new.v, "K": new.k_cache, "V": new.v_cache, **new.operands}
+    arrays |= {} if new.counts is None else {COUNTS.name: new.counts}
     batch, kv_heads, n, _ = new.k.shape
     rows = batch * kv_heads * n
     capacity, sequences = new.k_cache.shape[2], new.k_cache.shape[0]
@@ -82,9 +83,4 @@ def append_step(target: Target, dtype: DType, new: NewRows, turned: Turned | Non
         values |= {"q_rows": batch * heads * seq_q, "seq_q": max(seq_q, 1), "heads": max(heads, 1)}
         values["positions"] = min(turned.cos.shape[0], MAX_POSITIONS)
         rows += batch * heads * seq_q
-    for name, (steps, _) in made.config.arrays.items():
-        strides = zip(steps, outer_strides(arrays[name]), strict=True)
-        values |= {f"{name}_{step}_stride": stride for step, stride in strides}
-    operands = {operand: new.operands[operand.name] for operand in features.operands}
-    operands |= {} if new.counts is None else {COUNTS: new.counts}
-    return launch_step(made, arrays, operands, values, -(-rows // WARPS))
+    return launch_step(made, arrays, values, -(-rows // WARPS))

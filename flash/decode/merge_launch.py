@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from flash.contract.cache_builds import merge_build
 from flash.host.arrays import ArrayView
 from flash.kernels.merge import WARPS, MergeConfig
-from flash.launch.step import Step, aligned, launch_step, strides_of
+from flash.launch.step import Step, aligned, launch_step
 from flash.operands.dtypes import OF_ARRAYS
 from ptxgen.target import Target
 
@@ -135,11 +135,4 @@ def merging(call: MergeCall, target: Target) -> Step:
     rows = batch * heads * seq_q
     values: dict[str, int | float] = {"rows": rows, "seq_q": seq_q, "heads": heads}
     values["splits"] = splits
-    for name, array, steps in (
-        ("PARTS", call.parts, ("batch", "head", "row", "split")),
-        ("O", call.out, ("batch", "head", "row")),
-        ("LSES", call.lses, ("row", "split")),
-    ):
-        strides = zip(steps, strides_of(array), strict=False)
-        values |= {f"{name}_{step}_stride": stride for step, stride in strides}
-    return launch_step(made, arrays, {}, values, -(-rows // WARPS))
+    return launch_step(made, arrays, values, -(-rows // WARPS))

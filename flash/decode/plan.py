@@ -19,7 +19,7 @@ from flash.decode.append_launch import NewRows, Turned, append_step
 from flash.decode.merge_launch import MergeCall, merging
 from flash.device.grouped_heads import packing_saves_ctas
 from flash.host.arrays import ArrayView
-from flash.launch.step import Step, aligned, launch_step, outer_strides
+from flash.launch.step import Step, aligned, launch_step
 from flash.operands.declared import LAST_KEYS
 from flash.operands.dtypes import E4M3, OF_ARRAYS, DType
 from flash.problem.config import AttentionConfig, KernelConfig
@@ -250,14 +250,10 @@ def _attending(
     call: CacheCall, kernel: KernelConfig, splits: int, out: ArrayView, lse: ArrayView | None
 ) -> Step:
     made, features = proved_build(kernel), kernel.features
-    arrays = {"Q": call.q, "K": call.k, "V": call.v, "O": out}
+    arrays = {"Q": call.q, "K": call.k, "V": call.v, "O": out, **call.operands}
     arrays |= {} if lse is None else {"LSE": lse}
-    values: dict[str, int | float] = {}
-    for name in "QKVO":
-        of_array = zip(features.steps_of(name), outer_strides(arrays[name]), strict=True)
-        values |= {f"{name}_{step}_stride": stride for step, stride in of_array}
     _, heads, seq_q, _ = call.q.shape
-    values |= call.config.numbers | {
+    values = call.config.numbers | {
         "seq_q": seq_q,
         "heads": heads,
         "group": call.group,
@@ -269,14 +265,12 @@ def _attending(
         "pages": call.k.shape[0],
         LAST_KEYS: last_keys(call.operands),
     }
-    given = dict(call.operands)
     if call.new is not None and features.appended is not None:
-        given |= call.new.operands
+        arrays |= call.new.operands
         values["n"] = call.new.k.shape[2]
         if call.new.cos is not None:
             values["positions"] = min(call.new.cos.shape[0], MAX_POSITIONS)
-    operands = {operand: given[operand.name] for operand in features.operands}
-    return launch_step(made, arrays, operands, values, blocks_of(call, kernel) * splits)
+    return launch_step(made, arrays, values, blocks_of(call, kernel) * splits)
 
 
 def last_keys(operands: Mapping[str, ArrayView]) -> int:

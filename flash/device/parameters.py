@@ -11,6 +11,7 @@ from flash.device.sequence_span import Span
 from flash.device.tiles import Matrix, access_width
 from flash.operands.declared import Operand
 from flash.operands.dtypes import F32_BYTES, DType
+from flash.problem.arrays import matrices
 from flash.problem.config import KernelConfig
 from flash.scores.feature import LOG2E
 from flash.scores.heads import Packing
@@ -213,8 +214,7 @@ class ScoreArray:
     @classmethod
     def declare(cls, k: KernelBuilder, operand: Operand, at: Pointer) -> ScoreArray:
         """Declare and load the strides."""
-        strides = {axis: k.param(operand.stride(axis), s64) for axis in operand.axes}
-        return cls(at.value, strides, operand.dtype)
+        return cls(at.value, stride_parameters(k, operand), operand.dtype)
 
     def of_sequence(self, k: KernelBuilder, *indices: Value) -> Value:
         """The element with these indices, such as the length of a sequence. Nobody writes the array
@@ -272,6 +272,11 @@ class ScoreArray:
         )
 
 
+def stride_parameters(k: KernelBuilder, array: Operand) -> dict[str, Value]:
+    """Declare and load the strides of an array: by axis, in elements, s64."""
+    return {step: k.param(name, s64) for step, name in zip(array.step_words, array.strides, strict=True)}
+
+
 @dataclass(frozen=True)
 class Arguments:
     """The kernel's parameters; `flash/contract/forward.py` says what they mean."""
@@ -295,21 +300,20 @@ class Arguments:
     def declare(cls, k: KernelBuilder, config: KernelConfig) -> Arguments:
         """Declare and load the parameters, in the order of `flash/contract/forward.py`."""
         t = config.tiling
-        of_keys, of_values = (t.head_dim, t.head_dim), (t.head_dim_v, t.slices.width)
-        columns = {"Q": of_keys, "K": of_keys, "V": of_values, "O": of_values}
-        nbytes = {name: config.element_of(name).nbytes for name in columns}
-        pointers = {name: k.pointer(name) for name in columns}
+        computed = dict.fromkeys("QK", t.head_dim) | dict.fromkeys("VO", t.slices.width)
+        of_kernel = matrices(config)
+        pointers = {array.name: k.pointer(array.name) for array in of_kernel}
         LSE = k.pointer("LSE") if config.return_lse else None
         places = [(operand, k.pointer(operand.name)) for operand in config.features.operands]
         Q, K, V, O = (
             Array(
-                pointers[name].value,
-                {step: k.param(f"{name}_{step}_stride", s64) for step in config.features.steps_of(name)},
-                computed,
-                access_width(in_row, config.alignment_of(name), nbytes[name]),
-                nbytes[name],
+                pointers[array.name].value,
+                stride_parameters(k, array),
+                computed[array.name],
+                access_width(array.columns, array.alignment, array.dtype.nbytes),
+                array.dtype.nbytes,
             )
-            for name, (in_row, computed) in columns.items()
+            for array in of_kernel
         )
         names = (*config.features.row_counts, "heads", "group")
         seq_q, seq_k, heads, group = (k.signed(k.param(name, u32)) for name in names)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from flash.device.parameters import Array, InCache, ScoreArray
+from flash.device.parameters import Array, InCache, ScoreArray, stride_parameters
 from flash.device.row_copy import RowCopy, Turn, position_of
 from flash.operands.declared import Operand
 from flash.operands.dtypes import F32, F32_BYTES, I32, DType
@@ -65,25 +65,48 @@ class AppendConfig:
         return (*self.features.operands, COUNTS) if self.counted else self.features.operands
 
     @property
-    def arrays(self) -> dict[str, tuple[tuple[str, ...], int]]:
-        """The strides and columns of each array, in the order of the parameters."""
-        d, steps_of = self.head_dim, self.features.steps_of
-        found = {
-            "K_NEW": (_SOURCES, d),
-            "V_NEW": (_SOURCES, self.head_dim_v),
-            "K": (steps_of("K"), d),
-            "V": (steps_of("V"), self.head_dim_v),
-        }
+    def arrays(self) -> tuple[Operand, ...]:
+        """The new rows, the cache and, with rotary angles, the queries and the tables, in the order
+        of the parameters.
+        """
+        features, new = self.features, ("batch", "kv_heads", "n")
+        of_cache = ("pages", "kv_heads", str(features.page_size))
+        if not features.page_size:
+            of_cache = (features.kv_batch, "kv_heads", "seq_k")
+        steps = features.steps_of("K")
+        found = [
+            self._rows("K_NEW", new, "head_dim", "the new keys, read"),
+            self._rows("V_NEW", new, "head_dim_v", "the new values, read"),
+            self._rows("K", of_cache, "head_dim", "the keys of the cache, written", steps),
+            self._rows("V", of_cache, "head_dim_v", "the values of the cache, written", steps),
+        ]
         if self.rotary_dim:
-            tables = (("row",), self.rotary_dim // 2)
-            found |= {"Q": (_SOURCES, d), "Q_OUT": (_SOURCES, d), "COS": tables, "SIN": tables}
-        return found
+            of_q = ("batch", "heads", "seq_q")
+            found += [
+                self._rows("Q", of_q, "head_dim", "the queries, read"),
+                self._rows("Q_OUT", of_q, "head_dim", "the turned queries, written"),
+                self._angles("COS", "the cosines of the angles, read"),
+                self._angles("SIN", "the sines of the angles, read"),
+            ]
+        return tuple(found)
 
-    def element_of(self, array: str) -> DType:
-        """The element type of one of `arrays`."""
-        if array in ("K", "V"):
-            return self.stored
-        return F32 if array in ("COS", "SIN") else self.dtype
+    def _rows(
+        self, name: str, axes: tuple[str, ...], last: str, role: str, steps: tuple[str, ...] = _SOURCES
+    ) -> Operand:
+        return Operand(
+            name,
+            self.stored if name in ("K", "V") else self.dtype,
+            axes,
+            columns=self.head_dim if last == "head_dim" else self.head_dim_v,
+            last=last,
+            steps=steps,
+            role=role,
+            is_written=role.endswith("written"),
+        )
+
+    def _angles(self, name: str, role: str) -> Operand:
+        columns, last = self.rotary_dim // 2, "rotary_dim / 2"
+        return Operand(name, F32, ("positions",), columns=columns, last=last, steps=("row",), role=role)
 
     @property
     def counts(self) -> tuple[str, ...]:
@@ -123,15 +146,16 @@ class _Given:
     @classmethod
     def declare(cls, k: KernelBuilder, config: AppendConfig) -> _Given:
         """Declare and load the parameters: pointers, sizes, strides."""
-        pointers = {name: k.pointer(name) for name in config.arrays}
+        pointers = {array.name: k.pointer(array.name) for array in config.arrays}
         places = [(operand, k.pointer(operand.name)) for operand in config.operands]
         counts = {name: k.signed(k.param(name, u32)) for name in config.counts}
         numbers = {n.name: k.param(n.name, n.type) for n in config.features.numbers}
-        arrays = {}
-        for name, (steps, columns) in config.arrays.items():
-            strides = {step: k.param(f"{name}_{step}_stride", s64) for step in steps}
-            nbytes = config.element_of(name).nbytes
-            arrays[name] = Array(pointers[name].value, strides, columns, 1, nbytes)
+        arrays = {
+            array.name: Array(
+                pointers[array.name].value, stride_parameters(k, array), array.columns, 1, array.dtype.nbytes
+            )
+            for array in config.arrays
+        }
         operands = {o.name: ScoreArray.declare(k, o, at) for o, at in places}
         return cls(arrays, operands, counts, numbers)
 

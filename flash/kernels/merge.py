@@ -10,8 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from flash.device.parameters import stride_parameters
 from flash.device.softmax import LN2, over_lanes
 from flash.device.tiles import access_width
+from flash.operands.declared import Operand
 from flash.operands.dtypes import F32, F32_BYTES, DType
 from flash.scores.feature import LOG2E, NEG_INF
 from ptxgen import ir
@@ -26,6 +28,16 @@ _LANES: Final = [16, 8, 4, 2, 1]  # butterfly distances that join a warp
 _AT_ONCE: Final = 4  # parts whose loads are in flight together
 _WIDEST: Final = 4  # columns of an access
 _PAIRS: Final = {f16: f16x2, bf16: bf16x2}
+_ROWS: Final = "batch * heads * seq_q"
+MERGED_LSE: Final = Operand(
+    "LSE",
+    F32,
+    (_ROWS,),
+    "-inf for a row of which no part has a key",
+    role="the merged log-sum-exp (natural logarithm), written",
+    is_written=True,
+    is_dense=True,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +63,48 @@ class MergeConfig:
         return min(of_result, of_parts, _WIDEST)
 
     @property
+    def arrays(self) -> tuple[Operand, ...]:
+        """The partial results and the merged ones, in the order of the parameters."""
+        rows = ("batch", "heads", "seq_q")
+        found = (
+            Operand(
+                "PARTS",
+                self.parts,
+                (*rows, "splits"),
+                "a part whose lse is -inf may hold anything",
+                columns=self.head_dim_v,
+                last="head_dim_v",
+                steps=("batch", "head", "row", "split"),
+                role="the parts, read",
+                align=self.width * self.parts.nbytes,
+            ),
+            Operand(
+                "LSES",
+                F32,
+                (_ROWS, "splits"),
+                steps=("row", "split"),
+                role="the log-sum-exp (natural logarithm) of each part, read",
+            ),
+            Operand(
+                "O",
+                self.dtype,
+                rows,
+                columns=self.head_dim_v,
+                last="head_dim_v",
+                steps=("batch", "head", "row"),
+                role="the result, written",
+                is_written=True,
+                align=self.width * self.dtype.nbytes,
+            ),
+        )
+        return (*found, MERGED_LSE) if self.return_lse else found
+
+    @property
     def name(self) -> str:
         """The name of the kernel's entry, which says the configuration."""
         types = self.dtype.name if self.parts is F32 else f"{self.parts.name}_{self.dtype.name}"
         lse = "_lse" if self.return_lse else ""
         return f"merge_partials_{types}_d{self.head_dim_v}_w{self.width}{lse}"
-
-
-MERGE_STRIDES: Final = {
-    "PARTS": ("batch", "head", "row", "split"),
-    "LSES": ("row", "split"),
-    "O": ("batch", "head", "row"),
-}
 
 
 @dataclass(frozen=True)
@@ -83,12 +125,8 @@ def merge_kernel(config: MergeConfig) -> ir.Module:
     parameters mean.
     """
     k = KernelBuilder(config.name, target=config.target, threads=THREADS)
-    names = ("PARTS", "LSES", "O", *(["LSE"] if config.return_lse else []))
-    pointers = {name: k.pointer(name) for name in names}
-    strides = {
-        name: {step: k.param(f"{name}_{step}_stride", s64) for step in steps}
-        for name, steps in MERGE_STRIDES.items()
-    }
+    pointers = {array.name: k.pointer(array.name) for array in config.arrays}
+    strides = {array.name: stride_parameters(k, array) for array in config.arrays}
     rows, seq_q, heads, splits = (
         k.signed(k.param(name, u32)) for name in ("rows", "seq_q", "heads", "splits")
     )

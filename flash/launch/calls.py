@@ -16,10 +16,10 @@ from flash.device.cta_order import USUAL_CACHE_BYTES
 from flash.host.arrays import ArrayView, host_array
 from flash.launch.checks import Geometry, grid_ctas, section
 from flash.launch.operands import Operands
+from flash.launch.step import Step, plan_of
 from flash.launch.varlen import LENGTHS
 from flash.problem.config import AttentionConfig
 from flash.problem.sequences import each_sequence
-from ptxgen import interpreter
 from ptxgen.runtime.plan import LaunchPlan
 
 
@@ -51,34 +51,23 @@ def make_plan(
     writes it, and the operands. `numbers` are the scalar arguments of the kernel's features,
     `cache_bytes` is the size of the device's L2 cache.
     """
-    t, operands = build.config.tiling, build.config.features.operands
-    names = ["Q", "K", "V", "O"] + (["LSE"] if build.config.return_lse else [])
-    names += [operand.name for operand in operands]
-    values: dict[str, int | float] = dict(zip(names, addresses, strict=True))
-    for operand, steps in zip(operands, geometry.operand_strides, strict=True):
-        for axis, step in zip(operand.axes, steps, strict=True):
-            values[operand.stride(axis)] = step
-    for name, strides in zip("QKVO", geometry.strides, strict=True):
-        for what, stride in zip(("batch", "head", "row"), strides, strict=True):
-            values[f"{name}_{what}_stride"] = stride
-    rows_q, rows_k = build.config.features.row_counts
-    values |= {
+    config = build.config
+    per_matrix = len(config.features.steps)
+    strides = [three[-per_matrix:] for three in geometry.strides]
+    strides += [()] * config.return_lse
+    rows_q, rows_k = config.features.row_counts
+    values: dict[str, int | float] = {
         rows_q: geometry.seq_q,
         rows_k: geometry.seq_k,
         "max_seqlen_q": geometry.longest_q,
         "heads": geometry.heads,
         "group": geometry.group,
+        "section": section(config, geometry, cache_bytes),
+        "softmax_scale": scale,
+        **numbers,
     }
-    values["section"] = section(build.config, geometry, cache_bytes)
-    values |= {"softmax_scale": scale, **numbers}
-    return LaunchPlan(
-        entry=build.kernel.name,
-        grid=(grid_ctas(build.config, geometry), 1, 1),
-        block=(t.threads, 1, 1),
-        dynamic_shared=build.kernel.dynamic_shared_bytes,
-        slots=build.slots,
-        values=tuple(values[slot.name] for slot in build.slots),
-    )
+    ctas = grid_ctas(config, geometry)
+    return plan_of(build, addresses, [*strides, *geometry.operand_strides], values, ctas)
 
 
 def run_on_cpu(call: Call) -> None:
@@ -122,14 +111,7 @@ def run_on_interpreter(call: Call, build: Build) -> None:
     arrays += call.operands.values()
     addresses = tuple(array.pointer for array in arrays)
     plan = make_plan(build, call.geometry, call.scale, addresses, call.numbers)
-    memory = [host_array(array) for array in arrays]
-    interpreter.run(
-        build.module,
-        grid=plan.grid,
-        block=plan.block,
-        args=[*memory, *plan.values[len(memory) :]],
-        dynamic_smem=plan.dynamic_shared,
-    )
+    Step(build, tuple(arrays), plan).interpret()
 
 
 def _bhsd(array: ArrayView, layout: str) -> NDArray[Any]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from flash.contract.built_kernel import Made
 from flash.host.arrays import ArrayView, host_array
-from flash.operands.declared import Operand
 from flash.problem.config import ALIGNMENTS
 from flash.problem.limits import MAX_CTAS
 from ptxgen import interpreter
@@ -36,30 +35,40 @@ class Step(NamedTuple):
 
 
 def launch_step(
+    made: Made, arrays: Mapping[str, ArrayView], values: Mapping[str, int | float], ctas: int
+) -> Step:
+    """A launch of a kernel on `arrays`, by the names of its pointers; `values` are its scalars."""
+    views = tuple([arrays[array.name] for array in made.arrays])
+    strides = [
+        outer_strides(view) if array.columns else strides_of(view)
+        for array, view in zip(made.arrays, views, strict=True)
+    ]
+    return Step(made, views, plan_of(made, [view.pointer for view in views], strides, values, ctas))
+
+
+def plan_of(
     made: Made,
-    arrays: Mapping[str, ArrayView],
-    operands: Mapping[Operand, ArrayView],
+    pointers: Sequence[int],
+    strides: Sequence[tuple[int, ...]],
     values: Mapping[str, int | float],
     ctas: int,
-) -> Step:
-    """A launch of a kernel. Its pointers are `arrays`, then `operands`. The strides of `operands`
-    are computed here, 0 where an operand is broadcast; `values` are all other parameters.
+) -> LaunchPlan:
+    """The plan of a launch. `pointers` and `strides`, in elements, are those of the kernel's
+    arrays, in their order; an array with fewer strides than axes is broadcast along the first ones.
     """
-    pointers = {**arrays, **{operand.name: array for operand, array in operands.items()}}
-    known = {**values, **{name: array.pointer for name, array in pointers.items()}}
-    for operand, array in operands.items():
-        steps = outer_strides(array) if operand.columns else strides_of(array)
-        wide = (0,) * (len(operand.axes) - len(steps)) + steps
-        known |= {operand.stride(a): step for a, step in zip(operand.axes, wide, strict=True)}
-    plan = LaunchPlan(
+    known = dict(values)
+    for array, pointer, given in zip(made.arrays, pointers, strides, strict=True):
+        known[array.name] = pointer
+        names = array.strides  # none for a dense array
+        known |= zip(names, ((0,) * (len(names) - len(given)) + given)[: len(names)], strict=True)
+    return LaunchPlan(
         entry=made.kernel.name,
         grid=(ctas, 1, 1),
         block=(made.threads, 1, 1),
         dynamic_shared=made.kernel.dynamic_shared_bytes,
         slots=made.slots,
-        values=tuple(known[slot.name] for slot in made.slots),
+        values=tuple([known[slot.name] for slot in made.slots]),
     )
-    return Step(made, tuple(pointers.values()), plan)
 
 
 def strides_of(array: ArrayView) -> tuple[int, ...]:

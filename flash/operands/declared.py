@@ -1,7 +1,5 @@
-"""How the arrays and scalars are declared that a launch passes beside Q, K, V and O.
-
-The parameters of a kernel and their meaning, the contract of the proof, the checks of a launch and
-its argument block follow from these declarations.
+"""How the arrays and scalars of a kernel are declared. Its parameters and their meaning, the
+contracts of the proofs and of other hosts, the checks of a launch and its argument block follow.
 """
 
 from __future__ import annotations
@@ -26,25 +24,41 @@ MAX_WINDOWED_SEQ: Final = 2**30 - 256
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An array beside Q, K, V and O, which is broadcast to `axes` and may have any strides.
+    """An array behind a pointer of a kernel. `axes` are the extents of its dimensions, outermost
+    first, as expressions of the sizes of a launch; the strides of all of them are parameters.
 
-    With `more` > 0 it has so many elements more than its one axis (batch + 1 of `cu_seqlens_q`),
-    and is not broadcast. With `columns` > 0, each index has a row of so many adjacent elements: the
-    last dimension, called `last` in texts.
+    Arrays beside Q, K, V and O have no `role` and are read; the caller's array is broadcast to
+    their axes. With `more` > 0 an array has so many elements more than its one axis (batch + 1 of
+    `cu_seqlens_q`), and is not broadcast. With `columns` > 0, each index has a row of so many
+    adjacent elements: the last dimension, called `last` in texts. `steps` are the words for the
+    axes in the names of the parameters with strides, by default the axes themselves. An array that
+    `is_dense` has no such parameters. `align`: the bytes of which its address and its strides are
+    multiples, 0 for the size of an element.
     """
 
     name: str
     dtype: DType
     axes: tuple[str, ...]
-    meaning: str
+    meaning: str = ""
     more: int = 0
     columns: int = 0
     last: str = ""
+    steps: tuple[str, ...] = ()
+    role: str = ""
+    is_written: bool = False
+    is_dense: bool = False
+    align: int = 0
+    shape: str = ""
 
     @property
     def nbytes(self) -> int:
         """Bytes of one row of `columns` elements, or of one element."""
         return max(self.columns, 1) * self.dtype.nbytes
+
+    @property
+    def alignment(self) -> int:
+        """The bytes of which its address and its strides are multiples."""
+        return self.align or self.dtype.nbytes
 
     def extent(self, axis: str) -> str:
         """How many elements lie along an axis, as an expression."""
@@ -52,12 +66,23 @@ class Operand:
 
     @property
     def dims(self) -> str:
-        """All dimensions, as expressions separated by commas."""
-        return ", ".join([*map(self.extent, self.axes), *([self.last] if self.columns else [])])
+        """All dimensions, as expressions separated by commas: `shape`, by default the axes in their
+        order and the columns. A product of sizes is several dimensions of a dense array.
+        """
+        if self.shape:
+            return self.shape
+        found = ", ".join([*map(self.extent, self.axes), *([self.last] if self.columns else [])])
+        return found.replace(" * ", ", ") if self.is_dense else found
 
-    def stride(self, axis: str) -> str:
-        """The name of the parameter with the stride of an axis, in elements."""
-        return f"{self.name}_{axis}_stride"
+    @property
+    def strides(self) -> tuple[str, ...]:
+        """The names of the parameters with the strides of its axes, in elements."""
+        return tuple([f"{self.name}_{step}_stride" for step in self.step_words])
+
+    @property
+    def step_words(self) -> tuple[str, ...]:
+        """The words for the axes in the names of parameters; none if there are no parameters."""
+        return () if self.is_dense else self.steps or self.axes
 
 
 @dataclass(frozen=True, slots=True)

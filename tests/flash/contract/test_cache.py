@@ -122,12 +122,12 @@ def test_a_cache_has_room_for_rows() -> None:
 def test_the_kernel_that_appends_says_what_lengths_count() -> None:
     found = cache_kernels.append(64, cache=EVERYTHING, dtype="f16", rotary_dim=32).contract
     assert meanings(found)["seqused_k"] == (
-        "device address of seqused_k: i32 [batch], read, strides as below; how many rows each "
+        "device address of seqused_k, read: i32 [batch], strides as below; how many rows each "
         "sequence has with the new ones: new row i of n becomes row seqused_k - n + i, or none if "
         "that is negative"
     )
     assert meanings(found)["k_scale"] == (
-        "device address of k_scale: f32 [kv_heads], read, strides as below; what new rows of K are "
+        "device address of k_scale, read: f32 [kv_heads], strides as below; what new rows of K are "
         "divided by, above 0"
     )
     assert found["grid"]["formula"] == "(ceil((new_rows + q_rows) / 4), 1, 1)"
@@ -153,12 +153,12 @@ def test_the_kernel_that_appends_says_what_lengths_count() -> None:
 def test_lengths_are_said_to_count_what_each_item_has() -> None:
     found = cache_kernels.append(64, cache=PLAIN, counts=True).contract
     assert meanings(found)["seqused_k"] == (
-        "device address of seqused_k: i32 [batch], read, strides as below; how many rows each "
+        "device address of seqused_k, read: i32 [batch], strides as below; how many rows each "
         "sequence has with the new ones: new row i of counts becomes row seqused_k - counts + i, "
         "or none if that is negative"
     )
     assert meanings(found)["counts"] == (
-        "device address of counts: i32 [batch], read, strides as below; how many of its n new rows "
+        "device address of counts, read: i32 [batch], strides as below; how many of its n new rows "
         "each item has: the first ones"
     )
 
@@ -179,12 +179,12 @@ def test_the_kernel_that_attends_says_what_it_appends() -> None:
     pages = "e4m3 [pages, kv_heads, 16, head_dim], strides as below"
     assert said["K"] == f"device address of the keys, read, and new rows written: {pages}"
     assert said["k_new"] == (
-        "device address of k_new: bf16 [batch, kv_heads, n, head_dim], read, strides as below; the "
+        "device address of k_new, read: bf16 [batch, kv_heads, n, head_dim], strides as below; the "
         "new keys: row i becomes row seqused_k - n + i of its sequence, or none if that is negative"
     )
-    assert said["v_new"].startswith("device address of v_new: bf16 [batch, kv_heads, n, head_dim_v]")
+    assert said["v_new"].startswith("device address of v_new, read: bf16 [batch, kv_heads, n, head_dim_v]")
     assert said["rotary_cos"].startswith(
-        "device address of rotary_cos: f32 [positions, rotary_dim / 2], read, strides as below; "
+        "device address of rotary_cos, read: f32 [positions, rotary_dim / 2], strides as below; "
     )
     assert said["seqused_k"].endswith(
         "; how many keys each sequence has, the new ones among them: the first of its rows"

@@ -102,7 +102,7 @@ def test_the_parameters_of_every_feature_are_said() -> None:
         "sink_heads_stride",
     ]
     assert meanings["mask"] == (
-        "device address of mask: bool [batch, heads, seq_q, seq_k], read, strides as below; 0 "
+        "device address of mask, read: bool [batch, heads, seq_q, seq_k], strides as below; 0 "
         "hides the key, any other byte lets it be seen"
     )
     assert meanings["bias_seq_k_stride"] == (
@@ -146,13 +146,13 @@ def test_the_contract_of_packed_sequences_says_where_they_lie() -> None:
         "device address of the queries, read: f32 [total_q, heads, head_dim], strides as below"
     )
     assert meanings["cu_seqlens_k"] == (
-        "device address of cu_seqlens_k: i32 [batch + 1], read, strides as below; the keys of "
+        "device address of cu_seqlens_k, read: i32 [batch + 1], strides as below; the keys of "
         "sequence b are rows cu_seqlens_k[b] to cu_seqlens_k[b + 1] - 1 of total_k; never "
         "decreasing"
     )
     assert meanings["LSE"] == (
-        "device address of the log-sum-exp of each row's scaled scores, written: natural "
-        "logarithm, f32 [heads, total_q], dense; -inf for a row that sees no key"
+        "device address of the log-sum-exp (natural logarithm) of each row's scaled scores, "
+        "written: f32 [heads, total_q], dense; -inf for a row that sees no key"
     )
     assert found["grid"]["formula"] == "(ceil(max_seqlen_q / 128) * heads * batch, 1, 1)"
     assert found["grid"]["x"] == {"ceil_div": ["max_seqlen_q", 128], "times": ["heads", "batch"]}

@@ -441,7 +441,7 @@ def test_the_contract_says_of_which_keys_a_mask_speaks() -> None:
     made = build(kernel_of(call, target("sm_80"), 1))
     said = {one["name"]: one["meaning"] for one in made.contract["parameters"]}
     assert said["mask"] == (
-        "device address of mask: bool [batch, heads, seq_q, last_keys], read, strides as below; 0 "
+        "device address of mask, read: bool [batch, heads, seq_q, last_keys], strides as below; 0 "
         "hides the key, any other byte lets it be seen; the last column is of the last key of each "
         "sequence, keys before those with a column are seen, and columns before the first key are "
         "of none"

@@ -1,0 +1,78 @@
+"""The arrays of an attention kernel, as its parameters, its contract and its launches take them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flash.operands.declared import Operand
+from flash.operands.dtypes import F32
+from flash.problem.config import KernelConfig
+
+_NO_KEY: Final = "-inf for a row that sees no key"
+
+
+def arrays_of(config: KernelConfig) -> tuple[Operand, ...]:
+    """Q, K, V, O, LSE if the kernel writes it, and the operands of the features, in the order of
+    the kernel's pointers.
+    """
+    lse = (log_sums(config),) if config.return_lse else ()
+    return (*matrices(config), *lse, *config.features.operands)
+
+
+def matrices(config: KernelConfig) -> tuple[Operand, ...]:
+    """Q, K, V and O."""
+    t, features = config.tiling, config.features
+    rows_q, rows_k = features.row_counts
+    new = features.appended is not None
+    of_keys = f"read{', and new rows written' if new else ''}"
+    return tuple(
+        Operand(
+            name,
+            config.element_of(name),
+            tuple([_extent(config, name, heads, rows, step) for step in features.steps_of(name)]),
+            columns=columns,
+            last=last,
+            steps=features.steps_of(name),
+            role=role,
+            is_written=name == "O" or (new and name in ("K", "V")),
+            align=config.alignment_of(name),
+            shape=f"{rows}, {heads}, {last}" if features.varlen else "",
+        )
+        for name, heads, rows, columns, last, role in (
+            ("Q", "heads", rows_q, t.head_dim, "head_dim", "the queries, read"),
+            ("K", "kv_heads", rows_k, t.head_dim, "head_dim", f"the keys, {of_keys}"),
+            ("V", "kv_heads", rows_k, t.head_dim_v, "head_dim_v", f"the values, {of_keys}"),
+            ("O", "heads", rows_q, t.head_dim_v, "head_dim_v", "the output, written"),
+        )
+    )
+
+
+def log_sums(config: KernelConfig) -> Operand:
+    """LSE: an f32 for each row of each head, and of each split."""
+    features = config.features
+    return Operand(
+        "LSE",
+        F32,
+        (
+            "heads" if features.varlen else "batch * heads",
+            features.row_counts[0],
+            *(("splits",) if features.splits else ()),
+        ),
+        _NO_KEY,
+        role="the log-sum-exp (natural logarithm) of each row's scaled scores, written",
+        is_written=True,
+        is_dense=True,
+    )
+
+
+def _extent(config: KernelConfig, name: str, heads: str, rows: str, step: str) -> str:
+    """The extent of the axis `step` of one of Q, K, V and O."""
+    features = config.features
+    of_keys = name in ("K", "V")
+    return {
+        "batch": features.kv_batch if of_keys else "batch",
+        "head": heads,
+        "row": str(features.page_size) if of_keys and features.page_size else rows,
+        "split": "splits",
+        "page": "pages",
+    }[step]
