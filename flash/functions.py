@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, Unpack
 
 from flash.host.caller import Caller, readable_views
 from flash.kernel import AttentionKernel
-from flash.launch.checks import conversion
+from flash.launch.arguments import conversion
 from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS
 from flash.problem.config import config_of_call
 from flash.scores.features import (

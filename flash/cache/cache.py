@@ -14,7 +14,7 @@ from flash.cache.host_memory import HostMemory, KVMemory, LayerArrays, SmallArra
 from flash.host.arrays import HOST, ArrayView
 from flash.host.caller import raise_problems, views_of
 from flash.host.results import current_stream, stream_handle
-from flash.launch.checks import conversion
+from flash.launch.arguments import Argument
 from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.operands.dtypes import DTYPES, E4M3
 from flash.pages import numbers as arguments
@@ -392,33 +392,24 @@ class KVCache:
             raise LaunchError(f"{who}: {name} must name each sequence once, got {found}")
         return found
 
-    def problems_of_type(self, name: str, array: ArrayView) -> Iterator[str]:
-        """Say what is wrong with the dtype of new rows. Only a cache of e4m3 converts them."""
+    def argument(self, name: str, axes: tuple[str, ...]) -> Argument:
+        """The declaration of rows for the cache. Only a cache of e4m3 takes rows of several types,
+        which it converts.
+        """
         taken = tuple(DTYPES.values()) if self.element is E4M3 else (self.element,)
-        if array.dtype not in [dtype.array_name for dtype in taken]:
-            names = ", ".join(dtype.array_name for dtype in taken)
-            yield (
-                f"{name} must be {'one of ' if len(taken) > 1 else ''}{names}, as the cache is of "
-                f"{self.dtype!r}, got {array.dtype}; convert with "
-                f"{conversion(name, array, taken[0])}"
-            )
+        return Argument(name, axes, taken, f"as the cache is of {self.dtype!r}", has_rows=False)
 
     def problems_of_rows(self, k: ArrayView, v: ArrayView, items: int) -> Iterator[str]:
         """Say what is wrong with new keys and values for `items` sequences."""
-        dims = {"k": ("head_dim", self.head_dim), "v": ("head_dim_v", self.head_dim_v)}
-        for name, array in (("k", k), ("v", v)):
-            what, dim = dims[name]
+        sizes = {"sequences": items, "kv_heads": self.kv_heads}
+        sizes |= {"head_dim": self.head_dim, "head_dim_v": self.head_dim_v}
+        for name, array, columns in (("k", k, "head_dim"), ("v", v, "head_dim_v")):
+            argument = self.argument(name, ("sequences", "kv_heads", "n", columns))
             why_not = self.memory.why_not(array)
             if why_not:
                 yield f"{name} {why_not}"
-            yield from self.problems_of_type(name, array)
-            if [*array.shape[:2], *array.shape[3:]] != [items, self.kv_heads, dim]:
-                yield (
-                    f"{name} must be [sequences, kv_heads, n, {what}] = [{items}, {self.kv_heads}, "
-                    f"n, {dim}], got {list(array.shape)}"
-                )
-        if len(k.shape) == len(v.shape) == 4 and k.shape[2] != v.shape[2]:
-            yield f"k and v must have equally many rows, got {k.shape[2]} and {v.shape[2]}"
+            yield from argument.type_problems(array)
+            yield from argument.shape_problems(tuple(array.shape), sizes)
         if k.dtype != v.dtype and not k.device == v.device == HOST:
             yield (f"k and v on a GPU must be of one type, got {k.dtype}, {v.dtype}; convert them")
 

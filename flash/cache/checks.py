@@ -10,9 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.cache.cache import KVCache
-from flash.decode.checks import problem_of_address, problems_of_array, problems_of_operands, problems_of_size
+from flash.decode.checks import matrix_of_config, problems_of_operands, problems_of_size
 from flash.host.arrays import HOST, ArrayView
 from flash.host.overlap import may_share_elements
+from flash.launch.arguments import (
+    Argument,
+    address_problems,
+    heads_problems,
+    problems_of_shapes,
+    type_and_row_problems,
+)
 from flash.launch.checks import out_problems
 from flash.operands.dtypes import DTYPES, E4M3, F32, OF_ARRAYS
 from flash.pages.numbers import integers
@@ -25,6 +32,8 @@ from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.settings import AUTO
 
 _TABLES: Final = ("rotary_cos", "rotary_sin")
+_QUERIES: Final = ("batch", "heads", "seq_q", "head_dim")
+_ANGLES: Final = ("positions", "rotary_dim / 2")
 _CAUSAL: Final = (True, False, "bottom_right")
 
 
@@ -111,18 +120,10 @@ def problems_of_rows(cache: KVCache, views: dict[str, ArrayView], items: int) ->
         if array.device != device and array.size and name not in ("k", "v")  # checked by the cache
     )
     q = views["q"]
-    yield from cache.problems_of_type("q", q)
-    heads = q.shape[1] if len(q.shape) == 4 else 0
-    if len(q.shape) != 4 or (q.shape[0], q.shape[3]) != (items, cache.head_dim):
-        yield (
-            f"q must be [batch, heads, seq_q, head_dim] = [{items}, heads, seq_q, "
-            f"{cache.head_dim}], got {list(q.shape)}"
-        )
-    elif heads % cache.kv_heads:
-        yield (
-            f"the heads of q must be a multiple of the cache's {cache.kv_heads}, got {heads} in "
-            f"shape {list(q.shape)}"
-        )
+    argument, sizes = cache.argument("q", _QUERIES), {"batch": items, "head_dim": cache.head_dim}
+    yield from argument.type_problems(q)
+    yield from argument.shape_problems(tuple(q.shape), sizes)
+    yield from heads_problems(sizes.get("heads", 0), cache.kv_heads, "the cache")
     if "k" in views:
         yield from cache.problems_of_rows(views["k"], views["v"], items)
         on_gpu = device != HOST and appends_by_kernel(cache, views, "cuda")
@@ -158,14 +159,11 @@ def problems_of_kernels(
     if "rotary_cos" in views and backend == "cuda":
         yield from _problems_of_turning(cache, views)
     if backend == "cuda":
-        yield from (
-            problem_of_address(name, array, OF_ARRAYS[array.dtype].nbytes)
-            for name, array in views.items()
-            if name in ("k", "v", *_TABLES) and not _is_aligned(array)
-        )
-    for name in ("q", "out"):
-        if name in views:
-            yield from problems_of_array(config, name, views[name])
+        for name in ("k", "v", *_TABLES):
+            if name in views:
+                yield from address_problems(name, views[name], OF_ARRAYS[views[name].dtype].nbytes)
+    declared = [matrix_of_config(config, name, _QUERIES) for name in ("q", "out")]
+    yield from type_and_row_problems(declared, views)
     yield from problems_of_size(views["q"], cache.capacity)
 
 
@@ -254,17 +252,18 @@ def problems_of_rotary(cache: KVCache, views: dict[str, ArrayView], rows: Rows) 
     """Say what is wrong with rotary_cos and rotary_sin."""
     if "rotary_cos" not in views:
         return
-    cos, sin = views["rotary_cos"], views["rotary_sin"]
-    names = [dtype.array_name for dtype in DTYPES.values()]
-    for name, array in (("rotary_cos", cos), ("rotary_sin", sin)):
-        if array.dtype not in names:
-            yield f"{name} must be one of {', '.join(names)}, got {array.dtype}; convert it"
-    most = cache.head_dim // 2
-    if tuple(cos.shape) != tuple(sin.shape) or len(cos.shape) != 2 or cos.shape[1] > most:
+    cos, sizes = views["rotary_cos"], dict[str, int]()
+    declared = [Argument(name, _ANGLES, tuple(DTYPES.values())) for name in _TABLES]
+    for argument in declared:
+        yield from argument.type_problems(views[argument.name])
+    wrong = list(problems_of_shapes(declared, views, sizes))
+    yield from wrong
+    if not wrong and cos.shape[1] > cache.head_dim // 2:
         yield (
-            f"rotary_cos and rotary_sin must be [positions, rotary_dim / 2], with rotary_dim up to "
-            f"head_dim={cache.head_dim}, got {list(cos.shape)} and {list(sin.shape)}"
+            "rotary_cos and rotary_sin must be [positions, rotary_dim / 2], with rotary_dim up to "
+            f"head_dim={cache.head_dim}, got {list(cos.shape)}"
         )
+    if wrong:
         return
     needed = max((a - p for a, p in zip(rows.after, rows.padding, strict=True)), default=0)
     if cos.shape[0] < needed:

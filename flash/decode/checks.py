@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from flash.decode.plan import last_keys
 from flash.host.arrays import HOST, ArrayView, host_array
 from flash.host.overlap import may_overlap_itself, may_share_elements
+from flash.launch.arguments import Argument, heads_problems, problems_of_shapes, type_and_row_problems
 from flash.launch.checks import out_problems
 from flash.launch.operands import operand_problems
 from flash.operands.declared import LAST_KEYS, MAX_WINDOWED_SEQ
@@ -27,6 +28,9 @@ from ptxgen.errors import LaunchError, shown
 from ptxgen.runtime.settings import AUTO
 
 WHO: Final = "DecodeKernel.launch"
+_QUERIES: Final = ("batch", "heads", "seq_q", "head_dim")
+_NEW: Final = ("batch", "kv_heads", "n")
+_ANGLES: Final = ("positions", "rotary_dim / 2")
 _COS: Final = "rotary_cos"
 _SIN: Final = "rotary_sin"
 _OPERANDS: Final = frozenset((*CACHE_ARRAYS, *LENGTHS))
@@ -34,32 +38,21 @@ _OPERANDS: Final = frozenset((*CACHE_ARRAYS, *LENGTHS))
 
 def problems_of(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
     """Say what is wrong with the arrays of a call. Contents of arrays on a GPU are not checked."""
-    ranks = {
-        "q": 4,
-        "k_cache": 4,
-        "v_cache": 4,
-        "k": 4,
-        "v": 4,
-        "block_table": 2,
-        "rotary_cos": 2,
-        "rotary_sin": 2,
-    }
-    wrong = [
-        f"{name} must have {rank} dimensions, got shape {list(views[name].shape)}"
-        for name, rank in ranks.items()
-        if name in views and len(views[name].shape) != rank
-    ]
+    arrays, sizes = _matrices(config, views), _sizes_of(config)
+    wrong = list(problems_of_shapes(arrays, views, sizes))
     yield from wrong
     if "seqused_k" not in views:
         yield "seqused_k must be given: how many rows of the cache each sequence has"
     if wrong or "seqused_k" not in views:
         return
-    yield from _problems_of_four(config, views)
+    yield from type_and_row_problems(arrays, views)
+    yield from _problems_of_cache(views)
     yield from _problems_of_numbers(config, views)
-    yield from _problems_of_new(config, views)
+    yield from _problems_of_new(config, views, sizes)
     q, out = views["q"], views.get("out")
     yield from out_problems(out, (*q.shape[:3], config.value_dim))
     if out is not None:
+        yield from type_and_row_problems([matrix_of_config(config, "out", _QUERIES)], views)
         yield from (
             f"out must not share memory with {name}; leave out=None, or pass an array of its own"
             for name in _sharing(views, "out")
@@ -86,30 +79,53 @@ def capacity_of(views: Mapping[str, ArrayView]) -> int:
     return int(views["k_cache"].shape[2] * pages)
 
 
-def _problems_of_four(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
-    dims = {"q": config.head_dim, "k_cache": config.head_dim, "v_cache": config.value_dim}
-    for name in (*dims, "out"):
-        if name in views:
-            yield from problems_of_array(config, name, views[name])
-    for name, dim in dims.items():
-        if views[name].shape[3] != dim:
-            yield f"{name} must have {dim} columns, as the config says, got {views[name].shape[3]}"
-    q, k, v = (views[name] for name in dims)
-    if k.shape[:3] != v.shape[:3]:
-        yield (
-            "k_cache and v_cache must have the same shape but for their columns, got "
-            f"{list(k.shape)} and {list(v.shape)}"
-        )
+def matrix_of_config(config: AttentionConfig, name: str, axes: tuple[str, ...]) -> Argument:
+    """The declaration of an array of rows of the config's element type."""
+    return Argument(name, axes, (config.element,), "as the config says")
+
+
+def _matrices(config: AttentionConfig, views: Mapping[str, ArrayView]) -> tuple[Argument, ...]:
+    """The queries, the cache and its block table."""
+    cache = ("sequences", "kv_heads", "capacity")
+    if "block_table" in views:
+        cache = ("pages", "kv_heads", "page_size")
+    return (
+        matrix_of_config(config, "q", _QUERIES),
+        matrix_of_config(config, "k_cache", (*cache, "head_dim")),
+        matrix_of_config(config, "v_cache", (*cache, "head_dim_v")),
+        Argument("block_table", ("sequences", "table_columns"), (I32,), has_rows=False),
+    )
+
+
+def _new_rows(config: AttentionConfig) -> tuple[Argument, ...]:
+    """The new rows and the rotary tables."""
+    return (
+        matrix_of_config(config, "k", (*_NEW, "head_dim")),
+        matrix_of_config(config, "v", (*_NEW, "head_dim_v")),
+        Argument(_COS, _ANGLES, (F32,)),
+        Argument(_SIN, _ANGLES, (F32,)),
+    )
+
+
+def _sizes_of(config: AttentionConfig) -> dict[str, int]:
+    return {"head_dim": config.head_dim, "head_dim_v": config.value_dim}
+
+
+def _problems_of_cache(views: Mapping[str, ArrayView]) -> Iterator[str]:
+    """Say what is wrong with the sizes of the queries and of the cache."""
+    q, k = views["q"], views["k_cache"]
     if 0 in k.shape:
         yield f"k_cache must have room for a key, got shape {list(k.shape)}"
-    elif q.shape[1] % k.shape[1]:
-        yield f"heads of q must be a multiple of kv_heads={k.shape[1]}, got {q.shape[1]}"
+    else:
+        yield from heads_problems(q.shape[1], k.shape[1], "the cache")
     if "block_table" in views and k.shape[2] > MAX_PAGE_SIZE:
         yield f"a page must have at most {MAX_PAGE_SIZE} rows, got {k.shape[2]}"
     yield from problems_of_size(q, capacity_of(views))
 
 
-def _problems_of_new(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
+def _problems_of_new(
+    config: AttentionConfig, views: Mapping[str, ArrayView], sizes: dict[str, int]
+) -> Iterator[str]:
     """Say what is wrong with the new rows k and v and their rotary tables."""
     alone = [
         f"{one} is given without {other}; give both, or neither"
@@ -119,15 +135,12 @@ def _problems_of_new(config: AttentionConfig, views: Mapping[str, ArrayView]) ->
     yield from alone
     if alone or "k" not in views:
         return
-    q, cache = views["q"], views["k_cache"]
-    rows = views["k"].shape[2]
-    for name, dim in (("k", config.head_dim), ("v", config.value_dim)):
-        yield from problems_of_array(config, name, views[name])
-        if list(views[name].shape) != [q.shape[0], cache.shape[1], rows, dim]:
-            yield (
-                f"{name} must be [batch, kv_heads, n, columns] = [{q.shape[0]}, {cache.shape[1]}, "
-                f"{rows}, {dim}], got {list(views[name].shape)}"
-            )
+    declared = _new_rows(config)
+    wrong = list(problems_of_shapes(declared, views, sizes))
+    yield from (*wrong, *type_and_row_problems(declared, views))
+    if wrong:
+        return
+    q = views["q"]
     if views["k"].size and 0 in q.shape:
         yield f"q must have a query where there are new rows, got shape {list(q.shape)}"
     if _COS in views:
@@ -157,25 +170,16 @@ def _problems_of_written(views: Mapping[str, ArrayView]) -> Iterator[str]:
 
 
 def _problems_of_tables(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
-    cos, sin, k = views[_COS], views[_SIN], views["k"]
-    for name in (_COS, _SIN):
-        array = views[name]
-        if array.dtype != F32.array_name or (array.shape[1] > 1 and array.strides[1] != 1):
-            yield (
-                f"{name} must be float32 with dense rows, got {array.dtype} with strides "
-                f"{list(array.strides)}; convert it"
-            )
-        if array.pointer % F32.nbytes:
-            yield problem_of_address(name, array, F32.nbytes)
+    cos, k = views[_COS], views["k"]
     if not k.shape[2]:
         yield (
             f"k must have new rows where there are rotary tables, got shape {list(k.shape)}; leave "
             "these out, and turn q before"
         )
-    if cos.shape != sin.shape or not cos.shape[0] or cos.shape[1] > config.head_dim // 2:
+    if not cos.shape[0] or cos.shape[1] > config.head_dim // 2:
         yield (
             "rotary_cos and rotary_sin must be [positions, rotary_dim / 2], with rotary_dim up to "
-            f"head_dim={config.head_dim}, got {list(cos.shape)} and {list(sin.shape)}"
+            f"head_dim={config.head_dim}, got {list(cos.shape)}"
         )
 
 
@@ -242,25 +246,6 @@ def problems_of_size(q: ArrayView, capacity: int) -> Iterator[str]:
         )
 
 
-def problems_of_array(config: AttentionConfig, name: str, array: ArrayView) -> Iterator[str]:
-    """Say what is wrong with dtype, strides and address of one of Q, K, V and O."""
-    wanted, nbytes = config.element.array_name, config.element.nbytes
-    if array.dtype != wanted:
-        yield f"{name} must be {wanted}, as the config says, got {array.dtype}; convert it"
-    if array.size and array.shape and array.shape[-1] > 1 and array.strides[-1] != 1:
-        yield (
-            f"{name} must be dense in its last dimension (stride 1), got strides "
-            f"{list(array.strides)} for shape {list(array.shape)}; copy it"
-        )
-    if array.size and (not array.pointer or array.pointer % nbytes):
-        yield problem_of_address(name, array, nbytes)
-
-
-def problem_of_address(name: str, array: ArrayView, nbytes: int) -> str:
-    """The message for an array that does not begin at a multiple of its element size."""
-    return f"{name} must begin at a multiple of {nbytes} bytes, got address {array.pointer:#x}"
-
-
 def _problems_of_numbers(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
     q, k, table = views["q"], views["k_cache"], views.get("block_table")
     wanted = {feature.argument for feature in config.scores}
@@ -274,8 +259,6 @@ def _problems_of_numbers(config: AttentionConfig, views: Mapping[str, ArrayView]
             )
     yield from problems_of_operands(config, views)
     sequences = k.shape[0] if table is None else table.shape[0]
-    if table is not None and table.dtype != I32.array_name:
-        yield f"block_table must be {I32.array_name}, got {table.dtype}; convert it"
     if table is not None and not table.shape[1]:
         yield f"block_table must have room for a page, got shape {list(table.shape)}"
     if "cache_batch_idx" not in views and sequences != q.shape[0]:

@@ -17,7 +17,8 @@ from flash.host.caller import raise_problems, views_of
 from flash.host.dlpack import dense_strides
 from flash.host.overlap import may_share_elements
 from flash.kernels.merge import MAX_ROWS
-from flash.launch.checks import conversion, out_problems
+from flash.launch.arguments import Argument
+from flash.launch.checks import out_problems
 from flash.launch.gpu import Launcher, launcher_of
 from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS, DType
 from flash.problem.config import DEFAULT_TARGET
@@ -223,19 +224,14 @@ def _layout_problems(views: Mapping[str, ArrayView], shape: tuple[int, ...]) -> 
 def _type_problems(views: Mapping[str, ArrayView]) -> Iterator[str]:
     of_outs: DType | None = None
     for name, array in views.items():
-        taken: tuple[DType, ...] = tuple(DTYPES.values())
+        taken, why = tuple(DTYPES.values()), ""
         if name.startswith("lses"):
             taken = (F32,)
-        elif name != "out":
-            taken = taken if of_outs is None else (of_outs,)
-        names = [dtype.array_name for dtype in taken]
-        if array.dtype not in names:
-            yield (
-                f"{name} must be {'one of ' if len(names) > 1 else ''}{', '.join(names)}"
-                f"{', as outs[0] is' if taken == (of_outs,) else ''}, got {array.dtype}; convert "
-                f"with {conversion(name, array, taken[0])}"
-            )
-        elif of_outs is None:
+        elif name != "out" and of_outs is not None:
+            taken, why = (of_outs,), "as outs[0] is"
+        problems = list(Argument(name, (), taken, why).type_problems(array))
+        yield from problems
+        if of_outs is None and not problems:
             of_outs = OF_ARRAYS[array.dtype]
 
 

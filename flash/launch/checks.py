@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final
 
 from flash.device.cta_order import heads_per_section
 from flash.device.grouped_heads import packing_saves_ctas
@@ -18,9 +17,10 @@ from flash.host import overlap
 from flash.host.arrays import UNKNOWN_DEVICE, ArrayView
 from flash.host.caller import LAUNCH, Caller, raise_problems
 from flash.host.dlpack import dense_strides
+from flash.launch.arguments import Argument, address_problems, copy_of, heads_problems
 from flash.launch.operands import Operands, batch_problems, operand_problems, operand_strides
-from flash.launch.shapes import LAYOUTS, PACKED, joined, rank_problems, shape_problems, split
-from flash.operands.dtypes import DTYPES, OF_ARRAYS, DType
+from flash.launch.shapes import LAYOUTS, PACKED, joined, matrices, rank_problems, split
+from flash.operands.dtypes import DTYPES, OF_ARRAYS
 from flash.problem.config import ALIGNMENTS, AttentionConfig, KernelConfig
 from flash.problem.limits import MAX_CTAS, MAX_SEQ, max_seq
 from flash.problem.tile_choice import natural_alignment
@@ -120,12 +120,13 @@ def check(
         )
     layout = _layout_of(config, layout)
     arrays = {"q": q, "k": k, "v": v} | ({"out": out} if out is not None else {})
-    problems = list(_dtype_problems(config.element, arrays, caller))
-    problems += [p for name, array in arrays.items() for p in _array_problems(name, array)]
+    declared = matrices(config, layout, len(q.shape), caller.said("as q is"))
+    problems = list(_type_problems(declared, arrays, caller))
+    problems += [p for one in declared if one.name in arrays for p in one.row_problems(arrays[one.name])]
     problems += _device_problems({**arrays, **operands})
-    ranks = rank_problems(arrays, layout)
+    ranks = list(rank_problems(q.shape, layout))
     if not ranks:
-        ranks = shape_problems(config, q.shape, k.shape, v.shape, layout, caller)
+        ranks = list(_shape_problems(config, declared, arrays, layout, caller))
     if config.varlen:
         ranks += batch_problems(operands)
     if ranks:
@@ -171,9 +172,9 @@ def check_addresses(
     problems: list[str] = []
     for name, array in zip(("q", "k", "v", "out"), arrays, strict=False):
         if not array.pointer or array.pointer % geometry.nbytes:
-            problems += _address_problems(name, array, geometry.nbytes)
+            problems += address_problems(name, array, geometry.nbytes)
     for name, array in operands.items():
-        problems += _address_problems(name, array, OF_ARRAYS[array.dtype].nbytes)
+        problems += address_problems(name, array, OF_ARRAYS[array.dtype].nbytes)
     if len(arrays) > 3 and not problems:
         out, (low, high) = arrays[3], geometry.reach[3]
         for name, array, (first, end) in zip(("q", "k", "v"), arrays, geometry.reach, strict=False):
@@ -189,16 +190,6 @@ def check_addresses(
             if overlap.may_share_elements(out, array)
         ]
     raise_problems(problems, who)
-
-
-def _address_problems(name: str, array: ArrayView, nbytes: int) -> Iterator[str]:
-    if not array.pointer and array.size:
-        yield f"{name} must have memory, got a null pointer for shape {list(array.shape)}"
-    if array.pointer % nbytes:
-        yield (
-            f"{name} must begin at a multiple of {nbytes} bytes, got address {array.pointer:#x}; "
-            f"{_copy(name, array)}"
-        )
 
 
 def alignment(config: AttentionConfig, geometry: Geometry, *pointers: int) -> int:
@@ -250,38 +241,44 @@ def seed(config: AttentionConfig, dropout_seed: object, caller: Caller = LAUNCH)
     )
 
 
-def _dtype_problems(wanted: DType, arrays: dict[str, ArrayView], caller: Caller) -> Iterator[str]:
+def _type_problems(
+    declared: tuple[Argument, ...], arrays: dict[str, ArrayView], caller: Caller
+) -> Iterator[str]:
     found = {array.dtype for array in arrays.values()}
     other = OF_ARRAYS.get(found.pop()) if len(found) == 1 else None
     # If all arrays have one dtype, the config may be wrong: the message then names both cures.
     fits = other is not None and other.name in DTYPES
     or_else = caller.or_use(f"dtype={other.name!r}") if other and fits else ""
-    for name, array in arrays.items():
-        if array.dtype != wanted.array_name:
-            yield (
-                f"{name} must be {wanted.array_name}, {caller.said('as q is')}, got {array.dtype}; "
-                f"convert with {conversion(name, array, wanted)}{or_else}"
-            )
+    for argument in declared:
+        if argument.name in arrays:
+            yield from argument.type_problems(arrays[argument.name], or_else)
 
 
-def conversion(name: str, array: ArrayView, to: DType) -> str:
-    """For a message: the expression of the array's library that converts it to dtype `to`."""
-    if array.kind == "torch":
-        return f"{name}.{_TORCH_METHODS[to.name]}()"
-    # numpy knows the name "bfloat16" only once ml_dtypes is imported.
-    kind = "ml_dtypes.bfloat16" if to.name == "bf16" else repr(to.array_name)
-    return f"{name}.astype({kind})"
-
-
-_TORCH_METHODS: Final = {"f32": "float", "f16": "half", "bf16": "bfloat16"}
-
-
-def _array_problems(name: str, array: ArrayView) -> Iterator[str]:
-    if array.shape and array.shape[-1] > 1 and array.size and array.strides[-1] != 1:
-        yield (
-            f"{name} must be dense in its last dimension (stride 1), got strides "
-            f"{list(array.strides)} for shape {list(array.shape)}; {_copy(name, array)}"
-        )
+def _shape_problems(
+    config: AttentionConfig,
+    declared: tuple[Argument, ...],
+    arrays: dict[str, ArrayView],
+    layout: str,
+    caller: Caller,
+) -> Iterator[str]:
+    """Say what is wrong with the shapes of q, k and v; q has a number of dimensions that it may
+    have.
+    """
+    wanted = {"head_dim": config.head_dim, "head_dim_v": config.value_dim}
+    sizes = dict(wanted)
+    for argument in declared:
+        if argument.name == "out":
+            continue  # `out_problems` checks it
+        shape, columns = tuple(arrays[argument.name].shape), argument.axes[-1]
+        for problem in argument.shape_problems(shape, sizes):
+            is_other = caller.has_config and len(shape) == len(argument.axes) and shape[-1] != wanted[columns]
+            cure = f"; use AttentionConfig({columns}={shape[-1]}, ...)" if is_other else ""
+            yield f"{problem}{cure}"
+    heads, kv_heads = (
+        next((n for axis, n in sizes.items() if axis.endswith(of)), 1) for of in ("heads", "kv_heads")
+    )
+    shapes = f" (layout {layout!r}, shapes {list(arrays['q'].shape)} and {list(arrays['k'].shape)})"
+    yield from heads_problems(heads, kv_heads, "k and v", shapes)
 
 
 def _device_problems(arrays: dict[str, ArrayView]) -> list[str]:
@@ -300,7 +297,9 @@ def _geometry(
     _, kv_heads, seq_k, _ = split(k.shape, layout, 1)
     rank = len(q.shape)
     out_shape = joined(batch, heads, seq_q, config.value_dim, rank=rank, layout=layout)
-    of_out = (out.shape, out.strides) if out is not None else (out_shape, dense_strides(out_shape))
+    of_out = out_shape, dense_strides(out_shape)
+    if out is not None and tuple(out.shape) == out_shape:
+        of_out = out_shape, out.strides
     layouts = [(array.shape, array.strides) for array in (q, k, v)] + [of_out]
     strides = tuple(_strides(shape, steps, layout) for shape, steps in layouts)
     nbytes = config.element.nbytes
@@ -349,7 +348,7 @@ def out_problems(out: ArrayView | None, shape: tuple[int, ...]) -> list[str]:
     if overlap.may_overlap_itself(out.shape, out.strides):
         problems.append(
             f"out must have an element of its own for each index, got strides {list(out.strides)} "
-            f"for shape {list(out.shape)}; {_copy('out', out)}"
+            f"for shape {list(out.shape)}; {copy_of('out', out)}"
         )
     return problems
 
@@ -438,9 +437,3 @@ def _limit_problems(geometry: Geometry, limits: Limits) -> Iterator[str]:
             f"the kernel needs {limits.shared_needed} bytes of shared memory per block, but "
             f"{limits.device} allows {limits.shared_available}; use a smaller tile or block_q"
         )
-
-
-def _copy(name: str, array: ArrayView) -> str:
-    if array.kind == "torch":
-        return f"copy it with {name}.clone(memory_format=torch.contiguous_format)"
-    return f"copy it with {name}.copy()"

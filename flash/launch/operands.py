@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from flash.host.arrays import ArrayView
 from flash.host.caller import LAUNCH, Caller
+from flash.launch.arguments import Argument
 from flash.operands.declared import Operand
 from flash.problem.features import Features
 from flash.scores.features import SCORES
@@ -46,30 +47,12 @@ def batch_problems(operands: Operands) -> list[str]:
     return [f"cu_seqlens_q must be [batch + 1], one more than there are sequences, got {shape}"]
 
 
-def operand_problems(
-    wanted: Iterable[Operand], operands: Operands, sizes: Mapping[str, int]
-) -> Iterator[str]:
+def operand_problems(wanted: Iterable[Operand], operands: Operands, sizes: dict[str, int]) -> Iterator[str]:
     """Say what is wrong with types and shapes of operands; `sizes` has the length of each axis."""
     for operand in wanted:
-        array = operands[operand.name]
-        if array.dtype != operand.dtype.array_name:
-            yield (f"{operand.name} must be {operand.dtype.array_name}, got {array.dtype}; convert it")
-        if not _fits(operand, tuple(array.shape), sizes):
-            lengths = [sizes[axis] + operand.more for axis in operand.axes]
-            or_else = "" if operand.more else ", or of a shape that broadcasts to it"
-            yield (
-                f"{operand.name} must be {list(map(operand.extent, operand.axes))} = {lengths}"
-                f"{or_else}, got {list(array.shape)}"
-            ).replace("'", "")
-
-
-def _fits(operand: Operand, shape: tuple[int, ...], sizes: Mapping[str, int]) -> bool:
-    if operand.more:
-        return shape == tuple(sizes[axis] + operand.more for axis in operand.axes)
-    if len(shape) > len(operand.axes):
-        return False
-    axes = operand.axes[len(operand.axes) - len(shape) :]
-    return all(length in (1, sizes[axis]) for length, axis in zip(shape, axes, strict=True))
+        argument, array = Argument.of(operand), operands[operand.name]
+        yield from argument.type_problems(array)
+        yield from argument.shape_problems(tuple(array.shape), sizes)
 
 
 def operand_strides(features: Features, operands: Operands) -> tuple[tuple[int, ...], ...]:

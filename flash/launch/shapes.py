@@ -1,11 +1,11 @@
-"""Shapes of Q, K, V and O in the caller's layout, and their checks."""
+"""The dimensions of Q, K, V and O in the caller's layout."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
-from flash.host.arrays import ArrayView
-from flash.host.caller import Caller
+from flash.launch.arguments import Argument
 from flash.problem.config import AttentionConfig
 
 LAYOUTS: Final = ("bhsd", "bshd")
@@ -18,18 +18,33 @@ _SHAPES: Final = {
 }
 
 
-def rank_problems(arrays: dict[str, ArrayView], layout: str) -> list[str]:
-    """Say what is wrong with the ranks of a call's arrays, which are given by name."""
-    ranks = {"bhsd": (3, 4), "bshd": (4,), PACKED: (3,)}[layout]
-    wrong = [
-        f"{name} must be {_SHAPES[layout]}, got shape {list(array.shape)}"
-        for name, array in arrays.items()
-        if len(array.shape) not in ranks
-    ]
-    if wrong or len({len(array.shape) for array in arrays.values()}) == 1:
-        return wrong
-    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
-    return [f"all arrays must have as many dimensions as q, got {shapes}"]
+def rank_problems(q: tuple[int, ...], layout: str) -> Iterator[str]:
+    """Say that q has no number of dimensions that the layout allows."""
+    if len(q) not in {"bhsd": (3, 4), "bshd": (4,), PACKED: (3,)}[layout]:
+        yield f"q must be {_SHAPES[layout]}, got shape {list(q)}"
+
+
+def matrices(config: AttentionConfig, layout: str, rank: int, why: str) -> tuple[Argument, ...]:
+    """The declarations of q, k, v and out, of `rank` dimensions in the caller's layout; `why` says
+    who wants their element type.
+    """
+
+    def axes(heads: str, rows: str, columns: str) -> tuple[str, ...]:
+        if layout == PACKED:
+            return rows.replace("seq", "total"), heads, columns
+        if rank == 3:
+            return f"batch * {heads}", rows, columns
+        return ("batch", heads, rows, columns) if layout == "bhsd" else ("batch", rows, heads, columns)
+
+    return tuple(
+        Argument(name, axes(heads, rows, columns), (config.element,), why)
+        for name, heads, rows, columns in (
+            ("q", "heads", "seq_q", "head_dim"),
+            ("k", "kv_heads", "seq_k", "head_dim"),
+            ("v", "kv_heads", "seq_k", "head_dim_v"),
+            ("out", "heads", "seq_q", "head_dim_v"),
+        )
+    )
 
 
 def split(values: tuple[int, ...], layout: str, missing: int) -> tuple[int, int, int, int]:
@@ -56,39 +71,3 @@ def joined(batch: int, heads: int, rows: int, columns: int, *, rank: int, layout
     if rank == 3:
         return heads, rows, columns
     return (batch, heads, rows, columns) if layout == "bhsd" else (batch, rows, heads, columns)
-
-
-def shape_problems(
-    config: AttentionConfig,
-    q: tuple[int, ...],
-    k: tuple[int, ...],
-    v: tuple[int, ...],
-    layout: str,
-    caller: Caller,
-) -> list[str]:
-    """Say what is wrong with the shapes of q, k and v, whose ranks are right."""
-    (batch, heads, _, d), (k_batch, kv_heads, seq_k, k_d), (v_batch, v_heads, seq_v, v_d) = (
-        split(shape, layout, 1) for shape in (q, k, v)
-    )
-    problems = [
-        f"{name} must have {what}={wanted} in its last dimension, {caller.said('as q has')}, got "
-        f"shape {list(shape)}" + (f"; use AttentionConfig({what}={got}, ...)" if caller.has_config else "")
-        for name, what, wanted, got, shape in (
-            ("q", "head_dim", config.head_dim, d, q),
-            ("k", "head_dim", config.head_dim, k_d, k),
-            ("v", "head_dim_v", config.value_dim, v_d, v),
-        )
-        if got != wanted
-    ]
-    if (k_batch, kv_heads, seq_k) != (v_batch, v_heads, seq_v):
-        problems.append(
-            f"k and v must have the same batch, heads and length, got shapes {list(k)} and {list(v)}"
-        )
-    if batch != k_batch:
-        problems.append(f"q and k must have the same batch, got {batch} and {k_batch}")
-    if heads % kv_heads if kv_heads else heads:
-        problems.append(
-            f"the heads of q must be a multiple of those of k and v, got {heads} and {kv_heads} "
-            f"(layout {layout!r}, shapes {list(q)} and {list(k)})"
-        )
-    return problems

@@ -372,11 +372,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "q.astype('float32')\n"
         "  q must be [batch, heads, seq_q, head_dim] = [3, heads, seq_q, 16], got [2, 4, 2, 16]",
     ),
-    "heads": (
-        {"q": Q[:, :3]},
-        "the heads of q must be a multiple of the cache's 2, got 3 in shape [3, 3, 2, 16]",
+    "heads": ({"q": Q[:, :3]}, "the heads of q must be a multiple of those of the cache, got 3 and 2"),
+    "rows": (
+        {"k": K[:, :, :1]},
+        "v must be [sequences, kv_heads, n, head_dim_v] = [3, 2, 1, 8], got [3, 2, 2, 8]",
     ),
-    "rows": ({"k": K[:, :, :1]}, "k and v must have equally many rows, got 1 and 2"),
     "device": (
         {"q": CudaArray(4096, Q)},
         "q must be on the host, where the cache is, got cuda:?; copy it there",
@@ -384,7 +384,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "operands": (
         {"sink": np.zeros(3, np.float32), "mask": np.ones((3, 2), np.uint8)},
         "3 problems\n"
-        "  mask must be bool, got uint8; convert it\n"
+        "  mask must be bool, got uint8; convert with mask.astype('bool')\n"
         "  mask must be [batch, heads, seq_q, last_keys] = [3, 4, 2, 2], or of a shape that "
         "broadcasts to it, got [3, 2]\n"
         "  sink must be [batch, heads] = [3, 4], or of a shape that broadcasts to it, got [3]",
@@ -399,13 +399,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "tables": (
         {"rotary_cos": COS, "rotary_sin": SIN[:, :3]},
-        "rotary_cos and rotary_sin must be [positions, rotary_dim / 2], with rotary_dim up to "
-        "head_dim=16, got [9, 8] and [9, 3]",
+        "rotary_sin must be [positions, rotary_dim / 2] = [9, 8], got [9, 3]",
     ),
     "type_of_tables": (
         {"rotary_cos": COS, "rotary_sin": SIN.astype(np.float64)},
         "2 problems\n"
-        "  rotary_sin must be one of float32, float16, bfloat16, got float64; convert it\n"
+        "  rotary_sin must be one of float32, float16, bfloat16, got float64; "
+        "convert with rotary_sin.astype('float32')\n"
         "  rotary_cos and rotary_sin must have a row for each of 32 positions, got 9",
     ),
     "out": (

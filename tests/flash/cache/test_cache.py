@@ -424,7 +424,7 @@ REFUSED: dict[str, tuple[Callable[[KVCache], object], str]] = {
     ),
     "rows": (
         lambda c: c.append(0, K, V[:, :, :1]),
-        "append: k and v must have equally many rows, got 2 and 1",
+        "append: v must be [sequences, kv_heads, n, head_dim_v] = [3, 2, 2, 3], got [3, 2, 1, 3]",
     ),
     "types": (
         lambda c: c.append(0, K.astype(np.float16), V.astype(np.float64)),

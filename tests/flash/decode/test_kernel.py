@@ -567,7 +567,7 @@ def test_what_kernels_do_not_take_is_refused_and_the_cache_is_as_it_was() -> Non
             cache,
             {"q": np.repeat(q, 2, axis=3)[..., ::2]},
             "q must be dense in its last dimension (stride 1), got strides [384, 96, 32, 2] for "
-            "shape [2, 4, 3, 16]; copy it",
+            "shape [2, 4, 3, 16]; copy it with q.copy()",
         ),
         (cache, {"splits": 32769}, "splits must be 'auto' or an integer from 1 to 32768, got 32769"),
     ]
@@ -1108,31 +1108,30 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "ranks": (
         {"q": Q[0], "block_table": USED, "seqused_k": None},
         "3 problems\n"
-        "  q must have 4 dimensions, got shape [4, 1, 16]\n"
-        "  block_table must have 2 dimensions, got shape [2]\n"
+        "  q must be [batch, heads, seq_q, head_dim] = [batch, heads, seq_q, 16], got [4, 1, 16]\n"
+        "  block_table must be [sequences, table_columns], got [2]\n"
         "  seqused_k must be given: how many rows of the cache each sequence has",
     ),
     "types": (
         {"q": Q.astype(np.float16), "seqused_k": USED.astype(np.int64)},
         "2 problems\n"
-        "  q must be float32, as the config says, got float16; convert it\n"
-        "  seqused_k must be int32, got int64; convert it",
+        "  q must be float32, as the config says, got float16; convert with q.astype('float32')\n"
+        "  seqused_k must be int32, got int64; convert with seqused_k.astype('int32')",
     ),
     "columns": (
         {"q": np.zeros((2, 4, 1, 15), np.float32)},
-        "q must have 16 columns, as the config says, got 15",
+        "q must be [batch, heads, seq_q, head_dim] = [batch, heads, seq_q, 16], got [2, 4, 1, 15]",
     ),
     "strides": (
         {"k_cache": np.repeat(K, 2, axis=3)[..., ::2]},
         "k_cache must be dense in its last dimension (stride 1), got strides [768, 384, 32, 2] "
-        "for shape [2, 2, 12, 16]; copy it",
+        "for shape [2, 2, 12, 16]; copy it with k_cache.copy()",
     ),
     "shapes": (
         {"v_cache": V[:, :, :5]},
-        "k_cache and v_cache must have the same shape but for their columns, got [2, 2, 12, 16] "
-        "and [2, 2, 5, 8]",
+        "v_cache must be [sequences, kv_heads, capacity, head_dim_v] = [2, 2, 12, 8], got [2, 2, 5, 8]",
     ),
-    "heads": ({"q": Q[:, :3]}, "heads of q must be a multiple of kv_heads=2, got 3"),
+    "heads": ({"q": Q[:, :3]}, "the heads of q must be a multiple of those of the cache, got 3 and 2"),
     "no_room": (
         {"k_cache": K[:, :, :0], "v_cache": V[:, :, :0], "seqused_k": 0 * USED},
         "k_cache must have room for a key, got shape [2, 2, 0, 16]",
@@ -1145,7 +1144,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         },
         "a page must have at most 256 rows, got 257",
     ),
-    "table": ({"block_table": TABLE.astype(np.int64)}, "block_table must be int32, got int64; convert it"),
+    "table": (
+        {"block_table": TABLE.astype(np.int64)},
+        "block_table must be int32, got int64; convert with block_table.astype('int32')",
+    ),
     "empty_table": (
         {"block_table": TABLE[:, :0], "seqused_k": 0 * USED},
         "block_table must have room for a page, got shape [2, 0]",
@@ -1200,7 +1202,7 @@ def test_arguments_that_do_not_fit_are_refused(name: str) -> None:
     ("mask", "message"),
     [
         (None, "mask must be given, because the config says so"),
-        (np.ones((1, 3), np.uint8), "mask must be bool, got uint8; convert it"),
+        (np.ones((1, 3), np.uint8), "mask must be bool, got uint8; convert with mask.astype('bool')"),
         (
             np.ones((2, 1, 2, 3), bool),
             "mask must be [batch, heads, seq_q, last_keys] = [2, 4, 1, 3], or of a shape that "

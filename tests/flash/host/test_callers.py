@@ -88,7 +88,7 @@ def test_a_choice_is_that_of_the_function_that_was_called(name: str) -> None:
         ),
         (
             {"k": np.zeros((1, 1, 4, 6), np.float32)},
-            "k must have head_dim=8 in its last dimension, as q has, got shape [1, 1, 4, 6]",
+            "k must be [batch, kv_heads, seq_k, head_dim] = [1, kv_heads, seq_k, 8], got [1, 1, 4, 6]",
         ),
         ({"layout": "BSHD"}, "layout must be one of bhsd, bshd, got 'BSHD'; did you mean 'bshd'?"),
         (

@@ -680,33 +680,35 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "ranks": (
         {"k": K[0], "v": V[0], "rotary_cos": COS[0], "rotary_sin": SIN[0]},
         "4 problems\n"
-        "  k must have 4 dimensions, got shape [2, 2, 16]\n"
-        "  v must have 4 dimensions, got shape [2, 2, 8]\n"
-        "  rotary_cos must have 2 dimensions, got shape [4]\n"
-        "  rotary_sin must have 2 dimensions, got shape [4]",
+        "  k must be [batch, kv_heads, n, head_dim] = [2, 2, n, 16], got [2, 2, 16]\n"
+        "  v must be [batch, kv_heads, n, head_dim_v] = [2, 2, n, 8], got [2, 2, 8]\n"
+        "  rotary_cos must be [positions, rotary_dim / 2], got [4]\n"
+        "  rotary_sin must be [positions, rotary_dim / 2], got [4]",
     ),
     "shapes": (
-        {"k": K[:, :1], "v": V[:, :, :1]},
+        {"k": K[:1], "v": V[:, :1]},
         "2 problems\n"
-        "  k must be [batch, kv_heads, n, columns] = [2, 2, 2, 16], got [2, 1, 2, 16]\n"
-        "  v must be [batch, kv_heads, n, columns] = [2, 2, 2, 8], got [2, 2, 1, 8]",
+        "  k must be [batch, kv_heads, n, head_dim] = [2, 2, n, 16], got [1, 2, 2, 16]\n"
+        "  v must be [batch, kv_heads, n, head_dim_v] = [2, 2, n, 8], got [2, 1, 2, 8]",
     ),
     "types": (
         {"k": K.astype(np.float64), "v": V.astype(np.float16)},
         "2 problems\n"
-        "  k must be float32, as the config says, got float64; convert it\n"
-        "  v must be float32, as the config says, got float16; convert it",
+        "  k must be float32, as the config says, got float64; convert with k.astype('float32')\n"
+        "  v must be float32, as the config says, got float16; convert with v.astype('float32')",
     ),
     "columns": (
         {"k": np.repeat(K, 2, axis=3)[..., ::2]},
         "k must be dense in its last dimension (stride 1), got strides [128, 64, 32, 2] for shape "
-        "[2, 2, 2, 16]; copy it",
+        "[2, 2, 2, 16]; copy it with k.copy()",
     ),
     "addresses": (
         {"k": ODD_K, "rotary_cos": MISPLACED},
         "2 problems\n"
-        f"  k must begin at a multiple of 4 bytes, got address {ODD_K.ctypes.data:#x}\n"
-        f"  rotary_cos must begin at a multiple of 4 bytes, got address {MISPLACED.ctypes.data:#x}",
+        f"  k must begin at a multiple of 4 bytes, got address {ODD_K.ctypes.data:#x}; "
+        "copy it with k.copy()\n"
+        f"  rotary_cos must begin at a multiple of 4 bytes, got address {MISPLACED.ctypes.data:#x}; "
+        "copy it with rotary_cos.copy()",
     ),
     "read_only": (
         {"k_cache": read_only(K_CACHE), "v_cache": read_only(V_CACHE)},
@@ -741,14 +743,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "types_of_tables": (
         {"rotary_cos": COS.astype(np.float64), "rotary_sin": np.repeat(SIN, 2, axis=1)[:, ::2]},
         "2 problems\n"
-        "  rotary_cos must be float32 with dense rows, got float64 with strides [4, 1]; convert "
-        "it\n"
-        "  rotary_sin must be float32 with dense rows, got float32 with strides [8, 2]; convert it",
+        "  rotary_cos must be float32, got float64; convert with rotary_cos.astype('float32')\n"
+        "  rotary_sin must be dense in its last dimension (stride 1), got strides [8, 2] for shape "
+        "[12, 4]; copy it with rotary_sin.copy()",
     ),
-    "one_table_is_shorter": ({"rotary_sin": SIN[:-1]}, f"{TABLES_SHAPE} [12, 4] and [11, 4]"),
+    "one_table_is_shorter": (
+        {"rotary_sin": SIN[:-1]},
+        "rotary_sin must be [positions, rotary_dim / 2] = [12, 4], got [11, 4]",
+    ),
     "wide_tables": (
         dict.fromkeys(("rotary_cos", "rotary_sin"), np.ones((12, 9), np.float32)),
-        f"{TABLES_SHAPE} [12, 9] and [12, 9]",
+        f"{TABLES_SHAPE} [12, 9]",
     ),
     "short_tables": (
         {"rotary_cos": COS[:8], "rotary_sin": SIN[:8]},
@@ -778,7 +783,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "type_of_lengths": (
         {"seqused_k": np.array([9, np.nan], np.float32)},
-        "seqused_k must be int32, got float32; convert it",
+        "seqused_k must be int32, got float32; convert with seqused_k.astype('int32')",
     ),
     "index": (
         {**PAGED, "block_table": PAGES, "cache_batch_idx": np.array([0, 2], np.int32)},
@@ -949,7 +954,9 @@ def test_odd_addresses_on_a_gpu_are_refused(driver: FakeDriver) -> None:
         rotary_sin=tables[1],
     ) == (
         "attention_with_kvcache: 2 problems\n"
-        f"  k must begin at a multiple of 4 bytes, got address {odd.pointer:#x}\n"
-        f"  rotary_cos must begin at a multiple of 4 bytes, got address {table.pointer:#x}"
+        f"  k must begin at a multiple of 4 bytes, got address {odd.pointer:#x}; "
+        "copy it with k.copy()\n"
+        f"  rotary_cos must begin at a multiple of 4 bytes, got address {table.pointer:#x}; "
+        "copy it with rotary_cos.copy()"
     )
     assert not cache.lengths.any()

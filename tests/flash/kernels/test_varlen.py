@@ -425,7 +425,7 @@ LAUNCHES: dict[str, tuple[AttentionConfig, dict[str, Any], str]] = {
     "a type": (
         PLAIN,
         {"cu_seqlens_q": CU.astype(np.int64)},
-        "cu_seqlens_q must be int32, got int64; convert it",
+        "cu_seqlens_q must be int32, got int64; convert with cu_seqlens_q.astype('int32')",
     ),
     "a shape": (PLAIN, {"cu_seqlens_k": CU[:2]}, "cu_seqlens_k must be [batch + 1] = [3], got [2]"),
     "no batch": (

@@ -195,33 +195,35 @@ def test_a_sparse_last_dimension_is_refused(torch: ModuleType) -> None:
         (
             (Q, K, (7, 4, 1, 1, 1)),
             "bhsd",
-            "v must be [batch, heads, seq, dim] or [batch * heads, seq, dim], got shape [7, 4, 1, 1, 1]",
+            "v must be [batch, kv_heads, seq_k, head_dim_v] = [2, 3, 7, 4], got [7, 4, 1, 1, 1]",
         ),
         (
             (Q, K[1:], V),
             "bhsd",
-            "all arrays must have as many dimensions as q, got q [2, 6, 5, 8], k [3, 7, 8], v [2, 3, 7, 4]",
+            "k must be [batch, kv_heads, seq_k, head_dim] = [2, kv_heads, seq_k, 8], got [3, 7, 8]",
         ),
         (
             ((2, 6, 5, 16), K, V),
             "bhsd",
-            "q must have head_dim=8 in its last dimension, as the config says, got "
-            "shape [2, 6, 5, 16]; "
+            "q must be [batch, heads, seq_q, head_dim] = [batch, heads, seq_q, 8], got [2, 6, 5, 16]; "
             "use AttentionConfig(head_dim=16, ...)",
         ),
         (
             (Q, K, K),
             "bhsd",
-            "v must have head_dim_v=4 in its last dimension, as the config says, "
-            "got shape [2, 3, 7, 8]; "
+            "v must be [batch, kv_heads, seq_k, head_dim_v] = [2, 3, 7, 4], got [2, 3, 7, 8]; "
             "use AttentionConfig(head_dim_v=8, ...)",
         ),
         (
             (Q, K, (2, 3, 6, 4)),
             "bhsd",
-            "k and v must have the same batch, heads and length, got shapes [2, 3, 7, 8] and [2, 3, 6, 4]",
+            "v must be [batch, kv_heads, seq_k, head_dim_v] = [2, 3, 7, 4], got [2, 3, 6, 4]",
         ),
-        (((3, 6, 5, 8), K, V), "bhsd", "q and k must have the same batch, got 3 and 2"),
+        (
+            ((3, 6, 5, 8), K, V),
+            "bhsd",
+            "k must be [batch, kv_heads, seq_k, head_dim] = [3, kv_heads, seq_k, 8], got [2, 3, 7, 8]",
+        ),
         (
             ((2, 4, 5, 8), K, V),
             "bhsd",
@@ -263,7 +265,7 @@ def test_all_problems_are_told_at_once() -> None:
         "  q must be float32, as the config says, got float64; convert with q.astype('float32')\n"
         "  v must be dense in its last dimension (stride 1), got strides [168, 56, 8, 2] for shape "
         "[2, 3, 7, 4]; copy it with v.copy()\n"
-        "  q must have head_dim=8 in its last dimension, as the config says, got shape "
+        "  q must be [batch, heads, seq_q, head_dim] = [batch, heads, seq_q, 8], got "
         "[2, 6, 5, 16]; use AttentionConfig(head_dim=16, ...)"
     )
 
@@ -589,14 +591,14 @@ def test_operands_that_do_not_fit_are_refused_together() -> None:
         "[2, 3]\n"
         "  bias must be [batch, heads, seq_q, seq_k] = [2, 6, 5, 7], or of a shape that broadcasts "
         "to it, got [5, 8]\n"
-        "  mask must be bool, got uint8; convert it\n"
+        "  mask must be bool, got uint8; convert with mask.astype('bool')\n"
         "  sink must be [batch, heads] = [2, 6], or of a shape that broadcasts to it, got [1, 2, 6]"
     )
 
 
 def test_operands_of_another_type_are_refused() -> None:
     assert operands_refused(bias=array(5, 7).astype(np.float16)) == (
-        "launch: bias must be float32, got float16; convert it"
+        "launch: bias must be float32, got float16; convert with bias.astype('float32')"
     )
 
 
