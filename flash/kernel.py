@@ -11,17 +11,19 @@ from flash.contract.resources import KernelResources
 from flash.host import results
 from flash.host.arrays import HOST, UNKNOWN_DEVICE, ArrayView, unreadable, view
 from flash.host.caller import LAUNCH, flag, raise_problems, require_no_gradients
+from flash.host.kept import Kept
 from flash.launch import varlen
 from flash.launch.calls import Call, run_on_cpu, run_on_interpreter
-from flash.launch.checks import Geometry, alignment, check, check_addresses, variant
+from flash.launch.checks import Geometry, alignment, check, check_addresses, check_place, variant
 from flash.launch.checks import scale as scale_of
 from flash.launch.checks import seed as seed_of
 from flash.launch.explain import explain
 from flash.launch.gpu import GpuLauncher
 from flash.launch.operands import require_operands
+from flash.launch.signature import ExplainArguments, LaunchArguments
 from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
-from flash.scores.features import NO_ARRAYS, ExplainArguments, LaunchArguments, require_known, takes
+from flash.scores.features import NO_ARRAYS, require_known, takes
 from ptxgen import ir
 from ptxgen.check.prove.global_verdicts import GlobalProof
 from ptxgen.check.prove.verdicts import Proof
@@ -34,7 +36,7 @@ from ptxgen.runtime.settings import AUTO, Settings
 
 _FOUR: Final = ("q", "k", "v", "out")
 _NAME: Final = "AttentionKernel"
-_MOST_GEOMETRIES: Final = 512  # geometries kept; decoding makes a new one at every step
+_NO_OPERANDS: Final = {**NO_ARRAYS, **dict.fromkeys(varlen.LENGTHS)}
 
 
 class AttentionKernel:
@@ -60,7 +62,7 @@ class AttentionKernel:
             )
         self.config = config
         self._gpu = GpuLauncher(config, gpu_of(_NAME, cuda), cache_of(_NAME, cache), self._caller.name)
-        self._geometries: dict[tuple[object, ...], Geometry] = {}
+        self._geometries = Kept[tuple[object, ...], Geometry]()
         self._numbers = config.numbers
         self._operand_names = tuple([operand.name for operand in config.features.operands])
 
@@ -121,12 +123,7 @@ class AttentionKernel:
         return_lse: bool | None = None,
         layout: str = "bhsd",
         softmax_scale: float | None = None,
-        cu_seqlens_q: object = None,
-        cu_seqlens_k: object = None,
-        seqused_q: object = None,
-        seqused_k: object = None,
-        max_seqlen_q: int | None = None,
-        **scores: Unpack[LaunchArguments],
+        **arguments: Unpack[LaunchArguments],
     ) -> Any:
         """`softmax(scale Q Kᵀ + mask) V`: out, or (out, lse) with `return_lse` (default: the
         config's).
@@ -174,31 +171,25 @@ class AttentionKernel:
         hold, `BackendError` if the backend fails.
         """
         caller = self._caller
-        require_known(f"{_NAME}.launch", scores, LaunchArguments, AttentionKernel.launch)
+        require_known(f"{_NAME}.launch", arguments, LaunchArguments, AttentionKernel.launch)
         with_lse = self.config.return_lse
         if return_lse is not None:
             with_lse = flag(caller.name, "return_lse", return_lse)
         scale = self.config.scale
         if softmax_scale is not None:
             scale = scale_of(self.config, softmax_scale, caller)
-        numbers, dropout_seed = self._numbers, scores.pop("dropout_seed", None)
+        numbers, dropout_seed = self._numbers, arguments.pop("dropout_seed", None)
         if dropout_seed is not None or self.config.dropout:
             numbers = {**numbers, "dropout_seed": seed_of(self.config, dropout_seed, caller)}
         explicit = None if stream is None else results.stream_handle(stream, caller.name)
-        given = {
-            **NO_ARRAYS,
-            **scores,
-            "cu_seqlens_q": cu_seqlens_q,
-            "cu_seqlens_k": cu_seqlens_k,
-            "seqused_q": seqused_q,
-            "seqused_k": seqused_k,
-        }
+        max_seqlen_q = arguments.pop("max_seqlen_q", None)
+        given = {**_NO_OPERANDS, **arguments}
         arrays, operands = self._views(q, k, v, out, given, explicit)
         like = arrays[0]
         geometry = self._geometry(arrays, layout, operands, max_seqlen_q)
         check_addresses(geometry, arrays, operands, caller.name)
         name = self._choose(backend, like)[0]
-        _check_place(name, like, explicit, caller.name)
+        check_place(caller.name, name, like, explicit)
         memory = self._gpu.backend
         made = (
             results.empty(like, geometry.out_shape, self.config.element, memory=memory, stream=explicit)
@@ -237,31 +228,20 @@ class AttentionKernel:
         out: object = None,
         backend: str = AUTO,
         layout: str = "bhsd",
-        cu_seqlens_q: object = None,
-        cu_seqlens_k: object = None,
-        seqused_q: object = None,
-        seqused_k: object = None,
-        max_seqlen_q: int | None = None,
-        **scores: Unpack[ExplainArguments],
+        **arguments: Unpack[ExplainArguments],
     ) -> str:
         """What `launch` with these arguments would do, and why, as text; nothing is launched.
 
         Raises what `launch` raises for arguments that do not fit.
         """
-        require_known(f"{_NAME}.explain", scores, ExplainArguments, AttentionKernel.explain)
-        given = {
-            **NO_ARRAYS,
-            **scores,
-            "cu_seqlens_q": cu_seqlens_q,
-            "cu_seqlens_k": cu_seqlens_k,
-            "seqused_q": seqused_q,
-            "seqused_k": seqused_k,
-        }
+        require_known(f"{_NAME}.explain", arguments, ExplainArguments, AttentionKernel.explain)
+        max_seqlen_q = arguments.pop("max_seqlen_q", None)
+        given = {**_NO_OPERANDS, **arguments}
         arrays, there = self._views(q, k, v, out, given, None)
         geometry = self._geometry(arrays, layout, there, max_seqlen_q)
         check_addresses(geometry, arrays, there, self._caller.name)
         name, why = self._choose(backend, arrays[0])
-        _check_place(name, arrays[0], None, self._caller.name)
+        check_place(self._caller.name, name, arrays[0], None)
         return explain(self.config, self._gpu, geometry, arrays, there, name, why)
 
     def _views(
@@ -343,9 +323,7 @@ class AttentionKernel:
             )
             if q.device != HOST and q.device[1] != UNKNOWN_DEVICE:
                 self._gpu.check_limits(found, q.device[1])
-            if len(self._geometries) >= _MOST_GEOMETRIES:
-                self._geometries.clear()
-            self._geometries[key] = found
+            self._geometries.keep(key, found)
         return found
 
     def _choose(self, backend: object, q: ArrayView) -> tuple[str, str]:
@@ -379,16 +357,3 @@ class AttentionKernel:
 def _backend_setting() -> str:
     """PTXGEN_BACKEND, read at the first launch of the process."""
     return Settings.from_environment().backend
-
-
-def _check_place(backend: str, q: ArrayView, stream: int | None, who: str) -> None:
-    """Refuse arrays on a GPU, and a stream, for a backend that computes on the host."""
-    if backend == "cuda":
-        return
-    if q.device != HOST:
-        raise LaunchError(
-            f"{who}: backend {backend!r} computes on the host, but q is on {q.device_name}; copy "
-            "the arrays to the host, or use backend='cuda'"
-        )
-    if stream is not None:
-        raise LaunchError(f"{who}: stream is for a GPU, but the backend is {backend!r}; leave out the stream")

@@ -25,11 +25,11 @@ def prepared_append(
     launcher = launcher_of(cuda)
     step = append_step(launcher.own_target(ordinal), OF_ARRAYS[new.k.dtype], new, turned)
     require_grid(who, step.plan.grid[0])
-    kernel = launcher.load(step.made, step.plan, ordinal)
+    ready = launcher.ready(step, ordinal)
     producers = [new.k, new.v] + ([] if turned is None else [turned.q, turned.cos, turned.sin])
 
     def append(stream: int) -> None:
         launcher.wait_for_producers(producers, stream, ordinal)
-        launcher.backend.launch(kernel, step.plan, stream)
+        ready.launch(launcher.backend, step.pointers, stream)
 
     return append

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from flash.cache.cache import KVCache
-from flash.cache.step import DecodeStep
-from flash.scores.features import CacheArguments, takes
-from ptxgen.runtime.settings import AUTO
+from flash.cache.call import DEFAULTS, CachedArguments, checked
+from flash.cache.work import CachedWork
+from flash.scores.features import takes
 
 
-@takes(CacheArguments)
+@takes(CachedArguments, **DEFAULTS)
 def attention_with_kvcache(
     q: object,
     cache: KVCache,
@@ -18,19 +18,7 @@ def attention_with_kvcache(
     v: object = None,
     *,
     layer: int,
-    causal: bool | str = True,
-    softmax_scale: float | None = None,
-    cache_batch_idx: object = None,
-    leftpad: object = None,
-    rotary_cos: object = None,
-    rotary_sin: object = None,
-    rotary_interleaved: bool = False,
-    return_lse: bool = False,
-    out: object = None,
-    splits: int | str = AUTO,
-    backend: str = AUTO,
-    stream: object = None,
-    **scores: Unpack[CacheArguments],
+    **arguments: Unpack[CachedArguments],
 ) -> Any:
     """Append k and v, if they are given, to a layer of `cache`, and attend with q to all keys of
     this layer: out, or (out, lse) with `return_lse`.
@@ -75,32 +63,5 @@ def attention_with_kvcache(
     refuses and for unknown backends, `CacheFullError` if there is no room for k and v. After these
     and any other exception the cache is as it was; `out` may have been written.
     """
-    return _Once(
-        q,
-        cache,
-        k,
-        v,
-        layer=layer,
-        causal=causal,
-        softmax_scale=softmax_scale,
-        cache_batch_idx=cache_batch_idx,
-        leftpad=leftpad,
-        rotary_cos=rotary_cos,
-        rotary_sin=rotary_sin,
-        rotary_interleaved=rotary_interleaved,
-        return_lse=return_lse,
-        out=out,
-        splits=splits,
-        backend=backend,
-        stream=stream,
-        **scores,
-    )()
-
-
-class _Once(DecodeStep):
-    """A `DecodeStep` that runs once: "auto" splits are chosen for the current lengths, not for the
-    capacity, and the next call may reuse the memory of its small arrays (lengths, indices).
-    """
-
-    _again = False
-    _who = "attention_with_kvcache"
+    task = checked(attention_with_kvcache, q, cache, k, v, layer, arguments, repeated=False)
+    return CachedWork(task).once()

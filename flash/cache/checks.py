@@ -20,7 +20,7 @@ from flash.launch.arguments import (
     problems_of_shapes,
     type_and_row_problems,
 )
-from flash.launch.checks import out_problems
+from flash.launch.checks import out_problems, stream_without_gpu
 from flash.operands.dtypes import DTYPES, E4M3, F32, OF_ARRAYS
 from flash.pages.numbers import integers
 from flash.problem.config import WIDENED, AttentionConfig, config_of_call
@@ -53,16 +53,15 @@ class Rows(NamedTuple):
         return found
 
 
-def check_choices(
-    who: str, cache: object, causal: object, backend: object, stream: object, order: object
-) -> str:
+def check_choices(who: str, cache: object, arguments: Mapping[str, Any]) -> str:
     """The backend of a call. Raises `LaunchError` or `ConfigError` for the first invalid choice."""
+    stream, causal, order = (arguments[name] for name in ("stream", "causal", "rotary_interleaved"))
     if not isinstance(cache, KVCache):
         raise LaunchError(
             f"{who}: cache must be a flash.KVCache, got {type(cache).__name__}; make one with "
             "flash.KVCache(layers, batch, kv_heads, head_dim, capacity)"
         )
-    asked = check_backend(backend, who)
+    asked = check_backend(arguments["backend"], who)
     name = cache.backend if asked == AUTO else asked
     if (name == "cuda") != (cache.memory.device != HOST):
         where = "a GPU" if name == "cuda" else "the host"
@@ -71,7 +70,7 @@ def check_choices(
             f"{cache.backend!r}; make one with backend={name!r}"
         )
     if stream is not None and name != "cuda":
-        raise LaunchError(f"{who}: stream is for a GPU, but the backend is {name!r}; leave out the stream")
+        raise stream_without_gpu(who, name)
     if not is_one_of(causal, _CAUSAL):
         raise ConfigError(
             f"{who}: causal must be True, False or 'bottom_right', got {shown(causal)}: the newest "

@@ -5,13 +5,13 @@ the new rows of the cache, then the backend writes them and attends where the ca
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 from numpy.typing import NDArray
 
 from flash.cache.append import prepared_append
-from flash.cache.cache import KVCache
+from flash.cache.call import Task
 from flash.cache.checks import Rows, appends_by_kernel, problems_of_rotary
 from flash.cache.row_locations import Places
 from flash.decode.append_launch import NewRows, Turned
@@ -26,74 +26,27 @@ from flash.pages.journal import Journal
 from flash.pages.placement import Stretch
 from flash.problem.config import AttentionConfig
 from flash.problem.rotary import rotated
-from flash.scores.features import CACHE_ARRAYS
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.cuda import CudaBackend
 
 Array = NDArray[Any]
 
 
-class Task(NamedTuple):
-    """A checked call. `who` is the name of the called function, for messages. `sequences` holds the
-    sequence of each item, `padding` how many of its first rows are no keys, `views` the arrays of
-    the call by name. `longest` is the most keys that a sequence may have. `stream` is None for the
-    current stream of q's library.
-    """
-
-    who: str
-    cache: KVCache
-    layer: int
-    backend: str
-    config: AttentionConfig
-    scale: float
-    sequences: list[int]
-    padding: list[int]
-    views: Mapping[str, ArrayView]
-    interleaved: bool
-    splits: int | None
-    longest: int
-    stream: int | None
-    out: ArrayView
-    lse: ArrayView | None
-
-    @property
-    def new_rows(self) -> int:
-        """The number of new rows of each item."""
-        return self.views["k"].shape[2] if "k" in self.views else 0
-
-    @property
-    def rows(self) -> Rows:
-        """The sequences of the items, with their current lengths in the cache and their padding."""
-        after = self.cache.ledger.of(self.layer, self.sequences)
-        return Rows(self.sequences, after, self.padding)
-
-    @property
-    def operands(self) -> dict[str, ArrayView]:
-        """The arrays that change scores, by name."""
-        return {name: self.views[name] for name in CACHE_ARRAYS if name in self.views}
-
-    @property
-    def turns(self) -> bool:
-        """Whether new keys and queries are rotated by their positions (RoPE)."""
-        return "rotary_cos" in self.views
-
-
 class CachedWork:
     """A prepared call: `advance` makes room for the new rows and counts them, `launch` writes them
-    and attends.
-
-    `shared`: whether the next call may reuse the memory of this call's small arrays (lengths,
-    indices). Raises what `DecodeKernel.prepared` does.
+    and attends. Raises what `DecodeKernel.prepared` does.
     """
 
-    def __init__(self, task: Task, *, shared: bool) -> None:
+    def __init__(self, task: Task) -> None:
         self._task = task
         self._like = task.views["q"]._replace(device=task.cache.memory.device)
         stream = self._stream()
         self._places = None
         if task.backend != "cpu" and task.sequences:
             memory = task.cache.memory
-            self._places = Places(memory, task.layer, task.sequences, task.padding, shared=shared)
+            self._places = Places(
+                memory, task.layer, task.sequences, task.padding, shared=not task.is_repeated
+            )
             self._places.place(stream)
         is_empty = 0 in task.out.shape[:3]
         by_kernel = appends_by_kernel(task.cache, task.views, task.backend)
@@ -107,13 +60,13 @@ class CachedWork:
         elif new is not None and task.backend == "cuda":
             self._write = self._prepared_append(new)
 
-    def once(self, result: object) -> object:
-        """Do `advance` and `launch`, both or neither, and return `result`."""
+    def once(self) -> Any:
+        """Do `advance` and `launch`, both or neither: out, or (out, lse)."""
 
-        def work(journal: Journal) -> object:
+        def work(journal: Journal) -> Any:
             self._advance(journal)
             self.launch()
-            return result
+            return self._task.results.returned
 
         return self._task.cache.whole(work, self._stream(), self._follow)
 

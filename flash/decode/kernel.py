@@ -28,15 +28,17 @@ from flash.host import results
 from flash.host.arrays import HOST, ArrayView, host_array, view
 from flash.host.caller import Caller, flag, raise_problems, views_of
 from flash.host.dlpack import dense_strides
+from flash.host.kept import Kept
 from flash.host.overlap import reach
+from flash.launch.checks import check_place
 from flash.launch.checks import scale as scale_of
-from flash.launch.gpu import GpuLauncher
+from flash.launch.gpu import GpuLauncher, Ready
 from flash.launch.step import Step, require_grid
 from flash.operands.dtypes import F32, OF_ARRAYS, DType
 from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig
 from flash.problem.features import LENGTHS
 from flash.scores.features import CACHE_ARRAYS, SCORES, CacheLaunchArguments, require_known, takes
-from ptxgen.errors import ConfigError, LaunchError, shown
+from ptxgen.errors import ConfigError, shown
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
@@ -45,24 +47,17 @@ from ptxgen.runtime.plan import LaunchPlan
 from ptxgen.runtime.settings import AUTO
 from ptxgen.target import target as find_target
 
-_MOST_KEPT: Final = 512  # geometries kept
 _ALIGNED: Final = ALIGNMENTS[0]  # bytes, the alignment of an array in the workspace
 _NEEDED: Final = ("q", "k_cache", "v_cache")
 _NOT_CACHED: Final = ("varlen", *(f.setting for f in SCORES if not f.in_cache))
 
 
-class _Ready(NamedTuple):
-    """A loaded kernel, its launch plan, in which only addresses change, and its arrays' names."""
-
-    kernel: LoadedKernel
-    plan: LaunchPlan
-    names: tuple[str, ...]
-
-
 class _Prepared(NamedTuple):
-    """The launches of calls of one geometry; `queries`: whether they need memory for rotated q."""
+    """The launches of calls of one geometry, each with the names of its arrays in the call;
+    `queries`: whether they need memory for rotated q.
+    """
 
-    launches: tuple[_Ready, ...]
+    launches: tuple[tuple[Ready, tuple[str, ...]], ...]
     queries: bool
 
 
@@ -95,9 +90,9 @@ class DecodeKernel:
         self.config = config
         self._gpu = GpuLauncher(config, gpu_of("DecodeKernel", cuda), cache_of("DecodeKernel", cache), WHO)
         self._space: dict[tuple[int, int], ArrayView] = {}
-        self._ready: dict[tuple[object, ...], _Prepared] = {}
-        self._sizes: dict[tuple[object, ...], tuple[int, int, int]] = {}
-        self._checked: dict[tuple[object, ...], list[tuple[int, int]]] = {}
+        self._ready = Kept[tuple[object, ...], _Prepared]()
+        self._sizes = Kept[tuple[object, ...], tuple[int, int, int]]()
+        self._checked = Kept[tuple[object, ...], list[tuple[int, int]]]()
 
     def __repr__(self) -> str:
         return f"DecodeKernel({self.config!r})"
@@ -205,7 +200,7 @@ class DecodeKernel:
         scale = scale_of(self.config, softmax_scale, Caller(WHO))
         device = views["k_cache"].device  # an empty q may not have its device
         like = views["q"]._replace(device=device)
-        _check_place(name, like, explicit)
+        check_place(WHO, name, like, explicit, copies_to_gpu=False)
         shape = (*like.shape[:3], self.config.value_dim)
         memory = self._gpu.backend
         made = (
@@ -250,10 +245,9 @@ class DecodeKernel:
         if is_known and views["q"].device != HOST:
             return
         raise_problems(list(problems_of(self.config, views)), WHO)
-        if len(self._checked) >= _MOST_KEPT:
-            self._checked.clear()
         reaches = [reach(a.shape, a.strides, OF_ARRAYS[a.dtype].nbytes) for a in views.values()]
-        self._checked[key] = self._checked[key, _near(views, reaches)] = reaches
+        for known in (key, (key, _near(views, reaches))):
+            self._checked.keep(known, reaches)
 
     def prepared(
         self,
@@ -309,29 +303,25 @@ class DecodeKernel:
             steps = steps_of(call, kernel, splits, space)
             for step in steps:
                 require_grid(who, step.plan.grid[0])
-            ready = _Prepared(self._make_ready(call, steps, space, ordinal), turns)
-            if len(self._ready) >= _MOST_KEPT:
-                self._ready.clear()
-            self._ready[key] = ready
+            ready = self._ready.keep(key, _Prepared(self._make_ready(call, steps, space, ordinal), turns))
         arrays = _arrays(call, space)
         plans = tuple(
-            (one.kernel, one.plan.with_pointers([arrays[name].pointer for name in one.names]))
-            for one in ready.launches
+            (one.kernel, one.plan.with_pointers([arrays[name].pointer for name in names]))
+            for one, names in ready.launches
         )
         return _Launches(gpu, ordinal, plans, (call, space)).put_on
 
     def _make_ready(
         self, call: CacheCall, steps: list[Step], space: Workspace, ordinal: int
-    ) -> tuple[_Ready, ...]:
+    ) -> tuple[tuple[Ready, tuple[str, ...]], ...]:
         arrays = _arrays(call, space)
         names = {id(array): name for name, array in arrays.items()}
         # The merge has views of other shapes on these arrays; each is found by its address.
         written = {arrays[n].pointer: n for n in ("outs", "lses", "out", "lse") if n in arrays}
         return tuple(
-            _Ready(
-                self._gpu.load(step.made, step.plan, ordinal),
-                step.plan,
-                tuple(names.get(id(a)) or written[a.pointer] for a in step.arrays),
+            (
+                self._gpu.ready(step, ordinal),
+                tuple([names.get(id(array)) or written[array.pointer] for array in step.arrays]),
             )
             for step in steps
         )
@@ -346,9 +336,7 @@ class DecodeKernel:
             t = kernel.tiling
             resources = KernelResources(kernel, t.registers, False, t.shared_bytes)
             slots = device.multiprocessors * max(resources.ctas_per_sm, 1)
-            if len(self._sizes) >= _MOST_KEPT:
-                self._sizes.clear()
-            found = self._sizes[key] = blocks_of(call, kernel), t.tile, slots
+            found = self._sizes.keep(key, (blocks_of(call, kernel), t.tile, slots))
         blocks, tile, slots = found
         return choose_splits(blocks, -(-call.longest // tile), slots)
 
@@ -477,20 +465,3 @@ def _piece(whole: ArrayView, first: int, shape: tuple[int, ...], dtype: DType) -
 def _interpret(steps: list[Step]) -> None:
     for step in steps:
         step.interpret()
-
-
-def _check_place(backend: str, q: ArrayView, stream: int | None) -> None:
-    if backend == "cuda":
-        if q.device == HOST:
-            raise LaunchError(
-                f"{WHO}: backend 'cuda' attends to a cache on a GPU, but q is on {q.device_name}; "
-                "make the arrays there, or use backend='cpu'"
-            )
-        return
-    if q.device != HOST:
-        raise LaunchError(
-            f"{WHO}: backend {backend!r} computes on the host, but q is on {q.device_name}; copy "
-            "the arrays to the host, or use backend='cuda'"
-        )
-    if stream is not None:
-        raise LaunchError(f"{WHO}: stream is for a GPU, but the backend is {backend!r}; leave out the stream")

@@ -18,13 +18,12 @@ from flash.host.dlpack import dense_strides
 from flash.host.overlap import may_share_elements
 from flash.kernels.merge import MAX_ROWS
 from flash.launch.arguments import Argument
-from flash.launch.checks import out_problems
+from flash.launch.checks import out_problems, stream_without_gpu
 from flash.launch.gpu import Launcher, launcher_of
 from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS, DType
 from flash.problem.config import DEFAULT_TARGET
 from flash.problem.features import MAX_SPLITS
 from flash.problem.simt_tiling import MAX_HEAD_DIM_V
-from ptxgen.errors import LaunchError
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cuda import cuda_backend
 from ptxgen.runtime.settings import AUTO
@@ -103,7 +102,7 @@ def _chosen(backend: str, views: Mapping[str, ArrayView], stream: object) -> str
     if backend == AUTO:
         found = "cuda" if any(array.device != HOST for array in views.values()) else "cpu"
     if stream is not None and found != "cuda":
-        raise LaunchError(f"{_WHO}: stream is for a GPU, but the backend is {found!r}; leave out the stream")
+        raise stream_without_gpu(_WHO, found)
     return found
 
 
@@ -124,9 +123,8 @@ def _interpret(outs: _Parts, lses: _Parts, out: ArrayView, lse: ArrayView) -> No
 def _launch(gpu: Launcher, given: Given, stream: int) -> None:
     ordinal = given.outs.device[1]
     step = merging(given.call(), gpu.own_target(ordinal))
-    loaded = gpu.load(step.made, step.plan, ordinal)
     gpu.wait_for_producers((given.outs, given.lses), stream, ordinal)
-    gpu.backend.launch(loaded, step.plan, stream)
+    gpu.ready(step, ordinal).launch(gpu.backend, step.pointers, stream)
 
 
 class _Parts(NamedTuple):

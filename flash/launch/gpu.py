@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from flash.contract.built_kernel import Made
 from flash.contract.catalogue import Build, proved_build
 from flash.host.arrays import UNKNOWN_DEVICE, ArrayView, host_array
 from flash.host.caller import LAUNCH
 from flash.host.dlpack import LEGACY_DEFAULT_STREAM
+from flash.host.kept import Kept
 from flash.host.staging import Staging
 from flash.launch.calls import Call, make_plan
 from flash.launch.checks import Geometry, Limits, alignment, check, check_limits, variant
+from flash.launch.step import Step
 from flash.problem.config import AttentionConfig
 from flash.problem.limits import max_seq
 from ptxgen.errors import LaunchError
@@ -24,15 +25,16 @@ from ptxgen.runtime.plan import LaunchPlan
 from ptxgen.target import Target, target_for_device
 from ptxgen.target import target as find_target
 
-_MOST_PLANS: Final = 512  # plans kept; decoding makes a new one at every step
 
-
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(NamedTuple):
     """A loaded kernel, and its launch plan, in which only the addresses change between launches."""
 
     kernel: LoadedKernel
     plan: LaunchPlan
+
+    def launch(self, backend: CudaBackend, pointers: Sequence[int], stream: int) -> None:
+        """Put the kernel on a stream, for arrays at these addresses."""
+        backend.launch(self.kernel, self.plan.with_pointers(pointers), stream)
 
 
 class Launcher:
@@ -43,7 +45,7 @@ class Launcher:
     def __init__(self, backend: CudaBackend, cache: ModuleCache | None = None) -> None:
         self.backend = backend
         self._cache = cache
-        self._loaded: dict[tuple[Made, int], LoadedKernel] = {}
+        self._loaded = Kept[tuple[Made, int], LoadedKernel]()
 
     def own_target(self, ordinal: int) -> Target:
         """The target of device `ordinal`, by its compute capability."""
@@ -68,10 +70,12 @@ class Launcher:
         if found is None:
             program = self.program(made)
             found = self.backend.load(program, plan.entry, plan.dynamic_shared, ordinal)
-            if len(self._loaded) >= _MOST_PLANS:
-                self._loaded.clear()
-            self._loaded[made, ordinal] = found
+            self._loaded.keep((made, ordinal), found)
         return found
+
+    def ready(self, step: Step, ordinal: int) -> Ready:
+        """A launch on device `ordinal`, with its kernel loaded."""
+        return Ready(self.load(step.made, step.plan, ordinal), step.plan)
 
     def located(self, array: ArrayView, who: str = "launch") -> ArrayView:
         """The array with its device filled in, for interfaces that do not say the device. Raises
@@ -115,7 +119,7 @@ class GpuLauncher(Launcher):
         super().__init__(backend, cache)
         self._who = who
         self.config = config
-        self._ready: dict[tuple[Geometry, int, bool, float, int, float], Ready] = {}
+        self._ready = Kept[tuple[Geometry, int, bool, float, int, float], Ready]()
 
     def target(self, ordinal: int) -> Target:
         """The config's target, by default the device's own. Raises `LaunchError` if the device does
@@ -172,12 +176,9 @@ class GpuLauncher(Launcher):
         key = (geometry, aligned, call.lse is not None, call.scale, ordinal, seed)
         ready = self._ready.get(key)
         if ready is None:
-            ready = self._make_ready(call, aligned, ordinal, addresses)
-            if len(self._ready) >= _MOST_PLANS:
-                self._ready.clear()
-            self._ready[key] = ready
+            ready = self._ready.keep(key, self._make_ready(call, aligned, ordinal, addresses))
         self.wait_for_producers(arrays + operands, stream, ordinal)
-        self.backend.launch(ready.kernel, ready.plan.with_pointers(addresses), stream)
+        ready.launch(self.backend, addresses, stream)
 
     def launch_from_host(self, call: Call, stream: int, ordinal: int) -> None:
         """Copy the call's arrays to a GPU, launch there, copy the results back and wait."""

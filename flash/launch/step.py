@@ -22,6 +22,11 @@ class Step(NamedTuple):
     arrays: tuple[ArrayView, ...]
     plan: LaunchPlan
 
+    @property
+    def pointers(self) -> list[int]:
+        """The addresses of the arrays, in the order of the kernel's pointers."""
+        return [array.pointer for array in self.arrays]
+
     def interpret(self) -> None:
         """Interpret the kernel's PTX on the arrays, which are on the host; results are in them."""
         memory = [host_array(array) for array in self.arrays]

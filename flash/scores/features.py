@@ -72,17 +72,15 @@ class ScoreSettings(
         return {name: n for feature in SCORES for name, n in feature.values(self).items()}
 
 
-class ExplainArguments(
-    AlibiArguments, BiasArguments, KeyBiasArguments, MaskArguments, SinkArguments, total=False
-):
-    """The arrays of all features, where a config has the settings."""
+class ScoreArrays(AlibiArguments, BiasArguments, KeyBiasArguments, MaskArguments, SinkArguments, total=False):
+    """The arrays of all features."""
 
 
-class LaunchArguments(ExplainArguments, DropoutSeed, total=False):
-    """The arguments of all features in a launch, where a config has the settings."""
+class LaunchScores(ScoreArrays, DropoutSeed, total=False):
+    """The arguments of all features in a launch, whose config has their settings."""
 
 
-class ScoreArguments(WindowArguments, SoftcapArguments, LaunchArguments, DropoutArguments, total=False):
+class ScoreArguments(WindowArguments, SoftcapArguments, ScoreArrays, DropoutArguments, total=False):
     """The arguments of all features in a call without a config."""
 
 
@@ -120,10 +118,10 @@ def settings_of_call(arguments: Mapping[str, Any], type_of: TypeOf) -> tuple[Any
     return tuple([feature.setting_of_call(arguments, type_of) for feature in SCORES])
 
 
-def of_launch(arguments: ScoreArguments | VarlenArguments) -> LaunchArguments:
+def of_launch(arguments: ScoreArguments | VarlenArguments) -> LaunchScores:
     """The arguments of a call that its launch takes; the config of the launch has the others."""
-    found: Any = {n: a for n, a in arguments.items() if n in LaunchArguments.__annotations__}
-    return cast(LaunchArguments, found)
+    found: Any = {n: a for n, a in arguments.items() if n in LaunchScores.__annotations__}
+    return cast(LaunchScores, found)
 
 
 def named_settings(values: Sequence[Any]) -> dict[str, Any]:
@@ -131,18 +129,17 @@ def named_settings(values: Sequence[Any]) -> dict[str, Any]:
     return {feature.setting: value for feature, value in zip(SCORES, values, strict=True)}
 
 
-def takes(arguments: type) -> Callable[[_Function], _Function]:
-    """A decorator for a function with `**scores: Unpack[arguments]`: its signature, which `help`
-    shows, names these arguments.
+def takes(arguments: type, **defaults: Any) -> Callable[[_Function], _Function]:
+    """A decorator for a function with `**name: Unpack[arguments]`: its signature, which `help`
+    shows, names these arguments, with `defaults` where a default is not None.
     """
+    known = {**_DEFAULTS, **defaults}
 
     def decorate(function: _Function) -> _Function:
         found = inspect.signature(function)
         own = [p for p in found.parameters.values() if p.kind is not p.VAR_KEYWORD]
         more = [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS.get(name), annotation=kind
-            )
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=known.get(name), annotation=kind)
             for name, kind in get_type_hints(arguments).items()
         ]
         of: Any = function

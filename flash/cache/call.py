@@ -1,0 +1,212 @@
+"""A checked call of attention over a KV cache: the arguments of the call become a `Task`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from flash.cache.cache import KVCache
+from flash.cache.checks import (
+    Rows,
+    check_choices,
+    config_of,
+    problems_of_kernels,
+    problems_of_others,
+    problems_of_rotary,
+    problems_of_rows,
+    require_both,
+    rows_of_call,
+)
+from flash.decode.checks import splits_of
+from flash.host import results
+from flash.host.arrays import ArrayView, view
+from flash.host.caller import Caller, flag, raise_problems, views_of
+from flash.launch.checks import scale as scale_of
+from flash.launch.gpu import launcher_of
+from flash.operands.dtypes import F32, OF_ARRAYS
+from flash.problem.config import AttentionConfig
+from flash.scores.features import CACHE_ARRAYS, CacheArguments, require_known, settings_of_call
+from ptxgen.runtime.settings import AUTO
+
+
+class CachedArguments(CacheArguments, total=False):
+    """The arguments of `attention_with_kvcache` and `DecodeStep` that are given by name, beside
+    `layer`.
+    """
+
+    causal: bool | str
+    softmax_scale: float | None
+    cache_batch_idx: object
+    leftpad: object
+    rotary_cos: object
+    rotary_sin: object
+    rotary_interleaved: bool
+    return_lse: bool
+    out: object
+    splits: int | str
+    backend: str
+    stream: object
+
+
+# The defaults that are not None.
+DEFAULTS: Final[dict[str, Any]] = {
+    "causal": True,
+    "rotary_interleaved": False,
+    "return_lse": False,
+    "splits": AUTO,
+    "backend": AUTO,
+}
+_ARRAYS: Final = ("out", "rotary_cos", "rotary_sin", *CACHE_ARRAYS)
+
+
+class Results(NamedTuple):
+    """The arrays that a call returns; lse is None unless the caller asked for it."""
+
+    out: Any
+    lse: Any
+
+    @property
+    def returned(self) -> Any:
+        """out, or (out, lse)."""
+        return self.out if self.lse is None else tuple(self)
+
+
+class Task(NamedTuple):
+    """A checked call. `who` is the name of the called function, for messages. `sequences` holds the
+    sequence of each item, `padding` how many of its first rows are no keys, `views` the arrays of
+    the call by name, `out` and `lse` those that are written, and `results` the same as the caller
+    gets them. `longest` is the most keys that a sequence may have. `stream` is None for the current
+    stream of q's library. A task that `is_repeated` has memory of its own for its small arrays
+    (lengths, indices); that of others may be reused by the next call.
+    """
+
+    who: str
+    cache: KVCache
+    layer: int
+    backend: str
+    config: AttentionConfig
+    scale: float
+    sequences: list[int]
+    padding: list[int]
+    views: Mapping[str, ArrayView]
+    interleaved: bool
+    splits: int | None
+    longest: int
+    stream: int | None
+    out: ArrayView
+    lse: ArrayView | None
+    results: Results
+    is_repeated: bool
+
+    @property
+    def new_rows(self) -> int:
+        """The number of new rows of each item."""
+        return self.views["k"].shape[2] if "k" in self.views else 0
+
+    @property
+    def rows(self) -> Rows:
+        """The sequences of the items, with their current lengths in the cache and their padding."""
+        after = self.cache.ledger.of(self.layer, self.sequences)
+        return Rows(self.sequences, after, self.padding)
+
+    @property
+    def operands(self) -> dict[str, ArrayView]:
+        """The arrays that change scores, by name."""
+        return {name: self.views[name] for name in CACHE_ARRAYS if name in self.views}
+
+    @property
+    def turns(self) -> bool:
+        """Whether new keys and queries are rotated by their positions (RoPE)."""
+        return "rotary_cos" in self.views
+
+
+def checked(
+    function: Callable[..., Any],
+    q: object,
+    cache: KVCache,
+    k: object,
+    v: object,
+    layer: int,
+    given: CachedArguments,
+    *,
+    repeated: bool,
+) -> Task:
+    """The task of a call of `function`, with the arguments of `attention_with_kvcache`; results
+    are allocated. A task that is `repeated` may have as many keys as the cache has room for.
+
+    Raises what `attention_with_kvcache` raises before anything is launched.
+    """
+    who = function.__qualname__.partition(".")[0]  # of a method: the class
+    require_known(who, given, CachedArguments, function)
+    arguments: Mapping[str, Any] = {**_NOT_GIVEN, **DEFAULTS, **given}
+    stream, out = arguments["stream"], arguments["out"]
+    name = check_choices(who, cache, arguments)
+    parts = splits_of(who, arguments["splits"])
+    with_lse = flag(who, "return_lse", arguments["return_lse"])
+    layer = cache.check_layer(who, layer)
+    arrays = {"q": q, "k": k, "v": v, **{name: arguments[name] for name in _ARRAYS}}
+    arrays = {name: array for name, array in arrays.items() if array is not None or name == "q"}
+    require_both(who, arrays, "k", "v")
+    require_both(who, arrays, "rotary_cos", "rotary_sin")
+    views = views_of(arrays, who)
+    if name == "cuda":
+        locate = launcher_of(cache.cuda).located
+        views = {key: locate(array, who) for key, array in views.items()}
+        if repeated:  # later writes are ordered by the stream
+            views = {key: array._replace(stream=None) for key, array in views.items()}
+    which = cache.check_sequences(who, arguments["cache_batch_idx"], "cache_batch_idx", repeated=k is None)
+    raise_problems(list(problems_of_rows(cache, views, len(which))), who)
+    config = config_of(
+        who,
+        cache.head_dim,
+        cache.head_dim_v,
+        OF_ARRAYS[views["q"].dtype].name,
+        arguments["causal"],
+        *settings_of_call(arguments, _no_type),
+    )
+    raise_problems(list(problems_of_others(config, views)), who)
+    if name != "cpu":
+        raise_problems(list(problems_of_kernels(cache, config, views, name)), who)
+    new = views["k"].shape[2] if "k" in views else 0
+    rows = rows_of_call(who, cache, layer, which, new, arguments["leftpad"])
+    raise_problems(list(problems_of_rotary(cache, views, rows)), who)
+    scale = scale_of(config, arguments["softmax_scale"], Caller(who, has_config=False))
+
+    like = views["q"]._replace(device=cache.memory.device)  # an empty q may not have its device
+    explicit = None if name != "cuda" or stream is None else results.stream_handle(stream, who)
+    shape = (*like.shape[:3], cache.head_dim_v)
+    room = functools.partial(results.empty, like, memory=cache.cuda, stream=explicit)
+    made = room(shape, config.element) if out is None else out
+    lse = room(shape[:3], F32) if with_lse else None
+    longest = cache.capacity if repeated else max(rows.after, default=0)
+    return Task(
+        who,
+        cache,
+        layer,
+        name,
+        config,
+        scale,
+        which,
+        rows.padding,
+        views,
+        arguments["rotary_interleaved"],
+        parts,
+        longest,
+        explicit,
+        views["out"] if "out" in views else view(made, "out"),
+        None if lse is None else view(lse, "lse"),
+        Results(
+            made if "out" in views else results.deliver(made, like),
+            None if lse is None else results.deliver(lse, like),
+        ),
+        repeated,
+    )
+
+
+_NOT_GIVEN: Final[dict[str, Any]] = dict.fromkeys(CachedArguments.__annotations__)
+
+
+def _no_type(array: object, name: str) -> str:
+    """Raise AssertionError: no feature of a KV cache has a type of its own to choose."""
+    raise AssertionError(f"{name}: {array!r}")
