@@ -137,15 +137,13 @@ class AttentionKernel:
         inputs. lse is the natural logarithm of each row's sum, float32, [batch, heads, seq_q] in
         either layout. A row that sees no key gives 0 and -inf.
 
-        `alibi_slopes` and `sink` are float32 [batch, heads], `bias` is of the config's bias type
-        and `mask` bool, both [batch, heads, seq_q, seq_k], `key_bias` of the config's type for it,
-        [batch, heads, seq_k]; each may have any shape that broadcasts to that, with any strides, in
-        either layout. Each is given if, and only if, the config asks
-        for it. A mask of False or a bias of -inf hides a key; a bias of -2.3587e38 or less, such as
-        the least float32, also gives the key weight 0, on every backend (`docs/numerics.md`,
-        "Ranges", says which numbers give right results). `sink` is one more score of every row,
-        with a value of 0. `dropout_seed`, from 0 to 2**64 - 1, decides which weights a config with
-        dropout makes 0: the same on every backend and for all tiles (`flash/scores/philox.py`).
+        The arrays of scores, which the list below names, may have any shape that broadcasts to
+        theirs, with any strides, in either layout. Each is given if, and only if, the config asks
+        for it; `bias` and `key_bias` are of the type that the config says. A mask of False or a
+        bias of -inf hides a key; a bias of -2.3587e38 or less, such as the least float32, also
+        gives the key weight 0, on every backend (`docs/numerics.md`, "Ranges", says which numbers
+        give right results). Which weights dropout makes 0 is the same on every backend and for all
+        tiles (`flash/scores/philox.py`).
 
         With a varlen config the sequences of a batch have different lengths and are packed: q
         [total_q, heads, head_dim], k and v [total_k, kv_heads, ...], out like q, lse [heads,

@@ -129,20 +129,48 @@ def named_settings(values: Sequence[Any]) -> dict[str, Any]:
     return {feature.setting: value for feature, value in zip(SCORES, values, strict=True)}
 
 
+def _meaning(arguments: type) -> tuple[str, str]:
+    """An argument and what it means, by the docstring of the class that declares its type."""
+    text = inspect.cleandoc(arguments.__doc__ or "")
+    return text.partition(":")[0], "    " + text.replace("\n", "\n    ")
+
+
+_MEANINGS: Final = dict(
+    map(
+        _meaning,
+        (
+            WindowArguments,
+            SoftcapArguments,
+            AlibiArguments,
+            BiasArguments,
+            KeyBiasArguments,
+            MaskArguments,
+            SinkArguments,
+            DropoutArguments,
+            DropoutSeed,
+        ),
+    )
+)
+
+
 def takes(arguments: type, **defaults: Any) -> Callable[[_Function], _Function]:
     """A decorator for a function with `**name: Unpack[arguments]`: its signature, which `help`
-    shows, names these arguments, with `defaults` where a default is not None.
+    shows, names these arguments, with `defaults` where a default is not None, and its docstring
+    ends with what those of scores mean.
     """
     known = {**_DEFAULTS, **defaults}
+    hints = get_type_hints(arguments)
+    meanings = [_MEANINGS[name] for name in hints if name in _MEANINGS]
 
     def decorate(function: _Function) -> _Function:
         found = inspect.signature(function)
         own = [p for p in found.parameters.values() if p.kind is not p.VAR_KEYWORD]
         more = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=known.get(name), annotation=kind)
-            for name, kind in get_type_hints(arguments).items()
+            for name, kind in hints.items()
         ]
         of: Any = function
+        of.__doc__ = "\n".join((inspect.cleandoc(of.__doc__ or ""), "", "Arguments of scores:", *meanings))
         of.__signature__ = found.replace(parameters=[*own, *more])
         return function
 
