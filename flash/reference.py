@@ -1,16 +1,18 @@
-"""Attention in numpy, dense and obviously right: every other implementation is judged by it."""
+"""Attention and its gradients in numpy, dense and obviously right: every other implementation is
+judged by them.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from flash.problem.sequences import each_sequence
-from flash.scores.feature import Scored, ScoreFeature
+from flash.scores.feature import Scored, ScoreFeature, summed_to
 from flash.scores.features import ScoreArguments, asked, require_known, scored, split_by_axes, takes
 from flash.scores.window import Causal
 from ptxgen.errors import ConfigError
@@ -51,10 +53,8 @@ def attention_reference(
     Raises ConfigError when the shapes do not fit each other or `causal` is not a known word.
     """
     require_known("attention_reference", scores, ScoreArguments, attention_reference)
-    group = _heads_for_each_kv_head(q.shape, k.shape, v.shape)
-    scale = np.asarray(1 / math.sqrt(q.shape[-1]) if softmax_scale is None else softmax_scale)
-    q, k, v, scale = (x.astype(dtype) for x in (q, k, v, scale))
-    k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
+    group = _heads_for_each_kv_head("attention_reference", q.shape, k.shape, v.shape)
+    q, k, v, scale = _in_one_type(q, k, v, softmax_scale, group, dtype)
     of = scored((*q.shape[:3], k.shape[2]), causal, dtype, first_batch, scores)
     visible = visible_keys(of)
 
@@ -155,6 +155,174 @@ def attention_varlen_reference(
     return out, lse
 
 
+class ReferenceGradients(NamedTuple):
+    """The gradients of Q, K and V, and of the arrays of scores by the names of their arguments:
+    `alibi_slopes`, `bias`, `key_bias` and `sink`, those that were given.
+    """
+
+    dq: NDArray[Any]
+    dk: NDArray[Any]
+    dv: NDArray[Any]
+    arrays: dict[str, NDArray[Any]]
+
+
+@takes(ScoreArguments)
+def attention_reference_gradients(
+    dout: NDArray[Any],
+    q: NDArray[Any],
+    k: NDArray[Any],
+    v: NDArray[Any],
+    *,
+    dlse: NDArray[Any] | None = None,
+    softmax_scale: float | None = None,
+    causal: Causal = False,
+    first_batch: int = 0,
+    dtype: DTypeLike = np.float64,
+    **scores: Unpack[ScoreArguments],
+) -> ReferenceGradients:
+    """The gradients of `attention_reference` for the inputs of a call, in `dtype`: of a number whose
+    gradients are `dout` for O and `dlse` for LSE, or 0 if that is None.
+
+    Shapes: dout [batch, heads, seq_q, d_v], dlse [batch, heads, seq_q]; the other arguments are
+    those of `attention_reference`. Each gradient has the shape of its input as the caller gave it:
+    those of keys and values are sums over the heads that share them, those of arrays of scores sums
+    over what they were broadcast to. Memory is O(seq_q * seq_k).
+
+    With P = exp(S - LSE) of scores S, the factors Z of dropout and delta = sum(dO * O) - dLSE of
+    each row, dV = (Z P)^T dO and dS = P (Z dO V^T - delta), from which the features lead back to
+    the scaled products, and these to dQ and dK (arXiv:2205.14135, appendix B; arXiv:2307.08691,
+    section 2.3). A row whose LSE is -inf, as that of one that sees no key and has no sink, adds 0
+    to all gradients. What a row does not see cannot matter: NaN in keys and values that a row does
+    not see, and in rows of `q` and `dout` that do not see a key, is left out of the sums.
+
+    Raises ConfigError when the shapes do not fit each other or `causal` is not a known word.
+    """
+    who = "attention_reference_gradients"
+    require_known(who, scores, ScoreArguments, attention_reference_gradients)
+    group = _heads_for_each_kv_head(who, q.shape, k.shape, v.shape)
+    _require_shape(who, "dout", dout, "batch, heads, seq_q, d_v", (*q.shape[:3], v.shape[3]))
+    _require_shape(who, "dlse", dlse, "batch, heads, seq_q", q.shape[:3])
+    out, lse = attention_reference(
+        q, k, v, softmax_scale=softmax_scale, causal=causal, first_batch=first_batch, dtype=dtype, **scores
+    )
+    shape_of_keys, shape_of_values = k.shape, v.shape
+    q, k, v, scale = _in_one_type(q, k, v, softmax_scale, group, dtype)
+    dout = dout.astype(dtype)
+    dlse = np.zeros_like(lse) if dlse is None else dlse.astype(dtype)
+    of = scored((*q.shape[:3], k.shape[2]), causal, dtype, first_batch, scores)
+    seen = visible_keys(of) & ~np.isneginf(lse)[..., None]
+    given: Mapping[str, Any] = scores
+    arrays: dict[str, NDArray[Any]] = {}
+
+    with np.errstate(all="ignore"):  # NaN in gives NaN out
+        score = scale * (q @ k.swapaxes(2, 3))
+        steps = [*score_steps(score, of)]
+        if steps:
+            score = steps[-1].after
+        weight = np.where(seen, np.exp(score - lse[..., None]), 0)
+        factor = np.asarray(weight_factors(of), dtype)
+        delta = (dout * out).sum(axis=3) - dlse
+        dweight = factor * (dout @ v.swapaxes(2, 3))
+        dscore = np.where(seen, weight * (dweight - delta[..., None]), 0)
+        for step in reversed(steps):
+            found = step.feature.array_gradient(dscore, of)
+            if found is not None:
+                arrays[step.feature.argument] = found
+            before = step.feature.gradient(dscore, step.before, step.after, of)
+            dscore = np.where(seen, before, 0)
+        for feature in asked(scores):
+            found = feature.first_gradient(lse, delta, of)
+            if found is not None:
+                arrays[feature.argument] = found
+        dq = scale * _weigh(dscore, k, seen)
+        by_key = seen.swapaxes(2, 3)
+        dk = scale * _weigh(dscore.swapaxes(2, 3), q, by_key)
+        dv = _weigh((factor * weight).swapaxes(2, 3), dout, by_key)
+        return ReferenceGradients(
+            dq,
+            _over_groups(dk, shape_of_keys),
+            _over_groups(dv, shape_of_values),
+            {name: summed_to(found, np.shape(given[name])) for name, found in arrays.items()},
+        )
+
+
+def attention_varlen_reference_gradients(
+    dout: NDArray[Any],
+    q: NDArray[Any],
+    k: NDArray[Any],
+    v: NDArray[Any],
+    cu_seqlens_q: NDArray[Any],
+    cu_seqlens_k: NDArray[Any],
+    *,
+    dlse: NDArray[Any] | None = None,
+    seqused_q: NDArray[Any] | None = None,
+    seqused_k: NDArray[Any] | None = None,
+    dtype: DTypeLike = np.float64,
+    **how: Any,
+) -> ReferenceGradients:
+    """`attention_reference_gradients` of each sequence of a batch of packed sequences.
+
+    Shapes: dout [total_q, heads, d_v], dlse [heads, total_q]; the other arguments are those of
+    `attention_varlen_reference`. Returns dq [total_q, heads, d], dk [total_k, kv_heads, d] and dv
+    [total_k, kv_heads, d_v], 0 for rows of no sequence, and the gradients of arrays of scores in
+    the shapes in which these were given, as sums over all sequences that share their elements.
+
+    Raises ConfigError when the shapes do not fit each other or `causal` is not a known word.
+    """
+    who, heads, batch = "attention_varlen_reference_gradients", q.shape[1], len(cu_seqlens_q) - 1
+    _require_shape(who, "dout", dout, "total_q, heads, d_v", (*q.shape[:2], v.shape[2]))
+    _require_shape(who, "dlse", dlse, "heads, total_q", (heads, q.shape[0]))
+    of_heads, others = split_by_axes(how, (batch, heads))
+    dq, dk, dv = (np.zeros(x.shape, dtype) for x in (q, k, v))
+    arrays: dict[str, NDArray[Any]] = {name: np.zeros((batch, heads), dtype) for name in of_heads}
+    for b, queries, keys in each_sequence(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k):
+        own: dict[str, Any] = {name: array[b : b + 1] for name, array in of_heads.items()}
+        of_q, of_k, of_v = (x.swapaxes(0, 1)[None] for x in (q[queries], k[keys], v[keys]))
+        found = attention_reference_gradients(
+            dout[queries].swapaxes(0, 1)[None],
+            of_q,
+            of_k,
+            of_v,
+            dlse=None if dlse is None else dlse[None, :, queries],
+            first_batch=b,
+            dtype=dtype,
+            **own,
+            **others,
+        )
+        dq[queries] = found.dq[0].swapaxes(0, 1)
+        dk[keys], dv[keys] = found.dk[0].swapaxes(0, 1), found.dv[0].swapaxes(0, 1)
+        for name, part in found.arrays.items():
+            if name in of_heads:
+                arrays[name][b] = part[0]
+            else:
+                arrays[name] = arrays.get(name, 0) + part
+    return ReferenceGradients(
+        dq, dk, dv, {name: summed_to(array, np.shape(how[name])) for name, array in arrays.items()}
+    )
+
+
+def _in_one_type(
+    q: NDArray[Any],
+    k: NDArray[Any],
+    v: NDArray[Any],
+    softmax_scale: float | None,
+    group: int,
+    dtype: DTypeLike,
+) -> list[NDArray[Any]]:
+    """Q, K and V, with a head of K and V for each of Q, and the scale, all of `dtype`."""
+    scale = np.asarray(1 / math.sqrt(q.shape[-1]) if softmax_scale is None else softmax_scale)
+    q, k, v, scale = (x.astype(dtype) for x in (q, k, v, scale))
+    return [q, np.repeat(k, group, axis=1), np.repeat(v, group, axis=1), scale]
+
+
+def _over_groups(gradient: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """The sum over the heads of Q that share a head of K and V, whose gradient has `shape`."""
+    batch, kv_heads, *rows = shape
+    group = gradient.shape[1] // kv_heads
+    found: NDArray[Any] = gradient.reshape(batch, kv_heads, group, *rows).sum(axis=2)
+    return found
+
+
 def _weigh(weight: NDArray[Any], v: NDArray[Any], visible: NDArray[np.bool_]) -> NDArray[Any]:
     """`weight @ v`, to which keys that a row does not see add nothing: 0 * NaN would be NaN."""
     wild = ~np.isfinite(v)
@@ -165,13 +333,21 @@ def _weigh(weight: NDArray[Any], v: NDArray[Any], visible: NDArray[np.bool_]) ->
     return out
 
 
-def _heads_for_each_kv_head(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> int:
+def _heads_for_each_kv_head(who: str, q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> int:
     """Query heads that share one key/value head; ConfigError when the shapes do not fit."""
     fits = len(q) == len(k) == len(v) == 4 and k[:3] == v[:3] and (q[0], q[3]) == (k[0], k[3])
     if not fits or k[1] == 0 or q[1] % k[1]:
         raise ConfigError(
-            "attention_reference: wanted q [batch, heads, seq_q, d], k [batch, kv_heads, seq_k, d] "
+            f"{who}: wanted q [batch, heads, seq_q, d], k [batch, kv_heads, seq_k, d] "
             "and v [batch, kv_heads, seq_k, d_v] with heads a multiple of kv_heads, "
             f"got q {list(q)}, k {list(k)}, v {list(v)}"
         )
     return q[1] // k[1]
+
+
+def _require_shape(
+    who: str, name: str, array: NDArray[Any] | None, axes: str, shape: tuple[int, ...]
+) -> None:
+    """ConfigError unless the array called `name`, if there is one, has this shape of these axes."""
+    if array is not None and array.shape != shape:
+        raise ConfigError(f"{who}: wanted {name} [{axes}], here {list(shape)}, got {list(array.shape)}")

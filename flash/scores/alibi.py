@@ -89,18 +89,37 @@ class Alibi(ScoreFeature):
         score -= slopes[:, None, None] * np.abs(distance).astype(block.of.dtype)
 
     @classmethod
+    def array_gradient_block(cls, dscore: Array, block: Block) -> Array:
+        """See `ScoreFeature.array_gradient_block`: the distances, summed."""
+        distance = np.abs(block.positions - block.key_indices).astype(block.of.dtype)
+        found: Array = -(dscore * distance).sum(axis=(1, 2))
+        return found
+
+    @classmethod
     def changed(cls, scores: Array, of: Scored) -> Array:
         """See `ScoreFeature.changed`."""
-        seq_q, seq_k = of.shape[2:]
-        position = np.arange(seq_q)[:, None] + of.offset
-        distance = np.abs(position - np.arange(seq_k)).astype(of.dtype)
-        lessened: Array = scores - as_scores(of.whole(cls).astype(of.dtype))[..., None, None] * distance
+        slopes = as_scores(of.whole(cls).astype(of.dtype))
+        lessened: Array = scores - slopes[..., None, None] * _distances(of)
         return lessened
+
+    @classmethod
+    def array_gradient(cls, dafter: Array, of: Scored) -> Array:
+        """See `ScoreFeature.array_gradient`."""
+        found: Array = -(dafter * _distances(of)).sum(axis=(2, 3))
+        return found
 
     @classmethod
     def error(cls, before: Array, after: Array, of: Scored) -> StepError:
         """The rounding of the sum, and of slopes."""
         return StepError(after, _FACTORS * UNIT * (before - after))
+
+
+def _distances(of: Scored) -> Array:
+    """The distance of each query and key: [seq_q, seq_k]."""
+    seq_q, seq_k = of.shape[2:]
+    position = np.arange(seq_q)[:, None] + of.offset
+    distance: Array = np.abs(position - np.arange(seq_k)).astype(of.dtype)
+    return distance
 
 
 @dataclass(frozen=True)

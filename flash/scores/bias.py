@@ -85,6 +85,11 @@ class AddedArray(ScoreFeature):
         score += as_scores(block.take(cls).astype(block.of.dtype))
 
     @classmethod
+    def array_gradient_block(cls, dscore: Array, block: Block) -> Array:
+        """See `ScoreFeature.array_gradient_block`."""
+        return dscore
+
+    @classmethod
     def hidden_in(cls, block: Block) -> Array:
         """See `ScoreFeature.hidden_in`."""
         hidden = np.isneginf(block.take(cls).astype(block.of.dtype))
@@ -95,6 +100,11 @@ class AddedArray(ScoreFeature):
         """See `ScoreFeature.changed`."""
         biased: Array = scores + as_scores(of.whole(cls).astype(of.dtype))
         return biased
+
+    @classmethod
+    def array_gradient(cls, dafter: Array, of: Scored) -> Array:
+        """See `ScoreFeature.array_gradient`."""
+        return dafter
 
     @classmethod
     def visible(cls, of: Scored) -> Array:

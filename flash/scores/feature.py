@@ -1,6 +1,6 @@
 """What a feature of scores declares. Each feature is one file of this room: its setting, the words
-for it on the command line, its operands and scalars, its PTX, numpy and float64, and its rounding
-errors. All other code loops over `flash.scores.features.SCORES`.
+for it on the command line, its operands and scalars, its PTX, numpy and float64 with the
+derivatives, and its rounding errors. All other code loops over `flash.scores.features.SCORES`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,16 @@ def as_scores(given: Array) -> Array:
     """
     infinite = np.abs(given) >= FIRST_INFINITE
     return np.where(infinite, np.copysign(np.inf, given), given) if infinite.any() else given
+
+
+def summed_to(gradient: Array, shape: tuple[int, ...]) -> Array:
+    """The gradient of an array of `shape`, given that of what the array was broadcast to: the sum
+    over the axes along which it was.
+    """
+    ahead = gradient.ndim - len(shape)
+    wide = tuple(n for n in range(gradient.ndim) if n < ahead or shape[n - ahead] == 1)
+    found: Array = gradient.sum(axis=wide).reshape(shape)
+    return found
 
 
 # ---------------------------------------------------------------------------------- in a kernel
@@ -231,6 +241,7 @@ class ScoreFeature:
     # feature that works beside all others are added to the largest of the others.
     registers: ClassVar[int] = 0
     works_beside: ClassVar[bool] = False
+    bends: ClassVar[bool] = False  # whether its derivative depends on the scores after it
     follows_grid: ClassVar[bool] = False  # whether its scalars follow those of the grid
 
     # ---- what is asked
@@ -307,11 +318,33 @@ class ScoreFeature:
 
     @classmethod
     def drop_block(cls, weight: Array, block: Block) -> None:
-        """Change a block of weights in place; they are summed already."""
+        """Multiply a block of weights, which are summed already, by factors in place; gradients of
+        weights get the same factors.
+        """
 
     @classmethod
     def sinks(cls, batch: int, heads: slice, of: Scored) -> Array | None:
         """A score of each head that all its rows have before any key; None if there is none."""
+        return None
+
+    @classmethod
+    def gradient_block(cls, dscore: Array, after: Array | None, block: Block) -> None:
+        """Change the gradient of a block of scores after `change_block`, in place, into that of the
+        scores before it. `after` is the block of scores after it, None unless the feature `bends`.
+        """
+
+    @classmethod
+    def array_gradient_block(cls, dscore: Array, block: Block) -> Array | None:
+        """What a block adds to the gradient of the feature's array, given the gradient of the
+        scores after `change_block`: [heads], or with its other axes [heads, …]; None: nothing.
+        """
+        return None
+
+    @classmethod
+    def sinks_gradient(cls, lse: Array, delta: Array, batch: int, heads: slice, of: Scored) -> Array | None:
+        """What rows add to the gradient of `sinks`, [heads]; None if there are none. `lse` and
+        `delta`, [heads, queries], are as in `first_gradient`.
+        """
         return None
 
     # ---- in float64, for the reference; dense, and written apart from numpy's
@@ -328,12 +361,32 @@ class ScoreFeature:
 
     @classmethod
     def weight_factor(cls, of: Scored) -> Array | None:
-        """The factor of each weight after the sum; None: 1."""
+        """The factor of each weight after the sum, and of its gradient; None: 1."""
         return None
 
     @classmethod
     def first_scores(cls, of: Scored) -> Array | None:
         """The score that each row has before any key: [batch, heads]."""
+        return None
+
+    @classmethod
+    def gradient(cls, dafter: Array, before: Array, after: Array, of: Scored) -> Array:
+        """The gradient of the scores before this step, given that of the scores after it."""
+        return dafter
+
+    @classmethod
+    def array_gradient(cls, dafter: Array, of: Scored) -> Array | None:
+        """The gradient of the feature's array, broadcast to its axes, given that of the scores
+        after this step; None if the array has none.
+        """
+        return None
+
+    @classmethod
+    def first_gradient(cls, lse: Array, delta: Array, of: Scored) -> Array | None:
+        """The gradient of `first_scores`, [batch, heads]; None if there are none. `lse` and `delta`
+        are [batch, heads, seq_q]; `delta` is the sum of O times its gradient over a row, less the
+        gradient of LSE.
+        """
         return None
 
     @classmethod

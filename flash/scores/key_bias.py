@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypedDict
 
 from flash.operands.declared import PER_KEY
 from flash.scores.bias import AddedArray
+from flash.scores.feature import Array, Block, Scored
 
 
 class KeyBiasArguments(TypedDict, total=False):
@@ -42,3 +43,15 @@ class KeyBias(AddedArray):
     options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "--key-bias": {"metavar": "TYPE", "help": "added to scores, by key: f32, or the type of --dtype"}
     }
+
+    @classmethod
+    def array_gradient_block(cls, dscore: Array, block: Block) -> Array:
+        """See `ScoreFeature.array_gradient_block`."""
+        found: Array = dscore.sum(axis=1)
+        return found
+
+    @classmethod
+    def array_gradient(cls, dafter: Array, of: Scored) -> Array:
+        """See `ScoreFeature.array_gradient`."""
+        found: Array = dafter.sum(axis=2)
+        return found

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypedDict
 
+import numpy as np
+
 from flash.operands.declared import PER_HEAD, Operand
 from flash.operands.dtypes import F32
 from flash.scores.feature import LOG2E, Applied, Array, Inputs, Scored, ScoreFeature, as_scores
@@ -60,9 +62,25 @@ class Sink(ScoreFeature):
         return as_scores(of.arguments["sink"][batch, heads].astype(of.dtype))
 
     @classmethod
+    def sinks_gradient(cls, lse: Array, delta: Array, batch: int, heads: slice, of: Scored) -> Array:
+        """See `ScoreFeature.sinks_gradient`: delta times the weights of the sinks."""
+        weight = np.exp(cls.sinks(batch, heads, of)[:, None] - lse)
+        weight *= delta
+        np.copyto(weight, 0, where=np.isneginf(lse))
+        found: Array = -weight.sum(axis=1)
+        return found
+
+    @classmethod
     def first_scores(cls, of: Scored) -> Array:
         """See `ScoreFeature.first_scores`."""
         return as_scores(of.whole(cls).astype(of.dtype))
+
+    @classmethod
+    def first_gradient(cls, lse: Array, delta: Array, of: Scored) -> Array:
+        """See `ScoreFeature.first_gradient`: -exp(sink - LSE) * delta, summed over rows."""
+        weight = np.exp(cls.first_scores(of)[..., None] - lse)
+        found: Array = -np.where(np.isneginf(lse), 0, weight * delta).sum(axis=2)
+        return found
 
 
 @dataclass(frozen=True)

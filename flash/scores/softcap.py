@@ -59,6 +59,7 @@ class Softcap(ScoreFeature):
         "--softcap": {"type": number, "metavar": "C", "help": "scores become C * tanh(score / C)"}
     }
     changes_scores: ClassVar = True
+    bends: ClassVar = True
     registers: ClassVar = 8
 
     @classmethod
@@ -96,11 +97,27 @@ class Softcap(ScoreFeature):
         np.multiply(score, cap, out=score)
 
     @classmethod
+    def gradient_block(cls, dscore: Array, after: Array | None, block: Block) -> None:
+        """See `ScoreFeature.gradient_block`; the derivative of tanh is 1 - tanh²."""
+        assert after is not None  # as `bends` says
+        slope = after / block.of.dtype.type(block.of.arguments["softcap"])
+        np.square(slope, out=slope)
+        np.subtract(1, slope, out=slope)
+        dscore *= slope
+
+    @classmethod
     def changed(cls, scores: Array, of: Scored) -> Array:
         """See `ScoreFeature.changed`."""
         cap = np.asarray(of.arguments["softcap"], of.dtype)
         capped: Array = cap * np.tanh(scores / cap)
         return capped
+
+    @classmethod
+    def gradient(cls, dafter: Array, before: Array, after: Array, of: Scored) -> Array:
+        """See `ScoreFeature.gradient`; the derivative of tanh is 1 / cosh²."""
+        cap = np.asarray(of.arguments["softcap"], of.dtype)
+        lessened: Array = dafter / np.cosh(before / cap) ** 2
+        return lessened
 
     @classmethod
     def error(cls, before: Array, after: Array, of: Scored) -> StepError:

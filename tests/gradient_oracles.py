@@ -1,0 +1,113 @@
+"""Gradients of attention by others: PyTorch's autograd, and differences of the forward reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.scores.philox import STEPS, kept, threshold
+from flash.scores.window import causal_offset, position_offset
+
+Array = NDArray[Any]
+Operands = dict[str, Array]  # q, k, v and arrays of scores, by name
+
+
+def torch_gradients(
+    torch: ModuleType, dout: Array, dlse: Array | None, operands: Operands, how: Mapping[str, Any]
+) -> Operands:
+    """The gradients of `operands` by autograd, through attention as it is written in books, in
+    float64. `how` are the other arguments of the reference, `mask` among them.
+    """
+    of = {name: torch.tensor(np.float64(x), requires_grad=True) for name, x in operands.items()}
+    out, lse = _attention(torch, of, **how)
+    loss = (out * torch.tensor(np.float64(dout))).sum()
+    if dlse is not None:
+        some = torch.tensor(np.isfinite(lse.detach().numpy()))
+        loss = loss + (torch.where(some, lse, 0.0) * torch.tensor(np.float64(dlse))).sum()
+    loss.backward()
+    return {
+        name: np.zeros(x.shape) if x.grad is None else np.asarray(x.grad.numpy()) for name, x in of.items()
+    }
+
+
+def _attention(
+    torch: ModuleType,
+    of: Mapping[str, Any],
+    *,
+    softmax_scale: float | None = None,
+    causal: Any = False,
+    window: tuple[int | None, int | None] | None = None,
+    softcap: float | None = None,
+    mask: Array | None = None,
+    dropout: float = 0.0,
+    dropout_seed: int = 0,
+) -> tuple[Any, Any]:
+    """O and LSE as tensors."""
+    q, k, v = of["q"], of["k"], of["v"]
+    (batch, heads, seq_q, d), seq_k = q.shape, k.shape[2]
+    group = heads // k.shape[1] if k.shape[1] else 1
+    k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
+    score = (d**-0.5 if softmax_scale is None else softmax_scale) * (q @ k.transpose(2, 3))
+    if softcap:
+        score = softcap * torch.tanh(score / softcap)
+    rows, keys = np.arange(seq_q)[:, None], np.arange(seq_k)
+    distance = rows + position_offset(causal, seq_q, seq_k) - keys
+    if "alibi_slopes" in of:
+        slopes = of["alibi_slopes"].expand(batch, heads)[..., None, None]
+        score = score - slopes * torch.tensor(np.abs(distance))
+    if "bias" in of:
+        score = score + of["bias"]
+    if "key_bias" in of:
+        score = score + of["key_bias"].expand(batch, heads, seq_k)[..., None, :]
+    seen = np.broadcast_to(keys <= rows + causal_offset(causal, seq_q, seq_k), score.shape)
+    before, behind = window or (None, None)
+    seen = seen & (True if before is None else distance <= before)
+    seen = seen & (True if behind is None else -distance <= behind)
+    seen = torch.tensor(seen & (True if mask is None else mask))
+    score = score.masked_fill(~seen, -torch.inf)
+    values = v
+    if "sink" in of:  # one more key, whose value is 0
+        column = of["sink"].expand(batch, heads)[..., None, None].expand(batch, heads, seq_q, 1)
+        score = torch.cat([score, column], dim=3)
+        values = torch.cat([v, torch.zeros_like(v[:, :, :1])], dim=2)
+    if score.shape[3] == 0:
+        return 0 * (q @ torch.zeros(d, v.shape[3], dtype=q.dtype)), torch.full(q.shape[:3], -torch.inf)
+    empty = torch.isneginf(score).all(dim=3)
+    weight = torch.softmax(torch.where(empty[..., None], 0.0, score), dim=3)
+    lse = torch.where(empty, -torch.inf, torch.logsumexp(score.masked_fill(empty[..., None], 0.0), dim=3))
+    if dropout:
+        numbers = np.arange(batch * heads)
+        some = kept(dropout, dropout_seed, numbers, np.arange(seq_q), np.arange(score.shape[3]))
+        factor = some * (STEPS / threshold(dropout))
+        weight = weight * torch.tensor(factor.reshape(weight.shape))
+    return torch.where(empty[..., None], 0.0, weight @ values), lse
+
+
+def difference(
+    attention: Callable[..., tuple[Array, Array]],
+    dout: Array,
+    dlse: Array,
+    operands: Operands,
+    name: str,
+    step: float = 1e-5,
+) -> Array:
+    """The gradient of one operand by differences of `attention` at four points for each element,
+    whose error falls with the fourth power of `step`.
+    """
+    found = np.zeros_like(operands[name])
+
+    def loss(at: tuple[int, ...], by: float) -> float:
+        moved = operands[name].copy()
+        moved[at] += by
+        out, lse = attention(**{**operands, name: moved})
+        return float((out * dout).sum() + (np.where(np.isneginf(lse), 0, lse) * dlse).sum())
+
+    for at in np.ndindex(found.shape):
+        near = loss(at, step) - loss(at, -step)
+        far = loss(at, 2 * step) - loss(at, -2 * step)
+        found[at] = (8 * near - far) / (12 * step)
+    return found
