@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
@@ -111,3 +112,9 @@ def difference(
         far = loss(at, 2 * step) - loss(at, -2 * step)
         found[at] = (8 * near - far) / (12 * step)
     return found
+
+
+def broadcasts(*sizes: int) -> list[tuple[int, ...]]:
+    """Each shape of 1 or the whole of each axis, and those without the first axes."""
+    full = [shape for n in range(len(sizes) + 1) for shape in itertools.product(*((1, s) for s in sizes[n:]))]
+    return list(dict.fromkeys(full))

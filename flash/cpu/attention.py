@@ -12,17 +12,16 @@ again with it only if its sums turn out to be unsafe. The choice depends on the 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.cpu.blocks import Workspace, arithmetic_of, heads_together, product_of_seen, rows_of
 from flash.cpu.scores import ScoreRules
-from flash.cpu.threads import BLAS_THREADS
+from flash.cpu.threads import share_out
 from flash.scores.feature import Block
 from flash.scores.features import ScoreArguments, scored
 from flash.scores.window import Causal
@@ -38,15 +37,6 @@ BLOCK_K = 512
 # its rounding.
 SAFE_TOTAL = 2.0**-20
 SAFE_SUM = 2.0**-100
-
-_F16_BITS = np.array(0x8FFFE000, np.uint32).view(np.int32)  # bits of an f16, shifted left by 13
-
-# In a product of a matrix and a vector, the order in which BLAS adds may depend on the address and
-# the row stride of the matrix. Buffers for BLAS begin at multiples of this.
-_ALIGNMENT = 64  # bytes, of a cache line, and of the widest vector register of a CPU
-
-# Starting a thread costs about 0.2 ms, which is this many multiplications.
-WORTH_A_THREAD = 2**24
 
 
 def attention_cpu(
@@ -85,7 +75,7 @@ def attention_cpu(
     Raises ConfigError when `causal` is not a known word.
     """
     seq_q, seq_k, d = q.shape[2], k.shape[2], q.shape[3]
-    dtype = np.dtype(np.float64 if np.float64 in (q.dtype, k.dtype, v.dtype) else np.float32)
+    dtype = arithmetic_of(q, k, v)
     job = _Job(
         q,
         k,
@@ -96,31 +86,13 @@ def attention_cpu(
         rules=ScoreRules.asked_by(scored((*q.shape[:2], seq_q, seq_k), causal, dtype, first_batch, scores)),
         dtype=dtype,
     )
-    tasks = deque(job.tasks())
-    if not tasks:
-        return
-
-    def work() -> None:
-        space = _Workspace(job)
-        with np.errstate(all="ignore"):  # log(0) = -inf is wanted; NaN in gives NaN out
-            while True:
-                try:
-                    task = tasks.popleft()
-                except IndexError:
-                    return
-                _attend(job, space, *task)
-
-    with BLAS_THREADS.one_each() as usual_threads:
-        worth = q.size * seq_k * 2 // WORTH_A_THREAD
-        helpers = min(threads or usual_threads, len(tasks), worth + 1) - 1
-        if helpers < 1:
-            work()
-            return
-        with ThreadPoolExecutor(helpers) as pool:
-            futures = [pool.submit(work) for _ in range(helpers)]
-            work()
-            for future in futures:
-                future.result()
+    share_out(
+        job.tasks(),
+        lambda: _Workspace(job),
+        lambda space, task: _attend(job, space, *task),
+        threads=threads,
+        multiplications=q.size * seq_k * 2,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,93 +115,37 @@ class _Job:
         return int(heads // kv_heads)
 
     def tasks(self) -> Iterator[tuple[int, slice, slice]]:
-        """(batch, heads, queries) of each task, those with the most keys first.
-
-        The heads of a task share their key/value head; a task has several when the queries are few,
-        so that GEMM sees enough rows and no K or V is read twice (decoding with GQA).
-        """
+        """(batch, heads, queries) of each task, those with the most keys first."""
         batch, heads, seq_q, _ = self.q.shape
         if 0 in (batch, heads, seq_q):
             return
-        heads_each = max(1, BLOCK_Q // seq_q)
         for q0 in reversed(range(0, seq_q, BLOCK_Q)):
             queries = slice(q0, min(q0 + BLOCK_Q, seq_q))
             for b in range(batch):
                 for first in range(0, heads, self.group):
-                    end = first + self.group
-                    for h in range(first, end, heads_each):
-                        yield b, slice(h, min(h + heads_each, end)), queries
+                    for together in heads_together(first, self.group, seq_q, BLOCK_Q):
+                        yield b, together, queries
 
 
-class _Workspace:
-    """One thread's buffers, allocated once a call; a block takes the front of each."""
+class _Workspace(Workspace):
+    """One thread's buffers, and ones."""
 
     def __init__(self, job: _Job) -> None:
         d, d_v = job.q.shape[3], job.v.shape[3]
         rows = min(BLOCK_Q, job.q.shape[2] * job.group)
         keys = min(BLOCK_K, job.k.shape[2])
-
-        self._buffers = {
-            name: _aligned(size, job.dtype)
-            for name, size in {
-                "q": rows * d,
-                "k": keys * d,
-                "v": keys * d_v,
-                "scores": rows * keys,
-                "acc": rows * d_v,
-                "part": rows * d_v,
-                "ones": keys,
-            }.items()
+        sizes = {
+            "q": rows * d,
+            "k": keys * d,
+            "v": keys * d_v,
+            "scores": rows * keys,
+            "acc": rows * d_v,
+            "part": rows * d_v,
+            "ones": keys,
         }
-        self.ones = self._buffers["ones"]
+        super().__init__(job.dtype, sizes)
+        self.ones = self.take("ones", 1, keys)[0]
         self.ones.fill(1)
-
-    def take(self, name: str, rows: int, columns: int) -> NDArray[Any]:
-        """The front of buffer `name` as a dense [rows, columns]."""
-        return self._buffers[name][: rows * columns].reshape(rows, columns)
-
-    def for_blas(self, name: str, x: NDArray[Any], rows: int) -> NDArray[Any]:
-        """`x` itself if BLAS can read it in place, else a copy in buffer `name`. The other factor
-        of the product has `rows` rows: if either factor is a vector, `x` is only read in place if
-        its layout is that of the copy.
-        """
-        size = self.ones.itemsize
-        step, unit = x.strides
-        in_place = step >= x.shape[1] * size and step % size == 0 and unit == size
-        if 1 in (rows, *x.shape):
-            in_place &= step == x.shape[1] * size and x.ctypes.data % _ALIGNMENT == 0
-        if in_place and x.dtype == self.ones.dtype:
-            return x  # numpy 2.0 multiplies other strides slowly, without BLAS
-        copy = self.take(name, *x.shape)
-        if x.dtype == np.float16 and copy.dtype == np.float32:
-            widen(x, copy)
-        else:
-            copy[...] = x
-        return copy
-
-
-def _aligned(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """An array of `size` elements whose first is at a multiple of `_ALIGNMENT`."""
-    raw = np.empty(size * dtype.itemsize + _ALIGNMENT, np.uint8)
-    first = -raw.ctypes.data % _ALIGNMENT
-    return raw[first : first + size * dtype.itemsize].view(dtype)
-
-
-def widen(x: NDArray[np.float16], out: NDArray[np.float32]) -> None:
-    """Do `out[...] = x`, in a sixth of the time of numpy's conversion, which decoding would wait
-    for.
-
-    The bits of an f16, shifted left by 13, are those of an f32 that is 2^-112 as large, subnormal
-    numbers included. Only infinity and NaN come out as finite numbers, of 2^16 and more; they are
-    left to numpy. `x` has elements, and `out` is dense.
-    """
-    bits = out.view(np.int32)
-    bits[...] = x.view(np.int16)
-    np.left_shift(bits, 13, out=bits)
-    np.bitwise_and(bits, _F16_BITS, out=bits)  # the sign is now also in the three bits below it
-    np.multiply(out, np.float32(2.0**112), out=out)
-    if max(out.max(), -out.min()) >= 2.0**16:
-        out[...] = x
 
 
 def _attend(job: _Job, space: _Workspace, b: int, heads: slice, queries: slice) -> None:
@@ -238,7 +154,7 @@ def _attend(job: _Job, space: _Workspace, b: int, heads: slice, queries: slice) 
     """
     kv = heads.start // job.group
     q, k, v = job.q[b, heads, queries], job.k[b, kv], job.v[b, kv]
-    scaled = _scaled(job, space, q)
+    scaled = space.scaled("q", q, job.scale)
 
     block = b, heads, queries
     acc, total, top = _sweep(job, space, scaled, k, v, block, shifted=False)
@@ -248,19 +164,6 @@ def _attend(job: _Job, space: _Workspace, b: int, heads: slice, queries: slice) 
     job.out[b, heads, queries] = (acc / total_or_one[:, None]).reshape(*q.shape[:2], -1)
     if job.lse is not None:
         job.lse[b, heads, queries] = (top + np.log(total)).reshape(q.shape[:2])
-
-
-def _scaled(job: _Job, space: _Workspace, q: NDArray[Any]) -> tuple[NDArray[Any], float]:
-    """The rows of q times the scale, and the factor that products with them still need: 1; or, if
-    the scale would make an element of q infinite, the rows of q and the scale.
-    """
-    rows = space.take("q", q.shape[0] * q.shape[1], q.shape[2])
-    scaled = rows.reshape(q.shape)
-    np.multiply(q, job.dtype.type(job.scale), out=scaled)
-    if not (np.isinf(scaled) & np.isfinite(q)).any():
-        return rows, 1.0
-    scaled[...] = q
-    return rows, job.scale
 
 
 def _safe(acc: NDArray[Any], total: NDArray[Any]) -> bool:
@@ -282,9 +185,9 @@ def _sweep(
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Sum exp(score - top) * v and exp(score - top) over the keys: acc, total, top.
 
-    `scaled` is the result of `_scaled`, `block` is (batch, heads, queries). `top` is each row's
-    greatest score if `shifted`, as in FlashAttention-2, else 0: that saves finding the maximum and
-    subtracting it, but the sums may overflow or vanish.
+    `scaled` is the result of `Workspace.scaled`, `block` is (batch, heads, queries). `top` is each
+    row's greatest score if `shifted`, as in FlashAttention-2, else 0: that saves finding the maximum
+    and subtracting it, but the sums may overflow or vanish.
     """
     (q, factor), rules, queries = scaled, job.rules, block[2]
     rows, count, d_v = len(q), queries.stop - queries.start, v.shape[1]
@@ -337,25 +240,7 @@ def _weigh(
     hidden: NDArray[np.bool_] | None,
     out: NDArray[Any],
 ) -> NDArray[Any]:
-    """`weight @ v` in `out`; `hidden` is [heads or 1, queries, keys], or None.
-
-    A hidden key has weight 0, but 0 * NaN is NaN. Hence rows of `v` with NaN or infinity are left
-    out of the product, and added to the queries that see them.
-    """
+    """`weight @ v` in `out`; `hidden` is [heads or 1, queries, keys], or None."""
     value = space.for_blas("v", v, len(weight))
-    if hidden is None:
-        return np.matmul(weight, value, out=out)
-    wild = np.flatnonzero(~np.isfinite(value).all(axis=1))
-    if wild.size == 0:
-        return np.matmul(weight, value, out=out)
-    odd, tame = value[wild], space.take("v", *value.shape)
-    tame[...] = value
-    tame[wild] = 0
-    np.matmul(weight, tame, out=out)
-    queries, keys = hidden.shape[1:]
-    by_head = out.reshape(-1, queries, value.shape[1])
-    weight_by_head = weight.reshape(-1, queries, keys)
-    for key, row in zip(wild, odd, strict=True):
-        part = weight_by_head[:, :, key, None] * row
-        by_head += np.where(hidden[:, :, key, None], 0, part)
-    return out
+    unseen = None if hidden is None else rows_of(hidden, len(weight))
+    return product_of_seen(weight, value, unseen, space.take("v", *value.shape), out)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.scores.feature import Block, Scored, ScoreFeature
+from flash.operands.declared import PER_SCORE
+from flash.scores.feature import Block, Scored, ScoreFeature, summed_to
 from flash.scores.features import asked
 
 Array = NDArray[Any]
+Kept = dict[type[ScoreFeature], Array]  # blocks of scores after features that `bends`
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +38,57 @@ class ScoreRules:
             found = range(start, max(start, min(found.stop, seen.stop)))
         return found
 
-    def apply(self, score: Array, block: Block) -> None:
-        """Change a block of scaled products, [heads, queries, keys], into scores."""
+    def apply(self, score: Array, block: Block, kept: Kept | None = None) -> None:
+        """Change a block of scaled products, [heads, queries, keys], into scores. What `lead_back`
+        needs goes into `kept`.
+        """
         for feature in self.features:
             feature.change_block(score, block)
+            if kept is not None and feature.bends:
+                kept[feature] = score.copy()
+
+    def lead_back(self, dscore: Array, kept: Kept, block: Block, sums: Mapping[str, Array]) -> None:
+        """Change the gradient of a block of scores into that of scaled products. What the block
+        adds to the gradients of arrays is added to `sums`, by the names of their arguments.
+        """
+        for feature in reversed(self.features):
+            if feature.argument in sums:
+                part = feature.array_gradient_block(dscore, block)
+                if part is not None:
+                    _add(sums[feature.argument], part, feature, block)
+            feature.gradient_block(dscore, kept.get(feature), block)
+
+    def lead_back_to_sinks(self, lse: Array, delta: Array, block: Block, sums: Mapping[str, Array]) -> None:
+        """Add to `sums` what the rows of a block add to the gradients of sinks; `lse` and `delta`
+        are [heads, queries].
+        """
+        for feature in self.features:
+            if feature.argument in sums:
+                part = feature.sinks_gradient(lse, delta, block.batch, block.heads, self.of)
+                if part is not None:
+                    _add(sums[feature.argument], part, feature, block)
+
+    def zeros_for(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Zeros for the gradients of these arrays of features, by the names of their arguments,
+        with all axes of their operands.
+        """
+        found = {}
+        for feature in self.features:
+            if feature.argument in arrays:
+                shape = arrays[feature.argument].shape
+                wide = (1,) * (len(feature.axes) - len(shape)) + shape
+                found[feature.argument] = np.zeros(wide, self.of.dtype)
+        return found
+
+    def shared_axes(self, sums: Mapping[str, Array]) -> set[str]:
+        """The axes of scores along which an element of one of `sums` has several parts."""
+        return {
+            axis
+            for feature in self.features
+            if feature.argument in sums
+            for axis in PER_SCORE
+            if _extent(sums[feature.argument], feature, axis) == 1
+        }
 
     def hidden(self, block: Block) -> Array | None:
         """[heads or 1, queries, keys]: True where a query does not see a key; None if all are
@@ -57,6 +106,11 @@ class ScoreRules:
         for feature in self.features:
             feature.drop_block(weight, block)
 
+    @property
+    def drops(self) -> bool:
+        """Whether `drop` does anything."""
+        return any(feature.changes_weights for feature in self.features)
+
     def sinks(self, batch: int, heads: slice, rows: int) -> Array | None:
         """The score that each of `rows` rows of these heads has before any key, head by head."""
         for feature in self.features:
@@ -64,3 +118,17 @@ class ScoreRules:
             if found is not None:
                 return np.repeat(found, rows // len(found))
         return None
+
+
+def _extent(total: Array, feature: type[ScoreFeature], axis: str) -> int:
+    """The length of a feature's array along an axis of scores; 1 if it has no such axis."""
+    return total.shape[feature.axes.index(axis)] if axis in feature.axes else 1
+
+
+def _add(total: Array, part: Array, feature: type[ScoreFeature], block: Block) -> None:
+    """Add what a block adds to the gradient of an array, summed to the axes that `total` has."""
+    of_batch = slice(block.batch, block.batch + 1)
+    places = dict(zip(PER_SCORE, (of_batch, block.heads, block.queries, block.keys), strict=True))
+    at = (places[axis] if _extent(total, feature, axis) > 1 else slice(None) for axis in feature.axes)
+    target = total[tuple(at)]
+    target += summed_to(part[None], target.shape)

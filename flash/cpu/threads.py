@@ -1,15 +1,24 @@
-"""Holds BLAS to one thread while Python threads do the parallel work."""
+"""Shares work out among Python threads, with BLAS held to one thread in each."""
 
 from __future__ import annotations
 
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+# Starting a thread costs about 0.2 ms, which is this many multiplications.
+WORTH_A_THREAD = 2**24
+
+_Space = TypeVar("_Space")
+_Task = TypeVar("_Task")
 
 
 class BlasThreads:
@@ -69,3 +78,43 @@ class _User:
 
 
 BLAS_THREADS = BlasThreads()
+
+
+def share_out(
+    tasks: Iterable[_Task],
+    space: Callable[[], _Space],
+    do: Callable[[_Space, _Task], None],
+    *,
+    threads: int | None,
+    multiplications: int,
+) -> None:
+    """Do all tasks, begun in their order, on at most so many Python threads (None: as many as BLAS
+    would use), or on fewer if these multiplications are not worth starting them. `space` makes what
+    a thread works with. BLAS is held to one thread in the whole process meanwhile. An error in a
+    thread is raised here.
+    """
+    waiting = deque(tasks)
+    if not waiting:
+        return
+
+    def work() -> None:
+        own = space()
+        with np.errstate(all="ignore"):  # log(0) = -inf is wanted; NaN in gives NaN out
+            while True:
+                try:
+                    task = waiting.popleft()
+                except IndexError:
+                    return
+                do(own, task)
+
+    with BLAS_THREADS.one_each() as usual_threads:
+        worth = multiplications // WORTH_A_THREAD
+        helpers = min(threads or usual_threads, len(waiting), worth + 1) - 1
+        if helpers < 1:
+            work()
+            return
+        with ThreadPoolExecutor(helpers) as pool:
+            futures = [pool.submit(work) for _ in range(helpers)]
+            work()
+            for future in futures:
+                future.result()

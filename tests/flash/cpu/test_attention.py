@@ -14,6 +14,7 @@ from judge import assert_agrees_in_float64, assert_attention_is_accurate, assert
 
 from flash.cpu import attention as cpu
 from flash.cpu.attention import attention_cpu
+from flash.cpu.blocks import widen
 from flash.cpu.threads import BlasThreads
 from flash.error_bound import F32_ARITHMETIC, attention_bound
 from flash.reference import attention_reference
@@ -141,7 +142,7 @@ def test_any_scale(scale):
 
 @pytest.mark.parametrize("threads", [None, 1, 2, 5])
 def test_the_number_of_threads_changes_no_bit(threads, monkeypatch):
-    monkeypatch.setattr(cpu, "WORTH_A_THREAD", 1)
+    monkeypatch.setattr("flash.cpu.threads.WORTH_A_THREAD", 1)
     q, k, v = inputs(600, 700, heads=3, kv_heads=1)
     expected = run(q, k, v, causal=True, threads=1)
     for _ in range(3):
@@ -150,7 +151,7 @@ def test_the_number_of_threads_changes_no_bit(threads, monkeypatch):
 
 
 def test_threads_share_the_work(monkeypatch):
-    monkeypatch.setattr(cpu, "WORTH_A_THREAD", 1)
+    monkeypatch.setattr("flash.cpu.threads.WORTH_A_THREAD", 1)
     attend, meet, seen = cpu._attend, threading.Barrier(2, timeout=30), set()
 
     def recording(*args):
@@ -164,7 +165,7 @@ def test_threads_share_the_work(monkeypatch):
 
 
 def test_an_error_in_a_thread_reaches_the_caller(monkeypatch):
-    monkeypatch.setattr(cpu, "WORTH_A_THREAD", 1)
+    monkeypatch.setattr("flash.cpu.threads.WORTH_A_THREAD", 1)
     meet = threading.Barrier(2, timeout=30)
 
     def failing(*_):
@@ -217,7 +218,7 @@ def test_every_f16_is_widened_as_numpy_does_it(step):
     below = np.where(every == np.inf, np.float16(0), every)[np.isfinite(every) | (every < 0)]
     for x in (every, finite, below[None], finite[:, :1], finite[:1]):
         out = np.empty(x.shape, np.float32)
-        cpu.widen(x, out)
+        widen(x, out)
         np.testing.assert_array_equal(out.view(np.uint32), x.astype(np.float32).view(np.uint32))
 
 

@@ -1,0 +1,327 @@
+"""The gradients of attention on numpy and BLAS, blocked, in O(N) memory.
+
+FlashAttention-2's backward pass (arXiv:2307.08691, section 2.3) in two sweeps, so that no two
+threads add to one number: first each block of queries meets the keys that it sees and makes its dQ,
+then each block of keys meets the queries that see it and makes its dK and dV. Each sweep computes
+the weights again from Q, K and LSE. That is seven products for each block of scores instead of
+five, and no partial sums.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.cpu.blocks import Workspace, arithmetic_of, heads_together, product_of_seen, rows_of
+from flash.cpu.scores import Kept, ScoreRules
+from flash.cpu.threads import share_out
+from flash.scores.feature import Block
+from flash.scores.features import ScoreArguments, scored
+from flash.scores.window import Causal
+
+Array = NDArray[Any]
+
+# Three or four blocks of 256 x 256 f32, 256 KiB each, lie in the L2 cache of a server core.
+BLOCK_Q = 256
+BLOCK_K = 256
+
+
+def attention_gradients_cpu(
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    dq: Array,
+    dk: Array,
+    dv: Array,
+    arrays: Mapping[str, Array],
+    *,
+    dlse: Array | None = None,
+    softmax_scale: float | None,
+    causal: Causal,
+    first_batch: int = 0,
+    threads: int | None = None,
+    **scores: Unpack[ScoreArguments],
+) -> None:
+    """Write the gradients of the inputs of `attention_cpu` into `dq`, `dk`, `dv` and `arrays`.
+
+    `dout` and `out` [batch, heads, seq_q, d_v] and `dlse` and `lse` [batch, heads, seq_q] are the
+    gradients of the results and the results; without `dlse` the gradient of LSE is 0. `dq`, `dk`
+    and `dv` have the shapes of q, k and v. `arrays` holds, by the names of their arguments, arrays
+    for the gradients of alibi_slopes, bias, key_bias and sink that are wanted, in the shapes in
+    which these are given. The caller has checked this, and that what is written overlaps nothing.
+    `attention_reference_gradients` says what the gradients are, `attention_cpu` what the other
+    arguments mean, and in which type is computed. Any strides. Results are rounded once.
+
+    Extra memory is an element of the arithmetic's type for each row of q and each element of
+    `arrays`. For each thread it is, whatever the sequence lengths, at most
+    `BLOCK * (2 * BLOCK + 4 * d + 3 * d_v + 2 * max(d, d_v) + 8)` elements, where BLOCK is the
+    larger of `BLOCK_Q` and `BLOCK_K`, and 4 bytes for each score of a block: 32 with ALiBi, a bias
+    or softcap, and 90 with dropout, if the arithmetic is f32. `threads` and the bits of the results
+    are as in `attention_cpu`; what adds to the same elements of `arrays` is computed by one thread.
+
+    Raises ConfigError when `causal` is not a known word.
+    """
+    dtype = arithmetic_of(dout, q, k, v, out)
+    of = scored((*q.shape[:3], k.shape[2]), causal, dtype, first_batch, scores)
+    rules = ScoreRules.asked_by(of)
+    job = _Job(
+        dout,
+        q,
+        k,
+        v,
+        out,
+        lse,
+        dlse,
+        dq,
+        dk,
+        dv,
+        scale=1 / math.sqrt(q.shape[3]) if softmax_scale is None else softmax_scale,
+        rules=rules,
+        dtype=dtype,
+        delta=np.zeros(q.shape[:3], dtype),
+        sums=rules.zeros_for(arrays),
+    )
+    for tasks, do, products in ((job.queries_in_turn(), _to_queries, 3), (job.blocks_of_keys(), _to_keys, 4)):
+        share_out(
+            tasks,
+            functools.partial(_workspace, job),
+            functools.partial(do, job),
+            threads=threads,
+            multiplications=q.size * k.shape[2] * products,
+        )
+    for name, total in job.sums.items():
+        arrays[name][...] = total.reshape(arrays[name].shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """The resolved arguments of one call, which all of its tasks read. `delta` is, for each row,
+    the sum of O times its gradient less the gradient of LSE; the first sweep writes it. `sums` are
+    the gradients of arrays of scores so far.
+    """
+
+    dout: Array
+    q: Array
+    k: Array
+    v: Array
+    out: Array
+    lse: Array
+    dlse: Array | None
+    dq: Array
+    dk: Array
+    dv: Array
+    scale: float
+    rules: ScoreRules
+    dtype: np.dtype[Any]
+    delta: Array
+    sums: dict[str, Array]
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one key/value head."""
+        return int(self.q.shape[1] // self.k.shape[1])
+
+    def blocks_of_queries(self, b: int, kv: int) -> Iterator[tuple[int, slice, slice]]:
+        """(batch, heads, queries) of the blocks of rows that share a key/value head, those with the
+        most keys first.
+        """
+        seq_q = self.q.shape[2]
+        for q0 in reversed(range(0, seq_q, BLOCK_Q)):
+            for heads in heads_together(kv * self.group, self.group, seq_q, BLOCK_Q):
+                yield b, heads, slice(q0, min(q0 + BLOCK_Q, seq_q))
+
+    def queries_in_turn(self) -> Iterator[list[tuple[int, slice, slice]]]:
+        """All blocks of rows, in lists of those that have to be done one after another because they
+        add to the same elements of `sums`.
+        """
+        shared = self.rules.shared_axes(self.sums)
+        found: dict[tuple[int | None, ...], list[tuple[int, slice, slice]]] = {}
+        for b in range(self.k.shape[0]):
+            for kv in range(self.k.shape[1]):
+                for block in self.blocks_of_queries(b, kv):
+                    at = {"batch": b, "heads": block[1].start, "seq_q": block[2].start}
+                    own = tuple(None if axis in shared else n for axis, n in at.items())
+                    found.setdefault(own, []).append(block)
+        yield from found.values()
+
+    def blocks_of_keys(self) -> Iterator[tuple[int, int, slice]]:
+        """(batch, key/value head, keys) of all blocks of keys."""
+        batch, kv_heads, seq_k, _ = self.k.shape
+        for k0 in range(0, seq_k, BLOCK_K):
+            for b in range(batch):
+                for kv in range(kv_heads):
+                    yield b, kv, slice(k0, min(k0 + BLOCK_K, seq_k))
+
+
+def _workspace(job: _Job) -> Workspace:
+    d, d_v = job.q.shape[3], job.v.shape[3]
+    rows = min(BLOCK_Q, job.q.shape[2] * job.group)
+    keys = min(BLOCK_K, job.k.shape[2])
+    sizes = {
+        "q": rows * d,
+        "dout": rows * d_v,
+        "k": keys * d,
+        "v": keys * d_v,
+        "weights": rows * keys,
+        "dscores": rows * keys,
+        "factors": rows * keys if job.rules.drops else 0,
+        "tame": max(rows, keys) * max(d, d_v),
+        "part": max(rows, keys) * max(d, d_v),
+        "dq": rows * d,
+        "dk": keys * d,
+        "dv": keys * d_v,
+    }
+    return Workspace(job.dtype, sizes)
+
+
+class _Rows(NamedTuple):
+    """A block of queries of heads that share a key/value head. `q` and `factor` are the results of
+    `Workspace.scaled`; `lse` and `delta` are [rows]; `dead` is [heads, queries, 1], True where LSE
+    is -inf, or None if it is so nowhere.
+    """
+
+    place: tuple[int, slice, slice]
+    q: Array
+    factor: float
+    dout: Array
+    lse: Array
+    delta: Array
+    dead: Array | None
+
+    @classmethod
+    def of(cls, job: _Job, space: Workspace, place: tuple[int, slice, slice]) -> _Rows:
+        """The rows at (batch, heads, queries), with the `delta` that is known."""
+        lse = job.lse[place].astype(job.dtype)
+        dead = np.isneginf(lse)[..., None]
+        return cls(
+            place,
+            *space.scaled("q", job.q[place], job.scale),
+            space.copied("dout", job.dout[place]),
+            lse.reshape(-1),
+            job.delta[place].reshape(-1),
+            dead if dead.any() else None,
+        )
+
+
+class _Part(NamedTuple):
+    """A block of scores, [rows, keys]: the weights, times the factors of dropout, and the gradient
+    of the scaled products. `hidden` is True where a row does not see a key, or None.
+    """
+
+    weight: Array
+    dproduct: Array
+    hidden: Array | None
+
+
+def _part(
+    job: _Job, space: Workspace, rows: _Rows, keys: slice, k: Array, v: Array, sums: Mapping[str, Array]
+) -> _Part | None:
+    """The part of the scores where these rows meet these keys, `k` and `v`; None if no row sees a
+    key. What it adds to gradients of arrays is added to `sums`.
+    """
+    block = Block(job.rules.of, *rows.place, keys)
+    hidden = job.rules.hidden(block)
+    if rows.dead is not None:
+        hidden = rows.dead | (False if hidden is None else hidden)
+        hidden = np.broadcast_to(hidden, (len(hidden), *block.sizes))
+    if hidden is not None and hidden.all():
+        return None
+    size = len(rows.q), len(k)
+    score, dscore = space.take("weights", *size), space.take("dscores", *size)
+    by_head, of_gradient = (x.reshape(-1, *block.sizes) for x in (score, dscore))
+    kept: Kept = {}
+
+    np.matmul(rows.q, k.T, out=score)
+    if rows.factor != 1:
+        score *= job.dtype.type(rows.factor)
+    job.rules.apply(by_head, block, kept)
+    np.subtract(score, rows.lse[:, None], out=score)
+    weight = np.exp(score, out=score)
+    if hidden is not None:
+        np.copyto(by_head, 0, where=hidden)
+
+    np.matmul(rows.dout, v.T, out=dscore)
+    factors = space.take("factors", *size) if job.rules.drops else None
+    if factors is not None:
+        factors.fill(1)
+        job.rules.drop(factors.reshape(by_head.shape), block)
+        dscore *= factors
+    dscore -= rows.delta[:, None]
+    dscore *= weight
+    if hidden is not None:
+        np.copyto(of_gradient, 0, where=hidden)
+    job.rules.lead_back(of_gradient, kept, block, sums)
+    if hidden is not None and kept:  # what they keep may be NaN
+        np.copyto(of_gradient, 0, where=hidden)
+    if factors is not None:
+        weight *= factors
+    return _Part(weight, dscore, None if hidden is None else rows_of(hidden, len(rows.q)))
+
+
+def _to_queries(job: _Job, space: Workspace, blocks: list[tuple[int, slice, slice]]) -> None:
+    """Write dQ of blocks of rows, and `delta`; add to the gradients of arrays."""
+    for place in blocks:
+        b, heads, queries = place
+        job.delta[place] = _delta(job, space, place)
+        rows, kv = _Rows.of(job, space, place), heads.start // job.group
+        d = job.q.shape[3]
+        dq = space.take("dq", len(rows.q), d)
+        dq.fill(0)
+        seen = job.rules.seen_by_any(queries)
+        for k0 in range(seen.start, seen.stop, BLOCK_K):
+            keys = slice(k0, min(k0 + BLOCK_K, seen.stop))
+            k = space.for_blas("k", job.k[b, kv, keys], len(rows.q))
+            v = space.for_blas("v", job.v[b, kv, keys], len(rows.q))
+            part = _part(job, space, rows, keys, k, v, job.sums)
+            if part is not None:
+                more, tame = space.take("part", *dq.shape), space.take("tame", *k.shape)
+                dq += product_of_seen(part.dproduct, k, part.hidden, tame, out=more)
+        job.dq[place] = (dq * job.dtype.type(job.scale)).reshape(job.dq[place].shape)
+        shape = job.lse[place].shape
+        no_keys = Block(job.rules.of, *place, slice(0, 0))
+        job.rules.lead_back_to_sinks(rows.lse.reshape(shape), rows.delta.reshape(shape), no_keys, job.sums)
+
+
+def _delta(job: _Job, space: Workspace, place: tuple[int, slice, slice]) -> Array:
+    """The sum of O times its gradient, less the gradient of LSE: [heads, queries]."""
+    product = space.copied("dout", job.dout[place])
+    product *= space.copied("part", job.out[place])
+    delta: Array = product.sum(axis=1).reshape(job.lse[place].shape)
+    if job.dlse is not None:
+        delta -= job.dlse[place]
+    return delta
+
+
+def _to_keys(job: _Job, space: Workspace, block: tuple[int, int, slice]) -> None:
+    """Write dK and dV of a block of keys."""
+    b, kv, keys = block
+    k, v = space.for_blas("k", job.k[b, kv, keys], 1), space.for_blas("v", job.v[b, kv, keys], 1)
+    dk, dv = space.take("dk", *k.shape), space.take("dv", *v.shape)
+    dk.fill(0)
+    dv.fill(0)
+    for place in job.blocks_of_queries(b, kv):
+        seen = job.rules.seen_by_any(place[2])
+        if seen.start >= keys.stop or seen.stop <= keys.start:
+            continue
+        rows = _Rows.of(job, space, place)
+        part = _part(job, space, rows, keys, k, v, {})
+        if part is None:
+            continue
+        hidden = None if part.hidden is None else part.hidden.T
+        more, tame = space.take("part", *dv.shape), space.take("tame", *rows.dout.shape)
+        dv += product_of_seen(part.weight.T, rows.dout, hidden, tame, out=more)
+        if rows.factor != 1:
+            part.dproduct[...] *= job.dtype.type(rows.factor)
+        more, tame = space.take("part", *dk.shape), space.take("tame", *rows.q.shape)
+        dk += product_of_seen(part.dproduct.T, rows.q, hidden, tame, out=more)
+    job.dk[b, kv, keys] = dk
+    job.dv[b, kv, keys] = dv

@@ -1,0 +1,445 @@
+"""The blocked CPU gradients against those of the float64 reference."""
+
+from __future__ import annotations
+
+import threading
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from gradient_judge import assert_gradients_are_accurate, by_name
+from gradient_oracles import broadcasts
+from judge import rounded_normal
+
+from flash.cpu import gradients as cpu
+from flash.cpu.attention import attention_cpu
+from flash.cpu.gradients import attention_gradients_cpu
+from flash.reference import attention_reference_gradients, attention_varlen_reference_gradients
+from ptxgen.errors import ConfigError
+
+pytestmark = [pytest.mark.grid, pytest.mark.judged]
+
+Array = np.ndarray[Any, Any]
+
+CAUSAL = [False, "bottom_right", "top_left"]
+DTYPES = [np.float32, np.float16, "bf16"]
+PAIRS = [(1, 1), (1, 70), (70, 1), (33, 33), (40, 71), (71, 40), (100, 100), (5, 0), (0, 5)]
+NUMBERS: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "scale": {"softmax_scale": -0.7},
+    "left": {"window": (20, None)},
+    "right": {"window": (None, 4)},
+    "both_sides": {"window": (30, 9)},
+    "softcap": {"softcap": 1.5},
+    "dropout": {"dropout": 0.3, "dropout_seed": 5},
+}
+ARRAYS = ["alibi_slopes", "bias", "key_bias", "sink"]
+FEATURES = [*NUMBERS, *ARRAYS, "mask", "all"]
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks so small that a small problem has many."""
+    monkeypatch.setattr(cpu, "BLOCK_Q", 16)
+    monkeypatch.setattr(cpu, "BLOCK_K", 24)
+
+
+def problem(seq_q, seq_k, d=16, *, d_v=None, heads=2, kv_heads=1, batch=1, dtype=np.float32):
+    """dout, dlse, q, k, v."""
+    rng = np.random.default_rng([seq_q, seq_k, d])
+    shapes = [(heads, seq_q, d_v or d), (heads, seq_q, d), (kv_heads, seq_k, d), (kv_heads, seq_k, d_v or d)]
+    dout, q, k, v = (rounded_normal(rng, (batch, *shape), dtype) for shape in shapes)
+    return dout, rounded_normal(rng, q.shape[:3]), q, k, v
+
+
+def features_for(name, shape):
+    """The arrays with gradients, and the other arguments, of the feature of this name, or of all."""
+    rng = np.random.default_rng(0)
+    hidden = rng.random(shape) < 0.2
+    every = {
+        "alibi_slopes": 0.1 * rng.random(shape[1], dtype=np.float32),
+        "bias": np.where(hidden, np.float32(-np.inf), rng.standard_normal(shape, np.float32)),
+        "key_bias": rng.standard_normal((shape[0], 1, shape[3]), np.float32),
+        "sink": rng.standard_normal(shape[:2], np.float32),
+    }
+    mask = rng.random(shape) < 0.7
+    if name == "all":
+        numbers = {"window": (30, 25), "softcap": 2.0, "dropout": 0.2, "dropout_seed": 9}
+        return every, {**numbers, "mask": mask}
+    if name == "mask":
+        return {}, {"mask": mask}
+    return ({name: every[name]}, {}) if name in every else ({}, NUMBERS[name])
+
+
+def run(dout, dlse, q, k, v, arrays=None, *, threads=None, **how):
+    """Gradients by name, in memory that was full of NaN, so that what is not written shows; and the
+    O and LSE of which they are.
+    """
+    arrays = arrays or {}
+    how = {"softmax_scale": None, "causal": False, **how}
+    out = np.empty((*q.shape[:3], v.shape[3]), q.dtype)
+    lse = np.empty(q.shape[:3], np.float64 if q.dtype == np.float64 else np.float32)
+    attention_cpu(q, k, v, out, lse, threads=threads, **arrays, **how)
+    inputs = {"q": q, "k": k, "v": v, **arrays}
+    found = {name: np.full(x.shape, np.nan, x.dtype) for name, x in inputs.items()}
+    attention_gradients_cpu(
+        dout,
+        q,
+        k,
+        v,
+        out,
+        lse,
+        *(found[name] for name in "qkv"),
+        {name: found[name] for name in arrays},
+        dlse=dlse,
+        threads=threads,
+        **arrays,
+        **how,
+    )
+    return found, out, lse
+
+
+def check(dout, dlse, q, k, v, arrays=None, *, threads=None, **how):
+    found, out, _ = run(dout, dlse, q, k, v, arrays, threads=threads, **how)
+    assert_gradients_are_accurate(found, out, dout, dlse, q, k, v, arrays or {}, **how)
+
+
+def assert_same_bits(one, other):
+    assert one.keys() == other.keys()
+    for name, gradient in one.items():
+        np.testing.assert_array_equal(gradient, other[name], err_msg=name)
+
+
+@pytest.mark.parametrize("causal", CAUSAL)
+@pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 300), (300, 1), (256, 256), (257, 512), (600, 300)])
+def test_lengths_about_those_of_whole_blocks(seq_q, seq_k, causal):
+    check(*problem(seq_q, seq_k), causal=causal)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("causal", CAUSAL)
+@pytest.mark.parametrize("name", FEATURES)
+@pytest.mark.parametrize(("seq_q", "seq_k"), PAIRS)
+@pytest.mark.usefixtures("small_blocks")
+def test_every_feature_is_as_accurate_as_dense_arithmetic(seq_q, seq_k, name, causal, dtype):
+    given = problem(seq_q, seq_k, d_v=8, heads=4, kv_heads=2, batch=2, dtype=dtype)
+    arrays, how = features_for(name, (2, 4, seq_q, seq_k))
+    check(*given, arrays, causal=causal, **how)
+
+
+@pytest.mark.parametrize("d", [1, 3, 40, 64, 96])
+@pytest.mark.parametrize("d_v", ["equal", "half", "double"])
+def test_every_head_dim(d, d_v):
+    check(*problem(37, 61, d, d_v={"equal": d, "half": max(1, d // 2), "double": 2 * d}[d_v]), causal=True)
+
+
+@pytest.mark.parametrize("causal", CAUSAL)
+@pytest.mark.parametrize("seq_q", [1, 3, 20])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 1), (5, 1), (12, 2), (7, 1)])
+@pytest.mark.usefixtures("small_blocks")
+def test_grouped_heads(heads, kv_heads, seq_q, causal):
+    check(*problem(seq_q, 30, heads=heads, kv_heads=kv_heads, batch=2), causal=causal)
+
+
+@pytest.mark.parametrize("causal", CAUSAL)
+@pytest.mark.usefixtures("small_blocks")
+def test_double_precision_stays_double(causal):
+    dout, dlse, q, k, v = problem(40, 56, heads=4, kv_heads=2, dtype=np.float64)
+    arrays, how = features_for("all", (1, 4, 40, 56))
+    found, _, _ = run(dout, dlse, q, k, v, arrays, causal=causal, **how)
+    wanted = attention_reference_gradients(dout, q, k, v, dlse=dlse, causal=causal, **arrays, **how)
+    for name, exact in by_name(wanted).items():
+        relative = 1e-12 if name in "qkv" else 1e-5  # of arrays in f32
+        np.testing.assert_allclose(found[name], exact, rtol=0, atol=relative * np.abs(exact).max())
+
+
+def test_without_a_gradient_of_lse_it_is_zero():
+    dout, dlse, *qkv = problem(40, 56)
+    assert_same_bits(run(dout, None, *qkv)[0], run(dout, np.zeros_like(dlse), *qkv)[0])
+
+
+SHARED = (2, 4, 40, 50)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        *(("bias", shape) for shape in broadcasts(*SHARED)),
+        *(("key_bias", shape) for shape in broadcasts(2, 4, 50)),
+        *(("alibi_slopes", shape) for shape in broadcasts(2, 4)),
+        *(("sink", shape) for shape in broadcasts(2, 4)),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("small_blocks")
+def test_an_array_of_any_shape_that_broadcasts_has_a_gradient_of_that_shape(name, shape, monkeypatch):
+    monkeypatch.setattr("flash.cpu.threads.WORTH_A_THREAD", 1)
+    array = {name: np.random.default_rng(len(shape)).standard_normal(shape, np.float32)}
+    given = problem(40, 50, d_v=8, heads=4, kv_heads=2, batch=2)
+    check(*given, array, causal=True, softcap=3.0, threads=4)
+
+
+def test_gradients_of_arrays_that_are_not_wanted_are_not_computed():
+    dout, dlse, q, k, v = problem(40, 56)
+    arrays, how = features_for("all", (1, 2, 40, 56))
+    (wanted, out, lse), dq = run(dout, dlse, q, k, v, arrays, **how), np.empty_like(q)
+    one = {"sink": np.empty_like(arrays["sink"])}
+    found = {"q": dq, "k": np.empty_like(k), "v": np.empty_like(v)}
+    attention_gradients_cpu(
+        dout,
+        q,
+        k,
+        v,
+        out,
+        lse,
+        *found.values(),
+        one,
+        dlse=dlse,
+        softmax_scale=None,
+        causal=False,
+        **arrays,
+        **how,
+    )
+    assert_same_bits({**found, **one}, {name: wanted[name] for name in (*found, *one)})
+
+
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("causal", CAUSAL)
+def test_packed_sequences_one_after_another(causal, used):
+    cu_q, cu_k = np.array([0, 0, 30, 77]), np.array([0, 9, 59, 99])
+    seqused = np.array([9, 31, 40]) if used else np.diff(cu_k)
+    dout, dlse, q, k, v = (x[0] for x in problem(77, 99, heads=4, kv_heads=2))
+    slopes = np.float32([0.1, 0.2, 0.3, 0.4])
+    how = {"causal": causal, "window": (20, 7), "dropout": 0.2, "dropout_seed": 3}
+    dq, dk, dv, total = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v), np.zeros(4)
+    for b in range(3):
+        rows, keys = slice(cu_q[b], cu_q[b + 1]), slice(cu_k[b], cu_k[b] + seqused[b])
+        own = (x[None] for x in (dout[:, rows], dlse[:, rows], q[:, rows], k[:, keys], v[:, keys]))
+        found, _, _ = run(*own, {"alibi_slopes": slopes}, first_batch=b, **how)
+        dq[:, rows], dk[:, keys], dv[:, keys] = (found[name][0] for name in "qkv")
+        total += found["alibi_slopes"]
+    wanted = attention_varlen_reference_gradients(
+        *(x.swapaxes(0, 1) for x in (dout, q, k, v)),
+        cu_q,
+        cu_k,
+        dlse=dlse,
+        seqused_k=seqused,
+        alibi_slopes=slopes,
+        **how,
+    )
+    for found, exact in ((dq, wanted.dq), (dk, wanted.dk), (dv, wanted.dv)):
+        few = 1e-5 * np.abs(exact).max()
+        np.testing.assert_allclose(found.swapaxes(0, 1), exact, rtol=0, atol=few)
+    exact = wanted.arrays["alibi_slopes"]
+    np.testing.assert_allclose(total, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
+
+
+# What is not seen.
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("hidden_by", ["causal", "window", "mask", "bias", "key_bias"])
+@pytest.mark.usefixtures("small_blocks")
+def test_what_no_query_sees_cannot_matter(hidden_by, dtype, bad):
+    dout, dlse, q, k, v = problem(30, 60, heads=4, kv_heads=2, dtype=dtype)
+    shown = np.arange(60) < 30
+    arrays: dict[str, Array] = {}
+    how: dict[str, Any] = {"softcap": 2.0, "causal": "top_left"}
+    if hidden_by == "window":
+        how["window"] = (5, 0)
+    elif hidden_by == "mask":
+        how |= {"mask": shown, "causal": False}
+    elif hidden_by != "causal":
+        arrays[hidden_by] = np.where(shown, np.float32(0.5), np.float32(-np.inf))
+        how["causal"] = False
+    clean, _, _ = run(dout, dlse, q, k, v, arrays, **how)
+    k[:, :, 30:] = v[:, :, 30:] = bad
+    dirty, _, _ = run(dout, dlse, q, k, v, arrays, **how)
+    assert_same_bits(dirty, clean)
+    assert all(np.isfinite(gradient.astype(np.float32)).all() for gradient in clean.values())
+    assert (clean["k"][:, :, 30:] == 0).all()
+    assert (clean["v"][:, :, 30:] == 0).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("at", [0, 17, 39])
+@pytest.mark.parametrize("where", ["q", "k", "v", "dout"])
+@pytest.mark.parametrize("name", ["nothing", "softcap", "bias", "mask", "dropout"])
+@pytest.mark.usefixtures("small_blocks")
+def test_a_bad_number_reaches_what_it_reaches_in_the_reference(name, where, at, bad):
+    dout, dlse, q, k, v = problem(40, 40, heads=4, kv_heads=2)
+    arrays, how = features_for(name, (1, 4, 40, 40))
+    how["causal"] = True
+    {"q": q, "k": k, "v": v, "dout": dout}[where][:, 1, at] = bad
+    found, _, _ = run(dout, dlse, q, k, v, arrays, **how)
+    wanted = by_name(attention_reference_gradients(dout, q, k, v, dlse=dlse, **arrays, **how))
+    for which, gradient in found.items():
+        np.testing.assert_array_equal(np.isfinite(gradient), np.isfinite(wanted[which]), err_msg=which)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.usefixtures("small_blocks")
+def test_a_row_that_sees_no_key_adds_nothing(bad):
+    dout, dlse, q, k, v = problem(60, 35, heads=4, kv_heads=2)
+    arrays, how = features_for("all", (1, 4, 60, 35))
+    arrays["sink"][...] = -np.inf
+    how["mask"][:, :, 30:33] = False
+    how["causal"] = True
+    clean, _, _ = run(dout, dlse, q, k, v, arrays, **how)
+    blind = [*range(25), 30, 31, 32]
+    assert (clean["q"][:, :, blind] == 0).all()
+    for x in (q, dout, dlse):
+        x[:, :, blind] = bad
+    dirty, _, _ = run(dout, dlse, q, k, v, arrays, **how)
+    assert_same_bits(dirty, clean)
+    assert all(np.isfinite(gradient).all() for gradient in clean.values())
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_blocks_that_no_row_sees_are_skipped(monkeypatch):
+    made: list[tuple[int, int]] = []
+    matmul = np.matmul
+
+    def counting(a, b, out):
+        made.append(out.shape)
+        return matmul(a, b, out=out)
+
+    def products(**how):
+        given, _, _ = problem(96, 96, heads=1), None, None
+        dout, dlse, q, k, v = given
+        out, lse = np.zeros_like(q), np.zeros(q.shape[:3], np.float32)
+        made.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(np, "matmul", counting)
+            gradients = np.empty_like(q), np.empty_like(k), np.empty_like(v)
+            attention_gradients_cpu(
+                dout, q, k, v, out, lse, *gradients, {}, dlse=dlse, softmax_scale=None, threads=1, **how
+            )
+        return len(made)
+
+    blocks = (96 // 16) * (96 // 24)
+    assert products(causal=False) == 7 * blocks
+    # Of the rows from 0, 16, 32, ... the last row sees keys up to 15, 31, 47, ...
+    assert products(causal=True) == 7 * (1 + 2 + 2 + 3 + 4 + 4)
+    halves = np.arange(96)[:, None] // 48 == np.arange(96) // 48
+    assert products(causal=False, mask=halves) == 7 * blocks // 2
+    assert products(causal=True, window=(0, None)) < 7 * 12
+
+
+# Bits, memory, threads.
+
+
+@pytest.mark.parametrize("threads", [None, 1, 2, 5])
+@pytest.mark.usefixtures("small_blocks")
+def test_the_number_of_threads_changes_no_bit(threads, monkeypatch):
+    monkeypatch.setattr("flash.cpu.threads.WORTH_A_THREAD", 1)
+    given = problem(60, 70, heads=6, kv_heads=2, batch=2)
+    arrays, how = features_for("all", (2, 6, 60, 70))
+    arrays["bias"] = arrays["bias"][:1, :1]
+    wanted, _, _ = run(*given, arrays, causal=True, threads=1, **how)
+    for _ in range(3):
+        assert_same_bits(run(*given, arrays, causal=True, threads=threads, **how)[0], wanted)
+
+
+def placed(x, offset, gap):
+    """A copy of x that begins `offset` elements behind a multiple of 64 bytes, each of whose rows
+    ends `gap` elements before the next.
+    """
+    *outer, columns = x.shape
+    room = np.zeros(x.size // columns * (columns + gap) + 16 + offset, x.dtype)
+    first = -room.ctypes.data % 64 // x.itemsize + offset
+    there = room[first : first + x.size // columns * (columns + gap)].reshape(*outer, columns + gap)
+    there[..., :columns] = x
+    return there[..., :columns]
+
+
+@pytest.mark.parametrize(("seq_q", "d", "d_v"), [(1, 7, 1), (1, 64, 3), (3, 1, 1), (5, 8, 4)])
+def test_where_arrays_lie_with_what_strides_changes_no_bit(seq_q, d, d_v):
+    for seq_k in (33, 257):
+        given = problem(seq_q, seq_k, d, d_v=d_v, heads=1)
+        wanted, _, _ = run(*given)
+        for offset, gap in ((0, 0), (1, 0), (5, 0), (0, 1), (1, 3), (0, 16)):
+            got, _, _ = run(*(placed(x, offset, gap) for x in given))
+            assert_same_bits(got, wanted)
+
+
+def test_views_of_fused_arrays_are_read_and_written():
+    rng = np.random.default_rng(0)
+    qkv, dqkv = rounded_normal(rng, (2, 45, 3, 4, 24)), np.full((2, 45, 3, 4, 24), np.nan, np.float32)
+    q, k, v = (qkv[:, :, i].transpose(0, 2, 1, 3) for i in range(3))
+    dout, dlse = rounded_normal(rng, q.shape), np.zeros(q.shape[:3], np.float32)
+    found, out, lse = run(dout, dlse, q, k, v, causal=True)
+    views = [dqkv[:, :, i].transpose(0, 2, 1, 3) for i in range(3)]
+    attention_gradients_cpu(dout, q, k, v, out, lse, *views, {}, softmax_scale=None, causal=True)
+    assert_same_bits(dict(zip("qkv", views, strict=True)), found)
+
+
+def test_a_scale_that_would_overflow_q_is_applied_to_the_products():
+    dout, dlse, q, k, v = (np.float32(1e-5) * x for x in problem(20, 30, 8))
+    q[..., 0], k[..., 0] = 1e30, 0
+    found, _, _ = run(dout, dlse, q, k, v, softmax_scale=1e10)
+    wanted = by_name(attention_reference_gradients(dout, q, k, v, dlse=dlse, softmax_scale=1e10))
+    for name, exact in wanted.items():
+        few = 1e-5 * np.abs(exact).max(axis=(0, 1, 2))  # for each column: they differ by 2^100
+        np.testing.assert_array_less(np.abs(found[name] - exact).max(axis=(0, 1, 2)), few + 1e-30)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("features", "nbytes"),
+    [({}, 4), ({"alibi_slopes": np.ones(1, np.float32), "softcap": 2.0}, 32), ({"dropout": 0.1}, 90)],
+    ids=["nothing", "alibi", "dropout"],
+)
+def test_memory_stays_within_the_documented_bound(features, nbytes, dtype):
+    d, d_v, block = 32, 48, cpu.BLOCK_Q
+    dout, _, q, k, v = problem(1024, 1024, d, d_v=d_v, heads=1, dtype=dtype)
+    out, lse = np.zeros_like(dout), np.zeros(q.shape[:3], np.float32)
+    gradients = np.empty_like(q), np.empty_like(k), np.empty_like(v)
+    how = {"softmax_scale": None, "causal": True, "threads": 1, **features}
+    elements = 1024 + block * (2 * block + 4 * d + 3 * d_v + 2 * max(d, d_v) + 8)
+    tracemalloc.start()
+    try:
+        attention_gradients_cpu(dout, q, k, v, out, lse, *gradients, {}, **how)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak <= 4 * elements + nbytes * block * block + 64 * 1024  # and Python's own objects
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_an_error_in_a_thread_reaches_the_caller(monkeypatch):
+    monkeypatch.setattr("flash.cpu.threads.WORTH_A_THREAD", 1)
+    meet = threading.Barrier(2, timeout=30)
+
+    def failing(*_):
+        meet.wait()
+        if threading.current_thread() is not threading.main_thread():
+            raise MemoryError("no more")
+        return np.zeros((1, 16), np.float32)
+
+    monkeypatch.setattr(cpu, "_delta", failing)
+    with pytest.raises(MemoryError, match=r"^no more$"):
+        run(*problem(32, 8, heads=1), threads=2)
+
+
+@pytest.mark.parametrize(
+    ("batch", "heads", "kv_heads", "seq_q", "seq_k"),
+    [(0, 2, 1, 3, 4), (2, 2, 1, 0, 4), (2, 2, 1, 4, 0), (0, 2, 1, 0, 0), (1, 0, 2, 2, 2)],
+)
+def test_nothing_to_sum_gives_zeros(batch, heads, kv_heads, seq_q, seq_k):
+    given = problem(seq_q, seq_k, heads=heads, kv_heads=kv_heads, batch=batch)
+    found, _, _ = run(*given, {"bias": np.ones((1, 1), np.float32)})
+    assert all((gradient == 0).all() for gradient in found.values())
+
+
+def test_an_unknown_causal_word_is_refused_before_anything_is_written():
+    dout, dlse, q, k, v = problem(3, 3)
+    dq = np.full_like(q, 7)
+    with pytest.raises(ConfigError) as error:
+        attention_gradients_cpu(dout, q, k, v, dout, dlse, dq, dq, dq, {}, softmax_scale=None, causal="right")
+    assert str(error.value) == (
+        "attention: causal must be False, True, 'bottom_right' or 'top_left', got 'right'"
+    )
+    assert (dq == 7).all()
