@@ -297,35 +297,50 @@ def test_a_row_that_sees_no_key_adds_nothing(bad):
     assert all(np.isfinite(gradient).all() for gradient in clean.values())
 
 
+@pytest.mark.parametrize("bad", [0.0, np.nan])
+@pytest.mark.usefixtures("small_blocks")
+def test_scores_that_are_all_minus_infinity_are_like_no_keys(bad):
+    dout, dlse, q, k, v = problem(20, 30, heads=4, kv_heads=2)
+    arrays, _ = features_for("all", (1, 4, 20, 30))
+    arrays["sink"][...] = -np.inf
+    v[:, :, 3] += bad
+    found, _, _ = run(dout, dlse, np.abs(q), np.full_like(k, -np.inf), v, arrays)
+    assert all((gradient == 0).all() for gradient in found.values())
+
+
 @pytest.mark.usefixtures("small_blocks")
 def test_blocks_that_no_row_sees_are_skipped(monkeypatch):
-    made: list[tuple[int, int]] = []
-    matmul = np.matmul
+    dout, dlse, q, k, v = problem(96, 96, heads=1)
+    out, lse = np.zeros_like(q), np.zeros(q.shape[:3], np.float32)
+    gradients = np.empty_like(q), np.empty_like(k), np.empty_like(v)
+    made, matmul, part = {"products": 0, "parts": 0}, np.matmul, cpu._part
 
-    def counting(a, b, out):
-        made.append(out.shape)
-        return matmul(a, b, out=out)
+    def multiplied(*args, **how):
+        made["products"] += 1
+        return matmul(*args, **how)
 
-    def products(**how):
-        given, _, _ = problem(96, 96, heads=1), None, None
-        dout, dlse, q, k, v = given
-        out, lse = np.zeros_like(q), np.zeros(q.shape[:3], np.float32)
-        made.clear()
-        with monkeypatch.context() as patched:
-            patched.setattr(np, "matmul", counting)
-            gradients = np.empty_like(q), np.empty_like(k), np.empty_like(v)
-            attention_gradients_cpu(
-                dout, q, k, v, out, lse, *gradients, {}, dlse=dlse, softmax_scale=None, threads=1, **how
-            )
-        return len(made)
+    def met(*args):
+        made["parts"] += 1
+        return part(*args)
+
+    monkeypatch.setattr(np, "matmul", multiplied)
+    monkeypatch.setattr(cpu, "_part", met)
+
+    def counted(**how):
+        """Products, and the times that rows met keys, for a call."""
+        made.update(products=0, parts=0)
+        given = {"dlse": dlse, "softmax_scale": None, "threads": 1, **how}
+        attention_gradients_cpu(dout, q, k, v, out, lse, *gradients, {}, **given)
+        return made["products"], made["parts"]
 
     blocks = (96 // 16) * (96 // 24)
-    assert products(causal=False) == 7 * blocks
-    # Of the rows from 0, 16, 32, ... the last row sees keys up to 15, 31, 47, ...
-    assert products(causal=True) == 7 * (1 + 2 + 2 + 3 + 4 + 4)
+    assert counted(causal=False) == (7 * blocks, 2 * blocks)
+    below = 1 + 2 + 2 + 3 + 4 + 4  # the last of 16, 32, 48, ... rows sees as many keys
+    assert counted(causal=True) == (7 * below, 2 * below)
     halves = np.arange(96)[:, None] // 48 == np.arange(96) // 48
-    assert products(causal=False, mask=halves) == 7 * blocks // 2
-    assert products(causal=True, window=(0, None)) < 7 * 12
+    assert counted(causal=False, mask=halves) == (7 * blocks // 2, 2 * blocks)
+    # The first sweep takes the keys from the first that is seen: 16 keys are one block there.
+    assert counted(causal=True, window=(0, None)) == (3 * 6 + 4 * 8, 6 + 8)
 
 
 # Bits, memory, threads.
