@@ -1,1 +1,1 @@
-"""Reading IR: problems, resources and the flow of control. Nothing here changes anything."""
+"""Analyses that read the IR and never change it: problems, resources and control flow."""

@@ -1,4 +1,4 @@
-"""The control-flow graph of a kernel: what always runs in a row, and what follows it."""
+"""The control-flow graph of a kernel: its basic blocks and their successors."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ENDS: Final = frozenset({"ret", "exit", "trap"})
 class Block:
     """A basic block: entered only at its first instruction, left only after its last.
 
-    `start` is the number of the kernel's instructions before it (labels and notes not counted), so
-    instruction `i` of the kernel is `instrs[i - start]`. `successors` are indices of blocks: the
-    next block if `falls_through`, then the targets of the branch. A guarded `bra`, `ret`, `exit` or
-    `trap` ends a block and falls through; if the last block falls through, control runs off the
-    kernel's end.
+    `start` is the number of the kernel's instructions before the block (labels and notes not
+    counted), so instruction `i` of the kernel is `instrs[i - start]`. `successors` are indices of
+    blocks: the next block if `falls_through`, then the targets of the branch. A guarded `bra`,
+    `ret`, `exit` or `trap` ends a block and falls through; if the last block falls through, control
+    runs off the kernel's end.
     """
 
     index: int
@@ -34,8 +34,8 @@ class Block:
 def blocks(kernel: Kernel | Function) -> tuple[Block, ...]:
     """The basic blocks in the order of the text; the first is the entry. Empty for an empty body.
 
-    Nothing is raised for a wrong program (`verify` reports it): a branch to a label that is missing
-    has no such successor, and the first of two equal labels is the one meant.
+    A wrong program raises nothing here (`verify` reports it): a branch to a missing label has no
+    successor for it, and of two equal labels the first counts.
     """
     pieces = _pieces(kernel)
     where: dict[str, int] = {}
@@ -43,7 +43,7 @@ def blocks(kernel: Kernel | Function) -> tuple[Block, ...]:
         for name in labels:
             where.setdefault(name, index)
     tables = {s.name: s.targets for s in kernel.body or () if isinstance(s, Targets)}
-    made = []
+    found = []
     start = 0
     for index, (labels, instrs) in enumerate(pieces):
         falls, targets = _exits(instrs, tables)
@@ -51,15 +51,16 @@ def blocks(kernel: Kernel | Function) -> tuple[Block, ...]:
         for target in targets:
             if target in where and where[target] not in after:
                 after.append(where[target])
-        made.append(Block(index, tuple(labels), tuple(instrs), start, tuple(after), falls))
+        found.append(Block(index, tuple(labels), tuple(instrs), start, tuple(after), falls))
         start += len(instrs)
-    return tuple(made)
+    return tuple(found)
 
 
 def reverse_post_order(graph: Sequence[Block]) -> tuple[int, ...]:
-    """Block indices such that, loops aside, each comes after all that lead to it.
+    """Block indices in an order where each block comes after all its predecessors, except along the
+    back edges of loops.
 
-    Blocks that cannot be reached from the entry are left out.
+    Blocks that the entry does not reach are left out.
     """
     order: list[int] = []
     seen: set[int] = set()
@@ -79,7 +80,7 @@ def reverse_post_order(graph: Sequence[Block]) -> tuple[int, ...]:
 
 
 def predecessors(graph: Sequence[Block]) -> tuple[tuple[int, ...], ...]:
-    """For each block, the indices of the blocks that lead to it, in the order of the text."""
+    """For each block, the indices of its predecessors, in the order of the text."""
     before: list[list[int]] = [[] for _ in graph]
     for block in graph:
         for after in block.successors:
@@ -88,11 +89,11 @@ def predecessors(graph: Sequence[Block]) -> tuple[tuple[int, ...], ...]:
 
 
 def _pieces(kernel: Kernel | Function) -> list[tuple[list[str], list[Instr]]]:
-    """Each block's labels and instructions."""
+    """The labels and the instructions of each block."""
     pieces: list[tuple[list[str], list[Instr]]] = []
     labels: list[str] = []
     instrs: list[Instr] = []
-    leaves: dict[str, bool] = {}  # by opcode: taking it apart for every instruction would be slow
+    leaves: dict[str, bool] = {}  # by opcode: splitting the opcode of every instruction would be slow
     for statement in kernel.body or ():
         if isinstance(statement, Instr):
             instrs.append(statement)
@@ -114,7 +115,7 @@ def _pieces(kernel: Kernel | Function) -> list[tuple[list[str], list[Instr]]]:
 
 
 def _exits(instrs: Sequence[Instr], tables: Mapping[str, tuple[str, ...]]) -> tuple[bool, tuple[str, ...]]:
-    """Whether control goes on to the next block, and the labels it may branch to."""
+    """Whether control may go on to the next block, and the labels it may branch to."""
     if not instrs:
         return True, ()
     last = instrs[-1]

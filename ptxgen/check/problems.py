@@ -1,4 +1,4 @@
-"""What the checks report."""
+"""`Problem`, the record of one mistake in a module."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ptxgen.text import render_instr
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a module.
+    """One mistake in a module.
 
     `kind` is one of `target`, `gate`, `opcode`, `operand`, `register`, `symbol`, `label`,
     `undefined`, `barrier`, `alignment`, `shared`, `threads`, `call`, `end` and `text`. `instr` is
-    the instruction as printed and `where` the place it came from, a Python file or a line of PTX
-    text; both are empty if the problem is not one instruction's, and so is `kernel` if it is not
-    one kernel's or function's; `what` says of which.
+    the instruction as printed and `where` its origin, a Python file or a line of PTX text; both are
+    empty if the problem is not about one instruction. `kernel` is the name of the kernel or
+    function, empty for a problem of the whole module; `what` says which of the two it names.
     """
 
     kind: str
@@ -39,5 +39,5 @@ def problem_in(kind: str, message: str, kernel: str, instr: Instr, what: str = "
 
 
 def where_from(origin: Origin | None) -> str:
-    """An origin in words; empty if there is none."""
+    """An origin in words; the empty string for None."""
     return "" if origin is None else str(origin)

@@ -1,4 +1,4 @@
-"""What a kernel needs of a GPU, read off its instructions."""
+"""The resources that a kernel needs on a GPU, estimated from its instructions."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ _PREDICATE: Final = "pred"
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one kernel needs.
+    """The resources of one kernel.
 
-    Shared memory is in bytes for each block, dynamic as its regions say. `live_registers` is the
-    most 32-bit registers that hold a value still needed at one place, `live_predicates` the
-    same for predicates: an estimate, close to a lower bound. The assembler can beat it by moving or
-    recomputing values, and usually exceeds it by what scheduling takes. `barriers` is how many of
-    the 16 are used (all, if a register says which). `blocks_per_sm` is how many blocks fit on one
-    multiprocessor if no more registers are used than that (0: the block size is not promised).
-    `mix` counts the instructions by the first word of their opcode, the most frequent first.
+    Shared memory is in bytes for each block; the dynamic part is the size of the regions.
+    `live_registers` is the largest number of 32-bit registers that are live at one point,
+    `live_predicates` the largest number of live predicates. Both are estimates close to a lower
+    bound: the assembler can need fewer by moving or recomputing values, and usually needs more for
+    scheduling. `barriers` is how many of the 16 are used (all, if a register holds a barrier's
+    number). `blocks_per_sm` is the number of blocks that fit on one multiprocessor with that many
+    registers (0: the kernel promises no block size). `mix` counts the instructions by the first
+    word of their opcode, the most frequent first.
     """
 
     static_shared: int
@@ -46,7 +47,7 @@ class Resources:
 
 
 def resources(kernel: Kernel, target: Target) -> Resources:
-    """The resources of a kernel that `verify` has nothing against.
+    """The resources of a kernel in which `verify` finds no problem.
 
     An instruction that is wrong counts in `mix` only.
     """
@@ -85,7 +86,7 @@ class _Step(NamedTuple):
 
 
 def _most_live(graph: Sequence[Block]) -> tuple[int, int]:
-    """The most 32-bit registers and the most predicates that are live at once."""
+    """The largest numbers of 32-bit registers and of predicates that are live at one point."""
     declared: dict[str, str] = {}
     steps = [[_step(instr, declared) for instr in block.instrs] for block in graph]
     at_end = _live_at_end(graph, steps)
@@ -95,7 +96,7 @@ def _most_live(graph: Sequence[Block]) -> tuple[int, int]:
 
 
 def _step(instr: Instr, declared: dict[str, str]) -> _Step:
-    """What an instruction reads and writes; notes in `declared` how its registers are declared."""
+    """The registers that an instruction reads and writes; adds their declared classes to `declared`."""
     shape = shape_of(instr)
     if shape.complaints:
         return _Step((), (), kills=False)
@@ -110,7 +111,7 @@ def _step(instr: Instr, declared: dict[str, str]) -> _Step:
 
 
 def _live_at_end(graph: Sequence[Block], steps: Sequence[Sequence[_Step]]) -> Mapping[int, frozenset[str]]:
-    """For each block that can be reached, the registers read after it before they are written."""
+    """For each block that can be reached, the registers that are live at its end."""
     order = tuple(reversed(reverse_post_order(graph)))
     needs: dict[int, set[str]] = {}
     kills: dict[int, set[str]] = {}
@@ -141,13 +142,13 @@ def _live_at_end(graph: Sequence[Block], steps: Sequence[Sequence[_Step]]) -> Ma
 def _peak(
     steps: Sequence[Sequence[_Step]], at_end: Mapping[int, frozenset[str]], size: Mapping[str, int]
 ) -> int:
-    """The largest total size of what is live at once; what `size` lacks does not count."""
+    """The largest total size of registers live at one point; registers that `size` lacks do not count."""
     most = 0
     for index, after in at_end.items():
         alive = {name for name in after if name in size}
         total = sum(size[name] for name in alive)
         for step in reversed(steps[index]):
-            # A result needs room even if nobody reads it.
+            # A result needs a register even if no instruction reads it.
             unread = [name for name in step.writes if name in size and name not in alive]
             most = max(most, total + sum(size[name] for name in unread))
             if step.kills:

@@ -284,7 +284,7 @@ PATTERNS: dict[str, tuple[str, str, str]] = {
     "an address that is twisted": (
         ROW + "xor.b32 %r1, %r1, 64; st.shared.u32 [%r1], %r0;",
         "unknown",
-        "more than sums is made of the variable's address, so it depends on where it lies",
+        "it may depend on the variable's address in a way that is not followed",
     ),
     "a generic address": (
         ROW + "cvt.u64.u32 %rd1, %r1; cvta.shared.u64 %rd2, %rd1; st.u32 [%rd2+4], %r0;",

@@ -81,7 +81,7 @@ IN_SPAN = (
 )
 NOT_LESS = "its index along the axis of stride 4 * row_stride is not shown to be less than n"
 Y_NOT_LESS = "its index along the axis of stride 4 is not shown to be less than m"
-NO_SUM = "its address is no sum of a pointer parameter and offsets"
+NO_SUM = "its address is not the sum of a pointer parameter and offsets"
 # Each: the body, the verdict, how the reason begins.
 PATTERNS: dict[str, tuple[str, str, str]] = {
     "as many blocks as there are": (
@@ -540,7 +540,7 @@ MANY_TURNS = (
 def test_a_search_for_launches_ends_at_the_same_step_and_leaves_some_for_other_accesses() -> None:
     found = prove(MANY_TURNS + "st.global.u32 [%rd1+4], %r0;")
     _, summed, other = found.accesses
-    assert summed.reason == f"{Y_NOT_LESS}; launches that go wrong were looked for in 25000 steps only"
+    assert summed.reason == f"{Y_NOT_LESS}; the search for a launch that goes wrong ended after 25000 steps"
     assert other.verdict == "violation"
     assert prove(MANY_TURNS + "st.global.u32 [%rd1+4], %r0;") == found
 
@@ -550,7 +550,7 @@ def test_a_search_for_proofs_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(global_goals, "_ALL_STEPS", 1)
     verdict = only(prove(body))
     assert verdict.verdict == "unknown"
-    assert verdict.reason == f"{Y_NOT_LESS}; proofs were looked for in 1 steps only"
+    assert verdict.reason == f"{Y_NOT_LESS}; the search for a proof ended after 1 steps"
 
 
 CALLED = ".func f(.reg .b64 %rd0, .reg .b32 %r0)\n{\nst.global.u32 [%rd0], %r0;\nret;\n}\n"

@@ -199,7 +199,7 @@ ERRORS: dict[str, tuple[str, str, dict[str, TensorMap], str, str]] = {
         "",
         "",
         {"a": TensorMap(np.zeros((4, 8, 64), np.float16), box=(64, 8, 4))},
-        "the copy is of 2 dimensions, and the tensor map a of 3",
+        "the copy has 2 dimensions, but the tensor map a has 3",
         COPY,
     ),
     "a destination that is misaligned": (

@@ -110,10 +110,10 @@ $loop:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("txq.width.b32 %r3, [%rd2+16];", "operand addr of txq has no offset, got [%rd2+16]"),
+        ("txq.width.b32 %r3, [%rd2+16];", "operand addr of txq takes no offset, got [%rd2+16]"),
         (
             "suld.b.1d.b32.trap %r3, [%rd2+8, {%r1}];",
-            "operand surf of suld_1d has no offset, got [%rd2+8, {%r1}]",
+            "operand surf of suld_1d takes no offset, got [%rd2+8, {%r1}]",
         ),
     ],
 )
@@ -341,7 +341,10 @@ def test_a_guard_must_be_a_predicate():
 def test_a_special_register_that_does_not_exist_is_reported():
     found = hand_made(Instr("mov.u32", (R[0], Special("%tid.w"))))
     assert [(p.kind, p.message) for p in found] == [
-        ("operand", "operand a of mov must be u32, got no such register as %tid.w (syntax: mov.type d, a)")
+        (
+            "operand",
+            "operand a of mov must be u32, got %tid.w, which is no special register (syntax: mov.type d, a)",
+        )
     ]
 
 
@@ -931,7 +934,7 @@ def test_a_version_that_never_was_is_reported(version):
     said = f"{version[0]}.{version[1]}"
     assert only(verify(replace(module("ret;"), version=version))) == (
         "target",
-        f"there is no PTX {said}; take the version before or after it",
+        f"there is no PTX {said}; use the version before or after it",
     )
 
 
@@ -1098,7 +1101,7 @@ def test_the_assembler_accepts_many_verified_programs_that_branch(assembler: Ass
         (
             "{ .param .b32 give; @%p1 st.param.b32 [give], %r1; }",
             "symbol",
-            "'give$1' is what a call gives or gets, which no access with a guard reaches",
+            "'give$1' is an argument or a result of a call, which an access with a guard cannot reach",
         ),
         (
             "proto: .callprototype _ (); call 14, (), proto;",

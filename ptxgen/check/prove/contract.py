@@ -1,8 +1,8 @@
-"""What a kernel may access in global memory, as data: arrays with extents and strides, and what is
-promised of a launch.
+"""A contract for the proof of global accesses: the arrays that a kernel may access, with extents
+and strides, and the bounds of a launch's parameters.
 
-Sizes and strides are expressions of the kernel's parameters and of other names that `bounds` gives,
-with `+ - * //` and brackets, such as `4 * K_row_stride` or `(seq_q + 63) // 64`.
+Sizes and strides are expressions of the kernel's parameters and of other names in `bounds`, with `+
+- * //` and brackets, such as `4 * K_row_stride` or `(seq_q + 63) // 64`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_BLOCKS: Final = {"x": (1 << 31) - 1, "y": 65535, "z": 65535}
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One dimension of an array: an index from 0 to `extent` - 1, `stride` bytes apart."""
+    """One dimension of an array: indices from 0 to `extent` - 1, `stride` bytes apart."""
 
     extent: Size
     stride: Size
@@ -32,12 +32,12 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class GlobalArray:
-    """An array behind a pointer parameter. An element's address is the pointer and, for each axis,
-    index times stride, of `nbytes` bytes that lie together (a dense row, say).
+    """An array behind a pointer parameter: elements of `nbytes` contiguous bytes (a dense row,
+    say). The address of an element is the pointer plus, for each axis, index times stride.
 
-    Whatever the strides are, also negative or zero, the elements are at these addresses and nowhere
-    else. A stride is a positive number or the product of a number and names. `align`: the pointer
-    and all strides are multiples of so many bytes.
+    The strides may have any value, also a negative one or zero; only the bytes of elements may be
+    accessed. A stride is a positive number or the product of a number and names. The pointer and
+    all strides are multiples of `align` bytes.
     """
 
     pointer: str
@@ -48,12 +48,12 @@ class GlobalArray:
 
 @dataclass(frozen=True, slots=True)
 class GlobalContract:
-    """The arrays of a kernel and what holds for each launch.
+    """The arrays that a kernel may access, and the conditions that each launch meets.
 
-    `strides` are parameters of 64 bits that may be any number; `bounds` gives the lowest and the
-    highest value of each other integer parameter that counts, and of names that are no parameters;
-    `equal` says what any of these are in terms of other names, such as a product with bounds of its
-    own; `grid` is the number of blocks along x, y and z.
+    `strides` are 64-bit parameters of any value. `bounds` gives the lowest and the highest value of
+    each other integer parameter that sizes are made of, and of names that are not parameters.
+    `equal` expresses some of these names by other names, for example a product that has bounds of
+    its own. `grid` is the number of blocks along x, y and z.
     """
 
     arrays: tuple[GlobalArray, ...]
@@ -63,7 +63,9 @@ class GlobalContract:
     equal: Mapping[str, Size] = field(default_factory=dict)
 
     def value(self, size: Size, names: Mapping[str, Any], divide: Callable[[Any, Any], Any]) -> Any:
-        """An expression of what `names` stand for. Raises `LaunchError` if it cannot be read."""
+        """The value of an expression, with `names` for its names and `divide` for `//`. Raises
+        `LaunchError` for an expression that cannot be read.
+        """
         try:
             return _value(ast.parse(str(size), mode="eval").body, names, divide)
         except (SyntaxError, TypeError, KeyError) as error:
@@ -93,8 +95,8 @@ def _value(node: ast.expr, names: Mapping[str, Any], divide: Callable[[Any, Any]
 
 
 class Promised:
-    """A contract in polynomials. `known` are parameters and special registers, `facts` are not
-    negative in any launch.
+    """A contract as polynomials. `known` has the parameters and special registers; each of `facts`
+    is at least 0 in every launch.
     """
 
     def __init__(self, contract: GlobalContract, atoms: Atoms) -> None:
@@ -123,12 +125,13 @@ class Promised:
             index = atoms.named("index", f"%ctaid.{axis}", 0, high)
             self.known[f"%ctaid.{axis}"] = index
             self.facts += (number - 1 - index,)
-            # Of so many blocks of rows for each head, the heads, too, are no more than blocks.
+            # A grid such as `row blocks * heads` has at least one row block and one head, so a
+            # single factor is no more than the limit of blocks either.
             self.facts += tuple(high + 1 - of for of in (number, *self._factors(number)))
 
     def _factors(self, number: Poly) -> Iterator[Poly]:
-        """Of a product of sizes and quotients, all at least 1, what is left without the quotients,
-        and without them and any one of the sizes.
+        """The product of the sizes in `number`, without its quotients, and that product without any
+        one of the sizes; nothing unless `number` is one product of atoms that are all at least 1.
         """
         if len(number.terms) != 1:
             return
@@ -141,10 +144,10 @@ class Promised:
                 yield Poly({left: factor})
 
     def size(self, size: Size) -> Poly:
-        """An expression as a polynomial; what is divided must not be negative."""
+        """An expression as a polynomial; each dividend in it must be at least 0."""
         found = self._contract.value(size, self.known, self._div)
         return found if isinstance(found, Poly) else Poly.of(found)
 
     def _div(self, a: Poly | int, b: Poly | int) -> Poly:
         above, below = (p if isinstance(p, Poly) else Poly.of(p) for p in (a, b))
-        return self._atoms.made("div", above, below)
+        return self._atoms.function_of("div", above, below)

@@ -1,14 +1,15 @@
-"""Proof, before anything runs, that a kernel accesses global memory only inside its arrays, for any
+"""Proof, before a launch, that a kernel accesses global memory only inside its arrays, for any
 sizes and strides that its contract allows.
 
-An address is taken apart into the pointer of an array, an index times a stride for each axis, and
-what is left. Each index has to lie in its extent by what dominates the access: guards, clamps, the
-grid, the bounds of loops. Then the access is to an element, whatever the strides are. Addresses are
-64 bits wide and wrap as those of the launch do. A product that is formed in 32 bits counts only
-where it is shown to fit.
+An address is split into the pointer of an array, an index times a stride for each axis, and a
+remainder. Each index has to be shown to lie in its extent, by the conditions that dominate the
+access: guards, clamps, the grid, the bounds of loops. Then the access is to an element, whatever
+the strides are. Addresses are 64 bits wide and wrap around as in the launch. A product that the
+kernel computes in 32 bits counts only if it is shown to fit.
 
-What is not proved is tried with some launches: one that goes wrong makes it a violation. Both
-searches end after so many steps for all accesses together, which the reason says then.
+An access that is not proved is tried in some launches; a launch in which it goes wrong makes it a
+violation. Both searches stop after a fixed number of steps for all accesses together; the verdict's
+reason then says so.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 from ptxgen.check.flow import blocks
 from ptxgen.check.prove.contract import GlobalArray, GlobalContract, Promised
 from ptxgen.check.prove.global_verdicts import GlobalProof
-from ptxgen.check.prove.listing.search import Found, Place
+from ptxgen.check.prove.listing.search import Found, InstrSite
 from ptxgen.check.prove.polynomials import Atoms, Poly, TooLargeError
 from ptxgen.check.prove.program.domain import Domain
 from ptxgen.check.prove.program.global_accesses import GlobalTouch, global_touches
@@ -43,7 +44,7 @@ _BULK_ALIGN: Final = 16  # PTX ISA, section "cp.async.bulk"
 
 
 def global_proof(subject: Subject, contract: GlobalContract) -> GlobalProof:
-    """What can be proved of a kernel's accesses to global memory, for every launch of a contract.
+    """The proof of a kernel's accesses to global memory, for every launch that the contract allows.
     Raises `LaunchError` for a contract that does not fit the kernel.
     """
     kernel, shape = subject.kernel, subject.shape
@@ -53,7 +54,7 @@ def global_proof(subject: Subject, contract: GlobalContract) -> GlobalProof:
 
 
 def _count(instr: Instr) -> int:
-    """How many accesses to global memory an instruction has."""
+    """The number of accesses to global memory of an instruction."""
     return sum(1 for _ in global_touches(instr))
 
 
@@ -94,22 +95,22 @@ class _Prover:
             if block.index not in self._graph.rank:
                 continue
             for position, instr in enumerate(block.instrs):
-                place = Place(block.index, position, instr)
+                site = InstrSite(block.index, position, instr)
                 source = self._subject.whole.sources[block.start + position]
                 for which, touch in enumerate(global_touches(instr)):
-                    found = self._judged(place, touch)
+                    found = self._judged(site, touch)
                     if found is not None:
                         yield judged(source, which, found)
 
-    def _judged(self, place: Place, touch: GlobalTouch) -> Found | None:
-        """The verdict on an access; None if it is one of another space."""
+    def _judged(self, site: InstrSite, touch: GlobalTouch) -> Found | None:
+        """The verdict on an access; None if the access is to another space."""
         if touch.address.base is None and touch.reason:
             return Found(UNKNOWN, touch.reason)
-        base, offset = self._values.address(touch.address, place.block, place.position)
+        base, offset = self._values.address(touch.address, site.block, site.position)
         if touch.generic and self._places.of(base).space == GENERIC:
             return None  # an access to shared memory
         try:
-            found = self._proved(place, touch, base, offset)
+            found = self._proved(site, touch, base, offset)
         except TooLargeError:
             found = Found(UNKNOWN, "its address is made of too many products")
         if found.verdict == PROVED or touch.reason:
@@ -119,27 +120,27 @@ class _Prover:
             self._examples = Examples(
                 self._subject.kernel, self._homes, self._values, self._shape, self._contract
             )
-        example = self._examples.find(place, touch)
+        example = self._examples.find(site, touch)
         if example is None:
             return found
         if isinstance(example, int):
-            given_up = f"; launches that go wrong were looked for in {example} steps only"
+            given_up = f"; the search for a launch that goes wrong ended after {example} steps"
             return found._replace(reason=found.reason + given_up)
         witness = Witness(example.thread, example.values, example.offset)
         return Found(VIOLATION, f"{example.reason}: {witness}", example.array, witness=witness)
 
     # ------------------------------------------------------------------------------ one access
 
-    def _proved(self, place: Place, touch: GlobalTouch, base: Node, offset: int) -> Found:
+    def _proved(self, site: InstrSite, touch: GlobalTouch, base: Node, offset: int) -> Found:
         address = self._symbolic.poly(base) + offset
         array = next((a for a in self._contract.arrays if self._is_of(address, a)), None)
         if array is None:
-            return Found(UNKNOWN, "its address is no sum of a pointer parameter and offsets")
+            return Found(UNKNOWN, "its address is not the sum of a pointer parameter and offsets")
         if touch.reason:
             return Found(UNKNOWN, touch.reason, array.pointer)
-        reached = self._facts(place)
+        reached = self._facts(site)
         found = Found(PROVED, "no thread gets there", array.pointer)
-        for nbytes, given in self._sizes(place, touch):
+        for nbytes, given in self._sizes(site, touch):
             facts, lanes = self._split((*reached, *given))
             size = nbytes.constant
             if isinstance(size, np.ndarray):
@@ -156,28 +157,28 @@ class _Prover:
         one = address.terms.get(pointer)
         return isinstance(one, int) and one == 1
 
-    def _facts(self, place: Place) -> Facts:
-        guard = place.instr.guard
+    def _facts(self, site: InstrSite) -> Facts:
+        guard = site.instr.guard
         if guard is None:
-            found = self._reached.get(place.block)
+            found = self._reached.get(site.block)
             if found is None:
-                found = self._symbolic.facts(self._paths.reach(place.block))
-                self._reached[place.block] = found
+                found = self._symbolic.facts(self._paths.reach(site.block))
+                self._reached[site.block] = found
             return found
-        node = self._values.at(guard.register, place.block, place.position)
+        node = self._values.at(guard.register, site.block, site.position)
         own = self._symbolic.facts(Formula((Literal(node, guard.negated),)))
-        return (*self._symbolic.facts(self._paths.reach(place.block)), *own)
+        return (*self._symbolic.facts(self._paths.reach(site.block)), *own)
 
-    def _sizes(self, place: Place, touch: GlobalTouch) -> Iterator[tuple[Poly, Facts]]:
-        """How many bytes are accessed, and when."""
+    def _sizes(self, site: InstrSite, touch: GlobalTouch) -> Iterator[tuple[Poly, Facts]]:
+        """The numbers of bytes that may be accessed, each with the facts that hold for it."""
         most = Poly.of(touch.nbytes)
         if touch.size is None or touch.counted is None:
             yield most, ()
             return
-        node = self._values.operand(touch.size, touch.counted, place.block, place.position)
+        node = self._values.operand(touch.size, touch.counted, site.block, site.position)
         size = self._symbolic.exact(node, touch.counted.bits, False)
         if size is None and touch.nbytes:
-            yield most, ()  # more than that is not read
+            yield most, ()  # the access never reads more than `nbytes`
             return
         if size is None:
             size = Poly.of(1 << 32)
@@ -190,7 +191,9 @@ class _Prover:
             yield size, ()
 
     def _split(self, facts: Facts) -> tuple[Facts, Lanes]:
-        """The facts, and in which threads those hold that are about the thread alone."""
+        """The facts about more than the thread, and a mask of the threads in which all facts may
+        hold.
+        """
         lanes = np.ones(self._shape.threads, np.bool_)
         kept: list[Poly] = []
         for fact in facts:
@@ -204,7 +207,9 @@ class _Prover:
     def _inside(
         self, address: Poly, array: GlobalArray, nbytes: Poly, need: int, facts: Facts, lanes: Lanes
     ) -> Found:
-        """Whether some bytes at an address, a multiple of `need`, are in one element."""
+        """The verdict on `nbytes` bytes at an address that must be a multiple of `need` bytes:
+        proved if they lie in one element.
+        """
         found = Found(UNKNOWN, "its address is not made of whole multiples of strides")
         tried: list[Poly] = []
         for proper in (True, False):
@@ -219,7 +224,7 @@ class _Prover:
         return found._replace(allocation=array.pointer)
 
     def _parts(self, offset: Poly, array: GlobalArray, proper: bool) -> list[Poly] | None:
-        """The index along each axis, and what is left."""
+        """The index along each axis, and the remainder of the offset."""
         found = []
         for axis in array.axes:
             ((monomial, factor),) = self._promised.size(axis.stride).terms.items()
@@ -230,7 +235,8 @@ class _Prover:
                 found.append(whole)
                 offset = offset - whole * factor
                 continue
-            # A size may be a stride and also be in an index, such as that of the last row.
+            # A size may be a stride and also occur in an index, for example the index of the last
+            # row.
             shared = proper and all(self._atoms[a].kind == "size" for a in monomial)
             split = offset.quotient(monomial, factor, proper=shared)
             if split is None:
@@ -256,7 +262,9 @@ class _Prover:
         return ""
 
     def _holds(self, goal: Poly, facts: Facts, lanes: Lanes) -> bool:
-        """Whether a goal is shown; most accesses have goals in common."""
+        """Whether `goal` is shown to be at least 0. Results are kept, since most accesses share
+        goals.
+        """
         holds = self._symbolic.goals.holds
         everywhere = (goal.key,)
         if isinstance(goal.terms.get((), 0), int):

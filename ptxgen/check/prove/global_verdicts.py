@@ -1,4 +1,4 @@
-"""What the proof of global accesses says, and how it reads."""
+"""The result of the proof of global accesses, and its text."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION, Verdict
 
 @dataclass(frozen=True, slots=True)
 class GlobalProof:
-    """The verdicts on every access to global memory of a kernel.
+    """The verdicts on a kernel's accesses to global memory.
 
-    Of a verdict, `allocation` is the pointer parameter, `first` and `last` the lowest and highest
-    byte accessed in a dense row of the array; a witness counts its address from the pointer.
+    In each verdict, `allocation` is the pointer parameter, and `first` and `last` are the lowest
+    and the highest byte accessed in an element of the array; a witness counts its address from the
+    pointer.
     """
 
     kernel: str
@@ -28,12 +29,12 @@ class GlobalProof:
 
     @property
     def violations(self) -> tuple[Verdict, ...]:
-        """What is shown to be wrong."""
+        """The verdicts on accesses that are shown to be wrong."""
         return tuple(v for v in self.accesses if v.verdict == VIOLATION)
 
     @property
     def unknown(self) -> tuple[Verdict, ...]:
-        """What could not be shown either way."""
+        """The verdicts on accesses that are shown neither to be right nor to be wrong."""
         return tuple(v for v in self.accesses if v.verdict == UNKNOWN)
 
     def __str__(self) -> str:
@@ -46,11 +47,11 @@ class GlobalProof:
         return f"{self.kernel}: {counts}"
 
     def report(self) -> str:
-        """The counts, then everything that is not proved."""
+        """The counts, then every verdict that is not `proved`."""
         return "\n".join([str(self), *map(str, self.violations), *map(str, self.unknown)])
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """The proof as JSON can hold it."""
         return {
             "kernel": self.kernel,
             "block": list(self.block),

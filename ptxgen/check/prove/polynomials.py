@@ -1,5 +1,5 @@
-"""Polynomials with whole coefficients, one for all threads or one for each: what the proof of
-global accesses computes with instead of numbers.
+"""Polynomials with integer coefficients, one for all threads or one for each thread: the numbers of
+the proof of global accesses.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import numpy as np
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 Coefficient = Any  # an int, or int64 with one value for each thread
-Monomial = tuple[int, ...]  # numbers of atoms, in order, an atom as often as its power
+Monomial = tuple[int, ...]  # numbers of atoms, sorted; an atom occurs as often as its power
 
-_MOST_TERMS: Final = 1 << 10  # that are multiplied
+_MOST_TERMS: Final = 1 << 10  # terms of a product
 _MOST_DEGREE: Final = 12
-_MOST_DEEP: Final = 40  # atoms of atoms, and so on
-_MOST: Final = 1 << 62  # that a coefficient may be, so that int64 never overflows
-UNBOUNDED: Final = 1 << 200  # stands for no bound
+_MOST_DEEP: Final = 40  # nesting of atoms in atoms
+_MOST: Final = 1 << 62  # the largest coefficient, so that int64 never overflows
+UNBOUNDED: Final = 1 << 200  # stands for an infinite bound
 
 
 class TooLargeError(ArithmeticError):
-    """A coefficient that int64 may not hold, or a product of too many terms."""
+    """A coefficient may not fit int64, or a product has too many terms."""
 
 
 def _largest(c: Coefficient) -> int:
@@ -30,7 +30,7 @@ def _largest(c: Coefficient) -> int:
 
 
 def _plain(c: Coefficient) -> Coefficient:
-    """One number if all threads have the same."""
+    """One number if all threads have the same coefficient."""
     if isinstance(c, int):
         return c
     first = int(c[0])
@@ -54,7 +54,7 @@ def _degree(terms: Mapping[Monomial, Coefficient]) -> int:
 
 
 class Poly:
-    """A sum of monomials with coefficients; never changed once made."""
+    """A sum of monomials with coefficients; immutable."""
 
     __slots__ = ("_key", "_tight", "terms")
 
@@ -65,12 +65,12 @@ class Poly:
 
     @classmethod
     def of(cls, value: int | Lanes) -> Poly:
-        """A constant."""
+        """A constant polynomial."""
         return cls({(): _plain(value if isinstance(value, int) else value.astype(np.int64))})
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for equal polynomials, and hashable."""
+        """A hashable key, equal for equal polynomials."""
         if self._key is None:
             self._key = tuple(
                 (m, c if isinstance(c, int) else c.tobytes())
@@ -80,18 +80,18 @@ class Poly:
 
     @property
     def constant(self) -> Coefficient | None:
-        """Its value, if it has no atoms."""
+        """The value of a polynomial without atoms; None if it has any."""
         if not self.terms:
             return 0
         return self.terms.get(()) if len(self.terms) == 1 else None
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all coefficients but the constant one are the same for all threads."""
+        """Whether all coefficients but the constant term are the same for all threads."""
         return all(isinstance(c, int) for m, c in self.terms.items() if m)
 
     def atoms(self) -> set[int]:
-        """The numbers of its atoms."""
+        """The numbers of the polynomial's atoms."""
         return {a for m in self.terms for a in m}
 
     def __add__(self, other: Poly | int) -> Poly:
@@ -125,7 +125,7 @@ class Poly:
         return -self + other
 
     def modulo(self, bits: int) -> Poly:
-        """The same in a register of so many bits, with coefficients as near to zero as can be."""
+        """A polynomial that is equal modulo 2**bits, with coefficients as near to zero as possible."""
         half = 1 << (bits - 1)
         if all(_largest(c) < min(half, _MOST) for c in self.terms.values()):
             return self
@@ -135,8 +135,8 @@ class Poly:
         return Poly({m: _plain(((c + half) & mask) - half) for m, c in self.terms.items()})
 
     def tightened(self) -> Poly:
-        """A polynomial that is not negative for the same whole values of its atoms: divided by what
-        divides all coefficients but the constant one.
+        """A polynomial that is at least 0 for the same integer values of the atoms: divided by the
+        common divisor of all coefficients but the constant term, which is rounded down.
         """
         if self._tight is None:
             self._tight = self._tightened()
@@ -152,7 +152,7 @@ class Poly:
         return Poly({m: _plain(c // divisor) for m, c in self.terms.items()})
 
     def split(self, atom: int) -> tuple[Poly, Poly] | None:
-        """`c` and `e` with `self = c * atom + e`; None if a power of the atom is in it."""
+        """`c` and `e` with `self = c * atom + e`; None if a higher power of the atom occurs."""
         factor, rest = {}, {}
         for m, c in self.terms.items():
             power = m.count(atom)
@@ -165,8 +165,8 @@ class Poly:
         return Poly(factor), Poly(rest)
 
     def quotient(self, divisor: Monomial, by: int, *, proper: bool) -> tuple[Poly, Poly] | None:
-        """What stands before `by * divisor`, and the rest; None if `by` leaves a remainder. With
-        `proper` the divisor alone stays in the rest.
+        """The factor of `by * divisor`, and the rest; None if a coefficient is no multiple of `by`.
+        With `proper` the monomial `divisor` alone stays in the rest.
         """
         found, rest = {}, {}
         for m, c in self.terms.items():
@@ -179,7 +179,7 @@ class Poly:
         return Poly(found), Poly(rest)
 
     def for_thread(self, thread: int) -> Poly:
-        """What it is for one thread."""
+        """The polynomial with the coefficients of one thread."""
         return Poly({m: c if isinstance(c, int) else int(c[thread]) for m, c in self.terms.items()})
 
     def __repr__(self) -> str:
@@ -206,19 +206,20 @@ ONE: Final = Poly.of(1)
 
 
 class Case(NamedTuple):
-    """A value that is taken where all of `given` are not negative."""
+    """One value of an `either` atom: taken where each of `given` is at least 0."""
 
     value: Poly
     given: tuple[Poly, ...]
 
 
 class Atom(NamedTuple):
-    """What a polynomial is made of: an integer between two bounds.
+    """An integer variable of polynomials, with bounds `low` and `high`.
 
-    `kind`: `size` and `index` (a parameter, or a special register), `unknown`, `turn` of the loop
-    at its block; of polynomials `args`: `div` (rounded down; args[1] is positive, args[0] not
-    negative), `rem`, `min`, `max`; `either` of `cases`. What is `unknown` may be another number in
-    another turn of the loops around its `blocks`.
+    `kind` is `size` or `index` (a parameter, or a special register), `unknown`, `turn` (the number
+    of completed iterations of the loop at its block), or a function of the polynomials `args`:
+    `div` (rounded down; args[1] is positive, args[0] at least 0), `rem`, `min`, `max`; `either` has
+    one of the values of `cases`. An `unknown` atom may have another value in another iteration of
+    the loops around its `blocks`.
     """
 
     number: int
@@ -241,16 +242,17 @@ class Atoms:
 
     def __init__(self) -> None:
         self._all: list[Atom] = []
-        self._settled: list[bool] = []  # by number: the same for all threads and turns
-        self._depths: list[int] = []  # by number: of what is made of what
+        self._settled: list[bool] = []  # by number: whether it is the same for all threads and iterations
+        self._depths: list[int] = []  # by number: how deep atoms are nested in it
         self._by_key: dict[Any, Atom] = {}
 
     def __getitem__(self, number: int) -> Atom:
         return self._all[number]
 
     def order(self, number: int) -> tuple[bool, int]:
-        """By what goals are taken apart, the highest first: what differs between threads and turns
-        before what is the same for all, so that sums of the latter are left to compare.
+        """The sort key by which a goal's atoms are replaced, the highest first: atoms that differ
+        between threads and iterations come before those that do not, so that sums of the latter are
+        left to compare.
         """
         return not self._settled[number], number
 
@@ -258,8 +260,10 @@ class Atoms:
         """The atom of this name, made when it is first asked for."""
         return self._atom((kind, name), kind, name, low, high, frozenset(blocks)).poly
 
-    def made(self, kind: str, *args: Poly) -> Poly:
-        """A `div`, `rem`, `min` or `max`, or a polynomial if it is no more than that."""
+    def function_of(self, kind: str, *args: Poly) -> Poly:
+        """A `div`, `rem`, `min` or `max` of two polynomials; a quotient by 1 is the dividend
+        itself.
+        """
         a, b = args
         if kind == "div" and b.constant is not None and np.all(b.constant == 1):
             return a
@@ -267,7 +271,7 @@ class Atoms:
         return self._atom((kind, a.key, b.key), kind, kind, low, high, args=args).poly
 
     def either(self, cases: tuple[Case, ...]) -> Poly:
-        """One of several values."""
+        """An atom that has one of several values."""
         bounds = [self.bounds(case.value) for case in cases]
         key = ("either", *[(c.value.key, *[g.key for g in c.given]) for c in cases])
         low, high = min(b[0] for b in bounds), max(b[1] for b in bounds)
@@ -305,7 +309,7 @@ class Atoms:
     # ------------------------------------------------------------------------------ bounds
 
     def bounds(self, poly: Poly) -> tuple[int, int]:
-        """Between which numbers it is for all threads, by the bounds of its atoms alone."""
+        """The bounds of a polynomial over all threads, from the bounds of its atoms alone."""
         low = high = 0
         for m, c in poly.terms.items():
             first, last = self.product(m)
@@ -326,7 +330,7 @@ class Atoms:
     # ------------------------------------------------------------------------------ turns
 
     def within(self, poly: Poly) -> Iterator[Atom]:
-        """Its atoms and those that they are made of."""
+        """The atoms of a polynomial and, recursively, the atoms of their arguments."""
         seen: set[int] = set()
         todo = [poly]
         while todo:
@@ -339,7 +343,7 @@ class Atoms:
                     todo += (case.value, *case.given)
 
     def replaced(self, poly: Poly, atom: int, by: Poly) -> Poly:
-        """The polynomial with another value for an atom, also inside of others."""
+        """The polynomial with `by` in place of an atom, also inside other atoms."""
         return self._with_another(poly, atom, by, {})
 
     def _with_another(self, poly: Poly, atom: int, by: Poly, known: dict[int, Poly]) -> Poly:
@@ -367,10 +371,10 @@ class Atoms:
             values = replaced(c.value for c in old.cases)
             given = (replaced(c.given) for c in old.cases)
             return self.either(tuple(map(Case, values, given)))
-        return self.made(old.kind, *replaced(old.args))
+        return self.function_of(old.kind, *replaced(old.args))
 
     def all_replaced(self, polys: Iterable[Poly], atom: int, by: Poly) -> tuple[Poly, ...]:
-        """Each polynomial with another value for an atom."""
+        """Each polynomial with `by` in place of an atom."""
         return tuple(self.replaced(p, atom, by) for p in polys)
 
 

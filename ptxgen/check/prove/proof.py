@@ -1,8 +1,7 @@
-"""Proof, before anything runs, that a kernel accesses memory only where it may.
+"""Proof, before a launch, that a kernel accesses memory only where it may.
 
-`prove` judges the accesses to shared memory, the barriers, and with a contract the accesses to
-global memory. Its checks and its reading of the kernel are the same for all of them;
-`docs/sanitizers.md` says why what is proved holds.
+`prove` gives verdicts on the accesses to shared memory, on the barriers, and with a contract on the
+accesses to global memory. `docs/sanitizers.md` says why the proofs are sound.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """The proof of a kernel's shared memory and barriers, and that of its global memory, which is
-    None without a contract.
+    """The proof of a kernel's shared memory and barriers, and the proof of its global memory, which
+    is None without a contract.
     """
 
     shared: Proof
@@ -52,7 +51,7 @@ class Proofs:
         return self.shared.complete and (self.global_memory is None or self.global_memory.complete)
 
     def require(self) -> None:
-        """Raise `VerifyError` if something is shown to be wrong; what is unknown passes."""
+        """Raise `VerifyError` if an access or a barrier is shown to be wrong; unknown verdicts pass."""
         require_proved(self.shared)
         if self.global_memory is not None:
             require_global(self.global_memory)
@@ -68,20 +67,20 @@ def prove(
     dynamic_align: int = 1,
     params: Mapping[str, Bound] | None = None,
 ) -> Proofs:
-    """What can be proved of a kernel's accesses to memory and of its barriers.
+    """Prove the accesses of a kernel to memory, and its barriers.
 
     `ptx` is text or a module, `entry` a kernel's name (may be left out if there is one kernel),
-    `block` the threads along x, y and z; `contract` says what the kernel may access in global
-    memory and what holds for each launch.
+    `block` the number of threads along x, y and z. `contract` has the arrays in global memory that
+    the kernel may access, and the conditions that each launch meets; without it, global memory is
+    not proved.
 
-    The rest is for shared memory. `dynamic_smem` are the bytes of dynamic shared memory of the
-    launch (default: the end of the kernel's last region; without regions it is not known).
-    `dynamic_align` is what the launch is
-    known to align that to, if to more than the text says; no manual promises more, but kernels of
-    Triton rely on 1024 on sm_90. `params` bounds integer parameters: a number, or the lowest and
-    the highest, or a range; of a parameter that is a tensor map, or the address of one, it has the
-    `TensorMap`. Raises `LaunchError` for arguments that do not fit, `ParseError` for text that
-    cannot be read.
+    The other arguments are for shared memory. `dynamic_smem` is the size of the launch's dynamic
+    shared memory in bytes (default: the end of the kernel's last region; without regions it is not
+    known). `dynamic_align` is the alignment of its address in bytes, if the launch is known to give
+    more than the text asks for; no manual promises more, but kernels of Triton rely on 1024 on
+    sm_90. `params` bounds integer parameters: a number, the lowest and the highest number, or a
+    range; for a parameter that is a tensor map or the address of one, it has the `TensorMap`.
+    Raises `LaunchError` for arguments that do not fit, `ParseError` for text that cannot be read.
     """
     subject = subject_of(ptx, entry, block)
     shared = shared_proof(subject, dynamic_smem, dynamic_align, params)
@@ -97,7 +96,7 @@ def prove_shared(
     dynamic_align: int = 1,
     params: Mapping[str, Bound] | None = None,
 ) -> Proof:
-    """The proof of shared memory and barriers alone, as `prove` gives it."""
+    """The proof of shared memory and barriers that `prove` gives, without global memory."""
     subject = subject_of(ptx, entry, block)
     return shared_proof(subject, dynamic_smem, dynamic_align, params)
 
@@ -105,17 +104,17 @@ def prove_shared(
 def prove_global(
     ptx: str | Module, entry: str | None = None, *, block: int | tuple[int, ...], contract: GlobalContract
 ) -> GlobalProof:
-    """The proof of global memory alone, as `prove` gives it."""
+    """The proof of global memory that `prove` gives, without shared memory."""
     return global_proof(subject_of(ptx, entry, block), contract)
 
 
 def require_proved(proof: Proof) -> None:
-    """Raise `VerifyError` if the proof of shared memory shows that something is wrong."""
+    """Raise `VerifyError` if the proof shows that an access to shared memory or a barrier is wrong."""
     _require("shared memory", (*proof.problems, *proof.violations))
 
 
 def require_global(proof: GlobalProof) -> None:
-    """Raise `VerifyError` if the proof of global memory shows that something is wrong."""
+    """Raise `VerifyError` if the proof shows that an access to global memory is wrong."""
     _require("global memory", proof.violations)
 
 

@@ -1,13 +1,13 @@
-"""Proof, before anything runs, that a kernel's accesses to shared memory stay inside what they are
-meant for.
+"""Proof, before a launch, that a kernel's accesses to shared memory stay inside the variables or
+regions that they are meant for.
 
-Every address is turned into a function of the thread, the turns of loops and the ways through
-branches, all combinations of which are then tried with numpy. There is no solver. What cannot be
-listed so is reported as unknown, never as safe.
+Every address becomes a function of the thread, the iterations of loops and the paths through
+branches; numpy then evaluates all combinations of these. There is no solver. An address that cannot
+be listed in this way is reported as unknown, never as safe.
 
-Proved means: in every thread of the block and every turn that can be reached, the access is inside
-the variable that its address is computed from, or the region that holds that address's constant
-part, and aligned to its size. A value read from memory may be anything.
+An access is proved if it is aligned to its size and, in every thread of the block and every
+iteration that can be reached, inside the variable that its address is computed from, or inside the
+region that holds the constant part of the address. A value read from memory may be anything.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ptxgen.check.flow import blocks
 from ptxgen.check.problems import Problem
 from ptxgen.check.prove.listing.descriptors import Descriptors
 from ptxgen.check.prove.listing.rows import Effort, NotListedError, SpentError
-from ptxgen.check.prove.listing.search import SPACING, Found, Place, Search
+from ptxgen.check.prove.listing.search import SPACING, Found, InstrSite, Search
 from ptxgen.check.prove.program.domain import Shape
 from ptxgen.check.prove.program.graph import EXIT, Graph
 from ptxgen.check.prove.program.inlining import Inlined, Source
@@ -41,7 +41,7 @@ from ptxgen.ir import Instr, Kernel, Module
 from ptxgen.target import TARGETS
 from ptxgen.tensormap import TensorMap
 
-# What waits for every thread of the block, by the first words of the opcode.
+# Instructions that wait for every thread of the block, by the first words of the opcode.
 _BARRIERS: Final = (
     "bar.sync",
     "bar.red",
@@ -53,15 +53,15 @@ _BARRIERS: Final = (
     "bar.cta.red",
 )
 
-# What may be spent on a kernel, and on one access: see `Effort`.
+# Steps that a kernel and one access may spend, as `Effort` counts them.
 _STEPS: Final = 160_000
 _STEPS_OF_ACCESS: Final = 80_000
-_SPENT: Final = f"its address is listed in {_STEPS_OF_ACCESS} steps only"
+_SPENT: Final = f"listing its address takes more than {_STEPS_OF_ACCESS} steps"
 _RANK: Final = "%cluster_ctarank"
 
-_LOWEST: Final = -(1 << 63)  # of a parameter, if it is signed
-_HIGHEST: Final = (1 << 64) - 1  # and if it is not
-_MOST_BYTES: Final = (1 << 32) - 1  # that an address of shared memory tells apart
+_LOWEST: Final = -(1 << 63)  # lowest value of a signed parameter
+_HIGHEST: Final = (1 << 64) - 1  # highest value of an unsigned parameter
+_MOST_BYTES: Final = (1 << 32) - 1  # largest number of bytes that 32-bit shared addresses can tell apart
 
 Bound = int | tuple[int, ...] | range | TensorMap
 
@@ -69,8 +69,8 @@ Bound = int | tuple[int, ...] | range | TensorMap
 def shared_proof(
     subject: Subject, dynamic_smem: int | None, dynamic_align: int, params: Mapping[str, Bound] | None
 ) -> Proof:
-    """What can be proved of a kernel's accesses to shared memory and of its barriers; arguments as
-    `ptxgen.check.prove.prove` has them.
+    """The proof of a kernel's accesses to shared memory and of its barriers; the arguments are
+    those of `ptxgen.check.prove.prove`.
     """
     kernel, shape = subject.kernel, subject.shape
     known = kernel.dynamic_shared_bytes or None
@@ -89,7 +89,7 @@ def shared_proof(
 
 
 def _judged_of(instr: Instr, variables: bool) -> int:
-    """How many accesses of an instruction may be to shared memory."""
+    """The number of accesses of an instruction that may be to shared memory."""
     return sum(touch.space != GENERIC or variables for touch in touches(instr))
 
 
@@ -97,7 +97,7 @@ def _judged_of(instr: Instr, variables: bool) -> int:
 
 
 class _Given(NamedTuple):
-    """The parameters that are known, the bounds of others, and tensor maps."""
+    """The parameters with known values, the bounds of others, and the tensor maps."""
 
     known: dict[str, int]
     ranges: dict[str, Range]
@@ -142,7 +142,7 @@ def _parameters(kernel: Kernel, params: Mapping[str, Bound]) -> _Given:
 
 
 def _ends(bound: object) -> tuple[int, int] | None:
-    """The lowest and the highest number, if these are what is given."""
+    """The lowest and the highest number, if `bound` is a pair of numbers in this order; else None."""
     if not isinstance(bound, tuple | list) or len(bound) != len(("lowest", "highest")):
         return None
     low, high = (integer(end, _LOWEST, _HIGHEST) for end in bound)
@@ -212,21 +212,21 @@ class _Prover:
             if block.index not in reached:
                 continue
             for position, instr in enumerate(block.instrs):
-                place = Place(block.index, position, instr)
+                site = InstrSite(block.index, position, instr)
                 source = self._sources[block.start + position]
-                accesses += self._accesses(place, source)
+                accesses += self._accesses(site, source)
                 if _is_barrier(instr):
-                    barriers.append((source, 0, self._barrier(place, source)))
+                    barriers.append((source, 0, self._barrier(site, source)))
         return accesses, barriers
 
-    def _accesses(self, place: Place, source: Source) -> Iterator[Judged]:
-        for which, touch in enumerate(touches(place.instr)):
+    def _accesses(self, site: InstrSite, source: Source) -> Iterator[Judged]:
+        for which, touch in enumerate(touches(site.instr)):
             self._effort.allow(_STEPS_OF_ACCESS)
             try:
                 if touch.matrix is None:
-                    found = self._search.judge(place, touch)
+                    found = self._search.judge(site, touch)
                 else:
-                    found = self._descriptors.judge(place, touch, touch.matrix)
+                    found = self._descriptors.judge(site, touch, touch.matrix)
             except SpentError:
                 found = Found(UNKNOWN, _SPENT)
             if found is not None:
@@ -234,21 +234,23 @@ class _Prover:
 
     # ----------------------------------------------------------------------------- barriers
 
-    def _barrier(self, place: Place, source: Source) -> Verdict:
-        """Whether all threads of the block come to a barrier together."""
-        guards = self._paths.guards_around(place.block)
-        if place.instr.guard is not None:
-            register = place.instr.guard.register
-            guards.append(self._values.at(register, place.block, place.position))
+    def _barrier(self, site: InstrSite, source: Source) -> Verdict:
+        """The verdict on a barrier: proved if all threads of the block reach it together."""
+        guards = self._paths.guards_around(site.block)
+        if site.instr.guard is not None:
+            register = site.instr.guard.register
+            guards.append(self._values.at(register, site.block, site.position))
         verdict, reason = PROVED, ""
         for guard in guards:
-            verdict, reason = self._agreed(guard, place)
+            verdict, reason = self._agreed(guard, site)
             if verdict != PROVED:
                 break
         return verdict_of(source, verdict, reason)
 
-    def _agreed(self, guard: Node | None, place: Place) -> tuple[str, str]:
-        """Whether all threads agree on a predicate that decides whether a barrier is reached."""
+    def _agreed(self, guard: Node | None, site: InstrSite) -> tuple[str, str]:
+        """The verdict on a predicate that decides whether a barrier is reached: proved if all
+        threads agree on it.
+        """
         if guard is None:
             return UNKNOWN, "a jump through a table decides whether it is reached"
         if self._paths.uniform(guard):
@@ -274,15 +276,15 @@ class _Prover:
         other = int(np.argmax(holds != holds[0]))
         first, second = (_thread(n, self._shape) for n in (0, other))
         differ = f"threads {first} and {second} differ in a condition on the way to it"
-        counted = len(place.instr.operands) > 1
-        if counted or not self._skipped(place):
+        counted = len(site.instr.operands) > 1
+        if counted or not self._skipped(site):
             return UNKNOWN, f"{differ}, and whether they meet at another barrier is not followed"
         return VIOLATION, f"{differ}, so not all threads come to it"
 
-    def _skipped(self, place: Place) -> bool:
-        """Whether this is the only barrier of the kernel, and threads that pass it by go on."""
+    def _skipped(self, site: InstrSite) -> bool:
+        """Whether this is the kernel's only barrier, and threads that do not reach it go on running."""
         count = sum(_is_barrier(instr) for b in self._graph.order for instr in self._graph.blocks[b].instrs)
-        deciding = self._graph.controlling(place.block)
+        deciding = self._graph.controlling(site.block)
         return count == 1 and all(self._graph.post.get(b, EXIT) != EXIT for b in deciding)
 
 

@@ -1,4 +1,6 @@
-"""The kernel that a proof is about: the checks that all proofs share, and its calls inlined."""
+"""The kernel that a proof is about: the checks that all proofs share, and the kernel with its calls
+inlined.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,13 @@ _MOST_THREADS: Final = 1024
 _MOST_ALONG_Z: Final = 64
 _DIMENSIONS: Final = 3
 
-# Where an access stands, which of its instruction's it is, and the verdict.
+# The origin of an access, its index among the accesses of its instruction, and its verdict.
 Judged = tuple[Source, int, Verdict]
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A kernel with the bodies of the functions that it calls, for blocks of one shape."""
+    """A kernel with the functions that it calls inlined, for blocks of one shape."""
 
     module: Module
     kernel: Kernel
@@ -38,8 +40,8 @@ class Subject:
     whole: Inlined
 
     def homes(self, dynamic: int | None, dynamic_align: int = 1) -> dict[str, Home]:
-        """The variables in shared memory that the kernel and its functions may name; dynamic ones
-        have `dynamic` bytes, None if that is not known.
+        """The variables in shared memory that the kernel and its functions may name. Dynamic
+        variables have `dynamic` bytes, None if that is not known.
         """
         found = homes(self.module, self.kernel, dynamic, dynamic_align)
         for function in self.whole.functions:
@@ -47,7 +49,9 @@ class Subject:
         return found
 
     def left_out(self, is_judged: Callable[[Instr], int]) -> Iterator[Judged]:
-        """The instructions of functions that are not followed, each as often as is to be judged."""
+        """An unknown verdict for each access in functions that are left out. `is_judged` gives the
+        number of accesses of an instruction.
+        """
         for function in self.module.functions:
             reason = self.whole.left_out.get(function.name)
             if reason is None:
@@ -60,7 +64,7 @@ class Subject:
 
 
 def subject_of(ptx: object, entry: object, block: object) -> Subject:
-    """What a proof is about. Raises `LaunchError` for arguments that do not fit, `ParseError` for
+    """The subject of a proof. Raises `LaunchError` for arguments that do not fit, `ParseError` for
     text that cannot be read.
     """
     shape = _shape(block)
@@ -95,8 +99,8 @@ def _shape(block: object) -> Shape:
 
 
 def verdict_of(source: Source, verdict: str, reason: str) -> Verdict:
-    """A verdict on an instruction, with the calls that lead to it."""
-    called = "".join(f", called from {place}" for place in reversed(source.via))
+    """A verdict on an instruction, with the calls that lead to it in its reason."""
+    called = "".join(f", called from {caller}" for caller in reversed(source.via))
     return Verdict(
         verdict,
         source.owner,
@@ -108,17 +112,19 @@ def verdict_of(source: Source, verdict: str, reason: str) -> Verdict:
 
 
 def judged(source: Source, which: int, found: Found) -> Judged:
-    """The verdict on access number `which` of an instruction, from what a search has found."""
-    made = verdict_of(source, found.verdict, found.reason)
+    """The verdict on access number `which` of an instruction, from the result of a search."""
+    verdict = verdict_of(source, found.verdict, found.reason)
     return (
         source,
         which,
-        replace(made, allocation=found.allocation, first=found.first, last=found.last, witness=found.witness),
+        replace(
+            verdict, allocation=found.allocation, first=found.first, last=found.last, witness=found.witness
+        ),
     )
 
 
 def merged(judged: Iterable[Judged]) -> tuple[Verdict, ...]:
-    """One verdict for each place: of several calls, the worst."""
+    """One verdict for each access; an access in a function that is called several times gets the worst."""
     found: dict[tuple[str, int, int], Verdict] = {}
     for source, which, verdict in judged:
         key = (source.owner, source.number, which)

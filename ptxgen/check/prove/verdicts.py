@@ -1,4 +1,4 @@
-"""What the proof of shared-memory accesses says, and how it reads."""
+"""The result of the proof of shared-memory accesses, and its text."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ UNKNOWN: Final = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """One thread that goes wrong: its place in the block, what the registers of loops and joins on
-    the way hold, and the first byte accessed, counted from the beginning of the allocation.
+    """One thread that goes wrong: its index in the block, the values of the registers of loops and
+    joins on its path, and the first byte accessed, counted from the beginning of the allocation.
     """
 
     thread: tuple[int, int, int]
@@ -30,12 +30,13 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known of one access, or of one barrier.
+    """The verdict on one access, or on one barrier.
 
-    `verdict` is `proved`, `violation` or `unknown`; `number` that of the instruction among those of
-    its kernel or function, from 0; `instr` as printed, `where` it came from. `allocation` is the
-    variable or region that the address is computed from, with `first` and `last`, the lowest and
-    highest byte accessed in it (0 and -1 if not known). `reason` says why it is not proved.
+    `verdict` is `proved`, `violation` or `unknown`. `number` is the index of the instruction in its
+    kernel or function, from 0; `instr` is the instruction as printed, `where` its origin.
+    `allocation` is the variable or region that the address is computed from; `first` and `last` are
+    the lowest and the highest byte accessed in it (0 and -1 if not known). `reason` says why the
+    access is not proved.
     """
 
     verdict: str
@@ -55,14 +56,14 @@ class Verdict:
         return f"kernel {self.kernel}: {self.verdict}{reason}\n    in {self.instr}{where}"
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """The verdict as JSON can hold it."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The verdicts on every access to shared memory of a kernel, on its barriers, and what is wrong
-    with its allocations.
+    """The verdicts on a kernel's accesses to shared memory and on its barriers, and the problems of
+    its allocations.
     """
 
     kernel: str
@@ -79,17 +80,17 @@ class Proof:
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """Those on accesses, then those on barriers."""
+        """The verdicts on accesses, then those on barriers."""
         return (*self.accesses, *self.barriers)
 
     @property
     def violations(self) -> tuple[Verdict, ...]:
-        """What is shown to be wrong."""
+        """The verdicts on accesses and barriers that are shown to be wrong."""
         return tuple(v for v in self.verdicts if v.verdict == VIOLATION)
 
     @property
     def unknown(self) -> tuple[Verdict, ...]:
-        """What could not be shown either way."""
+        """The verdicts on accesses and barriers that are shown neither to be right nor to be wrong."""
         return tuple(v for v in self.verdicts if v.verdict == UNKNOWN)
 
     def __str__(self) -> str:
@@ -104,12 +105,14 @@ class Proof:
         return f"{self.kernel}: {counts}"
 
     def report(self) -> str:
-        """The counts, then everything that is not proved."""
+        """The counts, then the problems and every verdict that is not `proved`."""
         rest = [*map(str, self.problems), *map(str, self.violations), *map(str, self.unknown)]
         return "\n".join([str(self), *rest])
 
     def table(self) -> str:
-        """One line for each allocation: how many accesses it has, and between which bytes."""
+        """One line for each allocation: the number of its accesses by verdict, and the range of
+        bytes accessed.
+        """
         lines = [f"{'allocation':<16} {'proved':>7} {'violation':>10} {'unknown':>8}  bytes"]
         names = dict.fromkeys(v.allocation for v in self.accesses)
         for name in names:
@@ -123,7 +126,7 @@ class Proof:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """The proof as JSON can hold it."""
         return {
             "kernel": self.kernel,
             "block": list(self.block),

@@ -1,4 +1,4 @@
-"""Is it PTX: names, operands, types, definitions and limits of a module, all problems at once."""
+"""Checks of a module: names, operands, types, definitions and limits; all problems at once."""
 
 from ptxgen.check.verify.verifier import require_valid, verify
 

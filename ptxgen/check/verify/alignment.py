@@ -1,11 +1,10 @@
 """Addresses that are certainly misaligned.
 
-An integer register is known as `value = residue (mod modulus)`, where the modulus is a power of
-two, so that wrapping around changes nothing; modulus 0 means that the value is exactly `residue`,
-1 that nothing is known. A register written in several places is known by what all of them have in
-common. Only what is wrong for certain is reported: a value of which nothing is known may be
-aligned, and pointers and other 64-bit parameters are taken to be multiples of 16, as a launch
-checks them.
+An integer register is known as `value = residue (mod modulus)`. The modulus is a power of two, so
+that wrapping around changes nothing; modulus 0 means that the value is exactly `residue`, 1 that
+nothing is known. A register written by several instructions has the strongest residue that holds
+for all of them. Only certain mistakes are reported: an unknown value may be aligned, and pointers
+and other 64-bit parameters are assumed to be multiples of 16, as a launch checks them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from typing import Final, NamedTuple
 from ptxgen.ir import Address, Function, Instr, IntImm, Kernel, Module, Operand, Reg, Symbol
 from ptxgen.types import TYPES
 
-# No address needs more; less than 256, so that a conversion to 8 bits changes nothing either.
+# No address needs a larger alignment; less than 256, so that a conversion to 8 bits changes nothing
+# either.
 _LARGEST: Final = 128
 _POINTER_ALIGN: Final = 16
 
@@ -124,7 +124,7 @@ _RULES: Final[Mapping[str, _Rule]] = {
 
 
 def rule_of(opcode: str) -> _Rule | None:
-    """How the result of an integer instruction follows from its operands; None if it does not."""
+    """The function that gives the residue of an integer instruction's result; None if there is none."""
     first, _, rest = opcode.partition(".")
     if ".sat" in opcode:
         return None
@@ -132,7 +132,7 @@ def rule_of(opcode: str) -> _Rule | None:
 
 
 class Definition(NamedTuple):
-    """An instruction that writes an integer register; without a rule, whatever it likes."""
+    """An instruction that writes an integer register; if it has no rule, the value is unknown."""
 
     name: str
     instr: Instr
@@ -142,10 +142,10 @@ class Definition(NamedTuple):
 def residues(
     definitions: Iterable[Definition], aligns: Mapping[str, int], launched: Set[str]
 ) -> dict[str, Residue]:
-    """What is known of each register that is written by `definitions`, in the order of the text.
+    """The residue of each register that is written by `definitions`, in the order of the text.
 
-    `aligns` has the alignment of each variable in memory; `launched` are the parameters of 64 bits
-    that a launch gives.
+    `aligns` has the alignment of each variable in memory; `launched` are the 64-bit parameters that
+    a launch gives.
     """
     state: dict[str, Residue] = {}
     pending = []
@@ -159,7 +159,7 @@ def residues(
             state[name] = UNKNOWN
     ruled = {name for name, _, _ in pending}
     changed = True
-    while changed:  # a loop's registers settle after a few rounds, as each change halves a modulus
+    while changed:  # a loop's registers settle after a few rounds, since each change halves a modulus
         changed = False
         for name, instr, rule in pending:
             old = state.get(name)
@@ -167,7 +167,7 @@ def residues(
                 continue
             values = [_value(operand, state, ruled, aligns) for operand in instr.operands[1:]]
             if None in values:
-                continue  # not known yet, as on the first way round a loop
+                continue  # not known yet, for example in the first pass over a loop
             new = rule(*values) if old is None else _either(old, rule(*values))
             if new != old:
                 state[name] = UNKNOWN if new == UNKNOWN else new
@@ -176,7 +176,7 @@ def residues(
 
 
 def _loads(instr: Instr, launched: Set[str]) -> bool:
-    """Whether a whole parameter is loaded that a launch gives."""
+    """Whether the instruction loads a whole parameter that a launch gives."""
     address = instr.operands[-1]
     if not isinstance(address, Address) or not isinstance(address.base, Symbol):
         return False
@@ -186,7 +186,7 @@ def _loads(instr: Instr, launched: Set[str]) -> bool:
 def _value(
     operand: Operand, state: Mapping[str, Residue], ruled: Set[str], aligns: Mapping[str, int]
 ) -> Residue | None:
-    """What is known of an operand; None if a rule will say."""
+    """The residue of an operand; None if a rule will give it later."""
     if isinstance(operand, Reg):
         name = operand.name
         return state.get(name) if name in ruled else state.get(name, UNKNOWN)
@@ -200,7 +200,9 @@ def _value(
 def misalignment(
     address: Address, nbytes: int, state: Mapping[str, Residue], aligns: Mapping[str, int]
 ) -> int:
-    """How far an address certainly is past a multiple of `nbytes`, bytes; 0 if maybe not at all."""
+    """The number of bytes by which an address is certainly past a multiple of `nbytes`; 0 if it may
+    be aligned.
+    """
     base = address.base
     if base is None:
         modulus, residue = 0, 0
@@ -208,18 +210,18 @@ def misalignment(
         modulus, residue = state.get(base.name, UNKNOWN)
     else:
         modulus, residue = aligns.get(base.name, 1), 0
-    place = residue + address.offset
-    return place % (min(modulus, nbytes) if modulus else nbytes)
+    start = residue + address.offset
+    return start % (min(modulus, nbytes) if modulus else nbytes)
 
 
 def launched_pointers(body: Kernel | Function) -> frozenset[str]:
-    """The parameters of 64 bits that a launch gives: those of a kernel."""
+    """The 64-bit parameters that a launch gives: those of a kernel."""
     params = body.params if isinstance(body, Kernel) else ()
     return frozenset(param.name for param in params if not param.count)
 
 
 def variable_aligns(module: Module, body: Kernel | Function) -> dict[str, int]:
-    """The alignment of each variable and parameter that a body may name, bytes."""
+    """The alignment in bytes of each variable and parameter that a body may name."""
     aligns = {variable.name: variable.align for variable in module.variables}
     aligns.update({shared.name: shared.align for shared in body.shared})
     aligns.update({variable.name: variable.align for variable in body.variables})
@@ -232,7 +234,7 @@ def variable_aligns(module: Module, body: Kernel | Function) -> dict[str, int]:
     for param in (*results, *body.params):
         if param.type in TYPES:
             aligns[param.name] = param.align or TYPES[param.type].nbytes
-    # Of a wrong alignment, which is reported elsewhere, nothing follows.
+    # A wrong alignment is reported elsewhere; here it counts as 1.
     return {name: align if align > 0 and not align & (align - 1) else 1 for name, align in aligns.items()}
 
 

@@ -1,4 +1,4 @@
-"""What a kernel declares of shared memory and threads, against what its target offers."""
+"""The shared memory and threads that a kernel declares, against the limits of its target."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _LARGEST_ALIGN: Final = 2**31  # the assembler reads alignments as 32 bits
 
 
 def module_problems(module: Module) -> Iterator[Problem]:
-    """Everything wrong with the sizes of a module's variables."""
+    """The problems of the sizes of a module's variables."""
     for variable in module.variables:
         yield from _variable(variable, "")
 
 
 def declaration_problems(kernel: Kernel | Function, limits: Target | None) -> Iterator[Problem]:
-    """Everything wrong with the variables of a kernel or a function, and a kernel's threads; limits
+    """The problems of the variables of a kernel or a function, and of a kernel's threads; limits
     are not checked if `limits` is None.
     """
     yield from _regions(kernel)
@@ -33,10 +33,10 @@ def declaration_problems(kernel: Kernel | Function, limits: Target | None) -> It
 
 
 def static_shared_bytes(kernel: Kernel) -> int:
-    """Bytes of the static variables in the order declared, with the gaps that alignment needs."""
+    """The bytes of the static variables in the order declared, with the gaps that alignment needs."""
     end = 0
     for shared in kernel.shared:
-        align = max(shared.align, 1)  # a wrong one has been reported
+        align = max(shared.align, 1)  # a wrong alignment has been reported
         end = -(-end // align) * align + shared.nbytes
     return end
 
@@ -88,7 +88,7 @@ def _extent(item: Shared | Region, kernel: str) -> Iterator[Problem]:
     if item.align > _LARGEST_ALIGN:
         message = f"{item.name}: the alignment must be at most {_LARGEST_ALIGN}, got {item.align}"
         yield Problem("shared", message, kernel)
-    # An empty region keeps an alignment, but there are no empty variables.
+    # An empty region is allowed; an empty variable is not.
     least = 1 if isinstance(item, Shared) else 0
     if item.nbytes < least:
         message = f"{item.name} must have {least} or more bytes, got {item.nbytes}"

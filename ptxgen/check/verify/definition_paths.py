@@ -1,14 +1,14 @@
-"""Definition before use, with what guards say of each path.
+"""Definition before use, with the guards of each path.
 
-`ptxgen.check.verify.definitions` asks whether every path through a body writes a register before
-it reads it, and takes all paths for possible. What it suspects is looked at again here, with two
-facts that compilers use: a branch under a guard tells the value of the guard's register on either
-side, so that a register written behind `@%p bra` may be read behind another one; and a `mov` hands
-an undefined value on without using it, so that only the use of what holds the copy is a mistake.
+`ptxgen.check.verify.definitions` asks whether every path through a body writes a register before it
+reads it, and takes all paths for possible. The registers that it suspects are examined again here,
+with two facts that compilers rely on: a guarded branch tells the value of the guard's register on
+either side, so that a register written behind one `@%p bra` may be read behind another; and a `mov`
+copies an undefined value without using it, so that only a use of the copy is a mistake.
 
-For each suspect, a fact at a place of the body is either that the register has been written, or
-that it has been written if a predicate register holds true, or false. It holds if it does on every
-path to that place. A write of the predicate ends the facts under it.
+For each suspect, a fact at a point of the body is either that the register has been written, or
+that it has been written if a predicate register is true, or if it is false. A fact holds at a point
+if it holds on every path to it. A write of the predicate ends the facts that depend on it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ptxgen.check.flow import ENDS, JUMPS, Block, predecessors, reverse_post_ord
 from ptxgen.check.verify.shapes import registers_of, shape_of
 from ptxgen.ir import Guard, Instr
 
-_MOST_FACTS: Final = 1 << 24  # of all blocks; with more, every suspect stays one
+_MOST_FACTS: Final = 1 << 24  # of all blocks; with more facts, every suspect is reported
 
 
 @dataclass(frozen=True, slots=True)
 class _Action:
-    """What an instruction does to registers, by name."""
+    """The names of the registers that an instruction reads and writes."""
 
     instr: Instr
     writes: tuple[str, ...]
@@ -42,12 +42,12 @@ def used_undefined(
     graph: Sequence[Block], suspects: Mapping[str, Instr], given: Collection[str]
 ) -> Mapping[str, Instr]:
     """The suspects that some path uses before it defines them, each with the first instruction that
-    reads it. `given` are registers that have a value at the entry.
+    reads it. `given` are the registers that have a value at the entry.
     """
     actions = {i: [_action(x) for x in graph[i].instrs] for i in reverse_post_order(graph)}
     copies = _copies(actions)
     names = list(suspects)
-    for name in names:  # which grows
+    for name in names:  # the list grows in the loop
         names += sorted(copies.get(name, set()) - set(names))
     facts = _Facts(graph, actions, names)
     if facts.bits * len(actions) > _MOST_FACTS:
@@ -70,7 +70,7 @@ def guarded_writes(graph: Sequence[Block]) -> set[str]:
 
 def _action(instr: Instr) -> _Action:
     shape = shape_of(instr)
-    if shape.complaints:  # as in the walk of the verifier: its first operand counts as written
+    if shape.complaints:  # the verifier also counts the first operand as written
         written = tuple(r.name for o in instr.operands[:1] for r in registers_of(o))
         return _Action(instr, written, (), copies=False)
     names = shape.names(instr.operands)
@@ -79,7 +79,7 @@ def _action(instr: Instr) -> _Action:
 
 
 def _copies(actions: Mapping[int, Sequence[_Action]]) -> Mapping[str, set[str]]:
-    """For each register, those that a `mov` copies it to."""
+    """For each register, the registers that a `mov` copies it to."""
     copies: dict[str, set[str]] = {}
     for block in actions.values():
         for action in block:
@@ -89,7 +89,7 @@ def _copies(actions: Mapping[int, Sequence[_Action]]) -> Mapping[str, set[str]]:
 
 
 def _reached(name: str, copies: Mapping[str, set[str]]) -> set[str]:
-    """The registers that may hold copies of one."""
+    """The registers that may hold copies of `name`."""
     reached: set[str] = set()
     todo = [name]
     while todo:
@@ -100,9 +100,9 @@ def _reached(name: str, copies: Mapping[str, set[str]]) -> set[str]:
 
 
 class _Facts:
-    """The facts about some registers as bits of one number, `width` for each register: whether it
-    has been written, and then for each predicate, if that is false and if it is true. If the first
-    of them holds, all do.
+    """The facts about some registers, as bits of one number. Each register has `width` bits:
+    whether it has been written, and for each predicate, whether it has been written if the
+    predicate is false, and if it is true. If the first bit is set, all are.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class _Facts:
         self.bits = self._width * len(names)
 
     def wrong_uses(self, given: Collection[str]) -> Mapping[str, Instr]:
-        """The registers that some path uses before it has written them, and the first such use."""
+        """The registers that some path uses before it has written them, with the first such use."""
         at_start = self._at_start(given)
         wrong: dict[str, Instr] = {}
         for index in sorted(self._actions):
@@ -158,14 +158,14 @@ class _Facts:
         return at_start
 
     def _along(self, state: int, index: int, to: int) -> int:
-        """The facts at the end of a block on the way to another one."""
+        """The facts at the end of block `index` on the edge to block `to`."""
         block = self._graph[index]
         last = block.instrs[-1] if block.instrs else None
         if last is None or last.guard is None:
             return state
         head = last.opcode.partition(".")[0]
         falls = to == index + 1
-        # A branch that may also go to where it falls through to tells nothing there.
+        # A branch whose target is also the next block tells nothing there.
         if head not in JUMPS | ENDS or (falls and head == "brx"):
             return state
         if falls and head == "bra" and len(block.successors) == 1:
@@ -173,13 +173,13 @@ class _Facts:
         return self._knowing(state, last.guard.register.name, falls == last.guard.negated)
 
     def _knowing(self, state: int, predicate: str, value: bool) -> int:
-        """The facts where a predicate is known."""
-        place = self._place(predicate, value)
+        """The facts where `predicate` is known to be `value`."""
+        bit = self._bit(predicate, value)
         for start in self._start.values():
             mine = state >> start & self._all
-            if mine >> place & 1:
+            if mine >> bit & 1:
                 mine = self._all
-            state |= (mine | 1 << self._place(predicate, not value)) << start
+            state |= (mine | 1 << self._bit(predicate, not value)) << start
         return state
 
     def _after(self, state: int, action: _Action) -> int:
@@ -200,29 +200,29 @@ class _Facts:
         return state
 
     def _guarded(self, old: int, read: int, guard: Guard) -> int:
-        """The facts about a register after a write under a guard, of a value with facts `read`."""
-        then = 1 << self._place(guard.register.name, not guard.negated)
-        other = 1 << self._place(guard.register.name, guard.negated)
+        """The facts `old` of a register after a guarded write of a value with the facts `read`."""
+        then = 1 << self._bit(guard.register.name, not guard.negated)
+        other = 1 << self._bit(guard.register.name, guard.negated)
         if not read & then:
             return old & other
         return self._all if old & other else old | then
 
     def _without(self, state: int, predicate: str) -> int:
-        """The facts once a predicate has another value."""
-        both = 3 << self._place(predicate, False)
+        """The facts after a predicate has been written."""
+        both = 3 << self._bit(predicate, False)
         for start in self._start.values():
             if not state >> start & 1:
                 state &= ~(both << start)
         return state
 
     def _holds(self, state: int, name: str, guard: Guard | None) -> bool:
-        """Whether a register has been written where a guard holds."""
+        """Whether a register has been written wherever a guard holds."""
         facts = self._of(state, name)
         if facts & 1 or guard is None:
             return bool(facts & 1)
-        return bool(facts >> self._place(guard.register.name, not guard.negated) & 1)
+        return bool(facts >> self._bit(guard.register.name, not guard.negated) & 1)
 
-    def _place(self, predicate: str, value: bool) -> int:
+    def _bit(self, predicate: str, value: bool) -> int:
         return 1 + 2 * self._predicates[predicate] + value
 
     def _of(self, state: int, name: str) -> int:

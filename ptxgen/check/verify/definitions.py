@@ -11,12 +11,12 @@ from ptxgen.ir import Guard, Instr
 
 @dataclass(slots=True)
 class Uses:
-    """What one block writes, and what it reads that it has not written before.
+    """The registers that one block writes, and those that it reads before it writes them.
 
-    A guarded write alone does not count as one. It counts together with a write under the
+    A guarded write alone does not count as a write. It counts together with a write under the
     opposite guard, and for a read under the same guard, within one block and while the guard's
-    register keeps its value. So whatever counts as written has been written. `maybe` are the
-    names with guarded writes that do not count yet, and their guards.
+    register keeps its value. So every register that counts as written has been written. `maybe` are
+    the registers with guarded writes that do not count yet, and their guards.
     """
 
     written: set[str] = field(default_factory=set)
@@ -38,7 +38,7 @@ class Uses:
                 self.read(name, instr)
 
     def write(self, name: str, guard: Guard | None) -> None:
-        """An instruction under this guard writes a register."""
+        """An instruction under `guard` writes a register."""
         if self.maybe:
             self.maybe = {n: g for n, g in self.maybe.items() if g.register.name != name}
         if guard is None or name in self.written:
@@ -57,7 +57,7 @@ def undefined(graph: Sequence[Block], uses: Sequence[Uses]) -> Mapping[str, Inst
     `uses` has an entry for each block. Code that cannot be reached does not count.
     """
     order = reverse_post_order(graph)
-    # Only what crosses from block to block matters, so only that gets a bit.
+    # Only registers that are live across blocks get a bit.
     bit: dict[str, int] = {}
     for index in order:
         for name in uses[index].exposed:
@@ -76,7 +76,7 @@ def undefined(graph: Sequence[Block], uses: Sequence[Uses]) -> Mapping[str, Inst
 def _written_before(
     graph: Sequence[Block], uses: Sequence[Uses], order: Sequence[int], bit: Mapping[str, int]
 ) -> Mapping[int, int]:
-    """For each block in `order`, the bits of what every path to it has written."""
+    """For each block in `order`, the bits of the registers that every path to it has written."""
     everything = (1 << len(bit)) - 1
     written = {i: sum(bit[n] for n in bit.keys() & uses[i].written) for i in order}
     at_start = {}

@@ -1,4 +1,4 @@
-"""The names that are declared: whether PTX can have them, and whether each means one thing."""
+"""Checks of declared names: whether PTX allows them, and whether each has one meaning."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NO_PARAM: Final = frozenset({"pred", "bf16", "f16x2", "bf16x2"})
 
 
 def module_name_problems(module: Module) -> Iterator[Problem]:
-    """Everything wrong with the names that a module's kernels, functions and variables have."""
+    """The problems of the names of a module's kernels, functions and variables."""
     kernels = [kernel.name for kernel in module.kernels]
     for name in kernels:
         if kernels.count(name) > 1:
@@ -43,8 +43,8 @@ def module_name_problems(module: Module) -> Iterator[Problem]:
 
 
 def name_problems(kernel: Kernel | Function) -> Iterator[Problem]:
-    """Everything wrong with the names of a kernel or a function, its parameters, registers,
-    variables, labels.
+    """The problems of the names of a kernel or a function, its parameters, registers, variables and
+    labels.
     """
     yield from _duplicates(kernel)
     yield from _identifiers(kernel)
@@ -88,8 +88,8 @@ def _duplicates(kernel: Kernel | Function) -> Iterator[Problem]:
 
 
 def _declared(kernel: Kernel | Function) -> Iterator[tuple[str, str]]:
-    """What each name is, and the name, in the order of the text."""
-    if dynamic_shared(kernel) not in ("", kernel.name):  # the latter is the module's matter
+    """The kind of each declared name and the name, in the order of the text."""
+    if dynamic_shared(kernel) not in ("", kernel.name):  # a module's array is checked with the module
         yield "a shared variable", dynamic_shared(kernel)
     yield "a kernel" if isinstance(kernel, Kernel) else "a function", kernel.name
     yield from (("a parameter", param.name) for param in _params(kernel) if not param.register)
@@ -109,13 +109,13 @@ def _identifiers(kernel: Kernel | Function) -> Iterator[Problem]:
 
 
 def _shadows(kernel: Kernel | Function) -> Iterator[Problem]:
-    """Names of two kinds; duplicates of one kind are reported elsewhere."""
+    """Names that are declared as two kinds; duplicates of one kind are reported elsewhere."""
     ranges = {r.prefix: r for r in kernel.registers if r.count}
     single = {r.prefix for r in kernel.registers if not r.count}
     before: dict[str, str] = {}
     for what, name in _declared(kernel):
         first = before.setdefault(name, what)
-        # A label or a variable may be called as the kernel is: they are seen only inside of it.
+        # A label or a variable may have the name of its kernel: it is visible only inside.
         if first not in (what, "a kernel", "a function"):
             message = f"{name!r} is {first} and {what}; rename one"
             yield Problem("symbol", message, kernel.name)
@@ -134,7 +134,8 @@ def _registers(kernel: Kernel | Function) -> Iterator[Problem]:
         if r.count < 0:
             message = f"registers {r.prefix!r} must have a count of 1 or more, or 0 for one without"
             yield Problem("register", f"{message} a number, got {r.count}", kernel.name)
-        # The least number that both have, if any, is that of the first of the longer prefix.
+        # The lowest number that two ranges have in common, if any, is the first of the one with the
+        # longer prefix.
         first = f"{r.prefix}{'0' if r.count else ''}"
         others = {o.prefix: o for o in kernel.registers if o.count and o.prefix != r.prefix}
         shared = range_of(first, others)

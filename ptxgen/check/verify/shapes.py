@@ -1,7 +1,7 @@
-"""Whether an instruction's operands are what its row of the table wants.
+"""Whether an instruction's operands fit its row of the instruction table.
 
-A kernel has thousands of instructions of few kinds, so what does not depend on the operands' names
-and values is found once for each opcode and kinds of operands: the `Shape`.
+A kernel has thousands of instructions of few forms, so the checks that do not depend on the names
+and values of operands are done once for each opcode and kinds of operands: the `Shape`.
 """
 
 from __future__ import annotations
@@ -36,58 +36,61 @@ from ptxgen.types import TYPES, ScalarType, pred
 ADDRESS_CLASSES: Final = ("b32", "b64")
 _COPY_SIZES: Final = (4, 8, 16)  # bytes; PTX ISA, section "cp.async"
 _SHIFTS: Final = frozenset({"shl", "shr"})
-# PTX ISA, section "bar": which barrier, and how many threads, which are whole warps.
+# PTX ISA, section "bar": the number of a barrier, and the number of threads, which are whole warps.
 _BARRIER: Final = (range(16), "a barrier from 0 to 15")
 _WARPS: Final = (range(32, 1025, 32), "a number of threads that is a multiple of 32, up to 1024")
 _BARRIERS: Final = {
     (head, name): limit for head in ("bar", "barrier") for name, limit in (("a", _BARRIER), ("b", _WARPS))
 }
-# PTX ISA, sections "mbarrier.arrive" and "mbarrier.test_wait": how often; the parity of a phase.
+# PTX ISA, sections "mbarrier.arrive" and "mbarrier.test_wait": the count; the parity of a phase.
 _MBARRIER: Final = {
     "count": (range(1, 1 << 20), "a count from 1 to 1048575"),
     "a": (range(2), "a parity of 0 or 1"),
 }
 # PTX ISA, section "Operand Size Exceeding Instruction-Type Size".
 _RELAXED: Final = frozenset({"ld", "ldu", "st", "cvt"})
-# By the beginning of the opcode, what the assembler lets be `_`: the only result, the first of two.
+# By the beginning of the opcode, the results for which the assembler accepts `_`: the only one, or
+# the first of two.
 _SINK_ALONE: Final = frozenset({"setp", "atom", "mbarrier"})
 _SINK_FIRST: Final = frozenset({"setp", "elect", "match"})
 _CALLS: Final = frozenset({"call", "call_indirect"})
-# What names are that are no labels, by row and operand.
+# The kinds of names other than labels, by row and operand.
 _NAMED: Final = {("brx", "target"): "list"} | {
     (row, name): kind for row in _CALLS for name, kind in (("f", "function"), ("t", "prototype"))
 }
 
 
-# PTX ISA, "tensormap.replace": the highest dimension, and the highest number of each mode.
+# PTX ISA, "tensormap.replace": the highest dimension, and the highest value of each field.
 _TENSORMAP: Final = {"ord": 4, "elemtype": 12, "interleave_layout": 2, "swizzle_mode": 3, "fill_mode": 1}
 
 
 class Limit(NamedTuple):
-    """What the integer literal at a place of the operands may be, and that in words."""
+    """The legal values of the integer literal at index `operand` of the operands, and the same in words."""
 
-    place: int
+    operand: int
     legal: range | tuple[int, ...]
     words: str
     kind: str = "operand"
 
 
 class Shape:
-    """What is known of all instructions with one opcode and the same kinds of operands.
+    """The checks and data that all instructions with one opcode and the same kinds of operands
+    share.
 
-    `complaints` are pairs of a problem's kind and message; without any, the other fields hold.
-    `names` gives the names of an instruction's registers, those written first, of which there are
-    `dests`, and `declared` has their classes. `accesses` are places of addresses with the bytes
-    accessed there, which is the alignment needed (0: none), unless the literal at `size_place`
-    says so; `integers` and `symbols` are places of literals and of names with what is wanted there
-    (and the bits, if it is a value); `unmoved` are the places and names of addresses that take no
-    offset; `valued` says that there are any of these, a barrier, a call or a fraction. `gates` says
-    what needs which target, `rule` how the result's alignment follows.
+    `complaints` are pairs of a problem's kind and message; the other fields hold only if there are
+    none. `names` gives the names of an instruction's registers, the `dests` written ones first, and
+    `declared` their classes. `accesses` has the indices of address operands with the bytes accessed
+    there, which is also the alignment needed (0: none), unless the literal at index `size_index`
+    gives it. `integers` has the limits of literals. `symbols` has the indices of names, with the
+    kind of name wanted there and the bits of a value. `unmoved` are the indices and names of
+    addresses that take no offset. `valued` says whether the instruction has any of these, or is a
+    barrier, a call or a policy with a fraction. `gates` has the targets that the opcode and special
+    registers need; `rule` gives the residue of the result.
     """
 
     __slots__ = (
         *("accesses", "calls", "complaints", "declared", "dests", "gates", "integers", "names", "op"),
-        *("rule", "size_place", "symbols", "unmoved", "valued"),
+        *("rule", "size_index", "symbols", "unmoved", "valued"),
     )
 
     def __init__(self, instr: Instr) -> None:
@@ -105,26 +108,26 @@ class Shape:
         if self.complaints:
             return
         wanted = list(zip(op.flat, operands, strict=False))
-        places = [
+        registers = [
             (path, register, o.written)
             for i, (o, got) in enumerate(wanted)
             for path, register in _registers(f"o[{i}]", got)
         ]
-        places.sort(key=lambda place: not place[2])
-        self.dests = sum(written for _, _, written in places)
-        self.declared = [register.declared for _, register, _ in places]
-        # Made as code, because this is what most of the time of checking a kernel goes into.
-        source = "".join(f"{path}.name, " for path, _, _ in places)
+        registers.sort(key=lambda item: not item[2])
+        self.dests = sum(written for _, _, written in registers)
+        self.declared = [register.declared for _, register, _ in registers]
+        # Compiled code, since most of the time of checking a kernel is spent in it.
+        source = "".join(f"{path}.name, " for path, _, _ in registers)
         self.names: Callable[[tuple[Operand, ...]], tuple[str, ...]] = eval(f"lambda o: ({source})")
         self.accesses = tuple((i, _accessed(op)) for i, (o, _) in enumerate(wanted) if o.address)
-        # Handles of textures and surfaces, and tensor maps: ptxas takes no offset from them.
+        # ptxas takes no offset from the handle of a texture or surface, or from a tensor map.
         self.unmoved = tuple(
             (i, o.name)
             for i, (o, _) in enumerate(wanted)
             if o.address and (o.count or op.effect is Effect.TEXTURE)
         )
         sized = (i for i, (o, got) in enumerate(wanted) if o.name == "cp_size" and _is_int(got))
-        self.size_place = next(sized, None)
+        self.size_index = next(sized, None)
         self.integers = tuple(_ranges(op, operands))
         self.symbols = tuple(
             (i, _NAMED.get((op.row.name, o.name), o.kind), o.type.bits if o.type else 0)
@@ -132,7 +135,7 @@ class Shape:
             if isinstance(got, Symbol)
         )
         self.calls = op.row.name in _CALLS
-        # Packed floating-point numbers live in integer registers, but are no integers.
+        # Packed floating-point numbers are in integer registers, but are not integers.
         whole = all(o.type is None or o.type is pred or o.type.is_integer for o in op.operands)
         single = self.dests == 1 and isinstance(operands[0], Reg)
         self.rule = rule_of(op.opcode) if whole and single else None
@@ -165,15 +168,15 @@ def shape_of(instr: Instr) -> Shape:
 
 
 def kinds(operand: Operand) -> object:
-    """What a shape depends on of an operand; the declared class of a register."""
+    """The part of an operand that a shape depends on; for a register, its declared class."""
     return _KINDS[operand.__class__](operand)
 
 
 def accepts(wanted: ScalarType, declared: str) -> bool:
-    """Whether a register declared so may be an operand of this type.
+    """Whether a register of class `declared` may be an operand of type `wanted`.
 
-    PTX ISA, section "Operand Type Checking", without its relaxed rules: the register has the
-    type's own class, or one of them is untyped and they have the same size.
+    PTX ISA, section "Operand Type Checking", without its relaxed rules: the register has the type's
+    own class, or one of them is untyped and they have the same size.
     """
     if declared == wanted.register or declared == f"b{wanted.bits}":
         return True
@@ -239,15 +242,15 @@ def _complaints(op: Op, operands: tuple[Operand, ...]) -> Iterator[str]:
         yield f"{op.row.name} takes {count} operands, got {len(operands)} (syntax: {op.row.syntax})"
         return
     seconds = iter(o for o in op.operands if o.second)
-    for place, (wanted, got) in enumerate(zip(op.flat, operands, strict=False)):
-        second = next(seconds) if place in op.pairs else None
+    for index, (wanted, got) in enumerate(zip(op.flat, operands, strict=False)):
+        second = next(seconds) if index in op.pairs else None
         message = _complaint(op, wanted, got, second)
         if message:
             yield f"operand {wanted.name} of {op.row.name} {message} (syntax: {op.row.syntax})"
 
 
 def _complaint(op: Op, wanted: BoundOperand, got: Operand, second: BoundOperand | None) -> str:
-    """What is wrong with an operand, without its name; empty if nothing is."""
+    """The mistake in an operand, without the operand's name; empty if there is none."""
     if second is not None:
         return _pair_complaint(op, wanted, second, got)
     if wanted.address:
@@ -255,9 +258,9 @@ def _complaint(op: Op, wanted: BoundOperand, got: Operand, second: BoundOperand 
     if wanted.kind == "args":
         return _arguments_complaint(wanted, got)
     if wanted.kind == "label":
-        return "" if isinstance(got, Symbol) else f"must be a label, got {_said(got)}"
+        return "" if isinstance(got, Symbol) else f"must be a label, got {_described(got)}"
     if wanted.kind == "imm":
-        return "" if isinstance(got, IntImm) else f"must be an integer literal, got {_said(got)}"
+        return "" if isinstance(got, IntImm) else f"must be an integer literal, got {_described(got)}"
     if wanted.count:
         return _vector_complaint(op, wanted, got)
     return _scalar_complaint(op, wanted, got)
@@ -265,32 +268,32 @@ def _complaint(op: Op, wanted: BoundOperand, got: Operand, second: BoundOperand 
 
 def _pair_complaint(op: Op, wanted: BoundOperand, second: BoundOperand, got: Operand) -> str:
     if not isinstance(got, Pair):
-        return f"must be two registers such as %r1|%p1, got {_said(got)}"
+        return f"must be two registers such as %r1|%p1, got {_described(got)}"
     sinks = [isinstance(got.first, Sink), isinstance(got.second, Sink)]
     if all(sinks) or (sinks[0] and _head(op) not in _SINK_FIRST):
-        return f"must be two registers such as %r1|%p1, got {_said(got)}"
+        return f"must be two registers such as %r1|%p1, got {_described(got)}"
     complaint = "" if sinks[0] else _scalar_complaint(op, wanted, got.first)
     return complaint or ("" if sinks[1] else _scalar_complaint(op, second, got.second))
 
 
 def _vector_complaint(op: Op, wanted: BoundOperand, got: Operand) -> str:
     if not isinstance(got, Vector) or len(got.items) != wanted.count:
-        return f"must be a vector of {wanted.count}, got {_said(got)}"
+        return f"must be a vector of {wanted.count}, got {_described(got)}"
     items = [item for item in got.items if not (wanted.written and isinstance(item, Sink))]
     if not items:
-        return f"must have at least one register, got {_said(got)}"
+        return f"must have at least one register, got {_described(got)}"
     sizes = {TYPES[i.declared].bits for i in items if isinstance(i, Reg) and i.declared in TYPES}
     if len(sizes) > 1:
-        return f"must have registers of one size, got {_said(got)}"
+        return f"must have registers of one size, got {_described(got)}"
     return next(filter(None, (_scalar_complaint(op, wanted, item) for item in items)), "")
 
 
 def _arguments_complaint(wanted: BoundOperand, got: Operand) -> str:
     if not isinstance(got, Arguments):
-        return f"must be in brackets such as (%r1, param0), got {_said(got)}"
+        return f"must be in brackets such as (%r1, param0), got {_described(got)}"
     for item in got.items:
         if wanted.written and isinstance(item, (IntImm, FloatImm)):
-            return f"is written, so {_said(item)} cannot be part of it"
+            return f"is written, so {_described(item)} cannot be part of it"
         if not wanted.written and isinstance(item, Sink):
             return "is read, so _ cannot be part of it"
     return ""
@@ -300,26 +303,26 @@ def _scalar_complaint(op: Op, wanted: BoundOperand, got: Operand) -> str:
     type = wanted.type
     assert type is not None  # only labels, literals and arguments have none
     if op.row.name == "call_indirect" and not isinstance(got, Reg):
-        return f"must be a register with a function's address, got {_said(got)}"
+        return f"must be a register with a function's address, got {_described(got)}"
     if isinstance(got, Reg):
         fine = got.declared in TYPES and (
             accepts(type, got.declared) or (_relaxed(op) and _wider(type, got.declared))
         )
         if wanted.written and _gives_no_state(op):
-            return f"must be _, as the mbarrier of another CTA gives no state, got {_said(got)}"
+            return f"must be _, as the mbarrier of another CTA gives no state, got {_described(got)}"
     elif wanted.written:
         if isinstance(got, Sink) and _head(op) in _SINK_ALONE:
             return ""
-        return f"is written, so it must be a register, got {_said(got)}"
+        return f"is written, so it must be a register, got {_described(got)}"
     elif isinstance(got, Special):
         return _special_complaint(op, type, got)
     else:
         fine = _fits_read(type, got)
-    return "" if fine else f"must be {type}, got {_said(got)}"
+    return "" if fine else f"must be {type}, got {_described(got)}"
 
 
 def _fits_read(type: ScalarType, got: Operand) -> bool:
-    """Whether an operand that is no register may be read as this type."""
+    """Whether an operand other than a register may be read as this type."""
     if isinstance(got, IntImm):
         return not type.is_float and type.kind != "x"
     if isinstance(got, FloatImm):
@@ -332,7 +335,7 @@ def _fits_read(type: ScalarType, got: Operand) -> bool:
 def _special_complaint(op: Op, type: ScalarType, got: Special) -> str:
     register = SPECIALS.get(got.name)
     if register is None or register.type.bits != type.bits or not type.is_integer:
-        return f"must be {type}, got {_said(got)}"
+        return f"must be {type}, got {_described(got)}"
     if op.row.name != "mov":
         return f"must be {type}, got {got.name}; only mov reads special registers"
     return ""
@@ -347,12 +350,14 @@ def _head(op: Op) -> str:
 
 
 def _gives_no_state(op: Op) -> bool:
-    """PTX ISA, section "mbarrier.arrive": with .shared::cluster there is no result."""
+    """Whether an instruction has no result. PTX ISA, section "mbarrier.arrive": with
+    .shared::cluster there is none.
+    """
     return op.opcode.startswith("mbarrier.arrive") and op.modifiers["space"] == "shared::cluster"
 
 
 def _relaxed(op: Op) -> bool:
-    """Whether its registers may be wider than its types."""
+    """Whether the registers of an op may be wider than its types."""
     return _head(op) in _RELAXED and not op.opcode.startswith(("st.async", "st.bulk"))
 
 
@@ -367,36 +372,41 @@ def _address_complaint(op: Op, wanted: BoundOperand, got: Operand) -> str:
             names = [f"%{'f' if t.is_float else 'r'}{i}" for i, t in enumerate(wanted.along)]
             texture = op.effect is Effect.TEXTURE
             what = "a handle with coordinates" if texture else "a tensor map's address"
-            return f"must be {what} such as [%rd1, {{{', '.join(names)}}}], got {_said(got)}"
+            return f"must be {what} such as [%rd1, {{{', '.join(names)}}}], got {_described(got)}"
         for type, c in zip(wanted.along, got.coordinates, strict=True):
             fits = accepts(type, c.declared) if isinstance(c, Reg) else _fits_read(type, c)
             if not fits:
-                return f"must have coordinates of class {type.register}, got {_said(c)}"
+                return f"must have coordinates of class {type.register}, got {_described(c)}"
     elif not isinstance(got, Address):
-        return f"must be an address such as [%rd1+16], got {_said(got)}"
+        return f"must be an address such as [%rd1+16], got {_described(got)}"
     space = str(op.modifiers.get("space", ""))
     if got.base is None and space != "local":
-        return f"must have a register or a name; only local memory has such addresses as {_said(got)}"
+        return f"must have a register or a name; only local memory has such addresses as {_described(got)}"
     if not isinstance(got.base, Reg):
         return ""
-    # Shared memory is small, so its addresses fit 32 bits; those of other spaces have 64.
+    # Addresses in shared, local and parameter memory may have 32 bits; those of other spaces have
+    # 64.
     narrow = space.startswith(("shared", "local", "param"))
     narrow = narrow or (wanted.type is not None and wanted.type.bits == 32)
     legal = ADDRESS_CLASSES if narrow else ADDRESS_CLASSES[1:]
     if got.base.declared in legal:
         return ""
-    return f"must be an address in a register of class {' or '.join(legal)}, got {_said(got.base)}"
+    return f"must be an address in a register of class {' or '.join(legal)}, got {_described(got.base)}"
 
 
-def _said(got: Operand) -> str:
+def _described(got: Operand) -> str:
     text = render_operand(got)
     if isinstance(got, Reg):
         return f"{text} of class {got.declared}"
-    return f"no such register as {text}" if isinstance(got, Special) and got.name not in SPECIALS else text
+    return (
+        f"{text}, which is no special register"
+        if isinstance(got, Special) and got.name not in SPECIALS
+        else text
+    )
 
 
 def _accessed(op: Op) -> int:
-    """Bytes accessed at each address of the op, which is the alignment it needs; 0 if none."""
+    """The bytes accessed at each address of the op, which is also the alignment needed; 0 if none."""
     type = op.modifiers.get("type")
     if not isinstance(type, ScalarType):
         return 0
@@ -404,22 +414,22 @@ def _accessed(op: Op) -> int:
 
 
 def _ranges(op: Op, operands: tuple[Operand, ...]) -> Iterator[Limit]:
-    for place, (wanted, got) in enumerate(zip(op.flat, operands, strict=False)):
+    for index, (wanted, got) in enumerate(zip(op.flat, operands, strict=False)):
         if not isinstance(got, IntImm):
             continue
         type = wanted.type
         if wanted.literal is not None:
-            yield Limit(place, (wanted.literal,), str(wanted.literal))
+            yield Limit(index, (wanted.literal,), str(wanted.literal))
         elif (limit := _own_limit(op, wanted)) is not None:
-            yield Limit(place, *limit)
+            yield Limit(index, *limit)
         elif type is pred:
-            yield Limit(place, (-1, 0, 1), "0 or 1")
+            yield Limit(index, (-1, 0, 1), "0 or 1")
         elif type is not None:
-            yield Limit(place, *_integers(op, wanted, type))
+            yield Limit(index, *_integers(op, wanted, type))
 
 
 def _own_limit(op: Op, wanted: BoundOperand) -> tuple[Any, ...] | None:
-    """What a literal may be where the type does not say it, as the fields of a `Limit`."""
+    """The fields of the `Limit` of a literal whose legal values do not follow from its type; else None."""
     head, name = _head(op), wanted.name
     if head == "setmaxnreg":
         return range(24, 257, 8), "a multiple of 8 from 24 to 256"

@@ -1,4 +1,6 @@
-"""What the names in a body stand for: variables, parameters, functions; and whether uses fit."""
+"""The names in a body: the variables, parameters and functions that they stand for, and whether
+each use fits.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from ptxgen.errors import Suggestions
 
 _ADDRESS_BITS: Final = 64
-_HAS_GENERIC: Final = ("global", "shared", "local")  # whose names are generic addresses, too
+# A name in these spaces may also stand for its generic address.
+_HAS_GENERIC: Final = ("global", "shared", "local")
 
 
 class Memory(NamedTuple):
@@ -38,7 +41,7 @@ class Memory(NamedTuple):
 
 
 def param_bytes(param: Param) -> int:
-    """The size of a parameter, bytes; 0 for a type that does not exist."""
+    """The size of a parameter in bytes; 0 for a type that does not exist."""
     return TYPES[param.type].nbytes * (param.count or 1) if param.type in TYPES else 0
 
 
@@ -48,8 +51,8 @@ def dynamic_shared(body: Kernel | Function) -> str:
 
 
 class Symbols:
-    """The names of one kernel or function. Each method returns what is wrong, or nothing. All
-    verdicts on a module share `suggestions`.
+    """The names of one kernel or function. Each method returns the mistake in a use of a name, or
+    the empty string. All checks of a module share `suggestions`.
     """
 
     def __init__(self, module: Module, body: Kernel | Function, suggestions: Suggestions) -> None:
@@ -71,7 +74,7 @@ class Symbols:
         mine = {p.name for p in body.params} if isinstance(body, Kernel) else set()
         self.constant_params = mine - {v.name for v in body.variables}
         self.transfers = {v.name for v in body.variables if v.space == "param"}
-        for name in self.params:  # a name in the body hides that of the module
+        for name in self.params:  # a name in the body hides the same name in the module
             self.variables.pop(name, None)
         self.functions = {function.name: function for function in module.functions}
         self.kernels = frozenset(kernel.name for kernel in module.kernels)
@@ -80,7 +83,9 @@ class Symbols:
         self.lists = {s.name: s for s in statements if isinstance(s, Targets)}
 
     def value(self, name: str, bits: int) -> str:
-        """The address of a variable, a parameter or a function as an operand of so many bits."""
+        """The mistake in the address of a variable, a parameter or a function used as an operand of
+        `bits` bits.
+        """
         if name in self.variables or name in self.params:
             return ""
         if name in self.functions or name in self.kernels:
@@ -90,7 +95,9 @@ class Symbols:
         return f"no variable {name!r}{self.hint(name, (*self.variables, *self.functions))}"
 
     def access(self, name: str, begin: int, nbytes: int, space: str) -> str:
-        """Bytes at an offset from a name, by an instruction for `space` (empty: generic)."""
+        """The mistake in an access to bytes at an offset from a name, by an instruction for `space`
+        (empty: generic).
+        """
         space = space.partition("::")[0]
         if space == "param":
             return self._bounds(name, begin, nbytes, "parameter", self.params)
@@ -100,18 +107,18 @@ class Symbols:
             what = f"variable in {space} memory" if space else "variable"
             return f"no {what} {name!r}{self.hint(name, sizes)}"
         if known.space not in ((space,) if space else _HAS_GENERIC):
-            said = f"{space} memory" if space else "generic addresses"
-            return f"{name!r} is in {known.space} memory, but the instruction is for {said}"
+            wanted = f"{space} memory" if space else "generic addresses"
+            return f"{name!r} is in {known.space} memory, but the instruction is for {wanted}"
         return self._bounds(name, begin, nbytes, "variable", sizes) if known.nbytes else ""
 
     def passed(self, name: str, instr: Instr) -> str:
-        """An access to a parameter, or to what calls give and get, as the assembler allows it."""
+        """The mistake in an access to a parameter, or to an argument or a result of a call."""
         if not instr.opcode.startswith(("ld.", "st.")):
             return ""
         if name in self.constant_params and instr.opcode.startswith("st"):
             return f"{name!r} is a parameter of the kernel, which cannot be written"
         if name in self.transfers and instr.guard is not None:
-            return f"{name!r} is what a call gives or gets, which no access with a guard reaches"
+            return f"{name!r} is an argument or a result of a call, which an access with a guard cannot reach"
         return ""
 
     def _bounds(self, name: str, begin: int, nbytes: int, what: str, sizes: dict[str, int]) -> str:
@@ -123,7 +130,7 @@ class Symbols:
         return f"bytes {begin} to {end} of {name!r} are accessed, but it has {sizes[name]}"
 
     def named(self, name: str, kind: str) -> str:
-        """A name of this kind: `function`, `prototype` or `list` (of branch targets)."""
+        """The mistake in a name of this kind: `function`, `prototype` or `list` (of branch targets)."""
         if kind == "function":
             return self._known(name, "function", self.functions)
         if kind == "prototype":
@@ -136,7 +143,7 @@ class Symbols:
     # ---------------------------------------------------------------------------------- calls
 
     def call(self, instr: Instr) -> Iterator[str]:
-        """What a call gives and gets, against what the function is declared with."""
+        """The mistakes in the arguments and results of a call, against the declaration of the function."""
         first, last = instr.operands[0], instr.operands[-1]
         gets = first.items if isinstance(first, Arguments) else ()
         callee, *rest = instr.operands[isinstance(first, Arguments) :]
@@ -145,7 +152,7 @@ class Symbols:
         signature: Function | Prototype | None = self.functions.get(name)
         if not name and isinstance(last, Symbol):
             name, signature = last.name, self._signature(last.name)
-        if signature is None:  # of names that do not exist, `named` tells
+        if signature is None:  # `named` reports names that do not exist
             return
         yield from self._passed(name, "result", signature.results, gets)
         yield from self._passed(name, "argument", signature.params, gives)
@@ -164,10 +171,10 @@ class Symbols:
         for number, (param, item) in enumerate(zip_longest(formal, given), 1):
             wrong = self._unfit(param, item)
             if wrong:
-                yield f"{what} {number} of {name} must be {_said(param)}, got {wrong}"
+                yield f"{what} {number} of {name} must be {_described(param)}, got {wrong}"
 
     def _unfit(self, param: Param, item: object) -> str:
-        """What an argument is, if it does not fit the parameter."""
+        """A description of an argument that does not fit the parameter; empty if it fits."""
         if isinstance(item, Symbol):
             has = self.params.get(item.name)
             if has is None:
@@ -183,7 +190,7 @@ class Symbols:
         return ""
 
 
-def _said(param: Param) -> str:
+def _described(param: Param) -> str:
     if param.count:
         return f"{param_bytes(param)} bytes"
     return f"a .{param.type}"

@@ -1,4 +1,4 @@
-"""Whether a module is right: everything wrong with it, at once."""
+"""`verify`: all problems of a module at once."""
 
 from __future__ import annotations
 
@@ -49,22 +49,23 @@ from ptxgen.target import target as target_named
 from ptxgen.text import render_operand
 from ptxgen.types import TYPES
 
-# PTX ISA, "Release Notes": how many versions 6.x, 7.x and 8.x there are; of later ones, who knows.
+# PTX ISA, "Release Notes": the number of versions 6.x, 7.x and 8.x; for later ones it is not known
+# yet.
 _MINORS: Final = {6: 6, 7: 9, 8: 9}
 _ANY_MINOR: Final = 10
 _SHOWN: Final = 20  # problems that an error lists
-_SIZED: Final = ("cp.async.c", "createpolicy.")  # opcodes with two sizes or a fraction begin so
-_ONE: Final = 0x3F800000  # as f32; the positive numbers up to it are the bits from 1
-_MOST_COPIED: Final = 16  # bytes, by cp.async.cg always
-_NAMED: Final = 10_000  # registers of a range that are looked up by name; more take longer
+_SIZED: Final = ("cp.async.c", "createpolicy.")  # beginnings of the opcodes with two sizes or a fraction
+_ONE: Final = 0x3F800000  # 1.0 as f32; the positive numbers up to it are the bits from 1 to this
+_MOST_COPIED: Final = 16  # bytes that cp.async.cg copies
+_NAMED: Final = 10_000  # registers of a range that are looked up by name; a larger range is searched
 
 
 def verify(module: Module) -> tuple[Problem, ...]:
-    """Everything that is wrong with a module, in the order of its text; empty if nothing is.
+    """The problems of a module, in the order of its text; empty if there are none.
 
     Checked are: names, opcodes, operands and their types, ranges of literals, declarations of
-    registers and symbols, labels, definition before use on every path, what each instruction needs
-    of the target and the PTX version, barriers, alignment where it is certainly wrong, regions of
+    registers and symbols, labels, definition before use on every path, the target and the PTX
+    version that each instruction needs, barriers, alignment where it is certainly wrong, regions of
     shared memory and its budget, block sizes, and that control does not run off a kernel's end.
     """
     require_module("verify", module)
@@ -87,7 +88,7 @@ def verify(module: Module) -> tuple[Problem, ...]:
         if not _fits_a_line(line)
     ]
     if module.version[1] not in range(_MINORS.get(module.version[0], _ANY_MINOR)):
-        message = f"there is no PTX {_dotted(module.version)}; take the version before or after it"
+        message = f"there is no PTX {_dotted(module.version)}; use the version before or after it"
         found.append(Problem("target", message))
     found += module_name_problems(module)
     found += module_problems(module)
@@ -113,8 +114,8 @@ def require_valid(module: Module) -> None:
 
 
 class _BodyCheck:
-    """One walk over the instructions of a kernel or a function, and what it gathers for the checks
-    after it.
+    """One walk over the instructions of a kernel or a function, and the data that it gathers for
+    the checks after it.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class _BodyCheck:
         self.module = module
         self.body = body
         self.limits = limits
-        self.place = 0  # of the instruction being checked
+        self.index = 0  # index of the instruction being checked
         self.found: list[tuple[int, Problem]] = []
         self.ranges = {r.prefix: r for r in body.registers if r.count}
         self.passed = _passed_in_registers(body)
@@ -140,7 +141,7 @@ class _BodyCheck:
         self.accesses: list[tuple[int, Instr, Shape]] = []
 
     def problems(self) -> Iterator[Problem]:
-        """All problems of the body, in its order."""
+        """The problems of the body, in its order."""
         graph = blocks(self.body)
         uses = [self._block(block) for block in graph]
         self._undefined(graph, uses)
@@ -156,7 +157,7 @@ class _BodyCheck:
             problem = problem_in(kind, message, name, instr, what)
         else:
             problem = Problem(kind, message, name, what=what)
-        self.found.append((self.place, problem))
+        self.found.append((self.index, problem))
 
     # ---------------------------------------------------------------------------------- the walk
 
@@ -164,10 +165,10 @@ class _BodyCheck:
         uses = Uses()
         written = uses.written
         known, shapes = self.known.get, self.shapes.get
-        for place, instr in enumerate(block.instrs, block.start):
+        for index, instr in enumerate(block.instrs, block.start):
             operands = instr.operands
             key = (instr.opcode, *[o.declared if o.__class__ is Reg else kinds(o) for o in operands])
-            self.place = place
+            self.index = index
             shape = shapes(key) or self._shape(instr, key, uses)
             if shape is None:
                 continue
@@ -179,7 +180,7 @@ class _BodyCheck:
             dests = shape.dests
             if instr.guard is not None or uses.maybe:
                 self._guarded(instr, names[:dests], names[dests:], uses)
-            else:  # what `_guarded` would do, but faster
+            else:  # the same as `_guarded`, but faster
                 if not written.issuperset(names[dests:]):
                     uses.read_all(names[dests:], instr)
                 written.update(names[:dests])
@@ -189,7 +190,7 @@ class _BodyCheck:
         return uses
 
     def _shape(self, instr: Instr, key: tuple[object, ...], uses: Uses) -> Shape | None:
-        """The shape of the first instruction of its kind in this kernel; None if it is wrong."""
+        """The shape of the first instruction of its kind in this kernel; None if the instruction is wrong."""
         shape = shape_of(instr)
         if not shape.complaints:
             self._gates(instr, shape)
@@ -198,12 +199,12 @@ class _BodyCheck:
         self._declared(instr)
         for kind, message in shape.complaints:
             self._report(kind, message, instr)
-        # Its first operand counts as written, so that one mistake is one problem.
+        # The first operand counts as written, so that one mistake is reported as one problem.
         uses.written.update(r.name for o in instr.operands[:1] for r in registers_of(o))
         return None
 
     def _guarded(self, instr: Instr, writes: Sequence[str], reads: Sequence[str], uses: Uses) -> None:
-        """Reads and writes under a guard, or after such writes."""
+        """Record the reads and writes of an instruction under a guard, or after guarded writes."""
         guard = instr.guard
         if guard is not None:
             got = guard.register
@@ -218,7 +219,7 @@ class _BodyCheck:
             uses.write(name, guard)
 
     def _declared(self, instr: Instr) -> None:
-        """Each register of the instruction is declared, and as what it says it is."""
+        """Check that each register of the instruction is declared, with the class that the operand has."""
         registers = [r for operand in instr.operands for r in registers_of(operand)]
         if instr.guard is not None:
             registers.append(instr.guard.register)
@@ -236,12 +237,12 @@ class _BodyCheck:
                 self._report("register", message, instr)
 
     def _values(self, instr: Instr, shape: Shape) -> None:
-        """Literals, names and addresses: what a shape does not depend on."""
+        """Check the literals, names and addresses, which a shape does not depend on."""
         if shape.accesses:
-            self.accesses.append((self.place, instr, shape))
+            self.accesses.append((self.index, instr, shape))
         operands = instr.operands
         for limit in shape.integers:
-            value = operands[limit.place].value  # type: ignore[union-attr]  # an IntImm
+            value = operands[limit.operand].value  # type: ignore[union-attr]  # an IntImm
             if value not in limit.legal:
                 self._report(limit.kind, f"wanted {limit.words}, got {value}", instr)
         self._unmoved(operands, shape, instr)
@@ -249,19 +250,19 @@ class _BodyCheck:
             self._barrier(instr, shape.op)
         if shape.op is not None and instr.opcode.startswith(_SIZED):
             self._sizes(operands, shape.op, instr)
-        for place, kind, bits in shape.symbols:
-            self._symbol(operands[place].name, kind, bits, instr)  # type: ignore[union-attr]  # one
+        for index, kind, bits in shape.symbols:
+            self._symbol(operands[index].name, kind, bits, instr)  # type: ignore[union-attr]  # one
         if shape.calls:
             for message in self.symbols.call(instr):
                 self._report("call", message, instr)
 
     def _unmoved(self, operands: tuple[Operand, ...], shape: Shape, instr: Instr) -> None:
-        """Addresses that have an offset and take none."""
-        for place, name in shape.unmoved:
-            address = operands[place]
+        """Check that addresses which take no offset have none."""
+        for index, name in shape.unmoved:
+            address = operands[index]
             if isinstance(address, Address | TensorAddress) and address.offset:
                 row, text = op_of(instr).row.name, render_operand(address)
-                self._report("operand", f"operand {name} of {row} has no offset, got {text}", instr)
+                self._report("operand", f"operand {name} of {row} takes no offset, got {text}", instr)
 
     # ---------------------------------------------------------------------------------- one of them
 
@@ -284,8 +285,8 @@ class _BodyCheck:
                 self._report("barrier", f"{message}; they would never arrive", instr)
 
     def _sizes(self, operands: tuple[Operand, ...], op: Op, instr: Instr) -> None:
-        """A copy reads no more bytes than it writes; part of a range is no more than all of it,
-        and a fraction is more than 0 and at most 1.
+        """Check that a copy reads no more bytes than it writes, that a part of a range is no larger
+        than the range, and that a fraction is more than 0 and at most 1.
         """
         for got in operands:
             if isinstance(got, FloatImm) and not 0 < got.bits <= _ONE:
@@ -334,7 +335,7 @@ class _BodyCheck:
         suspects = used_undefined(graph, suspects, self.passed)
         anywhere = set().union(*(u.written for u in uses))
         guarded = guarded_writes(graph)
-        places = {id(instr): b.start + i for b in graph for i, instr in enumerate(b.instrs)}
+        indices = {id(instr): b.start + i for b in graph for i, instr in enumerate(b.instrs)}
         for name, instr in suspects.items():
             if name in anywhere:
                 message = f"{name} may be read before it is written: a path to here does not write it"
@@ -342,19 +343,19 @@ class _BodyCheck:
                 message = f"{name} is written only under a guard that may be false"
             else:
                 message = f"{name} is read but never written"
-            self.place = places[id(instr)]
+            self.index = indices[id(instr)]
             self._report("undefined", f"{message}; write it on every path before", instr)
 
     def _alignment(self) -> None:
         aligns = variable_aligns(self.module, self.body)
         launched = launched_pointers(self.body)
         state = residues(self.integers, aligns, launched) if self.accesses else {}
-        for place, instr, shape in self.accesses:
-            self.place = place
+        for index, instr, shape in self.accesses:
+            self.index = index
             for position, size in shape.accesses:
-                nbytes = size if shape.size_place is None else _literal(instr, shape.size_place)
+                nbytes = size if shape.size_index is None else _literal(instr, shape.size_index)
                 address = instr.operands[position]
-                if not isinstance(address, Address):  # that of a tensor map
+                if not isinstance(address, Address):  # a tensor map's address
                     continue
                 if isinstance(address.base, Symbol):
                     self._access(address.base.name, address.offset, nbytes, shape, instr)
@@ -374,7 +375,7 @@ class _BodyCheck:
             self._report("symbol", message, instr)
 
     def _statements(self) -> None:
-        self.place = -1
+        self.index = -1
         for name, count in self.labels.items():
             if count > 1:
                 message = f"{count} labels are called {name!r}; rename all but one"
@@ -391,7 +392,7 @@ class _BodyCheck:
                     self._label(target)
 
     def _end(self, graph: tuple[Block, ...]) -> None:
-        """A kernel ends with an instruction; the end of a function's body returns."""
+        """Check that a kernel ends with an instruction that ends it; a function returns at its end."""
         if not isinstance(self.body, Kernel):
             return
         last = graph[-1] if graph else None
@@ -399,11 +400,11 @@ class _BodyCheck:
             return
         if last is not None and last.instrs and self._never_returns(last.instrs[-1]):
             return
-        self.place = last.start + len(last.instrs) if last else 0
+        self.index = last.start + len(last.instrs) if last else 0
         self._report("end", "control runs off the end of the kernel; end it with ret")
 
     def _never_returns(self, instr: Instr) -> bool:
-        """Whether this is a call of a function that says so."""
+        """Whether the instruction calls a function that is declared to never return."""
         if not instr.opcode.startswith("call") or instr.guard is not None:
             return False
         known = (self.symbols.functions, self.symbols.prototypes)
@@ -417,19 +418,19 @@ def _passed_in_registers(body: Kernel | Function) -> dict[str, str]:
     return {p.name: TYPES[p.type].register for p in params if p.register and p.type in TYPES}
 
 
-def _literal(instr: Instr, place: int) -> int:
-    operand = instr.operands[place]
+def _literal(instr: Instr, index: int) -> int:
+    operand = instr.operands[index]
     assert isinstance(operand, IntImm)  # the shape says so
     return operand.value
 
 
 def _fits_a_line(text: str) -> bool:
-    """Whether a comment line can hold the text so that it can be read back."""
+    """Whether a comment line can hold the text and give it back."""
     return text == text.rstrip() and len(text.splitlines()) <= 1
 
 
 def _fits_quotes(text: str) -> bool:
-    """Whether a string of PTX can hold the text as it is."""
+    """Whether a PTX string literal can hold the text unchanged."""
     return re.fullmatch(r'(?:[^"\\\n]|\\[^\n])*', text) is not None
 
 

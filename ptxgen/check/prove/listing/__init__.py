@@ -1,1 +1,1 @@
-"""To prove by listing: all addresses that an access to shared memory may have."""
+"""Proofs by listing: every address that an access to shared memory may have."""

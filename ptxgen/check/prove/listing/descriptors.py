@@ -1,9 +1,9 @@
-"""Judges the matrices in shared memory that `wgmma.mma_async` reads by descriptors.
+"""Verdicts on the matrices in shared memory that `wgmma.mma_async` reads through descriptors.
 
-A descriptor has bits of an address among others, so what it names cannot be told from a sum. It is
-computed, by the meaning of the instructions that make it, for every place that its variable can
-have among the 256 KiB that descriptors reach; from what does not depend on that place, every
-combination is taken once.
+A descriptor holds an address among other bit fields, so the rules for sums of addresses do not
+apply to it. The descriptor is computed, by the semantics of the instructions that make it, for
+every address that its variable can have within the 256 KiB that descriptors reach. Each combination
+of the values that do not depend on that address is taken once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ptxgen.check.prove.listing.rows import MOST_ROWS, NotListedError, Table
-from ptxgen.check.prove.listing.search import Found, Place, Search
+from ptxgen.check.prove.listing.search import Found, InstrSite, Search
 from ptxgen.check.prove.listing.tables import Lister
 from ptxgen.check.prove.program.domain import register_dtype
 from ptxgen.check.prove.program.matrices import (
@@ -35,15 +35,15 @@ from ptxgen.types import u64
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
 _WINDOW: Final = 1 << ADDRESS_BITS
-_LINE: Final = 1024  # bytes after which the widest swizzle recurs
-_FIELD: Final = (1 << 14) - 1  # of the units of an address in a descriptor
+_LINE: Final = 1024  # bytes after which the widest swizzle pattern repeats
+_FIELD: Final = (1 << 14) - 1  # the bits of a descriptor's start address, in units of 16 bytes
 _UNIT_BITS: Final = 4
-_DEPENDS: Final = "what its descriptor names depends on where the variable lies"
+_DEPENDS: Final = "the matrix that its descriptor names depends on the variable's address"
 
 
 class Case(NamedTuple):
-    """A matrix: where it starts in its variable, what else the descriptor says, and where the
-    variable begins modulo the widest swizzle.
+    """A matrix as one descriptor gives it: `start` in its variable in bytes, the descriptor's other
+    `fields`, and `phase`, the variable's address modulo the period of the widest swizzle, in bytes.
     """
 
     start: int
@@ -52,19 +52,23 @@ class Case(NamedTuple):
 
     @property
     def turn(self) -> int:
-        """Which turn of the swizzle's pattern the matrix starts with."""
+        """The row of the swizzle's pattern that the matrix starts with."""
         return ((self.start + self.phase >> 7) - self.fields.base_offset) & self.fields.width - 1
 
 
 class Group(NamedTuple):
-    """One row of the table with its matrix, for each place modulo the swizzle that differs."""
+    """One row of the table with its matrices, one for each address of the variable modulo the
+    swizzle that gives another matrix.
+    """
 
     row: int
     cases: tuple[Case, ...]
 
 
 class Judged(NamedTuple):
-    """What is wrong with a group, empty if nothing; whether everywhere; and the bytes accessed."""
+    """The verdict on a group: `reason` is empty if nothing is wrong; `everywhere` says whether it
+    is wrong for every address of the variable. `first` and `last` are the bytes accessed in `home`.
+    """
 
     reason: str
     everywhere: bool
@@ -74,15 +78,15 @@ class Judged(NamedTuple):
 
 
 class Descriptors:
-    """Judges the descriptors of one kernel."""
+    """Verdicts on the descriptors of one kernel."""
 
     def __init__(self, search: Search) -> None:
         self._search = search
 
-    def judge(self, place: Place, touch: Touch, matrix: Matrix) -> Found:
+    def judge(self, site: InstrSite, touch: Touch, matrix: Matrix) -> Found:
         """The verdict on a matrix that an instruction reads."""
         search = self._search
-        descriptor = search.values.operand(touch.descriptor, u64, place.block, place.position)
+        descriptor = search.values.operand(touch.descriptor, u64, site.block, site.position)
         symbols = search.provenance.symbols(descriptor)
         if not symbols or not symbols <= set(search.homes):
             return _unknown(matrix, "its descriptor is not computed from a shared variable")
@@ -92,7 +96,7 @@ class Descriptors:
         found = Found(UNKNOWN)
         for thorough in (False, True):
             try:
-                found = self._tried(place, descriptor, matrix, variable, thorough)
+                found = self._tried(site, descriptor, matrix, variable, thorough)
             except NotListedError as error:
                 reason = f"its descriptor cannot be listed: {error}"
                 found = _unknown(matrix, reason, variable.name)
@@ -100,9 +104,11 @@ class Descriptors:
                 break
         return found
 
-    def _tried(self, place: Place, descriptor: Node, matrix: Matrix, variable: Home, thorough: bool) -> Found:
+    def _tried(
+        self, site: InstrSite, descriptor: Node, matrix: Matrix, variable: Home, thorough: bool
+    ) -> Found:
         search = self._search
-        lister, table = search.table([descriptor], search.condition(place), thorough, search.bases(0))
+        lister, table = search.table([descriptor], search.condition(site), thorough, search.bases(0))
         if not table.n:
             return Found(PROVED, "no thread gets there", variable.name)
         groups = self._groups(lister, table, descriptor, variable)
@@ -132,7 +138,9 @@ class Descriptors:
         return Found(verdict, reason, judged.home.name, judged.first, judged.last, witness)
 
     def _turned(self, groups: list[Group], variable: Home) -> Found:
-        """Proved, unless the swizzle is another one where the variable lies otherwise."""
+        """Proved, unless the matrix starts in another row of the swizzle for another address of its
+        variable.
+        """
         for group in groups:
             if len({case.turn for case in group.cases}) > 1:
                 needed = max(case.fields.pattern for case in group.cases)
@@ -146,7 +154,7 @@ class Descriptors:
     # ------------------------------------------------------------------------------ homes
 
     def _home(self, descriptor: Node, variable: Home) -> tuple[Home | None, int | None]:
-        """As for other accesses: the allocation that the constant part of the start is in."""
+        """The allocation that the constant part of the start address lies in, and that constant."""
         regions = self._search.regions
         if variable.name != self._search.dynamic or not regions:
             return variable, 0
@@ -170,7 +178,9 @@ class Descriptors:
     def _in_home(
         self, low: int, high: int, home: Home | None, constant: int | None, variable: Home
     ) -> Judged:
-        """Whether the bytes from `low` to `high` of a variable are where they should be."""
+        """An error if bytes `low` to `high` of a variable lie outside the allocation that they
+        should be in.
+        """
         reason = ""
         if home is None and constant is not None:
             reason = f"byte {constant} of {variable.name} is in none of its regions"
@@ -190,7 +200,7 @@ class Descriptors:
     # ------------------------------------------------------------------------------ listing
 
     def _groups(self, lister: Lister, table: Table, descriptor: Node, variable: Home) -> list[Group] | None:
-        """The matrices that a descriptor names; None if they depend on where the variable lies."""
+        """The matrices that a descriptor gives; None if they depend on the variable's address."""
         fixed, moving, symbols = self._parts(descriptor)
         base = self._search.bases(0)[variable.name]
         columns = {node.id: lister.evaluate(table, node).astype(np.uint64) for node in fixed}
@@ -201,19 +211,20 @@ class Descriptors:
         if len(rows) * len(places) > MOST_ROWS:
             raise NotListedError(f"more than {MOST_ROWS} combinations")
         everywhere = np.tile(places, len(rows)).astype(np.uint64)
-        made = Table(len(everywhere), {}, np.ones(len(everywhere), np.bool_), {})
+        tiled = Table(len(everywhere), {}, np.ones(len(everywhere), np.bool_), {})
         for node in (*fixed, *moving):
             column = np.repeat(columns[node.id][rows], len(places))
             column = column + everywhere if node in moving else column
-            made.columns[node.id] = column.astype(register_dtype(node.bits))
+            tiled.columns[node.id] = column.astype(register_dtype(node.bits))
         for node in symbols:
-            made.columns[node.id] = everywhere.astype(register_dtype(node.bits))
-        found = lister.evaluate(made, descriptor).reshape(len(rows), len(places))
+            tiled.columns[node.id] = everywhere.astype(register_dtype(node.bits))
+        found = lister.evaluate(tiled, descriptor).reshape(len(rows), len(places))
         return _grouped(found, places, rows, variable)
 
     def _parts(self, descriptor: Node) -> tuple[list[Node], list[Node], list[Node]]:
-        """What a descriptor is computed from: the values that do not depend on the variable's
-        place, those of loops that move with it, and its address. Raises `NotListedError`.
+        """The values that a descriptor is computed from: those that do not depend on the variable's
+        address, those that move with it and are carried round loops, and the address itself. Raises
+        `NotListedError`.
         """
         fixed, moving, symbols = [], [], []
         provenance = self._search.provenance
@@ -246,7 +257,7 @@ def _holds(home: Home, low: int, high: int) -> bool:
 
 
 def _different(columns: dict[int, Lanes], table: Table) -> Lanes:
-    """A row of each combination of values, one that certainly happens if there is any."""
+    """One row for each combination of values, if possible one that certainly happens."""
     order = np.argsort(~table.sure, kind="stable")
     if not columns:
         return order[:1]
@@ -257,8 +268,11 @@ def _different(columns: dict[int, Lanes], table: Table) -> Lanes:
 
 
 def _grouped(found: Lanes, places: Lanes, rows: Lanes, variable: Home) -> list[Group] | None:
-    """The matrices of descriptors, of which each row has one for every place of the variable."""
-    before = _WINDOW - variable.nbytes >> 1  # bytes before the variable that are not taken for ones
+    """The matrices of `found`, which has a row for each row of the table and a column for each of
+    the variable's addresses in `places`; None if a matrix depends on the address.
+    """
+    # A matrix that starts up to this many bytes before the variable counts as before it.
+    before = _WINDOW - variable.nbytes >> 1
     start = (start_of(found) - places + before) % _WINDOW - before
     rest = found & np.uint64(((1 << 64) - 1) ^ 0xFFFF)
     count = min(max(_LINE // variable.align, 1), len(places))
@@ -278,8 +292,8 @@ def _case(start: int, rest: int, phase: int) -> Case:
 
 
 class _Constant:
-    """What is added to a variable's address in a descriptor, in bytes: which of its regions is
-    meant. None if that depends on the way taken, or is not known.
+    """The constant in bytes that is added to a variable's address in a descriptor: it tells which
+    region of the variable is meant. None if it depends on the path taken, or is not known.
     """
 
     def __init__(self, values: Values, provenance: Provenance) -> None:
@@ -287,7 +301,9 @@ class _Constant:
         self._provenance = provenance
 
     def of(self, node: Node, *, in_units: bool, seen: tuple[int, ...] = ()) -> int | None:
-        """The constant part of a value, which is the address, or has it `in_units` of 16 bytes."""
+        """The constant part of `node`, an address in bytes or, with `in_units`, in units of 16
+        bytes.
+        """
         if node.kind == "const":
             return _units(node.data) if in_units else _signed(node.data, node.bits)
         if node.id in seen or node.kind == "choose":
@@ -312,7 +328,7 @@ class _Constant:
             if by.kind != "const" or by.data != _UNIT_BITS:
                 return None
             return self.of(node.args[0], in_units=False, seen=seen)
-        if head in ("mov", "cvt"):  # of a pair, the low half
+        if head in ("mov", "cvt"):  # the low half of a pair
             return self._sum(node.args[:1], in_units, seen)
         if head in ("add", "or"):
             return self._sum(node.args, in_units, seen)
@@ -341,5 +357,5 @@ def _signed(value: int, bits: int) -> int:
 
 
 def _units(value: int) -> int:
-    """The bytes that a number added to a descriptor moves its start by."""
+    """The bytes by which a number added to a descriptor moves its start."""
     return _signed(value & _FIELD, 14) * UNIT

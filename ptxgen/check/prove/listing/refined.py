@@ -1,4 +1,4 @@
-"""Closer bounds of values, from the comparisons on the way to where they are used."""
+"""Tighter bounds of values, from the comparisons on the path to an access."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from ptxgen.check.prove.program.values import Node, Values
 
 
 class Refined:
-    """Finds them for one kernel."""
+    """Tighter bounds of the values of one kernel."""
 
     def __init__(self, values: Values, paths: Paths) -> None:
         self.values = values
         self.paths = paths
 
     def bounds(self, nodes: list[Node], condition: Formula, domain: Domain) -> dict[int, Range]:
-        """Closer bounds of values that are compared on the way. They hold in this turn of the loops
-        around; of a value of which another turn's counts as well, nothing is said.
+        """Tighter bounds of the values that conditions of `condition` compare, by the values'
+        numbers. They hold for the current iteration of the loops around; a value whose earlier
+        iterations also affect `nodes` gets none.
         """
         found: dict[int, Range] = {}
         wanted = [*nodes, *(x.node for x in literals(condition) if x.node is not None)]
@@ -49,7 +50,9 @@ class Refined:
         return {key: r for key, r in found.items() if r.size <= MOST_VALUES}
 
     def _carried(self, wanted: list[Node], domain: Domain) -> dict[int, set[int]]:
-        """By the header of a loop, what the values follow from that go round it."""
+        """For each loop header that affects the values, the numbers of the values that the loop
+        carries round.
+        """
         headers = {
             n
             for node in wanted
@@ -66,7 +69,7 @@ class Refined:
         return found
 
     def _is_carried(self, of: Node, carried: Mapping[int, set[int]]) -> bool:
-        """Whether a value counts that is another one in another turn."""
+        """Whether a loop carries `of` round, so that its value of another iteration counts as well."""
         blocks = {n.block for n in self.paths.sources(of) if n.kind in ("join", "header", "opaque")}
         bodies = self.paths.graph.bodies
         return any(of.id in ids and blocks & bodies[header] for header, ids in carried.items())
@@ -97,7 +100,7 @@ _MIRRORED: Final = {
 
 
 def _bounds(asked: str | None, limit: Range, bits: int, is_signed: bool) -> Range | None:
-    """The values that a comparison with a limit lets through."""
+    """The values for which a comparison with `limit` holds; None if nothing follows."""
     everything = signed(whole(bits), bits) if is_signed else whole(bits)
     limit = signed(limit, bits) if is_signed else unsigned(limit, bits)
     if asked in ("lt", "lo"):
@@ -112,7 +115,7 @@ def _bounds(asked: str | None, limit: Range, bits: int, is_signed: bool) -> Rang
 
 
 def _narrowed(known: Range, bounds: Range, bits: int) -> Range:
-    """What two ranges have in common; the smaller one, if they count from different zeros."""
+    """The intersection of two ranges; `known` alone if one is signed and the other unsigned."""
     if known.first < 0 and bounds.last >= 1 << (bits - 1):
         return known
     if known.first >= 0 and bounds.first < 0:

@@ -1,4 +1,4 @@
-"""Rows of values, side by side in numpy columns."""
+"""Tables of values: one numpy column for each value, one row for each combination."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ptxgen.check.prove.program.values import Node
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
 MOST_ROWS: Final = 1 << 20
-THREAD: Final = -1  # the number of the column of threads; those below tell where rows came from
+THREAD: Final = -1  # key of the column of threads; keys below it mark the rows of a loop's entry
 
 
 class NotListedError(Exception):
-    """A value cannot be listed; `node` is the one to give up, None if there are too many rows."""
+    """A value cannot be listed; `node` is the value to give up, None if there are too many rows."""
 
     def __init__(self, reason: str, node: Node | None = None) -> None:
         super().__init__(reason)
@@ -24,12 +24,13 @@ class NotListedError(Exception):
 
 
 class SpentError(Exception):
-    """What was allowed to a search has been spent."""
+    """A search has spent the steps that it was allowed."""
 
 
 class Effort:
-    """What a search may still spend: in steps, not in seconds, so that it ends at the same place
-    everywhere. A step is about what it takes to compute one value in some hundred rows.
+    """The number of steps that a search may still spend: steps and not seconds, so that it stops at
+    the same point on every machine. A step is about the work of computing one value in some hundred
+    rows.
     """
 
     def __init__(self, steps: int) -> None:
@@ -37,16 +38,16 @@ class Effort:
         self._least = 0
 
     def share(self) -> int:
-        """Allow half of what is left from now on; how much that is."""
+        """Allow half of the remaining steps from now on, and return their number."""
         self._least = self._left // 2
         return self._left - self._least
 
     def allow(self, steps: int) -> None:
-        """Allow so many steps from now on, if as many are left."""
+        """Allow `steps` steps from now on, or as many as remain."""
         self._least = max(self._left - steps, 0)
 
     def spend(self, steps: int) -> None:
-        """Raise `SpentError` if that is more than is allowed."""
+        """Raise `SpentError` if `steps` is more than is still allowed."""
         self._left -= steps
         if self._left < self._least:
             self._left = self._least
@@ -54,8 +55,8 @@ class Effort:
 
 
 class Table:
-    """Rows of values. `sure` says of which rows it is certain that they can happen, if those
-    predicates hold that are `assumed`, by number: whether negated.
+    """Rows of values. `sure` tells which rows certainly occur in some launch, provided that the
+    predicates in `assumed` (by number, with whether they are negated) hold.
     """
 
     def __init__(self, n: int, columns: dict[int, Lanes], sure: Lanes, assumed: dict[int, set[bool]]) -> None:
@@ -67,11 +68,11 @@ class Table:
 
     @classmethod
     def empty(cls) -> Table:
-        """One row of nothing."""
+        """A table with one row and no columns."""
         return cls(1, {}, np.ones(1, np.bool_), {})
 
     def take(self, rows: Lanes) -> Table:
-        """Some rows, each as often as it is named."""
+        """A table of the rows with these indices, each as often as it is named."""
         if len(rows) > MOST_ROWS:
             raise NotListedError(f"more than {MOST_ROWS} combinations")
         columns = {key: column[rows] for key, column in self.columns.items()}
@@ -79,20 +80,21 @@ class Table:
 
 
 def has(table: Table, leaf: Node) -> bool:
-    """Whether a table has the values of a leaf."""
+    """Whether a table has a column for a leaf."""
     return (THREAD if leaf.kind == "thread" else leaf.id) in table.columns
 
 
 def thread_of(table: Table, row: int) -> int:
-    """The number of a row's thread in its block; 0 if no row depends on it."""
+    """The linear index of a row's thread in its block; 0 if no row depends on the thread."""
     column = table.columns.get(THREAD)
     return 0 if column is None else int(column[row])
 
 
 class Seen:
-    """The rows that have been before, to tell those that are new.
+    """The rows of a loop that have been seen, to find the new ones.
 
-    `again` has, by the parent's row, the turn whose values came again: from that on they recur.
+    `again` has, by the row of the loop's entry, the iteration whose values came again: from that
+    iteration on the values recur.
     """
 
     def __init__(self, rows: Lanes) -> None:
@@ -102,39 +104,40 @@ class Seen:
         self.fresh(rows)
 
     def fresh(self, rows: Lanes) -> Lanes:
-        """The places of the rows of the next turn that are new, each once."""
-        packed = np.ascontiguousarray(rows)
-        keys = packed.view(f"V{packed.itemsize * packed.shape[1]}").ravel().tolist()
+        """The indices of the rows of the next iteration that are new, each row once."""
+        contiguous = np.ascontiguousarray(rows)
+        keys = contiguous.view(f"V{contiguous.itemsize * contiguous.shape[1]}").ravel().tolist()
         known = self._turns
         new = dict.fromkeys(key for key in keys if key not in known)
-        places = range(len(keys))
+        indices = range(len(keys))
         if len(new) < len(keys):
-            places = self._sorted(rows, keys, new)
+            indices = self._sorted(rows, keys, new)
         known.update(dict.fromkeys(new, self._turn))
         self._turn += 1
-        return np.array(places, np.int64)
+        return np.array(indices, np.int64)
 
     def _sorted(self, rows: Lanes, keys: list[bytes], new: dict[bytes, None]) -> Any:
         taken: set[bytes] = set()
-        places = []
-        for place, key in enumerate(keys):
+        indices = []
+        for index, key in enumerate(keys):
             if key in new and key not in taken:
                 taken.add(key)
-                places.append(place)
+                indices.append(index)
             elif key in self._turns:
-                parent = int(rows[place, 0])
+                parent = int(rows[index, 0])
                 self.again[parent] = max(self.again.get(parent, 0), self._turns[key])
-        return places
+        return indices
 
 
 def stacked(nodes: list[Node], parts: Sequence[tuple[Table, list[Lanes]]]) -> Table:
-    """One table of several, each with its own values of `nodes`."""
+    """One table of the rows of several, each part with its own values of `nodes`."""
     kept = set.intersection(*(set(part.columns) for part, _ in parts))
     columns = {key: np.concatenate([part.columns[key] for part, _ in parts]) for key in kept}
     for n, node in enumerate(nodes):
         columns[node.id] = np.concatenate([values[n] for _, values in parts])
     sure = np.concatenate([part.sure for part, _ in parts])
-    if any(len(part.columns) > len(kept) for part, _ in parts):  # what belonged together is lost
+    # Rows that belong together can no longer be told.
+    if any(len(part.columns) > len(kept) for part, _ in parts):
         sure = np.zeros(len(sure), np.bool_)
     assumed: dict[int, set[bool]] = {}
     for part, _ in parts:
@@ -145,5 +148,5 @@ def stacked(nodes: list[Node], parts: Sequence[tuple[Table, list[Lanes]]]) -> Ta
 
 
 def merged(a: dict[int, set[bool]], b: dict[int, set[bool]]) -> dict[int, set[bool]]:
-    """What two tables assume together."""
+    """The predicates that either of two tables assumes."""
     return {key: a.get(key, set()) | b.get(key, set()) for key in (*a, *b)}

@@ -1,4 +1,4 @@
-"""Lists what one access does in every thread and turn, and judges it."""
+"""Lists the addresses of one access in every thread and iteration, and gives the verdict on it."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ from ptxgen.tensormap import TensorMap
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
-SPACING: Final = 1 << 22  # bytes between the variables, where they are tried
-_MOST_PLACES: Final = 128  # of a variable that are tried
-_TWISTED: Final = "more than sums is made of the variable's address, so it depends on where it lies"
+SPACING: Final = 1 << 22  # bytes between variables at the addresses that are tried
+_MOST_PLACES: Final = 128  # addresses of a variable that are tried
+_TWISTED: Final = "it may depend on the variable's address in a way that is not followed"
 _SPACES: Final = {SHARED: "one in .shared", CLUSTER: "one in .shared::cluster", GENERIC: "a generic one"}
 _ATTEMPTS: Final = 12
 
 
 class Listing(NamedTuple):
-    """The addresses that an access takes, from one base: `relative` to the variable it is in, of
-    which `variable` is the number; `extent` are the bytes beyond the fixed ones.
+    """The addresses of one access, counted from one base. `variable` is the index of the shared
+    variable of each row, and `relative` the offset in it in bytes; `extent` is the number of bytes
+    accessed beyond the fixed ones.
     """
 
     lister: Lister
@@ -54,8 +55,8 @@ class Found(NamedTuple):
     witness: Witness | None = None
 
 
-class Place(NamedTuple):
-    """Where an instruction stands."""
+class InstrSite(NamedTuple):
+    """The position of an instruction in the kernel's graph."""
 
     block: int
     position: int
@@ -63,7 +64,7 @@ class Place(NamedTuple):
 
 
 class Search:
-    """Judges the accesses of one kernel."""
+    """Verdicts on the accesses of one kernel."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class Search:
         self._maps = maps
         self.names = list(homes)
         self._effort = effort
-        self._ctas = ctas  # of a cluster, 0 if not known
+        self._ctas = ctas  # number of CTAs of a cluster, 0 if not known
         self._plain = Domain(shape, parameters, takes_part=self._takes_part)
         self.places = Places(values, self._plain.range, self._largest)
         self._refined = Refined(values, paths)
@@ -99,14 +100,14 @@ class Search:
 
     # ------------------------------------------------------------------------------ judging
 
-    def judge(self, place: Place, touch: Touch) -> Found | None:
-        """The verdict on an access; None if it is not one of shared memory."""
+    def judge(self, site: InstrSite, touch: Touch) -> Found | None:
+        """The verdict on an access; None if the access is not to shared memory."""
         if touch.box is not None:
-            sized = self._sized(place, touch, touch.box)
+            sized = self._sized(site, touch, touch.box)
             if isinstance(sized, Found):
                 return sized
             touch = sized
-        base, offset = self.values.address(touch.address, place.block, place.position)
+        base, offset = self.values.address(touch.address, site.block, site.position)
         placed = self.places.of(base)
         if placed == ANYHOW:
             symbols = self.provenance.symbols(base)
@@ -116,43 +117,43 @@ class Search:
             if touch.space == GENERIC and elsewhere:
                 return None
             return Found(UNKNOWN, "its address is not computed from a shared variable")
-        reason = self._other_space(place, placed, touch, base)
+        reason = self._other_space(site, placed, touch, base)
         if reason:
             return Found(UNKNOWN, reason, self._allocation(base, offset))
         size = None
         if touch.number is not None and touch.counted is not None:
-            size = self.values.operand(touch.number, touch.counted, place.block, place.position)
+            size = self.values.operand(touch.number, touch.counted, site.block, site.position)
             if not self.places.of(size).is_fixed:
                 return Found(UNKNOWN, _TWISTED, self._allocation(base, offset))
-        found = self._judged(place, touch, base, offset, size)
+        found = self._judged(site, touch, base, offset, size)
         if touch.reason and found.verdict == PROVED:
             return found._replace(verdict=UNKNOWN, reason=touch.reason)
         return found
 
-    def _other_space(self, place: Place, placed: Placed, touch: Touch, base: Node) -> str:
-        """Why an instruction does not take an address of this space; empty if it does."""
+    def _other_space(self, site: InstrSite, placed: Placed, touch: Touch, base: Node) -> str:
+        """Why the instruction does not take an address of this space; empty if it does."""
         if placed.space != touch.space and (placed.space, touch.space) != (SHARED, CLUSTER):
-            return f"its address is {_SPACES[placed.space]}, and it takes {_SPACES[touch.space]}"
+            return f"its address is {_SPACES[placed.space]}, but the instruction takes {_SPACES[touch.space]}"
         for rank in ranks_of(self.values, base):
-            if not self._is_rank(place, rank):
-                return "the rank it is mapped to is not shown to be that of a CTA of the cluster"
+            if not self._is_rank(site, rank):
+                return "the rank of its address is not shown to be that of a CTA of the cluster"
         return ""
 
-    def _is_rank(self, place: Place, rank: Node) -> bool:
+    def _is_rank(self, site: InstrSite, rank: Node) -> bool:
         r = self._plain.range(rank)
         if r.first >= 0 and r.last < self._ctas:
             return True
         try:
             bases = self.bases(0)
-            lister, table = self.table([rank], self.condition(place), True, bases)
+            lister, table = self.table([rank], self.condition(site), True, bases)
             ranks = lister.evaluate(table, rank)
         except NotListedError:
             return False
         return bool((ranks < self._ctas).all())
 
-    def _sized(self, place: Place, touch: Touch, box: TensorAddress) -> Touch | Found:
-        """A copy of a box with the size that its tensor map says."""
-        name = self.values.parameter(box.base, place.block, place.position)
+    def _sized(self, site: InstrSite, touch: Touch, box: TensorAddress) -> Touch | Found:
+        """The access of a tensor copy, with the size of the box from its tensor map."""
+        name = self.values.parameter(box.base, site.block, site.position)
         of = None if box.offset else self._maps.get(name)
         if of is None:
             which = f"{name}, which is not given" if name else "which is in none of the parameters"
@@ -160,29 +161,29 @@ class Search:
         dims = len(box.coordinates)
         if of.rank != dims:
             return Found(
-                VIOLATION, f"the copy is of {dims} dimensions, and the tensor map {name} of {of.rank}"
+                VIOLATION, f"the copy has {dims} dimensions, but the tensor map {name} has {of.rank}"
             )
         return touch._replace(fixed=box_span(of))
 
-    def _judged(self, place: Place, touch: Touch, base: Node, offset: int, size: Node | None) -> Found:
+    def _judged(self, site: InstrSite, touch: Touch, base: Node, offset: int, size: Node | None) -> Found:
         bases = self.bases(0)
-        quick = self._listed(place, base, size, touch, False, bases)
+        quick = self._listed(site, base, size, touch, False, bases)
         if not isinstance(quick, str):
             found = self._checked(quick, touch, base, offset)
             if found.verdict == PROVED:
-                return self._anywhere(found, place, touch, base, offset, size)
-        thorough = self._listed(place, base, size, touch, True, bases)
+                return self._anywhere(found, site, touch, base, offset, size)
+        thorough = self._listed(site, base, size, touch, True, bases)
         if isinstance(thorough, str):
             name = self._allocation(base, offset)
             reason = quick if isinstance(quick, str) else thorough
             return Found(UNKNOWN, f"its address cannot be listed: {reason}", name)
         found = self._checked(thorough, touch, base, offset)
-        return self._anywhere(found, place, touch, base, offset, size)
+        return self._anywhere(found, site, touch, base, offset, size)
 
     def _anywhere(
-        self, found: Found, place: Place, touch: Touch, base: Node, offset: int, size: Node | None
+        self, found: Found, site: InstrSite, touch: Touch, base: Node, offset: int, size: Node | None
     ) -> Found:
-        """The verdict that holds wherever the variables lie."""
+        """The verdict that holds for every address of the variables."""
         period = self.places.of(base).period
         align = min(self.homes[name].align for name in self.provenance.symbols(base))
         count = period // max(align, 1)
@@ -191,7 +192,7 @@ class Search:
         if found.verdict != PROVED or count > _MOST_PLACES:
             return found._replace(verdict=UNKNOWN, reason=_TWISTED, witness=None)
         for n in range(1, count):
-            listed = self._listed(place, base, size, touch, True, self.bases(n * align))
+            listed = self._listed(site, base, size, touch, True, self.bases(n * align))
             if isinstance(listed, str):
                 return found._replace(verdict=UNKNOWN, reason=_TWISTED)
             if self._checked(listed, touch, base, offset).verdict != PROVED:
@@ -199,7 +200,7 @@ class Search:
         return found
 
     def bases(self, moved: int) -> dict[str, int]:
-        """Where the variables lie while an access is tried."""
+        """The addresses that the variables get while an access is tried."""
         return {name: (n + 1) * SPACING + SPACING // 2 + moved for n, name in enumerate(self.names)}
 
     def _allocation(self, base: Node, offset: int) -> str:
@@ -208,8 +209,8 @@ class Search:
         return home.name if home is not None else names[0]
 
     def _home(self, name: str, base: Node, offset: int) -> tuple[Home | None, int | None]:
-        """The allocation that an address from a variable belongs to, and the constant that says so;
-        None for one that differs from row to row.
+        """The allocation that an address computed from a variable should lie in, and the constant
+        offset that selects it; the constant is None if it differs from row to row.
         """
         variable = self.homes[name]
         if name != self.dynamic or not self.regions:
@@ -222,7 +223,7 @@ class Search:
     # ------------------------------------------------------------------------------ checking
 
     def _checked(self, listing: Listing, touch: Touch, base: Node, offset: int) -> Found:
-        """The verdict on an access at an offset from a base that has been listed."""
+        """The verdict on an access at `offset` bytes from a base that has been listed."""
         first = Found(PROVED)
         if not len(listing.relative):
             return Found(PROVED, "no thread gets there", self._allocation(base, offset))
@@ -283,7 +284,9 @@ class Search:
     def _in_some_region(
         self, listing: Listing, rows: Lanes, start: Lanes, end: Lanes, touch: Touch, name: str
     ) -> Found:
-        """Of an address in one region or another: each access has to be in one of them."""
+        """The verdict on an address whose region is not constant: each access has to lie inside one
+        region.
+        """
         inside = np.zeros(len(rows), np.bool_)
         for home in self.regions.values():
             inside |= (start >= home.start) & (end <= home.start + home.nbytes)
@@ -296,7 +299,7 @@ class Search:
         return self._aligned(listing, rows, start, touch, self.homes[name])
 
     def _worst(self, listing: Listing, rows: Lanes, wrong: Lanes) -> int:
-        """The first wrong row, if possible one that certainly happens."""
+        """The index of the first wrong row, if possible one that certainly happens."""
         certain_too = wrong & listing.table.sure[rows]
         return int(np.argmax(certain_too if certain_too.any() else wrong))
 
@@ -313,7 +316,7 @@ class Search:
         return Found(verdict, reason, allocation, witness=witness)
 
     def witness(self, lister: Lister, table: Table, row: int, address: int) -> Witness:
-        """The thread and the values of a row, with the address that it takes."""
+        """The thread and the loop values of a row, with the address accessed."""
         number = thread_of(table, row)
         x, y, _ = self._shape
         thread = (number % x, number // x % y, number // (x * y))
@@ -327,7 +330,9 @@ class Search:
         return Witness(thread, tuple(held.items()), address)
 
     def _number(self, value: int, leaf: Node) -> int:
-        """A value of a loop as a person would write it: an address from where its variable lies."""
+        """A value as it is shown to a reader: an address counted from its variable, other values
+        signed.
+        """
         names = self.provenance.symbols(leaf)
         if names:
             return value - self.bases(0)[min(names)]
@@ -336,7 +341,7 @@ class Search:
     # ------------------------------------------------------------------------------ listing
 
     def _largest(self, node: Node) -> int | None:
-        """The largest value of a register in any thread and turn; None if they cannot be listed."""
+        """The largest value of a register in any thread and iteration; None if it cannot be listed."""
         try:
             lister, table = self.table([node], ALWAYS, True, self.bases(0))
             values = lister.evaluate(table, node)
@@ -344,25 +349,31 @@ class Search:
             return None
         return int(values.max(initial=0))
 
-    def condition(self, place: Place) -> Formula:
-        """When the instruction is executed."""
-        reach = self.paths.reach(place.block)
-        guard = place.instr.guard
+    def condition(self, site: InstrSite) -> Formula:
+        """The condition under which the instruction is executed."""
+        reach = self.paths.reach(site.block)
+        guard = site.instr.guard
         if guard is None:
             return reach
-        node = self.values.at(guard.register, place.block, place.position)
+        node = self.values.at(guard.register, site.block, site.position)
         return Formula((*((reach,) if reach.parts else ()), Literal(node, guard.negated)))
 
     def _listed(
-        self, place: Place, base: Node, size: Node | None, touch: Touch, thorough: bool, bases: dict[str, int]
+        self,
+        site: InstrSite,
+        base: Node,
+        size: Node | None,
+        touch: Touch,
+        thorough: bool,
+        bases: dict[str, int],
     ) -> Listing | str:
-        """The listing of a base, or why there is none."""
-        guard = place.instr.guard
-        node = self.values.at(guard.register, place.block, place.position) if guard else None
+        """The listing of a base, or the reason why there is none."""
+        guard = site.instr.guard
+        node = self.values.at(guard.register, site.block, site.position) if guard else None
         key = (
             base.id,
             size and size.id,
-            place.block,
+            site.block,
             node and node.id,
             guard and guard.negated,
             thorough,
@@ -372,7 +383,7 @@ class Search:
         )
         found = self._listings.get(key)
         if found is None:
-            condition = self.condition(place)
+            condition = self.condition(site)
             found = self._tried(base, size, condition, touch, thorough, bases)
             self._listings[key] = found
         return found
@@ -439,12 +450,12 @@ class Search:
     # ------------------------------------------------------------------------------ shuffles
 
     def _takes_part(self, shuffle: Node) -> bool:
-        """Whether all lanes of a warp come to a shuffle if any does: one that does not come gives
-        what is not defined.
+        """Whether all lanes of a warp execute a shuffle together. The result of reading a lane that
+        does not take part is undefined.
         """
         known = self._taking_part
         if shuffle.block not in known:
-            known[shuffle.block] = False  # as long as it rests on itself
+            known[shuffle.block] = False  # while the answer depends on itself
             guards = self.paths.guards_around(shuffle.block)
             known[shuffle.block] = all(g is not None and self._of_warps(g) for g in guards)
         return known[shuffle.block]
@@ -465,7 +476,7 @@ class Search:
 
 
 def _each(numbers: Lanes) -> Iterator[tuple[int, Lanes]]:
-    """Each number with the rows that have it; mostly there is but one."""
+    """Each number with the indices of its rows; mostly there is only one number."""
     first = int(numbers[0])
     if (numbers == first).all():
         yield first, np.arange(len(numbers))

@@ -1,4 +1,4 @@
-"""Every combination of what values can be, row by row: threads, iterations of loops, ways through
+"""Lists every combination of values row by row: threads, iterations of loops, paths through
 branches.
 """
 
@@ -28,20 +28,20 @@ from ptxgen.check.prove.program.values import Node, Values
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
-MOST_TURNS: Final = 4096  # of a loop that are followed
-# Where no condition is known that ends it: values that rotate come back sooner.
+MOST_TURNS: Final = 4096  # iterations of a loop that are followed
+# Iterations that are followed if no known condition ends the loop: values that rotate recur sooner.
 _FEW_TURNS: Final = 64
-_MOST_MEETINGS: Final = 48  # values that meet, of values that meet, and so on
+_MOST_MEETINGS: Final = 48  # depth of merges that depend on other merges
 _MORE_TURNS: Final = 1024
-# What a step of effort is worth.
+# The work that counts as one step of effort.
 _ROWS_COMPUTED: Final = 1024
 _ROWS_TOLD_APART: Final = 32
 _STEPS_OF_TURN: Final = 8
 
 
 class Lister:
-    """Makes tables. With `thorough`, every condition on the way counts that can be listed, else
-    only those of values that are listed anyway.
+    """Makes tables. With `thorough`, every condition on the path counts that can be listed; without
+    it, only conditions on values that are listed anyway.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class Lister:
         self._bases = bases
         self._loops = loops
         self._effort = effort
-        self._deep = 0  # how many joins and loops are being listed, one for the other
-        self._left_open = False  # whether a condition was met that changes from turn to turn
+        self._deep = 0  # number of joins and loops being listed, each for the one before
+        self._left_open = False  # whether a condition was met that changes between iterations
         self._wanted: set[Node] = set()
         self._states: dict[int, list[Node]] = {}
 
@@ -95,7 +95,7 @@ class Lister:
         return found
 
     def _reason(self, node: Node) -> str:
-        """Which value it is that may be anything."""
+        """The reason why a value cannot be listed: the value it depends on that may be anything."""
         for source in self.paths.sources(node):
             if source.kind in ("opaque", "function"):
                 what = source.data if isinstance(source.data, str) else source.data[0]
@@ -105,7 +105,7 @@ class Lister:
         return "it changes in a loop of which no end was found"
 
     def _collect(self, leaves: Iterable[Node]) -> None:
-        """Find all values that those in `leaves` are listed by."""
+        """Add `leaves`, and all leaves that these are listed by, to the wanted values."""
         todo = [leaf for leaf in leaves if leaf not in self._wanted]
         while todo:
             leaf = todo.pop()
@@ -130,8 +130,8 @@ class Lister:
         return found
 
     def _listable(self, node: Node) -> frozenset[Node] | None:
-        """The leaves of a predicate; None if it is one that may be either, as one that depends on
-        where a variable lies.
+        """The leaves of a predicate; None if both outcomes are possible, for example if it depends
+        on the address of a variable.
         """
         if self._is_twisted(node):
             return None
@@ -160,28 +160,30 @@ class Lister:
         return table
 
     def _turn(self, leaf: Node) -> tuple[int, int, int]:
-        """Loops first, from the outside in, and threads last, which are the most."""
+        """The sort key of a leaf: loops and joins first, from the outside in; threads last, because
+        they have the most values.
+        """
         rank = self.graph.rank.get(leaf.block, 0)
         order = {"header": 0, "join": 1, "thread": 3}.get(leaf.kind, 2)
         return (order > 1) * order, rank, leaf.id
 
     def _threads(self, table: Table) -> Table:
         shape = self.domain.shape
-        made = table.take(np.repeat(np.arange(table.n), shape.threads))
-        made.columns[THREAD] = np.tile(np.arange(shape.threads), table.n)
-        return made
+        result = table.take(np.repeat(np.arange(table.n), shape.threads))
+        result.columns[THREAD] = np.tile(np.arange(shape.threads), table.n)
+        return result
 
     def _range(self, table: Table, leaf: Node) -> Table:
         values = listed(self.domain.range(leaf), leaf.bits)
-        made = table.take(np.repeat(np.arange(table.n), len(values)))
-        made.columns[leaf.id] = np.tile(values, table.n)
-        either = leaf.bits == 1 and self.paths.uniform(leaf)  # as the launch has it
+        result = table.take(np.repeat(np.arange(table.n), len(values)))
+        result.columns[leaf.id] = np.tile(values, table.n)
+        either = leaf.bits == 1 and self.paths.uniform(leaf)  # the launch decides which of the two it is
         if leaf.kind != "param" and not either:
-            made.sure &= False
-        return made
+            result.sure &= False
+        return result
 
     def _join(self, table: Table, block: int) -> Table:
-        """The values that meet at a block, each way there by itself."""
+        """The table with the values that merge at a block, the paths one after the other."""
         nodes = self._states[block]
         if self._deep == _MOST_MEETINGS:
             raise NotListedError("too many values meet one after another", nodes[0])
@@ -200,12 +202,14 @@ class Lister:
     # ------------------------------------------------------------------------------ loops
 
     def _loop(self, table: Table, header: int) -> Table:
-        """All that the loop's values can be at its beginning, in whatever turn."""
+        """The table with all values that the loop's registers can have at its header, in any
+        iteration.
+        """
         if self._deep == _MOST_MEETINGS:
             raise NotListedError("too many values meet one after another", self._states[header][0])
         if table.columns:
             return self._followed(table, header)
-        # Asked for from many places, and the same for all of them.
+        # The loop is asked for from many accesses, and its values are the same for all of them.
         key = (
             header,
             *[n.id for n in self._states[header]],
@@ -235,7 +239,7 @@ class Lister:
         inside = self._inside(header) - {node.id for node in nodes}
         kept = {key: c for key, c in first.columns.items() if key not in inside}
         outer, self._left_open = self._left_open, False
-        if len(kept) < len(first.columns):  # a value of a turn was listed before the turns
+        if len(kept) < len(first.columns):  # a value that changes between iterations was listed before them
             first.sure &= False
         states = [np.stack([first.columns[n.id].astype(np.uint64) for n in nodes], axis=1)]
         parents, sure = [first.columns[mark]], [first.sure]
@@ -257,22 +261,22 @@ class Lister:
             parents.append(rows[:, 0].astype(np.int64))
             states.append(rows[:, 1:])
             sure.append(certain)
-        if self._left_open:  # the launch says how many turns there are: perhaps few
+        if self._left_open:  # the launch decides the number of iterations: perhaps few
             for turn, came_from in enumerate(parents):
                 from_turn = [seen.again.get(p, most + 1) for p in came_from.tolist()]
                 sure[turn] = sure[turn] & ((np.array(from_turn) <= turn) | (turn == 0))
         self._left_open |= outer
-        made = first.take(np.concatenate(parents))
-        made.sure = np.concatenate(sure)
-        made.assumed = base.assumed
+        result = first.take(np.concatenate(parents))
+        result.sure = np.concatenate(sure)
+        result.assumed = base.assumed
         for column, node in enumerate(nodes):
             values = np.concatenate([s[:, column] for s in states])
-            made.columns[node.id] = values.astype(register_dtype(node.bits))
-        del made.columns[mark]
-        return made
+            result.columns[node.id] = values.astype(register_dtype(node.bits))
+        del result.columns[mark]
+        return result
 
     def _most_turns(self, header: int) -> int:
-        """How long the turns of a loop are worth following."""
+        """The number of iterations of a loop that are worth following."""
         states = set(self._states[header])
         for latch in self.graph.latches[header]:
             for literal in literals(self.paths.arrival(latch, header)):
@@ -282,20 +286,21 @@ class Lister:
         return _MORE_TURNS if self.thorough else _FEW_TURNS
 
     def _endless(self, nodes: list[Node], states: list[Lanes]) -> Node:
-        """The value of a loop that has taken the most values."""
+        """The value of a loop that has taken the most distinct values."""
         taken = np.concatenate(states)
         counts = [len(np.unique(taken[:, column])) for column in range(len(nodes))]
         return nodes[int(np.argmax(counts))]
 
     def _entered(self, table: Table, block: int, nodes: list[Node], entries: Sequence[int]) -> Table:
-        """The table with what values are that meet at a block, for each of some ways there."""
+        """The table with the values that merge at a block, for each predecessor in `entries`."""
         order = self.graph.before[block]
         ways = []
         for before in entries:
             way = order.index(before)
             came = [self.values.meeting(node)[way][1] for node in nodes]
             ways.append((self.paths.arrival(before, block), came))
-        # Before the ways part, so that rows of all of them belong to the same threads and turns.
+        # Extended before the paths part, so that the rows of all paths have the same threads and
+        # iterations.
         for condition, came in ways:
             table = self._extend(table, self._all_leaves(came))
             if self.thorough and len(ways) > 1:
@@ -310,8 +315,8 @@ class Lister:
     def _turned(
         self, base: Table, nodes: list[Node], header: int, parents: Lanes, states: Lanes, sure: Lanes
     ) -> tuple[Lanes, Lanes]:
-        """What the loop's values are one turn later: rows of the parent and the values, and which
-        are certain.
+        """The loop's values one iteration later: rows of the entry's row number and the values, and
+        a mask of the rows that certainly happen.
         """
         now = base.take(parents)
         now.columns[THREAD - 1 - header] = parents
@@ -331,7 +336,7 @@ class Lister:
         return np.concatenate(rows), np.concatenate(certain)
 
     def _inside(self, header: int) -> set[int]:
-        """The columns that may change from one turn of a loop to the next."""
+        """The numbers of the leaves that may change from one iteration of a loop to the next."""
         body = self.graph.bodies[header]
         return {leaf.id for leaf in self._wanted if self._changes(leaf, body)}
 
@@ -363,22 +368,22 @@ class Lister:
         may, must = self._truth(table, condition, assumed)
         rows = np.flatnonzero(np.broadcast_to(may, table.n))
         sure = table.sure & must
-        made = table if len(rows) == table.n else table.take(rows)
-        made = Table(made.n, made.columns, sure[rows], merged(table.assumed, assumed))
-        if any(len(ways) > 1 for ways in made.assumed.values()):  # of which not both can be
-            made.sure = np.zeros(made.n, np.bool_)
-        return made
+        result = table if len(rows) == table.n else table.take(rows)
+        result = Table(result.n, result.columns, sure[rows], merged(table.assumed, assumed))
+        if any(len(ways) > 1 for ways in result.assumed.values()):  # assumed both true and false
+            result.sure = np.zeros(result.n, np.bool_)
+        return result
 
     def _truth(
         self, table: Table, formula: Formula | Literal, assumed: dict[int, set[bool]]
     ) -> tuple[Any, Any]:
-        """Where a formula may hold, and where it certainly does."""
+        """Masks of the rows where a formula may hold, and of those where it certainly does."""
         if isinstance(formula, Literal):
             return self._literal(table, formula, assumed)
         if formula.left and not any(
             leaf.id in table.columns and self._changes(leaf, formula.left) for leaf in self._wanted
         ):
-            # Whichever turn is the last, the row is the same; and there is a last one.
+            # The row is the same whichever iteration is the last, and there is a last one.
             return True, True
         parts = [self._truth(table, part, assumed) for part in formula.parts]
         combine: Callable[[Any, Any], Any] = np.logical_or if formula.either else np.logical_and
@@ -398,8 +403,8 @@ class Lister:
             return holds, holds
         if leaves is not None or not self.paths.uniform(node) or self._is_twisted(node):
             return True, False
-        # The same for the whole block, and as the launch has it. What changes from turn to turn of
-        # a loop may hold in one and not in another.
+        # A uniform predicate: the launch decides it for the whole block. One that changes between
+        # iterations of a loop may hold in one of them and not in another.
         kinds = {source.kind for source in self.paths.sources(node)}
         if "header" in kinds:
             self._left_open = True
@@ -413,7 +418,7 @@ class Lister:
     # ------------------------------------------------------------------------------ values
 
     def evaluate(self, table: Table, node: Node) -> Lanes:
-        """A value in each row, as its register holds it."""
+        """The value of `node` in each row, with the bits of its register."""
         known = table.computed
         stack = [node]
         while stack:
@@ -456,8 +461,8 @@ class Lister:
         return computed(node, args, table.n)
 
     def _check_upward(self, value: Lanes, node: Node) -> None:
-        """Raise `NotListedError` for an address before its variable's beginning: at address 0 it
-        would wrap around.
+        """Raise `NotListedError` for an address below its variable: if the variable lay at address
+        0, it would wrap around.
         """
         placed = self.places.of(node)
         if not placed.space:
@@ -472,9 +477,9 @@ class Lister:
             raise NotListedError("it is compared or widened before its variable's beginning")
 
     def _shuffled(self, table: Table, node: Node) -> Lanes:
-        """A value of another lane of the warp, where it follows from thread numbers alone."""
+        """A value of another lane of the warp, if it follows from thread indices alone."""
         thread = table.columns.get(THREAD)
-        if thread is None:  # the same in all lanes
+        if thread is None:  # all lanes have the same value
             return self.evaluate(table, node.args[0])
         alone = self._threads(Table.empty())
         value = self.evaluate(alone, node.args[0])

@@ -1,1 +1,1 @@
-"""What both ways to prove read of a program: its paths, values and accesses."""
+"""The reading of a program that both kinds of proof share: its paths, values and accesses."""

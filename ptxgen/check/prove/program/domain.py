@@ -1,4 +1,6 @@
-"""What is known of values without running anything: bounds, and what they have to be listed by."""
+"""The values that registers may have, known without a run: their bounds, and the leaves that they
+are listed by.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from ptxgen.types import ScalarType
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
-WINDOW: Final = 1 << 40  # where shared memory is taken to begin among generic addresses
-MOST_VALUES: Final = 4096  # of a range that are tried one by one
+WINDOW: Final = 1 << 40  # the generic address where the window of shared memory is assumed to begin
+MOST_VALUES: Final = 4096  # values of a range that are listed one by one
 
 
 class Shape(NamedTuple):
@@ -27,11 +29,11 @@ class Shape(NamedTuple):
 
     @property
     def threads(self) -> int:
-        """All of them."""
+        """The number of threads of the block."""
         return self.x * self.y * self.z
 
     def column(self, name: str) -> Lanes:
-        """A special register of all threads, uint32."""
+        """The values of a special register in all threads, uint32."""
         number = np.arange(self.threads)
         found = {
             "%tid.x": number % self.x,
@@ -43,12 +45,13 @@ class Shape(NamedTuple):
 
 
 class Domain:
-    """What values can be, as far as it is known at one place.
+    """The values that registers may have at one point of the kernel.
 
-    `parameters` bounds parameters, `refined` other values by their number. Those in `failed` are
-    values of loops of which no end was found. `takes_part` says whether all lanes of a warp come to
-    a shuffle together. A value is listed by its `leaves`: thread numbers,
-    values that meet, and what lies between close bounds; None if it cannot be listed.
+    `parameters` bounds parameters, `refined` other values by their number. The values in `failed`
+    are carried by loops of which no end was found. `takes_part` says whether all lanes of a warp
+    execute a shuffle together. A value is listed by its `leaves`: thread indices, values that merge
+    at joins and loop headers, and values with close bounds; the leaves are None if the value cannot
+    be listed.
     """
 
     def __init__(
@@ -68,7 +71,7 @@ class Domain:
         self._ranges: dict[int, Range] = {}
 
     def leaves(self, node: Node) -> frozenset[Node] | None:
-        """What a value is listed by."""
+        """The leaves that a value is listed by; None if it cannot be listed."""
         return _bottom_up(node, self._leaves, self._found)
 
     def _found(self, node: Node) -> frozenset[Node] | None:
@@ -85,8 +88,8 @@ class Domain:
         return frozenset((node,)) if self.range(node).size <= MOST_VALUES else None
 
     def _exchanged(self, node: Node, leaves: frozenset[Node]) -> bool:
-        """Whether it is known what a shuffle gives: it follows from numbers of threads, and every
-        warp has the lane.
+        """Whether the result of a shuffle is known: its leaves are thread indices, and every warp
+        has the lane that is read.
         """
         lane = node.args[1]
         last = (self.shape.threads - 1) % WARP + 1  # lanes of the last warp
@@ -94,7 +97,7 @@ class Domain:
         return there and all(n.kind == "thread" for n in leaves) and self._takes_part(node)
 
     def range(self, node: Node) -> Range:
-        """Between what bounds a value is."""
+        """The bounds of a value."""
         return _bottom_up(node, self._ranges, self._bounded)
 
     def _bounded(self, node: Node) -> Range:
@@ -124,8 +127,8 @@ class Domain:
     def _applied(self, node: Node) -> Range:
         data: Applied = node.data
         kinds = []
-        for _, place, type in data.slots:
-            if type is None or isinstance(place, tuple):
+        for _, where, type in data.slots:
+            if type is None or isinstance(where, tuple):
                 return whole(node.bits)
             kinds.append((type.bits, type.is_signed))
         rule = rule_of(data.op.opcode)
@@ -136,25 +139,25 @@ class Domain:
 
 
 _NONE: Final[frozenset[Node]] = frozenset()
-# Values that follow from their arguments by what is known of instructions.
+# Kinds of values that are computed from their arguments by known rules.
 _MADE: Final = frozenset(
     {"apply", "choose", "offset", "extended", "shuffle", "window", "unwindowed", "mapped"}
 )
 
 
 def listed(r: Range, bits: int) -> Lanes:
-    """Every value of a range as a register holds it."""
+    """Every value of a range, with the bits of a register."""
     values = [(r.first + n * r.step) & ((1 << bits) - 1) for n in range(r.size)]
     return np.array(values, register_dtype(bits))
 
 
 def register_dtype(bits: int) -> np.dtype[Any]:
-    """What holds registers of so many bits here."""
+    """The numpy type for registers of `bits` bits."""
     return np.dtype(np.bool_) if bits == 1 else np.dtype(f"u{bits // 8}")
 
 
 def extended(node: Node, lanes: Lanes) -> Lanes:
-    """The value of an `extended` node from that of its argument."""
+    """The value of an `extended` node, from the value of its argument."""
     bits = node.args[0].bits
     found = lanes.view(f"i{bits // 8}") if node.data else lanes
     return found.astype(f"i{node.bits // 8}").view(register_dtype(node.bits))
@@ -170,7 +173,7 @@ def _window(by: int) -> Callable[[Node, list[Lanes]], Lanes]:
     return lambda _, args: args[0].astype(np.uint64) + np.uint64(by % (1 << 64))
 
 
-# How values are computed that are no instruction's, by kind.
+# For each kind of node that is not an instruction: how its value is computed.
 MOVES: Final[dict[str, Callable[[Node, list[Lanes]], Lanes]]] = {
     "offset": _offset,
     "window": _window(WINDOW),
@@ -182,18 +185,18 @@ MOVES: Final[dict[str, Callable[[Node, list[Lanes]], Lanes]]] = {
 
 
 def computed(node: Node, args: list[Lanes], n: int) -> Lanes:
-    """What an instruction gives for `n` rows of arguments, by its own meaning."""
+    """The result of an instruction for `n` rows of arguments, by the instruction's semantics."""
     data: Applied = node.data
     takes = data.op.row.parameters
     given: dict[str, Any] = {k: v for k, v in data.op.modifiers.items() if k in takes}
-    for name, place, type in data.slots:
+    for name, where, type in data.slots:
         if type is None:
-            given[name] = -1 - place
-        elif isinstance(place, tuple):
-            given[name] = tuple(_as_type(args[p], type) for p in place)
+            given[name] = -1 - where
+        elif isinstance(where, tuple):
+            given[name] = tuple(_as_type(args[p], type) for p in where)
         else:
-            of = node.args[place]
-            value = _as_type(args[place], type)
+            of = node.args[where]
+            value = _as_type(args[where], type)
             given[name] = value[0] if of.kind == "const" else value
     with np.errstate(all="ignore"):
         found = data.op.row.semantics(**given)
@@ -205,14 +208,14 @@ def computed(node: Node, args: list[Lanes], n: int) -> Lanes:
 
 
 def _as_type(lanes: Lanes, type: ScalarType) -> Lanes:
-    """The low bits of a register as a type."""
+    """The low bits of a register, read as a type."""
     if type.kind == "p":
         return lanes
     return lanes.astype(f"u{type.nbytes}").view(type.dtype)
 
 
 def _in_register(lanes: Lanes, type: ScalarType, bits: int) -> Lanes:
-    """A result in a register, extended by the sign if the type has one."""
+    """A result as its register holds it, sign-extended if its type is signed."""
     if bits == 1:
         return np.ascontiguousarray(lanes, np.bool_)
     if type.is_signed:
@@ -224,7 +227,7 @@ _Found = TypeVar("_Found")
 
 
 def _bottom_up(node: Node, known: dict[int, _Found], find: Callable[[Node], _Found]) -> _Found:
-    """What `find` says of a node, and of all it is made from before; `known` keeps it by number."""
+    """The result of `find` for a node, after that for all its arguments; `known` keeps results by number."""
     stack = [node]
     while stack:
         top = stack[-1]

@@ -1,4 +1,4 @@
-"""Which bytes of global memory an instruction accesses."""
+"""The accesses of an instruction to global memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ptxgen.tensormap import NBYTES
 from ptxgen.types import ScalarType
 
 _COPY_BYTES: Final = 16
-# What names an address and accesses nothing: hints, conversions and barriers in shared memory.
+# Instructions that take an address and access nothing there: hints, conversions and barriers in
+# shared memory.
 _NO_ACCESS: Final = (
     "prefetch",
     "discard",
@@ -32,9 +33,9 @@ _NO_ACCESS: Final = (
 
 
 class GlobalTouch(NamedTuple):
-    """One access: up to `nbytes` bytes at an address, or `size` bytes, if that is less or `nbytes`
-    is 0. `generic` if the address may be one of another space; one that is not followed has a
-    `reason`.
+    """One access: up to `nbytes` bytes at an address, or `size` bytes if that is less or `nbytes`
+    is 0. `generic` says that the address may be one of another space. A `reason` says why the proof
+    does not follow the access.
     """
 
     address: Address
@@ -46,7 +47,7 @@ class GlobalTouch(NamedTuple):
 
 
 def global_touches(instr: Instr) -> Iterator[GlobalTouch]:
-    """The accesses to global memory of an instruction, and those to generic addresses."""
+    """The accesses of an instruction to global memory and to generic addresses."""
     if instr.opcode.startswith(_NO_ACCESS):
         return
     words = instr.opcode.split(".")
@@ -91,14 +92,14 @@ def _other(words: list[str], addresses: list[tuple[BoundOperand, Address]]) -> I
         if words[0] != "tensormap":
             reason = f"how much {words[0]} accesses is not followed"
             yield GlobalTouch(address, 1, generic=generic, reason=reason)
-        elif want.name != "src":  # that is in shared memory
+        elif want.name != "src":  # the other operand is in shared memory
             yield GlobalTouch(address, NBYTES, generic=generic)
 
 
 def _copy(op: Op, instr: Instr, addresses: list[tuple[BoundOperand, Address]]) -> Iterator[GlobalTouch]:
     by_name = {want.name: (want, got) for want, got in pairs(op, instr)}
     for want, address in addresses:
-        if want.type is None or want.type.bits != 64:  # a 32-bit one is in shared memory
+        if want.type is None or want.type.bits != 64:  # a 32-bit address is in shared memory
             continue
         if ".tensor" in op.opcode:
             yield GlobalTouch(address, 1, reason="the array is in the tensor map")

@@ -1,6 +1,7 @@
-"""Dominators and loops of a control-flow graph, for the proof of shared-memory accesses.
+"""Dominators and loops of a control-flow graph.
 
-Dominators as in K. Cooper, T. Harvey and K. Kennedy, "A Simple, Fast Dominance Algorithm" (2001).
+The algorithm for dominators is that of K. Cooper, T. Harvey and K. Kennedy, "A Simple, Fast
+Dominance Algorithm" (2001).
 """
 
 from __future__ import annotations
@@ -11,13 +12,11 @@ from typing import Final
 
 from ptxgen.check.flow import Block, predecessors, reverse_post_order
 
-EXIT: Final = -1  # stands for the end of the kernel where post-dominators are asked for
+EXIT: Final = -1  # the end of the kernel, in post-dominator trees
 
 
 class Graph:
-    """A control-flow graph with what follows from it. Blocks that cannot be reached count for
-    nothing.
-    """
+    """A control-flow graph with its dominators and loops. Unreachable blocks are left out."""
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         self.blocks = blocks
@@ -27,7 +26,8 @@ class Graph:
         self.rank = {index: n for n, index in enumerate(self.order)}
         self.idom = _immediate_dominators(self.order, {b: self.before[b] for b in self.order})
         self.latches: dict[int, tuple[int, ...]] = {}  # by loop header
-        self.wild: set[int] = set()  # entered backwards from blocks that they do not dominate
+        # Targets of backward edges that do not dominate the source: such a loop has two entries.
+        self.wild: set[int] = set()
         self._find_loops()
 
     def _find_loops(self) -> None:
@@ -53,36 +53,36 @@ class Graph:
         return body
 
     @cached_property
-    def _places(self) -> dict[int, tuple[int, int]]:
-        """Entry and exit numbers of a walk over the dominator tree."""
+    def _walk_numbers(self) -> dict[int, tuple[int, int]]:
+        """For each block, its entry and exit numbers in a walk over the dominator tree."""
         children: dict[int, list[int]] = {b: [] for b in self.order}
         for block in self.order[1:]:
             children[self.idom[block]].append(block)
         first: dict[int, int] = {}
-        places: dict[int, tuple[int, int]] = {}
+        numbers: dict[int, tuple[int, int]] = {}
         stack = [(self.order[0], False)] if self.order else []
         clock = 0
         while stack:
             block, done = stack.pop()
             clock += 1
             if done:
-                places[block] = first[block], clock
+                numbers[block] = first[block], clock
                 continue
             first[block] = clock
             stack.append((block, True))
             stack += [(child, False) for child in children[block]]
-        return places
+        return numbers
 
     def dominates(self, above: int, below: int) -> bool:
         """Whether every path to `below` goes through `above`; a block dominates itself."""
-        first, last = self._places[above]
-        inner, _ = self._places[below]
+        first, last = self._walk_numbers[above]
+        inner, _ = self._walk_numbers[below]
         return first <= inner <= last
 
     @cached_property
     def frontier(self) -> dict[int, set[int]]:
-        """For each block, those that it does not strictly dominate, but a predecessor of which it
-        dominates.
+        """For each block, its dominance frontier: the blocks that it does not strictly dominate,
+        but of which it dominates a predecessor.
         """
         found: dict[int, set[int]] = {b: set() for b in self.order}
         for block in self.order:
@@ -97,7 +97,7 @@ class Graph:
         return found
 
     def joins_of(self, defining: Sequence[int]) -> frozenset[int]:
-        """Where values that these blocks define meet: the iterated dominance frontier."""
+        """The blocks where values defined in `defining` merge: the iterated dominance frontier."""
         joins: set[int] = set()
         todo = [b for b in defining if b in self.rank]
         while todo:
@@ -115,13 +115,13 @@ class Graph:
         return _post_dominators(self.order, after, ends)
 
     def _may_end(self, index: int) -> bool:
-        """Whether a guarded `ret` or `exit` ends the block."""
+        """Whether the block ends with a guarded `ret` or `exit`."""
         block = self.blocks[index]
         last = block.instrs[-1] if block.instrs else None
         return last is not None and last.opcode.partition(".")[0] in ("ret", "exit", "trap")
 
     def always_follows(self, later: int, earlier: int) -> bool:
-        """Whether every way from `earlier` to the end goes through `later`."""
+        """Whether every path from `earlier` to the end goes through `later`."""
         block = earlier
         while block != EXIT and block != later:
             block = self.post.get(block, EXIT)
@@ -140,7 +140,7 @@ class Graph:
 
     @cached_property
     def _control(self) -> dict[int, set[int]]:
-        """For each block, the branches of which one way always leads to it and another may not."""
+        """For each block, the branches with one successor that always leads to it and one that may not."""
         found: dict[int, set[int]] = {}
         for branch in self.order:
             successors = self.blocks[branch].successors
@@ -154,7 +154,7 @@ class Graph:
 
 
 def _immediate_dominators(order: Sequence[int], before: dict[int, tuple[int, ...]]) -> dict[int, int]:
-    """By block, in the order given, which begins with the root (its own dominator)."""
+    """For each block, its immediate dominator; `order` begins with the root, which dominates itself."""
     if not order:
         return {}
     rank = {block: n for n, block in enumerate(order)}

@@ -1,10 +1,10 @@
-"""A kernel with the bodies of the functions that it calls in the place of the calls.
+"""A kernel with the bodies of the functions that it calls in place of the calls.
 
-Each call gets registers, labels and variables of its own, so that everything is known of a function
-that is known where it is called; only variables in shared memory keep their names. `.param`
-variables become registers: one for each part of them that is stored; what is loaded otherwise may
-be anything. Functions that call themselves, or that are called through pointers, are named as not
-followed.
+Each call gets its own registers, labels and variables, so that a function's values are known as
+well as the caller's; only variables in shared memory keep their names. `.param` variables become
+registers, one for each part that is stored; a load of any other part gives an unknown value.
+Functions that call themselves, or that may be called through pointers, are left out, with the
+reason.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _LARGE: Final = f"with its callers it has more than {MOST_STATEMENTS} statements
 
 
 class Source(NamedTuple):
-    """Where an instruction stands: the kernel or function, its number there, the instruction, and
-    the calls that lead there, the innermost last.
+    """The origin of an instruction: the kernel or function, the instruction's number in it, the
+    instruction, and the calls that lead to it, the innermost last.
     """
 
     owner: str
@@ -63,8 +63,9 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class Inlined:
-    """A kernel without calls that are followed, where its instructions come from, one by one, the
-    functions in it, and why others are not.
+    """A kernel with the calls inlined that can be followed. `sources` has the origin of each
+    instruction, `functions` the functions that were inlined, and `left_out` by name the reasons why
+    others were not.
     """
 
     kernel: Kernel
@@ -74,26 +75,26 @@ class Inlined:
 
 
 def inlined(module: Module, kernel: Kernel) -> Inlined:
-    """The kernel with the functions that it calls in it."""
+    """A copy of the kernel with the functions that it calls inlined."""
     functions = {f.name: f for f in module.functions if f.body is not None}
     if not any(_is_call(s) for s in kernel.body):
         instrs = (s for s in kernel.body if isinstance(s, Instr))
         sources = tuple(Source(kernel.name, n, instr) for n, instr in enumerate(instrs))
         return Inlined(kernel, sources, (), {})
-    made = _Inliner(functions, module, kernel)
-    made.kernel(kernel)
-    body, left_out = tuple(made.statements), dict(made.left_out)
-    _add_pointed(module, functions, made, left_out)
+    inliner = _Inliner(functions, module, kernel)
+    inliner.kernel(kernel)
+    body, left_out = tuple(inliner.statements), dict(inliner.left_out)
+    _add_pointed(module, functions, inliner, left_out)
     _add_below(functions, left_out)
-    used = tuple(functions[name] for name in made.entered)
-    return Inlined(replace(kernel, body=body), tuple(made.sources), used, left_out)
+    used = tuple(functions[name] for name in inliner.entered)
+    return Inlined(replace(kernel, body=body), tuple(inliner.sources), used, left_out)
 
 
 def _add_pointed(
-    module: Module, functions: dict[str, Function], made: _Inliner, left_out: dict[str, str]
+    module: Module, functions: dict[str, Function], inliner: _Inliner, left_out: dict[str, str]
 ) -> None:
-    """If anything is called through a pointer: all functions whose address is taken."""
-    if not made.through_pointers:
+    """If anything is called through a pointer, leave out all functions whose address is taken."""
+    if not inliner.through_pointers:
         return
     taken = {p.symbol for v in module.variables for p in v.pointers}
     sources: tuple[Kernel | Function, ...] = (*module.kernels, *module.functions)
@@ -105,7 +106,7 @@ def _add_pointed(
 
 
 def _add_below(functions: dict[str, Function], left_out: dict[str, str]) -> None:
-    """What functions call that are not followed is not followed either."""
+    """Leave out the functions that are called by functions that are left out."""
     todo = list(left_out)
     while todo:
         for statement in functions[todo.pop()].body or ():
@@ -121,24 +122,24 @@ def _is_call(statement: Statement) -> bool:
 
 
 def _callee(statement: Statement) -> Operand | None:
-    """What a call calls: its first operand that is no list of arguments."""
+    """The callee of a call: its first operand that is not a list of arguments."""
     if not isinstance(statement, Instr) or not _is_call(statement):
         return None
     return next((o for o in statement.operands if not isinstance(o, Arguments)), None)
 
 
 class _Part(NamedTuple):
-    """Some bytes of a `.param` variable that are stored or loaded at once."""
+    """Bytes of a `.param` variable that one instruction stores or loads."""
 
     offset: int
     nbytes: int
 
     def overlaps(self, other: _Part) -> bool:
-        """Whether they have a byte in common."""
+        """Whether two parts have a byte in common."""
         return self.offset < other.offset + other.nbytes and other.offset < self.offset + self.nbytes
 
     def of(self, variable: str) -> Reg:
-        """The register that stands for it."""
+        """The register that replaces this part of a variable."""
         declared = f"b{8 * self.nbytes}"
         return Reg(f"[{variable}+{self.offset}].{declared}", declared)
 
@@ -147,9 +148,9 @@ class _Frame(NamedTuple):
     """One call of a function, or the kernel itself (number 0).
 
     `own` are the labels and variables of the function, without those in shared memory; `hidden` are
-    names of the module that mean something else in the kernel. `params` has, by its name here, the
-    variable that a `.param` variable is; `parts` which parts of it are stored or loaded here; `via`
-    the calls that lead here.
+    names that mean something else in the module than in the kernel. `params` maps the name of a
+    `.param` variable in this function to the variable that it stands for; `parts` has the parts of
+    it that this function stores or loads. `via` are the calls that lead here.
     """
 
     owner: str
@@ -162,25 +163,23 @@ class _Frame(NamedTuple):
 
     @property
     def end(self) -> str:
-        """The label behind the body."""
+        """The label after the body."""
         return f"end of call {self.number}"
 
     def register(self, register: Reg) -> Reg:
-        """A register of this call."""
+        """The kernel's register for a register of this call."""
         if not self.number:
             return register
         return Reg(f"{register.name} of {self.owner} ({self.number})", register.declared)
 
     def named(self, name: str) -> str:
-        """A label or a variable of this call, or of the module, so that the kernel has no other of
-        that name.
-        """
+        """The kernel's name for a label or a variable of this call or of the module; no two share a name."""
         if name in self.own:
             return f"{name} of call {self.number}"
         return f"{name} of the module" if name in self.hidden else name
 
     def renamed(self, operand: Operand) -> Operand:
-        """An operand with the names of this call."""
+        """An operand with the kernel's names for those of this call."""
         if not self.number:
             return operand
         return _renamed(operand, self.register, self.named)
@@ -199,14 +198,14 @@ class _Inliner:
         self._hidden = frozenset(of.name for of in declared)
         shared = (v.name for v in module.variables if v.space == "shared")
         self._hides_shared = not self._hidden.isdisjoint(shared)
-        # Whose the variables are that the kernel or its functions can name.
+        # By variable that the kernel or its functions can name: the function that declares it.
         self._owners = dict.fromkeys((*self._hidden, *(v.name for v in module.variables)), "")
         self._calls = 0
         self._chain: list[str] = []
         self._source = Source("", 0, Instr("ret"))
 
     def kernel(self, kernel: Kernel) -> None:
-        """Take a whole kernel."""
+        """Add a whole kernel."""
         names = {v.name: v.name for v in kernel.variables if v.space == "param"}
         frame = _Frame(kernel.name, 0, names, _parts(kernel))
         self._body(kernel, frame)
@@ -246,7 +245,7 @@ class _Inliner:
     # ------------------------------------------------------------------------------ parameters
 
     def _move_parts(self, access: _Access, guard: Guard | None, frame: _Frame) -> None:
-        """What loads or stores a `.param` variable, as moves."""
+        """Replace a load or store of a `.param` variable by moves."""
         variable = frame.params[access.name]
         for part, item in access.parts():
             held = frame.renamed(item)
@@ -259,7 +258,7 @@ class _Inliner:
                     self._forget(other.of(variable), guard)
 
     def _move(self, to: Operand, value: Operand, part: _Part, guard: Guard | None = None) -> None:
-        """One register to another; one of another size may hold anything afterwards."""
+        """Move one register to another; if their sizes differ, the destination is unknown afterwards."""
         if not isinstance(to, Reg):
             return
         bits = 8 * part.nbytes
@@ -270,7 +269,7 @@ class _Inliner:
             self._emit(f"mov.b{bits}", (to, value), guard)
 
     def _forget(self, register: Reg, guard: Guard | None = None) -> None:
-        """A register that gets a value of which nothing is known."""
+        """Give a register a value of which nothing is known."""
         self._emit("call", (register,), guard)
 
     # ------------------------------------------------------------------------------ calls
@@ -283,7 +282,7 @@ class _Inliner:
         self.through_pointers |= not isinstance(callee, Symbol)
         function = self._functions.get(callee.name) if isinstance(callee, Symbol) else None
         if function is None or not self._may_enter(function):
-            self._emit("call", (), guard)  # so that it is seen that memory may change
+            self._emit("call", (), guard)  # memory may change in the call
             for item in results:
                 self._forget_result(item, guard, frame)
             return
@@ -326,7 +325,7 @@ class _Inliner:
     def _give(
         self, params: tuple[Param, ...], given: tuple[Operand, ...], frame: _Frame, inner: _Frame
     ) -> None:
-        """The parameters of a function from what it is called with."""
+        """Move the arguments of a call to the parameters of the function."""
         for param, item in zip(params, given, strict=False):
             if isinstance(item, Symbol) and item.name in frame.params and not param.register:
                 inner.params[param.name] = frame.params[item.name]
@@ -337,7 +336,7 @@ class _Inliner:
     def _results(
         self, results: tuple[Param, ...], wanted: tuple[Operand, ...], frame: _Frame, inner: _Frame
     ) -> list[tuple[Operand, Operand, _Part]]:
-        """What has to be moved after the function."""
+        """The moves from the function's results to the registers of the caller."""
         moves: list[tuple[Operand, Operand, _Part]] = []
         for result, item in zip(results, wanted, strict=False):
             if isinstance(item, Symbol) and item.name in frame.params and not result.register:
@@ -369,8 +368,8 @@ class _Inliner:
         return not why
 
     def _clashes(self, function: Function) -> bool:
-        """Whether a variable in shared memory that the function can name has the name of one
-        elsewhere.
+        """Whether a variable in shared memory that the function can name shares its name with
+        another variable.
         """
         names = [s.name for s in function.shared]
         owners = {self._owners.setdefault(name, function.name) for name in names}
@@ -378,19 +377,19 @@ class _Inliner:
 
 
 def _items(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
-    """What a list of arguments among the operands has."""
+    """The items of the list of arguments among the operands."""
     return next((o.items for o in operands if isinstance(o, Arguments)), ())
 
 
 def _held(param: Param, frame: _Frame, part: _Part) -> Reg:
-    """The register that stands for a parameter or a result in its function."""
+    """The register that replaces a parameter or a result inside its function."""
     if param.register:
         return frame.register(Reg(param.name, param.type))
     return part.of(frame.params[param.name])
 
 
 def _passed(item: Operand, frame: _Frame, part: _Part) -> Operand:
-    """What a call gives or gets, as the caller has it."""
+    """The caller's operand for an argument or a result of a call."""
     if isinstance(item, Symbol) and item.name in frame.params:
         return part.of(frame.params[item.name])
     return frame.renamed(item)
@@ -406,7 +405,7 @@ class _Access(NamedTuple):
     held: Operand
 
     def parts(self) -> Iterator[tuple[_Part, Operand]]:
-        """What of the variable goes to or comes from which operand."""
+        """Each part of the variable, with the operand that is stored to it or loaded from it."""
         nbytes = TYPES[self.type].nbytes
         items = self.held.items if isinstance(self.held, Vector) else (self.held,)
         for n, item in enumerate(items):
@@ -414,7 +413,7 @@ class _Access(NamedTuple):
 
 
 def _accessed(instr: Instr) -> _Access | None:
-    """The access to a `.param` variable that an instruction is; None if it is none."""
+    """The access of an instruction to a `.param` variable; None if it has none."""
     words = instr.opcode.split(".")
     if words[0] not in ("ld", "st") or "param" not in words or len(instr.operands) != 2:
         return None
@@ -426,7 +425,7 @@ def _accessed(instr: Instr) -> _Access | None:
 
 
 def _parts(source: Kernel | Function) -> dict[str, set[_Part]]:
-    """Which parts of `.param` variables are loaded or stored."""
+    """The parts of `.param` variables that the body loads or stores."""
     found: dict[str, set[_Part]] = {}
     for statement in source.body or ():
         access = _accessed(statement) if isinstance(statement, Instr) else None
@@ -436,7 +435,7 @@ def _parts(source: Kernel | Function) -> dict[str, set[_Part]]:
 
 
 def _renamed(operand: Operand, register: Callable[[Reg], Reg], named: Callable[[str], str]) -> Operand:
-    """An operand with other names for registers, labels and variables."""
+    """An operand with other names for its registers, labels and variables."""
 
     def base(of: Reg | Symbol) -> Reg | Symbol:
         return register(of) if isinstance(of, Reg) else Symbol(named(of.name), of.offset)

@@ -1,10 +1,10 @@
-"""Which bytes of shared memory `wgmma.mma_async` and tensor copies touch.
+"""The bytes of shared memory that `wgmma.mma_async` and tensor copies access.
 
-Written from the manual and from nothing that the interpreter reads with, so that the two can be
-held against each other. PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions": "Matrix
-Descriptor Format", and "Strides" with its table of canonical layouts, which is this one. In units
-of 16 bytes, of which `w` make a row of the swizzle (1, 2, 4, 8 for none, 32, 64, 128 bytes), a
-matrix lies at sums of
+The code follows the manual and shares nothing with the interpreter, so that one can be checked
+against the other. The source is PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions": "Matrix
+Descriptor Format", and "Strides" with the table of canonical layouts below. Its units have 16 bytes;
+`w` units make a row of the swizzle (1, 2, 4, 8 for none, 32, 64, 128 bytes). A matrix lies at the
+sums of these strides:
 
 | | along M or N | along K |
 |---|---|---|
@@ -13,7 +13,7 @@ matrix lies at sums of
 | M- or N-major, none | units of 8 elements, SBO apart | 8 rows 1 apart, groups of them LBO |
 | M- or N-major, swizzled | w units 1 apart, groups of them LBO | 8 rows w apart, groups SBO |
 
-and then the swizzle exchanges units inside of 128 bytes.
+The swizzle then exchanges units within 128 bytes.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from ptxgen.tensormap import TensorMap
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
-UNIT: Final = 16  # bytes that a swizzle moves as one
-ADDRESS_BITS: Final = 18  # of shared memory that a descriptor can name
+UNIT: Final = 16  # bytes that a swizzle moves together
+ADDRESS_BITS: Final = 18  # bits of a shared address that a descriptor can hold
 _FIELD: Final = (1 << 14) - 1
-_CORE: Final = 8  # rows of a group
+_CORE: Final = 8  # rows of a core matrix
 _ALONG_K: Final = 2  # units of each row that one instruction reads
-_K_16: Final = 16  # values of k of one instruction, if the elements have 16 bits
-_ELEMENTS: Final = 8  # of 16 bits in a unit
-# By the two highest bits of a descriptor: units in a row of the swizzle.
+_K_16: Final = 16  # values of k of one instruction for 16-bit elements
+_ELEMENTS: Final = 8  # 16-bit elements in a unit
+# Units in a row of the swizzle, by the two highest bits of a descriptor.
 _WIDTHS: Final = (1, 8, 4, 2)
-_ROW_SPANS: Final = {"32B": 32, "64B": 64, "128B": 128}  # of a box with a swizzle
+_ROW_SPANS: Final = {"32B": 32, "64B": 64, "128B": 128}  # bytes of a row of a box with a swizzle
 
 
 class Matrix(NamedTuple):
-    """A matrix that an instruction reads: rows along M or N, and whether these are contiguous."""
+    """A matrix that an instruction reads: its rows along M or N; `turned` if it is M- or N-major."""
 
     name: str
     rows: int
@@ -48,7 +48,7 @@ class Matrix(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """What a descriptor says beside its start, in units of 16 bytes."""
+    """The fields of a descriptor other than its start address, in units of 16 bytes."""
 
     leading: int
     stride: int
@@ -57,17 +57,17 @@ class Fields(NamedTuple):
 
     @property
     def pattern(self) -> int:
-        """After how many bytes the swizzle recurs; 1 without one."""
+        """The number of bytes after which the swizzle repeats; 1 without a swizzle."""
         return _CORE * self.width * UNIT if self.width > 1 else 1
 
 
 def start_of(descriptors: Lanes) -> Lanes:
-    """The addresses at which matrices start, int64, from 0 up to 2**18 - 16."""
+    """The start addresses of descriptors, int64, from 0 to 2**18 - 16."""
     return (descriptors & np.uint64(_FIELD)).astype(np.int64) * UNIT
 
 
 def fields_of(descriptor: int) -> Fields:
-    """The rest of a descriptor."""
+    """The fields of a descriptor other than its start address."""
     return Fields(
         descriptor >> 16 & _FIELD,
         descriptor >> 32 & _FIELD,
@@ -77,7 +77,7 @@ def fields_of(descriptor: int) -> Fields:
 
 
 def units_of(start: int, fields: Fields, matrix: Matrix) -> Lanes:
-    """The addresses of the units that a matrix from `start` on consists of, int64."""
+    """The addresses of the units of a matrix that begins at `start`, int64."""
     leads, strides, units = _layout(matrix.rows, matrix.turned, fields.width)
     place = leads * fields.leading + strides * fields.stride + units
     address = start + place * UNIT
@@ -88,7 +88,7 @@ def units_of(start: int, fields: Fields, matrix: Matrix) -> Lanes:
 
 @lru_cache(maxsize=128)
 def _layout(rows: int, turned: bool, width: int) -> tuple[Lanes, Lanes, Lanes]:
-    """Of each unit, how often the leading offset, the stride and one unit are added."""
+    """For each unit, the multiples of the leading offset, of the stride and of one unit in its address."""
     if turned:
         return _turned(rows, width)
     row, unit = (x.ravel() for x in np.mgrid[0:rows, 0:_ALONG_K])
@@ -107,8 +107,8 @@ def _turned(rows: int, width: int) -> tuple[Lanes, Lanes, Lanes]:
 
 
 def box_span(box: TensorMap) -> int:
-    """How many bytes of shared memory a box takes, from its first to its last: with a swizzle each
-    row has the swizzle's width, whether it fills it or not (CUDA C++ Programming Guide, "Tensor
+    """The bytes of shared memory from the first to the last of a box. With a swizzle, each row
+    takes the swizzle's width, whether it fills it or not (CUDA C++ Programming Guide, "Tensor
     Memory Access: Swizzle").
     """
     row = box.box_shape[0] * box.type.nbytes

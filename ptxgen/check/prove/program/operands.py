@@ -1,4 +1,4 @@
-"""What an instruction reads and writes, and whether its result can be computed without a run."""
+"""The operands that an instruction reads and writes, and whether its result can be computed without a run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ptxgen.isa.spec import BoundOperand, Effect, Op
 from ptxgen.types import ScalarType
 
 WORD: Final = 32
-# Instructions that write the same place differently.
+# Instructions that convert an address to another space.
 ADDRESSES: Final = frozenset({"cvta", "cvta_to", "mapa"})
 _FOLLOWED: Final = ("global", "shared", "shared::cta")  # by `cvta`
 SHUFFLES: Final = frozenset({"shfl", "shfl_pred"})
 
 
 def pairs(op: Op, instr: Instr) -> Iterator[tuple[BoundOperand, Any]]:
-    """The declared operands with what is given for each, None for one that is left out."""
+    """Each declared operand with the operand that the instruction has for it, None for one left out."""
     given: list[object] = []
     for operand in instr.operands:
         given += (operand.first, operand.second) if isinstance(operand, Pair) else (operand,)
@@ -27,23 +27,23 @@ def pairs(op: Op, instr: Instr) -> Iterator[tuple[BoundOperand, Any]]:
 
 
 def written(instr: Instr) -> tuple[str, ...]:
-    """The registers that an instruction writes, by name."""
+    """The names of the registers that an instruction writes."""
     shape = shape_of(instr)
     if not shape.complaints:
         return shape.names(instr.operands)[: shape.dests]
-    # Not known to be read only, so it may be written.
+    # The operands are not known, so each register may be written.
     return tuple(r.name for operand in instr.operands for r in registers_of(operand))
 
 
 def type_of(instr: Instr) -> ScalarType | None:
-    """The type of each element that an instruction loads."""
+    """The type of each element that an instruction loads; None for an instruction without a type."""
     op = shape_of(instr).op
     type = None if op is None else op.modifiers.get("type")
     return type if isinstance(type, ScalarType) else None
 
 
 def operation(instr: Instr) -> Op | None:
-    """The op, if what it gives can be computed from integers alone."""
+    """The op of an instruction whose result can be computed from integers alone; None for others."""
     shape = shape_of(instr)
     op = None if shape.complaints else shape.op
     if op is None or not _computable(op):
@@ -71,7 +71,7 @@ def _computable(op: Op) -> bool:
 
 
 def _broadcasts(op: Op, instr: Instr) -> bool:
-    """Whether every lane of a warp gets the value of one that a literal says."""
+    """Whether every lane of a warp gets the value of one lane that a literal names."""
     by_name = {want.name: got for want, got in pairs(op, instr)}
     lane, clamp, members = (by_name.get(name) for name in ("b", "c", "membermask"))
     full = isinstance(members, IntImm) and members.value & 0xFFFFFFFF == 0xFFFFFFFF

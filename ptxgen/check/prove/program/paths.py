@@ -1,4 +1,4 @@
-"""Under which conditions a block runs, as formulas over the guards of branches."""
+"""The conditions under which blocks run, as formulas over the guards of branches."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from ptxgen.ir import Reg, Symbol
 
 
 class Literal(NamedTuple):
-    """A predicate that holds, or with `negated` does not; None for one that nothing is known of."""
+    """A predicate, or with `negated` its opposite; the node is None if nothing is known of it."""
 
     node: Node | None
     negated: bool
 
 
 class Formula(NamedTuple):
-    """All of `parts`, or with `either` at least one of them.
+    """The conjunction of `parts`, or with `either` their disjunction.
 
-    If it says when loops are left that always are, `left` has their blocks: it holds in the end,
-    and restricts only what changes there.
+    `left` is set if the formula is the condition for leaving loops that every path leaves, and has
+    the blocks of these loops. Such a condition holds in some iteration, so it restricts only values
+    that change in these blocks.
     """
 
     parts: tuple[Formula | Literal, ...]
@@ -46,7 +47,7 @@ def literals(formula: Formula | Literal) -> Iterator[Literal]:
 
 
 def certain(formula: Formula | Literal) -> Iterator[Literal]:
-    """The literals that hold whenever the formula does."""
+    """The literals that hold whenever the formula holds."""
     stack: list[Formula | Literal] = [formula]
     while stack:
         part = stack.pop()
@@ -66,7 +67,7 @@ def _any(parts: Sequence[Formula | Literal]) -> Formula:
 
 
 class Paths:
-    """The conditions of a kernel's blocks."""
+    """The conditions under which the blocks of a kernel run."""
 
     def __init__(self, graph: Graph, values: Values) -> None:
         self.graph = graph
@@ -77,7 +78,9 @@ class Paths:
         self._uniform: dict[int, bool] = {}
 
     def reach(self, block: int, above: int | None = None) -> Formula:
-        """When `block` runs, once `above` (which dominates it; default: the kernel) has."""
+        """The condition for `block` to run once `above` has run, which dominates it (default: the
+        kernel's entry).
+        """
         root = self.graph.order[0]
         top = root if above is None else above
         parts = []
@@ -87,8 +90,8 @@ class Paths:
         return _all(parts)
 
     def arrival(self, before: int, block: int) -> Formula:
-        """When `block` is entered from `before`, once its immediate dominator has run; of a way
-        back to the beginning of a loop, once that has.
+        """The condition for `block` to be entered from `before`, once its immediate dominator has
+        run, or for a back edge once the loop header has.
         """
         found = self._arrivals.get((before, block))
         if found is None:
@@ -99,7 +102,7 @@ class Paths:
         return found
 
     def edge(self, before: int, block: int) -> Formula:
-        """When control goes on from one block to the next."""
+        """The condition for control to go from one block to the next."""
         found = self._edges.get((before, block))
         if found is None:
             found = self._edges[before, block] = self._edge(self.graph.blocks[before], block)
@@ -124,7 +127,7 @@ class Paths:
         return Formula((Literal(node, last.guard.negated == taken),))
 
     def _reached(self, block: int) -> Formula:
-        """When `block` runs, once its immediate dominator has."""
+        """The condition for `block` to run once its immediate dominator has run."""
         found = self._local.get(block)
         if found is not None:
             return found
@@ -132,7 +135,7 @@ class Paths:
         above = graph.idom[block]
         latches = graph.latches.get(block, ())
         entries = [p for p in graph.before[block] if p not in latches]
-        # Behind a loop it matters in which turn that was left.
+        # After a loop, the iteration in which control left it matters.
         left = [b for b in graph.bodies.values() if above in b and block not in b]
         follows = graph.always_follows(block, above)
         if len(entries) > 1 and not left and follows:
@@ -149,8 +152,8 @@ class Paths:
     # ------------------------------------------------------------------------------- uniformity
 
     def uniform(self, node: Node) -> bool:
-        """Whether all threads of a block hold the same value whenever they get there together:
-        nothing that it follows from depends on the thread or on memory that may be written.
+        """Whether all threads of a block that reach a point together hold the same value there: no
+        value that it depends on comes from the thread index or from memory that may be written.
         """
         found = self._uniform.get(node.id)
         if found is None:
@@ -161,8 +164,8 @@ class Paths:
         return found
 
     def sources(self, node: Node) -> Iterator[Node]:
-        """Every value that a value follows from, itself included; for those that meet, what decides
-        which, too.
+        """Every value that a value depends on, itself included; for values that merge, also the
+        conditions that select one of them.
         """
         seen = {node.id}
         stack = [node]
@@ -179,8 +182,9 @@ class Paths:
                     stack.append(other)
 
     def _deciding(self, node: Node) -> Iterator[Node]:
-        """The conditions that decide which of the values that meet it is, or how many turns of a
-        loop there have been. When a loop on the way is left matters only to what changes in it.
+        """The conditions that select one of the values that merge at a node, or that decide the
+        number of a loop's iterations. The condition for leaving an inner loop counts only for
+        values that change in that loop.
         """
         graph, block = self.graph, node.block
         for before in graph.before[block]:
@@ -194,7 +198,7 @@ class Paths:
                     yield from self._decision(inside)
 
     def _decision(self, branch: int) -> Iterator[Node]:
-        """What decides how control goes on behind a block, if anything does."""
+        """The predicate and the registers that select the successor of a block, if any."""
         instrs = self.graph.blocks[branch].instrs
         last = instrs[-1] if instrs else None
         if last is None or last.opcode.partition(".")[0] not in ("bra", "brx", *_ENDING):

@@ -1,9 +1,11 @@
-"""How values depend on where the variables in shared memory lie, which nobody knows.
+"""How values depend on the addresses of variables in shared memory, which are not known before a
+launch.
 
-A proof computes with some places of the variables. What it finds holds for all places if each value
-is a number that does not depend on them, or an address that moves with its variable. That is told
-here by rules for each instruction; where there is none, a value may depend on the places in any
-way, and nothing may follow from what it is for some of them.
+A proof computes with some addresses of the variables. Its result holds for all addresses if each
+value is a number that does not depend on them, or an address that moves with its variable. The
+rules here tell which of the two a value is, instruction by instruction. Where no rule applies, a
+value may depend on the addresses in any way, and nothing may be concluded from its value for some
+of them.
 """
 
 from __future__ import annotations
@@ -15,17 +17,17 @@ from ptxgen.check.prove.program.ranges import Range
 from ptxgen.check.prove.program.values import ADDRESS_OF, Node, Values
 
 SHARED: Final = "shared"  # an address in the window of `.shared::cta`
-CLUSTER: Final = "cluster"  # in the window of another CTA of the cluster
+CLUSTER: Final = "cluster"  # an address in the window of another CTA of the cluster
 GENERIC: Final = "generic"
-_LARGEST: Final = 1 << 12  # the largest period of which anything is said
+_LARGEST: Final = 1 << 12  # the largest period that the rules follow
 
 
 class Placed(NamedTuple):
-    """How a value follows its variables.
+    """How a value depends on the addresses of variables.
 
-    A number has no `space`. An address is a variable's, one of `names`, plus what does not depend
-    on the variable's place, or only on the place modulo `period` bytes. A number with a period
-    depends on the places modulo so many bytes.
+    A number has no `space`. An address is the address of one of the variables `names`, plus a
+    number that depends on that variable's address modulo `period` bytes only (1: not at all). A
+    number with a period depends on the addresses modulo that many bytes.
     """
 
     space: str = ""
@@ -34,19 +36,20 @@ class Placed(NamedTuple):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it is the same number wherever the variables lie."""
+        """Whether the value is the same number for all addresses of the variables."""
         return not self.space and self.period == 1
 
 
 NUMBER: Final = Placed()
-ANYHOW: Final = Placed("anyhow")  # no rule says how it depends on the places
+ANYHOW: Final = Placed("anyhow")  # no rule tells how the value depends on the addresses
 
 
 class Places:
-    """Tells how the values of one kernel depend on the places of variables.
+    """How the values of one kernel depend on the addresses of variables.
 
-    `bounds` gives the range of a number, `largest` the largest value, read as unsigned, that one
-    which follows from no address has anywhere in the kernel; None if that cannot be listed.
+    `bounds` gives the range of a number. `largest` gives the largest value, read as unsigned, that
+    a number has anywhere in the kernel, or None if it cannot be listed; it is called only for
+    numbers that depend on no address.
     """
 
     def __init__(
@@ -60,26 +63,28 @@ class Places:
         self._largest = largest
         self._limits: dict[int, int] = {}
         self._known: dict[int, Placed] = {}
-        # Numbers of the instructions that are followed only for addresses that are not before the
-        # beginning of their variable: below address 0 they would wrap around.
+        # Numbers of instructions for which the rules hold only while addresses are not below their
+        # variable: below address 0 they would wrap around.
         self.upward: set[int] = set()
         self._pointers: dict[int, str] = {}
 
     def of(self, wanted: Node) -> Placed:
-        """How a value depends on the places: the least solution of the rules, as loops go round."""
+        """How a value depends on the addresses: the least solution of the rules, because loops
+        carry values round.
+        """
         if wanted.id not in self._known:
             needed = _behind(wanted, self._parts, self._known)
-            made: dict[int, Placed] = {}
+            solution: dict[int, Placed] = {}
             changed = True
             while changed:
                 changed = False
                 for node in needed:
-                    new = self._made(node, made)
-                    if new is not None and new != made.get(node.id):
-                        made[node.id] = new
+                    new = self._derived(node, solution)
+                    if new is not None and new != solution.get(node.id):
+                        solution[node.id] = new
                         changed = True
-            # What has no solution follows from itself alone and from no address.
-            self._known |= {node.id: made.get(node.id, NUMBER) for node in needed}
+            # A value without a solution depends on itself alone and on no address.
+            self._known |= {node.id: solution.get(node.id, NUMBER) for node in needed}
         return self._known[wanted.id]
 
     def _parts(self, node: Node) -> Sequence[Node]:
@@ -89,11 +94,13 @@ class Places:
 
     # ------------------------------------------------------------------------------ rules
 
-    def _made(self, node: Node, made: dict[int, Placed]) -> Placed | None:
-        """How a value depends on the places, given as much as is known of its parts."""
+    def _derived(self, node: Node, solution: dict[int, Placed]) -> Placed | None:
+        """How a value depends on the addresses, by the results for its arguments so far; None if
+        not yet known.
+        """
         if node.kind == "symbol":
             return Placed(SHARED, frozenset({node.data}))
-        parts = [made.get(p.id, self._known.get(p.id)) for p in self._parts(node)]
+        parts = [solution.get(p.id, self._known.get(p.id)) for p in self._parts(node)]
         known = [p for p in parts if p is not None]
         if node.kind in ("join", "header"):
             return _either(known) if known else None
@@ -106,7 +113,7 @@ class Places:
         return self._from_address(node, known)
 
     def _from_address(self, node: Node, parts: list[Placed]) -> Placed:
-        """Where a value points that is computed from at least one address."""
+        """How a value depends on the addresses that is computed from at least one address."""
         first = parts[0]
         if node.kind == "choose":
             return _either(parts[1:]) if first.is_fixed else ANYHOW
@@ -123,14 +130,14 @@ class Places:
         if node.kind != "apply" or node.data.result > 0 or node.data.element >= 0:
             return ANYHOW
         words = node.data.op.opcode.split(".")
-        packed = words[-1].endswith("x2")  # without a carry from one half to the other
+        packed = words[-1].endswith("x2")  # no carry from one half to the other
         if packed or any(isinstance(place, tuple) for _, place, _ in node.data.slots):
             return ANYHOW
         rule = _RULES.get(words[0])
         return ANYHOW if rule is None else rule(self, node, parts, words)
 
     def _sized(self, node: Node, of: Placed, *, is_plain: bool) -> Placed:
-        """Where an address points after a move to a register of another size."""
+        """How an address depends on the addresses after a move to a register of another size."""
         source = node.args[0].bits
         if not is_plain or node.bits < _WORD or source < _WORD:
             return ANYHOW
@@ -146,7 +153,7 @@ class Places:
         return self._sized(node, parts[0], is_plain=is_whole and len(words) == _PLAIN_CVT)
 
     def _added(self, node: Node, parts: list[Placed], words: list[str]) -> Placed:
-        """A sum of numbers and one address."""
+        """The sum of one address and numbers."""
         del node
         addresses = [p for p in parts if p.space]
         if len(addresses) > 1 or len(words) > _PLAIN:
@@ -170,7 +177,7 @@ class Places:
         return c._replace(period=max(p.period for p in parts))
 
     def _masked(self, node: Node, parts: list[Placed], words: list[str]) -> Placed:
-        """Low bits of an address changed, kept, or cleared."""
+        """An address with its low bits changed, kept or cleared."""
         if len(words) > _PLAIN or all(p.space for p in parts):
             return ANYHOW
         address, other = (0, 1) if parts[0].space else (1, 0)
@@ -189,7 +196,7 @@ class Places:
         return ANYHOW
 
     def _below(self, mask: Node) -> int:
-        """A power of two that a number is below; more than any period if it may be negative."""
+        """A power of two that is above a number; more than any period if the number may be negative."""
         if mask.id not in self._limits:
             first, last, _ = self._bounds(mask)
             if first < 0 or last >= _LARGEST:
@@ -198,9 +205,9 @@ class Places:
         return self._limits[mask.id]
 
     def _listed_limit(self, mask: Node) -> int:
-        """The largest value of a number, as the counters of loops let it be."""
+        """The largest value of a number, found by listing the counters of loops."""
         if any(node.kind == "symbol" for node in _behind(mask, self._parts)):
-            return _LARGEST  # what it is depends on this very answer
+            return _LARGEST  # the value depends on the result of this query
         largest = self._largest(mask)
         return _LARGEST if largest is None else largest
 
@@ -230,31 +237,30 @@ class Places:
     # ------------------------------------------------------------------------------ other spaces
 
     def is_elsewhere(self, wanted: Node) -> bool:
-        """Whether a generic address is computed from a pointer that is a parameter, or from the
-        address of a variable that is not in shared memory. A launch gives pointers to global
-        memory.
+        """Whether a generic address is computed from a pointer parameter, or from the address of a
+        variable outside shared memory. The pointers of a launch point to global memory.
         """
         return self._pointer(wanted) == _POINTER
 
     def _pointer(self, wanted: Node) -> str:
-        """Whether sums of a value have a pointer in them, or what might be any."""
+        """Whether a value is a sum with a pointer in it: `_POINTER`, `_NO_POINTER` or `_PERHAPS`."""
         known = self._pointers
         needed = _behind(wanted, self._summed, known)
-        made = dict.fromkeys((node.id for node in needed), "")
+        solution = dict.fromkeys((node.id for node in needed), "")
         changed = True
         while changed:
             changed = False
             for node in needed:
-                parts = [known.get(p.id, made.get(p.id, "")) for p in self._summed(node)]
+                parts = [known.get(p.id, solution.get(p.id, "")) for p in self._summed(node)]
                 new = self._pointing(node, parts)
-                if new != made[node.id]:
-                    made[node.id] = new
+                if new != solution[node.id]:
+                    solution[node.id] = new
                     changed = True
-        known |= made
+        known |= solution
         return known[wanted.id]
 
     def _summed(self, node: Node) -> Sequence[Node]:
-        """What an address is the sum of, or one of."""
+        """The summands of an address in which a pointer may be, or the values that it selects from."""
         if node.kind in ("join", "header"):
             return [value for _, value in self._values.meeting(node)]
         if node.kind == "choose":
@@ -279,7 +285,7 @@ class Places:
         ):
             found = set(parts) - {""}
             return found.pop() if len(found) == 1 else _PERHAPS if found else ""
-        # A sum with a part that a loop has yet to tell may still be either.
+        # A sum may still become either if the value of one of its parts is not yet known.
         return next((kind for kind in (_PERHAPS, "", _POINTER) if kind in parts), _NO_POINTER)
 
 
@@ -292,7 +298,7 @@ _POINTER: Final = "a pointer"
 _NO_POINTER: Final = "a number"
 _PERHAPS: Final = "perhaps a pointer"
 _CVTA: Final = "a result of cvta"
-# Which operands of an instruction a pointer may be in.
+# The operands of an instruction in which a pointer may be.
 _SUMMED: Final = {
     "mov": slice(0, 1),
     "cvt": slice(0, 1),
@@ -318,7 +324,7 @@ _RULES: Final[dict[str, _Rule]] = {
 
 
 def _either(parts: Sequence[Placed]) -> Placed:
-    """Where a value points that is one of several: all addresses of one space, or all numbers."""
+    """One of several values: all addresses of one space, or all numbers; otherwise `ANYHOW`."""
     spaces = {p.space for p in parts}
     if len(spaces) > 1:
         return ANYHOW
@@ -327,8 +333,8 @@ def _either(parts: Sequence[Placed]) -> Placed:
 
 
 def _behind(wanted: Node, parts: Callable[[Node], Sequence[Node]], known: Container[int] = ()) -> list[Node]:
-    """A value and all that it is made of, by their `parts`, but for what is known; parts mostly
-    first.
+    """A value and all values that it depends on, by their `parts`, without those in `known`; mostly
+    parts come first.
     """
     seen, stack, found = {wanted.id}, [wanted], []
     while stack:
@@ -342,7 +348,7 @@ def _behind(wanted: Node, parts: Callable[[Node], Sequence[Node]], known: Contai
 
 
 def _mapped(node: Node, address: Placed, rank: Placed) -> Placed:
-    """Where `mapa` points: the same place in the shared memory of the CTA of a rank."""
+    """The address that `mapa` gives: the same offset in the shared memory of the CTA of a rank."""
     is_shared = ".shared" in node.data
     if not rank.is_fixed or address.space != (SHARED if is_shared else GENERIC):
         return ANYHOW
@@ -350,7 +356,7 @@ def _mapped(node: Node, address: Placed, rank: Placed) -> Placed:
 
 
 def ranks_of(values: Values, wanted: Node) -> list[Node]:
-    """The ranks of the CTAs that an address has been mapped to on the way."""
+    """The ranks of the CTAs that `mapa` instructions mapped a value to on its way."""
 
     def parts(node: Node) -> Sequence[Node]:
         if node.kind in ("join", "header"):

@@ -1,9 +1,8 @@
-"""From which allocation of shared memory each address of a kernel is computed, as far as its text
-tells.
+"""The allocation of shared memory from which each address of a kernel is computed.
 
-Where variables lie beside each other, PTX does not say, so an address that is computed from one of
-them is meant for it. No claim is made of an address that may be a pointer from elsewhere, or that
-is computed from two variables, or by more than sums, masks and choices.
+PTX does not say how variables lie beside each other, so an address that is computed from one of
+them has to stay inside it. Nothing is said of an address that may be a pointer from elsewhere, or
+that is computed from two variables, or by anything but sums, masks and selections.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ class Allowed(NamedTuple):
 
 
 class Operand(NamedTuple):
-    """An address among the operands of an instruction: the kernel or function that this is in, its
-    number there, and the operand's name.
+    """An address operand of an instruction: the kernel or function of the instruction, the
+    instruction's number in it, and the operand's name.
     """
 
     owner: str
@@ -38,14 +37,15 @@ class Operand(NamedTuple):
     name: str
 
 
-Variables = frozenset[str]  # that an address is computed from; empty of a number
+Variables = frozenset[str]  # the variables that an address is computed from; empty for a number
 
 _NUMBER: Final[Variables] = frozenset()
 
 
 def derived(module: Module, kernel: Kernel, dynamic: int) -> dict[Operand, tuple[Allowed, ...]]:
-    """What each address in shared memory may lie in, wholly in one of them; those of which nothing
-    can be said are left out. `dynamic` are the bytes of dynamic shared memory.
+    """For each address operand, the allocations that its access may lie in, wholly in one of them;
+    operands of which nothing can be said are left out. `dynamic` is the size of dynamic shared
+    memory in bytes.
     """
     whole = inlined(module, kernel)
     found = homes(module, kernel, dynamic)
@@ -77,7 +77,7 @@ def _addresses(source: Source, instr: Instr) -> Iterator[tuple[Operand, Address]
 
 
 class _Origins:
-    """What the addresses of a kernel may lie in."""
+    """The allocations that the addresses of a kernel may lie in."""
 
     def __init__(self, values: Values, kernel: Kernel, found: dict[str, Home]) -> None:
         self._values = values
@@ -91,7 +91,7 @@ class _Origins:
         self._known: dict[int, Variables | None] = {}  # None: nothing can be said
 
     def allowed(self, address: Address, block: int, position: int) -> frozenset[Allowed] | None:
-        """What an address may lie in; None if nothing can be said."""
+        """The allocations that an address may lie in; None if nothing can be said."""
         base, offset = self._values.address(address, block, position)
         variables = self._variables(base)
         if not variables:
@@ -101,7 +101,7 @@ class _Origins:
         )
 
     def _inside(self, name: str, base: Node, offset: int) -> tuple[Home, ...]:
-        """The allocations of a variable that an address from it may lie in."""
+        """The allocations of a variable that an address computed from it may lie in."""
         if name != self._dynamic or not self._regions:
             return (self._homes[name],)
         constant = self._provenance.constant(base)
@@ -111,25 +111,25 @@ class _Origins:
         return (self._homes[name] if home is None else home,)
 
     def _variables(self, wanted: Node) -> Variables | None:
-        """The variables that a value is computed from: the least solution for all that it follows
-        from, as loops go round.
+        """The variables that a value is computed from: the least solution for all values that it
+        depends on, because loops carry values round. None if nothing can be said.
         """
         if wanted.id not in self._known:
             needed = list(self._needed(wanted))
-            made: dict[int, Variables | None] = {}
+            solution: dict[int, Variables | None] = {}
             changed = True
             while changed:
                 changed = False
                 for node in reversed(needed):
-                    new = self._made(node, made)
-                    if new != made.get(node.id, _OPEN) and new is not _OPEN:
-                        made[node.id] = new
+                    new = self._derived(node, solution)
+                    if new != solution.get(node.id, _OPEN) and new is not _OPEN:
+                        solution[node.id] = new
                         changed = True
-            self._known |= {node.id: made.get(node.id) for node in needed}
+            self._known |= {node.id: solution.get(node.id) for node in needed}
         return self._known[wanted.id]
 
     def _needed(self, node: Node) -> Iterator[Node]:
-        """A value and what it follows from, but for what is known."""
+        """A value and the values that it depends on, without those already known."""
         seen, stack = {node.id}, [node]
         while stack:
             node = stack.pop()
@@ -148,11 +148,11 @@ class _Origins:
             return node.args[:1]
         return node.args[1:] if node.kind == "choose" else node.args
 
-    def _made(self, node: Node, made: dict[int, Variables | None]) -> Variables | None:
-        """What a value is computed from, given as much as is known of its parts."""
+    def _derived(self, node: Node, solution: dict[int, Variables | None]) -> Variables | None:
+        """The variables that a value is computed from, by the results for its arguments so far."""
         if node.kind == "symbol":
             return frozenset({node.data})
-        parts = [made.get(p.id, self._known.get(p.id, _OPEN)) for p in self._parts(node)]
+        parts = [solution.get(p.id, self._known.get(p.id, _OPEN)) for p in self._parts(node)]
         if node.kind in ("join", "header", "choose"):
             return _either([p for p in parts if p is not _OPEN])
         if any(p is _OPEN for p in parts):
@@ -162,12 +162,12 @@ class _Origins:
         return _computed(node, parts) if parts else _NUMBER
 
 
-# What is not known yet: part of a loop that has not been followed.
+# Not known yet: a part of a loop that has not been followed.
 _OPEN: Final[Variables] = frozenset({""})
 
 
 def _either(parts: list[Variables | None]) -> Variables | None:
-    """Of a choice: all from variables, or all numbers."""
+    """The variables of a selection, if all its values are addresses or all are numbers."""
     if not parts:
         return _OPEN
     sets = [p for p in parts if p is not None]
@@ -177,7 +177,9 @@ def _either(parts: list[Variables | None]) -> Variables | None:
 
 
 def _computed(node: Node, parts: list[Variables | None]) -> Variables | None:
-    """Of an instruction: from the one part that is an address, if it leaves it one."""
+    """The variables of an instruction's result: those of its one address operand, if the result is
+    an address.
+    """
     if not any(p is None or p for p in parts):
         return _NUMBER
     if node.kind == "offset":
@@ -197,7 +199,7 @@ def _computed(node: Node, parts: list[Variables | None]) -> Variables | None:
     return addresses[0] if len(addresses) == 1 else None
 
 
-# Instructions of which one operand, whichever, may be an address, and the result is one as well.
+# Instructions with a result that is an address if one operand, whichever, is one.
 _CARRYING: Final = frozenset({"mov", "cvt", "add", "and", "or", "xor", "lop3"})
-# Those of which only one operand may be.
+# Instructions with a result that is an address if the operand at this index is one.
 _CARRYING_AT: Final = {"sub": 0, "mad": 2}

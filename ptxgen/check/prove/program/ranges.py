@@ -1,8 +1,8 @@
-"""Between which bounds the result of an integer instruction lies, when its operands are not known
-one by one.
+"""The bounds of an integer instruction's result, from the bounds of its operands.
 
 A `Range` stands for the integers first, first + step, … up to last, each modulo 2**bits of the
-register that holds it; negative ones are allowed as long as they have one residue each.
+register that holds it; negative integers are allowed if no two integers of the range are equal
+modulo 2**bits.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ class Range(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many values it has."""
+        """The number of values."""
         return (self.last - self.first) // self.step + 1 if self.step else 1
 
 
 def spaced(first: int, last: int, step: int) -> Range:
-    """The range from `first` up to the last value of the step that is no more than `last`."""
+    """The range from `first` in steps of `step` to the last value that is no more than `last`."""
     if not step or last - first < step:
         return Range(first, first, 0)
     return Range(first, last - (last - first) % step, step)
 
 
 def whole(bits: int) -> Range:
-    """Every value of a register."""
+    """The range of every value of a register."""
     return spaced(0, (1 << bits) - 1, 1)
 
 
 def single(value: int) -> Range:
-    """One value."""
+    """The range of one value."""
     return Range(value, value, 0)
 
 
 def unsigned(r: Range, bits: int) -> Range:
-    """The same values as numbers from 0 to 2**bits - 1."""
+    """The same register contents, read as numbers from 0 to 2**bits - 1."""
     if r.first >= 0 and r.last < 1 << bits:
         return r
     if r.last < 0 and r.first >= -(1 << bits):
@@ -53,7 +53,7 @@ def unsigned(r: Range, bits: int) -> Range:
 
 
 def signed(r: Range, bits: int) -> Range:
-    """The same values as numbers of both signs."""
+    """The same register contents, read as signed numbers."""
     half = 1 << (bits - 1)
     if r.first >= -half and r.last < half:
         return r
@@ -63,7 +63,7 @@ def signed(r: Range, bits: int) -> Range:
 
 
 def wrapped(r: Range, bits: int) -> Range:
-    """The range of a result, or every value if it may have overflowed."""
+    """The range of a result, or of every value if the result may have overflowed."""
     half = 1 << (bits - 1)
     if (r.first >= -half and r.last < half) or (r.first >= 0 and r.last < 2 * half):
         return r
@@ -83,7 +83,7 @@ def _mul(a: Range, b: Range) -> Range:
     if not a.step or not b.step:
         step = abs(a.step * b.first if not b.step else b.step * a.first)
     else:
-        # (f + ns)(g + mt) differs from fg by multiples of each term.
+        # (f + ns)(g + mt) differs from fg by multiples of ft, gs and st.
         step = math.gcd(a.first * b.step, b.first * a.step, a.step * b.step)
     return Range(min(corners), max(corners), step)
 
@@ -101,7 +101,7 @@ def _hull(first: int, last: int, a: Range, b: Range) -> Range:
 
 
 def union(a: Range, b: Range) -> Range:
-    """A range with the values of both."""
+    """A range that contains both ranges."""
     return _hull(min(a.first, b.first), max(a.last, b.last), a, b)
 
 
@@ -167,7 +167,7 @@ def _selp(a: Range, b: Range, c: Range) -> Range:
 
 
 Rule = Callable[..., "Range | None"]
-# By the first word of the opcode, for operands read as the instruction's type.
+# By the first word of the opcode, for operands read with the instruction's type.
 _RULES: Final[dict[str, Rule]] = {
     "add": _add,
     "sub": _sub,
@@ -187,14 +187,14 @@ _RULES: Final[dict[str, Rule]] = {
     "cvt": lambda a: a,
     "bfe": _bfe,
 }
-# The words that an opcode may have besides types. With another one (a saturated, a packed, a high
-# half) the result is not what the rule says.
+# The words besides types that an opcode may have. With any other (saturated, packed, high half) the
+# rule does not give the result.
 _WORDS: Final = {"mul": {"lo", "wide"}, "mad": {"lo", "wide"}}
 _TYPE: Final = re.compile("[bsu](8|16|32|64)")
 
 
 def rule_of(opcode: str) -> Rule | None:
-    """What gives the range of an instruction's result; None if nothing is known of it."""
+    """The function that gives the range of an instruction's result; None if no rule applies."""
     head, *rest = opcode.split(".")
     plain = all(_TYPE.fullmatch(word) for word in rest if word not in _WORDS.get(head, ()))
     signed_field = head == "bfe" and rest[0].startswith("s")
@@ -204,8 +204,8 @@ def rule_of(opcode: str) -> Rule | None:
 def result(
     rule: Rule, operands: Sequence[Range], kinds: Sequence[tuple[int, bool]], bits: int, is_signed: bool
 ) -> Range:
-    """The range of an instruction's result of `bits` bits from those of its operands, of which
-    `kinds` gives the bits and whether they are signed.
+    """The range of an instruction's result of `bits` bits. `operands` are the ranges of its
+    operands; `kinds` gives the bits of each and whether it is signed.
     """
     read = [signed(r, n) if sign else unsigned(r, n) for r, (n, sign) in zip(operands, kinds, strict=True)]
     found = rule(*read)

@@ -1,8 +1,9 @@
-"""Which memory a kernel reads and does not write, by the parameters that pointers come from.
+"""The memory that a kernel reads and never writes, by the parameters that pointers come from.
 
-PTX lets `ld.global.nc` read only what nobody writes while the kernel runs, but does not check it.
-What is read twice counts as the same value only if every write goes through pointers of other
-parameters: arrays behind different parameters, of which one is read so, must not overlap.
+PTX allows `ld.global.nc` only for memory that nobody writes while the kernel runs, but does not
+check it. Two loads of one address count as the same value only if every write goes through pointers
+of other parameters: an array that is read in this way must not overlap arrays behind other
+parameters.
 """
 
 from __future__ import annotations
@@ -16,34 +17,34 @@ from ptxgen.ir import Address, Instr, Operand, Reg, Symbol, TensorAddress, Vecto
 Roots = frozenset[str]
 
 _NOWHERE: Final[Roots] = frozenset()
-_ANYWHERE: Final[Roots] = frozenset({""})  # a pointer that may be to any array
+_ANYWHERE: Final[Roots] = frozenset({""})  # a pointer that may point to any array
 _READS: Final = ("ld", "ldu", "prefetch", "discard", "isspacep", "wgmma", "ldmatrix")
-# Instructions whose result, of a pointer's size, may be a pointer that memory held.
+# Instructions with a result that may be a pointer loaded from memory, if it has a pointer's size.
 _FROM_MEMORY: Final = ("ld", "ldu", "atom", "call")
 _LONG: Final = ("b64", "b128")
 
 
 class ReadOnly:
-    """Tells which addresses are of memory that no instruction of a kernel writes."""
+    """The addresses of memory that no instruction of a kernel writes."""
 
     def __init__(self, instrs: Iterable[Instr]) -> None:
         instrs = list(instrs)
         self._roots: dict[str, Roots] = {}
         changed = True
-        while changed:  # each turn gives some register another of few parameters
+        while changed:  # each round adds a parameter to some register, and there are few
             changed = False
             for instr in instrs:
                 changed |= self._follow(instr)
         self._written: Roots = frozenset().union(*(self._writes(i) for i in instrs))
 
     def holds(self, address: Address) -> bool:
-        """Whether no instruction writes where a pointer like this one points."""
+        """Whether no instruction writes to the array that a pointer points to."""
         read = self._of(address.base)
         clear = "" not in read and "" not in self._written
         return bool(read) and clear and not read & self._written
 
     def _follow(self, instr: Instr) -> bool:
-        """Whether a register may hold another pointer by an instruction than known before."""
+        """Record the pointers that an instruction may give its registers; whether any of them is new."""
         changed = False
         for register in _destinations(instr):
             if register.declared not in _LONG:
@@ -75,7 +76,7 @@ class ReadOnly:
         return _ANYWHERE if isinstance(operand, Vector) else _NOWHERE
 
     def _writes(self, instr: Instr) -> Roots:
-        """What an instruction may write in global memory."""
+        """The parameters and variables through which an instruction may write global memory."""
         head = instr.opcode.partition(".")[0]
         if head == "call":
             return _ANYWHERE
@@ -92,7 +93,7 @@ class ReadOnly:
 
 
 def _is_long(base: Reg | Symbol | None) -> bool:
-    """Whether it may be an address in global memory; those in shared memory are short."""
+    """Whether a base may be an address in global memory; addresses in shared memory have fewer bits."""
     return base is None or (isinstance(base, Reg) and base.declared in _LONG)
 
 

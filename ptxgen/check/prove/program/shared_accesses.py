@@ -1,4 +1,4 @@
-"""Which bytes of shared memory an instruction accesses, and of what variable they should be."""
+"""The accesses of an instruction to shared memory, and the variable that each should stay inside."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ptxgen.isa.spec import BoundOperand, Op
 from ptxgen.tensormap import ALIGN, NBYTES
 from ptxgen.types import ScalarType
 
-_ROW_BYTES: Final = 16  # that a lane of ldmatrix or stmatrix names
+_ROW_BYTES: Final = 16  # bytes of the row that each lane of ldmatrix or stmatrix addresses
 _ROW_LANES: Final = {"x1": 8, "x2": 16, "x4": 32}
 _MBARRIER_BYTES: Final = 8
 _BULK_ALIGN: Final = 16  # of addresses and sizes; PTX ISA, section "cp.async.bulk"
 _TENSOR_ALIGN: Final = 128  # PTX ISA, section "cp.async.bulk.tensor"
-_WARPGROUP_ROWS: Final = 64  # of A
-_DYNAMIC_ALIGN: Final = 16  # of dynamic shared memory, whatever is declared
-# What names an address and accesses nothing in shared memory.
+_WARPGROUP_ROWS: Final = 64  # rows of A
+_DYNAMIC_ALIGN: Final = 16  # alignment of dynamic shared memory, at least
+# Instructions that take an address and access nothing in shared memory.
 _NO_ACCESS: Final = (
     "prefetch",
     "discard",
@@ -40,10 +40,10 @@ _ELEMENT_BYTES: Final = {"f16": 2, "bf16": 2, "tf32": 4, "f32": 4, "s32": 4, "f6
 class Touch(NamedTuple):
     """One access: `fixed` bytes at an address, and `scale` more for each of `number`.
 
-    `align` is in bytes; `lanes` are how many of a warp take part; `space` is that of the address,
-    where an instruction for the whole cluster also takes addresses of the own CTA.
-    With `multiple`, these further bytes must be a multiple of so many. Of a `matrix`, `descriptor`
-    is the operand that says where it lies. Of a copy of a `box`, the tensor map there has the size.
+    `align` is in bytes; `lanes` is the number of lanes of a warp that take part; `space` is the
+    space of the address (an instruction for the whole cluster also takes addresses of its own CTA).
+    The bytes beyond the fixed ones must be a multiple of `multiple`. If a `matrix` is accessed,
+    `descriptor` is the operand with its address. If a `box` is copied, its tensor map has the size.
     """
 
     address: Address
@@ -62,8 +62,8 @@ class Touch(NamedTuple):
 
 
 class Home(NamedTuple):
-    """A variable in shared memory, or a region of one: its place in the variable and alignment. If
-    it is not `known` how large dynamic memory is, it has no bytes.
+    """A variable in shared memory, or a region of one: `start` is its offset in the variable.
+    Dynamic shared memory of unknown size is not `known` and has 0 bytes.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Home(NamedTuple):
 
 
 def touches(instr: Instr) -> Iterator[Touch]:
-    """The accesses to shared memory of an instruction, and those to generic addresses."""
+    """The accesses of an instruction to shared memory and to generic addresses."""
     head = instr.opcode.partition(".")[0]
     shape = shape_of(instr)
     if shape.complaints or shape.op is None:
@@ -96,7 +96,7 @@ def _not_followed(instr: Instr, reason: str) -> Iterator[Touch]:
 
 
 def _space(op: Op) -> str | None:
-    """The space of an instruction's addresses; None for one that is not followed here."""
+    """The space of an instruction's addresses; None for a space other than shared and generic."""
     if "space" not in op.modifiers:
         words = op.opcode.split(".")
         named = next((w for w in words if w.startswith("shared")), None)
@@ -133,7 +133,7 @@ def _plain(op: Op, instr: Instr) -> Iterator[Touch]:
 
 
 def _tensormap(op: Op, instr: Instr) -> Iterator[Touch]:
-    """Accesses to all of a tensor map, which is in shared or in global memory."""
+    """The accesses to whole tensor maps, each in shared or in global memory."""
     for want, address in _addresses(op, instr):
         space = {"src": "shared", "dst": None}.get(want.name, _space(op))
         if space is not None:
@@ -158,7 +158,7 @@ def _mbarrier(op: Op, instr: Instr) -> Iterator[Touch]:
 
 
 def _copy(op: Op, instr: Instr) -> Iterator[Touch]:
-    """`cp.async` and its bulk forms, with the mbarriers that they count on."""
+    """The accesses of `cp.async` and its bulk forms, with the mbarriers that they signal."""
     if op.opcode.startswith("cp.async.mbarrier"):
         yield from _mbarrier(op, instr)
         return
@@ -170,7 +170,7 @@ def _copy(op: Op, instr: Instr) -> Iterator[Touch]:
         space = SHARED if reads or "shared::cluster" not in op.opcode else CLUSTER
         if want.name == "mbar":
             yield Touch(address, _MBARRIER_BYTES, _MBARRIER_BYTES, space=space)
-        elif want.type is None or want.type.bits != 32:  # a 64-bit one is in global memory
+        elif want.type is None or want.type.bits != 32:  # a 64-bit address is in global memory
             continue
         elif tensor:
             box = next(got for got in by_name.values() if isinstance(got, TensorAddress))
@@ -221,7 +221,7 @@ def _wmma(op: Op, instr: Instr) -> Iterator[Touch]:
 
 
 def _extent(words: list[str]) -> tuple[int, int]:
-    """Lines of a matrix in memory and elements in one."""
+    """The number of lines of a matrix in memory, and the number of elements in a line."""
     shape = next(w for w in words if w[0] == "m" and w[1:2].isdigit())
     m, rest = shape[1:].split("n")
     n, k = rest.split("k")
@@ -262,8 +262,8 @@ _READERS: Final = {
 def homes(
     module: Module, kernel: Kernel | Function, dynamic: int | None, dynamic_align: int = 1
 ) -> dict[str, Home]:
-    """The variables in shared memory that a kernel may name; dynamic ones have `dynamic` bytes
-    (None: not known), and lie at multiples of `dynamic_align` at least.
+    """The variables in shared memory that a kernel may name. Dynamic variables have `dynamic` bytes
+    (None: not known), at a multiple of at least `dynamic_align`.
     """
     known = dynamic is not None
     nbytes = dynamic or 0
@@ -291,13 +291,13 @@ def region_home(region: Region, variable: Home) -> Home:
 
 
 class Provenance:
-    """From which shared variables an address is computed, and with which constant."""
+    """The shared variables that an address is computed from, and the constant added to them."""
 
     def __init__(self, values: Values) -> None:
         self._values = values
         self._symbols: dict[int, frozenset[str]] = {}
         self._constants: dict[int, int | None] = {}
-        self._added_up: set[int] = set()  # by number: whose constant is known for good
+        self._added_up: set[int] = set()  # numbers of the values with a final constant
 
     def symbols(self, node: Node) -> frozenset[str]:
         """The shared variables whose address a value is computed from."""
@@ -308,15 +308,15 @@ class Provenance:
         return found
 
     def constant(self, node: Node) -> int | None:
-        """What is added to the variable's address; in a loop, before its first turn; None if that
-        depends on the way taken.
+        """The constant that is added to the variable's address; in a loop, before its first
+        iteration. None if it depends on the path taken.
         """
         known = self._constants
         stack = [node]
         while stack:
             top = stack[-1]
             if top.id not in known:
-                known[top.id] = None  # until it is known, for what follows from itself
+                known[top.id] = None  # until it is known, for a value that depends on itself
                 stack += [p for p in self._summed(top) if p.id not in known]
                 continue
             stack.pop()
@@ -326,7 +326,7 @@ class Provenance:
         return known[node.id]
 
     def _summed(self, node: Node) -> Sequence[Node]:
-        """What a constant is the sum of, or one of."""
+        """The summands of a constant, or the values that it selects from."""
         if node.kind in ("join", "header"):
             latches = self._values.graph.latches.get(node.block, ())
             return [v for b, v in self._values.meeting(node) if b not in latches]
@@ -376,7 +376,7 @@ class Provenance:
 
 
 def home_of(constant: int, variable: Home, regions: Mapping[str, Home]) -> Home | None:
-    """The region that holds a place of a variable; the variable itself if it has none."""
+    """The region that contains offset `constant` of a variable; the variable itself if it has no regions."""
     if not regions:
         return variable
     inside = (h for h in regions.values() if h.start <= constant < h.start + h.nbytes)

@@ -1,5 +1,5 @@
-"""What a register holds at a place of a kernel, as an expression of thread numbers, parameters and
-values that meet where paths join: static single assignment, made only as far as it is asked for.
+"""The value of each register at each point of a kernel, as an expression of thread indices,
+parameters and values that merge at joins: static single assignment form, built on demand.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ptxgen.isa.spec import BoundOperand, Op
 from ptxgen.types import TYPES, ScalarType
 
 THREAD: Final = frozenset({"%tid.x", "%tid.y", "%tid.z", "%laneid"})
-# Special registers that all threads of a block read alike.
+# Special registers with the same value in all threads of a block.
 _UNIFORM: Final = (
     "%ctaid",
     "%nctaid",
@@ -38,19 +38,25 @@ class Node:
 
     `kind` says what `data` and `args` are:
 
-    * `const`: an integer; `thread`: a special register; `symbol`: the address of a shared variable;
-    * `function`: what is not computed here but follows from args[0] alone: what lies at an address
-      and is not written while the kernel runs, or an address for another space; in words, and more;
-    * `param`: bytes of a parameter, by its name, the first one, and whether they are all of it;
-    * `extended`: args[0] in a wider register, with copies of its sign if `data` is true;
-    * `opaque`: what it is, in words, and whether it is `uniform`;
-    * `join`, `header`: the register whose values meet at the beginning of `block`, of a loop or
-      not;
-    * `apply`: an instruction of `args`; `choose`: args[1] where args[0], else args[2];
-    * `shuffle`: args[0] of the lane that args[1] says, in `block`;
-    * `offset`: args[0] plus `data`, perhaps in a register of another size;
-    * `window`: the generic address of an address in shared memory, `unwindowed`: the address in
-      shared memory of a generic one; `mapped`: that of the same place in the CTA of rank args[1].
+    * `const`: `data` is an integer. `thread`: a special register. `symbol`: the address of a shared
+      variable.
+    * `function`: a value that is not computed here but depends on args[0] alone: memory at that
+      address that is not written while the kernel runs, or the address in another space. `data` is
+      a description and further keys.
+    * `param`: bytes of a parameter: its name, the offset of the first byte, and whether they are
+      all of it.
+    * `extended`: args[0] in a wider register, sign-extended if `data` is true.
+    * `opaque`: an unknown value; `data` describes it, and `uniform` says whether all threads of a
+      block have the same.
+    * `join`, `header`: the register `data` at the beginning of `block`, where its values merge;
+      `header` if the block is a loop header.
+    * `apply`: an instruction applied to `args`. `choose`: args[1] where args[0] holds, else
+      args[2].
+    * `shuffle`: args[0] in the lane args[1], in `block`.
+    * `offset`: args[0] plus `data`, perhaps in a register of another size.
+    * `window`: the generic address of args[0], an address in shared memory. `unwindowed`: the
+      address in shared memory of a generic one. `mapped`: the address of the same byte in the CTA
+      of rank args[1].
     """
 
     __slots__ = ("args", "bits", "block", "data", "id", "kind", "uniform")
@@ -72,8 +78,9 @@ class Node:
 
 
 class Applied(NamedTuple):
-    """An instruction with what it gets: by operand, a literal, a place among the arguments, or
-    several; and which of its results is meant.
+    """An instruction with its operands, and the result that is meant. Each slot is an operand's
+    name, its value and its type: a literal as -1 - value, an index in the node's `args`, or several
+    indices.
     """
 
     op: Op
@@ -87,7 +94,7 @@ class Applied(NamedTuple):
 
 
 class Site(NamedTuple):
-    """Where a register gets its value: at an instruction of a block, or at the beginning (-1)."""
+    """The point where a register gets its value: an instruction of a block, or the block's beginning (-1)."""
 
     block: int
     position: int
@@ -100,10 +107,9 @@ _NOWHERE: Final = Site(-1, -1, "")
 class Values:
     """The values of the registers of one kernel or function.
 
-    `specials` are the special registers that have a known value, `shared` the names of shared
-    variables, `params` has the bits of each parameter (0 if it is no number), and `given` what is
-    known of these; `space` is the one whose addresses are followed through `cvta`; `like` are
-    other values of the same kernel or function.
+    `specials` has the special registers with a known value, `shared` the names of shared variables,
+    `params` the bits of each parameter (0 if it is not a number), and `given` the values of known
+    parameters. `like` are other values of the same kernel or function, whose analysis is shared.
     """
 
     def __init__(
@@ -129,12 +135,12 @@ class Values:
         self._declared: dict[str, str] = {}
 
     def in_launch(self, specials: Mapping[str, int], given: Mapping[str, int]) -> Values:
-        """The values of the same kernel in a launch of which more is known."""
+        """The values of the same kernel in a launch, with more special registers and parameters known."""
         return Values(self.graph, specials, self._shared, given, self._params, self)
 
     @property
     def count(self) -> int:
-        """How many values have been made."""
+        """The number of values made so far."""
         return len(self._nodes)
 
     @functools.cached_property
@@ -146,18 +152,18 @@ class Values:
     # -------------------------------------------------------------------------------- asking
 
     def at(self, register: Reg, block: int, position: int) -> Node:
-        """What the register holds just before an instruction."""
+        """The value of the register just before an instruction."""
         return self._value(self._site(register, block, position))
 
     def operand(self, got: Any, want: ScalarType, block: int, position: int) -> Node:
-        """What an operand is just before its instruction."""
+        """The value of an operand just before its instruction."""
         if isinstance(got, Reg):
             return self.at(got, block, position)
         found = self._simple(got, want, block)
         return found or self._opaque(f"the operand {got}", want.bits, block)
 
     def address(self, address: Address, block: int, position: int) -> tuple[Node, int]:
-        """The base of an address just before its instruction, and the offset."""
+        """The value of an address's base just before the instruction, and the offset."""
         if isinstance(address.base, Reg):
             return self.at(address.base, block, position), address.offset
         if address.base is None:
@@ -165,7 +171,7 @@ class Values:
         return self._symbol(address.base.name, 64), address.base.offset + address.offset
 
     def meeting(self, node: Node) -> tuple[tuple[int, Node], ...]:
-        """For a `join` or a `header`, the blocks that lead there with the value from each."""
+        """For a `join` or a `header`, the predecessors of its block with the value from each."""
         found = self._meetings.get(node.id)
         if found is None:
             register = Reg(node.data, self._declared[node.data])
@@ -177,8 +183,8 @@ class Values:
         return found
 
     def parameter(self, base: Reg | Symbol, block: int, position: int) -> str:
-        """The parameter whose address, or whose value, a base of an address is; empty if it is none
-        or not known.
+        """The parameter whose address or value is the base of an address; empty if it is none or
+        not known.
         """
         if isinstance(base, Symbol):
             return base.name if base.name in self._params else ""
@@ -204,17 +210,17 @@ class Values:
     def _site(self, register: Reg, block: int, position: int) -> Site:
         name = register.name
         self._declared[name] = register.declared
-        places = self._defs.get(name)
-        if places is None:
+        positions = self._defs.get(name)
+        if positions is None:
             return _NOWHERE._replace(register=name)
-        inside = places.get(block)
+        inside = positions.get(block)
         if inside:
             before = bisect_left(inside, position)
             if before:
                 return Site(block, inside[before - 1], name)
         joins = self._joins.get(name)
         if joins is None:
-            joins = self._joins[name] = self.graph.joins_of(tuple(places))
+            joins = self._joins[name] = self.graph.joins_of(tuple(positions))
         root = self.graph.order[0]
         while True:
             if block in joins:
@@ -222,8 +228,8 @@ class Values:
             if block == root:
                 return _NOWHERE._replace(register=name)
             block = self.graph.idom[block]
-            if block in places:
-                return Site(block, places[block][-1], name)
+            if block in positions:
+                return Site(block, positions[block][-1], name)
 
     def _value(self, wanted: Site) -> Node:
         known = self._known
@@ -244,7 +250,7 @@ class Values:
         return known[wanted]
 
     def _met(self, site: Site) -> Node:
-        """The value of a register at the beginning of a block, or of one that has none."""
+        """The value of a register at the beginning of a block, or of a register that was never written."""
         bits = TYPES[self._declared[site.register]].bits
         graph, block = self.graph, site.block
         if block < 0:
@@ -257,7 +263,7 @@ class Values:
     # -------------------------------------------------------------------------------- making
 
     def _needs(self, site: Site) -> Iterator[Site]:
-        """Where the registers that an instruction reads get their values."""
+        """The points where the registers that an instruction reads get their values."""
         instr = self.graph.blocks[site.block].instrs[site.position]
         op = operation(instr)
         if op is not None:
@@ -317,8 +323,8 @@ class Values:
         return self._node("apply", declared.bits, data, tuple(args))
 
     def _converted(self, op: Op, args: list[Node], bits: int) -> Node:
-        """An address that `cvta` or `mapa` converts to another space. Generic addresses in global
-        memory are those of `.global` (PTX ISA, "Generic Addressing").
+        """The address that `cvta` or `mapa` converts to another space. A generic address in global
+        memory equals its `.global` address (PTX ISA, "Generic Addressing").
         """
         if op.row.name == "mapa":
             return self._node("mapped", bits, op.opcode, tuple(args))
@@ -340,13 +346,13 @@ class Values:
         return want.name, where, want.type
 
     def _simple(self, got: Any, want: ScalarType, block: int) -> Node | None:
-        """An operand that is no register."""
+        """The value of an operand that is not a register; None for one of another kind."""
         match got:
             case IntImm():
                 return self.constant(got.value, want.bits)
             case Special(name) if name in THREAD:
                 return self._node("thread", WORD, name)
-            case Special(name) if name in self._params:  # of which bounds are known
+            case Special(name) if name in self._params:  # a special register with known bounds
                 return self._param(name, 0, WORD)
             case Special(name) if name in self._specials:
                 return self.constant(self._specials[name], WORD)
@@ -360,7 +366,7 @@ class Values:
                 return None
 
     def _moved(self, node: Node, offset: int, type: ScalarType) -> Node:
-        """`name+offset` of a variable."""
+        """The address `name+offset` of a variable."""
         return self._node("offset", type.bits, offset, (node,)) if offset else node
 
     def _symbol(self, name: str, bits: int) -> Node:
@@ -373,7 +379,7 @@ class Values:
         return node if node.bits == bits else self._node("offset", bits, 0, (node,))
 
     def _given_by(self, instr: Instr, bits: int, site: Site) -> Node:
-        """What an instruction gives that cannot be computed here."""
+        """The result of an instruction that cannot be computed here."""
         block = site.block
         head = instr.opcode.partition(".")[0]
         source = instr.operands[-1] if instr.operands else None
@@ -387,7 +393,7 @@ class Values:
             return self._resized(self.at(source, block, site.position), bits)
         read = source if instr.opcode.startswith("ld.global.nc.") else None
         if isinstance(read, Address) and self._read_only.holds(read):
-            # PTX ISA, "ld.global.nc": it is read-only memory for as long as the kernel runs.
+            # PTX ISA, "ld.global.nc": the memory is read-only for as long as the kernel runs.
             result = next(n for n, r in enumerate(written(instr)) if r == site.register)
             address, offset = self.address(read, block, site.position)
             data = ("a value from memory", instr.opcode, offset, result)
@@ -397,14 +403,14 @@ class Values:
             return self._node("function", bits, ("a result of cvta", instr.opcode), (address,))
         constant = instr.opcode.startswith("ld.const") and isinstance(source, Address)
         uniform = constant and not isinstance(getattr(source, "base", None), Reg)
-        if head in _BARRIERS and ".red." in instr.opcode:  # of all threads, if no number is given
+        if head in _BARRIERS and ".red." in instr.opcode:  # all threads take part if no number is given
             uniform = len(instr.operands) == _RED_OF_ALL
         what = "a value from memory" if head in ("ld", "ldu", "atom") else f"a result of {head}"
         return self._opaque(what, bits, block, uniform=uniform)
 
     def _loaded(self, instr: Instr, name: str, offset: int, bits: int, site: Site) -> Node | None:
-        """What a load from a parameter gives a register of `bits` bits: as many bytes as its type
-        has, those of the element that goes to this register, extended as the type says.
+        """The value that a load from a parameter gives a register of `bits` bits: the bytes of the
+        element that goes to this register, extended as the load's type says.
         """
         type = None if shape_of(instr).complaints else type_of(instr)
         if type is None or type.bits > bits:
@@ -423,7 +429,7 @@ class Values:
         return self._node("param", bits, data, uniform=True)
 
     def _opaque(self, what: str, bits: int, block: int, *, uniform: bool = False) -> Node:
-        # Each time it is computed it may be another value, so no two are the same.
+        # Each computation may give another value, so no two opaque values are equal.
         data = (what, len(self._nodes))
         return self._node("opaque", bits, data, block=block, uniform=uniform)
 
@@ -447,17 +453,17 @@ class Values:
 
 _BARRIERS: Final = frozenset({"bar", "barrier"})
 _RED_OF_ALL: Final = 3  # operands of a reduction by all threads: result, barrier, predicate
-# How the address of what is not in shared memory is described.
+# Prefix of the description of an address outside shared memory.
 ADDRESS_OF: Final = "the address of "
 
 
 def param_bits(kernel: Kernel | Function) -> dict[str, int]:
-    """The bits of each parameter that is a number; 0 of a structure or a tensor map."""
+    """The bits of each parameter that is a number; 0 for a structure or a tensor map."""
     return {p.name: TYPES[p.type].bits if not p.count and p.type in TYPES else 0 for p in kernel.params}
 
 
 def _definitions(graph: Graph) -> dict[str, dict[int, list[int]]]:
-    """By register and block, at which instructions it is written."""
+    """By register and block, the positions of the instructions that write the register."""
     found: dict[str, dict[int, list[int]]] = {}
     for index in graph.order:
         for position, instr in enumerate(graph.blocks[index].instrs):

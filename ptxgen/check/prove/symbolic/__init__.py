@@ -1,1 +1,1 @@
-"""To prove by polynomials: addresses in global memory, whatever the strides are."""
+"""Proofs by polynomials: addresses in global memory, whatever the strides are."""

@@ -1,5 +1,5 @@
-"""Launches that are tried where an access to global memory could not be proved: one that goes wrong
-tells more than that nothing is known.
+"""Launches that are tried for an access to global memory that could not be proved: if one goes
+wrong, the access is a violation and not merely unknown.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from ptxgen.check.prove.contract import MOST_BLOCKS, GlobalArray, GlobalContract
 from ptxgen.check.prove.listing.rows import Effort, NotListedError, SpentError, thread_of
-from ptxgen.check.prove.listing.search import SPACING, Place, Search
+from ptxgen.check.prove.listing.search import SPACING, InstrSite, Search
 from ptxgen.check.prove.program.domain import Shape
 from ptxgen.check.prove.program.global_accesses import GlobalTouch
 from ptxgen.check.prove.program.paths import Paths
@@ -23,20 +23,20 @@ from ptxgen.ir import Kernel
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
 _SEED: Final = 4
-_LAUNCHES: Final = 24  # that are tried
-_DRAWS: Final = 400  # of launches, of which many are not allowed
-_STEPS: Final = 50_000  # of all searches in a kernel: half a second, more or less
-_STEPS_OF_TRY: Final = 80  # besides those of what is listed
-_VALUES_OF_TRY: Final = 1000  # that a try may make without spending steps on them
-_FEW: Final = (0, 1, 2, 3, 12, 17, 64, 65, 90, 100, 129)  # sizes to try, if they are allowed
+_LAUNCHES: Final = 24  # launches that are tried
+_DRAWS: Final = 400  # launches that are drawn; many of them the contract does not allow
+_STEPS: Final = 50_000  # for all searches in a kernel: about half a second
+_STEPS_OF_TRY: Final = 80  # for a try, in addition to the steps of listing
+_VALUES_OF_TRY: Final = 1000  # values that a try may make without spending steps
+_FEW: Final = (0, 1, 2, 3, 12, 17, 64, 65, 90, 100, 129)  # sizes to try, if the contract allows them
 _HUGE: Final = 1 << 33  # bytes between rows, so that 32 bits do not hold an offset
 _APART: Final = 1 << 58  # bytes between arrays
 _WORD: Final = 32
 
 
 class Example(NamedTuple):
-    """An access outside: its array, what is wrong, the thread, the launch and the byte from the
-    array's pointer.
+    """An access outside an array: the array, the mistake, the thread, the launch's values, and the
+    offset of the byte from the array's pointer.
     """
 
     array: str
@@ -46,12 +46,12 @@ class Example(NamedTuple):
     offset: int
 
 
-# By array its first address, and the number of indices and bytes between them along each axis.
+# For each array, its first address, and for each axis the extent and the stride in bytes.
 Layout = dict[str, tuple[int, list[tuple[int, int]]]]
 
 
 class Launch(NamedTuple):
-    """The values of the names of a contract, where its arrays are, and the blocks."""
+    """The values of a contract's names, the layout of its arrays, and the grid in blocks."""
 
     names: dict[str, int]
     layout: Layout
@@ -74,29 +74,30 @@ class Examples:
         self._shape = shape
         self._contract = contract
         self._homes = found
-        # With little to list at first.
+        # Launches with small sizes first, since they need little listing.
         self._launches = dict(enumerate(sorted(self._chosen(), key=self._size)))
         self._effort = Effort(_STEPS)
         self._searches: dict[tuple[int, int], Search] = {}
 
-    def find(self, place: Place, touch: GlobalTouch) -> Example | int | None:
-        """A thread of a launch that certainly accesses what is no element of an array; or after how
-        many steps the search was given up.
+    def find(self, site: InstrSite, touch: GlobalTouch) -> Example | int | None:
+        """A thread of a launch that certainly accesses bytes outside the elements of an array; None
+        if there is none in the launches that are tried; or the number of steps after which the
+        search gave up.
         """
         allowed = self._effort.share()
         try:
-            return self._found(place, touch)
+            return self._found(site, touch)
         except SpentError:
             return allowed
 
-    def _found(self, place: Place, touch: GlobalTouch) -> Example | None:
+    def _found(self, site: InstrSite, touch: GlobalTouch) -> Example | None:
         for number, launch in self._launches.items():
             x, y, z = launch.grid
             for block in sorted({0, x * y * z - 1, x * y * z // 2}):
                 self._effort.spend(_STEPS_OF_TRY)
-                found = self._tried(number, launch, block, place, touch)
+                found = self._tried(number, launch, block, site, touch)
                 if found is not None:
-                    # What is wrong once is wrong more often.
+                    # A launch in which one access goes wrong is likely to show the next mistake.
                     self._launches = {number: launch} | self._launches
                     return found
         return None
@@ -105,7 +106,7 @@ class Examples:
 
     def _chosen(self) -> Iterator[Launch]:
         rng = random.Random(_SEED)
-        made = 0
+        count = 0
         for n in range(_DRAWS):
             names = {
                 name: rng.choice([m for m in _FEW if low <= m <= high] or [low])
@@ -114,22 +115,22 @@ class Examples:
             for name, size in self._contract.equal.items():
                 names[name] = self._number(size, names)
             layout = {}
-            for place, array in enumerate(self._contract.arrays, 1):
+            for number, array in enumerate(self._contract.arrays, 1):
                 axes = self._laid_out(array, names, n % 2 == 0, rng)
-                layout[array.pointer] = place * _APART, axes
-                names[array.pointer] = place * _APART
+                layout[array.pointer] = number * _APART, axes
+                names[array.pointer] = number * _APART
             x, y, z = (self._number(size, names) for size in self._contract.grid)
             if self._may_be(names, layout, (x, y, z)):
                 yield Launch(names, layout, (x, y, z))
-                made += 1
-            if made == _LAUNCHES:
+                count += 1
+            if count == _LAUNCHES:
                 return
 
     def _size(self, launch: Launch) -> int:
         return sum(launch.names[name] for name in self._contract.bounds)
 
     def _may_be(self, names: dict[str, int], layout: Layout, grid: tuple[int, int, int]) -> bool:
-        """Whether the contract allows a launch, and arrays do not reach each other."""
+        """Whether the contract allows a launch, and no array reaches into another one."""
         bounds = self._contract.bounds
         spans = (extent * stride for _, axes in layout.values() for extent, stride in axes)
         return (
@@ -141,8 +142,8 @@ class Examples:
     def _laid_out(
         self, array: GlobalArray, names: dict[str, int], huge: bool, rng: random.Random
     ) -> list[tuple[int, int]]:
-        """Extent and stride in bytes of each axis, the innermost last; strides that are parameters
-        are set so that every element has its own place.
+        """Extent and stride in bytes of each axis, the innermost last. Strides that are parameters
+        are chosen so that elements do not overlap.
         """
         found: list[tuple[int, int]] = []
         dense = array.nbytes
@@ -166,18 +167,18 @@ class Examples:
     # ------------------------------------------------------------------------------ one block
 
     def _tried(
-        self, number: int, launch: Launch, block: int, place: Place, touch: GlobalTouch
+        self, number: int, launch: Launch, block: int, site: InstrSite, touch: GlobalTouch
     ) -> Example | None:
         search = self._search(number, launch, block)
         values = search.values
         known = values.count
-        base, offset = values.address(touch.address, place.block, place.position)
+        base, offset = values.address(touch.address, site.block, site.position)
         nodes = [base]
         if touch.size is not None and touch.counted is not None:
-            nodes.append(values.operand(touch.size, touch.counted, place.block, place.position))
+            nodes.append(values.operand(touch.size, touch.counted, site.block, site.position))
         try:
             bases = dict.fromkeys(self._homes, SPACING)
-            lister, table = search.table(nodes, search.condition(place), True, bases)
+            lister, table = search.table(nodes, search.condition(site), True, bases)
             addresses = lister.evaluate(table, base).astype(np.int64) + offset
             nbytes = np.full(table.n, touch.nbytes or (1 << 30))
             if len(nodes) > 1:

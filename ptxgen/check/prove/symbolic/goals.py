@@ -1,7 +1,8 @@
-"""Shows that a polynomial is never negative, from others that are not and from what its atoms are.
+"""Shows that a polynomial is never negative, from facts (polynomials that are never negative) and
+from the definitions of its atoms.
 
-Each step replaces the goal by goals that imply it, for all whole values of the atoms. The search is
-short and gives up; it never takes for shown what is not.
+Each step replaces the goal by goals that imply it, for all integer values of the atoms. The search
+is short and may give up; it never accepts a goal that does not hold.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ Lanes = np.ndarray[Any, np.dtype[Any]]
 Facts = tuple[Poly, ...]
 
 _STEPS: Final = 2000  # of one search
-# Of all: proofs of attention take less than 30 thousand, of f32 with narrow rows, a mask and parts
-# of padded keys ten times as many.
+# For all searches of a kernel: attention takes less than 30,000 steps, attention in f32 with narrow
+# rows, a mask and partially padded keys ten times as many.
 _ALL_STEPS: Final = 400_000
-_DEPTHS: Final = (2, 4, 7, 10, 14)  # one after the other: most that can be shown is near
-_GROUPS: Final = 64  # of threads whose goals differ in more than the constant
+_DEPTHS: Final = (2, 4, 7, 10, 14)  # tried one after the other: most goals need few steps
+_GROUPS: Final = 64  # groups of threads with different coefficients that are searched one by one
 
 
 class Goals:
-    """Searches. `promised` are facts of every launch; `before(block)` gives what held when the loop
-    at a block went round, as facts on the turn that was over then.
+    """Searches for proofs that polynomials are not negative. `promised` are facts of every launch;
+    `before(block)` gives the facts that held when the loop at `block` started its next iteration,
+    in terms of the iteration that had just ended.
     """
 
     def __init__(self, atoms: Atoms, promised: Facts, before: Callable[[int], Facts]) -> None:
@@ -36,19 +38,20 @@ class Goals:
         self._left = 0
         self._left_of_all = _ALL_STEPS
         self._deepest = 0
-        # At which depths goals were tried in vain, with the facts, so that these are not freed.
+        # The depth at which each goal was tried in vain, with the facts; they are kept so that
+        # their id stays unique.
         self._failed: dict[tuple[Any, ...], tuple[int, Facts]] = {}
 
     @property
     def given_up(self) -> str:
-        """What to say of a goal that is not shown, if there was no time left to search."""
+        """The end of the reason for a goal that is not shown, if the search ran out of steps; else empty."""
         if self._left_of_all >= 0:
             return ""
-        return f"; proofs were looked for in {_ALL_STEPS} steps only"
+        return f"; the search for a proof ended after {_ALL_STEPS} steps"
 
     def holds(self, goal: Poly, facts: Facts = (), lanes: Lanes | None = None) -> bool:
-        """Whether `goal` is shown not to be negative in any of the threads `lanes` (default: all),
-        where no fact is.
+        """Whether `goal` is shown not to be negative in the threads `lanes` (default: all) in which
+        no fact is negative.
         """
         if self._low(goal, lanes) >= 0:
             return True
@@ -63,17 +66,17 @@ class Goals:
         )
 
     def _searched(self, goal: Poly, facts: Facts, lanes: Lanes | None) -> bool:
-        outer = self._left, self._deepest, self._failed  # of the search that needs this one
+        outer = self._left, self._deepest, self._failed  # of the search that called this one
         usable = tuple(f.tightened() for f in (*facts, *self._promised) if f.is_uniform)
         found = self._searched_with(goal, usable, lanes)
-        if not found:  # few goals need these, and they make a search long
+        if not found:  # few goals need these facts, and they make a search long
             bounds = self._bounds_of(usable)
             found = bool(bounds) and self._searched_with(goal, (*usable, *bounds), lanes)
         self._left, self._deepest, self._failed = outer
         return found
 
     def _bounds_of(self, facts: Facts) -> Facts:
-        """That no `min` of which the facts speak is more than what it is of."""
+        """For each `min` in the facts, the facts that it is no more than either argument."""
         atoms = [self._atoms[n] for n in sorted(set().union(*[fact.atoms() for fact in facts]))]
         return tuple(of - a.poly for a in atoms if a.kind == "min" for of in a.args)
 
@@ -121,7 +124,7 @@ class Goals:
         ) or self._opened(given, goal, self._atoms[top], facts, lanes, depth, split)
 
     def _factors(self, goal: Poly) -> Iterator[Poly]:
-        """The goal without an atom that all of it is multiplied with, if that is not negative."""
+        """The goal without an atom that is a factor of all its terms, if that atom is not negative."""
         common = frozenset.intersection(*[frozenset(m) for m in goal.terms])
         for number in common:
             parts = goal.split(number)
@@ -145,7 +148,7 @@ class Goals:
         depth: int,
         split: frozenset[int],
     ) -> bool:
-        """Try what the highest atom is, of the goal as it was given and tightened."""
+        """Try the definition of the goal's highest atom. `given` is the goal before it was tightened."""
 
         def search(goal: Poly, facts: Facts = facts, done: frozenset[int] = split) -> bool:
             return self._search(goal, facts, lanes, depth + 1, done)
@@ -167,7 +170,7 @@ class Goals:
         return False
 
     def _bounded(self, goal: Poly, atom: Atom) -> Iterator[Poly]:
-        """The goal with a bound for the atom, where what it is multiplied with is not negative."""
+        """The goal with a bound in place of the atom, where the atom's factors are not negative."""
         highest: list[Poly | None] = [Poly.of(atom.high) if atom.high < UNBOUNDED else None]
         if atom.kind == "rem":
             highest.append(atom.args[1] - 1)
@@ -179,7 +182,9 @@ class Goals:
                 yield found
 
     def _at_bounds(self, goal: Poly, atom: Atom, high: Poly | None) -> Poly | None:
-        """The goal with the least the atom may be where more would be more, else with `high`."""
+        """The goal with the atom's lower bound in terms with a positive coefficient, and with
+        `high` in the others; None if a bound is missing or another factor may be negative.
+        """
         low = Poly.of(atom.low) if atom.low > -UNBOUNDED else None
         found = ZERO
         for m, c in goal.terms.items():
@@ -195,8 +200,8 @@ class Goals:
         return found
 
     def _times_divisor(self, goal: Poly, atom: Atom) -> Iterator[Poly]:
-        """The goal without a quotient that only stands where it is multiplied with its divisor:
-        that product is at most what is divided, and more than that less the divisor.
+        """The goal without a quotient that occurs only multiplied by its divisor: that product is
+        at most the dividend, and more than the dividend less the divisor.
         """
         if atom.kind != "div" or len(atom.args[1].terms) != 1:
             return
@@ -222,7 +227,7 @@ class Goals:
     def _each_turn(
         self, goal: Poly, turn: Atom, facts: Facts, split: frozenset[int], search: Callable[..., bool]
     ) -> bool:
-        """The first turn, and any other after one that led to it."""
+        """Show the goal for the first iteration, and for every other one from the facts of the one before."""
         done = split | {turn.number}
         replaced, number = self._atoms.all_replaced, turn.number
         goal_0, *facts_0 = replaced((goal, *facts), number, ZERO)
@@ -233,7 +238,9 @@ class Goals:
 
 
 def _combined(goal: Poly, top: int, facts: Sequence[Poly]) -> Iterator[Poly]:
-    """The goal without a monomial of its highest atom, less a multiple of a fact that has it."""
+    """A multiple of the goal less a multiple of a fact, such that a monomial with the highest atom
+    cancels.
+    """
     for m, c in goal.terms.items():
         if top not in m:
             continue
@@ -244,8 +251,8 @@ def _combined(goal: Poly, top: int, facts: Sequence[Poly]) -> Iterator[Poly]:
 
 
 def _loose(given: Poly, tight: Poly, top: int, facts: Sequence[Poly]) -> Iterator[Poly]:
-    """The same of a goal that lost something when it was tightened: with facts that are no
-    multiples of what it was divided by, more may be left of it.
+    """`_combined` for the goal before it was tightened, if tightening rounded its constant: with
+    facts that are not multiples of the common divisor, less is lost.
     """
     m = next(m for m in tight.terms if m)
     factor = given.terms[m] // tight.terms[m]
@@ -254,8 +261,8 @@ def _loose(given: Poly, tight: Poly, top: int, facts: Sequence[Poly]) -> Iterato
 
 
 def _implying(atom: Atom, factor: int, rest: Poly) -> Iterator[Poly]:
-    """Goals of which each implies that `factor * atom + rest` is not negative."""
-    if atom.kind in ("min", "max"):  # the bound that either argument is
+    """Goals of which each alone implies that `factor * atom + rest` is not negative."""
+    if atom.kind in ("min", "max"):  # either argument is a bound
         yield from (rest + a * factor for a in atom.args)
     elif atom.kind == "div":
         of, by = atom.args
@@ -277,7 +284,7 @@ def _implying(atom: Atom, factor: int, rest: Poly) -> Iterator[Poly]:
 
 
 def _groups(goal: Poly, lanes: Lanes | None) -> list[Lanes]:
-    """Threads with the same coefficients before all atoms."""
+    """Groups of threads in which each atom's coefficient is the same."""
     columns = [c for m, c in goal.terms.items() if m and not isinstance(c, int)]
     _, which = np.unique(np.stack(columns), axis=1, return_inverse=True)
     which = which.reshape(-1)
@@ -286,7 +293,7 @@ def _groups(goal: Poly, lanes: Lanes | None) -> list[Lanes]:
 
 
 def _alike(goal: Poly, facts: Facts, group: Lanes) -> tuple[Poly, Facts, Lanes]:
-    """A goal and facts for threads that agree on its coefficients."""
+    """A goal and facts with one coefficient for each atom, for threads that agree on the goal's."""
     one = goal.for_thread(int(group[0]))
     terms = {m: c for m, c in one.terms.items() if m}
     terms[()] = goal.terms.get((), 0)

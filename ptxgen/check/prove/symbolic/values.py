@@ -1,8 +1,10 @@
-"""What registers hold as polynomials of a launch's sizes, of thread numbers and of turns of loops.
+"""The values of registers as polynomials of a launch's sizes, of thread indices and of iteration
+counts of loops.
 
-A polynomial of a 64-bit register equals it modulo 2**64, which is how addresses are meant. One of a
-32-bit register equals it modulo 2**32; before it is widened, compared or divided it has to be shown
-that the polynomial itself fits, so a product that may overflow 32 bits gives nothing.
+The polynomial of a 64-bit register equals its value modulo 2**64, which suffices for addresses. The
+polynomial of a 32-bit register equals its value modulo 2**32; before the value is widened, compared
+or divided, the polynomial itself has to be shown to fit 32 bits, so a product that may overflow
+gives nothing.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ from ptxgen.types import ScalarType
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
 
-_MOST_WAYS: Final = 16  # that meet in a value of which anything is said
-_MOST_FACTS: Final = 256  # comparisons on the way to a place
-_MOST_MEETINGS: Final = 16  # values that meet, of values that meet, and so on
+_MOST_WAYS: Final = 16  # predecessors of a join that is followed
+_MOST_FACTS: Final = 256  # comparisons on the path to an access
+_MOST_MEETINGS: Final = 16  # depth of merges that depend on other merges
 
 
 class Symbolic:
-    """The values of one kernel. `promised` is what is known of a launch."""
+    """The values of one kernel as polynomials. `promised` is the contract of its launches."""
 
     def __init__(
         self, graph: Graph, values: Values, paths: Paths, shape: Shape, atoms: Atoms, promised: Promised
@@ -46,17 +48,17 @@ class Symbolic:
         self._exact: dict[tuple[int, int, bool], Poly | None] = {}
         self._rounds: dict[int, Facts] = {}
         self._facts_of: dict[Literal, Facts] = {}
-        self._deep = 0  # how many values that meet are being looked at, one for the other
-        self._open = 0  # values of loops of which the step is being looked for
-        # What has been found, in order, so that what rests on a failed assumption can be undone.
+        self._deep = 0  # number of joins being followed, each for the one before
+        self._open = 0  # number of loop values whose step is being looked for
+        # The results so far in order, so that those that rest on a failed assumption can be undone.
         self._trail: list[tuple[dict[Any, Any], Any]] = []
-        # Values that are being shown to fit, and None wherever an earlier turn is looked at.
+        # Values that are being shown to fit, and None wherever an earlier iteration is looked at.
         self._shown: list[tuple[int, int, bool] | None] = []
 
     # ------------------------------------------------------------------------------ registers
 
     def poly(self, node: Node) -> Poly:
-        """A register's value, modulo 2**bits."""
+        """The polynomial of a register's value, modulo 2**bits."""
         stack = [node]
         while stack:  # arguments first, because chains of sums are long
             top = stack[-1]
@@ -72,12 +74,12 @@ class Symbolic:
         found = self._polys.get(node.id)
         if found is None:
             try:
-                found = self._made(node)
+                found = self._derived(node)
             except TooLargeError:
                 found = None
             if found is None:
                 found = self._unknown(node)
-            # A predicate is 0 or 1, and no number that wraps.
+            # A predicate is 0 or 1; it is not a number that wraps around.
             found = found if node.bits == 1 else found.modulo(node.bits)
             self._keep(self._polys, node.id, found)
         return self._polys[node.id]
@@ -93,10 +95,10 @@ class Symbolic:
         return self.atoms.named("unknown", f"value {node.id}", 0, (1 << node.bits) - 1, *blocks)
 
     def _blocks(self, poly: Poly) -> set[int]:
-        """Where that is computed on which a value depends."""
+        """The blocks in which the values that a polynomial depends on are computed."""
         return {b for atom in self.atoms.within(poly) for b in atom.blocks}
 
-    def _made(self, node: Node) -> Poly | None:
+    def _derived(self, node: Node) -> Poly | None:
         if node.kind == "const":
             return Poly.of(_signed(node.data, node.bits))
         if node.kind == "thread":
@@ -127,7 +129,7 @@ class Symbolic:
             return folded
         if data.result >= 0 or data.element >= 0 or data.type.kind == "p":
             return None
-        if any(t is None or isinstance(place, tuple) for _, place, t in data.slots):
+        if any(t is None or isinstance(where, tuple) for _, where, t in data.slots):
             return None
         words = data.op.opcode.split(".")
         if {"sat", "cc", "hi", "relu"} & set(words) or words[-1][-2:] in ("x2", "x4"):
@@ -135,7 +137,7 @@ class Symbolic:
         return _RULES.get(words[0], _nothing)(self, node, words)
 
     def _folded(self, node: Node) -> Poly | None:
-        """What follows from numbers of threads alone, by the instruction's own meaning."""
+        """The result of an instruction whose operands are constants or thread indices, by its semantics."""
         constants = []
         for a in node.args:
             constant = self.poly(a).constant
@@ -150,7 +152,7 @@ class Symbolic:
         return Poly.of(np.array(found).astype(np.int64))
 
     def types(self, node: Node) -> list[ScalarType]:
-        """How an instruction reads its operands."""
+        """The types with which an instruction reads its operands."""
         return [t for _, _, t in node.data.slots if t is not None]
 
     def _whole(self, node: Node, n: int) -> Poly | None:
@@ -159,7 +161,7 @@ class Symbolic:
         return self.exact(node.args[n], type.bits, type.is_signed)
 
     def _ring(self, node: Node, combine: Callable[..., Poly]) -> Poly | None:
-        """A result whose low bits follow from those of the operands."""
+        """A result whose low bits depend on the low bits of the operands only."""
         if any(t.bits != node.bits for t in (*self.types(node), node.data.type)):
             return None
         return combine(*[self.poly(a) for a in node.args])
@@ -192,7 +194,7 @@ class Symbolic:
         return None if value is None else self._divided(value, Poly.of(1 << by), "div")
 
     def _masked(self, node: Node, words: list[str]) -> Poly | None:
-        """The low bits of a number that is not negative, or all but those."""
+        """The low bits of a number that is not negative, or the number without its low bits."""
         del words
         for value, mask in (node.args, node.args[::-1]):
             bits = self.poly(mask).constant
@@ -220,20 +222,20 @@ class Symbolic:
             low, high = self.atoms.bounds(rest)
             if low >= 0 and high < by:
                 return whole if kind == "div" else rest
-        elif len(b.terms) == 1:  # such as heads / group, where heads is kv_heads * group
+        elif len(b.terms) == 1:  # for example heads / group, where heads is kv_heads * group
             ((monomial, factor),) = b.terms.items()
             parts = a.quotient(monomial, factor, proper=False) if isinstance(factor, int) else None
             if parts is not None and not parts[1].terms:
                 return parts[0] if kind == "div" else ZERO
-        return self.atoms.made(kind, a, b)
+        return self.atoms.function_of(kind, a, b)
 
     def _least(self, node: Node, words: list[str]) -> Poly | None:
         a, b = (self._whole(node, n) or self._any(node, n) for n in range(2))
-        return self.atoms.made(words[0], a, b)
+        return self.atoms.function_of(words[0], a, b)
 
     def _any(self, node: Node, n: int) -> Poly:
-        """An operand of which nothing is known, such as one from memory: some number of its type,
-        which `min` and `max` bound.
+        """An operand of which nothing is known, for example from memory: some number of its type,
+        which `min` and `max` still bound.
         """
         type, of = self.types(node)[n], node.args[n]
         low = -(1 << (type.bits - 1)) if type.is_signed else 0
@@ -257,7 +259,7 @@ class Symbolic:
     # ------------------------------------------------------------------------------ meetings
 
     def _cases(self, met: list[tuple[Node, Formula]], bits: int) -> tuple[Case, ...] | None:
-        if bits == 1:  # a predicate is no number
+        if bits == 1:  # a predicate is not a number
             return None
         cases = []
         for node, formula in met:
@@ -271,7 +273,8 @@ class Symbolic:
         met = self._values.meeting(node)
         if len(met) > _MOST_WAYS or self._deep == _MOST_MEETINGS:
             return None
-        # Until it is known it is something else in each turn of the loops around it.
+        # Until the value is known, it counts as another unknown value in each iteration of the
+        # loops around.
         self._keep(self._polys, node.id, self._unknown(node))
         self._deep += 1
         try:
@@ -291,7 +294,7 @@ class Symbolic:
         return any(a.poly.key == own.key for p in (case.value, *case.given) for a in self.atoms.within(p))
 
     def _repeated(self, node: Node) -> Poly | None:
-        """A value that each turn of a loop adds the same to."""
+        """A value to which each iteration of a loop adds the same number."""
         if self._deep == _MOST_MEETINGS:
             return None
         own = self._unknown(node)
@@ -313,15 +316,17 @@ class Symbolic:
         return first[0] + steps[0] * self.turn(node.block)
 
     def turn(self, header: int) -> Poly:
-        """How often the loop has gone round since it was entered."""
+        """The number of iterations that the loop has completed since it was entered."""
         return self.atoms.named("turn", f"turn {header}", 0, UNBOUNDED, header)
 
     def _lasts(self, poly: Poly, header: int) -> bool:
-        """Whether a value is the same in all turns of a loop."""
+        """Whether a value is the same in all iterations of a loop."""
         return not self._blocks(poly) & self._graph.bodies[header]
 
     def _before(self, header: int) -> Facts:
-        """What held when the loop went round, by the turn that was over then."""
+        """The facts that held when the loop went back to its header, in terms of the iteration that
+        had just ended.
+        """
         found = self._rounds.get(header)
         if found is not None:
             return found
@@ -335,7 +340,8 @@ class Symbolic:
         finally:
             self._shown.pop()
         found = tuple(p for key, p in known[0].items() if all(key in other for other in known))
-        if not self._shown and not self._open:  # or it rests on an assumption, or misses something
+        # Otherwise the facts rest on an assumption, or some are missing.
+        if not self._shown and not self._open:
             self._rounds[header] = found
         return found
 
@@ -348,8 +354,8 @@ class Symbolic:
     # ------------------------------------------------------------------------------ whole numbers
 
     def exact(self, node: Node, bits: int, is_signed: bool) -> Poly | None:
-        """A register's value as the number that its low bits are read as, which it is shown to be;
-        None if that cannot be shown.
+        """The polynomial of a register's low bits read as a number, if it is shown to equal that
+        number; None if it cannot be shown.
         """
         poly = self.poly(node)
         if bits > node.bits or (bits < node.bits and poly.constant is None):
@@ -367,7 +373,7 @@ class Symbolic:
         if key in self._exact:
             return self._exact[key]
         if key in self._shown:
-            # Only what held in an earlier turn may rest on what is being shown.
+            # Only facts of an earlier iteration may rest on the claim that is being shown.
             return poly if None in self._shown[self._shown.index(key) :] else None
         mark = len(self._trail)
         self._shown.append(key)
@@ -388,10 +394,10 @@ class Symbolic:
     # ------------------------------------------------------------------------------ conditions
 
     def facts(self, formula: Formula) -> Facts:
-        """What is not negative where a formula holds; a constant one that is negative in some
-        threads says that they do not get there.
+        """Polynomials that are not negative where a formula holds; a constant one that is negative
+        in some threads says that these threads do not get there.
         """
-        # Only the last literals are kept: they are the nearest to the access.
+        # The last literals are the nearest to the access; the others are dropped.
         literals = list(dict.fromkeys(certain(formula)))[-_MOST_FACTS:]
         return tuple(p for literal in literals for p in self._found_facts(literal))
 
@@ -421,7 +427,7 @@ class Symbolic:
             for a in node.args:
                 yield from self._facts(Literal(a, negated))
         elif words[0] == "setp" and len(words) == 3 and len(node.args) == 2:
-            opposite = negated != (node.data.result == 1)  # the second result is the first negated
+            opposite = negated != (node.data.result == 1)  # the second result is the negated first
             asked = _OPPOSITE.get(words[1], "") if opposite else words[1]
             yield from self._compared(node, asked)
 
@@ -430,8 +436,8 @@ class Symbolic:
         type = self.types(node)[0]
         is_below = asked in ("lt", "lo", "le", "ls") and not type.is_signed
         if a is None and b is not None and is_below:
-            # Below an unsigned limit, which is not negative either, if it is read as signed. Above
-            # such a limit nothing follows: a negative number is a large one there.
+            # An unsigned value below a limit that is also small as a signed number is not negative
+            # either. Above such a limit nothing follows: a negative number is a large unsigned one.
             signed = self.exact(node.args[0], type.bits, True)
             half = (1 << (type.bits - 1)) - 1
             if signed is not None and self.goals.holds(half - b):
@@ -485,7 +491,7 @@ _RULES: Final[dict[str, Rule]] = {
 
 
 def _nothing(symbolic: Symbolic, node: Node, words: list[str]) -> Poly | None:
-    """Of an instruction without a rule."""
+    """The rule of an instruction that has none."""
     del symbolic, node, words
     return None
 
@@ -495,7 +501,7 @@ def _signed(value: int, bits: int) -> int:
 
 
 def _register(constant: Any, bits: int, n: int) -> Lanes:
-    """A constant as a register of each thread holds it."""
+    """A constant as the register of each thread holds it."""
     if bits == 1:
         return np.broadcast_to(np.asarray(constant) != 0, n)
     if isinstance(constant, int):
