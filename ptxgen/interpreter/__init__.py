@@ -1,4 +1,6 @@
-"""Runs PTX on the CPU: lanes are numpy arrays over all threads of a batch of CTAs."""
+"""An interpreter of PTX on the CPU: each register is a numpy array with a value for every thread of
+a batch of CTAs.
+"""
 
 from ptxgen.interpreter.launch import run
 from ptxgen.interpreter.machine.arena import DeviceArena

@@ -1,5 +1,5 @@
-"""The arguments of a launch as bytes of a kernel's parameters, and its extents; all errors come
-before anything runs.
+"""The arguments of a launch as the bytes of a kernel's parameters, and the extents of the launch.
+Errors are raised before anything runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Argument = np.ndarray[Any, np.dtype[Any]] | np.generic | int | float | bytes | T
 Extent = int | Sequence[int]
 Extents = tuple[int, int, int]
 
-_HANDLE_BYTES: Final = 8  # of a texture or a surface
+_HANDLE_BYTES: Final = 8  # bytes of the handle of a texture or a surface
 _MAX_THREADS: Final = 1024
 _MAX_BLOCK: Final = (1024, 1024, 64)
 _MAX_GRID: Final = ((1 << 31) - 1, 65535, 65535)
@@ -83,7 +83,8 @@ def _extent(kernel: Kernel, what: str, given: Extent) -> Extents:
 
 
 def params_memory(linked: Linked, args: Sequence[Argument], arena: DeviceArena) -> Lanes:
-    """The bytes of a kernel's parameters; arrays, and those of tensor maps, get device addresses.
+    """The bytes of a kernel's parameters. Arrays, and the arrays of tensor maps, become device
+    memory, and the parameters hold their addresses.
 
     Raises `LaunchError`.
     """
@@ -183,7 +184,7 @@ def _float(who: str, param: Param, value: Any) -> bytes:
     try:
         with np.errstate(over="ignore"):
             rounded = np.asarray(value, type.dtype)
-    except OverflowError:  # an integer that is too large for any float
+    except OverflowError:  # the integer is too large for any float
         rounded = np.asarray(np.inf, type.dtype)
     if np.isinf(rounded) and value not in (np.inf, -np.inf):
         raise LaunchError(f"{who} must be a number that its type {type} has, got {shown(value)}")
@@ -199,7 +200,7 @@ def _integer(who: str, param: Param, value: Any) -> bytes:
         if isinstance(value, float) and type.kind == "b" and type.bits in (16, 32, 64):
             hint = f"; for the bits of a float, pass np.float{type.bits}({value})"
         raise LaunchError(f"{who} must be an integer for its type {type}, got {shown(value)}{hint}") from None
-    # Compilers declare signed parameters as unsigned or untyped, too.
+    # Compilers also declare signed parameters as unsigned or untyped.
     low, high = -(1 << (type.bits - 1)), (1 << type.bits) - 1
     if not low <= whole <= high:
         raise LaunchError(f"{who} must be from {low} to {high} for its type {type}, got {whole}")

@@ -1,4 +1,4 @@
-"""`run`: a kernel of a module on arrays, batch of CTAs after batch of CTAs."""
+"""`run`: executes a kernel of a module on host arrays, one batch of CTAs after another."""
 
 from __future__ import annotations
 
@@ -37,16 +37,18 @@ from ptxgen.ir import Kernel, Module
 from ptxgen.parse import module_of, parse
 from ptxgen.target import target_number
 
-MAX_INSTRUCTIONS: Final = 20_000_000  # in a row: minutes of an endless loop
+MAX_INSTRUCTIONS: Final = 20_000_000  # that a batch executes in sequence: minutes of an endless loop
 _MOST_COUNT: Final = (1 << 63) - 1
-_MAX_LANES: Final = 1 << 18  # of a batch; more gain no speed
-_MAX_SHADOW_BYTES: Final = 1 << 28  # what a batch's race detector may hold
-_MAX_LOCAL_BYTES: Final = 1 << 28  # and its threads' local memory, as far as it is known before
-_RECURSION_BYTES: Final = 1 << 14  # that a thread whose frames move may well need of it
-_MAX_REGISTER_BYTES: Final = 1 << 28  # and the registers; instructions hold as much again
+_MAX_LANES: Final = 1 << 18  # of a batch; more lanes gain no speed
+_MAX_SHADOW_BYTES: Final = 1 << 28  # bytes of a batch's race detector
+_MAX_LOCAL_BYTES: Final = 1 << 28  # bytes of the threads' local memory, as far as it is known before the run
+_RECURSION_BYTES: Final = 1 << 14  # local memory that a thread with recursive calls is assumed to need
+# Bytes of the registers; the instructions' temporary values need as much again.
+_MAX_REGISTER_BYTES: Final = 1 << 28
 _MAX_SHARED_BYTES: Final = 1 << 28
-_SHOWN_REPORTS: Final = 10  # in the message of a TrapError; Result has all
-_KEPT_INSTRUCTIONS: Final = 1 << 19  # of kernels whose functions are kept: half a KiB for each
+_SHOWN_REPORTS: Final = 10  # reports in the message of a TrapError; Result has all
+# Instructions of the kernels whose programs are kept: half a KiB for each.
+_KEPT_INSTRUCTIONS: Final = 1 << 19
 
 
 def run(
@@ -68,31 +70,34 @@ def run(
     raise_on_report: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Result:
-    """Run a kernel on the CPU; arrays among `args` are its device memory and hold its results
+    """Run a kernel on the CPU. The arrays among `args` are its device memory and hold its results
     afterwards.
 
     `entry` may be left out if there is one kernel. `grid`, `block` and `cluster` (in CTAs) have one
-    to three extents, x first. Each argument goes with one parameter: an array with a 64-bit one (it
-    gets the address of the first element), a number, which may be an address made by `arena.place`,
-    `bytes` for a structure, or a `TensorMap`. `dynamic_smem` is in bytes. `symbols` are values for
-    the module's variables in global and constant memory; these are kept from launch to launch if
-    the same `arena` is given. `sanitize` is true for all sanitizers, or
-    names them: `bounds`, `init`, `race`, `sync`, `proxy` (`ptxgen.interpreter.sanitizers.watch`)
-    or `all`, in a list or with commas. If they report anything, `TrapError` is raised at the end
-    unless `raise_on_report` is false.
-    A kernel that synchronises its grid (`grid.sync()` of cooperative groups) is launched
-    cooperatively if all its CTAs run at once, as a batch; else as any other, and traps there.
-    With `profile`, the traffic of shared and global memory is counted. With `stepwise`, each
-    instruction runs by itself, through its row's own function: the definition, and several times
-    slower. `max_instructions` bounds what one batch of CTAs executes one after another. `progress`
-    is called with the CTAs done and their total.
+    to three extents, x first. `args` has one argument for each parameter: an array for a 64-bit
+    parameter, which gets the address of the first element; a number, which may be an address from
+    `arena.place`; `bytes` for a structure; or a `TensorMap`. `dynamic_smem` is in bytes. `symbols`
+    are values for the module's variables in global and constant memory; launches with the same
+    `arena` keep the values of these variables.
 
-    `schedule` is "lockstep"; a `PCT`, under which warps run in an order drawn from a seed, and
-    asynchronous copies take a time drawn from it; or "pct:SEED" or "pct:SEED:DEPTH" for one.
+    `sanitize` is true for all sanitizers, or names some of `bounds`, `init`, `race`, `sync`,
+    `proxy` (`ptxgen.interpreter.sanitizers.watch`) or `all`, in a list or separated by commas. If
+    they report anything, `TrapError` is raised at the end unless `raise_on_report` is false. A
+    kernel that synchronises its grid (`grid.sync()` of cooperative groups) is launched
+    cooperatively if all its CTAs fit into one batch; otherwise it is launched as any other kernel,
+    and `grid.sync()` traps. With `profile`, the traffic of shared and global memory is counted.
+    With `stepwise`, each instruction runs by itself, through the function of its row in the
+    instruction table; this is the definition, and several times slower. `max_instructions` limits
+    the instructions that one batch of CTAs executes in sequence. `progress` is called with the
+    number of CTAs done and their total.
 
-    Raises `LaunchError` for arguments that do not fit before anything runs, `ParseError` for text
+    `schedule` is "lockstep"; a `PCT`, under which warps run in an order drawn from a seed and
+    asynchronous copies take a time drawn from it; or "pct:SEED" or "pct:SEED:DEPTH", which stand
+    for a `PCT`.
+
+    Raises `LaunchError`, before anything runs, for arguments that do not fit, `ParseError` for text
     that is not PTX, `UnsupportedTargetError` for a `.target` without a number, `ModifierError` and
-    `TypeMismatchError` for instructions that the table lacks, `TrapError` when the kernel fails.
+    `TypeMismatchError` for instructions that the table lacks, and `TrapError` if the kernel fails.
     """
     order = schedule_of(schedule)
     asked = sanitizers(sanitize)
@@ -154,10 +159,10 @@ _parsed = functools.lru_cache(maxsize=8)(parse)
 
 @dataclass(slots=True)
 class _Launch:
-    """One launch, and what its batches have come to."""
+    """One launch, with the results of its batches so far."""
 
     program: Program
-    spans: Spans | None  # what addresses in shared memory are meant for, if bounds are watched
+    spans: Spans | None  # the allocations that shared addresses should stay in, if bounds are checked
     sm: int
     shape: tuple[Extents, ...]  # grid, block, cluster
     dynamic_smem: int
@@ -167,19 +172,19 @@ class _Launch:
     max_instructions: int
     order: PCT | None
     traffic: Traffic | None
-    workspace: int = 0  # the address of that of a cooperative launch
+    workspace: int = 0  # address of a cooperative launch's workspace
     counters: Counters = field(default_factory=Counters)
     reports: Reports = field(default_factory=dict)
     printed: list[str] = field(default_factory=list)
 
     def batch_size(self, sanitize: bool) -> int:
-        """How many CTAs run at once."""
+        """The number of CTAs that run at once."""
         _, block, cluster = self.shape
         linked = self.program.linked
         width = -(-math.prod(block) // WARP) * WARP
         local = max(linked.local_bytes, linked.recursive * _RECURSION_BYTES)
         if sanitize:
-            local *= 5  # two marks of two bytes for each
+            local *= 5  # two marks of two bytes for each byte
         registers = sum(dtype.itemsize for dtype in self.program.dtypes)
         sizes = [
             _MAX_LANES // width,
@@ -188,7 +193,7 @@ class _Launch:
             _MAX_SHARED_BYTES // max(linked.shared_bytes, 1),
         ]
         if sanitize and linked.shared_bytes:
-            # The stamps of the last write and of each warp's last read.
+            # The stamps of the last write and of each warp's last read, in bytes.
             unit_bytes = 8 + 8 * (width // WARP)
             units = linked.shared_bytes // _grain(self.program)
             sizes.append(_MAX_SHADOW_BYTES // (units * unit_bytes + 1))
@@ -196,7 +201,7 @@ class _Launch:
         return max(min(sizes) // ctas, 1) * ctas
 
     def run_batch(self, first: int, count: int, asked: frozenset[str]) -> None:
-        """Run `count` CTAs from number `first` on. Raises `TrapError`."""
+        """Run `count` CTAs, beginning with number `first`. Raises `TrapError`."""
         program, linked = self.program, self.program.linked
         grid, block, cluster = self.shape
         batch = Batch(
@@ -268,7 +273,7 @@ def _all_reports(kernel: str, reports: Reports) -> str:
 
 
 def _grain(program: Program, space: str = "shared") -> int:
-    """Bytes of the narrowest access to a space, at most 4: what the race detector distinguishes."""
+    """The bytes of a unit of the race detector: of the narrowest access to a space, at most 4."""
     narrowest = 4
     for op in {step.op for block in program.blocks for step in block.segment.steps}:
         of = op.modifiers.get("space") or space
@@ -291,8 +296,9 @@ def _program(
     stepwise: bool,
     cut_each: bool,
 ) -> tuple[Program, Spans | None]:
-    """The kernel's functions, and what its addresses are meant for if bounds are watched; kept for
-    the next launch. What is kept holds the kernel and the functions, so their ids stay their own.
+    """The compiled kernel, and the allocations that its shared addresses should stay in if bounds
+    are checked. Both are kept for the next launch; the kept objects hold the kernel and the
+    functions, so that their ids stay unique.
     """
     functions = tuple(id(f) for f in module.functions)
     addresses = tuple(memory.addresses.items())

@@ -1,1 +1,1 @@
-"""What executes: memory, barriers, copies and registers of a batch of CTAs."""
+"""The execution of a batch of CTAs: memory, barriers, copies and registers."""

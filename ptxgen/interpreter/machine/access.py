@@ -42,12 +42,14 @@ _ATOMIC_VERB: Final = "update"
 
 
 class MemoryAccess:
-    """What instructions may ask of memory. The lanes are those of `selection` under `mask`."""
+    """The memory operations that instructions may use. They apply to the lanes of `selection` under
+    `mask`.
+    """
 
     batch: Batch
     arena: DeviceArena
     shared: SharedMemory
-    spaces: dict[str, Space]  # all that are one row of bytes for each thread or for all
+    spaces: dict[str, Space]  # all spaces that are one row of bytes, per thread or for all threads
     watch: Observer | None
     traffic: Meter | None = None
     faults: Faults
@@ -72,7 +74,7 @@ class MemoryAccess:
     def store(
         self, space: str, address: Lanes | Address, type: ScalarType, values: tuple[Lanes, ...]
     ) -> None:
-        """Write consecutive values at `address`; where lanes collide, the last one wins."""
+        """Write consecutive values at `address`; if several lanes write one address, the last lane wins."""
         total = type.nbytes * len(values)
         address = as_address(address)
         plan = self._reach(space, address, total, "write")
@@ -97,8 +99,8 @@ class MemoryAccess:
         *,
         scan: Scan | None = None,
     ) -> Lanes:
-        """Replace each value by `update(value, *operands)`, lane after lane in rising order, or by
-        a `scan` that comes to the same; return the old values.
+        """Replace each value by `update(value, *operands)`, one lane after another in rising order,
+        or by a `scan` with the same result; return the old values.
         """
         address = as_address(address)
         plan = self._reach(space, address, type.nbytes, _ATOMIC_VERB)
@@ -130,8 +132,8 @@ class MemoryAccess:
         return old
 
     def positions(self, address: Lanes | Address, nbytes: int) -> Lanes:
-        """For each active lane, where its address lies in the shared memory of the batch, as a byte
-        of `shared.window.data`, int64; `nbytes` from there on must be shared memory.
+        """The address of each active lane as an index of `shared.window.data`, int64; the `nbytes`
+        from there must be shared memory.
         """
         address = as_address(address)
         plan = self._reach("shared", address, nbytes, "access")
@@ -140,17 +142,17 @@ class MemoryAccess:
         return flat if plan.mask is None else flat[plan.mask]
 
     def peek(self, address: int, lane: int, nbytes: int) -> bytes:
-        """What a lane would read at a generic address. Raises `TrapError` if there is nothing."""
+        """The bytes that a lane would read at a generic address. Raises `TrapError` if there is no memory."""
         return self._bytes_at(address, lane, nbytes)[:nbytes].tobytes()
 
     def peek_string(self, address: int, lane: int, longest: int) -> str:
-        """The text at a generic address, up to a zero byte, of at most `longest` characters."""
+        """The text at a generic address up to a zero byte, at most `longest` characters."""
         data = self._bytes_at(address, lane, 1)[:longest]
         ends = np.flatnonzero(data == 0)
         return data[: ends[0] if len(ends) else None].tobytes().decode("utf-8", "replace")
 
     def _bytes_at(self, address: int, lane: int, nbytes: int) -> Lanes:
-        """All bytes of an array or a space from a generic address on, at least `nbytes`."""
+        """The bytes of an array or a space from a generic address to its end, at least `nbytes`."""
         found = self.arena.find(address, address + nbytes)
         if found is not None:
             return found.window.data[address - found.base :]
@@ -177,8 +179,8 @@ class MemoryAccess:
     # ------------------------------------------------------------------------------------- planning
 
     def _reach(self, space: str, address: Address, total: int, verb: str) -> Plan | None:
-        """The plan for an access of `total` bytes, once it is known to be legal; None if it meets
-        several buffers or spaces.
+        """The plan for an access of `total` bytes, once it is known to be legal; None if the lanes
+        reach several buffers or spaces.
         """
         base = address.base
         plan = base.plans.get(space)
@@ -197,7 +199,7 @@ class MemoryAccess:
         return plan
 
     def _other_window(self, space: str, address: Address, plan: Plan, total: int, verb: str) -> Plan | None:
-        """As `_reach`, where the plan's own window is not the one, or there is none yet."""
+        """The result of `_reach` if the plan's window does not hold the access, or the plan has none yet."""
         low, high = plan.low + address.offset, plan.high + address.offset + total
         inside = self._inside(space, low, high)
         if inside is not None:
@@ -217,11 +219,11 @@ class MemoryAccess:
         return self._reach(space, address, total, verb)
 
     def _inside(self, space: str, low: int, high: int) -> tuple[str, int] | None:
-        """The other space that an access means, and what its own addresses are less; None if it
-        means the space that it names, or several.
+        """The space that an access really reaches, and the offset between its addresses and the
+        given ones; None if it reaches the named space, or several spaces.
         """
         if space == "param" and low >= LOCAL_START:
-            return "local", 0  # what calls give and get is kept there
+            return "local", 0  # arguments and results of calls are in local memory
         if space != "generic" or not SHARED_WINDOW <= low < high:
             return None
         for name, first in WINDOWS.items():
@@ -230,7 +232,7 @@ class MemoryAccess:
         return None
 
     def _parts(self, space: str, address: Address, total: int, verb: str = "access") -> list[Lanes]:
-        """Masks of active lanes, one for each buffer (or other space) that they access."""
+        """Masks of active lanes, one for each buffer or other space that the lanes access."""
         at = np.broadcast_to(address.signed() + address.offset, self.selection.count)
         bases = np.array([b.base for b in self.arena.buffers], np.int64)
         ends = np.array([b.end for b in self.arena.buffers], np.int64)
@@ -266,7 +268,7 @@ class MemoryAccess:
     # --------------------------------------------------------------------------------------- lanes
 
     def active(self) -> Lanes:
-        """Which threads execute this instruction, bool."""
+        """Which of the selected lanes execute this instruction, bool."""
         return np.ones(self.selection.count, np.bool_) if self.mask is None else self.mask
 
     def active_ids(self, mask: Lanes | None) -> Lanes:
@@ -295,12 +297,12 @@ class MemoryAccess:
 
 
 def as_address(address: Lanes | Address) -> Address:
-    """Lanes as an address without a constant offset; an address as it is."""
+    """Lanes as an address without a constant offset; an `Address` unchanged."""
     return address if isinstance(address, Address) else Base(np.asarray(address)).at(0)
 
 
 def base_in(address: Address, space: str, below: int) -> Address:
-    """The same address as the space itself numbers it, `below` less; made once for each base."""
+    """The address in the numbering of the space itself, `below` less; made once for each base."""
     base = address.base
     if not below:
         return address
@@ -311,5 +313,5 @@ def base_in(address: Address, space: str, below: int) -> Address:
 
 
 def _fresh(address: Address) -> Address:
-    """The same address without the plans made so far."""
+    """A copy of the address without the plans made so far."""
     return Base(address.base.lanes).at(address.offset)

@@ -1,4 +1,4 @@
-"""Device memory as an arena of real 64-bit addresses, over the memory of host arrays."""
+"""Device memory: an arena of 64-bit addresses for the memory of host arrays."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 # Above 2**32, so that an address cut to 32 bits never points into a buffer.
 FIRST_ADDRESS: Final = 1 << 33
 RED_ZONE: Final = 1 << 20  # bytes between buffers that belong to none
-_FREED_KEPT: Final = 1 << 10  # how many buffers that were given back are remembered
-_NULL_PAGE: Final = 1 << 12  # addresses that a null pointer and an offset come to
-BUFFER_ALIGN: Final = 256  # what cudaMalloc promises
-# A buffer's address equals the host address modulo this, so that a misaligned view is misaligned
-# here too.
+_FREED_KEPT: Final = 1 << 10  # freed buffers that are remembered
+_NULL_PAGE: Final = 1 << 12  # addresses that are reported as a null pointer plus an offset
+BUFFER_ALIGN: Final = 256  # alignment that cudaMalloc promises
+# A buffer's address equals its host address modulo this, so that a misaligned view has a misaligned
+# device address.
 HOST_ALIGN: Final = 16
 
 
 class _Raw:
-    """Host memory at an address, as numpy's array interface wants it."""
+    """Host memory at an address, in the form of numpy's array interface."""
 
     def __init__(self, start: int, nbytes: int, writable: bool) -> None:
         self.__array_interface__ = {
@@ -42,7 +42,7 @@ class _Raw:
 
 
 class Window:
-    """A row of bytes with addresses, seen as elements or vectors of any type; `base` is its first
+    """A row of bytes with addresses, viewed as elements or vectors of any type; `base` is the first
     address.
     """
 
@@ -52,9 +52,7 @@ class Window:
         self._views: dict[tuple[np.dtype[Any], int], tuple[int, Lanes]] = {}
 
     def elements(self, dtype: np.dtype[Any], count: int, address: int) -> Lanes:
-        """Everything from the aligned `address` on: `[n]` for one value an element, else `[n,
-        count]`.
-        """
+        """All elements from the aligned `address` on: `[n]` if `count` is 1, else `[n, count]`."""
         found = self._views.get((dtype, count))
         if found is None:
             width = dtype.itemsize * count
@@ -87,28 +85,28 @@ class Buffer:
 
     @property
     def end(self) -> int:
-        """The first address after it."""
+        """The first address after the buffer."""
         return self.base + self.nbytes
 
 
 class DeviceArena:
     """Device memory: host arrays that have been given device addresses.
 
-    An array is not copied: what a kernel writes is in the array at once. All bytes between the
-    array's first and last element belong to its buffer, gaps between strides included; arrays that
-    share memory share a buffer.
+    An array is not copied: a kernel writes directly into it. All bytes between the array's first
+    and last element belong to its buffer, gaps between strides included; arrays that share memory
+    share a buffer.
     """
 
     def __init__(self) -> None:
         self._buffers: list[Buffer] = []
         self._bases: list[int] = []
-        # What `ptxgen.interpreter.variables` keeps of each module, by its text or its id.
+        # The variables of each module (`ptxgen.interpreter.variables`), by its text or its id.
         self.modules: dict[str | int, Any] = {}
-        # The buffers that kernels got by `malloc`, by where they begin: which of their bytes have
-        # been written, or may have been, before the batch of CTAs that runs; bool.
+        # For each buffer from `malloc`, by its first address: which of its bytes were, or may have
+        # been, written before the batch of CTAs that runs, bool.
         self.heap: dict[int, Lanes] = {}
-        # Buffers that kernels have given back, and who did: base, end, its name, who. Addresses are
-        # not used again.
+        # The buffers that kernels have freed: first address, end, name, and the thread that freed
+        # it. Addresses are not reused.
         self._freed: tuple[tuple[int, int, str, str], ...] = ()
         self.bound: dict[int, Texture | Surface] = {}  # by handle
         self._last_end = 0
@@ -116,20 +114,20 @@ class DeviceArena:
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """All buffers by rising address."""
+        """All buffers in the order of their addresses."""
         return tuple(self._buffers)
 
     def trust_heap(self) -> None:
-        """Take all that kernels got by `malloc` for written, as nobody has watched."""
+        """Treat all memory from `malloc` as written, because no sanitizer has watched it."""
         for written in self.heap.values():
             written[...] = True
 
     def place(self, array: object, *, at: int | None = None, name: str = "") -> int:
-        """The device address of the array's first element, after making the array device memory.
+        """Make the array device memory, and return the device address of its first element.
 
-        `at` asks for an address (of the array's lowest byte, which is its first element unless a
-        stride is negative), `name` is used in messages. Raises `LaunchError` if the address is
-        taken or the array's memory is partly device memory already at addresses that do not fit.
+        `at` asks for an address of the array's lowest byte (which is in its first element unless a
+        stride is negative); `name` is used in messages. Raises `LaunchError` if the address is
+        taken or if part of the array is device memory already at addresses that do not fit.
         """
         if not isinstance(array, np.ndarray) or array.dtype.hasobject:
             what = type(array).__name__
@@ -150,8 +148,8 @@ class DeviceArena:
         at: int | None = None,
         name: str = "",
     ) -> Buffer:
-        """Give host memory from `low` to `high` device addresses; joins what it overlaps. Raises
-        `LaunchError`.
+        """Give the host memory from `low` to `high` device addresses, joined with the buffers that
+        it overlaps. Raises `LaunchError`.
         """
         met = [b for b in self._buffers if b.start < high and low < b.start + b.nbytes]
         shifts = {b.base - b.start for b in met} | ({at - low} if at is not None else set())
@@ -178,13 +176,13 @@ class DeviceArena:
         """The device address of the first element of an array that was placed."""
         pointer = _pointer(array)
         met = [b for b in self._buffers if b.start <= pointer < b.start + max(b.nbytes, 1)]
-        # An empty array may begin where another one does: the one with bytes is meant.
+        # An empty array may begin where another one does: the buffer with bytes counts.
         found = max(met, key=lambda b: b.nbytes)
         return found.base + pointer - found.start
 
     def bind(self, bound: Texture | Surface) -> int:
-        """The handle of a texture or a surface, which kernels take as 64 bits; the same for the
-        same one.
+        """The handle of a texture or a surface, a 64-bit argument of kernels; the same object
+        always has the same handle.
         """
         for handle, other in self.bound.items():
             if other is bound:
@@ -194,8 +192,9 @@ class DeviceArena:
         return handle
 
     def grid_workspace(self) -> int:
-        """The address of what the driver keeps for a cooperative launch, which is zero before it:
-        its size and the count of CTAs that have come to `grid.sync()`, 4 bytes each.
+        """The address of the driver's workspace of a cooperative launch. It holds its own size and
+        the number of CTAs that have come to `grid.sync()`, 4 bytes each, both zero before the
+        launch.
         """
         if self._workspace is None:
             self._workspace = np.zeros(2, np.uint32)
@@ -203,8 +202,8 @@ class DeviceArena:
         return self.place(self._workspace, name="the workspace of the grid")
 
     def free(self, address: int, who: str) -> str:
-        """Give up memory that `malloc` gave, for a kernel; `who` says by what in later messages.
-        Returns where the address is, if that is not the beginning of such memory.
+        """Free memory that `malloc` gave. `who` names the thread in later messages. Returns a
+        description of the address if it is not the beginning of such memory, else the empty string.
         """
         if address not in self.heap:
             return self.describe(address)
@@ -224,7 +223,7 @@ class DeviceArena:
         return found if high <= found.end else None
 
     def describe(self, address: int) -> str:
-        """Where an address lies in relation to the nearest buffer."""
+        """The position of an address relative to the nearest buffer, in words."""
         if 0 <= address < _NULL_PAGE:
             return "a null pointer" + f" and {address} bytes" * bool(address)
         for base, end, name, who in self._freed:
@@ -273,9 +272,7 @@ class DeviceArena:
 
 
 def joined_spans(arrays: Iterable[tuple[str, Lanes]]) -> list[tuple[int, int, list[object], bool, str]]:
-    """The host memory of named arrays as disjoint spans: low, high, arrays, whether writable,
-    names.
-    """
+    """The host memory of named arrays as disjoint ranges: low, high, arrays, whether writable, names."""
     spans = sorted(
         (*(byte_bounds(a) if a.size else (_pointer(a), _pointer(a))), i, name, a)
         for i, (name, a) in enumerate(arrays)

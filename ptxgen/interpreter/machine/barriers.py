@@ -1,4 +1,4 @@
-"""The CTA barriers: sixteen to a CTA, each with the threads that have arrived."""
+"""The barriers of CTAs: sixteen for each CTA, with the threads that have arrived at each."""
 
 from __future__ import annotations
 
@@ -19,35 +19,36 @@ BARRIERS: Final = 16
 class Barriers:
     """The barriers of a batch of CTAs.
 
-    Without a count, a barrier completes when all threads of the CTA that have not exited wait at it
+    A barrier without a count completes when all threads of the CTA that have not exited wait at it
     (CUDA C++ Programming Guide, "Synchronization Functions": for compute capability 7.x and later).
-    With a count, when so many threads have arrived; lanes that never were or have exited count with
-    the rest of their warp, as hardware counts warps. If more come at once, the first warps go on,
-    and the others are the first of the next time.
+    A barrier with a count completes when that many threads have arrived; lanes that never existed
+    or have exited count with the rest of their warp, since the hardware counts warps. If more
+    threads arrive at once, the first warps go on, and the others count for the next completion.
     """
 
     def __init__(self, ctas: int, width: int, watch: Observer | None) -> None:
         self._width = width
         self._watch = watch
-        self.at: Lanes = np.full(ctas * width, -1, np.int64)  # the barrier a lane waits at, or -1
-        self.since: Lanes = np.zeros(ctas * width, np.int64)  # the instruction it waits in
-        self.last: Lanes = np.zeros(ctas * width, np.int64)  # the barrier a lane waited at last
+        self.at: Lanes = np.full(ctas * width, -1, np.int64)  # the barrier that a lane waits at, or -1
+        self.since: Lanes = np.zeros(ctas * width, np.int64)  # the instruction that a lane waits in
+        self.last: Lanes = np.zeros(ctas * width, np.int64)  # the barrier that a lane waited at last
         self._votes: Lanes | None = None  # by lane, from the first barrier with votes on
-        self._true: Lanes = np.zeros(ctas * width, np.int64)  # of the last barrier of each lane:
-        self._voters: Lanes = np.zeros(ctas * width, np.int64)  # votes that were true, and all
-        # If a sanitizer asks: how often lanes have arrived without waiting, `[lanes, barriers]`,
-        # and by CTA and barrier, the instruction and the first lane that came once more.
+        # Votes that were true at each lane's last barrier.
+        self._true: Lanes = np.zeros(ctas * width, np.int64)
+        self._voters: Lanes = np.zeros(ctas * width, np.int64)  # all votes at each lane's last barrier
+        # Used with a sanitizer: how often lanes have arrived without waiting, `[lanes, barriers]`,
+        # and for each CTA and barrier the instruction and the first lane that arrived again.
         self._early: Lanes = np.zeros((ctas * width if watch else 0, BARRIERS), np.int16)
         self._again: dict[tuple[int, int], tuple[int, int]] = {}
-        self._came = np.zeros((ctas, BARRIERS), np.int64)  # when it was last looked at
-        self._passed = np.zeros((ctas, BARRIERS), np.int64)  # arrived without waiting
-        self._wanted = np.zeros((ctas, BARRIERS), np.int64)  # 0: all threads
+        self._came = np.zeros((ctas, BARRIERS), np.int64)  # arrivals at the last call of `complete`
+        self._passed = np.zeros((ctas, BARRIERS), np.int64)  # arrivals without waiting
+        self._wanted = np.zeros((ctas, BARRIERS), np.int64)  # the count; 0: all threads
 
     def arrive(
         self, ids: Lanes, barrier: Lanes, count: Lanes, at: int, *, wait: bool, votes: Lanes | None
     ) -> tuple[int, str] | None:
-        """Lanes come to a barrier, perhaps with votes, bool. Returns a lane, if any, whose count
-        differs from that of an earlier arrival, and what is wrong.
+        """Record that lanes arrive at a barrier, perhaps with votes, bool. Returns a lane whose
+        count differs from the count of an earlier arrival, if any, and the mistake in words.
         """
         cta = ids // self._width
         empty = self._arrived()[cta, barrier] == 0
@@ -84,8 +85,8 @@ class Barriers:
         """Lanes, as a mask, that may go on because their barrier is complete; None if there are
         none.
 
-        `exited` says which lanes have ended or never were. Counts above what is wanted are left
-        waiting.
+        `exited` says which lanes have ended or never existed. If more threads have arrived than the
+        count, the others go on waiting.
         """
         waiting = self.at >= 0
         if not waiting.any():
@@ -114,8 +115,8 @@ class Barriers:
         return free if len(ids) else None
 
     def _first(self, cta: int, barrier: int, exited: Lanes) -> Lanes:
-        """The lanes that go on of more than were wanted: of those that arrived without waiting, and
-        then of the warps that wait, in their order.
+        """The lanes that go on if more threads have arrived than the count: the arrivals without
+        waiting count first, then the waiting warps in order.
         """
         begin = cta * self._width
         here = slice(begin, begin + self._width)
@@ -128,7 +129,7 @@ class Barriers:
         self._again.pop((cta, barrier), None)
         fits = np.repeat(np.cumsum(counts) <= wanted - passed, WARP)
         free = begin + np.flatnonzero(there & fits)
-        # Warps for which the count is their own do without each other.
+        # If the count is one warp, it does not matter which warps go on together.
         if self._watch is not None and wanted > WARP:
             last = begin + int(np.flatnonzero(there)[-1])
             came = passed + int(counts.sum())
@@ -136,7 +137,7 @@ class Barriers:
         return free
 
     def _end_unwaited(self) -> None:
-        """Barriers at which enough threads have arrived and none waits are complete."""
+        """Complete the barriers at which enough threads have arrived and none waits."""
         full = (self._wanted > 0) & (self._passed >= self._wanted)
         if full.any():
             full &= self._arrived() == self._passed
@@ -144,8 +145,9 @@ class Barriers:
             self._forget(full)
 
     def _forget(self, done: Lanes) -> None:
-        """What arrived at barriers that are complete now. A warp may arrive and wait, and count
-        twice, if all that come do: so warpgroups that hand over to each other let one begin.
+        """Forget the arrivals at barriers that are complete. A warp may arrive and wait, and so
+        count twice, if all warps do: warpgroups that hand over to each other let one begin in this
+        way.
         """
         if self._watch is None or not done.any():
             return
@@ -159,7 +161,7 @@ class Barriers:
         self._early[np.repeat(done, self._width, axis=0)] = 0
 
     def outcome(self, ids: Lanes, op: str) -> Lanes:
-        """What the votes at the barrier that each lane waited at last came to: `and`, `or` (bool)
+        """The result of the votes at the barrier that each lane waited at last: `and`, `or` (bool)
         or `popc` (uint32).
         """
         true, voters = self._true[ids], self._voters[ids]
@@ -176,7 +178,7 @@ class Barriers:
         return self.at >= 0
 
     def describe(self, lane: int) -> str:
-        """What a lane waits for."""
+        """The barrier that a lane waits for, in words."""
         where = lane // self._width, self.at[lane]
         came = f" ({self._came[where]} of {self._wanted[where]} threads have come)"
         return f"barrier {self.at[lane]}{came if self._wanted[where] else ''}"
@@ -194,7 +196,7 @@ class Barriers:
         return np.bincount(keys, minlength=self._passed.size).reshape(self._passed.shape) + self._passed
 
     def _fillers(self, exited: Lanes) -> Lanes:
-        """Lanes that do not exist any more, in warps that wait at a barrier with a count."""
+        """Lanes that have ended or never existed, in warps that wait at a barrier with a count."""
         warps = np.where(self.at.reshape(-1, WARP) >= 0, self.at.reshape(-1, WARP), -1).max(axis=1)
         gone = exited.reshape(-1, WARP).sum(axis=1)
         used = np.flatnonzero(warps >= 0)

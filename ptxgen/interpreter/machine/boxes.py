@@ -1,4 +1,4 @@
-"""Boxes of tensors: where their elements lie in global memory, and their image in shared memory."""
+"""Boxes of tensors: the addresses of their elements in global memory, and their image in shared memory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _UNSIGNED: Final = {n: np.dtype(f"u{n}") for n in (1, 2, 4, 8)}
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The part of a box that lies inside the tensor: `inside` of the box (outermost dimension
-    first), at addresses from `first` to `last - 1`, its elements so many bytes apart.
+    """The part of a box that lies inside the tensor: the slices `inside` of the box (outermost
+    dimension first), with addresses from `first` to `last - 1` and the distances of elements in
+    bytes.
     """
 
     inside: tuple[slice, ...]
@@ -31,7 +32,9 @@ class Part:
 
 
 def part_inside(of: TensorMap, corner: tuple[int, ...]) -> Part | None:
-    """Where the box with this first element meets the tensor; None if nowhere."""
+    """The part of a box that lies inside the tensor, given the coordinates of the box's first
+    element; None if there is none.
+    """
     assert isinstance(of.base, int)
     width = of.type.nbytes
     steps = (1, *of.element_strides[1:])
@@ -53,7 +56,7 @@ def part_inside(of: TensorMap, corner: tuple[int, ...]) -> Part | None:
 
 
 def rows_of(part: Part) -> tuple[Lanes, int]:
-    """The addresses at which the rows of a part begin, int64, and the bytes of a row."""
+    """The addresses of the rows of a part, int64, and the bytes of a row."""
     starts = np.zeros(1, np.int64)
     for count, stride in zip(part.shape[:-1], part.strides[:-1], strict=True):
         starts = (starts[:, None] + stride * np.arange(count)).reshape(-1)
@@ -61,8 +64,8 @@ def rows_of(part: Part) -> tuple[Lanes, int]:
 
 
 def elements_of(of: TensorMap, part: Part, data: Lanes, base: int) -> Lanes:
-    """The elements of a part as a view of `data`, bytes from address `base` on; unsigned integers,
-    outermost dimension first.
+    """The elements of a part, as a view of `data`, the bytes from address `base` on; unsigned
+    integers, outermost dimension first.
     """
     dtype = _UNSIGNED[of.type.nbytes]
     view: Lanes = np.ndarray(
@@ -72,7 +75,7 @@ def elements_of(of: TensorMap, part: Part, data: Lanes, base: int) -> Lanes:
 
 
 def empty_box(of: TensorMap) -> Lanes:
-    """A box wholly outside the tensor: what is loaded there, as unsigned integers."""
+    """The values loaded for a box wholly outside the tensor, as unsigned integers."""
     width = of.type.nbytes
     if of.oob_fill == "zeros":
         return np.zeros(of.box_shape[::-1], _UNSIGNED[width])
@@ -82,7 +85,7 @@ def empty_box(of: TensorMap) -> Lanes:
 
 
 def loaded(of: TensorMap, elements: Lanes) -> Lanes:
-    """Elements as a load brings them: `.ftz` flushes subnormal numbers, `tf32` rounds."""
+    """Elements as a load delivers them: `.ftz` flushes subnormal numbers, `tf32` rounds."""
     if of.dtype not in ("tf32", "f32.ftz", "tf32.ftz"):
         return elements
     values = elements.view(np.float32)
@@ -97,8 +100,8 @@ def chunk_addresses(of: TensorMap, start: int) -> Lanes:
     """The shared-memory addresses of the 16-byte chunks of an image that begins at `start`, in the
     order of the box, int64.
 
-    Rows are packed; with a swizzle, each fills the swizzle's width (CUDA C++ Programming Guide,
-    "Tensor Memory Access: Swizzle").
+    The rows are contiguous; with a swizzle, each row takes the swizzle's width (CUDA C++
+    Programming Guide, "Tensor Memory Access: Swizzle").
     """
     row = of.box_shape[0] * of.type.nbytes
     pitch = row if of.swizzle == "none" else int(of.swizzle.removesuffix("B"))
@@ -109,7 +112,7 @@ def chunk_addresses(of: TensorMap, start: int) -> Lanes:
 
 
 def image_bytes(of: TensorMap) -> int:
-    """The bytes of shared memory that an image spans."""
+    """The bytes of shared memory from the beginning to the end of an image."""
     row = of.box_shape[0] * of.type.nbytes
     pitch = row if of.swizzle == "none" else int(of.swizzle.removesuffix("B"))
     return of.box_bytes // row * pitch

@@ -1,4 +1,4 @@
-"""The functions that CUDA's device runtime has and PTX only declares: `vprintf`, `__assertfail`,
+"""The functions of CUDA's device runtime that PTX only declares: `vprintf`, `__assertfail`,
 `malloc` and `free`.
 
 Each takes the machine, the lanes that call it (numbers in the batch) and the bytes of each
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 Builtin = Callable[["LaneMachine", "Lanes", "list[Lanes]"], "list[Lanes]"]
 
 _LONGEST: Final = 1 << 16  # characters of a string
-_LARGEST: Final = 1 << 30  # bytes that one `malloc` gives
-_MANTISSA_DIGITS: Final = 13  # hexadecimal, after the point, of a 64-bit float
-# C++, `std::printf`; what a device's printf takes (CUDA C++ Programming Guide, "Formatted Output").
+_LARGEST: Final = 1 << 30  # bytes that one `malloc` may give
+_MANTISSA_DIGITS: Final = 13  # hexadecimal digits after the point of a 64-bit float
+# The conversions that a device's printf accepts (C++, `std::printf`; CUDA C++ Programming Guide,
+# "Formatted Output").
 _FORMAT: Final = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|z|j|t)?([diouxXeEfFgGaAcsp%])")
 
 
@@ -48,7 +49,7 @@ def _formatted(machine: LaneMachine, text: str, buffer: int, lane: int) -> tuple
 
     def take(letter: str, size: str) -> Any:
         nonlocal at, taken
-        # As varargs are passed: int and unsigned in 4 bytes, all else in 8, each aligned.
+        # Varargs are passed as int and unsigned in 4 bytes, all others in 8, each aligned.
         small = letter in "cdiouxX" and size not in ("l", "ll", "z", "j", "t")
         nbytes = 4 if small else 8
         at = -(-at // nbytes) * nbytes
@@ -85,7 +86,7 @@ def _formatted(machine: LaneMachine, text: str, buffer: int, lane: int) -> tuple
 
 
 def _one(value: Any, flags: str, width: int, precision: int | None, letter: str) -> str:
-    """A value as C formats it."""
+    """A value formatted as C formats it."""
     if letter == "c":
         value &= 0xFF
     if letter in "uoxX":
@@ -105,7 +106,7 @@ def _one(value: Any, flags: str, width: int, precision: int | None, letter: str)
 
 
 def _hexadecimal(value: float, precision: int | None, flags: str, letter: str) -> str:
-    """`%a`: without zeros at the end, or with as many digits as asked for, half to even."""
+    """A value formatted by `%a`: without trailing zeros, or with `precision` digits, half to even."""
     sign = "-" if math.copysign(1, value) < 0 else "".join(c for c in "+ " if c in flags)[:1]
     mantissa, power, exponent = abs(value).hex().partition("p")
     if power:
@@ -123,7 +124,7 @@ def _hexadecimal(value: float, precision: int | None, flags: str, letter: str) -
 
 
 def assertfail(machine: LaneMachine, lanes: Lanes, arguments: list[Lanes]) -> list[Lanes]:
-    """An assertion does not hold. Raises `TrapError`."""
+    """Stop at an assertion that does not hold. Raises `TrapError`."""
     message, file, line, function = (
         a.view(np.uint64 if a.shape[1] == 8 else np.uint32)[:, 0] for a in arguments[:4]
     )
@@ -136,7 +137,7 @@ def assertfail(machine: LaneMachine, lanes: Lanes, arguments: list[Lanes]) -> li
 
 
 def malloc(machine: LaneMachine, lanes: Lanes, arguments: list[Lanes]) -> list[Lanes]:
-    """Device memory for each lane; address 0 for no bytes, and for more than there are."""
+    """Give each lane device memory; address 0 for a size of 0, or for more than there is."""
     sizes = arguments[0].view(np.uint64)[:, 0]
     addresses = np.zeros(len(lanes), np.uint64)
     for n, (lane, size) in enumerate(zip(lanes.tolist(), sizes.tolist(), strict=True)):
@@ -148,7 +149,7 @@ def malloc(machine: LaneMachine, lanes: Lanes, arguments: list[Lanes]) -> list[L
 
 
 def free(machine: LaneMachine, lanes: Lanes, arguments: list[Lanes]) -> list[Lanes]:
-    """Give device memory back. Raises `TrapError` for an address that `malloc` did not give."""
+    """Take device memory back. Raises `TrapError` for an address that `malloc` did not give."""
     arena = machine.arena
     for lane, address in zip(lanes, arguments[0].view(np.uint64)[:, 0].tolist(), strict=True):
         if not address:
@@ -165,8 +166,8 @@ def free(machine: LaneMachine, lanes: Lanes, arguments: list[Lanes]) -> list[Lan
     return []
 
 
-# How the functions are called by which kernels launch kernels (CUDA C++ Programming Guide, "CUDA
-# Dynamic Parallelism"), of the runtime since CUDA 12, and of that before.
+# Beginnings of the names of functions by which kernels launch kernels (CUDA C++ Programming Guide,
+# "CUDA Dynamic Parallelism"): of the runtime since CUDA 12, and of the one before.
 DYNAMIC_PARALLELISM: Final = ("__cudaCDP2", "cudaLaunchDevice", "cudaGetParameterBuffer")
 
 BUILTINS: Final[dict[str, Builtin]] = {

@@ -1,8 +1,9 @@
-"""Bulk copies and tensor maps: what their instructions ask of the interpreter.
+"""Bulk copies and tensor maps: the operations that their instructions use.
 
-A copy with an mbarrier poisons its destination when it is started, and is done when somebody asks
-for that mbarrier. One of a bulk group reads its source when its thread waits for that (`.read`),
-and writes when it waits for the group. All are as late as a correct program allows.
+A copy with an mbarrier poisons its destination when it starts, and completes when a thread tests
+that mbarrier. A copy in a bulk group reads its source when its thread waits for the reads of the
+group (`.read`), and writes when the thread waits for the group. All copies complete as late as a
+correct program allows.
 """
 
 from __future__ import annotations
@@ -34,33 +35,34 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-_UNIT: Final = 16  # bytes: what plain bulk copies are multiples of
-_TILE_ALIGN: Final = 128  # bytes: where the image of a box begins
-_CHUNK: Final = np.dtype(np.complex128)  # 16 bytes, which numpy moves as they are
+_UNIT: Final = 16  # bytes: addresses and sizes of plain bulk copies are multiples of it
+_TILE_ALIGN: Final = 128  # bytes: alignment of the image of a box
+_CHUNK: Final = np.dtype(np.complex128)  # 16 bytes that numpy moves unchanged
 _WORD: Final = np.dtype(np.uint64)
 
 Reduce = Callable[["Lanes", "Lanes", "ScalarType"], "Lanes"]
 
 
 class BulkMachine(MemoryAccess):
-    """What bulk copies may ask of the interpreter."""
+    """The operations that bulk copies use."""
 
     agents: Agents
     copies: AsyncCopies
-    # The instructions that polled mbarriers last: lanes, and the positions of the mbarriers.
+    # For each instruction, the lanes that polled mbarriers with it last, and the mbarriers'
+    # positions.
     polled: dict[int, tuple[Lanes, Lanes]]
 
     # -------------------------------------------------------------------------------- mbarriers
 
     def ask(self, address: Lanes | Address) -> None:
-        """Have asynchronous agents do what is left to do for the mbarriers at these addresses."""
+        """Complete the copies that the mbarriers at these addresses wait for."""
         positions = self.positions(address, 8)
         self.polled.pop(self.at, None)
         self.polled[self.at] = self.active_ids(self.mask), positions
         self.agents.ask(np.unique(positions).tolist())
 
     def mbarrier(self, position: int) -> str:
-        """The mbarrier at a position in shared memory, in words, and what its phase waits for."""
+        """A description of the mbarrier at a position in shared memory, and of what its phase waits for."""
         word = int(self.shared.window.data[position : position + 8].view(_WORD)[0])
         try:
             arrivals, nbytes = mbarrier_word.awaited(word)
@@ -91,7 +93,7 @@ class BulkMachine(MemoryAccess):
     # ------------------------------------------------------------------------------- bulk copies
 
     def bulk_load(self, dst: Lanes, src: Lanes, nbytes: Lanes, mbarrier: Lanes, ctas: Lanes | None) -> None:
-        """Start copying `nbytes` from global `src` to shared `dst`, which `mbarrier` then counts;
+        """Start copying `nbytes` from global `src` to shared `dst`, with completion on `mbarrier`;
         to all CTAs of the cluster whose bit is set in `ctas`, if given.
         """
         sources = self._each(src)
@@ -126,8 +128,8 @@ class BulkMachine(MemoryAccess):
         reduce: Reduce | None = None,
         type: ScalarType = b64,
     ) -> None:
-        """Start copying `nbytes` from shared `src` to shared `dst` of the cluster, which `mbarrier`
-        there then counts; or reducing values of `type` into it.
+        """Start copying `nbytes` from shared `src` to shared `dst` of the cluster, with completion
+        on `mbarrier` there; or reducing values of `type` into `dst`.
         """
         sources = self.positions(src, _UNIT)
         for n, (start, target, counter, size) in enumerate(self._targets(dst, nbytes, mbarrier)):
@@ -187,7 +189,8 @@ class BulkMachine(MemoryAccess):
         self, dst: Lanes, map: Lanes, coordinates: tuple[Lanes, ...], mbarrier: Lanes, ctas: Lanes | None
     ) -> None:
         """Start copying a box of the tensor whose map is at generic address `map` to shared `dst`;
-        otherwise as `bulk_load`. `coordinates` are of the box's first element, innermost first.
+        otherwise as `bulk_load`. `coordinates` are those of the box's first element, innermost
+        first.
         """
         maps, corners = self._maps(map, len(coordinates)), self._corners(coordinates)
         sizes = np.array([boxes.image_bytes(m) for m in maps])
@@ -247,8 +250,8 @@ class BulkMachine(MemoryAccess):
             self.groups.commit(lane)
 
     def bulk_wait(self, pending: int, read: bool) -> None:
-        """Wait until at most `pending` bulk groups of each thread are incomplete, or have yet to
-        read their sources if `read`.
+        """Wait until at most `pending` bulk groups of each thread are incomplete, or with `read`
+        until at most `pending` of them have yet to read their sources.
         """
         done: list[int] = []
         for lane in self.active_ids(self.mask).tolist():
@@ -258,8 +261,8 @@ class BulkMachine(MemoryAccess):
     # ------------------------------------------------------------------------------------ matrices
 
     def load_by_warp(self, address: Lanes, type: ScalarType) -> Lanes:
-        """The values of `type` at addresses of shared memory of each warp's CTA, `[warps, n]`
-        int64; those of warps without an active lane may be anything.
+        """The values of `type` at addresses in the shared memory of each warp's CTA, `[warps, n]`
+        int64; the values of warps without an active lane are undefined.
         """
         active: Lanes = np.logical_or.reduce(self.active().reshape(-1, WARP), axis=1)
         too_far = np.logical_or(address < 0, address + type.nbytes > self.shared.nbytes)
@@ -291,7 +294,7 @@ class BulkMachine(MemoryAccess):
     def _send_by_group(
         self, lane: int, take: Callable[[], Lanes], put: Callable[[Lanes], None], was_read: Tell
     ) -> None:
-        """Have the open bulk group of a thread take something and put it somewhere else."""
+        """Add a read by `take` and a write by `put` to the open bulk group of a thread."""
         taken: list[Lanes] = []
 
         def read() -> None:
@@ -321,7 +324,7 @@ class BulkMachine(MemoryAccess):
     def _targets(
         self, dst: Lanes, nbytes: Lanes, mbarrier: Lanes, *, active_only: bool = False
     ) -> list[tuple[Start, int, int, int]]:
-        """For each active lane: itself, the positions of its destination and mbarrier, and the
+        """For each active lane: its `Start`, the positions of its destination and mbarrier, and the
         bytes that it copies.
         """
         sizes = nbytes if active_only else self._each(nbytes)
@@ -354,7 +357,7 @@ class BulkMachine(MemoryAccess):
         ]
 
     def _maps(self, map: Lanes, rank: int) -> list[TensorMap]:
-        """Each active lane's tensor map."""
+        """The tensor map of each active lane."""
         address = as_address(map)
         words = [
             word
@@ -403,7 +406,7 @@ class BulkMachine(MemoryAccess):
         self.shared.window.data[position : position + size].view(np.uint32)[...] = POISON
 
     def _change(self, start: Start, position: int, change: Callable[[int, int], int], operand: int) -> None:
-        """Change the mbarrier at a position."""
+        """Change the word of the mbarrier at a position."""
         words = self.shared.window.elements(_WORD, 1, 0)
         if self.watch is not None:
             self.watch.changes(start.at, start.lane, position, self.shared.window.data)
@@ -417,7 +420,7 @@ class BulkMachine(MemoryAccess):
             self.watch.phase(position)
 
     def _global(self, start: Start, address: int, size: int, verb: str) -> Lanes:
-        """Bytes of global memory, in place."""
+        """Bytes of global memory, as a view."""
         found = self.arena.find(address, address + size)
         if found is None or (verb == "write" and not found.writable):
             why = "in a read-only array" if found else self.arena.describe(address)
@@ -425,7 +428,7 @@ class BulkMachine(MemoryAccess):
         return found.window.data[address - found.base : address - found.base + size]
 
     def _box(self, start: Start, of: TensorMap, corner: tuple[int, ...]) -> Lanes:
-        """A box as it is loaded, as 16-byte chunks."""
+        """The data that a load of a box delivers, as 16-byte chunks."""
         box = boxes.empty_box(of)
         part = boxes.part_inside(of, corner)
         if part is not None:
@@ -440,7 +443,7 @@ class BulkMachine(MemoryAccess):
         return self.shared.window.elements(_CHUNK, 1, 0)
 
     def _image(self, of: TensorMap, position: int) -> Lanes:
-        """Which of `_chunks` the image of a box at a position is, in the order of the box."""
+        """The indices in `_chunks` of the image of a box at a position, in the order of the box."""
         cta, address = divmod(position, self.shared.stride)
         index: Lanes = (cta * self.shared.stride + boxes.chunk_addresses(of, address)) // _UNIT
         return index
@@ -464,7 +467,7 @@ def _decoded(data: bytes) -> TensorMap:
 
 
 def combine(target: Lanes, data: Lanes, reduce: Reduce | None, type: ScalarType) -> None:
-    """Copy bytes, or reduce them as values of `type`, in place."""
+    """Copy bytes into `target`, or reduce them into it as values of `type`."""
     if reduce is None:
         target[...] = data
         return

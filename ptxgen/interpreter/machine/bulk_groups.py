@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.observer import Observer, Tell
 
-READ: Final = 1  # what is added to the key of a group for its reads
+READ: Final = 1  # added to the key of a group for its reads
 
 
 @dataclass(slots=True)
 class _Groups:
-    """Of one thread: the key of the open group, if any, and those of the others, of which so many
-    have been waited for to read.
+    """The groups of one thread: the key of the open group, if any, and the keys of the closed ones,
+    of which the first `read` have been waited for by a `.read`.
 
-    By key, the sanitizers' newest stamp of a read, and what they are told of ended writes.
+    `stamps` has for each key the newest stamp of a read, `writes` the messages for the sanitizers
+    at the end of its writes.
     """
 
     current: int | None = None
@@ -29,7 +30,9 @@ class _Groups:
     writes: dict[int, list[Tell]] = field(default_factory=dict)
 
     def waited(self, pending: int, read: bool) -> list[int]:
-        """The keys of the groups that a wait is for, without those it has been waited for so."""
+        """The keys of the groups that a wait is for, without those that an earlier wait of the kind
+        was for.
+        """
         keep = max(len(self.closed) - pending, 0)
         if read:
             keys = self.closed[self.read : keep]
@@ -42,13 +45,13 @@ class _Groups:
 
 
 class BulkGroups:
-    """The bulk groups of all threads of a batch. Keys are what the groups are called among the
-    actions of asynchronous agents: numbers that are no position in shared memory.
+    """The bulk groups of all threads of a batch. The key of a group identifies it among the actions
+    of asynchronous agents; keys are negative, so that none is a position in shared memory.
     """
 
     def __init__(self) -> None:
         self._of: dict[int, _Groups] = {}
-        self._keys = itertools.count(-2, -2)  # each with another one for the group's reads
+        self._keys = itertools.count(-2, -2)  # even numbers; the odd one above is for the group's reads
 
     def open(self, lane: int) -> int:
         """The key of a thread's open group."""
@@ -69,13 +72,13 @@ class BulkGroups:
         self._of[lane].stamps[key] = stamp
 
     def finish(self, lane: int, tell: Tell) -> None:
-        """Keep what the sanitizers are to be told once a thread has waited for its open group."""
+        """Keep a message to the sanitizers for the time when the thread has waited for its open group."""
         key = self.open(lane)
         self._of[lane].writes.setdefault(key, []).append(tell)
 
     def wait(self, lane: int, pending: int, read: bool, watch: Observer | None) -> list[int]:
-        """A thread waits for all its closed groups but the newest `pending`; the keys of what has
-        to be done for that.
+        """Have a thread wait for all its closed groups but the newest `pending`. Returns the keys
+        of the actions that must be done for it.
         """
         groups = self._of.setdefault(lane, _Groups())
         keys = groups.waited(pending, read)

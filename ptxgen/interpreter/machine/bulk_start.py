@@ -1,4 +1,6 @@
-"""One lane's part of an instruction that starts bulk copies: what has to be said of it later."""
+"""One lane's part of an instruction that starts bulk copies: messages about it for the sanitizers
+and in errors.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,9 @@ class Start:
     lane: int
 
     def writes(self, first: Lanes, nbytes: int, counter: int) -> Tell:
-        """Tell the sanitizers of a copy to `nbytes` at each of these positions of shared memory,
-        which the mbarrier at `counter` counts; what it gives tells them of its end.
+        """Tell the sanitizers of a copy to `nbytes` at each of the positions `first` of shared
+        memory, with completion on the mbarrier at `counter`. The returned function tells them of
+        its end.
         """
         if self.watch is None:
             return nothing
@@ -41,13 +44,16 @@ class Start:
         return functools.partial(ended, self.at, self.lane, first, nbytes, counter, stamp)
 
     def updates(self, first: Lanes, nbytes: int) -> Tell:
-        """Tell them of a reduction into there, whose end orders nothing."""
+        """Tell the sanitizers of a reduction into shared memory; its end orders nothing."""
         if self.watch is not None:
             self.watch.bulk.start_update(self.at, self.lane, first, nbytes)
         return nothing
 
     def reads(self, first: Lanes, nbytes: int, counter: int | None = None) -> Tell:
-        """The same of a copy from there, which an mbarrier or the thread's bulk group counts."""
+        """Tell the sanitizers of a copy from shared memory that completes on the mbarrier at
+        `counter`, or in the thread's bulk group. The returned function tells them that the source
+        has been read.
+        """
         if self.watch is None:
             return nothing
         stamp = self.watch.bulk.start_read(self.at, self.lane, first, nbytes, counter)
@@ -56,15 +62,17 @@ class Start:
         return functools.partial(self.watch.bulk.was_read, self.at, self.lane, counter, stamp)
 
     def reads_global(self, first: Lanes, nbytes: int) -> None:
-        """Tell them of a copy from `nbytes` of global memory at each of these addresses, of one
-        array.
+        """Tell the sanitizers of a copy from `nbytes` of one array in global memory at each of the
+        addresses `first`.
         """
         buffer = self._array(first, nbytes)
         if self.watch is not None and buffer is not None:
             self.watch.bulk.start_global_read(self.at, self.lane, buffer, first, nbytes)
 
     def writes_global(self, first: Lanes, nbytes: int, *, atomic: bool) -> None:
-        """Tell them of a copy to there, or of a reduction, in the thread's bulk group."""
+        """Tell the sanitizers of a copy to global memory, or of a reduction into it, in the
+        thread's bulk group.
+        """
         buffer = self._array(first, nbytes)
         if self.watch is not None and buffer is not None:
             ended = self.watch.bulk.start_global_write(
@@ -84,4 +92,4 @@ class Start:
 
 
 def nothing() -> None:
-    """There is no sanitizer to tell."""
+    """Do nothing: no sanitizer runs."""

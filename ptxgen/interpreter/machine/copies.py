@@ -2,7 +2,7 @@
 
 The source is read, and its bounds are checked, when the copy starts; the destination holds poison
 from then until the thread that started the copy has waited for its group. So a missing wait reads
-poison, on every run. With `delays`, some copies are there earlier, those of a thread in order.
+poison, on every run. With `delays`, some copies complete earlier, those of a thread in order.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 @dataclass(slots=True)
 class _Copy:
-    """What one instruction started: for each lane its number, its open group, its first destination
-    word, its data. It is written at `due`, or when it is waited for; `written` says whether it was.
+    """The copies that one instruction started. For each lane: its number, its open group, its first
+    destination word, its data. The data is written at time `due`, or when it is waited for;
+    `written` says whether it has been.
     """
 
     at: int
@@ -58,10 +59,10 @@ class AsyncCopies:
         self._watch = watch
         self._committed = np.zeros(lanes, np.int64)  # groups closed so far, by lane
         self._copies: list[_Copy] = []
-        self.delays: Delays | None = None  # None: every copy is as late as it may be
+        self.delays: Delays | None = None  # None: every copy completes as late as possible
 
     def start(self, at: int, ids: Lanes, word: Lanes, data: Lanes) -> None:
-        """Instruction `at` copies `data`, `[lanes, words]`, to `word` on."""
+        """Start copying `data`, `[lanes, words]`, to the words from `word` on, by instruction `at`."""
         self._words[_each_word(word, data.shape[1])] = POISON
         copy = _Copy(at, ids, self._committed[ids], word, data)
         self._copies.append(copy)
@@ -70,26 +71,26 @@ class AsyncCopies:
             self.work()
 
     def work(self) -> None:
-        """Write what it is time for."""
+        """Write the copies that are due."""
         now = -1 if self.delays is None else self.delays.now
         for n, copy in enumerate(self._copies):
             if copy.due <= now and not copy.written:
                 self._write_up_to(n)
 
     def finish(self) -> bool:
-        """Write what is late, but would be there without a wait; whether there was anything."""
+        """Write the copies that would complete without a wait; whether there were any."""
         late = [copy for copy in self._copies if copy.due != _NEVER and not copy.written]
         for copy in late:
             self._write(copy)
         return bool(late)
 
     def commit(self, ids: Lanes) -> None:
-        """These lanes close their open group."""
+        """Close the open group of each of these lanes."""
         self._committed[ids] += 1
 
     def wait(self, ids: Lanes, pending: int | None) -> None:
-        """These lanes wait until at most `pending` of their groups are under way; None: until no
-        copy is.
+        """Have these lanes wait until at most `pending` of their groups are under way; None: until
+        no copy of theirs is.
         """
         # Groups are numbered from 0 for each lane; those below the limit must be complete.
         limit = np.full(len(self._committed), -1, np.int64)
@@ -107,7 +108,7 @@ class AsyncCopies:
         self._copies = left
 
     def _write_up_to(self, number: int) -> None:
-        """Write a copy, after those that its threads, and so on, have started before."""
+        """Write a copy, after the earlier copies of its threads, and recursively of the threads of those."""
         ids = self._copies[number].ids
         wanted = []
         for copy in self._copies[number::-1]:

@@ -1,5 +1,5 @@
-"""The words for where a kernel is: an instruction, a thread and its CTA, and what an address in
-shared memory belongs to.
+"""Descriptions for messages: an instruction, a thread and its CTA, and the variable at an address
+in shared memory.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """The words for a batch of CTAs. `regions` are the named ranges of shared memory: name, start,
-    bytes.
+    """Descriptions for a batch of CTAs. `regions` are the named ranges of shared memory: name,
+    start, bytes.
     """
 
     kernel: str
@@ -26,7 +26,7 @@ class Faults:
     regions: tuple[tuple[str, int, int], ...]
 
     def where(self, at: int, lane: int | None = None) -> str:
-        """Instruction `at`, and a lane's thread and CTA if one is given."""
+        """Instruction `at` in words, with a lane's thread and CTA if one is given."""
         words = f"kernel {self.kernel}: {where_from(self.instrs[at])}"
         if lane is None:
             return words
@@ -38,8 +38,8 @@ class Faults:
         return next(found, "")
 
     def mbarrier(self, place: int, lane: int = -1) -> str:
-        """The mbarrier at a position of the batch's shared memory, as a lane would name it: with
-        the CTA, if it is of another one.
+        """The mbarrier at a position of the batch's shared memory, with its address in its CTA; the
+        CTA is named if it is not the lane's own.
         """
         cta, address = divmod(place, self.batch.shared_stride)
         region = self.region(address)

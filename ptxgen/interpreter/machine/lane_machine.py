@@ -1,5 +1,5 @@
-"""What instructions may ask of the interpreter: the `Machine` protocol of the table, on a batch of
-CTAs.
+"""The operations that instructions use: the `Machine` protocol of the instruction table, on a batch
+of CTAs.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 _FULL_WARP: Final = 0xFFFFFFFF
-# The registers of lanes that no instruction has written, by size in bytes.
+# The values of registers that no instruction has written, by size in bytes.
 _POISONS: Final = {2: 0x7FDE, 4: POISON, 8: 0x7FF8DEAD7FC0DEAD}
-_MOST_LOCAL: Final = 1 << 30  # bytes of local memory of a batch, with what calls keep
+_MOST_LOCAL: Final = 1 << 30  # bytes of local memory of a batch, with the frames of calls
 _REGISTERS: Final = (24, 256)  # PTX ISA, "setmaxnreg"
 _OFFSET_MASK: Final = (1 << RANK_SHIFT) - 1
 # Special registers that count; one executed instruction is one cycle and one nanosecond.
@@ -61,12 +61,12 @@ _CLOCKS: Final = {
 
 
 class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine):
-    """The state that a batch of CTAs shares, and the lanes that execute just now.
+    """The state that a batch of CTAs shares, and the lanes that are executing.
 
-    The scheduler sets `selection` before each block; a block sets `mask` (over the selected lanes,
-    None: all) and `at`, the number of the instruction, before each instruction that asks for
-    something. `spaces` are local, param and constant memory. `sm` is the number of the target.
-    `cycles` counts what was executed.
+    The scheduler sets `selection` before each block. A block sets `mask` (over the selected lanes,
+    None: all) and `at`, the number of the instruction, before each instruction that uses the
+    machine. `spaces` are local, param and constant memory. `sm` is the number of the target.
+    `cycles` counts the instructions executed.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         self.faults = faults
         self.sm = sm
         self.exited: Lanes = ~batch.real()
-        self.frame: Lanes | None = None  # where each lane's frame begins, if frames move
+        self.frame: Lanes | None = None  # the beginning of each lane's frame, if frames move
         self.cycles = 0
         self.printed: list[str] = []
         self.selection: Selection
@@ -113,7 +113,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
     # -------------------------------------------------------------------------- what blocks ask for
 
     def select(self, selection: Selection) -> None:
-        """These lanes execute from now on."""
+        """Have these lanes execute from now on."""
         self.selection = selection
         self.block_mask = self.mask = selection.inner
 
@@ -125,22 +125,22 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         return None if both.all() else both
 
     def symbol(self, value: int) -> Base:
-        """The address of a variable or a parameter, the same in all lanes."""
+        """The address of a variable or a parameter that is the same in all lanes."""
         key = self.selection.count, value
         found = self._symbols.get(key)
         if found is None:
             found = self._symbols[key] = Base(np.full(self.selection.count, value, np.uint64))
-        # Plans hold the mask and the lanes of the selection that they were made for.
+        # A plan holds the mask and the lanes of the selection that it was made for.
         return Base(found.lanes)
 
     def framed(self, offset: int) -> Base:
-        """The address of a variable in the frame of the routine that runs."""
+        """The address of a variable in the frame of the running routine."""
         if self.frame is None:
             return self.symbol(LOCAL_START + offset)
         return Base(self.selection.pick(self.frame) + np.uint64(LOCAL_START + offset))
 
     def counter(self, name: str) -> Lanes:
-        """A special register that counts, uint64 lanes."""
+        """The value of a special register that counts, uint64 lanes."""
         count = self.clock() >> _CLOCKS[name]
         return np.full(self.selection.count, count, np.uint64)
 
@@ -149,7 +149,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         return value if np.ndim(value) else np.full(self.selection.count, value)
 
     def undefined(self, dtype: np.dtype[Any]) -> Lanes:
-        """A register that was never written."""
+        """The value of a register that was never written."""
         if dtype == np.bool_:
             return np.zeros(self.batch.lanes, np.bool_)
         bits = np.full(self.batch.lanes, _POISONS[dtype.itemsize], f"u{dtype.itemsize}")
@@ -162,8 +162,8 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
             self.watch.undefined(at, register, int(self.selection.ids[int(wrong.argmax())]))
 
     def need_local(self, lane: int, nbytes: int, besides: int) -> None:
-        """Have at least so many bytes of local memory for each lane, as one wants; what is there
-        stays. `besides` are what calls hold otherwise.
+        """Have at least `nbytes` of local memory for each lane, as `lane` needs; the contents stay.
+        `besides` are the bytes that calls hold outside of it.
 
         Raises `TrapError` if that is too much.
         """
@@ -210,13 +210,15 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         self.copies.commit(self.active_ids(self.mask))
 
     def copy_async_wait(self, pending: int | None) -> None:
-        """Wait until at most `pending` groups are under way; None: all copies, grouped or not."""
+        """Wait until at most `pending` groups are under way; None: until all copies are complete,
+        grouped or not.
+        """
         self.copies.wait(self.active_ids(self.mask), pending)
 
     # ------------------------------------------------------------------------------------ addresses
 
     def convert_address(self, space: str, address: Lanes, *, to_space: bool) -> Lanes:
-        """Between generic addresses and those of a space."""
+        """Convert between generic addresses and addresses of a space."""
         window = np.uint64(WINDOWS.get(space, 0))
         return np.subtract(address, window) if to_space else np.add(address, window)
 
@@ -237,9 +239,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         return near
 
     def map_shared(self, address: Lanes, rank: Lanes) -> Lanes:
-        """The address that the CTA of this rank in the cluster has for the same place of its own
-        shared memory.
-        """
+        """The address of the same offset in the shared memory of the CTA with this rank in the cluster."""
         offset = np.bitwise_and(address, address.dtype.type(_OFFSET_MASK))
         high = np.left_shift((rank + np.uint32(1)).astype(address.dtype), RANK_SHIFT)
         generic = address.dtype.type(SHARED_WINDOW) if address.dtype.itemsize == 8 else 0
@@ -258,7 +258,9 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         return ranks
 
     def fence(self, scope: str) -> None:
-        """Nothing but for the sanitizers: every access is seen at once by all threads."""
+        """Tell the sanitizers of a fence; it has no other effect, since all threads see each access
+        at once.
+        """
         if self.watch is not None:
             self.watch.fence(self.active_ids(self.mask), scope)
 
@@ -267,8 +269,8 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
     def barrier(
         self, barrier: Lanes, threads: Lanes | None, *, wait: bool, vote: Lanes | None = None
     ) -> None:
-        """Arrive at a CTA barrier, and wait there unless told otherwise; `vote` is what
-        `barrier_outcome` combines.
+        """Arrive at a CTA barrier, and with `wait` wait there; `barrier_outcome` combines the
+        values of `vote`.
         """
         ids = self.active_ids(self.mask)
         number = self._for_active(barrier)
@@ -291,7 +293,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
             raise TrapError(f"{self._where(wrong_count[0])}: {wrong_count[1]}")
 
     def barrier_outcome(self, op: str) -> Lanes:
-        """What the votes at the barrier that each thread last waited at came to."""
+        """The combined votes at the barrier that each thread last waited at."""
         return self.barriers.outcome(self.selection.ids, op)
 
     def cluster_arrive(self) -> None:
@@ -309,8 +311,8 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
             self.watch.cluster_wait(self.at, ids)
 
     def set_registers(self, count: int, *, more: bool) -> None:
-        """Give registers of each thread of the active warps back but for `count`, or wait until so
-        many are there.
+        """Give back all registers of each thread of the active warps but `count`, or with `more`
+        wait until there are `count`.
         """
         if count % 8 or not _REGISTERS[0] <= count <= _REGISTERS[1]:
             self.trap(f"setmaxnreg takes a multiple of 8 from 24 to 256, got {count}")
@@ -339,7 +341,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         )
 
     def clock(self) -> int:
-        """A count that grows with what has been executed."""
+        """A count that grows with the instructions executed."""
         return self.cycles & ((1 << 64) - 1)
 
     def carry(self) -> Lanes:
@@ -360,8 +362,8 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
     # ---------------------------------------------------------------------------------------- warps
 
     def warp_sync(self, membermask: Lanes) -> None:
-        """Check that the lanes of `membermask` are here. Raises `TrapError` if one neither is nor
-        has exited.
+        """Check that the lanes of `membermask` take part. Raises `TrapError` for one that does not
+        and has not exited.
         """
         if self.mask is not None or np.ndim(membermask) or int(membermask) != _FULL_WARP:
             self._check_members(membermask)
@@ -375,9 +377,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
                 self.products.met(self.at, ids)
 
     def exchange(self, value: Lanes, source: Lanes, membermask: Lanes) -> Lanes:
-        """Each lane reads `value` of lane `source` of its own warp; poison if that lane is not
-        there.
-        """
+        """The `value` of lane `source` of each lane's own warp; poison if that lane does not take part."""
         self.warp_sync(membermask)
         count = self.selection.count
         value = np.broadcast_to(value, count)
@@ -392,7 +392,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         return (np.arange(self.selection.count) % WARP).astype(np.uint32)
 
     def warp_id(self) -> Lanes:
-        """The number of each thread's warp in its CTA, uint32."""
+        """The index of each thread's warp in its CTA, uint32."""
         return (self.selection.ids % self.batch.width // WARP).astype(np.uint32)
 
     def trap(self, reason: str) -> None:
@@ -400,7 +400,9 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         raise TrapError(f"{self._where(int(self.active_ids(self.mask)[0]))}: {reason}")
 
     def touch(self, numbers: tuple[int, ...], guard: Lanes | None) -> None:
-        """Lanes are about to execute ordinary instructions that name registers of `wgmma`."""
+        """Tell the sanitizers that lanes are about to execute ordinary instructions that name
+        registers of `wgmma`.
+        """
         mask = self.block_mask if guard is None else self.narrow(guard)
         if mask is not False and self.watch is not None:
             self.watch.touch(numbers, self.active_ids(mask))
@@ -419,7 +421,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
             raise TrapError(f"{self._where(int(self.selection.ids[lane]))}: {what}")
 
     def _copied(self, src: Address, nbytes: int, src_nbytes: Lanes | None) -> Lanes:
-        """What an asynchronous copy brings, `[lanes, words]` uint32."""
+        """The data of an asynchronous copy, `[lanes, words]` uint32."""
         data = np.zeros((self.selection.count, nbytes // 4), np.uint32)
         if src_nbytes is None:
             data[:] = np.stack(self._load_global(src, b32, nbytes // 4, self.mask), axis=1)

@@ -1,4 +1,4 @@
-"""The threads of a batch of CTAs as lanes, and the choice of those that execute a block."""
+"""The threads of a batch of CTAs as lanes, and the selection of those that execute a block."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 WARP: Final = 32
 
-# With more of the warps than this taking part, masking costs less than picking their lanes out.
+# If a larger part of the warps takes part, masking is cheaper than picking their lanes out.
 _WORTH_PICKING: Final = 0.75
 
 
@@ -23,9 +23,10 @@ _WORTH_PICKING: Final = 0.75
 class Batch:
     """CTAs `first` to `first + ctas - 1` of a grid; each CTA has `width` lanes, whole warps of 32.
 
-    CTAs are numbered cluster after cluster, in both x fastest; a cluster is never parted. The
-    first `reserved_bytes` of the `shared_bytes` of a CTA are the driver's; `workspace` is the
-    address of what it keeps for a cooperative launch, 0 for other launches.
+    CTAs are numbered cluster by cluster, x fastest both among clusters and inside one; a batch
+    never splits a cluster. The first `reserved_bytes` of the `shared_bytes` of a CTA are the
+    driver's; `workspace` is the address of the driver's workspace of a cooperative launch, 0 for
+    other launches.
     """
 
     grid: tuple[int, int, int]
@@ -41,22 +42,22 @@ class Batch:
 
     @property
     def cluster_size(self) -> int:
-        """CTAs of a cluster."""
+        """The number of CTAs of a cluster."""
         return math.prod(self.cluster)
 
     @property
     def threads(self) -> int:
-        """Threads of a CTA."""
+        """The number of threads of a CTA."""
         return math.prod(self.block)
 
     @property
     def width(self) -> int:
-        """Lanes of a CTA: its threads, and those that fill its last warp."""
+        """The number of lanes of a CTA: its threads, and the lanes that fill its last warp."""
         return -(-self.threads // WARP) * WARP
 
     @property
     def lanes(self) -> int:
-        """Lanes of the batch."""
+        """The number of lanes of the batch."""
         return self.ctas * self.width
 
     def real(self) -> Lanes:
@@ -64,7 +65,7 @@ class Batch:
         return np.tile(np.arange(self.width) < self.threads, self.ctas)
 
     def cta(self, lane: int) -> tuple[int, int, int]:
-        """The place in the grid of a lane's CTA."""
+        """The index in the grid of a lane's CTA."""
         number, rank = divmod(self.first + lane // self.width, self.cluster_size)
         x, y, z = (
             c * size + inside
@@ -75,12 +76,12 @@ class Batch:
         return x, y, z
 
     def thread(self, lane: int) -> tuple[int, int, int]:
-        """The place of a lane in its CTA."""
+        """The index of a lane's thread in its CTA."""
         return _place(lane % self.width, self.block)
 
     def special(self, name: str) -> Lanes:
-        """The values of a special register that never change, `[lanes]`. Raises `ModifierError` for
-        one that is not modelled.
+        """The values of a special register that never changes, `[lanes]`. Raises `ModifierError`
+        for one that is not modelled.
         """
         kind, _, axis = name.partition(".")
         made = self._vector(kind, "xyz".index(axis)) if axis else self._scalar(kind)
@@ -123,7 +124,7 @@ class Batch:
         thread = np.arange(self.lanes) % self.width
         lane = (thread % WARP).astype(np.uint64)
         one = np.left_shift(np.uint64(1), lane)
-        # As if there were a multiprocessor for each CTA.
+        # The model has a multiprocessor for each CTA.
         known: dict[str, Lanes | int] = {
             "%laneid": lane,
             "%warpid": thread // WARP,
@@ -165,12 +166,12 @@ def _place(number: int, extents: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 class Selection:
-    """The lanes that execute a block: whole warps, picked out if there are few, and a mask over
-    those lanes.
+    """The lanes that execute a block: whole warps, picked out if they are few, and a mask over
+    their lanes.
 
-    `mask` is over all lanes of the batch, or None for all of them. `rows` are the warps that were
-    picked (None: all), `count` their lanes, `inner` the mask over these (None: all active), `ids`
-    their numbers in the batch.
+    `mask` is over all lanes of the batch, or None if all execute. `rows` are the picked warps
+    (None: all), `count` is the number of their lanes, `inner` the mask over these lanes (None: all
+    active), and `ids` their numbers in the batch.
     """
 
     __slots__ = ("batch", "count", "ids", "inner", "mask", "rows", "shared_base", "threads", "warps")
@@ -191,7 +192,7 @@ class Selection:
         lanes = np.arange(batch.lanes)
         self.ids: Lanes = self.pick(lanes)
         self.count = len(self.ids)
-        # None: one CTA, whose shared memory starts at 0.
+        # None: one CTA, with shared memory from byte 0
         self.shared_base: Lanes | None = (
             self.ids // batch.width * batch.shared_stride if batch.ctas > 1 else None
         )
@@ -201,7 +202,7 @@ class Selection:
         return np.ones(self.batch.lanes, np.bool_) if self.mask is None else self.mask
 
     def widen(self, inner: Lanes) -> Lanes:
-        """A mask over the picked lanes as one over all lanes of the batch."""
+        """A mask over the picked lanes, extended to all lanes of the batch."""
         if self.rows is None:
             return inner
         wide = np.zeros((self.batch.lanes // WARP, WARP), np.bool_)
@@ -209,13 +210,13 @@ class Selection:
         return wide.reshape(-1)
 
     def pick(self, register: Lanes) -> Lanes:
-        """The picked lanes of a register."""
+        """The values of the picked lanes of a register."""
         if self.rows is None:
             return register
         return register.reshape(-1, WARP).take(self.rows, axis=0).reshape(-1)
 
     def merge(self, old: Lanes, new: Lanes) -> Lanes:
-        """A register after the active lanes have taken new values, given for the picked lanes."""
+        """A register after the active lanes have taken new values, which are given for the picked lanes."""
         if self.rows is None:
             return new if self.inner is None else np.where(self.inner, new, old)
         merged = old.copy()
@@ -226,10 +227,11 @@ class Selection:
 
 
 def absent_member(here: Lanes, gone: Lanes, members: Lanes) -> tuple[int, str] | None:
-    """The first active lane whose membermask names a lane that is not here, or not the lane itself.
+    """The first active lane whose membermask names a lane that does not take part, or lacks the
+    lane itself, and the mistake in words; None if there is none.
 
-    `here` says which lanes are active and `gone` which have exited or never were, bool; `members`
-    are the masks, uint32. Returns the lane and what is wrong with its mask.
+    `here` says which lanes are active, `gone` which have exited or never existed, bool; `members`
+    are the masks, uint32.
     """
     bits = np.left_shift(np.uint32(1), np.arange(WARP, dtype=np.uint32))
     here, gone, members = (x.reshape(-1, WARP) for x in (here, gone, members))

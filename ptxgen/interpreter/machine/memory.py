@@ -1,8 +1,8 @@
-"""How lanes reach memory.
+"""The access of lanes to memory.
 
-An access is planned once for each value of its base register: the extremes of the addresses, their
-common alignment and an index array are kept, so that many accesses at different constant offsets
-from one register cost one gather each.
+An access is planned once for each value of its base register: the lowest and the highest address,
+their common alignment and an index array are kept, so that accesses at many constant offsets from
+one register cost one gather each.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-# What undefined registers, fresh shared memory and bytes still being copied hold: a quiet NaN as
-# f32.
+# The value of undefined registers, of fresh shared memory and of bytes that are still being copied:
+# a quiet NaN as f32.
 POISON: Final = 0x7FC0DEAD
 
-_WIDEST: Final = 32  # bytes of the widest access, and the alignment of a CTA's shared memory
+_WIDEST: Final = 32  # bytes of the widest access, and alignment of a CTA's shared memory
 
 
 @dataclass(slots=True, eq=False)
 class Plan:
-    """Where active lanes will access a space, before a constant offset is added.
+    """The addresses of the active lanes in a space, before a constant offset is added.
 
-    `relative` is int64 bytes from `low`, the lowest address (plus the CTA's part of shared memory);
-    inactive lanes hold those of an active one. `spread` has the low bits in which the addresses
-    differ.
+    `relative` are the distances in bytes from `low`, the lowest address (including the offset of
+    the CTA's shared memory), int64; inactive lanes have the value of an active one. `spread` has
+    the low bits in which the addresses differ.
     """
 
     low: int
@@ -46,15 +46,15 @@ class Plan:
     relative: Lanes
     mask: Lanes | None
     window: Window | None  # None: the lanes reach several buffers, or none
-    first: int  # addresses that may be accessed: from `first`
-    last: int  # to `last - 1`
+    first: int  # the first address that may be accessed
+    last: int  # the end of the addresses that may be accessed
     writable: bool = True
-    watched: bool = False  # whether it is shared memory
-    buffer: Buffer | None = None  # the array of global memory that `window` is
-    ids: Lanes | None = None  # the active lanes' numbers in the batch, once the sanitizers have asked
-    units: Lanes | None = None  # and their units that `relative` of these lanes is
+    watched: bool = False  # whether the window is shared memory
+    buffer: Buffer | None = None  # the array in global memory that `window` belongs to
+    ids: Lanes | None = None  # numbers in the batch of the active lanes, made for the sanitizers
+    units: Lanes | None = None  # `relative` of the active lanes in the sanitizers' units
     indices: dict[int, Lanes] = field(default_factory=dict)
-    traffic: dict[Any, tuple[int, int, int]] = field(default_factory=dict)  # what accesses cost
+    traffic: dict[Any, tuple[int, int, int]] = field(default_factory=dict)  # costs of the accesses
 
     def index(self, width: int) -> Lanes:
         """`relative` in units of `width` bytes, a power of two."""
@@ -65,14 +65,14 @@ class Plan:
 
 
 class Base:
-    """The lanes of a register that addresses start from, with the plans made for them."""
+    """The lanes of a register that addresses are based on, with the plans made for them."""
 
     __slots__ = ("inside", "lanes", "plans")
 
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
         self.plans: dict[str, Plan] = {}
-        self.inside: dict[str, Base] = {}  # generic addresses as those of a space
+        self.inside: dict[str, Base] = {}  # by space: generic addresses converted to it
 
     def at(self, offset: int) -> Address:
         """The address `offset` bytes further."""
@@ -80,7 +80,7 @@ class Base:
 
 
 class Address:
-    """Address lanes: a base and a constant offset; uint64 lanes when numpy asks for them."""
+    """The address of each lane: a base and a constant offset. numpy sees it as uint64 lanes."""
 
     __slots__ = ("base", "offset")
 
@@ -93,8 +93,8 @@ class Address:
         return lanes.view(np.uint64).astype(dtype or np.uint64, copy=bool(copy))
 
     def signed(self) -> Lanes:
-        """The base as int64 lanes; 32-bit ones are signed, so that a negative base and a positive
-        offset meet.
+        """The base as int64 lanes. 32-bit bases count as signed, so that a negative base and a
+        positive offset cancel.
         """
         return signed_lanes(self.base.lanes)
 
@@ -107,7 +107,7 @@ def signed_lanes(lanes: Lanes) -> Lanes:
 
 
 def gather(plan: Plan, window: Window, offset: int, type: ScalarType, count: int) -> tuple[Lanes, ...]:
-    """`count` values of `type` for each lane, from a window; the access is known to be legal."""
+    """`count` values of `type` for each lane from a window; the access is known to be legal."""
     width = type.nbytes * count
     source = window.elements(type.dtype, count, plan.low + offset)
     if count == 1:
@@ -116,7 +116,7 @@ def gather(plan: Plan, window: Window, offset: int, type: ScalarType, count: int
 
 
 def scatter(plan: Plan, window: Window, offset: int, type: ScalarType, values: tuple[Lanes, ...]) -> None:
-    """Write `values` of each active lane to a window; of lanes that collide, the last wins."""
+    """Write `values` of each active lane to a window; if lanes collide, the last one wins."""
     count = len(values)
     index, mask = plan.index(type.nbytes * count), plan.mask
     if mask is not None:
@@ -149,7 +149,8 @@ _UNITS: Final[dict[int, np.dtype[Any]]] = {
 }
 
 
-# Addresses of another CTA's shared memory: its rank in the cluster, plus one, above these bits.
+# Bits above these in an address of another CTA's shared memory hold its rank in the cluster plus
+# one.
 RANK_SHIFT: Final = 24
 _OFFSET_MASK: Final = (1 << RANK_SHIFT) - 1
 
@@ -163,7 +164,7 @@ def make_plan(
     mask: Lanes | None,
 ) -> Plan:
     """Plan accesses to a space from a base for the lanes of `mask`, at least one. `spaces` are all
-    but shared, global and generic memory.
+    spaces but shared, global and generic memory.
     """
     addresses = signed_lanes(lanes)
     if mask is not None:
@@ -189,8 +190,8 @@ def make_plan(
 
 
 def _of_cluster(selection: Selection, addresses: Lanes) -> tuple[Lanes, Lanes]:
-    """Addresses in the shared memory of CTAs of the cluster: the offset there, and where that CTA's
-    part begins.
+    """For addresses in the shared memory of CTAs of the cluster: the offsets in the CTA, and the
+    beginning of each CTA's part of the batch's shared memory.
     """
     batch = selection.batch
     own = selection.ids // batch.width
@@ -204,7 +205,7 @@ def _of_cluster(selection: Selection, addresses: Lanes) -> tuple[Lanes, Lanes]:
 
 @dataclass(slots=True)
 class Space:
-    """A state space that is one row of bytes from address `first`: the same for all threads, or
+    """A state space that is one row of bytes from address `first`, the same for all threads, or
     with a `stride`, `nbytes` for each lane.
     """
 
@@ -223,13 +224,13 @@ class Space:
 
 
 def shared_stride(nbytes: int) -> int:
-    """Bytes from one CTA's shared memory to the next one's."""
+    """The bytes from one CTA's shared memory to the next one's."""
     return -(-nbytes // _WIDEST) * _WIDEST
 
 
 @dataclass(frozen=True, slots=True)
 class SharedMemory:
-    """The shared memory of all CTAs of a batch, poisoned at first; each CTA addresses it from 0."""
+    """The shared memory of all CTAs of a batch, poisoned at first; each CTA addresses its part from 0."""
 
     nbytes: int
     stride: int
@@ -244,18 +245,20 @@ class SharedMemory:
 
 
 class Meetings:
-    """Lanes that update cells, by the index of the cell of each; several may have one."""
+    """The lanes of an atomic operation grouped by the cells that they update, given the index of
+    each lane's cell; several lanes may update one cell.
+    """
 
     def __init__(self, lanes: Lanes, index: Lanes) -> None:
         order = np.argsort(index, kind="stable")
-        self._lanes = lanes[order]  # by cell, in rising order at each
+        self._lanes = lanes[order]  # by cell, and in rising order for each cell
         self._index = index[order]
         changes = self._index[1:] != self._index[:-1]
         self._starts = np.flatnonzero(np.concatenate(([True], changes)))
 
     def scan(self, scan: Scan, cells: Lanes, operands: tuple[Lanes, ...], old: Lanes) -> bool:
-        """Update the cells for all lanes at once, and put what each has found into `old`; False if
-        nothing was done, because no lanes meet, or because the scan says no.
+        """Update the cells for all lanes at once, and put the value that each lane found into
+        `old`. False if nothing was done, because no lanes share a cell or the scan declined.
         """
         if len(self._starts) == len(self._lanes):
             return False
@@ -268,7 +271,7 @@ class Meetings:
         return True
 
     def turns(self) -> list[Lanes]:
-        """The lanes in groups that share no cell; those of a cell are in rising order over them."""
+        """Groups of lanes that share no cell; the lanes of one cell are in rising order over the groups."""
         lengths = np.diff(np.append(self._starts, len(self._lanes)))
         rank = np.arange(len(self._lanes)) - np.repeat(self._starts, lengths)
         by_rank = np.argsort(rank, kind="stable")

@@ -1,8 +1,8 @@
-"""Who watches a batch of CTAs: what the machine says of each event to whoever listens.
+"""The observers of a batch of CTAs: the events that the machine reports to sanitizers and meters.
 
-The machine has an `Observer`, a `Meter`, both or neither, and knows no more of them than is written
-here. `at` is the number of an instruction, a lane that of a thread in the batch; `ids` are such
-lanes, int64. A place is a byte of the batch's shared memory.
+The machine has an `Observer`, a `Meter`, both or neither, and uses only the methods below. `at` is
+the number of an instruction, a lane is the number of a thread in the batch; `ids` are such numbers,
+int64. A `place` is the index of a byte in the batch's shared memory.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-Tell = Callable[[], None]  # tells an observer something
+Tell = Callable[[], None]  # reports an event to an observer
 
 
 class Accessing(Protocol):
-    """What an observer may ask of the machine about the lanes that access memory just now."""
+    """The state of the machine that an observer may read about the lanes that are accessing memory."""
 
     @property
     def at(self) -> int:
@@ -38,65 +38,63 @@ class Accessing(Protocol):
         """Local, param and constant memory, by name."""
 
     def active(self) -> Lanes:
-        """Which of the lanes that were picked execute the instruction, bool."""
+        """Which of the picked lanes execute the instruction, bool."""
 
     def active_ids(self, mask: Lanes | None) -> Lanes:
         """The numbers in the batch of the lanes that are active under a mask."""
 
 
 class Meter(Protocol):
-    """Who counts accesses to memory."""
+    """Counts accesses to memory."""
 
     def access(self, machine: Accessing, plan: Plan, offset: int, total: int, verb: str) -> None:
-        """A planned access of `total` bytes, which reads, writes or updates."""
+        """Count a planned access of `total` bytes; `verb` says whether it reads, writes or updates."""
 
     def copy(
         self, machine: Accessing, plan: Plan, offset: int, nbytes: int, src: Address, src_nbytes: Lanes | None
     ) -> None:
-        """A `cp.async` of `nbytes` from global `src` to shared memory, where the plan is for; lanes
-        with 0 `src_nbytes` read nothing.
+        """Count a `cp.async` of `nbytes` from global `src` to the shared memory that the plan is
+        for; lanes with 0 `src_nbytes` read nothing.
         """
 
 
 class FrameObserver(Protocol):
-    """Who watches the bytes of local memory that calls hand over."""
+    """Observes the bytes of local memory through which calls pass arguments and results."""
 
     def enter(self, number: int, lanes: Lanes, start: Lanes) -> None:
-        """These lanes have called the routine of this number; its frame begins at `start` of each
-        lane's memory.
-        """
+        """Lanes have called routine `number`; its frame begins at `start` of each lane's local memory."""
 
     def written(self, lanes: Lanes, start: Lanes, nbytes: int) -> Lanes:
-        """Which of the bytes from `start` on are written, `[lanes, bytes]` bool."""
+        """Which of the bytes from `start` on have been written, `[lanes, bytes]` bool."""
 
     def write(self, lanes: Lanes, start: Lanes, written: Lanes) -> None:
-        """A call hands bytes over, from `start` on; `written` as `written` gave it."""
+        """A call copies bytes to `start` and after; `written` says which of them have been written."""
 
 
 class BulkObserver(Protocol):
-    """Who watches bulk copies: each begins and ends by itself, and has a stamp between the two."""
+    """Observes bulk copies. Each copy begins and ends by itself, and has a stamp in between."""
 
     def know(self, lane: int, stamp: int) -> None:
-        """A lane has waited for what its warp started with this stamp."""
+        """A lane has waited for the operation that its warp started with this stamp."""
 
     def start_write(self, at: int, lane: int, first: Lanes, nbytes: int, place: int) -> int:
-        """A copy starts to write `nbytes` at each of the places `first`, which the mbarrier at
-        `place` counts; its stamp.
+        """A copy starts to write `nbytes` at each of the places `first`, with completion on the
+        mbarrier at `place`. Returns its stamp.
         """
 
     def start_update(self, at: int, lane: int, first: Lanes, nbytes: int) -> None:
         """A reduction starts to change `nbytes` at each of the places `first`."""
 
     def written(self, at: int, lane: int, first: Lanes, nbytes: int, place: int, stamp: int) -> None:
-        """A copy has written; the mbarrier at `place` counts it."""
+        """A copy has written its bytes and completes on the mbarrier at `place`."""
 
     def start_read(self, at: int, lane: int, first: Lanes, nbytes: int, place: int | None) -> int:
-        """A copy starts to read `nbytes` at each of the places `first`, which the mbarrier at
-        `place` counts, if there is one; its stamp.
+        """A copy starts to read `nbytes` at each of the places `first`, with completion on the
+        mbarrier at `place`, if it has one. Returns its stamp.
         """
 
     def was_read(self, at: int, lane: int, place: int | None, stamp: int) -> None:
-        """A copy has read; the mbarrier at `place` counts it, if there is one."""
+        """A copy has read its bytes and completes on the mbarrier at `place`, if it has one."""
 
     def start_global_read(self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int) -> None:
         """A copy starts to read `nbytes` of an array at each of the addresses `first`."""
@@ -104,14 +102,14 @@ class BulkObserver(Protocol):
     def start_global_write(
         self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int, *, atomic: bool
     ) -> Tell | None:
-        """A copy starts to write `nbytes` of an array at each of the addresses `first`, or a
-        reduction if `atomic`. Returns what is to be told once the lane has waited for it.
+        """A copy, or a reduction if `atomic`, starts to write `nbytes` of an array at each of the
+        addresses `first`. Returns the message for the time when the lane has waited for it.
         """
 
 
 class Observer(Protocol):
-    """Who watches what threads do with memory, barriers, copies and registers. `local` watches
-    what calls hand over, if anybody does.
+    """Observes the accesses of threads to memory, barriers, copies and registers. `local` observes
+    the local memory of calls, if it is not None.
     """
 
     bulk: BulkObserver
@@ -128,20 +126,22 @@ class Observer(Protocol):
         """A store is about to happen."""
 
     def before_atomic(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
-        """An atomic operation, or one on mbarriers, is about to happen."""
+        """An atomic operation, or an operation on an mbarrier, is about to happen."""
 
     def after_atomic(self, machine: Accessing, plan: Plan, offset: int, old: Lanes) -> None:
-        """An atomic operation has happened; `old` are the values before."""
+        """An atomic operation has happened; `old` are the values before it."""
 
     def copy_async(self, machine: Accessing, plan: Plan, offset: int, nbytes: int) -> None:
-        """`cp.async` starts to copy `nbytes` to where the plan is for."""
+        """A `cp.async` starts to copy `nbytes` to the addresses that the plan is for."""
 
     def end_copy(self, at: int, ids: Lanes, word: Lanes, words: int) -> None:
-        """Threads have waited for what `cp.async` brought to each `word` of shared memory on."""
+        """Threads have waited for a `cp.async` of `words` words to the words of shared memory from
+        `word` on.
+        """
 
     def matrices(self, at: int, ids: Lanes, words: Lanes, nbytes: int) -> None:
-        """Warps, by a lane each, read matrices from shared memory: `nbytes` at each of the places
-        `words`, `[warps, n]`.
+        """Warps, each given by one lane, read matrices from shared memory: `nbytes` at each of the
+        places `words`, `[warps, n]`.
         """
 
     def undefined(self, at: int, register: str, lane: int) -> None:
@@ -153,15 +153,15 @@ class Observer(Protocol):
         """Lanes arrive at barriers of their CTA without waiting."""
 
     def join(self, ids: Lanes, barrier: Lanes, since: Lanes, exited: Lanes) -> None:
-        """Barriers of CTAs let lanes go, which came to them by the instructions `since`; `exited`
-        says which lanes of the batch have ended, bool.
+        """Barriers of CTAs release lanes that arrived at the instructions `since`; `exited` says
+        which lanes of the batch have ended, bool.
         """
 
     def too_many(self, at: int, lane: int, barrier: int, came: int, wanted: int) -> None:
-        """More threads have come to a barrier than it was to wait for."""
+        """More threads have arrived at a barrier than its count."""
 
     def twice(self, at: int, lane: int, barrier: int) -> None:
-        """A lane comes to a barrier at which it has arrived, and which is not complete yet."""
+        """A lane arrives again at a barrier that is not complete yet."""
 
     def cluster_arrive(self, at: int, ids: Lanes) -> None:
         """Lanes arrive at the barrier of their cluster."""
@@ -170,47 +170,45 @@ class Observer(Protocol):
         """Lanes come to wait for the barrier of their cluster."""
 
     def cluster_leave(self, ids: Lanes) -> None:
-        """The barrier of the cluster lets lanes go."""
+        """The barrier of the cluster releases lanes."""
 
     def fence(self, ids: Lanes, scope: str) -> None:
-        """A fence of lanes."""
+        """Lanes execute a fence."""
 
     # ----------------------------------------------------------------------------------- mbarriers
 
     def waited(self, at: int, ids: Lanes, places: Lanes) -> None:
-        """Lanes have waited for mbarriers at these places."""
+        """Lanes have waited for the mbarriers at these places."""
 
     def arrived(self, ids: Lanes, place: int) -> None:
-        """Threads arrive at an mbarrier because the copies by `cp.async` that they started are
-        done.
-        """
+        """Threads arrive at an mbarrier because the copies by `cp.async` that they started are complete."""
 
     def changes(self, at: int, lane: int, place: int, data: Lanes) -> None:
-        """What a lane has started is about to change the mbarrier at a place; `data` is the shared
-        memory.
+        """An operation that a lane started is about to change the mbarrier at a place; `data` is
+        the shared memory.
         """
 
     def phase(self, place: int) -> None:
-        """The mbarrier at a place is in its next phase."""
+        """The mbarrier at a place has begun its next phase."""
 
     # --------------------------------------------------------------------------- warps and threads
 
     def warp_sync(self, at: int, ids: Lanes, members: Lanes, exited: Lanes) -> None:
-        """Lanes of warps execute an instruction together, each with those of a membermask."""
+        """Lanes execute an instruction together, each with the lanes of its membermask."""
 
     def retired(self, warp: int, count: int, members: range) -> None:
-        """A warp has waited for the first `count` groups of `wgmma` of its warpgroup, of these
-        warps.
+        """A warp has waited for the first `count` groups of `wgmma` of its warpgroup; `members` are
+        the warpgroup's warps.
         """
 
     def touch(self, numbers: tuple[int, ...], ids: Lanes) -> None:
         """Lanes are about to execute ordinary instructions that name registers of `wgmma`."""
 
     def registers(self, at: int, lane: int, why: str) -> None:
-        """A warp, by a lane, uses `setmaxnreg` against its rules."""
+        """A warp, given by one lane, breaks a rule of `setmaxnreg`."""
 
     def ended(self, mask: Lanes, exited: Lanes) -> None:
-        """The lanes of a mask have ended; `exited` has all that have."""
+        """The lanes of a mask have ended; `exited` has all lanes that have ended."""
 
     def all_ended(self) -> None:
         """All threads have ended; asynchronous copies may still be under way."""

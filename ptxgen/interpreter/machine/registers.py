@@ -1,5 +1,5 @@
-"""The registers of warps that change their number by `setmaxnreg`, and the pool of each CTA (PTX
-ISA, "Miscellaneous Instructions: setmaxnreg").
+"""The registers of warps that change their number by `setmaxnreg`, and the register pool of each
+CTA (PTX ISA, "Miscellaneous Instructions: setmaxnreg").
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-_OF_SM: Final = 1 << 16  # CUDA C++ Programming Guide, "Technical Specifications per CC": 64 K
-_MOST: Final = 255  # of a thread
+_OF_SM: Final = 1 << 16  # CUDA C++ Programming Guide, "Technical Specifications per CC": 64 K registers
+_MOST: Final = 255  # registers of a thread
 _UNIT: Final = 8  # registers of a thread are allocated in multiples
 _WARPGROUP: Final = 4  # warps
 
 
 def registers_at_entry(kernel: Kernel) -> int:
-    """The registers of a thread when the kernel begins, as `ptxas` takes them from `.maxnreg`, or
-    from the threads of a CTA and `.minnctapersm`; 0 if it cannot (then it ignores `setmaxnreg`).
+    """The registers of a thread when the kernel begins, as `ptxas` derives them from `.maxnreg`, or
+    from the threads of a CTA and `.minnctapersm`; 0 if it cannot, since it then ignores
+    `setmaxnreg`.
     """
     for directive in kernel.directives:
         name, _, count = directive.partition(" ")
@@ -40,8 +41,9 @@ def registers_at_entry(kernel: Kernel) -> int:
 
 
 class RegisterPool:
-    """The registers of a batch: `waiting` says which lanes wait for some, bool, `since` in which
-    instruction. Nothing is counted if `at_entry` is 0. Warps that have ended give theirs back.
+    """The registers of a batch. `waiting` says which lanes wait for registers, bool, `since` in
+    which instruction. Nothing is counted if `at_entry` is 0. Warps that have ended give their
+    registers back.
     """
 
     def __init__(self, batch: Batch, at_entry: int, watch: Observer | None) -> None:
@@ -50,16 +52,18 @@ class RegisterPool:
         self._known = at_entry > 0
         warps = batch.lanes // WARP
         self._held: Lanes = np.full(warps, -(-at_entry // _UNIT) * _UNIT, np.int64)
-        self._wanted: Lanes = np.zeros(warps, np.int64)  # 0: it waits for none
-        self._free: Lanes = np.zeros(batch.ctas, np.int64)  # of each CTA's pool
-        self._done: dict[int, list[tuple[bool, int]]] = {}  # what each warp has executed
-        self._last: dict[int, int] = {}  # and where
+        self._wanted: Lanes = np.zeros(warps, np.int64)  # 0: the warp waits for none
+        self._free: Lanes = np.zeros(batch.ctas, np.int64)  # registers in each CTA's pool
+        self._done: dict[int, list[tuple[bool, int]]] = {}  # by warp, the executed setmaxnreg
+        self._last: dict[int, int] = {}  # by warp, the last instruction
         self._ended: Lanes = np.zeros(warps, np.bool_)
         self.waiting: Lanes = np.zeros(batch.lanes, np.bool_)
         self.since: Lanes = np.zeros(batch.lanes, np.int64)
 
     def change(self, at: int, ids: Lanes, count: int, *, more: bool) -> None:
-        """Warps, by their lanes, ask for `count` registers of each thread, or give others back."""
+        """Have warps, given by their lanes, wait for `count` registers of each thread, or give back
+        all but `count`.
+        """
         for warp in np.unique(ids // WARP).tolist():
             self._execute(at, warp, count, more)
             held = int(self._held[warp])
@@ -93,7 +97,7 @@ class RegisterPool:
         return free if free.any() else None
 
     def describe(self, lane: int) -> str:
-        """What a lane waits for."""
+        """The registers that a lane waits for, in words."""
         warp = lane // WARP
         return (
             f"the CTA's pool of registers ({self._missing(warp)} wanted for its warp, "
@@ -101,8 +105,8 @@ class RegisterPool:
         )
 
     def finish(self) -> None:
-        """All threads have ended: report warps that have not executed what others of their
-        warpgroup have.
+        """At the end of all threads, report warps that have not executed a `setmaxnreg` that others
+        of their warpgroup have.
         """
         for warp, done in sorted(self._done.items()):
             for other in self._group(warp):
@@ -116,7 +120,7 @@ class RegisterPool:
     # --------------------------------------------------------------------------------- inner parts
 
     def _execute(self, at: int, warp: int, count: int, more: bool) -> None:
-        """Note what a warp executes, and report what does not agree with its warpgroup."""
+        """Record the `setmaxnreg` that a warp executes, and report one that differs from its warpgroup's."""
         self._last[warp] = at
         done = self._done.setdefault(warp, [])
         done.append((more, count))
@@ -146,7 +150,7 @@ class RegisterPool:
                 return
 
     def _is_wrong(self, at: int, warp: int, count: int, more: bool) -> bool:
-        """Whether it goes the wrong way; then nothing changes."""
+        """Whether the instruction asks for a change in the wrong direction; then the registers stay."""
         held = int(self._held[warp])
         wrong = count < held if more else count > held
         if wrong:

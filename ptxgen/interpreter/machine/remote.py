@@ -1,6 +1,6 @@
 """Values that threads send to the shared memory of a CTA of their cluster: `st.async`, `red.async`.
 
-They arrive as bulk copies do, counted by an mbarrier there.
+They arrive like bulk copies, with completion on an mbarrier of that CTA.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class RemoteMachine(BulkMachine):
-    """What instructions that send values may ask for."""
+    """The operations of instructions that send values."""
 
     def send_values(
         self, dst: Lanes, values: tuple[Lanes, ...], mbarrier: Lanes, reduce: Reduce | None, type: ScalarType
     ) -> None:
-        """Start writing consecutive values to shared `dst`, which `mbarrier` there then counts; or
-        reducing them into it.
+        """Start writing consecutive values to shared `dst`, with completion on `mbarrier` there; or
+        reducing them into `dst`.
         """
         size = type.nbytes * len(values)
         wide = np.stack([self._each(v) for v in values], axis=1).astype(type.dtype)

@@ -1,4 +1,4 @@
-"""Tensor maps that kernels change: stores into the parts of an encoded map."""
+"""Tensor maps that kernels change: stores into the fields of an encoded map."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 _UNIT: Final = 16  # bytes that are copied at a time
-_WORD: Final = 4  # bytes: what the sanitizers tell apart
+_WORD: Final = 4  # bytes of a unit of the sanitizers
 
 
 class TensormapMachine(MemoryAccess):
-    """What instructions may ask of tensor maps in memory."""
+    """The operations of instructions on tensor maps in memory."""
 
     def tensormap_replace(
         self, space: str, address: Lanes | Address, field: str, place: int, value: Lanes | int
     ) -> None:
-        """Give a field of the map at each address a value, that of dimension `place` if there are
-        several.
+        """Set a field of the map at each address to a value; `place` is the dimension, for a field
+        with a value for each dimension.
         """
         address, space = as_address(address), space.partition("::")[0]
         (head,) = self.load(space, address, b64, 1)
@@ -58,7 +58,7 @@ class TensormapMachine(MemoryAccess):
         self.store(space, word, b32, (new.astype(np.uint32),))
 
     def tensormap_copy(self, dst: Lanes | Address, src: Lanes | Address) -> None:
-        """Copy the map at shared `src` to global `dst`, once for each warp: its first lane does."""
+        """Copy the map at shared `src` to global `dst`, once for each warp, by its first active lane."""
         to, of = as_address(dst), as_address(src)
         by_warp = self.active().reshape(-1, WARP)
         first = by_warp & (np.cumsum(by_warp, axis=1) == 1)

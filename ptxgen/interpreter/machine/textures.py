@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TextureMachine(MemoryAccess):
-    """What instructions may ask of textures and surfaces, which launches bind in the arena."""
+    """The operations of instructions on textures and surfaces, which launches bind in the arena."""
 
     def texture_fetch(
         self, handle: Lanes | Address, geometry: str, coordinates: tuple[Lanes, ...], type: ScalarType
@@ -42,7 +42,7 @@ class TextureMachine(MemoryAccess):
         component: int,
         type: ScalarType,
     ) -> tuple[Lanes, ...]:
-        """One channel of the four texels around coordinates, as `tld4` gives them."""
+        """One channel of the four texels around coordinates, as `tld4` gives it."""
 
         def gathered(texture: Texture, lanes: Lanes, along: list[Lanes]) -> tuple[Lanes, ...]:
             self._check_type(texture, lanes, type)
@@ -66,7 +66,7 @@ class TextureMachine(MemoryAccess):
         count: int,
         outside: str,
     ) -> tuple[Lanes, ...]:
-        """`count` values of a surface at coordinates, x in bytes; `outside` is what is done with
+        """`count` values of a surface at coordinates, x in bytes. `outside` says what happens to
         accesses outside of it: `trap`, `clamp` or `zero`.
         """
 
@@ -85,10 +85,10 @@ class TextureMachine(MemoryAccess):
         values: tuple[Lanes, ...],
         outside: str,
     ) -> None:
-        """Write consecutive values to a surface, as `surface_load` reads them."""
+        """Write consecutive values to a surface; the arguments are those of `surface_load`."""
 
         def stored(surface: Surface, lanes: Lanes, along: list[Lanes]) -> tuple[Lanes, ...]:
-            # The values come behind the coordinates, so that they are of the same lanes.
+            # The values follow the coordinates, so that they are cut to the same lanes.
             where, data = along[: len(coordinates)], along[len(coordinates) :]
             self._check_place(surface, lanes, where, type.nbytes * len(data), outside, "write")
             surface.store(where, type, data, outside)
@@ -107,7 +107,7 @@ class TextureMachine(MemoryAccess):
         action: Action,
         types: tuple[ScalarType, ...],
     ) -> tuple[Lanes, ...]:
-        """What an action gives for the lanes of each texture or surface."""
+        """The results of `action` for the lanes of each texture or surface, merged."""
         results = [np.zeros(self.selection.count, type.dtype) for type in types]
         wide = [np.broadcast_to(c, self.selection.count) for c in coordinates]
         for lanes, bound in self._bound_to(handle, (wanted,)):
@@ -125,7 +125,7 @@ class TextureMachine(MemoryAccess):
     def _bound_to(
         self, handle: Lanes | Address, wanted: tuple[type[Texture] | type[Surface], ...]
     ) -> Iterator[tuple[Lanes, Any]]:
-        """The textures or surfaces that active lanes mean, each with its lanes."""
+        """The textures or surfaces that the handles of active lanes stand for, each with its lanes."""
         address = as_address(handle)
         handles = np.broadcast_to(address.signed() + address.offset, self.selection.count)
         active = self.active()

@@ -1,5 +1,5 @@
-"""What threads wait for other than the barriers of their CTA: values in shared memory, and the
-barrier of the cluster; and what asynchronous agents still have to do.
+"""Waits other than those at the barriers of a CTA: for values in shared memory, and for the barrier
+of the cluster; and the actions of asynchronous agents.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 Woken = Callable[["Lanes", "Lanes"], None]
 
 _NEVER: Final = np.iinfo(np.int64).max
-_LATE: Final = 2048  # instructions; copies that are polled for have to come some time
+_LATE: Final = 2048  # instructions; a copy that is polled for completes by then
 
 
 @dataclass(slots=True)
 class _Wait:
-    """Lanes that one instruction made wait, until `ready` holds for their cells of shared memory.
+    """Lanes that wait in one instruction until `ready` holds for their cells of shared memory.
 
-    `cells` are elements of `view`, one for each lane that was selected then; `left` says which of
-    these still wait, `ids` are their numbers in the batch.
+    `cells` are indices of elements of `view`, one for each lane that was selected then; `left` says
+    which of these lanes still wait, and `ids` are their numbers in the batch.
     """
 
     ids: Lanes
@@ -32,18 +32,18 @@ class _Wait:
     view: Lanes
     ready: Callable[[Lanes], Lanes]
     left: Lanes
-    what: Callable[[int], str]  # in words, of a byte of shared memory
+    what: Callable[[int], str]  # a description, given a byte of shared memory
     woken: Woken | None
 
     def wake(self, now: Lanes) -> None:
-        """The wait of these of the lanes is over."""
+        """Report the end of the wait of the lanes `now`."""
         if self.woken is not None and now.any():
             self.woken(self.ids[now], self.cells[now] * self.view.itemsize)
 
 
 class MemoryWaits:
-    """Lanes that wait for values in shared memory. `waiting` says which, bool, `since` in which
-    instruction.
+    """Lanes that wait for values in shared memory. `waiting` says which lanes do, bool, `since` in
+    which instruction.
     """
 
     def __init__(self, lanes: int) -> None:
@@ -62,9 +62,9 @@ class MemoryWaits:
         what: Callable[[int], str],
         woken: Woken | None = None,
     ) -> None:
-        """Make the active lanes wait whose cell is not ready. `what` says in words what one waits
-        for that waits for a byte of shared memory. `woken` is called with lanes whose wait is over,
-        and the bytes that they waited for.
+        """Make the active lanes wait whose cell is not ready. `what` describes the wait for a byte
+        of shared memory. `woken` is called with lanes whose wait has ended, and the bytes that they
+        waited for.
         """
         left = active & ~np.broadcast_to(ready(view[cells]), active.shape)
         wait = _Wait(ids, cells, view, ready, left, what, woken)
@@ -75,7 +75,7 @@ class MemoryWaits:
             self._waits.append(wait)
 
     def complete(self, exited: Lanes) -> Lanes | None:
-        """Lanes, as a mask, whose wait is over; None if there are none."""
+        """Lanes, as a mask, whose wait has ended; None if there are none."""
         del exited
         free: Lanes | None = None
         for wait in self._waits:
@@ -96,7 +96,7 @@ class MemoryWaits:
         return bool(self._waits)
 
     def positions(self) -> set[int]:
-        """The bytes of shared memory, by position in the batch, that lanes wait for."""
+        """The bytes of shared memory that lanes wait for, as positions in the batch."""
         return {
             int(cell) * wait.view.itemsize
             for wait in self._waits
@@ -104,7 +104,7 @@ class MemoryWaits:
         }
 
     def describe(self, lane: int) -> str:
-        """What a lane waits for."""
+        """A description of the wait of a lane."""
         for wait in self._waits:
             found = np.flatnonzero((wait.ids == lane) & wait.left)
             if len(found):
@@ -113,7 +113,7 @@ class MemoryWaits:
 
 
 class ClusterBarrier:
-    """The barriers of a batch's clusters; `left` is called with lanes that they let go."""
+    """The barriers of a batch's clusters; `left` is called with the lanes that they release."""
 
     def __init__(
         self, lanes: int, lanes_of_cluster: int, left: Callable[[Lanes], None] | None = None
@@ -125,12 +125,12 @@ class ClusterBarrier:
         self.since: Lanes = np.zeros(lanes, np.int64)
 
     def arrive(self, ids: Lanes) -> None:
-        """These lanes have come."""
+        """Record the arrival of these lanes."""
         self._arrivals[ids] += 1
 
     def wait(self, ids: Lanes, at: int) -> None:
-        """These lanes wait in an instruction until all of their cluster have come as often as
-        they.
+        """Have these lanes wait in instruction `at` until all lanes of their cluster have arrived
+        as often as they have.
         """
         self.waiting[ids] = True
         self.since[ids] = at
@@ -149,7 +149,7 @@ class ClusterBarrier:
         return free
 
     def describe(self, lane: int) -> str:
-        """What a lane waits for."""
+        """A description of the wait of a lane."""
         del lane
         return "the barrier of the cluster"
 
@@ -157,7 +157,7 @@ class ClusterBarrier:
 class Agents:
     """Actions that asynchronous agents have yet to do, in the order in which they were started.
 
-    An action is done as late as a correct program allows: when some thread asks for its place in
+    An action is done as late as a correct program allows: when a thread asks for its position in
     shared memory, or when nothing else can run.
     """
 
@@ -165,11 +165,11 @@ class Agents:
         self._actions: list[tuple[int, Callable[[], None]]] = []
 
     def add(self, position: int, action: Callable[[], None]) -> None:
-        """Have `action` done once the byte of shared memory at `position` is asked for."""
+        """Have `action` done once a thread asks for the byte of shared memory at `position`."""
         self._actions.append((position, action))
 
     def ask(self, positions: Iterable[int]) -> bool:
-        """Do what belongs to these places; whether there was anything."""
+        """Do the actions of these positions; whether there were any."""
         if not self._actions:
             return False
         wanted = set(positions)
@@ -180,13 +180,13 @@ class Agents:
         return bool(now)
 
     def finish(self) -> bool:
-        """Do everything; whether there was anything."""
+        """Do all actions; whether there were any."""
         return self.ask([position for position, _ in self._actions])
 
 
 class Delays:
-    """When asynchronous agents do what they were asked for: a third each at once, some time later,
-    and as late as possible. `now` counts the instructions of the batch.
+    """The times at which asynchronous agents do their actions: a third of them at once, a third
+    some time later, and a third as late as possible. `now` counts the instructions of the batch.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -194,26 +194,26 @@ class Delays:
         self._rng = rng
 
     def draw(self, latest: int) -> int:
-        """When the next action is to be done, `latest` instructions from now at most."""
+        """The time of the next action, at most `latest` instructions from now."""
         kind = int(self._rng.integers(3))
-        if kind == 1:  # few instructions as likely as many
+        if kind == 1:  # short and long delays are equally likely
             return self.now + int(2 ** self._rng.uniform(0, np.log2(min(latest, _LATE))))
         return self.now if kind == 0 else self.now + latest
 
     def pick(self, count: int) -> int:
-        """One of so many."""
+        """A random number below `count`."""
         return int(self._rng.integers(count))
 
 
 class LateAgents(Agents):
-    """Agents that take the time that `delays` says, whoever asks; only threads that wait for a
-    bulk group of theirs (those have negative numbers for a place) get what they ask for.
+    """Agents whose actions happen at the times that `delays` draws. Only a wait for a bulk group,
+    which has a negative position, does its actions at once.
     """
 
     def __init__(self, delays: Delays) -> None:
         super().__init__()
         self._delays = delays
-        self._due: list[int] = []  # of each action
+        self._due: list[int] = []  # time of each action
 
     def add(self, position: int, action: Callable[[], None]) -> None:
         """Have `action` done at the time drawn for it."""
@@ -225,17 +225,17 @@ class LateAgents(Agents):
         self._due.append(due)
 
     def ask(self, positions: Iterable[int]) -> bool:
-        """Do what belongs to these bulk groups; whether there was anything."""
+        """Do the actions of these bulk groups; whether there were any."""
         wanted = {position for position in positions if position < 0}
         return self._do([n for n, entry in enumerate(self._actions) if entry[0] in wanted])
 
     def work(self) -> None:
-        """Do what it is time for."""
+        """Do the actions that are due."""
         if self._due:
             self._do([n for n, due in enumerate(self._due) if due <= self._delays.now])
 
     def finish(self) -> bool:
-        """Do any one action, as nothing else can run; whether there was one."""
+        """Do one action at random, since nothing else can run; whether there was one."""
         return bool(self._actions) and self._do([self._delays.pick(len(self._actions))])
 
     def _do(self, numbers: list[int]) -> bool:

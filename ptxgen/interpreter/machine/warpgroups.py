@@ -1,10 +1,10 @@
 """The groups of `wgmma` that warpgroups commit and wait for.
 
-A multiplication is one of all four warps, and what `wgmma.commit_group` makes is one group "per
-warpgroup" (PTX ISA, "wgmma.commit_group"); so the `wgmma.wait_group` of a single warp says of a
-group that the multiplications of all four are complete. A warp therefore waits there until the
-others have committed the group, too, and then all of them have read their operands: one thread of
-the warpgroup may hand the shared memory on, as CUTLASS and FlashAttention-3 do.
+A multiplication belongs to all four warps, and `wgmma.commit_group` makes one group "per warpgroup"
+(PTX ISA, "wgmma.commit_group"), so the `wgmma.wait_group` of a single warp guarantees that the
+multiplications of all four are complete. A warp therefore waits there until the other warps have
+committed the group, too; then all of them have read their operands, and one thread of the warpgroup
+may release the shared memory, as CUTLASS and FlashAttention-3 do.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 
 class Warpgroups:
-    """The warps of a batch at the groups of `wgmma`. `waiting` says which lanes wait for the other
-    warps of their warpgroup, bool, `since` in which instruction. `over` is called when the wait
-    of a warp is: with the warp, the number of groups that are complete, and the warpgroup's warps.
+    """The commits and waits of the warps of a batch. `waiting` says which lanes wait for the other
+    warps of their warpgroup, bool, `since` in which instruction. `over` is called at the end of a
+    warp's wait, with the warp, the number of complete groups, and the warps of the warpgroup.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Warpgroups:
         self.since: Lanes = np.zeros(batch.lanes, np.int64)
 
     def met(self, at: int, ids: Lanes) -> None:
-        """The lanes of warps execute an instruction together, which may commit or wait."""
+        """Record an instruction that whole warps execute, if it commits a group or waits for one."""
         if self._registers is None:
             return
         if at in self._registers.commits:
@@ -77,6 +77,6 @@ class Warpgroups:
         return free
 
     def describe(self, lane: int) -> str:
-        """What a lane waits for."""
+        """A description of the wait of a lane."""
         del lane
         return "the wgmma of the other warps of its warpgroup"

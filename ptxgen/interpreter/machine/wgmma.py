@@ -1,4 +1,4 @@
-"""Multiplications of warpgroups: `wgmma`, whose groups are committed and waited for."""
+"""Multiplications of warpgroups: `wgmma`, with groups that are committed and waited for."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class WgmmaMachine(MemoryAccess):
-    """What instructions may ask of the multiplications of a warpgroup. `wgmma` has their registers,
-    None in a program without them; `products` those that a schedule does late, None if all are done
-    when they are started.
+    """The operations of instructions that multiply with a warpgroup. `wgmma` has their registers,
+    None in a program without them. `products` has the multiplications that a schedule delays, None
+    if each is done when it starts.
     """
 
     wgmma: WgmmaRegisters | None
@@ -35,8 +35,8 @@ class WgmmaMachine(MemoryAccess):
         multiplied: Callable[[Matrices, tuple[Lanes, ...]], tuple[Lanes, ...]],
         d: tuple[Lanes, ...],
     ) -> tuple[Lanes, ...]:
-        """`multiplied(read(), d)`, at once or, under a schedule that says so, once it is waited
-        for.
+        """The result of `multiplied(read(), d)`, computed at once or, if the schedule delays it, at
+        the wait.
         """
         if self.products is None:
             return multiplied(read(), d)
@@ -54,7 +54,5 @@ class WgmmaMachine(MemoryAccess):
             self.watch.retired(warp, count, members)
 
     def settle(self, at: int, values: tuple[Lanes, ...]) -> tuple[Lanes, ...]:
-        """What the accumulators of all multiplications hold after the wait `at`; `values` is what
-        they held before.
-        """
+        """The values of all accumulators after the wait `at`; `values` are those before it."""
         return values if self.products is None else self.products.settle(at, values)

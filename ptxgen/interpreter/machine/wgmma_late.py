@@ -1,8 +1,8 @@
-"""Multiplications by `wgmma` that are done later than they are started.
+"""Multiplications by `wgmma` that are done later than they start.
 
-A schedule draws when each reads shared memory: at once, some instructions later, or when its group
-is waited for. Its accumulators have their values from that wait on; until then their registers hold
-poison, and those of a chain are summed up in order.
+A schedule draws when each multiplication reads shared memory: at once, some instructions later, or
+when its group is waited for. Its accumulators have their values from that wait on; until then their
+registers hold poison, and the products of a chain are added in order.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _LATE: Final = 2048  # instructions after which shared memory is read at the lat
 
 @dataclass(slots=True, eq=False)
 class _Started:
-    """One multiplication of the lanes of a selection; `left` are the warps whose sums have yet to
-    be made, `[warps]` bool, `group` is their group.
+    """One multiplication by the lanes of a selection; `left` says which warps still lack their
+    sums, `[warps]` bool, and `group` is the group of each warp.
     """
 
     at: int
@@ -49,7 +49,7 @@ class _Started:
 
 
 class LateProducts:
-    """What the warps of a batch have under way."""
+    """The multiplications that the warps of a batch have under way."""
 
     def __init__(self, registers: WgmmaRegisters, machine: MemoryAccess, delays: Delays) -> None:
         self._registers = registers
@@ -59,13 +59,13 @@ class LateProducts:
         self._group: Lanes = np.zeros((warps, len(registers.registers)), np.int64)  # 0: none
         self._commits: Lanes = np.zeros(warps, np.int64)
         self._retired: Lanes = np.zeros(warps, np.int64)
-        self._sums: dict[int, Lanes] = {}  # by register: of lanes that have it under way
+        self._sums: dict[int, Lanes] = {}  # by register, the sums of lanes whose multiplication is under way
         self._started: list[_Started] = []
         self._accumulators = registers.accumulators()
 
     def start(self, read: Read, multiplied: Multiplied, d: tuple[Lanes, ...]) -> tuple[Lanes, ...]:
-        """The active lanes' accumulators after an instruction that adds a product to `d`: sums, or
-        poison until they are waited for.
+        """The active lanes' accumulators after an instruction that adds a product to `d`: the sums,
+        or poison until they are waited for.
         """
         machine = self._machine
         numbers = self._registers.multiplications[machine.at].d
@@ -77,7 +77,7 @@ class LateProducts:
         if now and not busy.any():
             return multiplied(read(), d)
         if machine.watch is not None and not now:
-            read()  # the sanitizers want to know when it was started
+            read()  # tells the sanitizers when the multiplication starts
         left = np.zeros(len(self._commits), np.bool_)
         left[warps] = True
         started = _Started(
@@ -104,19 +104,19 @@ class LateProducts:
         return tuple(poison.view(x.dtype) for x in d)
 
     def met(self, at: int, ids: Lanes) -> None:
-        """The lanes of warps execute an instruction together; one may close a group."""
+        """Record an instruction that whole warps execute, if it commits a group."""
         if at in self._registers.commits:
             self._commits[np.unique(ids // WARP)] += 1
 
     def work(self) -> None:
-        """Read what it is time for."""
+        """Read the operands of the multiplications that are due."""
         for one in self._started:
             if one.value is None and one.due <= self._delays.now:
                 self._read(one)
 
     def settle(self, at: int, values: tuple[Lanes, ...]) -> tuple[Lanes, ...]:
         """The accumulators of all multiplications after the wait `at` of the active lanes; `values`
-        are what the registers hold.
+        are the contents of their registers.
         """
         machine = self._machine
         ids = machine.active_ids(machine.mask)
@@ -136,8 +136,8 @@ class LateProducts:
         )
 
     def retire(self, count: int, members: range) -> None:
-        """A warp has waited for the first `count` groups of its warpgroup, of these warps: all that
-        they multiply is read.
+        """Read the operands of the first `count` groups of the warps `members`: a warp of their
+        warpgroup has waited for these groups.
         """
         warps = np.array(members)
         for one in self._started:
@@ -170,7 +170,7 @@ class LateProducts:
         return one.value
 
     def _finish(self, one: _Started, warps: Lanes) -> None:
-        """Make the sums of these warps."""
+        """Compute the sums of these warps."""
         value, ids = self._read(one), one.selection.ids
         sums = [self._sums[n] for n in one.numbers.tolist()]
         d = tuple(s[ids] for s in sums)
@@ -183,7 +183,9 @@ class LateProducts:
         one.left[warps] = False
 
     def _as_started(self, one: _Started, action: Callable[[], Any]) -> Any:
-        """Do something as the lanes that started it; the sanitizers have been told."""
+        """The result of `action`, done by the lanes that started the multiplication and without the
+        sanitizers, which have been told.
+        """
         machine = self._machine
         before = machine.selection, machine.mask, machine.at, machine.watch
         machine.selection, machine.mask, machine.at = one.selection, one.mask, one.at

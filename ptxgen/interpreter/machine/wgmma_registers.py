@@ -1,9 +1,9 @@
-"""The registers that `wgmma` uses, by number, and which instructions of a program touch them.
+"""The registers that `wgmma` uses, by number, and the instructions of a program that touch them.
 
 `wgmma.mma_async` reads and writes registers until `wgmma.wait_group` has retired its group (PTX
-ISA, "Asynchronous Warpgroup Level Matrix Instructions"). What may be known of that before a run is
-here; what happens in one is for `ptxgen.interpreter.sanitizers.wgmma` and
-`ptxgen.interpreter.machine.wgmma_late`.
+ISA, "Asynchronous Warpgroup Level Matrix Instructions"). This module has the facts that are known
+before a run; `ptxgen.interpreter.sanitizers.wgmma` and `ptxgen.interpreter.machine.wgmma_late`
+follow a run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Multiplication:
-    """A `wgmma.mma_async`: the numbers of the registers of D and, if it is in registers, of A, and
+    """A `wgmma.mma_async`: the numbers of the registers of D and, if A is in registers, of A, and
     the shape.
     """
 
@@ -33,7 +33,7 @@ class Multiplication:
 @dataclass(frozen=True, slots=True)
 class Touch:
     """An ordinary instruction: the numbers of the registers of `wgmma` that it names, and of those
-    that it changes other than by copying, which may come after the fence.
+    that it changes by more than a copy. Copies may come after the fence.
     """
 
     named: Lanes
@@ -42,11 +42,11 @@ class Touch:
 
 @dataclass(slots=True)
 class WgmmaRegisters:
-    """The registers of `wgmma` in a program, by number. Instructions are by theirs.
+    """The registers of `wgmma` in a program, by number; the keys are numbers of instructions.
 
-    `waits` has of each `wgmma.wait_group` how many groups it leaves, `commits` are the
-    `wgmma.commit_group`s. `late` says whether multiplications may be done later than they are
-    started: all of them, and their waits, are in one routine and without a guard.
+    `waits` has for each `wgmma.wait_group` the number of groups that it leaves pending; `commits`
+    are the `wgmma.commit_group`s. `late` says whether multiplications may be done later than they
+    start: all of them, and their waits, are in one routine and without a guard.
     """
 
     registers: list[Reg] = field(default_factory=list)
