@@ -1,4 +1,4 @@
-"""What a run hands back: counters, and what the sanitizers found."""
+"""The results of a run: counters, and the reports of the sanitizers."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ptxgen.text import render_instr
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One thing that a sanitizer found; the same pair of instructions is reported once.
+    """One problem that a sanitizer found; each pair of instructions is reported once.
 
-    `kind` is `race` (two threads that nothing orders, at least one of them writes), `pending` (an
-    access to bytes that an asynchronous copy may still be writing), `uninitialised` (shared or
-    local memory or memory from `malloc` read before it was written), `undefined` (a register read
-    before it was written), `sync` (a barrier, an asynchronous operation or `setmaxnreg` used
-    against its rules), `proxy` (an asynchronous operation on what an ordinary one wrote, without
-    `fence.proxy.async`) or `bounds` (an access outside of the variable of shared memory that its
-    address is computed from).
+    `kind` is `race` (accesses of two threads that nothing orders, at least one of them a write),
+    `pending` (an access to bytes that an asynchronous copy may still be writing), `uninitialised`
+    (shared or local memory or memory from `malloc` read before it was written), `undefined` (a
+    register read before it was written), `sync` (a barrier, an asynchronous operation or
+    `setmaxnreg` used against its rules), `proxy` (an asynchronous operation on data that an
+    ordinary instruction wrote, without `fence.proxy.async`) or `bounds` (an access outside the
+    shared variable that its address is computed from).
 
-    `address` is in bytes, in shared memory from the start of the CTA's; `region` is the variable or
-    the array there, or the register. `threads` are numbers within the CTA, x fastest: the one that
-    met the problem and, if there is one, the other; `cta` is the CTA's place in the grid, and
-    `other_cta` that of the other thread if it is in another one. `note` is the last note of the
-    algorithm before the instruction, in kernels that have notes; `count` says how many accesses of
-    many threads at once met the problem.
+    `address` is in bytes; in shared memory it counts from the beginning of the CTA's. `region` is
+    the variable or array at the address, or the register. `threads` are indices within the CTA, x
+    fastest: the thread with the problem and the other thread, if there is one; `cta` is the CTA's
+    index in the grid, and `other_cta` the other thread's CTA if it is another one. `note` is the
+    last note of the algorithm before the instruction, in kernels that have notes; `count` is the
+    number of accesses, each by many threads at once, that met the problem.
     """
 
     kind: str
@@ -51,17 +51,18 @@ class Report:
         return self.message
 
     def as_json(self) -> dict[str, Any]:
-        """The fields as what `json.dumps` takes."""
+        """The fields in a form that `json.dumps` takes."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryTraffic:
-    """What one instruction asked of shared and global memory in a run, as `ptxgen.interpreter.
-    traffic` counts it. `where` is its text and line; requests are accesses of one warp each.
+    """The traffic of shared and global memory of one instruction in a run, as
+    `ptxgen.interpreter.traffic` counts it. `where` is the instruction's text and line; a request is
+    an access of one warp.
 
-    `shared_least` and `sectors_least` are what the same requests would cost at best: without bank
-    conflicts, and with the bytes that each touches side by side.
+    `shared_least` and `sectors_least` are the smallest possible costs of the same requests: without
+    bank conflicts, and with the bytes of each request side by side.
     """
 
     where: str
@@ -75,24 +76,25 @@ class MemoryTraffic:
 
     @property
     def shared_conflicts(self) -> int:
-        """Wavefronts that bank conflicts cost."""
+        """The wavefronts beyond the least, which bank conflicts cost."""
         return self.shared_wavefronts - self.shared_least
 
     @property
     def sectors_excess(self) -> int:
-        """Sectors, of 32 bytes, beyond the least."""
+        """The sectors of 32 bytes beyond the least."""
         return self.sectors_read + self.sectors_written - self.sectors_least
 
 
 @dataclass(slots=True)
 class Counters:
-    """How much was executed; an instruction whose guard is false counts, but for its accesses.
+    """The number of instructions executed. An instruction whose guard is false counts, but not its
+    accesses.
 
-    `by_opcode` counts warp-instructions: one for each warp with an active thread that comes to the
-    instruction. `dispatched` counts what the interpreter did one after another, which is what its
-    time depends on. `memory_by_instruction` has the traffic of the instructions that reached shared
-    or global memory, by their number in the kernel and what it calls; it is None, as are its sums,
-    unless the run was asked to `profile`.
+    `by_opcode` counts warp-instructions: one for each warp with an active thread that executes the
+    instruction. `dispatched` counts the instructions that the interpreter executed one after
+    another, which determine its time. `memory_by_instruction` has the traffic of the instructions
+    that accessed shared or global memory, by their number in the kernel and the functions that it
+    calls. It is None, as are its sums, unless the run was asked to `profile`.
     """
 
     by_opcode: Counter[str] = field(default_factory=Counter)
@@ -115,7 +117,7 @@ class Counters:
 
     @property
     def shared_wavefronts(self) -> int | None:
-        """Turns that shared memory took."""
+        """Wavefronts of shared memory."""
         return self._sum("shared_wavefronts")
 
     @property
@@ -130,12 +132,12 @@ class Counters:
 
     @property
     def global_sectors_read(self) -> int | None:
-        """Sectors of 32 bytes read from global memory, by atomic operations, too."""
+        """Sectors of 32 bytes read from global memory, also by atomic operations."""
         return self._sum("sectors_read")
 
     @property
     def global_sectors_written(self) -> int | None:
-        """Sectors of 32 bytes written to global memory, by atomic operations, too."""
+        """Sectors of 32 bytes written to global memory, also by atomic operations."""
         return self._sum("sectors_written")
 
     @property
@@ -145,11 +147,11 @@ class Counters:
 
     @property
     def traffic_not_counted(self) -> tuple[str, ...]:
-        """Opcodes that ran and whose traffic no figure has: bulk copies and `wgmma`."""
+        """Opcodes that ran but whose traffic is not counted: bulk copies and `wgmma`."""
         return tuple(sorted(filter(_UNSEEN.match, self.by_opcode)))
 
     def worst(self, by: str, most: int = 5) -> list[tuple[int, MemoryTraffic]]:
-        """The instructions, at most so many, with the largest figure `by`, such as
+        """The instructions, at most `most`, with the largest figure `by`, such as
         `shared_conflicts` or `sectors_excess`; those with 0 are left out.
         """
         figures = [(getattr(t, by), n, t) for n, t in (self.memory_by_instruction or {}).items()]
@@ -169,7 +171,7 @@ _WARPGROUP: Final = 4  # warps that execute a wgmma together
 
 
 def _tensor_flops(opcode: str) -> int:
-    """Operations of one warp in a matrix instruction; 0 for another one."""
+    """Operations of one warp in a matrix instruction; 0 for other instructions."""
     found = _TENSOR.match(opcode)
     if found is None:
         return 0
@@ -177,17 +179,17 @@ def _tensor_flops(opcode: str) -> int:
     flops = 2 * m * n * k
     if found[1].startswith("wgmma"):
         return flops // _WARPGROUP
-    # Each quarter of a warp multiplies matrices of its own: PTX ISA, "mma.m8n8k4 with .f16".
+    # Each quarter of a warp multiplies its own matrices: PTX ISA, "mma.m8n8k4 with .f16".
     quarters = 4 if (m, n, k) == (8, 8, 4) and ".f16" in opcode else 1
     return flops * quarters
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a run did. The arrays it was given hold what it computed.
+    """The results of a run, besides the arrays that it was given, which hold the computed values.
 
-    `printed` is what the kernel printed; `variables` are the bytes of the module's variables in
-    global and constant memory by name, `[n]` uint8: views, not copies.
+    `printed` is the text that the kernel printed; `variables` are the bytes of the module's
+    variables in global and constant memory by name, `[n]` uint8: views, not copies.
     """
 
     counters: Counters
@@ -197,7 +199,7 @@ class Result:
 
 
 def where_from(instr: Instr) -> str:
-    """An instruction's text and where it comes from: `add.s32 %r1, %r2, 3; (forward.py:41)`."""
+    """An instruction's text and origin: `add.s32 %r1, %r2, 3; (forward.py:41)`."""
     text = render_instr(instr)
     if instr.origin is None:
         return text

@@ -1,22 +1,23 @@
-"""What the accesses of a run cost a GPU's memory: wavefronts of shared memory, sectors of global.
+"""The cost of a run's accesses in a GPU's memory: wavefronts of shared memory, sectors of global
+memory.
 
-A request is one access of one warp; lanes that are not active do not count. Where the lanes of a
-warp reach different arrays, or split between shared and global memory, each is a request.
+A request is one access of one warp; inactive lanes do not count. If the lanes of a warp access
+different arrays, or both shared and global memory, each is a request.
 
-* Shared memory has 32 banks of 4 bytes (CUDA C++ Programming Guide, "Shared Memory"), and in one
-  wavefront each bank gives or takes one word, to or from any number of lanes. Accesses of up to 4
-  bytes take all lanes of a warp together, those of 8 bytes one half after the other, those of 16
-  bytes one quarter after the other; the least possible is one wavefront for each such part that has
-  an active lane. In an atomic operation, lanes that share a bank take turns, also where they share
-  the word. A word of another CTA of the cluster counts in that bank, too.
+* Shared memory has 32 banks of 4 bytes (CUDA C++ Programming Guide, "Shared Memory"). In one
+  wavefront each bank reads or writes one word, for any number of lanes. Accesses of up to 4 bytes
+  take all lanes of a warp together, those of 8 bytes one half after the other, those of 16 bytes
+  one quarter after the other; the least possible cost is one wavefront for each such part with an
+  active lane. In an atomic operation, lanes that share a bank take turns, also if they share the
+  word. A word of another CTA of the cluster counts in its bank, too.
 * Global memory moves in sectors of 32 bytes, each once for each request that touches it. The least
-  possible is what holds the bytes that the lanes of the request touch, side by side. Atomic
+  possible cost is the number of sectors that hold the bytes of the request side by side. Atomic
   operations read and write their sectors.
 
 Local, param and constant memory do not count; nor do caches, which keep sectors that were moved
 before. `ldmatrix` reads the rows whose addresses it takes, and `cp.async` is a read of global and a
 write of shared memory. `wmma.load` and `wmma.store` count as one access for each register, since
-which lane moves what is not specified. Bulk copies and `wgmma` are not seen here:
+the mapping of elements to lanes is not specified. Bulk copies and `wgmma` are not counted:
 `Counters.traffic_not_counted` names those that ran.
 """
 
@@ -49,7 +50,7 @@ _FIRST_GLOBAL: Final = SHARED_WINDOW + len(WINDOWS) * WINDOW_BYTES  # addresses 
 _ROWS: Final = 8  # addresses that ldmatrix takes for each matrix
 _MATRICES: Final = re.compile(r"ldmatrix\.(?:.*\.)?x([12])\b")
 _LOOKS: Final = ("mbarrier.test_wait", "mbarrier.try_wait")
-# Where the figures of an instruction stand in its row.
+# The columns of an instruction's figures.
 _SHARED, _GLOBAL, _READ, _WRITTEN, _LEAST, _COUNT = 0, 3, 4, 5, 6, 7
 
 
@@ -60,13 +61,13 @@ class Traffic(Meter):
         self._instrs = instrs
         self._figures = np.zeros((len(instrs), _COUNT), np.int64)
         self._rows = [_rows_of(instr.opcode) for instr in instrs]
-        # The source of cp.async is counted as a whole; tensor maps are no data of the kernel.
+        # The source of cp.async is counted as a whole; tensor maps are not data of the kernel.
         self._other = [i.opcode.startswith("cp.") for i in instrs]
-        # They look at an mbarrier as an atomic operation, but change nothing.
+        # The machine treats these as atomic operations on an mbarrier, but they change nothing.
         self._looks = [i.opcode.startswith(_LOOKS) for i in instrs]
 
     def by_instruction(self) -> dict[int, MemoryTraffic]:
-        """What each instruction that reached shared or global memory came to, by its number."""
+        """The traffic of each instruction that accessed shared or global memory, by its number."""
         found = {}
         for number, row in enumerate(self._figures.tolist()):
             if any(row):
@@ -74,13 +75,13 @@ class Traffic(Meter):
         return found
 
     def access(self, machine: Accessing, plan: Plan, offset: int, total: int, verb: str) -> None:
-        """Count a planned access of `total` bytes, which reads, writes or updates."""
+        """Count a planned access of `total` bytes; `verb` says whether it reads, writes or updates."""
         at = machine.at
         if self._other[at]:
             return
         low = plan.low + offset
         if plan.window is machine.shared.window:
-            # All shifts by whole words give the same figures: banks only turn round.
+            # Shifts by whole words give the same figures: they only rotate the banks.
             in_turn = verb == "update" and not self._looks[at]
             kind = "shared", total, low % BANK_BYTES, in_turn, self._rows[at]
         elif low >= _FIRST_GLOBAL:
@@ -99,8 +100,8 @@ class Traffic(Meter):
     def copy(
         self, machine: Accessing, plan: Plan, offset: int, nbytes: int, src: Address, src_nbytes: Lanes | None
     ) -> None:
-        """Count a `cp.async` of `nbytes` from global `src` to shared memory, where the plan is for;
-        lanes with 0 `src_nbytes` read nothing.
+        """Count a `cp.async` of `nbytes` from global `src` to the shared memory that the plan is
+        for; lanes with 0 `src_nbytes` read nothing.
         """
         active = machine.active()
         position = plan.relative + (plan.low + offset)
@@ -118,7 +119,7 @@ class Traffic(Meter):
         address = plan.relative + low
         if space == "global":
             return sectors(address, active, total)
-        if rows < WARP:  # the other lanes' addresses mean nothing
+        if rows < WARP:  # the instruction ignores the other lanes' addresses
             active = active & (np.arange(len(active)) % WARP < rows)
         return wavefronts(address, active, total, machine.shared.stride, in_turn=in_turn)
 
@@ -139,11 +140,11 @@ def wavefronts(
 ) -> tuple[int, int, int]:
     """Requests, wavefronts and the least possible wavefronts of an access of `total` bytes.
 
-    `position` is where each lane accesses the shared memory of the batch, `[lanes]` int64 bytes, in
-    which a CTA has `stride` bytes; `active` says which lanes do, `[lanes]` bool. With `in_turn`,
-    lanes that share a word do not share a wavefront.
+    `position` is the byte that each lane accesses in the shared memory of the batch, `[lanes]`
+    int64; each CTA has `stride` bytes of it. `active` says which lanes are active, `[lanes]` bool.
+    With `in_turn`, lanes that share a word do not share a wavefront.
     """
-    parts = max(total // BANK_BYTES, 1)  # of a warp, and words of a lane
+    parts = max(total // BANK_BYTES, 1)  # parts of a warp, and words of a lane
     words = np.where(active, position // BANK_BYTES, -parts)
     words = (words[:, None] + np.arange(parts)).reshape(-1, WARP)
     counts = words >= 0
@@ -161,8 +162,8 @@ def wavefronts(
 def sectors(address: Lanes, active: Lanes, total: int) -> tuple[int, int, int]:
     """Requests, sectors and the least possible sectors of an access of `total` bytes.
 
-    `address` is that of each lane, `[lanes]` int64, a multiple of `total`; `active` says which
-    lanes do, `[lanes]` bool.
+    `address` has the address of each lane, `[lanes]` int64, a multiple of `total`; `active` says
+    which lanes are active, `[lanes]` bool.
     """
     lanes = np.where(active, address, -1).reshape(-1, WARP)
     lanes.sort(axis=1)
@@ -176,7 +177,7 @@ def _requests(active: Lanes) -> int:
 
 
 def _distinct(ordered: Lanes) -> Lanes:
-    """How many different numbers from 0 on there are in each row, `[rows, n]` in rising order."""
+    """The number of different numbers, from 0 on, in each row, `[rows, n]` in rising order."""
     first = ordered >= 0
     first[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
     count: Lanes = np.count_nonzero(first, axis=1)
@@ -184,6 +185,6 @@ def _distinct(ordered: Lanes) -> Lanes:
 
 
 def _rows_of(opcode: str) -> int:
-    """Lanes of a warp whose addresses an instruction uses."""
+    """The lanes of a warp whose addresses an instruction uses."""
     found = _MATRICES.match(opcode)
     return _ROWS * int(found[1]) if found else WARP

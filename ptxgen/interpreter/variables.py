@@ -1,5 +1,5 @@
-"""A module's own variables in global and constant memory: placed once in an arena, and kept there
-from launch to launch.
+"""A module's variables in global and constant memory: placed once in an arena, and kept there from
+launch to launch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Contents = Mapping[str, "np.ndarray[Any, np.dtype[Any]] | bytes"]
 class ModuleMemory:
     """The bytes of a module's variables by name, and the addresses of those in global memory.
 
-    `constant` is all constant memory, of which the variables there are parts.
+    `constant` is all constant memory; the variables in it are views of it.
     """
 
     module: Module
@@ -37,10 +37,11 @@ class ModuleMemory:
 
 
 def module_memory(module: Module, arena: DeviceArena, text: str | None = None) -> ModuleMemory:
-    """The variables of a module in an arena; with their initial values the first time.
+    """The variables of a module in an arena; the first call gives them their initial values.
 
-    A module that was given as `text` is known by it, as each parse makes another module. Raises
-    `LaunchError` for a variable that is declared but not defined, and for one that has no room.
+    A module that was given as `text` is found by its text, since each parse makes another module.
+    Raises `LaunchError` for a variable that is declared but not defined, and for one that does not
+    fit the memory of the machine.
     """
     key = id(module) if text is None else text
     held: ModuleMemory | None = arena.modules.get(key)
@@ -68,7 +69,7 @@ def module_memory(module: Module, arena: DeviceArena, text: str | None = None) -
         **{name: address for name, (_, address) in const.items()},
     }
     for variable in module.variables:
-        # All else is zero; to write that would take real memory for what may never be used.
+        # All else is zero already; writing it would use real memory that may never be needed.
         if variable.name in memory.variables and (variable.data or variable.pointers):
             memory.variables[variable.name][:] = np.frombuffer(_value(variable, known, const), np.uint8)
     arena.modules[key] = memory
@@ -78,7 +79,7 @@ def module_memory(module: Module, arena: DeviceArena, text: str | None = None) -
 def _zeros(nbytes: int, who: str) -> Lanes:
     try:
         return np.zeros(nbytes, np.uint8)
-    except (MemoryError, ValueError):  # numpy has both for an array that is too large
+    except (MemoryError, ValueError):  # numpy raises either for an array that is too large
         raise LaunchError(
             f"{who} must fit the memory of this machine, got {nbytes} bytes; declare fewer"
         ) from None

@@ -1,1 +1,1 @@
-"""PTX to Python: a kernel and what it calls as functions of the machine."""
+"""Translation of PTX to Python: a kernel and the functions that it calls become functions of the machine."""

@@ -1,6 +1,6 @@
-"""Segments as Python functions, and the program they make.
+"""Segments compiled to Python functions, and the program that they form.
 
-What a function takes and returns, `ptxgen.interpreter.program.writer` says.
+`ptxgen.interpreter.program.writer` defines the arguments and the results of these functions.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ _Maker = Writer | Stepper
 
 @dataclass(slots=True)
 class Block:
-    """A segment's function, the slots of its inputs and its outputs.
+    """The function of a segment, with the register slots of its inputs and outputs.
 
-    `call` is the call at its end. `parts` are the same segment cut before each instruction that the
-    lanes of a warp execute together, for lanes that are not together, or before every one, for
-    schedules that change inside a block; made when first needed. Of such a part, `members` is the
-    membermask, or `member_slot` the register that holds it.
+    `call` is the call at the segment's end. `parts` are the segment cut before each instruction
+    that the lanes of a warp execute together, for lanes that do not arrive together; or before
+    every instruction, for schedules that switch inside a block. They are made by `split` when first
+    needed. `members` is the membermask of the instruction that a part begins with, or `member_slot`
+    the register that holds it.
     """
 
     segment: Segment
@@ -59,8 +60,9 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A kernel and the functions it calls, ready to run. `slots` numbers the registers, `dtypes`
-    are theirs; specials are registers too. `entries` has the first block of each routine.
+    """A kernel and the functions that it calls, ready to run. `slots` maps registers and special
+    registers to numbers, `dtypes` has the type of each. `entries` has the first block of each
+    routine.
     """
 
     linked: Linked
@@ -81,11 +83,11 @@ def compile_program(
     stepwise: bool = False,
     cut_each: bool = False,
 ) -> Program:
-    """The functions of all segments of a kernel and of what it calls.
+    """Compile all segments of a kernel and of the functions that it calls.
 
-    With `sanitize`, reads of registers that may not have been written are checked, with `touches`
+    With `sanitize`, reads of registers that may not have been written are checked; with `touches`,
     uses of the registers of `wgmma` by ordinary instructions. With `stepwise`, no code is
-    generated: each instruction goes by itself, through its row's own function. With `cut_each`, the
+    generated: each instruction runs by itself, through its row's function. With `cut_each`, the
     parts of blocks are single instructions, and multiplications by `wgmma` may be late.
     """
     made = _Compiler(linked, sanitize, touches, stepwise, cut_each)
@@ -95,7 +97,7 @@ def compile_program(
 
 
 class _Compiler:
-    """Makes a program, routine after routine."""
+    """Makes a program, routine by routine."""
 
     def __init__(self, linked: Linked, sanitize: bool, touches: bool, stepwise: bool, cut_each: bool) -> None:
         self._wgmma = WgmmaReader()
@@ -112,7 +114,7 @@ class _Compiler:
         self._dtypes: list[np.dtype[Any]] = []
 
     def add(self, routine: Routine) -> None:
-        """Compile a routine; those that it calls have been."""
+        """Compile a routine; the routines that it calls must have been compiled."""
         first = len(self._blocks)
         parts = segments(
             routine.source, number=routine.number, first_segment=first, first_step=len(self._instrs)
@@ -121,7 +123,7 @@ class _Compiler:
         given = {p.name for p in getattr(routine.source, "params", ()) if p.register}
         suspects = maybe_undefined(parts, given, first) if self._sanitize else frozenset[str]()
         writers = [self._writer(part, routine, suspects) for part in parts]
-        # The definition takes no register for dead.
+        # The stepwise definition treats every register as live.
         wanted = _everything(writers) if self._stepwise else _live_out(parts, writers, first)
         for part, writer, after in zip(parts, writers, wanted, strict=True):
             self._blocks.append(self._block(part, writer, after, routine, suspects))
@@ -129,7 +131,7 @@ class _Compiler:
         self._instrs += [s for s in routine.source.body or () if isinstance(s, Instr)]
 
     def program(self) -> Program:
-        """What has been compiled."""
+        """The program of the routines compiled so far."""
         return Program(
             self._linked,
             tuple(self._instrs),
@@ -167,7 +169,7 @@ class _Compiler:
         )
         leave = part.leave
         if leave is not None and leave.calls:
-            # Results are no values that the call has to keep.
+            # The call need not keep registers that its results overwrite.
             kept = wanted - {writer.key(r.name) for r in registers_written(leave)}
             saved = tuple(sorted(self._slots[name] for name in kept if name in self._slots))
             block.call = call_of(leave.instr, self._linked, routine, self._slots, writer.key, saved)
@@ -189,7 +191,8 @@ class _Compiler:
         self, part: Segment, wanted: set[str], routine: Routine, suspects: frozenset[str]
     ) -> tuple[Block, ...]:
         parts = split(part, each=self._cut_each)
-        # They name no register that the whole segment does not, so none of these gets a slot.
+        # The parts name no register that the whole segment does not, so none of them gets a new
+        # slot.
         writers = [self._writer(one, routine, suspects) for one in parts]
         made: list[Block] = []
         for one, writer in reversed(list(zip(parts, writers, strict=True))):
@@ -205,7 +208,7 @@ def _everything(writers: list[_Maker]) -> list[set[str]]:
 
 
 def _live_out(parts: list[Segment], writers: list[_Maker], first: int) -> list[set[str]]:
-    """For each segment, the registers that something after it may read."""
+    """For each segment, the registers that a later segment may read."""
     live_in = [set(w.inputs) for w in writers]
     live_out: list[set[str]] = [set() for _ in parts]
     changed = True

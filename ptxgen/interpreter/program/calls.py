@@ -1,4 +1,4 @@
-"""Calls as their instructions say them: what one gives and gets, and whom it reaches."""
+"""Calls: the callee, the arguments and the results that a call instruction names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ptxgen.ir import (
     Targets,
 )
 
-# Whether a register has been written is itself a register, with this after its name.
+# A register whose name ends in this says whether the register without it has been written.
 DEFINED: Final = "?"
 
 Given = Reg | IntImm | FloatImm | Symbol | Sink
@@ -32,12 +32,12 @@ Given = Reg | IntImm | FloatImm | Symbol | Sink
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call in `caller`. `callee` is the number of a routine, or a function without a body, or
-    None for one through `pointer`.
+    """A call in `caller`. `callee` is the number of a routine, a function without a body, or None
+    for a call through `pointer`.
 
-    `given` and `got` are the arguments and where results go, `params` and `results` what the callee
-    or the prototype says of them. `slots` are the registers for results, `saved` those that the
-    caller still needs.
+    `given` are the arguments and `got` the operands that the results go to; `params` and `results`
+    are declared by the callee or the prototype. `slots` are the slots of registers for results,
+    `saved` those of registers that the caller still needs.
     """
 
     caller: Routine
@@ -59,8 +59,8 @@ def call_of(
     key: Callable[[str], str],
     saved: tuple[int, ...],
 ) -> Call:
-    """A call as its instruction says it. Raises `TypeMismatchError` for a callee that is not
-    there, and for arguments that it does not take.
+    """The call of an instruction. Raises `TypeMismatchError` for a callee that does not exist, and
+    for arguments that it does not take.
     """
     operands = list(instr.operands)
     got = operands.pop(0) if isinstance(operands[0], Arguments) else Arguments(())
@@ -100,7 +100,7 @@ def call_of(
 
 
 def _prototype(linked: Linked, caller: Routine, label: object) -> Prototype | Function | None:
-    """What a label after a call says that the callee is like; of several targets, the first."""
+    """The prototype that the label after a call refers to; for a list of targets, the first function."""
     functions: list[Function] = [
         *linked.outside.values(),
         *(r.source for r in linked.routines if isinstance(r.source, Function)),

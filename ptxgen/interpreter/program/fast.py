@@ -1,9 +1,8 @@
-"""Faster forms of the instructions that kernels are made of; each gives the bits of its row's
-own function.
+"""Faster forms of frequent instructions; each gives the same bits as its row's own function.
 
-A row's function asks what its modifiers say and looks for every case that goes wrong. Here the
-modifiers are known, and one cheap pass over the lanes says that there is no such case; otherwise
-the row's own function does those lanes. `tests/interpreter/test_blocks.py` compares all of them.
+A row's function tests its modifiers and all special cases. A faster form is made for fixed
+modifiers; one cheap pass over the lanes shows that no special case occurs, and otherwise the row's
+own function computes the lanes. `tests/interpreter/test_blocks.py` compares all of them.
 """
 
 from __future__ import annotations
@@ -21,25 +20,21 @@ Lanes = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Fast:
-    """A faster form. With `widened`, it takes each operand as float64, too, after the operands
-    themselves.
-    """
+    """A faster form. With `widened`, it takes each operand twice: as it is, then as float64."""
 
     function: Callable[..., Any]
     widened: bool = False
 
 
-# What is left of a float64 halfway between two float32 when all but the 29 bits that a float32
-# lacks are shifted out.
+# The 29 bits of a float64 that a float32 lacks, shifted to the top, if the value lies halfway
+# between two float32.
 _HALFWAY: Final = -(1 << 63)
 _SHIFT: Final = np.int64(64 - 29)
 _MIN_NORMAL: Final = np.float32(2.0**-126)
 
 
 def sub(a: Lanes, b: Lanes) -> Lanes:
-    """The function of sub.rn.f32 and sub.f32; not `np.subtract`, which treats the sign of a NaN
-    otherwise.
-    """
+    """The function of sub.rn.f32 and sub.f32. `np.subtract` gives another sign of a NaN."""
     difference: Lanes = np.add(a, np.negative(b))
     return difference
 
@@ -47,8 +42,8 @@ def sub(a: Lanes, b: Lanes) -> Lanes:
 def fma(a: Lanes, b: Lanes, c: Lanes, wide_a: Lanes, wide_b: Lanes, wide_c: Lanes) -> Lanes:
     """The function of fma.rn.f32 and mad.rn.f32.
 
-    The product is exact in float64. Rounding the float64 sum to float32 goes wrong only where it is
-    halfway between two float32, or where the result is subnormal.
+    The product is exact in float64. Rounding the float64 sum to float32 goes wrong only if the sum
+    lies halfway between two float32, or if the result is subnormal.
     """
     total = np.multiply(wide_a, wide_b)
     total += wide_c
@@ -66,13 +61,14 @@ def fma(a: Lanes, b: Lanes, c: Lanes, wide_a: Lanes, wide_b: Lanes, wide_c: Lane
 
 
 def _is_exact(total: Lanes, lanes: Lanes, a: Lanes, b: Lanes, c: Lanes) -> bool:
-    """Whether `total` is a * b + c without an error in all of the lanes: then it has been rounded
-    once.
+    """Whether `total` is exactly a * b + c in all of the lanes, so that the result has been rounded
+    only once.
     """
     a, b, c = (x[lanes] if np.ndim(x) else x for x in (a, b, c))
     product = np.multiply(a, b)
     rest = total - product
-    # The error of a sum (Knuth); NaN, which is an error here, if anything is not finite.
+    # The rounding error of a sum (Knuth); NaN, which counts as an error here, if an operand is not
+    # finite.
     error = (product - (total - rest)) + (c - rest)
     return not np.logical_or.reduce(error != 0)
 

@@ -1,8 +1,9 @@
-"""What a kernel needs of its module: the routines that it may call, and where all variables lie.
+"""A kernel linked with its module: the routines that it may call, and the addresses of all
+variables.
 
-Each routine has a frame of local memory in every thread, for its `.local` variables and for the
-`.param` ones that calls go through. Without recursion, frames have fixed places; with it, a frame
-begins where the caller's ends.
+Each routine has a frame in the local memory of every thread, for its `.local` variables and for the
+`.param` variables of calls. Without recursion, frames have fixed addresses; with it, a frame begins
+at the end of the caller's.
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ from ptxgen.ir import (
 from ptxgen.target import TARGETS
 from ptxgen.types import TYPES
 
-FUNCTION_ADDRESS: Final = 1 << 20  # of the first function; others follow
+FUNCTION_ADDRESS: Final = 1 << 20  # address of the first function; the others follow
 FUNCTION_BYTES: Final = 16
 
 _FRAME_ALIGN: Final = 32
 _DYNAMIC_ALIGN: Final = 16
-# What the driver keeps for itself at the beginning of a block's shared memory on sm_80 and later
-# (CUDA C++ Programming Guide 12.9, "Compute Capability 8.x"); it is there if a kernel asks for it.
+# The driver reserves the beginning of a block's shared memory on sm_80 and later (CUDA C++
+# Programming Guide 12.9, "Compute Capability 8.x"); it is modelled if a kernel asks for it.
 RESERVED_BYTES: Final = 1 << 10
 _RESERVED: Final = "%reserved_smem_offset_"
-# Where the driver tells a cooperative launch its workspace: address bits 63 to 32, and 31 to 0
-# (`cooperative_groups/details/driver_abi.h` of the CUDA toolkit).
+# The registers in which the driver passes the address of a cooperative launch's workspace: bits 63
+# to 32, and 31 to 0 (`cooperative_groups/details/driver_abi.h` of the CUDA toolkit).
 WORKSPACE: Final = ("%envreg1", "%envreg2")
 _MOST_SHARED: Final = max(t.shared_per_block_optin for t in TARGETS.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a name stands for: an address, or an offset in the routine's frame."""
+    """The value of a name: an address, or with `framed` an offset in the routine's frame."""
 
     value: int
     framed: bool = False
@@ -54,8 +55,8 @@ class Place:
 
 @dataclass(slots=True)
 class Routine:
-    """A kernel or function: its symbols, the bytes of its frame, and where that begins if it never
-    moves. `calls` are the routines that it may call.
+    """A kernel or function: its symbols, the size of its frame in bytes, and the frame's address if
+    frames do not move. `calls` are the routines that it may call.
     """
 
     number: int
@@ -75,10 +76,10 @@ class Routine:
 class Linked:
     """A kernel with everything that it needs.
 
-    Of `routines`, each comes after those that it calls, recursion aside; the kernel is the last.
-    `outside` are functions without a body, by address. `recursive` if frames move. Of the
-    `shared_bytes` of a block, the first `reserved_bytes` are the driver's. `cooperative` if the
-    kernel asks for the workspace of its grid.
+    Each of `routines` comes after those that it calls, except in recursion; the kernel is the last.
+    `outside` are functions without a body, by address. `recursive` says that frames move. Of the
+    `shared_bytes` of a block, the first `reserved_bytes` are the driver's. `cooperative` says that
+    the kernel asks for the workspace of its grid.
     """
 
     routines: tuple[Routine, ...]
@@ -102,7 +103,9 @@ class Linked:
 
 
 def constants(module: Module) -> tuple[dict[str, tuple[Variable, int]], int]:
-    """The module's constant variables with their addresses in the space, and the bytes of all."""
+    """The module's constant variables with their addresses in constant memory, and their total size
+    in bytes.
+    """
     placed, end = {}, 0
     for variable in module.variables:
         if variable.space == "const":
@@ -113,20 +116,21 @@ def constants(module: Module) -> tuple[dict[str, tuple[Variable, int]], int]:
 
 
 def function_addresses(module: Module) -> dict[str, int]:
-    """What a pointer to each function holds, and to each kernel, which calls do not reach."""
+    """The address of each function, and of each kernel, which no call reaches."""
     names = (*(f.name for f in module.functions), *(k.name for k in module.kernels))
     return {name: FUNCTION_ADDRESS + n * FUNCTION_BYTES for n, name in enumerate(names)}
 
 
 def code_addresses(module: Module) -> dict[str, int]:
-    """What a pointer to each function or kernel holds; at a kernel's, nothing can be called."""
+    """The address of each function or kernel; a kernel's address cannot be called."""
     first = FUNCTION_ADDRESS + len(module.functions) * FUNCTION_BYTES
     kernels = {k.name: first + n * FUNCTION_BYTES for n, k in enumerate(module.kernels)}
     return {**kernels, **function_addresses(module)}
 
 
 def link(module: Module, kernel: Kernel, dynamic_smem: int, global_addresses: Mapping[str, int]) -> Linked:
-    """The kernel with what it needs. `global_addresses` has the module's global variables.
+    """Link a kernel with its routines and variables. `global_addresses` has the module's global
+    variables.
 
     Raises `LaunchError` for dynamic shared memory that is too small, and for more shared or local
     memory than any GPU has.
@@ -173,7 +177,7 @@ def link(module: Module, kernel: Kernel, dynamic_smem: int, global_addresses: Ma
         called = tuple(numbers[id(f)] for f in calls[id(source)])
         routines.append(Routine(len(routines), source, symbols, _up(frame_bytes, _FRAME_ALIGN), 0, called))
     if recursive:
-        for routine in routines:  # so that no recursion is endless
+        for routine in routines:  # ends the search if routines are recursive
             routine.frame_bytes = max(routine.frame_bytes, _FRAME_ALIGN)
     needed = _place_frames(routines) if not recursive else sum(r.frame_bytes for r in routines)
     if needed > LOCAL_BYTES:
@@ -197,12 +201,12 @@ def link(module: Module, kernel: Kernel, dynamic_smem: int, global_addresses: Ma
 
 
 def param_bytes(param: Param) -> int:
-    """The size of a parameter in memory."""
+    """The size of a parameter in memory, bytes."""
     return TYPES[param.type].nbytes * max(param.count, 1)
 
 
 def param_align(param: Param) -> int:
-    """The alignment of a parameter in memory."""
+    """The alignment of a parameter in memory, bytes."""
     return max(param.align, TYPES[param.type].nbytes)
 
 
@@ -224,7 +228,7 @@ def _frame_params(source: Kernel | Function) -> Iterator[Variable]:
 
 
 def _place_frames(routines: list[Routine]) -> int:
-    """Give each routine's frame a place behind those of all its callers; the bytes of them all."""
+    """Give each routine a frame behind those of all its callers; the total size in bytes."""
     for routine in reversed(routines):
         for n in routine.calls:
             callee = routines[n]
@@ -284,8 +288,8 @@ def _specials(order: Iterable[Kernel | Function]) -> set[str]:
 def _reachable(
     module: Module, kernel: Kernel, functions: Mapping[str, Function]
 ) -> tuple[list[Kernel | Function], dict[int, list[Function]], bool]:
-    """The routines with a body that the kernel may reach, each after those it calls; what each may
-    call; whether any may call itself again.
+    """The routines with a body that the kernel may reach, each after those that it calls; the
+    functions that each may call; and whether any may call itself again.
     """
     taken = {
         functions[p.symbol].name: functions[p.symbol]
@@ -308,7 +312,7 @@ def _reachable(
     order: list[Kernel | Function] = []
     calls = {id(kernel): called(kernel)}
     recursive = False
-    # Iterative, as a chain of calls may be longer than Python's stack.
+    # Iterative, because a chain of calls may be longer than Python's stack.
     work: list[tuple[Kernel | Function, Iterator[Function]]] = [(kernel, iter(calls[id(kernel)]))]
     inside = {id(kernel)}
     while work:
@@ -328,14 +332,16 @@ def _reachable(
 
 
 def _callee(statement: object) -> object:
-    """What a call calls: its first operand that is no list of arguments; None if it is no call."""
+    """The callee of a call: its first operand that is not a list of arguments; None if the
+    statement is not a call.
+    """
     if not isinstance(statement, Instr) or statement.opcode.split(".")[0] != "call":
         return None
     return next((o for o in statement.operands if not isinstance(o, Arguments)), None)
 
 
 def _named(source: Kernel | Function, *, taken: bool) -> Iterator[str]:
-    """The names that direct calls go to, or those that are used otherwise, if `taken`."""
+    """The names that direct calls go to; or with `taken`, the names that are used in other ways."""
     for statement in source.body or ():
         callee = _callee(statement)
         if callee is not None:
@@ -347,7 +353,7 @@ def _named(source: Kernel | Function, *, taken: bool) -> Iterator[str]:
 
 
 def initial(variable: Variable, resolve: Callable[[str, bool], int]) -> bytes:
-    """A variable's first bytes. `resolve` gives the address of a name, generic or not."""
+    """A variable's initial bytes. `resolve` gives the address of a name, generic or not."""
     data = bytearray(variable.data.ljust(variable.nbytes, b"\0"))
     for p in variable.pointers:
         value = (resolve(p.symbol, p.generic) + p.addend) >> p.shift

@@ -1,5 +1,5 @@
-"""A routine, a kernel or a function, cut into segments, what runs between two decisions of the
-scheduler, in the order it prefers them.
+"""Routines (kernels or functions) cut into segments, in the order in which the scheduler prefers
+them. A segment runs between two decisions of the scheduler.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from ptxgen.isa.table import op_of
 class Step:
     """One instruction: its number in the program, and its row with the modifiers chosen.
 
-    One that waits and has results is two steps: the second, which `resumes`, fetches them.
+    An instruction that waits and has results is two steps: the second, which `resumes`, fetches
+    them.
     """
 
     number: int
@@ -30,32 +31,33 @@ class Step:
 
     @property
     def leaves(self) -> bool:
-        """Whether the scheduler carries it out: a branch, a call, or the end of the thread."""
+        """Whether the scheduler carries the instruction out: a branch, a call, or the end of the thread."""
         return self.op.effect is Effect.CONTROL and self.op.row.name in _LEAVING
 
     @property
     def calls(self) -> bool:
-        """Whether it calls a function."""
+        """Whether the instruction calls a function."""
         return self.op.row.name in CALLS
 
     @property
     def copies(self) -> bool:
-        """Whether it hands registers on, and an undefined value is none of its business."""
+        """Whether the instruction only copies registers, so that an undefined value is no mistake in it."""
         return self.instr.opcode.startswith("mov.")
 
     @property
     def waits(self) -> bool:
-        """Whether threads may have to wait in it."""
+        """Whether threads may have to wait in the instruction."""
         return not self.resumes and (self.op.effect is Effect.BARRIER or self.op.row.resume is not None)
 
 
 @dataclass(slots=True)
 class Segment:
-    """Instructions that run in a row. `after` follows the last one, `targets` are where its branch
-    may go; -1: the end.
+    """Instructions that run in a row. `after` is the segment after the last one, `targets` are
+    those that its branch may go to; -1: the end.
 
-    `waits` if threads may have to wait in the last instruction. Segments are numbered so that,
-    loops aside, each comes after all that lead to it, and a loop comes before what follows it.
+    `waits` says that threads may have to wait in the last instruction. Segments are numbered in an
+    order in which each comes after all its predecessors, except along the back edges of loops, and
+    a loop comes before the code after it.
     """
 
     steps: tuple[Step, ...]
@@ -71,7 +73,7 @@ class Segment:
 
     @property
     def ends_function(self) -> bool:
-        """Whether a thread may leave the routine here."""
+        """Whether a thread may leave the routine at the end of the segment."""
         leave = self.leave
         return (self.after < 0 and not self.targets) or (
             leave is not None and leave.op.row.name in ("ret", "exit")
@@ -79,7 +81,7 @@ class Segment:
 
     @property
     def successors(self) -> tuple[int, ...]:
-        """The segments of the same routine that may come next."""
+        """The segments of the same routine that may run next."""
         leave = self.leave
         if leave is None or leave.calls:
             return (self.after,) if self.after >= 0 else ()
@@ -88,7 +90,7 @@ class Segment:
 
 
 CALLS = frozenset({"call", "call_indirect"})
-_OF_WARPS = ("wgmma.", "setmaxnreg.")  # beside those whose only effect is on a warp
+_OF_WARPS = ("wgmma.", "setmaxnreg.")  # instructions of warps besides those with Effect.WARP
 _JUMPS = frozenset({"bra", "brx"})
 _LEAVING = frozenset({*_JUMPS, *CALLS, "ret", "exit"})
 
@@ -98,7 +100,7 @@ def segments(
 ) -> list[Segment]:
     """The segments of a routine; the first is its entry.
 
-    `number` is the routine's, `first_segment` and `first_step` are the numbers to begin with.
+    `number` is the routine's; `first_segment` and `first_step` are the numbers to begin with.
     Raises `ModifierError` or `TypeMismatchError` for an instruction that is not in the table.
     """
     graph = flow.blocks(routine)
@@ -136,12 +138,12 @@ def segments(
                 part.targets = tuple(first[labels[name]] for name in names)
             made.append(part)
     if not made and isinstance(routine, Function):
-        return [Segment((), routine=number)]  # that its callers may enter
+        return [Segment((), routine=number)]  # the callers need a segment to enter
     return made
 
 
 def _cut(steps: tuple[Step, ...]) -> list[tuple[Step, ...]]:
-    """A block's steps, cut after each one that may wait and each call; at least one part."""
+    """A block's steps, cut after each one that may wait and after each call; at least one part."""
     parts: list[tuple[Step, ...]] = []
     part: list[Step] = []
     for step in steps:
@@ -179,8 +181,8 @@ def _order(successors: Mapping[int, Sequence[int]], entry: int) -> list[int]:
     """A reverse post-order in which every loop is contiguous (Bourdoncle's weak topological order,
     1993).
 
-    A plain one may put what follows a loop before the loop's body, and threads that leave early
-    would run ahead.
+    A plain reverse post-order may put the code after a loop before the loop's body, and threads
+    that leave the loop early would run ahead.
     """
     order = []
     for part in reversed(_Components(successors, [entry]).found):
@@ -212,9 +214,9 @@ class _Components:
         self._low: dict[int, int] = {}
         self._stack: list[int] = []
         self._held: set[int] = set()
-        # Iterative, as a kernel may have more blocks than Python has stack frames.
+        # Iterative, because a kernel may have more blocks than Python has stack frames.
         self._work: list[tuple[int, Iterator[int]]] = []
-        self.found: list[list[int]] = []  # each after those it leads to
+        self.found: list[list[int]] = []  # each after the components that it leads to
         for root in roots:
             if root not in self._number:
                 self._enter(root)
@@ -249,19 +251,19 @@ class _Components:
 
 
 def registers_read(step: Step) -> list[Reg]:
-    """The registers an instruction reads, its guard included."""
+    """The registers that an instruction reads, its guard included."""
     guard = [step.instr.guard.register] if step.instr.guard else []
     return [*guard, *registers_copied(step)]
 
 
 def registers_copied(step: Step) -> list[Reg]:
-    """The registers that the operands are which an instruction reads."""
+    """The registers that an instruction reads, without its guard."""
     pairs = zip(step.op.flat, step.instr.operands, strict=False)
     return [r for want, got in pairs if not want.written for r in _registers(got)]
 
 
 def registers_written(step: Step) -> list[Reg]:
-    """The registers an instruction writes; one that waits, when it resumes."""
+    """The registers that an instruction writes; none if it waits before it has results."""
     if step.waits and step.op.row.resume is not None:
         return []
     pairs = zip(step.op.flat, step.instr.operands, strict=False)
@@ -269,7 +271,7 @@ def registers_written(step: Step) -> list[Reg]:
 
 
 def operands_written(step: Step) -> list[tuple[BoundOperand, object]]:
-    """The written operands, a pair as two; none of one that waits before it has results."""
+    """The written operands, a pair as two; none of an instruction that waits before it has results."""
     if step.waits and step.op.row.resume is not None:
         return []
     found: list[tuple[BoundOperand, object]] = []
@@ -301,9 +303,9 @@ def _registers(operand: object) -> list[Reg]:
 
 
 def maybe_undefined(parts: Sequence[Segment], given: Iterable[str] = (), first: int = 0) -> frozenset[str]:
-    """Registers that some path through a routine may read before it has written them; a guarded
-    write does not count as one, nor does a copy of such a register. `given` have their values at
-    the entry, segment `first`.
+    """Registers that some path through a routine may read before it has written them. A guarded
+    write does not count as a write, nor does a copy of such a register. `given` are the registers
+    with a value at the entry, segment `first`.
     """
     everything = frozenset(
         r.name for p in parts for s in p.steps for r in (*registers_read(s), *registers_written(s))
@@ -330,7 +332,7 @@ def maybe_undefined(parts: Sequence[Segment], given: Iterable[str] = (), first: 
 
 
 def _define(step: Step, defined: set[str]) -> None:
-    """Take note of the registers that an instruction writes in any case, or may undefine."""
+    """Update the registers that are certainly written after an instruction."""
     written = [r.name for r in registers_written(step)]
     if step.copies and not all(r.name in defined for r in registers_copied(step)):
         defined.difference_update(written)

@@ -1,8 +1,8 @@
-"""The definition of what a segment does: each instruction by itself, by its row's own function.
+"""The definition of a segment's behaviour: each instruction by itself, by its row's own function.
 
-Nothing is generated and nothing is kept from one instruction to the next but the registers. Every
-operand is read from them as plain lanes, every result is written to them under the guard and the
-active mask. It is several times slower than the generated functions
+No code is generated, and only registers carry values from one instruction to the next. Every
+operand is read from them as plain lanes; every result is written to them under the guard and the
+active mask. This is several times slower than the generated functions
 (`ptxgen.interpreter.program.writer`), which must give the same bits.
 """
 
@@ -48,9 +48,9 @@ _COUNTING: Final = frozenset(
 
 
 class Stepper:
-    """The function of one segment, with what it needs and gives in the manner of
+    """The function of one segment, with the interface of
     `ptxgen.interpreter.program.writer.Writer`: it takes every register that the segment names, and
-    gives every one that it writes.
+    returns every register that it writes.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Stepper:
         self.inputs = dict.fromkeys(self.dtypes)
 
     def key(self, register: str) -> str:
-        """What a register of the routine is called in the whole program."""
+        """The name of a register of the routine in the whole program."""
         return self._prefix + register
 
     def finish(self, outputs: tuple[str, ...]) -> tuple[Function, str]:
@@ -145,7 +145,7 @@ class _State:
         self.lanes = lanes
 
     def execute(self, step: Step) -> None:
-        """One instruction that goes on to the next."""
+        """Execute an instruction that goes on to the next."""
         machine = self._machine
         active = self._begin(step)
         if not active.any():
@@ -165,21 +165,21 @@ class _State:
                     self._write(register, want.type, value, active)
 
     def touch(self, step: Step, numbers: tuple[int, ...]) -> None:
-        """Instructions, the first of which is next, touch registers of `wgmma`."""
+        """Report instructions, the first of which is next, that touch registers of `wgmma`."""
         guard = step.instr.guard
         held = None if guard is None else self._held(guard.register) != guard.negated
         self._machine.touch(numbers, held)
 
     def settle(self, step: Step, registers: list[Reg]) -> None:
-        """Registers hold what the multiplications that were waited for give."""
+        """Give registers the results of the multiplications that were waited for."""
         if registers:
             names = [self._stepper.key(r.name) for r in registers]
             before = tuple(self.lanes[name] for name in names)
             self.lanes |= zip(names, self._machine.settle(step.number, before), strict=True)
 
     def leave(self, step: Step) -> tuple[Lanes | None, Any]:
-        """What the scheduler has to know of a branch, a call or the end: the lanes of the guard,
-        and an index, or a callee's address and the arguments that are values.
+        """The data that the scheduler needs for a branch, a call or the end: the lanes of the
+        guard, and an index, or a callee's address and the arguments that are values.
         """
         active = self._begin(step)
         self._machine.mask = active
@@ -206,7 +206,7 @@ class _State:
     # ----------------------------------------------------------------------------- one instruction
 
     def _begin(self, step: Step) -> Lanes:
-        """The lanes that execute an instruction: those selected for which its guard holds."""
+        """The lanes that execute an instruction: the selected lanes for which its guard holds."""
         self._step = step
         self._machine.at = step.number
         self._machine.mask = self._selected
@@ -231,7 +231,7 @@ class _State:
         return function(**arguments)
 
     def _operand(self, want: BoundOperand, got: object) -> Any:
-        """What a row's function gets for an operand: lanes, or of a literal one value."""
+        """The argument of a row's function for an operand: lanes, or one value for a literal."""
         if got is None:
             return None
         if want.kind == "imm":
@@ -251,8 +251,8 @@ class _State:
         return self._typed(got, want.type, want.name)
 
     def _address(self, base: Reg | Symbol | None, offset: int) -> Lanes:
-        """uint64 lanes; an address register of 32 bits is signed, so that a negative base and a
-        positive offset meet.
+        """An address, uint64 lanes. A 32-bit address register counts as signed, so that a negative
+        base and a positive offset cancel.
         """
         if base is None:
             return np.full(self._count, offset, np.uint64)
@@ -262,7 +262,7 @@ class _State:
         return np.asarray(lanes.view(f"i{lanes.itemsize}") + np.int64(offset)).view(np.uint64)
 
     def _typed(self, got: object, type: ScalarType, name: str) -> Any:
-        """A register, a literal or a variable's address as a type."""
+        """A register, a literal or a variable's address, read as a type."""
         match got:
             case Reg():
                 return self._narrowed(self._held(got), TYPES[got.declared], type, name, got)
@@ -279,7 +279,7 @@ class _State:
         return self._refuse(name, got)
 
     def _narrowed(self, lanes: Lanes, held: ScalarType, type: ScalarType, name: str, got: object) -> Lanes:
-        """The low bits of a register as a type."""
+        """The low bits of a register, read as a type."""
         predicates = (held.kind == "p") + (type.kind == "p")
         if predicates == 1 or type.bits > held.bits:
             self._refuse(name, got)
@@ -323,7 +323,7 @@ class _State:
         return self.lanes[self._stepper.key(register.name)]
 
     def _write(self, register: Reg, type: ScalarType, value: Any, active: Lanes) -> None:
-        """A result in a register: its bits, extended by the sign if the type has one."""
+        """Write a result to a register: its bits, sign-extended if its type is signed."""
         held = self._held(register)
         into = TYPES[register.declared]
         given = np.broadcast_to(value, self._count)
@@ -350,7 +350,7 @@ class _State:
             self.lanes[mark] = np.where(active, known, self.lanes[mark])
 
     def _known(self) -> Lanes:
-        """Where all that the instruction reads has been written."""
+        """The lanes in which all registers that the instruction reads have been written."""
         known: Lanes = np.ones(self._count, np.bool_)
         for register in registers_copied(self._step):
             if self._stepper.watched(register):
@@ -379,7 +379,7 @@ def _only_waits(step: Step) -> bool:
 
 
 def _places(step: Step) -> Iterator[tuple[BoundOperand, Any]]:
-    """The declared operands with what is given for each, None for one that is left out."""
+    """Each declared operand with the instruction's operand, None for one that is left out."""
     given: list[object] = []
     for operand in step.instr.operands:
         given += (operand.first, operand.second) if isinstance(operand, Pair) else (operand,)
@@ -406,7 +406,7 @@ def _registers(operand: object) -> Iterator[Reg | Special]:
 
 
 def _named(step: Step) -> Iterator[tuple[Reg | Special, bool]]:
-    """The registers that an instruction names, and whether it writes them."""
+    """The registers that an instruction names, and whether it writes each."""
     if step.instr.guard is not None:
         yield step.instr.guard.register, False
     for want, got in _places(step):

@@ -1,4 +1,4 @@
-"""Which registers of a program `wgmma` uses, and what functions of segments do about them."""
+"""The registers of a program that `wgmma` uses, and the calls that functions of segments make for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WGMMA: Final = "wgmma."
 
 
 class WgmmaReader:
-    """Finds the registers of `wgmma`, routine after routine; `found` are those of all so far."""
+    """Finds the registers of `wgmma`, routine by routine; `found` has those of all routines so far."""
 
     def __init__(self) -> None:
         self.found = WgmmaRegisters()
@@ -27,7 +27,7 @@ class WgmmaReader:
         self._numbers: dict[tuple[int, str], int] = {}
 
     def add(self, parts: Sequence[Segment]) -> None:
-        """Take in a routine."""
+        """Add a routine."""
         steps = [s for p in parts for s in p.steps if not s.resumes]
         mine = [s for s in steps if s.instr.opcode.startswith(_WGMMA)]
         if not mine:
@@ -81,8 +81,8 @@ class WgmmaReader:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What the functions of segments tell and ask of `wgmma`: with `touches`, where ordinary
-    instructions touch its registers, with `late`, what accumulators hold after a wait.
+    """The calls about `wgmma` in the functions of segments: with `touches`, they report ordinary
+    instructions that touch its registers; with `late`, they fetch the accumulators after a wait.
     """
 
     wgmma: WgmmaRegisters
@@ -90,8 +90,8 @@ class Hooks:
     late: bool
 
     def runs(self, steps: Sequence[Step]) -> dict[int, tuple[int, ...]]:
-        """The instructions of a segment that touch the registers, in runs that nothing of `wgmma`
-        and no guard divides: by the first of each run, its members.
+        """The instructions of a segment that touch the registers, in runs without a `wgmma`
+        instruction or a guard between them: the members of each run, by its first.
         """
         found: dict[int, tuple[int, ...]] = {}
         first: int | None = None

@@ -1,9 +1,10 @@
-"""The text of one segment's function: one call of a row's meaning for each instruction.
+"""The source text of one segment's function: one call of a row's function for each instruction.
 
-A function takes the machine and the registers it reads, as lanes, and returns which lanes take the
-branch at its end (None: there is no guard), where an indirect one goes or what a call gives, and
-the registers it wrote that are still wanted. Inactive lanes compute, too: what they get is dropped
-when the registers are put back, and the machine masks what reaches memory.
+The function takes the machine and the registers that it reads, as lanes. It returns the lanes that
+take the branch at its end (None: there is no guard), the index of an indirect branch or the data of
+a call, and the registers that it wrote and that are still live. Inactive lanes compute, too: their
+results are dropped when the registers are written back, and the machine masks their accesses to
+memory.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Writer:
         fast: Mapping[str, Fast],
         hooks: Hooks,
     ) -> None:
-        self.inputs: dict[str, str] = {}  # by register: the variable it comes in
+        self.inputs: dict[str, str] = {}  # by register: the variable that it comes in
         self.dtypes: dict[str, np.dtype[Any]] = {}
         self.written: dict[str, str] = {}  # by register: the variable that holds it now
         self._linked = linked
@@ -61,12 +62,13 @@ class Writer:
         self._lines: list[str] = []
         self._names: dict[str, Any] = {"where": np.where}
         self._constants: dict[object, str] = {}
-        self._derived: dict[tuple[str, ...], str] = {}  # views, addresses and guards made so far
+        # Variables made so far for views, addresses and guards.
+        self._derived: dict[tuple[str, ...], str] = {}
         self._count = 0
         self._taken = self._value_out = "None"
         self._step: Step
         for param in (*getattr(routine.source, "results", ()), *routine.source.params):
-            if param.register:  # so that it has a slot that calls may use
+            if param.register:  # gives the parameter a slot that calls may use
                 self.dtypes[self.key(param.name)] = TYPES[TYPES[param.type].register].dtype
         self.results = {self.key(p.name) for p in getattr(routine.source, "results", ()) if p.register}
         runs = hooks.runs(segment.steps)
@@ -90,11 +92,11 @@ class Writer:
         body = "\n    ".join([*self._lines, returned])
         source = f"def block({arguments}):\n    {body}\n"
         names = dict(self._names)
-        exec(compile(source, "<block>", "exec"), names)  # the text is our own
+        exec(compile(source, "<block>", "exec"), names)  # the source text is generated above
         return names["block"], source
 
     def key(self, register: str) -> str:
-        """What a register of the routine is called in the whole program."""
+        """The name of a register of the routine in the whole program."""
         return self._prefix + register
 
     # --------------------------------------------------------------------------------- instructions
@@ -115,7 +117,7 @@ class Writer:
         self._guarded(step, call, guard)
 
     def _settle(self, registers: list[Reg]) -> None:
-        """Have registers hold what the multiplications that were waited for give."""
+        """Give registers the results of the multiplications that were waited for."""
         if registers:
             before = "".join(f"{self._current(r)}, " for r in registers)
             after = {self.key(r.name): self._new() for r in registers}
@@ -123,8 +125,8 @@ class Writer:
             self.written |= after
 
     def _leaving(self, step: Step) -> str:
-        """What the scheduler has to know of a jump or call: an index, or the callee's address and
-        the arguments that are values.
+        """The data that the scheduler needs for a jump or call: an index, or the callee's address
+        and the arguments that are values.
         """
         if step.op.row.name == "brx":
             return self._value(step.op.flat[0], step.instr.operands[0])
@@ -142,7 +144,7 @@ class Writer:
         return f"({target}, ({''.join(f'{value}, ' for value in given)}))"
 
     def _guarded(self, step: Step, call: str, guard: str) -> None:
-        """An instruction with an effect, for the lanes of a guard."""
+        """Write an instruction with an effect, for the lanes of a guard."""
         before = ["None" if isinstance(r, Sink) else self._current(r) for r in _destinations(step)]
         narrowed = self._derive("narrow", guard, code=f"m.narrow({guard})")
         outcomes = [self._new() for _ in before]
@@ -163,7 +165,7 @@ class Writer:
             self._set(register, name, guard)
 
     def _assign(self, step: Step, call: str, indent: str) -> list[str]:
-        """The call with its results in new variables, each as its register wants it."""
+        """Write the call with its results in new variables, each with the type of its register."""
         shapes, converted = [], []
         for want, got in operands_written(step):
             registers = _parts(got) or self._refuse(want.name, got)
@@ -219,7 +221,7 @@ class Writer:
 
     def _widened(self, variable: str) -> str:
         self._names["float64"] = np.float64
-        # A literal is a scalar; all else are lanes.
+        # a literal is a scalar
         return self._derive("float64", variable, code=f"{variable}.astype(float64)")
 
     # ------------------------------------------------------------------------------------- operands
@@ -239,7 +241,7 @@ class Writer:
         return self._value(want, got)
 
     def _before(self, want: BoundOperand, got: object) -> str:
-        """What the registers of a result hold so far, for an instruction that may keep it."""
+        """The old contents of the registers of a result, for an instruction that may keep them."""
         assert want.type is not None
         registers = [r for r in _parts(got) if isinstance(r, Reg)]
         names = [str(_from_register(self._current(r), want.type, r)) for r in registers]
@@ -263,7 +265,7 @@ class Writer:
         return self._typed(want.name, want.type, got)
 
     def _typed(self, name: str, type: ScalarType, got: object) -> str:
-        """An operand as lanes (or, of a literal, a scalar) of a type."""
+        """An operand as lanes of a type, or as a scalar if it is a literal."""
         if isinstance(got, Reg):
             held = self._read(got)
             expression = _from_register(held, type, got)
@@ -349,7 +351,9 @@ class Writer:
         return held
 
     def _known(self) -> str:
-        """Where all that a copy reads has been written; empty: everywhere."""
+        """An expression for the lanes in which all registers that a copy reads have been written;
+        empty: all lanes.
+        """
         read = registers_copied(self._step) if self._step.copies else []
         flags = [self.key(r.name) + DEFINED for r in read if r.name in self._suspects]
         return " & ".join(self._variable(flag, np.dtype(np.bool_)) for flag in flags)
@@ -380,9 +384,7 @@ class Writer:
         return f"v{self._count}"
 
     def _derive(self, *key: str, code: str) -> str:
-        """A variable that holds `code`, made once for each key; variables are never assigned
-        another value.
-        """
+        """A variable that holds `code`, made once for each key; such variables are never assigned again."""
         found = self._derived.get(key)
         if found is None:
             found = self._derived[key] = self._new()
@@ -410,12 +412,12 @@ def _destinations(step: Step) -> list[Reg | Sink]:
 
 
 def _shift(base: Reg | Symbol | None) -> int:
-    """What a name's own offset adds to an address."""
+    """The offset that a name itself adds to an address."""
     return base.offset if isinstance(base, Symbol) else 0
 
 
 def _reads_lanes(step: Step) -> bool:
-    """Whether the result can differ between lanes; if not, it comes as a single value."""
+    """Whether the result can differ between lanes; if not, it is a single value."""
     if step.op.effect not in (Effect.NONE, Effect.ADDRESS, Effect.CARRY):
         return True
     values = [o for w, o in zip(step.op.flat, step.instr.operands, strict=False) if not w.written]
@@ -432,7 +434,9 @@ def _literal(type: ScalarType, literal: IntImm | FloatImm) -> np.generic:
 
 
 def _from_register(name: str, type: ScalarType, register: Reg) -> str | None:
-    """A register's lanes as an operand of `type`: its low bits; None if it is too narrow."""
+    """The expression for a register's lanes as an operand of `type`: its low bits; None if it is
+    too narrow.
+    """
     declared = TYPES[register.declared]
     if declared.dtype == type.dtype:
         return name
@@ -445,8 +449,8 @@ def _from_register(name: str, type: ScalarType, register: Reg) -> str | None:
 
 
 def _into_register(name: str, want: BoundOperand, register: Reg, step: Step) -> str:
-    """A result of the operand's type as the lanes of a register, extended by its sign if the type
-    has one.
+    """The expression for a result of the operand's type as the lanes of a register, sign-extended
+    if the type is signed.
     """
     declared, type = TYPES[register.declared], want.type
     assert type is not None
@@ -465,7 +469,5 @@ def _into_register(name: str, want: BoundOperand, register: Reg, step: Step) -> 
 
 
 def _dtype(type: ScalarType) -> str:
-    """The dtype as source text; `bfloat16` is not one that numpy knows by its name until ml_dtypes
-    is imported.
-    """
+    """The dtype as source text. numpy does not know `bfloat16` by name until ml_dtypes is imported."""
     return repr(type.dtype.name)

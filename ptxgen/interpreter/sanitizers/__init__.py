@@ -1,1 +1,1 @@
-"""Who watches: races, bounds, uninitialised memory, and barriers and copies against their rules."""
+"""The sanitizers: races, bounds, uninitialised memory, and rules of barriers and asynchronous copies."""

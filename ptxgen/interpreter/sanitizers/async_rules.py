@@ -1,7 +1,7 @@
-"""Rules of asynchronous instructions that the text of a kernel shows: no run is needed.
+"""Rules of asynchronous instructions that can be checked in the text of a kernel, without a run.
 
-A wait that may give up says so in a predicate, which must be looked at (PTX ISA,
-"mbarrier.test_wait, mbarrier.try_wait").
+A wait that may give up returns a predicate, which must be read (PTX ISA, "mbarrier.test_wait,
+mbarrier.try_wait").
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ptxgen.isa.table import op_of
 if TYPE_CHECKING:
     from ptxgen.interpreter.program.linking import Linked
 
-Finding = tuple[int, str]  # the number of an instruction, and what is wrong with it
+Finding = tuple[int, str]  # the number of an instruction, and the rule that it breaks in words
 
 
 def broken_rules(linked: Linked) -> Iterator[Finding]:
-    """The instructions of a program, by number, that break a rule on some way through a routine."""
+    """The instructions of a program, by number, that break a rule on some path through a routine."""
     before = 0
     for routine in linked.routines:
         yield from ((before + at, why) for at, why in _broken_in(routine.source))
@@ -41,7 +41,7 @@ def _broken_in(routine: Kernel | Function) -> list[Finding]:
 
 
 def _is_read(graph: Sequence[flow.Block], first: int, start: int, name: str) -> bool:
-    """Whether a register may be read from an instruction of a block on, before it is written."""
+    """Whether a register may be read, from an instruction of a block on, before it is written."""
     seen: set[int] = set()
     todo = [(first, start)]
     while todo:

@@ -1,9 +1,9 @@
-"""Accesses that leave what they are meant for: from one shared variable or region into another.
+"""Accesses that leave the allocation that they are meant for: one shared variable or region.
 
-Variables lie side by side, as they do on a device, so an address says nothing of itself. What it
-is meant for is the allocation that the text computes it from
-(`ptxgen.check.prove.program.provenance`); where the text does not tell, the one that the access
-begins in.
+Variables lie side by side, as on a device, so an address alone does not tell its variable. An
+access is meant for the allocation that its address is computed from in the kernel's text
+(`ptxgen.check.prove.program.provenance`); if the text does not tell, for the allocation that the
+access begins in.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ class Span(NamedTuple):
     end: int
 
 
-# By the number of an instruction: what its addresses are meant for, by the operand's name.
+# By the number of an instruction and the name of an operand: the allocations that the address may
+# lie in.
 Spans = Mapping[int, Mapping[str, tuple[Span, ...]]]
 
 
 def spans(module: Module, linked: Linked, dynamic: int) -> Spans:
-    """What the addresses of a program are meant for; `dynamic` are bytes of dynamic shared
-    memory.
+    """The allocations that each address of a program may lie in; `dynamic` is the size of dynamic
+    shared memory in bytes.
     """
     first, numbers = 0, {}
     for routine in linked.routines:
@@ -56,7 +57,7 @@ def spans(module: Module, linked: Linked, dynamic: int) -> Spans:
 
 
 def _shared_places(linked: Linked) -> dict[str, int]:
-    """Where variables lie, but for those of functions that have one name."""
+    """The addresses of shared variables, without those of functions that share a name."""
     found: dict[str, set[int]] = {}
     for routine in linked.routines:
         for name, place in routine.symbols.items():
@@ -75,8 +76,8 @@ def _span(allowed: Allowed, symbols: Mapping[str, int]) -> Span:
 
 
 class BoundsChecks:
-    """Looks at the accesses of a batch to shared memory, if there are `spans` to compare with.
-    `stride` is the shared memory of a CTA in the batch's, in bytes.
+    """Checks the accesses of a batch to shared memory, if there are `spans` to compare with.
+    `stride` is the distance in bytes between the shared memories of two CTAs.
     """
 
     def __init__(self, spans: Spans | None, faults: Findings, stride: int) -> None:
@@ -87,8 +88,9 @@ class BoundsChecks:
         self._regions = tuple(Span(name, at, at + size) for name, at, size in faults.regions)
 
     def check(self, at: int, low: int, high: int, access: Access, grain: int, operand: str = "") -> None:
-        """Lanes access the memory of their CTAs, all in bytes `low` to `high` - 1; `access` is in
-        units of `grain` bytes. `operand` has the address, if the instruction has several.
+        """Check accesses of lanes to their CTAs' shared memory, all in bytes `low` to `high` - 1;
+        `access` is in units of `grain` bytes. `operand` has the address, if the instruction has
+        several.
         """
         if not self._wanted:
             return
@@ -114,8 +116,8 @@ class BoundsChecks:
             self._faults.sync(at, int(access.ids[n]), "bounds", why, -1, int(first[n]))
 
     def _across(self, at: int, access: Access, first: Lanes, last: Lanes, across: Lanes, name: str) -> bool:
-        """Report the first of the lanes that begin in an allocation and end elsewhere, if that is
-        in another one; whether it is.
+        """Report the first of the lanes that begin in an allocation and end outside of it, if they
+        end in another allocation; whether they do.
         """
         n = int(across.argmax())
         other = self._faults.region(int(last[n]))

@@ -1,23 +1,23 @@
 """Happens-before between the warps of a batch of CTAs, by vector clocks.
 
-An agent is a warp; where a kernel copies or multiplies asynchronously, each warp has a twin that
-stands for what it has started. `clock[w]` stamps what warp `w` does now. A row of `known` says what
-everything that a warp does now comes after, in columns of its cluster (its CTA without clusters):
-the newest stamps of the warps; then, with twins, those of the twins; then the newest stamps of
-warps whose writes to shared, and to global, memory a `fence.proxy.async` has shown to the
-asynchronous proxy. A warp's own column
-stays behind its clock, so that the same comparison finds conflicts between lanes of one warp; what
-lanes know of each other that have met in a part of their warp is kept by lane.
+An agent is a warp; in a kernel that copies or multiplies asynchronously, each warp also has a twin,
+the agent of the operations that it has started. `clock[w]` stamps the present accesses of warp `w`.
+A row of `known` says which operations the warp's next accesses come after, in columns of its
+cluster (its CTA without clusters): the newest stamps of the warps; then, with twins, those of the
+twins; then the newest stamps of warps whose writes to shared, and to global, memory a
+`fence.proxy.async` has made visible to the asynchronous proxy. A warp's own column stays behind its
+clock, so that the same comparison finds conflicts between lanes of one warp; the order between
+lanes that have synchronised in a part of their warp is kept by lane.
 
-What orders memory, as the manual has it (PTX ISA, "Memory Consistency Model"): barriers of the CTA
-and the cluster, `bar.warp.sync`, releases and acquires (`mbarrier` arrivals and waits, atomics,
-`.release` stores and `.acquire` loads, fences with strong accesses), waits for asynchronous
-operations. `shfl`, `vote`, `match`, `redux`, `elect` and `mma` exchange registers only, and order
-no memory; threads of a warp are not in step.
+Memory is ordered by (PTX ISA, "Memory Consistency Model") barriers of the CTA and the cluster,
+`bar.warp.sync`, releases and acquires (`mbarrier` arrivals and waits, atomics, `.release` stores
+and `.acquire` loads, fences with strong accesses), and waits for asynchronous operations. `shfl`,
+`vote`, `match`, `redux`, `elect` and `mma` exchange registers only, and order no memory; the
+threads of a warp do not run in lockstep.
 
-Where it is imprecise, it errs towards order, so that a correct kernel has no report: lanes of a
-warp share its releases and acquires; a barrier completes an acquire that a strong read began, as a
-fence would.
+Where the model is imprecise, it assumes more order, so that a correct kernel has no report: lanes
+of a warp share its releases and acquires; a barrier completes an acquire that a strong read began,
+as a fence would.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 _BARRIERS: Final = 16
 _FULL_WARP: Final = 0xFFFFFFFF
-SHOWN: Final = {"shared": 2, "global": 3}  # the columns of what fences have shown, in groups
+SHOWN: Final = {"shared": 2, "global": 3}  # groups of columns for writes visible to the asynchronous proxy
 
 
 class Clocks:
-    """The clocks of `warps` warps, `group` of which make a cluster and `of_cta` a CTA."""
+    """The clocks of `warps` warps, of which `group` make a cluster and `of_cta` a CTA."""
 
     def __init__(self, warps: int, group: int, of_cta: int, *, twins: bool) -> None:
         self.group = group
@@ -49,27 +49,28 @@ class Clocks:
         columns = self._parts * group
         self.clock: Lanes = np.ones(warps, np.int64)
         self.known: Lanes = np.zeros((warps, columns), np.int64)
-        self.floor: Lanes = np.zeros(warps // group, np.int64)  # what all of a cluster know of all
-        self.version = 0  # of the clocks
+        # By cluster: the stamps up to this one are known to all its warps.
+        self.floor: Lanes = np.zeros(warps // group, np.int64)
+        self.version = 0  # counts the changes of the clocks
         self._twin: Lanes = np.zeros(warps, np.int64)
         self._released: Lanes = np.zeros((warps // of_cta, _BARRIERS, columns), np.int64)
         self._cluster: Lanes = np.zeros((warps // group, columns), np.int64)
-        # What a warp knows of all warps of the batch, if it has learnt of other clusters: of the
-        # warps, and with twins of these and of what has been shown. Rows are never changed, so that
-        # warps may share them.
+        # For a warp that has learnt of other clusters: its row over all warps of the batch, with
+        # the same groups of columns as `known`. Rows are never changed, so that warps may share
+        # them.
         self.far: dict[int, Lanes] = {}
-        # Who has waited for a copy that an mbarrier counts, by the warp that started it and its
-        # stamp: warps, and their clocks at the wait.
+        # The waits for copies with completion on an mbarrier, by the warp that started the copy and
+        # its stamp: the warps that waited, and their clocks at the wait.
         self._waits: dict[tuple[int, int], dict[int, int]] = {}
-        # For each warp whose lanes have met in parts, a matrix: the newest stamp of the lane of a
-        # column that the lane of a row comes after.
+        # For each warp whose lanes have synchronised in parts, a matrix: the newest stamp of the
+        # lane of a column that the lane of a row comes after.
         self._lanes: dict[int, Lanes] = {}
         self._far_released: dict[tuple[int, int], Lanes] = {}
 
     # ---------------------------------------------------------------------------------- questions
 
     def warps(self, ids: Lanes) -> Lanes:
-        """The warps of lanes in rising order, once each."""
+        """The warps of lanes, which are in rising order, each once."""
         warps = ids // WARP
         chosen: Lanes = warps[np.flatnonzero(np.diff(warps, prepend=-1))]
         return chosen
@@ -80,8 +81,9 @@ class Clocks:
         return column
 
     def seen(self, warp: Lanes, writer: Lanes, part: Lanes | int = 0) -> Lanes:
-        """The newest stamp of warp `writer` that each of `warp` comes after, in any cluster; in
-        `part` 1 of its twin, in `SHOWN` of what of it has been shown to asynchronous operations.
+        """The newest stamp of warp `writer` that each of `warp` comes after, in any cluster. `part`
+        is a group of columns: 1 for the writer's twin, `SHOWN` for its writes that are visible to
+        asynchronous operations.
         """
         near: Lanes = self.known[warp, writer % self.group + self.group * np.asarray(part)]
         same = writer // self.group == warp // self.group
@@ -100,29 +102,29 @@ class Clocks:
     # -------------------------------------------------------------------------------------- ticks
 
     def tick(self, warps: Lanes) -> None:
-        """What these warps do from now on is newer than all before."""
+        """Advance the clocks: later operations of these warps are newer than all before."""
         self.version += 1
         # Assignment, not addition in place: a warp that is named twice ticks once.
         self.clock[warps] = self.clock[warps] + 1
 
     def start(self, warps: Lanes) -> Lanes:
-        """The twins of these warps start something; its stamps."""
+        """Start an operation of the twins of these warps. Returns its stamps."""
         self._twin[warps] = self._twin[warps] + 1
         stamps: Lanes = self._twin[warps]
         return stamps
 
     def rows(self, warps: Lanes) -> Lanes:
-        """What these warps know, and what they have done."""
+        """The rows of these warps, with their own clocks."""
         rows: Lanes = self.known[warps]
         rows[np.arange(len(warps)), warps % self.group] = self.clock[warps]
         return rows
 
     def learn(self, warps: Lanes, rows: Lanes) -> None:
-        """These warps come after what `rows` know."""
+        """Order these warps after everything in `rows`."""
         self.known[warps] = np.maximum(self.known[warps], rows)
 
     def learn_far(self, warp: int, row: Lanes | None) -> None:
-        """A warp comes after what a row over all warps of the batch says."""
+        """Order a warp after everything in a row over all warps of the batch."""
         if row is None:
             return
         near = self.known[warp].reshape(self._parts, -1)
@@ -130,29 +132,29 @@ class Clocks:
         self.far[warp] = merged(self.far.get(warp), row)
 
     def far_row(self, warp: int) -> Lanes:
-        """What a warp knows of all warps of the batch, and what it has done."""
+        """The row of a warp over all warps of the batch, with its own clock."""
         row = self.wide(warp, self.rows(np.array([warp]))[0])
         return merged(self.far.get(warp), row)
 
     def wide(self, warp: int, near: Lanes) -> Lanes:
-        """A row of a warp's cluster as one over all warps of the batch."""
+        """A row of a warp's cluster, widened to all warps of the batch."""
         row = np.zeros(self._parts * len(self.clock), np.int64)
         self._own_part(warp, row)[...] = near.reshape(self._parts, -1)
         return row
 
     def learn_twin(self, warp: int, of: int, stamp: int) -> None:
-        """A warp comes after what the twin of warp `of` of its cluster did with this stamp."""
+        """Order a warp after the operation with this stamp of the twin of warp `of`, in the same cluster."""
         column = of % self.group + self.group
         self.known[warp, column] = max(int(self.known[warp, column]), stamp)
 
     def wait_for_copy(self, warp: int, of: int, stamp: int) -> None:
-        """A warp has waited for the mbarrier that counts what the twin of another did."""
+        """Record that a warp has waited for the mbarrier on which a copy of warp `of` completes."""
         self._waits.setdefault((of, stamp), {}).setdefault(warp, int(self.clock[warp]))
 
     def after_copy(self, warp: int, of: int, stamp: int) -> bool:
-        """Whether a warp comes after a wait for the mbarrier that counts a copy, by any warp of its
-        cluster. The wait for another copy of the same warp, which may have been started later, says
-        nothing of this one.
+        """Whether a warp comes after a wait for the mbarrier on which a copy completes, by any warp
+        of its cluster. A wait for another copy of the same warp, which may have been started later,
+        does not order this one.
         """
         known = self.known[warp]
         return any(
@@ -161,8 +163,8 @@ class Clocks:
         )
 
     def show(self, ids: Lanes, spaces: Iterable[str]) -> None:
-        """`fence.proxy.async`: what these warps know and have done in these spaces, `shared` and
-        `global`, is seen by asynchronous operations that come after it.
+        """`fence.proxy.async`: asynchronous operations after it see the writes that these warps
+        have made or come after, in these spaces, `shared` and `global`.
         """
         if not self.twins:
             return
@@ -181,8 +183,8 @@ class Clocks:
     # ----------------------------------------------------------------------------------- barriers
 
     def release(self, ids: Lanes, barrier: Lanes) -> None:
-        """Lanes arrive at a barrier of their CTA without waiting: those that wait there will know
-        what these did so far.
+        """Lanes arrive at a barrier of their CTA without waiting: the lanes that wait there will
+        come after them.
         """
         warps, barrier = self._each(ids, barrier)
         np.maximum.at(self._released, (warps // self.of_cta, barrier), self.rows(warps))
@@ -192,9 +194,7 @@ class Clocks:
         self.tick(warps)
 
     def join(self, ids: Lanes, barrier: Lanes) -> None:
-        """A barrier lets these lanes go; each knows what all of its CTA that arrived there had
-        done.
-        """
+        """A barrier releases these lanes; each comes after all lanes of its CTA that arrived there."""
         self.release(ids, barrier)
         warps, barrier = self._each(ids, barrier)
         ctas = warps // self.of_cta
@@ -207,13 +207,13 @@ class Clocks:
         self.raise_floor()
 
     def arrive_cluster(self, ids: Lanes) -> None:
-        """Lanes arrive at the barrier of their cluster, and release what they did so far."""
+        """Lanes arrive at the barrier of their cluster, and release their accesses so far."""
         warps = self.warps(ids)
         np.maximum.at(self._cluster, warps // self.group, self.rows(warps))
         self.tick(warps)
 
     def leave_cluster(self, ids: Lanes) -> None:
-        """The barrier of the cluster lets these lanes go."""
+        """The barrier of the cluster releases these lanes."""
         warps = self.warps(ids)
         self.learn(warps, self._cluster[warps // self.group])
         self.raise_floor()
@@ -225,7 +225,7 @@ class Clocks:
         self.known[warps, warps % self.group] = self.clock[warps] - 1
 
     def sync_members(self, ids: Lanes, members: Lanes, exited: Lanes) -> None:
-        """Lanes have waited for those that their membermasks name, but for those that have ended;
+        """Lanes have waited for the lanes of their membermasks, except for those that have ended;
         `exited` is over all lanes.
         """
         gone = np.packbits(exited.reshape(-1, WARP), axis=1, bitorder="little").view("<u4")[:, 0]
@@ -238,7 +238,7 @@ class Clocks:
             self._sync_lanes(warp, lanes[~exited[warp * WARP + lanes]])
 
     def _sync_lanes(self, warp: int, members: Lanes) -> None:
-        """Some lanes of a warp, by their numbers in it, have waited for each other."""
+        """Some lanes of a warp, by their indices in it, have waited for each other."""
         table = self._lanes.setdefault(warp, np.zeros((WARP, WARP), np.int64))
         together = table[members].max(axis=0)
         together[members] = self.clock[warp]
@@ -246,8 +246,8 @@ class Clocks:
         self.tick(np.array([warp]))
 
     def met(self, ids: Lanes, others: Lanes, stamps: Lanes) -> Lanes:
-        """Whether lanes come after what other lanes did with these stamps because the two are of
-        one warp, and have met in a part of it.
+        """Whether lanes come after operations of other lanes with these stamps because both are in
+        one warp, and have synchronised in a part of it.
         """
         found = np.zeros(np.broadcast(ids, others, stamps).shape, np.bool_)
         if not self._lanes:
@@ -259,8 +259,8 @@ class Clocks:
         return found
 
     def met_some(self, ids: Lanes, stamps: Lanes) -> Lanes:
-        """Whether each lane has met any other lane of its warp since its stamp: for where it is
-        not known which other lanes are meant.
+        """Whether each lane has synchronised with any other lane of its warp since its stamp; used
+        if the other lanes are not known.
         """
         others = ids[..., None] // WARP * WARP + np.arange(WARP)
         met = self.met(ids[..., None], others, stamps[..., None])
@@ -269,20 +269,20 @@ class Clocks:
         return some
 
     def raise_floor(self) -> None:
-        """Find out what all warps of each cluster know of all others."""
+        """Compute the stamps that all warps of each cluster know."""
         known = self.known[:, : self.group]
         self.floor = known.reshape(-1, self.group * self.group).min(axis=1)
 
     def _own_part(self, warp: int, row: Lanes) -> Lanes:
-        """What a row over all warps says of the cluster of a warp, a view `[parts, group]`."""
+        """The part of a row over all warps that is about the cluster of a warp, a view `[parts, group]`."""
         first = warp // self.group * self.group
         own: Lanes = row.reshape(self._parts, -1)[:, first : first + self.group]
         return own
 
     def _each(self, ids: Lanes, barrier: Lanes) -> tuple[Lanes, Lanes]:
-        """Warp and barrier, once for each pair."""
+        """Each pair of a warp and a barrier once."""
         keys = ids // WARP * _BARRIERS + barrier
-        # Lanes are in rising order, so neighbours that are equal are all; a warp met twice does no
+        # Lanes are in rising order, so equal pairs are mostly neighbours; a repeated pair does no
         # harm.
         keys = keys[np.flatnonzero(np.diff(keys, prepend=-1))]
         return keys // _BARRIERS, keys % _BARRIERS
@@ -301,7 +301,7 @@ class Clocks:
 
 
 def merged(one: Lanes | None, other: Lanes) -> Lanes:
-    """The larger of each; one of the two itself where it will do."""
+    """The elementwise maximum; one of the two arrays itself if it is the maximum."""
     if one is None or one is other:
         return other
     both: Lanes = np.maximum(one, other)

@@ -1,4 +1,4 @@
-"""What the race detectors are asked of accesses, and what they answer."""
+"""The accesses that race detectors check, and the conflicts that they return."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Values = Callable[[], "tuple[Lanes, Lanes]"]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What lanes access: each lane's number in the batch, its first unit, and how many; all in
-    units `low` to `high` - 1 of a CTA.
+    """The units that lanes access: each lane's number in the batch, its first unit, and the number
+    of units; all in units `low` to `high` - 1 of a CTA.
     """
 
     ids: Lanes
@@ -27,17 +27,17 @@ class Access:
     high: int
 
     def units(self) -> Lanes:
-        """Each lane's units, `[lanes, width]`."""
+        """The units of each lane, `[lanes, width]`."""
         return self.first[:, None] + np.arange(self.width)
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """The first of the problems of one access: `position` in its lanes, the unit, and the other
-    lane of the batch and instruction.
+    """The first problem of an access: the `position` of the lane in the access, the unit, and the
+    other instruction and thread of the batch.
 
-    `other_thread` is -1 where several may be meant, `other` is -1 where there is no other
-    instruction; `twin` is the stamp of an asynchronous operation of its warp, if it is one.
+    `other_thread` is -1 if it may be one of several, `other` is -1 if there is no other
+    instruction; `twin` is the stamp of the asynchronous operation, if the other is one.
     """
 
     kind: str

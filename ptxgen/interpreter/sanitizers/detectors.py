@@ -1,4 +1,4 @@
-"""The parts of the sanitizers that look at accesses and barriers, and report what they find."""
+"""The checks of accesses and barriers in a batch, and their reports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-# Which sanitizers look for a kind of report.
+# The sanitizers that look for each kind of report.
 _OF_KIND: Final = {
     "race": {"race"},
     "pending": {"race", "sync"},
@@ -37,7 +37,8 @@ _OF_KIND: Final = {
 
 class Detectors:
     """The sanitizers of one batch. `grain` and `global_grain` are the bytes of their units in
-    shared and global memory; `spans`, if bounds are watched, what addresses are meant for.
+    shared and global memory; `spans` has the allocations that shared addresses may lie in, if
+    bounds are checked.
     """
 
     def __init__(
@@ -68,7 +69,8 @@ class Detectors:
         self.mbarriers = MBarriers(faults, batch.shared_stride, wanted="sync" in names)
         self.sync = SyncChecks(self.clocks, instrs, faults, wanted="sync" in names)
         self.bounds = BoundsChecks(spans, faults, batch.shared_stride)
-        # The mbarriers that count what warps have started: by warp, stamps in order and positions.
+        # The mbarriers on which operations of warps complete: for each warp, stamps in order and
+        # positions.
         self._counted: dict[int, tuple[list[int], list[int]]] = {}
 
     # ------------------------------------------------------------------------------------- reports
@@ -78,7 +80,7 @@ class Detectors:
         return bool(_OF_KIND[kind] & self._names)
 
     def judge(self, at: int, conflicts: list[Conflict], access: Access) -> None:
-        """Report what was found of an access to shared memory, if it was asked for."""
+        """Report the conflicts of an access to shared memory, of the kinds asked for."""
         for c in conflicts:
             if self.wants(c.kind):
                 place = c.unit * self.grain
@@ -88,7 +90,7 @@ class Detectors:
                 self.faults.memory(at, c, "shared", address, lane, cta, lacking=lacking)
 
     def judge_global(self, at: int, conflicts: list[Conflict], access: Access, buffer: Buffer) -> None:
-        """Report the conflicts of an access to an array in global memory, of kinds asked for."""
+        """Report the conflicts of an access to an array in global memory, of the kinds asked for."""
         first = buffer.base // self.global_grain
         for c in conflicts:
             if self.wants(c.kind):
@@ -100,8 +102,8 @@ class Detectors:
     # ------------------------------------------------------------------------- asynchronous copies
 
     def count(self, lane: int, stamp: int, place: int | None) -> int:
-        """A lane has started a copy with this stamp, which the mbarrier at `place` counts if there
-        is one; the stamp.
+        """Record that a lane has started a copy with this stamp, with completion on the mbarrier at
+        `place` if there is one. Returns the stamp.
         """
         if place is not None:
             stamps, places = self._counted.setdefault(lane // WARP, ([], []))
@@ -110,8 +112,8 @@ class Detectors:
         return stamp
 
     def lacking(self, conflict: Conflict, lane: int) -> str:
-        """What a lane's access would have to come after, if it meets an asynchronous operation that
-        nobody has waited for; empty if that is said of every access.
+        """The wait that would order a lane's access after an asynchronous operation that nobody has
+        waited for, in words; empty if the general text of the report says it.
         """
         if not conflict.twin or conflict.kind == "proxy":
             return ""
@@ -119,9 +121,9 @@ class Detectors:
         opcode = self.instrs[conflict.other].opcode
         if "mbarrier::complete_tx" in opcode:
             stamps, places = self._counted.get(other // WARP, ([], []))
-            # What a copy reads of global memory has a stamp before that of what it writes.
+            # The stamp of a copy's read of global memory comes before the stamp of its write.
             n = bisect_left(stamps, conflict.twin)
-            if n == len(places):  # it is to nobody: its mask of CTAs is empty
+            if n == len(places):  # the copy has no destination: its mask of CTAs is empty
                 return ""
             which = self.faults.mbarrier(places[n], lane)
             return f"this thread has not waited for {which}, which counts the copy"

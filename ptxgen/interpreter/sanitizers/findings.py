@@ -1,5 +1,5 @@
-"""What the sanitizers find, in words: which instructions, threads and CTAs, and what an address
-belongs to.
+"""The findings of the sanitizers in words: the instructions, threads and CTAs, and the variable at
+an address.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Reports = dict[tuple[str, int, int], Report]  # by kind, instruction and other i
 
 @dataclass(frozen=True, slots=True)
 class Findings(Faults):
-    """The reports of a batch of CTAs. `reports` grows by what the sanitizers find; the same pair of
-    instructions is reported once in a run.
+    """The reports of a batch of CTAs. The sanitizers add to `reports`; each pair of instructions is
+    reported once in a run.
     """
 
     reports: Reports
-    notes: tuple[str, ...] = ()  # by instruction, the algorithm's note before it
+    notes: tuple[str, ...] = ()  # by instruction, the last note before it
 
     def register(self, at: int, register: str, lane: int) -> None:
         """Report a register read before it was written."""
@@ -45,9 +45,9 @@ class Findings(Faults):
         region: str | None = None,
         lacking: str = "",
     ) -> None:
-        """Report what a race detector found at an address: of shared memory of the CTA `cta` of the
-        batch, or of an array in global memory. `region` is the variable there, if it is neither;
-        `lacking` says what would order the two, if it is no barrier.
+        """Report a conflict at an address: in shared memory of the CTA `cta` of the batch, or in an
+        array in global memory. `region` is the variable there, if the address is in neither;
+        `lacking` says what would order the two accesses, if it is not a barrier.
         """
         key = conflict.kind, at, conflict.other
         if key in self.reports:
@@ -81,8 +81,8 @@ class Findings(Faults):
         *,
         relation: str = "it was made by",
     ) -> None:
-        """Report what an instruction does against the rules, with respect to another one, if
-        `other` is not -1; `relation` says how.
+        """Report an instruction that breaks a rule, together with another instruction unless
+        `other` is -1; `relation` connects the two in the text.
         """
         region = self.region(address) if address >= 0 else ""
         inside = f" ({region})" if region else ""
@@ -144,7 +144,7 @@ class Findings(Faults):
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """What a report is made of: two instructions, by number, and lanes of the batch; -1: none."""
+    """The data of a report: two instructions, by number, and lanes of the batch; -1: none."""
 
     kind: str
     at: int

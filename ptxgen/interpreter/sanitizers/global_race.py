@@ -1,14 +1,14 @@
 """A happens-before race detector for global memory, by the clocks of
 `ptxgen.interpreter.sanitizers.clocks`.
 
-For each unit of an array that a kernel may write: the stamp of the last write, and of two reads,
-the last one and the last one of another CTA. So a write that should have come after several reads
-is found by one of them. CTAs of one launch are compared as far as they run in one batch; launches
-are in order.
+For each unit of an array that a kernel may write, the shadow has the stamp of the last write and of
+two reads: the last one, and the last one by another CTA. So a write that should have come after
+several reads is found by one of them. CTAs of one launch are compared if they run in one batch;
+launches are in order.
 
-Bulk copies are the work of the twins of warps. What one writes is pending from its start until its
-thread has waited for its group: without `.read`, which waits for the source only (PTX ISA,
-"cp.async.bulk.wait_group").
+Bulk copies are operations of the twins of warps. The bytes that a copy writes are pending from its
+start until its thread has waited for its group without `.read`, which waits for the source only
+(PTX ISA, "cp.async.bulk.wait_group").
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-# A stamp: pending, asynchronous, 25 bits of clock, 17 of instruction, atomic, 18 of lane in the
-# batch. 0: none.
+# The bits of a stamp: pending, asynchronous, 25 bits of clock, 17 of instruction, atomic, 18 of
+# lane in the batch. 0: none.
 _PENDING: Final = 1 << 62
 _ASYNC: Final = 1 << 61
 _CLOCK: Final = 36
@@ -47,7 +47,7 @@ class _Shadow:
 
     buffer: Buffer
     units: int
-    before: Lanes | None = None  # the units that held values before; None: all
+    before: Lanes | None = None  # the units with values before the batch; None: all
     written: Lanes | None = None
     last: Lanes | None = None
     first: Lanes | None = None
@@ -56,21 +56,21 @@ class _Shadow:
 
 
 class GlobalRaces:
-    """Shadow of the arrays that the CTAs of a batch reach; `grain` is the bytes of a unit. The
-    methods return what is wrong with an access. `heap` has the arrays that `malloc` made, by where
-    they begin, and which of their bytes had been written before this batch of CTAs.
+    """The shadow of the arrays that the CTAs of a batch access; `grain` is the bytes of a unit. The
+    methods return the conflicts of an access. `heap` has the arrays from `malloc`, by address, with
+    a mask of the bytes that had been written before this batch of CTAs.
     """
 
     def __init__(self, clocks: Clocks, grain: int, heap: dict[int, Lanes]) -> None:
         self._clocks = clocks
         self._grain = grain
         self._heap = heap
-        # By instruction: whether it is a volatile access to what is no flag.
+        # By instruction: whether it is a volatile access to an address that is not a flag.
         self.volatile: Lanes = np.zeros(1, np.bool_)
         self._shadows: dict[int, _Shadow] = {}
 
     def read(self, buffer: Buffer, access: Access, at: int, *, strong: bool) -> list[Conflict]:
-        """A load by instruction `at`."""
+        """The conflicts of a load by instruction `at`."""
         shadow = self._shadow(buffer)
         found: list[Conflict] = []
         if shadow.written is not None or shadow.before is not None:
@@ -92,7 +92,7 @@ class GlobalRaces:
         atomic: bool = False,
         values: Values | None = None,
     ) -> list[Conflict]:
-        """A store, or an atomic update, by instruction `at`."""
+        """The conflicts of a store, or of an atomic update, by instruction `at`."""
         shadow = self._shadow(buffer)
         stamps = self._stamps(shadow, access)
         found: list[Conflict] = []
@@ -115,7 +115,7 @@ class GlobalRaces:
     # --------------------------------------------------------------------------------- bulk copies
 
     def start_read(self, buffer: Buffer, access: Access, at: int, stamp: int) -> list[Conflict]:
-        """A lane has its warp's twin read, for which `stamp` stands."""
+        """The conflicts of a read with this stamp by the twin of a lane's warp."""
         shadow = self._shadow(buffer)
         found: list[Conflict] = []
         if shadow.written is not None or shadow.before is not None:
@@ -130,7 +130,9 @@ class GlobalRaces:
     def start_write(
         self, buffer: Buffer, access: Access, at: int, stamp: int, *, atomic: bool
     ) -> list[Conflict]:
-        """A lane has its warp's twin write, or reduce into what is there, until `finish_write`."""
+        """The conflicts of a write with this stamp by the twin of a lane's warp, or of a reduction;
+        it is under way until `finish_write`.
+        """
         shadow = self._shadow(buffer)
         stamps = self._stamps(shadow, access)
         found: list[Conflict] = []
@@ -146,7 +148,7 @@ class GlobalRaces:
         return found
 
     def finish_write(self, buffer: Buffer, access: Access, stamp: int) -> None:
-        """The thread has waited for what `start_write` began."""
+        """Record that the thread has waited for the write that `start_write` began."""
         written = self._shadow(buffer).written
         assert written is not None
         units = access.units()
@@ -156,7 +158,7 @@ class GlobalRaces:
         written[units] = np.where(mine, there & ~_PENDING, there)
 
     def _hidden(self, access: Access, stamps: Lanes) -> list[Conflict]:
-        """Writes by ordinary instructions that no fence has shown to asynchronous ones."""
+        """Writes by ordinary instructions that no fence has made visible to asynchronous operations."""
         warps, writers = (access.ids // WARP)[:, None], (stamps & _LANE_MASK) // WARP
         shown = self._clocks.seen(warps, writers, SHOWN["global"])
         wrong = (stamps > 0) & (stamps < _ASYNC) & ((stamps >> _CLOCK) > shown)
@@ -172,7 +174,7 @@ class GlobalRaces:
         found = self._shadows.get(id(buffer))
         if found is None:
             units = (buffer.end - 1) // self._grain - buffer.base // self._grain + 1
-            # The shadow holds the array, so that its id stays its own.
+            # The shadow holds the array, so that its id stays unique.
             found = self._shadows[id(buffer)] = _Shadow(buffer, units)
             written = self._heap.get(buffer.base)
             if written is not None:
@@ -183,7 +185,7 @@ class GlobalRaces:
         return found
 
     def keep(self) -> None:
-        """The batch has ended: keep what it has written of the memory from `malloc`."""
+        """At the end of the batch, record which bytes of memory from `malloc` it has written."""
         for shadow in self._shadows.values():
             written = self._heap.get(shadow.buffer.base)
             if written is not None and shadow.written is not None:
@@ -210,7 +212,7 @@ class GlobalRaces:
         values: Values | None = None,
         volatile: bool = False,
     ) -> list[Conflict]:
-        """Which of these stamps of others an access does not come after."""
+        """The conflicts with operations of these stamps that an access does not come after."""
         twin = stamps >= _ASYNC
         doubtful = (stamps > 0) & (twin | ((stamps & _LANE_MASK) != access.ids[:, None]))
         if strong:
@@ -234,8 +236,8 @@ class GlobalRaces:
         return _first(access, wrong, stamps, what)
 
     def _volatile_here(self, access: Access, stamps: Lanes) -> Lanes:
-        """Which stamps are of volatile writes, to no flag, by the CTA of the lane itself: between
-        CTAs, which have no barrier, volatile accesses are how threads communicate.
+        """Which stamps are of volatile writes by the lane's own CTA to an address that is not a
+        flag. Between CTAs, which have no barrier, volatile accesses are how threads communicate.
         """
         lanes = WARP * self._clocks.of_cta
         same = (stamps & _LANE_MASK) // lanes == (access.ids // lanes)[:, None]

@@ -1,9 +1,9 @@
-"""Which bytes of local memory have been written: those of `.local` variables and, in frames of
-functions, of the `.param` variables that calls go through.
+"""The bytes of local memory that have been written: of `.local` variables and, in frames of
+functions, of the `.param` variables of calls.
 
-A frame is fresh at each call. What is copied is as written as it was where it came from: by a call
-that hands over a structure, and by a load into registers that nothing but stores reads. So copies
-of structures with gaps between their fields are let pass, as compilers make them byte by byte.
+A frame is unwritten at each call. A copy marks its destination as written where its source was: a
+call that passes a structure, and a load into registers that only stores read. So copies of
+structures with gaps between their fields are accepted, since compilers make them byte by byte.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Key = tuple[int, str]  # a register of a routine
 
 @dataclass(slots=True)
 class _Held:
-    """What a register holds in each lane of the batch: the marks that its bytes had in memory, the
-    address there, and the last instruction that loaded it, with how many bytes.
+    """The contents of a register in each lane of the batch: the marks and the address of the bytes
+    that were loaded into it, and the last instruction that loaded it, with the number of bytes.
     """
 
     at: int
@@ -47,8 +47,8 @@ class _Held:
 
 
 class LocalInit(FrameObserver):
-    """The local memory of a batch of `lanes` lanes: for each byte 0 once it is written, else the
-    variable that it belongs to.
+    """The local memory of a batch of `lanes` lanes: for each byte 0 if it has been written, else
+    the number of the variable that it belongs to.
     """
 
     def __init__(self, linked: Linked, lanes: int, faults: Findings) -> None:
@@ -60,8 +60,8 @@ class LocalInit(FrameObserver):
         self._marks: Lanes = np.full((lanes, nbytes), _NO_VARIABLE, np.int16)
         kernel = self._fresh[-1]
         self._marks[:, : len(kernel)] = kernel
-        self._owners = self._marks.copy()  # the same, written or not
-        # Registers are kept on a stack in recursion; what they hold is then taken for written.
+        self._owners = self._marks.copy()  # the marks of unwritten memory
+        # In recursion, registers are saved on a stack; their contents then count as written.
         self._follows = not linked.recursive
         self._copies = _copies(linked)
         self._held: dict[Key, _Held] = {}
@@ -81,9 +81,7 @@ class LocalInit(FrameObserver):
     # --------------------------------------------------------------------------------------- calls
 
     def enter(self, number: int, lanes: Lanes, start: Lanes) -> None:
-        """These lanes have called the routine of this number; its frame begins at `start` of each
-        lane's memory.
-        """
+        """Lanes have called routine `number`; its frame begins at `start` of each lane's local memory."""
         frame = self._fresh[number]
         if len(frame):
             self._grow(int(start.max()) + len(frame))
@@ -91,20 +89,20 @@ class LocalInit(FrameObserver):
             self._marks[where] = self._owners[where] = frame
 
     def written(self, lanes: Lanes, start: Lanes, nbytes: int) -> Lanes:
-        """Which of the bytes from `start` on are written, `[lanes, bytes]` bool."""
+        """Which of the bytes from `start` on have been written, `[lanes, bytes]` bool."""
         marks = self._marks[lanes[:, None], start[:, None] + np.arange(nbytes)]
         return np.equal(marks, _WRITTEN)
 
     def write(self, lanes: Lanes, start: Lanes, written: Lanes) -> None:
-        """A call hands bytes over, from `start` on; `written` as `written` gave it."""
+        """A call copies bytes to `start` and after; `written` says which of them have been written."""
         row, column = np.nonzero(written)
         self._marks[lanes[row], start[row] + column] = _WRITTEN
 
     # ------------------------------------------------------------------------------------- accesses
 
     def load(self, at: int, ids: Lanes, plan: Plan, space: Space, offset: int, total: int) -> None:
-        """Instruction `at` reads `total` bytes at each lane's address: report those that nothing
-        has written, if more is done with them than to store them.
+        """Instruction `at` reads `total` bytes at each lane's address: report unwritten bytes,
+        unless the registers are only stored again.
         """
         first = self._places(ids, plan, space, offset)
         marks = self._marks[ids[:, None], first[:, None] + np.arange(total)]
@@ -133,8 +131,8 @@ class LocalInit(FrameObserver):
                 self._marks[where] = np.where(unwritten, self._owners[where], _WRITTEN)
 
     def store_elsewhere(self, at: int, ids: Lanes) -> None:
-        """Instruction `at` writes to other memory: report values of which no byte is written. Those
-        of single bytes may be gaps in structures.
+        """Instruction `at` stores registers to other memory: report values of which no byte was
+        written. Values of one byte are accepted, since they may be gaps in structures.
         """
         for key in self._copies.get(at, ()) if self._held else ():
             held = None if key is None else self._held.get(key)
@@ -159,7 +157,7 @@ class LocalInit(FrameObserver):
         )
 
     def _hold(self, key: Key, at: int, ids: Lanes, marks: Lanes, first: Lanes) -> None:
-        """A register has been loaded, to be stored."""
+        """Remember the marks of bytes that have been loaded into a register to be stored."""
         held = self._held.get(key)
         if held is None:
             if not self._follows or not marks.any():
@@ -172,14 +170,14 @@ class LocalInit(FrameObserver):
         held.address[ids] = first
 
     def loaded_elsewhere(self, at: int, ids: Lanes) -> None:
-        """Instruction `at` reads other memory."""
+        """Instruction `at` loads registers from other memory."""
         for key in self._copies.get(at, ()) if self._held else ():
             held = None if key is None else self._held.get(key)
             if held is not None:
                 held.marks[ids] = _WRITTEN
 
     def _places(self, ids: Lanes, plan: Plan, space: Space, offset: int) -> Lanes:
-        """The first byte that each lane reaches of its local memory."""
+        """The offset of the first byte that each lane accesses in its local memory."""
         flat = plan.relative + (plan.low + offset - space.first)
         if plan.mask is not None:
             flat = flat[plan.mask]
@@ -187,7 +185,7 @@ class LocalInit(FrameObserver):
         return first
 
     def _grow(self, nbytes: int) -> None:
-        """Local memory has grown to at least so many bytes."""
+        """Extend the marks to at least `nbytes` of local memory."""
         missing = nbytes - self._marks.shape[1]
         if missing > 0:
             missing = max(missing, self._marks.shape[1])
@@ -197,8 +195,8 @@ class LocalInit(FrameObserver):
 
 
 def _copies(linked: Linked) -> dict[int, tuple[Key | None, ...]]:
-    """For each load and store, by number, the registers that hold its values; None for one that
-    something else than loads and stores uses, too.
+    """For each load and store, by number, the registers that hold its values; None for a register
+    that other instructions use, too.
     """
     found: dict[int, tuple[Key | None, ...]] = {}
     before = 0
@@ -221,7 +219,7 @@ def _copies(linked: Linked) -> dict[int, tuple[Key | None, ...]]:
 
 
 def _value(instr: Instr) -> object:
-    """What a load or store moves; None if it is neither."""
+    """The operand that a load or store moves; None for other instructions."""
     head = instr.opcode.partition(".")[0]
     if head not in ("ld", "st"):
         return None
@@ -229,7 +227,7 @@ def _value(instr: Instr) -> object:
 
 
 def _used(instr: Instr) -> Iterator[str]:
-    """The registers that are used otherwise than as the value of a load or store."""
+    """The registers that an instruction uses, except as the value of a load or store."""
     if instr.guard is not None:
         yield instr.guard.register.name
     value = _value(instr)

@@ -1,6 +1,7 @@
-"""The life of mbarriers: from `mbarrier.init` to `mbarrier.inval`, no other instruction touches
-their memory (PTX ISA, "mbarrier: Contents of the mbarrier object", "mbarrier.init": their contents
-are opaque, and what is valid is invalidated before its memory is used for anything else).
+"""The lifetime of mbarriers: between `mbarrier.init` and `mbarrier.inval`, ordinary instructions
+must not access their memory (PTX ISA, "mbarrier: Contents of the mbarrier object", "mbarrier.init":
+their contents are opaque, and an mbarrier is invalidated before its memory is used for anything
+else).
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ _BYTES: Final = 8
 
 
 class MBarriers:
-    """The mbarriers of a batch, by position in its shared memory; `stride` is that of a CTA.
-    Reports nothing unless `wanted`.
+    """The mbarriers of a batch, by position in its shared memory; `stride` is the size of a CTA's
+    part. Reports nothing unless `wanted`.
     """
 
     def __init__(self, faults: Findings, stride: int, *, wanted: bool) -> None:
         self._faults = faults
         self._stride = stride
         self._wanted = wanted
-        self._made: dict[int, int] = {}  # those that are alive: the instruction that made each
-        self._gone: dict[int, str] = {}  # those that are not any more, and why
-        # Where they lie in the memory of a CTA: most accesses are to none of these bytes.
+        self._made: dict[int, int] = {}  # the valid mbarriers, with the instructions that initialised them
+        self._gone: dict[int, str] = {}  # the mbarriers that are no longer valid, with the reason
+        # The range of addresses that mbarriers have in any CTA: most accesses are outside of it.
         self._low = stride
         self._high = 0
         self._alive: Lanes = np.zeros(0, np.int64)  # the positions in order
 
     def made(self, at: int, ids: Lanes, places: Lanes) -> None:
-        """Lanes make mbarriers at these positions."""
+        """Lanes initialise mbarriers at these positions."""
         if not self._wanted:
             return
         for lane, place in zip(ids.tolist(), places.tolist(), strict=True):
@@ -59,8 +60,9 @@ class MBarriers:
         self._end(set(places.tolist()), f"{self._text(at)} has ended it")
 
     def used(self, at: int, ids: Lanes, places: Lanes, data: Lanes) -> None:
-        """Lanes are about to use mbarriers at these positions; `data` is the shared memory. Where
-        the word is none of an mbarrier, and nothing is known of it, its own check says so.
+        """Lanes are about to use mbarriers at these positions; `data` is the shared memory. A word
+        that is not a valid mbarrier is reported by the instruction itself, unless its history is
+        known.
         """
         if not self._wanted:
             return
@@ -74,7 +76,7 @@ class MBarriers:
                 self._report(at, lane, place, f"there is no mbarrier: {why}")
 
     def near(self, low: int, high: int) -> bool:
-        """Whether an access to these bytes of the memory of CTAs may meet any."""
+        """Whether an access to these bytes of the CTAs' shared memory may reach an mbarrier."""
         return low < self._high and self._low < high
 
     def read(self, at: int, ids: Lanes, places: Lanes, nbytes: int) -> None:
@@ -83,14 +85,14 @@ class MBarriers:
             self._report(at, lane, place, "reads an mbarrier, whose contents are not defined")
 
     def written(self, at: int, ids: Lanes, places: Lanes, nbytes: int) -> None:
-        """Lanes write bytes at these positions by an ordinary instruction, or copy there."""
+        """Lanes write bytes at these positions by an ordinary instruction or a copy."""
         met = self._met(ids, places, nbytes)
         for lane, place in met:
             self._report(at, lane, place, "writes over an mbarrier; mbarrier.inval must come first")
         self._end({place for _, place in met}, f"{self._text(at)} has written over it")
 
     def _met(self, ids: Lanes, places: Lanes, nbytes: int) -> list[tuple[int, int]]:
-        """The lanes that touch mbarriers, and where these begin."""
+        """The lanes that access mbarriers, with the mbarriers' positions."""
         first = np.searchsorted(self._alive, places - (_BYTES - 1))
         last = np.searchsorted(self._alive, places + nbytes)
         return [

@@ -1,4 +1,4 @@
-"""The names of the sanitizers, and what `sanitize=` may say."""
+"""The names of the sanitizers, and the values that `sanitize=` takes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Which instructions order memory, and the objects that carry the order from thread to thread.
+"""The instructions that order memory, and the objects through which the order passes from thread to
+thread.
 
-A release puts what a warp knows into the object at an address, an acquire takes it from there. A
-fence makes a release of the strong (`.relaxed`, `.volatile`, atomic) writes after it, and an
-acquire of the strong reads before it (PTX ISA, "Release and Acquire Patterns").
+A release stores the knowledge of a warp (`ptxgen.interpreter.sanitizers.clocks`) in the object at
+an address; an acquire takes it from there. A fence turns the strong (`.relaxed`, `.volatile`,
+atomic) writes after it into releases, and the strong reads before it into acquires (PTX ISA,
+"Release and Acquire Patterns").
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _PLAIN_MBARRIER: Final = ("mbarrier_init", "mbarrier_inval")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What an instruction does to the order of memory accesses.
+    """The effect of an instruction on the order of memory accesses.
 
     `strong` accesses may race with each other. `scope` is `cta`, `cluster`, `gpu` or `sys`.
     """
@@ -41,7 +43,7 @@ class Order:
     acquire: bool = False
     release: bool = False
     scope: str = "gpu"
-    mbarrier: str = ""  # the row of an instruction on mbarriers
+    mbarrier: str = ""  # the row of an instruction on mbarriers, else empty
 
 
 def order_of(instr: Instr) -> Order:
@@ -63,9 +65,9 @@ def order_of(instr: Instr) -> Order:
 
 
 def optimistic(instrs: Sequence[Instr]) -> frozenset[int]:
-    """The numbers of plain loads that only guess what an `atom.cas` will find at the same address,
-    as loops around one do (CUDA C++ Programming Guide, "Atomic Functions"): no harm comes of a
-    race that they lose.
+    """The numbers of plain loads that only guess the value that an `atom.cas` will find at the same
+    address, as in loops around one (CUDA C++ Programming Guide, "Atomic Functions"): a race of such
+    a load does no harm.
     """
     swapped = {_address(x) for x in instrs if x.opcode.startswith("atom.") and ".cas." in x.opcode}
     return frozenset(n for n, x in enumerate(instrs) if x.opcode.startswith("ld.") and _address(x) in swapped)
@@ -76,31 +78,33 @@ def _address(instr: Instr) -> Address | None:
 
 
 class Objects:
-    """What was released at addresses, for the warps of a batch."""
+    """The knowledge that was released at addresses, for the warps of a batch."""
 
     def __init__(self, clocks: Clocks) -> None:
         self._clocks = clocks
         columns = clocks.known.shape[1]
-        # By place in shared memory: the row of the two tables.
+        # By position in shared memory: the row of the two tables below.
         self._places: dict[int, int] = {}
-        self._arriving: Lanes = np.zeros((0, columns), np.int64)  # in this phase
-        self._done: Lanes = np.zeros((0, columns), np.int64)  # in the phases before, or at once
-        # By place: the copies that its mbarrier counts in this phase, by warp and stamp; those of
-        # the phases before; and of the latter, how many each warp has waited for.
+        self._arriving: Lanes = np.zeros((0, columns), np.int64)  # released in the present phase
+        self._done: Lanes = np.zeros((0, columns), np.int64)  # released in earlier phases, or without phases
+        # By position: the copies that complete on its mbarrier in the present phase, by warp and
+        # stamp; those of earlier phases; and the number of the latter that each warp has waited
+        # for.
         self._landing: dict[int, list[tuple[int, int]]] = {}
         self._landed: dict[int, list[tuple[int, int]]] = {}
         self._seen: dict[tuple[int, int], int] = {}
         self._global: dict[tuple[int, int], Lanes] = {}  # by address and CTA (-1: any)
-        # Of warps that have fenced: what they knew then; those of scope cta and all others.
+        # For warps that have executed a fence: their rows then; by fences of any scope, and by
+        # fences wider than the cluster.
         self._fenced: dict[int, Lanes] = {}
         self._fenced_far: dict[int, Lanes] = {}
-        # What strong reads of warps have met, for the next fence.
+        # The rows that strong reads of warps have found; the next fence acquires them.
         self._met: dict[int, list[tuple[Lanes | None, Lanes | None]]] = {}
 
     # --------------------------------------------------------------------------------------- fences
 
     def fence(self, ids: Lanes, scope: str) -> None:
-        """A fence of these lanes that is release and acquire."""
+        """Record a fence of these lanes that is both release and acquire."""
         clocks = self._clocks
         warps = clocks.warps(ids)
         self.finish(warps)
@@ -112,9 +116,9 @@ class Objects:
         clocks.tick(warps)
 
     def share(self, warps: Lanes) -> None:
-        """Warps have met at a barrier of their CTA: what one of them has fenced, a strong write of
-        any of them releases. Kernels rely on it whose last block adds up what all have left: each
-        thread fences, and after the barrier one thread takes the ticket.
+        """Warps have met at a barrier of their CTA: strong writes of any of them release what one
+        of them has fenced. Kernels whose last block adds up the results of all blocks rely on this:
+        each thread executes a fence, and after the barrier one thread takes the ticket.
         """
         for table in (self._fenced, self._fenced_far):
             if not table:
@@ -126,7 +130,7 @@ class Objects:
                     table.update(dict.fromkeys(there, np.maximum.reduce(rows)))
 
     def finish(self, warps: Lanes) -> None:
-        """Make acquires of the strong reads so far."""
+        """Turn the strong reads so far into acquires."""
         if not self._met:
             return
         clocks = self._clocks
@@ -139,9 +143,7 @@ class Objects:
     # ----------------------------------------------------------------------------- shared memory
 
     def release_shared(self, ids: Lanes, places: Lanes, order: Order, *, phased: bool = False) -> None:
-        """Lanes write to places in shared memory with an order; into the phase under way if
-        `phased`.
-        """
+        """Lanes write to positions in shared memory with an order; into the present phase if `phased`."""
         clocks = self._clocks
         pairs = np.unique(np.stack([ids // WARP, places], axis=1), axis=0)
         if not order.release:
@@ -157,14 +159,14 @@ class Objects:
             clocks.tick(pairs[:, 0])
 
     def landed(self, place: int, warp: int, stamp: int) -> None:
-        """What the twin of a warp did with this stamp counts at an mbarrier."""
+        """Record that the operation with this stamp of the twin of a warp completes on an mbarrier."""
         column = warp % self._clocks.group + self._clocks.group
         row = int(self._rows_of(np.array([place]))[0])
         self._arriving[row, column] = max(int(self._arriving[row, column]), stamp)
         self._landing.setdefault(place, []).append((warp, stamp))
 
     def phase(self, places: Lanes) -> None:
-        """The phases of the mbarriers at these places are complete."""
+        """Complete the phases of the mbarriers at these positions."""
         for place in places.tolist():
             self._landed.setdefault(place, []).extend(self._landing.pop(place, ()))
         rows = self._rows_of(np.unique(places))
@@ -172,7 +174,7 @@ class Objects:
         self._arriving[rows] = 0
 
     def acquire_shared(self, ids: Lanes, places: Lanes, order: Order) -> None:
-        """Lanes have read places in shared memory with an order."""
+        """Lanes have read positions in shared memory with an order."""
         if not self._places:
             return
         pairs = np.unique(np.stack([ids // WARP, places], axis=1), axis=0)
@@ -184,14 +186,14 @@ class Objects:
         for w, place in pairs.tolist():
             self._wait_for_copies(w, place)
         if order.acquire:
-            for n in range(len(pairs)):  # a warp may be there more than once
+            for n in range(len(pairs)):  # a warp may occur more than once
                 self._clocks.learn(pairs[n : n + 1, 0], rows[n : n + 1])
             return
         for w, row in zip(pairs[:, 0].tolist(), rows, strict=True):
             self._met.setdefault(w, []).append((row, None))
 
     def _wait_for_copies(self, warp: int, place: int) -> None:
-        """A warp has seen the phases of an mbarrier that are complete, and what they counted."""
+        """Record that a warp has waited for the copies of the completed phases of an mbarrier."""
         landed = self._landed.get(place)
         if landed:
             seen = self._seen.get((warp, place), 0)
@@ -248,6 +250,6 @@ class Objects:
 
 
 def _pairs(ids: Lanes, addresses: Lanes) -> Iterable[tuple[int, int]]:
-    """Warp and address, once for each pair."""
+    """Each pair of a warp and an address once."""
     pairs = np.unique(np.stack([ids // WARP, addresses], axis=1), axis=0)
     return [(w, a) for w, a in pairs.tolist()]

@@ -1,11 +1,11 @@
-"""Which volatile accesses are to flags that threads poll, by the text of a program.
+"""The volatile accesses to flags that threads poll, found in the text of a program.
 
 Two volatile accesses are strong, and morally strong relative to each other, so they are no data
 race in the memory model (PTX ISA, "Conflict and Data-races"); but nothing orders them either, and
-what a load gives is open unless a barrier or a fence does. A thread that polls a flag expects
-that: it loads from one address again and again, until the value lets it go on. A sum that is
-volatile and lacks its barriers does not, and is what `ptxgen.interpreter.sanitizers.shared_race`
-reports.
+the value of a load is undetermined unless a barrier or a fence orders it. A thread that polls a
+flag allows for that: it loads from one address again and again, until the value lets it go on. A
+volatile reduction without its barriers does not; `ptxgen.interpreter.sanitizers.shared_race`
+reports it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _ATOMIC = ("atom.", "red.")
 
 
 def unpolled(linked: Linked) -> frozenset[int]:
-    """The numbers of the volatile accesses of a program that are not to flags: no loads that a
-    thread polls with, and not to an address, as it is written, of these or of atomic operations.
+    """The numbers of the volatile accesses of a program that are not to flags: they are not loads
+    that poll, and their address, as written, is not that of such a load or of an atomic operation.
     """
     found: set[int] = set()
     before = 0
@@ -47,7 +47,7 @@ def _address(instr: Instr) -> Address | None:
 
 def _polls(routine: Kernel | Function, loads: set[int]) -> set[int]:
     """The loads that poll: a loop repeats them at the same address, and their values decide whether
-    it goes on.
+    the loop goes on.
     """
     graph = flow.blocks(routine)
     steps = {b.index: [Step(b.start + n, x, op_of(x)) for n, x in enumerate(b.instrs)] for b in graph}
@@ -87,7 +87,7 @@ def _is_poll(
 
 
 def _loop(graph: Sequence[flow.Block], head: int, inside: set[int]) -> set[int]:
-    """The blocks on ways from a block back to it through these blocks; empty without any."""
+    """The blocks on paths from `head` back to it through the blocks `inside`; empty if there are none."""
     after: set[int] = set()
     todo = [head]
     while todo:

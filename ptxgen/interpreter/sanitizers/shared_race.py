@@ -1,17 +1,18 @@
 """A happens-before race detector for shared memory, by the clocks of
 `ptxgen.interpreter.sanitizers.clocks`.
 
-For each unit of memory: the stamp of the last write, and of the last read of each warp and of its
-twin. A copy under way makes its units pending, for its own thread too, until it has been waited
-for; one that an mbarrier counts is over for those that come after a wait for this mbarrier.
-Volatile accesses are strong, but for those that `ptxgen.interpreter.sanitizers.polls` finds no
-flags for: their loads are logged, and may not race with volatile stores. Stores of the value that
-is there already, and of one value by several threads, are no race.
+For each unit of memory, the shadow has the stamp of the last write, and of the last read of each
+warp and of its twin. The destination of a copy under way is pending, also for the copy's own
+thread, until the copy has been waited for; a copy that completes on an mbarrier is over for the
+threads that come after a wait for this mbarrier. Volatile accesses are strong, except for those
+that are not to flags (`ptxgen.interpreter.sanitizers.polls`): their loads are logged, and may not
+race with volatile stores. Stores of the value that is already there, and of one value by several
+threads, are no race.
 
-Nearly always, all that an access meets is older than the last barrier of its CTA. The clocks' floor
-is the newest stamp that all warps know of all others, so one comparison tells. Reads are only
-logged; they are put into the shadow when a write to the same range of addresses comes before a
-barrier does.
+Nearly always, all earlier accesses to a unit are older than the last barrier of its CTA. The
+clocks' floor is the newest stamp that all warps know of all others, so one comparison shows this.
+Reads are only logged; they are put into the shadow when a write to the same range of addresses
+comes before a barrier.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-# A stamp of a write: pending, asynchronous, 25 bits of clock, 17 of instruction, atomic, 18 of lane
-# in the batch. 0: never written.
+# The bits of a stamp of a write: pending, asynchronous, 25 bits of clock, 17 of instruction,
+# atomic, 18 of lane in the batch. 0: never written.
 _PENDING: Final = 1 << 62
 _ASYNC: Final = 1 << 61
 _CLOCK: Final = 36
@@ -41,36 +42,37 @@ _INSTR: Final = 19
 _INSTR_MASK: Final = (1 << 17) - 1
 _ATOMIC: Final = 1 << 18
 _LANE_MASK: Final = (1 << 18) - 1
-# A stamp of a read: clock << 32 | instruction << 11 | lane in the warp.
+# The bits of a stamp of a read: clock << 32 | instruction << 11 | lane in the warp.
 _READ_CLOCK: Final = 32
 _READ_INSTR: Final = 11
 _READ_LANE: Final = 63
 _SEVERAL: Final = 63  # more than one lane has read with this clock
-_WARP_BITS: Final = 13  # of the number of a warp in the batch, as lanes have 18
+_WARP_BITS: Final = 13  # bits of the number of a warp in the batch, as lanes have 18
 _LOG_LIMIT: Final = 4096  # reads that may be logged
 
-_NOTED_LIMIT: Final = 256  # records of where such reads were
+_NOTED_LIMIT: Final = 256  # records of the ranges of such reads
 
 
 @dataclass(slots=True)
 class _Reads:
-    """Reads with the same clocks: alive until the floors of all of their clusters have reached
-    them; or one of twins, that `lanes` have started and `stamps` stand for: alive until all warps
-    of their clusters know of it.
+    """Logged reads. Reads by warps with the same clocks are kept until the floors of all of their
+    clusters have reached the clocks. A read of twins, which `lanes` have started with `stamps`, is
+    kept until all warps of their clusters come after it.
     """
 
-    version: int  # of the clocks; -1 of twins
+    version: int  # version of the clocks; -1 for twins
     ids: Lanes
     clusters: Lanes
-    clock: Lanes  # of all warps, then
+    clock: Lanes  # of all warps at the time
     entries: list[tuple[Access, int]] = field(default_factory=list)
     lanes: Lanes | None = None
     stamps: Lanes | None = None
 
 
 class RaceDetector:
-    """Shadow of the shared memory of all CTAs of a batch; `units` are the units of memory of a CTA,
-    counted through the whole batch. The methods for accesses return what is wrong with them.
+    """The shadow of the shared memory of all CTAs of a batch; `units` is the number of units of a
+    CTA, and units are counted through the whole batch. The methods for accesses return their
+    conflicts.
     """
 
     def __init__(self, clocks: Clocks, ctas: int, units: int) -> None:
@@ -82,23 +84,24 @@ class RaceDetector:
         self._read = np.zeros(agents * ctas * units, np.int64)  # by agent, then unit
         self._logged: list[_Reads] = []
         self._entries = 0
-        self._noted: list[_Reads] = []  # already in `_read`; their ranges say where
+        self._noted: list[_Reads] = []  # reads already in `_read`, kept for their ranges
         self._floor = clocks.floor
-        # By instruction: whether it starts copies that an mbarrier counts.
+        # By instruction: whether it starts copies with completion on an mbarrier.
         self.counted: Lanes = np.zeros(1, np.bool_)
-        # Warps, and copies that they come after: of which warp, with which stamp.
+        # Warps and copies that they come after: the warp, the warp that started the copy, its
+        # stamp.
         self._after: set[tuple[int, int, int]] = set()
-        # By instruction: whether it is a volatile access to what is no flag.
+        # By instruction: whether it is a volatile access to an address that is not a flag.
         self.volatile: Lanes = np.zeros(1, np.bool_)
         self._clusters_of: tuple[Lanes, Lanes] = (np.empty(0, np.int64), np.empty(0, np.int64))
 
     def initialise(self, units: int) -> None:
-        """The first units of each CTA hold something before it begins."""
+        """Mark the first units of each CTA as written before the kernel begins."""
         self._written.reshape(self._ctas, -1)[:, :units] = 1  # older than any thread's clock
 
     def read(self, access: Access, at: int, *, strong: bool = False) -> list[Conflict]:
-        """A load by instruction `at`; strong ones may race with strong writes, but not volatile
-        ones that are no polls with volatile stores.
+        """The conflicts of a load by instruction `at`. A strong load may race with strong writes; a
+        volatile load that does not poll may not race with volatile stores.
         """
         volatile = self._is_volatile(at)
         stamps = self._stamps(access)
@@ -114,8 +117,8 @@ class RaceDetector:
         return found
 
     def visit(self, access: Access, at: int) -> list[Conflict]:
-        """An operation on an mbarrier, which must come after the one that made it, and before what
-        uses its memory for something else.
+        """The conflicts of an operation on an mbarrier, which must come after its initialisation,
+        and before other uses of its memory.
         """
         stamps = self._stamps(access)
         self._log(access, at)
@@ -133,8 +136,8 @@ class RaceDetector:
         strong: bool = False,
         values: Values | None = None,
     ) -> list[Conflict]:
-        """A store, an atomic update or, if `pending`, the start of a copy by instruction `at`.
-        `values` gives what is stored and what is there, `[lanes, width]`.
+        """The conflicts of a store, an atomic update or, if `pending`, the start of a copy, by
+        instruction `at`. `values` gives the stored values and the old ones, `[lanes, width]`.
         """
         stamps = self._stamps(access)
         found: list[Conflict] = []
@@ -157,16 +160,16 @@ class RaceDetector:
         return found
 
     def end_copy(self, access: Access, at: int) -> None:
-        """A thread has waited for its copy, which instruction `at` started: as if it had written
-        just now.
+        """Record that a thread has waited for its copy, which instruction `at` started; the write
+        counts as made now.
         """
         self._put(access, self._stamp(access.ids, at))
 
     # ---------------------------------------------------------------------- asynchronous operations
 
     def start_copy(self, access: Access, at: int, stamp: int, *, proxy: bool = True) -> list[Conflict]:
-        """A lane has its warp's twin write, for which `stamp` stands, until `land`; through the
-        asynchronous `proxy` or not.
+        """The conflicts of a write with this stamp by the twin of a lane's warp, through the
+        asynchronous `proxy` or not. It is pending until `land`.
         """
         stamps = self._stamps(access)
         found = self._pending(access, stamps) or self._unordered_writes(access, stamps, atomic=False)
@@ -178,14 +181,14 @@ class RaceDetector:
         return found
 
     def land(self, access: Access) -> None:
-        """What `start_copy` began has been written."""
+        """Record that the write that `start_copy` began is complete."""
         for n in range(access.width):
             self._written[access.first + n] &= ~_PENDING
 
     def start_read(self, access: Access, at: int, stamp: Lanes, *, by_warp: bool = False) -> list[Conflict]:
-        """Lanes have the twins of their warps read, until somebody has waited for these stamps, one
-        for each lane, whose accesses are side by side and as many as every other's; `by_warp` if
-        the whole warp asks for it.
+        """The conflicts of reads by the twins of the lanes' warps. `stamp` has one stamp for each
+        lane; the accesses of a lane are contiguous, and all lanes have the same number. `by_warp`
+        says that the whole warp starts the read.
         """
         stamps = self._stamps(access)
         lanes = access.ids[:: len(access.ids) // len(stamp)]
@@ -206,9 +209,10 @@ class RaceDetector:
         return found
 
     def _settled(self, access: Access, stamps: Lanes, lanes: Lanes) -> bool:
-        """Whether one look tells that what asynchronous operations of these lanes read was written
-        before, and where they see it: by ordinary instructions, all of them older than what all
-        know and has been shown; or for each lane by one copy that it knows of.
+        """Whether one comparison shows that reads by asynchronous operations of these lanes have no
+        conflict: all units were written by ordinary instructions, older than the writes that all
+        warps know and that fences have made visible; or those of each lane by one copy that the
+        lane comes after.
         """
         clocks, oldest, newest = self._clocks, int(stamps.min()), int(stamps.max())
         if newest < _ASYNC:
@@ -226,11 +230,11 @@ class RaceDetector:
         return not self._too_early(lanes // WARP, one).any()
 
     def hidden(self, access: Access) -> list[Conflict]:
-        """Writes by ordinary instructions that no fence has shown to an asynchronous operation."""
+        """Writes by ordinary instructions that no fence has made visible to an asynchronous operation."""
         return self._hidden(access, self._stamps(access))
 
     def _hidden(self, access: Access, stamps: Lanes) -> list[Conflict]:
-        """Writes by ordinary instructions that no fence has shown to asynchronous ones."""
+        """Writes by ordinary instructions that no fence has made visible to asynchronous operations."""
         if int(stamps.min()) >= _ASYNC:
             return []
         clocks = self._clocks
@@ -256,14 +260,14 @@ class RaceDetector:
         return bool((self._floor[reads.clusters] >= clock).all())
 
     def _refresh(self) -> None:
-        """Forget reads that all warps know of."""
+        """Forget reads that all warps come after."""
         if self._floor is not self._clocks.floor:
             self._floor = self._clocks.floor
             self._drop(self._over)
             self._noted = [r for r in self._noted if not self._over(r)]
 
     def _forget_noted(self) -> None:
-        # Where reads lie in detail is only asked to save time.
+        # The exact ranges only save time.
         if len(self._noted) > _NOTED_LIMIT:
             none = np.empty(0, np.int64)
             whole = Access(none, none, 1, 0, self._units)
@@ -281,8 +285,8 @@ class RaceDetector:
     # --------------------------------------------------------------------------------------- writes
 
     def _stamps(self, access: Access) -> Lanes:
-        """The stamps of the last writes, `[lanes, width]`. An access is aligned, so its units are a
-        whole row.
+        """The stamps of the last writes, `[lanes, width]`. Accesses are aligned, so the units of
+        each are a whole row.
         """
         rows = self._written.reshape(-1, access.width)
         return rows.take(access.first // access.width, axis=0)
@@ -371,7 +375,7 @@ class RaceDetector:
         stamp = np.repeat(stamps, len(access.ids) // len(stamps))
         mine = (stamp << _READ_CLOCK) | (at << _READ_INSTR) | (access.ids % WARP)
         units = access.units() + (agent * self._units)[:, None]
-        # Reads of other ranges may have been noted out of turn: the newest stays.
+        # Reads of other ranges may have been put there out of order: the newest stays.
         self._read[units] = np.maximum(self._read[units], mine[:, None])
 
     def _note_read(self, access: Access, at: int, clock: Lanes) -> None:
@@ -385,7 +389,7 @@ class RaceDetector:
             (before & _READ_LANE) != (mine & _READ_LANE)
         )
         stamps = np.where(others, mine | _SEVERAL, mine)
-        # Reads of other ranges may have been noted out of turn: the newest stays.
+        # Reads of other ranges may have been put there out of order: the newest stays.
         stamps = np.where((before >> _READ_CLOCK) > (mine >> _READ_CLOCK), before, stamps)
         self._read[units] = stamps
         several = self._read[units] != stamps
@@ -393,7 +397,7 @@ class RaceDetector:
             self._read[units[several]] |= _SEVERAL
 
     def _unordered_reads(self, access: Access, *, volatile: bool = True) -> list[Conflict]:
-        """Reads that a write does not come after; volatile ones count if they are to."""
+        """The conflicts with reads that a write does not come after; volatile reads count if `volatile`."""
         self._refresh()
         self._note(access.low, access.high)
         if not any(a.low < access.high and access.low < a.high for r in self._noted for a, _ in r.entries):
@@ -422,12 +426,14 @@ class RaceDetector:
         return [Conflict("race", row, unit, at, other, "was read by", twin)]
 
     def _is_volatile(self, at: Lanes | int) -> Any:
-        """Whether instructions, by number in the lowest bits, are volatile accesses to no flag."""
+        """Whether instructions, by number in the lowest bits, are volatile accesses to addresses
+        that are not flags.
+        """
         return self.volatile.take(at & _INSTR_MASK, mode="clip")
 
     def _too_early(self, warps: Lanes, stamps: Lanes) -> Lanes:
-        """Which of these stamps are of copies that an mbarrier counts and that warps do not come
-        after, because neither they nor anybody before them has waited for it.
+        """Which of these stamps are of copies that complete on an mbarrier and that warps do not
+        come after, because no warp that they come after has waited for the mbarrier.
         """
         at = stamps >> _INSTR & _INSTR_MASK
         counted = self.counted.take(at, mode="clip") & (stamps >= _ASYNC)
@@ -435,7 +441,8 @@ class RaceDetector:
         if not counted.any():
             return wrong
         warps, stamps, counted = np.broadcast_arrays(warps, stamps, counted)
-        # One number of warp, the warp that started the copy, and the stamp, to look each up once.
+        # One number for the warp, the warp that started the copy and the stamp, so that each
+        # combination is looked up once.
         of, clock = (stamps & _LANE_MASK) // WARP, stamps >> _CLOCK & _CLOCK_MASK
         met = (clock << 2 * _WARP_BITS | of << _WARP_BITS | warps)[counted]
         keys, inverse = np.unique(met, return_inverse=True)
@@ -454,8 +461,8 @@ class RaceDetector:
         return key in self._after
 
     def _met_readers(self, access: Access, stamps: Lanes) -> Lanes:
-        """Whether lanes have met those lanes of their warps, in a part of it, that have read with
-        these stamps, `[lanes, width, agents]`.
+        """Whether lanes have synchronised, in a part of their warps, with the lanes of their warps
+        that have read with these stamps, `[lanes, width, agents]`.
         """
         clocks, ids = self._clocks, np.broadcast_to(access.ids[:, None, None], stamps.shape)
         lane, clock = stamps & _READ_LANE, stamps >> _READ_CLOCK

@@ -1,4 +1,4 @@
-"""What a store writes over what, as a race detector compares the two."""
+"""The values of a store and the values that it overwrites, as a race detector compares them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class StoredValues:
-    """The stored values and those in memory, in units; made only where a race is suspected."""
+    """The stored values and those in memory, in units; computed only if a race is suspected."""
 
     def __init__(
         self, data: Lanes, shift: int, grain: int, access: Access, plan: Plan, values: tuple[Lanes, ...]
@@ -22,7 +22,7 @@ class StoredValues:
         self._parts = data, shift, grain, access, plan, values
 
     def __call__(self) -> tuple[Lanes, Lanes]:
-        """The units that lanes store and those that are there, `[lanes, units]` each."""
+        """The units that lanes store and those that they overwrite, `[lanes, units]` each."""
         data, shift, grain, access, plan, values = self._parts
         lanes = len(access.ids)
         columns = []

@@ -1,4 +1,4 @@
-"""Barriers and asynchronous operations that are used against their rules."""
+"""Checks of the rules of barriers and asynchronous operations."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class SyncChecks:
-    """What a batch has under way. `wanted` says whether to report what is wrong; the order that
-    waits make is kept in any case.
+    """The barriers and multiplications of a batch. `wanted` says whether to report broken rules;
+    the order that waits establish is kept in any case.
     """
 
     def __init__(self, clocks: Clocks, instrs: tuple[Instr, ...], faults: Findings, *, wanted: bool) -> None:
@@ -26,15 +26,17 @@ class SyncChecks:
         self._instrs = instrs
         self._faults = faults
         self._wanted = wanted
-        self._open: dict[int, int] = {}  # the newest multiplication of each warp in no group yet
-        self._groups: dict[int, list[int]] = {}  # of each warp: the newest in each group so far
+        self._open: dict[int, int] = {}  # the newest multiplication of each warp that is in no group yet
+        # For each warp, the newest multiplication in each group so far.
+        self._groups: dict[int, list[int]] = {}
         self.over = False  # whether all threads have ended
 
     # ------------------------------------------------------------------------------------- barriers
 
     def barrier(self, ids: Lanes, since: Lanes, exited: Lanes) -> None:
-        """A barrier lets lanes go that came by these instructions: of a warp, all that have not
-        ended must have come by the same, if the instruction is one that a warp executes together.
+        """Check lanes that a barrier releases, which arrived at the instructions `since`: if a warp
+        executes the instruction together, all its lanes that have not ended must have arrived at
+        the same instruction.
         """
         if not self._wanted:
             return
@@ -60,7 +62,7 @@ class SyncChecks:
                 return
 
     def too_many(self, at: int, lane: int, barrier: int, came: int, wanted: int) -> None:
-        """More threads have come to a barrier than it was to wait for."""
+        """Report that more threads have arrived at a barrier than its count."""
         if self._wanted:
             self._report(
                 at,
@@ -70,14 +72,14 @@ class SyncChecks:
             )
 
     def twice(self, at: int, lane: int, barrier: int) -> None:
-        """A thread comes to a barrier at which it has arrived, and which is not complete yet."""
+        """Report that a thread arrives again at a barrier that is not complete yet."""
         if self._wanted:
             self._report(
                 at, lane, f"comes to barrier {barrier} again before the others have: it counts twice"
             )
 
     def registers(self, at: int, lane: int, why: str) -> None:
-        """A warp uses `setmaxnreg` against its rules."""
+        """Report that a warp breaks a rule of `setmaxnreg`."""
         if self._wanted:
             self._report(at, lane, why)
 
@@ -88,14 +90,14 @@ class SyncChecks:
     # -------------------------------------------------------------------------------- wgmma, copies
 
     def started(self, ids: Lanes) -> Lanes:
-        """Warps, by a lane each, start to multiply; the stamps."""
+        """Warps, each given by one lane, start a multiplication. Returns its stamps."""
         warps = ids // WARP
         stamps = self._clocks.start(warps)
         self._open |= zip(warps.tolist(), stamps.tolist(), strict=True)
         return stamps
 
     def warpgroup(self, name: str, ids: Lanes) -> None:
-        """Warps close a group of multiplications."""
+        """Record that warps close a group of multiplications, if the instruction `name` does so."""
         if name != "wgmma_commit_group":
             return
         for w in self._clocks.warps(ids).tolist():
@@ -104,14 +106,16 @@ class SyncChecks:
             groups.append(self._open.pop(w, before))
 
     def retired(self, warp: int, count: int, members: range) -> None:
-        """A warp has waited for the first `count` groups of its warpgroup, of these warps."""
+        """A warp has waited for the first `count` groups of its warpgroup; `members` are the
+        warpgroup's warps.
+        """
         for of in members:
             done = self._groups.get(of, [])[:count]
             if done:
                 self._clocks.learn_twin(warp, of, done[-1])
 
     def landed(self, at: int, lane: int) -> None:
-        """A bulk copy is done: because somebody waits for it, or because nothing else is left."""
+        """A bulk copy is complete because a thread waits for it, or because nothing else is left."""
         if self.over and self._wanted:
             self._report(at, lane, "the copy is still under way when its threads have ended")
 

@@ -1,11 +1,12 @@
-"""The run-time sanitizers of a batch: what memory, barriers and asynchronous copies tell them.
+"""The run-time sanitizers of a batch; memory, barriers and asynchronous copies report their events
+to them.
 
-`bounds` finds accesses outside of the variable of shared memory that their address is computed
-from; `init` reads of registers, shared and local memory and memory from `malloc` before they were
-written; `race` accesses of two threads that nothing orders, in shared and global memory; `sync`
-barriers, asynchronous operations and `setmaxnreg` used against their rules; `proxy` ordinary writes
-that asynchronous operations may not see yet. An access outside of all memory, or not aligned, stops
-a kernel in any case.
+`bounds` finds accesses outside the shared variable that their address is computed from; `init`
+finds reads of registers, shared and local memory and memory from `malloc` before they were written;
+`race` finds accesses of two threads that nothing orders, in shared and global memory; `sync` finds
+barriers, asynchronous operations and `setmaxnreg` used against their rules; `proxy` finds ordinary
+writes that asynchronous operations may not see yet. An access outside all memory, or one that is
+not aligned, stops a kernel in any case.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ _PHASE_BIT: Final = np.uint64(63)
 
 class Watch(Detectors, Observer):
     """All sanitizers that watch memory, for one batch. `grain` and `global_grain` are the bytes of
-    their units in shared and global memory; `spans`, if bounds are watched, what addresses are
-    meant for.
+    their units in shared and global memory; `spans` has the allocations that shared addresses may
+    lie in, if bounds are checked.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Watch(Detectors, Observer):
         self.bulk = BulkWatch(self, self.cluster, batch.shared_stride)
 
     def order(self, at: int) -> Order:
-        """What instruction `at` does to the order of accesses."""
+        """The effect of instruction `at` on the order of accesses."""
         found = self._orders[at]
         if found is None:
             guesses = at in self._optimistic
@@ -133,7 +134,7 @@ class Watch(Detectors, Observer):
             self._release(machine, plan, offset, order)
 
     def before_atomic(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
-        """An atomic operation, or one on mbarriers, is about to happen."""
+        """An atomic operation, or an operation on an mbarrier, is about to happen."""
         order, at = self.order(machine.at), machine.at
         if plan.watched:
             access = self._access(machine, plan, offset, total)
@@ -161,7 +162,7 @@ class Watch(Detectors, Observer):
             self._release(machine, plan, offset, order)
 
     def after_atomic(self, machine: Accessing, plan: Plan, offset: int, old: Lanes) -> None:
-        """An atomic operation has happened; `old` are the values before."""
+        """An atomic operation has happened; `old` are the values before it."""
         order = self.order(machine.at)
         if order.mbarrier and plan.watched:
             places = _places(plan, offset)
@@ -213,7 +214,7 @@ class Watch(Detectors, Observer):
             self.objects.release_global(ids, _places(plan, offset), order)
 
     def _access(self, machine: Accessing, plan: Plan, offset: int, total: int) -> Access:
-        """What the race detector has to know of an access to shared memory."""
+        """An access to shared memory in the form that the race detector takes."""
         if plan.ids is None:
             plan.ids = machine.active_ids(plan.mask)
             units = plan.index(self.grain)
@@ -247,8 +248,8 @@ class Watch(Detectors, Observer):
         self.clocks.release(ids, barrier)
 
     def join(self, ids: Lanes, barrier: Lanes, since: Lanes, exited: Lanes) -> None:
-        """Barriers let lanes go, which came to them by the instructions `since`; `exited` says
-        which lanes of the batch have ended, bool.
+        """Barriers release lanes, which arrived at the instructions `since`; `exited` says which
+        lanes of the batch have ended, bool.
         """
         self.sync.barrier(ids, since, exited)
         warps = self.clocks.warps(ids)
@@ -257,15 +258,15 @@ class Watch(Detectors, Observer):
         self.clocks.join(ids, barrier)
 
     def too_many(self, at: int, lane: int, barrier: int, came: int, wanted: int) -> None:
-        """More threads have come to a barrier than it was to wait for."""
+        """More threads have arrived at a barrier than its count."""
         self.sync.too_many(at, lane, barrier, came, wanted)
 
     def twice(self, at: int, lane: int, barrier: int) -> None:
-        """A lane comes to a barrier at which it has arrived, and which is not complete yet."""
+        """A lane arrives again at a barrier that is not complete yet."""
         self.sync.twice(at, lane, barrier)
 
     def fence(self, ids: Lanes, scope: str) -> None:
-        """A fence of lanes."""
+        """Lanes execute a fence."""
         if scope.startswith("proxy.async"):
             space = scope.removeprefix("proxy.async").partition("::")[0].strip(".")
             self.clocks.show(ids, (space,) if space else SHOWN)
@@ -276,7 +277,7 @@ class Watch(Detectors, Observer):
             self.objects.fence(ids, scope)
 
     def warp_sync(self, at: int, ids: Lanes, members: Lanes, exited: Lanes) -> None:
-        """Lanes of warps execute an instruction together, each with those of a membermask;
+        """Lanes execute an instruction together, each with the lanes of its membermask;
         `bar.warp.sync` orders the memory accesses of these lanes.
         """
         name = op_of(self.instrs[at]).row.name
@@ -289,7 +290,9 @@ class Watch(Detectors, Observer):
                 self.wgmma.warpgroup(at, name, self.clocks.warps(ids))
 
     def retired(self, warp: int, count: int, members: range) -> None:
-        """A warp has waited for the first `count` groups of its warpgroup, of these warps."""
+        """A warp has waited for the first `count` groups of its warpgroup; `members` are the
+        warpgroup's warps.
+        """
         self.sync.retired(warp, count, members)
 
     def touch(self, numbers: tuple[int, ...], ids: Lanes) -> None:
@@ -298,7 +301,7 @@ class Watch(Detectors, Observer):
             self.wgmma.touch(numbers, ids)
 
     def registers(self, at: int, lane: int, why: str) -> None:
-        """A warp, by a lane, uses `setmaxnreg` against its rules."""
+        """A warp, given by one lane, breaks a rule of `setmaxnreg`."""
         self.sync.registers(at, lane, why)
 
     def undefined(self, at: int, register: str, lane: int) -> None:
@@ -306,8 +309,8 @@ class Watch(Detectors, Observer):
         self.faults.register(at, register, lane)
 
     def follow(self, linked: Linked) -> None:
-        """Follow a program's local memory and its volatile accesses. What the driver reserves of
-        shared memory is initialised.
+        """Follow a program's local memory and its volatile accesses. The driver's reserved shared
+        memory counts as initialised.
         """
         self.race.initialise(-(-linked.reserved_bytes // self.grain))
         volatile = np.zeros(len(self.instrs) + 1, np.bool_)
@@ -319,12 +322,12 @@ class Watch(Detectors, Observer):
             self.local = LocalInit(linked, self._batch.lanes, self.faults)
 
     def follow_registers(self, registers: WgmmaRegisters | None) -> None:
-        """Follow what `wgmma` does to registers."""
+        """Follow the registers of `wgmma`."""
         if "sync" in self._names and registers is not None:
             self.wgmma = WgmmaChecks(registers, self._batch.lanes // WARP, self.faults)
 
     def check_text(self, linked: Linked) -> None:
-        """Report the instructions that break a rule whichever way threads go."""
+        """Report the instructions that break a rule on some path, which the text shows."""
         if "sync" in self._names:
             for at, why in broken_rules(linked):
                 self.faults.sync(at, 0, "sync", why)
@@ -342,14 +345,14 @@ class Watch(Detectors, Observer):
             self.cluster.wait(at, ids)
 
     def cluster_leave(self, ids: Lanes) -> None:
-        """The barrier of the cluster lets lanes go."""
+        """The barrier of the cluster releases lanes."""
         self.objects.finish(self.clocks.warps(ids))
         self.clocks.leave_cluster(ids)
         if self.cluster is not None:
             self.cluster.leave(ids)
 
     def ended(self, mask: Lanes, exited: Lanes) -> None:
-        """The lanes of a mask have ended; `exited` has all that have."""
+        """The lanes of a mask have ended; `exited` has all lanes that have ended."""
         if self.cluster is not None:
             self.cluster.ended(mask, exited)
 
@@ -364,26 +367,24 @@ class Watch(Detectors, Observer):
             self.objects.acquire_shared(ids, places, order)
 
     def arrived(self, ids: Lanes, place: int) -> None:
-        """Threads arrive at an mbarrier because the copies by `cp.async` that they started are
-        done.
-        """
+        """Threads arrive at an mbarrier because the copies by `cp.async` that they started are complete."""
         order = Order(True, release=True, mbarrier="cp_async_mbarrier_arrive")
         self.objects.release_shared(ids, np.full(len(ids), place), order, phased=True)
 
     def changes(self, at: int, lane: int, place: int, data: Lanes) -> None:
-        """What a lane has started is about to change the mbarrier at a place; `data` is the shared
-        memory.
+        """An operation that a lane started is about to change the mbarrier at a place; `data` is
+        the shared memory.
         """
         self.mbarriers.used(at, np.array([lane]), np.array([place]), data)
 
     def phase(self, place: int) -> None:
-        """The mbarrier at a place is in its next phase."""
+        """The mbarrier at a place has begun its next phase."""
         self.objects.phase(np.array([place]))
 
     # ------------------------------------------------------------------------- asynchronous copies
 
     def copy_async(self, machine: Accessing, plan: Plan, offset: int, nbytes: int) -> None:
-        """`cp.async` starts; its destination is pending until its thread has waited."""
+        """A `cp.async` starts; its destination is pending until its thread has waited."""
         access = self._access(machine, plan, offset, nbytes)
         self._bounds(machine.at, plan, offset, nbytes, access)
         self.judge(machine.at, self.race.write(access, machine.at, pending=True), access)
@@ -391,18 +392,18 @@ class Watch(Detectors, Observer):
             self.mbarriers.written(machine.at, access.ids, _places(plan, offset), nbytes)
 
     def end_copy(self, at: int, ids: Lanes, word: Lanes, words: int) -> None:
-        """Threads have waited for what `cp.async` brought to each `word` on."""
+        """Threads have waited for a `cp.async` of `words` words to the words from `word` on."""
         per_word = 4 // self.grain
         self.race.end_copy(Access(ids, word * per_word, words * per_word, 0, 0), at)
 
     def matrices(self, at: int, ids: Lanes, words: Lanes, nbytes: int) -> None:
-        """Warps, by a lane each, start to multiply what lies at these positions, `[warps, n]`."""
+        """Warps, each given by one lane, start to multiply the matrices at these positions, `[warps, n]`."""
         if not op_of(self.instrs[at]).row.name.startswith("wgmma_"):
             return
         stamps = self.sync.started(ids)
         evens, odds = words[:, ::2], words[:, 1::2]
         if evens.shape == odds.shape and ((evens % (2 * nbytes) == 0) & (odds == evens + nbytes)).all():
-            words, nbytes = evens, 2 * nbytes  # they lie by two, which saves half of the work
+            words, nbytes = evens, 2 * nbytes  # the words are in pairs; this saves half of the work
         width = nbytes // self.grain
         lanes = np.repeat(ids, words.shape[1])
         first = words.reshape(-1) // self.grain
@@ -414,6 +415,6 @@ class Watch(Detectors, Observer):
 
 
 def _places(plan: Plan, offset: int) -> Lanes:
-    """For each active lane, its address, in shared memory the position in the batch's."""
+    """For each active lane its address; in shared memory, the position in the batch's memory."""
     flat: Lanes = plan.relative + (plan.low + offset)
     return flat if plan.mask is None else flat[plan.mask]

@@ -1,7 +1,8 @@
-"""What the sanitizers are told of bulk copies, in shared and in global memory.
+"""The checks of bulk copies, in shared and in global memory.
 
-A copy is the work of the twin of the warp that starts it: each of its parts has a stamp of the
-twin's own, in rising order. Who waits for a part comes after it and all parts before it.
+A copy is an operation of the twin of the warp that starts it: each of its parts has its own stamp
+of the twin, in rising order. A wait for a part orders the waiting thread after it and after all
+parts before it.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-_UNIT: Final = 16  # bytes: what is copied to and from shared memory is made of such pieces
+_UNIT: Final = 16  # bytes: the size of the pieces that are copied to and from shared memory
 
 
 class BulkWatch(BulkObserver):
-    """The part of `Watch` that follows bulk copies. `stride` is the shared memory of a CTA in the
-    batch's, in bytes.
+    """The part of `Watch` that follows bulk copies. `stride` is the distance in bytes between the
+    shared memories of two CTAs.
     """
 
     def __init__(self, watch: Detectors, cluster: ClusterWatch | None, stride: int) -> None:
@@ -37,18 +38,18 @@ class BulkWatch(BulkObserver):
         self._stride = stride
 
     def start(self, lane: int) -> int:
-        """The stamp of what a lane's warp starts now."""
+        """The stamp of the operation that a lane's warp starts now."""
         return int(self._watch.clocks.start(np.array([lane // WARP]))[0])
 
     def know(self, lane: int, stamp: int) -> None:
-        """A lane has waited for what its warp started with this stamp."""
+        """A lane has waited for the operation that its warp started with this stamp."""
         self._watch.clocks.learn_twin(lane // WARP, lane // WARP, stamp)
 
     # ------------------------------------------------------------------------------- shared memory
 
     def start_write(self, at: int, lane: int, first: Lanes, nbytes: int, place: int) -> int:
-        """A copy starts to write `nbytes` at each of these positions, which the mbarrier at `place`
-        counts; its stamp.
+        """A copy starts to write `nbytes` at each of these positions, with completion on the
+        mbarrier at `place`. Returns its stamp.
         """
         watch = self._watch
         stamp = watch.count(lane, self.start(lane), place)
@@ -57,7 +58,7 @@ class BulkWatch(BulkObserver):
             self._cluster.copied(at, lane, int(first[0]), stamp)
         access = self._range(lane, first, nbytes)
         self._bounds(at, access, "dst")
-        # PTX ISA, "Async proxy": what sends values of registers is none of its operations.
+        # PTX ISA, "Async proxy": instructions that send values of registers do not use it.
         proxy = watch.instrs[at].opcode.startswith("cp.")
         watch.judge(at, watch.race.start_copy(access, at, stamp, proxy=proxy), access)
         watch.mbarriers.written(at, np.full(len(first), lane), first, nbytes)
@@ -68,14 +69,14 @@ class BulkWatch(BulkObserver):
         self._bounds(at, self._range(lane, first, nbytes), "dst")
 
     def written(self, at: int, lane: int, first: Lanes, nbytes: int, place: int, stamp: int) -> None:
-        """A copy has written; the mbarrier at `place` counts it."""
+        """A copy has written its bytes and completes on the mbarrier at `place`."""
         self._watch.sync.landed(at, lane)
         self._watch.race.land(self._range(lane, first, nbytes))
         self._watch.objects.landed(place, lane // WARP, stamp)
 
     def start_read(self, at: int, lane: int, first: Lanes, nbytes: int, place: int | None) -> int:
-        """A copy starts to read `nbytes` at each of these positions, which the mbarrier at `place`
-        counts, if there is one; its stamp.
+        """A copy starts to read `nbytes` at each of these positions, with completion on the
+        mbarrier at `place`, if it has one. Returns its stamp.
         """
         watch = self._watch
         stamp = watch.count(lane, self.start(lane), place)
@@ -85,7 +86,7 @@ class BulkWatch(BulkObserver):
         return stamp
 
     def was_read(self, at: int, lane: int, place: int | None, stamp: int) -> None:
-        """A copy has read; the mbarrier at `place` counts it, if there is one."""
+        """A copy has read its bytes and completes on the mbarrier at `place`, if it has one."""
         self._watch.sync.landed(at, lane)
         if place is not None:
             self._watch.objects.landed(place, lane // WARP, stamp)
@@ -93,8 +94,8 @@ class BulkWatch(BulkObserver):
     # ------------------------------------------------------------------------------- global memory
 
     def start_global_read(self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int) -> None:
-        """A copy starts to read `nbytes` of an array at each of these addresses; what it then
-        writes to shared memory starts later.
+        """A copy starts to read `nbytes` of an array at each of these addresses; its write to
+        shared memory starts later.
         """
         watch, access = self._watch, self._rows(lane, buffer, first, nbytes)
         if access is not None and buffer.writable:
@@ -105,8 +106,8 @@ class BulkWatch(BulkObserver):
     def start_global_write(
         self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int, *, atomic: bool
     ) -> Callable[[], None] | None:
-        """The same of writes, or of reductions if `atomic`. Returns what is to be told once the
-        lane has waited for them.
+        """A copy, or a reduction if `atomic`, starts to write `nbytes` of an array at each of these
+        addresses. Returns the message for the time when the lane has waited for it.
         """
         watch, access = self._watch, self._rows(lane, buffer, first, nbytes)
         if access is None:
@@ -124,7 +125,7 @@ class BulkWatch(BulkObserver):
     # -------------------------------------------------------------------------------------- ranges
 
     def _range(self, lane: int, first: Lanes, nbytes: int) -> Access:
-        """Bytes from each of these positions on, in pieces, of one lane."""
+        """The access of one lane to the bytes from each of these positions on, in pieces."""
         grain = self._watch.grain
         unit = min(_UNIT, nbytes)
         starts = (first[:, None] + np.arange(0, nbytes, unit)).reshape(-1)
@@ -138,7 +139,9 @@ class BulkWatch(BulkObserver):
         watch.bounds.check(at, low, high, access, watch.grain, operand)
 
     def _rows(self, lane: int, buffer: Buffer, first: Lanes, nbytes: int) -> Access | None:
-        """Bytes from each of these addresses on, in the units that lie wholly inside."""
+        """The access of one lane to the bytes from each of these addresses on, in the units that
+        lie wholly inside.
+        """
         grain = self._watch.global_grain
         low, high = -(-first // grain), (first + nbytes) // grain
         width = int((high - low).min())

@@ -1,10 +1,10 @@
-"""What the sanitizers follow of clusters: their barrier, mbarriers of other CTAs, and CTAs that end
-while others may still access their shared memory.
+"""The checks of clusters: their barrier, mbarriers of other CTAs, and CTAs that end while others
+may still access their shared memory.
 
-A CTA has to be there until the accesses of others to its shared memory are over (CUDA C++
-Programming Guide, "Distributed Shared Memory"): one of its threads comes after each of them before
-it ends. Here a `barrier.cluster.arrive.relaxed` is enough for that, as it makes threads wait even
-if it orders no memory.
+A CTA must not end before the accesses of others to its shared memory are over (CUDA C++ Programming
+Guide, "Distributed Shared Memory"): one of its threads comes after each of these accesses before it
+ends. A `barrier.cluster.arrive.relaxed` is enough for that here, since it makes threads wait even
+though it orders no memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Remote:
 
 class ClusterWatch:
     """The part of `Watch` that follows the clusters of a batch. `wanted` says whether to report
-    what is wrong.
+    broken rules.
     """
 
     def __init__(self, watch: Detectors, batch: Batch, faults: Findings, *, wanted: bool) -> None:
@@ -48,19 +48,20 @@ class ClusterWatch:
         self._faults = faults
         self._wanted = wanted
         clocks = watch.clocks
-        self._arrived: Lanes = np.zeros(batch.lanes, np.bool_)  # and have not waited since
-        self._waits: Lanes = np.zeros(batch.lanes, np.int64)  # how many, and in which instruction
-        self._waited_at: Lanes = np.zeros(batch.lanes, np.int64)  # the last one was
-        self._last: Lanes = np.zeros_like(clocks.clock)  # of each warp, when it arrived
+        self._arrived: Lanes = np.zeros(batch.lanes, np.bool_)  # lanes that have arrived and not waited since
+        self._waits: Lanes = np.zeros(batch.lanes, np.int64)  # by lane, the number of waits
+        self._waited_at: Lanes = np.zeros(batch.lanes, np.int64)  # by lane, the instruction of the last wait
+        self._last: Lanes = np.zeros_like(clocks.clock)  # by warp, its clock when it arrived
         columns = clocks.known.shape[1]
-        # What each warp comes after by barriers of its cluster, and each CTA by any means once
-        # threads of it have ended.
+        # The stamps that each warp comes after by barriers of its cluster; and those that each CTA
+        # comes after by any means, once threads of it have ended.
         self._after: Lanes = np.zeros((len(clocks.clock), clocks.group), np.int64)
         self._known: Lanes = np.zeros((batch.ctas, columns), np.int64)
         self._ended: Lanes = np.zeros(batch.ctas, np.bool_)
-        self._remote: dict[tuple[int, int, bool], _Remote] = {}  # by warp, CTA, whether its twin
-        # Mbarriers that were made, by position: by which warp. Those that its fence.mbarrier_init
-        # came after, those with which it then arrived, and those that all of the cluster may use.
+        self._remote: dict[tuple[int, int, bool], _Remote] = {}  # by warp, CTA, whether by its twin
+        # The initialised mbarriers by position, with the warp that initialised each. Then those
+        # before a fence.mbarrier_init of that warp, those with which it then arrived at the barrier
+        # of the cluster, and those that the whole cluster may use.
         self._made: dict[int, int] = {}
         self._fenced: set[int] = set()
         self._brought: set[int] = set()
@@ -96,7 +97,7 @@ class ClusterWatch:
             self._apart(at, ids)
 
     def _apart(self, at: int, ids: Lanes) -> None:
-        """Lanes of a warp must come to the same waits."""
+        """Check that the lanes of a warp wait in the same instruction."""
         warps = np.unique(ids // WARP)
         waits, where = (x.reshape(-1, WARP)[warps] for x in (self._waits, self._waited_at))
         mine = np.zeros(self._batch.lanes, np.bool_)
@@ -115,7 +116,7 @@ class ClusterWatch:
             )
 
     def leave(self, ids: Lanes) -> None:
-        """The barrier lets lanes go."""
+        """The barrier releases lanes."""
         clocks = self._watch.clocks
         warps = clocks.warps(ids)
         last = self._last.reshape(-1, clocks.group)[warps // clocks.group]
@@ -127,24 +128,24 @@ class ClusterWatch:
     # -------------------------------------------------------------------------- mbarriers of others
 
     def made(self, ids: Lanes, places: Lanes) -> None:
-        """Lanes have made mbarriers at these positions."""
+        """Lanes have initialised mbarriers at these positions."""
         self._made |= zip(places.tolist(), (ids // WARP).tolist(), strict=True)
         for known in (self._fenced, self._brought, self._public):
             known.difference_update(places.tolist())
 
     def fence(self, ids: Lanes) -> None:
-        """`fence.mbarrier_init`."""
+        """Lanes execute `fence.mbarrier_init`."""
         warps = set((ids // WARP).tolist())
         self._fenced |= {p for p, w in self._made.items() if w in warps}
 
     def public(self, places: Lanes) -> bool:
-        """Whether the whole cluster may use the mbarriers at these positions, as they were fenced
-        before a barrier of the cluster.
+        """Whether the whole cluster may use the mbarriers at these positions, because a fence and
+        then a barrier of the cluster came after their initialisation.
         """
         return self._public.issuperset(places.tolist())
 
     def counts(self, at: int, lane: int, place: int) -> None:
-        """A lane starts a copy that the mbarrier at a position counts, maybe in another CTA."""
+        """Check a copy of a lane with completion on the mbarrier at a position, perhaps in another CTA."""
         watch, batch = self._watch, self._batch
         if lane // batch.width == place // batch.shared_stride:
             return
@@ -166,7 +167,7 @@ class ClusterWatch:
     # ------------------------------------------------------------------------- CTAs that have ended
 
     def accessed(self, at: int, ids: Lanes, places: Lanes) -> None:
-        """Lanes access these positions of shared memory, each one."""
+        """Lanes access shared memory, each at one of these positions."""
         ctas = places // self._batch.shared_stride
         far = np.flatnonzero(ctas != ids // self._batch.width)
         if len(far):
@@ -176,13 +177,13 @@ class ClusterWatch:
                 self._keep(warp, cta, access, twin=False)
 
     def copied(self, at: int, lane: int, place: int, stamp: int) -> None:
-        """A lane starts a copy to a position, for which `stamp` stands."""
+        """A lane starts a copy with this stamp to a position."""
         cta = place // self._batch.shared_stride
         if cta != lane // self._batch.width:
             self._keep(lane // WARP, cta, _Remote(stamp, at, lane, place), twin=True)
 
     def ended(self, mask: Lanes, exited: Lanes) -> None:
-        """The lanes of a mask end; `exited` has all that have."""
+        """The lanes of a mask have ended; `exited` has all lanes that have ended."""
         watch, clocks = self._watch, self._watch.clocks
         warps = clocks.warps(np.flatnonzero(mask))
         watch.objects.finish(warps)

@@ -1,10 +1,11 @@
-"""The rules of the registers of `wgmma`, for every warp that runs.
+"""The rules of the registers of `wgmma`, checked for every warp that runs.
 
-`wgmma.fence` comes before the first `wgmma.mma_async`, and again after its registers were written
-by ordinary instructions, or used by one of another shape. From a `wgmma.mma_async` to the
-`wgmma.wait_group` that retires its group, its accumulators and what it holds of A in registers are
-not touched by others (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"). Copies by `mov`
-after the fence are let pass, as nvcc moves them there and the assembler joins them.
+A `wgmma.fence` must come before the first `wgmma.mma_async`, and again after ordinary instructions
+have written the registers, or a multiplication of another shape has used them. From a
+`wgmma.mma_async` to the `wgmma.wait_group` that retires its group, other instructions must not
+touch its accumulators and the registers of A (PTX ISA, "Asynchronous Warpgroup Level Matrix
+Instructions"). Copies by `mov` after the fence are accepted, since nvcc moves them there and the
+assembler removes them.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ _STARTED: Final = "it was started by"
 
 
 class WgmmaChecks:
-    """What the warps of a batch have under way, by register."""
+    """The multiplications that the warps of a batch have under way, by register."""
 
     def __init__(self, registers: WgmmaRegisters, warps: int, faults: Findings) -> None:
         self._registers = registers
         self._faults = faults
         shape = warps, len(registers.registers)
-        self._group: Lanes = np.zeros(shape, np.int64)  # of the last user, from 1; 0: none
-        self._by: Lanes = np.zeros(shape, np.int64)  # the instruction that is
+        self._group: Lanes = np.zeros(shape, np.int64)  # group of the last user, from 1; 0: none
+        self._by: Lanes = np.zeros(shape, np.int64)  # instruction of the last user
         self._written: Lanes = np.zeros(shape, np.bool_)  # since the last fence
-        self._fenced: Lanes = np.zeros(warps, np.bool_)  # ever
-        self._ordered: Lanes = np.zeros(shape, np.bool_)  # by a fence after the last user
+        self._fenced: Lanes = np.zeros(warps, np.bool_)  # whether the warp has ever executed a fence
+        self._ordered: Lanes = np.zeros(shape, np.bool_)  # whether a fence came after the last user
         self._commits: Lanes = np.zeros(warps, np.int64)
         self._retired: Lanes = np.zeros(warps, np.int64)
         self._busy = False  # whether any warp may have something under way
 
     def warpgroup(self, at: int, name: str, warps: Lanes) -> None:
-        """Warps execute an instruction of `wgmma`, of the row of this name."""
+        """Warps execute an instruction of `wgmma`, of the row `name`."""
         if at in self._registers.multiplications:
             self._multiply(at, warps)
         elif name == "wgmma_fence":
@@ -78,7 +79,7 @@ class WgmmaChecks:
             lacking = "of no group may use, which no wait covers"
         why = f"touches {self._name(number)}, which a wgmma.mma_async {lacking}"
         self._faults.sync(at, lane, "sync", why, user, relation=_STARTED)
-        # Once is enough for what this multiplication has under way.
+        # One report for each multiplication is enough.
         self._group[self._by == user] = 0
 
     def _under_way(self, warps: Lanes, numbers: Lanes) -> Lanes:
@@ -110,8 +111,8 @@ class WgmmaChecks:
         self._busy = True
 
     def _chained(self, at: int, warps: Lanes) -> None:
-        """Accumulators of one shape may be chained, and A may be read by several; all else that is
-        under way needs a fence.
+        """Check the registers of a multiplication that others under way use. Accumulators of one
+        shape may be chained, and several may read A; all else needs a fence.
         """
         of = self._registers.multiplications[at]
         for numbers, is_sum in ((of.d, True), (of.a, False)):

@@ -1,1 +1,1 @@
-"""Who runs next: the order of warps, and threads that wait or are in calls."""
+"""The scheduling of lanes: the order of warps, waiting threads, and threads in calls."""

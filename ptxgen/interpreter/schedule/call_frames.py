@@ -1,7 +1,7 @@
-"""The threads that are in calls: their frames, and the places that they return to.
+"""The threads that are in calls: their frames, and the blocks that they return to.
 
-Each routine has registers of its own, so a call saves none, unless routines may call themselves
-again: then a call puts what the caller still needs on a stack, with one level for each depth.
+Each routine has registers of its own, so a call saves none, unless routines are recursive: then a
+call puts the registers that the caller still needs on a stack, with one level for each depth.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-# What is handed over, `[lanes of mask, bytes]`, and which of it was written; None: all of it.
+# Bytes of an argument or a result, `[lanes of mask, bytes]`, and which of them were written; None:
+# all.
 _Bytes = tuple["Lanes", "Lanes | None"]
 
-_OUTSIDE: Final = -1  # the place that a kernel's own threads return to
+_OUTSIDE: Final = -1  # the caller's block of a kernel's own threads
 
 
 class Calls:
@@ -39,20 +40,20 @@ class Calls:
         self._registers = registers
         self._linked = program.linked
         lanes = machine.batch.lanes
-        # For each routine: the block whose call brought each lane there.
+        # For each routine: the block with the call that brought each lane there.
         self._sites = [np.full(lanes, _OUTSIDE, np.int64) for _ in self._linked.routines]
         self._depth = np.zeros(lanes, np.int64)
         self._stack: list[dict[int, Lanes]] = []
         self._stack_bytes = 0
         if self._linked.recursive:
             machine.frame = np.zeros(lanes, np.uint64)
-        # Which bytes of frames are written, if a sanitizer wants to know.
+        # The written bytes of frames, if a sanitizer follows them.
         self._marks = None if machine.watch is None else machine.watch.local
 
     def enter(self, number: int, block: Block, mask: Lanes, value: Any) -> list[tuple[int, Lanes]]:
-        """Lanes execute the call at the end of a block. `value` has the callee's address and the
+        """Execute the call at the end of a block. `value` has the callee's address and the
         arguments that are values, for the lanes of the selection. Returns the blocks that the lanes
-        go to, -1 for what ends the thread, with the lanes of each as masks.
+        go to, -1 for the end of the thread, with the lanes of each as masks.
         """
         call = block.call
         assert call is not None
@@ -72,7 +73,7 @@ class Calls:
         return entered
 
     def leave(self, routine: int, mask: Lanes) -> list[tuple[int, Lanes]]:
-        """Lanes return from a routine. Returns the blocks that they go on with, -1 for the end of
+        """Return lanes from a routine. Returns the blocks that they go on with, -1 for the end of
         the thread, with the lanes of each as masks.
         """
         held = self._sites[routine][mask]
@@ -86,7 +87,7 @@ class Calls:
                 continue
             block = self._program.blocks[site]
             self._return(block, routine, there)
-            # One that falls off the end of the caller returns from there, too.
+            # A lane at the end of the caller returns from there, too.
             places += self._onward(block.segment.after, there, block.segment.routine)
         return places
 
@@ -97,7 +98,7 @@ class Calls:
 
     def _function_at(self, address: int, mask: Lanes) -> int | Function:
         linked = self._linked
-        for routine in linked.routines[:-1]:  # the last one is the kernel, which no call reaches
+        for routine in linked.routines[:-1]:  # the last routine is the kernel, which no call reaches
             if linked.addresses.get(routine.name) == address:
                 return routine.number
         if address in linked.outside:
@@ -152,7 +153,7 @@ class Calls:
         return self._program.entries[callee], mask
 
     def _arguments(self, call: Call, mask: Lanes, values: tuple[Lanes, ...]) -> list[_Bytes]:
-        """Each argument's bytes."""
+        """The bytes of each argument."""
         machine = self._machine
         count = machine.selection.count
         rest = iter(values)
@@ -204,7 +205,7 @@ class Calls:
             self._put(call, item, mask, data, written)
 
     def _put(self, call: Call, item: Given, mask: Lanes, data: Lanes, written: Lanes | None) -> None:
-        """A result, `[lanes of mask, bytes]`, where the call wants it."""
+        """Write a result, `[lanes of mask, bytes]`, to the operand of the call that takes it."""
         if isinstance(item, Symbol):
             self._write(call.caller, item.name, mask, data, written)
         elif isinstance(item, Reg):
@@ -261,7 +262,9 @@ class Calls:
             self._registers[slot] = held
 
     def _rows(self, routine: Routine, name: str, mask: Lanes) -> tuple[Lanes, Lanes, Lanes]:
-        """Local memory as `[lanes, bytes]`, the lanes of a mask, and where a variable begins."""
+        """Local memory as `[lanes, bytes]`, the lanes of a mask, and the offset of a variable in
+        each lane's.
+        """
         machine = self._machine
         local = machine.spaces["local"]
         lanes, start = self._frame(routine, mask)
@@ -269,7 +272,7 @@ class Calls:
         return memory, lanes, start + routine.symbols[name].value
 
     def _frame(self, routine: Routine, mask: Lanes) -> tuple[Lanes, Lanes]:
-        """The lanes of a mask, and where the routine's frame begins in the local memory of each."""
+        """The lanes of a mask, and the offset of the routine's frame in the local memory of each."""
         lanes = np.flatnonzero(mask)
         start = np.full(len(lanes), routine.frame, np.int64)
         if self._machine.frame is not None:

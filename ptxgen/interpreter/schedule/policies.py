@@ -1,18 +1,19 @@
-"""Which of the lanes that could run do run next: the lockstep order, and orders drawn from a seed.
+"""The policies that choose the lanes that run next: the lockstep order, and orders drawn from a
+seed.
 
 `PCT` is the scheduler of Burckhardt, Kothari, Musuvathi and Nagarakatte, "A Randomized Scheduler
-with Probabilistic Guarantees of Finding Bugs" (ASPLOS 2010), for warps: each gets a random
-priority, the first of those that can run does, until it waits or ends, and at a few random change
-points the one that runs falls behind all others. An order of d decisions that breaks a kernel is
-found with a probability that does not vanish with the length of the run, which uniform choices of
-the next warp do not offer.
+with Probabilistic Guarantees of Finding Bugs" (ASPLOS 2010), for warps. Each warp gets a random
+priority. The warp with the highest priority of those that can run does run, until it waits or ends;
+at a few random change points the running warp gets the lowest priority. An order of d decisions
+that breaks a kernel is found with a probability that does not vanish with the length of the run;
+uniform choices of the next warp do not have this property.
 
 Three things differ from the paper. The change points, depth - 1 of them, are drawn again for every
-doubling of the run, as its length is not known before. A warp that has been served many times
-without waiting also falls behind, so that one that spins on a flag cannot keep the writer of the
-flag from running. And the same warp of all CTAs (of all clusters) of a batch has one priority, and
-so runs at once, unless `apart` asks for priorities of their own; they meet only where CTAs wait for
-each other.
+doubling of the run, since its length is not known in advance. A warp that has run many times
+without waiting also gets the lowest priority, so that a warp that spins on a flag cannot keep the
+writer of the flag from running. And the same warp of all CTAs (of all clusters) of a batch has one
+priority, so that these warps run at once, unless `apart` asks for separate priorities; such warps
+interact only if CTAs wait for each other.
 """
 
 from __future__ import annotations
@@ -35,30 +36,30 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-Place = tuple[int, int]  # a block, and which of its parts
-Ready = dict[Place, Selection]  # the lanes that have come to each place and could go on
+Place = tuple[int, int]  # a block, and the index of one of its parts
+Ready = dict[Place, Selection]  # the lanes that could run, by the place that they have come to
 
 LOCKSTEP: Final = "lockstep"
-DEPTH: Final = 3  # most bugs of order need one or two decisions; one to spare
+DEPTH: Final = 3  # most bugs of order need one or two decisions; this is one more
 _FORMS: Final = (LOCKSTEP, "pct:SEED", "pct:SEED:DEPTH")
 
 _NEVER: Final = np.iinfo(np.int64).max
-_PATIENCE: Final = 20_000  # instructions that lanes wait in lockstep before they come first
-_POLL: Final = 1_000  # what one of them counts for that lanes may spin with; less than _PATIENCE
-_FIRST_CHANGES: Final = 256  # instructions in which the first change points of PCT lie
-_SERVINGS: Final = 512  # of a warp, until it falls behind
-_VISITS: Final = 128  # of a warp at a place, until its lanes elsewhere come first
+_PATIENCE: Final = 20_000  # instructions after which lanes that lockstep leaves waiting come first
+_POLL: Final = 1_000  # weight of a polling instruction in instructions; less than _PATIENCE
+_FIRST_CHANGES: Final = 256  # instructions within which the first change points of PCT lie
+_SERVINGS: Final = 512  # runs of a warp after which it gets the lowest priority
+_VISITS: Final = 128  # visits of a warp to a place after which its lanes elsewhere come first
 
 
 @dataclass(frozen=True, slots=True)
 class PCT:
     """A schedule of random priorities: the same `seed`, from 0, gives the same run.
 
-    `depth`, from 1, is the number of decisions of a bug that is looked for: depth - 1 change
+    `depth`, from 1, is the number of decisions that a bug needs to be found: depth - 1 change
     points are drawn for each doubling of the run. With `apart`, every CTA has priorities of its
-    own: for kernels whose CTAs communicate, and slower in proportion to their number.
+    own: this is for kernels whose CTAs communicate, and slower in proportion to their number.
 
-    Raises `LaunchError` for values that are none of these.
+    Raises `LaunchError` for other values.
     """
 
     seed: int
@@ -83,7 +84,7 @@ Schedule = PCT | str
 
 
 def schedule_of(given: object) -> PCT | None:
-    """A schedule as `run` takes it: a `PCT`, or None for lockstep. Raises `LaunchError`."""
+    """The `PCT` of a schedule as `run` takes it, or None for lockstep. Raises `LaunchError`."""
     if isinstance(given, PCT):
         return given
     text = given if isinstance(given, str) else ""
@@ -99,11 +100,11 @@ def schedule_of(given: object) -> PCT | None:
 
 
 class Policy(Protocol):
-    """What the scheduler asks."""
+    """Chooses the lanes that run next."""
 
     @property
     def change(self) -> int:
-        """After how many instructions of the batch the policy wants to choose again, even in the
+        """The number of instructions of the batch after which the policy chooses again, even in the
         middle of a block.
         """
 
@@ -111,19 +112,19 @@ class Policy(Protocol):
         """Lanes have come to a place; `now` counts the instructions of the batch."""
 
     def polled(self, count: int) -> None:
-        """So many instructions are executed that lanes may spin with."""
+        """The lanes that run next execute `count` instructions that may poll."""
 
     def next(self, ready: Ready, now: int) -> tuple[Place, Selection]:
-        """Take the lanes that run next out of `ready`, which has some."""
+        """Take the lanes that run next out of `ready`, which is not empty."""
 
 
 def policy_of(schedule: PCT | None, machine: LaneMachine) -> Policy:
-    """The policy for one batch; one of `PCT` has the machine's asynchronous agents be late."""
+    """The policy for one batch; `PCT` also delays the machine's asynchronous agents."""
     return Lockstep() if schedule is None else Priorities(schedule, machine)
 
 
 class Lockstep:
-    """Of all places that lanes have come to, the first in the program's order, with all of them.
+    """Runs all lanes at the first place, in the program's order, that lanes have come to.
 
     Lanes that have waited for long come first for a while, so that threads which spin until others
     have done something do not spin for ever.
@@ -132,7 +133,7 @@ class Lockstep:
     change = _NEVER
 
     def __init__(self) -> None:
-        self._since: dict[Place, int] = {}  # when the first lanes came there
+        self._since: dict[Place, int] = {}  # when the first lanes came to a place
         self._late_until = 0  # until then, the last place comes first
         self._polls = 0
 
@@ -141,7 +142,7 @@ class Lockstep:
         self._since.setdefault(place, now + _POLL * self._polls)
 
     def polled(self, count: int) -> None:
-        """Use patience up faster: others may be what is waited for."""
+        """Let the waiting lanes' patience end sooner: the polling lanes may wait for them."""
         self._polls += count
 
     def next(self, ready: Ready, now: int) -> tuple[Place, Selection]:
@@ -163,14 +164,14 @@ class Lockstep:
 class Priorities:
     """The policy of `PCT` for one batch.
 
-    Warps with one priority are a class. Of the class that runs, the lanes at the first place in the
-    program's order do, those at places that the class has come to many times after others.
+    Warps with one priority are a class. The lanes of the running class at the first place in the
+    program's order run; places that the class has come to many times come after others.
     """
 
     def __init__(self, schedule: PCT, machine: LaneMachine) -> None:
         batch = machine.batch
         self._batch = batch
-        # By batch, so that the first of a large grid is not the pattern of all others.
+        # Another seed for each batch, so that the batches of a large grid differ.
         rng = np.random.default_rng([schedule.seed, schedule.depth, batch.first])
         warps = batch.width // WARP * (batch.ctas if schedule.apart else batch.cluster_size)
         self._class_of_warp: Lanes = np.arange(batch.lanes // WARP) % warps
@@ -193,10 +194,10 @@ class Priorities:
         self._products = machine.products
 
     def came(self, place: Place, now: int) -> None:
-        """Nothing: whose turn it is does not depend on when they came."""
+        """Do nothing: the choice does not depend on when lanes came."""
 
     def polled(self, count: int) -> None:
-        """Nothing: a class that has been served often falls behind anyway."""
+        """Do nothing: a class that runs often gets the lowest priority anyway."""
 
     def next(self, ready: Ready, now: int) -> tuple[Place, Selection]:
         """The lanes of one class at one place."""
@@ -218,13 +219,13 @@ class Priorities:
         self._copies.work()
 
     def _key(self, place: Place, selection: Selection) -> tuple[int, int, int]:
-        """The best class at a place comes first, then one that has not been there often."""
+        """The sort key of a place: the best class there comes first, then places that it has visited less."""
         number, _ = self._best(place, selection)
         often = self._visits[number, place] // _VISITS
         return -int(self._priority[number]), often, number
 
     def _best(self, place: Place, selection: Selection) -> tuple[int, bool]:
-        """The class of highest priority at a place, and whether all lanes there are of it."""
+        """The class of highest priority at a place, and whether all lanes there belong to it."""
         found = self._found.get(place)
         if found is not None and found[0] is selection:
             return found[1:]
@@ -262,12 +263,12 @@ class Priorities:
         self._lowest -= 1
         self._priority[number] = self._lowest
         self._servings[number] = 0
-        self._found.clear()  # who is best depends on the priorities
+        self._found.clear()  # the best class depends on the priorities
 
 
 def _changes(rng: np.random.Generator, depth: int) -> Iterator[int]:
-    """Rising numbers of instructions: depth - 1 below _FIRST_CHANGES, as many below its double, and
-    so on.
+    """The change points in rising order, in instructions: depth - 1 below _FIRST_CHANGES, as many
+    up to its double, and so on.
     """
     start, end = 0, _FIRST_CHANGES
     while depth > 1:

@@ -1,12 +1,13 @@
-"""What lanes do where a policy lets them run, waiting, and what stops a batch of CTAs.
+"""The execution of a batch of CTAs: running lanes block by block, waits, and the errors that stop
+it.
 
-Lanes that have come to the same place wait there together, so those that parted meet again where
-their paths do. Which of them run next is for a `Policy`; in lockstep it is those that come first in
-the program's order. That is one of the orders that a GPU may take; the race detector, not the
-schedule, finds what all others would break.
+Lanes that have come to the same place wait there together, so lanes that diverged meet again where
+their paths do. A `Policy` chooses which of them run next; in lockstep, the lanes at the first place
+in the program's order. That is one of the orders that a GPU may take; the race detector, not the
+schedule, finds kernels that other orders would break.
 
-Where only some lanes of a warp come to an instruction that a warp executes together, they wait for
-the others that its membermask names.
+If only some lanes of a warp come to an instruction that a warp executes together, they wait for the
+others that its membermask names.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-_NAMED_WAITS: Final = 4  # how many of the threads in a deadlock are named
+_NAMED_WAITS: Final = 4  # threads in a deadlock that the message names
 _POLLS: Final = re.compile(r"atom\.|ld\.(volatile|relaxed|acquire)|mbarrier\.test_wait|nanosleep")
 _FULL_WARP: Final = 0xFFFFFFFF
 
 
 class _Waits(Protocol):
-    """What lanes may wait at: `waiting` says which do, bool, `since` in which instruction."""
+    """A reason to wait: `waiting` says which lanes wait, bool, `since` in which instruction."""
 
     since: Lanes
 
@@ -65,14 +66,14 @@ class Scheduler:
             self._registers[slot] = batch.special(name).astype(program.dtypes[slot])
         self._calls = Calls(program, machine, self._registers)
         self._ready: Ready = {}
-        # By block: how many of its instructions lanes may spin with.
+        # By block: the number of its instructions that may poll.
         self._polls = [
             sum(_may_spin(step.instr.opcode) for step in block.segment.steps) for block in program.blocks
         ]
         self._spins = Spins(program, self._registers)
-        # Lanes that wait for others of their warp.
+        # Lanes that wait for other lanes of their warp.
         self._parked: dict[Place, Lanes] = {}
-        self._resume = np.zeros(batch.lanes, np.int64)  # the block with which waiting lanes go on
+        self._resume = np.zeros(batch.lanes, np.int64)  # by lane, the block after the wait
         self._runs: list[list[int]] = [[0, 0, 0] for _ in program.blocks]  # times, warps, threads
         self._part_runs: dict[Place, list[int]] = {}
 
@@ -102,7 +103,9 @@ class Scheduler:
             return
 
     def _end_spin(self) -> None:
-        """All threads that could run poll for ever, unless an asynchronous agent does something."""
+        """Handle that all threads that could run poll for ever: do an asynchronous action, or raise
+        `TrapError`.
+        """
         machine = self._machine
         if machine.agents.finish() or machine.copies.finish():
             self._spins = Spins(self._program, self._registers)
@@ -110,7 +113,7 @@ class Scheduler:
         raise TrapError(self._deadlock())
 
     def count(self, counters: Counters) -> None:
-        """Add what was executed."""
+        """Add the instructions executed to `counters`."""
         runs = [(b, r) for b, r in zip(self._program.blocks, self._runs, strict=True)]
         for (number, part), run in self._part_runs.items():
             runs.append((self._program.blocks[number].parts[part], run))
@@ -125,12 +128,12 @@ class Scheduler:
     # --------------------------------------------------------------------------------------- places
 
     def _go(self, number: int, selection: Selection, part: int = 0) -> None:
-        """These lanes have come to a block, or to the kernel's end."""
+        """Have lanes come to a block, or to the kernel's end."""
         if number < 0:
             self._machine.exited |= selection.full_mask()
             if self._machine.watch is not None:
                 self._machine.watch.ended(selection.full_mask(), self._machine.exited)
-            for place in list(self._parked):  # nobody waits for lanes that are gone
+            for place in list(self._parked):  # lanes that have ended are no longer waited for
                 self._again(place)
             if self._waiting().any():
                 self._wake()
@@ -172,7 +175,7 @@ class Scheduler:
         self._after(number, block, selection, *self._call(block, selection))
 
     def _execute_part(self, place: Place, block: Block, selection: Selection) -> None:
-        """One part of a block, for lanes whose warps are not all here."""
+        """Execute one part of a block, for lanes without the rest of their warps."""
         number, part = place
         if not block.parts:
             assert block.split is not None
@@ -181,7 +184,7 @@ class Scheduler:
         if one.together:
             here = self._met(one, selection)
             left = selection.full_mask() & ~here
-            if left.any():  # beside those that another choice of lanes has left
+            if left.any():  # in addition to lanes that other selections have left
                 self._parked[place] = left | self._parked.get(place, False)
             if not here.any():
                 return
@@ -200,8 +203,8 @@ class Scheduler:
         return bool((selection.inner | selection.pick(self._machine.exited)).all())
 
     def _met(self, block: Block, selection: Selection) -> Lanes:
-        """The lanes of a selection whose instruction has all the lanes that its membermask names;
-        the guard's other lanes go along.
+        """The lanes of a selection that can execute the block's first instruction: all lanes that
+        its membermask names are here. Lanes for which its guard is false go along.
         """
         mask = selection.full_mask()
         if not together(block.segment.steps[0]):
@@ -218,7 +221,7 @@ class Scheduler:
     def _after(
         self, number: int, block: Block, selection: Selection, taken: Lanes | None, value: Any
     ) -> None:
-        """Send the lanes that have executed a block where they go next."""
+        """Send lanes that have executed a block to the next one."""
         segment = block.segment
         leave = segment.leave
         if segment.waits:
@@ -260,7 +263,7 @@ class Scheduler:
                 self._fall_mask(segment.routine, to, mask)
 
     def _fall(self, routine: int, after: int, selection: Selection) -> None:
-        """Go on to a block of the same routine; from its end, back to the caller."""
+        """Go on to a block of the same routine, or at its end back to the caller."""
         if after >= 0 or routine == len(self._program.entries) - 1:
             self._go(after, selection)
             return
@@ -271,7 +274,7 @@ class Scheduler:
         self._fall(routine, after, Selection(self._machine.batch, mask))
 
     def _jump(self, block: Block, selection: Selection, index: Lanes) -> None:
-        """`brx.idx`: each lane to the target that its index says."""
+        """`brx.idx`: send each lane to the target with its index."""
         machine, targets = self._machine, block.segment.targets
         wide = np.zeros(machine.batch.lanes, np.int64)
         wide[machine.selection.ids] = index
@@ -306,7 +309,7 @@ class Scheduler:
         runs[0] += 1
         runs[1] += selection.warps
         runs[2] += selection.threads
-        # An empty segment in a loop must end it, too.
+        # An empty segment in a loop counts, too, so that the limit ends the loop.
         self._machine.cycles += max(len(block.segment.steps), 1)
         if self._machine.cycles > self._limit:
             batch = self._machine.batch
@@ -321,14 +324,16 @@ class Scheduler:
             )
 
     def _polling(self, lane: int) -> str:
-        """The mbarrier that a thread has polled last, if it has."""
+        """The mbarrier that a thread has polled last, in words; empty if there is none."""
         for at, what, lanes in self._polls_of(np.arange(self._machine.batch.lanes) == lane):
             instr = where_from(self._machine.faults.instrs[at])
             return f"; {self._machine.batch.thread(lanes[0])} polls {what} in {instr}"
         return ""
 
     def _polls_of(self, mask: Lanes) -> list[tuple[int, str, list[int]]]:
-        """The mbarriers that these lanes poll: the last instruction of each, and what it polls."""
+        """The mbarriers that these lanes poll: for each lane's last poll, the instruction and the
+        mbarrier.
+        """
         machine = self._machine
         found = []
         for at, (ids, positions) in reversed(machine.polled.items()):
@@ -346,13 +351,13 @@ class Scheduler:
         return waiting
 
     def _kinds(self) -> tuple[_Waits, ...]:
-        """All that lanes may wait at."""
+        """All reasons to wait."""
         m = self._machine
         return m.barriers, m.waits, m.cluster, m.registers, m.warpgroups
 
     def _after_wait(self, after: int, selection: Selection) -> None:
-        """Lanes that do not have to wait, or that a guard kept away, go on; others when what they
-        wait for has happened.
+        """Let lanes that do not have to wait, or for which a guard was false, go on to `after`; the
+        others go on when their wait ends.
         """
         mask = selection.full_mask()
         waiting = mask & self._waiting()
@@ -363,7 +368,7 @@ class Scheduler:
         self._wake(selection)
 
     def _wake(self, same: Selection | None = None) -> None:
-        """Let those lanes go on that have waited for what has happened; `same` are likely ones."""
+        """Let lanes go on whose wait has ended; `same` are the lanes that are likely to be all of them."""
         machine = self._machine
         if machine.waits.waiting.any():
             machine.agents.ask(machine.waits.positions())
@@ -419,6 +424,6 @@ class Scheduler:
         )
 
 
-@functools.cache  # asked of every instruction, in every batch
+@functools.cache  # called for every instruction in every batch
 def _may_spin(opcode: str) -> bool:
     return _POLLS.match(opcode) is not None

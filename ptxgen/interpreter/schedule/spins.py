@@ -1,8 +1,8 @@
-"""Threads that poll mbarriers in loops that cannot end.
+"""Detection of threads that poll mbarriers in loops that cannot end.
 
-A thread whose registers and place come back to what they were, with nothing written in between,
-does the same for ever. If that holds of all threads that could run, nobody is left to complete the
-mbarriers that they poll.
+A thread whose registers and place are the same as before, with no write to memory in between,
+repeats the same steps for ever. If that holds for all threads that could run, no thread is left to
+complete the mbarriers that they poll.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 _POLL: Final = "mbarrier_test_wait"
 _CLOCKS: Final = ("%clock", "%globaltimer")
-_FIRST: Final = 64  # blocks until the state is taken for the first time, then twice as many
+_FIRST: Final = 64  # blocks before the state is first recorded; doubled each time
 
 
 class Spins:
-    """Watches the blocks that run, to say when all threads that can run are in such loops."""
+    """Watches the blocks that run, to find that all threads that can run are in such loops."""
 
     def __init__(self, program: Program, registers: list[Lanes]) -> None:
         self._registers = registers
         steps = [block.segment.steps for block in program.blocks]
         self._polls = [any(_is_poll(s) for s in some) for some in steps]
-        self.possible = any(self._polls)  # else nobody asks for the rest
+        self.possible = any(self._polls)  # without polls, the rest is not needed
         self._harmless = [all(map(_is_harmless, some)) for some in steps] if self.possible else []
         self._begin(_FIRST)
 
@@ -45,8 +45,8 @@ class Spins:
         self._place: Place | None = None
 
     def caught(self, place: Place, selection: Selection, ready: Ready) -> bool:
-        """Lanes are about to run from a place, and `ready` are the others that could: whether all
-        of them have come back to where they were.
+        """Whether all lanes have come back to a recorded state. Lanes are about to run from a
+        place, and `ready` are the others that could.
         """
         number = place[0]
         if not self._harmless[number]:
@@ -87,7 +87,7 @@ def _is_poll(step: Step) -> bool:
 
 
 def _is_harmless(step: Step) -> bool:
-    """Whether an instruction does the same each time, and changes nothing but registers."""
+    """Whether an instruction has the same effect each time, and changes only registers."""
     if any(isinstance(o, Special) and o.name.startswith(_CLOCKS) for o in step.instr.operands):
         return False
     jumps = step.op.effect is Effect.CONTROL and step.op.row.name in ("bra", "brx")
