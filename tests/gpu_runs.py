@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ptxgen import ir
-from ptxgen.interpreter.machine.arena import joined_spans
+from ptxgen.interpreter.machine.arena import joined_ranges
 from ptxgen.parse import parse
 from ptxgen.runtime.cuda import CudaBackend, LoadedKernel, cuda_backend
 from ptxgen.runtime.plan import LaunchPlan, param_slots
@@ -200,7 +200,7 @@ def arguments(
     held = [a.base if isinstance(a, TensorMap) else a for a in args]
     named = [(p.name, a) for p, a in zip(kernel.params, held, strict=True)]
     arrays = [(name, a) for name, a in named if isinstance(a, np.ndarray)]
-    for low, high, owners, writable, _ in joined_spans(arrays):
+    for low, high, owners, writable, _ in joined_ranges(arrays):
         arena.add(low, high - low, owners, writable)
     values: list[int | float | bytes] = []
     for param, given, memory in zip(kernel.params, args, held, strict=True):

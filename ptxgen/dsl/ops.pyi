@@ -583,7 +583,7 @@ class Ops:
         into: Var | None = None,
         type: ScalarType = ...,
     ) -> Value:
-        """d = a + b, wrapping around; the carry flag says whether it did, as unsigned numbers. `add.cc.type d, a, b` type: u32, s32, u64, s64."""
+        """d = a + b, wrapping around; the carry flag says whether the unsigned result wrapped around. `add.cc.type d, a, b` type: u32, s32, u64, s64."""
     def add_f32x2(
         self,
         a: Scalar,
@@ -606,7 +606,7 @@ class Ops:
         sat: bool = False,
         atype: ScalarType = ...,
     ) -> Value:
-        """d = a + c, where a is widened first; rounded once, to nearest by default. `add{.rnd}{.sat}.f32.atype d:f32, a:atype, c:f32` atype: f16, bf16."""
+        """d = a + c, with a widened first; rounded once, to nearest by default. `add{.rnd}{.sat}.f32.atype d:f32, a:atype, c:f32` atype: f16, bf16."""
     def add_pair(
         self,
         a: Scalar,
@@ -627,7 +627,7 @@ class Ops:
         cc: bool = False,
         type: ScalarType = ...,
     ) -> Value:
-        """d = a + b + the carry flag, wrapping around; .cc writes the flag anew. `addc{.cc}.type d, a, b` type: u32, s32, u64, s64."""
+        """d = a + b + the carry flag, wrapping around; with .cc the carry flag is updated. `addc{.cc}.type d, a, b` type: u32, s32, u64, s64."""
     def and_(
         self,
         a: Scalar,
@@ -645,7 +645,7 @@ class Ops:
         *,
         space: Literal["global"] | None = ...,
     ) -> None:
-        """Let the 128 bytes at addr leave the cache as others do; changes no value. `applypriority{.space}.L2::evict_normal [addr:u64], 128`"""
+        """Give the 128 bytes at addr the normal eviction priority; changes no value. `applypriority{.space}.L2::evict_normal [addr:u64], 128`"""
     @overload
     def atom(
         self,
@@ -676,9 +676,9 @@ class Ops:
 
         d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}.op.type d, [addr:u64], b` type: b32, b64.
 
-        d = the old value at addr, which becomes old + b in one step (each half of a pair for itself). `atom{.sem}{.scope}.space.add.noftz.type d, [addr:u64], b` type: f16x2, f16, bf16, bf16x2.
+        d = the old value at addr, which becomes old + b in one step (separately for each half of a pair). `atom{.sem}{.scope}.space.add.noftz.type d, [addr:u64], b` type: f16x2, f16, bf16, bf16x2.
 
-        d = the old value at addr, which becomes old + b in one step (each half of a pair for itself). `atom{.sem}{.scope}.add.noftz.type d, [addr:u64], b` type: f16x2, f16, bf16, bf16x2.
+        d = the old value at addr, which becomes old + b in one step (separately for each half of a pair). `atom{.sem}{.scope}.add.noftz.type d, [addr:u64], b` type: f16x2, f16, bf16, bf16x2.
         """
     @overload
     def atom(
@@ -703,7 +703,7 @@ class Ops:
 
         d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `atom{.sem}{.scope}{.space}.op.L2::cache_hint.type d, [addr:u64], b, policy:b64` type: b32, b64.
 
-        d = the old value at addr, which becomes old + b in one step (each half of a pair for itself). `atom{.sem}{.scope}{.space}.add.noftz.L2::cache_hint.type d, [addr:u64], b, policy:b64` type: f16x2, f16, bf16, bf16x2.
+        d = the old value at addr, which becomes old + b in one step (separately for each half of a pair). `atom{.sem}{.scope}{.space}.add.noftz.L2::cache_hint.type d, [addr:u64], b, policy:b64` type: f16x2, f16, bf16, bf16x2.
         """
     @overload
     def atom(
@@ -887,11 +887,11 @@ class Ops:
         cta: bool = False,
         aligned: bool = False,
     ) -> Value:
-        """Wait at barrier a for b threads (all of the block, if left out); d = for how many of them c holds. `barrier{.cta}.red.popc{.aligned}.u32 d, a:u32, b:u32, c:pred`
+        """Wait at barrier a for b threads (all of the block, if left out); d = the number of them for which c holds. `barrier{.cta}.red.popc{.aligned}.u32 d, a:u32, b:u32, c:pred`
 
-        Wait at barrier a for b threads (all of the block, if left out); d = for how many of them c holds. `bar.red.popc.u32 d, a:u32, b:u32, c:pred`
+        Wait at barrier a for b threads (all of the block, if left out); d = the number of them for which c holds. `bar.red.popc.u32 d, a:u32, b:u32, c:pred`
 
-        Wait at barrier a for b threads (all of the block, if left out); d = for how many of them c holds. `bar.cta.red.popc.u32 d, a:u32, b:u32, c:pred`
+        Wait at barrier a for b threads (all of the block, if left out); d = the number of them for which c holds. `bar.cta.red.popc.u32 d, a:u32, b:u32, c:pred`
         """
     @overload
     def bar_red_popc(
@@ -904,11 +904,11 @@ class Ops:
         cta: bool = False,
         aligned: bool = False,
     ) -> Value:
-        """Wait at barrier a for b threads (all of the block, if left out); d = for how many of them c holds. `barrier{.cta}.red.popc{.aligned}.u32 d, a:u32, c:pred`
+        """Wait at barrier a for b threads (all of the block, if left out); d = the number of them for which c holds. `barrier{.cta}.red.popc{.aligned}.u32 d, a:u32, c:pred`
 
-        Wait at barrier a for b threads (all of the block, if left out); d = for how many of them c holds. `bar.red.popc.u32 d, a:u32, c:pred`
+        Wait at barrier a for b threads (all of the block, if left out); d = the number of them for which c holds. `bar.red.popc.u32 d, a:u32, c:pred`
 
-        Wait at barrier a for b threads (all of the block, if left out); d = for how many of them c holds. `bar.cta.red.popc.u32 d, a:u32, c:pred`
+        Wait at barrier a for b threads (all of the block, if left out); d = the number of them for which c holds. `bar.cta.red.popc.u32 d, a:u32, c:pred`
         """
     def bar_sync(
         self,
@@ -989,7 +989,7 @@ class Ops:
         shiftamt: bool = False,
         type: ScalarType = ...,
     ) -> Value:
-        """d = the position of the highest bit that differs from the sign, or with .shiftamt how far to shift it to the top; all ones if there is none. `bfind{.shiftamt}.type d:u32, a` type: u32, u64, s32, s64."""
+        """d = the position of the highest bit that differs from the sign, or with .shiftamt the left shift that brings it to the top; all ones if there is none. `bfind{.shiftamt}.type d:u32, a` type: u32, u64, s32, s64."""
     def bmsk(
         self,
         a: Scalar,
@@ -999,7 +999,7 @@ class Ops:
         into: Var | None = None,
         mode: Literal["clamp", "wrap"] = "clamp",
     ) -> Value:
-        """d = b ones from bit a on; a and b count modulo 32 (wrap), or what lies beyond bit 31 is cut off (clamp). `bmsk.mode.b32 d, a:u32, b:u32`"""
+        """d = b ones from bit a on; a and b count modulo 32 (wrap), or bits beyond 31 are cut off (clamp). `bmsk.mode.b32 d, a:u32, b:u32`"""
     def bra(
         self,
         target: ir.Symbol,
@@ -1020,7 +1020,7 @@ class Ops:
     def brkpt(
         self,
     ) -> None:
-        """Stop for the debugger; as there is none, the kernel stops with an error. `brkpt`"""
+        """Stop for the debugger; there is none, so the kernel stops with an error. `brkpt`"""
     def brx(
         self,
         a: Scalar,
@@ -1029,7 +1029,7 @@ class Ops:
         *,
         uni: bool = False,
     ) -> None:
-        """Continue at label number a, from 0 on, of the list of branch targets called target; nothing is said of an a beyond the list. .uni promises that all active threads have the same a. `brx.idx{.uni} a:u32, target:label`"""
+        """Continue at label number a, from 0 on, of the list of branch targets called target; an a beyond the list is undefined. .uni promises that all active threads have the same a. `brx.idx{.uni} a:u32, target:label`"""
     @overload
     def call(
         self,
@@ -1122,7 +1122,7 @@ class Ops:
         into: Var | None = None,
         type: ScalarType = ...,
     ) -> Value:
-        """d = how many leading bits of a are zero. `clz.type d:u32, a` type: b32, b64."""
+        """d = the number of leading zero bits of a. `clz.type d:u32, a` type: b32, b64."""
     def cnot(
         self,
         a: Scalar,
@@ -1154,7 +1154,7 @@ class Ops:
     def cp_async_bulk_commit_group(
         self,
     ) -> None:
-        """Make one bulk group of all bulk copies to global memory that this thread started since the last one. `cp.async.bulk.commit_group`"""
+        """Make one bulk group of all bulk copies to global memory that this thread started since its last commit. `cp.async.bulk.commit_group`"""
     def cp_async_bulk_load(
         self,
         dst: Pointer,
@@ -1165,7 +1165,7 @@ class Ops:
         *,
         to: Literal["shared::cluster", "shared::cta"] = "shared::cluster",
     ) -> None:
-        """Start copying size bytes from src to dst; the mbarrier at mbar there counts them. `cp.async.bulk.to.global.mbarrier::complete_tx::bytes [dst:u32], [src:u64], size:u32, [mbar:u32]`"""
+        """Start copying size bytes from src to dst; the mbarrier at mbar in the same CTA counts them. `cp.async.bulk.to.global.mbarrier::complete_tx::bytes [dst:u32], [src:u64], size:u32, [mbar:u32]`"""
     def cp_async_bulk_load_hint(
         self,
         dst: Pointer,
@@ -1177,7 +1177,7 @@ class Ops:
         *,
         to: Literal["shared::cluster", "shared::cta"] = "shared::cluster",
     ) -> None:
-        """Start copying size bytes from src to dst; the mbarrier at mbar there counts them. `cp.async.bulk.to.global.mbarrier::complete_tx::bytes.L2::cache_hint [dst:u32], [src:u64], size:u32, [mbar:u32], policy:u64`"""
+        """Start copying size bytes from src to dst; the mbarrier at mbar in the same CTA counts them. `cp.async.bulk.to.global.mbarrier::complete_tx::bytes.L2::cache_hint [dst:u32], [src:u64], size:u32, [mbar:u32], policy:u64`"""
     def cp_async_bulk_load_multicast(
         self,
         dst: Pointer,
@@ -1189,7 +1189,7 @@ class Ops:
         *,
         to: Literal["shared::cluster"] = "shared::cluster",
     ) -> None:
-        """Start copying size bytes from src to dst in each CTA of the cluster in the mask ctas; the mbarrier at mbar there counts them. `cp.async.bulk.to.global.mbarrier::complete_tx::bytes.multicast::cluster [dst:u32], [src:u64], size:u32, [mbar:u32], ctas:u16`"""
+        """Start copying size bytes from src to dst in each CTA of the cluster in the mask ctas; the mbarrier at mbar in the same CTA counts them. `cp.async.bulk.to.global.mbarrier::complete_tx::bytes.multicast::cluster [dst:u32], [src:u64], size:u32, [mbar:u32], ctas:u16`"""
     def cp_async_bulk_load_multicast_hint(
         self,
         dst: Pointer,
@@ -1202,7 +1202,7 @@ class Ops:
         *,
         to: Literal["shared::cluster"] = "shared::cluster",
     ) -> None:
-        """Start copying size bytes from src to dst in each CTA of the cluster in the mask ctas; the mbarrier at mbar there counts them. `cp.async.bulk.to.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [dst:u32], [src:u64], size:u32, [mbar:u32], ctas:u16, policy:u64`"""
+        """Start copying size bytes from src to dst in each CTA of the cluster in the mask ctas; the mbarrier at mbar in the same CTA counts them. `cp.async.bulk.to.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [dst:u32], [src:u64], size:u32, [mbar:u32], ctas:u16, policy:u64`"""
     def cp_async_bulk_prefetch(
         self,
         src: Pointer,
@@ -1245,7 +1245,7 @@ class Ops:
         mbar: Pointer,
         /,
     ) -> None:
-        """Start copying size bytes from src to dst in a CTA of the cluster; the mbarrier at mbar there counts them. `cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [dst:u32], [src:u32], size:u32, [mbar:u32]`"""
+        """Start copying size bytes from src to dst in a CTA of the cluster; the mbarrier at mbar in that CTA counts them. `cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [dst:u32], [src:u32], size:u32, [mbar:u32]`"""
     def cp_async_bulk_store(
         self,
         dst: Pointer,
@@ -1274,7 +1274,7 @@ class Ops:
         to: Literal["shared::cluster", "shared::cta"] = "shared::cluster",
         tile: bool = False,
     ) -> None:
-        """Start copying the box at the map's coordinates to dst; the mbarrier at mbar there counts the bytes of the whole box. `cp.async.bulk.tensor.dim.to.global{.tile}.mbarrier::complete_tx::bytes [dst:u32], [map:u64*dim], [mbar:u32]`"""
+        """Start copying the box at the map's coordinates to dst; the mbarrier at mbar in the same CTA counts the bytes of the whole box. `cp.async.bulk.tensor.dim.to.global{.tile}.mbarrier::complete_tx::bytes [dst:u32], [map:u64*dim], [mbar:u32]`"""
     def cp_async_bulk_tensor_load_hint(
         self,
         dst: Pointer,
@@ -1287,7 +1287,7 @@ class Ops:
         to: Literal["shared::cluster", "shared::cta"] = "shared::cluster",
         tile: bool = False,
     ) -> None:
-        """Start copying the box at the map's coordinates to dst; the mbarrier at mbar there counts the bytes of the whole box. `cp.async.bulk.tensor.dim.to.global{.tile}.mbarrier::complete_tx::bytes.L2::cache_hint [dst:u32], [map:u64*dim], [mbar:u32], policy:u64`"""
+        """Start copying the box at the map's coordinates to dst; the mbarrier at mbar in the same CTA counts the bytes of the whole box. `cp.async.bulk.tensor.dim.to.global{.tile}.mbarrier::complete_tx::bytes.L2::cache_hint [dst:u32], [map:u64*dim], [mbar:u32], policy:u64`"""
     def cp_async_bulk_tensor_load_multicast(
         self,
         dst: Pointer,
@@ -1300,7 +1300,7 @@ class Ops:
         to: Literal["shared::cluster"] = "shared::cluster",
         tile: bool = False,
     ) -> None:
-        """Start copying the box at the map's coordinates to dst in each CTA of the cluster in the mask ctas; the mbarrier at mbar there counts the bytes of the whole box. `cp.async.bulk.tensor.dim.to.global{.tile}.mbarrier::complete_tx::bytes.multicast::cluster [dst:u32], [map:u64*dim], [mbar:u32], ctas:u16`"""
+        """Start copying the box at the map's coordinates to dst in each CTA of the cluster in the mask ctas; the mbarrier at mbar in the same CTA counts the bytes of the whole box. `cp.async.bulk.tensor.dim.to.global{.tile}.mbarrier::complete_tx::bytes.multicast::cluster [dst:u32], [map:u64*dim], [mbar:u32], ctas:u16`"""
     def cp_async_bulk_tensor_load_multicast_hint(
         self,
         dst: Pointer,
@@ -1314,7 +1314,7 @@ class Ops:
         to: Literal["shared::cluster"] = "shared::cluster",
         tile: bool = False,
     ) -> None:
-        """Start copying the box at the map's coordinates to dst in each CTA of the cluster in the mask ctas; the mbarrier at mbar there counts the bytes of the whole box. `cp.async.bulk.tensor.dim.to.global{.tile}.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [dst:u32], [map:u64*dim], [mbar:u32], ctas:u16, policy:u64`"""
+        """Start copying the box at the map's coordinates to dst in each CTA of the cluster in the mask ctas; the mbarrier at mbar in the same CTA counts the bytes of the whole box. `cp.async.bulk.tensor.dim.to.global{.tile}.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [dst:u32], [map:u64*dim], [mbar:u32], ctas:u16, policy:u64`"""
     def cp_async_bulk_tensor_store(
         self,
         map: Pointer,
@@ -1324,7 +1324,7 @@ class Ops:
         dim: Literal["1d", "2d", "3d", "4d", "5d"] = "1d",
         tile: bool = False,
     ) -> None:
-        """Start copying from src what of the box at the map's coordinates is inside the tensor, in this thread's bulk group. `cp.async.bulk.tensor.dim.global.shared::cta{.tile}.bulk_group [map:u64*dim], [src:u32]`"""
+        """Start copying from src the part of the box at the map's coordinates that is inside the tensor, in this thread's bulk group. `cp.async.bulk.tensor.dim.global.shared::cta{.tile}.bulk_group [map:u64*dim], [src:u32]`"""
     def cp_async_bulk_tensor_store_hint(
         self,
         map: Pointer,
@@ -1335,7 +1335,7 @@ class Ops:
         dim: Literal["1d", "2d", "3d", "4d", "5d"] = "1d",
         tile: bool = False,
     ) -> None:
-        """Start copying from src what of the box at the map's coordinates is inside the tensor, in this thread's bulk group. `cp.async.bulk.tensor.dim.global.shared::cta{.tile}.bulk_group.L2::cache_hint [map:u64*dim], [src:u32], policy:u64`"""
+        """Start copying from src the part of the box at the map's coordinates that is inside the tensor, in this thread's bulk group. `cp.async.bulk.tensor.dim.global.shared::cta{.tile}.bulk_group.L2::cache_hint [map:u64*dim], [src:u32], policy:u64`"""
     def cp_async_bulk_wait_group(
         self,
         n: int,
@@ -1343,7 +1343,7 @@ class Ops:
         *,
         read: bool = False,
     ) -> None:
-        """Wait until at most the n newest bulk groups of this thread are still under way; with .read, only until the others have read their sources. `cp.async.bulk.wait_group{.read} n:imm`"""
+        """Wait until at most the n newest bulk groups of this thread are incomplete; with .read, only until all others have read their sources. `cp.async.bulk.wait_group{.read} n:imm`"""
     def cp_async_ca(
         self,
         dst: Pointer,
@@ -1573,7 +1573,7 @@ class Ops:
     def cp_async_commit_group(
         self,
     ) -> None:
-        """Make one group of all copies that this thread started since the last one. `cp.async.commit_group`"""
+        """Make one group of all copies that this thread started since its last commit. `cp.async.commit_group`"""
     def cp_async_mbarrier_arrive(
         self,
         addr: Pointer,
@@ -1717,7 +1717,7 @@ class Ops:
         op: Literal["add"] = "add",
         type: ScalarType = ...,
     ) -> None:
-        """Start combining the values in size bytes at dst, in a CTA of the cluster, with those at src; the mbarrier at mbar there counts them. `cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.op.type [dst:u32], [src:u32], size:u32, [mbar:u32]` type: u32, s32, u64."""
+        """Start combining the values in size bytes at dst, in a CTA of the cluster, with those at src; the mbarrier at mbar in that CTA counts them. `cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.op.type [dst:u32], [src:u32], size:u32, [mbar:u32]` type: u32, s32, u64."""
     def cp_reduce_async_bulk_send_and(
         self,
         dst: Pointer,
@@ -1729,7 +1729,7 @@ class Ops:
         op: Literal["and", "or", "xor"] = "and",
         type: ScalarType = ...,
     ) -> None:
-        """Start combining the values in size bytes at dst, in a CTA of the cluster, with those at src; the mbarrier at mbar there counts them. `cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.op.type [dst:u32], [src:u32], size:u32, [mbar:u32]` type: b32."""
+        """Start combining the values in size bytes at dst, in a CTA of the cluster, with those at src; the mbarrier at mbar in that CTA counts them. `cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.op.type [dst:u32], [src:u32], size:u32, [mbar:u32]` type: b32."""
     def cp_reduce_async_bulk_send_inc(
         self,
         dst: Pointer,
@@ -1741,7 +1741,7 @@ class Ops:
         op: Literal["inc", "dec"] = "inc",
         type: ScalarType = ...,
     ) -> None:
-        """Start combining the values in size bytes at dst, in a CTA of the cluster, with those at src; the mbarrier at mbar there counts them. `cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.op.type [dst:u32], [src:u32], size:u32, [mbar:u32]` type: u32."""
+        """Start combining the values in size bytes at dst, in a CTA of the cluster, with those at src; the mbarrier at mbar in that CTA counts them. `cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.op.type [dst:u32], [src:u32], size:u32, [mbar:u32]` type: u32."""
     def cp_reduce_async_bulk_send_min(
         self,
         dst: Pointer,
@@ -1753,7 +1753,7 @@ class Ops:
         op: Literal["min", "max"] = "min",
         type: ScalarType = ...,
     ) -> None:
-        """Start combining the values in size bytes at dst, in a CTA of the cluster, with those at src; the mbarrier at mbar there counts them. `cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.op.type [dst:u32], [src:u32], size:u32, [mbar:u32]` type: u32, s32."""
+        """Start combining the values in size bytes at dst, in a CTA of the cluster, with those at src; the mbarrier at mbar in that CTA counts them. `cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.op.type [dst:u32], [src:u32], size:u32, [mbar:u32]` type: u32, s32."""
     def cp_reduce_async_bulk_tensor(
         self,
         map: Pointer,
@@ -1794,7 +1794,7 @@ class Ops:
         primary: Literal["L2::evict_last", "L2::evict_normal", "L2::evict_first", "L2::evict_unchanged"] = "L2::evict_last",
         secondary: Literal["L2::evict_first", "L2::evict_unchanged"] | None = None,
     ) -> Value:
-        """d = a cache policy: the primary priority for a fraction of accesses, the secondary for the rest. Its bits are opaque; here they are 0. `createpolicy.fractional.primary{.secondary}.b64 d{, fraction:f32}`"""
+        """d = a cache policy: the primary priority for a fraction of accesses, the secondary for the others. Its bits are opaque; here they are 0. `createpolicy.fractional.primary{.secondary}.b64 d{, fraction:f32}`"""
     def createpolicy_range(
         self,
         addr: Pointer,
@@ -1807,7 +1807,7 @@ class Ops:
         primary: Literal["L2::evict_last", "L2::evict_normal", "L2::evict_first", "L2::evict_unchanged"] = "L2::evict_last",
         secondary: Literal["L2::evict_first", "L2::evict_unchanged"] | None = None,
     ) -> Value:
-        """d = a cache policy: the primary priority for the first size bytes at addr, the secondary for the rest of total bytes around. Its bits are opaque; here they are 0. `createpolicy.range{.space}.primary{.secondary}.b64 d, [addr:u64], size:u32, total:u32`"""
+        """d = a cache policy: the primary priority for the first size bytes at addr, the secondary for the rest of the total bytes around. Its bits are opaque; here they are 0. `createpolicy.range{.space}.primary{.secondary}.b64 d, [addr:u64], size:u32, total:u32`"""
     @overload
     def cvt(
         self,
@@ -1819,21 +1819,21 @@ class Ops:
         dtype: ScalarType = ...,
         atype: ScalarType = ...,
     ) -> Value:
-        """d = a limited to the range of dtype; only where a may lie outside it. `cvt.sat.dtype.atype d:dtype, a:atype` dtype: u32. atype: s32, u64, s64, s16, s8.
+        """d = a limited to the range of dtype; legal only if a may lie outside it. `cvt.sat.dtype.atype d:dtype, a:atype` dtype: u32. atype: s32, u64, s64, s16, s8.
 
-        d = a limited to the range of dtype; only where a may lie outside it. `cvt.sat.dtype.atype d:dtype, a:atype` dtype: s32. atype: u32, u64, s64.
+        d = a limited to the range of dtype; legal only if a may lie outside it. `cvt.sat.dtype.atype d:dtype, a:atype` dtype: s32. atype: u32, u64, s64.
 
-        d = a limited to the range of dtype; only where a may lie outside it. `cvt.sat.dtype.atype d:dtype, a:atype` dtype: u64. atype: s32, s64, s16, s8.
+        d = a limited to the range of dtype; legal only if a may lie outside it. `cvt.sat.dtype.atype d:dtype, a:atype` dtype: u64. atype: s32, s64, s16, s8.
 
-        d = a limited to the range of dtype; only where a may lie outside it. `cvt.sat.dtype.atype d:dtype, a:atype` dtype: s64. atype: u64.
+        d = a limited to the range of dtype; legal only if a may lie outside it. `cvt.sat.dtype.atype d:dtype, a:atype` dtype: s64. atype: u64.
 
-        d = a limited to the range of dtype; only where a may lie outside it. `cvt.sat.dtype.atype d:dtype, a:atype` dtype: u16. atype: u32, s32, u64, s64, s16, s8.
+        d = a limited to the range of dtype; legal only if a may lie outside it. `cvt.sat.dtype.atype d:dtype, a:atype` dtype: u16. atype: u32, s32, u64, s64, s16, s8.
 
-        d = a limited to the range of dtype; only where a may lie outside it. `cvt.sat.dtype.atype d:dtype, a:atype` dtype: s16. atype: u32, s32, u64, s64, u16.
+        d = a limited to the range of dtype; legal only if a may lie outside it. `cvt.sat.dtype.atype d:dtype, a:atype` dtype: s16. atype: u32, s32, u64, s64, u16.
 
-        d = a limited to the range of dtype; only where a may lie outside it. `cvt.sat.dtype.atype d:dtype, a:atype` dtype: u8. atype: u32, s32, u64, s64, u16, s16, s8.
+        d = a limited to the range of dtype; legal only if a may lie outside it. `cvt.sat.dtype.atype d:dtype, a:atype` dtype: u8. atype: u32, s32, u64, s64, u16, s16, s8.
 
-        d = a limited to the range of dtype; only where a may lie outside it. `cvt.sat.dtype.atype d:dtype, a:atype` dtype: s8. atype: u32, s32, u64, s64, u16, s16, u8.
+        d = a limited to the range of dtype; legal only if a may lie outside it. `cvt.sat.dtype.atype d:dtype, a:atype` dtype: s8. atype: u32, s32, u64, s64, u16, s16, u8.
 
         d = a; with .sat limited to [0, 1]. `cvt{.sat}.dtype.atype d:dtype, a:atype` dtype: f64. atype: f64.
 
@@ -1841,7 +1841,7 @@ class Ops:
 
         d = a, exactly; with .sat limited to [0, 1]. `cvt{.sat}.dtype.atype d:dtype, a:atype` dtype: f64. atype: f16.
 
-        d = a, cut off, or extended by zeros or the sign. `cvt.dtype.atype d:dtype, a:atype` dtype: u32, s32, u64, s64, u16, s16, u8, s8. atype: u32, s32, u64, s64, u16, s16, u8, s8.
+        d = a, truncated, or extended by zeros or the sign. `cvt.dtype.atype d:dtype, a:atype` dtype: u32, s32, u64, s64, u16, s16, u8, s8. atype: u32, s32, u64, s64, u16, s16, u8, s8.
 
         d = a. `cvt.dtype.atype d:dtype, a:atype` dtype: bf16. atype: bf16.
         """
@@ -2120,7 +2120,7 @@ class Ops:
         *,
         space: Literal["global"] | None = ...,
     ) -> None:
-        """The 128 bytes at addr need not be kept: they may hold anything from now on (here what they held). `discard{.space}.L2 [addr:u64], 128`"""
+        """The contents of the 128 bytes at addr may be lost: they are undefined from now on (here they stay). `discard{.space}.L2 [addr:u64], 128`"""
     @overload
     def div(
         self,
@@ -2131,7 +2131,7 @@ class Ops:
         into: Var | None = None,
         type: ScalarType = ...,
     ) -> Value:
-        """d = a / b, rounded towards zero; all ones when b is 0 (PTX leaves that value open, and this is what the assembler's code for every width gives). `div.type d, a, b` type: u32, s32, u64, s64, u16, s16."""
+        """d = a / b, rounded towards zero; all ones when b is 0 (PTX does not define that value; the assembler's code gives it for every width). `div.type d, a, b` type: u32, s32, u64, s64, u16, s16."""
     @overload
     def div(
         self,
@@ -2157,7 +2157,7 @@ class Ops:
         mode: Literal["approx", "full"] = "approx",
         ftz: bool = False,
     ) -> Value:
-        """d = a / b, approximately; with .approx, b beyond 2^126 gives 0 for finite a and NaN for infinite a. `div.mode{.ftz}.f32 d, a, b`"""
+        """d = a / b, approximately; with .approx, a b beyond 2^126 in magnitude gives 0 for finite a and NaN for infinite a. `div.mode{.ftz}.f32 d, a, b`"""
     def dp2a(
         self,
         a: Scalar,
@@ -2231,38 +2231,38 @@ class Ops:
         sem: Literal["acq_rel", "sc", "acquire", "release"] = "acq_rel",
         scope: Literal["cta", "gpu", "sys", "cluster"] = "cta",
     ) -> None:
-        """Order this thread's memory accesses before it against those after it, for all threads of the scope. `fence.sem.scope`
+        """Order this thread's memory accesses before the instruction before those after it, for all threads of the scope. `fence.sem.scope`
 
-        Order this thread's memory accesses before it against those after it, for all threads of the scope. `fence.scope`
+        Order this thread's memory accesses before the instruction before those after it, for all threads of the scope. `fence.scope`
         """
     def fence_acquire_restricted(
         self,
     ) -> None:
-        """Order this thread's accesses to the shared memory that the modifier names before it against those after it, for all threads of the cluster. `fence.acquire.sync_restrict::shared::cluster.cluster`"""
+        """Order this thread's accesses before the instruction to the shared memory that the modifier names before those after it, for all threads of the cluster. `fence.acquire.sync_restrict::shared::cluster.cluster`"""
     def fence_mbarrier_init(
         self,
     ) -> None:
-        """Let the cluster see the mbarriers that this thread made, after its next barrier. `fence.mbarrier_init.release.cluster`"""
+        """Make the initialisation of this thread's mbarriers visible to the cluster, after its next barrier. `fence.mbarrier_init.release.cluster`"""
     def fence_proxy(
         self,
         *,
         kind: Literal["alias", "async"] = "alias",
     ) -> None:
-        """Order accesses through ordinary instructions and those through the proxy. `fence.proxy.kind`"""
+        """Order accesses by ordinary instructions and accesses through the proxy. `fence.proxy.kind`"""
     def fence_proxy_async(
         self,
         *,
         space: Literal["global", "shared::cta", "shared::cluster"] = "global",
     ) -> None:
-        """Order accesses to the space through ordinary instructions and through asynchronous ones. `fence.proxy.async.space`"""
+        """Order accesses to the space by ordinary instructions and by asynchronous ones. `fence.proxy.async.space`"""
     def fence_proxy_async_acquire(
         self,
     ) -> None:
-        """As fence.proxy.async, for what mbarriers of the cluster order: the side that waits. `fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster`"""
+        """fence.proxy.async, restricted to accesses that mbarriers of the cluster order: for the threads that wait. `fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster`"""
     def fence_proxy_async_release(
         self,
     ) -> None:
-        """As fence.proxy.async, for what mbarriers of the cluster order: the side that arrives. `fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster`"""
+        """fence.proxy.async, restricted to accesses that mbarriers of the cluster order: for the threads that arrive. `fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster`"""
     def fence_proxy_tensormap_acquire(
         self,
         addr: Pointer,
@@ -2270,17 +2270,17 @@ class Ops:
         *,
         scope: Literal["cta", "cluster", "gpu", "sys"] = "cta",
     ) -> None:
-        """Use the tensor map at addr as it was written before a release in the scope. `fence.proxy.tensormap::generic.acquire.scope [addr:u64], 128`"""
+        """Make writes of the tensor map at addr visible to this thread, if a release in the scope came after them. `fence.proxy.tensormap::generic.acquire.scope [addr:u64], 128`"""
     def fence_proxy_tensormap_release(
         self,
         *,
         scope: Literal["cta", "cluster", "gpu", "sys"] = "cta",
     ) -> None:
-        """Let the tensor maps that this thread wrote be used in the scope after an acquire there. `fence.proxy.tensormap::generic.release.scope`"""
+        """Make this thread's writes of tensor maps visible in the scope, to threads that acquire the maps there. `fence.proxy.tensormap::generic.release.scope`"""
     def fence_release_restricted(
         self,
     ) -> None:
-        """Order this thread's accesses to the shared memory that the modifier names before it against those after it, for all threads of the cluster. `fence.release.sync_restrict::shared::cta.cluster`"""
+        """Order this thread's accesses before the instruction to the shared memory that the modifier names before those after it, for all threads of the cluster. `fence.release.sync_restrict::shared::cta.cluster`"""
     @overload
     def fma(
         self,
@@ -2370,7 +2370,7 @@ class Ops:
         sat: bool = False,
         abtype: ScalarType = ...,
     ) -> Value:
-        """d = a * b + c, where a and b are widened first; rounded once. `fma.rnd{.sat}.f32.abtype d:f32, a:abtype, b:abtype, c:f32` abtype: f16, bf16."""
+        """d = a * b + c, with a and b widened first; rounded once. `fma.rnd{.sat}.f32.abtype d:f32, a:abtype, b:abtype, c:f32` abtype: f16, bf16."""
     def fns(
         self,
         mask: Scalar,
@@ -2380,7 +2380,7 @@ class Ops:
         *,
         into: Var | None = None,
     ) -> Value:
-        """d = the position of the |offset|-th one of mask, counted from bit base upwards, or downwards if offset is negative; bit base itself is the first, and must be one if offset is 0; all ones if there is none, or if base is above 31 (PTX leaves that open). `fns.b32 d, mask, base, offset:s32`"""
+        """d = the position of the |offset|-th one bit of mask, counted from bit base upwards, or downwards if offset is negative; bit base itself counts as the first, and must be one if offset is 0. All ones if there is none, or if base is above 31 (PTX does not define that case). `fns.b32 d, mask, base, offset:s32`"""
     def getctarank(
         self,
         a: Scalar,
@@ -2390,15 +2390,15 @@ class Ops:
         space: Literal["shared::cluster"] | None = None,
         type: ScalarType = ...,
     ) -> Value:
-        """d = the rank in the cluster of the CTA that has the shared memory at a; without .shared::cluster, a is a generic address. `getctarank{.space}.type d:u32, a` type: u32, u64."""
+        """d = the rank in the cluster of the CTA whose shared memory a points to; without .shared::cluster, a is a generic address. `getctarank{.space}.type d:u32, a` type: u32, u64."""
     def griddepcontrol_launch_dependents(
         self,
     ) -> None:
-        """Let the grids that depend on this one begin, once all its CTAs say so or are complete. `griddepcontrol.launch_dependents`"""
+        """Let the grids that depend on this one begin, once all its CTAs have executed this instruction or are complete. `griddepcontrol.launch_dependents`"""
     def griddepcontrol_wait(
         self,
     ) -> None:
-        """Wait until the grids that this one depends on are complete, and see what they wrote. `griddepcontrol.wait`"""
+        """Wait until the grids that this one depends on are complete, and their writes are visible. `griddepcontrol.wait`"""
     def isspacep(
         self,
         a: Scalar,
@@ -2598,9 +2598,9 @@ class Ops:
         vec: None = None,
         type: ScalarType = ...,
     ) -> Value:
-        """d = the value, or the vector of consecutive values, at addr, which nobody writes while the kernel runs. `ld.global.nc{.evict}{.prefetch}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
+        """d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}{.prefetch}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
-        d = the value, or the vector of consecutive values, at addr, which nobody writes while the kernel runs. `ld.global.nc{.evict}{.prefetch}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+        d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}{.prefetch}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
         """
     @overload
     def ld_nc(
@@ -2614,9 +2614,9 @@ class Ops:
         vec: Literal["v2", "v4"],
         type: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = the value, or the vector of consecutive values, at addr, which nobody writes while the kernel runs. `ld.global.nc{.evict}{.prefetch}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
+        """d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}{.prefetch}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
-        d = the value, or the vector of consecutive values, at addr, which nobody writes while the kernel runs. `ld.global.nc{.evict}{.prefetch}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+        d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}{.prefetch}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
         """
     @overload
     def ld_nc(
@@ -2630,9 +2630,9 @@ class Ops:
         vec: None = None,
         type: ScalarType = ...,
     ) -> Value:
-        """d = the value, or the vector of consecutive values, at addr, which nobody writes while the kernel runs. `ld.global.cop.nc{.prefetch}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
+        """d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.cop.nc{.prefetch}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
-        d = the value, or the vector of consecutive values, at addr, which nobody writes while the kernel runs. `ld.global.cop.nc{.prefetch}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+        d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.cop.nc{.prefetch}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
         """
     @overload
     def ld_nc(
@@ -2646,9 +2646,9 @@ class Ops:
         vec: Literal["v2", "v4"],
         type: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = the value, or the vector of consecutive values, at addr, which nobody writes while the kernel runs. `ld.global.cop.nc{.prefetch}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
+        """d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.cop.nc{.prefetch}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
-        d = the value, or the vector of consecutive values, at addr, which nobody writes while the kernel runs. `ld.global.cop.nc{.prefetch}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+        d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.cop.nc{.prefetch}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
         """
     @overload
     def ld_nc_large(
@@ -2662,9 +2662,9 @@ class Ops:
         vec: None = None,
         type: ScalarType = ...,
     ) -> Value:
-        """d = the vector of 32 bytes at addr, which nobody writes while the kernel runs. `ld.global.nc{.evict}{.level2}.vec.type d*vec, [addr:u64]` type: f32, b32, u32, s32.
+        """d = the vector of 32 bytes at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}{.level2}.vec.type d*vec, [addr:u64]` type: f32, b32, u32, s32.
 
-        d = the vector of 32 bytes at addr, which nobody writes while the kernel runs. `ld.global.nc{.evict}{.level2}.vec.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+        d = the vector of 32 bytes at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}{.level2}.vec.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
         """
     @overload
     def ld_nc_large(
@@ -2678,9 +2678,9 @@ class Ops:
         vec: Literal["v8", "v4"],
         type: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = the vector of 32 bytes at addr, which nobody writes while the kernel runs. `ld.global.nc{.evict}{.level2}.vec.type d*vec, [addr:u64]` type: f32, b32, u32, s32.
+        """d = the vector of 32 bytes at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}{.level2}.vec.type d*vec, [addr:u64]` type: f32, b32, u32, s32.
 
-        d = the vector of 32 bytes at addr, which nobody writes while the kernel runs. `ld.global.nc{.evict}{.level2}.vec.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+        d = the vector of 32 bytes at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}{.level2}.vec.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
         """
     @overload
     def ld_nc_policy(
@@ -2695,9 +2695,9 @@ class Ops:
         vec: None = None,
         type: ScalarType = ...,
     ) -> Value:
-        """d = the value, or the vector of consecutive values, at addr, which nobody writes while the kernel runs. `ld.global.nc{.evict}.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
+        """d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
-        d = the value, or the vector of consecutive values, at addr, which nobody writes while the kernel runs. `ld.global.nc{.evict}.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: b64, u64, s64, f64.
+        d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: b64, u64, s64, f64.
         """
     @overload
     def ld_nc_policy(
@@ -2712,9 +2712,9 @@ class Ops:
         vec: Literal["v2", "v4"],
         type: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = the value, or the vector of consecutive values, at addr, which nobody writes while the kernel runs. `ld.global.nc{.evict}.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
+        """d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
-        d = the value, or the vector of consecutive values, at addr, which nobody writes while the kernel runs. `ld.global.nc{.evict}.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: b64, u64, s64, f64.
+        d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.nc{.evict}.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: b64, u64, s64, f64.
         """
     @overload
     def ld_nc_policy(
@@ -2729,9 +2729,9 @@ class Ops:
         vec: None = None,
         type: ScalarType = ...,
     ) -> Value:
-        """d = the value, or the vector of consecutive values, at addr, which nobody writes while the kernel runs. `ld.global.cop.nc.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
+        """d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.cop.nc.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
-        d = the value, or the vector of consecutive values, at addr, which nobody writes while the kernel runs. `ld.global.cop.nc.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: b64, u64, s64, f64.
+        d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.cop.nc.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: b64, u64, s64, f64.
         """
     @overload
     def ld_nc_policy(
@@ -2746,9 +2746,9 @@ class Ops:
         vec: Literal["v2", "v4"],
         type: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = the value, or the vector of consecutive values, at addr, which nobody writes while the kernel runs. `ld.global.cop.nc.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
+        """d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.cop.nc.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
-        d = the value, or the vector of consecutive values, at addr, which nobody writes while the kernel runs. `ld.global.cop.nc.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: b64, u64, s64, f64.
+        d = the value, or the vector of consecutive values, at addr, which no thread writes while the kernel runs. `ld.global.cop.nc.L2::cache_hint{.prefetch}{.vec}.type d*vec, [addr:u64], policy:b64` type: b64, u64, s64, f64.
         """
     @overload
     def ld_ordered(
@@ -2763,9 +2763,9 @@ class Ops:
         vec: None = None,
         type: ScalarType = ...,
     ) -> Value:
-        """d = the value, or the vector of consecutive values, at addr, as one access of a race that the threads of the scope may run; accesses after an .acquire come later. `ld.sem.scope{.space}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
+        """d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; accesses after an .acquire come later. `ld.sem.scope{.space}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
-        d = the value, or the vector of consecutive values, at addr, as one access of a race that the threads of the scope may run; accesses after an .acquire come later. `ld.sem.scope{.space}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+        d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; accesses after an .acquire come later. `ld.sem.scope{.space}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
         """
     @overload
     def ld_ordered(
@@ -2780,9 +2780,9 @@ class Ops:
         vec: Literal["v2", "v4"],
         type: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = the value, or the vector of consecutive values, at addr, as one access of a race that the threads of the scope may run; accesses after an .acquire come later. `ld.sem.scope{.space}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
+        """d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; accesses after an .acquire come later. `ld.sem.scope{.space}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
-        d = the value, or the vector of consecutive values, at addr, as one access of a race that the threads of the scope may run; accesses after an .acquire come later. `ld.sem.scope{.space}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+        d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; accesses after an .acquire come later. `ld.sem.scope{.space}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
         """
     @overload
     def ld_ordered(
@@ -2799,13 +2799,13 @@ class Ops:
         vec: None = None,
         type: ScalarType = ...,
     ) -> Value:
-        """d = the value, or the vector of consecutive values, at addr, as one access of a race that the threads of the scope may run; .evict and .prefetch are hints for caches. `ld.sem.scope{.space}.evict{.prefetch}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
+        """d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; .evict and .prefetch are hints for caches. `ld.sem.scope{.space}.evict{.prefetch}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
-        d = the value, or the vector of consecutive values, at addr, as one access of a race that the threads of the scope may run; .evict and .prefetch are hints for caches. `ld.sem.scope{.space}.evict{.prefetch}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+        d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; .evict and .prefetch are hints for caches. `ld.sem.scope{.space}.evict{.prefetch}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
 
-        d = the value, or the vector of consecutive values, at addr, as one access of a race that the threads of the scope may run; .prefetch is a hint for caches. `ld.sem.scope{.space}.prefetch{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
+        d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; .prefetch is a hint for caches. `ld.sem.scope{.space}.prefetch{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
-        d = the value, or the vector of consecutive values, at addr, as one access of a race that the threads of the scope may run; .prefetch is a hint for caches. `ld.sem.scope{.space}.prefetch{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+        d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; .prefetch is a hint for caches. `ld.sem.scope{.space}.prefetch{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
         """
     @overload
     def ld_ordered(
@@ -2822,13 +2822,13 @@ class Ops:
         vec: Literal["v2", "v4"],
         type: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = the value, or the vector of consecutive values, at addr, as one access of a race that the threads of the scope may run; .evict and .prefetch are hints for caches. `ld.sem.scope{.space}.evict{.prefetch}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
+        """d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; .evict and .prefetch are hints for caches. `ld.sem.scope{.space}.evict{.prefetch}{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
-        d = the value, or the vector of consecutive values, at addr, as one access of a race that the threads of the scope may run; .evict and .prefetch are hints for caches. `ld.sem.scope{.space}.evict{.prefetch}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+        d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; .evict and .prefetch are hints for caches. `ld.sem.scope{.space}.evict{.prefetch}{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
 
-        d = the value, or the vector of consecutive values, at addr, as one access of a race that the threads of the scope may run; .prefetch is a hint for caches. `ld.sem.scope{.space}.prefetch{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
+        d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; .prefetch is a hint for caches. `ld.sem.scope{.space}.prefetch{.vec}.type d*vec, [addr:u64]` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
-        d = the value, or the vector of consecutive values, at addr, as one access of a race that the threads of the scope may run; .prefetch is a hint for caches. `ld.sem.scope{.space}.prefetch{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
+        d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; .prefetch is a hint for caches. `ld.sem.scope{.space}.prefetch{.vec}.type d*vec, [addr:u64]` type: b64, u64, s64, f64.
         """
     @overload
     def ld_ordered(
@@ -2845,9 +2845,9 @@ class Ops:
         vec: None = None,
         type: ScalarType = ...,
     ) -> Value:
-        """d = the value, or the vector of consecutive values, at addr, as one access of a race that the threads of the scope may run; .evict and the cache policy are hints for caches. `ld.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type d*vec, [addr:u64], policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
+        """d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; .evict and the cache policy are hints for caches. `ld.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type d*vec, [addr:u64], policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
-        d = the value, or the vector of consecutive values, at addr, as one access of a race that the threads of the scope may run; .evict and the cache policy are hints for caches. `ld.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type d*vec, [addr:u64], policy:b64` type: b64, u64, s64, f64.
+        d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; .evict and the cache policy are hints for caches. `ld.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type d*vec, [addr:u64], policy:b64` type: b64, u64, s64, f64.
         """
     @overload
     def ld_ordered(
@@ -2864,9 +2864,9 @@ class Ops:
         vec: Literal["v2", "v4"],
         type: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = the value, or the vector of consecutive values, at addr, as one access of a race that the threads of the scope may run; .evict and the cache policy are hints for caches. `ld.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type d*vec, [addr:u64], policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
+        """d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; .evict and the cache policy are hints for caches. `ld.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type d*vec, [addr:u64], policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
-        d = the value, or the vector of consecutive values, at addr, as one access of a race that the threads of the scope may run; .evict and the cache policy are hints for caches. `ld.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type d*vec, [addr:u64], policy:b64` type: b64, u64, s64, f64.
+        d = the value, or the vector of consecutive values, at addr, as an access that may race with others of the threads of the scope; .evict and the cache policy are hints for caches. `ld.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type d*vec, [addr:u64], policy:b64` type: b64, u64, s64, f64.
         """
     @overload
     def ld_policy(
@@ -3107,7 +3107,7 @@ class Ops:
         *,
         into: Var | None = None,
     ) -> Value:
-        """d = any function of three bits: bit 4a + 2b + c of lut, for each bit. `lop3.b32 d, a, b, c, lut:imm`"""
+        """d = any function of three bits: for each bit position, bit 4a + 2b + c of lut. `lop3.b32 d, a, b, c, lut:imm`"""
     def lop3_pred(
         self,
         a: Scalar,
@@ -3119,7 +3119,7 @@ class Ops:
         *,
         combine: Literal["or", "and"] = "or",
     ) -> tuple[Value, Value]:
-        """d as for lop3; p = (d is not 0) <combine> e. `lop3.combine.b32 d|p:pred, a, b, c, lut:imm, e:pred`"""
+        """d = the result of lop3; p = (d is not 0) <combine> e. `lop3.combine.b32 d|p:pred, a, b, c, lut:imm, e:pred`"""
     @overload
     def mad(
         self,
@@ -3183,7 +3183,7 @@ class Ops:
         mode: Literal["lo", "hi"] = "lo",
         type: ScalarType = ...,
     ) -> Value:
-        """d = the lower or the upper half of a * b, plus c, wrapping around; the carry flag says whether that sum did, as unsigned numbers. `mad.mode.cc.type d, a, b, c` type: u32, s32, u64, s64."""
+        """d = the lower or the upper half of a * b, plus c, wrapping around; the carry flag says whether the unsigned sum wrapped around. `mad.mode.cc.type d, a, b, c` type: u32, s32, u64, s64."""
     def mad_sat(
         self,
         a: Scalar,
@@ -3217,7 +3217,7 @@ class Ops:
         cc: bool = False,
         type: ScalarType = ...,
     ) -> Value:
-        """d = the lower or the upper half of a * b, plus c, plus the carry flag, wrapping around; .cc writes the flag anew. `madc.mode{.cc}.type d, a, b, c` type: u32, s32, u64, s64."""
+        """d = the lower or the upper half of a * b, plus c, plus the carry flag, wrapping around; with .cc the carry flag is updated. `madc.mode{.cc}.type d, a, b, c` type: u32, s32, u64, s64."""
     def mapa(
         self,
         a: Scalar,
@@ -3228,7 +3228,7 @@ class Ops:
         space: Literal["shared::cluster"] | None = None,
         type: ScalarType = ...,
     ) -> Value:
-        """d = the address of the place a of shared memory in the CTA of rank b of the cluster; without .shared::cluster, both are generic addresses. `mapa{.space}.type d, a, b:u32` type: u32, u64."""
+        """d = the address, in the CTA of rank b of the cluster, of the byte of shared memory that a is the address of; without .shared::cluster, both are generic addresses. `mapa{.space}.type d, a, b:u32` type: u32, u64."""
     def match_all(
         self,
         a: Scalar,
@@ -3286,19 +3286,19 @@ class Ops:
     ) -> Value:
         """d = the larger of a and b (-0 < +0); a NaN is ignored, or with .NaN makes d NaN. `max{.ftz}{.NaN}.type d, a, b` type: f16, f16x2.
 
-        d = the larger of |a| and |b|, negative where just one of a and b is; a NaN is ignored, or with .NaN makes d NaN. `max{.ftz}{.NaN}.xorsign.abs.type d, a, b` type: f16, f16x2.
+        d = the larger of |a| and |b|, negative if exactly one of a and b is; a NaN is ignored, or with .NaN makes d NaN. `max{.ftz}{.NaN}.xorsign.abs.type d, a, b` type: f16, f16x2.
 
         d = the larger of a and b. `max.type d, a, b` type: u32, s32, u64, s64, u16, s16.
 
         d = the larger of a and b (-0 < +0); a NaN is ignored, or with .NaN makes d NaN. `max{.ftz}{.NaN}.f32 d, a, b`
 
-        d = the larger of |a| and |b|, negative where just one of a and b is; a NaN is ignored, or with .NaN makes d NaN. `max{.ftz}{.NaN}.xorsign.abs.f32 d, a, b`
+        d = the larger of |a| and |b|, negative if exactly one of a and b is; a NaN is ignored, or with .NaN makes d NaN. `max{.ftz}{.NaN}.xorsign.abs.f32 d, a, b`
 
         d = the larger of a and b (-0 < +0); a NaN is ignored. `max.f64 d, a, b`
 
         d = the larger of a and b (-0 < +0); a NaN is ignored, or with .NaN makes d NaN. `max{.NaN}.type d, a, b` type: bf16, bf16x2.
 
-        d = the larger of |a| and |b|, negative where just one of a and b is; a NaN is ignored, or with .NaN makes d NaN. `max{.NaN}.xorsign.abs.type d, a, b` type: bf16, bf16x2.
+        d = the larger of |a| and |b|, negative if exactly one of a and b is; a NaN is ignored, or with .NaN makes d NaN. `max{.NaN}.xorsign.abs.type d, a, b` type: bf16, bf16x2.
         """
     def max_relu(
         self,
@@ -3348,7 +3348,7 @@ class Ops:
         into: Var | None = None,
         space: Literal["shared", "shared::cta", "shared::cluster"] | None = ...,
     ) -> Value:
-        """Arrive; d = the state before, which a wait may be for. `mbarrier.arrive{.space}.b64 d:b64, [addr:u64]`"""
+        """Arrive; d = the state before, for a later wait. `mbarrier.arrive{.space}.b64 d:b64, [addr:u64]`"""
     def mbarrier_arrive_count(
         self,
         addr: Pointer,
@@ -3358,7 +3358,7 @@ class Ops:
         into: Var | None = None,
         space: Literal["shared", "shared::cta", "shared::cluster"] | None = ...,
     ) -> Value:
-        """Arrive count times; d = the state before, which a wait may be for. `mbarrier.arrive{.space}.b64 d:b64, [addr:u64], count:u32`"""
+        """Arrive count times; d = the state before, for a later wait. `mbarrier.arrive{.space}.b64 d:b64, [addr:u64], count:u32`"""
     def mbarrier_arrive_count_ordered(
         self,
         addr: Pointer,
@@ -3370,7 +3370,7 @@ class Ops:
         scope: Literal["cta", "cluster"] = "cta",
         space: Literal["shared", "shared::cta", "shared::cluster"] | None = ...,
     ) -> Value:
-        """Arrive count times; d = the state before, which a wait may be for. `mbarrier.arrive.sem.scope{.space}.b64 d:b64, [addr:u64], count:u32`"""
+        """Arrive count times; d = the state before, for a later wait. `mbarrier.arrive.sem.scope{.space}.b64 d:b64, [addr:u64], count:u32`"""
     def mbarrier_arrive_drop(
         self,
         addr: Pointer,
@@ -3379,7 +3379,7 @@ class Ops:
         into: Var | None = None,
         space: Literal["shared", "shared::cta", "shared::cluster"] | None = ...,
     ) -> Value:
-        """Arrive, for the last time; d = the state before, which a wait may be for. `mbarrier.arrive_drop{.space}.b64 d:b64, [addr:u64]`"""
+        """Arrive, for the last time; d = the state before, for a later wait. `mbarrier.arrive_drop{.space}.b64 d:b64, [addr:u64]`"""
     def mbarrier_arrive_drop_count(
         self,
         addr: Pointer,
@@ -3389,7 +3389,7 @@ class Ops:
         into: Var | None = None,
         space: Literal["shared", "shared::cta", "shared::cluster"] | None = ...,
     ) -> Value:
-        """Arrive count times, for the last time; d = the state before, which a wait may be for. `mbarrier.arrive_drop{.space}.b64 d:b64, [addr:u64], count:u32`"""
+        """Arrive count times, for the last time; d = the state before, for a later wait. `mbarrier.arrive_drop{.space}.b64 d:b64, [addr:u64], count:u32`"""
     def mbarrier_arrive_drop_count_ordered(
         self,
         addr: Pointer,
@@ -3401,7 +3401,7 @@ class Ops:
         scope: Literal["cta", "cluster"] = "cta",
         space: Literal["shared", "shared::cta", "shared::cluster"] | None = ...,
     ) -> Value:
-        """Arrive count times, for the last time; d = the state before, which a wait may be for. `mbarrier.arrive_drop.sem.scope{.space}.b64 d:b64, [addr:u64], count:u32`"""
+        """Arrive count times, for the last time; d = the state before, for a later wait. `mbarrier.arrive_drop.sem.scope{.space}.b64 d:b64, [addr:u64], count:u32`"""
     def mbarrier_arrive_drop_expect_tx(
         self,
         addr: Pointer,
@@ -3411,7 +3411,7 @@ class Ops:
         into: Var | None = None,
         space: Literal["shared", "shared::cta", "shared::cluster"] | None = ...,
     ) -> Value:
-        """Have the phase wait for tx more bytes and arrive, for the last time; d = the state before, which a wait may be for. `mbarrier.arrive_drop.expect_tx{.space}.b64 d:b64, [addr:u64], tx:u32`"""
+        """Have the phase wait for tx more bytes and arrive, for the last time; d = the state before, for a later wait. `mbarrier.arrive_drop.expect_tx{.space}.b64 d:b64, [addr:u64], tx:u32`"""
     def mbarrier_arrive_drop_expect_tx_ordered(
         self,
         addr: Pointer,
@@ -3423,7 +3423,7 @@ class Ops:
         scope: Literal["cta", "cluster"] = "cta",
         space: Literal["shared", "shared::cta", "shared::cluster"] | None = ...,
     ) -> Value:
-        """Have the phase wait for tx more bytes and arrive, for the last time; d = the state before, which a wait may be for. `mbarrier.arrive_drop.expect_tx.sem.scope{.space}.b64 d:b64, [addr:u64], tx:u32`"""
+        """Have the phase wait for tx more bytes and arrive, for the last time; d = the state before, for a later wait. `mbarrier.arrive_drop.expect_tx.sem.scope{.space}.b64 d:b64, [addr:u64], tx:u32`"""
     def mbarrier_arrive_drop_noComplete(
         self,
         addr: Pointer,
@@ -3433,7 +3433,7 @@ class Ops:
         into: Var | None = None,
         space: Literal["shared", "shared::cta"] | None = ...,
     ) -> Value:
-        """Arrive count times for the last time, which does not complete the phase; d = the state before, which a wait may be for. `mbarrier.arrive_drop.noComplete{.space}.b64 d:b64, [addr:u64], count:u32`"""
+        """Arrive count times for the last time, which does not complete the phase; d = the state before, for a later wait. `mbarrier.arrive_drop.noComplete{.space}.b64 d:b64, [addr:u64], count:u32`"""
     def mbarrier_arrive_drop_noComplete_ordered(
         self,
         addr: Pointer,
@@ -3445,7 +3445,7 @@ class Ops:
         scope: Literal["cta"] = "cta",
         space: Literal["shared", "shared::cta"] | None = ...,
     ) -> Value:
-        """Arrive count times for the last time, which does not complete the phase; d = the state before, which a wait may be for. `mbarrier.arrive_drop.noComplete.sem.scope{.space}.b64 d:b64, [addr:u64], count:u32`"""
+        """Arrive count times for the last time, which does not complete the phase; d = the state before, for a later wait. `mbarrier.arrive_drop.noComplete.sem.scope{.space}.b64 d:b64, [addr:u64], count:u32`"""
     def mbarrier_arrive_drop_ordered(
         self,
         addr: Pointer,
@@ -3456,7 +3456,7 @@ class Ops:
         scope: Literal["cta", "cluster"] = "cta",
         space: Literal["shared", "shared::cta", "shared::cluster"] | None = ...,
     ) -> Value:
-        """Arrive, for the last time; d = the state before, which a wait may be for. `mbarrier.arrive_drop.sem.scope{.space}.b64 d:b64, [addr:u64]`"""
+        """Arrive, for the last time; d = the state before, for a later wait. `mbarrier.arrive_drop.sem.scope{.space}.b64 d:b64, [addr:u64]`"""
     def mbarrier_arrive_expect_tx(
         self,
         addr: Pointer,
@@ -3466,7 +3466,7 @@ class Ops:
         into: Var | None = None,
         space: Literal["shared", "shared::cta", "shared::cluster"] | None = ...,
     ) -> Value:
-        """Have the phase wait for tx more bytes and arrive; d = the state before, which a wait may be for. `mbarrier.arrive.expect_tx{.space}.b64 d:b64, [addr:u64], tx:u32`"""
+        """Have the phase wait for tx more bytes and arrive; d = the state before, for a later wait. `mbarrier.arrive.expect_tx{.space}.b64 d:b64, [addr:u64], tx:u32`"""
     def mbarrier_arrive_expect_tx_ordered(
         self,
         addr: Pointer,
@@ -3478,7 +3478,7 @@ class Ops:
         scope: Literal["cta", "cluster"] = "cta",
         space: Literal["shared", "shared::cta", "shared::cluster"] | None = ...,
     ) -> Value:
-        """Have the phase wait for tx more bytes and arrive; d = the state before, which a wait may be for. `mbarrier.arrive.expect_tx.sem.scope{.space}.b64 d:b64, [addr:u64], tx:u32`"""
+        """Have the phase wait for tx more bytes and arrive; d = the state before, for a later wait. `mbarrier.arrive.expect_tx.sem.scope{.space}.b64 d:b64, [addr:u64], tx:u32`"""
     def mbarrier_arrive_noComplete(
         self,
         addr: Pointer,
@@ -3488,7 +3488,7 @@ class Ops:
         into: Var | None = None,
         space: Literal["shared", "shared::cta"] | None = ...,
     ) -> Value:
-        """Arrive count times, which does not complete the phase; d = the state before, which a wait may be for. `mbarrier.arrive.noComplete{.space}.b64 d:b64, [addr:u64], count:u32`"""
+        """Arrive count times, which does not complete the phase; d = the state before, for a later wait. `mbarrier.arrive.noComplete{.space}.b64 d:b64, [addr:u64], count:u32`"""
     def mbarrier_arrive_noComplete_ordered(
         self,
         addr: Pointer,
@@ -3500,7 +3500,7 @@ class Ops:
         scope: Literal["cta"] = "cta",
         space: Literal["shared", "shared::cta"] | None = ...,
     ) -> Value:
-        """Arrive count times, which does not complete the phase; d = the state before, which a wait may be for. `mbarrier.arrive.noComplete.sem.scope{.space}.b64 d:b64, [addr:u64], count:u32`"""
+        """Arrive count times, which does not complete the phase; d = the state before, for a later wait. `mbarrier.arrive.noComplete.sem.scope{.space}.b64 d:b64, [addr:u64], count:u32`"""
     def mbarrier_arrive_ordered(
         self,
         addr: Pointer,
@@ -3511,7 +3511,7 @@ class Ops:
         scope: Literal["cta", "cluster"] = "cta",
         space: Literal["shared", "shared::cta", "shared::cluster"] | None = ...,
     ) -> Value:
-        """Arrive; d = the state before, which a wait may be for. `mbarrier.arrive.sem.scope{.space}.b64 d:b64, [addr:u64]`"""
+        """Arrive; d = the state before, for a later wait. `mbarrier.arrive.sem.scope{.space}.b64 d:b64, [addr:u64]`"""
     def mbarrier_complete_tx(
         self,
         addr: Pointer,
@@ -3520,7 +3520,7 @@ class Ops:
         *,
         space: Literal["shared", "shared::cta", "shared::cluster"] | None = ...,
     ) -> None:
-        """Tell an mbarrier that tx bytes have come, without copying any. `mbarrier.complete_tx{.space}.b64 [addr:u64], tx:u32`"""
+        """Count tx bytes as copied at an mbarrier, without copying any. `mbarrier.complete_tx{.space}.b64 [addr:u64], tx:u32`"""
     def mbarrier_complete_tx_ordered(
         self,
         addr: Pointer,
@@ -3531,7 +3531,7 @@ class Ops:
         scope: Literal["cta", "cluster"] = "cta",
         space: Literal["shared", "shared::cta", "shared::cluster"] | None = ...,
     ) -> None:
-        """Tell an mbarrier that tx bytes have come, without copying any. `mbarrier.complete_tx.sem.scope{.space}.b64 [addr:u64], tx:u32`"""
+        """Count tx bytes as copied at an mbarrier, without copying any. `mbarrier.complete_tx.sem.scope{.space}.b64 [addr:u64], tx:u32`"""
     def mbarrier_expect_tx(
         self,
         addr: Pointer,
@@ -3560,7 +3560,7 @@ class Ops:
         *,
         space: Literal["shared", "shared::cta"] | None = ...,
     ) -> None:
-        """Make an mbarrier whose phases wait for count arrivals each. `mbarrier.init{.space}.b64 [addr:u64], count:u32`"""
+        """Initialise an mbarrier whose phases each wait for count arrivals. `mbarrier.init{.space}.b64 [addr:u64], count:u32`"""
     def mbarrier_inval(
         self,
         addr: Pointer,
@@ -3576,7 +3576,7 @@ class Ops:
         *,
         into: Var | None = None,
     ) -> Value:
-        """d = the arrivals that the phase waited for when the state a was taken. `mbarrier.pending_count.b64 d:u32, a:b64`"""
+        """d = the number of arrivals that the phase waited for in the state a. `mbarrier.pending_count.b64 d:u32, a:b64`"""
     def mbarrier_test_wait(
         self,
         addr: Pointer,
@@ -3586,7 +3586,7 @@ class Ops:
         into: Var | None = None,
         space: Literal["shared", "shared::cta"] | None = ...,
     ) -> Value:
-        """p = whether the phase in which the state a was taken is complete. `mbarrier.test_wait{.space}.b64 p:pred, [addr:u64], a:b64`"""
+        """p = whether the phase that the state a belongs to is complete. `mbarrier.test_wait{.space}.b64 p:pred, [addr:u64], a:b64`"""
     def mbarrier_test_wait_ordered(
         self,
         addr: Pointer,
@@ -3598,7 +3598,7 @@ class Ops:
         scope: Literal["cta", "cluster"] = "cta",
         space: Literal["shared", "shared::cta"] | None = ...,
     ) -> Value:
-        """p = whether the phase in which the state a was taken is complete. `mbarrier.test_wait.sem.scope{.space}.b64 p:pred, [addr:u64], a:b64`"""
+        """p = whether the phase that the state a belongs to is complete. `mbarrier.test_wait.sem.scope{.space}.b64 p:pred, [addr:u64], a:b64`"""
     def mbarrier_test_wait_parity(
         self,
         addr: Pointer,
@@ -3631,7 +3631,7 @@ class Ops:
         into: Var | None = None,
         space: Literal["shared", "shared::cta"] | None = ...,
     ) -> Value:
-        """Wait until the phase in which the state a was taken is complete, at most for about hint nanoseconds; p = whether it is. `mbarrier.try_wait{.space}.b64 p:pred, [addr:u64], a:b64{, hint:u32}`"""
+        """Wait until the phase that the state a belongs to is complete, at most for about hint nanoseconds; p = whether it is complete. `mbarrier.try_wait{.space}.b64 p:pred, [addr:u64], a:b64{, hint:u32}`"""
     def mbarrier_try_wait_ordered(
         self,
         addr: Pointer,
@@ -3644,7 +3644,7 @@ class Ops:
         scope: Literal["cta", "cluster"] = "cta",
         space: Literal["shared", "shared::cta"] | None = ...,
     ) -> Value:
-        """Wait until the phase in which the state a was taken is complete, at most for about hint nanoseconds; p = whether it is. `mbarrier.try_wait.sem.scope{.space}.b64 p:pred, [addr:u64], a:b64{, hint:u32}`"""
+        """Wait until the phase that the state a belongs to is complete, at most for about hint nanoseconds; p = whether it is complete. `mbarrier.try_wait.sem.scope{.space}.b64 p:pred, [addr:u64], a:b64{, hint:u32}`"""
     def mbarrier_try_wait_parity(
         self,
         addr: Pointer,
@@ -3655,7 +3655,7 @@ class Ops:
         into: Var | None = None,
         space: Literal["shared", "shared::cta"] | None = ...,
     ) -> Value:
-        """Wait until the phase of parity a (the current one, or the one before) is complete, at most for about hint nanoseconds; p = whether it is. `mbarrier.try_wait.parity{.space}.b64 p:pred, [addr:u64], a:u32{, hint:u32}`"""
+        """Wait until the phase of parity a (the current one, or the one before) is complete, at most for about hint nanoseconds; p = whether it is complete. `mbarrier.try_wait.parity{.space}.b64 p:pred, [addr:u64], a:u32{, hint:u32}`"""
     def mbarrier_try_wait_parity_ordered(
         self,
         addr: Pointer,
@@ -3668,13 +3668,13 @@ class Ops:
         scope: Literal["cta", "cluster"] = "cta",
         space: Literal["shared", "shared::cta"] | None = ...,
     ) -> Value:
-        """Wait until the phase of parity a (the current one, or the one before) is complete, at most for about hint nanoseconds; p = whether it is. `mbarrier.try_wait.parity.sem.scope{.space}.b64 p:pred, [addr:u64], a:u32{, hint:u32}`"""
+        """Wait until the phase of parity a (the current one, or the one before) is complete, at most for about hint nanoseconds; p = whether it is complete. `mbarrier.try_wait.parity.sem.scope{.space}.b64 p:pred, [addr:u64], a:u32{, hint:u32}`"""
     def membar(
         self,
         *,
         level: Literal["cta", "gl", "sys"] = "cta",
     ) -> None:
-        """Order this thread's memory accesses before it against those after it, for the block, the GPU (gl) or the system. `membar.level`"""
+        """Order this thread's memory accesses before the instruction before those after it, for the block, the GPU (gl) or the system. `membar.level`"""
     @overload
     def min(
         self,
@@ -3703,19 +3703,19 @@ class Ops:
     ) -> Value:
         """d = the smaller of a and b (-0 < +0); a NaN is ignored, or with .NaN makes d NaN. `min{.ftz}{.NaN}.type d, a, b` type: f16, f16x2.
 
-        d = the smaller of |a| and |b|, negative where just one of a and b is; a NaN is ignored, or with .NaN makes d NaN. `min{.ftz}{.NaN}.xorsign.abs.type d, a, b` type: f16, f16x2.
+        d = the smaller of |a| and |b|, negative if exactly one of a and b is; a NaN is ignored, or with .NaN makes d NaN. `min{.ftz}{.NaN}.xorsign.abs.type d, a, b` type: f16, f16x2.
 
         d = the smaller of a and b. `min.type d, a, b` type: u32, s32, u64, s64, u16, s16.
 
         d = the smaller of a and b (-0 < +0); a NaN is ignored, or with .NaN makes d NaN. `min{.ftz}{.NaN}.f32 d, a, b`
 
-        d = the smaller of |a| and |b|, negative where just one of a and b is; a NaN is ignored, or with .NaN makes d NaN. `min{.ftz}{.NaN}.xorsign.abs.f32 d, a, b`
+        d = the smaller of |a| and |b|, negative if exactly one of a and b is; a NaN is ignored, or with .NaN makes d NaN. `min{.ftz}{.NaN}.xorsign.abs.f32 d, a, b`
 
         d = the smaller of a and b (-0 < +0); a NaN is ignored. `min.f64 d, a, b`
 
         d = the smaller of a and b (-0 < +0); a NaN is ignored, or with .NaN makes d NaN. `min{.NaN}.type d, a, b` type: bf16, bf16x2.
 
-        d = the smaller of |a| and |b|, negative where just one of a and b is; a NaN is ignored, or with .NaN makes d NaN. `min{.NaN}.xorsign.abs.type d, a, b` type: bf16, bf16x2.
+        d = the smaller of |a| and |b|, negative if exactly one of a and b is; a NaN is ignored, or with .NaN makes d NaN. `min{.NaN}.xorsign.abs.type d, a, b` type: bf16, bf16x2.
         """
     def min_relu(
         self,
@@ -3931,7 +3931,7 @@ class Ops:
         *,
         into: Var | None = None,
     ) -> Value:
-        """d = the fragment of the transpose of the matrix that a is a fragment of. `movmatrix.sync.aligned.m8n8.trans.b16 d:b32, a:b32`"""
+        """d = the fragment of the transpose of the matrix whose fragment is a. `movmatrix.sync.aligned.m8n8.trans.b16 d:b32, a:b32`"""
     @overload
     def mul(
         self,
@@ -3996,7 +3996,7 @@ class Ops:
         mode: Literal["lo", "hi"] = "lo",
         type: ScalarType = ...,
     ) -> Value:
-        """d = the lower 32 (lo) or the upper 32 (hi) of the 48 bits of a * b, which are 24 bits each; their upper eight bits are ignored. `mul24.mode.type d, a, b` type: u32, s32."""
+        """d = the lower 32 (lo) or the upper 32 (hi) of the 48 bits of the product of the lowest 24 bits of a and of b; the upper eight bits of a and b are ignored. `mul24.mode.type d, a, b` type: u32, s32."""
     def mul_f32x2(
         self,
         a: Scalar,
@@ -4023,7 +4023,7 @@ class Ops:
         a: Scalar,
         /,
     ) -> None:
-        """Rest for about a nanoseconds, at most twice as long; changes no value. `nanosleep.u32 a`"""
+        """Suspend the thread for about a nanoseconds, at most twice as long; changes no value. `nanosleep.u32 a`"""
     def neg(
         self,
         a: Scalar,
@@ -4069,11 +4069,11 @@ class Ops:
         *,
         into: Var | None = None,
     ) -> Value:
-        """d = the elements of a side by side, the first in the lowest bits. `mov.b32 d, a:b16*2`
+        """d = the concatenated elements of a, the first in the lowest bits. `mov.b32 d, a:b16*2`
 
-        d = the elements of a side by side, the first in the lowest bits. `mov.b64 d, a:b32*2`
+        d = the concatenated elements of a, the first in the lowest bits. `mov.b64 d, a:b32*2`
 
-        d = the elements of a side by side, the first in the lowest bits. `mov.b64 d, a:b16*4`
+        d = the concatenated elements of a, the first in the lowest bits. `mov.b64 d, a:b16*4`
         """
     def pmevent(
         self,
@@ -4095,7 +4095,7 @@ class Ops:
         into: Var | None = None,
         type: ScalarType = ...,
     ) -> Value:
-        """d = how many bits of a are one. `popc.type d:u32, a` type: b32, b64."""
+        """d = the number of one bits of a. `popc.type d:u32, a` type: b32, b64."""
     def prefetch(
         self,
         addr: Pointer,
@@ -4127,7 +4127,7 @@ class Ops:
         *,
         space: Literal["param", "const"] | None = ...,
     ) -> None:
-        """Have the tensor map at addr brought near: a hint. `prefetch{.space}.tensormap [addr:u64]`"""
+        """Bring the tensor map at addr into a nearer cache: a hint. `prefetch{.space}.tensormap [addr:u64]`"""
     def prefetchu(
         self,
         addr: Pointer,
@@ -4144,7 +4144,7 @@ class Ops:
         into: Var | None = None,
         mode: Literal["f4e", "b4e", "rc8", "ecl", "ecr", "rc16"] | None = None,
     ) -> Value:
-        """d = four bytes picked from the eight of b:a, each by a nibble of c (whose top bit repeats the byte's sign) or by mode and c. `prmt.b32{.mode} d:b32, a:b32, b:b32, c:b32`"""
+        """d = four bytes of the eight bytes b:a, each selected by a nibble of c (whose top bit replicates the byte's sign) or by mode and c. `prmt.b32{.mode} d:b32, a:b32, b:b32, c:b32`"""
     def rcp(
         self,
         a: Scalar,
@@ -4199,9 +4199,9 @@ class Ops:
 
         The value at addr becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `red{.sem}{.scope}.op.type [addr:u64], b` type: b32, b64.
 
-        The value at addr becomes old + b in one step (each half of a pair for itself). `red{.sem}{.scope}.space.add.noftz.type [addr:u64], b` type: f16x2, f16, bf16, bf16x2.
+        The value at addr becomes old + b in one step (separately for each half of a pair). `red{.sem}{.scope}.space.add.noftz.type [addr:u64], b` type: f16x2, f16, bf16, bf16x2.
 
-        The value at addr becomes old + b in one step (each half of a pair for itself). `red{.sem}{.scope}.add.noftz.type [addr:u64], b` type: f16x2, f16, bf16, bf16x2.
+        The value at addr becomes old + b in one step (separately for each half of a pair). `red{.sem}{.scope}.add.noftz.type [addr:u64], b` type: f16x2, f16, bf16, bf16x2.
         """
     @overload
     def red(
@@ -4225,7 +4225,7 @@ class Ops:
 
         The value at addr becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b). `red{.sem}{.scope}{.space}.op.L2::cache_hint.type [addr:u64], b, policy:b64` type: b32, b64.
 
-        The value at addr becomes old + b in one step (each half of a pair for itself). `red{.sem}{.scope}{.space}.add.noftz.L2::cache_hint.type [addr:u64], b, policy:b64` type: f16x2, f16, bf16, bf16x2.
+        The value at addr becomes old + b in one step (separately for each half of a pair). `red{.sem}{.scope}{.space}.add.noftz.L2::cache_hint.type [addr:u64], b, policy:b64` type: f16x2, f16, bf16, bf16x2.
         """
     @overload
     def red(
@@ -4319,7 +4319,7 @@ class Ops:
         op: Literal["add"] = "add",
         type: ScalarType = ...,
     ) -> None:
-        """Start combining the value at dst, in a CTA of the cluster, with a; the mbarrier at mbar there counts the bytes. `red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.op.type [dst:u32], a, [mbar:u32]` type: u32, s32, u64."""
+        """Start combining the value at dst, in a CTA of the cluster, with a; the mbarrier at mbar in that CTA counts the bytes. `red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.op.type [dst:u32], a, [mbar:u32]` type: u32, s32, u64."""
     def red_async_and(
         self,
         dst: Pointer,
@@ -4330,7 +4330,7 @@ class Ops:
         op: Literal["and", "or", "xor"] = "and",
         type: ScalarType = ...,
     ) -> None:
-        """Start combining the value at dst, in a CTA of the cluster, with a; the mbarrier at mbar there counts the bytes. `red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.op.type [dst:u32], a, [mbar:u32]` type: b32."""
+        """Start combining the value at dst, in a CTA of the cluster, with a; the mbarrier at mbar in that CTA counts the bytes. `red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.op.type [dst:u32], a, [mbar:u32]` type: b32."""
     def red_async_inc(
         self,
         dst: Pointer,
@@ -4341,7 +4341,7 @@ class Ops:
         op: Literal["inc", "dec"] = "inc",
         type: ScalarType = ...,
     ) -> None:
-        """Start combining the value at dst, in a CTA of the cluster, with a; the mbarrier at mbar there counts the bytes. `red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.op.type [dst:u32], a, [mbar:u32]` type: u32."""
+        """Start combining the value at dst, in a CTA of the cluster, with a; the mbarrier at mbar in that CTA counts the bytes. `red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.op.type [dst:u32], a, [mbar:u32]` type: u32."""
     def red_async_min(
         self,
         dst: Pointer,
@@ -4352,7 +4352,7 @@ class Ops:
         op: Literal["min", "max"] = "min",
         type: ScalarType = ...,
     ) -> None:
-        """Start combining the value at dst, in a CTA of the cluster, with a; the mbarrier at mbar there counts the bytes. `red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.op.type [dst:u32], a, [mbar:u32]` type: u32, s32."""
+        """Start combining the value at dst, in a CTA of the cluster, with a; the mbarrier at mbar in that CTA counts the bytes. `red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.op.type [dst:u32], a, [mbar:u32]` type: u32, s32."""
     @overload
     def redux(
         self,
@@ -4405,9 +4405,9 @@ class Ops:
         into: Var | None = None,
         ftz: bool = False,
     ) -> Value:
-        """d = 1 / the square root of a, approximately; an infinity of its sign for a zero, NaN below zero. `rsqrt.approx{.ftz}.f32 d, a`
+        """d = 1 / the square root of a, approximately; a zero gives an infinity of its sign, a negative number NaN. `rsqrt.approx{.ftz}.f32 d, a`
 
-        d = 1 / the square root of a, approximately; an infinity of its sign for a zero, NaN below zero. `rsqrt.approx.f64 d, a`
+        d = 1 / the square root of a, approximately; a zero gives an infinity of its sign, a negative number NaN. `rsqrt.approx.f64 d, a`
 
         d = 1 / the square root of a, to the 21 bits of its upper word. `rsqrt.approx.ftz.f64 d, a`
         """
@@ -4566,7 +4566,7 @@ class Ops:
         *,
         action: Literal["inc", "dec"] = "inc",
     ) -> None:
-        """Have so many registers for each thread of this warp: fewer than before, or more, once the block has as many to spare. `setmaxnreg.action.sync.aligned.u32 count:imm`"""
+        """Give each thread of this warp count registers: fewer than before, or more, once the block has enough free ones. `setmaxnreg.action.sync.aligned.u32 count:imm`"""
     @overload
     def setp(
         self,
@@ -4790,7 +4790,7 @@ class Ops:
         ftz: bool = False,
         dtype: ScalarType = ...,
     ) -> Value:
-        """d = a if c >= 0 (so is -0, and with .ftz a subnormal c), else b, also for a NaN. `slct{.ftz}.dtype.f32 d:dtype, a:dtype, b:dtype, c:f32` dtype: b32, b64, b16, u32, s32, u64, s64, u16, s16, f32, f64.
+        """d = a if c >= 0 (also for -0, and with .ftz for a subnormal c), else b, also for a NaN. `slct{.ftz}.dtype.f32 d:dtype, a:dtype, b:dtype, c:f32` dtype: b32, b64, b16, u32, s32, u64, s64, u16, s16, f32, f64.
 
         d = a if c >= 0, else b. `slct.dtype.s32 d:dtype, a:dtype, b:dtype, c:s32` dtype: b32, b64, b16, u32, s32, u64, s64, u16, s16, f32, f64.
         """
@@ -4860,9 +4860,9 @@ class Ops:
         vec: None = None,
         type: ScalarType = ...,
     ) -> None:
-        """Start writing a to dst in a CTA of the cluster; the mbarrier at mbar there counts the bytes. `st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.vec}.type [dst:u32], a*vec, [mbar:u32]` type: b32, u32, s32, f32.
+        """Start writing a to dst in a CTA of the cluster; the mbarrier at mbar in that CTA counts the bytes. `st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.vec}.type [dst:u32], a*vec, [mbar:u32]` type: b32, u32, s32, f32.
 
-        Start writing a to dst in a CTA of the cluster; the mbarrier at mbar there counts the bytes. `st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.vec}.type [dst:u32], a*vec, [mbar:u32]` type: b64, u64, s64, f64.
+        Start writing a to dst in a CTA of the cluster; the mbarrier at mbar in that CTA counts the bytes. `st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.vec}.type [dst:u32], a*vec, [mbar:u32]` type: b64, u64, s64, f64.
         """
     @overload
     def st_async(
@@ -4876,9 +4876,9 @@ class Ops:
         vec: Literal["v2", "v4"],
         type: ScalarType = ...,
     ) -> None:
-        """Start writing a to dst in a CTA of the cluster; the mbarrier at mbar there counts the bytes. `st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.vec}.type [dst:u32], a*vec, [mbar:u32]` type: b32, u32, s32, f32.
+        """Start writing a to dst in a CTA of the cluster; the mbarrier at mbar in that CTA counts the bytes. `st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.vec}.type [dst:u32], a*vec, [mbar:u32]` type: b32, u32, s32, f32.
 
-        Start writing a to dst in a CTA of the cluster; the mbarrier at mbar there counts the bytes. `st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.vec}.type [dst:u32], a*vec, [mbar:u32]` type: b64, u64, s64, f64.
+        Start writing a to dst in a CTA of the cluster; the mbarrier at mbar in that CTA counts the bytes. `st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.vec}.type [dst:u32], a*vec, [mbar:u32]` type: b64, u64, s64, f64.
         """
     @overload
     def st_evict(
@@ -5037,9 +5037,9 @@ class Ops:
         vec: None = None,
         type: ScalarType = ...,
     ) -> None:
-        """Write a, or the elements of the vector a, to addr on, as one access of a race that the threads of the scope may run; accesses before a .release come earlier. `st.sem.scope{.space}{.vec}.type [addr:u64], a*vec` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
+        """Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; accesses before a .release come earlier. `st.sem.scope{.space}{.vec}.type [addr:u64], a*vec` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
-        Write a, or the elements of the vector a, to addr on, as one access of a race that the threads of the scope may run; accesses before a .release come earlier. `st.sem.scope{.space}{.vec}.type [addr:u64], a*vec` type: b64, u64, s64, f64.
+        Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; accesses before a .release come earlier. `st.sem.scope{.space}{.vec}.type [addr:u64], a*vec` type: b64, u64, s64, f64.
         """
     @overload
     def st_ordered(
@@ -5054,9 +5054,9 @@ class Ops:
         vec: Literal["v2", "v4"],
         type: ScalarType = ...,
     ) -> None:
-        """Write a, or the elements of the vector a, to addr on, as one access of a race that the threads of the scope may run; accesses before a .release come earlier. `st.sem.scope{.space}{.vec}.type [addr:u64], a*vec` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
+        """Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; accesses before a .release come earlier. `st.sem.scope{.space}{.vec}.type [addr:u64], a*vec` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
-        Write a, or the elements of the vector a, to addr on, as one access of a race that the threads of the scope may run; accesses before a .release come earlier. `st.sem.scope{.space}{.vec}.type [addr:u64], a*vec` type: b64, u64, s64, f64.
+        Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; accesses before a .release come earlier. `st.sem.scope{.space}{.vec}.type [addr:u64], a*vec` type: b64, u64, s64, f64.
         """
     @overload
     def st_ordered(
@@ -5072,9 +5072,9 @@ class Ops:
         vec: None = None,
         type: ScalarType = ...,
     ) -> None:
-        """Write a, or the elements of the vector a, to addr on, as one access of a race that the threads of the scope may run; .evict is a hint for caches. `st.sem.scope{.space}.evict{.vec}.type [addr:u64], a*vec` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
+        """Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; .evict is a hint for caches. `st.sem.scope{.space}.evict{.vec}.type [addr:u64], a*vec` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
-        Write a, or the elements of the vector a, to addr on, as one access of a race that the threads of the scope may run; .evict is a hint for caches. `st.sem.scope{.space}.evict{.vec}.type [addr:u64], a*vec` type: b64, u64, s64, f64.
+        Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; .evict is a hint for caches. `st.sem.scope{.space}.evict{.vec}.type [addr:u64], a*vec` type: b64, u64, s64, f64.
         """
     @overload
     def st_ordered(
@@ -5090,9 +5090,9 @@ class Ops:
         vec: Literal["v2", "v4"],
         type: ScalarType = ...,
     ) -> None:
-        """Write a, or the elements of the vector a, to addr on, as one access of a race that the threads of the scope may run; .evict is a hint for caches. `st.sem.scope{.space}.evict{.vec}.type [addr:u64], a*vec` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
+        """Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; .evict is a hint for caches. `st.sem.scope{.space}.evict{.vec}.type [addr:u64], a*vec` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
-        Write a, or the elements of the vector a, to addr on, as one access of a race that the threads of the scope may run; .evict is a hint for caches. `st.sem.scope{.space}.evict{.vec}.type [addr:u64], a*vec` type: b64, u64, s64, f64.
+        Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; .evict is a hint for caches. `st.sem.scope{.space}.evict{.vec}.type [addr:u64], a*vec` type: b64, u64, s64, f64.
         """
     @overload
     def st_ordered(
@@ -5109,9 +5109,9 @@ class Ops:
         vec: None = None,
         type: ScalarType = ...,
     ) -> None:
-        """Write a, or the elements of the vector a, to addr on, as one access of a race that the threads of the scope may run; .evict and the cache policy are hints for caches. `st.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type [addr:u64], a*vec, policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
+        """Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; .evict and the cache policy are hints for caches. `st.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type [addr:u64], a*vec, policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
-        Write a, or the elements of the vector a, to addr on, as one access of a race that the threads of the scope may run; .evict and the cache policy are hints for caches. `st.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type [addr:u64], a*vec, policy:b64` type: b64, u64, s64, f64.
+        Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; .evict and the cache policy are hints for caches. `st.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type [addr:u64], a*vec, policy:b64` type: b64, u64, s64, f64.
         """
     @overload
     def st_ordered(
@@ -5128,9 +5128,9 @@ class Ops:
         vec: Literal["v2", "v4"],
         type: ScalarType = ...,
     ) -> None:
-        """Write a, or the elements of the vector a, to addr on, as one access of a race that the threads of the scope may run; .evict and the cache policy are hints for caches. `st.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type [addr:u64], a*vec, policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
+        """Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; .evict and the cache policy are hints for caches. `st.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type [addr:u64], a*vec, policy:b64` type: f32, b32, u32, s32, b16, u16, s16, b8, u8, s8.
 
-        Write a, or the elements of the vector a, to addr on, as one access of a race that the threads of the scope may run; .evict and the cache policy are hints for caches. `st.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type [addr:u64], a*vec, policy:b64` type: b64, u64, s64, f64.
+        Write a, or the elements of the vector a, to addr on, as an access that may race with others of the threads of the scope; .evict and the cache policy are hints for caches. `st.sem.scope{.space}{.evict}.L2::cache_hint{.vec}.type [addr:u64], a*vec, policy:b64` type: b64, u64, s64, f64.
         """
     @overload
     def st_policy(
@@ -5306,7 +5306,7 @@ class Ops:
         into: Var | None = None,
         type: ScalarType = ...,
     ) -> Value:
-        """d = a - b, wrapping around; the carry flag says whether it did, as unsigned numbers. `sub.cc.type d, a, b` type: u32, s32, u64, s64."""
+        """d = a - b, wrapping around; the carry flag says whether the unsigned result wrapped around. `sub.cc.type d, a, b` type: u32, s32, u64, s64."""
     def sub_f32x2(
         self,
         a: Scalar,
@@ -5329,7 +5329,7 @@ class Ops:
         sat: bool = False,
         atype: ScalarType = ...,
     ) -> Value:
-        """d = a - c, where a is widened first; rounded once, to nearest by default. `sub{.rnd}{.sat}.f32.atype d:f32, a:atype, c:f32` atype: f16, bf16."""
+        """d = a - c, with a widened first; rounded once, to nearest by default. `sub{.rnd}{.sat}.f32.atype d:f32, a:atype, c:f32` atype: f16, bf16."""
     def subc(
         self,
         a: Scalar,
@@ -5340,7 +5340,7 @@ class Ops:
         cc: bool = False,
         type: ScalarType = ...,
     ) -> Value:
-        """d = a - b - the carry flag, wrapping around; .cc writes the flag anew. `subc{.cc}.type d, a, b` type: u32, s32, u64, s64."""
+        """d = a - b - the carry flag, wrapping around; with .cc the carry flag is updated. `subc{.cc}.type d, a, b` type: u32, s32, u64, s64."""
     @overload
     def suld_1d(
         self,
@@ -5680,7 +5680,7 @@ class Ops:
         mode: Literal["clamp", "wrap"] = "clamp",
         type: ScalarType = ...,
     ) -> Value:
-        """d = the lowest b bits of a, zero- or sign-extended; b counts modulo 32 (wrap), or from 32 on leaves a as it is (clamp). `szext.mode.type d, a, b:u32` type: u32, s32."""
+        """d = the lowest b bits of a, zero- or sign-extended; b counts modulo 32 (wrap), or a b from 32 on leaves a unchanged (clamp). `szext.mode.type d, a, b:u32` type: u32, s32."""
     def tanh(
         self,
         a: Scalar,
@@ -5701,7 +5701,7 @@ class Ops:
         *,
         scope: Literal["cta", "cluster", "gpu", "sys"] = "cta",
     ) -> None:
-        """Copy the tensor map at src to dst, and let it be used in the scope after an acquire there. `tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.scope.sync.aligned [dst:u64], [src:u32], 128`"""
+        """Copy the tensor map at src to dst, and make it visible in the scope, to threads that acquire it there. `tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.scope.sync.aligned [dst:u64], [src:u32], 128`"""
     def tensormap_replace_address(
         self,
         addr: Pointer,
@@ -6021,9 +6021,9 @@ class Ops:
         *,
         into: Sequence[Var] | None = None,
     ) -> tuple[Value, ...]:
-        """d = the parts of a, the lowest bits first. `mov.b32 d:b16*2, a`
+        """d = the parts of a, the first from the lowest bits. `mov.b32 d:b16*2, a`
 
-        d = the parts of a, the lowest bits first. `mov.b64 d:b32*2, a`
+        d = the parts of a, the first from the lowest bits. `mov.b64 d:b32*2, a`
         """
     def unpack_b16(
         self,
@@ -6032,7 +6032,7 @@ class Ops:
         *,
         into: Sequence[Var] | None = None,
     ) -> tuple[Value, ...]:
-        """d = the parts of a, the lowest bits first. `mov.b64 d:b16*4, a`"""
+        """d = the parts of a, the first from the lowest bits. `mov.b64 d:b16*4, a`"""
     def vabsdiff2(
         self,
         a: Scalar,
@@ -6325,7 +6325,7 @@ class Ops:
         btype: ScalarType = ...,
         cmp: Literal["eq", "ne", "lt", "le", "gt", "ge"] = "eq",
     ) -> Value:
-        """Each half of d = 1 if that of a <cmp> that of b, else 0. `vset2.atype.btype.cmp d:b32, a:b32, b:b32, c:b32` atype: u32, s32. btype: u32, s32."""
+        """Each half of d = 1 if the half of a <cmp> the half of b, else 0. `vset2.atype.btype.cmp d:b32, a:b32, b:b32, c:b32` atype: u32, s32. btype: u32, s32."""
     def vset2_add(
         self,
         a: Scalar,
@@ -6338,7 +6338,7 @@ class Ops:
         btype: ScalarType = ...,
         cmp: Literal["eq", "ne", "lt", "le", "gt", "ge"] = "eq",
     ) -> Value:
-        """d = c + in how many places a half of a <cmp> that of b. `vset2.atype.btype.cmp.add d:b32, a:b32, b:b32, c:b32` atype: u32, s32. btype: u32, s32."""
+        """d = c + the number of halfs of a that are <cmp> the half of b. `vset2.atype.btype.cmp.add d:b32, a:b32, b:b32, c:b32` atype: u32, s32. btype: u32, s32."""
     def vset4(
         self,
         a: Scalar,
@@ -6351,7 +6351,7 @@ class Ops:
         btype: ScalarType = ...,
         cmp: Literal["eq", "ne", "lt", "le", "gt", "ge"] = "eq",
     ) -> Value:
-        """Each byte of d = 1 if that of a <cmp> that of b, else 0. `vset4.atype.btype.cmp d:b32, a:b32, b:b32, c:b32` atype: u32, s32. btype: u32, s32."""
+        """Each byte of d = 1 if the byte of a <cmp> the byte of b, else 0. `vset4.atype.btype.cmp d:b32, a:b32, b:b32, c:b32` atype: u32, s32. btype: u32, s32."""
     def vset4_add(
         self,
         a: Scalar,
@@ -6364,7 +6364,7 @@ class Ops:
         btype: ScalarType = ...,
         cmp: Literal["eq", "ne", "lt", "le", "gt", "ge"] = "eq",
     ) -> Value:
-        """d = c + in how many places a byte of a <cmp> that of b. `vset4.atype.btype.cmp.add d:b32, a:b32, b:b32, c:b32` atype: u32, s32. btype: u32, s32."""
+        """d = c + the number of bytes of a that are <cmp> the byte of b. `vset4.atype.btype.cmp.add d:b32, a:b32, b:b32, c:b32` atype: u32, s32. btype: u32, s32."""
     def vsub2(
         self,
         a: Scalar,
@@ -6422,7 +6422,7 @@ class Ops:
     def wgmma_commit_group(
         self,
     ) -> None:
-        """Make one group of all wgmma.mma_async that this warpgroup started since the last one. `wgmma.commit_group.sync.aligned`"""
+        """Make one group of all wgmma.mma_async that this warpgroup started since its last commit. `wgmma.commit_group.sync.aligned`"""
     def wgmma_f16_f16(
         self,
         a: Scalar,
@@ -6437,7 +6437,7 @@ class Ops:
         into: Sequence[Var] | None = None,
         shape: Literal["m64n8k16", "m64n16k16", "m64n24k16", "m64n32k16", "m64n40k16", "m64n48k16", "m64n56k16", "m64n64k16", "m64n72k16", "m64n80k16", "m64n88k16", "m64n96k16", "m64n104k16", "m64n112k16", "m64n120k16", "m64n128k16", "m64n136k16", "m64n144k16", "m64n152k16", "m64n160k16", "m64n168k16", "m64n176k16", "m64n184k16", "m64n192k16", "m64n200k16", "m64n208k16", "m64n216k16", "m64n224k16", "m64n232k16", "m64n240k16", "m64n248k16", "m64n256k16"] = "m64n8k16",
     ) -> tuple[Value, ...]:
-        """d = A * B + d if s, else A * B; A is in shared memory, as the descriptor a says, B in shared memory, as b says. ia and ib are 1 or -1, factors of A and B. Where ta or tb is 1, the matrix is stored with M or N along rows, not K. `wgmma.mma_async.sync.aligned.shape.f16.f16.f16 d:b32*nd, a:u64, b:u64, s:pred, ia:imm, ib:imm, ta:imm, tb:imm`"""
+        """d = A * B + d if s, else A * B; A is in shared memory, as the descriptor a says, B in shared memory, as b says. ia and ib are 1 or -1, factors of A and B. If ta or tb is 1, the rows of that matrix in memory lie along M or N, not K. `wgmma.mma_async.sync.aligned.shape.f16.f16.f16 d:b32*nd, a:u64, b:u64, s:pred, ia:imm, ib:imm, ta:imm, tb:imm`"""
     def wgmma_f16_f16_registers(
         self,
         a: Sequence[Scalar],
@@ -6451,7 +6451,7 @@ class Ops:
         into: Sequence[Var] | None = None,
         shape: Literal["m64n8k16", "m64n16k16", "m64n24k16", "m64n32k16", "m64n40k16", "m64n48k16", "m64n56k16", "m64n64k16", "m64n72k16", "m64n80k16", "m64n88k16", "m64n96k16", "m64n104k16", "m64n112k16", "m64n120k16", "m64n128k16", "m64n136k16", "m64n144k16", "m64n152k16", "m64n160k16", "m64n168k16", "m64n176k16", "m64n184k16", "m64n192k16", "m64n200k16", "m64n208k16", "m64n216k16", "m64n224k16", "m64n232k16", "m64n240k16", "m64n248k16", "m64n256k16"] = "m64n8k16",
     ) -> tuple[Value, ...]:
-        """d = A * B + d if s, else A * B; A is in registers, B in shared memory, as b says. ia and ib are 1 or -1, factors of A and B. Where ta or tb is 1, the matrix is stored with M or N along rows, not K. `wgmma.mma_async.sync.aligned.shape.f16.f16.f16 d:b32*nd, a:b32*4, b:u64, s:pred, ia:imm, ib:imm, tb:imm`"""
+        """d = A * B + d if s, else A * B; A is in registers, B in shared memory, as b says. ia and ib are 1 or -1, factors of A and B. If ta or tb is 1, the rows of that matrix in memory lie along M or N, not K. `wgmma.mma_async.sync.aligned.shape.f16.f16.f16 d:b32*nd, a:b32*4, b:u64, s:pred, ia:imm, ib:imm, tb:imm`"""
     def wgmma_f16_fp8(
         self,
         a: Scalar,
@@ -6496,7 +6496,7 @@ class Ops:
         into: Sequence[Var] | None = None,
         shape: Literal["m64n8k16", "m64n16k16", "m64n24k16", "m64n32k16", "m64n40k16", "m64n48k16", "m64n56k16", "m64n64k16", "m64n72k16", "m64n80k16", "m64n88k16", "m64n96k16", "m64n104k16", "m64n112k16", "m64n120k16", "m64n128k16", "m64n136k16", "m64n144k16", "m64n152k16", "m64n160k16", "m64n168k16", "m64n176k16", "m64n184k16", "m64n192k16", "m64n200k16", "m64n208k16", "m64n216k16", "m64n224k16", "m64n232k16", "m64n240k16", "m64n248k16", "m64n256k16"] = "m64n8k16",
     ) -> tuple[Value, ...]:
-        """d = A * B + d if s, else A * B; A is in shared memory, as the descriptor a says, B in shared memory, as b says. ia and ib are 1 or -1, factors of A and B. Where ta or tb is 1, the matrix is stored with M or N along rows, not K. `wgmma.mma_async.sync.aligned.shape.f32.bf16.bf16 d:f32*nd, a:u64, b:u64, s:pred, ia:imm, ib:imm, ta:imm, tb:imm`"""
+        """d = A * B + d if s, else A * B; A is in shared memory, as the descriptor a says, B in shared memory, as b says. ia and ib are 1 or -1, factors of A and B. If ta or tb is 1, the rows of that matrix in memory lie along M or N, not K. `wgmma.mma_async.sync.aligned.shape.f32.bf16.bf16 d:f32*nd, a:u64, b:u64, s:pred, ia:imm, ib:imm, ta:imm, tb:imm`"""
     def wgmma_f32_bf16_registers(
         self,
         a: Sequence[Scalar],
@@ -6510,7 +6510,7 @@ class Ops:
         into: Sequence[Var] | None = None,
         shape: Literal["m64n8k16", "m64n16k16", "m64n24k16", "m64n32k16", "m64n40k16", "m64n48k16", "m64n56k16", "m64n64k16", "m64n72k16", "m64n80k16", "m64n88k16", "m64n96k16", "m64n104k16", "m64n112k16", "m64n120k16", "m64n128k16", "m64n136k16", "m64n144k16", "m64n152k16", "m64n160k16", "m64n168k16", "m64n176k16", "m64n184k16", "m64n192k16", "m64n200k16", "m64n208k16", "m64n216k16", "m64n224k16", "m64n232k16", "m64n240k16", "m64n248k16", "m64n256k16"] = "m64n8k16",
     ) -> tuple[Value, ...]:
-        """d = A * B + d if s, else A * B; A is in registers, B in shared memory, as b says. ia and ib are 1 or -1, factors of A and B. Where ta or tb is 1, the matrix is stored with M or N along rows, not K. `wgmma.mma_async.sync.aligned.shape.f32.bf16.bf16 d:f32*nd, a:b32*4, b:u64, s:pred, ia:imm, ib:imm, tb:imm`"""
+        """d = A * B + d if s, else A * B; A is in registers, B in shared memory, as b says. ia and ib are 1 or -1, factors of A and B. If ta or tb is 1, the rows of that matrix in memory lie along M or N, not K. `wgmma.mma_async.sync.aligned.shape.f32.bf16.bf16 d:f32*nd, a:b32*4, b:u64, s:pred, ia:imm, ib:imm, tb:imm`"""
     def wgmma_f32_f16(
         self,
         a: Scalar,
@@ -6525,7 +6525,7 @@ class Ops:
         into: Sequence[Var] | None = None,
         shape: Literal["m64n8k16", "m64n16k16", "m64n24k16", "m64n32k16", "m64n40k16", "m64n48k16", "m64n56k16", "m64n64k16", "m64n72k16", "m64n80k16", "m64n88k16", "m64n96k16", "m64n104k16", "m64n112k16", "m64n120k16", "m64n128k16", "m64n136k16", "m64n144k16", "m64n152k16", "m64n160k16", "m64n168k16", "m64n176k16", "m64n184k16", "m64n192k16", "m64n200k16", "m64n208k16", "m64n216k16", "m64n224k16", "m64n232k16", "m64n240k16", "m64n248k16", "m64n256k16"] = "m64n8k16",
     ) -> tuple[Value, ...]:
-        """d = A * B + d if s, else A * B; A is in shared memory, as the descriptor a says, B in shared memory, as b says. ia and ib are 1 or -1, factors of A and B. Where ta or tb is 1, the matrix is stored with M or N along rows, not K. `wgmma.mma_async.sync.aligned.shape.f32.f16.f16 d:f32*nd, a:u64, b:u64, s:pred, ia:imm, ib:imm, ta:imm, tb:imm`"""
+        """d = A * B + d if s, else A * B; A is in shared memory, as the descriptor a says, B in shared memory, as b says. ia and ib are 1 or -1, factors of A and B. If ta or tb is 1, the rows of that matrix in memory lie along M or N, not K. `wgmma.mma_async.sync.aligned.shape.f32.f16.f16 d:f32*nd, a:u64, b:u64, s:pred, ia:imm, ib:imm, ta:imm, tb:imm`"""
     def wgmma_f32_f16_registers(
         self,
         a: Sequence[Scalar],
@@ -6539,7 +6539,7 @@ class Ops:
         into: Sequence[Var] | None = None,
         shape: Literal["m64n8k16", "m64n16k16", "m64n24k16", "m64n32k16", "m64n40k16", "m64n48k16", "m64n56k16", "m64n64k16", "m64n72k16", "m64n80k16", "m64n88k16", "m64n96k16", "m64n104k16", "m64n112k16", "m64n120k16", "m64n128k16", "m64n136k16", "m64n144k16", "m64n152k16", "m64n160k16", "m64n168k16", "m64n176k16", "m64n184k16", "m64n192k16", "m64n200k16", "m64n208k16", "m64n216k16", "m64n224k16", "m64n232k16", "m64n240k16", "m64n248k16", "m64n256k16"] = "m64n8k16",
     ) -> tuple[Value, ...]:
-        """d = A * B + d if s, else A * B; A is in registers, B in shared memory, as b says. ia and ib are 1 or -1, factors of A and B. Where ta or tb is 1, the matrix is stored with M or N along rows, not K. `wgmma.mma_async.sync.aligned.shape.f32.f16.f16 d:f32*nd, a:b32*4, b:u64, s:pred, ia:imm, ib:imm, tb:imm`"""
+        """d = A * B + d if s, else A * B; A is in registers, B in shared memory, as b says. ia and ib are 1 or -1, factors of A and B. If ta or tb is 1, the rows of that matrix in memory lie along M or N, not K. `wgmma.mma_async.sync.aligned.shape.f32.f16.f16 d:f32*nd, a:b32*4, b:u64, s:pred, ia:imm, ib:imm, tb:imm`"""
     def wgmma_f32_fp8(
         self,
         a: Scalar,
@@ -6599,7 +6599,7 @@ class Ops:
     def wgmma_fence(
         self,
     ) -> None:
-        """Order this warp's accesses to registers before wgmma.mma_async that read or write them. `wgmma.fence.sync.aligned`"""
+        """Order this warp's accesses to registers before later wgmma.mma_async that read or write them. `wgmma.fence.sync.aligned`"""
     def wgmma_s32_s8(
         self,
         a: Scalar,
@@ -6976,11 +6976,11 @@ class Ops:
         space: Literal["global", "shared", "shared::cta"] | None = ...,
         type: ScalarType = ...,
     ) -> None:
-        """Write the fragment of D at addr, its rows (columns) stride elements apart. `wmma.store.d.sync.aligned.layout.shape{.space}.type [addr:u64], a*nc{, stride:u32}` type: f64.
+        """Write the fragment of D to addr, with its rows (columns) stride elements apart. `wmma.store.d.sync.aligned.layout.shape{.space}.type [addr:u64], a*nc{, stride:u32}` type: f64.
 
-        Write the fragment of D at addr, its rows (columns) stride elements apart. `wmma.store.d.sync.aligned.layout.shape{.space}.type [addr:u64], a*nc{, stride:u32}` type: s32.
+        Write the fragment of D to addr, with its rows (columns) stride elements apart. `wmma.store.d.sync.aligned.layout.shape{.space}.type [addr:u64], a*nc{, stride:u32}` type: s32.
 
-        Write the fragment of D at addr, its rows (columns) stride elements apart. `wmma.store.d.sync.aligned.layout.shape{.space}.type [addr:u64], a*nc{, stride:u32}` type: f32.
+        Write the fragment of D to addr, with its rows (columns) stride elements apart. `wmma.store.d.sync.aligned.layout.shape{.space}.type [addr:u64], a*nc{, stride:u32}` type: f32.
         """
     def wmma_store_f16(
         self,
@@ -6993,7 +6993,7 @@ class Ops:
         shape: Literal["m16n16k16", "m32n8k16", "m8n32k16"] = "m16n16k16",
         space: Literal["global", "shared", "shared::cta"] | None = ...,
     ) -> None:
-        """Write the fragment of D at addr, its rows (columns) stride elements apart. `wmma.store.d.sync.aligned.layout.shape{.space}.f16 [addr:u64], a:b32*4{, stride:u32}`"""
+        """Write the fragment of D to addr, with its rows (columns) stride elements apart. `wmma.store.d.sync.aligned.layout.shape{.space}.f16 [addr:u64], a:b32*4{, stride:u32}`"""
     def wmma_tf32(
         self,
         a: Sequence[Scalar],

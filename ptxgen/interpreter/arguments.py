@@ -13,7 +13,7 @@ import numpy as np
 
 from ptxgen.arguments import extents as find_extents
 from ptxgen.errors import LaunchError, shown
-from ptxgen.interpreter.machine.arena import joined_spans
+from ptxgen.interpreter.machine.arena import joined_ranges
 from ptxgen.interpreter.program.linking import param_bytes
 from ptxgen.tensormap import NBYTES, TensorMap
 from ptxgen.texture import Surface, Texture
@@ -101,8 +101,8 @@ def params_memory(linked: Linked, args: Sequence[Argument], arena: DeviceArena) 
         for words, p, a in triples
         if isinstance(a, (np.ndarray, TensorMap)) and _has_memory(a)
     ]
-    for low, high, owners, writable, name in joined_spans(arrays):
-        arena.place_span(low, high, owners, writable, name=name)
+    for low, high, owners, writable, name in joined_ranges(arrays):
+        arena.place_range(low, high, owners, writable, name=name)
     addresses = {name: arena.address_of(array) for name, array in arrays}
     memory = np.zeros(linked.param_bytes, np.uint8)
     for (_, param, given), offset in zip(triples, linked.param_offsets, strict=True):
@@ -152,7 +152,7 @@ def _plain(who: str, param: Param, value: Any, arena: DeviceArena) -> bytes:
     if isinstance(value, (Texture, Surface)):
         if param.count or type.is_float or wanted != _HANDLE_BYTES:
             raise LaunchError(
-                f"{who} must be for its {wanted} bytes of type {type}, got a "
+                f"{who} must fit its {wanted} bytes of type {type}, got a "
                 f"{_name_of(value)}, whose handle is an integer of {_HANDLE_BYTES} bytes"
             )
         return arena.bind(value).to_bytes(_HANDLE_BYTES, "little")

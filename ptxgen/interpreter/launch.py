@@ -25,7 +25,7 @@ from ptxgen.interpreter.machine.registers import RegisterPool, registers_at_entr
 from ptxgen.interpreter.program.blocks import Program, compile_program
 from ptxgen.interpreter.program.linking import link
 from ptxgen.interpreter.reports import Counters, Result
-from ptxgen.interpreter.sanitizers.bounds import Spans, spans
+from ptxgen.interpreter.sanitizers.bounds import AllowedAllocations, allowed_allocations
 from ptxgen.interpreter.sanitizers.findings import Findings, Reports, notes_of
 from ptxgen.interpreter.sanitizers.names import sanitizers
 from ptxgen.interpreter.sanitizers.watch import Watch
@@ -119,12 +119,12 @@ def run(
     memory = module_memory(module, arena, text)
     cut_each = order is not None
     checks = frozenset({"init", "sync", "bounds"} & asked)
-    program, meant = _program(module, kernel, dynamic_smem, memory, checks, stepwise, cut_each)
+    program, allocations = _program(module, kernel, dynamic_smem, memory, checks, stepwise, cut_each)
     fill(memory, {} if symbols is None else symbols)
     params = params_memory(program.linked, args, arena)
     traffic = Traffic(program.instrs) if profile else None
     launch = _Launch(
-        program, meant, sm, shape, dynamic_smem, arena, memory, params, max_instructions, order, traffic
+        program, allocations, sm, shape, dynamic_smem, arena, memory, params, max_instructions, order, traffic
     )
     total = math.prod(shape[0])
     size = launch.batch_size(bool(asked))
@@ -162,7 +162,7 @@ class _Launch:
     """One launch, with the results of its batches so far."""
 
     program: Program
-    spans: Spans | None  # the allocations that shared addresses should stay in, if bounds are checked
+    allocations: AllowedAllocations | None  # for shared addresses, if bounds are checked
     sm: int
     shape: tuple[Extents, ...]  # grid, block, cluster
     dynamic_smem: int
@@ -223,7 +223,7 @@ class _Launch:
         watch = None
         if asked:
             grains = _grain(program), _grain(program, "global")
-            watch = Watch(asked, batch, program.instrs, faults, *grains, self.arena.heap, self.spans)
+            watch = Watch(asked, batch, program.instrs, faults, *grains, self.arena.heap, self.allocations)
             watch.follow(linked)
             watch.follow_registers(program.wgmma)
             if first == 0:
@@ -284,7 +284,7 @@ def _grain(program: Program, space: str = "shared") -> int:
 
 
 _Key = tuple[int, tuple[int, ...], tuple[tuple[str, int], ...], int, frozenset[str], bool, bool]
-_programs: OrderedDict[_Key, tuple[Module, Program, Spans | None]] = OrderedDict()
+_programs: OrderedDict[_Key, tuple[Module, Program, AllowedAllocations | None]] = OrderedDict()
 
 
 def _program(
@@ -295,7 +295,7 @@ def _program(
     checks: frozenset[str],
     stepwise: bool,
     cut_each: bool,
-) -> tuple[Program, Spans | None]:
+) -> tuple[Program, AllowedAllocations | None]:
     """The compiled kernel, and the allocations that its shared addresses should stay in if bounds
     are checked. Both are kept for the next launch; the kept objects hold the kernel and the
     functions, so that their ids stay unique.
@@ -306,11 +306,11 @@ def _program(
     found = _programs.get(key)
     if found is None:
         linked = link(module, kernel, dynamic_smem, memory.addresses)
-        made = compile_program(
+        program = compile_program(
             linked, sanitize="init" in checks, touches="sync" in checks, stepwise=stepwise, cut_each=cut_each
         )
-        meant = spans(module, linked, dynamic_smem) if "bounds" in checks else None
-        found = _programs[key] = module, made, meant
+        allocations = allowed_allocations(module, linked, dynamic_smem) if "bounds" in checks else None
+        found = _programs[key] = module, program, allocations
         kept = sum(len(program.instrs) for _, program, _ in _programs.values())
         while kept > _KEPT_INSTRUCTIONS and len(_programs) > 1:
             kept -= len(_programs.popitem(last=False)[1][1].instrs)

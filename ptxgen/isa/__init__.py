@@ -1,4 +1,4 @@
-"""The instruction table: importing this package declares every row."""
+"""The instruction table. Importing this package declares every row."""
 
 from ptxgen.isa import (
     async_copy,

@@ -1,8 +1,8 @@
 """Asynchronous copies from global to shared memory (PTX ISA, "Data Movement: Non-bulk Asynchronous
 Copy").
 
-`cp.async.ca` caches in L1 and L2, `cp.async.cg` in L2 only. A thread awaits its own copies, group
-by group.
+`cp.async.ca` caches in L1 and L2, `cp.async.cg` in L2 only. A thread waits for its own copies,
+group by group.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ COPY: Final = f"{MOVEMENT}: Asynchronous copy"
 _PREFETCH: Final = dict.fromkeys(("L2::64B", "L2::128B", "L2::256B"), gate(ptx=(7, 4), sm=80))
 
 
-# Ways through the caches: L1 and L2, with the size as an operand, or L2 only.
+# The caches that a copy uses: L1 and L2, with the size as an operand, or L2 only.
 _CACHES: Final = each("cache size cp_size", ("ca", "cp_size:imm", None), ("cg", "16", 16))
 _ZEROS: Final = "; those from src_size on become 0"
 _UNLESS: Final = "; if ignore holds, src is not read and they become 0"
 _PLAIN: Final = each("form modifier operands ptx rest", ("", "", "{, src_size:u32}", (7, 0), _ZEROS))
-# `ignore` has names of its own: typed callers could not tell a predicate from a size.
+# Rows with `ignore` have their own names: typed callers could not tell a predicate from a size.
 _OTHERS: Final = each(
     "form modifier operands ptx rest",
     ("_policy", ".L2::cache_hint", ", policy:b64", (7, 4), ""),
@@ -48,7 +48,8 @@ _OTHERS: Final = each(
         each("space pointer", ("shared", "")),
         _PLAIN,
     )
-    # `.shared::cta` has names of its own, so that a wrong pointer is not taken for one to it.
+    # Rows with `.shared::cta` have their own names, so that a pointer to it and one to `.shared`
+    # are not mixed up.
     + times(
         _CACHES,
         each("space pointer forms", ("shared", "", _OTHERS), ("shared::cta", "_cta", _PLAIN + _OTHERS)),
@@ -85,7 +86,7 @@ def cp_async(
     section=f"{COPY}: cp.async.commit_group",
 )
 def cp_async_commit_group(machine: Machine) -> tuple[()]:
-    """Make one group of all copies that this thread started since the last one."""
+    """Make one group of all copies that this thread started since its last commit."""
     machine.copy_async_commit()
     return ()
 

@@ -1,12 +1,13 @@
-"""Atomic operations of many lanes at one address at once, with the results of lane after lane.
+"""Atomic operations of many lanes at one address at once, with the results of one lane after
+another.
 
-Lanes are sorted by address, in rising order at each; those with one address are a group. A scan
-gets the value at each group's address, where the groups begin, and the operands of all lanes, and
-returns the value that each lane finds and the one that each group leaves; or None if it would have
-to go lane by lane after all.
+Lanes are sorted by address, and in rising order for each address; the lanes with one address are a
+group. A scan takes the value at each group's address, the beginnings of the groups, and the
+operands of all lanes. It returns the value that each lane finds and the value that each group
+leaves, or None if the operation must be done lane by lane after all.
 
-Where the operation is associative, the values are partial results (Hillis and Steele, "Data
-Parallel Algorithms", 1986). Sums of floating-point numbers are rounded after each lane, in order.
+If the operation is associative, the values are prefix results (Hillis and Steele, "Data Parallel
+Algorithms", 1986). Sums of floating-point numbers are rounded after each lane, in order.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
     Found = tuple[Lanes, Lanes]
     Scan = Callable[[Lanes, Lanes, tuple[Lanes, ...]], Found | None]
 
-_MOST_SWAPS: Final = 8  # of one address, until going lane by lane is as good
+_MOST_SWAPS: Final = 8  # of one address; with more, going lane by lane is as fast
 
 
 def scan_of(op: str, type: ScalarType) -> Scan | None:
-    """The scan of an operation on values of a type; None if there is none."""
+    """The scan of an operation on values of a type; None if it has none."""
     if op == "add" and type in (f32, f64):
         return partial(_summed, type)
     if op in ("inc", "dec"):
@@ -51,13 +52,13 @@ def _lengths(starts: Lanes, count: int) -> Lanes:
 
 
 def _places(starts: Lanes, count: int) -> Lanes:
-    """Each lane's place in its group."""
+    """The index of each lane in its group."""
     places: Lanes = np.arange(count) - np.repeat(starts, _lengths(starts, count))
     return places
 
 
 def _after(first: Lanes, starts: Lanes, results: Lanes) -> Found:
-    """The values that lanes find and that groups leave, from the results of all lanes."""
+    """The values that lanes find and the values that groups leave, from the results of all lanes."""
     old = np.empty_like(results)
     old[1:] = results[:-1]
     old[starts] = first
@@ -86,8 +87,9 @@ def _summed(type: ScalarType, first: Lanes, starts: Lanes, operands: tuple[Lanes
     """The scan of sums of floating-point numbers."""
     (b,) = operands
     lengths = _lengths(starts, len(b))
-    # Group by group is worth it where they are fewer than lanes in the longest. Which NaN comes of
-    # two is not said of numpy's sums.
+    # This loop goes step by step through the longest group; it pays if there are fewer groups than
+    # steps. With a NaN it is not used, because numpy does not define which of two NaN a sum
+    # returns.
     if len(starts) > int(lengths.max()) or np.isnan(first).any() or np.isnan(b).any():
         return None
     results = np.empty_like(b)
@@ -98,7 +100,7 @@ def _summed(type: ScalarType, first: Lanes, starts: Lanes, operands: tuple[Lanes
 
 
 def _counted(op: str, first: Lanes, starts: Lanes, operands: tuple[Lanes, ...]) -> Found | None:
-    """The scan of counters that go round, if the lanes of each group have one limit."""
+    """The scan of counters that wrap around at a limit, if the lanes of each group have one limit."""
     (b,) = operands
     lengths = _lengths(starts, len(b))
     limit = b[starts].astype(np.int64)
@@ -108,7 +110,7 @@ def _counted(op: str, first: Lanes, starts: Lanes, operands: tuple[Lanes, ...]) 
 
     def after(steps: Lanes, begin: Lanes, limit: Lanes) -> Lanes:
         beyond = begin > limit
-        # From a value that is beyond the limit, the first step goes to an end.
+        # From a value beyond the limit, the first step goes to one end of the range.
         at_one = np.where(op == "inc", 0, limit)
         origin, moved = np.where(beyond, at_one, begin), steps - beyond
         turned = np.mod(origin + (moved if op == "inc" else -moved), limit + 1)
@@ -120,7 +122,7 @@ def _counted(op: str, first: Lanes, starts: Lanes, operands: tuple[Lanes, ...]) 
 
 
 def swapped(first: Lanes, starts: Lanes, operands: tuple[Lanes, ...]) -> Found | None:
-    """The scan of compare-and-swap: of values to be found and to be put there."""
+    """The scan of compare-and-swap; the operands are the values to compare with and the new values."""
     wanted, given = operands
     lengths, places = _lengths(starts, len(wanted)), np.arange(len(wanted))
     value, begin = first.copy(), starts

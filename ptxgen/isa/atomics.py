@@ -1,8 +1,8 @@
 """Atomic operations, reductions in memory, fences (PTX ISA, "Parallel Synchronization").
 
-Lanes that meet at one address take turns, in rising order; what comes of that is found for all of
-them at once, where it can be (`ptxgen.isa.atomic_scans`). The elements of a vector are updated one
-by one, each in one step, as the manual says.
+Lanes that access one address take turns in rising order; where possible, the results of all turns
+are computed at once (`ptxgen.isa.atomic_scans`). The elements of a vector are updated separately,
+each in one step, as the manual requires.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ HALF_ADDABLE: Final = {
 
 
 def _added(old: Lanes, b: Lanes, type: ScalarType) -> Lanes:
-    """old + b; f32 flushes subnormals in global memory only on some GPUs, so they are kept here."""
+    """old + b. Only some GPUs flush f32 subnormals in global memory, so they are kept here."""
     if type.bits == 16:
         return numeric.canonical_narrow(numeric.add_narrow(old, b, type))
     if type is f32:
@@ -71,7 +71,7 @@ def _larger(old: Lanes, b: Lanes, type: ScalarType) -> Lanes:
     return numeric.canonical_narrow(numeric.maximum(old, b, nan=False))
 
 
-# The new value of an address from the old one, the operand and their type.
+# The new value at an address from the old value, the operand and their type.
 UPDATES: Final[dict[str, Callable[[Lanes, Lanes, ScalarType], Lanes]]] = {
     "add": _added,
     "min": _smaller,
@@ -86,8 +86,8 @@ UPDATES: Final[dict[str, Callable[[Lanes, Lanes, ScalarType], Lanes]]] = {
 
 
 def _updated(op: str, type: ScalarType) -> Callable[[Lanes, Lanes], Lanes]:
-    """The new value in memory from the old one and the operand; the halves of a pair each for
-    itself.
+    """The function that gives the new value in memory from the old one and the operand; the two
+    halves of a packed pair are updated separately.
     """
     update = UPDATES[op]
     if type.kind != "x":
@@ -109,13 +109,14 @@ def _exchanged_if_equal(old: Lanes, b: Lanes, c: Lanes) -> Lanes:
 
 _ATOM: Final = each("head d sem what", ("atom", "d, ", SEMANTICS, "d = the old value at addr, which"))
 _BOTH: Final = _ATOM + each("head d sem what", ("red", "", RED_SEMANTICS, "The value at addr"))
-# Where: in a space or, without one, at a generic address; what that needs.
+# The address is in a state space or, without one, generic; with what either form needs.
 _PLAIN: Final = each("where space ptx sm", (".space", ATOMIC_SPACES, (1, 1), 11), ("", None, (2, 0), 20))
-_HALVES: Final = each("where space", (".space", ATOMIC_SPACES), ("", None))  # as the types need
+# The types determine what the forms need.
+_HALVES: Final = each("where space", (".space", ATOMIC_SPACES), ("", None))
 _HINTED: Final = each(
     "where space hint policy ptx sm", ("{.space}", ("global",), ".L2::cache_hint", ", policy:b64", (7, 4), 80)
 )
-_SUM: Final = "old + b in one step (each half of a pair for itself)"
+_SUM: Final = "old + b in one step (separately for each half of a pair)"
 _IGNORES: Final = ("sem", "scope", "policy", "vec")
 
 
@@ -240,8 +241,8 @@ _FENCE_SCOPES: Final = {"cta": None, "gpu": None, "sys": None, "cluster": CLUSTE
     section=f"{SYNCHRONIZATION}: membar",
 )
 def membar(machine: Machine, *, level: str) -> tuple[()]:
-    """Order this thread's memory accesses before it against those after it, for the block, the GPU
-    (gl) or the system.
+    """Order this thread's memory accesses before the instruction before those after it, for the
+    block, the GPU (gl) or the system.
     """
     machine.fence("gpu" if level == "gl" else level)
     return ()
@@ -259,10 +260,10 @@ def membar(machine: Machine, *, level: str) -> tuple[()]:
     section=f"{SYNCHRONIZATION}: membar",
 )
 def fence(machine: Machine, *, scope: str) -> tuple[()]:
-    """Order this thread's memory accesses before it against those after it, for all threads of the
-    scope.
+    """Order this thread's memory accesses before the instruction before those after it, for all
+    threads of the scope.
     """
-    machine.fence(scope)  # of any order: the interpreter's memory is sequentially consistent
+    machine.fence(scope)  # the same for each order: the interpreter's memory is sequentially consistent
     return ()
 
 
@@ -276,8 +277,8 @@ def fence(machine: Machine, *, scope: str) -> tuple[()]:
     section=f"{SYNCHRONIZATION}: membar",
 )
 def fence_restricted(machine: Machine) -> tuple[()]:
-    """Order this thread's accesses to the shared memory that the modifier names before it against
-    those after it, for all threads of the cluster.
+    """Order this thread's accesses before the instruction to the shared memory that the modifier
+    names before those after it, for all threads of the cluster.
     """
     machine.fence("cluster")
     return ()

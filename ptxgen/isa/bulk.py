@@ -1,8 +1,7 @@
 """Bulk and tensor copies (PTX ISA, "Data Movement: Bulk Asynchronous Copy").
 
-One thread starts a copy of many bytes, of which an mbarrier or a bulk group of the thread says when
-it is complete. Tensor copies move a box of a tensor that a tensor map describes
-(`ptxgen.tensormap`).
+One thread starts a copy of many bytes; it completes on an mbarrier or in a bulk group of the
+thread. Tensor copies move a box of a tensor that a tensor map describes (`ptxgen.tensormap`).
 """
 
 from __future__ import annotations
@@ -26,12 +25,13 @@ _SM90: Final[dict[str, Any]] = {"ptx": (8, 0), "sm": 90}
 _BULK: Final = f"{COPY}: Bulk copy"
 _TENSOR: Final = f"{COPY}: Tensor copy"
 
-# Where a copy that an mbarrier counts goes: the CTA itself has a name of its own since PTX 8.6.
+# The destinations of copies with completion on an mbarrier; the CTA itself has its own name since
+# PTX 8.6.
 _NEAR: Final[Mapping[str, Gate | None]] = {"shared::cluster": None, "shared::cta": gate(ptx=(8, 6), sm=90)}
 _FAR: Final = ("shared::cluster",)
 _DIMS: Final = ("1d", "2d", "3d", "4d", "5d")
 _COUNTED: Final = "mbarrier::complete_tx::bytes"
-# Modifiers and operands of copies that a cache policy may guide, to one CTA or to several.
+# Modifiers and operands of copies with or without a cache policy, to one CTA or to several.
 _HINT: Final = each("hinted hint policy", ("", "", ""), ("_hint", ".L2::cache_hint", ", policy:u64"))
 _TARGETS: Final = each(
     "cast multicast mask where to",
@@ -40,7 +40,7 @@ _TARGETS: Final = each(
 )
 
 
-# The operations of reductions, and the types that they are for, in shared and in global memory.
+# The operations of reductions with their types, in shared and in global memory.
 _SHARED: Final = each(
     "first op type",
     ("add", ("add",), (u32, s32, u64)),
@@ -63,7 +63,7 @@ _REDUCED_BOX: Final = "global.shared::cta.op{.tile}.bulk_group"
 _IN_GROUP: Final = ", in this thread's bulk group"
 _NEARER: Final = "brought to the L2 cache: a hint"
 
-# What is made of the value in memory, the one that is copied there, and their type.
+# The new value in memory from the old one, the copied one, and their type.
 REDUCTIONS: Final = {op: UPDATES[op] for op in ("add", "min", "max", "inc", "dec", "and", "or", "xor")}
 
 
@@ -84,7 +84,7 @@ _ASYNC: Final[dict[str, Any]] = {"ignores": ("policy", "dim", "tile", "to"), "ef
 def cp_async_bulk_load(
     machine: Machine, dst: Lanes, src: Lanes, size: Lanes, mbar: Lanes, ctas: Lanes | None = None
 ) -> tuple[()]:
-    """Start copying size bytes from src to dst<where>; the mbarrier at mbar there counts them."""
+    """Start copying size bytes from src to dst<where>; the mbarrier at mbar in the same CTA counts them."""
     machine.bulk_load(dst, src, size, mbar, ctas)
     return ()
 
@@ -121,7 +121,7 @@ def cp_async_bulk_send(
     op: str = "",
     type: ScalarType = b64,
 ) -> tuple[()]:
-    """Start <does>; the mbarrier at mbar there counts them."""
+    """Start <does>; the mbarrier at mbar in that CTA counts them."""
     machine.bulk_send(dst, src, size, mbar, REDUCTIONS.get(op), type)
     return ()
 
@@ -169,7 +169,7 @@ def cp_async_bulk_store(
     type: ScalarType = b64,
 ) -> tuple[()]:
     """<does>."""
-    if dst is not None:  # else a prefetch
+    if dst is not None:  # without dst the instruction is a prefetch
         machine.bulk_store(dst, src, size, REDUCTIONS.get(op), type)
     return ()
 
@@ -187,8 +187,8 @@ def cp_async_bulk_store(
     section=f"{SYNCHRONIZATION}: red.async",
 )
 def red_async(machine: Machine, dst: Lanes, a: Lanes, mbar: Lanes, *, op: str, type: ScalarType) -> tuple[()]:
-    """Start combining the value at dst, in a CTA of the cluster, with a; the mbarrier at mbar there
-    counts the bytes.
+    """Start combining the value at dst, in a CTA of the cluster, with a; the mbarrier at mbar in
+    that CTA counts the bytes.
     """
     machine.send_values(dst, (a,), mbar, REDUCTIONS[op], type)
     return ()
@@ -207,9 +207,7 @@ def red_async(machine: Machine, dst: Lanes, a: Lanes, mbar: Lanes, *, op: str, t
 def st_async(
     machine: Machine, dst: Lanes, a: Any, mbar: Lanes, *, vec: str | None, type: ScalarType
 ) -> tuple[()]:
-    """Start writing a to dst in a CTA of the cluster; the mbarrier at mbar there counts the
-    bytes.
-    """
+    """Start writing a to dst in a CTA of the cluster; the mbarrier at mbar in that CTA counts the bytes."""
     machine.send_values(dst, a if vec else (a,), mbar, None, type)
     return ()
 
@@ -230,8 +228,8 @@ def st_async(
 def cp_async_bulk_tensor_load(
     machine: Machine, dst: Lanes, map: tuple[Lanes, Any], mbar: Lanes, ctas: Lanes | None = None
 ) -> tuple[()]:
-    """Start copying the box at the map's coordinates to dst<where>; the mbarrier at mbar there
-    counts the bytes of the whole box.
+    """Start copying the box at the map's coordinates to dst<where>; the mbarrier at mbar in the
+    same CTA counts the bytes of the whole box.
     """
     address, coordinates = map
     machine.tensor_load(dst, address, coordinates, mbar, ctas)
@@ -249,7 +247,7 @@ def cp_async_bulk_tensor_load(
             _BOX,
             None,
             ", [src:u32]",
-            "Start copying from src what of the box at the map's coordinates is inside the "
+            "Start copying from src the part of the box at the map's coordinates that is inside the "
             f"tensor{_IN_GROUP}",
         ),
         (
@@ -277,7 +275,7 @@ def cp_async_bulk_tensor_store(
     machine: Machine, map: tuple[Lanes, Any], src: Lanes | None = None, *, op: str = ""
 ) -> tuple[()]:
     """<does>."""
-    if src is not None:  # else a prefetch
+    if src is not None:  # without src the instruction is a prefetch
         machine.tensor_store(*map, src, REDUCTIONS.get(op))
     return ()
 
@@ -291,7 +289,7 @@ def cp_async_bulk_tensor_store(
     **_SM90,
 )
 def prefetch_tensormap(machine: Machine, addr: Lanes, *, space: str | None) -> tuple[()]:
-    """Have the tensor map at addr brought near: a hint."""
+    """Bring the tensor map at addr into a nearer cache: a hint."""
     del machine, addr, space
     return ()
 
@@ -307,8 +305,8 @@ def prefetch_tensormap(machine: Machine, addr: Lanes, *, space: str | None) -> t
     **_SM90,
 )
 def cp_async_bulk_commit_group(machine: Machine) -> tuple[()]:
-    """Make one bulk group of all bulk copies to global memory that this thread started since the
-    last one.
+    """Make one bulk group of all bulk copies to global memory that this thread started since its
+    last commit.
     """
     machine.bulk_commit()
     return ()
@@ -322,8 +320,8 @@ def cp_async_bulk_commit_group(machine: Machine) -> tuple[()]:
     **_SM90,
 )
 def cp_async_bulk_wait_group(machine: Machine, n: int, *, read: bool) -> tuple[()]:
-    """Wait until at most the n newest bulk groups of this thread are still under way; with .read,
-    only until the others have read their sources.
+    """Wait until at most the n newest bulk groups of this thread are incomplete; with .read, only
+    until all others have read their sources.
     """
     machine.bulk_wait(n, read)
     return ()

@@ -1,4 +1,5 @@
-"""Extended-precision integer arithmetic (PTX ISA, section of that name).
+"""Extended-precision integer arithmetic (PTX ISA, "Extended-Precision Integer Arithmetic
+Instructions").
 
 The carry flag of a thread, `CC.CF` in the manual, is the carry out of the highest bit of a sum, and
 the borrow of a difference.
@@ -38,7 +39,7 @@ def _sum(a: Lanes, b: Lanes, carry: Lanes | bool) -> tuple[Lanes, Lanes]:
 
 @quiet
 def _difference(a: Lanes, b: Lanes, borrow: Lanes | bool) -> tuple[Lanes, Lanes]:
-    """a - b - borrow, wrapped around to the type of `a`, and whether it is below zero."""
+    """a - b - borrow, wrapped around to the type of `a`, and whether the difference is below zero."""
     unsigned = np.dtype(f"u{a.dtype.itemsize}")
     x, y = a.astype(unsigned), b.astype(unsigned)
     taken = np.asarray(borrow).astype(unsigned)
@@ -57,7 +58,7 @@ def _difference(a: Lanes, b: Lanes, borrow: Lanes | bool) -> tuple[Lanes, Lanes]
             "",
             False,
             "a <sign> b",
-            "the carry flag says whether it did, as unsigned numbers",
+            "the carry flag says whether the unsigned result wrapped around",
         ),
         (
             "<operation>c",
@@ -65,7 +66,7 @@ def _difference(a: Lanes, b: Lanes, borrow: Lanes | bool) -> tuple[Lanes, Lanes]
             "{.cc}",
             True,
             "a <sign> b <sign> the carry flag",
-            ".cc writes the flag anew",
+            "with .cc the carry flag is updated",
         ),
     ),
     type=TYPES,
@@ -102,7 +103,7 @@ def carrying(
 @quiet
 def mad_cc(machine: Machine, a: Lanes, b: Lanes, c: Lanes, *, mode: str) -> Lanes:
     """d = the lower or the upper half of a * b, plus c, wrapping around; the carry flag says
-    whether that sum did, as unsigned numbers.
+    whether the unsigned sum wrapped around.
     """
     total, carry = _sum(mul(a, b, mode=mode), c, False)
     machine.set_carry(carry)
@@ -120,8 +121,8 @@ def mad_cc(machine: Machine, a: Lanes, b: Lanes, c: Lanes, *, mode: str) -> Lane
 )
 @quiet
 def madc(machine: Machine, a: Lanes, b: Lanes, c: Lanes, *, mode: str, cc: bool) -> Lanes:
-    """d = the lower or the upper half of a * b, plus c, plus the carry flag, wrapping around; .cc
-    writes the flag anew.
+    """d = the lower or the upper half of a * b, plus c, plus the carry flag, wrapping around; with
+    .cc the carry flag is updated.
     """
     total, carry = _sum(mul(a, b, mode=mode), c, machine.carry())
     if cc:

@@ -31,10 +31,10 @@ _PTX80: Final = gate(ptx=(8, 0), sm=90)
     **_SM90,
 )
 def mapa(machine: Machine, a: Lanes, b: Lanes, *, space: str | None) -> Lanes:
-    """d = the address of the place a of shared memory in the CTA of rank b of the cluster; without
-    .shared::cluster, both are generic addresses.
+    """d = the address, in the CTA of rank b of the cluster, of the byte of shared memory that a is
+    the address of; without .shared::cluster, both are generic addresses.
     """
-    del space  # a generic address says itself that it is one
+    del space  # a generic address shows that it is one
     return machine.map_shared(a, b)
 
 
@@ -48,7 +48,7 @@ def mapa(machine: Machine, a: Lanes, b: Lanes, *, space: str | None) -> Lanes:
     **_SM90,
 )
 def getctarank(machine: Machine, a: Lanes, *, space: str | None) -> Lanes:
-    """d = the rank in the cluster of the CTA that has the shared memory at a; without
+    """d = the rank in the cluster of the CTA whose shared memory a points to; without
     .shared::cluster, a is a generic address.
     """
     if space is None:
@@ -102,7 +102,7 @@ def barrier_cluster_wait(machine: Machine) -> tuple[()]:
     section=f"{SYNCHRONIZATION}: membar",
 )
 def fence_proxy(machine: Machine, *, kind: str) -> tuple[()]:
-    """Order accesses through ordinary instructions and those through the proxy."""
+    """Order accesses by ordinary instructions and accesses through the proxy."""
     machine.fence(f"proxy.{kind}")
     return ()
 
@@ -117,7 +117,7 @@ def fence_proxy(machine: Machine, *, kind: str) -> tuple[()]:
     section=f"{SYNCHRONIZATION}: membar",
 )
 def fence_proxy_async(machine: Machine, *, space: str) -> tuple[()]:
-    """Order accesses to the space through ordinary instructions and through asynchronous ones."""
+    """Order accesses to the space by ordinary instructions and by asynchronous ones."""
     machine.fence(f"proxy.async.{space}")
     return ()
 
@@ -132,7 +132,9 @@ def fence_proxy_async(machine: Machine, *, space: str) -> tuple[()]:
     section=f"{SYNCHRONIZATION}: membar",
 )
 def fence_proxy_tensormap_release(machine: Machine, *, scope: str) -> tuple[()]:
-    """Let the tensor maps that this thread wrote be used in the scope after an acquire there."""
+    """Make this thread's writes of tensor maps visible in the scope, to threads that acquire the
+    maps there.
+    """
     machine.fence(scope)
     return ()
 
@@ -147,7 +149,9 @@ def fence_proxy_tensormap_release(machine: Machine, *, scope: str) -> tuple[()]:
     section=f"{SYNCHRONIZATION}: membar",
 )
 def fence_proxy_tensormap_acquire(machine: Machine, addr: Lanes, *, scope: str) -> tuple[()]:
-    """Use the tensor map at addr as it was written before a release in the scope."""
+    """Make writes of the tensor map at addr visible to this thread, if a release in the scope came
+    after them.
+    """
     del addr
     machine.fence(scope)
     return ()
@@ -157,8 +161,8 @@ def fence_proxy_tensormap_acquire(machine: Machine, addr: Lanes, *, scope: str) 
     "fence.proxy.async::generic.<sem>.sync_restrict::<space>.cluster",
     each(
         "sem space side",
-        ("acquire", "shared::cluster", "the side that waits"),
-        ("release", "shared::cta", "the side that arrives"),
+        ("acquire", "shared::cluster", "for the threads that wait"),
+        ("release", "shared::cta", "for the threads that arrive"),
     ),
     name="fence_proxy_async_<sem>",
     ptx=(8, 6),
@@ -167,7 +171,7 @@ def fence_proxy_tensormap_acquire(machine: Machine, addr: Lanes, *, scope: str) 
     section=f"{SYNCHRONIZATION}: membar",
 )
 def fence_proxy_async_restricted(machine: Machine) -> tuple[()]:
-    """As fence.proxy.async, for what mbarriers of the cluster order: <side>."""
+    """fence.proxy.async, restricted to accesses that mbarriers of the cluster order: <side>."""
     machine.fence("proxy.async")
     return ()
 
@@ -181,7 +185,7 @@ def fence_proxy_async_restricted(machine: Machine) -> tuple[()]:
     section=f"{SYNCHRONIZATION}: membar",
 )
 def fence_mbarrier_init(machine: Machine) -> tuple[()]:
-    """Let the cluster see the mbarriers that this thread made, after its next barrier."""
+    """Make the initialisation of this thread's mbarriers visible to the cluster, after its next barrier."""
     machine.fence("mbarrier_init")
     return ()
 
@@ -197,7 +201,7 @@ def fence_mbarrier_init(machine: Machine) -> tuple[()]:
     **_SM90,
 )
 def griddepcontrol_wait(machine: Machine) -> tuple[()]:
-    """Wait until the grids that this one depends on are complete, and see what they wrote."""
+    """Wait until the grids that this one depends on are complete, and their writes are visible."""
     machine.fence("gpu")
     return ()
 
@@ -210,6 +214,8 @@ def griddepcontrol_wait(machine: Machine) -> tuple[()]:
     **_SM90,
 )
 def griddepcontrol_launch_dependents(machine: Machine) -> tuple[()]:
-    """Let the grids that depend on this one begin, once all its CTAs say so or are complete."""
+    """Let the grids that depend on this one begin, once all its CTAs have executed this instruction
+    or are complete.
+    """
     del machine  # grids run one after another
     return ()

@@ -50,7 +50,7 @@ INTEGERS: Final = (u32, s32, u64, s64, u16, s16)
 NATURALS: Final = (u32, u64, u16)
 BITS: Final = (b32, b64, b16)
 
-# Which comparisons there are depends on the types compared.
+# The legal comparisons depend on the types compared.
 _CLASSES: Final = ((tuple(ORDERED), INTEGERS), (tuple(UNSIGNED), NATURALS), (EQUALITY, BITS))
 _INTEGER: Final = {**ORDERED, **UNSIGNED}
 _HALF_SETP: Final = f"{HALF_SELECTION}: setp"
@@ -59,8 +59,8 @@ _HALF_SET: Final = f"{HALF_SELECTION}: set"
 
 @numeric.quiet
 def compared(a: Lanes, b: Lanes, cmp: str, *, ftz: bool = False) -> Lanes:
-    """a <cmp> b: the ordered comparisons are false, the unordered ones (`ltu`, …) true if a or b is
-    NaN. With `ftz`, subnormal numbers count as zeros.
+    """a <cmp> b. If a or b is NaN, the ordered comparisons are false, and the unordered ones
+    (`ltu`, …) are true. With `ftz`, subnormal numbers count as zeros.
     """
     if a.dtype.kind in "iu":
         return _INTEGER[cmp](a, b)  # type: ignore[no-any-return]
@@ -76,7 +76,7 @@ def compared(a: Lanes, b: Lanes, cmp: str, *, ftz: bool = False) -> Lanes:
 
 
 def _comparable(x: Lanes, ftz: bool) -> Lanes:
-    """`x` flushed if `ftz`; numpy compares bfloat16 slowly, so as float32, which holds it."""
+    """`x` flushed if `ftz`; bfloat16 as float32, which holds it exactly, since numpy compares it slowly."""
     return numeric.widen(x, f32) if x.dtype == bf16.dtype else numeric.flush(x, ftz)
 
 
@@ -185,15 +185,15 @@ _ONE_HALF: Final = {f16x2: 0x3C00, bf16x2: 0x3F80}  # the bits of 1.0
 
 
 def _as_pair(low: Lanes, high: Lanes, dtype: ScalarType) -> Lanes:
-    """Two 16-bit results in one: 1.0 or 0.0 each, or, of an integer type, all ones or 0."""
+    """Two 16-bit results in one: 1.0 or 0.0 each, or all ones or 0 if the type is an integer."""
     one = _ONE_HALF.get(dtype, 0xFFFF)
     lower = np.where(low, np.uint32(one), np.uint32(0))
     upper = np.where(high, np.uint32(one << 16), np.uint32(0))
     return np.bitwise_or(lower, upper).astype(dtype.dtype)
 
 
-_NUMBERS: Final = (u32, s32, f32)  # what the result of a comparison may be
-_SHORT: Final = (u16, s16, u32, s32)  # the same where 16-bit floats are compared
+_NUMBERS: Final = (u32, s32, f32)  # legal types of the result
+_SHORT: Final = (u16, s16, u32, s32)  # legal types of the result if 16-bit floats are compared
 _LATER: Final = gate(ptx=(6, 5))
 _INTEGER_SOURCES: Final = each("cmp stype", *_CLASSES)
 _HALF: Final = each("section ptx sm", (_HALF_SET, (4, 2), 53))
@@ -274,5 +274,5 @@ def slct(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
 
 @inst("slct{.ftz}.dtype.f32 d:dtype, a:dtype, b:dtype, c:f32", dtype=_SELECTED, section=f"{SELECTION}: slct")
 def slct_f32(a: Lanes, b: Lanes, c: Lanes, *, ftz: bool) -> Lanes:
-    """d = a if c >= 0 (so is -0, and with .ftz a subnormal c), else b, also for a NaN."""
+    """d = a if c >= 0 (also for -0, and with .ftz for a subnormal c), else b, also for a NaN."""
     return np.where(compared(c, np.zeros_like(c), "ge", ftz=ftz), a, b)

@@ -1,7 +1,7 @@
 """Control flow and barriers (PTX ISA, "Control Flow Instructions", "Parallel Synchronization").
 
-The interpreter follows branches and calls itself, by the row's name, so the functions of `bra`,
-`brx`, `call`, `call_indirect`, `ret` and `exit` only state the meaning.
+The interpreter executes branches and calls itself, by the row's name, so the functions of `bra`,
+`brx`, `call`, `call_indirect`, `ret` and `exit` only document the instructions.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def bra(machine: Machine, target: str, *, uni: bool) -> tuple[()]:
     section=f"{CONTROL}: brx.idx",
 )
 def brx(machine: Machine, a: Lanes, target: str, *, uni: bool) -> tuple[()]:
-    """Continue at label number a, from 0 on, of the list of branch targets called target; nothing
-    is said of an a beyond the list. .uni promises that all active threads have the same a.
+    """Continue at label number a, from 0 on, of the list of branch targets called target; an a
+    beyond the list is undefined. .uni promises that all active threads have the same a.
     """
     del machine, a, target, uni
     return ()
@@ -153,7 +153,7 @@ def _outcome(machine: Machine, a: Lanes, c: Lanes, *, b: Lanes | None = None, op
     each("threads", ", b:u32", ""),
     each(
         "name op type result gives",
-        ("bar_red_popc", "popc", "u32", "d", "d = for how many of them c holds"),
+        ("bar_red_popc", "popc", "u32", "d", "d = the number of them for which c holds"),
         (
             "bar_red",
             ("and", "or"),
@@ -167,7 +167,7 @@ def _outcome(machine: Machine, a: Lanes, c: Lanes, *, b: Lanes | None = None, op
 )
 def bar_red(machine: Machine, a: Lanes, c: Lanes, *, b: Lanes | None = None, op: str) -> tuple[()]:
     """Wait at barrier a for b threads (all of the block, if left out); <gives>."""
-    del op  # is applied once the threads go on
+    del op  # the result is computed when the threads go on
     machine.barrier(a, b, wait=True, vote=c)
     return ()
 

@@ -1,8 +1,8 @@
 """Conversions (PTX ISA, "Data Movement and Conversion Instructions: cvt").
 
-Rows are one per kind of conversion, because the legal roundings differ. `dtype` is the type of the
-result, `atype` that of the operand. Integers of 8 bits live in 16-bit registers. What is narrower
-than 16 bits is in `narrow`.
+There is one row for each kind of conversion, because the legal roundings differ. `dtype` is the
+type of the result, `atype` that of the operand. Integers of 8 bits are held in 16-bit registers.
+Conversions to and from types below 16 bits are in `narrow`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _HOPPER: Final = gate(ptx=(7, 8), sm=90)
 
 @inst("cvt.dtype.atype d:dtype, a:atype", dtype=INTEGERS, atype=INTEGERS, section=CVT)
 def cvt_integer(a: Lanes, *, dtype: ScalarType) -> Lanes:
-    """d = a, cut off, or extended by zeros or the sign."""
+    """d = a, truncated, or extended by zeros or the sign."""
     return a.astype(dtype.dtype)
 
 
 def _saturating(dtype: ScalarType) -> tuple[ScalarType, ...]:
-    """The types with values outside dtype's range: for others .sat is not allowed."""
+    """The types with values outside dtype's range; .sat is not legal for other types."""
     to = numeric_integers.range_of(dtype.dtype)
     return tuple(
         t
@@ -56,7 +56,7 @@ def _saturating(dtype: ScalarType) -> tuple[ScalarType, ...]:
     section=CVT,
 )
 def cvt_sat(a: Lanes, *, dtype: ScalarType) -> Lanes:
-    """d = a limited to the range of dtype; only where a may lie outside it."""
+    """d = a limited to the range of dtype; legal only if a may lie outside it."""
     of, to = numeric_integers.range_of(a.dtype), numeric_integers.range_of(dtype.dtype)
     low, high = max(of.min, to.min), min(of.max, to.max)
     return np.clip(a, a.dtype.type(low), a.dtype.type(high)).astype(dtype.dtype)
@@ -353,7 +353,7 @@ def cvt_between(a: Lanes, *, rnd: str, dtype: ScalarType) -> Lanes:
 
 # ---------------------------------------- floats limited: .relu and .satfinite
 
-# ptxas takes the two modifiers in either order, and so do the rows.
+# ptxas accepts the two modifiers in either order, so there are rows for both.
 _RELU: Final = ("rn", "rz")
 _FINITE: Final = {True: gate(ptx=(8, 1))}
 

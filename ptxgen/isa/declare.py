@@ -1,36 +1,36 @@
-"""How instructions are declared: `@inst`, which makes rows of the lines of the PTX manual.
+"""The declaration of instructions: `@inst` makes rows of the table from lines of the PTX manual.
 
-An instruction is declared by copying its line from the manual and writing its meaning as a numpy
-function below (`docs/adding-an-instruction.md`). The small syntax language:
+An instruction is declared by copying its line from the manual and writing its semantics as a numpy
+function below (`docs/adding-an-instruction.md`). The syntax language:
 
 * opcode: pieces joined by dots. A piece whose name is a keyword argument of `@inst` is a *slot*
   with those choices, the first being the default; `{.name}` is optional: a slot if `name` is a
   keyword argument (default: absent), else a *flag*. Pieces that are neither are printed as they
   stand.
-* operands: `name:type*count`, comma separated. `d`, `p` and `q` are written, everything else is
-  read; `[name]` is an address; a decimal number is a literal; `d|p:pred` is a pair of results;
-  `{, b}` at the end is optional; `*vec` is a vector as wide as the slot `vec` says (`v4`, `2d`) or
-  as the function `vec` among `counts` does, `*2` one of fixed width; `[name*2]` is a tensor map's
-  address, or a texture's handle, with so many coordinates; they are s32 unless `/u32.f32` names
+* operands: `name:type*count`, comma separated. `d`, `p` and `q` are written, all others are read;
+  `[name]` is an address; a decimal number is a literal; `d|p:pred` is a pair of results; `{, b}` at
+  the end is optional. `*vec` is a vector with the width that the slot `vec` gives (`v4`, `2d`) or
+  that the function `vec` among `counts` returns, `*2` one of fixed width. `[name*2]` is a tensor
+  map's address, or a texture's handle, with 2 coordinates; they are s32 unless `/u32.f32` names
   their types, the last of which is repeated. The type is a slot's name, a type's name, `wide`
   (twice as wide as the slot `type`), `imm` (an integer literal only), `label` or `args` (the
-  parenthesised ones of a call); when it is left out it is the slot `type`, or else the opcode's
-  last piece.
+  parenthesised arguments or results of a call); the default is the slot `type`, or else the
+  opcode's last piece.
 
-The function takes each operand read and each modifier by name, and returns what is written: one
-value, a tuple of lanes for a vector, or a tuple with one entry for each operand of several. A
-function that takes a result by name, too, gets what its registers hold before. An instruction that
-waits for other threads may return its results only when it goes on: then the function returns
-nothing, and `resume`, called with the same arguments, what is written. An address
-with coordinates comes as a pair: the address and the tuple of coordinates.
+The function takes each operand that is read and each modifier by name, and returns the written
+values: one value, a tuple of lanes for a vector, or a tuple with one entry for each operand of
+several. A function with a result among its parameters gets the old contents of the result's
+registers. An instruction that waits for other threads may return its results only when it goes on:
+then the function returns nothing, and `resume`, called with the same arguments, returns the written
+values. An address with coordinates is a pair: the address and the tuple of coordinates.
 
-Lines of the manual that share a meaning are a *family*: one `@inst` with a table, whose columns are
-what varies. In the syntax, the docstring and the other texts, `<column>` is filled in:
+Lines of the manual with common semantics are a *family*: one `@inst` with a table, whose columns
+are the differences. In the syntax, the docstring and the other texts, `<column>` is replaced:
 
-* a text, a type or a number is printed there, and is the argument of the function's parameter of
-  that name, if it has one;
-* several values (a tuple or a dict) make the piece of that name a slot;
-* None is as if the line had no such column.
+* by a text, a type or a number, which is also passed to the function's parameter of that name, if
+  it has one;
+* by the column's name as a slot, if the value is a tuple or a dict of choices;
+* None means that the line does not have the column.
 
 Keyword arguments are columns that all lines have. Modifiers that a line does not have are left out
 of the call, so their parameters need a default. `ignores` names modifiers and operands that change
@@ -50,7 +50,7 @@ from typing import Any, Final, NamedTuple
 from ptxgen.isa.spec import ANY, HEADS, RECOGNISED, ROWS, Effect, Gate, Inst, Modifier, Operand, Piece
 from ptxgen.types import ScalarType
 
-Line = Mapping[str, Any]  # of a table: values by column
+Line = Mapping[str, Any]  # a line of a table: values by column
 Table = list[Line]
 
 _COLUMN: Final = re.compile(r"<(\w+)>")
@@ -60,13 +60,13 @@ _OPERAND: Final = re.compile(
 )
 _WRITTEN: Final = frozenset("dpq")
 _VARIADIC: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
-# Exactly these types hold the choices of a slot: a named tuple is one value.
+# Exactly these types hold the choices of a slot; a named tuple is one value.
 _SEVERAL: Final = (tuple, dict)
 
 
 def each(columns: str, *lines: Any) -> Table:
-    """A table: the names of its columns, and its lines, tuples; if there is one column, values. A
-    value that is a table stands for its columns, with a line for each line of it.
+    """A table from the names of its columns and its lines: tuples, or single values if there is one
+    column. A table as a value stands for several columns, with a line for each of its lines.
     """
     names = columns.split()
     table: Table = []
@@ -78,7 +78,7 @@ def each(columns: str, *lines: Any) -> Table:
 
 
 def times(*tables: Table) -> Table:
-    """A table of all combinations of lines, one of each table; the last table's change fastest."""
+    """A table of all combinations of lines, one of each table; the lines of the last table change fastest."""
     return [
         {column: value for line in lines for column, value in line.items()}
         for lines in itertools.product(*tables)
@@ -102,19 +102,19 @@ def inst(
     resume: Callable[..., Any] | None = None,
     **columns: Any,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Declare a row, or one for each line of a table, of several tables for each of `times`; the
+    """Declare a row, or one for each line of a table, or of the product of several tables; the
     module's docstring describes `syntax` and tables.
 
     `columns` gives the legal values of each slot, the first being the default: a sequence, or a
     mapping from value to the `gate` that this value adds. `ptx`, `sm` and `only` are the row's own
-    gate; `section` names the manual's section; `doc` is what the row means, if the function's
-    docstring does not say it. These may be columns of a table, too. Raises `ValueError` at import
-    for a slot without choices, a column that no row uses, a missing docstring, a syntax declared
-    twice, and a function whose parameters are not exactly the operands read and the modifiers
-    declared (slots that are the type of an operand may be left out: the lanes carry their dtype).
+    gate; `section` names the manual's section; `doc` describes the row, if the function's docstring
+    does not. These may be columns of a table, too. Raises `ValueError` at import for a slot without
+    choices, a column that no row uses, a missing docstring, a syntax declared twice, and a function
+    whose parameters are not exactly the operands read and the modifiers declared (slots that are
+    the type of an operand may be left out: the lanes carry their dtype).
 
-    Several rows may share a `name`, as the manual gives several lines to one instruction: the
-    first whose slots admit the operands' types is meant. `tests/isa` proves that no two rows print
+    Several rows may share a `name`, if the manual gives several lines to one instruction: the first
+    row whose slots accept the operands' types is used. `tests/isa` proves that no two rows print
     the same opcode for the same operands.
     """
     keywords: dict[str, Any] = {
@@ -165,7 +165,9 @@ class _Parameters(NamedTuple):
 
 
 def _parameters(function: Callable[..., Any]) -> _Parameters:
-    """Quicker than `inspect.signature`: every process that emits PTX waits for this."""
+    """The parameters of a function; quicker than `inspect.signature`, which every process that
+    emits PTX would wait for.
+    """
     function = inspect.unwrap(function)
     code = function.__code__
     if code.co_flags & _VARIADIC:
@@ -184,7 +186,7 @@ def _row(
     takes: _Parameters,
     used: set[str],
 ) -> Inst:
-    """The row that a line of a table declares; `used` gets the columns that the row has used."""
+    """The row that a line of a table declares; adds the columns that the row uses to `used`."""
     texts = {k: v for k, v in line.items() if type(v) not in _SEVERAL}
     syntax = _filled(template, texts, used, line)
     opcode, _, operand_text = syntax.partition(" ")
@@ -232,7 +234,9 @@ _piece = functools.cache(Piece)
 
 
 def _filled(template: str, texts: Line, used: set[str], slots: Line = MappingProxyType({})) -> str:
-    """`template` with the texts of its `<column>`s, which `used` gets, and the names of slots."""
+    """`template` with the texts and the names of slots in place of each `<column>`; adds the
+    columns to `used`.
+    """
     if "<" not in template:
         return template
 
@@ -247,14 +251,14 @@ def _filled(template: str, texts: Line, used: set[str], slots: Line = MappingPro
 
 
 def _counted(count: Callable[[Mapping[str, Any]], int], texts: Line, chosen: Mapping[str, Modifier]) -> int:
-    """The width of a vector by what is printed in each column and the modifiers chosen."""
+    """The width of a vector, from the text of each column and the modifiers chosen."""
     return count({**texts, **chosen})
 
 
 def _adapted(
     meaning: Callable[..., Any], fixed: Mapping[str, Any], dropped: frozenset[str]
 ) -> Callable[..., Any]:
-    """`meaning` with the arguments `fixed`, for calls that have the operands `dropped`, too."""
+    """`meaning` with the arguments `fixed`, for calls that pass the operands `dropped`, too."""
     if not dropped:
         return functools.partial(meaning, **fixed) if fixed else meaning
 
@@ -274,7 +278,7 @@ def _choices(values: Any, optional: bool) -> dict[Modifier, Gate]:
     return {False if set(given) == {True} else None: ANY, **given}
 
 
-@functools.cache  # many rows have the operands of others
+@functools.cache  # many rows share their operands
 def _operands(text: str) -> tuple[Operand, ...]:
     found = []
     required, _, tail = text.partition("{,")

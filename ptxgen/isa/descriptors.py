@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes, Machine
 
 ROW_BYTES: Final = 32  # along K, of one instruction
-WARPS: Final = 4  # of a warpgroup, which shares the rows of A
+WARPS: Final = 4  # of a warpgroup; they share the rows of A
 
 _UNIT: Final = 16
 _FIELD: Final = (1 << 14) - 1
-# By the value in the descriptor: how many address bits are swizzled, and bytes of a row.
+# By the value in the descriptor: the number of swizzled address bits, and the bytes of a row.
 _SWIZZLED_BITS: Final = (0, 3, 2, 1)
 _ROW: Final = (16, 128, 64, 32)
 _CORE: Final = 8  # rows, or values of k, of a block
@@ -69,7 +69,7 @@ def _offsets(mode: int, transposed: bool, rows: int) -> tuple[Lanes, Lanes, Lane
 
 
 def _of_warps(offsets: Lanes, transposed: bool, warps: Lanes | None) -> Lanes:
-    """The offsets of all rows, `[1, …]`; or of each warp's quarter of them, `[warps, …]`."""
+    """The offsets of all rows, `[1, …]`; or of each warp's quarter of the rows, `[warps, …]`."""
     if warps is None:
         return offsets[None]
     if transposed:
@@ -81,11 +81,11 @@ def _of_warps(offsets: Lanes, transposed: bool, warps: Lanes | None) -> Lanes:
 
 
 def read_matrix(machine: Machine, descriptor: Lanes, rows: int, *, transposed: bool, parted: bool) -> Lanes:
-    """The matrices that the warps' descriptors name: 8-byte words, uint64, `[warps, rows, 4]`, or
-    `[warps, 16, words]` if `transposed` (M- or N-major).
+    """The matrices that the warps' descriptors point to: 8-byte words, uint64, `[warps, rows, 4]`,
+    or `[warps, 16, words]` if `transposed` (M- or N-major).
 
-    `descriptor` has one for each thread, the same in all of a warp. With `parted`, each warp of a
-    warpgroup gets its own quarter of the rows.
+    `descriptor` has one descriptor for each thread, the same in all threads of a warp. With
+    `parted`, each warp of a warpgroup gets its own quarter of the rows.
     """
     lanes = machine.active().size
     each = np.broadcast_to(descriptor, lanes)[::32].astype(np.int64)

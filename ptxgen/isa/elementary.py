@@ -1,9 +1,9 @@
-"""Elementary functions rounded once, to the same bits on every CPU.
+"""Elementary functions rounded once, with the same bits on every CPU.
 
-numpy's float64 functions err in their last bits, and which ones depends on the CPU and on the
-mathematical library. Where that could change a rounded result, the value is computed again with
-many digits: Ziv, "Fast evaluation of elementary mathematical functions with correctly rounded last
-bit", 1991.
+numpy's float64 functions have errors in their last bits, which depend on the CPU and on the
+mathematical library. If such an error could change a rounded result, the value is computed again
+with many digits: Ziv, "Fast evaluation of elementary mathematical functions with correctly rounded
+last bit", 1991.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from ptxgen.isa.numeric import Lanes
     from ptxgen.types import ScalarType
 
-# Relative: much more than numpy's functions err in any of its implementations, about 2^-51.
+# A relative error well above that of numpy's functions in any implementation, about 2^-51.
 _ERROR: Final = 2.0**-44
 _BELOW: Final = np.float64(1 - _ERROR)
 _ABOVE: Final = np.float64(1 + _ERROR)
-# Decimal digits: those of a number below 2^128, those that tanh loses for the least f32, and some
-# to decide. Only exp2 of an integer may lie halfway between two floats, and has fewer digits.
+# Decimal digits: those of a number below 2^128, those that tanh loses for the smallest f32, and
+# some to decide the rounding. Only exp2 of an integer may lie halfway between two floats, and it
+# has fewer digits.
 _DIGITS: Final = 39 + 45 + 60
 _PRECISE: Final = Context(prec=_DIGITS, rounding=ROUND_HALF_EVEN, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
 
@@ -84,7 +85,7 @@ def _series(x: Decimal, quarter: Decimal) -> Decimal:
 
 
 class Elementary(NamedTuple):
-    """An elementary function: of float64 by numpy, and with `_DIGITS` decimal digits."""
+    """An elementary function: in float64 by numpy, and with `_DIGITS` decimal digits."""
 
     near: Callable[[Lanes], Lanes]
     precise: Callable[[Decimal], Decimal]
@@ -99,14 +100,14 @@ COS: Final = Elementary(np.cos, _cos)
 
 @numeric.quiet
 def rounded(function: Elementary, x: Lanes, type: ScalarType) -> Lanes:
-    """`function` of `x` (float64 that f32 holds) as lanes of `type` (f32, f16 or bf16), rounded
-    once, to nearest even.
+    """`function` of `x` (float64 values that f32 holds) as lanes of `type` (f32, f16 or bf16),
+    rounded once, to nearest even.
     """
     near = function.near(x)
-    if type is f32:  # what kernels ask for: without the way through `narrow`
+    if type is f32:  # the frequent case, without `narrow`
         result, other = near * _BELOW, near * _ABOVE
         result, other = result.astype(np.float32), other.astype(np.float32)
-        doubtful = np.not_equal(result.view(np.uint32), other.view(np.uint32))  # NaN equals itself
+        doubtful = np.not_equal(result.view(np.uint32), other.view(np.uint32))  # a NaN equals itself
     else:
         result, other = (numeric.narrow(near * factor, type) for factor in (_BELOW, _ABOVE))
         doubtful = np.not_equal(result.view(np.uint16), other.view(np.uint16))
@@ -119,8 +120,8 @@ def rounded(function: Elementary, x: Lanes, type: ScalarType) -> Lanes:
 
 
 def _precisely(function: Elementary, x: Lanes, type: ScalarType) -> Lanes:
-    """A function's values computed with many digits and rounded once. Each different number takes a
-    millisecond.
+    """A function's values, computed with many digits and rounded once. Each distinct number takes
+    about a millisecond.
     """
     numbers, places = np.unique(x, return_inverse=True)
     values = precise_values(function, numbers)

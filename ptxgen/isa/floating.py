@@ -1,9 +1,10 @@
 """Single- and double-precision arithmetic (PTX ISA, "Floating-Point Instructions").
 
-Rows with a rounding come first, so that generated code prints it: without one the rounding is to
-nearest, too, but the assembler may fuse a product and a sum. Here it never does. Approximate
-instructions mean the correctly rounded result, flushed as the modifier says; `max_ulp` says how far
-the GPU may be from it (infinite where the manual bounds only the absolute error: see `accuracy`).
+Rows with a rounding come first, so that generated code prints it. Without one the rounding is to
+nearest, too, but the assembler may fuse a product and a sum; the interpreter never does. The result
+of an approximate instruction is the correctly rounded one, flushed as the modifier requires;
+`max_ulp` is the largest difference of the GPU's result from it (infinite if the manual bounds only
+the absolute error: see `accuracy`).
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def fma_f64(a: Lanes, b: Lanes, c: Lanes, *, rnd: str) -> Lanes:
 
 
 def _pairs(function: Callable[..., Lanes], ftz: bool, *lanes: Lanes) -> Lanes:
-    """`function` of float32 lanes, twice as many, with canonical NaN."""
+    """`function` of the float32 halves of the lanes, twice as many, with canonical NaN."""
     whole = np.broadcast_shapes(*(np.shape(x) for x in lanes))
     split = [
         numeric.flush(np.ascontiguousarray(np.broadcast_to(x, whole or (1,))).view(np.float32), ftz)
@@ -162,7 +163,7 @@ def fma_f32x2(a: Lanes, b: Lanes, c: Lanes, *, rnd: str, ftz: bool) -> Lanes:
     section=f"{MIXED}: <operation>",
 )
 def binary_mixed(a: Lanes, c: Lanes, *, function: Callable[..., Lanes], rnd: str | None, sat: bool) -> Lanes:
-    """d = a <sign> c, where a is widened first; rounded once, to nearest by default."""
+    """d = a <sign> c, with a widened first; rounded once, to nearest by default."""
     return numeric.saturate(function(numeric.widen(a, f32), c, rnd or "rn"), sat)
 
 
@@ -176,7 +177,7 @@ def binary_mixed(a: Lanes, c: Lanes, *, function: Callable[..., Lanes], rnd: str
     section=f"{MIXED}: fma",
 )
 def fma_mixed(a: Lanes, b: Lanes, c: Lanes, *, rnd: str, sat: bool) -> Lanes:
-    """d = a * b + c, where a and b are widened first; rounded once."""
+    """d = a * b + c, with a and b widened first; rounded once."""
     a, b = numeric.widen(a, f32), numeric.widen(b, f32)
     return numeric.saturate(numeric.fma_f32(a, b, c, rnd), sat)
 
@@ -222,7 +223,7 @@ def extreme_f64(a: Lanes, b: Lanes, *, function: Callable[..., Lanes]) -> Lanes:
 
 @inst("<name>{.ftz}{.NaN}.xorsign.abs.f32 d, a, b", _EXTREMES, ptx=(7, 2), sm=86, section=f"{FLOAT}: <name>")
 def extreme_size_f32(a: Lanes, b: Lanes, *, function: Callable[..., Lanes], ftz: bool, NaN: bool) -> Lanes:
-    """d = the <which> of |a| and |b|, negative where just one of a and b is; a NaN is ignored, or
+    """d = the <which> of |a| and |b|, negative if exactly one of a and b is; a NaN is ignored, or
     with .NaN makes d NaN.
     """
     a, b = numeric.flush(a, ftz), numeric.flush(b, ftz)
@@ -289,8 +290,8 @@ def div_f64(a: Lanes, b: Lanes, *, rnd: str) -> Lanes:
     section=f"{FLOAT}: div",
 )
 def div_approx(a: Lanes, b: Lanes, *, mode: str, ftz: bool) -> Lanes:
-    """d = a / b, approximately; with .approx, b beyond 2^126 gives 0 for finite a and NaN for
-    infinite a.
+    """d = a / b, approximately; with .approx, a b beyond 2^126 in magnitude gives 0 for finite a
+    and NaN for infinite a.
     """
     a, b = numeric.flush(a, ftz), numeric.flush(b, ftz)
     quotient = numeric.div_f32(a, b, "rn")
@@ -363,8 +364,8 @@ def sqrt_f64(a: Lanes, *, rnd: str) -> Lanes:
     section=f"{FLOAT}: rsqrt",
 )
 def rsqrt(a: Lanes, *, ftz: bool) -> Lanes:
-    """d = 1 / the square root of a, approximately; an infinity of its sign for a zero, NaN below
-    zero.
+    """d = 1 / the square root of a, approximately; a zero gives an infinity of its sign, a negative
+    number NaN.
     """
     return _approximate(lambda x: 1.0 / np.sqrt(x), a, ftz)
 
@@ -377,7 +378,7 @@ _GROSS: Final = "none promised; only the upper 32 bits of a are read, those belo
 
 @quiet
 def _gross(function: Callable[[Any], Any], a: Lanes) -> Lanes:
-    """`function` of the upper words of float64 lanes, rounded to the upper word; flushes."""
+    """`function` of the upper words of float64 lanes, flushed and rounded to the upper word."""
     upper = np.bitwise_and(a.view(np.uint64), _HIGH_WORD).view(np.float64)
     exact = function(np.where(np.abs(upper) < _MIN_NORMAL_F64, np.copysign(0.0, upper), upper))
     exact = np.where(np.abs(exact) < _MIN_NORMAL_F64, np.copysign(0.0, exact), exact)
@@ -410,8 +411,8 @@ def rcp_gross(a: Lanes) -> Lanes:
 )
 @quiet
 def rsqrt_f64(a: Lanes) -> Lanes:
-    """d = 1 / the square root of a, approximately; an infinity of its sign for a zero, NaN below
-    zero.
+    """d = 1 / the square root of a, approximately; a zero gives an infinity of its sign, a negative
+    number NaN.
     """
     inverse: Lanes = np.divide(_ONE_F64, np.sqrt(a))
     return inverse

@@ -1,17 +1,17 @@
-"""Where the elements of the matrices of `mma` and `wmma` lie in the registers of a warp (PTX ISA,
+"""The mapping of the elements of `mma` and `wmma` matrices to the registers of a warp (PTX ISA,
 "Warp Level Matrix Instructions", sections "Matrix Fragments for ...").
 
-Lane `l` of a warp is number `t = l % 4` of its group `g = l / 4`. With `per` elements side by side
-in a register, the lowest bits first, all shapes but one follow one rule:
+Lane `l` of a warp is number `t = l % 4` of its group `g = l / 4`. With `per` elements in a
+register, the first in the lowest bits, all shapes but one follow one rule:
 
-* A: register r has row `g` (and `g + 8` for odd r where there are 16 rows), columns
-  `t * per + e` of the r-th (r/2-th) stretch of `4 * per` columns;
+* A: register r has row `g` (and `g + 8` for odd r if there are 16 rows), columns `t * per + e` of
+  the r-th (r/2-th) stretch of `4 * per` columns;
 * B: register r has column `g`, rows `t * per + e` of the r-th stretch of `4 * per` rows;
 * C and D: element i has row `g + 8 * (i / 2)`, column `2 * t + i % 2`.
 
-`mma.m8n8k4` on f16 is four products at once, each of eight lanes. The manual leaves open how the
-fragments of `wmma` are laid out; here they are blocks of the rule above, so that one table serves
-both families.
+`mma.m8n8k4` on f16 is four products at once, each of eight lanes. The manual does not specify the
+fragments of `wmma`; here they consist of blocks of the rule above, so that one table serves both
+families.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LANE: Final = np.arange(WARP)[None, :, None]
 _GROUP: Final = _LANE >> 2
 _IN_GROUP: Final = _LANE & 3
 
-# How many elements of a type one register holds.
+# Elements of a type in one register.
 PER_REGISTER: Final[Mapping[str, int]] = {
     **dict.fromkeys(("f64", "f32", "tf32", "s32"), 1),
     **dict.fromkeys(("f16", "bf16"), 2),
@@ -46,12 +46,12 @@ PER_REGISTER: Final[Mapping[str, int]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """How the registers of a warp hold a matrix.
+    """The mapping of a matrix to the registers of a warp.
 
-    `shape` is (matrices, rows, columns); `place[register, lane, element]` the position of an
-    element in the array of that shape. B is held as its transpose, columns first: its elements lie
-    side by side in registers along K, as those of A do. `unit` is how many elements stay together
-    on the way: all of a register, or one.
+    `shape` is (matrices, rows, columns); `place[register, lane, element]` is the index of an
+    element in the array of that shape. B is held as its transpose, columns first: its elements are
+    contiguous in registers along K, as those of A are. `unit` is the number of elements that are
+    moved together: all of a register, or one.
     """
 
     shape: tuple[int, int, int]
@@ -60,12 +60,12 @@ class Layout:
 
     @property
     def registers(self) -> int:
-        """How many registers of a lane hold the matrix."""
+        """The number of registers of a lane that hold the matrix."""
         return len(self.place)
 
     @property
     def per(self) -> int:
-        """How many elements one register holds."""
+        """The number of elements in one register."""
         per: int = self.place.shape[2]
         return per
 
@@ -85,7 +85,7 @@ def _layout(shape: tuple[int, int, int], matrix: Lanes | int, row: Lanes, column
 
 
 def _elements(count: int, per: int) -> tuple[Lanes, Lanes]:
-    """The numbers of the registers and of the elements in one, ready for broadcasting."""
+    """The indices of the registers and of the elements in one, with axes for broadcasting."""
     return np.arange(count // (WARP * per))[:, None, None], np.arange(per)[None, None, :]
 
 
@@ -128,7 +128,7 @@ _LOW_HALF: Final = 4 * (_LANE // 16)  # lanes from 16 on hold rows, or columns, 
 
 @cache
 def layout_quad(along_k: bool) -> Layout:
-    """A, or B transposed, of `mma.m8n8k4` on f16; `along_k`: a lane's elements are those of one row
+    """A, or B transposed, of `mma.m8n8k4` on f16. With `along_k`, a lane's elements are in one row
     of A or one column of B.
     """
     register, e = _elements(4 * 8 * 4, 2)
@@ -149,7 +149,7 @@ def layout_quad_c(per: int) -> Layout:
 
 
 def operand_layout(operand: str, shape: str, type: str) -> Layout:
-    """The layout of operand `a`, `b`, `c` or `d` of a product of this shape, of this type."""
+    """The layout of operand `a`, `b`, `c` or `d` of a product of this shape and type."""
     m, n, k = sizes(shape)
     per = PER_REGISTER[type]
     if operand == "a":
@@ -158,8 +158,8 @@ def operand_layout(operand: str, shape: str, type: str) -> Layout:
 
 
 def counts(**columns: str) -> dict[str, Callable[[Mapping[str, Any]], int]]:
-    """For `@inst`: `na`, `nb` and `nc` registers of A, B and C, whose types are in these columns
-    or slots, by `shape`.
+    """The functions `na`, `nb` and `nc` for `@inst`: the number of registers of A, B and C, from
+    `shape` and the types in these columns or slots.
     """
 
     def count(operand: str, column: str) -> Callable[[Mapping[str, Any]], int]:
@@ -173,7 +173,7 @@ def counts(**columns: str) -> dict[str, Callable[[Mapping[str, Any]], int]]:
 
 @lru_cache(maxsize=64)
 def _sources(layout: Layout, warps: int) -> Lanes:
-    """The index of each unit of the matrices of all warps among the registers laid end to end."""
+    """For each unit of the matrices of all warps, its index in the concatenated registers."""
     place = layout.place[:, :, :: layout.unit] // layout.unit
     per_warp = place[0].size
     register, inside = np.divmod(np.argsort(place.reshape(-1)), per_warp)
@@ -184,7 +184,7 @@ def _sources(layout: Layout, warps: int) -> Lanes:
 
 @lru_cache(maxsize=64)
 def _targets(layout: Layout, warps: int) -> Lanes:
-    """The index of each unit of the registers laid end to end in the matrices of all warps."""
+    """For each unit of the concatenated registers, its index in the matrices of all warps."""
     place = layout.place[:, :, :: layout.unit] // layout.unit
     warp = np.arange(warps)[None, :, None, None]
     targets: Lanes = (warp * place.size + place[:, None]).reshape(-1)
@@ -192,7 +192,7 @@ def _targets(layout: Layout, warps: int) -> Lanes:
 
 
 def joined(machine: Machine, registers: Sequence[Lanes]) -> Lanes:
-    """The registers laid end to end, in a new array."""
+    """The concatenated registers, in a new array."""
     try:
         return np.concatenate(registers)
     except ValueError:  # a literal has no lanes
@@ -201,7 +201,7 @@ def joined(machine: Machine, registers: Sequence[Lanes]) -> Lanes:
 
 
 def gathered(machine: Machine, layout: Layout, registers: Sequence[Lanes]) -> Lanes:
-    """The matrices of all warps, flat, as units of the layout; of registers that repeat others
+    """The matrices of all warps, flat, as units of the layout; of registers that repeat others,
     only the first are read.
     """
     flat = joined(machine, registers[: layout.registers])
@@ -209,20 +209,20 @@ def gathered(machine: Machine, layout: Layout, registers: Sequence[Lanes]) -> La
     per = layout.place.shape[2]
     if layout.unit != per:
         flat = flat.view(f"u{flat.itemsize // per}")
-    # Never out of range; `wrap` is the mode that costs least.
+    # Never out of range; `wrap` is the fastest mode.
     return flat.take(_sources(layout, warps), mode="wrap")
 
 
 def scattered(layout: Layout, units: Lanes) -> Lanes:
-    """The registers laid end to end, flat, from the units of the matrices of all warps."""
+    """The concatenated registers, flat, from the units of the matrices of all warps."""
     warps = units.size * layout.unit // layout.place.size
     return units.take(_targets(layout, warps), mode="wrap")
 
 
 @lru_cache(maxsize=64)
 def _sources_across(layout: Layout, warps: int, k_first: bool) -> Lanes:
-    """The index of each element of the matrices of all warps, side by side along the last axis,
-    among the registers laid end to end.
+    """For each element of the matrices of all warps, which are stacked along the last axis, its
+    index in the concatenated registers.
     """
     per_warp = WARP * layout.per
     register, inside = np.divmod(np.argsort(layout.place.reshape(-1)), per_warp)
@@ -234,8 +234,8 @@ def _sources_across(layout: Layout, warps: int, k_first: bool) -> Lanes:
 
 @lru_cache(maxsize=64)
 def _targets_across(layout: Layout, warps: int) -> Lanes:
-    """The index of each element of the registers laid end to end in the matrices of all warps,
-    side by side along the last axis.
+    """For each element of the concatenated registers, its index in the matrices of all warps, which
+    are stacked along the last axis.
     """
     matrices, rows, columns = layout.shape
     matrix, inside = np.divmod(layout.place, rows * columns)
@@ -245,8 +245,8 @@ def _targets_across(layout: Layout, warps: int) -> Lanes:
 
 
 def elements_across(machine: Machine, layout: Layout, registers: Sequence[Lanes], *, k_first: bool) -> Lanes:
-    """The elements of the matrices of all warps as bits: by row, column and matrix, or of A and B
-    by column of A (row of B), row (column) and matrix.
+    """The elements of the matrices of all warps as bits, indexed by row, column and matrix; with
+    `k_first`, by column of A (row of B), row (column) and matrix.
     """
     flat = joined(machine, registers[: layout.registers])
     warps = flat.size // (layout.registers * WARP)
@@ -255,17 +255,17 @@ def elements_across(machine: Machine, layout: Layout, registers: Sequence[Lanes]
 
 
 def registers_across(layout: Layout, elements: Lanes) -> Lanes:
-    """The registers laid end to end, flat, from elements by row, column and matrix."""
+    """The concatenated registers, flat, from elements indexed by row, column and matrix."""
     warps = elements.size // layout.place.size
     flat = elements.take(_targets_across(layout, warps), mode="wrap")
     return flat if layout.per == 1 else flat.view(np.uint32)
 
 
 def as_registers(layout: Layout, flat: Lanes) -> tuple[Lanes, ...]:
-    """One array for each register, from the registers laid end to end."""
+    """One array for each register, from the concatenated registers."""
     return tuple(flat.reshape(layout.registers, -1))
 
 
 def as_lanes(address: Lanes) -> Lanes:
-    """Addresses as uint64 lanes, to compute with."""
+    """Addresses as uint64 lanes, for arithmetic."""
     return np.asarray(address).astype(np.uint64, copy=False)

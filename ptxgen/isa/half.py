@@ -1,8 +1,9 @@
 """16-bit floating-point arithmetic (PTX ISA, "Half Precision Floating-Point Instructions").
 
-Packed pairs (f16x2, bf16x2) lie in 32-bit registers and are worked on as 16-bit lanes. A NaN
-result is 0x7fff. Approximate instructions mean the correctly rounded result; `max_ulp` says how far
-the GPU may be from it (infinite where the manual bounds only the absolute error: see `accuracy`).
+Packed pairs (f16x2, bf16x2) are held in 32-bit registers and computed as 16-bit lanes. A NaN result
+is 0x7fff. The result of an approximate instruction is the correctly rounded one; `max_ulp` is the
+largest difference of the GPU's result from it (infinite if the manual bounds only the absolute
+error: see `accuracy`).
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ NARROW: Final = ("rn",)  # 16-bit arithmetic has no other rounding
 HALVES: Final = {f16x2: f16, bf16x2: bf16}
 _F16: Final = (f16, f16x2)
 _BF16: Final = (bf16, bf16x2)
-# What TMA writes for an element outside a tensor when asked for NaN: the manual names it "OOB NaN"
-# (section "Tensors") without giving its bits; it has these in every 16-bit format.
+# The value that TMA writes for an element outside a tensor when asked for NaN. The manual names it
+# "OOB NaN" (section "Tensors") without its bits, which are these in every 16-bit format.
 OOB_NAN: Final = np.uint16(0x7FF7)
 
 
 def _elementwise(type: ScalarType, function: Callable[..., Lanes], *lanes: Lanes) -> Lanes:
-    """`function` of 16-bit lanes, with canonical NaN; pairs are taken as twice as many lanes."""
+    """`function` of 16-bit lanes, with canonical NaN; pairs count as twice as many lanes."""
     if type not in HALVES:
         return numeric.canonical_narrow(function(*lanes))
     whole = np.broadcast_shapes(*(np.shape(x) for x in lanes))
@@ -48,7 +49,7 @@ def _element(type: ScalarType) -> ScalarType:
 
 
 def _flushed(type: ScalarType, ftz: bool, sat: bool, function: Callable[..., Lanes], *lanes: Lanes) -> Lanes:
-    """`function` of 16-bit lanes as `_elementwise` takes them, flushed and saturated."""
+    """`function` of 16-bit lanes as in `_elementwise`, flushed and saturated."""
 
     def one(*x: Lanes) -> Lanes:
         result = function(*(numeric.flush(y, ftz) for y in x))
@@ -166,7 +167,7 @@ _BF16_GATES: Final = dict.fromkeys(_BF16, gate(ptx=(7, 0), sm=80))
 )
 def sign_bits(a: Lanes, *, ftz: bool = False, type: ScalarType, operation: Any, mask: int) -> Lanes:
     """d = <value>."""
-    if type not in HALVES:  # NaN is bits like any other
+    if type not in HALVES:  # a NaN has no canonical form here
         bits = numeric.flush(a, ftz).view(np.uint16)
         return operation(bits, np.uint16(mask)).view(a.dtype)  # type: ignore[no-any-return]
     if ftz:
@@ -200,7 +201,7 @@ def extreme(
 def extreme_size(
     a: Lanes, b: Lanes, *, ftz: bool = False, NaN: bool, type: ScalarType, function: Callable[..., Lanes]
 ) -> Lanes:
-    """d = the <which> of |a| and |b|, negative where just one of a and b is; a NaN is ignored, or
+    """d = the <which> of |a| and |b|, negative if exactly one of a and b is; a NaN is ignored, or
     with .NaN makes d NaN.
     """
 
@@ -220,7 +221,7 @@ def _size(x: Lanes) -> Lanes:
 
 @numeric.quiet
 def _approximate(function: Elementary, a: Lanes, type: ScalarType, ftz: bool) -> Lanes:
-    """`function` rounded once."""
+    """`function` of `a`, rounded once."""
 
     def one(x: Lanes) -> Lanes:
         wide = numeric.flush(x, ftz).astype(np.float64)

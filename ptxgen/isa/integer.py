@@ -64,7 +64,7 @@ def add_pair(a: Lanes, b: Lanes, *, pair: str) -> Lanes:
 
 @quiet
 def _each_half(function: Callable[..., Lanes], a: Lanes, b: Lanes, pair: str) -> Lanes:
-    """`function` of the lower and of the upper halves of `a` and `b`, packed again."""
+    """`function` of the lower and of the upper halves of `a` and `b`, as a packed pair."""
     half = np.dtype(np.int16 if pair == "s16x2" else np.uint16)
     low, high = (
         function(*(np.right_shift(x, np.uint32(n)).astype(np.uint16).astype(half) for x in (a, b)))
@@ -112,8 +112,8 @@ def mad_sat(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
 
 @inst("mul24.mode.type d, a, b", mode=("lo", "hi"), type=(u32, s32), section=f"{ARITHMETIC}: mul24")
 def mul24(a: Lanes, b: Lanes, *, mode: str) -> Lanes:
-    """d = the lower 32 (lo) or the upper 32 (hi) of the 48 bits of a * b, which are 24 bits each;
-    their upper eight bits are ignored.
+    """d = the lower 32 (lo) or the upper 32 (hi) of the 48 bits of the product of the lowest 24
+    bits of a and of b; the upper eight bits of a and b are ignored.
     """
     return _product24(a, b, mode)
 
@@ -208,7 +208,7 @@ def _high(a: Lanes, b: Lanes) -> Lanes:
     middle = np.add(np.multiply(x_high, y_low), np.multiply(x_low, y_low) >> half)
     other = np.add(np.multiply(x_low, y_high), middle & low)
     high = np.add(np.multiply(x_high, y_high), np.add(middle >> half, other >> half))
-    if a.dtype.kind == "i":  # a negative factor was read as 2**64 too large
+    if a.dtype.kind == "i":  # a negative factor counts 2**64 too much
         high = np.subtract(high, np.add(np.where(a < 0, y, 0), np.where(b < 0, x, 0), dtype=np.uint64))
     result: Lanes = high.astype(a.dtype)
     return result
@@ -216,8 +216,8 @@ def _high(a: Lanes, b: Lanes) -> Lanes:
 
 @inst("div.type d, a, b", type=INTEGERS, section=f"{ARITHMETIC}: div")
 def div(a: Lanes, b: Lanes) -> Lanes:
-    """d = a / b, rounded towards zero; all ones when b is 0 (PTX leaves that value open, and this
-    is what the assembler's code for every width gives).
+    """d = a / b, rounded towards zero; all ones when b is 0 (PTX does not define that value; the
+    assembler's code gives it for every width).
     """
     return np.where(b == 0, ~a.dtype.type(0), _quotient(a, b)).astype(a.dtype)
 
@@ -341,8 +341,8 @@ def cnot(a: Lanes) -> Lanes:
 
 @inst("lop3.b32 d, a, b, c, lut:imm", ptx=(4, 3), sm=50, section=f"{LOGIC}: lop3")
 def lop3(a: Lanes, b: Lanes, c: Lanes, lut: int) -> Lanes:
-    """d = any function of three bits: bit 4a + 2b + c of lut, for each bit."""
-    # Zeros in all lanes, also of operands that lut ignores.
+    """d = any function of three bits: for each bit position, bit 4a + 2b + c of lut."""
+    # Zeros in all lanes, with a dependence on operands that lut ignores.
     result = np.bitwise_and(np.bitwise_or(np.bitwise_or(a, b), c), np.uint32(0))
     for row in range(8):
         if lut >> row & 1:
@@ -360,7 +360,7 @@ def lop3(a: Lanes, b: Lanes, c: Lanes, lut: int) -> Lanes:
     section=f"{LOGIC}: lop3",
 )
 def lop3_pred(a: Lanes, b: Lanes, c: Lanes, lut: int, e: Lanes, *, combine: str) -> tuple[Lanes, Lanes]:
-    """d as for lop3; p = (d is not 0) <combine> e."""
+    """d = the result of lop3; p = (d is not 0) <combine> e."""
     d: Lanes = lop3(a, b, c, lut)
     return d, (np.logical_or if combine == "or" else np.logical_and)(d != 0, e)
 
@@ -409,18 +409,18 @@ def shf(a: Lanes, b: Lanes, c: Lanes, *, dir: str, mode: str) -> Lanes:
 
 @inst("popc.type d:u32, a", type=WORDS, ptx=(2, 0), sm=20, section=f"{ARITHMETIC}: popc")
 def popc(a: Lanes) -> Lanes:
-    """d = how many bits of a are one."""
+    """d = the number of one bits of a."""
     return np.bitwise_count(a).astype(np.uint32)
 
 
 @inst("clz.type d:u32, a", type=WORDS, ptx=(2, 0), sm=20, section=f"{ARITHMETIC}: clz")
 def clz(a: Lanes) -> Lanes:
-    """d = how many leading bits of a are zero."""
+    """d = the number of leading zero bits of a."""
     return (8 * a.dtype.itemsize - np.bitwise_count(_smeared(a)).astype(np.uint32)).astype(np.uint32)
 
 
 def _smeared(a: Lanes) -> Lanes:
-    """All ones from the highest one of a downwards."""
+    """All ones from the highest one bit of `a` downwards."""
     shift = 1
     while shift < 8 * a.dtype.itemsize:
         a = np.bitwise_or(a, np.right_shift(a, a.dtype.type(shift)))
@@ -436,8 +436,8 @@ def _smeared(a: Lanes) -> Lanes:
     section=f"{ARITHMETIC}: bfind",
 )
 def bfind(a: Lanes, *, shiftamt: bool) -> Lanes:
-    """d = the position of the highest bit that differs from the sign, or with .shiftamt how far to
-    shift it to the top; all ones if there is none.
+    """d = the position of the highest bit that differs from the sign, or with .shiftamt the left
+    shift that brings it to the top; all ones if there is none.
     """
     width = 8 * a.dtype.itemsize
     magnitude = np.where(a < 0, np.invert(a), a).astype(f"u{a.dtype.itemsize}")
@@ -509,9 +509,7 @@ def shl_right(a: Lanes, amount: Lanes) -> Lanes:
     "bmsk.mode.b32 d, a:u32, b:u32", mode=("clamp", "wrap"), ptx=(7, 6), sm=70, section=f"{ARITHMETIC}: bmsk"
 )
 def bmsk(a: Lanes, b: Lanes, *, mode: str) -> Lanes:
-    """d = b ones from bit a on; a and b count modulo 32 (wrap), or what lies beyond bit 31 is cut
-    off (clamp).
-    """
+    """d = b ones from bit a on; a and b count modulo 32 (wrap), or bits beyond 31 are cut off (clamp)."""
     if mode == "wrap":
         a, b = (np.bitwise_and(x, np.uint32(31)) for x in (a, b))
     mask: Lanes = shl(ones(np.minimum(b, np.uint32(32)).astype(np.int64), np.dtype(np.uint32)), a)
@@ -527,8 +525,8 @@ def bmsk(a: Lanes, b: Lanes, *, mode: str) -> Lanes:
     section=f"{ARITHMETIC}: szext",
 )
 def szext(a: Lanes, b: Lanes, *, mode: str) -> Lanes:
-    """d = the lowest b bits of a, zero- or sign-extended; b counts modulo 32 (wrap), or from 32 on
-    leaves a as it is (clamp).
+    """d = the lowest b bits of a, zero- or sign-extended; b counts modulo 32 (wrap), or a b from 32
+    on leaves a unchanged (clamp).
     """
     length = np.bitwise_and(b, np.uint32(31)) if mode == "wrap" else np.minimum(b, np.uint32(32))
     extended: Lanes = bfe(a, np.uint32(0), length)
@@ -537,9 +535,9 @@ def szext(a: Lanes, b: Lanes, *, mode: str) -> Lanes:
 
 @inst("fns.b32 d, mask, base, offset:s32", ptx=(6, 0), sm=30, section=f"{ARITHMETIC}: fns")
 def fns(mask: Lanes, base: Lanes, offset: Lanes) -> Lanes:
-    """d = the position of the |offset|-th one of mask, counted from bit base upwards, or downwards
-    if offset is negative; bit base itself is the first, and must be one if offset is 0; all ones if
-    there is none, or if base is above 31 (PTX leaves that open).
+    """d = the position of the |offset|-th one bit of mask, counted from bit base upwards, or
+    downwards if offset is negative; bit base itself counts as the first, and must be one if offset
+    is 0. All ones if there is none, or if base is above 31 (PTX does not define that case).
     """
     wanted = np.maximum(np.abs(offset.astype(np.int64)), 1)
     first = base.astype(np.int64)
@@ -566,8 +564,8 @@ PRMT_MODES: Final = ("f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
     section=f"{MOVEMENT}: prmt",
 )
 def prmt(a: Lanes, b: Lanes, c: Lanes, *, mode: str | None) -> Lanes:
-    """d = four bytes picked from the eight of b:a, each by a nibble of c (whose top bit repeats the
-    byte's sign) or by mode and c.
+    """d = four bytes of the eight bytes b:a, each selected by a nibble of c (whose top bit
+    replicates the byte's sign) or by mode and c.
     """
     pair = np.bitwise_or(np.left_shift(b.astype(np.uint64), np.uint64(32)), a.astype(np.uint64))
     result: Any = np.uint64(0)
@@ -587,7 +585,7 @@ def prmt(a: Lanes, b: Lanes, c: Lanes, *, mode: str | None) -> Lanes:
 
 
 def _pick(c: Lanes, mode: str, n: int) -> Lanes:
-    """Which of the eight bytes goes to byte n (the manual's table of prmt modes)."""
+    """The index of the byte, of eight, that goes to byte n (the manual's table of prmt modes)."""
     k = np.bitwise_and(c, np.uint32(3)).astype(np.int64)
     picked = {
         "f4e": k + n,
@@ -602,9 +600,9 @@ def _pick(c: Lanes, mode: str, n: int) -> Lanes:
 
 # ---------------------------------------- video instructions
 #
-# Without the selectors of bytes (`a.b0`) and the masks (`d.b310`) that the manual also has: every
-# part of d is then computed from the same parts of a and b, and c counts only with .add. Operands
-# are b32 because the opcode's types say how the parts are read, and no operand may be a literal.
+# The manual's selectors of bytes (`a.b0`) and masks (`d.b310`) are not declared: every part of d is
+# computed from the same parts of a and b, and c counts only with .add. Operands are b32 because the
+# opcode's types apply to the parts, and no operand may be a literal.
 
 
 def _rounded_half(x: Lanes, y: Lanes) -> Lanes:
@@ -634,8 +632,8 @@ _WORD: Final = (u32, s32)
 
 
 def _apart(parts: list[Lanes], c: Lanes, bits: int) -> Lanes:
-    """Parts of so many bits, lowest first, in one uint32; what does not fit is cut off. `c` is an
-    operand, but nothing of it is kept.
+    """Parts of `bits` bits, lowest first, in one uint32; higher bits are cut off. `c` is an
+    operand, but no bit of it is kept.
     """
     total = np.zeros(np.broadcast_shapes(parts[0].shape, c.shape), np.int64)
     for n, part in enumerate(parts):
@@ -682,7 +680,7 @@ def _added(parts: list[Lanes], c: Lanes) -> Lanes:
             "atype.btype.cmp",
             "",
             False,
-            "Each <part> of d = 1 if that of a <cmp> that of b, else 0",
+            "Each <part> of d = 1 if the <part> of a <cmp> the <part> of b, else 0",
         ),
         (
             "vset<count>_add",
@@ -690,7 +688,7 @@ def _added(parts: list[Lanes], c: Lanes) -> Lanes:
             "atype.btype.cmp",
             ".add",
             True,
-            "d = c + in how many places a <part> of a <cmp> that of b",
+            "d = c + the number of <part>s of a that are <cmp> the <part> of b",
         ),
     ),
     dtype=_WORD,

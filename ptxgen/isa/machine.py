@@ -1,4 +1,4 @@
-"""What the meaning of an instruction may ask of whoever runs it."""
+"""The interface that instructions use for more than registers: memory, barriers and other lanes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class Machine(Protocol):
-    """What an instruction that touches more than registers may ask of the interpreter.
+    """The operations that the interpreter provides to instructions that touch more than registers.
 
-    Lanes hold one value per thread; addresses are uint64 lanes; the machine applies the active
-    mask itself. A value for an inactive lane may be anything. Spaces are `generic`, `global`,
-    `shared`, `local`, `param` and `const`; an address in shared memory may be one of another CTA of
-    the cluster (`map_shared`). `sm` is the number of the target, 90 of `sm_90a`.
+    Lanes hold one value per thread; addresses are uint64 lanes; the machine applies the active mask
+    itself. The value of an inactive lane is undefined. Spaces are `generic`, `global`, `shared`,
+    `local`, `param` and `const`; an address in shared memory may belong to another CTA of the
+    cluster (`map_shared`). `sm` is the number of the target, 90 for `sm_90a`.
     """
 
     sm: int
@@ -45,8 +45,8 @@ class Machine(Protocol):
         """Replace each value at `address` by `update(value, *operands)`, one lane after another;
         return the old values. A `scan` does so for many lanes of one address at once.
 
-        `update` is called with the values and the operands of some lanes at a time, never two
-        lanes with one address.
+        `update` is called with the values and the operands of some lanes at a time, never with two
+        lanes of one address.
         """
 
     def copy_async(self, dst: Lanes, src: Lanes, nbytes: int, src_nbytes: Lanes | None) -> None:
@@ -63,13 +63,13 @@ class Machine(Protocol):
     def barrier(
         self, barrier: Lanes, threads: Lanes | None, *, wait: bool, vote: Lanes | None = None
     ) -> None:
-        """Arrive at a CTA barrier, and wait there unless told otherwise; `vote` is what
-        `barrier_outcome` combines, bool.
+        """Arrive at a CTA barrier, and with `wait` wait there; `barrier_outcome` combines the
+        values of `vote`, bool.
         """
 
     def barrier_outcome(self, op: str) -> Lanes:
-        """The votes at the barrier that each thread last waited at, combined: by `and` or `or`
-        (bool), or by `popc`, the number of true ones (uint32).
+        """The combined votes at the barrier that each thread last waited at: by `and` or `or`
+        (bool), or by `popc`, the number of true votes (uint32).
         """
 
     def cluster_arrive(self) -> None:
@@ -82,12 +82,12 @@ class Machine(Protocol):
         self, address: Lanes, type: ScalarType, ready: Callable[[Lanes], Lanes], what: str
     ) -> None:
         """Wait until `ready` (bool, of values) holds for the value of `type` in shared memory at
-        each address; `what` says in messages what is waited for, such as `phase 1`.
+        each address; `what` describes the wait in messages, for example `phase 1`.
         """
 
     def ask(self, address: Lanes) -> None:
-        """Have asynchronous agents do what is left to do for the mbarriers at these addresses of
-        shared memory.
+        """Complete the asynchronous operations that the mbarriers at these addresses of shared
+        memory wait for.
         """
 
     def copy_async_arrive(self, address: Lanes) -> None:
@@ -96,9 +96,9 @@ class Machine(Protocol):
         """
 
     def bulk_load(self, dst: Lanes, src: Lanes, nbytes: Lanes, mbarrier: Lanes, ctas: Lanes | None) -> None:
-        """Start copying `nbytes` from global `src` to shared `dst`; the mbarrier in shared memory
-        counts them. With `ctas`, a mask of ranks in the cluster, to the same place of all these
-        CTAs, and for their mbarriers.
+        """Start copying `nbytes` from global `src` to shared `dst`, with completion on the mbarrier
+        in shared memory. With `ctas`, a mask of ranks in the cluster, copy to the same offset in
+        all these CTAs, with completion on their mbarriers.
         """
 
     def bulk_send(
@@ -110,8 +110,9 @@ class Machine(Protocol):
         reduce: Callable[[Lanes, Lanes, ScalarType], Lanes] | None = None,
         type: ScalarType = ...,
     ) -> None:
-        """Start copying `nbytes` from shared `src` to shared `dst` of a CTA of the cluster, where
-        the mbarrier counts them; or with `reduce`, of old and new values of `type`, combining.
+        """Start copying `nbytes` from shared `src` to shared `dst` of a CTA of the cluster, with
+        completion on the mbarrier there; or with `reduce`, a function of old and new values of
+        `type`, combining them.
         """
 
     def send_values(
@@ -123,14 +124,15 @@ class Machine(Protocol):
         type: ScalarType,
     ) -> None:
         """Start writing consecutive values of each thread's registers to shared memory of the
-        cluster at `dst`, or reducing them into it; the mbarrier there counts their bytes.
+        cluster at `dst`, or reducing them into it, with completion on the mbarrier there.
         """
 
     def tensormap_replace(
-        self, space: str, address: Lanes, field: str, place: int, value: Lanes | int
+        self, space: str, address: Lanes, field: str, dimension: int, value: Lanes | int
     ) -> None:
-        """Give a field of the tensor map at an address of the space a value, that of dimension
-        `place` if there are several, as `tensormap.replace` calls and numbers them.
+        """Set a field of the tensor map at an address of the space to a value; `dimension` selects
+        the dimension if the field has a value for each. `tensormap.replace` defines the names of
+        fields and the numbers of dimensions.
         """
 
     def tensormap_copy(self, dst: Lanes, src: Lanes) -> None:
@@ -152,8 +154,8 @@ class Machine(Protocol):
         self, dst: Lanes, map: Lanes, coordinates: tuple[Lanes, ...], mbarrier: Lanes, ctas: Lanes | None
     ) -> None:
         """Start copying the box at the coordinates (innermost first) of the tensor whose map
-        (`ptxgen.tensormap`) lies at the generic address `map` to shared `dst`; the mbarrier and
-        `ctas` mean what they do for `bulk_load`.
+        (`ptxgen.tensormap`) is at the generic address `map` to shared `dst`; `mbarrier` and `ctas`
+        are those of `bulk_load`.
         """
 
     def tensor_store(
@@ -171,21 +173,21 @@ class Machine(Protocol):
         """Close the group of bulk copies that each thread started since the last commit."""
 
     def bulk_wait(self, pending: int, read: bool) -> None:
-        """Wait until at most `pending` bulk groups of each thread are incomplete, or have yet to
-        read their sources if `read`.
+        """Wait until at most `pending` bulk groups of each thread are incomplete, or with `read`
+        until at most `pending` of them have yet to read their sources.
         """
 
     def texture_fetch(
         self, handle: Lanes, geometry: str, coordinates: tuple[Lanes, ...], type: ScalarType
     ) -> tuple[Lanes, ...]:
-        """The four channels, as `type`, of the texture with a handle at coordinates as `tex` has
-        them (`ptxgen.texture`).
+        """The four channels, as `type`, of the texture with a handle at coordinates in the order of
+        `tex` (`ptxgen.texture`).
         """
 
     def texture_gather(
         self, handle: Lanes, geometry: str, coordinates: tuple[Lanes, ...], component: int, type: ScalarType
     ) -> tuple[Lanes, ...]:
-        """One channel of the four texels around coordinates, as `tld4` gives them."""
+        """One channel of the four texels around coordinates, as `tld4` gives it."""
 
     def texture_query(self, handle: Lanes, query: str) -> Lanes:
         """A property of the texture or the surface with a handle, uint32."""
@@ -199,8 +201,9 @@ class Machine(Protocol):
         count: int,
         outside: str,
     ) -> tuple[Lanes, ...]:
-        """`count` values of the surface with a handle at coordinates, x in bytes; `outside` of it,
-        `trap`, `clamp` to the nearest, or give `zero`.
+        """`count` values of the surface with a handle at coordinates, x in bytes. `outside` says
+        what happens to accesses outside of it: `trap`, `clamp` to the nearest element, or give
+        `zero`.
         """
 
     def surface_store(
@@ -212,11 +215,13 @@ class Machine(Protocol):
         values: tuple[Lanes, ...],
         outside: str,
     ) -> None:
-        """Write values to a surface as `surface_load` reads them; with `zero`, none outside."""
+        """Write values to a surface; the arguments are those of `surface_load`. With `zero`,
+        nothing is written outside.
+        """
 
     def load_by_warp(self, address: Lanes, type: ScalarType) -> Lanes:
         """The values of `type` at addresses of shared memory of each warp's CTA, `[warps, n]`
-        int64; those of warps without an active thread may be anything.
+        int64; the values of warps without an active thread are undefined.
         """
 
     def multiply(
@@ -225,35 +230,35 @@ class Machine(Protocol):
         multiplied: Callable[[Matrices, tuple[Lanes, ...]], tuple[Lanes, ...]],
         d: tuple[Lanes, ...],
     ) -> tuple[Lanes, ...]:
-        """Have an asynchronous agent compute `multiplied(read(), d)`, the accumulators once the
-        threads have waited for their group; `read` reads A and B.
+        """Have an asynchronous agent compute `multiplied(read(), d)`; the result is the
+        accumulators once the threads have waited for their group. `read` reads A and B.
         """
 
     def set_registers(self, count: int, *, more: bool) -> None:
-        """Have `count` registers for each thread of these warps: fewer, or `more`, for which they
-        wait until the CTA has them.
+        """Give each thread of these warps `count` registers: fewer than before, or with `more`
+        more, for which they wait until the CTA has them.
         """
 
     def warp_sync(self, membermask: Lanes) -> None:
         """Wait for the lanes of `membermask`."""
 
     def exchange(self, value: Lanes, source: Lanes, membermask: Lanes) -> Lanes:
-        """Each lane reads `value` of lane `source` (0..31) of its own warp."""
+        """The `value` of lane `source` (0..31) of each lane's own warp."""
 
     def lane_id(self) -> Lanes:
         """The lane number of each thread, 0..31, uint32."""
 
     def warp_id(self) -> Lanes:
-        """The number of each thread's warp in its CTA, uint32."""
+        """The index of each thread's warp in its CTA, uint32."""
 
     def clock(self) -> int:
-        """A count that grows with what has been executed, below 2**64."""
+        """A count that grows with the instructions executed, below 2**64."""
 
     def active(self) -> Lanes:
         """Which threads execute this instruction, bool."""
 
     def convert_address(self, space: str, address: Lanes, *, to_space: bool) -> Lanes:
-        """Between generic addresses and those of a space."""
+        """Convert between generic addresses and addresses of a space."""
 
     def in_space(self, space: str, address: Lanes) -> Lanes:
         """Whether generic addresses point into a space, bool; `cluster` for shared memory of any
@@ -261,8 +266,8 @@ class Machine(Protocol):
         """
 
     def map_shared(self, address: Lanes, rank: Lanes) -> Lanes:
-        """The address that the CTA of this rank in the cluster has for the same place of its own
-        shared memory; of shared memory, as wide as `address`.
+        """The address of the same offset in the shared memory of the CTA with this rank in the
+        cluster; for an address in the shared window, as wide as `address`.
         """
 
     def shared_rank(self, address: Lanes) -> Lanes:
@@ -275,9 +280,9 @@ class Machine(Protocol):
         """Write the carry flag of each active thread, bool."""
 
     def fence(self, scope: str) -> None:
-        """Order this thread's memory accesses for the scope: `cta`, `cluster`, `gpu` or `sys`;
-        between proxies for `proxy.` and what the instruction says; of mbarriers that it has made
-        for `mbarrier_init`.
+        """Order this thread's memory accesses for the scope `cta`, `cluster`, `gpu` or `sys`.
+        Scopes that begin with `proxy.` order accesses between proxies; `mbarrier_init` orders the
+        initialisation of mbarriers.
         """
 
     def trap(self, reason: str) -> None:

@@ -1,9 +1,9 @@
 """Matrix multiply-accumulate on a warp's registers: `mma.sync` (PTX ISA, "Warp Level Matrix
 Instructions").
 
-A, B and accumulators in f16 come as 32-bit registers that hold several elements, the lowest bits
-first; where the elements lie is said in `ptxgen.isa.fragments`, what is computed in
-`ptxgen.isa.products`. Sparse and block-scaled forms are not declared.
+A, B and accumulators in f16 are in 32-bit registers with several elements, the first in the lowest
+bits. `ptxgen.isa.fragments` has the mapping of elements to registers, `ptxgen.isa.products` the
+arithmetic. Sparse and block-scaled forms are not declared.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Registers = tuple["Lanes", ...]
 
 SECTION: Final = "Warp Level Matrix Instructions: mma"
 ACCURACY: Final = (
-    "products are exact, sums as the tensor cores of the target make them (numerics.md); "
-    "the manual leaves their order and rounding open"
+    "products are exact, sums as the tensor cores of the target compute them (numerics.md); "
+    "the manual does not define their order and rounding"
 )
-ACCURACY_F64: Final = "a chain of fused multiply-adds in order of K; the manual leaves the order open"
+ACCURACY_F64: Final = "a chain of fused multiply-adds in order of K; the manual does not define the order"
 ROUNDINGS: Final = ("rn", "rz", "rm", "rp")
 LAYOUTS: Final = ("row", "col")
 BIT_OPS: Final = {"xor": None, "and": gate(ptx=(7, 1), sm=80)}

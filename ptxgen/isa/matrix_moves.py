@@ -1,9 +1,9 @@
 """`ldmatrix`, `stmatrix` and `movmatrix` (PTX ISA, "Warp Level Matrix Instructions").
 
-A matrix is 8 x 8 elements of 16 bits. Lane i gives the address of row i % 8 of matrix i / 8; lane l
-has elements (l / 4, 2 * (l % 4)) and the next of the row in register m for matrix m, of its
-transpose with `.trans`. Some programs write the shape after `.num` and `.trans`, which the
-assembler accepts.
+A matrix is 8 x 8 elements of 16 bits. Lane i gives the address of row i % 8 of matrix i / 8.
+Register m of lane l has element (l / 4, 2 * (l % 4)) of matrix m, or of its transpose with
+`.trans`, and the next element of that row. Some programs write the shape after `.num` and `.trans`,
+which the assembler accepts.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _ROW_BYTES: Final = 16
 
 
 def space_of(modifier: str | None) -> str:
-    """The machine's name of a state space; without one an address is generic."""
+    """The machine's name of a state space; without a space an address is generic."""
     return "generic" if modifier is None else modifier.removesuffix("::cta")
 
 
 @lru_cache(maxsize=64)
 def _row_to_fragment(lanes: int, matrices: int, trans: bool) -> Lanes:
-    """For the registers laid end to end, where their 32-bit words (16-bit halves with `trans`) lie
-    among the words that each lane of a row's address has read, laid end to end.
+    """For the 32-bit words of the concatenated registers (16-bit halves with `trans`), their
+    indices in the concatenated words that the lanes have read from their rows.
     """
     lane = np.arange(lanes)[None, :, None]
     matrix = np.arange(matrices)[:, None, None]
@@ -52,9 +52,9 @@ def _row_to_fragment(lanes: int, matrices: int, trans: bool) -> Lanes:
 
 @lru_cache(maxsize=64)
 def _fragment_to_word(lanes: int, matrices: int) -> tuple[Lanes, Lanes, Lanes]:
-    """The words of the matrices in turn, `matrices` of them for each lane: which lane has the
-    address of its row, where in the row it starts (bytes), and where the words lie among the
-    registers laid end to end.
+    """For the words of the matrices in order, `matrices` of them for each lane: the lane with the
+    address of the word's row, the offset in the row in bytes, and the word's index in the
+    concatenated registers.
     """
     lane = np.arange(lanes)
     first = lane - lane % WARP
@@ -66,12 +66,12 @@ def _fragment_to_word(lanes: int, matrices: int) -> tuple[Lanes, Lanes, Lanes]:
 
 
 def _transposed(words: Lanes) -> Lanes:
-    """Matrices held as fragments, each register of each warp transposed."""
+    """Matrices held as fragments, with each register of each warp transposed."""
     halves = words.view(np.uint16).reshape(-1, _ROWS, _ROWS)
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(-1).view(np.uint32)
 
 
-# The modifiers in the manual's order, and in the other that assemblers accept.
+# The modifiers in the manual's order, and in the other order that assemblers accept.
 _OTHER: Final = "As {}, in the other order of its modifiers"
 _MODIFIERS: Final = ("m8n8.num{.trans}", "num{.trans}.m8n8")
 
@@ -94,7 +94,7 @@ def ldmatrix(machine: Machine, addr: Lanes, *, num: str, trans: bool, space: str
     """<does>."""
     machine.warp_sync(EVERY_LANE)
     matrices = int(num[1:])
-    if matrices < 4:  # the other lanes' addresses mean nothing
+    if matrices < 4:  # the instruction ignores the other lanes' addresses
         every = as_lanes(addr)
         lane = np.arange(every.size)
         addr = every.take(lane - lane % WARP + lane % (_ROWS * matrices))
@@ -129,7 +129,7 @@ def stmatrix(
     if trans:
         words = _transposed(words)
     giver, start, source = _fragment_to_word(words.size // len(a), len(a))
-    if len(a) < 4:  # each lane writes a part of a row, with four each a whole one
+    if len(a) < 4:  # each lane writes a part of a row; with four matrices, a whole row
         rows = as_lanes(addr).take(giver)
         if (np.bitwise_and(rows, np.uint64(_ROW_BYTES - 1))[machine.active()] != 0).any():
             machine.trap("stmatrix: the address of a row is not a multiple of 16")
@@ -146,6 +146,6 @@ def stmatrix(
     section=f"{SECTION}: movmatrix",
 )
 def movmatrix(machine: Machine, a: Lanes) -> Lanes:
-    """d = the fragment of the transpose of the matrix that a is a fragment of."""
+    """d = the fragment of the transpose of the matrix whose fragment is a."""
     machine.warp_sync(EVERY_LANE)
     return _transposed(joined(machine, (a,)))

@@ -1,8 +1,7 @@
 """`mbarrier` objects in shared memory (PTX ISA, "Parallel Synchronization: mbarrier").
 
-An object counts arrivals of threads and bytes of asynchronous copies; when nothing is left to
-come, its phase is complete and the next one begins. Its 64 bits are laid out in
-`ptxgen.isa.mbarrier_word`.
+An object counts arrivals of threads and bytes of asynchronous copies; when all have come, its phase
+is complete and the next one begins. `ptxgen.isa.mbarrier_word` has the layout of its 64 bits.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _SM90: Final[dict[str, Any]] = {"ptx": (8, 0), "sm": 90}
     **_SM80,
 )
 def mbarrier_init(machine: Machine, addr: Lanes, count: Lanes, *, space: str | None) -> tuple[()]:
-    """Make an mbarrier whose phases wait for count arrivals each."""
+    """Initialise an mbarrier whose phases each wait for count arrivals."""
     active = machine.active()
     words = np.zeros(active.shape, np.uint64)
     counts = np.broadcast_to(count, active.shape)[active].tolist()
@@ -77,7 +76,7 @@ def mbarrier_inval(machine: Machine, addr: Lanes, *, space: str | None) -> tuple
     **_SM80,
 )
 def mbarrier_pending_count(a: Lanes) -> Lanes:
-    """d = the arrivals that the phase waited for when the state a was taken."""
+    """d = the number of arrivals that the phase waited for in the state a."""
     count: Lanes = np.bitwise_and(a, np.uint64(word.MOST_ARRIVALS)).astype(np.uint32)
     return count
 
@@ -85,7 +84,8 @@ def mbarrier_pending_count(a: Lanes) -> Lanes:
 # ---------------------------------------- arriving
 
 
-# Without an order, and with one: every access is seen at once here, so it changes nothing.
+# Forms without an order and with one. The order changes nothing here, because every access is
+# visible at once.
 _IGNORES: Final = ("sem", "scope", "hint")
 _PLAIN: Final = each("ordered order", ("", ""))
 _RELEASES: Final = _PLAIN + each("ordered order sem scope", ("_ordered", ".sem.scope", _RELEASE, _SCOPES))
@@ -155,7 +155,7 @@ def mbarrier_arrive(
     drop: bool,
     arrived: Callable[[int, int], int],
 ) -> Lanes:
-    """<does>; d = the state before, which a wait may be for."""
+    """<does>; d = the state before, for a later wait."""
 
     def change(w: int, given: int) -> int:
         arrivals = given
@@ -175,7 +175,7 @@ def mbarrier_arrive(
     each(
         "head change does",
         ("expect_tx", word.expecting, "Have the phase wait for tx more bytes"),
-        ("complete_tx", word.brought, "Tell an mbarrier that tx bytes have come, without copying any"),
+        ("complete_tx", word.brought, "Count tx bytes as copied at an mbarrier, without copying any"),
     ),
     _RELAXES,
     name="mbarrier_<head><ordered>",
@@ -215,7 +215,7 @@ def cp_async_mbarrier_arrive(machine: Machine, addr: Lanes, *, space: str | None
 
 
 def _passed(machine: Machine, **_: object) -> Lanes:
-    """The result of a wait: threads go on when the phase is complete, so it is true."""
+    """The result of a wait: true, because threads go on only when the phase is complete."""
     return np.ones(machine.active().shape, np.bool_)
 
 
@@ -229,10 +229,10 @@ def _parity_operand(c: Lanes) -> Lanes:
     return parity
 
 
-# Phases by the state in which they were left, or by their parity.
+# Phases identified by the state in which they were left, or by their parity.
 _BY_STATE: Final = each("by parity type parity_of", ("", "", "b64", _parity))
 _BY_PARITY: Final = each("by parity type parity_of", ("_parity", ".parity", "u32", _parity_operand))
-_OF_STATE: Final = "in which the state a was taken"
+_OF_STATE: Final = "that the state a belongs to"
 
 
 @inst(
@@ -253,7 +253,7 @@ def mbarrier_test_wait(
     machine: Machine, addr: Lanes, a: Lanes, *, space: str | None, parity_of: Callable[[Lanes], Lanes]
 ) -> Lanes:
     """p = whether the phase <which>."""
-    # It is, if the current phase has the other parity.
+    # The phase is complete if the current phase has the other parity.
     machine.ask(_in_shared(machine, space, addr))
     now = _updated(machine, space, addr, lambda w, _: word.checked(w), np.uint32(0))
     return np.not_equal(_parity(now), parity_of(a))
@@ -277,7 +277,7 @@ def mbarrier_try_wait(
     machine: Machine, addr: Lanes, a: Lanes, *, space: str | None, parity_of: Callable[[Lanes], Lanes]
 ) -> tuple[()]:
     """Wait until the phase <which> is complete, at most for about hint nanoseconds; p = whether it
-    is.
+    is complete.
     """
     parity = parity_of(a)
     _updated(machine, space, addr, lambda w, _: word.checked(w), np.uint32(0))
@@ -295,8 +295,8 @@ def mbarrier_try_wait(
 def _updated(
     machine: Machine, space: str | None, addr: Lanes, change: Callable[[int, int], int], operand: Any
 ) -> Lanes:
-    """Replace each lane's object by `change` of it and the operand, lane after lane; the words
-    before.
+    """Replace each lane's object by `change` of its word and the operand, one lane after another;
+    return the old words.
     """
 
     def update(words: Lanes, operands: Lanes) -> Lanes:
@@ -313,12 +313,12 @@ def _updated(
 
 
 def _space(space: str | None) -> str:
-    """The machine's name of a state space; shared memory of the CTA and of the cluster is one."""
+    """The machine's name of a state space; shared memory of the CTA and of the cluster has one name."""
     return "shared" if space else "generic"
 
 
 def _in_shared(machine: Machine, space: str | None, addr: Lanes) -> Lanes:
-    """The address as shared memory has it."""
+    """The address in the shared window."""
     if space:
         return addr
     return machine.convert_address("shared", np.asarray(addr), to_space=True)

@@ -1,6 +1,6 @@
-"""The 64 bits of an mbarrier object, as this project lays them out.
+"""The 64 bits of an mbarrier object in the layout of this project.
 
-PTX leaves the contents of the object and of the state that `mbarrier.arrive` returns opaque (PTX
+PTX does not define the contents of the object and of the state that `mbarrier.arrive` returns (PTX
 ISA, "mbarrier contents": an expected and a pending arrival count from 0 to 2**20 - 1, a tx-count
 from -(2**20 - 1) to 2**20 - 1, a phase). Here the state is the whole word before the arrival.
 
@@ -9,11 +9,11 @@ from -(2**20 - 1) to 2**20 - 1, a phase). Here the state is the whole word befor
 | 0-19 | arrivals that the current phase still waits for |
 | 20-39 | arrivals that the next phase will wait for |
 | 40-60 | bytes that the current phase still waits for, plus 2**20 |
-| 61-62 | 1 in a valid object, so that neither zeros nor `POISON` are one |
+| 61-62 | 1 in a valid object, so that neither zeros nor `POISON` are valid |
 | 63 | parity of the current phase |
 
-The functions take a word and return the one that replaces it; they raise `ValueError`, whose
-message says what the thread did wrong.
+The functions take a word and return its replacement. They raise `ValueError` with a message about
+the mistake of the thread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final
 MOST_ARRIVALS: Final = (1 << 20) - 1
 MOST_BYTES: Final = (1 << 20) - 1
 PHASE_BIT: Final = 63
-INVALID: Final = 0x7FC0DEAD_7FC0DEAD  # what `mbarrier.inval` leaves: the poison of shared memory
+INVALID: Final = 0x7FC0DEAD_7FC0DEAD  # the poison of shared memory, which `mbarrier.inval` leaves
 
 _NEXT: Final = 20
 _BYTES: Final = 40
@@ -34,7 +34,7 @@ _VALID_MASK: Final = 3
 
 
 def made(arrivals: int) -> int:
-    """A fresh object: phase 0, waiting for so many arrivals and no bytes."""
+    """A new object: phase 0, waiting for `arrivals` arrivals and no bytes."""
     if not 1 <= arrivals <= MOST_ARRIVALS:
         raise ValueError(f"the count of an mbarrier must be from 1 to {MOST_ARRIVALS}, got {arrivals}")
     return _packed(0, arrivals, arrivals, 0)
@@ -58,7 +58,7 @@ def checked(word: int) -> int:
 
 
 def arrived(word: int, count: int) -> int:
-    """`count` threads have arrived."""
+    """The word after `count` threads have arrived."""
     phase, left, following, nbytes = _fields(word)
     _check_count(count)
     if count > left:
@@ -82,7 +82,7 @@ def arrived_incompletely(word: int, count: int) -> int:
 
 
 def dropped(word: int, count: int) -> int:
-    """`count` arrivals less are expected from the next phase on."""
+    """The word with `count` expected arrivals less from the next phase on."""
     phase, left, following, nbytes = _fields(word)
     _check_count(count)
     if count > following:
@@ -91,7 +91,7 @@ def dropped(word: int, count: int) -> int:
 
 
 def added(word: int, count: int) -> int:
-    """`count` more arrivals are awaited in the current phase only."""
+    """The word with `count` more arrivals to wait for, in the current phase only."""
     phase, left, following, nbytes = _fields(word)
     if left + count > MOST_ARRIVALS:
         raise ValueError(f"an mbarrier waits for at most {MOST_ARRIVALS} arrivals")
@@ -99,13 +99,13 @@ def added(word: int, count: int) -> int:
 
 
 def expecting(word: int, nbytes: int) -> int:
-    """The phase waits for so many bytes more."""
+    """The word with `nbytes` more bytes to wait for in the current phase."""
     phase, left, following, before = _fields(word)
     return _packed(phase, left, following, _in_range(before + nbytes))
 
 
 def brought(word: int, nbytes: int) -> int:
-    """So many bytes have come."""
+    """The word after `nbytes` bytes have been copied."""
     phase, left, following, before = _fields(word)
     return _completed(phase, left, following, _in_range(before - nbytes))
 
@@ -121,7 +121,9 @@ def _packed(phase: int, left: int, following: int, nbytes: int) -> int:
 
 
 def _fields(word: int) -> tuple[int, int, int, int]:
-    """Phase parity, arrivals awaited, arrivals of the next phase, bytes awaited."""
+    """The phase's parity, the arrivals that it waits for, the arrivals of the next phase, and the
+    bytes that it waits for.
+    """
     if word >> _VALID & _VALID_MASK != 1:
         raise ValueError("there is no mbarrier: mbarrier.init must come first")
     return (

@@ -1,11 +1,11 @@
 """Data movement and memory (PTX ISA, "Data Movement and Conversion Instructions").
 
-Addresses: every address operand is declared u64; in shared memory a 32-bit register holds one just
-as well, and the table's readers accept either. Without a state space an address is generic.
+Every address operand is declared u64; an address in shared memory may also be in a 32-bit register,
+and the users of the table accept either. Without a state space an address is generic.
 
 Cache operators, eviction priorities, prefetch sizes and cache policies change no value. The
-interpreter's memory is sequentially consistent, so that `.weak`, `.volatile`, `.relaxed`,
-`.acquire` and `.release` accesses are all the same here. 128-bit values (`.b128`) are not declared.
+interpreter's memory is sequentially consistent, so `.weak`, `.volatile`, `.relaxed`, `.acquire` and
+`.release` accesses are all the same here. 128-bit values (`.b128`) are not declared.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ MOVEMENT: Final = "Data Movement and Conversion Instructions"
 _SHORT: Final = (b16, u16, s16, b8, u8, s8)
 _WORDS: Final = (f32, b32, u32, s32)
 NARROW: Final = (*_WORDS, *_SHORT)  # up to four in one 16-byte access
-WIDE: Final = (b64, u64, s64, f64)  # up to two
+WIDE: Final = (b64, u64, s64, f64)  # up to two in one 16-byte access
 FERMI: Final = gate(ptx=(2, 0), sm=20)
 LOAD_CACHE: Final = dict.fromkeys(("ca", "cg", "cs", "lu", "cv"), FERMI)
 STORE_CACHE: Final = dict.fromkeys(("wb", "cg", "cs", "wt"), FERMI)
 GENERIC: Final = "generic"
 
-# Spellings of state spaces that came later, and what they need.
+# Later spellings of state spaces, and what they need.
 CTA: Final = gate(ptx=(7, 8), sm=30)
 CLUSTER: Final = gate(ptx=(7, 8), sm=90)
 _PARAMETER: Final = gate(ptx=(8, 3), sm=10)
@@ -41,12 +41,12 @@ LOAD_SPACES: Final = ("global", "shared", "param", "const", "local")
 STORE_SPACES: Final = ("global", "shared", "local")
 _LATER_LOAD_SPACES: Final = {**_SHARED, "param::entry": _PARAMETER, "param::func": _PARAMETER}
 _LATER_STORE_SPACES: Final = {**_SHARED, "param": None, "param::func": _PARAMETER}
-# What other threads may see, which is where an access can be volatile or ordered.
+# Spaces that other threads may access, in which an access can be volatile or ordered.
 SEEN_SPACES: Final = {"global": None, "shared": None, **_SHARED}
 
 _VOLTA: Final = gate(ptx=(6, 0), sm=70)
 SCOPES: Final = {"cta": None, "gpu": None, "sys": None, "cluster": CLUSTER}
-# `no_allocate` first: the one that generated kernels ask for.
+# `no_allocate` first, because generated kernels use it.
 _EVICT: Final = dict.fromkeys(
     ("L1::no_allocate", "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last"),
     gate(ptx=(7, 4), sm=70),
@@ -57,7 +57,7 @@ _PREFETCH: Final = {
     "L2::256B": gate(ptx=(7, 4), sm=80),
 }
 _EVICT_L2: Final = ("L2::evict_normal", "L2::evict_first", "L2::evict_last")
-POLICY: Final[dict[str, Any]] = {"ptx": (7, 4), "sm": 80}  # what .L2::cache_hint needs
+POLICY: Final[dict[str, Any]] = {"ptx": (7, 4), "sm": 80}  # the needs of .L2::cache_hint
 
 _CANONICAL: Final = {
     "shared::cta": "shared",
@@ -69,7 +69,7 @@ _CANONICAL: Final = {
 
 
 def canonical_space(space: str | None) -> str:
-    """The name that `Machine` has for a state space as PTX spells it; None for no space."""
+    """The name that `Machine` has for a state space in PTX; None stands for no space."""
     return _CANONICAL.get(space) or str(space)
 
 
@@ -93,7 +93,7 @@ def mov(a: Lanes) -> Lanes:
     section=f"{MOVEMENT}: mov",
 )
 def pack(a: tuple[Lanes, ...], *, type: ScalarType) -> Lanes:
-    """d = the elements of a side by side, the first in the lowest bits."""
+    """d = the concatenated elements of a, the first in the lowest bits."""
     step = type.bits // len(a)
     whole = a[0].astype(type.dtype)
     for n, part in enumerate(a[1:], 1):
@@ -109,7 +109,7 @@ def pack(a: tuple[Lanes, ...], *, type: ScalarType) -> Lanes:
     section=f"{MOVEMENT}: mov",
 )
 def unpack(a: Lanes, *, part: ScalarType, count: int) -> tuple[Lanes, ...]:
-    """d = the parts of a, the lowest bits first."""
+    """d = the parts of a, the first from the lowest bits."""
     return tuple(np.right_shift(a, a.dtype.type(n * part.bits)).astype(part.dtype) for n in range(count))
 
 
@@ -118,7 +118,7 @@ def unpack(a: Lanes, *, part: ScalarType, count: int) -> tuple[Lanes, ...]:
 _GLOBAL: Final = ("global",)
 _ANY_LOAD_SPACE: Final = {**dict.fromkeys(LOAD_SPACES), **_LATER_LOAD_SPACES}
 _ANY_STORE_SPACE: Final = {**dict.fromkeys(STORE_SPACES), **_LATER_STORE_SPACES}
-# Slots of both, and what changes no value.
+# Slots of loads and stores, and modifiers that change no value.
 _ACCESS: Final[dict[str, Any]] = {
     "scope": SCOPES,
     "weak": {True: _VOLTA},
@@ -127,7 +127,7 @@ _ACCESS: Final[dict[str, Any]] = {
     "policy": "",
     "ignores": ("weak", "cop", "evict", "prefetch", "level2", "policy", "sem", "scope", "vec"),
 }
-# What the slots `vec` and `type` may be together, with what more a form needs.
+# Legal combinations of the slots `vec` and `type`, with the additional needs of a form.
 _SHAPES: Final = each("vec type", (("v2", "v4"), NARROW), (("v2",), WIDE))  # up to 16 bytes
 _MODERN: Final = times(each("ptx sm", ((6, 0), 70)), _SHAPES)
 _WEAK: Final = times(each("weak", "weak"), _MODERN)
@@ -140,8 +140,8 @@ _NC_CACHE: Final = ("ca", "cg", "cs")
 
 _COP: Final = "; .cop is a hint for caches"
 _UNORDERED: Final = "; not ordered against other threads' accesses, just as without .weak"
-_RACE: Final = ", as one access of a race that the threads of the scope may run"
-_CONSTANT: Final = ", which nobody writes while the kernel runs"
+_RACE: Final = ", as an access that may race with others of the threads of the scope"
+_CONSTANT: Final = ", which no thread writes while the kernel runs"
 _32_BYTES: Final = "the vector of 32 bytes"
 
 
@@ -459,16 +459,14 @@ def prefetchu(addr: Lanes) -> tuple[()]:
     section=f"{MOVEMENT}: applypriority",
 )
 def applypriority(addr: Lanes, *, space: str | None) -> tuple[()]:
-    """Let the 128 bytes at addr leave the cache as others do; changes no value."""
+    """Give the 128 bytes at addr the normal eviction priority; changes no value."""
     del addr, space
     return ()
 
 
 @inst("discard{.space}.L2 [addr:u64], 128", space=("global",), **POLICY, section=f"{MOVEMENT}: discard")
 def discard(addr: Lanes, *, space: str | None) -> tuple[()]:
-    """The 128 bytes at addr need not be kept: they may hold anything from now on (here what they
-    held).
-    """
+    """The contents of the 128 bytes at addr may be lost: they are undefined from now on (here they stay)."""
     del addr, space
     return ()
 
@@ -487,7 +485,7 @@ _SECONDARY: Final = ("L2::evict_first", "L2::evict_unchanged")
 )
 def createpolicy_fractional(fraction: Lanes | None = None, *, primary: str, secondary: str | None) -> Lanes:
     """d = a cache policy: the primary priority for a fraction of accesses, the secondary for the
-    rest. Its bits are opaque; here they are 0.
+    others. Its bits are opaque; here they are 0.
     """
     del primary, secondary
     return np.zeros(np.shape(fraction if fraction is not None else 0), np.uint64)
@@ -506,7 +504,7 @@ def createpolicy_range(
     addr: Lanes, size: Lanes, total: Lanes, *, space: str | None, primary: str, secondary: str | None
 ) -> Lanes:
     """d = a cache policy: the primary priority for the first size bytes at addr, the secondary for
-    the rest of total bytes around. Its bits are opaque; here they are 0.
+    the rest of the total bytes around. Its bits are opaque; here they are 0.
     """
     del space, primary, secondary
     return np.zeros(np.broadcast_shapes(*(np.shape(x) for x in (addr, size, total))), np.uint64)

@@ -1,6 +1,7 @@
-"""What changes no value or stops the kernel (PTX ISA, "Miscellaneous Instructions").
+"""Instructions that change no value or stop the kernel (PTX ISA, "Miscellaneous Instructions").
 
-`stacksave`, `stackrestore` and `alloca` are not declared: no machine of ours has a growing stack.
+`stacksave`, `stackrestore` and `alloca` are not declared, because the interpreter has no growing
+stack.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ MISCELLANEOUS: Final = "Miscellaneous Instructions"
 
 @inst("nanosleep.u32 a", ptx=(6, 3), sm=70, section=f"{MISCELLANEOUS}: nanosleep")
 def nanosleep(a: Lanes) -> tuple[()]:
-    """Rest for about a nanoseconds, at most twice as long; changes no value."""
+    """Suspend the thread for about a nanoseconds, at most twice as long; changes no value."""
     del a
     return ()
 
@@ -39,6 +40,6 @@ def pmevent_mask(n: int) -> tuple[()]:
 
 @inst("brkpt", effect=Effect.CONTROL, sm=11, section=f"{MISCELLANEOUS}: brkpt")
 def brkpt(machine: Machine) -> tuple[()]:
-    """Stop for the debugger; as there is none, the kernel stops with an error."""
+    """Stop for the debugger; there is none, so the kernel stops with an error."""
     machine.trap("brkpt instruction")
     return ()

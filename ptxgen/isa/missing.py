@@ -1,5 +1,6 @@
-"""What PTX ISA 9.1 has and the table has not, for `docs/isa.md`: instructions of which there is no
-row, and forms of others that no row prints. A test says that nothing here is in the table.
+"""The instructions and forms of PTX ISA 9.1 that the table lacks, for `docs/isa.md`: instructions
+without a row, and forms of others that no row prints. A test checks that none of them is in the
+table.
 """
 
 from __future__ import annotations
@@ -7,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-PTX_ISA: Final = (9, 1)  # the version that both lists were made from
+PTX_ISA: Final = (9, 1)  # the version that both lists are for
 
 
 class Gap(NamedTuple):
-    """The section of the manual, as rows name it, and why there is no row."""
+    """A section of the manual, by the name that rows use, and the reason why it has no row."""
 
     section: str
     why: str

@@ -1,10 +1,10 @@
-"""Conversions to and from what is narrower than 16 bits (PTX ISA, "Data Movement and Conversion
-Instructions: cvt", "Alternate Floating-Point Data Formats").
+"""Conversions to and from types below 16 bits (PTX ISA, "Data Movement and Conversion Instructions:
+cvt", "Alternate Floating-Point Data Formats").
 
-Pairs of fp8 (e4m3, e5m2), of fp6 (e2m3, e3m2) and of ue8m0, a power of two, lie in a 16-bit
-register, a byte each. Wherever a pair is made from two operands, the first goes to the upper byte.
-A conversion to fp8 or fp6 always saturates; ptxas takes .relu before and after .satfinite, and so
-do the rows.
+Pairs of fp8 (e4m3, e5m2), of fp6 (e2m3, e3m2) and of ue8m0, a power of two, are held in a 16-bit
+register, a byte each. In a pair made from two operands, the first is in the upper byte. A
+conversion to fp8 or fp6 always saturates; ptxas accepts .relu before and after .satfinite, so there
+are rows for both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """A format of at most 8 bits: its lanes, largest number, what NaN becomes, and its sign bit."""
+    """A format of at most 8 bits: its numpy type, its largest number, the code of NaN, and its sign bit."""
 
     dtype: Any
     largest: float
@@ -43,7 +43,7 @@ _FORMATS: Final = {
 }
 _BLACKWELL: Final = ("sm_100a", "sm_103a", "sm_120a")
 _FP6: Final = gate(ptx=(8, 6), sm=100, only=_BLACKWELL)
-# sm_90 has them since PTX 7.8, the older sm_89 only since 8.1: the table knows one gate for both.
+# sm_90 has these since PTX 7.8, the older sm_89 only since 8.1; the table has one gate for both.
 _FP8: Final = gate(ptx=(8, 1), sm=89)
 _ALL: Final = {"e4m3x2": _FP8, "e5m2x2": _FP8, "e2m3x2": _FP6, "e3m2x2": _FP6}
 _FP8_ONLY: Final = {"e4m3x2": _FP8, "e5m2x2": _FP8}
@@ -121,8 +121,8 @@ _LOWEST: Final = np.uint32(0x00400000)  # 2^-127
 def _exponent(x: Lanes, rnd: str, satfinite: bool) -> Lanes:
     """The exponents of float32 lanes as ue8m0 in uint16; the sign is ignored, NaN is 0xff.
 
-    The header cuda_fp8.hpp of CUDA 13.0 says what the manual leaves open: the sign, zero (which
-    becomes 2^-127) and infinity (0xff, or 0xfe with .satfinite).
+    The header cuda_fp8.hpp of CUDA 13.0 defines the cases that the manual does not: the sign, zero
+    (which becomes 2^-127) and infinity (0xff, or 0xfe with .satfinite).
     """
     bits = np.bitwise_and(x.view(np.uint32), _SIGNLESS)
     code = np.right_shift(bits, np.uint32(23))

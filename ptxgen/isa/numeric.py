@@ -1,7 +1,7 @@
 """Floating-point arithmetic as PTX defines it, on numpy lanes.
 
 Every function takes 1-D arrays, numpy scalars or both mixed, works elementwise, and never warns.
-"Exact" results travel as float64 *rounded to odd* (Boldo and Melquiond, "Emulation of FMA and
+"Exact" results are float64 values *rounded to odd* (Boldo and Melquiond, "Emulation of FMA and
 correctly rounded sums", 2008): an inexact value gets an odd last bit, so that a second rounding to
 at most 51 bits equals a single one.
 """
@@ -44,9 +44,7 @@ TO_INTEGER: Final[dict[str, Callable[[Any], Any]]] = {
 
 
 def flush(x: Lanes, ftz: bool) -> Lanes:
-    """`x` (float32, float16 or bfloat16) with subnormals replaced by zeros of the same sign, if
-    `ftz`.
-    """
+    """`x` (float32, float16 or bfloat16) with subnormals replaced by zeros of the same sign, if `ftz`."""
     return _flushed(x) if ftz else x
 
 
@@ -61,7 +59,7 @@ def _flushed(x: Lanes) -> Lanes:
 
 
 def _infinity_16(x: Lanes) -> np.uint16:
-    """The bits of infinity, which are those of the exponent, in the 16-bit format of `x`."""
+    """The bits of infinity in the 16-bit format of `x`: all exponent bits."""
     return np.uint16(0x7C00 if x.dtype == np.float16 else 0x7F80)
 
 
@@ -77,7 +75,7 @@ def saturate(x: Lanes, sat: bool) -> Lanes:
 
 @quiet
 def _saturated(x: Lanes) -> Lanes:
-    if x.dtype == np.float16:  # whose own arithmetic is slow
+    if x.dtype == np.float16:  # numpy's float16 arithmetic is slow
         return _saturated(x.astype(np.float32)).astype(np.float16)
     zero, one = x.dtype.type(0), x.dtype.type(1)
     limited: Lanes = np.fmin(np.fmax(x, zero), one)
@@ -86,9 +84,7 @@ def _saturated(x: Lanes) -> Lanes:
 
 
 def canonical(x: Lanes) -> Lanes:
-    """`x` (float32) with every NaN replaced by 0x7fffffff, where the PTX ISA asks for a canonical
-    NaN.
-    """
+    """`x` (float32) with every NaN replaced by 0x7fffffff, for instructions that return a canonical NaN."""
     wrong = np.isnan(x)
     return np.where(wrong, NAN_F32, x) if wrong.any() else x
 
@@ -96,14 +92,15 @@ def canonical(x: Lanes) -> Lanes:
 def finish(x: Lanes, ftz: bool, sat: bool = False) -> Lanes:
     """`x` with subnormals flushed if `ftz` (.ftz), and limited to [0, 1] if `sat` (.sat).
 
-    A NaN stays as numpy made it: the PTX ISA leaves the payload of single-precision NaN open.
+    A NaN keeps the payload that numpy gives it: the PTX ISA does not define the payload of a
+    single-precision NaN.
     """
     return saturate(flush(x, ftz), sat)
 
 
 @quiet
 def relu(x: Lanes) -> Lanes:
-    """max(x, 0) as .relu means it: NaN stays NaN, and the result is never -0."""
+    """max(x, 0) as .relu defines it: NaN stays NaN, and the result is never -0."""
     if x.dtype.itemsize == 2:
         bits = x.view(np.uint16)
         negative = (bits >= _SIGN_16) & ~_is_nan_16(x)
@@ -122,7 +119,7 @@ def two_sum(x: Lanes, y: Lanes) -> tuple[Lanes, Lanes]:
 
 
 def _odd(s: Lanes, error: Lanes) -> Lanes:
-    """The exact value s + error (s its nearest float64) rounded to odd."""
+    """The exact value s + error (s is its nearest float64), rounded to odd."""
     bits = s.view(np.int64)
     inexact = np.isfinite(s) & (error != 0) & ((bits & _ONE) == 0)
     step = np.where((error > 0) == (s > 0), 1, -1)  # away from zero, or towards it
@@ -144,7 +141,9 @@ def _f32(x: Lanes) -> Lanes:
 
 
 def zero_sign(total: Lanes, x: Lanes, y: Lanes, rnd: str) -> Lanes:
-    """x - x is +0, but -0 when rounding towards minus infinity (IEEE 754, 6.3)."""
+    """`total` with the sign of an exact zero sum: +0, but -0 when rounding towards minus infinity
+    (IEEE 754, 6.3).
+    """
     if rnd != "rm":
         return total
     return np.where((total == 0) & (np.signbit(x) != np.signbit(y)), -0.0, total)
@@ -186,7 +185,7 @@ def round_to(exact: Lanes, format: str, rnd: str) -> Lanes:
 def narrow(exact: Lanes, type: ScalarType, rnd: str = "rn") -> Lanes:
     """`exact` as lanes of `type` (f32, f16 or bf16), rounded once.
 
-    `exact` holds numbers of another type, or float64 rounded to odd.
+    `exact` is in another type, or float64 rounded to odd.
     """
     if rnd != "rn":
         return round_to(as_f64(exact), type.name, rnd).astype(type.dtype)
@@ -200,8 +199,8 @@ def narrow(exact: Lanes, type: ScalarType, rnd: str = "rn") -> Lanes:
 
 
 def _halfway_bf16(x: Lanes) -> Lanes:
-    """Whether each float32 lies halfway between two bfloat16; all others round as the exact value
-    that they were rounded from.
+    """Whether each float32 lies halfway between two bfloat16; any other float32 rounds to the same
+    bfloat16 as the exact value that it was rounded from.
     """
     halfway: Lanes = np.bitwise_and(x.view(np.uint32), _BELOW_BF16) == _HALFWAY_BF16
     return halfway
@@ -216,26 +215,27 @@ def widen(x: Lanes, type: ScalarType) -> Lanes:
 @quiet
 def integral(x: Lanes, rnd: str) -> Lanes:
     """`x` rounded to an integral value of its own type."""
-    if x.dtype.itemsize == 2:  # whose own arithmetic is slow
+    if x.dtype.itemsize == 2:  # numpy's 16-bit arithmetic is slow
         return canonical_narrow(TO_INTEGER[rnd](_f32(x)).astype(x.dtype))
     return TO_INTEGER[rnd](x)  # type: ignore[no-any-return]
 
 
 def finite(x: Lanes, format: str) -> Lanes:
-    """`x` limited to the largest number of the format, as .satfinite means it; NaN stays."""
+    """`x` limited to the largest number of the format, as .satfinite defines it; NaN stays NaN."""
     largest = x.dtype.type(_FORMATS[format][2])
     limited: Lanes = np.clip(x, -largest, largest)
     return limited
 
 
-_TF32_BITS: Final = np.uint32(0xFFFFE000)  # of a float32
+_TF32_BITS: Final = np.uint32(0xFFFFE000)  # the upper bits of a float32
 
 
 @quiet
 def to_tf32(a: Lanes, rnd: str) -> Lanes:
     """`a` (float32) rounded once to the 11 significant bits of tf32: `rn`, `rz` or `rna`.
 
-    The bits of floats of one sign are in the order of the floats, so a carry does what it should.
+    The bits of floats of one sign are in the order of the floats, so a carry into the exponent
+    gives the right result.
     """
     bits: Lanes = a.view(np.uint32)
     if rnd == "rna":
@@ -272,7 +272,7 @@ def fma_f32(a: Lanes, b: Lanes, c: Lanes, rnd: str = "rn") -> Lanes:
     """a * b + c, rounded once.
 
     The product of two float32 is exact in float64, so rounding the float64 sum to float32 is wrong
-    only where the sum is inexact and either lies halfway between two float32 or becomes subnormal.
+    only if the sum is inexact and either lies halfway between two float32 or becomes subnormal.
     """
     if rnd == "rn":
         try:
@@ -291,12 +291,12 @@ def fma_f32(a: Lanes, b: Lanes, c: Lanes, rnd: str = "rn") -> Lanes:
 
 @np.errstate(all="ignore", under="raise")
 def _fma_f32_twice_rounded(a: Lanes, b: Lanes, c: Lanes) -> tuple[Lanes, Lanes]:
-    """a * b + c by way of float64, and which lanes were halfway between two float32 there.
+    """a * b + c by way of float64, and a mask of the lanes that were halfway between two float32.
 
     Raises `FloatingPointError` if a result is subnormal and inexact: nothing else underflows here.
     """
     total: Lanes = np.multiply(a, b, dtype=np.float64)
-    total += c  # in place: this is where the interpreter spends its time
+    total += c  # in place: the interpreter spends most of its time here
     result = total.astype(np.float32)
     rest = total.view(np.int64)
     rest &= _BELOW_F32
@@ -335,8 +335,8 @@ def sqrt_f32(a: Lanes, rnd: str = "rn") -> Lanes:
 
 
 def stepped(nearest: Lanes, error: Lanes, rnd: str) -> Lanes:
-    """The exact result rounded as `rnd` says, given what it is to nearest, and the sign of exact
-    minus nearest: NaN where `nearest` stays.
+    """The exact result rounded as `rnd` says, given the result rounded to nearest, and the sign of
+    exact minus nearest (NaN where `nearest` is kept).
     """
     if rnd == "rp":
         wrong, goal = error > 0, np.inf
@@ -348,7 +348,7 @@ def stepped(nearest: Lanes, error: Lanes, rnd: str) -> Lanes:
 
 
 def quotient_error(nearest: Lanes, rest: Lanes, a: Lanes, b: Lanes) -> Lanes:
-    """The sign of a / b - nearest, where rest is a - nearest * b."""
+    """The sign of a / b - nearest, given rest = a - nearest * b."""
     inexact = np.isfinite(a) & np.isfinite(b) & (b != 0)
     error = np.where(np.isinf(nearest), -nearest, np.where(np.signbit(b), -rest, rest))
     return np.where(inexact, error, np.nan)
@@ -358,14 +358,14 @@ def quotient_error(nearest: Lanes, rest: Lanes, a: Lanes, b: Lanes) -> Lanes:
 
 
 def minimum(a: Lanes, b: Lanes, nan: bool) -> Lanes:
-    """The smaller; -0 < +0. A NaN operand is ignored, or with `nan` makes the result NaN."""
+    """The smaller of a and b; -0 < +0. A NaN operand is ignored, or with `nan` makes the result NaN."""
     if a.dtype.itemsize == 2:
         return _chosen_16(a, b, np.minimum, nan)
     return _chosen(a, b, np.minimum if nan else np.fmin, np.logical_or)
 
 
 def maximum(a: Lanes, b: Lanes, nan: bool) -> Lanes:
-    """The larger; -0 < +0. A NaN operand is ignored, or with `nan` makes the result NaN."""
+    """The larger of a and b; -0 < +0. A NaN operand is ignored, or with `nan` makes the result NaN."""
     if a.dtype.itemsize == 2:
         return _chosen_16(a, b, np.maximum, nan)
     return _chosen(a, b, np.maximum if nan else np.fmax, np.logical_and)
@@ -402,7 +402,7 @@ def _chosen_16(a: Lanes, b: Lanes, choose: Any, nan: bool) -> Lanes:
 
 
 def with_xor_sign(x: Lanes, a: Lanes, b: Lanes) -> Lanes:
-    """|x| with the exclusive or of the sign bits of `a` and `b` (PTX ISA, .xorsign); NaN stays."""
+    """|x| with the exclusive or of the sign bits of `a` and `b` (PTX ISA, .xorsign); NaN stays NaN."""
     if x.dtype.itemsize == 2:
         sign = np.bitwise_and(np.bitwise_xor(a.view(np.uint16), b.view(np.uint16)), _SIGN_16)
         signed = np.bitwise_or(np.bitwise_and(x.view(np.uint16), NAN_16_BITS), sign)
@@ -415,7 +415,7 @@ def with_xor_sign(x: Lanes, a: Lanes, b: Lanes) -> Lanes:
 
 
 def canonical_narrow(x: Lanes) -> Lanes:
-    """`x` (float16 or bfloat16) with every NaN replaced by 0x7fff, as 16-bit arithmetic does."""
+    """`x` (float16 or bfloat16) with every NaN replaced by 0x7fff, as in 16-bit arithmetic."""
     wrong = _is_nan_16(x)
     if not wrong.any():
         return x
@@ -426,8 +426,8 @@ def canonical_narrow(x: Lanes) -> Lanes:
 def fma_narrow(a: Lanes, b: Lanes, c: Lanes, type: ScalarType, rnd: str = "rn") -> Lanes:
     """a * b + c in f16 or bf16, rounded once.
 
-    In float64 the product is exact. So is a sum of f16, unless what it loses is too small to decide
-    between two f16; a sum of bf16 may lose what decides.
+    The product is exact in float64. A sum of f16 is exact too, unless the lost part is too small to
+    decide between two f16; a sum of bf16 may lose a part that decides.
     """
     total = np.multiply(as_f64(a), as_f64(b)) + as_f64(c)
     if rnd == "rn" and type.name == "f16":
@@ -447,8 +447,9 @@ def fma_narrow(a: Lanes, b: Lanes, c: Lanes, type: ScalarType, rnd: str = "rn") 
 def add_narrow(a: Lanes, b: Lanes, type: ScalarType, rnd: str = "rn") -> Lanes:
     """a + b in f16 or bf16, rounded once.
 
-    Rounding to nearest by way of float32 is a single rounding, because float32 has twice the bits
-    of either format and two more (Figueroa, "When is double rounding innocuous?", 1995).
+    Rounding to nearest by way of float32 equals a single rounding, because float32 has at least
+    twice the significant bits of either format plus two (Figueroa, "When is double rounding
+    innocuous?", 1995).
     """
     if rnd == "rn":
         return np.add(_f32(a), _f32(b)).astype(type.dtype)
@@ -459,7 +460,8 @@ def add_narrow(a: Lanes, b: Lanes, type: ScalarType, rnd: str = "rn") -> Lanes:
 def mul_narrow(a: Lanes, b: Lanes, type: ScalarType, rnd: str = "rn") -> Lanes:
     """a * b in f16 or bf16, rounded once."""
     if rnd == "rn":
-        return np.multiply(_f32(a), _f32(b)).astype(type.dtype)  # as for a sum
+        # Exact enough for the reason that `add_narrow` gives.
+        return np.multiply(_f32(a), _f32(b)).astype(type.dtype)
     return narrow(np.multiply(as_f64(a), as_f64(b)), type, rnd)
 
 
@@ -470,6 +472,6 @@ def halves(x: Lanes, type: ScalarType) -> tuple[Lanes, Lanes]:
 
 
 def join(low: Lanes, high: Lanes) -> Lanes:
-    """The inverse of `halves`."""
+    """The uint32 lanes of which `low` and `high` are the halves."""
     wide = high.view(np.uint16).astype(np.uint32)
     return np.bitwise_or(np.left_shift(wide, np.uint32(16)), low.view(np.uint16).astype(np.uint32))

@@ -1,7 +1,7 @@
 """Double-precision arithmetic, rounded once in every direction.
 
-Where float64 cannot hold what decides, errors are computed exactly (Dekker, Knuth), and the few
-lanes for which that fails go through rational numbers.
+If float64 cannot hold the part that decides the rounding, errors are computed exactly (Dekker,
+Knuth); the few lanes for which that fails are computed in rational numbers.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ptxgen.isa.numeric import Lanes, odd_sum, quiet, quotient_error, stepped, t
 
 
 def _exactly(formula: Callable[..., Fraction], rnd: str, *lanes: Lanes) -> Lanes:
-    """`formula` of finite float64 lanes in rational arithmetic, rounded once; an exact zero is a
-    sum of opposites.
+    """`formula` of finite float64 lanes in rational arithmetic, rounded once; a zero result must be
+    a sum of opposites.
     """
     out = [
         _round_fraction(formula(*map(Fraction, map(float, row))), rnd)
@@ -43,7 +43,7 @@ def _round_fraction(exact: Fraction, rnd: str) -> float:
 
 
 def _repaired(result: Lanes, slow: Lanes, formula: Callable[..., Fraction], rnd: str, *lanes: Lanes) -> Lanes:
-    """`result` with the lanes in `slow` (finite operands) taken from the formula instead."""
+    """`result` with the values of the formula in the lanes `slow` (finite operands)."""
     if not slow.any():
         return result[()]
     shape = np.broadcast_shapes(*(np.shape(x) for x in lanes))
@@ -124,7 +124,7 @@ def _is_safe(x: Lanes) -> Lanes:
 def fma_f64(a: Lanes, b: Lanes, c: Lanes, rnd: str = "rn") -> Lanes:
     """a * b + c, rounded once."""
     product, product_error = _two_product(a, b)
-    # A finite product is finite, also where float64 cannot hold it.
+    # A finite product counts as finite, even if float64 cannot hold it.
     lost = np.isfinite(a) & np.isfinite(b) & ~np.isfinite(c)
     native = np.where(lost, c, product + c)
     trivial = ~(np.isfinite(a) & np.isfinite(b) & np.isfinite(c)) | (a == 0) | (b == 0)

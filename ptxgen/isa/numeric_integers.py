@@ -1,4 +1,4 @@
-"""From integers to floating-point numbers and back."""
+"""Conversions between integers and floating-point numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from ptxgen.isa.numeric import TO_INTEGER, Lanes, as_f64, narrow, odd_sum, quiet, stepped, two_sum
 from ptxgen.types import ScalarType
 
-# The integer operations of `atom`, `red` and `redux` that may be done in any order.
+# The integer operations of `atom`, `red` and `redux` that are associative and commutative.
 ASSOCIATIVE: Final[dict[str, Any]] = {
     "add": np.add,
     "min": np.minimum,
@@ -45,8 +45,8 @@ def range_of(dtype: np.dtype[Any]) -> np.iinfo[Any]:
 def to_integer(a: Lanes, type: ScalarType, rnd: str) -> Lanes:
     """Floats rounded to an integer (`rn`, `rz`, `rm`, `rp`) and clamped to the range of `type`.
 
-    NaN becomes 0, or, where 64 bits are involved on either side, the integer with only its top bit
-    set (PTX ISA, cvt).
+    NaN becomes 0, or, if either type has 64 bits, the integer with only its top bit set (PTX ISA,
+    cvt).
     """
     if type.bits < 64:
         return _to_short_integer(TO_INTEGER[rnd](as_f64(a)), type, a.dtype == np.float64)

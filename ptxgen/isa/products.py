@@ -1,9 +1,9 @@
 """D = A * B + C on the fragments of `mma` and `wmma`, for all warps at once.
 
-Sums of f16, bf16, tf32 and fp8 are those of the target's tensor cores (`ptxgen.isa.tensor_core`);
-the manual leaves their order and their rounding open (PTX ISA, "mma", "Precision and rounding").
-f64 is a chain of fused multiply-adds that starts with C and goes along K. Integer sums are exact
-and wrap around or saturate at the end.
+Sums of f16, bf16, tf32 and fp8 are computed as on the target's tensor cores
+(`ptxgen.isa.tensor_core`); the manual does not define their order and rounding (PTX ISA, "mma",
+"Precision and rounding"). f64 is a chain of fused multiply-adds that starts with C and goes along
+K. Integer sums are exact and wrap around or saturate at the end.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes, Machine
 
 _INT32: Final = np.iinfo(np.int32)
-# The type of accumulators by how many a register holds.
+# The type of accumulators by their number in a register.
 ACCUMULATORS: Final[Mapping[int, type[Any]]] = {1: np.float32, 2: np.float16}
 
 
@@ -60,7 +60,7 @@ def _s4(units: Lanes) -> Lanes:
     return np.where(unsigned < 8, unsigned, unsigned - 16)
 
 
-# Units of registers to int32.
+# Conversions of register units to int32 elements.
 INTEGERS: Final[Mapping[str, Callable[[Lanes], Lanes]]] = {"s8": _s8, "u8": _u8, "s4": _s4, "u4": _u4}
 
 
@@ -78,7 +78,7 @@ class Operands:
 
 @cache
 def operands(shape: str, a: str, b: str, c: str, d: str) -> Operands:
-    """A product of this shape with operands of these types."""
+    """The operands of a product of this shape and with these types."""
     return Operands(
         operand_layout("a", shape, a),
         operand_layout("b", shape, b),
@@ -91,7 +91,7 @@ def operands(shape: str, a: str, b: str, c: str, d: str) -> Operands:
 
 @cache
 def quad_operands(alayout: str, blayout: str, c: str, d: str) -> Operands:
-    """`mma.m8n8k4` on f16, with A and B stored by rows or columns."""
+    """The operands of `mma.m8n8k4` on f16, with A and B stored by rows or columns."""
     per = {"f16": 2, "f32": 1}
     return Operands(
         layout_quad(alayout == "row"),
@@ -106,8 +106,8 @@ def quad_operands(alayout: str, blayout: str, c: str, d: str) -> Operands:
 def multiply(
     machine: Machine, of: Operands, a: Sequence[Lanes], b: Sequence[Lanes], c: Sequence[Lanes]
 ) -> tuple[Lanes, ...]:
-    """The registers of D, for accumulators in f32 or f16 as their layouts say. A tensor core has
-    one type for both: where they differ, the sums are in f32, and C is widened or D is rounded.
+    """The registers of D, with accumulators in f32 or f16 as their layouts say. A tensor core has
+    one type for C and D: if they differ, the sums are in f32, and C is widened or D is rounded.
     """
     machine.warp_sync(EVERY_LANE)
     how = adder(machine.sm, "mma", of.type_a)
@@ -141,7 +141,7 @@ def multiply_integers(
 def multiply_bits(
     machine: Machine, of: Operands, a: Sequence[Lanes], b: Sequence[Lanes], c: Sequence[Lanes], op: str
 ) -> tuple[Lanes, ...]:
-    """The registers of D, s32: the ones in `a op b`, counted along K."""
+    """The registers of D, s32: the number of ones in `a op b` along K, plus C."""
     machine.warp_sync(EVERY_LANE)
     words = of.a.shape[2] // 32
     left = gathered(machine, of.a, a).reshape(-1, of.a.shape[1], 1, words)

@@ -1,6 +1,7 @@
-"""The instruction table's data: what a row declares, and what its modifiers make of it.
+"""The data of the instruction table: rows as declared, and ops, which are rows with their modifiers
+chosen.
 
-`ptxgen.isa.declare` makes rows of the manual's lines, `ptxgen.isa.table` finds them.
+`ptxgen.isa.declare` makes rows from the manual's lines, `ptxgen.isa.table` finds them.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class Effect(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The first PTX version and the first GPU that have something; `only` lists the sole targets
-    that do, if not empty.
+    """The first PTX version and the first GPU with a feature; `only` lists the only targets with
+    it, if not empty.
     """
 
     ptx: tuple[int, int] = (1, 0)
@@ -53,7 +54,7 @@ class Gate:
         return Gate(max(self.ptx, other.ptx), max(self.sm, other.sm), only)
 
     def admits(self, target_name: str, sm: int) -> bool:
-        """Whether the target's GPUs have it; its PTX version is a matter of the module."""
+        """Whether the target's GPUs have the feature; the PTX version is checked with the module."""
         return sm >= self.sm and (not self.only or target_name in self.only)
 
 
@@ -61,7 +62,7 @@ ANY: Final = Gate()
 
 
 def gate(*, ptx: tuple[int, int] = (1, 0), sm: int = 10, only: Iterable[str] = ()) -> Gate:
-    """What one choice of a slot needs beyond its row, as in `type={f32: None, bf16: …}`."""
+    """The needs of one choice of a slot beyond its row's, as in `type={f32: None, bf16: …}`."""
     return Gate(ptx, sm, frozenset(only))
 
 
@@ -74,10 +75,10 @@ class Operand:
     written: bool = False
     address: bool = False
     optional: bool = False
-    count: str = ""  # "", a number, or the name of what says the vector's width
+    count: str = ""  # "", a number, or the name of a slot or function that gives the vector's width
     literal: int | None = None
     second: bool = False  # the `p` of `d|p`: shares its position with the operand before it
-    along: str = "s32"  # the types of coordinates, dots between; the last one's is repeated
+    along: str = "s32"  # the types of coordinates, separated by dots; the last one is repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +95,8 @@ Modifier = str | ScalarType | bool | None
 
 @dataclass(frozen=True, slots=True)
 class BoundOperand:
-    """An operand once the modifiers are chosen. `type` is None for a literal integer, a label and
-    arguments.
+    """An operand after the modifiers have been chosen. `type` is None for a literal integer, a
+    label and arguments.
     """
 
     name: str
@@ -103,18 +104,18 @@ class BoundOperand:
     written: bool
     address: bool
     optional: bool
-    count: int  # 0: a single value; otherwise a vector of so many
+    count: int  # 0: a single value; otherwise the width of the vector
     literal: int | None
     kind: str  # "value", "imm", "label", "args"
     second: bool
-    along: tuple[ScalarType, ...] = ()  # of coordinates
+    along: tuple[ScalarType, ...] = ()  # types of the coordinates
 
 
 class Op:
-    """A row with its modifiers chosen: the unit the generator, the parser, the verifier and the
-    interpreter work with.
+    """A row with its modifiers chosen: the unit that the generator, the parser, the verifier and
+    the interpreter work with.
 
-    There is one object per (row, modifiers), so identity is equality.
+    There is one object for each row and choice of modifiers, so identity is equality.
     """
 
     __slots__ = (
@@ -158,7 +159,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inst:
-    """One row of the table: all that is known of an instruction."""
+    """One row of the table: all data of an instruction."""
 
     name: str  # dsl: k.fma(...)
     syntax: str  # docs, error messages
@@ -170,7 +171,7 @@ class Inst:
     max_ulp: float  # promised accuracy where the result is not exact
     accuracy: str  # the manual's words for it
     semantics: Callable[..., Any]
-    parameters: frozenset[str]  # what that takes, by name: operands, modifiers, the machine
+    parameters: frozenset[str]  # its parameters, by name: operands, modifiers, the machine
     section: str  # where the PTX manual describes it
     counts: Mapping[str, Callable[[Mapping[str, Modifier]], int]]  # widths of vectors, by name
     resume: Callable[..., Any] | None  # gives the results once the threads go on
@@ -179,7 +180,7 @@ class Inst:
 
     @property
     def doc(self) -> str:
-        """The meaning in one sentence."""
+        """The description of the instruction in one sentence."""
         return inspect.cleandoc(self._doc)
 
     def resolve(self, modifiers: Mapping[str, Modifier]) -> Op:
@@ -287,7 +288,7 @@ def _bound(
     )
 
 
-# What `ptxgen.isa.table` looks things up in.
+# The indices that `ptxgen.isa.table` searches.
 ROWS: dict[str, list[Inst]] = {}  # by DSL name
 HEADS: dict[str, list[Inst]] = {}  # by first piece of the opcode
-RECOGNISED: dict[str, tuple[Op, ...]] = {}  # by opcode, as far as asked for
+RECOGNISED: dict[str, tuple[Op, ...]] = {}  # by opcode, filled on demand

@@ -14,7 +14,7 @@ from ptxgen.types import ScalarType, b32, pred, u32, u64
 
 @dataclass(frozen=True, slots=True)
 class SpecialRegister:
-    """One special register: its name with the `%`, its type, what it holds, and what it needs."""
+    """One special register: its name with the `%`, its type, a description of its value, and its gate."""
 
     name: str
     type: ScalarType
@@ -24,10 +24,10 @@ class SpecialRegister:
 
 def _vectors() -> list[SpecialRegister]:
     docs = {
-        "tid": "the thread's place in its block along {}",
-        "ntid": "threads in a block along {}",
-        "ctaid": "the block's place in the grid along {}",
-        "nctaid": "blocks in the grid along {}",
+        "tid": "the thread's index in its block along {}",
+        "ntid": "number of threads in a block along {}",
+        "ctaid": "the block's index in the grid along {}",
+        "nctaid": "number of blocks in the grid along {}",
     }
     return [
         SpecialRegister(f"%{name}.{axis}", u32, doc.format(axis))
@@ -39,11 +39,11 @@ def _vectors() -> list[SpecialRegister]:
 _FERMI: Final = gate(ptx=(2, 0), sm=20)
 _RESERVED: Final = gate(ptx=(7, 6), sm=80)
 _RESERVED_PARTS: Final = {
-    "begin": "where the driver's part begins in",
-    "end": "where the driver's part ends in",
-    "cap": "how many bytes the driver has in",
-    "0": "where the first part of the driver's begins in",
-    "1": "where the second part of the driver's begins in",
+    "begin": "the beginning of the driver's part of",
+    "end": "the end of the driver's part of",
+    "cap": "the bytes of the driver's part of",
+    "0": "the beginning of the first piece of the driver's part of",
+    "1": "the beginning of the second piece of the driver's part of",
 }
 _MASKS: Final = {
     "eq": "this lane",
@@ -54,16 +54,16 @@ _MASKS: Final = {
 }
 _HOPPER: Final = gate(ptx=(7, 8), sm=90)
 _CLUSTER_VECTORS: Final = {
-    "clusterid": "the cluster's place in the grid along {}",
-    "nclusterid": "clusters in the grid along {}",
-    "cluster_ctaid": "the block's place in its cluster along {}",
-    "cluster_nctaid": "blocks in a cluster along {}",
+    "clusterid": "the cluster's index in the grid along {}",
+    "nclusterid": "number of clusters in the grid along {}",
+    "cluster_ctaid": "the block's index in its cluster along {}",
+    "cluster_nctaid": "number of blocks in a cluster along {}",
 }
 _REGISTERS: Final = (
     *_vectors(),
-    SpecialRegister("%laneid", u32, "the thread's place in its warp, 0 to 31", gate(ptx=(1, 3))),
-    SpecialRegister("%warpid", u32, "the warp's place in its block, which may change", gate(ptx=(1, 3))),
-    SpecialRegister("%nwarpid", u32, "the most warps a multiprocessor holds", _FERMI),
+    SpecialRegister("%laneid", u32, "the thread's index in its warp, 0 to 31", gate(ptx=(1, 3))),
+    SpecialRegister("%warpid", u32, "the warp's index in its block, which may change", gate(ptx=(1, 3))),
+    SpecialRegister("%nwarpid", u32, "the largest number of warps of a multiprocessor", _FERMI),
     SpecialRegister(
         "%smid", u32, "the multiprocessor that runs the thread, which may change", gate(ptx=(1, 3))
     ),
@@ -92,25 +92,23 @@ _REGISTERS: Final = (
     SpecialRegister(
         "%aggr_smem_size",
         u32,
-        "bytes of shared memory of a block, with what the driver reserves",
+        "bytes of shared memory of a block, including the driver's part",
         gate(ptx=(8, 1), sm=90),
     ),
     SpecialRegister(
         "%total_smem_size",
         u32,
-        "bytes of shared memory of a block, without what the driver reserves",
+        "bytes of shared memory of a block, without the driver's part",
         gate(ptx=(4, 1), sm=20),
     ),
-    SpecialRegister(
-        "%dynamic_smem_size", u32, "bytes of shared memory given at launch", gate(ptx=(4, 1), sm=20)
-    ),
+    SpecialRegister("%dynamic_smem_size", u32, "bytes of dynamic shared memory", gate(ptx=(4, 1), sm=20)),
     *(
         SpecialRegister(f"%{name}.{axis}", u32, doc.format(axis), _HOPPER)
         for name, doc in _CLUSTER_VECTORS.items()
         for axis in "xyz"
     ),
-    SpecialRegister("%cluster_ctarank", u32, "the block's number in its cluster", _HOPPER),
-    SpecialRegister("%cluster_nctarank", u32, "blocks in a cluster", _HOPPER),
+    SpecialRegister("%cluster_ctarank", u32, "the block's rank in its cluster", _HOPPER),
+    SpecialRegister("%cluster_nctarank", u32, "number of blocks in a cluster", _HOPPER),
     SpecialRegister("%is_explicit_cluster", pred, "whether the launch asked for clusters", _HOPPER),
 )
 
@@ -118,7 +116,7 @@ SPECIALS: Final[dict[str, SpecialRegister]] = {r.name: r for r in _REGISTERS}
 
 
 def special(name: str) -> SpecialRegister:
-    """The register called `name`; raises `ModifierError` with the nearest name otherwise."""
+    """The register called `name`. Raises `ModifierError`, with the nearest name, if there is none."""
     try:
         return SPECIALS[name]
     except KeyError:

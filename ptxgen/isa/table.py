@@ -1,4 +1,4 @@
-"""The table of all rows: which rows an opcode's text prints, and which of them operands fit."""
+"""The table of all rows: the rows that print an opcode, and those among them that operands fit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ptxgen.errors import ModifierError, TypeMismatchError, did_you_mean
 from ptxgen.ir import Instr
 from ptxgen.isa.spec import HEADS, RECOGNISED, ROWS, BoundOperand, Inst, Modifier, Op, Piece
 
-_SHOWN: Final = 6  # forms of an instruction in a message
+_SHOWN: Final = 6  # rows of an instruction that a message lists
 
 
 def rows() -> Mapping[str, list[Inst]]:
@@ -19,7 +19,7 @@ def rows() -> Mapping[str, list[Inst]]:
 
 
 def rows_named(name: str) -> list[Inst]:
-    """The rows called `name`; raises `ModifierError` with the nearest name otherwise."""
+    """The rows called `name`. Raises `ModifierError`, with the nearest name, if there are none."""
     try:
         return ROWS[name]
     except KeyError:
@@ -27,9 +27,9 @@ def rows_named(name: str) -> list[Inst]:
 
 
 def recognise(opcode: str) -> tuple[Op, ...]:
-    """The ops that an opcode's text means: none, or one per operand form; cached.
+    """The ops that print an opcode: none, or one for each form of operands; cached.
 
-    Modifiers may stand in another order than the manual's if none has them in that one.
+    Modifiers may stand in another order than the manual's, if no row prints the given order.
     """
     found = RECOGNISED.get(opcode)
     if found is None:
@@ -42,10 +42,10 @@ def recognise(opcode: str) -> tuple[Op, ...]:
 
 
 def op_of(instr: Instr) -> Op:
-    """The op of an instruction: the one of its opcode that its operands fit.
+    """The op of an instruction: the op of its opcode that its operands fit.
 
     Raises `ModifierError` for an opcode that no row prints, `TypeMismatchError` for operands that
-    fit none.
+    fit none of its ops.
     """
     found = recognise(instr.opcode)
     if len(found) == 1:
@@ -64,14 +64,14 @@ def op_of(instr: Instr) -> Op:
 
 
 def _forms(rows: Sequence[Inst]) -> str:
-    """The syntax of some rows, of many the first, for a message."""
+    """The syntax of the first of some rows, for a message."""
     shown = " | ".join(row.syntax for row in rows[:_SHOWN])
     more = len(rows) - _SHOWN
     return f"{shown} | and {more} more (docs/isa.md)" if more > 0 else shown
 
 
 def fits(op: Op, operands: tuple[ir.Operand, ...]) -> bool:
-    """Whether the operands have the number and the shapes (vector, pair, address) it wants."""
+    """Whether the operands have the number and the shapes (vector, pair, address) of the op."""
     if not op.required <= len(operands) <= len(op.flat):
         return False
     return all(
@@ -97,7 +97,7 @@ def _fits(want: BoundOperand, got: ir.Operand) -> bool:
 
 
 def _match(row: Inst, words: list[str], choose: _Choose) -> Op | None:
-    """The row's op for the words of an opcode, which `choose` takes in one order or another."""
+    """The row's op for the words of an opcode; `choose` gives the words that may come next."""
 
     def walk(
         pieces: tuple[Piece, ...], rest: list[str], chosen: dict[str, Modifier]
@@ -127,12 +127,12 @@ _Choose = Callable[[list[str]], range]
 
 
 def _next_word(rest: list[str]) -> range:
-    """Words in the order of the manual's syntax."""
+    """The next word only: the order of the manual's syntax."""
     return range(min(1, len(rest)))
 
 
 def _any_word(rest: list[str]) -> range:
-    """Words in any order, as assemblers take them; of two that fit, the first comes first."""
+    """All words, in any order, as assemblers accept them; of two that fit, the first is taken."""
     return range(len(rest))
 
 

@@ -1,25 +1,26 @@
-"""What the tensor cores of each target compute, bit for bit.
+"""The sums of the tensor cores of each target, bit for bit.
 
 A tensor core adds several products to an accumulator in one step:
 
-1. Each product is exact. Its exponent is the sum of those of its factors; a subnormal counts with
-   the least exponent of its type, a zero with -126.
+1. Each product is exact. Its exponent is the sum of the exponents of its factors; a subnormal
+   counts with the least exponent of its type, a zero with -126.
 2. The products and the accumulator are aligned to the largest exponent among them, and each is
    truncated to `Adder.fraction` bits below it.
-3. They are added exactly. An f32 sum is truncated to 24 significant bits (of fp8 on some targets to
-   14) and is infinite from 2**128 on; an f16 sum is rounded to nearest even. A sum of zero is +0, a
-   NaN has all bits set but the sign.
+3. They are added exactly. An f32 sum is truncated to 24 significant bits (for fp8 on some targets
+   to 14) and is infinite from 2**128 on; an f16 sum is rounded to nearest even. A sum of zero is
+   +0, a NaN has all bits set but the sign.
 
 An instruction adds its products in one step or in several along K (`Adder.block`).
 
 Sources: M. Khattak and M. Mikaitis, "Accurate Models of NVIDIA Tensor Cores" (2025), whose outputs
 of V100, A100, A2, Ada, L40S, H100, H200 and B200 are in
 github.com/north-numerical-computing/MATLAB-tensor-core; and the simulator
-github.com/microsoft/MMA-Sim. What is recorded are `mma` of f16, bf16, tf32 and fp8, and `wgmma` of
-fp8 to f32, with numbers of moderate size. The model stands alone for sm_75, sm_87, sm_103 and
-sm_120; for `wgmma` of other types; for fp8 `mma` to f32 on sm_90, and with K of 16 on sm_90 and
-sm_100, which are taken to be as their recorded siblings are; for the steps of `wmma`, taken to be
-those of the `mma` that it is compiled to; and for exponents near the ends of bf16, tf32 and f32.
+github.com/microsoft/MMA-Sim. Outputs are recorded for `mma` of f16, bf16, tf32 and fp8, and for
+`wgmma` of fp8 to f32, with numbers of moderate size. There is no recorded output for sm_75, sm_87,
+sm_103 and sm_120; for `wgmma` of other types; for fp8 `mma` to f32 on sm_90, and with K of 16 on
+sm_90 and sm_100, which are assumed to be like their recorded siblings; for the steps of `wmma`,
+assumed to be those of the `mma` that it is compiled to; and for exponents near the ends of bf16,
+tf32 and f32.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ Family = Literal["mma", "wgmma"]  # the steps of `wmma` are those of `mma`
 
 @dataclass(frozen=True, slots=True)
 class Adder:
-    """How products are added.
+    """The way in which a tensor core adds products.
 
-    `fraction` bits below the largest exponent are kept of each, and `significant` of an f32 sum
-    behind its first. `block` bytes of a row of A go into one step, or all of an instruction.
-    `converted`: fp8 is converted to f16, the sum is started at zero, and the accumulator is added
-    at the end by an ordinary addition.
+    Each product keeps `fraction` bits below the largest exponent, and an f32 sum keeps
+    `significant` bits after its first. `block` bytes of a row of A are added in one step (None: all
+    of an instruction). `converted`: fp8 is converted to f16, the sum starts at zero, and the
+    accumulator is added at the end by an ordinary addition.
     """
 
     fraction: int
@@ -58,7 +59,7 @@ class Adder:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The tensor cores of the targets from `sm` on: how they add products of f16, bf16 and tf32,
+    """The tensor cores of the targets from `sm` on: the adders for products of f16, bf16 and tf32,
     and of fp8 in `mma` and in `wgmma`.
     """
 
@@ -85,7 +86,7 @@ GENERATIONS: Final = (
 
 
 def adder(sm: int, family: Family, type: str) -> Adder:
-    """How a target, by its number, adds products of this type of A."""
+    """The adder of a target, by its number, for products with this type of A."""
     found = next((g for g in reversed(GENERATIONS) if g.sm <= sm), GENERATIONS[0])
     if type not in _FP8:
         return found.wide
@@ -99,7 +100,8 @@ _LEAST: Final = -126  # the exponent of a zero, and of subnormal f32, bf16 and t
 _LEAST_F16: Final = -14
 _LEAST_OF: Final = {"f16": _LEAST_F16, "e4m3": -6, "e5m2": -14}
 _BYTES: Final = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1}
-_NOT_FINITE: Final = 512  # the exponent of an infinity or a NaN: above all others, added to any
+# The exponent of an infinity or a NaN: above all others, also in a sum with any of them.
+_NOT_FINITE: Final = 512
 _TF32_BITS: Final = np.uint32(0xFFFFE000)  # the low 13 bits of the register are ignored
 
 
@@ -112,15 +114,15 @@ class Factors(NamedTuple):
     exponents: Lanes
 
     def negated(self) -> Factors:
-        """These factors with every sign turned."""
+        """These factors with every sign inverted."""
         return Factors(np.negative(self.values), self.exponents)
 
     def part(self, of_k: Any) -> Factors:
-        """Some places along K."""
+        """The elements at some indices along K."""
         return Factors(self.values[of_k], self.exponents[of_k])
 
     def rows(self, chosen: slice) -> Factors:
-        """Some rows of A."""
+        """The elements in some rows of A."""
         return Factors(self.values[:, chosen], self.exponents[:, chosen])
 
 
@@ -144,12 +146,12 @@ def _table(type: str, least: int) -> Factors:
     return Factors(values, _exponents(values, least))
 
 
-# By the eight bits of the exponent of an f32.
+# Exponents by the eight exponent bits of an f32.
 _EXPONENTS_F32: Final = np.array([_LEAST, *range(_LEAST, 128), _NOT_FINITE], np.int16)
 
 
 def _with_exponents(values: Lanes) -> Factors:
-    """Numbers that are f32 or have its exponents."""
+    """Numbers of f32, or of a type with the exponents of f32."""
     return Factors(values, _EXPONENTS_F32.take(values.view(np.uint32) >> 23 & 0xFF))
 
 
@@ -159,7 +161,7 @@ def _looked_up(table: Factors, bits: Lanes) -> Factors:
 
 
 def factors(type: str, elements: Lanes, how: Adder) -> Factors:
-    """What elements, as bits (uint8, uint16 or uint32), are to a tensor core."""
+    """The factors for elements given as bits (uint8, uint16 or uint32)."""
     if type in _LEAST_OF:
         least = _LEAST_F16 if how.converted else _LEAST_OF[type]
         return _looked_up(_table(type, least), elements)
@@ -170,18 +172,18 @@ def factors(type: str, elements: Lanes, how: Adder) -> Factors:
 
 # ---------------------------------------- sums
 
-# Of an output whose largest exponent is within these, products are exact in f32 and their scaling
-# is, or they are too small to count; so is the sum in f32, if it is not zero.
+# If the largest exponent of an output is within these limits, products are exact in f32, and scaled
+# products are exact or too small to count; the f32 sum is exact too, if it is not zero.
 _SMALLEST_TOP: Final = -100
 _LARGEST_TOP: Final = 125
-_AT_ONCE: Final = 1 << 16  # products: so many fit into a core's cache
-_PRODUCT_BITS: Final = 2  # of a product before the point: it is below 4 times its exponent's power
+_AT_ONCE: Final = 1 << 16  # products that fit into a core's cache
+_PRODUCT_BITS: Final = 2  # bits of a product before the point: it is below 4 times the power of its exponent
 _BIAS_F32: Final = 127
 
 
 @numeric.quiet
 def multiplied(how: Adder, type: str, a: Factors, b: Factors, c: Lanes) -> Lanes:
-    """A * B + C, `[rows, columns, matrices]`, float32 or float16 as C is; `type` is A's."""
+    """A * B + C, `[rows, columns, matrices]`, float32 or float16 as C is; `type` is that of A."""
     depth = len(a.values)
     if how.converted:
         return _multiplied_as_f16(how, a, b, c)
@@ -189,12 +191,12 @@ def multiplied(how: Adder, type: str, a: Factors, b: Factors, c: Lanes) -> Lanes
     return _steps(how, [slice(k, k + step) for k in range(0, depth, step)], a, b, c)
 
 
-_DEPTH_F16: Final = 16  # K of the products of f16 that take the place of one of fp8
+_DEPTH_F16: Final = 16  # K of the products of f16 that replace a product of fp8
 
 
 def _multiplied_as_f16(how: Adder, a: Factors, b: Factors, c: Lanes) -> Lanes:
-    """A * B + C of fp8 where there is no instruction for it: first come the products of the lower
-    half of each register.
+    """A * B + C of fp8 on targets without an instruction for it: the products of the lower half of
+    each register come first.
     """
     depth = len(a.values)
     low = np.arange(depth) % 4 < 2
@@ -210,7 +212,7 @@ def _nan(dtype: np.dtype[Any]) -> Any:
 
 
 def _steps(how: Adder, blocks: list[slice], a: Factors, b: Factors, c: Lanes) -> Lanes:
-    """The products of blocks of K added to C, one after the other."""
+    """The products of blocks of K added to C, block by block."""
     rows = max(1, _AT_ONCE * len(c) // (len(a.values) * c.size))
     if rows >= len(c):
         return _rows(how, blocks, a, b, c)
@@ -219,13 +221,13 @@ def _steps(how: Adder, blocks: list[slice], a: Factors, b: Factors, c: Lanes) ->
 
 
 class _Scratch(threading.local):
-    """Arrays of this thread for what is needed during a step; new ones cost more than the step."""
+    """Scratch arrays of this thread; allocating new ones costs more than a step."""
 
     def __init__(self) -> None:
         self._held: dict[type[Any], Lanes] = {}
 
     def array(self, dtype: type[Any], size: int) -> Lanes:
-        """An array of this size, the same memory each time."""
+        """An array of this size, in the same memory each time."""
         held = self._held.get(dtype)
         if held is None or held.size < size:
             held = self._held[dtype] = np.empty(max(size, _AT_ONCE), dtype)
@@ -242,7 +244,7 @@ def _repeated(count: int, times: int) -> Lanes:
 
 def _outer(function: Callable[..., Lanes], a: Lanes, b: Lanes, into: type[Any]) -> Lanes:
     """A function of each row of A and each column of B, `[K, rows, columns * matrices]`, in scratch
-    memory. Copying A first makes for long loops in numpy.
+    memory. A is copied first, so that numpy's loops are long.
     """
     depth, rows, matrices = a.shape
     columns = b.shape[1]
@@ -254,7 +256,7 @@ def _outer(function: Callable[..., Lanes], a: Lanes, b: Lanes, into: type[Any]) 
 
 
 def _rows(how: Adder, blocks: list[slice], a: Factors, b: Factors, c: Lanes) -> Lanes:
-    """Add the products of each block of K to C, for as many rows of A as fit into the cache."""
+    """Add the products of each block of K to C, for as many rows of A at a time as fit into the cache."""
     exponents = _outer(np.add, a.exponents, b.exponents, np.int16)
     products = _outer(np.multiply, a.values, b.values, np.float32)
     for block in blocks:
@@ -268,10 +270,8 @@ def _rows(how: Adder, blocks: list[slice], a: Factors, b: Factors, c: Lanes) -> 
 
 
 def _sums(how: Adder, products: Lanes, old: Factors, top: Lanes, dtype: np.dtype[Any]) -> Lanes:
-    """One step, where the largest exponents, `top`, are within the range of an f32; the products
-    are lost.
-    """
-    # 2 ** (fraction - top); any number where that is out of range.
+    """One step, for largest exponents `top` within the range of an f32; overwrites the products."""
+    # 2 ** (fraction - top); any number if that is out of range.
     scale = ((_BIAS_F32 + how.fraction - top).astype(np.int32) << 23).view(np.float32)
     products *= scale.reshape(products.shape[1:])
     truncated = _scratch.array(np.int32, products.size).reshape(products.shape)
@@ -290,7 +290,7 @@ def _put_rare(how: Adder, a: Factors, b: Factors, old: Factors, top: Lanes, resu
     empty_rows, empty_columns = (np.logical_not(x.values.any(axis=0)) for x in (a, b))
     nothing = empty_rows[:, None] | empty_columns
     nothing &= rare & (old.values == 0) & (top < _SMALLEST_TOP)
-    result[nothing] = 0  # as in rows that no element is in
+    result[nothing] = 0  # as in rows without an element
     row, column, matrix = np.nonzero(rare & ~nothing)
     if len(row):
         result[row, column, matrix] = _any_size(
@@ -309,7 +309,7 @@ def _accumulators(c: Lanes) -> Factors:
 
 
 def _rounded(how: Adder, exact: Lanes, dtype: np.dtype[Any]) -> Lanes:
-    """Sums, float64, in D's type; none of them subnormal in it if that is f32."""
+    """Sums, float64, in D's type; if that is f32, none of them is subnormal."""
     if dtype == np.float16:
         return exact.astype(np.float16)
     bits = exact.view(np.int64)
@@ -321,8 +321,8 @@ def _rounded(how: Adder, exact: Lanes, dtype: np.dtype[Any]) -> Lanes:
 
 
 def _any_size(how: Adder, a: Factors, b: Factors, c: Factors, dtype: np.dtype[Any]) -> Lanes:
-    """The model in float64, which holds products of all numbers: D for single places, A and B
-    `[k, places]`.
+    """The model in float64, which holds products of all numbers: D for single elements, with A and
+    B `[k, elements]`.
     """
     exponents = np.add(a.exponents, b.exponents)
     top = np.maximum(exponents.max(axis=0), c.exponents).astype(np.int32)
@@ -333,7 +333,7 @@ def _any_size(how: Adder, a: Factors, b: Factors, c: Factors, dtype: np.dtype[An
     total = np.trunc(np.ldexp(products, down)).sum(axis=0) + np.trunc(np.ldexp(old, down))
     exact = np.where(np.isfinite(special), np.ldexp(total, -down), special)
     if dtype == np.float32:
-        # The last bit that is kept; that of the least exponent if the sum is subnormal.
+        # The last bit that is kept; for a subnormal sum, that of the least exponent.
         last = np.maximum(np.frexp(exact)[1] - 1, _LEAST) - how.significant
         exact = np.where(np.isfinite(exact), np.ldexp(np.trunc(np.ldexp(exact, -last)), last), exact)
     sums = exact.astype(dtype)

@@ -1,4 +1,4 @@
-"""Changes of tensor maps by kernels (PTX ISA, "Tensormap Instructions")."""
+"""Instructions that change tensor maps (PTX ISA, "Tensormap Instructions")."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ def tensormap_replace(
     section=f"{TENSORMAP}.cp_fenceproxy",
 )
 def tensormap_cp_fenceproxy(machine: Machine, dst: Lanes, src: Lanes, *, scope: str) -> tuple[()]:
-    """Copy the tensor map at src to dst, and let it be used in the scope after an acquire there."""
+    """Copy the tensor map at src to dst, and make it visible in the scope, to threads that acquire
+    it there.
+    """
     machine.warp_sync(EVERY_LANE)
     machine.tensormap_copy(dst, src)
     machine.fence(scope)

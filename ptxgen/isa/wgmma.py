@@ -3,9 +3,9 @@ Instructions").
 
 Four warps compute D = A * B + D together: A is 64 x K, in registers or in shared memory, B is K x N
 in shared memory, D is in registers. Warp `w` of the four has rows 16 * w to 16 * w + 15 of A and D,
-laid out as `mma.m16n8` has them, so each warp can be computed by itself. When shared memory is read
-and the sums are made, from the start of the instruction to the wait for its group, is for the
-machine to say. Sums are those of the target's tensor cores (`ptxgen.isa.tensor_core`).
+in the layout of `mma.m16n8`, so each warp can be computed by itself. The machine decides when
+shared memory is read and the sums are computed, between the start of the instruction and the wait
+for its group. Sums are those of the target's tensor cores (`ptxgen.isa.tensor_core`).
 """
 
 from __future__ import annotations
@@ -84,19 +84,19 @@ def _shapes(k: int, ns: Iterable[int] = range(8, 257, 8)) -> tuple[str, ...]:
 
 _FP8: Final = ("e4m3", "e5m2")
 _INTEGER_SHAPES: Final = _shapes(32, (8, 16, 24, *range(32, 257, 16)))
-# By the type of D: the factors of A and B that floats may have, what integers may do instead.
+# By the type of D: for floats the signs of A and B, for integers saturation.
 _D_COLUMNS: Final = "dtype register finite factors sign max_ulp accuracy"
 _SIGN: Final = ". ia and ib are 1 or -1, factors of A and B"
 _F32: Final = each(_D_COLUMNS, ("f32", "f32", "", ", ia:imm, ib:imm", _SIGN, math.inf, ACCURACY))
 _F16: Final = each(_D_COLUMNS, ("f16", "b32", "", ", ia:imm, ib:imm", _SIGN, math.inf, ACCURACY))
 _S32: Final = each(_D_COLUMNS, ("s32", "s32", "{.satfinite}", "", "", None, None))
-# By where A is; only matrices of 16-bit elements in shared memory may be M- or N-major.
+# By the location of A; only matrices of 16-bit elements in shared memory may be M- or N-major.
 _A_COLUMNS: Final = "held a_is where turns turned"
 _SHARED: Final = "in shared memory, as the descriptor a says"
 _K_MAJOR: Final = each(
     _A_COLUMNS, ("", "a:u64", _SHARED, "", ""), ("_registers", "a:b32*4", "in registers", "", "")
 )
-_TURNED: Final = ". Where ta or tb is 1, the matrix is stored with M or N along rows, not K"
+_TURNED: Final = ". If ta or tb is 1, the rows of that matrix in memory lie along M or N, not K"
 _EITHER: Final = each(
     _A_COLUMNS,
     ("", "a:u64", _SHARED, ", ta:imm, tb:imm", _TURNED),
@@ -183,7 +183,7 @@ def _factors(
 
 
 def _product_s32(of: Operands, *read: Lanes) -> Lanes:
-    """A * B of all warps in s32, the registers laid end to end."""
+    """A * B of all warps in s32, as concatenated registers."""
     left, right = (
         INTEGERS[type](elements.reshape(-1)).reshape(elements.shape)
         for type, elements in zip((of.type_a, of.type_b), read, strict=True)
@@ -200,7 +200,7 @@ def _product_s32(of: Operands, *read: Lanes) -> Lanes:
     **_SM90A,
 )
 def wgmma_fence(machine: Machine) -> tuple[()]:
-    """Order this warp's accesses to registers before wgmma.mma_async that read or write them."""
+    """Order this warp's accesses to registers before later wgmma.mma_async that read or write them."""
     machine.warp_sync(EVERY_LANE)
     return ()
 
@@ -213,7 +213,7 @@ def wgmma_fence(machine: Machine) -> tuple[()]:
     **_SM90A,
 )
 def wgmma_commit_group(machine: Machine) -> tuple[()]:
-    """Make one group of all wgmma.mma_async that this warpgroup started since the last one."""
+    """Make one group of all wgmma.mma_async that this warpgroup started since its last commit."""
     machine.warp_sync(EVERY_LANE)
     return ()
 
@@ -227,7 +227,7 @@ def wgmma_commit_group(machine: Machine) -> tuple[()]:
 )
 def wgmma_wait_group(machine: Machine, n: int) -> tuple[()]:
     """Wait until at most the n newest groups of this warpgroup are still under way."""
-    del n  # the machine has counted the groups, and knows the literal
+    del n  # the machine has counted the groups, and has the literal
     machine.warp_sync(EVERY_LANE)
     return ()
 
@@ -241,8 +241,8 @@ def wgmma_wait_group(machine: Machine, n: int) -> tuple[()]:
     **_SM90A,
 )
 def setmaxnreg(machine: Machine, count: int, *, action: str) -> tuple[()]:
-    """Have so many registers for each thread of this warp: fewer than before, or more, once the
-    block has as many to spare.
+    """Give each thread of this warp count registers: fewer than before, or more, once the block has
+    enough free ones.
     """
     machine.warp_sync(EVERY_LANE)
     machine.set_registers(count, more=action == "inc")

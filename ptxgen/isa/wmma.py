@@ -1,9 +1,9 @@
 """`wmma.load`, `wmma.mma` and `wmma.store` (PTX ISA, "Warp Level Matrix Instructions").
 
-The manual leaves open which lane holds which element. Here it is as `ptxgen.isa.fragments` says,
-whatever `.row` and `.col` the matrices were stored in; the last four of the eight registers of an
-f16 fragment that needs only four (or two) repeat the first. nvcc writes the rounding of f64 at the
-end of the opcode, where the assembler accepts it, too.
+The manual does not define which lane holds which element. Here it is the mapping of
+`ptxgen.isa.fragments`, for matrices stored by `.row` as well as by `.col`; the last four of the
+eight registers of an f16 fragment that needs only four (or two) repeat the first. nvcc writes the
+rounding of f64 at the end of the opcode, where the assembler accepts it, too.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ SPACES: Final = {"global": None, "shared": None, "shared::cta": gate(ptx=(7, 8))
 _AMPERE: Final = gate(ptx=(7, 0), sm=80)
 _TURING: Final = gate(ptx=(6, 3), sm=75)
 _F16_REGISTERS: Final = 8  # of A and B, whatever the shape
-_HELD_AS: Final = {"f32": f32, "s32": s32, "f64": f64}  # all else is in b32 registers
+_HELD_AS: Final = {"f32": f32, "s32": s32, "f64": f64}  # all other types are in b32 registers
 
 # ---------------------------------------- loads and stores
 
 
 def _offsets(layout: Layout, by_rows: bool, stride: Lanes | None, bits: int, lanes: int) -> Lanes:
-    """Bytes from the matrix's address to each element, `[registers, lanes, elements]` uint64.
+    """Byte offsets from the matrix's address to each element, `[registers, lanes, elements]`
+    uint64.
 
-    `by_rows`: the rows of the layout's shape, `stride` elements apart, are consecutive in memory;
-    else its columns are.
+    With `by_rows`, the rows of the layout's shape, `stride` elements apart, are consecutive in
+    memory; without it, its columns are.
     """
     _, rows, columns = layout.shape
     row, column = np.divmod(np.tile(layout.place, (1, lanes // WARP, 1)), columns)
@@ -56,7 +57,7 @@ def _offsets(layout: Layout, by_rows: bool, stride: Lanes | None, bits: int, lan
 
 
 def _is_by_rows(operand: str, layout: str) -> bool:
-    """Whether rows of the layout's shape are consecutive; B is held as its transpose."""
+    """Whether rows of the layout's shape are consecutive in memory; B is held as its transpose."""
     return (layout == "row") != (operand == "b")
 
 
@@ -64,7 +65,7 @@ _AB: Final = ("a", "b")
 _INT4: Final = ("s4", "u4")
 _BYTES: Final = {"bf16": _AMPERE, "s8": None, "u8": None}
 _EITHER: Final = "rows (columns)"
-# Accumulators by their type: the shapes of the products that have them.
+# Accumulators by their type, with the shapes of the products that have them.
 _ACCUMULATORS: Final = each(
     "shape type ptx sm",
     (("m8n8k4",), (f64,), (7, 0), 80),
@@ -118,7 +119,7 @@ def wmma_load(
     by_rows = _is_by_rows(operand, layout)
     bits = register.bits // fragment.per
     offsets = _offsets(fragment, by_rows, stride, bits, start.size)
-    if by_rows or fragment.per == 1:  # the elements of a register lie side by side in memory
+    if by_rows or fragment.per == 1:  # the elements of a register are contiguous in memory
         first = offsets[:, :, 0]
         got = tuple(machine.load(where, start + o, register, 1)[0] for o in first)
     else:
@@ -155,7 +156,7 @@ def wmma_store(
     space: str | None,
     type: ScalarType | str,
 ) -> tuple[()]:
-    """Write the fragment of D at addr, its rows (columns) stride elements apart."""
+    """Write the fragment of D to addr, with its rows (columns) stride elements apart."""
     machine.warp_sync(EVERY_LANE)
     where, start = space_of(space), as_lanes(addr)
     fragment, register = operand_layout("d", shape, str(type)), _HELD_AS.get(str(type), b32)

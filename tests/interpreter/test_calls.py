@@ -457,11 +457,8 @@ def test_a_prototype_that_the_callee_does_not_have_is_refused() -> None:
 @pytest.mark.parametrize(
     ("call", "why"),
     [
-        (
-            "call (%r4), f, (%r3, %r3);",
-            "gives 2 arguments and gets 1 results, the function takes 1 and has 1",
-        ),
-        ("call f, (%r3);", "gives 1 arguments and gets 0 results, the function takes 1 and has 1"),
+        ("call (%r4), f, (%r3, %r3);", "has 2 arguments and 1 results, but the function has 1 and 1"),
+        ("call f, (%r3);", "has 1 arguments and 0 results, but the function has 1 and 1"),
         ("call (%r4), nowhere, (%r3);", "no function 'nowhere'"),
         ("call k, (%rd1);", "k is a kernel, which nothing can call"),
         ("call (%r4), %rd1, (%r3);", "a call through a register needs a .callprototype or .calltargets"),

@@ -239,7 +239,7 @@ def sync_lines(text: str, args: list[Any]) -> list[str]:
 def about_mbarrier(text: str, instruction: str, why: str, *, made: bool = True) -> str:
     line = line_of(text, "mbarrier.init")
     maker = text.splitlines()[line - 1].strip()
-    by = f"; it was made by {maker} (line {line})" if made else ""
+    by = f"; it was initialised by {maker} (line {line})" if made else ""
     return at(text, instruction, 3) + f"sync: shared address 0x8 (bars): {why}{by}"
 
 
@@ -334,7 +334,7 @@ def test_an_mbarrier_is_not_made_again_while_it_is_one() -> None:
         about_mbarrier(
             text,
             "[bars+8], 2",
-            "the mbarrier at 0x8 is made again while it is one; mbarrier.inval must come first",
+            "the mbarrier at 0x8 is initialised again while it is valid; mbarrier.inval must come first",
         )
     ]
 

@@ -173,7 +173,7 @@ def test_a_warpgroup_may_close_a_group_that_nothing_waits_for() -> None:
             (FENCE, MMA, COMMIT, STORE, "add.f32 %f0, %f0, %f1;", STORE, WAIT),
             STORE,
             MMA,
-            "touches %f0, which a wgmma.mma_async that was not waited for may use",
+            "touches %f0, which a wgmma.mma_async may still use: nothing has waited for it",
         ),
         (
             (
@@ -188,25 +188,25 @@ def test_a_warpgroup_may_close_a_group_that_nothing_waits_for() -> None:
             ),
             STORE,
             MMA,
-            "touches %f0, which a wgmma.mma_async that was not waited for may use",
+            "touches %f0, which a wgmma.mma_async may still use: nothing has waited for it",
         ),
         (
             (FENCE, MMA, WAIT, STORE),
             STORE,
             MMA,
-            "touches %f0, which a wgmma.mma_async of no group may use, which no wait covers",
+            "touches %f0, which a wgmma.mma_async may still use: it is in no group, so no wait covers it",
         ),
         (
             (FENCE, FRAGMENT_MMA, COMMIT, "add.u32 %a2, %a2, 1;", WAIT, STORE),
             "add.u32 %a2",
             FRAGMENT_MMA,
-            "touches %a2, which a wgmma.mma_async that was not waited for may use",
+            "touches %a2, which a wgmma.mma_async may still use: nothing has waited for it",
         ),
         (
             (FENCE, MMA, COMMIT, "mov.f32 %f2, 0f00000000;", WAIT, STORE),
             ("mov.f32 %f2", 1),
             MMA,
-            "touches %f2, which a wgmma.mma_async that was not waited for may use",
+            "touches %f2, which a wgmma.mma_async may still use: nothing has waited for it",
         ),
         ((MMA, COMMIT, WAIT, STORE), MMA, None, "no wgmma.fence comes before it"),
         (

@@ -378,8 +378,8 @@ def test_wgmma_wants_its_fence_its_group_and_its_wait() -> None:
     assert wgmma_reports("") == set()
     assert wgmma_reports("wgmma.fence") == {"no wgmma.fence comes before it"}
     for line, lacking in (
-        ("wgmma.commit_group", "of no group may use, which no wait covers"),
-        ("wgmma.wait_group", "that was not waited for may use"),
+        ("wgmma.commit_group", "may still use: it is in no group, so no wait covers it"),
+        ("wgmma.wait_group", "may still use: nothing has waited for it"),
     ):
         (touched,) = wgmma_reports(line)
         assert touched.startswith(

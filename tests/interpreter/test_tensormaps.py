@@ -149,7 +149,7 @@ $ready:
     [
         (
             f"{REPLACE}.rank.global.b1024.b32 [%out], 1;",
-            "these bytes are no tensor map; copy one there before",
+            "these bytes are no tensor map; copy one there first",
         ),
         (f"{REPLACE}.rank.global.b1024.b32 [%map+8], 1;", "a tensor map lies at a multiple of 64 bytes"),
         (

@@ -136,7 +136,7 @@ def test_a_handle_is_an_integer_of_8_bytes() -> None:
     with pytest.raises(LaunchError) as refused:
         run(text, grid=1, block=32, args=[Texture(LINE), LINE])
     assert str(refused.value) == (
-        "k: argument 0 (image) must be for its 16 bytes of type b8, got a Texture, whose handle is "
+        "k: argument 0 (image) must fit its 16 bytes of type b8, got a Texture, whose handle is "
         "an integer of 8 bytes"
     )
 

@@ -135,10 +135,10 @@ class DeviceArena:
                 what = f"an array of {array.dtype}"
             raise LaunchError(f"device memory must be a numpy array of numbers, got {what}")
         low, high = byte_bounds(array) if array.size else (_pointer(array), _pointer(array))
-        self.place_span(low, high, [array], array.flags.writeable, at=at, name=name)
+        self.place_range(low, high, [array], array.flags.writeable, at=at, name=name)
         return self.address_of(array)
 
-    def place_span(
+    def place_range(
         self,
         low: int,
         high: int,
@@ -168,9 +168,9 @@ class DeviceArena:
         except LaunchError:
             self._insert(met)
             raise
-        made = Buffer(name, base, low, high - low, writable, owners)
-        self._insert([made])
-        return made
+        buffer = Buffer(name, base, low, high - low, writable, owners)
+        self._insert([buffer])
+        return buffer
 
     def address_of(self, array: Lanes) -> int:
         """The device address of the first element of an array that was placed."""
@@ -271,14 +271,14 @@ class DeviceArena:
         self._bases = [b.base for b in self._buffers]
 
 
-def joined_spans(arrays: Iterable[tuple[str, Lanes]]) -> list[tuple[int, int, list[object], bool, str]]:
+def joined_ranges(arrays: Iterable[tuple[str, Lanes]]) -> list[tuple[int, int, list[object], bool, str]]:
     """The host memory of named arrays as disjoint ranges: low, high, arrays, whether writable, names."""
-    spans = sorted(
+    ranges = sorted(
         (*(byte_bounds(a) if a.size else (_pointer(a), _pointer(a))), i, name, a)
         for i, (name, a) in enumerate(arrays)
     )
     joined: list[tuple[int, int, list[object], bool, str]] = []
-    for low, high, _, name, array in spans:
+    for low, high, _, name, array in ranges:
         writable = array.flags.writeable
         if joined and low < joined[-1][1]:
             low, last, owners, others, names = joined.pop()

@@ -365,17 +365,17 @@ class BulkMachine(MemoryAccess):
             for word in self.load("generic", address.base.at(address.offset + offset), b64, 2)
         ]
         lanes = np.stack([self._each(w) for w in words], axis=1).astype(_WORD)
-        made = []
+        maps = []
         for n, row in enumerate(lanes):
             try:
-                made.append(_decoded(row.tobytes()))
+                maps.append(_decoded(row.tobytes()))
             except ConfigError as error:
                 self._start(n).refuse(str(error))
-            if made[-1].rank != rank:
+            if maps[-1].rank != rank:
                 self._start(n).refuse(
-                    f"gives {rank} coordinates for a tensor map of {made[-1].rank} dimensions"
+                    f"gives {rank} coordinates for a tensor map of {maps[-1].rank} dimensions"
                 )
-        return made
+        return maps
 
     def _corners(self, coordinates: tuple[Lanes, ...]) -> list[tuple[int, ...]]:
         columns = [self._each(c).astype(np.uint32).view(np.int32).tolist() for c in coordinates]

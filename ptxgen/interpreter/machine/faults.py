@@ -37,11 +37,11 @@ class Faults:
         found = (n for n, start, size in self.regions if start <= address < start + size)
         return next(found, "")
 
-    def mbarrier(self, place: int, lane: int = -1) -> str:
+    def mbarrier(self, position: int, lane: int = -1) -> str:
         """The mbarrier at a position of the batch's shared memory, with its address in its CTA; the
         CTA is named if it is not the lane's own.
         """
-        cta, address = divmod(place, self.batch.shared_stride)
+        cta, address = divmod(position, self.batch.shared_stride)
         region = self.region(address)
         inside = f" ({region})" if region else ""
         far = lane >= 0 and cta != lane // self.batch.width

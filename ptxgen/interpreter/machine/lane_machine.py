@@ -336,7 +336,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
             view,
             ready,
             self.active(),
-            lambda place: f"{what} of {self.mbarrier(place)}",
+            lambda position: f"{what} of {self.mbarrier(position)}",
             woken,
         )
 

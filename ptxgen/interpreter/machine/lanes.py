@@ -70,24 +70,24 @@ class Batch:
         x, y, z = (
             c * size + inside
             for c, size, inside in zip(
-                _place(number, self._clusters()), self.cluster, _place(rank, self.cluster), strict=True
+                _index(number, self._clusters()), self.cluster, _index(rank, self.cluster), strict=True
             )
         )
         return x, y, z
 
     def thread(self, lane: int) -> tuple[int, int, int]:
         """The index of a lane's thread in its CTA."""
-        return _place(lane % self.width, self.block)
+        return _index(lane % self.width, self.block)
 
     def special(self, name: str) -> Lanes:
         """The values of a special register that never changes, `[lanes]`. Raises `ModifierError`
         for one that is not modelled.
         """
         kind, _, axis = name.partition(".")
-        made = self._vector(kind, "xyz".index(axis)) if axis else self._scalar(kind)
-        if made is None:
+        values = self._vector(kind, "xyz".index(axis)) if axis else self._scalar(kind)
+        if values is None:
             raise ModifierError(f"the interpreter does not model the special register {name}")
-        return np.ascontiguousarray(np.broadcast_to(made, self.lanes).astype(np.uint64))
+        return np.ascontiguousarray(np.broadcast_to(values, self.lanes).astype(np.uint64))
 
     def _clusters(self) -> tuple[int, int, int]:
         """The extents of the grid in clusters."""
@@ -113,12 +113,12 @@ class Batch:
             return np.tile(np.arange(self.width) // inside % self.block[axis], self.ctas)
         inside_cluster = _along(self._numbers() % self.cluster_size, self.cluster, axis)
         cluster = _along(self._numbers() // self.cluster_size, self._clusters(), axis)
-        places = {
+        by_kind = {
             "%cluster_ctaid": inside_cluster,
             "%clusterid": cluster,
             "%ctaid": cluster * size + inside_cluster,
         }
-        return places.get(kind)
+        return by_kind.get(kind)
 
     def _scalar(self, kind: str) -> Lanes | int | None:
         thread = np.arange(self.lanes) % self.width
@@ -160,7 +160,7 @@ def _along(numbers: Lanes, extents: tuple[int, int, int], axis: int) -> Lanes:
     return along
 
 
-def _place(number: int, extents: tuple[int, int, int]) -> tuple[int, int, int]:
+def _index(number: int, extents: tuple[int, int, int]) -> tuple[int, int, int]:
     x, y, _ = extents
     return number % x, number // x % y, number // (x * y)
 

@@ -2,7 +2,7 @@
 
 The machine has an `Observer`, a `Meter`, both or neither, and uses only the methods below. `at` is
 the number of an instruction, a lane is the number of a thread in the batch; `ids` are such numbers,
-int64. A `place` is the index of a byte in the batch's shared memory.
+int64. A position is the index of a byte in the batch's shared memory.
 """
 
 from __future__ import annotations
@@ -77,24 +77,24 @@ class BulkObserver(Protocol):
     def know(self, lane: int, stamp: int) -> None:
         """A lane has waited for the operation that its warp started with this stamp."""
 
-    def start_write(self, at: int, lane: int, first: Lanes, nbytes: int, place: int) -> int:
-        """A copy starts to write `nbytes` at each of the places `first`, with completion on the
-        mbarrier at `place`. Returns its stamp.
+    def start_write(self, at: int, lane: int, first: Lanes, nbytes: int, position: int) -> int:
+        """A copy starts to write `nbytes` at each of the positions `first`, with completion on the
+        mbarrier at `position`. Returns its stamp.
         """
 
     def start_update(self, at: int, lane: int, first: Lanes, nbytes: int) -> None:
-        """A reduction starts to change `nbytes` at each of the places `first`."""
+        """A reduction starts to change `nbytes` at each of the positions `first`."""
 
-    def written(self, at: int, lane: int, first: Lanes, nbytes: int, place: int, stamp: int) -> None:
-        """A copy has written its bytes and completes on the mbarrier at `place`."""
+    def written(self, at: int, lane: int, first: Lanes, nbytes: int, position: int, stamp: int) -> None:
+        """A copy has written its bytes and completes on the mbarrier at `position`."""
 
-    def start_read(self, at: int, lane: int, first: Lanes, nbytes: int, place: int | None) -> int:
-        """A copy starts to read `nbytes` at each of the places `first`, with completion on the
-        mbarrier at `place`, if it has one. Returns its stamp.
+    def start_read(self, at: int, lane: int, first: Lanes, nbytes: int, position: int | None) -> int:
+        """A copy starts to read `nbytes` at each of the positions `first`, with completion on the
+        mbarrier at `position`, if it has one. Returns its stamp.
         """
 
-    def was_read(self, at: int, lane: int, place: int | None, stamp: int) -> None:
-        """A copy has read its bytes and completes on the mbarrier at `place`, if it has one."""
+    def was_read(self, at: int, lane: int, position: int | None, stamp: int) -> None:
+        """A copy has read its bytes and completes on the mbarrier at `position`, if it has one."""
 
     def start_global_read(self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int) -> None:
         """A copy starts to read `nbytes` of an array at each of the addresses `first`."""
@@ -141,7 +141,7 @@ class Observer(Protocol):
 
     def matrices(self, at: int, ids: Lanes, words: Lanes, nbytes: int) -> None:
         """Warps, each given by one lane, read matrices from shared memory: `nbytes` at each of the
-        places `words`, `[warps, n]`.
+        positions `words`, `[warps, n]`.
         """
 
     def undefined(self, at: int, register: str, lane: int) -> None:
@@ -177,19 +177,19 @@ class Observer(Protocol):
 
     # ----------------------------------------------------------------------------------- mbarriers
 
-    def waited(self, at: int, ids: Lanes, places: Lanes) -> None:
-        """Lanes have waited for the mbarriers at these places."""
+    def waited(self, at: int, ids: Lanes, positions: Lanes) -> None:
+        """Lanes have waited for the mbarriers at these positions."""
 
-    def arrived(self, ids: Lanes, place: int) -> None:
+    def arrived(self, ids: Lanes, position: int) -> None:
         """Threads arrive at an mbarrier because the copies by `cp.async` that they started are complete."""
 
-    def changes(self, at: int, lane: int, place: int, data: Lanes) -> None:
-        """An operation that a lane started is about to change the mbarrier at a place; `data` is
+    def changes(self, at: int, lane: int, position: int, data: Lanes) -> None:
+        """An operation that a lane started is about to change the mbarrier at a position; `data` is
         the shared memory.
         """
 
-    def phase(self, place: int) -> None:
-        """The mbarrier at a place has begun its next phase."""
+    def phase(self, position: int) -> None:
+        """The mbarrier at a position has begun its next phase."""
 
     # --------------------------------------------------------------------------- warps and threads
 

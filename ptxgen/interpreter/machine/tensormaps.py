@@ -25,10 +25,10 @@ class TensormapMachine(MemoryAccess):
     """The operations of instructions on tensor maps in memory."""
 
     def tensormap_replace(
-        self, space: str, address: Lanes | Address, field: str, place: int, value: Lanes | int
+        self, space: str, address: Lanes | Address, field: str, dimension: int, value: Lanes | int
     ) -> None:
-        """Set a field of the map at each address to a value; `place` is the dimension, for a field
-        with a value for each dimension.
+        """Set a field of the map at each address to a value; `dimension` selects the dimension if the
+        field has a value for each.
         """
         address, space = as_address(address), space.partition("::")[0]
         (head,) = self.load(space, address, b64, 1)
@@ -37,11 +37,11 @@ class TensormapMachine(MemoryAccess):
         if unaligned.any():
             self._stop_at(unaligned, f"a tensor map lies at a multiple of {ALIGN} bytes")
         if wrong.any():
-            self._stop_at(wrong, "these bytes are no tensor map; copy one there before")
+            self._stop_at(wrong, "these bytes are no tensor map; copy one there first")
         given = np.broadcast_to(np.asarray(value), self.selection.count)
         active = given if self.mask is None else given[self.mask]
         try:
-            offset, nbytes, stored = part_of(field, place, active)
+            offset, nbytes, stored = part_of(field, dimension, active)
         except ConfigError as error:
             self._stop_at(self.active(), str(error))
         if not len(stored):

@@ -71,7 +71,7 @@ class TextureMachine(MemoryAccess):
         """
 
         def loaded(surface: Surface, lanes: Lanes, along: list[Lanes]) -> tuple[Lanes, ...]:
-            self._check_place(surface, lanes, along, type.nbytes * count, outside, "read")
+            self._check_coordinates(surface, lanes, along, type.nbytes * count, outside, "read")
             return surface.load(along, type, count, outside)
 
         return self._by_handle(handle, Surface, geometry, coordinates, loaded, (type,) * count)
@@ -90,7 +90,7 @@ class TextureMachine(MemoryAccess):
         def stored(surface: Surface, lanes: Lanes, along: list[Lanes]) -> tuple[Lanes, ...]:
             # The values follow the coordinates, so that they are cut to the same lanes.
             where, data = along[: len(coordinates)], along[len(coordinates) :]
-            self._check_place(surface, lanes, where, type.nbytes * len(data), outside, "write")
+            self._check_coordinates(surface, lanes, where, type.nbytes * len(data), outside, "write")
             surface.store(where, type, data, outside)
             return ()
 
@@ -146,7 +146,7 @@ class TextureMachine(MemoryAccess):
             has = "floating-point numbers" if texture.is_float else "integers"
             self._stop(lanes[0], f"wants {type} values of a texture whose fetches give {has}")
 
-    def _check_place(
+    def _check_coordinates(
         self, surface: Surface, lanes: Lanes, along: list[Lanes], nbytes: int, outside: str, verb: str
     ) -> None:
         x = along[surface.kind.startswith("a")].astype(np.int64)

@@ -90,10 +90,10 @@ def compile_program(
     generated: each instruction runs by itself, through its row's function. With `cut_each`, the
     parts of blocks are single instructions, and multiplications by `wgmma` may be late.
     """
-    made = _Compiler(linked, sanitize, touches, stepwise, cut_each)
+    compiler = _Compiler(linked, sanitize, touches, stepwise, cut_each)
     for routine in linked.routines:
-        made.add(routine)
-    return made.program()
+        compiler.add(routine)
+    return compiler.program()
 
 
 class _Compiler:
@@ -194,12 +194,12 @@ class _Compiler:
         # The parts name no register that the whole segment does not, so none of them gets a new
         # slot.
         writers = [self._writer(one, routine, suspects) for one in parts]
-        made: list[Block] = []
+        blocks: list[Block] = []
         for one, writer in reversed(list(zip(parts, writers, strict=True))):
-            made.append(self._block(one, writer, wanted, routine, suspects))
-            made[-1].split = None
+            blocks.append(self._block(one, writer, wanted, routine, suspects))
+            blocks[-1].split = None
             wanted = wanted | set(writer.inputs)
-        return tuple(reversed(made))
+        return tuple(reversed(blocks))
 
 
 def _everything(writers: list[_Maker]) -> list[set[str]]:

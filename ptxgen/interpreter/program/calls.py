@@ -89,8 +89,8 @@ def call_of(
     assert isinstance(given, Arguments)
     if len(given.items) != len(params) or len(got.items) != len(results):
         raise TypeMismatchError(
-            f"{where}: gives {len(given.items)} arguments and gets {len(got.items)} results, the "
-            f"function takes {len(params)} and has {len(results)}"
+            f"{where}: has {len(given.items)} arguments and {len(got.items)} results, but the "
+            f"function has {len(params)} and {len(results)}"
         )
     names = [i.name + mark for i in got.items if isinstance(i, Reg) for mark in ("", DEFINED)]
     known = slots or {}

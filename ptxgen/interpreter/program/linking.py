@@ -46,7 +46,7 @@ _MOST_SHARED: Final = max(t.shared_per_block_optin for t in TARGETS.values())
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """The value of a name: an address, or with `framed` an offset in the routine's frame."""
 
     value: int
@@ -61,7 +61,7 @@ class Routine:
 
     number: int
     source: Kernel | Function
-    symbols: dict[str, Place]
+    symbols: dict[str, Location]
     frame_bytes: int
     frame: int = 0
     calls: tuple[int, ...] = ()
@@ -154,9 +154,9 @@ def link(module: Module, kernel: Kernel, dynamic_smem: int, global_addresses: Ma
         )
     const, _ = constants(module)
     known = {
-        **{name: Place(address) for name, address in code_addresses(module).items()},
-        **{name: Place(address) for name, address in global_addresses.items()},
-        **{name: Place(address) for name, (_, address) in const.items()},
+        **{name: Location(address) for name, address in code_addresses(module).items()},
+        **{name: Location(address) for name, address in global_addresses.items()},
+        **{name: Location(address) for name, (_, address) in const.items()},
     }
     numbers = {id(source): n for n, source in enumerate(order)}
     routines: list[Routine] = []
@@ -168,11 +168,11 @@ def link(module: Module, kernel: Kernel, dynamic_smem: int, global_addresses: Ma
         if isinstance(source, Kernel):
             param_offsets, param_bytes = _param_layout(source)
             pairs = zip(source.params, param_offsets, strict=True)
-            symbols.update((p.name, Place(PARAM_START + at)) for p, at in pairs)
+            symbols.update((p.name, Location(PARAM_START + at)) for p, at in pairs)
         frame_bytes = 0
         for variable in memory:
             start = _up(frame_bytes, max(variable.align, 1))
-            symbols[variable.name] = Place(start, framed=True)
+            symbols[variable.name] = Location(start, framed=True)
             frame_bytes = start + variable.nbytes
         called = tuple(numbers[id(f)] for f in calls[id(source)])
         routines.append(Routine(len(routines), source, symbols, _up(frame_bytes, _FRAME_ALIGN), 0, called))
@@ -244,8 +244,8 @@ class _Shared:
     ) -> None:
         self.nbytes = reserved
         self.regions = [("the driver's reserved memory", 0, reserved)] if reserved else []
-        self._own: dict[int, dict[str, Place]] = {}
-        self._module: dict[str, Place] = {}
+        self._own: dict[int, dict[str, Location]] = {}
+        self._module: dict[str, Location] = {}
         arrays = {kernel.dynamic_shared} - {""}
         align = max([_DYNAMIC_ALIGN, *(r.align for r in kernel.regions)])
         for variable in module.variables:
@@ -258,19 +258,19 @@ class _Shared:
             self._own[id(source)] = {s.name: self._add(s.name, s.nbytes, s.align) for s in source.shared}
         if arrays:
             start = _up(self.nbytes, align)
-            self._module.update(dict.fromkeys(arrays, Place(start)))
+            self._module.update(dict.fromkeys(arrays, Location(start)))
             self.regions += [(r.name, start + r.offset, r.nbytes) for r in kernel.regions]
             self.nbytes = start
         self.nbytes += dynamic
 
-    def symbols_of(self, source: Kernel | Function) -> dict[str, Place]:
+    def symbols_of(self, source: Kernel | Function) -> dict[str, Location]:
         return {**self._module, **self._own[id(source)]}
 
-    def _add(self, name: str, nbytes: int, align: int) -> Place:
+    def _add(self, name: str, nbytes: int, align: int) -> Location:
         start = _up(self.nbytes, align)
         self.regions.append((name, start, nbytes))
         self.nbytes = start + nbytes
-        return Place(start)
+        return Location(start)
 
 
 def _specials(order: Iterable[Kernel | Function]) -> set[str]:

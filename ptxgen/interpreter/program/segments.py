@@ -115,7 +115,7 @@ def segments(
         total += len(cut[index])
     labels = {name: b.index for b in reversed(graph) for name in b.labels}
     tables = {s.name: s.targets for s in routine.body or () if isinstance(s, Targets)}
-    made = []
+    result = []
     for index, parts in cut.items():
         block = graph[index]
         after = first[index + 1] if block.falls_through and index + 1 in first else -1
@@ -136,10 +136,10 @@ def segments(
                         f"{what} {missing[0]!r}"
                     )
                 part.targets = tuple(first[labels[name]] for name in names)
-            made.append(part)
-    if not made and isinstance(routine, Function):
+            result.append(part)
+    if not result and isinstance(routine, Function):
         return [Segment((), routine=number)]  # the callers need a segment to enter
-    return made
+    return result
 
 
 def _cut(steps: tuple[Step, ...]) -> list[tuple[Step, ...]]:

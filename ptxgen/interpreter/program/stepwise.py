@@ -153,7 +153,7 @@ class _State:
         machine.mask = None if active.all() else active
         self._check_operands(step)
         results = self._evaluate(step)
-        targets = [] if _only_waits(step) else [(w, g) for w, g in _places(step) if w.written]
+        targets = [] if _only_waits(step) else [(w, g) for w, g in _declared_operands(step) if w.written]
         if len(targets) == 1:
             results = (results,)
         for (want, got), result in zip(targets, results if targets else (), strict=True):
@@ -225,7 +225,7 @@ class _State:
         arguments: dict[str, Any] = {n: v for n, v in op.modifiers.items() if n in parameters}
         if "machine" in parameters:
             arguments["machine"] = self._machine
-        for want, got in _places(step):
+        for want, got in _declared_operands(step):
             if want.literal is None and (not want.written or want.name in parameters):
                 arguments[want.name] = self._operand(want, got)
         return function(**arguments)
@@ -297,24 +297,24 @@ class _State:
     def _symbol(self, got: Symbol, type: ScalarType, name: str) -> Lanes:
         """The address that a name stands for."""
         routine, machine = self._stepper.routine, self._machine
-        place = routine.symbols.get(got.name)
-        if place is None:
+        location = routine.symbols.get(got.name)
+        if location is None:
             raise TypeMismatchError(
                 f"the interpreter: {where_from(self._step.instr)}: no parameter, variable or "
                 f"function {got.name!r}"
             )
-        start = place.value + got.offset
-        if place.framed:
+        start = location.value + got.offset
+        if location.framed:
             start += LOCAL_START + (routine.frame if machine.frame is None else 0)
         lanes = np.full(self._count, start & ((1 << 64) - 1), np.uint64)
-        if place.framed and machine.frame is not None:
+        if location.framed and machine.frame is not None:
             lanes += machine.frame[machine.selection.ids]
         return self._narrowed(lanes, u64, type, name, got)
 
     def _refuse(self, name: str, got: object) -> NoReturn:
-        said = f"{got.name}, a .{got.declared}" if isinstance(got, Reg) else got
+        shown = f"{got.name}, a .{got.declared}" if isinstance(got, Reg) else got
         raise TypeMismatchError(
-            f"the interpreter: {where_from(self._step.instr)}: the operand {name} cannot be {said}"
+            f"the interpreter: {where_from(self._step.instr)}: the operand {name} cannot be {shown}"
         )
 
     # ----------------------------------------------------------------------------------- registers
@@ -360,7 +360,7 @@ class _State:
     def _check_operands(self, step: Step) -> None:
         if step.copies:
             return
-        for want, got in _places(step):
+        for want, got in _declared_operands(step):
             if not want.written:
                 for register in _registers(got):
                     if isinstance(register, Reg):
@@ -378,7 +378,7 @@ def _only_waits(step: Step) -> bool:
     return step.op.row.resume is not None and not step.resumes
 
 
-def _places(step: Step) -> Iterator[tuple[BoundOperand, Any]]:
+def _declared_operands(step: Step) -> Iterator[tuple[BoundOperand, Any]]:
     """Each declared operand with the instruction's operand, None for one that is left out."""
     given: list[object] = []
     for operand in step.instr.operands:
@@ -409,7 +409,7 @@ def _named(step: Step) -> Iterator[tuple[Reg | Special, bool]]:
     """The registers that an instruction names, and whether it writes each."""
     if step.instr.guard is not None:
         yield step.instr.guard.register, False
-    for want, got in _places(step):
+    for want, got in _declared_operands(step):
         for register in _registers(got):
             yield register, want.written and not step.leaves and not _only_waits(step)
 

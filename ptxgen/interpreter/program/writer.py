@@ -18,7 +18,7 @@ from ptxgen.errors import TypeMismatchError
 from ptxgen.interpreter.machine.memory import Base
 from ptxgen.interpreter.program.calls import DEFINED, call_of
 from ptxgen.interpreter.program.fast import Fast
-from ptxgen.interpreter.program.linking import Linked, Place, Routine
+from ptxgen.interpreter.program.linking import Linked, Location, Routine
 from ptxgen.interpreter.program.segments import (
     Segment,
     Step,
@@ -251,11 +251,11 @@ class Writer:
         if base is None:
             return self._derive("symbol", "", guard or "", code="m.symbol(0)")
         if isinstance(base, Symbol):
-            place = self._place(base)
-            made = f"m.framed({self._routine.frame + place.value})"
-            if not place.framed:
-                made = f"m.symbol({place.value})"
-            return self._derive("symbol", base.name, guard or "", code=made)
+            location = self._location(base)
+            code = f"m.framed({self._routine.frame + location.value})"
+            if not location.framed:
+                code = f"m.symbol({location.value})"
+            return self._derive("symbol", base.name, guard or "", code=code)
         name = self._read(base)
         self._names["Base"] = Base
         return self._derive("base", name, guard or "", code=f"Base({name})")
@@ -280,10 +280,10 @@ class Writer:
         if isinstance(got, (IntImm, FloatImm)):
             return self._constant(_literal(type, got))
         if isinstance(got, Symbol):
-            place = self._place(got)
-            if place.framed:
+            location = self._location(got)
+            if location.framed:
                 return self._typed_frame(got, type)
-            return self._constant(_literal(type, IntImm(place.value + got.offset)))
+            return self._constant(_literal(type, IntImm(location.value + got.offset)))
         return self._refuse(name, got)
 
     def _typed_frame(self, symbol: Symbol, type: ScalarType) -> str:
@@ -304,7 +304,7 @@ class Writer:
             return name
         return f"{name}.astype({self._constant(type.dtype)})"
 
-    def _place(self, symbol: Symbol) -> Place:
+    def _location(self, symbol: Symbol) -> Location:
         found = self._routine.symbols.get(symbol.name)
         if found is None:
             raise TypeMismatchError(
@@ -314,11 +314,11 @@ class Writer:
         return found
 
     def _refuse(self, name: str, got: object) -> NoReturn:
-        said = getattr(got, "name", got)
+        shown = getattr(got, "name", got)
         if isinstance(got, Reg):
-            said = f"{got.name}, a .{got.declared}"
+            shown = f"{got.name}, a .{got.declared}"
         raise TypeMismatchError(
-            f"the interpreter: {where_from(self._step.instr)}: the operand {name} cannot be {said}"
+            f"the interpreter: {where_from(self._step.instr)}: the operand {name} cannot be {shown}"
         )
 
     # ------------------------------------------------------------------------------------ registers

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 
-class Span(NamedTuple):
+class Allocation(NamedTuple):
     """An allocation in the shared memory of a CTA: bytes `start` to `end` - 1."""
 
     name: str
@@ -36,10 +36,10 @@ class Span(NamedTuple):
 
 # By the number of an instruction and the name of an operand: the allocations that the address may
 # lie in.
-Spans = Mapping[int, Mapping[str, tuple[Span, ...]]]
+AllowedAllocations = Mapping[int, Mapping[str, tuple[Allocation, ...]]]
 
 
-def spans(module: Module, linked: Linked, dynamic: int) -> Spans:
+def allowed_allocations(module: Module, linked: Linked, dynamic: int) -> AllowedAllocations:
     """The allocations that each address of a program may lie in; `dynamic` is the size of dynamic
     shared memory in bytes.
     """
@@ -47,45 +47,45 @@ def spans(module: Module, linked: Linked, dynamic: int) -> Spans:
     for routine in linked.routines:
         numbers[routine.name] = first
         first += sum(isinstance(s, Instr) for s in routine.source.body or ())
-    symbols = _shared_places(linked)
-    found: dict[int, dict[str, tuple[Span, ...]]] = {}
+    symbols = _shared_addresses(linked)
+    found: dict[int, dict[str, tuple[Allocation, ...]]] = {}
     for (owner, number, operand), allowed in derived(module, linked.kernel, dynamic).items():
         if all(one.variable in symbols for one in allowed):
             there = found.setdefault(numbers[owner] + number, {})
-            there[operand] = tuple(_span(one, symbols) for one in allowed)
+            there[operand] = tuple(_allocation(one, symbols) for one in allowed)
     return found
 
 
-def _shared_places(linked: Linked) -> dict[str, int]:
+def _shared_addresses(linked: Linked) -> dict[str, int]:
     """The addresses of shared variables, without those of functions that share a name."""
     found: dict[str, set[int]] = {}
     for routine in linked.routines:
-        for name, place in routine.symbols.items():
-            if not place.framed:
-                found.setdefault(name, set()).add(place.value)
-    for name, place in linked.routines[-1].symbols.items():
-        if not place.framed:
-            found[name] = {place.value}
-    return {name: places.pop() for name, places in found.items() if len(places) == 1}
+        for name, location in routine.symbols.items():
+            if not location.framed:
+                found.setdefault(name, set()).add(location.value)
+    for name, location in linked.routines[-1].symbols.items():
+        if not location.framed:
+            found[name] = {location.value}
+    return {name: addresses.pop() for name, addresses in found.items() if len(addresses) == 1}
 
 
-def _span(allowed: Allowed, symbols: Mapping[str, int]) -> Span:
+def _allocation(allowed: Allowed, symbols: Mapping[str, int]) -> Allocation:
     home = allowed.home
     start = symbols[allowed.variable] + home.start
-    return Span(home.name, start, start + home.nbytes)
+    return Allocation(home.name, start, start + home.nbytes)
 
 
 class BoundsChecks:
-    """Checks the accesses of a batch to shared memory, if there are `spans` to compare with.
+    """Checks the accesses of a batch to shared memory, if there are `allocations` to compare with.
     `stride` is the distance in bytes between the shared memories of two CTAs.
     """
 
-    def __init__(self, spans: Spans | None, faults: Findings, stride: int) -> None:
-        self._wanted = spans is not None
-        self._spans = spans or {}
+    def __init__(self, allocations: AllowedAllocations | None, faults: Findings, stride: int) -> None:
+        self._wanted = allocations is not None
+        self._allocations = allocations or {}
         self._faults = faults
         self._stride = stride
-        self._regions = tuple(Span(name, at, at + size) for name, at, size in faults.regions)
+        self._regions = tuple(Allocation(name, at, at + size) for name, at, size in faults.regions)
 
     def check(self, at: int, low: int, high: int, access: Access, grain: int, operand: str = "") -> None:
         """Check accesses of lanes to their CTAs' shared memory, all in bytes `low` to `high` - 1;
@@ -94,25 +94,27 @@ class BoundsChecks:
         """
         if not self._wanted:
             return
-        known = self._spans.get(at, {})
-        meant: tuple[Span, ...] = ()
+        known = self._allocations.get(at, {})
+        meant: tuple[Allocation, ...] = ()
         if operand or len(known) == 1:
             meant = known.get(operand or next(iter(known)), ())
-        if any(span.start <= low and high <= span.end for span in meant or self._regions):
+        if any(allocation.start <= low and high <= allocation.end for allocation in meant or self._regions):
             return
         first = access.first * grain % self._stride
         last = first + access.width * grain - 1
         outside = np.ones(len(first), np.bool_)
-        for span in meant:
-            outside &= (first < span.start) | (last >= span.end)
-        for span in meant or self._regions:
-            across = outside & (span.start <= first) & (first < span.end) & (last >= span.end)
-            if across.any() and self._across(at, access, first, last, across, span.name):
+        for allocation in meant:
+            outside &= (first < allocation.start) | (last >= allocation.end)
+        for allocation in meant or self._regions:
+            across = (
+                outside & (allocation.start <= first) & (first < allocation.end) & (last >= allocation.end)
+            )
+            if across.any() and self._across(at, access, first, last, across, allocation.name):
                 return
         if meant and outside.any():
             n = int(outside.argmax())
-            places = " or ".join(f"{s.name}, at {s.start:#x} to {s.end - 1:#x}" for s in meant)
-            why = f"its address is computed from {places}"
+            addresses = " or ".join(f"{s.name}, at {s.start:#x} to {s.end - 1:#x}" for s in meant)
+            why = f"its address is computed from {addresses}"
             self._faults.sync(at, int(access.ids[n]), "bounds", why, -1, int(first[n]))
 
     def _across(self, at: int, access: Access, first: Lanes, last: Lanes, across: Lanes, name: str) -> bool:

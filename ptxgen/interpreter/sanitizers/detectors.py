@@ -19,7 +19,7 @@ from ptxgen.interpreter.sanitizers.sync import SyncChecks
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.arena import Buffer
     from ptxgen.interpreter.machine.lanes import Batch
-    from ptxgen.interpreter.sanitizers.bounds import Spans
+    from ptxgen.interpreter.sanitizers.bounds import AllowedAllocations
     from ptxgen.interpreter.sanitizers.conflicts import Access, Conflict
     from ptxgen.interpreter.sanitizers.findings import Findings
     from ptxgen.ir import Instr
@@ -37,7 +37,7 @@ _OF_KIND: Final = {
 
 class Detectors:
     """The sanitizers of one batch. `grain` and `global_grain` are the bytes of their units in
-    shared and global memory; `spans` has the allocations that shared addresses may lie in, if
+    shared and global memory; `allocations` has the allocations that shared addresses may lie in, if
     bounds are checked.
     """
 
@@ -50,7 +50,7 @@ class Detectors:
         grain: int,
         global_grain: int,
         heap: dict[int, Lanes],
-        spans: Spans | None,
+        allocations: AllowedAllocations | None,
     ) -> None:
         self._names = names
         self._batch = batch
@@ -68,7 +68,7 @@ class Detectors:
         self.follows_global = bool(wanted & names)
         self.mbarriers = MBarriers(faults, batch.shared_stride, wanted="sync" in names)
         self.sync = SyncChecks(self.clocks, instrs, faults, wanted="sync" in names)
-        self.bounds = BoundsChecks(spans, faults, batch.shared_stride)
+        self.bounds = BoundsChecks(allocations, faults, batch.shared_stride)
         # The mbarriers on which operations of warps complete: for each warp, stamps in order and
         # positions.
         self._counted: dict[int, tuple[list[int], list[int]]] = {}
@@ -83,8 +83,8 @@ class Detectors:
         """Report the conflicts of an access to shared memory, of the kinds asked for."""
         for c in conflicts:
             if self.wants(c.kind):
-                place = c.unit * self.grain
-                cta, address = divmod(place, self._batch.shared_stride)
+                position = c.unit * self.grain
+                cta, address = divmod(position, self._batch.shared_stride)
                 lane = int(access.ids[c.position])
                 lacking = self.lacking(c, lane)
                 self.faults.memory(at, c, "shared", address, lane, cta, lacking=lacking)
@@ -101,14 +101,14 @@ class Detectors:
 
     # ------------------------------------------------------------------------- asynchronous copies
 
-    def count(self, lane: int, stamp: int, place: int | None) -> int:
+    def count(self, lane: int, stamp: int, position: int | None) -> int:
         """Record that a lane has started a copy with this stamp, with completion on the mbarrier at
-        `place` if there is one. Returns the stamp.
+        `position` if there is one. Returns the stamp.
         """
-        if place is not None:
-            stamps, places = self._counted.setdefault(lane // WARP, ([], []))
+        if position is not None:
+            stamps, positions = self._counted.setdefault(lane // WARP, ([], []))
             stamps.append(stamp)
-            places.append(place)
+            positions.append(position)
         return stamp
 
     def lacking(self, conflict: Conflict, lane: int) -> str:
@@ -120,12 +120,12 @@ class Detectors:
         other = conflict.other_thread
         opcode = self.instrs[conflict.other].opcode
         if "mbarrier::complete_tx" in opcode:
-            stamps, places = self._counted.get(other // WARP, ([], []))
+            stamps, positions = self._counted.get(other // WARP, ([], []))
             # The stamp of a copy's read of global memory comes before the stamp of its write.
             n = bisect_left(stamps, conflict.twin)
-            if n == len(places):  # the copy has no destination: its mask of CTAs is empty
+            if n == len(positions):  # the copy has no destination: its mask of CTAs is empty
                 return ""
-            which = self.faults.mbarrier(places[n], lane)
+            which = self.faults.mbarrier(positions[n], lane)
             return f"this thread has not waited for {which}, which counts the copy"
         clocks = self.clocks
         column = int(clocks.column(np.array(other), True))

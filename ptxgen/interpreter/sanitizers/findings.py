@@ -79,7 +79,7 @@ class Findings(Faults):
         other: int = -1,
         address: int = -1,
         *,
-        relation: str = "it was made by",
+        relation: str = "it was initialised by",
     ) -> None:
         """Report an instruction that breaks a rule, together with another instruction unless
         `other` is -1; `relation` connects the two in the text.
@@ -87,9 +87,9 @@ class Findings(Faults):
         region = self.region(address) if address >= 0 else ""
         inside = f" ({region})" if region else ""
         at_address = f"shared address {address:#x}{inside}: " if address >= 0 else ""
-        made = f"; {relation} {where_from(self.instrs[other])}" if other >= 0 else ""
+        related = f"; {relation} {where_from(self.instrs[other])}" if other >= 0 else ""
         space = "shared" if address >= 0 else ""
-        why = f"{kind}: {at_address}{why}{made}"
+        why = f"{kind}: {at_address}{why}{related}"
         self._add(_Problem(kind, at, other, lane, why, space, max(address, 0), region))
 
     def _again(self, key: tuple[str, int, int]) -> None:

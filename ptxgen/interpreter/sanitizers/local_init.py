@@ -72,7 +72,7 @@ class LocalInit(FrameObserver):
         results, params = signature(routine.source)
         sizes = {p.name: param_bytes(p) for p in (*results, *params)}
         sizes |= {v.name: v.nbytes for v in routine.source.variables}
-        starts = {name: place.value for name, place in routine.symbols.items() if place.framed}
+        starts = {name: location.value for name, location in routine.symbols.items() if location.framed}
         for name, start in starts.items():
             marks[start : start + sizes[name]] = len(self._names)
             self._names.append(name)
@@ -104,7 +104,7 @@ class LocalInit(FrameObserver):
         """Instruction `at` reads `total` bytes at each lane's address: report unwritten bytes,
         unless the registers are only stored again.
         """
-        first = self._places(ids, plan, space, offset)
+        first = self._offsets(ids, plan, space, offset)
         marks = self._marks[ids[:, None], first[:, None] + np.arange(total)]
         if not self._held and not marks.any():
             return
@@ -119,7 +119,7 @@ class LocalInit(FrameObserver):
 
     def store(self, at: int, ids: Lanes, plan: Plan, space: Space, offset: int, total: int) -> None:
         """Instruction `at` writes `total` bytes at each lane's address."""
-        first = self._places(ids, plan, space, offset)
+        first = self._offsets(ids, plan, space, offset)
         keys = self._copies.get(at, (None,)) if self._held else (None,)
         width = total // len(keys)
         for n, key in enumerate(keys):
@@ -176,7 +176,7 @@ class LocalInit(FrameObserver):
             if held is not None:
                 held.marks[ids] = _WRITTEN
 
-    def _places(self, ids: Lanes, plan: Plan, space: Space, offset: int) -> Lanes:
+    def _offsets(self, ids: Lanes, plan: Plan, space: Space, offset: int) -> Lanes:
         """The offset of the first byte that each lane accesses in its local memory."""
         flat = plan.relative + (plan.low + offset - space.first)
         if plan.mask is not None:

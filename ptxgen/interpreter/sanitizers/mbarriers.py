@@ -30,91 +30,92 @@ class MBarriers:
         self._faults = faults
         self._stride = stride
         self._wanted = wanted
-        self._made: dict[int, int] = {}  # the valid mbarriers, with the instructions that initialised them
-        self._gone: dict[int, str] = {}  # the mbarriers that are no longer valid, with the reason
+        # The valid mbarriers, with the instructions that initialised them.
+        self._initialised: dict[int, int] = {}
+        self._ended: dict[int, str] = {}  # the mbarriers that are no longer valid, with the reason
         # The range of addresses that mbarriers have in any CTA: most accesses are outside of it.
         self._low = stride
         self._high = 0
         self._alive: Lanes = np.zeros(0, np.int64)  # the positions in order
 
-    def made(self, at: int, ids: Lanes, places: Lanes) -> None:
+    def initialised(self, at: int, ids: Lanes, positions: Lanes) -> None:
         """Lanes initialise mbarriers at these positions."""
         if not self._wanted:
             return
-        for lane, place in zip(ids.tolist(), places.tolist(), strict=True):
-            if place in self._made:
+        for lane, position in zip(ids.tolist(), positions.tolist(), strict=True):
+            if position in self._initialised:
                 self._report(
                     at,
                     lane,
-                    place,
-                    f"the mbarrier at {place % self._stride:#x} is made again while it is one; "
+                    position,
+                    f"the mbarrier at {position % self._stride:#x} is initialised again while it is valid; "
                     "mbarrier.inval must come first",
                 )
-            self._made[place] = at
-            self._low = min(self._low, place % self._stride)
-            self._high = max(self._high, place % self._stride + _BYTES)
-        self._alive = np.array(sorted(self._made), np.int64)
+            self._initialised[position] = at
+            self._low = min(self._low, position % self._stride)
+            self._high = max(self._high, position % self._stride + _BYTES)
+        self._alive = np.array(sorted(self._initialised), np.int64)
 
-    def ended(self, at: int, places: Lanes) -> None:
+    def ended(self, at: int, positions: Lanes) -> None:
         """`mbarrier.inval` ends mbarriers at these positions."""
-        self._end(set(places.tolist()), f"{self._text(at)} has ended it")
+        self._end(set(positions.tolist()), f"{self._text(at)} has ended it")
 
-    def used(self, at: int, ids: Lanes, places: Lanes, data: Lanes) -> None:
+    def used(self, at: int, ids: Lanes, positions: Lanes, data: Lanes) -> None:
         """Lanes are about to use mbarriers at these positions; `data` is the shared memory. A word
         that is not a valid mbarrier is reported by the instruction itself, unless its history is
         known.
         """
         if not self._wanted:
             return
-        for lane, place in zip(ids.tolist(), places.tolist(), strict=True):
-            if place in self._made:
+        for lane, position in zip(ids.tolist(), positions.tolist(), strict=True):
+            if position in self._initialised:
                 continue
-            why = self._gone.get(place, "")
-            if not why and _looks_valid(int(data[place : place + _BYTES].view(np.uint64)[0])):
+            why = self._ended.get(position, "")
+            if not why and _looks_valid(int(data[position : position + _BYTES].view(np.uint64)[0])):
                 why = "mbarrier.init must come first"
             if why:
-                self._report(at, lane, place, f"there is no mbarrier: {why}")
+                self._report(at, lane, position, f"there is no mbarrier: {why}")
 
     def near(self, low: int, high: int) -> bool:
         """Whether an access to these bytes of the CTAs' shared memory may reach an mbarrier."""
         return low < self._high and self._low < high
 
-    def read(self, at: int, ids: Lanes, places: Lanes, nbytes: int) -> None:
+    def read(self, at: int, ids: Lanes, positions: Lanes, nbytes: int) -> None:
         """Lanes read bytes at these positions by an ordinary instruction."""
-        for lane, place in self._met(ids, places, nbytes):
-            self._report(at, lane, place, "reads an mbarrier, whose contents are not defined")
+        for lane, position in self._met(ids, positions, nbytes):
+            self._report(at, lane, position, "reads an mbarrier, whose contents are not defined")
 
-    def written(self, at: int, ids: Lanes, places: Lanes, nbytes: int) -> None:
+    def written(self, at: int, ids: Lanes, positions: Lanes, nbytes: int) -> None:
         """Lanes write bytes at these positions by an ordinary instruction or a copy."""
-        met = self._met(ids, places, nbytes)
-        for lane, place in met:
-            self._report(at, lane, place, "writes over an mbarrier; mbarrier.inval must come first")
-        self._end({place for _, place in met}, f"{self._text(at)} has written over it")
+        met = self._met(ids, positions, nbytes)
+        for lane, position in met:
+            self._report(at, lane, position, "writes over an mbarrier; mbarrier.inval must come first")
+        self._end({position for _, position in met}, f"{self._text(at)} has written over it")
 
-    def _met(self, ids: Lanes, places: Lanes, nbytes: int) -> list[tuple[int, int]]:
+    def _met(self, ids: Lanes, positions: Lanes, nbytes: int) -> list[tuple[int, int]]:
         """The lanes that access mbarriers, with the mbarriers' positions."""
-        first = np.searchsorted(self._alive, places - (_BYTES - 1))
-        last = np.searchsorted(self._alive, places + nbytes)
+        first = np.searchsorted(self._alive, positions - (_BYTES - 1))
+        last = np.searchsorted(self._alive, positions + nbytes)
         return [
             (int(ids[n]), int(self._alive[m]))
             for n in np.flatnonzero(first < last).tolist()
             for m in range(int(first[n]), int(last[n]))
         ]
 
-    def _end(self, places: set[int], why: str) -> None:
-        gone = places & self._made.keys()
-        for place in gone:
-            del self._made[place]
-            self._gone[place] = why
+    def _end(self, positions: set[int], why: str) -> None:
+        gone = positions & self._initialised.keys()
+        for position in gone:
+            del self._initialised[position]
+            self._ended[position] = why
         if gone:
-            self._alive = np.array(sorted(self._made), np.int64)
+            self._alive = np.array(sorted(self._initialised), np.int64)
 
     def _text(self, at: int) -> str:
         return where_from(self._faults.instrs[at])
 
-    def _report(self, at: int, lane: int, place: int, why: str) -> None:
-        made = self._made.get(place, -1)
-        self._faults.sync(at, lane, "sync", why, made, place % self._stride)
+    def _report(self, at: int, lane: int, position: int, why: str) -> None:
+        initialised = self._initialised.get(position, -1)
+        self._faults.sync(at, lane, "sync", why, initialised, position % self._stride)
 
 
 def _looks_valid(word: int) -> bool:

@@ -84,7 +84,7 @@ class Objects:
         self._clocks = clocks
         columns = clocks.known.shape[1]
         # By position in shared memory: the row of the two tables below.
-        self._places: dict[int, int] = {}
+        self._positions: dict[int, int] = {}
         self._arriving: Lanes = np.zeros((0, columns), np.int64)  # released in the present phase
         self._done: Lanes = np.zeros((0, columns), np.int64)  # released in earlier phases, or without phases
         # By position: the copies that complete on its mbarrier in the present phase, by warp and
@@ -142,10 +142,10 @@ class Objects:
 
     # ----------------------------------------------------------------------------- shared memory
 
-    def release_shared(self, ids: Lanes, places: Lanes, order: Order, *, phased: bool = False) -> None:
+    def release_shared(self, ids: Lanes, positions: Lanes, order: Order, *, phased: bool = False) -> None:
         """Lanes write to positions in shared memory with an order; into the present phase if `phased`."""
         clocks = self._clocks
-        pairs = np.unique(np.stack([ids // WARP, places], axis=1), axis=0)
+        pairs = np.unique(np.stack([ids // WARP, positions], axis=1), axis=0)
         if not order.release:
             pairs = np.array([p for p in pairs.tolist() if p[0] in self._fenced], np.int64)
             if not len(pairs):
@@ -158,33 +158,33 @@ class Objects:
         if order.release:
             clocks.tick(pairs[:, 0])
 
-    def landed(self, place: int, warp: int, stamp: int) -> None:
+    def landed(self, position: int, warp: int, stamp: int) -> None:
         """Record that the operation with this stamp of the twin of a warp completes on an mbarrier."""
         column = warp % self._clocks.group + self._clocks.group
-        row = int(self._rows_of(np.array([place]))[0])
+        row = int(self._rows_of(np.array([position]))[0])
         self._arriving[row, column] = max(int(self._arriving[row, column]), stamp)
-        self._landing.setdefault(place, []).append((warp, stamp))
+        self._landing.setdefault(position, []).append((warp, stamp))
 
-    def phase(self, places: Lanes) -> None:
+    def phase(self, positions: Lanes) -> None:
         """Complete the phases of the mbarriers at these positions."""
-        for place in places.tolist():
-            self._landed.setdefault(place, []).extend(self._landing.pop(place, ()))
-        rows = self._rows_of(np.unique(places))
+        for position in positions.tolist():
+            self._landed.setdefault(position, []).extend(self._landing.pop(position, ()))
+        rows = self._rows_of(np.unique(positions))
         self._done[rows] = np.maximum(self._done[rows], self._arriving[rows])
         self._arriving[rows] = 0
 
-    def acquire_shared(self, ids: Lanes, places: Lanes, order: Order) -> None:
+    def acquire_shared(self, ids: Lanes, positions: Lanes, order: Order) -> None:
         """Lanes have read positions in shared memory with an order."""
-        if not self._places:
+        if not self._positions:
             return
-        pairs = np.unique(np.stack([ids // WARP, places], axis=1), axis=0)
-        known = np.array([p in self._places for p in pairs[:, 1].tolist()])
+        pairs = np.unique(np.stack([ids // WARP, positions], axis=1), axis=0)
+        known = np.array([p in self._positions for p in pairs[:, 1].tolist()])
         pairs = pairs[known]
         if not len(pairs):
             return
         rows = self._done[self._rows_of(pairs[:, 1])]
-        for w, place in pairs.tolist():
-            self._wait_for_copies(w, place)
+        for w, position in pairs.tolist():
+            self._wait_for_copies(w, position)
         if order.acquire:
             for n in range(len(pairs)):  # a warp may occur more than once
                 self._clocks.learn(pairs[n : n + 1, 0], rows[n : n + 1])
@@ -192,21 +192,21 @@ class Objects:
         for w, row in zip(pairs[:, 0].tolist(), rows, strict=True):
             self._met.setdefault(w, []).append((row, None))
 
-    def _wait_for_copies(self, warp: int, place: int) -> None:
+    def _wait_for_copies(self, warp: int, position: int) -> None:
         """Record that a warp has waited for the copies of the completed phases of an mbarrier."""
-        landed = self._landed.get(place)
+        landed = self._landed.get(position)
         if landed:
-            seen = self._seen.get((warp, place), 0)
-            self._seen[warp, place] = len(landed)
+            seen = self._seen.get((warp, position), 0)
+            self._seen[warp, position] = len(landed)
             for copy in landed[seen:]:
                 self._clocks.wait_for_copy(warp, *copy)
 
-    def _rows_of(self, places: Lanes) -> Lanes:
+    def _rows_of(self, positions: Lanes) -> Lanes:
         found = []
-        for place in places.tolist():
-            row = self._places.setdefault(place, len(self._places))
+        for position in positions.tolist():
+            row = self._positions.setdefault(position, len(self._positions))
             found.append(row)
-        missing = len(self._places) - len(self._done)
+        missing = len(self._positions) - len(self._done)
         if missing > 0:
             more = np.zeros((max(missing, len(self._done)), self._done.shape[1]), np.int64)
             self._done = np.concatenate([self._done, more])

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.machine.observer import Accessing
     from ptxgen.interpreter.machine.wgmma_registers import WgmmaRegisters
     from ptxgen.interpreter.program.linking import Linked
-    from ptxgen.interpreter.sanitizers.bounds import Spans
+    from ptxgen.interpreter.sanitizers.bounds import AllowedAllocations
     from ptxgen.interpreter.sanitizers.findings import Findings
     from ptxgen.ir import Instr
     from ptxgen.types import ScalarType
@@ -48,7 +48,7 @@ _PHASE_BIT: Final = np.uint64(63)
 
 class Watch(Detectors, Observer):
     """All sanitizers that watch memory, for one batch. `grain` and `global_grain` are the bytes of
-    their units in shared and global memory; `spans` has the allocations that shared addresses may
+    their units in shared and global memory; `allocations` has the allocations that shared addresses may
     lie in, if bounds are checked.
     """
 
@@ -61,9 +61,9 @@ class Watch(Detectors, Observer):
         grain: int,
         global_grain: int,
         heap: dict[int, Lanes],
-        spans: Spans | None,
+        allocations: AllowedAllocations | None,
     ) -> None:
-        super().__init__(names, batch, instrs, faults, grain, global_grain, heap, spans)
+        super().__init__(names, batch, instrs, faults, grain, global_grain, heap, allocations)
         self._orders: list[Order | None] = [None] * len(instrs)
         self._optimistic = optimistic(instrs)
         self.local: LocalInit | None = None
@@ -92,7 +92,7 @@ class Watch(Detectors, Observer):
             self._bounds(machine.at, plan, offset, total, access)
             self.judge(machine.at, self.race.read(access, machine.at, strong=order.strong), access)
             if self._near_mbarrier(plan, offset, total):
-                self.mbarriers.read(machine.at, access.ids, _places(plan, offset), total)
+                self.mbarriers.read(machine.at, access.ids, _positions(plan, offset), total)
         elif self._follows(plan):
             access = self._far_access(machine, plan, offset, total)
             assert plan.buffer is not None
@@ -115,11 +115,11 @@ class Watch(Detectors, Observer):
             found = self.race.write(access, at, strong=order.strong, values=given)
             self.judge(at, found, access)
             if order.mbarrier:
-                self.mbarriers.made(at, access.ids, _places(plan, offset))
+                self.mbarriers.initialised(at, access.ids, _positions(plan, offset))
                 if self.cluster is not None:
-                    self.cluster.made(access.ids, _places(plan, offset))
+                    self.cluster.initialised(access.ids, _positions(plan, offset))
             elif self._near_mbarrier(plan, offset, total):
-                self.mbarriers.written(at, access.ids, _places(plan, offset), total)
+                self.mbarriers.written(at, access.ids, _positions(plan, offset), total)
         elif self._follows(plan):
             access = self._far_access(machine, plan, offset, total)
             buffer = plan.buffer
@@ -140,15 +140,15 @@ class Watch(Detectors, Observer):
             access = self._access(machine, plan, offset, total)
             self._bounds(at, plan, offset, total, access)
             if order.mbarrier:
-                found, places = self.race.visit(access, at), _places(plan, offset)
-                if not (found and self.cluster is not None and self.cluster.public(places)):
+                found, positions = self.race.visit(access, at), _positions(plan, offset)
+                if not (found and self.cluster is not None and self.cluster.public(positions)):
                     self.judge(at, found, access)
-                self.mbarriers.used(at, access.ids, places, machine.shared.window.data)
+                self.mbarriers.used(at, access.ids, positions, machine.shared.window.data)
                 if order.mbarrier == "mbarrier_inval":
-                    self.mbarriers.ended(at, places)
+                    self.mbarriers.ended(at, positions)
             else:
                 if self._near_mbarrier(plan, offset, total):
-                    self.mbarriers.written(at, access.ids, _places(plan, offset), total)
+                    self.mbarriers.written(at, access.ids, _positions(plan, offset), total)
                 self.judge(at, self.race.write(access, at, atomic=True), access)
         elif self._follows(plan):
             access = self._far_access(machine, plan, offset, total)
@@ -165,12 +165,12 @@ class Watch(Detectors, Observer):
         """An atomic operation has happened; `old` are the values before it."""
         order = self.order(machine.at)
         if order.mbarrier and plan.watched:
-            places = _places(plan, offset)
-            words = machine.shared.window.elements(old.dtype, 1, 0)[places // old.itemsize]
+            positions = _positions(plan, offset)
+            words = machine.shared.window.elements(old.dtype, 1, 0)[positions // old.itemsize]
             was = old if plan.mask is None else old[plan.mask]
             over = (words ^ was) >> _PHASE_BIT != 0
             if over.any():
-                self.objects.phase(places[over])
+                self.objects.phase(positions[over])
         if order.strong and (order.acquire or not order.mbarrier):
             self._acquire(machine, plan, offset, order)
 
@@ -199,19 +199,19 @@ class Watch(Detectors, Observer):
     def _acquire(self, machine: Accessing, plan: Plan, offset: int, order: Order) -> None:
         ids = machine.active_ids(plan.mask)
         if plan.watched:
-            self.objects.acquire_shared(ids, _places(plan, offset), order)
+            self.objects.acquire_shared(ids, _positions(plan, offset), order)
         elif plan.buffer is not None:
-            self.objects.acquire_global(ids, _places(plan, offset), order)
+            self.objects.acquire_global(ids, _positions(plan, offset), order)
 
     def _release(self, machine: Accessing, plan: Plan, offset: int, order: Order) -> None:
         ids = machine.active_ids(plan.mask)
         if plan.watched:
             if order.release or not order.mbarrier:
                 phased = bool(order.mbarrier)
-                places = _places(plan, offset)
-                self.objects.release_shared(ids, places, order, phased=phased)
+                positions = _positions(plan, offset)
+                self.objects.release_shared(ids, positions, order, phased=phased)
         elif plan.buffer is not None:
-            self.objects.release_global(ids, _places(plan, offset), order)
+            self.objects.release_global(ids, _positions(plan, offset), order)
 
     def _access(self, machine: Accessing, plan: Plan, offset: int, total: int) -> Access:
         """An access to shared memory in the form that the race detector takes."""
@@ -223,7 +223,7 @@ class Watch(Detectors, Observer):
         low, high = plan.low + offset, plan.high + offset + total
         grain = self.grain
         if self.cluster is not None:
-            self.cluster.accessed(machine.at, plan.ids, _places(plan, offset))
+            self.cluster.accessed(machine.at, plan.ids, _positions(plan, offset))
         return Access(plan.ids, plan.units + low // grain, total // grain, low // grain, high // grain)
 
     def _far_access(self, machine: Accessing, plan: Plan, offset: int, total: int) -> Access:
@@ -360,26 +360,26 @@ class Watch(Detectors, Observer):
         """All threads have ended."""
         self.sync.over = True
 
-    def waited(self, at: int, ids: Lanes, places: Lanes) -> None:
-        """Lanes have waited for mbarriers at these places."""
+    def waited(self, at: int, ids: Lanes, positions: Lanes) -> None:
+        """Lanes have waited for mbarriers at these positions."""
         order = self.order(at)
         if order.acquire:
-            self.objects.acquire_shared(ids, places, order)
+            self.objects.acquire_shared(ids, positions, order)
 
-    def arrived(self, ids: Lanes, place: int) -> None:
+    def arrived(self, ids: Lanes, position: int) -> None:
         """Threads arrive at an mbarrier because the copies by `cp.async` that they started are complete."""
         order = Order(True, release=True, mbarrier="cp_async_mbarrier_arrive")
-        self.objects.release_shared(ids, np.full(len(ids), place), order, phased=True)
+        self.objects.release_shared(ids, np.full(len(ids), position), order, phased=True)
 
-    def changes(self, at: int, lane: int, place: int, data: Lanes) -> None:
-        """An operation that a lane started is about to change the mbarrier at a place; `data` is
+    def changes(self, at: int, lane: int, position: int, data: Lanes) -> None:
+        """An operation that a lane started is about to change the mbarrier at a position; `data` is
         the shared memory.
         """
-        self.mbarriers.used(at, np.array([lane]), np.array([place]), data)
+        self.mbarriers.used(at, np.array([lane]), np.array([position]), data)
 
-    def phase(self, place: int) -> None:
-        """The mbarrier at a place has begun its next phase."""
-        self.objects.phase(np.array([place]))
+    def phase(self, position: int) -> None:
+        """The mbarrier at a position has begun its next phase."""
+        self.objects.phase(np.array([position]))
 
     # ------------------------------------------------------------------------- asynchronous copies
 
@@ -389,7 +389,7 @@ class Watch(Detectors, Observer):
         self._bounds(machine.at, plan, offset, nbytes, access)
         self.judge(machine.at, self.race.write(access, machine.at, pending=True), access)
         if self._near_mbarrier(plan, offset, nbytes):
-            self.mbarriers.written(machine.at, access.ids, _places(plan, offset), nbytes)
+            self.mbarriers.written(machine.at, access.ids, _positions(plan, offset), nbytes)
 
     def end_copy(self, at: int, ids: Lanes, word: Lanes, words: int) -> None:
         """Threads have waited for a `cp.async` of `words` words to the words from `word` on."""
@@ -414,7 +414,7 @@ class Watch(Detectors, Observer):
         self.judge(at, found, access)
 
 
-def _places(plan: Plan, offset: int) -> Lanes:
+def _positions(plan: Plan, offset: int) -> Lanes:
     """For each active lane its address; in shared memory, the position in the batch's memory."""
     flat: Lanes = plan.relative + (plan.low + offset)
     return flat if plan.mask is None else flat[plan.mask]

@@ -47,14 +47,14 @@ class BulkWatch(BulkObserver):
 
     # ------------------------------------------------------------------------------- shared memory
 
-    def start_write(self, at: int, lane: int, first: Lanes, nbytes: int, place: int) -> int:
+    def start_write(self, at: int, lane: int, first: Lanes, nbytes: int, position: int) -> int:
         """A copy starts to write `nbytes` at each of these positions, with completion on the
-        mbarrier at `place`. Returns its stamp.
+        mbarrier at `position`. Returns its stamp.
         """
         watch = self._watch
-        stamp = watch.count(lane, self.start(lane), place)
+        stamp = watch.count(lane, self.start(lane), position)
         if self._cluster is not None:
-            self._cluster.counts(at, lane, place)
+            self._cluster.counts(at, lane, position)
             self._cluster.copied(at, lane, int(first[0]), stamp)
         access = self._range(lane, first, nbytes)
         self._bounds(at, access, "dst")
@@ -68,28 +68,28 @@ class BulkWatch(BulkObserver):
         """A reduction starts to change `nbytes` at each of these positions."""
         self._bounds(at, self._range(lane, first, nbytes), "dst")
 
-    def written(self, at: int, lane: int, first: Lanes, nbytes: int, place: int, stamp: int) -> None:
-        """A copy has written its bytes and completes on the mbarrier at `place`."""
+    def written(self, at: int, lane: int, first: Lanes, nbytes: int, position: int, stamp: int) -> None:
+        """A copy has written its bytes and completes on the mbarrier at `position`."""
         self._watch.sync.landed(at, lane)
         self._watch.race.land(self._range(lane, first, nbytes))
-        self._watch.objects.landed(place, lane // WARP, stamp)
+        self._watch.objects.landed(position, lane // WARP, stamp)
 
-    def start_read(self, at: int, lane: int, first: Lanes, nbytes: int, place: int | None) -> int:
+    def start_read(self, at: int, lane: int, first: Lanes, nbytes: int, position: int | None) -> int:
         """A copy starts to read `nbytes` at each of these positions, with completion on the
-        mbarrier at `place`, if it has one. Returns its stamp.
+        mbarrier at `position`, if it has one. Returns its stamp.
         """
         watch = self._watch
-        stamp = watch.count(lane, self.start(lane), place)
+        stamp = watch.count(lane, self.start(lane), position)
         access = self._range(lane, first, nbytes)
         self._bounds(at, access, "src")
         watch.judge(at, watch.race.start_read(access, at, np.array([stamp])), access)
         return stamp
 
-    def was_read(self, at: int, lane: int, place: int | None, stamp: int) -> None:
-        """A copy has read its bytes and completes on the mbarrier at `place`, if it has one."""
+    def was_read(self, at: int, lane: int, position: int | None, stamp: int) -> None:
+        """A copy has read its bytes and completes on the mbarrier at `position`, if it has one."""
         self._watch.sync.landed(at, lane)
-        if place is not None:
-            self._watch.objects.landed(place, lane // WARP, stamp)
+        if position is not None:
+            self._watch.objects.landed(position, lane // WARP, stamp)
 
     # ------------------------------------------------------------------------------- global memory
 

@@ -34,7 +34,7 @@ class _Remote:
     stamp: int
     at: int
     lane: int
-    place: int
+    position: int
 
 
 class ClusterWatch:
@@ -62,7 +62,7 @@ class ClusterWatch:
         # The initialised mbarriers by position, with the warp that initialised each. Then those
         # before a fence.mbarrier_init of that warp, those with which it then arrived at the barrier
         # of the cluster, and those that the whole cluster may use.
-        self._made: dict[int, int] = {}
+        self._initialised: dict[int, int] = {}
         self._fenced: set[int] = set()
         self._brought: set[int] = set()
         self._public: set[int] = set()
@@ -82,7 +82,7 @@ class ClusterWatch:
         clocks.tick(warps)
         if self._fenced:
             here = set(warps.tolist())
-            self._brought |= {p for p in self._fenced if self._made[p] in here}
+            self._brought |= {p for p in self._fenced if self._initialised[p] in here}
 
     def wait(self, at: int, ids: Lanes) -> None:
         """Lanes come to wait for the barrier of their cluster."""
@@ -123,64 +123,64 @@ class ClusterWatch:
         self._after[warps] = np.maximum(self._after[warps], last)
         if self._brought:
             here = set((warps // clocks.group).tolist())
-            self._public |= {p for p in self._brought if self._made[p] // clocks.group in here}
+            self._public |= {p for p in self._brought if self._initialised[p] // clocks.group in here}
 
     # -------------------------------------------------------------------------- mbarriers of others
 
-    def made(self, ids: Lanes, places: Lanes) -> None:
+    def initialised(self, ids: Lanes, positions: Lanes) -> None:
         """Lanes have initialised mbarriers at these positions."""
-        self._made |= zip(places.tolist(), (ids // WARP).tolist(), strict=True)
+        self._initialised |= zip(positions.tolist(), (ids // WARP).tolist(), strict=True)
         for known in (self._fenced, self._brought, self._public):
-            known.difference_update(places.tolist())
+            known.difference_update(positions.tolist())
 
     def fence(self, ids: Lanes) -> None:
         """Lanes execute `fence.mbarrier_init`."""
         warps = set((ids // WARP).tolist())
-        self._fenced |= {p for p, w in self._made.items() if w in warps}
+        self._fenced |= {p for p, w in self._initialised.items() if w in warps}
 
-    def public(self, places: Lanes) -> bool:
+    def public(self, positions: Lanes) -> bool:
         """Whether the whole cluster may use the mbarriers at these positions, because a fence and
         then a barrier of the cluster came after their initialisation.
         """
-        return self._public.issuperset(places.tolist())
+        return self._public.issuperset(positions.tolist())
 
-    def counts(self, at: int, lane: int, place: int) -> None:
+    def counts(self, at: int, lane: int, position: int) -> None:
         """Check a copy of a lane with completion on the mbarrier at a position, perhaps in another CTA."""
         watch, batch = self._watch, self._batch
-        if lane // batch.width == place // batch.shared_stride:
+        if lane // batch.width == position // batch.shared_stride:
             return
-        grain, inside = watch.grain, place % batch.shared_stride
+        grain, inside = watch.grain, position % batch.shared_stride
         access = Access(
             np.array([lane]),
-            np.array([place // grain]),
+            np.array([position // grain]),
             _MBARRIER_BYTES // grain,
             inside // grain,
             (inside + _MBARRIER_BYTES) // grain,
         )
         found = watch.race.visit(access, at)
-        if place in self._public:
+        if position in self._public:
             found = []
-        elif not found and place not in self._fenced:
+        elif not found and position not in self._fenced:
             found = watch.race.hidden(access)
         watch.judge(at, found, access)
 
     # ------------------------------------------------------------------------- CTAs that have ended
 
-    def accessed(self, at: int, ids: Lanes, places: Lanes) -> None:
+    def accessed(self, at: int, ids: Lanes, positions: Lanes) -> None:
         """Lanes access shared memory, each at one of these positions."""
-        ctas = places // self._batch.shared_stride
+        ctas = positions // self._batch.shared_stride
         far = np.flatnonzero(ctas != ids // self._batch.width)
         if len(far):
             warps, clock = ids[far] // WARP, self._watch.clocks.clock
             for n, warp, cta in zip(far.tolist(), warps.tolist(), ctas[far].tolist(), strict=True):
-                access = _Remote(int(clock[warp]), at, int(ids[n]), int(places[n]))
+                access = _Remote(int(clock[warp]), at, int(ids[n]), int(positions[n]))
                 self._keep(warp, cta, access, twin=False)
 
-    def copied(self, at: int, lane: int, place: int, stamp: int) -> None:
+    def copied(self, at: int, lane: int, position: int, stamp: int) -> None:
         """A lane starts a copy with this stamp to a position."""
-        cta = place // self._batch.shared_stride
+        cta = position // self._batch.shared_stride
         if cta != lane // self._batch.width:
-            self._keep(lane // WARP, cta, _Remote(stamp, at, lane, place), twin=True)
+            self._keep(lane // WARP, cta, _Remote(stamp, at, lane, position), twin=True)
 
     def ended(self, mask: Lanes, exited: Lanes) -> None:
         """The lanes of a mask have ended; `exited` has all lanes that have ended."""
@@ -206,7 +206,7 @@ class ClusterWatch:
             self._too_late(access, cta)
 
     def _too_late(self, access: _Remote, cta: int) -> None:
-        address = access.place % self._batch.shared_stride
+        address = access.position % self._batch.shared_stride
         owner = self._batch.cta(cta * self._batch.width)
         self._report(
             access.at,

@@ -74,9 +74,9 @@ class WgmmaChecks:
         warp, number = int(warps[row]), int(named[column])
         user = int(self._by[warp, number])
         lane = int(ids[np.searchsorted(ids, warp * WARP)])
-        lacking = "that was not waited for may use"
+        lacking = "may still use: nothing has waited for it"
         if self._group[warp, number] > self._commits[warp]:
-            lacking = "of no group may use, which no wait covers"
+            lacking = "may still use: it is in no group, so no wait covers it"
         why = f"touches {self._name(number)}, which a wgmma.mma_async {lacking}"
         self._faults.sync(at, lane, "sync", why, user, relation=_STARTED)
         # One report for each multiplication is enough.

@@ -78,18 +78,18 @@ class Calls:
         """
         held = self._sites[routine][mask]
         lanes = np.flatnonzero(mask)
-        places: list[tuple[int, Lanes]] = []
+        returns: list[tuple[int, Lanes]] = []
         for site in map(int, np.unique(held)):
             there = np.zeros_like(mask)
             there[lanes[held == site]] = True
             if site == _OUTSIDE:
-                places.append((-1, there))
+                returns.append((-1, there))
                 continue
             block = self._program.blocks[site]
             self._return(block, routine, there)
             # A lane at the end of the caller returns from there, too.
-            places += self._onward(block.segment.after, there, block.segment.routine)
-        return places
+            returns += self._onward(block.segment.after, there, block.segment.routine)
+        return returns
 
     def _onward(self, after: int, mask: Lanes, routine: int) -> list[tuple[int, Lanes]]:
         if after >= 0 or routine == len(self._linked.routines) - 1:
@@ -111,14 +111,14 @@ class Calls:
         function = callee if isinstance(callee, Function) else self._linked.routines[callee].source
         results, params = signature(function)
         wanted = [[param_bytes(p) for p in group] for group in (results, params)]
-        said = [[param_bytes(p) for p in group] for group in (call.results, call.params)]
-        if said != wanted:
+        declared = [[param_bytes(p) for p in group] for group in (call.results, call.params)]
+        if declared != wanted:
             machine = self._machine
             lane = int(np.flatnonzero(mask)[0])
             raise TrapError(
                 f"{machine.faults.where(machine.at, lane)}: calls {function.name}, which takes "
                 f"{_sizes(wanted[1])} and gives {_sizes(wanted[0])}; the call says that it takes "
-                f"{_sizes(said[1])} and gives {_sizes(said[0])}"
+                f"{_sizes(declared[1])} and gives {_sizes(declared[0])}"
             )
 
     # ------------------------------------------------------------------------------- into a routine

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-Place = tuple[int, int]  # a block, and the index of one of its parts
-Ready = dict[Place, Selection]  # the lanes that could run, by the place that they have come to
+Point = tuple[int, int]  # a block, and the index of one of its parts
+Ready = dict[Point, Selection]  # the lanes that could run, by the point that they have come to
 
 LOCKSTEP: Final = "lockstep"
 DEPTH: Final = 3  # most bugs of order need one or two decisions; this is one more
@@ -48,7 +48,7 @@ _PATIENCE: Final = 20_000  # instructions after which lanes that lockstep leaves
 _POLL: Final = 1_000  # weight of a polling instruction in instructions; less than _PATIENCE
 _FIRST_CHANGES: Final = 256  # instructions within which the first change points of PCT lie
 _SERVINGS: Final = 512  # runs of a warp after which it gets the lowest priority
-_VISITS: Final = 128  # visits of a warp to a place after which its lanes elsewhere come first
+_VISITS: Final = 128  # visits of a warp to a point after which its lanes elsewhere come first
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +108,13 @@ class Policy(Protocol):
         middle of a block.
         """
 
-    def came(self, place: Place, now: int) -> None:
-        """Lanes have come to a place; `now` counts the instructions of the batch."""
+    def came(self, point: Point, now: int) -> None:
+        """Lanes have come to a point; `now` counts the instructions of the batch."""
 
     def polled(self, count: int) -> None:
         """The lanes that run next execute `count` instructions that may poll."""
 
-    def next(self, ready: Ready, now: int) -> tuple[Place, Selection]:
+    def next(self, ready: Ready, now: int) -> tuple[Point, Selection]:
         """Take the lanes that run next out of `ready`, which is not empty."""
 
 
@@ -124,7 +124,7 @@ def policy_of(schedule: PCT | None, machine: LaneMachine) -> Policy:
 
 
 class Lockstep:
-    """Runs all lanes at the first place, in the program's order, that lanes have come to.
+    """Runs all lanes at the first point, in the program's order, that lanes have come to.
 
     Lanes that have waited for long come first for a while, so that threads which spin until others
     have done something do not spin for ever.
@@ -133,25 +133,25 @@ class Lockstep:
     change = _NEVER
 
     def __init__(self) -> None:
-        self._since: dict[Place, int] = {}  # when the first lanes came to a place
-        self._late_until = 0  # until then, the last place comes first
+        self._since: dict[Point, int] = {}  # when the first lanes came to a point
+        self._late_until = 0  # until then, the last point comes first
         self._polls = 0
 
-    def came(self, place: Place, now: int) -> None:
-        """Lanes have come to a place."""
-        self._since.setdefault(place, now + _POLL * self._polls)
+    def came(self, point: Point, now: int) -> None:
+        """Lanes have come to a point."""
+        self._since.setdefault(point, now + _POLL * self._polls)
 
     def polled(self, count: int) -> None:
         """Let the waiting lanes' patience end sooner: the polling lanes may wait for them."""
         self._polls += count
 
-    def next(self, ready: Ready, now: int) -> tuple[Place, Selection]:
-        """All lanes of the place whose turn it is."""
-        place = next(iter(ready)) if len(ready) == 1 else self._choose(ready, now)
-        del self._since[place]
-        return place, ready.pop(place)
+    def next(self, ready: Ready, now: int) -> tuple[Point, Selection]:
+        """All lanes of the point whose turn it is."""
+        point = next(iter(ready)) if len(ready) == 1 else self._choose(ready, now)
+        del self._since[point]
+        return point, ready.pop(point)
 
-    def _choose(self, ready: Ready, now: int) -> Place:
+    def _choose(self, ready: Ready, now: int) -> Point:
         spent = now + _POLL * self._polls
         if spent < self._late_until:
             return max(ready)
@@ -164,8 +164,8 @@ class Lockstep:
 class Priorities:
     """The policy of `PCT` for one batch.
 
-    Warps with one priority are a class. The lanes of the running class at the first place in the
-    program's order run; places that the class has come to many times come after others.
+    Warps with one priority are a class. The lanes of the running class at the first point in the
+    program's order run; points that the class has come to many times come after others.
     """
 
     def __init__(self, schedule: PCT, machine: LaneMachine) -> None:
@@ -182,8 +182,8 @@ class Priorities:
         self.change = next(self._changes)
         self._running = 0
         self._servings = np.zeros(warps, np.int64)
-        self._visits: Counter[tuple[int, Place]] = Counter()
-        self._found: dict[Place, tuple[Selection, int, bool]] = {}
+        self._visits: Counter[tuple[int, Point]] = Counter()
+        self._found: dict[Point, tuple[Selection, int, bool]] = {}
         self._delays = Delays(rng.spawn(1)[0])
         self._copies = machine.copies
         self._agents = machine.agents = LateAgents(self._delays)
@@ -193,23 +193,23 @@ class Priorities:
             machine.products = LateProducts(machine.wgmma, machine, self._late)
         self._products = machine.products
 
-    def came(self, place: Place, now: int) -> None:
+    def came(self, point: Point, now: int) -> None:
         """Do nothing: the choice does not depend on when lanes came."""
 
     def polled(self, count: int) -> None:
         """Do nothing: a class that runs often gets the lowest priority anyway."""
 
-    def next(self, ready: Ready, now: int) -> tuple[Place, Selection]:
-        """The lanes of one class at one place."""
+    def next(self, ready: Ready, now: int) -> tuple[Point, Selection]:
+        """The lanes of one class at one point."""
         self._let_agents_work(now)
         while now >= self.change:
             self._demote(self._running)
             self.change = next(self._changes)
-        choices = [(self._key(place, s), place) for place, s in ready.items()]
-        (_, _, number), place = min(choices)
-        selection = self._take(ready, place, number)
-        self._serve(number, place)
-        return place, selection
+        choices = [(self._key(point, s), point) for point, s in ready.items()]
+        (_, _, number), point = min(choices)
+        selection = self._take(ready, point, number)
+        self._serve(number, point)
+        return point, selection
 
     def _let_agents_work(self, now: int) -> None:
         self._delays.now = self._late.now = now
@@ -218,21 +218,21 @@ class Priorities:
         self._agents.work()
         self._copies.work()
 
-    def _key(self, place: Place, selection: Selection) -> tuple[int, int, int]:
-        """The sort key of a place: the best class there comes first, then places that it has visited less."""
-        number, _ = self._best(place, selection)
-        often = self._visits[number, place] // _VISITS
+    def _key(self, point: Point, selection: Selection) -> tuple[int, int, int]:
+        """The sort key of a point: the best class there comes first, then points that it has visited less."""
+        number, _ = self._best(point, selection)
+        often = self._visits[number, point] // _VISITS
         return -int(self._priority[number]), often, number
 
-    def _best(self, place: Place, selection: Selection) -> tuple[int, bool]:
-        """The class of highest priority at a place, and whether all lanes there belong to it."""
-        found = self._found.get(place)
+    def _best(self, point: Point, selection: Selection) -> tuple[int, bool]:
+        """The class of highest priority at a point, and whether all lanes there belong to it."""
+        found = self._found.get(point)
         if found is not None and found[0] is selection:
             return found[1:]
         there = self._classes(selection)
         number = int(there[self._priority[there].argmax()])
-        self._found[place] = selection, number, bool((there == number).all())
-        return self._found[place][1:]
+        self._found[point] = selection, number, bool((there == number).all())
+        return self._found[point][1:]
 
     def _classes(self, selection: Selection) -> Lanes:
         if selection.rows is not None:
@@ -242,19 +242,19 @@ class Priorities:
         present = np.logical_or.reduce(selection.mask.reshape(-1, WARP), axis=1)
         return self._class_of_warp[present]
 
-    def _take(self, ready: Ready, place: Place, number: int) -> Selection:
-        selection = ready.pop(place)
-        _, _, alone = self._found.pop(place)
+    def _take(self, ready: Ready, point: Point, number: int) -> Selection:
+        selection = ready.pop(point)
+        _, _, alone = self._found.pop(point)
         if alone:
             return selection
         mask = selection.full_mask()
         mine = mask & (self._class_of_lane == number)
-        ready[place] = Selection(self._batch, mask & ~mine)
+        ready[point] = Selection(self._batch, mask & ~mine)
         return Selection(self._batch, mine)
 
-    def _serve(self, number: int, place: Place) -> None:
+    def _serve(self, number: int, point: Point) -> None:
         self._running = number
-        self._visits[number, place] += 1
+        self._visits[number, point] += 1
         self._servings[number] += 1
         if self._servings[number] >= _SERVINGS:
             self._demote(number)

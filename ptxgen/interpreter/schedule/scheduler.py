@@ -1,8 +1,8 @@
 """The execution of a batch of CTAs: running lanes block by block, waits, and the errors that stop
 it.
 
-Lanes that have come to the same place wait there together, so lanes that diverged meet again where
-their paths do. A `Policy` chooses which of them run next; in lockstep, the lanes at the first place
+Lanes that have come to the same point wait there together, so lanes that diverged meet again where
+their paths do. A `Policy` chooses which of them run next; in lockstep, the lanes at the first point
 in the program's order. That is one of the orders that a GPU may take; the race detector, not the
 schedule, finds kernels that other orders would break.
 
@@ -29,7 +29,7 @@ from ptxgen.isa.special import SPECIALS
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.lane_machine import LaneMachine
     from ptxgen.interpreter.program.blocks import Block, Program
-    from ptxgen.interpreter.schedule.policies import Place, Policy, Ready
+    from ptxgen.interpreter.schedule.policies import Point, Policy, Ready
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
@@ -72,10 +72,10 @@ class Scheduler:
         ]
         self._spins = Spins(program, self._registers)
         # Lanes that wait for other lanes of their warp.
-        self._parked: dict[Place, Lanes] = {}
+        self._parked: dict[Point, Lanes] = {}
         self._resume = np.zeros(batch.lanes, np.int64)  # by lane, the block after the wait
         self._runs: list[list[int]] = [[0, 0, 0] for _ in program.blocks]  # times, warps, threads
-        self._part_runs: dict[Place, list[int]] = {}
+        self._part_runs: dict[Point, list[int]] = {}
 
     def run(self) -> None:
         """Run until all threads have ended. Raises `TrapError`."""
@@ -83,13 +83,13 @@ class Scheduler:
         choose, machine = self._policy.next, self._machine
         while True:
             while self._ready:
-                place, selection = choose(self._ready, machine.cycles)
-                if self._spins.possible and self._spins.caught(place, selection, self._ready):
-                    self._ready[place] = selection
-                    self._policy.came(place, machine.cycles)
+                point, selection = choose(self._ready, machine.cycles)
+                if self._spins.possible and self._spins.caught(point, selection, self._ready):
+                    self._ready[point] = selection
+                    self._policy.came(point, machine.cycles)
                     self._end_spin()
                     continue
-                self._execute(place, selection)
+                self._execute(point, selection)
                 if machine.waits.some:
                     self._wake()
             self._wake()
@@ -125,7 +125,7 @@ class Scheduler:
             for step in steps if warps else ():
                 counters.by_opcode[step.instr.opcode] += warps
 
-    # --------------------------------------------------------------------------------------- places
+    # --------------------------------------------------------------------------------------- points
 
     def _go(self, number: int, selection: Selection, part: int = 0) -> None:
         """Have lanes come to a block, or to the kernel's end."""
@@ -133,33 +133,33 @@ class Scheduler:
             self._machine.exited |= selection.full_mask()
             if self._machine.watch is not None:
                 self._machine.watch.ended(selection.full_mask(), self._machine.exited)
-            for place in list(self._parked):  # lanes that have ended are no longer waited for
-                self._again(place)
+            for point in list(self._parked):  # lanes that have ended are no longer waited for
+                self._again(point)
             if self._waiting().any():
                 self._wake()
             return
-        place = number, part
-        there = self._ready.get(place)
-        mask = self._parked.pop(place, None) if self._parked else None
+        point = number, part
+        there = self._ready.get(point)
+        mask = self._parked.pop(point, None) if self._parked else None
         if there is not None:
             mask = there.full_mask() if mask is None else mask | there.full_mask()
         if mask is not None:
             selection = Selection(self._machine.batch, selection.full_mask() | mask)
-        self._ready[place] = selection
-        self._policy.came(place, self._machine.cycles)
+        self._ready[point] = selection
+        self._policy.came(point, self._machine.cycles)
 
     def _go_mask(self, number: int, mask: Lanes, part: int = 0) -> None:
         if mask.any():
             self._go(number, Selection(self._machine.batch, mask), part)
 
-    def _again(self, place: Place) -> None:
-        number, part = place
-        self._go_mask(number, self._parked.pop(place), part)
+    def _again(self, point: Point) -> None:
+        number, part = point
+        self._go_mask(number, self._parked.pop(point), part)
 
     # ------------------------------------------------------------------------------------ execution
 
-    def _execute(self, place: Place, selection: Selection) -> None:
-        number, part = place
+    def _execute(self, point: Point, selection: Selection) -> None:
+        number, part = point
         block = self._program.blocks[number]
         if self._polls[number]:
             self._policy.polled(self._polls[number])
@@ -169,14 +169,14 @@ class Scheduler:
             or (block.together and not self._warps_are_whole(selection))
             or (block.split is not None and ends_at > self._policy.change)
         ):
-            self._execute_part(place, block, selection)
+            self._execute_part(point, block, selection)
             return
         self._charge(block, self._runs[number], selection)
         self._after(number, block, selection, *self._call(block, selection))
 
-    def _execute_part(self, place: Place, block: Block, selection: Selection) -> None:
+    def _execute_part(self, point: Point, block: Block, selection: Selection) -> None:
         """Execute one part of a block, for lanes without the rest of their warps."""
-        number, part = place
+        number, part = point
         if not block.parts:
             assert block.split is not None
             block.parts = block.split()
@@ -185,11 +185,11 @@ class Scheduler:
             here = self._met(one, selection)
             left = selection.full_mask() & ~here
             if left.any():  # in addition to lanes that other selections have left
-                self._parked[place] = left | self._parked.get(place, False)
+                self._parked[point] = left | self._parked.get(point, False)
             if not here.any():
                 return
             selection = Selection(self._machine.batch, here)
-        self._charge(one, self._part_runs.setdefault(place, [0, 0, 0]), selection)
+        self._charge(one, self._part_runs.setdefault(point, [0, 0, 0]), selection)
         outcome = self._call(one, selection)
         if part + 1 < len(block.parts):
             self._go(number, selection, part + 1)

@@ -1,6 +1,6 @@
 """Detection of threads that poll mbarriers in loops that cannot end.
 
-A thread whose registers and place are the same as before, with no write to memory in between,
+A thread whose registers and point are the same as before, with no write to memory in between,
 repeats the same steps for ever. If that holds for all threads that could run, no thread is left to
 complete the mbarriers that they poll.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.machine.lanes import Selection
     from ptxgen.interpreter.program.blocks import Program
     from ptxgen.interpreter.program.segments import Step
-    from ptxgen.interpreter.schedule.policies import Place, Ready
+    from ptxgen.interpreter.schedule.policies import Point, Ready
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
@@ -42,30 +42,30 @@ class Spins:
         self._limit = limit
         self._count = 0
         self._polled = False
-        self._place: Place | None = None
+        self._point: Point | None = None
 
-    def caught(self, place: Place, selection: Selection, ready: Ready) -> bool:
+    def caught(self, point: Point, selection: Selection, ready: Ready) -> bool:
         """Whether all lanes have come back to a recorded state. Lanes are about to run from a
-        place, and `ready` are the others that could.
+        point, and `ready` are the others that could.
         """
-        number = place[0]
+        number = point[0]
         if not self._harmless[number]:
             self._begin(_FIRST)
             return False
         mask = selection.full_mask()
-        if self._place == place and self._is_back(mask, ready):
+        if self._point == point and self._is_back(mask, ready):
             return True
         self._polled |= self._polls[number]
         self._count += 1
         if self._count >= self._limit:
-            self._take(place, mask, ready)
-        elif self._place is not None:
+            self._take(point, mask, ready)
+        elif self._point is not None:
             self._served |= mask
         return False
 
-    def _take(self, place: Place, mask: Lanes, ready: Ready) -> None:
+    def _take(self, point: Point, mask: Lanes, ready: Ready) -> None:
         self._begin(2 * self._limit)
-        self._place = place
+        self._point = point
         self._mask = mask.copy()
         self._ready = {p: s.full_mask().copy() for p, s in ready.items()}
         self._held = list(self._registers)
