@@ -78,7 +78,7 @@ def _barriers(instrs: Sequence[Instr]) -> int:
 
 
 class _Step(NamedTuple):
-    """The registers that one instruction reads and writes; a guarded write does not kill."""
+    """The registers that one instruction reads and writes; `kills` is false for a guarded write."""
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]

@@ -720,11 +720,11 @@ class Ops:
         vec: None = None,
         type: ScalarType = ...,
     ) -> Value:
-        """d = the old value at addr, which becomes op(old, b) of its own, each in one step. `atom{.sem}{.scope}{.space}.op.vec.type d*vec, [addr:u64], b*vec` type: f32.
+        """Each element: d = the old value at addr, which becomes op(old, b) in one step. `atom{.sem}{.scope}{.space}.op.vec.type d*vec, [addr:u64], b*vec` type: f32.
 
-        d = the old value at addr, which becomes op(old, b) of its own, each in one step. `atom{.sem}{.scope}{.space}.op.noftz.vec.type d*vec, [addr:u64], b*vec` type: f16, bf16.
+        Each element: d = the old value at addr, which becomes op(old, b) in one step. `atom{.sem}{.scope}{.space}.op.noftz.vec.type d*vec, [addr:u64], b*vec` type: f16, bf16.
 
-        d = the old value at addr, which becomes op(old, b) of its own, each in one step. `atom{.sem}{.scope}{.space}.op.noftz.vec.type d*vec, [addr:u64], b*vec` type: f16x2, bf16x2.
+        Each element: d = the old value at addr, which becomes op(old, b) in one step. `atom{.sem}{.scope}{.space}.op.noftz.vec.type d*vec, [addr:u64], b*vec` type: f16x2, bf16x2.
         """
     @overload
     def atom(
@@ -741,11 +741,11 @@ class Ops:
         vec: Literal["v2", "v4", "v8"],
         type: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = the old value at addr, which becomes op(old, b) of its own, each in one step. `atom{.sem}{.scope}{.space}.op.vec.type d*vec, [addr:u64], b*vec` type: f32.
+        """Each element: d = the old value at addr, which becomes op(old, b) in one step. `atom{.sem}{.scope}{.space}.op.vec.type d*vec, [addr:u64], b*vec` type: f32.
 
-        d = the old value at addr, which becomes op(old, b) of its own, each in one step. `atom{.sem}{.scope}{.space}.op.noftz.vec.type d*vec, [addr:u64], b*vec` type: f16, bf16.
+        Each element: d = the old value at addr, which becomes op(old, b) in one step. `atom{.sem}{.scope}{.space}.op.noftz.vec.type d*vec, [addr:u64], b*vec` type: f16, bf16.
 
-        d = the old value at addr, which becomes op(old, b) of its own, each in one step. `atom{.sem}{.scope}{.space}.op.noftz.vec.type d*vec, [addr:u64], b*vec` type: f16x2, bf16x2.
+        Each element: d = the old value at addr, which becomes op(old, b) in one step. `atom{.sem}{.scope}{.space}.op.noftz.vec.type d*vec, [addr:u64], b*vec` type: f16x2, bf16x2.
         """
     @overload
     def atom(
@@ -763,11 +763,11 @@ class Ops:
         vec: None = None,
         type: ScalarType = ...,
     ) -> Value:
-        """d = the old value at addr, which becomes op(old, b) of its own, each in one step. `atom{.sem}{.scope}{.space}.op.L2::cache_hint.vec.type d*vec, [addr:u64], b*vec, policy:b64` type: f32.
+        """Each element: d = the old value at addr, which becomes op(old, b) in one step. `atom{.sem}{.scope}{.space}.op.L2::cache_hint.vec.type d*vec, [addr:u64], b*vec, policy:b64` type: f32.
 
-        d = the old value at addr, which becomes op(old, b) of its own, each in one step. `atom{.sem}{.scope}{.space}.op.noftz.L2::cache_hint.vec.type d*vec, [addr:u64], b*vec, policy:b64` type: f16, bf16.
+        Each element: d = the old value at addr, which becomes op(old, b) in one step. `atom{.sem}{.scope}{.space}.op.noftz.L2::cache_hint.vec.type d*vec, [addr:u64], b*vec, policy:b64` type: f16, bf16.
 
-        d = the old value at addr, which becomes op(old, b) of its own, each in one step. `atom{.sem}{.scope}{.space}.op.noftz.L2::cache_hint.vec.type d*vec, [addr:u64], b*vec, policy:b64` type: f16x2, bf16x2.
+        Each element: d = the old value at addr, which becomes op(old, b) in one step. `atom{.sem}{.scope}{.space}.op.noftz.L2::cache_hint.vec.type d*vec, [addr:u64], b*vec, policy:b64` type: f16x2, bf16x2.
         """
     @overload
     def atom(
@@ -785,11 +785,11 @@ class Ops:
         vec: Literal["v2", "v4", "v8"],
         type: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = the old value at addr, which becomes op(old, b) of its own, each in one step. `atom{.sem}{.scope}{.space}.op.L2::cache_hint.vec.type d*vec, [addr:u64], b*vec, policy:b64` type: f32.
+        """Each element: d = the old value at addr, which becomes op(old, b) in one step. `atom{.sem}{.scope}{.space}.op.L2::cache_hint.vec.type d*vec, [addr:u64], b*vec, policy:b64` type: f32.
 
-        d = the old value at addr, which becomes op(old, b) of its own, each in one step. `atom{.sem}{.scope}{.space}.op.noftz.L2::cache_hint.vec.type d*vec, [addr:u64], b*vec, policy:b64` type: f16, bf16.
+        Each element: d = the old value at addr, which becomes op(old, b) in one step. `atom{.sem}{.scope}{.space}.op.noftz.L2::cache_hint.vec.type d*vec, [addr:u64], b*vec, policy:b64` type: f16, bf16.
 
-        d = the old value at addr, which becomes op(old, b) of its own, each in one step. `atom{.sem}{.scope}{.space}.op.noftz.L2::cache_hint.vec.type d*vec, [addr:u64], b*vec, policy:b64` type: f16x2, bf16x2.
+        Each element: d = the old value at addr, which becomes op(old, b) in one step. `atom{.sem}{.scope}{.space}.op.noftz.L2::cache_hint.vec.type d*vec, [addr:u64], b*vec, policy:b64` type: f16x2, bf16x2.
         """
     def atom_cas(
         self,
@@ -2196,7 +2196,7 @@ class Ops:
         membermask: Scalar,
         /,
     ) -> tuple[Value, Value]:
-        """d = the number of one member (here the lowest), p = whether this lane is that member. `elect.sync d:b32|p:pred, membermask:u32`"""
+        """d = the lane number of one member (here the lowest); p = whether this lane is that member. `elect.sync d:b32|p:pred, membermask:u32`"""
     @overload
     def ex2(
         self,
@@ -3247,7 +3247,7 @@ class Ops:
         *,
         type: ScalarType = ...,
     ) -> tuple[Value, Value]:
-        """d = one bit for each member if all have the same a, else 0; p = whether they have. `match.all.sync.type d:b32|p:pred, a, membermask:u32` type: b32, b64."""
+        """d = one bit for each member if all have the same a, else 0; p = whether all have the same a. `match.all.sync.type d:b32|p:pred, a, membermask:u32` type: b32, b64."""
     def match_any(
         self,
         a: Scalar,
@@ -3568,7 +3568,7 @@ class Ops:
         *,
         space: Literal["shared", "shared::cta"] | None = ...,
     ) -> None:
-        """End an mbarrier, so that its memory may be used for something else. `mbarrier.inval{.space}.b64 [addr:u64]`"""
+        """Invalidate an mbarrier, so that its memory may be used for other data. `mbarrier.inval{.space}.b64 [addr:u64]`"""
     def mbarrier_pending_count(
         self,
         a: Scalar,
@@ -4241,11 +4241,11 @@ class Ops:
         vec: None = None,
         type: ScalarType = ...,
     ) -> None:
-        """The value at addr becomes op(old, b) of its own, each in one step. `red{.sem}{.scope}{.space}.op.vec.type [addr:u64], b*vec` type: f32.
+        """Each element: The value at addr becomes op(old, b) in one step. `red{.sem}{.scope}{.space}.op.vec.type [addr:u64], b*vec` type: f32.
 
-        The value at addr becomes op(old, b) of its own, each in one step. `red{.sem}{.scope}{.space}.op.noftz.vec.type [addr:u64], b*vec` type: f16, bf16.
+        Each element: The value at addr becomes op(old, b) in one step. `red{.sem}{.scope}{.space}.op.noftz.vec.type [addr:u64], b*vec` type: f16, bf16.
 
-        The value at addr becomes op(old, b) of its own, each in one step. `red{.sem}{.scope}{.space}.op.noftz.vec.type [addr:u64], b*vec` type: f16x2, bf16x2.
+        Each element: The value at addr becomes op(old, b) in one step. `red{.sem}{.scope}{.space}.op.noftz.vec.type [addr:u64], b*vec` type: f16x2, bf16x2.
         """
     @overload
     def red(
@@ -4261,11 +4261,11 @@ class Ops:
         vec: Literal["v2", "v4", "v8"],
         type: ScalarType = ...,
     ) -> None:
-        """The value at addr becomes op(old, b) of its own, each in one step. `red{.sem}{.scope}{.space}.op.vec.type [addr:u64], b*vec` type: f32.
+        """Each element: The value at addr becomes op(old, b) in one step. `red{.sem}{.scope}{.space}.op.vec.type [addr:u64], b*vec` type: f32.
 
-        The value at addr becomes op(old, b) of its own, each in one step. `red{.sem}{.scope}{.space}.op.noftz.vec.type [addr:u64], b*vec` type: f16, bf16.
+        Each element: The value at addr becomes op(old, b) in one step. `red{.sem}{.scope}{.space}.op.noftz.vec.type [addr:u64], b*vec` type: f16, bf16.
 
-        The value at addr becomes op(old, b) of its own, each in one step. `red{.sem}{.scope}{.space}.op.noftz.vec.type [addr:u64], b*vec` type: f16x2, bf16x2.
+        Each element: The value at addr becomes op(old, b) in one step. `red{.sem}{.scope}{.space}.op.noftz.vec.type [addr:u64], b*vec` type: f16x2, bf16x2.
         """
     @overload
     def red(
@@ -4282,11 +4282,11 @@ class Ops:
         vec: None = None,
         type: ScalarType = ...,
     ) -> None:
-        """The value at addr becomes op(old, b) of its own, each in one step. `red{.sem}{.scope}{.space}.op.L2::cache_hint.vec.type [addr:u64], b*vec, policy:b64` type: f32.
+        """Each element: The value at addr becomes op(old, b) in one step. `red{.sem}{.scope}{.space}.op.L2::cache_hint.vec.type [addr:u64], b*vec, policy:b64` type: f32.
 
-        The value at addr becomes op(old, b) of its own, each in one step. `red{.sem}{.scope}{.space}.op.noftz.L2::cache_hint.vec.type [addr:u64], b*vec, policy:b64` type: f16, bf16.
+        Each element: The value at addr becomes op(old, b) in one step. `red{.sem}{.scope}{.space}.op.noftz.L2::cache_hint.vec.type [addr:u64], b*vec, policy:b64` type: f16, bf16.
 
-        The value at addr becomes op(old, b) of its own, each in one step. `red{.sem}{.scope}{.space}.op.noftz.L2::cache_hint.vec.type [addr:u64], b*vec, policy:b64` type: f16x2, bf16x2.
+        Each element: The value at addr becomes op(old, b) in one step. `red{.sem}{.scope}{.space}.op.noftz.L2::cache_hint.vec.type [addr:u64], b*vec, policy:b64` type: f16x2, bf16x2.
         """
     @overload
     def red(
@@ -4303,11 +4303,11 @@ class Ops:
         vec: Literal["v2", "v4", "v8"],
         type: ScalarType = ...,
     ) -> None:
-        """The value at addr becomes op(old, b) of its own, each in one step. `red{.sem}{.scope}{.space}.op.L2::cache_hint.vec.type [addr:u64], b*vec, policy:b64` type: f32.
+        """Each element: The value at addr becomes op(old, b) in one step. `red{.sem}{.scope}{.space}.op.L2::cache_hint.vec.type [addr:u64], b*vec, policy:b64` type: f32.
 
-        The value at addr becomes op(old, b) of its own, each in one step. `red{.sem}{.scope}{.space}.op.noftz.L2::cache_hint.vec.type [addr:u64], b*vec, policy:b64` type: f16, bf16.
+        Each element: The value at addr becomes op(old, b) in one step. `red{.sem}{.scope}{.space}.op.noftz.L2::cache_hint.vec.type [addr:u64], b*vec, policy:b64` type: f16, bf16.
 
-        The value at addr becomes op(old, b) of its own, each in one step. `red{.sem}{.scope}{.space}.op.noftz.L2::cache_hint.vec.type [addr:u64], b*vec, policy:b64` type: f16x2, bf16x2.
+        Each element: The value at addr becomes op(old, b) in one step. `red{.sem}{.scope}{.space}.op.noftz.L2::cache_hint.vec.type [addr:u64], b*vec, policy:b64` type: f16x2, bf16x2.
         """
     def red_async_add(
         self,
@@ -4366,7 +4366,7 @@ class Ops:
     ) -> Value:
         """d = the sum (wrapping around), the smallest or the largest a of all members. `redux.sync.op.type d, a, membermask:u32` type: u32, s32.
 
-        d = all members' a combined bit by bit. `redux.sync.op.type d, a, membermask:u32` type: b32.
+        d = the values of a of all members, combined bit by bit. `redux.sync.op.type d, a, membermask:u32` type: b32.
         """
     @overload
     def redux(
@@ -4631,11 +4631,11 @@ class Ops:
     ) -> tuple[Value, Value]:
         """p = a <cmp> b; q = not p. `setp.cmp{.ftz}.f32 p:pred|q:pred, a, b`
 
-        p = a <cmp> b for the lower halves; q = the same for the upper halves. `setp.cmp{.ftz}.f16x2 p:pred|q:pred, a, b`
+        p = a <cmp> b for the lower halves; q = a <cmp> b for the upper halves. `setp.cmp{.ftz}.f16x2 p:pred|q:pred, a, b`
 
         p = a <cmp> b; q = not p. `setp.cmp.f64 p:pred|q:pred, a, b`
 
-        p = a <cmp> b for the lower halves; q = the same for the upper halves. `setp.cmp.bf16x2 p:pred|q:pred, a, b`
+        p = a <cmp> b for the lower halves; q = a <cmp> b for the upper halves. `setp.cmp.bf16x2 p:pred|q:pred, a, b`
         """
     @overload
     def setp_pair_with(
@@ -4669,11 +4669,11 @@ class Ops:
     ) -> tuple[Value, Value]:
         """p = (a <cmp> b) <combine> c; q = (not a <cmp> b) <combine> c. `setp.cmp.combine{.ftz}.f32 p:pred|q:pred, a, b, c:pred`
 
-        p = (a <cmp> b) <combine> c for the lower halves; q = the same for the upper halves. `setp.cmp.combine{.ftz}.f16x2 p:pred|q:pred, a, b, c:pred`
+        p = (a <cmp> b) <combine> c for the lower halves; q = (a <cmp> b) <combine> c for the upper halves. `setp.cmp.combine{.ftz}.f16x2 p:pred|q:pred, a, b, c:pred`
 
         p = (a <cmp> b) <combine> c; q = (not a <cmp> b) <combine> c. `setp.cmp.combine.f64 p:pred|q:pred, a, b, c:pred`
 
-        p = (a <cmp> b) <combine> c for the lower halves; q = the same for the upper halves. `setp.cmp.combine.bf16x2 p:pred|q:pred, a, b, c:pred`
+        p = (a <cmp> b) <combine> c for the lower halves; q = (a <cmp> b) <combine> c for the upper halves. `setp.cmp.combine.bf16x2 p:pred|q:pred, a, b, c:pred`
         """
     @overload
     def setp_with(
@@ -4738,7 +4738,7 @@ class Ops:
         into: Var | None = None,
         mode: Literal["bfly", "down", "up", "idx"] = "bfly",
     ) -> Value:
-        """d = a of the lane that mode and b name, or of the own lane if that is outside the segment given by c. `shfl.sync.mode.b32 d, a, b:u32, c:u32, membermask:u32`"""
+        """d = the value of a in the lane that mode and b select, or in the own lane if that lane is outside the segment given by c. `shfl.sync.mode.b32 d, a, b:u32, c:u32, membermask:u32`"""
     def shfl_pred(
         self,
         a: Scalar,
@@ -4749,7 +4749,7 @@ class Ops:
         *,
         mode: Literal["bfly", "down", "up", "idx"] = "bfly",
     ) -> tuple[Value, Value]:
-        """d as for shfl; p = whether the source lane was inside the segment. `shfl.sync.mode.b32 d|p:pred, a, b:u32, c:u32, membermask:u32`"""
+        """d = the result of shfl; p = whether the source lane was inside the segment. `shfl.sync.mode.b32 d|p:pred, a, b:u32, c:u32, membermask:u32`"""
     def shl(
         self,
         a: Scalar,
@@ -5353,9 +5353,9 @@ class Ops:
         type: ScalarType = ...,
         mode: Literal["trap", "clamp", "zero"] = "trap",
     ) -> Value:
-        """d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.1d{.cop}{.vec}.type.mode d*vec, [surf:u64*1/s32]` type: b32, b8, b16.
+        """d = the elements of the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero d = 0. `suld.b.1d{.cop}{.vec}.type.mode d*vec, [surf:u64*1/s32]` type: b32, b8, b16.
 
-        d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.1d{.cop}{.vec}.type.mode d*vec, [surf:u64*1/s32]` type: b64.
+        d = the elements of the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero d = 0. `suld.b.1d{.cop}{.vec}.type.mode d*vec, [surf:u64*1/s32]` type: b64.
         """
     @overload
     def suld_1d(
@@ -5369,9 +5369,9 @@ class Ops:
         type: ScalarType = ...,
         mode: Literal["trap", "clamp", "zero"] = "trap",
     ) -> tuple[Value, ...]:
-        """d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.1d{.cop}{.vec}.type.mode d*vec, [surf:u64*1/s32]` type: b32, b8, b16.
+        """d = the elements of the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero d = 0. `suld.b.1d{.cop}{.vec}.type.mode d*vec, [surf:u64*1/s32]` type: b32, b8, b16.
 
-        d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.1d{.cop}{.vec}.type.mode d*vec, [surf:u64*1/s32]` type: b64.
+        d = the elements of the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero d = 0. `suld.b.1d{.cop}{.vec}.type.mode d*vec, [surf:u64*1/s32]` type: b64.
         """
     @overload
     def suld_2d(
@@ -5385,9 +5385,9 @@ class Ops:
         type: ScalarType = ...,
         mode: Literal["trap", "clamp", "zero"] = "trap",
     ) -> Value:
-        """d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.2d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b32, b8, b16.
+        """d = the elements of the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero d = 0. `suld.b.2d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b32, b8, b16.
 
-        d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.2d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b64.
+        d = the elements of the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero d = 0. `suld.b.2d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b64.
         """
     @overload
     def suld_2d(
@@ -5401,9 +5401,9 @@ class Ops:
         type: ScalarType = ...,
         mode: Literal["trap", "clamp", "zero"] = "trap",
     ) -> tuple[Value, ...]:
-        """d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.2d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b32, b8, b16.
+        """d = the elements of the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero d = 0. `suld.b.2d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b32, b8, b16.
 
-        d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.2d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b64.
+        d = the elements of the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero d = 0. `suld.b.2d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b64.
         """
     @overload
     def suld_3d(
@@ -5417,9 +5417,9 @@ class Ops:
         type: ScalarType = ...,
         mode: Literal["trap", "clamp", "zero"] = "trap",
     ) -> Value:
-        """d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.3d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b32, b8, b16.
+        """d = the elements of the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero d = 0. `suld.b.3d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b32, b8, b16.
 
-        d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.3d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b64.
+        d = the elements of the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero d = 0. `suld.b.3d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b64.
         """
     @overload
     def suld_3d(
@@ -5433,9 +5433,9 @@ class Ops:
         type: ScalarType = ...,
         mode: Literal["trap", "clamp", "zero"] = "trap",
     ) -> tuple[Value, ...]:
-        """d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.3d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b32, b8, b16.
+        """d = the elements of the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero d = 0. `suld.b.3d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b32, b8, b16.
 
-        d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.3d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b64.
+        d = the elements of the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero d = 0. `suld.b.3d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b64.
         """
     @overload
     def suld_a1d(
@@ -5449,9 +5449,9 @@ class Ops:
         type: ScalarType = ...,
         mode: Literal["trap", "clamp", "zero"] = "trap",
     ) -> Value:
-        """d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.a1d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b32, b8, b16.
+        """d = the elements of the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero d = 0. `suld.b.a1d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b32, b8, b16.
 
-        d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.a1d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b64.
+        d = the elements of the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero d = 0. `suld.b.a1d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b64.
         """
     @overload
     def suld_a1d(
@@ -5465,9 +5465,9 @@ class Ops:
         type: ScalarType = ...,
         mode: Literal["trap", "clamp", "zero"] = "trap",
     ) -> tuple[Value, ...]:
-        """d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.a1d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b32, b8, b16.
+        """d = the elements of the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero d = 0. `suld.b.a1d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b32, b8, b16.
 
-        d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.a1d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b64.
+        d = the elements of the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero d = 0. `suld.b.a1d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b64.
         """
     @overload
     def suld_a2d(
@@ -5481,9 +5481,9 @@ class Ops:
         type: ScalarType = ...,
         mode: Literal["trap", "clamp", "zero"] = "trap",
     ) -> Value:
-        """d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.a2d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b32, b8, b16.
+        """d = the elements of the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero d = 0. `suld.b.a2d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b32, b8, b16.
 
-        d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.a2d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b64.
+        d = the elements of the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero d = 0. `suld.b.a2d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b64.
         """
     @overload
     def suld_a2d(
@@ -5497,9 +5497,9 @@ class Ops:
         type: ScalarType = ...,
         mode: Literal["trap", "clamp", "zero"] = "trap",
     ) -> tuple[Value, ...]:
-        """d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.a2d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b32, b8, b16.
+        """d = the elements of the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero d = 0. `suld.b.a2d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b32, b8, b16.
 
-        d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.a2d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b64.
+        d = the elements of the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero d = 0. `suld.b.a2d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b64.
         """
     def suq(
         self,
@@ -5522,9 +5522,9 @@ class Ops:
         type: ScalarType = ...,
         mode: Literal["trap", "clamp", "zero"] = "trap",
     ) -> None:
-        """Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.1d{.cop}{.vec}.type.mode [surf:u64*1/s32], a*vec` type: b32, b8, b16.
+        """Write a to the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero nothing is written. `sust.b.1d{.cop}{.vec}.type.mode [surf:u64*1/s32], a*vec` type: b32, b8, b16.
 
-        Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.1d{.cop}{.vec}.type.mode [surf:u64*1/s32], a*vec` type: b64.
+        Write a to the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero nothing is written. `sust.b.1d{.cop}{.vec}.type.mode [surf:u64*1/s32], a*vec` type: b64.
         """
     @overload
     def sust_1d(
@@ -5538,9 +5538,9 @@ class Ops:
         type: ScalarType = ...,
         mode: Literal["trap", "clamp", "zero"] = "trap",
     ) -> None:
-        """Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.1d{.cop}{.vec}.type.mode [surf:u64*1/s32], a*vec` type: b32, b8, b16.
+        """Write a to the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero nothing is written. `sust.b.1d{.cop}{.vec}.type.mode [surf:u64*1/s32], a*vec` type: b32, b8, b16.
 
-        Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.1d{.cop}{.vec}.type.mode [surf:u64*1/s32], a*vec` type: b64.
+        Write a to the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero nothing is written. `sust.b.1d{.cop}{.vec}.type.mode [surf:u64*1/s32], a*vec` type: b64.
         """
     @overload
     def sust_2d(
@@ -5554,9 +5554,9 @@ class Ops:
         type: ScalarType = ...,
         mode: Literal["trap", "clamp", "zero"] = "trap",
     ) -> None:
-        """Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.2d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b32, b8, b16.
+        """Write a to the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero nothing is written. `sust.b.2d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b32, b8, b16.
 
-        Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.2d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b64.
+        Write a to the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero nothing is written. `sust.b.2d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b64.
         """
     @overload
     def sust_2d(
@@ -5570,9 +5570,9 @@ class Ops:
         type: ScalarType = ...,
         mode: Literal["trap", "clamp", "zero"] = "trap",
     ) -> None:
-        """Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.2d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b32, b8, b16.
+        """Write a to the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero nothing is written. `sust.b.2d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b32, b8, b16.
 
-        Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.2d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b64.
+        Write a to the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero nothing is written. `sust.b.2d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b64.
         """
     @overload
     def sust_3d(
@@ -5586,9 +5586,9 @@ class Ops:
         type: ScalarType = ...,
         mode: Literal["trap", "clamp", "zero"] = "trap",
     ) -> None:
-        """Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.3d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b32, b8, b16.
+        """Write a to the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero nothing is written. `sust.b.3d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b32, b8, b16.
 
-        Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.3d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b64.
+        Write a to the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero nothing is written. `sust.b.3d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b64.
         """
     @overload
     def sust_3d(
@@ -5602,9 +5602,9 @@ class Ops:
         type: ScalarType = ...,
         mode: Literal["trap", "clamp", "zero"] = "trap",
     ) -> None:
-        """Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.3d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b32, b8, b16.
+        """Write a to the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero nothing is written. `sust.b.3d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b32, b8, b16.
 
-        Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.3d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b64.
+        Write a to the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero nothing is written. `sust.b.3d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b64.
         """
     @overload
     def sust_a1d(
@@ -5618,9 +5618,9 @@ class Ops:
         type: ScalarType = ...,
         mode: Literal["trap", "clamp", "zero"] = "trap",
     ) -> None:
-        """Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.a1d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b32, b8, b16.
+        """Write a to the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero nothing is written. `sust.b.a1d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b32, b8, b16.
 
-        Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.a1d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b64.
+        Write a to the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero nothing is written. `sust.b.a1d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b64.
         """
     @overload
     def sust_a1d(
@@ -5634,9 +5634,9 @@ class Ops:
         type: ScalarType = ...,
         mode: Literal["trap", "clamp", "zero"] = "trap",
     ) -> None:
-        """Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.a1d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b32, b8, b16.
+        """Write a to the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero nothing is written. `sust.b.a1d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b32, b8, b16.
 
-        Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.a1d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b64.
+        Write a to the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero nothing is written. `sust.b.a1d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b64.
         """
     @overload
     def sust_a2d(
@@ -5650,9 +5650,9 @@ class Ops:
         type: ScalarType = ...,
         mode: Literal["trap", "clamp", "zero"] = "trap",
     ) -> None:
-        """Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.a2d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b32, b8, b16.
+        """Write a to the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero nothing is written. `sust.b.a2d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b32, b8, b16.
 
-        Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.a2d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b64.
+        Write a to the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero nothing is written. `sust.b.a2d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b64.
         """
     @overload
     def sust_a2d(
@@ -5666,9 +5666,9 @@ class Ops:
         type: ScalarType = ...,
         mode: Literal["trap", "clamp", "zero"] = "trap",
     ) -> None:
-        """Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.a2d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b32, b8, b16.
+        """Write a to the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero nothing is written. `sust.b.a2d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b32, b8, b16.
 
-        Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.a2d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b64.
+        Write a to the surface at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes the nearest element, and with .zero nothing is written. `sust.b.a2d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b64.
         """
     def szext(
         self,
@@ -5770,7 +5770,7 @@ class Ops:
         type: ScalarType = ...,
         ctype: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = a texture's four channels at coordinates, as its sampler says. `tex.1d.v4.type.ctype d*4, [tex:u64*1/ctype]` type: f32, s32, u32. ctype: f32, s32."""
+        """d = a texture's four channels at coordinates, filtered by its sampler. `tex.1d.v4.type.ctype d*4, [tex:u64*1/ctype]` type: f32, s32, u32. ctype: f32, s32."""
     def tex_2d(
         self,
         tex: Pointer,
@@ -5780,7 +5780,7 @@ class Ops:
         type: ScalarType = ...,
         ctype: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = a texture's four channels at coordinates, as its sampler says. `tex.2d.v4.type.ctype d*4, [tex:u64*2/ctype]` type: f32, s32, u32. ctype: f32, s32."""
+        """d = a texture's four channels at coordinates, filtered by its sampler. `tex.2d.v4.type.ctype d*4, [tex:u64*2/ctype]` type: f32, s32, u32. ctype: f32, s32."""
     def tex_3d(
         self,
         tex: Pointer,
@@ -5790,7 +5790,7 @@ class Ops:
         type: ScalarType = ...,
         ctype: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = a texture's four channels at coordinates, as its sampler says. `tex.3d.v4.type.ctype d*4, [tex:u64*4/ctype]` type: f32, s32, u32. ctype: f32, s32."""
+        """d = a texture's four channels at coordinates, filtered by its sampler. `tex.3d.v4.type.ctype d*4, [tex:u64*4/ctype]` type: f32, s32, u32. ctype: f32, s32."""
     def tex_a1d(
         self,
         tex: Pointer,
@@ -5800,7 +5800,7 @@ class Ops:
         type: ScalarType = ...,
         ctype: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = a texture's four channels at coordinates, as its sampler says. `tex.a1d.v4.type.ctype d*4, [tex:u64*2/u32.ctype]` type: f32, s32, u32. ctype: f32, s32."""
+        """d = a texture's four channels at coordinates, filtered by its sampler. `tex.a1d.v4.type.ctype d*4, [tex:u64*2/u32.ctype]` type: f32, s32, u32. ctype: f32, s32."""
     def tex_a2d(
         self,
         tex: Pointer,
@@ -5810,7 +5810,7 @@ class Ops:
         type: ScalarType = ...,
         ctype: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = a texture's four channels at coordinates, as its sampler says. `tex.a2d.v4.type.ctype d*4, [tex:u64*4/u32.ctype]` type: f32, s32, u32. ctype: f32, s32."""
+        """d = a texture's four channels at coordinates, filtered by its sampler. `tex.a2d.v4.type.ctype d*4, [tex:u64*4/u32.ctype]` type: f32, s32, u32. ctype: f32, s32."""
     def tex_acube(
         self,
         tex: Pointer,
@@ -5819,7 +5819,7 @@ class Ops:
         into: Sequence[Var] | None = None,
         type: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = a texture's four channels at coordinates, as its sampler says. `tex.acube.v4.type.f32 d*4, [tex:u64*4/u32.f32]` type: f32, s32, u32."""
+        """d = a texture's four channels at coordinates, filtered by its sampler. `tex.acube.v4.type.f32 d*4, [tex:u64*4/u32.f32]` type: f32, s32, u32."""
     def tex_cube(
         self,
         tex: Pointer,
@@ -5828,7 +5828,7 @@ class Ops:
         into: Sequence[Var] | None = None,
         type: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = a texture's four channels at coordinates, as its sampler says. `tex.cube.v4.type.f32 d*4, [tex:u64*4/f32]` type: f32, s32, u32."""
+        """d = a texture's four channels at coordinates, filtered by its sampler. `tex.cube.v4.type.f32 d*4, [tex:u64*4/f32]` type: f32, s32, u32."""
     def tex_grad_1d(
         self,
         tex: Pointer,
@@ -5839,7 +5839,7 @@ class Ops:
         into: Sequence[Var] | None = None,
         type: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = a texture's four channels at the level of detail that the gradients ask for, of which there is one. `tex.grad.1d.v4.type.f32 d*4, [tex:u64*1/f32], dx:f32*1, dy:f32*1` type: f32, s32, u32."""
+        """d = a texture's four channels at the level of detail that the gradients select; there is only one. `tex.grad.1d.v4.type.f32 d*4, [tex:u64*1/f32], dx:f32*1, dy:f32*1` type: f32, s32, u32."""
     def tex_grad_2d(
         self,
         tex: Pointer,
@@ -5850,7 +5850,7 @@ class Ops:
         into: Sequence[Var] | None = None,
         type: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = a texture's four channels at the level of detail that the gradients ask for, of which there is one. `tex.grad.2d.v4.type.f32 d*4, [tex:u64*2/f32], dx:f32*2, dy:f32*2` type: f32, s32, u32."""
+        """d = a texture's four channels at the level of detail that the gradients select; there is only one. `tex.grad.2d.v4.type.f32 d*4, [tex:u64*2/f32], dx:f32*2, dy:f32*2` type: f32, s32, u32."""
     def tex_grad_3d(
         self,
         tex: Pointer,
@@ -5861,7 +5861,7 @@ class Ops:
         into: Sequence[Var] | None = None,
         type: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = a texture's four channels at the level of detail that the gradients ask for, of which there is one. `tex.grad.3d.v4.type.f32 d*4, [tex:u64*4/f32], dx:f32*4, dy:f32*4` type: f32, s32, u32."""
+        """d = a texture's four channels at the level of detail that the gradients select; there is only one. `tex.grad.3d.v4.type.f32 d*4, [tex:u64*4/f32], dx:f32*4, dy:f32*4` type: f32, s32, u32."""
     def tex_grad_a1d(
         self,
         tex: Pointer,
@@ -5872,7 +5872,7 @@ class Ops:
         into: Sequence[Var] | None = None,
         type: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = a texture's four channels at the level of detail that the gradients ask for, of which there is one. `tex.grad.a1d.v4.type.f32 d*4, [tex:u64*2/u32.f32], dx:f32*1, dy:f32*1` type: f32, s32, u32."""
+        """d = a texture's four channels at the level of detail that the gradients select; there is only one. `tex.grad.a1d.v4.type.f32 d*4, [tex:u64*2/u32.f32], dx:f32*1, dy:f32*1` type: f32, s32, u32."""
     def tex_grad_a2d(
         self,
         tex: Pointer,
@@ -5883,7 +5883,7 @@ class Ops:
         into: Sequence[Var] | None = None,
         type: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = a texture's four channels at the level of detail that the gradients ask for, of which there is one. `tex.grad.a2d.v4.type.f32 d*4, [tex:u64*4/u32.f32], dx:f32*2, dy:f32*2` type: f32, s32, u32."""
+        """d = a texture's four channels at the level of detail that the gradients select; there is only one. `tex.grad.a2d.v4.type.f32 d*4, [tex:u64*4/u32.f32], dx:f32*2, dy:f32*2` type: f32, s32, u32."""
     def tex_grad_acube(
         self,
         tex: Pointer,
@@ -5894,7 +5894,7 @@ class Ops:
         into: Sequence[Var] | None = None,
         type: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = a texture's four channels at the level of detail that the gradients ask for, of which there is one. `tex.grad.acube.v4.type.f32 d*4, [tex:u64*4/u32.f32], dx:f32*4, dy:f32*4` type: f32, s32, u32."""
+        """d = a texture's four channels at the level of detail that the gradients select; there is only one. `tex.grad.acube.v4.type.f32 d*4, [tex:u64*4/u32.f32], dx:f32*4, dy:f32*4` type: f32, s32, u32."""
     def tex_grad_cube(
         self,
         tex: Pointer,
@@ -5905,7 +5905,7 @@ class Ops:
         into: Sequence[Var] | None = None,
         type: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = a texture's four channels at the level of detail that the gradients ask for, of which there is one. `tex.grad.cube.v4.type.f32 d*4, [tex:u64*4/f32], dx:f32*4, dy:f32*4` type: f32, s32, u32."""
+        """d = a texture's four channels at the level of detail that the gradients select; there is only one. `tex.grad.cube.v4.type.f32 d*4, [tex:u64*4/f32], dx:f32*4, dy:f32*4` type: f32, s32, u32."""
     def tex_level_1d(
         self,
         tex: Pointer,
@@ -5916,7 +5916,7 @@ class Ops:
         type: ScalarType = ...,
         ctype: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = a texture's four channels at a level of detail, of which there is one. `tex.level.1d.v4.type.ctype d*4, [tex:u64*1/ctype], lod:ctype` type: f32, s32, u32. ctype: f32, s32."""
+        """d = a texture's four channels at a level of detail; there is only one. `tex.level.1d.v4.type.ctype d*4, [tex:u64*1/ctype], lod:ctype` type: f32, s32, u32. ctype: f32, s32."""
     def tex_level_2d(
         self,
         tex: Pointer,
@@ -5927,7 +5927,7 @@ class Ops:
         type: ScalarType = ...,
         ctype: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = a texture's four channels at a level of detail, of which there is one. `tex.level.2d.v4.type.ctype d*4, [tex:u64*2/ctype], lod:ctype` type: f32, s32, u32. ctype: f32, s32."""
+        """d = a texture's four channels at a level of detail; there is only one. `tex.level.2d.v4.type.ctype d*4, [tex:u64*2/ctype], lod:ctype` type: f32, s32, u32. ctype: f32, s32."""
     def tex_level_3d(
         self,
         tex: Pointer,
@@ -5938,7 +5938,7 @@ class Ops:
         type: ScalarType = ...,
         ctype: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = a texture's four channels at a level of detail, of which there is one. `tex.level.3d.v4.type.ctype d*4, [tex:u64*4/ctype], lod:ctype` type: f32, s32, u32. ctype: f32, s32."""
+        """d = a texture's four channels at a level of detail; there is only one. `tex.level.3d.v4.type.ctype d*4, [tex:u64*4/ctype], lod:ctype` type: f32, s32, u32. ctype: f32, s32."""
     def tex_level_a1d(
         self,
         tex: Pointer,
@@ -5949,7 +5949,7 @@ class Ops:
         type: ScalarType = ...,
         ctype: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = a texture's four channels at a level of detail, of which there is one. `tex.level.a1d.v4.type.ctype d*4, [tex:u64*2/u32.ctype], lod:ctype` type: f32, s32, u32. ctype: f32, s32."""
+        """d = a texture's four channels at a level of detail; there is only one. `tex.level.a1d.v4.type.ctype d*4, [tex:u64*2/u32.ctype], lod:ctype` type: f32, s32, u32. ctype: f32, s32."""
     def tex_level_a2d(
         self,
         tex: Pointer,
@@ -5960,7 +5960,7 @@ class Ops:
         type: ScalarType = ...,
         ctype: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = a texture's four channels at a level of detail, of which there is one. `tex.level.a2d.v4.type.ctype d*4, [tex:u64*4/u32.ctype], lod:ctype` type: f32, s32, u32. ctype: f32, s32."""
+        """d = a texture's four channels at a level of detail; there is only one. `tex.level.a2d.v4.type.ctype d*4, [tex:u64*4/u32.ctype], lod:ctype` type: f32, s32, u32. ctype: f32, s32."""
     def tex_level_acube(
         self,
         tex: Pointer,
@@ -5970,7 +5970,7 @@ class Ops:
         into: Sequence[Var] | None = None,
         type: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = a texture's four channels at a level of detail, of which there is one. `tex.level.acube.v4.type.f32 d*4, [tex:u64*4/u32.f32], lod:f32` type: f32, s32, u32."""
+        """d = a texture's four channels at a level of detail; there is only one. `tex.level.acube.v4.type.f32 d*4, [tex:u64*4/u32.f32], lod:f32` type: f32, s32, u32."""
     def tex_level_cube(
         self,
         tex: Pointer,
@@ -5980,7 +5980,7 @@ class Ops:
         into: Sequence[Var] | None = None,
         type: ScalarType = ...,
     ) -> tuple[Value, ...]:
-        """d = a texture's four channels at a level of detail, of which there is one. `tex.level.cube.v4.type.f32 d*4, [tex:u64*4/f32], lod:f32` type: f32, s32, u32."""
+        """d = a texture's four channels at a level of detail; there is only one. `tex.level.cube.v4.type.f32 d*4, [tex:u64*4/f32], lod:f32` type: f32, s32, u32."""
     def tld4_2d(
         self,
         tex: Pointer,

@@ -106,7 +106,7 @@ class Counters:
     @property
     def tensor_flops(self) -> int:
         """Operations of `mma`, `wmma.mma` and `wgmma`: a multiplication and an addition for each
-        product of two elements. Those on integers and single bits count, too.
+        product of two elements. Operations on integers and single bits count, too.
         """
         return sum(count * _tensor_flops(opcode) for opcode, count in self.by_opcode.items())
 

@@ -51,10 +51,10 @@ def _lengths(starts: Lanes, count: int) -> Lanes:
     return np.diff(np.append(starts, count))
 
 
-def _places(starts: Lanes, count: int) -> Lanes:
+def _index_in_group(starts: Lanes, count: int) -> Lanes:
     """The index of each lane in its group."""
-    places: Lanes = np.arange(count) - np.repeat(starts, _lengths(starts, count))
-    return places
+    indices: Lanes = np.arange(count) - np.repeat(starts, _lengths(starts, count))
+    return indices
 
 
 def _after(first: Lanes, starts: Lanes, results: Lanes) -> Found:
@@ -71,11 +71,11 @@ def _combined(
     """The scan of an associative operation."""
     (b,) = operands
     partial_results = b.copy()
-    places = _places(starts, len(b))
-    longest, reach = int(places.max()) + 1, 1
+    indices = _index_in_group(starts, len(b))
+    longest, reach = int(indices.max()) + 1, 1
     while reach < longest:
         wider = combine(partial_results[:-reach], partial_results[reach:])
-        inside = places[reach:] >= reach
+        inside = indices[reach:] >= reach
         partial_results[reach:] = np.where(inside, wider, partial_results[reach:])
         reach *= 2
     start = np.repeat(first, _lengths(starts, len(b)))
@@ -116,7 +116,7 @@ def _counted(op: str, first: Lanes, starts: Lanes, operands: tuple[Lanes, ...]) 
         turned = np.mod(origin + (moved if op == "inc" else -moved), limit + 1)
         return np.where(beyond & (steps == 0), begin, turned).astype(first.dtype)
 
-    steps = _places(starts, len(b))
+    steps = _index_in_group(starts, len(b))
     old = after(steps, np.repeat(begin, lengths), np.repeat(limit, lengths))
     return old, after(lengths, begin, limit)
 
@@ -124,17 +124,17 @@ def _counted(op: str, first: Lanes, starts: Lanes, operands: tuple[Lanes, ...]) 
 def swapped(first: Lanes, starts: Lanes, operands: tuple[Lanes, ...]) -> Found | None:
     """The scan of compare-and-swap; the operands are the values to compare with and the new values."""
     wanted, given = operands
-    lengths, places = _lengths(starts, len(wanted)), np.arange(len(wanted))
+    lengths, indices = _lengths(starts, len(wanted)), np.arange(len(wanted))
     value, begin = first.copy(), starts
     old = np.repeat(first, lengths)
     for _ in range(_MOST_SWAPS):
         held = np.repeat(value, lengths)
-        swaps = (wanted == held) & (given != held) & (places >= np.repeat(begin, lengths))
+        swaps = (wanted == held) & (given != held) & (indices >= np.repeat(begin, lengths))
         if not swaps.any():
             return old, value
-        at = np.minimum.reduceat(np.where(swaps, places, len(places)), starts)
-        some = at < len(places)
+        at = np.minimum.reduceat(np.where(swaps, indices, len(indices)), starts)
+        some = at < len(indices)
         value[some] = given[at[some]]
-        old = np.where(places > np.repeat(at, lengths), np.repeat(value, lengths), old)
+        old = np.where(indices > np.repeat(at, lengths), np.repeat(value, lengths), old)
         begin = at + 1
     return None

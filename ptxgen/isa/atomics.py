@@ -192,7 +192,7 @@ def atomic_vector(
     op: str,
     type: ScalarType,
 ) -> tuple[Lanes, ...]:
-    """<what> becomes op(old, b) of its own, each in one step."""
+    """Each element: <what> becomes op(old, b) in one step."""
     first = np.asarray(addr)
     old = tuple(
         atomic(

@@ -1,8 +1,8 @@
 """Comparison and selection (PTX ISA, "Comparison and Selection Instructions" and "Half Precision
 Comparison Instructions").
 
-A comparison of floating-point numbers is false if one of them is NaN, except those that end in `u`
-(`ltu`, …) and `nan`, which are true.
+A comparison of floating-point numbers with a NaN is false, except for `nan` and the comparisons that
+end in `u` (`ltu`, …), which are true.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def setp_halves(
     ftz: bool = False,
     half: ScalarType,
 ) -> tuple[Lanes, Lanes]:
-    """p = <truth> for the lower halves; q = the same for the upper halves."""
+    """p = <truth> for the lower halves; q = <truth> for the upper halves."""
     low, high = _both(a, b, half, cmp, ftz=ftz)
     return _combined(low, combine, c), _combined(high, combine, c)
 

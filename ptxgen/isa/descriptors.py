@@ -1,4 +1,4 @@
-"""Matrices in shared memory as `wgmma` reads them, by descriptors of 64 bits (PTX ISA,
+"""Matrices in shared memory that `wgmma` reads through 64-bit descriptors (PTX ISA,
 "Asynchronous Warpgroup Level Matrix Instructions": "Shared Memory Matrix Layout", "Matrix
 Descriptor Format").
 
@@ -7,7 +7,7 @@ Descriptor Format").
 | 0-13 | start address, in units of 16 bytes |
 | 16-29 | leading dimension byte offset (LBO), in units of 16 bytes |
 | 32-45 | stride dimension byte offset (SBO), in units of 16 bytes |
-| 49-51 | base offset: address bits 7-9 of where the swizzle's pattern begins |
+| 49-51 | base offset: address bits 7-9 of the beginning of the swizzle's pattern |
 | 62-63 | swizzle: 0 none, 1 128 bytes, 2 64 bytes, 3 32 bytes |
 
 One instruction reads 32 bytes of each row along K. With rows of M or N numbered `r`, and `S` bytes
@@ -33,7 +33,7 @@ from ptxgen.types import b64
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes, Machine
 
-ROW_BYTES: Final = 32  # along K, of one instruction
+ROW_BYTES: Final = 32  # that one instruction reads along K
 WARPS: Final = 4  # of a warpgroup; they share the rows of A
 
 _UNIT: Final = 16
@@ -42,7 +42,7 @@ _FIELD: Final = (1 << 14) - 1
 _SWIZZLED_BITS: Final = (0, 3, 2, 1)
 _ROW: Final = (16, 128, 64, 32)
 _CORE: Final = 8  # rows, or values of k, of a block
-_WORD: Final = 8  # bytes read at once
+_WORD: Final = 8  # bytes of one read
 
 
 @lru_cache(maxsize=128)
@@ -64,8 +64,8 @@ def _offsets(mode: int, transposed: bool, rows: int) -> tuple[Lanes, Lanes, Lane
         lbo, inside = np.divmod(byte, _UNIT) if mode == 0 else (0 * byte, byte)
         bytes_ = row * _ROW[mode] + inside
     shape = np.broadcast_shapes(lbo.shape, sbo.shape)
-    made = tuple(np.ascontiguousarray(np.broadcast_to(x, shape)) for x in (lbo, sbo, bytes_))
-    return made[0], made[1], made[2]
+    offsets = tuple(np.ascontiguousarray(np.broadcast_to(x, shape)) for x in (lbo, sbo, bytes_))
+    return offsets[0], offsets[1], offsets[2]
 
 
 def _of_warps(offsets: Lanes, transposed: bool, warps: Lanes | None) -> Lanes:

@@ -123,13 +123,13 @@ def _precisely(function: Elementary, x: Lanes, type: ScalarType) -> Lanes:
     """A function's values, computed with many digits and rounded once. Each distinct number takes
     about a millisecond.
     """
-    numbers, places = np.unique(x, return_inverse=True)
+    numbers, inverse = np.unique(x, return_inverse=True)
     values = precise_values(function, numbers)
     near = [float(value) for value in values]
     with localcontext(_PRECISE):
         errors = [float(value - Decimal(at)) for value, at in zip(values, near, strict=True)]
     exact = numeric.odd_sum(np.array(near), np.array(errors))
-    lanes: Lanes = numeric.narrow(exact, type)[places]
+    lanes: Lanes = numeric.narrow(exact, type)[inverse]
     return lanes
 
 

@@ -48,25 +48,25 @@ PER_REGISTER: Final[Mapping[str, int]] = {
 class Layout:
     """The mapping of a matrix to the registers of a warp.
 
-    `shape` is (matrices, rows, columns); `place[register, lane, element]` is the index of an
+    `shape` is (matrices, rows, columns); `index[register, lane, element]` is the index of an
     element in the array of that shape. B is held as its transpose, columns first: its elements are
     contiguous in registers along K, as those of A are. `unit` is the number of elements that are
     moved together: all of a register, or one.
     """
 
     shape: tuple[int, int, int]
-    place: Lanes
+    index: Lanes
     unit: int
 
     @property
     def registers(self) -> int:
         """The number of registers of a lane that hold the matrix."""
-        return len(self.place)
+        return len(self.index)
 
     @property
     def per(self) -> int:
         """The number of elements in one register."""
-        per: int = self.place.shape[2]
+        per: int = self.index.shape[2]
         return per
 
 
@@ -78,10 +78,10 @@ def sizes(shape: str) -> tuple[int, int, int]:
 
 def _layout(shape: tuple[int, int, int], matrix: Lanes | int, row: Lanes, column: Lanes) -> Layout:
     _, rows, columns = shape
-    place = np.ascontiguousarray((matrix * rows + row) * columns + column)
-    per = place.shape[2]
-    together = (place % per == np.arange(per)).all() and (np.diff(place, axis=2) == 1).all()
-    return Layout(shape, place, per if together else 1)
+    index = np.ascontiguousarray((matrix * rows + row) * columns + column)
+    per = index.shape[2]
+    together = (index % per == np.arange(per)).all() and (np.diff(index, axis=2) == 1).all()
+    return Layout(shape, index, per if together else 1)
 
 
 def _elements(count: int, per: int) -> tuple[Lanes, Lanes]:
@@ -91,7 +91,7 @@ def _elements(count: int, per: int) -> tuple[Lanes, Lanes]:
 
 @cache
 def layout_a(m: int, k: int, per: int) -> Layout:
-    """A, `m` x `k`."""
+    """The layout of A, `m` x `k`."""
     register, e = _elements(m * k, per)
     halves = min(m, 16) // 8
     stretches = k // (4 * per)
@@ -103,7 +103,7 @@ def layout_a(m: int, k: int, per: int) -> Layout:
 
 @cache
 def layout_b(k: int, n: int, per: int) -> Layout:
-    """B, `k` x `n`, transposed."""
+    """The layout of B, `k` x `n`, as its transpose."""
     register, e = _elements(k * n, per)
     block, stretch = np.divmod(register, k // (4 * per))
     row = 8 * block + _GROUP + 0 * e
@@ -112,7 +112,7 @@ def layout_b(k: int, n: int, per: int) -> Layout:
 
 @cache
 def layout_c(m: int, n: int, per: int) -> Layout:
-    """C or D, `m` x `n`."""
+    """The layout of C or D, `m` x `n`."""
     register, e = _elements(m * n, per)
     halves = min(m, 16) // 8
     block, i = np.divmod(register * per + e, 2 * halves)
@@ -128,8 +128,8 @@ _LOW_HALF: Final = 4 * (_LANE // 16)  # lanes from 16 on hold rows, or columns, 
 
 @cache
 def layout_quad(along_k: bool) -> Layout:
-    """A, or B transposed, of `mma.m8n8k4` on f16. With `along_k`, a lane's elements are in one row
-    of A or one column of B.
+    """The layout of A, or of B transposed, of `mma.m8n8k4` on f16. With `along_k`, a lane's
+    elements are in one row of A or one column of B.
     """
     register, e = _elements(4 * 8 * 4, 2)
     i, own = 2 * register + e + 0 * _LANE, _LANE % 4 + 0 * (register + e)
@@ -139,7 +139,7 @@ def layout_quad(along_k: bool) -> Layout:
 
 @cache
 def layout_quad_c(per: int) -> Layout:
-    """C or D of `mma.m8n8k4` on f16, with f32 (1 per register) or f16 (2) elements."""
+    """The layout of C or D of `mma.m8n8k4` on f16, with f32 (1 per register) or f16 (2) elements."""
     register, e = _elements(4 * 8 * 8, per)
     i = register * per + e
     if per == 2:
@@ -174,9 +174,9 @@ def counts(**columns: str) -> dict[str, Callable[[Mapping[str, Any]], int]]:
 @lru_cache(maxsize=64)
 def _sources(layout: Layout, warps: int) -> Lanes:
     """For each unit of the matrices of all warps, its index in the concatenated registers."""
-    place = layout.place[:, :, :: layout.unit] // layout.unit
-    per_warp = place[0].size
-    register, inside = np.divmod(np.argsort(place.reshape(-1)), per_warp)
+    index = layout.index[:, :, :: layout.unit] // layout.unit
+    per_warp = index[0].size
+    register, inside = np.divmod(np.argsort(index.reshape(-1)), per_warp)
     first = register * (warps * per_warp) + inside
     sources: Lanes = (np.arange(warps)[:, None] * per_warp + first).reshape(-1)
     return sources
@@ -185,9 +185,9 @@ def _sources(layout: Layout, warps: int) -> Lanes:
 @lru_cache(maxsize=64)
 def _targets(layout: Layout, warps: int) -> Lanes:
     """For each unit of the concatenated registers, its index in the matrices of all warps."""
-    place = layout.place[:, :, :: layout.unit] // layout.unit
+    index = layout.index[:, :, :: layout.unit] // layout.unit
     warp = np.arange(warps)[None, :, None, None]
-    targets: Lanes = (warp * place.size + place[:, None]).reshape(-1)
+    targets: Lanes = (warp * index.size + index[:, None]).reshape(-1)
     return targets
 
 
@@ -206,7 +206,7 @@ def gathered(machine: Machine, layout: Layout, registers: Sequence[Lanes]) -> La
     """
     flat = joined(machine, registers[: layout.registers])
     warps = flat.size // (layout.registers * WARP)
-    per = layout.place.shape[2]
+    per = layout.index.shape[2]
     if layout.unit != per:
         flat = flat.view(f"u{flat.itemsize // per}")
     # Never out of range; `wrap` is the fastest mode.
@@ -215,7 +215,7 @@ def gathered(machine: Machine, layout: Layout, registers: Sequence[Lanes]) -> La
 
 def scattered(layout: Layout, units: Lanes) -> Lanes:
     """The concatenated registers, flat, from the units of the matrices of all warps."""
-    warps = units.size * layout.unit // layout.place.size
+    warps = units.size * layout.unit // layout.index.size
     return units.take(_targets(layout, warps), mode="wrap")
 
 
@@ -225,7 +225,7 @@ def _sources_across(layout: Layout, warps: int, k_first: bool) -> Lanes:
     index in the concatenated registers.
     """
     per_warp = WARP * layout.per
-    register, inside = np.divmod(np.argsort(layout.place.reshape(-1)), per_warp)
+    register, inside = np.divmod(np.argsort(layout.index.reshape(-1)), per_warp)
     first = (register * (warps * per_warp) + inside).reshape(layout.shape)
     first = first.transpose((2, 1, 0) if k_first else (1, 2, 0))
     sources = first[:, :, None, :] + per_warp * np.arange(warps)[:, None]
@@ -238,7 +238,7 @@ def _targets_across(layout: Layout, warps: int) -> Lanes:
     are stacked along the last axis.
     """
     matrices, rows, columns = layout.shape
-    matrix, inside = np.divmod(layout.place, rows * columns)
+    matrix, inside = np.divmod(layout.index, rows * columns)
     first = inside * (warps * matrices) + matrix
     targets: Lanes = first[:, None] + matrices * np.arange(warps)[:, None, None]
     return targets.reshape(-1)
@@ -256,7 +256,7 @@ def elements_across(machine: Machine, layout: Layout, registers: Sequence[Lanes]
 
 def registers_across(layout: Layout, elements: Lanes) -> Lanes:
     """The concatenated registers, flat, from elements indexed by row, column and matrix."""
-    warps = elements.size // layout.place.size
+    warps = elements.size // layout.index.size
     flat = elements.take(_targets_across(layout, warps), mode="wrap")
     return flat if layout.per == 1 else flat.view(np.uint32)
 

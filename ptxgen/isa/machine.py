@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ptxgen.types import ScalarType
 
     Lanes = np.ndarray[Any, np.dtype[Any]]  # one value per thread
-    Matrices = Any  # what an asynchronous multiplication has read of A and B
+    Matrices = Any  # A and B as an asynchronous multiplication has read them
 
 
 class Machine(Protocol):

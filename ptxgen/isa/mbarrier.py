@@ -48,7 +48,7 @@ def mbarrier_init(machine: Machine, addr: Lanes, count: Lanes, *, space: str | N
     words = np.zeros(active.shape, np.uint64)
     counts = np.broadcast_to(count, active.shape)[active].tolist()
     try:
-        words[active] = [word.made(n) for n in counts]
+        words[active] = [word.initialised(n) for n in counts]
     except ValueError as error:
         machine.trap(str(error))
     machine.store(_space(space), addr, b64, (words,))
@@ -64,7 +64,7 @@ def mbarrier_init(machine: Machine, addr: Lanes, count: Lanes, *, space: str | N
     **_SM80,
 )
 def mbarrier_inval(machine: Machine, addr: Lanes, *, space: str | None) -> tuple[()]:
-    """End an mbarrier, so that its memory may be used for something else."""
+    """Invalidate an mbarrier, so that its memory may be used for other data."""
     _updated(machine, space, addr, lambda w, _: word.checked(w) and word.INVALID, np.uint32(0))
     return ()
 

@@ -33,11 +33,11 @@ _VALID: Final = 61
 _VALID_MASK: Final = 3
 
 
-def made(arrivals: int) -> int:
+def initialised(arrivals: int) -> int:
     """A new object: phase 0, waiting for `arrivals` arrivals and no bytes."""
     if not 1 <= arrivals <= MOST_ARRIVALS:
         raise ValueError(f"the count of an mbarrier must be from 1 to {MOST_ARRIVALS}, got {arrivals}")
-    return _packed(0, arrivals, arrivals, 0)
+    return _word(0, arrivals, arrivals, 0)
 
 
 def pending(word: int) -> int:
@@ -78,7 +78,7 @@ def arrived_incompletely(word: int, count: int) -> int:
             f"{_arrivals(count)} without completing the phase (.noComplete) at an mbarrier whose "
             f"phase waits for {left} more"
         )
-    return _packed(phase, left - count, following, nbytes)
+    return _word(phase, left - count, following, nbytes)
 
 
 def dropped(word: int, count: int) -> int:
@@ -87,7 +87,7 @@ def dropped(word: int, count: int) -> int:
     _check_count(count)
     if count > following:
         raise ValueError(f"{_arrivals(count)} dropped from an mbarrier whose count is {following}")
-    return _packed(phase, left, following - count, nbytes)
+    return _word(phase, left, following - count, nbytes)
 
 
 def added(word: int, count: int) -> int:
@@ -95,13 +95,13 @@ def added(word: int, count: int) -> int:
     phase, left, following, nbytes = _fields(word)
     if left + count > MOST_ARRIVALS:
         raise ValueError(f"an mbarrier waits for at most {MOST_ARRIVALS} arrivals")
-    return _packed(phase, left + count, following, nbytes)
+    return _word(phase, left + count, following, nbytes)
 
 
 def expecting(word: int, nbytes: int) -> int:
     """The word with `nbytes` more bytes to wait for in the current phase."""
     phase, left, following, before = _fields(word)
-    return _packed(phase, left, following, _in_range(before + nbytes))
+    return _word(phase, left, following, _in_range(before + nbytes))
 
 
 def brought(word: int, nbytes: int) -> int:
@@ -112,11 +112,11 @@ def brought(word: int, nbytes: int) -> int:
 
 def _completed(phase: int, left: int, following: int, nbytes: int) -> int:
     if left == 0 and nbytes == 0:
-        return _packed(1 - phase, following, following, 0)
-    return _packed(phase, left, following, nbytes)
+        return _word(1 - phase, following, following, 0)
+    return _word(phase, left, following, nbytes)
 
 
-def _packed(phase: int, left: int, following: int, nbytes: int) -> int:
+def _word(phase: int, left: int, following: int, nbytes: int) -> int:
     return phase << PHASE_BIT | 1 << _VALID | nbytes + _BYTES_BIAS << _BYTES | following << _NEXT | left
 
 

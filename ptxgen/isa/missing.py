@@ -79,7 +79,7 @@ INSTRUCTIONS: Final[Mapping[str, Gap]] = {
     ),
 }
 
-# One opcode of each form.
+# One opcode for each form.
 FORMS: Final[Mapping[str, Gap]] = {
     "shfl.idx.b32": Gap(f"{_MOVES}: shfl (deprecated)", _DEPRECATED),
     "vote.ballot.b32": Gap(f"{_TOGETHER}: vote (deprecated)", _DEPRECATED),

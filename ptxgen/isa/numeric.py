@@ -20,7 +20,7 @@ Lanes = np.ndarray[Any, np.dtype[Any]]
 quiet: Final = np.errstate(all="ignore")  # a decorator: the GPU raises no floating-point exceptions
 
 NAN_F32: Final = np.uint32(0x7FFFFFFF).view(np.float32)  # the canonical NaN
-NAN_16_BITS: Final = np.uint16(0x7FFF)  # of f16 and bf16 alike
+NAN_16_BITS: Final = np.uint16(0x7FFF)  # the canonical NaN of f16 and bf16
 
 _MIN_NORMAL_F32: Final = np.float32(2.0**-126)
 _SIGN_16: Final = np.uint16(0x8000)
@@ -122,7 +122,7 @@ def _odd(s: Lanes, error: Lanes) -> Lanes:
     """The exact value s + error (s is its nearest float64), rounded to odd."""
     bits = s.view(np.int64)
     inexact = np.isfinite(s) & (error != 0) & ((bits & _ONE) == 0)
-    step = np.where((error > 0) == (s > 0), 1, -1)  # away from zero, or towards it
+    step = np.where((error > 0) == (s > 0), 1, -1)  # 1 away from zero, -1 towards it
     return (bits + np.where(inexact, step, 0)).view(np.float64)
 
 

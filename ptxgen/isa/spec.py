@@ -18,7 +18,7 @@ from ptxgen.types import ScalarType, scalar_type
 
 
 class Effect(enum.Enum):
-    """What an instruction touches besides its result registers."""
+    """The effect of an instruction on anything but its result registers."""
 
     NONE = "registers only"
     READ = "reads memory"
@@ -27,7 +27,7 @@ class Effect(enum.Enum):
     ASYNC = "starts, groups or awaits an asynchronous copy"
     BARRIER = "waits for other threads"
     FENCE = "orders memory accesses"
-    ADDRESS = "asks where a state space lies"
+    ADDRESS = "converts or tests addresses of state spaces"
     CARRY = "reads or writes the carry flag"
     WARP = "exchanges values between the lanes of a warp"
     CONTROL = "changes the flow of control"
@@ -168,13 +168,13 @@ class Inst:
     choices: Mapping[str, Mapping[Modifier, Gate]]  # legal modifier values, default first
     gate: Gate  # the row's own; choices may add to it
     effect: Effect
-    max_ulp: float  # promised accuracy where the result is not exact
-    accuracy: str  # the manual's words for it
+    max_ulp: float  # largest error in ulp; 0 if the result is exact
+    accuracy: str  # the accuracy in the manual's words
     semantics: Callable[..., Any]
     parameters: frozenset[str]  # its parameters, by name: operands, modifiers, the machine
     section: str  # where the PTX manual describes it
     counts: Mapping[str, Callable[[Mapping[str, Modifier]], int]]  # widths of vectors, by name
-    resume: Callable[..., Any] | None  # gives the results once the threads go on
+    resume: Callable[..., Any] | None  # returns the results when the threads go on
     _doc: str
     _ops: dict[tuple[Modifier, ...], Op]
 
@@ -201,10 +201,10 @@ class Inst:
                     raise ModifierError(
                         f"{self.name}: {name} must be a type of ptxgen.types, got the text {value!r}"
                     )
-                said = value if isinstance(value, str) else shown(value)
+                given = value if isinstance(value, str) else shown(value)
                 raise ModifierError(
-                    f"{self.name}: {name} must be one of {', '.join(legal)}, got {said}"
-                    f"{did_you_mean(said, legal)} (syntax: {self.syntax})"
+                    f"{self.name}: {name} must be one of {', '.join(legal)}, got {given}"
+                    f"{did_you_mean(given, legal)} (syntax: {self.syntax})"
                 )
         key = tuple(
             _choice(c, modifiers[s]) if s in modifiers else next(iter(c)) for s, c in self.choices.items()

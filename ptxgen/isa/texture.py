@@ -1,7 +1,7 @@
 """Textures and surfaces by handle (PTX ISA, "Texture Instructions", "Surface Instructions").
 
-A handle names a `ptxgen.texture.Texture` or `Surface`. Coordinates are those of the manual: the
-layer first, if there are layers, then x, y, z and what fills them up to 1, 2 or 4.
+A handle stands for a `ptxgen.texture.Texture` or `Surface`. Coordinates are those of the manual:
+the layer first, if there are layers, then x, y, z, padded to 1, 2 or 4 coordinates.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _TYPES: Final = (f32, s32, u32)
 _COMPONENTS: Final = ("r", "g", "b", "a")
 _QUERIES: Final = ("width", "height", "depth", "array_size")
 _CHOICE: Final = (f32, s32)
-# How many coordinates are printed, the type of the first if it is a layer, that of the others, and
-# how many numbers each of two gradients has.
+# The number of coordinates, the type of the first if it is a layer, the type of the others, and the
+# size of each of the two gradients.
 _GEOMETRIES: Final = each(
     "geometry count layer ctype size",
     ("1d", 1, "", _CHOICE, 1),
@@ -42,8 +42,8 @@ _TEXTURE: Final[dict[str, Any]] = {"effect": Effect.TEXTURE, "ptx": (4, 0), "sm"
     _GEOMETRIES,
     each(
         "name head operands where",
-        ("tex_<geometry>", "tex", "", "coordinates, as its sampler says"),
-        ("tex_level_<geometry>", "tex.level", ", lod:<ctype>", "a level of detail, of which there is one"),
+        ("tex_<geometry>", "tex", "", "coordinates, filtered by its sampler"),
+        ("tex_level_<geometry>", "tex.level", ", lod:<ctype>", "a level of detail; there is only one"),
     )
     + each(
         "name head ctype operands where",
@@ -52,7 +52,7 @@ _TEXTURE: Final[dict[str, Any]] = {"effect": Effect.TEXTURE, "ptx": (4, 0), "sm"
             "tex.grad",
             f32,
             ", dx:f32*<size>, dy:f32*<size>",
-            "the level of detail that the gradients ask for, of which there is one",
+            "the level of detail that the gradients select; there is only one",
         ),
     ),
     type=_TYPES,
@@ -62,7 +62,7 @@ _TEXTURE: Final[dict[str, Any]] = {"effect": Effect.TEXTURE, "ptx": (4, 0), "sm"
 )
 def tex(machine: Machine, tex: tuple[Lanes, Any], *, geometry: str, type: ScalarType) -> Any:
     """d = a texture's four channels at <where>."""
-    # Without smaller images of itself, a texture has one level of detail.
+    # A texture without mipmaps has one level of detail.
     return machine.texture_fetch(tex[0], geometry, tex[1], type)
 
 
@@ -101,7 +101,7 @@ def txq(machine: Machine, addr: Lanes, *, query: str) -> Any:
     each("vec type", (("v2", "v4"), (b32, b8, b16)), (("v2",), (b64,))),  # at most 16 bytes
     each(
         "head cop result operand does otherwise",
-        ("suld", ("ca", "cg", "cs", "cv"), "d*vec, ", "", "d = what the surface has", "d = 0"),
+        ("suld", ("ca", "cg", "cs", "cv"), "d*vec, ", "", "d = the elements of the surface", "d = 0"),
         ("sust", ("wb", "cg", "cs", "wt"), "", ", a*vec", "Write a to the surface", "nothing is written"),
     ),
     name="<head>_<geometry>",
@@ -120,8 +120,8 @@ def surface(
     type: ScalarType,
     mode: str,
 ) -> Any:
-    """<does> at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element
-    counts, or <otherwise>.
+    """<does> at the coordinates, x in bytes; outside the surface, .trap stops the kernel, .clamp takes
+    the nearest element, and with .zero <otherwise>.
     """
     if a is not None:
         machine.surface_store(surf[0], geometry, surf[1], type, a if vec else (a,), mode)

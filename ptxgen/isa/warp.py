@@ -28,8 +28,8 @@ SHUFFLES: Final = ("bfly", "down", "up", "idx")
 def _shuffled(
     machine: Machine, a: Lanes, b: Lanes, c: Lanes, membermask: Lanes, mode: str
 ) -> tuple[Lanes, Lanes]:
-    """The manual's pseudocode of shfl: the value, and whether the source lane was inside the
-    segment.
+    """The result of shfl, by the manual's pseudocode: the value, and whether the source lane was inside
+    the segment.
     """
     lane = machine.lane_id().astype(np.int64)
     distance, clamp = (np.bitwise_and(x, np.uint32(31)).astype(np.int64) for x in (b, c))
@@ -55,8 +55,8 @@ def _shuffled(
     section=f"{MOVEMENT}: shfl.sync",
 )
 def shfl(machine: Machine, a: Lanes, b: Lanes, c: Lanes, membermask: Lanes, *, mode: str) -> Lanes:
-    """d = a of the lane that mode and b name, or of the own lane if that is outside the segment
-    given by c.
+    """d = the value of a in the lane that mode and b select, or in the own lane if that lane is outside
+    the segment given by c.
     """
     return _shuffled(machine, a, b, c, membermask, mode)[0]
 
@@ -73,18 +73,18 @@ def shfl(machine: Machine, a: Lanes, b: Lanes, c: Lanes, membermask: Lanes, *, m
 def shfl_pred(
     machine: Machine, a: Lanes, b: Lanes, c: Lanes, membermask: Lanes, *, mode: str
 ) -> tuple[Lanes, Lanes]:
-    """d as for shfl; p = whether the source lane was inside the segment."""
+    """d = the result of shfl; p = whether the source lane was inside the segment."""
     return _shuffled(machine, a, b, c, membermask, mode)
 
 
 def _by_warp(machine: Machine, x: Lanes) -> Lanes:
-    """`x` as one row of 32 for each warp."""
+    """`x` as rows of 32 lanes, one for each warp."""
     return np.broadcast_to(x, machine.lane_id().shape).reshape(-1, WARP_SIZE)
 
 
 def _members(machine: Machine, membermask: Lanes) -> Lanes:
-    """Which lanes take part with each lane, `[warps, 32, 32]`; `[warps, 1, 32]` where every lane of
-    a warp names the same. Lanes of one warp may be in several groups, each with its own mask.
+    """The lanes that take part with each lane, `[warps, 32, 32]`, or `[warps, 1, 32]` if all lanes of
+    a warp have the same membermask. Lanes of one warp may be in several groups, each with its own mask.
     """
     active, masks = _by_warp(machine, machine.active()), _by_warp(machine, membermask)
     first = masks[np.arange(len(masks)), active.argmax(axis=1)][:, None]
@@ -97,13 +97,13 @@ def _members(machine: Machine, membermask: Lanes) -> Lanes:
 
 
 def _each(machine: Machine, found: Lanes) -> Lanes:
-    """Results by lane or by warp, `[warps, 32 or 1]`, as one value for each lane."""
+    """Results by lane or by warp, `[warps, 32 or 1]`, expanded to one value for each lane."""
     times = WARP_SIZE // found.shape[1]
     return np.repeat(found, times, axis=1).reshape(machine.lane_id().shape)
 
 
 def _bits(chosen: Lanes) -> Lanes:
-    """The last axis, one entry for each lane, as one number."""
+    """The last axis, with one entry for each lane, as the bits of a number."""
     weights = np.left_shift(np.uint32(1), np.arange(WARP_SIZE, dtype=np.uint32))
     total: Lanes = np.where(chosen, weights, np.uint32(0)).sum(axis=-1, dtype=np.uint32)
     return total
@@ -181,7 +181,7 @@ def redux(machine: Machine, a: Lanes, membermask: Lanes, *, op: str) -> Lanes:
     section=f"{SYNCHRONIZATION}: redux.sync",
 )
 def redux_bits(machine: Machine, a: Lanes, membermask: Lanes, *, op: str) -> Lanes:
-    """d = all members' a combined bit by bit."""
+    """d = the values of a of all members, combined bit by bit."""
     return _reduced(machine, a, membermask, op)
 
 
@@ -202,7 +202,7 @@ def redux_f32(machine: Machine, a: Lanes, membermask: Lanes, *, op: str, abs: bo
     combine = numeric.minimum if op == "min" else numeric.maximum
     values = _by_warp(machine, np.abs(a) if abs else a)[:, None, :]
     members = _members(machine, membermask)
-    result = np.full(members.shape[:2], np.nan, np.float32)  # ignored, as there is always a member
+    result = np.full(members.shape[:2], np.nan, np.float32)  # a placeholder: there is always a member
     for lane in range(WARP_SIZE):
         value = combine(result, np.broadcast_to(values[:, :, lane], result.shape), False)
         result = np.where(members[:, :, lane], value, result)
@@ -212,7 +212,7 @@ def redux_f32(machine: Machine, a: Lanes, membermask: Lanes, *, op: str, abs: bo
 
 
 def _equal(machine: Machine, a: Lanes, membermask: Lanes) -> tuple[Lanes, Lanes]:
-    """The members with each lane, and which of them have the same a, `[warps, 32, 32]`."""
+    """The members with each lane, and a mask of those with the same a, `[warps, 32, 32]`."""
     machine.warp_sync(membermask)
     members, values = _members(machine, membermask), _by_warp(machine, a)
     return members, (values[:, :, None] == values[:, None, :]) & members
@@ -247,7 +247,7 @@ def match_all(machine: Machine, a: Lanes, membermask: Lanes) -> Lanes:
 
 @inst("match.all.sync.type d:b32|p:pred, a, membermask:u32", name="match_all_pred", **_MATCH)
 def match_all_pred(machine: Machine, a: Lanes, membermask: Lanes) -> tuple[Lanes, Lanes]:
-    """d = one bit for each member if all have the same a, else 0; p = whether they have."""
+    """d = one bit for each member if all have the same a, else 0; p = whether all have the same a."""
     return _match_all(machine, a, membermask)
 
 
@@ -260,7 +260,7 @@ def match_all_pred(machine: Machine, a: Lanes, membermask: Lanes) -> tuple[Lanes
     section=f"{SYNCHRONIZATION}: elect.sync",
 )
 def elect(machine: Machine, membermask: Lanes) -> tuple[Lanes, Lanes]:
-    """d = the number of one member (here the lowest), p = whether this lane is that member."""
+    """d = the lane number of one member (here the lowest); p = whether this lane is that member."""
     machine.warp_sync(membermask)
     leader = _each(machine, _members(machine, membermask).argmax(axis=2).astype(np.uint32))
     return leader, machine.lane_id() == leader

@@ -32,7 +32,7 @@ SHAPES: Final = ("m16n16k16", "m32n8k16", "m8n32k16")
 SPACES: Final = {"global": None, "shared": None, "shared::cta": gate(ptx=(7, 8))}
 _AMPERE: Final = gate(ptx=(7, 0), sm=80)
 _TURING: Final = gate(ptx=(6, 3), sm=75)
-_F16_REGISTERS: Final = 8  # of A and B, whatever the shape
+_F16_REGISTERS: Final = 8  # registers of A and B in f16, for every shape
 _HELD_AS: Final = {"f32": f32, "s32": s32, "f64": f64}  # all other types are in b32 registers
 
 # ---------------------------------------- loads and stores
@@ -46,7 +46,7 @@ def _offsets(layout: Layout, by_rows: bool, stride: Lanes | None, bits: int, lan
     memory; without it, its columns are.
     """
     _, rows, columns = layout.shape
-    row, column = np.divmod(np.tile(layout.place, (1, lanes // WARP, 1)), columns)
+    row, column = np.divmod(np.tile(layout.index, (1, lanes // WARP, 1)), columns)
     line, inside = (row, column) if by_rows else (column, row)
     if stride is None:
         apart: Lanes = np.full(1, columns if by_rows else rows)

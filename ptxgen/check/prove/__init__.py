@@ -1,4 +1,4 @@
-"""Proof, before anything runs, that a kernel accesses memory only where it may."""
+"""Proof, before a launch, that a kernel accesses memory only where it may."""
 
 from ptxgen.check.prove.proof import (
     PROVED,

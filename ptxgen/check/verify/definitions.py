@@ -1,4 +1,4 @@
-"""Definition before use on every path."""
+"""Registers that some path reads before it writes them."""
 
 from __future__ import annotations
 

@@ -152,12 +152,12 @@ class Shape:
         )
 
 
-# Shapes without complaints, the same for all modules: no more than rows times register classes.
+# Shapes without complaints, shared by all modules; there are at most rows times register classes.
 _SHAPES: Final[dict[tuple[object, ...], Shape]] = {}
 
 
 def shape_of(instr: Instr) -> Shape:
-    """The shape of an instruction, made once for all of its kind."""
+    """The shape of an instruction, made once for each opcode and kinds of operands."""
     key = (instr.opcode, *[kinds(operand) for operand in instr.operands])
     shape = _SHAPES.get(key)
     if shape is None:

@@ -136,7 +136,7 @@ class _BodyCheck:
             )
         self.labels = Counter(s.name for s in body.body or () if s.__class__ is Label)
         self.symbols = Symbols(module, body, suggestions)
-        self.shapes: dict[tuple[object, ...], Shape] = {}  # those met so far
+        self.shapes: dict[tuple[object, ...], Shape] = {}  # by opcode and kinds of operands
         self.integers: list[Definition] = []
         self.accesses: list[tuple[int, Instr, Shape]] = []
 

@@ -217,7 +217,7 @@ class Space:
 
     @classmethod
     def local(cls, first: int, nbytes: int, lanes: int) -> Space:
-        """Fresh local memory, `nbytes` for each lane, poisoned."""
+        """New local memory, `nbytes` for each lane, filled with poison."""
         stride = shared_stride(nbytes)
         data = np.full(stride * lanes // 4, POISON, np.uint32).view(np.uint8)
         return cls(first, nbytes, Window(first, data), stride, writable=True)
@@ -238,7 +238,7 @@ class SharedMemory:
 
     @classmethod
     def poisoned(cls, nbytes: int, ctas: int) -> SharedMemory:
-        """Fresh shared memory for `ctas` CTAs of `nbytes` each."""
+        """New shared memory for `ctas` CTAs of `nbytes` each, filled with poison."""
         stride = shared_stride(nbytes)
         data = np.full(stride * ctas // 4, POISON, np.uint32).view(np.uint8)
         return cls(nbytes, stride, Window(0, data))

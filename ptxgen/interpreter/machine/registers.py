@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _OF_SM: Final = 1 << 16  # CUDA C++ Programming Guide, "Technical Specifications per CC": 64 K registers
 _MOST: Final = 255  # registers of a thread
-_UNIT: Final = 8  # registers of a thread are allocated in multiples
-_WARPGROUP: Final = 4  # warps
+_UNIT: Final = 8  # registers of a thread are allocated in multiples of this
+_WARPGROUP: Final = 4  # warps of a warpgroup
 
 
 def registers_at_entry(kernel: Kernel) -> int:
@@ -78,7 +78,7 @@ class RegisterPool:
                 self._free[self._cta(warp)] += (held - count) * WARP
 
     def complete(self, exited: Lanes) -> Lanes | None:
-        """Lanes, as a mask, that have got their registers; None if there are none."""
+        """Lanes, as a mask, whose wait for registers has ended; None if there are none."""
         if not self.waiting.any():
             return None
         gone = exited.reshape(-1, WARP).all(axis=1) & ~self._ended

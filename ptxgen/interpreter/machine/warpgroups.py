@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-_WARPGROUP: Final = 4  # warps
+_WARPGROUP: Final = 4  # warps of a warpgroup
 _NEVER: Final = np.iinfo(np.int64).max
 
 

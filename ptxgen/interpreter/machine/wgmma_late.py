@@ -56,7 +56,8 @@ class LateProducts:
         self._machine = machine
         self._delays = delays
         warps = machine.batch.lanes // WARP
-        self._group: Lanes = np.zeros((warps, len(registers.registers)), np.int64)  # 0: none
+        # By warp and register: the group that is under way, 0 if none is.
+        self._group: Lanes = np.zeros((warps, len(registers.registers)), np.int64)
         self._commits: Lanes = np.zeros(warps, np.int64)
         self._retired: Lanes = np.zeros(warps, np.int64)
         self._sums: dict[int, Lanes] = {}  # by register, the sums of lanes whose multiplication is under way

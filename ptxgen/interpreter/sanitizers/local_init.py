@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 _WRITTEN: Final = 0
-_NO_VARIABLE: Final = 1  # between and behind variables
+_NO_VARIABLE: Final = 1  # mark of bytes that belong to no variable
 _WIDEST: Final = 16  # bytes of a register
 
 Key = tuple[int, str]  # a register of a routine

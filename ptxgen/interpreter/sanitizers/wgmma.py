@@ -34,7 +34,7 @@ class WgmmaChecks:
         shape = warps, len(registers.registers)
         self._group: Lanes = np.zeros(shape, np.int64)  # group of the last user, from 1; 0: none
         self._by: Lanes = np.zeros(shape, np.int64)  # instruction of the last user
-        self._written: Lanes = np.zeros(shape, np.bool_)  # since the last fence
+        self._written: Lanes = np.zeros(shape, np.bool_)  # by an ordinary instruction since the last fence
         self._fenced: Lanes = np.zeros(warps, np.bool_)  # whether the warp has ever executed a fence
         self._ordered: Lanes = np.zeros(shape, np.bool_)  # whether a fence came after the last user
         self._commits: Lanes = np.zeros(warps, np.int64)

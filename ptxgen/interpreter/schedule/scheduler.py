@@ -74,7 +74,9 @@ class Scheduler:
         # Lanes that wait for other lanes of their warp.
         self._parked: dict[Point, Lanes] = {}
         self._resume = np.zeros(batch.lanes, np.int64)  # by lane, the block after the wait
-        self._runs: list[list[int]] = [[0, 0, 0] for _ in program.blocks]  # times, warps, threads
+        self._runs: list[list[int]] = [
+            [0, 0, 0] for _ in program.blocks
+        ]  # by block: executions, warps, threads
         self._part_runs: dict[Point, list[int]] = {}
 
     def run(self) -> None:

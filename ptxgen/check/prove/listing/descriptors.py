@@ -334,7 +334,7 @@ class _Constant:
             return self._sum(node.args, in_units, seen)
         if head == "mad":
             return self._sum(node.args[2:], in_units, seen)
-        if head == "and":  # with a mask
+        if head == "and":  # a mask keeps the constant of the other operand
             kept = [a for a in node.args if a.kind != "const"]
             return self._sum(kept, in_units, seen)
         if head == "sub" and node.args[1].kind == "const":

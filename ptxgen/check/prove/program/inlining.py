@@ -40,7 +40,7 @@ from ptxgen.types import TYPES
 
 MOST_STATEMENTS: Final = 30_000
 MOST_DEEP: Final = 64
-_LEAST_MOVED: Final = 16  # bits
+_LEAST_MOVED: Final = 16  # bits of the smallest move
 _RETURNS: Final = ("ret", "ret.uni")
 _RECURSIVE: Final = "a function that calls itself is not followed"
 _POINTED: Final = "a function whose address is taken may be called with anything"

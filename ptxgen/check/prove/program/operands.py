@@ -14,7 +14,7 @@ from ptxgen.types import ScalarType
 WORD: Final = 32
 # Instructions that convert an address to another space.
 ADDRESSES: Final = frozenset({"cvta", "cvta_to", "mapa"})
-_FOLLOWED: Final = ("global", "shared", "shared::cta")  # by `cvta`
+_FOLLOWED: Final = ("global", "shared", "shared::cta")  # spaces that the proof follows `cvta` into
 SHUFFLES: Final = frozenset({"shfl", "shfl_pred"})
 
 

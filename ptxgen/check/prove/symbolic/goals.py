@@ -17,7 +17,7 @@ from ptxgen.check.prove.polynomials import ONE, UNBOUNDED, ZERO, Atom, Atoms, Po
 Lanes = np.ndarray[Any, np.dtype[Any]]
 Facts = tuple[Poly, ...]
 
-_STEPS: Final = 2000  # of one search
+_STEPS: Final = 2000  # that one search may take
 # For all searches of a kernel: attention takes less than 30,000 steps, attention in f32 with narrow
 # rows, a mask and partially padded keys ten times as many.
 _ALL_STEPS: Final = 400_000
