@@ -47,7 +47,7 @@ HALF_ADDABLE: Final = {
     bf16x2: gate(ptx=(7, 8), sm=90),
 }
 
-# ---------------------------------------- what happens to the value
+# ---------------------------------------- updates
 
 
 def _added(old: Lanes, b: Lanes, type: ScalarType) -> Lanes:

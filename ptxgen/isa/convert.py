@@ -351,7 +351,7 @@ def cvt_between(a: Lanes, *, rnd: str, dtype: ScalarType) -> Lanes:
     return _narrowed(a, dtype, rnd)
 
 
-# ---------------------------------------- floats limited: .relu and .satfinite
+# ---------------------------------------- floats with limits: .relu and .satfinite
 
 # ptxas accepts the two modifiers in either order, so there are rows for both.
 _RELU: Final = ("rn", "rz")

@@ -168,7 +168,7 @@ def counts(**columns: str) -> dict[str, Callable[[Mapping[str, Any]], int]]:
     return {f"n{operand}": count(operand, column) for operand, column in columns.items()}
 
 
-# ---------------------------------------- between registers and matrices
+# ---------------------------------------- moves between registers and matrices
 
 
 @lru_cache(maxsize=64)

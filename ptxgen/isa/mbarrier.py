@@ -31,7 +31,7 @@ _SM80: Final[dict[str, Any]] = {"ptx": (7, 0), "sm": 80}
 _SM90: Final[dict[str, Any]] = {"ptx": (8, 0), "sm": 90}
 
 
-# ---------------------------------------- the object
+# ---------------------------------------- init and inval
 
 
 @inst(

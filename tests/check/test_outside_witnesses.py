@@ -320,10 +320,12 @@ MISUSES = {
     "no wait": Misuse(
         (FENCE, MULTIPLY, COMMIT, STORE),
         {"13.0": ("C7517",), "13.5": ("C7517",)},
-        "that was not waited for may use",
+        "may still use: nothing has waited for it",
     ),
     # From here on only the sanitizer sees anything.
-    "no group": Misuse((FENCE, MULTIPLY, WAIT, STORE), NOBODY, "of no group may use, which no wait covers"),
+    "no group": Misuse(
+        (FENCE, MULTIPLY, WAIT, STORE), NOBODY, "may still use: it is in no group, so no wait covers it"
+    ),
     "a change after the fence": Misuse(
         (FENCE, CHANGE, MULTIPLY, COMMIT, WAIT, STORE),
         NOBODY,
@@ -332,7 +334,7 @@ MISUSES = {
     "a change under way": Misuse(
         (FENCE, MULTIPLY, COMMIT, "mov.f32 %f0, 0f3F800000;", WAIT, STORE),
         NOBODY,
-        "that was not waited for may use",
+        "may still use: nothing has waited for it",
     ),
 }
 

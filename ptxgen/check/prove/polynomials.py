@@ -327,7 +327,7 @@ class Atoms:
             low, high = max(min(corners), -UNBOUNDED), min(max(corners), UNBOUNDED)
         return low, high
 
-    # ------------------------------------------------------------------------------ turns
+    # ----------------------------------------------------------------------- substitution
 
     def within(self, poly: Poly) -> Iterator[Atom]:
         """The atoms of a polynomial and, recursively, the atoms of their arguments."""

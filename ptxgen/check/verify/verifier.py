@@ -264,7 +264,7 @@ class _BodyCheck:
                 row, text = op_of(instr).row.name, render_operand(address)
                 self._report("operand", f"operand {name} of {row} takes no offset, got {text}", instr)
 
-    # ---------------------------------------------------------------------------------- one of them
+    # ------------------------------------------------------------------------------ one instruction
 
     def _gates(self, instr: Instr, shape: Shape) -> None:
         if self.limits is None:
@@ -321,7 +321,7 @@ class _BodyCheck:
             message = f"no label {name!r} in this {what}{self.symbols.hint(name, self.labels)}"
             self._report("label", message, instr)
 
-    # ---------------------------------------------------------------------------------- after it
+    # ---------------------------------------------------------------------------- after the walk
 
     def _undefined(self, graph: tuple[Block, ...], uses: list[Uses]) -> None:
         if not graph:

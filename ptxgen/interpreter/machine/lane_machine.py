@@ -110,7 +110,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         self._carry: Lanes | None = None
         self._symbols: dict[tuple[int, int], Base] = {}
 
-    # -------------------------------------------------------------------------- what blocks ask for
+    # ------------------------------------------------------------------------- operations of blocks
 
     def select(self, selection: Selection) -> None:
         """Have these lanes execute from now on."""
@@ -407,7 +407,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         if mask is not False and self.watch is not None:
             self.watch.touch(numbers, self.active_ids(mask))
 
-    # ---------------------------------------------------------------------------------- inner parts
+    # -------------------------------------------------------------------------------------- helpers
 
     def _for_active(self, values: Lanes) -> Lanes:
         wide = np.broadcast_to(values, self.selection.count).astype(np.int64)

@@ -117,7 +117,7 @@ class RegisterPool:
                         f"all warps of a warpgroup execute it, but {self._name(other)} has not",
                     )
 
-    # --------------------------------------------------------------------------------- inner parts
+    # ------------------------------------------------------------------------------------- helpers
 
     def _execute(self, at: int, warp: int, count: int, more: bool) -> None:
         """Record the `setmaxnreg` that a warp executes, and report one that differs from its warpgroup's."""

@@ -96,7 +96,7 @@ class TextureMachine(MemoryAccess):
 
         self._by_handle(handle, Surface, geometry, (*coordinates, *values), stored, ())
 
-    # ------------------------------------------------------------------------------- inner parts
+    # ----------------------------------------------------------------------------------- helpers
 
     def _by_handle(
         self,

@@ -67,7 +67,7 @@ class Clocks:
         self._lanes: dict[int, Lanes] = {}
         self._far_released: dict[tuple[int, int], Lanes] = {}
 
-    # ---------------------------------------------------------------------------------- questions
+    # ------------------------------------------------------------------------------------ queries
 
     def warps(self, ids: Lanes) -> Lanes:
         """The warps of lanes, which are in rising order, each once."""
@@ -99,7 +99,7 @@ class Clocks:
         seen: Lanes = np.where(same, near, far)
         return seen
 
-    # -------------------------------------------------------------------------------------- ticks
+    # ---------------------------------------------------------------------- updates of the clocks
 
     def tick(self, warps: Lanes) -> None:
         """Advance the clocks: later operations of these warps are newer than all before."""

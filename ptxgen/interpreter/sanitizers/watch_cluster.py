@@ -67,7 +67,7 @@ class ClusterWatch:
         self._brought: set[int] = set()
         self._public: set[int] = set()
 
-    # --------------------------------------------------------------------------------- the barrier
+    # ------------------------------------------------------------------ the barrier of the cluster
 
     def arrive(self, at: int, ids: Lanes) -> None:
         """Lanes arrive at the barrier of their cluster."""
@@ -125,7 +125,7 @@ class ClusterWatch:
             here = set((warps // clocks.group).tolist())
             self._public |= {p for p in self._brought if self._initialised[p] // clocks.group in here}
 
-    # -------------------------------------------------------------------------- mbarriers of others
+    # ---------------------------------------------------------------------- mbarriers of other CTAs
 
     def initialised(self, ids: Lanes, positions: Lanes) -> None:
         """Lanes have initialised mbarriers at these positions."""

@@ -121,7 +121,7 @@ class Calls:
                 f"{_sizes(declared[1])} and gives {_sizes(declared[0])}"
             )
 
-    # ------------------------------------------------------------------------------- into a routine
+    # ---------------------------------------------------------------------------------------- calls
 
     def _enter(
         self,
@@ -185,7 +185,7 @@ class Calls:
         for item, data in zip(call.got, results, strict=True):
             self._put(call, item, mask, data, None)
 
-    # ---------------------------------------------------------------------------------- and back
+    # -------------------------------------------------------------------------- returning from calls
 
     def _return(self, block: Block, callee: int, mask: Lanes) -> None:
         call = block.call

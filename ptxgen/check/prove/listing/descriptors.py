@@ -151,7 +151,7 @@ class Descriptors:
                 return Found(UNKNOWN, reason, variable.name)
         return Found(PROVED)
 
-    # ------------------------------------------------------------------------------ homes
+    # ------------------------------------------------------------------------ allocations
 
     def _home(self, descriptor: Node, variable: Home) -> tuple[Home | None, int | None]:
         """The allocation that the constant part of the start address lies in, and that constant."""

@@ -69,7 +69,7 @@ class Lister:
         self._wanted: set[Node] = set()
         self._states: dict[int, list[Node]] = {}
 
-    # ------------------------------------------------------------------------------ the way in
+    # ----------------------------------------------------------------------- tables and leaves
 
     def table(self, nodes: Iterable[Node], condition: Formula) -> Table:
         """The rows of `nodes` in which the condition may hold."""
@@ -142,7 +142,7 @@ class Lister:
                 return None
         return leaves
 
-    # ------------------------------------------------------------------------------ one by one
+    # --------------------------------------------------------------------------------- columns
 
     def _extend(self, table: Table, leaves: Iterable[Node]) -> Table:
         """The table with all leaves as columns."""

@@ -149,7 +149,7 @@ class Values:
             return self._like._read_only
         return ReadOnly(i for b in self.graph.order for i in self.graph.blocks[b].instrs)
 
-    # -------------------------------------------------------------------------------- asking
+    # ------------------------------------------------------------------------------- queries
 
     def at(self, register: Reg, block: int, position: int) -> Node:
         """The value of the register just before an instruction."""
@@ -205,7 +205,7 @@ class Values:
         """A literal."""
         return self._node("const", bits, value & ((1 << bits) - 1), uniform=True)
 
-    # -------------------------------------------------------------------------------- finding
+    # ----------------------------------------------------------------------- definition sites
 
     def _site(self, register: Reg, block: int, position: int) -> Site:
         name = register.name
@@ -260,7 +260,7 @@ class Values:
         kind = "header" if block in graph.latches else "join"
         return self._node(kind, bits, site.register, block=block)
 
-    # -------------------------------------------------------------------------------- making
+    # ---------------------------------------------------------------------------- new values
 
     def _needs(self, site: Site) -> Iterator[Site]:
         """The points where the registers that an instruction reads get their values."""

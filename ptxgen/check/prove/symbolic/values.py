@@ -256,7 +256,7 @@ class Symbolic:
         )
         return None if cases is None else self.atoms.either(cases)
 
-    # ------------------------------------------------------------------------------ meetings
+    # ----------------------------------------------------------------------- joins and loops
 
     def _cases(self, met: list[tuple[Node, Formula]], bits: int) -> tuple[Case, ...] | None:
         if bits == 1:  # a predicate is not a number
@@ -351,7 +351,7 @@ class Symbolic:
             for a in self.atoms.within(poly)
         )
 
-    # ------------------------------------------------------------------------------ whole numbers
+    # ----------------------------------------------------------------------------------- integers
 
     def exact(self, node: Node, bits: int, is_signed: bool) -> Poly | None:
         """The polynomial of a register's low bits read as a number, if it is shown to equal that
