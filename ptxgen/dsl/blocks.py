@@ -9,15 +9,22 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, TypeVar
 
 from ptxgen.errors import TypeMismatchError
+from ptxgen.ir import Origin
 
-if TYPE_CHECKING:
-    from ptxgen.dsl.control import Control
-    from ptxgen.ir import Origin
 
-K = TypeVar("K", bound="Control")
+class Opener(Protocol):
+    """The kernel that blocks belong to, as far as blocks use it."""
+
+    not_entered: list[Block[Any]]  # blocks that were made, but have not begun
+
+    def origin(self) -> Origin:
+        """The line of kernel source being executed."""
+
+
+K = TypeVar("K", bound=Opener)
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -31,7 +38,7 @@ class Block(Generic[T]):
 
     __slots__ = ("_context", "_entered", "_k", "kind", "origin")
 
-    def __init__(self, k: Control, kind: str, context: AbstractContextManager[T], origin: Origin) -> None:
+    def __init__(self, k: Opener, kind: str, context: AbstractContextManager[T], origin: Origin) -> None:
         self._k = k
         self._context = context
         self._entered = False

@@ -27,7 +27,7 @@ class Control(Ops):
         super().__init__(name, target)
         self._labels = 0
         self._open: list[str] = []  # kinds of the blocks being built, outermost first
-        self.not_entered: list[Block[Any]] = []  # blocks that were made, but have not begun
+        self.not_entered: list[Block[Any]] = []
         self._divergent = 0  # open `when` and `otherwise` blocks without uniform=True
         self._closed: tuple[ir.Statement, bool] | None = None  # last `when`: end label, uniform
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ptxgen.dsl.control import Control
 from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_int, require_steps, require_type
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.types import ScalarType, u32
-
-if TYPE_CHECKING:
-    from ptxgen.dsl.builder import KernelBuilder
 
 _MOST_VARIABLES: Final = 1 << 16  # variables of a fragment; a thread has 255 registers
 
@@ -20,7 +18,7 @@ class SharedTile:
 
     def __init__(
         self,
-        k: KernelBuilder,
+        k: Control,
         name: str,
         base: Value,
         offset: int,
@@ -115,9 +113,7 @@ class Fragment:
     The kernel decides which element of the matrix the variable `[row, column]` of a lane holds.
     """
 
-    def __init__(
-        self, k: KernelBuilder, rows: int, columns: int, dtype: ScalarType, initial: float | None
-    ) -> None:
+    def __init__(self, k: Control, rows: int, columns: int, dtype: ScalarType, initial: float | None) -> None:
         require_type("fragment", dtype)
         if not is_int(rows) or not is_int(columns) or not 0 <= rows * columns <= _MOST_VARIABLES:
             raise ConfigError(

@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from collections.abc import Mapping
+from typing import Literal, NoReturn, Protocol, TypeAlias
 
 from ptxgen import ir
 from ptxgen.errors import TypeMismatchError, shown
+from ptxgen.isa.spec import Modifier
 from ptxgen.types import ScalarType, pred
 
-if TYPE_CHECKING:
-    from ptxgen.dsl.ops import Ops
-
 _MAX_OFFSET = (1 << 31) - 1  # the offset of an address is a 32-bit integer (PTX ISA, "Operands")
+
+# Rows of the instruction table with one result, which the operators of values stand for.
+_Operator: TypeAlias = Literal[
+    "add", "and_", "div", "mov", "mul", "neg", "not_", "or_", "rem", "setp", "shl", "shr", "sub", "xor"
+]
+
+
+class Emitter(Protocol):
+    """The kernel that a value lives in, as far as values use it: it takes instructions."""
+
+    name: str
+
+    def emit(
+        self,
+        name: _Operator,
+        args: tuple[Scalar, ...],
+        modifiers: Mapping[str, Modifier] = ...,
+        *,
+        into: Var | None = None,
+    ) -> Value:
+        """Append an instruction of the row `name`; the result, in `into` or in a new register."""
+
+    def append(self, opcode: str, operands: tuple[ir.Operand, ...]) -> None:
+        """Append one instruction without checks."""
+
+    def fresh(self, type: ScalarType) -> Value:
+        """A value of `type` in a new register, which no instruction has written yet."""
 
 
 class Value:
@@ -25,7 +51,7 @@ class Value:
 
     __slots__ = ("k", "reg", "type")
 
-    def __init__(self, k: Ops, reg: ir.Reg, type: ScalarType) -> None:
+    def __init__(self, k: Emitter, reg: ir.Reg, type: ScalarType) -> None:
         self.k = k
         self.reg = reg
         self.type = type
