@@ -2,7 +2,7 @@
 
 A row's function tests its modifiers and all special cases. A faster form is made for fixed
 modifiers; one cheap pass over the lanes shows that no special case occurs, and otherwise the row's
-own function computes the lanes. `tests/interpreter/test_blocks.py` compares all of them.
+own function computes the lanes. `tests/interpreter/program/test_blocks.py` compares all of them.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from ptxgen.interpreter.machine.lane_machine import LaneMachine
 from ptxgen.parse import parse
 from ptxgen.tensormap import TensorMap
 
-FIXTURES = Path(__file__).parents[1] / "ptx"
+FIXTURES = Path(__file__).parents[2] / "ptx"
 SPANS = {"none": 16, "32B": 32, "64B": 64, "128B": 128}
 
 HEADER = """.version 8.3

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from check.test_proof_sound import CONTRACT, kernel
+from check.prove.test_sound import CONTRACT, kernel
 from kernel_runs import nightly
 
 from ptxgen.check.prove import prove

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from check.test_transfer import OPS
+from check.prove.test_transfer import OPS
 from kernel_runs import nightly
 
 from ptxgen import interpreter

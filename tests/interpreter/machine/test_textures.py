@@ -1,5 +1,5 @@
 """Textures and surfaces in launches: handles, and what is refused. What fetches give is in
-`tests/test_texture.py` and `test_nvcc_programs.py`.
+`tests/test_texture.py` and `tests/interpreter/test_nvcc_programs.py`.
 """
 
 from __future__ import annotations

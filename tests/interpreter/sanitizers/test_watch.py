@@ -514,6 +514,6 @@ def test_a_copy_from_outside_every_buffer_is_refused() -> None:
 
 def test_an_instruction_built_in_python_is_named_by_its_file_and_line() -> None:
     code = (lambda: None).__code__
-    assert where_from(Instr("ret", origin=Origin(code, 12))) == "ret; (test_sanitizers.py:12)"
+    assert where_from(Instr("ret", origin=Origin(code, 12))) == "ret; (test_watch.py:12)"
     assert where_from(Instr("ret", origin=Origin(None, 3))) == "ret; (line 3)"
     assert where_from(Instr("ret")) == "ret;"

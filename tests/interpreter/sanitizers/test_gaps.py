@@ -1020,7 +1020,7 @@ def test_shared_memory_that_the_system_reserves_holds_something() -> None:
 
 @pytest.mark.parametrize(("fence", "found"), [("", 1), (".shared::cta", 0), (".global", 1)])
 def test_a_fence_of_the_asynchronous_proxy_shows_what_its_space_says(fence: str, found: int) -> None:
-    text = (Path(__file__).parents[1] / "ptx" / "bugs" / "missing_proxy_fence.ptx").read_text()
+    text = (Path(__file__).parents[2] / "ptx" / "bugs" / "missing_proxy_fence.ptx").read_text()
     after = "st.shared.u32 [%r2], %r0;"
     if fence:
         text = text.replace(after, f"{after}\n    fence.proxy.async{fence};")

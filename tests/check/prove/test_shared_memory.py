@@ -26,7 +26,7 @@ from ptxgen.parse import parse
 from ptxgen.target import TARGETS
 
 HEAD_DIMS = (1, 3, 16, 40, 64, 72, 80, 96, 111, 128, 160, 192, 256)
-FIXTURES = Path(__file__).parents[1] / "ptx"
+FIXTURES = Path(__file__).parents[2] / "ptx"
 FIRST_LINE = 18
 ENTRY = "mov.u32 %r0, %tid.x; mov.u32 %r9, smem; mov.u32 %r8, buf;\n"
 

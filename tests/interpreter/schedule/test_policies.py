@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from interpreter.programs import ELEMENT, ptx
-from interpreter.schedule_cases import Case, all_cases, run_under_seeds
+from interpreter.schedule.cases import Case, all_cases, run_under_seeds
 from interpreter.test_hopper_programs import PIPELINE, kernel
 from kernel_runs import Problem, run_forward
 
