@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from interpreter import reported
 from interpreter import test_hopper_programs as hopper
-from interpreter.programs import line_of, ptx
+from interpreter.programs import ptx
 
 from ptxgen.check.prove.program.provenance import derived
 from ptxgen.interpreter import run
@@ -30,23 +32,11 @@ def two(body: str, params: str = "u32 n", before: str = "") -> str:
     return text.replace(".shared .align 16 .b8 buf[1];", TWO).replace(".visible .entry", entry)
 
 
-def messages(text: str, args: list[Any], **how: Any) -> list[str]:
-    launch = {"grid": 1, "block": 32, "sanitize": "bounds", "raise_on_report": False, **how}
-    fast, slow = (
-        [r.message for r in run(text, args=args, stepwise=stepwise, **launch).reports]
-        for stepwise in (False, True)
-    )
-    assert fast == slow
-    return fast
+messages = functools.partial(reported.messages, sanitize="bounds")
 
 
 def said(text: str, instruction: str, why: str, thread: int = 0) -> str:
-    line = line_of(text, instruction)
-    instruction = text.splitlines()[line - 1].strip()
-    return (
-        f"kernel k: {instruction} (line {line}): thread ({thread}, 0, 0) of CTA (0, 0, 0): bounds: "
-        f"shared address {why}"
-    )
+    return reported.at(text, instruction, thread) + f"bounds: shared address {why}"
 
 
 ACCESSES = {

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from interpreter import test_hopper_programs as hopper
 from interpreter.programs import ELEMENT, line_of, ptx
+from interpreter.reported import at, messages
 
 from ptxgen.errors import LaunchError
 from ptxgen.interpreter import Report, run
@@ -285,6 +286,76 @@ def test_a_plain_store_to_what_a_compare_and_swap_updates_is_a_race(order: str, 
     """
     text = ptx(body.format(order=order), "u64 x")
     assert kinds(text, [np.zeros(1, np.uint32)], grid=2) == want
+
+
+def test_a_read_that_was_looked_at_before_is_not_forgotten_at_the_next_look() -> None:
+    text = ptx(
+        """
+    ld.param.u64 %rd0, [x];
+    mov.u32 %r0, %ctaid.x;
+    setp.ne.u32 %p0, %r0, 0;
+    mov.u32 %r3, 0;
+    @%p0 bra $reads;
+$waits:
+    add.u32 %r3, %r3, 1;
+    setp.lt.u32 %p1, %r3, 50;
+    @%p1 bra $waits;
+    st.global.u32 [%rd0], 7;
+    ret;
+$reads:
+    ld.global.u32 %r1, [%rd0];
+    st.global.u32 [%rd0+4], %r1;
+    ld.global.u32 %r2, [%rd0+8];
+    ret;
+    """,
+        "u64 x",
+    )
+    (found,) = messages(text, [np.zeros(4, np.uint32)], grid=2, block=1)
+    assert found.startswith(at(text, "[%rd0], 7;")), found
+    assert "was read by thread (0, 0, 0) of CTA (1, 0, 0)" in found
+
+
+@pytest.mark.parametrize(
+    ("release", "acquire", "raced"),
+    [
+        ("st.release.gpu", "ld.acquire.gpu", []),
+        ("st.release.cluster", "ld.acquire.gpu", ["data"]),
+        ("st.release.cta", "ld.acquire.gpu", ["data"]),
+        ("st.release.gpu", "ld.relaxed.gpu", ["data"]),
+        ("st.release.gpu", "ld", ["flag", "data"]),
+    ],
+)
+def test_data_is_handed_from_cta_to_cta_by_release_and_acquire_of_the_gpu_only(
+    release: str, acquire: str, raced: list[str]
+) -> None:
+    text = ptx(
+        f"""
+    ld.param.u64 %rd0, [x];
+    mov.u32 %r0, %ctaid.x;
+    setp.ne.u32 %p0, %r0, 0;
+    mov.u32 %r3, 0;
+    @%p0 bra $gives;
+$waits:
+    add.u32 %r3, %r3, 1;
+    setp.lt.u32 %p1, %r3, 50;
+    @%p1 bra $waits;
+    {acquire}.global.u32 %r1, [%rd0];
+    ld.global.u32 %r2, [%rd0+4];
+    ret;
+$gives:
+    st.global.u32 [%rd0+4], 1;
+    {release}.global.u32 [%rd0], 1;
+    ret;
+    """,
+        "u64 x",
+        version="8.0",
+        target="sm_90",
+    )
+    found = messages(text, [np.zeros(2, np.uint32)], grid=2, block=1)
+    places = {"flag": "[%rd0];", "data": "[%rd0+4];"}
+    assert [m[: len(at(text, places[p]))] for m, p in zip(found, raced, strict=True)] == [
+        at(text, places[p]) for p in raced
+    ]
 
 
 # ---------------------------------------- mbarriers, bulk copies, wgmma

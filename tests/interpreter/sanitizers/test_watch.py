@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from interpreter.programs import ELEMENT, line_of, ptx
+from interpreter.reported import at, messages, trap
 
 from ptxgen.errors import TrapError
 from ptxgen.interpreter import Report, launch, run
@@ -517,3 +518,85 @@ def test_an_instruction_built_in_python_is_named_by_its_file_and_line() -> None:
     assert where_from(Instr("ret", origin=Origin(code, 12))) == "ret; (test_watch.py:12)"
     assert where_from(Instr("ret", origin=Origin(None, 3))) == "ret; (line 3)"
     assert where_from(Instr("ret")) == "ret;"
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("mov.u32 %r3, %r5;", []),
+        ("mov.u32 %r3, %r5;\nmov.b64 %rd2, {%r3, %r0};\nmov.b64 {%r6, %r7}, %rd2;", []),
+        ("mov.u32 %r3, %r5;\n@%p0 mov.u32 %r3, 1;\n@%p0 st.shared.u32 [buf], %r3;", []),
+        ("mov.u32 %r3, 1;\nmov.u32 %r3, %r5;\nadd.u32 %r4, %r3, 1;", [("add.u32", "%r3", 0)]),
+        ("mov.u32 %r3, 1;\n@%p0 mov.u32 %r3, %r5;\nadd.u32 %r4, %r3, 1;", [("add.u32", "%r3", 0)]),
+        ("mov.u32 %r3, 1;\n@!%p0 mov.u32 %r3, %r5;\nadd.u32 %r4, %r3, 1;", [("add.u32", "%r3", 1)]),
+        (
+            "mov.u32 %r3, %r5;\nmov.b64 %rd2, {%r0, %r3};\nst.shared.u64 [buf], %rd2;",
+            [("st.shared.u64", "%rd2", 0)],
+        ),
+        (
+            "mov.u32 %r3, %r5;\nbar.sync 0;\nmov.u32 %r4, %r3;\nbar.sync 0;\nadd.u32 %r4, %r4, 1;",
+            [("add.u32", "%r4", 0)],
+        ),
+        ("add.u32 %r4, %r5, 1;", [("add.u32", "%r5", 0)]),
+    ],
+)
+def test_an_undefined_register_is_reported_where_it_is_used_and_not_where_it_is_copied(
+    body: str, found: list[tuple[str, str, int]]
+) -> None:
+    head = "mov.u32 %r0, %tid.x;\nsetp.eq.u32 %p0, %r0, 0;\n"
+    text = ptx(f"{head}{body}\nret;", shared=8)
+    assert messages(text, [], sanitize="init") == [
+        at(text, line, thread) + f"undefined: reads {register}, which it has not written"
+        for line, register, thread in found
+    ]
+
+
+def test_an_error_shows_ten_reports_and_counts_the_rest() -> None:
+    loads = "\n".join(f"    ld.shared.u32 %r{n}, [buf+{4 * n}];" for n in range(13))
+    text = ptx(f"{loads}\n    ret;", shared=64)
+    message = trap(text, [], sanitize="init")
+    assert message.startswith("kernel k: the sanitizer reports 13 problems:\n  kernel k: ld.shared")
+    assert message.endswith("\n  and 3 more")
+    assert message.count("\n") == 11
+
+
+def test_a_copy_must_not_read_more_than_it_writes() -> None:
+    text = ptx(
+        """
+    ld.param.u64 %rd0, [x];
+    mov.u32 %r0, 12;
+    cp.async.ca.shared.global [buf], [%rd0], 8, %r0;
+    cp.async.wait_all;
+    ret;
+    """,
+        "u64 x",
+        shared=16,
+    )
+    assert trap(text, [np.zeros(4, np.uint32)], block=1).endswith("copies 12 bytes into 8")
+
+
+def test_one_lane_whose_copy_is_under_way_is_found_among_those_that_have_none() -> None:
+    text = ptx(
+        """
+    ld.param.u64 %rd0, [x];
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, buf;
+    mad.lo.u32 %r1, %r0, 4, %r1;
+    st.shared.u32 [%r1], %r0;
+    setp.eq.u32 %p0, %r0, 3;
+    @%p0 cp.async.ca.shared.global [%r1], [%rd0], 4;
+    ld.shared.u32 %r2, [%r1];
+    ret;
+    """,
+        "u64 x",
+        shared=128,
+    )
+    (found,) = messages(text, [np.zeros(4, np.uint32)])
+    assert found.startswith(at(text, "ld.shared", 3) + "pending: shared address 0xc (buf)")
+
+
+def test_shared_memory_that_the_system_reserves_holds_something() -> None:
+    body = "mov.u32 %r1, %reserved_smem_offset_begin;\nld.shared.u32 %r2, [%r1];\nret;"
+    text = ptx(body, shared=16, version="8.0", target="sm_90")
+    assert messages(text, []) == []
+    assert len(messages(text.replace("[%r1]", "[buf]"), [])) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from flash.contract.catalogue import emit
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import LaunchError, TrapError
 from ptxgen.interpreter import PCT, Result, run
+from ptxgen.interpreter.schedule import policies
 from ptxgen.ir import Instr, Module
 from tools import run as tool
 from tools.campaign.kernels import subjects
@@ -508,3 +510,11 @@ $meet:
         x = np.zeros(128, np.uint32)
         run(text, grid=1, block=128, args=[x], schedule=PCT(seed))
         assert np.array_equal(x, mine[np.arange(128) ^ 1])
+
+
+@pytest.mark.parametrize(("depth", "changes"), [(1, 0), (2, 1), (3, 2)])
+def test_a_depth_has_a_change_point_less_in_each_doubling_of_the_run(depth: int, changes: int) -> None:
+    points = policies._changes(np.random.default_rng(0), depth)
+    found = list(itertools.takewhile(lambda point: point < 1024, points))
+    for start, end in ((0, 256), (256, 512), (512, 1024)):
+        assert sum(start <= point < end for point in found) == changes

@@ -1,0 +1,75 @@
+"""What fences of the asynchronous proxy and waits for bulk groups order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from interpreter.programs import ptx
+from interpreter.reported import messages
+
+from ptxgen.interpreter import run
+
+
+@pytest.mark.parametrize(("fence", "found"), [("", 1), (".shared::cta", 0), (".global", 1)])
+def test_a_fence_of_the_asynchronous_proxy_shows_what_its_space_says(fence: str, found: int) -> None:
+    text = (Path(__file__).parents[2] / "ptx" / "bugs" / "missing_proxy_fence.ptx").read_text()
+    after = "st.shared.u32 [%r2], %r0;"
+    if fence:
+        text = text.replace(after, f"{after}\n    fence.proxy.async{fence};")
+    y = np.zeros(128, np.uint32)
+    reports = run(
+        text, "send_tile", grid=1, block=128, args=[y], sanitize="proxy", raise_on_report=False
+    ).reports
+    assert len(reports) == found
+
+
+SENT_TWICE = """
+    ld.param.u64 %rd0, [y];
+    mov.u32 %r1, buf;
+    st.shared.v4.u32 [%r1], {%r0, %r0, %r0, %r0};
+    st.shared.v4.u32 [%r1+16], {%r0, %r0, %r0, %r0};
+    fence.proxy.async;
+    cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r1], 16;
+    cp.async.bulk.commit_group;
+    cp.async.bulk.global.shared::cta.bulk_group [%rd0+16], [%r1+16], 16;
+    cp.async.bulk.commit_group;
+    WAIT
+    st.shared.u32 [%r1+AT], 7;
+    cp.async.bulk.wait_group 0;
+    ret;
+"""
+
+
+@pytest.mark.parametrize(
+    ("wait", "place", "found"),
+    [
+        ("cp.async.bulk.wait_group.read 1;", 0, 0),
+        ("cp.async.bulk.wait_group.read 1;", 16, 1),
+        ("cp.async.bulk.wait_group.read 0;", 16, 0),
+        ("cp.async.bulk.wait_group 1;", 0, 0),
+        ("cp.async.bulk.wait_group 1;", 16, 1),
+        ("cp.async.bulk.wait_group.read 0; cp.async.bulk.wait_group 1;", 16, 0),
+    ],
+)
+def test_a_wait_for_bulk_groups_is_for_all_but_the_newest(wait: str, place: int, found: int) -> None:
+    body = SENT_TWICE.replace("WAIT", wait).replace("AT", str(place))
+    text = ptx("mov.u32 %r0, 1;\n" + body, "u64 y", shared=32, version="8.0", target="sm_90")
+    assert len(messages(text, [np.zeros(8, np.uint32)], block=1)) == found
+
+
+@pytest.mark.parametrize(
+    ("wait", "found"),
+    [
+        ("cp.async.bulk.wait_group.read 0;", 1),
+        ("cp.async.bulk.wait_group 0;", 0),
+        ("cp.async.bulk.wait_group.read 0; cp.async.bulk.wait_group 0;", 0),
+    ],
+)
+def test_what_a_bulk_copy_writes_is_there_after_a_wait_for_more_than_its_reads(wait: str, found: int) -> None:
+    body = SENT_TWICE.replace("WAIT", wait).replace("st.shared.u32 [%r1+AT], 7;", "")
+    load = "    fence.proxy.async;\n    ld.global.u32 %r2, [%rd0];\n    cp.async.bulk.wait_group 0;"
+    body = body.replace("    cp.async.bulk.wait_group 0;\n    ret;", f"{load}\n    ret;")
+    text = ptx("mov.u32 %r0, 1;\n" + body, "u64 y", shared=32, version="8.0", target="sm_90")
+    assert len(messages(text, [np.zeros(8, np.uint32)], block=1)) == found
