@@ -14,26 +14,9 @@ from ptxgen.check.prove.global_memory import global_proof
 from ptxgen.check.prove.global_verdicts import GlobalProof
 from ptxgen.check.prove.shared_memory import Bound, shared_proof
 from ptxgen.check.prove.subject import subject_of
-from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION, Proof, Verdict, Witness
+from ptxgen.check.prove.verdicts import Proof
 from ptxgen.errors import VerifyError
 from ptxgen.ir import Module
-
-__all__ = [
-    "PROVED",
-    "UNKNOWN",
-    "VIOLATION",
-    "Bound",
-    "GlobalProof",
-    "Proof",
-    "Proofs",
-    "Verdict",
-    "Witness",
-    "prove",
-    "prove_global",
-    "prove_shared",
-    "require_global",
-    "require_proved",
-]
 
 
 @dataclass(frozen=True, slots=True)

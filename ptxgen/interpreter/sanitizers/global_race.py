@@ -21,6 +21,19 @@ import numpy as np
 from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.sanitizers.clocks import SHOWN
 from ptxgen.interpreter.sanitizers.conflicts import Access, Conflict, Values, differing
+from ptxgen.interpreter.sanitizers.stamps import (
+    ASYNC,
+    ATOMIC,
+    CLOCK,
+    CLOCK_MASK,
+    INSTR,
+    INSTR_MASK,
+    LANE_MASK,
+    PENDING,
+    first_conflict,
+    stamps_now,
+    twin_stamps,
+)
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.arena import Buffer
@@ -28,16 +41,6 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-# The bits of a stamp: pending, asynchronous, 25 bits of clock, 17 of instruction, atomic, 18 of
-# lane in the batch. 0: none.
-_PENDING: Final = 1 << 62
-_ASYNC: Final = 1 << 61
-_CLOCK: Final = 36
-_CLOCK_MASK: Final = (1 << 25) - 1
-_INSTR: Final = 19
-_INSTR_MASK: Final = (1 << 17) - 1
-_ATOMIC: Final = 1 << 18
-_LANE_MASK: Final = (1 << 18) - 1
 _LOG_LIMIT: Final = 1 << 21  # lanes of reads that may be logged for an array
 
 
@@ -101,15 +104,15 @@ class GlobalRaces:
         found += self._unordered(access, stamps, "was written by", strong=strong, values=values)
         found = found or self._after_reads(shadow, access)
         assert shadow.written is not None
-        units, mine = access.units(), self._stamp(access.ids, at)
-        mine = mine | (_ATOMIC if strong else 0)
+        units, mine = access.units(), stamps_now(self._clocks, access.ids, at)
+        mine = mine | (ATOMIC if strong else 0)
         shadow.written[units] = mine[:, None]
         if not strong:
             last = shadow.written[units]
             twice = last != mine[:, None]
             if twice.any():
                 twice = differing(access, twice, values)
-                found += _first(access, twice, last, "is written at the same time by")
+                found += first_conflict("race", twice, access, last, "is written at the same time by")
         return found
 
     # --------------------------------------------------------------------------------- bulk copies
@@ -123,7 +126,7 @@ class GlobalRaces:
             found += _unwritten(shadow, stamps, access, "is read before it was written")
             found += self._unordered(access, stamps, "was written by", strong=False)
             found = found or self._hidden(access, stamps)
-        shadow.log.append((access, self._twin_stamp(access, at, stamp)))
+        shadow.log.append((access, twin_stamps(access.ids, at, stamp)))
         shadow.logged += len(access.ids)
         return found
 
@@ -142,7 +145,7 @@ class GlobalRaces:
         found = found or self._after_reads(shadow, access)
         if atomic:
             found = found or self._hidden(access, stamps)
-        mine = self._twin_stamp(access, at, stamp) | _PENDING | (_ATOMIC if atomic else 0)
+        mine = twin_stamps(access.ids, at, stamp) | PENDING | (ATOMIC if atomic else 0)
         assert shadow.written is not None
         shadow.written[access.units()] = mine[:, None]
         return found
@@ -153,20 +156,16 @@ class GlobalRaces:
         assert written is not None
         units = access.units()
         there = written[units]
-        mine = (there >> _CLOCK & _CLOCK_MASK == stamp) & (there >= _PENDING)
-        mine &= (there & _LANE_MASK) == access.ids[:, None]
-        written[units] = np.where(mine, there & ~_PENDING, there)
+        mine = (there >> CLOCK & CLOCK_MASK == stamp) & (there >= PENDING)
+        mine &= (there & LANE_MASK) == access.ids[:, None]
+        written[units] = np.where(mine, there & ~PENDING, there)
 
     def _hidden(self, access: Access, stamps: Lanes) -> list[Conflict]:
         """Writes by ordinary instructions that no fence has made visible to asynchronous operations."""
-        warps, writers = (access.ids // WARP)[:, None], (stamps & _LANE_MASK) // WARP
+        warps, writers = (access.ids // WARP)[:, None], (stamps & LANE_MASK) // WARP
         shown = self._clocks.seen(warps, writers, SHOWN["global"])
-        wrong = (stamps > 0) & (stamps < _ASYNC) & ((stamps >> _CLOCK) > shown)
-        return _first(access, wrong, stamps, "was written by", "proxy")
-
-    def _twin_stamp(self, access: Access, at: int, stamp: int) -> Lanes:
-        stamps: Lanes = _ASYNC | (stamp << _CLOCK) | (at << _INSTR) | access.ids
-        return stamps
+        wrong = (stamps > 0) & (stamps < ASYNC) & ((stamps >> CLOCK) > shown)
+        return first_conflict("proxy", wrong, access, stamps, "was written by")
 
     # -------------------------------------------------------------------------------------- stamps
 
@@ -193,10 +192,6 @@ class GlobalRaces:
                 begin = shadow.buffer.base % self._grain
                 written |= units[begin : begin + shadow.buffer.nbytes]
 
-    def _stamp(self, ids: Lanes, at: int) -> Lanes:
-        stamp: Lanes = (self._clocks.clock[ids // WARP] << _CLOCK) | (at << _INSTR) | ids
-        return stamp
-
     def _stamps(self, shadow: _Shadow, access: Access) -> Lanes:
         if shadow.written is None:
             shadow.written = np.zeros(shadow.units, np.int64)
@@ -213,41 +208,41 @@ class GlobalRaces:
         volatile: bool = False,
     ) -> list[Conflict]:
         """The conflicts with operations of these stamps that an access does not come after."""
-        twin = stamps >= _ASYNC
-        doubtful = (stamps > 0) & (twin | ((stamps & _LANE_MASK) != access.ids[:, None]))
+        twin = stamps >= ASYNC
+        doubtful = (stamps > 0) & (twin | ((stamps & LANE_MASK) != access.ids[:, None]))
         if strong:
-            fine = (stamps & _ATOMIC) != 0
+            fine = (stamps & ATOMIC) != 0
             doubtful &= ~(fine & ~self._volatile_here(access, stamps) if volatile else fine)
         if not doubtful.any():
             return []
-        pending = doubtful & (stamps >= _PENDING)
+        pending = doubtful & (stamps >= PENDING)
         if pending.any():
-            return _first(access, pending, stamps, "may still be written by the copy", "pending")
+            return first_conflict("pending", pending, access, stamps, "may still be written by the copy")
         rows, columns = np.nonzero(doubtful)
         some = stamps[rows, columns]
-        seen = self._clocks.seen(access.ids[rows] // WARP, (some & _LANE_MASK) // WARP, twin[rows, columns])
+        seen = self._clocks.seen(access.ids[rows] // WARP, (some & LANE_MASK) // WARP, twin[rows, columns])
         wrong = np.zeros_like(doubtful)
-        clock = some >> _CLOCK & _CLOCK_MASK
-        met = self._clocks.met(access.ids[rows], some & _LANE_MASK, clock)
+        clock = some >> CLOCK & CLOCK_MASK
+        met = self._clocks.met(access.ids[rows], some & LANE_MASK, clock)
         wrong[rows, columns] = (clock > seen) & (twin[rows, columns] | ~met)
         if values is not None and wrong.any():
             given, there = values()
             wrong &= given != there
-        return _first(access, wrong, stamps, what)
+        return first_conflict("race", wrong, access, stamps, what)
 
     def _volatile_here(self, access: Access, stamps: Lanes) -> Lanes:
         """Which stamps are of volatile writes by the lane's own CTA to an address that is not a
         flag. Between CTAs, which have no barrier, volatile accesses are how threads communicate.
         """
         lanes = WARP * self._clocks.of_cta
-        same = (stamps & _LANE_MASK) // lanes == (access.ids // lanes)[:, None]
-        found: Lanes = same & self.volatile.take(stamps >> _INSTR & _INSTR_MASK, mode="clip")
+        same = (stamps & LANE_MASK) // lanes == (access.ids // lanes)[:, None]
+        found: Lanes = same & self.volatile.take(stamps >> INSTR & INSTR_MASK, mode="clip")
         return found
 
     # --------------------------------------------------------------------------------------- reads
 
     def _log(self, shadow: _Shadow, access: Access, at: int) -> None:
-        shadow.log.append((access, self._stamp(access.ids, at)))
+        shadow.log.append((access, stamps_now(self._clocks, access.ids, at)))
         shadow.logged += len(access.ids)
         if shadow.logged > _LOG_LIMIT:
             self._note(shadow)
@@ -270,7 +265,7 @@ class GlobalRaces:
         shadow.logged = 0
 
     def _cta(self, stamps: Lanes) -> Lanes:
-        cta: Lanes = (stamps & _LANE_MASK) // (WARP * self._clocks.of_cta)
+        cta: Lanes = (stamps & LANE_MASK) // (WARP * self._clocks.of_cta)
         return cta
 
     def _after_reads(self, shadow: _Shadow, access: Access) -> list[Conflict]:
@@ -288,18 +283,4 @@ def _unwritten(shadow: _Shadow, stamps: Lanes, access: Access, what: str) -> lis
     if shadow.before is None or stamps.all():
         return []
     never = (stamps == 0) & ~shadow.before[access.units()]
-    if not never.any():
-        return []
-    row, column = (int(i[0]) for i in np.nonzero(never))
-    return [Conflict("uninitialised", row, int(access.first[row]) + column, -1, -1, what)]
-
-
-def _first(access: Access, wrong: Lanes, stamps: Lanes, what: str, kind: str = "race") -> list[Conflict]:
-    if not wrong.any():
-        return []
-    row, column = (int(i[0]) for i in np.nonzero(wrong))
-    stamp = int(stamps[row, column])
-    unit = int(access.first[row]) + column
-    at = (stamp >> _INSTR) & _INSTR_MASK
-    twin = (stamp >> _CLOCK) & _CLOCK_MASK if stamp & _ASYNC else 0
-    return [Conflict(kind, row, unit, at, stamp & _LANE_MASK, what, twin)]
+    return first_conflict("uninitialised", never, access, None, what)

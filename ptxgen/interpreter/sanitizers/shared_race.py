@@ -26,22 +26,25 @@ import numpy as np
 from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.sanitizers.clocks import SHOWN
 from ptxgen.interpreter.sanitizers.conflicts import Access, Conflict, Values, differing
+from ptxgen.interpreter.sanitizers.stamps import (
+    ASYNC,
+    ATOMIC,
+    CLOCK,
+    CLOCK_MASK,
+    INSTR,
+    INSTR_MASK,
+    LANE_MASK,
+    PENDING,
+    first_conflict,
+    stamps_now,
+    twin_stamps,
+)
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.sanitizers.clocks import Clocks
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-# The bits of a stamp of a write: pending, asynchronous, 25 bits of clock, 17 of instruction,
-# atomic, 18 of lane in the batch. 0: never written.
-_PENDING: Final = 1 << 62
-_ASYNC: Final = 1 << 61
-_CLOCK: Final = 36
-_CLOCK_MASK: Final = (1 << 25) - 1
-_INSTR: Final = 19
-_INSTR_MASK: Final = (1 << 17) - 1
-_ATOMIC: Final = 1 << 18
-_LANE_MASK: Final = (1 << 18) - 1
 # The bits of a stamp of a read: clock << 32 | instruction << 11 | lane in the warp.
 _READ_CLOCK: Final = 32
 _READ_INSTR: Final = 11
@@ -105,9 +108,7 @@ class RaceDetector:
         """
         volatile = self._is_volatile(at)
         stamps = self._stamps(access)
-        found: list[Conflict] = []
-        if not stamps.all():
-            found.append(_unwritten(access, stamps, "is read before it was written"))
+        found = _unwritten(access, stamps, "is read before it was written")
         if not self._all_old(access, stamps):
             found += self._pending(access, stamps) or self._unordered_writes(
                 access, stamps, atomic=strong, volatile=volatile
@@ -140,30 +141,28 @@ class RaceDetector:
         instruction `at`. `values` gives the stored values and the old ones, `[lanes, width]`.
         """
         stamps = self._stamps(access)
-        found: list[Conflict] = []
-        if atomic and not stamps.all():
-            found.append(_unwritten(access, stamps, "is updated before it was written"))
+        found = _unwritten(access, stamps, "is updated before it was written") if atomic else []
         strong = atomic or strong
         if not self._all_old(access, stamps):
             found += self._pending(access, stamps) or self._unordered_writes(
                 access, stamps, atomic=strong, values=values
             )
         found += self._unordered_reads(access, volatile=not strong or self._is_volatile(at))
-        mine = self._stamp(access.ids, at) | (_ATOMIC if strong else 0) | (_PENDING if pending else 0)
+        mine = stamps_now(self._clocks, access.ids, at)
+        mine |= (ATOMIC if strong else 0) | (PENDING if pending else 0)
         self._put(access, mine)
         last = self._stamps(access)
         twice = last != mine[:, None]
         if not strong and twice.any():
             twice = differing(access, twice, values)
-            if twice.any():
-                found.append(_first("race", twice, access, last, "is written at the same time by"))
+            found += first_conflict("race", twice, access, last, "is written at the same time by")
         return found
 
     def end_copy(self, access: Access, at: int) -> None:
         """Record that a thread has waited for its copy, which instruction `at` started; the write
         counts as made now.
         """
-        self._put(access, self._stamp(access.ids, at))
+        self._put(access, stamps_now(self._clocks, access.ids, at))
 
     # ---------------------------------------------------------------------- asynchronous operations
 
@@ -176,14 +175,13 @@ class RaceDetector:
         found = found or self._unordered_reads(access)
         if proxy:
             found = found or self._hidden(access, stamps)
-        lanes = access.ids
-        self._put(access, _PENDING | _ASYNC | (stamp << _CLOCK) | (at << _INSTR) | lanes)
+        self._put(access, PENDING | twin_stamps(access.ids, at, stamp))
         return found
 
     def land(self, access: Access) -> None:
         """Record that the write that `start_copy` began is complete."""
         for n in range(access.width):
-            self._written[access.first + n] &= ~_PENDING
+            self._written[access.first + n] &= ~PENDING
 
     def start_read(self, access: Access, at: int, stamp: Lanes, *, by_warp: bool = False) -> list[Conflict]:
         """The conflicts of reads by the twins of the lanes' warps. `stamp` has one stamp for each
@@ -192,9 +190,7 @@ class RaceDetector:
         """
         stamps = self._stamps(access)
         lanes = access.ids[:: len(access.ids) // len(stamp)]
-        found: list[Conflict] = []
-        if not stamps.all():
-            found.append(_unwritten(access, stamps, "is read before it was written"))
+        found = _unwritten(access, stamps, "is read before it was written")
         if not self._settled(access, stamps, lanes):
             found += (
                 self._pending(access, stamps)
@@ -215,16 +211,16 @@ class RaceDetector:
         lane comes after.
         """
         clocks, oldest, newest = self._clocks, int(stamps.min()), int(stamps.max())
-        if newest < _ASYNC:
+        if newest < ASYNC:
             first = SHOWN["shared"] * clocks.group
             shown = clocks.known[lanes // WARP, first : first + clocks.group]
-            return self._all_old(access, stamps) and newest >> _CLOCK <= int(shown.min())
-        if oldest < _ASYNC or newest >= _PENDING:
+            return self._all_old(access, stamps) and newest >> CLOCK <= int(shown.min())
+        if oldest < ASYNC or newest >= PENDING:
             return False
         of_lane = stamps.reshape(len(lanes), -1)
         one = of_lane[:, 0]
-        known = clocks.known[lanes // WARP, clocks.column(one & _LANE_MASK, True)]
-        older = ((one >> _CLOCK) & _CLOCK_MASK) <= known
+        known = clocks.known[lanes // WARP, clocks.column(one & LANE_MASK, True)]
+        older = ((one >> CLOCK) & CLOCK_MASK) <= known
         if not (older.all() and (of_lane == one[:, None]).all()):
             return False
         return not self._too_early(lanes // WARP, one).any()
@@ -235,15 +231,13 @@ class RaceDetector:
 
     def _hidden(self, access: Access, stamps: Lanes) -> list[Conflict]:
         """Writes by ordinary instructions that no fence has made visible to asynchronous operations."""
-        if int(stamps.min()) >= _ASYNC:
+        if int(stamps.min()) >= ASYNC:
             return []
         clocks = self._clocks
-        column = SHOWN["shared"] * clocks.group + clocks.column(stamps & _LANE_MASK, False)
+        column = SHOWN["shared"] * clocks.group + clocks.column(stamps & LANE_MASK, False)
         shown = clocks.known[(access.ids // WARP)[:, None], column]
-        wrong = (((stamps >> _CLOCK) & _CLOCK_MASK) > shown) & (stamps < _ASYNC) & (stamps > 0)
-        if not wrong.any():
-            return []
-        return [_first("proxy", wrong, access, stamps, "was written by")]
+        wrong = (((stamps >> CLOCK) & CLOCK_MASK) > shown) & (stamps < ASYNC) & (stamps > 0)
+        return first_conflict("proxy", wrong, access, stamps, "was written by")
 
     # --------------------------------------------------------------------------------------- clocks
 
@@ -278,10 +272,6 @@ class RaceDetector:
             self._clusters_of = ids, np.unique(ids // (WARP * self._clocks.group))
         return self._clusters_of[1]
 
-    def _stamp(self, ids: Lanes, at: int) -> Lanes:
-        stamp: Lanes = (self._clocks.clock[ids // WARP] << _CLOCK) | (at << _INSTR) | ids
-        return stamp
-
     # --------------------------------------------------------------------------------------- writes
 
     def _stamps(self, access: Access) -> Lanes:
@@ -298,13 +288,12 @@ class RaceDetector:
     def _all_old(self, access: Access, stamps: Lanes) -> bool:
         self._refresh()
         oldest = int(self._floor[self._clusters(access.ids)].min())
-        return int(stamps.max()) < (oldest + 1) << _CLOCK
+        return int(stamps.max()) < (oldest + 1) << CLOCK
 
     def _pending(self, access: Access, stamps: Lanes) -> list[Conflict]:
-        wrong = stamps >= _PENDING
-        if not wrong.any():
-            return []
-        return [_first("pending", wrong, access, stamps, "may still be written by the copy")]
+        return first_conflict(
+            "pending", stamps >= PENDING, access, stamps, "may still be written by the copy"
+        )
 
     def _unordered_writes(
         self,
@@ -317,24 +306,24 @@ class RaceDetector:
         volatile: bool = False,
     ) -> list[Conflict]:
         clocks = self._clocks
-        writer = stamps & _LANE_MASK
-        twin = (stamps & _ASYNC) != 0
+        writer = stamps & LANE_MASK
+        twin = (stamps & ASYNC) != 0
         warp = (access.ids // WARP)[:, None]
         known = clocks.known[warp, clocks.column(writer, twin)]
         same = writer // WARP == warp if by_warp else writer == access.ids[:, None]
-        clock = (stamps >> _CLOCK) & _CLOCK_MASK
+        clock = (stamps >> CLOCK) & CLOCK_MASK
         wrong = (clock > known) & (twin | ~same)
         if twin.any():
             wrong |= twin & self._too_early(warp, stamps)
         if wrong.any():
             wrong &= twin | ~clocks.met(access.ids[:, None], writer, clock)
         if atomic:
-            fine = (stamps & _ATOMIC) != 0
-            wrong &= ~(fine & ~self._is_volatile(stamps >> _INSTR) if volatile else fine)
+            fine = (stamps & ATOMIC) != 0
+            wrong &= ~(fine & ~self._is_volatile(stamps >> INSTR) if volatile else fine)
         if values is not None and wrong.any():
             given, there = values()
             wrong &= given != there
-        return [_first("race", wrong, access, stamps, "was written by")] if wrong.any() else []
+        return first_conflict("race", wrong, access, stamps, "was written by")
 
     # ---------------------------------------------------------------------------------------- reads
 
@@ -429,21 +418,21 @@ class RaceDetector:
         """Whether instructions, by number in the lowest bits, are volatile accesses to addresses
         that are not flags.
         """
-        return self.volatile.take(at & _INSTR_MASK, mode="clip")
+        return self.volatile.take(at & INSTR_MASK, mode="clip")
 
     def _too_early(self, warps: Lanes, stamps: Lanes) -> Lanes:
         """Which of these stamps are of copies that complete on an mbarrier and that warps do not
         come after, because no warp that they come after has waited for the mbarrier.
         """
-        at = stamps >> _INSTR & _INSTR_MASK
-        counted = self.counted.take(at, mode="clip") & (stamps >= _ASYNC)
+        at = stamps >> INSTR & INSTR_MASK
+        counted = self.counted.take(at, mode="clip") & (stamps >= ASYNC)
         wrong = np.zeros(np.broadcast(warps, stamps).shape, np.bool_)
         if not counted.any():
             return wrong
         warps, stamps, counted = np.broadcast_arrays(warps, stamps, counted)
         # One number for the warp, the warp that started the copy and the stamp, so that each
         # combination is looked up once.
-        of, clock = (stamps & _LANE_MASK) // WARP, stamps >> _CLOCK & _CLOCK_MASK
+        of, clock = (stamps & LANE_MASK) // WARP, stamps >> CLOCK & CLOCK_MASK
         met = (clock << 2 * _WARP_BITS | of << _WARP_BITS | warps)[counted]
         keys, inverse = np.unique(met, return_inverse=True)
         warp_mask = (1 << _WARP_BITS) - 1
@@ -471,16 +460,7 @@ class RaceDetector:
         return met
 
 
-def _unwritten(access: Access, stamps: Lanes, what: str) -> Conflict:
-    return _first("uninitialised", stamps == 0, access, None, what)
-
-
-def _first(kind: str, wrong: Lanes, access: Access, stamps: Lanes | None, what: str) -> Conflict:
-    row, column = (int(i[0]) for i in np.nonzero(wrong))
-    unit = int(access.first[row]) + column
-    if stamps is None:
-        return Conflict(kind, row, unit, -1, -1, what)
-    stamp = int(stamps[row, column])
-    at = (stamp >> _INSTR) & _INSTR_MASK
-    twin = (stamp >> _CLOCK) & _CLOCK_MASK if stamp & _ASYNC else 0
-    return Conflict(kind, row, unit, at, stamp & _LANE_MASK, what, twin)
+def _unwritten(access: Access, stamps: Lanes, what: str) -> list[Conflict]:
+    if stamps.all():
+        return []
+    return first_conflict("uninitialised", stamps == 0, access, None, what)

@@ -291,16 +291,17 @@ class _Inliner:
         if guard is not None:
             self._emit("bra", (Symbol(skip),), Guard(guard.register, not guard.negated))
         inner = self._frame(function, frame)
-        self._give(function.params, given, frame, inner)
-        taken = self._results(function.results, results, frame, inner)
+        for held, passed, part in _copied(function.params, given, frame, inner):
+            self._move(held, passed, part)
+        taken = list(_copied(function.results, results, frame, inner))
         self._chain.append(function.name)
         self.entered[function.name] = None
         self._body(function, inner)
         self._chain.pop()
         self._source = call
         self.statements.append(Label(inner.end))
-        for to, value, part in taken:
-            self._move(to, value, part)
+        for held, passed, part in taken:
+            self._move(passed, held, part)
         if guard is not None:
             self.statements.append(Label(skip))
 
@@ -321,30 +322,6 @@ class _Inliner:
             self._hidden,
             (*frame.via, via),
         )
-
-    def _give(
-        self, params: tuple[Param, ...], given: tuple[Operand, ...], frame: _Frame, inner: _Frame
-    ) -> None:
-        """Move the arguments of a call to the parameters of the function."""
-        for param, item in zip(params, given, strict=False):
-            if isinstance(item, Symbol) and item.name in frame.params and not param.register:
-                inner.params[param.name] = frame.params[item.name]
-                continue
-            part = _Part(0, TYPES[param.type].nbytes)
-            self._move(_held(param, inner, part), _passed(item, frame, part), part)
-
-    def _results(
-        self, results: tuple[Param, ...], wanted: tuple[Operand, ...], frame: _Frame, inner: _Frame
-    ) -> list[tuple[Operand, Operand, _Part]]:
-        """The moves from the function's results to the registers of the caller."""
-        moves: list[tuple[Operand, Operand, _Part]] = []
-        for result, item in zip(results, wanted, strict=False):
-            if isinstance(item, Symbol) and item.name in frame.params and not result.register:
-                inner.params[result.name] = frame.params[item.name]
-                continue
-            part = _Part(0, TYPES[result.type].nbytes)
-            moves.append((_passed(item, frame, part), _held(result, inner, part), part))
-        return moves
 
     def _forget_result(self, item: Operand, guard: Guard | None, frame: _Frame) -> None:
         if isinstance(item, Reg):
@@ -379,6 +356,21 @@ class _Inliner:
 def _items(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
     """The items of the list of arguments among the operands."""
     return next((o.items for o in operands if isinstance(o, Arguments)), ())
+
+
+def _copied(
+    declared: tuple[Param, ...], items: tuple[Operand, ...], frame: _Frame, inner: _Frame
+) -> Iterator[tuple[Reg, Operand, _Part]]:
+    """The parameters, or the results, of a function that is called in `frame`: the register in the
+    function, what the caller has, and which part of a variable it is. A variable of the caller's
+    becomes the function's own, with nothing to copy.
+    """
+    for param, item in zip(declared, items, strict=False):
+        if isinstance(item, Symbol) and item.name in frame.params and not param.register:
+            inner.params[param.name] = frame.params[item.name]
+            continue
+        part = _Part(0, TYPES[param.type].nbytes)
+        yield _held(param, inner, part), _passed(item, frame, part), part
 
 
 def _held(param: Param, frame: _Frame, part: _Part) -> Reg:
