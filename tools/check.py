@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 from collections import Counter
@@ -32,10 +33,14 @@ from tools.commands.check_findings import (
     check_entry,
     module_findings,
 )
-from tools.commands.run_arguments import FileError, Given, bound, check_type, count, extents, given, ptx_text
+from tools.commands.exits import fail
+from tools.commands.numbers import whole
+from tools.commands.run_arguments import FileError, Given, bound, check_type, extents, given, ptx_text
 from tools.commands.standard_output import tell
 
 OK, FAILED, USAGE = range(3)
+
+_fail: Final = functools.partial(fail, "check.py")
 
 SCHEMA: Final = 1  # version of the JSON; raised when a key changes its meaning
 _MIX: Final = 6  # entries of the instruction mix that are shown
@@ -102,11 +107,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return FAILED if wrong else OK
 
 
-def _fail(code: int, error: Exception) -> int:
-    print(f"check.py: error: {error}", file=sys.stderr)
-    return code
-
-
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="check.py",
@@ -124,10 +124,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="X[,Y[,Z]]",
         help="threads of a block (default: what the kernel says of itself)",
     )
-    add("--dynamic-smem", type=count, metavar="BYTES", help="of shared memory (default: as needed)")
+    add("--dynamic-smem", type=whole(0), metavar="BYTES", help="of shared memory (default: as needed)")
     add(
         "--dynamic-align",
-        type=count,
+        type=whole(0),
         default=1,
         metavar="BYTES",
         help="what the launch aligns dynamic shared memory to, if to more than the text says; "

@@ -22,6 +22,8 @@ from flash.contract.catalogue import build
 from flash.device.cta_order import heads_per_section
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import ConfigError, UnsupportedTargetError
+from tools.commands.exits import fail
+from tools.commands.numbers import whole
 from tools.commands.standard_output import tell
 
 OK, UNSUPPORTED = 0, 3
@@ -132,8 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = AttentionConfig(given.head_dim, dtype=given.dtype, causal=given.causal, target=given.target)
         resources = build(config.kernel()).resources
     except (ConfigError, UnsupportedTargetError) as error:
-        print(f"cta_order.py: error: {error}", file=sys.stderr)
-        return UNSUPPORTED
+        return fail("cta_order.py", UNSUPPORTED, error)
     one_head = given.seq * 2 * config.head_dim * config.element.nbytes
     tiles = tuple(int(n) for n in resources.tiles_of_blocks(given.seq, given.seq))
     group = given.heads // given.kv_heads
@@ -158,24 +159,17 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--dtype", default="f16")
     add("--causal", action="store_true")
     add("--target", default="sm_90")
-    add("--seq", type=_positive, default=8192, metavar="N", help="queries, and keys (8192)")
-    add("--heads", type=_positive, default=32, metavar="N")
-    add("--kv-heads", type=_positive, metavar="N", help="default: --heads")
-    add("--batch", type=_positive, default=1, metavar="N")
-    add("--multiprocessors", type=_positive, default=_MULTIPROCESSORS, metavar="N")
-    add("--l2-mib", type=_positive, default=_L2_MIB, metavar="MIB", help="the cache (50)")
+    add("--seq", type=whole(1), default=8192, metavar="N", help="queries, and keys (8192)")
+    add("--heads", type=whole(1), default=32, metavar="N")
+    add("--kv-heads", type=whole(1), metavar="N", help="default: --heads")
+    add("--batch", type=whole(1), default=1, metavar="N")
+    add("--multiprocessors", type=whole(1), default=_MULTIPROCESSORS, metavar="N")
+    add("--l2-mib", type=whole(1), default=_L2_MIB, metavar="MIB", help="the cache (50)")
     given = parser.parse_args(argv)
     given.kv_heads = given.kv_heads or given.heads
     if given.heads % given.kv_heads:
         parser.error(f"--heads must be a multiple of --kv-heads, got {given.heads}")
     return given
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
 
 
 if __name__ == "__main__":

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,18 +31,22 @@ from ptxgen.runtime.assembler import Assembler, find_assembler
 from ptxgen.runtime.cuda import cuda_backend
 from ptxgen.target import target as find_target
 from ptxgen.target import target_for_device
+from tools.commands.exits import fail
+from tools.commands.numbers import whole
+from tools.commands.progress import cta_lines
 from tools.commands.standard_output import tell
 
 Array = NDArray[Any]
 
 OK, FAILED, USAGE, UNSUPPORTED = range(4)
 
+_fail: Final = functools.partial(fail, "demo.py")
+
 BATCH: Final = 1
 HEADS: Final = 2
 KV_HEADS: Final = 1  # shared by both query heads
 SEED: Final = 0
 
-_QUIET_S: Final = 1.0  # seconds between two reports of progress
 
 _EPILOG = """\
 examples:
@@ -94,11 +98,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return OK if passed else FAILED
 
 
-def _fail(code: int, error: Exception) -> int:
-    print(f"demo.py: error: {error}", file=sys.stderr)
-    return code
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="demo.py",
@@ -109,16 +108,10 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--head-dim", type=int, metavar="D", help="one kernel, causal, instead of three")
     add("--dtype", default="f32", help="of that kernel: f32, f16 or bf16 (default: f32)")
-    add("--seq", type=_length, default=200, metavar="N", help="queries and keys (default: 200)")
+    add("--seq", type=whole(1), default=200, metavar="N", help="queries and keys (default: 200)")
     add("--target", help=f"default: the GPU's own, else {DEFAULT_TARGET}")
     add("--json", action="store_true", help="print JSON")
     return parser
-
-
-def _length(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be an integer of at least 1, got {text!r}")
-    return int(text)
 
 
 def _configs(arguments: argparse.Namespace, *, gpu: bool) -> list[AttentionConfig]:
@@ -261,7 +254,7 @@ def _interpreted(
         dynamic_smem=contract["dynamic_shared_bytes"],
         sanitize=True,
         raise_on_report=False,
-        progress=_progress(),
+        progress=cta_lines("demo.py"),
     )
     return (out, lse), [str(report) for report in result.reports]
 
@@ -301,19 +294,6 @@ def _failures(found: Mapping[str, Any]) -> list[str]:
 
 def _say(message: str) -> None:
     print(f"demo.py: {message} ...", file=sys.stderr, flush=True)
-
-
-def _progress() -> Callable[[int, int], None]:
-    """A function that reports how many CTAs are done, at most once in `_QUIET_S` seconds."""
-    said = time.monotonic()
-
-    def progress(done: int, total: int) -> None:
-        nonlocal said
-        if time.monotonic() - said >= _QUIET_S and done < total:
-            said = time.monotonic()
-            print(f"demo.py: {done} of {total} CTAs", file=sys.stderr, flush=True)
-
-    return progress
 
 
 def _column(found: Mapping[str, Any]) -> dict[str, str]:

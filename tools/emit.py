@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -35,16 +36,10 @@ from tools.commands.emit_options import (
     every_kernel_option,
     parser_of,
 )
-from tools.commands.emit_output import (
-    FAILED,
-    OK,
-    UNSUPPORTED,
-    StopError,
-    deliver,
-    find_target,
-    text_of,
-    to_json,
-)
+from tools.commands.emit_output import FAILED, OK, UNSUPPORTED, deliver, find_target, text_of, to_json
+from tools.commands.exits import StopError, fail
+
+_fail: Final = functools.partial(fail, "emit.py")
 
 FORWARD: Final = "forward"
 KERNELS: Final = (FORWARD, "decode", "append", "merge")
@@ -106,11 +101,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (VerifyError, AssemblerError, BackendError) as error:
         return _fail(FAILED, error)
     return OK
-
-
-def _fail(code: int, error: Exception) -> int:
-    print(f"emit.py: error: {error}", file=sys.stderr)
-    return code
 
 
 # ---------------------------------------------------------------------------------------- arguments

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import json
 import sys
@@ -20,6 +21,7 @@ import flash
 from flash.operands.dtypes import DTYPES
 from ptxgen.errors import BackendError, ConfigError, PtxGenError
 from ptxgen.runtime.settings import BACKENDS
+from tools.commands.exits import fail
 from tools.commands.llama_model import (
     CachedAttention,
     Sizes,
@@ -28,12 +30,15 @@ from tools.commands.llama_model import (
     forward,
     random_weights,
 )
+from tools.commands.numbers import whole
 from tools.commands.progress import Progress, progress
 from tools.commands.standard_output import tell
 
 Array = NDArray[Any]
 
 OK, FAILED, USAGE, UNSUPPORTED = range(4)
+
+_fail: Final = functools.partial(fail, "llama.py")
 
 SCHEMA: Final = 1  # version of the JSON; raised when a key changes its meaning
 PADDING: Final = 0  # the token of padding; results must not depend on it
@@ -92,11 +97,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return OK if found["passed"] else FAILED
 
 
-def _fail(code: int, error: Exception | str) -> int:
-    print(f"llama.py: error: {error}", file=sys.stderr)
-    return code
-
-
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="llama.py",
@@ -116,23 +116,27 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         ("--vocab", 256, "tokens that there are"),
     ):
         model.add_argument(
-            option, type=_count, default=default, metavar="N", help=f"{what} (default: {default})"
+            option, type=whole(1), default=default, metavar="N", help=f"{what} (default: {default})"
         )
     model.add_argument("--tied", action="store_true", help="make logits with the embedding")
     model.add_argument(
-        "--seed", type=_seed, default=0, metavar="N", help="of weights and prompts (default: 0)"
+        "--seed", type=whole(0), default=0, metavar="N", help="of weights and prompts (default: 0)"
     )
     run = parser.add_argument_group("the run")
     run.add_argument(
         "--prompts",
-        type=_counts,
+        type=_lengths,
         default=[37, 11, 5],
         metavar="N,…",
         help="their lengths, a prompt for each (default: 37,11,5)",
     )
-    run.add_argument("--tokens", type=_count, default=32, metavar="N", help="to write for each (default: 32)")
+    run.add_argument(
+        "--tokens", type=whole(1), default=32, metavar="N", help="to write for each (default: 32)"
+    )
     run.add_argument("--dtype", choices=DTYPES, default="f32", help="of the cache (default: f32)")
-    run.add_argument("--page-size", type=_count, metavar="N", help="of a cache in pages (default: no pages)")
+    run.add_argument(
+        "--page-size", type=whole(1), metavar="N", help="of a cache in pages (default: no pages)"
+    )
     run.add_argument("--backend", choices=BACKENDS, default="cpu", help="default: cpu")
     run.add_argument("--transformers", action="store_true", help="run it with transformers, too")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -146,18 +150,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def _count(text: str, least: int = 1) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
-    return int(text)
-
-
-def _seed(text: str) -> int:
-    return _count(text, least=0)
-
-
-def _counts(text: str) -> list[int]:
-    return [_count(part) for part in text.split(",")]
+def _lengths(text: str) -> list[int]:
+    return [*map(whole(1), text.split(","))]
 
 
 # ---------------------------------------------------------------------------------------- the runs

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -30,10 +31,14 @@ from ptxgen.text import render
 from tools.campaign.judge import CATCHERS, EQUIVALENT, HOLE, Verdict, judge, mutants_of
 from tools.campaign.kernels import subjects
 from tools.campaign.mistakes import KINDS
+from tools.commands.exits import fail
+from tools.commands.numbers import whole
 from tools.commands.standard_output import tell
 from tools.measure.report import write_atomically
 
 OK, FAILED, USAGE = range(3)
+
+_fail: Final = functools.partial(fail, "mutate.py", FAILED)
 
 SCHEMA: Final = 1  # version of the JSON; raised when a key changes its meaning
 _SEED: Final = 4  # of the choice of mutants in the short form
@@ -98,11 +103,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return FAILED if found["holes"] else OK
 
 
-def _fail(message: str) -> int:
-    print(f"mutate.py: error: {message}", file=sys.stderr)
-    return FAILED
-
-
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="mutate.py",
@@ -115,7 +115,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--kernel", action="append", choices=list(subjects()), help="only this one; repeatable")
     add("--kind", action="append", choices=list(KINDS), help="only this kind; repeatable")
     add("--short", action="store_true", help="one mutant of each kind and kernel")
-    add("--jobs", type=_jobs, default=os.cpu_count() or 1, metavar="N", help="processes")
+    add("--jobs", type=whole(1), default=os.cpu_count() or 1, metavar="N", help="processes")
     add("--json", action="store_true", help="print JSON")
     add("--output", type=Path, metavar="FILE", help="write the JSON there, in one step")
     add("--update", action="store_true", help="keep what FILE says of kernels not judged now")
@@ -130,12 +130,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if arguments.survivors and (not arguments.update or arguments.kind or arguments.short):
         parser.error("--survivors goes with --update, and neither with --kind nor with --short")
     return arguments
-
-
-def _jobs(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"must be a number from 1, got {text!r}")
-    return int(text)
 
 
 # ------------------------------------------------------------------------------------- the campaign

@@ -7,6 +7,7 @@ functions with decorators; it takes no sample, and our tests do not pass in the 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import queue
@@ -28,11 +29,15 @@ from tools.analyses.reasons import Key, reasons, unmatched
 from tools.analyses.recording import FIRST, LAST, TestMap, worker
 from tools.analyses.source import Mutant, files, module_name, source_of
 from tools.analyses.worker import TIME, Job, Outcome
+from tools.commands.exits import fail
+from tools.commands.numbers import seconds, whole
 from tools.commands.progress import Progress, progress
 from tools.commands.standard_output import tell
 from tools.measure.report import write_atomically
 
 OK, FAILED, USAGE = range(3)
+
+_fail: Final = functools.partial(fail, "mutate_analyses.py", FAILED)
 
 SCHEMA: Final = 1  # of the JSON; raised when a key changes its meaning
 _SEED: Final = 4
@@ -113,11 +118,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return FAILED if counts[_SURVIVOR] or counts["judged"] < len(every) else OK
 
 
-def _fail(message: str) -> int:
-    print(f"mutate_analyses.py: error: {message}", file=sys.stderr)
-    return FAILED
-
-
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="mutate_analyses.py",
@@ -130,19 +130,19 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--module", action="append", metavar="NAME", help="only this one; repeatable")
     add("--kind", action="append", choices=list(KINDS), help="only this kind; repeatable")
-    add("--count", type=_count, default=_COUNT, metavar="N", help=f"mutants (default {_COUNT})")
+    add("--count", type=whole(1), default=_COUNT, metavar="N", help=f"mutants (default {_COUNT})")
     add("--seed", type=int, default=_SEED, metavar="N", help=f"of the choice (default {_SEED})")
-    add("--jobs", type=_count, default=os.cpu_count() or 1, metavar="N", help="processes")
+    add("--jobs", type=whole(1), default=os.cpu_count() or 1, metavar="N", help="processes")
     add(
         "--budget",
-        type=_seconds,
+        type=seconds,
         default=_BUDGET_S,
         metavar="S",
         help=f"seconds of tests for one mutant, by the recording (default {_BUDGET_S:g})",
     )
     add(
         "--stop-after",
-        type=_seconds,
+        type=seconds,
         metavar="S",
         help="end after so many seconds with what is judged; go on with --update",
     )
@@ -165,22 +165,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments.files = [file for name, file in by_name.items() if name in wanted]
     arguments.kind = arguments.kind or list(KINDS)
     return arguments
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"must be a number from 1, got {text!r}")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        raise argparse.ArgumentTypeError(f"must be more than 0 seconds, got {text!r}")
-    return seconds
 
 
 # ------------------------------------------------------------------------------------- the campaign

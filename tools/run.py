@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import importlib.util
 import json
 import math
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -29,6 +29,9 @@ from ptxgen.interpreter.program.linking import link, param_align, param_bytes
 from ptxgen.interpreter.schedule.policies import LOCKSTEP
 from ptxgen.ir import Kernel, Module
 from ptxgen.parse import parse
+from tools.commands.exits import fail
+from tools.commands.numbers import whole
+from tools.commands.progress import cta_lines
 from tools.commands.run_arguments import (
     Array,
     FileError,
@@ -36,7 +39,6 @@ from tools.commands.run_arguments import (
     array_of,
     check_type,
     check_writable,
-    count,
     extents,
     given,
     ptx_text,
@@ -46,7 +48,8 @@ from tools.commands.standard_output import tell
 
 OK, FAILED, USAGE = range(3)
 
-_QUIET_S: Final = 1.0  # seconds between two lines of progress, without a bar
+_fail: Final = functools.partial(fail, "run.py")
+
 _OPCODES: Final = 10  # opcodes of the instruction mix that are shown
 _WORST: Final = 5  # instructions shown with the most conflicts, or the most excess sectors
 _SUMS: Final = {
@@ -124,11 +127,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(FAILED, error)
 
 
-def _fail(code: int, error: Exception | str) -> int:
-    print(f"run.py: error: {error}", file=sys.stderr)
-    return code
-
-
 # ---------------------------------------------------------------------------------------- arguments
 
 
@@ -183,7 +181,7 @@ def _add_launch(group: argparse._ArgumentGroup) -> None:
         metavar="NAME=VALUE",
         help="a value for a variable of the module: a .npy file, a number or hex:",
     )
-    add("--dynamic-smem", type=count, default=0, metavar="BYTES", help="of shared memory")
+    add("--dynamic-smem", type=whole(0), default=0, metavar="BYTES", help="of shared memory")
     add("--out-dir", type=Path, metavar="DIR", help="for the files of inout: and out:")
 
 
@@ -207,7 +205,7 @@ def _add_inspection(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--max-instructions",
-        type=count,
+        type=whole(0),
         default=MAX_INSTRUCTIONS,
         metavar="N",
         help=f"after which a kernel counts as endless (default: {MAX_INSTRUCTIONS})",
@@ -313,25 +311,13 @@ def _progress(name: str, ctas: int) -> Iterator[Callable[[int, int], None] | Non
         yield None
         return
     if importlib.util.find_spec("rich") is None:
-        yield _lines(name)
+        yield cta_lines(f"run.py: {name}")
         return
     rich: Any = importlib.import_module("rich.progress")
     console = importlib.import_module("rich.console").Console(stderr=True)
     with rich.Progress(console=console, transient=True) as bar:
         task = bar.add_task(f"{name}, CTAs", total=ctas)
         yield lambda done, _: bar.update(task, completed=done)
-
-
-def _lines(name: str) -> Callable[[int, int], None]:
-    said = time.monotonic()
-
-    def progress(done: int, total: int) -> None:
-        nonlocal said
-        if time.monotonic() - said >= _QUIET_S and done < total:
-            said = time.monotonic()
-            print(f"run.py: {name}: {done} of {total} CTAs", file=sys.stderr, flush=True)
-
-    return progress
 
 
 # --------------------------------------------------------------------------------------- the report

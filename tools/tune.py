@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 import textwrap
@@ -19,6 +20,8 @@ from flash.problem.config import DEFAULT_TARGET
 from ptxgen.errors import BackendError, ConfigError, PtxGenError, UnsupportedTargetError
 from ptxgen.runtime.cuda import cuda_backend
 from ptxgen.target import target as find_target
+from tools.commands.exits import StopError, fail
+from tools.commands.numbers import whole
 from tools.commands.progress import progress
 from tools.commands.standard_output import tell
 from tools.measure import report
@@ -38,6 +41,8 @@ from tools.measure.tuning import (
 )
 
 OK, FAILED, USAGE, UNSUPPORTED, NO_GPU = range(5)
+
+_fail: Final = functools.partial(fail, "tune.py")
 SCHEMA: Final = 1  # version of the result; raised when a key changes its meaning
 STATIC_SEQ: Final = 512  # queries and keys of the one head that is interpreted
 GPU_SEQ: Final = 4096
@@ -76,14 +81,6 @@ exit codes:
 """
 
 
-class _StopError(Exception):
-    """Ends the run with a given exit code."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Judge, rank, write, print; the exit codes are in `--help`.
 
@@ -92,17 +89,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         return _tune(arguments)
-    except _StopError as stop:
+    except StopError as stop:
         return _fail(stop.code, stop)
     except (ConfigError, UnsupportedTargetError) as error:
         return _fail(UNSUPPORTED, error)
     except BackendError as error:
         return _fail(FAILED, error)
-
-
-def _fail(code: int, error: Exception) -> int:
-    print(f"tune.py: error: {error}", file=sys.stderr)
-    return code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -121,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--target", metavar="SM", help=f"such as sm_90 (default: the GPU's, else {DEFAULT_TARGET})")
     add(
         "--seq",
-        type=_length,
+        type=whole(1),
         metavar="N",
         help=f"queries, and keys (default: {GPU_SEQ} on a GPU, {STATIC_SEQ} on the interpreter)",
     )
@@ -136,12 +128,6 @@ def _parser() -> argparse.ArgumentParser:
         help="the result file (default: benchmarks/results/tune-<device or static>.json)",
     )
     return parser
-
-
-def _length(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
-    return int(text)
 
 
 def _tune(arguments: argparse.Namespace) -> int:
@@ -174,12 +160,12 @@ def _gpu(arguments: argparse.Namespace) -> Gpu | None:
         gpu = open_gpu(cuda_backend())
     except BackendError as error:
         if arguments.gpu:
-            raise _StopError(NO_GPU, f"--gpu needs a GPU: {error}") from error
+            raise StopError(NO_GPU, f"--gpu needs a GPU: {error}") from error
         return None
     if arguments.target in (None, gpu.target.name):
         return gpu
     if arguments.gpu:
-        raise _StopError(
+        raise StopError(
             NO_GPU,
             f"--gpu measures for {gpu.target.name}, which {gpu.device.name} is, got --target "
             f"{arguments.target}; leave out one of the two",
@@ -206,14 +192,14 @@ def _read(path: Path, device: str) -> dict[str, Any]:
     except FileNotFoundError:
         return {"schema": SCHEMA, "device": device, "versions": versions(), "problems": {}}
     except OSError as error:
-        raise _StopError(USAGE, f"the result file cannot be read: {error}") from error
+        raise StopError(USAGE, f"the result file cannot be read: {error}") from error
     try:
         found: Any = json.loads(text)
     except ValueError:
         found = None
     mine = isinstance(found, dict) and isinstance(found.get("problems"), dict)
     if not mine or (found.get("schema"), found.get("device")) != (SCHEMA, device):
-        raise _StopError(
+        raise StopError(
             USAGE,
             f"{path} is no result of schema {SCHEMA} for {device}; name another file with "
             "--output, or remove it",
@@ -252,7 +238,7 @@ def _write(path: Path, result: dict[str, Any]) -> None:
     try:
         write_atomically(path, as_text(result))
     except OSError as error:
-        raise _StopError(
+        raise StopError(
             USAGE, f"the result cannot be written: {error}; name another place with --output"
         ) from error
 

@@ -5,12 +5,13 @@ on a GPU: `python tools/witness.py`.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -30,12 +31,16 @@ from tools.campaign.judge import CATCHERS, judge, mutants_of, right
 from tools.campaign.kernels import subjects
 from tools.campaign.mistakes import KINDS
 from tools.commands import witness_launch
+from tools.commands.exits import fail
+from tools.commands.numbers import seconds, whole
 from tools.commands.standard_output import tell
 from tools.commands.witness_launch import ORDINAL
 from tools.commands.witness_sanitizer import HANGS, NONE, TOOLS, Said, Sanitizer, examine, find_sanitizer, run
 from tools.measure.report import write_atomically
 
 OK, FAILED, USAGE = range(3)
+
+_fail: Final = functools.partial(fail, "witness.py", FAILED)
 
 SCHEMA: Final = 1  # version of the JSON; raised when a key changes its meaning
 _ALL_OF: Final = ("barrier", "copy-wait", "copy-commit", "fence", "mbarrier")
@@ -158,11 +163,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return FAILED if any(row.bad for row in rows) else OK
 
 
-def _fail(message: str) -> int:
-    print(f"witness.py: error: {message}", file=sys.stderr)
-    return FAILED
-
-
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="witness.py",
@@ -176,25 +176,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--kind", action="append", choices=list(KINDS), help="mutants of this kind; repeatable")
     add("--tool", action="append", choices=list(TOOLS), help="only this check; repeatable")
     add("--sanitizer", type=Path, metavar="FILE", help="the compute-sanitizer to use")
-    add("--timeout", type=_above_0(float), default=_TIMEOUT_S, metavar="S", help="of one launch")
-    add("--jobs", type=_above_0(int), default=_JOBS, metavar="N", help="launches at once")
+    add("--timeout", type=seconds, default=_TIMEOUT_S, metavar="S", help="of one launch")
+    add("--jobs", type=whole(1), default=_JOBS, metavar="N", help="launches at once")
     add("--list", action="store_true", help="print what would be compared; needs no GPU")
     add("--json", action="store_true", help="print JSON")
     add("--output", type=Path, metavar="FILE", help="write the JSON there, in one step")
     return parser.parse_args(argv)
-
-
-def _above_0(kind: Callable[[str], float]) -> Callable[[str], float]:
-    def number(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = 0
-        if not value > 0:
-            raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
-        return value
-
-    return number
 
 
 def _chosen(kernel: str, arguments: argparse.Namespace) -> Iterator[tuple[str, int | None]]:

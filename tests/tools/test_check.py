@@ -387,7 +387,10 @@ def test_dynamic_memory_may_be_known_to_be_aligned(capsys: pytest.CaptureFixture
             ["good.ptx", "--block", "0"],
             "argument --block: must be one to three numbers from 1, such as 4, 4,2 or 4x2x1, got '0'",
         ),
-        (["good.ptx", "--dynamic-smem", "x"], "argument --dynamic-smem: must be a number from 0, got 'x'"),
+        (
+            ["good.ptx", "--dynamic-smem", "x"],
+            "argument --dynamic-smem: must be a whole number of at least 0, got 'x'",
+        ),
     ],
 )
 def test_wrong_usage_is_2(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

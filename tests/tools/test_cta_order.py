@@ -123,7 +123,7 @@ def test_what_no_kernel_can_do_is_refused(
     ("argv", "message"),
     [
         (["--heads", "6", "--kv-heads", "4"], "--heads must be a multiple of --kv-heads, got 6"),
-        (["--seq", "0"], "argument --seq: must be at least 1, got 0"),
+        (["--seq", "0"], "argument --seq: must be a whole number of at least 1, got '0'"),
     ],
 )
 def test_wrong_usage_is_refused(capsys: pytest.CaptureFixture[str], argv: list[str], message: str) -> None:

@@ -328,8 +328,8 @@ def test_an_unsupported_configuration_is_3_with_the_message_of_the_library(
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--seq", "0"], "argument --seq: must be an integer of at least 1, got '0'"),
-        (["--seq", "few"], "argument --seq: must be an integer of at least 1, got 'few'"),
+        (["--seq", "0"], "argument --seq: must be a whole number of at least 1, got '0'"),
+        (["--seq", "few"], "argument --seq: must be a whole number of at least 1, got 'few'"),
         (["--head-dim", "3.5"], "argument --head-dim: invalid int value: '3.5'"),
         (["now"], "unrecognized arguments: now"),
     ],
@@ -350,18 +350,6 @@ def test_help_shows_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) 
     shown = capsys.readouterr().out
     assert "  python tools/demo.py --head-dim 80 --seq 333 " in shown
     assert "exit codes: 0 all checks passed, 1 one failed, 2 wrong usage, 3 " in shown
-
-
-def test_progress_is_told_once_a_second_and_not_at_the_end(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 100.0
-    monkeypatch.setattr(tool.time, "monotonic", lambda: now)
-    progress = tool._progress()
-    for seconds, done in ((0.5, 1), (1.0, 2), (1.5, 3), (2.1, 4), (9.0, 5)):
-        now = 100.0 + seconds
-        progress(done, 5)
-    assert capsys.readouterr().err == "demo.py: 2 of 5 CTAs\ndemo.py: 4 of 5 CTAs\n"
 
 
 def test_it_runs_as_a_script() -> None:

@@ -574,8 +574,8 @@ def test_a_file_that_cannot_be_written_is_1(
             ["--survivors", "--output", "x"],
             "--survivors goes with --update, and neither with --kind nor with --short",
         ),
-        (["--jobs", "0"], "argument --jobs: must be a number from 1, got '0'"),
-        (["--jobs", "x"], "argument --jobs: must be a number from 1, got 'x'"),
+        (["--jobs", "0"], "argument --jobs: must be a whole number of at least 1, got '0'"),
+        (["--jobs", "x"], "argument --jobs: must be a whole number of at least 1, got 'x'"),
         (
             ["--kind", "bariers"],
             "argument --kind: invalid choice: 'bariers' (choose from " + ", ".join(map(repr, KINDS)) + ")",

@@ -350,7 +350,7 @@ def test_survivors_alone_are_judged_again(judging: list[Mutant], tmp_path: Path)
     [
         (["--update"], "--update needs --output, the file to update"),
         (["--survivors"], "--survivors goes with --update"),
-        (["--count", "0"], "argument --count: must be a number from 1, got '0'"),
+        (["--count", "0"], "argument --count: must be a whole number of at least 1, got '0'"),
         (["--budget", "x"], "argument --budget: must be more than 0 seconds, got 'x'"),
     ],
 )

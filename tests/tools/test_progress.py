@@ -23,3 +23,15 @@ def test_lines_that_follow_too_soon_are_left_out(
             now = next(times)
             begin(label)
     assert capsys.readouterr().err == "[1/5] a\n[3/5] c\n[5/5] e\n"
+
+
+def test_ctas_are_counted_once_a_second_and_not_at_the_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(tool.time, "monotonic", lambda: now)
+    report = tool.cta_lines("run.py: k")
+    for seconds, done in ((0.5, 1), (1.0, 2), (1.5, 3), (2.1, 4), (9.0, 5)):
+        now = 100.0 + seconds
+        report(done, 5)
+    assert capsys.readouterr().err == "run.py: k: 2 of 5 CTAs\nrun.py: k: 4 of 5 CTAs\n"

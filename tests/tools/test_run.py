@@ -16,6 +16,7 @@ import pytest
 from ptxgen.interpreter import Result
 from ptxgen.parse import parse
 from tools import run as tool
+from tools.commands import progress
 
 SCRIPT = str(Path(tool.__file__).resolve())
 
@@ -861,7 +862,10 @@ def test_a_wrong_argument_is_2(argument: str, message: str, capsys: pytest.Captu
             [*LAUNCH[:-1], "1,2,3,4"],
             "argument --block: must be one to three numbers from 1, such as 4, 4,2 or 4x2x1, got '1,2,3,4'",
         ),
-        ([*LAUNCH, "--dynamic-smem", "-1"], "argument --dynamic-smem: must be a number from 0, got '-1'"),
+        (
+            [*LAUNCH, "--dynamic-smem", "-1"],
+            "argument --dynamic-smem: must be a whole number of at least 0, got '-1'",
+        ),
         ([*LAUNCH, "--symbol", "a"], "argument --symbol: must be NAME=VALUE, got 'a'"),
         (
             [*LAUNCH, "--symbol", "a=inout:x.npy"],
@@ -916,7 +920,7 @@ def test_a_terminal_without_rich_gets_a_line_once_in_a_while(
     monkeypatch.setattr(tool.importlib.util, "find_spec", lambda name: None if name == "rich" else find(name))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     clock = iter(range(100))
-    monkeypatch.setattr(tool.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     argv = ["structure.ptx", "--entry", "nothing", "--grid", "9000", "--block", "64"]
     assert tool.main(argv) == 0
     assert capsys.readouterr() == (

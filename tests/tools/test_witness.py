@@ -521,7 +521,7 @@ def test_wrong_numbers_are_2(wrong: str, capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit) as ended:
         tool.main([f"--timeout={wrong}"])
     assert ended.value.code == 2
-    assert f"must be a number above 0, got '{wrong}'" in capsys.readouterr().err
+    assert f"must be more than 0 seconds, got '{wrong}'" in capsys.readouterr().err
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:

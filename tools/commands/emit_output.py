@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from flash.contract.built_kernel import Made
 from ptxgen.errors import ConfigError
 from ptxgen.target import Target, target, target_for_device
+from tools.commands.exits import StopError
 from tools.commands.standard_output import drop_standard_output
 
 if TYPE_CHECKING:
@@ -24,14 +25,6 @@ OK, FAILED, USAGE, UNSUPPORTED, NO_GPU = range(5)
 
 NATIVE: Final = "native"  # the name for the target of this machine's GPU
 STDOUT: Final = "-"
-
-
-class StopError(Exception):
-    """Ends the run with a given exit code."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 def find_target(name: str) -> Target:

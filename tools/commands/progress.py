@@ -9,7 +9,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
+
+_QUIET_S: Final = 1.0  # between two lines about the CTAs of a run
 
 Progress = Callable[[str], None]  # called with the name of the job that begins
 
@@ -43,3 +45,18 @@ def progress(total: int, quiet_s: float = 0.0) -> Iterator[Progress]:
             started += 1
 
         yield step
+
+
+def cta_lines(head: str) -> Callable[[int, int], None]:
+    """A function that reports how many CTAs of a run are done, by a line that begins with `head`, at
+    most once a second and not at the end.
+    """
+    said = time.monotonic()
+
+    def line(done: int, total: int) -> None:
+        nonlocal said
+        if time.monotonic() - said >= _QUIET_S and done < total:
+            said = time.monotonic()
+            print(f"{head}: {done} of {total} CTAs", file=sys.stderr, flush=True)
+
+    return line

@@ -119,13 +119,6 @@ def extents(text: str) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
-def count(text: str) -> int:
-    """A number from 0. Raises `argparse.ArgumentTypeError`."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a number from 0, got {text!r}")
-    return int(text)
-
-
 def check_type(number: int, what: Given, param: Param, value: Argument) -> None:
     """Raise `LaunchError` for a number whose size differs from that of its parameter, or if only
     one of the two is an integer. Signs may differ: compilers declare all integers as unsigned.

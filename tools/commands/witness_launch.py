@@ -22,6 +22,7 @@ from ptxgen.errors import PtxGenError
 from ptxgen.ir import Kernel
 from ptxgen.runtime.cuda import CudaBackend, cuda_backend
 from ptxgen.runtime.plan import LaunchPlan, ParamSlot, param_slots
+from tools.commands.exits import fail
 
 OK, FAILED, USAGE = range(3)
 ORDINAL: Final = 0  # the GPU
@@ -119,8 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         launch(Path(given[0]), cuda_backend())
     except (PtxGenError, OSError) as error:
-        print(f"witness_launch.py: error: {error}", file=sys.stderr)
-        return FAILED
+        return fail("witness_launch.py", FAILED, error)
     return OK
 
 
