@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
+import pytest
 from fake_driver import FakeDriver, Launch
 
 from ptxgen import interpreter
+from ptxgen.errors import BackendError
 
 
 class CudaArray:
@@ -48,3 +51,18 @@ def interpret(driver: FakeDriver, launch: Launch) -> None:
         dynamic_smem=launch.dynamic_shared,
         arena=arena,
     )
+
+
+def interpreting(driver: FakeDriver) -> FakeDriver:
+    """The driver, on whose GPUs the interpreter does each launch from now on."""
+    driver.on_launch = functools.partial(interpret, driver)
+    return driver
+
+
+def without_assembler(patch: pytest.MonkeyPatch) -> None:
+    """Backends find no assembler, so that a fake driver is given text, which it can run."""
+
+    def missing(**_: object) -> object:
+        raise BackendError("no assembler here")
+
+    patch.setattr("ptxgen.runtime.cuda.find_assembler", missing)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from device_arrays import interpret
 from fake_driver import FakeDriver, real
 
-from ptxgen.interpreter import DeviceArena, run
+from ptxgen.interpreter import DeviceArena
 from ptxgen.tensormap import DTYPES, L2_PROMOTIONS, OOB_FILLS, SWIZZLES, TensorMap
 
 
@@ -65,19 +67,7 @@ class Machine(FakeDriver):
 
     def interpret(self, launch: Any) -> None:
         """The launch, on the fake's memory."""
-        arena = DeviceArena()
-        for memory in self.memory.values():
-            arena.place(memory.data, at=memory.address)
-        values = {**launch.values, **self.structures}
-        run(
-            launch.text,
-            launch.entry,
-            grid=launch.grid,
-            block=launch.block,
-            args=list(values.values()),
-            dynamic_smem=launch.dynamic_shared,
-            arena=arena,
-        )
+        interpret(self, replace(launch, values={**launch.values, **self.structures}))
 
 
 def _name(names: dict[str, int], number: Any) -> str:

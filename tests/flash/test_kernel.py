@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_arrays import CudaArray, interpret, on_device
+from device_arrays import CudaArray, interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 from judge import assert_attention_is_accurate, rounded_normal
 
@@ -81,11 +81,7 @@ def of_numpy(tensor: Any) -> np.ndarray[Any, Any]:
 @pytest.fixture(autouse=True)
 def _own_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No assembler, so that the fake GPU gets the text; and PTXGEN_BACKEND is read anew."""
-
-    def missing(**_: object) -> object:
-        raise BackendError("no assembler here")
-
-    monkeypatch.setattr("ptxgen.runtime.cuda.find_assembler", missing)
+    without_assembler(monkeypatch)
     monkeypatch.delenv("PTXGEN_BACKEND", raising=False)
     kernel_module._backend_setting.cache_clear()
     yield
@@ -292,7 +288,7 @@ def test_operands_may_be_tensors(torch: ModuleType) -> None:
 def test_operands_of_a_gpu_reach_the_driver(
     driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
 ) -> None:
-    driver.on_launch = lambda launch: interpret(driver, launch)
+    interpreting(driver)
     config = replace(CONFIG, alibi=True, bias="f32", mask=True, sink=True, **FEATURES)
     operands = random_operands(np.random.default_rng(0), 1, 2, 5, 9)
     arrays = problem()
@@ -530,7 +526,7 @@ def test_cuda_without_a_gpu_says_so() -> None:
 def test_arrays_on_a_gpu_are_used_in_place_and_the_result_is_there_too(
     dtype: DType, driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
 ) -> None:
-    driver.on_launch = lambda launch: interpret(driver, launch)
+    interpreting(driver)
     q, k, v = problem(batch=2, heads=4, dtype=dtype)
     arrays = [on_device(driver, a) for a in (q, k, v)]
     out, lse = make(config_of(dtype)).launch(*arrays, return_lse=True)
@@ -547,7 +543,7 @@ def test_arrays_on_a_gpu_are_used_in_place_and_the_result_is_there_too(
 def test_host_arrays_are_copied_there_and_back(
     dtype: DType, driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
 ) -> None:
-    driver.on_launch = lambda launch: interpret(driver, launch)
+    interpreting(driver)
     q, k, v = problem(batch=2, heads=4, seq_q=21, dtype=dtype)
     fused = np.concatenate([q, q], axis=3)[..., :8]  # a view with gaps between its rows
     out = np.full((2, 4, 21, 9), 7, dtype.numpy)
@@ -614,7 +610,7 @@ def test_tensors_of_a_gpu_are_used_in_place(
         cuda=SimpleNamespace(current_stream=lambda _: SimpleNamespace(cuda_stream=stream)),
     )
     monkeypatch.setitem(sys.modules, "torch", library)  # type: ignore[arg-type]  # stands in for it
-    driver.on_launch = lambda launch: interpret(driver, launch)
+    interpreting(driver)
     arrays = problem(dtype=dtype)
     out, lse = make(config_of(dtype)).launch(*(Tensor(a) for a in arrays), return_lse=True)
     assert (out.dtype, lse.dtype) == (f"torch.{dtype.array_name}", "torch.float32")
@@ -644,7 +640,7 @@ def test_results_of_arrays_of_a_gpu_with_dlpack_are_their_librarys(
             return SimpleNamespace(from_dlpack=Theirs)
 
     kernel = make(config_of(dtype))
-    driver.on_launch = lambda launch: interpret(driver, launch)
+    interpreting(driver)
     arrays = problem(dtype=dtype)
     given = [DeviceArray(a.shape, dtype, 1, CudaBackend(driver), 0) for a in arrays]
     for there, a in zip(given, arrays, strict=True):
@@ -716,7 +712,7 @@ def test_a_repeated_launch_is_one_call_for_the_work(
 def test_what_a_call_changes_is_not_taken_from_an_earlier_one(
     driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
 ) -> None:
-    driver.on_launch = lambda launch: interpret(driver, launch)
+    interpreting(driver)
     kernel = make(CONFIG)
     q, k, v = problem(heads=5, seq_q=5, seq_k=5, kv_heads=5)
     arrays = [on_device(driver, a) for a in (q, k, v)]
@@ -769,7 +765,7 @@ def test_results_of_a_dlpack_array_are_its_librarys() -> None:
 def test_another_pointer_alignment_takes_another_kernel(
     dtype: DType, driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
 ) -> None:
-    driver.on_launch = lambda launch: interpret(driver, launch)
+    interpreting(driver)
     config = config_of(dtype)
     kernel = make(config)
     q, k, v = problem(dtype=dtype)

@@ -26,6 +26,7 @@ from isa import (
     cases_memory,
     cases_textures,
 )
+from isa.cases_floats import inverse_root, total
 
 # ---------------------------------------- rounding
 
@@ -68,26 +69,8 @@ def rounded(x: Fraction, format: str, rnd: str) -> float:
 # ---------------------------------------- floats
 
 
-def total(function: Callable[[float], float]) -> Callable[..., float]:
-    """A function of `math` that gives infinity or NaN instead of raising."""
-
-    def wrapped(m: M, _: Any) -> float:
-        try:
-            return function(m.floats[0])
-        except OverflowError:
-            return math.inf
-        except ValueError:
-            return math.nan
-
-    return wrapped
-
-
 def reciprocal(m: M, a: Any) -> Any:
     return 1 / a if a else math.copysign(math.inf, m.floats[0])
-
-
-def reciprocal_root(a: float) -> float:
-    return 1 / math.sqrt(a) if a else math.copysign(math.inf, a)
 
 
 def quotient(m: M, a: Any, b: Any) -> Any:
@@ -323,7 +306,7 @@ MEANING: dict[str, Callable[..., Any]] = {
     "rcp.rnd{.ftz}.f32 d, a": reciprocal,
     "rcp.rnd.f64 d, a": reciprocal,
     "sqrt.approx{.ftz}.f32 d, a": total(math.sqrt),
-    "rsqrt.approx{.ftz}.f32 d, a": total(reciprocal_root),
+    "rsqrt.approx{.ftz}.f32 d, a": total(inverse_root),
     "ex2.approx{.ftz}.f32 d, a": total(math.exp2),
     "lg2.approx{.ftz}.f32 d, a": total(lambda a: math.log2(a) if a else -math.inf),
     "sin.approx{.ftz}.f32 d, a": total(math.sin),

@@ -4,12 +4,11 @@ launch takes 1.5 ms.
 
 from __future__ import annotations
 
-import functools
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from device_arrays import interpret
+from device_arrays import interpret, interpreting
 from fake_driver import FakeDriver
 
 import flash
@@ -31,7 +30,7 @@ SMALL = Batch(Decoding("bf16", 16, 4, 2, 96, 1), 2)
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     driver = FakeDriver(version=1000)  # too old for cubins: programs stay text
     driver.gpu_ms = LAUNCH_S * 1e3
-    driver.on_launch = functools.partial(interpret, driver)
+    interpreting(driver)
     monkeypatch.setattr(bench_gpu_decode, "torch_with_gpu", lambda: (None, "no comparison"))
     return driver
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import functools
 import json
 import subprocess
 import sys
@@ -11,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_arrays import interpret
+from device_arrays import interpreting, without_assembler
 from fake_driver import FakeDriver
 
 import flash
 from flash.cache.cache import KVCache
-from ptxgen.errors import BackendError, LaunchError
+from ptxgen.errors import LaunchError
 from ptxgen.runtime.cuda import CudaBackend
 from tools import llama as tool
 from tools.commands import llama_model as model
@@ -145,14 +144,9 @@ TINY = ["--layers", "1", "--prompts", "3,1", "--tokens", "3"]
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """That of a GPU on which the interpreter runs the kernels' text."""
-
-    def missing(**_: object) -> object:
-        raise BackendError("no assembler here")
-
-    fake = FakeDriver()
-    fake.on_launch = functools.partial(interpret, fake)
+    fake = interpreting(FakeDriver())
     backend = CudaBackend(fake)
-    monkeypatch.setattr("ptxgen.runtime.cuda.find_assembler", missing)
+    without_assembler(monkeypatch)
     monkeypatch.setattr("ptxgen.runtime.given.cuda_backend", lambda: backend)
     return fake
 

@@ -4,7 +4,6 @@ interpreter, and all of them on a real one, where there is one.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_arrays import CudaArray, interpret
+from device_arrays import CudaArray, interpreting
 from fake_driver import FakeDriver
 from judge import assert_attention_is_accurate
 
@@ -75,8 +74,7 @@ class Gpu:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     """A GPU of the fake driver, on which the interpreter runs launches."""
-    driver = FakeDriver(version=1000)  # too old for cubins: programs stay text
-    driver.on_launch = functools.partial(interpret, driver)
+    driver = interpreting(FakeDriver(version=1000))  # too old for cubins: programs stay text
     gpu = Gpu(CudaBackend(driver))
     monkeypatch.setattr("flash.decode.merge.cuda_backend", lambda: gpu.cuda)
     return gpu

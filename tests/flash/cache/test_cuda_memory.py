@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import ml_dtypes
@@ -22,7 +21,7 @@ from cache_model import (
     run_on_both,
     tokens,
 )
-from device_arrays import CudaArray, interpret, on_device
+from device_arrays import CudaArray, interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,18 +39,12 @@ TO_HOST, TO_DEVICE, WITHIN = "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync", "cuMemcpy
 
 @pytest.fixture(autouse=True)
 def without_an_assembler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fake driver is then given text, which it can run."""
-
-    def missing(**_: object) -> object:
-        raise BackendError("no assembler here")
-
-    monkeypatch.setattr("ptxgen.runtime.cuda.find_assembler", missing)
+    without_assembler(monkeypatch)
 
 
 def cache_of(driver: FakeDriver | None = None, **how: Any) -> tuple[KVCache, FakeDriver]:
     """A small cache on a fake GPU, whose memory is full of NaN."""
-    driver = driver or FakeDriver()
-    driver.on_launch = functools.partial(interpret, driver)
+    driver = interpreting(driver or FakeDriver())
     made = KVCache(
         LAYERS,
         BATCH,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_arrays import interpret, on_device
+from device_arrays import interpreting, on_device, without_assembler
 from fake_driver import FakeDriver
 from faults import steps_of, sweep
 from judge import rounded_normal
@@ -82,12 +82,8 @@ def place(backend: str, monkeypatch: pytest.MonkeyPatch) -> Place:
     if backend != "cuda":
         return Place(backend)
 
-    def missing(**_: object) -> object:
-        raise BackendError("no assembler here")
-
-    monkeypatch.setattr("ptxgen.runtime.cuda.find_assembler", missing)
-    driver = FakeDriver()
-    driver.on_launch = functools.partial(interpret, driver)
+    without_assembler(monkeypatch)
+    driver = interpreting(FakeDriver())
     return Place(backend, driver, CudaBackend(driver))
 
 

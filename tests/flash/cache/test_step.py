@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_arrays import CudaArray, interpret, on_device
+from device_arrays import CudaArray, interpret, interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver, Launch
 from judge import rounded_normal
 
 import flash
 from flash.operands.dtypes import DTYPES
 from flash.problem.rotary import rotary_tables
-from ptxgen.errors import BackendError, CacheFullError, LaunchError
+from ptxgen.errors import CacheFullError, LaunchError
 from ptxgen.runtime.cuda import CudaBackend
 
 pytestmark = [pytest.mark.judged, pytest.mark.usefixtures("unproved")]
@@ -35,14 +35,8 @@ HOWS: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """A GPU that runs what is launched, without an assembler."""
-
-    def missing(**_: object) -> object:
-        raise BackendError("no assembler here")
-
-    monkeypatch.setattr("ptxgen.runtime.cuda.find_assembler", missing)
-    found = FakeDriver(FakeDevice())
-    found.on_launch = lambda launch: interpret(found, launch)
-    return found
+    without_assembler(monkeypatch)
+    return interpreting(FakeDriver(FakeDevice()))
 
 
 def cache_of(backend: str, page_size: int | None, layers: int = 1, **how: Any) -> flash.KVCache:

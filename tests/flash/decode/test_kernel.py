@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_arrays import CudaArray, interpret, on_device
+from device_arrays import CudaArray, interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 from judge import assert_attention_is_accurate, rounded_normal
 from kernel_runs import mostly_nightly, nightly
@@ -785,14 +785,8 @@ def test_splits_give_nearly_all_slots_work(blocks: int, tiles: int, slots: int, 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """Two GPUs that run what is launched, without an assembler."""
-
-    def missing(**_: object) -> object:
-        raise BackendError("no assembler here")
-
-    monkeypatch.setattr("ptxgen.runtime.cuda.find_assembler", missing)
-    found = FakeDriver(FakeDevice(), FakeDevice())
-    found.on_launch = lambda launch: interpret(found, launch)
-    return found
+    without_assembler(monkeypatch)
+    return interpreting(FakeDriver(FakeDevice(), FakeDevice()))
 
 
 Make = Callable[[AttentionConfig], DecodeKernel]

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from device_arrays import CudaArray, interpret, on_device
+from device_arrays import CudaArray, interpreting, on_device, without_assembler
 from fake_driver import FakeDriver
 from judge import assert_attention_is_accurate, assert_within, rounded_normal
 
@@ -19,7 +19,7 @@ from flash.error_bound import Arithmetic, merge_bound
 from flash.kernels.merge import MergeConfig
 from flash.operands.dtypes import BF16, F16, F32
 from ptxgen import interpreter
-from ptxgen.errors import BackendError, ConfigError, LaunchError
+from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.interpreter import PCT
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.cuda import CudaBackend
@@ -366,14 +366,9 @@ def test_the_kernel_passes_the_sanitizers_under_any_schedule(seed: int) -> None:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """A GPU that runs what is launched, without an assembler."""
-
-    def missing(**_: object) -> object:
-        raise BackendError("no assembler here")
-
-    found = FakeDriver()
-    found.on_launch = lambda launch: interpret(found, launch)
+    found = interpreting(FakeDriver())
     backend = CudaBackend(found)
-    monkeypatch.setattr("ptxgen.runtime.cuda.find_assembler", missing)
+    without_assembler(monkeypatch)
     monkeypatch.setattr("flash.decode.merge.cuda_backend", lambda: backend)
     return found
 

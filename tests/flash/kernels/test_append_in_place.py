@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from device_arrays import CudaArray, interpret, on_device
+from device_arrays import CudaArray, interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 from judge import rounded_normal
 from kernel_runs import mostly_nightly, nightly, run_step, with_place
@@ -26,7 +26,7 @@ from flash.launch.step import Step
 from flash.problem.config import KernelConfig
 from flash.problem.features import MAX_NEW_ROWS
 from flash.problem.rotary import rotary_tables
-from ptxgen.errors import BackendError, ConfigError, LaunchError
+from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.interpreter import PCT
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.cache import ModuleCache
@@ -544,14 +544,8 @@ def launch(kernel: DecodeKernel, arrays: dict[str, Any], **how: Any) -> Any:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """A GPU that runs what is launched, without an assembler."""
-
-    def missing(**_: object) -> object:
-        raise BackendError("no assembler here")
-
-    monkeypatch.setattr("ptxgen.runtime.cuda.find_assembler", missing)
-    found = FakeDriver(FakeDevice())
-    found.on_launch = lambda one: interpret(found, one)
-    return found
+    without_assembler(monkeypatch)
+    return interpreting(FakeDriver(FakeDevice()))
 
 
 def on_gpu(driver: FakeDriver, config: AttentionConfig) -> DecodeKernel:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_arrays import interpret, on_device
+from device_arrays import interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 from judge import assert_attention_is_accurate
 from kernel_runs import assert_no_spill, nightly
@@ -21,7 +21,7 @@ from flash.kernel import AttentionKernel
 from flash.problem.config import AttentionConfig
 from flash.reference import attention_reference, attention_varlen_reference
 from ptxgen import interpreter
-from ptxgen.errors import BackendError, ConfigError, LaunchError
+from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
@@ -512,9 +512,8 @@ def test_what_is_used_may_be_one_number_for_all() -> None:
 
 
 def test_a_call_on_a_gpu_needs_the_longest_and_takes_any_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = FakeDriver(FakeDevice())
-    driver.on_launch = lambda launch: interpret(driver, launch)
-    monkeypatch.setattr("ptxgen.runtime.cuda.find_assembler", _missing)
+    driver = interpreting(FakeDriver(FakeDevice()))
+    without_assembler(monkeypatch)
     kernel = AttentionKernel(PLAIN, cuda=CudaBackend(driver), cache=ModuleCache(None))
     q, k, v = packed(PLAIN, 40, 30)
     cu_q, cu_k = ends((17, 3, 20)), ends((10, 20, 0))
@@ -538,10 +537,6 @@ def test_a_call_on_a_gpu_needs_the_longest_and_takes_any_lengths(monkeypatch: py
     assert np.array_equal(staged, out)
     said = kernel.explain(*there, **lengths, max_seqlen_q=33)
     assert "work:     as much as the lengths say, which are on a GPU and not read" in said
-
-
-def _missing(**_: object) -> object:
-    raise BackendError("no assembler here")
 
 
 def test_explain_counts_the_work_of_each_sequence() -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import pytest
-from device_arrays import CudaArray, on_device
+from device_arrays import CudaArray, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 from judge import assert_attention_is_accurate, rounded_normal
 
@@ -22,7 +22,7 @@ from flash.host.arrays import host_array, view
 from flash.kernel import AttentionKernel
 from flash.operands.dtypes import DTYPES, F32, DType
 from flash.problem.config import AttentionConfig
-from ptxgen.errors import BackendError, ConfigError, LaunchError
+from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 
@@ -274,10 +274,7 @@ def test_repeated_launches_give_the_same_bits(way: Way) -> None:
 
 @pytest.fixture
 def no_assembler(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(**_: object) -> object:
-        raise BackendError("no assembler here")
-
-    monkeypatch.setattr("ptxgen.runtime.cuda.find_assembler", missing)
+    without_assembler(monkeypatch)
 
 
 def on_gpu(driver: FakeDriver, config: AttentionConfig) -> AttentionKernel:
