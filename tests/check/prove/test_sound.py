@@ -355,6 +355,8 @@ def test_no_access_to_shared_memory_that_faults_is_proved(name: str) -> None:
         "setp.hs.u32 %p1, 15, %r5; @!%p1 bra end;",
         "setp.hi.u32 %p1, 16, %r5; @!%p1 bra end;",
         "setp.eq.u32 %p1, 15, %r5; @!%p1 bra end;",
+        "setp.ne.u32 %p1, %r5, 15; @%p1 bra end;",
+        "setp.ne.s32 %p1, 15, %r5; @%p1 bra end;",
     ],
 )
 def test_each_comparison_bounds_what_comes_from_memory(guard: str) -> None:

@@ -75,6 +75,7 @@ class Refined:
         return any(of.id in ids and blocks & bodies[header] for header, ids in carried.items())
 
 
+# What holds where a comparison of integers does not; that two of them differ bounds neither.
 _OPPOSITE: Final = {
     "lt": "ge",
     "ge": "lt",
@@ -84,7 +85,7 @@ _OPPOSITE: Final = {
     "hs": "lo",
     "hi": "ls",
     "ls": "hi",
-    "eq": "ne",
+    "ne": "eq",
 }
 _MIRRORED: Final = {
     "lt": "gt",
