@@ -144,6 +144,36 @@ def run_step(step: Step, module: ir.Module | None = None, **how: Any) -> Result:
     )
 
 
+def in_pages(
+    array: np.ndarray[Any, Any], page_size: int, table: np.ndarray[Any, Any], spare: int = 0
+) -> np.ndarray[Any, Any]:
+    """[sequences, kv_heads, rows, dim] in pages as `table` says, and `spare` more; slots without a
+    row are NaN.
+    """
+    shape = (table.size + spare, array.shape[1], page_size, array.shape[3])
+    pages = np.full(shape, np.nan, array.dtype)
+    for b, n in np.ndindex(*table.shape):
+        rows = array[b, :, n * page_size : (n + 1) * page_size]
+        pages[table[b, n], :, : rows.shape[1]] = rows
+    return pages
+
+
+def without(module: ir.Module, at: int) -> ir.Module:
+    """A module of one kernel without its statement number `at`."""
+    (kernel,) = module.kernels
+    body = kernel.body[:at] + kernel.body[at + 1 :]
+    return replace(module, kernels=(replace(kernel, body=body),))
+
+
+def run_without(config: AttentionConfig, arrays: tuple[np.ndarray[Any, Any], ...], at: int) -> None:
+    """Run the forward kernel under the sanitizers without its statement number `at`, with either
+    sign of the scale: a negative one takes a branch that waits for more.
+    """
+    module = without(build(config.kernel()).module, at)
+    for scale in (0.3, -0.3):
+        run_forward(replace(config, softmax_scale=scale), arrays, module, sanitize=True)
+
+
 def with_place(module: ir.Module, number: int, ctas: int) -> ir.Module:
     """The same kernel, always run as CTA `number` of `ctas`: grids of 2**31 CTAs cannot be run
     here.

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import textwrap
+from typing import Any
+
+import numpy as np
+
+from ptxgen.interpreter import run
 
 
 def ptx(
@@ -49,6 +54,22 @@ ELEMENT = """
     mul.wide.u32 %rd2, %r0, 4;
     add.u64 %rd0, %rd1, %rd2;
 """
+
+
+STORE = "\n    st.global.u32 [%rd0], %r4;\n    ret;\n"
+
+
+def program(body: str, before: str = "") -> str:
+    """Kernel k(x) behind functions or variables; ends by writing %r4 to the thread's element of x."""
+    text = ptx(ELEMENT + body + STORE, "u64 x")
+    return text.replace(".visible .entry", before + ".visible .entry")
+
+
+def result_of(body: str, before: str = "", threads: int = 32, **more: Any) -> list[int]:
+    """What the threads of one block of `program` write."""
+    x = np.zeros(threads, np.uint32)
+    run(program(body, before), grid=1, block=threads, args=[x], **more)
+    return x.tolist()
 
 
 def line_of(text: str, instruction: str, nth: int = 0) -> int:

@@ -6,26 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from interpreter.programs import ELEMENT, ptx
+from interpreter.programs import program, result_of
 
 from ptxgen.errors import LaunchError, TrapError
 from ptxgen.interpreter import DeviceArena, Result, run
 from ptxgen.parse import parse
 
 FIXTURES = Path(__file__).parents[1] / "ptx" / "nvcc"
-STORE = "\n    st.global.u32 [%rd0], %r4;\n    ret;\n"
-
-
-def program(body: str, variables: str = "") -> str:
-    """Kernel k(x), after the variables; ends by writing %r4 to the thread's element of x."""
-    text = ptx(ELEMENT + body + STORE, "u64 x")
-    return text.replace(".visible .entry", variables + ".visible .entry")
-
-
-def result_of(body: str, variables: str = "", threads: int = 32, **more: object) -> list[int]:
-    x = np.zeros(threads, np.uint32)
-    run(program(body, variables), grid=1, block=threads, args=[x], **more)  # type: ignore[arg-type]
-    return x.tolist()
 
 
 def trap_of(body: str, variables: str = "", **more: object) -> str:

@@ -11,7 +11,7 @@ import pytest
 from device_arrays import CudaArray, interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 from judge import assert_attention_is_accurate, rounded_normal
-from kernel_runs import mostly_nightly, nightly
+from kernel_runs import in_pages, mostly_nightly, nightly, run_step
 
 import flash
 from flash import AttentionConfig, DecodeKernel
@@ -91,7 +91,7 @@ class Problem:
             columns = -(-room // page_size)
             table = rng.permutation(count * columns).astype(np.int32).reshape(count, columns)
             self.operands["block_table"] = table
-            whole = [_in_pages(side, page_size, table) for side in whole]
+            whole = [in_pages(side, page_size, table) for side in whole]
         self.k, self.v = whole
         if config.alibi:
             self.operands["alibi_slopes"] = rng.random((batch, heads), np.float32)
@@ -151,15 +151,6 @@ class Problem:
         return shown
 
 
-def _in_pages(array: Array, page_size: int, table: Array) -> Array:
-    """[sequences, kv_heads, rows, dim] in pages as `table` says."""
-    pages = np.full((table.size, array.shape[1], page_size, array.shape[3]), np.nan, array.dtype)
-    for b, n in np.ndindex(*table.shape):
-        rows = array[b, :, n * page_size : (n + 1) * page_size]
-        pages[table[b, n], :, : rows.shape[1]] = rows
-    return pages
-
-
 def steps(call: CacheCall, splits: int, name: str = "sm_80") -> list[Step]:
     """The launches of a call, with room for the parts that is full of NaN."""
     if splits == 1:
@@ -173,16 +164,7 @@ def steps(call: CacheCall, splits: int, name: str = "sm_80") -> list[Step]:
 def sanitized(call: CacheCall, splits: int, **how: Any) -> tuple[Array, Array]:
     """Run the kernels without the checks of a launch, under all sanitizers: out and lse."""
     for step in steps(call, splits):
-        memory = [host_array(array) for array in step.arrays]
-        interpreter.run(
-            step.made.module,
-            grid=step.plan.grid,
-            block=step.plan.block,
-            args=[*memory, *step.plan.values[len(memory) :]],
-            dynamic_smem=step.plan.dynamic_shared,
-            sanitize=True,
-            **how,
-        )
+        run_step(step, sanitize=True, **how)
     assert call.lse is not None
     return host_array(call.out), host_array(call.lse)
 

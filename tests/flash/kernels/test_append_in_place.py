@@ -14,7 +14,7 @@ import pytest
 from device_arrays import CudaArray, interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 from judge import rounded_normal
-from kernel_runs import mostly_nightly, nightly, run_step, with_place
+from kernel_runs import in_pages, mostly_nightly, nightly, run_step, with_place
 
 import flash
 from flash import AttentionConfig, DecodeKernel
@@ -94,7 +94,7 @@ class Case:
             pages = rng.permutation(count * columns + 2)  # two are of nobody
             table = pages[: count * columns].astype(np.int32).reshape(count, columns)
             operands["block_table"] = table
-            caches = [in_pages(cache, self.page_size, table) for cache in caches]
+            caches = [in_pages(cache, self.page_size, table, 2) for cache in caches]
         given: dict[str, tuple[tuple[int, ...], Any]] = {
             "leftpad_k": (self.padding or (), np.int32),
             "cache_batch_idx": (self.index or (), np.int32),
@@ -151,16 +151,6 @@ class Case:
         with pytest.MonkeyPatch.context() as unproved:
             unproved.setattr("flash.decode.plan.proved_build", build)
             return steps_of(call, kernel, self.splits, Workspace(parts, queries))
-
-
-def in_pages(array: Array, page_size: int, table: Array) -> Array:
-    """[sequences, kv_heads, rows, dim] in pages as `table` says, and two more."""
-    shape = (table.size + 2, array.shape[1], page_size, array.shape[3])
-    pages = np.full(shape, np.nan, array.dtype)
-    for b, n in np.ndindex(*table.shape):
-        rows = array[b, :, n * page_size : (n + 1) * page_size]
-        pages[table[b, n], :, : rows.shape[1]] = rows
-    return pages
 
 
 def written(call: CacheCall) -> list[Array]:

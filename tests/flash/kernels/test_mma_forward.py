@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from judge import assert_attention_is_accurate
-from kernel_runs import SM_APART, Problem, assert_no_spill, mostly_nightly, nightly, run_forward
+from kernel_runs import SM_APART, Problem, assert_no_spill, mostly_nightly, nightly, run_forward, run_without
 
 from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of_config
@@ -301,19 +300,8 @@ def test_with_all_barriers_waits_and_commits_nothing_is_reported(stages: int) ->
 @pytest.mark.sample(12)
 @pytest.mark.parametrize(("stages", "at"), [*_synchronising(1), *_synchronising(2)])
 def test_no_barrier_wait_or_commit_can_be_left_out(stages: int, at: int) -> None:
-    config = _mutant_config(stages)
-    module = build(config.kernel()).module
-    (kernel,) = module.kernels
-    mutant = replace(kernel, body=kernel.body[:at] + kernel.body[at + 1 :])
-    arrays = _mutant_arrays()
-
-    def run_mutant() -> None:
-        for scale in (0.3, -0.3):  # a negative one takes a branch that waits for more
-            of_sign = replace(config, softmax_scale=scale)
-            run_forward(of_sign, arrays, replace(module, kernels=(mutant,)), sanitize=True)
-
     with pytest.raises(TrapError, match=r"race|pending|uninitialised"):
-        run_mutant()
+        run_without(_mutant_config(stages), _mutant_arrays(), at)
 
 
 @pytest.mark.slow

@@ -5,27 +5,14 @@ import struct
 
 import numpy as np
 import pytest
-from interpreter.programs import ELEMENT, line_of, ptx
+from interpreter.programs import line_of, program, ptx, result_of
 
 from ptxgen.errors import PtxGenError, TrapError, TypeMismatchError
 from ptxgen.interpreter import DeviceArena, Result, run
 
-STORE = "\n    st.global.u32 [%rd0], %r4;\n    ret;\n"
 ADD_ONE = ".func (.reg .u32 out) f(.reg .u32 n)\n{\n\tadd.u32 out, n, 1;\n\tret;\n}\n"
 TIMES_100 = ".func (.reg .u32 out) g(.reg .u32 n)\n{\n\tmul.lo.u32 out, n, 100;\n\tret;\n}\n"
 ONE_TO_ONE = "    shape: .callprototype (.reg .u32 _) _ (.reg .u32 _);\n"
-
-
-def program(body: str, functions: str = "") -> str:
-    """Kernel k(x), after the functions; ends by writing %r4 to the thread's element of x."""
-    text = ptx(ELEMENT + body + STORE, "u64 x")
-    return text.replace(".visible .entry", functions + ".visible .entry")
-
-
-def result_of(body: str, functions: str = "", threads: int = 32, **more: object) -> list[int]:
-    x = np.zeros(threads, np.uint32)
-    run(program(body, functions), grid=1, block=threads, args=[x], **more)  # type: ignore[arg-type]
-    return x.tolist()
 
 
 def refused(kind: type[PtxGenError], text: str, **more: object) -> str:
