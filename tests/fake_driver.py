@@ -71,10 +71,6 @@ class FakeDevice:
             "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": self.shared_per_block_optin,
             "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": self.shared_per_multiprocessor,
             "L2_CACHE_SIZE": self.l2_cache,
-            "MAX_THREADS_PER_BLOCK": 1024,
-            "MAX_GRID_DIM_X": 2**31 - 1,
-            "MAX_GRID_DIM_Y": 65535,
-            "MAX_GRID_DIM_Z": 65535,
         }
         # Compared by number: some attributes have two names.
         names = real.CUdevice_attribute

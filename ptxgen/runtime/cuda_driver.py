@@ -25,7 +25,7 @@ class DeviceProperties:
 
     `shared_per_block` is the shared memory that every launch may use, `shared_per_block_optin` the
     most that a kernel may use after opt-in. `driver_version` is the newest CUDA version that the
-    driver supports, such as `(13, 0)`. `max_grid` is in blocks.
+    driver supports, such as `(13, 0)`.
     """
 
     ordinal: int
@@ -37,8 +37,6 @@ class DeviceProperties:
     shared_per_block_optin: int
     shared_per_multiprocessor: int
     l2_cache: int
-    max_threads_per_block: int
-    max_grid: tuple[int, int, int]
     driver_version: tuple[int, int]
 
     def __str__(self) -> str:
@@ -190,8 +188,6 @@ class Driver:
             shared_per_block_optin=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
             shared_per_multiprocessor=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
             l2_cache=attribute("L2_CACHE_SIZE"),
-            max_threads_per_block=attribute("MAX_THREADS_PER_BLOCK"),
-            max_grid=(attribute("MAX_GRID_DIM_X"), attribute("MAX_GRID_DIM_Y"), attribute("MAX_GRID_DIM_Z")),
             driver_version=(self._version // 1000, self._version % 1000 // 10),
         )
 

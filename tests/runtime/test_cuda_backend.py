@@ -412,8 +412,6 @@ def test_device_properties_are_those_of_the_device() -> None:
         "shared_per_block_optin": 166912,
         "shared_per_multiprocessor": 233472,
         "l2_cache": 52428800,
-        "max_threads_per_block": 1024,
-        "max_grid": (2147483647, 65535, 65535),
         "driver_version": (12, 4),
     }
     assert str(properties) == "device 1 (Fake A100, sm_80)"
