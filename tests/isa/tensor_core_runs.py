@@ -161,7 +161,6 @@ def dot_products(of: Shape, target: str | Module, a: Array, b: Array, c: Array, 
     return out.reshape(-1)[: len(a)]
 
 
-WGMMA_ROWS = 16  # of a warp
 _WGMMA = """.version 8.8
 .target sm_90a
 .address_size 64

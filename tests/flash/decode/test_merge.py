@@ -39,14 +39,6 @@ def parts_of(splits: int, *shape: int, dtype: Any = np.float32) -> tuple[Array, 
     return outs, (8 * rng.standard_normal((splits, *shape[:-1]))).astype(np.float32)
 
 
-def merged_in(dtype: Any, outs: Array, lses: Array) -> tuple[Array, Array]:
-    """The formula as it is written, in one precision."""
-    outs, lses = outs.astype(dtype), lses.astype(dtype)
-    top = lses.max(axis=0)
-    lse = top + np.log(np.exp(lses - top).sum(axis=0))
-    return (np.exp(lses - lse)[..., None] * outs).sum(axis=0), lse
-
-
 @EITHER
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, "bf16"])
 @pytest.mark.parametrize("splits", [1, 2, 3, 17, 97])
