@@ -26,6 +26,7 @@ from isa import (
     cases_memory,
     cases_textures,
 )
+from isa.cases_convert import clamp
 from isa.cases_floats import inverse_root, total
 
 # ---------------------------------------- rounding
@@ -112,11 +113,6 @@ def kind_of(m: M, a: float) -> bool:
 
 
 # ---------------------------------------- integers
-
-
-def clamp(x: int, bits: int, signed: bool) -> int:
-    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
-    return min(max(x, low), high)
 
 
 def halves(m: M, product: int) -> int:
