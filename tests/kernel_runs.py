@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 from flash.contract.catalogue import build
-from flash.host.arrays import host_array
-from flash.launch.step import Step
 from flash.problem.config import AttentionConfig, KernelConfig
 from ptxgen import ir
 from ptxgen.interpreter import Result, run
@@ -128,20 +126,6 @@ def run_forward(
         **how,
     )
     return out, lse, result
-
-
-def run_step(step: Step, module: ir.Module | None = None, **how: Any) -> Result:
-    """One launch of a call, on the arrays of the host, without the checks of a launch. Another
-    `module` may take the kernel's place; `how` are further arguments of the interpreter.
-    """
-    memory = [host_array(array) for array in step.arrays]
-    given: dict[str, Any] = {"grid": step.plan.grid, "block": step.plan.block, **how}
-    return run(
-        module or step.made.module,
-        args=[*memory, *step.plan.values[len(memory) :]],
-        dynamic_smem=step.plan.dynamic_shared,
-        **given,
-    )
 
 
 def in_pages(

@@ -14,7 +14,7 @@ from typing import Final
 if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from flash.contract.built_kernel import Made
+from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import build
 from flash.contract.resources import KernelResources
 from flash.problem.config import AttentionConfig
@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
 
-def _other(kernel: str, argv: Sequence[str]) -> tuple[argparse.Namespace, Made]:
+def _other(kernel: str, argv: Sequence[str]) -> tuple[argparse.Namespace, BuiltKernel]:
     """The parsed arguments of a kernel other than the forward kernel, and the kernel."""
     if kernel not in KERNELS:
         hint = did_you_mean(kernel, KERNELS)

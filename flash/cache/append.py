@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flash.decode.append_launch import NewRows, Turned, append_step
+from flash.decode.append_launch import NewRows, Rotation, append_step
 from flash.launch.gpu import launcher_of
 from flash.launch.step import require_grid
 from flash.operands.dtypes import OF_ARRAYS
@@ -12,7 +12,7 @@ from ptxgen.runtime.cuda import CudaBackend
 
 
 def prepared_append(
-    who: str, cuda: CudaBackend, ordinal: int, new: NewRows, turned: Turned | None = None
+    who: str, cuda: CudaBackend, ordinal: int, new: NewRows, turned: Rotation | None = None
 ) -> Callable[[int], None]:
     """A function of a stream that launches the kernel which writes the new rows to the cache and,
     with `turned`, rotates new keys and queries. It may be called repeatedly. When it runs,

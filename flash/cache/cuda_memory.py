@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flash.cache.append import prepared_append
 from flash.cache.host_memory import LayerArrays, SmallArrays, loaded, scale_of
-from flash.cache.row_locations import Places
+from flash.cache.row_locations import RowLocations
 from flash.decode.append_launch import NewRows
 from flash.decode.plan import E4M3_TARGET
 from flash.host.arrays import HOST, UNKNOWN_DEVICE, ArrayView, host_array, view
@@ -125,7 +125,7 @@ class CudaMemory:
         counts = [stretch.end - stretch.begin for stretch in stretches]
         if not any(counts):
             return
-        places = Places(self, layer, [stretch.sequence for stretch in stretches], shared=True)
+        places = RowLocations(self, layer, [stretch.sequence for stretch in stretches], shared=True)
         places.place(stream)
         places.follow(stream)
         of_counts = None

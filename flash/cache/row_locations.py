@@ -10,7 +10,7 @@ from flash.cache.host_memory import KVMemory, Numbers
 from flash.host.arrays import ArrayView
 
 
-class Places:
+class RowLocations:
     """`operands` holds by name: lengths of sequences, sequence of each item, padding rows of each
     item, block table and scales. `shared`: whether the next call may reuse the memory of this
     call's arrays.

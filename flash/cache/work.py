@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from flash.cache.append import prepared_append
 from flash.cache.call import Task
 from flash.cache.checks import Rows, appends_by_kernel, problems_of_rotary
-from flash.cache.row_locations import Places
-from flash.decode.append_launch import NewRows, Turned
+from flash.cache.row_locations import RowLocations
+from flash.decode.append_launch import NewRows, Rotation
 from flash.decode.kernel import DecodeKernel
 from flash.decode.on_cpu import attend_to_rows
 from flash.decode.plan import CacheCall, Joining, joining
@@ -44,7 +44,7 @@ class CachedWork:
         self._places = None
         if task.backend != "cpu" and task.sequences:
             memory = task.cache.memory
-            self._places = Places(
+            self._places = RowLocations(
                 memory, task.layer, task.sequences, task.padding, shared=not task.is_repeated
             )
             self._places.place(stream)
@@ -177,7 +177,7 @@ class CachedWork:
         rows = NewRows(new.k, new.v, arrays.k, arrays.v, self._operands, cache.page_size or 0)
         turned = None
         if new.cos is not None and new.sin is not None:
-            turned = Turned(new.cos, new.sin, new.interleaved, self._q, self._q)
+            turned = Rotation(new.cos, new.sin, new.interleaved, self._q, self._q)
         return prepared_append(self._task.who, cache.cuda, cache.memory.device[1], rows, turned)
 
     def _write_rows(self, stream: int) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class Made(ABC):
+class BuiltKernel(ABC):
     """A verified kernel, for CTAs of `threads` threads."""
 
     module: ir.Module

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from flash.contract.built_kernel import Made
+from flash.contract.built_kernel import BuiltKernel
 from flash.contract.common import (
     Words,
     launch_contract,
@@ -37,7 +37,7 @@ from ptxgen.check.prove.contract import GlobalContract
 _EXACTLY: Final = "block and grid are exactly as given"
 
 
-def append_contract(made: Made, config: AppendConfig) -> dict[str, Any]:
+def append_contract(made: BuiltKernel, config: AppendConfig) -> dict[str, Any]:
     """The contract of the append kernel of a configuration."""
     rows: Any = "new_rows"
     words = "new_rows"
@@ -129,7 +129,7 @@ def _append_constraints(config: AppendConfig) -> Iterator[str]:
     yield NOT_WRITTEN_MEANWHILE
 
 
-def merge_contract(made: Made, config: MergeConfig) -> dict[str, Any]:
+def merge_contract(made: BuiltKernel, config: MergeConfig) -> dict[str, Any]:
     """The contract of the merge kernel of a configuration."""
     arrays = config.arrays
     meanings = meanings_of_pointers((*arrays, MERGED_LSE)) | meanings_of_strides(arrays)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from flash.contract.built_kernel import Made
+from flash.contract.built_kernel import BuiltKernel
 from flash.kernels import append, merge
 from flash.kernels.append import AppendConfig, append_kernel
 from flash.kernels.merge import MergeConfig, merge_kernel
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ptxgen.check.prove.contract import GlobalContract
 
 
-class AppendBuild(Made):
+class AppendBuild(BuiltKernel):
     """A verified append kernel."""
 
     def __init__(self, config: AppendConfig, module: ir.Module) -> None:
@@ -55,7 +55,7 @@ def append_build(config: AppendConfig) -> AppendBuild:
     return AppendBuild(config, module)
 
 
-class MergeBuild(Made):
+class MergeBuild(BuiltKernel):
     """A verified merge kernel."""
 
     def __init__(self, config: MergeConfig, module: ir.Module) -> None:

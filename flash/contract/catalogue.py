@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from flash.contract.built_kernel import Made
+from flash.contract.built_kernel import BuiltKernel
 from flash.contract.resources import KernelResources
 from flash.kernels.mma_forward import mma_attention_forward
 from flash.kernels.simt_forward import attention_forward
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ptxgen.check.prove.contract import GlobalContract
 
 
-class Build(Made):
+class Build(BuiltKernel):
     """A verified forward kernel. `registers` is None until the kernel has been loaded on a GPU of
     this process.
     """
@@ -94,7 +94,7 @@ def proved_build(config: KernelConfig) -> Build:
     """The forward kernel of a configuration, for a launch: no fault is known in its accesses to
     shared and global memory.
 
-    Raises what `build` and `Made.require_proved` raise.
+    Raises what `build` and `BuiltKernel.require_proved` raise.
     """
     made = build(config)
     made.require_proved()

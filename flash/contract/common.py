@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from flash.contract.built_kernel import Made
+from flash.contract.built_kernel import BuiltKernel
 from flash.operands.declared import Operand
 from flash.problem.limits import MAX_CTAS
 from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract
@@ -41,7 +41,7 @@ class Words:
     more: Mapping[str, Any]
 
 
-def launch_contract(made: Made, words: Words) -> dict[str, Any]:
+def launch_contract(made: BuiltKernel, words: Words) -> dict[str, Any]:
     """The contract of a kernel. Sizes and offsets are in bytes unless the key says otherwise."""
     kernel = made.kernel
     return {
@@ -117,7 +117,7 @@ def promised_launch(
     return GlobalContract(tuple(map(promised_array, arrays)), strides, bounds, (blocks, 1, 1), equal)
 
 
-def _sizes(made: Made) -> dict[str, dict[str, int | str]]:
+def _sizes(made: BuiltKernel) -> dict[str, dict[str, int | str]]:
     """The bounds of each size, and the expression of other sizes that it must be equal to."""
     promised = made.promised
     found: dict[str, dict[str, int | str]] = {}
@@ -128,7 +128,7 @@ def _sizes(made: Made) -> dict[str, dict[str, int | str]]:
     return found
 
 
-def _constraints_of_all(made: Made) -> list[str]:
+def _constraints_of_all(made: BuiltKernel) -> list[str]:
     target, shared = made.target, made.kernel.dynamic_shared_bytes
     constraints = [
         f"the grid has 1 to {MAX_CTAS} CTAs: with no query there is nothing to launch",

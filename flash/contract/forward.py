@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from flash.contract.built_kernel import Made
+from flash.contract.built_kernel import BuiltKernel
 from flash.contract.common import (
     Words,
     launch_contract,
@@ -80,7 +80,7 @@ CAUSAL: Final[dict[str, str]] = {
 }
 
 
-def contract(made: Made, config: KernelConfig) -> dict[str, Any]:
+def contract(made: BuiltKernel, config: KernelConfig) -> dict[str, Any]:
     """The contract of the attention kernel of a configuration."""
     t, new, meanings = config.tiling, config.features.appended, parameters(config)
     turning = {} if new is None else rotary_words(new.rotary_dim, interleaved=new.interleaved)

@@ -14,7 +14,7 @@ from flash.problem.features import LENGTHS, MAX_POSITIONS, Features
 from ptxgen.target import Target
 
 
-class Turned(NamedTuple):
+class Rotation(NamedTuple):
     """Rotary embedding of an append: cos and sin [positions, rotary_dim / 2], f32 with dense rows;
     q [batch, heads, seq_q, head_dim], and `q_out`, to which rotated q is written.
     """
@@ -42,7 +42,7 @@ class NewRows(NamedTuple):
     counts: ArrayView | None = None
 
 
-def append_step(target: Target, dtype: DType, new: NewRows, turned: Turned | None) -> Step:
+def append_step(target: Target, dtype: DType, new: NewRows, turned: Rotation | None) -> Step:
     """The launch that writes the new rows of type `dtype`, and rotates if `turned` is given."""
     given: dict[str, Any] = {name: name in new.operands for name in LENGTHS}
     stored = E4M3 if "k_scale" in new.operands else None

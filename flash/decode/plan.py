@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from flash.contract.catalogue import proved_build
-from flash.decode.append_launch import NewRows, Turned, append_step
+from flash.decode.append_launch import NewRows, Rotation, append_step
 from flash.decode.merge_launch import MergeCall, merging
 from flash.device.grouped_heads import packing_saves_ctas
 from flash.host.arrays import ArrayView
@@ -241,7 +241,7 @@ def steps_of(call: CacheCall, kernel: KernelConfig, splits: int, space: Workspac
 def _appending(call: CacheCall, new: Joining, target: Target, queries: ArrayView | None) -> Step:
     turned = None
     if new.cos is not None and new.sin is not None and queries is not None:
-        turned = Turned(new.cos, new.sin, new.interleaved, call.q, queries)
+        turned = Rotation(new.cos, new.sin, new.interleaved, call.q, queries)
     rows = NewRows(new.k, new.v, call.k, call.v, call.operands, call.page_size)
     return append_step(target, new.dtype, rows, turned)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from flash.device.cta import Cta
-from flash.device.parameters import Arguments, InCache
+from flash.device.parameters import InCache, Parameters
 from flash.device.row_copy import BITS, RowCopy, Turn, as_f32, load_if, only_if, position_of, rounded, turned
 from flash.operands.dtypes import DType
 from flash.problem.config import KernelConfig
@@ -28,7 +28,7 @@ _PAIRS: Final = 4  # pairs that a thread rotates at once: the loads of their ang
 
 
 @dataclass(frozen=True)
-class OwnRows:
+class AppendedRows:
     """The new cache rows that a CTA writes, and the queries that it rotates."""
 
     k: KernelBuilder
@@ -36,12 +36,14 @@ class OwnRows:
     dtype: DType  # type of Q
     stored: DType  # type of K and V
     block_q: int
-    given: Arguments
+    given: Parameters
     cta: Cta
     where: InCache
 
     @classmethod
-    def written(cls, k: KernelBuilder, config: KernelConfig, given: Arguments, cta: Cta) -> OwnRows | None:
+    def written(
+        cls, k: KernelBuilder, config: KernelConfig, given: Parameters, cta: Cta
+    ) -> AppendedRows | None:
         """Write the new rows of this CTA, which may read them then. Returns None if the kernel
         appends no rows.
         """

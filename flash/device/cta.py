@@ -9,7 +9,7 @@ from functools import cached_property
 
 from flash.device.cta_order import last_first
 from flash.device.mask import Mask
-from flash.device.parameters import Arguments, Array, InCache
+from flash.device.parameters import Array, InCache, Parameters
 from flash.device.softmax import NO_TERMS, FirstTerms, sink_terms
 from flash.device.tiles import Matrix
 from flash.operands.declared import LAST_KEYS
@@ -117,7 +117,7 @@ class _Place:
     nth_block: Value
 
     @classmethod
-    def of(cls, k: KernelBuilder, config: KernelConfig, given: Arguments, blocks: Value) -> _Place:
+    def of(cls, k: KernelBuilder, config: KernelConfig, given: Parameters, blocks: Value) -> _Place:
         """The coordinates of this CTA, where each head has `blocks` query blocks."""
         t, splits = config.tiling, given.numbers.get("splits")
         rest, slice, part = k.signed(k.block_id()), None, None
@@ -170,7 +170,7 @@ class Cta:
     in_cache: InCache | None  # where the keys are, if they are in a cache
 
     @classmethod
-    def of(cls, k: KernelBuilder, config: KernelConfig, given: Arguments) -> Cta:
+    def of(cls, k: KernelBuilder, config: KernelConfig, given: Parameters) -> Cta:
         """The part of this CTA."""
         k.note("which query rows of which head")
         t = config.tiling
@@ -250,7 +250,7 @@ class Cta:
 
     @classmethod
     @marked("cta: rows behind the sequence")
-    def entered(cls, k: KernelBuilder, config: KernelConfig, given: Arguments) -> Cta:
+    def entered(cls, k: KernelBuilder, config: KernelConfig, given: Parameters) -> Cta:
         """The part of this CTA, as by `of`. With varlen, code is emitted that ends CTAs whose rows
         lie behind their sequence: the grid is sized for the longest sequence.
         """
@@ -347,7 +347,7 @@ class _Scores:
 
     k: KernelBuilder
     config: KernelConfig
-    given: Arguments
+    given: Parameters
     batch: Value
     head: Value  # head of Q, or of K and V if rows are packed
     nth_head: Value  # among those of all batches
@@ -359,7 +359,7 @@ class _Scores:
         cls,
         k: KernelBuilder,
         config: KernelConfig,
-        given: Arguments,
+        given: Parameters,
         where: tuple[Value, Value, Value],
         packing: Packing | None,
     ) -> _Scores:

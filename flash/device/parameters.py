@@ -278,7 +278,7 @@ def stride_parameters(k: KernelBuilder, array: Operand) -> dict[str, Value]:
 
 
 @dataclass(frozen=True)
-class Arguments:
+class Parameters:
     """The kernel's parameters; `flash/contract/forward.py` says what they mean."""
 
     Q: Array
@@ -297,7 +297,7 @@ class Arguments:
     in_cache: InCache | None = None  # where the keys of one batch item are
 
     @classmethod
-    def declare(cls, k: KernelBuilder, config: KernelConfig) -> Arguments:
+    def declare(cls, k: KernelBuilder, config: KernelConfig) -> Parameters:
         """Declare and load the parameters, in the order of `flash/contract/forward.py`."""
         t = config.tiling
         computed = dict.fromkeys("QK", t.head_dim) | dict.fromkeys("VO", t.slices.width)
@@ -329,7 +329,7 @@ class Arguments:
         longest = self.numbers.get("max_seqlen_q")
         return self.seq_q if longest is None else longest.as_(s32)
 
-    def of_kv_head(self, k: KernelBuilder, kv_head: Value) -> Arguments:
+    def of_kv_head(self, k: KernelBuilder, kv_head: Value) -> Parameters:
         """The arguments of one head of K and V: with the head's scale of K, if there is one."""
         k_scale = self.operands.get("k_scale")
         if k_scale is None:
@@ -337,7 +337,7 @@ class Arguments:
         factor = k_scale.of_sequence(k, kv_head)
         return replace(self, scale=self.scale * factor, scale_log2=self.scale_log2 * factor)
 
-    def of_batch(self, k: KernelBuilder, batch: Value, page_size: int) -> Arguments:
+    def of_batch(self, k: KernelBuilder, batch: Value, page_size: int) -> Parameters:
         """The arguments of one item of a batch whose keys are in a cache: how many rows of its
         sequence are keys, and where they are. Whatever lengths and indices the caller's arrays
         hold, no row is outside K and V.
@@ -348,7 +348,7 @@ class Arguments:
             self, K=K, V=V, seq_k=of.rows if of.padding is None else of.rows - of.padding, in_cache=of
         )
 
-    def of_sequence(self, k: KernelBuilder, number: Value) -> Arguments:
+    def of_sequence(self, k: KernelBuilder, number: Value) -> Parameters:
         """The arguments of one of the packed sequences: arrays that begin with its rows, and its
         own lengths.
         """

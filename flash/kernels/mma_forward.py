@@ -14,7 +14,7 @@ import enum
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from flash.device.append_in_place import OwnRows
+from flash.device.append_in_place import AppendedRows
 from flash.device.cta import Cta
 from flash.device.epilogue import store_outputs
 from flash.device.lazy_softmax import LazySoftmax
@@ -32,7 +32,7 @@ from flash.device.mma_products import (
 )
 from flash.device.nonfinite import NonFinite
 from flash.device.panel_loader import PanelLoader
-from flash.device.parameters import Arguments, ScoreArray
+from flash.device.parameters import Parameters, ScoreArray
 from flash.device.pipeline import KeyValuePipeline
 from flash.device.swizzle import SwizzledTile
 from flash.device.tf32_products import Tf32Products
@@ -61,11 +61,11 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     """
     dtype = config.dtype.scalar
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1)
-    given = Arguments.declare(k, config)
+    given = Parameters.declare(k, config)
     cta = Cta.entered(k, config, given)
     me = WarpPlace.of(k)
 
-    tiles, pipeline = _start_copies(k, config, t, cta, OwnRows.written(k, config, given, cta))
+    tiles, pipeline = _start_copies(k, config, t, cta, AppendedRows.written(k, config, given, cta))
     products: WarpProducts = (
         MmaProducts(k, t, me, tiles, dtype) if t.operands is HALF else Tf32Products(k, t, me, tiles)
     )
@@ -187,7 +187,7 @@ def _runs(k: KernelBuilder, cta: Cta, again: Callable[[], Cta]) -> Iterator[tupl
 
 @marked("mma: first copies")
 def _start_copies(
-    k: KernelBuilder, config: KernelConfig, t: MmaTiling, cta: Cta, own: OwnRows | None
+    k: KernelBuilder, config: KernelConfig, t: MmaTiling, cta: Cta, own: AppendedRows | None
 ) -> tuple[Tiles, KeyValuePipeline]:
     """Declare the tiles of Q, K and V, and start the first copies."""
     k.note("shared memory, and the first tiles on their way there")

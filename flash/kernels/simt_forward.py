@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flash.device.append_in_place import OwnRows
+from flash.device.append_in_place import AppendedRows
 from flash.device.cta import Cta, Thread
-from flash.device.parameters import Arguments
+from flash.device.parameters import Parameters
 from flash.device.simt_products import Products, add_product, add_product_if_seen
 from flash.device.softmax import OnlineSoftmax
 from flash.device.tiles import Matrix, TileLoader, await_copies, commit_copies, store_chunk
@@ -33,9 +33,9 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
     `flash/contract/forward.py` says what its parameters mean.
     """
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1)
-    given = Arguments.declare(k, config)
+    given = Parameters.declare(k, config)
     cta = Cta.entered(k, config, given)
-    own = OwnRows.written(k, config, given, cta)
+    own = AppendedRows.written(k, config, given, cta)
     me = Thread.of(k, t)
     my_first_row = cta.first_row + k.signed(me.group)
 
@@ -97,7 +97,7 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
 
 @marked("simt: first copies")
 def _start_first(
-    k: KernelBuilder, cta: Cta, loaders: tuple[TileLoader, ...], own: OwnRows | None, Q_tile: SharedTile
+    k: KernelBuilder, cta: Cta, loaders: tuple[TileLoader, ...], own: AppendedRows | None, Q_tile: SharedTile
 ) -> None:
     """Start the first copies, if there is a tile, and rotate queries in shared memory if the kernel
     does.
@@ -118,7 +118,7 @@ def _start(k: KernelBuilder, *loaders: TileLoader) -> None:
 
 
 @marked("simt: scores")
-def _score(k: KernelBuilder, S: Fragment, given: Arguments, cta: Cta, places: ScorePlaces) -> Value | None:
+def _score(k: KernelBuilder, S: Fragment, given: Parameters, cta: Cta, places: ScorePlaces) -> Value | None:
     """Make scores of products, -inf for keys that are not seen. Returns whether a row of the CTA
     may not see a key of the tile; None if that is so of all tiles.
     """

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from flash.contract.built_kernel import Made
+from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import Build, proved_build
 from flash.host.arrays import UNKNOWN_DEVICE, ArrayView, host_array
 from flash.host.caller import LAUNCH
@@ -45,26 +45,26 @@ class Launcher:
     def __init__(self, backend: CudaBackend, cache: ModuleCache | None = None) -> None:
         self.backend = backend
         self._cache = cache
-        self._loaded = Kept[tuple[Made, int], LoadedKernel]()
+        self._loaded = Kept[tuple[BuiltKernel, int], LoadedKernel]()
 
     def own_target(self, ordinal: int) -> Target:
         """The target of device `ordinal`, by its compute capability."""
         device = self.backend.device_properties(ordinal)
         return target_for_device(device.major, device.minor)
 
-    def cache_key(self, made: Made) -> CacheKey:
+    def cache_key(self, made: BuiltKernel) -> CacheKey:
         """The key of the compiled kernel in the module cache."""
         target = made.target
         name, _, version = self.backend.version(target).partition(" ")
         return CacheKey(made.text, target.name, name, version)
 
-    def program(self, made: Made) -> bytes:
+    def program(self, made: BuiltKernel) -> bytes:
         """The compiled kernel, from the cache or compiled now."""
         cache = self._cache or default_cache()
         target = made.target
         return cache.get_or_build(self.cache_key(made), lambda: self.backend.compile(made.text, target))
 
-    def load(self, made: Made, plan: LaunchPlan, ordinal: int) -> LoadedKernel:
+    def load(self, made: BuiltKernel, plan: LaunchPlan, ordinal: int) -> LoadedKernel:
         """The kernel loaded on device `ordinal`; `plan` is any launch plan of this kernel."""
         found = self._loaded.get((made, ordinal))
         if found is None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from flash.contract.built_kernel import Made
+from flash.contract.built_kernel import BuiltKernel
 from flash.host.arrays import ArrayView, host_array
 from flash.problem.config import ALIGNMENTS
 from flash.problem.limits import MAX_CTAS
-from ptxgen import interpreter
+from ptxgen import interpreter, ir
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.plan import LaunchPlan
 
@@ -18,7 +18,7 @@ from ptxgen.runtime.plan import LaunchPlan
 class Step(NamedTuple):
     """One launch: the kernel, the arrays behind its pointers, and its arguments."""
 
-    made: Made
+    made: BuiltKernel
     arrays: tuple[ArrayView, ...]
     plan: LaunchPlan
 
@@ -27,20 +27,23 @@ class Step(NamedTuple):
         """The addresses of the arrays, in the order of the kernel's pointers."""
         return [array.pointer for array in self.arrays]
 
-    def interpret(self) -> None:
-        """Interpret the kernel's PTX on the arrays, which are on the host; results are in them."""
+    def interpret(self, module: ir.Module | None = None, **how: Any) -> interpreter.Result:
+        """Interpret the kernel's PTX on the arrays, which are on the host; results are in them.
+        Another `module` may take the kernel's place; `how` are further arguments of
+        `ptxgen.interpreter.run`.
+        """
         memory = [host_array(array) for array in self.arrays]
-        interpreter.run(
-            self.made.module,
-            grid=self.plan.grid,
-            block=self.plan.block,
+        given: dict[str, Any] = {"grid": self.plan.grid, "block": self.plan.block, **how}
+        return interpreter.run(
+            module or self.made.module,
             args=[*memory, *self.plan.values[len(memory) :]],
             dynamic_smem=self.plan.dynamic_shared,
+            **given,
         )
 
 
 def launch_step(
-    made: Made, arrays: Mapping[str, ArrayView], values: Mapping[str, int | float], ctas: int
+    made: BuiltKernel, arrays: Mapping[str, ArrayView], values: Mapping[str, int | float], ctas: int
 ) -> Step:
     """A launch of a kernel on `arrays`, by the names of its pointers; `values` are its scalars."""
     views = tuple([arrays[array.name] for array in made.arrays])
@@ -52,7 +55,7 @@ def launch_step(
 
 
 def plan_of(
-    made: Made,
+    made: BuiltKernel,
     pointers: Sequence[int],
     strides: Sequence[tuple[int, ...]],
     values: Mapping[str, int | float],

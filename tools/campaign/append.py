@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from flash.cache.host_memory import stored
-from flash.decode.append_launch import NewRows, Turned, append_step
+from flash.decode.append_launch import NewRows, Rotation, append_step
 from flash.host.arrays import view
 from flash.launch.step import Step
 from flash.operands.dtypes import E4M3, F32, I32, DType
@@ -156,7 +156,7 @@ class AppendArrays:
         turned = None
         if self.tables:
             cos, sin = (view(table, "table") for table in self.tables)
-            turned = Turned(cos, sin, own.interleaved, q, q_out)
+            turned = Rotation(cos, sin, own.interleaved, q, q_out)
         return append_step(target(own.target), own.dtype, new, turned)
 
     def _fill(self, p: AppendProblem) -> None:

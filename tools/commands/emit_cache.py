@@ -11,7 +11,7 @@ from typing import Final
 
 from flash import cache_kernels
 from flash.cache_kernels import CacheConfig
-from flash.contract.built_kernel import Made
+from flash.contract.built_kernel import BuiltKernel
 from flash.scores.features import SCORES
 from flash.scores.options import number
 from tools.commands.emit_options import (
@@ -86,7 +86,7 @@ class Kind:
     epilog: str
     required: str
     add_options: Callable[[argparse._ArgumentGroup], None]
-    make: Callable[[argparse.Namespace], Made]
+    make: Callable[[argparse.Namespace], BuiltKernel]
 
     def arguments(self, name: str, argv: Sequence[str]) -> argparse.Namespace:
         """The parsed arguments of a command line. Raises SystemExit, as argparse does."""
@@ -164,7 +164,7 @@ def _add_decode(group: argparse._ArgumentGroup) -> None:
         )
 
 
-def _decode(arguments: argparse.Namespace) -> Made:
+def _decode(arguments: argparse.Namespace) -> BuiltKernel:
     config = config_of(arguments, _target(arguments))
     return cache_kernels.decode(
         config,
@@ -194,7 +194,7 @@ def _add_append(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _append(arguments: argparse.Namespace) -> Made:
+def _append(arguments: argparse.Namespace) -> BuiltKernel:
     return cache_kernels.append(
         arguments.head_dim,
         arguments.head_dim_v,
@@ -218,7 +218,7 @@ def _add_merge(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--parts", default="f32", metavar="TYPE", help="of parts (default: f32)")
 
 
-def _merge(arguments: argparse.Namespace) -> Made:
+def _merge(arguments: argparse.Namespace) -> BuiltKernel:
     return cache_kernels.merge(
         arguments.head_dim_v,
         dtype=arguments.dtype,

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from flash.contract.built_kernel import Made
+from flash.contract.built_kernel import BuiltKernel
 from ptxgen.errors import ConfigError
 from ptxgen.target import Target, target, target_for_device
 from tools.commands.exits import StopError
@@ -41,7 +41,7 @@ def find_target(name: str) -> Target:
     return target_for_device(device.major, device.minor)
 
 
-def text_of(made: Made, arguments: argparse.Namespace) -> str:
+def text_of(made: BuiltKernel, arguments: argparse.Namespace) -> str:
     """The text or the contract of a kernel, once it is proved and assembled as asked."""
     text = made.text
     if arguments.json:
@@ -63,17 +63,17 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=2) + "\n"
 
 
-def _proofs(made: Made) -> dict[str, Any]:
+def _proofs(made: BuiltKernel) -> dict[str, Any]:
     return {"proof": made.proof.to_dict(), "global_proof": made.global_proof.to_dict()}
 
 
-def _require_proofs(made: Made) -> None:
+def _require_proofs(made: BuiltKernel) -> None:
     print(f"{made.proof.report()}\n{made.proof.table()}", file=sys.stderr)
     print(made.global_proof.report(), file=sys.stderr)
     made.proofs.require()
 
 
-def _assembled(made: Made) -> Assembly:
+def _assembled(made: BuiltKernel) -> Assembly:
     try:
         # Imported here, because emitting text alone does not need it.
         from ptxgen.runtime.assembler import find_assembler
@@ -89,7 +89,7 @@ def _assembled(made: Made) -> Assembly:
     return assembler.assemble(made.text, made.module.target)
 
 
-def _report(made: Made, assembly: Assembly) -> str:
+def _report(made: BuiltKernel, assembly: Assembly) -> str:
     limits, usage = made.target, assembly.kernel(made.kernel.name)
     shared = made.kernel.dynamic_shared_bytes
     ctas = limits.blocks_per_sm_for(made.threads, usage.registers, shared)
@@ -107,7 +107,7 @@ def _report(made: Made, assembly: Assembly) -> str:
     return "\n".join(f"{name:<10} {value}" for name, value in rows)
 
 
-def _refuse_spills(made: Made, assembly: Assembly) -> None:
+def _refuse_spills(made: BuiltKernel, assembly: Assembly) -> None:
     usage = assembly.kernel(made.kernel.name)
     spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
     if spilled:

@@ -12,7 +12,7 @@ import pytest
 
 from flash import cache_kernels
 from flash.cache_kernels import CacheConfig
-from flash.contract.built_kernel import Made
+from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import ConfigError
@@ -31,7 +31,7 @@ def meanings(contract: dict[str, Any]) -> dict[str, str]:
     return {p["name"]: p["meaning"] for p in contract["parameters"]}
 
 
-BUILDS: dict[str, Callable[[], Made]] = {
+BUILDS: dict[str, Callable[[], BuiltKernel]] = {
     "f32": lambda: build(AttentionConfig(8, causal=True, return_lse=True).kernel()),
     "f16-varlen": lambda: build(AttentionConfig(8, dtype="f16", varlen=True).kernel()),
     "decode-splits": lambda: cache_kernels.decode(BF16, EVERYTHING, splits=True),

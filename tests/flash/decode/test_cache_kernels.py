@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_runs import run_step
 
 from flash.problem.config import AttentionConfig
 from tools.campaign.cache import CacheArrays, CacheProblem, CacheSettings
@@ -36,7 +35,7 @@ def attended(settings: CacheSettings, problem: CacheProblem) -> CacheArrays:
     assert (features.splits, features.page_size) == (settings.has_splits, settings.page_size)
     assert (features.leftpad_k, features.cache_batch_idx) == (settings.indexed, settings.indexed)
     assert (features.kv_dtype is not None) == settings.scales
-    run_step(step, sanitize=True)
+    step.interpret(sanitize=True)
     assert arrays.wrong() == ""
     return arrays
 

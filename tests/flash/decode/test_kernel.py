@@ -11,7 +11,7 @@ import pytest
 from device_arrays import CudaArray, interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 from judge import assert_attention_is_accurate, rounded_normal
-from kernel_runs import in_pages, mostly_nightly, nightly, run_step
+from kernel_runs import in_pages, mostly_nightly, nightly
 
 import flash
 from flash import AttentionConfig, DecodeKernel
@@ -164,7 +164,7 @@ def steps(call: CacheCall, splits: int, name: str = "sm_80") -> list[Step]:
 def sanitized(call: CacheCall, splits: int, **how: Any) -> tuple[Array, Array]:
     """Run the kernels without the checks of a launch, under all sanitizers: out and lse."""
     for step in steps(call, splits):
-        run_step(step, sanitize=True, **how)
+        step.interpret(sanitize=True, **how)
     assert call.lse is not None
     return host_array(call.out), host_array(call.lse)
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_runs import run_step
 from numpy.typing import NDArray
 
 from flash.contract.cache_builds import append_build
-from flash.decode.append_launch import NewRows, Turned, append_step
+from flash.decode.append_launch import NewRows, Rotation, append_step
 from flash.host.arrays import view
 from flash.kernels.append import AppendConfig
 from flash.launch.step import Step
@@ -39,7 +38,7 @@ def launched(
     arrays: dict[str, Array],
     operands: dict[str, Array],
     page_size: int,
-    turned: Turned | None = None,
+    turned: Rotation | None = None,
     *,
     sanitize: bool = True,
     counts: Array | None = None,
@@ -54,7 +53,7 @@ def launched(
 
 def run_proved(step: Step, **how: Any) -> None:
     assert step.made.global_proof.complete
-    run_step(step, **how)
+    step.interpret(**how)
 
 
 def bits(array: Array) -> list[int]:
@@ -107,7 +106,7 @@ def test_every_order_of_the_warps_writes_the_same(seed: int) -> None:
     for schedule in ("lockstep", PCT(seed)):
         k, v = (np.zeros((5, KV_HEADS, 4, dim), BF16.numpy) for dim in (DIM, DIM_V))
         q_out = np.zeros_like(q)
-        turned = Turned(view(cos, "c"), view(sin, "s"), True, view(q, "q"), view(q_out, "o"))
+        turned = Rotation(view(cos, "c"), view(sin, "s"), True, view(q, "q"), view(q_out, "o"))
         arrays = {"k": k_new, "v": v_new, "k_cache": k, "v_cache": v}
         launched(BF16, arrays, operands, 4, turned, schedule=schedule)
         found.append([bits(array) for array in (k, v, q_out)])
@@ -129,7 +128,7 @@ def test_whatever_lengths_and_tables_hold_nothing_outside_is_written(page_size: 
     v_new = normal((BATCH, KV_HEADS, 3, DIM_V), F32, 2)
     cos, sin = rotary_tables(9, 24)
     q = normal((BATCH, HEADS, 1, DIM), F32, 3)
-    turned = Turned(view(cos, "c"), view(sin, "s"), False, view(q, "q"), view(np.empty_like(q), "o"))
+    turned = Rotation(view(cos, "c"), view(sin, "s"), False, view(q, "q"), view(np.empty_like(q), "o"))
     arrays = {"k": k_new, "v": v_new, "k_cache": k, "v_cache": v}
     # An access outside would end the run. That two items write one row is theirs to avoid.
     launched(F32, arrays, operands, page_size, turned, sanitize=False)

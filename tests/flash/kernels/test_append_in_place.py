@@ -14,7 +14,7 @@ import pytest
 from device_arrays import CudaArray, interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 from judge import rounded_normal
-from kernel_runs import in_pages, mostly_nightly, nightly, run_step, with_place
+from kernel_runs import in_pages, mostly_nightly, nightly, with_place
 
 import flash
 from flash import AttentionConfig, DecodeKernel
@@ -167,7 +167,7 @@ def by_one_launch(case: Case, **how: Any) -> list[Array]:
     steps = case.steps(call, kernel)
     assert len(steps) == (1 if case.splits == 1 else 2)
     for step in steps:
-        run_step(step, sanitize=True, **how)
+        step.interpret(sanitize=True, **how)
     return written(call)
 
 
@@ -179,7 +179,7 @@ def by_two_launches(case: Case) -> list[Array]:
     steps = case.steps(call, kernel)
     assert len(steps) == (2 if case.splits == 1 else 3)
     for step in steps:
-        run_step(step)
+        step.interpret()
     return written(call)
 
 
@@ -377,7 +377,7 @@ def test_each_new_row_is_written_by_one_cta(case: Case) -> None:
     for number in range(ctas):
         call = case.call()
         step = case.steps(call, case.kernel(call))[0]
-        run_step(step, with_place(step.made.module, number, ctas), grid=1)
+        step.interpret(with_place(step.made.module, number, ctas), grid=1)
         empty = [np.isnan(array.astype(np.float32)).all(-1) for array in written(call)[:2]]
         writes.append([was & ~is_now for was, is_now in zip(before, empty, strict=True)])
     whole = [np.isnan(array.astype(np.float32)).all(-1) for array in by_two_launches(case)[:2]]
@@ -414,7 +414,7 @@ def test_whatever_the_numbers_are_nothing_outside_is_accessed(page_size: int, ki
                 array = host_array(call.operands[name])
                 array[...] = np.resize(np.roll(NONSENSE, turn + n % 3), array.shape)
         for step in case.steps(call, case.kernel(call)):
-            run_step(step, sanitize="bounds,sync")
+            step.interpret(sanitize="bounds,sync")
 
 
 # ------------------------------------------------------------------------------------------
@@ -439,7 +439,7 @@ def test_rows_that_no_cta_has_to_itself_are_appended_before(name: str) -> None:
     steps = case.steps(call, kernel)
     assert len(steps) == (2 if case.splits == 1 else 3)
     for step in steps:
-        run_step(step, sanitize=True)
+        step.interpret(sanitize=True)
     got, wanted = written(call), case.call()
     DecodeKernel(case.config).prepared(wanted, backend="cpu", splits=1, room=no_room)(0)
     assert_same_bits(got[:2], written(wanted)[:2])
@@ -467,7 +467,7 @@ def test_rows_of_another_type_than_queries_are_appended_before() -> None:
     kernel = case.kernel(call)
     assert kernel.features.appended is None
     for step in case.steps(call, kernel):
-        run_step(step, sanitize=True)
+        step.interpret(sanitize=True)
     assert_same_bits(written(call), by_one_launch(case))
 
 
