@@ -3,6 +3,16 @@
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.marks import marked
 from ptxgen.dsl.tiles import Fragment, SharedTile, TilePointer
-from ptxgen.dsl.values import Pointer, Value, Var
+from ptxgen.dsl.values import Pointer, PointerType, Value, Var
 
-__all__ = ["Fragment", "KernelBuilder", "Pointer", "SharedTile", "TilePointer", "Value", "Var", "marked"]
+__all__ = [
+    "Fragment",
+    "KernelBuilder",
+    "Pointer",
+    "PointerType",
+    "SharedTile",
+    "TilePointer",
+    "Value",
+    "Var",
+    "marked",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal, NoReturn, Protocol, TypeAlias
 
 from ptxgen import ir
@@ -215,6 +216,19 @@ def require_steps(*steps: object) -> None:
             )
 
 
+@dataclass(frozen=True)
+class PointerType:
+    """What an annotation such as `Pointer[f32]` gives: that a parameter points to `dtype` elements."""
+
+    dtype: ScalarType
+
+    def __post_init__(self) -> None:
+        require_type("Pointer[...]", self.dtype)
+
+    def __str__(self) -> str:
+        return f"Pointer[{self.dtype}]"
+
+
 class Pointer:
     """An address in a state space: a register, and a byte offset known while building.
 
@@ -235,6 +249,9 @@ class Pointer:
         self.space = space
         self.dtype = dtype
         self.offset = offset
+
+    def __class_getitem__(cls, dtype: ScalarType) -> PointerType:
+        return PointerType(dtype)
 
     def __repr__(self) -> str:
         base = self.base.name if isinstance(self.base, ir.Symbol) else self.base.reg.name

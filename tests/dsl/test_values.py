@@ -7,7 +7,7 @@ import pytest
 from dsl.kernels import builder, computed, instructions, lanes, refused
 
 from ptxgen import ir
-from ptxgen.dsl import Pointer
+from ptxgen.dsl import Pointer, PointerType
 from ptxgen.errors import TypeMismatchError
 from ptxgen.types import b32, f16, f32, f64, pred, s32, u32, u64
 
@@ -392,3 +392,17 @@ def test_plus_takes_bytes_as_wide_as_the_address():
 def test_a_pointer_says_where_it_points():
     assert repr(builder().pointer("Q").at(3)) == "Pointer(global f32 [%rd1+12])"
     assert repr(Pointer(ir.Symbol("Q"), "param", u64)) == "Pointer(param u64 [Q+0])"
+
+
+def test_the_type_of_a_pointer_names_its_elements():
+    assert Pointer[f32] == PointerType(f32)
+    assert str(Pointer[f32]) == "Pointer[f32]"
+    assert Pointer[f32].dtype is f32
+
+
+@pytest.mark.parametrize("wrong", ["f32", 4, None, np.float32])
+def test_the_type_of_a_pointer_is_made_of_a_type_of_ptx(wrong):
+    with refused(
+        TypeMismatchError, f"Pointer[...]: the type must be one of ptxgen.types, such as f32, got {wrong!r}"
+    ):
+        Pointer[wrong]
