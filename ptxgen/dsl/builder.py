@@ -1,16 +1,16 @@
-"""`KernelBuilder`: parameters, shared memory, loads and stores, and the finished kernel."""
+"""`KernelBuilder`: parameters, shared memory, and the finished kernel."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, Literal, overload
+from typing import Final
 
 from ptxgen import ir
 from ptxgen.dsl.control import Control
-from ptxgen.dsl.tiles import Fragment, SharedTile
+from ptxgen.dsl.tiles import DIMENSIONS, Fragment, SharedTile
 from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_int, require_type, require_value
-from ptxgen.errors import ConfigError, ModifierError, TypeMismatchError, shown
+from ptxgen.errors import ConfigError, ModifierError, shown
 from ptxgen.isa.special import special
 from ptxgen.target import WARP_SIZE, Target
 from ptxgen.target import target as find_target
@@ -19,8 +19,6 @@ from ptxgen.types import REGISTER_PREFIX, ScalarType, f32, s32, u32, u64
 DYNAMIC_SHARED = "smem"  # name of a kernel's only dynamic shared array; tiles are regions of it
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_DIMENSIONS: Final = 2  # rows and columns of a tile
-_COPY_SIZES: Final = (4, 8, 16)  # bytes (PTX ISA, "cp.async")
 
 
 class KernelBuilder(Control):
@@ -106,7 +104,7 @@ class KernelBuilder(Control):
         """
         _check_name("shared tile", name)
         require_type(f"shared tile {name!r}", dtype)
-        if not isinstance(shape, tuple | list) or len(shape) != _DIMENSIONS:
+        if not isinstance(shape, tuple | list) or len(shape) != DIMENSIONS:
             raise ConfigError(f"shared tile {name!r}: the shape must be (rows, columns), got {shown(shape)}")
         rows, columns = shape
         pitch = columns if pitch is None else pitch
@@ -143,58 +141,6 @@ class KernelBuilder(Control):
         With `initial=None` the variables are not written.
         """
         return Fragment(self, rows, columns, dtype, initial)
-
-    # ---------------------------------------------------------------------------- memory
-
-    @overload
-    def load(self, at: Pointer, count: Literal[1] = 1, *, into: Var | None = None) -> Value: ...
-    @overload
-    def load(
-        self, at: Pointer, count: Literal[2, 4], *, into: Sequence[Var] | None = None
-    ) -> tuple[Value, ...]: ...
-    @overload
-    def load(
-        self, at: Pointer, count: int, *, into: Var | Sequence[Var] | None = None
-    ) -> Value | tuple[Value, ...]: ...
-    def load(
-        self, at: Pointer, count: int = 1, *, into: Var | Sequence[Var] | None = None
-    ) -> Value | tuple[Value, ...]:
-        """Load the element at a pointer, or a tuple of `count` (2 or 4) consecutive elements.
-
-        `into` names the variables that take the elements instead of new registers.
-        """
-        _require_pointer("load", at)
-        vec = _vector("load", count)
-        modifiers = {"space": at.space, "vec": vec, "type": at.dtype}
-        return self.emit("ld", (at,), modifiers, into=into)
-
-    def store(self, at: Pointer, values: Scalar | Sequence[Scalar]) -> None:
-        """Write one element at a pointer, or 2 or 4 consecutive elements."""
-        _require_pointer("store", at)
-        source: Scalar | Sequence[Scalar] = values
-        vec = None
-        if isinstance(values, Sequence):
-            vec = _vector("store", len(values))
-            source = tuple(values) if vec else values[0]
-        self.emit("st", (at, source), {"space": at.space, "vec": vec, "type": at.dtype})
-
-    def copy_async(
-        self, to: Pointer, source: Pointer, nbytes: int, valid_bytes: Scalar | None = None
-    ) -> None:
-        """Start an asynchronous copy of 4, 8 or 16 bytes from global to shared memory.
-
-        It needs sm_80 or later. Only the first `valid_bytes` bytes are read; the rest of the
-        destination becomes zero (PTX ISA, "cp.async", `src-size`).
-        """
-        if not is_int(nbytes) or nbytes not in _COPY_SIZES:
-            raise ConfigError(f"copy_async: nbytes must be 4, 8 or 16, got {shown(nbytes)}")
-        if isinstance(valid_bytes, int) and not 0 <= valid_bytes <= nbytes:
-            raise ConfigError(f"copy_async: valid_bytes must be 0..{nbytes}, got {shown(valid_bytes)}")
-        tail = () if valid_bytes is None else (valid_bytes,)
-        if nbytes == max(_COPY_SIZES):  # .cg: through L2 only, 16 bytes at a time
-            self.emit("cp_async_cg", (to, source, *tail))
-        else:
-            self.emit("cp_async_ca", (to, source, nbytes, *tail))
 
     # ---------------------------------------------------------------------------- small algebra
 
@@ -291,14 +237,3 @@ def _check_comment(who: str, text: object) -> None:
         raise ConfigError(
             f"{who}: the text must be one line of printable ASCII without blanks around it, got {shown(text)}"
         )
-
-
-def _require_pointer(who: str, at: object) -> None:
-    if not isinstance(at, Pointer):
-        raise TypeMismatchError(f"{who}: the first operand must be a Pointer, got {shown(at)}")
-
-
-def _vector(who: str, count: int) -> str | None:
-    if not is_int(count) or count not in (1, 2, 4):
-        raise ConfigError(f"{who}: an access takes 1, 2 or 4 elements, got {shown(count)}")
-    return None if count == 1 else f"v{count}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from ptxgen import ir
 from ptxgen.dsl.blocks import Block, block
-from ptxgen.dsl.ops import Ops
+from ptxgen.dsl.memory import Memory
 from ptxgen.dsl.values import Scalar, Value, Var, is_int, require_type
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import WARP_SIZE, Target
@@ -17,7 +17,7 @@ from ptxgen.types import ScalarType, pred, s32
 _BARRIERS = 16  # named barriers of a CTA (PTX ISA, "bar")
 
 
-class Control(Ops):
+class Control(Memory):
     """Loops, branches and predication.
 
     The end of a block is emitted also if its body raises, so that every branch keeps its label.

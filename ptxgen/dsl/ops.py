@@ -414,12 +414,13 @@ def _check_operand(row: Inst, operand: BoundOperand, arg: object) -> None:
         if not isinstance(arg, (tuple, list)) or len(arg) != operand.count:
             raise TypeMismatchError(f"{what} must be {operand.count} values, got {shown(arg)}")
         for item in arg:
-            _check_value(what, operand.type, item)
+            check_value(what, operand.type, item)
     else:
-        _check_value(what, operand.type, arg)
+        check_value(what, operand.type, arg)
 
 
-def _check_value(what: str, want: ScalarType | None, arg: object) -> None:
+def check_value(what: str, want: ScalarType | None, arg: object) -> None:
+    """Raise `TypeMismatchError` unless `arg` may be an operand of type `want`, called `what`."""
     assert want is not None  # only labels and literals have no type
     if isinstance(arg, Value):
         if not accepts(want, arg):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ptxgen.dsl.control import Control
@@ -10,6 +10,7 @@ from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_int, require_steps
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.types import ScalarType, u32
 
+DIMENSIONS: Final = 2  # rows and columns of a tile
 _MOST_VARIABLES: Final = 1 << 16  # variables of a fragment; a thread has 255 registers
 
 
@@ -55,6 +56,26 @@ class SharedTile:
             else:
                 offset += int(index) * stride
         return TilePointer(self, base, offset)
+
+    def __getitem__(self, place: tuple[Scalar, Scalar]) -> Value:
+        """Load the element at [row, column], in the type of the elements."""
+        return self.k.load(self.pointer(*self._place(place)))
+
+    def __setitem__(self, place: tuple[Scalar, Scalar], value: Scalar) -> None:
+        """Store `value`, which has the type of the elements, at [row, column]."""
+        if isinstance(value, Sequence):
+            raise TypeMismatchError(
+                f"shared tile {self.name!r}: [row, column] = v stores one element, got {shown(value)}; "
+                "store 2 or 4 with k.store(tile.pointer(row, column), values)"
+            )
+        self.k.store(self.pointer(*self._place(place)), value)
+
+    def _place(self, place: object) -> tuple[Scalar, Scalar]:
+        if not isinstance(place, tuple) or len(place) != DIMENSIONS:
+            raise TypeMismatchError(
+                f"shared tile {self.name!r}: an element is [row, column], got [{shown(place)}]"
+            )
+        return place
 
     def _check_index(self, what: str, index: Scalar) -> None:
         known = is_int(index)

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NoReturn, Protocol, TypeAlias
 
 from ptxgen import ir
 from ptxgen.errors import TypeMismatchError, shown
 from ptxgen.isa.spec import Modifier
-from ptxgen.types import ScalarType, pred
+from ptxgen.types import ScalarType, f32, f64, pred, s32, s64, u32, u64
 
 _MAX_OFFSET = (1 << 31) - 1  # the offset of an address is a 32-bit integer (PTX ISA, "Operands")
 
 # Rows of the instruction table with one result, which the operators of values stand for.
 _Operator: TypeAlias = Literal[
-    "add", "and_", "div", "mov", "mul", "neg", "not_", "or_", "rem", "setp", "shl", "shr", "sub", "xor"
+    "add",
+    "and_",
+    "div",
+    "mad",
+    "mad_wide",
+    "mov",
+    "mul",
+    "neg",
+    "not_",
+    "or_",
+    "rem",
+    "setp",
+    "shl",
+    "shr",
+    "sub",
+    "xor",
 ]
 
 
@@ -34,6 +49,12 @@ class Emitter(Protocol):
     ) -> Value:
         """Append an instruction of the row `name`; the result, in `into` or in a new register."""
 
+    def load(self, at: Pointer) -> Value:
+        """Load the element at a pointer."""
+
+    def store(self, at: Pointer, values: Scalar) -> None:
+        """Write one element at a pointer."""
+
     def append(self, opcode: str, operands: tuple[ir.Operand, ...]) -> None:
         """Append one instruction without checks."""
 
@@ -44,10 +65,10 @@ class Emitter(Protocol):
 class Value:
     """One scalar per thread, in a register that is written once.
 
-    Operators are explicitly rounded (`add.rn`, `mul.rn`), so they mean the same on every backend; a
-    fused multiply-add is written `k.fma`. `//` and `%` are for integers and round towards zero, as
-    in C. An expression emits instructions each time Python evaluates it, so give a name to a result
-    that is used twice.
+    Operators are explicitly rounded (`add.rn`, `mul.rn`, `div.rn`), so they mean the same on every
+    backend; a fused multiply-add is written `k.fma`. `/` is for f32 and f64; `//` and `%` are for
+    integers and round towards zero, as in C. An expression emits instructions each time Python
+    evaluates it, so give a name to a result that is used twice.
     """
 
     __slots__ = ("k", "reg", "type")
@@ -97,7 +118,14 @@ class Value:
 
     def _require_integer(self, operator: str) -> None:
         if not self.type.is_integer:
-            raise TypeMismatchError(f"{operator} is for integers, got {shown(self)}; divide with k.div(a, b)")
+            raise TypeMismatchError(f"{operator} is for integers, got {shown(self)}; divide floats with /")
+
+    def _require_fraction(self) -> None:
+        if self.type not in (f32, f64):
+            cure = (
+                "divide integers with //" if self.type.is_integer else "convert with k.cvt(value, dtype=f32)"
+            )
+            raise TypeMismatchError(f"/ is for f32 and f64, got {shown(self)}; {cure}")
 
     def __add__(self, other: Scalar) -> Value:
         return self.k.emit("add", (self, other))
@@ -118,6 +146,14 @@ class Value:
 
     def __rmul__(self, other: float) -> Value:
         return self * other
+
+    def __truediv__(self, other: Scalar) -> Value:
+        self._require_fraction()
+        return self.k.emit("div", (self, other))
+
+    def __rtruediv__(self, other: float) -> Value:
+        self._require_fraction()
+        return self.k.emit("div", (other, self))
 
     def __floordiv__(self, other: Scalar) -> Value:
         self._require_integer("//")
@@ -262,6 +298,59 @@ class Pointer:
         require_steps(elements)
         offset = self.offset + elements * self.dtype.nbytes
         return Pointer(self.base, self.space, self.dtype, offset)
+
+    def element(self, index: Scalar) -> Pointer:
+        """The pointer to element `index`; this pointer is at element 0.
+
+        `index` is a Python int, which costs no instruction, or a value, which costs one: u32 or
+        s32, or for a 64-bit address u64 or s64 as well. The distance has the width of the address,
+        so the bytes of a u32 index may exceed 32 bits; the index itself wraps: with i = 0 in u32,
+        P.element(i - 1) is 2**32 - 1 elements on, and P.at(-1).element(i) one element back. Raises
+        `TypeMismatchError` for any other index.
+        """
+        if not isinstance(index, Value):
+            if not is_int(index):
+                raise self._no_index(index)
+            return self.at(int(index))
+        base, size = self.value, self.dtype.nbytes
+        wide = {u32: u64, s32: s64}.get(index.type) if base.type.bits == u64.bits else None
+        if not wide and (index.type.kind not in "us" or index.type.bits != base.type.bits):
+            raise self._no_index(index)
+        start = Value(base.k, base.reg, wide or index.type)  # mad takes one type; the bits are the same
+        if wide:
+            moved = base.k.emit("mad_wide", (index, size, start))
+        else:
+            moved = base.k.emit("mad", (index, size, start), {"mode": "lo"})
+        return Pointer(moved.as_(base.type), self.space, self.dtype, self.offset)
+
+    def __getitem__(self, index: Scalar) -> Value:
+        """Load element `index`, in the type of the elements.
+
+        f16 and bf16 stay what they are; `k.cvt(P[i], dtype=f32)` converts one.
+        """
+        return self.value.k.load(self.element(index))
+
+    def __setitem__(self, index: Scalar, value: Scalar) -> None:
+        """Store `value`, which has the type of the elements, to element `index`."""
+        if isinstance(value, Sequence):
+            raise TypeMismatchError(
+                f"P[i] = v stores one element, got {shown(value)}; "
+                "store 2 or 4 with k.store(P.element(i), values)"
+            )
+        self.value.k.store(self.element(index), value)
+
+    def __iter__(self) -> NoReturn:
+        raise TypeMismatchError(
+            f"{self!r} does not know how many elements it has, so Python cannot iterate over it; "
+            "use 'with k.loop(start, stop) as i:' and P[i]"
+        )
+
+    def _no_index(self, index: object) -> TypeMismatchError:
+        bits = "32 or 64" if self.value.type.bits == u64.bits else "32"
+        return TypeMismatchError(
+            f"the index of an element in {self.space} memory must be a Python int or an integer of "
+            f"{bits} bits, got {shown(index)}"
+        )
 
     def plus(self, nbytes: Scalar) -> Pointer:
         """The pointer `nbytes` bytes further on; a `Value` has the width of the address.

@@ -9,7 +9,7 @@ from dsl.kernels import builder, computed, instructions, lanes, refused
 from ptxgen import ir
 from ptxgen.dsl import Pointer, PointerType
 from ptxgen.errors import TypeMismatchError
-from ptxgen.types import b32, f16, f32, f64, pred, s32, u32, u64
+from ptxgen.types import b32, f16, f16x2, f32, f64, pred, s32, u32, u64
 
 INTEGERS = {
     "add": (lambda a, b: a + b, np.add),
@@ -53,6 +53,14 @@ def test_floating_point_operators_round_once(dtype, name):
     ours, numpys = INTEGERS[name]
     a, b = operands(dtype)
     assert (computed(lambda _, x, y: ours(x, y), a, b) == numpys(a, b)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_division_of_floats_rounds_once(dtype):
+    a, b = operands(dtype)
+    assert (computed(lambda _, x, y: x / y, a, b) == a / b).all()
+    assert (computed(lambda _, x: 1 / x, a) == 1 / a).all()
+    assert (computed(lambda _, x: x / 3, a) == a / a.dtype.type(3)).all()
 
 
 @pytest.mark.parametrize("name", COMPARISONS)
@@ -200,11 +208,29 @@ def test_the_cure_for_the_wrong_type_of_another_size():
 def test_integer_division_of_floats_is_refused():
     k = builder()
     x = k.param("x", f32)
-    message = "{} is for integers, got Value(%f0: f32); divide with k.div(a, b)"
+    message = "{} is for integers, got Value(%f0: f32); divide floats with /"
     with refused(TypeMismatchError, message.format("//")):
         x // 2.0
     with refused(TypeMismatchError, message.format("%")):
         x % 2.0
+
+
+@pytest.mark.parametrize(
+    ("type", "cure"),
+    [
+        (u32, "divide integers with //"),
+        (s32, "divide integers with //"),
+        (f16, "convert with k.cvt(value, dtype=f32)"),
+        (f16x2, "convert with k.cvt(value, dtype=f32)"),
+    ],
+)
+def test_division_of_what_has_no_rounded_quotient_is_refused(type, cure):
+    x = builder().fresh(type)
+    message = f"/ is for f32 and f64, got {x!r}; {cure}"
+    with refused(TypeMismatchError, message):
+        x / 2
+    with refused(TypeMismatchError, message):
+        2 / x
 
 
 def test_python_cannot_branch_on_a_value():
