@@ -256,6 +256,10 @@ def _builder() -> Iterator[tuple[str, Case]]:
     yield "build", inside(lambda p, **a: p.k.build(**a), header=("words",))
     yield "barrier", inside(lambda p, **a: p.k.barrier(**a), "threads", number=0)
     yield "loop", inside(lambda p, **a: entered(p.k.loop(**a)), start=0, stop=4, step=1, type=u32)
+    for word in ("strided", "grid_strided"):
+        yield word, inside(lambda p, n, word=word: entered(getattr(p.k, word)(n)), n=4)
+    for word in ("thread_id", "block_id", "blocks"):
+        yield word, inside(lambda p, axis, word=word: getattr(p.k, word)(axis), axis="x")
     yield ("when", inside(lambda p, **a: entered(p.k.when(**{"condition": p.n < 4, **a})), "condition"))
     yield ("only_if", inside(lambda p, **a: entered(p.k.only_if(**{"condition": p.n < 4, **a})), "condition"))
     yield "load", inside(lambda p, **a: p.k.load(**{"at": p.out, **a}), "at", "into", count=1)
@@ -280,8 +284,20 @@ def _builder() -> Iterator[tuple[str, Case]]:
     yield "k.add", inside(lambda p, other, **a: p.k.add(p.n, other, **a), "into", "type", other=1)
     for apply in (operator.add, operator.sub, operator.mul, operator.mod, operator.lt):
         yield apply.__name__, inside(lambda p, other, apply=apply: apply(p.n, other), other=1)
+    yield "truediv", inside(lambda p, other: p.k.mov(1.0, type=f32) / other, other=2.0)
     yield "Value.as_", inside(lambda p, **a: p.n.as_(**a), type=u32)
     yield "Pointer.at", inside(lambda p, **a: p.out.at(**a), elements=1)
+    yield "Pointer.element", inside(lambda p, **a: p.out.element(**a), index=1)
+    yield "P[i]", inside(lambda p, index: p.out[index], index=1)
+    yield (
+        "P[i] = v",
+        inside(lambda p, index, value: operator.setitem(p.out, index, value), index=1, value=1.0),
+    )
+    yield "tile[row, column]", inside(lambda p, place: p.tile[place], place=(1, 1))
+    yield (
+        "tile[row, column] = v",
+        inside(lambda p, place, value: operator.setitem(p.tile, place, value), place=(1, 1), value=1.0),
+    )
     yield "Pointer.plus", inside(lambda p, **a: p.out.plus(**a), nbytes=4)
     yield "SharedTile.pointer", inside(lambda p, **a: p.tile.pointer(**a), row=1, column=1)
     yield "TilePointer.step", inside(lambda p, **a: p.tile.pointer().step(**a), rows=1, columns=1)

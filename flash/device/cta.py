@@ -129,7 +129,7 @@ class _Place:
             rest = rest // k.signed(splits)
         if not config.takes_turns:
             return cls(slice, part, rest // blocks, rest % blocks)
-        ctas = k.special("nctaid.x")
+        ctas = k.blocks()
         if t.value_slices > 1:
             ctas = ctas // t.value_slices
         section = given.numbers["section"]

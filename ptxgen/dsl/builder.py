@@ -10,8 +10,7 @@ from ptxgen import ir
 from ptxgen.dsl.control import Control
 from ptxgen.dsl.tiles import DIMENSIONS, Fragment, SharedTile
 from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_int, require_type, require_value
-from ptxgen.errors import ConfigError, ModifierError, shown
-from ptxgen.isa.special import special
+from ptxgen.errors import ConfigError, shown
 from ptxgen.target import WARP_SIZE, Target
 from ptxgen.target import target as find_target
 from ptxgen.types import REGISTER_PREFIX, ScalarType, f32, s32, u32, u64
@@ -42,8 +41,7 @@ class KernelBuilder(Control):
             raise ConfigError(
                 f"kernel {name!r}: min_ctas must be an integer of at least 0, got {shown(min_ctas)}"
             )
-        super().__init__(name, target)
-        self.threads = threads
+        super().__init__(name, target, threads)
         self.min_ctas = min_ctas
         self._params: list[ir.Param] = []
         self._regions: list[ir.Region] = []
@@ -67,23 +65,6 @@ class KernelBuilder(Control):
         require_type("pointer", dtype)
         address = self.emit("cvta_to", (self.param(name, u64),), {"space": "global"})
         return Pointer(address, "global", dtype)
-
-    # ---------------------------------------------------------------------------- special registers
-
-    def special(self, name: str) -> Value:
-        """The value of a special register, such as `tid.x`, or `%tid.x` as PTX writes it."""
-        if not isinstance(name, str):
-            raise ModifierError(f"special: the name must be a text such as 'tid.x', got {shown(name)}")
-        register = special(f"%{name.removeprefix('%')}")
-        return self.emit("mov", (ir.Special(register.name),), {"type": register.type})
-
-    def thread_id(self) -> Value:
-        """The index of this thread in its CTA along x (`%tid.x`), u32."""
-        return self.special("tid.x")
-
-    def block_id(self) -> Value:
-        """The index of this CTA in the grid along x (`%ctaid.x`), u32."""
-        return self.special("ctaid.x")
 
     # ---------------------------------------------------------------------------- shared memory
 

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from ptxgen import ir
 from ptxgen.dsl.blocks import Block, block
-from ptxgen.dsl.memory import Memory
+from ptxgen.dsl.grid import Grid
 from ptxgen.dsl.values import Scalar, Value, Var, is_int, require_type
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import WARP_SIZE, Target
-from ptxgen.types import ScalarType, pred, s32
+from ptxgen.types import ScalarType, pred, s32, s64, u32, u64
 
 _BARRIERS = 16  # named barriers of a CTA (PTX ISA, "bar")
+_COUNTERS: Final = (u32, s32, u64, s64)  # types that a loop counts in unless it is told its type
 
 
-class Control(Memory):
+class Control(Grid):
     """Loops, branches and predication.
 
     The end of a block is emitted also if its body raises, so that every branch keeps its label.
     """
 
-    def __init__(self, name: str, target: Target) -> None:
-        super().__init__(name, target)
+    def __init__(self, name: str, target: Target, threads: int) -> None:
+        super().__init__(name, target, threads)
         self._labels = 0
         self._open: list[str] = []  # kinds of the blocks being built, outermost first
         self.not_entered: list[Block[Any]] = []
-        self._divergent = 0  # open `when` and `otherwise` blocks without uniform=True
+        self._divergent: list[str] = []  # kinds of the open blocks that some threads may not run
         self._closed: tuple[ir.Statement, bool] | None = None  # last `when`: end label, uniform
 
     def var(self, type: ScalarType, initial: Scalar) -> Var:
@@ -39,28 +40,52 @@ class Control(Memory):
         return variable
 
     @block
-    def loop(self, start: Scalar, stop: Scalar, step: int = 1, *, type: ScalarType = s32) -> Iterator[Var]:
+    def loop(
+        self, start: Scalar, stop: Scalar, step: int = 1, *, type: ScalarType | None = None
+    ) -> Iterator[Var]:
         """Run the body for start, start + step, … while below `stop`, not at all if start >= stop.
 
-        `stop` + `step` must fit `type`. The bounds must be the same for all threads of the CTA if
-        the body holds a barrier. The pragma `nounroll` keeps the assembler from unrolling the loop
-        until registers spill; a kernel unrolls by a Python loop.
+        The index has the type of the bounds: u32, s32, u64 or s64; of two numbers s32, or `type`.
+        `stop` + `step` must fit that type. The bounds must be the same for all threads of the CTA
+        if the body holds a barrier. The pragma `nounroll` keeps the assembler from unrolling the
+        loop until registers spill; a kernel unrolls by a Python loop.
         """
         self._refuse_predicated("loop")
-        _check_loop(start, stop, step, type)
-        head, done = self._label("loop"), self._label("done")
-        index = self.var(type, start)
-        runs_once = isinstance(start, int) and isinstance(stop, int) and start < stop
-        if not runs_once:
-            self._branch(done, index >= stop)
-        self._statements.append(ir.Label(head.name, "nounroll"))
-        try:
-            with self._block("loop"):
-                yield index
-        finally:
-            self.emit("add", (index, step), into=index)
-            self._branch(head, index < stop)
-            self._statements.append(done)
+        if not is_int(step) or step <= 0:
+            raise TypeMismatchError(f"loop: step must be a positive Python integer, got {shown(step)}")
+        counter = _counter(start, stop) if type is None else type
+        _check_bounds(start, stop, counter)
+        yield from self._counted("loop", start, stop, step, counter)
+
+    @block
+    def strided(self, n: Scalar) -> Iterator[Var]:
+        """Run the body for this thread's share of 0 … n - 1: thread, thread + `threads`, ….
+
+        The threads of the CTA share the range, so neighbours have consecutive indices. The index
+        has the type of `n`, and of a Python int u32; `n` + `threads` must fit that type. The body
+        holds no barrier, because the shares differ in length.
+        """
+        self._refuse_predicated("strided")
+        counter = _counter_to("strided", n)
+        first = self._as_counter(self.thread_id(), counter)
+        yield from self._counted("strided", first, n, self.threads, counter, divergent=True)
+
+    @block
+    def grid_strided(self, n: Scalar) -> Iterator[Var]:
+        """Run the body for this thread's share of 0 … n - 1, which all threads of the grid share:
+        block * `threads` + thread, and so on in steps of blocks * `threads`.
+
+        The blocks are those along x. The index has the type of `n`, and of a Python int u32; `n`
+        plus the threads of the grid must fit that type. The body holds no barrier, because the
+        shares differ in length.
+        """
+        self._refuse_predicated("grid_strided")
+        counter = _counter_to("grid_strided", n)
+        thread, block, blocks = (
+            self._as_counter(v, counter) for v in (self.thread_id(), self.block_id(), self.blocks())
+        )
+        first = self.emit("mad", (block, self.threads, thread), {"mode": "lo"})
+        yield from self._counted("grid_strided", first, n, blocks * self.threads, counter, divergent=True)
 
     @block
     def when(self, condition: Value, *, uniform: bool = False) -> Iterator[None]:
@@ -127,11 +152,8 @@ class Control(Memory):
         threads that do not arrive (PTX ISA, "bar").
         """
         self._refuse_predicated("barrier")
-        if self._divergent and threads is None:
-            raise TypeMismatchError(
-                "barrier inside 'when': threads where the condition is false never arrive; move it "
-                "out, or promise that all threads agree with k.when(condition, uniform=True)"
-            )
+        if threads is None:
+            self._require_all_threads("barrier")
         if not is_int(number) or not 0 <= number < _BARRIERS:
             raise ConfigError(f"barrier: number must be 0..{_BARRIERS - 1}, got {shown(number)}")
         if threads is not None and (not is_int(threads) or threads <= 0 or threads % WARP_SIZE):
@@ -140,14 +162,60 @@ class Control(Memory):
             )
         self.emit("bar_sync", (number,) if threads is None else (number, threads))
 
+    def _counted(
+        self,
+        kind: str,
+        start: Scalar,
+        stop: Scalar,
+        step: Scalar,
+        type: ScalarType,
+        *,
+        divergent: bool = False,
+    ) -> Iterator[Var]:
+        """The loop of a block of this kind; its bounds are checked."""
+        head, done = self._label("loop"), self._label("done")
+        index = self.var(type, start)
+        runs_once = isinstance(start, int) and isinstance(stop, int) and start < stop
+        if not runs_once:
+            self._branch(done, index >= stop)
+        self._statements.append(ir.Label(head.name, "nounroll"))
+        try:
+            with self._block(kind, divergent=divergent):
+                yield index
+        finally:
+            self.emit("add", (index, step), into=index)
+            self._branch(head, index < stop)
+            self._statements.append(done)
+
+    def _as_counter(self, value: Value, counter: ScalarType) -> Value:
+        """A u32 value in the type of a loop."""
+        return value.as_(counter) if counter.bits == u32.bits else self.cvt(value, dtype=counter)
+
+    def _require_all_threads(self, what: str) -> None:
+        """Raise `TypeMismatchError` in a block that some threads of the CTA may not run."""
+        if not self._divergent:
+            return
+        kind = self._divergent[-1]
+        if kind in ("strided", "grid_strided"):
+            raise TypeMismatchError(
+                f"{what} inside '{kind}': threads whose share has ended never arrive; move it out, or "
+                "loop with k.loop(start, stop) and bounds on which all threads agree"
+            )
+        raise TypeMismatchError(
+            f"{what} inside 'when': threads where the condition is false never arrive; move it "
+            "out, or promise that all threads agree with k.when(condition, uniform=True)"
+        )
+
     @contextmanager
     def _block(self, kind: str, *, divergent: bool = False) -> Iterator[None]:
         self._open.append(kind)
-        self._divergent += divergent
+        if divergent:
+            self._divergent.append(kind)
         try:
             yield
         finally:
-            self._divergent -= divergent
+            if divergent:
+                self._divergent.pop()
             self._open.pop()
 
     def _label(self, kind: str) -> ir.Label:
@@ -174,9 +242,36 @@ class Control(Memory):
             raise self._foreign(who, condition)
 
 
-def _check_loop(start: Scalar, stop: Scalar, step: int, type: ScalarType) -> None:
-    if not is_int(step) or step <= 0:
-        raise TypeMismatchError(f"loop: step must be a positive Python integer, got {shown(step)}")
+def _counter(start: Scalar, stop: Scalar) -> ScalarType:
+    """The type of a loop that is not told it: that of its bounds."""
+    bounds = {what: b for what, b in (("start", start), ("stop", stop)) if isinstance(b, Value)}
+    for what, bound in bounds.items():
+        _require_counter(f"loop: {what}", bound)
+    types = {bound.type for bound in bounds.values()}
+    if len(types) > 1:
+        raise TypeMismatchError(
+            f"loop: start and stop must have one type, got {shown(start)} and {shown(stop)}; "
+            "reinterpret one with .as_(type) or convert it with k.cvt(value, dtype=type)"
+        )
+    return types.pop() if types else s32
+
+
+def _counter_to(who: str, n: Scalar) -> ScalarType:
+    """The type of a loop over 0 … n - 1."""
+    if not isinstance(n, Value):
+        if not is_int(n) or not 0 <= n < 1 << u32.bits:
+            raise TypeMismatchError(f"{who}: n must be an integer that fits u32, got {shown(n)}")
+        return u32
+    _require_counter(f"{who}: n", n)
+    return n.type
+
+
+def _require_counter(what: str, bound: Value) -> None:
+    if bound.type not in _COUNTERS:
+        raise TypeMismatchError(f"{what} must be u32, s32, u64 or s64, got {shown(bound)}")
+
+
+def _check_bounds(start: Scalar, stop: Scalar, type: ScalarType) -> None:
     require_type("loop", type)
     if type.kind not in "us":
         raise TypeMismatchError(f"loop: type must be an integer type such as s32, got {type}")

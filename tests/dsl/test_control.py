@@ -265,7 +265,7 @@ def test_a_bound_of_another_type_names_the_cure():
             TypeMismatchError,
             "loop: stop must be s32, got Value(%r0: u32); reinterpret or convert it, or loop with type=u32",
         ),
-        k.loop(0, k.thread_id()),
+        k.loop(0, k.thread_id(), type=s32),
     ):
         pass
 
