@@ -214,6 +214,40 @@ def _toolkit() -> Iterator[tuple[str, Case]]:
     )
 
 
+def _entered(block: Any) -> None:
+    with block:
+        pass
+
+
+def _words(inside: Callable[..., Case]) -> Iterator[tuple[str, Case]]:
+    """Words that are called alike, of which `inside` calls each in a kernel."""
+    for word in ("strided", "grid_strided"):
+        yield word, inside(lambda p, n, word=word: _entered(getattr(p.k, word)(n)), n=4)
+    for word in ("thread_id", "block_id", "blocks"):
+        yield word, inside(lambda p, axis, word=word: getattr(p.k, word)(axis), axis="x")
+    for group, words in (("warp", ("sum", "max", "min", "scan")), ("block", ("sum", "max", "min"))):
+        for word in words:
+            together = operator.attrgetter(f"{group}.{word}")
+            yield (
+                f"{group}.{word}",
+                inside(lambda p, of=together, **a: of(p.k)(**{"value": p.n, **a}), "value"),
+            )
+    for word in ("any", "all"):
+        vote = operator.attrgetter(f"warp.{word}")
+        yield (
+            f"warp.{word}",
+            inside(lambda p, of=vote, **a: of(p.k)(**{"condition": p.n < 4, **a}), "condition"),
+        )
+    for word in ("exp", "log"):
+        yield (
+            word,
+            inside(
+                lambda p, word=word, **a: getattr(p.k, word)(**{"value": p.k.mov(1.0, type=f32), **a}),
+                "value",
+            ),
+        )
+
+
 def _builder() -> Iterator[tuple[str, Case]]:
     class Parts(NamedTuple):
         k: Any
@@ -227,10 +261,6 @@ def _builder() -> Iterator[tuple[str, Case]]:
             return work(Parts(k, k.param("n", u32), k.pointer("P"), k.shared("S", (4, 4))), **given)
 
         return Case(call, lambda: dict(arguments), (*arguments, *names))
-
-    def entered(block: Any) -> None:
-        with block:
-            pass
 
     yield (
         "KernelBuilder",
@@ -255,13 +285,12 @@ def _builder() -> Iterator[tuple[str, Case]]:
     yield "note", inside(lambda p, **a: p.k.note(**a), text="words")
     yield "build", inside(lambda p, **a: p.k.build(**a), header=("words",))
     yield "barrier", inside(lambda p, **a: p.k.barrier(**a), "threads", number=0)
-    yield "loop", inside(lambda p, **a: entered(p.k.loop(**a)), start=0, stop=4, step=1, type=u32)
-    for word in ("strided", "grid_strided"):
-        yield word, inside(lambda p, n, word=word: entered(getattr(p.k, word)(n)), n=4)
-    for word in ("thread_id", "block_id", "blocks"):
-        yield word, inside(lambda p, axis, word=word: getattr(p.k, word)(axis), axis="x")
-    yield ("when", inside(lambda p, **a: entered(p.k.when(**{"condition": p.n < 4, **a})), "condition"))
-    yield ("only_if", inside(lambda p, **a: entered(p.k.only_if(**{"condition": p.n < 4, **a})), "condition"))
+    yield "loop", inside(lambda p, **a: _entered(p.k.loop(**a)), start=0, stop=4, step=1, type=u32)
+    yield ("when", inside(lambda p, **a: _entered(p.k.when(**{"condition": p.n < 4, **a})), "condition"))
+    yield (
+        "only_if",
+        inside(lambda p, **a: _entered(p.k.only_if(**{"condition": p.n < 4, **a})), "condition"),
+    )
     yield "load", inside(lambda p, **a: p.k.load(**{"at": p.out, **a}), "at", "into", count=1)
     yield "store", inside(lambda p, **a: p.k.store(**{"at": p.out, **a}), "at", values=1.0)
     yield (
@@ -281,6 +310,7 @@ def _builder() -> Iterator[tuple[str, Case]]:
         "accumulate",
         inside(lambda p, **a: p.k.accumulate(**{"total": p.k.var(f32, 0.0), **a}), "total", a=1.0, b=1.0),
     )
+    yield from _words(inside)
     yield "k.add", inside(lambda p, other, **a: p.k.add(p.n, other, **a), "into", "type", other=1)
     for apply in (operator.add, operator.sub, operator.mul, operator.mod, operator.lt):
         yield apply.__name__, inside(lambda p, other, apply=apply: apply(p.n, other), other=1)

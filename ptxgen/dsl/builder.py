@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from typing import Final
 
 from ptxgen import ir
+from ptxgen.dsl.collective import Cta, Warp
 from ptxgen.dsl.control import Control
 from ptxgen.dsl.tiles import DIMENSIONS, Fragment, SharedTile
-from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_int, require_type, require_value
+from ptxgen.dsl.values import Pointer, Value, is_count, is_int, require_type
 from ptxgen.errors import ConfigError, shown
-from ptxgen.target import WARP_SIZE, Target
+from ptxgen.target import Target
 from ptxgen.target import target as find_target
-from ptxgen.types import REGISTER_PREFIX, ScalarType, f32, s32, u32, u64
+from ptxgen.types import REGISTER_PREFIX, ScalarType, f32, u32, u64
 
 DYNAMIC_SHARED = "smem"  # name of a kernel's only dynamic shared array; tiles are regions of it
+_SCRATCH: Final = "k.block"  # the region that reductions use; no tile can have this name
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
@@ -33,7 +35,7 @@ class KernelBuilder(Control):
         _check_name("kernel", name)
         target = find_target(target)
         most = target.threads_per_block
-        if not _is_count(threads) or not 1 <= threads <= most:
+        if not is_count(threads) or not 1 <= threads <= most:
             raise ConfigError(
                 f"kernel {name!r}: threads must be 1..{most} on {target.name}, got {shown(threads)}"
             )
@@ -46,6 +48,8 @@ class KernelBuilder(Control):
         self._params: list[ir.Param] = []
         self._regions: list[ir.Region] = []
         self._shared_base: Value | None = None
+        self.warp = Warp(self)
+        self.block = Cta(self, self.warp, self._scratch)
 
     # ---------------------------------------------------------------------------- parameters
 
@@ -89,12 +93,12 @@ class KernelBuilder(Control):
             raise ConfigError(f"shared tile {name!r}: the shape must be (rows, columns), got {shown(shape)}")
         rows, columns = shape
         pitch = columns if pitch is None else pitch
-        if not all(map(_is_count, (rows, columns, pitch))) or pitch < columns:
+        if not all(map(is_count, (rows, columns, pitch))) or pitch < columns:
             raise ConfigError(
                 f"shared tile {name!r}: rows and columns must be positive and pitch >= columns, "
                 f"got {shown(shape)}, pitch {shown(pitch)}"
             )
-        if not _is_count(align) or align & (align - 1):
+        if not is_count(align) or align & (align - 1):
             raise ConfigError(
                 f"shared tile {name!r}: align must be a power of two (bytes), got {shown(align)}"
             )
@@ -107,12 +111,30 @@ class KernelBuilder(Control):
                 f"shared tile {name!r} is declared inside '{self._open[-1]}'; "
                 "declare it before the block begins"
             )
+        offset = self._reserve(name, rows * pitch * dtype.nbytes, align)
+        return SharedTile(self, name, self._base(), offset, rows, columns, pitch, dtype)
+
+    def _reserve(self, name: str, nbytes: int, align: int) -> int:
+        """Give shared memory a region behind all others; its offset."""
         end = max((r.offset + r.nbytes for r in self._regions), default=0)
         offset = -(-end // align) * align
-        self._regions.append(ir.Region(name, offset, rows * pitch * dtype.nbytes, align))
-        if self._shared_base is None:
-            self._shared_base = self.emit("mov", (ir.Symbol(DYNAMIC_SHARED),), {"type": u32})
-        return SharedTile(self, name, self._shared_base, offset, rows, columns, pitch, dtype)
+        self._regions.append(ir.Region(name, offset, nbytes, align))
+        return offset
+
+    def _base(self) -> Value:
+        """The address of the regions, in a register that every later use outside of blocks may read."""
+        if self._shared_base is not None:
+            return self._shared_base
+        base = self.emit("mov", (ir.Symbol(DYNAMIC_SHARED),), {"type": u32})
+        if not self._open:
+            self._shared_base = base
+        return base
+
+    def _scratch(self, count: int, dtype: ScalarType) -> Pointer:
+        """The region of `k.block`, of `count` elements of 32 bits, reserved at its first use."""
+        known = next((r.offset for r in self._regions if r.name == _SCRATCH), None)
+        offset = self._reserve(_SCRATCH, count * dtype.nbytes, 16) if known is None else known
+        return Pointer(self._base(), "shared", dtype, offset)
 
     def fragment(
         self, rows: int, columns: int, dtype: ScalarType = f32, initial: float | None = 0.0
@@ -122,30 +144,6 @@ class KernelBuilder(Control):
         With `initial=None` the variables are not written.
         """
         return Fragment(self, rows, columns, dtype, initial)
-
-    # ---------------------------------------------------------------------------- small algebra
-
-    def accumulate(self, total: Var, a: Scalar, b: Scalar) -> None:
-        """total += a * b, rounded once."""
-        self.emit("fma", (a, b, total), into=total)
-
-    def divide_up(self, value: Value, by: int) -> Value:
-        """ceil(value / by) for a value >= 0 and a positive constant."""
-        require_value("divide_up", value)
-        if not _is_count(by):
-            raise ConfigError(f"divide_up: the divisor must be a positive integer, got {shown(by)}")
-        return (value + (by - 1)) // by
-
-    def butterfly(self, value: Value, distance: int) -> Value:
-        """The `value` of the lane (own lane xor `distance`); `distance` is 1, 2, 4, 8 or 16."""
-        if not _is_count(distance) or distance >= WARP_SIZE or distance & (distance - 1):
-            raise ConfigError(f"butterfly: distance must be 1, 2, 4, 8 or 16, got {shown(distance)}")
-        return self.emit("shfl", (value, distance, WARP_SIZE - 1, -1), {"mode": "bfly"})
-
-    def signed(self, value: Value) -> Value:
-        """A u32 value as s32, without an instruction; the caller knows that it is below 2**31."""
-        require_value("signed", value)
-        return value.as_(s32)
 
     # ---------------------------------------------------------------------------- notes and result
 
@@ -197,10 +195,6 @@ class KernelBuilder(Control):
             regions=tuple(self._regions),
         )
         return ir.Module(self._version, self.target.name, (kernel,), tuple(header))
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and is_int(value) and value > 0
 
 
 def _check_name(what: str, name: object) -> None:

@@ -32,6 +32,11 @@ class Control(Grid):
         self._divergent: list[str] = []  # kinds of the open blocks that some threads may not run
         self._closed: tuple[ir.Statement, bool] | None = None  # last `when`: end label, uniform
 
+    @property
+    def is_in_block(self) -> bool:
+        """Whether a `with` block is open, so that code may run again or not at all."""
+        return bool(self._open)
+
     def var(self, type: ScalarType, initial: Scalar) -> Var:
         """A new variable of `type`, set to `initial`."""
         require_type("var", type)
@@ -50,7 +55,7 @@ class Control(Grid):
         if the body holds a barrier. The pragma `nounroll` keeps the assembler from unrolling the
         loop until registers spill; a kernel unrolls by a Python loop.
         """
-        self._refuse_predicated("loop")
+        self.refuse_predicated("loop")
         if not is_int(step) or step <= 0:
             raise TypeMismatchError(f"loop: step must be a positive Python integer, got {shown(step)}")
         counter = _counter(start, stop) if type is None else type
@@ -65,7 +70,7 @@ class Control(Grid):
         has the type of `n`, and of a Python int u32; `n` + `threads` must fit that type. The body
         holds no barrier, because the shares differ in length.
         """
-        self._refuse_predicated("strided")
+        self.refuse_predicated("strided")
         counter = _counter_to("strided", n)
         first = self._as_counter(self.thread_id(), counter)
         yield from self._counted("strided", first, n, self.threads, counter, divergent=True)
@@ -79,7 +84,7 @@ class Control(Grid):
         plus the threads of the grid must fit that type. The body holds no barrier, because the
         shares differ in length.
         """
-        self._refuse_predicated("grid_strided")
+        self.refuse_predicated("grid_strided")
         counter = _counter_to("grid_strided", n)
         thread, block, blocks = (
             self._as_counter(v, counter) for v in (self.thread_id(), self.block_id(), self.blocks())
@@ -94,8 +99,8 @@ class Control(Grid):
         `uniform` promises that the condition is the same in all threads of the CTA, which allows
         barriers inside.
         """
-        self._require_predicate("when", condition)
-        self._refuse_predicated("when")
+        self.require_predicate("when", condition)
+        self.refuse_predicated("when")
         skip = self._label("end")
         self._branch(skip, condition, negated=True)
         try:
@@ -134,7 +139,7 @@ class Control(Grid):
         In threads where the condition is false, the values that the body computes are undefined,
         and a `Var` that the body sets keeps its old value.
         """
-        self._require_predicate("only_if", condition)
+        self.require_predicate("only_if", condition)
         if self._guard is not None:
             raise TypeMismatchError("only_if cannot be nested; combine the conditions with &")
         self._guard = ir.Guard(condition.reg)
@@ -151,9 +156,9 @@ class Control(Grid):
         threads inside a `when` that is not promised uniform: the barrier would wait forever for
         threads that do not arrive (PTX ISA, "bar").
         """
-        self._refuse_predicated("barrier")
+        self.refuse_predicated("barrier")
         if threads is None:
-            self._require_all_threads("barrier")
+            self.require_all_threads("barrier")
         if not is_int(number) or not 0 <= number < _BARRIERS:
             raise ConfigError(f"barrier: number must be 0..{_BARRIERS - 1}, got {shown(number)}")
         if threads is not None and (not is_int(threads) or threads <= 0 or threads % WARP_SIZE):
@@ -191,7 +196,7 @@ class Control(Grid):
         """A u32 value in the type of a loop."""
         return value.as_(counter) if counter.bits == u32.bits else self.cvt(value, dtype=counter)
 
-    def _require_all_threads(self, what: str) -> None:
+    def require_all_threads(self, what: str) -> None:
         """Raise `TypeMismatchError` in a block that some threads of the CTA may not run."""
         if not self._divergent:
             return
@@ -228,14 +233,16 @@ class Control(Grid):
         self.append("bra", (ir.Symbol(to.name),))
         self._guard = None
 
-    def _refuse_predicated(self, what: str) -> None:
+    def refuse_predicated(self, what: str) -> None:
+        """Raise `TypeMismatchError` inside `only_if`."""
         if self._guard is not None:
             raise TypeMismatchError(
                 f"{what} inside 'only_if', which predicates single instructions; "
                 "branch with 'with k.when(condition):' instead"
             )
 
-    def _require_predicate(self, who: str, condition: object) -> None:
+    def require_predicate(self, who: str, condition: object) -> None:
+        """Raise `TypeMismatchError` unless `condition` is a predicate of this kernel."""
         if not isinstance(condition, Value) or condition.type is not pred:
             raise TypeMismatchError(f"{who} takes a predicate, such as row < seq_q, got {shown(condition)}")
         if condition.k is not self:

@@ -17,7 +17,11 @@ _AXES: Final = ("x", "y", "z")
 
 
 class Grid(Memory):
-    """The special registers of a thread; `threads` is the threads of a CTA, along x."""
+    """The special registers of a thread.
+
+    `threads` is the number of threads of a CTA, all along x. `k.strided`, `k.grid_strided` and
+    `k.block` count on a launch with just as many.
+    """
 
     def __init__(self, name: str, target: Target, threads: int) -> None:
         super().__init__(name, target)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal, overload
 
-from ptxgen.dsl.ops import Ops, check_value
+from ptxgen.dsl.arithmetic import Arithmetic
+from ptxgen.dsl.ops import check_value
 from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_int
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.types import ScalarType, b16, b32, bf16, bf16x2, f16, f16x2
@@ -14,7 +15,7 @@ _COPY_SIZES: Final = (4, 8, 16)  # bytes (PTX ISA, "cp.async")
 _BITS: Final = {f16: b16, bf16: b16, f16x2: b32, bf16x2: b32}
 
 
-class Memory(Ops):
+class Memory(Arithmetic):
     """Reads and writes memory; `P[i]` and `tile[row, column]` come here as well."""
 
     @overload

@@ -213,6 +213,11 @@ def is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def is_count(value: object) -> bool:
+    """Whether `value` is a positive Python int."""
+    return isinstance(value, int) and is_int(value) and value > 0
+
+
 def require_type(who: str, type: object) -> None:
     """Raise `TypeMismatchError` if `type`, an argument of `who`, is no `ScalarType`."""
     if not isinstance(type, ScalarType):

@@ -1,0 +1,68 @@
+"""Functions of values that are made of one or two instructions."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from ptxgen.dsl.ops import Ops, check_value
+from ptxgen.dsl.values import Scalar, Value, Var, is_count, require_value
+from ptxgen.errors import ConfigError, shown
+from ptxgen.target import WARP_SIZE
+from ptxgen.types import f32, s32
+
+
+class Arithmetic(Ops):
+    """Functions that the instruction table lacks; it has `k.max`, `k.abs`, `k.selp` and many more."""
+
+    inf: Final = math.inf
+
+    def accumulate(self, total: Var, a: Scalar, b: Scalar) -> None:
+        """total += a * b, rounded once."""
+        self.emit("fma", (a, b, total), into=total)
+
+    def divide_up(self, value: Value, by: int) -> Value:
+        """ceil(value / by) for a value >= 0 and a positive constant."""
+        require_value("divide_up", value)
+        if not is_count(by):
+            raise ConfigError(f"divide_up: the divisor must be a positive integer, got {shown(by)}")
+        return (value + (by - 1)) // by
+
+    def butterfly(self, value: Value, distance: int) -> Value:
+        """The `value` of the lane (own lane xor `distance`); `distance` is 1, 2, 4, 8 or 16."""
+        if not is_count(distance) or distance >= WARP_SIZE or distance & (distance - 1):
+            raise ConfigError(f"butterfly: distance must be 1, 2, 4, 8 or 16, got {shown(distance)}")
+        return self.emit("shfl", (value, distance, WARP_SIZE - 1, -1), {"mode": "bfly"})
+
+    def signed(self, value: Value) -> Value:
+        """A u32 value as s32, without an instruction; the caller knows that it is below 2**31."""
+        require_value("signed", value)
+        return value.as_(s32)
+
+    def exp(self, value: Value) -> Value:
+        """e to the power of an f32 value, as `ex2.approx` of value * log2(e), of two instructions.
+
+        For x up to 88.7 it errs by at most (|x| + 3) * 2**-23 * max(e**x, 2**-126): log2(e) in f32
+        is off by 2**-26.1 of itself and the product is rounded by up to 2**-24 of itself, so the
+        exponent is off by up to |x| * log2(e) * 1.24 * 2**-24, and with it the result by
+        0.62 * |x| * 2**-23 of itself; `ex2.approx` errs by 2 ulp of a rounded result (PTX ISA,
+        "ex2"), which are 2.5 * 2**-23 of it, or of 2**-126 if it is subnormal. -inf gives 0.
+        """
+        _require_f32("exp", value)
+        return self.ex2(value * math.log2(math.e))
+
+    def log(self, value: Value) -> Value:
+        """The natural logarithm of an f32 value, as `lg2.approx` times ln(2), of two instructions.
+
+        It errs by at most 2**-22 for values in (0.5, 2), and else by 1.3 * 2**-22 of itself:
+        `lg2.approx` errs by 2**-22, absolutely in (0.5, 2) and else relatively (PTX ISA, "lg2");
+        ln(2) in f32 is off by 2**-28.4 of itself, and the product is rounded by up to 2**-24 of
+        itself. 0 gives -inf, a negative value NaN.
+        """
+        _require_f32("log", value)
+        return self.lg2(value) * math.log(2)
+
+
+def _require_f32(who: str, value: object) -> None:
+    require_value(who, value)
+    check_value(f"{who}: the operand", f32, value)
