@@ -1,0 +1,42 @@
+"""docs/dsl.md has every word of the DSL."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from dsl.kernels import builder
+
+from ptxgen.dsl import Fragment, KernelBuilder, Pointer, SharedTile, TilePointer, Value, Var
+from ptxgen.isa.table import rows
+
+PAGE = (Path(__file__).parents[2] / "docs" / "dsl.md").read_text(encoding="utf-8")
+WORDS = set(re.findall(r"\.(\w+)", PAGE))  # k.loop, P.at, …
+INNER = {  # what the parts of the DSL use of each other
+    KernelBuilder: {
+        "append",
+        "emit",
+        "fresh",
+        "is_in_block",
+        "origin",
+        "refuse_predicated",
+        "require_all_threads",
+        "require_predicate",
+    },
+    type(builder().warp): {"joined"},
+    type(builder().block): set(),
+    Pointer: {"address", "value"},
+    TilePointer: {"address", "value"},
+    SharedTile: {"row_bytes"},
+    Value: set(),
+    Var: set(),
+    Fragment: set(),
+}
+
+
+@pytest.mark.parametrize("kind", INNER, ids=lambda kind: kind.__name__)
+def test_the_page_has_every_word(kind):
+    fields = {name for part in kind.__mro__ for name in getattr(part, "__slots__", ())}
+    words = {word for word in dir(kind) if not word.startswith("_")} - fields - set(rows())
+    assert words - INNER[kind] <= WORDS
