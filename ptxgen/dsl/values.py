@@ -307,25 +307,29 @@ class Pointer:
     def element(self, index: Scalar) -> Pointer:
         """The pointer to element `index`; this pointer is at element 0.
 
-        `index` is a Python int, which costs no instruction, or a value, which costs one: u32 or
-        s32, or for a 64-bit address u64 or s64 as well. The distance has the width of the address,
-        so the bytes of a u32 index may exceed 32 bits; the index itself wraps: with i = 0 in u32,
-        P.element(i - 1) is 2**32 - 1 elements on, and P.at(-1).element(i) one element back. Raises
-        `TypeMismatchError` for any other index.
+        `index` is a Python int, which costs no instruction, a u32 or s32 value, which costs one, or
+        for a 64-bit address a u64 or s64 value, which costs two. The distance has the width of the
+        address, so the bytes of a u32 index may exceed 32 bits; the index itself wraps: with i = 0
+        in u32, P.element(i - 1) is 2**32 - 1 elements on, and P.at(-1).element(i) one element back.
+        Raises `TypeMismatchError` for any other index.
         """
         if not isinstance(index, Value):
             if not is_int(index):
                 raise self._no_index(index)
             return self.at(int(index))
         base, size = self.value, self.dtype.nbytes
-        wide = {u32: u64, s32: s64}.get(index.type) if base.type.bits == u64.bits else None
+        far = base.type.bits == u64.bits
+        wide = {u32: u64, s32: s64}.get(index.type) if far else None
         if not wide and (index.type.kind not in "us" or index.type.bits != base.type.bits):
             raise self._no_index(index)
-        start = Value(base.k, base.reg, wide or index.type)  # mad takes one type; the bits are the same
+        emit = base.k.emit
+        start = Value(base.k, base.reg, wide or index.type)  # the same bits, in the type of the sum
         if wide:
-            moved = base.k.emit("mad_wide", (index, size, start))
+            moved = emit("mad_wide", (index, size, start))
+        elif far:  # `mad.lo.u64` is three instructions of the GPU, these are two
+            moved = emit("add", (start, emit("shl", (index, size.bit_length() - 1))))
         else:
-            moved = base.k.emit("mad", (index, size, start), {"mode": "lo"})
+            moved = emit("mad", (index, size, start), {"mode": "lo"})
         return Pointer(moved.as_(base.type), self.space, self.dtype, self.offset)
 
     def __getitem__(self, index: Scalar) -> Value:

@@ -8,6 +8,8 @@ import pytest
 from dsl.kernels import builder, computed, instructions, lanes, refused, smem
 
 from ptxgen import ir
+from ptxgen.check.prove import prove
+from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract
 from ptxgen.dsl import Pointer
 from ptxgen.errors import TypeMismatchError
 from ptxgen.interpreter import run
@@ -23,13 +25,18 @@ def opcodes(k):
 
 
 @pytest.mark.parametrize("index", TYPES_OF_INDICES)
-def test_an_element_of_global_memory_costs_one_instruction(index):
+def test_the_instructions_of_an_element_of_global_memory(index):
     k = builder()
     P, i = k.pointer("P"), k.param("i", index)
     before = len(instructions(k))
     P.element(i)
-    want = {u32: "mad.wide.u32", s32: "mad.wide.s32", u64: "mad.lo.u64", s64: "mad.lo.s64"}[index]
-    assert opcodes(k)[before - 1 :] == [want, "ret"]
+    want = {
+        u32: ["mad.wide.u32"],
+        s32: ["mad.wide.s32"],
+        u64: ["shl.b64", "add.u64"],
+        s64: ["shl.b64", "add.s64"],
+    }[index]
+    assert opcodes(k)[before - 1 :] == [*want, "ret"]
 
 
 @pytest.mark.parametrize("index", [u32, s32])
@@ -275,14 +282,31 @@ def test_python_does_not_iterate_over_a_pointer():
         list(builder().pointer("P"))
 
 
-def test_an_index_of_another_kernel_is_refused():
+@pytest.mark.parametrize(("type", "who", "register"), [(u32, "mad_wide", "%r0"), (u64, "shl", "%rd0")])
+def test_an_index_of_another_kernel_is_refused(type, who, register):
     k, other = builder("mine"), builder("theirs")
+    P, index = k.pointer("P"), other.fresh(type)
+    before = len(instructions(k)), len(instructions(other))
     with refused(
         TypeMismatchError,
-        "mad_wide: Value(%r0: u32) belongs to kernel 'theirs', not to 'mine'; "
+        f"{who}: Value({register}: {type}) belongs to kernel 'theirs', not to 'mine'; "
         "a value lives in the KernelBuilder that made it",
     ):
-        k.pointer("P")[other.thread_id()]
+        P[index]
+    assert (len(instructions(k)), len(instructions(other))) == before
+
+
+@pytest.mark.parametrize("index", [u32, s32])
+@pytest.mark.parametrize("word", ["strided", "grid_strided"])
+def test_the_elements_of_a_share_are_proved_to_lie_in_the_array(word, index):
+    k = builder()
+    X, n = k.pointer("X"), k.param("n", index)
+    with getattr(k, word)(n) as i:
+        X[i] = X[i] * 2
+    array = GlobalArray("X", (Axis("n", f32.nbytes),), f32.nbytes, f32.nbytes)
+    contract = GlobalContract((array,), (), {"n": (0, 2**24)}, (8, 1, 1))
+    proof = prove(k.build(), block=32, contract=contract).global_memory
+    assert [access.verdict for access in proof.accesses] == ["proved", "proved"]
 
 
 def test_the_line_of_an_element_is_the_line_of_the_kernel():
