@@ -253,7 +253,7 @@ def require_steps(*steps: object) -> None:
         if not is_int(step):
             raise TypeMismatchError(
                 f"the offset of a pointer must be a Python int, got {shown(step)}; what is known "
-                "only on the GPU goes into pointer.plus(bytes) or tile.pointer(row, column)"
+                "only on the GPU goes into pointer.element(index) or tile.pointer(row, column)"
             )
 
 

@@ -390,7 +390,7 @@ def test_an_offset_known_only_on_the_gpu_is_refused():
     with refused(
         TypeMismatchError,
         "the offset of a pointer must be a Python int, got Value(%r0: u32); what is known only "
-        "on the GPU goes into pointer.plus(bytes) or tile.pointer(row, column)",
+        "on the GPU goes into pointer.element(index) or tile.pointer(row, column)",
     ):
         at.at(k.thread_id())
 
