@@ -8,8 +8,6 @@ from flash.contract.cache_builds import AppendBuild, MergeBuild, append_build, m
 from flash.contract.catalogue import Build, build
 from flash.decode.kernel import DecodeKernel
 from flash.decode.plan import E4M3_TARGET, CacheCall, Joining, blocks_of, kernel_of
-from flash.host.arrays import HOST, ArrayView
-from flash.host.dlpack import dense_strides
 from flash.kernels.append import AppendConfig
 from flash.kernels.merge import MergeConfig
 from flash.operands.dtypes import DTYPES, E4M3, F32, DType
@@ -20,6 +18,8 @@ from flash.problem.limits import MAX_CTAS
 from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.problem.tile_choice import natural_alignment
 from ptxgen.arguments import integer
+from ptxgen.arrays.dlpack import dense_strides
+from ptxgen.arrays.views import HOST, ArrayView
 from ptxgen.errors import ConfigError, did_you_mean, shown
 from ptxgen.target import Target
 from ptxgen.target import target as find_target

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Final, Unpack
 from flash.contract.catalogue import Build, proved_build
 from flash.contract.resources import KernelResources
 from flash.host import results
-from flash.host.arrays import HOST, UNKNOWN_DEVICE, ArrayView, unreadable, view
 from flash.host.caller import LAUNCH, flag, raise_problems, require_no_gradients
 from flash.host.kept import Kept
 from flash.launch import varlen
@@ -25,6 +24,8 @@ from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
 from flash.scores.features import NO_ARRAYS, require_known, takes
 from ptxgen import ir
+from ptxgen.arrays import streams
+from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, unreadable, view
 from ptxgen.check.prove.global_verdicts import GlobalProof
 from ptxgen.check.prove.verdicts import Proof
 from ptxgen.errors import ConfigError, LaunchError, shown
@@ -179,7 +180,7 @@ class AttentionKernel:
         numbers, dropout_seed = self._numbers, arguments.pop("dropout_seed", None)
         if dropout_seed is not None or self.config.dropout:
             numbers = {**numbers, "dropout_seed": seed_of(self.config, dropout_seed, caller)}
-        explicit = None if stream is None else results.stream_handle(stream, caller.name)
+        explicit = None if stream is None else streams.stream_handle(stream, caller.name)
         max_seqlen_q = arguments.pop("max_seqlen_q", None)
         given = {**_NO_OPERANDS, **arguments}
         arrays, operands = self._views(q, k, v, out, given, explicit)
@@ -348,7 +349,7 @@ class AttentionKernel:
         elif call.q.device == HOST:
             self._gpu.launch_from_host(call, stream or 0, self._gpu.backend.current_device())
         else:
-            self._gpu.launch(call, results.current_stream(call.q) if stream is None else stream)
+            self._gpu.launch(call, streams.current_stream(call.q) if stream is None else stream)
 
 
 @functools.cache

@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from flash.cache.cuda_memory import CudaMemory
 from flash.cache.host_memory import HostMemory, KVMemory, LayerArrays, SmallArrays
-from flash.host.arrays import HOST, ArrayView
 from flash.host.caller import raise_problems, views_of
-from flash.host.results import current_stream, stream_handle
 from flash.launch.arguments import Argument
 from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.operands.dtypes import DTYPES, E4M3
@@ -25,6 +23,8 @@ from flash.pages.placement import Stretch
 from flash.problem.limits import INT32_MAX
 from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from ptxgen.arguments import integer
+from ptxgen.arrays.streams import current_stream, stream_handle
+from ptxgen.arrays.views import HOST, ArrayView
 from ptxgen.errors import CacheFullError, LaunchError, shown
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.runtime.given import gpu_of

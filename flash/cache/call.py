@@ -20,13 +20,14 @@ from flash.cache.checks import (
 )
 from flash.decode.checks import splits_of
 from flash.host import results
-from flash.host.arrays import ArrayView, view
 from flash.host.caller import Caller, flag, raise_problems, views_of
 from flash.launch.checks import scale as scale_of
 from flash.launch.gpu import launcher_of
 from flash.operands.dtypes import F32, OF_ARRAYS
 from flash.problem.config import AttentionConfig
 from flash.scores.features import CACHE_ARRAYS, CacheArguments, require_known, settings_of_call
+from ptxgen.arrays import streams
+from ptxgen.arrays.views import ArrayView, view
 from ptxgen.runtime.settings import AUTO
 
 
@@ -174,7 +175,7 @@ def checked(
     scale = scale_of(config, arguments["softmax_scale"], Caller(who, has_config=False))
 
     like = views["q"]._replace(device=cache.memory.device)  # an empty q may not have its device
-    explicit = None if name != "cuda" or stream is None else results.stream_handle(stream, who)
+    explicit = None if name != "cuda" or stream is None else streams.stream_handle(stream, who)
     shape = (*like.shape[:3], cache.head_dim_v)
     room = functools.partial(results.empty, like, memory=cache.cuda, stream=explicit)
     made = room(shape, config.element) if out is None else out

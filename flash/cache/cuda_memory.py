@@ -13,13 +13,13 @@ from flash.cache.host_memory import LayerArrays, SmallArrays, loaded, scale_of
 from flash.cache.row_locations import RowLocations
 from flash.decode.append_launch import NewRows
 from flash.decode.plan import E4M3_TARGET
-from flash.host.arrays import HOST, UNKNOWN_DEVICE, ArrayView, host_array, view
-from flash.host.dlpack import dense_strides
 from flash.host.mirrored_numbers import DeviceNumbers, part_of
 from flash.host.results import DeviceArray
 from flash.launch.gpu import launcher_of
 from flash.operands.dtypes import E4M3, F32, I32, OF_ARRAYS, DType
 from flash.pages.placement import Copy, Placement, Run, Stretch
+from ptxgen.arrays.dlpack import dense_strides
+from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, host_array, view
 from ptxgen.errors import ConfigError
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.target import Target

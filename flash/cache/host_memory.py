@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.host.arrays import HOST, ArrayView, host_array, view
 from flash.operands.dtypes import E4M3_MAX, DType
 from flash.pages.placement import Copy, Placement, Run, Stretch
+from ptxgen.arrays.views import HOST, ArrayView, host_array, view
 
 Array = NDArray[Any]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flash.cache.host_memory import KVMemory, Numbers
-from flash.host.arrays import ArrayView
+from ptxgen.arrays.views import ArrayView
 
 
 class RowLocations:

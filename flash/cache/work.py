@@ -19,13 +19,13 @@ from flash.decode.kernel import DecodeKernel
 from flash.decode.on_cpu import attend_to_rows
 from flash.decode.plan import CacheCall, Joining, joining
 from flash.host import results
-from flash.host.arrays import ArrayView, host_array, view
 from flash.host.caller import raise_problems
 from flash.operands.dtypes import E4M3, F32
 from flash.pages.journal import Journal
 from flash.pages.placement import Stretch
 from flash.problem.config import AttentionConfig
 from flash.problem.rotary import rotated
+from ptxgen.arrays.views import ArrayView, host_array, view
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.cuda import CudaBackend
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from flash.contract.cache_builds import append_build
-from flash.host.arrays import ArrayView
 from flash.kernels.append import COUNTS, WARPS, AppendConfig
 from flash.launch.step import Step, launch_step
 from flash.operands.dtypes import E4M3, DType
 from flash.problem.features import LENGTHS, MAX_POSITIONS, Features
+from ptxgen.arrays.views import ArrayView
 from ptxgen.target import Target
 
 

@@ -25,9 +25,7 @@ from flash.decode.plan import (
     turns_before,
 )
 from flash.host import results
-from flash.host.arrays import HOST, ArrayView, host_array, view
 from flash.host.caller import Caller, flag, raise_problems, views_of
-from flash.host.dlpack import dense_strides
 from flash.host.kept import Kept
 from flash.host.overlap import reach
 from flash.launch.checks import check_place
@@ -38,6 +36,9 @@ from flash.operands.dtypes import F32, OF_ARRAYS, DType
 from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig
 from flash.problem.features import LENGTHS
 from flash.scores.features import CACHE_ARRAYS, SCORES, CacheLaunchArguments, require_known, takes
+from ptxgen.arrays import streams
+from ptxgen.arrays.dlpack import dense_strides
+from ptxgen.arrays.views import HOST, ArrayView, host_array, view
 from ptxgen.errors import ConfigError, shown
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cache import ModuleCache
@@ -173,7 +174,7 @@ class DecodeKernel:
         with_lse = self.config.return_lse
         if return_lse is not None:
             with_lse = flag(WHO, "return_lse", return_lse)
-        explicit = None if stream is None else results.stream_handle(stream, WHO)
+        explicit = None if stream is None else streams.stream_handle(stream, WHO)
         require_known(WHO, scores, CacheLaunchArguments, DecodeKernel.launch)
         given = {
             "q": q,
@@ -227,7 +228,7 @@ class DecodeKernel:
             )
             on = 0
             if name == "cuda":
-                on = results.current_stream(like) if explicit is None else explicit
+                on = streams.current_stream(like) if explicit is None else explicit
             room = functools.partial(self._space_of, device, on)
             self.prepared(call, backend=name, splits=number, room=room)(on)
         if out is None:

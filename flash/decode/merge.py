@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 
 from flash.decode.merge_launch import Given, merging
 from flash.host import results
-from flash.host.arrays import HOST, ArrayView, host_array, view
 from flash.host.caller import raise_problems, views_of
-from flash.host.dlpack import dense_strides
 from flash.host.overlap import may_share_elements
 from flash.kernels.merge import MAX_ROWS
 from flash.launch.arguments import Argument
@@ -24,6 +22,9 @@ from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS, DType
 from flash.problem.config import DEFAULT_TARGET
 from flash.problem.features import MAX_SPLITS
 from flash.problem.simt_tiling import MAX_HEAD_DIM_V
+from ptxgen.arrays import streams
+from ptxgen.arrays.dlpack import dense_strides
+from ptxgen.arrays.views import HOST, ArrayView, host_array, view
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cuda import cuda_backend
 from ptxgen.runtime.settings import AUTO
@@ -79,7 +80,7 @@ def merge_partials(
         raise_problems(list(_layout_problems(views, shape)), _WHO)
 
     like = next(iter(views.values()))
-    explicit = None if stream is None else results.stream_handle(stream, _WHO)
+    explicit = None if stream is None else streams.stream_handle(stream, _WHO)
     room = functools.partial(results.empty, like, memory=gpu.backend, stream=explicit)
     made = room(shape, OF_ARRAYS[like.dtype]) if out is None else out
     lse = room(shape[:-1], F32)
@@ -92,7 +93,7 @@ def merge_partials(
         _interpret(of_outs, of_lses, into, view(lse, "lse"))
     else:
         parts = Given(of_outs.views[0], of_lses.views[0], into, view(lse, "lse"))
-        _launch(gpu, parts, results.current_stream(like) if explicit is None else explicit)
+        _launch(gpu, parts, streams.current_stream(like) if explicit is None else explicit)
     return made if out is not None else results.deliver(made, like), results.deliver(lse, like)
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from flash.contract.cache_builds import merge_build
-from flash.host.arrays import ArrayView
 from flash.kernels.merge import WARPS, MergeConfig
 from flash.launch.step import Step, aligned, launch_step
 from flash.operands.dtypes import OF_ARRAYS
+from ptxgen.arrays.views import ArrayView
 from ptxgen.target import Target
 
 _DIMENSIONS: Final = 3  # of the rows: batch, heads and queries

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from flash.cpu.attention import attention_cpu
 from flash.decode.plan import CacheCall, Joining
-from flash.host.arrays import host_array
 from flash.problem.config import AttentionConfig
 from flash.problem.features import LENGTHS
 from flash.problem.rotary import rotated
 from flash.scores.features import CACHE_ARRAYS
+from ptxgen.arrays.views import host_array
 
 Array = NDArray[Any]
 Rows = Callable[[int], tuple[Array, Array]]  # keys and values of an item, [kv_heads, n, dim]

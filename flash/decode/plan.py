@@ -18,13 +18,13 @@ from flash.contract.catalogue import proved_build
 from flash.decode.append_launch import NewRows, Rotation, append_step
 from flash.decode.merge_launch import MergeCall, merging
 from flash.device.grouped_heads import packing_saves_ctas
-from flash.host.arrays import ArrayView
 from flash.launch.step import Step, aligned, launch_step
 from flash.operands.declared import LAST_KEYS
 from flash.operands.dtypes import E4M3, OF_ARRAYS, DType
 from flash.problem.config import AttentionConfig, KernelConfig
 from flash.problem.features import LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended
 from flash.problem.tile_choice import choose_tiling, natural_alignment
+from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import ConfigError
 from ptxgen.target import Target
 

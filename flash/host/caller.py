@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from flash.host.arrays import ArrayView, unreadable, view
+from ptxgen.arrays.views import ArrayView, unreadable, view
 from ptxgen.errors import LaunchError, shown
 
 

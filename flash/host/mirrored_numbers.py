@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.host.arrays import ArrayView
-from flash.host.dlpack import dense_strides
 from flash.host.results import DeviceArray
 from flash.operands.dtypes import DType
+from ptxgen.arrays.dlpack import dense_strides
+from ptxgen.arrays.views import ArrayView
 from ptxgen.runtime.cuda import CudaBackend
 
 Array = NDArray[Any]

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from flash.host.arrays import ArrayView, array_interface
+from ptxgen.arrays.views import ArrayView, array_interface
 
 # numpy's exact solver gives up after this many candidates; views of one buffer need a handful.
 # Typed Any, because the stub of numpy allows only the two special values.

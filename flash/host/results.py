@@ -4,52 +4,16 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.host.arrays import BFLOAT16_TYPESTR, HOST, ArrayView
-from flash.host.dlpack import CUDA, LEGACY_DEFAULT_STREAM, Contents, dense_strides, make_capsule
 from flash.operands.dtypes import DType
-from ptxgen.errors import LaunchError, shown
-
-
-class Allocator(Protocol):
-    """The source of GPU memory: the `cuda` backend."""
-
-    def allocate(self, nbytes: int, *, ordinal: int) -> int:
-        """The address of new memory on device `ordinal`."""
-
-    def free(self, address: int, *, ordinal: int) -> None:
-        """Free the memory at `address`."""
-
-    def copy_to_host(self, host: int, address: int, nbytes: int, stream: int = 0, *, ordinal: int) -> None:
-        """Copy bytes to the host address `host`, in the order of a stream."""
-
-    def synchronize(self, stream: int = 0, *, ordinal: int) -> None:
-        """Wait until all work on a stream of device `ordinal` is done."""
-
-
-class Owned:
-    """At most one allocation on a GPU, until it is freed."""
-
-    def __init__(self, memory: Allocator, ordinal: int) -> None:
-        self._memory = memory
-        self._ordinal = ordinal
-        self._address = 0
-
-    def allocate(self, nbytes: int) -> int:
-        """Allocate memory and return its address."""
-        self._address = self._memory.allocate(nbytes, ordinal=self._ordinal)
-        return self._address
-
-    def free(self) -> None:
-        """Free the allocation, if there is one."""
-        if self._address:
-            self._memory.free(self._address, ordinal=self._ordinal)
+from ptxgen.arrays.dlpack import CUDA, LEGACY_DEFAULT_STREAM, Contents, dense_strides, make_capsule
+from ptxgen.arrays.memory import Allocator, Owned
+from ptxgen.arrays.views import BFLOAT16_TYPESTR, HOST, ArrayView
 
 
 class DeviceArray:
@@ -189,45 +153,6 @@ def deliver(result: object, like: ArrayView) -> object:
     return namespace().from_dlpack(result) if like.device != HOST else namespace().asarray(result)
 
 
-def current_stream(like: ArrayView) -> int:
-    """The current CUstream of the library and device of a GPU array; 0, the default stream, for a
-    library without a current stream.
-    """
-    current = _CURRENT_STREAM.get(like.kind)
-    return current(like.device[1]) if current else 0
-
-
-def stream_handle(stream: object, who: str = "launch") -> int:
-    """The CUstream of a stream as an integer.
-
-    `stream` is that integer, or an object with `__cuda_stream__` (cuda.core), `cuda_stream` (torch)
-    or `ptr` (CuPy). Raises `LaunchError` for anything else.
-    """
-    if isinstance(stream, int) and not isinstance(stream, bool):
-        found: object = stream
-    elif hasattr(stream, "__cuda_stream__"):
-        protocol = stream.__cuda_stream__
-        found = (protocol() if callable(protocol) else protocol)[1]  # (version, handle)
-    else:
-        found = getattr(stream, "cuda_stream", getattr(stream, "ptr", None))
-    if not isinstance(found, int) or found < 0:
-        raise LaunchError(
-            f"{who}: stream must be None, the integer of a CUstream, or an object with "
-            f"__cuda_stream__, cuda_stream or ptr, got {shown(stream)}"
-        )
-    return found
-
-
-def _torch_stream(ordinal: int) -> int:
-    torch: Any = sys.modules["torch"]
-    return int(torch.cuda.current_stream(ordinal).cuda_stream)
-
-
-def _cupy_stream(ordinal: int) -> int:
-    return int(sys.modules["cupy"].cuda.get_current_stream(ordinal).ptr)
-
-
 _TYPESTRS: Final = {"f32": "<f4", "f16": "<f2", "bf16": BFLOAT16_TYPESTR, "i32": "<i4", "bool": "|b1"}
 _NO_WAIT: Final = -1  # as the stream of `__dlpack__`
 _CURRENT_POOL: Final = nullcontext()
-_CURRENT_STREAM: Final[dict[str, Callable[[int], int]]] = {"torch": _torch_stream, "cupy": _cupy_stream}

@@ -6,12 +6,12 @@ from typing import Final
 
 import numpy as np
 
-from flash.host.arrays import HOST, host_array
 from flash.host.caller import views_of
 from flash.host.results import DeviceArray
 from flash.operands.dtypes import BOOL, DTYPES, I32, OF_ARRAYS, DType
 from flash.problem.limits import INT32_MAX
 from ptxgen.arguments import integer
+from ptxgen.arrays.views import HOST, host_array
 from ptxgen.errors import LaunchError, shown
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.runtime.given import gpu_of

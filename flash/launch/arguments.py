@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from flash.host.arrays import ArrayView
 from flash.operands.declared import Operand
 from flash.operands.dtypes import DType
+from ptxgen.arrays.views import ArrayView
 
 _TORCH_METHODS: Final = {"f32": "float", "f16": "half", "bf16": "bfloat16", "i32": "int", "bool": "bool"}
 

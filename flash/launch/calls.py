@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from flash.contract.catalogue import Build
 from flash.cpu.attention import attention_cpu
 from flash.device.cta_order import USUAL_CACHE_BYTES
-from flash.host.arrays import ArrayView, host_array
 from flash.launch.checks import Geometry, grid_ctas, section
 from flash.launch.operands import Operands
 from flash.launch.step import Step, plan_of
 from flash.launch.varlen import LENGTHS
 from flash.problem.config import AttentionConfig
 from flash.problem.sequences import each_sequence
+from ptxgen.arrays.views import ArrayView, host_array
 from ptxgen.runtime.plan import LaunchPlan
 
 

@@ -14,9 +14,7 @@ from types import MappingProxyType
 from flash.device.cta_order import heads_per_section
 from flash.device.grouped_heads import packing_saves_ctas
 from flash.host import overlap
-from flash.host.arrays import HOST, UNKNOWN_DEVICE, ArrayView
 from flash.host.caller import LAUNCH, Caller, raise_problems
-from flash.host.dlpack import dense_strides
 from flash.launch.arguments import Argument, address_problems, copy_of, heads_problems
 from flash.launch.operands import Operands, batch_problems, operand_problems, operand_strides
 from flash.launch.shapes import LAYOUTS, PACKED, joined, matrices, rank_problems, split
@@ -26,6 +24,8 @@ from flash.problem.limits import MAX_CTAS, MAX_SEQ, max_seq
 from flash.problem.tile_choice import natural_alignment
 from flash.scores.options import MAX_SCALE, is_scale
 from ptxgen.arguments import integer, is_one_of
+from ptxgen.arrays.dlpack import dense_strides
+from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView
 from ptxgen.errors import LaunchError, did_you_mean, shown
 
 
@@ -152,8 +152,7 @@ def _layout_of(config: AttentionConfig, layout: str) -> str:
         return layout
     if layout != LAYOUTS[0]:
         raise LaunchError(
-            f"launch: layout is for batches of one length, got {shown(layout)}, but with "
-            "varlen q, k "
+            f"launch: layout is for batches of one length, got {shown(layout)}, but with varlen q, k "
             "and v are [total, heads, dim]; leave out the layout"
         )
     return PACKED

@@ -6,7 +6,6 @@ import functools
 
 from flash.contract.catalogue import Build, proved_build
 from flash.contract.forward import CAUSAL
-from flash.host.arrays import HOST, ArrayView, host_array
 from flash.launch.checks import Geometry, alignment, grid_ctas, variant
 from flash.launch.gpu import GpuLauncher
 from flash.launch.operands import Operands
@@ -14,6 +13,7 @@ from flash.launch.varlen import LENGTHS
 from flash.problem.config import AttentionConfig
 from flash.problem.sequences import each_sequence
 from flash.problem.tile_choice import AnyTiling
+from ptxgen.arrays.views import HOST, ArrayView, host_array
 from ptxgen.check.prove.global_verdicts import GlobalProof
 from ptxgen.check.prove.verdicts import Proof
 

@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import Build, proved_build
-from flash.host.arrays import UNKNOWN_DEVICE, ArrayView, host_array
 from flash.host.caller import LAUNCH
-from flash.host.dlpack import LEGACY_DEFAULT_STREAM
 from flash.host.kept import Kept
-from flash.host.staging import Staging
 from flash.launch.calls import Call, make_plan
 from flash.launch.checks import Geometry, Limits, alignment, check, check_limits, variant
 from flash.launch.step import Step
 from flash.problem.config import AttentionConfig
 from flash.problem.limits import max_seq
+from ptxgen.arrays.dlpack import LEGACY_DEFAULT_STREAM
+from ptxgen.arrays.staging import Staging
+from ptxgen.arrays.views import UNKNOWN_DEVICE, ArrayView, host_array
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.cache import CacheKey, ModuleCache, default_cache
 from ptxgen.runtime.cuda import CudaBackend, LoadedKernel

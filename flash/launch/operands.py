@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from flash.host.arrays import ArrayView
 from flash.host.caller import LAUNCH, Caller
 from flash.launch.arguments import Argument
 from flash.operands.declared import Operand
 from flash.problem.features import Features
 from flash.scores.features import SCORES
+from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import LaunchError
 
 Operands = Mapping[str, ArrayView]

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flash.contract.built_kernel import BuiltKernel
-from flash.host.arrays import ArrayView, host_array
 from flash.problem.config import ALIGNMENTS
 from flash.problem.limits import MAX_CTAS
 from ptxgen import interpreter, ir
+from ptxgen.arrays.views import ArrayView, host_array
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.plan import LaunchPlan
 

@@ -10,11 +10,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.host.arrays import HOST, ArrayView, host_array
 from flash.host.caller import LAUNCH
 from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.operands.dtypes import I32
 from ptxgen.arguments import integer
+from ptxgen.arrays.views import HOST, ArrayView, host_array
 from ptxgen.errors import LaunchError, shown
 from ptxgen.runtime.plan import MAX_GRID
 

@@ -26,14 +26,11 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
-        """The numpy type. numpy knows the types of ml_dtypes by name once that is imported, which
-        happens here when such a type is asked for.
-        """
-        import numpy as np
+        """The numpy type."""
+        # Imported here, because emitting text does not need numpy.
+        from ptxgen.arrays.elements import numpy_type
 
-        if not hasattr(np, self.array_name):
-            import ml_dtypes  # noqa: F401  # for what it registers
-        return np.dtype(self.array_name)
+        return numpy_type(self.array_name)
 
 
 F32: Final = DType("f32", "float32", f32)  # also the type of LSE, and of a kernel's accumulators

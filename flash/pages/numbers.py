@@ -8,12 +8,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.host.arrays import is_tensor
 from flash.host.caller import views_of
 from flash.operands.dtypes import CACHE_DTYPES, DType, config_name
 from flash.pages.placement import MAX_PAGE_SIZE, Contiguous, Paged, Placement
 from flash.problem.limits import INT32_MAX
 from ptxgen.arguments import integer, is_one_of
+from ptxgen.arrays.views import is_tensor
 from ptxgen.errors import ConfigError, LaunchError, did_you_mean, shown
 
 MOST_ITEMS: Final = 2**24  # in a list that is read: a broadcast array can have any size

@@ -7,7 +7,7 @@ themselves.
 
 from __future__ import annotations
 
-import sys
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -50,7 +50,10 @@ def rotary_tables(positions: int, rotary_dim: int, base: float = 10000.0) -> tup
 def _is_base(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         return False
-    return bool(1 <= value <= sys.float_info.max)
+    try:
+        return 1 <= float(value) < math.inf
+    except OverflowError:  # a Python int beyond float64
+        return False
 
 
 def rotated(

@@ -22,16 +22,16 @@ from flash import functions as functions_module
 from flash import kernel as kernel_module
 from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of
-from flash.host.arrays import host_array, view
-from flash.host.dlpack import dense_strides
 from flash.host.results import DeviceArray
-from flash.host.staging import Staging
 from flash.kernel import AttentionKernel
 from flash.launch.checks import check
 from flash.launch.gpu import GpuLauncher
 from flash.operands.dtypes import BF16, DTYPES, F16, F32, OF_ARRAYS, DType
 from flash.problem.config import AttentionConfig
 from flash.scores.features import settings_of_call
+from ptxgen.arrays.dlpack import dense_strides
+from ptxgen.arrays.staging import Staging
+from ptxgen.arrays.views import host_array, view
 from ptxgen.check.prove.verdicts import UNKNOWN
 from ptxgen.errors import BackendError, ConfigError, LaunchError, PoisonedContextError
 from ptxgen.runtime.assembler import Assembler

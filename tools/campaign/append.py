@@ -11,10 +11,10 @@ import numpy as np
 
 from flash.cache.host_memory import stored
 from flash.decode.append_launch import NewRows, Rotation, append_step
-from flash.host.arrays import view
 from flash.launch.step import Step
 from flash.operands.dtypes import E4M3, F32, I32, DType
 from flash.problem.rotary import rotary_tables, rotated
+from ptxgen.arrays.views import view
 from ptxgen.target import target
 from tools.campaign.arrays import bits_differ, copied, place_of, with_margins, within_margins
 from tools.campaign.subject import Array, Launch, Subject

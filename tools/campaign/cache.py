@@ -15,11 +15,11 @@ import numpy as np
 from flash.cache.host_memory import loaded, stored
 from flash.decode.plan import CacheCall, Joining, Parts, Workspace, kernel_of, steps_of
 from flash.error_bound import PARTS_OF_F32, Bound, arithmetic_of_config, attention_bound, merged
-from flash.host.arrays import view
 from flash.launch.step import Step
 from flash.operands.dtypes import E4M3, F32, I32, DType
 from flash.problem.config import AttentionConfig
 from flash.problem.rotary import rotary_tables, rotated
+from ptxgen.arrays.views import view
 from ptxgen.target import target
 from tools.campaign.arrays import (
     SCORES,

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from flash.contract.catalogue import build
-from flash.host.arrays import ArrayView, view
 from flash.launch.calls import make_plan
 from flash.launch.checks import Geometry, check
 from flash.operands.dtypes import F16, F32
 from flash.problem.config import AttentionConfig
+from ptxgen.arrays.views import ArrayView, view
 from tools.campaign.append import append_subject
 from tools.campaign.arrays import Array, Arrays, arrays_of, with_margins
 from tools.campaign.cache import cache_subject

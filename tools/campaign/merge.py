@@ -11,9 +11,9 @@ import numpy as np
 
 from flash.decode.merge_launch import MergeCall, merging
 from flash.error_bound import merge_bound
-from flash.host.arrays import view
 from flash.launch.step import Step
 from flash.operands.dtypes import F32, DType
+from ptxgen.arrays.views import view
 from ptxgen.target import target
 from tools.campaign.arrays import difference, margins_changed, with_margins
 from tools.campaign.subject import Array, Launch, Subject

@@ -8,9 +8,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from flash.host.arrays import host_array
 from flash.launch.step import Step
 from ptxgen import interpreter, ir
+from ptxgen.arrays.views import host_array
 from ptxgen.interpreter import Report, Result
 from ptxgen.runtime.plan import LaunchPlan
 

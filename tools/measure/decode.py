@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.decode.plan import CacheCall, Joining, Parts, Workspace, kernel_of, steps_of
-from flash.host.arrays import host_array, view
 from flash.launch.step import Step
 from flash.operands.dtypes import F32_BYTES
 from flash.problem.config import AttentionConfig
 from flash.problem.rotary import rotary_tables
 from ptxgen import interpreter
+from ptxgen.arrays.views import host_array, view
 from ptxgen.target import target as find_target
 from tools.measure.cpu import normal
 from tools.measure.record import Found, Goal, Job, Setting, measured

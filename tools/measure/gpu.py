@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from flash.contract.catalogue import Build, build
-from flash.host.arrays import ArrayView, view
-from flash.host.staging import Staging
 from flash.launch.calls import make_plan
 from flash.launch.checks import Geometry, check
 from flash.problem.config import AttentionConfig
 from flash.problem.tile_choice import offered_tiles
+from ptxgen.arrays.staging import Staging
+from ptxgen.arrays.views import ArrayView, view
 from tools.measure.ceilings import THREADS, bytes_per_cta, copy_kernel, fma_flops, fma_kernel, peak_flops
 from tools.measure.cpu import Array, normal
 from tools.measure.device import Gpu

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 import flash
 from flash.contract.resources import KernelResources
 from flash.decode.plan import CacheCall, Parts, Workspace, blocks_of, choose_splits, kernel_of, steps_of
-from flash.host.arrays import ArrayView, view
-from flash.host.dlpack import dense_strides
-from flash.host.staging import Staging
 from flash.operands.dtypes import F32, DType
 from flash.problem.config import AttentionConfig
 from flash.reference import attention_reference
+from ptxgen.arrays.dlpack import dense_strides
+from ptxgen.arrays.staging import Staging
+from ptxgen.arrays.views import ArrayView, view
 from ptxgen.runtime.cuda import CudaBackend
 from tools.measure.cpu import Array, normal
 from tools.measure.decode import Decoding, unavoidable_bytes

@@ -10,11 +10,11 @@ from typing import Any, Final
 import numpy as np
 
 from flash.contract.catalogue import build
-from flash.host.arrays import view
 from flash.launch.calls import make_plan
 from flash.launch.checks import alignment, check
 from flash.problem.config import AttentionConfig
 from ptxgen import interpreter
+from ptxgen.arrays.views import view
 from ptxgen.ir import Instr, Module
 from ptxgen.parse import parse
 from tools.measure.cpu import normal

@@ -17,9 +17,9 @@ import numpy as np
 from flash.cache.attention import attention_with_kvcache
 from flash.cache.cache import KVCache
 from flash.cache.step import DecodeStep
-from flash.host.arrays import view
 from flash.kernel import AttentionKernel
 from flash.problem.config import AttentionConfig
+from ptxgen.arrays.views import view
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 from tools.measure.record import US, Found, Goal, Job, Setting, Work, measured

@@ -10,11 +10,11 @@ from typing import Final
 import numpy as np
 
 from flash.contract.catalogue import Build, build
-from flash.host.arrays import view
 from flash.launch.calls import make_plan
 from flash.launch.checks import alignment, check
 from flash.problem.config import AttentionConfig
 from ptxgen import interpreter
+from ptxgen.arrays.views import view
 from ptxgen.errors import BackendError
 from ptxgen.interpreter import Counters
 from ptxgen.runtime.assembler import find_assembler

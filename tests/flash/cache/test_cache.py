@@ -29,10 +29,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flash import KVCache
-from flash.host.arrays import host_array
 from flash.pages.journal import Journal
 from flash.pages.page_pool import PagePool
 from flash.pages.placement import Stretch
+from ptxgen.arrays.views import host_array
 from ptxgen.errors import CacheFullError, ConfigError, LaunchError
 from ptxgen.runtime.cuda import CudaBackend
 

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 
 import flash
 from flash import KVCache
-from flash.host.arrays import ArrayView
+from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import BackendError, ConfigError, LaunchError
 from ptxgen.runtime.cuda import CudaBackend
 

@@ -14,8 +14,8 @@ import flash
 from flash.contract.catalogue import build
 from flash.decode.plan import CacheCall, kernel_of
 from flash.error_bound import PARTS_OF_F32, arithmetic_of
-from flash.host.arrays import view
 from flash.operands.dtypes import DTYPES, E4M3
+from ptxgen.arrays.views import view
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.target import target

@@ -18,10 +18,10 @@ from flash import AttentionConfig, DecodeKernel
 from flash.contract.catalogue import build
 from flash.decode.plan import CacheCall, Parts, Workspace, choose_splits, kernel_of, steps_of
 from flash.error_bound import PARTS_OF_F32, arithmetic_of, arithmetic_of_config
-from flash.host.arrays import host_array, view
 from flash.launch.step import Step
 from flash.operands.dtypes import DTYPES
 from ptxgen import interpreter
+from ptxgen.arrays.views import host_array, view
 from ptxgen.errors import BackendError, CacheFullError, ConfigError, LaunchError
 from ptxgen.interpreter import PCT
 from ptxgen.runtime.assembler import Assembler

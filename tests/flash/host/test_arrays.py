@@ -15,9 +15,10 @@ import pytest
 from device_arrays import CudaArray
 
 from flash.host import results
-from flash.host.arrays import HOST, ArrayView, host_array, view
-from flash.host.dlpack import CPU, CUDA, Contents, dense_strides, make_capsule, read_capsule
 from flash.operands.dtypes import BF16, DTYPES, F16, F32, DType
+from ptxgen.arrays import streams
+from ptxgen.arrays.dlpack import CPU, CUDA, Contents, dense_strides, make_capsule, read_capsule
+from ptxgen.arrays.views import HOST, ArrayView, host_array, view
 from ptxgen.errors import LaunchError
 
 EVERY_DTYPE = pytest.mark.parametrize("dtype", DTYPES.values(), ids=list(DTYPES))
@@ -327,7 +328,7 @@ def test_a_capsule_that_nobody_takes_gives_its_memory_back() -> None:
 
 def test_capsules_may_outlive_everything_else_when_python_ends() -> None:
     code = (
-        "import sys; from flash.host.dlpack import Contents, make_capsule; "
+        "import sys; from ptxgen.arrays.dlpack import Contents, make_capsule; "
         "sys.kept = make_capsule(Contents(0, (0,), (1,), 'bfloat16', (1, 0)), object())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -473,13 +474,13 @@ class Protocol:
     ("stream", "handle"), [(0, 0), (7, 7), (Named(cuda_stream=5), 5), (Named(ptr=6), 6), (Protocol(), 44)]
 )
 def test_streams_of_every_library_are_understood(stream: object, handle: int) -> None:
-    assert results.stream_handle(stream) == handle
+    assert streams.stream_handle(stream) == handle
 
 
 @pytest.mark.parametrize("stream", [True, -1, "0", 1.0, Named(ptr="x")])
 def test_what_is_no_stream_is_refused(stream: object) -> None:
     with pytest.raises(LaunchError) as caught:
-        results.stream_handle(stream)
+        streams.stream_handle(stream)
     assert str(caught.value) == (
         "launch: stream must be None, the integer of a CUstream, or an object with "
         f"__cuda_stream__, cuda_stream or ptr, got {stream!r}"
@@ -492,7 +493,7 @@ def test_the_current_stream_is_the_librarys_own(monkeypatch: pytest.MonkeyPatch)
         cuda=SimpleNamespace(get_current_stream=streams.__getitem__, current_stream=streams.__getitem__)
     )
     like = view(CudaArray(0x1000, np.zeros(3, np.float32)), "q")._replace(device=("cuda", 1))
-    assert results.current_stream(like) == 0
+    assert streams.current_stream(like) == 0
     for kind, handle in (("cupy", 77), ("torch", 88)):
         monkeypatch.setitem(sys.modules, kind, library)  # type: ignore[arg-type]  # stands in
-        assert results.current_stream(like._replace(kind=kind)) == handle
+        assert streams.current_stream(like._replace(kind=kind)) == handle

@@ -11,9 +11,9 @@ from device_arrays import on_device
 from fake_driver import FakeDevice, FakeDriver
 
 import flash
-from flash.host.arrays import view
-from flash.host.dlpack import CUDA, read_capsule
 from flash.operands.dtypes import BOOL, DTYPES, I32, DType
+from ptxgen.arrays.dlpack import CUDA, read_capsule
+from ptxgen.arrays.views import view
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.cuda import CudaBackend, cuda_backend
 

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from flash.contract.cache_builds import append_build
 from flash.decode.append_launch import NewRows, Rotation, append_step
-from flash.host.arrays import view
 from flash.kernels.append import AppendConfig
 from flash.launch.step import Step
 from flash.operands.dtypes import BF16, DTYPES, F16, F32, DType
 from flash.problem.features import Features
 from flash.problem.rotary import rotary_tables
+from ptxgen.arrays.views import view
 from ptxgen.interpreter import PCT
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.target import target

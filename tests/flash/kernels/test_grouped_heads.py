@@ -17,13 +17,13 @@ from flash.contract.catalogue import build
 from flash.contract.forward import global_contract
 from flash.device.grouped_heads import PackedMatrix, packing_saves_ctas
 from flash.error_bound import arithmetic_of_config
-from flash.host.arrays import ArrayView, view
 from flash.kernel import AttentionKernel
 from flash.launch import checks
 from flash.problem.config import AttentionConfig
 from flash.reference import visible_keys
 from flash.scores.features import scored
 from flash.scores.heads import Packing
+from ptxgen.arrays.views import ArrayView, view
 from ptxgen.check.prove import prove_global
 from ptxgen.check.verify import verify
 from ptxgen.dsl import KernelBuilder, Value

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from flash.host import overlap
-from flash.host.arrays import ArrayView, view
 from flash.launch import checks
 from flash.operands.dtypes import BF16, F16, F32, DType
 from flash.problem.config import AttentionConfig
+from ptxgen.arrays.views import ArrayView, view
 from ptxgen.errors import LaunchError
 
 CONFIG = AttentionConfig(head_dim=8, head_dim_v=4)

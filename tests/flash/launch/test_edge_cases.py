@@ -18,10 +18,10 @@ from device_arrays import CudaArray, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 from judge import assert_attention_is_accurate, rounded_normal
 
-from flash.host.arrays import host_array, view
 from flash.kernel import AttentionKernel
 from flash.operands.dtypes import DTYPES, F32, DType
 from flash.problem.config import AttentionConfig
+from ptxgen.arrays.views import host_array, view
 from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend

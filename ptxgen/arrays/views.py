@@ -10,14 +10,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.host import dlpack
-from flash.operands.dtypes import BF16, OF_ARRAYS
+from ptxgen.arrays import dlpack
+from ptxgen.arrays.elements import numpy_type
 from ptxgen.errors import LaunchError
 
 UNKNOWN_DEVICE: Final = -1  # `__cuda_array_interface__` does not say on which GPU an array is
 
 HOST: Final = ("cpu", 0)
 
+_BFLOAT16: Final = "bfloat16"
 BFLOAT16_TYPESTR: Final = "<V2"  # in `__cuda_array_interface__`
 
 
@@ -58,7 +59,7 @@ class ArrayView(NamedTuple):
 def view(array: object, name: str, stream: int | None = None) -> ArrayView:
     """The view of `array`, which messages call `name`.
 
-    Takes numpy arrays, torch tensors (`flash/host/caller.py` refuses those that require gradients),
+    Takes numpy arrays, torch tensors (the callers refuse those that require gradients),
     and anything with `__cuda_array_interface__` or `__dlpack__`. `stream` is the CUDA stream that
     will use the array, for producers that order their work before it. Raises `LaunchError` for
     anything else.
@@ -113,7 +114,7 @@ def host_array(of: ArrayView) -> NDArray[Any]:
         if isinstance(array, np.ndarray):
             return np.asarray(array)
     # `.view` sets the dtype, because the interface has no name for bfloat16.
-    return np.asarray(_HostMemory(of)).view(OF_ARRAYS[of.dtype].numpy)
+    return np.asarray(_HostMemory(of)).view(numpy_type(of.dtype))
 
 
 class _HostMemory:
@@ -125,10 +126,10 @@ class _HostMemory:
 
 
 def array_interface(of: ArrayView) -> dict[str, Any]:
-    """`__array_interface__` of a view whose type a kernel takes; bfloat16 is an untyped element of
+    """`__array_interface__` of a view; bfloat16 is an untyped element of
     two bytes. numpy does arithmetic on the address and does not read the memory.
     """
-    dtype = OF_ARRAYS[of.dtype].numpy
+    dtype = numpy_type(of.dtype)
     return {
         "data": (of.pointer, of.read_only),
         "shape": tuple(of.shape),
@@ -238,7 +239,7 @@ def _type_of(typestr: str) -> tuple[str, int]:
     gives bfloat16 arrays through DLPack only, not through this interface.
     """
     if typestr == BFLOAT16_TYPESTR:
-        return BF16.array_name, BF16.nbytes
+        return _BFLOAT16, 2
     dtype = np.dtype(typestr)
     return dtype.name if dtype.isnative else dtype.str, dtype.itemsize
 
@@ -287,7 +288,7 @@ def _view_bfloat16(array: Any) -> ArrayView | None:
     except (BufferError, RuntimeError, TypeError):
         return None
     found = dlpack.read_capsule(capsule)
-    if found.dtype != BF16.array_name:
+    if found.dtype != _BFLOAT16:
         return None
     # Unversioned capsules have no read-only flag; like numpy, take their arrays as read-only.
     return ArrayView(

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.host.arrays import ArrayView, host_array
-from flash.host.dlpack import dense_strides
-from flash.host.results import Owned
-from flash.operands.dtypes import OF_ARRAYS
+from ptxgen.arrays.dlpack import dense_strides
+from ptxgen.arrays.elements import numpy_type
+from ptxgen.arrays.memory import Owned
+from ptxgen.arrays.views import ArrayView, host_array
 from ptxgen.runtime.cuda import CudaBackend
 
 
@@ -43,7 +43,7 @@ class Staging:
         """
         address = 0
         if array.size:
-            nbytes = array.size * OF_ARRAYS[array.dtype].nbytes
+            nbytes = array.size * numpy_type(array.dtype).itemsize
             owned = Owned(self._backend, self._ordinal)
             self._given.callback(owned.free)
             address = owned.allocate(nbytes)
@@ -64,7 +64,7 @@ class Staging:
 
     def fetch(self, there: ArrayView) -> NDArray[Any]:
         """A host copy of a device array, complete after `wait`."""
-        host = np.empty(there.shape, OF_ARRAYS[there.dtype].numpy)
+        host = np.empty(there.shape, numpy_type(there.dtype))
         if there.pointer:
             self._backend.copy_to_host(
                 host.ctypes.data, there.pointer, host.nbytes, self._stream, ordinal=self._ordinal
