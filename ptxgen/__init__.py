@@ -1,1 +1,49 @@
 """A toolkit that generates, checks, runs and caches NVIDIA PTX."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from ptxgen.dsl import KernelBuilder, Pointer, Value, Var
+    from ptxgen.kernels import BuiltFunction, KernelFunction, kernel
+    from ptxgen.types import bf16, f16, f32, f64, s8, s16, s32, s64, u8, u16, u32, u64
+
+__all__ = [
+    "BuiltFunction",
+    "KernelBuilder",
+    "KernelFunction",
+    "Pointer",
+    "Value",
+    "Var",
+    "bf16",
+    "f16",
+    "f32",
+    "f64",
+    "kernel",
+    "s8",
+    "s16",
+    "s32",
+    "s64",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+]
+
+# Imported at first use: code that emits text needs neither numpy nor the runtime.
+_ROOMS: Final = {
+    **dict.fromkeys(("BuiltFunction", "KernelFunction", "kernel"), "ptxgen.kernels"),
+    **dict.fromkeys(("KernelBuilder", "Pointer", "Value", "Var"), "ptxgen.dsl"),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'ptxgen' has no attribute {name!r}")
+    return getattr(importlib.import_module(_ROOMS.get(name, "ptxgen.types")), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

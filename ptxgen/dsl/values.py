@@ -22,6 +22,7 @@ _Operator: TypeAlias = Literal[
     "mad_wide",
     "mov",
     "mul",
+    "mul_wide",
     "neg",
     "not_",
     "or_",
@@ -331,6 +332,20 @@ class Pointer:
         else:
             moved = emit("mad", (index, size, start), {"mode": "lo"})
         return Pointer(moved.as_(base.type), self.space, self.dtype, self.offset)
+
+    def row(self, index: Scalar, columns: Scalar) -> Pointer:
+        """The pointer to the beginning of row `index` of a matrix of `columns` columns, both u32 or
+        both s32; this pointer is at row 0. The product is 64 bits wide, so that matrices may have
+        more elements than 32 bits count. Raises `TypeMismatchError` for anything else.
+        """
+        both = [value.type for value in (index, columns) if isinstance(value, Value)]
+        wide = self.value.type.bits == u64.bits
+        if not isinstance(index, Value) or not wide or both not in ([u32, u32], [s32, s32]):
+            raise TypeMismatchError(
+                f"{self!r}.row: the index and the columns must be two u32 or two s32 values, and the "
+                f"address of 64 bits, got {shown(index)} and {shown(columns)}; use P.element(index * n)"
+            )
+        return self.element(index.k.emit("mul_wide", (index, columns)))
 
     def __getitem__(self, index: Scalar) -> Value:
         """Load element `index`, in the type of the elements.

@@ -127,10 +127,16 @@ class LaunchPlan:
         if 0 in addresses:
             name = self.slots[list(addresses).index(0)].name
             raise LaunchError(f"{self.entry}: parameter {name} is a null pointer")
+        return self.with_values((*addresses, *self.values[len(addresses) :]))
+
+    def with_values(self, values: tuple[int | float, ...]) -> LaunchPlan:
+        """A copy of the plan for other values, one for each slot, which are checked when the launch
+        packs them.
+        """
         plan = object.__new__(LaunchPlan)
         # `__init__` is skipped on purpose: it takes ten times as long as the rest of this method.
         plan.__dict__.update(self.__dict__)
-        plan.__dict__["values"] = (*addresses, *self.values[len(addresses) :])
+        plan.__dict__["values"] = values
         return plan
 
 

@@ -40,6 +40,40 @@ def test_the_instructions_of_an_element_of_global_memory(index):
 
 
 @pytest.mark.parametrize("index", [u32, s32])
+def test_a_row_of_a_matrix_has_an_offset_of_64_bits(index):
+    k = builder()
+    P, i, columns = k.pointer("P"), k.param("i", index), k.param("columns", index)
+    before = len(instructions(k))
+    P.row(i, columns)
+    assert opcodes(k)[before - 1] == f"mul.wide.{index}"
+    assert len(opcodes(k)[before:]) == 3  # the two of an element at a 64-bit index, and ret
+
+
+def test_a_row_behind_4_gib_is_found():
+    k = builder(threads=1)
+    P, Out = k.pointer("P", u32), k.pointer("Out", u64)
+    apart = P.row(k.mov(1 << 20, type=u32), k.mov(1 << 12, type=u32)).value - P.value
+    k.store(Out, apart)
+    out = np.zeros(1, np.uint64)
+    run(k.build(), grid=1, block=1, args=[np.zeros(1, np.uint32), out])
+    assert out[0] == 1 << 34
+
+
+@pytest.mark.parametrize(("index", "columns"), [("u", 3), ("u", "s"), (3, "u")])
+def test_a_row_needs_two_values_of_one_type(index, columns):
+    k = builder()
+    P, values = k.pointer("P"), {"u": k.param("n", u32), "s": k.param("m", s32)}
+    given = [values.get(each, each) for each in (index, columns)]
+    with pytest.raises(TypeMismatchError) as error:
+        P.row(*given)
+    shown = [str(each) if isinstance(each, int) else repr(each) for each in given]
+    assert str(error.value) == (
+        "Pointer(global f32 [%rd1+0]).row: the index and the columns must be two u32 or two s32 values, "
+        f"and the address of 64 bits, got {shown[0]} and {shown[1]}; use P.element(index * n)"
+    )
+
+
+@pytest.mark.parametrize("index", [u32, s32])
 def test_an_element_of_shared_memory_costs_one_instruction(index):
     k = builder()
     tile, i = k.shared("T", (2, 8)), k.param("i", index)

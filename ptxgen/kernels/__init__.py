@@ -1,0 +1,6 @@
+"""Python functions as kernels: specialised, checked, proved, and launched on a GPU or interpreted."""
+
+from ptxgen.kernels.built import BuiltFunction
+from ptxgen.kernels.function import KernelFunction, kernel
+
+__all__ = ["BuiltFunction", "KernelFunction", "kernel"]

@@ -1,0 +1,168 @@
+"""A kernel function that is built for one target and one choice of its static parameters."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Final
+
+from ptxgen import ir
+from ptxgen.check.prove import Proofs, prove
+from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract, Size
+from ptxgen.check.resources import Resources, resources
+from ptxgen.check.verify.budget import static_shared_bytes
+from ptxgen.dsl import PointerType
+from ptxgen.errors import LaunchError, did_you_mean, shown
+from ptxgen.kernels.signature import Signature, Type
+from ptxgen.runtime.plan import ParamSlot, param_slots
+from ptxgen.target import Target
+from ptxgen.text import render
+from ptxgen.types import ScalarType
+
+SCHEMA: Final = 1  # version of the contract's dictionary, raised when a key changes its meaning
+GRID: Final = "grid"  # the name of the number of CTAs along x, in expressions of a proof
+_MOST_DIMENSIONS: Final = 3
+_MOST_CTAS: Final = (1 << 31) - 1  # along x; CUDA C++ Programming Guide, "Technical Specifications"
+
+
+class BuiltFunction:
+    """A verified kernel, for CTAs of `threads` threads."""
+
+    def __init__(self, signature: Signature, module: ir.Module, target: Target, threads: int) -> None:
+        self.signature = signature
+        self.module = module
+        self.target = target
+        self.threads = threads
+
+    def __repr__(self) -> str:
+        return f"BuiltFunction({self.kernel.name}, {self.target.name}, {self.threads} threads)"
+
+    @property
+    def kernel(self) -> ir.Kernel:
+        """The module's one kernel."""
+        return self.module.kernels[0]
+
+    @cached_property
+    def text(self) -> str:
+        """The module as PTX."""
+        return render(self.module)
+
+    @cached_property
+    def slots(self) -> tuple[ParamSlot, ...]:
+        """The offset, size and type of each of the kernel's parameters."""
+        return param_slots(self.kernel.params)
+
+    @cached_property
+    def resources(self) -> Resources:
+        """The resources that a CTA needs, estimated from the instructions."""
+        return resources(self.kernel, self.target)
+
+    def prove(
+        self,
+        arrays: Mapping[str, tuple[int | str, ...]],
+        bounds: Mapping[str, tuple[int, int]],
+        grid: Size | tuple[Size, ...],
+    ) -> Proofs:
+        """The proofs of all accesses to memory and of the barriers, for every launch in which the
+        arrays are dense and have these dimensions (`KernelFunction.prove` says more).
+        """
+        return prove(self.module, block=self.threads, contract=self._contract(arrays, bounds, grid))
+
+    def _contract(
+        self,
+        arrays: Mapping[str, tuple[int | str, ...]],
+        bounds: Mapping[str, tuple[int, int]],
+        grid: Size | tuple[Size, ...],
+    ) -> GlobalContract:
+        who, types = f"{self.signature.name}.prove", self.signature.parameters
+        pointers = {name: type for name, type in types.items() if isinstance(type, PointerType)}
+        for name in arrays:
+            if name not in pointers:
+                raise LaunchError(f"{who}: {name} is no pointer of the kernel{did_you_mean(name, pointers)}")
+        missing = [name for name in pointers if name not in arrays]
+        if missing:
+            raise LaunchError(
+                f"{who}: the dimensions of {' and '.join(missing)} must be given, such as {missing[0]}=('n',)"
+            )
+        known = {GRID: (1, _MOST_CTAS)} | {
+            name: _range(type)
+            for name, type in types.items()
+            if not isinstance(type, PointerType) and type.is_integer
+        }
+        return GlobalContract(
+            tuple([_array(who, name, pointers[name], dims) for name, dims in arrays.items()]),
+            (),
+            {**known, **bounds},
+            _grid(who, grid),
+        )
+
+    def contract(self) -> dict[str, Any]:
+        """What a host program in any language needs to launch the kernel, as plain data for JSON:
+        the entry, the argument block, the block and the shared memory. Sizes and offsets are in
+        bytes.
+        """
+        kernel, types = self.kernel, self.signature.parameters
+        return {
+            "schema": SCHEMA,
+            "kind": "kernel",
+            "entry": kernel.name,
+            "target": self.target.name,
+            "ptx_version": ".".join(str(part) for part in self.module.version),
+            "sha256": hashlib.sha256(self.text.encode()).hexdigest(),
+            "parameters": [
+                {
+                    "name": slot.name,
+                    "type": slot.type,
+                    "offset": slot.offset,
+                    "size": slot.nbytes,
+                    "meaning": _meaning(types[slot.name]),
+                }
+                for slot in self.slots
+            ],
+            "block": [self.threads, 1, 1],
+            "dynamic_shared_bytes": kernel.dynamic_shared_bytes,
+            "static_shared_bytes": static_shared_bytes(kernel),
+        }
+
+
+def _grid(who: str, given: Any) -> tuple[Size, Size, Size]:
+    """The CTAs along x, y and z."""
+    found = given if isinstance(given, tuple) else (given,)
+    if not 1 <= len(found) <= _MOST_DIMENSIONS or not all(isinstance(n, int | str) for n in found):
+        raise LaunchError(
+            f"{who}: grid must be 1 to 3 integers or expressions of sizes, such as '(n + 127) // 128', "
+            f"got {shown(given)}"
+        )
+    x, y, z = (*found, 1, 1)[:_MOST_DIMENSIONS]
+    return x, y, z
+
+
+def _meaning(type: Type) -> str:
+    if isinstance(type, PointerType):
+        return f"device address of dense {type.dtype.name} elements"
+    return f"a number of type {type.name}"
+
+
+def _range(type: ScalarType) -> tuple[int, int]:
+    """The default range of a size of this type: from 1 to the largest that s32 has, so that a loop
+    counter of u32 does not wrap behind it.
+    """
+    bits = type.bits - 1 if type.is_signed else type.bits
+    return 1, (1 << min(bits, 31)) - 1
+
+
+def _array(who: str, name: str, type: PointerType, dims: Any) -> GlobalArray:
+    """A dense array of these dimensions, outermost first."""
+    if not isinstance(dims, tuple) or not dims or not all(isinstance(d, int | str) for d in dims):
+        raise LaunchError(
+            f"{who}: {name} must be a tuple of dimensions, integers or expressions of sizes such as "
+            f"('rows', 'columns'), got {shown(dims)}"
+        )
+    nbytes = type.dtype.nbytes
+    axes = []
+    for n, extent in enumerate(dims):
+        inner = dims[n + 1 :]
+        stride: int | str = " * ".join([str(nbytes), *map(str, inner)])
+        axes.append(Axis(extent, nbytes if not inner else stride))
+    return GlobalArray(name, tuple(axes), nbytes, nbytes)

@@ -1,0 +1,364 @@
+"""`kernel`: a decorator that makes a Python function a kernel."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, overload
+
+from ptxgen.arguments import integer
+from ptxgen.arrays.streams import current_stream, stream_handle
+from ptxgen.arrays.views import HOST
+from ptxgen.check.prove import Proofs
+from ptxgen.check.prove.contract import Size
+from ptxgen.check.resources import Resources
+from ptxgen.check.verify import require_valid
+from ptxgen.dsl import KernelBuilder, PointerType
+from ptxgen.errors import ConfigError, LaunchError, TrapError, shown
+from ptxgen.interpreter import PCT, Report
+from ptxgen.kernels.built import GRID, BuiltFunction
+from ptxgen.kernels.launch import Call, Extents, Runner, checked, copies, extents
+from ptxgen.kernels.signature import Signature
+from ptxgen.runtime.cache import ModuleCache
+from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.runtime.given import cache_of, gpu_of
+from ptxgen.runtime.settings import AUTO
+from ptxgen.target import Target, target_for_device
+from ptxgen.target import target as find_target
+
+Threads = int | Callable[..., int]
+
+DEFAULT_TARGET: Final = "sm_80"  # of emitted text and of the interpreter; a launch takes the device's
+_RESERVED: Final = ("backend", "bounds", "grid", "repeats", "stream", "target", "threads")
+_SCHEDULES: Final = ("lockstep", PCT(0), PCT(1))
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What runs under the sanitizers found: `reports` of the sanitizers, and `faults`, which ended
+    a run (an access outside all arrays, a deadlock); each problem once.
+    """
+
+    reports: tuple[Report, ...]
+    faults: tuple[str, ...]
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing was found."""
+        return not self.reports and not self.faults
+
+    def __str__(self) -> str:
+        found = [*map(str, self.reports), *self.faults]
+        return "\n".join(found) if found else "nothing was found"
+
+    def require(self) -> None:
+        """Raise `TrapError` with all that was found, if there is anything."""
+        if not self.clean:
+            raise TrapError(str(self))
+
+
+class KernelFunction:
+    """A Python function as a kernel: `scale[grid](x, n, 0.5)` launches it on arrays.
+
+    It is made by `kernel`. The function runs when the kernel is built, once for each target, block
+    size and choice of its keyword-only parameters; the built kernel is verified and kept. Any
+    thread may use it.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., None],
+        *,
+        threads: Threads,
+        min_ctas: int = 0,
+        target: str | None = None,
+        cuda: CudaBackend | None = None,
+        cache: ModuleCache | None = None,
+    ) -> None:
+        self.signature = Signature.of(function)
+        self.name = function.__name__
+        taken = [name for name in _RESERVED if name in (*self.signature.parameters, *self.signature.statics)]
+        if taken:
+            raise ConfigError(
+                f"kernel {self.name}: {' and '.join(taken)} cannot be a parameter, because launches have "
+                "arguments of that name; rename it"
+            )
+        self._function = function
+        self._threads = threads
+        self._min_ctas = min_ctas
+        self._target = None if target is None else find_target(target)
+        who = f"kernel {self.name}"
+        self._runner = Runner(gpu_of(who, cuda), cache_of(who, cache))
+        self._built: dict[tuple[object, ...], BuiltFunction] = {}
+        self._targets: dict[int, Target] = {}  # of devices
+        functools.update_wrapper(self, function)
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.name}({', '.join(self.signature.parameters)})>"
+
+    def __call__(self, *_: object, **__: object) -> None:
+        """Raise TypeError: a launch needs a grid."""
+        raise TypeError(f"{self.name}: a launch needs a grid; write {self.name}[grid](...)")
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        """The launch of a grid: `f[blocks](...)`, `f[x, y](...)`, or `f[blocks, ...]` with up to
+        three extents.
+        """
+        return functools.partial(self.launch, grid)
+
+    # ------------------------------------------------------------------------------------- building
+
+    def build(
+        self, *, target: Target | str | None = None, threads: int | None = None, **statics: Any
+    ) -> BuiltFunction:
+        """The kernel for a target (by default that of the decorator, else sm_80), a block of
+        `threads` threads (by default that of the decorator), and the static parameters.
+
+        Raises what the function raises, `ConfigError` for invalid choices, `VerifyError` if the
+        kernel is no valid PTX.
+        """
+        if target is None:
+            target = self._target or DEFAULT_TARGET
+        return self._build(find_target(target) if isinstance(target, str) else target, threads, statics)
+
+    def _build(self, target: Target, threads: int | None, statics: Mapping[str, Any]) -> BuiltFunction:
+        values = self.signature.static_values(statics)
+        key = (target.name, threads, *[(type(value), value) for value in values.values()])
+        try:
+            found = self._built.get(key)
+        except TypeError as error:
+            raise ConfigError(
+                f"kernel {self.name}: static parameters must be hashable, got {shown(values)}"
+            ) from error
+        if found is None:
+            found = self._built[key] = self._emit(target, threads, values)
+        return found
+
+    def _emit(self, target: Target, threads: int | None, statics: Mapping[str, Any]) -> BuiltFunction:
+        if threads is None:
+            threads = self._threads(**statics) if callable(self._threads) else self._threads
+        k = KernelBuilder(self.name, target=target, threads=threads, min_ctas=self._min_ctas)
+        given = [
+            k.pointer(name, type.dtype) if isinstance(type, PointerType) else k.param(name, type)
+            for name, type in self.signature.parameters.items()
+        ]
+        result: object = self._function(k, *given, **statics)
+        if result is not None:
+            raise ConfigError(
+                f"kernel {self.name}: the function must return nothing, got {shown(result)}; store results"
+            )
+        module = k.build()
+        require_valid(module)
+        return BuiltFunction(self.signature, module, target, threads)
+
+    @property
+    def ptx(self) -> str:
+        """The PTX with the default target, block and static parameters."""
+        return self.build().text
+
+    @property
+    def resources(self) -> Resources:
+        """The resources of the kernel behind `ptx`."""
+        return self.build().resources
+
+    # ------------------------------------------------------------------------------------ launching
+
+    def launch(
+        self,
+        grid: object,
+        /,
+        *arguments: object,
+        threads: int | None = None,
+        stream: object = None,
+        backend: str = AUTO,
+        **named: object,
+    ) -> None:
+        """Launch `grid` CTAs: 1 to 3 extents, x first.
+
+        The arguments are those of the function behind the builder, by position or name, and its
+        static ones by name. A pointer takes a dense array of its element type: numpy, torch, CuPy,
+        JAX, or anything with `__cuda_array_interface__` or `__dlpack__`. `threads` is another block
+        size than the decorator's.
+
+        `backend`: "cuda", which copies arrays of the host there and back; "interpreter"; or "auto":
+        PTXGEN_BACKEND, else "cuda" for arrays on a GPU or if a GPU opens, else "interpreter". On a
+        GPU the work is put on `stream` (an integer, or a stream object; default: the current one of
+        the first array's library) and may not have run on return, unless arrays are on the host.
+
+        Raises TypeError for missing and unknown arguments, `LaunchError` with every problem of the
+        arguments before anything is asked of a device, what `build` raises, and `BackendError` if
+        the backend fails.
+        """
+        extent, call, statics, explicit = self._checked(grid, arguments, named, stream)
+        name = self._runner.choose(self.name, backend, call)
+        if name == "interpreter":
+            if explicit is not None:
+                raise LaunchError(
+                    f"{self.name}: stream is for a GPU, but the backend is {name!r}; leave out the stream"
+                )
+            self._runner.interpret(self._build(self._target_of(None), threads, statics), extent, call)
+            return
+        ordinal = self._runner.ordinal(self.name, call)
+        built = self._build(self._target_of(ordinal), threads, statics)
+        self._runner.on_gpu(built, extent, call, explicit, ordinal)
+
+    def _checked(
+        self, grid: object, arguments: tuple[object, ...], named: Mapping[str, object], stream: object
+    ) -> tuple[Extents, Call, dict[str, Any], int | None]:
+        extent = extents(self.name, "grid", grid)
+        values, statics = self.signature.bind(arguments, named)
+        explicit = None if stream is None else stream_handle(stream, self.name)
+        return extent, checked(self.name, self.signature.parameters, values, explicit), statics, explicit
+
+    def _target_of(self, ordinal: int | None) -> Target:
+        """The target of a launch: that of the decorator, else the device's own. Raises
+        `LaunchError` if the device does not run it.
+        """
+        if ordinal is None:
+            return self._target or find_target(DEFAULT_TARGET)
+        found = self._targets.get(ordinal)
+        if found is None:
+            found = self._targets[ordinal] = self._target_on(ordinal)
+        return found
+
+    def _target_on(self, ordinal: int) -> Target:
+        device = self._runner.backend.device_properties(ordinal)
+        if self._target is None:
+            return target_for_device(device.major, device.minor)
+        if not self._target.runs_on(device.major, device.minor):
+            raise LaunchError(
+                f"{self.name}: the kernel is for {self._target}, which {device} does not run; leave "
+                "target=None, or use a device of that architecture"
+            )
+        return self._target
+
+    # ------------------------------------------------------------------------------------- checking
+
+    def check(
+        self, grid: object, /, *arguments: object, threads: int | None = None, **named: object
+    ) -> Findings:
+        """Run the kernel with all sanitizers of the interpreter under three schedules, on copies
+        of the arrays, which are on the host. What is `clean` met no race, no access outside an
+        array, no read of memory that was never written and no misuse of a barrier in these runs.
+
+        Raises what `launch` raises.
+        """
+        extent, call, statics, _ = self._checked(grid, arguments, named, None)
+        self._runner.choose(self.name, "interpreter", call)
+        built = self._build(self._target_of(None), threads, statics)
+        reports: dict[tuple[str, str, str], Report] = {}
+        faults: dict[str, None] = {}
+        for schedule in _SCHEDULES:
+            try:
+                result = self._runner.interpret(
+                    built, extent, copies(call), sanitize=True, raise_on_report=False, schedule=schedule
+                )
+            except TrapError as error:
+                faults[str(error)] = None
+                continue
+            for report in result.reports:
+                reports.setdefault((report.kind, report.instr, report.other), report)
+        return Findings(tuple(reports.values()), tuple(faults))
+
+    def bench(
+        self,
+        grid: object,
+        /,
+        *arguments: object,
+        repeats: int = 20,
+        threads: int | None = None,
+        stream: object = None,
+        **named: object,
+    ) -> float:
+        """The median device time of a launch in milliseconds, of `repeats` launches one after
+        another, for arrays on a GPU. The kernel is built, loaded and launched once before.
+
+        Raises what `launch` raises, and `LaunchError` for arrays on the host.
+        """
+        if integer(repeats, 1, 1 << 20) is None:
+            raise LaunchError(
+                f"{self.name}: repeats must be an integer from 1 to 2**20, got {shown(repeats)}"
+            )
+        extent, call, statics, explicit = self._checked(grid, arguments, named, stream)
+        if call.first is None or call.first.device == HOST:
+            raise LaunchError(
+                f"{self.name}: bench measures on a GPU, but the arrays are on the host; copy them there"
+            )
+        ordinal, gpu = self._runner.ordinal(self.name, call), self._runner
+        built = self._build(self._target_of(ordinal), threads, statics)
+        on = current_stream(call.first) if explicit is None else explicit
+        work = functools.partial(gpu.on_gpu, built, extent, call, on, ordinal)
+        work()
+        times = [gpu.backend.elapsed_ms(work, on, ordinal=ordinal) for _ in range(repeats)]
+        return float(statistics.median(times))
+
+    def prove(
+        self,
+        *,
+        grid: Size | tuple[Size, ...] = GRID,
+        bounds: Mapping[str, tuple[int, int]] | None = None,
+        target: Target | str | None = None,
+        threads: int | None = None,
+        **given: Any,
+    ) -> Proofs:
+        """Prove all accesses to memory and the barriers, for every launch of `grid` CTAs (along
+        x, or a tuple) in which the arrays are dense and have the given dimensions.
+
+        Each pointer is given by name, as a tuple of dimensions, outermost first: integers, or
+        expressions of sizes, such as `X=("rows", "columns")`. Sizes are integer parameters of the
+        kernel, `"grid"`, and names in `bounds`, which has their lowest and highest values; by
+        default sizes are from 1 to 2**31 - 1. Static parameters are given by name, too.
+
+        >>> softmax.prove(X=("grid", "columns"), Y=("grid", "columns")).complete  # doctest: +SKIP
+        True
+
+        Raises `LaunchError` for dimensions that are missing or cannot be read.
+        """
+        arrays = {name: dims for name, dims in given.items() if name in self.signature.parameters}
+        statics = {name: value for name, value in given.items() if name not in arrays}
+        built = self.build(target=target, threads=threads, **statics)
+        return built.prove(arrays, bounds or {}, grid)
+
+    def contract(self, **choices: Any) -> dict[str, Any]:
+        """What a host program in any language needs to launch the kernel, as plain data for JSON;
+        `choices` are those of `build`.
+        """
+        return self.build(**choices).contract()
+
+
+@overload
+def kernel(
+    function: None = None,
+    *,
+    threads: Threads,
+    min_ctas: int = 0,
+    target: str | None = None,
+    cuda: CudaBackend | None = None,
+    cache: ModuleCache | None = None,
+) -> Callable[[Callable[..., None]], KernelFunction]: ...
+@overload
+def kernel(function: Callable[..., None], **choices: Any) -> KernelFunction: ...
+def kernel(function: Callable[..., None] | None = None, **choices: Any) -> Any:
+    """Make a function a kernel.
+
+    `threads` is the threads of a CTA, or a function of the static parameters, given by name, that
+    returns it; `min_ctas` the least CTAs per multiprocessor (0: not said); `target` such as
+    "sm_90", by default that of the device, else sm_80. `cuda` is the GPU backend and `cache` keeps
+    compiled kernels; by default those of the process.
+
+    >>> from ptxgen import Pointer, f32, kernel, u32
+    >>> @kernel(threads=64)
+    ... def scale(k, X: Pointer[f32], n: u32, factor: f32):
+    ...     i = k.block_id() * 64 + k.thread_id()
+    ...     with k.when(i < n):
+    ...         X[i] = X[i] * factor
+
+    Raises `ConfigError` for a function that cannot be a kernel.
+    """
+    if "threads" not in choices:
+        raise ConfigError("kernel: threads must be given, the threads of a CTA: @ptxgen.kernel(threads=128)")
+    if function is None:
+        return functools.partial(kernel, **choices)
+    return KernelFunction(function, **choices)

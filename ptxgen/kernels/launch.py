@@ -1,0 +1,275 @@
+"""The launch of a built kernel function: its arguments checked by name, then a GPU or the
+interpreter.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ptxgen import interpreter
+from ptxgen.arguments import integer
+from ptxgen.arrays.dlpack import LEGACY_DEFAULT_STREAM, dense_strides
+from ptxgen.arrays.elements import numpy_type
+from ptxgen.arrays.staging import Staging
+from ptxgen.arrays.streams import current_stream
+from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, host_array, view
+from ptxgen.dsl import PointerType
+from ptxgen.errors import ConfigError, LaunchError, did_you_mean, shown
+from ptxgen.kernels.built import BuiltFunction
+from ptxgen.kernels.signature import Type
+from ptxgen.runtime.cache import CacheKey, ModuleCache, default_cache
+from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
+from ptxgen.runtime.plan import LaunchPlan
+from ptxgen.runtime.settings import AUTO, Settings
+from ptxgen.types import ScalarType
+
+BACKENDS: Final = (AUTO, "cuda", "interpreter")
+Extents = tuple[int, int, int]
+_MOST_DIMENSIONS: Final = 3
+_MOST_PLANS: Final = 512  # plans kept, one for each grid
+# The names by which arrays have an element type in memory; types of bits take any of their size.
+_SIZES: Final = {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "f16x2": 4, "bf16x2": 4}
+
+
+class Call(NamedTuple):
+    """Checked arguments of a call, in the order of the kernel's parameters, and the views of the
+    arrays among them, by name.
+    """
+
+    values: list[Any]
+    views: dict[str, ArrayView]
+
+    @property
+    def first(self) -> ArrayView | None:
+        """The first array; None if the kernel has no pointer."""
+        return next(iter(self.views.values()), None)
+
+
+def extents(who: str, what: str, given: object) -> Extents:
+    """One to three positive integers as (x, y, z). Raises `LaunchError` for anything else."""
+    found = given if isinstance(given, tuple | list) else (given,)
+    whole = [integer(n, 1, (1 << 31) - 1) for n in found]
+    if not 1 <= len(whole) <= _MOST_DIMENSIONS or None in whole:
+        raise LaunchError(f"{who}: {what} must be 1 to 3 positive integers, got {shown(given)}")
+    x, y, z = (*whole, 1, 1)[:3]
+    return x or 1, y or 1, z or 1
+
+
+def checked(who: str, parameters: Mapping[str, Type], given: Sequence[object], stream: int | None) -> Call:
+    """The arguments of a call. Raises `LaunchError` with every problem of the arguments."""
+    problems: list[str] = []
+    values: list[Any] = []
+    views: dict[str, ArrayView] = {}
+    for (name, type), value in zip(parameters.items(), given, strict=True):
+        if isinstance(type, PointerType):
+            try:
+                array = view(value, name, stream)
+            except LaunchError as error:
+                problems.append(str(error))
+                continue
+            problems += _array_problems(name, type.dtype, array)
+            views[name] = array
+            values.append(array.pointer)
+        else:
+            problems += _number_problems(name, type, value)
+            values.append(value)
+    devices = {array.device for array in views.values() if array.size}
+    if len(devices) > 1:
+        where = ", ".join(f"{name} on {array.device_name}" for name, array in views.items())
+        problems.append(f"all arrays must be on one device, got {where}; move them to one")
+    if len(problems) == 1:
+        raise LaunchError(f"{who}: {problems[0]}")
+    if problems:
+        raise LaunchError(f"{who}: {len(problems)} problems" + "".join(f"\n  {p}" for p in problems))
+    return Call(values, views)
+
+
+def _array_problems(name: str, wanted: ScalarType, array: ArrayView) -> Iterator[str]:
+    yield from _layout_problems(name, wanted, array.dtype, tuple(array.shape), tuple(array.strides))
+    if array.size and not array.pointer:
+        yield f"{name} must have memory, got a null pointer for shape {list(array.shape)}"
+    if array.pointer % wanted.nbytes:
+        yield f"{name} must begin at a multiple of {wanted.nbytes} bytes, got {array.pointer:#x}; copy it"
+
+
+@functools.lru_cache(maxsize=1024)
+def _layout_problems(
+    name: str, wanted: ScalarType, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> tuple[str, ...]:
+    """What is wrong with the element type and the strides of an array."""
+    problems = []
+    size = _SIZES.get(wanted.name)
+    if size is None and dtype != wanted.dtype_name:
+        problems.append(f"{name} must be {wanted.dtype_name} (Pointer[{wanted}]), got {dtype}; convert it")
+    elif size is not None and numpy_type(dtype).itemsize != size:
+        problems.append(
+            f"{name} must have elements of {size} bytes (Pointer[{wanted}]), got {dtype}; convert it"
+        )
+    steps = zip(shape, strides, dense_strides(shape), strict=True)
+    if 0 not in shape and any(n > 1 and step != dense for n, step, dense in steps):
+        problems.append(
+            f"{name} must be dense, the last dimension innermost, got strides {list(strides)} "
+            f"for shape {list(shape)}; copy it"
+        )
+    return tuple(problems)
+
+
+def _number_problems(name: str, type: ScalarType, value: object) -> Iterator[str]:
+    if type.is_integer:
+        least = -(1 << (type.bits - 1)) if type.is_signed else 0
+        most = (1 << (type.bits - 1 if type.is_signed else type.bits)) - 1
+        if integer(value, least, most) is None:
+            yield f"{name} must be an integer from {least} to {most} ({type}), got {shown(value)}"
+    elif not isinstance(value, int | float | np.floating | np.integer) or isinstance(value, bool):
+        yield f"{name} must be a number ({type}), got {shown(value)}"
+
+
+@functools.cache
+def _backend_setting() -> str:
+    """PTXGEN_BACKEND, read at the first launch of the process."""
+    return Settings.from_environment().backend
+
+
+class Runner:
+    """Runs built kernels on the GPUs of the machine, or interprets them."""
+
+    def __init__(self, backend: CudaBackend, cache: ModuleCache | None) -> None:
+        self.backend = backend
+        self._cache = cache
+        self._loaded: dict[tuple[BuiltFunction, int], LoadedKernel] = {}
+        self._plans: dict[tuple[BuiltFunction, Extents], LaunchPlan] = {}
+
+    def choose(self, who: str, name: object, call: Call) -> str:
+        """The backend of a call, "cuda" or "interpreter". Raises `ConfigError` for an unknown name,
+        `LaunchError` if the arrays are on a GPU and the interpreter is asked for.
+        """
+        if not isinstance(name, str) or name not in BACKENDS:
+            raise ConfigError(
+                f"{who}: backend must be one of {', '.join(BACKENDS)}, got {shown(name)}"
+                f"{did_you_mean(name, BACKENDS)}"
+            )
+        first = call.first
+        on_gpu = first is not None and first.device != HOST
+        found = name
+        if name == AUTO:
+            asked = _backend_setting()
+            if on_gpu or asked == "cuda" or (asked == AUTO and not self.backend.why_unavailable()):
+                found = "cuda"
+            else:
+                found = "interpreter"
+        if found == "interpreter" and on_gpu and first is not None:
+            raise LaunchError(
+                f"{who}: the interpreter runs on the host, but the arrays are on {first.device_name}; "
+                "copy them to the host, or use backend='cuda'"
+            )
+        return found
+
+    def interpret(self, built: BuiltFunction, grid: Extents, call: Call, **how: Any) -> interpreter.Result:
+        """Interpret the kernel on arrays of the host, in place; `how` are further arguments of
+        `ptxgen.interpreter.run`.
+        """
+        memory = {name: host_array(array) for name, array in call.views.items()}
+        names = built.signature.parameters
+        args = [memory.get(name, value) for name, value in zip(names, call.values, strict=True)]
+        return interpreter.run(
+            built.module,
+            grid=grid,
+            block=built.threads,
+            args=args,
+            dynamic_smem=built.kernel.dynamic_shared_bytes,
+            **how,
+        )
+
+    def on_gpu(
+        self, built: BuiltFunction, grid: Extents, call: Call, stream: int | None, ordinal: int
+    ) -> None:
+        """Launch on a GPU: arrays there are used in place, those of the host are copied there and
+        back, and complete on return.
+        """
+        first = call.first
+        if first is None or first.device == HOST:
+            self._from_host(built, grid, call, stream or 0, ordinal)
+            return
+        if stream is None:
+            stream = current_stream(first)
+        for array in call.views.values():
+            if array.stream is not None and array.stream != (stream or LEGACY_DEFAULT_STREAM):
+                self.backend.synchronize(array.stream, ordinal=ordinal)
+        self._launch(built, grid, call.values, stream, ordinal)
+
+    def ordinal(self, who: str, call: Call) -> int:
+        """The GPU of a call: that of its arrays, or the current one."""
+        first = call.first
+        if first is None or first.device == HOST:
+            return self.backend.current_device()
+        if first.device[1] != UNKNOWN_DEVICE:
+            return first.device[1]
+        found = self.backend.device_of_pointer(first.pointer)
+        if found is None:
+            raise LaunchError(
+                f"{who}: address {first.pointer:#x} of a {type(first.owner).__name__} is not on a GPU "
+                "of this process; pass an array whose memory is alive"
+            )
+        return found
+
+    def _from_host(self, built: BuiltFunction, grid: Extents, call: Call, stream: int, ordinal: int) -> None:
+        with Staging(self.backend, stream, ordinal) as staging:
+            there = {name: staging.copy_of(array) for name, array in call.views.items()}
+            names = built.signature.parameters
+            values = [
+                there[name].pointer if name in there else value
+                for name, value in zip(names, call.values, strict=True)
+            ]
+            self._launch(built, grid, values, stream, ordinal)
+            fetched = {
+                name: staging.fetch(there[name]) for name, array in call.views.items() if not array.read_only
+            }
+            staging.wait()
+        for name, values_of in fetched.items():
+            host_array(call.views[name])[...] = values_of
+
+    def _launch(
+        self, built: BuiltFunction, grid: Extents, values: Sequence[Any], stream: int, ordinal: int
+    ) -> None:
+        plan = self.plan(built, grid, values)
+        self.backend.launch(self._load(built, plan, ordinal), plan, stream)
+
+    def plan(self, built: BuiltFunction, grid: Extents, values: Sequence[Any]) -> LaunchPlan:
+        """The launch of a kernel with these values of its parameters, which are checked."""
+        plain = tuple([value.item() if isinstance(value, np.generic) else value for value in values])
+        found = self._plans.get((built, grid))
+        if found is not None:
+            return found.with_values(plain)
+        plan = LaunchPlan(
+            entry=built.kernel.name,
+            grid=grid,
+            block=(built.threads, 1, 1),
+            dynamic_shared=built.kernel.dynamic_shared_bytes,
+            slots=built.slots,
+            values=plain,
+        )
+        if len(self._plans) >= _MOST_PLANS:
+            self._plans.clear()
+        self._plans[built, grid] = plan
+        return plan
+
+    def _load(self, built: BuiltFunction, plan: LaunchPlan, ordinal: int) -> LoadedKernel:
+        found = self._loaded.get((built, ordinal))
+        if found is None:
+            name, _, version = self.backend.version(built.target).partition(" ")
+            cache = self._cache or default_cache()
+            key = CacheKey(built.text, built.target.name, name, version)
+            program = cache.get_or_build(key, lambda: self.backend.compile(built.text, built.target))
+            found = self.backend.load(program, plan.entry, plan.dynamic_shared, ordinal)
+            self._loaded[built, ordinal] = found
+        return found
+
+
+def copies(call: Call) -> Call:
+    """The same arguments, with copies of the arrays, which are on the host."""
+    views = {name: view(np.array(host_array(array), order="C"), name) for name, array in call.views.items()}
+    return Call(call.values, views)

@@ -1,0 +1,113 @@
+"""The parameters of a kernel function: those of the kernel, and those known when it is built."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ptxgen.dsl import PointerType
+from ptxgen.errors import ConfigError, did_you_mean, shown
+from ptxgen.types import ScalarType
+
+Type = PointerType | ScalarType
+
+_WANTED: Final = "a pointer such as ptxgen.Pointer[f32], or a scalar type such as ptxgen.u32"
+_BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The parameters of a kernel function.
+
+    `parameters` are those of the kernel, by name and in their order; `statics` are the names of
+    those that are known when the kernel is built, and `defaults` the values of the ones that have
+    a default.
+    """
+
+    name: str
+    parameters: Mapping[str, Type]
+    statics: tuple[str, ...]
+    defaults: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> Signature:
+        """The signature of `def function(k, X: Pointer[f32], n: u32, *, tile=32)`: the first
+        parameter is the builder, annotated ones are the kernel's, and keyword-only ones are known
+        when the kernel is built. Raises `ConfigError` for another form.
+        """
+        name = function.__name__
+        try:
+            found = inspect.signature(function, eval_str=True)
+        except NameError as error:
+            raise ConfigError(
+                f"kernel {name}: an annotation cannot be evaluated ({error}); import the types at "
+                "the top of the module"
+            ) from error
+        every = list(found.parameters.values())
+        if not every or every[0].kind not in _BY_POSITION:
+            raise ConfigError(
+                f"kernel {name}: the first parameter must be the builder, as in def {name}(k, ...)"
+            )
+        given = every[1:]
+        parameters = {p.name: _type(name, p) for p in given if p.kind in _BY_POSITION}
+        statics = [p for p in given if p.kind is p.KEYWORD_ONLY]
+        if len(parameters) + len(statics) != len(given):
+            raise ConfigError(f"kernel {name}: * and ** parameters are not possible; name each parameter")
+        defaults = {p.name: p.default for p in statics if p.default is not p.empty}
+        return cls(name, parameters, tuple(p.name for p in statics), defaults)
+
+    def static_values(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The value of each static parameter, in their order. Raises TypeError for a name that is
+        none, and for one without a value.
+        """
+        for name in given:
+            if name not in self.statics:
+                known = (*self.statics, *self.parameters)
+                raise TypeError(
+                    f"{self.name}() got an unexpected keyword argument {name!r}{did_you_mean(name, known)}"
+                )
+        values = {**self.defaults, **given}
+        missing = [name for name in self.statics if name not in values]
+        if missing:
+            raise TypeError(
+                f"{self.name}() needs {' and '.join(missing)}, which the kernel is built for; pass it by name"
+            )
+        return {name: values[name] for name in self.statics}
+
+    def bind(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The kernel's arguments in their order, and the static ones by name. Raises TypeError, as
+        Python does for a call that does not fit.
+        """
+        names = tuple(self.parameters)
+        if len(arguments) > len(names):
+            raise TypeError(
+                f"{self.name}() takes {len(names)} arguments ({', '.join(names)}), got {len(arguments)}; "
+                "what it is built for is passed by name"
+            )
+        statics = dict(named)
+        found = list(arguments)
+        for name in names[: len(arguments)]:
+            if name in statics:
+                raise TypeError(f"{self.name}() got multiple values for argument {name!r}")
+        for name in names[len(arguments) :]:
+            if name not in statics:
+                raise TypeError(f"{self.name}() needs the argument {name!r}")
+            found.append(statics.pop(name))
+        return found, statics
+
+
+def _type(who: str, parameter: inspect.Parameter) -> Type:
+    given = parameter.annotation
+    if parameter.default is not parameter.empty:
+        raise ConfigError(
+            f"kernel {who}: {parameter.name} is a parameter of the kernel and has no default; put it "
+            "behind a * if the kernel is built for it"
+        )
+    if isinstance(given, PointerType):
+        return given
+    if isinstance(given, ScalarType) and given.nbytes:
+        return given
+    got = "no annotation" if given is parameter.empty else shown(given)
+    raise ConfigError(f"kernel {who}: {parameter.name} must be annotated with {_WANTED}, got {got}")

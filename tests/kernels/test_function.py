@@ -1,0 +1,382 @@
+"""Python functions as kernels: building, launches on both backends, checks, proofs, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from device_arrays import CudaArray, interpreting, on_device, without_assembler
+from fake_driver import FakeDevice, FakeDriver
+
+import ptxgen as px
+from ptxgen import Pointer, f32, s32, u32
+from ptxgen.errors import ConfigError, LaunchError, PtxGenError, VerifyError
+from ptxgen.kernels import KernelFunction
+from ptxgen.parse import parse
+from ptxgen.runtime.cache import ModuleCache
+from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.types import b16
+
+N = 100
+
+
+def scale_rows(k: Any, X: Pointer[f32], n: u32, factor: f32, *, times: int = 1) -> None:
+    i = k.block_id() * k.threads + k.thread_id()
+    with k.when(i < n):
+        at = X.plus(k.cvt(i, dtype=px.u64) * f32.nbytes)
+        for _ in range(times):
+            k.store(at, k.load(at) * factor)
+
+
+def made(function: Callable[..., None] = scale_rows, **choices: Any) -> KernelFunction:
+    return px.kernel(**{"threads": 64, **choices})(function)
+
+
+def numbers() -> np.ndarray[Any, Any]:
+    return np.arange(N, dtype=np.float32)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    """A GPU that runs what is launched, without an assembler."""
+    without_assembler(monkeypatch)
+    return interpreting(FakeDriver(FakeDevice(), FakeDevice()))
+
+
+def on_gpu(driver: FakeDriver, **choices: Any) -> KernelFunction:
+    return made(cuda=CudaBackend(driver), cache=ModuleCache(None), **choices)
+
+
+def test_a_call_runs_on_the_arrays_in_place() -> None:
+    x = numbers()
+    made()[2](x, N, 0.5, backend="interpreter")
+    assert np.array_equal(x, numbers() / 2)
+
+
+def test_arguments_may_be_named_and_static_ones_choose_the_kernel() -> None:
+    x, kernel = numbers(), made()
+    kernel[2](x, factor=2.0, n=N, times=3, backend="interpreter")
+    assert np.array_equal(x, numbers() * 8)
+    assert kernel.build(times=3) is kernel.build(times=3)
+    assert kernel.build(times=3).text != kernel.ptx == kernel.build(times=1).text
+
+
+def test_static_values_of_other_types_are_other_kernels() -> None:
+    kernel = made()
+    assert kernel.build(times=1) is not kernel.build(times=True)
+
+
+def test_the_same_choices_give_the_same_bytes() -> None:
+    assert made().build(times=2, target="sm_90").text == made().build(times=2, target="sm_90").text
+    assert parse(made().ptx).kernels[0].name == "scale_rows"
+
+
+def test_threads_may_follow_static_parameters_and_the_call() -> None:
+    kernel = made(threads=lambda times: 32 * times)
+    assert [kernel.build(times=n).threads for n in (1, 3)] == [32, 96]
+    x = numbers()
+    kernel.launch(4, x, N, 3.0, threads=32, backend="interpreter")
+    assert np.array_equal(x, numbers() * 3)
+
+
+def test_grids_have_up_to_three_extents() -> None:
+    def count(k: Any, X: Pointer[s32]) -> None:
+        k.red(X, 1, space="global", op="add", type=s32)
+
+    x = np.zeros(1, np.int32)
+    made(count, threads=1)[2, 3, 4](x, backend="interpreter")
+    assert x[0] == 24
+
+
+def test_a_type_of_bits_takes_any_type_of_its_size() -> None:
+    def copy(k: Any, X: Pointer[b16], Y: Pointer[b16]) -> None:
+        at = k.cvt(k.thread_id(), dtype=px.u64) * b16.nbytes
+        k.store(Y.plus(at), k.load(X.plus(at)))
+
+    x = np.arange(8).astype(ml_dtypes.bfloat16)
+    y = np.zeros(8, ml_dtypes.bfloat16)
+    made(copy, threads=8)[1](x, y, backend="interpreter")
+    assert np.array_equal(y.view(np.uint16), x.view(np.uint16))
+
+
+# --------------------------------------------------------------------------------------------- cuda
+
+
+def test_arrays_on_a_gpu_are_used_in_place(driver: FakeDriver) -> None:
+    x = on_device(driver, numbers(), 1)
+    on_gpu(driver)[2](x, N, 0.5)
+    assert np.array_equal(driver.fetch(x.pointer, numbers()), numbers() / 2)
+
+
+def test_arrays_of_the_host_are_copied_there_and_back(driver: FakeDriver) -> None:
+    x = numbers()
+    on_gpu(driver)[2](x, N, 0.5)
+    assert np.array_equal(x, numbers() / 2)
+    assert not driver.memory
+
+
+def test_a_launch_takes_the_target_of_the_device(driver: FakeDriver) -> None:
+    kernel = on_gpu(driver)
+    kernel[2](numbers(), N, 0.5)
+    assert parse(driver.launches[0].text).target == "sm_90a"
+    with pytest.raises(LaunchError, match=r"^scale_rows: the kernel is for sm_120, which "):
+        on_gpu(driver, target="sm_120")[2](numbers(), N, 0.5)
+
+
+def test_a_repeated_launch_loads_nothing(driver: FakeDriver) -> None:
+    kernel, x = on_gpu(driver), on_device(driver, numbers())
+    for _ in range(3):
+        kernel[2](x, N, 0.5, stream=driver.make_stream())
+    assert driver.names().count("cuModuleLoadDataEx") == 1
+    assert driver.names().count("cuLaunchKernel") == 3
+
+
+def test_a_bench_is_the_median_of_launches(driver: FakeDriver) -> None:
+    kernel, x = on_gpu(driver), on_device(driver, numbers())
+    assert kernel.bench(2, x, N, 0.5, repeats=5) >= 0
+    assert driver.names().count("cuLaunchKernel") == 6
+    with pytest.raises(LaunchError) as error:
+        kernel.bench(2, numbers(), N, 0.5)
+    assert str(error.value) == (
+        "scale_rows: bench measures on a GPU, but the arrays are on the host; copy them there"
+    )
+
+
+def test_wrong_arguments_reach_no_driver(driver: FakeDriver) -> None:
+    x = CudaArray(4096, numbers())
+    with pytest.raises(LaunchError, match="n must be an integer"):
+        on_gpu(driver)[2](x, -1, 0.5)
+    assert driver.names() == []
+
+
+# ------------------------------------------------------------------------------------------- checks
+
+
+def test_a_check_reports_what_is_wrong_at_its_line_and_changes_no_array() -> None:
+    x, kernel = numbers(), made()
+    assert kernel.check(2, x, N, 0.5).clean
+    found = kernel.check(2, x, N + 1, 0.5)
+    assert not found.clean
+    assert "0 bytes after the end of X" in str(found)
+    assert "test_function.py:" in str(found)
+    assert np.array_equal(x, numbers())
+    with pytest.raises(PtxGenError, match="after the end of X"):
+        found.require()
+
+
+def test_a_check_finds_a_race() -> None:
+    def racing(k: Any, X: Pointer[u32]) -> None:
+        tile = k.shared("tile", (1, 64), u32)
+        thread = k.thread_id()
+        k.store(tile.pointer(0, thread), thread)
+        k.store(X.plus(k.cvt(thread, dtype=px.u64) * 4), k.load(tile.pointer(0, 63 - k.signed(thread))))
+
+    found = made(racing).check(1, np.zeros(64, np.uint32))
+    assert [report.kind for report in found.reports].count("race") >= 1
+    assert "test_function.py:" in str(found)
+
+
+def test_a_proof_is_for_every_launch_that_fits() -> None:
+    kernel = made()
+    assert kernel.prove(X=("n",), grid="(n + 63) // 64").complete
+    wrong = kernel.prove(X=("n - 1",), grid="(n + 63) // 64", bounds={"n": (2, 1 << 20)})
+    assert not wrong.complete
+    with pytest.raises(VerifyError):
+        wrong.require()
+
+
+def test_a_contract_has_what_a_host_needs() -> None:
+    contract = made().contract(target="sm_90")
+    assert [(p["name"], p["type"], p["offset"]) for p in contract["parameters"]] == [
+        ("X", "u64", 0),
+        ("n", "u32", 8),
+        ("factor", "f32", 12),
+    ]
+    assert (contract["entry"], contract["target"], contract["block"]) == ("scale_rows", "sm_90", [64, 1, 1])
+
+
+# ------------------------------------------------------------------------------------------- errors
+
+
+def no_builder() -> None: ...
+def no_type(k: Any, x) -> None: ...  # type: ignore[no-untyped-def]
+def default(k: Any, n: u32 = 3) -> None: ...
+def stars(k: Any, *n: u32) -> None: ...
+def python_type(k: Any, n: int) -> None: ...
+def reserved(k: Any, *, target: str) -> None: ...
+def returning(k: Any) -> None:
+    return k.threads  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        (no_builder, "no_builder: the first parameter must be the builder, as in def no_builder(k, ...)"),
+        (
+            no_type,
+            "no_type: x must be annotated with a pointer such as ptxgen.Pointer[f32], or a scalar type such "
+            "as ptxgen.u32, got no annotation",
+        ),
+        (
+            python_type,
+            "python_type: n must be annotated with a pointer such as ptxgen.Pointer[f32], or a scalar type "
+            "such as ptxgen.u32, got <class 'int'>",
+        ),
+        (
+            default,
+            "default: n is a parameter of the kernel and has no default; put it behind a * if the kernel is "
+            "built for it",
+        ),
+        (stars, "stars: * and ** parameters are not possible; name each parameter"),
+        (
+            reserved,
+            "reserved: target cannot be a parameter, because launches have arguments of that name; rename it",
+        ),
+    ],
+)
+def test_functions_that_cannot_be_kernels_are_refused(function: Any, problem: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        made(function)
+    assert str(error.value) == f"kernel {problem}"
+
+
+def test_a_kernel_returns_nothing() -> None:
+    with pytest.raises(ConfigError) as error:
+        made(returning).build()
+    assert str(error.value) == "kernel returning: the function must return nothing, got 64; store results"
+
+
+def test_the_block_must_be_said() -> None:
+    with pytest.raises(ConfigError) as error:
+        px.kernel(scale_rows)
+    assert str(error.value) == (
+        "kernel: threads must be given, the threads of a CTA: @ptxgen.kernel(threads=128)"
+    )
+
+
+X = numbers()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "problem"),
+    [
+        ((X, N), {}, "scale_rows() needs the argument 'factor'"),
+        ((X, N, 1.0), {"n": 3}, "scale_rows() got multiple values for argument 'n'"),
+        (
+            (X, N, 1.0),
+            {"tims": 3},
+            "scale_rows() got an unexpected keyword argument 'tims'; did you mean 'times'?",
+        ),
+        (
+            (X, N, 1.0, 2),
+            {},
+            "scale_rows() takes 3 arguments (X, n, factor), got 4; what it is built for is passed by name",
+        ),
+    ],
+)
+def test_calls_that_do_not_fit_are_type_errors(
+    arguments: tuple[Any, ...], named: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(TypeError) as error:
+        made()[2](*arguments, backend="interpreter", **named)
+    assert str(error.value) == problem
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "problem"),
+    [
+        (
+            (X.astype(np.float64), -1, "a"),
+            {},
+            "3 problems\n"
+            "  X must be float32 (Pointer[f32]), got float64; convert it\n"
+            "  n must be an integer from 0 to 4294967295 (u32), got -1\n"
+            "  factor must be a number (f32), got 'a'",
+        ),
+        (
+            (X[::2], 3, 1.0),
+            {},
+            "X must be dense, the last dimension innermost, got strides [2] for shape [50]; copy it",
+        ),
+        (
+            (3, 3, 1.0),
+            {},
+            "X must be an array (numpy, torch, or with __cuda_array_interface__ or __dlpack__), got int; "
+            "convert with numpy.asarray(X, numpy.float32)",
+        ),
+        (
+            (X, 3, 1.0),
+            {"stream": 7},
+            "stream is for a GPU, but the backend is 'interpreter'; leave out the stream",
+        ),
+        (
+            (CudaArray(4096, X), 3, 1.0),
+            {},
+            "the interpreter runs on the host, but the arrays are on cuda:?; copy them to the host, or use "
+            "backend='cuda'",
+        ),
+    ],
+)
+def test_arguments_that_do_not_fit_are_told_at_once(
+    arguments: tuple[Any, ...], named: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(LaunchError) as error:
+        made()[2](*arguments, backend="interpreter", **named)
+    assert str(error.value) == f"scale_rows: {problem}"
+
+
+@pytest.mark.parametrize("grid", [0, (1, 2, 3, 4), "a", 1.5, ()])
+def test_grids_that_are_none_are_refused(grid: Any) -> None:
+    with pytest.raises(LaunchError) as error:
+        made().launch(grid, X, 3, 1.0, backend="interpreter")
+    assert str(error.value) == f"scale_rows: grid must be 1 to 3 positive integers, got {grid!r}"
+
+
+def test_a_call_without_a_grid_says_how() -> None:
+    with pytest.raises(TypeError) as error:
+        made()(X, 3, 1.0)
+    assert str(error.value) == "scale_rows: a launch needs a grid; write scale_rows[grid](...)"
+
+
+def test_an_unknown_backend_is_refused() -> None:
+    with pytest.raises(ConfigError) as error:
+        made()[2](X, 3, 1.0, backend="cpu")
+    assert str(error.value) == "scale_rows: backend must be one of auto, cuda, interpreter, got 'cpu'"
+
+
+def test_a_static_parameter_must_be_given_and_hashable() -> None:
+    def tiled(k: Any, *, tile: int) -> None:
+        k.note(f"tile {tile}")
+
+    with pytest.raises(TypeError) as missing:
+        made(tiled).build()
+    assert str(missing.value) == "tiled() needs tile, which the kernel is built for; pass it by name"
+    with pytest.raises(ConfigError) as unhashable:
+        made(tiled).build(tile=[1])
+    assert str(unhashable.value) == "kernel tiled: static parameters must be hashable, got {'tile': [1]}"
+
+
+@pytest.mark.parametrize(
+    ("arrays", "problem"),
+    [
+        ({}, "the dimensions of X must be given, such as X=('n',)"),
+        ({"X": ("n",), "n": ("n",)}, "n is no pointer of the kernel"),
+        (
+            {"X": ("n",), "grid": (1, 2, 3, 4)},
+            "grid must be 1 to 3 integers or expressions of sizes, such as '(n + 127) // 128', got "
+            "(1, 2, 3, 4)",
+        ),
+        (
+            {"X": "n"},
+            "X must be a tuple of dimensions, integers or expressions of sizes such as ('rows', 'columns'), "
+            "got 'n'",
+        ),
+    ],
+)
+def test_proofs_need_the_dimensions_of_each_pointer(arrays: dict[str, Any], problem: str) -> None:
+    with pytest.raises(LaunchError) as error:
+        made().prove(**arrays)
+    assert str(error.value) == f"scale_rows.prove: {problem}"
