@@ -488,9 +488,9 @@ def test_what_is_no_stream_is_refused(stream: object) -> None:
 
 
 def test_the_current_stream_is_the_librarys_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    streams = {1: SimpleNamespace(ptr=77, cuda_stream=88)}
+    found = {1: SimpleNamespace(ptr=77, cuda_stream=88)}
     library = SimpleNamespace(
-        cuda=SimpleNamespace(get_current_stream=streams.__getitem__, current_stream=streams.__getitem__)
+        cuda=SimpleNamespace(get_current_stream=found.__getitem__, current_stream=found.__getitem__)
     )
     like = view(CudaArray(0x1000, np.zeros(3, np.float32)), "q")._replace(device=("cuda", 1))
     assert streams.current_stream(like) == 0
