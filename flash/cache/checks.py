@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from flash.cache.cache import KVCache
 from flash.decode.checks import matrix_of_config, problems_of_operands, problems_of_size
-from flash.host.overlap import may_share_elements
 from flash.launch.arguments import (
     Argument,
     address_problems,
@@ -26,6 +25,7 @@ from flash.problem.config import WIDENED, AttentionConfig, config_of_call
 from flash.problem.limits import INT32_MAX
 from flash.scores.features import named_settings
 from ptxgen.arguments import is_one_of
+from ptxgen.arrays.overlap import may_share_elements
 from ptxgen.arrays.views import HOST, ArrayView
 from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.runtime.backend import check_backend

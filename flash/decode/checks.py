@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.decode.plan import last_keys
-from flash.host.overlap import may_overlap_itself, may_share_elements
 from flash.launch.arguments import Argument, heads_problems, problems_of_shapes, type_and_row_problems
 from flash.launch.checks import out_problems
 from flash.launch.operands import operand_problems
@@ -23,6 +22,7 @@ from flash.problem.features import LENGTHS, MAX_SPLITS
 from flash.problem.limits import MAX_CTAS
 from flash.scores.features import CACHE_ARRAYS, every_cached
 from ptxgen.arguments import integer
+from ptxgen.arrays.overlap import may_overlap_itself, may_share_elements
 from ptxgen.arrays.views import HOST, ArrayView, host_array
 from ptxgen.errors import LaunchError, shown
 from ptxgen.runtime.settings import AUTO

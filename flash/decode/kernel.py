@@ -27,7 +27,6 @@ from flash.decode.plan import (
 from flash.host import results
 from flash.host.caller import Caller, flag, raise_problems, views_of
 from flash.host.kept import Kept
-from flash.host.overlap import reach
 from flash.launch.checks import check_place
 from flash.launch.checks import scale as scale_of
 from flash.launch.gpu import GpuLauncher, Ready
@@ -38,6 +37,7 @@ from flash.problem.features import LENGTHS
 from flash.scores.features import CACHE_ARRAYS, SCORES, CacheLaunchArguments, require_known, takes
 from ptxgen.arrays import streams
 from ptxgen.arrays.dlpack import dense_strides
+from ptxgen.arrays.overlap import reach
 from ptxgen.arrays.views import HOST, ArrayView, host_array, view
 from ptxgen.errors import ConfigError, shown
 from ptxgen.runtime.backend import check_backend

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from flash.decode.merge_launch import Given, merging
 from flash.host import results
 from flash.host.caller import raise_problems, views_of
-from flash.host.overlap import may_share_elements
 from flash.kernels.merge import MAX_ROWS
 from flash.launch.arguments import Argument
 from flash.launch.checks import out_problems, stream_without_gpu
@@ -24,6 +23,7 @@ from flash.problem.features import MAX_SPLITS
 from flash.problem.simt_tiling import MAX_HEAD_DIM_V
 from ptxgen.arrays import streams
 from ptxgen.arrays.dlpack import dense_strides
+from ptxgen.arrays.overlap import may_share_elements
 from ptxgen.arrays.views import HOST, ArrayView, host_array, view
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cuda import cuda_backend

@@ -13,7 +13,6 @@ from types import MappingProxyType
 
 from flash.device.cta_order import heads_per_section
 from flash.device.grouped_heads import packing_saves_ctas
-from flash.host import overlap
 from flash.host.caller import LAUNCH, Caller, raise_problems
 from flash.launch.arguments import Argument, address_problems, copy_of, heads_problems
 from flash.launch.operands import Operands, batch_problems, operand_problems, operand_strides
@@ -24,6 +23,7 @@ from flash.problem.limits import MAX_CTAS, MAX_SEQ, max_seq
 from flash.problem.tile_choice import natural_alignment
 from flash.scores.options import MAX_SCALE, is_scale
 from ptxgen.arguments import integer, is_one_of
+from ptxgen.arrays import overlap
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView
 from ptxgen.errors import LaunchError, did_you_mean, shown

@@ -22,7 +22,7 @@ class Arithmetic(Ops):
         self.emit("fma", (a, b, total), into=total)
 
     def divide_up(self, value: Value, by: int) -> Value:
-        """ceil(value / by) for a value >= 0 and a positive constant."""
+        """ceil(value / by) for a value >= 0 and a positive constant; value + by - 1 must not wrap."""
         require_value("divide_up", value)
         if not is_count(by):
             raise ConfigError(f"divide_up: the divisor must be a positive integer, got {shown(by)}")

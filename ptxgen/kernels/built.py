@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final
 
 from ptxgen import ir
+from ptxgen.arguments import integer
 from ptxgen.check.prove import Proofs, prove
 from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract, Size
 from ptxgen.check.resources import Resources, resources
@@ -15,6 +17,7 @@ from ptxgen.check.verify.budget import static_shared_bytes
 from ptxgen.dsl import PointerType
 from ptxgen.errors import LaunchError, did_you_mean, shown
 from ptxgen.kernels.signature import Signature, Type
+from ptxgen.kernels.written import written_pointers
 from ptxgen.runtime.plan import ParamSlot, param_slots
 from ptxgen.target import Target
 from ptxgen.text import render
@@ -23,6 +26,7 @@ from ptxgen.types import ScalarType
 SCHEMA: Final = 1  # version of the contract's dictionary, raised when a key changes its meaning
 GRID: Final = "grid"  # the name of the number of CTAs along x, in expressions of a proof
 _MOST_DIMENSIONS: Final = 3
+_PAIR: Final = 2
 _MOST_CTAS: Final = (1 << 31) - 1  # along x; CUDA C++ Programming Guide, "Technical Specifications"
 
 
@@ -52,6 +56,14 @@ class BuiltFunction:
     def slots(self) -> tuple[ParamSlot, ...]:
         """The offset, size and type of each of the kernel's parameters."""
         return param_slots(self.kernel.params)
+
+    @cached_property
+    def written(self) -> frozenset[str]:
+        """The pointers whose arrays the kernel may write."""
+        types = self.signature.parameters
+        return written_pointers(
+            self.kernel, [n for n, type in types.items() if isinstance(type, PointerType)]
+        )
 
     @cached_property
     def resources(self) -> Resources:
@@ -90,12 +102,11 @@ class BuiltFunction:
             for name, type in types.items()
             if not isinstance(type, PointerType) and type.is_integer
         }
-        return GlobalContract(
-            tuple([_array(who, name, pointers[name], dims) for name, dims in arrays.items()]),
-            (),
-            {**known, **bounds},
-            _grid(who, grid),
-        )
+        found = tuple([_array(who, name, pointers[name], dims) for name, dims in arrays.items()])
+        blocks = _grid(who, grid)
+        sizes = [axis.extent for array in found for axis in array.axes]
+        _check_bounds(who, bounds, {*known, *_names_in((*sizes, *blocks))})
+        return GlobalContract(found, (), {**known, **bounds}, blocks)
 
     def contract(self) -> dict[str, Any]:
         """What a host program in any language needs to launch the kernel, as plain data for JSON:
@@ -126,10 +137,31 @@ class BuiltFunction:
         }
 
 
+def _names_in(expressions: Iterable[Size]) -> set[str]:
+    """The names that expressions of sizes use."""
+    return {name for text in expressions for name in re.findall(r"[A-Za-z_]\w*", str(text))}
+
+
+def _check_bounds(who: str, bounds: Any, names: Collection[str]) -> None:
+    """Raise `LaunchError` for bounds that are none, or of a name that stands for no size."""
+    for name, given in bounds.items():
+        if name not in names:
+            raise LaunchError(
+                f"{who}: bounds has {name!r}, which is no size{did_you_mean(name, sorted(names))}"
+            )
+        pair = given if isinstance(given, tuple) else ()
+        low, high = (integer(n, -(1 << 63), 1 << 63) for n in pair) if len(pair) == _PAIR else (None, None)
+        if low is None or high is None or low > high:
+            raise LaunchError(
+                f"{who}: bounds of {name} must be two integers, the lowest and the highest value, got "
+                f"{shown(given)}"
+            )
+
+
 def _grid(who: str, given: Any) -> tuple[Size, Size, Size]:
     """The CTAs along x, y and z."""
-    found = given if isinstance(given, tuple) else (given,)
-    if not 1 <= len(found) <= _MOST_DIMENSIONS or not all(isinstance(n, int | str) for n in found):
+    found = given if isinstance(given, tuple | list) else (given,)
+    if not 1 <= len(found) <= _MOST_DIMENSIONS or not all(map(_is_size, found)):
         raise LaunchError(
             f"{who}: grid must be 1 to 3 integers or expressions of sizes, such as '(n + 127) // 128', "
             f"got {shown(given)}"
@@ -152,9 +184,13 @@ def _range(type: ScalarType) -> tuple[int, int]:
     return 1, (1 << min(bits, 31)) - 1
 
 
+def _is_size(given: object) -> bool:
+    return isinstance(given, str) or integer(given, 1, 1 << 62) is not None
+
+
 def _array(who: str, name: str, type: PointerType, dims: Any) -> GlobalArray:
     """A dense array of these dimensions, outermost first."""
-    if not isinstance(dims, tuple) or not dims or not all(isinstance(d, int | str) for d in dims):
+    if not isinstance(dims, tuple) or not dims or not all(map(_is_size, dims)):
         raise LaunchError(
             f"{who}: {name} must be a tuple of dimensions, integers or expressions of sizes such as "
             f"('rows', 'columns'), got {shown(dims)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import statistics
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, overload
@@ -19,8 +20,17 @@ from ptxgen.dsl import KernelBuilder, PointerType
 from ptxgen.errors import ConfigError, LaunchError, TrapError, shown
 from ptxgen.interpreter import PCT, Report
 from ptxgen.kernels.built import GRID, BuiltFunction
-from ptxgen.kernels.launch import Call, Extents, Runner, checked, copies, extents
-from ptxgen.kernels.signature import Signature
+from ptxgen.kernels.launch import (
+    Call,
+    Extents,
+    Runner,
+    checked,
+    copies,
+    extents,
+    require_apart,
+    require_writable,
+)
+from ptxgen.kernels.signature import Signature, key_of
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.runtime.given import cache_of, gpu_of
@@ -77,8 +87,11 @@ class KernelFunction:
         cuda: CudaBackend | None = None,
         cache: ModuleCache | None = None,
     ) -> None:
+        if isinstance(function, KernelFunction):
+            raise ConfigError(f"kernel {function.name}: it is a kernel already; pass the function")
+        self.name: str = getattr(function, "__name__", "")
         self.signature = Signature.of(function)
-        self.name = function.__name__
+        functools.update_wrapper(self, function, updated=())
         taken = [name for name in _RESERVED if name in (*self.signature.parameters, *self.signature.statics)]
         if taken:
             raise ConfigError(
@@ -92,8 +105,8 @@ class KernelFunction:
         who = f"kernel {self.name}"
         self._runner = Runner(gpu_of(who, cuda), cache_of(who, cache))
         self._built: dict[tuple[object, ...], BuiltFunction] = {}
+        self._lock = threading.RLock()  # the function runs once for each choice
         self._targets: dict[int, Target] = {}  # of devices
-        functools.update_wrapper(self, function)
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(self.signature.parameters)})>"
@@ -111,7 +124,7 @@ class KernelFunction:
     # ------------------------------------------------------------------------------------- building
 
     def build(
-        self, *, target: Target | str | None = None, threads: int | None = None, **statics: Any
+        self, /, *, target: Target | str | None = None, threads: int | None = None, **statics: Any
     ) -> BuiltFunction:
         """The kernel for a target (by default that of the decorator, else sm_80), a block of
         `threads` threads (by default that of the decorator), and the static parameters.
@@ -119,26 +132,33 @@ class KernelFunction:
         Raises what the function raises, `ConfigError` for invalid choices, `VerifyError` if the
         kernel is no valid PTX.
         """
-        if target is None:
-            target = self._target or DEFAULT_TARGET
-        return self._build(find_target(target) if isinstance(target, str) else target, threads, statics)
+        return self._build(find_target(target or self._target or DEFAULT_TARGET), threads, statics)
 
     def _build(self, target: Target, threads: int | None, statics: Mapping[str, Any]) -> BuiltFunction:
         values = self.signature.static_values(statics)
-        key = (target.name, threads, *[(type(value), value) for value in values.values()])
+        if threads is None:
+            threads = self._threads(**values) if callable(self._threads) else self._threads
+        count = integer(threads, 1, target.threads_per_block)
+        if count is None:
+            raise ConfigError(
+                f"kernel {self.name}: threads must be 1..{target.threads_per_block} on {target.name}, got "
+                f"{shown(threads)}"
+            )
         try:
+            key = (target.name, count, *map(key_of, values.values()))
             found = self._built.get(key)
         except TypeError as error:
             raise ConfigError(
                 f"kernel {self.name}: static parameters must be hashable, got {shown(values)}"
             ) from error
         if found is None:
-            found = self._built[key] = self._emit(target, threads, values)
+            with self._lock:
+                found = self._built.get(key)
+                if found is None:
+                    found = self._built[key] = self._emit(target, count, values)
         return found
 
-    def _emit(self, target: Target, threads: int | None, statics: Mapping[str, Any]) -> BuiltFunction:
-        if threads is None:
-            threads = self._threads(**statics) if callable(self._threads) else self._threads
+    def _emit(self, target: Target, threads: int, statics: Mapping[str, Any]) -> BuiltFunction:
         k = KernelBuilder(self.name, target=target, threads=threads, min_ctas=self._min_ctas)
         given = [
             k.pointer(name, type.dtype) if isinstance(type, PointerType) else k.param(name, type)
@@ -198,10 +218,13 @@ class KernelFunction:
                 raise LaunchError(
                     f"{self.name}: stream is for a GPU, but the backend is {name!r}; leave out the stream"
                 )
-            self._runner.interpret(self._build(self._target_of(None), threads, statics), extent, call)
+            built = self._build(self._target_of(None), threads, statics)
+            require_writable(self.name, built.written, call)
+            self._runner.interpret(built, extent, call)
             return
         ordinal = self._runner.ordinal(self.name, call)
         built = self._build(self._target_of(ordinal), threads, statics)
+        require_writable(self.name, built.written, call)
         self._runner.on_gpu(built, extent, call, explicit, ordinal)
 
     def _checked(
@@ -248,6 +271,8 @@ class KernelFunction:
         extent, call, statics, _ = self._checked(grid, arguments, named, None)
         self._runner.choose(self.name, "interpreter", call)
         built = self._build(self._target_of(None), threads, statics)
+        require_writable(self.name, built.written, call)
+        require_apart(self.name, call)
         reports: dict[tuple[str, str, str], Report] = {}
         faults: dict[str, None] = {}
         for schedule in _SCHEDULES:
@@ -284,10 +309,11 @@ class KernelFunction:
         extent, call, statics, explicit = self._checked(grid, arguments, named, stream)
         if call.first is None or call.first.device == HOST:
             raise LaunchError(
-                f"{self.name}: bench measures on a GPU, but the arrays are on the host; copy them there"
+                f"{self.name}: bench measures with arrays on a GPU, and there are none; copy the arrays there"
             )
         ordinal, gpu = self._runner.ordinal(self.name, call), self._runner
         built = self._build(self._target_of(ordinal), threads, statics)
+        require_writable(self.name, built.written, call)
         on = current_stream(call.first) if explicit is None else explicit
         work = functools.partial(gpu.on_gpu, built, extent, call, on, ordinal)
         work()
@@ -296,6 +322,7 @@ class KernelFunction:
 
     def prove(
         self,
+        /,
         *,
         grid: Size | tuple[Size, ...] = GRID,
         bounds: Mapping[str, tuple[int, int]] | None = None,
@@ -316,8 +343,8 @@ class KernelFunction:
 
         Raises `LaunchError` for dimensions that are missing or cannot be read.
         """
-        arrays = {name: dims for name, dims in given.items() if name in self.signature.parameters}
-        statics = {name: value for name, value in given.items() if name not in arrays}
+        statics = {name: value for name, value in given.items() if name in self.signature.statics}
+        arrays = {name: dims for name, dims in given.items() if name not in statics}
         built = self.build(target=target, threads=threads, **statics)
         return built.prove(arrays, bounds or {}, grid)
 

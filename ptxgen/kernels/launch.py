@@ -5,7 +5,9 @@ interpreter.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -14,6 +16,7 @@ from ptxgen import interpreter
 from ptxgen.arguments import integer
 from ptxgen.arrays.dlpack import LEGACY_DEFAULT_STREAM, dense_strides
 from ptxgen.arrays.elements import numpy_type
+from ptxgen.arrays.overlap import may_share_elements
 from ptxgen.arrays.staging import Staging
 from ptxgen.arrays.streams import current_stream
 from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, host_array, view
@@ -23,13 +26,13 @@ from ptxgen.kernels.built import BuiltFunction
 from ptxgen.kernels.signature import Type
 from ptxgen.runtime.cache import CacheKey, ModuleCache, default_cache
 from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
-from ptxgen.runtime.plan import LaunchPlan
+from ptxgen.runtime.plan import MAX_GRID, LaunchPlan
 from ptxgen.runtime.settings import AUTO, Settings
-from ptxgen.types import ScalarType
+from ptxgen.types import ScalarType, f32
 
 BACKENDS: Final = (AUTO, "cuda", "interpreter")
 Extents = tuple[int, int, int]
-_MOST_DIMENSIONS: Final = 3
+_MAX_F32: Final = float.fromhex("0x1.ffffffp127")  # numbers below round to a finite f32
 _MOST_PLANS: Final = 512  # plans kept, one for each grid
 # The names by which arrays have an element type in memory; types of bits take any of their size.
 _SIZES: Final = {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "f16x2": 4, "bf16x2": 4}
@@ -45,17 +48,21 @@ class Call(NamedTuple):
 
     @property
     def first(self) -> ArrayView | None:
-        """The first array; None if the kernel has no pointer."""
-        return next(iter(self.views.values()), None)
+        """The first array that has elements, else the first; None if the kernel has no pointer."""
+        arrays = self.views.values()
+        return next((array for array in arrays if array.size), next(iter(arrays), None))
 
 
 def extents(who: str, what: str, given: object) -> Extents:
     """One to three positive integers as (x, y, z). Raises `LaunchError` for anything else."""
     found = given if isinstance(given, tuple | list) else (given,)
-    whole = [integer(n, 1, (1 << 31) - 1) for n in found]
-    if not 1 <= len(whole) <= _MOST_DIMENSIONS or None in whole:
-        raise LaunchError(f"{who}: {what} must be 1 to 3 positive integers, got {shown(given)}")
-    x, y, z = (*whole, 1, 1)[:3]
+    whole = [integer(n, 1, most) for n, most in zip(found, MAX_GRID, strict=False)]
+    if not 1 <= len(found) <= len(MAX_GRID) or None in whole:
+        raise LaunchError(
+            f"{who}: {what} must be 1 to 3 positive integers, at most {MAX_GRID[0]}, {MAX_GRID[1]} and "
+            f"{MAX_GRID[2]}, got {shown(given)}"
+        )
+    x, y, z = (*whole, 1, 1)[: len(MAX_GRID)]
     return x or 1, y or 1, z or 1
 
 
@@ -75,10 +82,13 @@ def checked(who: str, parameters: Mapping[str, Type], given: Sequence[object], s
             views[name] = array
             values.append(array.pointer)
         else:
-            problems += _number_problems(name, type, value)
-            values.append(value)
+            number = _number(type, value)
+            if number is None:
+                problems.append(_number_problem(name, type, value))
+            values.append(number)
     devices = {array.device for array in views.values() if array.size}
-    if len(devices) > 1:
+    known = {device for device in devices if device[1] != UNKNOWN_DEVICE}
+    if len(known) > 1 or len({kind for kind, _ in devices}) > 1:
         where = ", ".join(f"{name} on {array.device_name}" for name, array in views.items())
         problems.append(f"all arrays must be on one device, got {where}; move them to one")
     if len(problems) == 1:
@@ -103,6 +113,8 @@ def _layout_problems(
     """What is wrong with the element type and the strides of an array."""
     problems = []
     size = _SIZES.get(wanted.name)
+    if numpy_type(dtype).hasobject:
+        return (f"{name} must be an array of numbers, got {dtype}; convert it",)
     if size is None and dtype != wanted.dtype_name:
         problems.append(f"{name} must be {wanted.dtype_name} (Pointer[{wanted}]), got {dtype}; convert it")
     elif size is not None and numpy_type(dtype).itemsize != size:
@@ -118,14 +130,47 @@ def _layout_problems(
     return tuple(problems)
 
 
-def _number_problems(name: str, type: ScalarType, value: object) -> Iterator[str]:
+def _number(type: ScalarType, value: object) -> int | float | None:
+    """A number as the kernel gets it; None for one that the type does not hold."""
     if type.is_integer:
-        least = -(1 << (type.bits - 1)) if type.is_signed else 0
         most = (1 << (type.bits - 1 if type.is_signed else type.bits)) - 1
-        if integer(value, least, most) is None:
-            yield f"{name} must be an integer from {least} to {most} ({type}), got {shown(value)}"
-    elif not isinstance(value, int | float | np.floating | np.integer) or isinstance(value, bool):
-        yield f"{name} must be a number ({type}), got {shown(value)}"
+        return integer(value, -most - 1 if type.is_signed else 0, most)
+    if not isinstance(value, int | float | np.floating | np.integer) or isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # of a Python int
+        return None
+    return None if type is f32 and math.isfinite(number) and abs(number) > _MAX_F32 else number
+
+
+def _number_problem(name: str, type: ScalarType, value: object) -> str:
+    if not type.is_integer:
+        return f"{name} must be a number that {type} holds, got {shown(value)}"
+    most = (1 << (type.bits - 1 if type.is_signed else type.bits)) - 1
+    least = -most - 1 if type.is_signed else 0
+    return f"{name} must be an integer from {least} to {most} ({type}), got {shown(value)}"
+
+
+def require_writable(who: str, written: Collection[str], call: Call) -> None:
+    """Raise `LaunchError` for arrays that the kernel writes and that are read-only."""
+    for name, array in call.views.items():
+        if array.read_only and name in written and array.size:
+            what = "is a tensor that requires gradients" if array.kind == "torch" else "is read-only"
+            cure = f"{name}.detach()" if array.kind == "torch" else "a writable one"
+            raise LaunchError(f"{who}: the kernel writes {name}, which {what}; pass {cure}")
+
+
+def require_apart(who: str, call: Call) -> None:
+    """Raise `LaunchError` for arrays of the host that share memory: their copies would not."""
+    arrays = [(name, array) for name, array in call.views.items() if array.size]
+    for n, (name, array) in enumerate(arrays):
+        for other, there in arrays[:n]:
+            if may_share_elements(array, there):
+                raise LaunchError(
+                    f"{who}: {other} and {name} share memory, of which copies are made; pass arrays of "
+                    "their own"
+                )
 
 
 @functools.cache
@@ -140,6 +185,7 @@ class Runner:
     def __init__(self, backend: CudaBackend, cache: ModuleCache | None) -> None:
         self.backend = backend
         self._cache = cache
+        self._lock = threading.Lock()
         self._loaded: dict[tuple[BuiltFunction, int], LoadedKernel] = {}
         self._plans: dict[tuple[BuiltFunction, Extents], LaunchPlan] = {}
 
@@ -194,12 +240,25 @@ class Runner:
         if first is None or first.device == HOST:
             self._from_host(built, grid, call, stream or 0, ordinal)
             return
+        self._require_device(built.signature.name, call, ordinal)
         if stream is None:
             stream = current_stream(first)
         for array in call.views.values():
             if array.stream is not None and array.stream != (stream or LEGACY_DEFAULT_STREAM):
                 self.backend.synchronize(array.stream, ordinal=ordinal)
         self._launch(built, grid, call.values, stream, ordinal)
+
+    def _require_device(self, who: str, call: Call, ordinal: int) -> None:
+        """Raise `LaunchError` for arrays whose library does not say the device, and that are not on
+        the device of the launch.
+        """
+        for name, array in call.views.items():
+            if array.device[1] != UNKNOWN_DEVICE or not array.size:
+                continue
+            found = self.backend.device_of_pointer(array.pointer)
+            if found != ordinal:
+                where = "on no GPU of this process" if found is None else f"on cuda:{found}"
+                raise LaunchError(f"{who}: {name} must be on cuda:{ordinal}, as others are, but is {where}")
 
     def ordinal(self, who: str, call: Call) -> int:
         """The GPU of a call: that of its arrays, or the current one."""
@@ -217,6 +276,7 @@ class Runner:
         return found
 
     def _from_host(self, built: BuiltFunction, grid: Extents, call: Call, stream: int, ordinal: int) -> None:
+        require_apart(built.signature.name, call)
         with Staging(self.backend, stream, ordinal) as staging:
             there = {name: staging.copy_of(array) for name, array in call.views.items()}
             names = built.signature.parameters
@@ -226,7 +286,9 @@ class Runner:
             ]
             self._launch(built, grid, values, stream, ordinal)
             fetched = {
-                name: staging.fetch(there[name]) for name, array in call.views.items() if not array.read_only
+                name: staging.fetch(there[name])
+                for name, array in call.views.items()
+                if name in built.written and array.size
             }
             staging.wait()
         for name, values_of in fetched.items():
@@ -259,14 +321,16 @@ class Runner:
 
     def _load(self, built: BuiltFunction, plan: LaunchPlan, ordinal: int) -> LoadedKernel:
         found = self._loaded.get((built, ordinal))
-        if found is None:
+        if found is not None:
+            return found
+        with self._lock:
             name, _, version = self.backend.version(built.target).partition(" ")
             cache = self._cache or default_cache()
             key = CacheKey(built.text, built.target.name, name, version)
             program = cache.get_or_build(key, lambda: self.backend.compile(built.text, built.target))
             found = self.backend.load(program, plan.entry, plan.dynamic_shared, ordinal)
             self._loaded[built, ordinal] = found
-        return found
+            return found
 
 
 def copies(call: Call) -> Call:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,6 +15,7 @@ from ptxgen.types import ScalarType
 Type = PointerType | ScalarType
 
 _WANTED: Final = "a pointer such as ptxgen.Pointer[f32], or a scalar type such as ptxgen.u32"
+_NOT_LOADED: Final = ("pred", "f16", "bf16", "f16x2", "bf16x2")  # no parameter has these types
 _BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -37,21 +39,18 @@ class Signature:
         parameter is the builder, annotated ones are the kernel's, and keyword-only ones are known
         when the kernel is built. Raises `ConfigError` for another form.
         """
+        if not inspect.isfunction(function):
+            raise ConfigError(f"kernel: a kernel must be a Python function, got {shown(function)}")
         name = function.__name__
-        try:
-            found = inspect.signature(function, eval_str=True)
-        except NameError as error:
-            raise ConfigError(
-                f"kernel {name}: an annotation cannot be evaluated ({error}); import the types at "
-                "the top of the module"
-            ) from error
+        found = inspect.signature(function)
         every = list(found.parameters.values())
         if not every or every[0].kind not in _BY_POSITION:
             raise ConfigError(
                 f"kernel {name}: the first parameter must be the builder, as in def {name}(k, ...)"
             )
         given = every[1:]
-        parameters = {p.name: _type(name, p) for p in given if p.kind in _BY_POSITION}
+        scope = _scope(function)
+        parameters = {p.name: _type(name, p, scope) for p in given if p.kind in _BY_POSITION}
         statics = [p for p in given if p.kind is p.KEYWORD_ONLY]
         if len(parameters) + len(statics) != len(given):
             raise ConfigError(f"kernel {name}: * and ** parameters are not possible; name each parameter")
@@ -98,16 +97,45 @@ class Signature:
         return found, statics
 
 
-def _type(who: str, parameter: inspect.Parameter) -> Type:
+def key_of(value: Any) -> object:
+    """A hashable key of a static value: equal only for values that are the same in every kernel.
+    1, 1.0 and True are apart, and so are 0.0 and -0.0; NaN is itself. Raises TypeError for what is
+    not hashable.
+    """
+    if isinstance(value, float):
+        return type(value), struct.pack("<d", value)
+    if isinstance(value, tuple):
+        return type(value), tuple(map(key_of, value))
+    hash(value)
+    return type(value), value
+
+
+def _scope(function: Callable[..., Any]) -> dict[str, Any]:
+    """The names that an annotation may use: of the module, and of enclosing functions if the
+    function uses them.
+    """
+    closed: Any = inspect.getclosurevars(function)
+    return {**getattr(function, "__globals__", {}), **closed.nonlocals}
+
+
+def _type(who: str, parameter: inspect.Parameter, scope: dict[str, Any]) -> Type:
     given = parameter.annotation
     if parameter.default is not parameter.empty:
         raise ConfigError(
             f"kernel {who}: {parameter.name} is a parameter of the kernel and has no default; put it "
             "behind a * if the kernel is built for it"
         )
-    if isinstance(given, PointerType):
+    if isinstance(given, str):
+        try:
+            given = eval(given, scope)  # the author's own annotation
+        except Exception as error:
+            raise ConfigError(
+                f"kernel {who}: the annotation {given!r} of {parameter.name} cannot be evaluated "
+                f"({error}); use names of the module"
+            ) from error
+    if isinstance(given, PointerType) and given.dtype.nbytes:
         return given
-    if isinstance(given, ScalarType) and given.nbytes:
+    if isinstance(given, ScalarType) and given.name not in _NOT_LOADED:
         return given
     got = "no annotation" if given is parameter.empty else shown(given)
     raise ConfigError(f"kernel {who}: {parameter.name} must be annotated with {_WANTED}, got {got}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ml_dtypes
@@ -12,9 +14,11 @@ from device_arrays import CudaArray, interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 
 import ptxgen as px
-from ptxgen import Pointer, f32, s32, u32
+from ptxgen import Pointer, f16, f32, s32, u32
+from ptxgen.arrays.views import view
 from ptxgen.errors import ConfigError, LaunchError, PtxGenError, VerifyError
 from ptxgen.kernels import KernelFunction
+from ptxgen.kernels.launch import Call
 from ptxgen.parse import parse
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
@@ -64,9 +68,37 @@ def test_arguments_may_be_named_and_static_ones_choose_the_kernel() -> None:
     assert kernel.build(times=3).text != kernel.ptx == kernel.build(times=1).text
 
 
-def test_static_values_of_other_types_are_other_kernels() -> None:
+@pytest.mark.parametrize(
+    ("one", "other"), [(1, True), (1, 1.0), (0.0, -0.0), ((1,), (True,)), ((0.0,), (-0.0,))]
+)
+def test_static_values_that_are_not_the_same_are_other_kernels(one: Any, other: Any) -> None:
+    def noted(k: Any, *, value: Any) -> None:
+        k.note(f"value {value}")
+
+    kernel = made(noted)
+    assert kernel.build(value=one) is not kernel.build(value=other)
+    assert kernel.build(value=float("nan")) is kernel.build(value=float("nan"))
+
+
+def test_the_block_of_the_decorator_and_the_same_one_of_a_call_are_one_kernel() -> None:
     kernel = made()
-    assert kernel.build(times=1) is not kernel.build(times=True)
+    assert kernel.build() is kernel.build(threads=64) is kernel.build(threads=np.int64(64))
+    with pytest.raises(ConfigError) as error:
+        kernel.build(threads=96.0)  # type: ignore[arg-type]
+    assert str(error.value) == "kernel scale_rows: threads must be 1..1024 on sm_80, got 96.0"
+
+
+def test_threads_that_build_at_once_build_one_kernel() -> None:
+    runs = []
+
+    def slow(k: Any) -> None:
+        runs.append(k.name)
+        time.sleep(0.05)
+
+    kernel = made(slow)
+    with ThreadPoolExecutor(6) as pool:
+        built = set(pool.map(lambda _: kernel.build(), range(6)))
+    assert (len(runs), len(built)) == (1, 1)
 
 
 def test_the_same_choices_give_the_same_bytes() -> None:
@@ -141,7 +173,7 @@ def test_a_bench_is_the_median_of_launches(driver: FakeDriver) -> None:
     with pytest.raises(LaunchError) as error:
         kernel.bench(2, numbers(), N, 0.5)
     assert str(error.value) == (
-        "scale_rows: bench measures on a GPU, but the arrays are on the host; copy them there"
+        "scale_rows: bench measures with arrays on a GPU, and there are none; copy the arrays there"
     )
 
 
@@ -150,6 +182,55 @@ def test_wrong_arguments_reach_no_driver(driver: FakeDriver) -> None:
     with pytest.raises(LaunchError, match="n must be an integer"):
         on_gpu(driver)[2](x, -1, 0.5)
     assert driver.names() == []
+
+
+def copy(k: Any, OUT: Pointer[f32], X: Pointer[f32]) -> None:
+    OUT[k.thread_id()] = X[k.thread_id()] * 2.0
+
+
+@pytest.mark.parametrize("backend", ["cuda", "interpreter"])
+def test_an_array_that_is_written_must_be_writable(driver: FakeDriver, backend: str) -> None:
+    kernel = on_gpu(driver, function=copy, threads=32)
+    x, out = np.ones(32, np.float32), np.zeros(32, np.float32)
+    out.flags.writeable = False
+    with pytest.raises(LaunchError) as error:
+        kernel[1](out, x, backend=backend)
+    assert str(error.value) == "copy: the kernel writes OUT, which is read-only; pass a writable one"
+    with pytest.raises(LaunchError, match="OUT, which is read-only"):
+        kernel.check(1, out, x)
+    kernel[1](x, out, backend=backend)  # what is only read may be
+    assert not x.any()
+    assert kernel.build().written == {"OUT"}
+
+
+def test_arrays_of_the_host_that_share_memory_are_not_copied_apart(driver: FakeDriver) -> None:
+    kernel, x = on_gpu(driver, function=copy, threads=32), np.ones(64, np.float32)
+    for out, given in ((x[:32], x[:32]), (x[:32], x[16:48])):
+        with pytest.raises(LaunchError) as error:
+            kernel[1](out, given, backend="cuda")
+        assert str(error.value) == (
+            "copy: OUT and X share memory, of which copies are made; pass arrays of their own"
+        )
+        with pytest.raises(LaunchError, match="share memory"):
+            kernel.check(1, out, given)
+    kernel[1](x[:32], x[:32], backend="interpreter")
+    assert x[:33].tolist() == [2.0] * 32 + [1.0]
+
+
+def test_an_array_without_elements_does_not_say_the_device(driver: FakeDriver) -> None:
+    kernel = on_gpu(driver, function=copy, threads=32)
+    empty, there = np.empty(0, np.float32), on_device(driver, np.ones(32, np.float32))
+    with pytest.raises(LaunchError, match="the interpreter runs on the host, but the arrays are on cuda"):
+        kernel[1](empty, there, backend="interpreter")
+    assert Call([0, 0], {"OUT": view(empty, "OUT"), "X": view(there, "X")}).first == view(there, "X")
+
+
+def test_arrays_on_another_device_than_their_library_says_are_refused(driver: FakeDriver) -> None:
+    kernel = on_gpu(driver, function=copy, threads=32)
+    one, other = (on_device(driver, np.ones(32, np.float32), n) for n in (0, 1))
+    with pytest.raises(LaunchError) as error:
+        kernel[1](one, other)
+    assert str(error.value) == "copy: X must be on cuda:0, as others are, but is on cuda:1"
 
 
 # ------------------------------------------------------------------------------------------- checks
@@ -203,6 +284,8 @@ def test_a_contract_has_what_a_host_needs() -> None:
 
 def no_builder() -> None: ...
 def no_type(k: Any, x) -> None: ...  # type: ignore[no-untyped-def]
+def half(k: Any, n: f16) -> None: ...
+def unknown(k: Any, n: px.f33) -> None: ...  # type: ignore[name-defined]
 def default(k: Any, n: u32 = 3) -> None: ...
 def stars(k: Any, *n: u32) -> None: ...
 def python_type(k: Any, n: int) -> None: ...
@@ -230,6 +313,16 @@ def returning(k: Any) -> None:
             "default: n is a parameter of the kernel and has no default; put it behind a * if the kernel is "
             "built for it",
         ),
+        (
+            half,
+            "half: n must be annotated with a pointer such as ptxgen.Pointer[f32], or a scalar type such as "
+            "ptxgen.u32, got f16",
+        ),
+        (
+            unknown,
+            "unknown: the annotation 'px.f33' of n cannot be evaluated (module 'ptxgen' has no attribute "
+            "'f33'); use names of the module",
+        ),
         (stars, "stars: * and ** parameters are not possible; name each parameter"),
         (
             reserved,
@@ -241,6 +334,29 @@ def test_functions_that_cannot_be_kernels_are_refused(function: Any, problem: st
     with pytest.raises(ConfigError) as error:
         made(function)
     assert str(error.value) == f"kernel {problem}"
+
+
+def test_a_kernel_is_made_of_a_function_once() -> None:
+    with pytest.raises(ConfigError) as twice:
+        px.kernel(made(), threads=32)
+    assert str(twice.value) == "kernel scale_rows: it is a kernel already; pass the function"
+    with pytest.raises(ConfigError) as no_function:
+        px.kernel(128, threads=32)
+    assert str(no_function.value) == "kernel: a kernel must be a Python function, got 128"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "problem"),
+    [
+        ({"n": 5}, "bounds of n must be two integers, the lowest and the highest value, got 5"),
+        ({"n": (5, 1)}, "bounds of n must be two integers, the lowest and the highest value, got (5, 1)"),
+        ({"m": (1, 5)}, "bounds has 'm', which is no size"),
+    ],
+)
+def test_bounds_that_are_none_are_refused(bounds: Any, problem: str) -> None:
+    with pytest.raises(LaunchError) as error:
+        made().prove(X=("n",), bounds=bounds)
+    assert str(error.value) == f"scale_rows.prove: {problem}"
 
 
 def test_a_kernel_returns_nothing() -> None:
@@ -294,7 +410,7 @@ def test_calls_that_do_not_fit_are_type_errors(
             "3 problems\n"
             "  X must be float32 (Pointer[f32]), got float64; convert it\n"
             "  n must be an integer from 0 to 4294967295 (u32), got -1\n"
-            "  factor must be a number (f32), got 'a'",
+            "  factor must be a number that f32 holds, got 'a'",
         ),
         (
             (X[::2], 3, 1.0),
@@ -328,11 +444,14 @@ def test_arguments_that_do_not_fit_are_told_at_once(
     assert str(error.value) == f"scale_rows: {problem}"
 
 
-@pytest.mark.parametrize("grid", [0, (1, 2, 3, 4), "a", 1.5, ()])
+@pytest.mark.parametrize("grid", [0, (1, 2, 3, 4), (1, 70000), "a", 1.5, ()])
 def test_grids_that_are_none_are_refused(grid: Any) -> None:
     with pytest.raises(LaunchError) as error:
         made().launch(grid, X, 3, 1.0, backend="interpreter")
-    assert str(error.value) == f"scale_rows: grid must be 1 to 3 positive integers, got {grid!r}"
+    assert str(error.value) == (
+        "scale_rows: grid must be 1 to 3 positive integers, at most 2147483647, 65535 and 65535, got "
+        f"{grid!r}"
+    )
 
 
 def test_a_call_without_a_grid_says_how() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flash.host import overlap
 from flash.launch import checks
 from flash.operands.dtypes import BF16, F16, F32, DType
 from flash.problem.config import AttentionConfig
+from ptxgen.arrays import overlap
 from ptxgen.arrays.views import ArrayView, view
 from ptxgen.errors import LaunchError
 
