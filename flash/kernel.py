@@ -10,7 +10,6 @@ from flash.contract.catalogue import Build, proved_build
 from flash.contract.resources import KernelResources
 from flash.host import results
 from flash.host.caller import LAUNCH, flag, raise_problems, require_no_gradients
-from flash.host.kept import Kept
 from flash.launch import varlen
 from flash.launch.calls import Call, run_on_cpu, run_on_interpreter
 from flash.launch.checks import Geometry, alignment, check, check_addresses, check_place, variant
@@ -33,6 +32,7 @@ from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.runtime.given import cache_of, gpu_of
+from ptxgen.runtime.kept import Kept
 from ptxgen.runtime.settings import AUTO, Settings
 
 _FOUR: Final = ("q", "k", "v", "out")

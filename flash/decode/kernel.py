@@ -26,7 +26,6 @@ from flash.decode.plan import (
 )
 from flash.host import results
 from flash.host.caller import Caller, flag, raise_problems, views_of
-from flash.host.kept import Kept
 from flash.launch.checks import check_place
 from flash.launch.checks import scale as scale_of
 from flash.launch.gpu import GpuLauncher, Ready
@@ -44,6 +43,7 @@ from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
 from ptxgen.runtime.given import cache_of, gpu_of
+from ptxgen.runtime.kept import Kept
 from ptxgen.runtime.plan import LaunchPlan
 from ptxgen.runtime.settings import AUTO
 from ptxgen.target import target as find_target

@@ -9,18 +9,18 @@ from typing import NamedTuple
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import Build, proved_build
 from flash.host.caller import LAUNCH
-from flash.host.kept import Kept
 from flash.launch.calls import Call, make_plan
 from flash.launch.checks import Geometry, Limits, alignment, check, check_limits, variant
 from flash.launch.step import Step
 from flash.problem.config import AttentionConfig
 from flash.problem.limits import max_seq
-from ptxgen.arrays.dlpack import LEGACY_DEFAULT_STREAM
+from ptxgen.arrays.devices import located, wait_for_producers
 from ptxgen.arrays.staging import Staging
-from ptxgen.arrays.views import UNKNOWN_DEVICE, ArrayView, host_array
+from ptxgen.arrays.views import ArrayView, host_array
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.cache import CacheKey, ModuleCache, default_cache
 from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
+from ptxgen.runtime.kept import Kept
 from ptxgen.runtime.plan import LaunchPlan
 from ptxgen.target import Target, target_for_device
 from ptxgen.target import target as find_target
@@ -78,26 +78,12 @@ class Launcher:
         return Ready(self.load(step.made, step.plan, ordinal), step.plan)
 
     def located(self, array: ArrayView, who: str = "launch") -> ArrayView:
-        """The array with its device filled in, for interfaces that do not say the device. Raises
-        `LaunchError` if the address is on no GPU of this process.
-        """
-        if array.device[1] != UNKNOWN_DEVICE or not array.pointer:
-            return array
-        ordinal = self.backend.device_of_pointer(array.pointer)
-        if ordinal is None:
-            raise LaunchError(
-                f"{who}: address {array.pointer:#x} of a {type(array.owner).__name__} is not on "
-                "a GPU of this process; pass an array whose memory is alive"
-            )
-        return array._replace(device=("cuda", ordinal))
+        """See `ptxgen.arrays.devices.located`."""
+        return located(self.backend, array, who)
 
     def wait_for_producers(self, arrays: Iterable[ArrayView], stream: int, ordinal: int) -> None:
-        """Wait for the streams that may still write the arrays, except `stream` itself (CUDA Array
-        Interface, "Synchronization": a consumer on another stream waits for the producer's).
-        """
-        for array in arrays:
-            if array.stream is not None and array.stream != (stream or LEGACY_DEFAULT_STREAM):
-                self.backend.synchronize(array.stream, ordinal=ordinal)
+        """See `ptxgen.arrays.devices.wait_for_producers`."""
+        wait_for_producers(self.backend, arrays, stream, ordinal)
 
 
 @functools.lru_cache(maxsize=16)

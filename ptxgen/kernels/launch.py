@@ -14,7 +14,8 @@ import numpy as np
 
 from ptxgen import interpreter
 from ptxgen.arguments import integer
-from ptxgen.arrays.dlpack import LEGACY_DEFAULT_STREAM, dense_strides
+from ptxgen.arrays.devices import located, wait_for_producers
+from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.elements import numpy_type
 from ptxgen.arrays.overlap import may_share_elements
 from ptxgen.arrays.staging import Staging
@@ -26,6 +27,7 @@ from ptxgen.kernels.built import BuiltFunction
 from ptxgen.kernels.signature import Type
 from ptxgen.runtime.cache import CacheKey, ModuleCache, default_cache
 from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
+from ptxgen.runtime.kept import Kept
 from ptxgen.runtime.plan import MAX_GRID, LaunchPlan
 from ptxgen.runtime.settings import AUTO, Settings
 from ptxgen.types import ScalarType, f32
@@ -33,7 +35,6 @@ from ptxgen.types import ScalarType, f32
 BACKENDS: Final = (AUTO, "cuda", "interpreter")
 Extents = tuple[int, int, int]
 _MAX_F32: Final = float.fromhex("0x1.ffffffp127")  # numbers below round to a finite f32
-_MOST_PLANS: Final = 512  # plans kept, one for each grid
 # The names by which arrays have an element type in memory; types of bits take any of their size.
 _SIZES: Final = {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "f16x2": 4, "bf16x2": 4}
 
@@ -110,7 +111,7 @@ def _array_problems(name: str, wanted: ScalarType, array: ArrayView) -> Iterator
 def _layout_problems(
     name: str, wanted: ScalarType, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> tuple[str, ...]:
-    """What is wrong with the element type and the strides of an array."""
+    """Say what is wrong with the element type and the strides of an array."""
     problems = []
     size = _SIZES.get(wanted.name)
     if numpy_type(dtype).hasobject:
@@ -186,8 +187,8 @@ class Runner:
         self.backend = backend
         self._cache = cache
         self._lock = threading.Lock()
-        self._loaded: dict[tuple[BuiltFunction, int], LoadedKernel] = {}
-        self._plans: dict[tuple[BuiltFunction, Extents], LaunchPlan] = {}
+        self._loaded = Kept[tuple[BuiltFunction, int], LoadedKernel]()
+        self._plans = Kept[tuple[BuiltFunction, Extents], LaunchPlan]()
 
     def choose(self, who: str, name: object, call: Call) -> str:
         """The backend of a call, "cuda" or "interpreter". Raises `ConfigError` for an unknown name,
@@ -243,9 +244,7 @@ class Runner:
         self._require_device(built.signature.name, call, ordinal)
         if stream is None:
             stream = current_stream(first)
-        for array in call.views.values():
-            if array.stream is not None and array.stream != (stream or LEGACY_DEFAULT_STREAM):
-                self.backend.synchronize(array.stream, ordinal=ordinal)
+        wait_for_producers(self.backend, call.views.values(), stream, ordinal)
         self._launch(built, grid, call.values, stream, ordinal)
 
     def _require_device(self, who: str, call: Call, ordinal: int) -> None:
@@ -253,27 +252,18 @@ class Runner:
         the device of the launch.
         """
         for name, array in call.views.items():
-            if array.device[1] != UNKNOWN_DEVICE or not array.size:
-                continue
-            found = self.backend.device_of_pointer(array.pointer)
-            if found != ordinal:
-                where = "on no GPU of this process" if found is None else f"on cuda:{found}"
-                raise LaunchError(f"{who}: {name} must be on cuda:{ordinal}, as others are, but is {where}")
+            there = located(self.backend, array, who)
+            if array.size and there.device[1] != ordinal:
+                raise LaunchError(
+                    f"{who}: {name} must be on cuda:{ordinal}, as others are, but is on {there.device_name}"
+                )
 
     def ordinal(self, who: str, call: Call) -> int:
         """The GPU of a call: that of its arrays, or the current one."""
         first = call.first
         if first is None or first.device == HOST:
             return self.backend.current_device()
-        if first.device[1] != UNKNOWN_DEVICE:
-            return first.device[1]
-        found = self.backend.device_of_pointer(first.pointer)
-        if found is None:
-            raise LaunchError(
-                f"{who}: address {first.pointer:#x} of a {type(first.owner).__name__} is not on a GPU "
-                "of this process; pass an array whose memory is alive"
-            )
-        return found
+        return located(self.backend, first, who).device[1]
 
     def _from_host(self, built: BuiltFunction, grid: Extents, call: Call, stream: int, ordinal: int) -> None:
         require_apart(built.signature.name, call)
@@ -314,10 +304,7 @@ class Runner:
             slots=built.slots,
             values=plain,
         )
-        if len(self._plans) >= _MOST_PLANS:
-            self._plans.clear()
-        self._plans[built, grid] = plan
-        return plan
+        return self._plans.keep((built, grid), plan)
 
     def _load(self, built: BuiltFunction, plan: LaunchPlan, ordinal: int) -> LoadedKernel:
         found = self._loaded.get((built, ordinal))
@@ -329,11 +316,10 @@ class Runner:
             key = CacheKey(built.text, built.target.name, name, version)
             program = cache.get_or_build(key, lambda: self.backend.compile(built.text, built.target))
             found = self.backend.load(program, plan.entry, plan.dynamic_shared, ordinal)
-            self._loaded[built, ordinal] = found
-            return found
+            return self._loaded.keep((built, ordinal), found)
 
 
 def copies(call: Call) -> Call:
-    """The same arguments, with copies of the arrays, which are on the host."""
+    """The arguments of a call on the host, with copies of its arrays."""
     views = {name: view(np.array(host_array(array), order="C"), name) for name, array in call.views.items()}
     return Call(call.values, views)

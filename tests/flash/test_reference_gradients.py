@@ -149,7 +149,7 @@ def test_dropout_is_that_of_the_forward_pass(first_batch):
     assert_same(found, {n: difference(attention, dout, dlse, qkv, n) for n in qkv}, 1e-8)
 
 
-# What is not seen.
+# Keys that no query sees.
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -291,7 +291,7 @@ def test_packed_sequences_are_each_by_itself():
     assert (found.dv[~used_k] == 0).all()
 
 
-# What is refused.
+# Arguments that are refused.
 
 
 def test_shapes_that_do_not_fit_are_refused():

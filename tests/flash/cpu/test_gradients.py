@@ -235,7 +235,7 @@ def test_packed_sequences_one_after_another(causal, used):
     np.testing.assert_allclose(total, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
 
 
-# What is not seen.
+# Keys that no query sees.
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -19,7 +19,7 @@ def in_warps(*bodies: str) -> str:
 
 
 def deadlock(text: str, *groups: tuple[int, str, str], ended: str) -> str:
-    """What is said where threads of warps, by the first, wait for something in an instruction."""
+    """The report of warps that wait. A group is a warp's first thread, its barrier and its instruction."""
     waits = "; ".join(
         f"32 threads ({', '.join(f'({n}, 0, 0)' for n in range(first, first + 4))} and 28 more) "
         f"wait at {what} in {instr} (line {line_of(text, instr)})"

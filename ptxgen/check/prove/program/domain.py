@@ -239,3 +239,17 @@ def _bottom_up(node: Node, known: dict[int, _Found], find: Callable[[Node], _Fou
             known[top.id] = find(top)
         stack.pop()
     return known[node.id]
+
+
+def constant_register(constant: Any, bits: int, n: int) -> Lanes:
+    """A constant as the registers of `n` threads hold it."""
+    if bits == 1:
+        return np.broadcast_to(np.asarray(constant) != 0, n)
+    if isinstance(constant, int):
+        return np.full(n, constant & ((1 << bits) - 1), register_dtype(bits))
+    return np.broadcast_to(constant.astype(register_dtype(bits)), n)
+
+
+def numbers_of(register: Lanes, bits: int, is_signed: bool) -> Lanes:
+    """The integers that registers of `bits` bits hold, as s64."""
+    return register.view(f"i{bits // 8}" if is_signed else register.dtype).astype(np.int64)

@@ -44,7 +44,7 @@ def single(value: int) -> Range:
 
 
 def unsigned(r: Range, bits: int) -> Range:
-    """The same register contents, read as numbers from 0 to 2**bits - 1."""
+    """The register contents, read as numbers from 0 to 2**bits - 1."""
     if r.first >= 0 and r.last < 1 << bits:
         return r
     if r.last < 0 and r.first >= -(1 << bits):
@@ -53,7 +53,7 @@ def unsigned(r: Range, bits: int) -> Range:
 
 
 def signed(r: Range, bits: int) -> Range:
-    """The same register contents, read as signed numbers."""
+    """The register contents, read as signed numbers."""
     half = 1 << (bits - 1)
     if r.first >= -half and r.last < half:
         return r

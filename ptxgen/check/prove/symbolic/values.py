@@ -16,7 +16,7 @@ import numpy as np
 
 from ptxgen.check.prove.contract import Promised
 from ptxgen.check.prove.polynomials import ONE, UNBOUNDED, ZERO, Atoms, Case, Poly, TooLargeError
-from ptxgen.check.prove.program.domain import Shape, computed, register_dtype
+from ptxgen.check.prove.program.domain import Shape, computed, constant_register, numbers_of
 from ptxgen.check.prove.program.graph import Graph
 from ptxgen.check.prove.program.paths import Formula, Literal, Paths, certain
 from ptxgen.check.prove.program.values import Applied, Node, Values
@@ -145,7 +145,7 @@ class Symbolic:
                 return None
             constants.append(constant)
         n = self._shape.threads if any(not isinstance(c, int) for c in constants) else 1
-        args = [_register(c, a.bits, n) for c, a in zip(constants, node.args, strict=True)]
+        args = [constant_register(c, a.bits, n) for c, a in zip(constants, node.args, strict=True)]
         found = computed(node, args, n)
         if node.bits > 1:
             found = found.view(f"i{node.bits // 8}")
@@ -364,8 +364,8 @@ class Symbolic:
         high = low + (1 << bits) - 1
         constant = poly.constant
         if constant is not None:
-            register = _register(constant, bits, 1 if isinstance(constant, int) else len(constant))
-            return Poly.of(_read(register, bits, is_signed))
+            register = constant_register(constant, bits, 1 if isinstance(constant, int) else len(constant))
+            return Poly.of(numbers_of(register, bits, is_signed))
         lowest, highest = self.atoms.bounds(poly)
         if lowest >= low and highest <= high:
             return poly
@@ -498,16 +498,3 @@ def _nothing(symbolic: Symbolic, node: Node, words: list[str]) -> Poly | None:
 
 def _signed(value: int, bits: int) -> int:
     return value - (1 << bits) if bits > 1 and value >> (bits - 1) else value
-
-
-def _register(constant: Any, bits: int, n: int) -> Lanes:
-    """A constant as the register of each thread holds it."""
-    if bits == 1:
-        return np.broadcast_to(np.asarray(constant) != 0, n)
-    if isinstance(constant, int):
-        return np.full(n, constant & ((1 << bits) - 1), register_dtype(bits))
-    return np.broadcast_to(constant.astype(register_dtype(bits)), n)
-
-
-def _read(register: Lanes, bits: int, is_signed: bool) -> Lanes:
-    return register.view(f"i{bits // 8}" if is_signed else register.dtype).astype(np.int64)

@@ -1,0 +1,34 @@
+"""The GPUs of arrays: where an array is, and the work that may still be writing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ptxgen.arrays.dlpack import LEGACY_DEFAULT_STREAM
+from ptxgen.arrays.views import UNKNOWN_DEVICE, ArrayView
+from ptxgen.errors import LaunchError
+from ptxgen.runtime.cuda import CudaBackend
+
+
+def located(backend: CudaBackend, array: ArrayView, who: str) -> ArrayView:
+    """The array with its device filled in, for interfaces that do not say the device. Raises
+    `LaunchError` if the address is on no GPU of this process.
+    """
+    if array.device[1] != UNKNOWN_DEVICE or not array.pointer:
+        return array
+    ordinal = backend.device_of_pointer(array.pointer)
+    if ordinal is None:
+        raise LaunchError(
+            f"{who}: address {array.pointer:#x} of a {type(array.owner).__name__} is not on "
+            "a GPU of this process; pass an array whose memory is alive"
+        )
+    return array._replace(device=("cuda", ordinal))
+
+
+def wait_for_producers(backend: CudaBackend, arrays: Iterable[ArrayView], stream: int, ordinal: int) -> None:
+    """Wait for the streams that may still write the arrays, except `stream` itself (CUDA Array
+    Interface, "Synchronization": a consumer on another stream waits for the producer's).
+    """
+    for array in arrays:
+        if array.stream is not None and array.stream != (stream or LEGACY_DEFAULT_STREAM):
+            backend.synchronize(array.stream, ordinal=ordinal)
