@@ -16,13 +16,23 @@ def located(backend: CudaBackend, array: ArrayView, who: str) -> ArrayView:
     """
     if array.device[1] != UNKNOWN_DEVICE or not array.pointer:
         return array
-    ordinal = backend.device_of_pointer(array.pointer)
-    if ordinal is None:
+    return array._replace(device=("cuda", ordinal_of(backend, array, who)))
+
+
+def ordinal_of(backend: CudaBackend, array: ArrayView, who: str) -> int:
+    """The ordinal of the GPU that an array is on; `UNKNOWN_DEVICE` for one without memory whose
+    interface does not say it. Raises `LaunchError` as `located` does.
+    """
+    ordinal = array.device[1]
+    if ordinal != UNKNOWN_DEVICE or not array.pointer:
+        return ordinal
+    found = backend.device_of_pointer(array.pointer)
+    if found is None:
         raise LaunchError(
             f"{who}: address {array.pointer:#x} of a {type(array.owner).__name__} is not on "
             "a GPU of this process; pass an array whose memory is alive"
         )
-    return array._replace(device=("cuda", ordinal))
+    return found
 
 
 def wait_for_producers(backend: CudaBackend, arrays: Iterable[ArrayView], stream: int, ordinal: int) -> None:

@@ -29,8 +29,8 @@ class ArrayView(NamedTuple):
     negative; `dtype` is numpy's name for the element type; `device` is ("cpu", 0) or ("cuda",
     ordinal). `kind` names the library that makes arrays for results: "numpy", "torch", "cupy",
     "cuda_array_interface" or "dlpack". `owner` is the caller's object, `keep` another object that
-    must live as long as the pointer is used. `stream` is the CUDA stream that may still be writing
-    the elements, None if they are complete or the caller's stream orders the write.
+    must live as long as the pointer is used. `stream` is the CUDA stream that the write of the
+    elements is on or that waits for it, None if they are complete or the caller's stream does.
     """
 
     pointer: int
@@ -84,7 +84,13 @@ def view(array: object, name: str, stream: int | None = None) -> ArrayView:
 
 def is_tensor(array: object) -> bool:
     """Whether `array` is a torch tensor; torch is not imported for this test."""
-    return any(t.__module__ == "torch" and t.__name__ == "Tensor" for t in type(array).__mro__)
+    kind: Any = type(array)
+    return _is_tensor_class(kind)
+
+
+@functools.lru_cache(maxsize=256)
+def _is_tensor_class(kind: Any) -> bool:
+    return any(t.__module__ == "torch" and t.__name__ == "Tensor" for t in kind.__mro__)
 
 
 def _has_cuda_interface(array: object) -> bool:
@@ -262,6 +268,7 @@ def _view_dlpack(array: Any, name: str, stream: int | None) -> ArrayView:
         "dlpack",
         array,
         capsule,
+        dlpack.LEGACY_DEFAULT_STREAM if stream is None else None,
     )
 
 

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from ptxgen import ir
+from ptxgen.dsl.atomics import Atomic
 from ptxgen.dsl.collective import Cta, Warp
-from ptxgen.dsl.control import Control
+from ptxgen.dsl.debugging import Debugging
 from ptxgen.dsl.tiles import DIMENSIONS, Fragment, SharedTile
-from ptxgen.dsl.values import Pointer, Value, is_count, is_int, require_type
+from ptxgen.dsl.values import Pointer, Value, is_count, is_int, moved_as, require_type
 from ptxgen.errors import ConfigError, shown
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
@@ -22,16 +23,19 @@ _SCRATCH: Final = "k.block"  # the region that reductions use; no tile can have 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
-class KernelBuilder(Control):
+class KernelBuilder(Debugging):
     """Builds one kernel for one target, such as "sm_80"; `build` returns the module.
 
     `threads` is the threads of a block (`.maxntid`), `min_ctas` the least CTAs per multiprocessor
-    (`.minnctapersm`; 0: not printed). Every row of the instruction table is a method (`k.fma`,
-    `k.shfl`, …); `docs/isa.md` lists them. Raises `ConfigError` for an invalid name, `threads` or
-    `min_ctas`, and `UnsupportedTargetError` for an unknown target.
+    (`.minnctapersm`; 0: not printed), and `asserts` says whether `k.device_assert` is compiled in. Every
+    row of the instruction table is a method (`k.fma`, `k.shfl`, …); `docs/isa.md` lists them.
+    Raises `ConfigError` for an invalid name, `threads` or `min_ctas`, and `UnsupportedTargetError`
+    for an unknown target.
     """
 
-    def __init__(self, name: str, *, target: Target | str, threads: int, min_ctas: int = 0) -> None:
+    def __init__(
+        self, name: str, *, target: Target | str, threads: int, min_ctas: int = 0, asserts: bool = False
+    ) -> None:
         _check_name("kernel", name)
         target = find_target(target)
         most = target.threads_per_block
@@ -43,26 +47,27 @@ class KernelBuilder(Control):
             raise ConfigError(
                 f"kernel {name!r}: min_ctas must be an integer of at least 0, got {shown(min_ctas)}"
             )
-        super().__init__(name, target, threads)
+        super().__init__(name, target, threads, asserts=asserts)
         self.min_ctas = min_ctas
         self._params: list[ir.Param] = []
         self._regions: list[ir.Region] = []
         self._shared_base: Value | None = None
+        self.atomic = Atomic(self)
         self.warp = Warp(self)
         self.block = Cta(self, self.warp, self._scratch)
 
     # ---------------------------------------------------------------------------- parameters
 
     def param(self, name: str, type: ScalarType) -> Value:
-        """Declare a scalar parameter and load it."""
+        """Declare a scalar parameter and load it; one of f16 or bf16 is declared as its bits."""
         _check_name("parameter", name)
         require_type(f"parameter {name!r}", type)
         if name == DYNAMIC_SHARED or any(p.name == name for p in self._params):
             raise ConfigError(f"parameter {name!r} is declared twice in kernel {self.name!r}")
-        at = Pointer(ir.Symbol(name), "param", type)
-        value: Value = self.ld(at, space="param", type=type)
-        self._params.append(ir.Param(name, type.name))
-        return value
+        moved = moved_as(type)
+        value: Value = self.ld(Pointer(ir.Symbol(name), "param", type), space="param", type=moved)
+        self._params.append(ir.Param(name, moved.name))
+        return value if moved is type else value.as_(type)
 
     def pointer(self, name: str, dtype: ScalarType = f32) -> Pointer:
         """Declare a parameter that points to `dtype` elements in global memory, and load it."""
@@ -193,8 +198,10 @@ class KernelBuilder(Control):
             min_ctas=self.min_ctas,
             dynamic_shared=DYNAMIC_SHARED if self._regions else "",
             regions=tuple(self._regions),
+            variables=tuple(self._slots.values()),
         )
-        return ir.Module(self._version, self.target.name, (kernel,), tuple(header))
+        functions, texts = tuple(self._functions.values()), tuple(self._texts.values())
+        return ir.Module(self._version, self.target.name, (kernel,), tuple(header), functions, texts)
 
 
 def _check_name(what: str, name: object) -> None:

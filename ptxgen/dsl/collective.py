@@ -49,7 +49,11 @@ class Warp:
         Lane i adds the value of lane i - 1, then of i - 2, i - 4, i - 8 and i - 16, each addition
         rounded (or wrapped) once.
         """
-        self._check("warp.scan", value)
+        return self.scanned("warp.scan", value)
+
+    def scanned(self, who: str, value: Value) -> Value:
+        """The sums of the values of the lower lanes and the own one; `who` asks."""
+        self._check(who, value)
         for distance in reversed(_DISTANCES):
             below, inside = self._k.shfl_pred(value, distance, 0, _ALL, mode="up")
             value = self._k.selp(value + below, value, inside)
@@ -117,25 +121,55 @@ class Cta:
         """The smallest value of the CTA's threads; NaN is ignored unless all are NaN."""
         return self._joined("block.min", value, self._k.min)
 
+    def scan(self, value: Value) -> Value:
+        """The sum of the values of this thread and of all lower threads of the CTA.
+
+        Each warp adds its values as `k.warp.scan` does; then the sum of the lower warps, warp 0
+        first, is added in front.
+        """
+        k = self._k
+        k.require_all_threads("block.scan")
+        part = self._warp.scanned("block.scan", value)
+        if self._warps == 1:
+            return part
+        slots = self._written(part, WARP_SIZE - 1)
+        warp = k.thread_id() >> _LOG_WARP
+        before, *others = _loaded(k, slots, self._warps - 1)
+        result = k.selp(before + part, part, warp > 0)
+        for lower, total in enumerate(others, 1):
+            before = before + total
+            result = k.selp(before + part, result, warp > lower)
+        return result
+
     def _joined(self, who: str, value: Value, join: Join) -> Value:
         k = self._k
         k.require_all_threads(who)
         part = self._warp.joined(who, value, join)
-        warps = -(-k.threads // WARP_SIZE)
-        if warps == 1:
+        if self._warps == 1:
             return part
-        if self._used or k.is_in_block:
-            k.barrier()  # all threads have read what the reduction before this one wrote
-        self._used = True
-        slots, thread = self._scratch(warps, part.type), k.thread_id()
-        own, first_lane = slots.element(thread >> _LOG_WARP), (thread & (WARP_SIZE - 1)) == 0
-        with k.only_if(first_lane):
-            k.store(own, part)
-        k.barrier()
-        total, *others = _loaded(k, slots, warps)
+        total, *others = _loaded(k, self._written(part, 0), self._warps)
         for other in others:
             total = join(total, other)
         return total
+
+    @property
+    def _warps(self) -> int:
+        return -(-self._k.threads // WARP_SIZE)
+
+    def _written(self, part: Value, lane: int) -> Pointer:
+        """The slots, of which each warp has written its own one: the value of `lane`. All threads may
+        read them.
+        """
+        k = self._k
+        if self._used or k.is_in_block:
+            k.barrier()  # all threads have read what the reduction before this one wrote
+        self._used = True
+        slots, thread = self._scratch(self._warps, part.type), k.thread_id()
+        own, is_writer = slots.element(thread >> _LOG_WARP), (thread & (WARP_SIZE - 1)) == lane
+        with k.only_if(is_writer):
+            k.store(own, part)
+        k.barrier()
+        return slots
 
 
 def _sum(a: Value, b: Value) -> Value:

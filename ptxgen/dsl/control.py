@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ptxgen import ir
@@ -18,6 +19,31 @@ _BARRIERS = 16  # named barriers of a CTA (PTX ISA, "bar")
 _COUNTERS: Final = (u32, s32, u64, s64)  # types that a loop counts in unless it is told its type
 
 
+# Why a barrier in a block cannot be, by the kind of the block.
+_MISSING: Final = {
+    "strided": "threads whose share has ended never arrive; move it out, or loop with "
+    "k.loop(start, stop) and bounds on which all threads agree",
+    "while_": "threads where the condition is false never arrive; move it out, or promise that all "
+    "threads agree with k.while_(condition, uniform=True)",
+    "when": "threads where the condition is false never arrive; move it out, or promise that all "
+    "threads agree with k.when(condition, uniform=True)",
+}
+_MISSING["grid_strided"] = _MISSING["strided"]
+_MISSING["otherwise"] = _MISSING["when"]
+
+
+@dataclass
+class _Loop:
+    """An open loop: where it ends, how many blocks around it some threads may not run, whether
+    some threads may have left it, and the first operation in it that needs all threads.
+    """
+
+    done: ir.Label
+    outside: int
+    left: bool = False
+    joined: str = ""
+
+
 class Control(Grid):
     """Loops, branches and predication.
 
@@ -30,6 +56,7 @@ class Control(Grid):
         self._open: list[str] = []  # kinds of the blocks being built, outermost first
         self.not_entered: list[Block[Any]] = []
         self._divergent: list[str] = []  # kinds of the open blocks that some threads may not run
+        self._loops: list[_Loop] = []  # the open ones, outermost first
         self._closed: tuple[ir.Statement, bool] | None = None  # last `when`: end label, uniform
 
     @property
@@ -91,6 +118,53 @@ class Control(Grid):
         )
         first = self.emit("mad", (block, self.threads, thread), {"mode": "lo"})
         yield from self._counted("grid_strided", first, n, blocks * self.threads, counter, divergent=True)
+
+    @block
+    def while_(self, condition: Callable[[], Value], *, uniform: bool = False) -> Iterator[None]:
+        """Run the body while `condition()` holds, which is evaluated before each round: a function
+        without arguments that returns a predicate, such as `lambda: low < high` of two variables.
+
+        `uniform` promises that the condition is the same in all threads of the CTA, which allows
+        barriers inside.
+        """
+        self.refuse_predicated("while_")
+        if not callable(condition):
+            raise TypeMismatchError(
+                "while_: the condition must be a function, which is evaluated before each round, such as "
+                f"k.while_(lambda: i < n), got {shown(condition)}"
+            )
+        head, done = self._label("while"), self._label("done")
+        self._statements.append(ir.Label(head.name, "nounroll"))
+        try:
+            holds = condition()
+            self.require_predicate("while_", holds)
+            self._branch(done, holds, negated=True)
+            with self._loop("while_", done, divergent=not uniform):
+                yield
+        finally:
+            self._branch(head)
+            self._statements.append(done)
+
+    def break_if(self, condition: Value, *, uniform: bool = False) -> None:
+        """Leave the innermost loop in the threads where the condition holds.
+
+        `uniform` promises that the condition is the same in all threads of the CTA; otherwise no
+        barrier may be in the loop, because threads that left it never arrive. Raises
+        `TypeMismatchError` outside of loops.
+        """
+        self.refuse_predicated("break_if")
+        self.require_predicate("break_if", condition)
+        if not self._loops:
+            raise TypeMismatchError("break_if leaves a loop, and there is none around it")
+        loop = self._loops[-1]
+        if not uniform or len(self._divergent) > loop.outside:
+            if loop.joined:
+                raise TypeMismatchError(
+                    f"break_if: {loop.joined} in the same loop waits for threads that have left it; move it "
+                    "out, or promise that all threads agree with k.break_if(condition, uniform=True)"
+                )
+            loop.left = True
+        self._branch(loop.done, condition)
 
     @block
     def when(self, condition: Value, *, uniform: bool = False) -> Iterator[None]:
@@ -185,7 +259,7 @@ class Control(Grid):
             self._branch(done, index >= stop)
         self._statements.append(ir.Label(head.name, "nounroll"))
         try:
-            with self._block(kind, divergent=divergent):
+            with self._loop(kind, done, divergent=divergent):
                 yield index
         finally:
             self.emit("add", (index, step), into=index)
@@ -198,18 +272,27 @@ class Control(Grid):
 
     def require_all_threads(self, what: str) -> None:
         """Raise `TypeMismatchError` in a block that some threads of the CTA may not run."""
-        if not self._divergent:
-            return
-        kind = self._divergent[-1]
-        if kind in ("strided", "grid_strided"):
-            raise TypeMismatchError(
-                f"{what} inside '{kind}': threads whose share has ended never arrive; move it out, or "
-                "loop with k.loop(start, stop) and bounds on which all threads agree"
-            )
-        raise TypeMismatchError(
-            f"{what} inside 'when': threads where the condition is false never arrive; move it "
-            "out, or promise that all threads agree with k.when(condition, uniform=True)"
-        )
+        if self._divergent:
+            kind = self._divergent[-1]
+            inside = "when" if kind == "otherwise" else kind
+            raise TypeMismatchError(f"{what} inside '{inside}': {_MISSING[kind]}")
+        for loop in self._loops:
+            if loop.left:
+                raise TypeMismatchError(
+                    f"{what} in a loop that some threads have left by break_if: they never arrive; move it "
+                    "out, or promise that all threads agree with k.break_if(condition, uniform=True)"
+                )
+            loop.joined = loop.joined or what
+
+    @contextmanager
+    def _loop(self, kind: str, done: ir.Label, *, divergent: bool) -> Iterator[None]:
+        """The body of a loop, which ends behind `done`."""
+        with self._block(kind, divergent=divergent):
+            self._loops.append(_Loop(done, len(self._divergent)))
+            try:
+                yield
+            finally:
+                self._loops.pop()
 
     @contextmanager
     def _block(self, kind: str, *, divergent: bool = False) -> Iterator[None]:

@@ -7,12 +7,10 @@ from typing import Final, Literal, overload
 
 from ptxgen.dsl.arithmetic import Arithmetic
 from ptxgen.dsl.ops import check_value
-from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_int
+from ptxgen.dsl.values import Pointer, Scalar, Value, Var, as_bits, is_int, moved_as
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
-from ptxgen.types import ScalarType, b16, b32, bf16, bf16x2, f16, f16x2
 
 _COPY_SIZES: Final = (4, 8, 16)  # bytes (PTX ISA, "cp.async")
-_BITS: Final = {f16: b16, bf16: b16, f16x2: b32, bf16x2: b32}
 
 
 class Memory(Arithmetic):
@@ -38,7 +36,7 @@ class Memory(Arithmetic):
         """
         _require_pointer("load", at)
         vec = _vector("load", count)
-        moved = _moved_as(at.dtype)
+        moved = moved_as(at.dtype)
         loaded = self.emit("ld", (at,), {"space": at.space, "vec": vec, "type": moved}, into=into)
         if moved is at.dtype or into is not None:
             return loaded
@@ -49,15 +47,15 @@ class Memory(Arithmetic):
     def store(self, at: Pointer, values: Scalar | Sequence[Scalar]) -> None:
         """Write one element at a pointer, or 2 or 4 consecutive elements."""
         _require_pointer("store", at)
-        source: Scalar | Sequence[Scalar] = values
-        vec = None
-        if isinstance(values, Sequence):
-            vec = _vector("store", len(values))
-            source = tuple(values) if vec else values[0]
-        moved = _moved_as(at.dtype)
+        elements = tuple(values) if isinstance(values, Sequence) else (values,)
+        vec = _vector("store", len(elements))
+        moved = moved_as(at.dtype)
         if moved is not at.dtype:  # the row of the bits would take any type of their size
-            for value in source if isinstance(source, tuple) else (source,):
-                check_value("store: the element", at.dtype, value)
+            for value in elements:
+                if isinstance(value, Value):
+                    check_value("store: the element", at.dtype, value)
+            elements = tuple([as_bits(value, at.dtype) for value in elements])
+        source = elements if vec else elements[0]
         self.emit("st", (at, source), {"space": at.space, "vec": vec, "type": moved})
 
     def copy_async(
@@ -88,10 +86,3 @@ def _vector(who: str, count: int) -> str | None:
     if not is_int(count) or count not in (1, 2, 4):
         raise ConfigError(f"{who}: an access takes 1, 2 or 4 elements, got {shown(count)}")
     return None if count == 1 else f"v{count}"
-
-
-def _moved_as(dtype: ScalarType) -> ScalarType:
-    """The type under which loads and stores move an element; they have none for 16-bit floats and
-    packed numbers, whose bits they move.
-    """
-    return _BITS.get(dtype, dtype)

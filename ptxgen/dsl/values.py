@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NoReturn, Protocol, TypeAlias
+from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias, overload
 
 from ptxgen import ir
 from ptxgen.errors import TypeMismatchError, shown
 from ptxgen.isa.spec import Modifier
-from ptxgen.types import ScalarType, f32, f64, pred, s32, s64, u32, u64
+from ptxgen.types import ScalarType, b16, b32, bf16, bf16x2, f16, f16x2, f32, f64, pred, s32, s64, u32, u64
 
+_BITS: Final = {f16: b16, bf16: b16, f16x2: b32, bf16x2: b32}
+_VECTORS: Final = (2, 4)  # elements of a vector (PTX ISA, "ld")
 _MAX_OFFSET = (1 << 31) - 1  # the offset of an address is a 32-bit integer (PTX ISA, "Operands")
 
 # Rows of the instruction table with one result, which the operators of values stand for.
@@ -50,11 +52,15 @@ class Emitter(Protocol):
     ) -> Value:
         """Append an instruction of the row `name`; the result, in `into` or in a new register."""
 
-    def load(self, at: Pointer) -> Value:
-        """Load the element at a pointer."""
+    @overload
+    def load(self, at: Pointer) -> Value: ...
+    @overload
+    def load(self, at: Pointer, count: int) -> Any: ...
+    def load(self, at: Pointer, count: int = 1) -> Any:
+        """Load the element at a pointer, or a tuple of `count` elements."""
 
-    def store(self, at: Pointer, values: Scalar) -> None:
-        """Write one element at a pointer."""
+    def store(self, at: Pointer, values: Scalar | Sequence[Scalar]) -> None:
+        """Write one element at a pointer, or 2 or 4."""
 
     def append(self, opcode: str, operands: tuple[ir.Operand, ...]) -> None:
         """Append one instruction without checks."""
@@ -240,12 +246,36 @@ class Var(Value):
 
     def set(self, value: Scalar) -> None:
         """Emit a `mov` that sets the variable to `value`."""
-        self.k.emit("mov", (value,), {"type": self.type}, into=self)
+        type = moved_as(self.type)
+        if type is not self.type:
+            value = as_bits(value, self.type)
+        self.k.emit("mov", (value,), {"type": type}, into=self)
 
     def as_(self, type: ScalarType) -> Value:
         """A copy of the variable's present value, under another type of the same size."""
         self._check_as(type)
         return self._moved(type)
+
+
+def moved_as(type: ScalarType) -> ScalarType:
+    """The type under which `mov`, loads and stores move a number of `type`; they have none for 16-bit
+    floats and packed numbers, whose bits they move.
+    """
+    return _BITS.get(type, type)
+
+
+def as_bits(value: Scalar, type: ScalarType) -> Scalar:
+    """A number of Python as the bits of the f16 or bf16 that it is rounded to, a literal; a `Value`
+    as it is. Raises `TypeMismatchError` for anything else.
+    """
+    if isinstance(value, Value):
+        return value
+    if type not in (f16, bf16) or isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeMismatchError(f"{type} must be given by a value of the kernel, got {shown(value)}")
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        return int(np.asarray(value, np.float64).astype(type.dtype).view(np.uint16))
 
 
 def require_steps(*steps: object) -> None:
@@ -314,11 +344,15 @@ class Pointer:
         in u32, P.element(i - 1) is 2**32 - 1 elements on, and P.at(-1).element(i) one element back.
         Raises `TypeMismatchError` for any other index.
         """
+        return self._element(index, 1)
+
+    def _element(self, index: Scalar, count: int) -> Pointer:
+        """The pointer to element `index` * `count`."""
         if not isinstance(index, Value):
             if not is_int(index):
                 raise self._no_index(index)
-            return self.at(int(index))
-        base, size = self.value, self.dtype.nbytes
+            return self.at(int(index) * count)
+        base, size = self.value, self.dtype.nbytes * count
         far = base.type.bits == u64.bits
         wide = {u32: u64, s32: s64}.get(index.type) if far else None
         if not wide and (index.type.kind not in "us" or index.type.bits != base.type.bits):
@@ -347,6 +381,17 @@ class Pointer:
             )
         return self.element(index.k.emit("mul_wide", (index, columns)))
 
+    def vec(self, count: int) -> Vectors:
+        """The same memory as vectors of `count` elements, 2 or 4: `P.vec(4)[i]` is the tuple of the
+        elements from 4 * i to 4 * i + 3, loaded at once, and `P.vec(4)[i] = values` stores four.
+
+        The address of a vector must be a multiple of its bytes. Raises `TypeMismatchError` for
+        another count.
+        """
+        if not is_int(count) or count not in _VECTORS:
+            raise TypeMismatchError(f"{self!r}.vec: a vector has 2 or 4 elements, got {shown(count)}")
+        return Vectors(self, count)
+
     def __getitem__(self, index: Scalar) -> Value:
         """Load element `index`, in the type of the elements.
 
@@ -358,8 +403,7 @@ class Pointer:
         """Store `value`, which has the type of the elements, to element `index`."""
         if isinstance(value, Sequence):
             raise TypeMismatchError(
-                f"P[i] = v stores one element, got {shown(value)}; "
-                "store 2 or 4 with k.store(P.element(i), values)"
+                f"P[i] = v stores one element, got {shown(value)}; store 2 or 4 with P.vec(2)[i] = values"
             )
         self.value.k.store(self.element(index), value)
 
@@ -394,3 +438,41 @@ class Pointer:
         """The operand `[base+offset]`."""
         base = self.base if isinstance(self.base, ir.Symbol) else self.base.reg
         return ir.Address(base, self.offset)
+
+
+class Vectors:
+    """The memory behind a pointer as vectors of `count` elements, which are loaded and stored at
+    once; made by `Pointer.vec`.
+    """
+
+    __slots__ = ("_count", "_pointer")
+
+    def __init__(self, pointer: Pointer, count: int) -> None:
+        self._pointer = pointer
+        self._count = count
+
+    def __repr__(self) -> str:
+        return f"{self._pointer!r}.vec({self._count})"
+
+    def pointer(self, index: Scalar) -> Pointer:
+        """The pointer to the first element of vector `index`, an index as of `Pointer.element`."""
+        return self._pointer._element(index, self._count)
+
+    def __getitem__(self, index: Scalar) -> tuple[Value, ...]:
+        """Load vector `index`: its elements, in their type."""
+        loaded: tuple[Value, ...] = self._pointer.value.k.load(self.pointer(index), self._count)
+        return loaded
+
+    def __setitem__(self, index: Scalar, values: Sequence[Scalar] | Scalar) -> None:
+        """Store the elements of vector `index`. Raises `TypeMismatchError` for another number of
+        values.
+        """
+        if not isinstance(values, Sequence) or len(values) != self._count:
+            raise TypeMismatchError(
+                f"{self!r}[i] = values stores {self._count} elements, got {shown(values)}; "
+                f"give a tuple of {self._count}"
+            )
+        self._pointer.value.k.store(self.pointer(index), values)
+
+    def __iter__(self) -> NoReturn:
+        raise TypeMismatchError(f"{self!r} does not know how many vectors it has; use 'with k.loop(...)'")

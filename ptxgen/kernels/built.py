@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
@@ -17,15 +19,16 @@ from ptxgen.check.verify.budget import static_shared_bytes
 from ptxgen.dsl import PointerType
 from ptxgen.errors import LaunchError, did_you_mean, shown
 from ptxgen.kernels.signature import Signature, Type
-from ptxgen.kernels.written import written_pointers
+from ptxgen.kernels.uses import Uses, uses_of
 from ptxgen.runtime.plan import ParamSlot, param_slots
 from ptxgen.target import Target
 from ptxgen.text import render
-from ptxgen.types import ScalarType
+from ptxgen.types import ScalarType, bf16, f16
 
 SCHEMA: Final = 1  # version of the contract's dictionary, raised when a key changes its meaning
 GRID: Final = "grid"  # the name of the number of CTAs along x, in expressions of a proof
 _MOST_DIMENSIONS: Final = 3
+_AS_BITS: Final = (f16, bf16)  # a parameter has the bits of such a number
 _PAIR: Final = 2
 _MOST_CTAS: Final = (1 << 31) - 1  # along x; CUDA C++ Programming Guide, "Technical Specifications"
 
@@ -58,12 +61,14 @@ class BuiltFunction:
         return param_slots(self.kernel.params)
 
     @cached_property
-    def written(self) -> frozenset[str]:
-        """The pointers whose arrays the kernel may write."""
+    def uses(self) -> Uses:
+        """What the kernel does with the arrays of its pointers."""
         types = self.signature.parameters
-        return written_pointers(
-            self.kernel, [n for n, type in types.items() if isinstance(type, PointerType)]
-        )
+        return uses_of(self.kernel, [name for name, type in types.items() if isinstance(type, PointerType)])
+
+    def alignment(self, name: str, type: PointerType) -> int:
+        """The bytes of which a pointer must be a multiple."""
+        return self.uses.alignment.get(name, type.dtype.nbytes)
 
     @cached_property
     def resources(self) -> Resources:
@@ -102,11 +107,22 @@ class BuiltFunction:
             for name, type in types.items()
             if not isinstance(type, PointerType) and type.is_integer
         }
-        found = tuple([_array(who, name, pointers[name], dims) for name, dims in arrays.items()])
+        found = tuple(
+            [
+                _array(who, name, pointers[name], dims, self.alignment(name, pointers[name]))
+                for name, dims in arrays.items()
+            ]
+        )
         blocks = _grid(who, grid)
         sizes = [axis.extent for array in found for axis in array.axes]
         _check_bounds(who, bounds, {*known, *_names_in((*sizes, *blocks))})
         return GlobalContract(found, (), {**known, **bounds}, blocks)
+
+    def _required(self, name: str) -> dict[str, int]:
+        """The entry of a contract that says how a pointer must be aligned, beyond its elements."""
+        nbytes = self.uses.alignment.get(name, 1)
+        type = self.signature.parameters[name]
+        return {"align": nbytes} if isinstance(type, PointerType) and nbytes > type.dtype.nbytes else {}
 
     def contract(self) -> dict[str, Any]:
         """What a host program in any language needs to launch the kernel, as plain data for JSON:
@@ -128,6 +144,7 @@ class BuiltFunction:
                     "offset": slot.offset,
                     "size": slot.nbytes,
                     "meaning": _meaning(types[slot.name]),
+                    **self._required(slot.name),
                 }
                 for slot in self.slots
             ],
@@ -173,7 +190,11 @@ def _grid(who: str, given: Any) -> tuple[Size, Size, Size]:
 def _meaning(type: Type) -> str:
     if isinstance(type, PointerType):
         return f"device address of dense {type.dtype.name} elements"
-    return f"a number of type {type.name}"
+    return (
+        f"a number of type {type.name}"
+        if type not in _AS_BITS
+        else f"the bits of a number of type {type.name}"
+    )
 
 
 def _range(type: ScalarType) -> tuple[int, int]:
@@ -188,17 +209,23 @@ def _is_size(given: object) -> bool:
     return isinstance(given, str) or integer(given, 1, 1 << 62) is not None
 
 
-def _array(who: str, name: str, type: PointerType, dims: Any) -> GlobalArray:
-    """A dense array of these dimensions, outermost first."""
+def _array(who: str, name: str, type: PointerType, dims: Any, align: int) -> GlobalArray:
+    """A dense array of these dimensions, outermost first, at a multiple of `align` bytes.
+
+    The inner dimensions that are integers are one element of the proof, in which a vector may lie
+    anywhere; an array whose dimensions are all integers has one such element.
+    """
     if not isinstance(dims, tuple) or not dims or not all(map(_is_size, dims)):
         raise LaunchError(
             f"{who}: {name} must be a tuple of dimensions, integers or expressions of sizes such as "
             f"('rows', 'columns'), got {shown(dims)}"
         )
-    nbytes = type.dtype.nbytes
+    inner = list(itertools.takewhile(lambda size: not isinstance(size, str), reversed(dims)))
+    outer = dims[: len(dims) - len(inner)] or (1,)
+    nbytes = type.dtype.nbytes * math.prod(map(int, inner))
     axes = []
-    for n, extent in enumerate(dims):
-        inner = dims[n + 1 :]
-        stride: int | str = " * ".join([str(nbytes), *map(str, inner)])
-        axes.append(Axis(extent, nbytes if not inner else stride))
-    return GlobalArray(name, tuple(axes), nbytes, nbytes)
+    for n, extent in enumerate(outer):
+        between = outer[n + 1 :]
+        stride: int | str = " * ".join([str(nbytes), *map(str, between)])
+        axes.append(Axis(extent, nbytes if not between else stride))
+    return GlobalArray(name, tuple(axes), nbytes, math.gcd(align, nbytes))

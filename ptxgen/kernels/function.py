@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import statistics
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,16 +21,7 @@ from ptxgen.dsl import KernelBuilder, PointerType
 from ptxgen.errors import ConfigError, LaunchError, TrapError, shown
 from ptxgen.interpreter import PCT, Report
 from ptxgen.kernels.built import GRID, BuiltFunction
-from ptxgen.kernels.launch import (
-    Call,
-    Extents,
-    Runner,
-    checked,
-    copies,
-    extents,
-    require_apart,
-    require_writable,
-)
+from ptxgen.kernels.launch import Call, Extents, Runner, checked, copies, extents, require_apart, require_fit
 from ptxgen.kernels.signature import Signature, key_of
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
@@ -84,6 +76,7 @@ class KernelFunction:
         threads: Threads,
         min_ctas: int = 0,
         target: str | None = None,
+        asserts: bool = False,
         cuda: CudaBackend | None = None,
         cache: ModuleCache | None = None,
     ) -> None:
@@ -101,10 +94,12 @@ class KernelFunction:
         self._function = function
         self._threads = threads
         self._min_ctas = min_ctas
+        self._asserts = asserts
         self._target = None if target is None else find_target(target)
         who = f"kernel {self.name}"
         self._runner = Runner(gpu_of(who, cuda), cache_of(who, cache))
         self._built: dict[tuple[object, ...], BuiltFunction] = {}
+        self._plain: dict[str, BuiltFunction] = {}  # by target, those without choices of the caller
         self._lock = threading.RLock()  # the function runs once for each choice
         self._targets: dict[int, Target] = {}  # of devices
 
@@ -135,6 +130,16 @@ class KernelFunction:
         return self._build(find_target(target or self._target or DEFAULT_TARGET), threads, statics)
 
     def _build(self, target: Target, threads: int | None, statics: Mapping[str, Any]) -> BuiltFunction:
+        if statics or threads is not None:
+            return self._specialised(target, threads, statics, self._asserts)
+        found = self._plain.get(target.name)
+        if found is None:
+            found = self._plain[target.name] = self._specialised(target, None, {}, self._asserts)
+        return found
+
+    def _specialised(
+        self, target: Target, threads: int | None, statics: Mapping[str, Any], asserts: bool
+    ) -> BuiltFunction:
         values = self.signature.static_values(statics)
         if threads is None:
             threads = self._threads(**values) if callable(self._threads) else self._threads
@@ -145,7 +150,7 @@ class KernelFunction:
                 f"{shown(threads)}"
             )
         try:
-            key = (target.name, count, *map(key_of, values.values()))
+            key = (target.name, count, asserts, *map(key_of, values.values()))
             found = self._built.get(key)
         except TypeError as error:
             raise ConfigError(
@@ -155,11 +160,11 @@ class KernelFunction:
             with self._lock:
                 found = self._built.get(key)
                 if found is None:
-                    found = self._built[key] = self._emit(target, count, values)
+                    found = self._built[key] = self._emit(target, count, values, asserts)
         return found
 
-    def _emit(self, target: Target, threads: int, statics: Mapping[str, Any]) -> BuiltFunction:
-        k = KernelBuilder(self.name, target=target, threads=threads, min_ctas=self._min_ctas)
+    def _emit(self, target: Target, threads: int, statics: Mapping[str, Any], asserts: bool) -> BuiltFunction:
+        k = KernelBuilder(self.name, target=target, threads=threads, min_ctas=self._min_ctas, asserts=asserts)
         given = [
             k.pointer(name, type.dtype) if isinstance(type, PointerType) else k.param(name, type)
             for name, type in self.signature.parameters.items()
@@ -219,13 +224,24 @@ class KernelFunction:
                     f"{self.name}: stream is for a GPU, but the backend is {name!r}; leave out the stream"
                 )
             built = self._build(self._target_of(None), threads, statics)
-            require_writable(self.name, built.written, call)
-            self._runner.interpret(built, extent, call)
+            require_fit(self.name, built.uses, call)
+            self._interpret(built, extent, call)
             return
         ordinal = self._runner.ordinal(self.name, call)
         built = self._build(self._target_of(ordinal), threads, statics)
-        require_writable(self.name, built.written, call)
+        require_fit(self.name, built.uses, call)
         self._runner.on_gpu(built, extent, call, explicit, ordinal)
+
+    def _interpret(self, built: BuiltFunction, extent: Extents, call: Call) -> None:
+        """Interpret the kernel, and print what it prints, also if it stops with an error."""
+        printed = ""
+        try:
+            printed = self._runner.interpret(built, extent, call).printed
+        except TrapError as error:
+            printed = error.printed
+            raise
+        finally:
+            sys.stdout.write(printed)
 
     def _checked(
         self, grid: object, arguments: tuple[object, ...], named: Mapping[str, object], stream: object
@@ -264,14 +280,15 @@ class KernelFunction:
     ) -> Findings:
         """Run the kernel with all sanitizers of the interpreter under three schedules, on copies
         of the arrays, which are on the host. What is `clean` met no race, no access outside an
-        array, no read of memory that was never written and no misuse of a barrier in these runs.
+        array, no read of memory that was never written, no misuse of a barrier, and no assertion that
+        does not hold in these runs.
 
         Raises what `launch` raises.
         """
         extent, call, statics, _ = self._checked(grid, arguments, named, None)
         self._runner.choose(self.name, "interpreter", call)
-        built = self._build(self._target_of(None), threads, statics)
-        require_writable(self.name, built.written, call)
+        built = self._specialised(self._target_of(None), threads, statics, asserts=True)
+        require_fit(self.name, built.uses, call)
         require_apart(self.name, call)
         reports: dict[tuple[str, str, str], Report] = {}
         faults: dict[str, None] = {}
@@ -313,7 +330,7 @@ class KernelFunction:
             )
         ordinal, gpu = self._runner.ordinal(self.name, call), self._runner
         built = self._build(self._target_of(ordinal), threads, statics)
-        require_writable(self.name, built.written, call)
+        require_fit(self.name, built.uses, call)
         on = current_stream(call.first) if explicit is None else explicit
         work = functools.partial(gpu.on_gpu, built, extent, call, on, ordinal)
         work()
@@ -362,6 +379,7 @@ def kernel(
     threads: Threads,
     min_ctas: int = 0,
     target: str | None = None,
+    asserts: bool = False,
     cuda: CudaBackend | None = None,
     cache: ModuleCache | None = None,
 ) -> Callable[[Callable[..., None]], KernelFunction]: ...
@@ -372,8 +390,9 @@ def kernel(function: Callable[..., None] | None = None, **choices: Any) -> Any:
 
     `threads` is the threads of a CTA, or a function of the static parameters, given by name, that
     returns it; `min_ctas` the least CTAs per multiprocessor (0: not said); `target` such as
-    "sm_90", by default that of the device, else sm_80. `cuda` is the GPU backend and `cache` keeps
-    compiled kernels; by default those of the process.
+    "sm_90", by default that of the device, else sm_80. `asserts` says whether launches have the
+    assertions of the kernel (`k.device_assert`), which `check` always has. `cuda` is the GPU backend and
+    `cache` keeps compiled kernels; by default those of the process.
 
     >>> from ptxgen import Pointer, f32, kernel, u32
     >>> @kernel(threads=64)

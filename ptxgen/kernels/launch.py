@@ -7,14 +7,14 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from ptxgen import interpreter
 from ptxgen.arguments import integer
-from ptxgen.arrays.devices import located, wait_for_producers
+from ptxgen.arrays.devices import ordinal_of, wait_for_producers
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.elements import numpy_type
 from ptxgen.arrays.overlap import may_share_elements
@@ -25,37 +25,50 @@ from ptxgen.dsl import PointerType
 from ptxgen.errors import ConfigError, LaunchError, did_you_mean, shown
 from ptxgen.kernels.built import BuiltFunction
 from ptxgen.kernels.signature import Type
+from ptxgen.kernels.uses import Uses
 from ptxgen.runtime.cache import CacheKey, ModuleCache, default_cache
 from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
 from ptxgen.runtime.kept import Kept
 from ptxgen.runtime.plan import MAX_GRID, LaunchPlan
 from ptxgen.runtime.settings import AUTO, Settings
-from ptxgen.types import ScalarType, f32
+from ptxgen.types import TYPES, ScalarType, f32
 
 BACKENDS: Final = (AUTO, "cuda", "interpreter")
 Extents = tuple[int, int, int]
 _MAX_F32: Final = float.fromhex("0x1.ffffffp127")  # numbers below round to a finite f32
+_HALF_BYTES: Final = 2
+# The least and the greatest number of each integer type.
+_WHOLE: Final = {
+    type.name: (-(1 << (type.bits - 1)), (1 << (type.bits - 1)) - 1)
+    if type.is_signed
+    else (0, (1 << type.bits) - 1)
+    for type in TYPES.values()
+    if type.is_integer
+}
 # The names by which arrays have an element type in memory; types of bits take any of their size.
 _SIZES: Final = {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "f16x2": 4, "bf16x2": 4}
 
 
 class Call(NamedTuple):
     """Checked arguments of a call, in the order of the kernel's parameters, and the views of the
-    arrays among them, by name.
+    arrays among them, by name. `first` is the first array that has elements, else the first; None
+    if the kernel has no pointer.
     """
 
     values: list[Any]
     views: dict[str, ArrayView]
+    first: ArrayView | None
 
     @property
-    def first(self) -> ArrayView | None:
-        """The first array that has elements, else the first; None if the kernel has no pointer."""
-        arrays = self.views.values()
-        return next((array for array in arrays if array.size), next(iter(arrays), None))
+    def is_on_gpu(self) -> bool:
+        """Whether the arrays are on a GPU."""
+        return self.first is not None and self.first.device != HOST
 
 
 def extents(who: str, what: str, given: object) -> Extents:
     """One to three positive integers as (x, y, z). Raises `LaunchError` for anything else."""
+    if type(given) is int and 0 < given <= MAX_GRID[0]:
+        return given, 1, 1
     found = given if isinstance(given, tuple | list) else (given,)
     whole = [integer(n, 1, most) for n, most in zip(found, MAX_GRID, strict=False)]
     if not 1 <= len(found) <= len(MAX_GRID) or None in whole:
@@ -72,39 +85,61 @@ def checked(who: str, parameters: Mapping[str, Type], given: Sequence[object], s
     problems: list[str] = []
     values: list[Any] = []
     views: dict[str, ArrayView] = {}
+    first: ArrayView | None = None
+    together = True  # whether all arrays that have elements are on the same device
     for (name, type), value in zip(parameters.items(), given, strict=True):
-        if isinstance(type, PointerType):
-            try:
-                array = view(value, name, stream)
-            except LaunchError as error:
-                problems.append(str(error))
-                continue
-            problems += _array_problems(name, type.dtype, array)
-            views[name] = array
-            values.append(array.pointer)
-        else:
+        if not isinstance(type, PointerType):
             number = _number(type, value)
             if number is None:
                 problems.append(_number_problem(name, type, value))
             values.append(number)
-    devices = {array.device for array in views.values() if array.size}
-    known = {device for device in devices if device[1] != UNKNOWN_DEVICE}
-    if len(known) > 1 or len({kind for kind, _ in devices}) > 1:
-        where = ", ".join(f"{name} on {array.device_name}" for name, array in views.items())
-        problems.append(f"all arrays must be on one device, got {where}; move them to one")
+            continue
+        array = _array(name, type.dtype, value, stream, problems)
+        if array is None:
+            continue
+        views[name] = array
+        values.append(array.pointer)
+        if 0 not in array.shape:
+            first = first or array
+            together = together and array.device == first.device
+    if not together:
+        problems += _device_problems(views)
     if len(problems) == 1:
         raise LaunchError(f"{who}: {problems[0]}")
     if problems:
         raise LaunchError(f"{who}: {len(problems)} problems" + "".join(f"\n  {p}" for p in problems))
-    return Call(values, views)
+    return Call(values, views, first or next(iter(views.values()), None))
 
 
-def _array_problems(name: str, wanted: ScalarType, array: ArrayView) -> Iterator[str]:
-    yield from _layout_problems(name, wanted, array.dtype, tuple(array.shape), tuple(array.strides))
+def _array(
+    name: str, wanted: ScalarType, value: object, stream: int | None, problems: list[str]
+) -> ArrayView | None:
+    """The view of an array, with what is wrong with it added to `problems`; None for no array."""
+    try:
+        array = view(value, name, stream)
+    except LaunchError as error:
+        problems.append(str(error))
+        return None
+    problems += _layout_problems(name, wanted, array.dtype, array.shape, array.strides)
+    if not array.pointer or array.pointer % wanted.nbytes:
+        problems += _address_problems(name, wanted, array)
+    return array
+
+
+def _address_problems(name: str, wanted: ScalarType, array: ArrayView) -> Iterator[str]:
     if array.size and not array.pointer:
         yield f"{name} must have memory, got a null pointer for shape {list(array.shape)}"
     if array.pointer % wanted.nbytes:
         yield f"{name} must begin at a multiple of {wanted.nbytes} bytes, got {array.pointer:#x}; copy it"
+
+
+def _device_problems(views: Mapping[str, ArrayView]) -> Iterator[str]:
+    """Say that arrays are on several devices; an interface may leave open on which GPU one is."""
+    devices = {array.device for array in views.values() if array.size}
+    known = {device for device in devices if device[1] != UNKNOWN_DEVICE}
+    if len(known) > 1 or len({kind for kind, _ in devices}) > 1:
+        where = ", ".join(f"{name} on {array.device_name}" for name, array in views.items())
+        yield f"all arrays must be on one device, got {where}; move them to one"
 
 
 @functools.lru_cache(maxsize=1024)
@@ -132,34 +167,47 @@ def _layout_problems(
 
 
 def _number(type: ScalarType, value: object) -> int | float | None:
-    """A number as the kernel gets it; None for one that the type does not hold."""
-    if type.is_integer:
-        most = (1 << (type.bits - 1 if type.is_signed else type.bits)) - 1
-        return integer(value, -most - 1 if type.is_signed else 0, most)
+    """A number as the kernel gets it, of f16 and bf16 the bits; None for one that the type does not
+    hold.
+    """
+    whole = _WHOLE.get(type.name)
+    if whole is not None:
+        return integer(value, *whole)
     if not isinstance(value, int | float | np.floating | np.integer) or isinstance(value, bool):
         return None
     try:
         number = float(value)
     except OverflowError:  # of a Python int
         return None
+    if type.nbytes == _HALF_BYTES:
+        with np.errstate(over="ignore"):
+            rounded = np.asarray(number, type.dtype)
+        return int(rounded.view(np.uint16)) if np.isfinite(rounded) or not math.isfinite(number) else None
     return None if type is f32 and math.isfinite(number) and abs(number) > _MAX_F32 else number
 
 
 def _number_problem(name: str, type: ScalarType, value: object) -> str:
-    if not type.is_integer:
+    if type.name not in _WHOLE:
         return f"{name} must be a number that {type} holds, got {shown(value)}"
-    most = (1 << (type.bits - 1 if type.is_signed else type.bits)) - 1
-    least = -most - 1 if type.is_signed else 0
+    least, most = _WHOLE[type.name]
     return f"{name} must be an integer from {least} to {most} ({type}), got {shown(value)}"
 
 
-def require_writable(who: str, written: Collection[str], call: Call) -> None:
-    """Raise `LaunchError` for arrays that the kernel writes and that are read-only."""
+def require_fit(who: str, uses: Uses, call: Call) -> None:
+    """Raise `LaunchError` for arrays that the kernel writes and that are read-only, and for those at
+    an address that its vectors and copies cannot use.
+    """
     for name, array in call.views.items():
-        if array.read_only and name in written and array.size:
+        if array.read_only and name in uses.written and array.size:
             what = "is a tensor that requires gradients" if array.kind == "torch" else "is read-only"
             cure = f"{name}.detach()" if array.kind == "torch" else "a writable one"
             raise LaunchError(f"{who}: the kernel writes {name}, which {what}; pass {cure}")
+    for name, nbytes in uses.alignment.items():
+        if call.views[name].pointer % nbytes:
+            raise LaunchError(
+                f"{who}: {name} must begin at a multiple of {nbytes} bytes, because the kernel accesses so "
+                f"many at once, got {call.views[name].pointer:#x}; copy it"
+            )
 
 
 def require_apart(who: str, call: Call) -> None:
@@ -199,18 +247,16 @@ class Runner:
                 f"{who}: backend must be one of {', '.join(BACKENDS)}, got {shown(name)}"
                 f"{did_you_mean(name, BACKENDS)}"
             )
-        first = call.first
-        on_gpu = first is not None and first.device != HOST
         found = name
         if name == AUTO:
-            asked = _backend_setting()
-            if on_gpu or asked == "cuda" or (asked == AUTO and not self.backend.why_unavailable()):
+            asked = AUTO if call.is_on_gpu else _backend_setting()
+            if call.is_on_gpu or asked == "cuda" or (asked == AUTO and not self.backend.why_unavailable()):
                 found = "cuda"
             else:
                 found = "interpreter"
-        if found == "interpreter" and on_gpu and first is not None:
+        if found == "interpreter" and call.first is not None and call.is_on_gpu:
             raise LaunchError(
-                f"{who}: the interpreter runs on the host, but the arrays are on {first.device_name}; "
+                f"{who}: the interpreter runs on the host, but the arrays are on {call.first.device_name}; "
                 "copy them to the host, or use backend='cuda'"
             )
         return found
@@ -252,18 +298,20 @@ class Runner:
         the device of the launch.
         """
         for name, array in call.views.items():
-            there = located(self.backend, array, who)
-            if array.size and there.device[1] != ordinal:
+            if array.device[1] == ordinal or array is call.first:
+                continue
+            there = ordinal_of(self.backend, array, who)
+            if there != ordinal and array.size:
                 raise LaunchError(
-                    f"{who}: {name} must be on cuda:{ordinal}, as others are, but is on {there.device_name}"
+                    f"{who}: {name} must be on cuda:{ordinal}, as others are, but is on cuda:{there}"
                 )
 
     def ordinal(self, who: str, call: Call) -> int:
-        """The GPU of a call: that of its arrays, or the current one."""
+        """The GPU of a call: that of its first array with elements, or the current one."""
         first = call.first
         if first is None or first.device == HOST:
             return self.backend.current_device()
-        return located(self.backend, first, who).device[1]
+        return ordinal_of(self.backend, first, who)
 
     def _from_host(self, built: BuiltFunction, grid: Extents, call: Call, stream: int, ordinal: int) -> None:
         require_apart(built.signature.name, call)
@@ -278,7 +326,7 @@ class Runner:
             fetched = {
                 name: staging.fetch(there[name])
                 for name, array in call.views.items()
-                if name in built.written and array.size
+                if name in built.uses.written and array.size
             }
             staging.wait()
         for name, values_of in fetched.items():
@@ -292,17 +340,16 @@ class Runner:
 
     def plan(self, built: BuiltFunction, grid: Extents, values: Sequence[Any]) -> LaunchPlan:
         """The launch of a kernel with these values of its parameters, which are checked."""
-        plain = tuple([value.item() if isinstance(value, np.generic) else value for value in values])
         found = self._plans.get((built, grid))
         if found is not None:
-            return found.with_values(plain)
+            return found.with_values(tuple(values))
         plan = LaunchPlan(
             entry=built.kernel.name,
             grid=grid,
             block=(built.threads, 1, 1),
             dynamic_shared=built.kernel.dynamic_shared_bytes,
             slots=built.slots,
-            values=plain,
+            values=tuple(values),
         )
         return self._plans.keep((built, grid), plan)
 
@@ -322,4 +369,4 @@ class Runner:
 def copies(call: Call) -> Call:
     """The arguments of a call on the host, with copies of its arrays."""
     views = {name: view(np.array(host_array(array), order="C"), name) for name, array in call.views.items()}
-    return Call(call.values, views)
+    return Call(call.values, views, next(iter(views.values()), None))

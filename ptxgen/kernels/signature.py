@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+import numpy as np
 
 from ptxgen.dsl import PointerType
 from ptxgen.errors import ConfigError, did_you_mean, shown
@@ -15,7 +18,7 @@ from ptxgen.types import ScalarType
 Type = PointerType | ScalarType
 
 _WANTED: Final = "a pointer such as ptxgen.Pointer[f32], or a scalar type such as ptxgen.u32"
-_NOT_LOADED: Final = ("pred", "f16", "bf16", "f16x2", "bf16x2")  # no parameter has these types
+_NOT_LOADED: Final = ("pred", "f16x2", "bf16x2")  # no parameter has these types
 _BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -32,6 +35,11 @@ class Signature:
     parameters: Mapping[str, Type]
     statics: tuple[str, ...]
     defaults: Mapping[str, Any]
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of the kernel's parameters, in their order."""
+        return tuple(self.parameters)
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Signature:
@@ -73,13 +81,15 @@ class Signature:
             raise TypeError(
                 f"{self.name}() needs {' and '.join(missing)}, which the kernel is built for; pass it by name"
             )
-        return {name: values[name] for name in self.statics}
+        return {name: _plain(values[name]) for name in self.statics}
 
     def bind(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The kernel's arguments in their order, and the static ones by name. Raises TypeError, as
         Python does for a call that does not fit.
         """
-        names = tuple(self.parameters)
+        names = self.names
+        if len(arguments) == len(names) and not named:
+            return list(arguments), {}
         if len(arguments) > len(names):
             raise TypeError(
                 f"{self.name}() takes {len(names)} arguments ({', '.join(names)}), got {len(arguments)}; "
@@ -95,6 +105,11 @@ class Signature:
                 raise TypeError(f"{self.name}() needs the argument {name!r}")
             found.append(statics.pop(name))
         return found, statics
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy as one of Python, which operators of values take; anything else as it is."""
+    return value.item() if isinstance(value, np.bool | np.integer | np.floating) else value
 
 
 def key_of(value: Any) -> object:

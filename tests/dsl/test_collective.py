@@ -112,6 +112,30 @@ def test_a_scan_adds_up_the_lower_lanes(threads, dtype):
         assert (y[:32] == np.cumsum(x[:32], dtype=x.dtype)).all()
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("threads", THREADS)
+def test_a_scan_of_a_cta_adds_up_the_lower_threads(threads, dtype):
+    x = data(dtype, threads)[0]
+    inside = result_of(kernel(lambda k, x: k.warp.scan(x), threads, DTYPES[dtype]), x)
+    y = result_of(kernel(lambda k, x: k.block.scan(x), threads, DTYPES[dtype]), x)
+    total = None
+    for first in range(0, threads, 32):
+        part = inside[first : first + 32]
+        with np.errstate(over="ignore"):
+            assert (y[first : first + 32] == (part if total is None else total + part)).all()
+            total = part[-1] if total is None else total + part[-1]
+    if dtype != "float32":
+        assert (y == np.cumsum(x, dtype=x.dtype)).all()
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", PCT(0), PCT(1)])
+def test_scans_after_each_other_wait_for_each_other(schedule):
+    module = kernel(lambda k, x: k.block.scan(k.block.scan(x)) + k.block.sum(x), 100, u32)
+    x = data("uint32", 100)[0]
+    wanted = np.cumsum(np.cumsum(x, dtype=x.dtype), dtype=x.dtype) + x.sum(dtype=x.dtype)
+    assert (result_of(module, x, schedule) == wanted).all()
+
+
 @pytest.mark.parametrize("threads", [7, 32, 100])
 def test_votes(threads):
     def body(k, x):
@@ -258,7 +282,7 @@ def test_a_cta_of_one_warp_needs_no_shared_memory():
 # ---------------------------------------- refused
 
 
-CALLS = [("warp", w) for w in (*WORDS, "scan")] + [("block", w) for w in WORDS]
+CALLS = [(group, word) for group in ("warp", "block") for word in (*WORDS, "scan")]
 
 
 @pytest.mark.parametrize(("group", "word"), CALLS)
@@ -302,7 +326,7 @@ def test_predicated_threads_compute_nothing_together(group, word):
         getattr(getattr(k, group), word)(value)
 
 
-@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("word", [*WORDS, "scan"])
 @pytest.mark.parametrize("threads", [32, 64])
 def test_a_reduction_of_a_cta_is_refused_where_threads_may_be_missing(word, threads):
     k = builder(threads=threads)

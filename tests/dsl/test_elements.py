@@ -263,13 +263,6 @@ def test_bits_of_another_type_are_no_halves(type):
         P[0] = value
 
 
-def test_a_half_has_no_literal():
-    k = builder()
-    message = "store: the element is f16, which has no literal in PTX; use k.cvt on an f32 value"
-    with refused(TypeMismatchError, message):
-        k.pointer("P", f16)[0] = 1.0
-
-
 def test_halves_are_loaded_into_variables_and_in_vectors():
     k = builder()
     X, Y = k.pointer("X", f16), k.pointer("Y", f16)
@@ -289,7 +282,7 @@ def test_one_element_is_stored():
     P, tile = k.pointer("P"), k.shared("T", (2, 2))
     with refused(
         TypeMismatchError,
-        "P[i] = v stores one element, got [1.0, 2.0]; store 2 or 4 with k.store(P.element(i), values)",
+        "P[i] = v stores one element, got [1.0, 2.0]; store 2 or 4 with P.vec(2)[i] = values",
     ):
         P[0] = [1.0, 2.0]
     with refused(

@@ -9,6 +9,7 @@ import pytest
 from dsl.kernels import builder
 
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, SharedTile, TilePointer, Value, Var
+from ptxgen.dsl.values import Vectors
 from ptxgen.isa.table import rows
 
 PAGE = (Path(__file__).parents[2] / "docs" / "dsl.md").read_text(encoding="utf-8")
@@ -24,7 +25,9 @@ INNER = {  # what the parts of the DSL use of each other
         "require_all_threads",
         "require_predicate",
     },
-    type(builder().warp): {"joined"},
+    type(builder().warp): {"joined", "scanned"},
+    type(builder().atomic): set(),
+    Vectors: set(),
     type(builder().block): set(),
     Pointer: {"address", "value"},
     TilePointer: {"address", "value"},

@@ -14,15 +14,16 @@ from device_arrays import CudaArray, interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 
 import ptxgen as px
-from ptxgen import Pointer, f16, f32, s32, u32
+from ptxgen import Pointer, bf16, f16, f32, s32, u32
+from ptxgen.arrays.dlpack import CUDA, LEGACY_DEFAULT_STREAM, Contents, make_capsule
 from ptxgen.arrays.views import view
 from ptxgen.errors import ConfigError, LaunchError, PtxGenError, VerifyError
 from ptxgen.kernels import KernelFunction
-from ptxgen.kernels.launch import Call
+from ptxgen.kernels.launch import checked
 from ptxgen.parse import parse
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
-from ptxgen.types import b16
+from ptxgen.types import b16, f16x2
 
 N = 100
 
@@ -200,7 +201,7 @@ def test_an_array_that_is_written_must_be_writable(driver: FakeDriver, backend: 
         kernel.check(1, out, x)
     kernel[1](x, out, backend=backend)  # what is only read may be
     assert not x.any()
-    assert kernel.build().written == {"OUT"}
+    assert kernel.build().uses.written == {"OUT"}
 
 
 def test_arrays_of_the_host_that_share_memory_are_not_copied_apart(driver: FakeDriver) -> None:
@@ -222,7 +223,8 @@ def test_an_array_without_elements_does_not_say_the_device(driver: FakeDriver) -
     empty, there = np.empty(0, np.float32), on_device(driver, np.ones(32, np.float32))
     with pytest.raises(LaunchError, match="the interpreter runs on the host, but the arrays are on cuda"):
         kernel[1](empty, there, backend="interpreter")
-    assert Call([0, 0], {"OUT": view(empty, "OUT"), "X": view(there, "X")}).first == view(there, "X")
+    call = checked("copy", kernel.signature.parameters, [empty, there], None)
+    assert call.first == view(there, "X")
 
 
 def test_arrays_on_another_device_than_their_library_says_are_refused(driver: FakeDriver) -> None:
@@ -284,7 +286,7 @@ def test_a_contract_has_what_a_host_needs() -> None:
 
 def no_builder() -> None: ...
 def no_type(k: Any, x) -> None: ...  # type: ignore[no-untyped-def]
-def half(k: Any, n: f16) -> None: ...
+def pair(k: Any, n: f16x2) -> None: ...
 def unknown(k: Any, n: px.f33) -> None: ...  # type: ignore[name-defined]
 def default(k: Any, n: u32 = 3) -> None: ...
 def stars(k: Any, *n: u32) -> None: ...
@@ -314,9 +316,9 @@ def returning(k: Any) -> None:
             "built for it",
         ),
         (
-            half,
-            "half: n must be annotated with a pointer such as ptxgen.Pointer[f32], or a scalar type such as "
-            "ptxgen.u32, got f16",
+            pair,
+            "pair: n must be annotated with a pointer such as ptxgen.Pointer[f32], or a scalar type such as "
+            "ptxgen.u32, got f16x2",
         ),
         (
             unknown,
@@ -499,3 +501,135 @@ def test_proofs_need_the_dimensions_of_each_pointer(arrays: dict[str, Any], prob
     with pytest.raises(LaunchError) as error:
         made().prove(**arrays)
     assert str(error.value) == f"scale_rows.prove: {problem}"
+
+
+def halves(k: Any, OUT: Pointer[f32], a: f16, b: bf16) -> None:
+    OUT[0], OUT[1] = k.cvt(a, dtype=f32), k.cvt(b, dtype=f32)
+
+
+@pytest.mark.parametrize("backend", ["cuda", "interpreter"])
+def test_parameters_of_half_precision_are_rounded(driver: FakeDriver, backend: str) -> None:
+    out = np.zeros(2, np.float32)
+    kernel = on_gpu(driver, function=halves, threads=1)
+    kernel[1](out, 1 / 3, np.float32(-1 / 3), backend=backend)
+    assert out.tolist() == [np.float16(1 / 3), np.asarray(-1 / 3, ml_dtypes.bfloat16)]
+    kernel[1](out, float("-inf"), 3, backend=backend)
+    assert out.tolist() == [float("-inf"), 3.0]
+    assert [p["meaning"] for p in kernel.contract()["parameters"][1:]] == [
+        "the bits of a number of type f16",
+        "the bits of a number of type bf16",
+    ]
+    with pytest.raises(LaunchError) as error:
+        kernel[1](out, 70000.0, "1", backend=backend)
+    assert str(error.value) == (
+        "halves: 2 problems\n  a must be a number that f16 holds, got 70000.0\n"
+        "  b must be a number that bf16 holds, got '1'"
+    )
+
+
+def test_numbers_of_numpy_are_static_as_those_of_python() -> None:
+    kernel = made(threads=lambda times: int(times) * 32)
+    built = kernel.build(times=np.int64(2))
+    assert built is kernel.build(times=2)
+    assert built.threads == 64
+
+
+def vectors(k: Any, X: Pointer[f32], n: u32) -> None:
+    with k.grid_strided(n) as i:
+        a, b, c, d = X.vec(4)[i]
+        X.vec(4)[i] = b, a, d, c
+
+
+@pytest.mark.parametrize("backend", ["cuda", "interpreter"])
+def test_vectors_need_arrays_that_begin_at_a_multiple_of_their_bytes(
+    driver: FakeDriver, backend: str
+) -> None:
+    kernel = on_gpu(driver, function=vectors, threads=32)
+    whole = np.zeros(101, np.float32)
+    first = -whole.ctypes.data // 4 % 4
+    x = whole[first : first + 96]
+    x[:] = np.arange(96)
+    kernel[1](x, 24, backend=backend)
+    assert x[:8].tolist() == [1, 0, 3, 2, 5, 4, 7, 6]
+    shifted = whole[first + 1 : first + 97]
+    with pytest.raises(LaunchError) as error:
+        kernel[1](shifted, 24, backend=backend)
+    assert str(error.value) == (
+        "vectors: X must begin at a multiple of 16 bytes, because the kernel accesses so many at once, got "
+        f"{shifted.ctypes.data:#x}; copy it"
+    )
+    assert kernel.contract()["parameters"][0]["align"] == 16
+    assert "align" not in made().contract()["parameters"][0]
+
+
+def test_the_inner_dimensions_of_a_proof_may_be_vectors() -> None:
+    kernel = made(vectors, threads=32)
+    sizes = {"grid": (1, 1024), "n": (1, 2**28)}
+    assert kernel.prove(X=("n", 4), bounds=sizes).complete
+    assert kernel.prove(X=("n", 2, 2), bounds=sizes).complete
+    assert not kernel.prove(X=("n", 3), bounds=sizes).complete
+    assert not kernel.prove(X=("n - 1", 4), bounds=sizes).complete
+
+
+def copied(k: Any, X: Pointer[f32], Y: Pointer[f32]) -> None:
+    tile = k.shared("tile", (1, 128))
+    k.copy_async(tile.pointer().vec(4).pointer(k.thread_id()), X.vec(4).pointer(k.thread_id()), 16)
+    k.cp_async_wait_all()
+    Y[k.thread_id()] = tile.pointer().vec(4)[k.thread_id()][3]
+
+
+def test_copies_need_arrays_that_begin_at_a_multiple_of_their_bytes() -> None:
+    uses = made(copied, threads=32).build().uses
+    assert uses.written == {"Y"}
+    assert uses.alignment == {"X": 16, "Y": 4}
+
+
+def talkative(k: Any, n: u32) -> None:
+    with k.when(k.thread_id() == 3):
+        k.printf("thread %u\n", k.thread_id())
+    k.device_assert(k.thread_id() < n, "few")
+
+
+def test_a_launch_prints_and_asserts_where_it_is_asked_to(capsys: pytest.CaptureFixture[str]) -> None:
+    made(talkative, threads=32)[1](32, backend="interpreter")
+    made(talkative, threads=32)[1](31, backend="interpreter")  # without assertions
+    assert capsys.readouterr().out == "thread 3\nthread 3\n"
+    with pytest.raises(PtxGenError, match="assertion `few` failed in talkative"):
+        made(talkative, threads=32, asserts=True)[1](31, backend="interpreter")
+    assert capsys.readouterr().out == "thread 3\n"
+    assert made(talkative, threads=32).check(1, 32).clean
+    (fault,) = made(talkative, threads=32).check(1, 31).faults
+    assert "assertion `few` failed in talkative, test_function.py:" in fault
+    assert capsys.readouterr().out == ""
+
+
+class OnDlpack:
+    """A float32 array on a GPU that has only DLPack."""
+
+    def __init__(self, pointer: int) -> None:
+        self.pointer = pointer
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CUDA, 0
+
+    def __dlpack__(self, *, stream: int | None = None, **_: object) -> object:
+        self.ordered_before = stream
+        return make_capsule(Contents(self.pointer, (N,), (1,), "float32", (CUDA, 0)), self)
+
+
+def test_a_producer_on_another_stream_than_the_launch_is_waited_for(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, x = (on_device(driver, np.ones(N, np.float32)) for _ in range(2))
+    produced, kernel = OnDlpack(x.pointer), on_gpu(driver, function=copy, threads=32)
+    side = driver.make_stream()
+    monkeypatch.setattr("ptxgen.kernels.launch.current_stream", lambda _: side)  # as of torch
+    kernel[1](out, produced)
+    assert produced.ordered_before == LEGACY_DEFAULT_STREAM
+    assert [call.arguments for call in driver.calls if call.name == "cuStreamSynchronize"] == [
+        (LEGACY_DEFAULT_STREAM,)
+    ]
+    driver.calls.clear()
+    kernel[1](out, produced, stream=side)
+    assert produced.ordered_before == side
+    assert "cuStreamSynchronize" not in driver.names()

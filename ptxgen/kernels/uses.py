@@ -1,0 +1,112 @@
+"""What a kernel does with the arrays of its pointers, by a look at its instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from ptxgen.check.verify.shapes import registers_of, shape_of
+from ptxgen.ir import Address, Instr, IntImm, Kernel, Symbol, TensorAddress
+
+_WRITERS: Final = frozenset(("st", "red", "atom", "cp", "multimem"))
+_ACCESSES: Final = frozenset(("ld", "ldu", *_WRITERS))
+_ELSEWHERE: Final = ("shared", "local", "param")  # state spaces that are no array of the caller's
+_GLOBAL: Final = "global"
+_COPIED: Final = 16  # bytes of which both addresses of a copy are multiples (PTX ISA, "cp.async", ".cg")
+
+
+@dataclass(frozen=True)
+class Uses:
+    """What a kernel does with the arrays of its pointers, which are given by name.
+
+    `written` are those it may write. `alignment` has the bytes of which each pointer must be a
+    multiple for its vectors and copies; pointers that are accessed by elements alone are not in it.
+    """
+
+    written: frozenset[str]
+    alignment: Mapping[str, int]
+
+
+def uses_of(kernel: Kernel, pointers: Collection[str]) -> Uses:
+    """The uses of the arrays behind pointer parameters.
+
+    The array of an access is known if its address is computed from one pointer. An array may be
+    written if the address of a write is computed from its pointer, and all may be if that is not
+    known. An address that is loaded from memory is not known; the value that a load gives is
+    otherwise taken for an offset.
+    """
+    instrs = [statement for statement in kernel.body if isinstance(statement, Instr)]
+    sources = _sources(instrs, pointers)
+    written: set[str] = set()
+    alignment: dict[str, int] = {}
+    for access in _global_accesses(instrs):
+        address, nbytes = access.address, access.nbytes
+        found = {name for reg in registers_of(address) for name in sources.get(reg.name, ())}
+        if access.writes:
+            written |= found or set(pointers)
+        if len(found) == 1 and nbytes and isinstance(address, Address) and address.offset % nbytes == 0:
+            (name,) = found
+            alignment[name] = max(nbytes, alignment.get(name, 1))
+    return Uses(frozenset(written), alignment)
+
+
+def _sources(instrs: list[Instr], pointers: Collection[str]) -> dict[str, set[str]]:
+    """The pointer parameters from which each register may be computed, by the register's name."""
+    found: dict[str, set[str]] = {}
+    is_new = True
+    while is_new:
+        is_new = False
+        for instr in instrs:
+            shape = shape_of(instr)
+            names = shape.names(instr.operands)
+            given: set[str] = set()
+            if instr.opcode.startswith("ld."):
+                given = {name for name in _parameters(instr) if name in pointers}
+            else:
+                for name in names[shape.dests :]:
+                    given |= found.get(name, set())
+            for name in names[: shape.dests]:
+                known = found.setdefault(name, set())
+                is_new |= not given <= known
+                known |= given
+    return found
+
+
+def _parameters(instr: Instr) -> Iterator[str]:
+    """The names of the parameters that a load reads."""
+    for operand in instr.operands:
+        if isinstance(operand, Address) and isinstance(operand.base, Symbol):
+            yield operand.base.name
+
+
+class _Access(NamedTuple):
+    """An access that may be to global memory: its address there, and the bytes of which the address
+    must be a multiple (0: not known).
+    """
+
+    address: Address | TensorAddress
+    nbytes: int
+    writes: bool
+
+
+def _global_accesses(instrs: list[Instr]) -> Iterator[_Access]:
+    for instr in instrs:
+        name, *words = instr.opcode.split(".")
+        bases = [word.partition("::")[0] for word in words]
+        # Of a copy, the space of the destination and that of the source; none is any space.
+        spaces = [base for base in bases if base in (*_ELSEWHERE, _GLOBAL)] or [_GLOBAL]
+        if name not in _ACCESSES or _GLOBAL not in spaces:
+            continue
+        shape = shape_of(instr)
+        which = spaces.index(_GLOBAL)
+        if which >= len(shape.accesses):  # it waits for copies
+            continue
+        at, nbytes = shape.accesses[which]
+        if shape.size_index is not None:
+            size = instr.operands[shape.size_index]
+            nbytes = size.value if isinstance(size, IntImm) else 0
+        address = instr.operands[at]
+        if isinstance(address, Address | TensorAddress):
+            writes = name in _WRITERS and which == 0
+            yield _Access(address, _COPIED if name == "cp" and not nbytes else nbytes, writes)
