@@ -6,9 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from ptxgen.dsl import KernelBuilder, Pointer, Value, Var
+    from ptxgen.dsl import KernelBuilder, Value, Var
+    from ptxgen.dsl.annotations import Pointer, bf16, f16, f32, f64, s8, s16, s32, s64, u8, u16, u32, u64
     from ptxgen.kernels import BuiltFunction, KernelFunction, kernel
-    from ptxgen.types import bf16, f16, f32, f64, s8, s16, s32, s64, u8, u16, u32, u64
 
 __all__ = [
     "BuiltFunction",
