@@ -23,6 +23,7 @@ from ptxgen.types import REGISTER_PREFIX, TYPES, ScalarType, f32, pred
 
 Into: TypeAlias = Var | Sequence[Var] | None
 _NO_MODIFIERS: Final[Mapping[str, Modifier]] = {}
+_MANY: Final = 1000  # more than an instruction has modifiers and operands
 _STATE_SPACES: Final = frozenset({"global", "shared", "param", "const", "local"})
 
 
@@ -321,9 +322,9 @@ def plan_call(name: str, args: tuple[Any, ...], modifiers: Mapping[str, Modifier
     `TypeMismatchError` of the row that came nearest, with valid modifiers and the most fitting
     operands, is raised.
     """
-    failures: list[tuple[int, Exception]] = []
+    failures: list[tuple[float, Exception]] = []
     for row in rows_named(name):
-        nearness = -2
+        nearness: float | None = None
         try:
             row.resolve(modifiers)
             nearness = -1
@@ -331,10 +332,25 @@ def plan_call(name: str, args: tuple[Any, ...], modifiers: Mapping[str, Modifier
             nearness = _how_many_fit(op, args)
             _check_operands(op, args)
         except (ModifierError, TypeMismatchError) as error:
+            if nearness is None:
+                nearness = _how_many_are_accepted(row, args, modifiers) / _MANY - 2
             failures.append((nearness, error))
             continue
         return Plan(op, tuple(_result_type(o, op, args) for o in op.dests))
     raise max(failures, key=lambda failure: failure[0])[1]  # the first of the nearest
+
+
+def _how_many_are_accepted(row: Inst, args: tuple[Any, ...], modifiers: Mapping[str, Modifier]) -> int:
+    """How many of the modifiers the row takes, and of the operands with these."""
+    taken: dict[str, Modifier] = {}
+    for name, word in modifiers.items():
+        with suppress(ModifierError, TypeMismatchError):
+            row.resolve({name: word})
+            taken[name] = word
+    with suppress(ModifierError, TypeMismatchError):
+        op = row.resolve({**_inferred(row, args), **taken})
+        return len(taken) + _how_many_fit(op, args)
+    return len(taken)
 
 
 def _inferred(row: Inst, args: tuple[Any, ...]) -> dict[str, Modifier]:

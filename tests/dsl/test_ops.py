@@ -133,6 +133,22 @@ def test_the_error_is_of_the_row_that_came_nearest():
         k.fma(x, x, y)
 
 
+@pytest.mark.parametrize(
+    ("modifiers", "message"),
+    [
+        ({"dtype": s32, "rnd": "rm"}, "rnd must be one of rni, rzi, rmi, rpi, got rm; did you mean 'rmi'?"),
+        ({"dtype": u32, "round": "rni"}, "no modifier 'round'; did you mean 'rnd'?"),
+    ],
+)
+def test_a_wrong_modifier_is_told_of_the_row_with_these_types(modifiers, message):
+    k = builder()
+    x = k.var(f32, 1.0)
+    with pytest.raises(ModifierError) as error:
+        k.cvt(x, **modifiers)
+    said = f"cvt has {message}" if message.startswith("no ") else f"cvt: {message}"
+    assert str(error.value) == f"{said} (syntax: cvt.rnd{{.ftz}}{{.sat}}.dtype.atype d:dtype, a:atype)"
+
+
 def test_bits_are_not_multiplied():
     k = builder()
     bits = k.param("x", b32)
