@@ -100,7 +100,16 @@ class Control(Grid):
         self.refuse_predicated("strided")
         counter = _counter_to("strided", n)
         first = self._as_counter(self.thread_id(), counter)
-        yield from self._counted("strided", first, n, self.threads, counter, divergent=True)
+        if isinstance(n, Value) or n > self.threads:
+            yield from self._counted("strided", first, n, self.threads, counter, divergent=True)
+            return
+        done = self._label("done")  # no thread has two shares
+        self._branch(done, first >= n)
+        try:
+            with self._loop("strided", done, divergent=True):
+                yield self.var(counter, first)
+        finally:
+            self._statements.append(done)
 
     @block
     def grid_strided(self, n: Scalar) -> Iterator[Var]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias, overload
+from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias, TypeGuard, overload
 
 from ptxgen import ir
 from ptxgen.errors import TypeMismatchError, shown
@@ -220,7 +220,7 @@ def is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def is_count(value: object) -> bool:
+def is_count(value: object) -> TypeGuard[int]:
     """Whether `value` is a positive Python int."""
     return isinstance(value, int) and is_int(value) and value > 0
 
@@ -368,16 +368,22 @@ class Pointer:
         return Pointer(moved.as_(base.type), self.space, self.dtype, self.offset)
 
     def row(self, index: Scalar, columns: Scalar) -> Pointer:
-        """The pointer to the beginning of row `index` of a matrix of `columns` columns, both u32 or
-        both s32; this pointer is at row 0. The product is 64 bits wide, so that matrices may have
-        more elements than 32 bits count. Raises `TypeMismatchError` for anything else.
+        """The pointer to the beginning of row `index` of a matrix of `columns` columns; this pointer is
+        at row 0.
+
+        The index is u32 or s32, and `columns` of the same type or a positive Python int. The product
+        is 64 bits wide, so that matrices may have more elements than 32 bits count. Raises
+        `TypeMismatchError` for anything else.
         """
         both = [value.type for value in (index, columns) if isinstance(value, Value)]
         wide = self.value.type.bits == u64.bits
+        if isinstance(index, Value) and wide and both in ([u32], [s32]) and is_count(columns):
+            return self._element(index, columns)
         if not isinstance(index, Value) or not wide or both not in ([u32, u32], [s32, s32]):
             raise TypeMismatchError(
-                f"{self!r}.row: the index and the columns must be two u32 or two s32 values, and the "
-                f"address of 64 bits, got {shown(index)} and {shown(columns)}; use P.element(index * n)"
+                f"{self!r}.row: the index must be a u32 or s32 value, the columns of the same type or a "
+                f"positive int, and the address of 64 bits, got {shown(index)} and {shown(columns)}; use "
+                "P.element(index * n)"
             )
         return self.element(index.k.emit("mul_wide", (index, columns)))
 

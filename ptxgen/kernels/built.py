@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -212,17 +211,20 @@ def _is_size(given: object) -> bool:
 def _array(who: str, name: str, type: PointerType, dims: Any, align: int) -> GlobalArray:
     """A dense array of these dimensions, outermost first, at a multiple of `align` bytes.
 
-    The inner dimensions that are integers are one element of the proof, in which a vector may lie
-    anywhere; an array whose dimensions are all integers has one such element.
+    If the kernel accesses more than one element at once, `align` bytes, the inner dimensions that
+    are integers are one element of the proof, as many as make up a multiple of `align` bytes.
     """
     if not isinstance(dims, tuple) or not dims or not all(map(_is_size, dims)):
         raise LaunchError(
             f"{who}: {name} must be a tuple of dimensions, integers or expressions of sizes such as "
             f"('rows', 'columns'), got {shown(dims)}"
         )
-    inner = list(itertools.takewhile(lambda size: not isinstance(size, str), reversed(dims)))
-    outer = dims[: len(dims) - len(inner)] or (1,)
-    nbytes = type.dtype.nbytes * math.prod(map(int, inner))
+    nbytes = type.dtype.nbytes
+    outer: tuple[int | str, ...] = dims
+    while nbytes % align and outer and not isinstance(outer[-1], str):
+        nbytes *= int(outer[-1])
+        outer = outer[:-1]
+    outer = outer or (1,)
     axes = []
     for n, extent in enumerate(outer):
         between = outer[n + 1 :]

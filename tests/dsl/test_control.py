@@ -9,6 +9,7 @@ from dsl.kernels import builder, computed, instructions, lanes, refused
 
 from ptxgen import ir
 from ptxgen.errors import ConfigError, TypeMismatchError
+from ptxgen.interpreter import run
 from ptxgen.types import f32, s32, u32
 
 # ---------------------------------------- when, otherwise
@@ -486,3 +487,18 @@ def test_a_block_begins_once():
         "this block of k.when has been entered before; make another one with k.when(...)"
     )
     assert k.build()
+
+
+@pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 100])
+def test_a_share_of_a_number_of_python_needs_a_loop_only_beyond_the_threads(n):
+    k = builder()
+    P = k.pointer("P", u32)
+    with k.strided(n) as i:
+        P[i] = i + 1
+        i.set(i)
+    module = k.build()
+    backwards = [s for s in module.kernels[0].body if isinstance(s, ir.Label) and s.pragma]
+    assert len(backwards) == (n > 32)
+    p = np.zeros(100, np.uint32)
+    run(module, grid=1, block=32, args=[p], sanitize=True)
+    assert p.tolist() == [i + 1 if i < n else 0 for i in range(100)]

@@ -49,6 +49,15 @@ def test_a_row_of_a_matrix_has_an_offset_of_64_bits(index):
     assert len(opcodes(k)[before:]) == 3  # the two of an element at a 64-bit index, and ret
 
 
+def test_a_row_may_have_a_fixed_number_of_columns():
+    k = builder()
+    P, Out = k.pointer("P"), k.pointer("Out", u64)
+    k.store(Out, P.row(k.mov(1 << 20, type=u32), 1 << 12).value - P.value)
+    out = np.zeros(1, np.uint64)
+    run(k.build(), grid=1, block=1, args=[np.zeros(1, np.float32), out])
+    assert out[0] == 1 << 34
+
+
 def test_a_row_behind_4_gib_is_found():
     k = builder(threads=1)
     P, Out = k.pointer("P", u32), k.pointer("Out", u64)
@@ -59,7 +68,7 @@ def test_a_row_behind_4_gib_is_found():
     assert out[0] == 1 << 34
 
 
-@pytest.mark.parametrize(("index", "columns"), [("u", 3), ("u", "s"), (3, "u")])
+@pytest.mark.parametrize(("index", "columns"), [("u", 0), ("u", "s"), (3, "u"), (3, 3)])
 def test_a_row_needs_two_values_of_one_type(index, columns):
     k = builder()
     P, values = k.pointer("P"), {"u": k.param("n", u32), "s": k.param("m", s32)}
@@ -68,8 +77,9 @@ def test_a_row_needs_two_values_of_one_type(index, columns):
         P.row(*given)
     shown = [str(each) if isinstance(each, int) else repr(each) for each in given]
     assert str(error.value) == (
-        "Pointer(global f32 [%rd1+0]).row: the index and the columns must be two u32 or two s32 values, "
-        f"and the address of 64 bits, got {shown[0]} and {shown[1]}; use P.element(index * n)"
+        "Pointer(global f32 [%rd1+0]).row: the index must be a u32 or s32 value, the columns of the same "
+        f"type or a positive int, and the address of 64 bits, got {shown[0]} and {shown[1]}; use "
+        "P.element(index * n)"
     )
 
 
