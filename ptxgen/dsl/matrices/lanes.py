@@ -27,6 +27,7 @@ QUAD: Final = [1, 2]  # butterfly distances to the lanes with other columns of t
 QUAD_LANES: Final = 4
 # PTX ISA, "shfl.sync", operand c: the mask of segments of four lanes, and the clamp value.
 _QUAD_SEGMENT: Final = (WARP_SIZE - QUAD_LANES) << 8 | (WARP_SIZE - 1)
+_LOG_WARP: Final = WARP_SIZE.bit_length() - 1
 _OCTET: Final = 8  # lanes that give the addresses of an 8 x 8 matrix
 
 
@@ -42,27 +43,19 @@ class LanePlace:
         """The lane's index among the four that share rows, its quad; its first column is twice
         that.
         """
-        return self.lane % QUAD_LANES
-
-    def octets(self) -> tuple[Value, Value, Value]:
-        """The lane's index in its octet, and whether the octet's matrix is odd and whether it is in
-        the second pair, each 0 or 1.
-        """
-        of_eight, octet = self.lane % _OCTET, self.lane // _OCTET
-        return of_eight, octet % 2, octet // 2
+        return self.lane & QUAD_LANES - 1
 
     def by_rows(self) -> tuple[Value, Value]:
         """The lane's row and chunk of 16 bytes in a block of 16 rows x 2 chunks, whose matrices are
         upper left, lower left, upper right, lower right.
         """
-        return self.lane % MMA_ROWS, self.lane // MMA_ROWS
+        return self.lane & MMA_ROWS - 1, self.lane >> 4
 
     def by_chunks(self) -> tuple[Value, Value]:
         """The lane's row and chunk in such a block, whose matrices are upper left, upper right,
         lower left, lower right.
         """
-        of_eight, odd, second = self.octets()
-        return of_eight + second * _OCTET, odd
+        return (self.lane & _OCTET - 1) + (self.lane >> 4) * _OCTET, self.lane >> 3 & 1
 
 
 class Lanes:
@@ -77,7 +70,7 @@ class Lanes:
         if self._place is not None:
             return self._place
         thread = self.k.thread_id()
-        found = LanePlace(thread // WARP_SIZE, thread % WARP_SIZE)
+        found = LanePlace(thread >> _LOG_WARP, thread & WARP_SIZE - 1)
         if not self.k.is_in_block:
             self._place = found
         return found

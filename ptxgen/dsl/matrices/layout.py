@@ -102,7 +102,7 @@ class Layout:
 
     def first_row(self) -> Value:
         """The first row of the thread's lane, u32."""
-        return _behind(self.lanes.place().lane // 4, self.warp_row(), self.warp_rows)
+        return _behind(self.lanes.place().lane >> 2, self.warp_row(), self.warp_rows)
 
     def first_column(self) -> Value:
         """The first column of the thread's lane, u32."""

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
+from ptxgen.dsl.matrices.lanes import LANE_COLUMNS
 from ptxgen.dsl.matrices.registers import PackedTile, RegisterTile
 from ptxgen.dsl.shared import SharedMemory
 from ptxgen.dsl.swizzle import CHUNK_BYTES, SWIZZLE_ROWS, Panel, SwizzledTile
@@ -93,16 +94,17 @@ class Matrix:
         left_below = _left(k, self.rows, first_row)
         left_right = _left(k, self.columns, first_column)
         at = self.element(first_row, first_column)
-        pairs = layout.lane_columns[::2]
+        pairs = layout.lane_columns[::LANE_COLUMNS]
         step = self.rows_bytes(layout.lane_rows[1])
         for i, elements in enumerate(tile.row_elements()):
             at = at.plus(step) if i else at
             inside = left_below > layout.lane_rows[i]
             for j, first in enumerate(pairs):
                 # Of a pair that an access may take together, both are in the matrix or none.
-                for n in range(0, 2, 2 if self.width > 1 else 1):
+                at_once = min(self.width, LANE_COLUMNS)
+                for n in range(0, LANE_COLUMNS, at_once):
                     to = at.at(first + n)
-                    present = inside & (left_right > first + n)
+                    present = inside & (left_right > first + n + at_once - 1)
                     with k.only_if(present):
                         if isinstance(tile, PackedTile):
                             self._store_packed(to, elements[j], n)
@@ -200,7 +202,7 @@ class BlockCopier:
                     f"{chunks * SWIZZLE_ROWS} threads, and the kernel has {k.threads}"
                 )
             thread = k.thread_id()
-            row, chunk = thread // chunks, thread % chunks
+            row, chunk = thread >> chunks.bit_length() - 1, thread & chunks - 1
             own_column = chunk * tile.chunk
             if panels[0].first:
                 own_column = own_column + panels[0].first * tile.chunk
@@ -225,9 +227,7 @@ class BlockCopier:
         """Begin copying the block into the stage that begins `stage` bytes into the tile."""
         for share in self._shares:
             place = share.place
-            place = (
-                place.moved(place.value + stage) if isinstance(stage, Value) else place.plus_bytes(stage)
-            )
+            place = place.moved(place.value + stage) if isinstance(stage, Value) else place.plus_bytes(stage)
             source = share.source
             many = self.tile.rows > share.rows_at_once
             turn_bytes = self.walk.matrix.rows_bytes(share.rows_at_once) if many else 0

@@ -78,7 +78,9 @@ class RegisterTile:
         ]
         for x in (e for row in elements for e in row):
             if not isinstance(x, Value):
-                raise TypeMismatchError(f"map: the function must return a value of the kernel, got {shown(x)}")
+                raise TypeMismatchError(
+                    f"map: the function must return a value of the kernel, got {shown(x)}"
+                )
         return RegisterTile(self.layout, (shape[0], shape[1]), elements)
 
     def _extents(self) -> tuple[int, int]:
@@ -100,7 +102,9 @@ class RegisterTile:
 
     def _joined(self, other: RegisterTile | Scalar, join: Callable[..., Value]) -> RegisterTile:
         if not isinstance(other, RegisterTile | Value | int | float):
-            raise TypeMismatchError(f"{self!r} is combined with tiles of registers and numbers, got {other!r}")
+            raise TypeMismatchError(
+                f"{self!r} is combined with tiles of registers and numbers, got {other!r}"
+            )
         return self.map(join, other)
 
     def __add__(self, other: RegisterTile | Scalar) -> RegisterTile:
