@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from flash.device.mma_products import WarpPlace, WarpProducts, fragment_rows
-from ptxgen.dsl.swizzle import CHUNK_BYTES, Panel, SwizzledTile
 from flash.device.tiles import Matrix
 from flash.operands.dtypes import F32_BYTES
 from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, TilePointer, Value, marked
+from ptxgen.dsl.swizzle import CHUNK_BYTES, Panel, SwizzledTile
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import f32, u16, u32, u64
 

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
-from ptxgen.dsl.swizzle import CHUNK_BYTES, SWIZZLE_ROWS, Panel, SwizzledTile
 from flash.device.tiles import Matrix
 from flash.problem.tile_choice import LEAST_ASYNCHRONOUS
 from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, marked
+from ptxgen.dsl.swizzle import CHUNK_BYTES, SWIZZLE_ROWS, Panel, SwizzledTile
 from ptxgen.errors import ConfigError
 from ptxgen.types import b16, s32, u32, u64
 

@@ -34,7 +34,6 @@ from flash.device.nonfinite import NonFinite
 from flash.device.panel_loader import PanelLoader
 from flash.device.parameters import Parameters, ScoreArray
 from flash.device.pipeline import KeyValuePipeline
-from ptxgen.dsl.swizzle import SwizzledTile
 from flash.device.tf32_products import Tf32Products
 from flash.device.tiles import await_copies
 from flash.device.widening_loader import WideningLoader

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from typing import Final
-
 from ptxgen import ir
 from ptxgen.dsl.collective import Cta, Warp
 from ptxgen.dsl.matrices.words import Matrices
@@ -15,7 +11,7 @@ from ptxgen.dsl.values import Pointer, Value, is_count, is_int, require_type
 from ptxgen.errors import ConfigError, shown
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
-from ptxgen.types import REGISTER_PREFIX, ScalarType, f32, u32, u64
+from ptxgen.types import REGISTER_PREFIX, ScalarType, f32, u64
 
 
 class KernelBuilder(Matrices):

@@ -10,9 +10,9 @@ from typing import Final
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS
 from ptxgen.dsl.matrices.registers import PackedTile, RegisterTile
 from ptxgen.dsl.shared import SharedMemory
-from ptxgen.dsl.swizzle import CHUNK_BYTES, SWIZZLE_ROWS, Panel, SwizzledTile
+from ptxgen.dsl.swizzle import SWIZZLE_ROWS, Panel, SwizzledTile
 from ptxgen.dsl.tiles import TilePointer
-from ptxgen.dsl.values import Pointer, Scalar, Value, is_int
+from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_int
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.types import ScalarType, b8, b16, b32, s32, u16, u32
 
@@ -275,7 +275,7 @@ class BlockCopier:
             k.copy_async(to, at, nbytes, None if present is None else k.selp(nbytes, 0, present, type=u32))
             return
         bits = _BITS[nbytes]
-        value = k.var(bits, 0)
+        value = Var(k, k.var(b16, 0).reg, bits)  # both types have registers of 16 bits
         with nullcontext() if present is None else k.only_if(present):
             k.load(Pointer(at.base, at.space, bits, at.offset), into=value)
         k.store(Pointer(to.base, to.space, bits, to.offset), value)

@@ -82,7 +82,7 @@ def _instruction(k: Control, a: ScalarType, b: ScalarType) -> Callable[..., None
     elif a is f32:
         row, modifiers = k.mma_f32_tf32, {"shape": "m16n8k8"}
     else:
-        row, modifiers = k.mma_int8, {"shape": "m16n8k32", "atype": a, "btype": b}
+        row, modifiers = k.mma_int8, {"shape": "m16n8k32", "atype": a.name, "btype": b.name}
 
     def emit(left: Any, right: Any, start: Any, into: Any) -> None:
         row(tuple(left), tuple(right), tuple(start), **modifiers, into=into)

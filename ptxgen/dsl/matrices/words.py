@@ -1,4 +1,4 @@
-"""The words of a kernel for matrices: `k.matrix`, `k.accumulator`, `k.mma`, `k.pipeline`, …"""
+"""The words of a kernel for matrices, such as `k.matrix`, `k.pipeline` and `k.mma`."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Matrices(SharedMemory):
         self.require_all_threads("pipeline")
         if not walks or not all(isinstance(walk, Walk) and walk.axis is not None for walk in walks):
             raise TypeMismatchError(
-                "pipeline: takes walks over matrices, such as A.across(shape, row) and B.down(shape, column), "
+                "pipeline: takes walks over matrices, such as A.across(shape, row) and B.down(shape), "
                 f"got {shown(walks)}"
             )
         if not is_int(stages) or stages < _LEAST_STAGES:

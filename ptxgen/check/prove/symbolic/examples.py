@@ -224,6 +224,12 @@ class Examples:
                     f"byte {at} of {name} has index {index} along the axis of stride "
                     f"{axis.stride}, where {axis.extent} is {extent}"
                 )
+        if isinstance(array.nbytes, str):
+            where = "behind the end" if rest >= 0 else "before the beginning"
+            return (
+                f"byte {at} of {name} is the first of {nbytes} that reach {where} of a row: they begin at "
+                f"its byte {rest}, where {array.nbytes} is {dense}"
+            )
         return (
             f"byte {at} of {name} is in no element: bytes {rest} to {rest + nbytes - 1} after the "
             f"beginning of one, which has {dense} bytes"
