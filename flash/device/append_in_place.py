@@ -128,6 +128,7 @@ class AppendedRows:
                     with only_if(k, inside):
                         k.store(at, bits)
 
+    @marked("new rows: element of a query")
     def _turned(
         self, row: Value, pair: Value, element: Callable[[Value, Value], Pointer], inside: Value | None
     ) -> list[tuple[Pointer, Value]]:

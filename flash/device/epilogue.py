@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from flash.device.mma_products import WarpPlace, WarpProducts, fragment_rows
-from flash.device.swizzle import CHUNK_BYTES, Panel, SwizzledTile
 from flash.device.tiles import Matrix
 from flash.operands.dtypes import F32_BYTES
 from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, TilePointer, Value, marked
+from ptxgen.dsl.swizzle import CHUNK_BYTES, Panel, SwizzledTile
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import f32, u16, u32, u64
 
@@ -63,7 +63,7 @@ class Epilogue:
             for chunk, words in self.products.output_words(O.row(i), first, columns):
                 panel = self.staging.panel_of(chunk)
                 if panel.chunks not in starts:
-                    at = self.staging.pointer(panel.chunks, row, my_chunk)
+                    at = self.staging.chunk_pointer(panel.chunks, row, my_chunk)
                     starts[panel.chunks] = at.moved(at.value + within)
                 if chunk not in places:
                     start = starts[panel.chunks]
@@ -89,7 +89,7 @@ class Epilogue:
         )
         for step in range(0, MMA_ROWS * self.t.row_tiles, rows_at_once):
             row = first_row + down + step
-            at = self.staging.pointer(panel.chunks, row, readable).plus_bytes(panel.offset)
+            at = self.staging.chunk_pointer(panel.chunks, row, readable).plus_bytes(panel.offset)
             words = k.load(Pointer(at.value, "shared", u32, at.offset), 4)
             in_matrix = self.first_row + k.signed(row)
             to = to_column + self.out.offset(k, in_matrix)

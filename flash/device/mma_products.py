@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final, Protocol
 
-from flash.device.swizzle import BlockReader, SwizzledTile
 from flash.problem.mma_tiling import HALF, MMA_KEYS, MMA_ROWS, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var
+from ptxgen.dsl.swizzle import BlockReader, SwizzledTile
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import ScalarType, bf16, bf16x2, f16x2, f32, u32
 

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
-from flash.device.swizzle import CHUNK_BYTES, SWIZZLE_ROWS, Panel, SwizzledTile
 from flash.device.tiles import Matrix
 from flash.problem.tile_choice import LEAST_ASYNCHRONOUS
 from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, marked
+from ptxgen.dsl.swizzle import CHUNK_BYTES, SWIZZLE_ROWS, Panel, SwizzledTile
 from ptxgen.errors import ConfigError
 from ptxgen.types import b16, s32, u32, u64
 
@@ -96,7 +96,7 @@ class PanelLoader:
                 )
             panels = tuple(p for p in self.tile.panels if p.chunks == chunks)
             row, chunk = thread // chunks, thread % chunks
-            place = self.tile.pointer(chunks, row, chunk)
+            place = self.tile.chunk_pointer(chunks, row, chunk)
             place = place if stage is None else place.moved(place.value + stage)
             yield Share(panels, rows_at_once, row, chunk, place)
 

@@ -27,9 +27,9 @@ from itertools import product
 from typing import Final
 
 from flash.device.mma_products import Tiles, WarpPlace, accumulators, operand_readers
-from flash.device.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader
 from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, PANEL_BYTES, TF32, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var, marked
+from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader
 from ptxgen.types import f32, u32
 
 _DROPPED: Final = 0x1FFF  # bits of an f32 beyond tf32

@@ -6,8 +6,8 @@ import functools
 from typing import Final
 
 from flash.device.panel_loader import PanelLoader, Share, both
-from flash.device.swizzle import Panel
 from ptxgen.dsl import Pointer, Value, Var, marked
+from ptxgen.dsl.swizzle import Panel
 from ptxgen.types import b16, bf16x2, f16, f32, u16, u32
 
 _WORD: Final = u32.nbytes

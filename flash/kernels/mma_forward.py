@@ -34,7 +34,6 @@ from flash.device.nonfinite import NonFinite
 from flash.device.panel_loader import PanelLoader
 from flash.device.parameters import Parameters, ScoreArray
 from flash.device.pipeline import KeyValuePipeline
-from flash.device.swizzle import SwizzledTile
 from flash.device.tf32_products import Tf32Products
 from flash.device.tiles import await_copies
 from flash.device.widening_loader import WideningLoader
@@ -192,9 +191,9 @@ def _start_copies(
     """Declare the tiles of Q, K and V, and start the first copies."""
     k.note("shared memory, and the first tiles on their way there")
     dtype = config.dtype.scalar
-    Q_tile = SwizzledTile(k, "Q_tile", t.block_q, t.score_width, dtype)
-    K_tile = SwizzledTile(k, "K_tile", t.tile, t.score_width, dtype, t.stages)
-    V_tile = SwizzledTile(k, "V_tile", t.tile, t.output_width, dtype, t.stages)
+    Q_tile = k.swizzled("Q_tile", (t.block_q, t.score_width), dtype)
+    K_tile = k.swizzled("K_tile", (t.tile, t.score_width), dtype, stages=t.stages)
+    V_tile = k.swizzled("V_tile", (t.tile, t.output_width), dtype, stages=t.stages)
     loader = PanelLoader if config.features.kv_dtype is None else WideningLoader
     Q_loader = PanelLoader(k, cta.Q, Q_tile)
     K_loader, V_loader = loader(k, cta.K, K_tile), loader(k, cta.V, V_tile)
@@ -220,7 +219,7 @@ def _start_copies(
             if Q_loader.is_asynchronous:
                 await_copies(k)
             k.barrier()
-            own.turn_queries(Q_tile.element)
+            own.turn_queries(Q_tile.pointer)
     return (Q_tile, K_tile, V_tile), pipeline
 
 

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from typing import Final
-
 from ptxgen import ir
 from ptxgen.dsl.atomics import Atomic
 from ptxgen.dsl.collective import Cta, Warp
-from ptxgen.dsl.debugging import Debugging
-from ptxgen.dsl.tiles import DIMENSIONS, Fragment, SharedTile
+from ptxgen.dsl.matrices.words import Matrices
+from ptxgen.dsl.shared import DYNAMIC_SHARED, check_name
+from ptxgen.dsl.tiles import Fragment
 from ptxgen.dsl.values import Pointer, Value, is_count, is_int, moved_as, require_type
 from ptxgen.errors import ConfigError, shown
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
-from ptxgen.types import REGISTER_PREFIX, ScalarType, f32, u32, u64
-
-DYNAMIC_SHARED = "smem"  # name of a kernel's only dynamic shared array; tiles are regions of it
-_SCRATCH: Final = "k.block"  # the region that reductions use; no tile can have this name
-
-_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+from ptxgen.types import REGISTER_PREFIX, ScalarType, f32, u64
 
 
-class KernelBuilder(Debugging):
+class KernelBuilder(Matrices):
     """Builds one kernel for one target, such as "sm_80"; `build` returns the module.
 
     `threads` is the threads of a block (`.maxntid`), `min_ctas` the least CTAs per multiprocessor
@@ -36,7 +28,7 @@ class KernelBuilder(Debugging):
     def __init__(
         self, name: str, *, target: Target | str, threads: int, min_ctas: int = 0, asserts: bool = False
     ) -> None:
-        _check_name("kernel", name)
+        check_name("kernel", name)
         target = find_target(target)
         most = target.threads_per_block
         if not is_count(threads) or not 1 <= threads <= most:
@@ -47,20 +39,19 @@ class KernelBuilder(Debugging):
             raise ConfigError(
                 f"kernel {name!r}: min_ctas must be an integer of at least 0, got {shown(min_ctas)}"
             )
-        super().__init__(name, target, threads, asserts=asserts)
+        super().__init__(name, target, threads)
         self.min_ctas = min_ctas
         self._params: list[ir.Param] = []
-        self._regions: list[ir.Region] = []
-        self._shared_base: Value | None = None
+        self.asserts = asserts
         self.atomic = Atomic(self)
         self.warp = Warp(self)
-        self.block = Cta(self, self.warp, self._scratch)
+        self.block = Cta(self, self.warp, self.scratch)
 
     # ---------------------------------------------------------------------------- parameters
 
     def param(self, name: str, type: ScalarType) -> Value:
         """Declare a scalar parameter and load it; one of f16 or bf16 is declared as its bits."""
-        _check_name("parameter", name)
+        check_name("parameter", name)
         require_type(f"parameter {name!r}", type)
         if name == DYNAMIC_SHARED or any(p.name == name for p in self._params):
             raise ConfigError(f"parameter {name!r} is declared twice in kernel {self.name!r}")
@@ -74,72 +65,6 @@ class KernelBuilder(Debugging):
         require_type("pointer", dtype)
         address = self.emit("cvta_to", (self.param(name, u64),), {"space": "global"})
         return Pointer(address, "global", dtype)
-
-    # ---------------------------------------------------------------------------- shared memory
-
-    def shared(
-        self,
-        name: str,
-        shape: Sequence[int],
-        dtype: ScalarType = f32,
-        *,
-        pitch: int | None = None,
-        align: int = 16,
-    ) -> SharedTile:
-        """A tile of `shape` (rows, columns) in shared memory, rows `pitch` elements apart.
-
-        `align` is in bytes. Raises `ConfigError` for an invalid name, shape, pitch or alignment,
-        and inside a `with` block, where the register of the tiles' base address might not be
-        written.
-        """
-        _check_name("shared tile", name)
-        require_type(f"shared tile {name!r}", dtype)
-        if not isinstance(shape, tuple | list) or len(shape) != DIMENSIONS:
-            raise ConfigError(f"shared tile {name!r}: the shape must be (rows, columns), got {shown(shape)}")
-        rows, columns = shape
-        pitch = columns if pitch is None else pitch
-        if not all(map(is_count, (rows, columns, pitch))) or pitch < columns:
-            raise ConfigError(
-                f"shared tile {name!r}: rows and columns must be positive and pitch >= columns, "
-                f"got {shown(shape)}, pitch {shown(pitch)}"
-            )
-        if not is_count(align) or align & (align - 1):
-            raise ConfigError(
-                f"shared tile {name!r}: align must be a power of two (bytes), got {shown(align)}"
-            )
-        if dtype.nbytes == 0:
-            raise ConfigError(f"shared tile {name!r}: {dtype} has no size in memory")
-        if any(r.name == name for r in self._regions):
-            raise ConfigError(f"shared tile {name!r} is declared twice in kernel {self.name!r}")
-        if self._open:
-            raise ConfigError(
-                f"shared tile {name!r} is declared inside '{self._open[-1]}'; "
-                "declare it before the block begins"
-            )
-        offset = self._reserve(name, rows * pitch * dtype.nbytes, align)
-        return SharedTile(self, name, self._base(), offset, rows, columns, pitch, dtype)
-
-    def _reserve(self, name: str, nbytes: int, align: int) -> int:
-        """Give shared memory a region behind all others; its offset."""
-        end = max((r.offset + r.nbytes for r in self._regions), default=0)
-        offset = -(-end // align) * align
-        self._regions.append(ir.Region(name, offset, nbytes, align))
-        return offset
-
-    def _base(self) -> Value:
-        """The address of the regions, in a register that every later use outside of blocks may read."""
-        if self._shared_base is not None:
-            return self._shared_base
-        base = self.emit("mov", (ir.Symbol(DYNAMIC_SHARED),), {"type": u32})
-        if not self._open:
-            self._shared_base = base
-        return base
-
-    def _scratch(self, count: int, dtype: ScalarType) -> Pointer:
-        """The region of `k.block`, of `count` elements of 32 bits, reserved at its first use."""
-        known = next((r.offset for r in self._regions if r.name == _SCRATCH), None)
-        offset = self._reserve(_SCRATCH, count * dtype.nbytes, 16) if known is None else known
-        return Pointer(self._base(), "shared", dtype, offset)
 
     def fragment(
         self, rows: int, columns: int, dtype: ScalarType = f32, initial: float | None = 0.0
@@ -202,14 +127,6 @@ class KernelBuilder(Debugging):
         )
         functions, texts = tuple(self._functions.values()), tuple(self._texts.values())
         return ir.Module(self._version, self.target.name, (kernel,), tuple(header), functions, texts)
-
-
-def _check_name(what: str, name: object) -> None:
-    if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
-        raise ConfigError(
-            f"{what} {shown(name)}: a name is made of ASCII letters, digits and _, "
-            "and does not begin with a digit"
-        )
 
 
 def _check_comment(who: str, text: object) -> None:

@@ -48,9 +48,9 @@ _WIDENED: Final = (f32, f16, bf16)  # to f64, as C widens a float
 class Debugging(Control):
     """`k.printf` and `k.device_assert`; `asserts` says whether assertions are compiled in."""
 
-    def __init__(self, name: str, target: Target, threads: int, *, asserts: bool) -> None:
+    def __init__(self, name: str, target: Target, threads: int) -> None:
         super().__init__(name, target, threads)
-        self.asserts = asserts
+        self.asserts = False
         self._functions: dict[str, ir.Function] = {}
         self._texts: dict[bytes, ir.Variable] = {}
         self._slots: dict[str, ir.Variable] = {}  # the arguments of calls, and the buffer of values

@@ -59,7 +59,7 @@ class SharedTile:
 
     def __getitem__(self, place: tuple[Scalar, Scalar]) -> Value:
         """Load the element at [row, column], in the type of the elements."""
-        return self.k.load(self.pointer(*self._place(place)))
+        return self.k.load(self.pointer(*require_place("shared tile", self.name, place)))
 
     def __setitem__(self, place: tuple[Scalar, Scalar], value: Scalar) -> None:
         """Store `value`, which has the type of the elements, at [row, column]."""
@@ -68,14 +68,7 @@ class SharedTile:
                 f"shared tile {self.name!r}: [row, column] = v stores one element, got {shown(value)}; "
                 "store 2 or 4 with k.store(tile.pointer(row, column), values)"
             )
-        self.k.store(self.pointer(*self._place(place)), value)
-
-    def _place(self, place: object) -> tuple[Scalar, Scalar]:
-        if not isinstance(place, tuple) or len(place) != DIMENSIONS:
-            raise TypeMismatchError(
-                f"shared tile {self.name!r}: an element is [row, column], got [{shown(place)}]"
-            )
-        return place
+        self.k.store(self.pointer(*require_place("shared tile", self.name, place)), value)
 
     def _check_index(self, what: str, index: Scalar) -> None:
         known = is_int(index)
@@ -85,6 +78,15 @@ class SharedTile:
             raise TypeMismatchError(
                 f"shared tile {self.name!r}: {what} must be an integer of 32 bits, got {shown(index)}"
             )
+
+
+def require_place(what: str, name: str, place: object) -> tuple[Scalar, Scalar]:
+    """The row and the column of `tile[row, column]`, of a `what`; raises `TypeMismatchError` for
+    another index.
+    """
+    if not isinstance(place, tuple) or len(place) != DIMENSIONS:
+        raise TypeMismatchError(f"{what} {name!r}: an element is [row, column], got [{shown(place)}]")
+    return place
 
 
 class TilePointer(Pointer):

@@ -29,6 +29,8 @@ GRID: Final = "grid"  # the name of the number of CTAs along x, in expressions o
 _MOST_DIMENSIONS: Final = 3
 _AS_BITS: Final = (f16, bf16)  # a parameter has the bits of such a number
 _PAIR: Final = 2
+# Bytes to which cudaMalloc aligns (CUDA C++ Programming Guide, "Device Memory Accesses").
+_MOST_ALIGN: Final = 256
 _MOST_CTAS: Final = (1 << 31) - 1  # along x; CUDA C++ Programming Guide, "Technical Specifications"
 
 
@@ -79,17 +81,19 @@ class BuiltFunction:
         arrays: Mapping[str, tuple[int | str, ...]],
         bounds: Mapping[str, tuple[int, int]],
         grid: Size | tuple[Size, ...],
+        align: int | None = None,
     ) -> Proofs:
         """The proofs of all accesses to memory and of the barriers, for every launch in which the
         arrays are dense and have these dimensions (`KernelFunction.prove` says more).
         """
-        return prove(self.module, block=self.threads, contract=self._contract(arrays, bounds, grid))
+        return prove(self.module, block=self.threads, contract=self._contract(arrays, bounds, grid, align))
 
     def _contract(
         self,
         arrays: Mapping[str, tuple[int | str, ...]],
         bounds: Mapping[str, tuple[int, int]],
         grid: Size | tuple[Size, ...],
+        align: int | None,
     ) -> GlobalContract:
         who, types = f"{self.signature.name}.prove", self.signature.parameters
         pointers = {name: type for name, type in types.items() if isinstance(type, PointerType)}
@@ -106,14 +110,25 @@ class BuiltFunction:
             for name, type in types.items()
             if not isinstance(type, PointerType) and type.is_integer
         }
+        if align is not None and (integer(align, 1, _MOST_ALIGN) is None or align & (align - 1)):
+            raise LaunchError(
+                f"{who}: align must be a power of two up to {_MOST_ALIGN} (bytes), got {shown(align)}"
+            )
         found = tuple(
             [
-                _array(who, name, pointers[name], dims, self.alignment(name, pointers[name]))
+                _array(
+                    who,
+                    name,
+                    pointers[name],
+                    dims,
+                    align or self.alignment(name, pointers[name]),
+                    align is not None,
+                )
                 for name, dims in arrays.items()
             ]
         )
         blocks = _grid(who, grid)
-        sizes = [axis.extent for array in found for axis in array.axes]
+        sizes = [size for array in found for size in (array.nbytes, *(axis.extent for axis in array.axes))]
         _check_bounds(who, bounds, {*known, *_names_in((*sizes, *blocks))})
         return GlobalContract(found, (), {**known, **bounds}, blocks)
 
@@ -208,26 +223,28 @@ def _is_size(given: object) -> bool:
     return isinstance(given, str) or integer(given, 1, 1 << 62) is not None
 
 
-def _array(who: str, name: str, type: PointerType, dims: Any, align: int) -> GlobalArray:
-    """A dense array of these dimensions, outermost first, at a multiple of `align` bytes.
+def _array(who: str, name: str, type: PointerType, dims: Any, align: int, rows_too: bool) -> GlobalArray:
+    """A dense array of these dimensions, outermost first; its rows are the elements of the proof.
 
-    If the kernel accesses more than one element at once, `align` bytes, the inner dimensions that
-    are integers are one element of the proof, as many as make up a multiple of `align` bytes.
+    The array begins at a multiple of `align` bytes, and each row with `rows_too`.
     """
     if not isinstance(dims, tuple) or not dims or not all(map(_is_size, dims)):
         raise LaunchError(
             f"{who}: {name} must be a tuple of dimensions, integers or expressions of sizes such as "
             f"('rows', 'columns'), got {shown(dims)}"
         )
+    for extent in dims[1:]:
+        if re.search(r"[-+/]", str(extent)):
+            raise LaunchError(
+                f"{who}: {name}: a dimension behind the first must be a size, a number or a product, got "
+                f"{shown(extent)}; give the sum a name of its own in bounds="
+            )
     nbytes = type.dtype.nbytes
-    outer: tuple[int | str, ...] = dims
-    while nbytes % align and outer and not isinstance(outer[-1], str):
-        nbytes *= int(outer[-1])
-        outer = outer[:-1]
-    outer = outer or (1,)
-    axes = []
-    for n, extent in enumerate(outer):
-        between = outer[n + 1 :]
-        stride: int | str = " * ".join([str(nbytes), *map(str, between)])
-        axes.append(Axis(extent, nbytes if not between else stride))
-    return GlobalArray(name, tuple(axes), nbytes, math.gcd(align, nbytes))
+
+    def spanned(inner: tuple[Any, ...]) -> str:
+        return f"{nbytes} * " + " * ".join(f"({extent})" for extent in inner)
+
+    axes = tuple([Axis(extent, spanned(dims[n + 1 :])) for n, extent in enumerate(dims[:-1])])
+    if axes and not rows_too:  # what is known of the bytes of a row
+        align = math.gcd(align, nbytes * math.prod(n for n in dims[-1:] if not isinstance(n, str)))
+    return GlobalArray(name, axes, spanned(dims[-1:]), align)

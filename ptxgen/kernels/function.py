@@ -33,7 +33,7 @@ from ptxgen.target import target as find_target
 Threads = int | Callable[..., int]
 
 DEFAULT_TARGET: Final = "sm_80"  # of emitted text and of the interpreter; a launch takes the device's
-_RESERVED: Final = ("backend", "bounds", "grid", "repeats", "stream", "target", "threads")
+_RESERVED: Final = ("align", "backend", "bounds", "grid", "repeats", "stream", "target", "threads")
 _SCHEDULES: Final = ("lockstep", PCT(0), PCT(1))
 
 
@@ -343,6 +343,7 @@ class KernelFunction:
         *,
         grid: Size | tuple[Size, ...] = GRID,
         bounds: Mapping[str, tuple[int, int]] | None = None,
+        align: int | None = None,
         target: Target | str | None = None,
         threads: int | None = None,
         **given: Any,
@@ -353,7 +354,9 @@ class KernelFunction:
         Each pointer is given by name, as a tuple of dimensions, outermost first: integers, or
         expressions of sizes, such as `X=("rows", "columns")`. Sizes are integer parameters of the
         kernel, `"grid"`, and names in `bounds`, which has their lowest and highest values; by
-        default sizes are from 1 to 2**31 - 1. Static parameters are given by name, too.
+        default sizes are from 1 to 2**31 - 1. `align` promises that each array and each of its rows
+        begins at a multiple of so many bytes (default: of its elements), which accesses to several
+        elements need. Static parameters are given by name, too.
 
         >>> softmax.prove(X=("grid", "columns"), Y=("grid", "columns")).complete  # doctest: +SKIP
         True
@@ -363,7 +366,7 @@ class KernelFunction:
         statics = {name: value for name, value in given.items() if name in self.signature.statics}
         arrays = {name: dims for name, dims in given.items() if name not in statics}
         built = self.build(target=target, threads=threads, **statics)
-        return built.prove(arrays, bounds or {}, grid)
+        return built.prove(arrays, bounds or {}, grid, align)
 
     def contract(self, **choices: Any) -> dict[str, Any]:
         """What a host program in any language needs to launch the kernel, as plain data for JSON;

@@ -566,7 +566,6 @@ def test_the_inner_dimensions_of_a_proof_may_be_vectors() -> None:
     kernel = made(vectors, threads=32)
     sizes = {"grid": (1, 1024), "n": (1, 2**28)}
     assert kernel.prove(X=("n", 4), bounds=sizes).complete
-    assert kernel.prove(X=("n", 2, 2), bounds=sizes).complete
     assert not kernel.prove(X=("n", 3), bounds=sizes).complete
     assert not kernel.prove(X=("n - 1", 4), bounds=sizes).complete
 

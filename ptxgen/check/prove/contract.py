@@ -32,8 +32,9 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class GlobalArray:
-    """An array behind a pointer parameter: elements of `nbytes` contiguous bytes (a dense row,
-    say). The address of an element is the pointer plus, for each axis, index times stride.
+    """An array behind a pointer parameter: elements of `nbytes` contiguous bytes, a dense row, say,
+    which may be as long as an expression says. The address of an element is the pointer plus, for
+    each axis, index times stride.
 
     The strides may have any value, also a negative one or zero; only the bytes of elements may be
     accessed. A stride is a positive number or the product of a number and names. The pointer and
@@ -42,7 +43,7 @@ class GlobalArray:
 
     pointer: str
     axes: tuple[Axis, ...]
-    nbytes: int
+    nbytes: Size
     align: int = 1
 
 

@@ -257,7 +257,7 @@ class _Prover:
                 return f"{what} is not shown to be less than {axis.extent}"
         if not holds(rest, facts, lanes):
             return "its offset in an element is not shown to be 0 or more"
-        if not holds(Poly.of(array.nbytes) - nbytes - rest, facts, lanes):
+        if not holds(self._promised.size(array.nbytes) - nbytes - rest, facts, lanes):
             return f"its bytes are not shown to be among the {array.nbytes} of an element"
         return ""
 

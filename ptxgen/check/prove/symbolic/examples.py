@@ -133,10 +133,16 @@ class Examples:
         """Whether the contract allows a launch, and no array reaches into another one."""
         bounds = self._contract.bounds
         spans = (extent * stride for _, axes in layout.values() for extent, stride in axes)
+        aligned = (
+            stride % array.align == 0
+            for array in self._contract.arrays
+            for _, stride in layout[array.pointer][1]
+        )
         return (
             all(low <= names[name] <= high for name, (low, high) in bounds.items())
             and all(0 < n <= MOST_BLOCKS[a] for a, n in zip("xyz", grid, strict=True))
-            and max(spans) < _APART // 4
+            and max(spans, default=0) < _APART // 4
+            and all(aligned)
         )
 
     def _laid_out(
@@ -146,7 +152,7 @@ class Examples:
         are chosen so that elements do not overlap.
         """
         found: list[tuple[int, int]] = []
-        dense = array.nbytes
+        dense = self._number(array.nbytes, names)
         for axis in reversed(array.axes):
             extent = self._number(axis.extent, names)
             free = [n for n in _named(axis.stride) if n in self._contract.strides]
@@ -210,7 +216,7 @@ class Examples:
 
     def _reason(self, at: int, nbytes: int, launch: Launch, name: str) -> str:
         array = next(a for a in self._contract.arrays if a.pointer == name)
-        rest = at
+        dense, rest = self._number(array.nbytes, launch.names), at
         for axis, (extent, stride) in zip(array.axes, launch.layout[name][1], strict=True):
             index, rest = divmod(rest, stride)
             if not 0 <= index < extent:
@@ -218,9 +224,15 @@ class Examples:
                     f"byte {at} of {name} has index {index} along the axis of stride "
                     f"{axis.stride}, where {axis.extent} is {extent}"
                 )
+        if isinstance(array.nbytes, str):
+            where = "behind the end" if rest >= 0 else "before the beginning"
+            return (
+                f"byte {at} of {name} is the first of {nbytes} that reach {where} of a row: they begin at "
+                f"its byte {rest}, where {array.nbytes} is {dense}"
+            )
         return (
             f"byte {at} of {name} is in no element: bytes {rest} to {rest + nbytes - 1} after the "
-            f"beginning of one, which has {array.nbytes} bytes"
+            f"beginning of one, which has {dense} bytes"
         )
 
     def _outside(self, addresses: Lanes, nbytes: Lanes, launch: Launch, name: str) -> Lanes:
@@ -232,7 +244,7 @@ class Examples:
             index = rest // stride
             outside |= (index < 0) | (index >= extent)
             rest = rest - index * stride
-        return outside | (rest + nbytes > array.nbytes)
+        return outside | (rest + nbytes > self._number(array.nbytes, launch.names))
 
     def _search(self, number: int, launch: Launch, block: int) -> Search:
         found = self._searches.get((number, block))

@@ -10,18 +10,21 @@ TMA and `wgmma` (PTX ISA, "Swizzling Modes"; FlashAttention-2 calls the first `S
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ptxgen.dsl import KernelBuilder, Pointer, SharedTile, TilePointer, Value, marked
-from ptxgen.types import ScalarType, b16, b32, u32
+from ptxgen.dsl.control import Control
+from ptxgen.dsl.tiles import SharedTile, TilePointer, require_place
+from ptxgen.dsl.values import Scalar, Value
+from ptxgen.errors import ConfigError, TypeMismatchError, shown
+from ptxgen.types import ScalarType, u32
 
 CHUNK_BYTES: Final = 16  # bytes of the widest access
 BLOCK_CHUNKS: Final = 2  # chunks that one `ldmatrix` of two by two 8 x 8 matrices of b16 spans
 SWIZZLE_ROWS: Final = 8  # after so many rows the phases repeat
 _PANELS: Final = (8, 4, 2)  # chunks in a row of a panel, the widest first
-_ALIGNMENT: Final = 128  # bytes of the widest panel's rows: xor then moves within a row
+ALIGNMENT: Final = 128  # bytes of the widest panel's rows: xor then moves within a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +52,31 @@ def panels_of(rows: int, row_bytes: int) -> tuple[Panel, ...]:
     return tuple(found)
 
 
-class SwizzledTile:
-    """`stages` tiles of rows x columns in shared memory; a row is a multiple of 32 bytes."""
+def check_row(name: str, columns: int, dtype: ScalarType) -> None:
+    """Raise `ConfigError` unless a row of so many elements is a multiple of 32 bytes."""
+    nbytes = columns * dtype.nbytes
+    if nbytes % (CHUNK_BYTES * _PANELS[-1]):
+        raise ConfigError(
+            f"swizzled tile {name!r}: no swizzle fits rows of {columns} {dtype} ({nbytes} bytes); make "
+            f"them a multiple of {CHUNK_BYTES * _PANELS[-1]} bytes"
+        )
 
-    def __init__(
-        self, k: KernelBuilder, name: str, rows: int, columns: int, dtype: ScalarType, stages: int = 1
-    ) -> None:
-        self.k = k
+
+class SwizzledTile:
+    """`stages` tiles of rows x columns in shared memory; a row is a multiple of 32 bytes.
+
+    `tile[row, column]` loads and stores elements of the first stage.
+    """
+
+    def __init__(self, memory: SharedTile, rows: int, stages: int) -> None:
+        self.k: Control = memory.k
+        self.name = memory.name
         self.rows = rows
-        self.columns = columns
+        self.columns = memory.columns
         self.stages = stages
-        self.dtype = dtype
-        self.panels = panels_of(rows, columns * dtype.nbytes)
-        self._memory: SharedTile = k.shared(name, (stages * rows, columns), dtype, align=_ALIGNMENT)
+        self.dtype = memory.dtype
+        self.panels = panels_of(rows, memory.row_bytes)
+        self._memory = memory
 
     @property
     def chunk(self) -> int:
@@ -73,7 +88,7 @@ class SwizzledTile:
         """Bytes of one stage."""
         return self.rows * self.columns * self.dtype.nbytes
 
-    def pointer(self, chunks: int, row: Value, chunk: Value) -> TilePointer:
+    def chunk_pointer(self, chunks: int, row: Value, chunk: Value) -> TilePointer:
         """The address of `chunk` of `row` in a panel that has `chunks` chunks in a row and begins
         at offset 0 of the tile.
         """
@@ -84,13 +99,15 @@ class SwizzledTile:
         base = k.mad(row.as_(u32), chunks * CHUNK_BYTES, start.value + within, mode="lo")
         return TilePointer(self._memory, base, start.offset)
 
-    @marked("swizzled tile: element")
-    def element(self, row: Value, column: Value) -> Pointer:
-        """The address of an element of the first stage, as bits; `row` and `column` are u32."""
+    def pointer(self, row: Scalar, column: Scalar) -> TilePointer:
+        """The address of an element of the first stage; `row` and `column` are Python ints or u32.
+
+        Raises `TypeMismatchError` for anything else.
+        """
+        row, column = self._index("row", row), self._index("column", column)
         k, nbytes = self.k, self.dtype.nbytes
         chunk = column // self.chunk
         within = column % self.chunk * nbytes
-        start = self._memory.pointer()
         found: Value | None = None
         for chunks in dict.fromkeys(panel.chunks for panel in self.panels):
             panels = [panel for panel in self.panels if panel.chunks == chunks]
@@ -98,11 +115,34 @@ class SwizzledTile:
             # Clamped, so that the proof sees an address in the tile whatever the column is.
             nth = k.min(k.max(chunk, first), end - 1) - first
             panel_bytes = self.rows * chunks * CHUNK_BYTES
-            at = self.pointer(chunks, row, nth % chunks).value + nth // chunks * panel_bytes
+            at = self.chunk_pointer(chunks, row, nth % chunks).value + nth // chunks * panel_bytes
             at = at + (panels[0].offset + within)
             found = at if found is None else k.selp(at, found, chunk >= first)
         assert found is not None  # a tile has columns
-        return Pointer(found, "shared", b16 if nbytes == b16.nbytes else b32, start.offset)
+        return self._memory.pointer().moved(found)
+
+    def _index(self, what: str, index: Scalar) -> Value:
+        if isinstance(index, Value) and index.type is u32:
+            return index
+        most = self.rows if what == "row" else self.columns
+        if isinstance(index, int) and not isinstance(index, bool) and 0 <= index < most:
+            return self.k.emit("mov", (index,), {"type": u32})
+        raise TypeMismatchError(
+            f"swizzled tile {self.name!r}: {what} must be u32 or an integer from 0 to {most - 1}, got "
+            f"{shown(index)}"
+        )
+
+    def __getitem__(self, place: tuple[Scalar, Scalar]) -> Value:
+        """Load the element at [row, column], in the type of the elements."""
+        return self.k.load(self.pointer(*require_place("swizzled tile", self.name, place)))
+
+    def __setitem__(self, place: tuple[Scalar, Scalar], value: Scalar) -> None:
+        """Store `value`, which has the type of the elements, at [row, column]."""
+        if isinstance(value, Sequence):
+            raise TypeMismatchError(
+                f"swizzled tile {self.name!r}: [row, column] = v stores one element, got {shown(value)}"
+            )
+        self.k.store(self.pointer(*require_place("swizzled tile", self.name, place)), value)
 
     def panel_of(self, chunk: int) -> Panel:
         """The panel that holds a chunk of the row."""
@@ -120,7 +160,7 @@ class BlockReader:
     def __init__(self, tile: SwizzledTile, row: Value, chunk: Value) -> None:
         self.tile = tile
         widths = dict.fromkeys(panel.chunks for panel in tile.panels)
-        self._first = {chunks: tile.pointer(chunks, row, chunk) for chunks in widths}
+        self._first = {chunks: tile.chunk_pointer(chunks, row, chunk) for chunks in widths}
 
     def stage(self, offset: Value | None = None) -> Callable[[int, int], TilePointer]:
         """The addresses in the stage that begins `offset` bytes into the tile, as a function of the

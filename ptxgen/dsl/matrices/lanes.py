@@ -1,0 +1,99 @@
+"""Which elements of the operands of `mma` the lanes of a warp hold.
+
+The accumulator of `m16n8k*` is 16 x 8. Lane l holds of it rows l / 4 and l / 4 + 8 of columns
+2 (l % 4) and 2 (l % 4) + 1 (PTX ISA, "Matrix Fragments for mma.m16n8k16"); the four lanes of a quad
+hold the same rows. An operand is read by `ldmatrix.x4`, as four 8 x 8 matrices of 16 bits: lanes
+8 i … 8 i + 7 give the addresses of the rows of matrix i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+from ptxgen.dsl.control import Control
+from ptxgen.dsl.tiles import Fragment
+from ptxgen.dsl.values import Value, Var
+from ptxgen.target import WARP_SIZE
+
+MMA_ROWS: Final = 16  # M of m16n8k16, m16n8k8 and m16n8k32
+MMA_COLUMNS: Final = 8  # N of these
+LANE_ROWS: Final = 2  # rows of a 16 x 8 tile that a lane holds
+LANE_COLUMNS: Final = 2  # columns of a 16 x 8 tile that a lane holds
+FRAGMENT_STEP: Final = MMA_ROWS // LANE_ROWS  # from one row of a lane to its next
+QUAD: Final = [1, 2]  # butterfly distances to the lanes with other columns of the same rows
+QUAD_LANES: Final = 4
+# PTX ISA, "shfl.sync", operand c: the mask of segments of four lanes, and the clamp value.
+_QUAD_SEGMENT: Final = (WARP_SIZE - QUAD_LANES) << 8 | (WARP_SIZE - 1)
+_LOG_WARP: Final = WARP_SIZE.bit_length() - 1
+_OCTET: Final = 8  # lanes that give the addresses of an 8 x 8 matrix
+
+
+@dataclass(frozen=True)
+class LanePlace:
+    """A thread's warp in its CTA and lane in its warp, both u32."""
+
+    warp: Value
+    lane: Value
+
+    @property
+    def in_quad(self) -> Value:
+        """The lane's index among the four that share rows, its quad; its first column is twice
+        that.
+        """
+        return self.lane & QUAD_LANES - 1
+
+    def by_rows(self) -> tuple[Value, Value]:
+        """The lane's row and chunk of 16 bytes in a block of 16 rows x 2 chunks, whose matrices are
+        upper left, lower left, upper right, lower right.
+        """
+        return self.lane & MMA_ROWS - 1, self.lane >> 4
+
+    def by_chunks(self) -> tuple[Value, Value]:
+        """The lane's row and chunk in such a block, whose matrices are upper left, upper right,
+        lower left, lower right.
+        """
+        return (self.lane & _OCTET - 1) + (self.lane >> 4) * _OCTET, self.lane >> 3 & 1
+
+
+class Lanes:
+    """The place of a kernel's threads, computed once if it is first needed outside of blocks."""
+
+    def __init__(self, k: Control) -> None:
+        self.k = k
+        self._place: LanePlace | None = None
+
+    def place(self) -> LanePlace:
+        """The warp and lane of this thread."""
+        if self._place is not None:
+            return self._place
+        thread = self.k.thread_id()
+        found = LanePlace(thread >> _LOG_WARP, thread & WARP_SIZE - 1)
+        if not self.k.is_in_block:
+            self._place = found
+        return found
+
+
+def of_quad(k: Control, value: Value, n: int) -> Value:
+    """`value` as lane n of this lane's quad has it."""
+    return k.shfl(value, n, _QUAD_SEGMENT, -1, mode="idx")
+
+
+def over_lanes(
+    k: Control, value: Value, distances: Sequence[int], join: Callable[[Value, Value], Value]
+) -> Value:
+    """The values of the lanes that share a row, at these butterfly distances, joined into one."""
+    for distance in distances:
+        value = join(value, k.butterfly(value, distance))
+    return value
+
+
+def accumulators(D: Fragment, m: int, n: int) -> list[Var]:
+    """A lane's four elements of the 16 x 8 tile in row m and column n of tiles, in the order of the
+    `mma` operand.
+    """
+    rows = range(LANE_ROWS * m, LANE_ROWS * (m + 1))
+    columns = range(LANE_COLUMNS * n, LANE_COLUMNS * (n + 1))
+    return [D[place] for place in product(rows, columns)]

@@ -1,0 +1,296 @@
+"""Matrices in global memory, and the way of their blocks into shared memory and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Final
+
+from ptxgen.dsl.matrices.lanes import LANE_COLUMNS
+from ptxgen.dsl.matrices.registers import PackedTile, RegisterTile
+from ptxgen.dsl.shared import SharedMemory
+from ptxgen.dsl.swizzle import SWIZZLE_ROWS, Panel, SwizzledTile
+from ptxgen.dsl.tiles import TilePointer
+from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_int
+from ptxgen.errors import ConfigError, TypeMismatchError, shown
+from ptxgen.types import ScalarType, b8, b16, b32, s32, u16, u32
+
+_LEAST_COPY: Final = 4  # bytes of the smallest asynchronous copy (PTX ISA, "cp.async")
+_BITS: Final = {1: b8, 2: b16}  # the type under which smaller pieces are moved, by their bytes
+
+
+class Matrix:
+    """`rows` x `columns` elements in global memory, row-major, neighbouring rows `stride` elements
+    apart (`k.matrix`).
+
+    Accesses take `width` elements: the pointer is aligned to so many, and stride and columns are
+    multiples of it. What lies outside the matrix is read as zeros and never written.
+    """
+
+    def __init__(
+        self, k: SharedMemory, first: Pointer, rows: Scalar, columns: Scalar, stride: Scalar, width: int
+    ) -> None:
+        self.k = k
+        self.first = first
+        self.rows = rows
+        self.columns = columns
+        self.stride = stride
+        self.width = width
+
+    def __repr__(self) -> str:
+        return f"Matrix({self.first!r}, width {self.width})"
+
+    @property
+    def dtype(self) -> ScalarType:
+        """The type of the elements."""
+        return self.first.dtype
+
+    def across(self, shape: tuple[int, int], row: Scalar = 0, *, stop: Scalar | None = None) -> Walk:
+        """The blocks of `shape` side by side from the left: at (row, 0), (row, shape[1]), …, as a
+        walk for `k.pipeline`. Columns from `stop` on are not read.
+        """
+        return Walk(self, shape, row, 0, 1, stop)
+
+    def down(self, shape: tuple[int, int], column: Scalar = 0, *, stop: Scalar | None = None) -> Walk:
+        """The blocks of `shape` one below another from the top: at (0, column), (shape[0], column), …,
+        as a walk for `k.pipeline`. Rows from `stop` on are not read.
+        """
+        return Walk(self, shape, 0, column, 0, stop)
+
+    def block(self, shape: tuple[int, int], row: Scalar = 0, column: Scalar = 0) -> Walk:
+        """The one block of `shape` at (row, column), for `k.staged`."""
+        return Walk(self, shape, row, column, None)
+
+    def element(self, row: Scalar, column: Scalar) -> Pointer:
+        """The pointer to an element; the row's offset is computed in 64 bits."""
+        k = self.k
+        if is_int(row) and row == 0:
+            return self.first.element(column)
+        at = row if isinstance(row, Value) else k.mov(row, type=u32)
+        return self.first.element(k.mul_wide(at, self.stride)).element(column)
+
+    def rows_bytes(self, rows: int) -> Scalar:
+        """The bytes from a row to that `rows` further down: u64, or an int."""
+        step = rows * self.dtype.nbytes
+        return self.k.mul_wide(self.stride, step) if isinstance(self.stride, Value) else self.stride * step
+
+    def store(self, tile: RegisterTile | PackedTile, row: Scalar = 0, column: Scalar = 0) -> None:
+        """Store a tile of registers, whose first element goes to (row, column); elements outside the
+        matrix are left out. Raises `TypeMismatchError` for elements of another type than the
+        matrix has; `tile.to(f16)` rounds them.
+        """
+        if not isinstance(tile, RegisterTile | PackedTile):
+            raise TypeMismatchError(f"store: takes a tile of registers, got {shown(tile)}")
+        if tile.dtype is not self.dtype:
+            raise TypeMismatchError(
+                f"store: the elements of the matrix are {self.dtype}, got {tile!r}; convert them with "
+                f"tile.to({self.dtype}) or tile.map(...)"
+            )
+        k, layout = self.k, tile.layout
+        if tile.shape != (layout.rows, layout.columns):
+            raise TypeMismatchError(f"store: takes a whole tile, got {tile!r}")
+        first_row, first_column = row + layout.first_row(), column + layout.first_column()
+        left_below = _left(k, self.rows, first_row)
+        left_right = _left(k, self.columns, first_column)
+        at = self.element(first_row, first_column)
+        pairs = layout.lane_columns[::LANE_COLUMNS]
+        step = self.rows_bytes(layout.lane_rows[1])
+        for i, elements in enumerate(tile.row_elements()):
+            at = at.plus(step) if i else at
+            inside = left_below > layout.lane_rows[i]
+            for j, first in enumerate(pairs):
+                # Of a pair that an access may take together, both are in the matrix or none.
+                at_once = min(self.width, LANE_COLUMNS)
+                for n in range(0, LANE_COLUMNS, at_once):
+                    to = at.at(first + n)
+                    present = inside & (left_right > first + n + at_once - 1)
+                    with k.only_if(present):
+                        if isinstance(tile, PackedTile):
+                            self._store_packed(to, elements[j], n)
+                        elif self.width > 1:
+                            k.store(to, [elements[2 * j], elements[2 * j + 1]])
+                        else:
+                            k.store(to, elements[2 * j + n])
+
+    def _store_packed(self, to: Pointer, word: Value, n: int) -> None:
+        k = self.k
+        if self.width > 1:
+            k.store(Pointer(to.base, "global", b32, to.offset), word.as_(b32))
+            return
+        bits = word.as_(u32) if n == 0 else word.as_(u32) >> b16.bits
+        k.store(Pointer(to.base, "global", b16, to.offset), k.cvt(bits, dtype=u16).as_(b16))
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Blocks of a matrix one after another, along axis 0 (down) or 1 (across), None for one block;
+    from (row, column) on.
+    """
+
+    matrix: Matrix
+    shape: tuple[int, int]
+    row: Scalar
+    column: Scalar
+    axis: int | None
+    stop: Scalar | None = None
+
+    @property
+    def end(self) -> Scalar:
+        """The end of what is read along the axis: the matrix's or `stop`."""
+        matrix = self.matrix
+        extent = matrix.rows if self.axis == 0 else matrix.columns
+        if self.stop is None:
+            return extent
+        if is_int(extent) and is_int(self.stop):
+            return min(extent, self.stop)
+        return matrix.k.min(extent, self.stop)
+
+    def turns(self) -> Scalar:
+        """The number of blocks: u32, or an int."""
+        assert self.axis is not None
+        step, end = self.shape[self.axis], self.end
+        return self.matrix.k.divide_up(end, step) if isinstance(end, Value) else -(-int(end) // step)
+
+    def origin(self, n: Scalar) -> tuple[Scalar, Scalar]:
+        """The row and column at which the n-th block begins."""
+        if self.axis == 0:
+            return n * self.shape[0], self.column
+        return self.row, n * self.shape[1]
+
+
+@dataclass(frozen=True)
+class _Share:
+    """What a thread copies of the panels of one width: the same chunk in every `rows_at_once`-th row.
+
+    `source` is the address of its first chunk, `rows_left` and `columns_left` how many rows and
+    columns the matrix has from there on, s32, None where all copies are inside of it. The ones that
+    change from block to block are variables.
+    """
+
+    panels: tuple[Panel, ...]
+    rows_at_once: int
+    row: Value
+    place: TilePointer
+    source: Value
+    rows_left: Value | None
+    columns_left: Value | None
+
+
+class BlockCopier:
+    """Copies the blocks of a walk into the stages of a tile, 16 bytes at a time, or as many as the
+    matrix allows; less than 4 bytes go through registers.
+
+    Thread t takes chunk t % chunks of every row that is t / chunks modulo threads / chunks.
+    """
+
+    def __init__(self, walk: Walk, tile: SwizzledTile) -> None:
+        self.walk = walk
+        self.tile = tile
+        self.k = walk.matrix.k
+        self._width = min(walk.matrix.width, tile.chunk)
+        self._shares = list(self._dealt())
+
+    def _dealt(self) -> Iterator[_Share]:
+        k, walk, tile, matrix = self.k, self.walk, self.tile, self.walk.matrix
+        for chunks in dict.fromkeys(panel.chunks for panel in tile.panels):
+            panels = tuple(p for p in tile.panels if p.chunks == chunks)
+            rows_at_once = k.threads // chunks
+            if k.threads % (chunks * SWIZZLE_ROWS):
+                raise ConfigError(
+                    f"{tile.name}: copies into rows of {chunks * tile.chunk} {tile.dtype} take a multiple of "
+                    f"{chunks * SWIZZLE_ROWS} threads, and the kernel has {k.threads}"
+                )
+            thread = k.thread_id()
+            row, chunk = thread >> chunks.bit_length() - 1, thread & chunks - 1
+            own_column = chunk * tile.chunk
+            if panels[0].first:
+                own_column = own_column + panels[0].first * tile.chunk
+            first_row, first_column = _plus(walk.row, row), _plus(walk.column, own_column)
+            source: Value = matrix.element(first_row, first_column).value
+            rows_end, columns_end = (
+                walk.end if walk.axis == axis else extent
+                for axis, extent in enumerate((matrix.rows, matrix.columns))
+            )
+            rows_left: Value | None = _left(k, rows_end, first_row)
+            columns_left: Value | None = None
+            if walk.axis == 1 or not _holds(columns_end, walk.column, tile.columns):
+                columns_left = _left(k, columns_end, first_column)
+            if walk.axis is not None:
+                source = k.var(source.type, source)
+                rows_left = k.var(s32, rows_left) if walk.axis == 0 else rows_left
+                columns_left = k.var(s32, columns_left) if walk.axis == 1 else columns_left
+            place = tile.chunk_pointer(chunks, row, chunk)
+            yield _Share(panels, rows_at_once, row, place, source, rows_left, columns_left)
+
+    def start(self, stage: Value | int) -> None:
+        """Begin copying the block into the stage that begins `stage` bytes into the tile."""
+        for share in self._shares:
+            place = share.place
+            place = place.moved(place.value + stage) if isinstance(stage, Value) else place.plus_bytes(stage)
+            source = share.source
+            many = self.tile.rows > share.rows_at_once
+            turn_bytes = self.walk.matrix.rows_bytes(share.rows_at_once) if many else 0
+            for first in range(0, self.tile.rows, share.rows_at_once):
+                if first:
+                    source = source + turn_bytes
+                with self._rows_of(share, first):
+                    self._copy_row(share, place, source, first)
+
+    def advance(self) -> None:
+        """Go on to the next block."""
+        k, walk = self.k, self.walk
+        for share in self._shares:
+            if walk.axis == 0:
+                step, left = walk.matrix.rows_bytes(walk.shape[0]), share.rows_left
+            else:
+                step, left = walk.shape[1] * self.tile.dtype.nbytes, share.columns_left
+            k.add(share.source, step, into=share.source)
+            if left is not None:
+                k.sub(left, walk.shape[walk.axis or 0], into=left)
+
+    def _rows_of(self, share: _Share, first: int) -> AbstractContextManager[object]:
+        """A context for code of the threads whose row, moved down by `first`, is in the tile."""
+        if first + share.rows_at_once <= self.tile.rows:
+            return nullcontext()
+        return self.k.when(share.row < self.tile.rows - first)
+
+    def _copy_row(self, share: _Share, place: TilePointer, source: Value, row: int) -> None:
+        tile, dtype = self.tile, self.tile.dtype
+        for panel in share.panels:
+            to = place.plus_bytes(panel.offset + row * panel.row_bytes)
+            beyond = (panel.first - share.panels[0].first) * tile.chunk
+            for piece in range(0, tile.chunk, self._width):
+                column = beyond + piece
+                present = None if share.rows_left is None else share.rows_left > row
+                if share.columns_left is not None:
+                    in_columns = share.columns_left > column + self._width - 1
+                    present = in_columns if present is None else present & in_columns
+                at = Pointer(source, "global", dtype, column * dtype.nbytes)
+                self._copy(to.plus_bytes(piece * dtype.nbytes), at, present)
+
+    def _copy(self, to: Pointer, at: Pointer, present: Value | None) -> None:
+        k, nbytes = self.k, self._width * self.tile.dtype.nbytes
+        if nbytes >= _LEAST_COPY:
+            k.copy_async(to, at, nbytes, None if present is None else k.selp(nbytes, 0, present, type=u32))
+            return
+        bits = _BITS[nbytes]
+        value = Var(k, k.var(b16, 0).reg, bits)  # both types have registers of 16 bits
+        with nullcontext() if present is None else k.only_if(present):
+            k.load(Pointer(at.base, at.space, bits, at.offset), into=value)
+        k.store(Pointer(to.base, to.space, bits, to.offset), value)
+
+
+def _plus(start: Scalar, own: Value) -> Value:
+    return own if is_int(start) and start == 0 else start + own
+
+
+def _holds(extent: Scalar, start: Scalar, length: int) -> bool:
+    """Whether it is known while building that start + length is within the extent."""
+    return is_int(extent) and is_int(start) and start + length <= extent
+
+
+def _left(k: SharedMemory, extent: Scalar, start: Value) -> Value:
+    """How far it is from `start` to `extent`, s32."""
+    end = extent.as_(s32) if isinstance(extent, Value) else k.mov(extent, type=s32)
+    return end - start.as_(s32)

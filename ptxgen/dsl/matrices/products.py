@@ -1,0 +1,174 @@
+"""Products of blocks by `mma.sync`: D = A B + C, each warp for its part of D.
+
+A row of an operand is 32 bytes deep for each `mma`: 16 elements of 16 bits, 8 of tf32, 32 of 8
+bits. So `ldmatrix`, which moves chunks of 16 bytes, reads all of them in the same way where the
+block's rows in memory run along the depth. The other direction, `ldmatrix.trans`, is for elements of
+16 bits only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ptxgen.dsl.control import Control
+from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, LANE_ROWS, MMA_COLUMNS, MMA_ROWS
+from ptxgen.dsl.matrices.layout import Layout
+from ptxgen.dsl.matrices.staged import StagedTile
+from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader
+from ptxgen.dsl.tiles import TilePointer
+from ptxgen.dsl.values import Value, Var
+from ptxgen.errors import ConfigError, TypeMismatchError
+from ptxgen.types import ScalarType, bf16, bf16x2, f16, f16x2, f32, s8, s32, u8
+
+_DEPTH_BYTES: Final = CHUNK_BYTES * BLOCK_CHUNKS  # of a row of A, for one `mma`
+PAIRS: Final = {f16: f16x2, bf16: bf16x2}  # the types of operands that registers hold, and of pairs
+_RESULTS: Final = {f16: f32, bf16: f32, f32: f32, s8: s32, u8: s32}  # what products of a type are
+
+
+def result_of(dtype: ScalarType) -> ScalarType | None:
+    """The type of the sums of products of elements of a type; None if `mma` does not multiply it."""
+    return _RESULTS.get(dtype)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One side of a product: its shape, the type of its elements, and the registers of a lane for
+    a 16-row step of it (`index`) and a step of the depth.
+    """
+
+    shape: tuple[int, int]
+    dtype: ScalarType
+    load: Callable[[int, int], Sequence[Value]]
+
+
+def depth_of(dtype: ScalarType) -> int:
+    """Columns of A that one `mma` takes, its K."""
+    return _DEPTH_BYTES // dtype.nbytes
+
+
+def multiply(
+    k: Control, sums: Sequence[Sequence[Var]], layout: Layout, a: Operand, b: Operand, *, fresh: bool
+) -> None:
+    """sums += A B, or sums = A B if `fresh`, for the lane's part of a matrix of this layout."""
+    depth = a.shape[1] // depth_of(a.dtype)
+    row_tiles, pairs = layout.warp_rows // MMA_ROWS, layout.warp_columns // (2 * MMA_COLUMNS)
+    mma = _instruction(k, a.dtype, b.dtype)
+    zeros = [k.mov(0, type=result_of(a.dtype))] * (LANE_ROWS * LANE_COLUMNS) if fresh else None
+    for d in range(depth):
+        left = [a.load(m, d) for m in range(row_tiles)]
+        for n in range(pairs):
+            right = b.load(n, d)
+            half = len(right) // 2
+            for m in range(row_tiles):
+                for i in range(2):
+                    into = _tile(sums, m, 2 * n + i)
+                    start = zeros if zeros is not None and d == 0 else into
+                    mma(left[m], right[i * half : (i + 1) * half], start, into)
+
+
+def _tile(sums: Sequence[Sequence[Var]], m: int, n: int) -> list[Var]:
+    """The four variables of the 16 x 8 tile in row m and column n of tiles."""
+    rows = sums[LANE_ROWS * m : LANE_ROWS * (m + 1)]
+    return [x for row in rows for x in row[LANE_COLUMNS * n : LANE_COLUMNS * (n + 1)]]
+
+
+def _instruction(k: Control, a: ScalarType, b: ScalarType) -> Callable[..., None]:
+    """What emits the `mma` of operands of these types."""
+    if a in PAIRS:
+        row: Any = k.mma_f32_f16 if a is f16 else k.mma_f32_bf16
+        modifiers: dict[str, Any] = {"shape": "m16n8k16"}
+    elif a is f32:
+        row, modifiers = k.mma_f32_tf32, {"shape": "m16n8k8"}
+    else:
+        row, modifiers = k.mma_int8, {"shape": "m16n8k32", "atype": a.name, "btype": b.name}
+
+    def emit(left: Any, right: Any, start: Any, into: Any) -> None:
+        row(tuple(left), tuple(right), tuple(start), **modifiers, into=into)
+
+    return emit
+
+
+# ---------------------------------------------------------------------------------- from shared memory
+
+
+def left_block(layout: Layout, a: StagedTile) -> Operand:
+    """A block as A: a step is 16 rows."""
+    rows = layout.warp_row()
+    if a.is_transposed:
+        read = _across(layout, a, rows, layout.warp_rows, by_rows=False)
+    else:
+        read = _down(layout, a, rows, layout.warp_rows, by_rows=True)
+    return Operand(a.shape, a.dtype, read)
+
+
+def right_block(layout: Layout, b: StagedTile) -> Operand:
+    """A block as B: a step is 16 columns, of two tiles."""
+    columns = layout.warp_column()
+    if b.is_transposed:
+        read = _down(layout, b, columns, layout.warp_columns, by_rows=False)
+    else:
+        read = _across(layout, b, columns, layout.warp_columns, by_rows=True)
+    return Operand(b.shape, b.dtype, read)
+
+
+Read = Callable[[int, int], Sequence[Value]]
+
+
+def _lane_address(layout: Layout, by_rows: bool) -> tuple[Value, Value]:
+    place = layout.lanes.place()
+    return place.by_rows() if by_rows else place.by_chunks()
+
+
+def _down(layout: Layout, block: StagedTile, warp: Value | None, length: int, *, by_rows: bool) -> Read:
+    """Reads a block whose rows in memory run along the depth; the warp has `length` of its rows."""
+    row, chunk = _lane_address(layout, by_rows)
+    row = row if warp is None else warp * length + row
+    at = BlockReader(block.tile, row, chunk).stage(block.stage)
+    k = block.tile.k
+    tf32 = block.dtype is f32
+
+    def read(index: int, d: int) -> Sequence[Value]:
+        words = k.ldmatrix(at(d, MMA_ROWS * index), num="x4")
+        return [k.cvt_tf32(word.as_(f32), rnd="rna") for word in words] if tf32 else words
+
+    return read
+
+
+def _across(layout: Layout, block: StagedTile, warp: Value | None, length: int, *, by_rows: bool) -> Read:
+    """Reads a block whose rows in memory run across the depth; the warp has `length` of its
+    columns.
+    """
+    tile, k = block.tile, block.tile.k
+    if block.dtype not in PAIRS:
+        raise TypeMismatchError(
+            f"mma: {block!r}: elements of {block.dtype} must lie in memory along the depth of the product, "
+            "so that A is row-major and B is the transpose of a row-major block, b.T"
+        )
+    row, chunk = _lane_address(layout, by_rows)
+    beyond: Value | None = None
+    if warp is not None:
+        own = length // tile.chunk
+        widths = {panel.chunks for panel in tile.panels}
+        wide = max(widths)
+        if len(widths) > 1 or (own % wide and wide % own):
+            raise ConfigError(
+                f"mma: {block!r}: warps that share its columns would begin inside a panel of the swizzle; "
+                f"give them all to one warp with warps=, or make the columns a multiple of "
+                f"{wide * tile.chunk}"
+            )
+        first = warp * own
+        if wide % own == 0 and own < wide:
+            chunk = first % wide + chunk
+        if own >= wide or len(tile.panels) > 1:
+            beyond = first // wide * (tile.rows * wide * CHUNK_BYTES)
+    if block.stage is not None:
+        beyond = block.stage if beyond is None else block.stage + beyond
+    at = BlockReader(tile, row, chunk).stage(beyond)
+
+    def read(index: int, d: int) -> tuple[Value, ...]:
+        address: TilePointer = at(index, MMA_ROWS * d)
+        return k.ldmatrix(address, num="x4", trans=True)
+
+    return read

@@ -1,0 +1,197 @@
+"""The words of a kernel for matrices, such as `k.matrix`, `k.pipeline` and `k.mma`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from ptxgen.dsl.blocks import block
+from ptxgen.dsl.matrices.lanes import Lanes
+from ptxgen.dsl.matrices.layout import Layout
+from ptxgen.dsl.matrices.matrix import BlockCopier, Matrix, Walk
+from ptxgen.dsl.matrices.registers import PackedTile, RegisterTile, as_block, check_factors, product
+from ptxgen.dsl.matrices.staged import Arrival, StagedTile
+from ptxgen.dsl.shared import SharedMemory
+from ptxgen.dsl.swizzle import CHUNK_BYTES, SwizzledTile
+from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_count, is_int
+from ptxgen.errors import ConfigError, TypeMismatchError, shown
+from ptxgen.target import Target
+from ptxgen.types import ScalarType, f32, u32
+
+_ON_THE_WAY: Final = "its copies have not been waited for; call k.await_copies(), or use it in a k.pipeline"
+_OVER: Final = "it is a stage of a k.pipeline that has ended, and may hold another block; use it inside"
+_LEAST_STAGES: Final = 2
+
+
+class Matrices(SharedMemory):
+    """Blocks of matrices in shared memory and registers, and their products on tensor cores."""
+
+    def __init__(self, name: str, target: Target, threads: int) -> None:
+        super().__init__(name, target, threads)
+        self._lanes = Lanes(self)
+        self._blocks = 0  # tiles that copies fill, for their names
+        self._on_the_way: list[Arrival] = []
+
+    def matrix(
+        self,
+        at: Pointer,
+        rows: Scalar,
+        columns: Scalar,
+        *,
+        stride: Scalar | None = None,
+        width: int | None = None,
+    ) -> Matrix:
+        """`rows` x `columns` elements in global memory from `at` on, row-major, neighbouring rows
+        `stride` elements apart (default: `columns`). They are u32 values below 2**31, or positive
+        Python ints.
+
+        An access takes `width` elements, by default those of 16 bytes: `at` must be aligned to so
+        many, and stride and columns multiples of it. If they are not, take the width that fits, down
+        to 1, which any matrix does; below 4 bytes copies to shared memory go through registers, and
+        the pipeline is slower. Raises `ConfigError` and `TypeMismatchError` for other arguments.
+        """
+        if not isinstance(at, Pointer) or at.space != "global":
+            raise TypeMismatchError(f"matrix: takes a pointer to global memory, got {shown(at)}")
+        stride = columns if stride is None else stride
+        for what, extent in (("rows", rows), ("columns", columns), ("stride", stride)):
+            self._require_extent(f"matrix: {what}", extent)
+        widest = max(1, CHUNK_BYTES // max(1, at.dtype.nbytes))
+        width = widest if width is None else width
+        if not is_count(width) or width > widest or width & (width - 1):
+            raise ConfigError(
+                f"matrix: width must be a power of two up to {widest} elements of {at.dtype}, which are 16 "
+                f"bytes, got {shown(width)}"
+            )
+        for what, extent in (("columns", columns), ("stride", stride)):
+            if is_int(extent) and int(extent) % width:
+                raise ConfigError(
+                    f"matrix: {what} must be a multiple of width {width}, got {extent}; pass a smaller width="
+                )
+        return Matrix(self, at, rows, columns, stride, width)
+
+    def staged(self, block: Walk) -> StagedTile:
+        """Start to copy one block, `matrix.block(shape, row, column)`, into shared memory.
+
+        It may be used after `k.await_copies()`, and inside a `k.pipeline` that begins later. Raises
+        `ConfigError` inside another block.
+        """
+        self.refuse_predicated("staged")
+        self.require_all_threads("staged")
+        if not isinstance(block, Walk) or block.axis is not None:
+            raise TypeMismatchError(
+                f"staged: takes one block, such as Q.block((64, 64), row), got {shown(block)}"
+            )
+        arrival = Arrival(_ON_THE_WAY)
+        tile = self._declared(block, 1)
+        BlockCopier(block, tile).start(0)
+        self._on_the_way.append(arrival)
+        return StagedTile(tile, origin=lambda: (block.row, block.column), arrival=arrival)
+
+    def await_copies(self) -> None:
+        """Wait until all copies of the CTA's threads into shared memory have arrived."""
+        self.require_all_threads("await_copies")
+        self.cp_async_wait_all()
+        self.barrier()
+        self._arrived()
+
+    def _arrived(self) -> None:
+        for arrival in self._on_the_way:
+            arrival.problem = ""
+        self._on_the_way = []
+
+    def accumulator(
+        self,
+        shape: tuple[int, int],
+        dtype: ScalarType = f32,
+        initial: Scalar = 0,
+        *,
+        warps: tuple[int, int] | None = None,
+    ) -> RegisterTile:
+        """A matrix of variables in the registers of the CTA's warps, set to `initial`.
+
+        `warps` is (warps along the rows, warps along the columns); by default those that read least
+        of the operands of a product. Raises `ConfigError` for a shape that cannot be dealt to them.
+        """
+        layout = Layout.of("accumulator", self._lanes, shape, warps)
+        elements = [[self.var(dtype, initial) for _ in layout.lane_columns] for _ in layout.lane_rows]
+        return RegisterTile(layout, (layout.rows, layout.columns), elements)
+
+    def mma(
+        self,
+        a: StagedTile | SwizzledTile | PackedTile,
+        b: StagedTile | SwizzledTile,
+        *,
+        warps: tuple[int, int] | None = None,
+    ) -> RegisterTile:
+        """a @ b on tensor cores, in the registers of the CTA's warps (`RegisterTile.mma` has the types,
+        `accumulator` has `warps`).
+        """
+        a, b = as_block(a), as_block(b)
+        check_factors(a, b)
+        layout = Layout.of("mma", self._lanes, (a.shape[0], b.shape[1]), warps)
+        return product(layout, a, b)
+
+    @block
+    def pipeline(self, *walks: Walk, stages: int = 3) -> Iterator[tuple[StagedTile, ...]]:
+        """Run the body for the blocks of each walk, side by side: the first of each, then the second
+        of each, and so on, as often as the first walk has blocks.
+
+        The blocks are copied to shared memory asynchronously (`cp.async`), up to `stages` - 1 of them
+        ahead; in the body, those of this turn have arrived. Each turn has one barrier. The body gets
+        the blocks as a tuple; blocks behind the end of a walk are zeros. All threads of the CTA must
+        run the pipeline. Raises `ConfigError` for less than two stages, and inside another block.
+        """
+        self.refuse_predicated("pipeline")
+        self.require_all_threads("pipeline")
+        if not walks or not all(isinstance(walk, Walk) and walk.axis is not None for walk in walks):
+            raise TypeMismatchError(
+                "pipeline: takes walks over matrices, such as A.across(shape, row) and B.down(shape), "
+                f"got {shown(walks)}"
+            )
+        if not is_int(stages) or stages < _LEAST_STAGES:
+            raise ConfigError(f"pipeline: stages must be an integer of at least 2, got {shown(stages)}")
+        copiers = [BlockCopier(walk, self._declared(walk, stages)) for walk in walks]
+        sizes = [copier.tile.stage_bytes for copier in copiers]
+        turns = walks[0].turns()
+        for ahead in range(stages - 1):
+            self._start(copiers, [ahead * size for size in sizes])
+        read = {size: self.var(u32, 0) for size in dict.fromkeys(sizes)}
+        fill = {size: self.var(u32, (stages - 1) * size) for size in read}
+        over = Arrival()
+        with self.loop(0, turns, type=None if isinstance(turns, Value) else u32) as n:
+            self.cp_async_wait_group(stages - 2)
+            self.barrier()  # the blocks have arrived for all threads, and nobody reads the stage filled next
+            self._arrived()
+            self._start(copiers, [fill[size] for size in sizes])
+            yield tuple(
+                StagedTile(
+                    copier.tile,
+                    stage=read[copier.tile.stage_bytes],
+                    origin=lambda walk=copier.walk: walk.origin(n),
+                    arrival=over,
+                )
+                for copier in copiers
+            )
+            for size, at in read.items():
+                fill[size].set(at)
+                following = at + size
+                at.set(self.selp(0, following, following == stages * size))
+        over.problem = _OVER
+
+    def _start(self, copiers: list[BlockCopier], stages: list[int] | list[Var]) -> None:
+        for copier, stage in zip(copiers, stages, strict=True):
+            copier.start(stage)
+            copier.advance()
+        self.cp_async_commit_group()
+
+    def _declared(self, walk: Walk, stages: int) -> SwizzledTile:
+        self._blocks += 1
+        return self.swizzled(f"block_{self._blocks}", walk.shape, walk.matrix.dtype, stages=stages)
+
+    def _require_extent(self, who: str, extent: Scalar) -> None:
+        if isinstance(extent, Value):
+            known = extent.type is u32
+        else:
+            known = is_count(extent) and extent < 1 << (u32.bits - 1)
+        if not known:
+            raise TypeMismatchError(f"{who} must be a u32 value or a positive integer, got {shown(extent)}")

@@ -1,0 +1,129 @@
+"""Shared memory of a kernel: named regions of one dynamic array, and the tiles in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from ptxgen import ir
+from ptxgen.dsl.debugging import Debugging
+from ptxgen.dsl.swizzle import ALIGNMENT, SwizzledTile, check_row
+from ptxgen.dsl.tiles import DIMENSIONS, SharedTile
+from ptxgen.dsl.values import Pointer, Value, is_count, require_type
+from ptxgen.errors import ConfigError, shown
+from ptxgen.target import Target
+from ptxgen.types import ScalarType, f32, u32
+
+DYNAMIC_SHARED: Final = "smem"  # name of a kernel's only dynamic shared array; tiles are regions of it
+_SCRATCH: Final = "k.block"  # the region that reductions use; no tile can have this name
+
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+class SharedMemory(Debugging):
+    """Declares tiles in shared memory."""
+
+    def __init__(self, name: str, target: Target, threads: int) -> None:
+        super().__init__(name, target, threads)
+        self._regions: list[ir.Region] = []
+        self._shared_base: Value | None = None
+
+    def shared(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: ScalarType = f32,
+        *,
+        pitch: int | None = None,
+        align: int = 16,
+    ) -> SharedTile:
+        """A tile of `shape` (rows, columns) in shared memory, rows `pitch` elements apart.
+
+        `align` is in bytes. Raises `ConfigError` for an invalid name, shape, pitch or alignment,
+        and inside a `with` block, where the register of the tiles' base address might not be
+        written.
+        """
+        check_name("shared tile", name)
+        require_type(f"shared tile {name!r}", dtype)
+        rows, columns = check_shape(f"shared tile {name!r}", shape)
+        pitch = columns if pitch is None else pitch
+        if not all(map(is_count, (rows, columns, pitch))) or pitch < columns:
+            raise ConfigError(
+                f"shared tile {name!r}: rows and columns must be positive and pitch >= columns, "
+                f"got {shown(shape)}, pitch {shown(pitch)}"
+            )
+        if not is_count(align) or align & (align - 1):
+            raise ConfigError(
+                f"shared tile {name!r}: align must be a power of two (bytes), got {shown(align)}"
+            )
+        if dtype.nbytes == 0:
+            raise ConfigError(f"shared tile {name!r}: {dtype} has no size in memory")
+        if any(r.name == name for r in self._regions):
+            raise ConfigError(f"shared tile {name!r} is declared twice in kernel {self.name!r}")
+        if self._open:
+            raise ConfigError(
+                f"shared tile {name!r} is declared inside '{self._open[-1]}'; "
+                "declare it before the block begins"
+            )
+        offset = self._reserve(name, rows * pitch * dtype.nbytes, align)
+        return SharedTile(self, name, self._base(), offset, rows, columns, pitch, dtype)
+
+    def swizzled(
+        self, name: str, shape: Sequence[int], dtype: ScalarType = f32, *, stages: int = 1
+    ) -> SwizzledTile:
+        """A tile of `shape` (rows, columns) in shared memory, swizzled so that `ldmatrix` and accesses
+        of 16 bytes meet no bank conflicts; with `stages` of them one after another.
+
+        Raises `ConfigError` as `shared` does, and for rows that are no multiple of 32 bytes, which
+        no swizzle fits.
+        """
+        who = f"swizzled tile {name!r}"
+        require_type(who, dtype)
+        rows, columns = check_shape(who, shape)
+        if not all(map(is_count, (rows, columns, stages))):
+            raise ConfigError(
+                f"{who}: rows, columns and stages must be positive integers, got {shown(shape)}, stages "
+                f"{shown(stages)}"
+            )
+        check_row(name, columns, dtype)
+        return SwizzledTile(self.shared(name, (stages * rows, columns), dtype, align=ALIGNMENT), rows, stages)
+
+    def _reserve(self, name: str, nbytes: int, align: int) -> int:
+        """Give shared memory a region behind all others; its offset."""
+        end = max((r.offset + r.nbytes for r in self._regions), default=0)
+        offset = -(-end // align) * align
+        self._regions.append(ir.Region(name, offset, nbytes, align))
+        return offset
+
+    def _base(self) -> Value:
+        """The address of the regions, in a register that every later use outside of blocks may read."""
+        if self._shared_base is not None:
+            return self._shared_base
+        base = self.emit("mov", (ir.Symbol(DYNAMIC_SHARED),), {"type": u32})
+        if not self._open:
+            self._shared_base = base
+        return base
+
+    def scratch(self, count: int, dtype: ScalarType) -> Pointer:
+        """The region of `k.block`, of `count` elements of 32 bits, reserved at its first use."""
+        known = next((r.offset for r in self._regions if r.name == _SCRATCH), None)
+        offset = self._reserve(_SCRATCH, count * dtype.nbytes, 16) if known is None else known
+        return Pointer(self._base(), "shared", dtype, offset)
+
+
+def check_shape(who: str, shape: object) -> tuple[int, int]:
+    """The rows and columns of a tile; raises `ConfigError` unless there are two."""
+    if not isinstance(shape, tuple | list) or len(shape) != DIMENSIONS:
+        raise ConfigError(f"{who}: the shape must be (rows, columns), got {shown(shape)}")
+    rows, columns = shape
+    return rows, columns
+
+
+def check_name(what: str, name: object) -> None:
+    """Raise `ConfigError` unless `name`, of a `what`, is an identifier of PTX."""
+    if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
+        raise ConfigError(
+            f"{what} {shown(name)}: a name is made of ASCII letters, digits and _, "
+            "and does not begin with a digit"
+        )

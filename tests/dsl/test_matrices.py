@@ -1,0 +1,690 @@
+"""Blocks of matrices in shared memory and registers, and their products on tensor cores.
+
+Elements are small integers, so that products and their sums are exact in every type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from dsl.kernels import builder, instructions, refused
+
+import ptxgen as px
+from ptxgen import Pointer, f16, f32, u32
+from ptxgen.dsl.matrices.staged import StagedTile
+from ptxgen.errors import ConfigError, TypeMismatchError, UnsupportedTargetError
+from ptxgen.interpreter import run
+from ptxgen.runtime.assembler import find_assembler
+from ptxgen.text import render
+from ptxgen.types import bf16, f64, s8, s32, u8
+
+SCHEDULES = ("lockstep", "pct:0", "pct:1")
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def integers(seed: int, shape: tuple[int, ...], dtype: Any = f16) -> Array:
+    low = 0 if dtype is u8 else -4
+    return np.random.default_rng(seed).integers(low, 5, shape).astype(dtype.dtype)
+
+
+def launch(k: Any, *arguments: Any, grid: Any = 1, **how: Any) -> Any:
+    module = k.build()
+    size = module.kernels[0].dynamic_shared_bytes
+    return run(module, grid=grid, block=k.threads, args=arguments, dynamic_smem=size, sanitize=True, **how)
+
+
+def product(
+    k: Any,
+    types: tuple[Any, Any, Any],
+    tile: tuple[int, int, int],
+    *,
+    transposed: tuple[bool, bool] = (False, False),
+    width: int | None = None,
+    stages: int = 3,
+    warps: tuple[int, int] | None = None,
+) -> None:
+    """The body of C = A B; a transposed operand is stored the other way round."""
+    rows, columns, step = tile
+    pointers = [k.pointer(name, dtype) for name, dtype in zip("ABC", types, strict=True)]
+    m, n, depth = (k.param(name, u32) for name in ("m", "n", "depth"))
+    A = k.matrix(pointers[0], *((depth, m) if transposed[0] else (m, depth)), width=width)
+    B = k.matrix(pointers[1], *((n, depth) if transposed[1] else (depth, n)), width=width)
+    C = k.matrix(pointers[2], m, n, width=None if width is None else min(width, 4))
+    row, column = k.block_id("y") * rows, k.block_id("x") * columns
+    left = A.down((step, rows), row) if transposed[0] else A.across((rows, step), row)
+    right = B.across((columns, step), column) if transposed[1] else B.down((step, columns), column)
+    acc = k.accumulator((rows, columns), types[2], warps=warps)
+    with k.pipeline(left, right, stages=stages) as (a, b):
+        acc.mma(a.T if transposed[0] else a, b.T if transposed[1] else b)
+    C.store(acc, row, column)
+
+
+def check_product(
+    sizes: tuple[int, int, int],
+    tile: tuple[int, int, int],
+    *,
+    types: tuple[Any, Any, Any] = (f16, f16, f32),
+    threads: int = 128,
+    transposed: tuple[bool, bool] = (False, False),
+    schedule: str = "lockstep",
+    **how: Any,
+) -> Any:
+    m, n, depth = sizes
+    a, b = integers(1, (m, depth), types[0]), integers(2, (depth, n), types[1])
+    c = np.full((m, n), 99, types[2].dtype)
+    stored = [np.ascontiguousarray(x.T) if t else x for x, t in zip((a, b), transposed, strict=True)]
+    k = builder("gemm", threads=threads)
+    product(k, types, tile, transposed=transposed, **how)
+    grid = (-(-n // tile[1]), -(-m // tile[0]))
+    result = launch(k, *stored, c, m, n, depth, grid=grid, schedule=schedule, profile=True)
+    assert np.array_equal(c, a.astype(np.float64) @ b.astype(np.float64))
+    return result
+
+
+# ------------------------------------------------------------------------------------- products
+
+
+@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
+def test_both_operands_may_be_transposed(transposed: tuple[bool, bool], dtype: Any) -> None:
+    result = check_product((40, 72, 48), (32, 64, 32), types=(dtype, dtype, f32), transposed=transposed)
+    assert result.counters.shared_conflicts == 0
+
+
+@pytest.mark.parametrize(
+    "types", [(f32, f32, f32), (s8, s8, s32), (u8, s8, s32), (s8, u8, s32), (u8, u8, s32)], ids=str
+)
+def test_tf32_and_bytes_are_multiplied_along_the_depth(types: tuple[Any, Any, Any]) -> None:
+    check_product((40, 48, 80), (32, 32, 64), types=types, transposed=(False, True))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_the_stages_of_a_pipeline_do_not_overtake_each_other(stages: int, schedule: str) -> None:
+    check_product((32, 32, 160), (32, 32, 16), stages=stages, schedule=schedule)
+
+
+@pytest.mark.parametrize("depth", [8, 16, 24, 40])
+def test_a_matrix_may_have_fewer_blocks_than_the_pipeline_has_stages(depth: int) -> None:
+    check_product((16, 16, depth), (32, 64, 32), stages=4)
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_any_size_is_multiplied_with_narrow_accesses(width: int) -> None:
+    check_product((33, 7 * width, 5 * width), (32, 32, 32), width=width)
+
+
+def test_narrow_copies_of_bytes_go_through_registers() -> None:
+    check_product((17, 9, 37), (32, 32, 32), types=(s8, s8, s32), transposed=(False, True), width=1)
+
+
+@pytest.mark.parametrize(
+    ("threads", "tile", "warps"),
+    [
+        (64, (32, 32, 16), None),
+        (128, (64, 64, 64), (4, 1)),
+        (128, (16, 256, 32), (1, 4)),
+        (128, (32, 128, 32), (1, 4)),
+        (128, (64, 96, 32), (4, 1)),
+        (256, (64, 128, 16), (2, 4)),
+        (256, (128, 32, 32), None),
+    ],
+)
+@pytest.mark.parametrize("transposed", [(False, False), (True, True)])
+def test_warps_share_a_tile(
+    threads: int, tile: tuple[int, int, int], warps: Any, transposed: tuple[bool, bool]
+) -> None:
+    if transposed[0] and tile[0] // (warps or (2, 1))[0] < 16:
+        pytest.skip("the tile is too small")
+    check_product((tile[0] + 8, tile[1] + 8, 40), tile, threads=threads, warps=warps, transposed=transposed)
+
+
+def test_the_default_warps_read_least() -> None:
+    k = builder(threads=256)
+    shapes = {(128, 128): (4, 2), (64, 256): (2, 4), (128, 32): (8, 1), (16, 128): (1, 8)}
+    assert {shape: k.accumulator(shape).layout.warps for shape in shapes} == shapes
+
+
+# ------------------------------------------------------------------------------ tiles of registers
+
+
+def over(body: Callable[..., Any], *, rows: int = 32, columns: int = 32, threads: int = 64) -> Array:
+    """What `body(k, X)` gives for X = A B, with A the numbers 0, 1, … of a row and B the unit matrix."""
+    k = builder(threads=threads)
+    A, C = k.pointer("A", f16), k.pointer("C")
+    unit = k.pointer("unit", f16)
+    a = k.staged(k.matrix(A, rows, columns).block((rows, columns)))
+    b = k.staged(k.matrix(unit, columns, columns).block((columns, columns)))
+    k.await_copies()
+    result = body(k, k.mma(a, b, warps=(threads // 32, 1)))
+    k.matrix(C, rows, columns).store(result)
+    c = np.zeros((rows, columns), np.float32)
+    launch(k, integers(3, (rows, columns)), c, np.eye(columns, dtype=np.float16))
+    return c
+
+
+X = integers(3, (32, 32)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        (lambda _k, x: x, X),
+        (lambda _k, x: (x + 1) * 2 - x / 4, (X + 1) * 2 - X / 4),
+        (lambda _k, x: 1 - (2 * x + x) / 8 + (3 + -x), 1 - 3 * X / 8 + (3 - X)),
+        (lambda _k, x: 8 / (x + 12), 8 / (X + 12)),
+        (lambda k, x: x.map(k.abs), abs(X)),
+        (lambda k, x: x.map(k.fma, 3.0, x), X * 4),
+        (lambda _k, x: x - x.row_max(), X - X.max(1, keepdims=True)),
+        (lambda _k, x: x * 0 + x.row_sum(), X * 0 + X.sum(1, keepdims=True)),
+        (lambda _k, x: x.row_sum() + x, X + X.sum(1, keepdims=True)),
+        (lambda _k, x: x.per_row(2.5) + x, X + 2.5),
+    ],
+)
+def test_operators_work_on_each_element(body: Callable[..., Any], wanted: Array) -> None:
+    assert np.array_equal(over(body), wanted.astype(np.float32))
+
+
+@pytest.mark.parametrize("threads", [32, 64])
+def test_indices_are_those_of_the_matrix(threads: int) -> None:
+    def body(k: Any, x: Any) -> Any:
+        rows, columns = x.indices(100, 5)
+        assert (rows.shape, columns.shape) == ((32, 1), (1, 32))
+        return rows.map(lambda i, j: k.cvt(i * 1000 + j, dtype=f32, rnd="rn"), columns)
+
+    i, j = np.mgrid[0:32, 0:32]
+    assert np.array_equal(over(body, threads=threads), (i + 100) * 1000 + j + 5)
+
+
+def test_variables_of_a_loop_are_written_by_set() -> None:
+    def body(k: Any, x: Any) -> Any:
+        total, largest = k.accumulator((32, 32), warps=(2, 1)), x.per_row(-k.inf)
+        with k.loop(0, 3):
+            total.set(total + x)
+            largest.set(largest.map(k.max, total.row_max()))
+        total.set(total + largest)
+        return total
+
+    assert np.array_equal(over(body), 3 * X + np.maximum(X.max(1), 3 * X.max(1))[:, None])
+
+
+def test_a_result_is_an_operand_of_the_next_product() -> None:
+    """P = A Aᵀ / 8, then P A, where P never leaves the registers."""
+    k = builder(threads=64)
+    A, B, C = k.pointer("A", f16), k.pointer("B", f16), k.pointer("C", f16)
+    a = k.staged(k.matrix(A, 32, 64).block((32, 64)))
+    b = k.staged(k.matrix(B, 64, 48).block((64, 48)))
+    k.await_copies()
+    first = k.mma(a, a.T, warps=(2, 1))
+    second = k.mma((first * 0.125).to(f16), a, warps=(2, 1))
+    third = k.accumulator((32, 48), warps=(2, 1))
+    third.mma((second * 0.0).to(f16), b)
+    third.mma(a, b)
+    k.matrix(C, 32, 48).store((third + second.row_sum()).to(f16))
+    given, other, c = integers(4, (32, 64)), integers(5, (64, 48)), np.zeros((32, 48), np.float16)
+    launch(k, given, other, c)
+    g = given.astype(np.float64)
+    wanted = (g @ g.T / 8).astype(np.float16).astype(np.float64) @ g
+    wanted = g @ other.astype(np.float64) + wanted.sum(1, keepdims=True)
+    assert np.array_equal(c, wanted.astype(np.float16))
+
+
+@pytest.mark.parametrize("width", [1, 2, 8])
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
+def test_elements_outside_a_matrix_are_not_written(dtype: Any, width: int) -> None:
+    k = builder(threads=32)
+    C = k.pointer("C", dtype)
+    rows, columns = 21, 5 * width
+    acc = k.accumulator((32, 64))
+    i, j = acc.indices()
+    values = i.map(lambda i, j: k.cvt(i + j, dtype=f32, rnd="rn"), j)
+    k.matrix(C, k.param("rows", u32), k.param("columns", u32), stride=96, width=width).store(
+        values.to(dtype), 2, 2 * width
+    )
+    c = np.full((40, 96), 99, dtype.dtype)
+    launch(k, c, rows, columns)
+    wanted = np.full((40, 96), 99.0)
+    i, j = np.mgrid[0 : rows - 2, 0 : columns - 2 * width]
+    wanted[2:rows, 2 * width : columns] = i + j
+    assert np.array_equal(c.astype(np.float64), wanted)
+
+
+# ----------------------------------------------------------------------------- blocks and swizzles
+
+
+@pytest.mark.parametrize(("columns", "dtype"), [(16, f16), (32, f16), (96, f16), (8, f32), (200, f32)])
+def test_a_swizzled_tile_has_elements(columns: int, dtype: Any) -> None:
+    k = builder(threads=64)
+    source, to = k.pointer("X", dtype), k.pointer("Y", dtype)
+    tile = k.swizzled("T", (24, columns), dtype)
+    with k.strided(24 * columns) as i:
+        tile[i // columns, i % columns] = source[i]
+    k.barrier()
+    with k.strided(24 * columns) as i:
+        to[i] = tile[23 - i // columns, i % columns]
+    to.at(24 * columns)[0] = tile[3, 5]
+    x = integers(6, (24, columns), dtype)
+    y = np.zeros(24 * columns + 1, dtype.dtype)
+    launch(k, x, y)
+    assert np.array_equal(y[:-1].reshape(24, columns), x[::-1])
+    assert y[-1] == x[3, 5]
+
+
+def test_a_tile_written_by_hand_is_an_operand() -> None:
+    k = builder(threads=32)
+    source, C = k.pointer("X", f16), k.pointer("C")
+    tile = k.swizzled("T", (32, 32), f16)
+    with k.strided(32 * 32) as i:
+        tile[i // 32, i % 32] = source[i]
+    k.barrier()
+    k.matrix(C, 32, 32).store(k.mma(tile, tile))
+    x, c = integers(7, (32, 32)), np.zeros((32, 32), np.float32)
+    launch(k, x, c)
+    assert np.array_equal(c, x.astype(np.float64) @ x.astype(np.float64))
+
+
+def test_a_block_has_elements_and_knows_where_it_begins() -> None:
+    k = builder(threads=64)
+    source, to = k.pointer("X", f16), k.pointer("Y", f16)
+    rows = k.param("rows", u32)
+    t = k.thread_id()
+    with k.pipeline(k.matrix(source, rows, 64).down((16, 32), 32), stages=2) as (block,):
+        assert (block.shape, block.T.shape) == ((16, 32), (32, 16))
+        with k.loop(0, 16) as i:
+            place = (block.row + i.as_(u32)) * 32 + block.column - 32
+            with k.when(t < 32):
+                to[place + t] = k.selp(block[i.as_(u32), t], block.T[t, i.as_(u32)], t < 16)
+    x, y = integers(8, (40, 64)), np.zeros((48, 32), np.float16)
+    launch(k, x, y, 40)
+    assert np.array_equal(y[:40], x[:, 32:])
+    assert not y[40:].any()
+
+
+def test_a_walk_stops() -> None:
+    """Rows behind `stop` are zeros, although the matrix has them."""
+    k = builder(threads=64)
+    source, C = k.pointer("X", f16), k.pointer("C")
+    rows, stop = k.param("rows", u32), k.param("stop", u32)
+    X = k.matrix(source, rows, 32)
+    acc = k.accumulator((32, 32))
+    with k.pipeline(X.down((16, 32), stop=stop), stages=3) as (x,):
+        acc.mma(x.T, x)
+    k.matrix(C, 32, 32).store(acc)
+    x, c = integers(9, (90, 32)), np.zeros((32, 32), np.float32)
+    launch(k, x, c, 90, 37)
+    part = x[:37].astype(np.float64)
+    assert np.array_equal(c, part.T @ part)
+
+
+# --------------------------------------------------------------------------------- what is refused
+
+
+def operands(k: Any, a: Any = (64, 32), b: Any = (32, 64), types: Any = (f16, f16)) -> Any:
+    return [k.swizzled(name, shape, dtype) for name, shape, dtype in zip("AB", (a, b), types, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "types", "message"),
+    [
+        (
+            (64, 32),
+            (64, 64),
+            (f16, f16),
+            "mma: A (64 x 32 f16) times B (64 x 64 f16): the columns of a must be the rows of b",
+        ),
+        (
+            (64, 32),
+            (32, 64),
+            (f16, bf16),
+            "mma multiplies f16, bf16 or f32 (as tf32) of one type, and s8 and u8 in any order, got f16 and "
+            "bf16",
+        ),
+        (
+            (64, 32),
+            (32, 64),
+            (f64, f64),
+            "mma multiplies f16, bf16 or f32 (as tf32) of one type, and s8 and u8 in any order, got f64 and "
+            "f64",
+        ),
+        (
+            (64, 32),
+            (32, 64),
+            (f32, f32),
+            "mma: B (32 x 64 f32): elements of f32 must lie in memory along the depth of the product, so "
+            "that A is row-major and B is the transpose of a row-major block, b.T",
+        ),
+    ],
+)
+def test_factors_fit(a: Any, b: Any, types: Any, message: str) -> None:
+    k = builder()
+    left, right = operands(k, a, b, types)
+    with refused(TypeMismatchError, message):
+        k.mma(left, right)
+
+
+def test_the_sums_fit_the_accumulator() -> None:
+    k = builder()
+    a, b = operands(k)
+    wide, whole = k.accumulator((64, 128)), k.accumulator((64, 64), s32)
+    with refused(
+        TypeMismatchError,
+        "mma: A (64 x 32 f16) times B (32 x 64 f16) is 64 x 64, which does not fit the accumulator of "
+        "64 x 128",
+    ):
+        wide.mma(a, b)
+    with refused(
+        TypeMismatchError,
+        "mma: the sums of A (64 x 32 f16) times B (32 x 64 f16) are f32, got RegisterTile(64 x 64 s32)",
+    ):
+        whole.mma(a, b)
+    result = k.mma(a, b) + 1
+    with refused(
+        TypeMismatchError,
+        "mma: RegisterTile(64 x 64 f32) is a result, which is written once; make what a loop changes with "
+        "k.accumulator or tile.per_row",
+    ):
+        result.mma(a, b)
+
+
+def test_a_depth_that_mma_does_not_divide_is_refused() -> None:
+    k = builder()
+    tile = k.swizzled("A", (24, 64), f16)
+    with refused(
+        TypeMismatchError, "mma: A (64 x 24 f16): the depth of a product of f16 must be a multiple of 16"
+    ):
+        k.mma(StagedTile(tile).T, tile)
+
+
+@pytest.mark.parametrize(
+    ("threads", "shape", "warps", "message"),
+    [
+        (48, (64, 64), None, "accumulator: products take whole warps, and the kernel has 48 threads"),
+        (
+            128,
+            (16, 32),
+            None,
+            "accumulator: 16 x 32 cannot be dealt to 4 x 1 or 2 x 2 or 1 x 4 warps: each warp takes a "
+            "multiple of 16 rows and of 16 columns",
+        ),
+        (
+            128,
+            (64, 64),
+            (3, 1),
+            "accumulator: warps must be (warps along the rows, warps along the columns) with the product "
+            "4, got (3, 1)",
+        ),
+        (128, (64,), None, "accumulator: the shape must be (rows, columns), got (64,)"),
+        (128, (64, 0), None, "accumulator: rows and columns must be positive integers, got (64, 0)"),
+    ],
+)
+def test_a_shape_is_dealt_to_whole_warps(threads: int, shape: Any, warps: Any, message: str) -> None:
+    with refused(ConfigError, message):
+        builder(threads=threads).accumulator(shape, warps=warps)
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "message"),
+    [
+        (
+            24,
+            f16,
+            "swizzled tile 'T': no swizzle fits rows of 24 f16 (48 bytes); make them a multiple of 32 bytes",
+        ),
+        (
+            4,
+            f32,
+            "swizzled tile 'T': no swizzle fits rows of 4 f32 (16 bytes); make them a multiple of 32 bytes",
+        ),
+    ],
+)
+def test_a_tile_that_no_swizzle_fits_is_refused(columns: int, dtype: Any, message: str) -> None:
+    with refused(ConfigError, message):
+        builder().swizzled("T", (16, columns), dtype)
+
+
+@pytest.mark.parametrize(("row", "column"), [(16, 0), (0, -1), (0, 1.5), ("x", 0)])
+def test_an_index_of_a_swizzled_tile_is_inside_of_it(row: Any, column: Any) -> None:
+    tile = builder().swizzled("T", (16, 32), f16)
+    what, index, most = ("row", row, 15) if column == 0 else ("column", column, 31)
+    message = f"swizzled tile 'T': {what} must be u32 or an integer from 0 to {most}, got {index!r}"
+    with refused(TypeMismatchError, message):
+        tile[row, column]
+
+
+def given(k: Any, **how: Any) -> Any:
+    return k.matrix(k.pointer("X", f16), k.param("rows", u32), k.param("columns", u32), **how)
+
+
+def test_a_block_is_used_after_its_copies_were_waited_for() -> None:
+    k = builder(threads=64)
+    a = k.staged(given(k).block((32, 32)))
+    message = (
+        "{} of block_1 (32 x 32 f16): its copies have not been waited for; call k.await_copies(), or use it "
+        "in a k.pipeline"
+    )
+    with refused(ConfigError, message.format("mma")):
+        k.mma(a, a)
+    with refused(ConfigError, message.format("an element")):
+        a[0, 0]
+    k.await_copies()
+    k.mma(a, a)
+
+
+def test_a_pipeline_waits_for_blocks_that_were_staged_before_it() -> None:
+    k = builder(threads=64)
+    X = given(k)
+    a = k.staged(X.block((32, 32)))
+    with k.pipeline(X.down((32, 32)), stages=2) as (b,):
+        k.mma(a, b)
+
+
+def test_a_stage_is_not_used_behind_its_pipeline() -> None:
+    k = builder(threads=64)
+    with k.pipeline(given(k).down((32, 32)), stages=2) as (a,):
+        pass
+    message = (
+        "mma of block_1 (32 x 32 f16): it is a stage of a k.pipeline that has ended, and may hold another "
+        "block; use it inside"
+    )
+    with refused(ConfigError, message):
+        k.mma(a, a.T)
+
+
+@pytest.mark.parametrize("word", ["pipeline", "staged"])
+def test_copies_are_not_started_by_some_threads(word: str) -> None:
+    k = builder(threads=64)
+    X = given(k)
+    use = {
+        "staged": lambda: k.staged(X.block((32, 32))),
+        "pipeline": lambda: k.pipeline(X.down((32, 32))).__enter__(),
+    }
+    with k.when(k.thread_id() < 5), pytest.raises(TypeMismatchError, match=f"{word} inside 'when'"):
+        use[word]()
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda k, _X: k.matrix(3, 4, 5), "matrix: takes a pointer to global memory, got 3"),
+        (
+            lambda k, X: k.matrix(X.first, 0, 8),
+            "matrix: rows must be a u32 value or a positive integer, got 0",
+        ),
+        (
+            lambda k, X: k.staged(X.down((32, 32))),
+            "staged: takes one block, such as Q.block((64, 64), row), got ",
+        ),
+        (
+            lambda k, X: k.pipeline(X.block((32, 32))).__enter__(),
+            "pipeline: takes walks over matrices, such as A.across(shape, row) and B.down(shape), got ",
+        ),
+        (lambda _k, X: X.store(3), "store: takes a tile of registers, got 3"),
+        (
+            lambda k, X: X.store(k.accumulator((32, 32))),
+            "store: the elements of the matrix are f16, got RegisterTile(32 x 32 f32); convert them with "
+            "tile.to(f16) or tile.map(...)",
+        ),
+        (
+            lambda k, _X: k.accumulator((32, 32)).to(f32),
+            "to: f32 becomes f16 or bf16, got RegisterTile(32 x 32 f32) and ",
+        ),
+        (
+            lambda k, _X: k.accumulator((32, 32)).map(lambda _x: 3),
+            "map: the function must return a value of the kernel, got 3",
+        ),
+        (
+            lambda k, _X: k.accumulator((32, 32)) + k.accumulator((32, 64), warps=(2, 1)),
+            "RegisterTile(32 x 32 f32) and RegisterTile(32 x 64 f32) have different shapes",
+        ),
+        (
+            lambda k, _X: k.accumulator((32, 32), warps=(1, 2)) + k.accumulator((32, 32), warps=(2, 1)),
+            "RegisterTile(32 x 32 f32) is on 1 x 2 warps and RegisterTile(32 x 32 f32) on 2 x 1; give both "
+            "the same warps=",
+        ),
+        (
+            lambda k, _X: k.accumulator((32, 32)).set(k.accumulator((32, 32)).per_row(0)),
+            "set: RegisterTile(32 x 32 f32) cannot take RegisterTile(32 x 1 f32)",
+        ),
+        (
+            lambda k, _X: k.accumulator((32, 32)) + "x",
+            "RegisterTile(32 x 32 f32) is combined with tiles of registers and numbers, got 'x'",
+        ),
+        (
+            lambda k, X: k.mma(X, X),
+            "mma takes blocks in shared memory, and as the first factor also a tile of registers such as "
+            "P.to(f16), got ",
+        ),
+    ],
+)
+def test_wrong_operands_are_refused(use: Callable[..., Any], message: str) -> None:
+    k = builder(threads=64)
+    X = given(k)
+    with pytest.raises(TypeMismatchError) as caught:
+        use(k, X)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (
+            lambda k, X: k.matrix(X.first, X.rows, X.columns, width=16),
+            "matrix: width must be a power of two up to 8 elements of f16, which are 16 bytes, got 16",
+        ),
+        (
+            lambda k, X: k.matrix(X.first, X.rows, 100),
+            "matrix: columns must be a multiple of width 8, got 100; pass a smaller width=",
+        ),
+        (
+            lambda k, X: k.pipeline(X.down((32, 32)), stages=1).__enter__(),
+            "pipeline: stages must be an integer of at least 2, got 1",
+        ),
+        (
+            lambda k, _X: k.swizzled("T", (32, 32), f16, stages=0),
+            "swizzled tile 'T': rows, columns and stages must be positive integers, got (32, 32), stages 0",
+        ),
+        (
+            lambda k, _X: k.accumulator((64, 32), warps=(1, 2)).row_max(),
+            "row_max: each row must be in one warp, but the columns of RegisterTile(64 x 32 f32) are dealt "
+            "to 2 warps; make it with warps=(2, 1)",
+        ),
+        (
+            lambda k, _X: k.accumulator((64, 32)).per_row(0).row_sum(),
+            "row_sum takes a whole tile, got RegisterTile(64 x 1 f32)",
+        ),
+        (
+            lambda k, _X: k.mma(
+                k.accumulator((64, 32), warps=(1, 2)).to(f16), k.swizzled("T", (32, 32), f16), warps=(1, 2)
+            ),
+            "mma: each row of PackedTile(64 x 32 f16) and of the sums must be in one warp; make both with "
+            "warps=(2, 1)",
+        ),
+        (
+            lambda k, _X: k.mma(k.swizzled("S", (16, 32), f16), k.swizzled("T", (32, 96), f16), warps=(1, 2)),
+            "mma: T (32 x 96 f16): warps that share its columns would begin inside a panel of the swizzle; "
+            "give them all to one warp with warps=, or make the columns a multiple of 64",
+        ),
+    ],
+)
+def test_wrong_choices_are_refused(use: Callable[..., Any], message: str) -> None:
+    k = builder(threads=64)
+    with refused(ConfigError, message):
+        use(k, given(k))
+
+
+def test_copies_need_threads_for_whole_rows() -> None:
+    k = builder(threads=32)
+    message = "block_1: copies into rows of 64 f16 take a multiple of 64 threads, and the kernel has 32"
+    with refused(ConfigError, message):
+        k.staged(given(k).block((32, 64)))
+
+
+def test_a_target_without_asynchronous_copies_is_refused_at_the_line() -> None:
+    k = builder(on="sm_75", threads=64)
+    with pytest.raises(UnsupportedTargetError, match="sm_80"):
+        k.staged(given(k).block((32, 32)))
+
+
+# ------------------------------------------------------------------------------- the whole kernel
+
+
+@px.kernel(threads=128)
+def gemm(
+    k: Any,
+    A: Pointer[f16],
+    B: Pointer[f16],
+    C: Pointer[f32],
+    m: u32,
+    n: u32,
+    depth: u32,
+    *,
+    tile: tuple[int, int, int] = (128, 128, 32),
+) -> None:
+    rows, columns, step = tile
+    A, B, C = k.matrix(A, m, depth), k.matrix(B, depth, n), k.matrix(C, m, n)
+    row, column = k.block_id("y") * rows, k.block_id("x") * columns
+    acc = k.accumulator((rows, columns))
+    with k.pipeline(A.across((rows, step), row), B.down((step, columns), column), stages=3) as (a, b):
+        acc.mma(a, b)
+    C.store(acc, row, column)
+
+
+@pytest.mark.parametrize("tile", [(64, 32, 32), (32, 64, 64)])
+def test_all_accesses_are_proved_for_all_sizes(tile: tuple[int, int, int]) -> None:
+    rows, columns, _ = tile
+    grid = (f"(n + {columns - 1}) // {columns}", f"(m + {rows - 1}) // {rows}")
+    dims = {"A": ("m", "depth"), "B": ("depth", "n"), "C": ("m", "n")}
+    assert gemm.prove(**dims, grid=grid, align=16, tile=tile).complete
+    unaligned = gemm.prove(**dims, grid=grid, tile=tile)
+    assert unaligned.shared.complete
+    assert not unaligned.complete
+
+
+@pytest.mark.ptxas
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+def test_the_assembler_spills_no_register(target: str) -> None:
+    text = gemm.build(target=target).text
+    made = find_assembler(target=target).assemble(text, target).kernel("gemm")
+    assert made.spill_store_bytes == made.spill_load_bytes == 0
+    assert made.registers <= 255
+
+
+def test_a_turn_of_the_loop_has_one_barrier_and_reads_each_chunk_once() -> None:
+    k = builder(threads=128)
+    product(k, (f16, f16, f32), (128, 128, 32))
+    opcodes = [i.opcode for i in instructions(k)]
+    assert opcodes.count("bar.sync") == 1
+    assert sum(o.startswith("ldmatrix") for o in opcodes) == 2 * (4 + 4)
+    assert sum(o.startswith("mma") for o in opcodes) == 2 * 4 * 8
+
+
+def test_the_same_kernel_has_the_same_text() -> None:
+    texts = []
+    for _ in range(2):
+        k = builder(threads=128)
+        product(k, (f16, f16, f32), (64, 64, 32))
+        texts.append(render(k.build()))
+    assert texts[0] == texts[1]
