@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from ptxgen.dsl import KernelBuilder, Pointer, Value, Var
     from ptxgen.kernels import BuiltFunction, KernelFunction, kernel
+    from ptxgen.tensormap import TensorMap
     from ptxgen.types import bf16, f16, f32, f64, s8, s16, s32, s64, u8, u16, u32, u64
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "KernelBuilder",
     "KernelFunction",
     "Pointer",
+    "TensorMap",
     "Value",
     "Var",
     "bf16",
@@ -36,6 +38,7 @@ __all__ = [
 _ROOMS: Final = {
     **dict.fromkeys(("BuiltFunction", "KernelFunction", "kernel"), "ptxgen.kernels"),
     **dict.fromkeys(("KernelBuilder", "Pointer", "Value", "Var"), "ptxgen.dsl"),
+    "TensorMap": "ptxgen.tensormap",
 }
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from ptxgen import ir
 from ptxgen.dsl.collective import Cta, Warp
-from ptxgen.dsl.control import Control
+from ptxgen.dsl.hopper import Cluster, Roles, Tma, Wgmma, cluster_of
 from ptxgen.dsl.tiles import DIMENSIONS, Fragment, SharedTile
 from ptxgen.dsl.values import Pointer, Value, is_count, is_int, require_type
 from ptxgen.errors import ConfigError, shown
@@ -22,16 +22,25 @@ _SCRATCH: Final = "k.block"  # the region that reductions use; no tile can have 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
-class KernelBuilder(Control):
+class KernelBuilder(Roles):
     """Builds one kernel for one target, such as "sm_80"; `build` returns the module.
 
     `threads` is the threads of a block (`.maxntid`), `min_ctas` the least CTAs per multiprocessor
-    (`.minnctapersm`; 0: not printed). Every row of the instruction table is a method (`k.fma`,
-    `k.shfl`, …); `docs/isa.md` lists them. Raises `ConfigError` for an invalid name, `threads` or
-    `min_ctas`, and `UnsupportedTargetError` for an unknown target.
+    (`.minnctapersm`; 0: not printed), `cluster` the CTAs of a cluster along x, y and z. Every row of
+    the instruction table is a method (`k.fma`, `k.shfl`, …); `docs/isa.md` lists them. Raises
+    `ConfigError` for an invalid name, `threads`, `min_ctas` or `cluster`, and
+    `UnsupportedTargetError` for an unknown target, or one without clusters.
     """
 
-    def __init__(self, name: str, *, target: Target | str, threads: int, min_ctas: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        target: Target | str,
+        threads: int,
+        min_ctas: int = 0,
+        cluster: int | tuple[int, ...] | None = None,
+    ) -> None:
         _check_name("kernel", name)
         target = find_target(target)
         most = target.threads_per_block
@@ -43,26 +52,36 @@ class KernelBuilder(Control):
             raise ConfigError(
                 f"kernel {name!r}: min_ctas must be an integer of at least 0, got {shown(min_ctas)}"
             )
-        super().__init__(name, target, threads)
-        self.min_ctas = min_ctas
+        super().__init__(name, target, threads, min_ctas)
         self._params: list[ir.Param] = []
         self._regions: list[ir.Region] = []
         self._shared_base: Value | None = None
         self.warp = Warp(self)
         self.block = Cta(self, self.warp, self._scratch)
+        self.cluster = Cluster(self, cluster_of(f"kernel {name!r}", cluster, target))
+        self.tma = Tma(self, self.shared, self._declare)
+        self.wgmma = Wgmma(self)
 
     # ---------------------------------------------------------------------------- parameters
 
     def param(self, name: str, type: ScalarType) -> Value:
         """Declare a scalar parameter and load it."""
-        _check_name("parameter", name)
         require_type(f"parameter {name!r}", type)
-        if name == DYNAMIC_SHARED or any(p.name == name for p in self._params):
-            raise ConfigError(f"parameter {name!r} is declared twice in kernel {self.name!r}")
+        self._check_parameter(name)
         at = Pointer(ir.Symbol(name), "param", type)
         value: Value = self.ld(at, space="param", type=type)
         self._params.append(ir.Param(name, type.name))
         return value
+
+    def _check_parameter(self, name: str) -> None:
+        _check_name("parameter", name)
+        if name == DYNAMIC_SHARED or any(p.name == name for p in self._params):
+            raise ConfigError(f"parameter {name!r} is declared twice in kernel {self.name!r}")
+
+    def _declare(self, param: ir.Param) -> None:
+        """Add a parameter that is not loaded."""
+        self._check_parameter(param.name)
+        self._params.append(param)
 
     def pointer(self, name: str, dtype: ScalarType = f32) -> Pointer:
         """Declare a parameter that points to `dtype` elements in global memory, and load it."""
@@ -172,6 +191,7 @@ class KernelBuilder(Control):
                 f"kernel {self.name!r}: blocks that were never entered guard nothing; write 'with' "
                 f"before each:{listed}"
             )
+        self.require_roles_entered()
         if not isinstance(header, tuple | list):
             raise ConfigError(f"build: header must be a tuple of lines, got {shown(header)}")
         for line in header:
@@ -193,6 +213,7 @@ class KernelBuilder(Control):
             min_ctas=self.min_ctas,
             dynamic_shared=DYNAMIC_SHARED if self._regions else "",
             regions=tuple(self._regions),
+            cluster=self.cluster.extents if self.cluster.size > 1 else (),
         )
         return ir.Module(self._version, self.target.name, (kernel,), tuple(header))
 

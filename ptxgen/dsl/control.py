@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -206,10 +206,21 @@ class Control(Grid):
                 f"{what} inside '{kind}': threads whose share has ended never arrive; move it out, or "
                 "loop with k.loop(start, stop) and bounds on which all threads agree"
             )
+        if kind == "role":
+            raise TypeMismatchError(
+                f"{what} inside a role: the threads of other roles never arrive; move it out, or use "
+                "k.named_barrier(role) for the threads of the role"
+            )
         raise TypeMismatchError(
             f"{what} inside 'when': threads where the condition is false never arrive; move it "
             "out, or promise that all threads agree with k.when(condition, uniform=True)"
         )
+
+    def repeat_until(self, condition: Callable[[], Value]) -> None:
+        """Evaluate a condition again and again, in each thread until it holds: to wait for others."""
+        again = self._label("wait")
+        self._statements.append(again)
+        self._branch(again, condition(), negated=True)
 
     @contextmanager
     def _block(self, kind: str, *, divergent: bool = False) -> Iterator[None]:

@@ -17,9 +17,12 @@ from ptxgen.check.verify.budget import static_shared_bytes
 from ptxgen.dsl import PointerType
 from ptxgen.errors import LaunchError, did_you_mean, shown
 from ptxgen.kernels.signature import Signature, Type
+from ptxgen.kernels.tensor_maps import described
 from ptxgen.kernels.written import written_pointers
+from ptxgen.runtime.attributes import LaunchAttributes
 from ptxgen.runtime.plan import ParamSlot, param_slots
 from ptxgen.target import Target
+from ptxgen.tensormap import Boxes, TensorMapType
 from ptxgen.text import render
 from ptxgen.types import ScalarType
 
@@ -31,13 +34,25 @@ _MOST_CTAS: Final = (1 << 31) - 1  # along x; CUDA C++ Programming Guide, "Techn
 
 
 class BuiltFunction:
-    """A verified kernel, for CTAs of `threads` threads."""
+    """A verified kernel, for CTAs of `threads` threads. `maps` is what it fixes of its tensor maps,
+    `attributes` what its launches ask for.
+    """
 
-    def __init__(self, signature: Signature, module: ir.Module, target: Target, threads: int) -> None:
+    def __init__(
+        self,
+        signature: Signature,
+        module: ir.Module,
+        target: Target,
+        threads: int,
+        maps: Mapping[str, Boxes],
+        attributes: LaunchAttributes,
+    ) -> None:
         self.signature = signature
         self.module = module
         self.target = target
         self.threads = threads
+        self.maps = maps
+        self.attributes = attributes
 
     def __repr__(self) -> str:
         return f"BuiltFunction({self.kernel.name}, {self.target.name}, {self.threads} threads)"
@@ -61,9 +76,8 @@ class BuiltFunction:
     def written(self) -> frozenset[str]:
         """The pointers whose arrays the kernel may write."""
         types = self.signature.parameters
-        return written_pointers(
-            self.kernel, [n for n, type in types.items() if isinstance(type, PointerType)]
-        )
+        arrays = [n for n, type in types.items() if isinstance(type, PointerType | TensorMapType)]
+        return written_pointers(self.kernel, arrays)
 
     @cached_property
     def resources(self) -> Resources:
@@ -79,7 +93,9 @@ class BuiltFunction:
         """The proofs of all accesses to memory and of the barriers, for every launch in which the
         arrays are dense and have these dimensions (`KernelFunction.prove` says more).
         """
-        return prove(self.module, block=self.threads, contract=self._contract(arrays, bounds, grid))
+        contract = self._contract(arrays, bounds, grid)
+        maps = {name: boxes.smallest() for name, boxes in self.maps.items()}
+        return prove(self.module, block=self.threads, contract=contract, params=maps)
 
     def _contract(
         self,
@@ -88,10 +104,12 @@ class BuiltFunction:
         grid: Size | tuple[Size, ...],
     ) -> GlobalContract:
         who, types = f"{self.signature.name}.prove", self.signature.parameters
-        pointers = {name: type for name, type in types.items() if isinstance(type, PointerType)}
+        pointers = {
+            name: type for name, type in types.items() if isinstance(type, PointerType | TensorMapType)
+        }
         for name in arrays:
             if name not in pointers:
-                raise LaunchError(f"{who}: {name} is no pointer of the kernel{did_you_mean(name, pointers)}")
+                raise LaunchError(f"{who}: {name} is no array of the kernel{did_you_mean(name, pointers)}")
         missing = [name for name in pointers if name not in arrays]
         if missing:
             raise LaunchError(
@@ -100,9 +118,16 @@ class BuiltFunction:
         known = {GRID: (1, _MOST_CTAS)} | {
             name: _range(type)
             for name, type in types.items()
-            if not isinstance(type, PointerType) and type.is_integer
+            if isinstance(type, ScalarType) and type.is_integer
         }
-        found = tuple([_array(who, name, pointers[name], dims) for name, dims in arrays.items()])
+        for name in self.maps:
+            rank = len(self.maps[name].box)
+            if not isinstance(arrays[name], tuple) or len(arrays[name]) != rank:
+                raise LaunchError(
+                    f"{who}: {name} must be a tuple of {rank} dimensions ({types[name]}), got "
+                    f"{shown(arrays[name])}"
+                )
+        found = tuple([_array(who, name, pointers[name].dtype, dims) for name, dims in arrays.items()])
         blocks = _grid(who, grid)
         sizes = [axis.extent for array in found for axis in array.axes]
         _check_bounds(who, bounds, {*known, *_names_in((*sizes, *blocks))})
@@ -128,10 +153,14 @@ class BuiltFunction:
                     "offset": slot.offset,
                     "size": slot.nbytes,
                     "meaning": _meaning(types[slot.name]),
+                    **({"tensor_map": described(n, self.maps[n])} if (n := slot.name) in self.maps else {}),
                 }
                 for slot in self.slots
             ],
             "block": [self.threads, 1, 1],
+            "cluster": list(self.attributes.cluster),
+            "cooperative": self.attributes.cooperative,
+            "programmatic": self.attributes.programmatic,
             "dynamic_shared_bytes": kernel.dynamic_shared_bytes,
             "static_shared_bytes": static_shared_bytes(kernel),
         }
@@ -171,6 +200,8 @@ def _grid(who: str, given: Any) -> tuple[Size, Size, Size]:
 
 
 def _meaning(type: Type) -> str:
+    if isinstance(type, TensorMapType):
+        return f"CUtensorMap of an array of {type.dtype.name} elements with {type.rank} dimensions, by value"
     if isinstance(type, PointerType):
         return f"device address of dense {type.dtype.name} elements"
     return f"a number of type {type.name}"
@@ -188,14 +219,14 @@ def _is_size(given: object) -> bool:
     return isinstance(given, str) or integer(given, 1, 1 << 62) is not None
 
 
-def _array(who: str, name: str, type: PointerType, dims: Any) -> GlobalArray:
+def _array(who: str, name: str, dtype: ScalarType, dims: Any) -> GlobalArray:
     """A dense array of these dimensions, outermost first."""
     if not isinstance(dims, tuple) or not dims or not all(map(_is_size, dims)):
         raise LaunchError(
             f"{who}: {name} must be a tuple of dimensions, integers or expressions of sizes such as "
             f"('rows', 'columns'), got {shown(dims)}"
         )
-    nbytes = type.dtype.nbytes
+    nbytes = dtype.nbytes
     axes = []
     for n, extent in enumerate(dims):
         inner = dims[n + 1 :]

@@ -25,11 +25,13 @@ from ptxgen.dsl import PointerType
 from ptxgen.errors import ConfigError, LaunchError, did_you_mean, shown
 from ptxgen.kernels.built import BuiltFunction
 from ptxgen.kernels.signature import Type
+from ptxgen.kernels.tensor_maps import MapEncoder, map_problems
 from ptxgen.runtime.cache import CacheKey, ModuleCache, default_cache
 from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
 from ptxgen.runtime.kept import Kept
 from ptxgen.runtime.plan import MAX_GRID, LaunchPlan
 from ptxgen.runtime.settings import AUTO, Settings
+from ptxgen.tensormap import TensorMapType
 from ptxgen.types import ScalarType, f32
 
 BACKENDS: Final = (AUTO, "cuda", "interpreter")
@@ -73,13 +75,16 @@ def checked(who: str, parameters: Mapping[str, Type], given: Sequence[object], s
     values: list[Any] = []
     views: dict[str, ArrayView] = {}
     for (name, type), value in zip(parameters.items(), given, strict=True):
-        if isinstance(type, PointerType):
+        if isinstance(type, PointerType | TensorMapType):
             try:
                 array = view(value, name, stream)
             except LaunchError as error:
                 problems.append(str(error))
                 continue
-            problems += _array_problems(name, type.dtype, array)
+            if isinstance(type, TensorMapType):
+                problems += map_problems(name, type, array)
+            else:
+                problems += _array_problems(name, type.dtype, array)
             views[name] = array
             values.append(array.pointer)
         else:
@@ -189,6 +194,7 @@ class Runner:
         self._lock = threading.Lock()
         self._loaded = Kept[tuple[BuiltFunction, int], LoadedKernel]()
         self._plans = Kept[tuple[BuiltFunction, Extents], LaunchPlan]()
+        self._maps = MapEncoder(backend)
 
     def choose(self, who: str, name: object, call: Call) -> str:
         """The backend of a call, "cuda" or "interpreter". Raises `ConfigError` for an unknown name,
@@ -219,7 +225,9 @@ class Runner:
         """Interpret the kernel on arrays of the host, in place; `how` are further arguments of
         `ptxgen.interpreter.run`.
         """
-        memory = {name: host_array(array) for name, array in call.views.items()}
+        memory: dict[str, Any] = {name: host_array(array) for name, array in call.views.items()}
+        for name, boxes in built.maps.items():
+            memory[name] = boxes.of(memory[name])
         names = built.signature.parameters
         args = [memory.get(name, value) for name, value in zip(names, call.values, strict=True)]
         return interpreter.run(
@@ -245,7 +253,7 @@ class Runner:
         if stream is None:
             stream = current_stream(first)
         wait_for_producers(self.backend, call.views.values(), stream, ordinal)
-        self._launch(built, grid, call.values, stream, ordinal)
+        self._launch(built, grid, call.values, call.views, stream, ordinal)
 
     def _require_device(self, who: str, call: Call, ordinal: int) -> None:
         """Raise `LaunchError` for arrays whose library does not say the device, and that are not on
@@ -266,6 +274,7 @@ class Runner:
         return located(self.backend, first, who).device[1]
 
     def _from_host(self, built: BuiltFunction, grid: Extents, call: Call, stream: int, ordinal: int) -> None:
+        self._require_dense_maps(built, call)
         require_apart(built.signature.name, call)
         with Staging(self.backend, stream, ordinal) as staging:
             there = {name: staging.copy_of(array) for name, array in call.views.items()}
@@ -274,7 +283,7 @@ class Runner:
                 there[name].pointer if name in there else value
                 for name, value in zip(names, call.values, strict=True)
             ]
-            self._launch(built, grid, values, stream, ordinal)
+            self._launch(built, grid, values, there, stream, ordinal)
             fetched = {
                 name: staging.fetch(there[name])
                 for name, array in call.views.items()
@@ -284,9 +293,27 @@ class Runner:
         for name, values_of in fetched.items():
             host_array(call.views[name])[...] = values_of
 
+    def _require_dense_maps(self, built: BuiltFunction, call: Call) -> None:
+        """Raise `LaunchError` for arrays whose dense copies no tensor map describes."""
+        for name in built.maps:
+            type, array = built.signature.parameters[name], call.views[name]
+            assert isinstance(type, TensorMapType)  # which has boxes
+            dense = array._replace(strides=dense_strides(tuple(array.shape)))
+            for problem in map_problems(name, type, dense):
+                raise LaunchError(f"{built.signature.name}: the dense copy on the GPU: {problem}")
+
     def _launch(
-        self, built: BuiltFunction, grid: Extents, values: Sequence[Any], stream: int, ordinal: int
+        self,
+        built: BuiltFunction,
+        grid: Extents,
+        values: Sequence[Any],
+        views: Mapping[str, ArrayView],
+        stream: int,
+        ordinal: int,
     ) -> None:
+        if built.maps:
+            named = dict(zip(built.signature.parameters, values, strict=True))
+            values = self._maps.values(built.maps, named, views)
         plan = self.plan(built, grid, values)
         self.backend.launch(self._load(built, plan, ordinal), plan, stream)
 
@@ -303,6 +330,7 @@ class Runner:
             dynamic_shared=built.kernel.dynamic_shared_bytes,
             slots=built.slots,
             values=plain,
+            attributes=built.attributes,
         )
         return self._plans.keep((built, grid), plan)
 
