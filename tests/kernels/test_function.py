@@ -305,8 +305,8 @@ def returning(k: Any) -> None:
         ),
         (
             python_type,
-            "python_type: n must be annotated with a pointer such as ptxgen.Pointer[f32], a tensor map such as "
-            "ptxgen.TensorMap[f16], or a scalar type such as ptxgen.u32, got <class 'int'>",
+            "python_type: n must be annotated with a pointer such as ptxgen.Pointer[f32], a tensor map "
+            "such as ptxgen.TensorMap[f16], or a scalar type such as ptxgen.u32, got <class 'int'>",
         ),
         (
             default,

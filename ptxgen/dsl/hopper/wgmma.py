@@ -48,7 +48,9 @@ class Wgmma:
             )
         whole = role.warpgroups if role is not None else k.threads % (WARPGROUP * WARP_SIZE) == 0
         if not whole:
-            who = f"role {role.name!r} has {role.warps} warps" if role else f"the CTA has {k.threads} threads"
+            who = f"the CTA has {k.threads} threads"
+            if role is not None:
+                who = f"role {role.name!r} has {role.warps} warps, from warp {role.first} on"
             raise ConfigError(f"accumulator: wgmma is for whole warpgroups of {WARPGROUP} warps, but {who}")
         return Accumulator(k, rows, columns, zero)
 
