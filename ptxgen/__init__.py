@@ -9,12 +9,14 @@ if TYPE_CHECKING:
     from ptxgen.dsl import KernelBuilder, Value, Var
     from ptxgen.dsl.annotations import Pointer, bf16, f16, f32, f64, s8, s16, s32, s64, u8, u16, u32, u64
     from ptxgen.kernels import BuiltFunction, KernelFunction, kernel
+    from ptxgen.tensormap import TensorMap
 
 __all__ = [
     "BuiltFunction",
     "KernelBuilder",
     "KernelFunction",
     "Pointer",
+    "TensorMap",
     "Value",
     "Var",
     "bf16",
@@ -36,6 +38,7 @@ __all__ = [
 _ROOMS: Final = {
     **dict.fromkeys(("BuiltFunction", "KernelFunction", "kernel"), "ptxgen.kernels"),
     **dict.fromkeys(("KernelBuilder", "Pointer", "Value", "Var"), "ptxgen.dsl"),
+    "TensorMap": "ptxgen.tensormap",
 }
 
 

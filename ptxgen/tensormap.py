@@ -136,6 +136,52 @@ def part_of(field: str, place: int, value: Array) -> tuple[int, int, Array]:
     )
 
 
+@dataclass(frozen=True)
+class TensorMapType:
+    """What an annotation such as `TensorMap[f16]` gives: that a parameter is a tensor map of an array
+    of `dtype` elements with `rank` dimensions. `TensorMap[f16, 4]` is for four; two are the default.
+    """
+
+    dtype: ScalarType
+    rank: int = 2
+
+    def __post_init__(self) -> None:
+        name = getattr(self.dtype, "name", self.dtype)
+        if not is_one_of(name, DTYPES):
+            known = ", ".join(n for n in DTYPES if n in TYPES)
+            raise ConfigError(f"TensorMap[...]: the elements must be one of {known}, got {shown(name)}")
+        if integer(self.rank, 1, MOST_DIMS) is None:
+            raise ConfigError(
+                f"TensorMap[{name}, ...]: a tensor map has 1 to {MOST_DIMS} dimensions, got "
+                f"{shown(self.rank)}"
+            )
+
+    def __str__(self) -> str:
+        return f"TensorMap[{self.dtype}, {self.rank}]"
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """What a kernel fixes of a tensor map: the element type, the `box` of a copy in elements,
+    innermost first, and the `swizzle` of its rows in shared memory. `loads` and `stores` say whether
+    the kernel copies from the tensor, and to it.
+    """
+
+    dtype: ScalarType
+    box: tuple[int, ...]
+    swizzle: str
+    loads: bool = False
+    stores: bool = False
+
+    def of(self, base: Array | int, dims: tuple[int, ...] = (), strides: tuple[int, ...] = ()) -> TensorMap:
+        """The map of a numpy array, or of the tensor at a device address, as in `TensorMap`."""
+        return TensorMap(base, self.box, self.dtype.name, dims, strides, self.swizzle)
+
+    def smallest(self) -> TensorMap:
+        """The map of a tensor of one element, where only the boxes matter."""
+        return self.of(0, (1,) * len(self.box), (_BASE_ALIGN,) * (len(self.box) - 1))
+
+
 @dataclass(frozen=True, eq=False)
 class TensorMap:
     """A tensor in global memory and the box of it that one copy moves.
@@ -160,6 +206,9 @@ class TensorMap:
     element_strides: tuple[int, ...] = ()
     oob_fill: str = "zeros"
     l2_promotion: str = "none"
+
+    def __class_getitem__(cls, of: ScalarType | tuple[ScalarType, int]) -> TensorMapType:
+        return TensorMapType(*of) if isinstance(of, tuple) else TensorMapType(of)
 
     def __post_init__(self) -> None:
         if isinstance(self.base, np.ndarray):

@@ -25,7 +25,8 @@ import functools
 import struct
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from ptxgen import ir
 from ptxgen.parse import parse
 from ptxgen.runtime.cuda_errors import POISONING
 from ptxgen.runtime.plan import ParamSlot, param_slots
+from ptxgen.tensormap import DTYPES, L2_PROMOTIONS, OOB_FILLS, SWIZZLES, TensorMap
 
 real = pytest.importorskip("cuda.bindings.driver", reason="cuda-python is not installed")
 
@@ -43,6 +45,7 @@ DEFAULT_STREAMS = (0, 1, 2)  # null, legacy and per-thread: they belong to whate
 MEMORY_ALIGN = 256
 MEMORY_GAP = 1 << 20  # between allocations, so that no address belongs to two
 ALIGN_OF_HANDLES = 16
+LARGEST_NUMBER = 8  # bytes; larger parameters are structures
 
 
 def cubin(text: str) -> bytes:
@@ -122,7 +125,8 @@ class Launch:
     dynamic_shared: int
     stream: int
     ordinal: int
-    values: dict[str, int | float]
+    values: dict[str, int | float | bytes]
+    attributes: dict[str, Any] = field(default_factory=dict)  # by name, of `cuLaunchKernelEx`
 
 
 @dataclass
@@ -169,6 +173,17 @@ class FakeDriver:
     CUfunction_attribute = real.CUfunction_attribute
     CUpointer_attribute = real.CUpointer_attribute
     CUjit_option = real.CUjit_option
+    CUlaunchConfig = real.CUlaunchConfig
+    CUlaunchAttribute = real.CUlaunchAttribute
+    CUlaunchAttributeID = real.CUlaunchAttributeID
+    CUstream = real.CUstream
+    CUtensorMapDataType = real.CUtensorMapDataType
+    CUtensorMapInterleave = real.CUtensorMapInterleave
+    CUtensorMapSwizzle = real.CUtensorMapSwizzle
+    CUtensorMapL2promotion = real.CUtensorMapL2promotion
+    CUtensorMapFloatOOBfill = real.CUtensorMapFloatOOBfill
+    cuuint32_t = real.cuuint32_t
+    cuuint64_t = real.cuuint64_t
 
     def __init__(self, *devices: FakeDevice, version: int = 13000) -> None:
         self.devices = devices or (FakeDevice(),)
@@ -457,15 +472,53 @@ class FakeDriver:
         if blockDimX * blockDimY * blockDimZ > function.max_threads:
             raise _StatusError("INVALID_VALUE")
         assert extra == 0
+        grid, block = (gridDimX, gridDimY, gridDimZ), (blockDimX, blockDimY, blockDimZ)
+        self._run(function, grid, block, sharedMemBytes, int(hStream), kernelParams, {})
+
+    @_simulated(0)
+    def cuLaunchKernelEx(self, config: Any, f: Any, kernelParams: int, extra: int) -> None:
+        function = self._functions[int(f)]
+        if function.context != self._current():
+            raise _StatusError("INVALID_CONTEXT")
+        self._check_stream(config.hStream)
+        if config.sharedMemBytes > function.max_dynamic_shared:
+            raise _StatusError("INVALID_VALUE")
+        assert extra == 0
+        assert config.numAttrs == len(config.attrs)
+        attributes: dict[str, Any] = {}
+        for attribute in config.attrs:
+            name = attribute.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_")
+            value = attribute.value
+            attributes[name] = {
+                "CLUSTER_DIMENSION": lambda v: (v.clusterDim.x, v.clusterDim.y, v.clusterDim.z),
+                "COOPERATIVE": lambda v: v.cooperative,
+                "PROGRAMMATIC_STREAM_SERIALIZATION": lambda v: v.programmaticStreamSerializationAllowed,
+            }[name](value)
+        grid = (config.gridDimX, config.gridDimY, config.gridDimZ)
+        block = (config.blockDimX, config.blockDimY, config.blockDimZ)
+        dynamic, stream = config.sharedMemBytes, int(config.hStream)
+        self._run(function, grid, block, dynamic, stream, kernelParams, attributes)
+
+    def _run(
+        self,
+        function: Function,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        dynamic_shared: int,
+        stream: int,
+        parameters: int,
+        attributes: dict[str, Any],
+    ) -> None:
         launch = Launch(
             text=function.text,
             entry=function.kernel.name,
-            grid=(gridDimX, gridDimY, gridDimZ),
-            block=(blockDimX, blockDimY, blockDimZ),
-            dynamic_shared=sharedMemBytes,
-            stream=int(hStream),
+            grid=grid,
+            block=block,
+            dynamic_shared=dynamic_shared,
+            stream=stream,
             ordinal=self._ordinal(function.context),
-            values=_values(function.slots, kernelParams),
+            values=_values(function.slots, parameters),
+            attributes=attributes,
         )
         self.launches.append(launch)
         self._clock_ms += self.gpu_ms
@@ -473,6 +526,42 @@ class FakeDriver:
             self.on_launch(launch)
         except (RuntimeError, ValueError) as error:  # which would look like the driver's own
             raise AssertionError(f"the fake GPU failed: {error}") from error
+
+    @_simulated(1)
+    def cuTensorMapEncodeTiled(
+        self,
+        tensorDataType: Any,
+        tensorRank: int,
+        globalAddress: int,
+        globalDim: list[Any],
+        globalStrides: list[Any],
+        boxDim: list[Any],
+        elementStrides: list[Any],
+        interleave: Any,
+        swizzle: Any,
+        l2Promotion: Any,
+        oobFill: Any,
+    ) -> Any:
+        """A map in the format of the interpreter, which is this GPU."""
+        assert interleave == real.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE
+        assert tensorRank == len(globalDim) == len(boxDim) == len(elementStrides) == len(globalStrides) + 1
+
+        def named(names: dict[str, int], value: Any) -> str:
+            return next(name for name, number in names.items() if number == int(value))
+
+        made = TensorMap(
+            globalAddress,
+            tuple(map(int, boxDim)),
+            named(DTYPES, tensorDataType),
+            tuple(map(int, globalDim)),
+            tuple(map(int, globalStrides)),
+            named(SWIZZLES, swizzle),
+            tuple(map(int, elementStrides)),
+            named(OOB_FILLS, oobFill),
+            named(L2_PROMOTIONS, l2Promotion),
+        )
+        words = struct.unpack("<16Q", made.encode(globalAddress))
+        return SimpleNamespace(opaque=[real.cuuint64_t(word) for word in words])
 
     @_simulated(1)
     def cuPointerGetAttribute(self, attribute: Any, ptr: Any) -> int:
@@ -545,14 +634,16 @@ class FakeDriver:
         self.view(int(dstDevice), ByteCount)[:] = self.view(int(srcDevice), ByteCount).copy()
 
 
-def _values(slots: tuple[ParamSlot, ...], pointers: int) -> dict[str, int | float]:
+def _values(slots: tuple[ParamSlot, ...], pointers: int) -> dict[str, int | float | bytes]:
     """The arguments behind an array of pointers to them, read as the kernel reads them."""
     codes = {"f16": "e", "f32": "f", "f64": "d"}
     places = (ctypes.c_void_p * len(slots)).from_address(pointers)
-    values: dict[str, int | float] = {}
+    values: dict[str, int | float | bytes] = {}
     for slot, place in zip(slots, places, strict=True):
         data = ctypes.string_at(place, slot.nbytes)
-        if slot.type in codes:
+        if slot.nbytes > LARGEST_NUMBER:
+            values[slot.name] = data
+        elif slot.type in codes:
             (values[slot.name],) = struct.unpack(f"<{codes[slot.type]}", data)
         else:
             values[slot.name] = int.from_bytes(data, "little", signed=slot.type.startswith("s"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ptxgen import ir
 from ptxgen.dsl.atomics import Atomic
 from ptxgen.dsl.collective import Cta, Warp
-from ptxgen.dsl.matrices.words import Matrices
+from ptxgen.dsl.hopper import Cluster, Roles, Tma, Wgmma, cluster_of
 from ptxgen.dsl.shared import DYNAMIC_SHARED, check_name
 from ptxgen.dsl.tiles import Fragment
 from ptxgen.dsl.values import Pointer, Value, is_count, is_int, moved_as, require_type
@@ -15,18 +15,26 @@ from ptxgen.target import target as find_target
 from ptxgen.types import REGISTER_PREFIX, ScalarType, f32, u64
 
 
-class KernelBuilder(Matrices):
+class KernelBuilder(Roles):
     """Builds one kernel for one target, such as "sm_80"; `build` returns the module.
 
     `threads` is the threads of a block (`.maxntid`), `min_ctas` the least CTAs per multiprocessor
-    (`.minnctapersm`; 0: not printed), and `asserts` says whether `k.device_assert` is compiled in. Every
-    row of the instruction table is a method (`k.fma`, `k.shfl`, …); `docs/isa.md` lists them.
-    Raises `ConfigError` for an invalid name, `threads` or `min_ctas`, and `UnsupportedTargetError`
-    for an unknown target.
+    (`.minnctapersm`; 0: not printed), `cluster` the CTAs of a cluster along x, y and z, and `asserts`
+    says whether `k.device_assert` is compiled in. Every row of the instruction table is a method
+    (`k.fma`, `k.shfl`, …); `docs/isa.md` lists them. Raises `ConfigError` for an invalid name,
+    `threads`, `min_ctas` or `cluster`, and `UnsupportedTargetError` for an unknown target, or one
+    without clusters.
     """
 
     def __init__(
-        self, name: str, *, target: Target | str, threads: int, min_ctas: int = 0, asserts: bool = False
+        self,
+        name: str,
+        *,
+        target: Target | str,
+        threads: int,
+        min_ctas: int = 0,
+        cluster: int | tuple[int, ...] | None = None,
+        asserts: bool = False,
     ) -> None:
         check_name("kernel", name)
         target = find_target(target)
@@ -39,26 +47,36 @@ class KernelBuilder(Matrices):
             raise ConfigError(
                 f"kernel {name!r}: min_ctas must be an integer of at least 0, got {shown(min_ctas)}"
             )
-        super().__init__(name, target, threads)
-        self.min_ctas = min_ctas
+        super().__init__(name, target, threads, min_ctas)
         self._params: list[ir.Param] = []
         self.asserts = asserts
         self.atomic = Atomic(self)
         self.warp = Warp(self)
         self.block = Cta(self, self.warp, self.scratch)
+        self.cluster = Cluster(self, cluster_of(f"kernel {name!r}", cluster, target))
+        self.tma = Tma(self, self.shared, self._declare_parameter)
+        self.wgmma = Wgmma(self)
 
     # ---------------------------------------------------------------------------- parameters
 
     def param(self, name: str, type: ScalarType) -> Value:
         """Declare a scalar parameter and load it; one of f16 or bf16 is declared as its bits."""
-        check_name("parameter", name)
         require_type(f"parameter {name!r}", type)
-        if name == DYNAMIC_SHARED or any(p.name == name for p in self._params):
-            raise ConfigError(f"parameter {name!r} is declared twice in kernel {self.name!r}")
+        self._check_parameter(name)
         moved = moved_as(type)
         value: Value = self.ld(Pointer(ir.Symbol(name), "param", type), space="param", type=moved)
         self._params.append(ir.Param(name, moved.name))
         return value if moved is type else value.as_(type)
+
+    def _check_parameter(self, name: str) -> None:
+        check_name("parameter", name)
+        if name == DYNAMIC_SHARED or any(p.name == name for p in self._params):
+            raise ConfigError(f"parameter {name!r} is declared twice in kernel {self.name!r}")
+
+    def _declare_parameter(self, param: ir.Param) -> None:
+        """Add a parameter that is not loaded."""
+        self._check_parameter(param.name)
+        self._params.append(param)
 
     def pointer(self, name: str, dtype: ScalarType = f32) -> Pointer:
         """Declare a parameter that points to `dtype` elements in global memory, and load it."""
@@ -102,6 +120,7 @@ class KernelBuilder(Matrices):
                 f"kernel {self.name!r}: blocks that were never entered guard nothing; write 'with' "
                 f"before each:{listed}"
             )
+        self.require_roles_entered()
         if not isinstance(header, tuple | list):
             raise ConfigError(f"build: header must be a tuple of lines, got {shown(header)}")
         for line in header:
@@ -124,6 +143,7 @@ class KernelBuilder(Matrices):
             dynamic_shared=DYNAMIC_SHARED if self._regions else "",
             regions=tuple(self._regions),
             variables=tuple(self._slots.values()),
+            cluster=self.cluster.extents if self.cluster.size > 1 else (),
         )
         functions, texts = tuple(self._functions.values()), tuple(self._texts.values())
         return ir.Module(self._version, self.target.name, (kernel,), tuple(header), functions, texts)

@@ -28,6 +28,10 @@ _MISSING: Final = {
     "when": "threads where the condition is false never arrive; move it out, or promise that all "
     "threads agree with k.when(condition, uniform=True)",
 }
+_MISSING["role"] = (
+    "the threads of other roles never arrive; move it out, or use k.named_barrier(role) for the threads "
+    "of the role"
+)
 _MISSING["grid_strided"] = _MISSING["strided"]
 _MISSING["otherwise"] = _MISSING["when"]
 
@@ -283,8 +287,8 @@ class Control(Grid):
         """Raise `TypeMismatchError` in a block that some threads of the CTA may not run."""
         if self._divergent:
             kind = self._divergent[-1]
-            inside = "when" if kind == "otherwise" else kind
-            raise TypeMismatchError(f"{what} inside '{inside}': {_MISSING[kind]}")
+            inside = {"otherwise": "'when'", "role": "a role"}.get(kind, f"'{kind}'")
+            raise TypeMismatchError(f"{what} inside {inside}: {_MISSING[kind]}")
         for loop in self._loops:
             if loop.left:
                 raise TypeMismatchError(
@@ -302,6 +306,12 @@ class Control(Grid):
                 yield
             finally:
                 self._loops.pop()
+
+    def repeat_until(self, condition: Callable[[], Value]) -> None:
+        """Evaluate a condition again and again, in each thread until it holds: to wait for others."""
+        again = self._label("wait")
+        self._statements.append(again)
+        self._branch(again, condition(), negated=True)
 
     @contextmanager
     def _block(self, kind: str, *, divergent: bool = False) -> Iterator[None]:

@@ -73,7 +73,7 @@ class Debugging(Control):
                 f"printf: {format!r} converts {len(wanted)} values, got {len(values)}; give one for each %"
             )
         found = [self._converted(*pair) for pair in zip(wanted, values, strict=True)]
-        self._declare(_PRINT)
+        self._declare_function(_PRINT)
         buffer = Value(self, self.emit("mov", (ir.Symbol(_BUFFER),), {"type": u64}).reg, u64)
         end = 0
         for value in found:
@@ -102,7 +102,7 @@ class Debugging(Control):
             return
         origin, fine = self.origin(), self._label("fine")
         self._branch(fine, condition)
-        self._declare(_FAIL)
+        self._declare_function(_FAIL)
         code = origin.code
         file = PurePath(code.co_filename).name if code else ""
         function = code.co_name if code else self.name
@@ -126,7 +126,7 @@ class Debugging(Control):
             )
         return value
 
-    def _declare(self, function: ir.Function) -> None:
+    def _declare_function(self, function: ir.Function) -> None:
         """Declare a function of the driver, and the memory of its arguments and results."""
         self._functions[function.name] = function
         for param in (*function.results, *function.params):

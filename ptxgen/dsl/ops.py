@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from ptxgen import ir
+from ptxgen.dsl.tensors import TensorPointer
 from ptxgen.dsl.values import Pointer, Value, Var
 from ptxgen.errors import ModifierError, TypeMismatchError, UnsupportedTargetError, did_you_mean, shown
 from ptxgen.isa.spec import BoundOperand, Inst, Modifier, Op
@@ -275,7 +276,8 @@ def _kind(arg: Any) -> object:
     if isinstance(arg, Value):
         return arg.type
     if isinstance(arg, Pointer):
-        return (Pointer, arg.space, arg.base.type if isinstance(arg.base, Value) else None)
+        dims = len(arg.coordinates) if isinstance(arg, TensorPointer) else 0
+        return (Pointer, arg.space, arg.base.type if isinstance(arg.base, Value) else None, dims)
     if isinstance(arg, (tuple, list)):
         return tuple([_kind(item) for item in arg])
     return arg.__class__
@@ -398,7 +400,8 @@ def _check_operands(op: Op, args: tuple[Any, ...]) -> None:
     for operand, arg in zip(wanted, args, strict=False):
         _check_operand(row, operand, arg)
     printed = op.opcode.split(".")
-    spaces = [word for word in printed if word in _STATE_SPACES]
+    words = [word.partition("::")[0] for word in printed]  # shared::cta is shared memory, too
+    spaces = [word for word in words if word in _STATE_SPACES]
     pointers = [(o, a) for o, a in zip(wanted, args, strict=False) if o.address]
     for space, (operand, pointer) in zip(spaces, pointers, strict=False):
         if pointer.space != space:
@@ -421,6 +424,12 @@ def _check_operand(row: Inst, operand: BoundOperand, arg: object) -> None:
     if operand.address:
         if not isinstance(arg, Pointer):
             raise TypeMismatchError(f"{what} must be a Pointer, got {shown(arg)} (syntax: {row.syntax})")
+        dims = len(arg.coordinates) if isinstance(arg, TensorPointer) else 0
+        if dims != len(operand.along):
+            wanted = (
+                f"a tensor map with {len(operand.along)} coordinates" if operand.along else "no tensor map"
+            )
+            raise TypeMismatchError(f"{what} must be {wanted}, got {dims} coordinates (syntax: {row.syntax})")
     elif operand.kind == "label":
         if not isinstance(arg, ir.Symbol):
             raise TypeMismatchError(f"{what} must be a label, got {shown(arg)}")

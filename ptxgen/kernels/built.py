@@ -18,9 +18,12 @@ from ptxgen.check.verify.budget import static_shared_bytes
 from ptxgen.dsl import PointerType
 from ptxgen.errors import LaunchError, did_you_mean, shown
 from ptxgen.kernels.signature import Signature, Type
+from ptxgen.kernels.tensor_maps import described
 from ptxgen.kernels.uses import Uses, uses_of
+from ptxgen.runtime.attributes import LaunchAttributes
 from ptxgen.runtime.plan import ParamSlot, param_slots
 from ptxgen.target import Target
+from ptxgen.tensormap import Boxes, TensorMapType
 from ptxgen.text import render
 from ptxgen.types import ScalarType, bf16, f16
 
@@ -35,13 +38,25 @@ _MOST_CTAS: Final = (1 << 31) - 1  # along x; CUDA C++ Programming Guide, "Techn
 
 
 class BuiltFunction:
-    """A verified kernel, for CTAs of `threads` threads."""
+    """A verified kernel, for CTAs of `threads` threads. `maps` is what it fixes of its tensor maps,
+    `attributes` what its launches ask for.
+    """
 
-    def __init__(self, signature: Signature, module: ir.Module, target: Target, threads: int) -> None:
+    def __init__(
+        self,
+        signature: Signature,
+        module: ir.Module,
+        target: Target,
+        threads: int,
+        maps: Mapping[str, Boxes],
+        attributes: LaunchAttributes,
+    ) -> None:
         self.signature = signature
         self.module = module
         self.target = target
         self.threads = threads
+        self.maps = maps
+        self.attributes = attributes
 
     def __repr__(self) -> str:
         return f"BuiltFunction({self.kernel.name}, {self.target.name}, {self.threads} threads)"
@@ -65,11 +80,12 @@ class BuiltFunction:
     def uses(self) -> Uses:
         """What the kernel does with the arrays of its pointers."""
         types = self.signature.parameters
-        return uses_of(self.kernel, [name for name, type in types.items() if isinstance(type, PointerType)])
+        arrays = [n for n, type in types.items() if isinstance(type, PointerType | TensorMapType)]
+        return uses_of(self.kernel, arrays)
 
-    def alignment(self, name: str, type: PointerType) -> int:
-        """The bytes of which a pointer must be a multiple."""
-        return self.uses.alignment.get(name, type.dtype.nbytes)
+    def alignment(self, name: str, dtype: ScalarType) -> int:
+        """The bytes of which the address of an array of such elements must be a multiple."""
+        return self.uses.alignment.get(name, dtype.nbytes)
 
     @cached_property
     def resources(self) -> Resources:
@@ -86,7 +102,9 @@ class BuiltFunction:
         """The proofs of all accesses to memory and of the barriers, for every launch in which the
         arrays are dense and have these dimensions (`KernelFunction.prove` says more).
         """
-        return prove(self.module, block=self.threads, contract=self._contract(arrays, bounds, grid, align))
+        contract = self._contract(arrays, bounds, grid, align)
+        maps = {name: boxes.smallest() for name, boxes in self.maps.items()}
+        return prove(self.module, block=self.threads, contract=contract, params=maps)
 
     def _contract(
         self,
@@ -96,10 +114,12 @@ class BuiltFunction:
         align: int | None,
     ) -> GlobalContract:
         who, types = f"{self.signature.name}.prove", self.signature.parameters
-        pointers = {name: type for name, type in types.items() if isinstance(type, PointerType)}
+        pointers = {
+            name: type for name, type in types.items() if isinstance(type, PointerType | TensorMapType)
+        }
         for name in arrays:
             if name not in pointers:
-                raise LaunchError(f"{who}: {name} is no pointer of the kernel{did_you_mean(name, pointers)}")
+                raise LaunchError(f"{who}: {name} is no array of the kernel{did_you_mean(name, pointers)}")
         missing = [name for name in pointers if name not in arrays]
         if missing:
             raise LaunchError(
@@ -108,29 +128,37 @@ class BuiltFunction:
         known = {GRID: (1, _MOST_CTAS)} | {
             name: _range(type)
             for name, type in types.items()
-            if not isinstance(type, PointerType) and type.is_integer
+            if isinstance(type, ScalarType) and type.is_integer
         }
+        for name in self.maps:
+            rank = len(self.maps[name].box)
+            if not isinstance(arrays[name], tuple) or len(arrays[name]) != rank:
+                raise LaunchError(
+                    f"{who}: {name} must be a tuple of {rank} dimensions ({types[name]}), got "
+                    f"{shown(arrays[name])}"
+                )
         if align is not None and (integer(align, 1, _MOST_ALIGN) is None or align & (align - 1)):
             raise LaunchError(
                 f"{who}: align must be a power of two up to {_MOST_ALIGN} (bytes), got {shown(align)}"
             )
-        found = tuple(
-            [
-                _array(
-                    who,
-                    name,
-                    pointers[name],
-                    dims,
-                    align or self.alignment(name, pointers[name]),
-                    align is not None,
-                )
-                for name, dims in arrays.items()
-            ]
-        )
+        found = tuple([self._array(who, name, pointers[name].dtype, arrays[name], align) for name in arrays])
         blocks = _grid(who, grid)
         sizes = [size for array in found for size in (array.nbytes, *(axis.extent for axis in array.axes))]
         _check_bounds(who, bounds, {*known, *_names_in((*sizes, *blocks))})
         return GlobalContract(found, (), {**known, **bounds}, blocks)
+
+    def _array(self, who: str, name: str, dtype: ScalarType, given: Any, align: int | None) -> GlobalArray:
+        """A dense array, outermost dimension first; its rows are the elements of the proof. It and its
+        rows begin at multiples of `align` bytes, if that is given.
+        """
+        *outer, columns = dims = _dims(who, name, given)
+        nbytes = dtype.nbytes
+        axes = tuple([Axis(extent, _spanned(nbytes, dims[n + 1 :])) for n, extent in enumerate(outer)])
+        if align is None:
+            align = self.alignment(name, dtype)
+            if axes:  # what is known of the beginnings of rows
+                align = math.gcd(align, nbytes * (1 if isinstance(columns, str) else columns))
+        return GlobalArray(name, axes, _spanned(nbytes, (columns,)), align)
 
     def _required(self, name: str) -> dict[str, int]:
         """The entry of a contract that says how a pointer must be aligned, beyond its elements."""
@@ -159,10 +187,14 @@ class BuiltFunction:
                     "size": slot.nbytes,
                     "meaning": _meaning(types[slot.name]),
                     **self._required(slot.name),
+                    **({"tensor_map": described(n, self.maps[n])} if (n := slot.name) in self.maps else {}),
                 }
                 for slot in self.slots
             ],
             "block": [self.threads, 1, 1],
+            "cluster": list(self.attributes.cluster),
+            "cooperative": self.attributes.cooperative,
+            "programmatic": self.attributes.programmatic,
             "dynamic_shared_bytes": kernel.dynamic_shared_bytes,
             "static_shared_bytes": static_shared_bytes(kernel),
         }
@@ -202,13 +234,12 @@ def _grid(who: str, given: Any) -> tuple[Size, Size, Size]:
 
 
 def _meaning(type: Type) -> str:
+    if isinstance(type, TensorMapType):
+        return f"CUtensorMap of an array of {type.dtype.name} elements with {type.rank} dimensions, by value"
     if isinstance(type, PointerType):
         return f"device address of dense {type.dtype.name} elements"
-    return (
-        f"a number of type {type.name}"
-        if type not in _AS_BITS
-        else f"the bits of a number of type {type.name}"
-    )
+    number = f"a number of type {type.name}"
+    return f"the bits of {number}" if type in _AS_BITS else number
 
 
 def _range(type: ScalarType) -> tuple[int, int]:
@@ -223,11 +254,8 @@ def _is_size(given: object) -> bool:
     return isinstance(given, str) or integer(given, 1, 1 << 62) is not None
 
 
-def _array(who: str, name: str, type: PointerType, dims: Any, align: int, rows_too: bool) -> GlobalArray:
-    """A dense array of these dimensions, outermost first; its rows are the elements of the proof.
-
-    The array begins at a multiple of `align` bytes, and each row with `rows_too`.
-    """
+def _dims(who: str, name: str, dims: Any) -> tuple[int | str, ...]:
+    """The dimensions of an array, checked."""
     if not isinstance(dims, tuple) or not dims or not all(map(_is_size, dims)):
         raise LaunchError(
             f"{who}: {name} must be a tuple of dimensions, integers or expressions of sizes such as "
@@ -239,12 +267,9 @@ def _array(who: str, name: str, type: PointerType, dims: Any, align: int, rows_t
                 f"{who}: {name}: a dimension behind the first must be a size, a number or a product, got "
                 f"{shown(extent)}; give the sum a name of its own in bounds="
             )
-    nbytes = type.dtype.nbytes
+    return dims
 
-    def spanned(inner: tuple[Any, ...]) -> str:
-        return f"{nbytes} * " + " * ".join(f"({extent})" for extent in inner)
 
-    axes = tuple([Axis(extent, spanned(dims[n + 1 :])) for n, extent in enumerate(dims[:-1])])
-    if axes and not rows_too:  # what is known of the bytes of a row
-        align = math.gcd(align, nbytes * math.prod(n for n in dims[-1:] if not isinstance(n, str)))
-    return GlobalArray(name, axes, spanned(dims[-1:]), align)
+def _spanned(nbytes: int, dims: tuple[int | str, ...]) -> str:
+    """The bytes of a dense array of these dimensions, an expression."""
+    return " * ".join([str(nbytes), *(f"({extent})" for extent in dims)])

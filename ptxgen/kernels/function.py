@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, overload
 
+from ptxgen import ir
 from ptxgen.arguments import integer
 from ptxgen.arrays.streams import current_stream, stream_handle
 from ptxgen.arrays.views import HOST
@@ -18,17 +19,22 @@ from ptxgen.check.prove.contract import Size
 from ptxgen.check.resources import Resources
 from ptxgen.check.verify import require_valid
 from ptxgen.dsl import KernelBuilder, PointerType
+from ptxgen.dsl.hopper import cluster_of
 from ptxgen.errors import ConfigError, LaunchError, TrapError, shown
 from ptxgen.interpreter import PCT, Report
 from ptxgen.kernels.built import GRID, BuiltFunction
 from ptxgen.kernels.launch import Call, Extents, Runner, checked, copies, extents, require_apart, require_fit
 from ptxgen.kernels.signature import Signature, key_of
+from ptxgen.runtime.attributes import LaunchAttributes
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.runtime.given import cache_of, gpu_of
+from ptxgen.runtime.plan import require_whole_clusters
 from ptxgen.runtime.settings import AUTO
 from ptxgen.target import Target, target_for_device
 from ptxgen.target import target as find_target
+from ptxgen.tensormap import TensorMapType
+from ptxgen.types import ScalarType
 
 Threads = int | Callable[..., int]
 
@@ -75,6 +81,9 @@ class KernelFunction:
         *,
         threads: Threads,
         min_ctas: int = 0,
+        cluster: int | tuple[int, ...] | None = None,
+        cooperative: bool = False,
+        programmatic: bool = False,
         target: str | None = None,
         asserts: bool = False,
         cuda: CudaBackend | None = None,
@@ -95,6 +104,9 @@ class KernelFunction:
         self._threads = threads
         self._min_ctas = min_ctas
         self._asserts = asserts
+        self._attributes = LaunchAttributes(
+            cluster_of(f"kernel {self.name}", cluster), bool(cooperative), bool(programmatic)
+        )
         self._target = None if target is None else find_target(target)
         who = f"kernel {self.name}"
         self._runner = Runner(gpu_of(who, cuda), cache_of(who, cache))
@@ -164,11 +176,15 @@ class KernelFunction:
         return found
 
     def _emit(self, target: Target, threads: int, statics: Mapping[str, Any], asserts: bool) -> BuiltFunction:
-        k = KernelBuilder(self.name, target=target, threads=threads, min_ctas=self._min_ctas, asserts=asserts)
-        given = [
-            k.pointer(name, type.dtype) if isinstance(type, PointerType) else k.param(name, type)
-            for name, type in self.signature.parameters.items()
-        ]
+        k = KernelBuilder(
+            self.name,
+            target=target,
+            threads=threads,
+            min_ctas=self._min_ctas,
+            cluster=self._attributes.cluster,
+            asserts=asserts,
+        )
+        given = [_declared(k, name, type) for name, type in self.signature.parameters.items()]
         result: object = self._function(k, *given, **statics)
         if result is not None:
             raise ConfigError(
@@ -176,7 +192,12 @@ class KernelFunction:
             )
         module = k.build()
         require_valid(module)
-        return BuiltFunction(self.signature, module, target, threads)
+        if self._attributes.programmatic and not _waits_for_grids(module):
+            raise ConfigError(
+                f"kernel {self.name}: programmatic=True lets the kernel begin before the grid before it has "
+                "ended, so it must call k.griddepcontrol_wait() before it reads what that grid wrote"
+            )
+        return BuiltFunction(self.signature, module, target, threads, k.tma.boxes(), self._attributes)
 
     @property
     def ptx(self) -> str:
@@ -204,8 +225,9 @@ class KernelFunction:
 
         The arguments are those of the function behind the builder, by position or name, and its
         static ones by name. A pointer takes a dense array of its element type: numpy, torch, CuPy,
-        JAX, or anything with `__cuda_array_interface__` or `__dlpack__`. `threads` is another block
-        size than the decorator's.
+        JAX, or anything with `__cuda_array_interface__` or `__dlpack__`. A tensor map takes an array
+        with strides of a multiple of 16 bytes, whose descriptor is made and kept. `threads` is another
+        block size than the decorator's.
 
         `backend`: "cuda", which copies arrays of the host there and back; "interpreter"; or "auto":
         PTXGEN_BACKEND, else "cuda" for arrays on a GPU or if a GPU opens, else "interpreter". On a
@@ -247,6 +269,7 @@ class KernelFunction:
         self, grid: object, arguments: tuple[object, ...], named: Mapping[str, object], stream: object
     ) -> tuple[Extents, Call, dict[str, Any], int | None]:
         extent = extents(self.name, "grid", grid)
+        require_whole_clusters(self.name, extent, self._attributes.cluster)
         values, statics = self.signature.bind(arguments, named)
         explicit = None if stream is None else stream_handle(stream, self.name)
         return extent, checked(self.name, self.signature.parameters, values, explicit), statics, explicit
@@ -375,12 +398,31 @@ class KernelFunction:
         return self.build(**choices).contract()
 
 
+def _declared(k: KernelBuilder, name: str, type: PointerType | TensorMapType | ScalarType) -> Any:
+    """A parameter of the kernel, as its function gets it."""
+    if isinstance(type, TensorMapType):
+        return k.tma.tensor_map(name, type.dtype, type.rank)
+    return k.pointer(name, type.dtype) if isinstance(type, PointerType) else k.param(name, type)
+
+
+def _waits_for_grids(module: ir.Module) -> bool:
+    """Whether a kernel executes `griddepcontrol.wait`."""
+    return any(
+        isinstance(statement, ir.Instr) and statement.opcode == "griddepcontrol.wait"
+        for kernel in module.kernels
+        for statement in kernel.body
+    )
+
+
 @overload
 def kernel(
     function: None = None,
     *,
     threads: Threads,
     min_ctas: int = 0,
+    cluster: int | tuple[int, ...] | None = None,
+    cooperative: bool = False,
+    programmatic: bool = False,
     target: str | None = None,
     asserts: bool = False,
     cuda: CudaBackend | None = None,
@@ -393,9 +435,12 @@ def kernel(function: Callable[..., None] | None = None, **choices: Any) -> Any:
 
     `threads` is the threads of a CTA, or a function of the static parameters, given by name, that
     returns it; `min_ctas` the least CTAs per multiprocessor (0: not said); `target` such as
-    "sm_90", by default that of the device, else sm_80. `asserts` says whether launches have the
-    assertions of the kernel (`k.device_assert`), which `check` always has. `cuda` is the GPU backend and
-    `cache` keeps compiled kernels; by default those of the process.
+    "sm_90", by default that of the device, else sm_80. From sm_90 on, `cluster` is the CTAs of a
+    cluster along x, y and z; `programmatic` lets the kernel begin before the one before it in the
+    stream has ended, until it calls `k.griddepcontrol_wait()`. `cooperative` has all CTAs on the
+    device at once. `asserts` says whether launches have the assertions of the kernel
+    (`k.device_assert`), which `check` always has. `cuda` is the GPU backend and `cache` keeps compiled
+    kernels; by default those of the process.
 
     >>> from ptxgen import Pointer, f32, kernel, u32
     >>> @kernel(threads=64)

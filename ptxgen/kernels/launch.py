@@ -25,12 +25,14 @@ from ptxgen.dsl import PointerType
 from ptxgen.errors import ConfigError, LaunchError, did_you_mean, shown
 from ptxgen.kernels.built import BuiltFunction
 from ptxgen.kernels.signature import Type
+from ptxgen.kernels.tensor_maps import MapEncoder, map_problems
 from ptxgen.kernels.uses import Uses
 from ptxgen.runtime.cache import CacheKey, ModuleCache, default_cache
 from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
 from ptxgen.runtime.kept import Kept
 from ptxgen.runtime.plan import MAX_GRID, LaunchPlan
 from ptxgen.runtime.settings import AUTO, Settings
+from ptxgen.tensormap import TensorMapType
 from ptxgen.types import TYPES, ScalarType, f32
 
 BACKENDS: Final = (AUTO, "cuda", "interpreter")
@@ -88,13 +90,13 @@ def checked(who: str, parameters: Mapping[str, Type], given: Sequence[object], s
     first: ArrayView | None = None
     together = True  # whether all arrays that have elements are on the same device
     for (name, type), value in zip(parameters.items(), given, strict=True):
-        if not isinstance(type, PointerType):
+        if isinstance(type, ScalarType):
             number = _number(type, value)
             if number is None:
                 problems.append(_number_problem(name, type, value))
             values.append(number)
             continue
-        array = _array(name, type.dtype, value, stream, problems)
+        array = _array(name, type, value, stream, problems)
         if array is None:
             continue
         views[name] = array
@@ -112,7 +114,7 @@ def checked(who: str, parameters: Mapping[str, Type], given: Sequence[object], s
 
 
 def _array(
-    name: str, wanted: ScalarType, value: object, stream: int | None, problems: list[str]
+    name: str, type: PointerType | TensorMapType, value: object, stream: int | None, problems: list[str]
 ) -> ArrayView | None:
     """The view of an array, with what is wrong with it added to `problems`; None for no array."""
     try:
@@ -120,6 +122,10 @@ def _array(
     except LaunchError as error:
         problems.append(str(error))
         return None
+    if isinstance(type, TensorMapType):
+        problems += map_problems(name, type, array)
+        return array
+    wanted = type.dtype
     problems += _layout_problems(name, wanted, array.dtype, array.shape, array.strides)
     if not array.pointer or array.pointer % wanted.nbytes:
         problems += _address_problems(name, wanted, array)
@@ -237,6 +243,7 @@ class Runner:
         self._lock = threading.Lock()
         self._loaded = Kept[tuple[BuiltFunction, int], LoadedKernel]()
         self._plans = Kept[tuple[BuiltFunction, Extents], LaunchPlan]()
+        self._maps = MapEncoder(backend)
 
     def choose(self, who: str, name: object, call: Call) -> str:
         """The backend of a call, "cuda" or "interpreter". Raises `ConfigError` for an unknown name,
@@ -265,7 +272,9 @@ class Runner:
         """Interpret the kernel on arrays of the host, in place; `how` are further arguments of
         `ptxgen.interpreter.run`.
         """
-        memory = {name: host_array(array) for name, array in call.views.items()}
+        memory: dict[str, Any] = {name: host_array(array) for name, array in call.views.items()}
+        for name, boxes in built.maps.items():
+            memory[name] = boxes.of(memory[name])
         names = built.signature.parameters
         args = [memory.get(name, value) for name, value in zip(names, call.values, strict=True)]
         return interpreter.run(
@@ -291,7 +300,7 @@ class Runner:
         if stream is None:
             stream = current_stream(first)
         wait_for_producers(self.backend, call.views.values(), stream, ordinal)
-        self._launch(built, grid, call.values, stream, ordinal)
+        self._launch(built, grid, call.values, call.views, stream, ordinal)
 
     def _require_device(self, who: str, call: Call, ordinal: int) -> None:
         """Raise `LaunchError` for arrays whose library does not say the device, and that are not on
@@ -314,6 +323,7 @@ class Runner:
         return ordinal_of(self.backend, first, who)
 
     def _from_host(self, built: BuiltFunction, grid: Extents, call: Call, stream: int, ordinal: int) -> None:
+        self._require_dense_maps(built, call)
         require_apart(built.signature.name, call)
         with Staging(self.backend, stream, ordinal) as staging:
             there = {name: staging.copy_of(array) for name, array in call.views.items()}
@@ -322,7 +332,7 @@ class Runner:
                 there[name].pointer if name in there else value
                 for name, value in zip(names, call.values, strict=True)
             ]
-            self._launch(built, grid, values, stream, ordinal)
+            self._launch(built, grid, values, there, stream, ordinal)
             fetched = {
                 name: staging.fetch(there[name])
                 for name, array in call.views.items()
@@ -332,9 +342,27 @@ class Runner:
         for name, values_of in fetched.items():
             host_array(call.views[name])[...] = values_of
 
+    def _require_dense_maps(self, built: BuiltFunction, call: Call) -> None:
+        """Raise `LaunchError` for arrays whose dense copies no tensor map describes."""
+        for name in built.maps:
+            type, array = built.signature.parameters[name], call.views[name]
+            assert isinstance(type, TensorMapType)  # which has boxes
+            dense = array._replace(strides=dense_strides(tuple(array.shape)))
+            for problem in map_problems(name, type, dense):
+                raise LaunchError(f"{built.signature.name}: the dense copy on the GPU: {problem}")
+
     def _launch(
-        self, built: BuiltFunction, grid: Extents, values: Sequence[Any], stream: int, ordinal: int
+        self,
+        built: BuiltFunction,
+        grid: Extents,
+        values: Sequence[Any],
+        views: Mapping[str, ArrayView],
+        stream: int,
+        ordinal: int,
     ) -> None:
+        if built.maps:
+            named = dict(zip(built.signature.parameters, values, strict=True))
+            values = self._maps.values(built.maps, named, views)
         plan = self.plan(built, grid, values)
         self.backend.launch(self._load(built, plan, ordinal), plan, stream)
 
@@ -350,6 +378,7 @@ class Runner:
             dynamic_shared=built.kernel.dynamic_shared_bytes,
             slots=built.slots,
             values=tuple(values),
+            attributes=built.attributes,
         )
         return self._plans.keep((built, grid), plan)
 

@@ -13,11 +13,15 @@ import numpy as np
 
 from ptxgen.dsl import PointerType
 from ptxgen.errors import ConfigError, did_you_mean, shown
+from ptxgen.tensormap import TensorMapType
 from ptxgen.types import ScalarType
 
-Type = PointerType | ScalarType
+Type = PointerType | TensorMapType | ScalarType
 
-_WANTED: Final = "a pointer such as ptxgen.Pointer[f32], or a scalar type such as ptxgen.u32"
+_WANTED: Final = (
+    "a pointer such as ptxgen.Pointer[f32], a tensor map such as ptxgen.TensorMap[f16], or a scalar type "
+    "such as ptxgen.u32"
+)
 _NOT_LOADED: Final = ("pred", "f16x2", "bf16x2")  # no parameter has these types
 _BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -149,6 +153,8 @@ def _type(who: str, parameter: inspect.Parameter, scope: dict[str, Any]) -> Type
                 f"({error}); use names of the module"
             ) from error
     if isinstance(given, PointerType) and given.dtype.nbytes:
+        return given
+    if isinstance(given, TensorMapType):
         return given
     if isinstance(given, ScalarType) and given.name not in _NOT_LOADED:
         return given

@@ -61,9 +61,9 @@ def _sources(instrs: list[Instr], pointers: Collection[str]) -> dict[str, set[st
             shape = shape_of(instr)
             names = shape.names(instr.operands)
             given: set[str] = set()
-            if instr.opcode.startswith("ld."):
+            if instr.opcode.startswith(("ld.", "mov.")):
                 given = {name for name in _parameters(instr) if name in pointers}
-            else:
+            if not instr.opcode.startswith("ld."):
                 for name in names[shape.dests :]:
                     given |= found.get(name, set())
             for name in names[: shape.dests]:
@@ -74,10 +74,14 @@ def _sources(instrs: list[Instr], pointers: Collection[str]) -> dict[str, set[st
 
 
 def _parameters(instr: Instr) -> Iterator[str]:
-    """The names of the parameters that a load reads."""
+    """The names of the variables that a load reads, or whose address a `mov` takes, such as that of a
+    tensor map.
+    """
     for operand in instr.operands:
         if isinstance(operand, Address) and isinstance(operand.base, Symbol):
             yield operand.base.name
+        elif isinstance(operand, Symbol):
+            yield operand.name
 
 
 class _Access(NamedTuple):

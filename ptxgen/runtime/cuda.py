@@ -14,11 +14,14 @@ from typing import Any, Final
 
 from ptxgen.errors import BackendError, LaunchError
 from ptxgen.runtime.assembler import Assembler, find_assembler
+from ptxgen.runtime.cuda_config import launch_config
 from ptxgen.runtime.cuda_driver import DeviceProperties, Driver
 from ptxgen.runtime.cuda_errors import driver_name
 from ptxgen.runtime.cuda_module import LoadedKernel, Modules, check_shared
 from ptxgen.runtime.plan import LaunchPlan
+from ptxgen.runtime.tensormaps import encode_for_gpu
 from ptxgen.target import Target
+from ptxgen.tensormap import TensorMap
 
 __all__ = ["CudaBackend", "DeviceProperties", "LoadedKernel", "check_shared", "cuda_backend"]
 
@@ -140,6 +143,12 @@ class CudaBackend:
         block = kernel.arguments(plan.slots)
         with block.lock, self._driver.on(kernel.ordinal, kernel.doing):
             block.write(plan)
+            if plan.attributes:
+                config = launch_config(self._driver.require(), plan, stream)
+                self._driver.call(
+                    "cuLaunchKernelEx", config, kernel.function, block.address, 0, doing=kernel.doing
+                )
+                return
             self._driver.call(
                 "cuLaunchKernel",
                 kernel.function,
@@ -151,6 +160,11 @@ class CudaBackend:
                 0,
                 doing=kernel.doing,
             )
+
+    def encode(self, of: TensorMap) -> bytes:
+        """The 128 bytes of a tensor map of a device address, as a kernel's parameter."""
+        assert isinstance(of.base, int)  # an array has another address here
+        return encode_for_gpu(self._driver, of, of.base)
 
     def run(self, program: bytes, plan: LaunchPlan, *, stream: int = 0) -> None:
         """Load `program` on the current device and launch `plan` there; see `load`, `launch`."""

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from ptxgen.errors import LaunchError
 from ptxgen.ir import Param
+from ptxgen.runtime.attributes import NO_ATTRIBUTES, LaunchAttributes
 from ptxgen.types import TYPES, scalar_type
 
 # CUDA C++ Programming Guide 13.0, "Technical Specifications per Compute Capability": the same for
@@ -38,7 +39,11 @@ _CODES: Final = {
 
 
 class ParamSlot(NamedTuple):
-    """The position of one parameter in the argument block; `offset` and `nbytes` are in bytes."""
+    """The position of one parameter in the argument block; `offset` and `nbytes` are in bytes.
+
+    A parameter with more bytes than its type has is an array, such as a tensor map; its value is
+    its bytes.
+    """
 
     name: str
     type: str
@@ -61,7 +66,8 @@ def param_slots(params: tuple[Param, ...]) -> tuple[ParamSlot, ...]:
                 f"kernel parameter {param.name} is {param.type}, which cannot be a parameter; "
                 f"use one of {', '.join(_CODES)}"
             )
-        offset = -(-end // nbytes) * nbytes
+        align = max(nbytes, param.align)
+        offset, nbytes = -(-end // align) * align, nbytes * max(param.count, 1)
         slots.append(ParamSlot(param.name, param.type, offset, nbytes))
         end = offset + nbytes
     return tuple(slots)
@@ -73,9 +79,14 @@ def _layout(slots: tuple[ParamSlot, ...]) -> struct.Struct:
     codes = ["<"]
     end = 0
     for slot in slots:
-        codes.append(f"{slot.offset - end}x{_CODES[slot.type]}")
+        codes.append(f"{slot.offset - end}x{_code(slot)}")
         end = slot.offset + slot.nbytes
     return struct.Struct("".join(codes))
+
+
+def _code(slot: ParamSlot) -> str:
+    is_array = slot.nbytes > TYPES[slot.type].nbytes
+    return f"{slot.nbytes}s" if is_array else _CODES[slot.type]
 
 
 @dataclass(frozen=True)
@@ -83,8 +94,9 @@ class LaunchPlan:
     """A launch that has been checked against everything but the device it will run on.
 
     `grid` is in blocks, `block` in threads, `dynamic_shared` in bytes per block. `values` has one
-    int or float for each of `slots`; a pointer is its address, and pointers come first. Raises
-    `LaunchError` for an extent, a number of values or a value that does not fit.
+    int or float for each of `slots`, and the bytes of an array; a pointer is its address.
+    `attributes` are what the launch asks for beyond that. Raises `LaunchError` for an extent, a
+    number of values or a value that does not fit.
     """
 
     entry: str
@@ -92,7 +104,8 @@ class LaunchPlan:
     block: tuple[int, int, int]
     dynamic_shared: int
     slots: tuple[ParamSlot, ...]
-    values: tuple[int | float, ...]
+    values: tuple[int | float | bytes, ...]
+    attributes: LaunchAttributes = NO_ATTRIBUTES
 
     def __post_init__(self) -> None:
         _check_extent(self.entry, "grid", self.grid, MAX_GRID, "blocks")
@@ -106,6 +119,7 @@ class LaunchPlan:
             raise LaunchError(
                 f"{self.entry}: dynamic_shared must be at least 0 bytes, got {self.dynamic_shared}"
             )
+        require_whole_clusters(self.entry, self.grid, self.attributes.cluster)
         if len(self.values) != len(self.slots):
             names = ", ".join(slot.name for slot in self.slots)
             raise LaunchError(
@@ -119,7 +133,8 @@ class LaunchPlan:
         return math.prod(self.block)
 
     def with_pointers(self, addresses: Sequence[int]) -> LaunchPlan:
-        """A copy of the plan for other arrays: `addresses` replace the first values.
+        """A copy of the plan for other arrays: `addresses` replace the first values, which are
+        pointers.
 
         It is for repeated launches, and checks little: a null address raises `LaunchError` here, an
         address that does not fit u64 raises it when the launch packs the arguments.
@@ -129,7 +144,7 @@ class LaunchPlan:
             raise LaunchError(f"{self.entry}: parameter {name} is a null pointer")
         return self.with_values((*addresses, *self.values[len(addresses) :]))
 
-    def with_values(self, values: tuple[int | float, ...]) -> LaunchPlan:
+    def with_values(self, values: tuple[int | float | bytes, ...]) -> LaunchPlan:
         """A copy of the plan for other values, one for each slot, which are checked when the launch
         packs them.
         """
@@ -138,6 +153,16 @@ class LaunchPlan:
         plan.__dict__.update(self.__dict__)
         plan.__dict__["values"] = values
         return plan
+
+
+def require_whole_clusters(who: str, grid: Sequence[int], cluster: Sequence[int]) -> None:
+    """Raise `LaunchError` unless the grid is a multiple of the cluster along each axis."""
+    for axis, count, size in zip("xyz", grid, cluster, strict=True):
+        if count % size:
+            raise LaunchError(
+                f"{who}: grid.{axis} must be a multiple of {size}, because the kernel runs in clusters of "
+                f"{tuple(cluster)} CTAs, got {count}"
+            )
 
 
 def pack(plan: LaunchPlan) -> bytes:
@@ -194,7 +219,7 @@ def _misfit(plan: LaunchPlan) -> LaunchError:
     """The error for the first value that does not fit, found by packing the values one by one."""
     for slot, value in zip(plan.slots, plan.values, strict=True):
         try:
-            struct.pack(f"<{_CODES[slot.type]}", value)
+            struct.pack(f"<{_code(slot)}", value)
         except (struct.error, OverflowError, TypeError):
             return LaunchError(
                 f"{plan.entry}: parameter {slot.name} is {slot.type}, which holds "
@@ -204,6 +229,8 @@ def _misfit(plan: LaunchPlan) -> LaunchError:
 
 
 def _range(slot: ParamSlot) -> str:
+    if _code(slot).endswith("s"):
+        return f"{slot.nbytes} bytes"
     if slot.type in _FLOAT_CODES:
         return "a floating-point number of its range"
     bits = 8 * slot.nbytes

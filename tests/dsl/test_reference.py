@@ -9,6 +9,18 @@ import pytest
 from dsl.kernels import builder
 
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, SharedTile, TilePointer, Value, Var
+from ptxgen.dsl.hopper import (
+    Accumulator,
+    BoxTile,
+    Cluster,
+    NamedBarrier,
+    Ring,
+    Role,
+    Stage,
+    TensorParameter,
+    Tma,
+    Wgmma,
+)
 from ptxgen.dsl.values import Vectors
 from ptxgen.isa.table import rows
 
@@ -16,14 +28,23 @@ PAGE = (Path(__file__).parents[2] / "docs" / "dsl.md").read_text(encoding="utf-8
 WORDS = set(re.findall(r"\.(\w+)", PAGE))  # k.loop, P.at, …
 INNER = {  # what the parts of the DSL use of each other
     KernelBuilder: {
+        "add_role_user",
         "append",
         "emit",
         "fresh",
         "is_in_block",
+        "flight",
         "origin",
+        "present_role",
         "refuse_predicated",
+        "repeat_until",
         "require_all_threads",
         "require_predicate",
+        "require_role",
+        "require_roles_entered",
+        "role_block",
+        "set_registers",
+        "warp_index",
     },
     type(builder().warp): {"joined", "scanned"},
     type(builder().atomic): set(),
@@ -35,6 +56,16 @@ INNER = {  # what the parts of the DSL use of each other
     Value: set(),
     Var: set(),
     Fragment: set(),
+    Accumulator: {"touch"},
+    BoxTile: {"owner", "slab"},
+    Cluster: set(),
+    NamedBarrier: set(),
+    Ring: {"barrier", "enter", "not_entered", "origin", "prepare", "tile"},
+    Role: {"begin", "enter"},
+    Stage: {"close", "note_load", "use"},
+    TensorParameter: {"fix"},
+    Tma: {"boxes"},
+    Wgmma: set(),
 }
 
 

@@ -302,13 +302,13 @@ def returning(k: Any) -> None:
         (no_builder, "no_builder: the first parameter must be the builder, as in def no_builder(k, ...)"),
         (
             no_type,
-            "no_type: x must be annotated with a pointer such as ptxgen.Pointer[f32], or a scalar type such "
-            "as ptxgen.u32, got no annotation",
+            "no_type: x must be annotated with a pointer such as ptxgen.Pointer[f32], a tensor map such as "
+            "ptxgen.TensorMap[f16], or a scalar type such as ptxgen.u32, got no annotation",
         ),
         (
             python_type,
-            "python_type: n must be annotated with a pointer such as ptxgen.Pointer[f32], or a scalar type "
-            "such as ptxgen.u32, got <class 'int'>",
+            "python_type: n must be annotated with a pointer such as ptxgen.Pointer[f32], a tensor map "
+            "such as ptxgen.TensorMap[f16], or a scalar type such as ptxgen.u32, got <class 'int'>",
         ),
         (
             default,
@@ -317,8 +317,8 @@ def returning(k: Any) -> None:
         ),
         (
             pair,
-            "pair: n must be annotated with a pointer such as ptxgen.Pointer[f32], or a scalar type such as "
-            "ptxgen.u32, got f16x2",
+            "pair: n must be annotated with a pointer such as ptxgen.Pointer[f32], a tensor map such as "
+            "ptxgen.TensorMap[f16], or a scalar type such as ptxgen.u32, got f16x2",
         ),
         (
             unknown,
@@ -484,7 +484,7 @@ def test_a_static_parameter_must_be_given_and_hashable() -> None:
     ("arrays", "problem"),
     [
         ({}, "the dimensions of X must be given, such as X=('n',)"),
-        ({"X": ("n",), "n": ("n",)}, "n is no pointer of the kernel"),
+        ({"X": ("n",), "n": ("n",)}, "n is no array of the kernel"),
         (
             {"X": ("n",), "grid": (1, 2, 3, 4)},
             "grid must be 1 to 3 integers or expressions of sizes, such as '(n + 127) // 128', got "

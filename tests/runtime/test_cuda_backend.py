@@ -158,7 +158,7 @@ EACH_CALL = [
 
 
 def test_the_fake_has_the_signatures_of_the_real_driver() -> None:
-    functions = [name for name in vars(FakeDriver) if name.startswith("cu")]
+    functions = [name for name in vars(FakeDriver) if name.startswith("cu") and "uint" not in name]
     assert len(functions) >= 25
     for name in functions:
         parameters = list(inspect.signature(getattr(FakeDriver, name)).parameters)[1:]

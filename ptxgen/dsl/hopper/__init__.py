@@ -1,0 +1,27 @@
+"""What kernels for sm_90 and later have of their own: copies of tensors by the tensor memory
+accelerator, rings of mbarriers, roles of warps, matrix products of warpgroups, and clusters.
+"""
+
+from ptxgen.dsl.hopper.cluster import Cluster, cluster_of
+from ptxgen.dsl.hopper.layouts import Layout
+from ptxgen.dsl.hopper.ring import Ring, Stage
+from ptxgen.dsl.hopper.roles import NamedBarrier, Role, Roles
+from ptxgen.dsl.hopper.tiles import BoxTile
+from ptxgen.dsl.hopper.tma import TensorParameter, Tma
+from ptxgen.dsl.hopper.wgmma import Accumulator, Wgmma
+
+__all__ = [
+    "Accumulator",
+    "BoxTile",
+    "Cluster",
+    "Layout",
+    "NamedBarrier",
+    "Ring",
+    "Role",
+    "Roles",
+    "Stage",
+    "TensorParameter",
+    "Tma",
+    "Wgmma",
+    "cluster_of",
+]

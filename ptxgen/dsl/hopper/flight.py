@@ -1,0 +1,127 @@
+"""Which groups of `wgmma` are under way, as far as it is known while a kernel is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from ptxgen.errors import TypeMismatchError
+from ptxgen.ir import Origin
+
+
+@dataclass(eq=False)
+class Group:
+    """Products that were committed together: their accumulators, the owners of the shared memory of
+    their operands, and the line that started the first.
+    """
+
+    origin: Origin
+    accumulators: list[Any] = field(default_factory=list)
+    operands: list[object] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Event:
+    """A step in the order of the kernel's text: a group that begins, a wait for all but `pending`
+    groups, or a touch of an accumulator or an operand.
+    """
+
+    group: Group | None = None
+    pending: int | None = None
+    touched: Any = None
+    origin: Origin | None = None
+
+
+class Flight:
+    """The groups under way, newest last.
+
+    A loop is replayed at its end: what is under way there is so at its beginning, too.
+    """
+
+    def __init__(self) -> None:
+        self._under_way: list[Group] = []
+        self._open: Group | None = None
+        self._events: list[_Event] = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a group has begun and is not committed."""
+        return self._open is not None
+
+    @contextmanager
+    def group(self, k: Any) -> Iterator[None]:
+        """Fence, the products of the body, commit; nothing inside a group that has begun."""
+        if self._open is not None:
+            yield
+            return
+        k.wgmma_fence()
+        group = self._open = Group(k.origin())
+        try:
+            yield
+        finally:
+            self._open = None
+        k.wgmma_commit_group()
+        self._under_way.append(group)
+        self._events.append(_Event(group=group))
+
+    def started(self, accumulator: Any, operands: Sequence[object]) -> None:
+        """Note a product of the group that has begun."""
+        assert self._open is not None  # `group` was entered
+        self._open.accumulators.append(accumulator)
+        self._open.operands += operands
+
+    def waited(self, pending: int) -> None:
+        """Note that at most `pending` groups are under way."""
+        self._events.append(_Event(pending=pending))
+        self._under_way = _newest(self._under_way, pending)
+
+    def touched(self, what: Any, origin: Origin) -> None:
+        """Note that an accumulator, or the memory of an operand, is used. Raises `TypeMismatchError` if
+        a product under way uses it.
+        """
+        self._events.append(_Event(touched=what, origin=origin))
+        _check(self._under_way, what, origin, "")
+        if self._open is not None:
+            _check([self._open], what, origin, "")
+
+    def land(self) -> None:
+        """Forget what is under way, at the end of the code of these warps."""
+        self._under_way = []
+
+    def mark(self) -> int:
+        """The present step, for `replay`."""
+        return len(self._events)
+
+    def replay(self, start: int) -> None:
+        """Follow the steps since `start`, the beginning of a loop, once more from its end. Raises
+        `TypeMismatchError` for a touch of what the iteration before has started.
+        """
+        under_way = list(self._under_way)
+        for event in self._events[start:]:
+            if event.group is not None:
+                under_way.append(event.group)
+            elif event.pending is not None:
+                under_way = _newest(under_way, event.pending)
+            else:
+                assert event.origin is not None  # every touch has one
+                _check(under_way, event.touched, event.origin, " in the iteration before")
+
+
+def _newest(groups: list[Group], count: int) -> list[Group]:
+    return groups[len(groups) - count :] if count < len(groups) else groups
+
+
+def _check(groups: Sequence[Group], what: Any, origin: Origin, when: str) -> None:
+    for group in groups:
+        if any(what is a for a in group.accumulators):
+            raise TypeMismatchError(
+                f"{what!r} is used at {origin} while the product that {group.origin} started{when} writes "
+                "it; wait before with k.wgmma.wait()"
+            )
+        if any(what is owner for owner in group.operands):
+            raise TypeMismatchError(
+                f"shared memory is given back at {origin} while the product that {group.origin} "
+                f"started{when} reads it; wait before with k.wgmma.wait()"
+            )

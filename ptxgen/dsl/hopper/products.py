@@ -1,0 +1,138 @@
+"""Operands and products of `wgmma`: parts of tiles in shared memory, and matrices in registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from ptxgen.dsl.control import Control
+from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS, Layout
+from ptxgen.dsl.tiles import TilePointer
+from ptxgen.dsl.values import Value
+from ptxgen.errors import ConfigError, TypeMismatchError
+from ptxgen.types import ScalarType, bf16, f16, u64
+
+STEP: Final = 16  # elements of K in one `wgmma` of 16-bit elements
+WGMMA_ROWS: Final = 64  # rows of A in one `wgmma`
+_DTYPES: Final = (f16, bf16)
+_ADDRESS_BITS: Final = 0x3FFF  # of a descriptor, in units of 16 bytes
+_UNIT_SHIFT: Final = 4
+
+
+class Owner(Protocol):
+    """What the memory of a tile belongs to, such as a stage of a ring."""
+
+    def use(self, what: str) -> None:
+        """Raise `TypeMismatchError` if the memory must not be used any more, for `what`."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A matrix of `rows` x `columns` in shared memory that `wgmma` reads: a tile, its transpose
+    (`transposed`), or some of its rows.
+    """
+
+    k: Control
+    name: str
+    layout: Layout
+    at: TilePointer
+    owner: Owner
+    rows: int
+    columns: int
+    transposed: bool
+
+    @property
+    def T(self) -> Operand:
+        """The transposed matrix; nothing is moved."""
+        return replace(self, rows=self.columns, columns=self.rows, transposed=not self.transposed)
+
+    @property
+    def dtype(self) -> ScalarType:
+        """The type of the elements."""
+        return self.layout.dtype
+
+    def __matmul__(self, other: Operand) -> Product:
+        """The product, which an accumulator takes: `acc += a @ b`."""
+        return product(self, other)
+
+    def descriptor(self, *, k_is_rows: bool) -> Value:
+        """The matrix descriptor of its beginning, u64; `k_is_rows`: the rows of the tile in memory are
+        the K dimension of the product.
+        """
+        k, at = self.k, self.at
+        start = k.and_(k.shr(k.add(at.value, at.offset), _UNIT_SHIFT), _ADDRESS_BITS)
+        return k.or_(k.cvt(start, dtype=u64), self.layout.fields(transposed=k_is_rows))
+
+
+@dataclass(frozen=True)
+class RegisterOperand:
+    """A matrix of 64 x `columns` in the registers of a warpgroup: for each 16 columns the four 32-bit
+    registers of a thread, two elements each (PTX ISA, "Register Fragments for wgmma").
+    """
+
+    dtype: ScalarType
+    words: tuple[tuple[Value, Value, Value, Value], ...]
+
+    @property
+    def rows(self) -> int:
+        """The rows of the matrix."""
+        return WGMMA_ROWS
+
+    @property
+    def columns(self) -> int:
+        """The columns of the matrix."""
+        return STEP * len(self.words)
+
+    def __matmul__(self, other: Operand) -> Product:
+        """The product, which an accumulator takes: `acc += a @ b`."""
+        return product(self, other)
+
+
+@dataclass(frozen=True)
+class Product:
+    """a @ b, which has been checked and is not computed yet."""
+
+    a: Operand | RegisterOperand
+    b: Operand
+    dtype: ScalarType = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", self.b.dtype)
+
+
+def product(a: Operand | RegisterOperand, b: object) -> Product:
+    """The product of two matrices; `NotImplemented` if b is none, as operators of Python return it.
+
+    Raises `TypeMismatchError` and `ConfigError` for what `wgmma` has no form for.
+    """
+    if not isinstance(b, Operand):
+        return NotImplemented  # type: ignore[no-any-return]  # as operators return it
+    right = b
+    names = f"{_name(a)} @ {_name(right)}"
+    if a.dtype is not right.dtype or a.dtype not in _DTYPES:
+        raise TypeMismatchError(
+            f"{names}: wgmma multiplies two f16 or two bf16 matrices here, got {a.dtype} and {right.dtype}"
+        )
+    if a.columns != right.rows:
+        raise ConfigError(
+            f"{names}: the columns of a must be the rows of b, got {a.rows} x {a.columns} and "
+            f"{right.rows} x {right.columns}; a tile with rows of K is transposed by .T"
+        )
+    if a.columns % STEP or a.rows % WGMMA_ROWS or right.columns % SWIZZLE_ROWS or right.columns > 256:
+        raise ConfigError(
+            f"{names}: wgmma takes {WGMMA_ROWS} rows at a time, {STEP} columns of a, and 8 to 256 columns of "
+            f"b in steps of 8; got {a.rows} x {a.columns} and {right.rows} x {right.columns}"
+        )
+    for operand in (a, right):
+        if isinstance(operand, Operand) and operand.layout.swizzle == "none":
+            raise ConfigError(
+                f"{names}: tile {operand.name!r} has no swizzle, so wgmma cannot read it; make it with rows "
+                "of a multiple of 32 bytes, or with swizzle='128B'"
+            )
+    return Product(a, right)
+
+
+def _name(operand: Operand | RegisterOperand) -> str:
+    if isinstance(operand, RegisterOperand):
+        return "registers"
+    return operand.name + (".T" if operand.transposed else "")

@@ -1,0 +1,243 @@
+"""Rings of stages in shared memory, which one role fills by tensor copies and another one drains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ptxgen.dsl.blocks import block
+from ptxgen.dsl.hopper.layouts import Layout
+from ptxgen.dsl.hopper.roles import Role, Roles
+from ptxgen.dsl.hopper.tiles import BoxTile
+from ptxgen.dsl.tiles import SharedTile, TilePointer
+from ptxgen.dsl.values import Value, Var
+from ptxgen.errors import ConfigError, TypeMismatchError
+from ptxgen.ir import Origin
+from ptxgen.types import u32
+
+_BARRIER_BYTES: Final = 8
+
+
+@dataclass
+class _Cursor:
+    """The next stage of a role, and the parity of the phase that it waits for."""
+
+    index: Var | int
+    parity: Var
+
+
+class Ring:
+    """`stages` stages, each with one tile of each layout in `tiles`, whose regions are `regions`.
+
+    `full` barriers count the bytes of the copies, `empty` barriers one arrival of each warp of the
+    consumer. Phases follow from the order in which stages are taken, which is the same in both roles.
+    `k.tma.ring` makes it.
+    """
+
+    def __init__(
+        self,
+        k: Roles,
+        name: str,
+        producer: Role,
+        consumer: Role,
+        tiles: Mapping[str, Layout],
+        regions: Mapping[str, SharedTile],
+        barriers: SharedTile,
+    ) -> None:
+        self.k = k
+        self.name = name
+        self.producer = producer
+        self.consumer = consumer
+        self.tiles = tiles
+        self.stages = barriers.columns // len(("full", "empty"))
+        self._regions = regions
+        self._barriers = barriers.pointer()
+        self.not_entered = k.not_entered  # where the kernel keeps account of `with` blocks
+        self._cursors: dict[str, _Cursor] = {}
+        self._filling: Stage | None = None
+        k.add_role_user(self)
+
+    def __repr__(self) -> str:
+        return f"Ring({self.name!r}, {self.stages} stages of {', '.join(self.tiles)})"
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of a stage, which its full barrier counts."""
+        return sum(layout.nbytes for layout in self.tiles.values())
+
+    def origin(self) -> Origin:
+        """The line of kernel source being executed."""
+        return self.k.origin()
+
+    # ------------------------------------------------------------------------------ what roles do
+
+    def prepare(self) -> None:
+        """Initialise the barriers, in one thread."""
+        for stage in range(self.stages):
+            self.k.mbarrier_init(self._barriers.step(columns=stage), 1, space="shared::cta")
+            empty = self._barriers.step(columns=self.stages + stage)
+            self.k.mbarrier_init(empty, self.consumer.warps, space="shared::cta")
+
+    def enter(self, role: Role) -> None:
+        """Give the role its own place in the ring. A fresh empty barrier lets the producer pass: its
+        phase before the first has parity 1 (PTX ISA, "mbarrier.test_wait").
+        """
+        for mine, parity in ((self.producer, 1), (self.consumer, 0)):
+            if mine is role:
+                index: Var | int = self.k.var(u32, 0) if self.stages > 1 else 0
+                self._cursors[role.name] = _Cursor(index, self.k.var(u32, parity))
+
+    @block
+    def fill(self) -> Iterator[Stage]:
+        """The producer's turn: wait until the next stage is free, and fill it by `k.tma.load`, each tile
+        once. One thread of the role runs the body.
+        """
+        k = self.k
+        k.require_role(f"ring {self.name!r}: fill", self.producer)
+        k.refuse_predicated("ring.fill")
+        if self._filling is not None:
+            raise ConfigError(f"ring {self.name!r}: fill is inside another fill of the same ring")
+        cursor = self._cursors[self.producer.name]
+        with k.when(self.producer.leads):
+            stage = self._filling = self._stage(cursor, "fill")
+            try:
+                self._wait(stage.empty, cursor)
+                k.mbarrier_arrive_expect_tx(stage.full, self.nbytes, space="shared::cta")
+                yield stage
+                missing = [name for name in self.tiles if name not in stage.loaded]
+                if missing:
+                    have = sum(self.tiles[name].nbytes for name in stage.loaded)
+                    raise ConfigError(
+                        f"ring {self.name!r}: a stage has {self.nbytes} bytes, of which the loads bring "
+                        f"{have}; load {' and '.join(missing)} too, or consumers wait for ever"
+                    )
+            finally:
+                self._filling = None
+                stage.close()
+        self._advance(cursor)
+
+    @block
+    def drain(self) -> Iterator[Stage]:
+        """The consumer's turn: wait until the next stage is full, use it, and give it back."""
+        stage = self.acquire()
+        try:
+            yield stage
+            if stage.is_open:
+                stage.release()
+        finally:
+            stage.close()
+
+    def acquire(self) -> Stage:
+        """Wait until the consumer's next stage is full; it is used until its `release`, so that stages
+        of several rings may overlap. With nested use `drain` is shorter.
+        """
+        self.k.require_role(f"ring {self.name!r}: drain", self.consumer)
+        self.k.refuse_predicated("ring.drain")
+        cursor = self._cursors[self.consumer.name]
+        stage = self._stage(cursor, "drain")
+        self._wait(stage.full, cursor)
+        self._advance(cursor)
+        return stage
+
+    # ------------------------------------------------------------------------------ inside
+
+    def _stage(self, cursor: _Cursor, turn: str) -> Stage:
+        index = cursor.index if isinstance(cursor.index, int) else self.k.mov(cursor.index, type=u32)
+        return Stage(self, turn, index)
+
+    def barrier(self, index: Value | int, first: int) -> TilePointer:
+        """The barrier of stage `index`, of those from column `first` on."""
+        at = self._barriers.step(columns=first)
+        if isinstance(index, int):
+            return at
+        return at.moved(self.k.mad(index, _BARRIER_BYTES, at.value, mode="lo"))
+
+    def tile(self, name: str, index: Value | int, owner: Stage) -> BoxTile:
+        """The tile `name` of stage `index`."""
+        layout, at = self.tiles[name], self._regions[name].pointer()
+        if isinstance(index, Value):
+            at = at.moved(self.k.mad(index, layout.nbytes, at.value, mode="lo"))
+        return BoxTile(self.k, name, layout, at, owner)
+
+    def _wait(self, barrier: TilePointer, cursor: _Cursor) -> None:
+        self.k.repeat_until(
+            lambda: self.k.mbarrier_try_wait_parity(barrier, cursor.parity, space="shared::cta")
+        )
+
+    def _advance(self, cursor: _Cursor) -> None:
+        k = self.k
+        if isinstance(cursor.index, int):
+            cursor.parity.set(cursor.parity ^ 1)
+            return
+        is_last = cursor.index == self.stages - 1
+        cursor.parity.set(k.selp(cursor.parity ^ 1, cursor.parity, is_last))
+        cursor.index.set(k.selp(0, cursor.index + 1, is_last))
+
+
+class Stage:
+    """A stage of a ring in the hands of one role: `stage.a` is its tile `a`."""
+
+    def __init__(self, ring: Ring, turn: str, index: Value | int) -> None:
+        self.ring = ring
+        self.loaded: set[str] = set()
+        self.is_open = True
+        self.full = ring.barrier(index, 0)
+        self.empty = ring.barrier(index, ring.stages)
+        self._turn = turn
+        self._index = index
+        self._tiles: dict[str, BoxTile] = {}
+
+    def __getattr__(self, name: str) -> BoxTile:
+        tiles = self.__dict__.get("_tiles")
+        if tiles is None or name.startswith("_"):
+            raise AttributeError(name)
+        if name not in self.ring.tiles:
+            raise AttributeError(f"{self.ring!r} has no tile {name!r}")
+        self.use(f"tile {name!r}")
+        if name not in tiles:
+            tiles[name] = self.ring.tile(name, self._index, self)
+        found: BoxTile = tiles[name]
+        return found
+
+    def use(self, what: str) -> None:
+        """Raise `TypeMismatchError` for a use behind the end of the turn."""
+        if not self.is_open:
+            raise TypeMismatchError(
+                f"{what} of ring {self.ring.name!r} is used behind its {self._turn}, when another role may "
+                f"have it; move the use into 'with ring.{self._turn}() as stage:'"
+            )
+
+    def note_load(self, name: str) -> None:
+        """Note that a tile is loaded. Raises `ConfigError` outside of `fill`, and for a second load."""
+        self.use(f"tile {name!r}")
+        if self._turn != "fill":
+            raise ConfigError(
+                f"ring {self.ring.name!r}: tma.load is in a drain; the producer loads in ring.fill()"
+            )
+        if name in self.loaded:
+            raise ConfigError(
+                f"ring {self.ring.name!r}: tile {name!r} is loaded twice in one fill, but the barrier "
+                f"counts its {self.ring.tiles[name].nbytes} bytes once"
+            )
+        self.loaded.add(name)
+
+    def release(self) -> None:
+        """Give the stage back to the producer: one lane of each warp arrives, when all have read.
+
+        Raises `TypeMismatchError` while a product is known to read the stage.
+        """
+        k, ring = self.ring.k, self.ring
+        self.use("the stage")
+        if self._turn != "drain":
+            raise TypeMismatchError(f"ring {ring.name!r}: fill gives its stage on at the end of the 'with'")
+        k.require_role(f"ring {ring.name!r}: release", ring.consumer)
+        k.flight.touched(self, k.origin())
+        k.bar_warp_sync(-1)
+        with k.only_if(ring.consumer.is_first_lane):
+            k.mbarrier_arrive(self.empty, space="shared::cta")
+        self.close()
+
+    def close(self) -> None:
+        """Refuse any later use."""
+        self.is_open = False

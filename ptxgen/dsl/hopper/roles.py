@@ -1,0 +1,366 @@
+"""Roles of warps: parts of a CTA that run code of their own, and barriers among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Final, Protocol
+
+from ptxgen import ir
+from ptxgen.dsl.hopper.flight import Flight
+from ptxgen.dsl.matrices.words import Matrices
+from ptxgen.dsl.values import Value, is_count
+from ptxgen.errors import ConfigError, TypeMismatchError, shown
+from ptxgen.target import WARP_SIZE, Target
+
+WARPGROUP: Final = 4  # warps; PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"
+_REGISTERS: Final = range(24, 257, 8)  # PTX ISA, "setmaxnreg"
+_REGISTER_UNIT: Final = 8  # the registers of a thread are allotted in such units
+_ONCE: Final = ("when", "otherwise", "only_if", "role")  # blocks whose body does not run again
+_NAMED_BARRIERS: Final = 15  # 1 … 15; barrier 0 is that of the whole CTA
+
+
+class RoleUser(Protocol):
+    """What belongs to roles and must be ready before the first, and at the beginning of each."""
+
+    def prepare(self) -> None:
+        """Emit what one thread does before any role begins."""
+
+    def enter(self, role: Role) -> None:
+        """Emit what the threads of `role` do when it begins."""
+
+
+class Roles(Matrices):
+    """Divides the warps of a CTA into roles, in the order of their declaration."""
+
+    def __init__(self, name: str, target: Target, threads: int, min_ctas: int) -> None:
+        super().__init__(name, target, threads)
+        self.min_ctas = min_ctas
+        self.flight = Flight()
+        self._roles: list[Role] = []
+        self._role: Role | None = None  # the one whose code is being built
+        self._chain: list[Role] = []  # roles whose code follows one another without anything between
+        self._barriers = 0  # named barriers allotted
+        self._users: list[RoleUser] = []
+        self._end: ir.Label | None = None  # behind all roles of the present chain
+
+    # ------------------------------------------------------------------------------ declaring roles
+
+    def warp_role(self, name: str, *, warps: int = 1, registers: int = 0) -> Role:
+        """Give the next `warps` warps a role: `with role:` holds the code that they alone run.
+
+        `registers` of each thread are set at its beginning (`setmaxnreg`, 24 to 256 in steps of 8),
+        for whole warpgroups of sm_90a. Raises `ConfigError` if there are not so many warps or
+        registers left.
+        """
+        self._require_top("warp_role", name)
+        taken = sum(role.warps for role in self._roles)
+        total = self.threads // WARP_SIZE
+        if self.threads % WARP_SIZE:
+            raise ConfigError(
+                f"warp_role {name!r}: roles are for CTAs of whole warps, but the kernel has {self.threads} "
+                f"threads; make them a multiple of {WARP_SIZE}"
+            )
+        if not is_count(warps) or taken + warps > total:
+            raise ConfigError(
+                f"warp_role {name!r}: warps must be 1 to {total - taken}, which the {total} warps of the CTA "
+                f"have left, got {shown(warps)}"
+            )
+        role = Role(self, name, taken, warps, registers)
+        if registers:
+            self._check_registers(role)
+        self._roles.append(role)
+        return role
+
+    def warpgroup_role(self, name: str, *, warpgroups: int = 1, registers: int = 0) -> Role:
+        """A role of `warpgroups` warpgroups, each of four warps, the first of which has an index
+        divisible by four; see `warp_role`.
+        """
+        if not is_count(warpgroups):
+            raise ConfigError(
+                f"warpgroup_role {name!r}: warpgroups must be a positive integer, got {shown(warpgroups)}"
+            )
+        taken = sum(role.warps for role in self._roles)
+        if taken % WARPGROUP:
+            raise ConfigError(
+                f"warpgroup_role {name!r}: a warpgroup begins at a warp divisible by {WARPGROUP}, but "
+                f"{taken} warps have a role; declare the warpgroups first, or give the role before "
+                f"{-taken % WARPGROUP} more warps"
+            )
+        return self.warp_role(name, warps=warpgroups * WARPGROUP, registers=registers)
+
+    def named_barrier(self, *roles: Role, threads: int = 0) -> NamedBarrier:
+        """A barrier for the threads of `roles`, or for `threads` threads of whole warps.
+
+        There are 15 in a CTA. Raises `ConfigError` if all are taken.
+        """
+        if any(getattr(role, "k", None) is not self for role in roles):
+            raise ConfigError(f"named_barrier: the roles must be those of this kernel, got {shown(roles)}")
+        count = sum(role.threads for role in roles) if roles else threads
+        if (roles and threads) or not is_count(count) or count % WARP_SIZE or count > self.threads:
+            raise ConfigError(
+                f"named_barrier: it takes roles, or threads= as a multiple of {WARP_SIZE} up to "
+                f"{self.threads}, got {shown(roles)} and threads={shown(threads)}"
+            )
+        if self._barriers == _NAMED_BARRIERS:
+            raise ConfigError(f"named_barrier: a CTA has {_NAMED_BARRIERS}, and all are taken")
+        self._barriers += 1
+        return NamedBarrier(self, self._barriers, count, roles)
+
+    def add_role_user(self, user: RoleUser) -> None:
+        """Have `user` prepared before the first role begins."""
+        self._require_top("a ring", "")
+        if any(role.entered for role in self._roles):
+            raise ConfigError("a ring must be made before the first role begins, so that all threads see it")
+        self._users.append(user)
+
+    def require_role(self, who: str, role: Role) -> None:
+        """Raise `TypeMismatchError` outside of the code of `role`."""
+        if self._role is not role:
+            inside = "outside of all roles" if self._role is None else f"in the role {self._role.name!r}"
+            raise TypeMismatchError(f"{who} belongs into 'with' of the role {role.name!r}, but is {inside}")
+
+    def require_roles_entered(self) -> None:
+        """Raise `ConfigError` for a role without code."""
+        idle = [repr(role.name) for role in self._roles if not role.entered]
+        if idle:
+            raise ConfigError(
+                f"kernel {self.name!r}: role {' and '.join(idle)} has no code; enter it: 'with role:'"
+            )
+
+    @property
+    def present_role(self) -> Role | None:
+        """The role whose code is being built."""
+        return self._role
+
+    # ------------------------------------------------------------------------------ the code of a role
+
+    @contextmanager
+    def _block(self, kind: str, *, divergent: bool = False) -> Iterator[None]:
+        start = self.flight.mark()
+        with super()._block(kind, divergent=divergent):
+            yield
+        if kind not in _ONCE:
+            self.flight.replay(start)
+
+    @contextmanager
+    def role_block(self, role: Role) -> Iterator[None]:
+        """The code of a role, as a branch of one if-else chain over the warps."""
+        self.refuse_predicated(f"role {role.name!r}")
+        self._require_top("role", role.name)
+        if not any(known.entered for known in self._roles):
+            self._prepare()
+        end = self._end
+        if end is not None and self._statements[-1] is end:  # the role before has ended just here
+            self._statements.pop()
+            skip = self._statements.pop()
+            self._branch(end)  # its threads skip this one
+            self._statements.append(skip)
+        else:
+            end, self._chain = self._label("roles"), []
+        self._chain.append(role)
+        after: list[ir.Statement] = [end]
+        if sum(r.warps for r in self._chain) < self.threads // WARP_SIZE:
+            skip = self._label("role")
+            self._branch(skip, self._outside(role))
+            after = [skip, end]
+        role.entered = True
+        self._role = role
+        try:
+            with self._block("role", divergent=role.threads < self.threads):
+                role.begin()
+                for user in self._users:
+                    user.enter(role)
+                yield
+        finally:
+            self._role = None
+            self.flight.land()
+            self._end = end
+            self._statements += after
+
+    def _outside(self, role: Role) -> Value:
+        """Whether this warp does not have the role."""
+        warp = self.warp_index
+        if role.first == 0:
+            return warp >= role.warps
+        if role.first + role.warps == self.threads // WARP_SIZE:
+            return warp < role.first
+        return warp - role.first >= role.warps  # a warp before the first wraps to a large number
+
+    @cached_property
+    def warp_index(self) -> Value:
+        """The index of this warp in its CTA, u32, from lane 0, so that the assembler knows that it is
+        the same in all lanes.
+        """
+        return self.shfl(self.thread_id() // WARP_SIZE, 0, WARP_SIZE - 1, -1, mode="idx")
+
+    def _prepare(self) -> None:
+        """Let one thread prepare what roles share, and all threads see it."""
+        _ = self.warp_index  # computed before the first branch
+        if not self._users:
+            return
+        with self.when(self.thread_id() == 0):
+            for user in self._users:
+                user.prepare()
+            self.fence_mbarrier_init()
+        self.barrier()
+
+    def _require_top(self, what: str, name: str) -> None:
+        if self._open:
+            called = f"{what} {name!r}" if name else what
+            raise ConfigError(
+                f"{called} is inside '{self._open[-1]}'; move it before the block, or behind it"
+            )
+
+    # ------------------------------------------------------------------------------ registers
+
+    @property
+    def _entry_registers(self) -> int:
+        """The registers that a thread has when the kernel begins, with `setmaxnreg`."""
+        most = self.target.registers_per_sm // (self.threads * max(self.min_ctas, 1))
+        return min(most // _REGISTER_UNIT * _REGISTER_UNIT, _REGISTERS[-1])
+
+    def _check_registers(self, role: Role) -> None:
+        if not is_count(role.registers) or role.registers not in _REGISTERS:
+            raise ConfigError(
+                f"warp_role {role.name!r}: registers must be a multiple of 8 from 24 to 256, got "
+                f"{shown(role.registers)}"
+            )
+        if role.warps % WARPGROUP or role.first % WARPGROUP:
+            raise ConfigError(
+                f"warp_role {role.name!r}: registers are set for whole warpgroups of {WARPGROUP} warps, but "
+                f"the role has warps {role.first} to {role.first + role.warps - 1}; use warpgroup_role"
+            )
+        self.min_ctas = max(self.min_ctas, 1)  # without it the assembler ignores `setmaxnreg`
+        entry = self._entry_registers
+        asked = [(r.name, r.threads, r.registers) for r in (*self._roles, role) if r.registers]
+        needed = sum(threads * registers for _, threads, registers in asked)
+        have = self.threads * entry
+        left = (self.threads - sum(threads for _, threads, _ in asked)) * _REGISTERS[0]
+        if needed + left > have:
+            listed = " + ".join(f"{registers} x {threads} ({name})" for name, threads, registers in asked)
+            raise ConfigError(
+                f"warp_role {role.name!r}: the CTA has {have} registers ({entry} for each of its "
+                f"{self.threads} threads), but the roles need {needed + left}: {listed}"
+                f"{f', and {left} for threads without a role yet' if left else ''}; give a role fewer"
+            )
+
+    def set_registers(self, role: Role) -> None:
+        """Emit the change of the registers of `role`, if there is one."""
+        entry = self._entry_registers
+        if role.registers and role.registers != entry:
+            self.setmaxnreg(role.registers, action="inc" if role.registers > entry else "dec")
+
+
+class Role:
+    """Some warps of a CTA, from warp `first` on, which run the code in `with role:` alone.
+
+    It is made by `k.warp_role` or `k.warpgroup_role`, and entered once.
+    """
+
+    def __init__(self, k: Roles, name: str, first: int, warps: int, registers: int) -> None:
+        self.k = k
+        self.name = name
+        self.first = first
+        self.warps = warps
+        self.registers = registers
+        self.entered = False
+        self._block: Any = None
+
+    def __repr__(self) -> str:
+        return f"Role({self.name!r}, warps {self.first} to {self.first + self.warps - 1})"
+
+    def __enter__(self) -> Role:
+        if self.entered:
+            raise ConfigError(f"role {self.name!r} has its code already; a role is one branch of the kernel")
+        self._block = self.k.role_block(self)
+        self._block.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._block.__exit__(kind, error, traceback)
+
+    @property
+    def threads(self) -> int:
+        """The threads of the role."""
+        return self.warps * WARP_SIZE
+
+    @property
+    def warpgroups(self) -> int:
+        """The warpgroups of the role; 0 if it does not have whole ones."""
+        return 0 if self.warps % WARPGROUP or self.first % WARPGROUP else self.warps // WARPGROUP
+
+    def begin(self) -> None:
+        """Emit the registers, and the indices that each thread of the role has."""
+        self.k.set_registers(self)
+        self._thread = self.k.thread_id() - self.first * WARP_SIZE if self.first else self.k.thread_id()
+        self._is_first_lane = (self.k.thread_id() & (WARP_SIZE - 1)) == 0
+        self._leads = self._thread == 0
+
+    @cached_property
+    def barrier(self) -> NamedBarrier:
+        """The barrier of the role's threads; one of the 15 of the CTA, taken at its first use."""
+        return self.k.named_barrier(self)
+
+    @property
+    def thread(self) -> Value:
+        """The index of this thread in the role, u32."""
+        self.k.require_role(f"{self.name}.thread", self)
+        return self._thread
+
+    @property
+    def leads(self) -> Value:
+        """Whether this thread is the first of the role, a predicate."""
+        self.k.require_role(f"{self.name}.leads", self)
+        return self._leads
+
+    @property
+    def is_first_lane(self) -> Value:
+        """Whether this thread is the first of its warp, a predicate."""
+        self.k.require_role(f"{self.name}.is_first_lane", self)
+        return self._is_first_lane
+
+    @property
+    def warpgroup(self) -> Value | int:
+        """The index of this warpgroup in the role, u32; the int 0 if the role has one."""
+        self.k.require_role(f"{self.name}.warpgroup", self)
+        if not self.warpgroups:
+            raise ConfigError(f"role {self.name!r} has {self.warps} warps, which are no whole warpgroups")
+        if self.warpgroups == 1:
+            return 0
+        number = self.k.warp_index // WARPGROUP
+        return number - self.first // WARPGROUP if self.first else number
+
+
+class NamedBarrier:
+    """Barrier `number` of the CTA, at which `threads` threads meet; see `k.named_barrier`."""
+
+    def __init__(self, k: Roles, number: int, threads: int, roles: tuple[Role, ...]) -> None:
+        self._k = k
+        self._roles = roles
+        self.number = number
+        self.threads = threads
+
+    def sync(self) -> None:
+        """Arrive, and wait until all threads of the barrier have arrived."""
+        self._check("sync")
+        self._k.barrier(self.number, self.threads)
+
+    def arrive(self) -> None:
+        """Arrive without waiting: others wait with `sync`."""
+        self._check("arrive")
+        self._k.bar_arrive(self.number, self.threads)
+
+    def _check(self, what: str) -> None:
+        role = self._k.present_role
+        self._k.refuse_predicated(f"barrier.{what}")
+        if self._roles and role not in self._roles:
+            names = " and ".join(repr(r.name) for r in self._roles)
+            where = "outside of all roles" if role is None else f"in the role {role.name!r}"
+            raise TypeMismatchError(
+                f"barrier.{what}: barrier {self.number} is for the threads of {names}, but is used {where}"
+            )

@@ -1,0 +1,157 @@
+"""Tiles in shared memory that tensor copies fill and `wgmma` reads."""
+
+from __future__ import annotations
+
+from ptxgen.dsl.control import Control
+from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS, Layout, span_of
+from ptxgen.dsl.hopper.products import Operand, Owner, Product, RegisterOperand
+from ptxgen.dsl.tiles import DIMENSIONS, TilePointer
+from ptxgen.dsl.values import Scalar, Value, is_count, is_int
+from ptxgen.errors import ConfigError, TypeMismatchError, shown
+from ptxgen.types import u32
+
+_SWIZZLE_SHIFT = 7  # the address bits from 7 on are XORed to those from 4 on
+
+
+class BoxTile:
+    """A matrix in shared memory, in the layout of tensor copies; `k.tma.tile` and rings make it.
+
+    `at` points to its beginning; `owner` is asked before each use.
+    """
+
+    def __init__(self, k: Control, name: str, layout: Layout, at: TilePointer, owner: Owner) -> None:
+        self.k = k
+        self.name = name
+        self.layout = layout
+        self._at = at
+        self.owner = owner
+
+    def __repr__(self) -> str:
+        shape, dtype, swizzle = self.layout.shape, self.layout.dtype, self.layout.swizzle
+        return f"BoxTile({self.name!r}, {shape}, {dtype}, swizzle {swizzle})"
+
+    @property
+    def rows(self) -> int:
+        """The rows of the tile."""
+        return self.layout.rows
+
+    @property
+    def columns(self) -> int:
+        """The columns of the tile."""
+        return self.layout.columns
+
+    def slab(self, number: int) -> TilePointer:
+        """The pointer to the beginning of slab `number`."""
+        self.owner.use(f"tile {self.name!r}")
+        return self._at.plus_bytes(number * self.layout.slab_bytes)
+
+    # --------------------------------------------------------------------------- ordinary accesses
+
+    def pointer(self, row: Scalar, column: Scalar) -> TilePointer:
+        """The pointer to an element, which the swizzle has moved; both are u32 or s32 values or ints.
+
+        Elements of one 16-byte chunk lie together: a multiple of 16 bytes and what follows it.
+        """
+        for what, index, most in (("row", row, self.rows), ("column", column, self.columns)):
+            if isinstance(index, Value):
+                known = index.type.is_integer and index.type.bits == u32.bits
+            else:
+                known = is_int(index) and 0 <= index < most
+            if not known:
+                raise TypeMismatchError(
+                    f"tile {self.name!r}: {what} must be an integer of 32 bits, below {most} if it is "
+                    f"known, got {shown(index)}"
+                )
+        self.owner.use(f"tile {self.name!r}")
+        layout = self.layout
+        if isinstance(column, Value):
+            slab: Scalar = column.as_(u32) // layout.slab_columns if layout.slabs > 1 else 0
+            within: Scalar = column.as_(u32) % layout.slab_columns if layout.slabs > 1 else column.as_(u32)
+        else:
+            slab, within = divmod(int(column), layout.slab_columns)
+        line = (row.as_(u32) if isinstance(row, Value) else int(row)) * layout.row_bytes
+        lane = _xor(within * layout.dtype.nbytes, self._moved_by(line))
+        return self._plus(_sum(_sum(slab * layout.slab_bytes, line), lane))
+
+    def __getitem__(self, place: tuple[Scalar, Scalar]) -> Value:
+        """Load the element at [row, column]."""
+        return self.k.load(self.pointer(*self._place(place)))
+
+    def __setitem__(self, place: tuple[Scalar, Scalar], value: Scalar) -> None:
+        """Store an element at [row, column]."""
+        self.k.store(self.pointer(*self._place(place)), value)
+
+    def _place(self, place: object) -> tuple[Scalar, Scalar]:
+        if not isinstance(place, tuple) or len(place) != DIMENSIONS:
+            raise TypeMismatchError(f"tile {self.name!r}: an element is [row, column], got [{shown(place)}]")
+        return place
+
+    def _moved_by(self, line: Scalar) -> Scalar:
+        """What the swizzle XORs to the byte offsets in the row at byte `line` of a slab."""
+        span = span_of(self.layout.swizzle)
+        if not span:
+            return 0
+        mask = span // 16 - 1
+        if isinstance(line, Value):
+            return ((line >> _SWIZZLE_SHIFT) & mask) << 4
+        return (int(line) >> _SWIZZLE_SHIFT & mask) << 4
+
+    def _plus(self, nbytes: Scalar) -> TilePointer:
+        if isinstance(nbytes, Value):
+            return self._at.moved(self._at.value + nbytes)
+        return self._at.plus_bytes(int(nbytes))
+
+    # --------------------------------------------------------------------------- operands of wgmma
+
+    @property
+    def T(self) -> Operand:
+        """The transposed tile, as an operand of a product."""
+        return self._operand().T
+
+    def __matmul__(self, other: Operand | BoxTile) -> Product:
+        """The product of two tiles, which an accumulator takes: `acc += a @ b`."""
+        return self._operand() @ (other._operand() if isinstance(other, BoxTile) else other)
+
+    def __rmatmul__(self, other: Operand | RegisterOperand) -> Product:
+        return other @ self._operand()
+
+    def part(self, start: Scalar, count: int) -> Operand:
+        """Rows `start` to `start` + `count` - 1, as an operand of a product.
+
+        `start` is a multiple of 8, an int or a u32 value, `count` a multiple of 8.
+        """
+        right = is_count(count) and count % SWIZZLE_ROWS == 0 and count <= self.rows
+        if isinstance(start, Value):
+            right = right and start.type is u32
+        else:
+            right = right and is_int(start) and start % SWIZZLE_ROWS == 0 and 0 <= start <= self.rows - count
+        if not right:
+            raise ConfigError(
+                f"tile {self.name!r}: the rows of a part begin at a multiple of {SWIZZLE_ROWS}, a u32 "
+                f"value or an int, and are a multiple of {SWIZZLE_ROWS}, of {self.rows} rows in all; got "
+                f"start={shown(start)}, count={shown(count)}"
+            )
+        return self._operand(start, count)
+
+    def _operand(self, start: Scalar = 0, rows: int | None = None) -> Operand:
+        self.owner.use(f"tile {self.name!r}")
+        at = self._plus(start * self.layout.row_bytes) if isinstance(start, Value) or start else self._at
+        return Operand(
+            self.k, self.name, self.layout, at, self.owner, rows or self.rows, self.columns, transposed=False
+        )
+
+
+def _sum(a: Scalar, b: Scalar) -> Scalar:
+    """a + b, of ints or values."""
+    if isinstance(a, Value):
+        return a if not isinstance(b, Value) and not b else a + b
+    return b if isinstance(b, Value) and not a else b + a
+
+
+def _xor(a: Scalar, b: Scalar) -> Scalar:
+    """a ^ b, of ints or values."""
+    if isinstance(a, Value):
+        return a if not isinstance(b, Value) and not b else a ^ b
+    if isinstance(b, Value):
+        return b ^ a if a else b
+    return int(a) ^ int(b)

@@ -1,0 +1,260 @@
+"""Copies of boxes of tensors (`k.tma`): tensor maps as parameters, tiles, rings, loads and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, cast
+
+from ptxgen import ir
+from ptxgen.dsl.hopper.layouts import Layout
+from ptxgen.dsl.hopper.ring import Ring, Stage
+from ptxgen.dsl.hopper.roles import Role, Roles
+from ptxgen.dsl.hopper.tiles import BoxTile
+from ptxgen.dsl.tensors import TensorPointer
+from ptxgen.dsl.tiles import SharedTile
+from ptxgen.dsl.values import Scalar, Value, is_count
+from ptxgen.errors import ConfigError, TypeMismatchError, UnsupportedTargetError, shown
+from ptxgen.tensormap import ALIGN, NBYTES, Boxes, TensorMapType
+from ptxgen.types import ScalarType, b64, u64
+
+_FIRST_SM: Final = 90
+_BARRIER_ALIGN: Final = 8  # bytes
+
+
+class TensorParameter:
+    """A parameter that is a tensor map; `A[row, column]` is a place in the tensor, outermost first.
+
+    `boxes` is what the kernel fixes of the map, which the first copy decides; None before.
+    """
+
+    def __init__(self, k: Roles, name: str, type: TensorMapType) -> None:
+        self.k = k
+        self.name = name
+        self.type = type
+        self.boxes: Boxes | None = None
+        self.address: Value = k.cvta(k.mov(ir.Symbol(name), type=b64).as_(u64), space="param")
+
+    def __repr__(self) -> str:
+        return f"TensorParameter({self.name!r}, {self.type})"
+
+    def __getitem__(self, place: Scalar | tuple[Scalar, ...]) -> Corner:
+        coordinates = place if isinstance(place, tuple) else (place,)
+        if len(coordinates) != self.type.rank:
+            raise TypeMismatchError(
+                f"{self.name} has {self.type.rank} dimensions ({self.type}), got {len(coordinates)} "
+                "coordinates"
+            )
+        return Corner(self, coordinates)
+
+    def fix(self, boxes: Boxes) -> None:
+        """Note the boxes of a copy. Raises `ConfigError` if a copy before has others."""
+        if self.boxes is None:
+            self.boxes = boxes
+            return
+        if (self.boxes.box, self.boxes.swizzle) != (boxes.box, boxes.swizzle):
+            raise ConfigError(
+                f"{self.name}: a tensor map has one box and one swizzle; a copy before has box "
+                f"{list(self.boxes.box)} (innermost first) with swizzle {self.boxes.swizzle}, this one "
+                f"{list(boxes.box)} with {boxes.swizzle}; declare another parameter, and pass the array twice"
+            )
+        self.boxes = replace(
+            boxes, loads=self.boxes.loads or boxes.loads, stores=self.boxes.stores or boxes.stores
+        )
+
+
+class Corner:
+    """The first element of a box: coordinates of a tensor, outermost first."""
+
+    def __init__(self, of: TensorParameter, coordinates: tuple[Scalar, ...]) -> None:
+        self.of = of
+        self.coordinates = coordinates
+
+    def pointer(self, columns: int) -> TensorPointer:
+        """The operand of a copy, `columns` columns further on."""
+        *outer, last = self.coordinates
+        moved = last + columns if columns else last
+        return TensorPointer(self.of.address, self.of.type.dtype, (moved, *reversed(outer)))
+
+
+class Tma:
+    """Copies by the tensor memory accelerator, from sm_90 on.
+
+    `shared` reserves shared memory, `declare` adds a parameter to the kernel.
+    """
+
+    def __init__(
+        self, k: Roles, shared: Callable[..., SharedTile], declare: Callable[[ir.Param], None]
+    ) -> None:
+        self._k = k
+        self._shared = shared
+        self._declare = declare
+        self._parameters: dict[str, TensorParameter] = {}
+        self._rings = 0
+
+    # ------------------------------------------------------------------------------ declarations
+
+    def tensor_map(self, name: str, dtype: ScalarType, rank: int = 2) -> TensorParameter:
+        """Declare a parameter that is a tensor map of an array of `dtype` with `rank` dimensions."""
+        self._require("tma.tensor_map")
+        type = TensorMapType(dtype, rank)
+        self._declare(ir.Param(name, "b8", NBYTES, ALIGN))
+        made = self._parameters[name] = TensorParameter(self._k, name, type)
+        return made
+
+    def tile(self, name: str, shape: object, dtype: ScalarType, *, swizzle: str | None = None) -> BoxTile:
+        """A tile in shared memory that a copy fills or empties: `shape` has up to five dimensions, the
+        columns last, and all others together are its rows.
+
+        `swizzle` is "none", "32B", "64B" or "128B", by default the widest that divides a row. Rows that
+        are wider than the swizzle are cut into slabs. Raises `ConfigError` for a row that is no multiple
+        of the swizzle, or of 16 bytes.
+        """
+        self._require("tma.tile")
+        layout = Layout.of(f"tile {name!r}", shape, dtype, swizzle)
+        region = self._region(name, layout, 1)
+        return BoxTile(self._k, name, layout, region.pointer(), _ANYBODY)
+
+    def ring(
+        self, stages: int, producer: Role, consumer: Role, /, **tiles: tuple[object, ...] | Layout
+    ) -> Ring:
+        """A ring of `stages` stages, each with the given tiles: `ring(3, producer, consumer,
+        a=((128, 64), f16), b=((64, 256), f16, "64B"))` with shape, dtype and perhaps swizzle.
+
+        It is made before the first role begins.
+        """
+        self._require("tma.ring")
+        for role in (producer, consumer):
+            if getattr(role, "k", None) is not self._k:
+                raise ConfigError(
+                    f"ring: the producer and the consumer must be roles of this kernel, got {shown(role)}"
+                )
+        if not is_count(stages) or not tiles or producer is consumer:
+            raise ConfigError(
+                "ring: it takes a positive number of stages, two different roles, and tiles by name, such as "
+                f"a=((128, 64), f16); got {shown(stages)}, {producer!r}, {consumer!r} and {shown(tiles)}"
+            )
+        layouts = {
+            name: given if isinstance(given, Layout) else Layout.of(f"tile {name!r}", *_three(name, given))
+            for name, given in tiles.items()
+        }
+        regions = {name: self._region(name, layout, stages) for name, layout in layouts.items()}
+        self._rings += 1
+        name = f"ring_{self._rings}"
+        barriers = self._shared(name, (1, 2 * stages), u64, align=_BARRIER_ALIGN)
+        return Ring(self._k, name, producer, consumer, layouts, regions, barriers)
+
+    # ------------------------------------------------------------------------------ copies
+
+    def load(self, tile: BoxTile, place: Corner) -> None:
+        """Start loading a tile of a stage from a place of a tensor: `k.tma.load(stage.a, A[row, column])`.
+
+        What lies outside of the tensor is zero. The stage's barrier waits for the bytes. It belongs
+        into `with ring.fill() as stage:`.
+        """
+        boxes = self._boxes("tma.load", tile, place)
+        stage = tile.owner
+        if not isinstance(stage, Stage) or stage.ring.tiles.get(tile.name) is not tile.layout:
+            raise TypeMismatchError(
+                "tma.load: the tile must be one of a stage, as in k.tma.load(stage.a, A[0, 0])"
+            )
+        stage.note_load(tile.name)
+        place.of.fix(replace(boxes, loads=True))
+        dim: Any = f"{place.of.type.rank}d"
+        for number in range(tile.layout.slabs):
+            at = place.pointer(number * tile.layout.slab_columns)
+            self._k.cp_async_bulk_tensor_load(tile.slab(number), at, stage.full, dim=dim)
+
+    def store(self, tile: BoxTile, place: Corner) -> None:
+        """Store a tile to a place of a tensor, and wait until it has been read, so that it may be
+        written again. What lies outside of the tensor is not written.
+
+        All threads of the role, or outside of roles of the CTA, must come here: what they wrote to the
+        tile is stored.
+        """
+        k = self._k
+        boxes = self._boxes("tma.store", tile, place)
+        k.refuse_predicated("tma.store")
+        place.of.fix(replace(boxes, stores=True))
+        k.fence_proxy_async(space="shared::cta")
+        self._meet()
+        role, dim = k.present_role, cast(Any, f"{place.of.type.rank}d")
+        with k.when(k.thread_id() == 0 if role is None else role.leads):
+            for number in range(tile.layout.slabs):
+                at = place.pointer(number * tile.layout.slab_columns)
+                k.cp_async_bulk_tensor_store(at, tile.slab(number), dim=dim)
+            k.cp_async_bulk_commit_group()
+            k.cp_async_bulk_wait_group(0, read=True)
+        self._meet()
+
+    def boxes(self) -> Mapping[str, Boxes]:
+        """What the kernel fixes of each tensor map, by name. Raises `ConfigError` for a parameter that
+        no copy uses.
+        """
+        found = {}
+        for name, parameter in self._parameters.items():
+            if parameter.boxes is None:
+                raise ConfigError(
+                    f"kernel {self._k.name!r}: no copy uses the tensor map {name}, so its box is not "
+                    "known; load or store a tile, or remove the parameter"
+                )
+            found[name] = parameter.boxes
+        return found
+
+    # ------------------------------------------------------------------------------ inside
+
+    def _meet(self) -> None:
+        """Wait for all threads of the role, or of the CTA."""
+        role = self._k.present_role
+        if role is None:
+            self._k.barrier()
+        else:
+            role.barrier.sync()
+
+    def _boxes(self, who: str, tile: object, place: object) -> Boxes:
+        if not isinstance(tile, BoxTile) or not isinstance(place, Corner):
+            raise TypeMismatchError(
+                f"{who}: it takes a tile and a place in a tensor, such as A[row, column], got "
+                f"{shown(tile)} and {shown(place)}"
+            )
+        of, layout = place.of, tile.layout
+        if layout.dtype is not of.type.dtype or len(layout.shape) > of.type.rank:
+            raise TypeMismatchError(
+                f"{who}: tile {tile.name!r} has {len(layout.shape)} dimensions of {layout.dtype}, "
+                f"{of.name} is {of.type}; they must have one element type, and the tensor at least as "
+                "many dimensions"
+            )
+        return layout.boxes(of.type.rank)
+
+    def _region(self, name: str, layout: Layout, count: int) -> SharedTile:
+        rows = count * layout.slabs * layout.rows
+        return self._shared(name, (rows, layout.slab_columns), layout.dtype, align=layout.align)
+
+    def _require(self, who: str) -> None:
+        target = self._k.target
+        if target.sm < _FIRST_SM:
+            raise UnsupportedTargetError(
+                f"{who} needs sm_{_FIRST_SM}, but kernel {self._k.name!r} targets {target.name}; build it "
+                "with target='sm_90a'"
+            )
+
+
+class _Anybody:
+    """The owner of a tile that is always there."""
+
+    def use(self, what: str) -> None:
+        """Allow it."""
+
+
+_ANYBODY: Final = _Anybody()
+
+
+def _three(name: str, given: Any) -> tuple[object, object, object]:
+    """The shape, the dtype and the swizzle (None: the widest) of a tile of a ring."""
+    parts = given if isinstance(given, tuple) else ()
+    if not 2 <= len(parts) <= 3:
+        raise ConfigError(
+            f"ring: tile {name!r} must be (shape, dtype) or (shape, dtype, swizzle), such as ((128, 64), "
+            f"f16), got {shown(given)}"
+        )
+    return (*parts, None)[:3]

@@ -1,0 +1,319 @@
+"""Matrix products of warpgroups (`k.wgmma`): accumulators, and what is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, cast
+
+from ptxgen import ir
+from ptxgen.dsl.hopper.products import STEP, WGMMA_ROWS, Operand, Product, RegisterOperand
+from ptxgen.dsl.hopper.roles import WARPGROUP, Roles
+from ptxgen.dsl.hopper.tiles import BoxTile
+from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_count, is_int
+from ptxgen.errors import ConfigError, TypeMismatchError, shown
+from ptxgen.target import WARP_SIZE
+from ptxgen.types import ScalarType, bf16, bf16x2, f16, f16x2, f32, u32
+
+_MOST_COLUMNS: Final = 256  # of one `wgmma`
+_MOST_PENDING: Final = 7  # PTX ISA, "wgmma.wait_group"
+_CORE: Final = 8  # rows and columns of a core matrix
+_WORDS: Final = 4  # registers of a thread that hold its part of 64 x 16 elements of 16 bits
+_PAIRS: Final = {f16: f16x2, bf16: bf16x2}
+
+
+class Wgmma:
+    """Matrix products that the four warps of a warpgroup compute together, asynchronously.
+
+    `acc += a @ b` starts a product and closes its group; `wait` waits for groups. Until then the
+    accumulator and what is multiplied must not be touched, which is refused where it is known.
+    """
+
+    def __init__(self, k: Roles) -> None:
+        self._k = k
+
+    def accumulator(self, rows: int, columns: int, *, zero: bool = True) -> Accumulator:
+        """A matrix of `rows` x `columns` f32 sums in the registers of each warpgroup, zero at first;
+        with `zero=False` it is not written. `rows` is a multiple of 64, `columns` one of 8 up to 256.
+
+        Raises `ConfigError` for other sizes, and where no whole warpgroups run.
+        """
+        k, role = self._k, self._k.present_role
+        if not is_count(rows) or rows % WGMMA_ROWS:
+            raise ConfigError(f"accumulator: rows must be a multiple of {WGMMA_ROWS}, got {shown(rows)}")
+        if not is_count(columns) or columns % _CORE or columns > _MOST_COLUMNS:
+            raise ConfigError(
+                f"accumulator: columns must be a multiple of {_CORE} up to {_MOST_COLUMNS}, got "
+                f"{shown(columns)}"
+            )
+        whole = role.warpgroups if role is not None else k.threads % (WARPGROUP * WARP_SIZE) == 0
+        if not whole:
+            who = f"the CTA has {k.threads} threads"
+            if role is not None:
+                who = f"role {role.name!r} has {role.warps} warps, from warp {role.first} on"
+            raise ConfigError(f"accumulator: wgmma is for whole warpgroups of {WARPGROUP} warps, but {who}")
+        return Accumulator(k, rows, columns, zero)
+
+    def wait(self, pending: int = 0) -> None:
+        """Wait until at most the `pending` newest groups are under way; then the accumulators and
+        operands of all others may be used again. A group is one `+=` or `set`, or one `group`.
+        """
+        if not is_int(pending) or not 0 <= pending <= _MOST_PENDING:
+            raise ConfigError(f"wgmma.wait: pending must be 0..{_MOST_PENDING}, got {shown(pending)}")
+        self._k.wgmma_wait_group(pending)
+        self._k.flight.waited(pending)
+
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """Products in this `with` form one group, with one fence before the first."""
+        if self._k.flight.is_open:
+            raise ConfigError("wgmma.group is inside another one")
+        with self._k.flight.group(self._k):
+            yield
+
+    def registers(self, words: Sequence[Sequence[Value]], dtype: ScalarType) -> RegisterOperand:
+        """A matrix of 64 x 16 n in registers as the left operand of a product: for each 16 columns four
+        values or variables of 32 bits with two f16 or bf16 elements each.
+        """
+        found: Any = tuple(tuple(step) for step in words)
+        fits = all(len(step) == _WORDS and all(map(_is_word, step)) for step in found)
+        if not found or not fits or dtype not in _PAIRS:
+            raise TypeMismatchError(
+                f"wgmma.registers: it takes four values of 32 bits for each {STEP} columns, of f16 or "
+                f"bf16, got {shown(words)} and {shown(dtype)}"
+            )
+        return RegisterOperand(dtype, found)
+
+
+class AccumulatorVar(Var):
+    """A register of an accumulator; its use while a product writes it raises `TypeMismatchError`."""
+
+    __slots__ = ("_of", "_reg")
+
+    def __init__(self, of: Accumulator, reg: ir.Reg) -> None:
+        self._of = of
+        super().__init__(of.k, reg, f32)
+
+    @property
+    def reg(self) -> ir.Reg:
+        """The register."""
+        self._of.touch()
+        return self._reg
+
+    @reg.setter
+    def reg(self, reg: ir.Reg) -> None:
+        self._reg = reg
+
+    def __repr__(self) -> str:
+        return f"AccumulatorVar({self._reg.name}: {self.type})"
+
+
+class Accumulator:
+    """Sums of `rows` x `columns` in f32, spread over the threads of a warpgroup.
+
+    Thread t of warp w of the warpgroup has, with g = (t % 32) // 4, the elements of rows
+    64 m + 16 w + g + 8 h and columns 8 j + 2 (t % 4) + i, as `acc[m, 4 j + 2 h + i]` (PTX ISA,
+    "Register Fragments for wgmma.mma_async.m64nNk16").
+    """
+
+    def __init__(self, k: Roles, rows: int, columns: int, zero: bool) -> None:
+        self.k = k
+        self.rows = rows
+        self.columns = columns
+        self._true = k.mov(0, type=u32) == 0
+        self._false = k.mov(0, type=u32) != 0
+        self._vars = [
+            [AccumulatorVar(self, k.fresh(f32).reg) for _ in range(columns // 2)]
+            for _ in range(rows // WGMMA_ROWS)
+        ]
+        if zero:
+            self.fill(0.0)
+
+    def __repr__(self) -> str:
+        return f"Accumulator({self.rows} x {self.columns})"
+
+    def __getitem__(self, place: tuple[int, int]) -> AccumulatorVar:
+        row, index = place
+        return self._vars[row][index]
+
+    def all(self) -> Iterator[AccumulatorVar]:
+        """All variables, 64 rows after 64 rows."""
+        for part in self._vars:
+            yield from part
+
+    def fill(self, value: float) -> None:
+        """Set all elements to `value`."""
+        for variable in self.all():
+            variable.set(value)
+
+    def touch(self) -> None:
+        """Note that the registers are used; raises `TypeMismatchError` while a product writes them."""
+        self.k.flight.touched(self, self.k.origin())
+
+    # ------------------------------------------------------------------------------ products
+
+    def __iadd__(self, of: Product) -> Accumulator:
+        """Start adding a product; `k.wgmma.wait` waits for it."""
+        self._start(of, add=True)
+        return self
+
+    def set(self, of: Product) -> None:
+        """Start computing a product, which replaces the sums."""
+        self._start(of, add=False)
+
+    def _start(self, of: Product, *, add: bool) -> None:
+        if not isinstance(of, Product):
+            raise TypeMismatchError(f"an accumulator takes a product of tiles, a @ b, got {shown(of)}")
+        if (of.a.rows, of.b.columns) != (self.rows, self.columns):
+            raise ConfigError(
+                f"the product has {of.a.rows} x {of.b.columns} elements, the accumulator of a warpgroup "
+                f"{self.rows} x {self.columns}; a.part(64 * warpgroup, 64) has the rows of one warpgroup"
+            )
+        self.k.refuse_predicated("wgmma")
+        owners = [operand.owner for operand in (of.a, of.b) if isinstance(operand, Operand)]
+        for owner in owners:
+            owner.use("a product")
+        with self.k.flight.group(self.k):
+            self.k.flight.started(self, owners)
+            self._emit(of, add)
+
+    def _emit(self, of: Product, add: bool) -> None:
+        """The instructions of a product, 16 columns of A at a time."""
+        a, b, shape = of.a, of.b, f"m64n{self.columns}k16"
+        k_is_rows = not b.transposed
+        right = b.descriptor(k_is_rows=k_is_rows)
+        left = a.descriptor(k_is_rows=a.transposed) if isinstance(a, Operand) else None
+        # Methods by name: the table's rows are named after the type.
+        of_tiles, of_registers = (
+            getattr(self.k, f"wgmma_f32_{of.dtype}{form}") for form in ("", "_registers")
+        )
+        for step in range(a.columns // STEP):
+            second = _moved(right, b.layout.step(STEP * step, transposed=k_is_rows))
+            scale = self._true if add or step else self._false
+            for part, variables in enumerate(self._vars):
+                into = [Var(self.k, v._reg, f32) for v in variables]
+                if isinstance(a, RegisterOperand):
+                    of_registers(a.words[step], second, scale, 1, 1, int(k_is_rows), into=into, shape=shape)
+                    continue
+                assert left is not None  # a is in shared memory
+                nbytes = a.layout.step(STEP * step, transposed=a.transposed) + _rows_offset(a, part)
+                first = _moved(left, nbytes)
+                flags = 1, 1, int(a.transposed), int(k_is_rows)
+                of_tiles(first, second, scale, *flags, into=into, shape=shape)
+
+    # ------------------------------------------------------------------------------ elements
+
+    def packed(self, dtype: ScalarType) -> RegisterOperand:
+        """The elements, rounded to f16 or bf16, as the left operand of a further product, 64 rows."""
+        if dtype not in _PAIRS or self.rows != WGMMA_ROWS or self.columns % STEP:
+            raise ConfigError(
+                f"accumulator.packed: 64 rows and columns of a multiple of {STEP} as f16 or bf16, got "
+                f"{self.rows} x {self.columns} and {shown(dtype)}"
+            )
+        words = [
+            tuple(self._word(0, _CORE * step + 2 * q, dtype) for q in range(4))
+            for step in range(self.columns // STEP)
+        ]
+        return RegisterOperand(dtype, cast(Any, tuple(words)))
+
+    def _word(self, part: int, index: int, dtype: ScalarType) -> Value:
+        """Elements `index` and `index` + 1 of a part, rounded, in 32 bits, the first one lowest."""
+        low, high = self[part, index], self[part, index + 1]
+        packed: Value = self.k.cvt(high, low, rnd="rn", dtype=_PAIRS[dtype])
+        return packed.as_(u32)
+
+    def pairs(self) -> Iterator[tuple[int, int, tuple[AccumulatorVar, AccumulatorVar]]]:
+        """Neighbouring elements: the row and the column of the first one, less `row` and `column` of
+        the thread, and the two variables.
+        """
+        for part, variables in enumerate(self._vars):
+            for i in range(0, len(variables), 2):
+                row, column = WGMMA_ROWS * part + _CORE * (i >> 1 & 1), _CORE * (i >> 2)
+                yield row, column, (variables[i], variables[i + 1])
+
+    @property
+    def row(self) -> Value:
+        """The row of this thread's first element, u32."""
+        t = self.k.thread_id()
+        return (t // WARP_SIZE) % WARPGROUP * (2 * _CORE) + t % WARP_SIZE // 4
+
+    @property
+    def column(self) -> Value:
+        """The column of this thread's first element, u32."""
+        return self.k.thread_id() % 4 * 2
+
+    def write(self, tile: BoxTile, row: Scalar = 0) -> None:
+        """Store the elements, rounded to the type of the tile, to a tile in shared memory, from row
+        `row` on: a multiple of 64, an int or a u32 value. `k.tma.store` may copy it then.
+        """
+        dtype = tile.layout.dtype
+        known = is_int(row) and row % WGMMA_ROWS == 0 and 0 <= row <= tile.rows - self.rows
+        if (
+            dtype not in (f32, *_PAIRS)
+            or tile.columns != self.columns
+            or not (known or isinstance(row, Value))
+        ):
+            raise ConfigError(
+                f"accumulator.write: the tile must have {self.columns} columns of f16, bf16 or f32, and "
+                f"the row be a multiple of {WGMMA_ROWS} in it, got {tile!r} and row {shown(row)}"
+            )
+        lines: dict[int, Any] = {}  # the first row of each column of a slab
+        first, column = self.row + row, self.column
+        for down, across, pair in self.pairs():
+            slab, within = divmod(across, tile.layout.slab_columns)
+            at = lines.get(within)
+            if at is None:
+                at = lines[within] = tile.pointer(first, column + within)
+            self._store(
+                at.plus_bytes(down * tile.layout.row_bytes + slab * tile.layout.slab_bytes), pair, dtype
+            )
+
+    def store(self, at: Pointer, columns: Scalar, *, rows_left: Value | None = None) -> None:
+        """Store the elements, rounded to the type of the pointer, to a matrix in global memory with
+        `columns` columns (even), whose element for row 0 and column 0 is at `at`.
+
+        With `rows_left` (u32) only so many rows are stored. `columns` is an int, a u32 or an s32 value.
+        """
+        k = self.k
+        if at.dtype not in (f32, *_PAIRS):
+            raise TypeMismatchError(
+                f"accumulator.store: the pointer must be of f16, bf16 or f32, got {shown(at)}"
+            )
+        pitch = k.mov(columns, type=u32) if not isinstance(columns, Value) else columns.as_(u32)
+        row, first = self.row, self.column
+        for down in sorted({down for down, _, _ in self.pairs()}):
+            line = row + down if down else row
+            start = at.element(k.mul_wide(line, pitch)).element(first)
+            pairs = [(across, pair) for there, across, pair in self.pairs() if there == down]
+            if rows_left is None:
+                for across, pair in pairs:
+                    self._store(start.at(across), pair, at.dtype)
+                continue
+            with k.when(line < rows_left):
+                for across, pair in pairs:
+                    self._store(start.at(across), pair, at.dtype)
+
+    def _store(self, at: Pointer, pair: tuple[AccumulatorVar, AccumulatorVar], dtype: ScalarType) -> None:
+        k = self.k
+        if dtype is f32:
+            k.store(at, list(pair))
+            return
+        packed: Value = k.cvt(pair[1], pair[0], rnd="rn", dtype=_PAIRS[dtype])
+        k.store(Pointer(at.base, at.space, u32, at.offset), packed.as_(u32))
+
+
+def _moved(descriptor: Value, nbytes: int) -> Value:
+    """A matrix descriptor for an address `nbytes` bytes further on."""
+    return descriptor + (nbytes >> 4) if nbytes else descriptor
+
+
+def _rows_offset(a: Operand, index: int) -> int:
+    """The bytes from the first 64 rows of A to those with number `index`."""
+    if a.transposed:
+        return WGMMA_ROWS * index // a.layout.slab_columns * a.layout.slab_bytes
+    return WGMMA_ROWS * index * a.layout.row_bytes
+
+
+def _is_word(value: object) -> bool:
+    """Whether a value has 32 bits."""
+    return isinstance(value, Value) and value.type.bits == u32.bits

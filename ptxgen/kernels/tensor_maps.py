@@ -1,0 +1,93 @@
+"""Tensor maps of a launch: arrays checked by name, and maps made of them for a GPU or the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from ptxgen.arrays.elements import numpy_type
+from ptxgen.arrays.views import ArrayView
+from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.runtime.kept import Kept
+from ptxgen.tensormap import Boxes, TensorMapType
+
+_ALIGN: Final = 16  # bytes of the address and of all strides; CUDA Driver API, cuTensorMapEncodeTiled
+_MOST_STRIDE: Final = 1 << 40  # bytes
+_MOST_EXTENT: Final = 1 << 32
+
+
+def map_problems(name: str, type: TensorMapType, array: ArrayView) -> Iterator[str]:
+    """Say why no tensor map describes an array: its element type, rank, address, extents and strides."""
+    if array.dtype != type.dtype.dtype_name:
+        yield f"{name} must be {type.dtype.dtype_name} ({type}), got {array.dtype}; convert it"
+        return
+    shape, strides = list(array.shape), [step * type.dtype.nbytes for step in array.strides]
+    if len(shape) != type.rank:
+        yield f"{name} must have {type.rank} dimensions ({type}), got shape {shape}; reshape it"
+        return
+    if not all(1 <= n <= _MOST_EXTENT for n in shape):
+        yield f"{name} must have 1 to 2**32 elements along each dimension, got shape {shape}"
+    if shape[-1] > 1 and strides[-1] != type.dtype.nbytes:
+        yield (
+            f"{name} must have a contiguous last dimension for its tensor map, got strides {strides} bytes; "
+            "copy it"
+        )
+    if array.pointer % _ALIGN:
+        yield (
+            f"{name} must begin at a multiple of {_ALIGN} bytes for its tensor map, got "
+            f"{array.pointer:#x}; copy it"
+        )
+    for axis, step in enumerate(strides[:-1]):
+        if step % _ALIGN or not 0 <= step < _MOST_STRIDE:
+            yield (
+                f"{name} must have strides of a multiple of {_ALIGN} bytes below 2**40 for its tensor "
+                f"map, got {step} bytes along axis {axis} of shape {shape}; pad its rows"
+            )
+
+
+class MapEncoder:
+    """Makes the tensor maps of launches, and keeps them by the array's address, shape and strides."""
+
+    def __init__(self, backend: CudaBackend) -> None:
+        self._backend = backend
+        self._kept = Kept[tuple[Boxes, int, tuple[int, ...], tuple[int, ...]], bytes]()
+
+    def values(
+        self, maps: Mapping[str, Boxes], values: Mapping[str, Any], views: Mapping[str, ArrayView]
+    ) -> list[Any]:
+        """The values of the parameters, in which maps of arrays on the device have replaced addresses."""
+        return [self._of(maps[n], views[n]) if n in maps else value for n, value in values.items()]
+
+    def _of(self, boxes: Boxes, array: ArrayView) -> bytes:
+        shape, strides = tuple(array.shape), tuple(array.strides)
+        key = boxes, array.pointer, shape, strides
+        found = self._kept.get(key)
+        if found is None:
+            nbytes = numpy_type(array.dtype).itemsize
+            steps = tuple(step * nbytes for step in strides[-2::-1])
+            of = boxes.of(array.pointer, shape[::-1], steps)
+            found = self._kept.keep(key, self._backend.encode(of))
+        return found
+
+
+def described(name: str, boxes: Boxes) -> dict[str, Any]:
+    """What another host encodes for a tensor map, as plain data: the arguments of
+    `cuTensorMapEncodeTiled`, innermost dimension first, with expressions of the array's shape
+    (elements) and strides (bytes).
+    """
+    axes = range(len(boxes.box))[::-1]
+    return {
+        "dtype": boxes.dtype.name,
+        "rank": len(boxes.box),
+        "address": name,
+        "dims": [f"{name}.shape[{axis}]" for axis in axes],
+        "strides": [f"{name}.strides[{axis}]" for axis in axes][1:],
+        "box": list(boxes.box),
+        "element_strides": [1] * len(boxes.box),
+        "interleave": "none",
+        "swizzle": boxes.swizzle,
+        "l2_promotion": "none",
+        "oob_fill": "zeros",
+        "alignment": _ALIGN,
+        "access": [word for word, has in (("load", boxes.loads), ("store", boxes.stores)) if has],
+    }

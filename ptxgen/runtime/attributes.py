@@ -1,0 +1,26 @@
+"""Launch attributes: clusters, cooperative grids, and grids that begin before the one before ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class LaunchAttributes:
+    """What a launch asks for beyond its extents (CUDA Driver API, `CUlaunchAttributeID`).
+
+    `cluster` is the CTAs of a cluster along x, y and z; `cooperative` has all CTAs on the device at
+    once; `programmatic` lets the grid begin when the grid before it in the stream allows it or ends
+    (`griddepcontrol`).
+    """
+
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    cooperative: bool = False
+    programmatic: bool = False
+
+    def __bool__(self) -> bool:
+        return self != NO_ATTRIBUTES
+
+
+NO_ATTRIBUTES: Final = LaunchAttributes()

@@ -1,0 +1,886 @@
+"""Tensor copies, rings, roles, products of warpgroups and clusters in the DSL, run on the interpreter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ptxgen import interpreter
+from ptxgen.check.verify import verify
+from ptxgen.dsl import KernelBuilder
+from ptxgen.dsl.hopper import Layout
+from ptxgen.errors import ConfigError, PtxGenError, TrapError, TypeMismatchError, UnsupportedTargetError
+from ptxgen.interpreter import PCT
+from ptxgen.runtime.assembler import find_assembler
+from ptxgen.text import render
+from ptxgen.types import bf16, f16, f32, u8, u32
+
+NUMPY = {f16: np.dtype(np.float16), bf16: np.dtype(ml_dtypes.bfloat16), f32: np.dtype(np.float32)}
+SCHEDULES = ("lockstep", PCT(0), PCT(1))
+
+
+def builder(threads: int = 256, target: str = "sm_90a", **how: Any) -> KernelBuilder:
+    return KernelBuilder("hopper", target=target, threads=threads, **how)
+
+
+def launch(k: KernelBuilder, *arguments: Any, grid: Any = 1, schedules: Any = SCHEDULES) -> None:
+    """Run under all sanitizers; an array for a tensor map gets the kernel's boxes."""
+    module, boxes = k.build(), k.tma.boxes()
+    assert not verify(module)
+    given = [
+        boxes[p.name].of(a) if p.name in boxes else a
+        for p, a in zip(module.kernels[0].params, arguments, strict=True)
+    ]
+    for schedule in schedules:
+        interpreter.run(
+            module,
+            grid=grid,
+            block=k.threads,
+            args=given,
+            dynamic_smem=module.kernels[0].dynamic_shared_bytes,
+            sanitize=True,
+            schedule=schedule,
+        )
+
+
+def integers(shape: tuple[int, ...], dtype: Any, seed: int) -> Any:
+    """Small integers, whose products and sums are exact."""
+    return np.random.default_rng(seed).integers(-4, 5, shape).astype(NUMPY[dtype])
+
+
+def exact(a: Any, b: Any) -> Any:
+    return a.astype(np.float32) @ b.astype(np.float32)
+
+
+def product(
+    dtype: Any, sizes: tuple[int, int, int], turned: tuple[bool, bool], swizzles: Any
+) -> KernelBuilder:
+    """C = A @ B of one warpgroup; a turned operand lies transposed in memory."""
+    rows, inner, columns = sizes
+    k = builder(threads=256)
+    A, B, C = k.tma.tensor_map("A", dtype), k.tma.tensor_map("B", dtype), k.pointer("C", f32)
+    producer, consumer = k.warpgroup_role("producer"), k.warpgroup_role("consumer")
+    shape_a = (inner, rows) if turned[0] else (rows, inner)
+    shape_b = (columns, inner) if turned[1] else (inner, columns)
+    ring = k.tma.ring(1, producer, consumer, a=(shape_a, dtype, swizzles[0]), b=(shape_b, dtype, swizzles[1]))
+    with producer, ring.fill() as stage:
+        k.tma.load(stage.a, A[0, 0])
+        k.tma.load(stage.b, B[0, 0])
+    with consumer:
+        acc = k.wgmma.accumulator(rows, columns)
+        with ring.drain() as stage:
+            acc += (stage.a.T if turned[0] else stage.a) @ (stage.b.T if turned[1] else stage.b)
+            k.wgmma.wait()
+        acc.store(C, columns)
+    return k
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sizes", "turned", "swizzles"),
+    [
+        (f16, (64, 64, 64), (False, False), ("128B", "128B")),
+        (f16, (64, 128, 96), (False, True), ("128B", "64B")),
+        (f16, (64, 32, 128), (True, False), ("64B", "128B")),
+        (bf16, (64, 48, 64), (True, True), ("128B", "32B")),
+        (bf16, (128, 32, 32), (True, False), ("32B", "64B")),
+        (f16, (128, 96, 16), (False, False), ("64B", "32B")),
+        (f16, (64, 16, 256), (False, True), ("32B", "32B")),
+        (f16, (192, 64, 8), (True, True), ("64B", "128B")),
+    ],
+)
+def test_products_of_all_layouts(dtype: Any, sizes: Any, turned: Any, swizzles: Any) -> None:
+    rows, inner, columns = sizes
+    a, b = integers((rows, inner), dtype, 0), integers((inner, columns), dtype, 1)
+    c = np.full((rows, columns), np.nan, np.float32)
+    left, right = (np.ascontiguousarray(x.T) if turn else x for x, turn in zip((a, b), turned, strict=True))
+    launch(product(dtype, sizes, turned, swizzles), left, right, c, schedules=("lockstep",))
+    assert np.array_equal(c, exact(a, b))
+
+
+@pytest.mark.parametrize("swizzle", ["none", "32B", "64B", "128B"])
+def test_elements_lie_where_copies_put_them(swizzle: str) -> None:
+    """Ordinary loads and stores of a tile agree with tensor copies; rows of two slabs, or of one."""
+    k = builder(threads=64)
+    columns = {"none": 24, "32B": 32, "64B": 64, "128B": 128}[swizzle]
+    X, Y, Z = k.tma.tensor_map("X", f16), k.tma.tensor_map("Y", f16), k.pointer("Z", f16)
+    producer, consumer = k.warp_role("producer"), k.warp_role("consumer")
+    ring = k.tma.ring(1, producer, consumer, x=((48, columns), f16, swizzle))
+    out = k.tma.tile("out", (48, columns), f16, swizzle=swizzle)
+    with producer, ring.fill() as stage:
+        k.tma.load(stage.x, X[0, 0])
+    with consumer:
+        lane = consumer.thread
+        with ring.drain() as stage:
+            for column in range(0, columns, 5):  # by constants, and by values below
+                Z[lane * columns + column] = stage.x[lane, column]
+            with k.loop(lane, columns, 32, type=u32) as column:
+                for row in range(48):
+                    out[row, column] = stage.x[row, column]
+        k.tma.store(out, Y[0, 0])
+    x = np.arange(48 * columns).astype(np.float16).reshape(48, columns)
+    y, z = np.zeros_like(x), np.zeros((32, columns), np.float16)
+    launch(k, x, y, z, schedules=("lockstep",))
+    assert np.array_equal(y, x)
+    assert np.array_equal(z[:, ::5], x[:32, ::5])
+
+
+def image(layout: Layout, values: Any) -> Any:
+    """The bytes of a tile, as 16-byte chunks, in the words of the PTX manual: within a slab chunk j of
+    row i lies at chunk j XOR (i mod 8) for 128 B, j XOR (i / 2 mod 4) for 64 B, j XOR (i / 4 mod 2) for 32 B.
+    """
+    width = layout.slab_columns
+    found = np.zeros((layout.slabs, layout.rows, width), values.dtype)
+    per = 16 // values.itemsize
+    turn: dict[str, Callable[[int], int]] = {
+        "128B": lambda i: i % 8,
+        "64B": lambda i: i // 2 % 4,
+        "32B": lambda i: i // 4 % 2,
+        "none": lambda _: 0,
+    }
+    for slab in range(layout.slabs):
+        for i in range(layout.rows):
+            for j in range(width // per):
+                to = (j ^ turn[layout.swizzle](i)) * per
+                start = slab * width + j * per
+                found[slab, i, to : to + per] = values[i, start : start + per]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "swizzle"),
+    [((80, 128), f16, None), ((24, 96), f16, None), ((40, 16), bf16, None), ((16, 96), f32, "128B")],
+)
+def test_the_image_of_a_tile_is_that_of_the_manual(shape: Any, dtype: Any, swizzle: Any) -> None:
+    layout = Layout.of("tile", shape, dtype, swizzle)
+    k = builder(threads=64)
+    X, raw = k.tma.tensor_map("X", dtype), k.pointer("raw", dtype)
+    producer, consumer = k.warp_role("producer"), k.warp_role("consumer")
+    ring = k.tma.ring(1, producer, consumer, x=layout)
+    with producer, ring.fill() as stage:
+        k.tma.load(stage.x, X[0, 0])
+    with consumer, ring.drain() as stage:
+        start, count = stage.x.slab(0), layout.nbytes // dtype.nbytes
+        with k.loop(consumer.thread, count, 32, type=u32) as i:
+            raw[i] = k.load(start.element(i))
+    x = (np.arange(shape[0] * shape[1]) % 1000).astype(NUMPY[dtype]).reshape(shape)
+    got = np.zeros(x.size, NUMPY[dtype])
+    launch(k, x, got, schedules=("lockstep",))
+    assert np.array_equal(got, image(layout, x).reshape(-1))
+
+
+def test_tensors_of_more_dimensions_fill_rows_of_a_tile() -> None:
+    """Heads and positions together are the rows: PackGQA by one copy."""
+    k = builder(threads=64)
+    X, Y = k.tma.tensor_map("X", f16, 4), k.pointer("Y", f16)
+    producer, consumer = k.warp_role("producer"), k.warp_role("consumer")
+    ring = k.tma.ring(1, producer, consumer, x=((4, 2, 64), f16))
+    with producer, ring.fill() as stage:
+        k.tma.load(stage.x, X[k.block_id(), 6, 0, 64])
+    with consumer, ring.drain() as stage:
+        for row in range(8):
+            Y[row * 32 + k.signed(consumer.thread)] = stage.x[row, consumer.thread]
+    x = np.arange(2 * 9 * 2 * 128).astype(np.float16).reshape(2, 9, 2, 128)
+    y = np.zeros((8, 32), np.float16)
+    launch(k, x, y)
+    wanted = np.zeros((4, 2, 32), np.float16)
+    wanted[:3] = x[0, 6:9, :, 64:96]  # what is outside of the tensor is zero
+    assert np.array_equal(y, wanted.reshape(8, 32))
+
+
+# ------------------------------------------------------------------------------------- rings and roles
+
+
+def sums(stages: int, *, consumers: int = 2) -> KernelBuilder:
+    """Each of the consumer's warps adds up the rows of all tiles; there are more tiles than stages."""
+    k = builder(threads=32 * (1 + consumers))
+    X, Y, n = k.tma.tensor_map("X", f32), k.pointer("Y", f32), k.param("n", u32)
+    producer, consumer = k.warp_role("producer"), k.warp_role("consumer", warps=consumers)
+    ring = k.tma.ring(stages, producer, consumer, x=((8, 32), f32))
+    with producer, k.loop(0, n, 8) as row, ring.fill() as stage:
+        k.tma.load(stage.x, X[row, 0])
+    with consumer:
+        total = k.var(f32, 0)
+        with k.loop(0, n, 8), ring.drain() as stage:
+            for row in range(8):
+                total.set(total + stage.x[row, consumer.thread % 32])
+        Y[consumer.thread] = total
+    return k
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_rings_turn_round(stages: int) -> None:
+    x = integers((72, 32), f32, 3)
+    y = np.zeros((2, 32), np.float32)
+    launch(sums(stages), x, y, 72)
+    assert np.array_equal(y, np.broadcast_to(x.sum(0), (2, 32)))
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        (r"(mbarrier\.init.*), 2;", r"\1, 1;"),  # the empty barriers count one warp of two
+        (r"(expect_tx.*), 1024;", r"\1, 512;"),  # the bytes of half a tile
+        (r"(expect_tx.*), 1024;", r"\1, 2048;"),
+        (r"(mov\.u32 %r\d+), 1;", r"\1, 0;"),  # the producer's first phase
+    ],
+)
+def test_the_sanitizers_see_a_broken_ring(was: str, now: str) -> None:
+    """A ring of which one number is wrong races, or never ends."""
+    k = sums(3)
+    broken, count = re.subn(was, now, render(k.build()))
+    assert count
+    x, y = integers((72, 32), f32, 3), np.zeros((2, 32), np.float32)
+    given = {"args": [k.tma.boxes()["X"].of(x), y, 72], "dynamic_smem": 4096, "sanitize": True}
+    found = 0
+    for schedule in SCHEDULES:
+        try:
+            how = {"raise_on_report": False, "schedule": schedule}
+            found += len(interpreter.run(broken, grid=1, block=96, **given, **how).reports)
+        except TrapError:
+            found += 1
+    assert found
+
+
+def test_roles_are_branches_of_one_chain() -> None:
+    k = builder(threads=192)
+    X = k.pointer("X", u32)
+    first, second, third = (k.warp_role(name, warps=n) for name, n in (("a", 1), ("b", 2), ("c", 3)))
+    for number, role in enumerate((first, second, third), start=1):
+        with role:
+            X[k.thread_id()] = role.thread + 1000 * number
+    x = np.zeros(192, np.uint32)
+    launch(k, x, schedules=("lockstep",))
+    wanted = [1000 * role + t for role, threads in ((1, 32), (2, 64), (3, 96)) for t in range(threads)]
+    assert x.tolist() == wanted
+    branches = [line for line in render(k.build()).splitlines() if "bra" in line]
+    assert len(branches) == 4  # past a role for two, and behind the chain for two
+
+
+def test_roles_apart_from_each_other_run_one_after_another() -> None:
+    k = builder(threads=64)
+    X = k.pointer("X", u32)
+    one, other = k.warp_role("one"), k.warp_role("other")
+    with one:
+        X[k.thread_id()] = 1
+    k.barrier()
+    with other:
+        X[k.thread_id()] = X[k.thread_id() - 32] + 1
+    x = np.zeros(64, np.uint32)
+    launch(k, x)
+    assert x.tolist() == [1] * 32 + [2] * 32
+
+
+def test_registers_of_roles_are_set_where_they_differ() -> None:
+    k = builder(threads=384)
+    low, high = k.warpgroup_role("low", registers=24), k.warpgroup_role("high", warpgroups=2, registers=240)
+    with low:
+        k.note("waits")
+    with high:
+        k.note("works")
+    text = render(k.build())
+    assert [line.strip() for line in text.splitlines() if "setmaxnreg" in line] == [
+        "setmaxnreg.dec.sync.aligned.u32 24;",
+        "setmaxnreg.inc.sync.aligned.u32 240;",
+    ]
+    assert ".minnctapersm 1" in text
+
+
+def test_named_barriers_know_their_threads() -> None:
+    """Two roles take turns, as in ping-pong: one arrives, the other waits."""
+    k = builder(threads=96)
+    X = k.pointer("X", u32)
+    one, other, rest = k.warp_role("one"), k.warp_role("other"), k.warp_role("rest")
+    turn, own = k.named_barrier(one, other), k.named_barrier(rest)
+    assert (turn.number, turn.threads, own.number, own.threads) == (1, 64, 2, 32)
+    with one:
+        X[one.thread] = 5
+        turn.arrive()
+    with other:
+        turn.sync()
+        X[other.thread + 32] = X[other.thread] + 1
+    with rest:
+        own.sync()
+        X[rest.thread + 64] = 7
+    x = np.zeros(96, np.uint32)
+    launch(k, x)
+    assert x.tolist() == [5] * 32 + [6] * 32 + [7] * 32
+
+
+# ------------------------------------------------------------------------------------- attention
+
+
+def softmax(k: Any, S: Any, top: list[Any], total: list[Any], scale: Any) -> list[Any]:
+    """Replace scores by their weights; the factors of what was added up before, of both rows."""
+    factors = []
+    for h in range(2):
+        mine = [v for down, _, pair in S.pairs() if down == 8 * h for v in pair]
+        best: Any = top[h]
+        for x in mine:
+            best = k.max(best, x)
+        for distance in (1, 2):
+            best = k.max(best, k.butterfly(best, distance))
+        shift = best * scale
+        factors.append(k.ex2(k.fma(top[h], scale, -shift)))
+        top[h].set(best)
+        sum_: Any = total[h] * factors[-1]
+        for x in mine:
+            x.set(k.ex2(k.fma(x, scale, -shift)))
+            sum_ = sum_ + x
+        total[h].set(sum_)
+    return factors
+
+
+def scale_rows(out: Any, factors: list[Any]) -> None:
+    for down, _, pair in out.pairs():
+        for v in pair:
+            v.set(v * factors[down // 8])
+
+
+def replace_words(old: Any, new: Any) -> None:
+    for variables, words in zip(old, new, strict=True):
+        for variable, word in zip(variables, words, strict=True):
+            variable.set(word)
+
+
+def attention(d: int, keys: int, warpgroups: int = 2) -> KernelBuilder:
+    """A forward pass with a producer warpgroup and consumers that take turns: the scores of the next
+    keys are computed while the values of the last ones are added up, and each ring is given back as
+    soon as its product is complete.
+    """
+    m = 64 * warpgroups
+    k = builder(threads=128 * (1 + warpgroups))
+    Q, K, V = (k.tma.tensor_map(name, f16) for name in "QKV")
+    O, n, scale = k.pointer("O", f16), k.param("n", u32), k.param("scale_log2", f32)
+    producer = k.warpgroup_role("producer", registers=24)
+    consumer = k.warpgroup_role("consumer", warpgroups=warpgroups, registers=240)
+    queries = k.tma.ring(1, producer, consumer, q=((m, d), f16))
+    ring_k = k.tma.ring(2, producer, consumer, k=((keys, d), f16))
+    ring_v = k.tma.ring(2, producer, consumer, v=((keys, d), f16))
+    turns = [k.named_barrier(threads=256) for _ in range(2)]
+    first_row = k.block_id() * m
+    with producer:
+        with queries.fill() as stage:
+            k.tma.load(stage.q, Q[first_row, 0])
+        with k.loop(0, n, keys) as j:
+            with ring_k.fill() as stage:
+                k.tma.load(stage.k, K[j, 0])
+            with ring_v.fill() as stage:
+                k.tma.load(stage.v, V[j, 0])
+    with consumer:
+        me: Any = consumer.warpgroup
+        S, out = k.wgmma.accumulator(64, keys, zero=False), k.wgmma.accumulator(64, d)
+        top, total = ([k.var(f32, x) for _ in range(2)] for x in (-1e30, 0.0))
+        q = queries.acquire()
+        with ring_k.drain() as stage:
+            S.set(q.q.part(me * 64, 64) @ stage.k.T)
+            k.wgmma.wait()
+        softmax(k, S, top, total, scale)
+        P = [[k.var(u32, w) for w in words] for words in S.packed(f16).words]
+        with k.when(me == 1):
+            turns[0].arrive()
+        with k.loop(keys, n, keys):
+            stage_k = ring_k.acquire()
+            k.bar_sync(me + 1, 256)
+            S.set(q.q.part(me * 64, 64) @ stage_k.k.T)
+            stage_v = ring_v.acquire()
+            out += k.wgmma.registers(P, f16) @ stage_v.v
+            k.bar_arrive(2 - me, 256)
+            k.wgmma.wait(pending=1)
+            stage_k.release()
+            factors = softmax(k, S, top, total, scale)
+            k.wgmma.wait()
+            stage_v.release()
+            replace_words(P, S.packed(f16).words)
+            scale_rows(out, factors)
+        with ring_v.drain() as stage:
+            out += k.wgmma.registers(P, f16) @ stage.v
+            k.wgmma.wait()
+        pairs = [total[h] + k.butterfly(total[h], 1) for h in range(2)]
+        scale_rows(out, [1.0 / (pair + k.butterfly(pair, 2)) for pair in pairs])
+        out.store(O.element((first_row + me * 64) * d), d)
+    return k
+
+
+def close(o: Any, q: Any, keys: Any, values: Any) -> bool:
+    scores = q.astype(np.float64) @ keys.astype(np.float64).T / q.shape[1] ** 0.5
+    weights = np.exp(scores - scores.max(1, keepdims=True))
+    return bool(np.abs(o - weights @ values / weights.sum(1, keepdims=True)).max() < 2e-3)
+
+
+@pytest.mark.judged
+def test_attention_with_overlapping_rings() -> None:
+    rng = np.random.default_rng(0)
+    q, keys, values = (rng.standard_normal((rows, 64)).astype(np.float16) for rows in (128, 160, 160))
+    o = np.zeros((128, 64), np.float16)
+    k = attention(64, 32)
+    launch(k, q, keys, values, o, 160, np.float32(np.log2(np.e) / 8), schedules=SCHEDULES[:2])
+    assert close(o, q, keys, values)
+
+
+@pytest.mark.ptxas
+@pytest.mark.parametrize("make", [lambda: attention(128, 128), lambda: attention(64, 128), lambda: sums(3)])
+def test_the_assembler_has_nothing_to_say(make: Any) -> None:
+    """No product is serialised, no register spilled, no `setmaxnreg` ignored."""
+    made = find_assembler(target="sm_90a").assemble(render(make().build()), "sm_90a")
+    assert made.kernel("hopper").spill_store_bytes == 0
+    assert not made.advisories
+
+
+# ------------------------------------------------------------------------------------- misuse
+
+
+class Parts:
+    """A kernel with a ring from one role to another, as a start for a mistake."""
+
+    def __init__(self, threads: int = 256, **how: Any) -> None:
+        self.k = builder(threads, **how)
+        self.X, self.Y = (self.k.tma.tensor_map(name, f16) for name in "XY")
+        self.producer, self.consumer = self.k.warpgroup_role("producer"), self.k.warpgroup_role("consumer")
+        self.ring = self.k.tma.ring(2, self.producer, self.consumer, a=((64, 64), f16), b=((64, 32), f16))
+
+    def filled(self) -> None:
+        """The producer's code."""
+        with self.producer, self.ring.fill() as stage:
+            self.k.tma.load(stage.a, self.X[0, 0])
+            self.k.tma.load(stage.b, self.Y[0, 0])
+
+
+def row_no_multiple_of_the_swizzle(p: Parts) -> None:
+    p.k.tma.tile("t", (64, 48), f16, swizzle="64B")
+
+
+def row_no_multiple_of_a_chunk(p: Parts) -> None:
+    p.k.tma.tile("t", (64, 12), f16)
+
+
+def box_too_tall(p: Parts) -> None:
+    p.k.tma.tile("t", (512, 64), f16)
+
+
+def unknown_swizzle(p: Parts) -> None:
+    p.k.tma.tile("t", (64, 64), f16, swizzle="16B")
+
+
+def bytes_that_do_not_add_up(p: Parts) -> None:
+    with p.producer, p.ring.fill() as stage:
+        p.k.tma.load(stage.a, p.X[0, 0])
+
+
+def tile_loaded_twice(p: Parts) -> None:
+    with p.producer, p.ring.fill() as stage:
+        p.k.tma.load(stage.a, p.X[0, 0])
+        p.k.tma.load(stage.a, p.X[0, 0])
+
+
+def load_in_a_drain(p: Parts) -> None:
+    with p.consumer, p.ring.drain() as stage:
+        p.k.tma.load(stage.a, p.X[0, 0])
+
+
+def two_boxes_of_one_map(p: Parts) -> None:
+    with p.producer, p.ring.fill() as stage:
+        p.k.tma.load(stage.a, p.X[0, 0])
+        p.k.tma.load(stage.b, p.X[0, 0])
+
+
+def coordinates_too_few(p: Parts) -> None:
+    with p.producer, p.ring.fill() as stage:
+        p.k.tma.load(stage.a, p.X[0])
+
+
+def coordinate_of_a_float(p: Parts) -> None:
+    with p.producer, p.ring.fill() as stage:
+        p.k.tma.load(stage.a, p.X[0, 1.5])
+
+
+def stage_after_its_drain(p: Parts) -> None:
+    with p.consumer:
+        with p.ring.drain() as stage:
+            pass
+        _ = stage.a[0, 0]
+
+
+def product_after_its_drain(p: Parts) -> None:
+    with p.consumer:
+        acc = p.k.wgmma.accumulator(64, 32)
+        with p.ring.drain() as stage:
+            late = stage.a @ stage.b
+        acc += late
+
+
+def stage_without_such_a_tile(p: Parts) -> None:
+    with p.consumer, p.ring.drain() as stage:
+        _ = stage.c
+
+
+def drain_by_the_producer(p: Parts) -> None:
+    with p.producer, p.ring.drain():
+        pass
+
+
+def fill_outside_of_roles(p: Parts) -> None:
+    with p.ring.fill():
+        pass
+
+
+def fill_in_a_fill(p: Parts) -> None:
+    with p.producer, p.ring.fill(), p.ring.fill():
+        pass
+
+
+def released_twice(p: Parts) -> None:
+    with p.consumer:
+        stage = p.ring.acquire()
+        stage.release()
+        stage.release()
+
+
+def ring_in_a_role(p: Parts) -> None:
+    with p.producer:
+        p.k.tma.ring(2, p.producer, p.consumer, c=((8, 64), f16))
+
+
+def ring_of_one_role(p: Parts) -> None:
+    p.k.tma.ring(2, p.producer, p.producer, c=((8, 64), f16))
+
+
+def ring_of_a_shape_alone(p: Parts) -> None:
+    p.k.tma.ring(2, p.producer, p.consumer, c=(8, 64, 1, 1))
+
+
+def accumulator_touched_before_the_wait(p: Parts) -> None:
+    with p.consumer:
+        acc = p.k.wgmma.accumulator(64, 32)
+        with p.ring.drain() as stage:
+            acc += stage.a @ stage.b
+            acc[0, 0].set(1.0)
+
+
+def accumulator_stored_before_the_wait(p: Parts) -> None:
+    with p.consumer:
+        acc = p.k.wgmma.accumulator(64, 32)
+        kept = acc[0, 0]
+        with p.ring.drain() as stage:
+            acc += stage.a @ stage.b
+            _ = kept * 2
+
+
+def drained_before_the_wait(p: Parts) -> None:
+    with p.consumer:
+        acc = p.k.wgmma.accumulator(64, 32)
+        with p.ring.drain() as stage:
+            acc += stage.a @ stage.b
+
+
+def touched_in_the_next_iteration(p: Parts) -> None:
+    with p.consumer:
+        acc = p.k.wgmma.accumulator(64, 32)
+        with p.k.loop(0, 4):
+            acc[0, 0].set(1.0)
+            stage = p.ring.acquire()
+            acc += stage.a @ stage.b
+
+
+def product_of_other_sizes(p: Parts) -> None:
+    with p.consumer:
+        acc = p.k.wgmma.accumulator(64, 64)
+        with p.ring.drain() as stage:
+            acc += stage.a @ stage.b
+
+
+def product_that_does_not_fit(p: Parts) -> None:
+    with p.consumer, p.ring.drain() as stage:
+        _ = stage.b @ stage.a
+
+
+def product_with_a_number(p: Parts) -> None:
+    with p.consumer:
+        acc = p.k.wgmma.accumulator(64, 64)
+        acc += 1
+
+
+def part_between_core_matrices(p: Parts) -> None:
+    with p.consumer, p.ring.drain() as stage:
+        stage.a.part(4, 16)
+
+
+def accumulator_of_odd_sizes(p: Parts) -> None:
+    with p.consumer:
+        p.k.wgmma.accumulator(32, 64)
+
+
+def accumulator_too_wide(p: Parts) -> None:
+    with p.consumer:
+        p.k.wgmma.accumulator(64, 264)
+
+
+def wait_for_too_many(p: Parts) -> None:
+    with p.consumer:
+        p.k.wgmma.wait(pending=8)
+
+
+def barrier_in_a_role(p: Parts) -> None:
+    with p.producer:
+        p.k.barrier()
+
+
+def barrier_of_another_role(p: Parts) -> None:
+    barrier = p.k.named_barrier(p.consumer)
+    with p.producer:
+        barrier.sync()
+
+
+def barrier_of_a_part_of_a_warp(p: Parts) -> None:
+    p.k.named_barrier(threads=48)
+
+
+def sixteen_barriers(p: Parts) -> None:
+    for _ in range(16):
+        p.k.named_barrier(threads=64)
+
+
+def more_warps_than_there_are(p: Parts) -> None:
+    p.k.warp_role("third", warps=1)
+
+
+def role_entered_twice(p: Parts) -> None:
+    for _ in range(2):
+        with p.producer:
+            pass
+
+
+def role_in_a_role(p: Parts) -> None:
+    with p.producer, p.consumer:
+        pass
+
+
+def thread_of_another_role(p: Parts) -> None:
+    with p.producer:
+        _ = p.consumer.thread
+
+
+def role_without_code(p: Parts) -> None:
+    p.filled()
+    p.k.build()
+
+
+def block_never_entered(p: Parts) -> None:
+    with p.producer:
+        p.ring.fill()
+    with p.consumer:
+        pass
+    p.k.build()
+
+
+MISTAKES: list[tuple[Any, type[PtxGenError], str]] = [
+    (
+        row_no_multiple_of_the_swizzle,
+        ConfigError,
+        "tile 't': with the 64B swizzle a row must be a multiple of 64 bytes (32 f16 elements), got 48 "
+        "elements of 2 bytes; widen the rows, or choose a narrower swizzle",
+    ),
+    (
+        row_no_multiple_of_a_chunk,
+        ConfigError,
+        "tile 't': a row must be a multiple of 16 bytes, got 12 elements",
+    ),
+    (box_too_tall, ConfigError, "tile 't': a copy moves at most 256 elements along a dimension, got 512"),
+    (unknown_swizzle, ConfigError, "tile 't': swizzle must be one of none, 32B, 64B, 128B, got '16B'"),
+    (
+        bytes_that_do_not_add_up,
+        ConfigError,
+        "ring 'ring_1': a stage has 12288 bytes, of which the loads bring 8192; load b too",
+    ),
+    (
+        tile_loaded_twice,
+        ConfigError,
+        "ring 'ring_1': tile 'a' is loaded twice in one fill, but the barrier counts",
+    ),
+    (
+        load_in_a_drain,
+        ConfigError,
+        "ring 'ring_1': tma.load is in a drain; the producer loads in ring.fill()",
+    ),
+    (
+        two_boxes_of_one_map,
+        ConfigError,
+        "X: a tensor map has one box and one swizzle; a copy before has box [64, 64] (innermost first) with "
+        "swizzle 128B, this one [32, 64] with 64B; declare another parameter, and pass the array twice",
+    ),
+    (coordinates_too_few, TypeMismatchError, "X has 2 dimensions (TensorMap[f16, 2]), got 1 coordinates"),
+    (
+        coordinate_of_a_float,
+        TypeMismatchError,
+        "coordinate 0 of a tensor (innermost first) must be an s32 or u32",
+    ),
+    (stage_after_its_drain, TypeMismatchError, "tile 'a' of ring 'ring_1' is used behind its drain"),
+    (product_after_its_drain, TypeMismatchError, "a product of ring 'ring_1' is used behind its drain"),
+    (
+        drain_by_the_producer,
+        TypeMismatchError,
+        "ring 'ring_1': drain belongs into 'with' of the role 'consumer'",
+    ),
+    (
+        fill_outside_of_roles,
+        TypeMismatchError,
+        "belongs into 'with' of the role 'producer', but is outside of all",
+    ),
+    (fill_in_a_fill, ConfigError, "ring 'ring_1': fill is inside another fill of the same ring"),
+    (released_twice, TypeMismatchError, "the stage of ring 'ring_1' is used behind its drain"),
+    (ring_in_a_role, ConfigError, "is declared inside 'role'; declare it before the block begins"),
+    (ring_of_one_role, ConfigError, "a positive number of stages, two different roles, and tiles by name"),
+    (ring_of_a_shape_alone, ConfigError, "ring: tile 'c' must be (shape, dtype) or (shape, dtype, swizzle)"),
+    (accumulator_touched_before_the_wait, TypeMismatchError, "Accumulator(64 x 32) is used at "),
+    (accumulator_stored_before_the_wait, TypeMismatchError, "wait before with k.wgmma.wait()"),
+    (drained_before_the_wait, TypeMismatchError, "shared memory is given back at "),
+    (
+        touched_in_the_next_iteration,
+        TypeMismatchError,
+        "started in the iteration before writes it; wait before",
+    ),
+    (
+        product_of_other_sizes,
+        ConfigError,
+        "the product has 64 x 32 elements, the accumulator of a warpgroup 64 x 64",
+    ),
+    (
+        product_that_does_not_fit,
+        ConfigError,
+        "b @ a: the columns of a must be the rows of b, got 64 x 32 and 64 x 64",
+    ),
+    (product_with_a_number, TypeMismatchError, "an accumulator takes a product of tiles, a @ b, got 1"),
+    (part_between_core_matrices, ConfigError, "tile 'a': the rows of a part begin at a multiple of 8"),
+    (accumulator_of_odd_sizes, ConfigError, "accumulator: rows must be a multiple of 64, got 32"),
+    (accumulator_too_wide, ConfigError, "accumulator: columns must be a multiple of 8 up to 256, got 264"),
+    (wait_for_too_many, ConfigError, "wgmma.wait: pending must be 0..7, got 8"),
+    (barrier_in_a_role, TypeMismatchError, "barrier inside a role: the threads of other roles never arrive"),
+    (
+        barrier_of_another_role,
+        TypeMismatchError,
+        "barrier 1 is for the threads of 'consumer', but is used in the role",
+    ),
+    (
+        barrier_of_a_part_of_a_warp,
+        ConfigError,
+        "threads= as a multiple of 32 up to 256, got () and threads=48",
+    ),
+    (sixteen_barriers, ConfigError, "named_barrier: a CTA has 15, and all are taken"),
+    (
+        more_warps_than_there_are,
+        ConfigError,
+        "warp_role 'third': warps must be 1 to 0, which the 8 warps of the CTA",
+    ),
+    (
+        role_entered_twice,
+        ConfigError,
+        "role 'producer' has its code already; a role is one branch of the kernel",
+    ),
+    (role_in_a_role, ConfigError, "role 'consumer' is inside 'role'; move it before the block, or behind it"),
+    (
+        thread_of_another_role,
+        TypeMismatchError,
+        "consumer.thread belongs into 'with' of the role 'consumer', but is in",
+    ),
+    (role_without_code, ConfigError, "role 'consumer' has no code; enter it: 'with role:'"),
+    (block_never_entered, ConfigError, "blocks that were never entered guard nothing"),
+]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "error", "message"), MISTAKES, ids=lambda x: getattr(x, "__name__", None)
+)
+def test_mistakes_are_errors_at_their_line(mistake: Any, error: Any, message: str) -> None:
+    with pytest.raises(error) as raised:
+        mistake(Parts())
+    assert message in str(raised.value)
+    frames = [frame.name for frame in raised.traceback]
+    assert mistake.__name__ in frames
+
+
+def test_a_tile_that_a_stage_lacks_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match=r"Ring\('ring_1', 2 stages of a, b\) has no tile 'c'"):
+        stage_without_such_a_tile(Parts())
+
+
+@pytest.mark.parametrize(
+    ("how", "roles", "message"),
+    [
+        (
+            {"threads": 384},
+            [(1, 24), (2, 248)],
+            "the CTA has 64512 registers (168 for each of its 384 threads), but the roles need 66560: 24 "
+            "x 128 (r0) + 248 x 256 (r1); give a role fewer",
+        ),
+        (
+            {"threads": 256, "min_ctas": 2},
+            [(1, 240)],
+            "the CTA has 32768 registers (128 for each of its 256 threads), but the roles need 33792: 240 "
+            "x 128 (r0), and 3072 for threads without a role yet; give a role fewer",
+        ),
+        ({"threads": 384}, [(1, 20)], "registers must be a multiple of 8 from 24 to 256, got 20"),
+    ],
+)
+def test_registers_of_all_roles_fit_the_cta(how: Any, roles: Any, message: str) -> None:
+    k = builder(**how)
+    *first, (warpgroups, registers) = roles
+    for number, (count, given) in enumerate(first):
+        k.warpgroup_role(f"r{number}", warpgroups=count, registers=given)
+    with pytest.raises(ConfigError) as error:
+        k.warpgroup_role(f"r{len(first)}", warpgroups=warpgroups, registers=registers)
+    assert message in str(error.value)
+
+
+def test_registers_are_set_for_whole_warpgroups() -> None:
+    k = builder(threads=160)
+    with pytest.raises(ConfigError) as error:
+        k.warp_role("one", warps=1, registers=40)
+    assert str(error.value) == (
+        "warp_role 'one': registers are set for whole warpgroups of 4 warps, but the role has warps 0 to "
+        "0; use warpgroup_role"
+    )
+    k.warp_role("one", warps=1)
+    with pytest.raises(ConfigError) as error:
+        k.warpgroup_role("group")
+    assert "a warpgroup begins at a warp divisible by 4, but 1 warps have a role" in str(error.value)
+
+
+def test_products_are_for_whole_warpgroups() -> None:
+    k = builder(threads=160)
+    k.warp_role("one")
+    with k.warp_role("rest", warps=4), pytest.raises(ConfigError) as error:
+        k.wgmma.accumulator(64, 64)
+    assert str(error.value) == (
+        "accumulator: wgmma is for whole warpgroups of 4 warps, but role 'rest' has 4 warps, from warp 1 on"
+    )
+    with pytest.raises(ConfigError, match="but the CTA has 160 threads"):
+        builder(threads=160).wgmma.accumulator(64, 64)
+
+
+def test_what_a_target_lacks_is_an_error_at_the_line() -> None:
+    with pytest.raises(
+        UnsupportedTargetError, match=r"tma\.tile needs sm_90, but kernel 'hopper' targets sm_80"
+    ):
+        builder(target="sm_80").tma.tile("t", (64, 64), f16)
+    p = Parts(target="sm_90")
+    with pytest.raises(UnsupportedTargetError, match=r"wgmma.fence.sync.aligned needs sm_90 \(only sm_90a\)"):
+        accumulator_touched_before_the_wait(p)
+
+
+def test_unswizzled_tiles_and_other_types_are_no_operands() -> None:
+    k = builder(threads=128)
+    plain = k.tma.tile("plain", (64, 64), f16, swizzle="none")
+    bytes_ = k.tma.tile("bytes", (64, 128), u8)
+    good = k.tma.tile("good", (64, 64), f16)
+    with pytest.raises(ConfigError, match="tile 'plain' has no swizzle, so wgmma cannot read it"):
+        _ = plain @ good
+    with pytest.raises(
+        TypeMismatchError, match="bytes @ good: wgmma multiplies two f16 or two bf16 matrices"
+    ):
+        _ = bytes_ @ good
+    with pytest.raises(TypeError, match="unsupported operand"):
+        _ = good @ 3  # type: ignore[operator]
