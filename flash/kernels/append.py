@@ -119,7 +119,7 @@ def append_kernel(config: AppendConfig) -> ir.Module:
     """The module with the kernel of this configuration; `flash/contract/cache.py` says what its
     parameters mean.
     """
-    k = KernelBuilder(config.name, target=config.target, threads=THREADS)
+    k = KernelBuilder(config.name, target=config.target, threads=THREADS, reciprocals=False)
     given = _Given.declare(k, config)
     thread = k.thread_id()
     lane = k.signed(thread % WARP_SIZE)

@@ -124,7 +124,7 @@ def merge_kernel(config: MergeConfig) -> ir.Module:
     """The module with the kernel of this configuration; `flash/contract/cache.py` says what its
     parameters mean.
     """
-    k = KernelBuilder(config.name, target=config.target, threads=THREADS)
+    k = KernelBuilder(config.name, target=config.target, threads=THREADS, reciprocals=False)
     pointers = {array.name: k.pointer(array.name) for array in config.arrays}
     strides = {array.name: stride_parameters(k, array) for array in config.arrays}
     rows, seq_q, heads, splits = (

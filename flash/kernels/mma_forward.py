@@ -59,7 +59,7 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     `flash/contract/forward.py` says what its parameters mean.
     """
     dtype = config.dtype.scalar
-    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1)
+    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=False)
     given = Parameters.declare(k, config)
     cta = Cta.entered(k, config, given)
     me = WarpPlace.of(k)

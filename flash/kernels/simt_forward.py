@@ -32,7 +32,7 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
 
     `flash/contract/forward.py` says what its parameters mean.
     """
-    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1)
+    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=False)
     given = Parameters.declare(k, config)
     cta = Cta.entered(k, config, given)
     own = AppendedRows.written(k, config, given, cta)

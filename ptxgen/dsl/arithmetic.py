@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from ptxgen.dsl import division
 from ptxgen.dsl.ops import Ops, check_value
 from ptxgen.dsl.values import Scalar, Value, Var, is_count, require_value
 from ptxgen.errors import ConfigError, shown
@@ -16,6 +17,7 @@ class Arithmetic(Ops):
     """Functions that the instruction table lacks; it has `k.max`, `k.abs`, `k.selp` and many more."""
 
     inf: Final = math.inf
+    reciprocals = True  # whether quotients by constants are products instead of `div`
 
     def accumulate(self, total: Var, a: Scalar, b: Scalar) -> None:
         """total += a * b, rounded once."""
@@ -27,6 +29,16 @@ class Arithmetic(Ops):
         if not is_count(by):
             raise ConfigError(f"divide_up: the divisor must be a positive integer, got {shown(by)}")
         return (value + (by - 1)) // by
+
+    def divided(self, a: Value, by: Scalar) -> Value:
+        """The quotient of two integers, rounded towards zero: a // by."""
+        found = division.quotient(a, by) if self.reciprocals else None
+        return self.emit("div", (a, by)) if found is None else found
+
+    def remainder(self, a: Value, by: Scalar) -> Value:
+        """The remainder of two integers, with the sign of a: a % by."""
+        found = division.remainder(a, by) if self.reciprocals else None
+        return self.emit("rem", (a, by)) if found is None else found
 
     def butterfly(self, value: Value, distance: int) -> Value:
         """The `value` of the lane (own lane xor `distance`); `distance` is 1, 2, 4, 8 or 16."""

@@ -19,8 +19,9 @@ class KernelBuilder(Roles):
     """Builds one kernel for one target, such as "sm_80"; `build` returns the module.
 
     `threads` is the threads of a block (`.maxntid`), `min_ctas` the least CTAs per multiprocessor
-    (`.minnctapersm`; 0: not printed), `cluster` the CTAs of a cluster along x, y and z, and `asserts`
-    says whether `k.device_assert` is compiled in. Every row of the instruction table is a method
+    (`.minnctapersm`; 0: not printed), `cluster` the CTAs of a cluster along x, y and z, `asserts`
+    says whether `k.device_assert` is compiled in, and `reciprocals` whether `//` and `%` by a constant
+    are shifts and products instead of `div` and `rem`. Every row of the instruction table is a method
     (`k.fma`, `k.shfl`, …); `docs/isa.md` lists them. Raises `ConfigError` for an invalid name,
     `threads`, `min_ctas` or `cluster`, and `UnsupportedTargetError` for an unknown target, or one
     without clusters.
@@ -35,6 +36,7 @@ class KernelBuilder(Roles):
         min_ctas: int = 0,
         cluster: int | tuple[int, ...] | None = None,
         asserts: bool = False,
+        reciprocals: bool = True,
     ) -> None:
         check_name("kernel", name)
         target = find_target(target)
@@ -50,6 +52,7 @@ class KernelBuilder(Roles):
         super().__init__(name, target, threads, min_ctas)
         self._params: list[ir.Param] = []
         self.asserts = asserts
+        self.reciprocals = reciprocals
         self.atomic = Atomic(self)
         self.warp = Warp(self)
         self.block = Cta(self, self.warp, self.scratch)

@@ -19,6 +19,7 @@ _MAX_OFFSET = (1 << 31) - 1  # the offset of an address is a 32-bit integer (PTX
 _Operator: TypeAlias = Literal[
     "add",
     "and_",
+    "cvt",
     "div",
     "mad",
     "mad_wide",
@@ -61,6 +62,12 @@ class Emitter(Protocol):
 
     def store(self, at: Pointer, values: Scalar | Sequence[Scalar]) -> None:
         """Write one element at a pointer, or 2 or 4."""
+
+    def divided(self, a: Value, by: Scalar) -> Value:
+        """The quotient of two integers."""
+
+    def remainder(self, a: Value, by: Scalar) -> Value:
+        """The remainder of two integers."""
 
     def append(self, opcode: str, operands: tuple[ir.Operand, ...]) -> None:
         """Append one instruction without checks."""
@@ -164,11 +171,11 @@ class Value:
 
     def __floordiv__(self, other: Scalar) -> Value:
         self._require_integer("//")
-        return self.k.emit("div", (self, other))
+        return self.k.divided(self, other)
 
     def __mod__(self, other: Scalar) -> Value:
         self._require_integer("%")
-        return self.k.emit("rem", (self, other))
+        return self.k.remainder(self, other)
 
     def __neg__(self) -> Value:
         return self.k.emit("neg", (self,))

@@ -21,6 +21,7 @@ from ptxgen.check.prove.program.graph import Graph
 from ptxgen.check.prove.program.paths import Formula, Literal, Paths, certain
 from ptxgen.check.prove.program.values import Applied, Node, Values
 from ptxgen.check.prove.symbolic.goals import Facts, Goals
+from ptxgen.check.prove.symbolic.quotients import as_division, divided, with_remainder
 from ptxgen.types import ScalarType
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -170,7 +171,8 @@ class Symbolic:
         if "wide" not in words:
             if "lo" not in words:
                 return None
-            return self._ring(node, lambda a, b, c=ZERO: a * b + c)
+            found = self._ring(node, lambda a, b, c=ZERO: a * b + c)
+            return None if found is None else with_remainder(self.atoms, found)
         a, b = self._whole(node, 0), self._whole(node, 1)
         if a is None or b is None:
             return None
@@ -191,7 +193,10 @@ class Symbolic:
         if words[0] == "shl":
             return self.poly(node.args[0]) * (1 << by)
         value = self._whole(node, 0)
-        return None if value is None else self._divided(value, Poly.of(1 << by), "div")
+        if value is None:
+            return None
+        a, b = as_division(node.args[0], value, by, self._whole, self.goals)
+        return divided(self.goals, self.atoms, a, b, "div")
 
     def _masked(self, node: Node, words: list[str]) -> Poly | None:
         """The low bits of a number that is not negative, or the number without its low bits."""
@@ -203,31 +208,13 @@ class Symbolic:
                 whole = self.exact(value, node.bits, True)
                 if below & (below + 1) or whole is None:
                     return None
-                low = self._divided(whole, Poly.of(below + 1), "rem")
+                low = divided(self.goals, self.atoms, whole, Poly.of(below + 1), "rem")
                 return low if bits >= 0 or low is None else whole - low
         return None
 
     def _quotient(self, node: Node, words: list[str]) -> Poly | None:
         a, b = self._whole(node, 0), self._whole(node, 1)
-        return None if a is None or b is None else self._divided(a, b, words[0])
-
-    def _divided(self, a: Poly, b: Poly, kind: str) -> Poly | None:
-        holds = self.goals.holds
-        if not holds(a) or not holds(b - 1):
-            return None
-        by = b.constant
-        if isinstance(by, int):
-            whole = Poly({m: c // by for m, c in a.terms.items() if not m or not np.any(c % by)})
-            rest = a - whole * by
-            low, high = self.atoms.bounds(rest)
-            if low >= 0 and high < by:
-                return whole if kind == "div" else rest
-        elif len(b.terms) == 1:  # for example heads / group, where heads is kv_heads * group
-            ((monomial, factor),) = b.terms.items()
-            parts = a.quotient(monomial, factor, proper=False) if isinstance(factor, int) else None
-            if parts is not None and not parts[1].terms:
-                return parts[0] if kind == "div" else ZERO
-        return self.atoms.function_of(kind, a, b)
+        return None if a is None or b is None else divided(self.goals, self.atoms, a, b, words[0])
 
     def _least(self, node: Node, words: list[str]) -> Poly | None:
         a, b = (self._whole(node, n) or self._any(node, n) for n in range(2))
