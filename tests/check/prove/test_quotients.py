@@ -98,5 +98,7 @@ def test_a_reciprocal_that_is_too_short_is_one_only_for_small_numbers():
 
 
 def test_the_quotient_of_a_larger_number_is_another_one():
-    factor, _, shift = unsigned_reciprocal(10)
-    assert verdict(f"mad.wide.u32 %rd2, %r0, {factor}, {9 * factor}", shift, 100, 10) != "proved"
+    factor, addend, shift = unsigned_reciprocal(7)
+    assert addend == factor  # rounded down
+    assert verdict(f"mad.wide.u32 %rd2, %r0, {factor}, {factor}", shift, 100, 7) == "proved"
+    assert verdict(f"mad.wide.u32 %rd2, %r0, {factor}, {7 * factor}", shift, 100, 7) != "proved"

@@ -81,5 +81,5 @@ def as_division(product: Node, value: Poly, by: int, whole: Operand, goals: Goal
         d = -(-(1 << by) // m)
         above = m * d - (1 << by)
         most = ((1 << by) - 1) // above if above else None
-    exact = goals.holds(x) and (most is None or goals.holds(Poly.of(most) - x))
-    return (x, Poly.of(d)) if exact else plain
+    exact = most is None or goals.holds(Poly.of(most) - x)
+    return (x, Poly.of(d)) if exact else plain  # `divided` asks whether x is negative
