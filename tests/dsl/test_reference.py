@@ -30,6 +30,7 @@ INNER = {  # what the parts of the DSL use of each other
     KernelBuilder: {
         "add_role_user",
         "append",
+        "divided",
         "emit",
         "fresh",
         "is_in_block",
@@ -37,6 +38,7 @@ INNER = {  # what the parts of the DSL use of each other
         "origin",
         "present_role",
         "refuse_predicated",
+        "remainder",
         "repeat_until",
         "require_all_threads",
         "require_predicate",
