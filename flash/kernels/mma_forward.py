@@ -59,6 +59,8 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     `flash/contract/forward.py` says what its parameters mean.
     """
     dtype = config.dtype.scalar
+    # Products instead of `div` shorten the kernel by 6 %, but the assembler then spills 40 bytes at
+    # head_dim 128 with causal.
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=False)
     given = Parameters.declare(k, config)
     cta = Cta.entered(k, config, given)
