@@ -41,7 +41,7 @@ class Layout:
             raise ConfigError(f"{who}: rows and columns must be positive integers, got {shown(shape)}")
 
         def fits(down: int, across: int) -> bool:
-            return rows % (MMA_ROWS * down) == 0 and columns % (_PAIR_COLUMNS * across) == 0
+            return not (rows % (MMA_ROWS * down) or columns % (_PAIR_COLUMNS * across))
 
         ways = [(n, count // n) for n in range(count, 0, -1) if count % n == 0]
         if warps is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from ptxgen.dsl.control import Control
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, LANE_ROWS, MMA_COLUMNS, QUAD, over_lanes
@@ -13,6 +13,7 @@ from ptxgen.dsl.matrices.products import (
     PAIRS,
     Operand,
     depth_of,
+    is_multiplied,
     left_block,
     multiply,
     result_of,
@@ -271,15 +272,13 @@ def product(
     """into += a @ b, or a new tile a @ b. Raises as `RegisterTile.mma` does."""
     k = layout.lanes.k
     k.refuse_predicated("mma")
-    a, b = as_block(a), as_block(b)
-    check_factors(a, b)
+    a, b = factors(a, b)
     if a.shape[0] != layout.rows or b.shape[1] != layout.columns:
         raise TypeMismatchError(
             f"mma: {a!r} times {b!r} is {a.shape[0]} x {b.shape[1]}, which does not fit the accumulator of "
             f"{layout.rows} x {layout.columns}"
         )
     dtype = result_of(a.dtype)
-    assert dtype is not None  # `check_factors` has refused others
     if into is not None and (into.dtype is not dtype or into.shape != (layout.rows, layout.columns)):
         raise TypeMismatchError(f"mma: the sums of {a!r} times {b!r} are {dtype}, got {into!r}")
     for block in (a, b):
@@ -305,23 +304,18 @@ def product(
     return result
 
 
-Factor = TypeVar("Factor")
-
-
-def as_block(factor: SwizzledTile | Factor) -> StagedTile | Factor:
-    """A swizzled tile as a block; anything else as it is."""
-    return StagedTile(factor) if isinstance(factor, SwizzledTile) else factor
-
-
-def check_factors(a: object, b: object) -> None:
-    """Raise `TypeMismatchError` unless `mma` multiplies blocks of these kinds, types and shapes."""
+def factors(a: object, b: object) -> tuple[StagedTile | PackedTile, StagedTile]:
+    """The factors of a product. Raises `TypeMismatchError` unless `mma` multiplies blocks of these
+    kinds, types and shapes.
+    """
+    a, b = (StagedTile(x) if isinstance(x, SwizzledTile) else x for x in (a, b))
     if not isinstance(a, StagedTile | PackedTile) or not isinstance(b, StagedTile):
         raise TypeMismatchError(
             "mma takes blocks in shared memory, and as the first factor also a tile of registers such as "
             f"P.to(f16), got {shown(a)} and {shown(b)}"
         )
-    types = {a.dtype, b.dtype}
-    if result_of(a.dtype) is None or (len(types) > 1 and not all(result_of(t) is s32 for t in types)):
+    known = is_multiplied(a.dtype) and is_multiplied(b.dtype)
+    if not known or (a.dtype is not b.dtype and (result_of(a.dtype), result_of(b.dtype)) != (s32, s32)):
         raise TypeMismatchError(
             "mma multiplies f16, bf16 or f32 (as tf32) of one type, and s8 and u8 in any order, got "
             f"{a.dtype} and {b.dtype}"
@@ -332,3 +326,4 @@ def check_factors(a: object, b: object) -> None:
         raise TypeMismatchError(
             f"mma: {a!r}: the depth of a product of {a.dtype} must be a multiple of {depth_of(a.dtype)}"
         )
+    return a, b

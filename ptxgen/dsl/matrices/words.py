@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ptxgen.dsl.blocks import block
 from ptxgen.dsl.matrices.lanes import Lanes
 from ptxgen.dsl.matrices.layout import Layout
 from ptxgen.dsl.matrices.matrix import BlockCopier, Matrix, Walk
-from ptxgen.dsl.matrices.registers import PackedTile, RegisterTile, as_block, check_factors, product
+from ptxgen.dsl.matrices.registers import PackedTile, RegisterTile, factors, product
+from ptxgen.dsl.matrices.ring import StageRing
 from ptxgen.dsl.matrices.staged import Arrival, StagedTile
 from ptxgen.dsl.shared import SharedMemory
 from ptxgen.dsl.swizzle import CHUNK_BYTES, SwizzledTile
-from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_count, is_int
+from ptxgen.dsl.values import Pointer, Scalar, Value, is_count, is_int
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import Target
 from ptxgen.types import ScalarType, f32, u32
@@ -50,8 +52,7 @@ class Matrices(SharedMemory):
         to 1, which any matrix does; below 4 bytes copies to shared memory go through registers, and
         the pipeline is slower. Raises `ConfigError` and `TypeMismatchError` for other arguments.
         """
-        if not isinstance(at, Pointer) or at.space != "global":
-            raise TypeMismatchError(f"matrix: takes a pointer to global memory, got {shown(at)}")
+        _require_global(at)
         stride = columns if stride is None else stride
         for what, extent in (("rows", rows), ("columns", columns), ("stride", stride)):
             self._require_extent(f"matrix: {what}", extent)
@@ -63,7 +64,7 @@ class Matrices(SharedMemory):
                 f"bytes, got {shown(width)}"
             )
         for what, extent in (("columns", columns), ("stride", stride)):
-            if is_int(extent) and int(extent) % width:
+            if isinstance(extent, int) and extent % width:
                 raise ConfigError(
                     f"matrix: {what} must be a multiple of width {width}, got {extent}; pass a smaller width="
                 )
@@ -77,7 +78,7 @@ class Matrices(SharedMemory):
         """
         self.refuse_predicated("staged")
         self.require_all_threads("staged")
-        if not isinstance(block, Walk) or block.axis is not None:
+        if not _is_walk(block) or block.axis is not None:
             raise TypeMismatchError(
                 f"staged: takes one block, such as Q.block((64, 64), row), got {shown(block)}"
             )
@@ -126,10 +127,9 @@ class Matrices(SharedMemory):
         """a @ b on tensor cores, in the registers of the CTA's warps (`RegisterTile.mma` has the types,
         `accumulator` has `warps`).
         """
-        a, b = as_block(a), as_block(b)
-        check_factors(a, b)
-        layout = Layout.of("mma", self._lanes, (a.shape[0], b.shape[1]), warps)
-        return product(layout, a, b)
+        left, right = factors(a, b)
+        layout = Layout.of("mma", self._lanes, (left.shape[0], right.shape[1]), warps)
+        return product(layout, left, right)
 
     @block
     def pipeline(self, *walks: Walk, stages: int = 3) -> Iterator[tuple[StagedTile, ...]]:
@@ -143,7 +143,7 @@ class Matrices(SharedMemory):
         """
         self.refuse_predicated("pipeline")
         self.require_all_threads("pipeline")
-        if not walks or not all(isinstance(walk, Walk) and walk.axis is not None for walk in walks):
+        if not walks or not all(_is_walk(walk) and walk.axis is not None for walk in walks):
             raise TypeMismatchError(
                 "pipeline: takes walks over matrices, such as A.across(shape, row) and B.down(shape), "
                 f"got {shown(walks)}"
@@ -155,7 +155,8 @@ class Matrices(SharedMemory):
         turns = walks[0].turns()
         for ahead in range(stages - 1):
             self._start(copiers, [ahead * size for size in sizes])
-        read = {size: self.var(u32, 0) for size in dict.fromkeys(sizes)}
+        rings = {size: StageRing(self, stages, size) for size in dict.fromkeys(sizes)}
+        read = {size: ring.at for size, ring in rings.items() if ring.at is not None}
         fill = {size: self.var(u32, (stages - 1) * size) for size in read}
         over = Arrival()
         with self.loop(0, turns, type=None if isinstance(turns, Value) else u32) as n:
@@ -167,18 +168,17 @@ class Matrices(SharedMemory):
                 StagedTile(
                     copier.tile,
                     stage=read[copier.tile.stage_bytes],
-                    origin=lambda walk=copier.walk: walk.origin(n),
+                    origin=functools.partial(copier.walk.origin, n),
                     arrival=over,
                 )
                 for copier in copiers
             )
-            for size, at in read.items():
-                fill[size].set(at)
-                following = at + size
-                at.set(self.selp(0, following, following == stages * size))
+            for size, ring in rings.items():
+                fill[size].set(read[size])  # the stage that has been read is filled next
+                ring.advance()
         over.problem = _OVER
 
-    def _start(self, copiers: list[BlockCopier], stages: list[int] | list[Var]) -> None:
+    def _start(self, copiers: Sequence[BlockCopier], stages: Sequence[int | Value]) -> None:
         for copier, stage in zip(copiers, stages, strict=True):
             copier.start(stage)
             copier.advance()
@@ -195,3 +195,12 @@ class Matrices(SharedMemory):
             known = is_count(extent) and extent < 1 << (u32.bits - 1)
         if not known:
             raise TypeMismatchError(f"{who} must be a u32 value or a positive integer, got {shown(extent)}")
+
+
+def _require_global(at: object) -> None:
+    if not isinstance(at, Pointer) or at.space != "global":
+        raise TypeMismatchError(f"matrix: takes a pointer to global memory, got {shown(at)}")
+
+
+def _is_walk(given: object) -> bool:
+    return isinstance(given, Walk)
