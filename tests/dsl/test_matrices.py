@@ -479,6 +479,10 @@ def test_a_pipeline_waits_for_blocks_that_were_staged_before_it() -> None:
     a = k.staged(X.block((32, 32)))
     with k.pipeline(X.down((32, 32)), stages=2) as (b,):
         k.mma(a, b)
+    with pytest.raises(ConfigError, match="its copies have not been waited for"):  # there may be no turn
+        k.mma(a, a)
+    k.await_copies()
+    k.mma(a, a)
 
 
 def test_a_stage_is_not_used_behind_its_pipeline() -> None:

@@ -158,11 +158,11 @@ class Matrices(SharedMemory):
         rings = {size: StageRing(self, stages, size) for size in dict.fromkeys(sizes)}
         read = {size: ring.at for size, ring in rings.items() if ring.at is not None}
         fill = {size: self.var(u32, (stages - 1) * size) for size in read}
-        over = Arrival()
+        over, staged_before = Arrival(), self._on_the_way
         with self.loop(0, turns, type=None if isinstance(turns, Value) else u32) as n:
             self.cp_async_wait_group(stages - 2)
             self.barrier()  # the blocks have arrived for all threads, and nobody reads the stage filled next
-            self._arrived()
+            self._arrived()  # groups of copies arrive in order, and the first one has what was staged before
             self._start(copiers, [fill[size] for size in sizes])
             yield tuple(
                 StagedTile(
@@ -177,6 +177,9 @@ class Matrices(SharedMemory):
                 fill[size].set(read[size])  # the stage that has been read is filled next
                 ring.advance()
         over.problem = _OVER
+        self._on_the_way = staged_before
+        for arrival in staged_before:  # without any turn, nobody has waited for them
+            arrival.problem = _ON_THE_WAY
 
     def _start(self, copiers: Sequence[BlockCopier], stages: Sequence[int | Value]) -> None:
         for copier, stage in zip(copiers, stages, strict=True):
