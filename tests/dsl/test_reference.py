@@ -8,7 +8,20 @@ from pathlib import Path
 import pytest
 from dsl.kernels import builder
 
-from ptxgen.dsl import Fragment, KernelBuilder, Pointer, SharedTile, TilePointer, Value, Var
+from ptxgen.dsl import (
+    Fragment,
+    KernelBuilder,
+    Matrix,
+    PackedTile,
+    Pointer,
+    RegisterTile,
+    SharedTile,
+    StagedTile,
+    SwizzledTile,
+    TilePointer,
+    Value,
+    Var,
+)
 from ptxgen.isa.table import rows
 
 PAGE = (Path(__file__).parents[2] / "docs" / "dsl.md").read_text(encoding="utf-8")
@@ -23,6 +36,7 @@ INNER = {  # what the parts of the DSL use of each other
         "refuse_predicated",
         "require_all_threads",
         "require_predicate",
+        "scratch",
     },
     type(builder().warp): {"joined"},
     type(builder().block): set(),
@@ -32,6 +46,11 @@ INNER = {  # what the parts of the DSL use of each other
     Value: set(),
     Var: set(),
     Fragment: set(),
+    Matrix: {"element", "rows_bytes"},
+    StagedTile: {"require_arrived"},
+    SwizzledTile: {"chunk", "chunk_pointer", "panel_of", "stage_bytes"},
+    RegisterTile: {"row_elements"},
+    PackedTile: {"operand", "row_elements"},
 }
 
 
