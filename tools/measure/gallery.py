@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ptxgen.errors import BackendError
 from ptxgen.kernels import KernelFunction
 from ptxgen.runtime.assembler import find_assembler
-from tools.measure.record import MS, Found, Goal, Job, Measurement, Setting, measured, timed
+from tools.measure.record import MS, Found, Goal, Job, Setting, measured, timed
 from tools.measure.report import ROOT
-from tools.measure.sass import find_disassembler, main_loop
+from tools.measure.sass import Loop, SassInstr, find_disassembler, main_loop
 
 KERNELS: Final = ("softmax", "layer_norm", "gemm", "attention")
 PAGES: Final = ("docs/own-kernels.md", "docs/gallery.md")
@@ -53,35 +54,43 @@ def gallery_jobs(quick: bool) -> list[Job]:
 
 @dataclass(frozen=True)
 class _Figures:
-    """What is measured of a kernel; `per_product` is 0 without products on tensor cores."""
+    """What is measured of a kernel. Without a disassembler `sass` is empty, and `why` says so."""
 
     lines: int
     ms: list[float]
-    instructions: int
     registers: int
     spilled_bytes: int
-    loop: int
-    products: int
+    sass: list[SassInstr]
+    why: str
+
+    @functools.cached_property
+    def loop(self) -> Loop | None:
+        """The main loop; None if none has products on tensor cores."""
+        return main_loop(self.sass)
 
     @property
     def per_product(self) -> float:
-        """Machine instructions of a warp in a turn of the main loop, for each tensor-core product."""
-        return self.loop / self.products if self.products else 0.0
+        """Machine instructions of a warp in a turn of the main loop, for each tensor-core product; 0
+        without products.
+        """
+        return len(self.loop.path) / self.loop.products if self.loop else 0.0
 
-    def rows(self, settings: Mapping[str, Setting], *, ours: bool) -> list[Measurement]:
+    def rows(self, settings: Mapping[str, Setting], *, ours: bool) -> Found:
         """The figures as measurements; only ours have a goal."""
         goal = Goal("<=", 0) if ours else None
-        found = [
+        found: Found = [
             measured("lines", "lines", [self.lines], config=settings),
             measured("from a function to a cubin", "ms", self.ms, config=settings),
-            measured("machine instructions", "instr.", [self.instructions], config=settings),
             measured("registers", "per thread", [self.registers], config=settings),
             measured("spilled", "bytes", [self.spilled_bytes], config=settings, goal=goal),
         ]
-        if self.products:
+        if self.why:
+            return [*found, f"machine code was not counted: {self.why}"]
+        found.append(measured("machine instructions", "instr.", [len(self.sass)], config=settings))
+        if self.loop:
             found += [
-                measured("main loop", "instr.", [self.loop], config=settings),
-                measured("HMMA in a turn of the main loop", "instr.", [self.products], config=settings),
+                measured("main loop", "instr.", [len(self.loop.path)], config=settings),
+                measured("HMMA in a turn of the main loop", "instr.", [self.loop.products], config=settings),
                 measured("main loop", "instr. per HMMA", [self.per_product], config=settings),
             ]
         return found
@@ -99,13 +108,13 @@ def beside(name: str, repeats: int) -> Found:
     ours = _figures(source, to_cubin, function(name).build(target=target).text, name, repeats)
     found: Found = [*ours.rows(settings | {"by": "ptxgen"}, ours=True)]
     try:
-        peer = _peer()
+        peer = peer_module()
     except ImportError as error:
         return [*found, f"Triton's kernels were not measured: {error}; pip install triton"]
     compile_it = functools.partial(peer.compiled, name, CAPABILITY)
     its = _figures(peer.source(name), compile_it, compile_it()["ptx"], name, repeats)
     found += its.rows(settings | {"by": "Triton"}, ours=False)
-    if ours.products and its.products:
+    if ours.loop and its.loop:
         ratio = measured(
             "main loop, instructions per HMMA: ours / Triton",
             "x",
@@ -122,16 +131,19 @@ def _figures(source: str, to_cubin: Callable[[], object], ptx: str, entry: str, 
     target = f"sm_{CAPABILITY}"
     made = find_assembler(target=target).assemble(ptx, target)
     usage = made.kernel(entry)
-    instructions = find_disassembler().instructions(made.cubin)
-    loop = main_loop(instructions)
+    sass: list[SassInstr] = []
+    why = ""
+    try:
+        sass = find_disassembler().instructions(made.cubin)
+    except BackendError as error:
+        why = str(error)
     return _Figures(
         lines_of_code(source),
         [MS * t for t in timed(to_cubin, repeats)],
-        len(instructions),
         usage.registers,
         usage.spill_store_bytes + usage.spill_load_bytes,
-        len(loop.path) if loop else 0,
-        loop.products if loop else 0,
+        sass,
+        why,
     )
 
 
@@ -184,7 +196,7 @@ def _examples() -> dict[str, tuple[str, tuple[str, ...]]]:
 
 
 @functools.cache
-def _peer() -> Any:
+def peer_module() -> Any:
     """The module of Triton's kernels. Raises ImportError without Triton."""
     spec = importlib.util.spec_from_file_location("gallery_triton", ROOT / PEER)
     assert spec is not None
