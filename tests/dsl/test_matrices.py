@@ -5,6 +5,7 @@ Elements are small integers, so that products and their sums are exact in every 
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -36,30 +37,35 @@ def launch(k: Any, *arguments: Any, grid: Any = 1, **how: Any) -> Any:
     return run(module, grid=grid, block=k.threads, args=arguments, dynamic_smem=size, sanitize=True, **how)
 
 
-def product(
+def accumulate(
     k: Any,
-    types: tuple[Any, Any, Any],
+    pointers: Any,
+    sizes: Any,
     tile: tuple[int, int, int],
-    *,
     transposed: tuple[bool, bool] = (False, False),
+    *,
     width: int | None = None,
     stages: int = 3,
     warps: tuple[int, int] | None = None,
 ) -> None:
     """The body of C = A B; a transposed operand is stored the other way round."""
-    rows, columns, step = tile
-    pointers = [k.pointer(name, dtype) for name, dtype in zip("ABC", types, strict=True)]
-    m, n, depth = (k.param(name, u32) for name in ("m", "n", "depth"))
+    (rows, columns, step), (m, n, depth) = tile, sizes
     A = k.matrix(pointers[0], *((depth, m) if transposed[0] else (m, depth)), width=width)
     B = k.matrix(pointers[1], *((n, depth) if transposed[1] else (depth, n)), width=width)
     C = k.matrix(pointers[2], m, n, width=None if width is None else min(width, 4))
     row, column = k.block_id("y") * rows, k.block_id("x") * columns
     left = A.down((step, rows), row) if transposed[0] else A.across((rows, step), row)
     right = B.across((columns, step), column) if transposed[1] else B.down((step, columns), column)
-    acc = k.accumulator((rows, columns), types[2], warps=warps)
+    acc = k.accumulator((rows, columns), pointers[2].dtype, warps=warps)
     with k.pipeline(left, right, stages=stages) as (a, b):
         acc.mma(a.T if transposed[0] else a, b.T if transposed[1] else b)
     C.store(acc, row, column)
+
+
+def product(k: Any, types: tuple[Any, Any, Any], *choices: Any, **how: Any) -> None:
+    """C = A B in a kernel with the parameters A, B, C, m, n, depth."""
+    pointers = [k.pointer(name, dtype) for name, dtype in zip("ABC", types, strict=True)]
+    accumulate(k, pointers, [k.param(name, u32) for name in ("m", "n", "depth")], *choices, **how)
 
 
 def check_product(
@@ -77,7 +83,7 @@ def check_product(
     c = np.full((m, n), 99, types[2].dtype)
     stored = [np.ascontiguousarray(x.T) if t else x for x, t in zip((a, b), transposed, strict=True)]
     k = builder("gemm", threads=threads)
-    product(k, types, tile, transposed=transposed, **how)
+    product(k, types, tile, transposed, **how)
     grid = (-(-n // tile[1]), -(-m // tile[0]))
     result = launch(k, *stored, c, m, n, depth, grid=grid, schedule=schedule, profile=True)
     assert np.array_equal(c, a.astype(np.float64) @ b.astype(np.float64))
@@ -99,6 +105,21 @@ def test_both_operands_may_be_transposed(transposed: tuple[bool, bool], dtype: A
 )
 def test_tf32_and_bytes_are_multiplied_along_the_depth(types: tuple[Any, Any, Any]) -> None:
     check_product((40, 48, 80), (32, 32, 64), types=types, transposed=(False, True))
+
+
+def test_f32_is_rounded_to_tf32_ties_away() -> None:
+    """Of 1 + x, tf32 has the multiples of 2**-10."""
+    k = builder(threads=64)
+    A, unit, C = k.pointer("A"), k.pointer("unit"), k.pointer("C")
+    a = k.staged(k.matrix(A, 32, 32).block((32, 32)))
+    b = k.staged(k.matrix(unit, 32, 32).block((32, 32)))
+    k.await_copies()
+    k.matrix(C, 32, 32).store(k.mma(a, b.T))
+    exact = 1 + np.arange(1024).reshape(32, 32) / 1024
+    off = np.random.default_rng(0).choice([-0.5, -0.4, 0.0, 0.4], (32, 32)) / 1024
+    c = np.zeros((32, 32), np.float32)
+    launch(k, (exact + off).astype(np.float32), np.eye(32, dtype=np.float32), c)
+    assert np.array_equal(c, exact)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -146,6 +167,30 @@ def test_the_default_warps_read_least() -> None:
     k = builder(threads=256)
     shapes = {(128, 128): (4, 2), (64, 256): (2, 4), (128, 32): (8, 1), (16, 128): (1, 8)}
     assert {shape: k.accumulator(shape).layout.warps for shape in shapes} == shapes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(30))
+def test_any_choice_of_tiles_and_sizes_is_multiplied(seed: int) -> None:
+    rng = random.Random(seed)
+    threads, (down, across) = rng.choice(
+        [(64, (2, 1)), (64, (1, 2)), (128, (2, 2)), (128, (4, 1)), (128, (1, 4)), (256, (4, 2))]
+    )
+    dtype = rng.choice([f16, bf16])
+    rows, columns = 16 * down * rng.randint(1, 2), 16 * across * 2 ** rng.randint(0, 2)
+    step, width = 16 * rng.randint(1, 4), rng.choice([1, 2, 4, 8])
+    sizes = [width * rng.randint(1, limit // width) for limit in (70, 100, 80)]
+    check_product(
+        (sizes[0], sizes[1], sizes[2]),
+        (rows, columns, step),
+        types=(dtype, dtype, f32),
+        threads=threads,
+        warps=(down, across),
+        transposed=(rng.random() < 0.5, rng.random() < 0.5),
+        width=width,
+        stages=rng.randint(2, 4),
+        schedule=rng.choice(SCHEDULES),
+    )
 
 
 # ------------------------------------------------------------------------------ tiles of registers
@@ -646,25 +691,49 @@ def gemm(
     depth: u32,
     *,
     tile: tuple[int, int, int] = (128, 128, 32),
+    transposed: tuple[bool, bool] = (False, False),
+    width: int | None = None,
+    stages: int = 3,
+    warps: tuple[int, int] | None = None,
 ) -> None:
-    rows, columns, step = tile
-    A, B, C = k.matrix(A, m, depth), k.matrix(B, depth, n), k.matrix(C, m, n)
-    row, column = k.block_id("y") * rows, k.block_id("x") * columns
-    acc = k.accumulator((rows, columns))
-    with k.pipeline(A.across((rows, step), row), B.down((step, columns), column), stages=3) as (a, b):
-        acc.mma(a, b)
-    C.store(acc, row, column)
+    accumulate(k, (A, B, C), (m, n, depth), tile, transposed, width=width, stages=stages, warps=warps)
 
 
-@pytest.mark.parametrize("tile", [(64, 32, 32), (32, 64, 64)])
-def test_all_accesses_are_proved_for_all_sizes(tile: tuple[int, int, int]) -> None:
-    rows, columns, _ = tile
-    grid = (f"(n + {columns - 1}) // {columns}", f"(m + {rows - 1}) // {rows}")
-    dims = {"A": ("m", "depth"), "B": ("depth", "n"), "C": ("m", "n")}
-    assert gemm.prove(**dims, grid=grid, align=16, tile=tile).complete
-    unaligned = gemm.prove(**dims, grid=grid, tile=tile)
-    assert unaligned.shared.complete
-    assert not unaligned.complete
+@pytest.mark.parametrize(
+    ("align", "choices"),
+    [
+        (16, {"tile": (64, 32, 32)}),
+        (16, {"tile": (32, 64, 64), "transposed": (True, True), "stages": 4}),
+        (16, {"tile": (64, 96, 32), "warps": (4, 1), "transposed": (False, True), "stages": 2}),
+        (8, {"tile": (64, 64, 16), "width": 4, "transposed": (True, False)}),
+        (None, {"tile": (32, 32, 16), "width": 1}),
+    ],
+)
+def test_all_accesses_are_proved_for_all_sizes(align: int | None, choices: dict[str, Any]) -> None:
+    rows, columns, _ = choices["tile"]
+    left, right = choices.get("transposed", (False, False))
+    proofs = gemm.prove(
+        A=("depth", "m") if left else ("m", "depth"),
+        B=("n", "depth") if right else ("depth", "n"),
+        C=("m", "n"),
+        grid=(f"(n + {columns - 1}) // {columns}", f"(m + {rows - 1}) // {rows}"),
+        align=align,
+        **choices,
+    )
+    assert proofs.complete
+
+
+def test_rows_at_any_address_are_not_proved_for_wide_accesses() -> None:
+    proofs = gemm.prove(
+        A=("m", "depth"),
+        B=("depth", "n"),
+        C=("m", "n"),
+        grid=("(n + 31) // 32", "(m + 31) // 32"),
+        tile=(32, 32, 16),
+    )
+    assert proofs.shared.complete
+    assert proofs.global_memory is not None
+    assert not proofs.global_memory.complete
 
 
 @pytest.mark.ptxas
