@@ -57,6 +57,7 @@ class Layout:
                 f"{who}: {rows} x {columns} cannot be dealt to {_listed(ways)} warps: each warp takes a "
                 f"multiple of {MMA_ROWS} rows and of {_PAIR_COLUMNS} columns"
             )
+        lanes.place()  # outside of loops, if the matrix is declared there
         down, across = min(fitting, key=lambda way: rows // way[0] + columns // way[1])
         return cls(lanes, rows, columns, down, across)
 

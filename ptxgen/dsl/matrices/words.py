@@ -48,9 +48,10 @@ class Matrices(SharedMemory):
         Python ints.
 
         An access takes `width` elements, by default those of 16 bytes: `at` must be aligned to so
-        many, and stride and columns multiples of it. If they are not, take the width that fits, down
-        to 1, which any matrix does; below 4 bytes copies to shared memory go through registers, and
-        the pipeline is slower. Raises `ConfigError` and `TypeMismatchError` for other arguments.
+        many, and stride and columns multiples of it; if they are not, the kernel traps. Then take the
+        width that fits, down to 1, which any matrix does; below 4 bytes copies to shared memory go
+        through registers, and the pipeline is slower. Raises `ConfigError` and `TypeMismatchError` for
+        other arguments.
         """
         _require_global(at)
         stride = columns if stride is None else stride
@@ -68,6 +69,10 @@ class Matrices(SharedMemory):
                 raise ConfigError(
                     f"matrix: {what} must be a multiple of width {width}, got {extent}; pass a smaller width="
                 )
+        for extent in {id(x): x for x in (columns, stride)}.values():
+            if isinstance(extent, Value) and width > 1:  # what is cut off would be missing in silence
+                with self.only_if((extent & width - 1) != 0):
+                    self.trap()
         return Matrix(self, at, rows, columns, stride, width)
 
     def staged(self, block: Walk) -> StagedTile:
