@@ -234,6 +234,7 @@ X = integers(3, (32, 32)).astype(np.float32)
         (lambda _k, x: x * 0 + x.row_sum(), X * 0 + X.sum(1, keepdims=True)),
         (lambda _k, x: x.row_sum() + x, X + X.sum(1, keepdims=True)),
         (lambda _k, x: x.per_row(2.5) + x, X + 2.5),
+        (lambda k, x: k.accumulator((32, 64), warps=(2, 1)).per_row(2.5) + x, X + 2.5),
     ],
 )
 def test_operators_work_on_each_element(body: Callable[..., Any], wanted: Array) -> None:
@@ -593,6 +594,18 @@ def test_copies_are_not_started_by_some_threads(word: str) -> None:
         ),
         (
             lambda k, _X: k.accumulator((32, 32)) + k.accumulator((32, 64), warps=(2, 1)),
+            "RegisterTile(32 x 32 f32) and RegisterTile(32 x 64 f32) have different shapes",
+        ),
+        (
+            lambda k, _X: (
+                k.accumulator((32, 32), warps=(2, 1))
+                .per_row(0)
+                .map(
+                    lambda a, _b, _c: a,
+                    k.accumulator((32, 32), warps=(2, 1)),
+                    k.accumulator((32, 64), warps=(2, 1)),
+                )
+            ),
             "RegisterTile(32 x 32 f32) and RegisterTile(32 x 64 f32) have different shapes",
         ),
         (

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS
+from ptxgen.dsl.matrices.layout import plus
 from ptxgen.dsl.matrices.registers import PackedTile, RegisterTile
 from ptxgen.dsl.shared import SharedMemory
 from ptxgen.dsl.swizzle import SWIZZLE_ROWS, Panel, SwizzledTile
@@ -90,18 +91,18 @@ class Matrix:
         k, layout = self.k, tile.layout
         if tile.shape != (layout.rows, layout.columns):
             raise TypeMismatchError(f"store: takes a whole tile, got {tile!r}")
-        first_row, first_column = row + layout.first_row(), column + layout.first_column()
+        first_row, first_column = layout.first(row, column)
         left_below = _left(k, self.rows, first_row)
         left_right = _left(k, self.columns, first_column)
         at = self.element(first_row, first_column)
         pairs = layout.lane_columns[::LANE_COLUMNS]
         step = self.rows_bytes(layout.lane_rows[1])
+        # Of a pair that an access may take together, both are in the matrix or none.
+        at_once = min(self.width, LANE_COLUMNS)
         for i, elements in enumerate(tile.row_elements()):
             at = at.plus(step) if i else at
             inside = left_below > layout.lane_rows[i]
             for j, first in enumerate(pairs):
-                # Of a pair that an access may take together, both are in the matrix or none.
-                at_once = min(self.width, LANE_COLUMNS)
                 for n in range(0, LANE_COLUMNS, at_once):
                     to = at.at(first + n)
                     present = inside & (left_right > first + n + at_once - 1)
@@ -205,7 +206,7 @@ class BlockCopier:
             own_column = chunk * tile.chunk
             if panels[0].first:
                 own_column = own_column + panels[0].first * tile.chunk
-            first_row, first_column = _plus(walk.row, row), _plus(walk.column, own_column)
+            first_row, first_column = plus(walk.row, row), plus(walk.column, own_column)
             at = matrix.element(first_row, first_column)
             rows_end, columns_end = (
                 walk.end if walk.axis == axis else extent
@@ -274,10 +275,6 @@ class BlockCopier:
         with k.only_if(present):
             k.load(Pointer(at.base, at.space, bits, at.offset), into=value)
         k.store(Pointer(to.base, to.space, bits, to.offset), value)
-
-
-def _plus(start: Scalar, own: Value) -> Value:
-    return own if is_int(start) and start == 0 else start + own
 
 
 def _holds(extent: Scalar, start: Scalar, length: int) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from ptxgen.dsl.control import Control
@@ -66,10 +68,12 @@ class RegisterTile:
         `function` runs while the kernel is built, once for each element of a lane.
         """
         tiles = [self, *(x for x in others if isinstance(x, RegisterTile))]
-        for other in tiles[1:]:
-            self._require_alike(other)
-        shape = tuple(max(extents) for extents in zip(*(t.shape for t in tiles), strict=True))
-        rows, columns = (max(extents) for extents in zip(*(t._extents() for t in tiles), strict=True))
+        for one, other in itertools.combinations(tiles, 2):
+            one._require_alike(other)
+        of_rows = next((t for t in tiles if t.shape[0] > 1), self)
+        of_columns = next((t for t in tiles if t.shape[1] > 1), self)
+        layout = replace(of_rows.layout, columns=of_columns.layout.columns)
+        rows, columns = of_rows._extents()[0], of_columns._extents()[1]
         elements = [
             [
                 function(self._at(i, j), *(x._at(i, j) if isinstance(x, RegisterTile) else x for x in others))
@@ -82,7 +86,7 @@ class RegisterTile:
                 raise TypeMismatchError(
                     f"map: the function must return a value of the kernel, got {shown(x)}"
                 )
-        return RegisterTile(self.layout, (shape[0], shape[1]), elements)
+        return RegisterTile(layout, (of_rows.shape[0], of_columns.shape[1]), elements)
 
     def _extents(self) -> tuple[int, int]:
         return len(self._elements), len(self._elements[0])
@@ -139,7 +143,7 @@ class RegisterTile:
         """The rows and the columns of the elements, u32, as tiles of (rows, 1) and (1, columns);
         `row` and `column` are those of the first element.
         """
-        first_row, first_column = row + self.layout.first_row(), column + self.layout.first_column()
+        first_row, first_column = self.layout.first(row, column)
         rows = [[first_row + n if n else first_row] for n in self.layout.lane_rows]
         columns = [[first_column + n if n else first_column for n in self.layout.lane_columns]]
         return (
