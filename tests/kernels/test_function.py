@@ -282,7 +282,7 @@ def test_a_proof_is_for_every_launch_that_fits() -> None:
         (
             lambda column, columns: column < columns + 4,
             16,
-            "that reach behind the end of a row: they begin at",
+            "along the axis of stride 4 * (columns), where grid is",
         ),
     ],
 )
