@@ -372,6 +372,23 @@ def test_a_walk_stops() -> None:
     assert np.array_equal(c, part.T @ part)
 
 
+@pytest.mark.parametrize("stop", [16, 24, 200])
+def test_a_walk_across_stops(stop: int) -> None:
+    k = builder(threads=64)
+    source, C = k.pointer("X", f16), k.pointer("C")
+    X = k.matrix(source, 32, k.param("columns", u32))
+    acc = k.accumulator((32, 32))
+    with k.pipeline(X.across((32, 16), stop=k.param("stop", u32)), stages=2) as (x,):
+        acc.mma(x, x.T)
+    k.matrix(C, 32, 32).store(acc)
+    x, c = integers(9, (32, 40)), np.zeros((32, 32), np.float32)
+    launch(k, x, c, 40, stop)
+    part = x[:, :stop].astype(np.float64)
+    assert np.array_equal(c, part @ part.T)
+    with pytest.raises(TrapError, match="trap instruction"):
+        launch(k, x, c, 40, stop - 3)
+
+
 # --------------------------------------------------------------------------------- what is refused
 
 
@@ -646,6 +663,10 @@ def test_wrong_operands_are_refused(use: Callable[..., Any], message: str) -> No
         (
             lambda k, X: k.matrix(X.first, X.rows, 100),
             "matrix: columns must be a multiple of width 8, got 100; pass a smaller width=",
+        ),
+        (
+            lambda _k, X: X.across((32, 32), stop=20),
+            "across: stop must be a multiple of width 8, got 20; pass a smaller width=",
         ),
         (
             lambda k, X: k.pipeline(X.down((32, 32)), stages=1).__enter__(),

@@ -49,8 +49,10 @@ class Matrix:
 
     def across(self, shape: tuple[int, int], row: Scalar = 0, *, stop: Scalar | None = None) -> Walk:
         """The blocks of `shape` side by side from the left: at (row, 0), (row, shape[1]), …, as a
-        walk for `k.pipeline`. Columns from `stop` on are not read.
+        walk for `k.pipeline`. Columns from `stop` on, a multiple of `width`, are not read.
         """
+        if stop is not None:
+            require_multiple(self.k, "across: stop", stop, self.width)
         return Walk(self, shape, row, 0, 1, stop)
 
     def down(self, shape: tuple[int, int], column: Scalar = 0, *, stop: Scalar | None = None) -> Walk:
@@ -286,3 +288,14 @@ def _left(k: SharedMemory, extent: Scalar, start: Value) -> Value:
     """How far it is from `start` to `extent`, s32."""
     end = extent.as_(s32) if isinstance(extent, Value) else k.mov(extent, type=s32)
     return end - start.as_(s32)
+
+
+def require_multiple(k: SharedMemory, who: str, extent: Scalar, width: int) -> None:
+    """Raise `ConfigError` for an int that is no multiple of `width`; make the kernel trap where a
+    value is none. Accesses of `width` elements would leave out the last ones in silence.
+    """
+    if isinstance(extent, int) and extent % width:
+        raise ConfigError(f"{who} must be a multiple of width {width}, got {extent}; pass a smaller width=")
+    if isinstance(extent, Value) and width > 1:
+        with k.only_if((extent & width - 1) != 0):
+            k.trap()

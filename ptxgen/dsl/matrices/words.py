@@ -9,7 +9,7 @@ from typing import Final
 from ptxgen.dsl.blocks import block
 from ptxgen.dsl.matrices.lanes import Lanes
 from ptxgen.dsl.matrices.layout import Layout
-from ptxgen.dsl.matrices.matrix import BlockCopier, Matrix, Walk
+from ptxgen.dsl.matrices.matrix import BlockCopier, Matrix, Walk, require_multiple
 from ptxgen.dsl.matrices.registers import PackedTile, RegisterTile, factors, product
 from ptxgen.dsl.matrices.ring import StageRing
 from ptxgen.dsl.matrices.staged import Arrival, StagedTile
@@ -64,15 +64,9 @@ class Matrices(SharedMemory):
                 f"matrix: width must be a power of two up to {widest} elements of {at.dtype}, which are 16 "
                 f"bytes, got {shown(width)}"
             )
-        for what, extent in (("columns", columns), ("stride", stride)):
-            if isinstance(extent, int) and extent % width:
-                raise ConfigError(
-                    f"matrix: {what} must be a multiple of width {width}, got {extent}; pass a smaller width="
-                )
-        for extent in {id(x): x for x in (columns, stride)}.values():
-            if isinstance(extent, Value) and width > 1:  # what is cut off would be missing in silence
-                with self.only_if((extent & width - 1) != 0):
-                    self.trap()
+        require_multiple(self, "matrix: columns", columns, width)
+        if stride is not columns:
+            require_multiple(self, "matrix: stride", stride, width)
         return Matrix(self, at, rows, columns, stride, width)
 
     def staged(self, block: Walk) -> StagedTile:
