@@ -389,6 +389,29 @@ def test_a_walk_across_stops(stop: int) -> None:
         launch(k, x, c, 40, stop - 3)
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_cta_may_compute_tile_after_tile(schedule: str) -> None:
+    """A persistent kernel: a pipeline, and a block staged for it, inside a loop over tiles."""
+    k = builder(threads=64)
+    A, B, C = (k.pointer(name, dtype) for name, dtype in (("A", f16), ("B", f16), ("C", f32)))
+    m, depth = k.param("m", u32), k.param("depth", u32)
+    A, B, C = k.matrix(A, m, depth), k.matrix(B, depth, 32), k.matrix(C, m, 32)
+    with k.loop(k.block_id() * 32, m, 64) as row:
+        acc = k.accumulator((32, 32))
+        first = k.staged(A.block((32, 16), row))
+        with k.pipeline(A.across((32, 16), row), B.down((16, 32)), stages=3) as (a, b):
+            acc.mma(a, b)
+            with k.when(a.column == 0, uniform=True):
+                acc.mma(first, b)
+        C.store(acc, row)
+    a, b = integers(1, (150, 40)), integers(2, (40, 32))
+    c = np.full((150, 32), 99, np.float32)
+    launch(k, a, b, c, 150, 40, grid=2, schedule=schedule)
+    twice = a.astype(np.float64)
+    twice[:, :16] *= 2
+    assert np.array_equal(c, twice @ b.astype(np.float64))
+
+
 # --------------------------------------------------------------------------------- what is refused
 
 

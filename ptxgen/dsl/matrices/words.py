@@ -72,8 +72,8 @@ class Matrices(SharedMemory):
     def staged(self, block: Walk) -> StagedTile:
         """Start to copy one block, `matrix.block(shape, row, column)`, into shared memory.
 
-        It may be used after `k.await_copies()`, and inside a `k.pipeline` that begins later. Raises
-        `ConfigError` inside another block.
+        It may be used after `k.await_copies()`, and inside a `k.pipeline` that begins later. Inside a
+        loop, the copy begins when all threads are done with the block of the turn before.
         """
         self.refuse_predicated("staged")
         self.require_all_threads("staged")
@@ -81,6 +81,7 @@ class Matrices(SharedMemory):
             raise TypeMismatchError(
                 f"staged: takes one block, such as Q.block((64, 64), row), got {shown(block)}"
             )
+        self._await_last_turn()
         arrival = Arrival(_ON_THE_WAY)
         tile = self._declared(block, 1)
         BlockCopier(block, tile).start(0)
@@ -93,6 +94,11 @@ class Matrices(SharedMemory):
         self.cp_async_wait_all()
         self.barrier()
         self._arrived()
+
+    def _await_last_turn(self) -> None:
+        """In a block, which may run again: wait until the tiles that are filled next are free."""
+        if self.is_in_block:
+            self.await_copies()
 
     def _arrived(self) -> None:
         for arrival in self._on_the_way:
@@ -138,7 +144,8 @@ class Matrices(SharedMemory):
         The blocks are copied to shared memory asynchronously (`cp.async`), up to `stages` - 1 of them
         ahead; in the body, those of this turn have arrived. Each turn has one barrier. The body gets
         the blocks as a tuple; blocks behind the end of a walk are zeros. All threads of the CTA must
-        run the pipeline. Raises `ConfigError` for less than two stages, and inside another block.
+        run the pipeline. Inside a loop, the copies begin when all threads are done with the blocks of
+        the turn before. Raises `ConfigError` for less than two stages.
         """
         self.refuse_predicated("pipeline")
         self.require_all_threads("pipeline")
@@ -149,6 +156,7 @@ class Matrices(SharedMemory):
             )
         if not is_int(stages) or stages < _LEAST_STAGES:
             raise ConfigError(f"pipeline: stages must be an integer of at least 2, got {shown(stages)}")
+        self._await_last_turn()
         copiers = [BlockCopier(walk, self._declared(walk, stages)) for walk in walks]
         sizes = [copier.tile.stage_bytes for copier in copiers]
         turns = walks[0].turns()
@@ -188,7 +196,7 @@ class Matrices(SharedMemory):
 
     def _declared(self, walk: Walk, stages: int) -> SwizzledTile:
         self._blocks += 1
-        return self.swizzled(f"block_{self._blocks}", walk.shape, walk.matrix.dtype, stages=stages)
+        return self._swizzled(f"block_{self._blocks}", walk.shape, walk.matrix.dtype, stages)
 
     def _require_extent(self, who: str, extent: Scalar) -> None:
         if isinstance(extent, Value):
