@@ -787,6 +787,7 @@ def test_all_accesses_are_proved_for_all_sizes(align: int | None, choices: dict[
     assert proofs.complete
 
 
+@pytest.mark.slow
 def test_rows_at_any_address_are_not_proved_for_wide_accesses() -> None:
     proofs = gemm.prove(
         A=("m", "depth"),
