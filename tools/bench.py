@@ -21,6 +21,7 @@ from tools.measure.build import assemble_jobs, emit_jobs
 from tools.measure.cpu import CPU_REMARKS, cpu_jobs
 from tools.measure.decode import DECODE_REMARKS, decode_jobs
 from tools.measure.device import Gpu, open_gpu
+from tools.measure.gallery import GALLERY_REMARKS, gallery_jobs
 from tools.measure.gpu import GPU_REMARKS, gpu_jobs
 from tools.measure.gpu_decode import GPU_DECODE_REMARKS, gpu_decode_jobs
 from tools.measure.interpreter import interpreter_jobs
@@ -47,6 +48,7 @@ ABOUT: Final = {
     "emit": "from a configuration to PTX text, in a warm process and in a fresh one",
     "assemble": "the default kernels assembled: registers, spills, occupancy, code size",
     "static": "f16, bf16, f32 kernels by assembler and interpreter, beside Triton's",
+    "gallery": "the documentation's kernels beside Triton's: lines, time, machine code",
     "decode": "bytes that decoding moves, against what it has to, on the interpreter",
     "cpu": "flash.cpu.attention against PyTorch on the CPU and plain numpy",
     "interpreter": "kernels on the interpreter, how its cost grows, and reading PTX",
@@ -58,6 +60,7 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "emit": emit_jobs,
     "assemble": assemble_jobs,
     "static": static_jobs,
+    "gallery": gallery_jobs,
     "decode": decode_jobs,
     "cpu": cpu_jobs,
     "interpreter": interpreter_jobs,
@@ -66,6 +69,7 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
 }
 _REMARKS: Final = {
     "static": STATIC_REMARKS,
+    "gallery": GALLERY_REMARKS,
     "decode": DECODE_REMARKS,
     "cpu": CPU_REMARKS,
     "launch": LAUNCH_REMARKS,

@@ -18,8 +18,9 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from flash.device.softmax import LN2, NO_TERMS, FirstTerms, over_lanes
+from flash.device.softmax import LN2, NO_TERMS, FirstTerms
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var, marked
+from ptxgen.dsl.matrices.lanes import over_lanes
 from ptxgen.types import f32
 
 LOWEST: Final = -float.fromhex("0x1.fffffep127")

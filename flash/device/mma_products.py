@@ -16,17 +16,10 @@ from typing import Any, Final, Protocol
 
 from flash.problem.mma_tiling import HALF, MMA_KEYS, MMA_ROWS, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var
+from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, LANE_COLUMNS, LANE_ROWS, accumulators
 from ptxgen.dsl.swizzle import BlockReader, SwizzledTile
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import ScalarType, bf16, bf16x2, f16x2, f32, u32
-
-_TILE_ROWS: Final = 2  # rows of a 16 x 8 tile that a lane holds
-FRAGMENT_STEP: Final = MMA_ROWS // _TILE_ROWS  # from one row of a lane to its next
-_TILE_COLUMNS: Final = 2  # columns of a 16 x 8 tile that a lane holds
-QUAD: Final = [1, 2]  # butterfly distances to the lanes with other columns of the same rows
-QUAD_LANES: Final = 4
-# PTX ISA, "shfl.sync", operand c: the mask of segments of four lanes, and the clamp value.
-_QUAD_SEGMENT: Final = (WARP_SIZE - QUAD_LANES) << 8 | (WARP_SIZE - 1)
 
 
 @dataclass(frozen=True)
@@ -60,12 +53,7 @@ class WarpPlace:
 
 def fragment_rows(t: MmaTiling) -> list[int]:
     """The rows of a lane's fragment, counted from its first row."""
-    return [FRAGMENT_STEP * n for n in range(_TILE_ROWS * t.row_tiles)]
-
-
-def of_quad(k: KernelBuilder, value: Value, n: int) -> Value:
-    """`value` as lane n of this lane's quad has it."""
-    return k.shfl(value, n, _QUAD_SEGMENT, -1, mode="idx")
+    return [FRAGMENT_STEP * n for n in range(LANE_ROWS * t.row_tiles)]
 
 
 def fragment_columns(columns: int) -> list[int]:
@@ -168,11 +156,11 @@ class MmaProducts:
 
     def _weights(self, P: Fragment, m: int, j: int) -> tuple[Value, ...]:
         """The A operand for 16 rows and 16 keys, rounded to 16 bits."""
-        top, bottom = P.row(_TILE_ROWS * m), P.row(_TILE_ROWS * m + 1)
-        first = 2 * _TILE_COLUMNS * j
+        top, bottom = P.row(LANE_ROWS * m), P.row(LANE_ROWS * m + 1)
+        first = 2 * LANE_COLUMNS * j
         return tuple(
             self.packed(row[c], row[c + 1])
-            for c, row in product((first, first + _TILE_COLUMNS), (top, bottom))
+            for c, row in product((first, first + LANE_COLUMNS), (top, bottom))
         )
 
     def output_place(self) -> tuple[Value, Value]:
@@ -182,7 +170,7 @@ class MmaProducts:
     def output_words(self, row: list[Var], first: int, columns: int) -> Iterator[tuple[int, list[Value]]]:
         """See `WarpProducts`."""
         for chunk in range(columns // MMA_KEYS):
-            column = (first // MMA_KEYS + chunk) * _TILE_COLUMNS
+            column = (first // MMA_KEYS + chunk) * LANE_COLUMNS
             yield chunk, [self.packed(row[column], row[column + 1]).as_(u32)]
 
     def packed(self, low: Value, high: Value) -> Value:
@@ -201,14 +189,5 @@ class MmaProducts:
         """D = A B + C for the 16 x 8 tile in row m and column n of tiles; C is D if it is not
         given.
         """
-        tile = accumulators(D, m, n)
+        tile = accumulators(D.row, m, n)
         self.multiply(a, b, c or tile, shape="m16n8k16", into=tile)
-
-
-def accumulators(D: Fragment, m: int, n: int) -> list[Var]:
-    """A lane's four elements of the 16 x 8 tile in row m and column n of tiles, in the order of the
-    `mma` operand.
-    """
-    rows = range(_TILE_ROWS * m, _TILE_ROWS * (m + 1))
-    columns = range(_TILE_COLUMNS * n, _TILE_COLUMNS * (n + 1))
-    return [D[place] for place in product(rows, columns)]

@@ -13,26 +13,9 @@ from collections.abc import Callable
 from contextlib import nullcontext
 
 from flash.device.panel_loader import PanelLoader
-from ptxgen.dsl import KernelBuilder, Value, Var, marked
+from ptxgen.dsl import KernelBuilder, Value, marked
+from ptxgen.dsl.matrices.ring import StageRing
 from ptxgen.types import u32
-
-
-class _Ring:
-    """The stages of a tile; `at` is the byte at which the current stage begins, None if there is
-    only one stage.
-    """
-
-    def __init__(self, k: KernelBuilder, stages: int, stage_bytes: int, first: int = 0) -> None:
-        self.k = k
-        self.end = stages * stage_bytes
-        self.step = stage_bytes
-        self.at: Var | None = None if stages == 1 else k.var(u32, first % stages * stage_bytes)
-
-    def advance(self) -> None:
-        """Go on to the next stage."""
-        if self.at is not None:
-            following = self.at + self.step
-            self.at.set(self.k.selp(0, following, following == self.end))
 
 
 class KeyValuePipeline:
@@ -65,10 +48,10 @@ class KeyValuePipeline:
         self._is_asynchronous = is_asynchronous
         self._in_flight = 2 * (self.stages - 1)
         sizes = [loader.tile.stage_bytes for loader in (keys, values)]
-        self._key_stage, self._value_stage = (_Ring(k, self.stages, size) for size in sizes)
+        self._key_stage, self._value_stage = (StageRing(k, self.stages, size) for size in sizes)
         # The stages that are filled next, once `fill` has filled the first.
-        self._key_fill = _Ring(k, self.stages, sizes[0])
-        self._value_fill = _Ring(k, self.stages, sizes[1], first=self.stages - 1)
+        self._key_fill = StageRing(k, self.stages, sizes[0])
+        self._value_fill = StageRing(k, self.stages, sizes[1], first=self.stages - 1)
 
     @property
     def has_tiles(self) -> Value:
@@ -151,7 +134,7 @@ class KeyValuePipeline:
         self._value_stage.advance()
 
     @marked("pipeline: next tile")
-    def _start_next(self, loader: PanelLoader, fill: _Ring, n: Value, ahead: int, ragged: bool) -> None:
+    def _start_next(self, loader: PanelLoader, fill: StageRing, n: Value, ahead: int, ragged: bool) -> None:
         k = self.k
         if ahead:
             left = n if self.first is None else n + self.first  # minus the tiles that are left

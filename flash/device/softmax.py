@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from flash.scores.feature import NEG_INF
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var, marked
+from ptxgen.dsl.matrices.lanes import over_lanes
 from ptxgen.types import f32
 
 LN2 = math.log(2.0)
@@ -26,15 +27,6 @@ def sink_terms(k: KernelBuilder, sink: Value | None, lane: Value) -> FirstTerms:
     if sink is None:
         return NO_TERMS
     return sink, k.selp(1.0, 0.0, (lane == 0) & (sink != NEG_INF), type=f32)
-
-
-def over_lanes(
-    k: KernelBuilder, value: Value, distances: list[int], join: Callable[[Value, Value], Value]
-) -> Value:
-    """The values of the lanes that share a row, at these butterfly distances, joined into one."""
-    for distance in distances:
-        value = join(value, k.butterfly(value, distance))
-    return value
 
 
 class OnlineSoftmax:

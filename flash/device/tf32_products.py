@@ -26,9 +26,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from flash.device.mma_products import Tiles, WarpPlace, accumulators, operand_readers
+from flash.device.mma_products import Tiles, WarpPlace, operand_readers
 from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, PANEL_BYTES, TF32, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var, marked
+from ptxgen.dsl.matrices.lanes import accumulators
 from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader
 from ptxgen.types import f32, u32
 
@@ -126,7 +127,7 @@ class Tf32Products:
                 of = self._operand(self._load(key(d, MMA_KEYS * n)), _TO_ONE)
                 return [of.part(2 * i, 2 * i + 1) for _, i in tiles]
 
-            totals = [accumulators(S, m, n + i) for m, i in tiles]
+            totals = [accumulators(S.row, m, n + i) for m, i in tiles]
             self._add(totals, [q[m] for m, _ in tiles], steps, keys)
 
     def weights(self, P: Fragment) -> Fragment:
@@ -149,7 +150,7 @@ class Tf32Products:
                     )
                     return [_both(even.part(i), odd.part(i)) for _, i in tiles]
 
-                totals = [accumulators(O, m, panel * _READ + i) for m, i in tiles]
+                totals = [accumulators(O.row, m, panel * _READ + i) for m, i in tiles]
                 self._add(totals, [p[m] for m, _ in tiles], steps, rows)
 
     def output_place(self) -> tuple[Value, Value]:

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from flash.device.parameters import stride_parameters
-from flash.device.softmax import LN2, over_lanes
+from flash.device.softmax import LN2
 from flash.device.tiles import access_width
 from flash.operands.declared import Operand
 from flash.operands.dtypes import F32, F32_BYTES, DType
 from flash.scores.feature import LOG2E, NEG_INF
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Pointer, Value, Var, marked
+from ptxgen.dsl.matrices.lanes import over_lanes
 from ptxgen.target import WARP_SIZE, Target
 from ptxgen.types import bf16, bf16x2, f16, f16x2, f32, s64, u16, u32, u64
 

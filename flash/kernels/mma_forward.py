@@ -19,16 +19,12 @@ from flash.device.cta import Cta
 from flash.device.epilogue import store_outputs
 from flash.device.lazy_softmax import LazySoftmax
 from flash.device.mma_products import (
-    FRAGMENT_STEP,
-    QUAD,
-    QUAD_LANES,
     MmaProducts,
     Tiles,
     WarpPlace,
     WarpProducts,
     fragment_columns,
     fragment_rows,
-    of_quad,
 )
 from flash.device.nonfinite import NonFinite
 from flash.device.panel_loader import PanelLoader
@@ -43,6 +39,7 @@ from flash.scores.philox import KEYS_PER_BLOCK
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
+from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, QUAD, QUAD_LANES, of_quad
 from ptxgen.types import bf16, f16, f32
 
 # P is at most 2 ** _SLACK, which every 16-bit type holds with room to spare. V of f32 may be so

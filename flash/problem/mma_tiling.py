@@ -18,7 +18,7 @@ from ptxgen.target import WARP_SIZE, Target
 MMA_ROWS: Final = 16  # M of m16n8k16 and m16n8k8
 MMA_KEYS: Final = 8  # N of both
 _MMA_BYTES: Final = 32  # bytes of a row of A, which is K elements
-PANEL_BYTES: Final = 128  # bytes of a row of the widest panel (`flash/device/swizzle.py`)
+PANEL_BYTES: Final = 128  # bytes of a row of the widest panel (`ptxgen/dsl/swizzle.py`)
 MMA_BLOCKS_Q: Final = (32, 64, 128)  # two warps at least
 
 
@@ -176,7 +176,7 @@ class MmaTiling:
 
     def _width(self, columns: int) -> int:
         """Columns of a shared tile for rows of `columns` columns: whole panels, and of 16-bit
-        elements at most one narrower panel (`flash/device/swizzle.py`). Each further panel width
+        elements at most one narrower panel (`ptxgen/dsl/swizzle.py`). Each further panel width
         would cost addresses, which are registers. O of f32 leaves through whole panels of the Q
         tile.
         """

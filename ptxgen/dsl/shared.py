@@ -59,15 +59,8 @@ class SharedMemory(Debugging):
             )
         if dtype.nbytes == 0:
             raise ConfigError(f"shared tile {name!r}: {dtype} has no size in memory")
-        if any(r.name == name for r in self._regions):
-            raise ConfigError(f"shared tile {name!r} is declared twice in kernel {self.name!r}")
-        if self._open:
-            raise ConfigError(
-                f"shared tile {name!r} is declared inside '{self._open[-1]}'; "
-                "declare it before the block begins"
-            )
-        offset = self._reserve(name, rows * pitch * dtype.nbytes, align)
-        return SharedTile(self, name, self._base(), offset, rows, columns, pitch, dtype)
+        self._require_outside(name)
+        return self._tile(name, rows, columns, pitch, dtype, align)
 
     def swizzled(
         self, name: str, shape: Sequence[int], dtype: ScalarType = f32, *, stages: int = 1
@@ -78,7 +71,13 @@ class SharedMemory(Debugging):
         Raises `ConfigError` as `shared` does, and for rows that are no multiple of 32 bytes, which
         no swizzle fits.
         """
+        self._require_outside(name)
+        return self._swizzled(name, shape, dtype, stages)
+
+    def _swizzled(self, name: str, shape: Sequence[int], dtype: ScalarType, stages: int) -> SwizzledTile:
+        """A swizzled tile; inside a `with` block it is for that block only."""
         who = f"swizzled tile {name!r}"
+        check_name("swizzled tile", name)
         require_type(who, dtype)
         rows, columns = check_shape(who, shape)
         if not all(map(is_count, (rows, columns, stages))):
@@ -87,7 +86,24 @@ class SharedMemory(Debugging):
                 f"{shown(stages)}"
             )
         check_row(name, columns, dtype)
-        return SwizzledTile(self.shared(name, (stages * rows, columns), dtype, align=ALIGNMENT), rows, stages)
+        memory = self._tile(name, stages * rows, columns, columns, dtype, ALIGNMENT)
+        return SwizzledTile(memory, rows, stages)
+
+    def _require_outside(self, name: str) -> None:
+        if self._open:
+            raise ConfigError(
+                f"shared tile {name!r} is declared inside '{self._open[-1]}'; "
+                "declare it before the block begins"
+            )
+
+    def _tile(
+        self, name: str, rows: int, columns: int, pitch: int, dtype: ScalarType, align: int
+    ) -> SharedTile:
+        """A tile in a region of its own; inside a `with` block it is for that block only."""
+        if any(r.name == name for r in self._regions):
+            raise ConfigError(f"shared tile {name!r} is declared twice in kernel {self.name!r}")
+        offset = self._reserve(name, rows * pitch * dtype.nbytes, align)
+        return SharedTile(self, name, self._base(), offset, rows, columns, pitch, dtype)
 
     def _reserve(self, name: str, nbytes: int, align: int) -> int:
         """Give shared memory a region behind all others; its offset."""

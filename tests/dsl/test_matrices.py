@@ -5,6 +5,7 @@ Elements are small integers, so that products and their sums are exact in every 
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from dsl.kernels import builder, instructions, refused
 import ptxgen as px
 from ptxgen import Pointer, f16, f32, u32
 from ptxgen.dsl.matrices.staged import StagedTile
-from ptxgen.errors import ConfigError, TypeMismatchError, UnsupportedTargetError
+from ptxgen.errors import ConfigError, TrapError, TypeMismatchError, UnsupportedTargetError
 from ptxgen.interpreter import run
 from ptxgen.runtime.assembler import find_assembler
 from ptxgen.text import render
@@ -36,30 +37,35 @@ def launch(k: Any, *arguments: Any, grid: Any = 1, **how: Any) -> Any:
     return run(module, grid=grid, block=k.threads, args=arguments, dynamic_smem=size, sanitize=True, **how)
 
 
-def product(
+def accumulate(
     k: Any,
-    types: tuple[Any, Any, Any],
+    pointers: Any,
+    sizes: Any,
     tile: tuple[int, int, int],
-    *,
     transposed: tuple[bool, bool] = (False, False),
+    *,
     width: int | None = None,
     stages: int = 3,
     warps: tuple[int, int] | None = None,
 ) -> None:
     """The body of C = A B; a transposed operand is stored the other way round."""
-    rows, columns, step = tile
-    pointers = [k.pointer(name, dtype) for name, dtype in zip("ABC", types, strict=True)]
-    m, n, depth = (k.param(name, u32) for name in ("m", "n", "depth"))
+    (rows, columns, step), (m, n, depth) = tile, sizes
     A = k.matrix(pointers[0], *((depth, m) if transposed[0] else (m, depth)), width=width)
     B = k.matrix(pointers[1], *((n, depth) if transposed[1] else (depth, n)), width=width)
     C = k.matrix(pointers[2], m, n, width=None if width is None else min(width, 4))
     row, column = k.block_id("y") * rows, k.block_id("x") * columns
     left = A.down((step, rows), row) if transposed[0] else A.across((rows, step), row)
     right = B.across((columns, step), column) if transposed[1] else B.down((step, columns), column)
-    acc = k.accumulator((rows, columns), types[2], warps=warps)
+    acc = k.accumulator((rows, columns), pointers[2].dtype, warps=warps)
     with k.pipeline(left, right, stages=stages) as (a, b):
         acc.mma(a.T if transposed[0] else a, b.T if transposed[1] else b)
     C.store(acc, row, column)
+
+
+def product(k: Any, types: tuple[Any, Any, Any], *choices: Any, **how: Any) -> None:
+    """C = A B in a kernel with the parameters A, B, C, m, n, depth."""
+    pointers = [k.pointer(name, dtype) for name, dtype in zip("ABC", types, strict=True)]
+    accumulate(k, pointers, [k.param(name, u32) for name in ("m", "n", "depth")], *choices, **how)
 
 
 def check_product(
@@ -77,7 +83,7 @@ def check_product(
     c = np.full((m, n), 99, types[2].dtype)
     stored = [np.ascontiguousarray(x.T) if t else x for x, t in zip((a, b), transposed, strict=True)]
     k = builder("gemm", threads=threads)
-    product(k, types, tile, transposed=transposed, **how)
+    product(k, types, tile, transposed, **how)
     grid = (-(-n // tile[1]), -(-m // tile[0]))
     result = launch(k, *stored, c, m, n, depth, grid=grid, schedule=schedule, profile=True)
     assert np.array_equal(c, a.astype(np.float64) @ b.astype(np.float64))
@@ -101,6 +107,21 @@ def test_tf32_and_bytes_are_multiplied_along_the_depth(types: tuple[Any, Any, An
     check_product((40, 48, 80), (32, 32, 64), types=types, transposed=(False, True))
 
 
+def test_f32_is_rounded_to_tf32_ties_away() -> None:
+    """Of 1 + x, tf32 has the multiples of 2**-10."""
+    k = builder(threads=64)
+    A, unit, C = k.pointer("A"), k.pointer("unit"), k.pointer("C")
+    a = k.staged(k.matrix(A, 32, 32).block((32, 32)))
+    b = k.staged(k.matrix(unit, 32, 32).block((32, 32)))
+    k.await_copies()
+    k.matrix(C, 32, 32).store(k.mma(a, b.T))
+    exact = 1 + np.arange(1024).reshape(32, 32) / 1024
+    off = np.random.default_rng(0).choice([-0.5, -0.4, 0.0, 0.4], (32, 32)) / 1024
+    c = np.zeros((32, 32), np.float32)
+    launch(k, (exact + off).astype(np.float32), np.eye(32, dtype=np.float32), c)
+    assert np.array_equal(c, exact)
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_the_stages_of_a_pipeline_do_not_overtake_each_other(stages: int, schedule: str) -> None:
@@ -115,6 +136,13 @@ def test_a_matrix_may_have_fewer_blocks_than_the_pipeline_has_stages(depth: int)
 @pytest.mark.parametrize("width", [1, 2, 4])
 def test_any_size_is_multiplied_with_narrow_accesses(width: int) -> None:
     check_product((33, 7 * width, 5 * width), (32, 32, 32), width=width)
+
+
+@pytest.mark.parametrize("sizes", [(1, 16, 41), (32, 18, 16)])
+def test_a_width_that_does_not_fit_traps(sizes: tuple[int, int, int]) -> None:
+    """Even where no address is misaligned: the last columns of one row would be left out."""
+    with pytest.raises(TrapError, match=r"trap; \(test_matrices.py:\d+\): .*: trap instruction"):
+        check_product(sizes, (32, 32, 32))
 
 
 def test_narrow_copies_of_bytes_go_through_registers() -> None:
@@ -146,6 +174,30 @@ def test_the_default_warps_read_least() -> None:
     k = builder(threads=256)
     shapes = {(128, 128): (4, 2), (64, 256): (2, 4), (128, 32): (8, 1), (16, 128): (1, 8)}
     assert {shape: k.accumulator(shape).layout.warps for shape in shapes} == shapes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_any_choice_of_tiles_and_sizes_is_multiplied(seed: int) -> None:
+    rng = random.Random(seed)
+    threads, (down, across) = rng.choice(
+        [(64, (2, 1)), (64, (1, 2)), (128, (2, 2)), (128, (4, 1)), (128, (1, 4)), (256, (4, 2))]
+    )
+    dtype = rng.choice([f16, bf16])
+    rows, columns = 16 * down * rng.randint(1, 2), 16 * across * 2 ** rng.randint(0, 2)
+    step, width = 16 * rng.randint(1, 4), rng.choice([1, 2, 4, 8])
+    sizes = [width * rng.randint(1, limit // width) for limit in (70, 100, 80)]
+    check_product(
+        (sizes[0], sizes[1], sizes[2]),
+        (rows, columns, step),
+        types=(dtype, dtype, f32),
+        threads=threads,
+        warps=(down, across),
+        transposed=(rng.random() < 0.5, rng.random() < 0.5),
+        width=width,
+        stages=rng.randint(2, 4),
+        schedule=rng.choice(SCHEDULES),
+    )
 
 
 # ------------------------------------------------------------------------------ tiles of registers
@@ -182,6 +234,7 @@ X = integers(3, (32, 32)).astype(np.float32)
         (lambda _k, x: x * 0 + x.row_sum(), X * 0 + X.sum(1, keepdims=True)),
         (lambda _k, x: x.row_sum() + x, X + X.sum(1, keepdims=True)),
         (lambda _k, x: x.per_row(2.5) + x, X + 2.5),
+        (lambda k, x: k.accumulator((32, 64), warps=(2, 1)).per_row(2.5) + x, X + 2.5),
     ],
 )
 def test_operators_work_on_each_element(body: Callable[..., Any], wanted: Array) -> None:
@@ -317,6 +370,46 @@ def test_a_walk_stops() -> None:
     launch(k, x, c, 90, 37)
     part = x[:37].astype(np.float64)
     assert np.array_equal(c, part.T @ part)
+
+
+@pytest.mark.parametrize("stop", [16, 24, 200])
+def test_a_walk_across_stops(stop: int) -> None:
+    k = builder(threads=64)
+    source, C = k.pointer("X", f16), k.pointer("C")
+    X = k.matrix(source, 32, k.param("columns", u32))
+    acc = k.accumulator((32, 32))
+    with k.pipeline(X.across((32, 16), stop=k.param("stop", u32)), stages=2) as (x,):
+        acc.mma(x, x.T)
+    k.matrix(C, 32, 32).store(acc)
+    x, c = integers(9, (32, 40)), np.zeros((32, 32), np.float32)
+    launch(k, x, c, 40, stop)
+    part = x[:, :stop].astype(np.float64)
+    assert np.array_equal(c, part @ part.T)
+    with pytest.raises(TrapError, match="trap instruction"):
+        launch(k, x, c, 40, stop - 3)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_cta_may_compute_tile_after_tile(schedule: str) -> None:
+    """A persistent kernel: a pipeline, and a block staged for it, inside a loop over tiles."""
+    k = builder(threads=64)
+    A, B, C = (k.pointer(name, dtype) for name, dtype in (("A", f16), ("B", f16), ("C", f32)))
+    m, depth = k.param("m", u32), k.param("depth", u32)
+    A, B, C = k.matrix(A, m, depth), k.matrix(B, depth, 32), k.matrix(C, m, 32)
+    with k.loop(k.block_id() * 32, m, 64) as row:
+        acc = k.accumulator((32, 32))
+        first = k.staged(A.block((32, 16), row))
+        with k.pipeline(A.across((32, 16), row), B.down((16, 32)), stages=3) as (a, b):
+            acc.mma(a, b)
+            with k.when(a.column == 0, uniform=True):
+                acc.mma(first, b)
+        C.store(acc, row)
+    a, b = integers(1, (150, 40)), integers(2, (40, 32))
+    c = np.full((150, 32), 99, np.float32)
+    launch(k, a, b, c, 150, 40, grid=2, schedule=schedule)
+    twice = a.astype(np.float64)
+    twice[:, :16] *= 2
+    assert np.array_equal(c, twice @ b.astype(np.float64))
 
 
 # --------------------------------------------------------------------------------- what is refused
@@ -479,6 +572,10 @@ def test_a_pipeline_waits_for_blocks_that_were_staged_before_it() -> None:
     a = k.staged(X.block((32, 32)))
     with k.pipeline(X.down((32, 32)), stages=2) as (b,):
         k.mma(a, b)
+    with pytest.raises(ConfigError, match="its copies have not been waited for"):  # there may be no turn
+        k.mma(a, a)
+    k.await_copies()
+    k.mma(a, a)
 
 
 def test_a_stage_is_not_used_behind_its_pipeline() -> None:
@@ -540,6 +637,18 @@ def test_copies_are_not_started_by_some_threads(word: str) -> None:
             "RegisterTile(32 x 32 f32) and RegisterTile(32 x 64 f32) have different shapes",
         ),
         (
+            lambda k, _X: (
+                k.accumulator((32, 32), warps=(2, 1))
+                .per_row(0)
+                .map(
+                    lambda a, _b, _c: a,
+                    k.accumulator((32, 32), warps=(2, 1)),
+                    k.accumulator((32, 64), warps=(2, 1)),
+                )
+            ),
+            "RegisterTile(32 x 32 f32) and RegisterTile(32 x 64 f32) have different shapes",
+        ),
+        (
             lambda k, _X: k.accumulator((32, 32), warps=(1, 2)) + k.accumulator((32, 32), warps=(2, 1)),
             "RegisterTile(32 x 32 f32) is on 1 x 2 warps and RegisterTile(32 x 32 f32) on 2 x 1; give both "
             "the same warps=",
@@ -577,6 +686,10 @@ def test_wrong_operands_are_refused(use: Callable[..., Any], message: str) -> No
         (
             lambda k, X: k.matrix(X.first, X.rows, 100),
             "matrix: columns must be a multiple of width 8, got 100; pass a smaller width=",
+        ),
+        (
+            lambda _k, X: X.across((32, 32), stop=20),
+            "across: stop must be a multiple of width 8, got 20; pass a smaller width=",
         ),
         (
             lambda k, X: k.pipeline(X.down((32, 32)), stages=1).__enter__(),
@@ -642,25 +755,50 @@ def gemm(
     depth: u32,
     *,
     tile: tuple[int, int, int] = (128, 128, 32),
+    transposed: tuple[bool, bool] = (False, False),
+    width: int | None = None,
+    stages: int = 3,
+    warps: tuple[int, int] | None = None,
 ) -> None:
-    rows, columns, step = tile
-    A, B, C = k.matrix(A, m, depth), k.matrix(B, depth, n), k.matrix(C, m, n)
-    row, column = k.block_id("y") * rows, k.block_id("x") * columns
-    acc = k.accumulator((rows, columns))
-    with k.pipeline(A.across((rows, step), row), B.down((step, columns), column), stages=3) as (a, b):
-        acc.mma(a, b)
-    C.store(acc, row, column)
+    accumulate(k, (A, B, C), (m, n, depth), tile, transposed, width=width, stages=stages, warps=warps)
 
 
-@pytest.mark.parametrize("tile", [(64, 32, 32), (32, 64, 64)])
-def test_all_accesses_are_proved_for_all_sizes(tile: tuple[int, int, int]) -> None:
-    rows, columns, _ = tile
-    grid = (f"(n + {columns - 1}) // {columns}", f"(m + {rows - 1}) // {rows}")
-    dims = {"A": ("m", "depth"), "B": ("depth", "n"), "C": ("m", "n")}
-    assert gemm.prove(**dims, grid=grid, align=16, tile=tile).complete
-    unaligned = gemm.prove(**dims, grid=grid, tile=tile)
-    assert unaligned.shared.complete
-    assert not unaligned.complete
+@pytest.mark.parametrize(
+    ("align", "choices"),
+    [
+        (16, {"tile": (64, 32, 32)}),
+        (16, {"tile": (32, 64, 64), "transposed": (True, True), "stages": 4}),
+        (16, {"tile": (64, 96, 32), "warps": (4, 1), "transposed": (False, True), "stages": 2}),
+        (8, {"tile": (64, 64, 16), "width": 4, "transposed": (True, False)}),
+        (None, {"tile": (32, 32, 16), "width": 1}),
+    ],
+)
+def test_all_accesses_are_proved_for_all_sizes(align: int | None, choices: dict[str, Any]) -> None:
+    rows, columns, _ = choices["tile"]
+    left, right = choices.get("transposed", (False, False))
+    proofs = gemm.prove(
+        A=("depth", "m") if left else ("m", "depth"),
+        B=("n", "depth") if right else ("depth", "n"),
+        C=("m", "n"),
+        grid=(f"(n + {columns - 1}) // {columns}", f"(m + {rows - 1}) // {rows}"),
+        align=align,
+        **choices,
+    )
+    assert proofs.complete
+
+
+@pytest.mark.slow
+def test_rows_at_any_address_are_not_proved_for_wide_accesses() -> None:
+    proofs = gemm.prove(
+        A=("m", "depth"),
+        B=("depth", "n"),
+        C=("m", "n"),
+        grid=("(n + 31) // 32", "(m + 31) // 32"),
+        tile=(32, 32, 16),
+    )
+    assert proofs.shared.complete
+    assert proofs.global_memory is not None
+    assert not proofs.global_memory.complete
 
 
 @pytest.mark.ptxas

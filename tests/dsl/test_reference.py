@@ -8,7 +8,20 @@ from pathlib import Path
 import pytest
 from dsl.kernels import builder
 
-from ptxgen.dsl import Fragment, KernelBuilder, Pointer, SharedTile, TilePointer, Value, Var
+from ptxgen.dsl import (
+    Fragment,
+    KernelBuilder,
+    Matrix,
+    PackedTile,
+    Pointer,
+    RegisterTile,
+    SharedTile,
+    StagedTile,
+    SwizzledTile,
+    TilePointer,
+    Value,
+    Var,
+)
 from ptxgen.dsl.hopper import (
     Accumulator,
     BoxTile,
@@ -47,6 +60,7 @@ INNER = {  # what the parts of the DSL use of each other
         "role_block",
         "set_registers",
         "warp_index",
+        "scratch",
     },
     type(builder().warp): {"joined", "scanned"},
     type(builder().atomic): set(),
@@ -68,6 +82,11 @@ INNER = {  # what the parts of the DSL use of each other
     TensorParameter: {"fix"},
     Tma: {"boxes"},
     Wgmma: set(),
+    Matrix: {"element", "rows_bytes"},
+    StagedTile: {"require_arrived"},
+    SwizzledTile: {"chunk", "chunk_pointer", "panel_of", "stage_bytes"},
+    RegisterTile: {"row_elements"},
+    PackedTile: {"operand", "row_elements"},
 }
 
 

@@ -271,6 +271,38 @@ def test_a_proof_is_for_every_launch_that_fits() -> None:
         wrong.require()
 
 
+@pytest.mark.parametrize(
+    ("inside", "align", "why"),
+    [
+        (lambda column, columns: column + 3 < columns, 16, ""),
+        (lambda column, columns: column + 3 < columns, None, "is not shown to be a multiple of 16 bytes"),
+        (
+            lambda column, columns: column < columns,
+            16,
+            "not shown to be among the 4 * (columns) of an element",
+        ),
+        (
+            lambda column, columns: column < columns + 4,
+            16,
+            "along the axis of stride 4 * (columns), where grid is",
+        ),
+    ],
+)
+def test_accesses_to_several_elements_lie_in_a_dense_row(
+    inside: Callable[[Any, Any], Any], align: int | None, why: str
+) -> None:
+    def zeros(k: Any, X: Pointer[f32], columns: u32) -> None:
+        column = k.thread_id() * 4
+        with k.when(inside(column, columns)):
+            k.store(X.row(k.block_id(), columns).element(column), [0.0] * 4)
+
+    found = made(zeros).prove(X=("grid", "columns"), align=align).global_memory
+    assert found is not None
+    (access,) = found.accesses
+    assert (access.verdict == "proved") == (not why)
+    assert why in access.reason
+
+
 def test_a_contract_has_what_a_host_needs() -> None:
     contract = made().contract(target="sm_90")
     assert [(p["name"], p["type"], p["offset"]) for p in contract["parameters"]] == [
@@ -489,6 +521,12 @@ def test_a_static_parameter_must_be_given_and_hashable() -> None:
             {"X": ("n",), "grid": (1, 2, 3, 4)},
             "grid must be 1 to 3 integers or expressions of sizes, such as '(n + 127) // 128', got "
             "(1, 2, 3, 4)",
+        ),
+        ({"X": ("n",), "align": 24}, "align must be a power of two up to 256 (bytes), got 24"),
+        (
+            {"X": ("n", "n + 1")},
+            "X: a dimension behind the first must be a size, a number or a product, got 'n + 1'; give the "
+            "sum a name of its own in bounds=",
         ),
         (
             {"X": "n"},

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Final
 
 from ptxgen.dsl.control import Control
-from ptxgen.dsl.tiles import Fragment
 from ptxgen.dsl.values import Value, Var
 from ptxgen.target import WARP_SIZE
 
@@ -90,10 +88,9 @@ def over_lanes(
     return value
 
 
-def accumulators(D: Fragment, m: int, n: int) -> list[Var]:
+def accumulators(row: Callable[[int], Sequence[Var]], m: int, n: int) -> list[Var]:
     """A lane's four elements of the 16 x 8 tile in row m and column n of tiles, in the order of the
-    `mma` operand.
+    `mma` operand; `row(i)` are the lane's elements of its i-th row.
     """
-    rows = range(LANE_ROWS * m, LANE_ROWS * (m + 1))
-    columns = range(LANE_COLUMNS * n, LANE_COLUMNS * (n + 1))
-    return [D[place] for place in product(rows, columns)]
+    columns = slice(LANE_COLUMNS * n, LANE_COLUMNS * (n + 1))
+    return [x for i in range(LANE_ROWS * m, LANE_ROWS * (m + 1)) for x in row(i)[columns]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, LANE_COLUMNS, LANE_ROWS, MMA_COLUMNS, MMA_ROWS, Lanes
-from ptxgen.dsl.values import Value, is_count
+from ptxgen.dsl.values import Scalar, Value, is_count
 from ptxgen.errors import ConfigError, shown
 from ptxgen.target import WARP_SIZE
 
@@ -41,7 +41,7 @@ class Layout:
             raise ConfigError(f"{who}: rows and columns must be positive integers, got {shown(shape)}")
 
         def fits(down: int, across: int) -> bool:
-            return rows % (MMA_ROWS * down) == 0 and columns % (_PAIR_COLUMNS * across) == 0
+            return not (rows % (MMA_ROWS * down) or columns % (_PAIR_COLUMNS * across))
 
         ways = [(n, count // n) for n in range(count, 0, -1) if count % n == 0]
         if warps is not None:
@@ -57,6 +57,7 @@ class Layout:
                 f"{who}: {rows} x {columns} cannot be dealt to {_listed(ways)} warps: each warp takes a "
                 f"multiple of {MMA_ROWS} rows and of {_PAIR_COLUMNS} columns"
             )
+        lanes.place()  # outside of loops, if the matrix is declared there
         down, across = min(fitting, key=lambda way: rows // way[0] + columns // way[1])
         return cls(lanes, rows, columns, down, across)
 
@@ -100,13 +101,19 @@ class Layout:
         warp = self.lanes.place().warp
         return warp if self.down == 1 else warp % self.across
 
-    def first_row(self) -> Value:
-        """The first row of the thread's lane, u32."""
-        return _behind(self.lanes.place().lane >> 2, self.warp_row(), self.warp_rows)
+    def first(self, row: Scalar, column: Scalar) -> tuple[Value, Value]:
+        """The row and column of the thread's first element, u32, in a matrix in which this one begins
+        at (row, column).
+        """
+        place = self.lanes.place()
+        first_row = _behind(place.lane >> 2, self.warp_row(), self.warp_rows)
+        first_column = _behind(place.in_quad * LANE_COLUMNS, self.warp_column(), self.warp_columns)
+        return plus(row, first_row), plus(column, first_column)
 
-    def first_column(self) -> Value:
-        """The first column of the thread's lane, u32."""
-        return _behind(self.lanes.place().in_quad * LANE_COLUMNS, self.warp_column(), self.warp_columns)
+
+def plus(start: Scalar, own: Value) -> Value:
+    """The sum of both; nothing is emitted for a start of 0."""
+    return own if isinstance(start, int) and start == 0 else start + own
 
 
 def _behind(first: Value, warp: Value | None, length: int) -> Value:

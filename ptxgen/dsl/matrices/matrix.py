@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS
+from ptxgen.dsl.matrices.layout import plus
 from ptxgen.dsl.matrices.registers import PackedTile, RegisterTile
 from ptxgen.dsl.shared import SharedMemory
 from ptxgen.dsl.swizzle import SWIZZLE_ROWS, Panel, SwizzledTile
@@ -48,8 +49,10 @@ class Matrix:
 
     def across(self, shape: tuple[int, int], row: Scalar = 0, *, stop: Scalar | None = None) -> Walk:
         """The blocks of `shape` side by side from the left: at (row, 0), (row, shape[1]), …, as a
-        walk for `k.pipeline`. Columns from `stop` on are not read.
+        walk for `k.pipeline`. Columns from `stop` on, a multiple of `width`, are not read.
         """
+        if stop is not None:
+            require_multiple(self.k, "across: stop", stop, self.width)
         return Walk(self, shape, row, 0, 1, stop)
 
     def down(self, shape: tuple[int, int], column: Scalar = 0, *, stop: Scalar | None = None) -> Walk:
@@ -90,18 +93,18 @@ class Matrix:
         k, layout = self.k, tile.layout
         if tile.shape != (layout.rows, layout.columns):
             raise TypeMismatchError(f"store: takes a whole tile, got {tile!r}")
-        first_row, first_column = row + layout.first_row(), column + layout.first_column()
+        first_row, first_column = layout.first(row, column)
         left_below = _left(k, self.rows, first_row)
         left_right = _left(k, self.columns, first_column)
         at = self.element(first_row, first_column)
         pairs = layout.lane_columns[::LANE_COLUMNS]
         step = self.rows_bytes(layout.lane_rows[1])
+        # Of a pair that an access may take together, both are in the matrix or none.
+        at_once = min(self.width, LANE_COLUMNS)
         for i, elements in enumerate(tile.row_elements()):
             at = at.plus(step) if i else at
             inside = left_below > layout.lane_rows[i]
             for j, first in enumerate(pairs):
-                # Of a pair that an access may take together, both are in the matrix or none.
-                at_once = min(self.width, LANE_COLUMNS)
                 for n in range(0, LANE_COLUMNS, at_once):
                     to = at.at(first + n)
                     present = inside & (left_right > first + n + at_once - 1)
@@ -164,17 +167,16 @@ class _Share:
     """What a thread copies of the panels of one width: the same chunk in every `rows_at_once`-th row.
 
     `source` is the address of its first chunk, `rows_left` and `columns_left` how many rows and
-    columns the matrix has from there on, s32, None where all copies are inside of it. The ones that
-    change from block to block are variables.
+    columns the matrix has from there on, s32; None if it is known to have enough.
     """
 
     panels: tuple[Panel, ...]
     rows_at_once: int
     row: Value
     place: TilePointer
-    source: Value
-    rows_left: Value | None
-    columns_left: Value | None
+    source: Var
+    rows_left: Var
+    columns_left: Var | None
 
 
 class BlockCopier:
@@ -206,20 +208,17 @@ class BlockCopier:
             own_column = chunk * tile.chunk
             if panels[0].first:
                 own_column = own_column + panels[0].first * tile.chunk
-            first_row, first_column = _plus(walk.row, row), _plus(walk.column, own_column)
-            source: Value = matrix.element(first_row, first_column).value
+            first_row, first_column = plus(walk.row, row), plus(walk.column, own_column)
+            at = matrix.element(first_row, first_column)
             rows_end, columns_end = (
                 walk.end if walk.axis == axis else extent
                 for axis, extent in enumerate((matrix.rows, matrix.columns))
             )
-            rows_left: Value | None = _left(k, rows_end, first_row)
-            columns_left: Value | None = None
+            columns_left: Var | None = None
             if walk.axis == 1 or not _holds(columns_end, walk.column, tile.columns):
-                columns_left = _left(k, columns_end, first_column)
-            if walk.axis is not None:
-                source = k.var(source.type, source)
-                rows_left = k.var(s32, rows_left) if walk.axis == 0 else rows_left
-                columns_left = k.var(s32, columns_left) if walk.axis == 1 else columns_left
+                columns_left = k.var(s32, _left(k, columns_end, first_column))
+            rows_left = k.var(s32, _left(k, rows_end, first_row))
+            source = k.var(at.value.type, at.value)
             place = tile.chunk_pointer(chunks, row, chunk)
             yield _Share(panels, rows_at_once, row, place, source, rows_left, columns_left)
 
@@ -228,7 +227,7 @@ class BlockCopier:
         for share in self._shares:
             place = share.place
             place = place.moved(place.value + stage) if isinstance(stage, Value) else place.plus_bytes(stage)
-            source = share.source
+            source: Value = share.source
             many = self.tile.rows > share.rows_at_once
             turn_bytes = self.walk.matrix.rows_bytes(share.rows_at_once) if many else 0
             for first in range(0, self.tile.rows, share.rows_at_once):
@@ -239,15 +238,15 @@ class BlockCopier:
 
     def advance(self) -> None:
         """Go on to the next block."""
-        k, walk = self.k, self.walk
+        walk = self.walk
         for share in self._shares:
             if walk.axis == 0:
-                step, left = walk.matrix.rows_bytes(walk.shape[0]), share.rows_left
+                share.source.set(share.source + walk.matrix.rows_bytes(walk.shape[0]))
+                share.rows_left.set(share.rows_left - walk.shape[0])
             else:
-                step, left = walk.shape[1] * self.tile.dtype.nbytes, share.columns_left
-            k.add(share.source, step, into=share.source)
-            if left is not None:
-                k.sub(left, walk.shape[walk.axis or 0], into=left)
+                share.source.set(share.source + walk.shape[1] * self.tile.dtype.nbytes)
+                if share.columns_left is not None:
+                    share.columns_left.set(share.columns_left - walk.shape[1])
 
     def _rows_of(self, share: _Share, first: int) -> AbstractContextManager[object]:
         """A context for code of the threads whose row, moved down by `first`, is in the tile."""
@@ -262,35 +261,41 @@ class BlockCopier:
             beyond = (panel.first - share.panels[0].first) * tile.chunk
             for piece in range(0, tile.chunk, self._width):
                 column = beyond + piece
-                present = None if share.rows_left is None else share.rows_left > row
+                present = share.rows_left > row
                 if share.columns_left is not None:
-                    in_columns = share.columns_left > column + self._width - 1
-                    present = in_columns if present is None else present & in_columns
+                    present = present & (share.columns_left > column + self._width - 1)
                 at = Pointer(source, "global", dtype, column * dtype.nbytes)
                 self._copy(to.plus_bytes(piece * dtype.nbytes), at, present)
 
-    def _copy(self, to: Pointer, at: Pointer, present: Value | None) -> None:
+    def _copy(self, to: Pointer, at: Pointer, present: Value) -> None:
         k, nbytes = self.k, self._width * self.tile.dtype.nbytes
         if nbytes >= _LEAST_COPY:
-            k.copy_async(to, at, nbytes, None if present is None else k.selp(nbytes, 0, present, type=u32))
+            k.copy_async(to, at, nbytes, k.selp(nbytes, 0, present, type=u32))
             return
         bits = _BITS[nbytes]
         value = Var(k, k.var(b16, 0).reg, bits)  # both types have registers of 16 bits
-        with nullcontext() if present is None else k.only_if(present):
+        with k.only_if(present):
             k.load(Pointer(at.base, at.space, bits, at.offset), into=value)
         k.store(Pointer(to.base, to.space, bits, to.offset), value)
 
 
-def _plus(start: Scalar, own: Value) -> Value:
-    return own if is_int(start) and start == 0 else start + own
-
-
 def _holds(extent: Scalar, start: Scalar, length: int) -> bool:
     """Whether it is known while building that start + length is within the extent."""
-    return is_int(extent) and is_int(start) and start + length <= extent
+    return isinstance(extent, int) and isinstance(start, int) and start + length <= extent
 
 
 def _left(k: SharedMemory, extent: Scalar, start: Value) -> Value:
     """How far it is from `start` to `extent`, s32."""
     end = extent.as_(s32) if isinstance(extent, Value) else k.mov(extent, type=s32)
     return end - start.as_(s32)
+
+
+def require_multiple(k: SharedMemory, who: str, extent: Scalar, width: int) -> None:
+    """Raise `ConfigError` for an int that is no multiple of `width`; make the kernel trap where a
+    value is none. Accesses of `width` elements would leave out the last ones in silence.
+    """
+    if isinstance(extent, int) and extent % width:
+        raise ConfigError(f"{who} must be a multiple of width {width}, got {extent}; pass a smaller width=")
+    if isinstance(extent, Value) and width > 1:
+        with k.only_if((extent & width - 1) != 0):
+            k.trap()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ptxgen.dsl.control import Control
-from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, LANE_ROWS, MMA_COLUMNS, MMA_ROWS
+from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, LANE_ROWS, MMA_COLUMNS, MMA_ROWS, accumulators
 from ptxgen.dsl.matrices.layout import Layout
 from ptxgen.dsl.matrices.staged import StagedTile
 from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader
@@ -27,9 +27,14 @@ PAIRS: Final = {f16: f16x2, bf16: bf16x2}  # the types of operands that register
 _RESULTS: Final = {f16: f32, bf16: f32, f32: f32, s8: s32, u8: s32}  # what products of a type are
 
 
-def result_of(dtype: ScalarType) -> ScalarType | None:
-    """The type of the sums of products of elements of a type; None if `mma` does not multiply it."""
-    return _RESULTS.get(dtype)
+def is_multiplied(dtype: ScalarType) -> bool:
+    """Whether `mma` multiplies elements of a type."""
+    return dtype in _RESULTS
+
+
+def result_of(dtype: ScalarType) -> ScalarType:
+    """The type of the sums of products of elements of a type."""
+    return _RESULTS[dtype]
 
 
 @dataclass(frozen=True)
@@ -63,15 +68,9 @@ def multiply(
             half = len(right) // 2
             for m in range(row_tiles):
                 for i in range(2):
-                    into = _tile(sums, m, 2 * n + i)
+                    into = accumulators(sums.__getitem__, m, 2 * n + i)
                     start = zeros if zeros is not None and d == 0 else into
                     mma(left[m], right[i * half : (i + 1) * half], start, into)
-
-
-def _tile(sums: Sequence[Sequence[Var]], m: int, n: int) -> list[Var]:
-    """The four variables of the 16 x 8 tile in row m and column n of tiles."""
-    rows = sums[LANE_ROWS * m : LANE_ROWS * (m + 1)]
-    return [x for row in rows for x in row[LANE_COLUMNS * n : LANE_COLUMNS * (n + 1)]]
 
 
 def _instruction(k: Control, a: ScalarType, b: ScalarType) -> Callable[..., None]:

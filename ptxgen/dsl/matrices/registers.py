@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias, TypeVar
+from dataclasses import replace
+from typing import TypeAlias
 
 from ptxgen.dsl.control import Control
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, LANE_ROWS, MMA_COLUMNS, QUAD, over_lanes
@@ -13,6 +15,7 @@ from ptxgen.dsl.matrices.products import (
     PAIRS,
     Operand,
     depth_of,
+    is_multiplied,
     left_block,
     multiply,
     result_of,
@@ -65,10 +68,12 @@ class RegisterTile:
         `function` runs while the kernel is built, once for each element of a lane.
         """
         tiles = [self, *(x for x in others if isinstance(x, RegisterTile))]
-        for other in tiles[1:]:
-            self._require_alike(other)
-        shape = tuple(max(extents) for extents in zip(*(t.shape for t in tiles), strict=True))
-        rows, columns = (max(extents) for extents in zip(*(t._extents() for t in tiles), strict=True))
+        for one, other in itertools.combinations(tiles, 2):
+            one._require_alike(other)
+        of_rows = next((t for t in tiles if t.shape[0] > 1), self)
+        of_columns = next((t for t in tiles if t.shape[1] > 1), self)
+        layout = replace(of_rows.layout, columns=of_columns.layout.columns)
+        rows, columns = of_rows._extents()[0], of_columns._extents()[1]
         elements = [
             [
                 function(self._at(i, j), *(x._at(i, j) if isinstance(x, RegisterTile) else x for x in others))
@@ -81,7 +86,7 @@ class RegisterTile:
                 raise TypeMismatchError(
                     f"map: the function must return a value of the kernel, got {shown(x)}"
                 )
-        return RegisterTile(self.layout, (shape[0], shape[1]), elements)
+        return RegisterTile(layout, (of_rows.shape[0], of_columns.shape[1]), elements)
 
     def _extents(self) -> tuple[int, int]:
         return len(self._elements), len(self._elements[0])
@@ -138,7 +143,7 @@ class RegisterTile:
         """The rows and the columns of the elements, u32, as tiles of (rows, 1) and (1, columns);
         `row` and `column` are those of the first element.
         """
-        first_row, first_column = row + self.layout.first_row(), column + self.layout.first_column()
+        first_row, first_column = self.layout.first(row, column)
         rows = [[first_row + n if n else first_row] for n in self.layout.lane_rows]
         columns = [[first_column + n if n else first_column for n in self.layout.lane_columns]]
         return (
@@ -271,15 +276,13 @@ def product(
     """into += a @ b, or a new tile a @ b. Raises as `RegisterTile.mma` does."""
     k = layout.lanes.k
     k.refuse_predicated("mma")
-    a, b = as_block(a), as_block(b)
-    check_factors(a, b)
+    a, b = factors(a, b)
     if a.shape[0] != layout.rows or b.shape[1] != layout.columns:
         raise TypeMismatchError(
             f"mma: {a!r} times {b!r} is {a.shape[0]} x {b.shape[1]}, which does not fit the accumulator of "
             f"{layout.rows} x {layout.columns}"
         )
     dtype = result_of(a.dtype)
-    assert dtype is not None  # `check_factors` has refused others
     if into is not None and (into.dtype is not dtype or into.shape != (layout.rows, layout.columns)):
         raise TypeMismatchError(f"mma: the sums of {a!r} times {b!r} are {dtype}, got {into!r}")
     for block in (a, b):
@@ -305,23 +308,18 @@ def product(
     return result
 
 
-Factor = TypeVar("Factor")
-
-
-def as_block(factor: SwizzledTile | Factor) -> StagedTile | Factor:
-    """A swizzled tile as a block; anything else as it is."""
-    return StagedTile(factor) if isinstance(factor, SwizzledTile) else factor
-
-
-def check_factors(a: object, b: object) -> None:
-    """Raise `TypeMismatchError` unless `mma` multiplies blocks of these kinds, types and shapes."""
+def factors(a: object, b: object) -> tuple[StagedTile | PackedTile, StagedTile]:
+    """The factors of a product. Raises `TypeMismatchError` unless `mma` multiplies blocks of these
+    kinds, types and shapes.
+    """
+    a, b = (StagedTile(x) if isinstance(x, SwizzledTile) else x for x in (a, b))
     if not isinstance(a, StagedTile | PackedTile) or not isinstance(b, StagedTile):
         raise TypeMismatchError(
             "mma takes blocks in shared memory, and as the first factor also a tile of registers such as "
             f"P.to(f16), got {shown(a)} and {shown(b)}"
         )
-    types = {a.dtype, b.dtype}
-    if result_of(a.dtype) is None or (len(types) > 1 and not all(result_of(t) is s32 for t in types)):
+    known = is_multiplied(a.dtype) and is_multiplied(b.dtype)
+    if not known or (a.dtype is not b.dtype and (result_of(a.dtype), result_of(b.dtype)) != (s32, s32)):
         raise TypeMismatchError(
             "mma multiplies f16, bf16 or f32 (as tf32) of one type, and s8 and u8 in any order, got "
             f"{a.dtype} and {b.dtype}"
@@ -332,3 +330,4 @@ def check_factors(a: object, b: object) -> None:
         raise TypeMismatchError(
             f"mma: {a!r}: the depth of a product of {a.dtype} must be a multiple of {depth_of(a.dtype)}"
         )
+    return a, b

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ptxgen.dsl.blocks import block
 from ptxgen.dsl.matrices.lanes import Lanes
 from ptxgen.dsl.matrices.layout import Layout
-from ptxgen.dsl.matrices.matrix import BlockCopier, Matrix, Walk
-from ptxgen.dsl.matrices.registers import PackedTile, RegisterTile, as_block, check_factors, product
+from ptxgen.dsl.matrices.matrix import BlockCopier, Matrix, Walk, require_multiple
+from ptxgen.dsl.matrices.registers import PackedTile, RegisterTile, factors, product
+from ptxgen.dsl.matrices.ring import StageRing
 from ptxgen.dsl.matrices.staged import Arrival, StagedTile
 from ptxgen.dsl.shared import SharedMemory
 from ptxgen.dsl.swizzle import CHUNK_BYTES, SwizzledTile
-from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_count, is_int
+from ptxgen.dsl.values import Pointer, Scalar, Value, is_count, is_int
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import Target
 from ptxgen.types import ScalarType, f32, u32
@@ -46,12 +48,12 @@ class Matrices(SharedMemory):
         Python ints.
 
         An access takes `width` elements, by default those of 16 bytes: `at` must be aligned to so
-        many, and stride and columns multiples of it. If they are not, take the width that fits, down
-        to 1, which any matrix does; below 4 bytes copies to shared memory go through registers, and
-        the pipeline is slower. Raises `ConfigError` and `TypeMismatchError` for other arguments.
+        many, and stride and columns multiples of it; if they are not, the kernel traps. Then take the
+        width that fits, down to 1, which any matrix does; below 4 bytes copies to shared memory go
+        through registers, and the pipeline is slower. Raises `ConfigError` and `TypeMismatchError` for
+        other arguments.
         """
-        if not isinstance(at, Pointer) or at.space != "global":
-            raise TypeMismatchError(f"matrix: takes a pointer to global memory, got {shown(at)}")
+        _require_global(at)
         stride = columns if stride is None else stride
         for what, extent in (("rows", rows), ("columns", columns), ("stride", stride)):
             self._require_extent(f"matrix: {what}", extent)
@@ -62,25 +64,24 @@ class Matrices(SharedMemory):
                 f"matrix: width must be a power of two up to {widest} elements of {at.dtype}, which are 16 "
                 f"bytes, got {shown(width)}"
             )
-        for what, extent in (("columns", columns), ("stride", stride)):
-            if is_int(extent) and int(extent) % width:
-                raise ConfigError(
-                    f"matrix: {what} must be a multiple of width {width}, got {extent}; pass a smaller width="
-                )
+        require_multiple(self, "matrix: columns", columns, width)
+        if stride is not columns:
+            require_multiple(self, "matrix: stride", stride, width)
         return Matrix(self, at, rows, columns, stride, width)
 
     def staged(self, block: Walk) -> StagedTile:
         """Start to copy one block, `matrix.block(shape, row, column)`, into shared memory.
 
-        It may be used after `k.await_copies()`, and inside a `k.pipeline` that begins later. Raises
-        `ConfigError` inside another block.
+        It may be used after `k.await_copies()`, and inside a `k.pipeline` that begins later. Inside a
+        loop, the copy begins when all threads are done with the block of the turn before.
         """
         self.refuse_predicated("staged")
         self.require_all_threads("staged")
-        if not isinstance(block, Walk) or block.axis is not None:
+        if not _is_walk(block) or block.axis is not None:
             raise TypeMismatchError(
                 f"staged: takes one block, such as Q.block((64, 64), row), got {shown(block)}"
             )
+        self._await_last_turn()
         arrival = Arrival(_ON_THE_WAY)
         tile = self._declared(block, 1)
         BlockCopier(block, tile).start(0)
@@ -93,6 +94,11 @@ class Matrices(SharedMemory):
         self.cp_async_wait_all()
         self.barrier()
         self._arrived()
+
+    def _await_last_turn(self) -> None:
+        """In a block, which may run again: wait until the tiles that are filled next are free."""
+        if self.is_in_block:
+            self.await_copies()
 
     def _arrived(self) -> None:
         for arrival in self._on_the_way:
@@ -126,10 +132,9 @@ class Matrices(SharedMemory):
         """a @ b on tensor cores, in the registers of the CTA's warps (`RegisterTile.mma` has the types,
         `accumulator` has `warps`).
         """
-        a, b = as_block(a), as_block(b)
-        check_factors(a, b)
-        layout = Layout.of("mma", self._lanes, (a.shape[0], b.shape[1]), warps)
-        return product(layout, a, b)
+        left, right = factors(a, b)
+        layout = Layout.of("mma", self._lanes, (left.shape[0], right.shape[1]), warps)
+        return product(layout, left, right)
 
     @block
     def pipeline(self, *walks: Walk, stages: int = 3) -> Iterator[tuple[StagedTile, ...]]:
@@ -139,46 +144,51 @@ class Matrices(SharedMemory):
         The blocks are copied to shared memory asynchronously (`cp.async`), up to `stages` - 1 of them
         ahead; in the body, those of this turn have arrived. Each turn has one barrier. The body gets
         the blocks as a tuple; blocks behind the end of a walk are zeros. All threads of the CTA must
-        run the pipeline. Raises `ConfigError` for less than two stages, and inside another block.
+        run the pipeline. Inside a loop, the copies begin when all threads are done with the blocks of
+        the turn before. Raises `ConfigError` for less than two stages.
         """
         self.refuse_predicated("pipeline")
         self.require_all_threads("pipeline")
-        if not walks or not all(isinstance(walk, Walk) and walk.axis is not None for walk in walks):
+        if not walks or not all(_is_walk(walk) and walk.axis is not None for walk in walks):
             raise TypeMismatchError(
                 "pipeline: takes walks over matrices, such as A.across(shape, row) and B.down(shape), "
                 f"got {shown(walks)}"
             )
         if not is_int(stages) or stages < _LEAST_STAGES:
             raise ConfigError(f"pipeline: stages must be an integer of at least 2, got {shown(stages)}")
+        self._await_last_turn()
         copiers = [BlockCopier(walk, self._declared(walk, stages)) for walk in walks]
         sizes = [copier.tile.stage_bytes for copier in copiers]
         turns = walks[0].turns()
         for ahead in range(stages - 1):
             self._start(copiers, [ahead * size for size in sizes])
-        read = {size: self.var(u32, 0) for size in dict.fromkeys(sizes)}
+        rings = {size: StageRing(self, stages, size) for size in dict.fromkeys(sizes)}
+        read = {size: ring.at for size, ring in rings.items() if ring.at is not None}
         fill = {size: self.var(u32, (stages - 1) * size) for size in read}
-        over = Arrival()
+        over, staged_before = Arrival(), self._on_the_way
         with self.loop(0, turns, type=None if isinstance(turns, Value) else u32) as n:
             self.cp_async_wait_group(stages - 2)
             self.barrier()  # the blocks have arrived for all threads, and nobody reads the stage filled next
-            self._arrived()
+            self._arrived()  # groups of copies arrive in order, and the first one has what was staged before
             self._start(copiers, [fill[size] for size in sizes])
             yield tuple(
                 StagedTile(
                     copier.tile,
                     stage=read[copier.tile.stage_bytes],
-                    origin=lambda walk=copier.walk: walk.origin(n),
+                    origin=functools.partial(copier.walk.origin, n),
                     arrival=over,
                 )
                 for copier in copiers
             )
-            for size, at in read.items():
-                fill[size].set(at)
-                following = at + size
-                at.set(self.selp(0, following, following == stages * size))
+            for size, ring in rings.items():
+                fill[size].set(read[size])  # the stage that has been read is filled next
+                ring.advance()
         over.problem = _OVER
+        self._on_the_way = staged_before
+        for arrival in staged_before:  # without any turn, nobody has waited for them
+            arrival.problem = _ON_THE_WAY
 
-    def _start(self, copiers: list[BlockCopier], stages: list[int] | list[Var]) -> None:
+    def _start(self, copiers: Sequence[BlockCopier], stages: Sequence[int | Value]) -> None:
         for copier, stage in zip(copiers, stages, strict=True):
             copier.start(stage)
             copier.advance()
@@ -186,7 +196,7 @@ class Matrices(SharedMemory):
 
     def _declared(self, walk: Walk, stages: int) -> SwizzledTile:
         self._blocks += 1
-        return self.swizzled(f"block_{self._blocks}", walk.shape, walk.matrix.dtype, stages=stages)
+        return self._swizzled(f"block_{self._blocks}", walk.shape, walk.matrix.dtype, stages)
 
     def _require_extent(self, who: str, extent: Scalar) -> None:
         if isinstance(extent, Value):
@@ -195,3 +205,12 @@ class Matrices(SharedMemory):
             known = is_count(extent) and extent < 1 << (u32.bits - 1)
         if not known:
             raise TypeMismatchError(f"{who} must be a u32 value or a positive integer, got {shown(extent)}")
+
+
+def _require_global(at: object) -> None:
+    if not isinstance(at, Pointer) or at.space != "global":
+        raise TypeMismatchError(f"matrix: takes a pointer to global memory, got {shown(at)}")
+
+
+def _is_walk(given: object) -> bool:
+    return isinstance(given, Walk)

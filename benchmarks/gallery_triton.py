@@ -1,0 +1,178 @@
+"""The kernels of docs/gallery.md in Triton, for `tools/bench.py --only gallery`.
+
+They compute what ours compute, for any sizes, with the same tiles, warps and types, as Triton's
+tutorials write them. Compiling them needs the package triton and no GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.language import constexpr
+
+
+@triton.jit
+def softmax(x, y, columns, BLOCK: constexpr):
+    """Softmax of each row of X."""
+    row = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
+    inside = at < columns
+    v = tl.load(x + row * columns + at, mask=inside, other=-float("inf"))
+    weights = tl.exp(v - tl.max(v, axis=0))
+    tl.store(y + row * columns + at, weights / tl.sum(weights, axis=0), mask=inside)
+
+
+@triton.jit
+def layer_norm(x, weight, y, columns, eps, BLOCK: constexpr):
+    """Each row of X less its mean, over its deviation, times the weights."""
+    row = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
+    inside = at < columns
+    v = tl.load(x + row * columns + at, mask=inside, other=0.0)
+    mean = tl.sum(v, axis=0) / columns
+    apart = tl.where(inside, v - mean, 0.0)
+    scale = 1 / tl.sqrt(tl.sum(apart * apart, axis=0) / columns + eps)
+    w = tl.load(weight + at, mask=inside)
+    tl.store(y + row * columns + at, apart * scale * w, mask=inside)
+
+
+@triton.jit
+def gemm(a, b, c, m, n, depth, ROWS: constexpr, COLUMNS: constexpr, STEP: constexpr):
+    """C = A B."""
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    down, across = tl.arange(0, STEP)[:, None], tl.arange(0, STEP)[None, :]
+    a_at, b_at = a + row * depth + across, b + down * n + column
+    acc = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    for first in range(0, depth, STEP):
+        x = tl.load(a_at, mask=(row < m) & (across < depth - first), other=0.0)
+        y = tl.load(b_at, mask=(down < depth - first) & (column < n), other=0.0)
+        acc = tl.dot(x, y, acc)
+        a_at += STEP
+        b_at += STEP * n
+    tl.store(c + row * n + column, acc, mask=(row < m) & (column < n))
+
+
+@triton.jit
+def attention_step(
+    total, row_sum, row_max, q, k_at, v_at, i, first, keys, in_log2, MASKED, CAUSAL, STEP: constexpr, D
+):
+    """One block of keys of `attention`."""
+    j = first + tl.arange(0, STEP)
+    k = tl.load(k_at + first * D, mask=(j < keys)[None, :], other=0.0)
+    s = tl.dot(q, k)
+    if MASKED:
+        seen = (j < keys)[None, :]
+        if CAUSAL:
+            seen = seen & (j[None, :] <= i[:, None])
+        s = tl.where(seen, s, -float("inf"))
+    new_max = tl.maximum(row_max, tl.max(s, axis=1))
+    p = tl.exp2(s * in_log2 - (new_max * in_log2)[:, None])
+    rescale = tl.exp2((row_max - new_max) * in_log2)
+    row_sum = row_sum * rescale + tl.sum(p, axis=1)
+    v = tl.load(v_at + first * D, mask=(j < keys)[:, None], other=0.0)
+    total = tl.dot(p.to(v.dtype), v, total * rescale[:, None])
+    return total, row_sum, new_max
+
+
+@triton.jit
+def attention(
+    q, k, v, o, queries, keys, scale, CAUSAL: constexpr, D: constexpr, ROWS: constexpr, STEP: constexpr
+):
+    """O = softmax(scale Q Kᵀ) V; only blocks of keys that need a mask have one."""
+    head, first_row = tl.program_id(1), tl.program_id(0) * ROWS
+    i, d, j = first_row + tl.arange(0, ROWS), tl.arange(0, D), tl.arange(0, STEP)
+    inside = (i < queries)[:, None]
+    q_block = tl.load(q + (head * queries + i[:, None]) * D + d[None, :], mask=inside, other=0.0)
+    k_at = k + head * keys * D + d[:, None] + j[None, :] * D
+    v_at = v + head * keys * D + d[None, :] + j[:, None] * D
+    row_max = tl.full((ROWS,), -float("inf"), dtype=tl.float32)
+    row_sum, total = tl.zeros((ROWS,), dtype=tl.float32), tl.zeros((ROWS, D), dtype=tl.float32)
+    in_log2, end, whole = scale * 1.4426950408889634, keys, keys // STEP * STEP
+    if CAUSAL:
+        end = tl.minimum(keys, first_row + ROWS)
+        whole = tl.minimum(whole, first_row // STEP * STEP)
+    for first in range(0, whole, STEP):
+        total, row_sum, row_max = attention_step(
+            total, row_sum, row_max, q_block, k_at, v_at, i, first, keys, in_log2, False, CAUSAL, STEP, D
+        )
+    for first in range(whole, end, STEP):
+        total, row_sum, row_max = attention_step(
+            total, row_sum, row_max, q_block, k_at, v_at, i, first, keys, in_log2, True, CAUSAL, STEP, D
+        )
+    result = (total / row_sum[:, None]).to(o.dtype.element_ty)
+    tl.store(o + (head * queries + i[:, None]) * D + d[None, :], result, mask=inside)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Functions of which the first is the kernel, and what it is compiled for; parameters in
+    `aligned` are multiples of 16, as ours are of 16 bytes.
+    """
+
+    functions: Sequence[Any]
+    signature: Mapping[str, str]
+    constants: Mapping[str, Any]
+    aligned: Sequence[str]
+    warps: int = 4
+    stages: int = 3
+
+
+F32, F16, I32 = "*fp32", "*fp16", "i32"
+KERNELS = {
+    "softmax": Variant([softmax], {"x": F32, "y": F32, "columns": I32}, {"BLOCK": 1024}, ("x", "y"), warps=8),
+    "layer_norm": Variant(
+        [layer_norm],
+        {"x": F32, "weight": F32, "y": F32, "columns": I32, "eps": "fp32"},
+        {"BLOCK": 1024},
+        ("x", "weight", "y"),
+    ),
+    "gemm": Variant(
+        [gemm],
+        {"a": F16, "b": F16, "c": F32, "m": I32, "n": I32, "depth": I32},
+        {"ROWS": 128, "COLUMNS": 128, "STEP": 32},
+        ("a", "b", "c", "n", "depth"),
+    ),
+    "attention": Variant(
+        [attention, attention_step],
+        {"q": F16, "k": F16, "v": F16, "o": F16, "queries": I32, "keys": I32, "scale": "fp32"},
+        {"CAUSAL": False, "D": 64, "ROWS": 128, "STEP": 64},
+        ("q", "k", "v", "o"),
+        stages=2,
+    ),
+}
+
+
+def source(name: str) -> str:
+    """The source of a kernel's functions."""
+    return "\n".join(f"@triton.jit\n{function.src}" for function in KERNELS[name].functions)
+
+
+def compiled(name: str, capability: int) -> Mapping[str, Any]:
+    """What Triton makes of a kernel for a GPU of this compute capability, such as 80: `ptx` and
+    `cubin`. Nothing is kept from one call to the next.
+    """
+    variant = KERNELS[name]
+    kernel = variant.functions[0]
+    signature = dict(variant.signature) | dict.fromkeys(variant.constants, "constexpr")
+    places = {parameter: (n,) for n, parameter in enumerate(kernel.arg_names)}
+    made = triton.compile(
+        ASTSource(
+            fn=kernel,
+            signature=signature,
+            constexprs={places[constant]: value for constant, value in variant.constants.items()},
+            attrs={places[parameter]: [["tt.divisibility", 16]] for parameter in variant.aligned},
+        ),
+        target=GPUTarget("cuda", capability, 32),
+        options={"num_warps": variant.warps, "num_stages": variant.stages},
+    )
+    return dict(made.asm)
+
+
+triton.knobs.compilation.always_compile = True

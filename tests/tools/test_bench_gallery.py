@@ -1,0 +1,126 @@
+"""The documentation's kernels beside Triton's, as `tools/bench.py --only gallery` measures them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+import pytest
+
+from ptxgen.errors import BackendError
+from tools.measure import gallery
+from tools.measure.record import Found, Measurement
+from tools.measure.report import RESULTS, ROOT
+from tools.measure.sass import SassInstr
+
+RESULT = json.loads((RESULTS / "gallery-cpu.json").read_text(encoding="utf-8"))
+MOST_LINES = {"softmax": 15, "layer_norm": 20, "gemm": 40, "attention": 60}
+
+
+class StubDisassembler:
+    """A loop of one product and four other instructions, whatever the kernel is."""
+
+    code: ClassVar = [
+        *(SassInstr(opcode) for opcode in ("LDSM", "HMMA.16816.F32", "IADD3", "MOV")),
+        SassInstr("BRA", 0),
+        SassInstr("EXIT", None, False),
+    ]
+
+    def instructions(self, cubin: bytes) -> list[SassInstr]:
+        assert cubin.startswith(b"\x7fELF")
+        return self.code
+
+
+class StubPeer:
+    """Triton, if it made of each kernel what we make, in three lines."""
+
+    def source(self, name: str) -> str:
+        return f"def {name}():\n    x = 1\n    return x\n"
+
+    def compiled(self, name: str, capability: int) -> dict[str, Any]:
+        return {"ptx": gallery.function(name).build(target=f"sm_{capability}").text}
+
+
+def figures(found: Found, by: str) -> dict[tuple[str, str], float]:
+    items = [m for m in found if isinstance(m, Measurement) and m.config.get("by") == by]
+    return {(m.name, m.unit): m.median for m in items}
+
+
+def missing() -> Any:
+    raise BackendError("there is no nvdisasm")
+
+
+def no_triton() -> Any:
+    raise ImportError("No module named 'triton'")
+
+
+@pytest.mark.parametrize("name", gallery.KERNELS)
+def test_a_kernel_of_the_documentation_is_short(name: str) -> None:
+    assert gallery.lines_of_code(gallery.sources()[name]) <= MOST_LINES[name]
+
+
+def test_lines_are_those_with_code() -> None:
+    source = '''
+@decorated
+def f(x,
+      y):
+    """What it does,
+
+    and how.
+    """
+    # why
+
+    text = """two
+lines"""
+    return x  # this
+'''
+    assert gallery.lines_of_code(source) == 6
+
+
+@pytest.mark.ptxas
+def test_a_kernel_is_measured_beside_tritons(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gallery, "find_disassembler", StubDisassembler)
+    monkeypatch.setattr(gallery, "peer_module", StubPeer)
+    found = gallery.beside("gemm", 1)
+    ours, its = figures(found, "ptxgen"), figures(found, "Triton")
+    assert ours["main loop", "instr. per HMMA"] == its["main loop", "instr. per HMMA"] == 5
+    assert ours["machine instructions", "instr."] == 6
+    assert its["lines", "lines"] == 3
+    assert ours["spilled", "bytes"] == 0
+    ratio = found[-1]
+    assert isinstance(ratio, Measurement)
+    assert (ratio.median, ratio.headline, str(ratio.goal)) == (1, True, "<= 1.1")
+
+
+@pytest.mark.ptxas
+def test_without_triton_and_disassembler_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gallery, "find_disassembler", missing)
+    monkeypatch.setattr(gallery, "peer_module", no_triton)
+    found = gallery.beside("softmax", 1)
+    assert set(figures(found, "ptxgen")) == {
+        ("lines", "lines"),
+        ("from a function to a cubin", "ms"),
+        ("registers", "per thread"),
+        ("spilled", "bytes"),
+    }
+    assert [item for item in found if isinstance(item, str)] == [
+        "machine code was not counted: there is no nvdisasm",
+        "Triton's kernels were not measured: No module named 'triton'; pip install triton",
+    ]
+
+
+def test_the_documentation_has_the_table_of_the_result() -> None:
+    page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    assert gallery.as_markdown(RESULT) in page
+    assert RESULT["command"] in page
+
+
+def test_the_result_names_what_it_was_measured_with() -> None:
+    assert all(RESULT["versions"][name] for name in ("triton", "assembler", "commit"))
+    assert not RESULT["sections"]["gallery"]["failed"]
+
+
+def test_the_goals_were_met() -> None:
+    goals = [m for m in RESULT["sections"]["gallery"]["measurements"] if "goal" in m]
+    assert len(goals) == len(gallery.KERNELS) + 2
+    assert all(m["goal_met"] for m in goals)
