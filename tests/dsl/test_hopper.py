@@ -341,6 +341,12 @@ def scale_rows(out: Any, factors: list[Any]) -> None:
             v.set(v * factors[down // 8])
 
 
+def of_row(k: Any, part: Any) -> Any:
+    """The sum over the four lanes that share a row."""
+    pair = part + k.butterfly(part, 1)
+    return pair + k.butterfly(pair, 2)
+
+
 def replace_words(old: Any, new: Any) -> None:
     for variables, words in zip(old, new, strict=True):
         for variable, word in zip(variables, words, strict=True):
@@ -359,8 +365,7 @@ def attention(d: int, keys: int, warpgroups: int = 2) -> KernelBuilder:
     producer = k.warpgroup_role("producer", registers=24)
     consumer = k.warpgroup_role("consumer", warpgroups=warpgroups, registers=240)
     queries = k.tma.ring(1, producer, consumer, q=((m, d), f16))
-    ring_k = k.tma.ring(2, producer, consumer, k=((keys, d), f16))
-    ring_v = k.tma.ring(2, producer, consumer, v=((keys, d), f16))
+    ring_k, ring_v = (k.tma.ring(2, producer, consumer, rows=((keys, d), f16)) for _ in range(2))
     turns = [k.named_barrier(threads=256) for _ in range(2)]
     first_row = k.block_id() * m
     with producer:
@@ -368,16 +373,16 @@ def attention(d: int, keys: int, warpgroups: int = 2) -> KernelBuilder:
             k.tma.load(stage.q, Q[first_row, 0])
         with k.loop(0, n, keys) as j:
             with ring_k.fill() as stage:
-                k.tma.load(stage.k, K[j, 0])
+                k.tma.load(stage.rows, K[j, 0])
             with ring_v.fill() as stage:
-                k.tma.load(stage.v, V[j, 0])
+                k.tma.load(stage.rows, V[j, 0])
     with consumer:
         me: Any = consumer.warpgroup
         S, out = k.wgmma.accumulator(64, keys, zero=False), k.wgmma.accumulator(64, d)
         top, total = ([k.var(f32, x) for _ in range(2)] for x in (-1e30, 0.0))
         q = queries.acquire()
         with ring_k.drain() as stage:
-            S.set(q.q.part(me * 64, 64) @ stage.k.T)
+            S.set(q.q.part(me * 64, 64) @ stage.rows.T)
             k.wgmma.wait()
         softmax(k, S, top, total, scale)
         P = [[k.var(u32, w) for w in words] for words in S.packed(f16).words]
@@ -386,9 +391,9 @@ def attention(d: int, keys: int, warpgroups: int = 2) -> KernelBuilder:
         with k.loop(keys, n, keys):
             stage_k = ring_k.acquire()
             k.bar_sync(me + 1, 256)
-            S.set(q.q.part(me * 64, 64) @ stage_k.k.T)
+            S.set(q.q.part(me * 64, 64) @ stage_k.rows.T)
             stage_v = ring_v.acquire()
-            out += k.wgmma.registers(P, f16) @ stage_v.v
+            out += k.wgmma.registers(P, f16) @ stage_v.rows
             k.bar_arrive(2 - me, 256)
             k.wgmma.wait(pending=1)
             stage_k.release()
@@ -398,10 +403,9 @@ def attention(d: int, keys: int, warpgroups: int = 2) -> KernelBuilder:
             replace_words(P, S.packed(f16).words)
             scale_rows(out, factors)
         with ring_v.drain() as stage:
-            out += k.wgmma.registers(P, f16) @ stage.v
+            out += k.wgmma.registers(P, f16) @ stage.rows
             k.wgmma.wait()
-        pairs = [total[h] + k.butterfly(total[h], 1) for h in range(2)]
-        scale_rows(out, [1.0 / (pair + k.butterfly(pair, 2)) for pair in pairs])
+        scale_rows(out, [1.0 / of_row(k, part) for part in total])
         out.store(O.element((first_row + me * 64) * d), d)
     return k
 

@@ -15,7 +15,9 @@ from ptxgen.dsl.values import Value, is_count
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import WARP_SIZE, Target
 
-WARPGROUP: Final = 4  # warps; PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"
+_LOG_WARP: Final = WARP_SIZE.bit_length() - 1
+_LOG_WARPGROUP: Final = 2
+WARPGROUP: Final = 1 << _LOG_WARPGROUP  # warps; PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"
 _REGISTERS: Final = range(24, 257, 8)  # PTX ISA, "setmaxnreg"
 _REGISTER_UNIT: Final = 8  # the registers of a thread are allotted in such units
 _ONCE: Final = ("when", "otherwise", "only_if", "role")  # blocks whose body does not run again
@@ -194,7 +196,7 @@ class Roles(Control):
         """The index of this warp in its CTA, u32, from lane 0, so that the assembler knows that it is
         the same in all lanes.
         """
-        return self.shfl(self.thread_id() // WARP_SIZE, 0, WARP_SIZE - 1, -1, mode="idx")
+        return self.shfl(self.thread_id() >> _LOG_WARP, 0, WARP_SIZE - 1, -1, mode="idx")
 
     def _prepare(self) -> None:
         """Let one thread prepare what roles share, and all threads see it."""
@@ -299,7 +301,8 @@ class Role:
         self.k.set_registers(self)
         self._thread = self.k.thread_id() - self.first * WARP_SIZE if self.first else self.k.thread_id()
         self._is_first_lane = (self.k.thread_id() & (WARP_SIZE - 1)) == 0
-        self._leads = self._thread == 0
+        _, chosen = self.k.elect(-1)
+        self._leads = (self.k.warp_index == self.first) & chosen
 
     @cached_property
     def barrier(self) -> NamedBarrier:
@@ -314,7 +317,9 @@ class Role:
 
     @property
     def leads(self) -> Value:
-        """Whether this thread is the first of the role, a predicate."""
+        """Whether this thread is the one of the role that does what one thread does: one that
+        `elect.sync` has chosen in the role's first warp, so that the assembler knows that it is alone.
+        """
         self.k.require_role(f"{self.name}.leads", self)
         return self._leads
 
@@ -332,7 +337,7 @@ class Role:
             raise ConfigError(f"role {self.name!r} has {self.warps} warps, which are no whole warpgroups")
         if self.warpgroups == 1:
             return 0
-        number = self.k.warp_index // WARPGROUP
+        number = self.k.warp_index >> _LOG_WARPGROUP
         return number - self.first // WARPGROUP if self.first else number
 
 

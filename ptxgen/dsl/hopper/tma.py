@@ -138,9 +138,9 @@ class Tma:
             name: given if isinstance(given, Layout) else Layout.of(f"tile {name!r}", *_three(name, given))
             for name, given in tiles.items()
         }
-        regions = {name: self._region(name, layout, stages) for name, layout in layouts.items()}
         self._rings += 1
         name = f"ring_{self._rings}"
+        regions = {n: self._region(f"{name}_{n}", layout, stages) for n, layout in layouts.items()}
         barriers = self._shared(name, (1, 2 * stages), u64, align=_BARRIER_ALIGN)
         return Ring(self._k, name, producer, consumer, layouts, regions, barriers)
 

@@ -18,6 +18,8 @@ from ptxgen.types import ScalarType, bf16, bf16x2, f16, f16x2, f32, u32
 _MOST_COLUMNS: Final = 256  # of one `wgmma`
 _MOST_PENDING: Final = 7  # PTX ISA, "wgmma.wait_group"
 _CORE: Final = 8  # rows and columns of a core matrix
+_QUAD: Final = 4  # lanes that share the rows of their elements
+_WARP_ROWS: Final = (WARPGROUP - 1) * 2 * _CORE  # the first rows of the warps: 0, 16, 32 and 48
 _WORDS: Final = 4  # registers of a thread that hold its part of 64 x 16 elements of 16 bits
 _PAIRS: Final = {f16: f16x2, bf16: bf16x2}
 
@@ -235,12 +237,12 @@ class Accumulator:
     def row(self) -> Value:
         """The row of this thread's first element, u32."""
         t = self.k.thread_id()
-        return (t // WARP_SIZE) % WARPGROUP * (2 * _CORE) + t % WARP_SIZE // 4
+        return (t >> 1 & _WARP_ROWS) + (t >> 2 & _CORE - 1)
 
     @property
     def column(self) -> Value:
         """The column of this thread's first element, u32."""
-        return self.k.thread_id() % 4 * 2
+        return (self.k.thread_id() & _QUAD - 1) << 1
 
     def write(self, tile: BoxTile, row: Scalar = 0) -> None:
         """Store the elements, rounded to the type of the tile, to a tile in shared memory, from row
