@@ -745,7 +745,7 @@ MISTAKES: list[tuple[Any, type[PtxGenError], str]] = [
     (
         touched_in_the_next_iteration,
         TypeMismatchError,
-        "started in the iteration before writes it; wait before",
+        "in the iteration before writes it; wait before",
     ),
     (
         product_of_other_sizes,

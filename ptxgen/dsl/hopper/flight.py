@@ -117,11 +117,11 @@ def _check(groups: Sequence[Group], what: Any, origin: Origin, when: str) -> Non
     for group in groups:
         if any(what is a for a in group.accumulators):
             raise TypeMismatchError(
-                f"{what!r} is used at {origin} while the product that {group.origin} started{when} writes "
-                "it; wait before with k.wgmma.wait()"
+                f"{what!r} is used at {origin} while the product started at {group.origin}{when} writes it; "
+                "wait before with k.wgmma.wait()"
             )
         if any(what is owner for owner in group.operands):
             raise TypeMismatchError(
-                f"shared memory is given back at {origin} while the product that {group.origin} "
-                f"started{when} reads it; wait before with k.wgmma.wait()"
+                f"shared memory is given back at {origin} while the product started at {group.origin}"
+                f"{when} reads it; wait before with k.wgmma.wait()"
             )
