@@ -18,7 +18,7 @@ from ptxgen.errors import ConfigError, PtxGenError, TrapError, TypeMismatchError
 from ptxgen.interpreter import PCT
 from ptxgen.runtime.assembler import find_assembler
 from ptxgen.text import render
-from ptxgen.types import bf16, f16, f32, u8, u32
+from ptxgen.types import bf16, f16, f32, u8, u32, u64
 
 NUMPY = {f16: np.dtype(np.float16), bf16: np.dtype(ml_dtypes.bfloat16), f32: np.dtype(np.float32)}
 SCHEDULES = ("lockstep", PCT(0), PCT(1))
@@ -246,6 +246,54 @@ def test_the_sanitizers_see_a_broken_ring(was: str, now: str) -> None:
     assert found
 
 
+def overlapped(tiles: int, columns: int = 32) -> KernelBuilder:
+    """Products of which one stays under way; each of `tiles` rows of tiles starts anew."""
+    k = builder(threads=256)
+    A, B, C = k.tma.tensor_map("A", f16), k.tma.tensor_map("B", f16), k.pointer("C", f32)
+    n = k.param("n", u32)
+    producer, consumer = k.warpgroup_role("producer"), k.warpgroup_role("consumer")
+    ring = k.tma.ring(2, producer, consumer, overlapped=True, a=((64, 32), f16), b=((32, columns), f16))
+    with producer, k.loop(0, 64 * tiles, 64) as row, k.loop(0, n, 32) as i, ring.fill() as stage:
+        k.tma.load(stage.a, A[row, i])
+        k.tma.load(stage.b, B[i, 0])
+    with consumer:
+        acc = k.wgmma.accumulator(64, columns)
+        with k.loop(0, tiles, type=u32) as tile:
+            with k.loop(0, n, 32), ring.drain() as stage:
+                acc += stage.a @ stage.b
+            ring.finish()
+            acc.store(C.element(tile * (64 * columns)), columns)
+            acc.fill(0.0)
+    return k
+
+
+def test_products_stay_under_way_in_an_overlapped_ring() -> None:
+    a, b = integers((192, 160), f16, 4), integers((160, 32), f16, 5)
+    c = np.full((192, 32), np.nan, np.float32)
+    k = overlapped(3)
+    launch(k, a, b, c, 160)
+    assert np.array_equal(c, exact(a, b))
+    waits = re.findall(r"wgmma\.wait_group\.sync\.aligned (\d)", render(k.build()))
+    assert waits == ["1", "0"]
+
+
+def test_an_overlapped_ring_that_gives_back_too_early_races() -> None:
+    k = overlapped(3)
+    broken, count = re.subn(r"(wait_group\.sync\.aligned) 1", r"\1 2", render(k.build()))
+    assert count == 1
+    a, b, c = integers((192, 160), f16, 4), integers((160, 32), f16, 5), np.zeros((192, 32), np.float32)
+    boxes = k.tma.boxes()
+    found = 0
+    for schedule in SCHEDULES:
+        result = interpreter.run(
+            broken, grid=1, block=256, args=[boxes["A"].of(a), boxes["B"].of(b), c, 160],
+            dynamic_smem=k.build().kernels[0].dynamic_shared_bytes, sanitize=True, raise_on_report=False,
+            schedule=schedule,
+        )  # fmt: skip
+        found += len(result.reports)
+    assert found
+
+
 def test_roles_are_branches_of_one_chain() -> None:
     k = builder(threads=192)
     X = k.pointer("X", u32)
@@ -438,6 +486,25 @@ def test_the_assembler_has_nothing_to_say(make: Any) -> None:
 # ------------------------------------------------------------------------------------- misuse
 
 
+def test_places_of_tensors_fit_their_instruction() -> None:
+    k = builder(threads=128)
+    A = k.tma.tensor_map("A", f16)
+    tile, barrier = k.tma.tile("t", (8, 64), f16).slab(0), k.shared("bar", (1, 1), u64, align=8).pointer()
+    with pytest.raises(TypeMismatchError) as error:
+        k.cp_async_bulk_tensor_load(tile, A[0, 0].pointer(0), barrier, dim="3d")
+    assert "operand map must be a tensor map with 3 coordinates, got 2 coordinates" in str(error.value)
+    with pytest.raises(TypeMismatchError) as error:
+        k.cp_async_bulk_tensor_load(tile, tile, barrier, dim="2d")
+    assert "operand map must be a tensor map with 2 coordinates, got 0 coordinates" in str(error.value)
+    with pytest.raises(TypeMismatchError) as error:
+        k.load(A[0, 0].pointer(0))
+    assert "must be no tensor map, got 2 coordinates" in str(error.value)
+    X = k.pointer("X", f16)
+    with pytest.raises(TypeMismatchError, match="operand dst must point to shared memory"):
+        k.cp_async_bulk_send(X, tile, 16, barrier)
+    assert len(k.build().kernels[0].params) == 2
+
+
 class Parts:
     """A kernel with a ring from one role to another, as a start for a mistake."""
 
@@ -588,6 +655,32 @@ def touched_in_the_next_iteration(p: Parts) -> None:
             acc[0, 0].set(1.0)
             stage = p.ring.acquire()
             acc += stage.a @ stage.b
+
+
+def overlapped_without_a_product(p: Parts) -> None:
+    ring = p.k.tma.ring(2, p.producer, p.consumer, overlapped=True, c=((64, 64), f16))
+    with p.consumer, ring.drain():
+        pass
+
+
+def release_of_an_overlapped_stage(p: Parts) -> None:
+    ring = p.k.tma.ring(2, p.producer, p.consumer, overlapped=True, c=((64, 64), f16))
+    with p.consumer, ring.drain() as stage:
+        stage.release()
+
+
+def finish_of_a_plain_ring(p: Parts) -> None:
+    with p.consumer:
+        p.ring.finish()
+
+
+def overlapped_ring_of_one_stage(p: Parts) -> None:
+    p.k.tma.ring(1, p.producer, p.consumer, overlapped=True, c=((64, 64), f16))
+
+
+def drain_by_some_threads(p: Parts) -> None:
+    with p.consumer, p.k.when(p.consumer.thread < 64), p.ring.drain():
+        pass
 
 
 def product_of_other_sizes(p: Parts) -> None:
@@ -742,11 +835,20 @@ MISTAKES: list[tuple[Any, type[PtxGenError], str]] = [
     (accumulator_touched_before_the_wait, TypeMismatchError, "Accumulator(64 x 32) is used at "),
     (accumulator_stored_before_the_wait, TypeMismatchError, "wait before with k.wgmma.wait()"),
     (drained_before_the_wait, TypeMismatchError, "shared memory is given back at "),
+    (touched_in_the_next_iteration, TypeMismatchError, "in the iteration before writes it; wait before"),
     (
-        touched_in_the_next_iteration,
-        TypeMismatchError,
-        "in the iteration before writes it; wait before",
+        overlapped_without_a_product,
+        ConfigError,
+        "ring 'ring_2': a turn of an overlapped ring starts a product",
     ),
+    (
+        release_of_an_overlapped_stage,
+        TypeMismatchError,
+        "ring 'ring_2' is overlapped: the end of the next drain",
+    ),
+    (finish_of_a_plain_ring, ConfigError, "ring 'ring_1': finish is for rings made with overlapped=True"),
+    (overlapped_ring_of_one_stage, ConfigError, "ring: an overlapped ring needs two stages or more, got 1"),
+    (drain_by_some_threads, TypeMismatchError, "ring 'ring_1': drain inside 'when': all threads of the role"),
     (
         product_of_other_sizes,
         ConfigError,

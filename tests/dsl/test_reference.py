@@ -40,6 +40,7 @@ INNER = {  # what the parts of the DSL use of each other
         "require_all_threads",
         "require_predicate",
         "require_role",
+        "require_whole_role",
         "require_roles_entered",
         "role_block",
         "set_registers",

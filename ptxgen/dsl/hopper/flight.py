@@ -94,6 +94,10 @@ class Flight:
         """The present step, for `replay`."""
         return len(self._events)
 
+    def has_started(self, start: int) -> bool:
+        """Whether a group has begun since step `start`."""
+        return any(event.group is not None for event in self._events[start:])
+
     def replay(self, start: int) -> None:
         """Follow the steps since `start`, the beginning of a loop, once more from its end. Raises
         `TypeMismatchError` for a touch of what the iteration before has started.

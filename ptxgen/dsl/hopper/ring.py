@@ -21,10 +21,14 @@ _BARRIER_BYTES: Final = 8
 
 @dataclass
 class _Cursor:
-    """The next stage of a role, and the parity of the phase that it waits for."""
+    """The next stage of a role, and the parity of the phase that it waits for. Of an overlapped ring's
+    consumer `held` is the stage that it has not given back yet, if `holds` is 1 and not 0.
+    """
 
     index: Var | int
     parity: Var
+    held: Var | None = None
+    holds: Var | None = None
 
 
 class Ring:
@@ -32,7 +36,8 @@ class Ring:
 
     `full` barriers count the bytes of the copies, `empty` barriers one arrival of each warp of the
     consumer. Phases follow from the order in which stages are taken, which is the same in both roles.
-    `k.tma.ring` makes it.
+    With `overlapped` a turn of the consumer ends while its products are under way, and gives back the
+    stage of the turn before. `k.tma.ring` makes it.
     """
 
     def __init__(
@@ -44,12 +49,14 @@ class Ring:
         tiles: Mapping[str, Layout],
         regions: Mapping[str, SharedTile],
         barriers: SharedTile,
+        overlapped: bool,
     ) -> None:
         self.k = k
         self.name = name
         self.producer = producer
         self.consumer = consumer
         self.tiles = tiles
+        self.overlapped = overlapped
         self.stages = barriers.columns // len(("full", "empty"))
         self._regions = regions
         self._barriers = barriers.pointer()
@@ -86,7 +93,9 @@ class Ring:
         for mine, parity in ((self.producer, 1), (self.consumer, 0)):
             if mine is role:
                 index: Var | int = self.k.var(u32, 0) if self.stages > 1 else 0
-                self._cursors[role.name] = _Cursor(index, self.k.var(u32, parity))
+                cursor = self._cursors[role.name] = _Cursor(index, self.k.var(u32, parity))
+                if self.overlapped and role is self.consumer:
+                    cursor.held, cursor.holds = self.k.var(u32, 0), self.k.var(u32, 0)
 
     @block
     def fill(self) -> Iterator[Stage]:
@@ -119,21 +128,36 @@ class Ring:
 
     @block
     def drain(self) -> Iterator[Stage]:
-        """The consumer's turn: wait until the next stage is full, use it, and give it back."""
-        stage = self.acquire()
+        """The consumer's turn: wait until the next stage is full, use it, and give it back.
+
+        Of an overlapped ring the turn starts at least one product and does not wait for it: its end
+        waits until only the newest group is under way, and gives back the stage of the turn before.
+        """
+        stage, start = self.acquire(), self.k.flight.mark()
         try:
             yield stage
-            if stage.is_open:
+            if self.overlapped:
+                self._hold(stage, start)
+            elif stage.is_open:
                 stage.release()
         finally:
             stage.close()
+
+    def finish(self) -> None:
+        """Wait for the last products of an overlapped ring, and give back its last stage."""
+        k = self.k
+        k.require_whole_role(f"ring {self.name!r}: finish", self.consumer)
+        if not self.overlapped:
+            raise ConfigError(f"ring {self.name!r}: finish is for rings made with overlapped=True")
+        k.wgmma_wait_group(0)
+        k.flight.waited(0)
+        self._give_back().set(0)
 
     def acquire(self) -> Stage:
         """Wait until the consumer's next stage is full; it is used until its `release`, so that stages
         of several rings may overlap. With nested use `drain` is shorter.
         """
-        self.k.require_role(f"ring {self.name!r}: drain", self.consumer)
-        self.k.refuse_predicated("ring.drain")
+        self.k.require_whole_role(f"ring {self.name!r}: drain", self.consumer)
         cursor = self._cursors[self.consumer.name]
         stage = self._stage(cursor, "drain")
         self._wait(stage.full, cursor)
@@ -141,6 +165,31 @@ class Ring:
         return stage
 
     # ------------------------------------------------------------------------------ inside
+
+    def _hold(self, stage: Stage, start: int) -> None:
+        """End the turn of an overlapped ring, which began at step `start` of the flight."""
+        k, held = self.k, self._cursors[self.consumer.name].held
+        assert held is not None  # the ring is overlapped
+        if not k.flight.has_started(start):
+            raise ConfigError(
+                f"ring {self.name!r}: a turn of an overlapped ring starts a product, as in acc += stage.a @ "
+                "stage.b; make the ring without overlapped=True"
+            )
+        k.wgmma_wait_group(1)
+        k.flight.waited(1)
+        self._give_back().set(1)
+        held.set(stage.index)
+
+    def _give_back(self) -> Var:
+        """Give back the stage that is held, if any; the variable that says whether there is one."""
+        k, cursor = self.k, self._cursors[self.consumer.name]
+        assert cursor.held is not None  # the ring is overlapped
+        assert cursor.holds is not None
+        k.bar_warp_sync(-1)
+        empty = self.barrier(cursor.held, self.stages)
+        with k.only_if(self.consumer.is_first_lane & (cursor.holds != 0)):
+            k.mbarrier_arrive(empty, space="shared::cta")
+        return cursor.holds
 
     def _stage(self, cursor: _Cursor, turn: str) -> Stage:
         index = cursor.index if isinstance(cursor.index, int) else self.k.mov(cursor.index, type=u32)
@@ -185,7 +234,7 @@ class Stage:
         self.full = ring.barrier(index, 0)
         self.empty = ring.barrier(index, ring.stages)
         self._turn = turn
-        self._index = index
+        self.index = index
         self._tiles: dict[str, BoxTile] = {}
 
     def __getattr__(self, name: str) -> BoxTile:
@@ -196,7 +245,7 @@ class Stage:
             raise AttributeError(f"{self.ring!r} has no tile {name!r}")
         self.use(f"tile {name!r}")
         if name not in tiles:
-            tiles[name] = self.ring.tile(name, self._index, self)
+            tiles[name] = self.ring.tile(name, self.index, self)
         found: BoxTile = tiles[name]
         return found
 
@@ -231,7 +280,12 @@ class Stage:
         self.use("the stage")
         if self._turn != "drain":
             raise TypeMismatchError(f"ring {ring.name!r}: fill gives its stage on at the end of the 'with'")
-        k.require_role(f"ring {ring.name!r}: release", ring.consumer)
+        k.require_whole_role(f"ring {ring.name!r}: release", ring.consumer)
+        if ring.overlapped:
+            raise TypeMismatchError(
+                f"ring {ring.name!r} is overlapped: the end of the next drain, or finish, gives back the "
+                "stage"
+            )
         k.flight.touched(self, k.origin())
         k.bar_warp_sync(-1)
         with k.only_if(ring.consumer.is_first_lane):

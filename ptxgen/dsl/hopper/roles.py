@@ -132,6 +132,16 @@ class Roles(Control):
                 f"kernel {self.name!r}: role {' and '.join(idle)} has no code; enter it: 'with role:'"
             )
 
+    def require_whole_role(self, who: str, role: Role) -> None:
+        """Raise `TypeMismatchError` unless all threads of `role` come here."""
+        self.require_role(who, role)
+        self.refuse_predicated(who)
+        if self._divergent and self._divergent[-1] != "role":
+            raise TypeMismatchError(
+                f"{who} inside '{self._divergent[-1]}': all threads of the role {role.name!r} must come "
+                "here; move it out, or promise that they agree with k.when(condition, uniform=True)"
+            )
+
     @property
     def present_role(self) -> Role | None:
         """The role whose code is being built."""

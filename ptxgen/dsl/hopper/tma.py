@@ -116,12 +116,20 @@ class Tma:
         return BoxTile(self._k, name, layout, region.pointer(), _ANYBODY)
 
     def ring(
-        self, stages: int, producer: Role, consumer: Role, /, **tiles: tuple[object, ...] | Layout
+        self,
+        stages: int,
+        producer: Role,
+        consumer: Role,
+        /,
+        *,
+        overlapped: bool = False,
+        **tiles: tuple[object, ...] | Layout,
     ) -> Ring:
         """A ring of `stages` stages, each with the given tiles: `ring(3, producer, consumer,
         a=((128, 64), f16), b=((64, 256), f16, "64B"))` with shape, dtype and perhaps swizzle.
 
-        It is made before the first role begins.
+        It is made before the first role begins. With `overlapped` the consumer's products of one turn
+        may be under way in the next one, which needs two stages or more; `ring.finish()` ends them.
         """
         self._require("tma.ring")
         for role in (producer, consumer):
@@ -134,6 +142,8 @@ class Tma:
                 "ring: it takes a positive number of stages, two different roles, and tiles by name, such as "
                 f"a=((128, 64), f16); got {shown(stages)}, {producer!r}, {consumer!r} and {shown(tiles)}"
             )
+        if overlapped and stages == 1:
+            raise ConfigError("ring: an overlapped ring needs two stages or more, got 1")
         layouts = {
             name: given if isinstance(given, Layout) else Layout.of(f"tile {name!r}", *_three(name, given))
             for name, given in tiles.items()
@@ -142,7 +152,7 @@ class Tma:
         name = f"ring_{self._rings}"
         regions = {n: self._region(f"{name}_{n}", layout, stages) for n, layout in layouts.items()}
         barriers = self._shared(name, (1, 2 * stages), u64, align=_BARRIER_ALIGN)
-        return Ring(self._k, name, producer, consumer, layouts, regions, barriers)
+        return Ring(self._k, name, producer, consumer, layouts, regions, barriers, overlapped)
 
     # ------------------------------------------------------------------------------ copies
 
@@ -174,7 +184,8 @@ class Tma:
         """
         k = self._k
         boxes = self._boxes("tma.store", tile, place)
-        k.refuse_predicated("tma.store")
+        if k.present_role is not None:
+            k.require_whole_role("tma.store", k.present_role)
         place.of.fix(replace(boxes, stores=True))
         k.fence_proxy_async(space="shared::cta")
         self._meet()
