@@ -129,6 +129,38 @@ def test_elements_lie_where_copies_put_them(swizzle: str) -> None:
     assert np.array_equal(z[:, ::5], x[:32, ::5])
 
 
+@pytest.mark.parametrize(
+    ("dtype", "rows", "columns", "swizzle"),
+    [
+        (f16, 64, 96, "64B"),
+        (bf16, 128, 16, "32B"),
+        (f16, 64, 24, "none"),
+        (f32, 128, 32, "128B"),
+        (f16, 64, 128, None),
+    ],
+)
+def test_sums_are_written_to_tiles_of_all_types(dtype: Any, rows: int, columns: int, swizzle: Any) -> None:
+    """A product is written from row 64 of a tile on, and stored to a tensor."""
+    k = builder(threads=128)
+    Y = k.tma.tensor_map("Y", dtype)
+    out = k.tma.tile("out", (rows + 64, columns), dtype, swizzle=swizzle)
+    acc = k.wgmma.accumulator(rows, columns)
+    for down, across, pair in acc.pairs():
+        for i, v in enumerate(pair):
+            row, column = acc.row + down, acc.column + (across + i)
+            v.set(k.cvt(row * 8 + column % 8, dtype=f32, rnd="rn"))
+    with k.loop(k.thread_id(), columns, 128, type=u32) as column:
+        for row in range(64):
+            out[row, column] = k.cvt(0.5, dtype=dtype, rnd="rn") if dtype is not f32 else 0.5
+    acc.write(out, 64)
+    k.tma.store(out, Y[0, 0])
+    y = np.zeros((rows + 64, columns), NUMPY[dtype])
+    launch(k, y, schedules=("lockstep",))
+    wanted = np.arange(rows)[:, None] * 8 + np.arange(columns) % 8
+    assert (y[:64] == 0.5).all()
+    assert np.array_equal(y[64:], wanted.astype(np.float32).astype(NUMPY[dtype]))
+
+
 def image(layout: Layout, values: Any) -> Any:
     """The bytes of a tile, as 16-byte chunks, in the words of the PTX manual: within a slab chunk j of
     row i lies at chunk j XOR (i mod 8) for 128 B, j XOR (i / 2 mod 4) for 64 B, j XOR (i / 4 mod 2) for 32 B.

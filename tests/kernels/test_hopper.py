@@ -16,8 +16,10 @@ from ptxgen import Pointer, TensorMap, bf16, f16, f32, interpreter, u32
 from ptxgen.check.prove import prove
 from ptxgen.errors import ConfigError, LaunchError, UnsupportedTargetError
 from ptxgen.kernels import KernelFunction
+from ptxgen.runtime.assembler import find_assembler
 from ptxgen.runtime.cache import ModuleCache
-from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.runtime.cuda import CudaBackend, cuda_backend
+from ptxgen.target import target as find_target
 from ptxgen.tensormap import TensorMapType
 
 ROWS, COLUMNS, INNER = 100, 88, 72  # no multiple of a tile
@@ -386,3 +388,25 @@ def test_bfloat16_arrays_have_maps(driver: FakeDriver) -> None:
     x = np.zeros((4, 32), np.float32)
     on_gpu(driver, double, threads=64)[1](a, x, backend="cuda")
     assert np.array_equal(x, 2 * a[:, :32].astype(np.float32))
+
+
+@pytest.mark.ptxas
+@pytest.mark.parametrize("stages", [2, 4])
+def test_the_assembler_has_nothing_to_say(stages: int) -> None:
+    built = made().build(stages=stages)
+    done = find_assembler(target="sm_90a").assemble(built.text, "sm_90a")
+    assert done.kernel("gemm").spill_store_bytes == 0
+    assert not done.advisories
+
+
+@pytest.mark.gpu
+def test_a_gpu_computes_what_the_interpreter_does() -> None:
+    device = cuda_backend().device_properties(cuda_backend().current_device())
+    if not find_target("sm_90a").runs_on(device.major, device.minor):
+        pytest.skip(f"sm_90a does not run on {device}")
+    a, b, c = matrices()
+    made()[2, 2](a, b, c, INNER, backend="cuda")
+    assert np.array_equal(c, exact(a, b))
+    x = np.zeros(4, np.uint32)
+    made(ranks, threads=32, cluster=2)[4](x, backend="cuda")
+    assert x.tolist() == [20, 21, 20, 21]

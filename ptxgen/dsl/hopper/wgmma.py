@@ -10,6 +10,7 @@ from ptxgen import ir
 from ptxgen.dsl.hopper.products import STEP, WGMMA_ROWS, Operand, Product, RegisterOperand
 from ptxgen.dsl.hopper.roles import WARPGROUP, Roles
 from ptxgen.dsl.hopper.tiles import BoxTile
+from ptxgen.dsl.tiles import TilePointer
 from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_count, is_int
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import WARP_SIZE
@@ -259,16 +260,26 @@ class Accumulator:
                 f"accumulator.write: the tile must have {self.columns} columns of f16, bf16 or f32, and "
                 f"the row be a multiple of {WGMMA_ROWS} in it, got {tile!r} and row {shown(row)}"
             )
-        lines: dict[int, Any] = {}  # the first row of each column of a slab
-        first, column = self.row + row, self.column
+        if dtype in _PAIRS and self.columns % STEP == 0:
+            self._write_matrices(tile, row, dtype)
+            return
+        at = _Places(tile, self.row + row, self.column)
         for down, across, pair in self.pairs():
-            slab, within = divmod(across, tile.layout.slab_columns)
-            at = lines.get(within)
-            if at is None:
-                at = lines[within] = tile.pointer(first, column + within)
-            self._store(
-                at.plus_bytes(down * tile.layout.row_bytes + slab * tile.layout.slab_bytes), pair, dtype
-            )
+            self._store(at.place(down, across), pair, dtype)
+
+    def _write_matrices(self, tile: BoxTile, row: Scalar, dtype: ScalarType) -> None:
+        """Store elements of 16 bits, four matrices of 8 x 8 at a time: those of rows 0 and 8 and
+        columns 0 and 8, of whose rows lanes 0-7, 8-15, 16-23 and 24-31 give the addresses (PTX ISA,
+        "stmatrix").
+        """
+        k, t = self.k, self.k.thread_id()
+        first = (t >> 1 & _WARP_ROWS) + (t & 2 * _CORE - 1) + row
+        at = _Places(tile, first, t >> 1 & _CORE)
+        for part in range(len(self._vars)):
+            for across in range(0, self.columns, STEP):
+                index = across // 2
+                words = [self._word(part, index + 2 * n, dtype) for n in range(_WORDS)]
+                k.stmatrix(at.place(WGMMA_ROWS * part, across), words, num="x4", space="shared")
 
     def store(self, at: Pointer, columns: Scalar, *, rows_left: Value | None = None) -> None:
         """Store the elements, rounded to the type of the pointer, to a matrix in global memory with
@@ -302,6 +313,25 @@ class Accumulator:
             return
         packed: Value = k.cvt(pair[1], pair[0], rnd="rn", dtype=_PAIRS[dtype])
         k.store(Pointer(at.base, at.space, u32, at.offset), packed.as_(u32))
+
+
+class _Places:
+    """Pointers into a tile: to a row and a column of the thread, and rows and columns behind them."""
+
+    def __init__(self, tile: BoxTile, row: Value, column: Value) -> None:
+        self._tile = tile
+        self._row = row
+        self._column = column
+        self._known: dict[int, TilePointer] = {}  # by the column in a slab
+
+    def place(self, down: int, across: int) -> TilePointer:
+        """The pointer `down` rows, a multiple of 8, and `across` columns further on."""
+        layout = self._tile.layout
+        slab, within = divmod(across, layout.slab_columns)
+        at = self._known.get(within)
+        if at is None:
+            at = self._known[within] = self._tile.pointer(self._row, self._column + within)
+        return at.plus_bytes(down * layout.row_bytes + slab * layout.slab_bytes)
 
 
 def _moved(descriptor: Value, nbytes: int) -> Value:
