@@ -212,7 +212,7 @@ def test_tensors_of_more_dimensions_fill_rows_of_a_tile() -> None:
     producer, consumer = k.warp_role("producer"), k.warp_role("consumer")
     ring = k.tma.ring(1, producer, consumer, x=((4, 2, 64), f16))
     with producer, ring.fill() as stage:
-        k.tma.load(stage.x, X[k.block_id(), 6, 0, 64])
+        k.tma.load(stage.x, X[1, 6, 0, 64])
     with consumer, ring.drain() as stage:
         for row in range(8):
             Y[row * 32 + k.signed(consumer.thread)] = stage.x[row, consumer.thread]
@@ -220,7 +220,7 @@ def test_tensors_of_more_dimensions_fill_rows_of_a_tile() -> None:
     y = np.zeros((8, 32), np.float16)
     launch(k, x, y)
     wanted = np.zeros((4, 2, 32), np.float16)
-    wanted[:3] = x[0, 6:9, :, 64:96]  # what is outside of the tensor is zero
+    wanted[:3] = x[1, 6:9, :, 64:96]  # what is outside of the tensor is zero
     assert np.array_equal(y, wanted.reshape(8, 32))
 
 
@@ -326,11 +326,29 @@ def test_an_overlapped_ring_that_gives_back_too_early_races() -> None:
     assert found
 
 
+def test_tiles_first_used_in_a_branch_are_there_behind_it() -> None:
+    k = builder(threads=64)
+    X, Y = k.tma.tensor_map("X", f32), k.pointer("Y", f32)
+    producer, consumer = k.warp_role("producer"), k.warp_role("consumer")
+    ring = k.tma.ring(2, producer, consumer, x=((8, 32), f32))
+    with producer, ring.fill() as stage:
+        k.tma.load(stage.x, X[0, 0])
+    with consumer, ring.drain() as stage:
+        with k.when(consumer.thread < 5):
+            Y[consumer.thread] = stage.x[1, 2]
+        Y.at(32)[consumer.thread] = stage.x[3, consumer.thread]
+    x, y = integers((8, 32), f32, 6), np.zeros((2, 32), np.float32)
+    launch(k, x, y, schedules=("lockstep",))
+    assert np.array_equal(y[1], x[3])
+    assert y[0].tolist() == [x[1, 2]] * 5 + [0] * 27
+
+
 def test_roles_are_branches_of_one_chain() -> None:
     k = builder(threads=192)
     X = k.pointer("X", u32)
     first, second, third = (k.warp_role(name, warps=n) for name, n in (("a", 1), ("b", 2), ("c", 3)))
     for number, role in enumerate((first, second, third), start=1):
+        k.note(f"role {number}")
         with role:
             X[k.thread_id()] = role.thread + 1000 * number
     x = np.zeros(192, np.uint32)
@@ -542,6 +560,7 @@ class Parts:
 
     def __init__(self, threads: int = 256, **how: Any) -> None:
         self.k = builder(threads, **how)
+        self.P = self.k.pointer("P", f16)
         self.X, self.Y = (self.k.tma.tensor_map(name, f16) for name in "XY")
         self.producer, self.consumer = self.k.warpgroup_role("producer"), self.k.warpgroup_role("consumer")
         self.ring = self.k.tma.ring(2, self.producer, self.consumer, a=((64, 64), f16), b=((64, 32), f16))
@@ -572,6 +591,20 @@ def unknown_swizzle(p: Parts) -> None:
 def bytes_that_do_not_add_up(p: Parts) -> None:
     with p.producer, p.ring.fill() as stage:
         p.k.tma.load(stage.a, p.X[0, 0])
+
+
+def load_in_a_branch(p: Parts) -> None:
+    with p.producer, p.ring.fill() as stage, p.k.when(p.k.block_id() == 0):
+        p.k.tma.load(stage.a, p.X[0, 0])
+
+
+def tile_named_like_a_word(p: Parts) -> None:
+    p.k.tma.ring(2, p.producer, p.consumer, full=((64, 64), f16))
+
+
+def odd_columns(p: Parts) -> None:
+    with p.consumer:
+        p.k.wgmma.accumulator(64, 32).store(p.P, 33)
 
 
 def tile_loaded_twice(p: Parts) -> None:
@@ -807,6 +840,13 @@ def block_never_entered(p: Parts) -> None:
 
 
 MISTAKES: list[tuple[Any, type[PtxGenError], str]] = [
+    (load_in_a_branch, ConfigError, "ring 'ring_1': tile 'a' is loaded in a block inside the fill"),
+    (
+        tile_named_like_a_word,
+        ConfigError,
+        "ring: a tile cannot be called 'full', a word of stages; rename it",
+    ),
+    (odd_columns, ConfigError, "accumulator.store: the columns must be even"),
     (
         row_no_multiple_of_the_swizzle,
         ConfigError,

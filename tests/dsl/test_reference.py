@@ -29,6 +29,7 @@ INNER = {  # what the parts of the DSL use of each other
     KernelBuilder: {
         "add_role_user",
         "append",
+        "block_depth",
         "emit",
         "fresh",
         "is_in_block",

@@ -227,27 +227,25 @@ class Ring:
 class Stage:
     """A stage of a ring in the hands of one role: `stage.a` is its tile `a`."""
 
+    __slots__ = ("_depth", "_tiles", "_turn", "empty", "full", "index", "is_open", "loaded", "ring")
+
     def __init__(self, ring: Ring, turn: str, index: Value | int) -> None:
         self.ring = ring
+        self.index = index
         self.loaded: set[str] = set()
         self.is_open = True
         self.full = ring.barrier(index, 0)
         self.empty = ring.barrier(index, ring.stages)
         self._turn = turn
-        self.index = index
-        self._tiles: dict[str, BoxTile] = {}
+        self._depth = ring.k.block_depth
+        # All at once: what a branch computes is not there behind it.
+        self._tiles = {name: ring.tile(name, index, self) for name in ring.tiles}
 
     def __getattr__(self, name: str) -> BoxTile:
-        tiles = self.__dict__.get("_tiles")
-        if tiles is None or name.startswith("_"):
-            raise AttributeError(name)
-        if name not in self.ring.tiles:
+        if name.startswith("_") or name not in self._tiles:
             raise AttributeError(f"{self.ring!r} has no tile {name!r}")
         self.use(f"tile {name!r}")
-        if name not in tiles:
-            tiles[name] = self.ring.tile(name, self.index, self)
-        found: BoxTile = tiles[name]
-        return found
+        return self._tiles[name]
 
     def use(self, what: str) -> None:
         """Raise `TypeMismatchError` for a use behind the end of the turn."""
@@ -268,6 +266,12 @@ class Stage:
             raise ConfigError(
                 f"ring {self.ring.name!r}: tile {name!r} is loaded twice in one fill, but the barrier "
                 f"counts its {self.ring.tiles[name].nbytes} bytes once"
+            )
+        if self.ring.k.block_depth != self._depth:
+            raise ConfigError(
+                f"ring {self.ring.name!r}: tile {name!r} is loaded in a block inside the fill, where it "
+                "may be loaded never or again, but the barrier counts its bytes once; load it directly in "
+                "the fill"
             )
         self.loaded.add(name)
 

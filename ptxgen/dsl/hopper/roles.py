@@ -143,6 +143,11 @@ class Roles(Control):
             )
 
     @property
+    def block_depth(self) -> int:
+        """How many blocks are open."""
+        return len(self._open)
+
+    @property
     def present_role(self) -> Role | None:
         """The role whose code is being built."""
         return self._role
@@ -164,6 +169,7 @@ class Roles(Control):
         self._require_top("role", role.name)
         if not any(known.entered for known in self._roles):
             self._prepare()
+        notes = self._last_notes()
         end = self._end
         if end is not None and self._statements[-1] is end:  # the role before has ended just here
             self._statements.pop()
@@ -172,6 +178,7 @@ class Roles(Control):
             self._statements.append(skip)
         else:
             end, self._chain = self._label("roles"), []
+        self._statements += notes
         self._chain.append(role)
         after: list[ir.Statement] = [end]
         if sum(r.warps for r in self._chain) < self.threads // WARP_SIZE:
@@ -191,6 +198,15 @@ class Roles(Control):
             self.flight.land()
             self._end = end
             self._statements += after
+
+    def _last_notes(self) -> list[ir.Statement]:
+        """Take the notes behind the last instruction or label."""
+        count = 0
+        while count < len(self._statements) and isinstance(self._statements[-1 - count], ir.Note):
+            count += 1
+        notes = self._statements[len(self._statements) - count :]
+        del self._statements[len(self._statements) - count :]
+        return notes
 
     def _outside(self, role: Role) -> Value:
         """Whether this warp does not have the role."""

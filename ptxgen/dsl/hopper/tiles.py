@@ -64,6 +64,8 @@ class BoxTile:
                 )
         self.owner.use(f"tile {self.name!r}")
         layout = self.layout
+        slab: Scalar
+        within: Scalar
         if isinstance(column, Value):
             slab, within = self._split(column.as_(u32))
         else:

@@ -142,6 +142,9 @@ class Tma:
                 "ring: it takes a positive number of stages, two different roles, and tiles by name, such as "
                 f"a=((128, 64), f16); got {shown(stages)}, {producer!r}, {consumer!r} and {shown(tiles)}"
             )
+        for name in tiles:
+            if name.startswith("_") or hasattr(Stage, name):
+                raise ConfigError(f"ring: a tile cannot be called {name!r}, a word of stages; rename it")
         if overlapped and stages == 1:
             raise ConfigError("ring: an overlapped ring needs two stages or more, got 1")
         layouts = {

@@ -292,6 +292,11 @@ class Accumulator:
             raise TypeMismatchError(
                 f"accumulator.store: the pointer must be of f16, bf16 or f32, got {shown(at)}"
             )
+        if not isinstance(columns, Value) and (not is_count(columns) or columns % 2):
+            raise ConfigError(
+                f"accumulator.store: the columns must be even, because two elements are stored at once, got "
+                f"{shown(columns)}"
+            )
         pitch = k.mov(columns, type=u32) if not isinstance(columns, Value) else columns.as_(u32)
         row, first = self.row, self.column
         for down in sorted({down for down, _, _ in self.pairs()}):
