@@ -300,30 +300,125 @@ def overlapped(tiles: int, columns: int = 32) -> KernelBuilder:
 
 
 def test_products_stay_under_way_in_an_overlapped_ring() -> None:
-    a, b = integers((192, 160), f16, 4), integers((160, 32), f16, 5)
-    c = np.full((192, 32), np.nan, np.float32)
-    k = overlapped(3)
-    launch(k, a, b, c, 160)
+    a, b = integers((128, 96), f16, 4), integers((96, 32), f16, 5)
+    c = np.full((128, 32), np.nan, np.float32)
+    k = overlapped(2)
+    launch(k, a, b, c, 96)
     assert np.array_equal(c, exact(a, b))
     waits = re.findall(r"wgmma\.wait_group\.sync\.aligned (\d)", render(k.build()))
     assert waits == ["1", "0"]
 
 
 def test_an_overlapped_ring_that_gives_back_too_early_races() -> None:
-    k = overlapped(3)
+    k = overlapped(2)
     broken, count = re.subn(r"(wait_group\.sync\.aligned) 1", r"\1 2", render(k.build()))
     assert count == 1
-    a, b, c = integers((192, 160), f16, 4), integers((160, 32), f16, 5), np.zeros((192, 32), np.float32)
+    a, b, c = integers((128, 96), f16, 4), integers((96, 32), f16, 5), np.zeros((128, 32), np.float32)
     boxes = k.tma.boxes()
     found = 0
     for schedule in SCHEDULES:
         result = interpreter.run(
-            broken, grid=1, block=256, args=[boxes["A"].of(a), boxes["B"].of(b), c, 160],
+            broken, grid=1, block=256, args=[boxes["A"].of(a), boxes["B"].of(b), c, 96],
             dynamic_smem=k.build().kernels[0].dynamic_shared_bytes, sanitize=True, raise_on_report=False,
             schedule=schedule,
         )  # fmt: skip
         found += len(result.reports)
     assert found
+
+
+def shared_columns() -> KernelBuilder:
+    """Two CTAs of a cluster with rows of their own and the same columns, of which each loads half."""
+    k = builder(threads=256, cluster=(1, 2))
+    A, B, C = k.tma.tensor_map("A", f16), k.tma.tensor_map("B", f16), k.tma.tensor_map("C", f32)
+    n = k.param("n", u32)
+    producer, consumer = k.warpgroup_role("producer"), k.warpgroup_role("consumer")
+    ring = k.tma.ring(2, producer, consumer, multicast=True, a=((64, 32), f16), b=((32, 64), f16))
+    out = k.tma.tile("out", (64, 64), f32)
+    row = k.block_id("y") * 64
+    with producer, k.loop(0, n, 32) as i, ring.fill() as stage:
+        k.tma.load(stage.a, A[row, i])
+        k.tma.load(stage.b, B[i, 0], multicast=True)
+    with consumer:
+        acc = k.wgmma.accumulator(64, 64)
+        with k.loop(0, n, 32), ring.drain() as stage:
+            acc += stage.a @ stage.b
+            k.wgmma.wait()
+        acc.write(out)
+        k.tma.store(out, C[row, 0])
+    return k
+
+
+def test_ctas_of_a_cluster_share_what_they_load() -> None:
+    a, b = integers((128, 96), f16, 7), integers((96, 64), f16, 8)
+    c = np.full((128, 64), np.nan, np.float32)
+    k = shared_columns()
+    launch(k, a, b, c, 96, grid=(1, 2), schedules=SCHEDULES[:2])
+    assert np.array_equal(c, exact(a, b))
+    assert k.tma.boxes()["B"].box == (64, 16)  # half of the rows
+    text = render(k.build())
+    assert text == render(k.build())
+    assert text.count("barrier.cluster.arrive") == text.count("barrier.cluster.wait") == 2
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        (r"(mbarrier\.init.*), 8;", r"\1, 4;"),  # the consumers of one CTA
+        (r"\tbarrier\.cluster\.arrive.*\n\tbarrier\.cluster\.wait.*\n\tret", "\tret"),
+    ],
+)
+def test_the_sanitizers_see_a_broken_cluster(was: str, now: str) -> None:
+    k = shared_columns()
+    broken, count = re.subn(was, now, render(k.build()))
+    assert count
+    a, b, c = integers((128, 96), f16, 7), integers((96, 64), f16, 8), np.zeros((128, 64), np.float32)
+    given = [k.tma.boxes()[name].of(x) for name, x in (("A", a), ("B", b), ("C", c))]
+    size = k.build().kernels[0].dynamic_shared_bytes
+    found = 0
+    for schedule in SCHEDULES:
+        how: dict[str, Any] = {"dynamic_smem": size, "sanitize": True, "raise_on_report": False}
+        try:
+            done = interpreter.run(
+                broken, grid=(1, 2), block=256, args=[*given, 96], schedule=schedule, **how
+            )
+            found += len(done.reports)
+        except TrapError:
+            found += 1
+        if found:
+            return
+    pytest.fail("no sanitizer has seen it")
+
+
+def test_what_one_role_leaves_under_way_is_no_matter_of_another() -> None:
+    k = builder(threads=256)
+    a, b = k.tma.tile("a", (64, 64), f16), k.tma.tile("b", (64, 32), f16)
+    acc = k.wgmma.accumulator(64, 32)
+    with k.warpgroup_role("one"):
+        acc += a @ b
+    with k.warpgroup_role("other"):
+        acc[0, 0].set(1.0)
+    assert not verify(k.build())
+
+
+def test_a_map_may_be_loaded_and_stored() -> None:
+    """Rows are doubled in place, and stored before the next are loaded."""
+    k = builder(threads=64)
+    X = k.tma.tensor_map("X", f32)
+    producer, consumer = k.warp_role("producer"), k.warp_role("consumer")
+    ring = k.tma.ring(1, producer, consumer, x=((8, 32), f32))
+    out = k.tma.tile("out", (8, 32), f32)
+    with consumer, k.loop(0, 16, 8) as row, ring.drain() as stage:
+        for n in range(8):
+            out[n, consumer.thread] = stage.x[n, consumer.thread] * 2
+        k.tma.store(out, X[row, 0])
+    with producer, k.loop(0, 16, 8) as row, ring.fill() as stage:
+        k.tma.load(stage.x, X[row, 0])
+    boxes = k.tma.boxes()["X"]
+    assert (boxes.loads, boxes.stores) == (True, True)
+    x = integers((16, 32), f32, 9)
+    doubled = 2 * x
+    launch(k, x, schedules=("lockstep",))
+    assert np.array_equal(x, doubled)
 
 
 def test_tiles_first_used_in_a_branch_are_there_behind_it() -> None:
@@ -525,7 +620,7 @@ def test_attention_with_overlapping_rings() -> None:
 
 
 @pytest.mark.ptxas
-@pytest.mark.parametrize("make", [lambda: attention(128, 128), lambda: attention(64, 128), lambda: sums(3)])
+@pytest.mark.parametrize("make", [lambda: attention(128, 128), lambda: attention(64, 128), shared_columns])
 def test_the_assembler_has_nothing_to_say(make: Any) -> None:
     """No product is serialised, no register spilled, no `setmaxnreg` ignored."""
     made = find_assembler(target="sm_90a").assemble(render(make().build()), "sm_90a")
@@ -600,6 +695,15 @@ def load_in_a_branch(p: Parts) -> None:
 
 def tile_named_like_a_word(p: Parts) -> None:
     p.k.tma.ring(2, p.producer, p.consumer, full=((64, 64), f16))
+
+
+def multicast_without_a_cluster(p: Parts) -> None:
+    p.k.tma.ring(2, p.producer, p.consumer, multicast=True, c=((64, 64), f16))
+
+
+def multicast_in_a_ring_of_one_cta(p: Parts) -> None:
+    with p.producer, p.ring.fill() as stage:
+        p.k.tma.load(stage.a, p.X[0, 0], multicast=True)
 
 
 def odd_columns(p: Parts) -> None:
@@ -846,6 +950,8 @@ MISTAKES: list[tuple[Any, type[PtxGenError], str]] = [
         ConfigError,
         "ring: a tile cannot be called 'full', a word of stages; rename it",
     ),
+    (multicast_without_a_cluster, ConfigError, "ring: multicast=True is for clusters; build the kernel with"),
+    (multicast_in_a_ring_of_one_cta, ConfigError, "a multicast needs a ring made with multicast=True"),
     (odd_columns, ConfigError, "accumulator.store: the columns must be even"),
     (
         row_no_multiple_of_the_swizzle,

@@ -106,6 +106,27 @@ def test_a_gpu_gets_maps_that_the_driver_encoded(driver: FakeDriver) -> None:
     assert launch.attributes == {}
 
 
+def test_tensors_of_three_dimensions_have_the_strides_of_their_views(driver: FakeDriver) -> None:
+    def copy(k: Any, A: TensorMap[f32, 3], X: Pointer[f32]) -> None:
+        producer, consumer = k.warp_role("producer"), k.warp_role("consumer")
+        ring = k.tma.ring(1, producer, consumer, a=((4, 32), f32))
+        with producer, ring.fill() as stage:
+            k.tma.load(stage.a, A[1, 2, 0])
+        with consumer, ring.drain() as stage:
+            for row in range(4):
+                X[row * 32 + k.signed(consumer.thread)] = stage.a[row, consumer.thread]
+
+    a = np.arange(6 * 2 * 32, dtype=np.float32).reshape(6, 2, 32)
+    x = np.zeros((4, 32), np.float32)
+    made(copy, threads=64)[1](a.transpose(1, 0, 2), x, backend="interpreter")
+    assert np.array_equal(x, a[2:6, 1])
+    there = driver.place(a)
+    view = CudaArray(there, a.transpose(1, 0, 2))
+    out = on_device(driver, np.zeros_like(x))
+    on_gpu(driver, copy, threads=64)[1](view, out)
+    assert np.array_equal(driver.fetch(out.pointer, x), x)
+
+
 def test_a_map_is_made_once_for_the_same_array(driver: FakeDriver) -> None:
     a, b, c = matrices()
     there = [on_device(driver, x) for x in (a, b, c)]

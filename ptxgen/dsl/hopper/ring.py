@@ -11,10 +11,10 @@ from ptxgen.dsl.hopper.layouts import Layout
 from ptxgen.dsl.hopper.roles import Role, Roles
 from ptxgen.dsl.hopper.tiles import BoxTile
 from ptxgen.dsl.tiles import SharedTile, TilePointer
-from ptxgen.dsl.values import Value, Var
+from ptxgen.dsl.values import Pointer, Value, Var
 from ptxgen.errors import ConfigError, TypeMismatchError
 from ptxgen.ir import Origin
-from ptxgen.types import u32
+from ptxgen.types import u32, u64
 
 _BARRIER_BYTES: Final = 8
 
@@ -37,7 +37,8 @@ class Ring:
     `full` barriers count the bytes of the copies, `empty` barriers one arrival of each warp of the
     consumer. Phases follow from the order in which stages are taken, which is the same in both roles.
     With `overlapped` a turn of the consumer ends while its products are under way, and gives back the
-    stage of the turn before. `k.tma.ring` makes it.
+    stage of the turn before. `ctas` above 1 are those of the cluster, whose producers fill stages of
+    each other: a stage is free when the consumers of all have given it back. `k.tma.ring` makes it.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Ring:
         tiles: Mapping[str, Layout],
         regions: Mapping[str, SharedTile],
         barriers: SharedTile,
+        ctas: int,
         overlapped: bool,
     ) -> None:
         self.k = k
@@ -57,6 +59,8 @@ class Ring:
         self.consumer = consumer
         self.tiles = tiles
         self.overlapped = overlapped
+        self.ctas = ctas
+        self.spans_cluster = ctas > 1
         self.stages = barriers.columns // len(("full", "empty"))
         self._regions = regions
         self._barriers = barriers.pointer()
@@ -84,7 +88,7 @@ class Ring:
         for stage in range(self.stages):
             self.k.mbarrier_init(self._barriers.step(columns=stage), 1, space="shared::cta")
             empty = self._barriers.step(columns=self.stages + stage)
-            self.k.mbarrier_init(empty, self.consumer.warps, space="shared::cta")
+            self.k.mbarrier_init(empty, self.consumer.warps * self.ctas, space="shared::cta")
 
     def enter(self, role: Role) -> None:
         """Give the role its own place in the ring. A fresh empty barrier lets the producer pass: its
@@ -182,14 +186,28 @@ class Ring:
 
     def _give_back(self) -> Var:
         """Give back the stage that is held, if any; the variable that says whether there is one."""
-        k, cursor = self.k, self._cursors[self.consumer.name]
+        cursor = self._cursors[self.consumer.name]
         assert cursor.held is not None  # the ring is overlapped
         assert cursor.holds is not None
-        k.bar_warp_sync(-1)
-        empty = self.barrier(cursor.held, self.stages)
-        with k.only_if(self.consumer.is_first_lane & (cursor.holds != 0)):
-            k.mbarrier_arrive(empty, space="shared::cta")
+        self.arrive(self.barrier(cursor.held, self.stages), cursor.holds != 0)
         return cursor.holds
+
+    def arrive(self, empty: TilePointer, condition: Value | None = None) -> None:
+        """Arrive at an empty barrier, once for each warp when its lanes have read: in this CTA, or in
+        each CTA of the cluster, a lane for each.
+        """
+        k = self.k
+        k.bar_warp_sync(-1)
+        if self.ctas == 1:
+            arrives = self.consumer.is_first_lane
+            with k.only_if(arrives if condition is None else arrives & condition):
+                k.mbarrier_arrive(empty, space="shared::cta")
+            return
+        lane = self.consumer.lane
+        arrives = lane < self.ctas
+        there = k.mapa(k.add(empty.value, empty.offset), k.min(lane, self.ctas - 1), space="shared::cluster")
+        with k.only_if(arrives if condition is None else arrives & condition):
+            k.arrive_in_cluster(Pointer(there, "shared", u64))
 
     def _stage(self, cursor: _Cursor, turn: str) -> Stage:
         index = cursor.index if isinstance(cursor.index, int) else self.k.mov(cursor.index, type=u32)
@@ -291,9 +309,7 @@ class Stage:
                 "stage"
             )
         k.flight.touched(self, k.origin())
-        k.bar_warp_sync(-1)
-        with k.only_if(ring.consumer.is_first_lane):
-            k.mbarrier_arrive(self.empty, space="shared::cta")
+        ring.arrive(self.empty)
         self.close()
 
     def close(self) -> None:

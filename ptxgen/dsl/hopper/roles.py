@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from ptxgen import ir
 from ptxgen.dsl.control import Control
 from ptxgen.dsl.hopper.flight import Flight
-from ptxgen.dsl.values import Value, is_count
+from ptxgen.dsl.values import Pointer, Value, is_count
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import WARP_SIZE, Target
 
@@ -25,7 +25,11 @@ _NAMED_BARRIERS: Final = 15  # 1 … 15; barrier 0 is that of the whole CTA
 
 
 class RoleUser(Protocol):
-    """What belongs to roles and must be ready before the first, and at the beginning of each."""
+    """What belongs to roles and must be ready before the first, and at the beginning of each. With
+    `spans_cluster` other CTAs of the cluster reach it, from the beginning to the end of the kernel.
+    """
+
+    spans_cluster: bool
 
     def prepare(self) -> None:
         """Emit what one thread does before any role begins."""
@@ -233,7 +237,35 @@ class Roles(Control):
             for user in self._users:
                 user.prepare()
             self.fence_mbarrier_init()
-        self.barrier()
+        if self._spans_cluster:
+            self.cluster_barrier()
+        else:
+            self.barrier()
+
+    @property
+    def _spans_cluster(self) -> bool:
+        return any(user.spans_cluster for user in self._users)
+
+    def end_roles(self) -> int:
+        """Emit what keeps a CTA alive while others of its cluster reach it; the number of instructions."""
+        before = len(self._statements)
+        if self._spans_cluster:
+            self.cluster_barrier()
+        return len(self._statements) - before
+
+    def cluster_barrier(self) -> None:
+        """Wait for all threads of the cluster; what they wrote before is visible then."""
+        self.require_all_threads("cluster.barrier")
+        self.barrier_cluster_arrive(sem="release", aligned=True)
+        self.barrier_cluster_wait(sem="acquire", aligned=True)
+
+    def arrive_in_cluster(self, at: Pointer) -> None:
+        """Arrive at a barrier in the shared memory of the cluster, whose state cannot be returned."""
+        self.mbarrier_arrive_ordered(at, sem="release", scope="cluster", space="shared::cluster")
+        made = self._statements.pop()
+        assert isinstance(made, ir.Instr)  # which has just been appended
+        operands = (ir.Sink(), *made.operands[1:])
+        self._statements.append(ir.Instr(made.opcode, operands, made.guard, made.origin))
 
     def _require_top(self, what: str, name: str) -> None:
         if self._open:
@@ -326,7 +358,8 @@ class Role:
         """Emit the registers, and the indices that each thread of the role has."""
         self.k.set_registers(self)
         self._thread = self.k.thread_id() - self.first * WARP_SIZE if self.first else self.k.thread_id()
-        self._is_first_lane = (self.k.thread_id() & (WARP_SIZE - 1)) == 0
+        self._lane = self.k.thread_id() & (WARP_SIZE - 1)
+        self._is_first_lane = self._lane == 0
         _, chosen = self.k.elect(-1)
         self._leads = (self.k.warp_index == self.first) & chosen
 
@@ -348,6 +381,12 @@ class Role:
         """
         self.k.require_role(f"{self.name}.leads", self)
         return self._leads
+
+    @property
+    def lane(self) -> Value:
+        """The index of this thread in its warp, u32."""
+        self.k.require_role(f"{self.name}.lane", self)
+        return self._lane
 
     @property
     def is_first_lane(self) -> Value:
