@@ -349,6 +349,22 @@ def test_clusters_reach_the_text_the_interpreter_and_the_driver(driver: FakeDriv
     assert driver.fetch(there.pointer, x).tolist() == [20, 21, 20, 21]
 
 
+def test_launches_with_attributes_have_their_stream_and_shared_memory(driver: FakeDriver) -> None:
+    def passed_on(k: Any, X: Pointer[u32]) -> None:
+        tile = k.shared("t", (1, 32), u32)
+        tile[0, k.thread_id()] = k.thread_id() + k.cluster.rank()
+        k.barrier()
+        X[k.block_id() * 32 + k.thread_id()] = tile[0, 31 - k.thread_id()]
+
+    kernel = on_gpu(driver, passed_on, threads=32, cluster=2)
+    x = np.zeros((2, 32), np.uint32)
+    there, stream = on_device(driver, x), driver.make_stream()
+    kernel.launch(2, there, stream=stream)
+    (launch,) = driver.launches
+    assert (launch.stream, launch.dynamic_shared) == (stream, 128)
+    assert driver.fetch(there.pointer, x).tolist() == [list(range(31, -1, -1)), list(range(32, 0, -1))]
+
+
 def test_a_grid_is_a_multiple_of_the_cluster(driver: FakeDriver) -> None:
     kernel = on_gpu(driver, ranks, threads=32, cluster=2)
     for how in ("interpreter", "cuda"):
