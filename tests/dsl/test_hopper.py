@@ -400,25 +400,48 @@ def test_what_one_role_leaves_under_way_is_no_matter_of_another() -> None:
     assert not verify(k.build())
 
 
-def test_a_map_may_be_loaded_and_stored() -> None:
+@pytest.mark.parametrize("first", ["load", "store"])
+def test_a_map_may_be_loaded_and_stored(first: str) -> None:
     """Rows are doubled in place, and stored before the next are loaded."""
     k = builder(threads=64)
     X = k.tma.tensor_map("X", f32)
     producer, consumer = k.warp_role("producer"), k.warp_role("consumer")
     ring = k.tma.ring(1, producer, consumer, x=((8, 32), f32))
     out = k.tma.tile("out", (8, 32), f32)
+
+    def produce() -> None:
+        with producer, k.loop(0, 16, 8) as row, ring.fill() as stage:
+            k.tma.load(stage.x, X[row, 0])
+
+    if first == "load":
+        produce()
     with consumer, k.loop(0, 16, 8) as row, ring.drain() as stage:
         for n in range(8):
             out[n, consumer.thread] = stage.x[n, consumer.thread] * 2
         k.tma.store(out, X[row, 0])
-    with producer, k.loop(0, 16, 8) as row, ring.fill() as stage:
-        k.tma.load(stage.x, X[row, 0])
+    if first == "store":
+        produce()
     boxes = k.tma.boxes()["X"]
     assert (boxes.loads, boxes.stores) == (True, True)
     x = integers((16, 32), f32, 9)
     doubled = 2 * x
     launch(k, x, schedules=("lockstep",))
     assert np.array_equal(x, doubled)
+
+
+def test_a_tile_is_free_again_behind_its_store() -> None:
+    k = builder(threads=64)
+    Y = k.tma.tensor_map("Y", u32)
+    out = k.tma.tile("out", (8, 32), u32)
+    t = k.thread_id()
+    with k.loop(0, 24, 8, type=u32) as row:
+        for n in range(0, 8, 2):
+            out[(t >> 5) + n, t & 31] = row * 100 + t
+        k.tma.store(out, Y[row, 0])
+    y = np.zeros((24, 32), np.uint32)
+    launch(k, y)
+    wanted = np.arange(24)[:, None] // 8 * 800 + np.arange(24)[:, None] % 2 * 32 + np.arange(32)
+    assert np.array_equal(y, wanted)
 
 
 def test_tiles_first_used_in_a_branch_are_there_behind_it() -> None:
@@ -648,6 +671,10 @@ def test_places_of_tensors_fit_their_instruction() -> None:
     with pytest.raises(TypeMismatchError, match="operand dst must point to shared memory"):
         k.cp_async_bulk_send(X, tile, 16, barrier)
     assert len(k.build().kernels[0].params) == 2
+    with pytest.raises(
+        TypeMismatchError, match=r"coordinate 1 of a tensor .* belongs to kernel 'hopper', not to"
+    ):
+        A[builder(threads=32).thread_id(), 0].pointer(0)
 
 
 class Parts:

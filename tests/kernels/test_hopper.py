@@ -226,6 +226,15 @@ def test_a_view_whose_dense_copy_has_no_map_is_refused_before_it_is_copied(drive
     assert np.array_equal(c, exact(a[:, :70], b[:70]))
 
 
+def test_checks_copy_views_so_that_maps_describe_them() -> None:
+    a, b, c = matrices()
+    wide = np.zeros((ROWS, 80), np.float16)
+    view = wide[:, :70]
+    view[...] = a[:, :70]
+    assert made().check((2, 2), view, b, c, 70).clean
+    assert np.isnan(c).all()
+
+
 def test_annotations_have_an_element_type_and_a_rank() -> None:
     assert TensorMap[f16] == TensorMapType(f16, 2)
     assert TensorMap[bf16, 4] == TensorMapType(bf16, 4)

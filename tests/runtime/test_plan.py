@@ -69,9 +69,7 @@ def test_a_grid_has_whole_clusters() -> None:
     cluster = LaunchAttributes(cluster=(2, 1, 3))
     assert dataclasses.replace(PLAN, grid=(4, 1, 3), attributes=cluster).attributes
     assert not PLAN.attributes
-    with pytest.raises(
-        LaunchError, match=r"grid\.z must be a multiple of 3, .* \(2, 1, 3\) CTAs, got 1"
-    ):
+    with pytest.raises(LaunchError, match=r"grid\.z must be a multiple of 3, .* \(2, 1, 3\) CTAs, got 1"):
         dataclasses.replace(PLAN, attributes=cluster)
 
 
