@@ -252,6 +252,7 @@ def test_rings_turn_round(stages: int) -> None:
     assert np.array_equal(y, np.broadcast_to(x.sum(0), (2, 32)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("was", "now"),
     [
@@ -309,6 +310,7 @@ def test_products_stay_under_way_in_an_overlapped_ring() -> None:
     assert waits == ["1", "0"]
 
 
+@pytest.mark.slow
 def test_an_overlapped_ring_that_gives_back_too_early_races() -> None:
     k = overlapped(2)
     broken, count = re.subn(r"(wait_group\.sync\.aligned) 1", r"\1 2", render(k.build()))
@@ -360,6 +362,7 @@ def test_ctas_of_a_cluster_share_what_they_load() -> None:
     assert text.count("barrier.cluster.arrive") == text.count("barrier.cluster.wait") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("was", "now"),
     [
@@ -632,6 +635,7 @@ def close(o: Any, q: Any, keys: Any, values: Any) -> bool:
     return bool(np.abs(o - weights @ values / weights.sum(1, keepdims=True)).max() < 2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.judged
 def test_attention_with_overlapping_rings() -> None:
     rng = np.random.default_rng(0)
