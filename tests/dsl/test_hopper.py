@@ -148,17 +148,49 @@ def test_sums_are_written_to_tiles_of_all_types(dtype: Any, rows: int, columns: 
     for down, across, pair in acc.pairs():
         for i, v in enumerate(pair):
             row, column = acc.row + down, acc.column + (across + i)
-            v.set(k.cvt(row * 8 + column % 8, dtype=f32, rnd="rn"))
+            v.set(k.cvt((row * 3 + column) % 256, dtype=f32, rnd="rn"))
     with k.loop(k.thread_id(), columns, 128, type=u32) as column:
         for row in range(64):
             out[row, column] = k.cvt(0.5, dtype=dtype, rnd="rn") if dtype is not f32 else 0.5
     acc.write(out, 64)
     k.tma.store(out, Y[0, 0])
     y = np.zeros((rows + 64, columns), NUMPY[dtype])
+    assert ("stmatrix" in render(k.build())) == (dtype is not f32 and columns % 16 == 0)
     launch(k, y, schedules=("lockstep",))
-    wanted = np.arange(rows)[:, None] * 8 + np.arange(columns) % 8
+    wanted = (np.arange(rows)[:, None] * 3 + np.arange(columns)) % 256
     assert (y[:64] == 0.5).all()
     assert np.array_equal(y[64:], wanted.astype(np.float32).astype(NUMPY[dtype]))
+
+
+@pytest.mark.parametrize(("dtype", "rows"), [(f32, 50), (f16, 64), (bf16, 7)])
+def test_sums_are_stored_to_matrices_up_to_a_row(dtype: Any, rows: int) -> None:
+    k = builder(threads=128)
+    Y, columns, left = k.pointer("Y", dtype), k.param("columns", u32), k.param("left", u32)
+    acc = k.wgmma.accumulator(64, 16, zero=False)
+    acc.fill(3.0)
+    acc.store(Y.at(4), columns, rows_left=left)
+    y = np.zeros((66, 20), NUMPY[dtype])
+    launch(k, y, 20, rows, schedules=("lockstep",))
+    wanted = np.zeros((66 * 20,), np.float32)
+    for row in range(rows):
+        wanted[4 + 20 * row : 20 + 20 * row] = 3
+    assert np.array_equal(y.astype(np.float32).reshape(-1), wanted)
+
+
+def test_products_in_a_group_have_one_fence_and_one_commit() -> None:
+    k = builder(threads=128)
+    a, b = k.tma.tile("a", (64, 16), f16), k.tma.tile("b", (16, 32), f16)
+    one, other = k.wgmma.accumulator(64, 32), k.wgmma.accumulator(64, 32)
+    with k.wgmma.group():
+        one += a @ b
+        other += a @ b
+        with pytest.raises(TypeMismatchError, match=r"is used at .* writes it; wait before"):
+            one[0, 0].set(0.0)
+        with pytest.raises(ConfigError, match=r"wgmma\.group is inside another one"), k.wgmma.group():
+            pass
+    k.wgmma.wait()
+    text = render(k.build())
+    assert [text.count(f"wgmma.{word}") for word in ("fence", "mma_async", "commit_group")] == [1, 2, 1]
 
 
 def image(layout: Layout, values: Any) -> Any:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Final, cast
 
 from ptxgen import ir
-from ptxgen.dsl.hopper.products import STEP, WGMMA_ROWS, Operand, Product, RegisterOperand
+from ptxgen.dsl.hopper.products import MOST_COLUMNS, STEP, WGMMA_ROWS, Operand, Product, RegisterOperand
 from ptxgen.dsl.hopper.roles import WARPGROUP, Roles
 from ptxgen.dsl.hopper.tiles import BoxTile
 from ptxgen.dsl.tiles import TilePointer
@@ -16,7 +16,6 @@ from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import ScalarType, bf16, bf16x2, f16, f16x2, f32, u32
 
-_MOST_COLUMNS: Final = 256  # of one `wgmma`
 _MOST_PENDING: Final = 7  # PTX ISA, "wgmma.wait_group"
 _CORE: Final = 8  # rows and columns of a core matrix
 _QUAD: Final = 4  # lanes that share the rows of their elements
@@ -44,9 +43,9 @@ class Wgmma:
         k, role = self._k, self._k.present_role
         if not is_count(rows) or rows % WGMMA_ROWS:
             raise ConfigError(f"accumulator: rows must be a multiple of {WGMMA_ROWS}, got {shown(rows)}")
-        if not is_count(columns) or columns % _CORE or columns > _MOST_COLUMNS:
+        if not is_count(columns) or columns % _CORE or columns > MOST_COLUMNS:
             raise ConfigError(
-                f"accumulator: columns must be a multiple of {_CORE} up to {_MOST_COLUMNS}, got "
+                f"accumulator: columns must be a multiple of {_CORE} up to {MOST_COLUMNS}, got "
                 f"{shown(columns)}"
             )
         whole = role.warpgroups if role is not None else k.threads % (WARPGROUP * WARP_SIZE) == 0
@@ -214,7 +213,7 @@ class Accumulator:
                 f"{self.rows} x {self.columns} and {shown(dtype)}"
             )
         words = [
-            tuple(self._word(0, _CORE * step + 2 * q, dtype) for q in range(4))
+            tuple(self._word(0, _CORE * step + 2 * q, dtype) for q in range(_WORDS))
             for step in range(self.columns // STEP)
         ]
         return RegisterOperand(dtype, cast(Any, tuple(words)))
