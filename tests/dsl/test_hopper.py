@@ -193,6 +193,27 @@ def test_products_in_a_group_have_one_fence_and_one_commit() -> None:
     assert [text.count(f"wgmma.{word}") for word in ("fence", "mma_async", "commit_group")] == [1, 2, 1]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "columns", "swizzle"), [(f16, 128, None), (f16, 40, "none"), (f32, 24, None)]
+)
+def test_tiles_of_few_rows_begin_where_the_swizzle_does(dtype: Any, columns: int, swizzle: Any) -> None:
+    """Three rows in three stages: neither a slab nor a stage ends where the swizzle repeats."""
+    k = builder(threads=64)
+    X, Y = k.tma.tensor_map("X", dtype), k.pointer("Y", dtype)
+    producer, consumer = k.warp_role("producer"), k.warp_role("consumer")
+    ring = k.tma.ring(3, producer, consumer, x=((3, columns), dtype, swizzle))
+    with producer, k.loop(0, 15, 3) as row, ring.fill() as stage:
+        k.tma.load(stage.x, X[row, 0])
+    with consumer, k.loop(0, 15, 3, type=u32) as row, ring.drain() as stage:
+        for n in range(3):
+            with k.loop(consumer.thread, columns, 32, type=u32) as column:
+                Y[(row + n) * columns + column] = stage.x[n, column]
+    x = np.arange(15 * columns).reshape(15, columns).astype(NUMPY[dtype])
+    y = np.zeros_like(x)
+    launch(k, x, y, schedules=("lockstep",))
+    assert np.array_equal(y, x)
+
+
 def image(layout: Layout, values: Any) -> Any:
     """The bytes of a tile, as 16-byte chunks, in the words of the PTX manual: within a slab chunk j of
     row i lies at chunk j XOR (i mod 8) for 128 B, j XOR (i / 2 mod 4) for 64 B, j XOR (i / 4 mod 2) for 32 B.

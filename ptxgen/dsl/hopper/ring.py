@@ -224,7 +224,7 @@ class Ring:
         """The tile `name` of stage `index`."""
         layout, at = self.tiles[name], self._regions[name].pointer()
         if isinstance(index, Value):
-            at = at.moved(self.k.mad(index, layout.nbytes, at.value, mode="lo"))
+            at = at.moved(self.k.mad(index, layout.tile_bytes, at.value, mode="lo"))
         return BoxTile(self.k, name, layout, at, owner)
 
     def _wait(self, barrier: TilePointer, cursor: _Cursor) -> None:

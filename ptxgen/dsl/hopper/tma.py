@@ -283,7 +283,7 @@ class Tma:
         return layout.boxes(of.type.rank)
 
     def _region(self, name: str, layout: Layout, count: int) -> SharedTile:
-        rows = count * layout.slabs * layout.rows
+        rows = -(-count * layout.tile_bytes // layout.row_bytes)
         return self._shared(name, (rows, layout.slab_columns), layout.dtype, align=layout.align)
 
     def _require(self, who: str) -> None:
