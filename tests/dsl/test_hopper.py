@@ -177,6 +177,31 @@ def test_sums_are_stored_to_matrices_up_to_a_row(dtype: Any, rows: int) -> None:
     assert np.array_equal(y.astype(np.float32).reshape(-1), wanted)
 
 
+@pytest.mark.parametrize("fenced", [True, False])
+def test_tiles_that_threads_write_are_fenced_before_a_product(fenced: bool) -> None:
+    k = builder(threads=128)
+    A, B, C = k.pointer("A", f16), k.pointer("B", f16), k.pointer("C", f32)
+    a, b = k.tma.tile("a", (64, 32), f16), k.tma.tile("b", (32, 16), f16)
+    acc, t = k.wgmma.accumulator(64, 16, zero=False), k.thread_id()
+    with k.loop(t, 64 * 32, 128, type=u32) as i:
+        a[i >> 5, i & 31] = A[i]
+    with k.loop(t, 32 * 16, 128, type=u32) as i:
+        b[i >> 4, i & 15] = B[i]
+    if fenced:
+        k.fence_proxy_async(space="shared::cta")
+    k.barrier()
+    acc.set(a @ b)
+    k.wgmma.wait()
+    acc.store(C, 16)
+    x, y, c = integers((64, 32), f16, 1), integers((32, 16), f16, 2), np.zeros((64, 16), np.float32)
+    if fenced:
+        launch(k, x, y, c, schedules=("lockstep",))
+        assert np.array_equal(c, exact(x, y))
+    else:
+        with pytest.raises(TrapError, match="proxy"):
+            launch(k, x, y, c, schedules=("lockstep",))
+
+
 def test_products_in_a_group_have_one_fence_and_one_commit() -> None:
     k = builder(threads=128)
     a, b = k.tma.tile("a", (64, 16), f16), k.tma.tile("b", (16, 32), f16)
