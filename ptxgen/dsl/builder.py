@@ -57,7 +57,7 @@ class KernelBuilder(Roles):
         self.warp = Warp(self)
         self.block = Cta(self, self.warp, self.scratch)
         self.cluster = Cluster(self, cluster_of(f"kernel {name!r}", cluster, target))
-        self.tma = Tma(self, self.shared, self._declare_parameter)
+        self.tma = Tma(self, self.cluster, self.shared, self._declare_parameter)
         self.wgmma = Wgmma(self)
 
     # ---------------------------------------------------------------------------- parameters
@@ -133,9 +133,10 @@ class KernelBuilder(Roles):
             for declared, prefix in REGISTER_PREFIX.items()
             if self._counts.get(declared)
         )
+        ending = self.end_roles()
         self.emit("ret", ())
         body = tuple(self._statements)
-        self._statements.pop()  # so that building twice gives the same module
+        del self._statements[-1 - ending :]  # so that building twice gives the same module
         kernel = ir.Kernel(
             self.name,
             tuple(self._params),

@@ -20,6 +20,11 @@ class TensorPointer(Pointer):
     def __init__(self, base: Value, dtype: ScalarType, coordinates: tuple[Scalar, ...]) -> None:
         super().__init__(base, "global", dtype)
         for number, at in enumerate(coordinates):
+            if isinstance(at, Value) and at.k is not base.k:
+                raise TypeMismatchError(
+                    f"coordinate {number} of a tensor (innermost first), {at!r}, belongs to kernel "
+                    f"{at.k.name!r}, not to {base.k.name!r}"
+                )
             known = at.type in (s32, u32) if isinstance(at, Value) else _fits(at)
             if not known:
                 raise TypeMismatchError(

@@ -25,7 +25,7 @@ from ptxgen.dsl import PointerType
 from ptxgen.errors import ConfigError, LaunchError, did_you_mean, shown
 from ptxgen.kernels.built import BuiltFunction
 from ptxgen.kernels.signature import Type
-from ptxgen.kernels.tensor_maps import MapEncoder, map_problems
+from ptxgen.kernels.tensor_maps import MAP_ALIGN, MapEncoder, map_problems
 from ptxgen.kernels.uses import Uses
 from ptxgen.runtime.cache import CacheKey, ModuleCache, default_cache
 from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
@@ -397,5 +397,18 @@ class Runner:
 
 def copies(call: Call) -> Call:
     """The arguments of a call on the host, with copies of its arrays."""
-    views = {name: view(np.array(host_array(array), order="C"), name) for name, array in call.views.items()}
+    views = {name: view(_copied(host_array(array)), name) for name, array in call.views.items()}
     return Call(call.values, views, next(iter(views.values()), None))
+
+
+def _copied(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A copy of an array; of one that is not dense, which only tensor maps take, with rows padded to a
+    multiple of 16 bytes, as tensor maps need them.
+    """
+    if array.flags.c_contiguous or not array.ndim:
+        return np.array(array, order="C")
+    *outer, columns = array.shape
+    per = MAP_ALIGN // math.gcd(array.itemsize, MAP_ALIGN)
+    room = np.zeros((*outer, -(-columns // per) * per), array.dtype)
+    room[..., :columns] = array
+    return room[..., :columns]

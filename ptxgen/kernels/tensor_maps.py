@@ -11,7 +11,7 @@ from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.runtime.kept import Kept
 from ptxgen.tensormap import Boxes, TensorMapType
 
-_ALIGN: Final = 16  # bytes of the address and of all strides; CUDA Driver API, cuTensorMapEncodeTiled
+MAP_ALIGN: Final = 16  # bytes of the address and of all strides; CUDA Driver API, cuTensorMapEncodeTiled
 _MOST_STRIDE: Final = 1 << 40  # bytes
 _MOST_EXTENT: Final = 1 << 32
 
@@ -32,15 +32,15 @@ def map_problems(name: str, type: TensorMapType, array: ArrayView) -> Iterator[s
             f"{name} must have a contiguous last dimension for its tensor map, got strides {strides} bytes; "
             "copy it"
         )
-    if array.pointer % _ALIGN:
+    if array.pointer % MAP_ALIGN:
         yield (
-            f"{name} must begin at a multiple of {_ALIGN} bytes for its tensor map, got "
+            f"{name} must begin at a multiple of {MAP_ALIGN} bytes for its tensor map, got "
             f"{array.pointer:#x}; copy it"
         )
     for axis, step in enumerate(strides[:-1]):
-        if step % _ALIGN or not 0 <= step < _MOST_STRIDE:
+        if step % MAP_ALIGN or not 0 <= step < _MOST_STRIDE:
             yield (
-                f"{name} must have strides of a multiple of {_ALIGN} bytes below 2**40 for its tensor "
+                f"{name} must have strides of a multiple of {MAP_ALIGN} bytes below 2**40 for its tensor "
                 f"map, got {step} bytes along axis {axis} of shape {shape}; pad its rows"
             )
 
@@ -88,6 +88,6 @@ def described(name: str, boxes: Boxes) -> dict[str, Any]:
         "swizzle": boxes.swizzle,
         "l2_promotion": "none",
         "oob_fill": "zeros",
-        "alignment": _ALIGN,
+        "alignment": MAP_ALIGN,
         "access": [word for word, has in (("load", boxes.loads), ("store", boxes.stores)) if has],
     }

@@ -18,7 +18,7 @@ from ptxgen.errors import ConfigError, PtxGenError, TrapError, TypeMismatchError
 from ptxgen.interpreter import PCT
 from ptxgen.runtime.assembler import find_assembler
 from ptxgen.text import render
-from ptxgen.types import bf16, f16, f32, u8, u32
+from ptxgen.types import bf16, f16, f32, u8, u32, u64
 
 NUMPY = {f16: np.dtype(np.float16), bf16: np.dtype(ml_dtypes.bfloat16), f32: np.dtype(np.float32)}
 SCHEDULES = ("lockstep", PCT(0), PCT(1))
@@ -129,6 +129,116 @@ def test_elements_lie_where_copies_put_them(swizzle: str) -> None:
     assert np.array_equal(z[:, ::5], x[:32, ::5])
 
 
+@pytest.mark.parametrize(
+    ("dtype", "rows", "columns", "swizzle"),
+    [
+        (f16, 64, 96, "64B"),
+        (bf16, 128, 16, "32B"),
+        (f16, 64, 24, "none"),
+        (f32, 128, 32, "128B"),
+        (f16, 64, 128, None),
+    ],
+)
+def test_sums_are_written_to_tiles_of_all_types(dtype: Any, rows: int, columns: int, swizzle: Any) -> None:
+    """A product is written from row 64 of a tile on, and stored to a tensor."""
+    k = builder(threads=128)
+    Y = k.tma.tensor_map("Y", dtype)
+    out = k.tma.tile("out", (rows + 64, columns), dtype, swizzle=swizzle)
+    acc = k.wgmma.accumulator(rows, columns)
+    for down, across, pair in acc.pairs():
+        for i, v in enumerate(pair):
+            row, column = acc.row + down, acc.column + (across + i)
+            v.set(k.cvt((row * 3 + column) % 256, dtype=f32, rnd="rn"))
+    with k.loop(k.thread_id(), columns, 128, type=u32) as column:
+        for row in range(64):
+            out[row, column] = k.cvt(0.5, dtype=dtype, rnd="rn") if dtype is not f32 else 0.5
+    acc.write(out, 64)
+    k.tma.store(out, Y[0, 0])
+    y = np.zeros((rows + 64, columns), NUMPY[dtype])
+    assert ("stmatrix" in render(k.build())) == (dtype is not f32 and columns % 16 == 0)
+    launch(k, y, schedules=("lockstep",))
+    wanted = (np.arange(rows)[:, None] * 3 + np.arange(columns)) % 256
+    assert (y[:64] == 0.5).all()
+    assert np.array_equal(y[64:], wanted.astype(np.float32).astype(NUMPY[dtype]))
+
+
+@pytest.mark.parametrize(("dtype", "rows"), [(f32, 50), (f16, 64), (bf16, 7)])
+def test_sums_are_stored_to_matrices_up_to_a_row(dtype: Any, rows: int) -> None:
+    k = builder(threads=128)
+    Y, columns, left = k.pointer("Y", dtype), k.param("columns", u32), k.param("left", u32)
+    acc = k.wgmma.accumulator(64, 16, zero=False)
+    acc.fill(3.0)
+    acc.store(Y.at(4), columns, rows_left=left)
+    y = np.zeros((66, 20), NUMPY[dtype])
+    launch(k, y, 20, rows, schedules=("lockstep",))
+    wanted = np.zeros((66 * 20,), np.float32)
+    for row in range(rows):
+        wanted[4 + 20 * row : 20 + 20 * row] = 3
+    assert np.array_equal(y.astype(np.float32).reshape(-1), wanted)
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_tiles_that_threads_write_are_fenced_before_a_product(fenced: bool) -> None:
+    k = builder(threads=128)
+    A, B, C = k.pointer("A", f16), k.pointer("B", f16), k.pointer("C", f32)
+    a, b = k.tma.tile("a", (64, 32), f16), k.tma.tile("b", (32, 16), f16)
+    acc, t = k.wgmma.accumulator(64, 16, zero=False), k.thread_id()
+    with k.loop(t, 64 * 32, 128, type=u32) as i:
+        a[i >> 5, i & 31] = A[i]
+    with k.loop(t, 32 * 16, 128, type=u32) as i:
+        b[i >> 4, i & 15] = B[i]
+    if fenced:
+        k.fence_proxy_async(space="shared::cta")
+    k.barrier()
+    acc.set(a @ b)
+    k.wgmma.wait()
+    acc.store(C, 16)
+    x, y, c = integers((64, 32), f16, 1), integers((32, 16), f16, 2), np.zeros((64, 16), np.float32)
+    if fenced:
+        launch(k, x, y, c, schedules=("lockstep",))
+        assert np.array_equal(c, exact(x, y))
+    else:
+        with pytest.raises(TrapError, match="proxy"):
+            launch(k, x, y, c, schedules=("lockstep",))
+
+
+def test_products_in_a_group_have_one_fence_and_one_commit() -> None:
+    k = builder(threads=128)
+    a, b = k.tma.tile("a", (64, 16), f16), k.tma.tile("b", (16, 32), f16)
+    one, other = k.wgmma.accumulator(64, 32), k.wgmma.accumulator(64, 32)
+    with k.wgmma.group():
+        one += a @ b
+        other += a @ b
+        with pytest.raises(TypeMismatchError, match=r"is used at .* writes it; wait before"):
+            one[0, 0].set(0.0)
+        with pytest.raises(ConfigError, match=r"wgmma\.group is inside another one"), k.wgmma.group():
+            pass
+    k.wgmma.wait()
+    text = render(k.build())
+    assert [text.count(f"wgmma.{word}") for word in ("fence", "mma_async", "commit_group")] == [1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "columns", "swizzle"), [(f16, 128, None), (f16, 40, "none"), (f32, 24, None)]
+)
+def test_tiles_of_few_rows_begin_where_the_swizzle_does(dtype: Any, columns: int, swizzle: Any) -> None:
+    """Three rows in three stages: neither a slab nor a stage ends where the swizzle repeats."""
+    k = builder(threads=64)
+    X, Y = k.tma.tensor_map("X", dtype), k.pointer("Y", dtype)
+    producer, consumer = k.warp_role("producer"), k.warp_role("consumer")
+    ring = k.tma.ring(3, producer, consumer, x=((3, columns), dtype, swizzle))
+    with producer, k.loop(0, 15, 3) as row, ring.fill() as stage:
+        k.tma.load(stage.x, X[row, 0])
+    with consumer, k.loop(0, 15, 3, type=u32) as row, ring.drain() as stage:
+        for n in range(3):
+            with k.loop(consumer.thread, columns, 32, type=u32) as column:
+                Y[(row + n) * columns + column] = stage.x[n, column]
+    x = np.arange(15 * columns).reshape(15, columns).astype(NUMPY[dtype])
+    y = np.zeros_like(x)
+    launch(k, x, y, schedules=("lockstep",))
+    assert np.array_equal(y, x)
+
+
 def image(layout: Layout, values: Any) -> Any:
     """The bytes of a tile, as 16-byte chunks, in the words of the PTX manual: within a slab chunk j of
     row i lies at chunk j XOR (i mod 8) for 128 B, j XOR (i / 2 mod 4) for 64 B, j XOR (i / 4 mod 2) for 32 B.
@@ -180,7 +290,7 @@ def test_tensors_of_more_dimensions_fill_rows_of_a_tile() -> None:
     producer, consumer = k.warp_role("producer"), k.warp_role("consumer")
     ring = k.tma.ring(1, producer, consumer, x=((4, 2, 64), f16))
     with producer, ring.fill() as stage:
-        k.tma.load(stage.x, X[k.block_id(), 6, 0, 64])
+        k.tma.load(stage.x, X[1, 6, 0, 64])
     with consumer, ring.drain() as stage:
         for row in range(8):
             Y[row * 32 + k.signed(consumer.thread)] = stage.x[row, consumer.thread]
@@ -188,7 +298,7 @@ def test_tensors_of_more_dimensions_fill_rows_of_a_tile() -> None:
     y = np.zeros((8, 32), np.float16)
     launch(k, x, y)
     wanted = np.zeros((4, 2, 32), np.float16)
-    wanted[:3] = x[0, 6:9, :, 64:96]  # what is outside of the tensor is zero
+    wanted[:3] = x[1, 6:9, :, 64:96]  # what is outside of the tensor is zero
     assert np.array_equal(y, wanted.reshape(8, 32))
 
 
@@ -220,6 +330,7 @@ def test_rings_turn_round(stages: int) -> None:
     assert np.array_equal(y, np.broadcast_to(x.sum(0), (2, 32)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("was", "now"),
     [
@@ -246,11 +357,197 @@ def test_the_sanitizers_see_a_broken_ring(was: str, now: str) -> None:
     assert found
 
 
+def overlapped(tiles: int, columns: int = 32) -> KernelBuilder:
+    """Products of which one stays under way; each of `tiles` rows of tiles starts anew."""
+    k = builder(threads=256)
+    A, B, C = k.tma.tensor_map("A", f16), k.tma.tensor_map("B", f16), k.pointer("C", f32)
+    n = k.param("n", u32)
+    producer, consumer = k.warpgroup_role("producer"), k.warpgroup_role("consumer")
+    ring = k.tma.ring(2, producer, consumer, overlapped=True, a=((64, 32), f16), b=((32, columns), f16))
+    with producer, k.loop(0, 64 * tiles, 64) as row, k.loop(0, n, 32) as i, ring.fill() as stage:
+        k.tma.load(stage.a, A[row, i])
+        k.tma.load(stage.b, B[i, 0])
+    with consumer:
+        acc = k.wgmma.accumulator(64, columns)
+        with k.loop(0, tiles, type=u32) as tile:
+            with k.loop(0, n, 32), ring.drain() as stage:
+                acc += stage.a @ stage.b
+            ring.finish()
+            acc.store(C.element(tile * (64 * columns)), columns)
+            acc.fill(0.0)
+    return k
+
+
+def test_products_stay_under_way_in_an_overlapped_ring() -> None:
+    a, b = integers((128, 96), f16, 4), integers((96, 32), f16, 5)
+    c = np.full((128, 32), np.nan, np.float32)
+    k = overlapped(2)
+    launch(k, a, b, c, 96)
+    assert np.array_equal(c, exact(a, b))
+    waits = re.findall(r"wgmma\.wait_group\.sync\.aligned (\d)", render(k.build()))
+    assert waits == ["1", "0"]
+
+
+@pytest.mark.slow
+def test_an_overlapped_ring_that_gives_back_too_early_races() -> None:
+    k = overlapped(2)
+    broken, count = re.subn(r"(wait_group\.sync\.aligned) 1", r"\1 2", render(k.build()))
+    assert count == 1
+    a, b, c = integers((128, 96), f16, 4), integers((96, 32), f16, 5), np.zeros((128, 32), np.float32)
+    boxes = k.tma.boxes()
+    found = 0
+    for schedule in SCHEDULES:
+        result = interpreter.run(
+            broken, grid=1, block=256, args=[boxes["A"].of(a), boxes["B"].of(b), c, 96],
+            dynamic_smem=k.build().kernels[0].dynamic_shared_bytes, sanitize=True, raise_on_report=False,
+            schedule=schedule,
+        )  # fmt: skip
+        found += len(result.reports)
+    assert found
+
+
+def shared_columns() -> KernelBuilder:
+    """Two CTAs of a cluster with rows of their own and the same columns, of which each loads half."""
+    k = builder(threads=256, cluster=(1, 2))
+    A, B, C = k.tma.tensor_map("A", f16), k.tma.tensor_map("B", f16), k.tma.tensor_map("C", f32)
+    n = k.param("n", u32)
+    producer, consumer = k.warpgroup_role("producer"), k.warpgroup_role("consumer")
+    ring = k.tma.ring(2, producer, consumer, multicast=True, a=((64, 32), f16), b=((32, 64), f16))
+    out = k.tma.tile("out", (64, 64), f32)
+    row = k.block_id("y") * 64
+    with producer, k.loop(0, n, 32) as i, ring.fill() as stage:
+        k.tma.load(stage.a, A[row, i])
+        k.tma.load(stage.b, B[i, 0], multicast=True)
+    with consumer:
+        acc = k.wgmma.accumulator(64, 64)
+        with k.loop(0, n, 32), ring.drain() as stage:
+            acc += stage.a @ stage.b
+            k.wgmma.wait()
+        acc.write(out)
+        k.tma.store(out, C[row, 0])
+    return k
+
+
+def test_ctas_of_a_cluster_share_what_they_load() -> None:
+    a, b = integers((128, 96), f16, 7), integers((96, 64), f16, 8)
+    c = np.full((128, 64), np.nan, np.float32)
+    k = shared_columns()
+    launch(k, a, b, c, 96, grid=(1, 2), schedules=SCHEDULES[:2])
+    assert np.array_equal(c, exact(a, b))
+    assert k.tma.boxes()["B"].box == (64, 16)  # half of the rows
+    text = render(k.build())
+    assert text == render(k.build())
+    assert text.count("barrier.cluster.arrive") == text.count("barrier.cluster.wait") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        (r"(mbarrier\.init.*), 8;", r"\1, 4;"),  # the consumers of one CTA
+        (r"\tbarrier\.cluster\.arrive.*\n\tbarrier\.cluster\.wait.*\n\tret", "\tret"),
+    ],
+)
+def test_the_sanitizers_see_a_broken_cluster(was: str, now: str) -> None:
+    k = shared_columns()
+    broken, count = re.subn(was, now, render(k.build()))
+    assert count
+    a, b, c = integers((128, 96), f16, 7), integers((96, 64), f16, 8), np.zeros((128, 64), np.float32)
+    given = [k.tma.boxes()[name].of(x) for name, x in (("A", a), ("B", b), ("C", c))]
+    size = k.build().kernels[0].dynamic_shared_bytes
+    found = 0
+    for schedule in SCHEDULES:
+        how: dict[str, Any] = {"dynamic_smem": size, "sanitize": True, "raise_on_report": False}
+        try:
+            done = interpreter.run(
+                broken, grid=(1, 2), block=256, args=[*given, 96], schedule=schedule, **how
+            )
+            found += len(done.reports)
+        except TrapError:
+            found += 1
+        if found:
+            return
+    pytest.fail("no sanitizer has seen it")
+
+
+def test_what_one_role_leaves_under_way_is_no_matter_of_another() -> None:
+    k = builder(threads=256)
+    a, b = k.tma.tile("a", (64, 64), f16), k.tma.tile("b", (64, 32), f16)
+    acc = k.wgmma.accumulator(64, 32)
+    with k.warpgroup_role("one"):
+        acc += a @ b
+    with k.warpgroup_role("other"):
+        acc[0, 0].set(1.0)
+    assert not verify(k.build())
+
+
+@pytest.mark.parametrize("first", ["load", "store"])
+def test_a_map_may_be_loaded_and_stored(first: str) -> None:
+    """Rows are doubled in place, and stored before the next are loaded."""
+    k = builder(threads=64)
+    X = k.tma.tensor_map("X", f32)
+    producer, consumer = k.warp_role("producer"), k.warp_role("consumer")
+    ring = k.tma.ring(1, producer, consumer, x=((8, 32), f32))
+    out = k.tma.tile("out", (8, 32), f32)
+
+    def produce() -> None:
+        with producer, k.loop(0, 16, 8) as row, ring.fill() as stage:
+            k.tma.load(stage.x, X[row, 0])
+
+    if first == "load":
+        produce()
+    with consumer, k.loop(0, 16, 8) as row, ring.drain() as stage:
+        for n in range(8):
+            out[n, consumer.thread] = stage.x[n, consumer.thread] * 2
+        k.tma.store(out, X[row, 0])
+    if first == "store":
+        produce()
+    boxes = k.tma.boxes()["X"]
+    assert (boxes.loads, boxes.stores) == (True, True)
+    x = integers((16, 32), f32, 9)
+    doubled = 2 * x
+    launch(k, x, schedules=("lockstep",))
+    assert np.array_equal(x, doubled)
+
+
+def test_a_tile_is_free_again_behind_its_store() -> None:
+    k = builder(threads=64)
+    Y = k.tma.tensor_map("Y", u32)
+    out = k.tma.tile("out", (8, 32), u32)
+    t = k.thread_id()
+    with k.loop(0, 24, 8, type=u32) as row:
+        for n in range(0, 8, 2):
+            out[(t >> 5) + n, t & 31] = row * 100 + t
+        k.tma.store(out, Y[row, 0])
+    y = np.zeros((24, 32), np.uint32)
+    launch(k, y)
+    wanted = np.arange(24)[:, None] // 8 * 800 + np.arange(24)[:, None] % 2 * 32 + np.arange(32)
+    assert np.array_equal(y, wanted)
+
+
+def test_tiles_first_used_in_a_branch_are_there_behind_it() -> None:
+    k = builder(threads=64)
+    X, Y = k.tma.tensor_map("X", f32), k.pointer("Y", f32)
+    producer, consumer = k.warp_role("producer"), k.warp_role("consumer")
+    ring = k.tma.ring(2, producer, consumer, x=((8, 32), f32))
+    with producer, ring.fill() as stage:
+        k.tma.load(stage.x, X[0, 0])
+    with consumer, ring.drain() as stage:
+        with k.when(consumer.thread < 5):
+            Y[consumer.thread] = stage.x[1, 2]
+        Y.at(32)[consumer.thread] = stage.x[3, consumer.thread]
+    x, y = integers((8, 32), f32, 6), np.zeros((2, 32), np.float32)
+    launch(k, x, y, schedules=("lockstep",))
+    assert np.array_equal(y[1], x[3])
+    assert y[0].tolist() == [x[1, 2]] * 5 + [0] * 27
+
+
 def test_roles_are_branches_of_one_chain() -> None:
     k = builder(threads=192)
     X = k.pointer("X", u32)
     first, second, third = (k.warp_role(name, warps=n) for name, n in (("a", 1), ("b", 2), ("c", 3)))
     for number, role in enumerate((first, second, third), start=1):
+        k.note(f"role {number}")
         with role:
             X[k.thread_id()] = role.thread + 1000 * number
     x = np.zeros(192, np.uint32)
@@ -341,6 +638,12 @@ def scale_rows(out: Any, factors: list[Any]) -> None:
             v.set(v * factors[down // 8])
 
 
+def of_row(k: Any, part: Any) -> Any:
+    """The sum over the four lanes that share a row."""
+    pair = part + k.butterfly(part, 1)
+    return pair + k.butterfly(pair, 2)
+
+
 def replace_words(old: Any, new: Any) -> None:
     for variables, words in zip(old, new, strict=True):
         for variable, word in zip(variables, words, strict=True):
@@ -359,8 +662,7 @@ def attention(d: int, keys: int, warpgroups: int = 2) -> KernelBuilder:
     producer = k.warpgroup_role("producer", registers=24)
     consumer = k.warpgroup_role("consumer", warpgroups=warpgroups, registers=240)
     queries = k.tma.ring(1, producer, consumer, q=((m, d), f16))
-    ring_k = k.tma.ring(2, producer, consumer, k=((keys, d), f16))
-    ring_v = k.tma.ring(2, producer, consumer, v=((keys, d), f16))
+    ring_k, ring_v = (k.tma.ring(2, producer, consumer, rows=((keys, d), f16)) for _ in range(2))
     turns = [k.named_barrier(threads=256) for _ in range(2)]
     first_row = k.block_id() * m
     with producer:
@@ -368,16 +670,16 @@ def attention(d: int, keys: int, warpgroups: int = 2) -> KernelBuilder:
             k.tma.load(stage.q, Q[first_row, 0])
         with k.loop(0, n, keys) as j:
             with ring_k.fill() as stage:
-                k.tma.load(stage.k, K[j, 0])
+                k.tma.load(stage.rows, K[j, 0])
             with ring_v.fill() as stage:
-                k.tma.load(stage.v, V[j, 0])
+                k.tma.load(stage.rows, V[j, 0])
     with consumer:
         me: Any = consumer.warpgroup
         S, out = k.wgmma.accumulator(64, keys, zero=False), k.wgmma.accumulator(64, d)
         top, total = ([k.var(f32, x) for _ in range(2)] for x in (-1e30, 0.0))
         q = queries.acquire()
         with ring_k.drain() as stage:
-            S.set(q.q.part(me * 64, 64) @ stage.k.T)
+            S.set(q.q.part(me * 64, 64) @ stage.rows.T)
             k.wgmma.wait()
         softmax(k, S, top, total, scale)
         P = [[k.var(u32, w) for w in words] for words in S.packed(f16).words]
@@ -386,9 +688,9 @@ def attention(d: int, keys: int, warpgroups: int = 2) -> KernelBuilder:
         with k.loop(keys, n, keys):
             stage_k = ring_k.acquire()
             k.bar_sync(me + 1, 256)
-            S.set(q.q.part(me * 64, 64) @ stage_k.k.T)
+            S.set(q.q.part(me * 64, 64) @ stage_k.rows.T)
             stage_v = ring_v.acquire()
-            out += k.wgmma.registers(P, f16) @ stage_v.v
+            out += k.wgmma.registers(P, f16) @ stage_v.rows
             k.bar_arrive(2 - me, 256)
             k.wgmma.wait(pending=1)
             stage_k.release()
@@ -398,10 +700,9 @@ def attention(d: int, keys: int, warpgroups: int = 2) -> KernelBuilder:
             replace_words(P, S.packed(f16).words)
             scale_rows(out, factors)
         with ring_v.drain() as stage:
-            out += k.wgmma.registers(P, f16) @ stage.v
+            out += k.wgmma.registers(P, f16) @ stage.rows
             k.wgmma.wait()
-        pairs = [total[h] + k.butterfly(total[h], 1) for h in range(2)]
-        scale_rows(out, [1.0 / (pair + k.butterfly(pair, 2)) for pair in pairs])
+        scale_rows(out, [1.0 / of_row(k, part) for part in total])
         out.store(O.element((first_row + me * 64) * d), d)
     return k
 
@@ -412,6 +713,7 @@ def close(o: Any, q: Any, keys: Any, values: Any) -> bool:
     return bool(np.abs(o - weights @ values / weights.sum(1, keepdims=True)).max() < 2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.judged
 def test_attention_with_overlapping_rings() -> None:
     rng = np.random.default_rng(0)
@@ -423,7 +725,7 @@ def test_attention_with_overlapping_rings() -> None:
 
 
 @pytest.mark.ptxas
-@pytest.mark.parametrize("make", [lambda: attention(128, 128), lambda: attention(64, 128), lambda: sums(3)])
+@pytest.mark.parametrize("make", [lambda: attention(128, 128), lambda: attention(64, 128), shared_columns])
 def test_the_assembler_has_nothing_to_say(make: Any) -> None:
     """No product is serialised, no register spilled, no `setmaxnreg` ignored."""
     made = find_assembler(target="sm_90a").assemble(render(make().build()), "sm_90a")
@@ -434,11 +736,35 @@ def test_the_assembler_has_nothing_to_say(make: Any) -> None:
 # ------------------------------------------------------------------------------------- misuse
 
 
+def test_places_of_tensors_fit_their_instruction() -> None:
+    k = builder(threads=128)
+    A = k.tma.tensor_map("A", f16)
+    tile, barrier = k.tma.tile("t", (8, 64), f16).slab(0), k.shared("bar", (1, 1), u64, align=8).pointer()
+    with pytest.raises(TypeMismatchError) as error:
+        k.cp_async_bulk_tensor_load(tile, A[0, 0].pointer(0), barrier, dim="3d")
+    assert "operand map must be a tensor map with 3 coordinates, got 2 coordinates" in str(error.value)
+    with pytest.raises(TypeMismatchError) as error:
+        k.cp_async_bulk_tensor_load(tile, tile, barrier, dim="2d")
+    assert "operand map must be a tensor map with 2 coordinates, got 0 coordinates" in str(error.value)
+    with pytest.raises(TypeMismatchError) as error:
+        k.load(A[0, 0].pointer(0))
+    assert "must be no tensor map, got 2 coordinates" in str(error.value)
+    X = k.pointer("X", f16)
+    with pytest.raises(TypeMismatchError, match="operand dst must point to shared memory"):
+        k.cp_async_bulk_send(X, tile, 16, barrier)
+    assert len(k.build().kernels[0].params) == 2
+    with pytest.raises(
+        TypeMismatchError, match=r"coordinate 1 of a tensor .* belongs to kernel 'hopper', not to"
+    ):
+        A[builder(threads=32).thread_id(), 0].pointer(0)
+
+
 class Parts:
     """A kernel with a ring from one role to another, as a start for a mistake."""
 
     def __init__(self, threads: int = 256, **how: Any) -> None:
         self.k = builder(threads, **how)
+        self.P = self.k.pointer("P", f16)
         self.X, self.Y = (self.k.tma.tensor_map(name, f16) for name in "XY")
         self.producer, self.consumer = self.k.warpgroup_role("producer"), self.k.warpgroup_role("consumer")
         self.ring = self.k.tma.ring(2, self.producer, self.consumer, a=((64, 64), f16), b=((64, 32), f16))
@@ -469,6 +795,29 @@ def unknown_swizzle(p: Parts) -> None:
 def bytes_that_do_not_add_up(p: Parts) -> None:
     with p.producer, p.ring.fill() as stage:
         p.k.tma.load(stage.a, p.X[0, 0])
+
+
+def load_in_a_branch(p: Parts) -> None:
+    with p.producer, p.ring.fill() as stage, p.k.when(p.k.block_id() == 0):
+        p.k.tma.load(stage.a, p.X[0, 0])
+
+
+def tile_named_like_a_word(p: Parts) -> None:
+    p.k.tma.ring(2, p.producer, p.consumer, full=((64, 64), f16))
+
+
+def multicast_without_a_cluster(p: Parts) -> None:
+    p.k.tma.ring(2, p.producer, p.consumer, multicast=True, c=((64, 64), f16))
+
+
+def multicast_in_a_ring_of_one_cta(p: Parts) -> None:
+    with p.producer, p.ring.fill() as stage:
+        p.k.tma.load(stage.a, p.X[0, 0], multicast=True)
+
+
+def odd_columns(p: Parts) -> None:
+    with p.consumer:
+        p.k.wgmma.accumulator(64, 32).store(p.P, 33)
 
 
 def tile_loaded_twice(p: Parts) -> None:
@@ -586,6 +935,32 @@ def touched_in_the_next_iteration(p: Parts) -> None:
             acc += stage.a @ stage.b
 
 
+def overlapped_without_a_product(p: Parts) -> None:
+    ring = p.k.tma.ring(2, p.producer, p.consumer, overlapped=True, c=((64, 64), f16))
+    with p.consumer, ring.drain():
+        pass
+
+
+def release_of_an_overlapped_stage(p: Parts) -> None:
+    ring = p.k.tma.ring(2, p.producer, p.consumer, overlapped=True, c=((64, 64), f16))
+    with p.consumer, ring.drain() as stage:
+        stage.release()
+
+
+def finish_of_a_plain_ring(p: Parts) -> None:
+    with p.consumer:
+        p.ring.finish()
+
+
+def overlapped_ring_of_one_stage(p: Parts) -> None:
+    p.k.tma.ring(1, p.producer, p.consumer, overlapped=True, c=((64, 64), f16))
+
+
+def drain_by_some_threads(p: Parts) -> None:
+    with p.consumer, p.k.when(p.consumer.thread < 64), p.ring.drain():
+        pass
+
+
 def product_of_other_sizes(p: Parts) -> None:
     with p.consumer:
         acc = p.k.wgmma.accumulator(64, 64)
@@ -678,6 +1053,15 @@ def block_never_entered(p: Parts) -> None:
 
 
 MISTAKES: list[tuple[Any, type[PtxGenError], str]] = [
+    (load_in_a_branch, ConfigError, "ring 'ring_1': tile 'a' is loaded in a block inside the fill"),
+    (
+        tile_named_like_a_word,
+        ConfigError,
+        "ring: a tile cannot be called 'full', a word of stages; rename it",
+    ),
+    (multicast_without_a_cluster, ConfigError, "ring: multicast=True is for clusters; build the kernel with"),
+    (multicast_in_a_ring_of_one_cta, ConfigError, "a multicast needs a ring made with multicast=True"),
+    (odd_columns, ConfigError, "accumulator.store: the columns must be even"),
     (
         row_no_multiple_of_the_swizzle,
         ConfigError,
@@ -738,11 +1122,20 @@ MISTAKES: list[tuple[Any, type[PtxGenError], str]] = [
     (accumulator_touched_before_the_wait, TypeMismatchError, "Accumulator(64 x 32) is used at "),
     (accumulator_stored_before_the_wait, TypeMismatchError, "wait before with k.wgmma.wait()"),
     (drained_before_the_wait, TypeMismatchError, "shared memory is given back at "),
+    (touched_in_the_next_iteration, TypeMismatchError, "in the iteration before writes it; wait before"),
     (
-        touched_in_the_next_iteration,
-        TypeMismatchError,
-        "started in the iteration before writes it; wait before",
+        overlapped_without_a_product,
+        ConfigError,
+        "ring 'ring_2': a turn of an overlapped ring starts a product",
     ),
+    (
+        release_of_an_overlapped_stage,
+        TypeMismatchError,
+        "ring 'ring_2' is overlapped: the end of the next drain",
+    ),
+    (finish_of_a_plain_ring, ConfigError, "ring 'ring_1': finish is for rings made with overlapped=True"),
+    (overlapped_ring_of_one_stage, ConfigError, "ring: an overlapped ring needs two stages or more, got 1"),
+    (drain_by_some_threads, TypeMismatchError, "ring 'ring_1': drain inside 'when': all threads of the role"),
     (
         product_of_other_sizes,
         ConfigError,

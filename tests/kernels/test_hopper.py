@@ -16,8 +16,10 @@ from ptxgen import Pointer, TensorMap, bf16, f16, f32, interpreter, u32
 from ptxgen.check.prove import prove
 from ptxgen.errors import ConfigError, LaunchError, UnsupportedTargetError
 from ptxgen.kernels import KernelFunction
+from ptxgen.runtime.assembler import find_assembler
 from ptxgen.runtime.cache import ModuleCache
-from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.runtime.cuda import CudaBackend, cuda_backend
+from ptxgen.target import target as find_target
 from ptxgen.tensormap import TensorMapType
 
 ROWS, COLUMNS, INNER = 100, 88, 72  # no multiple of a tile
@@ -102,6 +104,27 @@ def test_a_gpu_gets_maps_that_the_driver_encoded(driver: FakeDriver) -> None:
     assert [len(launch.values[name]) for name in "ABC"] == [128] * 3  # type: ignore[arg-type]
     assert launch.values["n"] == INNER
     assert launch.attributes == {}
+
+
+def test_tensors_of_three_dimensions_have_the_strides_of_their_views(driver: FakeDriver) -> None:
+    def copy(k: Any, A: TensorMap[f32, 3], X: Pointer[f32]) -> None:
+        producer, consumer = k.warp_role("producer"), k.warp_role("consumer")
+        ring = k.tma.ring(1, producer, consumer, a=((4, 32), f32))
+        with producer, ring.fill() as stage:
+            k.tma.load(stage.a, A[1, 2, 0])
+        with consumer, ring.drain() as stage:
+            for row in range(4):
+                X[row * 32 + k.signed(consumer.thread)] = stage.a[row, consumer.thread]
+
+    a = np.arange(6 * 2 * 32, dtype=np.float32).reshape(6, 2, 32)
+    x = np.zeros((4, 32), np.float32)
+    made(copy, threads=64)[1](a.transpose(1, 0, 2), x, backend="interpreter")
+    assert np.array_equal(x, a[2:6, 1])
+    there = driver.place(a)
+    view = CudaArray(there, a.transpose(1, 0, 2))
+    out = on_device(driver, np.zeros_like(x))
+    on_gpu(driver, copy, threads=64)[1](view, out)
+    assert np.array_equal(driver.fetch(out.pointer, x), x)
 
 
 def test_a_map_is_made_once_for_the_same_array(driver: FakeDriver) -> None:
@@ -201,6 +224,15 @@ def test_a_view_whose_dense_copy_has_no_map_is_refused_before_it_is_copied(drive
     view[...] = a[:, :70]
     made()[2, 2](view, b, c, 70, backend="interpreter")
     assert np.array_equal(c, exact(a[:, :70], b[:70]))
+
+
+def test_checks_copy_views_so_that_maps_describe_them() -> None:
+    a, b, c = matrices()
+    wide = np.zeros((ROWS, 80), np.float16)
+    view = wide[:, :38]
+    view[...] = a[:, :38]
+    assert made().check((1, 1), view, b, c, 38).clean
+    assert np.isnan(c).all()
 
 
 def test_annotations_have_an_element_type_and_a_rank() -> None:
@@ -326,6 +358,22 @@ def test_clusters_reach_the_text_the_interpreter_and_the_driver(driver: FakeDriv
     assert driver.fetch(there.pointer, x).tolist() == [20, 21, 20, 21]
 
 
+def test_launches_with_attributes_have_their_stream_and_shared_memory(driver: FakeDriver) -> None:
+    def passed_on(k: Any, X: Pointer[u32]) -> None:
+        tile = k.shared("t", (1, 32), u32)
+        tile[0, k.thread_id()] = k.thread_id() + k.cluster.rank()
+        k.barrier()
+        X[k.block_id() * 32 + k.thread_id()] = tile[0, 31 - k.thread_id()]
+
+    kernel = on_gpu(driver, passed_on, threads=32, cluster=2)
+    x = np.zeros((2, 32), np.uint32)
+    there, stream = on_device(driver, x), driver.make_stream()
+    kernel.launch(2, there, stream=stream)
+    (launch,) = driver.launches
+    assert (launch.stream, launch.dynamic_shared) == (stream, 128)
+    assert driver.fetch(there.pointer, x).tolist() == [list(range(31, -1, -1)), list(range(32, 0, -1))]
+
+
 def test_a_grid_is_a_multiple_of_the_cluster(driver: FakeDriver) -> None:
     kernel = on_gpu(driver, ranks, threads=32, cluster=2)
     for how in ("interpreter", "cuda"):
@@ -386,3 +434,25 @@ def test_bfloat16_arrays_have_maps(driver: FakeDriver) -> None:
     x = np.zeros((4, 32), np.float32)
     on_gpu(driver, double, threads=64)[1](a, x, backend="cuda")
     assert np.array_equal(x, 2 * a[:, :32].astype(np.float32))
+
+
+@pytest.mark.ptxas
+@pytest.mark.parametrize("stages", [2, 4])
+def test_the_assembler_has_nothing_to_say(stages: int) -> None:
+    built = made().build(stages=stages)
+    done = find_assembler(target="sm_90a").assemble(built.text, "sm_90a")
+    assert done.kernel("gemm").spill_store_bytes == 0
+    assert not done.advisories
+
+
+@pytest.mark.gpu
+def test_a_gpu_computes_what_the_interpreter_does() -> None:
+    device = cuda_backend().device_properties(cuda_backend().current_device())
+    if not find_target("sm_90a").runs_on(device.major, device.minor):
+        pytest.skip(f"sm_90a does not run on {device}")
+    a, b, c = matrices()
+    made()[2, 2](a, b, c, INNER, backend="cuda")
+    assert np.array_equal(c, exact(a, b))
+    x = np.zeros(4, np.uint32)
+    made(ranks, threads=32, cluster=2)[4](x, backend="cuda")
+    assert x.tolist() == [20, 21, 20, 21]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ptxgen.errors import LaunchError, ModifierError
 from ptxgen.ir import Param
+from ptxgen.runtime.attributes import LaunchAttributes
 from ptxgen.runtime.plan import MAX_BLOCK, MAX_GRID, ArgumentBlock, LaunchPlan, ParamSlot, pack, param_slots
 from ptxgen.types import TYPES
 
@@ -48,6 +49,28 @@ def test_slots_lie_at_multiples_of_their_size() -> None:
         ParamSlot("n", "u32", 32, 4),
     )
     assert expected == SLOTS
+
+
+def test_arrays_have_their_own_alignment_and_are_passed_as_bytes() -> None:
+    slots = param_slots((Param("n", "u32"), Param("map", "b8", 128, 64), Param("k", "u16")))
+    assert slots == (
+        ParamSlot("n", "u32", 0, 4),
+        ParamSlot("map", "b8", 64, 128),
+        ParamSlot("k", "u16", 192, 2),
+    )
+    data = bytes(range(128))
+    plan = LaunchPlan("f", (1, 1, 1), (1, 1, 1), 0, slots, (7, data, 9))
+    assert pack(plan) == b"\7\0\0\0" + bytes(60) + data + b"\t\0"
+    with pytest.raises(LaunchError, match="parameter map is b8, which holds 128 bytes, got 5"):
+        LaunchPlan("f", (1, 1, 1), (1, 1, 1), 0, slots, (7, 5, 9))
+
+
+def test_a_grid_has_whole_clusters() -> None:
+    cluster = LaunchAttributes(cluster=(2, 1, 3))
+    assert dataclasses.replace(PLAN, grid=(4, 1, 3), attributes=cluster).attributes
+    assert not PLAN.attributes
+    with pytest.raises(LaunchError, match=r"grid\.z must be a multiple of 3, .* \(2, 1, 3\) CTAs, got 1"):
+        dataclasses.replace(PLAN, attributes=cluster)
 
 
 @given(st.lists(st.sampled_from(sorted(CTYPES)), max_size=12))

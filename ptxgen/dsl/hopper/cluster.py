@@ -54,6 +54,4 @@ class Cluster:
 
     def barrier(self) -> None:
         """Wait for all threads of the cluster; what they wrote before is visible then."""
-        self._k.require_all_threads("cluster.barrier")
-        self._k.barrier_cluster_arrive(sem="release", aligned=True)
-        self._k.barrier_cluster_wait(sem="acquire", aligned=True)
+        self._k.cluster_barrier()

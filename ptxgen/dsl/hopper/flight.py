@@ -94,6 +94,10 @@ class Flight:
         """The present step, for `replay`."""
         return len(self._events)
 
+    def has_started(self, start: int) -> bool:
+        """Whether a group has begun since step `start`."""
+        return any(event.group is not None for event in self._events[start:])
+
     def replay(self, start: int) -> None:
         """Follow the steps since `start`, the beginning of a loop, once more from its end. Raises
         `TypeMismatchError` for a touch of what the iteration before has started.
@@ -117,11 +121,11 @@ def _check(groups: Sequence[Group], what: Any, origin: Origin, when: str) -> Non
     for group in groups:
         if any(what is a for a in group.accumulators):
             raise TypeMismatchError(
-                f"{what!r} is used at {origin} while the product that {group.origin} started{when} writes "
-                "it; wait before with k.wgmma.wait()"
+                f"{what!r} is used at {origin} while the product started at {group.origin}{when} writes it; "
+                "wait before with k.wgmma.wait()"
             )
         if any(what is owner for owner in group.operands):
             raise TypeMismatchError(
-                f"shared memory is given back at {origin} while the product that {group.origin} "
-                f"started{when} reads it; wait before with k.wgmma.wait()"
+                f"shared memory is given back at {origin} while the product started at {group.origin}"
+                f"{when} reads it; wait before with k.wgmma.wait()"
             )

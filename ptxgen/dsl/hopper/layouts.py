@@ -107,13 +107,18 @@ class Layout:
 
     @property
     def slab_bytes(self) -> int:
-        """The bytes of a slab."""
-        return self.rows * self.row_bytes
+        """The bytes from one slab to the next, which begins where the swizzle does."""
+        return -(-self.rows * self.row_bytes // self.align) * self.align
+
+    @property
+    def tile_bytes(self) -> int:
+        """The bytes from one tile to the next."""
+        return self.slabs * self.slab_bytes
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the tile."""
-        return self.slabs * self.slab_bytes
+        """The bytes that a copy of the tile moves."""
+        return self.slabs * self.rows * self.row_bytes
 
     @property
     def align(self) -> int:

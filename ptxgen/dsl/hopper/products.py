@@ -14,6 +14,7 @@ from ptxgen.types import ScalarType, bf16, f16, u64
 
 STEP: Final = 16  # elements of K in one `wgmma` of 16-bit elements
 WGMMA_ROWS: Final = 64  # rows of A in one `wgmma`
+MOST_COLUMNS: Final = 256  # columns of B in one `wgmma`
 _DTYPES: Final = (f16, bf16)
 _ADDRESS_BITS: Final = 0x3FFF  # of a descriptor, in units of 16 bytes
 _UNIT_SHIFT: Final = 4
@@ -107,29 +108,28 @@ def product(a: Operand | RegisterOperand, b: object) -> Product:
     """
     if not isinstance(b, Operand):
         return NotImplemented  # type: ignore[no-any-return]  # as operators return it
-    right = b
-    names = f"{_name(a)} @ {_name(right)}"
-    if a.dtype is not right.dtype or a.dtype not in _DTYPES:
+    names = f"{_name(a)} @ {_name(b)}"
+    if a.dtype is not b.dtype or a.dtype not in _DTYPES:
         raise TypeMismatchError(
-            f"{names}: wgmma multiplies two f16 or two bf16 matrices here, got {a.dtype} and {right.dtype}"
+            f"{names}: wgmma multiplies two f16 or two bf16 matrices here, got {a.dtype} and {b.dtype}"
         )
-    if a.columns != right.rows:
+    if a.columns != b.rows:
         raise ConfigError(
             f"{names}: the columns of a must be the rows of b, got {a.rows} x {a.columns} and "
-            f"{right.rows} x {right.columns}; a tile with rows of K is transposed by .T"
+            f"{b.rows} x {b.columns}; a tile with rows of K is transposed by .T"
         )
-    if a.columns % STEP or a.rows % WGMMA_ROWS or right.columns % SWIZZLE_ROWS or right.columns > 256:
+    if a.columns % STEP or a.rows % WGMMA_ROWS or b.columns % SWIZZLE_ROWS or b.columns > MOST_COLUMNS:
         raise ConfigError(
-            f"{names}: wgmma takes {WGMMA_ROWS} rows at a time, {STEP} columns of a, and 8 to 256 columns of "
-            f"b in steps of 8; got {a.rows} x {a.columns} and {right.rows} x {right.columns}"
+            f"{names}: wgmma takes {WGMMA_ROWS} rows at a time, {STEP} columns of a, and 8 to {MOST_COLUMNS} "
+            f"columns of b in steps of 8; got {a.rows} x {a.columns} and {b.rows} x {b.columns}"
         )
-    for operand in (a, right):
+    for operand in (a, b):
         if isinstance(operand, Operand) and operand.layout.swizzle == "none":
             raise ConfigError(
                 f"{names}: tile {operand.name!r} has no swizzle, so wgmma cannot read it; make it with rows "
                 "of a multiple of 32 bytes, or with swizzle='128B'"
             )
-    return Product(a, right)
+    return Product(a, b)
 
 
 def _name(operand: Operand | RegisterOperand) -> str:

@@ -11,20 +11,24 @@ from ptxgen.dsl.hopper.layouts import Layout
 from ptxgen.dsl.hopper.roles import Role, Roles
 from ptxgen.dsl.hopper.tiles import BoxTile
 from ptxgen.dsl.tiles import SharedTile, TilePointer
-from ptxgen.dsl.values import Value, Var
+from ptxgen.dsl.values import Pointer, Value, Var
 from ptxgen.errors import ConfigError, TypeMismatchError
 from ptxgen.ir import Origin
-from ptxgen.types import u32
+from ptxgen.types import u32, u64
 
 _BARRIER_BYTES: Final = 8
 
 
 @dataclass
 class _Cursor:
-    """The next stage of a role, and the parity of the phase that it waits for."""
+    """The next stage of a role, and the parity of the phase that it waits for. Of an overlapped ring's
+    consumer `held` is the stage that it has not given back yet, if `holds` is 1 and not 0.
+    """
 
     index: Var | int
     parity: Var
+    held: Var | None = None
+    holds: Var | None = None
 
 
 class Ring:
@@ -32,7 +36,9 @@ class Ring:
 
     `full` barriers count the bytes of the copies, `empty` barriers one arrival of each warp of the
     consumer. Phases follow from the order in which stages are taken, which is the same in both roles.
-    `k.tma.ring` makes it.
+    With `overlapped` a turn of the consumer ends while its products are under way, and gives back the
+    stage of the turn before. `ctas` above 1 are those of the cluster, whose producers fill stages of
+    each other: a stage is free when the consumers of all have given it back. `k.tma.ring` makes it.
     """
 
     def __init__(
@@ -44,12 +50,17 @@ class Ring:
         tiles: Mapping[str, Layout],
         regions: Mapping[str, SharedTile],
         barriers: SharedTile,
+        ctas: int,
+        overlapped: bool,
     ) -> None:
         self.k = k
         self.name = name
         self.producer = producer
         self.consumer = consumer
         self.tiles = tiles
+        self.overlapped = overlapped
+        self.ctas = ctas
+        self.spans_cluster = ctas > 1
         self.stages = barriers.columns // len(("full", "empty"))
         self._regions = regions
         self._barriers = barriers.pointer()
@@ -77,7 +88,7 @@ class Ring:
         for stage in range(self.stages):
             self.k.mbarrier_init(self._barriers.step(columns=stage), 1, space="shared::cta")
             empty = self._barriers.step(columns=self.stages + stage)
-            self.k.mbarrier_init(empty, self.consumer.warps, space="shared::cta")
+            self.k.mbarrier_init(empty, self.consumer.warps * self.ctas, space="shared::cta")
 
     def enter(self, role: Role) -> None:
         """Give the role its own place in the ring. A fresh empty barrier lets the producer pass: its
@@ -86,7 +97,9 @@ class Ring:
         for mine, parity in ((self.producer, 1), (self.consumer, 0)):
             if mine is role:
                 index: Var | int = self.k.var(u32, 0) if self.stages > 1 else 0
-                self._cursors[role.name] = _Cursor(index, self.k.var(u32, parity))
+                cursor = self._cursors[role.name] = _Cursor(index, self.k.var(u32, parity))
+                if self.overlapped and role is self.consumer:
+                    cursor.held, cursor.holds = self.k.var(u32, 0), self.k.var(u32, 0)
 
     @block
     def fill(self) -> Iterator[Stage]:
@@ -119,21 +132,36 @@ class Ring:
 
     @block
     def drain(self) -> Iterator[Stage]:
-        """The consumer's turn: wait until the next stage is full, use it, and give it back."""
-        stage = self.acquire()
+        """The consumer's turn: wait until the next stage is full, use it, and give it back.
+
+        Of an overlapped ring the turn starts at least one product and does not wait for it: its end
+        waits until only the newest group is under way, and gives back the stage of the turn before.
+        """
+        stage, start = self.acquire(), self.k.flight.mark()
         try:
             yield stage
-            if stage.is_open:
+            if self.overlapped:
+                self._hold(stage, start)
+            elif stage.is_open:
                 stage.release()
         finally:
             stage.close()
+
+    def finish(self) -> None:
+        """Wait for the last products of an overlapped ring, and give back its last stage."""
+        k = self.k
+        k.require_whole_role(f"ring {self.name!r}: finish", self.consumer)
+        if not self.overlapped:
+            raise ConfigError(f"ring {self.name!r}: finish is for rings made with overlapped=True")
+        k.wgmma_wait_group(0)
+        k.flight.waited(0)
+        self._give_back().set(0)
 
     def acquire(self) -> Stage:
         """Wait until the consumer's next stage is full; it is used until its `release`, so that stages
         of several rings may overlap. With nested use `drain` is shorter.
         """
-        self.k.require_role(f"ring {self.name!r}: drain", self.consumer)
-        self.k.refuse_predicated("ring.drain")
+        self.k.require_whole_role(f"ring {self.name!r}: drain", self.consumer)
         cursor = self._cursors[self.consumer.name]
         stage = self._stage(cursor, "drain")
         self._wait(stage.full, cursor)
@@ -141,6 +169,45 @@ class Ring:
         return stage
 
     # ------------------------------------------------------------------------------ inside
+
+    def _hold(self, stage: Stage, start: int) -> None:
+        """End the turn of an overlapped ring, which began at step `start` of the flight."""
+        k, held = self.k, self._cursors[self.consumer.name].held
+        assert held is not None  # the ring is overlapped
+        if not k.flight.has_started(start):
+            raise ConfigError(
+                f"ring {self.name!r}: a turn of an overlapped ring starts a product, as in acc += stage.a @ "
+                "stage.b; make the ring without overlapped=True"
+            )
+        k.wgmma_wait_group(1)
+        k.flight.waited(1)
+        self._give_back().set(1)
+        held.set(stage.index)
+
+    def _give_back(self) -> Var:
+        """Give back the stage that is held, if any; the variable that says whether there is one."""
+        cursor = self._cursors[self.consumer.name]
+        assert cursor.held is not None  # the ring is overlapped
+        assert cursor.holds is not None
+        self.arrive(self.barrier(cursor.held, self.stages), cursor.holds != 0)
+        return cursor.holds
+
+    def arrive(self, empty: TilePointer, condition: Value | None = None) -> None:
+        """Arrive at an empty barrier, once for each warp when its lanes have read: in this CTA, or in
+        each CTA of the cluster, a lane for each.
+        """
+        k = self.k
+        k.bar_warp_sync(-1)
+        if self.ctas == 1:
+            arrives = self.consumer.is_first_lane
+            with k.only_if(arrives if condition is None else arrives & condition):
+                k.mbarrier_arrive(empty, space="shared::cta")
+            return
+        lane = self.consumer.lane
+        arrives = lane < self.ctas
+        there = k.mapa(k.add(empty.value, empty.offset), k.min(lane, self.ctas - 1), space="shared::cluster")
+        with k.only_if(arrives if condition is None else arrives & condition):
+            k.arrive_in_cluster(Pointer(there, "shared", u64))
 
     def _stage(self, cursor: _Cursor, turn: str) -> Stage:
         index = cursor.index if isinstance(cursor.index, int) else self.k.mov(cursor.index, type=u32)
@@ -157,7 +224,7 @@ class Ring:
         """The tile `name` of stage `index`."""
         layout, at = self.tiles[name], self._regions[name].pointer()
         if isinstance(index, Value):
-            at = at.moved(self.k.mad(index, layout.nbytes, at.value, mode="lo"))
+            at = at.moved(self.k.mad(index, layout.tile_bytes, at.value, mode="lo"))
         return BoxTile(self.k, name, layout, at, owner)
 
     def _wait(self, barrier: TilePointer, cursor: _Cursor) -> None:
@@ -178,27 +245,25 @@ class Ring:
 class Stage:
     """A stage of a ring in the hands of one role: `stage.a` is its tile `a`."""
 
+    __slots__ = ("_depth", "_tiles", "_turn", "empty", "full", "index", "is_open", "loaded", "ring")
+
     def __init__(self, ring: Ring, turn: str, index: Value | int) -> None:
         self.ring = ring
+        self.index = index
         self.loaded: set[str] = set()
         self.is_open = True
         self.full = ring.barrier(index, 0)
         self.empty = ring.barrier(index, ring.stages)
         self._turn = turn
-        self._index = index
-        self._tiles: dict[str, BoxTile] = {}
+        self._depth = ring.k.block_depth
+        # All at once: what a branch computes is not there behind it.
+        self._tiles = {name: ring.tile(name, index, self) for name in ring.tiles}
 
     def __getattr__(self, name: str) -> BoxTile:
-        tiles = self.__dict__.get("_tiles")
-        if tiles is None or name.startswith("_"):
-            raise AttributeError(name)
-        if name not in self.ring.tiles:
+        if name.startswith("_") or name not in self._tiles:
             raise AttributeError(f"{self.ring!r} has no tile {name!r}")
         self.use(f"tile {name!r}")
-        if name not in tiles:
-            tiles[name] = self.ring.tile(name, self._index, self)
-        found: BoxTile = tiles[name]
-        return found
+        return self._tiles[name]
 
     def use(self, what: str) -> None:
         """Raise `TypeMismatchError` for a use behind the end of the turn."""
@@ -220,6 +285,12 @@ class Stage:
                 f"ring {self.ring.name!r}: tile {name!r} is loaded twice in one fill, but the barrier "
                 f"counts its {self.ring.tiles[name].nbytes} bytes once"
             )
+        if self.ring.k.block_depth != self._depth:
+            raise ConfigError(
+                f"ring {self.ring.name!r}: tile {name!r} is loaded in a block inside the fill, where it "
+                "may be loaded never or again, but the barrier counts its bytes once; load it directly in "
+                "the fill"
+            )
         self.loaded.add(name)
 
     def release(self) -> None:
@@ -231,11 +302,14 @@ class Stage:
         self.use("the stage")
         if self._turn != "drain":
             raise TypeMismatchError(f"ring {ring.name!r}: fill gives its stage on at the end of the 'with'")
-        k.require_role(f"ring {ring.name!r}: release", ring.consumer)
+        k.require_whole_role(f"ring {ring.name!r}: release", ring.consumer)
+        if ring.overlapped:
+            raise TypeMismatchError(
+                f"ring {ring.name!r} is overlapped: the end of the next drain, or finish, gives back the "
+                "stage"
+            )
         k.flight.touched(self, k.origin())
-        k.bar_warp_sync(-1)
-        with k.only_if(ring.consumer.is_first_lane):
-            k.mbarrier_arrive(self.empty, space="shared::cta")
+        ring.arrive(self.empty)
         self.close()
 
     def close(self) -> None:

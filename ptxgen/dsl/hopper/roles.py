@@ -11,11 +11,13 @@ from typing import Any, Final, Protocol
 from ptxgen import ir
 from ptxgen.dsl.hopper.flight import Flight
 from ptxgen.dsl.matrices.words import Matrices
-from ptxgen.dsl.values import Value, is_count
+from ptxgen.dsl.values import Pointer, Value, is_count
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import WARP_SIZE, Target
 
-WARPGROUP: Final = 4  # warps; PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"
+_LOG_WARP: Final = WARP_SIZE.bit_length() - 1
+_LOG_WARPGROUP: Final = 2
+WARPGROUP: Final = 1 << _LOG_WARPGROUP  # warps; PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"
 _REGISTERS: Final = range(24, 257, 8)  # PTX ISA, "setmaxnreg"
 _REGISTER_UNIT: Final = 8  # the registers of a thread are allotted in such units
 _ONCE: Final = ("when", "otherwise", "only_if", "role")  # blocks whose body does not run again
@@ -23,7 +25,11 @@ _NAMED_BARRIERS: Final = 15  # 1 … 15; barrier 0 is that of the whole CTA
 
 
 class RoleUser(Protocol):
-    """What belongs to roles and must be ready before the first, and at the beginning of each."""
+    """What belongs to roles and must be ready before the first, and at the beginning of each. With
+    `spans_cluster` other CTAs of the cluster reach it, from the beginning to the end of the kernel.
+    """
+
+    spans_cluster: bool
 
     def prepare(self) -> None:
         """Emit what one thread does before any role begins."""
@@ -130,6 +136,21 @@ class Roles(Matrices):
                 f"kernel {self.name!r}: role {' and '.join(idle)} has no code; enter it: 'with role:'"
             )
 
+    def require_whole_role(self, who: str, role: Role) -> None:
+        """Raise `TypeMismatchError` unless all threads of `role` come here."""
+        self.require_role(who, role)
+        self.refuse_predicated(who)
+        if self._divergent and self._divergent[-1] != "role":
+            raise TypeMismatchError(
+                f"{who} inside '{self._divergent[-1]}': all threads of the role {role.name!r} must come "
+                "here; move it out, or promise that they agree with k.when(condition, uniform=True)"
+            )
+
+    @property
+    def block_depth(self) -> int:
+        """How many blocks are open."""
+        return len(self._open)
+
     @property
     def present_role(self) -> Role | None:
         """The role whose code is being built."""
@@ -152,6 +173,7 @@ class Roles(Matrices):
         self._require_top("role", role.name)
         if not any(known.entered for known in self._roles):
             self._prepare()
+        notes = self._last_notes()
         end = self._end
         if end is not None and self._statements[-1] is end:  # the role before has ended just here
             self._statements.pop()
@@ -160,6 +182,7 @@ class Roles(Matrices):
             self._statements.append(skip)
         else:
             end, self._chain = self._label("roles"), []
+        self._statements += notes
         self._chain.append(role)
         after: list[ir.Statement] = [end]
         if sum(r.warps for r in self._chain) < self.threads // WARP_SIZE:
@@ -180,6 +203,15 @@ class Roles(Matrices):
             self._end = end
             self._statements += after
 
+    def _last_notes(self) -> list[ir.Statement]:
+        """Take the notes behind the last instruction or label."""
+        count = 0
+        while count < len(self._statements) and isinstance(self._statements[-1 - count], ir.Note):
+            count += 1
+        notes = self._statements[len(self._statements) - count :]
+        del self._statements[len(self._statements) - count :]
+        return notes
+
     def _outside(self, role: Role) -> Value:
         """Whether this warp does not have the role."""
         warp = self.warp_index
@@ -194,7 +226,7 @@ class Roles(Matrices):
         """The index of this warp in its CTA, u32, from lane 0, so that the assembler knows that it is
         the same in all lanes.
         """
-        return self.shfl(self.thread_id() // WARP_SIZE, 0, WARP_SIZE - 1, -1, mode="idx")
+        return self.shfl(self.thread_id() >> _LOG_WARP, 0, WARP_SIZE - 1, -1, mode="idx")
 
     def _prepare(self) -> None:
         """Let one thread prepare what roles share, and all threads see it."""
@@ -205,7 +237,35 @@ class Roles(Matrices):
             for user in self._users:
                 user.prepare()
             self.fence_mbarrier_init()
-        self.barrier()
+        if self._spans_cluster:
+            self.cluster_barrier()
+        else:
+            self.barrier()
+
+    @property
+    def _spans_cluster(self) -> bool:
+        return any(user.spans_cluster for user in self._users)
+
+    def end_roles(self) -> int:
+        """Emit what keeps a CTA alive while others of its cluster reach it; the number of instructions."""
+        before = len(self._statements)
+        if self._spans_cluster:
+            self.cluster_barrier()
+        return len(self._statements) - before
+
+    def cluster_barrier(self) -> None:
+        """Wait for all threads of the cluster; what they wrote before is visible then."""
+        self.require_all_threads("cluster.barrier")
+        self.barrier_cluster_arrive(sem="release", aligned=True)
+        self.barrier_cluster_wait(sem="acquire", aligned=True)
+
+    def arrive_in_cluster(self, at: Pointer) -> None:
+        """Arrive at a barrier in the shared memory of the cluster, whose state cannot be returned."""
+        self.mbarrier_arrive_ordered(at, sem="release", scope="cluster", space="shared::cluster")
+        made = self._statements.pop()
+        assert isinstance(made, ir.Instr)  # which has just been appended
+        operands = (ir.Sink(), *made.operands[1:])
+        self._statements.append(ir.Instr(made.opcode, operands, made.guard, made.origin))
 
     def _require_top(self, what: str, name: str) -> None:
         if self._open:
@@ -298,8 +358,10 @@ class Role:
         """Emit the registers, and the indices that each thread of the role has."""
         self.k.set_registers(self)
         self._thread = self.k.thread_id() - self.first * WARP_SIZE if self.first else self.k.thread_id()
-        self._is_first_lane = (self.k.thread_id() & (WARP_SIZE - 1)) == 0
-        self._leads = self._thread == 0
+        self._lane = self.k.thread_id() & (WARP_SIZE - 1)
+        self._is_first_lane = self._lane == 0
+        _, chosen = self.k.elect(-1)
+        self._leads = (self.k.warp_index == self.first) & chosen
 
     @cached_property
     def barrier(self) -> NamedBarrier:
@@ -314,9 +376,17 @@ class Role:
 
     @property
     def leads(self) -> Value:
-        """Whether this thread is the first of the role, a predicate."""
+        """Whether this thread is the one of the role that does what one thread does: one that
+        `elect.sync` has chosen in the role's first warp, so that the assembler knows that it is alone.
+        """
         self.k.require_role(f"{self.name}.leads", self)
         return self._leads
+
+    @property
+    def lane(self) -> Value:
+        """The index of this thread in its warp, u32."""
+        self.k.require_role(f"{self.name}.lane", self)
+        return self._lane
 
     @property
     def is_first_lane(self) -> Value:
@@ -332,7 +402,7 @@ class Role:
             raise ConfigError(f"role {self.name!r} has {self.warps} warps, which are no whole warpgroups")
         if self.warpgroups == 1:
             return 0
-        number = self.k.warp_index // WARPGROUP
+        number = self.k.warp_index >> _LOG_WARPGROUP
         return number - self.first // WARPGROUP if self.first else number
 
 

@@ -64,9 +64,10 @@ class BoxTile:
                 )
         self.owner.use(f"tile {self.name!r}")
         layout = self.layout
+        slab: Scalar
+        within: Scalar
         if isinstance(column, Value):
-            slab: Scalar = column.as_(u32) // layout.slab_columns if layout.slabs > 1 else 0
-            within: Scalar = column.as_(u32) % layout.slab_columns if layout.slabs > 1 else column.as_(u32)
+            slab, within = self._split(column.as_(u32))
         else:
             slab, within = divmod(int(column), layout.slab_columns)
         line = (row.as_(u32) if isinstance(row, Value) else int(row)) * layout.row_bytes
@@ -85,6 +86,13 @@ class BoxTile:
         if not isinstance(place, tuple) or len(place) != DIMENSIONS:
             raise TypeMismatchError(f"tile {self.name!r}: an element is [row, column], got [{shown(place)}]")
         return place
+
+    def _split(self, column: Value) -> tuple[Scalar, Value]:
+        """The slab of a column, and the column in it."""
+        width = self.layout.slab_columns  # a power of two if there are several slabs
+        if self.layout.slabs == 1:
+            return 0, column
+        return column >> width.bit_length() - 1, column & width - 1
 
     def _moved_by(self, line: Scalar) -> Scalar:
         """What the swizzle XORs to the byte offsets in the row at byte `line` of a slab."""

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 from ptxgen import ir
-from ptxgen.dsl.hopper.layouts import Layout
+from ptxgen.dsl.hopper.cluster import Cluster
+from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS, Layout
 from ptxgen.dsl.hopper.ring import Ring, Stage
 from ptxgen.dsl.hopper.roles import Role, Roles
 from ptxgen.dsl.hopper.tiles import BoxTile
@@ -16,7 +17,7 @@ from ptxgen.dsl.tiles import SharedTile
 from ptxgen.dsl.values import Scalar, Value, is_count
 from ptxgen.errors import ConfigError, TypeMismatchError, UnsupportedTargetError, shown
 from ptxgen.tensormap import ALIGN, NBYTES, Boxes, TensorMapType
-from ptxgen.types import ScalarType, b64, u64
+from ptxgen.types import ScalarType, b64, s32, u64
 
 _FIRST_SM: Final = 90
 _BARRIER_ALIGN: Final = 8  # bytes
@@ -84,9 +85,14 @@ class Tma:
     """
 
     def __init__(
-        self, k: Roles, shared: Callable[..., SharedTile], declare: Callable[[ir.Param], None]
+        self,
+        k: Roles,
+        cluster: Cluster,
+        shared: Callable[..., SharedTile],
+        declare: Callable[[ir.Param], None],
     ) -> None:
         self._k = k
+        self._cluster = cluster
         self._shared = shared
         self._declare = declare
         self._parameters: dict[str, TensorParameter] = {}
@@ -116,12 +122,22 @@ class Tma:
         return BoxTile(self._k, name, layout, region.pointer(), _ANYBODY)
 
     def ring(
-        self, stages: int, producer: Role, consumer: Role, /, **tiles: tuple[object, ...] | Layout
+        self,
+        stages: int,
+        producer: Role,
+        consumer: Role,
+        /,
+        *,
+        multicast: bool = False,
+        overlapped: bool = False,
+        **tiles: tuple[object, ...] | Layout,
     ) -> Ring:
         """A ring of `stages` stages, each with the given tiles: `ring(3, producer, consumer,
         a=((128, 64), f16), b=((64, 256), f16, "64B"))` with shape, dtype and perhaps swizzle.
 
-        It is made before the first role begins.
+        It is made before the first role begins. With `multicast` the CTAs of the cluster fill stages of
+        each other, at the same steps. With `overlapped` the consumer's products of one turn
+        may be under way in the next one, which needs two stages or more; `ring.finish()` ends them.
         """
         self._require("tma.ring")
         for role in (producer, consumer):
@@ -134,23 +150,34 @@ class Tma:
                 "ring: it takes a positive number of stages, two different roles, and tiles by name, such as "
                 f"a=((128, 64), f16); got {shown(stages)}, {producer!r}, {consumer!r} and {shown(tiles)}"
             )
+        if multicast and self._cluster.size == 1:
+            raise ConfigError("ring: multicast=True is for clusters; build the kernel with cluster=2, say")
+        for name in tiles:
+            if name.startswith("_") or hasattr(Stage, name):
+                raise ConfigError(f"ring: a tile cannot be called {name!r}, a word of stages; rename it")
+        if overlapped and stages == 1:
+            raise ConfigError("ring: an overlapped ring needs two stages or more, got 1")
         layouts = {
             name: given if isinstance(given, Layout) else Layout.of(f"tile {name!r}", *_three(name, given))
             for name, given in tiles.items()
         }
-        regions = {name: self._region(name, layout, stages) for name, layout in layouts.items()}
         self._rings += 1
         name = f"ring_{self._rings}"
+        regions = {n: self._region(f"{name}_{n}", layout, stages) for n, layout in layouts.items()}
         barriers = self._shared(name, (1, 2 * stages), u64, align=_BARRIER_ALIGN)
-        return Ring(self._k, name, producer, consumer, layouts, regions, barriers)
+        ctas = self._cluster.size if multicast else 1
+        return Ring(self._k, name, producer, consumer, layouts, regions, barriers, ctas, overlapped)
 
     # ------------------------------------------------------------------------------ copies
 
-    def load(self, tile: BoxTile, place: Corner) -> None:
+    def load(self, tile: BoxTile, place: Corner, *, multicast: bool = False) -> None:
         """Start loading a tile of a stage from a place of a tensor: `k.tma.load(stage.a, A[row, column])`.
 
         What lies outside of the tensor is zero. The stage's barrier waits for the bytes. It belongs
         into `with ring.fill() as stage:`.
+
+        With `multicast` all CTAs of the cluster name the same place; each loads its share of the
+        tile's first dimension, which comes to all of them. The ring is made with `multicast=True`.
         """
         boxes = self._boxes("tma.load", tile, place)
         stage = tile.owner
@@ -159,11 +186,39 @@ class Tma:
                 "tma.load: the tile must be one of a stage, as in k.tma.load(stage.a, A[0, 0])"
             )
         stage.note_load(tile.name)
+        if multicast:
+            self._load_share(tile, place, stage)
+            return
         place.of.fix(replace(boxes, loads=True))
         dim: Any = f"{place.of.type.rank}d"
         for number in range(tile.layout.slabs):
             at = place.pointer(number * tile.layout.slab_columns)
             self._k.cp_async_bulk_tensor_load(tile.slab(number), at, stage.full, dim=dim)
+
+    def _load_share(self, tile: BoxTile, place: Corner, stage: Stage) -> None:
+        """Load the part of a tile that falls to this CTA of the cluster, for all of them."""
+        k, layout, ctas = self._k, tile.layout, self._cluster.size
+        share, left = divmod(layout.shape[0], ctas)
+        rows = share * layout.rows // layout.shape[0]
+        if stage.ring.ctas == 1 or left or rows % SWIZZLE_ROWS or len(layout.shape) == 1:
+            raise ConfigError(
+                f"tma.load: a multicast needs a ring made with multicast=True, and a share of a multiple of "
+                f"{SWIZZLE_ROWS} rows for each of the {ctas} CTAs, got tile {tile.name!r} with shape "
+                f"{list(layout.shape)} of {stage.ring!r}"
+            )
+        part = replace(layout, shape=(share, *layout.shape[1:]))
+        rank, of = self._cluster.rank(), place.of
+        of.fix(replace(part.boxes(of.type.rank), loads=True))
+        start = k.mul(rank, rows * layout.row_bytes, mode="lo")
+        axis = of.type.rank - len(layout.shape)
+        places = list(place.coordinates)
+        places[axis] = _as_s32(k.mul(rank, share, mode="lo")) + _as_s32(places[axis])
+        dim: Any = f"{of.type.rank}d"
+        for number in range(layout.slabs):
+            at, to = Corner(of, tuple(places)).pointer(number * layout.slab_columns), tile.slab(number)
+            k.cp_async_bulk_tensor_load_multicast(
+                to.moved(to.value + start), at, stage.full, (1 << ctas) - 1, dim=dim
+            )
 
     def store(self, tile: BoxTile, place: Corner) -> None:
         """Store a tile to a place of a tensor, and wait until it has been read, so that it may be
@@ -174,7 +229,8 @@ class Tma:
         """
         k = self._k
         boxes = self._boxes("tma.store", tile, place)
-        k.refuse_predicated("tma.store")
+        if k.present_role is not None:
+            k.require_whole_role("tma.store", k.present_role)
         place.of.fix(replace(boxes, stores=True))
         k.fence_proxy_async(space="shared::cta")
         self._meet()
@@ -227,7 +283,7 @@ class Tma:
         return layout.boxes(of.type.rank)
 
     def _region(self, name: str, layout: Layout, count: int) -> SharedTile:
-        rows = count * layout.slabs * layout.rows
+        rows = -(-count * layout.tile_bytes // layout.row_bytes)
         return self._shared(name, (rows, layout.slab_columns), layout.dtype, align=layout.align)
 
     def _require(self, who: str) -> None:
@@ -237,6 +293,11 @@ class Tma:
                 f"{who} needs sm_{_FIRST_SM}, but kernel {self._k.name!r} targets {target.name}; build it "
                 "with target='sm_90a'"
             )
+
+
+def _as_s32(coordinate: Scalar) -> Scalar:
+    """A coordinate as s32, the type in which coordinates are read."""
+    return coordinate.as_(s32) if isinstance(coordinate, Value) else coordinate
 
 
 class _Anybody:

@@ -7,17 +7,19 @@ from contextlib import contextmanager
 from typing import Any, Final, cast
 
 from ptxgen import ir
-from ptxgen.dsl.hopper.products import STEP, WGMMA_ROWS, Operand, Product, RegisterOperand
+from ptxgen.dsl.hopper.products import MOST_COLUMNS, STEP, WGMMA_ROWS, Operand, Product, RegisterOperand
 from ptxgen.dsl.hopper.roles import WARPGROUP, Roles
 from ptxgen.dsl.hopper.tiles import BoxTile
+from ptxgen.dsl.tiles import TilePointer
 from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_count, is_int
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import ScalarType, bf16, bf16x2, f16, f16x2, f32, u32
 
-_MOST_COLUMNS: Final = 256  # of one `wgmma`
 _MOST_PENDING: Final = 7  # PTX ISA, "wgmma.wait_group"
 _CORE: Final = 8  # rows and columns of a core matrix
+_QUAD: Final = 4  # lanes that share the rows of their elements
+_WARP_ROWS: Final = (WARPGROUP - 1) * 2 * _CORE  # the first rows of the warps: 0, 16, 32 and 48
 _WORDS: Final = 4  # registers of a thread that hold its part of 64 x 16 elements of 16 bits
 _PAIRS: Final = {f16: f16x2, bf16: bf16x2}
 
@@ -41,9 +43,9 @@ class Wgmma:
         k, role = self._k, self._k.present_role
         if not is_count(rows) or rows % WGMMA_ROWS:
             raise ConfigError(f"accumulator: rows must be a multiple of {WGMMA_ROWS}, got {shown(rows)}")
-        if not is_count(columns) or columns % _CORE or columns > _MOST_COLUMNS:
+        if not is_count(columns) or columns % _CORE or columns > MOST_COLUMNS:
             raise ConfigError(
-                f"accumulator: columns must be a multiple of {_CORE} up to {_MOST_COLUMNS}, got "
+                f"accumulator: columns must be a multiple of {_CORE} up to {MOST_COLUMNS}, got "
                 f"{shown(columns)}"
             )
         whole = role.warpgroups if role is not None else k.threads % (WARPGROUP * WARP_SIZE) == 0
@@ -211,7 +213,7 @@ class Accumulator:
                 f"{self.rows} x {self.columns} and {shown(dtype)}"
             )
         words = [
-            tuple(self._word(0, _CORE * step + 2 * q, dtype) for q in range(4))
+            tuple(self._word(0, _CORE * step + 2 * q, dtype) for q in range(_WORDS))
             for step in range(self.columns // STEP)
         ]
         return RegisterOperand(dtype, cast(Any, tuple(words)))
@@ -235,12 +237,12 @@ class Accumulator:
     def row(self) -> Value:
         """The row of this thread's first element, u32."""
         t = self.k.thread_id()
-        return (t // WARP_SIZE) % WARPGROUP * (2 * _CORE) + t % WARP_SIZE // 4
+        return (t >> 1 & _WARP_ROWS) + (t >> 2 & _CORE - 1)
 
     @property
     def column(self) -> Value:
         """The column of this thread's first element, u32."""
-        return self.k.thread_id() % 4 * 2
+        return (self.k.thread_id() & _QUAD - 1) << 1
 
     def write(self, tile: BoxTile, row: Scalar = 0) -> None:
         """Store the elements, rounded to the type of the tile, to a tile in shared memory, from row
@@ -257,16 +259,26 @@ class Accumulator:
                 f"accumulator.write: the tile must have {self.columns} columns of f16, bf16 or f32, and "
                 f"the row be a multiple of {WGMMA_ROWS} in it, got {tile!r} and row {shown(row)}"
             )
-        lines: dict[int, Any] = {}  # the first row of each column of a slab
-        first, column = self.row + row, self.column
+        if dtype in _PAIRS and self.columns % STEP == 0:
+            self._write_matrices(tile, row, dtype)
+            return
+        at = _Places(tile, self.row + row, self.column)
         for down, across, pair in self.pairs():
-            slab, within = divmod(across, tile.layout.slab_columns)
-            at = lines.get(within)
-            if at is None:
-                at = lines[within] = tile.pointer(first, column + within)
-            self._store(
-                at.plus_bytes(down * tile.layout.row_bytes + slab * tile.layout.slab_bytes), pair, dtype
-            )
+            self._store(at.place(down, across), pair, dtype)
+
+    def _write_matrices(self, tile: BoxTile, row: Scalar, dtype: ScalarType) -> None:
+        """Store elements of 16 bits, four matrices of 8 x 8 at a time: those of rows 0 and 8 and
+        columns 0 and 8, of whose rows lanes 0-7, 8-15, 16-23 and 24-31 give the addresses (PTX ISA,
+        "stmatrix").
+        """
+        k, t = self.k, self.k.thread_id()
+        first = (t >> 1 & _WARP_ROWS) + (t & 2 * _CORE - 1) + row
+        at = _Places(tile, first, t >> 1 & _CORE)
+        for part in range(len(self._vars)):
+            for across in range(0, self.columns, STEP):
+                index = across // 2
+                words = [self._word(part, index + 2 * n, dtype) for n in range(_WORDS)]
+                k.stmatrix(at.place(WGMMA_ROWS * part, across), words, num="x4", space="shared")
 
     def store(self, at: Pointer, columns: Scalar, *, rows_left: Value | None = None) -> None:
         """Store the elements, rounded to the type of the pointer, to a matrix in global memory with
@@ -278,6 +290,11 @@ class Accumulator:
         if at.dtype not in (f32, *_PAIRS):
             raise TypeMismatchError(
                 f"accumulator.store: the pointer must be of f16, bf16 or f32, got {shown(at)}"
+            )
+        if not isinstance(columns, Value) and (not is_count(columns) or columns % 2):
+            raise ConfigError(
+                f"accumulator.store: the columns must be even, because two elements are stored at once, got "
+                f"{shown(columns)}"
             )
         pitch = k.mov(columns, type=u32) if not isinstance(columns, Value) else columns.as_(u32)
         row, first = self.row, self.column
@@ -300,6 +317,25 @@ class Accumulator:
             return
         packed: Value = k.cvt(pair[1], pair[0], rnd="rn", dtype=_PAIRS[dtype])
         k.store(Pointer(at.base, at.space, u32, at.offset), packed.as_(u32))
+
+
+class _Places:
+    """Pointers into a tile: to a row and a column of the thread, and rows and columns behind them."""
+
+    def __init__(self, tile: BoxTile, row: Value, column: Value) -> None:
+        self._tile = tile
+        self._row = row
+        self._column = column
+        self._known: dict[int, TilePointer] = {}  # by the column in a slab
+
+    def place(self, down: int, across: int) -> TilePointer:
+        """The pointer `down` rows, a multiple of 8, and `across` columns further on."""
+        layout = self._tile.layout
+        slab, within = divmod(across, layout.slab_columns)
+        at = self._known.get(within)
+        if at is None:
+            at = self._known[within] = self._tile.pointer(self._row, self._column + within)
+        return at.plus_bytes(down * layout.row_bytes + slab * layout.slab_bytes)
 
 
 def _moved(descriptor: Value, nbytes: int) -> Value:

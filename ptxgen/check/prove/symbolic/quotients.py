@@ -73,6 +73,7 @@ def as_division(product: Node, value: Poly, by: int, whole: Operand, goals: Goal
     added = (value - x * m).constant
     if not isinstance(added, int) or added not in (0, m):
         return plain
+    most: int | None
     if added:
         d = (1 << by) // m
         above = (1 << by) - m * d
