@@ -331,7 +331,7 @@ def _found(
         "grid": [*arguments.grid, 1, 1][:3],
         "block": [*arguments.block, 1, 1][:3],
         "printed": result.printed,
-        "reports": [asdict(report) for report in result.reports],
+        "reports": [report.as_json() for report in result.reports],
         "written": {str(n): str(path) for n, path in files.items() if not result.reports},
         "counters": _counters(result.counters) if arguments.counters else None,
     }
