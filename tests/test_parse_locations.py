@@ -89,6 +89,27 @@ def test_without_sources_a_location_has_the_path_and_the_line() -> None:
     assert locations(parse(TEXT).kernels[0])[1] == Location("/home/me/k.cu", 3, 7)
 
 
+def test_inline_assembly_has_the_location_of_its_first_line() -> None:
+    asm = """
+    // begin inline asm
+    .loc 1 2 3
+    mov.b32 %r1, 1;
+    .loc 1 3 3
+    mov.b32 %r2, 2;
+    .loc 1 4 3
+    // end inline asm
+    mov.b32 %r3, 3;
+    .loc 1 4 3
+    mov.b32 %r4, 4;
+    .loc 1 3 3
+    mov.b32 %r5, 5;
+    """
+    head, _, tail = TEXT.partition(".loc 1 3 7")
+    text = head + asm + "ret; }" + tail.partition("ret;\n}")[2]
+    found = locations(parse(text).kernels[0])
+    assert [None if at is None else at.line for at in found] == [None, 2, 2, 2, 4, 3, 3]
+
+
 def test_locations_change_no_program() -> None:
     bare = "\n".join(line for line in TEXT.splitlines() if not line.strip().startswith((".loc", ".file")))
     assert parse(TEXT) == parse(bare)

@@ -13,6 +13,11 @@ Sources = Callable[[str], Sequence[str]]
 _Place = tuple[int, int, int]  # a file's number, a line, a column
 
 
+# LLVM counts the lines of inline assembly as lines of the source, so that only the first directive
+# between these comments has a line that the source has.
+_ASM_BEGINS, _ASM_ENDS = "// begin inline asm", "// end inline asm"
+
+
 class Locations:
     """The locations of a text's instructions. `now` is that of the next instruction; None if the
     text does not say it.
@@ -24,17 +29,29 @@ class Locations:
         self._files: dict[int, str] | None = None
         self._lines: dict[str, Sequence[str]] = {}
         self._read: dict[_Place, Location] = {}  # in this body
+        self._in_asm = self._fixed = False  # fixed: the first directive of inline assembly was read
+        self._seen = 0  # where the text was last looked at for inline assembly
 
     def new_body(self) -> None:
         """Forget the locations of the last body."""
         self.now = None
         self._read.clear()
+        self._in_asm = self._fixed = False
+
+    def _look_for_asm(self, tokens: Tokens) -> None:
+        """Find whether the next token is in inline assembly; not all comments are tokens."""
+        start = tokens.starts[tokens.at]
+        begins, ends = (tokens.text.rfind(comment, self._seen, start) for comment in (_ASM_BEGINS, _ASM_ENDS))
+        if begins != ends:
+            self._in_asm, self._fixed = begins > ends, False
+        self._seen = start
 
     def read(self, tokens: Tokens) -> None:
         """Read a directive such as `.loc 1 20 3, function_name $L1, inlined_at 1 9 2`.
 
         Raises `ParseError`.
         """
+        self._look_for_asm(tokens)
         tokens.want(".loc")
         place = _place(tokens)
         call: _Place | None = None
@@ -50,6 +67,9 @@ class Locations:
                 tokens.fail(f"wanted function_name or inlined_at, got {got}")
         if self._files is None:
             self._files = _files(tokens)
+        if self._fixed:
+            return
+        self._fixed = self._in_asm
         # A call that was inlined itself has its own directive before this one.
         caller = None if call is None else self._read.get(call) or self._location(call, None)
         self.now = self._location(place, caller)
