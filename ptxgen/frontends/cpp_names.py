@@ -17,7 +17,9 @@ _SYMBOL: Final = re.compile(r"(?<![\w$])_Z[\w$]+")
 _ENTRY: Final = re.compile(r"\.entry\s+([\w$]+)")
 # The definition of a kernel in C++, with its parameters; attributes such as __launch_bounds__(256)
 # may stand before the name.
-_DEFINITION: Final = re.compile(r"__global__[^;{}()]*(?:\([^()]*\)[^;{}()]*?)*?\b(\w+)\s*\(([^(){};]*)\)\s*\{")
+_DEFINITION: Final = re.compile(
+    r"__global__[^;{}()]*(?:\([^()]*\)[^;{}()]*?)*?\b(\w+)\s*\(([^(){};]*)\)\s*\{"
+)
 _COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _LAST_NAME: Final = re.compile(r"\w+$")
 # The numpy dtypes that a C++ type may point to.

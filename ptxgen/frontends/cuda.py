@@ -119,7 +119,8 @@ def _text(nvrtc: Any, size_of: Any, get: Any, program: Any) -> str:
     _require_done(nvrtc, status)
     buffer = b" " * size
     _require_done(nvrtc, get(program, buffer)[0])
-    return buffer.rstrip(b"\0").decode(errors="replace")
+    text: str = buffer.rstrip(b"\0").decode(errors="replace")
+    return text
 
 
 def _defined(value: object) -> object:

@@ -92,7 +92,7 @@ def _in_order(who: str, names: Sequence[str], args: Any) -> list[object]:
 
 def _value(who: str, value: Any) -> Any:
     """An argument as Numba takes it: arrays of other libraries as numpy arrays on their memory."""
-    if isinstance(value, bool | int | float | complex | np.generic | np.ndarray | enum.Enum):
+    if value is None or isinstance(value, bool | int | float | complex | np.generic | np.ndarray | enum.Enum):
         return value
     if isinstance(value, tuple):
         items = [_value(who, item) for item in value]
@@ -147,7 +147,12 @@ _kept = Kept[tuple[object, ...], Program]()
 
 
 def _compile(
-    numba: Any, function: Any, types: tuple[Any, ...], target: str, options: Mapping[str, Any], parts: list[str]
+    numba: Any,
+    function: Any,
+    types: tuple[Any, ...],
+    target: str,
+    options: Mapping[str, Any],
+    parts: list[str],
 ) -> Program:
     """The kernel for arguments of these types."""
     found = find_target(target)
@@ -166,8 +171,8 @@ def _compile(
     (entry,) = program.module.kernels
     if len(entry.params) != len(parts):
         raise LaunchError(
-            f"{name}: Numba made {len(entry.params)} parameters of {len(parts)} values, which this version of "
-            "ptxgen does not know"
+            f"{name}: Numba made {len(entry.params)} parameters of {len(parts)} values, which this version "
+            "of ptxgen does not know"
         )
     symbols[entry.name] = name
     symbols |= {param.name: part for param, part in zip(entry.params, parts, strict=True)}

@@ -26,6 +26,7 @@ from ptxgen.ir import Kernel, Module
 from ptxgen.kernels.findings import Findings, findings_of
 from ptxgen.parse import Sources, parse
 from ptxgen.tensormap import TensorMap
+from ptxgen.text import render
 from ptxgen.texture import Surface, Texture
 
 _NO_NAMES: Final = Names({}, {})
@@ -63,7 +64,7 @@ class Outcome:
 
 
 class Program:
-    """The kernels of a PTX text: `program["saxpy"].run(grid, block, args)`.
+    """The kernels of a PTX text or a module: `program["saxpy"].run(grid, block, args)`.
 
     `name` is the program's in messages; `sources` maps the path of a source to its lines, so that
     findings show the line; `names` are those that the source has for the symbols of the PTX, which
@@ -74,15 +75,15 @@ class Program:
 
     def __init__(
         self,
-        ptx: str,
+        ptx: str | Module,
         *,
         name: str = "the program",
         sources: Sources | None = None,
         names: Names = _NO_NAMES,
     ) -> None:
-        self.ptx = ptx
+        self.module = ptx if isinstance(ptx, Module) else parse(ptx, sources)
+        self.ptx = render(ptx) if isinstance(ptx, Module) else ptx
         self.name = name
-        self.module: Module = parse(ptx, sources)
         self.names = names
         self._kernels: dict[str, ProgramKernel] = {}
         taken = [names.of_symbols.get(kernel.name, kernel.name) for kernel in self.module.kernels]
@@ -152,7 +153,7 @@ class ProgramKernel:
         shared: int = 0,
         cluster: Extent = 1,
         sanitize: object = True,
-        schedule: Schedule | Sequence[Schedule] = LOCKSTEP,
+        schedule: Schedule | list[Schedule] | tuple[Schedule, ...] = LOCKSTEP,
         profile: bool = False,
         symbols: Contents | None = None,
         arena: DeviceArena | None = None,
@@ -214,10 +215,9 @@ class ProgramKernel:
         return outcome
 
     def _schedules(
-        self, given: Schedule | Sequence[Schedule], arena: DeviceArena | None
+        self, given: Schedule | list[Schedule] | tuple[Schedule, ...], arena: DeviceArena | None
     ) -> tuple[Schedule, ...]:
-        several = isinstance(given, list | tuple)
-        found: tuple[Schedule, ...] = tuple(given) if several else (given,)  # type: ignore[arg-type]
+        found = tuple(given) if isinstance(given, list | tuple) else (given,)
         if not found:
             raise LaunchError(f"{self.name}: schedule must be a schedule or several, got {shown(given)}")
         for order in found:
@@ -273,11 +273,14 @@ class ProgramKernel:
         return Findings(tuple(map(self._report, findings.reports)), faults)
 
     def _report(self, report: Report) -> Report:
-        texts = {
-            name: self.program.readable(getattr(report, name))
-            for name in ("region", "instr", "other", "message")
-        }
-        return dataclasses.replace(report, **texts)
+        readable = self.program.readable
+        return dataclasses.replace(
+            report,
+            region=readable(report.region),
+            instr=readable(report.instr),
+            other=readable(report.other),
+            message=readable(report.message),
+        )
 
 
 class FoundError(TrapError):

@@ -66,9 +66,7 @@ def run(
     # A CTA of Triton's grid is a cluster of num_ctas CTAs along x.
     whole = (sizes[0] * clusters, *sizes[1:])
     entry = compiled.program.only()
-    return entry.run(
-        whole, 32 * compiled.num_warps, values, shared=compiled.shared, cluster=clusters, **how
-    )
+    return entry.run(whole, 32 * compiled.num_warps, values, shared=compiled.shared, cluster=clusters, **how)
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,13 @@ class _Call:
 
     @classmethod
     def of(
-        cls, triton: Any, kernel: Any, args: Any, constexprs: dict[str, Any], config: Any, options: dict[str, Any]
+        cls,
+        triton: Any,
+        kernel: Any,
+        args: Any,
+        constexprs: dict[str, Any],
+        config: Any,
+        options: dict[str, Any],
     ) -> _Call:
         function = _innermost(triton, kernel)
         name = function.__name__
@@ -166,8 +170,8 @@ def _config_of(tuner: Any, name: str, arguments: Mapping[str, Any], config: Any)
     if tuned and all(parameter in arguments for parameter in tuned):
         return None
     raise LaunchError(
-        f"{name} is autotuned over {len(tuner.configs)} configurations, which only a GPU can time; choose one: "
-        f"config={name}.configs[0], or give {', '.join(tuned) or 'a triton.Config'}"
+        f"{name} is autotuned over {len(tuner.configs)} configurations, which only a GPU can time; choose "
+        f"one: config={name}.configs[0], or give {', '.join(tuned) or 'a triton.Config'}"
     )
 
 
@@ -175,7 +179,9 @@ def _grid(call: _Call, grid: Any) -> tuple[int, ...]:
     given = grid(dict(call.arguments)) if callable(grid) else grid
     found = extents(given)
     if found is None:
-        raise LaunchError(f"{call.function.__name__}: grid must be 1 to 3 positive integers, got {shown(given)}")
+        raise LaunchError(
+            f"{call.function.__name__}: grid must be 1 to 3 positive integers, got {shown(given)}"
+        )
     return found
 
 
@@ -231,7 +237,9 @@ class _Compiled:
         for kind in _SCRATCH[:wanted]:
             nbytes = int(self.metadata.get(f"{kind}_size") or 0) * math.prod(grid) * self.num_ctas
             if nbytes > _MOST_SCRATCH:
-                raise LaunchError(f"{call.function.__name__} needs {nbytes} bytes of scratch memory; use a smaller grid")
+                raise LaunchError(
+                    f"{call.function.__name__} needs {nbytes} bytes of scratch memory; use a smaller grid"
+                )
             values.append(_aligned(nbytes, int(self.metadata.get(f"{kind}_align") or 1)) if nbytes else None)
         return values
 
@@ -260,7 +268,9 @@ def _compile(triton: Any, call: _Call, target: str) -> _Compiled:
         source = compiler.ASTSource(function, signature, constants, attributes)
         key = f"{source.hash()} {options.hash()} {gpu}"
         found = _kept.get(key)
-        return found if found is not None else _kept.keep(key, _translate(call, source, options, backend, gpu))
+        return (
+            found if found is not None else _kept.keep(key, _translate(call, source, options, backend, gpu))
+        )
     except triton.CompilationError as error:
         raise CompileError(f"{name} cannot be compiled:\n{error}") from error
     except (KeyError, TypeError, ValueError) as error:
