@@ -2,7 +2,7 @@
 
 `PTXGEN_REQUIRE` names, separated by commas, what must be there: a test that lacks it then fails
 instead of being skipped. A test asks for a thing by a marker (`ptxas`, `gpu`) or by a fixture
-(`assembler`, `tensor_core_data`, `torch`, `onnx`, `jax`, `transformers`). Nothing is looked for
+(`assembler`, `tensor_core_data`, `torch`, `onnx`, `jax`, `transformers`, `nvrtc`, `triton`, `numba`). Nothing is looked for
 before a selected test asks for it.
 """
 
@@ -51,6 +51,14 @@ def _no_module(name: str) -> str:
     return ""
 
 
+def _no_nvrtc() -> str:
+    try:
+        importlib.import_module("cuda.bindings.nvrtc").nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        return f"NVRTC cannot be loaded: {str(error).strip().splitlines()[0]}"
+    return ""
+
+
 # Recorded outputs of tensor cores, beside the checkout: of a GPU and a format each
 # (github.com/north-numerical-computing/MATLAB-tensor-core, as numpy arrays).
 TENSOR_CORES = Path(__file__).resolve().parents[2] / "shared" / "data" / "tensor_cores"
@@ -71,6 +79,9 @@ WHY_MISSING: dict[str, Callable[[], str]] = {
     "onnx": functools.cache(lambda: _no_module("onnx")),
     "jax": functools.cache(lambda: _no_module("jax")),
     "transformers": functools.cache(lambda: _no_module("transformers")),
+    "nvrtc": functools.cache(_no_nvrtc),
+    "triton": functools.cache(lambda: _no_module("triton")),
+    "numba": functools.cache(lambda: _no_module("numba.cuda")),
 }
 REQUIRED = pytest.StashKey[frozenset[str]]()
 NEEDS_OF_MARKERS = {"ptxas": "assembler", "gpu": "gpu"}
@@ -171,6 +182,26 @@ def transformers(pytestconfig: pytest.Config) -> ModuleType:
     for name in ("torch", "transformers"):
         need(name, pytestconfig.stash[REQUIRED])
     return importlib.import_module("transformers")
+
+
+@pytest.fixture(scope="session")
+def nvrtc(pytestconfig: pytest.Config) -> None:
+    """NVRTC, the compiler of CUDA C++."""
+    need("nvrtc", pytestconfig.stash[REQUIRED])
+
+
+@pytest.fixture(scope="session")
+def triton(pytestconfig: pytest.Config) -> ModuleType:
+    """Triton, which compiles without a GPU."""
+    need("triton", pytestconfig.stash[REQUIRED])
+    return importlib.import_module("triton")
+
+
+@pytest.fixture(scope="session")
+def numba(pytestconfig: pytest.Config) -> ModuleType:
+    """Numba with numba-cuda, which compiles without a GPU."""
+    need("numba", pytestconfig.stash[REQUIRED])
+    return importlib.import_module("numba")
 
 
 @pytest.fixture

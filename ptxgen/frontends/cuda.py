@@ -57,6 +57,7 @@ def compile(
     """
     if not isinstance(source, str):
         raise LaunchError(f"{_WHO}: the source must be text, got {shown(source)}; use load for a file")
+    _nvrtc()
     arch = find_target(target).name.replace("sm_", "compute_")
     given = [
         f"-arch={arch}",
@@ -77,7 +78,7 @@ def _compiled(
     source: str, name: str, options: tuple[str, ...], kernels: tuple[str, ...]
 ) -> tuple[str, tuple[tuple[str, str], ...]]:
     """The PTX, and the symbol of each of `kernels`."""
-    nvrtc = require(_WHO, "cuda.bindings.nvrtc", _PACKAGE)
+    nvrtc = _nvrtc()
     try:
         status, program = nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], [])
     except RuntimeError as error:  # the bindings are there, the library is not
@@ -99,6 +100,10 @@ def _compiled(
         return _text(nvrtc, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program), tuple(found)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
+
+
+def _nvrtc() -> Any:
+    return require(_WHO, "cuda.bindings.nvrtc", _PACKAGE)
 
 
 def _missing(error: Exception) -> BackendError:

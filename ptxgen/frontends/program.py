@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -38,7 +38,7 @@ _C_VALUES: Final = (ctypes.Structure, ctypes.Union, ctypes.Array, ctypes._Simple
 class Outcome:
     """What came of running a kernel; the arrays that it was given hold the computed values.
 
-    `findings` are those of all schedules; `result` is the run under the last one, None if that run
+    `findings` are those of all schedules, one for each line of the source; `result` is the run under the last one, None if that run
     was stopped; `ptx` is the text that ran.
     """
 
@@ -270,7 +270,7 @@ class ProgramKernel:
 
     def _findings(self, findings: Findings) -> Findings:
         faults = tuple(map(self.program.readable, findings.faults))
-        return Findings(tuple(map(self._report, findings.reports)), faults)
+        return Findings(tuple(_by_line(map(self._report, findings.reports))), faults)
 
     def _report(self, report: Report) -> Report:
         readable = self.program.readable
@@ -281,6 +281,23 @@ class ProgramKernel:
             other=readable(report.other),
             message=readable(report.message),
         )
+
+
+def _by_line(reports: Iterable[Report]) -> Iterator[Report]:
+    """The reports, with one for all instructions of a line that have the same problem with the same
+    other line: compilers unroll loops.
+    """
+    groups: dict[object, list[Report]] = {}
+    for n, report in enumerate(reports):
+        lines = (report.kind, report.source, report.other_source)
+        groups.setdefault(n if report.source is None else lines, []).append(report)
+    for first, *others in groups.values():
+        more = ""
+        if others:
+            more = f"; so do {len(others)} more" if len(others) > 1 else "; so does one more"
+            more += " of the instructions of this line"
+        count = first.count + sum(report.count for report in others)
+        yield dataclasses.replace(first, message=first.message + more, count=count)
 
 
 class FoundError(TrapError):
