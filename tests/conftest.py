@@ -2,8 +2,8 @@
 
 `PTXGEN_REQUIRE` names, separated by commas, what must be there: a test that lacks it then fails
 instead of being skipped. A test asks for a thing by a marker (`ptxas`, `gpu`) or by a fixture
-(`assembler`, `tensor_core_data`, `torch`, `onnx`, `jax`, `transformers`, `nvrtc`, `triton`, `numba`). Nothing is looked for
-before a selected test asks for it.
+(`assembler`, `tensor_core_data`, `torch`, `onnx`, `jax`, `transformers`, `nvrtc`, `triton`,
+`numba`). Nothing is looked for before a selected test asks for it.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ _C_VALUES: Final = (ctypes.Structure, ctypes.Union, ctypes.Array, ctypes._Simple
 class Outcome:
     """What came of running a kernel; the arrays that it was given hold the computed values.
 
-    `findings` are those of all schedules, one for each line of the source; `result` is the run under the last one, None if that run
-    was stopped; `ptx` is the text that ran.
+    `findings` are those of all schedules, one for each line of the source; `result` is the run under
+    the last schedule, None if that run was stopped; `ptx` is the text that ran.
     """
 
     name: str

@@ -300,9 +300,10 @@ def _translate(call: _Call, source: Any, options: Any, backend: Any, gpu: Any) -
 
 def _specialised(who: str, name: str, value: Any) -> Any:
     """An argument as Triton's specialisation takes it."""
-    if isinstance(value, np.bool_):
-        return bool(value)
-    if isinstance(value, np.integer | np.floating):
+    if isinstance(value, tuple):
+        items = [_specialised(who, f"{name}[{n}]", item) for n, item in enumerate(value)]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, np.bool_ | np.integer | np.floating):
         return value.item()
     if isinstance(value, np.ndarray) or (
         hasattr(value, "__dlpack__") and not hasattr(value, "block_shape") and hasattr(value, "dtype")

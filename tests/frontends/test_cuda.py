@@ -248,7 +248,7 @@ def test_without_the_package_its_name_is_told(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("importlib.import_module", missing)
     assert message(lambda: cuda.compile(""), BackendError) == (
-        "ptxgen.frontends.cuda needs the package nvidia-cuda-nvrtc, which cannot be imported (No module named "
-        "'cuda.bindings.nvrtc'); install it: pip install nvidia-cuda-nvrtc, or all front ends: pip install "
-        "'ptxgen[frontends]'"
+        "ptxgen.frontends.cuda needs the package nvidia-cuda-nvrtc, which cannot be imported (No module "
+        "named 'cuda.bindings.nvrtc'); install it: pip install nvidia-cuda-nvrtc, or all front ends: pip "
+        "install 'ptxgen[frontends]'"
     )
