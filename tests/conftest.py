@@ -3,7 +3,7 @@
 `PTXGEN_REQUIRE` names, separated by commas, what must be there: a test that lacks it then fails
 instead of being skipped. A test asks for a thing by a marker (`ptxas`, `gpu`) or by a fixture
 (`assembler`, `tensor_core_data`, `torch`, `onnx`, `jax`, `transformers`, `nvrtc`, `triton`,
-`numba`). Nothing is looked for before a selected test asks for it.
+`numba`, `cute`). Nothing is looked for before a selected test asks for it.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ WHY_MISSING: dict[str, Callable[[], str]] = {
     "nvrtc": functools.cache(_no_nvrtc),
     "triton": functools.cache(lambda: _no_module("triton")),
     "numba": functools.cache(lambda: _no_module("numba.cuda")),
+    "cute": functools.cache(lambda: _no_module("cutlass.cute")),
 }
 REQUIRED = pytest.StashKey[frozenset[str]]()
 NEEDS_OF_MARKERS = {"ptxas": "assembler", "gpu": "gpu"}
@@ -202,6 +203,13 @@ def numba(pytestconfig: pytest.Config) -> ModuleType:
     """Numba with numba-cuda, which compiles without a GPU."""
     need("numba", pytestconfig.stash[REQUIRED])
     return importlib.import_module("numba")
+
+
+@pytest.fixture(scope="session")
+def cute(pytestconfig: pytest.Config) -> ModuleType:
+    """CuTe DSL, which compiles without a GPU."""
+    need("cute", pytestconfig.stash[REQUIRED])
+    return importlib.import_module("cutlass.cute")
 
 
 @pytest.fixture

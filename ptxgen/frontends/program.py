@@ -17,9 +17,11 @@ from ptxgen import interpreter
 from ptxgen.arrays.views import HOST, host_array, view
 from ptxgen.errors import LaunchError, TrapError, did_you_mean, shown
 from ptxgen.frontends.cpp_names import Names
+from ptxgen.frontends.structures import Structure
 from ptxgen.interpreter import Counters, DeviceArena, Report, Result
 from ptxgen.interpreter.arguments import Extent
 from ptxgen.interpreter.launch import MAX_INSTRUCTIONS
+from ptxgen.interpreter.program.linking import param_bytes
 from ptxgen.interpreter.schedule.policies import LOCKSTEP, PCT, Schedule, schedule_of
 from ptxgen.interpreter.variables import Contents
 from ptxgen.ir import Kernel, Module
@@ -166,7 +168,8 @@ class ProgramKernel:
         `grid` and `block` have one to three extents, x first; `block` may be left out if the PTX
         says it (`.reqntid`). `args` has one argument for each parameter, in order: an array on the
         host (numpy, torch, JAX, which is read-only, or any with DLPack) for a pointer; a number;
-        None for a null pointer; bytes, a numpy structure or a ctypes structure for a structure; a
+        None for a null pointer; for a structure a tuple of its members (an array is a pointer, an int
+        a C int, a float a C float, others as numpy scalars), bytes, or a numpy or ctypes structure; a
         `TensorMap`, `Texture` or `Surface`. `shared` are the bytes of dynamic shared memory.
 
         Under several schedules the kernel runs once for each, on the same values; the arrays hold
@@ -187,12 +190,14 @@ class ProgramKernel:
         def once(order: Schedule) -> Result:
             if saved is not None:
                 saved.restore()
+            memory = DeviceArena() if arena is None else arena
+            packed = [value.pack(memory) if isinstance(value, Structure) else value for value in values]
             return interpreter.run(
                 self.program.module,
                 self.kernel.name,
                 grid=grid,
                 block=block,
-                args=values,
+                args=packed,
                 dynamic_smem=shared,
                 cluster=cluster,
                 sanitize=sanitize,  # type: ignore[arg-type]  # run checks it
@@ -200,7 +205,7 @@ class ProgramKernel:
                 schedule=order,
                 max_instructions=max_instructions,
                 symbols=symbols,
-                arena=arena,
+                arena=memory,
                 raise_on_report=False,
                 progress=progress,
             )
@@ -239,7 +244,12 @@ class ProgramKernel:
             )
         names = [self.program.readable(param.name) for param in self.kernel.params]
         names += [f"argument {n}" for n in range(len(names), len(given))]
-        values = [argument(f"{self.name}: {name}", value) for name, value in zip(names, given, strict=False)]
+        sizes = [param_bytes(param) for param in self.kernel.params]
+        sizes += [0] * (len(names) - len(sizes))
+        values = [
+            argument(f"{self.name}: {name}", value, size)
+            for name, value, size in zip(names, given, sizes, strict=False)
+        ]
         for number, wanted in self.program.names.pointees.get(self.kernel.name, {}).items():
             value = values[number] if number < len(values) else None
             if isinstance(value, np.ndarray) and value.dtype.name not in wanted.dtypes:
@@ -312,8 +322,9 @@ class FoundError(TrapError):
         self.printed = outcome.printed
 
 
-def argument(who: str, value: object) -> Any:
-    """An argument as the interpreter takes it; arrays stay the memory of the caller.
+def argument(who: str, value: object, nbytes: int = 0) -> Any:
+    """An argument as the interpreter takes it, or a `Structure` of `nbytes` bytes, which is given
+    as a tuple; arrays stay the memory of the caller.
 
     Raises `LaunchError`, whose message begins with `who`, for arrays on a GPU and for objects that
     are no arguments.
@@ -326,6 +337,8 @@ def argument(who: str, value: object) -> Any:
         return value
     if isinstance(value, _C_VALUES):
         return bytes(value)
+    if isinstance(value, tuple):
+        return Structure(who, _members(who, value), nbytes)
     try:
         found = view(value, who)
     except LaunchError as error:
@@ -342,6 +355,18 @@ def argument(who: str, value: object) -> Any:
     return host_array(found)
 
 
+def _members(who: str, given: tuple[object, ...]) -> tuple[Any, ...]:
+    """The members of a structure, arrays of other libraries as numpy arrays on their memory."""
+    return tuple(
+        _members(f"{who}[{n}]", member)
+        if isinstance(member, tuple)
+        else member
+        if member is None
+        else argument(f"{who}[{n}]", member)
+        for n, member in enumerate(given)
+    )
+
+
 class _Saved:
     """The values of the arrays among arguments, for a run that begins with them again."""
 
@@ -356,6 +381,8 @@ class _Saved:
 
 
 def _arrays_of(value: object) -> list[Any]:
+    if isinstance(value, Structure):
+        return value.arrays
     for name in ("base", "array"):  # of a tensor map; of a texture or a surface
         inner = getattr(value, name, None)
         if isinstance(value, TensorMap | Texture | Surface) and isinstance(inner, np.ndarray):

@@ -254,6 +254,58 @@ def test_none_is_a_null_pointer(program: Program) -> None:
     assert wanted in message(lambda: program["add"].run(1, 32, [None, numbers()]), TrapError)
 
 
+POINT = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry sum(.param .align 8 .b8 sum_param_0[24], .param .u64 sum_param_1)
+{
+    .reg .b32 %r<4>;
+    .reg .b64 %rd<3>;
+    .reg .b16 %h<1>;
+    ld.param.u32 %r0, [sum_param_0];
+    ld.param.u64 %rd0, [sum_param_0+8];
+    ld.param.u8 %h0, [sum_param_0+16];
+    ld.param.u64 %rd1, [sum_param_1];
+    ld.global.u32 %r1, [%rd0+4];
+    add.u32 %r2, %r0, %r1;
+    cvt.u32.u16 %r3, %h0;
+    add.u32 %r2, %r2, %r3;
+    st.global.u32 [%rd1], %r2;
+    ret;
+}
+"""
+
+
+def test_a_tuple_is_a_structure(torch: Any) -> None:
+    kernel = ptx.load(POINT).only()
+    out = np.zeros(1, np.uint32)
+    for array in (np.array([1, 20], np.uint32), torch.tensor([1, 20], dtype=torch.int32)):
+        kernel.run(1, 1, [(300, array, (np.uint8(4),)), out], schedule=["lockstep", PCT(0)])
+        assert out[0] == 324
+    short = message(lambda: kernel.run(1, 1, [(300, out, np.uint8(4)), out]), TrapError)
+    assert "0 bytes after the end of sum_param_0[1]" in short
+    assert "null pointer and 4 bytes" in message(lambda: kernel.run(1, 1, [(1, None, 1), out]), TrapError)
+
+
+@pytest.mark.parametrize(
+    ("structure", "wanted"),
+    [
+        ((1, 2), "sum: sum_param_0 must be a structure of 24 bytes, got members of 8 bytes, padding "
+         "included; give numbers their types, as in numpy.int64(3)"),
+        ((1 << 40, 2), "sum: sum_param_0[0] must be an array, None for a null pointer, a number or a tuple, "
+         "got 1099511627776; numbers beyond 32 bits need their type, as in numpy.int64(3)"),
+        ((1, "a"), "sum: sum_param_0[1] must be an array, a number, None for a null pointer, or bytes for a "
+         "structure, got 'a'"),
+        ((1, (b"ab",)), "sum: sum_param_0[1][0] must be an array, None for a null pointer, a number or a "
+         "tuple, got b'ab'; numbers beyond 32 bits need their type, as in numpy.int64(3)"),
+        (bytes(23), "sum: argument 0 (sum_param_0) must be a structure of 24 bytes, got 23 bytes"),
+    ],
+)  # fmt: skip
+def test_a_structure_that_does_not_fit(structure: Any, wanted: str) -> None:
+    assert message(lambda: ptx.load(POINT).only().run(1, 1, [structure, 0])) == wanted
+
+
 # ---- findings -----------------------------------------------------------------------------------
 
 
