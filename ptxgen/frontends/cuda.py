@@ -68,9 +68,8 @@ def compile(
         *options,
     ]
     ptx, lowered = _compiled(source, name, tuple(given), tuple(kernels))
-    return Program(
-        ptx, name=name, sources=sources_of({name: source}), names=cpp_names(ptx, source, dict(lowered))
-    )
+    known = {name: source, str(Path(name).absolute()): source}  # NVRTC writes the absolute path
+    return Program(ptx, name=name, sources=sources_of(known), names=cpp_names(ptx, source, dict(lowered)))
 
 
 @functools.lru_cache(maxsize=32)

@@ -126,6 +126,17 @@ class Program:
         names = self.names.of_symbols
         return re.sub(r"[\w$]+", lambda word: names.get(word[0], word[0]), text) if names else text
 
+    def report(self, report: Report) -> Report:
+        """A report with the source's names instead of the symbols of the PTX."""
+        readable = self.readable
+        return dataclasses.replace(
+            report,
+            region=readable(report.region),
+            instr=readable(report.instr),
+            other=readable(report.other),
+            message=readable(report.message),
+        )
+
 
 class ProgramKernel:
     """A kernel of a program."""
@@ -250,14 +261,21 @@ class ProgramKernel:
             argument(f"{self.name}: {name}", value, size)
             for name, value, size in zip(names, given, sizes, strict=False)
         ]
+        self.check_elements(values)
+        return values
+
+    def check_elements(self, values: Sequence[object]) -> None:
+        """Raise `LaunchError` for an array whose elements have another type than the C++ pointer
+        that it is given for, as far as that is known.
+        """
         for number, wanted in self.program.names.pointees.get(self.kernel.name, {}).items():
             value = values[number] if number < len(values) else None
             if isinstance(value, np.ndarray) and value.dtype.name not in wanted.dtypes:
+                name = self.program.readable(self.kernel.params[number].name)
                 raise LaunchError(
-                    f"{self.name}: argument {number} ({names[number]}) must be {wanted.dtypes[0]} "
-                    f"({wanted.type}), got {value.dtype}; convert it"
+                    f"{self.name}: argument {number} ({name}) must be {wanted.dtypes[0]} ({wanted.type}), "
+                    f"got {value.dtype}; convert it"
                 )
-        return values
 
     def _in_order(self, given: Mapping[Any, object]) -> list[object]:
         names = [self.program.readable(param.name) for param in self.kernel.params]
@@ -275,25 +293,15 @@ class ProgramKernel:
     def _result(self, result: Result | None) -> Result | None:
         if result is None:
             return None
-        reports = tuple(map(self._report, result.reports))
+        reports = tuple(map(self.program.report, result.reports))
         return dataclasses.replace(result, reports=reports)
 
     def _findings(self, findings: Findings) -> Findings:
         faults = tuple(map(self.program.readable, findings.faults))
-        return Findings(tuple(_by_line(map(self._report, findings.reports))), faults)
-
-    def _report(self, report: Report) -> Report:
-        readable = self.program.readable
-        return dataclasses.replace(
-            report,
-            region=readable(report.region),
-            instr=readable(report.instr),
-            other=readable(report.other),
-            message=readable(report.message),
-        )
+        return Findings(tuple(by_line(map(self.program.report, findings.reports))), faults)
 
 
-def _by_line(reports: Iterable[Report]) -> Iterator[Report]:
+def by_line(reports: Iterable[Report]) -> Iterator[Report]:
     """The reports, with one for all instructions of a line that have the same problem with the same
     other line: compilers unroll loops.
     """

@@ -162,6 +162,12 @@ def test_an_access_outside_an_array_names_the_line_and_the_parameter(program: Pr
     assert "0 bytes after the end of x (" in str(error.value)
 
 
+def test_lines_of_a_text_that_is_no_file_are_shown() -> None:
+    text = "// nothing\n__global__ void k(int *p) {\n  p[threadIdx.x] = 1;\n}\n"
+    outcome = cuda.compile(text)["k"].run(1, 32, [np.zeros(8, np.int32)], raise_on_report=False)
+    assert "(kernel.cu:3: p[threadIdx.x] = 1;): thread (8, 0, 0)" in outcome.findings.faults[0]
+
+
 def test_inlined_code_names_the_call(program: Program) -> None:
     arena = DeviceArena()
     affine = np.zeros(1, "f4,i4,u8")
