@@ -289,7 +289,13 @@ def _translate(call: _Call, source: Any, options: Any, backend: Any, gpu: Any) -
     made = source.make_ir(gpu, options, generators, modules, context)
     metadata = {"target": gpu, **options.__dict__}
     for stage, translate in stages.items():
-        made = translate(made, metadata)
+        try:
+            made = translate(made, metadata)
+        except RuntimeError as error:  # of the passes, which print the reason on standard error
+            raise CompileError(
+                f"{call.function.__name__} cannot be compiled for {gpu.arch}: stage {stage} failed ({error}); "
+                "Triton says why on standard error"
+            ) from error
         if stage == "ptx":
             break
     ptx = str(made)
