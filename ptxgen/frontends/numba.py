@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -143,6 +145,34 @@ def _array_parts(name: str, array: np.ndarray[Any, Any]) -> list[_Part]:
     ]
 
 
+class _Device:
+    """The part of a device that Numba's compiler asks for."""
+
+    def __init__(self, capability: tuple[int, int]) -> None:
+        self.compute_capability = capability
+
+
+@contextmanager
+def _without_device(capability: tuple[int, int]) -> Iterator[None]:
+    """Let Numba compile the device functions that a kernel calls, too: it asks the current device for
+    what to compile them, and compiles them without the lines of their source.
+    """
+    dispatcher = require(_WHO, "numba.cuda.dispatcher", _PACKAGE)
+    with _compiling:
+        asked, compiled = dispatcher.get_current_device, dispatcher.compile_cuda
+
+        def with_lines(*arguments: Any, **how: Any) -> Any:
+            return compiled(*arguments, **{**how, "lineinfo": True})
+
+        dispatcher.get_current_device = lambda: _Device(capability)
+        dispatcher.compile_cuda = with_lines
+        try:
+            yield
+        finally:
+            dispatcher.get_current_device, dispatcher.compile_cuda = asked, compiled
+
+
+_compiling = threading.Lock()
 _kept = Kept[tuple[object, ...], Program]()
 
 
@@ -161,9 +191,10 @@ def _compile(
     kept = _kept.get(key)
     if kept is not None:
         return kept
-    name = function.__name__
+    name, capability = function.__name__, divmod(number, 10)
     try:
-        ptx, _ = numba.cuda.compile_ptx(function, types, cc=divmod(number, 10), lineinfo=True, **options)
+        with _without_device(capability):
+            ptx, _ = numba.cuda.compile_ptx(function, types, cc=capability, lineinfo=True, **options)
     except numba.core.errors.NumbaError as error:
         raise CompileError(f"{name} cannot be compiled for {types}:\n{error}") from error
     symbols = cpp_names(ptx).of_symbols

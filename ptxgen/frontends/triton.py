@@ -293,8 +293,8 @@ def _translate(call: _Call, source: Any, options: Any, backend: Any, gpu: Any) -
             made = translate(made, metadata)
         except RuntimeError as error:  # of the passes, which print the reason on standard error
             raise CompileError(
-                f"{call.function.__name__} cannot be compiled for {gpu.arch}: stage {stage} failed ({error}); "
-                "Triton says why on standard error"
+                f"{call.function.__name__} cannot be compiled for sm_{gpu.arch}: stage {stage} failed "
+                f"({error}); Triton says why on standard error"
             ) from error
         if stage == "ptx":
             break

@@ -77,6 +77,18 @@ def racy_block(x, out):
     out[t] = part[63 - t]  # no barrier before
 
 
+@cuda.jit(device=True)
+def doubled(x, i):
+    return 2 * x[i]  # of a device function
+
+
+@cuda.jit
+def of_device_functions(x, y):
+    i = cuda.grid(1)
+    if i < y.size:
+        y[i] = doubled(x, i)
+
+
 def plain(x, first):
     x[cuda.grid(1) + first] = 1
 

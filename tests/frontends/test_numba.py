@@ -122,6 +122,21 @@ def test_an_access_outside_an_array_names_the_parameter_and_the_line(k: Any) -> 
     assert "0 bytes after the end of x (" in str(error.value)
 
 
+def test_device_functions_and_their_lines(k: Any) -> None:
+    x, y = np.arange(40.0), np.zeros(40)
+    front.run(k.of_device_functions, 2, 32, [x, y])
+    assert np.array_equal(y, 2 * x)
+    outcome = front.run(k.of_device_functions, 2, 32, [x[:36], y], raise_on_report=False)
+    line = line_of(SOURCE, "# of a device function")
+    assert f"(numba_kernels.py:{line}: return 2 * x[i]  # of a device function" in outcome.findings.faults[0]
+    with pytest.raises(CompileError):  # Numba's own functions are as they were before
+        front.run(k.of_device_functions, 2, 32, [1.0, y])
+    from numba.cuda import dispatcher
+
+    assert dispatcher.get_current_device.__module__ == "numba.cuda.api"
+    assert dispatcher.compile_cuda.__module__ == "numba.cuda.compiler"
+
+
 # ---- what is wrong says so ----------------------------------------------------------------------
 
 

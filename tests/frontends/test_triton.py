@@ -128,6 +128,29 @@ def test_tensor_descriptors(k: Any, torch: Any, target: str) -> None:
     assert any("bulk.tensor" in opcode for opcode in outcome.counters.by_opcode) == (target == "sm_90a")
 
 
+@pytest.mark.judged
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+def test_tensor_descriptors_made_in_the_kernel(k: Any, target: str) -> None:
+    a, b = (floats(64, 64, dtype=np.float16) for _ in range(2))
+    c = np.zeros((64, 64), np.float32)
+    sizes = {"BM": 64, "BN": 64, "BK": 32}
+    outcome = front.run(k.matmul_of_made_maps, 1, [a, b, c, 64, 64], sizes, target=target)
+    assert np.allclose(c, wide(a) @ wide(b), atol=1e-4)
+    assert any("tensormap.replace" in opcode for opcode in outcome.counters.by_opcode) == (target == "sm_90a")
+
+
+def test_stages_that_fail_are_named(k: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    a, c = np.zeros((64, 64), np.int8), np.zeros((64, 64), np.int32)
+    with pytest.raises(CompileError) as error:  # Triton has no product of int8 before sm_80
+        front.run(k.integer_product, 1, [a, a, c], {"N": 64}, target="sm_75")
+    assert str(error.value) == (
+        "integer_product cannot be compiled for sm_75: stage ttgir failed (PassManager::run failed); Triton "
+        "says why on standard error"
+    )
+    assert "error:" in capfd.readouterr().err
+    front.run(k.integer_product, 1, [a, a, c], {"N": 64}, target="sm_80")
+
+
 def test_a_kernel_is_compiled_once_for_arguments_of_a_kind(k: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x, bins = np.zeros(64, np.int32), np.zeros(8, np.int32)
     front.run(k.histogram, 1, [x, bins, 64], {"BLOCK": 64})

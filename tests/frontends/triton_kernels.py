@@ -45,6 +45,23 @@ def matmul_of_maps(a_map, b_map, c, n, k, BM: tl.constexpr, BN: tl.constexpr, BK
 
 
 @triton.jit
+def matmul_of_made_maps(a, b, c, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    a_map = tl.make_tensor_descriptor(a, shape=[BM, k], strides=[k, 1], block_shape=[BM, BK])
+    b_map = tl.make_tensor_descriptor(b, shape=[k, n], strides=[n, 1], block_shape=[BK, BN])
+    total = tl.zeros((BM, BN), dtype=tl.float32)
+    for first in range(0, k, BK):
+        total = tl.dot(a_map.load([0, first]), b_map.load([first, 0]), total)
+    at = c + tl.arange(0, BM)[:, None] * n + tl.arange(0, BN)[None, :]
+    tl.store(at, total)
+
+
+@triton.jit
+def integer_product(a, b, c, N: tl.constexpr):
+    at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    tl.store(c + at, tl.dot(tl.load(a + at), tl.load(b + at)))
+
+
+@triton.jit
 def histogram(x, bins, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
