@@ -266,15 +266,16 @@ def _compile(triton: Any, call: _Call, target: str) -> _Compiled:
             backend, options, bound, specialisation, options
         )
         source = compiler.ASTSource(function, signature, constants, attributes)
-        key = f"{source.hash()} {options.hash()} {gpu}"
-        found = _kept.get(key)
-        return (
-            found if found is not None else _kept.keep(key, _translate(call, source, options, backend, gpu))
-        )
-    except triton.CompilationError as error:
-        raise CompileError(f"{name} cannot be compiled:\n{error}") from error
     except (KeyError, TypeError, ValueError) as error:
         raise LaunchError(f"{name} cannot be specialised for these arguments: {error}") from error
+    key = f"{source.hash()} {options.hash()} {gpu}"
+    found = _kept.get(key)
+    if found is None:
+        try:
+            found = _kept.keep(key, _translate(call, source, options, backend, gpu))
+        except triton.CompilationError as error:
+            raise CompileError(f"{name} cannot be compiled:\n{error}") from error
+    return found
 
 
 def _translate(call: _Call, source: Any, options: Any, backend: Any, gpu: Any) -> _Compiled:
