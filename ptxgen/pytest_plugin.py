@@ -1,14 +1,14 @@
-"""A plugin for pytest: the fixture `run_ptx` runs kernels of any language without a GPU, and fails
-the test with what the sanitizers find.
+"""A plugin for pytest: the fixtures `run_ptx` and `interpret_triton` run kernels without a GPU, and
+fail the test with what the sanitizers find.
 
 pytest loads it wherever `ptxgen` is installed. It imports nothing of `ptxgen` until a test asks for
-the fixture.
+a fixture.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -22,12 +22,14 @@ _PROPERTY: Final = "ptxgen_run"  # of a test, for each run: JSON
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
-    group = parser.getgroup("ptxgen", "kernels on the PTX interpreter (the fixture run_ptx)")
+    group = parser.getgroup(
+        "ptxgen", "kernels on the PTX interpreter (the fixtures run_ptx and interpret_triton)"
+    )
     group.addoption(
         "--ptx-sanitize",
         default="all",
         metavar="NAMES",
-        help="the sanitizers that watch run_ptx: all, none, or some of bounds, init, race, sync, proxy with "
+        help="the sanitizers that watch kernels: all, none, or some of bounds, init, race, sync, proxy with "
         "commas (default: all)",
     )
     group.addoption(
@@ -64,28 +66,53 @@ def run_ptx(request: pytest.FixtureRequest) -> Callable[..., Outcome]:
     The test fails with what they find, unless `raise_on_report=False`; then the outcome has it.
     """
     from ptxgen.frontends.dispatch import run as run_any
-    from ptxgen.interpreter import PCT
-    from ptxgen.interpreter.schedule.policies import LOCKSTEP
 
-    names = request.config.getoption("--ptx-sanitize")
-    # Lockstep last: the arrays hold its results, however many schedules there are.
-    schedules = (*map(PCT, range(request.config.getoption("--ptx-schedules") - 1)), LOCKSTEP)
+    asked = _asked(request.config)
 
     def run(*arguments: Any, raise_on_report: bool = True, **how: Any) -> Outcome:
-        how = {"sanitize": False if names == _NONE else names, "schedule": schedules, **how}
-        outcome = run_any(*arguments, raise_on_report=False, **how)
-        found = outcome.findings
-        entry = {
-            "kernel": outcome.name,
-            "instructions": outcome.counters.warp_instructions,
-            "findings": len(found.reports) + len(found.faults) if raise_on_report else 0,
-        }
-        request.node.user_properties.append((_PROPERTY, json.dumps(entry)))
+        outcome = run_any(*arguments, raise_on_report=False, **{**asked, **how})
+        _record(request, outcome, failed=raise_on_report)
         if raise_on_report and not outcome.clean:
-            pytest.fail(f"kernel {outcome.name} on the PTX interpreter:\n{found}", pytrace=False)
+            pytest.fail(f"kernel {outcome.name} on the PTX interpreter:\n{outcome.findings}", pytrace=False)
         return outcome
 
     return run
+
+
+@pytest.fixture
+def interpret_triton(request: pytest.FixtureRequest) -> Iterator[list[Outcome]]:
+    """Run every Triton kernel that the test launches, by whatever code, on the interpreter, with the
+    sanitizers and schedules of the command line; what they find is raised by the launch. The value is
+    the list of the outcomes.
+    """
+    from ptxgen.frontends.triton_launches import interpreted
+
+    with interpreted(**_asked(request.config)) as outcomes:
+        yield outcomes
+    for outcome in outcomes:
+        _record(request, outcome, failed=True)
+
+
+def _asked(config: pytest.Config) -> dict[str, Any]:
+    """The sanitizers and schedules of the command line."""
+    from ptxgen.interpreter import PCT
+    from ptxgen.interpreter.schedule.policies import LOCKSTEP
+
+    names = config.getoption("--ptx-sanitize")
+    # Lockstep last: the arrays hold its results, however many schedules there are.
+    schedules = (*map(PCT, range(config.getoption("--ptx-schedules") - 1)), LOCKSTEP)
+    return {"sanitize": False if names == _NONE else names, "schedule": schedules}
+
+
+def _record(request: pytest.FixtureRequest, outcome: Outcome, *, failed: bool) -> None:
+    """Keep a run for the summary; what it found counts if it failed the test."""
+    found = outcome.findings
+    run = {
+        "kernel": outcome.name,
+        "instructions": outcome.counters.warp_instructions,
+        "findings": len(found.reports) + len(found.faults) if failed else 0,
+    }
+    request.node.user_properties.append((_PROPERTY, json.dumps(run)))
 
 
 class _Summary:

@@ -41,6 +41,15 @@ def test_told(run_ptx):
     outcome = run_ptx(BUG, 1, 256, [x, total], raise_on_report=False)
     assert outcome.findings.reports[0].kind == "race"
 
+def test_schedules(run_ptx, monkeypatch, request):
+    from ptxgen import interpreter
+
+    run, schedules = interpreter.run, []
+    monkeypatch.setattr(interpreter, "run", lambda *a, **h: schedules.append(h["schedule"]) or run(*a, **h))
+    run_ptx(GOOD, 2, 32, [2, *arrays(), 1], entry="saxpy")
+    assert len(set(schedules)) == request.config.getoption("--ptx-schedules")
+    assert schedules[-1] == "lockstep"
+
 def test_other():
     pass
 """
@@ -61,7 +70,7 @@ def summary(result: pytest.RunResult) -> list[list[str]]:
 
 def test_a_test_fails_with_what_is_found(kernels: pytest.Pytester) -> None:
     result = kernels.runpytest_inprocess()
-    result.assert_outcomes(passed=3, failed=1)
+    result.assert_outcomes(passed=4, failed=1)
     result.stdout.fnmatch_lines(
         [
             "kernel block_sum on the PTX interpreter:",
@@ -69,11 +78,11 @@ def test_a_test_fails_with_what_is_found(kernels: pytest.Pytester) -> None:
         ]
     )
     saxpy, block_sum, together = summary(result)
-    assert saxpy[:3] == ["saxpy", "1", "run"]
+    assert saxpy[:3] == ["saxpy", "2", "runs"]
     assert saxpy[-2:] == ["0", "findings"]
     assert block_sum[:3] == ["block_sum", "2", "runs"]
     assert block_sum[-2:] == ["1", "finding"]
-    assert together[:3] == ["all", "3", "runs"]
+    assert together[:3] == ["all", "4", "runs"]
     counted = [int(words[3].replace(",", "")) for words in (saxpy, block_sum, together)]
     assert counted[0] + counted[1] == counted[2] > 500
 
@@ -81,8 +90,8 @@ def test_a_test_fails_with_what_is_found(kernels: pytest.Pytester) -> None:
 @pytest.mark.slow
 def test_workers_send_what_they_ran(kernels: pytest.Pytester) -> None:
     result = kernels.runpytest_subprocess("-n", "2")
-    result.assert_outcomes(passed=3, failed=1)
-    assert summary(result)[2][:3] == ["all", "3", "runs"]
+    result.assert_outcomes(passed=4, failed=1)
+    assert summary(result)[2][:3] == ["all", "4", "runs"]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +105,7 @@ def test_workers_send_what_they_ran(kernels: pytest.Pytester) -> None:
 )
 def test_options(kernels: pytest.Pytester, options: list[str], failing: str) -> None:
     result = kernels.runpytest_inprocess(*options)
-    result.assert_outcomes(passed=3, failed=1)
+    result.assert_outcomes(passed=4, failed=1)
     assert any(line.startswith(f"FAILED test_kernels.py::{failing} ") for line in result.outlines)
 
 
@@ -130,7 +139,7 @@ def test_options_that_are_none(kernels: pytest.Pytester, option: str, message: s
 
 def test_without_kernels_there_is_no_summary(kernels: pytest.Pytester) -> None:
     result = kernels.runpytest_inprocess("-k", "other")
-    result.assert_outcomes(passed=1, deselected=3)
+    result.assert_outcomes(passed=1, deselected=4)
     assert "PTX interpreter" not in result.stdout.str()
 
 

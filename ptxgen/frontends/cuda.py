@@ -24,14 +24,13 @@ _HEADERS: Final = ("cudart", "cccl")
 
 
 def load(source: str | Path, **options: Any) -> Program:
-    """The kernels of a CUDA C++ file; `options` are those of `compile`. The file's folder is among
-    the folders for `#include`.
+    """The kernels of a CUDA C++ file; `options` are those of `compile`. NVRTC looks for files that
+    are included by name in the file's folder, too.
 
     Raises `LaunchError` for a file that cannot be read, and what `compile` raises.
     """
     path = Path(source)
-    include = [path.parent, *options.pop("include", ())]
-    return compile(read(path, "CUDA source"), name=str(path), include=include, **options)
+    return compile(read(path, "CUDA source"), name=str(path), **options)
 
 
 def compile(

@@ -100,3 +100,4 @@ def of_many(z, pair, mode, flag, half, record, out):
     out[3] = 1 if flag else 0
     out[4] = half
     out[5] = record.weight * record.count
+    out[6] = out.itemsize

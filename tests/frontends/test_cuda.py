@@ -242,11 +242,11 @@ def test_what_cannot_be_compiled_at_all() -> None:
 
 
 def test_a_target_is_compiled_for() -> None:
-    text = 'extern "C" __global__ void k(int *p) { *p = __CUDA_ARCH__; }'
+    text = 'extern "C" __global__ void k(int *p) { *p = __CUDA_ARCH__ + YES; }'
     out = np.zeros(1, np.int32)
     for target, arch in (("sm_75", 750), ("sm_90a", 900)):
-        cuda.compile(text, target=target)["k"].run(1, 1, [out])
-        assert out[0] == arch
+        cuda.compile(text, target=target, defines={"YES": True})["k"].run(1, 1, [out])
+        assert out[0] == arch + 1
 
 
 def test_without_the_package_its_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

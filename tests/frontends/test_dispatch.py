@@ -40,6 +40,20 @@ def test_a_kernel_function_and_its_static_parameters() -> None:
     assert (x == 6).all()
 
 
+@px.kernel(threads=64)
+def reverse(k: Any, X: Pointer[f32]) -> None:
+    tile, t = k.shared("T", (1, 64)), k.thread_id()
+    tile[0, t] = X[t]
+    k.barrier()
+    X[t] = tile[0, 63 - t]
+
+
+def test_shared_memory_of_a_kernel_function_is_there() -> None:
+    x = np.arange(64, dtype=np.float32)
+    run(reverse, 1, args=[x])
+    assert np.array_equal(x, np.arange(63, -1, -1))
+
+
 def test_findings_of_a_kernel_function_are_at_its_lines() -> None:
     with pytest.raises(TrapError, match=r"\(test_dispatch.py:\d+\): thread .* 0 bytes after the end of X"):
         run(scale, 2, args=[ones(), 41], factor=3.0)

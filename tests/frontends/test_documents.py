@@ -31,10 +31,10 @@ def test_the_examples_run(tmp_path: Path) -> None:
                "-rA", "--ptx-schedules=2"]  # fmt: skip
     path = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     run = subprocess.run(command, cwd=tmp_path, env=path, capture_output=True, text=True, check=False)
-    assert "10 passed" in run.stdout.splitlines()[-1], run.stdout + run.stderr
+    assert "11 passed" in run.stdout.splitlines()[-1], run.stdout + run.stderr
     assert "clamp        1 run" in run.stdout
 
 
 def test_the_page_has_each_file_once() -> None:
     names = [name for name, _ in _FILE.findall(PAGE.read_text())]
-    assert len(names) == len(set(names)) == 9
+    assert len(names) == len(set(names)) == 10

@@ -75,11 +75,11 @@ def test_dynamic_shared_memory(k: Any) -> None:
 def test_arguments_of_many_types(k: Any) -> None:
     record = np.zeros((), [("weight", np.float64), ("count", np.int32)])
     record["weight"], record["count"] = 0.5, 6
-    out = np.zeros(6)
+    out = np.zeros(7)
     pair = (7, np.array([1.0, 2.0]))
     args = [1 + 2j, pair, k.Mode.NEGATED, True, np.float16(1.5), record[()], out]
     front.run(k.of_many, 1, 1, args, target="sm_90")
-    assert out.tolist() == [21.0, 9.0, 2.0, 1.0, 1.5, 3.0]
+    assert out.tolist() == [21.0, 9.0, 2.0, 1.0, 1.5, 3.0, 8.0]
 
 
 def test_torch_tensors_in_place(k: Any, torch: Any) -> None:

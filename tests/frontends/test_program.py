@@ -14,7 +14,8 @@ from ptxgen.errors import BackendError, LaunchError, ParseError, TrapError
 from ptxgen.frontends import ptx
 from ptxgen.frontends.cpp_names import cpp_names, demangled
 from ptxgen.frontends.packages import require
-from ptxgen.frontends.program import FoundError, Program
+from ptxgen.frontends.program import FoundError, Program, _Saved
+from ptxgen.frontends.structures import Structure
 from ptxgen.interpreter import PCT, DeviceArena
 from ptxgen.tensormap import TensorMap
 from ptxgen.texture import Texture
@@ -369,16 +370,17 @@ def test_each_schedule_begins_with_the_same_values() -> None:
     assert np.array_equal(y, 2 * numbers())
 
 
-def test_arrays_in_maps_and_textures_are_restored() -> None:
-    from ptxgen.frontends.program import _Saved
-
-    tile, texels, fixed = np.zeros((8, 8), np.float32), np.zeros((4, 4), np.float32), np.zeros(2)
+def test_arrays_in_maps_textures_and_structures_are_restored() -> None:
+    tile, texels, member = np.zeros((8, 8), np.float32), np.zeros((4, 4), np.float32), np.zeros(3)
+    fixed = np.zeros(2)
     fixed.setflags(write=False)
-    saved = _Saved([TensorMap(tile, (4, 4)), Texture(texels), fixed, 3])
-    tile[:], texels[:] = 1, 2
+    structure = Structure("s", (1, (2, member)), 16)
+    saved = _Saved([TensorMap(tile, (4, 4)), Texture(texels), structure, fixed, 3])
+    tile[:], texels[:], member[:] = 1, 2, 3
     saved.restore()
     assert not tile.any()
     assert not texels.any()
+    assert not member.any()
 
 
 @pytest.mark.parametrize(

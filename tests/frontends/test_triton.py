@@ -128,13 +128,33 @@ def test_tensor_descriptors(k: Any, torch: Any, target: str) -> None:
     assert any("bulk.tensor" in opcode for opcode in outcome.counters.by_opcode) == (target == "sm_90a")
 
 
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+def test_descriptors_of_a_part_of_a_tensor(k: Any, torch: Any, target: str) -> None:
+    descriptor = importlib.import_module("triton.tools.tensor_descriptor").TensorDescriptor
+    flat, b = torch.from_numpy(floats(64 * 64, dtype=np.float16)), torch.eye(64, dtype=torch.float16)
+    maps = [descriptor(flat, [48, 64], [64, 1], [64, 64], padding="nan"), descriptor.from_tensor(b, [64, 64])]
+    c = np.zeros((64, 64), np.float32)
+    sizes = {"BM": 64, "BN": 64, "BK": 64}
+    front.run(k.matmul_of_maps, 1, [*maps, c, 64, 64], sizes, target=target, num_stages=2)
+    assert np.array_equal(c[:48], flat.numpy().reshape(64, 64)[:48])
+    assert np.isnan(c[48:]).all()
+
+
+def test_clusters_of_ctas(k: Any) -> None:
+    x = floats(3, 100)
+    y = np.zeros_like(x)
+    outcome = front.run(k.softmax, 3, [x, y, 100, 100], {"BLOCK": 128}, target="sm_90", num_ctas=2)
+    assert np.allclose(y, softmax_of(x), rtol=1e-5)
+    assert ".reqnctapercluster 2" in outcome.ptx
+
+
 @pytest.mark.judged
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_tensor_descriptors_made_in_the_kernel(k: Any, target: str) -> None:
     a, b = (floats(64, 64, dtype=np.float16) for _ in range(2))
     c = np.zeros((64, 64), np.float32)
     sizes = {"BM": 64, "BN": 64, "BK": 32}
-    outcome = front.run(k.matmul_of_made_maps, 1, [a, b, c, 64, 64], sizes, target=target)
+    outcome = front.run(k.matmul_of_made_maps, 2, [a, b, c, 64, 64], sizes, target=target)  # both the same
     assert np.allclose(c, wide(a) @ wide(b), atol=1e-4)
     assert any("tensormap.replace" in opcode for opcode in outcome.counters.by_opcode) == (target == "sm_90a")
 
@@ -170,6 +190,14 @@ def test_a_configuration_of_an_autotuned_kernel(k: Any) -> None:
         outcome = front.run(k.tuned, lambda args: (-(-args["n"] // args["BLOCK"]),), [x, bins, 100], **choice)
         assert bins[0] == 100
         assert ".reqntid 64" in outcome.ptx
+
+
+def test_what_is_given_wins_over_a_configuration(k: Any, triton: Any) -> None:
+    x, bins, hooked = np.zeros(64, np.int32), np.zeros(8, np.int32), []
+    config = triton.Config({"BLOCK": 128}, num_warps=8, pre_hook=lambda args: hooked.append(args["BLOCK"]))
+    outcome = front.run(k.tuned, 1, [x, bins, 64], {"BLOCK": 64}, config=config, num_warps=1)
+    assert ".reqntid 32" in outcome.ptx
+    assert hooked == [64]
 
 
 def test_heuristics_are_computed(k: Any) -> None:

@@ -912,6 +912,10 @@ def test_a_cuda_file_is_compiled_and_run(source: Path) -> None:
     assert np.load("z.npy").tolist() == [64 * 63 / 2]
     assert tool.main([str(source.resolve()), *LAUNCH[1:], *SAXPY_ARGS, "--define", "TILE", "--sanitize"]) == 0
     assert np.load("y.npy")[:3].tolist() == [1.0, 3.0, 5.0]
+    Path("inner").mkdir()
+    (Path("inner") / "other.h").write_text('extern "C" __global__ void other() {}')
+    source.write_text("#include <other.h>\nstatic_assert(YES == 1);\n")
+    assert tool.main([str(source), "--include", "inner", "--define", "YES"]) == 0
 
 
 def test_the_entries_of_a_cuda_file_have_its_names(source: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,7 +52,7 @@ def program_of(arguments: argparse.Namespace) -> Program:
         ptx_text(arguments.ptx),
         name=str(path),
         target=arguments.target or cuda.DEFAULT_TARGET,
-        include=[path.parent, *arguments.include],
+        include=arguments.include,
         defines=dict(arguments.define),
         kernels=arguments.instance,
         options=arguments.nvrtc,
