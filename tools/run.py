@@ -267,7 +267,7 @@ def _run(program: Program, arguments: argparse.Namespace) -> int:
     else:
         tell(result.printed, end="")
         if arguments.counters:
-            tell(_counted(result.counters))
+            tell(program.readable(_counted(result.counters)))
     if not reports:
         return OK
     count = f"{len(reports)} problem{'s' * (len(reports) > 1)}"

@@ -41,12 +41,14 @@ class Outcome:
     """What came of running a kernel; the arrays that it was given hold the computed values.
 
     `findings` are those of all schedules, one for each line of the source; `result` is the run under
-    the last schedule, None if that run was stopped; `ptx` is the text that ran.
+    the last schedule, None if that run was stopped, and `printed` is what the kernel printed in it;
+    `ptx` is the text that ran.
     """
 
     name: str
     result: Result | None
     findings: Findings
+    printed: str
     ptx: str = dataclasses.field(repr=False)
 
     @property
@@ -58,11 +60,6 @@ class Outcome:
     def counters(self) -> Counters:
         """The instructions executed under the last schedule; none if that run was stopped."""
         return Counters() if self.result is None else self.result.counters
-
-    @property
-    def printed(self) -> str:
-        """What the kernel printed under the last schedule."""
-        return "" if self.result is None else self.result.printed
 
 
 class Program:
@@ -225,7 +222,9 @@ class ProgramKernel:
             findings, results = findings_of(once, schedules)
         except LaunchError as error:
             raise LaunchError(self.program.readable(str(error))) from None
-        outcome = Outcome(who, self._result(results[-1]), self._findings(findings), self.program.ptx)
+        last = results[-1]
+        result = None if isinstance(last, TrapError) else self._result(last)
+        outcome = Outcome(who, result, self._findings(findings), last.printed, self.program.ptx)
         if raise_on_report and not outcome.clean:
             raise FoundError(outcome)
         return outcome
@@ -290,9 +289,7 @@ class ProgramKernel:
             raise LaunchError(f"{self.name}: args lacks {', '.join(missing)}; give every parameter")
         return [given[name] for name in names]
 
-    def _result(self, result: Result | None) -> Result | None:
-        if result is None:
-            return None
+    def _result(self, result: Result) -> Result:
         reports = tuple(map(self.program.report, result.reports))
         return dataclasses.replace(result, reports=reports)
 

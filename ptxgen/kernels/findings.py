@@ -36,20 +36,20 @@ class Findings:
 
 def findings_of(
     run: Callable[[Schedule], Result], schedules: Iterable[Schedule]
-) -> tuple[Findings, tuple[Result | None, ...]]:
-    """What `run` finds under each schedule, and its results; None for a run that was stopped.
+) -> tuple[Findings, tuple[Result | TrapError, ...]]:
+    """What `run` finds under each schedule, and its results, or what stopped it.
 
     `run` returns its reports (`raise_on_report=False`), and raises `TrapError` if it is stopped.
     """
     reports: dict[tuple[str, str, str], Report] = {}
     faults: dict[str, None] = {}
-    results: list[Result | None] = []
+    results: list[Result | TrapError] = []
     for schedule in schedules:
         try:
             result = run(schedule)
         except TrapError as error:
             faults[str(error)] = None
-            results.append(None)
+            results.append(error)
             continue
         results.append(result)
         for report in result.reports:

@@ -12,7 +12,7 @@ from frontends.lines import line_of
 
 from ptxgen.errors import BackendError, CompileError, LaunchError, TrapError, UnsupportedTargetError
 from ptxgen.frontends import cuda
-from ptxgen.frontends.program import Outcome, Program
+from ptxgen.frontends.program import FoundError, Outcome, Program
 from ptxgen.interpreter import PCT, DeviceArena
 
 SOURCE = Path(__file__).parent / "cuda" / "kernels.cu"
@@ -162,6 +162,14 @@ def test_an_access_outside_an_array_names_the_line_and_the_parameter(program: Pr
     assert "0 bytes after the end of x (" in str(error.value)
 
 
+def test_what_was_printed_before_a_kernel_was_stopped_is_kept() -> None:
+    text = '__global__ void k(int *p) { printf("at %d\\n", threadIdx.x); p[threadIdx.x] = 1; }'
+    with pytest.raises(FoundError) as error:
+        cuda.compile(text)["k"].run(1, 2, [np.zeros(1, np.int32)])
+    assert error.value.outcome.printed == error.value.printed == "at 0\nat 1\n"
+    assert error.value.outcome.result is None
+
+
 def test_lines_of_a_text_that_is_no_file_are_shown() -> None:
     text = "// nothing\n__global__ void k(int *p) {\n  p[threadIdx.x] = 1;\n}\n"
     outcome = cuda.compile(text)["k"].run(1, 32, [np.zeros(8, np.int32)], raise_on_report=False)
@@ -259,3 +267,37 @@ def test_without_the_package_its_name_is_told(monkeypatch: pytest.MonkeyPatch) -
         "named 'cuda.bindings.nvrtc'); install it: pip install nvidia-cuda-nvrtc, or all front ends: pip "
         "install 'ptxgen[frontends]'"
     )
+
+
+# ---- libraries of headers -----------------------------------------------------------------------
+
+LIBRARIES = {
+    "cub/block/block_radix_sort.cuh": """
+      typedef cub::BlockRadixSort<float, 128, 1> Sort;
+      __shared__ typename Sort::TempStorage memory;
+      float keys[1] = {x[threadIdx.x]};
+      Sort(memory).SortDescending(keys);
+      y[threadIdx.x] = keys[0];""",
+    "cuda/barrier": """
+      __shared__ float part[128];
+      __shared__ cuda::barrier<cuda::thread_scope_block> barrier;
+      if (threadIdx.x == 0) init(&barrier, blockDim.x);
+      __syncthreads();
+      cuda::memcpy_async(&part[threadIdx.x], &x[threadIdx.x], sizeof(float), barrier);
+      barrier.arrive_and_wait();
+      y[threadIdx.x] = part[127 - threadIdx.x];""",
+    "cuda/atomic": """
+      cuda::atomic_ref<float, cuda::thread_scope_device> last(y[127 - threadIdx.x]);
+      last.fetch_add(x[threadIdx.x], cuda::memory_order_relaxed);""",
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("header", LIBRARIES)
+def test_libraries_of_headers(header: str, target: str) -> None:
+    head = f'#include <{header}>\nextern "C" __global__ void k(const float *x, float *y) {{'
+    body = f"{head}{LIBRARIES[header]}\n}}"
+    x, y = np.arange(128, dtype=np.float32), np.zeros(128, np.float32)
+    assert cuda.compile(body, target=target)["k"].run(1, 128, [x, y], schedule=["lockstep"]).clean
+    assert np.array_equal(y, x[::-1])
