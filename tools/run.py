@@ -255,7 +255,7 @@ def _run(program: Program, arguments: argparse.Namespace) -> int:
             profile=arguments.counters,
             schedule=arguments.schedule or LOCKSTEP,
             max_instructions=arguments.max_instructions,
-            symbols={name: _contents(_made(0, what)) for name, what in arguments.symbol},
+            symbols=program.symbols({name: _contents(_made(0, what)) for name, what in arguments.symbol}),
             raise_on_report=False,
             progress=progress,
         )

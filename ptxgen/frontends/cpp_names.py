@@ -66,10 +66,13 @@ def cpp_names(ptx: str, source: str = "", instances: Mapping[str, str] | None = 
     pointees = {}
     for symbol in _ENTRY.findall(ptx):
         name = names.get(symbol, symbol)
+        params = set(re.findall(rf"(?<![\w$]){re.escape(symbol)}_param_\d+", ptx))
         declarations = declared.get(re.sub(r"<.*", "", name).rpartition("::")[2], ())
+        if len(declarations) != len(params):  # a macro stands for some of them
+            declarations = ()
         types = _split(_outer(demangled(symbol))[1]) or [re.sub(r"\w+$", "", d) for d in declarations]
         pointees[symbol] = {n: to for n, type in enumerate(types) if (to := _pointee(type)) is not None}
-        for param in set(re.findall(rf"(?<![\w$]){re.escape(symbol)}_param_\d+", ptx)):
+        for param in params:
             number = int(param.rpartition("_")[2])
             known = _LAST_NAME.search(declarations[number]) if number < len(declarations) else None
             names[param] = known[0] if known else f"{name}_param_{number}"

@@ -66,16 +66,23 @@ def compile(
         *(f"-D{macro}={_defined(value)}" for macro, value in (defines or {}).items()),
         *options,
     ]
-    ptx, lowered = _compiled(source, name, tuple(given), tuple(kernels))
-    known = {name: source, str(Path(name).absolute()): source}  # NVRTC writes the absolute path
-    return Program(ptx, name=name, sources=sources_of(known), names=cpp_names(ptx, source, dict(lowered)))
+    return _compiled(source, name, tuple(given), tuple(kernels))
 
 
 @functools.lru_cache(maxsize=32)
-def _compiled(
+def _compiled(source: str, name: str, options: tuple[str, ...], kernels: tuple[str, ...]) -> Program:
+    """The program of a source; the same object for the same source, so that its kernels are
+    translated for the interpreter once.
+    """
+    ptx, instances = _translated(source, name, options, kernels)
+    known = {name: source, str(Path(name).absolute()): source}  # NVRTC writes the absolute path
+    return Program(ptx, name=name, sources=sources_of(known), names=cpp_names(ptx, source, instances))
+
+
+def _translated(
     source: str, name: str, options: tuple[str, ...], kernels: tuple[str, ...]
-) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """The PTX, and the symbol of each of `kernels`."""
+) -> tuple[str, dict[str, str]]:
+    """The PTX, and the names of `kernels` by symbol."""
     nvrtc = _nvrtc()
     try:
         status, program = nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], [])
@@ -90,12 +97,12 @@ def _compiled(
         if int(status):
             log = _text(nvrtc, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).strip()
             raise CompileError(f"{name} cannot be compiled:\n{log or nvrtc.nvrtcGetErrorString(status)}")
-        found = []
+        found = {}
         for kernel in kernels:
             status, symbol = nvrtc.nvrtcGetLoweredName(program, kernel.encode())
             _require_done(nvrtc, status)
-            found.append((symbol.decode(), kernel))
-        return _text(nvrtc, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program), tuple(found)
+            found[symbol.decode()] = kernel
+        return _text(nvrtc, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program), found
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 

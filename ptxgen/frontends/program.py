@@ -123,6 +123,11 @@ class Program:
         names = self.names.of_symbols
         return re.sub(r"[\w$]+", lambda word: names.get(word[0], word[0]), text) if names else text
 
+    def symbols(self, contents: Contents | None) -> Contents:
+        """Values for variables, by symbol instead of the name in the source."""
+        known = {self.readable(variable.name): variable.name for variable in self.module.variables}
+        return {known.get(name, name): value for name, value in (contents or {}).items()}
+
     def report(self, report: Report) -> Report:
         """A report with the source's names instead of the symbols of the PTX."""
         readable = self.readable
@@ -212,7 +217,7 @@ class ProgramKernel:
                 profile=profile,
                 schedule=order,
                 max_instructions=max_instructions,
-                symbols=symbols,
+                symbols=self.program.symbols(symbols),
                 arena=memory,
                 raise_on_report=False,
                 progress=progress,
@@ -291,7 +296,8 @@ class ProgramKernel:
 
     def _result(self, result: Result) -> Result:
         reports = tuple(map(self.program.report, result.reports))
-        return dataclasses.replace(result, reports=reports)
+        variables = {self.program.readable(name): data for name, data in result.variables.items()}
+        return dataclasses.replace(result, reports=reports, variables=variables)
 
     def _findings(self, findings: Findings) -> Findings:
         faults = tuple(map(self.program.readable, findings.faults))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from ptxgen.errors import LaunchError, shown
@@ -24,11 +25,17 @@ def load(ptx: str | Path) -> Program:
     if not isinstance(ptx, str | Path):
         raise LaunchError(f"load: the PTX must be a path or text, got {shown(ptx)}")
     if isinstance(ptx, str) and "\n" in ptx:
-        return Program(ptx, name="the PTX text", sources=sources_of(), names=cpp_names(ptx))
+        return program_of(ptx, "the PTX text")
     path = Path(ptx)
-    text = read(path, "PTX")
-    names = cpp_names(text)
-    return Program(text, name=str(path), sources=sources_of(compiled=path.stat().st_mtime), names=names)
+    return program_of(read(path, "PTX"), str(path), path.stat().st_mtime)
+
+
+@functools.lru_cache(maxsize=32)
+def program_of(text: str, name: str, compiled: float | None = None) -> Program:
+    """The program of a text that was `compiled` at a time, in seconds since the epoch; the same object
+    for the same text, so that its kernels are translated for the interpreter once.
+    """
+    return Program(text, name=name, sources=sources_of(compiled=compiled), names=cpp_names(text))
 
 
 def read(path: Path, what: str) -> str:

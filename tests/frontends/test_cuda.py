@@ -112,6 +112,27 @@ def test_half_precision_constants_and_printf(with_headers: Program) -> None:
     assert outcome.printed == "weight 3.0 of 32\n"
 
 
+def test_variables_have_their_names_of_the_source() -> None:
+    text = """
+    namespace filter { __constant__ float weights[2]; __device__ int count; }
+    __global__ void k(float *y) {
+      y[threadIdx.x] = filter::weights[threadIdx.x];
+      atomicAdd(&filter::count, 3);
+    }
+    """
+    y, weights = np.zeros(2, np.float32), np.array([5, 7], np.float32)
+    outcome = cuda.compile(text)["k"].run(1, 2, [y], symbols={"filter::weights": weights})
+    assert y.tolist() == [5, 7]
+    assert outcome.result is not None
+    assert outcome.result.variables["filter::count"].view(np.int32).tolist() == [6]
+
+
+def test_a_source_is_compiled_once() -> None:
+    text = "__global__ void k(int *p) { *p = 1; }"
+    assert cuda.compile(text) is cuda.compile(text)
+    assert cuda.compile(text) is not cuda.compile(text, name="other.cu")
+
+
 def test_a_structure_with_a_pointer_by_value(program: Program) -> None:
     class Affine(ctypes.Structure):
         _fields_ = (("scale", ctypes.c_float), ("shift", ctypes.c_int), ("offsets", ctypes.c_void_p))

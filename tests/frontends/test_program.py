@@ -173,6 +173,7 @@ def test_names_and_types_come_from_symbols_and_from_the_source() -> None:
         ("// __global__ void k(int a) {\n__global__ void k(int b /* of */, int c = f<2>) {", ("b", "c")),
         ("__global__ void k(int a) {} __global__ void k(float a) {}", ()),
         ("__global__ void k(int a);", ()),
+        ("__global__ void k(PARAMETERS) {", ()),
     ],
 )  # fmt: skip
 def test_parameters_of_a_kernel_with_c_linkage(source: str, known: tuple[str, ...]) -> None:

@@ -8,9 +8,8 @@ from typing import Final
 
 from ptxgen.errors import LaunchError, UnsupportedTargetError
 from ptxgen.frontends import cuda
-from ptxgen.frontends.cpp_names import cpp_names
 from ptxgen.frontends.program import Program
-from ptxgen.frontends.sources import sources_of
+from ptxgen.frontends.ptx import program_of as program_of_text
 from ptxgen.target import target
 from tools.commands.run_arguments import STDIN, ptx_text
 
@@ -47,7 +46,7 @@ def program_of(arguments: argparse.Namespace) -> Program:
             )
         text = ptx_text(arguments.ptx)
         compiled = None if arguments.ptx == STDIN else path.stat().st_mtime
-        return Program(text, name="the file", sources=sources_of(compiled=compiled), names=cpp_names(text))
+        return program_of_text(text, "the file", compiled)
     return cuda.compile(
         ptx_text(arguments.ptx),
         name=str(path),
