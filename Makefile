@@ -9,12 +9,13 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.installed
 FRAMEWORKS := $(VENV)/.frameworks
+FRONTENDS := $(VENV)/.frontends
 PYTEST := $(PY) -m pytest -n auto --dist worksteal
 COVERAGE := --cov=ptxgen --cov=flash --cov-branch --cov-fail-under=95
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow blas frameworks lint types layers docs-check mutants analyses coverage \
+.PHONY: help demo test slow blas frameworks frontends lint types layers docs-check mutants analyses coverage \
   nightly bench clean distclean
 
 help: ## list the targets
@@ -36,6 +37,8 @@ blas: $(READY) ## tests that judge sums of floats, with each other BLAS kernel o
 	done
 
 frameworks: $(FRAMEWORKS) ## PyTorch, JAX and transformers, whose tests skip themselves without them
+
+frontends: $(FRONTENDS) ## NVRTC, Triton, Numba and CuTe DSL (2 GB), whose tests skip themselves, too
 
 mutants: $(READY) ## break the kernels in a sample of ways; something must notice each
 	$(PY) tools/mutate.py --short
@@ -81,6 +84,10 @@ $(READY): pyproject.toml | $(PY)
 
 $(FRAMEWORKS): pyproject.toml | $(READY)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[frameworks]'
+	@touch $@
+
+$(FRONTENDS): pyproject.toml | $(READY)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[frontends]'
 	@touch $@
 
 # The first interpreter that is new enough makes .venv.

@@ -63,6 +63,10 @@ class CacheFullError(PtxGenError, RuntimeError):
     """A KV cache has no room for more tokens: its capacity or its pages are used up."""
 
 
+class CompileError(PtxGenError, ValueError):
+    """A source of another language could not be compiled to PTX; carries the compiler's log."""
+
+
 class AssemblerError(PtxGenError, RuntimeError):
     """The assembler refused the text, or accepted it with a ruinous advisory."""
 

@@ -128,16 +128,42 @@ class Guard(NamedTuple):
     negated: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in the source that a compiler made PTX of, from a `.loc` directive.
+
+    `file` is the path as the compiler wrote it, `line` and `column` count from 1 (column 0: not
+    said). `text` is the line itself without the white space around it, empty if the source is not
+    at hand. `inlined_at` is the place of the call if the code was inlined.
+    """
+
+    file: str
+    line: int
+    column: int = 0
+    text: str = ""
+    inlined_at: Location | None = None
+
+    def __str__(self) -> str:
+        name = self.file.replace("\\", "/").rpartition("/")[2]
+        words = f"{name}:{self.line}: {self.text}" if self.text else f"{name}:{self.line}"
+        return words if self.inlined_at is None else f"{words}, inlined at {self.inlined_at}"
+
+
 class Origin(NamedTuple):
-    """The source of an instruction: a Python function and its line, or a line of PTX text."""
+    """The source of an instruction: a Python function and its line, or a line of PTX text and the
+    `location` that the text gives for it.
+    """
 
     code: CodeType | None
     line: int
+    location: Location | None = None
 
     def __str__(self) -> str:
-        if self.code is None:
-            return f"line {self.line} of the PTX text"
-        return f"{self.code.co_filename}:{self.line}, in {self.code.co_qualname}"
+        if self.code is not None:
+            return f"{self.code.co_filename}:{self.line}, in {self.code.co_qualname}"
+        if self.location is not None:
+            return f"line {self.line} of the PTX text, from {self.location}"
+        return f"line {self.line} of the PTX text"
 
 
 class Instr:

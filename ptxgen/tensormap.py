@@ -55,6 +55,7 @@ _MOST_STRIDE: Final = 1 << 40
 _BASE_ALIGN: Final = 16
 
 _MAGIC: Final = b"ptxgenTM"
+MAGIC: Final = int.from_bytes(_MAGIC, "little")  # the first 8 bytes of an encoded map
 _LAYOUT: Final = struct.Struct("<8s5B3xQ5Q4Q5H5B")  # padded with zeros to 128 bytes
 # By field of `tensormap.replace`: the `struct` format of all that precedes it in the encoded map,
 # the bytes of one entry, and the number of entries.
@@ -102,7 +103,7 @@ def swizzled(address: Array, swizzle: str) -> Array:
 
 def holds_map(first: Array) -> Array:
     """Whether an encoded map begins with `first`: its first 8 bytes as a uint64, one per lane."""
-    held: Array = first.astype(np.uint64) == np.uint64(int.from_bytes(_MAGIC, "little"))
+    held: Array = first.astype(np.uint64) == np.uint64(MAGIC)
     return held
 
 

@@ -2,8 +2,8 @@
 
 `PTXGEN_REQUIRE` names, separated by commas, what must be there: a test that lacks it then fails
 instead of being skipped. A test asks for a thing by a marker (`ptxas`, `gpu`) or by a fixture
-(`assembler`, `tensor_core_data`, `torch`, `onnx`, `jax`, `transformers`). Nothing is looked for
-before a selected test asks for it.
+(`assembler`, `tensor_core_data`, `torch`, `onnx`, `jax`, `transformers`, `nvrtc`, `triton`,
+`numba`, `cute`). Nothing is looked for before a selected test asks for it.
 """
 
 from __future__ import annotations
@@ -51,6 +51,14 @@ def _no_module(name: str) -> str:
     return ""
 
 
+def _no_nvrtc() -> str:
+    try:
+        importlib.import_module("cuda.bindings.nvrtc").nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        return f"NVRTC cannot be loaded: {str(error).strip().splitlines()[0]}"
+    return ""
+
+
 # Recorded outputs of tensor cores, beside the checkout: of a GPU and a format each
 # (github.com/north-numerical-computing/MATLAB-tensor-core, as numpy arrays).
 TENSOR_CORES = Path(__file__).resolve().parents[2] / "shared" / "data" / "tensor_cores"
@@ -71,6 +79,10 @@ WHY_MISSING: dict[str, Callable[[], str]] = {
     "onnx": functools.cache(lambda: _no_module("onnx")),
     "jax": functools.cache(lambda: _no_module("jax")),
     "transformers": functools.cache(lambda: _no_module("transformers")),
+    "nvrtc": functools.cache(_no_nvrtc),
+    "triton": functools.cache(lambda: _no_module("triton")),
+    "numba": functools.cache(lambda: _no_module("numba.cuda")),
+    "cute": functools.cache(lambda: _no_module("cutlass.cute")),
 }
 REQUIRED = pytest.StashKey[frozenset[str]]()
 NEEDS_OF_MARKERS = {"ptxas": "assembler", "gpu": "gpu"}
@@ -171,6 +183,33 @@ def transformers(pytestconfig: pytest.Config) -> ModuleType:
     for name in ("torch", "transformers"):
         need(name, pytestconfig.stash[REQUIRED])
     return importlib.import_module("transformers")
+
+
+@pytest.fixture(scope="session")
+def nvrtc(pytestconfig: pytest.Config) -> None:
+    """NVRTC, the compiler of CUDA C++."""
+    need("nvrtc", pytestconfig.stash[REQUIRED])
+
+
+@pytest.fixture(scope="session")
+def triton(pytestconfig: pytest.Config) -> ModuleType:
+    """Triton, which compiles without a GPU."""
+    need("triton", pytestconfig.stash[REQUIRED])
+    return importlib.import_module("triton")
+
+
+@pytest.fixture(scope="session")
+def numba(pytestconfig: pytest.Config) -> ModuleType:
+    """Numba with numba-cuda, which compiles without a GPU."""
+    need("numba", pytestconfig.stash[REQUIRED])
+    return importlib.import_module("numba")
+
+
+@pytest.fixture(scope="session")
+def cute(pytestconfig: pytest.Config) -> ModuleType:
+    """CuTe DSL, which compiles without a GPU."""
+    need("cute", pytestconfig.stash[REQUIRED])
+    return importlib.import_module("cutlass.cute")
 
 
 @pytest.fixture

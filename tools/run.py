@@ -1,4 +1,4 @@
-"""Run a kernel of a PTX file on the interpreter: `python tools/run.py file.ptx --entry saxpy …`."""
+"""Run a kernel of a PTX or CUDA file on the interpreter: `python tools/run.py file.ptx --entry saxpy …`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ if not __package__:  # run as a script, maybe in a bare checkout
 import numpy as np
 
 from ptxgen import interpreter
-from ptxgen.errors import LaunchError, PtxGenError, TrapError, did_you_mean
-from ptxgen.interpreter import Counters, MemoryTraffic, Result
+from ptxgen.errors import LaunchError, PtxGenError, TrapError
+from ptxgen.frontends.program import Program, ProgramKernel, by_line
+from ptxgen.interpreter import Counters, MemoryTraffic, Report, Result
 from ptxgen.interpreter.arguments import Argument
 from ptxgen.interpreter.launch import MAX_INSTRUCTIONS
 from ptxgen.interpreter.program.linking import link, param_align, param_bytes
 from ptxgen.interpreter.schedule.policies import LOCKSTEP
-from ptxgen.ir import Kernel, Module
-from ptxgen.parse import parse
 from tools.commands.exits import fail
 from tools.commands.numbers import whole
 from tools.commands.progress import cta_lines
@@ -41,9 +40,9 @@ from tools.commands.run_arguments import (
     check_writable,
     extents,
     given,
-    ptx_text,
     write_arrays,
 )
+from tools.commands.run_program import add_compilation, program_of
 from tools.commands.standard_output import tell
 
 OK, FAILED, USAGE = range(3)
@@ -93,10 +92,16 @@ examples:
   python tools/run.py file.ptx --entry saxpy --grid 4 --block 256 --counters --sanitize \\
       --arg i32:1000 --arg f32:2.0 --arg random:f32:1000 --arg zeros:f32:1000
 
+CUDA C++, without a GPU or the CUDA toolkit (pip install 'ptxgen[frontends]'):
+  python tools/run.py saxpy.cu --entry saxpy --grid 4 --block 256 --sanitize \
+      --arg i32:1000 --arg f32:2.0 --arg x.npy --arg inout:y.npy
+  python tools/run.py sum.cu --instance "sum<float>" --entry "sum<float>" --grid 1 --block 64 \
+      --target sm_90a --define TILE=64 --arg x.npy --arg out:y.npy:f32:1
+
 exit codes:
   0  done
-  1  the PTX cannot be run, the kernel failed, the sanitizers found something, or a file cannot be
-     read or written
+  1  the file cannot be compiled or run, the kernel failed, the sanitizers found something, or a file
+     cannot be read or written
   2  wrong usage, or arguments that do not fit the kernel
 
 Files are written after the kernel has succeeded, each in one step: after a failure or a finding
@@ -111,18 +116,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
     """
     arguments = _arguments(argv)
+    readable: Callable[[str], str] = str
     try:
-        module = parse(ptx_text(arguments.ptx))
+        program = program_of(arguments)
+        readable = program.readable
         if arguments.entry is None:
-            found = _listed(module)
+            found = _listed(program)
             tell(json.dumps(found, indent=2) if arguments.json else _listing(found))
             return OK
-        return _run(module, arguments)
+        return _run(program, arguments)
     except LaunchError as error:
-        return _fail(USAGE, error)
+        return _fail(USAGE, readable(str(error)))
     except TrapError as error:
         tell("" if arguments.json else error.printed, end="")
-        return _fail(FAILED, error)
+        return _fail(FAILED, readable(str(error)))
     except (PtxGenError, FileError) as error:
         return _fail(FAILED, error)
 
@@ -133,17 +140,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="run.py",
-        description="Run a kernel of a PTX file on the CPU, or list the file's entries.",
+        description="Run a kernel of a PTX or CUDA C++ file on the CPU, or list the file's entries.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("ptx", metavar="FILE", help="PTX text; - for standard input")
+    add("ptx", metavar="FILE", help="PTX, or CUDA C++ (.cu); - for PTX on standard input")
     add("--entry", metavar="NAME", help="the kernel to run; without it, entries are listed")
     add("--json", action="store_true", help="print JSON")
     _add_launch(parser.add_argument_group("the launch"))
     _add_inspection(parser.add_argument_group("what is watched"))
+    add_compilation(parser.add_argument_group("how CUDA C++ is compiled"))
     arguments = parser.parse_args(argv)
     if arguments.entry is None:
         needless = [n for n, value in vars(arguments).items() if n in _LAUNCH and value]
@@ -225,16 +233,18 @@ def _symbol(text: str) -> tuple[str, Given]:
 # ------------------------------------------------------------------------------------------ running
 
 
-def _run(module: Module, arguments: argparse.Namespace) -> int:
-    kernel = _kernel(module, arguments.entry)
+def _run(program: Program, arguments: argparse.Namespace) -> int:
+    entry = program[arguments.entry]
+    kernel = entry.kernel
     files = _files(arguments.arg, arguments.out_dir)
     check_writable(list(files.values()))
     values = [_made(n, what) for n, what in enumerate(arguments.arg)]
     for n, triple in enumerate(zip(arguments.arg, kernel.params, values, strict=False)):
         check_type(n, *triple)
-    with _progress(kernel.name, math.prod(arguments.grid)) as progress:
+    entry.check_elements(values)
+    with _progress(entry.name, math.prod(arguments.grid)) as progress:
         result = interpreter.run(
-            module,
+            program.module,
             kernel.name,
             grid=arguments.grid,
             block=arguments.block,
@@ -245,33 +255,24 @@ def _run(module: Module, arguments: argparse.Namespace) -> int:
             profile=arguments.counters,
             schedule=arguments.schedule or LOCKSTEP,
             max_instructions=arguments.max_instructions,
-            symbols={name: _contents(_made(0, what)) for name, what in arguments.symbol},
+            symbols=program.symbols({name: _contents(_made(0, what)) for name, what in arguments.symbol}),
             raise_on_report=False,
             progress=progress,
         )
-    arrays = {path: array_of(values[n]) for n, path in files.items() if not result.reports}
+    reports = tuple(by_line(map(program.report, result.reports)))
+    arrays = {path: array_of(values[n]) for n, path in files.items() if not reports}
     write_arrays({path: array for path, array in arrays.items() if isinstance(array, np.ndarray)})
     if arguments.json:
-        tell(json.dumps(_found(kernel, arguments, result, files), indent=2))
+        tell(json.dumps(_found(entry.name, arguments, result, reports, files), indent=2))
     else:
         tell(result.printed, end="")
         if arguments.counters:
-            tell(_counted(result.counters))
-    if not result.reports:
+            tell(program.readable(_counted(result.counters)))
+    if not reports:
         return OK
-    count = f"{len(result.reports)} problem{'s' * (len(result.reports) > 1)}"
-    shown = "".join(f"\n  {report}" for report in result.reports)
+    count = f"{len(reports)} problem{'s' * (len(reports) > 1)}"
+    shown = "".join(f"\n  {report}" for report in reports)
     return _fail(FAILED, f"the sanitizers report {count}; no file was written{shown}")
-
-
-def _kernel(module: Module, entry: str) -> Kernel:
-    for kernel in module.kernels:
-        if kernel.name == entry:
-            return kernel
-    names = [kernel.name for kernel in module.kernels]
-    raise LaunchError(
-        f"the file has no entry {entry!r}{did_you_mean(entry, names)} (it has {', '.join(names) or 'none'})"
-    )
 
 
 def _files(arguments: Sequence[Given], folder: Path | None) -> dict[int, Path]:
@@ -324,15 +325,19 @@ def _progress(name: str, ctas: int) -> Iterator[Callable[[int, int], None] | Non
 
 
 def _found(
-    kernel: Kernel, arguments: argparse.Namespace, result: Result, files: Mapping[int, Path]
+    name: str,
+    arguments: argparse.Namespace,
+    result: Result,
+    reports: Sequence[Report],
+    files: Mapping[int, Path],
 ) -> dict[str, Any]:
     return {
-        "entry": kernel.name,
+        "entry": name,
         "grid": [*arguments.grid, 1, 1][:3],
         "block": [*arguments.block, 1, 1][:3],
         "printed": result.printed,
-        "reports": [asdict(report) for report in result.reports],
-        "written": {str(n): str(path) for n, path in files.items() if not result.reports},
+        "reports": [report.as_json() for report in reports],
+        "written": {str(n): str(path) for n, path in files.items() if not reports},
         "counters": _counters(result.counters) if arguments.counters else None,
     }
 
@@ -385,28 +390,30 @@ def _columns(sections: Sequence[Sequence[tuple[str, int]]]) -> list[str]:
 # ------------------------------------------------------------------------------------------ listing
 
 
-def _listed(module: Module) -> dict[str, Any]:
+def _listed(program: Program) -> dict[str, Any]:
+    module = program.module
     return {
         "ptx_version": ".".join(map(str, module.version)),
         "target": module.target,
-        "entries": [_entry(module, kernel) for kernel in module.kernels],
+        "entries": [_entry(program, program[name]) for name in program],
         "variables": [
-            {"name": v.name, "space": v.space, "bytes": v.nbytes}
+            {"name": program.readable(v.name), "space": v.space, "bytes": v.nbytes}
             for v in module.variables
             if v.space in ("global", "const")
         ],
     }
 
 
-def _entry(module: Module, kernel: Kernel) -> dict[str, Any]:
+def _entry(program: Program, entry: ProgramKernel) -> dict[str, Any]:
+    module, kernel = program.module, entry.kernel
     dynamic = kernel.dynamic_shared_bytes
     linked = link(module, kernel, dynamic, {})
     unsized = any(v.space == "shared" and not v.nbytes for v in module.variables)
     return {
-        "entry": kernel.name,
+        "entry": entry.name,
         "parameters": [
             {
-                "name": param.name,
+                "name": program.readable(param.name),
                 "type": param.type,
                 "count": param.count,
                 "bytes": param_bytes(param),

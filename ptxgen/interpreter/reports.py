@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ptxgen.ir import Instr
+from ptxgen.ir import Instr, Location
 from ptxgen.text import render_instr
 
 
@@ -31,7 +31,9 @@ class Report:
     fastest: the thread with the problem and the other thread, if there is one; `cta` is the CTA's
     index in the grid, and `other_cta` the other thread's CTA if it is another one. `note` is the
     last note of the algorithm before the instruction, in kernels that have notes; `count` is the
-    number of accesses, each by many threads at once, that met the problem.
+    number of accesses, each by many threads at once, that met the problem. `source` and
+    `other_source` are the source lines of the two instructions: of the Python function that emitted
+    them, or of the language that the PTX was compiled from; None if the PTX does not say it.
     """
 
     kind: str
@@ -46,6 +48,8 @@ class Report:
     other_cta: tuple[int, int, int] | None = None
     note: str = ""
     count: int = field(default=1, compare=False)
+    source: Location | None = None
+    other_source: Location | None = None
 
     def __str__(self) -> str:
         return self.message
@@ -199,11 +203,25 @@ class Result:
 
 
 def where_from(instr: Instr) -> str:
-    """An instruction's text and origin: `add.s32 %r1, %r2, 3; (forward.py:41)`."""
+    """An instruction's text and origin: `add.s32 %r1, %r2, 3; (forward.py:41)`.
+
+    The origin is the source line of the language that the PTX was compiled from, if the PTX says it
+    (`.loc`): `(saxpy.cu:12: out[i] = a * x[i];)`; else the line of the PTX text.
+    """
     text = render_instr(instr)
     if instr.origin is None:
         return text
+    if instr.origin.location is not None:
+        return f"{text} ({instr.origin.location})"
     if instr.origin.code is None:
         return f"{text} (line {instr.origin.line})"
     file = instr.origin.code.co_filename.replace("\\", "/").rpartition("/")[2]
     return f"{text} ({file}:{instr.origin.line})"
+
+
+def source_of(instr: Instr) -> Location | None:
+    """The source line of an instruction that was emitted by Python or compiled; else None."""
+    origin = instr.origin
+    if origin is None or origin.code is None:
+        return None if origin is None else origin.location
+    return Location(origin.code.co_filename, origin.line)

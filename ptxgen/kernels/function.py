@@ -7,7 +7,6 @@ import statistics
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, overload
 
 from ptxgen import ir
@@ -21,8 +20,10 @@ from ptxgen.check.verify import require_valid
 from ptxgen.dsl import KernelBuilder, PointerType
 from ptxgen.dsl.hopper import cluster_of
 from ptxgen.errors import ConfigError, LaunchError, TrapError, shown
-from ptxgen.interpreter import PCT, Report
+from ptxgen.interpreter import PCT, Result
+from ptxgen.interpreter.schedule.policies import LOCKSTEP, Schedule
 from ptxgen.kernels.built import GRID, BuiltFunction
+from ptxgen.kernels.findings import Findings, findings_of
 from ptxgen.kernels.launch import Call, Extents, Runner, checked, copies, extents, require_apart, require_fit
 from ptxgen.kernels.signature import Signature, key_of
 from ptxgen.runtime.attributes import LaunchAttributes
@@ -40,31 +41,7 @@ Threads = int | Callable[..., int]
 
 DEFAULT_TARGET: Final = "sm_80"  # of emitted text and of the interpreter; a launch takes the device's
 _RESERVED: Final = ("align", "backend", "bounds", "grid", "repeats", "stream", "target", "threads")
-_SCHEDULES: Final = ("lockstep", PCT(0), PCT(1))
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What runs under the sanitizers found: `reports` of the sanitizers, and `faults`, which ended
-    a run (an access outside all arrays, a deadlock); each problem once.
-    """
-
-    reports: tuple[Report, ...]
-    faults: tuple[str, ...]
-
-    @property
-    def clean(self) -> bool:
-        """Whether nothing was found."""
-        return not self.reports and not self.faults
-
-    def __str__(self) -> str:
-        found = [*map(str, self.reports), *self.faults]
-        return "\n".join(found) if found else "nothing was found"
-
-    def require(self) -> None:
-        """Raise `TrapError` with all that was found, if there is anything."""
-        if not self.clean:
-            raise TrapError(str(self))
+_SCHEDULES: Final = (LOCKSTEP, PCT(0), PCT(1))
 
 
 class KernelFunction:
@@ -313,19 +290,12 @@ class KernelFunction:
         built = self._specialised(self._target_of(None), threads, statics, asserts=True)
         require_fit(self.name, built.uses, call)
         require_apart(self.name, call)
-        reports: dict[tuple[str, str, str], Report] = {}
-        faults: dict[str, None] = {}
-        for schedule in _SCHEDULES:
-            try:
-                result = self._runner.interpret(
-                    built, extent, copies(call), sanitize=True, raise_on_report=False, schedule=schedule
-                )
-            except TrapError as error:
-                faults[str(error)] = None
-                continue
-            for report in result.reports:
-                reports.setdefault((report.kind, report.instr, report.other), report)
-        return Findings(tuple(reports.values()), tuple(faults))
+
+        def run(schedule: Schedule) -> Result:
+            how = {"sanitize": True, "raise_on_report": False, "schedule": schedule}
+            return self._runner.interpret(built, extent, copies(call), **how)
+
+        return findings_of(run, _SCHEDULES)[0]
 
     def bench(
         self,

@@ -5,7 +5,9 @@ whole modules as nvcc and Triton write them, with these rules:
 
 * a `//` comment that has a line of a body to itself is a `Note`; `//` comments at the head of the
   file are the module's header; `// region …` among the declarations is a `Region`; other comments
-  are skipped, and so are `.file`, `.loc`, `.section`, `.attribute`, and pragmas at module level;
+  are skipped, and so are `.section`, `.attribute`, and pragmas at module level;
+* `.file` and `.loc` become the location of an instruction (`Origin.location`), and are not printed
+  again;
 * a register gets the register class of its type: `.reg .u32` is read as `.reg .b32`;
 * constant expressions are evaluated, initial values become bytes;
 * inner scopes are dissolved, and the names declared in them are made unique
@@ -23,14 +25,18 @@ from __future__ import annotations
 
 from ptxgen.errors import LaunchError, ParseError, shown
 from ptxgen.ir import Module
+from ptxgen.parse.locations import Sources
 from ptxgen.parse.module import Modules
 from ptxgen.parse.names import range_of
 
-__all__ = ["module_of", "parse", "range_of"]
+__all__ = ["Sources", "module_of", "parse", "range_of"]
 
 
-def parse(text: str) -> Module:
-    """The module of a PTX text. `Instr.origin` is the line at which the instruction begins.
+def parse(text: str, sources: Sources | None = None) -> Module:
+    """The module of a PTX text. `Instr.origin` is the line at which the instruction begins, and its
+    location in the source that the text was compiled from, if it has `.loc` directives. `sources`
+    maps the path of such a source to its lines, so that messages show them; by default they show
+    the path and the line's number only.
 
     Raises `ParseError` for text that is not PTX, for instructions that are not in the table, and
     for parts of PTX that are not modelled. The types of operands are not checked here, but by
@@ -38,7 +44,7 @@ def parse(text: str) -> Module:
     """
     if not isinstance(text, str):
         raise ParseError(f"parse: the text must be a str, got {shown(text)}")
-    return Modules(text).module()
+    return Modules(text, sources).module()
 
 
 def module_of(who: str, given: object) -> Module:

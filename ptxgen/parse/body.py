@@ -23,6 +23,7 @@ from ptxgen.ir import (
     Variable,
 )
 from ptxgen.isa.table import op_of, recognise
+from ptxgen.parse.locations import Locations, Sources
 from ptxgen.parse.variables import NOT_OPAQUE, OPAQUE, Variables
 from ptxgen.tokens import comment
 
@@ -47,7 +48,8 @@ _PRESERVED: Final = {".abi_preserve": True, ".abi_preserve_control": True}
 class Bodies(Variables):
     """Reads the body of a kernel or a function into statements, variables and regions."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, sources: Sources | None = None) -> None:
+        self._locations = Locations(sources)
         super().__init__(text)
         self._opcodes: set[str] = set()  # opcodes read so far; the table has each
         self.hoisted: list[Variable] = []  # module variables that were declared in a body
@@ -55,6 +57,7 @@ class Bodies(Variables):
     def new_body(self) -> None:
         """Forget the statements, variables and names of the last body."""
         super().new_body()
+        self._locations.new_body()
         self.shared: list[Shared] = []
         self.variables: list[Variable] = []
         self.regions: list[Region] = []
@@ -199,21 +202,8 @@ class Bodies(Variables):
         return self.declare_variable(name, token, always=away)
 
     def location(self) -> None:
-        """Read and skip a directive such as `.loc 1 20 3, function_name $L1, inlined_at 1 9 2`."""
-        self.want(".loc")
-        for what in ("a file's number", "a line", "a column"):
-            self.count(what)
-        while self.skip(","):
-            if self.skip("function_name"):
-                self.name("a label")
-                if self.skip("+"):
-                    self.count("an offset")
-            elif self.skip("inlined_at"):
-                for what in ("a file's number", "a line", "a column"):
-                    self.count(what)
-            else:
-                got = self.shown(self.peek())
-                self.fail(f"wanted function_name or inlined_at, got {got}")
+        """Read a directive such as `.loc 1 20 3`: the source of the instructions behind it."""
+        self._locations.read(self)
 
     # --------------------------------------------------------------------------------- instructions
 
@@ -249,7 +239,7 @@ class Bodies(Variables):
                 elif not self.skip(","):
                     got = self.shown(self.peek())
                     self.fail(f"wanted ',' or ';' after an operand, got {got}")
-        instr = Instr(opcode, tuple(operands), guard, Origin(None, self.line(start)))
+        instr = Instr(opcode, tuple(operands), guard, Origin(None, self.line(start), self._locations.now))
         if self.single:
             instr = self.without_needless_braces(instr)
         return self.with_narrow_floats(instr, start) if self.decimal else instr

@@ -10,6 +10,7 @@ from typing import Final
 from ptxgen.errors import did_you_mean
 from ptxgen.ir import Function, Kernel, Module, Param, Reg, Region, Variable
 from ptxgen.parse.body import Bodies
+from ptxgen.parse.locations import Sources
 from ptxgen.tokens import comment
 from ptxgen.types import TYPES
 
@@ -53,8 +54,8 @@ class _Directives:
 class Modules(Bodies):
     """Reads one module."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
+    def __init__(self, text: str, sources: Sources | None = None) -> None:
+        super().__init__(text, sources)
         self.kernels: list[Kernel] = []
         self.functions: dict[str, Function] = {}
         self.globals: list[Variable] = []
@@ -147,7 +148,7 @@ class Modules(Bodies):
         ]
 
     def _file(self) -> None:
-        """Read and skip a directive such as `.file 1 "name", 1234, 5678`."""
+        """Read a directive such as `.file 1 "name", 1234, 5678`, which `.loc` looks up."""
         self.at += 1
         self.count("a file's number")
         self.string("kernel.cu")

@@ -677,7 +677,7 @@ def test_a_file_that_cannot_be_written_is_1_before_anything_runs(
     [
         (
             [*LAUNCH[:2], "saxpi", *LAUNCH[3:]],
-            "the file has no entry 'saxpi'; did you mean 'saxpy'? (it has saxpy)",
+            "the file has no kernel 'saxpi'; did you mean 'saxpy'? (it has saxpy)",
         ),
         ([*LAUNCH, *SAXPY_ARGS[:2]], "saxpy takes 4 arguments (n: u32, a: f32, x: u64, y: u64), got 1"),
         ([*LAUNCH, "--arg", "f32:1", *SAXPY_ARGS[2:]], "argument 0 (n) must have the type u32, got f32:1"),
@@ -875,6 +875,120 @@ def test_a_wrong_argument_is_2(argument: str, message: str, capsys: pytest.Captu
 )
 def test_wrong_usage_is_2(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert misused(argv, capsys) == message
+
+
+# --------------------------------------------------------------------------------------- CUDA C++
+
+
+CUDA = """// sums
+template <typename T> __global__ void sum(const T *x, T *y) {
+  __shared__ T part[TILE];
+  part[threadIdx.x] = x[threadIdx.x];
+  for (int s = TILE / 2; s; s /= 2) {
+    BARRIER;
+    if (threadIdx.x < s) part[threadIdx.x] += part[threadIdx.x + s];
+  }
+  if (!threadIdx.x) *y = part[0];
+}
+__global__ void saxpy(int n, float a, const float *x, float *y) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = a * x[i] + y[i];
+}
+"""
+SUM = ["sum.cu", "--instance", "sum<float>", "--define", "TILE=64", "--entry", "sum<float>", "--grid", "1",
+       "--block", "64", "--arg", "x.npy", "--arg", "out:z.npy:f32:1"]  # fmt: skip
+
+
+@pytest.fixture
+def source(nvrtc: None) -> Path:
+    assert nvrtc is None
+    path = Path("sum.cu")
+    path.write_text(CUDA)
+    return path
+
+
+def test_a_cuda_file_is_compiled_and_run(source: Path) -> None:
+    assert tool.main([*SUM, "--define", "BARRIER=__syncthreads()", "--target", "sm_90a"]) == 0
+    assert np.load("z.npy").tolist() == [64 * 63 / 2]
+    assert tool.main([str(source.resolve()), *LAUNCH[1:], *SAXPY_ARGS, "--define", "TILE", "--sanitize"]) == 0
+    assert np.load("y.npy")[:3].tolist() == [1.0, 3.0, 5.0]
+    Path("inner").mkdir()
+    (Path("inner") / "other.h").write_text('extern "C" __global__ void other() {}')
+    source.write_text("#include <other.h>\nstatic_assert(YES == 1);\n")
+    assert tool.main([str(source), "--include", "inner", "--define", "YES"]) == 0
+
+
+def test_the_entries_of_a_cuda_file_have_its_names(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tool.main([str(source), "--nvrtc=-use_fast_math"]) == 0
+    assert capsys.readouterr().out.splitlines()[2:9] == [
+        "saxpy",
+        "  block     any",
+        "  shared    0 bytes",
+        "  arg 0     n: u32, 4 bytes",
+        "  arg 1     a: f32, 4 bytes",
+        "  arg 2     x: u64, 8 bytes",
+        "  arg 3     y: u64, 8 bytes",
+    ]
+
+
+def test_a_finding_in_a_cuda_file_is_at_its_line(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tool.main([*SUM, "--define", "BARRIER=", "--sanitize", "--json"]) == 1
+    shown = capsys.readouterr()
+    (report,) = {report["source"]["line"]: report for report in json.loads(shown.out)["reports"]}.values()
+    assert report["source"]["text"] == "if (threadIdx.x < s) part[threadIdx.x] += part[threadIdx.x + s];"
+    assert report["source"]["file"] == str(source.resolve())
+    assert "(sum.cu:7: if (threadIdx.x < s) part[threadIdx.x] += part[threadIdx.x + s];)" in shown.err
+    assert not Path("z.npy").exists()
+    short = ["--arg", "x.npy", "--arg", "zeros:f32:9"]
+    assert tool.main([str(source), *LAUNCH[1:], "--define", "TILE", *SAXPY_ARGS[:4], *short]) == 1
+    assert "(sum.cu:13: if (i < n) y[i] = a * x[i] + y[i];): thread (9, 0, 0)" in capsys.readouterr().err
+
+
+def test_a_cuda_file_with_a_mistake_is_1(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source.write_text("__global__ void k() { q(); }\n")
+    message = refused([str(source)], 1, capsys)
+    assert message.startswith("sum.cu cannot be compiled:\nsum.cu(1): error: identifier")
+
+
+def test_an_array_of_another_type_than_the_pointer_is_2(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = [str(source), *LAUNCH[1:], *SAXPY_ARGS[:4], "--arg", "zeros:f64:1000", "--arg", "zeros:f32:1000"]
+    wanted = "saxpy: argument 2 (x) must be float32 (float*), got float64; convert it"
+    assert refused(argv, 2, capsys) == wanted
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--target=sm_90", "--target is for CUDA C++ (.cu), and saxpy.ptx is PTX; leave it out"),
+        ("--define=A", "--define is for CUDA C++ (.cu), and saxpy.ptx is PTX; leave it out"),
+    ],
+)
+def test_options_of_a_compilation_are_not_for_ptx(
+    option: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refused(["saxpy.ptx", option], 2, capsys) == message
+
+
+def test_a_line_of_the_source_of_ptx_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("race.cu").write_text("\n\n  *word = i;  // all\n")
+    located = RACE.replace("\tst.shared", "\t.loc 1 3 1\n\tst.shared") + '.file 1 "race.cu"\n'
+    Path("race.ptx").write_text(located)
+    argv = [
+        "race.ptx",
+        "--entry",
+        "race",
+        "--grid",
+        "1",
+        "--block",
+        "64",
+        "--arg",
+        "zeros:u32:1",
+        "--sanitize",
+    ]
+    assert tool.main(argv) == 1
+    assert "(race.cu:3: *word = i;  // all)" in capsys.readouterr().err
 
 
 # --------------------------------------------------------------------------- help and the terminal

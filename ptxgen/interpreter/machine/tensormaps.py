@@ -9,7 +9,7 @@ import numpy as np
 from ptxgen.errors import ConfigError, TrapError
 from ptxgen.interpreter.machine.access import MemoryAccess, as_address
 from ptxgen.interpreter.machine.lanes import WARP
-from ptxgen.tensormap import ALIGN, NBYTES, holds_map, part_of
+from ptxgen.tensormap import ALIGN, MAGIC, NBYTES, holds_map, part_of
 from ptxgen.types import b32, b64
 
 if TYPE_CHECKING:
@@ -28,11 +28,17 @@ class TensormapMachine(MemoryAccess):
         self, space: str, address: Lanes | Address, field: str, dimension: int, value: Lanes | int
     ) -> None:
         """Set a field of the map at each address to a value; `dimension` selects the dimension if the
-        field has a value for each.
+        field has a value for each. 128 bytes of zeros are a map whose fields are all to be set, as
+        compilers make maps in the kernel.
         """
         address, space = as_address(address), space.partition("::")[0]
         (head,) = self.load(space, address, b64, 1)
-        wrong = self.active() & ~holds_map(head)
+        blank = self.active() & (head == 0)
+        if blank.any():
+            blank &= self._with_mask(blank, lambda: self._zeros(space, address))
+            begin = np.full(self.selection.count, MAGIC, np.uint64)
+            self._with_mask(blank, lambda: self.store(space, address, b64, (begin,)))
+        wrong = self.active() & ~holds_map(head) & ~blank
         unaligned = self.active() & ((address.signed() + address.offset) % ALIGN != 0)
         if unaligned.any():
             self._stop_at(unaligned, f"a tensor map lies at a multiple of {ALIGN} bytes")
@@ -56,6 +62,14 @@ class TensormapMachine(MemoryAccess):
         shift, bits = np.uint64(8 * (offset % _WORD)), np.uint64((1 << 8 * nbytes) - 1)
         new = (old.astype(np.uint64) & ~(bits << shift)) | data << shift
         self.store(space, word, b32, (new.astype(np.uint32),))
+
+    def _zeros(self, space: str, address: Address) -> Lanes:
+        """Whether a lane's address is that of 128 bytes of zeros."""
+        found: Lanes = np.ones(self.selection.count, np.bool_)
+        for at in range(0, NBYTES, _UNIT):
+            low, high = self.load(space, address.base.at(address.offset + at), b64, 2)
+            found &= (low == 0) & (high == 0)
+        return found
 
     def tensormap_copy(self, dst: Lanes | Address, src: Lanes | Address) -> None:
         """Copy the map at shared `src` to global `dst`, once for each warp, by its first active lane."""

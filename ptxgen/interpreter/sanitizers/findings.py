@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ptxgen.interpreter.machine.faults import Faults
-from ptxgen.interpreter.reports import Report, where_from
+from ptxgen.interpreter.reports import Report, source_of, where_from
 from ptxgen.ir import Instr, Note
 
 if TYPE_CHECKING:
@@ -121,6 +121,8 @@ class Findings(Faults):
             f"{self.where(found.at, found.lane)}: {found.why}",
             other_cta,
             note,
+            source=source_of(self.instrs[found.at]),
+            other_source=source_of(self.instrs[found.other]) if found.other >= 0 else None,
         )
 
     def _whom(self, conflict: Conflict, other: str, lane: int, lacking: str) -> str:

@@ -144,13 +144,40 @@ $ready:
     assert (tensors.map[0] == before).all()
 
 
+ZEROED = """
+    mov.b32 %r11, 0;
+    st.shared.b32 [%r6], %r11;
+    bar.warp.sync -1;
+"""
+
+
+def test_a_map_is_made_of_zeros(tensors: Tensors) -> None:
+    body = f"""
+{ZEROED}
+    @!%p0 bra $ready;
+{replaced("%r2", "shared::cta")}
+    {REPLACE}.box_dim.shared::cta.b1024.b32 [%r2], 0, 4;
+    {REPLACE}.element_stride.shared::cta.b1024.b32 [%r2], 0, 1;
+$ready:
+    bar.warp.sync -1;
+    add.u64 %map, %map, 128;
+    tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned
+        [%map], [%r2], 128;
+{LOAD}"""
+    assert (tensors.run(body) == tensors.y[2:10, 1:5]).all()
+    assert TensorMap.decode(tensors.map[1].tobytes()).box == (4, 8)
+
+
+def test_zeros_with_one_other_byte_are_no_map(tensors: Tensors) -> None:
+    other = "    @%p0 st.shared.b8 [%r2+127], 1;\n"
+    with pytest.raises(TrapError, match="these bytes are no tensor map; copy one there first"):
+        tensors.run(f"{ZEROED}{other}    @%p0 {REPLACE}.rank.shared::cta.b1024.b32 [%r2], 1;")
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (
-            f"{REPLACE}.rank.global.b1024.b32 [%out], 1;",
-            "these bytes are no tensor map; copy one there first",
-        ),
+        (f"{REPLACE}.rank.global.b1024.b32 [%y], 1;", "these bytes are no tensor map; copy one there first"),
         (f"{REPLACE}.rank.global.b1024.b32 [%map+8], 1;", "a tensor map lies at a multiple of 64 bytes"),
         (
             f"{REPLACE}.global_stride.global.b1024.b64 [%map], 4, 16;",

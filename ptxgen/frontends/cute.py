@@ -1,0 +1,77 @@
+"""CuTe DSL: the kernels of a `@cute.jit` function, compiled without a GPU.
+
+The host part of the function, which computes grid, shared memory and tensor maps, is not run: the
+caller launches a kernel by its name. A tensor argument is a structure: its pointer, then the sizes
+(s32) and strides (s64) that the kernel does not know, so that `(array,)` is one with a static
+layout and `(array, 100)` one of 100 elements with stride 1.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import tempfile
+from typing import Any, Final
+
+from ptxgen.errors import CompileError, LaunchError, shown
+from ptxgen.frontends.cpp_names import Names
+from ptxgen.frontends.packages import require
+from ptxgen.frontends.program import Program
+from ptxgen.frontends.sources import sources_of
+from ptxgen.target import target as find_target
+
+DEFAULT_TARGET: Final = "sm_80"
+_WHO: Final = "ptxgen.frontends.cute"
+_PACKAGE: Final = "nvidia-cutlass-dsl"
+_PREFIX: Final = "kernel_cutlass_"
+
+
+def compile(function: Any, *args: Any, target: str = DEFAULT_TARGET, options: str = "") -> Program:
+    """The kernels that a `@cute.jit` function launches, for these arguments: tensors of
+    `cutlass.cute.runtime.from_dlpack`, of numpy or torch arrays on the host, and numbers. `options`
+    are further ones of `cute.compile`, as text.
+
+    Raises `CompileError` with the compiler's message, and `BackendError` if CuTe DSL is not
+    installed.
+    """
+    cute = require(_WHO, "cutlass.cute", _PACKAGE)
+    if not callable(function):
+        raise LaunchError(f"{_WHO}: the function must be a @cute.jit function, got {shown(function)}")
+    name = getattr(function, "__name__", "the function")
+    with tempfile.TemporaryDirectory() as folder:
+        given = f"--gpu-arch={find_target(target).name} --generate-line-info --keep-ptx --dump-dir={folder}"
+        try:
+            compiled = cute.compile(function, *args, options=f"{given} {options}".strip())
+        except Exception as error:  # its own classes, and those of Python, by where it fails
+            text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # colours of a terminal
+            raise CompileError(f"{name} cannot be compiled:\n{text.strip()}") from error
+        ptx = str(compiled.__ptx__)
+    return Program(ptx, name=name, sources=sources_of(), names=_names(ptx, function))
+
+
+def _names(ptx: str, function: Any) -> Names:
+    """The names of the Python functions that became kernels, and of their parameters; symbols have
+    the functions' names, and the types of their arguments behind.
+    """
+    inner = inspect.unwrap(function)
+    code = getattr(inner, "__code__", None)
+    known = sorted(getattr(code, "co_names", ()), key=len, reverse=True)
+    names = {}
+    for symbol in re.findall(r"\.entry\s+(\w+)", ptx):
+        rest = symbol.removeprefix(_PREFIX)
+        name = next((name for name in known if rest.startswith(f"{name}_")), rest)
+        names[symbol] = name
+        found = set(re.findall(rf"\b{symbol}_param_\d+", ptx))
+        params = sorted(found, key=lambda param: int(param.rpartition("_")[2]))
+        own = _parameters(getattr(inner, "__globals__", {}).get(name))
+        shown_as = own if len(own) == len(params) else [p.replace(symbol, name) for p in params]
+        names.update(zip(params, shown_as, strict=True))
+    return Names(names, {})
+
+
+def _parameters(kernel: Any) -> list[str]:
+    """The parameters of a kernel's function that are no constants of the compilation."""
+    if not callable(kernel):
+        return []
+    found = inspect.signature(inspect.unwrap(kernel)).parameters.values()
+    return [p.name for p in found if "Constexpr" not in str(p.annotation)]

@@ -1,0 +1,383 @@
+"""Triton: `@triton.jit` functions, compiled for a GPU that is not there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ptxgen.arguments import extents, integer
+from ptxgen.errors import CompileError, LaunchError, did_you_mean, shown
+from ptxgen.frontends.cpp_names import Names
+from ptxgen.frontends.packages import require
+from ptxgen.frontends.program import Outcome, Program, argument
+from ptxgen.frontends.sources import sources_of
+from ptxgen.runtime.kept import Kept
+from ptxgen.target import target as find_target
+from ptxgen.tensormap import SWIZZLES, TensorMap
+
+DEFAULT_TARGET: Final = "sm_80"
+_WHO: Final = "ptxgen.frontends.triton"
+_SWIZZLE_OF: Final = {number: name for name, number in SWIZZLES.items()}
+# Parameters that Triton puts behind those of the function: pointers to memory for all CTAs.
+_SCRATCH: Final = ("global_scratch", "profile_scratch")
+_MOST_SCRATCH: Final = 1 << 34  # bytes
+
+
+def run(
+    kernel: Any,
+    grid: Any,
+    args: Sequence[object] | Mapping[str, object] = (),
+    constexprs: Mapping[str, Any] | None = None,
+    *,
+    target: str = DEFAULT_TARGET,
+    config: Any = None,
+    num_warps: int | None = None,
+    num_stages: int | None = None,
+    num_ctas: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    **how: Any,
+) -> Outcome:
+    """Compile a `@triton.jit` function as Triton does for these arguments, and run it on the CPU,
+    in place and under all sanitizers.
+
+    `grid` has one to three extents, or is a function of the arguments by name that returns them.
+    `args` are in the order of the function's parameters, or by name; `constexprs` are the rest by
+    name. An array (numpy, torch, JAX) is a pointer to its elements; a number is specialised as
+    Triton specialises it (1, divisible by 16); a `TensorDescriptor` describes a torch tensor.
+    `config` is the `triton.Config` of an autotuned kernel; `num_warps`, `num_stages`, `num_ctas`
+    and `options`, which are further ones of the compiler, win over it. `how` are further arguments
+    of `ProgramKernel.run`, such as `schedule`.
+
+    Raises `CompileError` with Triton's message, `LaunchError` for arguments that do not fit,
+    `BackendError` if Triton is not installed, and `TrapError` with what was found.
+    """
+    triton = require(_WHO, "triton", "triton")
+    chosen = {"num_warps": num_warps, "num_stages": num_stages, "num_ctas": num_ctas, **(options or {})}
+    given = {name: value for name, value in chosen.items() if value is not None}
+    call = _Call.of(triton, kernel, args, dict(constexprs or {}), config, given)
+    compiled = _compile(triton, call, target)
+    sizes = _grid(call, grid)
+    values = compiled.values(call, sizes)
+    clusters = compiled.num_ctas
+    # A CTA of Triton's grid is a cluster of num_ctas CTAs along x.
+    whole = (sizes[0] * clusters, *sizes[1:])
+    entry = compiled.program.only()
+    return entry.run(whole, 32 * compiled.num_warps, values, shared=compiled.shared, cluster=clusters, **how)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A function, its arguments by name, and the compiler's options."""
+
+    function: Any
+    arguments: dict[str, Any]
+    options: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        triton: Any,
+        kernel: Any,
+        args: Any,
+        constexprs: dict[str, Any],
+        config: Any,
+        options: dict[str, Any],
+    ) -> _Call:
+        function = _innermost(triton, kernel)
+        name = function.__name__
+        arguments = _by_name(function, args, constexprs)
+        while kernel is not function:
+            if isinstance(kernel, triton.runtime.Autotuner):
+                config = _config_of(kernel, name, arguments, config)
+                if config is not None:
+                    extra = config.all_kwargs()
+                    tuned = {n: extra.pop(n) for n in config.kwargs if n in extra}
+                    arguments = {**tuned, **arguments}
+                    options = {**extra, **options}
+                    if config.pre_hook is not None:
+                        config.pre_hook(arguments)
+                    config = None
+            else:  # triton.heuristics: computed in their order
+                for value, compute in kernel.values.items():
+                    arguments[value] = compute(arguments)
+            kernel = kernel.fn
+        if config is not None:
+            raise LaunchError(f"{name}: config is for autotuned kernels, and this one is not; leave it out")
+        _require_all(function, arguments)
+        return cls(function, arguments, options)
+
+
+def _innermost(triton: Any, kernel: Any) -> Any:
+    """The JIT function in its decorators. Raises `LaunchError` for anything else."""
+    found = kernel
+    while isinstance(found, triton.runtime.Autotuner | triton.runtime.Heuristics):
+        found = found.fn
+    if isinstance(found, triton.runtime.JITFunction):
+        return found
+    why = "is none"
+    if type(found).__name__ == "InterpretedFunction":
+        why = "was made under TRITON_INTERPRET=1, which replaces it; unset that"
+    raise LaunchError(f"{_WHO}: the kernel must be a @triton.jit function, and {shown(kernel)} {why}")
+
+
+def _by_name(function: Any, args: Any, constexprs: dict[str, Any]) -> dict[str, Any]:
+    names = [param.name for param in function.params]
+    if isinstance(args, Mapping):
+        found = dict(args)
+    elif isinstance(args, Sequence) and not isinstance(args, str | bytes):
+        if len(args) > len(names):
+            raise LaunchError(
+                f"{function.__name__} takes {len(names)} arguments ({', '.join(names)}), got {len(args)}"
+            )
+        found = dict(zip(names, args, strict=False))
+    else:
+        raise LaunchError(
+            f"{function.__name__}: args must be a list of arguments, or a mapping by name, got {shown(args)}"
+        )
+    for name in (*found, *constexprs):
+        if name not in names:
+            raise LaunchError(
+                f"{function.__name__} has no parameter {shown(name)}{did_you_mean(name, names)} (it has "
+                f"{', '.join(names)})"
+            )
+    twice = [name for name in constexprs if name in found]
+    if twice:
+        raise LaunchError(f"{function.__name__}: {twice[0]} is given in args and in constexprs")
+    return {**found, **constexprs}
+
+
+def _require_all(function: Any, arguments: Mapping[str, Any]) -> None:
+    missing = [p.name for p in function.params if p.name not in arguments and not p.has_default]
+    if missing:
+        constants = [p.name for p in function.params if p.is_constexpr and p.name in missing]
+        where = f"; {', '.join(constants)} in constexprs" if constants else ""
+        raise LaunchError(f"{function.__name__} needs a value for {', '.join(missing)}{where}")
+
+
+def _config_of(tuner: Any, name: str, arguments: Mapping[str, Any], config: Any) -> Any:
+    """The config of an autotuned kernel: the given one, or none if all that it tunes is given."""
+    if config is not None:
+        if not hasattr(config, "all_kwargs"):
+            raise LaunchError(f"{name}: config must be a triton.Config, got {shown(config)}")
+        return config
+    if len(tuner.configs) == 1:
+        return tuner.configs[0]
+    tuned = sorted({parameter for each in tuner.configs for parameter in each.kwargs})
+    if tuned and all(parameter in arguments for parameter in tuned):
+        return None
+    raise LaunchError(
+        f"{name} is autotuned over {len(tuner.configs)} configurations, which only a GPU can time; choose "
+        f"one: config={name}.configs[0], or give {', '.join(tuned) or 'a triton.Config'}"
+    )
+
+
+def _grid(call: _Call, grid: Any) -> tuple[int, ...]:
+    given = grid(dict(call.arguments)) if callable(grid) else grid
+    found = extents(given)
+    if found is None:
+        raise LaunchError(
+            f"{call.function.__name__}: grid must be 1 to 3 positive integers, got {shown(given)}"
+        )
+    return found
+
+
+# ------------------------------------------------------------------------------------- compilation
+
+
+class _Elements:
+    """An array as Triton's specialisation looks at it: the element type and the address."""
+
+    def __init__(self, dtype: str, address: int) -> None:
+        self.dtype = dtype
+        self.address = address
+
+    def data_ptr(self) -> int:
+        """The address of the first element."""
+        return self.address
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """A kernel and what a launch needs to know of it."""
+
+    program: Program
+    signature: dict[str, Any]
+    metadata: dict[str, Any]
+
+    @property
+    def num_warps(self) -> int:
+        return int(self.metadata["num_warps"])
+
+    @property
+    def num_ctas(self) -> int:
+        return int(self.metadata.get("num_ctas") or 1)
+
+    @property
+    def shared(self) -> int:
+        return int(self.metadata["shared"])
+
+    def values(self, call: _Call, grid: tuple[int, ...]) -> list[object]:
+        """The arguments of the entry: those of the function that are no constants, descriptors in
+        their parts, and the scratch memory that Triton adds.
+        """
+        values: list[object] = []
+        maps = iter(self.metadata.get("tensordesc_meta") or ())
+        for name, type in self.signature.items():
+            values += _parts(f"{call.function.__name__}: {name}", type, call.arguments.get(name), maps)
+        wanted = len(self.program.only().kernel.params) - len(values)
+        if not 0 <= wanted <= len(_SCRATCH):
+            raise LaunchError(
+                f"{call.function.__name__}: Triton made {len(values) + wanted} parameters of {len(values)} "
+                "arguments, which this version of ptxgen does not know"
+            )
+        for kind in _SCRATCH[:wanted]:
+            nbytes = int(self.metadata.get(f"{kind}_size") or 0) * math.prod(grid) * self.num_ctas
+            if nbytes > _MOST_SCRATCH:
+                raise LaunchError(
+                    f"{call.function.__name__} needs {nbytes} bytes of scratch memory; use a smaller grid"
+                )
+            values.append(_aligned(nbytes, int(self.metadata.get(f"{kind}_align") or 1)) if nbytes else None)
+        return values
+
+
+_kept = Kept[str, _Compiled]()
+
+
+def _compile(triton: Any, call: _Call, target: str) -> _Compiled:
+    """The kernel for the types and the values of a call, as far as Triton specialises for them."""
+    compiler = require(_WHO, "triton.compiler.compiler", "triton")
+    jit = require(_WHO, "triton.runtime.jit", "triton")
+    number = int("".join(filter(str.isdigit, find_target(target).name)))
+    gpu = require(_WHO, "triton.backends.compiler", "triton").GPUTarget("cuda", number, 32)
+    backend = compiler.make_backend(gpu)
+    function = call.function
+    name = function.__name__
+    seen = {known: _specialised(name, known, value) for known, value in call.arguments.items()}
+    # The default of a Triton that is about to change it; asking for it avoids a warning.
+    asked = {"enable_fp_fusion": triton.knobs.language.default_fp_fusion, **call.options}
+    try:
+        binder = jit.create_function_from_signature(function.signature, function.params, backend)
+        bound, specialisation, options = binder(**seen, **asked)
+        options, signature, constants, attributes = function._pack_args(
+            backend, options, bound, specialisation, options
+        )
+        source = compiler.ASTSource(function, signature, constants, attributes)
+    except (KeyError, TypeError, ValueError) as error:
+        raise LaunchError(f"{name} cannot be specialised for these arguments: {error}") from error
+    key = f"{source.hash()} {options.hash()} {gpu}"
+    found = _kept.get(key)
+    if found is None:
+        try:
+            found = _kept.keep(key, _translate(call, source, options, backend, gpu))
+        except triton.CompilationError as error:
+            raise CompileError(f"{name} cannot be compiled:\n{error}") from error
+    return found
+
+
+def _translate(call: _Call, source: Any, options: Any, backend: Any, gpu: Any) -> _Compiled:
+    """Run the compiler's stages up to PTX, which need neither a driver nor an assembler."""
+    ir = require(_WHO, "triton._C.libtriton", "triton").ir
+    stages: dict[str, Callable[..., Any]] = {}
+    backend.add_stages(stages, options, source.language)
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    generators, modules = backend.get_codegen_implementation(options), backend.get_module_map()
+    made = source.make_ir(gpu, options, generators, modules, context)
+    metadata = {"target": gpu, **options.__dict__}
+    for stage, translate in stages.items():
+        try:
+            made = translate(made, metadata)
+        except RuntimeError as error:  # of the passes, which print the reason on standard error
+            raise CompileError(
+                f"{call.function.__name__} cannot be compiled for sm_{gpu.arch}: stage {stage} failed "
+                f"({error}); Triton says why on standard error"
+            ) from error
+        if stage == "ptx":
+            break
+    ptx = str(made)
+    names = _names(call, source.signature, metadata["name"])
+    program = Program(ptx, name=call.function.__name__, sources=sources_of(), names=names)
+    return _Compiled(program, dict(source.signature), metadata)
+
+
+def _specialised(who: str, name: str, value: Any) -> Any:
+    """An argument as Triton's specialisation takes it."""
+    if isinstance(value, tuple):
+        items = [_specialised(who, f"{name}[{n}]", item) for n, item in enumerate(value)]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, np.bool_ | np.integer | np.floating):
+        return value.item()
+    if isinstance(value, np.ndarray) or (
+        hasattr(value, "__dlpack__") and not hasattr(value, "block_shape") and hasattr(value, "dtype")
+    ):
+        array = argument(f"{who}: {name}", value)
+        return _Elements(array.dtype.name, array.__array_interface__["data"][0])
+    return value
+
+
+def _names(call: _Call, signature: Mapping[str, Any], symbol: str) -> Names:
+    """The names of an entry's parameters: those of the function, as far as each is one parameter."""
+    names = {symbol: call.function.__name__}
+    number = 0
+    for name, type in signature.items():
+        if type == "constexpr":
+            continue
+        if not isinstance(type, str) or type.startswith("tensordesc"):
+            break
+        names[f"{symbol}_param_{number}"] = name
+        number += 1
+    else:
+        names |= {f"{symbol}_param_{number + n}": name for n, name in enumerate(_SCRATCH)}
+    return Names(names, {})
+
+
+# --------------------------------------------------------------------------------------- arguments
+
+
+def _parts(who: str, type: Any, value: Any, maps: Any) -> list[object]:
+    """The parameters that an argument of the function becomes."""
+    if type == "constexpr":
+        return []
+    if isinstance(type, tuple):
+        return [part for t, v in zip(type, value, strict=True) for part in _parts(who, t, v, maps)]
+    if isinstance(type, str) and type.startswith("tensordesc"):
+        return _described(who, value, next(maps, None))
+    if isinstance(type, str) and type.startswith("fp") and integer(value, -(1 << 63)) is not None:
+        return [float(value)]
+    return [value]
+
+
+def _described(who: str, descriptor: Any, meta: Mapping[str, Any] | None) -> list[object]:
+    """The parts of a tensor descriptor: a tensor map for the GPUs that have them, else the array,
+    then its shape and strides in elements.
+    """
+    shape, strides = [int(n) for n in descriptor.shape], [int(n) for n in descriptor.strides]
+    array = argument(who, descriptor.base)
+    nan = descriptor.padding == "nan"
+    if meta is None:
+        flags = [int(nan), int(descriptor.round_f32_to_tf32)]
+        return [array, *shape, *strides, *flags, *shape, *strides]
+    if meta.get("fp4_padded") or meta.get("is_im2col"):
+        raise LaunchError(f"{who}: descriptors of 4-bit elements and of im2col mode are not modelled")
+    steps = [stride * array.itemsize for stride in strides]
+    tensor = np.lib.stride_tricks.as_strided(array, shape, steps)
+    tensor_map = TensorMap(
+        tensor,
+        box=tuple(reversed(meta["block_size"])),
+        dtype="tf32" if descriptor.round_f32_to_tf32 else "",
+        swizzle=_SWIZZLE_OF[meta["swizzle"]],
+        oob_fill="nan" if nan else "zeros",
+    )
+    return [tensor_map, *shape, *strides]
+
+
+def _aligned(nbytes: int, align: int) -> np.ndarray[Any, Any]:
+    """Zeros in memory whose address is a multiple of `align`."""
+    whole = np.zeros(nbytes + align, np.uint8)
+    start = -whole.__array_interface__["data"][0] % align
+    return whole[start : start + nbytes]

@@ -1,0 +1,104 @@
+"""Reads `.file` and `.loc`: the lines of the source that a compiler made PTX of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ptxgen.ir import Location
+from ptxgen.tokens import Tokens
+
+# Maps the path of a source, as the PTX has it, to its lines; to none if the source is not at hand.
+Sources = Callable[[str], Sequence[str]]
+
+_Place = tuple[int, int, int]  # a file's number, a line, a column
+
+
+# LLVM counts the lines of inline assembly as lines of the source, so that only the first directive
+# between these comments has a line that the source has.
+_ASM_BEGINS, _ASM_ENDS = "// begin inline asm", "// end inline asm"
+
+
+class Locations:
+    """The locations of a text's instructions. `now` is that of the next instruction; None if the
+    text does not say it.
+    """
+
+    def __init__(self, sources: Sources | None) -> None:
+        self.now: Location | None = None
+        self._sources = sources
+        self._files: dict[int, str] | None = None
+        self._lines: dict[str, Sequence[str]] = {}
+        self._read: dict[_Place, Location] = {}  # in this body
+        self._in_asm = self._fixed = False  # fixed: the first directive of inline assembly was read
+        self._seen = 0  # where the text was last looked at for inline assembly
+
+    def new_body(self) -> None:
+        """Forget the locations of the last body."""
+        self.now = None
+        self._read.clear()
+        self._in_asm = self._fixed = False
+
+    def _look_for_asm(self, tokens: Tokens) -> None:
+        """Find whether the next token is in inline assembly; not all comments are tokens."""
+        start = tokens.starts[tokens.at]
+        begins, ends = (tokens.text.rfind(comment, self._seen, start) for comment in (_ASM_BEGINS, _ASM_ENDS))
+        if begins != ends:
+            self._in_asm, self._fixed = begins > ends, False
+        self._seen = start
+
+    def read(self, tokens: Tokens) -> None:
+        """Read a directive such as `.loc 1 20 3, function_name $L1, inlined_at 1 9 2`.
+
+        Raises `ParseError`.
+        """
+        self._look_for_asm(tokens)
+        tokens.want(".loc")
+        place = _place(tokens)
+        call: _Place | None = None
+        while tokens.skip(","):
+            if tokens.skip("function_name"):
+                tokens.name("a label")
+                if tokens.skip("+"):
+                    tokens.count("an offset")
+            elif tokens.skip("inlined_at"):
+                call = _place(tokens)
+            else:
+                got = tokens.shown(tokens.peek())
+                tokens.fail(f"wanted function_name or inlined_at, got {got}")
+        if self._files is None:
+            self._files = _files(tokens)
+        if self._fixed:
+            return
+        self._fixed = self._in_asm
+        # A call that was inlined itself has its own directive before this one.
+        caller = None if call is None else self._read.get(call) or self._location(call, None)
+        self.now = self._location(place, caller)
+        if self.now is not None:
+            self._read[place] = self.now
+
+    def _location(self, place: _Place, inlined_at: Location | None) -> Location | None:
+        number, line, column = place
+        name = (self._files or {}).get(number)
+        if name is None or not line:  # compilers write line 0 for code that no line asks for
+            return None
+        if name not in self._lines:
+            self._lines[name] = () if self._sources is None else self._sources(name)
+        lines = self._lines[name]
+        text = lines[line - 1].strip() if line <= len(lines) else ""
+        return Location(name, line, column, text, inlined_at)
+
+
+def _place(tokens: Tokens) -> _Place:
+    number, line, column = (tokens.count(what) for what in ("a file's number", "a line", "a column"))
+    return number, line, column
+
+
+def _files(tokens: Tokens) -> dict[int, str]:
+    """The names of a text's files by number; nvcc writes them behind the code that names them."""
+    words = tokens.words
+    found = [n for n, word in enumerate(words) if word == ".file"]
+    return {
+        int(words[n + 1]): words[n + 2][1:-1]
+        for n in found
+        if words[n + 1].isdecimal() and words[n + 2][:1] == '"'
+    }

@@ -1,0 +1,149 @@
+"""A plugin for pytest: the fixtures `run_ptx` and `interpret_triton` run kernels without a GPU, and
+fail the test with what the sanitizers find.
+
+pytest loads it wherever `ptxgen` is installed. It imports nothing of `ptxgen` until a test asks for
+a fixture.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from ptxgen.frontends.program import Outcome
+
+_NONE: Final = "none"
+_PROPERTY: Final = "ptxgen_run"  # of a test, for each run: JSON
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
+    group = parser.getgroup(
+        "ptxgen", "kernels on the PTX interpreter (the fixtures run_ptx and interpret_triton)"
+    )
+    group.addoption(
+        "--ptx-sanitize",
+        default="all",
+        metavar="NAMES",
+        help="the sanitizers that watch kernels: all, none, or some of bounds, init, race, sync, proxy with "
+        "commas (default: all)",
+    )
+    group.addoption(
+        "--ptx-schedules",
+        type=int,
+        default=1,
+        metavar="N",
+        help="run each kernel in N orders of its warps: in lockstep, and N - 1 drawn from seeds (default: 1)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Check the options, if they are given."""
+    config.pluginmanager.register(_Summary(), "ptxgen summary")
+    count = config.getoption("--ptx-schedules")
+    if count < 1:
+        raise pytest.UsageError(f"--ptx-schedules must be at least 1, got {count}")
+    names = config.getoption("--ptx-sanitize")
+    if names not in ("all", _NONE):
+        from ptxgen.errors import LaunchError
+        from ptxgen.interpreter.sanitizers.names import sanitizers
+
+        try:
+            sanitizers(names)
+        except LaunchError as error:
+            raise pytest.UsageError(f"--ptx-sanitize: {error}") from error
+
+
+@pytest.fixture
+def run_ptx(request: pytest.FixtureRequest) -> Callable[..., Outcome]:
+    """Run a kernel without a GPU: `run_ptx(kernel, grid, block, args)`, as
+    `ptxgen.frontends.dispatch.run`, with the sanitizers and schedules of the command line.
+
+    The test fails with what they find, unless `raise_on_report=False`; then the outcome has it.
+    """
+    from ptxgen.frontends.dispatch import run as run_any
+
+    asked = _asked(request.config)
+
+    def run(*arguments: Any, raise_on_report: bool = True, **how: Any) -> Outcome:
+        outcome = run_any(*arguments, raise_on_report=False, **{**asked, **how})
+        _record(request, outcome, failed=raise_on_report)
+        if raise_on_report and not outcome.clean:
+            pytest.fail(f"kernel {outcome.name} on the PTX interpreter:\n{outcome.findings}", pytrace=False)
+        return outcome
+
+    return run
+
+
+@pytest.fixture
+def interpret_triton(request: pytest.FixtureRequest) -> Iterator[list[Outcome]]:
+    """Run every Triton kernel that the test launches, by whatever code, on the interpreter, with the
+    sanitizers and schedules of the command line; what they find is raised by the launch. The value is
+    the list of the outcomes.
+    """
+    from ptxgen.frontends.triton_launches import interpreted
+
+    with interpreted(**_asked(request.config)) as outcomes:
+        yield outcomes
+    for outcome in outcomes:
+        _record(request, outcome, failed=True)
+
+
+def _asked(config: pytest.Config) -> dict[str, Any]:
+    """The sanitizers and schedules of the command line."""
+    from ptxgen.interpreter import PCT
+    from ptxgen.interpreter.schedule.policies import LOCKSTEP
+
+    names = config.getoption("--ptx-sanitize")
+    # Lockstep last: the arrays hold its results, however many schedules there are.
+    schedules = (*map(PCT, range(config.getoption("--ptx-schedules") - 1)), LOCKSTEP)
+    return {"sanitize": False if names == _NONE else names, "schedule": schedules}
+
+
+def _record(request: pytest.FixtureRequest, outcome: Outcome, *, failed: bool) -> None:
+    """Keep a run for the summary; what it found counts if it failed the test."""
+    found = outcome.findings
+    run = {
+        "kernel": outcome.name,
+        "instructions": outcome.counters.warp_instructions,
+        "findings": len(found.reports) + len(found.faults) if failed else 0,
+    }
+    request.node.user_properties.append((_PROPERTY, json.dumps(run)))
+
+
+class _Summary:
+    """The runs of all tests, and the section about them at the end."""
+
+    def __init__(self) -> None:
+        self.runs: list[dict[str, Any]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the runs of a test, which workers of pytest-xdist send with its report."""
+        if report.when == "teardown":
+            found = [str(value) for name, value in report.user_properties if name == _PROPERTY]
+            self.runs += map(json.loads, found)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Print the kernels that ran, if any did."""
+        if not self.runs:
+            return
+        terminalreporter.section("kernels on the PTX interpreter")
+        names = list(dict.fromkeys(run["kernel"] for run in self.runs))
+        width = max(map(len, names))
+        for name in names:
+            of_kernel = [run for run in self.runs if run["kernel"] == name]
+            terminalreporter.line(_words(f"{name:{width}}", of_kernel))
+        if len(names) > 1:
+            terminalreporter.line(_words(f"{'all':{width}}", self.runs))
+
+
+def _words(head: str, runs: list[dict[str, Any]]) -> str:
+    instructions = sum(run["instructions"] for run in runs)
+    findings = sum(run["findings"] for run in runs)
+    ran = f"{len(runs):>5} run{'s' if len(runs) != 1 else ' '}"
+    found = f"{findings} finding{'s' * (findings != 1)}"
+    return f"{head}  {ran}  {instructions:>15,} warp instructions  {found}"

@@ -1,0 +1,115 @@
+"""`kernel[grid](…)` of unchanged host code runs on the interpreter."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ptxgen.errors import LaunchError, TrapError
+
+pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def k(triton: Any) -> Any:
+    """The kernels."""
+    assert triton
+    return importlib.import_module("frontends.triton_kernels")
+
+
+@pytest.fixture
+def interpreted(triton: Any) -> Any:
+    assert triton
+    return importlib.import_module("ptxgen.frontends.triton_launches").interpreted
+
+
+def softmax_of(k: Any, x: Any) -> Any:
+    """Host code as a library has it."""
+    y = np.empty_like(x)
+    k.softmax[(len(x),)](x, y, x.shape[1], columns=x.shape[1], BLOCK=128, num_warps=2)
+    return y
+
+
+def test_launches_of_host_code(k: Any, interpreted: Any) -> None:
+    x = np.random.default_rng(0).standard_normal((3, 100), np.float32)
+    with interpreted(target="sm_90", schedule=["pct:1", "lockstep"]) as outcomes:
+        y = softmax_of(k, x)
+    weights = np.exp(x.astype(np.float64))
+    assert np.allclose(y, weights / weights.sum(1, keepdims=True), rtol=1e-5)
+    assert [(outcome.name, outcome.clean) for outcome in outcomes] == [("softmax", True)]
+    assert ".target sm_90" in outcomes[0].ptx
+    assert ".reqntid 64" in outcomes[0].ptx
+
+
+def test_decorators_choose_as_they_can_without_a_gpu(k: Any, interpreted: Any, triton: Any) -> None:
+    x, bins, y = np.zeros(100, np.int32), np.zeros(8, np.int32), np.zeros((1, 100), np.float32)
+    called: list[Any] = []
+    configs = [
+        triton.Config(
+            {"BLOCK": size}, num_warps=size // 32, pre_hook=lambda args: called.append(args["BLOCK"])
+        )
+        for size in (32, 64, 128)
+    ]
+    prune = {"early_config_prune": lambda configs, named, **_: [c for c in configs if named["n"] >= 50][1:]}
+    tuned = triton.autotune(configs=configs, key=["n"], prune_configs_by=prune)(k.histogram)
+    with interpreted() as outcomes:
+        tuned[lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)](x, bins, 100)
+        k.guessed[(1,)](y, y, 100, 100)
+        k.histogram.warmup(x, bins, 100, BLOCK=64, grid=(1,))
+    assert bins[0] == 100
+    assert called == [64]
+    assert ".reqntid 64" in outcomes[0].ptx
+    assert [outcome.name for outcome in outcomes] == ["histogram", "softmax"]
+
+
+def test_a_finding_is_raised_where_the_kernel_is_launched(k: Any, interpreted: Any) -> None:
+    x, out = np.ones(256, np.float32), np.zeros(1, np.float32)
+    with interpreted(), pytest.raises(TrapError, match=r"race.*triton_kernels\.py"):
+        k.racy_total[(2,)](x, out, BLOCK=128)
+    with interpreted(sanitize=False) as outcomes:
+        k.racy_total[(2,)](x, out, BLOCK=128)
+    assert outcomes[0].clean
+    with (
+        interpreted(),
+        pytest.raises(LaunchError, match=r"racy_total takes 3 arguments \(x, out, BLOCK\), got 4"),
+    ):
+        k.racy_total[(2,)](x, out, 128, 4)
+
+
+def test_the_fixture_of_the_plugin(k: Any, pytester: pytest.Pytester) -> None:
+    assert k
+    test = """
+    import numpy as np
+    from frontends.triton_kernels import racy_total, softmax
+
+    def test_right(interpret_triton):
+        y = np.zeros((1, 100), np.float32)
+        softmax[(1,)](y, y, 100, 100, BLOCK=128)
+        assert interpret_triton[0].name == "softmax"
+
+    def test_racy(interpret_triton):
+        racy_total[(2,)](np.ones(256, np.float32), np.zeros(1, np.float32), BLOCK=128)
+    """
+    pytester.makepyfile(test)
+    pytester.makeini("[pytest]\naddopts = -p ptxgen.pytest_plugin --ptx-schedules=2")
+    tests = Path(__file__).parents[1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{tests}:{tests.parent}")
+        result = pytester.runpytest_subprocess()
+    result.assert_outcomes(passed=1, failed=1)
+    lines = [line.split() for line in result.outlines]
+    assert ["softmax", "1", "run"] in [line[:3] for line in lines]
+    assert any(line[:2] == ["racy_total", "1"] and line[-1].startswith("finding") for line in lines)
+
+
+def test_outside_the_context_triton_is_as_it_was(k: Any, interpreted: Any, triton: Any) -> None:
+    before = triton.runtime.JITFunction.run, triton.runtime.Autotuner.run
+    with pytest.raises(ZeroDivisionError), interpreted():
+        raise ZeroDivisionError
+    assert (triton.runtime.JITFunction.run, triton.runtime.Autotuner.run) == before
+    assert k.softmax.run.__func__ is before[0]

@@ -1,0 +1,164 @@
+"""The pytest plugin: the fixture, the options, the summary, with and without workers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import ptxgen.frontends.dispatch  # noqa: F401  # once for all runs in this process
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).parents[1]
+KERNELS = f"""
+import numpy as np
+import pytest
+
+BUG = {str(ROOT / "tests" / "ptx" / "bugs" / "missing_barrier.ptx")!r}
+GOOD = {str(ROOT / "tests" / "ptx" / "nvcc" / "stencils.sm_80.ptx")!r}
+
+def arrays():
+    return np.arange(256, dtype=np.float32), np.zeros(1, np.float32)
+
+def test_right(run_ptx):
+    x, y = np.ones(40, np.float32), np.ones(40, np.float32)
+    outcome = run_ptx(GOOD, 2, 32, [2, x, y, 40], entry="saxpy")
+    assert (y == 3).all()
+    assert outcome.counters.by_opcode["fma.rn.f32"] == 2
+
+def test_racy(run_ptx):
+    x, total = arrays()
+    run_ptx(BUG, 1, 256, [x, total])
+    assert total[0] == x.sum()
+
+def test_told(run_ptx):
+    x, total = arrays()
+    outcome = run_ptx(BUG, 1, 256, [x, total], raise_on_report=False)
+    assert outcome.findings.reports[0].kind == "race"
+
+def test_schedules(run_ptx, monkeypatch, request):
+    from ptxgen import interpreter
+
+    run, schedules = interpreter.run, []
+    monkeypatch.setattr(interpreter, "run", lambda *a, **h: schedules.append(h["schedule"]) or run(*a, **h))
+    run_ptx(GOOD, 2, 32, [2, *arrays(), 1], entry="saxpy")
+    assert len(set(schedules)) == request.config.getoption("--ptx-schedules")
+    assert schedules[-1] == "lockstep"
+
+def test_other():
+    pass
+"""
+
+
+@pytest.fixture
+def kernels(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.makepyfile(test_kernels=KERNELS)
+    pytester.makeini("[pytest]\naddopts = -p ptxgen.pytest_plugin")
+    return pytester
+
+
+def summary(result: pytest.RunResult) -> list[list[str]]:
+    lines = result.outlines
+    start = next(n for n, line in enumerate(lines) if "kernels on the PTX interpreter ===" in line)
+    return [line.split() for line in lines[start + 1 : start + 4]]
+
+
+def test_a_test_fails_with_what_is_found(kernels: pytest.Pytester) -> None:
+    result = kernels.runpytest_inprocess()
+    result.assert_outcomes(passed=4, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "kernel block_sum on the PTX interpreter:",
+            "kernel block_sum: ld.shared.f32 *(line 29): thread * race: shared address * no barrier orders *",
+        ]
+    )
+    saxpy, block_sum, together = summary(result)
+    assert saxpy[:3] == ["saxpy", "2", "runs"]
+    assert saxpy[-2:] == ["0", "findings"]
+    assert block_sum[:3] == ["block_sum", "2", "runs"]
+    assert block_sum[-2:] == ["1", "finding"]
+    assert together[:3] == ["all", "4", "runs"]
+    counted = [int(words[3].replace(",", "")) for words in (saxpy, block_sum, together)]
+    assert counted[0] + counted[1] == counted[2] > 500
+
+
+@pytest.mark.slow
+def test_workers_send_what_they_ran(kernels: pytest.Pytester) -> None:
+    result = kernels.runpytest_subprocess("-n", "2")
+    result.assert_outcomes(passed=4, failed=1)
+    assert summary(result)[2][:3] == ["all", "4", "runs"]
+
+
+@pytest.mark.parametrize(
+    ("options", "failing"),
+    [
+        (["--ptx-sanitize=none"], "test_told"),  # which wants a finding
+        (["--ptx-sanitize=bounds,init"], "test_told"),
+        (["--ptx-sanitize=race", "--ptx-schedules=3"], "test_racy"),
+        (["--ptx-schedules=3"], "test_racy"),
+    ],
+)
+def test_options(kernels: pytest.Pytester, options: list[str], failing: str) -> None:
+    result = kernels.runpytest_inprocess(*options)
+    result.assert_outcomes(passed=4, failed=1)
+    assert any(line.startswith(f"FAILED test_kernels.py::{failing} ") for line in result.outlines)
+
+
+def test_a_schedule_without_sanitizers_shows_the_damage_in_the_values(kernels: pytest.Pytester) -> None:
+    test = """
+    import numpy as np
+    from test_kernels import BUG, arrays
+
+    def test_values(run_ptx):
+        x, total = arrays()
+        run_ptx(BUG, 1, 256, [x, total], sanitize=False, schedule="pct:1")
+        assert total[0] == x.sum()
+    """
+    kernels.makepyfile(test_values=test)
+    kernels.runpytest_inprocess("test_values.py").assert_outcomes(failed=1)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--ptx-schedules=0", "--ptx-schedules must be at least 1, got 0"),
+        ("--ptx-sanitize=races", "--ptx-sanitize: sanitize must be True, False or names among bounds, init, "
+         "race, sync, proxy, all, got 'races'; did you mean 'race'?"),
+    ],
+)  # fmt: skip
+def test_options_that_are_none(kernels: pytest.Pytester, option: str, message: str) -> None:
+    result = kernels.runpytest_inprocess(option)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert message in result.stderr.str()
+
+
+def test_without_kernels_there_is_no_summary(kernels: pytest.Pytester) -> None:
+    result = kernels.runpytest_inprocess("-k", "other")
+    result.assert_outcomes(passed=1, deselected=4)
+    assert "PTX interpreter" not in result.stdout.str()
+
+
+def test_the_help_names_the_options(kernels: pytest.Pytester) -> None:
+    text = kernels.runpytest_inprocess("--help").stdout.str()
+    assert "--ptx-sanitize=NAMES" in text
+    assert "--ptx-schedules=N" in text
+
+
+def test_importing_the_plugin_imports_nothing_heavy() -> None:
+    seen = "[n for n in sorted(sys.modules) if n.startswith(('ptxgen', 'numpy'))]"
+    code = f"import ptxgen.pytest_plugin, sys; print({seen})"
+    told = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    assert told.strip() == "['ptxgen', 'ptxgen.pytest_plugin']"
+
+
+def test_the_package_registers_the_plugin_by_the_name_of_its_module() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {"ptxgen.pytest_plugin": "ptxgen.pytest_plugin"}
+    assert re.search(r"^def pytest_addoption", (ROOT / "ptxgen" / "pytest_plugin.py").read_text(), re.M)
