@@ -18,9 +18,9 @@ from ptxgen.arrays.views import view
 from ptxgen.errors import BackendError
 from ptxgen.interpreter import Counters
 from ptxgen.runtime.assembler import find_assembler
+from ptxgen.runtime.sass import Loop, find_disassembler, main_loop
 from ptxgen.target import WARP_SIZE, Target
 from tools.measure.cpu import normal
-from tools.measure.sass import Loop, find_disassembler, main_loop
 
 THOUSAND: Final = 1000  # scores: the unit of figures
 
