@@ -96,6 +96,8 @@ class Recording:
     `instrs` are the instructions by number; `slots[w, t]` is the number of the instruction that warp
     w executes in slot t, or IDLE, `[warps, kept slots]` int32; `lengths` are the slots of each warp,
     of which the first `kept` are in `slots`. `sites` are the accesses to shared memory by number.
+    `regions` are
+    the named parts of the `shared_bytes` of its shared memory, each with its first byte and its size; `bulk_bytes` are those that bulk copies of the CTA move to or from global memory.
     """
 
     instrs: tuple[Instr, ...] = ()
@@ -104,6 +106,9 @@ class Recording:
     waits: list[Wait] = field(default_factory=list)
     flights: list[Flight] = field(default_factory=list)
     sites: dict[int, Site] = field(default_factory=dict)
+    regions: tuple[tuple[str, int, int], ...] = ()
+    shared_bytes: int = 0
+    bulk_bytes: int = 0
 
     @property
     def kept(self) -> int:
@@ -135,7 +140,6 @@ class Recorder(Observer):
         """Begin the recording of a batch, which is one cluster."""
         self._width = batch.width
         self._stride = batch.shared_stride
-        self._shared = batch.shared_bytes
         self._warps = batch.width // WARP
         warps = batch.lanes // WARP
         self._clock: Lanes = np.zeros(warps, np.int64)
@@ -147,6 +151,8 @@ class Recorder(Observer):
         self._in_turn = [in_turn_of(instr.opcode) for instr in instrs]
         self._arriving = [instr.opcode.startswith(_ARRIVES) for instr in instrs]
         self.recording.instrs = instrs
+        self.recording.regions = program.linked.regions
+        self.recording.shared_bytes = program.linked.shared_bytes
         self.recording.slots = np.full((self._warps, self._most), IDLE, np.int32)
 
     def finish(self) -> None:
@@ -327,6 +333,8 @@ class Recorder(Observer):
         warp = lane // WARP
         one = _Open(warp, self.time(warp), at, nbytes)
         self._stamp += 1
+        if warp < self._warps:
+            self.recording.bulk_bytes += nbytes
         if position is None:
             self._bulk_reads[self._stamp] = one
         else:

@@ -25,7 +25,7 @@ INSTALL: Final = "pip install nvidia-cuda-nvdisasm, or put a CUDA toolkit's nvdi
 
 # Classes of instructions of an attention kernel; the first class that has the opcode counts.
 CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
-    "products": ("HMMA",),
+    "products": ("HMMA", "HGMMA", "QGMMA", "IMMA", "IGMMA", "DMMA", "BMMA"),
     "shared": ("LDSM", "LDS", "STS"),
     "copies": ("LDGSTS", "LDGDEPBAR", "DEPBAR", "LDG", "STG"),
     "f32": ("FADD", "FMUL", "FFMA", "FMNMX", "FSEL", "FSETP", "FADD2", "FMUL2", "FFMA2", "FMNMX3"),
