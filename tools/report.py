@@ -14,16 +14,20 @@ from typing import Any, Final
 if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from flash.contract.catalogue import build
 from ptxgen.errors import ConfigError, LaunchError, PtxGenError, UnsupportedTargetError
-from ptxgen.report import STEPS, Report, collect, page
-from tools.commands.emit_options import add_kernel_options, every_kernel_option
-from tools.commands.emit_output import STDOUT, deliver
+from ptxgen.report import STEPS, Launch, Report, Subject, collect, page
+from tools.campaign.kernels import forward_launch
+from tools.campaign.problems import Problem
+from tools.commands.emit_options import add_kernel_options, config_of, every_kernel_option
+from tools.commands.emit_output import STDOUT, deliver, find_target
 from tools.commands.exits import StopError, fail
 from tools.commands.numbers import whole
 from tools.commands.progress import progress
-from tools.commands.report_subjects import of_attention, of_function, of_text
+from tools.commands.report_subjects import of_function, of_text
 from tools.commands.run_arguments import FileError, extents, given
 from tools.commands.standard_output import tell
+from tools.measure.static_quality import dense_launch
 
 OK, FAILED, USAGE, UNSUPPORTED = range(4)
 
@@ -31,6 +35,7 @@ _fail: Final = functools.partial(fail, "report.py")
 
 SCHEMA: Final = 1  # version of the JSON; raised when a key changes its meaning
 ATTENTION: Final = "attention"
+_NOT_OF_KERNEL: Final = ("json", "output", "target", "alignment")
 
 _EPILOG = """\
 what is reported on (KERNEL):
@@ -80,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if words and words[0] == ATTENTION:
             arguments = _attention_arguments(words[1:])
-            subject = of_attention(arguments)
+            subject = _of_attention(arguments)
         else:
             arguments = _arguments(words)
             subject = of_text(arguments) if _is_text(arguments.kernel) else of_function(arguments)
@@ -168,6 +173,26 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the data of the page as JSON")
     parser.add_argument(
         "-o", "--output", default=STDOUT, metavar="FILE", help="default: - for standard output"
+    )
+
+
+def _of_attention(arguments: argparse.Namespace) -> Subject:
+    """The subject of an attention kernel and its launch on one head. Raises `ConfigError`."""
+    config = config_of(arguments, find_target(arguments.target).name)
+    if config.features.operands or config.varlen or config.return_lse:
+        built, seq = build(config.kernel()), arguments.seq
+        problem = Problem(seq, seq, heads=1, lengths=((seq, seq),) if config.varlen else ())
+        run = forward_launch(config, built, problem)
+        plan, values = run.plan, [*run.arrays, *run.plan.values[len(run.arrays) :]]
+    else:
+        built, plan, values = dense_launch(config, arguments.seq)
+    words = vars(arguments).items()
+    return Subject(
+        built.module,
+        block=plan.block,
+        launch=Launch(plan.grid, values, dynamic_smem=plan.dynamic_shared),
+        prove=lambda: (built.proofs, "every launch that its contract allows"),
+        config=tuple((n.replace("_", " "), str(v)) for n, v in words if v and n not in _NOT_OF_KERNEL),
     )
 
 

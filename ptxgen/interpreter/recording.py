@@ -96,8 +96,8 @@ class Recording:
     `instrs` are the instructions by number; `slots[w, t]` is the number of the instruction that warp
     w executes in slot t, or IDLE, `[warps, kept slots]` int32; `lengths` are the slots of each warp,
     of which the first `kept` are in `slots`. `sites` are the accesses to shared memory by number.
-    `regions` are
-    the named parts of the `shared_bytes` of its shared memory, each with its first byte and its size; `bulk_bytes` are those that bulk copies of the CTA move to or from global memory.
+    `regions` are the named parts of the `shared_bytes` of its shared memory, each with its first byte
+    and its size; `bulk_bytes` are those that bulk copies of the CTA move to or from global memory.
     """
 
     instrs: tuple[Instr, ...] = ()

@@ -113,7 +113,7 @@ def register_chart(report: Report) -> dict[str, Any]:
     peak = max(range(len(known)), key=lambda n: known[n].registers or 0)
     at = round(left + (peak // per + 0.5) * width, 1)
     return {
-        "width": WIDTH, "height": _REGISTER_HEIGHT, "left": left, "right": right, "top": top, "bottom": bottom,
+        "width": WIDTH, "height": _REGISTER_HEIGHT, "left": left, "right": right, "bottom": bottom,
         "points": "".join([*path, f"V{bottom}Z"]),
         "ticks": [(n, y(n)) for n in ticks(most, 4)],
         "xticks": [

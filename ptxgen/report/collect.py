@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import re
 from collections import Counter
@@ -24,6 +23,7 @@ from ptxgen.interpreter.arguments import Argument, extents
 from ptxgen.interpreter.recording import Recorder, Recording
 from ptxgen.parse import parse
 from ptxgen.report import data
+from ptxgen.report.arguments import copies, words_of
 from ptxgen.report.classes import NAMES, class_of
 from ptxgen.report.data import ERROR, LINT, UNPROVED, Finding, Report
 from ptxgen.report.limits import limits
@@ -34,7 +34,6 @@ from ptxgen.report.shared_map import shared_map
 from ptxgen.target import target as find_target
 from ptxgen.tensormap import TensorMap
 from ptxgen.text import render
-from ptxgen.texture import Surface, Texture
 
 Progress = Callable[[str], None]
 
@@ -64,9 +63,9 @@ class Subject:
     `given` is PTX text or a module, `entry` the name of one of its kernels (may be left out if there
     is one). `block` are the threads of a CTA along x, y and z (default: what the kernel says). `launch`
     is interpreted. `prove` gives the proofs, and says for which launches they hold (default: shared
-    memory and barriers, for any parameters). `config` are words for the head of the page. `sources` has the lines of the files
-    that `.loc` directives name, by file name. `renamed` has the origin to show for instructions of
-    some Python functions.
+    memory and barriers, for any parameters). `config` are words for the head of the page. `sources` has
+    the lines of the files that `.loc` directives name, by file name. `renamed` has the origin to show
+    for instructions of some Python functions.
     """
 
     given: str | ir.Module
@@ -318,7 +317,7 @@ def _run(
         "dynamic_smem": _dynamic(kernel, launch),
     }
     try:
-        args = copy.deepcopy(list(launch.args))
+        args = copies(launch.args)
         result = interpreter.run(
             module, kernel.name, args=args, sanitize=True, profile=True, raise_on_report=False, **how
         )
@@ -329,7 +328,7 @@ def _run(
         findings += _traffic(result.counters)
         say("recording the first CTA")
         recorder = Recorder()
-        args = copy.deepcopy(list(launch.args))
+        args = copies(launch.args)
         interpreter.run(module, kernel.name, args=args, recorder=recorder, **how)
         ran.recording = recorder.recording
     except TrapError as error:
@@ -377,7 +376,7 @@ def _run_data(
         _three(launch.grid),
         block,
         _three(launch.cluster),
-        tuple(f"{name} = {_words(value)}" for name, value in zip(names, launch.args, strict=False)),
+        tuple(f"{name} = {words_of(value)}" for name, value in zip(names, launch.args, strict=False)),
         not any(f.kind.startswith("sanitizer") for f in findings),
         c.warp_instructions,
         tuple((name, mix[name]) for name in NAMES if mix[name]),
@@ -390,19 +389,6 @@ def _run_data(
 def _three(extent: Sequence[int]) -> tuple[int, int, int]:
     x, y, z = (*extent, 1, 1)[:3]
     return x, y, z
-
-
-def _words(value: Argument) -> str:
-    """An argument of a launch, in words that do not depend on where it lies in memory."""
-    if isinstance(value, TensorMap):
-        return f"tensor map of {_words(value.base)}"
-    if isinstance(value, Texture | Surface):
-        return f"{type(value).__name__.lower()} of {_words(value.array)}"
-    if isinstance(value, bytes):
-        return f"{len(value)} bytes"
-    if isinstance(value, np.ndarray) and value.ndim:
-        return f"{value.dtype} [{', '.join(map(str, value.shape))}]"
-    return str(value)
 
 
 # ----------------------------------------------------------------------------------------- the lines

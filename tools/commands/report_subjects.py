@@ -1,4 +1,4 @@
-"""What `tools/report.py` reports on: PTX text, a kernel function, an attention kernel."""
+"""What `tools/report.py` reports on: PTX text, or a kernel function."""
 
 from __future__ import annotations
 
@@ -10,20 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from flash.contract.catalogue import build
-from flash.launch.calls import make_plan
-from flash.launch.checks import alignment, check
-from ptxgen.arrays.views import view
 from ptxgen.errors import LaunchError, did_you_mean
 from ptxgen.kernels import KernelFunction
 from ptxgen.report import Launch, Subject, subject_of_function
-from tools.commands.emit_options import config_of
-from tools.commands.emit_output import find_target
 from tools.commands.run_arguments import FileError, Given, ptx_text
-
-_SEED = 0
 
 
 def of_text(arguments: argparse.Namespace) -> Subject:
@@ -63,36 +53,6 @@ def of_function(arguments: argparse.Namespace) -> Subject:
         threads = arguments.block[0]
     return subject_of_function(
         function, grid, values, target=arguments.target, threads=threads, statics=statics
-    )
-
-
-def of_attention(arguments: argparse.Namespace) -> Subject:
-    """The subject of an attention kernel and its launch on one head. Raises `ConfigError`."""
-    config = config_of(arguments, find_target(arguments.target).name)
-    shown = [(name.replace("_", " "), value) for name, value in vars(arguments).items() if value]
-    words = tuple((name, str(value)) for name, value in shown if name not in ("json", "output", "target"))
-    random = np.random.default_rng(_SEED)
-    shapes = [(1, 1, arguments.seq, dim) for dim in (*[config.head_dim] * 2, *[config.value_dim] * 2)]
-    arrays = [
-        view(random.standard_normal(shape, np.float32).astype(config.element.numpy), "array")
-        for shape in shapes
-    ]
-    try:
-        geometry = check(config, *arrays)
-        pointers = tuple(array.pointer for array in arrays)
-        made = build(config.kernel(None, alignment(config, geometry, *pointers)))
-        plan = make_plan(made, geometry, config.scale, pointers)
-        memory = [np.asarray(array.owner) for array in arrays]
-        values = [*memory, *plan.values[len(memory) :]]
-        launch = Launch(plan.grid, values, dynamic_smem=plan.dynamic_shared)
-    except LaunchError:  # further arrays would be needed: a bias, a mask, lengths
-        made, launch = build(config.kernel()), None
-    return Subject(
-        made.module,
-        block=(made.threads,),
-        launch=launch,
-        prove=lambda: (made.proofs, "every launch that its contract allows"),
-        config=words,
     )
 
 
