@@ -120,6 +120,14 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     add("--cluster", type=extents, default=(1,), metavar="X[,Y[,Z]]", help="CTAs of a cluster")
     add("--arg", type=given, action="append", default=[], metavar="ARGUMENT", help="as of tools/run.py")
     add("--dynamic-smem", type=whole(0), metavar="BYTES", help="of shared memory (default: as needed)")
+    add(
+        "--dynamic-align",
+        type=whole(1),
+        default=1,
+        metavar="BYTES",
+        help="what the launch aligns it to, if to more than the text says; kernels of Triton for sm_90a "
+        "rely on 1024",
+    )
     function = parser.add_argument_group("a kernel function")
     add = function.add_argument
     add("--example", metavar="MODULE:FUNCTION", help="returns the launch, see below")
@@ -179,7 +187,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 def _of_attention(arguments: argparse.Namespace) -> Subject:
     """The subject of an attention kernel and its launch on one head. Raises `ConfigError`."""
     config = config_of(arguments, find_target(arguments.target).name)
-    if config.features.operands or config.varlen or config.return_lse:
+    if config.features.operands or config.varlen or config.return_lse or config.dropout:
         built, seq = build(config.kernel()), arguments.seq
         problem = Problem(seq, seq, heads=1, lengths=((seq, seq),) if config.varlen else ())
         run = forward_launch(config, built, problem)

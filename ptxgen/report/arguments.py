@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,10 +28,18 @@ def _copy(value: Argument, memory: dict[int, _Array]) -> Argument:
     if isinstance(value, np.ndarray):
         return _copied(value, memory)
     if isinstance(value, TensorMap) and isinstance(value.base, np.ndarray):
-        return replace(value, base=_copied(value.base, memory))
+        return _with(value, base=_copied(value.base, memory))
     if isinstance(value, Texture | Surface):
-        return replace(value, array=_copied(value.array, memory))
+        return _with(value, array=_copied(value.array, memory))
     return value
+
+
+def _with(value: Any, **fields: _Array) -> Any:
+    """A copy of a frozen value with other arrays; what was derived from their layout stays right."""
+    made = copy.copy(value)
+    for name, array in fields.items():
+        object.__setattr__(made, name, array)
+    return made
 
 
 def _copied(array: _Array, memory: dict[int, _Array]) -> _Array:

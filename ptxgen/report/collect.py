@@ -47,13 +47,15 @@ _SHOWN_OPCODES: Final = 40
 @dataclass(frozen=True)
 class Launch:
     """A launch to interpret: 1 to 3 extents each, x first, and the arguments in the kernel's order. The
-    arrays among them are copied, and keep their values.
+    arrays among them are copied, and keep their values. `dynamic_align` is the alignment of dynamic
+    shared memory in bytes, if the launch gives more than the text asks for.
     """
 
     grid: tuple[int, ...]
     args: Sequence[Argument]
     cluster: tuple[int, ...] = (1,)
     dynamic_smem: int | None = None  # bytes; None: what the kernel's regions need
+    dynamic_align: int = 1
 
 
 @dataclass(frozen=True)
@@ -238,8 +240,10 @@ def _prove(
             launch = subject.launch
             values = zip(kernel.params, launch.args if launch else (), strict=False)
             maps = {param.name: value for param, value in values if isinstance(value, TensorMap)}
-            smem = launch.dynamic_smem if launch else None
-            proofs = prove(module, kernel.name, block=block, params=maps, dynamic_smem=smem)
+            smem, align = (launch.dynamic_smem, launch.dynamic_align) if launch else (None, 1)
+            proofs = prove(
+                module, kernel.name, block=block, params=maps, dynamic_smem=smem, dynamic_align=align
+            )
             holds_for = "all values of the parameters" + (", with these tensor maps" if maps else "")
     except PtxGenError as error:
         for kind in ("shared memory", "barriers", "global memory"):

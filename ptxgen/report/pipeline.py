@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -15,6 +16,7 @@ from ptxgen.report.classes import NAMES, class_of
 from ptxgen.report.data import Lane, Pipeline, Stage
 
 _MOST_STAGES: Final = 200
+_OF_COMPILERS: Final = re.compile(r"(begin|end) inline asm|%bb|%L|--|[.@$]")  # notes that name no step
 
 
 def pipeline(recording: Recording, kernel: ir.Kernel, names: Mapping[int, str]) -> Pipeline:
@@ -57,7 +59,7 @@ def _notes(kernel: ir.Kernel) -> dict[int, str]:
     found, note = dict[int, str](), ""
     for statement in kernel.body:
         if isinstance(statement, ir.Note):
-            note = statement.text
+            note = note if _OF_COMPILERS.match(statement.text) else statement.text
         elif isinstance(statement, ir.Instr) and statement.origin is not None and note:
             found[statement.origin.line] = note
     return found

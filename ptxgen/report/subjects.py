@@ -59,7 +59,7 @@ def subject_of_function(
         launch = Launch(grid, [arrays.get(name, value) for name, value in given.items()])
         numbers = {n: int(v) for n, v in given.items() if isinstance(v, int | np.integer) and v > 0}
         prove = functools.partial(_proofs, built, grid, {n: a.shape for n, a in arrays.items()}, numbers)
-    code = inspect.unwrap(function).__code__  # type: ignore[arg-type]  # a callable without a type
+    code = inspect.unwrap(function).__code__
     config = [("function", f"{function.__module__}.{function.name}")]
     config += [(name, str(value)) for name, value in function.signature.static_values(statics or {}).items()]
     return Subject(

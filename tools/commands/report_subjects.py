@@ -21,7 +21,9 @@ def of_text(arguments: argparse.Namespace) -> Subject:
     launch = None
     if arguments.grid is not None:
         values = _values(arguments.arg)
-        launch = Launch(arguments.grid, values, arguments.cluster, arguments.dynamic_smem)
+        launch = Launch(
+            arguments.grid, values, arguments.cluster, arguments.dynamic_smem, arguments.dynamic_align
+        )
     return Subject(
         ptx_text(arguments.kernel),
         arguments.entry,

@@ -144,7 +144,7 @@ def dense_launch(config: AttentionConfig, seq: int) -> tuple[Build, LaunchPlan, 
     geometry = check(config, *arrays)
     pointers = tuple(array.pointer for array in arrays)
     made = build(config.kernel(None, alignment(config, geometry, *pointers)))
-    plan = make_plan(made, geometry, config.scale, pointers)
+    plan = make_plan(made, geometry, config.scale, pointers, config.numbers)
     memory = [np.asarray(array.owner) for array in arrays]
     return made, plan, [*memory, *plan.values[len(memory) :]]
 
