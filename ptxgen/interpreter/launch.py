@@ -291,7 +291,7 @@ class _Launch:
     def _scheduler(self, machine: LaneMachine, policy: Policy) -> Scheduler:
         if self.recorder is None:
             return Scheduler(self.program, machine, self.max_instructions, policy)
-        self.recorder.begin(self.program, machine.batch)
+        self.recorder.begin(self.program, machine)
         schedule = RecordedScheduler(self.program, machine, self.max_instructions, policy)
         schedule.recorder = self.recorder
         return schedule

@@ -28,7 +28,7 @@ from ptxgen.interpreter.traffic import BANKS, in_turn_of, rows_of, words_in_bank
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.arena import Buffer
-    from ptxgen.interpreter.machine.lanes import Batch
+    from ptxgen.interpreter.machine.lane_machine import LaneMachine
     from ptxgen.interpreter.machine.memory import Plan
     from ptxgen.interpreter.machine.observer import Accessing
     from ptxgen.interpreter.program.blocks import Block, Program
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 IDLE: Final = -1  # a slot in which a warp waits, or behind its end
 _MOST_SLOTS: Final = 4096  # that are kept of each warp
+_NEVER: Final = (1 << 63) - 1
 _MOST_SAMPLES: Final = 32  # accesses of an instruction whose banks are counted
 _ARRIVES: Final = ("mbarrier.arrive", "mbarrier.complete_tx")
 
@@ -136,8 +137,10 @@ class Recorder(Observer):
         self._stamp = 0
         self._cluster_wait = 0
 
-    def begin(self, program: Program, batch: Batch) -> None:
-        """Begin the recording of a batch, which is one cluster."""
+    def begin(self, program: Program, machine: LaneMachine) -> None:
+        """Begin the recording of a machine's batch, which is one cluster."""
+        batch = machine.batch
+        self._machine = machine
         self._width = batch.width
         self._stride = batch.shared_stride
         self._warps = batch.width // WARP
@@ -145,7 +148,6 @@ class Recorder(Observer):
         self._clock: Lanes = np.zeros(warps, np.int64)
         self._start: Lanes = np.zeros(warps, np.int64)  # the clock at the start of a warp's block
         self._first: Lanes = np.zeros(warps, np.int64)  # the first instruction of a warp's block
-        self._machine: Accessing | None = None
         instrs = program.instrs
         self._rows = [rows_of(instr.opcode) for instr in instrs]
         self._in_turn = [in_turn_of(instr.opcode) for instr in instrs]
@@ -189,8 +191,6 @@ class Recorder(Observer):
     def time(self, warp: int) -> int:
         """The slot of the instruction that a warp executes now."""
         start, end = int(self._start[warp]), int(self._clock[warp])
-        if self._machine is None:
-            return end
         return min(max(start + self._machine.at - int(self._first[warp]), start), end)
 
     def _align(self, warps: Iterable[int], at: Iterable[int], until: int, kind: str) -> None:
@@ -252,7 +252,6 @@ class Recorder(Observer):
             self._touch(at, mine.reshape(-1), nbytes)
 
     def _access(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
-        self._machine = machine
         if plan.window is not machine.shared.window:
             return
         positions = plan.relative + (plan.low + offset)
@@ -319,10 +318,13 @@ class Recorder(Observer):
     def waited(self, at: int, ids: Lanes, positions: Lanes) -> None:
         """See `Observer.waited`."""
         found = sorted(set(zip((ids // WARP).tolist(), positions.tolist(), strict=True)))
+        first: dict[int, int] = {}  # by mbarrier, the first slot behind a wait for it
         for warp, position in found:
             self._align([warp], [at], self._arrivals.get(position, 0), "mbarrier")
+            first[position] = min(first.get(position, _NEVER), int(self._clock[warp]))
+        for position, slot in first.items():
             for one in self._bulk_writes.pop(position, ()):
-                self._landed(one, max(int(self._clock[warp]), one.start))
+                self._landed(one, max(slot, one.start))
 
     # ---------------------------------------------------------------------------------- bulk copies
 
