@@ -7,7 +7,7 @@ import functools
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from tools.commands.exits import StopError, fail
 from tools.commands.numbers import whole
 from tools.commands.progress import progress
 from tools.commands.report_subjects import of_function, of_text
-from tools.commands.run_arguments import FileError, extents, given
+from tools.commands.run_arguments import FileError, check_writable, extents, given
 from tools.commands.standard_output import tell
 from tools.measure.static_quality import dense_launch
 
@@ -89,8 +89,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             arguments = _arguments(words)
             subject = of_text(arguments) if _is_text(arguments.kernel) else of_function(arguments)
+        if arguments.output != STDOUT:
+            check_writable([Path(arguments.output)])
         with progress(STEPS) as step:
-            found = collect(subject, step)
+            found = collect(replace(subject, assemble=arguments.assemble), step)
         deliver(_json(found) if arguments.json else page(found), arguments.output)
     except LaunchError as error:
         return _fail(USAGE, error)
@@ -178,6 +180,13 @@ def _parser(prog: str, epilog: str) -> argparse.ArgumentParser:
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the output."""
+    parser.add_argument(
+        "--assemble",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="ask the assembler and the disassembler, if they are at hand",
+    )
     parser.add_argument("--json", action="store_true", help="the data of the page as JSON")
     parser.add_argument(
         "-o", "--output", default=STDOUT, metavar="FILE", help="default: - for standard output"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from ptxgen.tensormap import TensorMap
 from ptxgen.texture import Surface, Texture
 
 _Array = NDArray[Any]
+_Described = TypeVar("_Described", TensorMap, Texture, Surface)
 
 
 def copies(given: Sequence[Argument]) -> list[Argument]:
@@ -29,12 +30,14 @@ def _copy(value: Argument, memory: dict[int, _Array]) -> Argument:
         return _copied(value, memory)
     if isinstance(value, TensorMap) and isinstance(value.base, np.ndarray):
         return _with(value, base=_copied(value.base, memory))
-    if isinstance(value, Texture | Surface):
+    if isinstance(value, Texture):
+        return _with(value, array=_copied(value.array, memory))
+    if isinstance(value, Surface):
         return _with(value, array=_copied(value.array, memory))
     return value
 
 
-def _with(value: Any, **fields: _Array) -> Any:
+def _with(value: _Described, **fields: _Array) -> _Described:
     """A copy of a frozen value with other arrays; what was derived from their layout stays right."""
     made = copy.copy(value)
     for name, array in fields.items():

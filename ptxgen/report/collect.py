@@ -67,7 +67,7 @@ class Subject:
     is interpreted. `prove` gives the proofs, and says for which launches they hold (default: shared
     memory and barriers, for any parameters). `config` are words for the head of the page. `sources` has
     the lines of the files that `.loc` directives name, by file name. `renamed` has the origin to show
-    for instructions of some Python functions.
+    for instructions of some Python functions. Without `assemble` no assembler is asked.
     """
 
     given: str | ir.Module
@@ -78,6 +78,7 @@ class Subject:
     config: tuple[tuple[str, str], ...] = ()
     sources: Mapping[str, Sequence[str]] = field(default_factory=dict)
     renamed: Mapping[CodeType, ir.Origin] = field(default_factory=dict)
+    assemble: bool = True
 
 
 @dataclass
@@ -113,7 +114,10 @@ def collect(subject: Subject, progress: Progress | None = None) -> Report:
         say("proving")
         proved = list(_prove(subject, module, kernel, block, instrs, findings))
         say("assembling")
-        code = _assembled(text, module, kernel, findings, missing)
+        if subject.assemble:
+            code = _assembled(text, module, kernel, findings, missing)
+        else:
+            missing["code"] = "no assembler was asked"
         say("running with all sanitizers")
         ran = _run(module, kernel, block, subject.launch, findings, say)
     say("laying out the page")

@@ -80,4 +80,4 @@ def softmax_report() -> Report:
 @functools.cache
 def report_on(text: str, nbytes: int = 256) -> Report:
     """The report on a kernel of one array in PTX text, run by one CTA."""
-    return collect(Subject(text, launch=Launch((1,), [np.zeros(nbytes, np.uint8)])))
+    return collect(Subject(text, launch=Launch((1,), [np.zeros(nbytes, np.uint8)]), assemble=False))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from report.kernels import BARRIER, CONFLICTS, HEAD, RACE, report_on, softmax_report, softmax_subject
@@ -65,7 +67,7 @@ LOC += '.file 1 "/somewhere/else/kernel.cu"\n'
 
 def test_loc_directives_give_the_source_lines() -> None:
     source = [f"// source line {n}" for n in range(1, 13)]
-    found = collect(Subject(LOC, sources={"kernel.cu": source}))
+    found = collect(Subject(LOC, sources={"kernel.cu": source}, assemble=False))
     shown = {line.id: line for file in found.sources for line in file.lines}
     at = {line.number: line.source for line in found.ptx}
     assert [file.name for file in found.sources] == ["kernel.cu"]
@@ -77,7 +79,7 @@ def test_loc_directives_give_the_source_lines() -> None:
 def test_a_file_that_a_text_names_is_not_read(tmp_path) -> None:
     secret = tmp_path / "secret.txt"
     secret.write_text("the secret\n" * 20)
-    found = collect(Subject(LOC.replace("/somewhere/else/kernel.cu", str(secret))))
+    found = collect(Subject(LOC.replace("/somewhere/else/kernel.cu", str(secret)), assemble=False))
     assert [line.text for file in found.sources for line in file.lines] == [None, None]
 
 
@@ -140,7 +142,7 @@ def test_a_module_with_problems_is_reported_and_not_run() -> None:
 
 
 def test_a_run_that_fails_is_a_finding() -> None:
-    found = collect(Subject(CONFLICTS, launch=Launch((1,), [np.zeros(8, np.uint8)])))
+    found = collect(Subject(CONFLICTS, launch=Launch((1,), [np.zeros(8, np.uint8)]), assemble=False))
     assert [f.kind for f in found.findings if f.severity == ERROR] == ["run"]
     assert found.findings[0].line == line_of(CONFLICTS, "st.global")
     assert dict(found.missing)["pipeline"].startswith("the run failed: kernel conflicts: st.global.u32")
@@ -194,7 +196,7 @@ def test_occupancy_names_its_limit() -> None:
 
 def test_the_arguments_keep_their_values() -> None:
     out = np.zeros(128, np.uint8)
-    collect(Subject(CONFLICTS, launch=Launch((1,), [out])))
+    collect(Subject(CONFLICTS, launch=Launch((1,), [out]), assemble=False))
     assert not out.any()
 
 
@@ -243,7 +245,7 @@ def test_wrong_subjects_are_refused(subject: Subject, error: type[Exception], me
 
 def test_progress_is_told_each_step() -> None:
     said: list[str] = []
-    collect(softmax_subject(), said.append)
+    collect(replace(softmax_subject(), assemble=False), said.append)
     assert len(said) == STEPS
     assert said[0] == "reading"
 

@@ -58,7 +58,7 @@ class Page(HTMLParser):
 REPORTS = {
     "a Python kernel": softmax_report,
     "PTX with findings": lambda: report_on(RACE),
-    "PTX without a run": lambda: collect(Subject(CONFLICTS)),
+    "PTX without a run": lambda: collect(Subject(CONFLICTS, assemble=False)),
     "PTX that is refused": lambda: report_on(CONFLICTS.replace("%tid.x", "%rd0")),
     "nothing installed": lambda: replace(softmax_report(), code=None, missing=(("code", "install <ptxas>"),)),
 }
@@ -150,6 +150,7 @@ def test_what_a_text_says_is_no_part_of_the_page() -> None:
         launch=Launch((1,), [np.zeros(128, np.uint8)]),
         config=(("name <b>", HOSTILE),),
         sources={"script>.cu": source},
+        assemble=False,
     )
     found = Page(page(collect(subject)))
     words = "".join(found.words)
@@ -188,6 +189,6 @@ def test_no_clock_path_or_hash_reaches_the_page(tmp_path: Path) -> None:
 def test_a_kernel_of_6000_lines_is_a_page_of_a_few_megabytes() -> None:
     more = "\n".join(["\tmad.lo.u32 %r2, %r0, 128, %r1;"] * 6000)
     text = CONFLICTS.replace("\tbar.sync 0;", f"{more}\n\tbar.sync 0;")
-    found = page(collect(Subject(text)))
+    found = page(collect(Subject(text, assemble=False)))
     assert 0.5e6 < len(found.encode()) < 4e6
     assert found.count('class="k"') >= 60
