@@ -35,7 +35,7 @@ _fail: Final = functools.partial(fail, "report.py")
 
 SCHEMA: Final = 1  # version of the JSON; raised when a key changes its meaning
 ATTENTION: Final = "attention"
-_NOT_OF_KERNEL: Final = ("json", "output", "target", "alignment")
+_NOT_OF_KERNEL: Final = ("json", "output", "target", "assemble")
 
 _EPILOG = """\
 what is reported on (KERNEL):
@@ -203,13 +203,17 @@ def _of_attention(arguments: argparse.Namespace) -> Subject:
         plan, values = run.plan, [*run.arrays, *run.plan.values[len(run.arrays) :]]
     else:
         built, plan, values = dense_launch(config, arguments.seq)
-    words = vars(arguments).items()
+    chosen = [
+        (name, value)
+        for name, value in vars(arguments).items()
+        if value not in (None, False, "auto") and name not in _NOT_OF_KERNEL
+    ]
     return Subject(
         built.module,
         block=plan.block,
         launch=Launch(plan.grid, values, dynamic_smem=plan.dynamic_shared),
         prove=lambda: (built.proofs, "every launch that its contract allows"),
-        config=tuple((n.replace("_", " "), str(v)) for n, v in words if v and n not in _NOT_OF_KERNEL),
+        config=tuple((name.replace("_", " "), str(value)) for name, value in chosen),
     )
 
 

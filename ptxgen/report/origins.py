@@ -64,7 +64,7 @@ def loc_origins(
     `sources` has the lines of files by name. No other file is read: the names are whatever the text
     says, and a page may go to other people.
     """
-    lines = text.splitlines()
+    lines = text.split("\n")
     files = {int(m[1]): m[2] for m in map(_FILE.match, lines) if m}
     at: list[tuple[int, int] | None] = []
     now: tuple[int, int] | None = None
