@@ -144,6 +144,25 @@ def test_sites_have_their_bytes_and_their_banks() -> None:
     assert found.regions == (("words", 0, 1024),)
 
 
+def test_other_ctas_of_the_cluster_run_but_have_no_sites() -> None:
+    found = recorded(
+        """
+    mov.u32 %r0, %ctaid.x;
+    mov.u32 %r1, words;
+    mad.lo.u32 %r2, %r0, 512, %r1;
+    st.shared.u32 [%r2], %r0;
+    barrier.cluster.arrive.aligned;
+    barrier.cluster.wait.aligned;
+    """,
+        grid=4,
+        cluster=2,
+    )
+    (site,) = found.sites.values()
+    assert (site.first, site.last) == (0, 3)
+    assert found.lengths == (7, 7)
+    assert {wait.kind for wait in found.waits} == {"cluster"}
+
+
 def test_the_first_cta_alone_is_run_and_recorded() -> None:
     found = recorded("mov.u32 %r0, %ctaid.x;", grid=3)
     assert found.lengths == (2, 2)

@@ -40,11 +40,11 @@ def test_a_timeline_has_a_path_for_each_class() -> None:
 
 
 def test_a_column_of_many_slots_shows_what_most_of_them_are() -> None:
-    lane = Lane((0,), 3000, ((1, 0, 1400), (2, 1400, 1600)), (), ())
+    lane = Lane((0,), 3000, ((1, 0, 1399), (2, 1399, 1601)), (), ())
     found = charts.timeline(Pipeline(("a",) * 9, 3000, 3000, (), (lane,)))
     assert found["per"] == 3
     (box,) = found["lanes"]
-    edge = round(charts.LEFT + 467 * (charts.WIDTH - charts.LEFT - 12) / 1000, 1)
+    edge = round(charts.LEFT + 466 * (charts.WIDTH - charts.LEFT - 12) / 1000, 1)
     assert f"H{edge}v20" in dict(box.paths)[1]
 
 

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from report.kernels import BARRIER, CONFLICTS, HEAD, RACE, report_on, softmax_report, softmax_subject
 
+import ptxgen as px
+from ptxgen import Pointer, f32, u32
 from ptxgen.errors import BackendError, LaunchError, ParseError
-from ptxgen.report import STEPS, Launch, Subject, collect
+from ptxgen.report import STEPS, Launch, Subject, collect, subject_of_function
 from ptxgen.report.arguments import copies, words_of
 from ptxgen.report.data import ERROR, PtxLine, SourceLine
 from ptxgen.report.machine_code import with_lines
@@ -92,6 +94,7 @@ def test_live_registers_are_counted_at_each_line() -> None:
     assert live["ld.param.u64 %rd0, [out];"] == 2
     assert live["mov.u32 %r0, %tid.x;"] == 3
     assert live["mad.lo.u32 %r2, %r0, 128, %r1;"] == 5  # %rd0 is two, then %r0, %r1, %r2
+    assert live["st.global.u32 [%rd2], %r4;"] == 3
     assert live["ret;"] == 0
     assert max(live.values()) == found.live_registers
 
@@ -118,6 +121,16 @@ def test_accesses_of_one_source_line_are_added_up() -> None:
     loads = [a for a in softmax_report().shared.accesses if a.opcode.startswith("ld")]
     assert sum(a.requests for a in loads) == 3 * 2  # CTAs, and warps of each
     assert {sources()[a.source].text.strip() for a in loads} == {"weight = 1 / k.block.sum(total)"}
+
+
+def test_the_banks_shown_are_those_of_the_costliest_access() -> None:
+    both = CONFLICTS.replace(
+        "\tst.shared.u32 [%r2], %r0;",
+        "\t.loc 1 7 0\n\tst.shared.u32 [%r2], %r0;\n\tst.shared.u32 [%r1], %r0;",
+    )
+    store = next(a for a in report_on(both + '.file 1 "k.cu"\n').shared.accesses if a.opcode.startswith("st"))
+    assert (store.lines, store.requests, store.wavefronts, store.least) == (2, 2, 33, 2)
+    assert store.banks == (32, *[0] * 31)
 
 
 # ------------------------------------------------------------------------------------------ findings
@@ -154,6 +167,20 @@ def test_proofs_are_for_all_launches_of_these_shapes() -> None:
     assert proved["global memory"].holds_for == "every launch with X[grid, columns], Y[grid, columns]"
 
 
+def test_proofs_for_these_sizes_are_taken_where_others_would_need_more() -> None:
+    @px.kernel(threads=64)
+    def unguarded(k, X: Pointer[f32], n: u32):
+        i = k.thread_id()
+        X[i] = X[i] + n.as_(f32)
+
+    subject = subject_of_function(unguarded, (1,), (np.zeros(64, np.float32), 64))
+    found = collect(replace(subject, assemble=False))
+    proved = {p.kind: p for p in found.proved}["global memory"]
+    assert (proved.proved, proved.total) == (2, 2)
+    assert proved.holds_for == "launches with arrays and numbers of these sizes"
+    assert not found.wrong
+
+
 def test_without_a_contract_global_memory_is_not_proved() -> None:
     proved = {p.kind: p for p in report_on(CONFLICTS).proved}
     assert proved["shared memory"].proved == 2
@@ -177,6 +204,13 @@ def test_the_issue_model_divides_work_by_rates() -> None:
     assert cycles["integers"] == 8 / 2  # warps of 32 on 64 lanes; the rest is memory, a barrier, ret
     assert cycles["global memory"] == pytest.approx(128 / (1555e9 / (108 * 1410e6)))
     assert found.bounds[0].unit == "shared memory"
+
+
+def test_work_is_that_of_one_cta() -> None:
+    run = softmax_report().run
+    bounds = {bound.unit: bound.amount for bound in softmax_report().limits.bounds}
+    assert bounds["issue"] == run.warp_instructions / 3
+    assert bounds["shared memory"] == dict(run.counters)["shared wavefronts"] / 3
 
 
 def test_a_roofline_needs_operations_and_bytes() -> None:
@@ -281,6 +315,16 @@ def test_a_line_table_changes_no_instruction(assembler) -> None:
         pytest.skip(str(error))
     assert disassembler.instructions(plain.cubin) == disassembler.instructions(lined.cubin)
     assert {row.source for row in disassembler.listing(lined.cubin, "softmax")} <= {0, *numbers}
+
+
+def test_slots_of_waiting_are_in_the_timeline() -> None:
+    late = CONFLICTS.replace(".maxntid 32", ".maxntid 64").replace("words[4096]", "words[8192]")
+    more = "\tsetp.lt.u32 %p0, %r0, 32;\n\t@%p0 bra $here;\n" + 5 * "\tadd.u32 %r5, %r0, 1;\n" + "$here:\n"
+    late = late.replace("\tbar.sync 0;", f"{more}\tbar.sync 0;")
+    lanes = report_on(late.replace(".reg .b32", ".reg .pred %p<1>;\n\t.reg .b32")).pipeline.lanes
+    first, second = (dict.fromkeys(value for value, _, _ in lane.runs) for lane in lanes)
+    assert (-1 in first, -1 in second) == (True, False)
+    assert [(lane.warps, lane.waits[0][1]) for lane in lanes] == [((0,), 5), ((1,), 0)]
 
 
 def test_the_line_of_the_barrier_is_marked_in_the_timeline() -> None:
