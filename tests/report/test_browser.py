@@ -227,11 +227,14 @@ def test_a_click_keeps_a_line_and_another_lets_it_go(shown: Shown) -> None:
     click = "document.getElementById(arguments[0]).click()"
     driver.execute_script(click, f"p{lines[3]}")
     before = marked(driver)
+    chosen = "return [...document.querySelectorAll('[aria-selected=true]')].map((one) => one.id)"
+    assert driver.execute_script(chosen) == [f"p{lines[3]}"]
     point_at(driver, f"#p{lines[40]}")
     assert marked(driver) == before
     driver.execute_script(click, f"p{lines[3]}")
     point_at(driver, f"#p{lines[40]}")
     assert marked(driver) != before
+    assert driver.execute_script(chosen) == []
 
 
 ACTIVE = "return [document.activeElement.id, document.activeElement.closest('.pane')?.querySelector('h3').id]"

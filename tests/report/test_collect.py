@@ -123,6 +123,11 @@ def test_accesses_of_one_source_line_are_added_up() -> None:
     assert {sources()[a.source].text.strip() for a in loads} == {"weight = 1 / k.block.sum(total)"}
 
 
+def test_the_costliest_accesses_come_first() -> None:
+    found = report_on(CONFLICTS.replace("mad.lo.u32 %r2, %r0, 128", "mad.lo.u32 %r2, %r0, 4")).shared
+    assert [access.opcode for access in found.accesses] == ["ld.shared.u32", "st.shared.u32"]
+
+
 def test_the_banks_shown_are_those_of_the_costliest_access() -> None:
     both = CONFLICTS.replace(
         "\tst.shared.u32 [%r2], %r0;",
