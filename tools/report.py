@@ -14,11 +14,13 @@ from typing import Any, Final
 if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import build
 from ptxgen.errors import ConfigError, LaunchError, PtxGenError, UnsupportedTargetError
 from ptxgen.report import STEPS, Launch, Report, Subject, collect, page
 from tools.campaign.kernels import forward_launch
 from tools.campaign.problems import Problem
+from tools.commands.emit_cache import KINDS, Kind
 from tools.commands.emit_options import add_kernel_options, config_of, every_kernel_option
 from tools.commands.emit_output import STDOUT, deliver, find_target
 from tools.commands.exits import StopError, fail
@@ -47,6 +49,7 @@ what is reported on (KERNEL):
                               the arguments and, if it has any, a dict of the static parameters
   attention                   an attention kernel: the options of tools/emit.py, and --seq
                               (python tools/report.py attention --help)
+  decode, append, merge       a kernel of a KV cache, with the options of tools/emit.py; it is not run
 
 what the page has: source, PTX and machine code side by side; proofs and what the sanitizers found;
 live registers; the map of shared memory with bank conflicts; what the warps of the first CTA do over
@@ -86,6 +89,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words and words[0] == ATTENTION:
             arguments = _attention_arguments(words[1:])
             subject = _of_attention(arguments)
+        elif words and words[0] in KINDS:
+            kind = KINDS[words[0]]
+            arguments = _cache_arguments(words[0], kind, words[1:])
+            subject = _of_built(kind.make(arguments), arguments)
         else:
             arguments = _arguments(words)
             subject = of_text(arguments) if _is_text(arguments.kernel) else of_function(arguments)
@@ -169,6 +176,16 @@ def _attention_arguments(argv: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
+def _cache_arguments(name: str, kind: Kind, argv: Sequence[str]) -> argparse.Namespace:
+    parser = _parser(f"report.py {name}", f"The other options are those of python tools/emit.py {name}.")
+    kind.add_options(parser.add_argument_group("the kernel"))
+    _add_output(parser)
+    arguments = parser.parse_args(argv)
+    if getattr(arguments, kind.required[2:].replace("-", "_")) is None:
+        parser.error(f"{kind.required} is required")
+    return arguments
+
+
 def _parser(prog: str, epilog: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         prog=prog,
@@ -203,6 +220,12 @@ def _of_attention(arguments: argparse.Namespace) -> Subject:
         plan, values = run.plan, [*run.arrays, *run.plan.values[len(run.arrays) :]]
     else:
         built, plan, values = dense_launch(config, arguments.seq)
+    launch = Launch(plan.grid, values, dynamic_smem=plan.dynamic_shared)
+    return replace(_of_built(built, arguments), launch=launch)
+
+
+def _of_built(built: BuiltKernel, arguments: argparse.Namespace) -> Subject:
+    """The subject of one of our kernels, without a launch; the options say how it was configured."""
     chosen = [
         (name, value)
         for name, value in vars(arguments).items()
@@ -210,8 +233,7 @@ def _of_attention(arguments: argparse.Namespace) -> Subject:
     ]
     return Subject(
         built.module,
-        block=plan.block,
-        launch=Launch(plan.grid, values, dynamic_smem=plan.dynamic_shared),
+        block=(built.threads,),
         prove=lambda: (built.proofs, "every launch that its contract allows"),
         config=tuple((name.replace("_", " "), str(value)) for name, value in chosen),
     )

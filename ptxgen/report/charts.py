@@ -350,7 +350,7 @@ def roofline_chart(found: Roofline, cycles: float) -> dict[str, Any]:
 
 
 def named(found: Report) -> dict[int, str]:
-    """Words for source lines by id, such as `softmax.py:9`; the empty text for none."""
+    """Words for source lines by id, such as `softmax.py:9`."""
     return {line.id: f"{file.name}:{line.number}" for file in found.sources for line in file.lines}
 
 

@@ -331,7 +331,8 @@ def _run(
         )
         ran.counters = result.counters
         findings += [
-            Finding(ERROR, f"sanitizer, {r.kind}", r.message, _line_of(r.instr)) for r in result.reports
+            Finding(ERROR, f"sanitizer, {r.kind}", _without(kernel, r.message), _line_of(r.instr))
+            for r in result.reports
         ]
         findings += _traffic(result.counters)
         say("recording the first CTA")
@@ -342,9 +343,15 @@ def _run(
     except TrapError as error:
         kind = "run" if ran.counters is None else "recording of the first CTA alone"
         severity = ERROR if ran.counters is None else LINT
-        findings.append(Finding(severity, kind, str(error), _line_of(str(error))))
-        ran.why_not = f"the {kind} failed: {str(error).splitlines()[0]}"
+        message = _without(kernel, str(error))
+        findings.append(Finding(severity, kind, message, _line_of(message)))
+        ran.why_not = f"the {kind} failed: {message.splitlines()[0]}"
     return ran
+
+
+def _without(kernel: ir.Kernel, message: str) -> str:
+    """A message without the kernel's name, which is in the page's title."""
+    return message.removeprefix(f"kernel {kernel.name}: ")
 
 
 def _traffic(counters: Counters) -> Iterator[Finding]:

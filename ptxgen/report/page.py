@@ -68,8 +68,9 @@ def _tiles(found: Report) -> list[_Tile]:
     total, proved, refuted = (
         sum(getattr(p, name) for p in proofs) for name in ("total", "proved", "refuted")
     )
-    state = "bad" if refuted else "ok" if proofs and proved == total else "warn"
-    words = "accesses and barriers" if proofs else "see the reasons"
+    left_out = [p.kind for p in found.proved if p.why_not]
+    state = "bad" if refuted else "warn" if left_out or not proofs or proved < total else "ok"
+    words = f"without {' and '.join(left_out)}" if left_out else "accesses and barriers"
     tiles = [_Tile("Proved", f"{proved} of {total}", words, state, "findings")]
     run, code, limits = found.run, found.code, found.limits
     if run is None:

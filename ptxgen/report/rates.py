@@ -25,7 +25,8 @@ SPECIAL_LANES: Final = 16  # results of a clock: exp2, log2, reciprocals
 INTEGER_LANES: Final = 64
 WAVEFRONTS: Final = 1  # of shared memory, of a clock
 SOURCES: Final = (
-    "units of a multiprocessor: CUDA C++ Programming Guide and Best Practices Guide 13.0",
+    "units of a multiprocessor: CUDA C++ Programming Guide and Best Practices Guide 13.0; integers, moves "
+    f"and conversions are taken to have {INTEGER_LANES} lanes on every target",
     "tensor cores, clocks and memory of the device: NVIDIA's white paper of its architecture",
 )
 

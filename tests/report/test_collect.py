@@ -163,7 +163,7 @@ def test_a_run_that_fails_is_a_finding() -> None:
     found = collect(Subject(CONFLICTS, launch=Launch((1,), [np.zeros(8, np.uint8)]), assemble=False))
     assert [f.kind for f in found.findings if f.severity == ERROR] == ["run"]
     assert found.findings[0].line == line_of(CONFLICTS, "st.global")
-    assert dict(found.missing)["pipeline"].startswith("the run failed: kernel conflicts: st.global.u32")
+    assert dict(found.missing)["pipeline"].startswith("the run failed: st.global.u32")
 
 
 def test_proofs_are_for_all_launches_of_these_shapes() -> None:

@@ -134,8 +134,26 @@ def test_findings_link_to_their_lines() -> None:
 def test_reasons_are_said_where_something_is_missing() -> None:
     words = "".join(Page(page(REPORTS["PTX without a run"]())).words)
     assert words.count("no launch was given") >= 3
+    words = "".join(Page(page(REPORTS["PTX that is refused"]())).words)
+    assert "Nothing was proved: the verifier refuses the module" in words
     words = "".join(Page(page(REPORTS["nothing installed"]())).words)
     assert "install <ptxas>" in words
+
+
+def test_the_figures_at_the_head_say_what_is_good_and_what_is_not() -> None:
+    def tiles(report: Report) -> dict[str, tuple[str, ...]]:
+        text = page(report)
+        found = re.findall(r'class="tile (\w*)"[^>]*><span>(.*?)</span><b>(.*?)</b><span>(.*?)</span>', text)
+        return {name: (state, value, more) for state, name, value, more in found}
+
+    good = tiles(softmax_report())
+    assert good["Proved"] == ("ok", "6 of 6", "accesses and barriers")
+    assert good["Sanitizers"] == ("ok", "clean", "all, in one run")
+    bad = tiles(report_on(RACE))
+    assert bad["Proved"] == ("warn", "2 of 2", "without global memory")
+    assert bad["Sanitizers"] == ("bad", "1 problem", "all, in one run")
+    assert bad["Bank conflicts"] == ("warn", "124", "extra wavefronts")
+    assert tiles(REPORTS["PTX without a run"]())["Sanitizers"] == ("warn", "not run", "no run succeeded")
 
 
 HOSTILE = '<script>alert(1)</script><img src=x onerror="alert(2)">&amp;\'"'

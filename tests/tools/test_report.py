@@ -137,6 +137,15 @@ def test_an_attention_kernel_with_more_arrays_is_reported_on(capsys: pytest.Capt
     assert found["run"]["clean"]
 
 
+@pytest.mark.slow
+def test_a_kernel_of_a_cache_is_reported_on_without_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys, "append", "--head-dim", "64", "--dtype", "f16", "--page-size", "16")
+    assert found["run"] is None
+    assert ["page size", "16"] in found["config"]
+    assert found["proved"][2]["proved"] == found["proved"][2]["total"] > 0
+    assert dict(found["missing"])["pipeline"] == "no launch was given"
+
+
 WRONG = [
     (["good.ptx", "--arg", "u32:1"], tool.USAGE, "--arg needs --grid"),
     (
@@ -148,6 +157,7 @@ WRONG = [
     (["good.ptx", "--static", "a"], tool.USAGE, "must be NAME=VALUE, got 'a'"),
     (["kernels.py:scale", "--example", "kernels.py:example", "--grid", "1"], tool.USAGE, "leave out --grid"),
     (["attention"], tool.USAGE, "--head-dim is required"),
+    (["merge"], tool.USAGE, "--head-dim-v is required"),
     (["good.ptx", "--grid", "1"], tool.USAGE, "takes 1 argument"),
     (["good.ptx", "--entry", "conflict"], tool.USAGE, "did you mean 'conflicts'?"),
     (["kernels.py:other"], tool.USAGE, "kernels.py:other is no kernel function; decorate it with"),
