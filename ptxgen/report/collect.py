@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,12 +11,10 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, Final
 
-import numpy as np
-
 from ptxgen import interpreter, ir
 from ptxgen.check.problems import Problem
 from ptxgen.check.prove import Proofs, Verdict, prove
-from ptxgen.check.resources import live_registers, resources
+from ptxgen.check.resources import Resources, live_registers, resources
 from ptxgen.check.verify import verify
 from ptxgen.errors import AssemblerError, BackendError, LaunchError, PtxGenError, TrapError, did_you_mean
 from ptxgen.interpreter import Counters
@@ -31,6 +30,7 @@ from ptxgen.report.machine_code import machine_code
 from ptxgen.report.origins import Origins, loc_origins, python_origins
 from ptxgen.report.pipeline import pipeline
 from ptxgen.report.shared_map import shared_map
+from ptxgen.target import Target
 from ptxgen.target import target as find_target
 from ptxgen.tensormap import TensorMap
 from ptxgen.text import render
@@ -41,6 +41,9 @@ STEPS: Final = 6  # calls of `progress`
 _TIMES: Final = " \u00d7 "
 _LINE: Final = re.compile(r"\(line (\d+)\)|line (\d+) of the PTX text")
 _MOST_FINDINGS: Final = 500
+# Instructions that the recorded CTA may execute: a multiple of the whole run's, and a least number.
+_ALONE: Final = 2
+_LEAST_ALONE: Final = 10_000
 _SHOWN_OPCODES: Final = 40
 
 
@@ -83,10 +86,13 @@ class Subject:
 
 @dataclass
 class _Ran:
-    """What the runs found; `why_not` says why there is no recording."""
+    """What the runs found; `why_not` says why there is no recording. `instrs` are the instructions by
+    number.
+    """
 
     counters: Counters | None = None
     recording: Recording | None = None
+    instrs: tuple[ir.Instr, ...] = ()
     why_not: str = "no launch was given"
 
 
@@ -124,31 +130,12 @@ def collect(subject: Subject, progress: Progress | None = None) -> Report:
     warps = _warps_by_line(ran)
     origins = _origins(subject, text, module, warps)
     needs = resources(kernel, target)
-    threads = block[0] * block[1] * block[2]
     shared_bytes = needs.static_shared + _dynamic(kernel, subject.launch)
-    bounds = None
-    if "limits" not in missing:
-        bounds = limits(
-            target,
-            threads,
-            code.registers if code else needs.live_registers,
-            shared_bytes,
-            _ctas(subject.launch),
-            ran.counters,
-            ran.recording.bulk_bytes if ran.recording else 0,
-        )
-    shared = timeline = None
-    if ran.recording is not None and ran.counters is not None:
-        shared = shared_map(
-            ran.recording.shared_bytes,
-            ran.recording.regions,
-            ran.counters.memory_by_instruction or {},
-            ran.recording,
-            origins.ids,
-        )
-        timeline = pipeline(ran.recording, kernel, _places(origins))
-    else:
+    shared, timeline = _pictures(kernel, ran, origins)
+    if timeline is None:
         missing |= dict.fromkeys(("shared", "pipeline"), ran.why_not)
+    if ran.counters is None:
+        missing["run"] = ran.why_not
     live = live_registers(kernel)
     return Report(
         kernel=kernel.name,
@@ -169,9 +156,38 @@ def collect(subject: Subject, progress: Progress | None = None) -> Report:
         shared=shared,
         run=_run_data(kernel, subject.launch, block, ran, findings),
         pipeline=timeline,
-        limits=bounds,
-        missing=tuple(missing.items()) if ran.counters else (*missing.items(), ("run", ran.why_not)),
+        limits=None
+        if "limits" in missing
+        else _limits(subject, target, block, shared_bytes, needs, code, ran),
+        missing=tuple(missing.items()),
     )
+
+
+def _pictures(
+    kernel: ir.Kernel, ran: _Ran, origins: Origins
+) -> tuple[data.SharedMap | None, data.Pipeline | None]:
+    """The map of shared memory and the timeline; None without a recording."""
+    record, counters = ran.recording, ran.counters
+    if record is None or counters is None:
+        return None, None
+    traffic = counters.memory_by_instruction or {}
+    found = shared_map(record.shared_bytes, record.regions, traffic, record, origins.ids)
+    return found, pipeline(record, kernel, _places(origins))
+
+
+def _limits(
+    subject: Subject,
+    target: Target,
+    block: tuple[int, int, int],
+    shared_bytes: int,
+    needs: Resources,
+    code: data.MachineCode | None,
+    ran: _Ran,
+) -> data.Limits:
+    registers = code.registers if code is not None else needs.live_registers
+    bulk_bytes = ran.recording.bulk_bytes if ran.recording is not None else 0
+    threads, ctas = math.prod(block), math.prod(subject.launch.grid) if subject.launch is not None else 1
+    return limits(target, threads, registers, shared_bytes, ctas, ran.counters, bulk_bytes)
 
 
 def _kernel(module: ir.Module, entry: str | None) -> ir.Kernel:
@@ -192,10 +208,6 @@ def _block(kernel: ir.Kernel, asked: tuple[int, ...] | None) -> tuple[int, int, 
         raise LaunchError(f"report: {kernel.name} does not say how many threads a block has; give block=")
     _, (x, y, z), _ = extents(kernel, 1, found, 1)
     return x, y, z
-
-
-def _ctas(launch: Launch | None) -> int:
-    return int(np.prod(launch.grid)) if launch is not None else 1
 
 
 def _dynamic(kernel: ir.Kernel, launch: Launch | None) -> int:
@@ -317,7 +329,7 @@ def _run(
     if launch is None:
         say("not recording: no launch was given")
         return _Ran()
-    ran = _Ran()
+    ran, recorder = _Ran(), Recorder()
     how: dict[str, Any] = {
         "grid": launch.grid,
         "block": block,
@@ -336,9 +348,10 @@ def _run(
         ]
         findings += _traffic(result.counters)
         say("recording the first CTA")
-        recorder = Recorder()
         args = copies(launch.args)
-        interpreter.run(module, kernel.name, args=args, recorder=recorder, **how)
+        # A CTA that waits for others would wait for ever: alone it needs no more than all of them.
+        most = max(_ALONE * result.counters.dispatched, _LEAST_ALONE)
+        interpreter.run(module, kernel.name, args=args, recorder=recorder, max_instructions=most, **how)
         ran.recording = recorder.recording
     except TrapError as error:
         kind = "run" if ran.counters is None else "recording of the first CTA alone"
@@ -346,6 +359,7 @@ def _run(
         message = _without(kernel, str(error))
         findings.append(Finding(severity, kind, message, _line_of(message)))
         ran.why_not = f"the {kind} failed: {message.splitlines()[0]}"
+    ran.instrs = recorder.recording.instrs
     return ran
 
 
@@ -412,9 +426,9 @@ def _three(extent: Sequence[int]) -> tuple[int, int, int]:
 def _warps_by_line(ran: _Ran) -> dict[int, int]:
     """How many warps executed each line of PTX."""
     found = Counter[int]()
-    if ran.counters is not None and ran.recording is not None:
+    if ran.counters is not None:
         for number, count in ran.counters.by_instruction.items():
-            origin = ran.recording.instrs[number].origin
+            origin = ran.instrs[number].origin
             found[origin.line if origin else 0] += count
     return found
 
@@ -469,7 +483,7 @@ def _kind(line: str) -> str:
 def _needs(
     block: tuple[int, int, int],
     kernel: ir.Kernel,
-    needs: Any,
+    needs: Resources,
     shared_bytes: int,
     code: data.MachineCode | None,
 ) -> Iterator[tuple[str, str]]:

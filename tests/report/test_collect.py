@@ -166,6 +166,45 @@ def test_a_run_that_fails_is_a_finding() -> None:
     assert dict(found.missing)["pipeline"].startswith("the run failed: st.global.u32")
 
 
+# CTA 0 waits until CTA 1 has stored.
+APART = (
+    HEAD
+    + """\
+.visible .entry apart(
+	.param .u64 flag
+)
+.maxntid 32, 1, 1
+{
+	.reg .pred %p<1>;
+	.reg .b32 %r<3>;
+	.reg .b64 %rd<2>;
+	ld.param.u64 %rd0, [flag];
+	cvta.to.global.u64 %rd1, %rd0;
+	mov.u32 %r0, %ctaid.x;
+	setp.eq.u32 %p0, %r0, 0;
+	@%p0 bra $wait;
+	mov.u32 %r1, 1;
+	st.release.gpu.global.u32 [%rd1], %r1;
+	ret;
+$wait:
+	ld.acquire.gpu.global.u32 %r2, [%rd1];
+	setp.eq.u32 %p0, %r2, 0;
+	@%p0 bra $wait;
+	ret;
+}
+"""
+)
+
+
+def test_a_cta_that_cannot_end_alone_leaves_out_the_timeline() -> None:
+    found = collect(Subject(APART, launch=Launch((2,), [np.zeros(1, np.uint32)]), assemble=False))
+    assert found.pipeline is None
+    assert found.run is not None
+    assert dict(found.missing)["pipeline"].startswith("the recording of the first CTA alone failed: ")
+    assert not found.wrong
+    assert next(line.warps for line in found.ptx if "st.release" in line.text) == 1
+
+
 def test_proofs_are_for_all_launches_of_these_shapes() -> None:
     proved = {p.kind: p for p in softmax_report().proved}
     assert all(p.proved == p.total > 0 for p in proved.values())
