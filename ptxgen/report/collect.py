@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, Final
 
 from ptxgen import interpreter, ir
-from ptxgen.check.problems import Problem
-from ptxgen.check.prove import Proofs, Verdict, prove
+from ptxgen.check.prove import Proofs, prove
 from ptxgen.check.resources import Resources, live_registers, resources
 from ptxgen.check.verify import verify
 from ptxgen.errors import AssemblerError, BackendError, LaunchError, PtxGenError, TrapError, did_you_mean
@@ -25,6 +23,7 @@ from ptxgen.report import data
 from ptxgen.report.arguments import copies, words_of
 from ptxgen.report.classes import NAMES, class_of
 from ptxgen.report.data import ERROR, LINT, UNPROVED, Finding, Report
+from ptxgen.report.findings import counted, line_of, of_problem, of_traffic, of_verdicts, without_kernel
 from ptxgen.report.limits import limits
 from ptxgen.report.machine_code import machine_code
 from ptxgen.report.origins import Origins, loc_origins, python_origins
@@ -39,8 +38,6 @@ Progress = Callable[[str], None]
 
 STEPS: Final = 6  # calls of `progress`
 _TIMES: Final = " \u00d7 "
-_LINE: Final = re.compile(r"\(line (\d+)\)|line (\d+) of the PTX text")
-_MOST_FINDINGS: Final = 500
 # Instructions that the recorded CTA may execute: a multiple of the whole run's, and a least number.
 _ALONE: Final = 2
 _LEAST_ALONE: Final = 10_000
@@ -109,7 +106,7 @@ def collect(subject: Subject, progress: Progress | None = None) -> Report:
     kernel = _kernel(module, subject.entry)
     target = find_target(module.target)
     block = _block(kernel, subject.block)
-    findings = [_problem(p) for p in verify(module)]
+    findings = [of_problem(p) for p in verify(module)]
     missing: dict[str, str] = {}
     instrs = [s for s in kernel.body if isinstance(s, ir.Instr)]
     if findings:
@@ -152,7 +149,7 @@ def collect(subject: Subject, progress: Progress | None = None) -> Report:
         sources=origins.files,
         code=code,
         proved=tuple(proved),
-        findings=_counted(findings),
+        findings=counted(findings),
         shared=shared,
         run=_run_data(kernel, subject.launch, block, ran, findings),
         pipeline=timeline,
@@ -218,29 +215,6 @@ def _dynamic(kernel: ir.Kernel, launch: Launch | None) -> int:
 # ---------------------------------------------------------------------------------------- findings
 
 
-def _problem(problem: Problem) -> Finding:
-    return Finding(ERROR, f"verifier, {problem.kind}", problem.message, _line_of(problem.where))
-
-
-def _line_of(words: str) -> int:
-    """The line of PTX that a message names; 0 for none."""
-    found = _LINE.search(words)
-    return int(found[1] or found[2]) if found else 0
-
-
-def _counted(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Findings without repetitions, the worst first, at most _MOST_FINDINGS."""
-    count = Counter(findings)
-    order = (ERROR, UNPROVED, LINT)
-    found = sorted(count, key=lambda f: order.index(f.severity))
-    merged = [Finding(f.severity, f.kind, f.message, f.line, count[f]) for f in found]
-    left = len(merged) - _MOST_FINDINGS
-    if left > 0:
-        merged = merged[:_MOST_FINDINGS]
-        merged.append(Finding(merged[-1].severity, "report", f"{left} more findings are left out"))
-    return tuple(merged)
-
-
 def _prove(
     subject: Subject,
     module: ir.Module,
@@ -266,7 +240,7 @@ def _prove(
             yield data.Proved(kind, 0, 0, 0, 0, why_not=str(error))
         return
     findings += [
-        Finding(ERROR, f"proof, {p.kind}", p.message, _line_of(p.where)) for p in proofs.shared.problems
+        Finding(ERROR, f"proof, {p.kind}", p.message, line_of(p.where)) for p in proofs.shared.problems
     ]
     everywhere = proofs.global_memory
     for kind, verdicts in (
@@ -278,20 +252,15 @@ def _prove(
             why = "no contract says which arrays the kernel may access"
             yield data.Proved(kind, 0, 0, 0, 0, why_not=why)
             continue
-        yield _proved(kind, verdicts, holds_for)
+        yield of_verdicts(kind, verdicts, holds_for)
         for v in verdicts:
             if v.verdict != "proved":
                 severity = ERROR if v.verdict == "violation" else UNPROVED
-                line = _line_of(v.where)
+                line = line_of(v.where)
                 if v.kernel == kernel.name and not line:
                     origin = instrs[v.number].origin
                     line = origin.line if origin else 0
                 findings.append(Finding(severity, f"proof, {kind}", v.reason, line))
-
-
-def _proved(kind: str, verdicts: Sequence[Verdict], holds_for: str) -> data.Proved:
-    found = Counter(v.verdict for v in verdicts)
-    return data.Proved(kind, len(verdicts), found["proved"], found["violation"], found["unknown"], holds_for)
 
 
 # -------------------------------------------------------------------------------- assembler and runs
@@ -343,10 +312,10 @@ def _run(
         )
         ran.counters = result.counters
         findings += [
-            Finding(ERROR, f"sanitizer, {r.kind}", _without(kernel, r.message), _line_of(r.instr))
+            Finding(ERROR, f"sanitizer, {r.kind}", without_kernel(kernel, r.message), line_of(r.instr))
             for r in result.reports
         ]
-        findings += _traffic(result.counters)
+        findings += of_traffic(result.counters)
         say("recording the first CTA")
         args = copies(launch.args)
         # A CTA that waits for others would wait for ever: alone it needs no more than all of them.
@@ -356,33 +325,11 @@ def _run(
     except TrapError as error:
         kind = "run" if ran.counters is None else "recording of the first CTA alone"
         severity = ERROR if ran.counters is None else LINT
-        message = _without(kernel, str(error))
-        findings.append(Finding(severity, kind, message, _line_of(message)))
+        message = without_kernel(kernel, str(error))
+        findings.append(Finding(severity, kind, message, line_of(message)))
         ran.why_not = f"the {kind} failed: {message.splitlines()[0]}"
     ran.instrs = recorder.recording.instrs
     return ran
-
-
-def _without(kernel: ir.Kernel, message: str) -> str:
-    """A message without the kernel's name, which is in the page's title."""
-    return message.removeprefix(f"kernel {kernel.name}: ")
-
-
-def _traffic(counters: Counters) -> Iterator[Finding]:
-    for cost in (counters.memory_by_instruction or {}).values():
-        if cost.shared_conflicts:
-            message = (
-                f"{cost.shared_conflicts:,} bank conflicts: {cost.shared_wavefronts:,} wavefronts instead "
-                f"of {cost.shared_least:,}"
-            )
-            yield Finding(LINT, "bank conflicts", message, _line_of(cost.where))
-        if cost.sectors_excess:
-            moved = cost.sectors_read + cost.sectors_written
-            message = (
-                f"{cost.sectors_excess:,} avoidable sectors: {moved:,} of 32 bytes instead of "
-                f"{cost.sectors_least:,}"
-            )
-            yield Finding(LINT, "uncoalesced", message, _line_of(cost.where))
 
 
 def _run_data(

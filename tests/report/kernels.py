@@ -46,13 +46,14 @@ CONFLICTS = (
 )
 # The line of the barrier.
 BARRIER = CONFLICTS.splitlines().index("\tbar.sync 0;") + 1
-RACE = (
-    CONFLICTS.replace("\tbar.sync 0;\n", "")
-    .replace(", 32, 1, 1", ", 64, 1, 1")
-    .replace("xor.b32 %r3, %r0, 1", "xor.b32 %r3, %r0, 32")
-    .replace("[4096]", "[8192]")
-    .replace(".maxntid 32", ".maxntid 64")
-)
+# Two warps, each of which reads what the other one has stored, without a barrier.
+RACE = CONFLICTS.replace("\tbar.sync 0;\n", "")
+for before, after in (
+    (".maxntid 32", ".maxntid 64"),
+    ("[4096]", "[8192]"),
+    ("%r3, %r0, 1;", "%r3, %r0, 32;"),
+):
+    RACE = RACE.replace(before, after)
 
 
 # A user's kernel; the tests look for its lines by their text.
