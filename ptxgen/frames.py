@@ -20,8 +20,8 @@ def load_template(name: str) -> jinja2.Template:
     """The compiled template `name`, such as `"module.ptx.j2"`; compiled once per process.
 
     A variable that the template uses but its caller does not pass is an error (`StrictUndefined`);
-    nothing is escaped; a template line that holds only a block statement prints nothing. Raises
-    `PtxGenError` for an unknown name.
+    values are escaped in HTML (`.html.j2`) and nowhere else; a template line that holds only a block
+    statement prints nothing. Raises `PtxGenError` for an unknown name.
     """
     import jinja2
 
@@ -52,6 +52,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # PTX, Python and Markdown: HTML escapes would corrupt them
+        # PTX, Python and Markdown: HTML escapes would corrupt them.
+        autoescape=lambda name: name is not None and name.endswith(".html.j2"),
         auto_reload=False,
     )

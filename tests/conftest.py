@@ -2,7 +2,7 @@
 
 `PTXGEN_REQUIRE` names, separated by commas, what must be there: a test that lacks it then fails
 instead of being skipped. A test asks for a thing by a marker (`ptxas`, `gpu`) or by a fixture
-(`assembler`, `tensor_core_data`, `torch`, `onnx`, `jax`, `transformers`, `nvrtc`, `triton`,
+(`assembler`, `browser`, `tensor_core_data`, `torch`, `onnx`, `jax`, `transformers`, `nvrtc`, `triton`,
 `numba`, `cute`). Nothing is looked for before a selected test asks for it.
 """
 
@@ -12,6 +12,7 @@ import functools
 import gc
 import importlib
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -64,6 +65,13 @@ def _no_nvrtc() -> str:
 TENSOR_CORES = Path(__file__).resolve().parents[2] / "shared" / "data" / "tensor_cores"
 
 
+def _no_browser() -> str:
+    missing = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
+    if missing:
+        return f"{' and '.join(missing)} not on PATH (Debian: apt install chromium chromium-driver)"
+    return _no_module("selenium")
+
+
 def _no_recordings() -> str:
     if TENSOR_CORES.is_dir():
         return ""
@@ -73,6 +81,7 @@ def _no_recordings() -> str:
 # What may be required: its name, and what tells why it is missing ("" if it is there).
 WHY_MISSING: dict[str, Callable[[], str]] = {
     "assembler": functools.cache(_no_assembler),
+    "browser": functools.cache(_no_browser),
     "gpu": functools.cache(_no_gpu),
     "recordings": _no_recordings,
     "torch": functools.cache(lambda: _no_module("torch")),
@@ -147,6 +156,13 @@ def assembler(pytestconfig: pytest.Config) -> Assembler:
     """The assembler that the package itself would use."""
     need("assembler", pytestconfig.stash[REQUIRED])
     return find_assembler()
+
+
+@pytest.fixture(scope="session")
+def browser(pytestconfig: pytest.Config) -> ModuleType:
+    """The module `selenium.webdriver`; Chromium and its driver are on PATH."""
+    need("browser", pytestconfig.stash[REQUIRED])
+    return importlib.import_module("selenium.webdriver")
 
 
 @pytest.fixture(scope="session")

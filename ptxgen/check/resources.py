@@ -85,14 +85,36 @@ class _Step(NamedTuple):
     kills: bool
 
 
+def live_registers(kernel: Kernel) -> tuple[tuple[int, int], ...]:
+    """For each instruction of a kernel, in the order of the text, the 32-bit registers and the predicates
+    that are live at it; (0, 0) if it cannot be reached. The largest are those of `resources`.
+    """
+    graph = blocks(kernel)
+    found = [(0, 0)] * sum(len(block.instrs) for block in graph)
+    registers, predicates = _live_in_blocks(graph)
+    for index in registers:
+        block = graph[index]
+        pairs = zip(registers[index], predicates[index], strict=True)
+        found[block.start : block.start + len(block.instrs)] = list(pairs)[: len(block.instrs)]
+    return tuple(found)
+
+
 def _most_live(graph: Sequence[Block]) -> tuple[int, int]:
     """The largest numbers of 32-bit registers and of predicates that are live at one point."""
+    registers, predicates = (
+        max((n for of in found.values() for n in of), default=0) for found in _live_in_blocks(graph)
+    )
+    return registers, predicates
+
+
+def _live_in_blocks(graph: Sequence[Block]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """The 32-bit registers, and the predicates, that are live in the blocks, as `_live` has them."""
     declared: dict[str, str] = {}
     steps = [[_step(instr, declared) for instr in block.instrs] for block in graph]
     at_end = _live_at_end(graph, steps)
     words = {n: -(-TYPES[d].bits // 32) for n, d in declared.items() if d != _PREDICATE}
     predicates = {name: 1 for name, d in declared.items() if d == _PREDICATE}
-    return _peak(steps, at_end, words), _peak(steps, at_end, predicates)
+    return _live(steps, at_end, words), _live(steps, at_end, predicates)
 
 
 def _step(instr: Instr, declared: dict[str, str]) -> _Step:
@@ -139,18 +161,23 @@ def _live_at_end(graph: Sequence[Block], steps: Sequence[Sequence[_Step]]) -> Ma
     return at_end
 
 
-def _peak(
+def _live(
     steps: Sequence[Sequence[_Step]], at_end: Mapping[int, frozenset[str]], size: Mapping[str, int]
-) -> int:
-    """The largest total size of registers live at one point; registers that `size` lacks do not count."""
-    most = 0
+) -> dict[int, list[int]]:
+    """For each block that can be reached, the total size of the registers that are live at each of its
+    instructions, and at its start if it has none; registers that `size` lacks do not count.
+
+    A register is live at an instruction if it is before it or after it.
+    """
+    found = {}
     for index, after in at_end.items():
         alive = {name for name in after if name in size}
         total = sum(size[name] for name in alive)
+        backwards = []
         for step in reversed(steps[index]):
             # A result needs a register even if no instruction reads it.
             unread = [name for name in step.writes if name in size and name not in alive]
-            most = max(most, total + sum(size[name] for name in unread))
+            behind = total + sum(size[name] for name in unread)
             if step.kills:
                 for name in alive.intersection(step.writes):
                     alive.remove(name)
@@ -159,5 +186,6 @@ def _peak(
                 if name in size and name not in alive:
                     alive.add(name)
                     total += size[name]
-        most = max(most, total)
-    return most
+            backwards.append(max(behind, total))
+        found[index] = backwards[::-1] or [total]
+    return found

@@ -24,12 +24,13 @@ from ptxgen.interpreter.machine.memory import SharedMemory, Space, shared_stride
 from ptxgen.interpreter.machine.registers import RegisterPool, registers_at_entry
 from ptxgen.interpreter.program.blocks import Program, compile_program
 from ptxgen.interpreter.program.linking import link
+from ptxgen.interpreter.recording import RecordedScheduler, Recorder
 from ptxgen.interpreter.reports import Counters, Result
 from ptxgen.interpreter.sanitizers.bounds import AllowedAllocations, allowed_allocations
 from ptxgen.interpreter.sanitizers.findings import Findings, Reports, notes_of
 from ptxgen.interpreter.sanitizers.names import sanitizers
 from ptxgen.interpreter.sanitizers.watch import Watch
-from ptxgen.interpreter.schedule.policies import LOCKSTEP, PCT, Schedule, policy_of, schedule_of
+from ptxgen.interpreter.schedule.policies import LOCKSTEP, PCT, Policy, Schedule, policy_of, schedule_of
 from ptxgen.interpreter.schedule.scheduler import Scheduler
 from ptxgen.interpreter.traffic import Traffic
 from ptxgen.interpreter.variables import Contents, ModuleMemory, fill, module_memory
@@ -69,6 +70,7 @@ def run(
     arena: DeviceArena | None = None,
     raise_on_report: bool = True,
     progress: Callable[[int, int], None] | None = None,
+    recorder: Recorder | None = None,
 ) -> Result:
     """Run a kernel on the CPU. The arrays among `args` are its device memory and hold its results
     afterwards.
@@ -89,7 +91,8 @@ def run(
     With `stepwise`, each instruction runs by itself, through the function of its row in the
     instruction table; this is the definition, and several times slower. `max_instructions` limits
     the instructions that one batch of CTAs executes in sequence. `progress` is called with the
-    number of CTAs done and their total.
+    number of CTAs done and their total. With a `recorder`, only the first cluster of the grid runs,
+    without sanitizers, and its first CTA is recorded.
 
     `schedule` is "lockstep"; a `PCT`, under which warps run in an order drawn from a seed and
     asynchronous copies take a time drawn from it; or "pct:SEED" or "pct:SEED:DEPTH", which stand
@@ -101,15 +104,9 @@ def run(
     """
     order = schedule_of(schedule)
     asked = sanitizers(sanitize)
+    _check(profile, stepwise, progress, arena, recorder, asked)
     dynamic_smem = _count("dynamic_smem", dynamic_smem, 0)
     max_instructions = _count("max_instructions", max_instructions, 1)
-    for name, flag in (("profile", profile), ("stepwise", stepwise)):
-        if not isinstance(flag, bool):
-            raise LaunchError(f"{name} must be True or False, got {shown(flag)}")
-    if progress is not None and not callable(progress):
-        raise LaunchError(f"progress must be a function of two integers, got {shown(progress)}")
-    if arena is not None and not isinstance(arena, DeviceArena):
-        raise LaunchError(f"arena must be a DeviceArena, got {shown(arena)}; leave it out")
     text = ptx_or_module if isinstance(ptx_or_module, str) else None
     module = _module(ptx_or_module)
     sm = target_number(module.target)
@@ -124,10 +121,23 @@ def run(
     params = params_memory(program.linked, args, arena)
     traffic = Traffic(program.instrs) if profile else None
     launch = _Launch(
-        program, allocations, sm, shape, dynamic_smem, arena, memory, params, max_instructions, order, traffic
+        program,
+        allocations,
+        sm,
+        shape,
+        dynamic_smem,
+        arena,
+        memory,
+        params,
+        max_instructions,
+        order,
+        traffic,
+        recorder,
     )
     total = math.prod(shape[0])
     size = launch.batch_size(bool(asked))
+    if recorder is not None:
+        total = size = math.prod(shape[2])
     if program.linked.cooperative and total <= size:
         launch.workspace = arena.grid_workspace()
     with np.errstate(all="ignore"):
@@ -141,6 +151,26 @@ def run(
     if launch.reports and raise_on_report:
         raise TrapError(_all_reports(kernel.name, launch.reports))
     return Result(launch.counters, tuple(launch.reports.values()), "".join(launch.printed), memory.variables)
+
+
+def _check(
+    profile: object,
+    stepwise: object,
+    progress: object,
+    arena: object,
+    recorder: object,
+    asked: frozenset[str],
+) -> None:
+    """Raise `LaunchError` for arguments of `run` of another type."""
+    for name, flag in (("profile", profile), ("stepwise", stepwise)):
+        if not isinstance(flag, bool):
+            raise LaunchError(f"{name} must be True or False, got {shown(flag)}")
+    if progress is not None and not callable(progress):
+        raise LaunchError(f"progress must be a function of two integers, got {shown(progress)}")
+    if arena is not None and not isinstance(arena, DeviceArena):
+        raise LaunchError(f"arena must be a DeviceArena, got {shown(arena)}; leave it out")
+    if recorder is not None and asked:
+        raise LaunchError("a run with a recorder has no sanitizers; leave out sanitize, or run twice")
 
 
 def _count(name: str, given: object, least: int) -> int:
@@ -172,6 +202,7 @@ class _Launch:
     max_instructions: int
     order: PCT | None
     traffic: Traffic | None
+    recorder: Recorder | None = None
     workspace: int = 0  # address of a cooperative launch's workspace
     counters: Counters = field(default_factory=Counters)
     reports: Reports = field(default_factory=dict)
@@ -228,16 +259,17 @@ class _Launch:
             watch.follow_registers(program.wgmma)
             if first == 0:
                 watch.check_text(linked)
-        copies = AsyncCopies(batch.lanes, words, watch)
-        barriers = Barriers(batch.ctas, batch.width, watch)
+        observer = watch or self.recorder
+        copies = AsyncCopies(batch.lanes, words, observer)
+        barriers = Barriers(batch.ctas, batch.width, observer)
         machine = LaneMachine(
-            batch, self.arena, self._spaces(batch), shared, copies, barriers, watch, faults, self.sm
+            batch, self.arena, self._spaces(batch), shared, copies, barriers, observer, faults, self.sm
         )
-        machine.registers = RegisterPool(batch, registers_at_entry(linked.kernel), watch)
+        machine.registers = RegisterPool(batch, registers_at_entry(linked.kernel), observer)
         machine.printed, machine.traffic = self.printed, self.traffic
         machine.follow(program.wgmma)
         policy = policy_of(self.order, machine)
-        schedule = Scheduler(program, machine, self.max_instructions, policy)
+        schedule = self._scheduler(machine, policy)
         try:
             schedule.run()
         except TrapError as error:
@@ -249,10 +281,20 @@ class _Launch:
             whole.printed = error.printed
             raise whole from error
         schedule.count(self.counters)
+        if self.recorder is not None:
+            self.recorder.finish()
         if watch is None or not watch.follows_global:
             self.arena.trust_heap()
         else:
             watch.global_races.keep()
+
+    def _scheduler(self, machine: LaneMachine, policy: Policy) -> Scheduler:
+        if self.recorder is None:
+            return Scheduler(self.program, machine, self.max_instructions, policy)
+        self.recorder.begin(self.program, machine)
+        schedule = RecordedScheduler(self.program, machine, self.max_instructions, policy)
+        schedule.recorder = self.recorder
+        return schedule
 
     def _spaces(self, batch: Batch) -> dict[str, Space]:
         params, constant = self.params, self.memory.constant

@@ -96,15 +96,17 @@ class Counters:
 
     `by_opcode` counts warp-instructions: one for each warp with an active thread that executes the
     instruction. `dispatched` counts the instructions that the interpreter executed one after
-    another, which determine its time. `memory_by_instruction` has the traffic of the instructions
-    that accessed shared or global memory, by their number in the kernel and the functions that it
-    calls. It is None, as are its sums, unless the run was asked to `profile`.
+    another, which determine its time. `by_instruction` has the warp-instructions of each instruction
+    that ran, by its number in the kernel and the functions that it calls. `memory_by_instruction` has
+    the traffic of the instructions that accessed shared or global memory, by the same number. It is
+    None, as are its sums, unless the run was asked to `profile`.
     """
 
     by_opcode: Counter[str] = field(default_factory=Counter)
     warp_instructions: int = 0
     thread_instructions: int = 0
     dispatched: int = 0
+    by_instruction: Counter[int] = field(default_factory=Counter)
     memory_by_instruction: Mapping[int, MemoryTraffic] | None = None
 
     @property

@@ -49,6 +49,7 @@ BANK_BYTES: Final = 4
 _FIRST_GLOBAL: Final = SHARED_WINDOW + len(WINDOWS) * WINDOW_BYTES  # addresses from here on are global
 _ROWS: Final = 8  # addresses that ldmatrix takes for each matrix
 _MATRICES: Final = re.compile(r"ldmatrix\.(?:.*\.)?x([12])\b")
+_UPDATES: Final = ("atom", "red", "mbarrier")
 _LOOKS: Final = ("mbarrier.test_wait", "mbarrier.try_wait")
 # The columns of an instruction's figures.
 _SHARED, _GLOBAL, _READ, _WRITTEN, _LEAST, _COUNT = 0, 3, 4, 5, 6, 7
@@ -60,11 +61,10 @@ class Traffic(Meter):
     def __init__(self, instrs: Sequence[Instr]) -> None:
         self._instrs = instrs
         self._figures = np.zeros((len(instrs), _COUNT), np.int64)
-        self._rows = [_rows_of(instr.opcode) for instr in instrs]
+        self._rows = [rows_of(instr.opcode) for instr in instrs]
         # The source of cp.async is counted as a whole; tensor maps are not data of the kernel.
         self._other = [i.opcode.startswith("cp.") for i in instrs]
-        # The machine treats these as atomic operations on an mbarrier, but they change nothing.
-        self._looks = [i.opcode.startswith(_LOOKS) for i in instrs]
+        self._in_turn = [in_turn_of(instr.opcode) for instr in instrs]
 
     def by_instruction(self) -> dict[int, MemoryTraffic]:
         """The traffic of each instruction that accessed shared or global memory, by its number."""
@@ -82,7 +82,7 @@ class Traffic(Meter):
         low = plan.low + offset
         if plan.window is machine.shared.window:
             # Shifts by whole words give the same figures: they only rotate the banks.
-            in_turn = verb == "update" and not self._looks[at]
+            in_turn = verb == "update" and self._in_turn[at]
             kind = "shared", total, low % BANK_BYTES, in_turn, self._rows[at]
         elif low >= _FIRST_GLOBAL:
             kind = "global", total, low % SECTOR_BYTES, False, WARP
@@ -144,6 +144,16 @@ def wavefronts(
     int64; each CTA has `stride` bytes of it. `active` says which lanes are active, `[lanes]` bool.
     With `in_turn`, lanes that share a word do not share a wavefront.
     """
+    deepest = words_in_banks(position, active, total, stride, in_turn=in_turn).max(axis=1)
+    return _requests(active), int(deepest.sum()), int(np.count_nonzero(deepest))
+
+
+def words_in_banks(
+    position: Lanes, active: Lanes, total: int, stride: int, *, in_turn: bool = False
+) -> Lanes:
+    """The words that each bank serves in each part of an access, `[parts, BANKS]` int64; the arguments
+    are those of `wavefronts`, but the number of lanes need only be a multiple of the lanes of a part.
+    """
     parts = max(total // BANK_BYTES, 1)  # parts of a warp, and words of a lane
     words = np.where(active, position // BANK_BYTES, -parts)
     words = (words[:, None] + np.arange(parts)).reshape(-1, WARP)
@@ -155,8 +165,8 @@ def wavefronts(
     part = np.nonzero(counts)[0]
     bank = words[counts] % (stride // BANK_BYTES) % BANKS
     in_bank = np.bincount(part * BANKS + bank, minlength=len(words) * BANKS)
-    deepest = in_bank.reshape(-1, BANKS).max(axis=1)
-    return _requests(active), int(deepest.sum()), int(np.count_nonzero(deepest))
+    found: Lanes = in_bank.reshape(-1, BANKS)
+    return found
 
 
 def sectors(address: Lanes, active: Lanes, total: int) -> tuple[int, int, int]:
@@ -184,7 +194,14 @@ def _distinct(ordered: Lanes) -> Lanes:
     return count
 
 
-def _rows_of(opcode: str) -> int:
+def in_turn_of(opcode: str) -> bool:
+    """Whether lanes that update one word of shared memory take turns. The machine treats looks at an
+    mbarrier as updates, too, but they change nothing.
+    """
+    return opcode.startswith(_UPDATES) and not opcode.startswith(_LOOKS)
+
+
+def rows_of(opcode: str) -> int:
     """The lanes of a warp whose addresses an instruction uses."""
     found = _MATRICES.match(opcode)
     return _ROWS * int(found[1]) if found else WARP

@@ -89,8 +89,9 @@ class Assembler(Protocol):
     def knows(self, target: str) -> bool:
         """Whether the assembler can assemble for `target`, such as `"sm_90a"`."""
 
-    def assemble(self, ptx: str, target: str, *, opt_level: int = 3) -> Assembly:
-        """Assemble `ptx` for `target`, such as `"sm_90a"`, at `opt_level` 0 to 3.
+    def assemble(self, ptx: str, target: str, *, opt_level: int = 3, line_info: bool = False) -> Assembly:
+        """Assemble `ptx` for `target`, such as `"sm_90a"`, at `opt_level` 0 to 3. With `line_info` the
+        cubin has a line table of the text's `.loc` directives; the instructions are the same.
 
         The same text gives the same bytes. Raises AssemblerError if the text is refused, or
         accepted with a ruinous advisory; BackendError if the assembler itself fails; ConfigError
@@ -127,11 +128,12 @@ class Ptxas:
         known = _ptxas_targets(self.path)
         return not known or target in known
 
-    def assemble(self, ptx: str, target: str, *, opt_level: int = 3) -> Assembly:
+    def assemble(self, ptx: str, target: str, *, opt_level: int = 3, line_info: bool = False) -> Assembly:
         """See `Assembler.assemble`."""
         _check_request(target, opt_level)
         # With a file, unlike standard input, the log names `kernel.ptx` and no random file name.
         options = ["-v", f"-arch={target}", f"-O{opt_level}", "-o", "kernel.cubin"]
+        options += ["-lineinfo"] if line_info else []
         with _folder_with("kernel.ptx", ptx.encode()) as folder:
             ran = _run([str(self.path), *options, "kernel.ptx"], self.timeout_s, folder)
             cubin = Path(folder, "kernel.cubin")
@@ -173,13 +175,15 @@ class NvJitLink:
             return False
         return True
 
-    def assemble(self, ptx: str, target: str, *, opt_level: int = 3) -> Assembly:
+    def assemble(self, ptx: str, target: str, *, opt_level: int = 3, line_info: bool = False) -> Assembly:
         """See `Assembler.assemble`."""
         _check_request(target, opt_level)
         library = _nvjitlink()
         data = ptx.encode()
         try:
-            handle = library.create(3, [f"-arch={target}", "-verbose", f"-O{opt_level}"])
+            options = [f"-arch={target}", "-verbose", f"-O{opt_level}"]
+            options += ["-lineinfo"] if line_info else []
+            handle = library.create(len(options), options)
         except library.nvJitLinkError as error:
             raise AssemblerError(refusal(f"{self}", "", ptx, target, f"{error}")) from error
         try:

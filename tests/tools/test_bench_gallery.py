@@ -6,12 +6,12 @@ import json
 from typing import Any, ClassVar
 
 import pytest
+from tools.measure.sass import SassInstr
 
 from ptxgen.errors import BackendError
 from tools.measure import gallery
 from tools.measure.record import Found, Measurement
 from tools.measure.report import RESULTS, ROOT
-from tools.measure.sass import SassInstr
 
 RESULT = json.loads((RESULTS / "gallery-cpu.json").read_text(encoding="utf-8"))
 MOST_LINES = {"softmax": 15, "layer_norm": 20, "gemm": 40, "attention": 60}

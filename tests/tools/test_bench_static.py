@@ -10,12 +10,12 @@ from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError
 from ptxgen.interpreter import Counters
 from ptxgen.interpreter.reports import MemoryTraffic
+from ptxgen.runtime.sass import Loop, SassInstr
 from ptxgen.target import target
 from tools.measure import static as bench_static
 from tools.measure import static_quality
 from tools.measure.record import Found, Measurement, Setting
 from tools.measure.report import ROOT
-from tools.measure.sass import Loop, SassInstr
 from tools.measure.static_quality import Assembled, Counted, Subject, assembled, count, counted, seen_scores
 
 # Two products on tensor cores among ten instructions: 2 * 2048 multiplications.

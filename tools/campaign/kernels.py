@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from flash.contract.catalogue import build
+from flash.contract.catalogue import Build, build
 from flash.launch.calls import make_plan
 from flash.launch.checks import Geometry, check
 from flash.operands.dtypes import F16, F32
@@ -30,23 +30,32 @@ def _forward(name: str, **settings: Any) -> Subject:
     """The subject of the forward kernel of one configuration."""
     config = AttentionConfig(return_lse=True, **settings)
     built = build(config.kernel())
-
-    def prepare(problem: Problem) -> Launch:
-        given, own = arrays_of(config, problem), problem.config(config)
-        out = with_margins(given.out.shape, config.element, None, reverse=problem.reverse)
-        lse = np.full(given.lse.shape, np.nan, F32.numpy)
-        arrays = (given.q, given.k, given.v, out, lse, *given.operands.values())
-        plan = make_plan(
-            built,
-            _geometry(own, problem, given, out),
-            own.scale,
-            (0,) * len(arrays),
-            {**own.numbers, "dropout_seed": problem.dropout_seed, "section": problem.section},
-        )
-        return Launch(plan, arrays, (out, lse), lambda: given.difference(out, lse))
-
     block = config.kernel().tiling.threads
-    return Subject(name, built.kernel.name, block, built.module, problems_of(config), prepare)
+    return Subject(
+        name,
+        built.kernel.name,
+        block,
+        built.module,
+        problems_of(config),
+        partial(forward_launch, config, built),
+    )
+
+
+def forward_launch(config: AttentionConfig, built: Build, problem: Problem) -> Launch:
+    """The launch of a configuration's forward kernel on a problem; the results are new at each call."""
+    given, own = arrays_of(config, problem), problem.config(config)
+    out = with_margins(given.out.shape, config.element, None, reverse=problem.reverse)
+    lse = np.full(given.lse.shape, np.nan, F32.numpy)
+    results = (out, lse) if config.return_lse else (out,)
+    arrays = (given.q, given.k, given.v, *results, *given.operands.values())
+    plan = make_plan(
+        built,
+        _geometry(own, problem, given, out),
+        own.scale,
+        (0,) * len(arrays),
+        {**own.numbers, "dropout_seed": problem.dropout_seed, "section": problem.section},
+    )
+    return Launch(plan, arrays, (out, lse), lambda: given.difference(out, lse))
 
 
 def _geometry(config: AttentionConfig, problem: Problem, given: Arrays, out: Array) -> Geometry:

@@ -16,11 +16,11 @@ from flash.problem.config import AttentionConfig
 from ptxgen import interpreter
 from ptxgen.errors import BackendError
 from ptxgen.parse import parse
+from ptxgen.runtime.sass import mix
 from ptxgen.target import target as find_target
 from tools.measure.cpu import normal
 from tools.measure.record import Found, Goal, Job, Measurement, Setting, measured
 from tools.measure.report import ROOT
-from tools.measure.sass import mix
 from tools.measure.static_quality import Assembled, Counted, Subject, assembled, count, counted, seen_scores
 
 TARGETS: Final = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")

@@ -5,7 +5,7 @@ machine code, and by the interpreter's counters.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,9 +18,10 @@ from ptxgen.arrays.views import view
 from ptxgen.errors import BackendError
 from ptxgen.interpreter import Counters
 from ptxgen.runtime.assembler import find_assembler
+from ptxgen.runtime.plan import LaunchPlan
+from ptxgen.runtime.sass import Loop, find_disassembler, main_loop
 from ptxgen.target import WARP_SIZE, Target
 from tools.measure.cpu import normal
-from tools.measure.sass import Loop, find_disassembler, main_loop
 
 THOUSAND: Final = 1000  # scores: the unit of figures
 
@@ -134,20 +135,28 @@ def seen_scores(seq: int, causal: bool) -> int:
     return seq * (seq + 1) // 2 if causal else seq * seq
 
 
-def count(config: AttentionConfig, seq: int) -> Counted:
-    """Interpret one head of `seq` queries and `seq` keys, normally distributed, and count."""
+def dense_launch(config: AttentionConfig, seq: int) -> tuple[Build, LaunchPlan, list[Any]]:
+    """The kernel of a configuration that needs no arrays but Q, K, V and O, its launch on one head of
+    `seq` queries and `seq` keys, normally distributed, and the arguments, arrays first.
+    """
     (q, k), (v, out) = (normal(*[(1, 1, seq, dim)] * 2) for dim in (config.head_dim, config.value_dim))
     arrays = [view(x.astype(config.element.numpy), "array") for x in (q, k, v, out)]
     geometry = check(config, *arrays)
     pointers = tuple(array.pointer for array in arrays)
     made = build(config.kernel(None, alignment(config, geometry, *pointers)))
-    plan = make_plan(made, geometry, config.scale, pointers)
+    plan = make_plan(made, geometry, config.scale, pointers, config.numbers)
     memory = [np.asarray(array.owner) for array in arrays]
+    return made, plan, [*memory, *plan.values[len(memory) :]]
+
+
+def count(config: AttentionConfig, seq: int) -> Counted:
+    """Interpret one head of `seq` queries and `seq` keys, normally distributed, and count."""
+    made, plan, args = dense_launch(config, seq)
     result = interpreter.run(
         made.module,
         grid=plan.grid,
         block=plan.block,
-        args=[*memory, *plan.values[len(memory) :]],
+        args=args,
         dynamic_smem=plan.dynamic_shared,
         profile=True,
     )

@@ -72,10 +72,13 @@ class FrameObserver(Protocol):
 
 
 class BulkObserver(Protocol):
-    """Observes bulk copies. Each copy begins and ends by itself, and has a stamp in between."""
+    """Observes bulk copies. Each copy begins and ends by itself, and has a stamp in between. An observer
+    that inherits from this class ignores the events for which it has no method.
+    """
 
     def know(self, lane: int, stamp: int) -> None:
         """A lane has waited for the operation that its warp started with this stamp."""
+        return
 
     def start_write(self, at: int, lane: int, first: Lanes, nbytes: int, position: int) -> int:
         """A copy starts to write `nbytes` at each of the positions `first`, with completion on the
@@ -84,9 +87,11 @@ class BulkObserver(Protocol):
 
     def start_update(self, at: int, lane: int, first: Lanes, nbytes: int) -> None:
         """A reduction starts to change `nbytes` at each of the positions `first`."""
+        return
 
     def written(self, at: int, lane: int, first: Lanes, nbytes: int, position: int, stamp: int) -> None:
         """A copy has written its bytes and completes on the mbarrier at `position`."""
+        return
 
     def start_read(self, at: int, lane: int, first: Lanes, nbytes: int, position: int | None) -> int:
         """A copy starts to read `nbytes` at each of the positions `first`, with completion on the
@@ -95,9 +100,11 @@ class BulkObserver(Protocol):
 
     def was_read(self, at: int, lane: int, position: int | None, stamp: int) -> None:
         """A copy has read its bytes and completes on the mbarrier at `position`, if it has one."""
+        return
 
     def start_global_read(self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int) -> None:
         """A copy starts to read `nbytes` of an array at each of the addresses `first`."""
+        return
 
     def start_global_write(
         self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int, *, atomic: bool
@@ -109,7 +116,8 @@ class BulkObserver(Protocol):
 
 class Observer(Protocol):
     """Observes the accesses of threads to memory, barriers, copies and registers. `local` observes
-    the local memory of calls, if it is not None.
+    the local memory of calls, if it is not None. An observer that inherits from this class ignores the
+    events for which it has no method.
     """
 
     bulk: BulkObserver
@@ -119,96 +127,122 @@ class Observer(Protocol):
 
     def load(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
         """A load of `total` bytes is about to happen."""
+        return
 
     def store(
         self, machine: Accessing, plan: Plan, offset: int, type: ScalarType, values: tuple[Lanes, ...]
     ) -> None:
         """A store is about to happen."""
+        return
 
     def before_atomic(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
         """An atomic operation, or an operation on an mbarrier, is about to happen."""
+        return
 
     def after_atomic(self, machine: Accessing, plan: Plan, offset: int, old: Lanes) -> None:
         """An atomic operation has happened; `old` are the values before it."""
+        return
 
     def copy_async(self, machine: Accessing, plan: Plan, offset: int, nbytes: int) -> None:
         """A `cp.async` starts to copy `nbytes` to the addresses that the plan is for."""
+        return
 
     def end_copy(self, at: int, ids: Lanes, word: Lanes, words: int) -> None:
         """Threads have waited for a `cp.async` of `words` words to the words of shared memory from
         `word` on.
         """
+        return
 
     def matrices(self, at: int, ids: Lanes, words: Lanes, nbytes: int) -> None:
         """Warps, each given by one lane, read matrices from shared memory: `nbytes` at each of the
         positions `words`, `[warps, n]`.
         """
+        return
 
     def undefined(self, at: int, register: str, lane: int) -> None:
         """A lane reads a register that it has not written."""
+        return
 
     # ------------------------------------------------------------------------------------ barriers
 
     def release(self, ids: Lanes, barrier: Lanes) -> None:
         """Lanes arrive at barriers of their CTA without waiting."""
+        return
 
     def join(self, ids: Lanes, barrier: Lanes, since: Lanes, exited: Lanes) -> None:
         """Barriers of CTAs release lanes that arrived at the instructions `since`; `exited` says
         which lanes of the batch have ended, bool.
         """
+        return
 
     def too_many(self, at: int, lane: int, barrier: int, came: int, wanted: int) -> None:
         """More threads have arrived at a barrier than its count."""
+        return
 
     def twice(self, at: int, lane: int, barrier: int) -> None:
         """A lane arrives again at a barrier that is not complete yet."""
+        return
 
     def cluster_arrive(self, at: int, ids: Lanes) -> None:
         """Lanes arrive at the barrier of their cluster."""
+        return
 
     def cluster_wait(self, at: int, ids: Lanes) -> None:
         """Lanes come to wait for the barrier of their cluster."""
+        return
 
     def cluster_leave(self, ids: Lanes) -> None:
         """The barrier of the cluster releases lanes."""
+        return
 
     def fence(self, ids: Lanes, scope: str) -> None:
         """Lanes execute a fence."""
+        return
 
     # ----------------------------------------------------------------------------------- mbarriers
 
     def waited(self, at: int, ids: Lanes, positions: Lanes) -> None:
         """Lanes have waited for the mbarriers at these positions."""
+        return
 
     def arrived(self, ids: Lanes, position: int) -> None:
         """Threads arrive at an mbarrier because the copies by `cp.async` that they started are complete."""
+        return
 
     def changes(self, at: int, lane: int, position: int, data: Lanes) -> None:
         """An operation that a lane started is about to change the mbarrier at a position; `data` is
         the shared memory.
         """
+        return
 
     def phase(self, position: int) -> None:
         """The mbarrier at a position has begun its next phase."""
+        return
 
     # --------------------------------------------------------------------------- warps and threads
 
     def warp_sync(self, at: int, ids: Lanes, members: Lanes, exited: Lanes) -> None:
         """Lanes execute an instruction together, each with the lanes of its membermask."""
+        return
 
     def retired(self, warp: int, count: int, members: range) -> None:
         """A warp has waited for the first `count` groups of `wgmma` of its warpgroup; `members` are
         the warpgroup's warps.
         """
+        return
 
     def touch(self, numbers: tuple[int, ...], ids: Lanes) -> None:
         """Lanes are about to execute ordinary instructions that name registers of `wgmma`."""
+        return
 
     def registers(self, at: int, lane: int, why: str) -> None:
         """A warp, given by one lane, breaks a rule of `setmaxnreg`."""
+        return
 
     def ended(self, mask: Lanes, exited: Lanes) -> None:
         """The lanes of a mask have ended; `exited` has all lanes that have ended."""
+        return
 
     def all_ended(self) -> None:
         """All threads have ended; asynchronous copies may still be under way."""
+        return

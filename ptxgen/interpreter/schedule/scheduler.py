@@ -126,6 +126,7 @@ class Scheduler:
             counters.thread_instructions += threads * len(steps)
             for step in steps if warps else ():
                 counters.by_opcode[step.instr.opcode] += warps
+                counters.by_instruction[step.number] += warps
 
     # --------------------------------------------------------------------------------------- points
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import re
 import shutil
 import subprocess
@@ -24,7 +25,7 @@ INSTALL: Final = "pip install nvidia-cuda-nvdisasm, or put a CUDA toolkit's nvdi
 
 # Classes of instructions of an attention kernel; the first class that has the opcode counts.
 CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
-    "products": ("HMMA",),
+    "products": ("HMMA", "HGMMA", "QGMMA", "IMMA", "IGMMA", "DMMA", "BMMA"),
     "shared": ("LDSM", "LDS", "STS"),
     "copies": ("LDGSTS", "LDGDEPBAR", "DEPBAR", "LDG", "STG"),
     "f32": ("FADD", "FMUL", "FFMA", "FMNMX", "FSEL", "FSETP", "FADD2", "FMUL2", "FFMA2", "FMNMX3"),
@@ -43,8 +44,12 @@ _PRODUCTS: Final = {"16816": 16 * 8 * 16, "1688": 16 * 8 * 8, "1684": 16 * 8 * 4
 _TIMEOUT_S: Final = 60.0
 _LABEL: Final = re.compile(r"^(\.L\w+):")
 _LINE: Final = re.compile(
-    r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@(?P<guard>!?U?P\w+)\s+)?(?P<opcode>[A-Z][\w.]*)(?P<rest>.*?);"
+    r"^\s+/\*(?P<address>[0-9a-f]{4,})\*/\s+"
+    r"(?P<text>(?:@(?P<guard>!?U?P\w+)\s+)?(?P<opcode>[A-Z][\w.]*)(?P<rest>.*?)) *;"
 )
+_SOURCE: Final = re.compile(r'^\s*//## File ".*", line (\d+)')
+_SECTION: Final = re.compile(r"^\s*\.section\s+(\S+?),")
+_CODE: Final = ".text."  # the section of a function's code is named after the function
 _TARGET: Final = re.compile(r"`\((\.L\w+)\)")
 
 
@@ -69,6 +74,18 @@ class SassInstr:
         if self.name != "HMMA":
             return 0
         return next((n for shape, n in _PRODUCTS.items() if f".{shape}." in f"{self.opcode}."), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SassLine:
+    """One line of a listing: an instruction as printed, at `address` in bytes, or a label, with
+    address -1. `source` is its line in the line table, 0 if it has none.
+    """
+
+    text: str
+    address: int
+    source: int
+    instr: SassInstr | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +114,21 @@ class Disassembler:
 
     def instructions(self, cubin: bytes) -> list[SassInstr]:
         """The code of a cubin with one kernel. Raises `BackendError` if nvdisasm fails."""
+        return parse_sass(self._said(cubin, "-c"))
+
+    def listing(self, cubin: bytes, entry: str) -> list[SassLine]:
+        """The lines of the kernel `entry` of a cubin, with the source lines in its line table (of
+        `ptxas -lineinfo`). Raises `BackendError` if nvdisasm fails.
+        """
+        return parse_listing(self._said(cubin, "-c", "-g"), entry)
+
+    def _said(self, cubin: bytes, *options: str) -> str:
         with tempfile.TemporaryDirectory(prefix="ptxgen-") as folder:
             file = Path(folder, "kernel.cubin")
             file.write_bytes(cubin)
             try:
                 said = subprocess.run(
-                    [str(self.path), "-c", str(file)],
+                    [str(self.path), *options, str(file)],
                     capture_output=True,
                     text=True,
                     check=True,
@@ -117,7 +143,7 @@ class Disassembler:
                 ) from error
             except (OSError, subprocess.SubprocessError) as error:
                 raise BackendError(f"{self.path} cannot be run: {error}; {INSTALL}") from error
-        return parse_sass(said.stdout)
+        return said.stdout
 
 
 @functools.cache
@@ -148,6 +174,43 @@ def parse_sass(text: str) -> list[SassInstr]:
         elif said := _LINE.match(line):
             lines.append(said)
     return [_instruction(said, labels) for said in lines]
+
+
+def parse_listing(text: str, entry: str) -> list[SassLine]:
+    """The lines of the kernel `entry` in what `nvdisasm -c -g` printed, which may be of several
+    functions. The padding behind the last instruction is left out: NOPs, and a branch to itself.
+    """
+    section = _of_function(text, entry)
+    instrs = iter(parse_sass("\n".join(section)))
+    found: list[SassLine] = []
+    source = 0
+    for line in section:
+        if at := _SOURCE.match(line):
+            source = int(at[1])
+        elif label := _LABEL.match(line):
+            found.append(SassLine(label[1], -1, source, None))
+        elif said := _LINE.match(line):
+            found.append(SassLine(said["text"].rstrip(), int(said["address"], 16), source, next(instrs)))
+    while found and (found[-1].instr is None or found[-1].instr.name == "NOP"):
+        found.pop()
+    if found and found[-1].instr is not None and found[-1].instr.name == "BRA":
+        target = _TARGET.search(found[-1].text)
+        if len(found) > 1 and target is not None and found[-2].text == target[1]:
+            del found[-2:]
+    return found
+
+
+def _of_function(text: str, entry: str) -> list[str]:
+    """The printed lines of the section with a function's code."""
+    lines = itertools.dropwhile(lambda line: _section(line) != _CODE + entry, text.splitlines())
+    inside = list(itertools.islice(lines, 1))
+    inside += itertools.takewhile(lambda line: not _section(line), lines)
+    return inside
+
+
+def _section(line: str) -> str:
+    found = _SECTION.match(line)
+    return found[1] if found else ""
 
 
 def _instruction(said: re.Match[str], labels: Mapping[str, int]) -> SassInstr:

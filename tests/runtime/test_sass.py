@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ptxgen.errors import BackendError
+from ptxgen.runtime import sass
 from ptxgen.runtime.assembler import Assembler
-from tools.measure import sass
-from tools.measure.sass import Disassembler, SassInstr, find_disassembler, loops, main_loop, mix, parse_sass
+from ptxgen.runtime.sass import Disassembler, SassInstr, find_disassembler, loops, main_loop, mix, parse_sass
 
 # As nvdisasm -c prints: two loops, of which the first does more for each turn (a mask), and in each
 # a step that is rare and copies that are not started in the last turn.

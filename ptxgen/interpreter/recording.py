@@ -1,0 +1,383 @@
+"""A recording of what the warps of one CTA do, in slots: the picture of a kernel's pipeline.
+
+A slot is one instruction of one warp. Each warp has a clock that counts its own instructions; memory
+takes no time, and warps do not compete for units. Clocks meet where warps wait for each other:
+
+* a barrier sets the clocks of the warps that it releases to the latest of their arrivals;
+* a wait for an mbarrier ends no earlier than the last arrival at it, of a thread or of a copy, that
+  the interpreter has made so far.
+
+An asynchronous copy is in flight from the instruction that starts it to the end of the wait that
+makes it visible. The recording says which warps wait for which and what may overlap; it says nothing
+of nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter.machine.lanes import WARP, Selection
+from ptxgen.interpreter.machine.observer import BulkObserver, Observer, Tell
+from ptxgen.interpreter.schedule.scheduler import Scheduler
+from ptxgen.interpreter.traffic import BANKS, in_turn_of, rows_of, words_in_banks
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.machine.arena import Buffer
+    from ptxgen.interpreter.machine.lane_machine import LaneMachine
+    from ptxgen.interpreter.machine.memory import Plan
+    from ptxgen.interpreter.machine.observer import Accessing
+    from ptxgen.interpreter.program.blocks import Block, Program
+    from ptxgen.ir import Instr
+    from ptxgen.types import ScalarType
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+IDLE: Final = -1  # a slot in which a warp waits, or behind its end
+_MOST_SLOTS: Final = 4096  # that are kept of each warp
+_NEVER: Final = (1 << 63) - 1
+_MOST_SAMPLES: Final = 32  # accesses of an instruction whose banks are counted
+_ARRIVES: Final = ("mbarrier.arrive", "mbarrier.complete_tx")
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A warp of the CTA waits in instruction number `at` from slot `start` to slot `end`, which are
+    equal if nobody has to be waited for. `kind` is `barrier`, `mbarrier` or `cluster`.
+    """
+
+    warp: int
+    start: int
+    end: int
+    at: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """An asynchronous copy of `nbytes` that a warp of the CTA starts in instruction number `at`, in
+    flight from slot `start` to slot `end`, -1 if nobody waits for it.
+    """
+
+    warp: int
+    start: int
+    end: int
+    at: int
+    nbytes: int
+
+
+@dataclass(slots=True)
+class Site:
+    """The bytes of the CTA's shared memory that an instruction has accessed, from `first` to `last`,
+    and how many words each bank serves in the costliest part of those accesses that were looked at.
+    """
+
+    first: int
+    last: int
+    banks: tuple[int, ...] = (0,) * BANKS
+    samples: int = 0
+
+
+@dataclass(slots=True)
+class _Open:
+    warp: int
+    start: int
+    at: int
+    nbytes: int
+
+
+@dataclass(slots=True)
+class Recording:
+    """What the warps of the first CTA of a launch did.
+
+    `instrs` are the instructions by number; `slots[w, t]` is the number of the instruction that warp
+    w executes in slot t, or IDLE, `[warps, kept slots]` int32; `lengths` are the slots of each warp,
+    of which the first `kept` are in `slots`. `sites` are the accesses to shared memory by number.
+    `regions` are the named parts of the `shared_bytes` of its shared memory, each with its first byte
+    and its size; `bulk_bytes` are those that bulk copies of the CTA move to or from global memory.
+    """
+
+    instrs: tuple[Instr, ...] = ()
+    slots: Lanes = field(default_factory=lambda: np.empty((0, 0), np.int32))
+    lengths: tuple[int, ...] = ()
+    waits: list[Wait] = field(default_factory=list)
+    flights: list[Flight] = field(default_factory=list)
+    sites: dict[int, Site] = field(default_factory=dict)
+    regions: tuple[tuple[str, int, int], ...] = ()
+    shared_bytes: int = 0
+    bulk_bytes: int = 0
+
+    @property
+    def kept(self) -> int:
+        """The slots of each warp that `slots` has."""
+        return int(self.slots.shape[1])
+
+
+class Recorder(Observer):
+    """Observes the first cluster of a launch, and makes the `recording` of its first CTA. It is for
+    one run.
+    """
+
+    local = None
+
+    def __init__(self, most_slots: int = _MOST_SLOTS) -> None:
+        self.bulk: BulkObserver = _Bulk(self)
+        self.recording = Recording()
+        self._most = most_slots
+        self._kept = 0
+        self._released: dict[tuple[int, int], int] = {}
+        self._arrivals: dict[int, int] = {}  # by mbarrier, the latest
+        self._copies: dict[tuple[int, int], list[_Open]] = defaultdict(list)
+        self._bulk_writes: dict[int, list[_Open]] = defaultdict(list)  # by mbarrier
+        self._bulk_reads: dict[int, _Open] = {}  # by stamp
+        self._stamp = 0
+        self._cluster_wait = 0
+
+    def begin(self, program: Program, machine: LaneMachine) -> None:
+        """Begin the recording of a machine's batch, which is one cluster."""
+        batch = machine.batch
+        self._machine = machine
+        self._width = batch.width
+        self._stride = batch.shared_stride
+        self._warps = batch.width // WARP
+        warps = batch.lanes // WARP
+        self._clock: Lanes = np.zeros(warps, np.int64)
+        self._start: Lanes = np.zeros(warps, np.int64)  # the clock at the start of a warp's block
+        self._first: Lanes = np.zeros(warps, np.int64)  # the first instruction of a warp's block
+        instrs = program.instrs
+        self._rows = [rows_of(instr.opcode) for instr in instrs]
+        self._in_turn = [in_turn_of(instr.opcode) for instr in instrs]
+        self._arriving = [instr.opcode.startswith(_ARRIVES) for instr in instrs]
+        self.recording.instrs = instrs
+        self.recording.regions = program.linked.regions
+        self.recording.shared_bytes = program.linked.shared_bytes
+        self.recording.slots = np.full((self._warps, self._most), IDLE, np.int32)
+
+    def finish(self) -> None:
+        """End the recording: copies that nobody waited for have no end."""
+        record = self.recording
+        longest = int(self._clock[: self._warps].max(initial=0))
+        record.slots = record.slots[:, : min(longest, self._most)].copy()
+        record.lengths = tuple(self._clock[: self._warps].tolist())
+        left = [*self._bulk_reads.values()]
+        left += [o for opens in (*self._copies.values(), *self._bulk_writes.values()) for o in opens]
+        for one in left:
+            self._landed(one, -1)
+        record.flights.sort(key=lambda f: (f.start, f.warp, f.at))
+        record.waits.sort(key=lambda w: (w.start, w.warp, w.at))
+
+    # ---------------------------------------------------------------------------------------- clocks
+
+    def ran(self, block: Block, selection: Selection) -> None:
+        """The selected warps are about to execute a block."""
+        numbers = [step.number for step in block.segment.steps if not step.resumes]
+        if not numbers:
+            return
+        present = np.flatnonzero(selection.full_mask().reshape(-1, WARP).any(axis=1))
+        self._start[present] = self._clock[present]
+        self._first[present] = numbers[0]
+        self._clock[present] += len(numbers)
+        for warp in present[present < self._warps].tolist():
+            begin = int(self._start[warp])
+            room = self._most - begin
+            if room > 0:
+                kept = numbers[:room]
+                self.recording.slots[warp, begin : begin + len(kept)] = kept
+
+    def time(self, warp: int) -> int:
+        """The slot of the instruction that a warp executes now."""
+        start, end = int(self._start[warp]), int(self._clock[warp])
+        return min(max(start + self._machine.at - int(self._first[warp]), start), end)
+
+    def _align(self, warps: Iterable[int], at: Iterable[int], until: int, kind: str) -> None:
+        """Have warps wait in the instructions `at` until a slot."""
+        for warp, number in zip(warps, at, strict=True):
+            now = int(self._clock[warp])
+            if warp < self._warps and now < self._most:
+                self.recording.waits.append(Wait(warp, now, max(now, until), number, kind))
+            self._clock[warp] = max(now, until)
+
+    def _landed(self, one: _Open, end: int) -> None:
+        if one.warp < self._warps and one.start < self._most:
+            self.recording.flights.append(Flight(one.warp, one.start, end, one.at, one.nbytes))
+
+    # -------------------------------------------------------------------------------------- accesses
+
+    def load(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
+        """See `Observer.load`."""
+        self._access(machine, plan, offset, total)
+
+    def store(
+        self, machine: Accessing, plan: Plan, offset: int, type: ScalarType, values: tuple[Lanes, ...]
+    ) -> None:
+        """See `Observer.store`."""
+        self._access(machine, plan, offset, type.nbytes * len(values))
+
+    def before_atomic(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
+        """See `Observer.before_atomic`."""
+        self._access(machine, plan, offset, total)
+        if self._arriving[machine.at] and plan.window is machine.shared.window:
+            positions = plan.relative + (plan.low + offset)
+            ids = machine.active_ids(plan.mask)
+            if plan.mask is not None:
+                positions = positions[plan.mask]
+            for warp, position in set(zip((ids // WARP).tolist(), positions.tolist(), strict=True)):
+                self.arrive(position, self.time(warp) + 1)
+
+    def copy_async(self, machine: Accessing, plan: Plan, offset: int, nbytes: int) -> None:
+        """See `Observer.copy_async`."""
+        self._access(machine, plan, offset, nbytes)
+        warps, threads = np.unique(machine.active_ids(plan.mask) // WARP, return_counts=True)
+        for warp, count in zip(warps.tolist(), threads.tolist(), strict=True):
+            one = _Open(warp, self.time(warp), machine.at, nbytes * count)
+            self._copies[machine.at, warp].append(one)
+
+    def end_copy(self, at: int, ids: Lanes, word: Lanes, words: int) -> None:
+        """See `Observer.end_copy`."""
+        del word, words
+        for warp in np.unique(ids // WARP).tolist():
+            opens = self._copies[at, warp]
+            if opens:
+                self._landed(opens.pop(0), self.time(warp))
+
+    def matrices(self, at: int, ids: Lanes, words: Lanes, nbytes: int) -> None:
+        """See `Observer.matrices`."""
+        mine = words[ids < self._width]
+        if mine.size:
+            # Eight rows of 16 bytes are one part, as 32 words are.
+            self._touch(at, mine.reshape(-1), nbytes)
+
+    def _access(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
+        if plan.window is not machine.shared.window:
+            return
+        positions = plan.relative + (plan.low + offset)
+        lanes = np.arange(len(positions)) % WARP < self._rows[machine.at]
+        active = lanes if plan.mask is None else lanes & plan.mask
+        mine = active & (positions < self._stride)  # of the first CTA
+        if mine.any():
+            self._touch(machine.at, positions, total, mine)
+
+    def _touch(self, at: int, positions: Lanes, total: int, active: Lanes | None = None) -> None:
+        active = np.ones(len(positions), np.bool_) if active is None else active
+        mine = positions[active]
+        first, last = int(mine.min()), int(mine.max()) + total - 1
+        site = self.recording.sites.get(at)
+        if site is None:
+            site = self.recording.sites[at] = Site(first, last)
+        site.first, site.last = min(site.first, first), max(site.last, last)
+        if site.samples < _MOST_SAMPLES:
+            site.samples += 1
+            parts = words_in_banks(positions, active, total, self._stride, in_turn=self._in_turn[at])
+            worst = parts[int(parts.max(axis=1).argmax())]
+            if worst.max() > max(site.banks):
+                site.banks = tuple(worst.tolist())
+
+    # -------------------------------------------------------------------------------------- barriers
+
+    def release(self, ids: Lanes, barrier: Lanes) -> None:
+        """See `Observer.release`."""
+        for lane, number in zip(ids.tolist(), barrier.tolist(), strict=True):
+            key = lane // self._width, number
+            self._released[key] = max(self._released.get(key, 0), self.time(lane // WARP) + 1)
+
+    def join(self, ids: Lanes, barrier: Lanes, since: Lanes, exited: Lanes) -> None:
+        """See `Observer.join`."""
+        del exited
+        ctas = ids // self._width
+        for key in sorted(set(zip(ctas.tolist(), barrier.tolist(), strict=True))):
+            here = (ctas == key[0]) & (barrier == key[1])
+            warps, where = np.unique(ids[here] // WARP, return_index=True)
+            until = max(int(self._clock[warps].max()), self._released.pop(key, 0))
+            self._align(warps.tolist(), since[here][where].tolist(), until, "barrier")
+
+    def cluster_wait(self, at: int, ids: Lanes) -> None:
+        """See `Observer.cluster_wait`."""
+        del ids
+        self._cluster_wait = at
+
+    def cluster_leave(self, ids: Lanes) -> None:
+        """See `Observer.cluster_leave`."""
+        warps = np.unique(ids // WARP)
+        until = int(self._clock[warps].max())
+        self._align(warps.tolist(), [self._cluster_wait] * len(warps), until, "cluster")
+
+    # ------------------------------------------------------------------------------------- mbarriers
+
+    def arrive(self, position: int, time: int) -> None:
+        """Somebody arrives at an mbarrier in a slot."""
+        self._arrivals[position] = max(self._arrivals.get(position, 0), time)
+
+    def arrived(self, ids: Lanes, position: int) -> None:
+        """See `Observer.arrived`."""
+        self.arrive(position, max(self.time(warp) for warp in np.unique(ids // WARP).tolist()))
+
+    def waited(self, at: int, ids: Lanes, positions: Lanes) -> None:
+        """See `Observer.waited`."""
+        found = sorted(set(zip((ids // WARP).tolist(), positions.tolist(), strict=True)))
+        first: dict[int, int] = {}  # by mbarrier, the first slot behind a wait for it
+        for warp, position in found:
+            self._align([warp], [at], self._arrivals.get(position, 0), "mbarrier")
+            first[position] = min(first.get(position, _NEVER), int(self._clock[warp]))
+        for position, slot in first.items():
+            for one in self._bulk_writes.pop(position, ()):
+                self._landed(one, max(slot, one.start))
+
+    # ---------------------------------------------------------------------------------- bulk copies
+
+    def start_bulk(self, at: int, lane: int, nbytes: int, position: int | None) -> int:
+        """A bulk copy starts, with completion on the mbarrier at `position`, or by its group if that
+        is None. Returns its stamp.
+        """
+        warp = lane // WARP
+        one = _Open(warp, self.time(warp), at, nbytes)
+        self._stamp += 1
+        if warp < self._warps:
+            self.recording.bulk_bytes += nbytes
+        if position is None:
+            self._bulk_reads[self._stamp] = one
+        else:
+            self._bulk_writes[position].append(one)
+            self.arrive(position, one.start + 1)
+        return self._stamp
+
+    def know(self, lane: int, stamp: int) -> None:
+        """See `BulkObserver.know`."""
+        one = self._bulk_reads.pop(stamp, None)
+        if one is not None:
+            self._landed(one, self.time(lane // WARP))
+
+
+class _Bulk(BulkObserver):
+    """Passes what bulk copies do to the recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def know(self, lane: int, stamp: int) -> None:
+        self._recorder.know(lane, stamp)
+
+    def start_write(self, at: int, lane: int, first: Lanes, nbytes: int, position: int) -> int:
+        return self._recorder.start_bulk(at, lane, nbytes * len(first), position)
+
+    def start_read(self, at: int, lane: int, first: Lanes, nbytes: int, position: int | None) -> int:
+        return self._recorder.start_bulk(at, lane, nbytes * len(first), position)
+
+    def start_global_write(
+        self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int, *, atomic: bool
+    ) -> Tell | None:
+        del at, lane, buffer, first, nbytes, atomic
+        return None
+
+
+class RecordedScheduler(Scheduler):
+    """A scheduler that tells a recorder which warps execute what."""
+
+    recorder: Recorder
+
+    def _charge(self, block: Block, runs: list[int], selection: Selection) -> None:
+        self.recorder.ran(block, selection)
+        super()._charge(block, runs, selection)

@@ -1,0 +1,10 @@
+"""A report on a kernel as one HTML file: source, PTX and machine code side by side, what a run on the
+interpreter did, what is proved, and the limits of the target.
+"""
+
+from ptxgen.report.collect import STEPS, Launch, Subject, collect
+from ptxgen.report.data import Report
+from ptxgen.report.page import page
+from ptxgen.report.subjects import subject_of_function
+
+__all__ = ["STEPS", "Launch", "Report", "Subject", "collect", "page", "subject_of_function"]

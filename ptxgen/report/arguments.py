@@ -1,0 +1,74 @@
+"""Arguments of a launch: copies of them, and what a page says of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.interpreter.arguments import Argument
+from ptxgen.tensormap import TensorMap
+from ptxgen.texture import Surface, Texture
+
+_Array = NDArray[Any]
+_Described = TypeVar("_Described", TensorMap, Texture, Surface)
+
+
+def copies(given: Sequence[Argument]) -> list[Argument]:
+    """Copies of arguments, for one run. Arrays keep their strides, and share memory as they did; memory
+    around their elements is copied, too.
+    """
+    memory: dict[int, _Array] = {}
+    return [_copy(value, memory) for value in given]
+
+
+def _copy(value: Argument, memory: dict[int, _Array]) -> Argument:
+    if isinstance(value, np.ndarray):
+        return _copied(value, memory)
+    if isinstance(value, TensorMap) and isinstance(value.base, np.ndarray):
+        return _with(value, base=_copied(value.base, memory))
+    if isinstance(value, Texture):
+        return _with(value, array=_copied(value.array, memory))
+    if isinstance(value, Surface):
+        return _with(value, array=_copied(value.array, memory))
+    return value
+
+
+def _with(value: _Described, **fields: _Array) -> _Described:
+    """A copy of a frozen value with other arrays; what was derived from their layout stays right."""
+    made = copy.copy(value)
+    for name, array in fields.items():
+        object.__setattr__(made, name, array)
+    return made
+
+
+def _copied(array: _Array, memory: dict[int, _Array]) -> _Array:
+    owner = array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    if not (owner.flags.c_contiguous or owner.flags.f_contiguous):
+        made = array.copy()
+    else:
+        if id(owner) not in memory:
+            # Bytes, because numpy makes arrays of other packages' types from no other buffer.
+            memory[id(owner)] = np.frombuffer(owner.tobytes("A"), np.uint8).copy()
+        offset = array.ctypes.data - owner.ctypes.data
+        made = np.ndarray(array.shape, array.dtype, memory[id(owner)], offset, array.strides)
+    made.setflags(write=array.flags.writeable)
+    return made
+
+
+def words_of(value: Argument) -> str:
+    """An argument in words that do not depend on where it lies in memory."""
+    if isinstance(value, TensorMap):
+        return f"tensor map of {words_of(value.base)}"
+    if isinstance(value, Texture | Surface):
+        return f"{type(value).__name__.lower()} of {words_of(value.array)}"
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
+    if isinstance(value, np.ndarray) and value.ndim:
+        return f"{value.dtype} [{', '.join(map(str, value.shape))}]"
+    return str(value)

@@ -1,0 +1,72 @@
+"""The classes of PTX instructions that mixes and timelines show."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Final
+
+TENSOR, FLOAT, SPECIAL, INTEGER, SHARED, GLOBAL, COPY, SYNC, CONTROL = range(9)
+NAMES: Final = (
+    "tensor cores",
+    "floating point",
+    "exp2 and other functions",
+    "integers, moves, conversions",
+    "shared memory, lanes",
+    "global memory",
+    "asynchronous copies",
+    "synchronisation",
+    "control",
+)
+_SYNC: Final = (
+    "bar", "barrier", "mbarrier", "membar", "fence", "griddepcontrol", "elect", "setmaxnreg", "nanosleep",
+)  # fmt: skip
+_SPECIAL: Final = ("ex2", "lg2", "rcp", "rsqrt", "sqrt", "sin", "cos", "tanh", "div")
+_CONTROL: Final = ("bra", "brx", "ret", "exit", "call", "trap", "brkpt")
+_SHARED: Final = ("ldmatrix", "stmatrix", "movmatrix", "shfl", "vote", "match", "redux", "activemask")
+_MEMORY: Final = ("ld", "ldu", "st", "atom", "red", "prefetch", "prefetchu", "tex", "suld", "sust", "sured")
+_FLOATS: Final = re.compile(r"\.(f16|f16x2|bf16|bf16x2|f32|f32x2|f64|tf32)\b")
+_ARITHMETIC: Final = (
+    "add",
+    "sub",
+    "mul",
+    "fma",
+    "mad",
+    "min",
+    "max",
+    "abs",
+    "neg",
+    "copysign",
+    "testp",
+    "set",
+)
+_TENSOR: Final = re.compile(r"(mma|wmma\.mma|wgmma\.mma_async|tcgen05\.mma)\.")
+
+
+@functools.cache
+def class_of(opcode: str) -> int:
+    """The class of an instruction, as an index into `NAMES`."""
+    word = opcode.partition(".")[0]
+    if _TENSOR.match(opcode):
+        return TENSOR
+    if word == "cp":
+        waits = (".wait", ".commit", ".mbarrier")
+        return SYNC if any(w in opcode for w in waits) and "complete_tx" not in opcode else COPY
+    if word in _SYNC or word == "wgmma":
+        return SYNC
+    if word in _CONTROL:
+        return CONTROL
+    if word in (*_SHARED, "wmma"):
+        return SHARED
+    if word in _MEMORY:
+        return _of_memory(opcode)
+    if word in _SPECIAL and _FLOATS.search(opcode):
+        return SPECIAL
+    return FLOAT if word in _ARITHMETIC and _FLOATS.search(opcode) else INTEGER
+
+
+def _of_memory(opcode: str) -> int:
+    if ".shared" in opcode:
+        return SHARED
+    # Parameters and constants come from a cache that works like registers; local memory is global.
+    return INTEGER if ".param" in opcode or ".const" in opcode else GLOBAL

@@ -1,0 +1,287 @@
+"""What a report says about a kernel, as data without behaviour; `--json` prints the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ERROR = "error"
+UNPROVED = "unproved"
+LINT = "lint"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding. `severity` is ERROR (wrong for certain), UNPROVED or LINT; `kind` names who found
+    it; `line` is the line of the PTX text that it is about, 0 for none; `times` counts equal findings.
+    """
+
+    severity: str
+    kind: str
+    message: str
+    line: int = 0
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PtxLine:
+    """One line of the PTX text, numbered from 1.
+
+    `kind` is `instruction`, `label`, `comment`, `directive` or `blank`. `source` is the id of the
+    source line that it comes from, 0 for none. `registers` and `predicates` are live there (32-bit
+    registers), `warps` counts the warps that executed it in the run; None where that is not known.
+    """
+
+    number: int
+    text: str
+    kind: str
+    source: int = 0
+    registers: int | None = None
+    predicates: int | None = None
+    warps: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """One line of a source file, from 1. `id` is unique in the report; `text` is None if the file is
+    not at hand. `instructions` counts the PTX instructions that come from it, `warps` those that warps
+    executed.
+    """
+
+    id: int
+    number: int
+    text: str | None
+    instructions: int
+    warps: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A source file as far as the kernel comes from it; lines between the shown ones are left out."""
+
+    name: str
+    lines: tuple[SourceLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SassRow:
+    """One line of machine code: an instruction at `address` in bytes, or a label, with address -1.
+    `line` is its line of PTX, 0 for none; `loop` says whether it is part of the main loop.
+    """
+
+    address: int
+    text: str
+    line: int
+    loop: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCode:
+    """The assembled kernel; `rows` are empty without a disassembler, and `why_not` says what to install.
+    The last three count bytes of a thread. `mix` and `loop_mix` count the instructions by class, all
+    of them and those on the main loop's path.
+    """
+
+    assembler: str
+    registers: int
+    stack_bytes: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    rows: tuple[SassRow, ...]
+    mix: tuple[tuple[str, int], ...]
+    loop_mix: tuple[tuple[str, int], ...]
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A named part of a CTA's shared memory, in bytes."""
+
+    name: str
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedAccess:
+    """The accesses to shared memory of one source line and opcode.
+
+    `line` is the first of the `lines` of PTX. `first` and `last` are the lowest and the highest byte
+    accessed by the first CTA, -1 if it accessed none. Requests, wavefronts and the least possible
+    wavefronts are of the whole run; `banks` has the words that each of the 32 banks serves in the
+    costliest wavefront group seen.
+    """
+
+    source: int
+    opcode: str
+    line: int
+    lines: int
+    region: str
+    first: int
+    last: int
+    requests: int
+    wavefronts: int
+    least: int
+    banks: tuple[int, ...]
+
+    @property
+    def degree(self) -> float:
+        """Wavefronts for each one that is needed: 1 without conflicts."""
+        return self.wavefronts / self.least if self.least else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMap:
+    """The shared memory of a CTA: its size in bytes, its regions, and who accesses it."""
+
+    nbytes: int
+    regions: tuple[Region, ...]
+    accesses: tuple[SharedAccess, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Warps of the first CTA with the same timeline. `runs` are (class, first slot, slots), in order,
+    a class being an index into `Pipeline.classes` or -1 for a wait; `waits` are (slot, slots, line of
+    PTX, kind); `flights` are (first slot, end or -1, bytes, line of PTX) of asynchronous copies.
+    """
+
+    warps: tuple[int, ...]
+    slots: int
+    runs: tuple[tuple[int, int, int], ...]
+    waits: tuple[tuple[int, int, int, str], ...]
+    flights: tuple[tuple[int, int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The part of the kernel that the first warp is in, from slot `start` on for `slots`: a note of the
+    text, or a source line; `line` is its first line of PTX.
+    """
+
+    name: str
+    start: int
+    slots: int
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """What the warps of the first CTA do in each slot; a slot is one instruction of one warp. The first
+    `shown` slots are kept of the `slots` that the longest warp has.
+    """
+
+    classes: tuple[str, ...]
+    slots: int
+    shown: int
+    stages: tuple[Stage, ...]
+    lanes: tuple[Lane, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The clock cycles for which a unit of a multiprocessor is busy with the work of one CTA, on
+    average; `rate` says how fast the unit is, in words.
+    """
+
+    unit: str
+    amount: float
+    of: str
+    rate: str
+    cycles: float
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Floating-point operations and bytes of global memory for one CTA, on average. The peaks are
+    operations per clock of a multiprocessor, `bytes_per_clock` its share of the memory of `device`.
+    """
+
+    device: str
+    flops: float
+    tensor_flops: float
+    nbytes: float
+    peak: float
+    tensor_peak: float
+    bytes_per_clock: float
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How far a target's limits allow the kernel: CTAs on a multiprocessor, busy units, roofline.
+    `limited_by` says what keeps more CTAs from fitting.
+    """
+
+    ctas_per_sm: int
+    warps_per_sm: int
+    most_warps: int
+    limited_by: str
+    bounds: tuple[Bound, ...]
+    roofline: Roofline | None
+    assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """How many accesses of a kind are proved; `refuted` ones are shown to be wrong. `kind` is `shared
+    memory`, `barriers` or `global memory`; `holds_for` says for which launches, and `why_not` why nothing
+    was proved.
+    """
+
+    kind: str
+    total: int
+    proved: int
+    refuted: int
+    unknown: int
+    holds_for: str = ""
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run on the interpreter with all sanitizers: its extents, its arguments in words, its counters.
+    `clean` says that nothing was reported.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    arguments: tuple[str, ...]
+    clean: bool
+    warp_instructions: int
+    mix: tuple[tuple[str, int], ...]
+    opcodes: tuple[tuple[str, int], ...]
+    counters: tuple[tuple[str, int], ...]
+    not_counted: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that a report says about one kernel. A part is None if there is nothing to say; `missing` has
+    the reason, by the part's name.
+    """
+
+    kernel: str
+    target: str
+    ptx_version: str
+    sha256: str
+    nbytes: int
+    config: tuple[tuple[str, str], ...]
+    needs: tuple[tuple[str, str], ...]
+    live_registers: int
+    live_predicates: int
+    ptx: tuple[PtxLine, ...]
+    language: str
+    sources: tuple[SourceFile, ...]
+    code: MachineCode | None
+    proved: tuple[Proved, ...]
+    findings: tuple[Finding, ...]
+    shared: SharedMap | None
+    run: Run | None
+    pipeline: Pipeline | None
+    limits: Limits | None
+    missing: tuple[tuple[str, str], ...]
+
+    @property
+    def wrong(self) -> bool:
+        """Whether a finding is an error."""
+        return any(finding.severity == ERROR for finding in self.findings)

@@ -1,0 +1,87 @@
+"""The machine code of a kernel beside the lines of PTX that it was made of.
+
+A copy of the text gets a `.loc` directive before each instruction, which names the line of the text
+itself; the assembler carries it into the line table of the cubin, and the disassembler prints it. The
+directives change no instruction.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Final
+
+from ptxgen import ir
+from ptxgen.errors import AssemblerError, BackendError
+from ptxgen.report.data import MachineCode, SassRow
+from ptxgen.runtime.assembler import find_assembler
+from ptxgen.runtime.sass import CLASSES, SassInstr, SassLine, find_disassembler, loops, mix
+
+_DEBUG: Final = re.compile(r"^\s*\.(file|loc)\b|^\s*\.section\s+\.debug")
+_MOST_FILES: Final = 1
+
+
+def machine_code(text: str, module: ir.Module, entry: str) -> MachineCode:
+    """Assemble and disassemble a text. Raises `BackendError` if no assembler is installed, and
+    `AssemblerError` if it refuses the text.
+    """
+    lines = {
+        s.origin.line
+        for body in (*(f.body or () for f in module.functions), *(k.body for k in module.kernels))
+        for s in body
+        if isinstance(s, ir.Instr) and s.origin is not None
+    }
+    assembler = find_assembler(target=module.target)
+    try:
+        made = assembler.assemble(with_lines(text, lines), module.target, line_info=True)
+    except AssemblerError:  # a statement over several lines may have no directive in its middle
+        made = assembler.assemble(text, module.target)
+    usage = made.kernel(entry)
+    why_not, listing = "", list[SassLine]()
+    try:
+        listing = find_disassembler().listing(made.cubin, entry)
+    except BackendError as error:
+        why_not = str(error)
+    instrs = [line.instr for line in listing if line.instr is not None]
+    loop = _main_loop(instrs)
+    inside = {id(instr) for instr in loop}
+    return MachineCode(
+        f"{made.assembler} {made.version}",
+        usage.registers,
+        usage.stack_bytes,
+        usage.spill_store_bytes,
+        usage.spill_load_bytes,
+        tuple(SassRow(x.address, x.text, x.source, id(x.instr) in inside) for x in listing),
+        tuple(mix(instrs).items()),
+        tuple(mix(loop).items()),
+        why_not,
+    )
+
+
+def with_lines(text: str, lines: Collection[int]) -> str:
+    """A text with a line table: a `.loc` directive before each of these lines, from 1, which names the
+    line. Directives of the text's own line table are left out; the numbers are those of `text`.
+    """
+    found = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if _DEBUG.match(line):
+            if line.lstrip().startswith(".section"):
+                break  # debug sections are at the end of a text
+            continue
+        if number in lines:
+            found.append(f"\t.loc {_MOST_FILES} {number} 0")
+        found.append(line)
+    return "\n".join([*found, f'.file {_MOST_FILES} "kernel.ptx"', ""])
+
+
+def _main_loop(instrs: list[SassInstr]) -> tuple[SassInstr, ...]:
+    """The path round the loop that does the most tensor-core products, or if none does any, the one
+    with the longest path; empty without a loop.
+    """
+    products = CLASSES["products"]
+    best = max(
+        loops(instrs),
+        key=lambda loop: (sum(instr.name in products for instr in loop.path), len(loop.path)),
+        default=None,
+    )
+    return best.path if best is not None else ()

@@ -1,0 +1,136 @@
+"""Where each line of PTX comes from: a line of Python, or of the language that `.loc` names."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from types import CodeType
+from typing import Final
+
+from ptxgen import ir
+from ptxgen.report.data import SourceFile, SourceLine
+
+_CONTEXT: Final = 2  # lines that are shown before and behind a line that emits something
+_FILE: Final = re.compile(r'^\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"')
+_LOC: Final = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """The sources of a kernel: the `files`, and for lines of PTX the ids of their source lines."""
+
+    language: str
+    files: tuple[SourceFile, ...]
+    ids: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A line of a source file; `path` finds the file, `name` is what readers see."""
+
+    path: str
+    name: str
+    line: int
+
+
+def python_origins(
+    built: ir.Module, parsed: ir.Module, warps: Mapping[int, int], renamed: Mapping[CodeType, ir.Origin]
+) -> Origins:
+    """The Python lines of a module that was built in Python; `parsed` is the same module as its text
+    says it. `renamed` has the origin to show for instructions that a function of this package emits
+    in the name of a user's.
+    """
+    places: dict[int, _Place] = {}
+    for ours, theirs in zip(_instructions(built), _instructions(parsed), strict=True):
+        origin = ours.origin
+        if origin is None or origin.code is None or theirs.origin is None:
+            continue
+        shown = renamed.get(origin.code, origin)
+        assert shown.code is not None
+        path = shown.code.co_filename
+        places[theirs.origin.line] = _Place(path, _name(path), shown.line)
+    return _origins("Python", places, {}, warps, read=True)
+
+
+def loc_origins(
+    text: str, parsed: ir.Module, warps: Mapping[int, int], sources: Mapping[str, Sequence[str]]
+) -> Origins | None:
+    """The source lines that the `.loc` directives of a text name; None if it has none.
+
+    `sources` has the lines of files by name. No other file is read: the names are whatever the text
+    says, and a page may go to other people.
+    """
+    lines = text.split("\n")
+    files = {int(m[1]): m[2] for m in map(_FILE.match, lines) if m}
+    at: list[tuple[int, int] | None] = []
+    now: tuple[int, int] | None = None
+    for line in lines:
+        if found := _LOC.match(line):
+            now = int(found[1]), int(found[2])
+        elif line.strip() == "}":
+            now = None
+        at.append(now)
+    places = {}
+    for instr in _instructions(parsed):
+        number = instr.origin.line if instr.origin else 0
+        here = at[number - 1] if number else None
+        if here is not None and here[1]:
+            path = files.get(here[0], f"file {here[0]}")
+            places[number] = _Place(path, PurePosixPath(path.replace("\\", "/")).name, here[1])
+    return _origins("Source", places, sources, warps, read=False) if places else None
+
+
+def _origins(
+    language: str,
+    places: Mapping[int, _Place],
+    sources: Mapping[str, Sequence[str]],
+    warps: Mapping[int, int],
+    *,
+    read: bool,
+) -> Origins:
+    used: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for number, place in places.items():
+        used[place.path][place.line].append(number)
+    names = {place.path: place.name for place in places.values()}
+    files, ids, following = [], dict[int, int](), 1
+    # The file with the most lines of PTX first: it is what the kernel is written in.
+    for path in sorted(used, key=lambda p: (-sum(map(len, used[p].values())), names[p], p)):
+        text = linecache.getlines(path) if read else sources.get(names[path], ())
+        shown = []
+        for number in _shown(used[path], len(text)):
+            numbers = used[path].get(number, [])
+            ids.update(dict.fromkeys(numbers, following))
+            words = text[number - 1].rstrip() if number <= len(text) else None
+            ran = sum(warps.get(n, 0) for n in numbers)
+            shown.append(SourceLine(following, number, words, len(numbers), ran))
+            following += 1
+        files.append(SourceFile(names[path], tuple(shown)))
+    return Origins(language, tuple(files), ids)
+
+
+def _shown(used: Iterable[int], count: int) -> list[int]:
+    """The lines of a file to show: those that emit something, and, if the file is at hand, some around."""
+    wanted = set(used)
+    if count:
+        wanted |= {n + d for n in used for d in range(-_CONTEXT, _CONTEXT + 1) if 1 <= n + d <= count}
+    return sorted(wanted)
+
+
+def _instructions(module: ir.Module) -> list[ir.Instr]:
+    bodies = [*(f.body or () for f in module.functions), *(k.body for k in module.kernels)]
+    return [s for body in bodies for s in body if isinstance(s, ir.Instr)]
+
+
+def _name(path: str) -> str:
+    """A file's name from its outermost package on, which is the same on every machine."""
+    file = Path(path)
+    folders: list[str] = []
+    for folder in file.parents:
+        if not (folder / "__init__.py").is_file():
+            break
+        folders.insert(0, folder.name)
+    return "/".join([*folders, file.name])

@@ -1,0 +1,173 @@
+"""The HTML page of a report."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from ptxgen.frames import load_template
+from ptxgen.report import charts
+from ptxgen.report.classes import NAMES
+from ptxgen.report.data import ERROR, Report
+
+_MOST_LINES: Final = 20  # in the table of register pressure
+_SECTIONS: Final = (
+    ("listing", "Listings"),
+    ("findings", "Findings"),
+    ("registers", "Registers"),
+    ("shared", "Shared memory"),
+    ("pipeline", "Timeline"),
+    ("mix", "Mix"),
+    ("limits", "Limits"),
+    ("about", "About"),
+)
+
+
+class _Tile(NamedTuple):
+    """A figure at the head of the page; `state` is `ok`, `warn`, `bad` or empty."""
+
+    name: str
+    value: str
+    more: str
+    state: str
+    to: str
+
+
+def page(found: Report) -> str:
+    """The page as HTML text, complete in itself; the same report gives the same characters."""
+    sources = {line.number: line.source for line in found.ptx}
+    code = found.code.rows if found.code is not None else ()
+    return load_template("report.html.j2").render(
+        r=found,
+        tiles=_tiles(found),
+        sections=_SECTIONS,
+        missing=dict(found.missing),
+        about=_about(found),
+        ptx=list(charts.ptx_chunks(found.ptx, found.live_registers)),
+        sass=list(charts.chunks([(row, sources.get(row.line, 0)) for row in code])),
+        files=[(file, max((x.warps for x in file.lines), default=0)) for file in found.sources],
+        heat=charts.heat,
+        short=charts.short,
+        most_warps=max((line.warps or 0 for line in found.ptx), default=0),
+        wrong_lines={f.line for f in found.findings if f.severity == ERROR},
+        places=charts.named(found),
+        base=lambda name: name.rpartition("/")[2],
+        registers=_registers(found),
+        shared=_shared(found),
+        strips=charts.bank_strips,
+        degree=charts.degree_class,
+        timeline=_timeline(found),
+        class_slots=charts.class_slots,
+        mixes=_mixes(found),
+        busy=charts.busy(found.limits.bounds) if found.limits is not None else [],
+        roofline=_roofline(found),
+    )
+
+
+def _tiles(found: Report) -> list[_Tile]:
+    proofs = [p for p in found.proved if not p.why_not]
+    total, proved, refuted = (
+        sum(getattr(p, name) for p in proofs) for name in ("total", "proved", "refuted")
+    )
+    left_out = [p.kind for p in found.proved if p.why_not]
+    state = "bad" if refuted else "warn" if left_out or not proofs or proved < total else "ok"
+    words = f"without {' and '.join(left_out)}" if left_out else "accesses and barriers"
+    tiles = [_Tile("Proved", f"{proved} of {total}", words, state, "findings")]
+    run, code, limits = found.run, found.code, found.limits
+    if run is None:
+        tiles.append(_Tile("Sanitizers", "not run", "no run succeeded", "warn", "findings"))
+    else:
+        count = sum(f.kind.startswith("sanitizer") for f in found.findings)
+        said = "clean" if run.clean else f"{count} problem{'s' * (count > 1)}"
+        tiles.append(_Tile("Sanitizers", said, "all, in one run", "ok" if run.clean else "bad", "findings"))
+    if code is not None:
+        spilled = code.spill_store_bytes + code.spill_load_bytes
+        more = f"{spilled} bytes spilled" if spilled else "no spills"
+        tiles.append(_Tile("Registers", str(code.registers), more, "warn" if spilled else "ok", "registers"))
+    else:
+        tiles.append(_Tile("Live registers", str(found.live_registers), "not assembled", "", "registers"))
+    if run is not None:
+        conflicts = dict(run.counters)["shared conflicts"]
+        state = "warn" if conflicts else "ok"
+        tiles.append(_Tile("Bank conflicts", charts.short(conflicts), "extra wavefronts", state, "shared"))
+    if limits is not None:
+        warps = f"{limits.warps_per_sm} of {limits.most_warps}"
+        tiles.append(_Tile("Resident warps", warps, f"limited by {limits.limited_by}", "", "limits"))
+        if limits.bounds:
+            busiest = limits.bounds[0]
+            clocks = f"{busiest.cycles:,.0f} clocks for a CTA"
+            tiles.append(_Tile("Busiest unit", busiest.unit, clocks, "", "limits"))
+    return tiles
+
+
+def _about(found: Report) -> list[tuple[str, str]]:
+    rows = [
+        ("kernel", found.kernel),
+        ("target", f"{found.target}, PTX {found.ptx_version}"),
+        ("text", f"{len(found.ptx):,} lines, {found.nbytes:,} bytes"),
+        ("sha256", found.sha256),
+        *found.config,
+        *found.needs,
+    ]
+    if found.run is not None:
+        rows.append(("grid of the run", " \u00d7 ".join(map(str, found.run.grid))))
+        rows.append(("arguments", "; ".join(found.run.arguments) or "none"))
+    return rows
+
+
+def _registers(found: Report) -> dict[str, Any]:
+    known = [line for line in found.ptx if line.registers is not None]
+    known.sort(key=lambda line: (-(line.registers or 0), line.number))
+    return {**charts.register_chart(found), "top_lines": known[:_MOST_LINES]}
+
+
+def _shared(found: Report) -> dict[str, Any] | None:
+    if found.shared is None:
+        return None
+    chart, places = charts.shared_chart(found.shared), charts.named(found)
+    names = [places.get(row[0].source, "") for row in chart["rows"]]
+    labels = [
+        name.rpartition("/")[2] or f"line {row[0].line}"
+        for name, row in zip(names, chart["rows"], strict=True)
+    ]
+    return {**chart, "labels": labels}
+
+
+def _timeline(found: Report) -> dict[str, Any] | None:
+    if found.pipeline is None or not found.pipeline.shown:
+        return None
+    chart = charts.timeline(found.pipeline)
+    used = {value for lane in found.pipeline.lanes for value in charts.class_slots(lane) if value >= 0}
+    flying = any(lane.flights for lane in found.pipeline.lanes)
+    return {**chart, "used": sorted(used), "flying": flying}
+
+
+def _mixes(found: Report) -> list[dict[str, Any]]:
+    """The bars of the instruction mix: of the run, of the machine code, of its main loop."""
+    rows = []
+    if found.run is not None:
+        about = f"{found.run.warp_instructions:,} PTX instructions that warps executed."
+        parts = [(name, NAMES.index(name), count) for name, count in found.run.mix]
+        rows.append(("PTX in the run", about, parts))
+    for name, where, mix in (
+        ("Machine code", "each counted once", found.code.mix if found.code else ()),
+        ("Main loop of the machine code", "in a turn", found.code.loop_mix if found.code else ()),
+    ):
+        if mix:
+            about = f"{sum(count for _, count in mix):,} instructions, {where}."
+            rows.append((name, about, [(*charts.sass_class(part), count) for part, count in mix]))
+    return [
+        {
+            "name": name,
+            "about": about,
+            "bars": charts.bars([(part, count) for part, _, count in parts]),
+            "colours": [colour for _, colour, _ in parts],
+        }
+        for name, about, parts in rows
+    ]
+
+
+def _roofline(found: Report) -> dict[str, Any] | None:
+    limits = found.limits
+    if limits is None or limits.roofline is None or not limits.bounds:
+        return None
+    return charts.roofline_chart(limits.roofline, limits.bounds[0].cycles)

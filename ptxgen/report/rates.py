@@ -1,0 +1,76 @@
+"""How fast the units of a multiprocessor are, and the devices whose memory a roofline shows.
+
+Sources:
+
+* instructions of a clock: CUDA C++ Programming Guide 13.0, section "Multiprocessor Level": a
+  multiprocessor has four warp schedulers, each of which issues one instruction;
+* f32, special functions, integers: CUDA C++ Best Practices Guide 13.0, table "Throughput of Native
+  Arithmetic Instructions" (`Target.fp32_lanes_per_sm` has the first);
+* shared memory: CUDA C++ Programming Guide 13.0, section "Shared Memory": 32 banks of 32 bits a clock;
+* tensor cores and devices: NVIDIA's white papers on the A100, GA102, AD102, H100 and RTX Blackwell
+  architectures, dense rates of f16 with f32 sums; multiply-adds of a clock are the published rate
+  divided by the multiprocessors and the boost clock;
+* `mma.sync` on sm_90: 63 % of the rate of `wgmma`, as measured by Luo et al., "Benchmarking and
+  Dissecting the Nvidia Hopper GPU Architecture" (2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+ISSUED: Final = 4  # warp instructions of a clock
+SPECIAL_LANES: Final = 16  # results of a clock: exp2, log2, reciprocals
+INTEGER_LANES: Final = 64
+WAVEFRONTS: Final = 1  # of shared memory, of a clock
+SOURCES: Final = (
+    "units of a multiprocessor: CUDA C++ Programming Guide and Best Practices Guide 13.0; integers, moves "
+    f"and conversions are taken to have {INTEGER_LANES} lanes on every target",
+    "tensor cores, clocks and memory of the device: NVIDIA's white paper of its architecture",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device by which a target's memory is judged: multiprocessors, boost clock, bandwidth; `macs`
+    are the f16 multiply-adds of a clock on the tensor cores of a multiprocessor.
+    """
+
+    name: str
+    multiprocessors: int
+    mhz: int
+    gb_per_s: int
+    macs: int
+
+    @property
+    def bytes_per_clock(self) -> float:
+        """The share of one multiprocessor in the bandwidth, bytes of a clock."""
+        return self.gb_per_s * 1e9 / (self.multiprocessors * self.mhz * 1e6)
+
+
+DEVICES: Final[Mapping[int, Device]] = {
+    80: Device("A100 SXM4 40 GB", 108, 1410, 1555, 1024),
+    86: Device("GeForce RTX 3090", 82, 1695, 936, 256),
+    89: Device("GeForce RTX 4090", 128, 2520, 1008, 256),
+    90: Device("H100 SXM5 80 GB", 132, 1830, 3352, 2048),
+    120: Device("GeForce RTX 5090", 170, 2407, 1792, 256),
+}
+
+# Rates of element types as multiples of that of f16, by what an opcode has.
+_OF_TYPES: Final[Mapping[str, float]] = {
+    ".tf32": 0.5,
+    ".f64": 1 / 16,
+    ".e4m3": 2.0,
+    ".e5m2": 2.0,
+    ".s8": 2.0,
+    ".u8": 2.0,
+}
+_SYNCHRONOUS_ON_HOPPER: Final = 0.63
+
+
+def tensor_factor(opcode: str, sm: int) -> float:
+    """The rate of a matrix instruction on a target, as a multiple of `Device.macs`."""
+    factor = next((f for word, f in _OF_TYPES.items() if word in opcode), 1.0)
+    slow = sm == 90 and not opcode.startswith("wgmma")
+    return factor * (_SYNCHRONOUS_ON_HOPPER if slow else 1.0)

@@ -1,0 +1,303 @@
+"""The page of a report in a real browser, headless: its layout at two widths and in two themes, what
+pointing, clicking and the keyboard do. Screenshots are kept in the temporary folder of the run.
+"""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report.kernels import RACE, report_on, softmax_report
+
+from ptxgen.report import page
+
+pytestmark = pytest.mark.slow
+
+NARROW, WIDE, HEIGHT = 360, 1400, 900
+OPTIONS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+)
+CODES = {"Tab": {"windowsVirtualKeyCode": 9}}  # the browser itself acts on this key
+Shown = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def driver(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    options = browser.ChromeOptions()
+    for option in (*OPTIONS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(option)
+    options.binary_location = shutil.which("chromium")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = browser.ChromeService(shutil.which("chromedriver"))
+    made = browser.Chrome(options=options, service=service)
+    made.set_page_load_timeout(60)
+    yield made
+    made.quit()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    found = {"softmax": softmax_report(), "race": report_on(RACE)}
+    for name, report in found.items():
+        (folder / f"{name}.html").write_text(page(report), encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in found}
+
+
+@pytest.fixture
+def shown(driver: Any, pages: dict[str, Path]) -> Shown:
+    """Loads a page at a width and in a theme of the system."""
+
+    def load(name: str, width: int = WIDE, theme: str = "light", *, motion: str = "reduce") -> Any:
+        size = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        features = [
+            {"name": "prefers-color-scheme", "value": theme},
+            {"name": "prefers-reduced-motion", "value": motion},
+        ]
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        driver.get("about:blank")
+        driver.get(pages[name].as_uri())
+        return driver
+
+    return load
+
+
+def boxes(driver: Any, selector: str) -> list[dict[str, float]]:
+    found: list[dict[str, float]] = driver.execute_script(
+        "return [...document.querySelectorAll(arguments[0])].map((one) => {"
+        "const box = one.getBoundingClientRect();"
+        "return {left: box.left, right: box.right, top: box.top + scrollY, bottom: box.bottom + scrollY}; })",
+        selector,
+    )
+    return found
+
+
+def marked(driver: Any) -> dict[str, list[str]]:
+    """The texts of the marked lines of each listing."""
+    found: dict[str, list[str]] = driver.execute_script(
+        "const found = {}; for (const pane of document.querySelectorAll('.pane'))"
+        "found[pane.querySelector('h3').firstChild.textContent.trim()] ="
+        "[...pane.querySelectorAll('.hot, .exact')]"
+        ".map((one) => one.querySelector('code').textContent.trim());"
+        "return found"
+    )
+    return found
+
+
+def point_at(driver: Any, selector: str) -> None:
+    place = driver.execute_script(
+        "const row = document.querySelector(arguments[0]); row.scrollIntoView({block: 'center'});"
+        "const box = row.querySelector('i').getBoundingClientRect();"
+        "return {x: box.left + box.width / 2, y: box.top + box.height / 2}",
+        selector,
+    )
+    driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", **place})
+
+
+def press(driver: Any, *keys: str) -> None:
+    for key in keys:
+        for type in ("keyDown", "keyUp"):
+            driver.execute_cdp_cmd(
+                "Input.dispatchKeyEvent", {"type": type, "key": key, "code": key, **CODES.get(key, {})}
+            )
+
+
+LAYOUTS = [(width, theme) for width in (NARROW, WIDE) for theme in ("light", "dark")]
+
+
+@pytest.mark.parametrize("name", ["softmax", "race"])
+@pytest.mark.parametrize(("width", "theme"), LAYOUTS)
+def test_the_layout_fits_the_screen(
+    shown: Shown, name: str, width: int, theme: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    driver = shown(name, width, theme)
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+    # Everything that is not in a box that scrolls lies on the screen.
+    outside = driver.execute_script(
+        "return [...document.querySelectorAll('body *')].filter((one) =>"
+        "!one.closest('.scroll, .rows, nav ul, .skip, #said') &&"
+        "one.getBoundingClientRect().right > innerWidth + 0.5).map((one) => one.outerHTML.slice(0, 80))"
+    )
+    assert outside == []
+    for selector in ("main > section", ".tiles > li", ".pane"):
+        found = boxes(driver, selector)
+        for n, one in enumerate(found):
+            assert one["right"] > one["left"]
+            assert one["bottom"] > one["top"]
+            for other in found[n + 1 :]:
+                apart = one["bottom"] <= other["top"] + 0.5 or other["bottom"] <= one["top"] + 0.5
+                beside = one["right"] <= other["left"] + 0.5 or other["right"] <= one["left"] + 0.5
+                assert apart or beside, selector
+    logs = [entry["message"] for entry in driver.get_log("browser")]
+    assert logs == []
+    taken = driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True})
+    picture = base64.b64decode(taken["data"])
+    assert picture.startswith(b"\x89PNG")
+    folder = tmp_path_factory.getbasetemp()
+    (folder / f"report-{name}-{width}-{theme}.png").write_bytes(picture)
+
+
+def test_listings_are_side_by_side_on_a_wide_screen_and_stacked_on_a_narrow_one(shown: Shown) -> None:
+    wide = boxes(shown("softmax", WIDE), ".pane")
+    assert len(wide) == 3
+    assert len({one["top"] for one in wide}) == 1
+    assert [one["left"] for one in wide] == sorted(one["left"] for one in wide)
+    narrow = boxes(shown("softmax", NARROW), ".pane")
+    assert len({one["left"] for one in narrow}) == 1
+    assert all(a["bottom"] <= b["top"] for a, b in pairwise(narrow))
+
+
+CONTRAST = """
+const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+const linear = (v) => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+const luminance = ([r, g, b]) =>
+  .2126 * linear(r / 255) + .7152 * linear(g / 255) + .0722 * linear(b / 255);
+const over = (under, c) => {
+  const alpha = c.length > 3 ? c[3] : 1;
+  return under.map((v, n) => alpha * c[n] + (1 - alpha) * v);
+};
+const behind = (one) => {
+  const all = [];
+  for (; one; one = one.parentElement) all.unshift(parse(getComputedStyle(one).backgroundColor));
+  return all.reduce(over, [255, 255, 255]);
+};
+const found = [];
+for (const one of document.querySelectorAll('body *')) {
+  const own = [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+  if (!own || one.closest('.skip, svg, #said, script')) continue;
+  const [a, b] = [luminance(parse(getComputedStyle(one).color)), luminance(behind(one))];
+  const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+  if (ratio < 4.5) found.push([ratio.toFixed(2), one.tagName, one.className, one.textContent.slice(0, 30)]);
+}
+return found;
+"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["softmax", "race"])
+def test_text_has_the_contrast_of_wcag_aa(shown: Shown, name: str, theme: str) -> None:
+    driver = shown(name, WIDE, theme)
+    assert driver.execute_script(CONTRAST) == []
+    # Also while lines are marked.
+    driver.execute_script("document.querySelector('.ptx .r[data-p]').click()")
+    assert driver.execute_script(CONTRAST) == []
+
+
+def test_pointing_at_a_line_marks_its_source_in_all_listings(shown: Shown) -> None:
+    driver = shown("softmax")
+    found = next(line for line in softmax_report().ptx if "ex2.approx" in line.text)
+    point_at(driver, f"#p{found.number}")
+    lines = marked(driver)
+    assert lines["Python"] == ["total.set(total + k.exp(x[i]))"]
+    same = [line.text.strip() for line in softmax_report().ptx if line.source == found.source]
+    assert lines["PTX"] == same
+    code = softmax_report().code
+    if code is not None and code.rows:
+        sources = {line.number: line.source for line in softmax_report().ptx}
+        wanted = [row.text for row in code.rows if sources.get(row.line) == found.source]
+        assert lines["Machine code"] == wanted
+        assert any("MUFU.EX2" in row for row in wanted)
+
+
+def test_the_exact_line_stands_out_among_those_of_its_source(shown: Shown) -> None:
+    driver = shown("softmax")
+    found = next(line for line in softmax_report().ptx if "ex2.approx" in line.text)
+    point_at(driver, f"#p{found.number}")
+    script = "return [...document.querySelectorAll('.ptx .exact')].map((one) => one.id)"
+    assert driver.execute_script(script) == [f"p{found.number}"]
+
+
+def test_a_click_keeps_a_line_and_another_lets_it_go(shown: Shown) -> None:
+    driver = shown("softmax")
+    lines = [line.number for line in softmax_report().ptx if line.kind == "instruction"]
+    click = "document.getElementById(arguments[0]).click()"
+    driver.execute_script(click, f"p{lines[3]}")
+    before = marked(driver)
+    chosen = "return [...document.querySelectorAll('[aria-selected=true]')].map((one) => one.id)"
+    assert driver.execute_script(chosen) == [f"p{lines[3]}"]
+    point_at(driver, f"#p{lines[40]}")
+    assert marked(driver) == before
+    driver.execute_script(click, f"p{lines[3]}")
+    point_at(driver, f"#p{lines[40]}")
+    assert marked(driver) != before
+    assert driver.execute_script(chosen) == []
+
+
+ACTIVE = "return [document.activeElement.id, document.activeElement.closest('.pane')?.querySelector('h3').id]"
+
+
+def test_the_keyboard_moves_in_and_between_listings(shown: Shown) -> None:
+    driver = shown("softmax")
+    first = driver.execute_script("const row = document.querySelector('.ptx .r'); row.focus(); return row.id")
+    assert first == "p1"
+    press(driver, "ArrowDown", "ArrowDown")
+    assert driver.execute_script(ACTIVE) == ["p3", "ptx-h"]
+    press(driver, "End")
+    assert driver.execute_script(ACTIVE)[0] == f"p{len(softmax_report().ptx)}"
+    found = next(line for line in softmax_report().ptx if "ex2.approx" in line.text)
+    driver.execute_script(f"document.getElementById('p{found.number}').click()")
+    press(driver, "ArrowLeft")
+    assert driver.execute_script(ACTIVE) == [f"y{found.source}", "source-h"]
+    # One stop of the Tab key in each listing.
+    stops = driver.execute_script(
+        "return [...document.querySelectorAll('.rows')]"
+        ".map((one) => one.querySelectorAll('[tabindex=\"0\"]').length)"
+    )
+    assert set(stops) <= {0, 1}
+    press(driver, "Escape")
+    assert driver.execute_script("return document.getElementById('said').textContent") == "Nothing is marked."
+
+
+def test_the_tab_key_reaches_the_skip_links_first(shown: Shown) -> None:
+    driver = shown("softmax")
+    press(driver, "Tab")
+    assert driver.execute_script("return document.activeElement.textContent") == "Skip to the listings"
+    box = driver.execute_script("return document.activeElement.getBoundingClientRect().left")
+    assert box >= 0
+
+
+def test_a_link_of_a_finding_shows_its_line(shown: Shown) -> None:
+    driver = shown("race")
+    line = next(f.line for f in report_on(RACE).findings if f.line)
+    driver.execute_script(f"document.querySelector('#findings a[href=\"#p{line}\"]').click()")
+    seen = driver.execute_script(
+        "const row = document.getElementById(arguments[0]).getBoundingClientRect(),"
+        " box = document.getElementById(arguments[0]).closest('.rows').getBoundingClientRect();"
+        "return row.top >= box.top && row.bottom <= box.bottom && document.activeElement.id",
+        f"p{line}",
+    )
+    assert seen == f"p{line}"
+
+
+def test_the_button_changes_the_theme(shown: Shown) -> None:
+    driver = shown("softmax", WIDE, "light")
+    colour = "return getComputedStyle(document.body).backgroundColor"
+    light = driver.execute_script(colour)
+    driver.execute_script("document.getElementById('theme').click()")
+    dark = driver.execute_script(colour)
+    assert dark != light
+    assert driver.execute_script("return document.getElementById('theme').getAttribute('aria-label')") == (
+        "Use light colours"
+    )
+    driver.execute_script("document.getElementById('theme').click(); localStorage.clear()")
+    assert driver.execute_script(colour) == light
+
+
+def test_motion_is_reduced_if_the_reader_asks(shown: Shown) -> None:
+    behaviour = "return getComputedStyle(document.documentElement).scrollBehavior"
+    assert shown("softmax", motion="reduce").execute_script(behaviour) == "auto"
+    assert shown("softmax", motion="no-preference").execute_script(behaviour) == "smooth"

@@ -1,0 +1,212 @@
+"""The page of a report as HTML: whole, linked, labelled, escaped, the same at each call."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from report.kernels import CONFLICTS, RACE, report_on, softmax_report
+
+from ptxgen.report import Launch, Report, Subject, collect, page
+
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+SVG_LEAVES = {"path", "rect", "circle", "line"}  # self-closed in the templates
+
+
+class Page(HTMLParser):
+    """Reads a page; raises AssertionError for tags that do not match."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.open, f"not closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in SVG_LEAVES, f"<{tag}/>"
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        # A table's parts and items of lists may be left open in HTML; the templates close all.
+        assert self.open.pop() == tag, f"</{tag}> at line {self.getpos()[0]}"
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.words.append(data)
+
+    def having(self, name: str) -> list[tuple[str, dict[str, str]]]:
+        return [(tag, attrs) for tag, attrs in self.tags if name in attrs]
+
+
+REPORTS = {
+    "a Python kernel": softmax_report,
+    "PTX with findings": lambda: report_on(RACE),
+    "PTX without a run": lambda: collect(Subject(CONFLICTS, assemble=False)),
+    "PTX that is refused": lambda: report_on(CONFLICTS.replace("%tid.x", "%rd0")),
+    "nothing installed": lambda: replace(softmax_report(), code=None, missing=(("code", "install <ptxas>"),)),
+}
+
+
+@pytest.fixture(params=REPORTS, scope="module")
+def report(request: pytest.FixtureRequest) -> Report:
+    return REPORTS[request.param]()
+
+
+@pytest.fixture(scope="module")
+def found(report: Report) -> Page:
+    return Page(page(report))
+
+
+def test_ids_are_unique(found: Page) -> None:
+    ids = [attrs["id"] for _, attrs in found.having("id")]
+    assert len(ids) == len(set(ids))
+
+
+def test_every_link_has_its_target(found: Page) -> None:
+    ids = {attrs["id"] for _, attrs in found.having("id")}
+    targets = {attrs["href"] for _, attrs in found.having("href")}
+    assert targets
+    assert all(target.startswith("#") for target in targets)
+    assert {target[1:] for target in targets} <= ids
+    labels = {attrs["aria-labelledby"] for _, attrs in found.having("aria-labelledby")}
+    assert labels <= ids
+
+
+def test_pictures_lists_and_scrolling_boxes_are_labelled(found: Page) -> None:
+    for tag, attrs in found.tags:
+        if tag == "svg" or attrs.get("role") == "img":
+            assert attrs.get("aria-label") or attrs.get("aria-hidden") == "true", attrs
+        if attrs.get("role") in ("region", "listbox") or tag in ("nav", "section"):
+            assert attrs.get("aria-label") or attrs.get("aria-labelledby"), attrs
+        if attrs.get("class") == "scroll":
+            assert attrs.get("tabindex") == "0", attrs
+
+
+def test_headings_do_not_skip_a_level(found: Page) -> None:
+    levels = [int(tag[1]) for tag, _ in found.tags if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+
+
+def test_nothing_comes_from_elsewhere(report: Report) -> None:
+    text = page(report)
+    assert not re.search(r"(src|href)\s*=\s*[\"']?\s*(https?:|//)", text)
+    assert "@import" not in text
+    assert set(re.findall(r"url\(([^)]*)\)", text)) <= {"#hatch"}
+    assert "default-src 'none'" in text
+
+
+def test_the_same_report_gives_the_same_page(report: Report) -> None:
+    assert page(report) == page(report)
+
+
+def test_every_line_of_ptx_is_on_the_page(report: Report, found: Page) -> None:
+    ids = {attrs["id"] for _, attrs in found.having("id")}
+    assert {f"p{line.number}" for line in report.ptx} <= ids
+
+
+def test_findings_link_to_their_lines() -> None:
+    found = Page(page(report_on(RACE)))
+    finding = next(f for f in report_on(RACE).findings if f.line)
+    assert f"#p{finding.line}" in {attrs["href"] for _, attrs in found.having("href")}
+    marked = [attrs["id"] for _, attrs in found.tags if "bad-r" in attrs.get("class", "").split()]
+    assert f"p{finding.line}" in marked
+
+
+def test_reasons_are_said_where_something_is_missing() -> None:
+    words = "".join(Page(page(REPORTS["PTX without a run"]())).words)
+    assert words.count("no launch was given") >= 3
+    words = "".join(Page(page(REPORTS["PTX that is refused"]())).words)
+    assert "Nothing was proved: the verifier refuses the module" in words
+    words = "".join(Page(page(REPORTS["nothing installed"]())).words)
+    assert "install <ptxas>" in words
+
+
+def test_the_figures_at_the_head_say_what_is_good_and_what_is_not() -> None:
+    def tiles(report: Report) -> dict[str, tuple[str, ...]]:
+        text = page(report)
+        found = re.findall(r'class="tile (\w*)"[^>]*><span>(.*?)</span><b>(.*?)</b><span>(.*?)</span>', text)
+        return {name: (state, value, more) for state, name, value, more in found}
+
+    good = tiles(softmax_report())
+    assert good["Proved"] == ("ok", "6 of 6", "accesses and barriers")
+    assert good["Sanitizers"] == ("ok", "clean", "all, in one run")
+    bad = tiles(report_on(RACE))
+    assert bad["Proved"] == ("warn", "2 of 2", "without global memory")
+    assert bad["Sanitizers"] == ("bad", "1 problem", "all, in one run")
+    assert bad["Bank conflicts"] == ("warn", "124", "extra wavefronts")
+    assert tiles(REPORTS["PTX without a run"]())["Sanitizers"] == ("warn", "not run", "no run succeeded")
+
+
+HOSTILE = '<script>alert(1)</script><img src=x onerror="alert(2)">&amp;\'"'
+TEXT = CONFLICTS.replace("\tbar.sync 0;", f"\t// {HOSTILE}\n\t.loc 1 3 0\n\tbar.sync 0;")
+TEXT += '.file 1 "x/<script>alert(3)</script>.cu"\n'
+
+
+def test_what_a_text_says_is_no_part_of_the_page() -> None:
+    source = ["", "", f"x = {HOSTILE} </code></script>", ""]
+    subject = Subject(
+        TEXT,
+        launch=Launch((1,), [np.zeros(128, np.uint8)]),
+        config=(("name <b>", HOSTILE),),
+        sources={"script>.cu": source},
+        assemble=False,
+    )
+    found = Page(page(collect(subject)))
+    words = "".join(found.words)
+    assert f"// {HOSTILE}" in words
+    assert f"name <b> {HOSTILE}" in words
+    assert f"x = {HOSTILE} </code></script>" in words
+    scripts = [tag for tag, _ in found.tags if tag == "script"]
+    assert len(scripts) == 1
+    assert not found.having("onerror")
+    assert not [tag for tag, _ in found.tags if tag == "img"]
+
+
+@pytest.mark.slow
+def test_no_clock_path_or_hash_reaches_the_page(tmp_path: Path) -> None:
+    code = (
+        "import hashlib, sys\n"
+        "from report.kernels import softmax_report, report_on, RACE\n"
+        "from ptxgen.report import page\n"
+        "text = page(softmax_report()) + page(report_on(RACE))\n"
+        "print(hashlib.sha256(text.encode()).hexdigest(), 'report/kernels.py' in text, sys.argv[0] in text)"
+    )
+    root = Path(__file__).parents[2]
+    said = set()
+    for seed, folder in (("1", tmp_path), ("2", root)):
+        paths = os.pathsep.join([str(root), str(root / "tests")])
+        env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": paths, "TZ": f"UTC-{seed}"}
+        ran = subprocess.run(
+            [sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True
+        )
+        assert ran.returncode == 0, ran.stderr
+        said.add(ran.stdout)
+    assert len(said) == 1
+    assert str(root) not in page(softmax_report())
+
+
+def test_a_kernel_of_6000_lines_is_a_page_of_a_few_megabytes() -> None:
+    more = "\n".join(["\tmad.lo.u32 %r2, %r0, 128, %r1;"] * 6000)
+    text = CONFLICTS.replace("\tbar.sync 0;", f"{more}\n\tbar.sync 0;")
+    found = page(collect(Subject(text, assemble=False)))
+    assert 0.5e6 < len(found.encode()) < 4e6
+    assert found.count('class="k"') >= 60

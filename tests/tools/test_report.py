@@ -1,0 +1,212 @@
+"""The command `tools/report.py`: what it reports on, what it writes, how it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from report.kernels import CONFLICTS, RACE
+
+from tools import report as tool
+
+RUN = ["--grid", "1", "--arg", "zeros:u32:64", "--no-assemble"]
+KERNELS = """
+import numpy as np
+import ptxgen as px
+from ptxgen import Pointer, f32, u32
+
+@px.kernel(threads=64)
+def scale(k, X: Pointer[f32], n: u32, *, factor=2.0, steps=1):
+    i = k.block_id() * 64 + k.thread_id()
+    with k.when(i < n):
+        for _ in range(steps):
+            X[i] = X[i] * factor
+
+def example():
+    return 2, (np.ones(100, np.float32), 100), {"steps": 2}
+
+def wrong():
+    return "2", ()
+
+other = 5
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "good.ptx").write_text(CONFLICTS)
+    (tmp_path / "race.ptx").write_text(RACE)
+    (tmp_path / "kernels.py").write_text(KERNELS)
+    return tmp_path
+
+
+def document(capsys: pytest.CaptureFixture[str], *words: str) -> dict:
+    assert tool.main([*words, "--no-assemble", "--json"]) in (tool.OK, tool.FAILED)
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_file_is_reported_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tool.main(["good.ptx", *RUN, "-o", "report.html"]) == tool.OK
+    said = capsys.readouterr()
+    assert said.out == "conflicts: 0 errors, 0 unproved, 2 lints; written to report.html\n"
+    assert said.err.splitlines()[0] == "[1/6] reading"
+    assert said.err.splitlines()[-1] == "[6/6] laying out the page"
+    text = Path("report.html").read_text(encoding="utf-8")
+    assert text.startswith("<!DOCTYPE html>")
+    assert "<title>conflicts for sm_80: kernel report</title>" in text
+
+
+def test_standard_input_and_output_are_taken(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(CONFLICTS.encode())))
+    assert tool.main(["-", "--no-assemble"]) == tool.OK
+    assert capsys.readouterr().out.rstrip().endswith("</html>")
+
+
+def test_errors_give_exit_code_1_and_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tool.main(["race.ptx", *RUN, "-o", "report.html"]) == tool.FAILED
+    errors = re.fullmatch(r"conflicts: (\d+) errors, .*; written to report.html\n", capsys.readouterr().out)
+    assert errors is not None
+    assert int(errors[1]) > 0
+    assert "sanitizer, race" in Path("report.html").read_text(encoding="utf-8")
+
+
+def test_json_has_the_data_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys, "good.ptx", *RUN)
+    assert found["schema"] == tool.SCHEMA
+    assert found["kernel"] == "conflicts"
+    assert [access["wavefronts"] for access in found["shared"]["accesses"]] == [32, 32]
+    assert found["config"] == [["file", "good.ptx"]]
+    assert found["run"]["arguments"] == ["out = uint32 [64]"]
+
+
+def test_a_function_in_a_file_is_launched_by_its_example(capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys, "kernels.py:scale", "--example", "kernels.py:example")
+    assert found["kernel"] == "scale"
+    assert found["run"]["grid"] == [2, 1, 1]
+    assert [file["name"] for file in found["sources"]] == ["kernels.py"]
+    assert ["steps", "2"] in found["config"]
+    assert [line["text"].strip() for line in found["ptx"] if "mul.rn" in line["text"]] == [
+        "mul.rn.f32 %f1, %f0, 0f40000000;",
+        "mul.rn.f32 %f3, %f2, 0f40000000;",
+    ]
+
+
+def test_a_function_takes_arguments_and_static_parameters(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--grid", "2", "--arg", "random:f32:100", "--arg", "u32:100", "--static", "factor=0.5"]
+    found = document(capsys, "kernels.py:scale", *words, "--target", "sm_90")
+    assert found["target"] == "sm_90"
+    assert ["factor", "0.5"] in found["config"]
+    assert found["proved"][2]["holds_for"] == "every launch with X[n]" or found["proved"][2]["proved"] == 2
+
+
+def test_a_module_is_imported_from_the_current_folder(
+    capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "module_of_report_test.py").write_text(KERNELS)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    found = document(capsys, "module_of_report_test:scale")
+    assert found["kernel"] == "scale"
+    assert found["run"] is None
+
+
+@pytest.mark.slow
+def test_an_attention_kernel_is_reported_on(capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(
+        capsys, "attention", "--head-dim", "64", "--dtype", "f16", "--causal", "--stages", "2", "--seq", "130"
+    )
+    assert found["pipeline"]["lanes"][0]["flights"]
+    assert found["proved"][0]["proved"] == found["proved"][0]["total"] > 0
+    assert ["head dim", "64"] in found["config"]
+    assert not [f for f in found["findings"] if f["severity"] == "error"]
+
+
+@pytest.mark.slow
+def test_an_attention_kernel_with_more_arrays_is_reported_on(capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(
+        capsys, "attention", "--head-dim", "16", "--mask", "--return-lse", "--seq", "40", "--window", "8,"
+    )
+    assert found["run"]["clean"]
+
+
+@pytest.mark.slow
+def test_a_kernel_of_a_cache_is_reported_on_without_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys, "append", "--head-dim", "64", "--dtype", "f16", "--page-size", "16")
+    assert found["run"] is None
+    assert ["page size", "16"] in found["config"]
+    assert found["proved"][2]["proved"] == found["proved"][2]["total"] > 0
+    assert dict(found["missing"])["pipeline"] == "no launch was given"
+
+
+WRONG = [
+    (["good.ptx", "--arg", "u32:1"], tool.USAGE, "--arg needs --grid"),
+    (
+        ["good.ptx", "--static", "a=1"],
+        tool.USAGE,
+        "--static is for a kernel function, and good.ptx is PTX text",
+    ),
+    (["kernels.py:scale", "--entry", "k"], tool.USAGE, "--entry and --source are for PTX text"),
+    (["good.ptx", "--static", "a"], tool.USAGE, "must be NAME=VALUE, got 'a'"),
+    (["kernels.py:scale", "--example", "kernels.py:example", "--grid", "1"], tool.USAGE, "leave out --grid"),
+    (["attention"], tool.USAGE, "--head-dim is required"),
+    (["merge"], tool.USAGE, "--head-dim-v is required"),
+    (["good.ptx", "--grid", "1"], tool.USAGE, "takes 1 argument"),
+    (["good.ptx", "--entry", "conflict"], tool.USAGE, "did you mean 'conflicts'?"),
+    (["kernels.py:other"], tool.USAGE, "kernels.py:other is no kernel function; decorate it with"),
+    (["kernels.py:scales"], tool.USAGE, "kernels.py has no 'scales'; did you mean 'scale'?"),
+    (["kernels.py:scale", "--example", "kernels.py:wrong"], tool.USAGE, "must return a grid of positive"),
+    (["kernels.py:scale", "--block", "32,2"], tool.USAGE, "has one extent, its threads"),
+    (["missing.ptx"], tool.FAILED, "cannot read missing.ptx: No such file or directory"),
+    (["missing.py:f"], tool.FAILED, "cannot read missing.py: there is no such file"),
+    (["no_such_module_at_all:f"], tool.FAILED, "cannot import no_such_module_at_all"),
+    (["good.ptx", "--source", "missing.cu"], tool.FAILED, "cannot read missing.cu"),
+    (["kernels.py"], tool.FAILED, "line 2"),
+    (["good.ptx", "-o", "missing/report.html"], tool.FAILED, "cannot write missing/report.html"),
+    (["kernels.py:scale", "--target", "sm_91"], tool.UNSUPPORTED, "unknown target 'sm_91'"),
+    (["attention", "--head-dim", "1000"], tool.UNSUPPORTED, "head_dim"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "message"), WRONG, ids=[" ".join(w) for w, _, _ in WRONG])
+def test_wrong_requests_are_refused(
+    words: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        ended = tool.main([*words, "--no-assemble"])
+    except SystemExit as stop:
+        ended = stop.code
+    assert ended == code
+    said = capsys.readouterr()
+    assert message in said.err
+    assert said.out == ""
+
+
+def test_help_has_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        tool.main(["--help"])
+    assert stop.value.code == 0
+    said = capsys.readouterr().out
+    assert "examples:" in said
+    assert "exit codes:" in said
+
+
+@pytest.mark.slow
+def test_it_runs_as_a_script(folder: Path) -> None:
+    script = Path(tool.__file__)
+    ran = subprocess.run(
+        [sys.executable, str(script), "good.ptx", "-o", "report.html"],
+        cwd=folder,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert (folder / "report.html").stat().st_size > 20_000
