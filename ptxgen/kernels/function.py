@@ -161,7 +161,7 @@ class KernelFunction:
             cluster=self._attributes.cluster,
             asserts=asserts,
         )
-        given = [_declared(k, name, type) for name, type in self.signature.parameters.items()]
+        given = [self._declared(k, name, type) for name, type in self.signature.parameters.items()]
         result: object = self._function(k, *given, **statics)
         if result is not None:
             raise ConfigError(
@@ -175,6 +175,13 @@ class KernelFunction:
                 "ended, so it must call k.griddepcontrol_wait() before it reads what that grid wrote"
             )
         return BuiltFunction(self.signature, module, target, threads, k.tma.boxes(), self._attributes)
+
+    @staticmethod
+    def _declared(k: KernelBuilder, name: str, type: PointerType | TensorMapType | ScalarType) -> Any:
+        """A parameter of the kernel, as its function gets it."""
+        if isinstance(type, TensorMapType):
+            return k.tma.tensor_map(name, type.dtype, type.rank)
+        return k.pointer(name, type.dtype) if isinstance(type, PointerType) else k.param(name, type)
 
     @property
     def ptx(self) -> str:
@@ -366,13 +373,6 @@ class KernelFunction:
         `choices` are those of `build`.
         """
         return self.build(**choices).contract()
-
-
-def _declared(k: KernelBuilder, name: str, type: PointerType | TensorMapType | ScalarType) -> Any:
-    """A parameter of the kernel, as its function gets it."""
-    if isinstance(type, TensorMapType):
-        return k.tma.tensor_map(name, type.dtype, type.rank)
-    return k.pointer(name, type.dtype) if isinstance(type, PointerType) else k.param(name, type)
 
 
 def _waits_for_grids(module: ir.Module) -> bool:

@@ -272,16 +272,11 @@ class Runner:
         """Interpret the kernel on arrays of the host, in place; `how` are further arguments of
         `ptxgen.interpreter.run`.
         """
-        memory: dict[str, Any] = {name: host_array(array) for name, array in call.views.items()}
-        for name, boxes in built.maps.items():
-            memory[name] = boxes.of(memory[name])
-        names = built.signature.parameters
-        args = [memory.get(name, value) for name, value in zip(names, call.values, strict=True)]
         return interpreter.run(
             built.module,
             grid=grid,
             block=built.threads,
-            args=args,
+            args=interpreted(built, call),
             dynamic_smem=built.kernel.dynamic_shared_bytes,
             **how,
         )
@@ -393,6 +388,17 @@ class Runner:
             program = cache.get_or_build(key, lambda: self.backend.compile(built.text, built.target))
             found = self.backend.load(program, plan.entry, plan.dynamic_shared, ordinal)
             return self._loaded.keep((built, ordinal), found)
+
+
+def interpreted(built: BuiltFunction, call: Call) -> list[Any]:
+    """The arguments of `ptxgen.interpreter.run`: numpy arrays on the memory of the arrays, which are on
+    the host, tensor maps of them, and numbers.
+    """
+    memory: dict[str, Any] = {name: host_array(array) for name, array in call.views.items()}
+    for name, boxes in built.maps.items():
+        memory[name] = boxes.of(memory[name])
+    names = built.signature.parameters
+    return [memory.get(name, value) for name, value in zip(names, call.values, strict=True)]
 
 
 def copies(call: Call) -> Call:

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from ptxgen import ir
-from ptxgen.arrays.views import host_array, view
 from ptxgen.check.prove import Proofs
-from ptxgen.dsl import PointerType
 from ptxgen.kernels import BuiltFunction, KernelFunction
 from ptxgen.kernels.built import GRID
+from ptxgen.kernels.launch import checked, interpreted
 from ptxgen.report.collect import Launch, Subject
 
 
@@ -28,7 +27,9 @@ def _with_inner(code: CodeType) -> Iterator[CodeType]:
 
 
 # What loads the parameters, in the name of the user's function.
-_EMITTERS = tuple(_with_inner(KernelFunction._emit.__code__))
+_EMITTERS = tuple(
+    code for f in (KernelFunction._emit, KernelFunction._declared) for code in _with_inner(f.__code__)
+)
 
 
 def subject_of_function(
@@ -50,15 +51,12 @@ def subject_of_function(
     launch = prove = None
     if grid is not None:
         values, _ = function.signature.bind(arguments, dict(statics or {}))
-        arrays = {
-            name: host_array(view(value, name))
-            for (name, type), value in zip(names.items(), values, strict=True)
-            if isinstance(type, PointerType)
-        }
-        given = dict(zip(names, values, strict=True))
-        launch = Launch(grid, [arrays.get(name, value) for name, value in given.items()])
-        numbers = {n: int(v) for n, v in given.items() if isinstance(v, int | np.integer) and v > 0}
-        prove = functools.partial(_proofs, built, grid, {n: a.shape for n, a in arrays.items()}, numbers)
+        call = checked(function.name, names, values, None)
+        launch = Launch(grid, interpreted(built, call))
+        numbers = {n: int(v) for n, v in zip(names, values, strict=True) if _is_size(v)}
+        prove = functools.partial(
+            _proofs, built, grid, {n: tuple(a.shape) for n, a in call.views.items()}, numbers
+        )
     code = inspect.unwrap(function).__code__
     config = [("function", f"{function.__module__}.{function.name}")]
     config += [(name, str(value)) for name, value in function.signature.static_values(statics or {}).items()]
@@ -70,6 +68,10 @@ def subject_of_function(
         config=tuple(config),
         renamed=dict.fromkeys(_EMITTERS, ir.Origin(code, code.co_firstlineno)),
     )
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int | np.integer) and bool(value > 0)
 
 
 def _proofs(

@@ -6,9 +6,9 @@ import json
 from typing import Any, ClassVar
 
 import pytest
-from tools.measure.sass import SassInstr
 
 from ptxgen.errors import BackendError
+from ptxgen.runtime.sass import SassInstr
 from tools.measure import gallery
 from tools.measure.record import Found, Measurement
 from tools.measure.report import RESULTS, ROOT

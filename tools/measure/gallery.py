@@ -16,9 +16,9 @@ from typing import Any, Final
 from ptxgen.errors import BackendError
 from ptxgen.kernels import KernelFunction
 from ptxgen.runtime.assembler import find_assembler
+from ptxgen.runtime.sass import Loop, SassInstr, find_disassembler, main_loop
 from tools.measure.record import MS, Found, Goal, Job, Setting, measured, timed
 from tools.measure.report import ROOT
-from tools.measure.sass import Loop, SassInstr, find_disassembler, main_loop
 
 KERNELS: Final = ("softmax", "layer_norm", "gemm", "attention")
 PAGES: Final = ("docs/own-kernels.md", "docs/gallery.md")
