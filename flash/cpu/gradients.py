@@ -48,6 +48,7 @@ def attention_gradients_cpu(
     softmax_scale: float | None,
     causal: Causal,
     first_batch: int = 0,
+    first_query: int = 0,
     threads: int | None = None,
     **scores: Unpack[ScoreArguments],
 ) -> None:
@@ -71,7 +72,7 @@ def attention_gradients_cpu(
     Raises ConfigError when `causal` is not a known word.
     """
     dtype = arithmetic_of(dout, q, k, v, out)
-    of = scored((*q.shape[:3], k.shape[2]), causal, dtype, first_batch, scores)
+    of = scored((*q.shape[:3], k.shape[2]), causal, dtype, first_batch, scores, first_query)
     rules = ScoreRules.asked_by(of)
     job = _Job(
         dout,

@@ -12,7 +12,10 @@ from flash.device.mask import Mask
 from flash.device.parameters import Array, InCache, Parameters
 from flash.device.softmax import NO_TERMS, FirstTerms, sink_terms
 from flash.device.tiles import Matrix
-from flash.operands.declared import LAST_KEYS
+from flash.mods.emit import AuxElements
+from flash.mods.reach import KeyBounds
+from flash.mods.trace import AuxArray
+from flash.operands.declared import LAST_KEYS, MAX_WINDOWED_SEQ
 from flash.operands.dtypes import F32, F32_BYTES
 from flash.problem.config import KernelConfig
 from flash.problem.simt_tiling import Tiling, ValueSlices
@@ -203,7 +206,7 @@ class Cta:
         if part is not None:
             O = part.place(k, O, given.O)
         first_query, last_query = first_row, last_row
-        if packing is not None and mask.reach.is_limited:
+        if packing is not None and (mask.reach.is_limited or mask.narrows):
             first_query, last_query = packing.query(first_row), packing.query(last_row)
         all_see = mask.last_for_all(k, first_query)
         tiles = mask.reach.end_tile(k, last_query, t.tile)
@@ -217,6 +220,8 @@ class Cta:
         if mask.reach.left is not None:
             all_see_from = mask.reach.first_key(k, last_query)
             first_tile = k.min(mask.reach.first_key(k, first_query) // t.tile, tiles)
+        limits = mask.key_bounds(first_query, last_query)
+        first_tile, tiles = _narrowed(k, first_tile, tiles, limits, t.tile)
         if part is not None:
             first_tile, tiles = part.tiles(k, first_tile, tiles)
         LSE = None
@@ -328,6 +333,24 @@ class Cta:
         return end, begin if self.part is None else k.max(begin, self.first_tile)
 
 
+@marked("cta: tiles of bounds")
+def _narrowed(
+    k: KernelBuilder, first: Value | None, end: Value, limits: Sequence[KeyBounds], tile: int
+) -> tuple[Value | None, Value]:
+    """The tiles from `first` (None: 0) up to `end`, exclusive, that have keys within all limits."""
+    for bounds in limits:
+        if bounds.last is not None:
+            last = bounds.last if isinstance(bounds.last, Value) else k.mov(bounds.last, type=s32)
+            end = k.min(k.divide_up(k.max(k.min(last, MAX_WINDOWED_SEQ) + 1, 0), tile), end)
+        if bounds.first is not None:
+            begin = bounds.first if isinstance(bounds.first, Value) else k.mov(bounds.first, type=s32)
+            nearest = k.max(begin, 0) // tile
+            first = nearest if first is None else k.max(nearest, first)
+        if first is not None:
+            first = k.min(first, end)
+    return first, end
+
+
 def _rows(
     k: KernelBuilder, array: Array, batch: Value, head: Value, rows: Value, packing: Packing | None
 ) -> Matrix:
@@ -379,6 +402,22 @@ class _Scores:
         if self.packing is None:
             return self.nth_head
         return self.nth_head * self.packing.group
+
+    @property
+    def first_head(self) -> Value:
+        """The head of Q; for packed rows the first of the group."""
+        return self.head if self.packing is None else self.head * self.packing.group
+
+    @property
+    def first_query(self) -> Value | None:
+        """What functions of scores add to the index of a query: over a cache its position."""
+        return self.diagonal if self.config.features.cached else None
+
+    def elements(self, array: AuxArray) -> AuxElements:
+        """An array that functions of scores index."""
+        of = self.given.operands[array.operand]
+        steps = [stride * of.dtype.nbytes for stride in of.strides.values()]
+        return AuxElements(of.first, steps, [self.numbers[size] - 1 for size in array.sizes])
 
     @property
     def scale(self) -> Value:

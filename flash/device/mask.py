@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from flash.mods.reach import KeyBounds
 from flash.scores.feature import Applied
 from flash.scores.places import ScorePlaces
 from flash.scores.window import Reach
@@ -25,6 +26,15 @@ class Mask:
     def hides_anywhere(self) -> bool:
         """Whether a plane may hide any key, and not only one of the last keys of a sequence."""
         return any(plane.begin is None for plane in self.planes)
+
+    @property
+    def narrows(self) -> bool:
+        """Whether a plane bounds the keys that a query may see."""
+        return any(plane.narrows for plane in self.planes)
+
+    def key_bounds(self, first_query: Value, last_query: Value) -> list[KeyBounds]:
+        """The bounds of the keys that planes let some query from `first_query` to `last_query` see."""
+        return [plane.key_bounds(first_query, last_query) for plane in self.planes if plane.narrows]
 
     @property
     def hides_keys(self) -> bool:

@@ -198,7 +198,7 @@ def _start_copies(
     loader = PanelLoader if config.features.kv_dtype is None else WideningLoader
     Q_loader = PanelLoader(k, cta.Q, Q_tile)
     K_loader, V_loader = loader(k, cta.K, K_tile), loader(k, cta.V, V_tile)
-    guarded = cta.part is not None and cta.mask.reach.left is not None
+    guarded = cta.part is not None and (cta.mask.reach.left is not None or cta.mask.narrows)
     pipeline = KeyValuePipeline(
         k,
         K_loader,

@@ -124,7 +124,12 @@ class Features:
     @property
     def uses_position(self) -> bool:
         """Whether a feature depends on the position of a query among the keys."""
-        return any(feature.uses_position for feature in self.scores)
+        return any(f.uses_position or (self.cached and f.counts_from_keys) for f in self.scores)
+
+    @property
+    def has_functions(self) -> bool:
+        """Whether a feature is a function that a user wrote."""
+        return any(feature.is_function for feature in self.scores)
 
     @property
     def changes_scores(self) -> bool:
