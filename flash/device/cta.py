@@ -409,6 +409,11 @@ class _Scores:
         return self.head if self.packing is None else self.head * self.packing.group
 
     @property
+    def keys(self) -> Value:
+        """The number of keys."""
+        return self.given.seq_k
+
+    @property
     def first_query(self) -> Value | None:
         """What functions of scores add to the index of a query: over a cache its position."""
         return self.diagonal if self.config.features.cached else None

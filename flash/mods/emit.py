@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from flash.mods.hyperbolic import tanh
-from flash.mods.reach import ranges
+from flash.mods.reach import factor_of_key, ranges
 from flash.mods.trace import SCORE, AuxArray, Step, Trace
 from flash.operands.dtypes import BOOL
 from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
@@ -29,6 +29,8 @@ _OPERATORS: Final[dict[str, Callable[[Any, Any], Value]]] = {
     "or": operator.or_,
     "xor": operator.xor,
 }
+_COMPARED: Final = ("lt", "le", "eq", "ne")
+_FIRST: Final = -1  # the column of the first key
 _HALF: Final = 0.5  # the fraction of a power of two (`math.frexp`)
 _OF_ROWS: Final = frozenset(("batch", "head", "query", SCORE))
 _OF_COLUMNS: Final = frozenset(("key", SCORE))
@@ -73,7 +75,7 @@ class Emitted:
             if needed <= self.uniform and trace.steps[n].op != "const":
                 first.step(n, known)
             elif trace.steps[n].op == "load":
-                first.address(n, known, whole=False)
+                first.address(n, known, within=self.uniform)
 
     def value(self, inputs: Mapping[str, Callable[[], Value]]) -> Value | bool | float:
         """The function for one score; `inputs` emit its other inputs."""
@@ -81,13 +83,30 @@ class Emitted:
 
 
 class Elements:
-    """A traced function for the scores of one tile, at a place where no branch has begun."""
+    """A traced function for the scores of one tile, at a place where no branch has begun. The keys of
+    the `columns` are counted from the input "first_key".
+    """
 
-    def __init__(self, of: Emitted) -> None:
+    def __init__(self, of: Emitted, columns: Sequence[int] = (0,)) -> None:
         self.of = of
         self.k = of.k
+        self._columns = columns
         self._kept: dict[object, Any] = {}
         self._place = 0, 0
+
+    @marked("mods: row")
+    def prepare(self, row: int, inputs: Mapping[str, Callable[[], Value]]) -> None:
+        """Emit what all scores of a row share, so that branches may begin behind it."""
+        self._place = row, 0
+        shared = self.of.uniform | {"batch", "head", "query"}
+        for n, needed in enumerate(self.of.trace.inputs):
+            step = self.of.trace.steps[n]
+            if needed <= shared:
+                self.step(n, inputs)
+            elif step.op == "load":
+                self.address(n, inputs, within=shared)
+            else:
+                self._begun(step, inputs)
 
     @marked("mods: element")
     def at(self, row: int, column: int, inputs: Mapping[str, Callable[[], Value]]) -> Value | bool | float:
@@ -108,9 +127,45 @@ class Elements:
                 return inputs[str(step.value)]()
             if step.op == "load":
                 return loaded(self.k, self.of.trace.array(step), self.address(n, inputs))
+            by_key = self._by_key(step, inputs)
+            if by_key is not None:
+                return by_key
             return self._computed(step, [self.step(at, inputs) for at in step.args])
 
         return self._once(n, self.of.trace.inputs[n], emitted)
+
+    def _by_key(self, step: Step, inputs: Mapping[str, Callable[[], Value]]) -> Value | None:
+        """An f32 or a comparison of integers that grow by 1 or -1 from key to key, from what they are
+        for the first key; None for any other step. The f32 is exact below 2**24.
+        """
+        first = self._begun(step, inputs)
+        if first is None:
+            return None
+        apart = factor_of_key(self.of.trace, *step.args) * self._columns[self._place[1]]
+        if step.op == "float":
+            return first + float(apart) if apart else first
+        return _OPERATORS[step.op](first, -apart)
+
+    def _begun(self, step: Step, inputs: Mapping[str, Callable[[], Value]]) -> Value | None:
+        """The operand of a step of `_by_key`, or the difference of both, for the first key."""
+        trace, args, is_float = self.of.trace, step.args, step.op == "float"
+        if not is_float and (step.op not in _COMPARED or trace.steps[args[0]].kind is not s32):
+            return None
+        if "first_key" not in inputs or not factor_of_key(trace, *args):
+            return None
+        place, at_first = self._place, {**inputs, "key": inputs["first_key"]}
+
+        def begun() -> Value:
+            values = [self.step(n, at_first) for n in args]
+            if is_float:
+                return self.k.cvt(values[0], rnd="rn", dtype=f32)
+            return self._value(values[0], s32) - values[1]
+
+        self._place = place[0], _FIRST
+        needed = frozenset[str]().union(*(trace.inputs[n] for n in args))
+        first: Value = self._once((args, is_float), needed, begun)
+        self._place = place
+        return first
 
     def _once(self, what: object, needed: frozenset[str], emit: Callable[[], Any]) -> Any:
         """What `emit` returns for the inputs `needed`, emitted when it is first asked for."""
@@ -189,9 +244,11 @@ class Elements:
         return rest + self.k.selp(n, 0, below, type=s32)
 
     @marked("mods: address")
-    def address(self, n: int, inputs: Mapping[str, Callable[[], Value]], *, whole: bool = True) -> Value:
-        """The address of the element of a "load", u64; its parts are kept like other values. Not
-        `whole`: only the parts that are the same for the whole CTA.
+    def address(
+        self, n: int, inputs: Mapping[str, Callable[[], Value]], *, within: frozenset[str] | None = None
+    ) -> Value:
+        """The address of the element of a "load", u64; its parts are kept like other values. `within`:
+        only the parts that depend on these inputs; None for the whole address.
         """
         trace = self.of.trace
         step = trace.steps[n]
@@ -200,7 +257,7 @@ class Elements:
         for axis in sorted(range(len(step.args)), key=lambda axis: self._spread(step.args[axis])):
             index = step.args[axis]
             needed |= trace.inputs[index]
-            if not whole and not needed <= self.of.uniform:
+            if within is not None and not needed <= within:
                 break
 
             def moved(at: Value = at, index: int = index, axis: int = axis) -> Value:

@@ -137,18 +137,54 @@ def key_bounds(trace: Trace, call: Calls) -> KeyBounds:
     return _Solver(trace, call).bounds(trace.result)
 
 
-class _Form(NamedTuple):
+class Form(NamedTuple):
     """A sum of integers: factors of steps, and a constant."""
 
     factors: dict[int, int]
     constant: int
 
-    def plus(self, other: _Form, times: int) -> _Form:
+    def plus(self, other: Form, times: int) -> Form:
+        """This sum plus `times` the other."""
         factors = dict(self.factors)
         for step, factor in other.factors.items():
             factors[step] = factors.get(step, 0) + times * factor
         kept = {step: factor for step, factor in factors.items() if factor}
-        return _Form(kept, self.constant + times * other.constant)
+        return Form(kept, self.constant + times * other.constant)
+
+
+def form(trace: Trace, n: int) -> Form:
+    """The sum that an integer step is; steps that may wrap are terms of their own."""
+    step = trace.steps[n]
+    if step.op == "const":
+        return Form({}, int(step.value or 0))
+    if ranges(trace)[n] is not None:
+        if step.op in ("add", "sub"):
+            a, b = (form(trace, at) for at in step.args)
+            return a.plus(b, 1 if step.op == "add" else -1)
+        if step.op == "neg":
+            return Form({}, 0).plus(form(trace, step.args[0]), -1)
+        if step.op == "mul":
+            for one, other in (step.args, step.args[::-1]):
+                if trace.steps[other].op == "const":
+                    return Form({}, 0).plus(form(trace, one), int(trace.steps[other].value or 0))
+    return Form({n: 1}, 0)
+
+
+def factor_of_key(trace: Trace, a: int, b: int | None = None) -> int:
+    """What an integer step, less the step `b` if there is one, grows by from one key to the next; 0
+    if it may wrap, or grows by other numbers than 1 and -1.
+    """
+    known = [ranges(trace)[n] for n in (a, b) if n is not None]
+    if any(one is None for one in known):
+        return 0
+    if b is not None and not Range(*_ends(Step("sub", s32), known)).fits:
+        return 0
+    whole = form(trace, a) if b is None else form(trace, a).plus(form(trace, b), -1)
+    with_key = [n for n in whole.factors if "key" in trace.inputs[n]]
+    if len(with_key) != 1 or trace.steps[with_key[0]].op != "input":
+        return 0
+    factor = whole.factors[with_key[0]]
+    return factor if abs(factor) == 1 else 0
 
 
 class _Solver:
@@ -167,14 +203,14 @@ class _Solver:
             return self._joined(step.op, *(self.bounds(at) for at in step.args))
         if step.op not in ("lt", "le", "eq") or self.trace.steps[step.args[0]].kind is not s32:
             return _NO_BOUNDS
-        a, b = (self._form(at) for at in step.args)
+        a, b = (form(self.trace, at) for at in step.args)
         apart = a.plus(b, -1)
         if step.op == "lt":
-            apart = _Form(apart.factors, apart.constant + 1)
+            apart = Form(apart.factors, apart.constant + 1)
         found = self._at_most_zero(apart)
         if step.op != "eq":
             return found
-        return self._joined("and", found, self._at_most_zero(_Form({}, 0).plus(apart, -1)))
+        return self._joined("and", found, self._at_most_zero(Form({}, 0).plus(apart, -1)))
 
     def _joined(self, op: str, a: KeyBounds, b: KeyBounds) -> KeyBounds:
         if op == "or":
@@ -192,31 +228,14 @@ class _Solver:
             last = self.call.minimum(a.last, b.last)
         return KeyBounds(first, last)
 
-    def _form(self, n: int) -> _Form:
-        """The sum that an integer step is; steps that may wrap are terms of their own."""
-        step = self.trace.steps[n]
-        if step.op == "const":
-            return _Form({}, int(step.value or 0))
-        if self.ranges[n] is not None:
-            if step.op in ("add", "sub"):
-                a, b = (self._form(at) for at in step.args)
-                return a.plus(b, 1 if step.op == "add" else -1)
-            if step.op == "neg":
-                return _Form({}, 0).plus(self._form(step.args[0]), -1)
-            if step.op == "mul":
-                for one, other in (step.args, step.args[::-1]):
-                    if self.trace.steps[other].op == "const":
-                        return _Form({}, 0).plus(self._form(one), int(self.trace.steps[other].value or 0))
-        return _Form({n: 1}, 0)
-
-    def _at_most_zero(self, form: _Form) -> KeyBounds:
+    def _at_most_zero(self, form: Form) -> KeyBounds:
         """The bounds of the key where the form is at most 0."""
         with_key = [n for n in form.factors if "key" in self.trace.inputs[n]]
         if len(with_key) != 1 or abs(form.factors[with_key[0]]) != 1:
             return _NO_BOUNDS
         at = with_key[0]
         factor = form.factors[at]
-        rest = self._sum(_Form({n: f for n, f in form.factors.items() if n != at}, form.constant))
+        rest = self._sum(Form({n: f for n, f in form.factors.items() if n != at}, form.constant))
         if rest is None:
             return _NO_BOUNDS
         interval, known = rest
@@ -231,7 +250,7 @@ class _Solver:
             return term
         if step.op != "floordiv":
             return _NO_BOUNDS
-        by, inner = int(step.value or 1), self._form(step.args[0])
+        by, inner = int(step.value or 1), form(self.trace, step.args[0])
         if len(inner.factors) != 1 or list(inner.factors.values()) != [1]:
             return _NO_BOUNDS
         wider = Range(known.low * by - inner.constant, known.high * by + by - 1 - inner.constant)
@@ -241,7 +260,7 @@ class _Solver:
         last = None if term.last is None else term.last * by + (by - 1 - inner.constant)
         return self._key_of(next(iter(inner.factors)), KeyBounds(first, last), wider)
 
-    def _sum(self, form: _Form) -> tuple[Interval, Range] | None:
+    def _sum(self, form: Form) -> tuple[Interval, Range] | None:
         """The interval of a form without the key, and the range in which it lies anyway. At most one
         term may be any s32: it is limited to what is farther than any key.
         """

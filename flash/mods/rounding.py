@@ -62,6 +62,8 @@ def _own(op: str, args: list[Array], result: Array) -> Any:
     """The error of the operation itself."""
     if op in _EXACT:
         return 0.0
+    if op == "float":  # rounded, and in a kernel a rounded sum
+        return np.where(np.abs(result) > 2.0**24, 2 * np.abs(result), 0)
     if op == "exp":
         return (2 * np.abs(args[0]) + _EXP) * np.maximum(np.abs(result), 2.0**-126)
     if op == "log":

@@ -154,9 +154,15 @@ class Trace:
             found.append(frozenset(own).union(*(found[n] for n in step.args)))
         return tuple(found)
 
-    def needs(self, *names: str) -> bool:
-        """Whether the result depends on one of these inputs."""
-        return not self.inputs[self.result].isdisjoint(names)
+    @property
+    def calls(self) -> bool:
+        """Whether a step is more than a few instructions of the GPU."""
+        return any(step.op in ("div", "exp", "log", "sqrt", "tanh") for step in self.steps)
+
+    @functools.cached_property
+    def loads_by_key(self) -> bool:
+        """Whether an element that is loaded depends on the key."""
+        return any(s.op == "load" and "key" in n for s, n in zip(self.steps, self.inputs, strict=True))
 
 
 def _pruned(steps: list[Step], result: int) -> Iterator[Step]:

@@ -296,6 +296,8 @@ def as_float(a: Any) -> Traced:
     step, record = value.recorder.steps[value.index], value.recorder
     if step.op == "const":
         return Traced(record, record.constant(step.value, f32), f32)  # type: ignore[arg-type]  # a number
+    if step.op in ("abs", "neg"):  # the same, of a sum whose conversion is cheaper
+        return _unary(step.op, as_float(Traced(record, step.args[0], s32)))
     return Traced(record, record.record("float", f32, value.index), f32)
 
 

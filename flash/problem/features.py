@@ -190,8 +190,8 @@ class Features:
         take. Features run one after another, so that the largest need counts, except those that
         work beside the others.
         """
-        alone = [feature.registers for feature in self.scores if not feature.works_beside]
-        beside = [feature.registers for feature in self.scores if feature.works_beside]
+        alone = [feature.needed_registers for feature in self.scores if not feature.works_beside]
+        beside = [feature.needed_registers for feature in self.scores if feature.works_beside]
         return max(alone, default=0) + sum(beside)
 
     @property

@@ -101,6 +101,10 @@ class Inputs(Protocol):
         """The head of Q, s32; for packed rows the first of the group."""
 
     @property
+    def keys(self) -> Value:
+        """The number of keys, s32."""
+
+    @property
     def first_query(self) -> Value | None:
         """What functions of scores add to the index of a query, s32: over a cache they count
         queries by their positions; None: nothing.
@@ -326,6 +330,11 @@ class ScoreFeature:
     def dtype(self) -> DType | None:
         """The type of its array, if a config chooses that."""
         return None
+
+    @property
+    def needed_registers(self) -> int:
+        """Registers that a kernel may need for it."""
+        return self.registers
 
     def operands(self, *, cached: bool) -> tuple[Operand, ...]:
         """Its arrays. `cached`: whether K and V are in a cache."""

@@ -4,7 +4,8 @@ keys a query sees, and both index the arrays of `aux`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self, TypedDict
 
@@ -40,6 +41,10 @@ from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.types import u32
 
 _MOST_AXES: Final = 4
+# Registers that a kernel may need for a function, by what the assembler was seen to take.
+_REGISTERS: Final = 4
+_REGISTERS_OF_CALLS: Final = 8
+_REGISTERS_OF_LOADS: Final = 32
 Mod = Callable[..., Any] | Trace | None
 Aux = Mapping[str, Any] | tuple[AuxArray, ...] | None
 
@@ -284,6 +289,13 @@ class _OfFunction(ScoreFeature):
         """The word for it in the kernel's name: with the digest of the trace."""
         return f"{self.setting.replace('_', '')}_{self.trace.digest}"
 
+    @property
+    def needed_registers(self) -> int:
+        """See `ScoreFeature.needed_registers`."""
+        if self.trace.loads_by_key:
+            return _REGISTERS_OF_LOADS
+        return _REGISTERS_OF_CALLS if self.trace.calls else _REGISTERS
+
     def emitted(self, inputs: Inputs) -> Emitted:
         """The function in a kernel."""
         of_cta = {"batch": inputs.batch}
@@ -322,7 +334,6 @@ class ScoreMod(_OfFunction):
     example: ClassVar = "score_mod=function"
     changes_scores: ClassVar = True
     keeps: ClassVar = "before"
-    registers: ClassVar = 24
 
     def applied(self, inputs: Inputs) -> Applied:
         """The function in a kernel."""
@@ -378,32 +389,50 @@ class AppliedScoreMod(Applied):
     @marked("mods: score")
     def change(self, S: Fragment, places: ScorePlaces) -> None:
         """See `Applied.change`."""
-        k = self.inputs.k
-        elements, of = Elements(self.emitted), _OfPlaces(self.inputs, places)
-        for j in range(len(places.keys)):
-            for i in range(len(places.rows)):
-                score = S[i, j]
-                found = elements.at(i, j, {**of.inputs(i, j), SCORE: lambda score=score: score})
-                if isinstance(found, Value):
-                    k.mul(found, LOG2E, into=score)
-                else:
-                    score.set(found * LOG2E)
+        k, of = self.inputs.k, _OfTile(self.inputs, self.emitted, places)
+        for i, j, elements in of.each():
+            score = S[i, j]
+            found = elements.at(i, j, {**of.indices(i, j), SCORE: lambda score=score: score})
+            if isinstance(found, Value):
+                k.mul(found, LOG2E, into=score)
+            else:
+                score.set(found * LOG2E)
 
 
 @dataclass(frozen=True)
-class _OfPlaces:
-    """The indices of a thread's scores in a tile."""
+class _OfTile:
+    """A function for a thread's scores in a tile."""
 
-    inputs_of_cta: Inputs
+    inputs: Inputs
+    emitted: Emitted
     places: ScorePlaces
 
-    def inputs(self, i: int, j: int) -> dict[str, Callable[[], Value]]:
+    def indices(self, i: int, j: int) -> dict[str, Callable[[], Value]]:
         """What emits the indices of row i and column j."""
+        places = self.places
         return {
-            "query": lambda: _query(self.inputs_of_cta, self.places.query(i)),
-            "head": lambda: self.inputs_of_cta.first_head + self.places.head(i, self.places.query(i)),
-            "key": lambda: self.places.my_first_key + self.places.keys[j],
+            "query": lambda: _query(self.inputs, places.query(i)),
+            "head": lambda: self.inputs.first_head + places.head(i, places.query(i)),
+            "key": lambda: places.my_first_key + places.keys[j],
+            "first_key": lambda: places.my_first_key,
         }
+
+    def each(self) -> Iterator[tuple[int, int, Elements]]:
+        """The rows and columns, with the place for what is emitted for them. If elements are loaded
+        by key, only for keys that exist.
+        """
+        places, k = self.places, self.inputs.k
+        elements = Elements(self.emitted, places.keys)
+        branches = self.emitted.trace.loads_by_key
+        if branches:
+            for i in range(len(places.rows)):
+                elements.prepare(i, self.indices(i, 0))
+        for j, apart in enumerate(places.keys):
+            # Branched over, so that the assembler does not load for all keys at once, which takes
+            # more registers than there are.
+            with k.when(places.my_first_key < self.inputs.keys - apart) if branches else nullcontext():
+                for i in range(len(places.rows)):
+                    yield i, j, elements
 
 
 def _query(inputs: Inputs, query: Value) -> Value:
@@ -419,7 +448,6 @@ class MaskMod(_OfFunction):
     argument: ClassVar = MASK_MOD
     example: ClassVar = "mask_mod=function"
     hides: ClassVar = True
-    registers: ClassVar = 24
 
     def applied(self, inputs: Inputs) -> Applied:
         """The function in a kernel."""
@@ -465,15 +493,13 @@ class AppliedMaskMod(Applied):
     @marked("mods: mask")
     def hide(self, S: Fragment, places: ScorePlaces) -> None:
         """See `Applied.hide`."""
-        k = self.inputs.k
-        elements, of = Elements(self.emitted), _OfPlaces(self.inputs, places)
-        for j in range(len(places.keys)):
-            for i in range(len(places.rows)):
-                seen = elements.at(i, j, of.inputs(i, j))
-                if isinstance(seen, Value):
-                    k.selp(S[i, j], NEG_INF, seen, into=S[i, j])
-                elif not seen:
-                    S[i, j].set(NEG_INF)
+        k, of = self.inputs.k, _OfTile(self.inputs, self.emitted, places)
+        for i, j, elements in of.each():
+            seen = elements.at(i, j, of.indices(i, j))
+            if isinstance(seen, Value):
+                k.selp(S[i, j], NEG_INF, seen, into=S[i, j])
+            elif not seen:
+                S[i, j].set(NEG_INF)
 
     @marked("mods: key")
     def hides(self, row: Value, key: Value) -> Value | None:
