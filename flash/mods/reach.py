@@ -125,6 +125,7 @@ class KeyBounds(NamedTuple):
 
 
 _NO_BOUNDS = KeyBounds(None, None)
+_ZERO = Interval(0, 0), Range(0, 0)
 
 
 def bounds_keys(trace: Trace) -> bool:
@@ -207,10 +208,10 @@ class _Solver:
         apart = a.plus(b, -1)
         if step.op == "lt":
             apart = Form(apart.factors, apart.constant + 1)
-        found = self._at_most_zero(apart)
+        found = self._at_most(apart, *_ZERO)
         if step.op != "eq":
             return found
-        return self._joined("and", found, self._at_most_zero(Form({}, 0).plus(apart, -1)))
+        return self._joined("and", found, self._at_most(Form({}, 0).plus(apart, -1), *_ZERO))
 
     def _joined(self, op: str, a: KeyBounds, b: KeyBounds) -> KeyBounds:
         if op == "or":
@@ -228,14 +229,16 @@ class _Solver:
             last = self.call.minimum(a.last, b.last)
         return KeyBounds(first, last)
 
-    def _at_most_zero(self, form: Form) -> KeyBounds:
-        """The bounds of the key where the form is at most 0."""
+    def _at_most(self, form: Form, most: Interval, limits: Range) -> KeyBounds:
+        """The bounds of the key where the form is at most `most`, which lies within `limits`."""
         with_key = [n for n in form.factors if "key" in self.trace.inputs[n]]
         if len(with_key) != 1 or abs(form.factors[with_key[0]]) != 1:
             return _NO_BOUNDS
         at = with_key[0]
         factor = form.factors[at]
-        rest = self._sum(Form({n: f for n, f in form.factors.items() if n != at}, form.constant))
+        rest = self._sum(
+            Form({n: f for n, f in form.factors.items() if n != at}, form.constant), most, limits
+        )
         if rest is None:
             return _NO_BOUNDS
         interval, known = rest
@@ -248,6 +251,10 @@ class _Solver:
         step = self.trace.steps[at]
         if step.op == "input":
             return term
+        if step.op == "abs" and term.last is not None:
+            of, most = form(self.trace, step.args[0]), Interval(term.last, term.last)
+            both = (of, Form({}, 0).plus(of, -1))
+            return self._joined("and", *(self._at_most(one, most, known) for one in both))
         if step.op != "floordiv":
             return _NO_BOUNDS
         by, inner = int(step.value or 1), form(self.trace, step.args[0])
@@ -260,11 +267,12 @@ class _Solver:
         last = None if term.last is None else term.last * by + (by - 1 - inner.constant)
         return self._key_of(next(iter(inner.factors)), KeyBounds(first, last), wider)
 
-    def _sum(self, form: Form) -> tuple[Interval, Range] | None:
-        """The interval of a form without the key, and the range in which it lies anyway. At most one
-        term may be any s32: it is limited to what is farther than any key.
+    def _sum(self, form: Form, less: Interval, limits_of_less: Range) -> tuple[Interval, Range] | None:
+        """The interval of a form without the key, less a number, and the range in which it lies
+        anyway. At most one term may be any s32: it is limited to what is farther than any key.
         """
-        total, known = Interval(form.constant, form.constant), Range(form.constant, form.constant)
+        total = Interval(form.constant - less.high, form.constant - less.low)
+        known = Range(form.constant - limits_of_less.high, form.constant - limits_of_less.low)
         wide = 0
         for n, factor in form.factors.items():
             term, limits = self._interval(n), self.ranges[n]
