@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -127,18 +128,10 @@ def flex(torch: Any) -> Callable[..., Array]:
         wanted = function.__code__.co_varnames[: function.__code__.co_argcount]
         given = {name: array for name, array in indexed.items() if name in wanted}
         names = {"tanh": torch.tanh, "exp": torch.exp, "where": torch.where}
-
-        def called(*values: Any) -> Any:
-            before = {name: function.__globals__[name] for name in names}
-            function.__globals__.update(names)
-            try:
-                return function(*values, **given)
-            finally:
-                function.__globals__.update(before)
-
+        in_torch = FunctionType(function.__code__, {**function.__globals__, **names})
         if wanted[0] == "score":  # flex_attention counts the parameters
-            return lambda score, batch, head, query, key: called(score, batch, head, query, key)
-        return lambda batch, head, query, key: called(batch, head, query, key)
+            return lambda score, batch, head, query, key: in_torch(score, batch, head, query, key, **given)
+        return lambda batch, head, query, key: in_torch(batch, head, query, key, **given)
 
     def attend(q: Array, k: Array, v: Array, call: dict[str, Any]) -> Array:
         aux, how = call.get("aux", {}), {}

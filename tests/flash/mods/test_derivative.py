@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -53,20 +54,13 @@ def trace_of(function: Callable[..., Any]) -> Any:
 def test_it_agrees_with_automatic_differentiation(function: Callable[..., Any], torch: Any) -> None:
     scores = np.random.default_rng(0).standard_normal((3, 5, 7))
     given = torch.tensor(scores, requires_grad=True)
-    swapped = {exp: torch.exp, log: torch.log, sqrt: torch.sqrt, tanh: torch.tanh}
-    names = {f.__name__: t for f, t in swapped.items()}
-    names |= {"where": lambda c, x, y: torch.where(torch.as_tensor(c), x, y)}
-    names |= {"minimum": lambda x, y: torch.minimum(*_both(torch, x, y))}
-    names |= {"maximum": lambda x, y: torch.maximum(*_both(torch, x, y))}
-    before = {name: globals()[name] for name in names}
-    globals().update(names)
-    try:
-        query, key = torch.arange(5)[:, None], torch.arange(7)
-        head = torch.arange(3)[:, None, None]
-        more = (torch.tensor(SLOPES),) if "slopes" in function.__code__.co_varnames else ()
-        out = function(given, 0, head, query, key, *more)
-    finally:
-        globals().update(before)
+    names = {name: getattr(torch, name) for name in ("exp", "log", "sqrt", "tanh", "where")}
+    names |= {name: _of_numbers(torch, getattr(torch, name)) for name in ("minimum", "maximum")}
+    in_torch = FunctionType(function.__code__, {**function.__globals__, **names})
+    query, key = torch.arange(5)[:, None], torch.arange(7)
+    head = torch.arange(3)[:, None, None]
+    more = (torch.tensor(SLOPES),) if "slopes" in function.__code__.co_varnames else ()
+    out = in_torch(given, 0, head, query, key, *more)
     if out.requires_grad:
         out.expand(given.shape).sum().backward()
     wanted = np.zeros_like(scores) if given.grad is None else given.grad.numpy()
@@ -75,9 +69,14 @@ def test_it_agrees_with_automatic_differentiation(function: Callable[..., Any], 
     )
 
 
-def _both(torch: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    like = x if isinstance(x, torch.Tensor) else y
-    return torch.as_tensor(x, dtype=like.dtype), torch.as_tensor(y, dtype=like.dtype)
+def _of_numbers(torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of two tensors of which one may be a number."""
+
+    def called(x: Any, y: Any) -> Any:
+        like = x if isinstance(x, torch.Tensor) else y
+        return function(*(torch.as_tensor(one, dtype=like.dtype) for one in (x, y)))
+
+    return called
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
