@@ -220,8 +220,8 @@ class Cta:
         if mask.reach.left is not None:
             all_see_from = mask.reach.first_key(k, last_query)
             first_tile = k.min(mask.reach.first_key(k, first_query) // t.tile, tiles)
-        limits = mask.key_bounds(first_query, last_query)
-        first_tile, tiles = _narrowed(k, first_tile, tiles, limits, t.tile)
+        mask = mask.of_queries(first_query, last_query)
+        first_tile, tiles = _narrowed(k, first_tile, tiles, mask.key_bounds, t.tile)
         if part is not None:
             first_tile, tiles = part.tiles(k, first_tile, tiles)
         LSE = None
@@ -412,6 +412,11 @@ class _Scores:
     def keys(self) -> Value:
         """The number of keys."""
         return self.given.seq_k
+
+    @property
+    def tile(self) -> int:
+        """Keys of a tile."""
+        return self.config.tiling.tile
 
     @property
     def first_query(self) -> Value | None:

@@ -29,12 +29,17 @@ class Mask:
 
     @property
     def narrows(self) -> bool:
-        """Whether a plane bounds the keys that a query may see."""
+        """Whether which keys a plane hides follows from the queries of a CTA."""
         return any(plane.narrows for plane in self.planes)
 
-    def key_bounds(self, first_query: Value, last_query: Value) -> list[KeyBounds]:
-        """The bounds of the keys that planes let some query from `first_query` to `last_query` see."""
-        return [plane.key_bounds(first_query, last_query) for plane in self.planes if plane.narrows]
+    def of_queries(self, first_query: Value, last_query: Value) -> Mask:
+        """The mask of a CTA with these queries."""
+        return replace(self, planes=[plane.of_queries(first_query, last_query) for plane in self.planes])
+
+    @property
+    def key_bounds(self) -> list[KeyBounds]:
+        """The bounds of the keys that planes let some query of the CTA see."""
+        return [plane.key_bounds for plane in self.planes]
 
     @property
     def hides_keys(self) -> bool:

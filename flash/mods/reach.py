@@ -9,7 +9,7 @@ the wider ones; any other condition has none. Bounds are exact or too wide, neve
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from flash.mods.trace import INDICES, AuxArray, Step, Trace
@@ -124,18 +124,35 @@ class KeyBounds(NamedTuple):
     last: Any
 
 
-_NO_BOUNDS = KeyBounds(None, None)
+NO_BOUNDS = KeyBounds(None, None)
 _ZERO = Interval(0, 0), Range(0, 0)
+# What a condition is where it does not hold; comparisons of swapped operands.
+_DUAL = {"and": "or", "or": "and", "lt": "le", "le": "lt", "eq": "ne", "ne": "eq"}
 
 
 def bounds_keys(trace: Trace) -> bool:
     """Whether `key_bounds` may find a bound for some call."""
-    return key_bounds(trace, _Hopeful()) != _NO_BOUNDS
+    return key_bounds(trace, _Hopeful()) != NO_BOUNDS
+
+
+def shows_tiles(trace: Trace) -> bool:
+    """Whether `hiding_bounds` may find ranges for some call."""
+    return hiding_bounds(trace, _Hopeful()) is not None
 
 
 def key_bounds(trace: Trace, call: Calls) -> KeyBounds:
     """The bounds of the keys that a mask_mod may show in a call."""
     return _Solver(trace, call).bounds(trace.result)
+
+
+def hiding_bounds(trace: Trace, call: Calls) -> list[KeyBounds] | None:
+    """Ranges of keys beyond which a mask_mod hides no key from any query of a call: a tile that meets
+    none of them is seen as a whole. None if it may hide any key.
+    """
+    solver = _Solver(trace, call)
+    found = [solver.bounds(n, negated=not negated) for n, negated in solver.parts(trace.result)]
+    is_open = [one.first is None and one.last is None for one in found]
+    return None if any(is_open) else found
 
 
 class Form(NamedTuple):
@@ -197,21 +214,40 @@ class _Solver:
         self.ranges = ranges(trace)
         self._intervals: dict[int, Interval | None] = {}
 
-    def bounds(self, n: int) -> KeyBounds:
-        """The bounds of the keys for which the condition of step `n` may hold."""
+    def bounds(self, n: int, *, negated: bool = False) -> KeyBounds:
+        """The bounds of the keys for which the condition of step `n` may hold, or not hold."""
         step = self.trace.steps[n]
+        if step.op == "not":
+            return self.bounds(step.args[0], negated=not negated)
         if step.op in ("and", "or"):
-            return self._joined(step.op, *(self.bounds(at) for at in step.args))
-        if step.op not in ("lt", "le", "eq") or self.trace.steps[step.args[0]].kind is not s32:
-            return _NO_BOUNDS
-        a, b = (form(self.trace, at) for at in step.args)
+            op = step.op if not negated else _DUAL[step.op]
+            return self._joined(op, *(self.bounds(at, negated=negated) for at in step.args))
+        if step.op not in _DUAL or self.trace.steps[step.args[0]].kind is not s32:
+            return NO_BOUNDS
+        op, args = (_DUAL[step.op], step.args[::-1]) if negated else (step.op, step.args)
+        if op == "ne":
+            return NO_BOUNDS
+        a, b = (form(self.trace, at) for at in args)
         apart = a.plus(b, -1)
-        if step.op == "lt":
+        if op == "lt":
             apart = Form(apart.factors, apart.constant + 1)
         found = self._at_most(apart, *_ZERO)
-        if step.op != "eq":
+        if op != "eq":
             return found
         return self._joined("and", found, self._at_most(Form({}, 0).plus(apart, -1), *_ZERO))
+
+    def parts(self, n: int, *, negated: bool = False) -> Iterator[tuple[int, bool]]:
+        """The conditions that all hold if step `n` does, or does not: each a step, and whether that
+        does not hold.
+        """
+        step = self.trace.steps[n]
+        if step.op == "not":
+            yield from self.parts(step.args[0], negated=not negated)
+        elif step.op == ("or" if negated else "and"):
+            for at in step.args:
+                yield from self.parts(at, negated=negated)
+        else:
+            yield n, negated
 
     def _joined(self, op: str, a: KeyBounds, b: KeyBounds) -> KeyBounds:
         if op == "or":
@@ -233,14 +269,14 @@ class _Solver:
         """The bounds of the key where the form is at most `most`, which lies within `limits`."""
         with_key = [n for n in form.factors if "key" in self.trace.inputs[n]]
         if len(with_key) != 1 or abs(form.factors[with_key[0]]) != 1:
-            return _NO_BOUNDS
+            return NO_BOUNDS
         at = with_key[0]
         factor = form.factors[at]
         rest = self._sum(
             Form({n: f for n, f in form.factors.items() if n != at}, form.constant), most, limits
         )
         if rest is None:
-            return _NO_BOUNDS
+            return NO_BOUNDS
         interval, known = rest
         if factor > 0:  # the term is at most -rest
             return self._key_of(at, KeyBounds(None, -interval.low), Range(-known.high, -known.low))
@@ -256,13 +292,13 @@ class _Solver:
             both = (of, Form({}, 0).plus(of, -1))
             return self._joined("and", *(self._at_most(one, most, known) for one in both))
         if step.op != "floordiv":
-            return _NO_BOUNDS
+            return NO_BOUNDS
         by, inner = int(step.value or 1), form(self.trace, step.args[0])
         if len(inner.factors) != 1 or list(inner.factors.values()) != [1]:
-            return _NO_BOUNDS
+            return NO_BOUNDS
         wider = Range(known.low * by - inner.constant, known.high * by + by - 1 - inner.constant)
         if not wider.fits or not Range(known.low * by, known.high * by + by - 1).fits:
-            return _NO_BOUNDS
+            return NO_BOUNDS
         first = None if term.first is None else term.first * by - inner.constant
         last = None if term.last is None else term.last * by + (by - 1 - inner.constant)
         return self._key_of(next(iter(inner.factors)), KeyBounds(first, last), wider)

@@ -105,6 +105,10 @@ class Inputs(Protocol):
         """The number of keys, s32."""
 
     @property
+    def tile(self) -> int:
+        """Keys of a tile."""
+
+    @property
     def first_query(self) -> Value | None:
         """What functions of scores add to the index of a query, s32: over a cache they count
         queries by their positions; None: nothing.
@@ -146,12 +150,17 @@ class Applied:
 
     @property
     def narrows(self) -> bool:
-        """Whether `key_bounds` may give bounds."""
+        """Whether which keys the feature hides follows from the queries of a CTA."""
         return False
 
-    def key_bounds(self, first_query: Value, last_query: Value) -> KeyBounds:
-        """The first and the last key that the feature lets some query from `first_query` to
-        `last_query` see, s32; None for no bound.
+    def of_queries(self, first_query: Value, last_query: Value) -> Applied:
+        """The feature for a CTA with these queries."""
+        return self
+
+    @property
+    def key_bounds(self) -> KeyBounds:
+        """The first and the last key that the feature lets some query of the CTA see, s32; None for
+        no bound.
         """
         return KeyBounds(None, None)
 

@@ -4,16 +4,26 @@ keys a query sees, and both index the arrays of `aux`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Self, TypedDict
 
 import numpy as np
 
 from flash.mods.emit import Elements, Emitted
 from flash.mods.evaluate import Evaluation
-from flash.mods.reach import Interval, KeyBounds, bounds_keys, key_bounds
+from flash.mods.reach import (
+    NO_BOUNDS,
+    Interval,
+    KeyBounds,
+    bounds_keys,
+    hiding_bounds,
+    key_bounds,
+    shows_tiles,
+)
 from flash.mods.record import MASK_MOD, SCORE_MOD, traced
 from flash.mods.rounding import rounding
 from flash.mods.slopes import derivative
@@ -485,14 +495,31 @@ class MaskMod(_OfFunction):
 
 @dataclass(frozen=True)
 class AppliedMaskMod(Applied):
-    """A function that says which keys a query sees."""
+    """A function that says which keys a query sees. The queries of the CTA see keys within `seen`
+    only, and do not see all keys only within one of `hiding`; None if any key may be hidden.
+    """
 
     inputs: Inputs
     emitted: Emitted
+    seen: KeyBounds = NO_BOUNDS
+    hiding: list[KeyBounds] | None = None
 
     @marked("mods: mask")
     def hide(self, S: Fragment, places: ScorePlaces) -> None:
         """See `Applied.hide`."""
+        if self.hiding is None:
+            self._hide(S, places)
+            return
+        k, end = self.inputs.k, places.first_key + self.inputs.tile
+        parts = []
+        for first, last in self.hiding:
+            meets = [] if first is None else [end > first]
+            meets += [] if last is None else [places.first_key <= last]
+            parts.append(functools.reduce(operator.and_, meets))
+        with k.when(functools.reduce(operator.or_, parts), uniform=True):
+            self._hide(S, places)
+
+    def _hide(self, S: Fragment, places: ScorePlaces) -> None:
         k, of = self.inputs.k, _OfTile(self.inputs, self.emitted, places)
         for i, j, elements in of.each():
             seen = elements.at(i, j, of.indices(i, j))
@@ -522,20 +549,22 @@ class AppliedMaskMod(Applied):
     @property
     def narrows(self) -> bool:
         """See `Applied.narrows`."""
-        return bounds_keys(self.emitted.trace)
+        return bounds_keys(self.emitted.trace) or shows_tiles(self.emitted.trace)
 
     @marked("mods: tiles")
-    def key_bounds(self, first_query: Value, last_query: Value) -> KeyBounds:
-        """See `Applied.key_bounds`."""
-        inputs, head = self.inputs, Interval(self.inputs.first_head, self.inputs.first_head)
-        if inputs.packing is not None:
-            head = Interval(inputs.first_head, inputs.first_head + (inputs.packing.group - 1))
+    def of_queries(self, first_query: Value, last_query: Value) -> AppliedMaskMod:
+        """See `Applied.of_queries`."""
+        inputs, trace, head = self.inputs, self.emitted.trace, self.inputs.first_head
         indices = {
             "batch": Interval(inputs.batch, inputs.batch),
-            "head": head,
+            "head": Interval(head, head if inputs.packing is None else head + (inputs.packing.group - 1)),
             "query": Interval(_query(inputs, first_query), _query(inputs, last_query)),
         }
-        return key_bounds(self.emitted.trace, OfCta(inputs.k, indices, self.emitted.arrays))
+        call = OfCta(inputs.k, indices, self.emitted.arrays)
+        seen = key_bounds(trace, call) if bounds_keys(trace) else self.seen
+        return replace(self, seen=seen, hiding=hiding_bounds(trace, call) if shows_tiles(trace) else None)
 
-
-MODS: Final[Sequence[type[_OfFunction]]] = (ScoreMod, MaskMod)
+    @property
+    def key_bounds(self) -> KeyBounds:
+        """See `Applied.key_bounds`."""
+        return self.seen

@@ -159,6 +159,7 @@ def test_the_reference_agrees_with_flex_attention(case: str, flex: Callable[...,
 # ------------------------------------------------------------------------------ kernels, and numpy
 
 
+@pytest.mark.sample(4, gate=12)
 @EVERY_CASE
 @EVERY_KERNEL
 def test_kernels_are_as_accurate_as_their_arithmetic(kind: str, case: str) -> None:
@@ -177,6 +178,7 @@ def test_numpy_is_as_accurate_as_its_arithmetic(case: str) -> None:
     assert_attention_is_accurate(out, lse, q, k, v, **call)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("case", ["alibi", "both", "padded"])
 @pytest.mark.parametrize("kind", ["ieee", "f16"])
 def test_packed_heads_have_their_own_indices(kind: str, case: str) -> None:
@@ -219,6 +221,7 @@ def test_packed_sequences_count_from_their_own_first_row(kind: str, backend: str
     np.testing.assert_allclose(lse, sums, rtol=0, atol=3e-3 if kind == "f16" else 3e-6)
 
 
+@pytest.mark.sample(3, gate=8)
 @pytest.mark.parametrize("page_size", [None, 16])
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("kind", ["float32", "float16"])
@@ -432,6 +435,7 @@ def test_the_contract_lists_the_arrays() -> None:
     json.dumps(found)
 
 
+@pytest.mark.sample(2, gate=6)
 @pytest.mark.parametrize("how", [{}, {"dtype": "f16"}, {"precision": "tf32"}, {"varlen": True}], ids=str)
 @pytest.mark.parametrize("case", ["odd", "relative", "documents", "prefix", "window"])
 def test_kernels_are_proved(case: str, how: dict[str, Any]) -> None:
@@ -447,6 +451,7 @@ def test_kernels_are_proved(case: str, how: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ptxas
+@pytest.mark.sample(6, gate=12)
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("case", [name for name in CASES if name != "odd"])

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from flash.mods import where
 from flash.mods.evaluate import Evaluation
-from flash.mods.reach import Interval, bounds_keys, factor_of_key, key_bounds, ranges
+from flash.mods.reach import (
+    Interval,
+    bounds_keys,
+    factor_of_key,
+    hiding_bounds,
+    key_bounds,
+    ranges,
+    shows_tiles,
+)
 from flash.mods.record import traced
 from flash.mods.tile_bounds import OnHost
 from flash.mods.trace import AuxArray, Trace
@@ -99,7 +107,7 @@ def _function(text: str) -> Any:
     return eval(f"lambda b, h, q, k, n: (q == q + 0 * k) & {text}", names)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(text=_CONDITIONS, first=st.integers(0, 30), rows=st.integers(1, 9), batch=st.integers(0, 1))
 def test_no_visible_key_is_beyond_the_bounds(text: str, first: int, rows: int, batch: int) -> None:
     try:
@@ -163,3 +171,52 @@ def test_every_pair_of_signs_is_narrowed_alike() -> None:
         found = bounds(lambda _b, h, q, k, a=a, b=b: (a * q + b * k <= 4) & (k <= 60), (20, 31))
         expected = {(1, 1): (None, -16), (1, -1): (16, 60), (-1, 1): (None, 35), (-1, -1): (-35, 60)}
         assert found == expected[a, b]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(text=_CONDITIONS, first=st.integers(0, 30), rows=st.integers(1, 9), batch=st.integers(0, 1))
+def test_no_key_is_hidden_beyond_the_ranges_that_hide(text: str, first: int, rows: int, batch: int) -> None:
+    try:
+        trace = traced("mask_mod", _function(text), [AuxArray("n", I32, 1)])
+    except TypeError:  # of two numbers, which Python computed
+        return
+    table = {"n": LENGTHS}
+    indices = {
+        "batch": Interval(batch, batch),
+        "head": Interval(0, 2),
+        "query": Interval(first, first + rows - 1),
+    }
+    ranges_of_keys = hiding_bounds(trace, OnHost(indices, table))
+    if ranges_of_keys is None:
+        return
+    inputs = {
+        "batch": np.array(batch),
+        "head": np.arange(3)[:, None, None],
+        "query": np.arange(first, first + rows)[:, None],
+        "key": np.arange(80),
+    }
+    shown = np.broadcast_to(Evaluation(trace, inputs, table, np.dtype(np.float32)).result, (3, rows, 80))
+    for key in np.flatnonzero(~shown.all(axis=(0, 1))):
+        assert any(
+            (low is None or key >= low) and (high is None or key <= high) for low, high in ranges_of_keys
+        )
+
+
+@pytest.mark.parametrize(
+    ("function", "wanted"),
+    [
+        (lambda b, h, q, k: q >= k, [(21, None)]),
+        (lambda b, h, q, k: (q >= k) & (q - k < 8), [(21, None), (None, 23)]),
+        (lambda b, h, q, k, lengths: k < lengths[b], [(5, None)]),
+        (lambda b, h, q, k, lengths: (q >= k) | (k < lengths[b]), [(21, None)]),
+        (lambda b, h, q, k: ~((q < k) | (k == 3)), [(21, None), (3, 3)]),
+        (lambda b, h, q, k: (q >= k) & (k % 2 == 0), None),
+        (lambda b, h, q, k: q // 16 == k // 16, None),
+    ],
+)
+def test_tiles_that_are_seen_as_a_whole_follow_from_comparisons(function: Any, wanted: Any) -> None:
+    trace = trace_of(function)
+    indices = {"batch": Interval(0, 0), "head": Interval(0, 3), "query": Interval(20, 31)}
+    found = hiding_bounds(trace, OnHost(indices, {"lengths": LENGTHS}))
+    assert (found if found is None else [tuple(one) for one in found]) == wanted
+    assert shows_tiles(trace) == (wanted is not None)
