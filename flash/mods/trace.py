@@ -134,7 +134,10 @@ class Trace:
         return Trace, (self.name, self.steps, self.result, self.arrays)
 
     def __repr__(self) -> str:
-        return f"<{self.name} {self.digest}: {len(self.steps)} steps>"
+        return f"<{self.name} {self}>"
+
+    def __str__(self) -> str:
+        return f"{self.digest} of {len(self.steps)} steps"
 
     @property
     def result(self) -> int:

@@ -44,6 +44,7 @@ from flash.scores.feature import (
     StepError,
     TypeOf,
 )
+from flash.scores.options import arrays, function
 from flash.scores.places import ScorePlaces
 from ptxgen.arrays.views import view
 from ptxgen.dsl import Fragment, Value, marked
@@ -203,7 +204,13 @@ class AuxArrays(ScoreFeature):
     setting: ClassVar = AUX
     argument: ClassVar = AUX
     example: ClassVar = 'aux={"slopes": ("f32", 1)}'
-    options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "--aux": {
+            "type": arrays,
+            "metavar": "NAME:TYPE:AXES,...",
+            "help": "the arrays that --score-mod and --mask-mod index, such as slopes:f32:1",
+        }
+    }
     gives_arrays: ClassVar = True
 
     @classmethod
@@ -272,7 +279,6 @@ class _OfFunction(ScoreFeature):
 
     trace: Trace
 
-    options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     is_function: ClassVar = True
     uses_query: ClassVar = True
     counts_from_keys: ClassVar = True
@@ -342,6 +348,13 @@ class ScoreMod(_OfFunction):
     setting: ClassVar = SCORE_MOD
     argument: ClassVar = SCORE_MOD
     example: ClassVar = "score_mod=function"
+    options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "--score-mod": {
+            "type": function,
+            "metavar": "MODULE:FUNCTION",
+            "help": "a function that changes scores, or FILE.py:FUNCTION (docs/score-functions.md)",
+        }
+    }
     changes_scores: ClassVar = True
     keeps: ClassVar = "before"
 
@@ -457,6 +470,13 @@ class MaskMod(_OfFunction):
     setting: ClassVar = MASK_MOD
     argument: ClassVar = MASK_MOD
     example: ClassVar = "mask_mod=function"
+    options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "--mask-mod": {
+            "type": function,
+            "metavar": "MODULE:FUNCTION",
+            "help": "a function that says which keys a query sees, or FILE.py:FUNCTION",
+        }
+    }
     hides: ClassVar = True
 
     def applied(self, inputs: Inputs) -> Applied:

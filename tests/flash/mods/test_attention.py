@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -26,6 +27,7 @@ from flash.problem.config import AttentionConfig
 from flash.reference import attention_reference, attention_reference_gradients, attention_varlen_reference
 from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.assembler import Assembler
+from tools import emit
 
 Array = np.ndarray[Any, Any]
 
@@ -408,6 +410,36 @@ def test_a_config_with_functions_can_be_shown_and_sent() -> None:
     config = AttentionConfig(64, mask_mod=near)
     assert "mask_mod=<mask_mod " in repr(config)
     assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_explain_names_the_functions_and_the_arrays() -> None:
+    q, k, v = problem()
+    kernel = flash.AttentionKernel(AttentionConfig(16, score_mod=alibi, aux={"slopes": ("f32", 1)}))
+    said = kernel.explain(q, k, v, aux={"slopes": SLOPES}, backend="interpreter")
+    digest = kernel.config.score_mod.digest
+    assert f"scores:   score_mod {digest} of 12 steps, aux_slopes (f32)\n" in said
+
+
+def test_the_command_line_emits_functions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "mods.py"
+    file.write_text("def near(batch, head, query, key, n):\n    return abs(query - key) < n[head]\n")
+    aux = ["--aux", "n:i32:1"]
+    assert emit.main(["--head-dim", "64", "--mask-mod", f"{file}:near", *aux, "--json"]) == 0
+    names = [parameter["name"] for parameter in json.loads(capsys.readouterr().out)["parameters"]]
+    assert {"aux_n", "aux_n_size_0", "aux_n_axis_0_stride"} <= set(names)
+    assert emit.main(["--head-dim", "64", "--mask-mod", f"{file}:near", *aux, "--prove"]) == 0
+    capsys.readouterr()
+    for wrong, message in (
+        (
+            ["--mask-mod", f"{file}:far"],
+            f"argument --mask-mod: must be MODULE:FUNCTION or FILE.py:FUNCTION, got '{file}:far': 'far'",
+        ),
+        (["--score-mod", "math:pi"], "argument --score-mod: must name a function, got 'math:pi'"),
+        (["--aux", "n"], "argument --aux: must be NAME:TYPE:AXES such as slopes:f32:1, got 'n'"),
+    ):
+        with pytest.raises(SystemExit):
+            emit.main(["--head-dim", "64", *wrong])
+        assert capsys.readouterr().err.endswith(f"error: {message}\n")
 
 
 def test_the_contract_lists_the_arrays() -> None:
