@@ -21,8 +21,8 @@ from flash.launch.operands import require_operands
 from flash.launch.signature import ExplainArguments, LaunchArguments
 from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
+from flash.scores.aux_arrays import flattened
 from flash.scores.features import NO_ARRAYS, require_known, takes
-from flash.scores.mods import flattened
 from ptxgen import ir
 from ptxgen.arrays import streams
 from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, unreadable, view

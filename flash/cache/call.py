@@ -26,8 +26,8 @@ from flash.launch.gpu import launcher_of
 from flash.mods.trace import AUX
 from flash.operands.dtypes import F32, OF_ARRAYS
 from flash.problem.config import AttentionConfig
+from flash.scores.aux_arrays import flattened
 from flash.scores.features import CACHE_ARRAYS, CacheArguments, require_known, settings_of_call
-from flash.scores.mods import flattened
 from ptxgen.arrays import streams
 from ptxgen.arrays.views import ArrayView, view
 from ptxgen.runtime.settings import AUTO

@@ -25,7 +25,7 @@ from flash.pages.journal import Journal
 from flash.pages.placement import Stretch
 from flash.problem.config import AttentionConfig
 from flash.problem.rotary import rotated
-from flash.scores.mods import gathered
+from flash.scores.aux_arrays import gathered
 from ptxgen.arrays.views import ArrayView, host_array, view
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.cuda import CudaBackend

@@ -33,8 +33,8 @@ from flash.launch.step import Step, require_grid
 from flash.operands.dtypes import F32, OF_ARRAYS, DType
 from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig
 from flash.problem.features import LENGTHS
+from flash.scores.aux_arrays import flattened
 from flash.scores.features import CACHE_ARRAYS, SCORES, CacheLaunchArguments, require_known, takes
-from flash.scores.mods import flattened
 from ptxgen.arrays import streams
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.overlap import reach

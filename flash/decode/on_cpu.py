@@ -14,8 +14,8 @@ from flash.mods.trace import AUX
 from flash.problem.config import AttentionConfig
 from flash.problem.features import LENGTHS
 from flash.problem.rotary import rotated
+from flash.scores.aux_arrays import gathered
 from flash.scores.features import CACHE_ARRAYS
-from flash.scores.mods import gathered
 from ptxgen.arrays.views import host_array
 
 Array = NDArray[Any]
@@ -96,7 +96,7 @@ def attend_to_rows(
         for name, array in operands.items()
         if name not in ("mask", AUX)
     }
-    of_all = {AUX: operands[AUX]} if AUX in operands else {}
+    of_all: dict[str, Any] = {AUX: operands[AUX]} if AUX in operands else {}
     for b in range(q.shape[0]):
         keys, values = rows_of(b)
         own: dict[str, Any] = {name: array[b : b + 1] for name, array in of_heads.items()}

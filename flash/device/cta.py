@@ -13,9 +13,8 @@ from flash.device.parameters import Array, InCache, Parameters
 from flash.device.softmax import NO_TERMS, FirstTerms, sink_terms
 from flash.device.tiles import Matrix
 from flash.mods.emit import AuxElements
-from flash.mods.reach import KeyBounds
 from flash.mods.trace import AuxArray
-from flash.operands.declared import LAST_KEYS, MAX_WINDOWED_SEQ
+from flash.operands.declared import LAST_KEYS
 from flash.operands.dtypes import F32, F32_BYTES
 from flash.problem.config import KernelConfig
 from flash.problem.simt_tiling import Tiling, ValueSlices
@@ -221,7 +220,7 @@ class Cta:
             all_see_from = mask.reach.first_key(k, last_query)
             first_tile = k.min(mask.reach.first_key(k, first_query) // t.tile, tiles)
         mask = mask.of_queries(first_query, last_query)
-        first_tile, tiles = _narrowed(k, first_tile, tiles, mask.key_bounds, t.tile)
+        first_tile, tiles = mask.narrowed(k, first_tile, tiles, t.tile)
         if part is not None:
             first_tile, tiles = part.tiles(k, first_tile, tiles)
         LSE = None
@@ -331,24 +330,6 @@ class Cta:
         begin = k.min(k.divide_up(self.all_see_from, self.tile), behind_first)
         # A split may begin behind the first key that all rows see.
         return end, begin if self.part is None else k.max(begin, self.first_tile)
-
-
-@marked("cta: tiles of bounds")
-def _narrowed(
-    k: KernelBuilder, first: Value | None, end: Value, limits: Sequence[KeyBounds], tile: int
-) -> tuple[Value | None, Value]:
-    """The tiles from `first` (None: 0) up to `end`, exclusive, that have keys within all limits."""
-    for bounds in limits:
-        if bounds.last is not None:
-            last = bounds.last if isinstance(bounds.last, Value) else k.mov(bounds.last, type=s32)
-            end = k.min(k.divide_up(k.max(k.min(last, MAX_WINDOWED_SEQ) + 1, 0), tile), end)
-        if bounds.first is not None:
-            begin = bounds.first if isinstance(bounds.first, Value) else k.mov(bounds.first, type=s32)
-            nearest = k.max(begin, 0) // tile
-            first = nearest if first is None else k.max(nearest, first)
-        if first is not None:
-            first = k.min(first, end)
-    return first, end
 
 
 def _rows(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from flash.mods.reach import KeyBounds
+from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.scores.feature import Applied
 from flash.scores.places import ScorePlaces
 from flash.scores.window import Reach
@@ -36,10 +36,24 @@ class Mask:
         """The mask of a CTA with these queries."""
         return replace(self, planes=[plane.of_queries(first_query, last_query) for plane in self.planes])
 
-    @property
-    def key_bounds(self) -> list[KeyBounds]:
-        """The bounds of the keys that planes let some query of the CTA see."""
-        return [plane.key_bounds for plane in self.planes]
+    @marked("mask: tiles of bounds")
+    def narrowed(
+        self, k: KernelBuilder, first: Value | None, end: Value, tile: int
+    ) -> tuple[Value | None, Value]:
+        """The tiles from `first` (None: 0) up to `end`, exclusive, that have keys which planes let some
+        query of the CTA see.
+        """
+        for bounds in (plane.key_bounds for plane in self.planes if plane.narrows):
+            if bounds.last is not None:
+                last = bounds.last if isinstance(bounds.last, Value) else k.mov(bounds.last, type=s32)
+                end = k.min(k.divide_up(k.max(k.min(last, MAX_WINDOWED_SEQ) + 1, 0), tile), end)
+            if bounds.first is not None:
+                begin = bounds.first if isinstance(bounds.first, Value) else k.mov(bounds.first, type=s32)
+                nearest = k.max(begin, 0) // tile
+                first = nearest if first is None else k.max(nearest, first)
+            if first is not None:
+                first = k.min(first, end)
+        return first, end
 
     @property
     def hides_keys(self) -> bool:

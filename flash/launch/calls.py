@@ -20,7 +20,7 @@ from flash.launch.varlen import LENGTHS
 from flash.mods.trace import AUX
 from flash.problem.config import AttentionConfig
 from flash.problem.sequences import each_sequence
-from flash.scores.mods import gathered
+from flash.scores.aux_arrays import gathered
 from ptxgen.arrays.views import ArrayView, host_array
 from ptxgen.runtime.plan import LaunchPlan
 

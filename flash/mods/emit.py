@@ -114,7 +114,8 @@ class Elements:
         same for the whole CTA. `query` and `head` are the same in a row, `key` in a column.
         """
         self._place = row, column
-        return self.step(self.of.trace.result, inputs)
+        found: Value | bool | float = self.step(self.of.trace.result, inputs)
+        return found
 
     def step(self, n: int, inputs: Mapping[str, Callable[[], Value]]) -> Any:
         """The value of a step: a Python number if it is a constant."""
@@ -159,7 +160,8 @@ class Elements:
             values = [self.step(n, at_first) for n in args]
             if is_float:
                 return self.k.cvt(values[0], rnd="rn", dtype=f32)
-            return self._value(values[0], s32) - values[1]
+            apart: Value = self._value(values[0], s32) - values[1]
+            return apart
 
         self._place = place[0], _FIRST
         needed = frozenset[str]().union(*(trace.inputs[n] for n in args))
@@ -169,7 +171,8 @@ class Elements:
 
     def _once(self, what: object, needed: frozenset[str], emit: Callable[[], Any]) -> Any:
         """What `emit` returns for the inputs `needed`, emitted when it is first asked for."""
-        store, place = self.of.of_cta, ()
+        store: dict[object, Any] = self.of.of_cta
+        place: tuple[int | None, ...] = ()
         if not needed <= self.of.uniform:
             row = None if needed.isdisjoint(_OF_ROWS - self.of.uniform) else self._place[0]
             column = None if needed.isdisjoint(_OF_COLUMNS) else self._place[1]
@@ -253,7 +256,7 @@ class Elements:
         trace = self.of.trace
         step = trace.steps[n]
         of, needed = self.of.arrays[str(step.value)], frozenset[str]()
-        at = of.first
+        at: Value = of.first
         for axis in sorted(range(len(step.args)), key=lambda axis: self._spread(step.args[axis])):
             index = step.args[axis]
             needed |= trace.inputs[index]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -77,10 +77,11 @@ def _partial(op: str, args: list[Array], y: Array) -> tuple[Any, ...]:
         return args[1], args[0]
     if op == "div":
         return 1 / args[1], y / args[1]
-    of_one = {
+    if op == "log":
+        return (1 / args[0],)
+    of_result: dict[str, Callable[[], Any]] = {
         "exp": lambda: y,
-        "log": lambda: 1 / args[0],
         "sqrt": lambda: 0.5 / y,
         "tanh": lambda: 1 - y * y,
     }
-    return (of_one[op](),) if op in of_one else (1.0,) * len(args)
+    return (of_result[op](),) if op in of_result else (1.0,) * len(args)

@@ -47,6 +47,16 @@ class AuxArray:
         """The names of the parameters with the lengths of its axes."""
         return tuple(f"{self.operand}_size_{axis}" for axis in range(self.rank))
 
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The words for its axes."""
+        return tuple(f"axis_{axis}" for axis in range(self.rank))
+
+    @property
+    def strides(self) -> tuple[str, ...]:
+        """The names of the parameters with its strides."""
+        return tuple(f"{self.operand}_{axis}_stride" for axis in self.axes)
+
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype.name}[{self.rank}]"
 

@@ -12,22 +12,19 @@ import numpy as np
 from flash.mods.trace import AuxArray
 from flash.operands.declared import PER_HEAD, PER_SCORE
 from flash.scores.alibi import Alibi, AlibiArguments, AlibiSettings
+from flash.scores.aux_arrays import AuxArguments, AuxArrays, AuxSettings, aux_arrays
 from flash.scores.bias import Bias, BiasArguments, BiasSettings
 from flash.scores.dropout import Dropout, DropoutArguments, DropoutSeed, DropoutSettings
 from flash.scores.feature import Scored, ScoreFeature, TypeOf
 from flash.scores.key_bias import KeyBias, KeyBiasArguments, KeyBiasSettings
 from flash.scores.mask import BoolMask, MaskArguments, MaskSettings
 from flash.scores.mods import (
-    AuxArguments,
-    AuxArrays,
-    AuxSettings,
     MaskMod,
     MaskModArguments,
     MaskModSettings,
     ScoreMod,
     ScoreModArguments,
     ScoreModSettings,
-    aux_arrays,
 )
 from flash.scores.sink import Sink, SinkArguments, SinkSettings
 from flash.scores.softcap import Softcap, SoftcapArguments, SoftcapSettings

@@ -107,7 +107,7 @@ def _function(text: str) -> Any:
     return eval(f"lambda b, h, q, k, n: (q == q + 0 * k) & {text}", names)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(text=_CONDITIONS, first=st.integers(0, 30), rows=st.integers(1, 9), batch=st.integers(0, 1))
 def test_no_visible_key_is_beyond_the_bounds(text: str, first: int, rows: int, batch: int) -> None:
     try:
@@ -173,7 +173,7 @@ def test_every_pair_of_signs_is_narrowed_alike() -> None:
         assert found == expected[a, b]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(text=_CONDITIONS, first=st.integers(0, 30), rows=st.integers(1, 9), batch=st.integers(0, 1))
 def test_no_key_is_hidden_beyond_the_ranges_that_hide(text: str, first: int, rows: int, batch: int) -> None:
     try:
