@@ -226,9 +226,9 @@ class Elements:
     @marked("mods: division")
     def _divided(self, a: Value, b: Any) -> Value:
         is_power = not isinstance(b, Value) and math.isfinite(b) and abs(math.frexp(b)[0]) == _HALF
-        if is_power and abs(b) > 2.0**-127:  # the product with 1 / b, which is an f32, is the quotient
-            return a * (1 / b)
-        return a / b
+        # For a power of two the product with 1 / b, which is an f32, is the quotient.
+        found: Value = a * (1 / b) if is_power and abs(b) > 2.0**-127 else a / b
+        return found
 
     @marked("mods: integer division")
     def _by_constant(self, step: Step, a: Value) -> Value:
