@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -39,7 +40,7 @@ def _rounding(trace: Trace, of: Evaluation) -> Array:
         error: Any = 0.0
         doubt: Any = False
         if step.kind is pred:
-            doubt = np.any([doubtful[at] for at in step.args], axis=0) if step.args else False
+            doubt = functools.reduce(np.logical_or, [doubtful[at] for at in step.args], False)
             if step.op in ("lt", "le", "eq", "ne") and trace.steps[step.args[0]].kind is f32:
                 doubt = np.abs(args[0] - args[1]) <= (before[0] + before[1]) * 2.0**-24
                 doubt &= (before[0] + before[1]) > 0
