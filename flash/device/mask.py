@@ -36,6 +36,22 @@ class Mask:
         """The mask of a CTA with these queries."""
         return replace(self, planes=[plane.of_queries(first_query, last_query) for plane in self.planes])
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether `sees_tile` may say that a tile between others is not seen."""
+        return any(plane.has_gaps for plane in self.planes)
+
+    def sees_tile(self, first_key: Value) -> Value | None:
+        """Whether some query of the CTA may see a key of the tile that begins with `first_key`; None:
+        yes.
+        """
+        found = None
+        for plane in self.planes:
+            seen = plane.sees_tile(first_key)
+            if seen is not None:
+                found = seen if found is None else found & seen
+        return found
+
     @marked("mask: tiles of bounds")
     def narrowed(
         self, k: KernelBuilder, first: Value | None, end: Value, tile: int

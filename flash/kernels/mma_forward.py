@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from flash.device.append_in_place import AppendedRows
@@ -109,7 +110,8 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
         pipeline.advance()
 
     for begin, end, cut in _runs(k, cta, lambda: Cta.of(k, config, given)):
-        with k.loop(-begin, end if isinstance(end, int) else -end) as n:
+        last = end if isinstance(end, int) else -end
+        with k.loop(-begin, last) as n, _if_seen(k, cta, pipeline, n):
             attend(n, cut)
 
     # Computed again: kept in registers through the loops, these values would be spilled.
@@ -121,6 +123,19 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
         runs = [r[:2] for r in _runs(k, cta, lambda: cta) if r[2].hides]
         odd.restore(cta, t.block_q, [(end * t.tile, begin * t.tile) for begin, end in runs])
     return k.build()
+
+
+@contextmanager
+def _if_seen(k: KernelBuilder, cta: Cta, pipeline: KeyValuePipeline, n: Value) -> Iterator[None]:
+    """A block for the next tile of keys; if nobody sees that tile, it is passed over."""
+    seen = cta.mask.sees_tile(pipeline.first_key(n)) if cta.mask.has_gaps else None
+    if seen is None:
+        yield
+        return
+    with k.when(seen, uniform=True):
+        yield
+    with k.otherwise():
+        pipeline.pass_over(n)
 
 
 def _queries(
@@ -207,6 +222,7 @@ def _start_copies(
         cta.first_tile,
         guarded=guarded,
         is_asynchronous=any(x.is_asynchronous for x in (Q_loader, K_loader, V_loader)),
+        sees_tile=cta.mask.sees_tile,
     )
     with k.when(pipeline.has_tiles, uniform=True):
         Q_loader.start(cta.first_row)

@@ -126,6 +126,7 @@ class KeyBounds(NamedTuple):
 
 NO_BOUNDS = KeyBounds(None, None)
 _ZERO = Interval(0, 0), Range(0, 0)
+_MOST_RANGES = 4  # with which a kernel compares each tile
 # What a condition is where it does not hold; comparisons of swapped operands.
 _DUAL = {"and": "or", "or": "and", "lt": "le", "le": "lt", "eq": "ne", "ne": "eq"}
 
@@ -133,6 +134,11 @@ _DUAL = {"and": "or", "or": "and", "lt": "le", "le": "lt", "eq": "ne", "ne": "eq
 def bounds_keys(trace: Trace) -> bool:
     """Whether `key_bounds` may find a bound for some call."""
     return key_bounds(trace, _Hopeful()) != NO_BOUNDS
+
+
+def has_gaps(trace: Trace) -> bool:
+    """Whether `seen_ranges` may find ranges for some call."""
+    return seen_ranges(trace, _Hopeful()) is not None
 
 
 def shows_tiles(trace: Trace) -> bool:
@@ -153,6 +159,15 @@ def hiding_bounds(trace: Trace, call: Calls) -> list[KeyBounds] | None:
     found = [solver.bounds(n, negated=not negated) for n, negated in solver.parts(trace.result)]
     is_open = [one.first is None and one.last is None for one in found]
     return None if any(is_open) else found
+
+
+def seen_ranges(trace: Trace, call: Calls) -> list[KeyBounds] | None:
+    """Ranges of keys, at least two, outside of which a mask_mod shows no key to any query of a call; None
+    if no such ranges are known. `key_bounds` is around all of them.
+    """
+    found = _Solver(trace, call).alternatives(trace.result)
+    is_open = [one.first is None and one.last is None for one in found]
+    return None if any(is_open) or len(found) == 1 else found
 
 
 class Form(NamedTuple):
@@ -235,6 +250,20 @@ class _Solver:
         if op != "eq":
             return found
         return self._joined("and", found, self._at_most(Form({}, 0).plus(apart, -1), *_ZERO))
+
+    def alternatives(self, n: int, *, negated: bool = False) -> list[KeyBounds]:
+        """Ranges of which a key is in one if the condition of step `n` holds, or does not hold."""
+        step = self.trace.steps[n]
+        if step.op == "not":
+            return self.alternatives(step.args[0], negated=not negated)
+        if step.op not in ("and", "or"):
+            return [self.bounds(n, negated=negated)]
+        a, b = (self.alternatives(at, negated=negated) for at in step.args)
+        if (step.op == "or") != negated:
+            found = a + b
+        else:
+            found = [self._joined("and", one, other) for one in a for other in b]
+        return found if len(found) <= _MOST_RANGES else [self.bounds(n, negated=negated)]
 
     def parts(self, n: int, *, negated: bool = False) -> Iterator[tuple[int, bool]]:
         """The conditions that all hold if step `n` does, or does not: each a step, and whether that

@@ -15,8 +15,10 @@ from flash.mods.reach import (
     Interval,
     KeyBounds,
     bounds_keys,
+    has_gaps,
     hiding_bounds,
     key_bounds,
+    seen_ranges,
     shows_tiles,
 )
 from flash.mods.tile_bounds import OfCta
@@ -96,13 +98,15 @@ def _query(inputs: Inputs, query: Value) -> Value:
 @dataclass(frozen=True)
 class AppliedMaskMod(Applied):
     """A function that says which keys a query sees. The queries of the CTA see keys within `seen`
-    only, and do not see all keys only within one of `hiding`; None if any key may be hidden.
+    only, and do not see all keys only within one of `hiding`; None if any key may be hidden. If keys
+    between those that are seen are not, the queries see keys within one of `ranges` only.
     """
 
     inputs: Inputs
     emitted: Emitted
     seen: KeyBounds = NO_BOUNDS
     hiding: list[KeyBounds] | None = None
+    ranges: list[KeyBounds] | None = None
 
     @marked("mods: mask")
     def hide(self, S: Fragment, places: ScorePlaces) -> None:
@@ -110,14 +114,17 @@ class AppliedMaskMod(Applied):
         if self.hiding is None:
             self._hide(S, places)
             return
-        k, end = self.inputs.k, places.first_key + self.inputs.tile
-        parts = []
-        for first, last in self.hiding:
-            meets = [] if first is None else [end > first]
-            meets += [] if last is None else [places.first_key <= last]
-            parts.append(functools.reduce(operator.and_, meets))
-        with k.when(functools.reduce(operator.or_, parts), uniform=True):
+        with self.inputs.k.when(self._meets(self.hiding, places.first_key), uniform=True):
             self._hide(S, places)
+
+    def _meets(self, ranges: list[KeyBounds], first_key: Value) -> Value:
+        """Whether the tile that begins with `first_key` has a key in one of the ranges."""
+        parts, end = [], first_key + self.inputs.tile
+        for first, last in ranges:
+            meets = [] if first is None else [end > first]
+            meets += [] if last is None else [first_key <= last]
+            parts.append(functools.reduce(operator.and_, meets))
+        return functools.reduce(operator.or_, parts)
 
     def _hide(self, S: Fragment, places: ScorePlaces) -> None:
         k, of = self.inputs.k, _OfTile(self.inputs, self.emitted, places)
@@ -149,7 +156,8 @@ class AppliedMaskMod(Applied):
     @property
     def narrows(self) -> bool:
         """See `Applied.narrows`."""
-        return bounds_keys(self.emitted.trace) or shows_tiles(self.emitted.trace)
+        trace = self.emitted.trace
+        return bounds_keys(trace) or shows_tiles(trace) or has_gaps(trace)
 
     @marked("mods: tiles")
     def of_queries(self, first_query: Value, last_query: Value) -> AppliedMaskMod:
@@ -161,8 +169,22 @@ class AppliedMaskMod(Applied):
             "query": Interval(_query(inputs, first_query), _query(inputs, last_query)),
         }
         call = OfCta(inputs.k, indices, self.emitted.arrays)
-        seen = key_bounds(trace, call) if bounds_keys(trace) else self.seen
-        return replace(self, seen=seen, hiding=hiding_bounds(trace, call) if shows_tiles(trace) else None)
+        return replace(
+            self,
+            seen=key_bounds(trace, call) if bounds_keys(trace) else NO_BOUNDS,
+            hiding=hiding_bounds(trace, call) if shows_tiles(trace) else None,
+            ranges=seen_ranges(trace, call) if has_gaps(trace) else None,
+        )
+
+    @property
+    def has_gaps(self) -> bool:
+        """See `Applied.has_gaps`."""
+        return self.ranges is not None
+
+    @marked("mods: tile")
+    def sees_tile(self, first_key: Value) -> Value | None:
+        """See `Applied.sees_tile`."""
+        return None if self.ranges is None else self._meets(self.ranges, first_key)
 
     @property
     def key_bounds(self) -> KeyBounds:

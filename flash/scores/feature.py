@@ -158,6 +158,17 @@ class Applied:
         return self
 
     @property
+    def has_gaps(self) -> bool:
+        """Whether `sees_tile` may say that a tile is not seen."""
+        return False
+
+    def sees_tile(self, first_key: Value) -> Value | None:
+        """Whether some query of the CTA may see a key of the tile that begins with `first_key`; None:
+        yes.
+        """
+        return None
+
+    @property
     def key_bounds(self) -> KeyBounds:
         """The first and the last key that the feature lets some query of the CTA see, s32; None for
         no bound.

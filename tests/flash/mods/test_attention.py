@@ -235,7 +235,7 @@ def test_over_a_cache_a_query_counts_by_its_position(
     rng = np.random.default_rng(4)
     call: dict[str, Any] = {
         "score_mod": lambda s, b, h, i, j, slopes: s - slopes[h] * abs(i - j) + b,
-        "mask_mod": lambda b, h, i, j, prefix: (i >= j) & (i - j < 20) | (j < prefix[b]),
+        "mask_mod": lambda b, h, i, j, prefix: (i >= j) & ((i - j < 20) | (j < prefix[b])),
         "aux": {"slopes": SLOPES, "prefix": PREFIX},
     }
     cache = flash.KVCache(1, 2, 2, 16, capacity=80, dtype=kind, backend=backend, page_size=page_size)
@@ -388,8 +388,35 @@ def test_tiles_that_no_query_sees_are_not_loaded(dtype: str) -> None:
         (lambda b, h, q, k, lengths: k < lengths[b], 3, lengths),
         (lambda b, h, q, k, lengths: (q >= k) | (k < lengths[b]), 3, lengths),
         (lambda b, h, q, k: k < 0, 0, {}),
+        # Tiles between others: keys 0 to 3 and 361 to 431, and three ranges.
+        (lambda b, h, q, k: (q + 400 >= k) & ((q + 400 - k < 40) | (k < 4)), 4, {}),
+        (lambda b, h, q, k: (k < 5) | (abs(k - 200) < 8) | (k > 500), 3, {}),
     ):
         assert read(mask_mod, **more) == (of_q if tiles else 0) + tiles * of_tile
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"dtype": "f16"}, {"dtype": "f16", "stages": 3}, {"precision": "tf32"}, {"pack_gqa": True}],
+    ids=str,
+)
+def test_what_tiles_in_a_gap_hold_does_not_matter(how: dict[str, Any]) -> None:
+    def mask_mod(batch: Any, head: Any, query: Any, key: Any) -> Any:
+        return (query + 90 >= key) & ((query + 90 - key < 8) | (key < 3))
+
+    config = AttentionConfig(16, mask_mod=mask_mod, tile=16, block_q=32, return_lse=True, **how)
+    of = Problem(9, 130, 16, 16, heads=4, kv_heads=2)
+    q, k, v = (x.astype(config.element.numpy) for x in of.arrays())
+    wanted, sums = attention_reference(q, k, v, mask_mod=mask_mod)
+    k[:, :, 20:80] = v[:, :, 20:80] = np.nan
+    out, lse, _ = run_forward(config, (q, k, v), sanitize=True)
+    close = 4e-6 if config.precision == "ieee" else 2e-3
+    np.testing.assert_allclose(out.astype(np.float64), wanted, rtol=0, atol=close)
+    np.testing.assert_allclose(lse, sums, rtol=0, atol=close)
+    found = build(config.kernel())
+    assert found.proof.complete
+    assert found.global_proof.complete
 
 
 # ----------------------------------------------------------------------------------- one kernel each

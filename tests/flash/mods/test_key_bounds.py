@@ -16,9 +16,11 @@ from flash.mods.reach import (
     Interval,
     bounds_keys,
     factor_of_key,
+    has_gaps,
     hiding_bounds,
     key_bounds,
     ranges,
+    seen_ranges,
     shows_tiles,
 )
 from flash.mods.record import traced
@@ -175,7 +177,9 @@ def test_every_pair_of_signs_is_narrowed_alike() -> None:
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(text=_CONDITIONS, first=st.integers(0, 30), rows=st.integers(1, 9), batch=st.integers(0, 1))
-def test_no_key_is_hidden_beyond_the_ranges_that_hide(text: str, first: int, rows: int, batch: int) -> None:
+def test_no_key_is_hidden_or_seen_beyond_the_ranges_that_are_said(
+    text: str, first: int, rows: int, batch: int
+) -> None:
     try:
         trace = traced("mask_mod", _function(text), [AuxArray("n", I32, 1)])
     except TypeError:  # of two numbers, which Python computed
@@ -186,9 +190,8 @@ def test_no_key_is_hidden_beyond_the_ranges_that_hide(text: str, first: int, row
         "head": Interval(0, 2),
         "query": Interval(first, first + rows - 1),
     }
-    ranges_of_keys = hiding_bounds(trace, OnHost(indices, table))
-    if ranges_of_keys is None:
-        return
+    call = OnHost(indices, table)
+    hiding, seen = hiding_bounds(trace, call), seen_ranges(trace, call)
     inputs = {
         "batch": np.array(batch),
         "head": np.arange(3)[:, None, None],
@@ -196,10 +199,9 @@ def test_no_key_is_hidden_beyond_the_ranges_that_hide(text: str, first: int, row
         "key": np.arange(80),
     }
     shown = np.broadcast_to(Evaluation(trace, inputs, table, np.dtype(np.float32)).result, (3, rows, 80))
-    for key in np.flatnonzero(~shown.all(axis=(0, 1))):
-        assert any(
-            (low is None or key >= low) and (high is None or key <= high) for low, high in ranges_of_keys
-        )
+    for keys, within in ((~shown.all(axis=(0, 1)), hiding), (shown.any(axis=(0, 1)), seen)):
+        for key in np.flatnonzero(keys) if within is not None else ():
+            assert any((low is None or key >= low) and (high is None or key <= high) for low, high in within)
 
 
 @pytest.mark.parametrize(
@@ -220,3 +222,21 @@ def test_tiles_that_are_seen_as_a_whole_follow_from_comparisons(function: Any, w
     found = hiding_bounds(trace, OnHost(indices, {"lengths": LENGTHS}))
     assert (found if found is None else [tuple(one) for one in found]) == wanted
     assert shows_tiles(trace) == (wanted is not None)
+
+
+@pytest.mark.parametrize(
+    ("function", "wanted"),
+    [
+        (lambda b, h, q, k: (q >= k) & ((q - k < 8) | (k < 4)), [(13, 31), (None, 3)]),
+        (lambda b, h, q, k: (k < 4) | (k == 9) | (k > q), [(None, 3), (9, 9), (21, None)]),
+        (lambda b, h, q, k: (q >= k) & (q - k < 8), None),
+        (lambda b, h, q, k: (k < 4) | (k % 2 == 0), None),
+        (lambda b, h, q, k: (k < 1) | (k == 9) | (k == 19) | (k == 29) | (k == 39), None),
+    ],
+)
+def test_ranges_with_gaps_follow_from_alternatives(function: Any, wanted: Any) -> None:
+    trace = trace_of(function)
+    indices = {"batch": Interval(0, 0), "head": Interval(0, 3), "query": Interval(20, 31)}
+    found = seen_ranges(trace, OnHost(indices, {"lengths": LENGTHS}))
+    assert (found if found is None else [tuple(one) for one in found]) == wanted
+    assert has_gaps(trace) == (wanted is not None)
