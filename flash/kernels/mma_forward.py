@@ -110,8 +110,7 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
         pipeline.advance()
 
     for begin, end, cut in _runs(k, cta, lambda: Cta.of(k, config, given)):
-        last = end if isinstance(end, int) else -end
-        with k.loop(-begin, last) as n, _if_seen(k, cta, pipeline, n):
+        with k.loop(-begin, end if isinstance(end, int) else -end) as n, _if_seen(k, cta, pipeline, n):
             attend(n, cut)
 
     # Computed again: kept in registers through the loops, these values would be spilled.

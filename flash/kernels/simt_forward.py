@@ -46,7 +46,7 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
     begin = None if cta.first_tile is None else cta.first_tile * t.tile
     K_loader = TileLoader(k, cta.K, products.K_tile, begin)
     V_loader = TileLoader(k, cta.V, products.V_tile, begin)
-    _start_first(k, cta, (Q_loader, K_loader), own, products.Q_tile)
+    _start_first(k, cta, (Q_loader, K_loader), begin, own, products.Q_tile)
 
     sinks = cta.sinks(k, me.key_lane, t.score_rows, lambda: my_first_row)
     softmax = OnlineSoftmax(k, t.rows, t.key_distances, sinks)
@@ -98,23 +98,37 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
     return k.build()
 
 
-def _if_seen(k: KernelBuilder, cta: Cta, first_key: Value, ahead: int = 0) -> AbstractContextManager[object]:
-    """A block that is left out if nobody sees the tile that begins `ahead` keys behind `first_key`."""
+def _if_seen(
+    k: KernelBuilder, cta: Cta, first_key: Value | None, ahead: int = 0
+) -> AbstractContextManager[object]:
+    """A block that is left out if nobody sees the tile that begins `ahead` keys behind `first_key`
+    (None: key 0).
+    """
     if not cta.mask.has_gaps:
         return nullcontext()
+    first_key = k.mov(0, type=s32) if first_key is None else first_key
     seen = cta.mask.sees_tile(first_key + ahead if ahead else first_key)
     return nullcontext() if seen is None else k.when(seen, uniform=True)
 
 
 @marked("simt: first copies")
 def _start_first(
-    k: KernelBuilder, cta: Cta, loaders: tuple[TileLoader, ...], own: AppendedRows | None, Q_tile: SharedTile
+    k: KernelBuilder,
+    cta: Cta,
+    loaders: tuple[TileLoader, TileLoader],
+    begin: Value | None,
+    own: AppendedRows | None,
+    Q_tile: SharedTile,
 ) -> None:
     """Start the first copies, if there is a tile, and rotate queries in shared memory if the kernel
     does.
     """
     with k.when(cta.tiles > (0 if cta.first_tile is None else cta.first_tile), uniform=True):
-        _start(k, *loaders)
+        Q_loader, K_loader = loaders
+        Q_loader.start()
+        with _if_seen(k, cta, begin):
+            K_loader.start()
+        commit_copies(k)
         if own is not None and own.turns:
             await_copies(k)
             k.barrier()

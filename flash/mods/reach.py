@@ -137,8 +137,8 @@ def bounds_keys(trace: Trace) -> bool:
 
 
 def has_gaps(trace: Trace) -> bool:
-    """Whether `seen_ranges` may find ranges for some call."""
-    return seen_ranges(trace, _Hopeful()) is not None
+    """Whether `seen_ranges` may find ranges, or `block_flags` flags, for some call."""
+    return seen_ranges(trace, _Hopeful()) is not None or bool(block_flags(trace, _Hopeful()))
 
 
 def shows_tiles(trace: Trace) -> bool:
@@ -168,6 +168,20 @@ def seen_ranges(trace: Trace, call: Calls) -> list[KeyBounds] | None:
     found = _Solver(trace, call).alternatives(trace.result)
     is_open = [one.first is None and one.last is None for one in found]
     return None if any(is_open) or len(found) == 1 else found
+
+
+def block_flags(trace: Trace, call: Calls) -> list[tuple[AuxArray, list[Interval]]]:
+    """The arrays of flags that must be True where a mask_mod shows a key, with the intervals of their
+    indices for a range of keys: `blocks[query // 128, key // 128]`.
+    """
+    solver, found = _Solver(trace, call), []
+    for n, negated in solver.parts(trace.result):
+        step = trace.steps[n]
+        if step.op == "load" and not negated and "key" in trace.inputs[n]:
+            indices = [one for at in step.args if (one := solver.interval(at)) is not None]
+            if len(indices) == len(step.args):
+                found.append((trace.array(step), indices))
+    return found
 
 
 class Form(NamedTuple):
@@ -340,7 +354,7 @@ class _Solver:
         known = Range(form.constant - limits_of_less.high, form.constant - limits_of_less.low)
         wide = 0
         for n, factor in form.factors.items():
-            term, limits = self._interval(n), self.ranges[n]
+            term, limits = self.interval(n), self.ranges[n]
             if term is None or limits is None:
                 return None
             if limits == _FULL and abs(factor) == 1:
@@ -358,7 +372,7 @@ class _Solver:
             known = Range(known.low - _FAR, known.high + _FAR)
         return (total, known) if known.fits and Range(-known.high, -known.low).fits else None
 
-    def _interval(self, n: int) -> Interval | None:
+    def interval(self, n: int) -> Interval | None:
         """The interval of an integer step in the call; None if it is not known."""
         if n not in self._intervals:
             self._intervals[n] = self._new_interval(n)
@@ -370,7 +384,7 @@ class _Solver:
             return self.call.index(str(step.value))
         if step.op == "const":
             return Interval(int(step.value or 0), int(step.value or 0))
-        of = [self._interval(at) for at in (step.args[1:] if step.op == "where" else step.args)]
+        of = [self.interval(at) for at in (step.args[1:] if step.op == "where" else step.args)]
         args = [one for one in of if one is not None]
         if len(args) < len(of) or self.ranges[n] is None:
             return None

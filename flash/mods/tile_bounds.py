@@ -32,14 +32,26 @@ class OfCta:
         """See `Calls.element`: known if all indices are."""
         if array.kind is not s32 or any(index.low is not index.high for index in indices):
             return None
+        found = self._first(array, indices)
+        return Interval(found, found)
+
+    def flag(self, array: AuxArray, indices: Sequence[Interval]) -> Value:
+        """Whether one of the flags with these indices may be True; exact if there is one only."""
+        found = self._first(array, indices)
+        for index in indices:
+            if index.low is not index.high:
+                found = found | (index.low != index.high)
+        return found
+
+    def _first(self, array: AuxArray, indices: Sequence[Interval]) -> Value:
+        """The element with the least indices."""
         k, of = self.k, self.arrays[array.name]
         at = of.first
         for index, step, last in zip(indices, of.steps, of.last, strict=True):
             value = index.low if isinstance(index.low, Value) else k.mov(index.low, type=s32)
             inside = k.min(k.max(value, 0).as_(u32), last).as_(s32)
             at = at + (k.cvt(inside, dtype=s64) * step).as_(u64)
-        found = loaded(k, array, at)
-        return Interval(found, found)
+        return loaded(k, array, at)
 
     def minimum(self, a: Any, b: Any) -> Any:
         """See `Calls.minimum`."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from flash.mods.emit import Elements, Emitted
@@ -14,6 +14,7 @@ from flash.mods.reach import (
     NO_BOUNDS,
     Interval,
     KeyBounds,
+    block_flags,
     bounds_keys,
     has_gaps,
     hiding_bounds,
@@ -99,7 +100,8 @@ def _query(inputs: Inputs, query: Value) -> Value:
 class AppliedMaskMod(Applied):
     """A function that says which keys a query sees. The queries of the CTA see keys within `seen`
     only, and do not see all keys only within one of `hiding`; None if any key may be hidden. If keys
-    between those that are seen are not, the queries see keys within one of `ranges` only.
+    between those that are seen are not, the queries see keys within one of `ranges` only. `indices` are
+    the intervals of the batch, the head and the queries.
     """
 
     inputs: Inputs
@@ -107,6 +109,7 @@ class AppliedMaskMod(Applied):
     seen: KeyBounds = NO_BOUNDS
     hiding: list[KeyBounds] | None = None
     ranges: list[KeyBounds] | None = None
+    indices: Mapping[str, Interval] = field(default_factory=dict)
 
     @marked("mods: mask")
     def hide(self, S: Fragment, places: ScorePlaces) -> None:
@@ -119,9 +122,10 @@ class AppliedMaskMod(Applied):
 
     def _meets(self, ranges: list[KeyBounds], first_key: Value) -> Value:
         """Whether the tile that begins with `first_key` has a key in one of the ranges."""
-        parts, end = [], first_key + self.inputs.tile
+        parts: list[Value] = []
+        end = first_key + self.inputs.tile
         for first, last in ranges:
-            meets = [] if first is None else [end > first]
+            meets: list[Value] = [] if first is None else [end > first]
             meets += [] if last is None else [first_key <= last]
             parts.append(functools.reduce(operator.and_, meets))
         return functools.reduce(operator.or_, parts)
@@ -174,17 +178,24 @@ class AppliedMaskMod(Applied):
             seen=key_bounds(trace, call) if bounds_keys(trace) else NO_BOUNDS,
             hiding=hiding_bounds(trace, call) if shows_tiles(trace) else None,
             ranges=seen_ranges(trace, call) if has_gaps(trace) else None,
+            indices=indices,
         )
 
     @property
     def has_gaps(self) -> bool:
         """See `Applied.has_gaps`."""
-        return self.ranges is not None
+        return has_gaps(self.emitted.trace)
 
     @marked("mods: tile")
     def sees_tile(self, first_key: Value) -> Value | None:
         """See `Applied.sees_tile`."""
-        return None if self.ranges is None else self._meets(self.ranges, first_key)
+        if not self.has_gaps:
+            return None
+        keys = Interval(first_key, first_key + (self.inputs.tile - 1))
+        call = OfCta(self.inputs.k, {**self.indices, "key": keys}, self.emitted.arrays)
+        parts = [] if self.ranges is None else [self._meets(self.ranges, first_key)]
+        parts += [call.flag(array, indices) for array, indices in block_flags(self.emitted.trace, call)]
+        return functools.reduce(operator.and_, parts)
 
     @property
     def key_bounds(self) -> KeyBounds:

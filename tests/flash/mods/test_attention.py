@@ -395,6 +395,34 @@ def test_tiles_that_no_query_sees_are_not_loaded(dtype: str) -> None:
         assert read(mask_mod, **more) == (of_q if tiles else 0) + tiles * of_tile
 
 
+@pytest.mark.parametrize("dtype", [pytest.param("f32", marks=pytest.mark.slow), "f16"])
+def test_blocks_that_a_given_mask_hides_are_not_loaded(dtype: str) -> None:
+    def mask_mod(batch: Any, head: Any, query: Any, key: Any, blocks: Any) -> Any:
+        return blocks[head, query // 64, key // 64] & (key < 480)
+
+    of = Problem(128, 512, 16, 16, heads=2)
+    how: dict[str, Any] = {"dtype": dtype, "tile": 32, "block_q": 32, "mask_mod": mask_mod}
+    config = AttentionConfig(16, aux={"blocks": ("bool", 3)}, **how)
+    arrays = tuple(x.astype(config.element.numpy) for x in of.arrays())
+    loads = {}
+    for name, blocks in (
+        ("none", np.zeros((2, 2, 8), bool)),
+        ("one", np.eye(2, 8, dtype=bool)[None] & np.array([True, False])[:, None, None]),
+        ("some", _RANDOM.random((2, 2, 8)) < 0.4),
+    ):
+        out, _, result = run_forward(config, arrays, operands={"aux_blocks": blocks})
+        loads[name] = result.counters.by_opcode["cp.async.cg.shared.global"], blocks
+        wanted, _ = attention_reference(*arrays, mask_mod=mask_mod, aux={"blocks": blocks})
+        np.testing.assert_allclose(
+            out.astype(np.float64), wanted, rtol=0, atol=2e-3 if dtype == "f16" else 4e-6
+        )
+    nothing, one = loads["none"][0], loads["one"][0]
+    of_block = (one - nothing) // 2  # two blocks of 64 keys, each for two CTAs
+    count, blocks = loads["some"]
+    tiles = 2 * blocks[..., :7].sum() + blocks[..., 7].sum()  # of the last block 32 keys are seen
+    assert 2 * (count - nothing) == of_block * tiles
+
+
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "how",
