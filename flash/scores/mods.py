@@ -12,7 +12,7 @@ import numpy as np
 
 from flash.mods.emit import Emitted
 from flash.mods.evaluate import Evaluation
-from flash.mods.reach import Interval, key_bounds
+from flash.mods.reach import Interval, has_gaps, key_bounds
 from flash.mods.record import MASK_MOD, SCORE_MOD, traced
 from flash.mods.rounding import rounding
 from flash.mods.slopes import derivative
@@ -25,7 +25,7 @@ from flash.scores.options import function
 
 # Registers that a kernel may need for a function, by what the assembler was seen to take.
 _REGISTERS: Final = 4
-_REGISTERS_OF_CALLS: Final = 8
+_REGISTERS_OF_CALLS: Final = 8  # also of a mask_mod with more than comparisons of indices
 _REGISTERS_OF_LOADS: Final = 32
 Mod = Callable[..., Any] | Trace | None
 
@@ -206,6 +206,12 @@ class MaskMod(_OfFunction):
         }
     }
     hides: ClassVar = True
+
+    @property
+    def needed_registers(self) -> int:
+        """See `ScoreFeature.needed_registers`."""
+        keeps_more = bool(self.trace.arrays) or has_gaps(self.trace)
+        return max(super().needed_registers, _REGISTERS_OF_CALLS if keeps_more else 0)
 
     def applied(self, inputs: Inputs) -> Applied:
         """The function in a kernel."""

@@ -66,6 +66,10 @@ def near(batch: Any, head: Any, query: Any, key: Any) -> Any:
     return (query >= key) & (query - key < 9)
 
 
+def sinks(batch: Any, head: Any, query: Any, key: Any) -> Any:
+    return (query >= key) & ((query - key < 9) | (key < 4))
+
+
 def documents(batch: Any, head: Any, query: Any, key: Any, documents: Any) -> Any:
     return documents[batch, query] == documents[batch, key]
 
@@ -93,6 +97,7 @@ CASES: dict[str, dict[str, Any]] = {
     "odd": {"score_mod": odd, "names": ["kinds"]},
     "causal": {"mask_mod": causal, "names": []},
     "window": {"mask_mod": near, "names": []},
+    "sinks": {"mask_mod": sinks, "names": []},
     "documents": {"mask_mod": documents, "names": ["documents"]},
     "prefix": {"mask_mod": prefix, "names": ["prefix"]},
     "padded": {"mask_mod": padded, "names": ["shown"]},
