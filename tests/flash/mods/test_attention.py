@@ -421,6 +421,15 @@ def test_blocks_that_a_given_mask_hides_are_not_loaded(dtype: str) -> None:
         np.testing.assert_allclose(
             out.astype(np.float64), wanted, rtol=0, atol=2e-3 if dtype == "f16" else 4e-6
         )
+
+    def by_odd_blocks(batch: Any, head: Any, query: Any, key: Any, blocks: Any) -> Any:
+        return blocks[head, query // 24, key // 40]
+
+    odd_blocks = _RANDOM.random((2, 6, 13)) < 0.2
+    config = AttentionConfig(16, aux={"blocks": ("bool", 3)}, **{**how, "mask_mod": by_odd_blocks})
+    out, _, _ = run_forward(config, arrays, operands={"aux_blocks": odd_blocks})
+    wanted, _ = attention_reference(*arrays, mask_mod=by_odd_blocks, aux={"blocks": odd_blocks})
+    np.testing.assert_allclose(out.astype(np.float64), wanted, rtol=0, atol=3e-3 if dtype == "f16" else 4e-6)
     nothing, one = loads["none"][0], loads["one"][0]
     of_block = (one - nothing) // 2  # two blocks of 64 keys, each for two CTAs
     count, blocks = loads["some"]
@@ -436,7 +445,7 @@ def test_blocks_that_a_given_mask_hides_are_not_loaded(dtype: str) -> None:
 )
 def test_what_tiles_in_a_gap_hold_does_not_matter(how: dict[str, Any]) -> None:
     def mask_mod(batch: Any, head: Any, query: Any, key: Any) -> Any:
-        return (query + 90 >= key) & ((query + 90 - key < 8) | (key < 3))
+        return (query + 90 >= key) & ((query + 90 - key < 8) | (key <= 16))  # 16 begins a tile
 
     config = AttentionConfig(16, mask_mod=mask_mod, tile=16, block_q=32, return_lse=True, **how)
     of = Problem(9, 130, 16, 16, heads=4, kv_heads=2)
