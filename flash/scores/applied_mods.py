@@ -166,6 +166,8 @@ class AppliedMaskMod(Applied):
     @marked("mods: tiles")
     def of_queries(self, first_query: Value, last_query: Value) -> AppliedMaskMod:
         """See `Applied.of_queries`."""
+        if not self.narrows:
+            return self
         inputs, trace, head = self.inputs, self.emitted.trace, self.inputs.first_head
         indices = {
             "batch": Interval(inputs.batch, inputs.batch),
