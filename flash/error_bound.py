@@ -216,6 +216,7 @@ def attention_bound(
     softmax_scale: float | None = None,
     causal: Causal = False,
     first_batch: int = 0,
+    first_query: int = 0,
     **scores: Unpack[ScoreArguments],
 ) -> Bound:
     """The bound of results with O of type `out_dtype` and LSE of f32; the other arguments are those
@@ -224,7 +225,14 @@ def attention_bound(
     if arithmetic.operands is not None:
         q, k, v = map(arithmetic.operands, (q, k, v))
     out, lse = attention_reference(
-        q, k, v, softmax_scale=softmax_scale, causal=causal, first_batch=first_batch, **scores
+        q,
+        k,
+        v,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        first_batch=first_batch,
+        first_query=first_query,
+        **scores,
     )
     group = q.shape[1] // k.shape[1]
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
@@ -232,7 +240,7 @@ def attention_bound(
     scale = 1 / math.sqrt(q.shape[3]) if softmax_scale is None else float(softmax_scale)
     with np.errstate(all="ignore"):  # results that are not finite have no bound
         products = q @ k.swapaxes(2, 3)
-        of = scored(products.shape, causal, np.float64, first_batch, scores)
+        of = scored(products.shape, causal, np.float64, first_batch, scores, first_query)
         scaled, visible = scale * products, visible_keys(of)
         random, mean = arithmetic.sum_error(q.shape[3], products, _square(q) @ _square(k).swapaxes(2, 3))
         random = random * _square(scale) + _ROUNDING * _square(scaled)

@@ -41,10 +41,10 @@ def attention(
 ) -> Any:
     """`softmax(scale Q Kᵀ + mask) V`, with a kernel made for these arrays and kept.
 
-    `causal`, `precision`, `window`, `softcap` and `dropout` are as in `AttentionConfig`; all other
-    arguments and the exceptions are as in `AttentionKernel.launch`. head_dim and head_dim_v are the
-    last dimensions of q and v, and dtype is that of q: float32, float16 or bfloat16. `bias` and
-    `key_bias` are float32 or of the dtype of q.
+    `causal`, `precision`, `window`, `softcap`, `score_mod`, `mask_mod` and `dropout` are as in
+    `AttentionConfig`; all other arguments and the exceptions are as in `AttentionKernel.launch`.
+    head_dim and head_dim_v are the last dimensions of q and v, and dtype is that of q: float32,
+    float16 or bfloat16. `bias` and `key_bias` are float32 or of the dtype of q.
     """
     who = _OfAttention.who
     require_known(who, scores, ScoreArguments, attention)

@@ -21,6 +21,7 @@ from flash.launch.operands import require_operands
 from flash.launch.signature import ExplainArguments, LaunchArguments
 from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
+from flash.scores.aux_arrays import flattened
 from flash.scores.features import NO_ARRAYS, require_known, takes
 from ptxgen import ir
 from ptxgen.arrays import streams
@@ -66,6 +67,7 @@ class AttentionKernel:
         self._geometries = Kept[tuple[object, ...], Geometry]()
         self._numbers = config.numbers
         self._operand_names = tuple([operand.name for operand in config.features.operands])
+        self._no_operands = {**_NO_OPERANDS, **dict.fromkeys(self._operand_names)}
 
     def __repr__(self) -> str:
         return f"AttentionKernel({self.config!r})"
@@ -182,7 +184,7 @@ class AttentionKernel:
             numbers = {**numbers, "dropout_seed": seed_of(self.config, dropout_seed, caller)}
         explicit = None if stream is None else streams.stream_handle(stream, caller.name)
         max_seqlen_q = arguments.pop("max_seqlen_q", None)
-        given = {**_NO_OPERANDS, **arguments}
+        given = {**self._no_operands, **flattened(arguments)}
         arrays, operands = self._views(q, k, v, out, given, explicit)
         like = arrays[0]
         geometry = self._geometry(arrays, layout, operands, max_seqlen_q)
@@ -235,7 +237,7 @@ class AttentionKernel:
         """
         require_known(f"{_NAME}.explain", arguments, ExplainArguments, AttentionKernel.explain)
         max_seqlen_q = arguments.pop("max_seqlen_q", None)
-        given = {**_NO_OPERANDS, **arguments}
+        given = {**self._no_operands, **flattened(arguments)}
         arrays, there = self._views(q, k, v, out, given, None)
         geometry = self._geometry(arrays, layout, there, max_seqlen_q)
         check_addresses(geometry, arrays, there, self._caller.name)

@@ -27,6 +27,7 @@ def attention_reference(
     softmax_scale: float | None = None,
     causal: Causal = False,
     first_batch: int = 0,
+    first_query: int = 0,
     dtype: DTypeLike = np.float64,
     **scores: Unpack[ScoreArguments],
 ) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -39,23 +40,25 @@ def attention_reference(
     not see are left out of its sums, not multiplied by 0, so that NaN in them cannot matter. Memory
     is O(seq_q * seq_k).
 
-    Scores are, in this order, scaled; capped to softcap * tanh(score / softcap); lessened by
+    Scores are, in this order, scaled; capped to softcap * tanh(score / softcap); changed by
+    score_mod(score, batch, head, query, key, arrays of aux by name); lessened by
     alibi_slopes [batch, heads] times the distance of query and key; added to bias [batch, heads,
     seq_q, seq_k] and key_bias [batch, heads, seq_k], where -inf hides the key. In these arrays and
     in sink, values of magnitude `FIRST_INFINITE` and more are infinite: a key with such a negative
-    bias has weight 0. A query sees the keys that causality, the window (left, right) and mask
-    [batch, heads, seq_q, seq_k] let it see. sink [batch, heads] is one more score of each row,
-    whose value is 0. These arrays may be of any shape that broadcasts so. With `dropout`, weights
-    are set to 0 with that probability (`flash/scores/philox.py`) and the others divided by the
-    probability to be kept; LSE counts all weights. Which weights are kept is as for batches from
-    `first_batch` on.
+    bias has weight 0. A query sees the keys that causality, the window (left, right), mask [batch,
+    heads, seq_q, seq_k] and mask_mod(batch, head, query, key, arrays of aux) let it see. sink
+    [batch, heads] is one more score of each row, whose value is 0. These arrays, except those of
+    aux, may be of any shape that broadcasts so. With `dropout`, weights are set to 0 with that
+    probability (`flash/scores/philox.py`) and the others divided by the probability to be kept; LSE
+    counts all weights. Which weights are kept is as for batches from `first_batch` on. Functions of
+    scores count batch items from `first_batch` and queries from `first_query`.
 
     Raises ConfigError when the shapes do not fit each other or `causal` is not a known word.
     """
     require_known("attention_reference", scores, ScoreArguments, attention_reference)
     group = _heads_for_each_kv_head("attention_reference", q.shape, k.shape, v.shape)
     q, k, v, scale = _in_one_type(q, k, v, softmax_scale, group, dtype)
-    of = scored((*q.shape[:3], k.shape[2]), causal, dtype, first_batch, scores)
+    of = scored((*q.shape[:3], k.shape[2]), causal, dtype, first_batch, scores, first_query)
     visible = visible_keys(of)
 
     with np.errstate(all="ignore"):  # log(0) = -inf is wanted; NaN in gives NaN out
@@ -177,6 +180,7 @@ def attention_reference_gradients(
     softmax_scale: float | None = None,
     causal: Causal = False,
     first_batch: int = 0,
+    first_query: int = 0,
     dtype: DTypeLike = np.float64,
     **scores: Unpack[ScoreArguments],
 ) -> ReferenceGradients:
@@ -203,13 +207,21 @@ def attention_reference_gradients(
     _require_shape(who, "dout", dout, "batch, heads, seq_q, d_v", (*q.shape[:3], v.shape[3]))
     _require_shape(who, "dlse", dlse, "batch, heads, seq_q", q.shape[:3])
     out, lse = attention_reference(
-        q, k, v, softmax_scale=softmax_scale, causal=causal, first_batch=first_batch, dtype=dtype, **scores
+        q,
+        k,
+        v,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        first_batch=first_batch,
+        first_query=first_query,
+        dtype=dtype,
+        **scores,
     )
     shape_of_keys, shape_of_values = k.shape, v.shape
     q, k, v, scale = _in_one_type(q, k, v, softmax_scale, group, dtype)
     dout = dout.astype(dtype)
     dlse = np.zeros_like(lse) if dlse is None else dlse.astype(dtype)
-    of = scored((*q.shape[:3], k.shape[2]), causal, dtype, first_batch, scores)
+    of = scored((*q.shape[:3], k.shape[2]), causal, dtype, first_batch, scores, first_query)
     seen = visible_keys(of) & ~np.isneginf(lse)[..., None]
     given: Mapping[str, Any] = scores
     arrays: dict[str, NDArray[Any]] = {}

@@ -96,13 +96,16 @@ def run_forward(
     tiling = kernel.tiling
     extra: list[np.ndarray[Any, Any]] = []
     extra_strides: list[int] = []
+    own_sizes: dict[str, int] = {}
     for operand in kernel.features.operands:
         array = operands[operand.name]
         sizes_of = {"batch": batch, "heads": heads, "seq_q": seq_q, "seq_k": k.shape[2]}
-        wide = np.broadcast_to(array, [sizes_of[axis] for axis in operand.axes])
+        whole = array.shape if operand.is_whole else [sizes_of[axis] for axis in operand.axes]
+        wide = np.broadcast_to(array, whole)
+        own_sizes |= zip(operand.axes, array.shape, strict=False) if operand.is_whole else []
         extra.append(array)
         extra_strides += [s // array.itemsize for s in wide.strides]
-    values = {**config.numbers, "dropout_seed": dropout_seed, "section": section}
+    values = {**config.numbers, "dropout_seed": dropout_seed, "section": section, **own_sizes}
     numbers = [np.float32(values[n.name]) if n.type.is_float else values[n.name] for n in kernel.numbers]
     result = run(
         module,

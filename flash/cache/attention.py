@@ -31,11 +31,12 @@ def attention_with_kvcache(
     [batch, heads, seq_q, head_dim_v]; lse is float32 [batch, heads, seq_q], the natural logarithm.
 
     Each sequence has its own length. Causality is bottom-right: the last query is at the position
-    of the last key. `window`, `softcap`, `alibi_slopes`, `sink` and `softmax_scale` are those of
-    `flash.attention`. `mask`, bool, broadcasts to [batch, heads, seq_q, m] and covers the last m
-    keys of each sequence: whether a query sees them. If a sequence has fewer than m keys, the first
-    columns are ignored; keys before the last m are visible. With `leftpad`, padding is no key. For
-    a tree of speculative tokens use a mask with m = seq_q; causality and windows narrow it.
+    of the last key. `window`, `softcap`, `score_mod`, `mask_mod`, `aux`, `alibi_slopes`, `sink` and
+    `softmax_scale` are those of `flash.attention`; functions count queries by their positions.
+    `mask`, bool, broadcasts to [batch, heads, seq_q, m] and covers the last m keys of each sequence:
+    whether a query sees them. If a sequence has fewer than m keys, the first columns are ignored;
+    keys before the last m are visible. With `leftpad`, padding is no key. For a tree of speculative
+    tokens use a mask with m = seq_q; causality and windows narrow it.
 
     `leftpad`, integers [batch]: the number of padding rows at the beginning of each sequence. They
     are no keys, and position 0 is the first row after them. A query at a padding row sees no key if

@@ -23,8 +23,10 @@ from flash.host import results
 from flash.host.caller import Caller, flag, raise_problems, views_of
 from flash.launch.checks import scale as scale_of
 from flash.launch.gpu import launcher_of
+from flash.mods.trace import AUX
 from flash.operands.dtypes import F32, OF_ARRAYS
 from flash.problem.config import AttentionConfig
+from flash.scores.aux_arrays import flattened
 from flash.scores.features import CACHE_ARRAYS, CacheArguments, require_known, settings_of_call
 from ptxgen.arrays import streams
 from ptxgen.arrays.views import ArrayView, view
@@ -114,7 +116,8 @@ class Task(NamedTuple):
     @property
     def operands(self) -> dict[str, ArrayView]:
         """The arrays that change scores, by name."""
-        return {name: self.views[name] for name in CACHE_ARRAYS if name in self.views}
+        names = (*CACHE_ARRAYS, *self.config.aux_operands)
+        return {name: self.views[name] for name in names if name in self.views}
 
     @property
     def turns(self) -> bool:
@@ -147,6 +150,7 @@ def checked(
     with_lse = flag(who, "return_lse", arguments["return_lse"])
     layer = cache.check_layer(who, layer)
     arrays = {"q": q, "k": k, "v": v, **{name: arguments[name] for name in _ARRAYS}}
+    arrays |= flattened({AUX: arguments[AUX]})
     arrays = {name: array for name, array in arrays.items() if array is not None or name == "q"}
     require_both(who, arrays, "k", "v")
     require_both(who, arrays, "rotary_cos", "rotary_sin")

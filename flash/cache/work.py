@@ -25,6 +25,7 @@ from flash.pages.journal import Journal
 from flash.pages.placement import Stretch
 from flash.problem.config import AttentionConfig
 from flash.problem.rotary import rotated
+from flash.scores.aux_arrays import gathered
 from ptxgen.arrays.views import ArrayView, host_array, view
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.cuda import CudaBackend
@@ -129,7 +130,7 @@ class CachedWork:
     def _prepared_attention(self, new: Joining | None) -> Callable[[int], object]:
         task = self._task
         if task.backend == "cpu":
-            operands = {name: host_array(array) for name, array in task.operands.items()}
+            operands = gathered({name: host_array(array) for name, array in task.operands.items()})
             lse = None if task.lse is None else host_array(task.lse)
             work = functools.partial(
                 attend_to_rows,

@@ -49,6 +49,7 @@ def attention_cpu(
     softmax_scale: float | None,
     causal: Causal,
     first_batch: int = 0,
+    first_query: int = 0,
     threads: int | None = None,
     **scores: Unpack[ScoreArguments],
 ) -> None:
@@ -61,8 +62,8 @@ def attention_cpu(
     such as f16 and bfloat16, are converted block by block, and results are rounded once, to the
     types of `out` and `lse`. The scale defaults to 1 / sqrt(d). A row that sees no key gives 0 and
     -inf. The contents of keys and values that a row does not see cannot reach it; NaN in a key or
-    value that it sees does. `attention_reference` says what `first_batch` and the arguments of
-    scores mean.
+    value that it sees does. `attention_reference` says what `first_batch`, `first_query`
+    and the arguments of scores mean.
 
     Extra memory is at most, for each thread and whatever the sequence lengths,
     `BLOCK_Q * (BLOCK_K + d + 3 * d_v + 8) + BLOCK_K * (d + 2 * d_v + 1)` elements of the
@@ -83,7 +84,9 @@ def attention_cpu(
         out,
         lse,
         scale=1 / math.sqrt(d) if softmax_scale is None else softmax_scale,
-        rules=ScoreRules.asked_by(scored((*q.shape[:2], seq_q, seq_k), causal, dtype, first_batch, scores)),
+        rules=ScoreRules.asked_by(
+            scored((*q.shape[:2], seq_q, seq_k), causal, dtype, first_batch, scores, first_query)
+        ),
         dtype=dtype,
     )
     share_out(

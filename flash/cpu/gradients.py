@@ -24,6 +24,7 @@ from flash.cpu.threads import share_out
 from flash.scores.feature import Block
 from flash.scores.features import ScoreArguments, scored
 from flash.scores.window import Causal
+from ptxgen.errors import ConfigError
 
 Array = NDArray[Any]
 
@@ -48,6 +49,7 @@ def attention_gradients_cpu(
     softmax_scale: float | None,
     causal: Causal,
     first_batch: int = 0,
+    first_query: int = 0,
     threads: int | None = None,
     **scores: Unpack[ScoreArguments],
 ) -> None:
@@ -68,10 +70,11 @@ def attention_gradients_cpu(
     or softcap, and 90 with dropout, if the arithmetic is f32. `threads` and the bits of the results
     are as in `attention_cpu`; what adds to the same elements of `arrays` is computed by one thread.
 
-    Raises ConfigError when `causal` is not a known word.
+    Raises ConfigError when `causal` is not a known word, and for an array without a gradient, as
+    those of aux.
     """
     dtype = arithmetic_of(dout, q, k, v, out)
-    of = scored((*q.shape[:3], k.shape[2]), causal, dtype, first_batch, scores)
+    of = scored((*q.shape[:3], k.shape[2]), causal, dtype, first_batch, scores, first_query)
     rules = ScoreRules.asked_by(of)
     job = _Job(
         dout,
@@ -90,6 +93,11 @@ def attention_gradients_cpu(
         delta=np.zeros(q.shape[:3], dtype),
         sums=rules.zeros_for(arrays),
     )
+    if unknown := sorted(arrays.keys() - job.sums.keys()):
+        raise ConfigError(
+            "attention_gradients_cpu: arrays must be those of alibi_slopes, bias, key_bias and sink that "
+            f"are given, got {', '.join(unknown)}; other arguments have no gradient"
+        )
     for tasks, do, products in ((job.queries_in_turn(), _to_queries, 3), (job.blocks_of_keys(), _to_keys, 4)):
         share_out(
             tasks,

@@ -14,7 +14,7 @@ from flash.scores.feature import Block, Scored, ScoreFeature, summed_to
 from flash.scores.features import asked
 
 Array = NDArray[Any]
-Kept = dict[type[ScoreFeature], Array]  # blocks of scores after features that `bends`
+Kept = dict[type[ScoreFeature], Array]  # the blocks of scores that features keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,10 @@ class ScoreRules:
         needs goes into `kept`.
         """
         for feature in self.features:
+            if kept is not None and feature.keeps == "before":
+                kept[feature] = score.copy()
             feature.change_block(score, block)
-            if kept is not None and feature.bends:
+            if kept is not None and feature.keeps == "after":
                 kept[feature] = score.copy()
 
     def lead_back(self, dscore: Array, kept: Kept, block: Block, sums: Mapping[str, Array]) -> None:

@@ -13,6 +13,7 @@ from flash.decode.plan import last_keys
 from flash.launch.arguments import Argument, heads_problems, problems_of_shapes, type_and_row_problems
 from flash.launch.checks import out_problems
 from flash.launch.operands import operand_problems
+from flash.mods.trace import AUX
 from flash.operands.declared import LAST_KEYS, MAX_WINDOWED_SEQ
 from flash.operands.dtypes import F32, I32, OF_ARRAYS
 from flash.pages.numbers import MOST_ITEMS
@@ -248,8 +249,9 @@ def problems_of_size(q: ArrayView, capacity: int) -> Iterator[str]:
 
 def _problems_of_numbers(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
     q, k, table = views["q"], views["k_cache"], views.get("block_table")
-    wanted = {feature.argument for feature in config.scores}
-    for name in CACHE_ARRAYS:
+    wanted = {feature.argument for feature in config.scores} | {*config.aux_operands}
+    given = {name for name in views if name.startswith(f"{AUX}_")}
+    for name in (*CACHE_ARRAYS, *sorted(given | {*config.aux_operands})):
         said = name in wanted
         if said != (name in views):
             yield (
@@ -272,7 +274,7 @@ def _problems_of_numbers(config: AttentionConfig, views: Mapping[str, ArrayView]
 
 def problems_of_operands(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
     """Say what is wrong with types and shapes of the given operands: of scores, and lengths."""
-    if not _OPERANDS & views.keys():
+    if not (_OPERANDS | {*config.aux_operands}) & views.keys():
         return
     batch, heads, seq_q, _ = views["q"].shape
     sizes = {"batch": batch, "heads": heads, "seq_q": seq_q, LAST_KEYS: 0}
@@ -283,9 +285,8 @@ def problems_of_operands(config: AttentionConfig, views: Mapping[str, ArrayView]
         sizes[LAST_KEYS] = last_keys(views)
         if last_keys(views) > MAX_WINDOWED_SEQ:
             yield f"mask must be of at most {MAX_WINDOWED_SEQ} keys, got shape {list(mask.shape)}"
-    features = replace(
-        config.features, scores=every_cached(), seqused_k=True, leftpad_k=True, cache_batch_idx=True
-    )
+    scores = (*every_cached(), *(feature for feature in config.scores if feature.gives_arrays))
+    features = replace(config.features, scores=scores, seqused_k=True, leftpad_k=True, cache_batch_idx=True)
     wanted = (operand for operand in features.operands if operand.name in views)
     yield from operand_problems(wanted, views, sizes)
 

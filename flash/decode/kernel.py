@@ -33,6 +33,7 @@ from flash.launch.step import Step, require_grid
 from flash.operands.dtypes import F32, OF_ARRAYS, DType
 from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig
 from flash.problem.features import LENGTHS
+from flash.scores.aux_arrays import flattened
 from flash.scores.features import CACHE_ARRAYS, SCORES, CacheLaunchArguments, require_known, takes
 from ptxgen.arrays import streams
 from ptxgen.arrays.dlpack import dense_strides
@@ -189,7 +190,7 @@ class DecodeKernel:
             "cache_batch_idx": cache_batch_idx,
             "leftpad_k": leftpad_k,
             "out": out,
-            **scores,
+            **flattened(scores),
         }
         views = views_of({n: a for n, a in given.items() if a is not None or n in _NEEDED}, WHO)
         name = self._choose(backend, views["q"])
@@ -211,7 +212,8 @@ class DecodeKernel:
         )
         lse = results.empty(like, shape[:3], F32, memory=memory, stream=explicit) if with_lse else None
         if 0 not in shape[:3]:
-            operands = {n: a for n, a in views.items() if n in _OPERANDS}
+            names = (*_OPERANDS, *self.config.aux_operands)
+            operands = {n: a for n, a in views.items() if n in names}
             page_size = views["k_cache"].shape[2] if "block_table" in views else 0
             call = CacheCall(
                 self.config,

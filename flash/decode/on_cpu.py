@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from flash.cpu.attention import attention_cpu
 from flash.decode.plan import CacheCall, Joining
+from flash.mods.trace import AUX
 from flash.problem.config import AttentionConfig
 from flash.problem.features import LENGTHS
 from flash.problem.rotary import rotated
+from flash.scores.aux_arrays import gathered
 from flash.scores.features import CACHE_ARRAYS
 from ptxgen.arrays.views import host_array
 
@@ -41,7 +43,8 @@ def attend_on_cpu(call: CacheCall) -> None:
         keys, values = (host_array(cache)[places].swapaxes(0, 1) for cache in (call.k, call.v))
         return keys, values
 
-    operands = {name: host_array(call.operands[name]) for name in CACHE_ARRAYS if name in call.operands}
+    names = (*CACHE_ARRAYS, *call.config.aux_operands)
+    operands = gathered({name: host_array(call.operands[name]) for name in names if name in call.operands})
     lse = None if call.lse is None else host_array(call.lse)
     attend_to_rows(call.config, call.scale, q, rows_of, operands, host_array(call.out), lse)
 
@@ -89,8 +92,11 @@ def attend_to_rows(
     it covers the last m rows of each item, and rows before them are visible.
     """
     of_heads = {
-        name: np.broadcast_to(array, q.shape[:2]) for name, array in operands.items() if name != "mask"
+        name: np.broadcast_to(array, q.shape[:2])
+        for name, array in operands.items()
+        if name not in ("mask", AUX)
     }
+    of_all: dict[str, Any] = {AUX: operands[AUX]} if AUX in operands else {}
     for b in range(q.shape[0]):
         keys, values = rows_of(b)
         own: dict[str, Any] = {name: array[b : b + 1] for name, array in of_heads.items()}
@@ -104,8 +110,11 @@ def attend_to_rows(
             None if lse is None else lse[b : b + 1],
             softmax_scale=scale,
             causal=config.causal,  # type: ignore[arg-type]  # one of the words the config allows
+            first_batch=b,
+            first_query=keys.shape[1] - q.shape[2],
             **config.score_arguments,
             **own,
+            **of_all,
         )
 
 

@@ -264,6 +264,7 @@ def _attending(
         "kv_batch": _sequences(call),
         "pages": call.k.shape[0],
         LAST_KEYS: last_keys(call.operands),
+        **aux_sizes(call.config, call.operands),
     }
     if call.new is not None and features.appended is not None:
         arrays |= call.new.operands
@@ -276,6 +277,12 @@ def _attending(
 def last_keys(operands: Mapping[str, ArrayView]) -> int:
     """The number of keys, the last ones of a sequence, that a mask covers; 0 without a mask."""
     return operands["mask"].shape[-1] if "mask" in operands else 0
+
+
+def aux_sizes(config: AttentionConfig, operands: Mapping[str, ArrayView]) -> dict[str, int]:
+    """The lengths of the arrays that functions of scores index, by parameter."""
+    found = [zip(array.sizes, operands[array.operand].shape, strict=True) for array in config.aux_arrays]
+    return {size: length for one in found for size, length in one}
 
 
 def _sequences(call: CacheCall) -> int:

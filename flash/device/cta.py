@@ -12,6 +12,8 @@ from flash.device.mask import Mask
 from flash.device.parameters import Array, InCache, Parameters
 from flash.device.softmax import NO_TERMS, FirstTerms, sink_terms
 from flash.device.tiles import Matrix
+from flash.mods.emit import AuxElements
+from flash.mods.trace import AuxArray
 from flash.operands.declared import LAST_KEYS
 from flash.operands.dtypes import F32, F32_BYTES
 from flash.problem.config import KernelConfig
@@ -203,7 +205,7 @@ class Cta:
         if part is not None:
             O = part.place(k, O, given.O)
         first_query, last_query = first_row, last_row
-        if packing is not None and mask.reach.is_limited:
+        if packing is not None and (mask.reach.is_limited or mask.narrows):
             first_query, last_query = packing.query(first_row), packing.query(last_row)
         all_see = mask.last_for_all(k, first_query)
         tiles = mask.reach.end_tile(k, last_query, t.tile)
@@ -217,6 +219,8 @@ class Cta:
         if mask.reach.left is not None:
             all_see_from = mask.reach.first_key(k, last_query)
             first_tile = k.min(mask.reach.first_key(k, first_query) // t.tile, tiles)
+        mask = mask.of_queries(first_query, last_query)
+        first_tile, tiles = mask.narrowed(k, first_tile, tiles, t.tile)
         if part is not None:
             first_tile, tiles = part.tiles(k, first_tile, tiles)
         LSE = None
@@ -379,6 +383,32 @@ class _Scores:
         if self.packing is None:
             return self.nth_head
         return self.nth_head * self.packing.group
+
+    @property
+    def first_head(self) -> Value:
+        """The head of Q; for packed rows the first of the group."""
+        return self.head if self.packing is None else self.head * self.packing.group
+
+    @property
+    def keys(self) -> Value:
+        """The number of keys."""
+        return self.given.seq_k
+
+    @property
+    def tile(self) -> int:
+        """Keys of a tile."""
+        return self.config.tiling.tile
+
+    @property
+    def first_query(self) -> Value | None:
+        """What functions of scores add to the index of a query: over a cache its position."""
+        return self.diagonal if self.config.features.cached else None
+
+    def elements(self, array: AuxArray) -> AuxElements:
+        """An array that functions of scores index."""
+        of = self.given.operands[array.operand]
+        steps = [stride * of.dtype.nbytes for stride in of.strides.values()]
+        return AuxElements(of.first, steps, [self.numbers[size] - 1 for size in array.sizes])
 
     @property
     def scale(self) -> Value:

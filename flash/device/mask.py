@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.scores.feature import Applied
 from flash.scores.places import ScorePlaces
 from flash.scores.window import Reach
@@ -25,6 +26,50 @@ class Mask:
     def hides_anywhere(self) -> bool:
         """Whether a plane may hide any key, and not only one of the last keys of a sequence."""
         return any(plane.begin is None for plane in self.planes)
+
+    @property
+    def narrows(self) -> bool:
+        """Whether which keys a plane hides follows from the queries of a CTA."""
+        return any(plane.narrows for plane in self.planes)
+
+    def of_queries(self, first_query: Value, last_query: Value) -> Mask:
+        """The mask of a CTA with these queries."""
+        return replace(self, planes=[plane.of_queries(first_query, last_query) for plane in self.planes])
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether `sees_tile` may say that a tile between others is not seen."""
+        return any(plane.has_gaps for plane in self.planes)
+
+    def sees_tile(self, first_key: Value) -> Value | None:
+        """Whether some query of the CTA may see a key of the tile that begins with `first_key`; None:
+        yes.
+        """
+        found = None
+        for plane in self.planes:
+            seen = plane.sees_tile(first_key)
+            if seen is not None:
+                found = seen if found is None else found & seen
+        return found
+
+    @marked("mask: tiles of bounds")
+    def narrowed(
+        self, k: KernelBuilder, first: Value | None, end: Value, tile: int
+    ) -> tuple[Value | None, Value]:
+        """The tiles from `first` (None: 0) up to `end`, exclusive, that have keys which planes let some
+        query of the CTA see.
+        """
+        for bounds in (plane.key_bounds for plane in self.planes if plane.narrows):
+            if bounds.last is not None:
+                last = bounds.last if isinstance(bounds.last, Value) else k.mov(bounds.last, type=s32)
+                end = k.min(k.divide_up(k.max(k.min(last, MAX_WINDOWED_SEQ) + 1, 0), tile), end)
+            if bounds.first is not None:
+                begin = bounds.first if isinstance(bounds.first, Value) else k.mov(bounds.first, type=s32)
+                nearest = k.max(begin, 0) // tile
+                first = nearest if first is None else k.max(nearest, first)
+            if first is not None:
+                first = k.min(first, end)
+        return first, end
 
     @property
     def hides_keys(self) -> bool:

@@ -10,7 +10,7 @@ FlashAttention-2's order: V arrives during Q Kᵀ, the next K during P V.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 from flash.device.panel_loader import PanelLoader
 from ptxgen.dsl import KernelBuilder, Value, marked
@@ -22,7 +22,8 @@ class KeyValuePipeline:
     """Feeds a CTA the tiles of K and V, from tile `tiles` - 1 down to tile `first` (None: 0). With
     `guarded` every copy checks whether its row is in the matrix, which is only needed where the
     proof cannot show it. `is_asynchronous`: some copies are asynchronous, if only those of Q, which
-    are in the first group.
+    are in the first group. Tiles of whose first key `sees_tile` says that nobody sees them are not
+    copied; None: somebody does.
 
     The kernel's loops count in `n`, which is -(t + 1) when tile t is next.
     """
@@ -37,6 +38,7 @@ class KeyValuePipeline:
         *,
         guarded: bool,
         is_asynchronous: bool,
+        sees_tile: Callable[[Value], Value | None] = lambda _: None,
     ) -> None:
         self.k = k
         self.keys = keys
@@ -44,6 +46,7 @@ class KeyValuePipeline:
         self.tiles = tiles
         self.first = first
         self.guarded = guarded
+        self._sees_tile = sees_tile
         self.stages = keys.tile.stages
         self._is_asynchronous = is_asynchronous
         self._in_flight = 2 * (self.stages - 1)
@@ -78,8 +81,15 @@ class KeyValuePipeline:
         k = self.k
         stage = k.mov(ahead * loader.tile.stage_bytes, type=u32) if ahead else None
         with k.when(self._has(ahead), uniform=True) if ahead else nullcontext():
-            loader.start(self.first_key(-self.tiles, ahead), stage=stage, ragged=self.guarded or not ahead)
+            first_key = self.first_key(-self.tiles, ahead)
+            with self._if_seen(first_key):
+                loader.start(first_key, stage=stage, ragged=self.guarded or not ahead)
         self._commit()
+
+    def _if_seen(self, first_key: Value) -> AbstractContextManager[object]:
+        """A block that runs if the tile which begins with `first_key` is seen."""
+        seen = self._sees_tile(first_key)
+        return nullcontext() if seen is None else self.k.when(seen, uniform=True)
 
     @property
     def key_stage(self) -> Value | None:
@@ -118,6 +128,17 @@ class KeyValuePipeline:
         self.k.barrier()
         self._start_next(self.keys, self._key_fill, n, self.stages, ragged=False)
 
+    def pass_over(self, n: Value) -> None:
+        """Go on behind the next tile, which nobody sees and which was not copied."""
+        self._await()
+        self.k.barrier()
+        if self.stages > 1:
+            self._start_next(self.values, self._value_fill, n, self.stages - 1, ragged=False)
+        else:
+            self._commit()
+        self.await_values(n)
+        self.advance()
+
     @marked("pipeline: commit")
     def _commit(self) -> None:
         if self._is_asynchronous:
@@ -139,8 +160,12 @@ class KeyValuePipeline:
         if ahead:
             left = n if self.first is None else n + self.first  # minus the tiles that are left
             with k.when(left < -ahead, uniform=True):
-                loader.start(self.first_key(n, ahead), stage=fill.at, ragged=self.guarded)
+                first_key = self.first_key(n, ahead)
+                with self._if_seen(first_key):
+                    loader.start(first_key, stage=fill.at, ragged=self.guarded)
         else:
-            loader.start(self.first_key(n), stage=fill.at, ragged=self.guarded or ragged)
+            first_key = self.first_key(n)
+            with self._if_seen(first_key):
+                loader.start(first_key, stage=fill.at, ragged=self.guarded or ragged)
         self._commit()
         fill.advance()

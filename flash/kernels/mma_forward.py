@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from flash.device.append_in_place import AppendedRows
@@ -107,7 +108,7 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
         pipeline.advance()
 
     for begin, end, cut in _runs(k, cta, lambda: Cta.of(k, config, given)):
-        with k.loop(-begin, end if isinstance(end, int) else -end) as n:
+        with k.loop(-begin, end if isinstance(end, int) else -end) as n, _if_seen(k, cta, pipeline, n):
             attend(n, cut)
 
     # Computed again: kept in registers through the loops, these values would be spilled.
@@ -119,6 +120,19 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
         runs = [r[:2] for r in _runs(k, cta, lambda: cta) if r[2].hides]
         odd.restore(cta, t.block_q, [(end * t.tile, begin * t.tile) for begin, end in runs])
     return k.build()
+
+
+@contextmanager
+def _if_seen(k: KernelBuilder, cta: Cta, pipeline: KeyValuePipeline, n: Value) -> Iterator[None]:
+    """A block for the next tile of keys; if nobody sees that tile, it is passed over."""
+    seen = cta.mask.sees_tile(pipeline.first_key(n)) if cta.mask.has_gaps else None
+    if seen is None:
+        yield
+        return
+    with k.when(seen, uniform=True):
+        yield
+    with k.otherwise():
+        pipeline.pass_over(n)
 
 
 def _queries(
@@ -196,7 +210,7 @@ def _start_copies(
     loader = PanelLoader if config.features.kv_dtype is None else WideningLoader
     Q_loader = PanelLoader(k, cta.Q, Q_tile)
     K_loader, V_loader = loader(k, cta.K, K_tile), loader(k, cta.V, V_tile)
-    guarded = cta.part is not None and cta.mask.reach.left is not None
+    guarded = cta.part is not None and (cta.mask.reach.left is not None or cta.mask.narrows)
     pipeline = KeyValuePipeline(
         k,
         K_loader,
@@ -205,6 +219,7 @@ def _start_copies(
         cta.first_tile,
         guarded=guarded,
         is_asynchronous=any(x.is_asynchronous for x in (Q_loader, K_loader, V_loader)),
+        sees_tile=cta.mask.sees_tile,
     )
     with k.when(pipeline.has_tiles, uniform=True):
         Q_loader.start(cta.first_row)

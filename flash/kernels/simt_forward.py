@@ -9,6 +9,7 @@ columns. Everything is f32 and each operation is rounded once.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 from flash.device.append_in_place import AppendedRows
 from flash.device.cta import Cta, Thread
@@ -45,7 +46,7 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
     begin = None if cta.first_tile is None else cta.first_tile * t.tile
     K_loader = TileLoader(k, cta.K, products.K_tile, begin)
     V_loader = TileLoader(k, cta.V, products.V_tile, begin)
-    _start_first(k, cta, (Q_loader, K_loader), own, products.Q_tile)
+    _start_first(k, cta, (Q_loader, K_loader), begin, own, products.Q_tile)
 
     sinks = cta.sinks(k, me.key_lane, t.score_rows, lambda: my_first_row)
     softmax = OnlineSoftmax(k, t.rows, t.key_distances, sinks)
@@ -56,54 +57,78 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
     with k.loop(0 if begin is None else begin, cta.tiles * t.tile, step=t.tile) as first_key:
         await_copies(k)
         k.barrier()  # K (and Q) have arrived for all, and nobody still reads the previous tile of V
-        _start(k, V_loader)
+        with _if_seen(k, cta, first_key):
+            _start(k, V_loader)
 
-        k.note("S = scale * Q K^T")
-        products.scores(S)
-        lane, begins_block = me.key_lane, t.tile >= KEYS_PER_BLOCK and t.key_lanes <= OCTET
-        places = ScorePlaces(
-            k,
-            my_first_row,
-            first_key,
-            lane,
-            t.score_rows,
-            t.score_keys,
-            begins_block,
-            cta.packing,
-            queries.__getitem__ if queries else None,
-        )
-        hides_keys = _score(k, S, given, cta, places)
+            k.note("S = scale * Q K^T")
+            products.scores(S)
+            lane, begins_block = me.key_lane, t.tile >= KEYS_PER_BLOCK and t.key_lanes <= OCTET
+            places = ScorePlaces(
+                k,
+                my_first_row,
+                first_key,
+                lane,
+                t.score_rows,
+                t.score_keys,
+                begins_block,
+                cta.packing,
+                queries.__getitem__ if queries else None,
+            )
+            hides_keys = _score(k, S, given, cta, places)
 
-        k.note("P = exp2(S - max); rescale what was summed under the old maximum")
-        rescale = softmax.take(S)
-        for feature in cta.after_softmax:
-            feature.drop(S, places)
-        products.share_weights(S)
-        _rescale(k, O, rescale)
+            k.note("P = exp2(S - max); rescale what was summed under the old maximum")
+            rescale = softmax.take(S)
+            for feature in cta.after_softmax:
+                feature.drop(S, places)
+            products.share_weights(S)
+            _rescale(k, O, rescale)
 
         V_loader.advance()
         K_loader.advance()
         await_copies(k)
         k.barrier()  # V and P have arrived for all, and nobody still reads this tile of K
-        with k.when(first_key < (cta.tiles - 1) * t.tile, uniform=True):
+        with k.when(first_key < (cta.tiles - 1) * t.tile, uniform=True), _if_seen(k, cta, first_key, t.tile):
             _start(k, K_loader)
 
         k.note("O += P V")
-        _add_outputs(k, products, O, cta, hides_keys)
+        with _if_seen(k, cta, first_key):
+            _add_outputs(k, products, O, cta, hides_keys)
 
     _store(k, t, cta, me, softmax, O)
     return k.build()
 
 
+def _if_seen(
+    k: KernelBuilder, cta: Cta, first_key: Value | None, ahead: int = 0
+) -> AbstractContextManager[object]:
+    """A block that is left out if nobody sees the tile that begins `ahead` keys behind `first_key`
+    (None: key 0).
+    """
+    if not cta.mask.has_gaps:
+        return nullcontext()
+    first_key = k.mov(0, type=s32) if first_key is None else first_key
+    seen = cta.mask.sees_tile(first_key + ahead if ahead else first_key)
+    return nullcontext() if seen is None else k.when(seen, uniform=True)
+
+
 @marked("simt: first copies")
 def _start_first(
-    k: KernelBuilder, cta: Cta, loaders: tuple[TileLoader, ...], own: AppendedRows | None, Q_tile: SharedTile
+    k: KernelBuilder,
+    cta: Cta,
+    loaders: tuple[TileLoader, TileLoader],
+    begin: Value | None,
+    own: AppendedRows | None,
+    Q_tile: SharedTile,
 ) -> None:
     """Start the first copies, if there is a tile, and rotate queries in shared memory if the kernel
     does.
     """
     with k.when(cta.tiles > (0 if cta.first_tile is None else cta.first_tile), uniform=True):
-        _start(k, *loaders)
+        Q_loader, K_loader = loaders
+        Q_loader.start()
+        with _if_seen(k, cta, begin):
+            K_loader.start()
+        commit_copies(k)
         if own is not None and own.turns:
             await_copies(k)
             k.barrier()

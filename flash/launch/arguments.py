@@ -12,7 +12,14 @@ from flash.operands.declared import Operand
 from flash.operands.dtypes import DType
 from ptxgen.arrays.views import ArrayView
 
-_TORCH_METHODS: Final = {"f32": "float", "f16": "half", "bf16": "bfloat16", "i32": "int", "bool": "bool"}
+_TORCH_METHODS: Final = {
+    "f32": "float",
+    "f16": "half",
+    "bf16": "bfloat16",
+    "i32": "int",
+    "u8": "byte",
+    "bool": "bool",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,7 @@ class Argument:
             operand.name,
             operand.axes,
             (operand.dtype,),
-            broadcasts=not operand.more,
+            broadcasts=not (operand.more or operand.is_whole),
             more=operand.more,
             has_rows=False,
         )

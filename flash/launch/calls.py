@@ -17,8 +17,10 @@ from flash.launch.checks import Geometry, grid_ctas, section
 from flash.launch.operands import Operands
 from flash.launch.step import Step, plan_of
 from flash.launch.varlen import LENGTHS
+from flash.mods.trace import AUX
 from flash.problem.config import AttentionConfig
 from flash.problem.sequences import each_sequence
+from flash.scores.aux_arrays import gathered
 from ptxgen.arrays.views import ArrayView, host_array
 from ptxgen.runtime.plan import LaunchPlan
 
@@ -64,6 +66,7 @@ def make_plan(
         "group": geometry.group,
         "section": section(config, geometry, cache_bytes),
         "softmax_scale": scale,
+        **dict(geometry.operand_sizes),
         **numbers,
     }
     ctas = grid_ctas(config, geometry)
@@ -73,7 +76,7 @@ def make_plan(
 def run_on_cpu(call: Call) -> None:
     """Compute the call with numpy."""
     config = call.config
-    operands: dict[str, Any] = {name: host_array(array) for name, array in call.operands.items()}
+    operands: dict[str, Any] = gathered({name: host_array(a) for name, a in call.operands.items()})
     scores: dict[str, Any] = {"causal": config.causal, **config.score_arguments}
     scores["dropout_seed"] = int(call.numbers.get("dropout_seed", 0))
     attend: Callable[..., None] = functools.partial(attention_cpu, softmax_scale=call.scale, **scores)
@@ -92,6 +95,7 @@ def _each_on_cpu(
     q, k, v, out = (host_array(a).swapaxes(0, 1) for a in (call.q, call.k, call.v, call.out))
     lengths = {name: operands.pop(name) for name in tuple(operands) if name in LENGTHS}
     of_heads = call.geometry.batch, call.geometry.heads
+    of_all = {AUX: operands.pop(AUX)} if AUX in operands else {}
     wide = {name: np.broadcast_to(array, of_heads) for name, array in operands.items()}
     for b, rows, keys in each_sequence(**lengths):
         attend(
@@ -101,6 +105,7 @@ def _each_on_cpu(
             out[None, :, rows],
             None if lse is None else lse[None, :, rows],
             **{name: array[b : b + 1] for name, array in wide.items()},
+            **of_all,
             first_batch=b,
         )
 

@@ -15,7 +15,7 @@ from flash.device.cta_order import heads_per_section
 from flash.device.grouped_heads import packing_saves_ctas
 from flash.host.caller import LAUNCH, Caller, raise_problems
 from flash.launch.arguments import Argument, address_problems, copy_of, heads_problems
-from flash.launch.operands import Operands, batch_problems, operand_problems, operand_strides
+from flash.launch.operands import Operands, batch_problems, operand_problems, operand_strides, own_sizes
 from flash.launch.shapes import LAYOUTS, PACKED, joined, matrices, rank_problems, split
 from flash.operands.dtypes import DTYPES, OF_ARRAYS
 from flash.problem.config import ALIGNMENTS, AttentionConfig, KernelConfig
@@ -34,7 +34,8 @@ class Geometry:
     """The sizes and strides of a checked call, without addresses, so that repeated calls share it.
 
     `strides` holds the batch, head and row strides of Q, K, V and O, in elements, zero for a
-    dimension with one element or none; `operand_strides` holds the strides of each operand's axes.
+    dimension with one element or none; `operand_strides` holds the strides of each operand's axes,
+    `operand_sizes` the lengths of those that have sizes of their own, by parameter.
     `stride_alignment` is the largest of 16, 8, 4 and 2 bytes that divides all of `strides`. `reach`
     holds, for each of Q, K, V and O, two byte offsets from its pointer: of its first byte, and of
     the byte after its last one. Shapes are in the caller's layout. `nbytes` is the size of an
@@ -56,6 +57,7 @@ class Geometry:
     nbytes: int
     natural_alignment: int
     operand_strides: tuple[tuple[int, ...], ...] = ()
+    operand_sizes: tuple[tuple[str, int], ...] = ()
     max_seqlen_q: int | None = None
 
     @property
@@ -143,7 +145,11 @@ def check(
     sizes = {axis: getattr(geometry, axis) for axis in ("batch", "heads", "seq_q", "seq_k")}
     problems += operand_problems(config.features.operands, operands, sizes)
     raise_problems(problems, caller.name)
-    return replace(geometry, operand_strides=operand_strides(config.features, operands))
+    return replace(
+        geometry,
+        operand_strides=operand_strides(config.features, operands),
+        operand_sizes=tuple(own_sizes(config.features.operands, sizes).items()),
+    )
 
 
 def _layout_of(config: AttentionConfig, layout: str) -> str:

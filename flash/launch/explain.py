@@ -66,7 +66,8 @@ def _scores(config: AttentionConfig) -> dict[str, str]:
         words += [f"{operand.name} ({operand.dtype.name})" for operand in operands]
         value = getattr(config, feature.setting)
         if not operands:
-            words.append(f"{feature.setting} {value if isinstance(value, tuple) else f'{value:g}'}")
+            shown = f"{value:g}" if isinstance(value, (int, float)) else value
+            words.append(f"{feature.setting} {shown}")
     return {"scores": ", ".join(words)} if words else {}
 
 

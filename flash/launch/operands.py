@@ -28,15 +28,19 @@ def require_operands(features: Features, given: Mapping[str, object], caller: Ca
     """Raise `LaunchError` if an operand of the config is None, or one that is not is given."""
     wanted = {operand.name for operand in features.operands}
     problems = [
-        f"{name} must be given"
-        + (f", because the config says {_SETTINGS[name]}" if caller.has_config else "")
+        f"{name} must be given" + (f", because the config says {_setting(name)}" if caller.has_config else "")
         if array is None
-        else f"{name} is given, but the config does not say so; use AttentionConfig({_SETTINGS[name]}, ...)"
+        else f"{name} is given, but the config does not say so; use AttentionConfig({_setting(name)}, ...)"
         for name, array in given.items()
         if (array is not None) != (name in wanted)
     ]
     if problems:
         raise LaunchError(f"{caller.name}: " + "; ".join(problems))
+
+
+def _setting(name: str) -> str:
+    """The setting that asks for an operand; any other name is that of an array of aux."""
+    return _SETTINGS.get(name) or f"aux={{{name.removeprefix('aux_')!r}: (type, axes)}}"
 
 
 def batch_problems(operands: Operands) -> list[str]:
@@ -53,6 +57,13 @@ def operand_problems(wanted: Iterable[Operand], operands: Operands, sizes: dict[
         argument, array = Argument.of(operand), operands[operand.name]
         yield from argument.type_problems(array)
         yield from argument.shape_problems(tuple(array.shape), sizes)
+        if operand.is_whole and 0 in array.shape:
+            yield f"{operand.name} must have an element, got shape {list(array.shape)}"
+
+
+def own_sizes(wanted: Iterable[Operand], sizes: Mapping[str, int]) -> dict[str, int]:
+    """The lengths of the arrays that have sizes of their own, by the names of the parameters."""
+    return {axis: sizes[axis] for operand in wanted if operand.is_whole for axis in operand.axes}
 
 
 def operand_strides(features: Features, operands: Operands) -> tuple[tuple[int, ...], ...]:

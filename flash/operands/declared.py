@@ -17,6 +17,8 @@ PER_SEQUENCE: Final = ("batch",)
 # The last axis of a mask for a cache, whose sequences have lengths of their own: the mask has a
 # column for so many keys at the end of each sequence.
 LAST_KEYS: Final = "last_keys"
+# The most elements along an axis of an array that functions of scores index: the largest s32.
+MAX_ELEMENTS: Final = 2**31 - 1
 # The most queries, and keys, in kernels with a window, whose sums of a row, a length and a window
 # must not leave s32; the most rows of all packed sequences together; and the widest window.
 MAX_WINDOWED_SEQ: Final = 2**30 - 256
@@ -29,11 +31,12 @@ class Operand:
 
     Arrays beside Q, K, V and O have no `role` and are read; the caller's array is broadcast to
     their axes. With `more` > 0 an array has so many elements more than its one axis (batch + 1 of
-    `cu_seqlens_q`), and is not broadcast. With `columns` > 0, each index has a row of so many
-    adjacent elements: the last dimension, called `last` in texts. `steps` are the words for the
-    axes in the names of the parameters with strides, by default the axes themselves. An array that
-    `is_dense` has no such parameters. `align`: the bytes of which its address and its strides are
-    multiples, 0 for the size of an element.
+    `cu_seqlens_q`), and is not broadcast. One that `is_whole` has axes of its own, of at least one
+    element, which the caller's array has exactly; their lengths are parameters. With `columns` > 0,
+    each index has a row of so many adjacent elements: the last dimension, called `last` in texts.
+    `steps` are the words for the axes in the names of the parameters with strides, by default the
+    axes themselves. An array that `is_dense` has no such parameters. `align`: the bytes of which
+    its address and its strides are multiples, 0 for the size of an element.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Operand:
     role: str = ""
     is_written: bool = False
     is_dense: bool = False
+    is_whole: bool = False
     align: int = 0
     shape: str = ""
 

@@ -38,11 +38,13 @@ F16: Final = DType("f16", "float16", f16)
 BF16: Final = DType("bf16", "bfloat16", bf16)
 E4M3: Final = DType("e4m3", "float8_e4m3fn", u8)  # for keys and values in a cache, with a scale
 BOOL: Final = DType("bool", "bool", u8)  # for masks: a byte, 0 or 1
+U8: Final = DType("u8", "uint8", u8)  # for arrays that functions of scores index
 I32: Final = DType("i32", "int32", s32)  # for lengths, and for row indices of packed sequences
 
 DTYPES: Final[dict[str, DType]] = {t.name: t for t in (F32, F16, BF16)}  # for Q, K, V and O
 CACHE_DTYPES: Final[dict[str, DType]] = {**DTYPES, E4M3.name: E4M3}  # for K and V in a cache
-OF_ARRAYS: Final[dict[str, DType]] = {t.array_name: t for t in (*CACHE_DTYPES.values(), BOOL, I32)}
+OF_ARRAYS: Final[dict[str, DType]] = {t.array_name: t for t in (*CACHE_DTYPES.values(), BOOL, U8, I32)}
+AUX_DTYPES: Final = (F32, F16, BF16, I32, U8, BOOL)  # for arrays that functions of scores index
 E4M3_MAX: Final = 448.0  # the largest e4m3 (OCP 8-bit floating point, table 1)
 F32_BYTES: Final = F32.nbytes
 

@@ -124,7 +124,12 @@ class Features:
     @property
     def uses_position(self) -> bool:
         """Whether a feature depends on the position of a query among the keys."""
-        return any(feature.uses_position for feature in self.scores)
+        return any(f.uses_position or (self.cached and f.counts_from_keys) for f in self.scores)
+
+    @property
+    def has_functions(self) -> bool:
+        """Whether a feature is a function that a user wrote."""
+        return any(feature.is_function for feature in self.scores)
 
     @property
     def changes_scores(self) -> bool:
@@ -185,8 +190,8 @@ class Features:
         take. Features run one after another, so that the largest need counts, except those that
         work beside the others.
         """
-        alone = [feature.registers for feature in self.scores if not feature.works_beside]
-        beside = [feature.registers for feature in self.scores if feature.works_beside]
+        alone = [feature.needed_registers for feature in self.scores if not feature.works_beside]
+        beside = [feature.needed_registers for feature in self.scores if feature.works_beside]
         return max(alone, default=0) + sum(beside)
 
     @property

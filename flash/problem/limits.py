@@ -18,5 +18,5 @@ MAX_CTAS: Final = MAX_GRID[0]
 
 def max_seq(features: Features) -> int:
     """The most queries, and keys, of a head; with varlen, of all sequences together."""
-    narrow = features.has(Window) or features.varlen or features.cached
+    narrow = features.has(Window) or features.has_functions or features.varlen or features.cached
     return MAX_WINDOWED_SEQ if narrow else MAX_SEQ

@@ -13,6 +13,9 @@ from typing import Any, ClassVar, Final, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.mods.emit import AuxElements
+from flash.mods.reach import KeyBounds
+from flash.mods.trace import AuxArray
 from flash.operands.declared import PER_KEY, Number, Operand
 from flash.operands.dtypes import DType
 from flash.scores.heads import PackedNumbers, Packing
@@ -21,6 +24,7 @@ from flash.scores.places import ScorePlaces, ScorePlane
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 
 LOG2E: Final = math.log2(math.e)  # exp(x) == exp2(x * LOG2E), and the GPU has exp2
+LN2: Final = math.log(2)
 NEG_INF: Final = float("-inf")
 # The least f32 whose product with log2(e), in f32, is infinite: 2^128 ln 2, about 2.3587e38. A
 # kernel adds scores in units of log2.
@@ -88,6 +92,31 @@ class Inputs(Protocol):
     def head_of_batch(self) -> Value:
         """batch * heads + head, s32; for packed rows that of the first head of the group."""
 
+    @property
+    def batch(self) -> Value:
+        """The batch item, or the sequence of packed ones, s32."""
+
+    @property
+    def first_head(self) -> Value:
+        """The head of Q, s32; for packed rows the first of the group."""
+
+    @property
+    def keys(self) -> Value:
+        """The number of keys, s32."""
+
+    @property
+    def tile(self) -> int:
+        """Keys of a tile."""
+
+    @property
+    def first_query(self) -> Value | None:
+        """What functions of scores add to the index of a query, s32: over a cache they count
+        queries by their positions; None: nothing.
+        """
+
+    def elements(self, array: AuxArray) -> AuxElements:
+        """An array that functions of scores index."""
+
     def plane(self, name: str) -> ScorePlane:
         """The elements of an operand for the scores of this head."""
 
@@ -101,6 +130,8 @@ class Applied:
     """
 
     scales: ClassVar[bool] = False  # whether `change` also multiplies products by the scale
+    # Whether `change` takes scores in natural units; it gives them in units of log2, as all do.
+    is_natural: ClassVar[bool] = False
 
     @property
     def begin(self) -> Value | None:
@@ -116,6 +147,33 @@ class Applied:
     def hides(self, row: Value, key: Value) -> Value | None:
         """Whether the feature hides an existing key from an existing row; None: never."""
         return None
+
+    @property
+    def narrows(self) -> bool:
+        """Whether which keys the feature hides follows from the queries of a CTA."""
+        return False
+
+    def of_queries(self, first_query: Value, last_query: Value) -> Applied:
+        """The feature for a CTA with these queries."""
+        return self
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether `sees_tile` may say that a tile is not seen."""
+        return False
+
+    def sees_tile(self, first_key: Value) -> Value | None:
+        """Whether some query of the CTA may see a key of the tile that begins with `first_key`; None:
+        yes.
+        """
+        return None
+
+    @property
+    def key_bounds(self) -> KeyBounds:
+        """The first and the last key that the feature lets some query of the CTA see, s32; None for
+        no bound.
+        """
+        return KeyBounds(None, None)
 
     def first_logits(self, rows: Sequence[Value] | None) -> list[Value]:
         """The scores, in units of log2, of a key without a value that each row has before all
@@ -146,7 +204,8 @@ class Scored:
     is_causal: bool
     offset: int
     dtype: np.dtype[Any]
-    first_batch: int = 0  # the index that batch item 0 has for dropout
+    first_batch: int = 0  # the index that batch item 0 has for dropout and functions of scores
+    first_query: int = 0  # the index that query 0 has for functions of scores
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def whole(self, feature: type[ScoreFeature]) -> Array:
@@ -241,7 +300,11 @@ class ScoreFeature:
     # feature that works beside all others are added to the largest of the others.
     registers: ClassVar[int] = 0
     works_beside: ClassVar[bool] = False
-    bends: ClassVar[bool] = False  # whether its derivative depends on the scores after it
+    # The block of scores on which its derivative depends: "before" or "after" it, or "".
+    keeps: ClassVar[str] = ""
+    is_function: ClassVar[bool] = False  # whether its setting is the trace of a user's function
+    counts_from_keys: ClassVar[bool] = False  # whether it counts queries of a cache by positions
+    gives_arrays: ClassVar[bool] = False  # whether its argument holds the arrays of its setting
     follows_grid: ClassVar[bool] = False  # whether its scalars follow those of the grid
 
     # ---- what is asked
@@ -288,6 +351,11 @@ class ScoreFeature:
         """The type of its array, if a config chooses that."""
         return None
 
+    @property
+    def needed_registers(self) -> int:
+        """Registers that a kernel may need for it."""
+        return self.registers
+
     def operands(self, *, cached: bool) -> tuple[Operand, ...]:
         """Its arrays. `cached`: whether K and V are in a cache."""
         return ()
@@ -328,9 +396,9 @@ class ScoreFeature:
         return None
 
     @classmethod
-    def gradient_block(cls, dscore: Array, after: Array | None, block: Block) -> None:
+    def gradient_block(cls, dscore: Array, kept: Array | None, block: Block) -> None:
         """Change the gradient of a block of scores after `change_block`, in place, into that of the
-        scores before it. `after` is the block of scores after it, None unless the feature `bends`.
+        scores before it. `kept` is the block of scores that the feature `keeps`, else None.
         """
 
     @classmethod

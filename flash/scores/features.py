@@ -9,13 +9,23 @@ from typing import Any, Final, TypeVar, cast, get_type_hints
 
 import numpy as np
 
+from flash.mods.trace import AuxArray
 from flash.operands.declared import PER_HEAD, PER_SCORE
 from flash.scores.alibi import Alibi, AlibiArguments, AlibiSettings
+from flash.scores.aux_arrays import AuxArguments, AuxArrays, AuxSettings, aux_arrays
 from flash.scores.bias import Bias, BiasArguments, BiasSettings
 from flash.scores.dropout import Dropout, DropoutArguments, DropoutSeed, DropoutSettings
 from flash.scores.feature import Scored, ScoreFeature, TypeOf
 from flash.scores.key_bias import KeyBias, KeyBiasArguments, KeyBiasSettings
 from flash.scores.mask import BoolMask, MaskArguments, MaskSettings
+from flash.scores.mods import (
+    MaskMod,
+    MaskModArguments,
+    MaskModSettings,
+    ScoreMod,
+    ScoreModArguments,
+    ScoreModSettings,
+)
 from flash.scores.sink import Sink, SinkArguments, SinkSettings
 from flash.scores.softcap import Softcap, SoftcapArguments, SoftcapSettings
 from flash.scores.window import Causal, Window, WindowArguments, WindowSettings, position_offset
@@ -27,10 +37,13 @@ _DEFAULTS: Final = {"dropout": 0.0}  # of arguments whose default is not None
 SCORES: Final[tuple[type[ScoreFeature], ...]] = (
     Window,
     Softcap,
+    ScoreMod,
     Alibi,
     Bias,
     KeyBias,
     BoolMask,
+    MaskMod,
+    AuxArrays,
     Sink,
     Dropout,
 )
@@ -40,10 +53,13 @@ SCORES: Final[tuple[type[ScoreFeature], ...]] = (
 class ScoreSettings(
     DropoutSettings,
     SinkSettings,
+    AuxSettings,
+    MaskModSettings,
     MaskSettings,
     KeyBiasSettings,
     BiasSettings,
     AlibiSettings,
+    ScoreModSettings,
     SoftcapSettings,
     WindowSettings,
 ):
@@ -61,9 +77,19 @@ class ScoreSettings(
         return tuple(found for feature in SCORES if (found := feature.of(self)) is not None)
 
     @property
+    def aux_arrays(self) -> tuple[AuxArray, ...]:
+        """The arrays that functions of scores index."""
+        return aux_arrays(self.aux)
+
+    @property
+    def aux_operands(self) -> tuple[str, ...]:
+        """The names of their operands."""
+        return tuple(array.operand for array in self.aux_arrays)
+
+    @property
     def score_arguments(self) -> ScoreArguments:
         """The settings that are arguments of a call, too, by name."""
-        found: Any = {f.argument: getattr(self, f.setting) for f in SCORES if not f.axes}
+        found: Any = {f.argument: getattr(self, f.setting) for f in SCORES if not (f.axes or f.gives_arrays)}
         return cast(ScoreArguments, found)
 
     @property
@@ -72,7 +98,9 @@ class ScoreSettings(
         return {name: n for feature in SCORES for name, n in feature.values(self).items()}
 
 
-class ScoreArrays(AlibiArguments, BiasArguments, KeyBiasArguments, MaskArguments, SinkArguments, total=False):
+class ScoreArrays(
+    AlibiArguments, BiasArguments, KeyBiasArguments, MaskArguments, AuxArguments, SinkArguments, total=False
+):
     """The arrays of all features."""
 
 
@@ -80,21 +108,39 @@ class LaunchScores(ScoreArrays, DropoutSeed, total=False):
     """The arguments of all features in a launch, whose config has their settings."""
 
 
-class ScoreArguments(WindowArguments, SoftcapArguments, ScoreArrays, DropoutArguments, total=False):
+class ScoreArguments(
+    WindowArguments,
+    SoftcapArguments,
+    ScoreModArguments,
+    MaskModArguments,
+    ScoreArrays,
+    DropoutArguments,
+    total=False,
+):
     """The arguments of all features in a call without a config."""
 
 
 class VarlenArguments(
-    WindowArguments, SoftcapArguments, AlibiArguments, SinkArguments, DropoutArguments, total=False
+    WindowArguments,
+    SoftcapArguments,
+    ScoreModArguments,
+    MaskModArguments,
+    AuxArguments,
+    AlibiArguments,
+    SinkArguments,
+    DropoutArguments,
+    total=False,
 ):
     """The arguments of the features that packed sequences may have, in a call without a config."""
 
 
-class CacheLaunchArguments(AlibiArguments, MaskArguments, SinkArguments, total=False):
+class CacheLaunchArguments(AlibiArguments, MaskArguments, AuxArguments, SinkArguments, total=False):
     """The arguments of the features that kernels over a KV cache have, in a launch."""
 
 
-class CacheArguments(WindowArguments, SoftcapArguments, CacheLaunchArguments, total=False):
+class CacheArguments(
+    WindowArguments, SoftcapArguments, ScoreModArguments, MaskModArguments, CacheLaunchArguments, total=False
+):
     """The arguments of the features that kernels over a KV cache have, in a call."""
 
 
@@ -141,6 +187,9 @@ _MEANINGS: Final = dict(
         (
             WindowArguments,
             SoftcapArguments,
+            ScoreModArguments,
+            MaskModArguments,
+            AuxArguments,
             AlibiArguments,
             BiasArguments,
             KeyBiasArguments,
@@ -189,7 +238,12 @@ def asked(arguments: Mapping[str, Any]) -> Iterator[type[ScoreFeature]]:
 
 
 def scored(
-    shape: Sequence[int], causal: Causal, dtype: Any, first_batch: int, arguments: Mapping[str, Any]
+    shape: Sequence[int],
+    causal: Causal,
+    dtype: Any,
+    first_batch: int,
+    arguments: Mapping[str, Any],
+    first_query: int = 0,
 ) -> Scored:
     """The scores of a call on the host, of `shape` [batch, heads, seq_q, seq_k]; `arguments` are
     those of `ScoreArguments`, arrays of any shape that broadcasts to the axes of their operands.
@@ -202,6 +256,11 @@ def scored(
         for feature in SCORES
         if feature.axes and (given := arguments.get(feature.argument)) is not None
     }
+    traces = {
+        feature.argument: feature.setting_of_call(arguments, lambda _, name: name)
+        for feature in SCORES
+        if feature.is_function
+    }
     offset = position_offset(causal, seq_q, seq_k)
     return Scored(
         (batch, heads, seq_q, seq_k),
@@ -209,7 +268,8 @@ def scored(
         offset,
         np.dtype(dtype),
         first_batch,
-        {"dropout_seed": 0, **arguments, **wide},
+        first_query,
+        {"dropout_seed": 0, **arguments, **wide, **traces},
     )
 
 

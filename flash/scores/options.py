@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import runpy
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -57,3 +59,32 @@ def number(text: str) -> int | float:
         except ValueError:
             continue
     raise argparse.ArgumentTypeError(f"must be a number, got {text!r}")
+
+
+def function(text: str) -> Callable[..., Any]:
+    """A function from the command line: MODULE:NAME, or FILE.py:NAME."""
+    module, _, name = text.rpartition(":")
+    try:
+        if module.endswith(".py"):
+            found: Any = runpy.run_path(module)[name]
+        else:
+            found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, KeyError, OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(
+            f"must be MODULE:FUNCTION or FILE.py:FUNCTION, got {text!r}: {error}"
+        ) from None
+    if not callable(found):
+        raise argparse.ArgumentTypeError(f"must name a function, got {text!r}")
+    checked: Callable[..., Any] = found
+    return checked
+
+
+def arrays(text: str) -> dict[str, tuple[str, int]]:
+    """Declarations of arrays from the command line, NAME:TYPE:AXES, separated by commas."""
+    found = {}
+    for one in text.split(","):
+        name, *rest = one.split(":")
+        if len(rest) != 2 or not rest[1].isdigit():
+            raise argparse.ArgumentTypeError(f"must be NAME:TYPE:AXES such as slopes:f32:1, got {one!r}")
+        found[name] = rest[0], int(rest[1])
+    return found

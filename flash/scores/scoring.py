@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flash.scores.feature import LOG2E, Applied
+from flash.scores.feature import LN2, LOG2E, Applied
 from flash.scores.places import ScorePlaces
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 
@@ -20,9 +20,15 @@ class Scoring:
 
     def apply(self, S: Fragment, places: ScorePlaces) -> None:
         """Replace this thread's products by scores."""
-        if not any(step.scales for step in self.steps):
-            factor = self.scale * LOG2E
-            for score in S.all():
-                self.k.mul(score, factor, into=score)
+        scaled = any(step.scales for step in self.steps)
+        natural = any(step.is_natural for step in self.steps)
+        if not scaled:
+            self._multiply(S, self.scale if natural else self.scale * LOG2E)
         for step in self.steps:
+            if scaled and step.is_natural:
+                self._multiply(S, LN2)
             step.change(S, places)
+
+    def _multiply(self, S: Fragment, factor: Value | float) -> None:
+        for score in S.all():
+            self.k.mul(score, factor, into=score)

@@ -8,11 +8,12 @@ from typing import Any, ClassVar, Final, TypedDict
 
 import numpy as np
 
+from flash.mods.hyperbolic import tanh
 from flash.operands.declared import Number
 from flash.scores.feature import LOG2E, UNIT, Applied, Array, Block, Inputs, Scored, ScoreFeature, StepError
 from flash.scores.options import is_scale, number
 from flash.scores.places import ScorePlaces
-from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
+from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.errors import ConfigError, shown
 from ptxgen.types import f32
 
@@ -20,17 +21,6 @@ from ptxgen.types import f32
 # underflow.
 _LEAST: Final = 2.0**-20
 _MOST: Final = 2.0**20
-# tanh(y) = y + y³ P(y²) where |y| is at most this, fitted by least squares of the relative error;
-# beyond, 1 - 2 / (exp(2y) + 1), whose subtraction loses at most a bit. Both are within 3 units in
-# the last place.
-_SMALL: Final = 0.6
-_P: Final = (
-    -0.33333298563957214,
-    0.13331915438175201,
-    -0.053783293813467026,
-    0.020794617012143135,
-    -0.005893945228308439,
-)
 _TANH_UNITS: Final = 6.0  # the error of tanh, in `UNIT`
 _FACTORS: Final = 2.0  # roundings of the cap and of log2(e)
 
@@ -59,7 +49,7 @@ class Softcap(ScoreFeature):
         "--softcap": {"type": number, "metavar": "C", "help": "scores become C * tanh(score / C)"}
     }
     changes_scores: ClassVar = True
-    bends: ClassVar = True
+    keeps: ClassVar = "after"
     registers: ClassVar = 8
 
     @classmethod
@@ -97,10 +87,10 @@ class Softcap(ScoreFeature):
         np.multiply(score, cap, out=score)
 
     @classmethod
-    def gradient_block(cls, dscore: Array, after: Array | None, block: Block) -> None:
+    def gradient_block(cls, dscore: Array, kept: Array | None, block: Block) -> None:
         """See `ScoreFeature.gradient_block`; the derivative of tanh is 1 - tanh²."""
-        assert after is not None  # as `bends` says
-        slope = after / block.of.dtype.type(block.of.arguments["softcap"])
+        assert kept is not None  # as `keeps` says
+        slope = kept / block.of.dtype.type(block.of.arguments["softcap"])
         np.square(slope, out=slope)
         np.subtract(1, slope, out=slope)
         dscore *= slope
@@ -142,16 +132,4 @@ class AppliedSoftcap(Applied):
         k = self.k
         factor, top = self.scale * k.rcp_rn(self.cap), self.cap * LOG2E
         for score in S.all():
-            k.mul(self._tanh(score * factor), top, into=score)
-
-    @marked("softcap: tanh")
-    def _tanh(self, y: Value) -> Value:
-        k = self.k
-        square = y * y
-        series: Value | float = _P[-1]
-        for coefficient in reversed(_P[:-1]):
-            series = k.fma(square, series, coefficient)
-        near = k.fma(y * square, series, y)
-        power = k.ex2(y * (2 * LOG2E), ftz=True) + 1.0
-        inverse = k.rcp_rn(power) if self.rounds_once else k.rcp(power, ftz=True)
-        return k.selp(near, k.fma(inverse, -2.0, 1.0), k.abs(y) < _SMALL)
+            k.mul(tanh(k, score * factor, rounds_once=self.rounds_once), top, into=score)

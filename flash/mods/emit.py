@@ -1,0 +1,298 @@
+"""A traced function in a kernel: what depends on the head only is computed once, what depends on the
+query once for each row of a tile, what depends on the key once for each column.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from flash.mods.hyperbolic import tanh
+from flash.mods.reach import factor_of_key, ranges
+from flash.mods.trace import SCORE, AuxArray, Step, Trace
+from flash.operands.dtypes import BOOL
+from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
+from ptxgen.types import ScalarType, f32, s32, s64, u8, u16, u32, u64
+
+_OPERATORS: Final[dict[str, Callable[[Any, Any], Value]]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "lt": operator.lt,
+    "le": operator.le,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+}
+_COMPARED: Final = ("lt", "le", "eq", "ne")
+_FIRST: Final = -1  # the column of the first key
+_HALF: Final = 0.5  # the fraction of a power of two (`math.frexp`)
+_OF_ROWS: Final = frozenset(("batch", "head", "query", SCORE))
+_OF_COLUMNS: Final = frozenset(("key", SCORE))
+
+
+@dataclass(frozen=True)
+class AuxElements:
+    """An array of `aux` in a kernel: the address of its first element (u64), and for each axis the
+    distance between elements in bytes (s64) and the index of the last one (u32).
+    """
+
+    first: Value
+    steps: Sequence[Value]
+    last: Sequence[Value]
+
+
+class Emitted:
+    """A traced function in a kernel. `inputs` are the values of the inputs that are the same for the
+    whole CTA. An index outside of an array is that of its nearest element, so that nothing outside
+    is read.
+    """
+
+    def __init__(
+        self,
+        k: KernelBuilder,
+        trace: Trace,
+        inputs: Mapping[str, Value],
+        arrays: Mapping[str, AuxElements],
+        *,
+        rounds_once: bool,
+    ) -> None:
+        self.k = k
+        self.trace = trace
+        self.arrays = arrays
+        self.rounds_once = rounds_once
+        self.ranges = ranges(trace)
+        self.of_cta: dict[object, Any] = {}
+        known = {name: lambda value=value: value for name, value in inputs.items()}
+        self.uniform = frozenset(inputs)
+        first = Elements(self)
+        for n, needed in enumerate(trace.inputs):
+            if needed <= self.uniform and trace.steps[n].op != "const":
+                first.step(n, known)
+            elif trace.steps[n].op == "load":
+                first.address(n, known, within=self.uniform)
+
+    def value(self, inputs: Mapping[str, Callable[[], Value]]) -> Value | bool | float:
+        """The function for one score; `inputs` emit its other inputs."""
+        return Elements(self).at(0, 0, inputs)
+
+
+class Elements:
+    """A traced function for the scores of one tile, at a place where no branch has begun. The keys of
+    the `columns` are counted from the input "first_key".
+    """
+
+    def __init__(self, of: Emitted, columns: Sequence[int] = (0,)) -> None:
+        self.of = of
+        self.k = of.k
+        self._columns = columns
+        self._kept: dict[object, Any] = {}
+        self._place = 0, 0
+
+    @marked("mods: row")
+    def prepare(self, row: int, inputs: Mapping[str, Callable[[], Value]]) -> None:
+        """Emit what all scores of a row share, so that branches may begin behind it."""
+        self._place = row, 0
+        shared = self.of.uniform | {"batch", "head", "query"}
+        for n, needed in enumerate(self.of.trace.inputs):
+            step = self.of.trace.steps[n]
+            if needed <= shared:
+                self.step(n, inputs)
+            elif step.op == "load":
+                self.address(n, inputs, within=shared)
+            else:
+                self._begun(step, inputs)
+
+    @marked("mods: element")
+    def at(self, row: int, column: int, inputs: Mapping[str, Callable[[], Value]]) -> Value | bool | float:
+        """The function for the score in `row` and `column`; `inputs` emit the inputs that are not the
+        same for the whole CTA. `query` and `head` are the same in a row, `key` in a column.
+        """
+        self._place = row, column
+        found: Value | bool | float = self.step(self.of.trace.result, inputs)
+        return found
+
+    def step(self, n: int, inputs: Mapping[str, Callable[[], Value]]) -> Any:
+        """The value of a step: a Python number if it is a constant."""
+        step = self.of.trace.steps[n]
+        if step.op == "const":
+            return step.value
+
+        def emitted() -> Any:
+            if step.op == "input":
+                return inputs[str(step.value)]()
+            if step.op == "load":
+                return loaded(self.k, self.of.trace.array(step), self.address(n, inputs))
+            by_key = self._by_key(step, inputs)
+            if by_key is not None:
+                return by_key
+            return self._computed(step, [self.step(at, inputs) for at in step.args])
+
+        return self._once(n, self.of.trace.inputs[n], emitted)
+
+    def _by_key(self, step: Step, inputs: Mapping[str, Callable[[], Value]]) -> Value | None:
+        """An f32 or a comparison of integers that grow by 1 or -1 from key to key, from what they are
+        for the first key; None for any other step. The f32 is exact below 2**24.
+        """
+        first = self._begun(step, inputs)
+        if first is None:
+            return None
+        apart = factor_of_key(self.of.trace, *step.args) * self._columns[self._place[1]]
+        if step.op == "float":
+            return first + float(apart) if apart else first
+        return _OPERATORS[step.op](first, -apart)
+
+    def _begun(self, step: Step, inputs: Mapping[str, Callable[[], Value]]) -> Value | None:
+        """The operand of a step of `_by_key`, or the difference of both, for the first key."""
+        trace, args, is_float = self.of.trace, step.args, step.op == "float"
+        if not is_float and (step.op not in _COMPARED or trace.steps[args[0]].kind is not s32):
+            return None
+        if "first_key" not in inputs or not factor_of_key(trace, *args):
+            return None
+        place, at_first = self._place, {**inputs, "key": inputs["first_key"]}
+
+        def begun() -> Value:
+            values = [self.step(n, at_first) for n in args]
+            if is_float:
+                return self.k.cvt(values[0], rnd="rn", dtype=f32)
+            apart: Value = self._value(values[0], s32) - values[1]
+            return apart
+
+        self._place = place[0], _FIRST
+        needed = frozenset[str]().union(*(trace.inputs[n] for n in args))
+        first: Value = self._once((args, is_float), needed, begun)
+        self._place = place
+        return first
+
+    def _once(self, what: object, needed: frozenset[str], emit: Callable[[], Any]) -> Any:
+        """What `emit` returns for the inputs `needed`, emitted when it is first asked for."""
+        store: dict[object, Any] = self.of.of_cta
+        place: tuple[int | None, ...] = ()
+        if not needed <= self.of.uniform:
+            row = None if needed.isdisjoint(_OF_ROWS - self.of.uniform) else self._place[0]
+            column = None if needed.isdisjoint(_OF_COLUMNS) else self._place[1]
+            store, place = self._kept, (row, column)
+        if (what, place) not in store:
+            store[what, place] = emit()
+        return store[what, place]
+
+    def _value(self, x: Any, kind: ScalarType) -> Value:
+        """A constant in a register; a value unchanged."""
+        return x if isinstance(x, Value) else self.k.mov(x, type=kind)
+
+    def _computed(self, step: Step, args: list[Any]) -> Any:
+        k, of = self.k, [self.of.trace.steps[n].kind for n in step.args]
+        if step.op == "where":
+            return self._chosen(step, *args)
+        if step.op in _OPERATORS:
+            if not isinstance(args[0], Value):
+                args[0] = self._value(args[0], of[0])
+            return _OPERATORS[step.op](*args)
+        first = self._value(args[0], of[0])
+        if step.op in ("min", "max"):
+            return getattr(k, step.op)(first, args[1])
+        if step.op == "div":
+            return self._divided(first, args[1])
+        if step.op in ("floordiv", "mod"):
+            return self._by_constant(step, first)
+        one: dict[str, Callable[[], Value]] = {
+            "neg": lambda: -first,
+            "abs": lambda: k.abs(first),
+            "not": lambda: ~first,
+            "float": lambda: k.cvt(first, rnd="rn", dtype=f32),
+            "exp": lambda: k.exp(first),
+            "log": lambda: k.log(first),
+            "sqrt": lambda: k.sqrt_rn(first),
+            "tanh": lambda: tanh(k, first, rounds_once=self.of.rounds_once),
+        }
+        return one[step.op]()
+
+    @marked("mods: where")
+    def _chosen(self, step: Step, condition: Any, a: Any, b: Any) -> Any:
+        if not isinstance(condition, Value):
+            return a if condition else b
+        if step.kind in (f32, s32):
+            return self.k.selp(a, b, condition, type=step.kind)
+        shown = condition & a if isinstance(a, Value) else condition if a else None
+        otherwise = ~condition & b if isinstance(b, Value) else ~condition if b else None
+        parts = [part for part in (shown, otherwise) if part is not None]
+        return parts[0] | parts[1] if len(parts) > 1 else parts[0] if parts else False
+
+    @marked("mods: division")
+    def _divided(self, a: Value, b: Any) -> Value:
+        is_power = not isinstance(b, Value) and math.isfinite(b) and abs(math.frexp(b)[0]) == _HALF
+        # For a power of two the product with 1 / b, which is an f32, is the quotient.
+        found: Value = a * (1 / b) if is_power and abs(b) > 2.0**-127 else a / b
+        return found
+
+    @marked("mods: integer division")
+    def _by_constant(self, step: Step, a: Value) -> Value:
+        """a // n or a % n, rounded down."""
+        n, is_quotient = int(step.value or 1), step.op == "floordiv"
+        if n & (n - 1) == 0:
+            return a >> (n.bit_length() - 1) if is_quotient else a & (n - 1)
+        limits = self.of.ranges[step.args[0]]
+        if limits is not None and limits.low >= 0:
+            return (a.as_(u32) // n if is_quotient else a.as_(u32) % n).as_(s32)
+        quotient = a // n  # rounded towards zero
+        rest = a - quotient * n
+        below = rest < 0
+        if is_quotient:
+            return quotient - self.k.selp(1, 0, below, type=s32)
+        return rest + self.k.selp(n, 0, below, type=s32)
+
+    @marked("mods: address")
+    def address(
+        self, n: int, inputs: Mapping[str, Callable[[], Value]], *, within: frozenset[str] | None = None
+    ) -> Value:
+        """The address of the element of a "load", u64; its parts are kept like other values. `within`:
+        only the parts that depend on these inputs; None for the whole address.
+        """
+        trace = self.of.trace
+        step = trace.steps[n]
+        of, needed = self.of.arrays[str(step.value)], frozenset[str]()
+        at: Value = of.first
+        for axis in sorted(range(len(step.args)), key=lambda axis: self._spread(step.args[axis])):
+            index = step.args[axis]
+            needed |= trace.inputs[index]
+            if within is not None and not needed <= within:
+                break
+
+            def moved(at: Value = at, index: int = index, axis: int = axis) -> Value:
+                return at + self._offset(of, index, self.step(index, inputs), axis)
+
+            at = self._once((n, axis), needed, moved)
+        return at
+
+    def _spread(self, index: int) -> int:
+        """How many values an index has in a tile: those with the fewest come first."""
+        needed = self.of.trace.inputs[index] - self.of.uniform
+        return (not needed.isdisjoint(_OF_ROWS)) + 2 * (not needed.isdisjoint(_OF_COLUMNS))
+
+    def _offset(self, of: AuxElements, index: int, value: Any, axis: int) -> Value:
+        """The bytes from the first element to that of an index, u64."""
+        k, limits = self.k, self.of.ranges[index]
+        inside = self._value(value, s32)
+        if limits is None or limits.low < 0:
+            inside = k.max(inside, 0)
+        inside = k.min(inside.as_(u32), of.last[axis]).as_(s32)
+        return (k.cvt(inside, dtype=s64) * of.steps[axis]).as_(u64)
+
+
+@marked("mods: load")
+def loaded(k: KernelBuilder, array: AuxArray, at: Value) -> Value:
+    """The element at an address (u64): f32, s32 or a condition. Nobody writes it while the kernel
+    runs, so that all threads of a CTA read the same value.
+    """
+    scalar = array.dtype.scalar
+    if scalar is u8:
+        byte = k.cvt(k.ld_nc(Pointer(at, "global", u8), type=u8), dtype=u32)
+        return byte != 0 if array.dtype is BOOL else byte.as_(s32)
+    if scalar.bits == u16.bits:
+        return k.cvt(k.ld_nc(Pointer(at, "global", u16), type=u16).as_(scalar), dtype=f32)
+    return k.ld_nc(Pointer(at, "global", scalar), type=scalar)

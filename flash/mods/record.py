@@ -1,0 +1,96 @@
+"""Traces functions of scores: calls them once with values that record what is computed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from flash.mods.trace import INDICES, SCORE, AuxArray, Recorder, Trace
+from flash.mods.values import Traced, TracedArray, as_float, lifted
+from ptxgen.errors import ConfigError, TypeMismatchError, shown
+from ptxgen.types import ScalarType, f32, pred, s32
+
+SCORE_MOD: Final = "score_mod"
+MASK_MOD: Final = "mask_mod"
+_PARAMETERS: Final[dict[str, tuple[str, ...]]] = {SCORE_MOD: (SCORE, *INDICES), MASK_MOD: INDICES}
+_WANTED: Final = {
+    SCORE_MOD: (f32, "the new score, a number"),
+    MASK_MOD: (pred, "a condition: whether the query sees the key"),
+}
+
+
+def traced(name: str, function: object, arrays: Iterable[AuxArray]) -> Trace:
+    """The trace of a function that is given as `name`, "score_mod" or "mask_mod"; a trace is returned
+    as it is. Parameters behind the usual ones are arrays of `aux`, by their names.
+
+    Raises `ConfigError` for a function whose parameters or result do not fit, `TypeMismatchError`
+    where the function does with a value what cannot be traced.
+    """
+    known = {array.name: array for array in arrays}
+    if isinstance(function, Trace):
+        return _checked(name, function, known)
+    if not callable(function):
+        raise ConfigError(f"{name} must be a function {_signature(name)}, or None, got {shown(function)}")
+    names = _array_names(name, function, known)
+    recorder = Recorder()
+    given = [Traced(recorder, *_input(recorder, parameter)) for parameter in _PARAMETERS[name]]
+    result = function(*given, **{n: TracedArray(recorder, known[n]) for n in names})
+    kind, words = _WANTED[name]
+    try:
+        found = lifted(recorder, result, kind)
+    except TypeMismatchError:
+        raise ConfigError(f"{name} must return {words}, got {shown(result)}") from None
+    if name == SCORE_MOD and found.kind is s32:
+        found = as_float(found)
+    if found.kind is not kind:
+        cure = (
+            "use where(condition, score, float('-inf'))" if name == SCORE_MOD else "compare it, as in x > 0"
+        )
+        raise ConfigError(f"{name} must return {words}, got {found!r}; {cure}")
+    return Trace(name, recorder.steps, found.index, known.values())
+
+
+def _input(recorder: Recorder, name: str) -> tuple[int, ScalarType]:
+    kind = f32 if name == SCORE else s32
+    return recorder.record("input", kind, value=name), kind
+
+
+def _signature(name: str, *more: str) -> str:
+    return f"({', '.join((*_PARAMETERS[name], *more))})"
+
+
+def _checked(name: str, trace: Trace, known: Mapping[str, AuxArray]) -> Trace:
+    """A trace that was made for the same argument and arrays of the same types."""
+    if trace.name != name:
+        raise ConfigError(f"{name} must be a function {_signature(name)}, got a traced {trace.name}")
+    for array in trace.arrays:
+        if known.get(array.name) != array:
+            given = known.get(array.name)
+            raise ConfigError(
+                f"{name} was traced with aux {array}, got {'no such array' if given is None else given}"
+            )
+    return trace
+
+
+def _array_names(name: str, function: Callable[..., Any], known: Mapping[str, AuxArray]) -> list[str]:
+    """The names of the parameters that are arrays."""
+    usual = _PARAMETERS[name]
+    parameters = [*inspect.signature(function).parameters.values()]
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    first = [p for p in parameters[: len(usual)] if p.kind in kinds]
+    rest = [p for p in parameters[len(usual) :] if p.default is p.empty or p.name in known]
+    odd = [p for p in rest if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY)]
+    if len(first) < len(usual) or odd:
+        got = inspect.signature(function)
+        raise ConfigError(
+            f"{name} must take {_signature(name)} and the names of arrays of aux, got parameters {got}"
+        )
+    missing = [p.name for p in rest if p.name not in known]
+    if missing:
+        there = ", ".join(known) or "no array"
+        raise ConfigError(
+            f"{name} takes {', '.join(missing)}, which aux does not have; aux has {there}: give "
+            f"aux={{{missing[0]!r}: array}}"
+        )
+    return [p.name for p in rest]

@@ -1,0 +1,80 @@
+"""The derivative of a traced function, as another trace."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Final
+
+from flash.mods.trace import SCORE, Recorder, Step, Trace
+from flash.mods.values import Traced, where
+from ptxgen.types import f32, pred
+
+# For each operation of f32, the partial derivatives by its operands, given these and the result.
+_Slopes = Callable[..., tuple[Traced | float, ...]]
+SLOPES: Final[dict[str, _Slopes]] = {
+    "add": lambda *_: (1.0, 1.0),
+    "sub": lambda *_: (1.0, -1.0),
+    "mul": lambda a, b, _: (b, a),
+    "div": lambda _, b, y: (1.0 / b, -y / b),
+    "neg": lambda *_: (-1.0,),
+    "abs": lambda a, _: (where(a > 0.0, 1.0, where(a < 0.0, -1.0, 0.0)),),
+    "min": lambda a, b, _: (where(a <= b, 1.0, 0.0), where(a <= b, 0.0, 1.0)),
+    "max": lambda a, b, _: (where(a >= b, 1.0, 0.0), where(a >= b, 0.0, 1.0)),
+    "exp": lambda _, y: (y,),
+    "log": lambda a, _: (1.0 / a,),
+    "sqrt": lambda _, y: (0.5 / y,),
+    "tanh": lambda _, y: (1.0 - y * y,),
+}
+
+
+@functools.lru_cache(maxsize=256)
+def derivative(trace: Trace) -> Trace:
+    """The derivative of a score_mod by the score, as a function of the same arguments. Where the
+    function has a kink it is that of one side, of abs 0; conditions and indices have none.
+    """
+    recorder = Recorder(trace.steps)
+    slopes: list[Traced | float] = []  # by the score; 0.0 where a step does not depend on it
+    for n, step in enumerate(trace.steps):
+        slopes.append(_slope(recorder, n, step, slopes) if step.kind is f32 else 0.0)
+    found = slopes[-1]
+    result = found.index if isinstance(found, Traced) else recorder.constant(found, f32)
+    return Trace(f"d {trace.name}", recorder.steps, result, trace.arrays)
+
+
+def _slope(recorder: Recorder, n: int, step: Step, slopes: list[Traced | float]) -> Traced | float:
+    if step.op == "input":
+        return 1.0 if step.value == SCORE else 0.0
+    if all(_is_zero(slopes[at]) for at in step.args):
+        return 0.0
+    if step.op == "where":
+        condition = Traced(recorder, step.args[0], pred)
+        return where(condition, slopes[step.args[1]], slopes[step.args[2]])
+    args = [Traced(recorder, at, f32) for at in step.args]
+    partial = SLOPES[step.op](*args, Traced(recorder, n, f32))
+    total: Traced | float = 0.0
+    for by, at in zip(partial, step.args, strict=True):
+        total = _sum(total, _product(by, slopes[at]))
+    return total
+
+
+def _is_zero(slope: Traced | float) -> bool:
+    return not isinstance(slope, Traced) and slope == 0.0
+
+
+def _product(a: Traced | float, b: Traced | float) -> Traced | float:
+    for one, other in ((a, b), (b, a)):
+        if not isinstance(one, Traced):
+            if one == 0.0:
+                return 0.0
+            if one == 1.0:
+                return other
+            if one == -1.0:
+                return -other
+    return a * b
+
+
+def _sum(a: Traced | float, b: Traced | float) -> Traced | float:
+    if _is_zero(a):
+        return b
+    return a if _is_zero(b) else a + b

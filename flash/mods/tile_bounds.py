@@ -1,0 +1,111 @@
+"""The bounds of keys of `flash/mods/reach.py` in the two kinds of calls: of a CTA, and on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.mods.emit import AuxElements, loaded
+from flash.mods.reach import Interval
+from flash.mods.trace import AuxArray
+from ptxgen.dsl import KernelBuilder, Value
+from ptxgen.types import s32, s64, u32, u64
+
+
+@dataclass(frozen=True)
+class OfCta:
+    """What a CTA knows: `indices` are the intervals of the batch, the head and the queries."""
+
+    k: KernelBuilder
+    indices: Mapping[str, Interval]
+    arrays: Mapping[str, AuxElements]
+
+    def index(self, name: str) -> Interval | None:
+        """See `Calls.index`."""
+        return self.indices[name]
+
+    def element(self, array: AuxArray, indices: Sequence[Interval]) -> Interval | None:
+        """See `Calls.element`: known if all indices are."""
+        if array.kind is not s32 or any(index.low is not index.high for index in indices):
+            return None
+        found = self._first(array, indices)
+        return Interval(found, found)
+
+    def flag(self, array: AuxArray, indices: Sequence[Interval]) -> Value:
+        """Whether one of the flags with these indices may be True; exact if there is one only."""
+        found = self._first(array, indices)
+        for index in indices:
+            if index.low is not index.high:
+                found = found | (index.low != index.high)
+        return found
+
+    def _first(self, array: AuxArray, indices: Sequence[Interval]) -> Value:
+        """The element with the least indices."""
+        k, of = self.k, self.arrays[array.name]
+        at = of.first
+        for index, step, last in zip(indices, of.steps, of.last, strict=True):
+            value = index.low if isinstance(index.low, Value) else k.mov(index.low, type=s32)
+            inside = k.min(k.max(value, 0).as_(u32), last).as_(s32)
+            at = at + (k.cvt(inside, dtype=s64) * step).as_(u64)
+        return loaded(k, array, at)
+
+    def minimum(self, a: Any, b: Any) -> Any:
+        """See `Calls.minimum`."""
+        return self._chosen("min", a, b)
+
+    def maximum(self, a: Any, b: Any) -> Any:
+        """See `Calls.maximum`."""
+        return self._chosen("max", a, b)
+
+    def _chosen(self, op: str, a: Any, b: Any) -> Any:
+        if isinstance(a, Value):
+            return getattr(self.k, op)(a, b)
+        if isinstance(b, Value):
+            return getattr(self.k, op)(b, a)
+        return min(a, b) if op == "min" else max(a, b)
+
+    def floor_divided(self, a: Any, by: int) -> Any:
+        """See `Calls.floor_divided`."""
+        if not isinstance(a, Value):
+            return a // by
+        if by & (by - 1) == 0:
+            return a >> (by.bit_length() - 1)
+        quotient = a // by  # rounded towards zero
+        return quotient - self.k.selp(1, 0, a - quotient * by < 0, type=s32)
+
+
+@dataclass(frozen=True)
+class OnHost:
+    """What the host knows of a call: intervals of the indices, and the arrays."""
+
+    indices: Mapping[str, Interval]
+    arrays: Mapping[str, NDArray[Any]]
+
+    def index(self, name: str) -> Interval | None:
+        """See `Calls.index`."""
+        return self.indices[name]
+
+    def element(self, array: AuxArray, indices: Sequence[Interval]) -> Interval | None:
+        """See `Calls.element`: between the extremes of the elements that are meant."""
+        if array.kind is not s32:
+            return None
+        table = self.arrays[array.name]
+        ends = [np.clip(index, 0, n - 1) for index, n in zip(indices, table.shape, strict=True)]
+        part = table[tuple(slice(int(low), int(high) + 1) for low, high in ends)]
+        return Interval(int(part.min()), int(part.max()))
+
+    def minimum(self, a: int, b: int) -> int:
+        """See `Calls.minimum`."""
+        return min(a, b)
+
+    def maximum(self, a: int, b: int) -> int:
+        """See `Calls.maximum`."""
+        return max(a, b)
+
+    def floor_divided(self, a: int, by: int) -> int:
+        """See `Calls.floor_divided`."""
+        return a // by

@@ -1,0 +1,205 @@
+"""Functions of scores in kernels: what is emitted for the scores of a tile."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from flash.mods.emit import Elements, Emitted
+from flash.mods.reach import (
+    NO_BOUNDS,
+    Interval,
+    KeyBounds,
+    block_flags,
+    bounds_keys,
+    has_gaps,
+    hiding_bounds,
+    key_bounds,
+    seen_ranges,
+    shows_tiles,
+)
+from flash.mods.tile_bounds import OfCta
+from flash.mods.trace import SCORE
+from flash.scores.feature import LOG2E, NEG_INF, Applied, Inputs
+from flash.scores.places import ScorePlaces
+from ptxgen.dsl import Fragment, Value, marked
+
+
+@dataclass(frozen=True)
+class AppliedScoreMod(Applied):
+    """A function of scores in natural units."""
+
+    inputs: Inputs
+    emitted: Emitted
+
+    is_natural: ClassVar[bool] = True
+
+    @marked("mods: score")
+    def change(self, S: Fragment, places: ScorePlaces) -> None:
+        """See `Applied.change`."""
+        k, of = self.inputs.k, _OfTile(self.inputs, self.emitted, places)
+        for i, j, elements in of.each():
+            score = S[i, j]
+            found = elements.at(i, j, {**of.indices(i, j), SCORE: functools.partial(_itself, score)})
+            if isinstance(found, Value):
+                k.mul(found, LOG2E, into=score)
+            else:
+                score.set(found * LOG2E)
+
+
+def _itself(value: Value) -> Value:
+    return value
+
+
+@dataclass(frozen=True)
+class _OfTile:
+    """A function for a thread's scores in a tile."""
+
+    inputs: Inputs
+    emitted: Emitted
+    places: ScorePlaces
+
+    def indices(self, i: int, j: int) -> dict[str, Callable[[], Value]]:
+        """What emits the indices of row i and column j."""
+        places = self.places
+        return {
+            "query": lambda: _query(self.inputs, places.query(i)),
+            "head": lambda: self.inputs.first_head + places.head(i, places.query(i)),
+            "key": lambda: places.my_first_key + places.keys[j],
+            "first_key": lambda: places.my_first_key,
+        }
+
+    def each(self) -> Iterator[tuple[int, int, Elements]]:
+        """The rows and columns, with the place for what is emitted for them. If elements are loaded
+        by key, only for keys that exist.
+        """
+        places, k = self.places, self.inputs.k
+        elements = Elements(self.emitted, places.keys)
+        branches = self.emitted.trace.loads_by_key
+        if branches:
+            for i in range(len(places.rows)):
+                elements.prepare(i, self.indices(i, 0))
+        for j, apart in enumerate(places.keys):
+            # Branched over, so that the assembler does not load for all keys at once, which takes
+            # more registers than there are.
+            with k.when(places.my_first_key < self.inputs.keys - apart) if branches else nullcontext():
+                for i in range(len(places.rows)):
+                    yield i, j, elements
+
+
+def _query(inputs: Inputs, query: Value) -> Value:
+    """The query as functions see it."""
+    return query if inputs.first_query is None else query + inputs.first_query
+
+
+@dataclass(frozen=True)
+class AppliedMaskMod(Applied):
+    """A function that says which keys a query sees. The queries of the CTA see keys within `seen`
+    only, and do not see all keys only within one of `hiding`; None if any key may be hidden. If keys
+    between those that are seen are not, the queries see keys within one of `ranges` only. `indices` are
+    the intervals of the batch, the head and the queries.
+    """
+
+    inputs: Inputs
+    emitted: Emitted
+    seen: KeyBounds = NO_BOUNDS
+    hiding: list[KeyBounds] | None = None
+    ranges: list[KeyBounds] | None = None
+    indices: Mapping[str, Interval] = field(default_factory=dict)
+
+    @marked("mods: mask")
+    def hide(self, S: Fragment, places: ScorePlaces) -> None:
+        """See `Applied.hide`."""
+        if self.hiding is None:
+            self._hide(S, places)
+            return
+        with self.inputs.k.when(self._meets(self.hiding, places.first_key), uniform=True):
+            self._hide(S, places)
+
+    def _meets(self, ranges: list[KeyBounds], first_key: Value) -> Value:
+        """Whether the tile that begins with `first_key` has a key in one of the ranges."""
+        parts: list[Value] = []
+        end = first_key + self.inputs.tile
+        for first, last in ranges:
+            meets: list[Value] = [] if first is None else [end > first]
+            meets += [] if last is None else [first_key <= last]
+            parts.append(functools.reduce(operator.and_, meets))
+        return functools.reduce(operator.or_, parts)
+
+    def _hide(self, S: Fragment, places: ScorePlaces) -> None:
+        k, of = self.inputs.k, _OfTile(self.inputs, self.emitted, places)
+        for i, j, elements in of.each():
+            seen = elements.at(i, j, of.indices(i, j))
+            if isinstance(seen, Value):
+                k.selp(S[i, j], NEG_INF, seen, into=S[i, j])
+            elif not seen:
+                S[i, j].set(NEG_INF)
+
+    @marked("mods: key")
+    def hides(self, row: Value, key: Value) -> Value | None:
+        """See `Applied.hides`."""
+        inputs, packing = self.inputs, self.inputs.packing
+        query = row if packing is None else packing.query(row)
+        seen = self.emitted.value(
+            {
+                "query": lambda: _query(inputs, query),
+                "head": lambda: (
+                    inputs.first_head if packing is None else inputs.first_head + packing.head(row)
+                ),
+                "key": lambda: key,
+            }
+        )
+        if isinstance(seen, Value):
+            return ~seen
+        return None if seen else key == key
+
+    @property
+    def narrows(self) -> bool:
+        """See `Applied.narrows`."""
+        trace = self.emitted.trace
+        return bounds_keys(trace) or shows_tiles(trace) or has_gaps(trace)
+
+    @marked("mods: tiles")
+    def of_queries(self, first_query: Value, last_query: Value) -> AppliedMaskMod:
+        """See `Applied.of_queries`."""
+        if not self.narrows:
+            return self
+        inputs, trace, head = self.inputs, self.emitted.trace, self.inputs.first_head
+        indices = {
+            "batch": Interval(inputs.batch, inputs.batch),
+            "head": Interval(head, head if inputs.packing is None else head + (inputs.packing.group - 1)),
+            "query": Interval(_query(inputs, first_query), _query(inputs, last_query)),
+        }
+        call = OfCta(inputs.k, indices, self.emitted.arrays)
+        return replace(
+            self,
+            seen=key_bounds(trace, call) if bounds_keys(trace) else NO_BOUNDS,
+            hiding=hiding_bounds(trace, call) if shows_tiles(trace) else None,
+            ranges=seen_ranges(trace, call) if has_gaps(trace) else None,
+            indices=indices,
+        )
+
+    @property
+    def has_gaps(self) -> bool:
+        """See `Applied.has_gaps`."""
+        return has_gaps(self.emitted.trace)
+
+    @marked("mods: tile")
+    def sees_tile(self, first_key: Value) -> Value | None:
+        """See `Applied.sees_tile`."""
+        if not self.has_gaps:
+            return None
+        keys = Interval(first_key, first_key + (self.inputs.tile - 1))
+        call = OfCta(self.inputs.k, {**self.indices, "key": keys}, self.emitted.arrays)
+        parts = [] if self.ranges is None else [self._meets(self.ranges, first_key)]
+        parts += [call.flag(array, indices) for array, indices in block_flags(self.emitted.trace, call)]
+        return functools.reduce(operator.and_, parts)
+
+    @property
+    def key_bounds(self) -> KeyBounds:
+        """See `Applied.key_bounds`."""
+        return self.seen

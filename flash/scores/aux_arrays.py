@@ -1,0 +1,214 @@
+"""The arrays that functions of scores index (`flash/scores/mods.py`): `aux`, a mapping by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Self, TypedDict
+
+import numpy as np
+
+from flash.mods.trace import AUX, AuxArray
+from flash.operands.declared import MAX_ELEMENTS, Number, Operand
+from flash.operands.dtypes import AUX_DTYPES, DType
+from flash.scores.feature import ScoreFeature, TypeOf
+from flash.scores.options import arrays
+from ptxgen.arrays.views import view
+from ptxgen.errors import ConfigError, LaunchError, shown
+from ptxgen.types import u32
+
+_MOST_AXES: Final = 4
+Aux = Mapping[str, Any] | tuple[AuxArray, ...] | None
+
+
+class AuxArguments(TypedDict, total=False):
+    """aux: arrays by name, which score_mod and mask_mod index: float32, float16, bfloat16, int32,
+    uint8 or bool, of 1 to 4 axes.
+    """
+
+    aux: Mapping[str, object] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuxSettings:
+    """aux: the arrays that score_mod and mask_mod index, by name: {"slopes": ("f32", 1)} is an array
+    of float32 with one axis. Launches give `aux`.
+    """
+
+    aux: Aux = None
+
+
+def aux_arrays(given: object) -> tuple[AuxArray, ...]:
+    """The arrays of a config's `aux`, by name. Raises `ConfigError` for anything else."""
+    if given is None:
+        return ()
+    if isinstance(given, tuple) and all(isinstance(array, AuxArray) for array in given):
+        return given
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            "AttentionConfig: aux must be a mapping of names to (type, axes), such as "
+            f'{{"slopes": ("f32", 1)}}, got {shown(given)}'
+        )
+    return _distinct(_declared(name, given[name]) for name in sorted(map(_name, given)))
+
+
+def _distinct(found: Iterable[AuxArray]) -> tuple[AuxArray, ...]:
+    """The arrays, whose parameters of a kernel have names of their own."""
+    arrays = tuple(found)
+    names = [name for array in arrays for name in (array.operand, *array.sizes, *array.strides)]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"AttentionConfig: two arrays of aux need a parameter {name}; rename one")
+    return arrays
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str) or not (name.isidentifier() and name.isascii()):
+        raise ConfigError(f"AttentionConfig: a name in aux must be that of a parameter, got {shown(name)}")
+    return name
+
+
+def _declared(name: str, value: Any) -> AuxArray:
+    kind, axes = value if isinstance(value, (tuple, list)) and len(value) == 2 else (value, 0)
+    dtype = _dtype(kind)
+    if dtype is None or isinstance(axes, bool) or axes not in range(1, _MOST_AXES + 1):
+        names = ", ".join(t.name for t in AUX_DTYPES)
+        raise ConfigError(
+            f"AttentionConfig: aux[{name!r}] must be (type, axes), with a type of {names} and 1 to "
+            f"{_MOST_AXES} axes, got {shown(value)}"
+        )
+    return AuxArray(name, dtype, int(axes))
+
+
+def _dtype(kind: object) -> DType | None:
+    """The type of a name, as this project or array libraries write it, or of a library's type."""
+    name = kind if isinstance(kind, str) else str(kind)
+    if isinstance(kind, (type, np.dtype)):
+        try:
+            name = np.dtype(kind).name
+        except TypeError:
+            return None
+    short = name.removeprefix("torch.")
+    return next((t for t in AUX_DTYPES if short in (t.name, t.array_name)), None)
+
+
+def given_arrays(arguments: Mapping[str, Any]) -> Mapping[str, object]:
+    """The arrays of a call's `aux`, by name. Raises `LaunchError` for anything else."""
+    given = arguments.get(AUX)
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise LaunchError(
+            'aux must be a mapping of names to arrays, such as {"slopes": slopes}, where slopes is a '
+            f"parameter of score_mod or mask_mod; got {shown(given)}"
+        )
+    return given
+
+
+def arrays_of_call(arguments: Mapping[str, Any]) -> tuple[AuxArray, ...]:
+    """The declarations of the arrays of a call. Raises `LaunchError` for types and axes that a
+    function cannot index.
+    """
+    given = given_arrays(arguments)
+    return _distinct(_of_array(name, given[name]) for name in sorted(map(_name, given)))
+
+
+def _of_array(name: str, given: object) -> AuxArray:
+    array = view(given, f"{AUX}[{name!r}]")
+    dtype, axes = _dtype(array.dtype), len(array.shape)
+    if dtype is None or not 1 <= axes <= _MOST_AXES:
+        names = ", ".join(t.array_name for t in AUX_DTYPES)
+        raise LaunchError(
+            f"{AUX}[{name!r}] must be one of {names}, with 1 to {_MOST_AXES} axes, got {array.dtype} of "
+            f"shape {list(array.shape)}; convert it"
+        )
+    return AuxArray(name, dtype, axes)
+
+
+def flattened(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a launch with the arrays of `aux` by the names of their operands."""
+    found = {name: value for name, value in arguments.items() if name != AUX}
+    return found | {f"{AUX}_{name}": array for name, array in given_arrays(arguments).items()}
+
+
+def gathered(operands: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call on the host, from arrays by the names of their operands."""
+    prefix = f"{AUX}_"
+    found = {name: array for name, array in operands.items() if not name.startswith(prefix)}
+    of_mods = {n.removeprefix(prefix): array for n, array in operands.items() if n.startswith(prefix)}
+    return found | ({AUX: of_mods} if of_mods else {})
+
+
+@dataclass(frozen=True)
+class AuxArrays(ScoreFeature):
+    """The arrays that the functions of a kernel index."""
+
+    arrays: tuple[AuxArray, ...]
+
+    setting: ClassVar = AUX
+    argument: ClassVar = AUX
+    example: ClassVar = 'aux={"slopes": ("f32", 1)}'
+    options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "--aux": {
+            "type": arrays,
+            "metavar": "NAME:TYPE:AXES,...",
+            "help": "the arrays that --score-mod and --mask-mod index, such as slopes:f32:1",
+        }
+    }
+    gives_arrays: ClassVar = True
+
+    @classmethod
+    def normalized(cls, value: Any, of_config: Any) -> tuple[AuxArray, ...]:
+        """See `ScoreFeature.normalized`."""
+        found = aux_arrays(value)
+        mods = [mod for mod in (of_config.score_mod, of_config.mask_mod) if mod is not None]
+        indexed = {array.name for mod in mods for array in mod.arrays}
+        for array in found:
+            if array.name not in indexed:
+                raise ConfigError(
+                    f"AttentionConfig: aux has {array.name!r}, which neither score_mod nor mask_mod indexes; "
+                    "leave it out"
+                )
+        return found
+
+    @classmethod
+    def of(cls, config: Any) -> Self | None:
+        """See `ScoreFeature.of`."""
+        return cls(config.aux) if config.aux else None
+
+    @classmethod
+    def setting_of_call(cls, arguments: Mapping[str, Any], type_of: TypeOf) -> tuple[AuxArray, ...]:
+        """The declarations of the arrays that are given."""
+        return arrays_of_call(arguments)
+
+    @classmethod
+    def is_asked(cls, arguments: Mapping[str, Any]) -> bool:
+        """False: what is done to scores is in the functions."""
+        return False
+
+    @property
+    def word(self) -> str:
+        """The word for the arrays in the kernel's name."""
+        return f"{AUX}{len(self.arrays)}"
+
+    def operands(self, *, cached: bool) -> tuple[Operand, ...]:
+        """The arrays."""
+        return tuple(
+            Operand(
+                array.operand,
+                array.dtype,
+                array.sizes,
+                "indexed by score_mod or mask_mod; an index outside is that of the nearest element",
+                steps=array.axes,
+                is_whole=True,
+            )
+            for array in self.arrays
+        )
+
+    def numbers(self, *, cached: bool) -> tuple[Number, ...]:
+        """The lengths of the axes."""
+        return tuple(
+            Number(size, u32, f"elements of {array.operand} along axis {axis}", (1, MAX_ELEMENTS))
+            for array in self.arrays
+            for axis, size in enumerate(array.sizes)
+        )
