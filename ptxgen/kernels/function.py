@@ -26,7 +26,7 @@ from ptxgen.kernels.built import GRID, BuiltFunction
 from ptxgen.kernels.findings import Findings, findings_of
 from ptxgen.kernels.launch import Call, Extents, Runner, checked, copies, extents, require_apart, require_fit
 from ptxgen.kernels.signature import Signature, key_of
-from ptxgen.runtime.attributes import LaunchAttributes
+from ptxgen.runtime.attributes import NO_ATTRIBUTES, LaunchAttributes
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.runtime.given import cache_of, gpu_of
@@ -81,9 +81,8 @@ class KernelFunction:
         self._threads = threads
         self._min_ctas = min_ctas
         self._asserts = asserts
-        self._attributes = LaunchAttributes(
-            cluster_of(f"kernel {self.name}", cluster), bool(cooperative), bool(programmatic)
-        )
+        extents = cluster_of(f"kernel {self.name}", cluster)
+        self._attributes = LaunchAttributes(extents, bool(cooperative), bool(programmatic)).kept()
         self._target = None if target is None else find_target(target)
         who = f"kernel {self.name}"
         self._runner = Runner(gpu_of(who, cuda), cache_of(who, cache))
@@ -253,7 +252,8 @@ class KernelFunction:
         self, grid: object, arguments: tuple[object, ...], named: Mapping[str, object], stream: object
     ) -> tuple[Extents, Call, dict[str, Any], int | None]:
         extent = extents(self.name, "grid", grid)
-        require_whole_clusters(self.name, extent, self._attributes.cluster)
+        if self._attributes is not NO_ATTRIBUTES:
+            require_whole_clusters(self.name, extent, self._attributes.cluster)
         values, statics = self.signature.bind(arguments, named)
         explicit = None if stream is None else stream_handle(stream, self.name)
         return extent, checked(self.name, self.signature.parameters, values, explicit), statics, explicit

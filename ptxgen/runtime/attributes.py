@@ -19,8 +19,9 @@ class LaunchAttributes:
     cooperative: bool = False
     programmatic: bool = False
 
-    def __bool__(self) -> bool:
-        return self != NO_ATTRIBUTES
+    def kept(self) -> LaunchAttributes:
+        """These attributes; `NO_ATTRIBUTES` itself if nothing is asked for, which launches look for."""
+        return NO_ATTRIBUTES if self == NO_ATTRIBUTES else self
 
 
 NO_ATTRIBUTES: Final = LaunchAttributes()

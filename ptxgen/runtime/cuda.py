@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from ptxgen.errors import BackendError, LaunchError
 from ptxgen.runtime.assembler import Assembler, find_assembler
+from ptxgen.runtime.attributes import NO_ATTRIBUTES
 from ptxgen.runtime.cuda_config import launch_config
 from ptxgen.runtime.cuda_driver import DeviceProperties, Driver
 from ptxgen.runtime.cuda_errors import driver_name
@@ -143,7 +144,7 @@ class CudaBackend:
         block = kernel.arguments(plan.slots)
         with block.lock, self._driver.on(kernel.ordinal, kernel.doing):
             block.write(plan)
-            if plan.attributes:
+            if plan.attributes is not NO_ATTRIBUTES:
                 config = launch_config(self._driver.require(), plan, stream)
                 self._driver.call(
                     "cuLaunchKernelEx", config, kernel.function, block.address, 0, doing=kernel.doing

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ptxgen.errors import LaunchError, ModifierError
 from ptxgen.ir import Param
-from ptxgen.runtime.attributes import LaunchAttributes
+from ptxgen.runtime.attributes import NO_ATTRIBUTES, LaunchAttributes
 from ptxgen.runtime.plan import MAX_BLOCK, MAX_GRID, ArgumentBlock, LaunchPlan, ParamSlot, pack, param_slots
 from ptxgen.types import TYPES
 
@@ -67,8 +67,9 @@ def test_arrays_have_their_own_alignment_and_are_passed_as_bytes() -> None:
 
 def test_a_grid_has_whole_clusters() -> None:
     cluster = LaunchAttributes(cluster=(2, 1, 3))
-    assert dataclasses.replace(PLAN, grid=(4, 1, 3), attributes=cluster).attributes
-    assert not PLAN.attributes
+    assert dataclasses.replace(PLAN, grid=(4, 1, 3), attributes=cluster).attributes == cluster
+    assert PLAN.attributes is LaunchAttributes().kept() is NO_ATTRIBUTES
+    assert cluster.kept() is cluster
     with pytest.raises(LaunchError, match=r"grid\.z must be a multiple of 3, .* \(2, 1, 3\) CTAs, got 1"):
         dataclasses.replace(PLAN, attributes=cluster)
 
