@@ -10,13 +10,14 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.installed
 FRAMEWORKS := $(VENV)/.frameworks
 FRONTENDS := $(VENV)/.frontends
+BROWSER := $(VENV)/.browser
 PYTEST := $(PY) -m pytest -n auto --dist worksteal
 COVERAGE := --cov=ptxgen --cov=flash --cov-branch --cov-fail-under=95
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow blas frameworks frontends lint types layers docs-check mutants analyses coverage \
-  nightly bench clean distclean
+.PHONY: help demo test slow blas frameworks frontends browser lint types layers docs-check mutants \
+  analyses coverage nightly bench clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +40,8 @@ blas: $(READY) ## tests that judge sums of floats, with each other BLAS kernel o
 frameworks: $(FRAMEWORKS) ## PyTorch, JAX and transformers, whose tests skip themselves without them
 
 frontends: $(FRONTENDS) ## NVRTC, Triton, Numba and CuTe DSL (2 GB), whose tests skip themselves, too
+
+browser: $(BROWSER) ## Selenium, and where apt-get may install it Chromium, for the tests of report pages
 
 mutants: $(READY) ## break the kernels in a sample of ways; something must notice each
 	$(PY) tools/mutate.py --short
@@ -88,6 +91,15 @@ $(FRAMEWORKS): pyproject.toml | $(READY)
 
 $(FRONTENDS): pyproject.toml | $(READY)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[frontends]'
+	@touch $@
+
+# Without a browser its tests skip themselves.
+$(BROWSER): pyproject.toml | $(READY)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[browser]'
+	@if ! command -v chromedriver >/dev/null && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	  { apt-get -qq update && apt-get -qq install -y chromium chromium-driver; } >/dev/null 2>&1 || \
+	    echo "apt-get has no Chromium here; the tests of report pages in a browser are skipped"; \
+	fi
 	@touch $@
 
 # The first interpreter that is new enough makes .venv.
