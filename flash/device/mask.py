@@ -52,7 +52,6 @@ class Mask:
                 found = seen if found is None else found & seen
         return found
 
-    @marked("mask: tiles of bounds")
     def narrowed(
         self, k: KernelBuilder, first: Value | None, end: Value, tile: int
     ) -> tuple[Value | None, Value]:

@@ -14,7 +14,7 @@ from flash.mods.hyperbolic import tanh
 from flash.mods.reach import factor_of_key, ranges
 from flash.mods.trace import SCORE, AuxArray, Step, Trace
 from flash.operands.dtypes import BOOL
-from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
+from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.types import ScalarType, f32, s32, s64, u8, u16, u32, u64
 
 _OPERATORS: Final[dict[str, Callable[[Any, Any], Value]]] = {
@@ -94,7 +94,6 @@ class Elements:
         self._kept: dict[object, Any] = {}
         self._place = 0, 0
 
-    @marked("mods: row")
     def prepare(self, row: int, inputs: Mapping[str, Callable[[], Value]]) -> None:
         """Emit what all scores of a row share, so that branches may begin behind it."""
         self._place = row, 0
@@ -108,7 +107,6 @@ class Elements:
             else:
                 self._begun(step, inputs)
 
-    @marked("mods: element")
     def at(self, row: int, column: int, inputs: Mapping[str, Callable[[], Value]]) -> Value | bool | float:
         """The function for the score in `row` and `column`; `inputs` emit the inputs that are not the
         same for the whole CTA. `query` and `head` are the same in a row, `key` in a column.
@@ -212,7 +210,6 @@ class Elements:
         }
         return one[step.op]()
 
-    @marked("mods: where")
     def _chosen(self, step: Step, condition: Any, a: Any, b: Any) -> Any:
         if not isinstance(condition, Value):
             return a if condition else b
@@ -223,14 +220,12 @@ class Elements:
         parts = [part for part in (shown, otherwise) if part is not None]
         return parts[0] | parts[1] if len(parts) > 1 else parts[0] if parts else False
 
-    @marked("mods: division")
     def _divided(self, a: Value, b: Any) -> Value:
         is_power = not isinstance(b, Value) and math.isfinite(b) and abs(math.frexp(b)[0]) == _HALF
         # For a power of two the product with 1 / b, which is an f32, is the quotient.
         found: Value = a * (1 / b) if is_power and abs(b) > 2.0**-127 else a / b
         return found
 
-    @marked("mods: integer division")
     def _by_constant(self, step: Step, a: Value) -> Value:
         """a // n or a % n, rounded down."""
         n, is_quotient = int(step.value or 1), step.op == "floordiv"
@@ -246,7 +241,6 @@ class Elements:
             return quotient - self.k.selp(1, 0, below, type=s32)
         return rest + self.k.selp(n, 0, below, type=s32)
 
-    @marked("mods: address")
     def address(
         self, n: int, inputs: Mapping[str, Callable[[], Value]], *, within: frozenset[str] | None = None
     ) -> Value:
@@ -284,7 +278,6 @@ class Elements:
         return (k.cvt(inside, dtype=s64) * of.steps[axis]).as_(u64)
 
 
-@marked("mods: load")
 def loaded(k: KernelBuilder, array: AuxArray, at: Value) -> Value:
     """The element at an address (u64): f32, s32 or a condition. Nobody writes it while the kernel
     runs, so that all threads of a CTA read the same value.

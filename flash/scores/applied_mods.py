@@ -26,7 +26,7 @@ from flash.mods.tile_bounds import OfCta
 from flash.mods.trace import SCORE
 from flash.scores.feature import LOG2E, NEG_INF, Applied, Inputs
 from flash.scores.places import ScorePlaces
-from ptxgen.dsl import Fragment, Value, marked
+from ptxgen.dsl import Fragment, Value
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,6 @@ class AppliedScoreMod(Applied):
 
     is_natural: ClassVar[bool] = True
 
-    @marked("mods: score")
     def change(self, S: Fragment, places: ScorePlaces) -> None:
         """See `Applied.change`."""
         k, of = self.inputs.k, _OfTile(self.inputs, self.emitted, places)
@@ -111,7 +110,6 @@ class AppliedMaskMod(Applied):
     ranges: list[KeyBounds] | None = None
     indices: Mapping[str, Interval] = field(default_factory=dict)
 
-    @marked("mods: mask")
     def hide(self, S: Fragment, places: ScorePlaces) -> None:
         """See `Applied.hide`."""
         if self.hiding is None:
@@ -139,7 +137,6 @@ class AppliedMaskMod(Applied):
             elif not seen:
                 S[i, j].set(NEG_INF)
 
-    @marked("mods: key")
     def hides(self, row: Value, key: Value) -> Value | None:
         """See `Applied.hides`."""
         inputs, packing = self.inputs, self.inputs.packing
@@ -163,7 +160,6 @@ class AppliedMaskMod(Applied):
         trace = self.emitted.trace
         return bounds_keys(trace) or shows_tiles(trace) or has_gaps(trace)
 
-    @marked("mods: tiles")
     def of_queries(self, first_query: Value, last_query: Value) -> AppliedMaskMod:
         """See `Applied.of_queries`."""
         if not self.narrows:
@@ -188,7 +184,6 @@ class AppliedMaskMod(Applied):
         """See `Applied.has_gaps`."""
         return has_gaps(self.emitted.trace)
 
-    @marked("mods: tile")
     def sees_tile(self, first_key: Value) -> Value | None:
         """See `Applied.sees_tile`."""
         if not self.has_gaps:

@@ -169,6 +169,8 @@ def _check(
         raise LaunchError(f"progress must be a function of two integers, got {shown(progress)}")
     if arena is not None and not isinstance(arena, DeviceArena):
         raise LaunchError(f"arena must be a DeviceArena, got {shown(arena)}; leave it out")
+    if recorder is not None and not isinstance(recorder, Recorder):
+        raise LaunchError(f"recorder must be a ptxgen.interpreter.recording.Recorder, got {shown(recorder)}")
     if recorder is not None and asked:
         raise LaunchError("a run with a recorder has no sanitizers; leave out sanitize, or run twice")
 
