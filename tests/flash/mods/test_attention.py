@@ -166,7 +166,7 @@ def test_the_reference_agrees_with_flex_attention(case: str, flex: Callable[...,
 # ------------------------------------------------------------------------------ kernels, and numpy
 
 
-@pytest.mark.sample(3, gate=10)
+@pytest.mark.sample(2, gate=8)
 @EVERY_CASE
 @EVERY_KERNEL
 def test_kernels_are_as_accurate_as_their_arithmetic(kind: str, case: str) -> None:
@@ -229,7 +229,7 @@ def test_packed_sequences_count_from_their_own_first_row(kind: str, backend: str
     np.testing.assert_allclose(lse, sums, rtol=0, atol=3e-3 if kind == "f16" else 3e-6)
 
 
-@pytest.mark.sample(2, gate=6)
+@pytest.mark.sample(1, gate=5)
 @pytest.mark.parametrize("page_size", [None, 16])
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("kind", ["float32", "float16"])
@@ -437,7 +437,7 @@ def test_blocks_that_a_given_mask_hides_are_not_loaded(dtype: str) -> None:
     assert 2 * (count - nothing) == of_block * tiles
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "how",
     [{}, {"dtype": "f16"}, {"dtype": "f16", "stages": 3}, {"precision": "tf32"}, {"pack_gqa": True}],
@@ -555,7 +555,7 @@ def test_kernels_are_proved(case: str, how: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ptxas
-@pytest.mark.sample(6, gate=12)
+@pytest.mark.sample(3, gate=9)
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("case", [name for name in CASES if name != "odd"])
