@@ -156,6 +156,7 @@ def flex(torch: Any) -> Callable[..., Array]:
 
 @pytest.mark.filterwarnings("ignore")  # flex_attention warns that it is not compiled
 @EVERY_CASE
+@pytest.mark.judged
 def test_the_reference_agrees_with_flex_attention(case: str, flex: Callable[..., Array]) -> None:
     q, k, v = problem()
     call = call_of(case)
@@ -169,6 +170,7 @@ def test_the_reference_agrees_with_flex_attention(case: str, flex: Callable[...,
 @pytest.mark.sample(2, gate=8)
 @EVERY_CASE
 @EVERY_KERNEL
+@pytest.mark.judged
 def test_kernels_are_as_accurate_as_their_arithmetic(kind: str, case: str) -> None:
     q, k, v = problem(kind)
     call = call_of(case)
@@ -178,6 +180,7 @@ def test_kernels_are_as_accurate_as_their_arithmetic(kind: str, case: str) -> No
 
 
 @EVERY_CASE
+@pytest.mark.judged
 def test_numpy_is_as_accurate_as_its_arithmetic(case: str) -> None:
     q, k, v = problem(seq_q=SEQ_Q)
     call = call_of(case)
@@ -188,6 +191,7 @@ def test_numpy_is_as_accurate_as_its_arithmetic(case: str) -> None:
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("case", ["alibi", "both", "padded"])
 @pytest.mark.parametrize("kind", ["ieee", "f16"])
+@pytest.mark.judged
 def test_packed_heads_have_their_own_indices(kind: str, case: str) -> None:
     q, k, v = problem(kind, seq_q=5)
     call = call_of(case)
@@ -214,6 +218,7 @@ def test_packed_heads_have_their_own_indices(kind: str, case: str) -> None:
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["ieee", "f16"])
 @pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+@pytest.mark.judged
 def test_packed_sequences_count_from_their_own_first_row(kind: str, backend: str) -> None:
     rng, dtype = np.random.default_rng(3), np.float16 if kind == "f16" else np.float32
     q, k, v = (rng.standard_normal((n, h, 16)).astype(dtype) for n, h in ((50, 4), (90, 2), (90, 2)))
@@ -234,6 +239,7 @@ def test_packed_sequences_count_from_their_own_first_row(kind: str, backend: str
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("kind", ["float32", "float16"])
 @pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+@pytest.mark.judged
 def test_over_a_cache_a_query_counts_by_its_position(
     backend: str, kind: str, splits: int, page_size: int | None
 ) -> None:
@@ -288,6 +294,7 @@ def test_a_decode_kernel_and_a_step_take_functions() -> None:
 
 
 @pytest.mark.parametrize("backend", ["cpu", pytest.param("interpreter", marks=pytest.mark.slow)])
+@pytest.mark.judged
 def test_built_in_features_agree_with_the_same_as_functions(backend: str) -> None:
     q, k, v = problem()
     for built_in, call in (
@@ -304,6 +311,7 @@ def test_built_in_features_agree_with_the_same_as_functions(backend: str) -> Non
 
 
 @pytest.mark.parametrize("backend", ["cpu", pytest.param("interpreter", marks=pytest.mark.slow)])
+@pytest.mark.judged
 def test_functions_go_with_every_built_in_feature(backend: str) -> None:
     q, k, v = problem("f16")
     rng = np.random.default_rng(9)
@@ -572,6 +580,7 @@ def test_default_kernels_do_not_spill(case: str, target: str, head_dim: int, ass
 
 
 @pytest.mark.parametrize("case", ["alibi", "softcap", "odd", "both"])
+@pytest.mark.judged
 def test_gradients_of_numpy_follow_from_the_trace(case: str) -> None:
     q, k, v = problem()
     call = call_of(case)
@@ -587,6 +596,7 @@ def test_gradients_of_numpy_follow_from_the_trace(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["softcap", "odd", "both"])
+@pytest.mark.judged
 def test_gradients_of_the_reference_agree_with_finite_differences(case: str) -> None:
     q, k, v = (x.astype(np.float64) for x in problem(seq_q=5, seq_k=7))
     call = call_of(case)
