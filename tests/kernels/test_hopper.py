@@ -180,7 +180,7 @@ def map_replaced(k: Any, M: Pointer[u32], X: Pointer[f32]) -> None:
     k.tensormap_replace_address(M, X.value, space="global")
 
 
-def map_copied(k: Any, M: Pointer[u32], _: Pointer[f32]) -> None:
+def map_copied(k: Any, M: Pointer[u32], _X: Pointer[f32]) -> None:
     tile = k.shared("map", (1, 32), u32, align=128)
     k.tensormap_cp_fenceproxy(M, tile.pointer(), scope="gpu")
 
@@ -189,11 +189,11 @@ def test_maps_in_global_memory_are_written_and_lead_anywhere() -> None:
     for function in (map_replaced, map_copied):
         assert px.kernel(function, threads=32, target="sm_90a").build().uses.written == {"M"}
 
-    def stored(k: Any, M: Pointer[f32], _: Pointer[f32]) -> None:
+    def stored(k: Any, M: Pointer[f32], _X: Pointer[f32]) -> None:
         tile = k.tma.tile("tile", (8, 32), f32)
         k.cp_async_bulk_tensor_store(TensorPointer(M.value, f32, (0, 0)), tile.slab(0), dim="2d")
 
-    assert px.kernel(stored, threads=32, target="sm_90a").build().uses.written == {"M", "_"}
+    assert px.kernel(stored, threads=32, target="sm_90a").build().uses.written == {"M", "_X"}
 
 
 def test_only_maps_that_the_kernel_stores_to_are_written() -> None:
