@@ -149,10 +149,10 @@ class Control(Grid):
         head, done = self._label("while"), self._label("done")
         self._statements.append(ir.Label(head.name, "nounroll"))
         try:
-            holds = condition()
-            self.require_predicate("while_", holds)
-            self._branch(done, holds, negated=True)
             with self._loop("while_", done, divergent=not uniform):
+                holds = condition()
+                self.require_predicate("while_", holds)
+                self._branch(done, holds, negated=True)
                 yield
         finally:
             self._branch(head)
