@@ -138,7 +138,7 @@ class Control(Grid):
         without arguments that returns a predicate, such as `lambda: low < high` of two variables.
 
         `uniform` promises that the condition is the same in all threads of the CTA, which allows
-        barriers inside.
+        barriers inside, and in the condition: `lambda: k.block.sum(x) < n`.
         """
         self.refuse_predicated("while_")
         if not callable(condition):

@@ -14,7 +14,7 @@ _PREFETCH: Final = "prefetch"  # of copies to the L2 cache, which write no memor
 _ACCESSES: Final = frozenset(("ld", "ldu", *_WRITERS))
 _ELSEWHERE: Final = ("shared", "local", "param")  # state spaces that are no array of the caller's
 _GLOBAL: Final = "global"
-_COPIED: Final = 16  # bytes of which both addresses of a copy are multiples (PTX ISA, "cp.async", ".cg")
+_COPIED: Final = 16  # bytes of which both addresses of a copy are multiples (PTX ISA, "cp.async.bulk", ".cg")
 
 
 @dataclass(frozen=True)
@@ -117,4 +117,5 @@ def _global_accesses(instrs: list[Instr]) -> Iterator[_Access]:
         address = instr.operands[at]
         if isinstance(address, Address | TensorAddress):
             writes = name in _WRITERS and which == 0 and _PREFETCH not in words
-            yield _Access(address, _COPIED if name == "cp" and not nbytes else nbytes, writes)
+            is_bulk = "bulk" in words or (name == "cp" and not nbytes)  # a type is that of the elements
+            yield _Access(address, _COPIED if is_bulk else nbytes, writes)

@@ -176,6 +176,17 @@ def test_prefetches_write_no_array() -> None:
     assert np.array_equal(y, a[3] + 1)
 
 
+def test_bulk_copies_and_reductions_need_arrays_at_a_multiple_of_16_bytes() -> None:
+    def reduced(k: Any, X: Pointer[u32], Y: Pointer[u32]) -> None:
+        tile = k.shared("tile", (1, 32), u32, align=128)
+        k.cp_reduce_async_bulk_add(X, tile.pointer(), 128, type=u32, op="add")
+        k.cp_async_bulk_store(Y, tile.pointer(), 128)
+
+    uses = px.kernel(reduced, threads=32, target="sm_90a").build().uses
+    assert uses.written == {"X", "Y"}
+    assert uses.alignment == {"X": 16, "Y": 16}
+
+
 def map_replaced(k: Any, M: Pointer[u32], X: Pointer[f32]) -> None:
     k.tensormap_replace_address(M, X.value, space="global")
 
