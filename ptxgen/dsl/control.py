@@ -138,7 +138,7 @@ class Control(Grid):
         without arguments that returns a predicate, such as `lambda: low < high` of two variables.
 
         `uniform` promises that the condition is the same in all threads of the CTA, which allows
-        barriers inside.
+        barriers inside, and in the condition: `lambda: k.block.sum(x) < n`.
         """
         self.refuse_predicated("while_")
         if not callable(condition):
@@ -149,10 +149,10 @@ class Control(Grid):
         head, done = self._label("while"), self._label("done")
         self._statements.append(ir.Label(head.name, "nounroll"))
         try:
-            holds = condition()
-            self.require_predicate("while_", holds)
-            self._branch(done, holds, negated=True)
             with self._loop("while_", done, divergent=not uniform):
+                holds = condition()
+                self.require_predicate("while_", holds)
+                self._branch(done, holds, negated=True)
                 yield
         finally:
             self._branch(head)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import PurePath
-from typing import Final
+from typing import Final, TypeGuard
 
 from ptxgen import ir
 from ptxgen.dsl.control import Control
@@ -96,7 +96,7 @@ class Debugging(Control):
         """
         self.refuse_predicated("device_assert")
         self.require_predicate("device_assert", condition)
-        if not isinstance(message, str):
+        if not _is_text(message):
             raise ConfigError(f"device_assert: the message must be a text, got {shown(message)}")
         if not self.asserts:
             return
@@ -161,9 +161,19 @@ def _slot(function: ir.Function, param: ir.Param) -> str:
     return f"${function.name.strip('_')}_{param.name}"
 
 
+def _is_text(given: object) -> TypeGuard[str]:
+    """Whether `given` is a text that a kernel can hold: without zeros, which end it, and in UTF-8."""
+    return isinstance(given, str) and "\0" not in given and not any(map(_is_surrogate, given))
+
+
+def _is_surrogate(character: str) -> bool:
+    """Whether a character is half of one, which UTF-8 does not encode."""
+    return "\ud800" <= character <= "\udfff"
+
+
 def _conversions(format: object) -> list[tuple[str, ScalarType]]:
     """The conversions of a format, and the type that each takes."""
-    if not isinstance(format, str) or "\0" in format:
+    if not _is_text(format):
         raise ConfigError(f"printf: the format must be a text, got {shown(format)}")
     found: list[tuple[str, ScalarType]] = []
     if "%" in _CONVERSION.sub("", format):

@@ -6,7 +6,7 @@ import functools
 import inspect
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -118,14 +118,20 @@ def _plain(value: Any) -> Any:
 
 def key_of(value: Any) -> object:
     """A hashable key of a static value: equal only for values that are the same in every kernel.
-    1, 1.0 and True are apart, and so are 0.0 and -0.0; NaN is itself. Raises TypeError for what is
-    not hashable.
+    1, 1.0 and True are apart, and so are 0.0 and -0.0, also in tuples, frozen sets and fields of data
+    classes; NaN is itself. Raises TypeError for what is not hashable.
     """
     if isinstance(value, float):
         return type(value), struct.pack("<d", value)
+    if isinstance(value, complex):
+        return type(value), key_of(value.real), key_of(value.imag)
     if isinstance(value, tuple):
         return type(value), tuple(map(key_of, value))
+    if isinstance(value, frozenset):
+        return type(value), frozenset(map(key_of, value))
     hash(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value), value, tuple(key_of(getattr(value, field.name)) for field in fields(value))
     return type(value), value
 
 

@@ -9,11 +9,12 @@ from typing import Final, NamedTuple
 from ptxgen.check.verify.shapes import registers_of, shape_of
 from ptxgen.ir import Address, Instr, IntImm, Kernel, Symbol, TensorAddress
 
-_WRITERS: Final = frozenset(("st", "red", "atom", "cp", "multimem"))
+_WRITERS: Final = frozenset(("st", "red", "atom", "cp", "multimem", "tensormap"))
+_PREFETCH: Final = "prefetch"  # of copies to the L2 cache, which write no memory
 _ACCESSES: Final = frozenset(("ld", "ldu", *_WRITERS))
 _ELSEWHERE: Final = ("shared", "local", "param")  # state spaces that are no array of the caller's
 _GLOBAL: Final = "global"
-_COPIED: Final = 16  # bytes of which both addresses of a copy are multiples (PTX ISA, "cp.async", ".cg")
+_COPIED: Final = 16  # bytes of which both addresses of a copy are multiples (PTX ISA, "cp.async.bulk", ".cg")
 
 
 @dataclass(frozen=True)
@@ -33,16 +34,19 @@ def uses_of(kernel: Kernel, pointers: Collection[str]) -> Uses:
 
     The array of an access is known if its address is computed from one pointer. An array may be
     written if the address of a write is computed from its pointer, and all may be if that is not
-    known. An address that is loaded from memory is not known; the value that a load gives is
-    otherwise taken for an offset.
+    known. An address that is loaded from memory is not known, nor one in a tensor map that is itself in
+    memory; the value that a load gives is otherwise taken for an offset.
     """
     instrs = [statement for statement in kernel.body if isinstance(statement, Instr)]
     sources = _sources(instrs, pointers)
+    maps = {param.name for param in kernel.params if param.count}
     written: set[str] = set()
     alignment: dict[str, int] = {}
     for access in _global_accesses(instrs):
         address, nbytes = access.address, access.nbytes
         found = {name for reg in registers_of(address) for name in sources.get(reg.name, ())}
+        if isinstance(address, TensorAddress) and not found <= maps:
+            found = set()
         if access.writes:
             written |= found or set(pointers)
         if len(found) == 1 and nbytes and isinstance(address, Address) and address.offset % nbytes == 0:
@@ -112,5 +116,6 @@ def _global_accesses(instrs: list[Instr]) -> Iterator[_Access]:
             nbytes = size.value if isinstance(size, IntImm) else 0
         address = instr.operands[at]
         if isinstance(address, Address | TensorAddress):
-            writes = name in _WRITERS and which == 0
-            yield _Access(address, _COPIED if name == "cp" and not nbytes else nbytes, writes)
+            writes = name in _WRITERS and which == 0 and _PREFETCH not in words
+            is_bulk = "bulk" in words or (name == "cp" and not nbytes)  # a type is that of the elements
+            yield _Access(address, _COPIED if is_bulk else nbytes, writes)

@@ -74,6 +74,7 @@ def test_each_thread_prints_its_own():
             "printf: '50 %' has a % that begins no conversion; write %% for the character",
         ),
         (3, [], ConfigError, "printf: the format must be a text, got 3"),
+        ("\ud800", [], ConfigError, r"printf: the format must be a text, got '\ud800'"),
     ],
 )
 def test_formats_that_do_not_fit_are_refused(format, values, error, message):
@@ -124,6 +125,8 @@ def test_wrong_assertions_are_refused_also_if_they_are_left_out():
     k = asserting(False)
     with refused(TypeMismatchError, "device_assert takes a predicate, such as row < seq_q, got True"):
         k.device_assert(True)
+    with refused(ConfigError, r"device_assert: the message must be a text, got 'a\x00b'"):
+        k.device_assert(k.thread_id() < 1, "a\0b")
     with refused(ConfigError, "device_assert: the message must be a text, got 3"):
         k.device_assert(k.thread_id() < 3, 3)
 

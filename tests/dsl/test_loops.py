@@ -65,6 +65,37 @@ def test_barriers_stand_in_loops_on_which_all_threads_agree(schedule):
     assert p.tolist() == [(t + 3) % 64 for t in range(64)]
 
 
+@pytest.mark.parametrize("schedule", ["lockstep", PCT(0), PCT(1)])
+def test_a_condition_may_be_a_sum_over_the_cta(schedule):
+    k = builder(threads=128)
+    P = k.pointer("P", u32)
+    value = k.var(u32, k.thread_id())
+    with k.while_(lambda: k.block.sum(value) < sum(range(128)) + 1000, uniform=True):
+        value.set(value + 1)
+    P[k.thread_id()] = value
+    p = np.zeros(128, np.uint32)
+    module = k.build()
+    run(module, grid=1, block=128, args=[p], dynamic_smem=smem(module), sanitize=True, schedule=schedule)
+    assert p.tolist() == [t + 8 for t in range(128)]
+
+
+def test_a_condition_that_waits_for_all_threads_needs_a_promise():
+    k = builder(threads=64)
+    t = k.thread_id()
+    message = (
+        "block.sum inside 'while_': threads where the condition is false never arrive; move it out, or "
+        "promise that all threads agree with k.while_(condition, uniform=True)"
+    )
+    with refused(TypeMismatchError, message), k.while_(lambda: k.block.sum(t) < t):
+        pass
+    message = (
+        "break_if: block.sum in the same loop waits for threads that have left it; move it out, or promise "
+        "that all threads agree with k.break_if(condition, uniform=True)"
+    )
+    with k.while_(lambda: k.block.sum(t) < 5, uniform=True), refused(TypeMismatchError, message):
+        k.break_if(t < 3)
+
+
 def test_a_barrier_where_threads_may_be_missing_is_refused():
     k = builder(threads=64)
     t = k.thread_id()

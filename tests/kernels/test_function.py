@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -69,8 +70,17 @@ def test_arguments_may_be_named_and_static_ones_choose_the_kernel() -> None:
     assert kernel.build(times=3).text != kernel.ptx == kernel.build(times=1).text
 
 
+@dataclass(frozen=True)
+class Config:
+    value: float
+
+
 @pytest.mark.parametrize(
-    ("one", "other"), [(1, True), (1, 1.0), (0.0, -0.0), ((1,), (True,)), ((0.0,), (-0.0,))]
+    ("one", "other"),
+    [
+        *[(1, True), (1, 1.0), (0.0, -0.0), ((1,), (True,)), ((0.0,), (-0.0,)), (0j, complex(0.0, -0.0))],
+        *[(frozenset([1]), frozenset([True])), (Config(1), Config(1.0)), (Config(0.0), Config(-0.0))],
+    ],
 )
 def test_static_values_that_are_not_the_same_are_other_kernels(one: Any, other: Any) -> None:
     def noted(k: Any, *, value: Any) -> None:

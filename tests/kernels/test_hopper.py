@@ -14,6 +14,7 @@ from fake_driver import FakeDevice, FakeDriver
 import ptxgen as px
 from ptxgen import Pointer, TensorMap, bf16, f16, f32, interpreter, u32
 from ptxgen.check.prove import prove
+from ptxgen.dsl.tensors import TensorPointer
 from ptxgen.errors import ConfigError, LaunchError, UnsupportedTargetError
 from ptxgen.kernels import KernelFunction
 from ptxgen.runtime.assembler import find_assembler
@@ -148,6 +149,62 @@ def test_arrays_of_the_host_go_to_the_gpu_and_back(driver: FakeDriver) -> None:
     assert np.array_equal(c, exact(a, b))
     assert driver.names().count("cuMemcpyDtoHAsync") == 1  # what the kernel stores to
     assert not driver.memory
+
+
+def prefetched(k: Any, A: TensorMap[f32], X: Pointer[f32], Y: Pointer[f32]) -> None:
+    producer, consumer = k.warp_role("producer"), k.warp_role("consumer")
+    ring = k.tma.ring(1, producer, consumer, a=((8, 32), f32))
+    with producer:
+        k.cp_async_bulk_prefetch(X, 128)
+        k.cp_async_bulk_prefetch_tensor(A[0, 0].pointer(0), dim="2d")
+        with ring.fill() as stage:
+            k.tma.load(stage.a, A[0, 0])
+    with consumer, ring.drain() as stage:
+        Y[consumer.thread] = stage.a[3, consumer.thread] + X[consumer.thread]
+
+
+def test_prefetches_write_no_array() -> None:
+    kernel = px.kernel(prefetched, threads=64, target="sm_90a")
+    assert kernel.build().uses.written == {"Y"}
+    a, x, y = (
+        np.arange(8 * 32, dtype=np.float32).reshape(8, 32),
+        np.ones(32, np.float32),
+        np.zeros(32, np.float32),
+    )
+    a.flags.writeable = x.flags.writeable = False
+    kernel[1](a, x, y, backend="interpreter")
+    assert np.array_equal(y, a[3] + 1)
+
+
+def test_bulk_copies_and_reductions_need_arrays_at_a_multiple_of_16_bytes() -> None:
+    def reduced(k: Any, X: Pointer[u32], Y: Pointer[u32]) -> None:
+        tile = k.shared("tile", (1, 32), u32, align=128)
+        k.cp_reduce_async_bulk_add(X, tile.pointer(), 128, type=u32, op="add")
+        k.cp_async_bulk_store(Y, tile.pointer(), 128)
+
+    uses = px.kernel(reduced, threads=32, target="sm_90a").build().uses
+    assert uses.written == {"X", "Y"}
+    assert uses.alignment == {"X": 16, "Y": 16}
+
+
+def map_replaced(k: Any, M: Pointer[u32], X: Pointer[f32]) -> None:
+    k.tensormap_replace_address(M, X.value, space="global")
+
+
+def map_copied(k: Any, M: Pointer[u32], _X: Pointer[f32]) -> None:
+    tile = k.shared("map", (1, 32), u32, align=128)
+    k.tensormap_cp_fenceproxy(M, tile.pointer(), scope="gpu")
+
+
+def test_maps_in_global_memory_are_written_and_lead_anywhere() -> None:
+    for function in (map_replaced, map_copied):
+        assert px.kernel(function, threads=32, target="sm_90a").build().uses.written == {"M"}
+
+    def stored(k: Any, M: Pointer[f32], _X: Pointer[f32]) -> None:
+        tile = k.tma.tile("tile", (8, 32), f32)
+        k.cp_async_bulk_tensor_store(TensorPointer(M.value, f32, (0, 0)), tile.slab(0), dim="2d")
+
+    assert px.kernel(stored, threads=32, target="sm_90a").build().uses.written == {"M", "_X"}
 
 
 def test_only_maps_that_the_kernel_stores_to_are_written() -> None:
