@@ -2,78 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias, TypeGuard, overload
+from typing import Any, Final, NoReturn, TypeAlias, TypeGuard
 
 from ptxgen import ir
+from ptxgen.dsl.emitter import Emitter
 from ptxgen.errors import TypeMismatchError, shown
-from ptxgen.isa.spec import Modifier
 from ptxgen.types import ScalarType, b16, b32, bf16, bf16x2, f16, f16x2, f32, f64, pred, s32, s64, u32, u64
 
 _BITS: Final = {f16: b16, bf16: b16, f16x2: b32, bf16x2: b32}
 _VECTORS: Final = (2, 4)  # elements of a vector (PTX ISA, "ld")
 _MAX_OFFSET = (1 << 31) - 1  # the offset of an address is a 32-bit integer (PTX ISA, "Operands")
-
-# Rows of the instruction table with one result, which the operators of values stand for.
-_Operator: TypeAlias = Literal[
-    "add",
-    "and_",
-    "cvt",
-    "div",
-    "mad",
-    "mad_wide",
-    "mov",
-    "mul",
-    "mul_wide",
-    "neg",
-    "not_",
-    "or_",
-    "rem",
-    "setp",
-    "shl",
-    "shr",
-    "sub",
-    "xor",
-]
-
-
-class Emitter(Protocol):
-    """The kernel that a value lives in, as far as values use it: it takes instructions."""
-
-    name: str
-
-    def emit(
-        self,
-        name: _Operator,
-        args: tuple[Scalar, ...],
-        modifiers: Mapping[str, Modifier] = ...,
-        *,
-        into: Var | None = None,
-    ) -> Value:
-        """Append an instruction of the row `name`; the result, in `into` or in a new register."""
-
-    @overload
-    def load(self, at: Pointer) -> Value: ...
-    @overload
-    def load(self, at: Pointer, count: int) -> Any: ...
-    def load(self, at: Pointer, count: int = 1) -> Any:
-        """Load the element at a pointer, or a tuple of `count` elements."""
-
-    def store(self, at: Pointer, values: Scalar | Sequence[Scalar]) -> None:
-        """Write one element at a pointer, or 2 or 4."""
-
-    def divided(self, a: Value, by: Scalar) -> Value:
-        """The quotient of two integers."""
-
-    def remainder(self, a: Value, by: Scalar) -> Value:
-        """The remainder of two integers."""
-
-    def append(self, opcode: str, operands: tuple[ir.Operand, ...]) -> None:
-        """Append one instruction without checks."""
-
-    def fresh(self, type: ScalarType) -> Value:
-        """A value of `type` in a new register, which no instruction has written yet."""
 
 
 class Value:
@@ -99,6 +40,12 @@ class Value:
         raise TypeMismatchError(
             f"{self!r} is known only on the GPU, so Python cannot branch on it; "
             "use 'with k.when(condition):' for a branch or k.selp(a, b, condition) for a choice"
+        )
+
+    def __index__(self) -> NoReturn:
+        raise TypeMismatchError(
+            f"{self!r} is known only on the GPU, so Python cannot count with it; "
+            "use 'with k.loop(start, stop) as i:' for a loop and P[i] for an element"
         )
 
     def __iter__(self) -> NoReturn:
@@ -198,17 +145,25 @@ class Value:
     def __rshift__(self, other: Scalar) -> Value:
         return self.k.emit("shr", (self, other))
 
+    def _ordered(self, cmp: str, other: Scalar) -> Value:
+        if isinstance(other, int) and other < 0 and self.type.kind == "u":
+            raise TypeMismatchError(
+                f"{cmp}: {self!r} is never negative, got {other}; compare it as "
+                f"signed with .as_(s{self.type.bits})"
+            )
+        return self.k.emit("setp", (self, other), {"cmp": cmp})
+
     def __lt__(self, other: Scalar) -> Value:
-        return self.k.emit("setp", (self, other), {"cmp": "lt"})
+        return self._ordered("lt", other)
 
     def __le__(self, other: Scalar) -> Value:
-        return self.k.emit("setp", (self, other), {"cmp": "le"})
+        return self._ordered("le", other)
 
     def __gt__(self, other: Scalar) -> Value:
-        return self.k.emit("setp", (self, other), {"cmp": "gt"})
+        return self._ordered("gt", other)
 
     def __ge__(self, other: Scalar) -> Value:
-        return self.k.emit("setp", (self, other), {"cmp": "ge"})
+        return self._ordered("ge", other)
 
     # The comparison runs on the GPU, so its result is a predicate, not the bool that object's
     # methods return.
@@ -246,10 +201,33 @@ def require_value(who: str, value: object) -> None:
         raise TypeMismatchError(f"{who}: the operand must be a value of the kernel, got {shown(value)}")
 
 
+def _in_place(operate: Callable[[Any, Any], Any]) -> Callable[[Var, Scalar], Var]:
+    def method(self: Var, other: Scalar) -> Var:
+        self.set(operate(self, other))
+        return self
+
+    return method
+
+
 class Var(Value):
-    """A register that is written more than once: the state of a device loop, and nothing else."""
+    """A register that is written more than once: the state of a device loop, and nothing else.
+
+    `v += a` is `v.set(v + a)`, and so are the other operators with `=`.
+    """
 
     __slots__ = ()
+
+    __iadd__ = _in_place(operator.add)
+    __isub__ = _in_place(operator.sub)
+    __imul__ = _in_place(operator.mul)
+    __itruediv__ = _in_place(operator.truediv)
+    __ifloordiv__ = _in_place(operator.floordiv)
+    __imod__ = _in_place(operator.mod)
+    __iand__ = _in_place(operator.and_)
+    __ior__ = _in_place(operator.or_)
+    __ixor__ = _in_place(operator.xor)
+    __ilshift__ = _in_place(operator.lshift)
+    __irshift__ = _in_place(operator.rshift)
 
     def set(self, value: Scalar) -> None:
         """Emit a `mov` that sets the variable to `value`."""
@@ -428,9 +406,10 @@ class Pointer:
 
     def _no_index(self, index: object) -> TypeMismatchError:
         bits = "32 or 64" if self.value.type.bits == u64.bits else "32"
+        cure = "; P.row(i, columns)[j] is an element of a matrix" if isinstance(index, tuple) else ""
         return TypeMismatchError(
             f"the index of an element in {self.space} memory must be a Python int or an integer of "
-            f"{bits} bits, got {shown(index)}"
+            f"{bits} bits, got {shown(index)}{cure}"
         )
 
     def plus(self, nbytes: Scalar) -> Pointer:
