@@ -2,19 +2,57 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, TypeAlias, TypeGuard
+from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeGuard, overload
 
 from ptxgen import ir
-from ptxgen.dsl.emitter import Emitter
+from ptxgen.dsl.operators import InPlace, Operator
 from ptxgen.errors import TypeMismatchError, shown
+from ptxgen.isa.spec import Modifier
 from ptxgen.types import ScalarType, b16, b32, bf16, bf16x2, f16, f16x2, f32, f64, pred, s32, s64, u32, u64
 
 _BITS: Final = {f16: b16, bf16: b16, f16x2: b32, bf16x2: b32}
 _VECTORS: Final = (2, 4)  # elements of a vector (PTX ISA, "ld")
 _MAX_OFFSET = (1 << 31) - 1  # the offset of an address is a 32-bit integer (PTX ISA, "Operands")
+
+
+class Emitter(Protocol):
+    """The kernel that a value lives in, as far as values use it: it takes instructions."""
+
+    name: str
+
+    def emit(
+        self,
+        name: Operator,
+        args: tuple[Scalar, ...],
+        modifiers: Mapping[str, Modifier] = ...,
+        *,
+        into: Var | None = None,
+    ) -> Value:
+        """Append an instruction of the row `name`; the result, in `into` or in a new register."""
+
+    @overload
+    def load(self, at: Pointer) -> Value: ...
+    @overload
+    def load(self, at: Pointer, count: int) -> Any: ...
+    def load(self, at: Pointer, count: int = 1) -> Any:
+        """Load the element at a pointer, or a tuple of `count` elements."""
+
+    def store(self, at: Pointer, values: Scalar | Sequence[Scalar]) -> None:
+        """Write one element at a pointer, or 2 or 4."""
+
+    def divided(self, a: Value, by: Scalar) -> Value:
+        """The quotient of two integers."""
+
+    def remainder(self, a: Value, by: Scalar) -> Value:
+        """The remainder of two integers."""
+
+    def append(self, opcode: str, operands: tuple[ir.Operand, ...]) -> None:
+        """Append one instruction without checks."""
+
+    def fresh(self, type: ScalarType) -> Value:
+        """A value of `type` in a new register, which no instruction has written yet."""
 
 
 class Value:
@@ -201,33 +239,13 @@ def require_value(who: str, value: object) -> None:
         raise TypeMismatchError(f"{who}: the operand must be a value of the kernel, got {shown(value)}")
 
 
-def _in_place(operate: Callable[[Any, Any], Any]) -> Callable[[Var, Scalar], Var]:
-    def method(self: Var, other: Scalar) -> Var:
-        self.set(operate(self, other))
-        return self
-
-    return method
-
-
-class Var(Value):
+class Var(InPlace, Value):
     """A register that is written more than once: the state of a device loop, and nothing else.
 
     `v += a` is `v.set(v + a)`, and so are the other operators with `=`.
     """
 
     __slots__ = ()
-
-    __iadd__ = _in_place(operator.add)
-    __isub__ = _in_place(operator.sub)
-    __imul__ = _in_place(operator.mul)
-    __itruediv__ = _in_place(operator.truediv)
-    __ifloordiv__ = _in_place(operator.floordiv)
-    __imod__ = _in_place(operator.mod)
-    __iand__ = _in_place(operator.and_)
-    __ior__ = _in_place(operator.or_)
-    __ixor__ = _in_place(operator.xor)
-    __ilshift__ = _in_place(operator.lshift)
-    __irshift__ = _in_place(operator.rshift)
 
     def set(self, value: Scalar) -> None:
         """Emit a `mov` that sets the variable to `value`."""
