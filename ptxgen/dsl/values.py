@@ -398,7 +398,10 @@ class Pointer:
         another count.
         """
         if not is_int(count) or count not in _VECTORS:
-            raise TypeMismatchError(f"{self!r}.vec: a vector has 2 or 4 elements, got {shown(count)}")
+            raise TypeMismatchError(
+                f"{self!r}.vec: a vector has 2 or 4 elements, got {shown(count)}; load several, "
+                "P.vec(4)[2 * i] and P.vec(4)[2 * i + 1]"
+            )
         return Vectors(self, count)
 
     def __getitem__(self, index: Scalar) -> Value:
