@@ -150,6 +150,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         parser.error("--arg needs --grid")
     if arguments.example and arguments.grid:
         parser.error("--example says the grid; leave out --grid")
+    if arguments.kernel.endswith(".py"):
+        parser.error(f"{arguments.kernel} is Python; name its kernel function, {arguments.kernel}:NAME")
     if _is_text(arguments.kernel):
         for name in ("example", "static", "target"):
             if getattr(arguments, name):

@@ -10,10 +10,12 @@ import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from ptxgen import ir
+from ptxgen.dsl.names import OTHER_NAMES
 from ptxgen.dsl.tensors import TensorPointer
 from ptxgen.dsl.values import Pointer, Value, Var
 from ptxgen.errors import ModifierError, TypeMismatchError, UnsupportedTargetError, did_you_mean, shown
@@ -25,6 +27,7 @@ from ptxgen.types import REGISTER_PREFIX, TYPES, ScalarType, f32, pred
 Into: TypeAlias = Var | Sequence[Var] | None
 _NO_MODIFIERS: Final[Mapping[str, Modifier]] = {}
 _MANY: Final = 1000  # more than an instruction has modifiers and operands
+_UNTYPED: Final = (TYPES["b32"], TYPES["b64"])
 _STATE_SPACES: Final = frozenset({"global", "shared", "param", "const", "local"})
 
 
@@ -87,7 +90,9 @@ class Ops:
             raise AttributeError(name)
         if name not in rows():
             known = [*rows(), *(word for word in dir(type(self)) if not word.startswith("_"))]
-            raise ModifierError(f"no instruction {name!r}{did_you_mean(name, known)}")
+            ours = OTHER_NAMES.get(name)
+            hint = f"; write {ours}" if ours else did_you_mean(name, known)
+            raise ModifierError(f"no instruction {name!r}{hint}")
 
         def method(self: Ops, *args: Any, into: Into = None, **modifiers: Modifier) -> Any:
             return self.emit(name, args, modifiers, into=into)
@@ -290,7 +295,7 @@ def immediate(value: object, want: ScalarType | None, what: str) -> ir.IntImm | 
     `what` names the operand in the `TypeMismatchError` that is raised for any other value.
     """
     if isinstance(value, bool) or want is pred or not isinstance(value, (int, float)):
-        raise TypeMismatchError(f"{what} must be {want or 'an integer'}, got {shown(value)}")
+        raise TypeMismatchError(f"{what} must be {want or 'an integer'}, got {shown(value)}{_cure(value)}")
     if want is not None and want.is_float:
         if want.bits not in (32, 64):
             raise TypeMismatchError(
@@ -305,6 +310,13 @@ def immediate(value: object, want: ScalarType | None, what: str) -> ir.IntImm | 
         if not lowest <= value < beyond:
             raise TypeMismatchError(f"{what} must fit {want}, got {shown(value)}")
     return ir.IntImm(value)
+
+
+def _cure(value: object) -> str:
+    """What to do with a number that is none of Python's, such as numpy's."""
+    if isinstance(value, int | float) or not isinstance(value, Real):
+        return ""
+    return f"; convert with {'int' if isinstance(value, Integral) else 'float'}(...)"
 
 
 def _float_bits(value: float, type: ScalarType) -> int:
@@ -395,7 +407,7 @@ def _check_operands(op: Op, args: tuple[Any, ...]) -> None:
     if not required <= len(args) <= len(wanted):
         raise TypeMismatchError(
             f"{row.name} takes {' and '.join(o.name for o in wanted) or 'no operands'}, "
-            f"got {len(args)} operand(s) (syntax: {row.syntax})"
+            f"got {len(args)} operand(s) (syntax: {row.syntax}){_named_type(row, args)}"
         )
     for operand, arg in zip(wanted, args, strict=False):
         _check_operand(row, operand, arg)
@@ -408,6 +420,13 @@ def _check_operands(op: Op, args: tuple[Any, ...]) -> None:
             raise TypeMismatchError(
                 f"{row.name}: operand {operand.name} must point to {space} memory, got {shown(pointer)}"
             )
+
+
+def _named_type(row: Inst, args: tuple[Any, ...]) -> str:
+    """What to write for a type among the operands."""
+    given = next((arg for arg in args if isinstance(arg, ScalarType)), None)
+    slot = next((name for name in ("dtype", "type") if name in row.choices), None)
+    return f"; a type is given by name, {slot}={given}" if given and slot else ""
 
 
 def _how_many_fit(op: Op, args: tuple[Any, ...]) -> int:
@@ -441,7 +460,16 @@ def _check_operand(row: Inst, operand: BoundOperand, arg: object) -> None:
         for item in arg:
             check_value(what, operand.type, item)
     else:
+        _require_typed(row, operand, arg)
         check_value(what, operand.type, arg)
+
+
+def _require_typed(row: Inst, operand: BoundOperand, arg: object) -> None:
+    if isinstance(arg, float) and operand.type in _UNTYPED and f32 in row.choices.get("type", ()):
+        raise TypeMismatchError(
+            f"{row.name}: operand {operand.name} must be {operand.type}, got {arg}; name the type, such as "
+            "type=f32"
+        )
 
 
 def check_value(what: str, want: ScalarType | None, arg: object) -> None:

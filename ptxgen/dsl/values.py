@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias, TypeGuard, overload
+from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeGuard, overload
 
 from ptxgen import ir
+from ptxgen.dsl.operators import InPlace, Operator
 from ptxgen.errors import TypeMismatchError, shown
 from ptxgen.isa.spec import Modifier
 from ptxgen.types import ScalarType, b16, b32, bf16, bf16x2, f16, f16x2, f32, f64, pred, s32, s64, u32, u64
@@ -14,28 +15,6 @@ from ptxgen.types import ScalarType, b16, b32, bf16, bf16x2, f16, f16x2, f32, f6
 _BITS: Final = {f16: b16, bf16: b16, f16x2: b32, bf16x2: b32}
 _VECTORS: Final = (2, 4)  # elements of a vector (PTX ISA, "ld")
 _MAX_OFFSET = (1 << 31) - 1  # the offset of an address is a 32-bit integer (PTX ISA, "Operands")
-
-# Rows of the instruction table with one result, which the operators of values stand for.
-_Operator: TypeAlias = Literal[
-    "add",
-    "and_",
-    "cvt",
-    "div",
-    "mad",
-    "mad_wide",
-    "mov",
-    "mul",
-    "mul_wide",
-    "neg",
-    "not_",
-    "or_",
-    "rem",
-    "setp",
-    "shl",
-    "shr",
-    "sub",
-    "xor",
-]
 
 
 class Emitter(Protocol):
@@ -45,7 +24,7 @@ class Emitter(Protocol):
 
     def emit(
         self,
-        name: _Operator,
+        name: Operator,
         args: tuple[Scalar, ...],
         modifiers: Mapping[str, Modifier] = ...,
         *,
@@ -99,6 +78,12 @@ class Value:
         raise TypeMismatchError(
             f"{self!r} is known only on the GPU, so Python cannot branch on it; "
             "use 'with k.when(condition):' for a branch or k.selp(a, b, condition) for a choice"
+        )
+
+    def __index__(self) -> NoReturn:
+        raise TypeMismatchError(
+            f"{self!r} is known only on the GPU, so Python cannot count with it; "
+            "use 'with k.loop(start, stop) as i:' for a loop and P[i] for an element"
         )
 
     def __iter__(self) -> NoReturn:
@@ -198,17 +183,25 @@ class Value:
     def __rshift__(self, other: Scalar) -> Value:
         return self.k.emit("shr", (self, other))
 
+    def _ordered(self, cmp: str, other: Scalar) -> Value:
+        if isinstance(other, int) and other < 0 and self.type.kind == "u":
+            raise TypeMismatchError(
+                f"{cmp}: {self!r} is never negative, got {other}; compare it as "
+                f"signed with .as_(s{self.type.bits})"
+            )
+        return self.k.emit("setp", (self, other), {"cmp": cmp})
+
     def __lt__(self, other: Scalar) -> Value:
-        return self.k.emit("setp", (self, other), {"cmp": "lt"})
+        return self._ordered("lt", other)
 
     def __le__(self, other: Scalar) -> Value:
-        return self.k.emit("setp", (self, other), {"cmp": "le"})
+        return self._ordered("le", other)
 
     def __gt__(self, other: Scalar) -> Value:
-        return self.k.emit("setp", (self, other), {"cmp": "gt"})
+        return self._ordered("gt", other)
 
     def __ge__(self, other: Scalar) -> Value:
-        return self.k.emit("setp", (self, other), {"cmp": "ge"})
+        return self._ordered("ge", other)
 
     # The comparison runs on the GPU, so its result is a predicate, not the bool that object's
     # methods return.
@@ -246,8 +239,11 @@ def require_value(who: str, value: object) -> None:
         raise TypeMismatchError(f"{who}: the operand must be a value of the kernel, got {shown(value)}")
 
 
-class Var(Value):
-    """A register that is written more than once: the state of a device loop, and nothing else."""
+class Var(InPlace, Value):
+    """A register that is written more than once: the state of a device loop, and nothing else.
+
+    `v += a` is `v.set(v + a)`, and so are the other operators with `=`.
+    """
 
     __slots__ = ()
 
@@ -402,7 +398,10 @@ class Pointer:
         another count.
         """
         if not is_int(count) or count not in _VECTORS:
-            raise TypeMismatchError(f"{self!r}.vec: a vector has 2 or 4 elements, got {shown(count)}")
+            raise TypeMismatchError(
+                f"{self!r}.vec: a vector has 2 or 4 elements, got {shown(count)}; load several, "
+                "P.vec(4)[2 * i] and P.vec(4)[2 * i + 1]"
+            )
         return Vectors(self, count)
 
     def __getitem__(self, index: Scalar) -> Value:
@@ -428,9 +427,10 @@ class Pointer:
 
     def _no_index(self, index: object) -> TypeMismatchError:
         bits = "32 or 64" if self.value.type.bits == u64.bits else "32"
+        cure = "; P.row(i, columns)[j] is an element of a matrix" if isinstance(index, tuple) else ""
         return TypeMismatchError(
             f"the index of an element in {self.space} memory must be a Python int or an integer of "
-            f"{bits} bits, got {shown(index)}"
+            f"{bits} bits, got {shown(index)}{cure}"
         )
 
     def plus(self, nbytes: Scalar) -> Pointer:

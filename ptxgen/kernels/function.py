@@ -13,16 +13,18 @@ from ptxgen import ir
 from ptxgen.arguments import integer
 from ptxgen.arrays.streams import current_stream, stream_handle
 from ptxgen.arrays.views import HOST
+from ptxgen.check.problems import Problem
 from ptxgen.check.prove import Proofs
 from ptxgen.check.prove.contract import Size
 from ptxgen.check.resources import Resources
 from ptxgen.check.verify import require_valid
 from ptxgen.dsl import KernelBuilder, PointerType
 from ptxgen.dsl.hopper import cluster_of
-from ptxgen.errors import ConfigError, LaunchError, TrapError, shown
+from ptxgen.errors import ConfigError, LaunchError, TrapError, VerifyError, shown
 from ptxgen.interpreter import PCT, Result
 from ptxgen.interpreter.schedule.policies import LOCKSTEP, Schedule
 from ptxgen.kernels.built import GRID, BuiltFunction
+from ptxgen.kernels.early_exits import refuse_early_exits
 from ptxgen.kernels.findings import Findings, findings_of
 from ptxgen.kernels.launch import Call, Extents, Runner, checked, copies, extents, require_apart, require_fit
 from ptxgen.kernels.signature import Signature, key_of
@@ -42,6 +44,10 @@ Threads = int | Callable[..., int]
 DEFAULT_TARGET: Final = "sm_80"  # of emitted text and of the interpreter; a launch takes the device's
 _RESERVED: Final = ("align", "backend", "bounds", "grid", "repeats", "stream", "target", "threads")
 _SCHEDULES: Final = (LOCKSTEP, PCT(0), PCT(1))
+_UNSET: Final = (
+    "What Python computes inside a loop or a branch of the GPU is unknown behind it: make the variable "
+    "before it, total = k.var(f32, 0), and write it inside, total += x"
+)
 
 
 class KernelFunction:
@@ -161,13 +167,19 @@ class KernelFunction:
             asserts=asserts,
         )
         given = [self._declared(k, name, type) for name, type in self.signature.parameters.items()]
+        refuse_early_exits(self._function)
         result: object = self._function(k, *given, **statics)
         if result is not None:
             raise ConfigError(
                 f"kernel {self.name}: the function must return nothing, got {shown(result)}; store results"
             )
         module = k.build()
-        require_valid(module)
+        try:
+            require_valid(module)
+        except VerifyError as error:
+            unset = any(isinstance(p, Problem) and p.kind == "undefined" for p in error.problems)
+            cure = f"\n{_UNSET}" if unset else ""
+            raise VerifyError(f"{error}{cure}", error.problems) from None
         if self._attributes.programmatic and not _waits_for_grids(module):
             raise ConfigError(
                 f"kernel {self.name}: programmatic=True lets the kernel begin before the grid before it has "

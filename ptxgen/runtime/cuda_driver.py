@@ -88,7 +88,10 @@ class Driver:
         """The opened driver module; raises `BackendError` if there is no usable GPU."""
         why = self.why_unavailable()
         if why:
-            raise BackendError(f"backend 'cuda' cannot be used: {why}. Without a GPU, use backend='cpu'")
+            raise BackendError(
+                f"backend 'cuda' cannot be used: {why}. Without a GPU, backend='interpreter' runs any "
+                "kernel, and 'cpu' computes attention"
+            )
         return self._module
 
     @property

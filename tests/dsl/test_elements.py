@@ -219,6 +219,8 @@ def test_an_index_of_python_is_an_int(index):
         "the index of an element in global memory must be a Python int or an integer of 32 or 64 bits, "
         f"got {index!r}"
     )
+    if isinstance(index, tuple):
+        message += "; P.row(i, columns)[j] is an element of a matrix"
     with refused(TypeMismatchError, message):
         P[index]
 

@@ -145,6 +145,19 @@ def test_a_width_that_does_not_fit_traps(sizes: tuple[int, int, int]) -> None:
         check_product(sizes, (32, 32, 32))
 
 
+def test_a_width_that_does_not_fit_is_named_by_an_assertion() -> None:
+    @px.kernel(threads=32)
+    def zeros(k: Any, X: px.Pointer[f32], columns: u32) -> None:
+        k.matrix(X, 32, columns).store(k.accumulator((32, 32)))
+
+    x = np.ones((32, 12), np.float32)
+    assert zeros.check(1, x, 12).clean
+    assert (
+        "assertion `matrix: columns must be a multiple of width 4; pass a smaller width=` failed in zeros, "
+        "test_matrices.py:" in str(zeros.check(1, x, 11))
+    )
+
+
 def test_narrow_copies_of_bytes_go_through_registers() -> None:
     check_product((17, 9, 37), (32, 32, 32), types=(s8, s8, s32), transposed=(False, True), width=1)
 
@@ -262,6 +275,22 @@ def test_variables_of_a_loop_are_written_by_set() -> None:
         return total
 
     assert np.array_equal(over(body), 3 * X + np.maximum(X.max(1), 3 * X.max(1))[:, None])
+
+
+def test_variables_of_a_loop_are_changed_in_place() -> None:
+    def body(k: Any, x: Any) -> Any:
+        total, halved = k.accumulator((32, 32), warps=(2, 1)), x.per_row(64.0)
+        same, result = total, x + 1
+        with k.loop(0, 3):
+            total += x
+            total *= 2
+            halved /= 2
+            halved -= 1
+        assert same is total
+        result += halved
+        return total + result
+
+    assert np.array_equal(over(body), 14 * X + X + 1 + 6.25)
 
 
 def test_a_result_is_an_operand_of_the_next_product() -> None:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from dsl.kernels import builder, computed, instructions, lanes, refused
 
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder
+from ptxgen.dsl.names import OTHER_NAMES
 from ptxgen.errors import ModifierError, TypeMismatchError
 from ptxgen.isa.table import rows
 from ptxgen.types import b32, bf16x2, f32, f64, s32, u32, u64
@@ -36,6 +39,38 @@ def test_an_unknown_instruction_names_the_nearest():
 def test_an_unknown_instruction_may_mean_a_method_of_the_builder():
     with refused(ModifierError, "no instruction 'barier'; did you mean 'barrier'?"):
         builder().barier()
+
+
+@pytest.mark.parametrize(("name", "ours"), OTHER_NAMES.items())
+def test_a_name_of_another_language_says_what_it_is_here(name, ours):
+    k = builder()
+    with refused(ModifierError, f"no instruction {name!r}; write {ours}"):
+        getattr(k, name)
+    for word, member in re.findall(r"\bk\.([a-z_0-9]+)(?:\.([a-z_]+))?", ours):
+        assert callable(getattr(getattr(k, word), member)) if member else hasattr(k, word)
+
+
+def test_a_type_is_given_by_name():
+    k = builder()
+    with refused(
+        TypeMismatchError,
+        "cvt takes a, got 2 operand(s) (syntax: cvt.dtype.atype d:dtype, a:atype); "
+        "a type is given by name, dtype=f32",
+    ):
+        k.cvt(k.thread_id(), f32)
+
+
+def test_two_numbers_have_no_type():
+    k = builder()
+    with refused(TypeMismatchError, "selp: operand a must be b32, got 1.0; name the type, such as type=f32"):
+        k.selp(1.0, 0.0, k.thread_id() == 0)
+
+
+@pytest.mark.parametrize(("number", "cure"), [(np.float32(3), "float"), (np.int64(3), "int")])
+def test_a_number_of_numpy_is_converted_by_the_caller(number, cure):
+    k = builder()
+    with refused(TypeMismatchError, f"add: operand b must be u32, got {number!r}; convert with {cure}(...)"):
+        k.thread_id() + number
 
 
 def test_an_unknown_private_name_is_an_attribute_error():

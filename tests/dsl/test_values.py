@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import operator
 
 import numpy as np
 import pytest
@@ -243,6 +244,57 @@ def test_python_cannot_branch_on_a_value():
     ):
         if condition:
             pass
+
+
+def test_python_cannot_count_with_a_value():
+    message = (
+        "Value(%r0: u32) is known only on the GPU, so Python cannot count with it; "
+        "use 'with k.loop(start, stop) as i:' for a loop and P[i] for an element"
+    )
+    for count in (range, [1, 2].__getitem__):
+        with refused(TypeMismatchError, message):
+            count(builder().thread_id())
+
+
+@pytest.mark.parametrize("name", ["lt", "le", "gt", "ge"])
+def test_an_unsigned_value_is_not_ordered_beside_a_negative_number(name):
+    t = builder().thread_id()
+    message = f"{name}: {t!r} is never negative, got -1; compare it as signed with .as_(s32)"
+    with refused(TypeMismatchError, message):
+        getattr(operator, name)(t, -1)
+    assert (computed(lambda k, x: k.selp(1, 0, x == -1, type=u32), lanes() - 1) == (lanes() == 0)).all()
+
+
+@pytest.mark.parametrize("name", ["iadd", "isub", "imul", "ifloordiv", "imod", "iand", "ior", "ixor"])
+def test_a_variable_is_changed_in_place(name):
+    change = getattr(operator, name)
+
+    def body(k, x):
+        before = v = k.var(u32, x)
+        with k.loop(0, 3):
+            v = change(v, 5)
+        assert v is before
+        return v
+
+    wanted = lanes() + 40
+    for _ in range(3):
+        wanted = change(wanted, np.uint32(5))
+    assert (computed(body, lanes() + 40) == wanted).all()
+
+
+def test_a_variable_is_divided_and_shifted_in_place():
+    def body(k, x, n):
+        v, w = k.var(f32, x), k.var(u32, n)
+        with k.loop(0, 2):
+            v /= 3.0
+            w <<= 3
+            w >>= 2
+        return v * k.cvt(w, dtype=f32)
+
+    x = np.arange(32, dtype="float32")
+    assert (
+        computed(body, x, lanes()) == x / np.float32(3) / np.float32(3) * (lanes() * 4).astype("float32")
+    ).all()
 
 
 def test_a_value_cannot_be_iterated():

@@ -43,7 +43,11 @@ def test_vectors_in_shared_memory():
 def test_misuse_is_refused():
     k = builder()
     P = k.pointer("P")
-    with refused(TypeMismatchError, f"{P!r}.vec: a vector has 2 or 4 elements, got 3"):
+    message = (
+        f"{P!r}.vec: a vector has 2 or 4 elements, got 3; load several, P.vec(4)[2 * i] "
+        "and P.vec(4)[2 * i + 1]"
+    )
+    with refused(TypeMismatchError, message):
         P.vec(3)
     message = f"{P!r}.vec(4)[i] = values stores 4 elements, got (1.0, 2.0); give a tuple of 4"
     with refused(TypeMismatchError, message):

@@ -275,7 +275,13 @@ def test_a_check_finds_a_race() -> None:
 def test_a_proof_is_for_every_launch_that_fits() -> None:
     kernel = made()
     assert kernel.prove(X=("n",), grid="(n + 63) // 64").complete
+    assert str(kernel.prove(X=("n",), grid="(n + 63) // 64")) == (
+        "scale_rows: 0 of 0 shared accesses and 0 of 0 barriers proved\n"
+        "scale_rows: 2 of 2 global accesses proved"
+    )
     wrong = kernel.prove(X=("n - 1",), grid="(n + 63) // 64", bounds={"n": (2, 1 << 20)})
+    assert "scale_rows: 0 of 2 global accesses proved, 2 of 2 global accesses violation\n" in wrong.report()
+    assert wrong.report().count("kernel scale_rows: violation: ") == 2
     assert not wrong.complete
     with pytest.raises(VerifyError):
         wrong.require()
@@ -286,11 +292,7 @@ def test_a_proof_is_for_every_launch_that_fits() -> None:
     [
         (lambda column, columns: column + 3 < columns, 16, ""),
         (lambda column, columns: column + 3 < columns, None, "is not shown to be a multiple of 16 bytes"),
-        (
-            lambda column, columns: column < columns,
-            16,
-            "not shown to be among the 4 * (columns) of an element",
-        ),
+        (lambda column, columns: column < columns, 16, "not shown to be among the 4 * (columns) of a row"),
         (
             lambda column, columns: column < columns + 4,
             16,
@@ -401,6 +403,87 @@ def test_bounds_that_are_none_are_refused(bounds: Any, problem: str) -> None:
     with pytest.raises(LaunchError) as error:
         made().prove(X=("n",), bounds=bounds)
     assert str(error.value) == f"scale_rows.prove: {problem}"
+
+
+def returns_inside(k: Any, X: Pointer[f32], n: u32) -> None:
+    i = k.thread_id()
+    with k.when(i >= n):
+        return
+    X[i] = 1.0
+
+
+def breaks_inside(k: Any, X: Pointer[f32], n: u32) -> None:
+    for i in range(4):
+        with k.when(n == i):
+            X[i] = 1.0
+            break
+
+
+def skips_inside(k: Any, X: Pointer[f32], n: u32) -> None:
+    for i in range(4):
+        with k.loop(0, n) as j, k.when(j < 3):
+            X[i] = 1.0
+            continue
+
+
+@pytest.mark.parametrize(
+    ("function", "word", "line", "cure"),
+    [
+        (returns_inside, "return", 3, "give 'k.when' the opposite condition and put the rest under it"),
+        (breaks_inside, "break", 4, "use k.break_if(condition) in a loop of the GPU"),
+        (skips_inside, "continue", 4, "give 'k.when' the opposite condition and put the rest under it"),
+    ],
+)
+def test_python_does_not_leave_a_block_of_the_gpu_by_mistake(
+    function: Any, word: str, line: int, cure: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        made(function).build()
+    assert str(error.value) == (
+        f"kernel {function.__name__}: {word!r} in line {function.__code__.co_firstlineno + line} is inside "
+        f"'with': Python obeys it while the kernel is built, and leaves out what follows; {cure}"
+    )
+
+
+def test_python_may_choose_to_leave_a_block_and_so_may_a_function_in_the_kernel() -> None:
+    def chosen(k: Any, X: Pointer[f32], *, short: bool = True) -> None:
+        def loaded(i: int) -> Any:
+            with k.only_if(k.thread_id() < 5):
+                return X[i]
+
+        with k.when(k.thread_id() == 0):
+            X[0] = 2.0
+            if short:
+                return
+            X[1] = loaded(0)
+
+    x = np.ones(2, np.float32)
+    made(chosen)[1](x, backend="interpreter")
+    assert x.tolist() == [2, 1]
+
+
+def test_a_kernel_without_source_is_built() -> None:
+    scope: dict[str, Any] = {"f32": f32, "Pointer": Pointer}
+    exec("def unseen(k, X: Pointer[f32]):\n    X[0] = 3.0", scope)
+    x = np.ones(1, np.float32)
+    made(scope["unseen"])[1](x, backend="interpreter")
+    assert x.tolist() == [3]
+
+
+def test_what_a_loop_computed_is_no_variable() -> None:
+    def summed(k: Any, X: Pointer[f32], n: u32) -> None:
+        total = 0.0
+        with k.loop(0, n) as i:
+            total += X[i]
+        X[0] = total
+
+    with pytest.raises(VerifyError) as error:
+        made(summed).build()
+    assert str(error.value).splitlines()[-1] == (
+        "What Python computes inside a loop or a branch of the GPU is unknown behind it: make the variable "
+        "before it, total = k.var(f32, 0), and write it inside, total += x"
+    )
+    assert len(error.value.problems) == 1
 
 
 def test_a_kernel_returns_nothing() -> None:

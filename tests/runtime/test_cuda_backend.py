@@ -331,7 +331,8 @@ def test_no_driver_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert message_of(lambda: backend.device_count) == (
         "backend 'cuda' cannot be used: cannot open the GPU: cuInit failed: libcuda cannot be "
-        "found; install or update the NVIDIA driver. Without a GPU, use backend='cpu'"
+        "found; install or update the NVIDIA driver. Without a GPU, backend='interpreter' runs any "
+        "kernel, and 'cpu' computes attention"
     )
     assert len(driver.calls) == 1
 

@@ -340,7 +340,7 @@ def test_no_gpu_is_exit_code_3(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert tool.main([*SMALL, "--backend", "cuda"]) == 3
     assert capsys.readouterr().err.splitlines()[-1] == (
         "llama.py: error: backend 'cuda' cannot be used: cannot open the GPU: the driver lists no "
-        "device. Without a GPU, use backend='cpu'"
+        "device. Without a GPU, backend='interpreter' runs any kernel, and 'cpu' computes attention"
     )
 
 

@@ -72,6 +72,8 @@ def _lines(path: Path) -> tuple[str, ...]:
 def _named(name: str) -> Any:
     """The object that `module:name` or `file.py:name` names."""
     where, _, attribute = name.rpartition(":")
+    if not where or not attribute:
+        raise LaunchError(f"{name!r} must be MODULE:FUNCTION or FILE.py:FUNCTION, such as kernels.py:softmax")
     module = _of_file(Path(where)) if where.endswith(".py") else _imported(where)
     found = getattr(module, attribute, None)
     if found is None:

@@ -71,8 +71,12 @@ class GlobalContract:
             return _value(ast.parse(str(size), mode="eval").body, names, divide)
         except (SyntaxError, TypeError, KeyError) as error:
             missing = error.args[0] if isinstance(error, KeyError) else ""
-            hint = f": no name {missing!r}{did_you_mean(missing, list(names))}" if missing else ""
-            raise LaunchError(f"prove: {size!r} must be a sum or product of sizes{hint}") from error
+            near = did_you_mean(missing, list(names))
+            there = ", ".join([*self.bounds, *self.strides]) or "none"
+            hint = f": no size {missing!r}{near}; the sizes are {there}" if missing else ""
+            raise LaunchError(
+                f"prove: {size!r} must be made of integers and sizes by +, -, * and //{hint}"
+            ) from error
 
 
 _OPERATORS: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {

@@ -256,9 +256,9 @@ class _Prover:
             if not holds(self._promised.size(axis.extent) - 1 - index, facts, lanes):
                 return f"{what} is not shown to be less than {axis.extent}"
         if not holds(rest, facts, lanes):
-            return "its offset in an element is not shown to be 0 or more"
+            return "its offset in a row is not shown to be 0 or more"
         if not holds(self._promised.size(array.nbytes) - nbytes - rest, facts, lanes):
-            return f"its bytes are not shown to be among the {array.nbytes} of an element"
+            return f"its bytes are not shown to be among the {array.nbytes} of a row"
         return ""
 
     def _holds(self, goal: Poly, facts: Facts, lanes: Lanes) -> bool:
@@ -286,5 +286,7 @@ class _Prover:
         off = any(m and np.any(c % need) for m, c in rest.terms.items())
         if array.align % need or off or np.any(np.asarray(start) % need):
             reason = f"its address is not shown to be a multiple of {need} bytes"
+            if array.align % need:
+                reason += f"; {array.pointer} and its rows are promised at multiples of {array.align}"
             return Found(UNKNOWN, reason, array.pointer)
         return Found(PROVED, "", array.pointer, low, high + need - 1)

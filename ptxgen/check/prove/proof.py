@@ -33,6 +33,13 @@ class Proofs:
         """Whether every access and barrier is proved."""
         return self.shared.complete and (self.global_memory is None or self.global_memory.complete)
 
+    def __str__(self) -> str:
+        return "\n".join(str(part) for part in (self.shared, self.global_memory) if part is not None)
+
+    def report(self) -> str:
+        """The counts, then the problems and every verdict that is not `proved`."""
+        return "\n".join(part.report() for part in (self.shared, self.global_memory) if part is not None)
+
     def require(self) -> None:
         """Raise `VerifyError` if an access or a barrier is shown to be wrong; unknown verdicts pass."""
         require_proved(self.shared)

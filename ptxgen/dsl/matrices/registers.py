@@ -36,7 +36,8 @@ class RegisterTile:
     A shape of (rows, 1) is one element for each row, and (1, columns) one for each column; the four
     lanes of a quad, and warps along the other axis, hold copies of them. Operators and `map` work on
     each element and stretch such tiles, and numbers, as numpy does. They give new tiles; one that a
-    loop changes is made by `k.accumulator` or `per_row` and written by `set`.
+    loop changes is made by `k.accumulator` or `per_row` and written by `set`, or by `+=`, `-=`, `*=`
+    and `/=`.
     """
 
     __hash__ = object.__hash__
@@ -135,6 +136,25 @@ class RegisterTile:
 
     def __rtruediv__(self, other: Scalar) -> RegisterTile:
         return self._joined(other, lambda a, b: b / a)
+
+    def __iadd__(self, other: RegisterTile | Scalar) -> RegisterTile:
+        return self._changed(self + other)
+
+    def __isub__(self, other: RegisterTile | Scalar) -> RegisterTile:
+        return self._changed(self - other)
+
+    def __imul__(self, other: RegisterTile | Scalar) -> RegisterTile:
+        return self._changed(self * other)
+
+    def __itruediv__(self, other: RegisterTile | Scalar) -> RegisterTile:
+        return self._changed(self / other)
+
+    def _changed(self, new: RegisterTile) -> RegisterTile:
+        """This tile of variables set to `new`; a tile of results is written once, so `new` itself."""
+        if not isinstance(self._elements[0][0], Var):
+            return new
+        self.set(new)
+        return self
 
     def __neg__(self) -> RegisterTile:
         return self.map(operator.neg)

@@ -257,7 +257,7 @@ PATTERNS: dict[str, tuple[str, str, str]] = {
         GLOBAL_THREAD + "setp.lt.s32 %p1, %r5, %r2; shl.b32 %r5, %r5, 2; cvt.s64.s32 %rd3, %r5;"
         "add.s64 %rd3, %rd1, %rd3; @%p1 st.global.u32 [%rd3], %r0;",
         "unknown",
-        "its bytes are not shown to be among the 4 of an element",
+        "its bytes are not shown to be among the 4 of a row",
     ),
     "a wrong stride": (
         "setp.lt.s32 %p1, %r0, %r1; mad.wide.s32 %rd3, %r0, 64, %rd0;@%p1 st.global.u32 [%rd3], %r0;",
@@ -452,7 +452,9 @@ def test_an_access_needs_the_alignment_that_the_contract_promises() -> None:
         text(PATTERNS["a guard"][0]), block=THREADS, contract=replace(CONTRACT, arrays=arrays)
     )
     assert only(found).verdict == "unknown"
-    assert only(found).reason == "its address is not shown to be a multiple of 16 bytes"
+    assert only(found).reason == (
+        "its address is not shown to be a multiple of 16 bytes; X and its rows are promised at multiples of 4"
+    )
 
 
 def test_an_array_without_a_promised_alignment_is_accessed_by_bytes_only() -> None:
@@ -461,7 +463,9 @@ def test_an_array_without_a_promised_alignment_is_accessed_by_bytes_only() -> No
     found = prove_global(text(body + "st.global.u8 [%rd3], %r0;"), block=1, contract=contract)
     assert found.complete
     found = prove_global(text(body + "st.global.u16 [%rd3], %r0;"), block=1, contract=contract)
-    assert only(found).reason == "its address is not shown to be a multiple of 2 bytes"
+    assert only(found).reason == (
+        "its address is not shown to be a multiple of 2 bytes; Y and its rows are promised at multiples of 1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -643,9 +647,14 @@ def test_a_product_may_have_bounds_of_its_own(most: int, verdict: str) -> None:
         (
             _contract(grid=("mm", 1, 1)),
             None,
-            "prove: 'mm' must be a sum or product of sizes: no name 'mm'; did you mean 'm'?",
+            "prove: 'mm' must be made of integers and sizes by +, -, * and //: no size 'mm'; "
+            "did you mean 'm'?; the sizes are n, m, row_stride",
         ),
-        (_contract(grid=("m ** 2", 1, 1)), None, "prove: 'm ** 2' must be a sum or product of sizes"),
+        (
+            _contract(grid=("m ** 2", 1, 1)),
+            None,
+            "prove: 'm ** 2' must be made of integers and sizes by +, -, * and //",
+        ),
     ],
 )
 def test_what_does_not_fit_the_kernel_is_refused(
