@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-from cutlass import Boolean, Float16, Float32, Int32, cute
+from cutlass import Boolean, Constexpr, Float16, Float32, Int32, cute
+from cutlass.cute import Tensor
 from cutlass.cute.nvgpu import CopyUniversalOp, LoadCacheMode, cpasync, warp
 from cutlass.cute.runtime import make_fake_compact_tensor
 
-ROW_THREADS = {"softmax": 256, "layer_norm": 128}
+STEP_16 = (16, 8, 16)  # the shape of a product on tensor cores
 
 
 @cute.jit
-def of_block(value: Float32, combine: cutlass.Constexpr, shared: cute.Tensor) -> Float32:
+def of_block(value: Float32, combine: Constexpr, shared: Tensor) -> Float32:
     """The values of all threads of a CTA, combined; `shared` has an element for each warp."""
     value = cute.arch.warp_reduction(value, combine)
     own = cute.arch.warp_idx()
@@ -37,7 +38,8 @@ def of_block(value: Float32, combine: cutlass.Constexpr, shared: cute.Tensor) ->
 
 
 @cute.kernel
-def softmax_kernel(X: cute.Tensor, Y: cute.Tensor, threads: cutlass.Constexpr):
+def softmax_kernel(X: Tensor, Y: Tensor, threads: Constexpr):
+    """A CTA has a row."""
     thread, _, _ = cute.arch.thread_idx()
     row, _, _ = cute.arch.block_idx()
     shared = cutlass.memory.SmemAllocator().allocate_tensor(Float32, cute.make_layout(threads // 32))
@@ -55,16 +57,15 @@ def softmax_kernel(X: cute.Tensor, Y: cute.Tensor, threads: cutlass.Constexpr):
 
 
 @cute.jit
-def softmax(X: cute.Tensor, Y: cute.Tensor):
+def softmax(X: Tensor, Y: Tensor):
     """Softmax of each row of X."""
     threads = 256
     softmax_kernel(X, Y, threads).launch(grid=(X.shape[0], 1, 1), block=(threads, 1, 1))
 
 
 @cute.kernel
-def layer_norm_kernel(
-    X: cute.Tensor, weight: cute.Tensor, Y: cute.Tensor, eps: Float32, threads: cutlass.Constexpr
-):
+def layer_norm_kernel(X: Tensor, weight: Tensor, Y: Tensor, eps: Float32, threads: Constexpr):
+    """A CTA has a row."""
     thread, _, _ = cute.arch.thread_idx()
     row, _, _ = cute.arch.block_idx()
     shared = cutlass.memory.SmemAllocator().allocate_tensor(Float32, cute.make_layout(threads // 32))
@@ -83,7 +84,7 @@ def layer_norm_kernel(
 
 
 @cute.jit
-def layer_norm(X: cute.Tensor, weight: cute.Tensor, Y: cute.Tensor, eps: Float32):
+def layer_norm(X: Tensor, weight: Tensor, Y: Tensor, eps: Float32):
     """Each row of X less its mean, over its deviation, times the weights."""
     threads = 128
     kernel = layer_norm_kernel(X, weight, Y, eps, threads)
@@ -91,25 +92,24 @@ def layer_norm(X: cute.Tensor, weight: cute.Tensor, Y: cute.Tensor, eps: Float32
 
 
 @cute.kernel
-def gemm_kernel(
-    A: cute.Tensor,
-    B: cute.Tensor,
-    C: cute.Tensor,
-    a_layout: cute.ComposedLayout,
-    b_layout: cute.ComposedLayout,
-    copy_a: cute.TiledCopy,
-    copy_b: cute.TiledCopy,
-    mma: cute.TiledMma,
-    tile: cutlass.Constexpr,
-    stages: cutlass.Constexpr,
-):
+def gemm_kernel(A: Tensor, B: Tensor, C: Tensor, tile: Constexpr, stages: Constexpr):
+    """A CTA has a block of C."""
     thread, _, _ = cute.arch.thread_idx()
     column, row, _ = cute.arch.block_idx()
     rows, columns, step = tile
     at = (row, column, None)
     smem = cutlass.memory.SmemAllocator()
-    a_shared = smem.allocate_tensor(Float16, a_layout, 16)
-    b_shared = smem.allocate_tensor(Float16, b_layout, 16)
+    a_atom = swizzled(cute.make_layout((8, step), stride=(step, 1)), 2)
+    b_atom = swizzled(cute.make_layout((64, 8), stride=(1, 64)), 3)
+    a_shared = smem.allocate_tensor(Float16, cute.tile_to_shape(a_atom, (rows, step, stages), (0, 1, 2)), 16)
+    b_shared = smem.allocate_tensor(
+        Float16, cute.tile_to_shape(b_atom, (columns, step, stages), (0, 1, 2)), 16
+    )
+    copied = cute.make_copy_atom(cpasync.CopyG2SOp(LoadCacheMode.GLOBAL), Float16, num_bits_per_copy=128)
+    a_threads, b_threads = cute.make_layout((32, 4), stride=(4, 1)), cute.make_layout((16, 8), stride=(1, 16))
+    copy_a = cute.make_tiled_copy_tv(copied, a_threads, cute.make_layout((1, 8)))
+    copy_b = cute.make_tiled_copy_tv(copied, b_threads, cute.make_layout((8, 1)))
+    mma = cute.make_tiled_mma(warp.MmaF16BF16Op(Float16, Float32, STEP_16), (2, 2, 1), (32, 32, 16))
 
     # The first block of the depth is the one that may be cut: it begins before the matrix.
     depth = cute.size(A, mode=[1])
@@ -145,7 +145,9 @@ def gemm_kernel(
 
     product = mma.get_slice(thread)
     c = product.partition_C(cute.local_tile(C, tile, at, proj=(1, 1, None)))
-    c_at = product.partition_C(cute.local_tile(cute.make_identity_tensor(C.shape), tile, at, proj=(1, 1, None)))
+    c_at = product.partition_C(
+        cute.local_tile(cute.make_identity_tensor(C.shape), tile, at, proj=(1, 1, None))
+    )
     acc = mma.make_fragment_C(c.shape)
     acc.fill(0.0)
     a = mma.make_fragment_A(product.partition_A(a_shared[None, None, 0]))
@@ -182,15 +184,30 @@ def gemm_kernel(
                 cute.arch.cp_async_commit_group()
             cute.gemm(mma, acc, a[None, None, part], b[None, None, part], acc)
 
-    pairs = cute.make_rmem_tensor((2, *acc.shape[1:]), Boolean)
-    for i in cutlass.range_constexpr(cute.size(pairs)):
-        half, m, n = cute.idx2crd(i, pairs.shape)
-        pairs[i] = cute.elem_less(c_at[(0, half), m, n], C.shape)
-    cute.copy(cute.make_copy_atom(CopyUniversalOp(), Float32, num_bits_per_copy=64), acc, c, pred=pairs)
+    store(acc, c, c_at, C.shape)
 
 
 @cute.jit
-def inside(at: cute.Tensor, end: Int32) -> cute.Tensor:
+def swizzled(layout: cute.Layout, bits: Constexpr):
+    """A layout of f16 whose vectors of 16 bytes are permuted, so that `ldmatrix` meets no bank twice."""
+    return cute.make_composed_layout(cute.make_swizzle(bits, 3, 3), 0, layout)
+
+
+@cute.jit
+def store(values: Tensor, to: Tensor, at: Tensor, shape: cute.Shape):
+    """Store what a thread has of a block in pairs; `at` has the (row, column) of each value."""
+    pairs = cute.make_rmem_tensor((2, *values.shape[1:]), Boolean)
+    for row in cutlass.range_constexpr(2 * cute.size(pairs, mode=[1])):
+        half, m = row % 2, row // 2
+        for n in cutlass.range_constexpr(cute.size(pairs, mode=[2])):
+            pairs[half, m, n] = cute.elem_less(at[(0, half), m, n], shape)
+    dtype = values.element_type
+    copied = cute.make_copy_atom(CopyUniversalOp(), dtype, num_bits_per_copy=2 * dtype.width)
+    cute.copy(copied, values, to, pred=pairs)
+
+
+@cute.jit
+def inside(at: Tensor, end: Int32) -> Tensor:
     """For the copies of a thread at `at`, whether their first coordinate is less than `end`."""
     _, several, along, _ = at.shape
     found = cute.make_rmem_tensor(
@@ -203,35 +220,242 @@ def inside(at: cute.Tensor, end: Int32) -> cute.Tensor:
 
 
 @cute.jit
-def gemm(A: cute.Tensor, B: cute.Tensor, C: cute.Tensor):
+def gemm(A: Tensor, B: Tensor, C: Tensor):
     """C = A Bᵀ: A is (m, depth), B is (n, depth) with adjacent n, and C is (m, n)."""
-    tile, stages = (128, 128, 32), 3
-    rows, columns, step = tile
-    swizzled_a = cute.make_composed_layout(
-        cute.make_swizzle(2, 3, 3), 0, cute.make_layout((8, 32), stride=(32, 1))
-    )
-    swizzled_b = cute.make_composed_layout(
-        cute.make_swizzle(3, 3, 3), 0, cute.make_layout((64, 8), stride=(1, 64))
-    )
-    a_layout = cute.tile_to_shape(swizzled_a, (rows, step, stages), (0, 1, 2))
-    b_layout = cute.tile_to_shape(swizzled_b, (columns, step, stages), (0, 1, 2))
-    copied = cute.make_copy_atom(
-        cpasync.CopyG2SOp(LoadCacheMode.GLOBAL), Float16, num_bits_per_copy=128
-    )
-    copy_a = cute.make_tiled_copy_tv(
-        copied, cute.make_layout((32, 4), stride=(4, 1)), cute.make_layout((1, 8))
-    )
-    copy_b = cute.make_tiled_copy_tv(
-        copied, cute.make_layout((16, 8), stride=(1, 16)), cute.make_layout((8, 1))
-    )
-    mma = cute.make_tiled_mma(warp.MmaF16BF16Op(Float16, Float32, (16, 8, 16)), (2, 2, 1), (32, 32, 16))
-    kernel = gemm_kernel(A, B, C, a_layout, b_layout, copy_a, copy_b, mma, tile, stages)
+    rows, columns, _ = tile = (128, 128, 32)
     grid = (cute.ceil_div(C.shape[1], columns), cute.ceil_div(C.shape[0], rows), 1)
-    kernel.launch(grid=grid, block=(128, 1, 1))
+    gemm_kernel(A, B, C, tile, 3).launch(grid=grid, block=(128, 1, 1))
 
 
-def matrix(dtype, rows_first=True, align=16):
-    sizes = cute.sym_int(), cute.sym_int(divisibility=align * 8 // dtype.width)
-    if rows_first:
-        return make_fake_compact_tensor(dtype, sizes, stride_order=(1, 0), assumed_align=16)
-    return make_fake_compact_tensor(dtype, sizes[::-1], stride_order=(0, 1), assumed_align=16)
+@cute.jit
+def by_rows(acc: Tensor) -> Tensor:
+    """An accumulator of m16n8 products as (rows, columns) of a thread."""
+    (pair, halves), m, n = acc.layout.shape
+    (pair_stride, half_stride), m_stride, n_stride = acc.layout.stride
+    layout = cute.make_layout(
+        ((halves, m), (pair, n)), stride=((half_stride, m_stride), (pair_stride, n_stride))
+    )
+    return cute.make_tensor(acc.iterator, layout)
+
+
+@cute.jit
+def as_operand(acc: Tensor) -> Tensor:
+    """An accumulator of m16n8 products as the first operand of m16n8k16 products."""
+    cut = cute.logical_divide(acc.layout, (None, None, 2))
+    layout = cute.make_layout(
+        ((cut.shape[0], cut.shape[2][0]), cut.shape[1], cut.shape[2][1]),
+        stride=((cut.stride[0], cut.stride[2][0]), cut.stride[1], cut.stride[2][1]),
+    )
+    return cute.make_tensor(acc.iterator, layout)
+
+
+@cute.jit
+def attention_step(
+    operands, k_matrices, v_matrices, at, keys, in_log2, sums, masked: Constexpr, causal: Constexpr
+):
+    """One block of keys of `attention`; `at` has the (query, key) of each score."""
+    mma, load_k, load_v, q, k, v = operands
+    total, row_max, row_sum = sums
+    scores = mma.make_fragment_C(at.shape)
+    scores.fill(0.0)
+    k_regs, v_regs = load_k.retile(k), load_v.retile(v)
+    for part in cutlass.range_constexpr(cute.size(k, mode=[2])):
+        cute.copy(load_k, k_matrices[None, None, part], k_regs[None, None, part])
+        cute.gemm(mma, scores, q[None, None, part], k[None, None, part], scores)
+    s, output, at = by_rows(scores), by_rows(total), by_rows(at)
+    for r in cutlass.range_constexpr(cute.size(row_max)):
+        if cutlass.const_expr(masked):
+            seen = cutlass.min(keys, at[r, 0][0] + 1) if causal else keys
+            for c in cutlass.range_constexpr(cute.size(s, mode=[1])):
+                s[r, c] = s[r, c] if at[r, c][1] < seen else -Float32.inf
+        row = s[r, None].load()
+        highest = cute.arch.warp_reduction_max(
+            row.reduce(cute.ReductionOp.MAX, row_max[r], 0), threads_in_group=4
+        )
+        shift = highest * in_log2
+        if cutlass.const_expr(masked):
+            shift = Float32(0) if highest == -Float32.inf else shift
+        weights = cute.math.exp2(row * in_log2 - shift, fastmath=True)
+        rescale = cute.math.exp2(row_max[r] * in_log2 - shift, fastmath=True)
+        row_sum[r] = row_sum[r] * rescale + weights.reduce(cute.ReductionOp.ADD, Float32(0), 0)
+        row_max[r] = highest
+        s[r, None] = weights
+        output[r, None] = output[r, None].load() * rescale
+    p = cute.make_rmem_tensor_like(scores, Float16)
+    p.store(scores.load().to(Float16))
+    p = as_operand(p)
+    for part in cutlass.range_constexpr(cute.size(v, mode=[2])):
+        cute.copy(load_v, v_matrices[None, None, part], v_regs[None, None, part])
+        cute.gemm(mma, total, p[None, None, part], v[None, None, part], total)
+
+
+@cute.kernel
+def attention_kernel(
+    Q: Tensor, K: Tensor, V: Tensor, O: Tensor, scale: Float32, tile: Constexpr, causal: Constexpr
+):
+    """A CTA has a block of queries of a head."""
+    thread, _, _ = cute.arch.thread_idx()
+    row, head, _ = cute.arch.block_idx()
+    rows, step, d = tile
+    Q, K, V, O = Q[head, None, None], K[head, None, None], V[head, None, None], O[head, None, None]
+    keys = cute.size(K, mode=[0])
+    smem = cutlass.memory.SmemAllocator()
+    atom = swizzled(cute.make_layout((8, d), stride=(d, 1)), 3)
+    q_shared, k_shared, v_shared = [
+        smem.allocate_tensor(Float16, cute.tile_to_shape(atom, shape, (0, 1, 2)), 16)
+        for shape in ((rows, d, 1), (step, d, 2), (step, d, 2))
+    ]
+    transposed = cute.make_layout((d, step, 2), stride=(step, 1, step * d))
+    v_transposed = cute.composition(v_shared, transposed)
+
+    copied = cute.make_copy_atom(cpasync.CopyG2SOp(LoadCacheMode.GLOBAL), Float16, num_bits_per_copy=128)
+    threads, vector = cute.make_layout((16, 8), stride=(8, 1)), cute.make_layout((1, 8))
+    copies = cute.make_tiled_copy_tv(copied, threads, vector)
+    mma = cute.make_tiled_mma(warp.MmaF16BF16Op(Float16, Float32, STEP_16), (4, 1, 1), (64, 16, 16))
+    own = copies.get_slice(thread)
+    q_from, q_at = [
+        own.partition_S(cute.local_tile(whole, (rows, d), (row, 0)))
+        for whole in (Q, cute.make_identity_tensor(Q.shape))
+    ]
+    k_from, v_from, k_at = [
+        own.partition_S(cute.local_tile(whole, (step, d), (None, 0)))
+        for whole in (K, V, cute.make_identity_tensor(K.shape))
+    ]
+    q_to, k_to, v_to = [own.partition_D(shared) for shared in (q_shared[None, None, 0], k_shared, v_shared)]
+    end, whole = keys, keys // step
+    if cutlass.const_expr(causal):
+        end = cutlass.min(keys, (row + 1) * rows)
+        whole = cutlass.min(whole, row * rows // step)
+    blocks = cute.ceil_div(end, step)
+
+    # The blocks go from the last one, which may be cut, to the first.
+    q_to.fill(0)
+    k_to.fill(0)
+    v_to.fill(0)
+    cute.arch.sync_threads()
+    for i in cutlass.range_constexpr(cute.size(q_to, mode=[1])):
+        if q_at[0, i, 0][0] < cute.size(Q, mode=[0]):
+            cute.copy(copies, q_from[None, i, None], q_to[None, i, None])
+    for i in cutlass.range_constexpr(cute.size(k_to, mode=[1])):
+        if k_at[0, i, 0, blocks - 1][0] < keys:
+            cute.copy(copies, k_from[None, i, None, blocks - 1], k_to[None, i, None, 0])
+            cute.copy(copies, v_from[None, i, None, blocks - 1], v_to[None, i, None, 0])
+    cute.arch.cp_async_commit_group()
+
+    product = mma.get_slice(thread)
+    load_q, load_k, load_v = [
+        make(cute.make_copy_atom(warp.LdMatrix8x8x16bOp(across, 4), Float16), mma)
+        for make, across in (
+            (cute.make_tiled_copy_A, False),
+            (cute.make_tiled_copy_B, False),
+            (cute.make_tiled_copy_B, True),
+        )
+    ]
+    q = mma.make_fragment_A(product.partition_A(q_shared[None, None, 0]))
+    k = mma.make_fragment_B(product.partition_B(k_shared[None, None, 0]))
+    v = mma.make_fragment_B(product.partition_B(v_transposed[None, None, 0]))
+    k_matrices = load_k.get_slice(thread).partition_S(k_shared)
+    v_matrices = load_v.get_slice(thread).partition_S(v_transposed)
+    scores_at = product.partition_C(
+        cute.local_tile(cute.make_identity_tensor((Q.shape[0], keys)), (rows, step), (row, None))
+    )
+    o = product.partition_C(cute.local_tile(O, (rows, d), (row, 0)))
+    o_at = product.partition_C(cute.local_tile(cute.make_identity_tensor(O.shape), (rows, d), (row, 0)))
+    total = mma.make_fragment_C(o.shape)
+    total.fill(0.0)
+    row_max = cute.make_rmem_tensor(cute.size(by_rows(total), mode=[0]), Float32)
+    row_sum = cute.make_rmem_tensor_like(row_max)
+    row_max.fill(-Float32.inf)
+    row_sum.fill(0.0)
+    in_log2 = scale * math.log2(math.e)
+
+    cute.arch.cp_async_wait_group(0)
+    cute.arch.sync_threads()
+    cute.copy(load_q, load_q.get_slice(thread).partition_S(q_shared[None, None, 0]), load_q.retile(q))
+    operands, sums = (mma, load_k, load_v, q, k, v), (total, row_max, row_sum)
+    stage = Int32(0)
+    for masked, many, last in ((True, blocks - whole, blocks - 1), (False, whole, whole - 1)):
+        for i in cutlass.range(many, unroll=1):
+            block = last - i
+            cute.arch.cp_async_wait_group(0)
+            cute.arch.sync_threads()
+            if block > 0:
+                cute.copy(copies, k_from[None, None, None, block - 1], k_to[None, None, None, 1 - stage])
+                cute.copy(copies, v_from[None, None, None, block - 1], v_to[None, None, None, 1 - stage])
+            cute.arch.cp_async_commit_group()
+            k_block, v_block = k_matrices[None, None, None, stage], v_matrices[None, None, None, stage]
+            at = scores_at[None, None, None, block]
+            attention_step(operands, k_block, v_block, at, keys, in_log2, sums, masked, causal)
+            stage = 1 - stage
+
+    output = by_rows(total)
+    for r in cutlass.range_constexpr(cute.size(row_sum)):
+        weight = 1 / cute.arch.warp_reduction_sum(row_sum[r], threads_in_group=4)
+        output[r, None] = output[r, None].load() * weight
+    result = cute.make_rmem_tensor_like(total, Float16)
+    result.store(total.load().to(Float16))
+    store(result, o, o_at, O.shape)
+
+
+@cute.jit
+def attention(Q: Tensor, K: Tensor, V: Tensor, O: Tensor, scale: Float32, causal: Constexpr):
+    """O = softmax(scale Q Kᵀ) V; only blocks of keys that need a mask have one."""
+    rows, _, _ = tile = (128, 64, 64)
+    grid = (cute.ceil_div(Q.shape[1], rows), Q.shape[0], 1)
+    attention_kernel(Q, K, V, O, scale, tile, causal).launch(grid=grid, block=(128, 1, 1))
+
+
+def matrix(dtype: Any, *, depth_first: bool = False) -> Any:
+    """A tensor of two sizes that are known at launch, with rows that begin at multiples of 16 bytes."""
+    across = cute.sym_int(divisibility=128 // dtype.width)
+    sizes, order = ((across, cute.sym_int()), (0, 1)) if depth_first else ((cute.sym_int(), across), (1, 0))
+    return make_fake_compact_tensor(dtype, sizes, stride_order=order, assumed_align=16)
+
+
+def rows_of(dtype: Any, rank: int, *last: int) -> Any:
+    """A dense tensor of this rank, the last sizes being `last` and the others known at launch."""
+    sizes = [*(cute.sym_int() for _ in range(rank - len(last))), *last]
+    return make_fake_compact_tensor(dtype, sizes, stride_order=range(rank)[::-1], assumed_align=16)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Functions of which the first launches the kernel, and the arguments it is compiled for."""
+
+    functions: Sequence[Callable[..., Any]]
+    arguments: Callable[[], Sequence[Any]]
+
+
+KERNELS: Mapping[str, Variant] = {
+    "softmax": Variant(
+        [softmax, softmax_kernel, of_block], lambda: [rows_of(Float32, 2), rows_of(Float32, 2)]
+    ),
+    "layer_norm": Variant(
+        [layer_norm, layer_norm_kernel, of_block],
+        lambda: [rows_of(Float32, 2), rows_of(Float32, 1), rows_of(Float32, 2), Float32(0)],
+    ),
+    "gemm": Variant(
+        [gemm, gemm_kernel, swizzled, store, inside],
+        lambda: [matrix(Float16), matrix(Float16, depth_first=True), matrix(Float32)],
+    ),
+    "attention": Variant(
+        [attention, attention_kernel, attention_step, swizzled, store, by_rows, as_operand],
+        lambda: [*(rows_of(Float16, 3, 64) for _ in range(4)), Float32(0), False],
+    ),
+}
+
+
+def source(name: str) -> str:
+    """The source of a kernel's functions."""
+    return "\n".join(inspect.getsource(inspect.unwrap(function)) for function in KERNELS[name].functions)
+
+
+def compiled(name: str, capability: int) -> Mapping[str, Any]:
+    """What CuTe DSL makes of a kernel for a GPU of this compute capability, such as 80: `ptx` and
+    `cubin`. Nothing is kept from one call to the next.
+    """
+    variant = KERNELS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        options = f"--gpu-arch=sm_{capability} --keep-ptx --keep-cubin --dump-dir={folder}"
+        made = cute.compile(variant.functions[0], *variant.arguments(), options=options)
+        return {"ptx": made.__ptx__, "cubin": made.__cubin__}
