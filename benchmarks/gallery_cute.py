@@ -19,7 +19,7 @@ from cutlass.cute import Tensor
 from cutlass.cute.nvgpu import CopyUniversalOp, LoadCacheMode, cpasync, warp
 from cutlass.cute.runtime import make_fake_compact_tensor
 
-STEP_16 = (16, 8, 16)  # the shape of a product on tensor cores
+PRODUCT = (16, 8, 16)  # the shape of a product on tensor cores
 
 
 @cute.jit
@@ -44,7 +44,7 @@ def softmax_kernel(X: Tensor, Y: Tensor, threads: Constexpr):
     row, _, _ = cute.arch.block_idx()
     shared = cutlass.memory.SmemAllocator().allocate_tensor(Float32, cute.make_layout(threads // 32))
     x, y = X[row, None], Y[row, None]
-    top = Float32(-math.inf)
+    top = -Float32.inf
     for i in range(thread, cute.size(x), threads):
         top = cute.arch.fmax(top, x[i])
     top = of_block(top, cute.arch.fmax, shared)
@@ -109,7 +109,7 @@ def gemm_kernel(A: Tensor, B: Tensor, C: Tensor, tile: Constexpr, stages: Conste
     a_threads, b_threads = cute.make_layout((32, 4), stride=(4, 1)), cute.make_layout((16, 8), stride=(1, 16))
     copy_a = cute.make_tiled_copy_tv(copied, a_threads, cute.make_layout((1, 8)))
     copy_b = cute.make_tiled_copy_tv(copied, b_threads, cute.make_layout((8, 1)))
-    mma = cute.make_tiled_mma(warp.MmaF16BF16Op(Float16, Float32, STEP_16), (2, 2, 1), (32, 32, 16))
+    mma = cute.make_tiled_mma(warp.MmaF16BF16Op(Float16, Float32, PRODUCT), (2, 2, 1), (32, 32, 16))
 
     # The first block of the depth is the one that may be cut: it begins before the matrix.
     depth = cute.size(A, mode=[1])
@@ -311,7 +311,7 @@ def attention_kernel(
     copied = cute.make_copy_atom(cpasync.CopyG2SOp(LoadCacheMode.GLOBAL), Float16, num_bits_per_copy=128)
     threads, vector = cute.make_layout((16, 8), stride=(8, 1)), cute.make_layout((1, 8))
     copies = cute.make_tiled_copy_tv(copied, threads, vector)
-    mma = cute.make_tiled_mma(warp.MmaF16BF16Op(Float16, Float32, STEP_16), (4, 1, 1), (64, 16, 16))
+    mma = cute.make_tiled_mma(warp.MmaF16BF16Op(Float16, Float32, PRODUCT), (4, 1, 1), (64, 16, 16))
     own = copies.get_slice(thread)
     q_from, q_at = [
         own.partition_S(cute.local_tile(whole, (rows, d), (row, 0)))
