@@ -48,7 +48,7 @@ ABOUT: Final = {
     "emit": "from a configuration to PTX text, in a warm process and in a fresh one",
     "assemble": "the default kernels assembled: registers, spills, occupancy, code size",
     "static": "f16, bf16, f32 kernels by assembler and interpreter, beside Triton's",
-    "gallery": "the documentation's kernels beside Triton's: lines, time, machine code",
+    "gallery": "the documentation's kernels beside Triton's and CuTe DSL's: lines, time, machine code",
     "decode": "bytes that decoding moves, against what it has to, on the interpreter",
     "cpu": "flash.cpu.attention against PyTorch on the CPU and plain numpy",
     "interpreter": "kernels on the interpreter, how its cost grows, and reading PTX",

@@ -1,4 +1,4 @@
-"""The documentation's kernels beside Triton's, as `tools/bench.py --only gallery` measures them."""
+"""The kernels of the documentation beside their peers, as `tools/bench.py --only gallery` measures them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class StubDisassembler:
 
 
 class StubPeer:
-    """Triton, if it made of each kernel what we make, in three lines."""
+    """Another compiler, if it made of each kernel what we make, in three lines."""
+
+    def __init__(self, by: str) -> None:
+        assert by in gallery.PEERS
 
     def source(self, name: str) -> str:
         return f"def {name}():\n    x = 1\n    return x\n"
@@ -50,8 +53,8 @@ def missing() -> Any:
     raise BackendError("there is no nvdisasm")
 
 
-def no_triton() -> Any:
-    raise ImportError("No module named 'triton'")
+def no_peer(by: str) -> Any:
+    raise ImportError(f"No module named {gallery.PEERS[by][1]!r}")
 
 
 @pytest.mark.parametrize("name", gallery.KERNELS)
@@ -78,24 +81,29 @@ lines"""
 
 
 @pytest.mark.ptxas
-def test_a_kernel_is_measured_beside_tritons(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_is_measured_beside_its_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gallery, "find_disassembler", StubDisassembler)
     monkeypatch.setattr(gallery, "peer_module", StubPeer)
     found = gallery.beside("gemm", 1)
-    ours, its = figures(found, "ptxgen"), figures(found, "Triton")
-    assert ours["main loop", "instr. per HMMA"] == its["main loop", "instr. per HMMA"] == 5
+    ours = figures(found, "ptxgen")
     assert ours["machine instructions", "instr."] == 6
-    assert its["lines", "lines"] == 3
+    assert ours["main loop", "instr. per HMMA"] == 5
     assert ours["spilled", "bytes"] == 0
-    ratio = found[-1]
-    assert isinstance(ratio, Measurement)
-    assert (ratio.median, ratio.headline, str(ratio.goal)) == (1, True, "<= 1.1")
+    for by in ("Triton", "CuTe DSL"):
+        its = figures(found, by)
+        assert its["main loop", "instr. per HMMA"] == 5
+        assert its["lines", "lines"] == 3
+    ratios = [m for m in found if isinstance(m, Measurement) and m.headline]
+    assert [(m.name, m.median, str(m.goal)) for m in ratios] == [
+        ("main loop, instructions per HMMA: ours / Triton", 1, "<= 1.1"),
+        ("main loop, instructions per HMMA: ours / CuTe DSL", 1, "<= 1.1"),
+    ]
 
 
 @pytest.mark.ptxas
-def test_without_triton_and_disassembler_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_peers_and_disassembler_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gallery, "find_disassembler", missing)
-    monkeypatch.setattr(gallery, "peer_module", no_triton)
+    monkeypatch.setattr(gallery, "peer_module", no_peer)
     found = gallery.beside("softmax", 1)
     assert set(figures(found, "ptxgen")) == {
         ("lines", "lines"),
@@ -106,6 +114,8 @@ def test_without_triton_and_disassembler_the_rest_is_measured(monkeypatch: pytes
     assert [item for item in found if isinstance(item, str)] == [
         "machine code was not counted: there is no nvdisasm",
         "Triton's kernels were not measured: No module named 'triton'; pip install triton",
+        "CuTe DSL's kernels were not measured: No module named 'nvidia-cutlass-dsl'; "
+        "pip install nvidia-cutlass-dsl",
     ]
 
 
@@ -116,11 +126,11 @@ def test_the_documentation_has_the_table_of_the_result() -> None:
 
 
 def test_the_result_names_what_it_was_measured_with() -> None:
-    assert all(RESULT["versions"][name] for name in ("triton", "assembler", "commit"))
+    assert all(RESULT["versions"][name] for name in ("triton", "nvidia-cutlass-dsl", "assembler", "commit"))
     assert not RESULT["sections"]["gallery"]["failed"]
 
 
 def test_the_goals_were_met() -> None:
     goals = [m for m in RESULT["sections"]["gallery"]["measurements"] if "goal" in m]
-    assert len(goals) == len(gallery.KERNELS) + 2
+    assert len(goals) == len(gallery.KERNELS) + 2 * len(gallery.PEERS)
     assert all(m["goal_met"] for m in goals)

@@ -1,4 +1,6 @@
-"""The kernels of the documentation beside the same in Triton: code, time to a cubin, machine code."""
+"""The kernels of the documentation beside the same in Triton and CuTe DSL: code, time to a cubin,
+machine code.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,12 @@ from tools.measure.report import ROOT
 
 KERNELS: Final = ("softmax", "layer_norm", "gemm", "attention")
 PAGES: Final = ("docs/own-kernels.md", "docs/gallery.md")
-PEER: Final = "benchmarks/gallery_triton.py"
+PEERS: Final = {  # the module of each, and the package that it needs
+    "Triton": ("benchmarks/gallery_triton.py", "triton"),
+    "CuTe DSL": ("benchmarks/gallery_cute.py", "nvidia-cutlass-dsl"),
+}
 CAPABILITY: Final = 80
-LEAST_RATIO: Final = 1.1  # machine instructions of the main loop for each HMMA, to Triton's
+MOST_RATIO: Final = 1.1  # machine instructions of the main loop for each HMMA, ours to a peer's
 
 _NO_CODE: Final = (
     tokenize.COMMENT,
@@ -36,12 +41,13 @@ _NO_CODE: Final = (
 )
 
 GALLERY_REMARKS: Final = (
-    f"ours are the examples of {' and '.join(PAGES)}, Triton's those of {PEER}, with the same tiles, warps "
-    "and types; both are for any sizes, with rows that begin at multiples of 16 bytes in gemm and attention",
+    f"ours are the examples of {' and '.join(PAGES)}, the others those of "
+    f"{' and '.join(path for path, _ in PEERS.values())}, with the same tiles, warps and types; all are for "
+    "any sizes, with rows that begin at multiples of 16 bytes in gemm and attention",
     "lines are those with code, without docstrings, comments and blank lines",
-    "time is from the Python function to a cubin, each time anew, in a warm process; Triton's with the "
-    "ptxas that it brings",
-    "machine code is what one assembler makes of the PTX of both; the main loop is the way round it that "
+    "time is from the Python function to a cubin, each time anew, in a warm process; the others' "
+    "with the ptxas that they bring, and CuTe DSL's with the code that launches the kernel",
+    "machine code is what one assembler makes of the PTX of all; the main loop is the way round it that "
     "does all its products and copies, and otherwise the shortest",
 )
 
@@ -97,7 +103,7 @@ class _Figures:
 
 
 def beside(name: str, repeats: int) -> Found:
-    """The figures of one kernel, and those of Triton's, if it is installed."""
+    """The figures of one kernel, and those of the peers that are installed."""
     source, target = sources()[name], f"sm_{CAPABILITY}"
     settings: dict[str, Setting] = {"kernel": name, "target": target}
 
@@ -105,32 +111,34 @@ def beside(name: str, repeats: int) -> Found:
         text = function(name).build(target=target).text
         return find_assembler(target=target).assemble(text, target).cubin
 
-    ours = _figures(source, to_cubin, function(name).build(target=target).text, name, repeats)
+    ours = _figures(source, to_cubin, function(name).build(target=target).text, repeats)
     found: Found = [*ours.rows(settings | {"by": "ptxgen"}, ours=True)]
-    try:
-        peer = peer_module()
-    except ImportError as error:
-        return [*found, f"Triton's kernels were not measured: {error}; pip install triton"]
-    compile_it = functools.partial(peer.compiled, name, CAPABILITY)
-    its = _figures(peer.source(name), compile_it, compile_it()["ptx"], name, repeats)
-    found += its.rows(settings | {"by": "Triton"}, ours=False)
-    if ours.loop and its.loop:
-        ratio = measured(
-            "main loop, instructions per HMMA: ours / Triton",
-            "x",
-            [ours.per_product / its.per_product],
-            config=settings,
-            goal=Goal("<=", LEAST_RATIO),
-            headline=True,
-        )
-        found.append(ratio)
+    for by, (_, package) in PEERS.items():
+        try:
+            peer = peer_module(by)
+        except ImportError as error:
+            found.append(f"{by}'s kernels were not measured: {error}; pip install {package}")
+            continue
+        compile_it = functools.partial(peer.compiled, name, CAPABILITY)
+        its = _figures(peer.source(name), compile_it, compile_it()["ptx"], repeats)
+        found += its.rows(settings | {"by": by}, ours=False)
+        if ours.loop and its.loop:
+            ratio = measured(
+                f"main loop, instructions per HMMA: ours / {by}",
+                "x",
+                [ours.per_product / its.per_product],
+                config=settings,
+                goal=Goal("<=", MOST_RATIO),
+                headline=True,
+            )
+            found.append(ratio)
     return found
 
 
-def _figures(source: str, to_cubin: Callable[[], object], ptx: str, entry: str, repeats: int) -> _Figures:
+def _figures(source: str, to_cubin: Callable[[], object], ptx: str, repeats: int) -> _Figures:
     target = f"sm_{CAPABILITY}"
     made = find_assembler(target=target).assemble(ptx, target)
-    usage = made.kernel(entry)
+    (usage,) = made.kernels
     sass: list[SassInstr] = []
     why = ""
     try:
@@ -196,9 +204,10 @@ def _examples() -> dict[str, tuple[str, tuple[str, ...]]]:
 
 
 @functools.cache
-def peer_module() -> Any:
-    """The module of Triton's kernels. Raises ImportError without Triton."""
-    spec = importlib.util.spec_from_file_location("gallery_triton", ROOT / PEER)
+def peer_module(by: str) -> Any:
+    """The module of a peer's kernels. Raises ImportError without its package."""
+    path = ROOT / PEERS[by][0]
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -228,7 +237,7 @@ def as_markdown(document: Mapping[str, Any]) -> str:
         f"|{'---|' * (2 + len(_COLUMNS))}",
     ]
     for kernel in KERNELS:
-        for by in ("ptxgen", "Triton"):
+        for by in ("ptxgen", *PEERS):
             values = {
                 (m["name"], m["unit"]): m["median"]
                 for m in found

@@ -26,7 +26,15 @@ SCHEMA: Final = 1  # version of the document; raised when a key changes its mean
 ROOT: Final = Path(__file__).resolve().parents[2]
 RESULTS: Final = ROOT / "benchmarks" / "results"
 
-_PACKAGES: Final = ("numpy", "jinja2", "torch", "cuda-python", "threadpoolctl", "triton")
+_PACKAGES: Final = (
+    "numpy",
+    "jinja2",
+    "torch",
+    "cuda-python",
+    "threadpoolctl",
+    "triton",
+    "nvidia-cutlass-dsl",
+)
 _GIT_TIMEOUT_S: Final = 10.0
 _BUSY: Final = 0.5  # load for each core from which the machine is busy
 _NEW_FILE_MODE: Final = 0o644  # a temporary file is private, a result is not
