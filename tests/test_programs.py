@@ -202,3 +202,17 @@ def test_without_a_compiler_the_error_says_what_to_install(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BackendError, match="a C compiler is needed once"):
         run([str(script)])
+
+
+@pytest.mark.slow
+def test_memory_that_was_never_written_or_is_freed_is_reported(
+    compiled: Compile, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = str(compiled("memory_mistakes"))
+    assert run_program.main([program]) == 0
+    assert run_program.main([program, "freed"]) == 9
+    assert "which the program has freed" in capfd.readouterr().err
+    assert run_program.main(["--sanitize", program]) == 1
+    err = capfd.readouterr().err
+    assert "uninitialised" in err
+    assert "memory_mistakes.cu:3" in err

@@ -62,11 +62,13 @@ def answer(method: Answer) -> Answer:
 
 @dataclass(slots=True)
 class _Kernel:
-    """A kernel that the program has looked up; `allowed` are the bytes of dynamic shared memory that a
-    launch may have.
+    """A kernel that the program has looked up. Shared memory is in bytes: `static` is what the kernel
+    declares, `allowed` the most that a launch may have in all.
     """
 
     kernel: ProgramKernel
+    static: int
+    local: int  # bytes of a thread's local memory
     allowed: int
 
 
@@ -156,7 +158,8 @@ class Device:
     @answer
     def read(self, numbers: Sequence[int], _data: bytes) -> Reply:
         """The bytes at an address: address, bytes."""
-        held = self.memory.bytes_at(*numbers[:2])
+        address, nbytes = numbers[:2]
+        held = self.memory.bytes_at(address, nbytes)
         return self._after(Reply(_INVALID_VALUE) if held is None else Reply(data=held.tobytes()))
 
     @answer
@@ -263,21 +266,25 @@ class Device:
         except LaunchError as error:
             self.tell(str(error))
             return Reply(_INVALID_FUNCTION)
-        self._kernels.append(_Kernel(kernel, self.target.shared_per_block))
+        module = kernel.program.module
+        variables = module_memory(module, self.memory.arena)
+        linked = link(module, kernel.kernel, 0, variables.addresses)
+        static = linked.shared_bytes - linked.reserved_bytes
+        self._kernels.append(_Kernel(kernel, static, linked.local_bytes, self.target.shared_per_block))
         sizes = _sizes(kernel)
         places = b"".join(struct.pack("<QQ", sum(sizes[:n]), size) for n, size in enumerate(sizes))
         return Reply(OK, (len(self._kernels) - 1, len(sizes), sum(sizes)), places)
 
     @answer
     def launch(self, numbers: Sequence[int], data: bytes) -> Reply:
-        """Run a kernel: kernel, grid, block, bytes of shared memory, cluster; parameters -> what it printed."""
+        """Run a kernel: kernel, grid, block, bytes of shared memory, cluster; parameters -> its output."""
         held = self._kernels[numbers[0]]
         kernel, shared = held.kernel, numbers[7]
         if self._fault:
             return Reply(self._fault)
         if not all(numbers[1:7]):
             return Reply(_INVALID_CONFIGURATION)
-        if self._static_shared(kernel) + shared > max(held.allowed, self.target.shared_per_block):
+        if held.static + shared > held.allowed:
             return Reply(_INVALID_VALUE)
         args, at = [], 0
         for size in _sizes(kernel):
@@ -306,44 +313,36 @@ class Device:
             self._fault = _code_of(fault)
         return Reply(data=outcome.printed.encode())  # a fault is returned by the calls that follow
 
-    def _static_shared(self, kernel: ProgramKernel) -> int:
-        variables = module_memory(kernel.program.module, self.memory.arena)
-        linked = link(kernel.program.module, kernel.kernel, 0, variables.addresses)
-        return linked.shared_bytes - linked.reserved_bytes
-
     @answer
     def attributes(self, numbers: Sequence[int], _data: bytes) -> Reply:
         """Attributes of a kernel, in the order of cudaFuncAttributes."""
         held = self._kernels[numbers[0]]
         kernel = held.kernel
         variables = module_memory(kernel.program.module, self.memory.arena)
-        linked = link(kernel.program.module, kernel.kernel, 0, variables.addresses)
-        static = self._static_shared(kernel)
         threads = kernel.kernel.threads or self.target.threads_per_block
         ptx = re.search(r"^\.version (\d+)\.(\d+)", kernel.program.ptx, re.MULTILINE)
         version = int(ptx[1]) * 10 + int(ptx[2]) if ptx else 0
         registers = resources(kernel.kernel, self.target).live_registers
-        found = (static, len(variables.constant), linked.local_bytes, threads, registers)
-        return Reply(OK, (*found, version, self.target.sm, held.allowed - static))
+        found = (held.static, len(variables.constant), held.local, threads, registers)
+        return Reply(OK, (*found, version, self.target.sm, held.allowed - held.static))
 
     @answer
     def allow_shared(self, numbers: Sequence[int], _data: bytes) -> Reply:
         """Let launches have so many bytes of dynamic shared memory: kernel, bytes."""
         held = self._kernels[numbers[0]]
-        static = self._static_shared(held.kernel)
-        if static + numbers[1] > self.target.shared_per_block_optin:
+        if held.static + numbers[1] > self.target.shared_per_block_optin:
             return Reply(_INVALID_VALUE)
-        held.allowed = static + numbers[1]
+        held.allowed = max(held.static + numbers[1], self.target.shared_per_block)
         return Reply()
 
     @answer
     def occupancy(self, numbers: Sequence[int], _data: bytes) -> Reply:
         """Blocks on a multiprocessor at once: kernel, threads, bytes of dynamic shared memory -> blocks."""
-        kernel, (threads, shared) = self._kernels[numbers[0]].kernel, numbers[1:3]
+        held, (threads, shared) = self._kernels[numbers[0]], numbers[1:3]
         if not 0 < threads < 1 << 31:
             return Reply(_INVALID_VALUE)
-        registers = resources(kernel.kernel, self.target).live_registers
-        fit = self.target.blocks_per_sm_for(threads, registers, self._static_shared(kernel) + shared)
+        registers = resources(held.kernel.kernel, self.target).live_registers
+        fit = self.target.blocks_per_sm_for(threads, registers, held.static + shared)
         return Reply(numbers=(fit,))
 
     # ---------------------------------------------------------------------------- about the device
@@ -357,7 +356,7 @@ class Device:
     def unanswered(self, _numbers: Sequence[int], data: bytes) -> Reply:
         """A call that is not answered; ends the program."""
         raise StopProgramError(
-            f"{self.name} calls {data.decode()}, which is not answered; docs/running-programs.md lists what is"
+            f"{self.name} calls {data.decode()}, which is not answered; see docs/running-programs.md"
         )
 
     @answer
@@ -380,8 +379,12 @@ class Device:
         has = self.target
         return {
             1: has.threads_per_block,
-            **{2: has.threads_per_block, 3: has.threads_per_block, 4: 64},  # extents of a block
-            **{5: (1 << 31) - 1, 6: 65535, 7: 65535},  # of a grid
+            2: has.threads_per_block,  # extents of a block: x, y, z
+            3: has.threads_per_block,
+            4: 64,
+            5: (1 << 31) - 1,  # of a grid
+            6: 65535,
+            7: 65535,
             8: has.shared_per_block,
             9: _CONST_BYTES,
             10: WARP_SIZE,
@@ -389,13 +392,16 @@ class Device:
             12: has.registers_per_block,
             13: 1_000_000,  # clock rate, kHz: there is no clock
             16: _MULTIPROCESSORS,
-            **{31: 0, 41: 1},  # concurrent kernels, unified addresses
+            31: 0,  # concurrent kernels
+            41: 1,  # unified addresses
             39: has.threads_per_sm,
             75: has.sm // 10,
             76: has.sm % 10,
             81: has.shared_per_sm,
             82: has.registers_per_sm,
-            **{83: 1, 89: 1, 95: 1},  # managed memory, also while a kernel runs; cooperative launches
+            83: 1,  # managed memory
+            89: 1,  # which the host may use while a kernel runs
+            95: 1,  # cooperative launches
             97: has.shared_per_block_optin,
             106: has.blocks_per_sm,
             111: has.shared_reserved_per_block,

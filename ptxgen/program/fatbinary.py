@@ -74,7 +74,8 @@ def _zstd(data: bytes, whole: int) -> bytes:
         zstandard = importlib.import_module("zstandard")
     except ImportError as error:
         raise BackendError(
-            f"the program's PTX is compressed with zstd; install a decompressor (pip install zstandard) {_ADVICE}"
+            "the program's PTX is compressed with zstd; install a decompressor (pip install zstandard) "
+            f"{_ADVICE}"
         ) from error
     found: bytes = zstandard.ZstdDecompressor().decompress(data, max_output_size=whole)
     return found

@@ -109,8 +109,8 @@ def _checked(command: Sequence[str]) -> Path:
         runtimes = [name for name in file.needed if name.startswith(_ANY_RUNTIME)]
         if not runtimes and file.has_device_code:
             raise LaunchError(
-                f"{command[0]} has the CUDA runtime linked into it, so that its calls cannot be answered; link "
-                "it with nvcc -cudart shared"
+                f"{command[0]} has the CUDA runtime linked into it, so that its calls cannot be answered; "
+                "link it with nvcc -cudart shared"
             )
         if runtimes and runtimes != [RUNTIME]:
             raise LaunchError(
