@@ -216,3 +216,14 @@ def test_memory_that_was_never_written_or_is_freed_is_reported(
     err = capfd.readouterr().err
     assert "uninitialised" in err
     assert "memory_mistakes.cu:3" in err
+
+
+@pytest.mark.slow
+def test_clusters_and_cooperative_launches_run_on_a_newer_target(
+    compiled: Compile, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = str(compiled("launches", "-gencode=arch=compute_90,code=compute_90", PLAIN))
+    assert run_program.main(["--sanitize", program]) == 0, capfd.readouterr()
+    assert capfd.readouterr().out == "wrong 0\n"
+    assert run_program.main(["--target", "sm_80", program]) != 0
+    assert "the program has PTX for sm_90, which does not run on the device, sm_80" in capfd.readouterr().err
