@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import re
@@ -20,6 +21,7 @@ from tools import run_program
 PROGRAMS = Path(__file__).parent / "programs"
 TARGET = "-gencode=arch=compute_80,code=compute_80"  # PTX alone: needs no ptxas
 PLAIN = "-Xfatbin=-compress-mode=none"
+DEFAULT = (TARGET, PLAIN, "-lineinfo")
 RUNTIME = "libcudart.so.13"
 MAGIC = b"\x50\xed\x55\xba"  # of a fat binary
 
@@ -49,10 +51,19 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compile]:
     before = os.environ.get("PTXGEN_CACHE_DIR")
     os.environ["PTXGEN_CACHE_DIR"] = str(folder / "cache")
 
+    @functools.cache
     def make(name: str, *options: str, runtime: str = "shared") -> Path:
         out = folder / f"{name}-{len(list(folder.iterdir()))}"
-        options = options or (TARGET, PLAIN, "-lineinfo")
-        command = [str(compiler), *options, "-cudart", runtime, f"-L{folder}", "-o", str(out), f"{name}.cu"]
+        command = [
+            str(compiler),
+            *(options or DEFAULT),
+            "-cudart",
+            runtime,
+            f"-L{folder}",
+            "-o",
+            str(out),
+            f"{name}.cu",
+        ]
         done = subprocess.run(command, cwd=PROGRAMS, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return out
@@ -148,8 +159,8 @@ def test_a_program_with_the_runtime_inside_is_refused(
 @pytest.mark.slow
 def test_ptx_is_read_however_it_is_compressed(compiled: Compile) -> None:
     texts = []
-    for mode in ("none", "speed"):
-        data = compiled("prints", TARGET, f"-Xfatbin=-compress-mode={mode}").read_bytes()
+    for options in ((), (TARGET, "-Xfatbin=-compress-mode=speed", "-lineinfo")):
+        data = compiled("prints", *options).read_bytes()
         starts = [match.start() for match in re.finditer(re.escape(MAGIC), data)]
         (found,) = [ptx for start in starts for ptx in entries(data[start:])]
         texts.append((found.flags & 0x2000, found.text()))
@@ -227,3 +238,24 @@ def test_clusters_and_cooperative_launches_run_on_a_newer_target(
     assert capfd.readouterr().out == "wrong 0\n"
     assert run_program.main(["--target", "sm_80", program]) != 0
     assert "the program has PTX for sm_90, which does not run on the device, sm_80" in capfd.readouterr().err
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="a C compiler is needed")
+def test_a_program_of_another_cuda_is_refused_by_its_version(tmp_path: Path) -> None:
+    (tmp_path / "main.c").write_text("int main(void) { return 0; }")
+    other = "libcudart.so.12"
+    for options in (
+        ["-shared", f"-Wl,-soname,{other}", "-o", other],
+        ["-Wl,--no-as-needed", "-L.", f"-l:{other}", "-o", "a.out"],
+    ):
+        subprocess.run(["cc", "main.c", *options], cwd=tmp_path, check=True)
+    with pytest.raises(LaunchError, match=r"needs libcudart\.so\.12, but libcudart\.so\.13 is answered"):
+        run([str(tmp_path / "a.out")])
+
+
+def test_a_damaged_executable_is_refused(tmp_path: Path) -> None:
+    damaged = tmp_path / "a.out"
+    damaged.write_bytes(b"\x7fELF\x02\x01" + bytes(10))
+    damaged.chmod(0o755)
+    with pytest.raises(LaunchError, match="no intact ELF file"):
+        run([str(damaged)])

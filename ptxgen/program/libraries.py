@@ -15,7 +15,8 @@ from ptxgen.errors import BackendError, CompileError
 from ptxgen.runtime.settings import Settings
 
 RUNTIME: Final = "libcudart.so.13"
-_SOURCES: Final = ("wire.h", "wire.c", "errors.inc", "runtime.c", "names.txt")
+# names.txt has the functions that libcudart.so.13 of CUDA 13.5 exports.
+_SOURCES: Final = ("wire.h", "wire.c", "errors.inc", "errors.c", "layouts.h", "runtime.c", "names.txt")
 _FLAGS: Final = ("-shared", "-fPIC", "-O2", "-std=gnu11", "-pthread")
 
 
@@ -54,7 +55,7 @@ def _compile(compiler: str, folder: Path, texts: dict[str, str]) -> None:
     (folder / "unanswered.c").write_text(f'#include "wire.h"\n{weak}')
     (folder / "exports.map").write_text(f"{RUNTIME} {{ global: cuda*; __cuda*; local: *; }};\n")
     command = [compiler, *_FLAGS, f"-Wl,-soname,{RUNTIME}", "-Wl,--version-script=exports.map", "-o", RUNTIME]
-    command += ["wire.c", "runtime.c", "unanswered.c"]
+    command += ["wire.c", "errors.c", "runtime.c", "unanswered.c"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         raise CompileError(f"{compiler} cannot compile the answering library:\n{done.stderr.strip()}")

@@ -1,6 +1,7 @@
 /* The CUDA runtime's functions, answered by the interpreter: what a program linked with
    `-cudart shared` calls. Streams are queues in order whose work is done at once. Layouts and numbers
    are those of cuda_runtime_api.h and driver_types.h of CUDA 13. */
+#include "layouts.h"
 #include "wire.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -52,19 +53,6 @@ static int ask(const char *name, uint64_t a, uint64_t b, uint64_t c, uint64_t *b
 
 /* ------------------------------------------------------------------------------------------ errors */
 
-static const struct { int code; const char *name, *text; } errors[] = {
-#define ERROR(code, name, text) {code, name, text},
-#include "errors.inc"
-};
-
-static const char *error_text(int code, int as_name) {
-    for (size_t n = 0; n < sizeof errors / sizeof *errors; n++)
-        if (errors[n].code == code) return as_name ? errors[n].name : errors[n].text;
-    return "unrecognized error code";
-}
-
-const char *cudaGetErrorString(int code) { return error_text(code, 0); }
-const char *cudaGetErrorName(int code) { return error_text(code, 1); }
 int cudaPeekAtLastError(void) { return last_error; }
 
 int cudaGetLastError(void) {
@@ -367,11 +355,6 @@ int cudaLaunchKernelExC(const Config *config, const void *host, void **args) {
     return done(launch(host, config, args, cluster));
 }
 
-typedef struct {
-    size_t shared, constant, local;
-    int threads, registers, ptx, binary, cache, most_dynamic, carveout, room[10];
-} FunctionAttributes;
-
 int cudaFuncGetAttributes(FunctionAttributes *out, const void *host) {
     uint64_t back[WIRE_WORDS];
     int status;
@@ -431,31 +414,6 @@ int cudaDeviceGetAttribute(int *value, int attribute, int device) {
     *value = attribute_of(attribute);
     return done(OK);
 }
-
-typedef struct {
-    char name[256], uuid[16], luid[8];
-    unsigned node_mask;
-    size_t memory, shared_per_block;
-    int registers_per_block, warp;
-    size_t pitch;
-    int threads_per_block, block[3], grid[3];
-    size_t constant;
-    int major, minor;
-    size_t texture_alignment, texture_pitch_alignment;
-    int multiprocessors, integrated, maps_host_memory, textures[39];
-    size_t surface_alignment;
-    int concurrent_kernels, ecc, pci[3], tcc, engines, unified, bus_width, l2, l2_persisting;
-    int threads_per_multiprocessor, priorities, l1_global, l1_local;
-    size_t shared_per_multiprocessor;
-    int registers_per_multiprocessor, managed, board, board_group, native_atomics, pageable, concurrent_managed;
-    int preemption, registered, cooperative;
-    size_t shared_optin;
-    int page_tables, direct_managed, blocks_per_multiprocessor, access_policy;
-    size_t shared_reserved;
-    int unused[11], cluster, room[64];
-} Properties;
-_Static_assert(sizeof(Properties) == 1008 && offsetof(Properties, surface_alignment) == 552 && offsetof(Properties, shared_optin) == 672
-                   && offsetof(Properties, cluster) == 748, "as cudaDeviceProp of CUDA 13");
 
 int cudaGetDeviceProperties(Properties *out, int device) {
     char *name = NULL;
