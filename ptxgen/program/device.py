@@ -1,0 +1,424 @@
+"""`Device`: the device that a host program sees, and the answers to its calls.
+
+Each method with `@answer` is a call of `answers/runtime.c`, by the same name.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ptxgen.check.resources import resources
+from ptxgen.errors import LaunchError, PtxGenError
+from ptxgen.frontends.program import Program, ProgramKernel
+from ptxgen.frontends.ptx import program_of
+from ptxgen.interpreter import Report
+from ptxgen.interpreter.program.linking import link, param_bytes
+from ptxgen.interpreter.variables import ModuleMemory, module_memory
+from ptxgen.program.fatbinary import Ptx, entries
+from ptxgen.program.memory import CAPACITY, DeviceMemory
+from ptxgen.target import WARP_SIZE, Target, target_for_device
+
+# Error codes of driver_types.h, "CUDA error types".
+OK: Final = 0
+_INVALID_VALUE, _NO_MEMORY, _INVALID_CONFIGURATION, _INVALID_SYMBOL = 1, 2, 9, 13
+_INVALID_FUNCTION, _NO_IMAGE = 98, 209
+_ILLEGAL_ADDRESS, _ASSERT, _MISALIGNED, _FAILURE = 700, 710, 716, 719
+_FAULTS: Final = (
+    (r"assertion `", _ASSERT),
+    (r"which is not a multiple of", _MISALIGNED),
+    (r"wants to \w+ .* memory at|of global memory at", _ILLEGAL_ADDRESS),
+)
+_LEAST_SM: Final = 80  # of the device, unless another is asked for or the program needs a newer one
+_MULTIPROCESSORS: Final = 16
+_CONST_BYTES: Final = 64 << 10  # CUDA C++ Programming Guide, table "Technical Specifications"
+
+
+class StopProgramError(PtxGenError):
+    """The program made a call that cannot be answered, and is to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a call: an error code, numbers and bytes."""
+
+    status: int = OK
+    numbers: tuple[int, ...] = ()
+    data: bytes = b""
+
+
+Answer = Callable[["Device", Sequence[int], bytes], Reply]
+_ANSWERS: Final[dict[str, Answer]] = {}
+
+
+def answer(method: Answer) -> Answer:
+    """Mark the answer to the call of the method's name."""
+    _ANSWERS[method.__name__] = method
+    return method
+
+
+@dataclass(slots=True)
+class _Kernel:
+    """A kernel that the program has looked up. Shared memory is in bytes: `static` is what the kernel
+    declares, `allowed` the most that a launch may have in all.
+    """
+
+    kernel: ProgramKernel
+    static: int
+    local: int  # bytes of a thread's local memory
+    allowed: int
+
+
+@dataclass(slots=True)
+class _Module:
+    """The PTX that a program has registered, for several targets, and its program once it is used."""
+
+    images: tuple[Ptx, ...]
+    program: Program | None = None
+
+
+@dataclass
+class Device:
+    """The device: its memory, modules and kernels.
+
+    `asked` is the target that the device has, or None for one that the program's PTX runs on;
+    `sanitize` watches all launches; `compiled` is when the program was made, in seconds since the
+    epoch. `tell` is called with each fault of a kernel as it happens. `reports` are what the
+    sanitizers found, each problem once, and `faults` what ended kernels.
+    """
+
+    name: str
+    asked: Target | None
+    sanitize: bool
+    compiled: float
+    memory: DeviceMemory
+    tell: Callable[[str], None]
+    reports: dict[tuple[str, str, str, str], Report] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    launches: int = 0
+
+    def __post_init__(self) -> None:
+        self._fault = OK  # of a kernel; every later call returns it
+        self._modules: list[_Module] = []
+        self._kernels: list[_Kernel] = []
+
+    def respond(self, name: str, numbers: Sequence[int], data: bytes) -> Reply:
+        """The answer to a call. Raises `StopProgramError`, and other errors of this project for device
+        code that cannot be run.
+        """
+        found = _ANSWERS.get(name)
+        if found is None:
+            raise StopProgramError(f"{name} is not known to the interpreter's process")
+        return found(self, numbers, data)
+
+    @property
+    def target(self) -> Target:
+        """The target of the device."""
+        if self.asked is not None:
+            return self.asked
+        newest = max((image.sm for module in self._modules for image in module.images), default=0)
+        return target_for_device(*divmod(max(newest, _LEAST_SM), 10))
+
+    # ------------------------------------------------------------------------------------ memory
+
+    @answer
+    def alloc(self, numbers: Sequence[int], _data: bytes) -> Reply:
+        """Allocate: bytes -> address."""
+        address = self.memory.allocate(numbers[0])
+        return self._after(Reply(_NO_MEMORY) if address is None else Reply(numbers=(address,)))
+
+    @answer
+    def map(self, numbers: Sequence[int], _data: bytes) -> Reply:
+        """Allocate memory that is a file: bytes -> address, path."""
+        found = self.memory.map(numbers[0])
+        return self._after(Reply(_NO_MEMORY) if found is None else Reply(OK, found[:1], bytes(found[1])))
+
+    @answer
+    def free(self, numbers: Sequence[int], _data: bytes) -> Reply:
+        """Free the memory at an address."""
+        return self._after(_done(self.memory.free(numbers[0])))
+
+    @answer
+    def write(self, numbers: Sequence[int], data: bytes) -> Reply:
+        """Copy bytes to an address."""
+        return self._after(_done(self._store(numbers[0], data)))
+
+    @answer
+    def fill(self, numbers: Sequence[int], _data: bytes) -> Reply:
+        """Set the bytes at an address: address, value, bytes."""
+        address, value, nbytes = numbers[:3]
+        held = self.memory.bytes_at(address, nbytes, writes=True)
+        if held is not None:
+            held[:] = value
+        return self._after(_done(held is not None))
+
+    @answer
+    def read(self, numbers: Sequence[int], _data: bytes) -> Reply:
+        """The bytes at an address: address, bytes."""
+        address, nbytes = numbers[:2]
+        held = self.memory.bytes_at(address, nbytes)
+        return self._after(Reply(_INVALID_VALUE) if held is None else Reply(data=held.tobytes()))
+
+    @answer
+    def copy(self, numbers: Sequence[int], _data: bytes) -> Reply:
+        """Copy between addresses: to, from, bytes."""
+        to, source, nbytes = numbers[:3]
+        return self._after(_done(self.memory.copy(to, source, nbytes)))
+
+    @answer
+    def sync(self, _numbers: Sequence[int], _data: bytes) -> Reply:
+        """The fault of an earlier kernel, if any; each launch has ended already."""
+        return self._after(Reply())
+
+    @answer
+    def reset(self, _numbers: Sequence[int], _data: bytes) -> Reply:
+        """Forget all memory, and a fault."""
+        self._fault = OK
+        for buffer in self.memory.arena.buffers:
+            self.memory.free(buffer.base)
+        self.memory.arena.modules.clear()
+        return Reply()
+
+    def _store(self, address: int, data: bytes) -> bool:
+        held = self.memory.bytes_at(address, len(data), writes=True)
+        if held is not None:
+            held.data[:] = data
+        return held is not None
+
+    def _after(self, reply: Reply) -> Reply:
+        return Reply(self._fault) if self._fault else reply
+
+    # ----------------------------------------------------------------------------------- modules
+
+    @answer
+    def load(self, _numbers: Sequence[int], data: bytes) -> Reply:
+        """Register a fat binary -> module. Its PTX is read when it is used first."""
+        self._modules.append(_Module(tuple(entries(data))))
+        return Reply(numbers=(len(self._modules) - 1,))
+
+    def _program(self, number: int) -> Program | None:
+        """The program of a module, None if it has no PTX for the device."""
+        module = self._modules[number]
+        if not module.images:
+            raise StopProgramError(
+                f"{self.name} has device code without PTX; compile it with PTX, as nvcc -arch=sm_80 does, or "
+                "-gencode arch=compute_80,code=compute_80"
+            )
+        if module.program is None:
+            fitting = [image for image in module.images if image.sm <= self.target.sm]
+            if not fitting:
+                has = ", ".join(f"sm_{image.sm}" for image in module.images)
+                self.tell(f"the program has PTX for {has}, which does not run on the device, {self.target}")
+                return None
+            best = max(fitting, key=lambda image: image.sm)
+            module.program = program_of(best.text(), self.name, self.compiled)
+        return module.program
+
+    def _variables(self, number: int) -> ModuleMemory | None:
+        program = self._program(number)
+        return None if program is None else module_memory(program.module, self.memory.arena)
+
+    @answer
+    def symbol(self, numbers: Sequence[int], data: bytes) -> Reply:
+        """A variable: module, name -> address (0 in constant memory), bytes."""
+        held = self._variables(numbers[0])
+        name = data.decode()
+        if held is None or name not in held.variables:
+            return Reply(_INVALID_SYMBOL)
+        return self._after(Reply(OK, (held.addresses.get(name, 0), len(held.variables[name]))))
+
+    @answer
+    def write_symbol(self, numbers: Sequence[int], data: bytes) -> Reply:
+        """Write to a variable: module, offset, bytes, bytes of the name; name and values."""
+        return self._symbol_bytes(numbers, data, data[numbers[3] :])
+
+    @answer
+    def read_symbol(self, numbers: Sequence[int], data: bytes) -> Reply:
+        """Read from a variable: module, offset, bytes, bytes of the name; name."""
+        return self._symbol_bytes(numbers, data, None)
+
+    def _symbol_bytes(self, numbers: Sequence[int], data: bytes, values: bytes | None) -> Reply:
+        module, offset, nbytes, name_bytes = numbers[:4]
+        held = self._variables(module)
+        variable: Any = None if held is None else held.variables.get(data[: name_bytes - 1].decode())
+        if variable is None:
+            return Reply(_INVALID_SYMBOL)
+        if offset + nbytes > len(variable):
+            return Reply(_INVALID_VALUE)
+        part = variable[offset : offset + nbytes]
+        if values is not None:
+            part.data[:] = values
+        return self._after(Reply(data=part.tobytes() if values is None else b""))
+
+    # ----------------------------------------------------------------------------------- kernels
+
+    @answer
+    def function(self, numbers: Sequence[int], data: bytes) -> Reply:
+        """Look up a kernel: module, name -> kernel, parameters, their bytes; offset and bytes of each."""
+        program = self._program(numbers[0])
+        if program is None:
+            return Reply(_NO_IMAGE)
+        try:
+            kernel = program[data.decode()]
+        except LaunchError as error:
+            self.tell(str(error))
+            return Reply(_INVALID_FUNCTION)
+        module = kernel.program.module
+        variables = module_memory(module, self.memory.arena)
+        linked = link(module, kernel.kernel, 0, variables.addresses)
+        static = linked.shared_bytes - linked.reserved_bytes
+        self._kernels.append(_Kernel(kernel, static, linked.local_bytes, self.target.shared_per_block))
+        sizes = _sizes(kernel)
+        places = b"".join(struct.pack("<QQ", sum(sizes[:n]), size) for n, size in enumerate(sizes))
+        return Reply(OK, (len(self._kernels) - 1, len(sizes), sum(sizes)), places)
+
+    @answer
+    def launch(self, numbers: Sequence[int], data: bytes) -> Reply:
+        """Run a kernel: kernel, grid, block, bytes of shared memory, cluster; parameters -> its output."""
+        held = self._kernels[numbers[0]]
+        kernel, shared = held.kernel, numbers[7]
+        if self._fault:
+            return Reply(self._fault)
+        if not all(numbers[1:7]):
+            return Reply(_INVALID_CONFIGURATION)
+        if held.static + shared > held.allowed:
+            return Reply(_INVALID_VALUE)
+        args, at = [], 0
+        for size in _sizes(kernel):
+            args.append(data[at : at + size])
+            at += size
+        try:
+            outcome = kernel.run(
+                tuple(numbers[1:4]),
+                tuple(numbers[4:7]),
+                args,
+                shared=shared,
+                cluster=tuple(numbers[8:11]),
+                sanitize=self.sanitize,
+                arena=self.memory.arena,
+                raise_on_report=False,
+            )
+        except LaunchError as error:
+            self.tell(str(error))
+            return Reply(_INVALID_CONFIGURATION)
+        self.launches += 1
+        for report in outcome.findings.reports:
+            self.reports.setdefault((kernel.name, report.kind, report.instr, report.other), report)
+        for fault in outcome.findings.faults:
+            self.faults.append(fault)
+            self.tell(fault)
+            self._fault = _code_of(fault)
+        return Reply(data=outcome.printed.encode())  # a fault is returned by the calls that follow
+
+    @answer
+    def attributes(self, numbers: Sequence[int], _data: bytes) -> Reply:
+        """Attributes of a kernel, in the order of cudaFuncAttributes."""
+        held = self._kernels[numbers[0]]
+        kernel = held.kernel
+        variables = module_memory(kernel.program.module, self.memory.arena)
+        threads = kernel.kernel.threads or self.target.threads_per_block
+        ptx = re.search(r"^\.version (\d+)\.(\d+)", kernel.program.ptx, re.MULTILINE)
+        version = int(ptx[1]) * 10 + int(ptx[2]) if ptx else 0
+        registers = resources(kernel.kernel, self.target).live_registers
+        found = (held.static, len(variables.constant), held.local, threads, registers)
+        return Reply(OK, (*found, version, self.target.sm, held.allowed - held.static))
+
+    @answer
+    def allow_shared(self, numbers: Sequence[int], _data: bytes) -> Reply:
+        """Let launches have so many bytes of dynamic shared memory: kernel, bytes."""
+        held = self._kernels[numbers[0]]
+        if held.static + numbers[1] > self.target.shared_per_block_optin:
+            return Reply(_INVALID_VALUE)
+        held.allowed = max(held.static + numbers[1], self.target.shared_per_block)
+        return Reply()
+
+    @answer
+    def occupancy(self, numbers: Sequence[int], _data: bytes) -> Reply:
+        """Blocks on a multiprocessor at once: kernel, threads, bytes of dynamic shared memory -> blocks."""
+        held, (threads, shared) = self._kernels[numbers[0]], numbers[1:3]
+        if not 0 < threads < 1 << 31:
+            return Reply(_INVALID_VALUE)
+        registers = resources(held.kernel.kernel, self.target).live_registers
+        fit = self.target.blocks_per_sm_for(threads, registers, held.static + shared)
+        return Reply(numbers=(fit,))
+
+    # ---------------------------------------------------------------------------- about the device
+
+    @answer
+    def device_name(self, _numbers: Sequence[int], _data: bytes) -> Reply:
+        """The name of the device."""
+        return Reply(data=f"ptxgen interpreter ({self.target})".encode())
+
+    @answer
+    def unanswered(self, _numbers: Sequence[int], data: bytes) -> Reply:
+        """A call that is not answered; ends the program."""
+        raise StopProgramError(
+            f"{self.name} calls {data.decode()}, which is not answered; see docs/running-programs.md"
+        )
+
+    @answer
+    def attribute(self, numbers: Sequence[int], _data: bytes) -> Reply:
+        """The value of a cudaDeviceAttr."""
+        found = self._device_attributes().get(numbers[0])
+        if found is None:
+            raise StopProgramError(
+                f"{self.name} asks for device attribute {numbers[0]} (cudaDeviceAttr), which is not answered"
+            )
+        return Reply(numbers=(found,))
+
+    @answer
+    def memory_info(self, _numbers: Sequence[int], _data: bytes) -> Reply:
+        """Bytes of memory that are left, and in all."""
+        return Reply(numbers=(CAPACITY - self.memory.used, CAPACITY))
+
+    def _device_attributes(self) -> dict[int, int]:
+        """Values by cudaDeviceAttr of driver_types.h."""
+        has = self.target
+        return {
+            1: has.threads_per_block,
+            2: has.threads_per_block,  # extents of a block: x, y, z
+            3: has.threads_per_block,
+            4: 64,
+            5: (1 << 31) - 1,  # of a grid
+            6: 65535,
+            7: 65535,
+            8: has.shared_per_block,
+            9: _CONST_BYTES,
+            10: WARP_SIZE,
+            11: (1 << 31) - 1,  # pitch
+            12: has.registers_per_block,
+            13: 1_000_000,  # clock rate, kHz: there is no clock
+            16: _MULTIPROCESSORS,
+            31: 0,  # concurrent kernels
+            41: 1,  # unified addresses
+            39: has.threads_per_sm,
+            75: has.sm // 10,
+            76: has.sm % 10,
+            81: has.shared_per_sm,
+            82: has.registers_per_sm,
+            83: 1,  # managed memory
+            89: 1,  # which the host may use while a kernel runs
+            95: 1,  # cooperative launches
+            97: has.shared_per_block_optin,
+            106: has.blocks_per_sm,
+            111: has.shared_reserved_per_block,
+            120: int(has.sm >= 90),  # clusters
+        }
+
+
+def _done(worked: bool) -> Reply:
+    return Reply(OK if worked else _INVALID_VALUE)
+
+
+def _sizes(kernel: ProgramKernel) -> list[int]:
+    return [param_bytes(param) for param in kernel.kernel.params]
+
+
+def _code_of(fault: str) -> int:
+    return next((code for pattern, code in _FAULTS if re.search(pattern, fault)), _FAILURE)
+
+
+__all__ = ["Device", "Reply", "StopProgramError"]

@@ -1,0 +1,83 @@
+"""Device memory of a host program: allocations in an arena, and copies from and to them."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter import DeviceArena
+from ptxgen.interpreter.machine.arena import FIRST_ADDRESS, RED_ZONE, Buffer
+
+CAPACITY: Final = 16 << 30  # bytes that may be allocated
+_FREED_BY: Final = "the program"
+
+
+class DeviceMemory:
+    """Memory by device addresses. `scratch` is a folder for files of memory that is shared with the
+    program. Addresses are not reused, so that accesses to freed memory are found.
+    """
+
+    def __init__(self, scratch: Path) -> None:
+        self.arena = DeviceArena()
+        self.used = 0
+        self._scratch = scratch
+        self._count = 0
+        self._end = FIRST_ADDRESS
+
+    def allocate(self, nbytes: int) -> int | None:
+        """The address of new memory, which counts as not written; None if there is not enough."""
+        if nbytes > CAPACITY - self.used:
+            return None
+        data = np.zeros(max(nbytes, 1), np.uint8)
+        address = self._place(data, "cudaMalloc", None)
+        self.arena.heap[address] = np.zeros(len(data), np.bool_)
+        return address
+
+    def map(self, nbytes: int) -> tuple[int, Path] | None:
+        """The address of new memory that is a file, at the start of a page; None if there is not enough."""
+        if nbytes > CAPACITY - self.used:
+            return None
+        path = self._scratch / f"memory-{self._count}"
+        data = np.memmap(path, np.uint8, "w+", shape=(nbytes,))
+        page = mmap.PAGESIZE
+        address = self._place(data, "pinned or managed memory", -(-(self._end + RED_ZONE) // page) * page)
+        self.arena.heap[address] = np.ones(nbytes, np.bool_)  # the program writes it unseen
+        return address, path
+
+    def _place(self, data: Any, kind: str, at: int | None) -> int:
+        self._count += 1
+        address = self.arena.place(data, at=at, name=f"allocation {self._count} ({kind})")
+        self._end = max(self._end, address + len(data))
+        self.used += len(data)
+        return address
+
+    def free(self, address: int) -> bool:
+        """Free memory; false if the address is not the beginning of an allocation."""
+        written = self.arena.heap.get(address)
+        if written is None:
+            return False
+        self.used -= len(written)
+        return not self.arena.free(address, _FREED_BY)
+
+    def bytes_at(self, address: int, nbytes: int, writes: bool = False) -> Any:
+        """The bytes at an address, uint8 [nbytes], not copied; None if they are no memory. With
+        `writes`, they count as written.
+        """
+        buffer: Buffer | None = self.arena.find(address, address + nbytes)
+        if buffer is None:
+            return None
+        start = address - buffer.base
+        if writes and buffer.base in self.arena.heap:
+            self.arena.heap[buffer.base][start : start + nbytes] = True
+        return buffer.window.data[start : start + nbytes]
+
+    def copy(self, to: int, source: int, nbytes: int) -> bool:
+        """Copy between device addresses; false if either is no memory."""
+        data, target = self.bytes_at(source, nbytes), self.bytes_at(to, nbytes, writes=True)
+        if data is None or target is None:
+            return False
+        target[:] = data.copy()
+        return True

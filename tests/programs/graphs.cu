@@ -1,0 +1,4 @@
+int main() {
+    cudaGraph_t graph;
+    return cudaGraphCreate(&graph, 0);
+}
