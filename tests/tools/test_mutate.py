@@ -163,7 +163,7 @@ def test_a_row_without_a_score_notices_a_shift_that_another_row_moves() -> None:
     [
         (TF32, "mask", "dropped", "_rounded", lambda p: p.scores.startswith("large")),
         (TF32, "bound", "lt to le", "_rounded", lambda p: p.scores.startswith("large")),
-        (FEATURES, "mask", "always the second", "AppliedSoftcap._tanh", lambda p: p.softcap == 2.0**20),
+        (FEATURES, "mask", "always the second", "tanh", lambda p: p.softcap == 2.0**20),
         (FEATURES, "bound", "ge to gt", "AppliedDropout.drop", lambda p: p.dropout_seed < 1 << 32),
         (FEATURES, "mask", "and for or", "Mask.hides", lambda p: p.nan_before > 0),
         (CACHE, "loop-bound", "ge to gt", "NonFinite._restore_element", lambda p: p.splits == 1),

@@ -45,6 +45,8 @@ OPTIONS: Final = (
     "no:cov",
     "-p",
     "no:faulthandler",
+    "-p",
+    "no:ptxgen.pytest_plugin",  # which would import `ptxgen` too early
     "--strict-markers",
     "--import-mode=importlib",
     "-W",
