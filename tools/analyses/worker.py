@@ -47,6 +47,7 @@ OPTIONS: Final = (
     "no:faulthandler",
     "-p",
     "no:ptxgen.pytest_plugin",  # which would import `ptxgen` too early
+    "--assert=plain",  # or pytest loads our modules itself, since our distribution has a plugin
     "--strict-markers",
     "--import-mode=importlib",
     "-W",
