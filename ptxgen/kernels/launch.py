@@ -179,6 +179,8 @@ def _number(type: ScalarType, value: object) -> int | float | None:
     whole = _WHOLE.get(type.name)
     if whole is not None:
         return integer(value, *whole)
+    if value.__class__ is float and type is f32 and -_MAX_F32 <= value <= _MAX_F32:
+        return value
     if not isinstance(value, int | float | np.floating | np.integer) or isinstance(value, bool):
         return None
     try:
