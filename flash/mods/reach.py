@@ -99,7 +99,9 @@ class Interval(NamedTuple):
 
 
 class Calls(Protocol):
-    """What is known of a call, and how to compute with it; numbers are ints or values of a kernel."""
+    """The intervals of a call's indices, and arithmetic on their limits, which are Python ints on the
+    host and values in a kernel.
+    """
 
     def index(self, name: str) -> Interval | None:
         """The interval of the batch, head or query; None if it is not known."""

@@ -82,7 +82,8 @@ def unsigned_reciprocal(by: int) -> Reciprocal:
         factor = (1 << shift) // by + 1
         if factor < 1 << _BITS and (factor * by - (1 << shift)) * ((1 << _BITS) - 1) < 1 << shift:
             return Reciprocal(factor, 0, shift)
-    # Of the two reciprocals, rounded up and rounded down, one is exact enough (Robison, theorem 1).
+    # Where the reciprocal that is rounded up is not exact enough for all x of u32, the one that is
+    # rounded down is (Robison, theorem 1).
     shift = _BITS + by.bit_length() - 1
     factor = (1 << shift) // by
     return Reciprocal(factor, factor, shift)

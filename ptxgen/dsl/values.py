@@ -391,8 +391,9 @@ class Pointer:
         return self.element(index.k.emit("mul_wide", (index, columns)))
 
     def vec(self, count: int) -> Vectors:
-        """The same memory as vectors of `count` elements, 2 or 4: `P.vec(4)[i]` is the tuple of the
-        elements from 4 * i to 4 * i + 3, loaded at once, and `P.vec(4)[i] = values` stores four.
+        """A view of the memory behind this pointer as vectors of `count` elements, 2 or 4: `P.vec(4)[i]`
+        loads the elements from 4 * i to 4 * i + 3 at once, as a tuple, and `P.vec(4)[i] = values`
+        stores four.
 
         The address of a vector must be a multiple of its bytes. Raises `TypeMismatchError` for
         another count.

@@ -102,7 +102,8 @@ def _global_accesses(instrs: list[Instr]) -> Iterator[_Access]:
     for instr in instrs:
         name, *words = instr.opcode.split(".")
         bases = [word.partition("::")[0] for word in words]
-        # Of a copy, the space of the destination and that of the source; none is any space.
+        # A copy names the space of its destination, then that of its source. An instruction without
+        # a space accesses any of them, so it counts as global.
         spaces = [base for base in bases if base in (*_ELSEWHERE, _GLOBAL)] or [_GLOBAL]
         if name not in _ACCESSES or _GLOBAL not in spaces:
             continue

@@ -23,7 +23,8 @@ from ptxgen.program.libraries import RUNTIME, folder_of_libraries
 from ptxgen.program.memory import DeviceMemory
 from ptxgen.target import target as find_target
 
-# As in answers/wire.c: the name of a call, numbers, bytes that follow; a status, numbers, bytes.
+# The messages of answers/wire.c. A request has the name of a call, its numbers and the count of bytes
+# that follow; a reply has a status, its numbers and the count of bytes that follow.
 _WORDS: Final = 12
 _REQUEST: Final = struct.Struct(f"<32s{_WORDS}QQ")
 _REPLY: Final = struct.Struct(f"<q{_WORDS}QQ")

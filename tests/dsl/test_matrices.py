@@ -108,7 +108,7 @@ def test_tf32_and_bytes_are_multiplied_along_the_depth(types: tuple[Any, Any, An
 
 
 def test_f32_is_rounded_to_tf32_ties_away() -> None:
-    """Of 1 + x, tf32 has the multiples of 2**-10."""
+    """Between 1 and 2, tf32 numbers are 2**-10 apart."""
     k = builder(threads=64)
     A, unit, C = k.pointer("A"), k.pointer("unit"), k.pointer("C")
     a = k.staged(k.matrix(A, 32, 32).block((32, 32)))

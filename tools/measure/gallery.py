@@ -60,7 +60,7 @@ def gallery_jobs(quick: bool) -> list[Job]:
 
 @dataclass(frozen=True)
 class _Figures:
-    """What is measured of a kernel. Without a disassembler `sass` is empty, and `why` says so."""
+    """The measurements of one kernel. Without a disassembler `sass` is empty, and `why` says so."""
 
     lines: int
     ms: list[float]

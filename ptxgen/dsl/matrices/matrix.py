@@ -99,7 +99,7 @@ class Matrix:
         at = self.element(first_row, first_column)
         pairs = layout.lane_columns[::LANE_COLUMNS]
         step = self.rows_bytes(layout.lane_rows[1])
-        # Of a pair that an access may take together, both are in the matrix or none.
+        # One store may take both elements of a pair, because either both lie in the matrix or neither.
         at_once = min(self.width, LANE_COLUMNS)
         for i, elements in enumerate(tile.row_elements()):
             at = at.plus(step) if i else at

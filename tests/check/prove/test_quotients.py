@@ -68,7 +68,7 @@ MODULE = """
 
 
 def verdict(product: str, shift: int, blocks: int, by: int) -> str:
-    """Of the store of X[quotient], where X has an element for each quotient by `by`."""
+    """The verdict on a store to X[quotient], where X has an element for each quotient by `by`."""
     array = GlobalArray("X", (Axis(f"(grid + {by - 1}) // {by}", 4),), 4, 4)
     contract = GlobalContract((array,), (), {"grid": (1, blocks)}, ("grid", 1, 1))
     found = prove(MODULE.format(product=product, shift=shift), block=1, contract=contract).global_memory
