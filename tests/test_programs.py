@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from flash.commands import run_program
 from ptxgen.errors import BackendError, LaunchError
 from ptxgen.program import run
 from ptxgen.program.fatbinary import entries, lz4
-from tools import run_program
 
 PROGRAMS = Path(__file__).parent / "programs"
 TARGET = "-gencode=arch=compute_80,code=compute_80"  # PTX alone: needs no ptxas

@@ -1,1 +1,1 @@
-"""Command lines: each parses arguments, calls the library and prints."""
+"""Commands of a checkout: those of `ptxgen`, and those of its developers."""

@@ -14,7 +14,7 @@ import numpy as np
 if not __package__:  # run as a script: draw what this checkout measured
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tools.measure.report import ROOT
+from flash.commands.measure.report import ROOT
 
 OK, FAILED = 0, 1
 

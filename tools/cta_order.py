@@ -18,13 +18,13 @@ from typing import Final
 if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from flash.commands.parts.exits import fail
+from flash.commands.parts.numbers import whole
+from flash.commands.parts.standard_output import tell
 from flash.contract.catalogue import build
 from flash.device.cta_order import heads_per_section
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import ConfigError, UnsupportedTargetError
-from tools.commands.exits import fail
-from tools.commands.numbers import whole
-from tools.commands.standard_output import tell
 
 OK, UNSUPPORTED = 0, 3
 MIB: Final = 1 << 20

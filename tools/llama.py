@@ -18,10 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import flash
+from flash.commands.parts.exits import fail
+from flash.commands.parts.numbers import whole
+from flash.commands.parts.progress import Progress, progress
+from flash.commands.parts.standard_output import tell
 from flash.operands.dtypes import DTYPES
 from ptxgen.errors import BackendError, ConfigError, PtxGenError
 from ptxgen.runtime.settings import BACKENDS
-from tools.commands.exits import fail
 from tools.commands.llama_model import (
     CachedAttention,
     Sizes,
@@ -30,9 +33,6 @@ from tools.commands.llama_model import (
     forward,
     random_weights,
 )
-from tools.commands.numbers import whole
-from tools.commands.progress import Progress, progress
-from tools.commands.standard_output import tell
 
 Array = NDArray[Any]
 

@@ -24,16 +24,16 @@ if not __package__:  # run as a script, maybe in a bare checkout
 
 import platformdirs
 
+from flash.commands.measure.report import write_atomically
+from flash.commands.parts.exits import fail
+from flash.commands.parts.numbers import seconds, whole
+from flash.commands.parts.progress import Progress, progress
+from flash.commands.parts.standard_output import tell
 from tools.analyses.kinds import KINDS, mutants, sample
 from tools.analyses.reasons import Key, reasons, unmatched
 from tools.analyses.recording import FIRST, LAST, TestMap, worker
 from tools.analyses.source import Mutant, files, module_name, source_of
 from tools.analyses.worker import TIME, Job, Outcome
-from tools.commands.exits import fail
-from tools.commands.numbers import seconds, whole
-from tools.commands.progress import Progress, progress
-from tools.commands.standard_output import tell
-from tools.measure.report import write_atomically
 
 OK, FAILED, USAGE = range(3)
 

@@ -1,107 +1,12 @@
-"""Run a CUDA program without a GPU: `python tools/run_program.py ./a.out [argument …]`."""
+"""`ptxgen run-program` from a checkout, installed or not."""
 
-from __future__ import annotations
-
-import argparse
-import functools
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ptxgen.errors import LaunchError, PtxGenError, UnsupportedTargetError
-from ptxgen.program import Ended, run
-from tools.commands.exits import fail
-
-OK, FAILED, USAGE = range(3)
-_INTERRUPTED: Final = 130
-
-_NAME: Final = "run_program.py"
-_fail: Final = functools.partial(fail, _NAME)
-
-_EPILOG: Final = """\
-The program is an ordinary one, compiled by nvcc of CUDA 13 and linked with the shared runtime. A C
-compiler (cc) is needed once, to build the library that answers its calls. PTX that nvcc has
-compressed, as it does by default, needs pip install zstandard, or nvcc -Xfatbin=-compress-mode=none.
-docs/running-programs.md lists the calls that are answered.
-
-examples:
-  nvcc -arch=sm_80 -lineinfo -cudart shared saxpy.cu -o saxpy
-  python tools/run_program.py ./saxpy
-  python tools/run_program.py --sanitize ./saxpy 1000 --verbose
-  python tools/run_program.py --target sm_90 ./saxpy
-
-exit codes:
-  that of the program, or 128 plus the number of the signal that ended it; else
-  1  it made a call that is not answered, or its device code cannot be run, or the sanitizers
-     (--sanitize) found something
-  2  wrong usage, or a program that cannot be run so
-"""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a program; the exit codes are in `--help`.
-
-    Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
-    """
-    arguments = _arguments(argv)
-    command = [arguments.program, *arguments.arguments]
-    try:
-        ended = run(command, target=arguments.target, sanitize=arguments.sanitize, tell=_tell)
-    except (LaunchError, UnsupportedTargetError) as error:
-        return _fail(USAGE, error)
-    except PtxGenError as error:
-        return _fail(FAILED, error)
-    except KeyboardInterrupt:
-        return _INTERRUPTED
-    return _result(ended, arguments.sanitize)
-
-
-def _result(ended: Ended, sanitize: bool) -> int:
-    if ended.stopped:
-        return _fail(FAILED, ended.stopped)
-    if not sanitize:
-        return ended.code
-    for report in ended.reports:
-        print(f"{_NAME}: {report}", file=sys.stderr)
-    found = len(ended.reports) + len(ended.faults)
-    if found:
-        _tell(f"{found} problem{'s' * (found > 1)} found in {_launches(ended)}")
-        return FAILED
-    _tell(f"nothing was found in {_launches(ended)}")
-    return ended.code
-
-
-def _launches(ended: Ended) -> str:
-    return f"{ended.launches} launch{'es' * (ended.launches != 1)}"
-
-
-def _tell(text: str) -> None:
-    print(f"{_NAME}: {text}", file=sys.stderr, flush=True)
-
-
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog=_NAME,
-        description="Run a CUDA program whose calls the PTX interpreter answers, without a GPU.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add = parser.add_argument
-    add("--sanitize", action="store_true", help="watch all launches for races and other mistakes")
-    add(
-        "--target",
-        metavar="TARGET",
-        help="the device's, such as sm_90 (default: sm_80, or the program's if newer)",
-    )
-    add("program", metavar="PROGRAM", help="the program; options before it are this command's")
-    add("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="its arguments")
-    return parser.parse_args(argv)
-
+from flash.commands.main import command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command("run-program"))

@@ -21,22 +21,22 @@ from typing import Any, Final
 if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from flash.commands.campaign.judge import CATCHERS, judge, mutants_of, right
+from flash.commands.campaign.kernels import subjects
+from flash.commands.campaign.mistakes import KINDS
+from flash.commands.measure.report import write_atomically
+from flash.commands.parts.exits import fail
+from flash.commands.parts.numbers import seconds, whole
+from flash.commands.parts.standard_output import tell
 from ptxgen import interpreter, ir
 from ptxgen.errors import AssemblerError, BackendError, PtxGenError
 from ptxgen.interpreter import Result
 from ptxgen.runtime.cuda import CudaBackend, cuda_backend
 from ptxgen.target import target, target_for_device
 from ptxgen.text import render
-from tools.campaign.judge import CATCHERS, judge, mutants_of, right
-from tools.campaign.kernels import subjects
-from tools.campaign.mistakes import KINDS
 from tools.commands import witness_launch
-from tools.commands.exits import fail
-from tools.commands.numbers import seconds, whole
-from tools.commands.standard_output import tell
 from tools.commands.witness_launch import ORDINAL
 from tools.commands.witness_sanitizer import HANGS, NONE, TOOLS, Said, Sanitizer, examine, find_sanitizer, run
-from tools.measure.report import write_atomically
 
 OK, FAILED, USAGE = range(3)
 

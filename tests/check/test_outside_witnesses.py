@@ -14,6 +14,10 @@ import numpy as np
 import pytest
 from interpreter import test_hopper_programs as hopper
 
+from flash.commands.campaign.judge import mutants_of
+from flash.commands.campaign.kernels import subjects
+from flash.commands.campaign.mistakes import Mutant
+from flash.commands.campaign.problems import Problem
 from ptxgen import ir
 from ptxgen.check.verify import verify
 from ptxgen.errors import AssemblerError, TrapError
@@ -21,10 +25,6 @@ from ptxgen.interpreter import Result, run
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.text import render
-from tools.campaign.judge import mutants_of
-from tools.campaign.kernels import subjects
-from tools.campaign.mistakes import Mutant
-from tools.campaign.problems import Problem
 
 # --------------------------------------------------------------------------------------- sentryward
 

@@ -18,6 +18,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flash.commands import bench
+from flash.commands.measure import build as bench_build
+from flash.commands.measure import ceilings as bench_ceilings
+from flash.commands.measure import cpu as bench_cpu
+from flash.commands.measure import device as bench_device
+from flash.commands.measure import error as bench_error
+from flash.commands.measure import gpu as bench_gpu
+from flash.commands.measure import interpreter as bench_interpreter
+from flash.commands.measure import launch as bench_launch
+from flash.commands.measure import record as bench_record
+from flash.commands.measure import report as bench_report
+from flash.commands.measure import sanitizers as bench_sanitizers
+from flash.commands.measure import torch_peer as bench_torch
+from flash.commands.measure.record import Found, Goal, Job, Measurement, measured
+from flash.commands.parts.progress import progress
 from flash.cpu.attention import attention_cpu
 from flash.problem.config import AttentionConfig
 from flash.reference import attention_reference
@@ -28,23 +43,8 @@ from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.target import TARGETS, target
 from ptxgen.text import render
-from tools import bench
-from tools.commands.progress import progress
-from tools.measure import build as bench_build
-from tools.measure import ceilings as bench_ceilings
-from tools.measure import cpu as bench_cpu
-from tools.measure import device as bench_device
-from tools.measure import error as bench_error
-from tools.measure import gpu as bench_gpu
-from tools.measure import interpreter as bench_interpreter
-from tools.measure import launch as bench_launch
-from tools.measure import record as bench_record
-from tools.measure import report as bench_report
-from tools.measure import sanitizers as bench_sanitizers
-from tools.measure import torch_peer as bench_torch
-from tools.measure.record import Found, Goal, Job, Measurement, measured
 
-SCRIPT = Path(bench.__file__).resolve()
+SCRIPT = Path(__file__).parents[2] / "tools" / "bench.py"
 SM_80 = target("sm_80")
 
 

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import pytest
 
+from flash.commands.measure import gallery
+from flash.commands.measure.record import Found, Measurement
+from flash.commands.measure.report import RESULTS, ROOT
 from ptxgen.errors import BackendError
 from ptxgen.runtime.sass import SassInstr
-from tools.measure import gallery
-from tools.measure.record import Found, Measurement
-from tools.measure.report import RESULTS, ROOT
 
 RESULT = json.loads((RESULTS / "gallery-cpu.json").read_text(encoding="utf-8"))
 MOST_LINES = {"softmax": 15, "layer_norm": 20, "gemm": 40, "attention": 60}

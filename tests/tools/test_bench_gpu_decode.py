@@ -12,15 +12,15 @@ from device_arrays import interpret, interpreting
 from fake_driver import FakeDriver
 
 import flash
+from flash.commands import bench
+from flash.commands.measure import device as bench_device
+from flash.commands.measure import gpu as bench_gpu
+from flash.commands.measure import gpu_decode as bench_gpu_decode
+from flash.commands.measure import torch_peer as bench_torch
+from flash.commands.measure.decode import Decoding
+from flash.commands.measure.gpu_decode import LARGE, TOKEN, Batch
+from flash.commands.measure.record import Found, Goal, Measurement
 from ptxgen.runtime.cuda import CudaBackend
-from tools import bench
-from tools.measure import device as bench_device
-from tools.measure import gpu as bench_gpu
-from tools.measure import gpu_decode as bench_gpu_decode
-from tools.measure import torch_peer as bench_torch
-from tools.measure.decode import Decoding
-from tools.measure.gpu_decode import LARGE, TOKEN, Batch
-from tools.measure.record import Found, Goal, Measurement
 
 LAUNCH_S = 1.5e-3
 SMALL = Batch(Decoding("bf16", 16, 4, 2, 96, 1), 2)

@@ -5,6 +5,19 @@ import json
 
 import pytest
 
+from flash.commands.measure import static as bench_static
+from flash.commands.measure import static_quality
+from flash.commands.measure.record import Found, Measurement, Setting
+from flash.commands.measure.report import ROOT
+from flash.commands.measure.static_quality import (
+    Assembled,
+    Counted,
+    Subject,
+    assembled,
+    count,
+    counted,
+    seen_scores,
+)
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError
@@ -12,11 +25,6 @@ from ptxgen.interpreter import Counters
 from ptxgen.interpreter.reports import MemoryTraffic
 from ptxgen.runtime.sass import Loop, SassInstr
 from ptxgen.target import target
-from tools.measure import static as bench_static
-from tools.measure import static_quality
-from tools.measure.record import Found, Measurement, Setting
-from tools.measure.report import ROOT
-from tools.measure.static_quality import Assembled, Counted, Subject, assembled, count, counted, seen_scores
 
 # Two products on tensor cores among ten instructions: 2 * 2048 multiplications.
 TURN = Loop((SassInstr("HMMA.16816.F32"),) * 2 + (SassInstr("FADD"),) * 8, 12)

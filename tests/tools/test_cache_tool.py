@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from flash.commands import cache as tool
 from ptxgen.runtime.cache import CacheKey, DiskCache
-from tools import cache as tool
 
-ROOT = Path(tool.__file__).resolve().parent.parent
+ROOT = Path(__file__).parents[2]
 WHEN = 1_700_000_000
 
 
@@ -241,8 +241,8 @@ def test_the_tool_runs_from_a_bare_checkout_in_any_directory(disk: DiskCache, tm
     # A copy elsewhere, so that the working directory and PYTHONPATH cannot be what makes it work.
     checkout = tmp_path / "checkout"
     hide = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "tools", checkout / "tools", ignore=hide)
-    shutil.copytree(ROOT / "ptxgen", checkout / "ptxgen", ignore=hide)
+    for folder in ("flash", "ptxgen", "tools"):
+        shutil.copytree(ROOT / folder, checkout / folder, ignore=hide)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ran = subprocess.run(
         [sys.executable, str(checkout / "tools" / "cache.py"), "verify"],

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tools.campaign.judge import mutants_of
-from tools.campaign.kernels import subjects
-from tools.campaign.mistakes import Mutant
-from tools.campaign.reasons import FILES, load, reason, reasons
+from flash.commands.campaign.judge import mutants_of
+from flash.commands.campaign.kernels import subjects
+from flash.commands.campaign.mistakes import Mutant
+from flash.commands.campaign.reasons import FILES, load, reason, reasons
 
 TENSOR_CORES = "f16-sm_80"
 FOUR_WARPS = "bf16-sm_80-causal-stages"

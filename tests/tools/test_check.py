@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from flash.commands import check as tool
+from flash.commands.parts import check_findings
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import AssemblerError, BackendError
 from ptxgen.runtime.assembler import Assembly, KernelUsage
 from ptxgen.runtime.assembler_log import Advisory
-from tools import check as tool
-from tools.commands import check_findings
 
 HEAD = """\
 .version 7.0
@@ -421,7 +421,7 @@ def test_a_file_that_cannot_be_read_is_1(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_it_runs_as_a_script(folder: Path) -> None:
-    path = str(Path(tool.__file__).resolve())
+    path = str(Path(__file__).parents[2] / "tools" / "check.py")
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, path, "good.ptx"], capture_output=True, check=False, env=environment, cwd=folder

@@ -14,14 +14,14 @@ import pytest
 
 import flash.contract.catalogue
 from flash import AttentionKernel
+from flash.commands import demo as tool
 from flash.contract.catalogue import build
 from flash.problem.config import KernelConfig
 from ptxgen import interpreter, ir
 from ptxgen.errors import BackendError, PtxGenError
 from ptxgen.runtime.assembler import Assembly, KernelUsage
-from tools import demo as tool
 
-SCRIPT = str(Path(tool.__file__).resolve())
+SCRIPT = str(Path(__file__).parents[2] / "tools" / "demo.py")
 SMALL = ["--head-dim", "16", "--seq", "24"]
 
 Body = tuple[Any, ...]

@@ -16,6 +16,7 @@ import pytest
 
 import flash.contract.catalogue
 import ptxgen.runtime.cuda
+from flash.commands import emit as tool
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
 from ptxgen import ir
@@ -24,9 +25,8 @@ from ptxgen.parse import parse
 from ptxgen.runtime import assembler as assembler_module
 from ptxgen.runtime.assembler import Assembler, Assembly, KernelUsage
 from ptxgen.target import TARGETS
-from tools import emit as tool
 
-ROOT = Path(tool.__file__).resolve().parent.parent
+ROOT = Path(__file__).parents[2]
 SCRIPT = str(ROOT / "tools" / "emit.py")
 SMALL = ["--head-dim", "16", "--tile", "16", "--block-q", "16"]
 SMALL_CONFIG = AttentionConfig(head_dim=16, tile=16, block_q=16)
@@ -147,7 +147,7 @@ def test_every_process_emits_the_same_bytes(tmp_path: Path) -> None:
 
 def test_emitting_imports_neither_cuda_nor_torch_nor_the_interpreter() -> None:
     code = (
-        "import sys; from tools import emit; code = emit.main(sys.argv[1:]);"
+        "import sys; from flash.commands import emit; code = emit.main(sys.argv[1:]);"
         "print(code, [m for m in sys.modules if m.split('.')[0] in ('cuda', 'torch', 'cupy', 'jax')"
         " or m.startswith('ptxgen.interpreter')], file=sys.stderr)"
     )
@@ -657,7 +657,7 @@ def test_a_failure_while_writing_leaves_the_old_file_and_no_other(
 def test_a_file_that_cannot_be_written_to_its_end_is_not_replaced(old: Path) -> None:
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000));"
-        "from tools import emit; sys.exit(emit.main(sys.argv[1:]))"
+        "from flash.commands import emit; sys.exit(emit.main(sys.argv[1:]))"
     )
     done = run(["-B", "-c", code, *SMALL, "-o", str(old)], cwd=ROOT)
     assert done.returncode == 1
@@ -772,7 +772,7 @@ def test_a_full_standard_output_is_1(argv: list[str], unbuffered: str) -> None:
 def test_a_standard_output_that_takes_only_a_part_is_1(tmp_path: Path) -> None:
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000));"
-        "from tools import emit; sys.exit(emit.main(sys.argv[1:]))"
+        "from flash.commands import emit; sys.exit(emit.main(sys.argv[1:]))"
     )
     with (tmp_path / "out.ptx").open("wb") as out:
         command = [sys.executable, "-u", "-B", "-c", code, *SMALL]

@@ -12,12 +12,12 @@ import pytest
 from contract_host import TYPES, Host
 from judge import assert_attention_is_accurate
 
+from flash.commands import emit as tool
+from flash.commands.parts.emit_cache import KINDS
 from flash.error_bound import arithmetic_of
 from flash.problem.rotary import rotary_tables, rotated
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
-from tools import emit as tool
-from tools.commands.emit_cache import KINDS
 
 DIM, DIM_V = 16, 8
 SMALL = {

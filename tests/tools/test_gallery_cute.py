@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flash.commands.measure import gallery
 from ptxgen.frontends import cute as front
 from ptxgen.frontends.program import ProgramKernel
-from tools.measure import gallery
 
 pytestmark = pytest.mark.slow
 

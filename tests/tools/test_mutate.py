@@ -13,6 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flash.commands import mutate as tool
+from flash.commands.campaign import arrays as mutation_arrays
+from flash.commands.campaign import judge as mutation_judge
+from flash.commands.campaign.judge import CATCHERS, Verdict, judge, mutants_of, right
+from flash.commands.campaign.kernels import subjects
+from flash.commands.campaign.mistakes import KINDS, Mutant
+from flash.commands.campaign.problems import Problem
+from flash.commands.campaign.reasons import reason
+from flash.commands.campaign.subject import Launch, Ran, Subject
 from flash.error_bound import merge_bound
 from flash.problem.config import AttentionConfig
 from flash.scores.philox import kept
@@ -20,15 +29,6 @@ from ptxgen import interpreter, ir
 from ptxgen.errors import PtxGenError
 from ptxgen.interpreter import Result
 from ptxgen.text import render
-from tools import mutate as tool
-from tools.campaign import arrays as mutation_arrays
-from tools.campaign import judge as mutation_judge
-from tools.campaign.judge import CATCHERS, Verdict, judge, mutants_of, right
-from tools.campaign.kernels import subjects
-from tools.campaign.mistakes import KINDS, Mutant
-from tools.campaign.problems import Problem
-from tools.campaign.reasons import reason
-from tools.campaign.subject import Launch, Ran, Subject
 
 SMALL = "f32-sm_75-causal-split"  # the quickest of the kernels
 COPYING = "f32-sm_80"
@@ -362,7 +362,7 @@ def test_a_wrong_kernel_ends_the_campaign(
 
 
 def test_the_table_in_the_docs_is_that_of_the_recorded_campaign() -> None:
-    root = Path(tool.__file__).resolve().parent.parent
+    root = Path(__file__).parents[2]
     found = json.loads((root / "benchmarks" / "results" / "mutations.json").read_text())
     names = [kernel["name"] for kernel in found["kernels"]]
     columns = ("judged", "equivalent", *CATCHERS, "hole")
@@ -385,7 +385,7 @@ def test_the_table_in_the_docs_is_that_of_the_recorded_campaign() -> None:
 
 @pytest.mark.slow
 def test_the_recorded_kernels_are_those_that_ship() -> None:
-    root = Path(tool.__file__).resolve().parent.parent
+    root = Path(__file__).parents[2]
     found = json.loads((root / "benchmarks" / "results" / "mutations.json").read_text())
     shipped = {
         name: hashlib.sha256(render(subject.module).encode()).hexdigest()
@@ -612,7 +612,7 @@ def test_progress_is_told_now_and_then(
 
 
 def test_it_runs_as_a_script() -> None:
-    path = str(Path(tool.__file__).resolve())
+    path = str(Path(__file__).parents[2] / "tools" / "mutate.py")
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run([sys.executable, path, "--help"], capture_output=True, check=False, env=environment)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -5,13 +5,13 @@ from itertools import count
 
 import pytest
 
+from flash.commands.campaign.mistakes import KINDS, Mutant, mutants
 from ptxgen import ir
 from ptxgen.check.verify import verify
 from ptxgen.errors import ConfigError
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import find_assembler
 from ptxgen.text import render
-from tools.campaign.mistakes import KINDS, Mutant, mutants
 
 HEAD = """\
 .version 8.0

@@ -13,12 +13,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from flash.commands import run as tool
+from flash.commands.parts import progress
 from ptxgen.interpreter import Result
 from ptxgen.parse import parse
-from tools import run as tool
-from tools.commands import progress
 
-SCRIPT = str(Path(tool.__file__).resolve())
+SCRIPT = str(Path(__file__).parents[2] / "tools" / "run.py")
 
 HEAD = """\
 .version 7.0

@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
+from flash.commands import tune
+from flash.commands.measure import device as bench_device
+from flash.commands.measure import launch as bench_launch
+from flash.commands.measure import report as bench_report
+from flash.commands.measure import tuning
+from flash.commands.measure.gpu import Shape
+from flash.commands.measure.tuning import RULES, Candidate, Entry, Problem, Static, Timed, candidates, ranked
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import AssemblerError, BackendError
 from ptxgen.runtime.cuda import CudaBackend
-from tools import tune
-from tools.measure import device as bench_device
-from tools.measure import launch as bench_launch
-from tools.measure import report as bench_report
-from tools.measure import tuning
-from tools.measure.gpu import Shape
-from tools.measure.tuning import RULES, Candidate, Entry, Problem, Static, Timed, candidates, ranked
 
-SCRIPT = Path(tune.__file__).resolve()
+SCRIPT = Path(__file__).parents[2] / "tools" / "tune.py"
 PROBLEM = Problem(16, 16, "f16", False, "sm_80", 64)
 KEY = "f16_d16_full_sm_80_n64 static"
 ARGUMENTS = ["--head-dim", "16", "--seq", "64", "--static"]

@@ -1,1 +1,1 @@
-"""The parts of commands: options, output, progress."""
+"""The parts of developers' commands."""

@@ -15,9 +15,9 @@ from transformers.cache_utils import Cache, DynamicLayer
 from transformers.generation.streamers import BaseStreamer
 
 import flash
+from flash.commands.parts.progress import Progress
 from ptxgen.errors import LaunchError
 from tools.commands.llama_model import NORM_EPSILON, Weights
-from tools.commands.progress import Progress
 
 Array = NDArray[Any]
 

@@ -18,11 +18,11 @@ if not __package__:  # run as a script, maybe in a bare checkout
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.commands.parts.exits import fail
 from ptxgen.errors import PtxGenError
 from ptxgen.ir import Kernel
 from ptxgen.runtime.cuda import CudaBackend, cuda_backend
 from ptxgen.runtime.plan import LaunchPlan, ParamSlot, param_slots
-from tools.commands.exits import fail
 
 OK, FAILED, USAGE = range(3)
 ORDINAL: Final = 0  # the GPU

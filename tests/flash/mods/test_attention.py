@@ -18,6 +18,7 @@ from judge import assert_attention_is_accurate, assert_close
 from kernel_runs import Problem, assert_no_spill, run_forward
 
 import flash
+from flash.commands import emit
 from flash.contract.catalogue import build, proved_build
 from flash.contract.forward import contract
 from flash.cpu.gradients import attention_gradients_cpu
@@ -27,7 +28,6 @@ from flash.problem.config import AttentionConfig
 from flash.reference import attention_reference, attention_reference_gradients, attention_varlen_reference
 from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.assembler import Assembler
-from tools import emit
 
 Array = np.ndarray[Any, Any]
 

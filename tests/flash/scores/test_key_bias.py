@@ -11,12 +11,12 @@ import pytest
 from kernel_runs import Problem, assert_no_spill, random_operands, run_forward
 
 import flash
+from flash.commands import emit
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
 from flash.reference import attention_reference
 from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.assembler import Assembler
-from tools import emit
 
 Array = np.ndarray[Any, Any]
 

@@ -1,0 +1,1 @@
+"""The command line `ptxgen`: each command parses its arguments, calls the library and prints."""

@@ -1,0 +1,242 @@
+"""Measure this checkout: a table on the screen, JSON in benchmarks/results/."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from flash.commands.measure.build import assemble_jobs, emit_jobs
+from flash.commands.measure.cpu import CPU_REMARKS, cpu_jobs
+from flash.commands.measure.decode import DECODE_REMARKS, decode_jobs
+from flash.commands.measure.device import Gpu, open_gpu
+from flash.commands.measure.gallery import GALLERY_REMARKS, gallery_jobs
+from flash.commands.measure.gpu import GPU_REMARKS, gpu_jobs
+from flash.commands.measure.gpu_decode import GPU_DECODE_REMARKS, gpu_decode_jobs
+from flash.commands.measure.interpreter import interpreter_jobs
+from flash.commands.measure.launch import LAUNCH_REMARKS, launch_jobs
+from flash.commands.measure.record import Job, Measurement
+from flash.commands.measure.report import (
+    RESULTS,
+    ROOT,
+    Section,
+    as_text,
+    busy,
+    document,
+    load,
+    result_path,
+    table,
+    write_atomically,
+)
+from flash.commands.measure.sanitizers import sanitizer_jobs
+from flash.commands.measure.static import STATIC_REMARKS, static_jobs
+from flash.commands.parts.progress import progress
+from flash.commands.parts.standard_output import tell
+from ptxgen.errors import BackendError, PtxGenError, did_you_mean
+from ptxgen.runtime.cuda import cuda_backend
+
+OK, FAILED, USAGE, NO_GPU = 0, 1, 2, 4
+
+ABOUT: Final = {
+    "emit": "from a configuration to PTX text, in a warm process and in a fresh one",
+    "assemble": "the default kernels assembled: registers, spills, occupancy, code size",
+    "static": "f16, bf16, f32 kernels by assembler and interpreter, beside Triton's",
+    "gallery": "the documentation's kernels beside Triton's and CuTe DSL's: lines, time, machine code",
+    "decode": "bytes that decoding moves, against what it has to, on the interpreter",
+    "cpu": "flash.cpu.attention against PyTorch on the CPU and plain numpy",
+    "interpreter": "kernels on the interpreter, how its cost grows, and reading PTX",
+    "sanitizers": "what proofs and watched runs cost, against plain runs",
+    "launch": "what a repeated launch costs on the host, without driver and GPU",
+    "gpu": "the kernels on a GPU, against its own ceilings and PyTorch (needs a GPU)",
+}
+_WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
+    "emit": emit_jobs,
+    "assemble": assemble_jobs,
+    "static": static_jobs,
+    "gallery": gallery_jobs,
+    "decode": decode_jobs,
+    "cpu": cpu_jobs,
+    "interpreter": interpreter_jobs,
+    "sanitizers": sanitizer_jobs,
+    "launch": launch_jobs,
+}
+_REMARKS: Final = {
+    "static": STATIC_REMARKS,
+    "gallery": GALLERY_REMARKS,
+    "decode": DECODE_REMARKS,
+    "cpu": CPU_REMARKS,
+    "launch": LAUNCH_REMARKS,
+    "gpu": (*GPU_REMARKS, *GPU_DECODE_REMARKS),
+}
+
+_EPILOG = """\
+examples:
+  python tools/bench.py                        everything this machine can measure
+  python tools/bench.py --quick                the same, rougher: a minute or so
+  python tools/bench.py --only emit,launch     some sections
+  python tools/bench.py --only gpu --json      one section, the result as JSON on standard output
+  python tools/bench.py --output /tmp/a.json   another place for the result
+  python tools/bench.py --list                 what there is to measure; measures nothing
+
+exit codes:
+  0  done; goals that were missed do not change it
+  1  a part ended in an error; the others were measured and are in the result
+  2  wrong usage, or the result cannot be written
+  4  --only asks for gpu and there is none; nothing was measured
+"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The jobs of one section."""
+
+    name: str
+    jobs: list[Job]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print, write; see the exit codes above.
+
+    Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
+    """
+    arguments = _parser().parse_args(argv)
+    names = arguments.only or list(ABOUT)
+    if arguments.list:
+        _list(names)
+        return OK
+    gpu, why_not = _gpu() if "gpu" in names else (None, "")
+    if arguments.only and why_not:
+        print(f"bench.py: section gpu needs a GPU: {why_not}", file=sys.stderr)
+        return NO_GPU
+    names = [name for name in names if name != "gpu" or gpu is not None]
+    every = [name for name in ABOUT if name != "gpu" or gpu is not None]
+    path = arguments.output or result_path(
+        names, every, arguments.quick, None if gpu is None else gpu.device.name
+    )
+    if problem := _not_writable(path):
+        print(f"bench.py: {problem}", file=sys.stderr)
+        return USAGE
+    device: dict[str, Any] | None = None if gpu is None else gpu.describe()
+    before = load()
+    if warning := busy(before):
+        print(f"bench.py: {warning}", file=sys.stderr)
+    sections = _measure([Plan(name, _jobs(name, gpu, arguments.quick)) for name in names])
+    if gpu is not None and device is not None:
+        device["nvidia_smi_after"] = gpu.clocks()
+    if why_not:
+        sections.append(Section("gpu", ABOUT["gpu"], remarks=[f"not measured: {why_not}"]))
+    found = document(sections, quick=arguments.quick, device=device)
+    found["machine"]["load_before"] = before
+    return _deliver(sections, found, path, arguments.json)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bench.py",
+        description="Measure emission, assembly, the backends and, where there is one, the GPU.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--only", type=_sections, metavar="SECTION,...", help=f"of {', '.join(ABOUT)} (default: all)"
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer cases and repeats")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON instead of the table")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help=f"the JSON file (default: {RESULTS.relative_to(ROOT)}/<kind>-<device or cpu>.json)",
+    )
+    parser.add_argument("--list", action="store_true", help="list the sections and measure nothing")
+    return parser
+
+
+def _sections(text: str) -> list[str]:
+    """The sections that `text` names, in the order in which they run."""
+    asked = [name.strip() for name in text.split(",") if name.strip()]
+    for name in asked:
+        if name not in ABOUT:
+            raise argparse.ArgumentTypeError(
+                f"unknown section {name!r}{did_you_mean(name, ABOUT) or '.'} "
+                f"The sections are {', '.join(ABOUT)}"
+            )
+    if not asked:
+        raise argparse.ArgumentTypeError(f"name at least one of {', '.join(ABOUT)}")
+    return [name for name in ABOUT if name in asked]
+
+
+def _list(names: Sequence[str]) -> None:
+    for name in names:
+        tell(f"{name:<12} {ABOUT[name]}")
+
+
+def _gpu() -> tuple[Gpu | None, str]:
+    """The GPU and "", or None and why there is none."""
+    try:
+        return open_gpu(cuda_backend()), ""
+    except BackendError as error:
+        return None, str(error)
+
+
+def _jobs(name: str, gpu: Gpu | None, quick: bool) -> list[Job]:
+    if name == "gpu" and gpu:
+        return [*gpu_jobs(gpu, quick), *gpu_decode_jobs(gpu, quick)]  # the ceilings come first
+    return _WITHOUT_GPU[name](quick)
+
+
+def _not_writable(path: Path) -> str:
+    """Why no file can be written at `path`; empty if it can. Checked before the measurements."""
+    if path.is_dir():
+        return f"--output must be a file, got the directory {path}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"the result cannot be written: {error}; name another place with --output"
+    if not os.access(path.parent, os.W_OK):
+        return f"the result cannot be written to {path.parent}; name another place with --output"
+    return ""
+
+
+def _measure(plans: Sequence[Plan]) -> list[Section]:
+    sections = []
+    with progress(sum(len(plan.jobs) for plan in plans)) as begin:
+        for plan in plans:
+            section = Section(plan.name, ABOUT[plan.name], remarks=list(_REMARKS.get(plan.name, ())))
+            sections.append(section)
+            for job in plan.jobs:
+                begin(f"{plan.name}: {job.label}")
+                _do(job, section)
+    return sections
+
+
+def _do(job: Job, section: Section) -> None:
+    """Run one job and add its results to the section; errors of this project are caught."""
+    try:
+        found = job.run()
+    except PtxGenError as error:
+        section.failed += 1
+        section.remarks.append(f"FAILED: {job.label}: {error}")
+        return
+    for item in found:
+        if isinstance(item, Measurement):
+            section.measurements.append(item)
+        elif item not in section.remarks:
+            section.remarks.append(item)
+
+
+def _deliver(sections: Sequence[Section], found: dict[str, Any], path: Path, as_json: bool) -> int:
+    text = as_text(found)
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        print(f"bench.py: the result cannot be written: {error}", file=sys.stderr)
+        tell(text, end="")
+        return USAGE
+    tell(text if as_json else table(sections), end="")
+    print(f"written to {path}", file=sys.stderr)
+    return FAILED if any(section.failed for section in sections) else OK

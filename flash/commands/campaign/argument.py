@@ -1,0 +1,65 @@
+"""An argument why some mutants are equivalent to the kernel, and the mutants that it is about."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from flash.commands.campaign.equivalence import instrs
+from flash.commands.campaign.mistakes import Mutant
+from ptxgen import ir
+from ptxgen.ir import Symbol
+
+_BARRIERS: Final = ("bar.sync", "barrier.")
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """An argument for mutants of a kind and a change, made from an instruction that matches
+    `before`, comes from code with the mark `mark` (`ptxgen/dsl/marks.py`), and belongs to a step
+    that begins with `step`.
+
+    If given, `loop` is the number, from 1, of the loop over tiles that has the instruction, and
+    `entry` is a pattern found in the kernel's name. If `rounds`, the argument also covers mutants
+    whose results are rounded differently.
+    """
+
+    kind: str
+    change: str
+    mark: str
+    step: str
+    before: str
+    why: str
+    loop: int = 0
+    entry: str = ""
+    rounds: bool = False
+
+    def fits(self, mutant: Mutant) -> bool:
+        """Whether the argument is about this mutant."""
+        change = mutant.name.removeprefix(f"{mutant.kind}: ").partition(" @")[0]
+        return (
+            (self.kind, self.change, self.mark) == (mutant.kind, change, mutant.mark)
+            and mutant.step.startswith(self.step)
+            and re.match(self.before, mutant.before) is not None
+            and re.search(self.entry, mutant.entry) is not None
+            and (not self.loop or self.loop == _loop(mutant))
+        )
+
+
+def _loop(mutant: Mutant) -> int:
+    """The number, from 1, of the loop with a block barrier that contains the change; 0 if no loop
+    does. Nested loops are not counted.
+    """
+    kernel = next(k for k in mutant.original.kernels if k.name == mutant.entry)
+    heads = {s.name: n for n, s in enumerate(kernel.body) if isinstance(s, ir.Label)}
+    found = instrs(kernel)
+    barriers = [n for n, s in found.items() if s.opcode.startswith(_BARRIERS)]
+    ends: dict[int, int] = {}  # end of each loop, by its begin
+    for n, instr in found.items():
+        target = instr.operands[0] if instr.opcode.startswith("bra") else None
+        head = heads[target.name] if isinstance(target, Symbol) else n
+        if any(head < barrier < n for barrier in barriers):
+            ends[head] = n
+    outer = [head for head in sorted(ends) if not any(h < head < ends[h] for h in ends)]
+    return next((i for i, h in enumerate(outer, 1) if h < mutant.place <= ends[h]), 0)

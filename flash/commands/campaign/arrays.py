@@ -1,0 +1,330 @@
+"""The arrays of the campaign's problems, the right results of a kernel, and the comparison with its
+results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.commands.campaign.problems import LANE_ROWS, Problem
+from flash.error_bound import Bound, arithmetic_of_config, attention_bound, varlen_bound
+from flash.operands.declared import Operand
+from flash.operands.dtypes import BOOL, I32, DType
+from flash.problem.config import AttentionConfig
+from flash.problem.simt_tiling import padded
+
+Array = NDArray[Any]
+
+# Margins around the elements that a kernel may access: rows and columns of NaN, whose bits must not
+# change. A read of a margin shows in the results; an access after the margins stops the kernel.
+_MARGIN_ROWS: Final = 2
+_MARGIN_BYTES: Final = 16  # a multiple of 16, so that all rows stay aligned
+_SEED: Final = 20240
+_GROWTH: Final = 12.0  # factor of scores, and again of those in every other eight rows
+_STEEP: Final = 48.0  # difference of unscaled scores of neighbouring keys
+_STEEPEST: Final = 200.0
+# The least f32 that rounding to tf32 makes infinite, and a factor that makes its products of usual
+# size.
+_LARGE: Final = np.float32(float.fromhex("0x1.ffep127"))
+_SMALL: Final = np.float32(2.0**-123)
+
+# Courses of scores, each of eight rows: neighbouring courses are in one warp, and in its lanes.
+_UP, _DEAD, _DOWN = range(3)
+_COURSES: Final = (_UP, _DEAD, _DEAD, _UP, _UP, _DOWN, _DOWN, _UP)
+
+_UNUSED: Final = 3  # rows after the counted rows of a sequence, if the config says seqused
+_SHOWN: Final = 0.7  # share of keys that a mask shows
+_HIDDEN_BY_BIAS: Final = 0.1
+
+
+def _no_scores(q: Array, k: Array, _v: Array, _rows: int) -> None:
+    """Make all scores -inf."""
+    q[...], k[...] = np.abs(q), -np.inf
+
+
+def _growing(q: Array, k: Array, _v: Array, rows: int) -> None:
+    """Make scores grow towards the first key, in every other eight rows much more."""
+    k *= np.linspace(_GROWTH, 0, k.shape[2])[:, None].astype(k.dtype)
+    q[:, :, np.arange(q.shape[2]) // rows % 2 == 0] *= np.asarray(_GROWTH, q.dtype)
+
+
+def _parting(q: Array, k: Array, _v: Array, rows: int) -> None:
+    """Give each warp rows whose scores grow towards the first key so steeply that exp2 overflows
+    within a tile, rows whose scores fall as steeply, and rows whose scores are all -inf.
+    """
+    course = np.take(_COURSES, np.arange(q.shape[2]) // rows % len(_COURSES))
+    k[..., 0], k[..., 1] = -1, np.arange(k.shape[2])[::-1]
+    q[..., 0] = np.where(course == _DEAD, np.inf, 0)
+    q[..., 1] = np.where(course == _DOWN, -_STEEP, _STEEP)
+
+
+def _large_queries(q: Array, k: Array, _v: Array, _rows: int) -> None:
+    """Make queries so large that rounding to tf32 makes them infinite; small keys offset them."""
+    q[...], k[...] = np.copysign(_LARGE, q), k * _SMALL
+
+
+def _large_keys(q: Array, k: Array, _v: Array, _rows: int) -> None:
+    """Make keys so large that rounding to tf32 makes them infinite; small queries offset them."""
+    q[...], k[...] = q * _SMALL, np.copysign(_LARGE, k)
+
+
+def _large_values(q: Array, k: Array, v: Array, _rows: int) -> None:
+    """Make values so large that rounding to tf32 makes them infinite. Only one value counts in each
+    row: all other weights are negligible beside the largest.
+    """
+    q[...], q[..., 0] = 0, _STEEPEST
+    k[..., 0] = np.arange(k.shape[2])
+    v[...] = _LARGE
+
+
+# Functions that change normally distributed queries, keys and values in place.
+SCORES: Final[dict[str, Callable[[Array, Array, Array, int], None]]] = {
+    "random": lambda _q, _k, _v, _rows: None,
+    "none": _no_scores,
+    "growing": _growing,
+    "parting": _parting,
+    "large queries": _large_queries,
+    "large keys": _large_keys,
+    "large values": _large_values,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """The arrays of one problem: q, k, v [batch, heads, rows, columns] and the operands, within
+    their margins, and the right results with the allowed error of each element.
+
+    Packed sequences are one batch item. `queries` says which rows are a query of a sequence: all
+    other rows of the results stay NaN.
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    operands: Mapping[str, Array]
+    queries: NDArray[np.bool_]
+    out: Array
+    lse: Array
+    out_error: Array
+    lse_error: Array
+
+    def difference(self, out: Array, lse: Array) -> str:
+        """A description of the first wrong result; empty if all are right."""
+        return (
+            difference("O", out, self.out, self.out_error)
+            or difference("LSE", lse, self.lse, self.lse_error)
+            or margins_changed(out, self.queries)
+        )
+
+
+def with_margins(
+    shape: tuple[int, ...], dtype: DType, random: np.random.Generator | None, *, reverse: bool
+) -> Array:
+    """An array within margins of NaN; its elements are random, or NaN without `random`."""
+    batch, heads, rows, columns = shape
+    pitch = padded(columns * dtype.nbytes + _MARGIN_BYTES, _MARGIN_BYTES) // dtype.nbytes
+    whole = np.full((batch, heads, rows + _MARGIN_ROWS, pitch), np.nan, dtype.numpy)
+    view = whole[:, :, :rows, :columns]
+    if random is not None:
+        view[...] = random.standard_normal(shape)
+    return view[:, :, ::-1] if reverse else view
+
+
+def _alike(array: Array) -> Array:
+    """An array of equal shape whose rows all are its first row, in memory of one row."""
+    row = array[0, 0, 0].copy()
+    # A buffer of bytes, because numpy takes no other for dtypes of other packages.
+    return np.ndarray(array.shape, array.dtype, row.view(np.uint8), strides=(0, 0, 0, row.itemsize))
+
+
+@lru_cache(maxsize=64)
+def arrays_of(config: AttentionConfig, problem: Problem) -> Arrays:
+    """The arrays of a problem, with equal contents at each call; `config` is the kernel's."""
+    p, random = problem, np.random.default_rng(_SEED)
+    config = p.config(config)
+    lengths = _lengths(config, p) if config.varlen else {}
+    batch, seq_q, seq_k = _rows(p, lengths)
+    sizes = [(p.heads, seq_q, config.head_dim), (p.kv_heads, seq_k, config.head_dim)]
+    sizes.append((p.kv_heads, seq_k, config.value_dim))
+    q, k, v = (with_margins((batch, *size), config.element, random, reverse=p.reverse) for size in sizes)
+    if p.alike:
+        q, k, v = map(_alike, (q, k, v))
+    SCORES[p.scores](q, k, v, _rows_of_eight(config, p))
+    queries, keys = (_counted(lengths, side, n) for side, n in (("q", seq_q), ("k", seq_k)))
+    for first, end in _sequences(lengths, "k", seq_k):
+        v[:, :, first : min(first + p.nan_before, end)] = np.nan
+        v[:, :, end if p.nan_from is None else min(first + p.nan_from, end) : end] = np.nan
+    for array, counted in ((q, queries), (k, keys), (v, keys)):
+        array[:, :, ~counted] = np.nan
+    operands = {
+        o.name: lengths[o.name] if o.name in lengths else _operand(o, config, p, random)
+        for o in config.features.operands
+    }
+    bound = _bound(config, (q, k, v), operands, p.dropout_seed)
+    for result in bound:
+        result[:, :, ~queries] = np.nan
+    return Arrays(q, k, v, operands, queries, *bound)
+
+
+def _rows_of_eight(config: AttentionConfig, p: Problem) -> int:
+    """The number of queries of one head in eight rows of a CTA."""
+    return LANE_ROWS if config.pack_gqa is not True else max(LANE_ROWS * p.kv_heads // p.heads, 1)
+
+
+def _bound(
+    config: AttentionConfig, arrays: tuple[Array, ...], operands: Mapping[str, Array], seed: int
+) -> Bound:
+    """O [batch, heads, rows, columns] and LSE, with their allowed errors."""
+    how: dict[str, Any] = {
+        "softmax_scale": config.scale,
+        "causal": config.causal,
+        "window": config.window,
+        "softcap": config.softcap,
+        "dropout": config.dropout,
+        "dropout_seed": seed,
+        **operands,
+    }
+    (q, k, v), element, arithmetic = arrays, config.element.numpy, arithmetic_of_config(config)
+    if not config.varlen:
+        return attention_bound(q, k, v, element, arithmetic, **how)
+    q, k, v = (x[0].swapaxes(0, 1) for x in arrays)
+    return varlen_bound(q, k, v, element, arithmetic, **how)
+
+
+# --------------------------------------------------------------------------------- packed sequences
+
+
+def _lengths(config: AttentionConfig, p: Problem) -> dict[str, Array]:
+    """`cu_seqlens_*` and `seqused_*` of packed sequences. With seqused, uncounted rows follow the
+    counted rows of each sequence but the last, which ends the array.
+    """
+    found = {}
+    for side, used, counts in zip(
+        "qk", (config.seqused_q, config.seqused_k), zip(*p.sequences, strict=True), strict=True
+    ):
+        ends = np.cumsum([0, *(n + _UNUSED * used for n in counts[:-1]), counts[-1]])
+        found[f"cu_seqlens_{side}"] = within_margins(ends, I32)
+        if used:
+            found[f"seqused_{side}"] = within_margins(np.array(counts), I32)
+    return found
+
+
+def _rows(p: Problem, lengths: Mapping[str, Array]) -> tuple[int, int, int]:
+    """The sizes (batch, queries, keys) of the arrays."""
+    if not lengths:
+        return p.batch, p.seq_q, p.seq_k
+    return 1, int(lengths["cu_seqlens_q"][-1]), int(lengths["cu_seqlens_k"][-1])
+
+
+def _sequences(lengths: Mapping[str, Array], side: str, rows: int) -> list[tuple[int, int]]:
+    """Begin and end of the counted rows of each sequence; one pair if nothing is packed."""
+    if not lengths:
+        return [(0, rows)]
+    ends = lengths[f"cu_seqlens_{side}"]
+    used = lengths.get(f"seqused_{side}", np.diff(ends))
+    return [(int(first), int(first + n)) for first, n in zip(ends[:-1], used, strict=True)]
+
+
+def _counted(lengths: Mapping[str, Array], side: str, rows: int) -> NDArray[np.bool_]:
+    """Whether each row is a counted row of a sequence."""
+    found = np.zeros(rows, bool)
+    for first, end in _sequences(lengths, side, rows):
+        found[first:end] = True
+    return found
+
+
+# ----------------------------------------------------------------------------------- other operands
+
+
+def _operand(operand: Operand, config: AttentionConfig, p: Problem, random: np.random.Generator) -> Array:
+    """An operand with a different number for each index."""
+    sizes = {
+        "batch": len(p.sequences) if config.varlen else p.batch,
+        "heads": p.heads,
+        "seq_q": p.seq_q,
+        "seq_k": p.seq_k,
+    }
+    shape = [sizes[axis] for axis in operand.axes]
+    numbers: Array = random.standard_normal(shape)
+    if operand.dtype is BOOL:
+        numbers = random.random(shape) < _SHOWN
+    elif operand.name in ("bias", "key_bias"):
+        numbers[random.random(shape) < _HIDDEN_BY_BIAS] = -np.inf
+    elif operand.name == "sink":
+        numbers[..., 1::2] = -np.inf  # as without a sink
+    return within_margins(numbers, operand.dtype, reverse=p.reverse)
+
+
+def within_margins(numbers: Array, dtype: DType, *, reverse: bool = False) -> Array:
+    """The numbers with a margin after the last index of each axis: NaN, True, or the least i32.
+    With `reverse`, all strides are negative: the last number is the first in memory.
+    """
+    margin = {BOOL: True, I32: np.iinfo(np.int32).min}.get(dtype, np.nan)
+    whole = np.full([n + 1 for n in numbers.shape], margin, dtype.numpy)
+    view = whole[tuple(slice(n) for n in numbers.shape)]
+    view = view[(slice(None, None, -1),) * view.ndim] if reverse else view
+    view[...] = numbers
+    return view
+
+
+def place_of(operands: Mapping[str, Array], page_size: int, sequence: int, row: int) -> tuple[int, int]:
+    """The sequence or, with a page size, the page of a row of a cached sequence, and the row's index
+    in it.
+    """
+    if not page_size:
+        return sequence, row
+    return int(operands["block_table"][sequence, row // page_size]), row % page_size
+
+
+# ---------------------------------------------------------------------------------- what is wrong
+
+
+def difference(what: str, got: Array, wanted: Array, allowed: Array) -> str:
+    """A description of the first element with more than the allowed error; empty if there is none.
+    NaN equals only NaN.
+    """
+    with np.errstate(invalid="ignore"):
+        near = np.abs(got - wanted) <= allowed
+    bad = ~(near | (got == wanted) | (np.isnan(got) & np.isnan(wanted)))
+    if not bad.any():
+        return ""
+    at = tuple(int(n) for n in np.argwhere(bad)[0])
+    return f"{what}{list(at)} is {got[at]:.6g}, wanted {wanted[at]:.6g}; {bad.sum()} elements differ"
+
+
+def margins_changed(view: Array, queries: NDArray[np.bool_]) -> str:
+    """A message if anything but the `queries` rows of O has changed; else empty."""
+    whole = _whole(view)
+    bits = np.dtype(f"u{whole.itemsize}")
+    changed = whole.view(bits) != np.asarray(np.nan, whole.dtype).view(bits)
+    rows = queries if view.strides[2] >= 0 else queries[::-1]
+    changed[:, :, : view.shape[2], : view.shape[3]] &= ~rows[:, None]
+    return "O is written outside its rows and columns" if changed.any() else ""
+
+
+def bits_differ(what: str, got: Array, wanted: Array) -> str:
+    """A description of the first element, margins included, with wrong bits; empty if none."""
+    bits, right = (whole.view(f"u{whole.itemsize}") for whole in (_whole(got), _whole(wanted)))
+    bad = bits != right
+    if not bad.any():
+        return ""
+    at = tuple(int(n) for n in np.argwhere(bad)[0])
+    return f"{what}{list(at)} has other bits; {bad.sum()} elements differ"
+
+
+def copied(array: Array) -> Array:
+    """A copy of an array within its margins."""
+    return np.array(_whole(array))[tuple(map(slice, array.shape))]
+
+
+def _whole(array: Array) -> Array:
+    """An array with its margins."""
+    whole = array.base
+    assert isinstance(whole, np.ndarray)
+    return whole

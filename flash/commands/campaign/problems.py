@@ -1,0 +1,204 @@
+"""The attention problems on which the campaign runs a kernel: sizes and scores with which each
+mistake can show.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from flash.problem.config import AttentionConfig
+from flash.problem.mma_tiling import MMA_ROWS, TF32
+from flash.problem.tile_choice import AnyTiling
+
+# With these seeds and dropout=0.3, the random number of one score that counts, of 32 queries and 32
+# keys, equals the threshold; each seed has it at another index of a thread's 16 x 16 fragment.
+_SEEDS_AT_THRESHOLD: Final = (656, 1263, 5029, 5261, 13636, 13669, 17672, 32877)
+_LARGE_SOFTCAP: Final = 2.0**20
+LANE_ROWS: Final = MMA_ROWS // 2  # the distance of a lane's rows in a tensor-core product
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The sizes of one attention problem. V is NaN for keys from `nan_from` on, if it is not None,
+    and for keys before `nan_before`. With `negative` the scale is the negated config's scale;
+    `scores` is a name in `SCORES` of `flash/commands/campaign/arrays.py`. With `reverse`, the last row of an
+    array, and the last key of a bias or mask, is the first in memory: no memory precedes it. With
+    `alike`, all rows of Q, of K and of V share the memory of one row: no memory follows its last
+    column. In causal kernels `section` heads take turns.
+
+    `window` and `softcap` replace the config's. Packed sequences have the (queries, keys) of
+    `lengths`; if it is empty there are `batch` sequences of seq_q queries and seq_k keys.
+    """
+
+    seq_q: int
+    seq_k: int
+    batch: int = 1
+    heads: int = 2
+    kv_heads: int = 1
+    nan_from: int | None = None
+    nan_before: int = 0
+    negative: bool = False
+    scores: str = "random"
+    reverse: bool = False
+    alike: bool = False
+    section: int = 1
+    window: tuple[int | None, int | None] | None = None
+    softcap: float | None = None
+    lengths: tuple[tuple[int, int], ...] = ()
+    dropout_seed: int = 0x0123_4567_89AB_CDEF  # both 32-bit words are nonzero
+
+    def config(self, config: AttentionConfig) -> AttentionConfig:
+        """The config with this problem's softmax_scale, window and softcap."""
+        scale = -config.scale if self.negative else config.scale
+        window = config.window if self.window is None else self.window
+        softcap = config.softcap if self.softcap is None else self.softcap
+        return replace(config, softmax_scale=scale, window=window, softcap=softcap)
+
+    @property
+    def sequences(self) -> tuple[tuple[int, int], ...]:
+        """The queries and keys of each sequence."""
+        return self.lengths or ((self.seq_q, self.seq_k),) * self.batch
+
+
+def problems_of(config: AttentionConfig) -> tuple[Problem, ...]:
+    """The problems for a kernel, with ragged ends of every kind: each guard of an unrolled loop has
+    a problem that ends there.
+
+    The first problem uses all buffers twice in each loop. One problem has no key, some have more
+    queries than keys.
+    """
+    kernel = config.kernel()
+    t = kernel.tiling
+    group = 2 if kernel.packed else 1  # heads in a CTA
+    block = t.block_q // group  # queries of one head in a CTA
+
+    ends_q = [1 + n * t.block_q // 16 for n in range(16)]  # rows of the last CTA
+    ends_k = [1 + n * t.tile // 16 for n in range(16)]  # keys of the last tile
+    three_tiles = 2 * t.tile + ends_k[6]
+    queries = max(block + -(-ends_q[6] // group) + 1, three_tiles)
+    # Under a bottom-right causal mask, too, all rows see two whole tiles.
+    first = Problem(queries, three_tiles + queries * (config.causal == "bottom_right"))
+    ragged = [
+        Problem(block + -(-end // group), ends_k[n] + t.tile * (n // 8), heads=group)
+        for n, end in enumerate(ends_q)
+    ]
+    whole = Problem(block, 2 * t.tile)
+    batches = Problem(block + 5, t.tile - 3, batch=2, section=3)
+    grouped = Problem(t.block_q, t.tile // 2 + 1, 1, 3 * group if kernel.packed else 4, 2)
+    no_score = Problem(block, t.tile + 1, scores="none")
+    negative = Problem(block, t.tile + 1, negative=True)
+    growing = Problem(block, 3 * t.tile, scores="growing")
+    # Several whole tiles, and several tiles that the diagonal or the end cuts.
+    parting = Problem(2 * block, 2 * block + 3 * t.tile // 2, heads=group, scores="parting")
+    # The last row sees all keys: no tile is cut.
+    uncut = Problem(block + 1, 3 * t.tile, reverse=True)
+    special = Problem(3, 0), grouped, no_score, negative, growing, parting, uncut
+    largest = [*_largest(config, block), first]
+    hidden = _hidden(config, t, group)
+    # Rows without margins: a read after the last column is out of bounds.
+    alike = replace(first if config.window is None else largest[0], alike=True)
+    others = [*_of_features(config, block), *ragged, alike]
+    large = _large(config, largest[0])
+    return (*largest, *large, whole, batches, *special, *hidden, *others)
+
+
+def _largest(config: AttentionConfig, block: int) -> list[Problem]:
+    """A problem that takes all branches of a kernel with packed sequences, or with a window."""
+    t = config.kernel().tiling
+    if config.varlen:
+        # All, some or none of a CTA's rows, and of a tile's keys, belong to its sequence.
+        lengths = ((block + 5, t.tile + 3), (0, 7), (3, 0), (block, 3 * t.tile + 5), (2 * block, 1))
+        return [Problem(0, 0, lengths=lengths)]
+    if config.window is not None:
+        left, right = (0 if side is None else side for side in config.window)
+        # Tiles that the window cuts on the left, whole tiles, and tiles cut on the right.
+        return [Problem(2 * block, 2 * block + left + right + t.tile, heads=1)]
+    return []
+
+
+def _large(config: AttentionConfig, largest: Problem) -> list[Problem]:
+    """Problems with numbers so large that rounding to tf32 would make them infinite."""
+    rounded = ("queries", "keys", "values") if config.precision == TF32.name else ()
+    return [replace(largest, scores=f"large {of}") for of in rounded]
+
+
+def _of_features(config: AttentionConfig, block: int) -> list[Problem]:
+    """Problems for softcap and dropout: scores that are small against the softcap, and random
+    numbers that equal the threshold.
+    """
+    found = []
+    if config.softcap is not None:
+        found.append(Problem(block, config.kernel().tiling.tile + 1, softcap=_LARGE_SOFTCAP))
+    if config.dropout:
+        found += [Problem(32, 32, heads=1, dropout_seed=seed) for seed in _SEEDS_AT_THRESHOLD]
+    return found
+
+
+def _hidden_anywhere(block: int, tile: int) -> list[Problem]:
+    """Problems for masks and biases: each of a thread's keys in turn is the first after the last
+    key, where no memory follows; then NaN that is hidden from some rows, in each tile.
+    """
+    behind = [Problem(block + 1, tile + n, reverse=True) for n in (2, 3, 10, 11)]
+    return [
+        *behind,
+        Problem(block + 1, 2 * tile + 3, nan_from=tile + 1),
+        Problem(block, 2 * tile, nan_before=3),
+        Problem(block, tile + 3, nan_from=tile + 2),
+        Problem(block, tile, nan_from=tile - 1),
+    ]
+
+
+def _hidden(config: AttentionConfig, t: AnyTiling, group: int) -> list[Problem]:
+    """Problems with NaN in keys that a row does not see, from any key of a tile on."""
+    found = _hidden_anywhere(t.block_q // group, t.tile) if config.features.hides_anywhere else []
+    apart = max(t.row_step // group, 1)  # distance in queries of a thread's rows
+    block = t.block_q // group
+    row = block - apart  # query index of the first of the threads' last rows
+    ahead = range(1, t.tile + apart, max(apart - 1, 1))
+    if config.causal:
+        # For each of a thread's rows, and each key of a tile, the key is the first after the
+        # diagonal. Then a first row that sees only whole tiles, and a block of one row that sees
+        # NaN.
+        turns = [Problem(block, block + n, heads=group, nan_from=row + n + 1) for n in ahead]
+        whole = Problem(block, block + t.tile - 1, heads=group, nan_from=t.tile)
+        odd = 1 if group == 1 else 3  # heads; a divisor of 32 + 1 and of 128 + 1 rows
+        rows = t.block_q // odd
+        alone = Problem(rows + 1, rows + 1 + t.tile // 2, heads=odd, nan_from=rows)
+        found += [*turns, whole, alone]
+    if config.window is not None and not config.causal:
+        found += _hidden_by_window(config, t, group, [(row, n) for n in ahead])
+    return found
+
+
+def _hidden_by_window(
+    config: AttentionConfig, t: AnyTiling, group: int, turns: list[tuple[int, int]]
+) -> list[Problem]:
+    """Problems with NaN in keys outside of windows; `turns` holds pairs of a row and the number of
+    keys beyond the queries.
+    """
+    tile, block = t.tile, t.block_q // group
+    small, rows = (5, 2), 2 * block
+    # NaN on both sides of windows that end in one tile.
+    found = [
+        Problem(rows, rows + n, heads=group, nan_from=row + n + 3, nan_before=row + n - 5, window=small)
+        for row, n in turns
+    ]
+    # Keys before those that all rows see: windows that begin half a tile later; NaN that some rows
+    # see; and NaN that a block of one row sees.
+    (cut,) = _largest(config, block)
+    more = cut.seq_k - cut.seq_q
+    in_front = more - ((config.window or small)[0] or 0)
+    found += [
+        replace(cut, seq_k=cut.seq_k + tile // 2),
+        replace(cut, nan_before=in_front + tile - 2),
+        replace(cut, seq_q=block + 1, seq_k=block + 1 + more, nan_before=in_front + block + 4),
+    ]
+    # A first row that sees only whole tiles; first rows that see no key, with NaN in the first key;
+    # and tiles that the window cuts only on the left, with NaN in the last keys.
+    found += [
+        Problem(block, block + 2 * tile - 3, heads=group, nan_from=2 * tile, window=small),
+        Problem(block, block // 2, heads=group, nan_before=1, window=small),
+        Problem(block, block, heads=group, nan_from=block - 4, window=(5, block)),
+    ]
+    return found

@@ -1,0 +1,329 @@
+"""Measures a GPU: first its ceilings, then attention kernels against these and against PyTorch."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from flash.commands.measure.ceilings import (
+    THREADS,
+    bytes_per_cta,
+    copy_kernel,
+    fma_flops,
+    fma_kernel,
+    peak_flops,
+)
+from flash.commands.measure.cpu import Array, normal
+from flash.commands.measure.device import Gpu
+from flash.commands.measure.error import Judge, sampled_rows
+from flash.commands.measure.record import (
+    MS,
+    Found,
+    Goal,
+    Job,
+    Measurement,
+    Setting,
+    Work,
+    flat,
+    interleaved,
+    measured,
+    ratios,
+)
+from flash.commands.measure.torch_peer import torch_contestants, torch_with_gpu
+from flash.contract.catalogue import Build, build
+from flash.launch.calls import make_plan
+from flash.launch.checks import Geometry, check
+from flash.problem.config import AttentionConfig
+from flash.problem.tile_choice import offered_tiles
+from ptxgen.arrays.staging import Staging
+from ptxgen.arrays.views import ArrayView, view
+
+TOKENS: Final = 16384  # batch * sequence, and
+WIDTH: Final = 2048  # heads * head_dim, as in the benchmarks of the FlashAttention papers
+CEILING_GOAL_PERCENT: Final = 50.0
+CEILING_FROM: Final = 4096  # seqlen from which the goal holds
+ERROR_GOAL: Final = 2.0  # times the error of the same-precision numpy reference
+
+_SAMPLE_MS: Final = (
+    10.0  # the least time of a sample, which has as many calls as this takes: events resolve 0.5 us
+)
+_MOST_CALLS: Final = 64
+
+GPU_REMARKS: Final = (
+    "timed by CUDA events around calls in a row on the default stream; the second-level cache is "
+    "not flushed, so inputs that fit stay in it between calls",
+    "contestants have turns of several calls, in changing order, in one process; a ratio is of the "
+    "medians of the same round",
+    "`computed` counts what the kernel issues, padding included; `useful` what the result needs: "
+    "4 * d flops for each pair that is seen",
+    "the FMA ceiling is of operands that hardly change, which take less power than data do",
+    f"B = {TOKENS} / N, H = {WIDTH} / d, f32",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One attention problem of the benchmark; `head_dim_v` is head_dim unless it is given."""
+
+    head_dim: int
+    seq: int
+    causal: bool
+    tokens: int = TOKENS
+    width: int = WIDTH
+    dtype: str = "f32"
+    head_dim_v: int | None = None
+
+    @property
+    def config(self) -> AttentionConfig:
+        """The problem with the default tiles."""
+        return AttentionConfig(self.head_dim, self.head_dim_v, self.dtype, self.causal)
+
+    @property
+    def size(self) -> tuple[int, int, int, int]:
+        """[batch, heads, seq, head_dim] of Q and K."""
+        return (max(self.tokens // self.seq, 1), max(self.width // self.head_dim, 1), self.seq, self.head_dim)
+
+    @property
+    def value_size(self) -> tuple[int, int, int, int]:
+        """[batch, heads, seq, head_dim_v] of V and O."""
+        return *self.size[:3], self.config.value_dim
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        """The problem as the settings of a measurement."""
+        return {"d": self.head_dim, "N": self.seq, "causal": self.causal}
+
+
+def gpu_jobs(gpu: Gpu, quick: bool) -> list[Job]:
+    """Jobs: the ceilings, then every shape with the default tile, then all tiles at one seqlen."""
+    head_dims, lengths = ((64,), (1024,)) if quick else ((64, 128), (1024, 4096, 8192))
+    rounds, batch = (3, 2) if quick else (7, 3)
+    jobs = [
+        Job("FMA ceiling", lambda: fma_ceiling(gpu, repeats=batch * rounds)),
+        Job("copy ceiling", lambda: copy_ceiling(gpu, repeats=batch * rounds)),
+    ]
+    for d in head_dims:
+        for n in lengths:
+            for causal in (False, True):
+                shape = Shape(d, n, causal)
+                jobs.append(
+                    Job(
+                        f"attention {shape.size} causal={causal}",
+                        functools.partial(against_torch, gpu, shape, rounds, batch),
+                    )
+                )
+    for d in head_dims:
+        for causal in (False, True):
+            shape = Shape(d, lengths[len(lengths) // 2], causal)
+            jobs.append(
+                Job(
+                    f"tiles {shape.size} causal={causal}",
+                    functools.partial(tiles, gpu, shape, 3, batch, quick=quick),
+                )
+            )
+    return jobs
+
+
+# -------------------------------------------------------------------------------- ceilings
+
+
+def fma_ceiling(gpu: Gpu, *, repeats: int, turns: int = 8192) -> Found:
+    """TFLOP/s of independent fma on all multiprocessors at full occupancy."""
+    ctas = gpu.device.multiprocessors * (gpu.target.threads_per_sm // THREADS)
+    with gpu.memory(ctas * THREADS * 4) as out:
+        work = gpu.kernel(
+            fma_kernel(gpu.target), ctas, {"out": out, "turns": turns, "factor": 0.5, "term": 1.0}
+        )
+        rates = [fma_flops(ctas, turns) / t for t in _samples(gpu, work, repeats)]
+    found = measured("FMA ceiling", "TFLOP/s", [rate / 1e12 for rate in rates], headline=True)
+    gpu.fma_flops = found.median * 1e12
+    clock = gpu.clocks().get("clocks.max.sm", "").partition(" ")[0]
+    if not clock.isdigit():
+        return [found]
+    paper = peak_flops(gpu.target, gpu.device.multiprocessors, float(clock)) / 1e12
+    return [found, measured("FMA peak on paper", "TFLOP/s", [paper], config={"clock_mhz": int(clock)})]
+
+
+def copy_ceiling(gpu: Gpu, *, repeats: int, nbytes: int = 1 << 30) -> Found:
+    """TB/s read and written in global memory, by 16-byte accesses to far more than the L2 cache."""
+    ctas = nbytes // bytes_per_cta()
+    with gpu.memory(nbytes) as source, gpu.memory(nbytes) as copy:
+        work = gpu.kernel(copy_kernel(gpu.target), ctas, {"source": source, "copy": copy})
+        rates = [2 * ctas * bytes_per_cta() / t / 1e12 for t in _samples(gpu, work, repeats)]
+    found = measured("copy ceiling, read + written", "TB/s", rates, config={"bytes": nbytes}, headline=True)
+    gpu.copy_rate = found.median * 1e12
+    return [found]
+
+
+def _samples(gpu: Gpu, work: Work, repeats: int) -> list[float]:
+    for _ in range(2):
+        gpu.seconds(work)
+    return [gpu.seconds(work) for _ in range(repeats)]
+
+
+# -------------------------------------------------------------------------------- attention
+
+
+@dataclass(frozen=True, slots=True)
+class OnDevice:
+    """The arrays of one problem on the host, and their views on the device."""
+
+    shape: Shape
+    host: tuple[Array, Array, Array]
+    views: tuple[ArrayView, ArrayView, ArrayView, ArrayView]  # Q, K, V, O
+    staging: Staging
+
+    def contestant(self, gpu: Gpu, config: AttentionConfig | None = None) -> tuple[Work, Build, Geometry]:
+        """Our kernel on these arrays, by default with default tiles: the launch, build and
+        geometry.
+        """
+        config = config or self.shape.config
+        geometry = check(config, *self.views)
+        made = build(config.kernel(gpu.target))
+        plan = make_plan(made, geometry, config.scale, tuple(array.pointer for array in self.views))
+        return gpu.ready(made.text, plan), made, geometry
+
+    def output(self) -> Array:
+        """A host copy of O on the device."""
+        out = self.staging.fetch(self.views[3])
+        self.staging.wait()
+        return out
+
+
+@contextmanager
+def on_device(gpu: Gpu, shape: Shape) -> Iterator[OnDevice]:
+    """Normally distributed Q, K and V of a shape, and memory for O, on the device."""
+    numpy_type = shape.config.element.numpy
+    q, k, v, out = (
+        x.astype(numpy_type, copy=False)
+        for x in normal(shape.size, shape.size, shape.value_size, shape.value_size)
+    )
+    with Staging(gpu.backend, 0, gpu.ordinal) as staging:
+        there = (
+            *(staging.copy_of(view(array, "array")) for array in (q, k, v)),
+            staging.room_for(view(out, "out")),
+        )
+        staging.wait()
+        yield OnDevice(shape, (q, k, v), there, staging)  # type: ignore[arg-type]  # four arrays
+
+
+def against_torch(gpu: Gpu, shape: Shape, rounds: int, batch: int) -> Found:
+    """Interleaved times of our default kernel and each PyTorch backend; errors against float64."""
+    with on_device(gpu, shape) as arrays:
+        work, made, geometry = arrays.contestant(gpu)
+        work()
+        rows = sampled_rows(shape.size)
+        judge = Judge.of(arrays.host, rows, shape.causal)
+        tile = {"tile": made.config.tiling.tile, "block_q": made.config.tiling.block_q}
+        errors = {"ours": judge.ratio(arrays.output()[rows])}
+        contestants: dict[str, Callable[[], Any]] = {"ours": work}
+        torch, why_not = torch_with_gpu()
+        remarks = [why_not] if why_not else []
+        if torch is not None:
+            tensors = [torch.from_numpy(array).to(f"cuda:{gpu.ordinal}") for array in arrays.host]
+            others, remarks = torch_contestants(torch, tensors, shape.causal)
+            errors |= {name: judge.ratio(attend().cpu().numpy()[rows]) for name, attend in others.items()}
+            contestants |= others
+        samples = race(gpu, contestants, rounds, batch)
+    found: Found = [*remarks, *_rates(gpu, shape, samples["ours"], made, geometry, tile)]
+    useful = made.resources.useful_flops(*_counts(geometry)) / 1e12
+    for name, turns in list(samples.items())[1:]:
+        found.append(
+            measured(f"{name}, useful", "TFLOP/s", [useful / t for t in flat(turns)], config=shape.settings)
+        )
+        ratio = ratios(turns, samples["ours"])
+        found.append(measured(f"speed of ours / {name}", "x", ratio, config=shape.settings, headline=True))
+    for name, error in errors.items():
+        ours = name == "ours"
+        found.append(
+            measured(
+                f"error of {name} / numpy f32",
+                "x",
+                [error],
+                config=shape.settings,
+                goal=Goal("<=", ERROR_GOAL) if ours else None,
+                headline=ours,
+            )
+        )
+    return found
+
+
+def tiles(gpu: Gpu, shape: Shape, rounds: int, batch: int, *, quick: bool) -> Found:
+    """Interleaved times of our kernel with every offered tile, and the rank of the default."""
+    offered = offered_tiles(shape.head_dim, shape.head_dim, gpu.target)
+    default = AttentionConfig(shape.head_dim).kernel(gpu.target).tiling
+    chosen = (default.tile, default.block_q)
+    offered = list(dict.fromkeys([chosen, *offered]))
+    with on_device(gpu, shape) as arrays:
+        entries = {
+            (n, m): arrays.contestant(gpu, replace(shape.config, tile=n, block_q=m))
+            for n, m in (offered[:2] if quick else offered)
+        }
+        samples = race(gpu, {f"{n} {m}": entry[0] for (n, m), entry in entries.items()}, rounds, batch)
+    found: Found = []
+    for ((n, m), (_, made, geometry)), turns in zip(entries.items(), samples.values(), strict=True):
+        found += _rates(gpu, shape, turns, made, geometry, {"tile": n, "block_q": m}, goal=False)
+    best = min(samples.values(), key=lambda turns: min(flat(turns)))
+    slower = ratios(next(iter(samples.values())), best)
+    settings = shape.settings | {"tile": chosen[0], "block_q": chosen[1]}
+    return [
+        *found,
+        measured("time of the default tile / the best", "x", slower, config=settings, headline=True),
+    ]
+
+
+def race(
+    gpu: Gpu, contestants: Mapping[str, Callable[[], Any]], rounds: int, batch: int
+) -> dict[str, list[list[float]]]:
+    """Seconds of one call of each contestant, from samples of at least `_SAMPLE_MS`."""
+    calls = {name: calls_for(gpu.seconds(work) * MS) for name, work in contestants.items()}
+    repeated = {name: functools.partial(_repeat, work, calls[name]) for name, work in contestants.items()}
+    samples = interleaved(repeated, rounds=rounds, batch=batch, dropped=1, timer=gpu.seconds)
+    return {name: [[t / calls[name] for t in turn] for turn in turns] for name, turns in samples.items()}
+
+
+def _repeat(work: Work, times: int) -> None:
+    for _ in range(times):
+        work()
+
+
+def calls_for(call_ms: float) -> int:
+    """The number of calls in a sample of at least `_SAMPLE_MS`, at most `_MOST_CALLS`."""
+    return min(max(math.ceil(_SAMPLE_MS / max(call_ms, 1e-3)), 1), _MOST_CALLS)
+
+
+def _counts(geometry: Geometry) -> tuple[int, int, int, int]:
+    return geometry.batch, geometry.heads, geometry.seq_q, geometry.seq_k
+
+
+def _rates(
+    gpu: Gpu,
+    shape: Shape,
+    turns: Sequence[Sequence[float]],
+    made: Build,
+    geometry: Geometry,
+    tile: Mapping[str, Setting],
+    *,
+    goal: bool = True,
+) -> list[Measurement]:
+    """Times and rates of one of our kernels."""
+    settings = {**shape.settings, **tile}
+    times = flat(turns)
+    computed = made.resources.flops(*_counts(geometry))
+    useful = made.resources.useful_flops(*_counts(geometry))
+    found = [
+        measured("ours", "ms", [t * MS for t in times], config=settings),
+        measured("ours, computed", "TFLOP/s", [computed / t / 1e12 for t in times], config=settings),
+        measured("ours, useful", "TFLOP/s", [useful / t / 1e12 for t in times], config=settings),
+    ]
+    if gpu.fma_flops:
+        wanted = Goal(">=", CEILING_GOAL_PERCENT) if goal and shape.seq >= CEILING_FROM else None
+        part = [100 * computed / t / gpu.fma_flops for t in times]
+        found.append(
+            measured("computed, of the FMA ceiling", "%", part, config=settings, goal=wanted, headline=goal)
+        )
+    return found

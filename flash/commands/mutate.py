@@ -1,0 +1,393 @@
+"""Apply every small mistake to the shipped kernels, and report which check catches each:
+`python tools/mutate.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import hashlib
+import importlib
+import importlib.util
+import json
+import multiprocessing
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Final
+
+from flash.commands.campaign.judge import CATCHERS, EQUIVALENT, HOLE, Verdict, judge, mutants_of
+from flash.commands.campaign.kernels import subjects
+from flash.commands.campaign.mistakes import KINDS
+from flash.commands.measure.report import write_atomically
+from flash.commands.parts.exits import fail
+from flash.commands.parts.numbers import whole
+from flash.commands.parts.standard_output import tell
+from ptxgen.errors import PtxGenError
+from ptxgen.text import render
+
+OK, FAILED, USAGE = range(3)
+
+_fail: Final = functools.partial(fail, "mutate.py", FAILED)
+
+SCHEMA: Final = 1  # version of the JSON; raised when a key changes its meaning
+_SEED: Final = 4  # of the choice of mutants in the short form
+_QUIET_S: Final = 30.0  # seconds between two lines of progress, without a bar
+_CHUNK: Final = 4  # mutants that a process takes at once
+
+_EPILOG = f"""\
+kinds of mistakes:
+{chr(10).join(f"  {kind:<16}{meaning}" for kind, meaning in KINDS.items())}
+
+who notices, in the order in which they are asked:
+{chr(10).join(f"  {who:<16}{meaning}" for who, meaning in CATCHERS.items())}
+  equivalent      nobody can: proved, or argued, to be right as well
+  hole            nobody has, and somebody should have
+
+examples:
+  python tools/mutate.py --short                      a fixed sample, in a few minutes
+  python tools/mutate.py --kernel f32-sm_80 --kind barrier --kind copy-wait
+  python tools/mutate.py --output benchmarks/results/mutations.json
+  python tools/mutate.py --kernel f32-sm_80 --update --output benchmarks/results/mutations.json
+  python tools/mutate.py --survivors --update --output benchmarks/results/mutations.json
+
+exit codes:
+  0  no hole
+  1  a hole, or a kernel that is found wrong without any mistake, or a file that cannot be read or
+     written
+  2  wrong usage
+
+The same mutants are made and judged in the same order each time; --jobs changes nothing but the
+time.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the campaign and print its tables; the exit codes are in `--help`.
+
+    Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
+    """
+    arguments = _arguments(argv)
+    try:
+        kept = _kept(arguments)
+    except (OSError, ValueError) as error:
+        return _fail(f"cannot update {arguments.output}: {error}")
+    chosen = {
+        name: _chosen(name, arguments, kept if arguments.survivors else None)
+        for name in arguments.kernel or subjects()
+    }
+    try:
+        verdicts = _judged(chosen, arguments.jobs)
+    except PtxGenError as error:
+        return _fail(str(error))
+    found = document(verdicts, {name: len(mutants_of(name)) for name in chosen})
+    if kept is not None:
+        found = amended(kept, verdicts) if arguments.survivors else joined(kept, found)
+    text = json.dumps(found, indent=2) + "\n"
+    if arguments.output is not None:
+        try:
+            write_atomically(arguments.output, text)
+        except OSError as error:
+            return _fail(f"cannot write {arguments.output}: {error.strerror}")
+    tell(text if arguments.json else report(verdicts), end="")
+    return FAILED if found["holes"] else OK
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="mutate.py",
+        description="Make the shipped kernels wrong in every small way and see who notices.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--kernel", action="append", choices=list(subjects()), help="only this one; repeatable")
+    add("--kind", action="append", choices=list(KINDS), help="only this kind; repeatable")
+    add("--short", action="store_true", help="one mutant of each kind and kernel")
+    add("--jobs", type=whole(1), default=os.cpu_count() or 1, metavar="N", help="processes")
+    add("--json", action="store_true", help="print JSON")
+    add("--output", type=Path, metavar="FILE", help="write the JSON there, in one step")
+    add("--update", action="store_true", help="keep what FILE says of kernels not judged now")
+    add(
+        "--survivors",
+        action="store_true",
+        help="only what FILE calls a hole or equivalent, after a new problem; with --update",
+    )
+    arguments = parser.parse_args(argv)
+    if arguments.update and arguments.output is None:
+        parser.error("--update needs --output, the file to update")
+    if arguments.survivors and (not arguments.update or arguments.kind or arguments.short):
+        parser.error("--survivors goes with --update, and neither with --kind nor with --short")
+    return arguments
+
+
+# ------------------------------------------------------------------------------------- the campaign
+
+
+def _chosen(kernel: str, arguments: argparse.Namespace, kept: Mapping[str, Any] | None = None) -> list[int]:
+    """The indices of the mutants to judge, in order; with `kept`, only of its survivors."""
+    if kept is not None:
+        names = {name for of, name in _survivors(kept) if of == kernel}
+        return [number for number, m in enumerate(mutants_of(kernel)) if m.name in names]
+    kinds = arguments.kind or list(KINDS)
+    by_kind: dict[str, list[int]] = {kind: [] for kind in kinds}
+    for number, mutant in enumerate(mutants_of(kernel)):
+        if mutant.kind in by_kind:
+            by_kind[mutant.kind].append(number)
+    if arguments.short:
+        choice = random.Random(_SEED)
+        by_kind = {k: [choice.choice(n)] for k, n in by_kind.items() if n}
+    return sorted(number for numbers in by_kind.values() for number in numbers)
+
+
+def _judged(chosen: Mapping[str, Sequence[int]], jobs: int) -> list[Verdict]:
+    """The verdicts in the order of kernels and mutants. Raises `PtxGenError` for an unchanged
+    kernel that is wrong.
+    """
+    pairs = [(name, number) for name, numbers in chosen.items() for number in numbers]
+    with _progress(len(pairs)) as progress:
+        return [progress(verdict) for verdict in _verdicts(pairs, min(jobs, len(pairs) or 1))]
+
+
+def _verdicts(pairs: Sequence[tuple[str, int]], jobs: int) -> Iterator[Verdict]:
+    if jobs == 1:
+        yield from (judge(name, number) for name, number in pairs)
+        return
+    names, numbers = zip(*pairs, strict=True)
+    # "spawn", because a fork of a process with threads, such as numpy's, may hang.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        yield from pool.map(judge, names, numbers, chunksize=_CHUNK)
+
+
+class _Progress:
+    """Reports the progress of the campaign on standard error: a bar on a terminal with rich, else a
+    line every `_QUIET_S` seconds.
+    """
+
+    def __init__(self, total: int, bar: Any = None) -> None:
+        self.total = total
+        self.done = self.holes = 0
+        self.bar = bar
+        self.task = bar.add_task("mutants", total=total) if bar is not None else None
+        self.said = time.monotonic()
+
+    def __call__(self, verdict: Verdict) -> Verdict:
+        self.done += 1
+        self.holes += verdict.caught_by == HOLE
+        words = f"{verdict.kernel}, {self.holes} holes"
+        if self.bar is not None:
+            self.bar.update(self.task, completed=self.done, description=words)
+        elif time.monotonic() - self.said >= _QUIET_S:
+            self.said = time.monotonic()
+            print(f"mutate.py: {self.done} of {self.total} mutants; {words}", file=sys.stderr, flush=True)
+        return verdict
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[_Progress]:
+    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
+        yield _Progress(total)
+        return
+    rich: Any = importlib.import_module("rich.progress")
+    console = importlib.import_module("rich.console").Console(stderr=True)
+    with rich.Progress(console=console, transient=True) as bar:
+        yield _Progress(total, bar)
+
+
+# --------------------------------------------------------------------------------------- the report
+
+_COLUMNS: Final = (*CATCHERS, EQUIVALENT, HOLE)
+
+
+def document(verdicts: Sequence[Verdict], of: Mapping[str, int]) -> dict[str, Any]:
+    """The campaign as plain data for JSON; `of` is the number of all mutants of each kernel.
+
+    `share_caught` is the caught share of the mutants that are not equivalent, 1 if there are none.
+    """
+    kernels = []
+    for name, total in of.items():
+        mine = [v for v in verdicts if v.kernel == name]
+        kernels.append(
+            {
+                "name": name,
+                "entry": subjects()[name].entry,
+                "sha256": _sha256(name),
+                "mutants": total,
+                "judged": len(mine),
+                "kinds": {kind: _counts(v) for kind, v in _by_kind(mine).items()},
+            }
+        )
+    equivalent = _equivalent(verdicts)
+    return _document(kernels, equivalent, [_hole(v) for v in verdicts if v.caught_by == HOLE])
+
+
+def joined(kept: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Both documents as one, in the order of the kernels; a kernel in `found` replaces that in
+    `kept`.
+    """
+    new = {kernel["name"] for kernel in found["kernels"]}
+    place = {name: i for i, name in enumerate(subjects())}  # without kernels that no longer exist
+
+    def both(key: str, name: str) -> list[Any]:
+        old = [row for row in kept[key] if row[name] in place and row[name] not in new]
+        return sorted([*old, *found[key]], key=lambda row: place[row[name]])
+
+    return _document(both("kernels", "name"), both("equivalent", "kernel"), both("holes", "kernel"))
+
+
+def amended(kept: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """The document `kept` with new verdicts on its survivors."""
+    kernels, again = deepcopy(kept["kernels"]), {(v.kernel, v.name) for v in verdicts}
+    kinds, was = {kernel["name"]: kernel["kinds"] for kernel in kernels}, _survivors(kept)
+    for v in verdicts:
+        counts = kinds[v.kernel][v.kind]
+        counts[was[v.kernel, v.name]] -= 1
+        counts[v.caught_by] += 1
+    holes = [hole for hole in kept["holes"] if (hole["kernel"], hole["name"]) not in again]
+    new = [_hole(v) for v in verdicts if v.caught_by == HOLE]
+    rest = [
+        {**row, "mutants": [m for m in row["mutants"] if (row["kernel"], m) not in again]}
+        for row in kept["equivalent"]
+    ]
+    place = {kernel: i for i, kernel in enumerate(kinds)}
+    return _document(
+        kernels,
+        _in_one([row for row in (*rest, *_equivalent(verdicts)) if row["mutants"]], place),
+        sorted([*holes, *new], key=lambda row: place[row["kernel"]]),
+    )
+
+
+def _survivors(kept: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+    """EQUIVALENT or HOLE for each mutant that no check caught, by kernel and name of the mutant."""
+    found = {(row["kernel"], m): EQUIVALENT for row in kept["equivalent"] for m in row["mutants"]}
+    return found | {(hole["kernel"], hole["name"]): HOLE for hole in kept["holes"]}
+
+
+def _in_one(rows: Sequence[Mapping[str, Any]], place: Mapping[str, int]) -> list[Any]:
+    """The rows of equivalent mutants, one for each kernel and reason."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        found.setdefault((row["kernel"], row["reason"]), []).extend(row["mutants"])
+    of_kernels = sorted(found, key=lambda key: place[key[0]])
+    return [{"kernel": k, "reason": why, "mutants": found[k, why]} for k, why in of_kernels]
+
+
+def _document(
+    kernels: Sequence[Mapping[str, Any]], equivalent: list[Any], holes: list[Any]
+) -> dict[str, Any]:
+    counts = Counter[str]()
+    for kernel in kernels:
+        for kind in kernel["kinds"].values():
+            counts.update(kind)
+    columns = {column: counts[column] for column in ("judged", *_COLUMNS)}
+    return {
+        "schema": SCHEMA,
+        "kernels": list(kernels),
+        "counts": columns,
+        "share_caught": _share(columns),
+        "equivalent": equivalent,
+        "holes": holes,
+    }
+
+
+def _kept(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """The document to update; None if no update is asked for.
+
+    Raises `OSError` or `ValueError` if it cannot be read, or if the text of a kernel that would be
+    kept has changed since it was judged.
+    """
+    if not arguments.update:
+        return None
+    kept: Any = json.loads(arguments.output.read_text())
+    if not isinstance(kept, dict) or kept.get("schema") != SCHEMA:
+        raise ValueError(f"it is no campaign of schema {SCHEMA}")
+    others = set(subjects()) - set(() if arguments.survivors else arguments.kernel or subjects())
+    kernels = [kernel for kernel in kept["kernels"] if kernel["name"] in others]
+    changed = [k["name"] for k in kernels if k["sha256"] != _sha256(k["name"])]
+    if changed:
+        more = " ".join(f"--kernel {name}" for name in changed)
+        raise ValueError(f"{', '.join(changed)} changed since; judge them, too: {more}")
+    return kept
+
+
+def _sha256(name: str) -> str:
+    """The SHA-256 hash of the text of the kernel `name`."""
+    return hashlib.sha256(render(subjects()[name].module).encode()).hexdigest()
+
+
+def _counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
+    found = Counter(v.caught_by for v in verdicts)
+    return {"judged": found.total(), **{who: found[who] for who in _COLUMNS}}
+
+
+def _share(counts: Mapping[str, int]) -> float:
+    wrong = counts["judged"] - counts[EQUIVALENT]
+    return 1 - counts[HOLE] / wrong if wrong else 1.0
+
+
+def _by_kind(verdicts: Iterable[Verdict]) -> dict[str, list[Verdict]]:
+    found: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        found.setdefault(verdict.kind, []).append(verdict)
+    return {kind: found[kind] for kind in KINDS if kind in found}
+
+
+def _equivalent(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
+    """The reasons why mutants are equivalent, each once, with its mutants."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for v in verdicts:
+        if v.caught_by == EQUIVALENT:
+            found.setdefault((v.kernel, v.what), []).append(v.name)
+    return [{"kernel": kernel, "reason": why, "mutants": n} for (kernel, why), n in found.items()]
+
+
+def _hole(v: Verdict) -> dict[str, str]:
+    words = ("kernel", "name", "kind", "before", "after", "step", "mark", "where", "what")
+    return {word: getattr(v, word) for word in words}
+
+
+def report(verdicts: Sequence[Verdict]) -> str:
+    """The tables, the reasons and the holes, for a reader."""
+    names = list(dict.fromkeys(v.kernel for v in verdicts))
+    parts = [_table(name, [v for v in verdicts if v.kernel == name]) for name in names]
+    for known in _equivalent(verdicts):
+        count = len(known["mutants"])
+        parts.append(
+            f"{known['kernel']}: {count} equivalent, {known['reason']}\n"
+            + "".join(f"  {name}\n" for name in known["mutants"][:3])
+            + (f"  and {count - 3} more\n" if count > 3 else "")
+        )
+    parts += [
+        f"{v.kernel}: hole, {v.name}: {v.what}\n  before  {v.before}\n"
+        f"  after   {v.after or '(gone)'}\n  step    {v.step}\n  mark    {v.mark}\n"
+        f"  from    {v.where}\n"
+        for v in verdicts
+        if v.caught_by == HOLE
+    ]
+    found = _counts(verdicts)
+    wrong = found["judged"] - found[EQUIVALENT]
+    parts.append(
+        f"{found['judged']} mutants, {found[EQUIVALENT]} equivalent; of the other {wrong}, "
+        f"{wrong - found[HOLE]} are caught ({_share(found):.2%}), {found[HOLE]} are holes\n"
+    )
+    return "\n".join(parts)
+
+
+def _table(name: str, verdicts: Sequence[Verdict]) -> str:
+    rows = [(kind, _counts(v)) for kind, v in _by_kind(verdicts).items()]
+    rows.append(("all", _counts(verdicts)))
+    columns = ("judged", *_COLUMNS)
+    lines = [f"{name:<24}" + "".join(f"{c:>12}" for c in columns)]
+    for kind, counts in rows:
+        cells = "".join(f"{counts[c] or '':>12}" for c in columns)
+        lines.append(f"  {kind:<22}{cells}".rstrip())
+    return "\n".join(lines) + "\n"

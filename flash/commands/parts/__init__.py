@@ -1,0 +1,1 @@
+"""The parts of commands: options, arguments, findings, progress, output."""

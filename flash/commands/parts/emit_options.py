@@ -1,0 +1,129 @@
+"""The options of `tools/emit.py` that several kernels have."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, Final
+
+from flash.commands.parts.emit_output import NATIVE, STDOUT
+from flash.problem.config import CAUSAL, DEFAULT_TARGET, AttentionConfig
+from flash.problem.precision import AUTO
+from flash.scores.features import SCORES
+from flash.scores.options import number
+
+
+def _number_or_auto(text: str) -> int | float | str:
+    return text if text == "auto" else number(text)
+
+
+_OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
+    "--head-dim": {"type": number, "metavar": "D", "help": "elements of a row of Q and K, 1 to 256"},
+    "--head-dim-v": {"type": number, "metavar": "D", "help": "of a row of V and O (default: --head-dim)"},
+    "--tile": {
+        "type": _number_or_auto,
+        "default": "auto",
+        "metavar": "N",
+        "help": "keys per tile (default: auto; see --list-tiles)",
+    },
+    "--block-q": {
+        "type": _number_or_auto,
+        "default": "auto",
+        "metavar": "N",
+        "help": "query rows per CTA (default: auto)",
+    },
+    "--stages": {
+        "type": _number_or_auto,
+        "default": "auto",
+        "metavar": "N",
+        "help": "tiles of K, and of V, in shared memory at once, on tensor cores (default: 1)",
+    },
+    "--dtype": {"default": "f32", "help": "element type of Q, K, V and O: f32, f16 or bf16 (default: f32)"},
+    "--precision": {
+        "default": AUTO,
+        "help": "of f32: ieee, or on tensor cores f32_grade or tf32 (default: ieee)",
+    },
+    "--causal": {
+        "nargs": "?",
+        "const": "bottom_right",
+        "default": False,
+        "choices": [mode for mode in CAUSAL if isinstance(mode, str)],
+        "help": "bottom_right (the default: the last query sees every key) or top_left",
+    },
+    **{name: dict(words) for feature in SCORES for name, words in feature.options.items()},
+    "--pack-gqa": {
+        "action": "store_const",
+        "const": True,
+        "default": "auto",
+        "help": "a CTA's rows are of all heads that share a head of K and V, for few queries of many",
+    },
+    "--varlen": {"action": "store_true", "help": "sequences of their own lengths, packed in one array"},
+    "--seqused-q": {
+        "action": "store_true",
+        "help": "with --varlen: how many of each sequence's queries count",
+    },
+    "--seqused-k": {"action": "store_true", "help": "with --varlen: how many of each sequence's keys count"},
+    "--return-lse": {"action": "store_true", "help": "also write the log-sum-exp of each row"},
+    "--alignment": {
+        "type": _number_or_auto,
+        "default": "auto",
+        "metavar": "BYTES",
+        "help": "of all pointers and strides: 16, 8, 4 or 2 (default: what dense arrays have)",
+    },
+    "--target": {
+        "default": DEFAULT_TARGET,
+        "help": f"such as sm_90, or {NATIVE} for this machine's GPU (default: {DEFAULT_TARGET})",
+    },
+}
+
+
+def add_kernel_options(
+    group: argparse._ArgumentGroup, names: Sequence[str], **changed: dict[str, Any]
+) -> None:
+    """Add options by name; `changed` holds `add_argument` keywords that replace the usual ones."""
+    for name in names:
+        group.add_argument(name, **_OF_KERNELS[name] | changed.get(name[2:].replace("-", "_"), {}))
+
+
+def every_kernel_option() -> tuple[str, ...]:
+    """The names of all kernel options, in the order of the help."""
+    return tuple(_OF_KERNELS)
+
+
+def config_of(arguments: argparse.Namespace, target: str | None) -> AttentionConfig:
+    """The config that the options give, with defaults for options that the kernel does not have.
+    Raises `ConfigError`.
+    """
+    names = {field.name for field in fields(AttentionConfig)}
+    said = {name: value for name, value in vars(arguments).items() if name in names}
+    return AttentionConfig(**{**said, "target": target})
+
+
+def parser_of(prog: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """A parser without options."""
+    return argparse.ArgumentParser(
+        prog=prog,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def add_output_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the options for the output: what to do with the kernel, and the files."""
+    group = parser.add_argument_group("the output")
+    add = group.add_argument
+    add("--json", action="store_true", help="the launch contract, or the list, as JSON")
+    add("--prove", action="store_true", help="prove memory accesses, and report verdicts")
+    add("--assemble", action="store_true", help="assemble it, and report registers and spills")
+    add("--cubin", metavar="FILE", help="also assemble it, and write the cubin to FILE")
+    add("-o", "--output", default=STDOUT, metavar="FILE", help="default: - for standard output")
+    return group
+
+
+def check_outputs(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """End with a usage error if two outputs are one file."""
+    if arguments.cubin == arguments.output != STDOUT:
+        parser.error("--cubin and --output must be two files")

@@ -1,0 +1,172 @@
+"""The output of `tools/emit.py`: proves and assembles a kernel as asked, and writes its text or its
+contract to standard output or to a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from flash.commands.parts.exits import StopError
+from flash.commands.parts.standard_output import drop_standard_output
+from flash.contract.built_kernel import BuiltKernel
+from ptxgen.errors import ConfigError
+from ptxgen.target import Target, target, target_for_device
+
+if TYPE_CHECKING:
+    from ptxgen.runtime.assembler import Assembly
+
+OK, FAILED, USAGE, UNSUPPORTED, NO_GPU = range(5)
+
+NATIVE: Final = "native"  # the name for the target of this machine's GPU
+STDOUT: Final = "-"
+
+
+def find_target(name: str) -> Target:
+    """The target called `name`; `native` is the target of the GPU, and only it opens the driver."""
+    if name != NATIVE:
+        return target(name)
+    from ptxgen.runtime.cuda import cuda_backend
+
+    backend = cuda_backend()
+    reason = backend.why_unavailable()
+    if reason:
+        raise StopError(NO_GPU, f"--target {NATIVE}: {reason}; name a target, such as sm_90")
+    device = backend.device_properties(backend.current_device())
+    return target_for_device(device.major, device.minor)
+
+
+def text_of(made: BuiltKernel, arguments: argparse.Namespace) -> str:
+    """The text or the contract of a kernel, once it is proved and assembled as asked."""
+    text = made.text
+    if arguments.json:
+        text = to_json({**made.contract, **(_proofs(made) if arguments.prove else {})})
+    if arguments.prove:
+        _require_proofs(made)
+    if arguments.assemble or arguments.cubin:
+        assembly = _assembled(made)
+        if arguments.assemble:
+            print(_report(made, assembly), file=sys.stderr)
+        _refuse_spills(made, assembly)
+        if arguments.cubin:
+            _write(Path(arguments.cubin), assembly.cubin)
+    return text
+
+
+def to_json(value: Any) -> str:
+    """A value as indented JSON text."""
+    return json.dumps(value, indent=2) + "\n"
+
+
+def _proofs(made: BuiltKernel) -> dict[str, Any]:
+    return {"proof": made.proof.to_dict(), "global_proof": made.global_proof.to_dict()}
+
+
+def _require_proofs(made: BuiltKernel) -> None:
+    print(f"{made.proof.report()}\n{made.proof.table()}", file=sys.stderr)
+    print(made.global_proof.report(), file=sys.stderr)
+    made.proofs.require()
+
+
+def _assembled(made: BuiltKernel) -> Assembly:
+    try:
+        # Imported here, because emitting text alone does not need it.
+        from ptxgen.runtime.assembler import find_assembler
+    except ModuleNotFoundError as error:
+        raise StopError(
+            FAILED,
+            f"--assemble and --cubin need the whole package: {error}; run pip install . in the checkout",
+        ) from error
+    try:
+        assembler = find_assembler(target=made.module.target)
+    except ConfigError as error:  # an error of the environment, not of the kernel
+        raise StopError(USAGE, str(error)) from error
+    return assembler.assemble(made.text, made.module.target)
+
+
+def _report(made: BuiltKernel, assembly: Assembly) -> str:
+    limits, usage = made.target, assembly.kernel(made.kernel.name)
+    shared = made.kernel.dynamic_shared_bytes
+    ctas = limits.blocks_per_sm_for(made.threads, usage.registers, shared)
+    rows = [
+        ("kernel", made.kernel.name),
+        ("assembler", f"{assembly.assembler} {assembly.version}, for {assembly.target}"),
+        ("registers", f"{usage.registers} of {limits.registers_per_thread} per thread"),
+        ("spills", f"{usage.spill_store_bytes} bytes stored, {usage.spill_load_bytes} loaded"),
+        ("stack", f"{usage.stack_bytes} bytes per thread"),
+        ("shared", f"{shared} of {limits.shared_per_block_optin} bytes per block"),
+        ("occupancy", f"{ctas} CTAs of {made.threads} threads per multiprocessor"),
+        ("cubin", f"{len(assembly.cubin)} bytes"),
+        *(("advisory", advisory.text) for advisory in assembly.advisories),
+    ]
+    return "\n".join(f"{name:<10} {value}" for name, value in rows)
+
+
+def _refuse_spills(made: BuiltKernel, assembly: Assembly) -> None:
+    usage = assembly.kernel(made.kernel.name)
+    spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
+    if spilled:
+        raise StopError(
+            FAILED,
+            f"{usage.name} would keep {usage.stack_bytes} bytes per thread in local memory "
+            f"({usage.spill_store_bytes} bytes of spill stores, {usage.spill_load_bytes} loads); "
+            "use a smaller tile or block_q",
+        )
+
+
+# ------------------------------------------------------------------------------------------ writing
+
+
+def deliver(text: str, output: str) -> None:
+    """Write the text to standard output, or in one step to a file. Raises `StopError`."""
+    data = text.encode()
+    if output != STDOUT:
+        _write(Path(output), data)
+        return
+    if sys.stdout is None:
+        raise StopError(FAILED, "standard output is closed; use -o FILE")
+    try:
+        # Bytes, because the text layer could change line ends or the encoding. Without buffering
+        # (python -u), one write may take only a part.
+        rest = memoryview(data)
+        while rest:
+            rest = rest[sys.stdout.buffer.write(rest) :]
+        sys.stdout.flush()
+    except BrokenPipeError:
+        drop_standard_output()
+    except OSError as error:
+        drop_standard_output()
+        message = f"cannot write standard output: {error.strerror}"
+        raise StopError(FAILED, message) from error
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file, or raise `StopError`. Pipes and devices are written to, not replaced."""
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+        else:
+            _replace_file(Path(os.path.realpath(path)), data)
+    except OSError as error:
+        raise StopError(FAILED, f"cannot write {path}: {error.strerror}") from error
+
+
+def _replace_file(path: Path, data: bytes) -> None:
+    """Replace a file atomically: readers find the old bytes or the new ones. Keeps the mode."""
+    temporary = path.with_name(f".{os.urandom(8).hex()}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())  # before the rename, or a power cut could leave an empty file
+        if path.exists():
+            temporary.chmod(stat.S_IMODE(path.stat().st_mode))
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,260 @@
+"""Report on a kernel as one HTML file: `python tools/report.py file.ptx -o report.html`."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+from flash.commands.campaign.kernels import forward_launch
+from flash.commands.campaign.problems import Problem
+from flash.commands.measure.static_quality import dense_launch
+from flash.commands.parts.emit_cache import KINDS, Kind
+from flash.commands.parts.emit_options import add_kernel_options, config_of, every_kernel_option
+from flash.commands.parts.emit_output import STDOUT, deliver, find_target
+from flash.commands.parts.exits import StopError, fail
+from flash.commands.parts.numbers import whole
+from flash.commands.parts.progress import progress
+from flash.commands.parts.report_subjects import of_function, of_text
+from flash.commands.parts.run_arguments import FileError, check_writable, extents, given
+from flash.commands.parts.standard_output import tell
+from flash.contract.built_kernel import BuiltKernel
+from flash.contract.catalogue import build
+from ptxgen.errors import ConfigError, LaunchError, PtxGenError, UnsupportedTargetError
+from ptxgen.report import STEPS, Launch, Report, Subject, collect, page
+
+OK, FAILED, USAGE, UNSUPPORTED = range(4)
+
+_fail: Final = functools.partial(fail, "report.py")
+
+SCHEMA: Final = 1  # version of the JSON; raised when a key changes its meaning
+ATTENTION: Final = "attention"
+_NOT_OF_KERNEL: Final = ("json", "output", "target", "assemble")
+
+_EPILOG = """\
+what is reported on (KERNEL):
+  file.ptx                    a kernel of a PTX file; - for standard input. With --grid and one --arg
+                              for each parameter it is run, too
+  module:function, file.py:function
+                              a function with @ptxgen.kernel, launched with --grid and --arg, or as
+                              --example says: a function without parameters that returns the grid,
+                              the arguments and, if it has any, a dict of the static parameters
+  attention                   an attention kernel: the options of tools/emit.py, and --seq
+                              (python tools/report.py attention --help)
+  decode, append, merge       a kernel of a KV cache, with the options of tools/emit.py; it is not run
+
+what the page has: source, PTX and machine code side by side; proofs and what the sanitizers found;
+live registers; the map of shared memory with bank conflicts; what the warps of the first CTA do over
+time; the instruction mix; occupancy, an issue model and a roofline. Without --grid there is no run,
+without ptxas and nvdisasm no machine code: the page says so. It needs no network, and the same input
+gives the same bytes.
+
+arguments of --arg are those of tools/run.py (i32:1000, f32:2.0, random:f32:1024x64, zeros:f32:64,
+x.npy, …). Files are never written.
+
+examples:
+  python tools/report.py softmax.ptx --grid 3 --arg random:f32:3x1000 --arg zeros:f32:3x1000 \\
+      --arg u32:1000 -o report.html
+  python tools/report.py kernels.py:softmax --example kernels.py:example -o report.html
+  python tools/report.py mypackage.kernels:scale --grid 8 --arg random:f32:1000 --arg u32:1000 \\
+      --arg f32:0.5 --static tile=32 -o report.html
+  python tools/report.py attention --head-dim 64 --dtype f16 --causal --seq 256 -o report.html
+  python tools/report.py triton.ptx --block 128 --source kernel.py -o report.html
+  python tools/report.py file.ptx --json | jq .findings
+
+exit codes:
+  0  written, and no error was found; unproved accesses and lints do not count
+  1  written, and the report has errors; or nothing was written: the input or a file cannot be read,
+     or the output not be written
+  2  wrong usage, or arguments that do not fit the kernel
+  3  a configuration or a target that is not supported
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Report on a kernel; the exit codes are in `--help`.
+
+    Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if words and words[0] == ATTENTION:
+            arguments = _attention_arguments(words[1:])
+            subject = _of_attention(arguments)
+        elif words and words[0] in KINDS:
+            kind = KINDS[words[0]]
+            arguments = _cache_arguments(words[0], kind, words[1:])
+            subject = _of_built(kind.make(arguments), arguments)
+        else:
+            arguments = _arguments(words)
+            subject = of_text(arguments) if _is_text(arguments.kernel) else of_function(arguments)
+        if arguments.output != STDOUT:
+            check_writable([Path(arguments.output)])
+        with progress(STEPS) as step:
+            found = collect(replace(subject, assemble=arguments.assemble), step)
+        deliver(_json(found) if arguments.json else page(found), arguments.output)
+    except LaunchError as error:
+        return _fail(USAGE, error)
+    except (ConfigError, UnsupportedTargetError) as error:
+        return _fail(UNSUPPORTED, error)
+    except (PtxGenError, FileError, StopError) as error:
+        return _fail(FAILED, error)
+    if arguments.output != STDOUT:
+        tell(_summary(found, arguments.output))
+    return FAILED if found.wrong else OK
+
+
+def _is_text(name: str) -> bool:
+    return name == STDOUT or ":" not in name or name.endswith(".ptx")
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = _parser("report.py", _EPILOG)
+    add = parser.add_argument
+    add("kernel", metavar="KERNEL", help="what to report on, see below")
+    add("--entry", metavar="NAME", help="the kernel of a PTX file with several")
+    add("--block", type=extents, metavar="X[,Y[,Z]]", help="threads of a CTA (default: what the kernel says)")
+    add("--source", type=Path, action="append", default=[], metavar="FILE", help="a file that .loc names")
+    launch = parser.add_argument_group("the launch to interpret")
+    add = launch.add_argument
+    add("--grid", type=extents, metavar="X[,Y[,Z]]", help="CTAs")
+    add("--cluster", type=extents, default=(1,), metavar="X[,Y[,Z]]", help="CTAs of a cluster")
+    add("--arg", type=given, action="append", default=[], metavar="ARGUMENT", help="as of tools/run.py")
+    add("--dynamic-smem", type=whole(0), metavar="BYTES", help="of shared memory (default: as needed)")
+    add(
+        "--dynamic-align",
+        type=whole(1),
+        default=1,
+        metavar="BYTES",
+        help="what the launch aligns it to, if to more than the text says; kernels of Triton for sm_90a "
+        "rely on 1024",
+    )
+    function = parser.add_argument_group("a kernel function")
+    add = function.add_argument
+    add("--example", metavar="MODULE:FUNCTION", help="returns the launch, see below")
+    add(
+        "--static", type=_static, action="append", default=[], metavar="NAME=VALUE", help="a static parameter"
+    )
+    add("--target", metavar="NAME", help="such as sm_90 (default: that of the function, else sm_80)")
+    _add_output(parser)
+    arguments = parser.parse_args(argv)
+    if arguments.arg and arguments.grid is None:
+        parser.error("--arg needs --grid")
+    if arguments.example and arguments.grid:
+        parser.error("--example says the grid; leave out --grid")
+    if arguments.kernel.endswith(".py"):
+        parser.error(f"{arguments.kernel} is Python; name its kernel function, {arguments.kernel}:NAME")
+    if _is_text(arguments.kernel):
+        for name in ("example", "static", "target"):
+            if getattr(arguments, name):
+                parser.error(f"--{name} is for a kernel function, and {arguments.kernel} is PTX text")
+    elif arguments.entry or arguments.source:
+        parser.error("--entry and --source are for PTX text")
+    return arguments
+
+
+def _attention_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = _parser(f"report.py {ATTENTION}", "The other options are those of python tools/emit.py.")
+    add_kernel_options(parser.add_argument_group("the kernel"), every_kernel_option())
+    parser.add_argument(
+        "--seq",
+        type=whole(1),
+        default=256,
+        metavar="N",
+        help="queries, and keys, of the one head that is run (default: 256)",
+    )
+    _add_output(parser)
+    arguments = parser.parse_args(argv)
+    if arguments.head_dim is None:
+        parser.error("--head-dim is required")
+    return arguments
+
+
+def _cache_arguments(name: str, kind: Kind, argv: Sequence[str]) -> argparse.Namespace:
+    parser = _parser(f"report.py {name}", f"The other options are those of python tools/emit.py {name}.")
+    kind.add_options(parser.add_argument_group("the kernel"))
+    _add_output(parser)
+    arguments = parser.parse_args(argv)
+    if getattr(arguments, kind.required[2:].replace("-", "_")) is None:
+        parser.error(f"{kind.required} is required")
+    return arguments
+
+
+def _parser(prog: str, epilog: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        prog=prog,
+        description="Report on a kernel as one HTML file.",
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the output."""
+    parser.add_argument(
+        "--assemble",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="ask the assembler and the disassembler, if they are at hand",
+    )
+    parser.add_argument("--json", action="store_true", help="the data of the page as JSON")
+    parser.add_argument(
+        "-o", "--output", default=STDOUT, metavar="FILE", help="default: - for standard output"
+    )
+
+
+def _of_attention(arguments: argparse.Namespace) -> Subject:
+    """The subject of an attention kernel and its launch on one head. Raises `ConfigError`."""
+    config = config_of(arguments, find_target(arguments.target).name)
+    if config.features.operands or config.varlen or config.return_lse or config.dropout:
+        built, seq = build(config.kernel()), arguments.seq
+        problem = Problem(seq, seq, heads=1, lengths=((seq, seq),) if config.varlen else ())
+        run = forward_launch(config, built, problem)
+        plan, values = run.plan, [*run.arrays, *run.plan.values[len(run.arrays) :]]
+    else:
+        built, plan, values = dense_launch(config, arguments.seq)
+    launch = Launch(plan.grid, values, dynamic_smem=plan.dynamic_shared)
+    return replace(_of_built(built, arguments), launch=launch)
+
+
+def _of_built(built: BuiltKernel, arguments: argparse.Namespace) -> Subject:
+    """The subject of one of our kernels, without a launch; the options say how it was configured."""
+    chosen = [
+        (name, value)
+        for name, value in vars(arguments).items()
+        if value not in (None, False, "auto") and name not in _NOT_OF_KERNEL
+    ]
+    return Subject(
+        built.module,
+        block=(built.threads,),
+        prove=lambda: (built.proofs, "every launch that its contract allows"),
+        config=tuple((name.replace("_", " "), str(value)) for name, value in chosen),
+    )
+
+
+def _static(text: str) -> tuple[str, Any]:
+    """A static parameter: a number, true or false if the value reads as one in JSON, else the text."""
+    name, equals, words = text.partition("=")
+    if not name.isidentifier() or not equals:
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
+    try:
+        return name, json.loads(words)
+    except json.JSONDecodeError:
+        return name, words
+
+
+def _json(found: Report) -> str:
+    return json.dumps({"schema": SCHEMA, **asdict(found)}, indent=1) + "\n"
+
+
+def _summary(found: Report, output: str) -> str:
+    counts = [
+        sum(f.severity == severity for f in found.findings) for severity in ("error", "unproved", "lint")
+    ]
+    return "{}: {} errors, {} unproved, {} lints; written to {}".format(found.kernel, *counts, output)

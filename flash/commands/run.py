@@ -1,0 +1,455 @@
+"""Run a kernel of a PTX or CUDA file on the interpreter: `python tools/run.py file.ptx --entry saxpy …`."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import importlib.util
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from flash.commands.parts.exits import fail
+from flash.commands.parts.numbers import whole
+from flash.commands.parts.progress import cta_lines
+from flash.commands.parts.run_arguments import (
+    Array,
+    FileError,
+    Given,
+    array_of,
+    check_type,
+    check_writable,
+    extents,
+    given,
+    write_arrays,
+)
+from flash.commands.parts.run_program import add_compilation, program_of
+from flash.commands.parts.standard_output import tell
+from ptxgen import interpreter
+from ptxgen.errors import LaunchError, PtxGenError, TrapError
+from ptxgen.frontends.program import Program, ProgramKernel, by_line
+from ptxgen.interpreter import Counters, MemoryTraffic, Report, Result
+from ptxgen.interpreter.arguments import Argument
+from ptxgen.interpreter.launch import MAX_INSTRUCTIONS
+from ptxgen.interpreter.program.linking import link, param_align, param_bytes
+from ptxgen.interpreter.schedule.policies import LOCKSTEP
+
+OK, FAILED, USAGE = range(3)
+
+_fail: Final = functools.partial(fail, "run.py")
+
+_OPCODES: Final = 10  # opcodes of the instruction mix that are shown
+_WORST: Final = 5  # instructions shown with the most conflicts, or the most excess sectors
+_SUMS: Final = {
+    "warp_instructions": "warp instructions",
+    "thread_instructions": "thread instructions",
+    "tensor_flops": "tensor-core operations",
+    "shared_requests": "shared requests",
+    "shared_wavefronts": "shared wavefronts",
+    "shared_conflicts": "bank conflicts",
+    "global_requests": "global requests",
+    "global_sectors_read": "global sectors read",
+    "global_sectors_written": "global sectors written",
+    "global_sectors_excess": "avoidable sectors",
+}
+
+_EPILOG = """\
+arguments, one --arg for each parameter, in their order:
+  i32:1000 u64:0xff f32:2.0   a number: i or u with 8, 16, 32 or 64, f with 16, 32 or 64, or bf16
+  hex:0011aabb                the bytes of a structure
+  x.npy                       an array; the kernel may only read it
+  inout:y.npy                 an array; the file gets what the kernel made of it
+  out:z.npy:f32:1024x64       an array of zeros, and the file for it
+  zeros:f32:1024              an array of zeros for the kernel's own use
+  random:f32:1024x64          random numbers (normal; integers: any); one more field is the seed,
+                              by default the argument's place, from 0
+  map:64x8:128B:ARRAY         a tensor map of an array in one of the forms above: the box in
+                              elements, innermost first, and the swizzle (none, 32B, 64B, 128B)
+  texture:2d,linear,wrap,normalized:ARRAY
+                              a texture object: its kind (1d, 2d, 3d, layers: a1d, a2d, cube, acube)
+                              and what else it is: point or linear; clamp, border, wrap or mirror;
+                              normalized coordinates; fractions, of integers of 8 or 16 bits
+  surface:2d:ARRAY            a surface object: its kind (1d, 2d, 3d, a1d, a2d)
+
+examples:
+  python tools/run.py file.ptx                       list the entries and their parameters
+  python tools/run.py file.ptx --entry saxpy --grid 4 --block 256 \\
+      --arg i32:1000 --arg f32:2.0 --arg x.npy --arg inout:y.npy
+  python tools/run.py - --entry k --grid 2x2 --block 32,4 --arg out:y.npy:u32:64 < file.ptx
+  python tools/run.py textures.ptx --entry texture_convolved --grid 64 --block 64 \\
+      --arg texture:2d,linear,border:random:f32:64x64 --arg out:z.npy:f32:64x64 --arg i32:64
+  python tools/run.py file.ptx --entry saxpy --grid 4 --block 256 --counters --sanitize \\
+      --arg i32:1000 --arg f32:2.0 --arg random:f32:1000 --arg zeros:f32:1000
+
+CUDA C++, without a GPU or the CUDA toolkit (pip install 'ptxgen[frontends]'):
+  python tools/run.py saxpy.cu --entry saxpy --grid 4 --block 256 --sanitize \
+      --arg i32:1000 --arg f32:2.0 --arg x.npy --arg inout:y.npy
+  python tools/run.py sum.cu --instance "sum<float>" --entry "sum<float>" --grid 1 --block 64 \
+      --target sm_90a --define TILE=64 --arg x.npy --arg out:y.npy:f32:1
+
+exit codes:
+  0  done
+  1  the file cannot be compiled or run, the kernel failed, the sanitizers found something, or a file
+     cannot be read or written
+  2  wrong usage, or arguments that do not fit the kernel
+
+Files are written after the kernel has succeeded, each in one step: after a failure or a finding
+they are as they were. Floating-point types that numpy lacks are written as bytes (V2, V1). What the
+kernel prints goes to standard output, messages and progress to standard error.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a kernel, or list the entries; the exit codes are in `--help`.
+
+    Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
+    """
+    arguments = _arguments(argv)
+    readable: Callable[[str], str] = str
+    try:
+        program = program_of(arguments)
+        readable = program.readable
+        if arguments.entry is None:
+            found = _listed(program)
+            tell(json.dumps(found, indent=2) if arguments.json else _listing(found))
+            return OK
+        return _run(program, arguments)
+    except LaunchError as error:
+        return _fail(USAGE, readable(str(error)))
+    except TrapError as error:
+        tell("" if arguments.json else error.printed, end="")
+        return _fail(FAILED, readable(str(error)))
+    except (PtxGenError, FileError) as error:
+        return _fail(FAILED, error)
+
+
+# ---------------------------------------------------------------------------------------- arguments
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="run.py",
+        description="Run a kernel of a PTX or CUDA C++ file on the CPU, or list the file's entries.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("ptx", metavar="FILE", help="PTX, or CUDA C++ (.cu); - for PTX on standard input")
+    add("--entry", metavar="NAME", help="the kernel to run; without it, entries are listed")
+    add("--json", action="store_true", help="print JSON")
+    _add_launch(parser.add_argument_group("the launch"))
+    _add_inspection(parser.add_argument_group("what is watched"))
+    add_compilation(parser.add_argument_group("how CUDA C++ is compiled"))
+    arguments = parser.parse_args(argv)
+    if arguments.entry is None:
+        needless = [n for n, value in vars(arguments).items() if n in _LAUNCH and value]
+        if needless:
+            parser.error(f"--{needless[0].replace('_', '-')} needs --entry")
+    elif arguments.grid is None or arguments.block is None:
+        parser.error("--entry needs --grid and --block")
+    return arguments
+
+
+_LAUNCH: Final = (
+    "grid",
+    "block",
+    "arg",
+    "symbol",
+    "dynamic_smem",
+    "out_dir",
+    "counters",
+    "sanitize",
+    "schedule",
+)
+
+
+def _add_launch(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--grid", type=extents, metavar="X[,Y[,Z]]", help="CTAs; 4x2x1 means the same as 4,2,1")
+    add("--block", type=extents, metavar="X[,Y[,Z]]", help="threads of a CTA")
+    add("--cluster", type=extents, default=(1,), metavar="X[,Y[,Z]]", help="CTAs of a cluster")
+    add("--arg", type=given, action="append", default=[], metavar="ARGUMENT", help="see below")
+    add(
+        "--symbol",
+        type=_symbol,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a value for a variable of the module: a .npy file, a number or hex:",
+    )
+    add("--dynamic-smem", type=whole(0), default=0, metavar="BYTES", help="of shared memory")
+    add("--out-dir", type=Path, metavar="DIR", help="for the files of inout: and out:")
+
+
+def _add_inspection(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--counters", action="store_true", help="count instructions and memory traffic")
+    add(
+        "--sanitize",
+        nargs="?",
+        const="all",
+        default="",
+        metavar="NAMES",
+        help="find races, missing waits, uninitialised values: all, or some of bounds, init, race, "
+        "sync, proxy with commas",
+    )
+    add(
+        "--schedule",
+        metavar="SCHEDULE",
+        help="lockstep, or pct:SEED or pct:SEED:DEPTH for an order of warps drawn from a seed "
+        f"(default: {LOCKSTEP})",
+    )
+    add(
+        "--max-instructions",
+        type=whole(0),
+        default=MAX_INSTRUCTIONS,
+        metavar="N",
+        help=f"after which a kernel counts as endless (default: {MAX_INSTRUCTIONS})",
+    )
+
+
+def _symbol(text: str) -> tuple[str, Given]:
+    name, equals, words = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
+    value = given(words)
+    if value.output is not None:
+        raise argparse.ArgumentTypeError(f"a variable is not written to a file, got {text!r}")
+    return name, value
+
+
+# ------------------------------------------------------------------------------------------ running
+
+
+def _run(program: Program, arguments: argparse.Namespace) -> int:
+    entry = program[arguments.entry]
+    kernel = entry.kernel
+    files = _files(arguments.arg, arguments.out_dir)
+    check_writable(list(files.values()))
+    values = [_made(n, what) for n, what in enumerate(arguments.arg)]
+    for n, triple in enumerate(zip(arguments.arg, kernel.params, values, strict=False)):
+        check_type(n, *triple)
+    entry.check_elements(values)
+    with _progress(entry.name, math.prod(arguments.grid)) as progress:
+        result = interpreter.run(
+            program.module,
+            kernel.name,
+            grid=arguments.grid,
+            block=arguments.block,
+            args=values,
+            dynamic_smem=arguments.dynamic_smem,
+            cluster=arguments.cluster,
+            sanitize=arguments.sanitize or False,
+            profile=arguments.counters,
+            schedule=arguments.schedule or LOCKSTEP,
+            max_instructions=arguments.max_instructions,
+            symbols=program.symbols({name: _contents(_made(0, what)) for name, what in arguments.symbol}),
+            raise_on_report=False,
+            progress=progress,
+        )
+    reports = tuple(by_line(map(program.report, result.reports)))
+    arrays = {path: array_of(values[n]) for n, path in files.items() if not reports}
+    write_arrays({path: array for path, array in arrays.items() if isinstance(array, np.ndarray)})
+    if arguments.json:
+        tell(json.dumps(_found(entry.name, arguments, result, reports, files), indent=2))
+    else:
+        tell(result.printed, end="")
+        if arguments.counters:
+            tell(program.readable(_counted(result.counters)))
+    if not reports:
+        return OK
+    count = f"{len(reports)} problem{'s' * (len(reports) > 1)}"
+    shown = "".join(f"\n  {report}" for report in reports)
+    return _fail(FAILED, f"the sanitizers report {count}; no file was written{shown}")
+
+
+def _files(arguments: Sequence[Given], folder: Path | None) -> dict[int, Path]:
+    """The output files of array arguments, by the index of the argument."""
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FileError(f"cannot make {folder}: {error.strerror}") from error
+    files: dict[int, Path] = {}
+    for number, what in enumerate(arguments):
+        if what.output is not None:
+            path = what.output if folder is None else folder / what.output.name
+            if path.resolve() in [other.resolve() for other in files.values()]:
+                raise LaunchError(f"two arguments would be written to {path}")
+            files[number] = path
+    return files
+
+
+def _made(number: int, what: Given) -> Argument:
+    try:
+        return what.make(number)
+    except LaunchError:
+        raise
+    except (MemoryError, ValueError) as error:  # numpy raises either for an array that is too large
+        raise LaunchError(f"there is no memory here for {what.text}; give a smaller shape") from error
+
+
+def _contents(value: Argument) -> Array | bytes:
+    return value if isinstance(value, bytes) else np.asarray(value)
+
+
+@contextmanager
+def _progress(name: str, ctas: int) -> Iterator[Callable[[int, int], None] | None]:
+    """A function that reports progress: by a bar on a terminal with rich, else by lines."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    if importlib.util.find_spec("rich") is None:
+        yield cta_lines(f"run.py: {name}")
+        return
+    rich: Any = importlib.import_module("rich.progress")
+    console = importlib.import_module("rich.console").Console(stderr=True)
+    with rich.Progress(console=console, transient=True) as bar:
+        task = bar.add_task(f"{name}, CTAs", total=ctas)
+        yield lambda done, _: bar.update(task, completed=done)
+
+
+# --------------------------------------------------------------------------------------- the report
+
+
+def _found(
+    name: str,
+    arguments: argparse.Namespace,
+    result: Result,
+    reports: Sequence[Report],
+    files: Mapping[int, Path],
+) -> dict[str, Any]:
+    return {
+        "entry": name,
+        "grid": [*arguments.grid, 1, 1][:3],
+        "block": [*arguments.block, 1, 1][:3],
+        "printed": result.printed,
+        "reports": [report.as_json() for report in reports],
+        "written": {str(n): str(path) for n, path in files.items() if not reports},
+        "counters": _counters(result.counters) if arguments.counters else None,
+    }
+
+
+def _counters(counters: Counters) -> dict[str, Any]:
+    return {
+        **{name: getattr(counters, name) for name in _SUMS},
+        "dispatched": counters.dispatched,
+        "by_opcode": dict(counters.by_opcode.most_common()),
+        "traffic_not_counted": list(counters.traffic_not_counted),
+        "memory_by_instruction": [
+            {"number": number, **_figures(found)}
+            for number, found in sorted((counters.memory_by_instruction or {}).items())
+        ],
+    }
+
+
+def _figures(found: MemoryTraffic) -> dict[str, Any]:
+    excess = {name: getattr(found, name) for name in ("shared_conflicts", "sectors_excess")}
+    return {**asdict(found), **excess}
+
+
+def _counted(counters: Counters) -> str:
+    sections = [[(words, getattr(counters, name)) for name, words in _SUMS.items()]]
+    sections.append(counters.by_opcode.most_common(_OPCODES))
+    lines = _columns(sections)
+    if counters.traffic_not_counted:
+        lines.append(f"\ntraffic not counted: {', '.join(counters.traffic_not_counted)}")
+    for figure, what in (("shared_conflicts", "bank conflicts"), ("sectors_excess", "avoidable sectors")):
+        worst = counters.worst(figure, _WORST)
+        if worst:
+            lines.append(f"\nmost {what}")
+            width = len(f"{getattr(worst[0][1], figure):,}")
+            lines += [f"{getattr(t, figure):>{width},}  {t.where}" for _, t in worst]
+    return "\n".join(lines)
+
+
+def _columns(sections: Sequence[Sequence[tuple[str, int]]]) -> list[str]:
+    """Lines with words left-aligned and numbers right-aligned; an empty line between sections."""
+    rows = [row for section in sections for row in section]
+    left = max(len(words) for words, _ in rows)
+    right = max(len(f"{number:,}") for _, number in rows)
+    lines: list[str] = []
+    for section in sections:
+        lines += [""] * bool(lines)
+        lines += [f"{words:<{left}}  {number:>{right},}" for words, number in section]
+    return lines
+
+
+# ------------------------------------------------------------------------------------------ listing
+
+
+def _listed(program: Program) -> dict[str, Any]:
+    module = program.module
+    return {
+        "ptx_version": ".".join(map(str, module.version)),
+        "target": module.target,
+        "entries": [_entry(program, program[name]) for name in program],
+        "variables": [
+            {"name": program.readable(v.name), "space": v.space, "bytes": v.nbytes}
+            for v in module.variables
+            if v.space in ("global", "const")
+        ],
+    }
+
+
+def _entry(program: Program, entry: ProgramKernel) -> dict[str, Any]:
+    module, kernel = program.module, entry.kernel
+    dynamic = kernel.dynamic_shared_bytes
+    linked = link(module, kernel, dynamic, {})
+    unsized = any(v.space == "shared" and not v.nbytes for v in module.variables)
+    return {
+        "entry": entry.name,
+        "parameters": [
+            {
+                "name": program.readable(param.name),
+                "type": param.type,
+                "count": param.count,
+                "bytes": param_bytes(param),
+                "align": param_align(param),
+            }
+            for param in kernel.params
+        ],
+        "max_threads": kernel.threads,
+        "block": list(kernel.reqntid),
+        "cluster": list(kernel.cluster),
+        "shared_bytes": linked.shared_bytes - dynamic,
+        "dynamic_shared": bool(kernel.dynamic_shared) or unsized,
+        "dynamic_shared_bytes": dynamic,
+    }
+
+
+def _listing(found: Mapping[str, Any]) -> str:
+    lines = [f"PTX {found['ptx_version']} for {found['target']}"]
+    for entry in found["entries"]:
+        lines += ["", entry["entry"]]
+        lines += [f"  {what:<8}  {words}" for what, words in _facts(entry).items() if words]
+        for n, param in enumerate(entry["parameters"]):
+            count = f"[{param['count']}]" if param["count"] else ""
+            lines.append(
+                f"  {'arg ' + str(n):<8}  {param['name']}: {param['type']}{count}, {param['bytes']} bytes"
+            )
+    if found["variables"]:
+        lines += ["", "variables"]
+        lines += [f"  {v['space']:<8}  {v['name']}, {v['bytes']} bytes" for v in found["variables"]]
+    return "\n".join(lines)
+
+
+def _facts(entry: Mapping[str, Any]) -> dict[str, str]:
+    block = f"at most {entry['max_threads']} threads" if entry["max_threads"] else "any"
+    if entry["block"]:
+        block = f"{'x'.join(map(str, entry['block']))} threads"
+    shared = f"{entry['shared_bytes']} bytes"
+    if entry["dynamic_shared"]:
+        least = entry["dynamic_shared_bytes"]
+        shared += ", and dynamic memory" + (f" of at least {least} bytes" if least else "")
+    cluster = f"{'x'.join(map(str, entry['cluster']))} CTAs" if entry["cluster"] else ""
+    return {"block": block, "cluster": cluster, "shared": shared}
