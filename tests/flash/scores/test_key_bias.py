@@ -38,6 +38,7 @@ def problem(
     return q, k, v, bias
 
 
+@pytest.mark.grid
 @EVERY_BACKEND
 @pytest.mark.parametrize("causal", [False, "bottom_right", "top_left"])
 @pytest.mark.parametrize("window", [None, (20, 3)])
