@@ -244,6 +244,21 @@ class Reach:
             return k.mov(0, type=s32)
         return k.max(row + self.diagonal - self.left, 0)
 
+    def queries(
+        self, k: KernelBuilder, first_key: Value, last_key: Value, seq_q: Value
+    ) -> tuple[Value, Value]:
+        """The queries, from the first up to the second, exclusive, of which each that sees one of
+        these keys is one; of `seq_q`.
+        """
+        first, end = k.mov(0, type=s32), seq_q
+        if self.diagonal is not None and (self.is_causal or self.right is not None):
+            nearest = first_key - self.diagonal
+            first = k.max(nearest if self.right is None else nearest - self.right, 0)
+        if self.diagonal is not None and self.left is not None:
+            farthest = last_key - self.diagonal + self.left
+            end = k.max(k.min(farthest + 1, seq_q), 0)
+        return k.min(first, end), end
+
     def end_tile(self, k: KernelBuilder, last_row: Value, tile: int) -> Value:
         """The end (exclusive) of the tiles of which the rows up to `last_row` see a key."""
         visible = k.max(self.last_key(k, last_row) + 1, 0)

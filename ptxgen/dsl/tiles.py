@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import Final
 
 from ptxgen.dsl.control import Control
@@ -168,6 +169,14 @@ class Fragment:
         """All variables, row by row."""
         for row in self._vars:
             yield from row
+
+    @property
+    def transposed(self) -> Fragment:
+        """The same variables with rows as columns."""
+        found = copy(self)
+        found.rows, found.columns = self.columns, self.rows
+        found._vars = [list(column) for column in zip(*self._vars, strict=True)]
+        return found
 
     def fill(self, value: float) -> None:
         """Set all variables to `value`."""

@@ -1,0 +1,81 @@
+"""Pairs of tiles on their way through a ring of stages in shared memory: K and V, or Q and dO with
+the numbers of their rows.
+
+The copies of a pair are one group (`cp.async.commit_group`). With `stages` stages the copies of the
+next stages - 1 pairs are under way while a pair is used; the barrier behind each wait also says that
+nobody still reads the stage that is filled next. With one stage a second barrier does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+from flash.device.panel_loader import PanelLoader
+from ptxgen.dsl import KernelBuilder, Value, marked
+from ptxgen.dsl.matrices.ring import StageRing
+from ptxgen.types import u32
+
+
+class TilePairs:
+    """Feeds a CTA pairs of tiles, from tile `first` up to `end`, exclusive. `also(first_row, stage)`
+    starts what else is copied with a pair into stage number `stage`, a multiple of `also_bytes`.
+    """
+
+    def __init__(
+        self,
+        k: KernelBuilder,
+        loaders: Sequence[PanelLoader],
+        also: Callable[[Value, Value | None], None] | None = None,
+        also_bytes: int = 0,
+    ) -> None:
+        self.k = k
+        self.loaders = loaders
+        self.stages = loaders[0].tile.stages
+        self.rows = loaders[0].tile.rows
+        self._also = also
+        sizes = [*(loader.tile.stage_bytes for loader in loaders), also_bytes]
+        self._used = [StageRing(k, self.stages, size) for size in sizes]
+        self._filled = [StageRing(k, self.stages, size) for size in sizes]
+
+    def restart(self, first: Value, end: Value) -> None:
+        """Start the copies of the first stages - 1 pairs of the tiles from `first` up to `end`. Nobody
+        reads a stage any more.
+        """
+        for ahead in range(self.stages - 1):
+            self._start(first + ahead if ahead else first, end)
+
+    def await_next(self, tile: Value, end: Value) -> None:
+        """Wait for tile `tile`, and start the copies of the pair that is stages - 1 tiles further."""
+        k = self.k
+        if self.stages == 1:
+            k.barrier()
+            self._start(tile, end)
+            k.cp_async_wait_group(0)
+            k.barrier()
+            return
+        k.cp_async_wait_group(self.stages - 2)
+        k.barrier()
+        self._start(tile + (self.stages - 1), end)
+
+    def stage(self, n: int) -> Value | None:
+        """The byte at which the current tile of loader n, or of `also`, begins; None: 0."""
+        return self._used[n].at
+
+    def advance(self) -> None:
+        """Go on to the stages of the next pair."""
+        for ring in self._used:
+            ring.advance()
+
+    @marked("tile pairs: next pair")
+    def _start(self, tile: Value, end: Value) -> None:
+        k = self.k
+        with k.when(tile < end, uniform=True):
+            first_row = tile * self.rows
+            for loader, ring in zip(self.loaders, self._filled, strict=False):
+                loader.start(first_row, stage=ring.at)
+            if self._also is not None:
+                self._also(first_row, self._filled[-1].at)
+        k.cp_async_commit_group()
+        for ring in self._filled:
+            ring.advance()
