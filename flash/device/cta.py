@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from flash.device.cta_order import last_first
+from flash.device.head_scores import HeadScores
 from flash.device.mask import Mask
 from flash.device.parameters import Array, InCache, Parameters
 from flash.device.softmax import NO_TERMS, FirstTerms, sink_terms
 from flash.device.tiles import Matrix
-from flash.mods.emit import AuxElements
-from flash.mods.trace import AuxArray
-from flash.operands.declared import LAST_KEYS
-from flash.operands.dtypes import F32, F32_BYTES
+from flash.operands.dtypes import F32_BYTES
 from flash.problem.config import KernelConfig
 from flash.problem.simt_tiling import Tiling, ValueSlices
-from flash.scores.feature import NEG_INF, Applied, ScoreFeature
-from flash.scores.heads import PackedNumbers, Packing
-from flash.scores.places import ScorePlane
+from flash.scores.feature import NEG_INF, Applied
+from flash.scores.heads import Packing
 from flash.scores.scoring import Scoring
-from flash.scores.window import Reach
 from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
-from ptxgen.types import f32, s32, s64, u32, u64
+from ptxgen.types import s64, u32, u64
 
 
 @dataclass(frozen=True)
@@ -190,7 +185,7 @@ class Cta:
             rows, of_head = given.seq_q, head
         elif config.features.cached:
             given = given.of_batch(k, batch, config.features.page_size).of_kv_head(k, kv_head)
-        scores = _Scores.of(k, config, given, (batch, head, head_of_batch), packing)
+        scores = HeadScores.of(k, config, given, (batch, head, head_of_batch), packing)
         mask = scores.mask()
         last_row = k.min(first_row + (t.block_q - 1), rows - 1)
         Q, K, V, O = (
@@ -341,130 +336,6 @@ def _rows(
     if packing is None:
         return array.head(k, batch, head, rows)
     return array.group(k, batch, head, rows, packing)
-
-
-@dataclass(frozen=True)
-class _Scores:
-    """The inputs of the features for one head (`flash.scores.feature.Inputs`), from the kernel's
-    arguments.
-    """
-
-    k: KernelBuilder
-    config: KernelConfig
-    given: Parameters
-    batch: Value
-    head: Value  # head of Q, or of K and V if rows are packed
-    nth_head: Value  # among those of all batches
-    packing: Packing | None
-    diagonal: Value | None
-
-    @classmethod
-    def of(
-        cls,
-        k: KernelBuilder,
-        config: KernelConfig,
-        given: Parameters,
-        where: tuple[Value, Value, Value],
-        packing: Packing | None,
-    ) -> _Scores:
-        """The inputs for `where`: batch, head, and head of the batch. Bottom-right aligns the last
-        query with the last key, top-left the first query with the first key.
-        """
-        batch, head, of_batch = where
-        diagonal = None
-        if config.causal or config.features.uses_position:
-            aligned = config.causal != "top_left"
-            diagonal = given.seq_k - given.seq_q if aligned else k.mov(0, type=s32)
-        return cls(k, config, given, batch, head, of_batch, packing, diagonal)
-
-    @property
-    def head_of_batch(self) -> Value:
-        """batch * heads + head; for packed rows that of the first head of the group."""
-        if self.packing is None:
-            return self.nth_head
-        return self.nth_head * self.packing.group
-
-    @property
-    def first_head(self) -> Value:
-        """The head of Q; for packed rows the first of the group."""
-        return self.head if self.packing is None else self.head * self.packing.group
-
-    @property
-    def keys(self) -> Value:
-        """The number of keys."""
-        return self.given.seq_k
-
-    @property
-    def tile(self) -> int:
-        """Keys of a tile."""
-        return self.config.tiling.tile
-
-    @property
-    def first_query(self) -> Value | None:
-        """What functions of scores add to the index of a query: over a cache its position."""
-        return self.diagonal if self.config.features.cached else None
-
-    def elements(self, array: AuxArray) -> AuxElements:
-        """An array that functions of scores index."""
-        of = self.given.operands[array.operand]
-        steps = [stride * of.dtype.nbytes for stride in of.strides.values()]
-        return AuxElements(of.first, steps, [self.numbers[size] - 1 for size in array.sizes])
-
-    @property
-    def scale(self) -> Value:
-        """softmax_scale, times the scale of K if it has one."""
-        return self.given.scale
-
-    @property
-    def numbers(self) -> Mapping[str, Value]:
-        """The scalars of the launch."""
-        return self.given.numbers
-
-    @property
-    def rounds_once(self) -> bool:
-        """Whether divisions are rounded once."""
-        return self.config.dtype is F32
-
-    def plane(self, name: str) -> ScorePlane:
-        """The elements of an operand for the scores of this head."""
-        array, given = self.given.operands[name], self.given
-        columns, begin = given.seq_k, None
-        if LAST_KEYS in array.strides:
-            columns = given.numbers[LAST_KEYS].as_(s32)
-            begin = given.seq_k - columns
-        place = self.k, self.batch, self.head, given.seq_q, columns, begin
-        if self.packing is None:
-            return array.plane(*place)
-        return array.packed_plane(*place, self.packing)
-
-    def of_head(self, name: str) -> Value | PackedNumbers:
-        """The element of an f32 operand for this head; for packed rows, those of all heads."""
-        array = self.given.operands[name]
-        if self.packing is None:
-            return self.k.load(Pointer(array.head(self.k, self.batch, self.head), "global", f32))
-        first = array.head(self.k, self.batch, self.head * self.packing.group)
-        step_bytes = array.strides["heads"] * array.dtype.nbytes
-        return PackedNumbers(first, step_bytes, self.packing)
-
-    @cached_property
-    def _planes(self) -> dict[ScoreFeature, Applied]:
-        """The features that may hide any key, the last one first."""
-        hiding = [feature for feature in self.config.features.scores if feature.hides]
-        return {feature: feature.applied(self) for feature in reversed(hiding)}
-
-    def mask(self) -> Mask:
-        """Which keys are seen."""
-        left, right = (self.numbers.get(f"window_{side}") for side in ("left", "right"))
-        is_causal = bool(self.config.causal)
-        reach = Reach(self.diagonal, is_causal, left, right, self.given.seq_k)
-        return Mask(reach, tuple(self._planes.values()))
-
-    def features(self) -> list[tuple[ScoreFeature, Applied]]:
-        """The features of the kernel in their order, applied to this head."""
-        return [
-            (feature, self._planes[feature] if feature.hides else feature.applied(self))
-            for feature in self.config.features.scores
-        ]
 
 
 @dataclass(frozen=True)

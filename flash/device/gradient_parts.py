@@ -9,7 +9,6 @@ from flash.device.parameters import Array, ScoreArray, stride_parameters
 from flash.device.tiles import Matrix, access_width
 from flash.operands.dtypes import F32_BYTES
 from flash.problem.gradients import GradientConfig, gradient_matrices, row_numbers
-from flash.scores.feature import LOG2E
 from flash.scores.window import Reach
 from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
 from ptxgen.types import f32, s32, s64, u32, u64

@@ -9,12 +9,10 @@ nobody still reads the stage that is filled next. With one stage a second barrie
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 
 from flash.device.panel_loader import PanelLoader
 from ptxgen.dsl import KernelBuilder, Value, marked
 from ptxgen.dsl.matrices.ring import StageRing
-from ptxgen.types import u32
 
 
 class TilePairs:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from flash.device.gradient_parts import GradientParameters, KeysPart, QueriesPart, RowNumbers
 from flash.device.epilogue import Epilogue
+from flash.device.gradient_parts import GradientParameters, KeysPart, QueriesPart, RowNumbers
 from flash.device.mma_products import MmaProducts, WarpPlace, fragment_columns, fragment_rows
 from flash.device.panel_loader import PanelLoader
 from flash.device.tile_pairs import TilePairs
@@ -25,11 +25,10 @@ from flash.problem.mma_tiling import MMA_KEYS
 from flash.scores.feature import LOG2E
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
-from ptxgen.dsl import Fragment, KernelBuilder, Pointer, Value, marked
-from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, LANE_COLUMNS, over_lanes
-from ptxgen.dsl.swizzle import SwizzledTile
+from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
+from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, over_lanes
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import bf16, f16, f32, s32, u16, u32, u64
+from ptxgen.types import f32, u16, u32, u64
 
 _INFINITY: Final = float("inf")
 _COLUMNS_PER_LANE: Final = LANE_COLUMNS

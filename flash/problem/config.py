@@ -61,6 +61,16 @@ class KernelConfig:
         return self.tiling.precision
 
     @property
+    def keys_of_tile(self) -> int:
+        """Keys that a CTA takes at once."""
+        return self.tiling.tile
+
+    @property
+    def differentiates(self) -> bool:
+        """False: the kernel needs no derivatives of its features."""
+        return False
+
+    @property
     def output(self) -> DType:
         """The type of O: that of Q, or f32 for parts that are to be merged."""
         return F32 if self.features.splits else self.dtype

@@ -71,6 +71,16 @@ class GradientConfig:
     features: Features = NO_FEATURES
 
     @property
+    def keys_of_tile(self) -> int:
+        """Keys that a CTA takes at once."""
+        return self.tiling.block if self.owner == KEYS else self.tiling.tile
+
+    @property
+    def differentiates(self) -> bool:
+        """True: the kernel needs the derivatives of its features."""
+        return True
+
+    @property
     def numbers(self) -> tuple[Number, ...]:
         """The scalars that a launch passes beside sizes, in the order of the parameters."""
         return self.features.numbers

@@ -130,7 +130,7 @@ class AppliedAlibi(Applied):
     slope: Value | PackedNumbers
     diagonal: Value
 
-    def change(self, S: Fragment, places: ScorePlaces) -> None:
+    def change(self, S: Fragment, places: ScorePlaces, slopes: Fragment | None = None) -> None:
         """See `Applied.change`."""
         k, slope, diagonal = self.k, self.slope, self.diagonal
         if isinstance(slope, PackedNumbers):

@@ -35,12 +35,19 @@ class AppliedScoreMod(Applied):
 
     inputs: Inputs
     emitted: Emitted
+    derivative: Emitted | None  # None if it is not needed
 
     is_natural: ClassVar[bool] = True
 
-    def change(self, S: Fragment, places: ScorePlaces) -> None:
+    def change(self, S: Fragment, places: ScorePlaces, slopes: Fragment | None = None) -> None:
         """See `Applied.change`."""
         k, of = self.inputs.k, _OfTile(self.inputs, self.emitted, places)
+        if slopes is not None:
+            assert self.derivative is not None  # the kernel differentiates
+            by_score = _OfTile(self.inputs, self.derivative, places)
+            for i, j, elements in by_score.each():
+                known = {**by_score.indices(i, j), SCORE: functools.partial(_itself, S[i, j])}
+                k.mul(slopes[i, j], elements.at(i, j, known), into=slopes[i, j])
         for i, j, elements in of.each():
             score = S[i, j]
             found = elements.at(i, j, {**of.indices(i, j), SCORE: functools.partial(_itself, score)})

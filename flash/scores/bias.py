@@ -125,7 +125,7 @@ class AddedPlane(Applied):
     k: KernelBuilder
     plane: ScorePlane
 
-    def change(self, S: Fragment, places: ScorePlaces) -> None:
+    def change(self, S: Fragment, places: ScorePlaces, slopes: Fragment | None = None) -> None:
         """See `Applied.change`."""
         k = self.k
 

@@ -5,7 +5,7 @@ be kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Final, TypedDict
@@ -146,7 +146,9 @@ class AppliedDropout(Applied):
         k = self.k
         return k.rcp_rn(k.cvt(self.threshold, rnd="rn", dtype=f32)) * float(STEPS)
 
-    def drop(self, P: Fragment, places: ScorePlaces) -> None:
+    def drop(
+        self, P: Fragment, places: ScorePlaces, also: Callable[[int, int], None] = lambda i, j: None
+    ) -> None:
         """Set the weights that are not kept to 0. A thread's keys are `places.lane` plus distances
         that have no bit in common with it; tiles begin at multiples of 16.
         """
@@ -174,6 +176,7 @@ class AppliedDropout(Applied):
                 number = (word >> upper) << _HALF_BITS
                 with k.only_if(number >= limit):
                     P[i, j].set(0.0)
+                    also(i, j)
 
     @marked("dropout: octet")
     def _pick(self, words: list[Value], octet: Value | None, further: int) -> Value:

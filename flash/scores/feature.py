@@ -114,6 +114,10 @@ class Inputs(Protocol):
         queries by their positions; None: nothing.
         """
 
+    @property
+    def differentiates(self) -> bool:
+        """Whether the derivatives of features are needed."""
+
     def elements(self, array: AuxArray) -> AuxElements:
         """An array that functions of scores index."""
 
@@ -138,8 +142,8 @@ class Applied:
         """The first key that the feature may hide, s32; None if it may hide any key."""
         return None
 
-    def change(self, S: Fragment, places: ScorePlaces) -> None:
-        """Change this thread's scores, in units of log2."""
+    def change(self, S: Fragment, places: ScorePlaces, slopes: Fragment | None = None) -> None:
+        """Change this thread's scores, in units of log2; multiply `slopes` by the derivatives."""
 
     def hide(self, S: Fragment, places: ScorePlaces) -> None:
         """Set this thread's scores of hidden keys to -inf, if `change` has not."""
@@ -181,8 +185,12 @@ class Applied:
         """
         return []
 
-    def drop(self, P: Fragment, places: ScorePlaces) -> None:
-        """Change this thread's weights, which are summed already."""
+    def drop(
+        self, P: Fragment, places: ScorePlaces, also: Callable[[int, int], None] = lambda i, j: None
+    ) -> None:
+        """Set weights of this thread, which are summed already, to 0. `also(i, j)` emits what is done
+        where weight [i, j] is.
+        """
 
     @property
     def output_factor(self) -> Value | None:

@@ -103,13 +103,14 @@ class _OfFunction(ScoreFeature):
             return _REGISTERS_OF_LOADS
         return _REGISTERS_OF_CALLS if self.trace.calls else _REGISTERS
 
-    def emitted(self, inputs: Inputs) -> Emitted:
-        """The function in a kernel."""
+    def emitted(self, inputs: Inputs, trace: Trace | None = None) -> Emitted:
+        """The function, or another one of the same arguments, in a kernel."""
+        trace = self.trace if trace is None else trace
         of_cta = {"batch": inputs.batch}
         if inputs.packing is None:
             of_cta["head"] = inputs.first_head
-        arrays = {array.name: inputs.elements(array) for array in self.trace.arrays}
-        return Emitted(inputs.k, self.trace, of_cta, arrays, rounds_once=inputs.rounds_once)
+        arrays = {array.name: inputs.elements(array) for array in trace.arrays}
+        return Emitted(inputs.k, trace, of_cta, arrays, rounds_once=inputs.rounds_once)
 
     @classmethod
     def _evaluated(cls, trace: Trace, scores: Array | None, of: Scored, block: Block | None) -> Evaluation:
@@ -151,7 +152,8 @@ class ScoreMod(_OfFunction):
 
     def applied(self, inputs: Inputs) -> Applied:
         """The function in a kernel."""
-        return AppliedScoreMod(inputs, self.emitted(inputs))
+        slope = self.emitted(inputs, derivative(self.trace)) if inputs.differentiates else None
+        return AppliedScoreMod(inputs, self.emitted(inputs), slope)
 
     @classmethod
     def change_block(cls, score: Array, block: Block) -> None:

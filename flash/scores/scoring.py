@@ -18,8 +18,10 @@ class Scoring:
     scale: Value
     steps: Sequence[Applied]
 
-    def apply(self, S: Fragment, places: ScorePlaces) -> None:
-        """Replace this thread's products by scores."""
+    def apply(self, S: Fragment, places: ScorePlaces, slopes: Fragment | None = None) -> None:
+        """Replace this thread's products by scores; multiply `slopes` by the derivatives of scores by
+        scaled products.
+        """
         scaled = any(step.scales for step in self.steps)
         natural = any(step.is_natural for step in self.steps)
         if not scaled:
@@ -27,7 +29,7 @@ class Scoring:
         for step in self.steps:
             if scaled and step.is_natural:
                 self._multiply(S, LN2)
-            step.change(S, places)
+            step.change(S, places, slopes)
 
     def _multiply(self, S: Fragment, factor: Value | float) -> None:
         for score in S.all():

@@ -127,9 +127,13 @@ class AppliedSoftcap(Applied):
 
     scales: ClassVar = True
 
-    def change(self, S: Fragment, places: ScorePlaces) -> None:
+    def change(self, S: Fragment, places: ScorePlaces, slopes: Fragment | None = None) -> None:
         """See `Applied.change`."""
         k = self.k
         factor, top = self.scale * k.rcp_rn(self.cap), self.cap * LOG2E
-        for score in S.all():
-            k.mul(tanh(k, score * factor, rounds_once=self.rounds_once), top, into=score)
+        for i, scores in enumerate(S):
+            for j, score in enumerate(scores):
+                share = tanh(k, score * factor, rounds_once=self.rounds_once)
+                if slopes is not None:
+                    k.mul(slopes[i, j], k.fma(-share, share, 1.0), into=slopes[i, j])
+                k.mul(share, top, into=score)
