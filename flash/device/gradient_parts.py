@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from flash.device.head_scores import HeadScores
 from flash.device.mask import Mask
 from flash.device.parameters import Array, ScoreArray, stride_parameters
+from flash.device.sequence_span import Span
 from flash.device.tiles import Matrix, access_width
 from flash.operands.dtypes import F32_BYTES
-from flash.problem.gradients import GradientConfig, gradient_matrices, row_numbers
-from flash.scores.window import Reach
+from flash.problem.gradients import LONGEST_K, GradientConfig, gradient_matrices, row_numbers
 from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
 from ptxgen.types import f32, s32, s64, u32, u64
+
+_OF_KEYS = ("K", "V", "dK", "dV")
 
 
 @dataclass(frozen=True)
@@ -21,13 +24,15 @@ class GradientParameters:
     matrices: dict[str, Array]  # Q, K, V, dO, and O and dQ or dK and dV
     LSE: Pointer
     D: Pointer
-    seq_q: Value  # s32, as all counts of rows and keys
+    seq_q: Value  # s32, as all counts of rows and keys; with varlen, of all sequences
     seq_k: Value
     heads: Value
     group: Value  # query heads for each head of K and V
     scale: Value  # softmax_scale
     numbers: dict[str, Value]
     operands: dict[str, ScoreArray]
+    every_row: Value  # rows that LSE and D have for each head
+    begin: Value | None = None  # the first row of the sequence in LSE and D; None is row 0
 
     @classmethod
     def declare(cls, k: KernelBuilder, config: GradientConfig) -> GradientParameters:
@@ -51,26 +56,41 @@ class GradientParameters:
         scale = k.param("softmax_scale", f32)
         numbers = {n.name: k.param(n.name, n.type) for n in config.numbers}
         operands = {o.name: ScoreArray.declare(k, o, at) for o, at in places}
-        return cls(matrices, LSE, D, seq_q, seq_k, heads, group, scale, numbers, operands)
+        return cls(matrices, LSE, D, seq_q, seq_k, heads, group, scale, numbers, operands, seq_q)
 
-    def mask(self, k: KernelBuilder, config: GradientConfig) -> Mask:
-        """Which keys are seen. Bottom-right aligns the last query with the last key, top-left the
-        first query with the first key.
+    def longest(self, side: str) -> Value:
+        """The rows of the longest sequence, of queries ("q") or keys ("k")."""
+        longest = self.numbers.get(f"max_seqlen_{side}")
+        if longest is not None:
+            return longest.as_(s32)
+        return self.seq_q if side == "q" else self.seq_k
+
+    def of_sequence(self, k: KernelBuilder, number: Value) -> GradientParameters:
+        """The arguments of one of the packed sequences: arrays that begin with its rows, and its
+        own lengths.
         """
-        diagonal = None
-        if config.causal or config.features.uses_position:
-            aligned = config.causal != "top_left"
-            diagonal = self.seq_k - self.seq_q if aligned else k.mov(0, type=s32)
-        left, right = (self.numbers.get(f"window_{side}") for side in ("left", "right"))
-        return Mask(Reach(diagonal, bool(config.causal), left, right, self.seq_k), ())
+        queries, keys = (
+            self._span(k, side, number, total) for side, total in (("q", self.seq_q), ("k", self.seq_k))
+        )
+        matrices = {
+            name: replace(array, begin=(keys if name in _OF_KEYS else queries).begin)
+            for name, array in self.matrices.items()
+        }
+        return replace(
+            self, matrices=matrices, seq_q=queries.length, seq_k=keys.length, begin=queries.begin
+        )
 
-    def rows_of_queries(self, k: KernelBuilder, name: str, batch: Value, head: Value) -> Matrix:
-        """The rows of one head of Q, O or one of their gradients."""
-        return self.matrices[name].head(k, batch, head, self.seq_q)
+    def _span(self, k: KernelBuilder, side: str, number: Value, total: Value) -> Span:
+        ends, used = (self.operands.get(f"{name}_{side}") for name in ("cu_seqlens", "seqused"))
+        assert ends is not None  # sequences are packed
+        used_rows = None if used is None else used.of_sequence(k, number)
+        first, last = ends.of_sequence(k, number), ends.of_sequence(k, number + 1)
+        return Span.clamped(k, first, last, used_rows, total)
 
-    def rows_of_keys(self, k: KernelBuilder, name: str, batch: Value, kv_head: Value) -> Matrix:
-        """The rows of one head of K, V or one of their gradients."""
-        return self.matrices[name].head(k, batch, kv_head, self.seq_k)
+    def rows(self, k: KernelBuilder, name: str, batch: Value, head: Value) -> Matrix:
+        """The rows of one head of a matrix, of Q or of K and V as the matrix has them."""
+        count = self.seq_k if name in _OF_KEYS else self.seq_q
+        return self.matrices[name].head(k, batch, head, count)
 
 
 @dataclass(frozen=True)
@@ -80,9 +100,11 @@ class RowNumbers:
     first: Pointer
 
     @classmethod
-    def of(cls, k: KernelBuilder, array: Pointer, head_of_batch: Value, rows: Value) -> RowNumbers:
-        """Those of a head, counted over all batches, of `rows` rows."""
-        elements = k.mul_wide(head_of_batch, rows)
+    def of(cls, k: KernelBuilder, array: Pointer, given: GradientParameters, head: Value) -> RowNumbers:
+        """Those of a head, which is counted over all batches if sequences are not packed."""
+        elements = k.mul_wide(head, given.every_row)
+        if given.begin is not None:
+            elements = elements + k.cvt(given.begin, dtype=s64)
         return cls(array.plus((elements * F32_BYTES).as_(u64)))
 
     def at(self, k: KernelBuilder, row: Value) -> Pointer:
@@ -96,10 +118,12 @@ class QueriesPart:
     keys of the tiles from `first_tile` up to `end_tile`, exclusive.
     """
 
+    given: GradientParameters
+    scores: HeadScores
     batch: Value
     head: Value
     kv_head: Value
-    head_of_batch: Value
+    of_numbers: Value  # the head as `RowNumbers` counts it
     first_row: Value
     first_tile: Value
     end_tile: Value
@@ -109,83 +133,111 @@ class QueriesPart:
 
     @classmethod
     def of(cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters) -> QueriesPart:
-        """The part of this CTA. From fastest to slowest the grid has blocks, heads, batches."""
+        """The part of this CTA. From fastest to slowest the grid has blocks, heads, batches. Code is
+        emitted that ends CTAs whose rows lie behind their sequence.
+        """
         k.note("which query rows of which head")
         t = config.tiling
-        blocks = k.divide_up(given.seq_q, t.block)
+        blocks = k.divide_up(given.longest("q"), t.block)
         nth = k.signed(k.block_id())
         head_of_batch = nth // blocks
         first_row = nth % blocks * t.block
         batch, head = head_of_batch // given.heads, head_of_batch % given.heads
-        mask = given.mask(k, config)
+        of_numbers = head_of_batch
+        if config.features.varlen:
+            given, of_numbers = given.of_sequence(k, batch), head
+            with k.only_if(first_row >= given.seq_q):
+                k.ret()
+        scores = HeadScores.of(k, config, given, (batch, head, head_of_batch), None)
+        mask = scores.mask()
         last_row = k.min(first_row + (t.block - 1), given.seq_q - 1)
         end = mask.reach.end_tile(k, last_row, t.tile)
         first = k.min(mask.reach.first_key(k, first_row) // t.tile, end)
+        all_see = mask.last_for_all(k, first_row)
         limited = mask.reach.left is not None
+        all_see_from = mask.reach.first_key(k, last_row) if limited else None
+        mask = mask.of_queries(first_row, last_row)
+        narrowed, end = mask.narrowed(k, first, end, t.tile)
+        assert narrowed is not None  # there was a first tile
         return cls(
+            given,
+            scores,
             batch,
             head,
             head // given.group,
-            head_of_batch,
+            of_numbers,
             first_row,
-            first,
+            narrowed,
             end,
             mask,
-            mask.last_for_all(k, first_row),
-            mask.reach.first_key(k, last_row) if limited else None,
+            all_see,
+            all_see_from,
         )
 
     @marked("gradient of queries: tiles with hidden keys")
-    def hides_keys(self, first_key: Value, tile: int) -> Value:
+    def hides_keys(self, k: KernelBuilder, first_key: Value, tile: int) -> Value:
         """Whether some row does not see some key of the tile that begins with `first_key`."""
+        if self.mask.hides_anywhere:
+            return first_key == first_key
         behind = first_key + (tile - 1) > self.all_see
         return behind if self.all_see_from is None else behind | (first_key < self.all_see_from)
 
 
 @dataclass(frozen=True)
 class KeysPart:
-    """The rows of dK and dV that one CTA owns: `block` of one head of K and V from `first_key` on.
-    Queries that see some of them are in the tiles from `first_tile` up to `end_tile`, exclusive, of
-    each head of Q that shares the head.
+    """The rows of dK and dV that one CTA owns: `block` of one head of K and V from `first_key` on,
+    and which slice of their columns. Queries that see some of them are in the tiles from
+    `first_tile` up to `end_tile`, exclusive, of each head of Q that shares the head.
     """
 
+    given: GradientParameters
     batch: Value
     kv_head: Value
     first_key: Value
     first_tile: Value
     end_tile: Value
-    mask: Mask
+    slice: Value | None  # None if the CTA makes all columns
 
     @classmethod
     def of(cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters) -> KeysPart:
-        """The part of this CTA. From fastest to slowest the grid has blocks, heads of K and V,
-        batches.
+        """The part of this CTA. From fastest to slowest the grid has slices, blocks, heads of K and
+        V, batches. Code is emitted that ends CTAs whose rows lie behind their sequence.
         """
         k.note("which keys of which head")
         t = config.tiling
-        blocks = k.divide_up(given.seq_k, t.block)
-        nth = k.signed(k.block_id())
+        blocks = k.divide_up(given.longest("k"), t.block)
+        nth, slice = k.signed(k.block_id()), None
+        if t.slices > 1:
+            nth, slice = nth // t.slices, nth % t.slices
         head_of_batch = nth // blocks
         first_key = nth % blocks * t.block
         kv_heads = given.heads // given.group
-        mask = given.mask(k, config)
-        first, end = mask.reach.queries(k, first_key, first_key + (t.block - 1), given.seq_q)
+        batch, kv_head = head_of_batch // kv_heads, head_of_batch % kv_heads
+        if config.features.varlen:
+            given = given.of_sequence(k, batch)
+            with k.only_if(first_key >= given.seq_k):
+                k.ret()
+        first_head = kv_head * given.group
+        reach = HeadScores.of(k, config, given, (batch, first_head, first_head), None).reach()
+        first, end = reach.queries(k, first_key, first_key + (t.block - 1), given.seq_q)
         end_tile = k.divide_up(end, t.tile)
-        return cls(
-            head_of_batch // kv_heads,
-            head_of_batch % kv_heads,
-            first_key,
-            k.min(first // t.tile, end_tile),
-            end_tile,
-            mask,
-        )
+        return cls(given, batch, kv_head, first_key, k.min(first // t.tile, end_tile), end_tile, slice)
+
+    def scores(self, k: KernelBuilder, config: GradientConfig, head: Value) -> HeadScores:
+        """The inputs of the features for a head of Q."""
+        of_batch = self.batch * self.given.heads + head
+        return HeadScores.of(k, config, self.given, (self.batch, head, of_batch), None)
 
     @marked("gradient of keys: tiles with hidden keys")
-    def hides_keys(self, k: KernelBuilder, first_query: Value, block: int, tile: int) -> Value | None:
+    def hides_keys(
+        self, k: KernelBuilder, mask: Mask, first_query: Value, block: int, tile: int
+    ) -> Value | None:
         """Whether some query of the tile that begins with `first_query` does not see some key of the
         CTA; None: no query of any tile.
         """
-        reach = self.mask.reach
+        reach = mask.reach
+        if mask.hides_anywhere:
+            return first_query == first_query
         found = None
         if reach.is_causal or reach.right is not None:
             found = reach.last_key(k, first_query) < self.first_key + (block - 1)

@@ -174,10 +174,12 @@ class HeadScores:
 
     def mask(self) -> Mask:
         """Which keys are seen."""
+        return Mask(self.reach(), tuple(self._planes.values()))
+
+    def reach(self) -> Reach:
+        """Which keys are seen by their positions."""
         left, right = (self.numbers.get(f"window_{side}") for side in ("left", "right"))
-        is_causal = bool(self.config.causal)
-        reach = Reach(self.diagonal, is_causal, left, right, self.given.seq_k)
-        return Mask(reach, tuple(self._planes.values()))
+        return Reach(self.diagonal, bool(self.config.causal), left, right, self.given.seq_k)
 
     def features(self) -> list[tuple[ScoreFeature, Applied]]:
         """The features of the kernel in their order, applied to this head."""

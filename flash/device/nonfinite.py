@@ -45,24 +45,10 @@ class NonFinite:
     @marked("nonfinite: clear")
     def clear(self, loader: PanelLoader, stage: Value | None) -> None:
         """Set NaN and infinity in this thread's part of a tile to 0; its copies have arrived."""
-        k = self.k
-        for at in loader.chunks(stage):
-            words = k.load(at, 4)
-            signs = [self._signs(word) for word in words]
-            some = signs[0] | signs[1] | signs[2] | signs[3]
-            with k.when(some != 0):
-                bits = self.dtype.bits
-                ones = (1 << bits) - 1
-                kept = [w & ~((s >> (bits - 1)) * ones) for w, s in zip(words, signs, strict=True)]
-                k.store(at, kept)
-                k.store(self._flag, 1)
+        clear(self.k, self.dtype, loader, stage, lambda: self.k.store(self._flag, 1))
 
     def _signs(self, word: Value) -> Value:
-        """A word with the sign bit set for each element whose exponent is all ones: adding 1 to
-        such an exponent carries into the sign bit.
-        """
-        exponents = word & _EXPONENTS[self.dtype]
-        return (exponents + _LAST_BITS[self.dtype]) & SIGNS[self.dtype.nbytes]
+        return _signs(word, self.dtype)
 
     @marked("nonfinite: rows and columns")
     def restore(self, cta: Cta, block_q: int, cleared: Sequence[tuple[Value | int, Value]]) -> None:
@@ -133,3 +119,33 @@ class NonFinite:
         k = self.k
         offset = k.cvt(column * dtype.nbytes, dtype=u64)
         return Pointer(of.row(k, row) + offset, "global", _BITS[dtype.nbytes])
+
+
+def clear(
+    k: KernelBuilder,
+    dtype: ScalarType,
+    loader: PanelLoader,
+    stage: Value | None,
+    found: Callable[[], object] = lambda: None,
+) -> None:
+    """Set NaN and infinity in this thread's part of a tile of `dtype` to 0; its copies have arrived.
+    `found` emits what is done where there was one.
+    """
+    for at in loader.chunks(stage):
+        words = k.load(at, 4)
+        signs = [_signs(word, dtype) for word in words]
+        some = signs[0] | signs[1] | signs[2] | signs[3]
+        with k.when(some != 0):
+            bits = dtype.bits
+            ones = (1 << bits) - 1
+            kept = [w & ~((s >> (bits - 1)) * ones) for w, s in zip(words, signs, strict=True)]
+            k.store(at, kept)
+            found()
+
+
+def _signs(word: Value, dtype: ScalarType) -> Value:
+    """A word with the sign bit set for each element whose exponent is all ones: adding 1 to such an
+    exponent carries into the sign bit.
+    """
+    exponents = word & _EXPONENTS[dtype]
+    return (exponents + _LAST_BITS[dtype]) & SIGNS[dtype.nbytes]

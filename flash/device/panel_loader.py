@@ -155,7 +155,7 @@ class PanelLoader:
         threads.
         """
         chunk = self.tile.chunk
-        left = self.matrix.columns - panel.first * chunk
+        left = max(self.matrix.columns - panel.first * chunk, 0)
         if left >= panel.chunks * chunk:
             return None
         return share.chunk * chunk + piece < left

@@ -14,17 +14,20 @@ from flash.device.panel_loader import PanelLoader
 from ptxgen.dsl import KernelBuilder, Value, marked
 from ptxgen.dsl.matrices.ring import StageRing
 
+Copies = Callable[[Value, Value | None], None]
+
 
 class TilePairs:
     """Feeds a CTA pairs of tiles, from tile `first` up to `end`, exclusive. `also(first_row, stage)`
-    starts what else is copied with a pair into stage number `stage`, a multiple of `also_bytes`.
+    starts what else is copied with the pair that begins with row `first_row`, into the stage at byte
+    `stage` (None: 0) of `also_bytes` each.
     """
 
     def __init__(
         self,
         k: KernelBuilder,
         loaders: Sequence[PanelLoader],
-        also: Callable[[Value, Value | None], None] | None = None,
+        also: Copies | None = None,
         also_bytes: int = 0,
     ) -> None:
         self.k = k
@@ -36,28 +39,29 @@ class TilePairs:
         self._used = [StageRing(k, self.stages, size) for size in sizes]
         self._filled = [StageRing(k, self.stages, size) for size in sizes]
 
-    def restart(self, first: Value, end: Value) -> None:
-        """Start the copies of the first stages - 1 pairs of the tiles from `first` up to `end`. Nobody
-        reads a stage any more.
-        """
+    def begin(self, first: Value, end: Value) -> None:
+        """Start the copies of the first stages - 1 pairs of the tiles from `first` up to `end`."""
         for ahead in range(self.stages - 1):
             self._start(first + ahead if ahead else first, end)
 
-    def await_next(self, tile: Value, end: Value) -> None:
-        """Wait for tile `tile`, and start the copies of the pair that is stages - 1 tiles further."""
+    def await_next(self, tile: Value, end: Value, on_arrival: Callable[[], None]) -> None:
+        """Wait for tile `tile`, and start the copies of the pair that is stages - 1 tiles further.
+        `on_arrival` emits what a thread does to its own parts of the tiles before others read them.
+        """
         k = self.k
         if self.stages == 1:
             k.barrier()
             self._start(tile, end)
-            k.cp_async_wait_group(0)
-            k.barrier()
-            return
-        k.cp_async_wait_group(self.stages - 2)
+        k.cp_async_wait_group(max(self.stages - 2, 0))
+        on_arrival()
         k.barrier()
-        self._start(tile + (self.stages - 1), end)
+        if self.stages > 1:
+            self._start(tile + (self.stages - 1), end)
 
     def stage(self, n: int) -> Value | None:
-        """The byte at which the current tile of loader n, or of `also`, begins; None: 0."""
+        """The byte at which the current tile of loader n, or behind the last one of `also`, begins;
+        None: 0.
+        """
         return self._used[n].at
 
     def advance(self) -> None:

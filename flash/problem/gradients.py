@@ -12,23 +12,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from flash.operands.declared import Number, Operand
+from flash.operands.declared import MAX_WINDOWED_SEQ, Number, Operand
 from flash.operands.dtypes import F32, DType
 from flash.problem.features import NO_FEATURES, Features
-from flash.problem.mma_tiling import MmaTiling
+from flash.problem.mma_tiling import HALF, MmaTiling, Operands
+from flash.problem.simt_tiling import padded
 from flash.problem.tile_choice import natural_alignment
 from ptxgen.target import WARP_SIZE, Target
+from ptxgen.types import u32
 
 QUERIES: Final = "queries"
 KEYS: Final = "keys"
 OWNERS: Final = (QUERIES, KEYS)
+LONGEST_K: Final = Number(
+    "max_seqlen_k",
+    u32,
+    "the most keys of a sequence, for which the grid is made; gradients of those of longer ones beyond "
+    f"it are not written; 1 to {MAX_WINDOWED_SEQ}",
+    (1, MAX_WINDOWED_SEQ),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class GradientTiling:
     """Tiles and warps of a kernel of gradients, in elements. A CTA owns `block` rows, of queries or
     of keys, and walks over the others in tiles of `tile` rows, of which shared memory holds
-    `stages`.
+    `stages`. With `slices` 2 two CTAs own the same rows, and each makes half of their columns: the
+    registers of a CTA do not hold more.
     """
 
     head_dim: int
@@ -37,6 +47,8 @@ class GradientTiling:
     tile: int
     warps: int
     stages: int
+    slices: int = 1
+    operands: Operands = HALF
 
     @property
     def threads(self) -> int:
@@ -44,14 +56,39 @@ class GradientTiling:
         return self.warps * WARP_SIZE
 
     @property
+    def rows_of_warp(self) -> int:
+        """Rows that a warp owns."""
+        return self.block // self.warps
+
+    @property
     def of_scores(self) -> MmaTiling:
-        """Of the products that sum over head_dim, and of their transposes."""
-        return MmaTiling(self.head_dim, self.head_dim, self.tile, self.block, self.warps, self.stages)
+        """Of the products that sum over head_dim, and of those that give head_dim columns."""
+        return self._products(self.head_dim)
 
     @property
     def of_weights(self) -> MmaTiling:
-        """Of the products that sum over head_dim_v, and of their transposes."""
-        return MmaTiling(self.head_dim_v, self.head_dim_v, self.tile, self.block, self.warps, self.stages)
+        """Of the products that sum over head_dim_v, and of those that give head_dim_v columns."""
+        return self._products(self.head_dim_v)
+
+    def _products(self, columns: int) -> MmaTiling:
+        made = columns if self.slices == 1 else self.slice_width(columns)
+        return MmaTiling(columns, made, self.tile, self.block, self.warps, self.stages, self.operands)
+
+    def slice_width(self, columns: int) -> int:
+        """The columns of a slice of rows of `columns` columns: whole panels of a tile."""
+        return padded(-(-columns // self.slices), self.operands.panel)
+
+    def width(self, products: MmaTiling) -> int:
+        """The columns of the tiles that these products read."""
+        if self.slices == 1:
+            return products.score_width
+        return self.slices * self.slice_width(products.head_dim)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a CTA, in bytes: four tiles, and the numbers of rows."""
+        widths = self.width(self.of_scores) + self.width(self.of_weights)
+        return widths * (self.block + self.stages * self.tile) * self.operands.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +110,7 @@ class GradientConfig:
     @property
     def keys_of_tile(self) -> int:
         """Keys that a CTA takes at once."""
-        return self.tiling.block if self.owner == KEYS else self.tiling.tile
+        return self.tiling.rows_of_warp if self.owner == KEYS else self.tiling.tile
 
     @property
     def differentiates(self) -> bool:
@@ -83,7 +120,8 @@ class GradientConfig:
     @property
     def numbers(self) -> tuple[Number, ...]:
         """The scalars that a launch passes beside sizes, in the order of the parameters."""
-        return self.features.numbers
+        longest = (LONGEST_K,) if self.features.varlen and self.owner == KEYS else ()
+        return (*self.features.numbers, *longest)
 
     @property
     def name(self) -> str:

@@ -38,6 +38,7 @@ class AppliedScoreMod(Applied):
     derivative: Emitted | None  # None if it is not needed
 
     is_natural: ClassVar[bool] = True
+    bends: ClassVar[bool] = True
 
     def change(self, S: Fragment, places: ScorePlaces, slopes: Fragment | None = None) -> None:
         """See `Applied.change`."""

@@ -147,7 +147,7 @@ class AppliedDropout(Applied):
         return k.rcp_rn(k.cvt(self.threshold, rnd="rn", dtype=f32)) * float(STEPS)
 
     def drop(
-        self, P: Fragment, places: ScorePlaces, also: Callable[[int, int], None] = lambda i, j: None
+        self, P: Fragment, places: ScorePlaces, also: Callable[[int, int], None] | None = None
     ) -> None:
         """Set the weights that are not kept to 0. A thread's keys are `places.lane` plus distances
         that have no bit in common with it; tiles begin at multiples of 16.
@@ -175,8 +175,9 @@ class AppliedDropout(Applied):
                 upper = (half + rest % 2) * _HALF_BITS
                 number = (word >> upper) << _HALF_BITS
                 with k.only_if(number >= limit):
+                    if also is not None:
+                        also(i, j)
                     P[i, j].set(0.0)
-                    also(i, j)
 
     @marked("dropout: octet")
     def _pick(self, words: list[Value], octet: Value | None, further: int) -> Value:

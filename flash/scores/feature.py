@@ -136,6 +136,7 @@ class Applied:
     scales: ClassVar[bool] = False  # whether `change` also multiplies products by the scale
     # Whether `change` takes scores in natural units; it gives them in units of log2, as all do.
     is_natural: ClassVar[bool] = False
+    bends: ClassVar[bool] = False  # whether `change` has a derivative other than 1
 
     @property
     def begin(self) -> Value | None:
@@ -186,10 +187,10 @@ class Applied:
         return []
 
     def drop(
-        self, P: Fragment, places: ScorePlaces, also: Callable[[int, int], None] = lambda i, j: None
+        self, P: Fragment, places: ScorePlaces, also: Callable[[int, int], None] | None = None
     ) -> None:
         """Set weights of this thread, which are summed already, to 0. `also(i, j)` emits what is done
-        where weight [i, j] is.
+        before weight [i, j] is.
         """
 
     @property

@@ -126,6 +126,7 @@ class AppliedSoftcap(Applied):
     rounds_once: bool
 
     scales: ClassVar = True
+    bends: ClassVar = True
 
     def change(self, S: Fragment, places: ScorePlaces, slopes: Fragment | None = None) -> None:
         """See `Applied.change`."""

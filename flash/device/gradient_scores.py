@@ -1,0 +1,122 @@
+"""From products of a tile to weights and to gradients of scores, in a kernel of gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from flash.device.head_scores import HeadScores
+from flash.device.mask import Mask
+from flash.scores.feature import LOG2E, NEG_INF, Applied
+from flash.scores.places import ScorePlaces
+from flash.scores.scoring import Scoring
+from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
+
+
+@dataclass(frozen=True)
+class ScoreGradients:
+    """The steps of one head. Fragments have a row for each query; `scale` is softmax_scale."""
+
+    k: KernelBuilder
+    scale: Value
+    scoring: Scoring | None  # None where scores are products times a scale
+    mask: Mask
+    dropping: tuple[Applied, ...]
+    bends: bool  # whether scores have derivatives other than 1 by scaled products
+
+    @classmethod
+    def of(cls, k: KernelBuilder, scores: HeadScores, mask: Mask) -> ScoreGradients:
+        """Those of a head, whose keys `mask` hides."""
+        features = scores.features()
+        steps = [applied for _, applied in features]
+        changes = scores.config.features.changes_scores
+        return cls(
+            k,
+            scores.scale,
+            Scoring(k, scores.scale, steps) if changes else None,
+            mask,
+            tuple(a for feature, a in features if feature.changes_weights),
+            any(step.bends for step in steps),
+        )
+
+    @property
+    def factor(self) -> Value | None:
+        """The factor of weights that dropout keeps; None: 1."""
+        found = [f for feature in self.dropping if (f := feature.output_factor) is not None]
+        return found[0] if found else None
+
+    @marked("gradient of scores: scores")
+    def score(
+        self, S: Fragment, places: Callable[[], ScorePlaces], cut: Value | None
+    ) -> tuple[Fragment | None, ScorePlaces | None]:
+        """Turn products of Q and K into scores, of which hidden ones are -inf; in units of log2, or
+        without their scale if `scoring` is None. `cut`: whether keys of the tile may be hidden; None:
+        they may not. Returns the derivatives of scores by scaled products, None if they are 1, and
+        the places if they were needed.
+        """
+        k, found, slopes = self.k, None, None
+        if self.scoring is not None or self.dropping:
+            found = places()
+        if self.bends:
+            slopes = k.fragment(S.rows, S.columns, initial=1.0)
+        if self.scoring is not None:
+            assert found is not None
+            self.scoring.apply(S, found, slopes)
+        if cut is not None:
+            with k.when(cut, uniform=True):
+                self.mask.apply(k, S, places() if found is None else found)
+        if slopes is not None:  # of hidden keys they may be NaN
+            for score, slope in zip(S.all(), slopes.all(), strict=True):
+                k.selp(0.0, slope, score == NEG_INF, into=slope)
+        return slopes, found
+
+    @marked("gradient of scores: weights")
+    def differentiate(
+        self,
+        S: Fragment,
+        dP: Fragment,
+        rows: Callable[[int], tuple[Value, Value]],
+        slopes: Fragment | None,
+        places: ScorePlaces | None,
+    ) -> None:
+        """Turn scores into weights P, of which dropped ones are 0, and products of dO and V into dS,
+        the gradients of scaled products. `rows(i)` gives of row i the shift, in units of log2, and D.
+        """
+        k, scale_log2, factor = self.k, None, self.factor
+        if self.scoring is None:
+            scale_log2 = self.scale * LOG2E
+        deltas: list[Value] = []
+        for i in range(S.rows):
+            shift, delta = rows(i)
+            deltas.append(delta)
+            for j, (score, weight) in enumerate(zip(S.row(i), dP.row(i), strict=True)):
+                if scale_log2 is None:
+                    k.sub(score, shift, into=score)
+                else:
+                    k.fma(score, scale_log2, -shift, into=score)
+                k.ex2(score, ftz=True, into=score)
+                if factor is None:
+                    k.sub(weight, delta, into=weight)
+                else:
+                    k.fma(weight, factor, -delta, into=weight)
+                k.mul(weight, score, into=weight)
+                if slopes is not None:
+                    k.mul(weight, slopes[i, j], into=weight)
+        for feature in self.dropping:
+            assert places is not None
+            feature.drop(S, places, lambda i, j: self._without_value(S, dP, deltas, slopes, i, j))
+
+    def _without_value(
+        self,
+        P: Fragment,
+        dS: Fragment,
+        deltas: Sequence[Value],
+        slopes: Fragment | None,
+        i: int,
+        j: int,
+    ) -> None:
+        """dS of a dropped weight."""
+        k = self.k
+        k.mul(P[i, j], -deltas[i], into=dS[i, j])
+        if slopes is not None:
+            k.mul(dS[i, j], slopes[i, j], into=dS[i, j])

@@ -1,0 +1,76 @@
+"""D, the sum of O times its gradient over each row of a CTA: what softmax takes off the gradients of
+the row's weights.
+"""
+
+from __future__ import annotations
+
+import operator
+from contextlib import nullcontext
+from typing import Final
+
+from flash.device.gradient_parts import RowNumbers
+from flash.device.tiles import Matrix
+from ptxgen.dsl import KernelBuilder, Pointer, SharedTile, Value, marked
+from ptxgen.dsl.matrices.lanes import over_lanes
+from ptxgen.target import WARP_SIZE
+from ptxgen.types import ScalarType, f32, u16, u32, u64
+
+_HALF_BITS: Final = 16
+_NEG_INF: Final = float("-inf")
+
+
+@marked("row sums")
+def sum_rows(
+    k: KernelBuilder,
+    O: Matrix,
+    dO: Matrix,
+    dtype: ScalarType,
+    first_row: Value,
+    numbers: tuple[RowNumbers, RowNumbers],
+    kept: SharedTile,
+) -> None:
+    """Write D of the rows from `first_row` on, as many as `kept` has columns, to global memory and
+    into `kept`. `numbers` are LSE, which is read, and D. A row that sees no key has D 0, whatever O
+    and its gradient hold. The lanes of a row take its elements in turns.
+    """
+    LSE, D = numbers
+    accesses = O.columns // O.width
+    lanes = min(WARP_SIZE, 1 << (accesses - 1).bit_length())
+    thread = k.thread_id()
+    nth, lane = thread // lanes, thread % lanes
+    with k.loop(nth, kept.columns, step=k.threads // lanes) as down:
+        row = first_row + k.signed(down)
+        total = k.var(f32, 0.0)
+        with k.when(row < O.rows):
+            starts = [matrix.row(k, row) for matrix in (O, dO)]
+            for first in range(0, accesses, lanes):
+                some = lane < accesses - first if first + lanes > accesses else None
+                with nullcontext() if some is None else k.when(some):
+                    offset = k.cvt((lane + first) * (O.width * dtype.nbytes), dtype=u64)
+                    a, b = (_elements(k, start + offset, O.width, dtype) for start in starts)
+                    for x, y in zip(a, b, strict=True):
+                        k.fma(x, y, total, into=total)
+        distances = [1 << n for n in range(lanes.bit_length() - 1)]
+        whole = over_lanes(k, total, distances, operator.add)
+        with k.when(lane == 0):
+            found = k.var(f32, 0.0)
+            with k.when(row < O.rows):
+                found.set(k.selp(0.0, whole, k.load(LSE.at(k, row)) == _NEG_INF))
+                k.store(D.at(k, row), found)
+            k.store(kept.pointer(0, down), found)
+
+
+def _elements(k: KernelBuilder, at: Value, width: int, dtype: ScalarType) -> list[Value]:
+    """`width` neighbouring elements in global memory, as f32."""
+    if dtype is f32:
+        found = k.load(Pointer(at, "global", f32), width)
+        return list(found) if isinstance(found, tuple) else [found]
+    if width == 1:
+        return [k.cvt(k.load(Pointer(at, "global", u16)).as_(dtype), dtype=f32)]
+    words = k.load(Pointer(at, "global", u32), width // 2)
+    halves = [
+        k.cvt(half, dtype=u16)
+        for word in (words if isinstance(words, tuple) else (words,))
+        for half in (word, word >> _HALF_BITS)
+    ]
+    return [k.cvt(half.as_(dtype), dtype=f32) for half in halves]
