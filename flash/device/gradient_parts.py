@@ -100,9 +100,14 @@ class RowNumbers:
     first: Pointer
 
     @classmethod
-    def of(cls, k: KernelBuilder, array: Pointer, given: GradientParameters, head: Value) -> RowNumbers:
-        """Those of a head, which is counted over all batches if sequences are not packed."""
-        elements = k.mul_wide(head, given.every_row)
+    def of(
+        cls, k: KernelBuilder, array: Pointer, given: GradientParameters, batch: Value, head: Value
+    ) -> RowNumbers:
+        """Those of a head of a batch item, or of the rows of a sequence."""
+        nth = k.cvt(head, dtype=s64)
+        if given.begin is None:
+            nth = k.mul_wide(batch, given.heads) + nth
+        elements = nth * k.cvt(given.every_row, dtype=s64)
         if given.begin is not None:
             elements = elements + k.cvt(given.begin, dtype=s64)
         return cls(array.plus((elements * F32_BYTES).as_(u64)))
@@ -123,7 +128,6 @@ class QueriesPart:
     batch: Value
     head: Value
     kv_head: Value
-    of_numbers: Value  # the head as `RowNumbers` counts it
     first_row: Value
     first_tile: Value
     end_tile: Value
@@ -143,9 +147,8 @@ class QueriesPart:
         head_of_batch = nth // blocks
         first_row = nth % blocks * t.block
         batch, head = head_of_batch // given.heads, head_of_batch % given.heads
-        of_numbers = head_of_batch
         if config.features.varlen:
-            given, of_numbers = given.of_sequence(k, batch), head
+            given = given.of_sequence(k, batch)
             with k.only_if(first_row >= given.seq_q):
                 k.ret()
         scores = HeadScores.of(k, config, given, (batch, head, head_of_batch), None)
@@ -165,7 +168,6 @@ class QueriesPart:
             batch,
             head,
             head // given.group,
-            of_numbers,
             first_row,
             narrowed,
             end,
@@ -196,7 +198,7 @@ class KeysPart:
     first_key: Value
     first_tile: Value
     end_tile: Value
-    slice: Value | None  # None if the CTA makes all columns
+    slice: Value | None  # u32; None if the CTA makes all columns
 
     @classmethod
     def of(cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters) -> KeysPart:
@@ -206,9 +208,10 @@ class KeysPart:
         k.note("which keys of which head")
         t = config.tiling
         blocks = k.divide_up(given.longest("k"), t.block)
-        nth, slice = k.signed(k.block_id()), None
+        block, slice = k.block_id(), None
         if t.slices > 1:
-            nth, slice = nth // t.slices, nth % t.slices
+            block, slice = block // t.slices, block % t.slices
+        nth = k.signed(block)
         head_of_batch = nth // blocks
         first_key = nth % blocks * t.block
         kv_heads = given.heads // given.group
@@ -221,7 +224,15 @@ class KeysPart:
         reach = HeadScores.of(k, config, given, (batch, first_head, first_head), None).reach()
         first, end = reach.queries(k, first_key, first_key + (t.block - 1), given.seq_q)
         end_tile = k.divide_up(end, t.tile)
-        return cls(given, batch, kv_head, first_key, k.min(first // t.tile, end_tile), end_tile, slice)
+        return cls(
+            given,
+            batch,
+            kv_head,
+            first_key,
+            k.min(first // t.tile, end_tile),
+            end_tile,
+            slice,
+        )
 
     def scores(self, k: KernelBuilder, config: GradientConfig, head: Value) -> HeadScores:
         """The inputs of the features for a head of Q."""

@@ -80,7 +80,7 @@ def _of_queries(config: GradientConfig) -> ir.Module:
     k.cp_async_commit_group()
     pairs = TilePairs(k, (PanelLoader(k, K, K_tile), PanelLoader(k, V, V_tile)))
     pairs.begin(part.first_tile, part.end_tile)
-    LSE, D = (RowNumbers.of(k, array, of_head, part.of_numbers) for array in (given.LSE, given.D))
+    LSE, D = (RowNumbers.of(k, array, of_head, part.batch, part.head) for array in (given.LSE, given.D))
     sum_rows(k, O, dO, dtype, part.first_row, (LSE, D), row_deltas)
     k.barrier()  # D has been written by all
 
@@ -160,9 +160,8 @@ def _of_keys(config: GradientConfig) -> ir.Module:
 
     with k.loop(0, of_head.group) as member:
         head = part.kv_head * of_head.group + member
-        of_numbers = head if config.features.varlen else part.batch * of_head.heads + head
         Q, dO = (of_head.rows(k, name, part.batch, head) for name in ("Q", "dO"))
-        LSE, D = (RowNumbers.of(k, array, of_head, of_numbers) for array in (given.LSE, given.D))
+        LSE, D = (RowNumbers.of(k, array, of_head, part.batch, head) for array in (given.LSE, given.D))
         scores = part.scores(k, config, head)
         gradients = ScoreGradients.of(k, scores, scores.mask())
         pairs = TilePairs(
@@ -302,7 +301,7 @@ def _slice_of(k: KernelBuilder, number: Value | None, tile: SwizzledTile, t: Gra
     if number is None:
         return None
     panels = len(tile.panels) // t.slices
-    return (number * (tile.panels[panels].offset)).as_(u32)
+    return number * tile.panels[panels].offset
 
 
 def _moved(stage: Value | None, columns: Value | None) -> Value | None:

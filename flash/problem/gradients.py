@@ -183,7 +183,7 @@ def row_numbers(config: GradientConfig) -> tuple[Operand, ...]:
         Operand(
             name,
             F32,
-            ("heads" if config.features.varlen else "batch * heads", config.features.row_counts[0]),
+            (*(() if config.features.varlen else ("batch",)), "heads", config.features.row_counts[0]),
             role=role,
             is_written=is_written,
             is_dense=True,
