@@ -10,7 +10,7 @@ from flash.device.parameters import Array, ScoreArray, stride_parameters
 from flash.device.sequence_span import Span
 from flash.device.tiles import Matrix, access_width
 from flash.operands.dtypes import F32_BYTES
-from flash.problem.gradients import LONGEST_K, GradientConfig, gradient_matrices, row_numbers
+from flash.problem.gradients import GradientConfig, gradient_matrices, row_numbers
 from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
 from ptxgen.types import f32, s32, s64, u32, u64
 
@@ -22,8 +22,7 @@ class GradientParameters:
     """The parameters of a kernel of gradients."""
 
     matrices: dict[str, Array]  # Q, K, V, dO, and O and dQ or dK and dV
-    LSE: Pointer
-    D: Pointer
+    of_rows: dict[str, Pointer]  # LSE, D, and dLSE if it is read: a number for each row
     seq_q: Value  # s32, as all counts of rows and keys; with varlen, of all sequences
     seq_k: Value
     heads: Value
@@ -39,7 +38,7 @@ class GradientParameters:
         """Declare and load the parameters, in the order of `gradient_arrays`."""
         of_kernel = gradient_matrices(config)
         pointers = {array.name: k.pointer(array.name) for array in of_kernel}
-        LSE, D = (k.pointer(operand.name) for operand in row_numbers(config))
+        of_rows = {operand.name: k.pointer(operand.name) for operand in row_numbers(config)}
         places = [(operand, k.pointer(operand.name)) for operand in config.features.operands]
         matrices = {
             array.name: Array(
@@ -56,7 +55,7 @@ class GradientParameters:
         scale = k.param("softmax_scale", f32)
         numbers = {n.name: k.param(n.name, n.type) for n in config.numbers}
         operands = {o.name: ScoreArray.declare(k, o, at) for o, at in places}
-        return cls(matrices, LSE, D, seq_q, seq_k, heads, group, scale, numbers, operands, seq_q)
+        return cls(matrices, of_rows, seq_q, seq_k, heads, group, scale, numbers, operands, seq_q)
 
     def longest(self, side: str) -> Value:
         """The rows of the longest sequence, of queries ("q") or keys ("k")."""
@@ -76,9 +75,7 @@ class GradientParameters:
             name: replace(array, begin=(keys if name in _OF_KEYS else queries).begin)
             for name, array in self.matrices.items()
         }
-        return replace(
-            self, matrices=matrices, seq_q=queries.length, seq_k=keys.length, begin=queries.begin
-        )
+        return replace(self, matrices=matrices, seq_q=queries.length, seq_k=keys.length, begin=queries.begin)
 
     def _span(self, k: KernelBuilder, side: str, number: Value, total: Value) -> Span:
         ends, used = (self.operands.get(f"{name}_{side}") for name in ("cu_seqlens", "seqused"))
@@ -95,22 +92,23 @@ class GradientParameters:
 
 @dataclass(frozen=True)
 class RowNumbers:
-    """LSE or D of one head: an f32 for each of its rows."""
+    """LSE, D or the gradient of LSE of one head: an f32 for each of its rows."""
 
     first: Pointer
 
     @classmethod
     def of(
-        cls, k: KernelBuilder, array: Pointer, given: GradientParameters, batch: Value, head: Value
-    ) -> RowNumbers:
-        """Those of a head of a batch item, or of the rows of a sequence."""
+        cls, k: KernelBuilder, given: GradientParameters, batch: Value, head: Value
+    ) -> dict[str, RowNumbers]:
+        """Those of a head of a batch item, or of the rows of a sequence, by the arrays' names."""
         nth = k.cvt(head, dtype=s64)
         if given.begin is None:
             nth = k.mul_wide(batch, given.heads) + nth
         elements = nth * k.cvt(given.every_row, dtype=s64)
         if given.begin is not None:
             elements = elements + k.cvt(given.begin, dtype=s64)
-        return cls(array.plus((elements * F32_BYTES).as_(u64)))
+        begin = (elements * F32_BYTES).as_(u64)
+        return {name: cls(array.plus(begin)) for name, array in given.of_rows.items()}
 
     def at(self, k: KernelBuilder, row: Value) -> Pointer:
         """The address of the number of a row."""
@@ -224,15 +222,7 @@ class KeysPart:
         reach = HeadScores.of(k, config, given, (batch, first_head, first_head), None).reach()
         first, end = reach.queries(k, first_key, first_key + (t.block - 1), given.seq_q)
         end_tile = k.divide_up(end, t.tile)
-        return cls(
-            given,
-            batch,
-            kv_head,
-            first_key,
-            k.min(first // t.tile, end_tile),
-            end_tile,
-            slice,
-        )
+        return cls(given, batch, kv_head, first_key, k.min(first // t.tile, end_tile), end_tile, slice)
 
     def scores(self, k: KernelBuilder, config: GradientConfig, head: Value) -> HeadScores:
         """The inputs of the features for a head of Q."""

@@ -107,13 +107,7 @@ class ScoreGradients:
             feature.drop(S, places, lambda i, j: self._without_value(S, dP, deltas, slopes, i, j))
 
     def _without_value(
-        self,
-        P: Fragment,
-        dS: Fragment,
-        deltas: Sequence[Value],
-        slopes: Fragment | None,
-        i: int,
-        j: int,
+        self, P: Fragment, dS: Fragment, deltas: Sequence[Value], slopes: Fragment | None, i: int, j: int
     ) -> None:
         """dS of a dropped weight."""
         k = self.k

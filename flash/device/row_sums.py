@@ -5,6 +5,7 @@ the row's weights.
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Final
 
@@ -26,14 +27,17 @@ def sum_rows(
     dO: Matrix,
     dtype: ScalarType,
     first_row: Value,
-    numbers: tuple[RowNumbers, RowNumbers],
+    of_rows: Mapping[str, RowNumbers],
     kept: SharedTile,
 ) -> None:
     """Write D of the rows from `first_row` on, as many as `kept` has columns, to global memory and
-    into `kept`. `numbers` are LSE, which is read, and D. A row that sees no key has D 0, whatever O
-    and its gradient hold. The lanes of a row take its elements in turns.
+    into `kept`. `of_rows` has LSE, which is read, D, and the gradient of LSE if there is one. A row that
+    sees no key has D 0, whatever O and its gradient hold. The lanes of a row take its elements in
+    turns.
     """
-    LSE, D = numbers
+    LSE, D, dLSE = (of_rows.get(name) for name in ("LSE", "D", "dLSE"))
+    assert LSE is not None
+    assert D is not None
     accesses = O.columns // O.width
     lanes = min(WARP_SIZE, 1 << (accesses - 1).bit_length())
     thread = k.thread_id()
@@ -55,7 +59,8 @@ def sum_rows(
         with k.when(lane == 0):
             found = k.var(f32, 0.0)
             with k.when(row < O.rows):
-                found.set(k.selp(0.0, whole, k.load(LSE.at(k, row)) == _NEG_INF))
+                delta = whole if dLSE is None else whole - k.load(dLSE.at(k, row))
+                found.set(k.selp(0.0, delta, k.load(LSE.at(k, row)) == _NEG_INF))
                 k.store(D.at(k, row), found)
             k.store(kept.pointer(0, down), found)
 

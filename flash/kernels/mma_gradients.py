@@ -80,8 +80,8 @@ def _of_queries(config: GradientConfig) -> ir.Module:
     k.cp_async_commit_group()
     pairs = TilePairs(k, (PanelLoader(k, K, K_tile), PanelLoader(k, V, V_tile)))
     pairs.begin(part.first_tile, part.end_tile)
-    LSE, D = (RowNumbers.of(k, array, of_head, part.batch, part.head) for array in (given.LSE, given.D))
-    sum_rows(k, O, dO, dtype, part.first_row, (LSE, D), row_deltas)
+    of_rows = RowNumbers.of(k, of_head, part.batch, part.head)
+    sum_rows(k, O, dO, dtype, part.first_row, of_rows, row_deltas)
     k.barrier()  # D has been written by all
 
     products = _products(k, t.of_scores, me, (Q_tile, K_tile, K_tile), config)
@@ -95,7 +95,8 @@ def _of_queries(config: GradientConfig) -> ir.Module:
     numbers = []
     for down in rows:
         row = k.min(my_query + down, of_head.seq_q - 1)
-        numbers.append((_shift(k, k.load(LSE.at(k, row))), k.load(row_deltas.pointer(0, my_row).step(columns=down))))
+        log_sum = k.load(of_rows["LSE"].at(k, row))
+        numbers.append((_shift(k, log_sum), k.load(row_deltas.pointer(0, my_row).step(columns=down))))
 
     with k.loop(part.first_tile, part.end_tile) as n:
         first_key = n * t.tile
@@ -161,13 +162,13 @@ def _of_keys(config: GradientConfig) -> ir.Module:
     with k.loop(0, of_head.group) as member:
         head = part.kv_head * of_head.group + member
         Q, dO = (of_head.rows(k, name, part.batch, head) for name in ("Q", "dO"))
-        LSE, D = (RowNumbers.of(k, array, of_head, part.batch, head) for array in (given.LSE, given.D))
+        numbers_of = RowNumbers.of(k, of_head, part.batch, head)
         scores = part.scores(k, config, head)
         gradients = ScoreGradients.of(k, scores, scores.mask())
         pairs = TilePairs(
             k,
             (PanelLoader(k, Q, Q_tile), PanelLoader(k, dO, dO_tile)),
-            lambda first, stage: _copy_numbers(k, (LSE, D), of_rows, first, stage, of_head.seq_q),
+            lambda first, stage: _copy_numbers(k, numbers_of, of_rows, first, stage, of_head.seq_q),
             2 * t.tile * f32.nbytes,
         )
         k.barrier()  # the tiles of the head before have been read by all
@@ -183,12 +184,7 @@ def _of_keys(config: GradientConfig) -> ir.Module:
                 slopes, places = gradients.score(
                     by_query[0],
                     lambda: ScorePlaces(
-                        k,
-                        first_query + k.signed(me.in_quad * 2),
-                        my_first_key,
-                        me.lane // 4,
-                        queries,
-                        mine,
+                        k, first_query + k.signed(me.in_quad * 2), my_first_key, me.lane // 4, queries, mine
                     ),
                     part.hides_keys(k, mask, first_query, t.block, t.tile),
                 )
@@ -256,7 +252,7 @@ def _shift(k: KernelBuilder, lse: Value) -> Value:
 @marked("gradient of keys: numbers of rows")
 def _copy_numbers(
     k: KernelBuilder,
-    arrays: tuple[RowNumbers, RowNumbers],
+    of_rows: dict[str, RowNumbers],
     kept: SharedTile,
     first_row: Value,
     stage: Value | None,
@@ -266,13 +262,15 @@ def _copy_numbers(
     0; their Q and dO are 0.
     """
     thread = k.thread_id()
-    for n, array in enumerate(arrays):
+    for n, name in ((_LOG_SUMS, "LSE"), (_DELTAS, "D")):
         for first in range(0, kept.columns, k.threads):
             with k.when(thread < kept.columns - first):
                 row = first_row + k.signed(thread) + first
                 to = kept.pointer(n, thread).step(columns=first)
                 to = to if stage is None else to.moved(to.value + stage)
-                k.copy_async(to, array.at(k, row), f32.nbytes, k.selp(f32.nbytes, 0, row < rows, type=u32))
+                k.copy_async(
+                    to, of_rows[name].at(k, row), f32.nbytes, k.selp(f32.nbytes, 0, row < rows, type=u32)
+                )
 
 
 def _numbers(

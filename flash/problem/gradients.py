@@ -14,10 +14,13 @@ from typing import Final
 
 from flash.operands.declared import MAX_WINDOWED_SEQ, Number, Operand
 from flash.operands.dtypes import F32, DType
+from flash.problem.config import AttentionConfig
 from flash.problem.features import NO_FEATURES, Features
-from flash.problem.mma_tiling import HALF, MmaTiling, Operands
-from flash.problem.simt_tiling import padded
-from flash.problem.tile_choice import natural_alignment
+from flash.problem.mma_tiling import F32_GRADE, HALF, TF32, MmaTiling, Operands
+from flash.problem.precision import operands_of
+from flash.problem.simt_tiling import MAX_HEAD_DIM, padded
+from flash.problem.tile_choice import FIRST_WITH_MMA, natural_alignment
+from ptxgen.errors import ConfigError
 from ptxgen.target import WARP_SIZE, Target
 from ptxgen.types import u32
 
@@ -106,6 +109,7 @@ class GradientConfig:
     alignment: int
     dtype: DType
     features: Features = NO_FEATURES
+    with_dlse: bool = False  # whether LSE has a gradient
 
     @property
     def keys_of_tile(self) -> int:
@@ -124,6 +128,11 @@ class GradientConfig:
         return (*self.features.numbers, *longest)
 
     @property
+    def reads_dlse(self) -> bool:
+        """Whether the kernel reads the gradient of LSE: that by queries does, and takes it off D."""
+        return self.with_dlse and self.owner == QUERIES
+
+    @property
     def name(self) -> str:
         """The name of the kernel's entry, which says the configuration."""
         t = self.tiling
@@ -132,6 +141,7 @@ class GradientConfig:
         words += [f"s{t.stages}"] if t.stages > 1 else []
         words += [self.causal] if self.causal else []
         words += self.features.words
+        words += ["dlse"] if self.reads_dlse else []
         if self.alignment != natural_alignment(t.head_dim, t.head_dim_v, self.dtype):
             words.append(f"align{self.alignment}")
         return "_".join(words)
@@ -177,23 +187,79 @@ def gradient_matrices(config: GradientConfig) -> tuple[Operand, ...]:
 
 
 def row_numbers(config: GradientConfig) -> tuple[Operand, ...]:
-    """LSE and D: an f32 for each row of each head."""
+    """LSE, D, and the gradient of LSE if the kernel reads it: an f32 for each row of each head."""
     writes = config.owner == QUERIES
+    roles = {
+        "LSE": "the log-sum-exp (natural logarithm) of each row's scaled scores, read",
+        "D": "the sum of O times its gradient over each row, less the gradient of LSE, "
+        + ("written" if writes else "read"),
+    }
+    if config.reads_dlse:
+        roles["dLSE"] = "the gradient of LSE, read"
+    axes = () if config.features.varlen else ("batch",)
     return tuple(
         Operand(
             name,
             F32,
-            (*(() if config.features.varlen else ("batch",)), "heads", config.features.row_counts[0]),
+            (*axes, "heads", config.features.row_counts[0]),
             role=role,
-            is_written=is_written,
+            is_written=name == "D" and writes,
             is_dense=True,
         )
-        for name, role, is_written in (
-            ("LSE", "the log-sum-exp (natural logarithm) of each row's scaled scores, read", False),
-            (
-                "D",
-                "the sum of O times its gradient over each row, " + ("written" if writes else "read"),
-                writes,
-            ),
+        for name, role in roles.items()
+    )
+
+
+# (block, tile, warps, stages) of a kernel of gradients by owner, by how elements enter tensor cores,
+# and by the columns of Q or V, whichever are more (at most so many): what was seen not to spill with
+# any feature. The first that fits shared memory is taken.
+_Tiles = tuple[int, int, int, int]
+GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[_Tiles, ...]]]] = {
+    (QUERIES, HALF.name): {128: ((64, 64, 4, 2), (64, 32, 4, 2)), 256: ((64, 32, 4, 1), (64, 16, 4, 1))},
+    (KEYS, HALF.name): {64: ((64, 64, 4, 2),), 128: ((64, 32, 4, 2),), 256: ((64, 32, 4, 1), (64, 16, 4, 1))},
+    (QUERIES, TF32.name): {64: ((64, 32, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
+    (KEYS, TF32.name): {64: ((64, 32, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
+    (QUERIES, F32_GRADE.name): {64: ((64, 16, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
+    (KEYS, F32_GRADE.name): {64: ((64, 16, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
+}
+# The most columns of which a CTA makes all, by how elements enter tensor cores.
+_UNSLICED: Final = {HALF.name: 128, TF32.name: 128, F32_GRADE.name: 64}
+
+
+def gradient_config(
+    config: AttentionConfig, owner: str, target: Target, alignment: int, *, with_dlse: bool = False
+) -> GradientConfig:
+    """The kernel of gradients of a problem, whose CTAs own queries or keys.
+
+    Raises `ConfigError` for what no kernel computes on the target.
+    """
+    operands = operands_of(config.element, config.precision)
+    if operands is None or target.sm < FIRST_WITH_MMA:
+        raise ConfigError(
+            f"AttentionGradient: kernels of gradients use tensor cores, which need precision='f32_grade' "
+            f"or 'tf32' for f32 and sm_{FIRST_WITH_MMA} or later, got precision={config.precision!r} on "
+            f"{target.name}; use backend='cpu' for others"
         )
+    if config.value_dim > MAX_HEAD_DIM:
+        raise ConfigError(
+            f"AttentionGradient: head_dim_v must be at most {MAX_HEAD_DIM} for gradients, got "
+            f"{config.value_dim}; use backend='cpu' for wider values"
+        )
+    columns = max(config.head_dim, config.value_dim)
+    by_columns = GRADIENT_TILES[owner, operands.name]
+    offered = next(tiles for most, tiles in by_columns.items() if columns <= most)
+    slices = 2 if owner == KEYS and columns > _UNSLICED[operands.name] else 1
+    tilings = [
+        GradientTiling(config.head_dim, config.value_dim, block, tile, warps, stages, slices, operands)
+        for block, tile, warps, stages in offered
+    ]
+    fitting = [t for t in tilings if t.shared_bytes <= target.shared_per_block_optin]
+    if not fitting:
+        raise ConfigError(
+            f"AttentionGradient: head_dim={config.head_dim}, head_dim_v={config.value_dim} needs "
+            f"{tilings[-1].shared_bytes} bytes of shared memory, but {target.name} allows "
+            f"{target.shared_per_block_optin} bytes per block; use backend='cpu'"
+        )
+    return GradientConfig(
+        owner, target, fitting[0], config.causal or "", alignment, config.element, config.features, with_dlse
     )

@@ -186,9 +186,7 @@ class Applied:
         """
         return []
 
-    def drop(
-        self, P: Fragment, places: ScorePlaces, also: Callable[[int, int], None] | None = None
-    ) -> None:
+    def drop(self, P: Fragment, places: ScorePlaces, also: Callable[[int, int], None] | None = None) -> None:
         """Set weights of this thread, which are summed already, to 0. `also(i, j)` emits what is done
         before weight [i, j] is.
         """
