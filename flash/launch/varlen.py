@@ -30,21 +30,30 @@ def most_queries(operands: Mapping[str, ArrayView], given: object, who: str = LA
     Raises `LaunchError` if `given` is no number of queries, or if it is None and the lengths are
     not on the host.
     """
+    return _most("q", "queries", operands, given, who)
+
+
+def most_keys(operands: Mapping[str, ArrayView], given: object, who: str) -> int | None:
+    """The most keys of a sequence, as `most_queries`."""
+    return _most("k", "keys", operands, given, who)
+
+
+def _most(side: str, what: str, operands: Mapping[str, ArrayView], given: object, who: str) -> int | None:
     if given is not None:
         count = integer(given, 0, MAX_WINDOWED_SEQ)
         if count is not None:
             return count
         raise LaunchError(
-            f"{who}: max_seqlen_q must be an integer from 0 to {MAX_WINDOWED_SEQ}, got {shown(given)}"
+            f"{who}: max_seqlen_{side} must be an integer from 0 to {MAX_WINDOWED_SEQ}, got {shown(given)}"
         )
-    ends = operands["cu_seqlens_q"]
+    ends = operands[f"cu_seqlens_{side}"]
     if ends.device != HOST:
         raise LaunchError(
-            f"{who}: max_seqlen_q must be given, because cu_seqlens_q is on "
-            f"{ends.device_name}, which a launch does not wait for; pass the most queries of a "
+            f"{who}: max_seqlen_{side} must be given, because cu_seqlens_{side} is on "
+            f"{ends.device_name}, which a launch does not wait for; pass the most {what} of a "
             "sequence"
         )
-    used = operands.get("seqused_q")
+    used = operands.get(f"seqused_{side}")
     if not _is_list(ends) or not ends.shape or (used is not None and not _is_list(used)):
         return None
     counts = np.diff(host_array(ends).astype(np.int64)) if used is None else host_array(used)

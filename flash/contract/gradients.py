@@ -1,0 +1,75 @@
+"""The verified kernels of gradients, and the contract of their launches."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from flash.contract.built_kernel import BuiltKernel
+from flash.kernels.mma_gradients import mma_attention_gradient
+from flash.operands.declared import Operand
+from flash.problem.gradients import LONGEST_K, QUERIES, GradientConfig, gradient_arrays
+from flash.problem.limits import MAX_CTAS, max_seq
+from ptxgen import ir
+from ptxgen.check.verify import require_valid
+
+if TYPE_CHECKING:
+    from ptxgen.check.prove.contract import GlobalContract
+
+
+class GradientBuild(BuiltKernel):
+    """A verified kernel of gradients."""
+
+    def __init__(self, config: GradientConfig, module: ir.Module) -> None:
+        super().__init__(module, config.tiling.threads, config.target)
+        self.config = config
+
+    @property
+    def arrays(self) -> tuple[Operand, ...]:
+        """The matrices, the numbers of rows, and the operands."""
+        return gradient_arrays(self.config)
+
+    @property
+    def promised(self) -> GlobalContract:
+        """The contract of the kernel's launches, as the proofs take it."""
+        # Imported here, because emitting text does not need it.
+        from flash.contract.common import promised_launch
+
+        config, t, features = self.config, self.config.tiling, self.config.features
+        of_queries = config.owner == QUERIES
+        rows_q, rows_k = features.row_counts
+        longest = max_seq(features)
+        bounds = {  # factors of other sizes first: the proof eliminates the last size first
+            "group": (1, MAX_CTAS),
+            rows_q: (int(of_queries), longest),
+            rows_k: (int(not of_queries), longest),
+            "batch": (1, MAX_CTAS),
+            "kv_heads": (1, MAX_CTAS),
+            "heads": (1, MAX_CTAS),
+            **{n.name: n.bounds for n in config.numbers if n.bounds is not None},
+        }
+        rows, heads, slices = features.longest_q, "heads", 1
+        if not of_queries:
+            rows = LONGEST_K.name if features.varlen else "seq_k"
+            heads, slices = "kv_heads", t.slices
+        blocks = f"({rows} + {t.block - 1}) // {t.block} * {heads} * batch * {slices}"
+        return promised_launch(gradient_arrays(config), bounds, blocks, {"heads": "group * kv_heads"})
+
+    @property
+    def contract(self) -> dict[str, Any]:
+        """See `BuiltKernel.contract`."""
+        raise NotImplementedError
+
+
+@lru_cache(maxsize=128)
+def gradient_build(config: GradientConfig) -> GradientBuild:
+    """The kernel of gradients of a configuration, for a launch: no fault is known in its accesses to
+    memory.
+
+    Raises `VerifyError` for a fault of the generator's.
+    """
+    module = mma_attention_gradient(config)
+    require_valid(module)
+    made = GradientBuild(config, module)
+    made.require_proved()
+    return made

@@ -1,0 +1,1 @@
+"""Gradients of attention: a call checked, planned and run on every backend."""

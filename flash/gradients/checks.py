@@ -1,0 +1,136 @@
+"""The checks of a call for gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from flash.host.caller import Caller, raise_problems
+from flash.launch import varlen
+from flash.launch.arguments import Argument, copy_of, problems_of_shapes, type_and_row_problems
+from flash.launch.checks import Geometry, check, check_addresses
+from flash.launch.operands import Operands
+from flash.launch.shapes import PACKED, matrices
+from flash.operands.dtypes import F32
+from flash.problem.config import ALIGNMENTS, AttentionConfig
+from flash.problem.tile_choice import natural_alignment
+from ptxgen.arrays import overlap
+from ptxgen.arrays.dlpack import dense_strides
+from ptxgen.arrays.views import ArrayView
+
+MATRICES: Final = ("dout", "q", "k", "v", "out", "dq", "dk", "dv")
+WRITTEN: Final = {"dq": "q", "dk": "k", "dv": "v"}  # what is written, and whose gradient that is
+_OF_ROWS: Final = ("lse", "dlse")
+
+
+class Checked(NamedTuple):
+    """The sizes of a call for gradients, and the most queries and keys of a packed sequence."""
+
+    geometry: Geometry
+    longest_q: int
+    longest_k: int
+
+
+def checked(
+    config: AttentionConfig,
+    views: Mapping[str, ArrayView],
+    operands: Operands,
+    layout: str,
+    longest: tuple[object, object],
+    caller: Caller,
+) -> Checked:
+    """The sizes of a call. `views` are the arrays of `MATRICES`, lse, and dlse if it is given; dq, dk
+    and dv only if the caller gives them. `longest` are max_seqlen_q and max_seqlen_k.
+
+    Raises `LaunchError` with all problems of the arrays.
+    """
+    who, most_q = caller.name, None
+    if config.varlen:
+        most_q = varlen.most_queries(operands, longest[0], who)
+    geometry = check(
+        config,
+        views["q"],
+        views["k"],
+        views["v"],
+        None,
+        layout=layout,
+        operands=operands,
+        max_seqlen_q=most_q,
+        caller=caller,
+    )
+    arguments = _arguments(config, layout, len(views["q"].shape), caller)
+    problems = list(type_and_row_problems(arguments, views))
+    sizes: dict[str, int] = {}
+    problems += problems_of_shapes(arguments, views, sizes)
+    problems += _problems_of_rows(views)
+    problems += _problems_of_written(views, operands)
+    raise_problems(problems, who)
+    check_addresses(geometry, (views["q"], views["k"], views["v"]), operands, who)
+    most_k = geometry.seq_k
+    if config.varlen:
+        most_k = varlen.most_keys(operands, longest[1], who)
+        lengths = varlen.length_problems(operands, geometry.seq_q, geometry.seq_k, geometry.longest_q)
+        raise_problems(list(lengths), who)
+    return Checked(geometry, geometry.longest_q, most_k)
+
+
+def _arguments(config: AttentionConfig, layout: str, rank: int, caller: Caller) -> tuple[Argument, ...]:
+    """The declarations of all arrays but those of scores, in the order of the checks."""
+    layout = PACKED if config.varlen else layout
+    declared = {a.name: a for a in matrices(config, layout, rank, caller.said("as q is"))}
+    found = [declared[name] for name in ("q", "k", "v", "out")]
+    of = {"dout": "out", **WRITTEN}
+    found += [
+        Argument(name, declared[like].axes, (config.element,), f"as {like} is") for name, like in of.items()
+    ]
+    rows = {"bhsd": declared["q"].axes[:-1], "bshd": ("batch", "heads", "seq_q"), PACKED: ("heads", "total_q")}
+    found += [Argument(name, rows[layout], (F32,), has_rows=False) for name in _OF_ROWS]
+    return tuple(found)
+
+
+def _problems_of_rows(views: Mapping[str, ArrayView]) -> Iterator[str]:
+    """Say which numbers of rows are not dense."""
+    for name in _OF_ROWS:
+        array = views.get(name)
+        if array is None or not array.size:
+            continue
+        dense = dense_strides(array.shape)
+        if any(n > 1 and a != b for n, a, b in zip(array.shape, array.strides, dense, strict=True)):
+            yield (
+                f"{name} must be dense, as `attention` returns it, got strides {list(array.strides)} for "
+                f"shape {list(array.shape)}; {copy_of(name, array)}"
+            )
+
+
+def _problems_of_written(views: Mapping[str, ArrayView], operands: Operands) -> Iterator[str]:
+    """Say what is wrong with the arrays that results are written to."""
+    for name in WRITTEN:
+        array = views.get(name)
+        if array is None:
+            continue
+        if array.read_only:
+            yield f"{name} must be writable, got a read-only array; pass a writable one"
+        if overlap.may_overlap_itself(array.shape, array.strides):
+            yield (
+                f"{name} must have an element of its own for each index, got strides "
+                f"{list(array.strides)} for shape {list(array.shape)}; {copy_of(name, array)}"
+            )
+        for other, given in {**views, **operands}.items():
+            is_checked = other in WRITTEN and other <= name  # each pair once
+            if other != name and not is_checked and overlap.may_share_elements(array, given):
+                yield f"{name} must not share memory with {other}; leave {name}=None, or pass an array of its own"
+
+
+def alignment(config: AttentionConfig, views: Mapping[str, ArrayView]) -> int:
+    """The alignment, in bytes, of the kernels for these arrays: 16, 8, 4 or 2."""
+    merged = natural_alignment(config.head_dim, config.value_dim, config.element)
+    for name in MATRICES:
+        array = views[name]
+        outer = [
+            step * config.element.nbytes
+            for n, step in zip(array.shape[:-1], array.strides, strict=False)
+            if n > 1
+        ]
+        merged = math.gcd(merged, array.pointer, *outer)
+    return math.gcd(ALIGNMENTS[0], merged)
