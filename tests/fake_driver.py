@@ -629,6 +629,11 @@ class FakeDriver:
         ctypes.memmove(dstHost, self.view(int(srcDevice), ByteCount).tobytes(), ByteCount)
 
     @_simulated(0)
+    def cuMemsetD8Async(self, dstDevice: Any, uc: int, N: int, hStream: Any) -> None:
+        self._check_stream(hStream)
+        self.view(int(dstDevice), N)[:] = uc
+
+    @_simulated(0)
     def cuMemcpyDtoDAsync(self, dstDevice: Any, srcDevice: Any, ByteCount: int, hStream: Any) -> None:
         self._check_stream(hStream)
         self.view(int(dstDevice), ByteCount)[:] = self.view(int(srcDevice), ByteCount).copy()

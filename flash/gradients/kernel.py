@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, Unpack
 import numpy as np
 
 from flash.gradients.checks import WRITTEN, Checked, checked
+from flash.gradients.gpu import GradientLauncher
 from flash.gradients.steps import GradientCall, run_on_cpu, steps_of
 from flash.host import results
 from flash.host.caller import Caller, raise_problems, readable_views
@@ -17,7 +18,6 @@ from flash.launch.checks import scale as scale_of
 from flash.launch.checks import seed as seed_of
 from flash.launch.gpu import GpuLauncher
 from flash.launch.operands import require_operands
-from flash.launch.shapes import PACKED
 from flash.launch.signature import LaunchArguments
 from flash.operands.dtypes import F32
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
@@ -72,6 +72,7 @@ class AttentionGradient:
         self.config = config
         self._caller = caller
         self._gpu = GpuLauncher(config, gpu_of(_NAME, cuda), cache_of(_NAME, cache), caller.name)
+        self._launcher = GradientLauncher(self._gpu, caller)
 
     def __repr__(self) -> str:
         return f"{_NAME}({self.config!r})"
@@ -126,17 +127,23 @@ class AttentionGradient:
         make = functools.partial(results.empty, like, memory=memory, stream=explicit)
         made = {n: make(views[of].shape, self.config.element) for n, of in WRITTEN.items() if named[n] is None}
         views |= {n: view(array, n) for n, array in made.items()}
-        call = GradientCall(
-            self.config, found, PACKED if self.config.varlen else layout, scale, views, operands, numbers, {}
-        )
+        on = 0
+        if name == "cuda" and like.device != HOST:
+            on = streams.current_stream(like) if explicit is None else explicit
+        if self.config.varlen:
+            for n in made:
+                self._launcher.clear(views[n], on)
+        call = GradientCall(self.config, found, layout, scale, views, operands, numbers, {})
         if name == "cpu":
             run_on_cpu(call)
         elif name == "interpreter":
             delta = view(np.empty(views["lse"].shape, np.float32), "delta")
             for step in steps_of(call, find_target(self.config.target or DEFAULT_TARGET), delta, caller.name):
                 step.interpret()
+        elif like.device == HOST:
+            self._launcher.launch_from_host(call, explicit or 0, memory.current_device())
         else:
-            raise NotImplementedError
+            self._launcher.launch(call, on)
         dq, dk, dv = (
             results.deliver(made[n], views[of]) if n in made else named[n] for n, of in WRITTEN.items()
         )

@@ -30,7 +30,7 @@ _POINTERS = {
 
 class GradientCall(NamedTuple):
     """A checked call for gradients. `arrays` are all but the operands, by the names of the caller's
-    arguments; `sums` are the arrays for the gradients of arrays of scores.
+    arguments; `sums` are the arrays for the gradients of arrays of scores. `layout` is the caller's.
     """
 
     config: AttentionConfig
@@ -61,7 +61,8 @@ def steps_of(call: GradientCall, target: Target, delta: ArrayView, who: str) -> 
         **dict(geometry.operand_sizes),
         **call.numbers,
     }
-    order = (0, 2, 1, 3) if call.layout == "bshd" else (1, 0, 2) if call.layout == PACKED else None
+    layout = PACKED if config.varlen else call.layout
+    order = {"bshd": (0, 2, 1, 3), PACKED: (1, 0, 2)}.get(layout)
     views = {_POINTERS[name]: view for name, view in {**call.arrays, "delta": delta}.items()}
     if order is not None:
         for name in _POINTERS.values():

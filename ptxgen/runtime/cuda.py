@@ -254,6 +254,12 @@ class CudaBackend:
         with self._driver.on(ordinal, doing):
             self._driver.call("cuMemcpyDtoDAsync", target, source, nbytes, stream, doing=doing)
 
+    def clear(self, address: int, nbytes: int, stream: int = 0, *, ordinal: int) -> None:
+        """Set `nbytes` bytes at an address on device `ordinal` to 0, in stream order."""
+        doing = f"clear {nbytes} bytes on device {ordinal}"
+        with self._driver.on(ordinal, doing):
+            self._driver.call("cuMemsetD8Async", address, 0, nbytes, stream, doing=doing)
+
     def close(self) -> None:
         """Unload all kernels, which must not be launched any more, and release the devices.
 
