@@ -23,6 +23,7 @@ class GradientParameters:
 
     matrices: dict[str, Array]  # Q, K, V, dO, and O and dQ or dK and dV
     of_rows: dict[str, Pointer]  # LSE, D, and dLSE if it is read: a number for each row
+    terms: dict[str, Pointer]  # what is written for the gradients of arrays of scores
     seq_q: Value  # s32, as all counts of rows and keys; with varlen, of all sequences
     seq_k: Value
     heads: Value
@@ -39,6 +40,7 @@ class GradientParameters:
         of_kernel = gradient_matrices(config)
         pointers = {array.name: k.pointer(array.name) for array in of_kernel}
         of_rows = {operand.name: k.pointer(operand.name) for operand in row_numbers(config)}
+        terms = {operand.name: k.pointer(operand.name) for operand in config.terms}
         places = [(operand, k.pointer(operand.name)) for operand in config.features.operands]
         matrices = {
             array.name: Array(
@@ -55,7 +57,7 @@ class GradientParameters:
         scale = k.param("softmax_scale", f32)
         numbers = {n.name: k.param(n.name, n.type) for n in config.numbers}
         operands = {o.name: ScoreArray.declare(k, o, at) for o, at in places}
-        return cls(matrices, of_rows, seq_q, seq_k, heads, group, scale, numbers, operands, seq_q)
+        return cls(matrices, of_rows, terms, seq_q, seq_k, heads, group, scale, numbers, operands, seq_q)
 
     def longest(self, side: str) -> Value:
         """The rows of the longest sequence, of queries ("q") or keys ("k")."""
@@ -113,6 +115,26 @@ class RowNumbers:
     def at(self, k: KernelBuilder, row: Value) -> Pointer:
         """The address of the number of a row."""
         return self.first.plus((k.cvt(row, dtype=s64) * F32_BYTES).as_(u64))
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the rows, or keys, of one head add to the gradients of arrays of scores: an f32 for each
+    row, by the names of the operands.
+    """
+
+    first: dict[str, Pointer]
+
+    @classmethod
+    def of(cls, k: KernelBuilder, given: GradientParameters, batch: Value, head: Value, rows: Value) -> Terms:
+        """Those of a head, each with `rows` rows."""
+        nth = k.mul_wide(batch, given.heads) + k.cvt(head, dtype=s64)
+        begin = (nth * k.cvt(rows, dtype=s64) * F32_BYTES).as_(u64)
+        return cls({name: array.plus(begin) for name, array in given.terms.items()})
+
+    def write(self, k: KernelBuilder, name: str, row: Value, value: Value) -> None:
+        """Write the number of a row."""
+        k.store(self.first[name].plus((k.cvt(row, dtype=s64) * F32_BYTES).as_(u64)), value)
 
 
 @dataclass(frozen=True)

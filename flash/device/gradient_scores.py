@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 from flash.device.head_scores import HeadScores
@@ -22,11 +22,16 @@ class ScoreGradients:
     scoring: Scoring | None  # None where scores are products times a scale
     mask: Mask
     dropping: tuple[Applied, ...]
+    by_rows: tuple[tuple[str, Applied], ...]  # those with numbers by rows that are wanted
     bends: bool  # whether scores have derivatives other than 1 by scaled products
 
     @classmethod
-    def of(cls, k: KernelBuilder, scores: HeadScores, mask: Mask) -> ScoreGradients:
-        """Those of a head, whose keys `mask` hides."""
+    def of(
+        cls, k: KernelBuilder, scores: HeadScores, mask: Mask, wanted: Container[str] = ()
+    ) -> ScoreGradients:
+        """Those of a head, whose keys `mask` hides. `wanted` are the arguments of features whose
+        arrays' gradients are wanted.
+        """
         features = scores.features()
         steps = [applied for _, applied in features]
         changes = scores.config.features.changes_scores
@@ -36,6 +41,11 @@ class ScoreGradients:
             Scoring(k, scores.scale, steps) if changes else None,
             mask,
             tuple(a for feature, a in features if feature.changes_weights),
+            tuple(
+                (f"row_{feature.argument}", a)
+                for feature, a in features
+                if feature.argument in wanted and feature.gradient_of == "rows"
+            ),
             any(step.bends for step in steps),
         )
 
@@ -55,7 +65,7 @@ class ScoreGradients:
         the places if they were needed.
         """
         k, found, slopes = self.k, None, None
-        if self.scoring is not None or self.dropping:
+        if self.scoring is not None or self.dropping or self.by_rows:
             found = places()
         if self.bends:
             slopes = k.fragment(S.rows, S.columns, initial=1.0)
@@ -76,11 +86,10 @@ class ScoreGradients:
         S: Fragment,
         dP: Fragment,
         rows: Callable[[int], tuple[Value, Value]],
-        slopes: Fragment | None,
         places: ScorePlaces | None,
     ) -> None:
         """Turn scores into weights P, of which dropped ones are 0, and products of dO and V into dS,
-        the gradients of scaled products. `rows(i)` gives of row i the shift, in units of log2, and D.
+        the gradients of scores. `rows(i)` gives of row i the shift, in units of log2, and D.
         """
         k, scale_log2, factor = self.k, None, self.factor
         if self.scoring is None:
@@ -89,7 +98,7 @@ class ScoreGradients:
         for i in range(S.rows):
             shift, delta = rows(i)
             deltas.append(delta)
-            for j, (score, weight) in enumerate(zip(S.row(i), dP.row(i), strict=True)):
+            for score, weight in zip(S.row(i), dP.row(i), strict=True):
                 if scale_log2 is None:
                     k.sub(score, shift, into=score)
                 else:
@@ -100,17 +109,12 @@ class ScoreGradients:
                 else:
                     k.fma(weight, factor, -delta, into=weight)
                 k.mul(weight, score, into=weight)
-                if slopes is not None:
-                    k.mul(weight, slopes[i, j], into=weight)
         for feature in self.dropping:
             assert places is not None
-            feature.drop(S, places, lambda i, j: self._without_value(S, dP, deltas, slopes, i, j))
+            feature.drop(S, places, lambda i, j: k.mul(S[i, j], -deltas[i], into=dP[i, j]))
 
-    def _without_value(
-        self, P: Fragment, dS: Fragment, deltas: Sequence[Value], slopes: Fragment | None, i: int, j: int
-    ) -> None:
-        """dS of a dropped weight."""
-        k = self.k
-        k.mul(P[i, j], -deltas[i], into=dS[i, j])
+    def bend(self, dS: Fragment, slopes: Fragment | None) -> None:
+        """Turn gradients of scores into those of scaled products."""
         if slopes is not None:
-            k.mul(dS[i, j], slopes[i, j], into=dS[i, j])
+            for gradient, slope in zip(dS.all(), slopes.all(), strict=True):
+                self.k.mul(gradient, slope, into=gradient)

@@ -5,7 +5,7 @@ the row's weights.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Final
 
@@ -29,11 +29,12 @@ def sum_rows(
     first_row: Value,
     of_rows: Mapping[str, RowNumbers],
     kept: SharedTile,
+    also: Callable[[Value, Value, Value], None],
 ) -> None:
     """Write D of the rows from `first_row` on, as many as `kept` has columns, to global memory and
     into `kept`. `of_rows` has LSE, which is read, D, and the gradient of LSE if there is one. A row that
     sees no key has D 0, whatever O and its gradient hold. The lanes of a row take its elements in
-    turns.
+    turns. `also(row, lse, delta)` emits what else is done for a row, by one lane.
     """
     LSE, D, dLSE = (of_rows.get(name) for name in ("LSE", "D", "dLSE"))
     assert LSE is not None
@@ -60,8 +61,10 @@ def sum_rows(
             found = k.var(f32, 0.0)
             with k.when(row < O.rows):
                 delta = whole if dLSE is None else whole - k.load(dLSE.at(k, row))
-                found.set(k.selp(0.0, delta, k.load(LSE.at(k, row)) == _NEG_INF))
+                lse = k.load(LSE.at(k, row))
+                found.set(k.selp(0.0, delta, lse == _NEG_INF))
                 k.store(D.at(k, row), found)
+                also(row, lse, found)
             k.store(kept.pointer(0, down), found)
 
 

@@ -84,7 +84,11 @@ def _arguments(config: AttentionConfig, layout: str, rank: int, caller: Caller) 
     found += [
         Argument(name, declared[like].axes, (config.element,), f"as {like} is") for name, like in of.items()
     ]
-    rows = {"bhsd": declared["q"].axes[:-1], "bshd": ("batch", "heads", "seq_q"), PACKED: ("heads", "total_q")}
+    rows = {
+        "bhsd": declared["q"].axes[:-1],
+        "bshd": ("batch", "heads", "seq_q"),
+        PACKED: ("heads", "total_q"),
+    }
     found += [Argument(name, rows[layout], (F32,), has_rows=False) for name in _OF_ROWS]
     return tuple(found)
 

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, Unpack
 
 import numpy as np
 
-from flash.gradients.checks import WRITTEN, Checked, checked
+from flash.gradients.checks import WRITTEN, checked
 from flash.gradients.gpu import GradientLauncher
 from flash.gradients.steps import GradientCall, run_on_cpu, steps_of
 from flash.host import results
-from flash.host.caller import Caller, raise_problems, readable_views
+from flash.host.caller import Caller, readable_views
 from flash.launch.checks import check_place
 from flash.launch.checks import scale as scale_of
 from flash.launch.checks import seed as seed_of
 from flash.launch.gpu import GpuLauncher
 from flash.launch.operands import require_operands
 from flash.launch.signature import LaunchArguments
-from flash.operands.dtypes import F32
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.scores.aux_arrays import flattened
-from flash.scores.features import require_known, takes
+from flash.scores.features import require_known
 from ptxgen.arrays import streams
-from ptxgen.arrays.views import HOST, ArrayView, host_array, view
-from ptxgen.errors import ConfigError, LaunchError, shown
+from ptxgen.arrays.views import HOST, ArrayView, view
+from ptxgen.errors import ConfigError, shown
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
@@ -116,7 +115,9 @@ class AttentionGradient:
             "dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse,
             "dlse": dlse, "dq": dq, "dk": dk, "dv": dv,
         }  # fmt: skip
-        views = readable_views({n: a for n, a in named.items() if a is not None or n not in ("dlse", *WRITTEN)}, caller.name)
+        views = readable_views(
+            {n: a for n, a in named.items() if a is not None or n not in ("dlse", *WRITTEN)}, caller.name
+        )
         operands = readable_views({n: a for n, a in given.items() if a is not None}, caller.name)
         views, operands = ({n: self._gpu.located(a) for n, a in of.items()} for of in (views, operands))
         found = checked(self.config, views, operands, layout, longest, caller)
@@ -125,7 +126,9 @@ class AttentionGradient:
         check_place(caller.name, name, like, explicit)
         memory = self._gpu.backend
         make = functools.partial(results.empty, like, memory=memory, stream=explicit)
-        made = {n: make(views[of].shape, self.config.element) for n, of in WRITTEN.items() if named[n] is None}
+        made = {
+            n: make(views[of].shape, self.config.element) for n, of in WRITTEN.items() if named[n] is None
+        }
         views |= {n: view(array, n) for n, array in made.items()}
         on = 0
         if name == "cuda" and like.device != HOST:

@@ -9,7 +9,7 @@ import numpy as np
 
 from flash.contract.gradients import gradient_build
 from flash.cpu.gradients import attention_gradients_cpu
-from flash.gradients.checks import WRITTEN, Checked, alignment
+from flash.gradients.checks import Checked, alignment
 from flash.launch.operands import Operands
 from flash.launch.shapes import PACKED
 from flash.launch.step import Step, launch_step, require_grid
@@ -126,7 +126,10 @@ def _each_on_cpu(
     for b, queries, keys in each_sequence(**lengths):
         part = {name: np.zeros((1, of_heads[1]), np.float32) for name in sums}
         attention_gradients_cpu(
-            **{name: a[:, :, keys if name in ("k", "v", "dk", "dv") else queries] for name, a in by_head.items()},
+            **{
+                name: a[:, :, keys if name in ("k", "v", "dk", "dv") else queries]
+                for name, a in by_head.items()
+            },
             lse=rows["lse"][None, :, queries],
             dlse=None if rows["dlse"] is None else rows["dlse"][None, :, queries],
             arrays=part,
@@ -141,7 +144,9 @@ def _each_on_cpu(
     for name, found in parts.items():
         into = sums[name]
         ahead = found.reshape((1,) * (into.ndim - 2) + found.shape) if into.ndim > 2 else found
-        wide_axes = tuple(n for n in range(ahead.ndim) if n < ahead.ndim - into.ndim or into.shape[n - ahead.ndim] == 1)
+        wide_axes = tuple(
+            n for n in range(ahead.ndim) if n < ahead.ndim - into.ndim or into.shape[n - ahead.ndim] == 1
+        )
         into[...] = ahead.sum(axis=wide_axes).reshape(into.shape)
 
 

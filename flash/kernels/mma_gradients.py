@@ -14,13 +14,14 @@ of the lanes that need them as operand A of the next products.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Final
 
 from flash.device.epilogue import store_outputs
-from flash.device.gradient_parts import GradientParameters, KeysPart, QueriesPart, RowNumbers
+from flash.device.gradient_parts import GradientParameters, KeysPart, QueriesPart, RowNumbers, Terms
 from flash.device.gradient_scores import ScoreGradients
 from flash.device.mma_products import (
     MmaProducts,
@@ -42,7 +43,7 @@ from flash.scores.feature import LOG2E, NEG_INF
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, Value, marked
-from ptxgen.dsl.matrices.lanes import LANE_COLUMNS
+from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD, over_lanes
 from ptxgen.dsl.swizzle import SwizzledTile
 from ptxgen.types import f32, u32
 
@@ -81,7 +82,14 @@ def _of_queries(config: GradientConfig) -> ir.Module:
     pairs = TilePairs(k, (PanelLoader(k, K, K_tile), PanelLoader(k, V, V_tile)))
     pairs.begin(part.first_tile, part.end_tile)
     of_rows = RowNumbers.of(k, of_head, part.batch, part.head)
-    sum_rows(k, O, dO, dtype, part.first_row, of_rows, row_deltas)
+    terms = Terms.of(k, of_head, part.batch, part.head, given.longest("q"))
+
+    def begin_terms(row: Value, lse: Value, delta: Value) -> None:
+        for feature in config.summed("first"):
+            found = feature.applied(part.scores).first_gradient(lse, delta)
+            terms.write(k, f"row_{feature.argument}", row, found)
+
+    sum_rows(k, O, dO, dtype, part.first_row, of_rows, row_deltas, begin_terms)
     k.barrier()  # D has been written by all
 
     products = _products(k, t.of_scores, me, (Q_tile, K_tile, K_tile), config)
@@ -89,7 +97,8 @@ def _of_queries(config: GradientConfig) -> ir.Module:
     rows, keys = fragment_rows(t.of_scores), fragment_columns(t.tile)
     S, dP = (k.fragment(len(rows), t.tile // 4, initial=None) for _ in range(2))
     sum_dQ = k.fragment(len(rows), t.of_scores.output_columns // 4)
-    gradients = ScoreGradients.of(k, part.scores, part.mask)
+    gradients = ScoreGradients.of(k, part.scores, part.mask, config.wanted)
+    by_rows = {name: [k.var(f32, 0.0) for _ in rows] for name, _ in gradients.by_rows}
     my_row = me.first_row(t.of_scores)
     my_query = part.first_row + k.signed(my_row)
     numbers = []
@@ -116,11 +125,21 @@ def _of_queries(config: GradientConfig) -> ir.Module:
             )
             k.note("dP = dO V^T; dS = P (dP - D)")
             of_values.scores(dP, pairs.stage(1))
-            gradients.differentiate(S, dP, lambda i: numbers[i], slopes, places)
+            gradients.differentiate(S, dP, lambda i: numbers[i], places)
+            for name, feature in gradients.by_rows:
+                assert places is not None
+                for total, more in zip(by_rows[name], feature.row_gradients(dP, places), strict=True):
+                    k.add(total, more, into=total)
+            gradients.bend(dP, slopes)
             k.note("dQ += dS K")
             products.outputs(sum_dQ, products.weights(dP), pairs.stage(0))
         pairs.advance()
 
+    for name, totals in by_rows.items():
+        for down, total in zip(rows, totals, strict=True):
+            whole = over_lanes(k, total, QUAD, operator.add)
+            with k.when((my_query + down < of_head.seq_q) & (me.in_quad == 0)):
+                terms.write(k, name, my_query + down, whole)
     k.note("dQ")
     k.barrier()  # Q has been read by all
     _store(k, t.of_scores, me, products, Q_tile, dQ, part.first_row, sum_dQ, of_head.scale)
@@ -171,6 +190,7 @@ def _of_keys(config: GradientConfig) -> ir.Module:
             lambda first, stage: _copy_numbers(k, numbers_of, of_rows, first, stage, of_head.seq_q),
             2 * t.tile * f32.nbytes,
         )
+        by_keys = {term.name: [k.var(f32, 0.0) for _ in mine] for term in config.terms}
         k.barrier()  # the tiles of the head before have been read by all
         pairs.begin(part.first_tile, part.end_tile)
         with k.loop(part.first_tile, part.end_tile) as n:
@@ -191,11 +211,25 @@ def _of_keys(config: GradientConfig) -> ir.Module:
                 k.note("dP^T = V dO^T; dS = P (dP - D)")
                 of_values.scores(dP, pairs.stage(1))
                 numbers = _numbers(k, of_rows, pairs.stage(2), me)
-                gradients.differentiate(*by_query, numbers, slopes, places)
+                gradients.differentiate(*by_query, numbers, places)
+                for totals in by_keys.values():
+                    for total, row in zip(totals, dP, strict=True):
+                        for gradient in row:
+                            k.add(total, gradient, into=total)
+                gradients.bend(by_query[1], slopes)
                 k.note("dV += P^T dO; dK += dS^T Q")
                 of_values.outputs(sum_dV, of_values.weights(S), _moved(pairs.stage(1), columns[1]))
                 products.outputs(sum_dK, products.weights(dP), _moved(pairs.stage(0), columns[0]))
             pairs.advance()
+        terms = Terms.of(k, of_head, part.batch, head, given.longest("k"))
+        for name, totals in by_keys.items():
+            for down, total in zip(mine, totals, strict=True):
+                whole, key = (
+                    over_lanes(k, total, QUAD, operator.add),
+                    my_first_key + k.signed(me.lane // 4) + down,
+                )
+                with k.when((key < of_head.seq_k) & (me.in_quad == 0)):
+                    terms.write(k, name, key, whole)
 
     k.note("dK, dV")
     k.cp_async_wait_group(0)

@@ -20,6 +20,7 @@ from flash.problem.mma_tiling import F32_GRADE, HALF, TF32, MmaTiling, Operands
 from flash.problem.precision import operands_of
 from flash.problem.simt_tiling import MAX_HEAD_DIM, padded
 from flash.problem.tile_choice import FIRST_WITH_MMA, natural_alignment
+from flash.scores.feature import ScoreFeature
 from ptxgen.errors import ConfigError
 from ptxgen.target import WARP_SIZE, Target
 from ptxgen.types import u32
@@ -110,6 +111,7 @@ class GradientConfig:
     dtype: DType
     features: Features = NO_FEATURES
     with_dlse: bool = False  # whether LSE has a gradient
+    wanted: tuple[str, ...] = ()  # the arrays of scores whose gradients are wanted, by argument
 
     @property
     def keys_of_tile(self) -> int:
@@ -127,6 +129,33 @@ class GradientConfig:
         longest = (LONGEST_K,) if self.features.varlen and self.owner == KEYS else ()
         return (*self.features.numbers, *longest)
 
+    def summed(self, *kinds: str) -> list[ScoreFeature]:
+        """The features whose arrays' gradients are wanted, and follow from one of `kinds`
+        (`ScoreFeature.gradient_of`).
+        """
+        return [f for f in self.features.scores if f.argument in self.wanted and f.gradient_of in kinds]
+
+    @property
+    def terms(self) -> tuple[Operand, ...]:
+        """The numbers that the kernel writes for the gradients of arrays of scores: one for each row
+        of each head, or for each key.
+        """
+        if self.owner == QUERIES:
+            axes, kinds, of = ("batch", "heads", self.features.longest_q), ("rows", "first"), "row"
+        else:
+            axes, kinds, of = ("batch", "heads", "seq_k"), ("keys",), "key"
+        return tuple(
+            Operand(
+                f"{of}_{feature.argument}",
+                F32,
+                axes,
+                role=f"what each {of} adds to the gradient of {feature.argument}, written",
+                is_written=True,
+                is_dense=True,
+            )
+            for feature in self.summed(*kinds)
+        )
+
     @property
     def reads_dlse(self) -> bool:
         """Whether the kernel reads the gradient of LSE: that by queries does, and takes it off D."""
@@ -142,6 +171,7 @@ class GradientConfig:
         words += [self.causal] if self.causal else []
         words += self.features.words
         words += ["dlse"] if self.reads_dlse else []
+        words += [f"d{term.name}" for term in self.terms]
         if self.alignment != natural_alignment(t.head_dim, t.head_dim_v, self.dtype):
             words.append(f"align{self.alignment}")
         return "_".join(words)
@@ -149,7 +179,7 @@ class GradientConfig:
 
 def gradient_arrays(config: GradientConfig) -> tuple[Operand, ...]:
     """The arrays of a kernel of gradients, in the order of its pointers."""
-    return (*gradient_matrices(config), *row_numbers(config), *config.features.operands)
+    return (*gradient_matrices(config), *row_numbers(config), *config.terms, *config.features.operands)
 
 
 def gradient_matrices(config: GradientConfig) -> tuple[Operand, ...]:
@@ -227,7 +257,13 @@ _UNSLICED: Final = {HALF.name: 128, TF32.name: 128, F32_GRADE.name: 64}
 
 
 def gradient_config(
-    config: AttentionConfig, owner: str, target: Target, alignment: int, *, with_dlse: bool = False
+    config: AttentionConfig,
+    owner: str,
+    target: Target,
+    alignment: int,
+    *,
+    with_dlse: bool = False,
+    wanted: tuple[str, ...] = (),
 ) -> GradientConfig:
     """The kernel of gradients of a problem, whose CTAs own queries or keys.
 
@@ -261,5 +297,13 @@ def gradient_config(
             f"{target.shared_per_block_optin} bytes per block; use backend='cpu'"
         )
     return GradientConfig(
-        owner, target, fitting[0], config.causal or "", alignment, config.element, config.features, with_dlse
+        owner,
+        target,
+        fitting[0],
+        config.causal or "",
+        alignment,
+        config.element,
+        config.features,
+        with_dlse,
+        wanted,
     )

@@ -54,6 +54,7 @@ class Alibi(ScoreFeature):
 
     setting: ClassVar = "alibi"
     argument: ClassVar = _SLOPES
+    gradient_of: ClassVar = "rows"
     axes: ClassVar = PER_HEAD
     example: ClassVar = "alibi=True"
     options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -145,6 +146,20 @@ class AppliedAlibi(Applied):
         nearest = places.first_row + diagonal - k.signed(places.lane) - places.first_key
         for row, scores in zip(places.rows, S, strict=True):
             self._subtract_from_row(scores, nearest + row, minus, places)
+
+    def row_gradients(self, dS: Fragment, places: ScorePlaces) -> list[Value]:
+        """See `Applied.row_gradients`: the sum of -|position - key| times the gradient."""
+        k, found = self.k, []
+        nearest = places.first_row + self.diagonal - k.signed(places.lane) - places.first_key
+        for row, gradients in zip(places.rows, dS, strict=True):
+            from_first = k.cvt(nearest + row, rnd="rn", dtype=f32)
+            total: Value | None = None
+            for key, gradient in zip(places.keys, gradients, strict=True):
+                minus = -k.abs(from_first - float(key))
+                total = minus * gradient if total is None else k.fma(minus, gradient, total)
+            assert total is not None  # a row has keys
+            found.append(total)
+        return found
 
     def _subtract_from_row(
         self, scores: list[Var], distance: Value, minus: Value, places: ScorePlaces

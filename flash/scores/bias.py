@@ -162,6 +162,7 @@ class Bias(AddedArray):
 
     setting: ClassVar = "bias"
     argument: ClassVar = "bias"
+    gradient_of: ClassVar = "scores"
     axes: ClassVar = PER_SCORE
     of_each: ClassVar = "score"
     example: ClassVar = "bias='f32'"

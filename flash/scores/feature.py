@@ -138,6 +138,18 @@ class Applied:
     is_natural: ClassVar[bool] = False
     bends: ClassVar[bool] = False  # whether `change` has a derivative other than 1
 
+    def row_gradients(self, dS: Fragment, places: ScorePlaces) -> list[Value]:
+        """What this thread's gradients of scores add to the gradient of the feature's number, for
+        each row; of features with `gradient_of` "rows".
+        """
+        raise NotImplementedError
+
+    def first_gradient(self, lse: Value, delta: Value) -> Value:
+        """What a row with this LSE and D adds to the gradient of the feature's number; of features
+        with `gradient_of` "first".
+        """
+        raise NotImplementedError
+
     @property
     def begin(self) -> Value | None:
         """The first key that the feature may hide, s32; None if it may hide any key."""
@@ -311,6 +323,10 @@ class ScoreFeature:
     keeps: ClassVar[str] = ""
     is_function: ClassVar[bool] = False  # whether its setting is the trace of a user's function
     counts_from_keys: ClassVar[bool] = False  # whether it counts queries of a cache by positions
+    # From what kernels sum the gradient of its array: "rows", numbers by rows that follow from the
+    # gradients of scores; "first", numbers by rows that follow from LSE and D; "keys", the sums of
+    # gradients of scores by keys; "scores", these gradients themselves; "", it has none.
+    gradient_of: ClassVar[str] = ""
     gives_arrays: ClassVar[bool] = False  # whether its argument holds the arrays of its setting
     follows_grid: ClassVar[bool] = False  # whether its scalars follow those of the grid
 

@@ -34,6 +34,7 @@ class KeyBias(AddedArray):
 
     setting: ClassVar = "key_bias"
     argument: ClassVar = "key_bias"
+    gradient_of: ClassVar = "keys"
     axes: ClassVar = PER_KEY
     of_each: ClassVar = "key"
     excludes: ClassVar = "bias"  # which hides keys before it, where NaN of this one would show

@@ -12,7 +12,7 @@ import numpy as np
 
 from flash.operands.declared import PER_HEAD, Operand
 from flash.operands.dtypes import F32
-from flash.scores.feature import LOG2E, Applied, Array, Inputs, Scored, ScoreFeature, as_scores
+from flash.scores.feature import LOG2E, NEG_INF, Applied, Array, Inputs, Scored, ScoreFeature, as_scores
 from flash.scores.heads import PackedNumbers
 from ptxgen.dsl import KernelBuilder, Value
 
@@ -43,6 +43,7 @@ class Sink(ScoreFeature):
     }
     changes_scores: ClassVar = True  # it is compared with scores, unscaled
     begins_softmax: ClassVar = True
+    gradient_of: ClassVar = "first"
     registers: ClassVar = 12
     works_beside: ClassVar = True
 
@@ -91,6 +92,13 @@ class AppliedSink(Applied):
 
     k: KernelBuilder
     logit: Value | PackedNumbers
+
+    def first_gradient(self, lse: Value, delta: Value) -> Value:
+        """See `Applied.first_gradient`: -exp(sink - LSE) D, 0 of a row without keys."""
+        k = self.k
+        assert isinstance(self.logit, Value)  # not packed
+        weight = k.ex2(k.fma(lse, -LOG2E, self.logit), ftz=True)
+        return k.selp(0.0, -(weight * delta), lse == NEG_INF)
 
     def first_logits(self, rows: Sequence[Value] | None) -> list[Value]:
         """See `Applied.first_logits`."""
