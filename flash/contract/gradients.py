@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from flash.contract.built_kernel import BuiltKernel
-from flash.kernels.mma_gradients import mma_attention_gradient
+from flash.kernels.mma_gradient_keys import gradient_of_keys
+from flash.kernels.mma_gradient_queries import gradient_of_queries
 from flash.operands.declared import Operand
-from flash.problem.gradients import LONGEST_K, QUERIES, GradientConfig, gradient_arrays
+from flash.problem.gradients import KEYS, LONGEST_K, QUERIES, GradientConfig, gradient_arrays
 from flash.problem.limits import MAX_CTAS, max_seq
 from ptxgen import ir
 from ptxgen.check.verify import require_valid
@@ -61,6 +62,14 @@ class GradientBuild(BuiltKernel):
         raise NotImplementedError
 
 
+EMITTERS: Final = {QUERIES: gradient_of_queries, KEYS: gradient_of_keys}
+
+
+def emit_gradient(config: GradientConfig) -> ir.Module:
+    """The module of a configuration; not verified."""
+    return EMITTERS[config.owner](config)
+
+
 @lru_cache(maxsize=128)
 def gradient_build(config: GradientConfig) -> GradientBuild:
     """The kernel of gradients of a configuration, for a launch: no fault is known in its accesses to
@@ -68,7 +77,7 @@ def gradient_build(config: GradientConfig) -> GradientBuild:
 
     Raises `VerifyError` for a fault of the generator's.
     """
-    module = mma_attention_gradient(config)
+    module = emit_gradient(config)
     require_valid(module)
     made = GradientBuild(config, module)
     made.require_proved()

@@ -1,0 +1,89 @@
+"""What the kernels of gradients have in common: their tiles, products, and how they write.
+
+With S the scores and LSE their log-sum-exp by rows, P = exp(S - LSE); dP = dO Vᵀ; dS = P ∘ (dP - D),
+where D is the sum of O ∘ dO over a row. Then dQ = scale dS K, dK = scale dSᵀ Q and dV = Pᵀ dO, where
+scores are products times a scale; what else is done to scores multiplies dS by its derivative, and
+dropout takes weights out of dV and dP. Products of 16-bit elements are exact and summed in f32; P
+and dS are rounded to the 16-bit type, gradients once at the end. For f32, see
+`flash/device/tf32_products.py`.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final
+
+from flash.device.epilogue import store_outputs
+from flash.device.gradient_parts import GradientParameters
+from flash.device.mma_products import MmaProducts, Tiles, WarpPlace, WarpProducts
+from flash.device.tf32_products import Tf32Products
+from flash.device.tiles import Matrix
+from flash.problem.gradients import GradientConfig
+from flash.problem.mma_tiling import HALF, MmaTiling
+from flash.scores.feature import LOG2E, NEG_INF
+from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.dsl.swizzle import SwizzledTile
+
+_INFINITY: Final = float("inf")
+
+
+def begun(config: GradientConfig) -> tuple[KernelBuilder, GradientParameters]:
+    t = config.tiling
+    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=False)
+    return k, GradientParameters.declare(k, config)
+
+
+def nothing() -> None:
+    """Emit nothing."""
+
+
+def if_seen(k: KernelBuilder, seen: Value | None) -> AbstractContextManager[object]:
+    """A block that runs if a tile is seen; None: it is."""
+    return nullcontext() if seen is None else k.when(seen, uniform=True)
+
+
+def tiles_of(
+    k: KernelBuilder, config: GradientConfig, own: tuple[str, str], walked: tuple[str, str]
+) -> tuple[tuple[SwizzledTile, SwizzledTile], tuple[SwizzledTile, SwizzledTile]]:
+    """The tiles of the matrices whose rows the CTA owns, and of those over which it walks."""
+    t, dtype = config.tiling, config.dtype.scalar
+    widths = t.width(t.of_scores), t.width(t.of_weights)
+    a, b = (k.swizzled(f"{n}_tile", (t.block, w), dtype) for n, w in zip(own, widths, strict=True))
+    c, d = (
+        k.swizzled(f"{n}_tile", (t.tile, w), dtype, stages=t.stages)
+        for n, w in zip(walked, widths, strict=True)
+    )
+    return (a, b), (c, d)
+
+
+def products_of(
+    k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles, config: GradientConfig
+) -> WarpProducts:
+    if t.operands is HALF:
+        return MmaProducts(k, t, me, tiles, config.dtype.scalar)
+    return Tf32Products(k, t, me, tiles)
+
+
+def shift_of(k: KernelBuilder, lse: Value) -> Value:
+    """What is subtracted from the scores of a row, in units of log2: LSE, or of a row that sees no
+    key infinity, so that its weights are 0.
+    """
+    return k.selp(_INFINITY, lse * LOG2E, lse == NEG_INF)
+
+
+def store(
+    k: KernelBuilder,
+    t: MmaTiling,
+    me: WarpPlace,
+    products: WarpProducts,
+    staging: SwizzledTile,
+    matrix: Matrix,
+    first_row: Value,
+    total: Fragment,
+    scale: Value | None,
+) -> None:
+    """Write a gradient, times `scale`, through the rows of `staging` that are the warp's own."""
+    if scale is not None:
+        for value in total.all():
+            k.mul(value, scale, into=value)
+    store_outputs(k, t, me, products, staging, (matrix, first_row), total)
