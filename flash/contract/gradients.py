@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 from flash.contract.built_kernel import BuiltKernel
 from flash.kernels.mma_gradient_keys import gradient_of_keys
 from flash.kernels.mma_gradient_queries import gradient_of_queries
+from flash.kernels.mma_gradient_scores import gradient_of_scores
+from flash.kernels.sum_terms import AXES, THREADS, WARPS, SumConfig, sum_kernel
 from flash.operands.declared import Operand
-from flash.problem.gradients import KEYS, LONGEST_K, QUERIES, GradientConfig, gradient_arrays
+from flash.problem.gradients import KEYS, LONGEST_K, QUERIES, SCORES, GradientConfig, gradient_arrays
 from flash.problem.limits import MAX_CTAS, max_seq
 from ptxgen import ir
 from ptxgen.check.verify import require_valid
@@ -53,6 +55,12 @@ class GradientBuild(BuiltKernel):
         if not of_queries:
             rows = LONGEST_K.name if features.varlen else "seq_k"
             heads, slices = "kv_heads", t.slices
+        if config.owner == SCORES:
+            tiles = f"(seq_k + {t.tile - 1}) // {t.tile} * ((seq_q + {t.block - 1}) // {t.block})"
+            equal = {"heads": "group * kv_heads"}
+            blocks = f"{tiles} * bias_heads * bias_batch"
+            bounds |= {rows_q: (1, longest), rows_k: (1, longest)}
+            return promised_launch(gradient_arrays(config), bounds, blocks, equal)
         blocks = f"({rows} + {t.block - 1}) // {t.block} * {heads} * batch * {slices}"
         return promised_launch(gradient_arrays(config), bounds, blocks, {"heads": "group * kv_heads"})
 
@@ -62,7 +70,7 @@ class GradientBuild(BuiltKernel):
         raise NotImplementedError
 
 
-EMITTERS: Final = {QUERIES: gradient_of_queries, KEYS: gradient_of_keys}
+EMITTERS: Final = {QUERIES: gradient_of_queries, KEYS: gradient_of_keys, SCORES: gradient_of_scores}
 
 
 def emit_gradient(config: GradientConfig) -> ir.Module:
@@ -80,5 +88,49 @@ def gradient_build(config: GradientConfig) -> GradientBuild:
     module = emit_gradient(config)
     require_valid(module)
     made = GradientBuild(config, module)
+    made.require_proved()
+    return made
+
+
+class SumBuild(BuiltKernel):
+    """A verified kernel that sums terms of gradients."""
+
+    def __init__(self, config: SumConfig, module: ir.Module) -> None:
+        super().__init__(module, THREADS, config.target)
+        self.config = config
+
+    @property
+    def arrays(self) -> tuple[Operand, ...]:
+        """The terms and their sums."""
+        return self.config.arrays
+
+    @property
+    def promised(self) -> GlobalContract:
+        """The contract of the kernel's launches, as the proofs take it: an axis of n elements has m
+        sums of r terms each.
+        """
+        # Imported here, because emitting text does not need it.
+        from flash.contract.common import promised_launch
+
+        names = [f"{of}{n}" for of in "rmn" for n in range(AXES)]
+        bounds = dict.fromkeys((*names, "sums", "terms"), (1, MAX_CTAS))
+        equal = {f"n{n}": f"m{n} * r{n}" for n in range(AXES)}
+        equal |= {
+            name: " * ".join(f"{of}{n}" for n in range(AXES)) for name, of in (("sums", "m"), ("terms", "r"))
+        }
+        return promised_launch(self.arrays, bounds, f"(sums + {WARPS - 1}) // {WARPS}", equal)
+
+    @property
+    def contract(self) -> dict[str, Any]:
+        """See `BuiltKernel.contract`."""
+        raise NotImplementedError
+
+
+@lru_cache(maxsize=16)
+def sum_build(config: SumConfig) -> SumBuild:
+    """The kernel that sums terms, for a launch. Raises `VerifyError` for a fault of the generator's."""
+    module = sum_kernel(config)
+    require_valid(module)
+    made = SumBuild(config, module)
     made.require_proved()
     return made

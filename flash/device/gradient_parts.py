@@ -252,19 +252,16 @@ class KeysPart:
         return HeadScores.of(k, config, self.given, (self.batch, head, of_batch), None)
 
     @marked("gradient of keys: tiles with hidden keys")
-    def hides_keys(
-        self, k: KernelBuilder, mask: Mask, first_query: Value, block: int, tile: int
-    ) -> Value | None:
-        """Whether some query of the tile that begins with `first_query` does not see some key of the
-        CTA; None: no query of any tile.
+    def hides(self, k: KernelBuilder, mask: Mask, first_query: Value, block: int, tile: int) -> Value:
+        """Whether some query of the tile that begins with `first_query` does not exist, or does not see
+        some key of the CTA.
         """
         reach = mask.reach
         if mask.hides_anywhere:
             return first_query == first_query
-        found = None
+        found = first_query + tile > self.given.seq_q
         if reach.is_causal or reach.right is not None:
-            found = reach.last_key(k, first_query) < self.first_key + (block - 1)
+            found = found | (reach.last_key(k, first_query) < self.first_key + (block - 1))
         if reach.left is not None:
-            too_early = reach.first_key(k, first_query + (tile - 1)) > self.first_key
-            found = too_early if found is None else found | too_early
+            found = found | (reach.first_key(k, first_query + (tile - 1)) > self.first_key)
         return found

@@ -57,11 +57,16 @@ class ScoreGradients:
 
     @marked("gradient of scores: scores")
     def score(
-        self, S: Fragment, places: Callable[[], ScorePlaces], cut: Value | None
+        self,
+        S: Fragment,
+        places: Callable[[], ScorePlaces],
+        cut: Value | None,
+        queries: Value | None = None,
     ) -> tuple[Fragment | None, ScorePlaces | None]:
         """Turn products of Q and K into scores, of which hidden ones are -inf; in units of log2, or
         without their scale if `scoring` is None. `cut`: whether keys of the tile may be hidden; None:
-        they may not. Returns the derivatives of scores by scaled products, None if they are 1, and
+        they may not. With `queries`, the number of queries, scores of others are -inf in tiles that
+        are cut. Returns the derivatives of scores by scaled products, None if they are 1, and
         the places if they were needed.
         """
         k, found, slopes = self.k, None, None
@@ -74,7 +79,13 @@ class ScoreGradients:
             self.scoring.apply(S, found, slopes)
         if cut is not None:
             with k.when(cut, uniform=True):
-                self.mask.apply(k, S, places() if found is None else found)
+                where = places() if found is None else found
+                self.mask.apply(k, S, where)
+                if queries is not None:
+                    for i, row in enumerate(S):
+                        with k.only_if(where.query(i) >= queries):
+                            for score in row:
+                                score.set(NEG_INF)
         if slopes is not None:  # of hidden keys they may be NaN
             for score, slope in zip(S.all(), slopes.all(), strict=True):
                 k.selp(0.0, slope, score == NEG_INF, into=slope)

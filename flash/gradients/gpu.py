@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flash.gradients.checks import WRITTEN, checked
-from flash.gradients.steps import GradientCall, steps_of
+from flash.gradients.steps import GradientCall, memory_of, steps_of
 from flash.host import results
 from flash.host.caller import Caller
 from flash.launch.gpu import GpuLauncher
@@ -34,10 +34,14 @@ class GradientLauncher:
     def launch(self, call: GradientCall, stream: int) -> None:
         """Launch the call, whose arrays are on a GPU, on a stream. Returns before it has run."""
         ordinal, gpu = call.arrays["q"].device[1], self._gpu
-        lse = call.arrays["lse"]
-        # Memory for D is freed in the order of the stream, as the library's own arrays are.
-        delta = results.empty(lse, tuple(lse.shape), F32, memory=gpu.backend, stream=stream)
-        steps = steps_of(call, gpu.target(ordinal), view(delta, "delta"), self._caller.name)
+        lse, space = call.arrays["lse"], {}
+        for name, needed in memory_of(call).items():
+            # It is freed in the order of the stream, as the library's own arrays are.
+            made = results.empty(lse, needed.shape, F32, memory=gpu.backend, stream=stream)
+            space[name] = view(made, name)
+            if needed.is_cleared:
+                self.clear(space[name], stream)
+        steps = list(steps_of(call, gpu.target(ordinal), space, self._caller.name))
         given = [array for name, array in call.arrays.items() if name not in WRITTEN]
         gpu.wait_for_producers((*given, *call.operands.values()), stream, ordinal)
         for step in steps:
@@ -51,12 +55,14 @@ class GradientLauncher:
             written = {name: place(call.arrays[name]) for name in WRITTEN}
             given = {n: staging.copy_of(a) for n, a in call.arrays.items() if n not in WRITTEN}
             operands = {name: staging.copy_of(array) for name, array in call.operands.items()}
+            sums = {name: staging.room_for(array) for name, array in call.sums.items()}
             longest = call.checked.longest_q, call.checked.longest_k
             # Checked again: the copies are dense, the caller's arrays may not be.
-            there = checked(call.config, {**given, **written}, operands, call.layout, longest, self._caller)
-            staged = call._replace(checked=there, arrays={**given, **written}, operands=operands)
-            self.launch(staged, stream)
-            fetched = [(call.arrays[name], staging.fetch(array)) for name, array in written.items()]
+            sizes = checked(call.config, {**given, **written}, operands, call.layout, longest, self._caller)
+            staged = call._replace(checked=sizes, arrays={**given, **written}, operands=operands)
+            self.launch(staged._replace(sums=sums), stream)
+            there = {**written, **sums}
+            fetched = [({**call.arrays, **call.sums}[n], staging.fetch(a)) for n, a in there.items()]
             staging.wait()
         for into, values in fetched:
             host_array(into)[...] = values

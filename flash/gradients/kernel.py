@@ -10,7 +10,7 @@ import numpy as np
 
 from flash.gradients.checks import WRITTEN, checked
 from flash.gradients.gpu import GradientLauncher
-from flash.gradients.steps import GradientCall, run_on_cpu, steps_of
+from flash.gradients.steps import GradientCall, memory_of, run_on_cpu, steps_of
 from flash.host import results
 from flash.host.caller import Caller, readable_views
 from flash.launch.checks import check_place
@@ -19,12 +19,13 @@ from flash.launch.checks import seed as seed_of
 from flash.launch.gpu import GpuLauncher
 from flash.launch.operands import require_operands
 from flash.launch.signature import LaunchArguments
+from flash.operands.dtypes import OF_ARRAYS
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.scores.aux_arrays import flattened
 from flash.scores.features import require_known
 from ptxgen.arrays import streams
 from ptxgen.arrays.views import HOST, ArrayView, view
-from ptxgen.errors import ConfigError, shown
+from ptxgen.errors import ConfigError, LaunchError, did_you_mean, shown
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
@@ -136,12 +137,15 @@ class AttentionGradient:
         if self.config.varlen:
             for n in made:
                 self._launcher.clear(views[n], on)
-        call = GradientCall(self.config, found, layout, scale, views, operands, numbers, {})
+        of_scores = {n: make(operands[n].shape, OF_ARRAYS[operands[n].dtype]) for n in self._wanted(wanted)}
+        sums = {n: view(array, n) for n, array in of_scores.items()}
+        call = GradientCall(self.config, found, layout, scale, views, operands, numbers, sums)
         if name == "cpu":
             run_on_cpu(call)
         elif name == "interpreter":
-            delta = view(np.empty(views["lse"].shape, np.float32), "delta")
-            for step in steps_of(call, find_target(self.config.target or DEFAULT_TARGET), delta, caller.name):
+            target = find_target(self.config.target or DEFAULT_TARGET)
+            space = {n: view(np.zeros(m.shape, np.float32), n) for n, m in memory_of(call).items()}
+            for step in steps_of(call, target, space, caller.name):
                 step.interpret()
         elif like.device == HOST:
             self._launcher.launch_from_host(call, explicit or 0, memory.current_device())
@@ -150,7 +154,21 @@ class AttentionGradient:
         dq, dk, dv = (
             results.deliver(made[n], views[of]) if n in made else named[n] for n, of in WRITTEN.items()
         )
-        return Gradients(dq, dk, dv, {})
+        arrays = {n: results.deliver(array, operands[n]) for n, array in of_scores.items()}
+        return Gradients(dq, dk, dv, arrays)
+
+    def _wanted(self, names: Iterable[str]) -> list[str]:
+        """The arguments whose arrays' gradients are wanted. Raises `LaunchError` for one that has none."""
+        known = [f.argument for f in self.config.scores if f.gradient_of]
+        found = [names] if isinstance(names, str) else list(names)
+        for name in found:
+            if name not in known:
+                among = ", ".join(known) if known else "none, because the config asks for no such array"
+                raise LaunchError(
+                    f"{self._caller.name}: wanted must name arrays of the call with a gradient ({among}), "
+                    f"got {shown(name)}{did_you_mean(name, known)}"
+                )
+        return found
 
     def _choose(self, backend: object, q: ArrayView) -> str:
         """The backend of a call. Raises `ConfigError` for an unknown name."""

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from flash.contract.gradients import gradient_build
+from flash.contract.gradients import gradient_build, sum_build
 from flash.cpu.gradients import attention_gradients_cpu
 from flash.gradients.checks import Checked, alignment
+from flash.kernels.sum_terms import AXES, WARPS, SumConfig
 from flash.launch.operands import Operands
 from flash.launch.shapes import PACKED
 from flash.launch.step import Step, launch_step, require_grid
 from flash.launch.varlen import LENGTHS
 from flash.mods.trace import AUX
+from flash.operands.dtypes import OF_ARRAYS
 from flash.problem.config import AttentionConfig
-from flash.problem.gradients import KEYS, OWNERS, QUERIES, gradient_config
+from flash.problem.gradients import KEYS, QUERIES, SCORES, gradient_config
 from flash.problem.sequences import each_sequence
 from flash.scores.aux_arrays import gathered
+from flash.scores.feature import ScoreFeature
+from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.views import ArrayView, host_array
 from ptxgen.target import Target
 
 _POINTERS = {
     "dout": "dO", "q": "Q", "k": "K", "v": "V", "out": "O", "dq": "dQ", "dk": "dK", "dv": "dV",
-    "lse": "LSE", "dlse": "dLSE", "delta": "D",
+    "lse": "LSE", "dlse": "dLSE",
 }  # fmt: skip
 
 
@@ -43,9 +48,45 @@ class GradientCall(NamedTuple):
     sums: Mapping[str, ArrayView]
 
 
-def steps_of(call: GradientCall, target: Target, delta: ArrayView, who: str) -> list[Step]:
-    """The launches of a call, in order; `delta` is memory for D. Raises `LaunchError` if a grid is
-    too large.
+class Memory(NamedTuple):
+    """An array of f32 that the launches of a call need: what it holds before the first launch is 0 if
+    it `is_cleared`, and anything otherwise.
+    """
+
+    shape: tuple[int, ...]
+    is_cleared: bool = False
+
+
+def memory_of(call: GradientCall) -> dict[str, Memory]:
+    """The memory that the launches of a call need, by the names of their pointers."""
+    config, (geometry, longest_q, longest_k) = call.config, call.checked
+    found = {"D": Memory(tuple(call.arrays["lse"].shape))}
+    heads = geometry.batch, geometry.heads
+    for feature in config.scores:
+        into = call.sums.get(feature.argument)
+        if into is None:
+            continue
+        if feature.gradient_of == "scores":
+            own = ((1,) * (len(feature.axes) - len(into.shape)) + tuple(into.shape))[:2]
+            needed = Memory((*own, geometry.seq_q, geometry.seq_k))
+        elif feature.gradient_of == "keys":
+            needed = Memory((*heads, longest_k))
+        else:  # the rows of a packed sequence may be fewer
+            needed = Memory((*heads, longest_q), is_cleared=config.varlen)
+        found[memory_name(feature)] = needed
+    return found
+
+
+def memory_name(feature: ScoreFeature) -> str:
+    """The name of the pointer to what is summed for the gradient of a feature's array."""
+    return {"keys": "key_", "scores": "d"}.get(feature.gradient_of, "row_") + feature.argument
+
+
+def steps_of(
+    call: GradientCall, target: Target, memory: Mapping[str, ArrayView], who: str
+) -> Iterator[Step]:
+    """The launches of a call, in order; `memory` is that of `memory_of`. Raises `LaunchError` if a grid
+    is too large.
     """
     config, (geometry, longest_q, longest_k) = call.config, call.checked
     aligned = alignment(config, call.arrays)
@@ -61,26 +102,67 @@ def steps_of(call: GradientCall, target: Target, delta: ArrayView, who: str) -> 
         **dict(geometry.operand_sizes),
         **call.numbers,
     }
-    layout = PACKED if config.varlen else call.layout
-    order = {"bshd": (0, 2, 1, 3), PACKED: (1, 0, 2)}.get(layout)
-    views = {_POINTERS[name]: view for name, view in {**call.arrays, "delta": delta}.items()}
-    if order is not None:
-        for name in _POINTERS.values():
-            view = views.get(name)
-            if view is not None and len(view.shape) == len(order):
-                shape, strides = ([of[n] for n in order] for of in (view.shape, view.strides))
-                views[name] = view._replace(shape=tuple(shape), strides=tuple(strides))
-    found = []
-    for owner in OWNERS:
-        rows, heads = (longest_q, geometry.heads) if owner == QUERIES else (longest_k, geometry.kv_heads)
-        kernel = gradient_config(config, owner, target, aligned, with_dlse="dlse" in call.arrays)
+    views = {**_in_order(call), **memory, **call.operands}
+    wanted = tuple(f.argument for f in config.scores if f.argument in call.sums)
+    blocks = {QUERIES: (longest_q, geometry.heads), KEYS: (longest_k, geometry.kv_heads)}
+    for owner, (rows, heads) in blocks.items():
+        kernel = gradient_config(
+            config, owner, target, aligned, with_dlse="dlse" in call.arrays, wanted=wanted
+        )
         t = kernel.tiling
-        ctas = -(-rows // t.block) * heads * geometry.batch * (t.slices if owner == KEYS else 1)
+        ctas = -(-rows // t.block) * heads * geometry.batch * t.slices
         require_grid(who, ctas)
         if ctas:
-            made = gradient_build(kernel)
-            found.append(launch_step(made, {**views, **call.operands}, values, ctas))
+            yield launch_step(gradient_build(kernel), views, values, ctas)
+    if "dbias" in memory:
+        kernel = gradient_config(config, SCORES, target, aligned, wanted=wanted)
+        batch, heads, seq_q, seq_k = memory["dbias"].shape
+        t = kernel.tiling
+        ctas = -(-seq_q // t.block) * -(-seq_k // t.tile) * batch * heads
+        require_grid(who, ctas)
+        values |= {"batch": geometry.batch, "bias_batch": batch, "bias_heads": heads}
+        values |= {"over_batch": geometry.batch // max(batch, 1), "over_heads": geometry.heads // max(heads, 1)}
+        if ctas:
+            yield launch_step(gradient_build(kernel), views, values, ctas)
+    for feature in config.scores:
+        if feature.argument in call.sums:
+            terms = memory[memory_name(feature)]
+            yield from _sum(feature, terms, call.sums[feature.argument], target, who)
+
+
+def _in_order(call: GradientCall) -> dict[str, ArrayView]:
+    """The arrays of a call by the names of pointers, with their axes in the order of the kernels."""
+    layout = PACKED if call.config.varlen else call.layout
+    order = {"bshd": (0, 2, 1, 3), PACKED: (1, 0, 2)}.get(layout)
+    found = {_POINTERS[name]: array for name, array in call.arrays.items()}
+    for name, array in found.items():
+        if order is not None and len(array.shape) == len(order):
+            shape, strides = (tuple([of[n] for n in order]) for of in (array.shape, array.strides))
+            found[name] = array._replace(shape=shape, strides=strides)
     return found
+
+
+def _sum(feature: ScoreFeature, terms: ArrayView, into: ArrayView, target: Target, who: str) -> Iterator[Step]:
+    """The launch that sums the terms of a feature's array along the axes along which it was broadcast."""
+    given = (1,) * (len(feature.axes) - len(into.shape)) + tuple(into.shape)
+    # Terms of numbers by rows, or by keys, have no axis of queries.
+    n = tuple(terms.shape) if len(terms.shape) == AXES else (*terms.shape[:2], 1, terms.shape[2])
+    m = given if len(given) == AXES else (*given[:2], 1, *(given[2:] or (1,)))
+    r = tuple(a // max(b, 1) for a, b in zip(n, m, strict=True))
+    sums = math.prod(m)
+    if not sums or not math.prod(n):
+        return
+    values = {f"{of}{i}": x for of, xs in (("m", m), ("r", r)) for i, x in enumerate(xs)}
+    values |= {"sums": sums, "terms": math.prod(r)}
+    ctas = -(-sums // WARPS)
+    require_grid(who, ctas)
+    made = sum_build(SumConfig(target, OF_ARRAYS[into.dtype]))
+    arrays = {"X": (terms, n), "Y": (into, m)}
+    views = {
+        name: array._replace(shape=shape, strides=dense_strides(shape))
+        for name, (array, shape) in arrays.items()
+    }
+    yield launch_step(made, views, values, ctas)
 
 
 def run_on_cpu(call: GradientCall) -> None:

@@ -92,7 +92,8 @@ def gradient_of_keys(config: GradientConfig) -> ir.Module:
                     lambda: ScorePlaces(
                         k, first_query + k.signed(me.in_quad * 2), my_first_key, me.lane // 4, queries, mine
                     ),
-                    part.hides_keys(k, mask, first_query, t.block, t.tile),
+                    part.hides(k, mask, first_query, t.block, t.tile),
+                    of_head.seq_q,
                 )
                 k.note("dP^T = V dO^T; dS = P (dP - D)")
                 of_values.scores(dP, pairs.stage(1))

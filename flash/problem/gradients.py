@@ -27,7 +27,18 @@ from ptxgen.types import u32
 
 QUERIES: Final = "queries"
 KEYS: Final = "keys"
+SCORES: Final = "scores"
 OWNERS: Final = (QUERIES, KEYS)
+OF_BIAS: Final = tuple(
+    Number(name, u32, meaning, (1, 2**31 - 1))
+    for name, meaning in (
+        ("batch", "batch items of Q: bias_batch * over_batch"),
+        ("bias_batch", "batch items of the bias: 1, or those of Q"),
+        ("bias_heads", "heads of the bias: 1, or those of Q"),
+        ("over_batch", "batch items that share one of the bias"),
+        ("over_heads", "heads that share one of the bias"),
+    )
+)
 LONGEST_K: Final = Number(
     "max_seqlen_k",
     u32,
@@ -126,6 +137,8 @@ class GradientConfig:
     @property
     def numbers(self) -> tuple[Number, ...]:
         """The scalars that a launch passes beside sizes, in the order of the parameters."""
+        if self.owner == SCORES:
+            return (*self.features.numbers, *OF_BIAS)
         longest = (LONGEST_K,) if self.features.varlen and self.owner == KEYS else ()
         return (*self.features.numbers, *longest)
 
@@ -140,6 +153,10 @@ class GradientConfig:
         """The numbers that the kernel writes for the gradients of arrays of scores: one for each row
         of each head, or for each key.
         """
+        if self.owner == SCORES:
+            role = "the gradient of the bias, summed over what shares it, written"
+            axes = ("bias_batch", "bias_heads", "seq_q", "seq_k")
+            return (Operand("dbias", F32, axes, role=role, is_written=True, is_dense=True),)
         if self.owner == QUERIES:
             axes, kinds, of = ("batch", "heads", self.features.longest_q), ("rows", "first"), "row"
         else:
@@ -197,7 +214,7 @@ def gradient_matrices(config: GradientConfig) -> tuple[Operand, ...]:
     if config.owner == QUERIES:
         found.append(("O", queries, of_d_v, "the output, read"))
         found.append(("dQ", queries, of_d, "the gradient of the queries, written"))
-    else:
+    elif config.owner == KEYS:
         found.append(("dK", keys, of_d, "the gradient of the keys, written"))
         found.append(("dV", keys, of_d_v, "the gradient of the values, written"))
     return tuple(
@@ -282,11 +299,12 @@ def gradient_config(
             f"{config.value_dim}; use backend='cpu' for wider values"
         )
     columns = max(config.head_dim, config.value_dim)
-    by_columns = GRADIENT_TILES[owner, operands.name]
+    by_columns = GRADIENT_TILES[QUERIES if owner == SCORES else owner, operands.name]
     offered = next(tiles for most, tiles in by_columns.items() if columns <= most)
     slices = 2 if owner == KEYS and columns > _UNSLICED[operands.name] else 1
+    one = owner == SCORES  # which has one tile of each matrix at a time
     tilings = [
-        GradientTiling(config.head_dim, config.value_dim, block, tile, warps, stages, slices, operands)
+        GradientTiling(config.head_dim, config.value_dim, block, tile, warps, 1 if one else stages, slices, operands)
         for block, tile, warps, stages in offered
     ]
     fitting = [t for t in tilings if t.shared_bytes <= target.shared_per_block_optin]

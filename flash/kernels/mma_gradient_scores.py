@@ -1,0 +1,126 @@
+"""The kernel that writes the gradient of a bias: gradients of scores, summed over the batch items and
+heads that share it. A CTA has a block of queries and a tile of keys, and computes their weights for
+one batch item and head after another, in a fixed order. `flash/device/gradient_tiles.py` has the
+formulas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+from flash.device.gradient_parts import GradientParameters, RowNumbers
+from flash.device.gradient_scores import ScoreGradients
+from flash.device.gradient_tiles import begun, products_of, shift_of, tiles_of
+from flash.device.head_scores import HeadScores
+from flash.device.mma_products import WarpPlace, fragment_columns, fragment_rows
+from flash.device.nonfinite import clear
+from flash.device.panel_loader import PanelLoader
+from flash.problem.gradients import GradientConfig
+from flash.scores.places import ScorePlaces
+from ptxgen import ir
+from ptxgen.dsl import Fragment, KernelBuilder, Pointer, Value, marked
+from ptxgen.types import f32, s32, s64, u32, u64
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The part of a bias's gradient that a CTA has: of its item `batch` and head `head`, the queries
+    from `first_row` and the keys from `first_key` on.
+    """
+
+    batch: Value
+    head: Value
+    first_row: Value
+    first_key: Value
+
+    @classmethod
+    def of(cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters) -> _Part:
+        """The part of this CTA. From fastest to slowest the grid has tiles of keys, blocks of queries,
+        heads of the bias, and its batch items.
+        """
+        k.note("which queries and keys, of which head of the bias")
+        t = config.tiling
+        tiles, blocks = k.divide_up(given.seq_k, t.tile), k.divide_up(given.seq_q, t.block)
+        nth = k.signed(k.block_id())
+        of_head = nth // tiles
+        of_batch = of_head // blocks
+        heads = k.signed(given.numbers["bias_heads"])
+        return cls(
+            of_batch // heads, of_batch % heads, of_head % blocks * t.block, nth % tiles * t.tile
+        )
+
+
+@marked("gradient of scores")
+def gradient_of_scores(config: GradientConfig) -> ir.Module:
+    """The module with the kernel of a configuration."""
+    k, given = begun(config)
+    t, dtype = config.tiling, config.dtype.scalar
+    part = _Part.of(k, config, given)
+    me = WarpPlace.of(k)
+    (Q_tile, dO_tile), (K_tile, V_tile) = tiles_of(k, config, ("Q", "dO"), ("K", "V"))
+    products = products_of(k, t.of_scores, me, (Q_tile, K_tile, K_tile), config)
+    of_values = products_of(k, t.of_weights, me, (dO_tile, V_tile, V_tile), config)
+    rows, keys = fragment_rows(t.of_scores), fragment_columns(t.tile)
+    S, dP = (k.fragment(len(rows), t.tile // 4, initial=None) for _ in range(2))
+    total = k.fragment(len(rows), t.tile // 4)
+    my_query = part.first_row + k.signed(me.first_row(t.of_scores))
+    over = [k.signed(given.numbers[f"over_{axis}"]) for axis in ("batch", "heads")]
+
+    with k.loop(0, over[0]) as i, k.loop(0, over[1]) as j:
+        # Both exist anyway: the minimum states it for the proof.
+        batch = k.min((part.batch * over[0] + i).as_(u32), given.numbers["batch"] - 1).as_(s32)
+        head = k.min((part.head * over[1] + j).as_(u32), (given.heads - 1).as_(u32)).as_(s32)
+        places = [("Q", head), ("dO", head), ("K", head // given.group), ("V", head // given.group)]
+        loaders = [
+            PanelLoader(k, given.rows(k, name, batch, of), tile)
+            for (name, of), tile in zip(places, (Q_tile, dO_tile, K_tile, V_tile), strict=True)
+        ]
+        k.barrier()  # the tiles of the head before have been read by all
+        for loader, first in zip(loaders, [part.first_row] * 2 + [part.first_key] * 2, strict=True):
+            loader.start(first)
+        k.cp_async_commit_group()
+        k.cp_async_wait_group(0)
+        scores = HeadScores.of(k, config, given, (batch, head, batch * given.heads + head), None)
+        mask = scores.mask()
+        for loader in loaders[2:]:  # of hidden keys
+            clear(k, dtype, loader, None)
+        k.barrier()
+        gradients = ScoreGradients.of(k, scores, mask)
+        products.scores(S, None)
+        where = ScorePlaces(k, my_query, part.first_key, me.in_quad * 2, rows, keys)
+        slopes, found = gradients.score(S, lambda where=where: where, part.first_row == part.first_row)
+        of_values.scores(dP, None)
+        of_rows = RowNumbers.of(k, given, batch, head)
+        numbers = []
+        for down in rows:
+            row = k.min(my_query + down, given.seq_q - 1)
+            numbers.append((shift_of(k, k.load(of_rows["LSE"].at(k, row))), k.load(of_rows["D"].at(k, row))))
+        gradients.differentiate(S, dP, lambda n, numbers=numbers: numbers[n], found)
+        for into, more in zip(total.all(), dP.all(), strict=True):
+            k.add(into, more, into=into)
+    _store(k, given, part, me, total, (my_query, rows, keys))
+    return k.build()
+
+
+@marked("gradient of scores: store")
+def _store(
+    k: KernelBuilder,
+    given: GradientParameters,
+    part: _Part,
+    me: WarpPlace,
+    total: Fragment,
+    places: tuple[Value, list[int], list[int]],
+) -> None:
+    """Write this thread's sums."""
+    my_query, rows, keys = places
+    first_key = part.first_key + k.signed(me.in_quad * 2)
+    nth = [k.cvt(n, dtype=s64) for n in (part.batch, part.head)]
+    plane = nth[0] * k.cvt(given.numbers["bias_heads"], dtype=s64) + nth[1]
+    first = plane * k.cvt(given.seq_q, dtype=s64)
+    for (i, down), (j, across) in product(enumerate(rows), enumerate(keys)):
+        row, key = my_query + down, first_key + across
+        with k.when((row < given.seq_q) & (key < given.seq_k)):
+            element = (first + k.cvt(row, dtype=s64)) * k.cvt(given.seq_k, dtype=s64) + k.cvt(key, dtype=s64)
+            at = given.terms["dbias"].plus((element * f32.nbytes).as_(u64))
+            k.store(Pointer(at.value, "global", f32, at.offset), total[i, j])
