@@ -71,7 +71,7 @@ class Control(Grid):
     def var(self, type: ScalarType, initial: Scalar) -> Var:
         """A new variable of `type`, set to `initial`."""
         require_type("var", type)
-        variable = Var(self, self._register(type), type)
+        variable = Var(self, self.fresh(type).reg, type)
         variable.set(initial)
         return variable
 

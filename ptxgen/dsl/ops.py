@@ -94,23 +94,27 @@ class Ops:
         row lacks, `TypeMismatchError` for an operand that does not fit, and
         `UnsupportedTargetError` if the target has no such instruction.
         """
-        key: list[Any] = [name]
+        kinds: list[Any] = [name]
         sources: list[Any] = []
-        literals = False
+        literals = []  # the positions of operands whose form depends on the row
         for arg in args:
             if isinstance(arg, Value):
                 if arg.k is not self:
                     raise self._foreign(name, arg)
-                key.append(arg.type)
+                kinds.append(arg.type)
                 sources.append(arg.reg)
-            else:
+                continue
+            kind = arg.__class__
+            source = None
+            if kind is not int and kind is not float:
                 kind, source = self._operand(name, arg)
-                key.append(kind)
-                sources.append(source)
-                literals = literals or source is None
-        plan = self._plan(key, name, args, modifiers)
-        if literals:
-            sources = [plan.literal(args[i], i) if s is None else s for i, s in enumerate(sources)]
+            if source is None:
+                literals.append(len(sources))
+            kinds.append(kind)
+            sources.append(source)
+        plan = self._plan(kinds, name, args, modifiers)
+        for i in literals:
+            sources[i] = plan.literal(args[i], i)
         type = plan.result
         result: Any
         if type is None:
@@ -146,16 +150,13 @@ class Ops:
 
     def fresh(self, type: ScalarType) -> Value:
         """A value of `type` in a new register, which no instruction has written yet."""
-        return Value(self, self._register(type), type)
-
-    def _register(self, type: ScalarType) -> ir.Reg:
         declared = type.register
         number = self._counts.get(declared, 0)
         self._counts[declared] = number + 1
         known = _REGISTERS[declared]
         if number >= len(known):
             known.append(ir.Reg(f"{REGISTER_PREFIX[declared]}{number}", declared))
-        return known[number]
+        return Value(self, known[number], type)
 
     def _plan(
         self, kinds: list[Any], name: str, args: tuple[Any, ...], modifiers: Mapping[str, Modifier]
@@ -163,16 +164,13 @@ class Ops:
         """The plan of a call, which the target admits; `kinds` are its name and those of its operands."""
         key = (*kinds, *modifiers, *modifiers.values()) if modifiers else tuple(kinds)
         try:
-            plan = self._plans.get(key)
-            if plan is not None:
-                return plan
-            plan = _PLANS.get(key)
+            return self._plans[key]
         except TypeError:  # a modifier that cannot be hashed, and so is no valid choice
-            plan = None
-        if plan is None:
-            plan = _PLANS[key] = plan_call(name, args, modifiers)
+            plan = plan_call(name, args, modifiers)
+        except KeyError:
+            plan = _PLANS.get(key) or plan_call(name, args, modifiers)
         self._admit(plan.op)
-        self._plans[key] = plan
+        _PLANS[key] = self._plans[key] = plan
         return plan
 
     def _admit(self, op: Op) -> None:
@@ -245,27 +243,22 @@ class Ops:
         """All that choosing and checking a row needs to know of an argument that is no `Value`, and
         the operand that it is; None for literals, whose form depends on the row.
         """
-        kind = arg.__class__
-        if kind is int or kind is float:
-            return kind, None
+        if isinstance(arg, (tuple, list)):
+            kinds: list[object] = []
+            items: list[ir.Reg] = []
+            for item in arg:
+                if isinstance(item, Value):
+                    if item.k is not self:
+                        raise self._foreign(name, item)
+                    kinds.append(item.type)
+                    items.append(item.reg)
+                else:
+                    kinds.append(item.__class__)
+            return tuple(kinds), ir.Vector(tuple(items)) if len(items) == len(kinds) else None
         if isinstance(arg, Pointer):
             base = arg.base
             if isinstance(base, Value) and base.k is not self:
                 raise self._foreign(name, base)
             dims = len(arg.coordinates) if isinstance(arg, TensorPointer) else 0
             return (Pointer, arg.space, base.type if isinstance(base, Value) else None, dims), arg.address
-        if isinstance(arg, (ir.Special, ir.Symbol)):
-            return kind, arg
-        if not isinstance(arg, (tuple, list)):
-            return kind, None
-        kinds: list[object] = []
-        items: list[ir.Reg] = []
-        for item in arg:
-            if isinstance(item, Value):
-                if item.k is not self:
-                    raise self._foreign(name, item)
-                kinds.append(item.type)
-                items.append(item.reg)
-            else:
-                kinds.append(item.__class__)
-        return tuple(kinds), ir.Vector(tuple(items)) if len(items) == len(kinds) else None
+        return arg.__class__, arg if isinstance(arg, (ir.Special, ir.Symbol)) else None

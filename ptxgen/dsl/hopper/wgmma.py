@@ -189,11 +189,12 @@ class Accumulator:
         of_tiles, of_registers = (
             getattr(self.k, f"wgmma_f32_{of.dtype}{form}") for form in ("", "_registers")
         )
+        # The registers by themselves: a product may follow another one into the same accumulator.
+        written = [[Var(self.k, v._reg, f32) for v in variables] for variables in self._vars]
         for step in range(a.columns // STEP):
             second = _moved(right, b.layout.step(STEP * step, transposed=k_is_rows))
             scale = self._true if add or step else self._false
-            for part, variables in enumerate(self._vars):
-                into = [Var(self.k, v._reg, f32) for v in variables]
+            for part, into in enumerate(written):
                 if isinstance(a, RegisterOperand):
                     of_registers(a.words[step], second, scale, 1, 1, int(k_is_rows), into=into, shape=shape)
                     continue
