@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -60,6 +60,7 @@ class Ops:
         self._guard: ir.Guard | None = None
         self._plans: dict[tuple[Any, ...], Plan] = {}  # those of `_PLANS` that the target admits
         self._origins: dict[tuple[int, int], ir.Origin] = {}  # by id of code and index in it
+        self._place: ir.Origin | None = None  # that of all instructions of a `placed`
         self._version = target.ptx  # lowest PTX version with the target and all ops used so far
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -136,6 +137,8 @@ class Ops:
         """The innermost stack frame outside the DSL: the line of kernel source being executed. The
         first `depth` frames, with that of this method, are known to be the DSL's.
         """
+        if self._place is not None:
+            return self._place
         frame = sys._getframe(depth)
         while _OURS[frame.f_code.co_filename]:
             frame = frame.f_back  # type: ignore[assignment]  # code outside the DSL called it
@@ -147,6 +150,17 @@ class Ops:
         if found is None:
             found = self._origins[place] = ir.Origin(code, frame.f_lineno)
         return found
+
+    @contextmanager
+    def placed(self) -> Iterator[None]:
+        """The origin of all instructions of the body is the same line, which is looked up once. It is for
+        methods of the DSL that emit many instructions, and whose body calls nothing outside the DSL.
+        """
+        outer, self._place = self._place, self.origin()
+        try:
+            yield
+        finally:
+            self._place = outer
 
     def fresh(self, type: ScalarType) -> Value:
         """A value of `type` in a new register, which no instruction has written yet."""
