@@ -29,10 +29,11 @@ class Plan:
 
     `dest_types` are the types of the results. `result` is the type of the result if there is exactly
     one, the first operand, and no source is a fixed literal, else None; `count` is the width of that
-    result if it is a vector, else 0.
+    result if it is a vector, else 0. `has_own_operands` says whether there are any operands but those
+    of the call: results or fixed literals.
     """
 
-    __slots__ = ("_sources", "_whats", "count", "dest_types", "op", "opcode", "result")
+    __slots__ = ("_sources", "_whats", "count", "dest_types", "has_own_operands", "op", "opcode", "result")
 
     def __init__(self, op: Op, dest_types: tuple[ScalarType, ...]) -> None:
         self.op = op
@@ -44,6 +45,7 @@ class Plan:
         literal = len(self._sources) < len(op.sources)
         self.result = dest_types[0] if alone and not literal else None
         self.count = op.dests[0].count if self.result else 0
+        self.has_own_operands = literal or bool(op.dests)
 
     def literal(self, arg: Any, position: int) -> ir.IntImm | ir.FloatImm | ir.Vector:
         """The operand for a Python number, or a vector with one, as source number `position`."""

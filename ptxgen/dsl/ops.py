@@ -102,8 +102,10 @@ class Ops:
             if isinstance(arg, Value):
                 if arg.k is not self:
                     raise self._foreign(name, arg)
-                kinds.append(arg.type)
-                sources.append(arg.reg)
+                type, reg = arg.type, arg.reg
+                # Untyped bits may be in registers of several classes (`Value.as_`).
+                kinds.append(type if type.register == reg.declared else (type, reg.declared))
+                sources.append(reg)
                 continue
             kind = arg.__class__
             source = None
@@ -116,15 +118,15 @@ class Ops:
         plan = self._plan(kinds, name, args, modifiers)
         for i in literals:
             sources[i] = plan.literal(args[i], i)
-        type = plan.result
+        single = plan.result
         result: Any
-        if type is None:
+        if single is None:
             result, operands = self._results(plan, sources, into)
         elif plan.count:
-            result = self._elements(plan, type, plan.count, into)
+            result = self._elements(plan, single, plan.count, into)
             operands = (ir.Vector(tuple([v.reg for v in result])), *sources)
         else:
-            result = self.fresh(type) if into is None else self._check_into(name, type, into)
+            result = self.fresh(single) if into is None else self._check_into(name, single, into)
             operands = (result.reg, *sources)
         self._statements.append(ir.Instr(plan.opcode, operands, self._guard, self.origin(2)))
         return result
@@ -232,6 +234,8 @@ class Ops:
         dests = plan.op.dests
         if into is not None and (len(dests) != 1 or not dests[0].count):
             raise TypeMismatchError(f"{plan.op.row.name}: into= is for a single result (got {shown(into)})")
+        if not plan.has_own_operands:
+            return None, tuple(sources)
         results: list[Any] = []
         operands: list[ir.Operand] = []
         remaining, written = iter(sources), iter(plan.dest_types)
@@ -264,8 +268,9 @@ class Ops:
                 if isinstance(item, Value):
                     if item.k is not self:
                         raise self._foreign(name, item)
-                    kinds.append(item.type)
-                    items.append(item.reg)
+                    type, reg = item.type, item.reg
+                    kinds.append(type if type.register == reg.declared else (type, reg.declared))
+                    items.append(reg)
                 else:
                     kinds.append(item.__class__)
             return tuple(kinds), ir.Vector(tuple(items)) if len(items) == len(kinds) else None
