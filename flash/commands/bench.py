@@ -19,6 +19,7 @@ from flash.commands.measure.gpu import GPU_REMARKS, gpu_jobs
 from flash.commands.measure.gpu_decode import GPU_DECODE_REMARKS, gpu_decode_jobs
 from flash.commands.measure.interpreter import interpreter_jobs
 from flash.commands.measure.launch import LAUNCH_REMARKS, launch_jobs
+from flash.commands.measure.lines import LINE_REMARKS, line_jobs
 from flash.commands.measure.record import Job, Measurement
 from flash.commands.measure.report import (
     RESULTS,
@@ -43,6 +44,7 @@ OK, FAILED, USAGE, NO_GPU = 0, 1, 2, 4
 
 ABOUT: Final = {
     "emit": "from a configuration to PTX text, in a warm process and in a fresh one",
+    "lines": "the time of a line of text, for every kernel of the documentation and of flash",
     "assemble": "the default kernels assembled: registers, spills, occupancy, code size",
     "static": "f16, bf16, f32 kernels by assembler and interpreter, beside Triton's",
     "gallery": "the documentation's kernels beside Triton's and CuTe DSL's: lines, time, machine code",
@@ -55,6 +57,7 @@ ABOUT: Final = {
 }
 _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "emit": emit_jobs,
+    "lines": line_jobs,
     "assemble": assemble_jobs,
     "static": static_jobs,
     "gallery": gallery_jobs,
@@ -65,6 +68,7 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "launch": launch_jobs,
 }
 _REMARKS: Final = {
+    "lines": LINE_REMARKS,
     "static": STATIC_REMARKS,
     "gallery": GALLERY_REMARKS,
     "decode": DECODE_REMARKS,

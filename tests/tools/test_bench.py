@@ -10,6 +10,7 @@ import re
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -27,6 +28,7 @@ from flash.commands.measure import error as bench_error
 from flash.commands.measure import gpu as bench_gpu
 from flash.commands.measure import interpreter as bench_interpreter
 from flash.commands.measure import launch as bench_launch
+from flash.commands.measure import lines as bench_lines
 from flash.commands.measure import record as bench_record
 from flash.commands.measure import report as bench_report
 from flash.commands.measure import sanitizers as bench_sanitizers
@@ -248,6 +250,29 @@ def test_warm_emission_is_measured_in_whole_and_by_line(config: AttentionConfig,
     lines = render(bench_build.build(config.kernel()).module).count("\n")
     assert line.config["lines"] == lines
     assert line.median == pytest.approx(whole.median * 1000 / lines)
+
+
+def test_a_line_of_every_kernel_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [job.label for job in bench_lines.line_jobs(quick=True)]
+    assert {"softmax", "hopper_gemm", "flash: f16", "flash: append", "flash: merge"} <= set(names)
+    assert set(bench_gallery.sources()) <= set(names)
+
+    def seconds(work: Callable[[], object], clock: Callable[[], float]) -> float:
+        assert clock is time.process_time
+        return 0.5 if work() else 0.25  # a text, or nothing
+
+    monkeypatch.setattr(bench_lines, "seconds", seconds)
+    emitters = bench_lines.emitters()
+    for name in ("row_sums", "hopper_gemm", "flash: f32", "flash: append", "flash: merge"):
+        module = emitters[name]()
+        assert module is not emitters[name]()  # nothing is kept
+        found = by_name(bench_lines.per_line(name, emitters[name], 3))
+        emission, verification = found["emission, per line"], found["verification, per line"]
+        lines = render(module).count("\n")
+        assert emission.config == {"kernel": name, "lines": lines}
+        assert (emission.repeats, emission.goal) == (3, Goal("<=", 8))
+        assert emission.median == pytest.approx(0.5e6 / lines)
+        assert verification.median == pytest.approx(0.25e6 / lines)
 
 
 @pytest.mark.ptxas
@@ -984,7 +1009,7 @@ def test_list_names_the_sections_and_measures_nothing(
     assert not (tmp_path / "results").exists()
 
 
-SECTIONS = "emit, assemble, static, gallery, decode, cpu, interpreter, sanitizers, launch, gpu"
+SECTIONS = "emit, lines, assemble, static, gallery, decode, cpu, interpreter, sanitizers, launch, gpu"
 
 
 @pytest.mark.parametrize(
