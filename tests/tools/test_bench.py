@@ -25,6 +25,7 @@ from flash.commands.measure import ceilings as bench_ceilings
 from flash.commands.measure import cpu as bench_cpu
 from flash.commands.measure import device as bench_device
 from flash.commands.measure import error as bench_error
+from flash.commands.measure import gallery as bench_gallery
 from flash.commands.measure import gpu as bench_gpu
 from flash.commands.measure import interpreter as bench_interpreter
 from flash.commands.measure import launch as bench_launch
