@@ -1,0 +1,96 @@
+"""Values that a proof of barriers does not know as numbers: expressions of launch constants and of
+the iterations of loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from typing import NamedTuple
+
+
+class Term(NamedTuple):
+    """A value that is the same in all threads that compute it: two equal terms are equal numbers."""
+
+    index: int
+
+
+class Counter(NamedTuple):
+    """The value of a loop's counter in iteration `turn`: `start`, to which `step` was applied that
+    often. `depth` is the number of loops around it, itself included.
+    """
+
+    start: Hashable
+    step: Hashable
+    depth: int
+    turn: int
+
+    @property
+    def kind(self) -> tuple[Hashable, Hashable, int]:
+        """What the counter has in common with itself in other iterations."""
+        return self.start, self.step, self.depth
+
+
+class Terms:
+    """All terms of a proof, each once."""
+
+    def __init__(self) -> None:
+        self._made: list[tuple[Hashable, ...] | Counter] = []
+        self._known: dict[tuple[str, tuple[Hashable, ...]], Term] = {}
+        self._counters: list[frozenset[Counter]] = []
+
+    def of(self, *what: Hashable) -> Term:
+        """The term of an operation and its arguments, terms or numbers."""
+        return self._term(what)
+
+    def counter(self, counter: Counter) -> Term:
+        """The term of a counter."""
+        return self._term(counter)
+
+    def _term(self, what: tuple[Hashable, ...] | Counter) -> Term:
+        key = (type(what).__name__, what)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = Term(len(self._made))
+            own = {what} if isinstance(what, Counter) else set()
+            self._made.append(what)
+            self._counters.append(frozenset(own).union(*(self._counters[t.index] for t in _terms(what))))
+        return found
+
+    def counters(self, term: Term) -> frozenset[Counter]:
+        """The counters that a term depends on."""
+        return self._counters[term.index]
+
+    def turned(self, term: Term) -> Term | None:
+        """The term of a counter one iteration later; None if the term is not that of a counter."""
+        made = self._made[term.index]
+        return self.counter(made._replace(turn=made.turn + 1)) if isinstance(made, Counter) else None
+
+    def moved(self, term: Term, back: Mapping[int, int], known: dict[Term, Term]) -> Term:
+        """The term with the counters of each depth in iterations `back` before theirs. `known` keeps
+        results.
+        """
+        stack = [term]
+        while stack:
+            top = stack[-1]
+            if top in known:
+                stack.pop()
+                continue
+            made = self._made[top.index]
+            missing = [t for t in _terms(made) if t not in known]
+            if missing and self._counters[top.index]:
+                stack += missing
+                continue
+            if not self._counters[top.index]:
+                known[top] = top
+                continue
+            parts = [known[w] if isinstance(w, Term) else w for w in made]
+            if isinstance(made, Counter):
+                turn = made.turn - back[made.depth]
+                known[top] = self.counter(Counter(parts[0], parts[1], made.depth, turn))
+            else:
+                known[top] = self.of(*parts)
+        return known[term]
+
+
+def _terms(made: tuple[Hashable, ...]) -> Iterator[Term]:
+    return (w for w in made if isinstance(w, Term))
