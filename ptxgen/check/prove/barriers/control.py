@@ -131,7 +131,7 @@ class Control:
         if branch is not None and branch.guard is not None:
             yield branch.guard
         for site in self.sites.get(block, ()):
-            yield from (n for n in (site.number, site.count, site.guard) if n is not None)
+            yield from (n for n in (site.number, site.threads, site.guard) if n is not None)
 
     def _handed(self, before: int, block: int, needed: frozenset[Node]) -> frozenset[Node]:
         """What is needed at the end of `before` for what is needed at the beginning of `block`."""

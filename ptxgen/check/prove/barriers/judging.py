@@ -87,14 +87,14 @@ class BarrierProver:
         if len(known) < len(sites):
             return UnprovedError(_NO_SHAPE)
         control = Control(self._graph, self._values, known)
-        first = None
+        wrong = []
         for counting in (True, False):
             try:
                 Meetings(control, self._shape, counting=counting).follow()
                 return None
             except UnprovedError as error:
-                first = first or error
-        return first
+                wrong.append(error)
+        return next((error for error in wrong if error.certain), wrong[0])
 
     def _together(
         self, place: _Place, wrong: UnprovedError | None, alone: tuple[str, str] | None

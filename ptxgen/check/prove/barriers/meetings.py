@@ -63,11 +63,12 @@ class _Warp:
 
 
 class _Phase(NamedTuple):
-    """The arrivals since a barrier was complete: the count that they give (0: all threads), what
-    they do, the warps, those that wait, and the barriers that arrivals come after the completion of.
+    """The arrivals at a barrier since it was complete: the number of threads that they give (0: all),
+    the kinds of their sites, the warps that came, and those that wait. Bit n of `knows` says that one
+    of them comes after the last completion of barrier n.
     """
 
-    count: int = 0
+    wanted: int = 0
     kinds: frozenset[str] = frozenset()
     came: tuple[int, ...] = ()
     waiting: tuple[int, ...] = ()
@@ -76,17 +77,20 @@ class _Phase(NamedTuple):
 
 @dataclass
 class _State:
-    """All warps, barriers, and outcomes of conditions. Bit n of `knows` says of a warp that it comes
-    after the last completion of barrier n.
+    """All warps and barriers, and the outcomes of conditions. Bit n of `knows` says of a warp that it
+    comes after the last completion of barrier n. `chosen` says that an outcome was assumed.
     """
 
     warps: list[_Warp]
     phases: list[_Phase]
     knows: list[int]
     outcomes: dict[Term, bool] = field(default_factory=dict)
+    chosen: bool = False
 
-    def copy(self) -> _State:
-        return _State(list(self.warps), list(self.phases), list(self.knows), dict(self.outcomes))
+    def where(self, term: Term, outcome: bool) -> _State:
+        """The state with an outcome of a condition."""
+        outcomes = {**self.outcomes, term: outcome}
+        return _State(list(self.warps), list(self.phases), list(self.knows), outcomes, chosen=True)
 
 
 class Meetings:
@@ -118,10 +122,7 @@ class Meetings:
             if key in seen:
                 continue
             seen.add(key)
-            for outcome in (False, True):
-                copy = state.copy()
-                copy.outcomes[wanted] = outcome
-                todo.append(copy)
+            todo += (state.where(wanted, outcome) for outcome in (False, True))
 
     def _run(self, state: _State) -> None:
         """Let warps run until each has ended, or waits for a barrier or an outcome."""
@@ -145,9 +146,9 @@ class Meetings:
         site = self._control.sites[warp.block][warp.barrier - 1]
         ended = any(w.block == EXIT for w in state.warps)
         rest = "the others have ended" if ended else "the others wait at other barriers"
-        wanted = phase.count or self._shape.threads
+        wanted = phase.wanted or self._shape.threads
         # A barrier for all threads may go on without those that have ended.
-        certain = not state.outcomes and (phase.count > 0 or not ended)
+        certain = not state.chosen and (phase.wanted > 0 or not ended)
         raise UnprovedError(
             f"warp {number} waits at barrier {warp.waits} for {wanted} threads, but {WARP * len(phase.came)} "
             f"have come and {rest}",
@@ -268,8 +269,8 @@ class Meetings:
     def _arrive(self, state: _State, number: int, site: Site, values: WarpValues) -> bool:
         """Let a warp arrive at a barrier; whether it now waits."""
         barrier, count = operand(values.of(site.number)), 0
-        if site.count is not None:
-            given = operand(values.of(site.count))
+        if site.threads is not None:
+            given = operand(values.of(site.threads))
             if not isinstance(given, int) or not given or given % WARP:
                 shown = f"is {given}, no multiple of {WARP}" if isinstance(given, int) else "is not known"
                 raise UnprovedError(f"the number of threads that it waits for {shown}", site)
@@ -282,10 +283,10 @@ class Meetings:
                 f"warp {number} may come to barrier {barrier} before it is complete for the arrivals before",
                 site,
             )
-        if phase.came and phase.count != count:
+        if phase.came and phase.wanted != count:
             raise UnprovedError(
                 f"warp {number} comes to barrier {barrier} for {_threads(count)}, but others have come to "
-                f"it for {_threads(phase.count)}",
+                f"it for {_threads(phase.wanted)}",
                 site,
             )
         kinds = phase.kinds | {site.kind}

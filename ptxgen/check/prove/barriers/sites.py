@@ -16,16 +16,16 @@ _KINDS: Final = ("sync", "arrive", "red")
 
 
 class Site(NamedTuple):
-    """A barrier instruction. `kind` is `sync`, `arrive`, or `red` with its operation; `number` and
-    `count` are values of the barrier's number and of the threads it waits for, `count` None for all
-    threads of the block. `guard` is the predicate of a guarded instruction.
+    """A barrier instruction. `kind` is `sync`, `arrive`, or for a reduction its opcode. `number` is
+    the value of the barrier's number, `threads` that of the number of threads it waits for, None for
+    all of the block. `guard` is the predicate of a guarded instruction.
     """
 
     block: int
     position: int
     kind: str
     number: Node
-    count: Node | None
+    threads: Node | None
     guard: Node | None
     negated: bool
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 class Term(NamedTuple):
     """A value that is the same in all threads that compute it: two equal terms are equal numbers."""
 
-    index: int
+    number: int
 
 
 class Counter(NamedTuple):
@@ -53,16 +53,16 @@ class Terms:
             found = self._known[key] = Term(len(self._made))
             own = {what} if isinstance(what, Counter) else set()
             self._made.append(what)
-            self._counters.append(frozenset(own).union(*(self._counters[t.index] for t in _terms(what))))
+            self._counters.append(frozenset(own).union(*(self._counters[t.number] for t in _terms(what))))
         return found
 
     def counters(self, term: Term) -> frozenset[Counter]:
         """The counters that a term depends on."""
-        return self._counters[term.index]
+        return self._counters[term.number]
 
     def turned(self, term: Term) -> Term | None:
         """The term of a counter one iteration later; None if the term is not that of a counter."""
-        made = self._made[term.index]
+        made = self._made[term.number]
         return self.counter(made._replace(turn=made.turn + 1)) if isinstance(made, Counter) else None
 
     def moved(self, term: Term, back: Mapping[int, int], known: dict[Term, Term]) -> Term:
@@ -75,12 +75,12 @@ class Terms:
             if top in known:
                 stack.pop()
                 continue
-            made = self._made[top.index]
+            made = self._made[top.number]
             missing = [t for t in _terms(made) if t not in known]
-            if missing and self._counters[top.index]:
+            if missing and self._counters[top.number]:
                 stack += missing
                 continue
-            if not self._counters[top.index]:
+            if not self._counters[top.number]:
                 known[top] = top
                 continue
             parts = [known[w] if isinstance(w, Term) else w for w in made]
