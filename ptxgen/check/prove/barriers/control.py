@@ -54,6 +54,7 @@ class Control:
             self.sites.setdefault(site.block, []).append(site)
         self.branches = {b: self._branch(b) for b in graph.order if self._is_split(b)}
         self._leaves: dict[int, frozenset[Node]] = {}
+        self._begun: dict[int, frozenset[int]] = {}
 
     # ------------------------------------------------------------------------------ branches
 
@@ -168,12 +169,27 @@ class Control:
         """The number of loops around a loop header, its own loop included."""
         return sum(header in body for body in self.graph.bodies.values())
 
+    def may_begin(self, block: int) -> frozenset[int]:
+        """The depths of the loops that may be begun after the beginning of a block."""
+        found = self._begun.get(block)
+        if found is None:
+            behind = self._between([block], EXIT) if block != EXIT else frozenset()
+            loops = (
+                h
+                for h, latches in self.graph.latches.items()
+                if behind & {*self.graph.before[h]} - {*latches}
+            )
+            found = self._begun[block] = frozenset(map(self.depth, loops))
+        return found
+
     @cached_property
     def steps(self) -> dict[int, Step]:
-        """What happens to each loop counter in an iteration, by the counter's number."""
+        """What happens to each loop counter in an iteration, by the counter's number; only for loops
+        with barriers.
+        """
         found = {}
         for node in frozenset[Node]().union(*self.needed.values()):
-            if node.kind == "header":
+            if node.kind == "header" and not self.graph.bodies[node.block].isdisjoint(self.sites):
                 step = self._step(node)
                 if step is not None:
                     found[node.id] = step

@@ -8,7 +8,9 @@ followed, and the condition is checked at each arrival (`knows`).
 
 Conditions that the launch decides are terms; both outcomes are followed, the same for all warps that
 meet the same term. In loops whose counters are terms, a state that differs from an earlier one only
-in the counters' iterations, all by the same number, has the same future.
+in iterations has the same future, because equal terms stay equal if the counters of a run of a loop
+are replaced by those of a later iteration. Warps that begin a loop count from its first iteration, so
+this holds only of runs that no warp is still to begin, and runs are numbered.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ptxgen.check.prove.barriers.control import Branch, Control
+from ptxgen.check.prove.barriers.control import Branch, Control, Step
 from ptxgen.check.prove.barriers.sites import WARP, Site
-from ptxgen.check.prove.barriers.terms import Counter, Term, Terms
+from ptxgen.check.prove.barriers.terms import Counter, Family, Term, Terms
 from ptxgen.check.prove.barriers.values import Value, WarpValues, operand
 from ptxgen.check.prove.program.domain import Shape
 from ptxgen.check.prove.program.graph import EXIT
@@ -52,7 +54,7 @@ class UnprovedError(Exception):
 class _Warp:
     """Where a warp is: before barrier number `barrier` of a block, with the values of `merged`. It
     waits at a barrier if `waits` is not negative, and for the outcome of a condition if `wants` has
-    its term; at `EXIT` it has ended.
+    its term; at `EXIT` it has ended. `begun` has the number of loops of each family that it began.
     """
 
     block: int
@@ -60,6 +62,7 @@ class _Warp:
     merged: tuple[tuple[int, Value], ...] = ()
     waits: int = -1
     wants: Term | None = None
+    begun: tuple[tuple[Family, int], ...] = ()
 
 
 class _Phase(NamedTuple):
@@ -227,14 +230,14 @@ class Meetings:
 
     def _skip(self, state: _State, number: int, branch: Branch) -> None:
         """Let a warp go on where the ways of a branch meet, whichever its threads took."""
-        block = branch.meeting
+        block, warp = branch.meeting, state.warps[number]
         if block == EXIT:
             state.warps[number] = _Warp(EXIT)
             return
         lost = {*branch.between, block}
         needed = {n.id for n in self._control.needed[block] if n.block not in lost}
-        kept = tuple(item for item in state.warps[number].merged if item[0] in needed)
-        state.warps[number] = _Warp(block, 0, kept)
+        kept = tuple(item for item in warp.merged if item[0] in needed)
+        state.warps[number] = _Warp(block, 0, kept, begun=warp.begun)
 
     def _go(self, state: _State, number: int, block: int, values: WarpValues) -> None:
         """Let a warp go from its block to the next, with the values that merge there."""
@@ -244,25 +247,32 @@ class Meetings:
         warp, control = state.warps[number], self._control
         merged = dict(warp.merged)
         found = {n.id: merged[n.id] for n in control.needed[block] if n.block != block and n.id in merged}
+        begun = dict(warp.begun)
         for node in control.merged_at(block):
-            found[node.id] = self._coming(node, warp.block, values, merged)
-        state.warps[number] = _Warp(block, 0, tuple(sorted(found.items(), key=lambda item: item[0])))
+            step = control.steps.get(node.id) if self._counting else None
+            if step is None:
+                found[node.id] = values.of(control.coming(node, warp.block))
+            elif control.is_back(warp.block, block):
+                counter = merged.get(node.id)
+                found[node.id] = self._terms.turned(counter) if isinstance(counter, Term) else None
+            else:
+                found[node.id] = self._begin(node, step, warp.block, values, begun)
+        items = tuple(sorted(found.items(), key=lambda item: item[0]))
+        state.warps[number] = _Warp(block, 0, items, begun=tuple(begun.items()))
 
-    def _coming(self, node: Node, before: int, values: WarpValues, merged: dict[int, Value]) -> Value:
-        """The value that a merging value gets when a warp comes from block `before`."""
-        control = self._control
-        step = control.steps.get(node.id) if self._counting else None
-        if step is None:
-            return values.of(control.coming(node, before))
-        if control.is_back(before, node.block):
-            counter = merged.get(node.id)
-            return self._terms.turned(counter) if isinstance(counter, Term) else None
-        start = operand(values.of(control.coming(node, before)))
+    def _begin(
+        self, node: Node, step: Step, before: int, values: WarpValues, begun: dict[Family, int]
+    ) -> Term | None:
+        """The value of a counter when a warp comes to its loop from block `before`."""
+        start = operand(values.of(self._control.coming(node, before)))
         by = operand(values.of(step.value))
-        if start is None or by is None:
+        if start is None or by is None or (isinstance(by, Term) and self._terms.counters(by)):
             return None
         how = self._terms.of("step", step.name, step.operand, node.bits, by)
-        return self._terms.counter(Counter(start, how, control.depth(node.block), 0))
+        counter = Counter(start, how, self._control.depth(node.block), 0, 0)
+        entry = begun.get(counter.family, 0)
+        begun[counter.family] = entry + 1
+        return self._terms.counter(counter._replace(entry=entry))
 
     # ------------------------------------------------------------------------------ barriers
 
@@ -324,37 +334,59 @@ class Meetings:
     # ------------------------------------------------------------------------------ equal states
 
     def _key(self, state: _State) -> Hashable:
-        """What two states have in common that differ only in the iterations of their counters, for all
-        counters of one depth by the same number.
-        """
-        held = [v for w in state.warps for _, v in w.merged if isinstance(v, Term)]
-        held += [w.wants for w in state.warps if w.wants is not None]
-        counters = frozenset[Counter]().union(*map(self._terms.counters, held))
-        latest: dict[int, int] = {}
-        first: dict[Hashable, int] = {}
-        for counter in counters:
-            depth, turn = counter.depth, counter.turn
-            latest[depth] = min(latest.get(depth, turn), turn)
-            first[counter.kind] = min(first.get(counter.kind, turn), turn)
-        known: dict[Term, Term] = {}
-        # An outcome is forgotten when no counter can come to it any more: then it may be any again.
+        """What two states have in common that differ only in the iterations of loops."""
+        terms = self._terms
+        may_begin = [self._control.may_begin(w.block) for w in state.warps]
+        begun = [dict(w.begun) for w in state.warps]
+        held = [{v for v in (w.wants, *(v for _, v in w.merged)) if isinstance(v, Term)} for w in state.warps]
+        counters = [frozenset[Counter]().union(*map(terms.counters, found)) for found in held]
+        first: dict[Family, int] = {}  # the run of a family that counts as the first
+        for warp, found in enumerate(counters):
+            families = {c.family for c in found} | {f for b in begun for f in b if f[-1] in may_begin[warp]}
+            for family in families:
+                number = begun[warp].get(family, 0)
+                first[family] = min(first.get(family, number), number)
+
+        def is_to_begin(counter: Counter) -> bool:
+            """Whether a warp may still begin the run of a counter."""
+            return any(
+                counter.depth in may and done.get(counter.family, 0) <= counter.entry
+                for may, done in zip(may_begin, begun, strict=True)
+            )
+
+        earliest: dict[Hashable, int] = {}  # the iteration of a run that counts as the first
+        live = frozenset[Counter]().union(*counters)
+        for counter in live.union(*map(terms.counters, state.outcomes)):
+            if is_to_begin(counter):
+                earliest[counter.run] = 0
+            elif counter in live:
+                earliest[counter.run] = min(earliest.get(counter.run, counter.turn), counter.turn)
+        # An outcome that no counter can come to any more is forgotten: then it may be any again.
         state.outcomes = {
             term: outcome
             for term, outcome in state.outcomes.items()
-            if all(c.kind in first and c.turn >= first[c.kind] for c in self._terms.counters(term))
+            if all(c.turn >= earliest.get(c.run, c.turn + 1) for c in terms.counters(term))
         }
-        moved = {self._terms.moved(t, latest, known): outcome for t, outcome in state.outcomes.items()}
+        known: dict[Term, Term] = {}
+
+        def move(counter: Counter) -> Counter:
+            entry = counter.entry - first[counter.family]
+            return counter._replace(entry=entry, turn=counter.turn - earliest[counter.run])
 
         def plain(value: Value) -> Hashable:
             if isinstance(value, np.ndarray):
                 return value.tobytes()
-            return None if value is None else self._terms.moved(value, latest, known)
+            return None if value is None else terms.moved(value, move, known)
 
         warps = tuple(
-            (w.block, w.barrier, w.waits, plain(w.wants), tuple((n, plain(v)) for n, v in w.merged))
+            (
+                (w.block, w.barrier, w.waits, plain(w.wants), tuple((n, plain(v)) for n, v in w.merged)),
+                frozenset((f, n - first[f]) for f, n in w.begun if f in first),
+            )
             for w in state.warps
         )
-        return warps, tuple(state.phases), tuple(state.knows), frozenset(moved.items())
+        outcomes = frozenset((plain(term), outcome) for term, outcome in state.outcomes.items())
+        return warps, tuple(state.phases), tuple(state.knows), outcomes
 
 
 def _threads(count: int) -> str:

@@ -4,7 +4,7 @@ the iterations of loops.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
 
 
@@ -16,18 +16,28 @@ class Term(NamedTuple):
 
 class Counter(NamedTuple):
     """The value of a loop's counter in iteration `turn`: `start`, to which `step` was applied that
-    often. `depth` is the number of loops around it, itself included.
+    often. `depth` is the number of loops around it, its own included; `entry` says how many loops of
+    its `family` were begun before, by the warp that counts.
     """
 
     start: Hashable
     step: Hashable
     depth: int
+    entry: int
     turn: int
 
     @property
-    def kind(self) -> tuple[Hashable, Hashable, int]:
+    def family(self) -> Family:
+        """What the loop has in common with others."""
+        return self.start if isinstance(self.start, int) else None, self.step, self.depth
+
+    @property
+    def run(self) -> tuple[Hashable, ...]:
         """What the counter has in common with itself in other iterations."""
-        return self.start, self.step, self.depth
+        return self[:-1]
+
+
+Family = tuple[Hashable, Hashable, int]  # a start, if it is a number, a step, and a depth
 
 
 class Terms:
@@ -65,10 +75,8 @@ class Terms:
         made = self._made[term.number]
         return self.counter(made._replace(turn=made.turn + 1)) if isinstance(made, Counter) else None
 
-    def moved(self, term: Term, back: Mapping[int, int], known: dict[Term, Term]) -> Term:
-        """The term with the counters of each depth in iterations `back` before theirs. `known` keeps
-        results.
-        """
+    def moved(self, term: Term, move: Callable[[Counter], Counter], known: dict[Term, Term]) -> Term:
+        """The term with each counter replaced. `known` keeps results."""
         stack = [term]
         while stack:
             top = stack[-1]
@@ -85,8 +93,7 @@ class Terms:
                 continue
             parts = [known[w] if isinstance(w, Term) else w for w in made]
             if isinstance(made, Counter):
-                turn = made.turn - back[made.depth]
-                known[top] = self.counter(Counter(parts[0], parts[1], made.depth, turn))
+                known[top] = self.counter(move(made)._replace(start=parts[0], step=parts[1]))
             else:
                 known[top] = self.of(*parts)
         return known[term]
