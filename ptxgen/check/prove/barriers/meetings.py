@@ -31,12 +31,14 @@ from ptxgen.check.prove.program.graph import EXIT
 from ptxgen.check.prove.program.values import Node
 
 BARRIERS: Final = 16  # PTX ISA, section "bar"
-_STEPS: Final = 20_000
+_STEPS: Final = 20_000  # blocks that warps go through, in all runs
+_MOST_CHOICES: Final = 128  # outcomes that are chosen one after another
 _ALL: Final = (1 << BARRIERS) - 1
 
 _LANES: Final = "a condition on the way to it may differ between the threads of a warp"
 _TABLE: Final = "a jump through a table decides whether it is reached"
 _SPENT: Final = f"following the warps from barrier to barrier takes more than {_STEPS} steps"
+_ENDLESS: Final = f"more than {_MOST_CHOICES} conditions in a row decide which barriers the warps come to"
 
 
 class UnprovedError(Exception):
@@ -81,19 +83,19 @@ class _Phase(NamedTuple):
 @dataclass
 class _State:
     """All warps and barriers, and the outcomes of conditions. Bit n of `knows` says of a warp that it
-    comes after the last completion of barrier n. `chosen` says that an outcome was assumed.
+    comes after the last completion of barrier n. `chosen` is the number of outcomes that were chosen.
     """
 
     warps: list[_Warp]
     phases: list[_Phase]
     knows: list[int]
     outcomes: dict[Term, bool] = field(default_factory=dict)
-    chosen: bool = False
+    chosen: int = 0
 
     def where(self, term: Term, outcome: bool) -> _State:
         """The state with an outcome of a condition."""
         outcomes = {**self.outcomes, term: outcome}
-        return _State(list(self.warps), list(self.phases), list(self.knows), outcomes, chosen=True)
+        return _State(list(self.warps), list(self.phases), list(self.knows), outcomes, self.chosen + 1)
 
 
 class Meetings:
@@ -125,6 +127,8 @@ class Meetings:
             if key in seen:
                 continue
             seen.add(key)
+            if state.chosen == _MOST_CHOICES:
+                raise UnprovedError(_ENDLESS, self._last)
             todo += (state.where(wanted, outcome) for outcome in (False, True))
 
     def _run(self, state: _State) -> None:

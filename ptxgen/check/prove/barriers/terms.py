@@ -83,13 +83,13 @@ class Terms:
             if top in known:
                 stack.pop()
                 continue
-            made = self._made[top.number]
-            missing = [t for t in _terms(made) if t not in known]
-            if missing and self._counters[top.number]:
-                stack += missing
-                continue
             if not self._counters[top.number]:
                 known[top] = top
+                continue
+            made = self._made[top.number]
+            missing = [t for t in _terms(made) if t not in known]
+            if missing:
+                stack += missing
                 continue
             parts = [known[w] if isinstance(w, Term) else w for w in made]
             if isinstance(made, Counter):
