@@ -157,7 +157,9 @@ class RandomRoles:
         items = draw.choice(lists)
         at = draw.randrange(len(items))
         item = items[at]
-        kind = draw.choice(("drop", "again", "number", "threads", "swap", "bound", "wrap", "kind", "exit", "lane"))
+        kind = draw.choice(
+            ("drop", "again", "number", "threads", "swap", "bound", "wrap", "kind", "exit", "lane")
+        )
         if kind == "drop":
             del items[at]
         elif kind == "again":
@@ -197,7 +199,11 @@ def _code(items: Sequence[Item], register: int) -> str:
         if item.kind == "loop":
             found += loop(inner, item.bound, register)
         elif item.kind == "if":
-            what = "setp.eq.u32 %p9, %r6, 1;" if item.bound == "memory" else f"setp.gt.u32 %p9, %r{item.bound}, 2;"
+            what = (
+                "setp.eq.u32 %p9, %r6, 1;"
+                if item.bound == "memory"
+                else f"setp.gt.u32 %p9, %r{item.bound}, 2;"
+            )
             found += only_if(what, inner)
         elif item.kind == "exit":
             found += "setp.gt.u32 %p9, %r2, 3; @%p9 exit;\n"
