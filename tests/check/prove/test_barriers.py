@@ -85,6 +85,7 @@ RIGHT = {
     "arrivals that nobody waits for": roles((1, arrive(1, 64)), (1, "")),
 }
 
+DIFFER = "threads (0, 0, 0) and (32, 0, 0) differ in a condition on the way to it"
 WRONG = {
     "a count too large": (
         roles((2, ""), (2, sync(1, 96))),
@@ -124,7 +125,7 @@ WRONG = {
     "a role leaves it out for some launches": (
         roles((1, only_if(FLAG, sync(1, 64))), (1, sync(1, 64))),
         "unknown",
-        "warp 1 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
+        f"{DIFFER}; warp 1 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
     ),
     "memory decides in a role": (
         roles((1, ""), (2, only_if(MEMORY, sync(1, 64)))),
@@ -149,37 +150,37 @@ WRONG = {
     "loops of two bounds": (
         roles((1, loop(sync(1, 64))), (1, loop(sync(1, 64), "%r2"))),
         "unknown",
-        "warp 0 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
+        f"{DIFFER}; warp 1 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
     ),
     "one iteration less": (
         roles((1, loop(sync(1, 64))), (1, loop(sync(1, 64), start="1"))),
         "unknown",
-        "warp 0 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
+        f"{DIFFER}; warp 1 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
     ),
     "larger steps": (
         roles((1, loop(sync(1, 64))), (1, loop(sync(1, 64), step=2))),
         "unknown",
-        "warp 0 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
+        f"{DIFFER}; warp 0 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
     ),
     "loops of other numbers": (
         roles((1, loop(sync(1, 64), "3")), (1, loop(sync(1, 64), "4"))),
         "violation",
-        "warp 1 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
+        f"{DIFFER}; warp 1 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
     ),
     "an early exit": (
         roles((1, f"{FLAG} @%p9 exit;\n{sync(1, 64)}"), (1, sync(1, 64))),
         "unknown",
-        "warp 1 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
+        f"{DIFFER}; warp 1 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
     ),
     "an early exit of lanes": (
         roles((1, f"{LANE} @%p9 exit;\n{sync(1, 64)}"), (1, sync(1, 64))),
         "unknown",
-        "a condition on the way to it may differ between the threads of a warp",
+        f"{DIFFER}; a condition on the way to it may differ between the threads of a warp",
     ),
     "an arrival is missing": (
         roles((1, ""), (2, sync(1, 96))),
         "violation",
-        "warp 1 waits at barrier 1 for 96 threads, but 64 have come and the others have ended",
+        f"{DIFFER}, so not all threads come to it",
     ),
     "nobody waits for the first arrivals": (
         roles((1, loop(arrive(1, 96))), (2, loop(sync(1, 96)))),
@@ -194,18 +195,22 @@ WRONG = {
     "roles in another order": (
         roles((1, sync(1, 64) + sync(2, 64)), (1, sync(2, 64) + sync(1, 64))),
         "violation",
-        "warp 0 waits at barrier 1 for 64 threads, but 32 have come and the others wait at other barriers",
+        f"{DIFFER}; warp 0 waits at barrier 1 for 64 threads, but 32 have come and the others wait at other barriers",
     ),
     "the barrier of all threads in a role": (
         roles((1, ""), (2, "bar.sync 0;")),
+        "violation",
+        f"{DIFFER}, so not all threads come to it",
+    ),
+    "the barrier of all threads in a role, and another one": (
+        roles((1, ""), (2, "bar.sync 0;" + sync(1, 64))),
         "unknown",
-        "threads (0, 0, 0) and (32, 0, 0) differ in a condition on the way to it; warp 1 waits at barrier 0 for 96 "
-        "threads, but 64 have come and the others have ended",
+        f"{DIFFER}; warp 1 waits at barrier 0 for 96 threads, but 64 have come and the others have ended",
     ),
     "a reduction and a barrier": (
         roles((1, sync(1, 64)), (1, "bar.red.popc.u32 %r8, 1, 64, %p0;")),
         "unknown",
-        "barrier 1 is reduced by some warps, and others come to it otherwise",
+        f"{DIFFER}; barrier 1 is reduced by some warps, and others come to it otherwise",
     ),
     "one warp twice instead of two": (
         roles((1, arrive(1, 96) + sync(1, 96)), (1, sync(1, 96)), (1, "")),
@@ -261,10 +266,21 @@ def test_roles_that_do_not_come_together_are_not_proved(name: str) -> None:
     assert (found.verdict, found.reason) == (verdict, reason)
 
 
-# What is unknown but runs on the interpreter: it is right for what the proof cannot know of, or for
-# launches alone that are tried, or undefined.
-_RUNS = {"a count of the launch", "the barrier of all threads in a role", "a block of no whole warps"}
-_RUNS |= {"a reduction and a barrier", "a number of the launch"}
+# What runs on the interpreter in the launches that are tried, some in lockstep only, and some although
+# PTX does not define it: threads that have ended are not waited for, and lanes count with their warp.
+_RUNS = {
+    "a number of the launch",
+    "a reduction and a barrier",
+    "a block of no whole warps",
+    "an early exit of lanes",
+    "lanes differ",
+    "lanes differ at the instruction",
+    "memory decides in a role",
+    "nobody waits for the first arrivals",
+    "the barrier of all threads in a role",
+    "the barrier of all threads in a role, and another one",
+    "two roles with one number",
+}
 
 
 @pytest.mark.parametrize("name", sorted(set(WRONG) - _RUNS))
@@ -277,17 +293,20 @@ def test_what_is_not_proved_goes_wrong(name: str) -> None:
 
 
 def test_a_barrier_elsewhere_is_named_where_it_is() -> None:
-    kernel = roles((1, sync(2, 32)), (2, sync(1, 96)))
+    kernel = roles((1, sync(2, 32)), (2, sync(1, 96)), (1, ""))
     other, wrong = kernel.proof().barriers
     assert (other.verdict, wrong.verdict) == ("unknown", "violation")
+    assert (
+        wrong.reason == "warp 1 waits at barrier 1 for 96 threads, but 64 have come and the others have ended"
+    )
     assert other.reason == f"at another barrier, {wrong.reason}"
 
 
 def test_a_barrier_of_all_threads_is_proved_beside_a_wrong_one() -> None:
-    kernel = roles((1, ""), (2, sync(1, 96)), before="bar.sync 0;")
-    assert [v.verdict for v in kernel.proof().barriers] == ["proved", "violation"]
-    named = roles((1, ""), (2, sync(1, 96)), before="bar.sync 1;")
-    assert [v.verdict for v in named.proof().barriers] == ["unknown", "violation"]
+    kernel = roles((1, ""), (2, sync(1, 64)), (1, arrive(1, 64)), before="bar.sync 0;")
+    assert [v.verdict for v in kernel.proof().barriers] == ["proved", "unknown", "unknown"]
+    named = roles((1, ""), (2, sync(1, 64)), (1, arrive(1, 64)), before="bar.sync 1;")
+    assert [v.verdict for v in named.proof().barriers] == ["unknown", "unknown", "unknown"]
 
 
 def test_a_barrier_for_some_threads_is_not_proved_because_all_come_to_it() -> None:
@@ -303,12 +322,14 @@ def test_the_effort_is_bounded() -> None:
     conditions = "".join(
         only_if(f"and.b32 %r9, %r1, {1 << n}; setp.ne.u32 %p9, %r9, 0;", sync(1, 64)) for n in range(14)
     )
-    (reason,) = {
-        v.reason.partition("at another barrier, ")[2] or v.reason
-        for v in roles((1, ""), (2, conditions)).proof().barriers
-    }
-    assert reason == "following the warps from barrier to barrier takes more than 10000 steps"
-    growing = loop(sync(1, 64), register=20).replace("add.u32 %r20, %r20, 1", "shl.b32 %r20, %r20, 1")
+    assert (
+        told(roles((1, ""), (2, conditions)).proof()).reason
+        == "following the warps from barrier to barrier takes more than 10000 steps"
+    )
+
+
+def test_a_loop_without_a_counter_is_followed_so_far() -> None:
+    growing = loop(sync(1, 64)).replace("add.u32 %r20, %r20, 1", "shl.b32 %r20, %r20, 1")
     assert told(roles((1, ""), (2, growing)).proof()).reason == (
         "more than 128 conditions in a row decide which barriers the warps come to"
     )
@@ -328,8 +349,10 @@ def test_barriers_in_a_function_that_is_not_followed_may_be_any() -> None:
     ]
 
 
-def judged(seed: int) -> str:
-    """The verdict on a random kernel, after it ran as the verdict says; "" for a kernel without barriers."""
+def judged(seed: int, launches: int, schedules: int) -> str:
+    """The verdict on a random kernel, after it ran as the verdict says in so many launches, each in
+    lockstep and in so many other schedules; "" for a kernel without barriers.
+    """
     kernel = RandomRoles(seed)
     ptx = kernel.text()
     proof = prove_shared(ptx, block=kernel.block)
@@ -337,21 +360,21 @@ def judged(seed: int) -> str:
         return ""
     if not proof.complete and not proof.violations:
         return "unknown"
-    for n, m, memory in ((0, 0, 0), (1, 4, 1), (2, 2, 0), (3, 1, 1), (4, 5, 0)):
-        for schedule in (None, 1, 2):
+    for n, m, memory in ((3, 4, 1), (2, 2, 0), (3, 1, 1), (4, 5, 0), (0, 0, 0))[:launches]:
+        for schedule in (None, 1, 2)[: schedules + 1]:
             found = outcome(ptx, kernel.block, n, m, memory, schedule)
             assert bool(found) != proof.complete, (seed, n, m, schedule, found, proof.report(), ptx)
     return "proved" if proof.complete else "violation"
 
 
 def test_random_roles_run_as_proved() -> None:
-    found = Counter(judged(seed) for seed in range(40))
-    assert found["proved"] > 10, found
+    found = Counter(judged(seed, 2, 1) for seed in range(20))
+    assert found["proved"] > 5, found
     assert found["unknown"] > 5, found
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("first", range(0, 2000, 100))
 def test_more_random_roles_run_as_proved(first: int) -> None:
-    found = Counter(judged(seed) for seed in range(first, first + 100))
+    found = Counter(judged(seed, 5, 2) for seed in range(first, first + 100))
     assert min(found[v] for v in ("proved", "violation", "unknown")) > 0, found

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from ptxgen.check.prove.barriers.sites import Site
+from ptxgen.check.prove.program.domain import bottom_up
 from ptxgen.check.prove.program.graph import EXIT, Graph
 from ptxgen.check.prove.program.values import Node, Values
 from ptxgen.ir import Symbol
@@ -145,19 +146,12 @@ class Control:
 
     def leaves(self, node: Node) -> frozenset[Node]:
         """The merging values that a value is computed from."""
-        found = self._leaves.get(node.id)
-        if found is None:
-            seen, stack, merging = {node.id}, [node], set()
-            while stack:
-                top = stack.pop()
-                if top.kind in ("join", "header"):
-                    merging.add(top)
-                for arg in top.args:
-                    if arg.id not in seen:
-                        seen.add(arg.id)
-                        stack.append(arg)
-            found = self._leaves[node.id] = frozenset(merging)
-        return found
+        return bottom_up(node, self._leaves, self._merging)
+
+    def _merging(self, node: Node) -> frozenset[Node]:
+        if node.kind in ("join", "header"):
+            return frozenset((node,))
+        return frozenset[Node]().union(*(self._leaves[a.id] for a in node.args))
 
     # ------------------------------------------------------------------------------ loops
 

@@ -107,6 +107,7 @@ class Meetings:
         self._counting = counting
         self._terms = Terms()
         self._warps = shape.threads // WARP
+        self._values = [WarpValues(shape, n, self._terms, control.leaves) for n in range(self._warps)]
         self._steps = 0
         self._last: Site | None = None
 
@@ -174,7 +175,8 @@ class Meetings:
             warp = state.warps[number]
             if warp.block == EXIT:
                 return
-            values = WarpValues(self._shape, number, self._terms, dict(warp.merged))
+            values = self._values[number]
+            values.go_to(dict(warp.merged))
             sites = self._control.sites.get(warp.block, ())
             if warp.barrier < len(sites):
                 site = self._last = sites[warp.barrier]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -24,23 +24,37 @@ _DECIDING: Final = {"and.pred": False, "or.pred": True}
 
 
 class WarpValues:
-    """The values of one warp, with 32 threads, at one point of its run. `merged` has the values that
-    merge at joins and loop headers, by the number of their node; a value without an entry may be
-    anything.
+    """The values of one warp, with 32 threads, at one point of its run after the other. `leaves` gives
+    the merging values that a value is computed from.
     """
 
-    def __init__(self, shape: Shape, warp: int, terms: Terms, merged: Mapping[int, Value]) -> None:
+    def __init__(
+        self, shape: Shape, warp: int, terms: Terms, leaves: Callable[[Node], frozenset[Node]]
+    ) -> None:
         self._shape = shape
         self._warp = warp
         self._terms = terms
-        self._merged = merged
+        self._leaves = leaves
+        self._merged: dict[int, Value] = {}
         self._found: dict[int, Value] = {}
+        self._passing: list[int] = []  # the numbers of values found for this point only
+
+    def go_to(self, merged: Mapping[int, Value]) -> None:
+        """Go to a point. `merged` has the values that merge at joins and loop headers, by the number of
+        their node; a value without an entry may be anything.
+        """
+        self._merged = dict(merged)
+        for number in self._passing:
+            del self._found[number]
+        self._passing.clear()
 
     def of(self, node: Node) -> Value:
-        """The value of a node."""
+        """The value of a node at this point."""
         return bottom_up(node, self._found, self._value)
 
     def _value(self, node: Node) -> Value:
+        if self._leaves(node):
+            self._passing.append(node.id)
         if node.kind in ("join", "header"):
             return self._merged.get(node.id)
         if node.kind == "const":
