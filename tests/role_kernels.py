@@ -128,26 +128,33 @@ class RandomRoles:
         for _ in range(draw.randint(1, 3)):
             kind = draw.choice(("meet", "meet", "hand", "hand", "loop", "loop", "if", "all"))
             some = sorted(draw.sample(roles, draw.randint(min(2, len(roles)), len(roles))))
-            number, threads = draw.randint(1, 4), WARP * sum(self.warps[r] for r in some)
             if kind in ("loop", "if") and depth:
-                inner: list[list[Item]] = [[] for _ in self.warps]
-                self._together(some, inner, depth - 1)
-                bound = draw.choice(("%r1", "%r1", "%r2", "3")) if kind == "loop" else draw.choice(("1", "2"))
-                for r in some:
-                    items[r].append(Item(kind, bound=bound, inner=inner[r]))
+                self._inside(kind, some, items, depth - 1)
             elif kind == "all" and len(roles) == len(self.warps):
                 for r in roles:
                     items[r].append(Item("sync"))
-            elif kind == "hand" and len(some) > 1:
-                giver = draw.choice(some)
-                for r in some:
-                    items[r].append(Item("arrive" if r == giver else "sync", number, threads))
-                if draw.random() < 0.6:  # and back
-                    for r in some:
-                        items[r].append(Item("sync" if r == giver else "arrive", number + 5, threads))
             else:
-                for r in some:
-                    items[r].append(Item("sync", number, threads))
+                self._meet(some, items, kind == "hand" and len(some) > 1)
+
+    def _inside(self, kind: str, roles: Sequence[int], items: list[list[Item]], depth: int) -> None:
+        """Add a loop or a condition of several roles."""
+        bounds = ("%r1", "%r1", "%r2", "3") if kind == "loop" else ("1", "2")
+        bound = self._draw.choice(bounds)
+        inner: list[list[Item]] = [[] for _ in self.warps]
+        self._together(roles, inner, depth)
+        for r in roles:
+            items[r].append(Item(kind, bound=bound, inner=inner[r]))
+
+    def _meet(self, roles: Sequence[int], items: list[list[Item]], hands: bool) -> None:
+        """Let roles meet at a barrier, or one of them hand over to the others, perhaps in turns."""
+        draw, number = self._draw, self._draw.randint(1, 4)
+        threads = WARP * sum(self.warps[r] for r in roles)
+        giver = draw.choice(roles) if hands else -1
+        back = hands and draw.random() < 0.6
+        for r in roles:
+            items[r].append(Item("arrive" if r == giver else "sync", number, threads))
+            if back:
+                items[r].append(Item("sync" if r == giver else "arrive", number + 5, threads))
 
     def _mistake(self) -> None:
         draw = self._draw

@@ -195,7 +195,8 @@ WRONG = {
     "roles in another order": (
         roles((1, sync(1, 64) + sync(2, 64)), (1, sync(2, 64) + sync(1, 64))),
         "violation",
-        f"{DIFFER}; warp 0 waits at barrier 1 for 64 threads, but 32 have come and the others wait at other barriers",
+        f"{DIFFER}; warp 0 waits at barrier 1 for 64 threads, but 32 have come and the others wait at other "
+        "barriers",
     ),
     "the barrier of all threads in a role": (
         roles((1, ""), (2, "bar.sync 0;")),
@@ -329,7 +330,7 @@ def test_the_effort_is_bounded() -> None:
 
 
 def test_a_loop_without_a_counter_is_followed_so_far() -> None:
-    growing = loop(sync(1, 64)).replace("add.u32 %r20, %r20, 1", "shl.b32 %r20, %r20, 1")
+    growing = loop(sync(1, 64), start="1").replace("add.u32 %r20, %r20, 1", "mul.lo.u32 %r20, %r20, 3")
     assert told(roles((1, ""), (2, growing)).proof()).reason == (
         "more than 128 conditions in a row decide which barriers the warps come to"
     )
@@ -343,10 +344,8 @@ def test_barriers_in_a_function_that_is_not_followed_may_be_any() -> None:
     found = prove_shared(
         kernel.ptx.replace(head, head + function).replace("join:", "join:\ncall f, ();"), block=96
     )
-    assert [v.reason for v in found.barriers] == [
-        "a function that is called is not followed, and may come to barriers",
-        "a function that calls itself is not followed",
-    ]
+    assert {v.verdict for v in found.barriers} == {"unknown"}
+    assert found.barriers[0].reason == "a function that is called is not followed, and may come to barriers"
 
 
 def judged(seed: int, launches: int, schedules: int) -> str:
@@ -358,8 +357,10 @@ def judged(seed: int, launches: int, schedules: int) -> str:
     proof = prove_shared(ptx, block=kernel.block)
     if not proof.barriers:
         return ""
-    if not proof.complete and not proof.violations:
-        return "unknown"
+    if not proof.complete and not any("have come and" in v.reason for v in proof.violations):
+        return (
+            "unknown"  # or a barrier of all threads that not all come to, which the interpreter may let pass
+        )
     for n, m, memory in ((3, 4, 1), (2, 2, 0), (3, 1, 1), (4, 5, 0), (0, 0, 0))[:launches]:
         for schedule in (None, 1, 2)[: schedules + 1]:
             found = outcome(ptx, kernel.block, n, m, memory, schedule)
