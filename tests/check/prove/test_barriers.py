@@ -125,7 +125,7 @@ WRONG = {
     "a role leaves it out for some launches": (
         roles((1, only_if(FLAG, sync(1, 64))), (1, sync(1, 64))),
         "unknown",
-        f"{DIFFER}; warp 1 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
+        "warp 1 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
     ),
     "memory decides in a role": (
         roles((1, ""), (2, only_if(MEMORY, sync(1, 64)))),
@@ -150,32 +150,32 @@ WRONG = {
     "loops of two bounds": (
         roles((1, loop(sync(1, 64))), (1, loop(sync(1, 64), "%r2"))),
         "unknown",
-        f"{DIFFER}; warp 1 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
+        "warp 1 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
     ),
     "one iteration less": (
         roles((1, loop(sync(1, 64))), (1, loop(sync(1, 64), start="1"))),
         "unknown",
-        f"{DIFFER}; warp 1 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
+        "warp 1 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
     ),
     "larger steps": (
         roles((1, loop(sync(1, 64))), (1, loop(sync(1, 64), step=2))),
         "unknown",
-        f"{DIFFER}; warp 0 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
+        "warp 0 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
     ),
     "loops of other numbers": (
         roles((1, loop(sync(1, 64), "3")), (1, loop(sync(1, 64), "4"))),
         "violation",
-        f"{DIFFER}; warp 1 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
+        "warp 1 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
     ),
     "an early exit": (
         roles((1, f"{FLAG} @%p9 exit;\n{sync(1, 64)}"), (1, sync(1, 64))),
         "unknown",
-        f"{DIFFER}; warp 1 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
+        "warp 1 waits at barrier 1 for 64 threads, but 32 have come and the others have ended",
     ),
     "an early exit of lanes": (
         roles((1, f"{LANE} @%p9 exit;\n{sync(1, 64)}"), (1, sync(1, 64))),
         "unknown",
-        f"{DIFFER}; a condition on the way to it may differ between the threads of a warp",
+        "a condition on the way to it may differ between the threads of a warp",
     ),
     "an arrival is missing": (
         roles((1, ""), (2, sync(1, 96))),
@@ -195,8 +195,7 @@ WRONG = {
     "roles in another order": (
         roles((1, sync(1, 64) + sync(2, 64)), (1, sync(2, 64) + sync(1, 64))),
         "violation",
-        f"{DIFFER}; warp 0 waits at barrier 1 for 64 threads, but 32 have come and the others wait at other "
-        "barriers",
+        "warp 0 waits at barrier 1 for 64 threads, but 32 have come and the others wait at other barriers",
     ),
     "the barrier of all threads in a role": (
         roles((1, ""), (2, "bar.sync 0;")),
@@ -206,12 +205,12 @@ WRONG = {
     "the barrier of all threads in a role, and another one": (
         roles((1, ""), (2, "bar.sync 0;" + sync(1, 64))),
         "unknown",
-        f"{DIFFER}; warp 1 waits at barrier 0 for 96 threads, but 64 have come and the others have ended",
+        "warp 1 waits at barrier 0 for 96 threads, but 64 have come and the others have ended",
     ),
     "a reduction and a barrier": (
         roles((1, sync(1, 64)), (1, "bar.red.popc.u32 %r8, 1, 64, %p0;")),
         "unknown",
-        f"{DIFFER}; barrier 1 is reduced by some warps, and others come to it otherwise",
+        "barrier 1 is reduced by some warps, and others come to it otherwise",
     ),
     "one warp twice instead of two": (
         roles((1, arrive(1, 96) + sync(1, 96)), (1, sync(1, 96)), (1, "")),
@@ -325,7 +324,7 @@ def test_the_effort_is_bounded() -> None:
     )
     assert (
         told(roles((1, ""), (2, conditions)).proof()).reason
-        == "following the warps from barrier to barrier takes more than 10000 steps"
+        == "following the warps from barrier to barrier takes more than 4000 steps"
     )
 
 
@@ -369,7 +368,7 @@ def judged(seed: int, launches: int, schedules: int) -> str:
 
 
 def test_random_roles_run_as_proved() -> None:
-    found = Counter(judged(seed, 2, 1) for seed in range(20))
+    found = Counter(judged(seed, 2, 1) for seed in range(14))
     assert found["proved"] > 5, found
     assert found["unknown"] > 5, found
 

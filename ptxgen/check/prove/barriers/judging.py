@@ -104,9 +104,8 @@ class BarrierProver:
             return PROVED, ""
         here = wrong.site is None or wrong.site[:2] == place[:2]
         reason = str(wrong) if here else f"at another barrier, {wrong}"
-        if alone is not None:
-            _, why = alone
-            reason = why if why in (_UNSURE, _TABLE) else f"{why}; {reason}"
+        if alone is not None and alone[1] in (_UNSURE, _TABLE):
+            reason = alone[1]
         return (VIOLATION if wrong.certain and here else UNKNOWN), reason
 
     # ------------------------------------------------------------------------------ one barrier alone
