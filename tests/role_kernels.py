@@ -57,7 +57,7 @@ def arrive(number: int, threads: int) -> str:
 _labels = count()
 
 
-def loop(body: str, bound: str = "%r1", register: int = 20, step: int = 1, start: str = "0") -> str:
+def loop(body: str, bound: str = "%r1", register: int = 20, step: int | str = 1, start: str = "0") -> str:
     """A loop over a register from `start` to `bound`, which may have no iteration."""
     label = next(_labels)
     p, r = f"%p{register}", f"%r{register}"
