@@ -422,7 +422,7 @@ def judged(seed: int, launches: int, schedules: int) -> str:
 def test_random_roles_run_as_proved() -> None:
     found = Counter(judged(seed, 2, 1) for seed in range(12))
     assert found["proved"] > 5, found
-    assert found["unknown"] > 5, found
+    assert found["unknown"] > 3, found
 
 
 @pytest.mark.nightly
