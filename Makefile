@@ -70,7 +70,7 @@ docs-check: $(READY) ## generated stubs and pages are up to date
 	$(PY) tools/gen_isa_docs.py --check
 
 bench: $(READY) ## measure, print a table, write JSON to benchmarks/results/
-	$(PY) tools/bench.py
+	$(PY) tools/bench.py --output benchmarks/results
 
 clean: ## remove what building and testing left behind
 	rm -rf build dist *.egg-info .coverage .coverage.* .hypothesis

@@ -7,6 +7,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Final
 
+from ptxgen import __version__ as __version__
+
 if TYPE_CHECKING:
     from flash.cache.attention import attention_with_kvcache
     from flash.cache.cache import KVCache

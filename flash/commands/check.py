@@ -1,4 +1,4 @@
-"""Say what is wrong with a PTX file: `python tools/check.py file.ptx --block 128`."""
+"""Say what is wrong with a PTX file: `ptxgen check file.ptx --block 128`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from flash.commands.parts.check_findings import (
     check_entry,
     module_findings,
 )
-from flash.commands.parts.exits import fail
+from flash.commands.parts.command_line import CommandParser
+from flash.commands.parts.exits import FAILED, OK, USAGE, fail
 from flash.commands.parts.numbers import whole
 from flash.commands.parts.run_arguments import FileError, Given, bound, check_type, extents, given, ptx_text
 from flash.commands.parts.standard_output import tell
@@ -33,9 +34,8 @@ from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembly
 from ptxgen.tensormap import TensorMap
 
-OK, FAILED, USAGE = range(3)
-
-_fail: Final = functools.partial(fail, "check.py")
+NAME: Final = "ptxgen check"
+_fail: Final = functools.partial(fail, NAME)
 
 SCHEMA: Final = 1  # version of the JSON; raised when a key changes its meaning
 _MIX: Final = 6  # entries of the instruction mix that are shown
@@ -48,7 +48,7 @@ what is looked at:
   assembler   if one is at hand: registers and spills, its refusal, its warnings and advisories
   proof       each access to shared memory is in bounds, inside its own allocation and aligned, in
               every thread and turn; barriers are not divergent; --param says more of parameters
-  run         with --grid and one --arg for each parameter, as in tools/run.py: all sanitizers, bank
+  run         with --grid and one --arg for each parameter, as in ptxgen run: all sanitizers, bank
               conflicts, uncoalesced accesses; arrays of inout: and out: are not written
   lints       what nobody needs; the instructions that cost the most conflicts and sectors
 
@@ -60,17 +60,17 @@ severities:
 parameters, for the proof (those of a run are known from its --arg):
   n=1000  n=1..4096           a number, or the lowest and the highest
   q=map:64x8:128B:zeros:f16:512x64
-                              a tensor map, as in tools/run.py: the box in elements, innermost
+                              a tensor map, as in ptxgen run: the box in elements, innermost
                               first, the swizzle, and the array
 
 examples:
-  python tools/check.py file.ptx --block 128
-  python tools/check.py file.ptx --entry saxpy --block 256 --assemble --strict
-  python tools/check.py file.ptx --entry saxpy --block 256 --grid 4 \\
+  ptxgen check file.ptx --block 128
+  ptxgen check file.ptx --entry saxpy --block 256 --assemble --strict
+  ptxgen check file.ptx --entry saxpy --block 256 --grid 4 \\
       --arg i32:1000 --arg f32:2.0 --arg random:f32:1000 --arg zeros:f32:1000
-  python tools/check.py file.ptx --entry attention --block 128 --dynamic-align 1024 \\
+  ptxgen check file.ptx --entry attention --block 128 --dynamic-align 1024 \\
       --param q=map:64x64:128B:zeros:f16:4096x64 --param n=64..4096
-  python tools/check.py - --json < file.ptx
+  ptxgen check - --json < file.ptx
 
 exit codes:
   0  nothing found; unproved accesses and lints count with --strict alone
@@ -103,13 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="check.py",
-        description="Say what is wrong with the kernels of a PTX file.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = CommandParser(NAME, "Say what is wrong with the kernels of a PTX file.", _EPILOG)
     add = parser.add_argument
     add("ptx", metavar="FILE", help="PTX text; - for standard input")
     add("--entry", metavar="NAME", help="only this kernel")

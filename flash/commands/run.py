@@ -1,4 +1,4 @@
-"""Run a kernel of a PTX or CUDA file on the interpreter: `python tools/run.py file.ptx --entry saxpy …`."""
+"""Run a kernel of a PTX or CUDA file on the interpreter: `ptxgen run file.ptx --entry saxpy …`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from flash.commands.parts.exits import fail
+from flash.commands.parts.command_line import CommandParser
+from flash.commands.parts.exits import FAILED, OK, USAGE, fail
 from flash.commands.parts.numbers import whole
 from flash.commands.parts.progress import cta_lines
 from flash.commands.parts.run_arguments import (
@@ -42,9 +43,8 @@ from ptxgen.interpreter.launch import MAX_INSTRUCTIONS
 from ptxgen.interpreter.program.linking import link, param_align, param_bytes
 from ptxgen.interpreter.schedule.policies import LOCKSTEP
 
-OK, FAILED, USAGE = range(3)
-
-_fail: Final = functools.partial(fail, "run.py")
+NAME: Final = "ptxgen run"
+_fail: Final = functools.partial(fail, NAME)
 
 _OPCODES: Final = 10  # opcodes of the instruction mix that are shown
 _WORST: Final = 5  # instructions shown with the most conflicts, or the most excess sectors
@@ -80,19 +80,19 @@ arguments, one --arg for each parameter, in their order:
   surface:2d:ARRAY            a surface object: its kind (1d, 2d, 3d, a1d, a2d)
 
 examples:
-  python tools/run.py file.ptx                       list the entries and their parameters
-  python tools/run.py file.ptx --entry saxpy --grid 4 --block 256 \\
+  ptxgen run file.ptx                       list the entries and their parameters
+  ptxgen run file.ptx --entry saxpy --grid 4 --block 256 \\
       --arg i32:1000 --arg f32:2.0 --arg x.npy --arg inout:y.npy
-  python tools/run.py - --entry k --grid 2x2 --block 32,4 --arg out:y.npy:u32:64 < file.ptx
-  python tools/run.py textures.ptx --entry texture_convolved --grid 64 --block 64 \\
+  ptxgen run - --entry k --grid 2x2 --block 32,4 --arg out:y.npy:u32:64 < file.ptx
+  ptxgen run textures.ptx --entry texture_convolved --grid 64 --block 64 \\
       --arg texture:2d,linear,border:random:f32:64x64 --arg out:z.npy:f32:64x64 --arg i32:64
-  python tools/run.py file.ptx --entry saxpy --grid 4 --block 256 --counters --sanitize \\
+  ptxgen run file.ptx --entry saxpy --grid 4 --block 256 --counters --sanitize \\
       --arg i32:1000 --arg f32:2.0 --arg random:f32:1000 --arg zeros:f32:1000
 
 CUDA C++, without a GPU or the CUDA toolkit (pip install 'ptxgen[frontends]'):
-  python tools/run.py saxpy.cu --entry saxpy --grid 4 --block 256 --sanitize \
+  ptxgen run saxpy.cu --entry saxpy --grid 4 --block 256 --sanitize \
       --arg i32:1000 --arg f32:2.0 --arg x.npy --arg inout:y.npy
-  python tools/run.py sum.cu --instance "sum<float>" --entry "sum<float>" --grid 1 --block 64 \
+  ptxgen run sum.cu --instance "sum<float>" --entry "sum<float>" --grid 1 --block 64 \
       --target sm_90a --define TILE=64 --arg x.npy --arg out:y.npy:f32:1
 
 exit codes:
@@ -135,12 +135,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="run.py",
-        description="Run a kernel of a PTX or CUDA C++ file on the CPU, or list the file's entries.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = CommandParser(
+        "ptxgen run",
+        "Run a kernel of a PTX or CUDA C++ file on the CPU, or list the file's entries.",
+        _EPILOG,
     )
     add = parser.add_argument
     add("ptx", metavar="FILE", help="PTX, or CUDA C++ (.cu); - for PTX on standard input")
@@ -309,7 +307,7 @@ def _progress(name: str, ctas: int) -> Iterator[Callable[[int, int], None] | Non
         yield None
         return
     if importlib.util.find_spec("rich") is None:
-        yield cta_lines(f"run.py: {name}")
+        yield cta_lines(f"{NAME}: {name}")
         return
     rich: Any = importlib.import_module("rich.progress")
     console = importlib.import_module("rich.console").Console(stderr=True)

@@ -1,4 +1,4 @@
-"""The options of `tools/emit.py` that several kernels have."""
+"""The options of `ptxgen emit` that several kernels have."""
 
 from __future__ import annotations
 
@@ -98,17 +98,6 @@ def config_of(arguments: argparse.Namespace, target: str | None) -> AttentionCon
     names = {field.name for field in fields(AttentionConfig)}
     said = {name: value for name, value in vars(arguments).items() if name in names}
     return AttentionConfig(**{**said, "target": target})
-
-
-def parser_of(prog: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """A parser without options."""
-    return argparse.ArgumentParser(
-        prog=prog,
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:

@@ -1,4 +1,4 @@
-"""The program that tools/run.py runs: PTX, or CUDA C++ that NVRTC compiles."""
+"""The program that ptxgen run runs: PTX, or CUDA C++ that NVRTC compiles."""
 
 from __future__ import annotations
 
