@@ -16,6 +16,7 @@ if not __package__:  # run as a script: draw what this checkout measured
 from flash.commands.measure.report import ROOT
 from flash.commands.parts.command_line import CommandParser
 from flash.commands.parts.exits import FAILED, OK, fail
+from flash.commands.parts.quiet import quietly
 from flash.commands.parts.standard_output import tell
 
 NAME: Final = "bench_plot.py"
@@ -102,4 +103,4 @@ def draw(points: dict[str, list[Point]], output: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(quietly(main))

@@ -9,13 +9,12 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import ptxgen
 from flash.commands.parts.command_line import COMPLETING, CommandParser, words_to_complete
-from flash.commands.parts.exits import INTERRUPTED, OK
-from flash.commands.parts.standard_output import drop_standard_output
+from flash.commands.parts.quiet import quietly
 
 NAME: Final = "ptxgen"
 
@@ -55,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in COMMANDS:
         return command(words[0], words[1:])
-    return _quiet(lambda: _without_command(words))
+    return quietly(lambda: _without_command(words))
 
 
 def command(name: str, argv: Sequence[str] | None = None) -> int:
@@ -67,23 +66,7 @@ def command(name: str, argv: Sequence[str] | None = None) -> int:
         module = importlib.import_module(f"flash.commands.{name.replace('-', '_')}")
         return int(module.main(sys.argv[1:] if argv is None else argv))
 
-    return _quiet(run)
-
-
-def _quiet(run: Callable[[], int]) -> int:
-    """Run a command without a traceback if it is interrupted, or if the reader of its output ends."""
-    code = OK
-    try:
-        try:
-            code = run()
-        finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        drop_standard_output()
-    return code
+    return quietly(run)
 
 
 def _without_command(words: Sequence[str]) -> int:

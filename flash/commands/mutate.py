@@ -30,6 +30,7 @@ from flash.commands.measure.report import write_atomically
 from flash.commands.parts.command_line import CommandParser
 from flash.commands.parts.exits import FAILED, OK, fail
 from flash.commands.parts.numbers import whole
+from flash.commands.parts.quiet import children_without_interrupts
 from flash.commands.parts.standard_output import tell
 from ptxgen.errors import PtxGenError
 from ptxgen.text import render
@@ -161,7 +162,17 @@ def _verdicts(pairs: Sequence[tuple[str, int]], jobs: int) -> Iterator[Verdict]:
     # "spawn", because a fork of a process with threads, such as numpy's, may hang.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        yield from pool.map(judge, names, numbers, chunksize=_CHUNK)
+        try:
+            with children_without_interrupts():
+                verdicts = pool.map(judge, names, numbers, chunksize=_CHUNK)
+            yield from verdicts
+        except BaseException:
+            # Or the end of the pool waits for verdicts that nobody wants. What has not begun is dropped
+            # first: the pool fails at what is cancelled when it loses its processes.
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
 
 
 class _Progress:

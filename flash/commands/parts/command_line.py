@@ -48,13 +48,15 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and a message, with what a mistyped option may have meant; exit with 2."""
-        options = set(self._options())
+        options = sorted(set(self._options()))
         for word in self._words:
             name = word.partition("=")[0]
             if name == "--":
                 break
             if name.startswith("--") and name not in options:
-                hint = did_you_mean(name, options)
+                # Without the dashes, which would make all options alike.
+                near = did_you_mean(name[2:], [option[2:] for option in options if option.startswith("--")])
+                hint = near.replace("'", "'--", 1)
                 known = message.startswith(_UNKNOWN)
                 message += hint if known or not hint else f"; there is no {name}{hint}"
                 break
