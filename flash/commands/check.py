@@ -23,7 +23,7 @@ from flash.commands.parts.check_findings import (
     module_findings,
 )
 from flash.commands.parts.check_formats import FileFindings, github, sarif
-from flash.commands.parts.command_line import CommandParser
+from flash.commands.parts.command_line import CommandParser, completed, kernel_names
 from flash.commands.parts.exits import FAILED, OK, USAGE, fail
 from flash.commands.parts.numbers import whole
 from flash.commands.parts.run_arguments import FileError, Given, bound, check_type, extents, given, ptx_text
@@ -145,7 +145,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = CommandParser(NAME, "Say what is wrong with the kernels of PTX files.", _EPILOG)
     add = parser.add_argument
     add("ptx", nargs="+", metavar="FILE", help="PTX text; - for standard input")
-    add("--entry", metavar="NAME", help="only this kernel")
+    completed(add("--entry", metavar="NAME", help="only this kernel"), kernel_names("ptx"))
     add(
         "--block",
         type=extents,

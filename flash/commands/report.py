@@ -14,7 +14,7 @@ from typing import Any, Final
 from flash.commands.campaign.kernels import forward_launch
 from flash.commands.campaign.problems import Problem
 from flash.commands.measure.static_quality import dense_launch
-from flash.commands.parts.command_line import CommandParser
+from flash.commands.parts.command_line import CommandParser, completed, kernel_names
 from flash.commands.parts.emit_cache import KINDS, Kind
 from flash.commands.parts.emit_options import add_kernel_options, config_of, every_kernel_option
 from flash.commands.parts.emit_output import STDOUT, deliver, find_target
@@ -117,7 +117,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = _parser(NAME, _EPILOG, (ATTENTION, *KINDS))
     add = parser.add_argument
     add("kernel", metavar="KERNEL", help="what to report on, see below")
-    add("--entry", metavar="NAME", help="the kernel of a PTX file with several")
+    entry = add("--entry", metavar="NAME", help="the kernel of a PTX file with several")
+    completed(entry, kernel_names("kernel"))
     add("--block", type=extents, metavar="X[,Y[,Z]]", help="threads of a CTA (default: what the kernel says)")
     add("--source", type=Path, action="append", default=[], metavar="FILE", help="a file that .loc names")
     launch = parser.add_argument_group("the launch to interpret")

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from flash.commands.parts.command_line import CommandParser
+from flash.commands.parts.command_line import CommandParser, completed, kernel_names
 from flash.commands.parts.exits import FAILED, OK, USAGE, fail
 from flash.commands.parts.numbers import whole
 from flash.commands.parts.progress import cta_lines
@@ -142,7 +142,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("ptx", metavar="FILE", help="PTX, or CUDA C++ (.cu); - for PTX on standard input")
-    add("--entry", metavar="NAME", help="the kernel to run; without it, entries are listed")
+    entry = add("--entry", metavar="NAME", help="the kernel to run; without it, entries are listed")
+    completed(entry, kernel_names("ptx"))
     add("--json", action="store_true", help="print JSON")
     _add_launch(parser.add_argument_group("the launch"))
     _add_inspection(parser.add_argument_group("what is watched"))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from ptxgen.errors import did_you_mean
@@ -77,18 +79,42 @@ class CommandParser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"{error.message}{hint}") from None
 
 
-def completed(action: argparse.Action, words: Iterable[str]) -> argparse.Action:
-    """The action, whose values the shell completes from these words; others are still accepted."""
-    action.completer = lambda **_: list(words)  # type: ignore[attr-defined]  # argcomplete reads it
+Words = Callable[[argparse.Namespace], Iterable[str]]
+
+
+def completed(action: argparse.Action, words: Iterable[str] | Words) -> argparse.Action:
+    """The action, whose values the shell completes from these words, or from those that a function
+    makes of the arguments so far; other values are still accepted.
+    """
+
+    def completer(parsed_args: argparse.Namespace, **_: object) -> list[str]:
+        return list(words(parsed_args) if callable(words) else words)
+
+    action.completer = completer  # type: ignore[attr-defined]  # argcomplete reads it
     return action
+
+
+def kernel_names(file: str) -> Words:
+    """The names of the kernels of a PTX file, which is the argument called `file`."""
+
+    def names(arguments: argparse.Namespace) -> list[str]:
+        path = getattr(arguments, file)
+        text = Path(path[0] if isinstance(path, list) else path).read_text(encoding="utf-8", errors="replace")
+        return re.findall(r"\.entry\s+([\w$%]+)", text)
+
+    return names
 
 
 def complete(parser: CommandParser) -> NoReturn:
     """Answer the shell with the completions of the command line, whose first words are `prog`."""
-    if parser.kernels:
-        parser.add_argument("kernel", nargs="?", choices=parser.kernels)
     os.environ[COMPLETING] = str(len(parser.prog.split()))
     argcomplete: Any = importlib.import_module("argcomplete")
+    files = argcomplete.completers.FilesCompleter()
+    first = [action for action in parser._actions if not action.option_strings][:1]
+    if parser.kernels and not first:
+        parser.add_argument("kernel", nargs="?", choices=parser.kernels)
+    for action in first if parser.kernels else ():
+        action.completer = lambda prefix, **_: [*parser.kernels, *files(prefix)]  # type: ignore[attr-defined]
     argcomplete.autocomplete(parser)
     raise AssertionError("argcomplete ends the process")
 
