@@ -40,7 +40,7 @@ def main(root: Path, packages: str) -> None:
             except Exception:
                 failures.append(f"{name}: {traceback.format_exc()}")
     found = {"version": sys.version_info[:2], "compiled": compiled, "imported": imported}
-    sys.stdout.write(json.dumps({**found, "failures": failures}))
+    sys.stdout.write(json.dumps({**found, "failures": failures}) + "\n")
 
 
 if __name__ == "__main__":
