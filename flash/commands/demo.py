@@ -59,7 +59,11 @@ races, missing waits, uninitialised values) on and reports nothing; and the resu
 interpreter, of the cpu backend and of the GPU, if there is one, are as close to a float64 reference
 as their arithmetic says (docs/numerics.md); numpy's own f32 is shown beside them.
 
-exit codes: 0 all checks passed, 1 one failed, 2 wrong usage, 3 an unsupported configuration
+exit codes:
+  0  all checks passed
+  1  one failed
+  2  wrong usage
+  3  a configuration or a target that is not supported
 """
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from flash.commands.parts.command_line import CommandParser, completed, kernel_names
-from flash.commands.parts.exits import FAILED, OK, USAGE, fail
+from flash.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, fail
 from flash.commands.parts.numbers import whole
 from flash.commands.parts.progress import cta_lines
 from flash.commands.parts.run_arguments import (
@@ -35,7 +35,7 @@ from flash.commands.parts.run_arguments import (
 from flash.commands.parts.run_program import add_compilation, program_of
 from flash.commands.parts.standard_output import tell
 from ptxgen import interpreter
-from ptxgen.errors import LaunchError, PtxGenError, TrapError
+from ptxgen.errors import LaunchError, PtxGenError, TrapError, UnsupportedTargetError
 from ptxgen.frontends.program import Program, ProgramKernel, by_line
 from ptxgen.interpreter import Counters, MemoryTraffic, Report, Result
 from ptxgen.interpreter.arguments import Argument
@@ -100,6 +100,7 @@ exit codes:
   1  the file cannot be compiled or run, the kernel failed, the sanitizers found something, or a file
      cannot be read or written
   2  wrong usage, or arguments that do not fit the kernel
+  3  a --target that is not supported
 
 Files are written after the kernel has succeeded, each in one step: after a failure or a finding
 they are as they were. Floating-point types that numpy lacks are written as bytes (V2, V1). What the
@@ -127,6 +128,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TrapError as error:
         tell("" if arguments.json else error.printed, end="")
         return _fail(FAILED, readable(str(error)))
+    except UnsupportedTargetError as error:
+        return _fail(UNSUPPORTED, error)
     except (PtxGenError, FileError) as error:
         return _fail(FAILED, error)
 

@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from flash.commands.parts.command_line import CommandParser
-from flash.commands.parts.exits import FAILED, USAGE, fail
+from flash.commands.parts.exits import FAILED, UNSUPPORTED, USAGE, fail
 from ptxgen.errors import LaunchError, PtxGenError, UnsupportedTargetError
 from ptxgen.program import Ended, run
-
-_INTERRUPTED: Final = 130
 
 NAME: Final = "ptxgen run-program"
 _fail: Final = functools.partial(fail, NAME)
@@ -35,6 +33,7 @@ exit codes:
   1  it made a call that is not answered, or its device code cannot be run, or the sanitizers
      (--sanitize) found something
   2  wrong usage, or a program that cannot be run so
+  3  a target that is not supported
 """
 
 
@@ -47,12 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = [arguments.program, *arguments.arguments]
     try:
         ended = run(command, target=arguments.target, sanitize=arguments.sanitize, tell=_tell)
-    except (LaunchError, UnsupportedTargetError) as error:
+    except LaunchError as error:
         return _fail(USAGE, error)
+    except UnsupportedTargetError as error:
+        return _fail(UNSUPPORTED, error)
     except PtxGenError as error:
         return _fail(FAILED, error)
-    except KeyboardInterrupt:
-        return _INTERRUPTED
     return _result(ended, arguments.sanitize)
 
 
