@@ -11,12 +11,14 @@ READY := $(VENV)/.installed
 FRAMEWORKS := $(VENV)/.frameworks
 FRONTENDS := $(VENV)/.frontends
 BROWSER := $(VENV)/.browser
+PYTHONS := $(VENV)/pythons
+PYODIDES := 3.12=0.27.7 3.13=0.29.5 3.14=314.0.7  # CPython in WebAssembly, from npm
 PYTEST := $(PY) -m pytest -n auto --dist worksteal
 COVERAGE := --cov=ptxgen --cov=flash --cov-branch --cov-fail-under=95
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow blas frameworks frontends browser lint types layers docs-check mutants \
+.PHONY: help demo test slow blas frameworks frontends browser pythons lint types layers docs-check mutants \
   analyses coverage nightly bench clean distclean
 
 help: ## list the targets
@@ -42,6 +44,14 @@ frameworks: $(FRAMEWORKS) ## PyTorch, JAX and transformers, whose tests skip the
 frontends: $(FRONTENDS) ## NVRTC, Triton, Numba and CuTe DSL (2 GB), whose tests skip themselves, too
 
 browser: $(BROWSER) ## Selenium, Pillow, fontTools, and where apt-get may Chromium, for tests of report pages
+
+pythons: $(READY) ## the code under Python 3.12 to 3.14: types, and what runs without numpy (node, npm)
+	@set -e; for pair in $(PYODIDES); do \
+	  folder=$(PYTHONS)/$${pair%=*}; \
+	  [ -d $$folder/node_modules ] || npm install --silent --prefix $$folder pyodide@$${pair#*=} >/dev/null; \
+	  $(PY) -m mypy --python-version $${pair%=*}; \
+	done
+	$(PY) -m pytest -m nightly tests/test_pythons.py $(PYTEST_ARGS)
 
 mutants: $(READY) ## break the kernels in a sample of ways; something must notice each
 	$(PY) tools/mutate.py --short
@@ -70,7 +80,7 @@ docs-check: $(READY) ## generated stubs and pages are up to date
 	$(PY) tools/gen_isa_docs.py --check
 
 bench: $(READY) ## measure, print a table, write JSON to benchmarks/results/
-	$(PY) tools/bench.py
+	$(PY) tools/bench.py --output benchmarks/results
 
 clean: ## remove what building and testing left behind
 	rm -rf build dist *.egg-info .coverage .coverage.* .hypothesis

@@ -5,7 +5,12 @@ once.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Final
+
+from ptxgen import __version__ as __version__
+
+__distribution__: Final = "ptxgen"  # by which a module of this name is known to be ours
 
 if TYPE_CHECKING:
     from flash.cache.attention import attention_with_kvcache
@@ -46,6 +51,49 @@ _HOME: Final = {
     "rotary_tables": "problem.rotary",
     "to_device": "host.transfer",
 }
+
+
+# Another distribution has a top-level module of this name. What it has put into this folder is seen
+# here; where it has overwritten this file, flash.operands and the program `ptxgen` say so.
+_FILES: Final = frozenset(
+    [
+        "__init__.py",
+        "adapters",
+        "cache",
+        "cache_kernels.py",
+        "commands",
+        "contract",
+        "cpu",
+        "decode",
+        "device",
+        "error_bound.py",
+        "functions.py",
+        "host",
+        "kernel.py",
+        "kernels",
+        "launch",
+        "mods",
+        "operands",
+        "pages",
+        "problem",
+        "py.typed",
+        "reference.py",
+        "scores",
+        "__pycache__",
+    ]
+)
+
+
+def _unknown() -> set[str]:
+    """The names in this folder that are not of this distribution."""
+    try:
+        return set(os.listdir(__path__[0])) - _FILES
+    except OSError:  # imported from an archive
+        return set()
+
+
+if _others := _unknown():
+    importlib.import_module("ptxgen.distribution").warn_if_shared(__path__[0], _others)
 
 
 def __getattr__(name: str) -> object:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from ptxgen.kernels import BuiltFunction, KernelFunction, kernel
     from ptxgen.tensormap import TensorMap
 
+__version__: Final = "0.1.0"  # of the distribution; pyproject.toml reads it
+
 __all__ = [
     "BuiltFunction",
     "KernelBuilder",

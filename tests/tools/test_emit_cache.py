@@ -436,9 +436,7 @@ def test_help_shows_examples_that_work(
     assert stopped.value.code == 0
     shown = capfd.readouterr().out.replace("\\\n", "")
     examples = [
-        line.split()[2:]
-        for line in shown.splitlines()
-        if line.startswith(f"  python tools/emit.py {kernel} --")
+        line.split()[2:] for line in shown.splitlines() if line.startswith(f"  ptxgen emit {kernel} --")
     ]
     assert len(examples) == {"decode": 4, "append": 3, "merge": 2}[kernel]
     monkeypatch.chdir(tmp_path)
@@ -558,7 +556,7 @@ def test_what_cannot_be_is_3(
     out = tmp_path / "out.ptx"
     assert tool.main([*argv, "-o", str(out)]) == 3
     printed = capfd.readouterr()
-    assert (printed.out, printed.err) == ("", f"emit.py: error: {message}\n")
+    assert (printed.out, printed.err) == ("", f"ptxgen emit: error: {message}\n")
     assert not out.exists()
 
 
@@ -567,23 +565,23 @@ def test_what_cannot_be_is_3(
     [
         (
             ["deocde", "--head-dim", "16"],
-            "emit.py: error: the kernels are forward, decode, append, merge, got 'deocde'; did you "
+            "ptxgen emit: error: the kernels are forward, decode, append, merge, got 'deocde'; did you "
             "mean 'decode'?",
         ),
-        (["decode"], "emit.py decode: error: --head-dim is required"),
-        (["append", "--json"], "emit.py append: error: --head-dim is required"),
-        (["merge", "--dtype", "f16"], "emit.py merge: error: --head-dim-v is required"),
+        (["decode"], "ptxgen emit decode: error: --head-dim is required"),
+        (["append", "--json"], "ptxgen emit append: error: --head-dim is required"),
+        (["merge", "--dtype", "f16"], "ptxgen emit merge: error: --head-dim-v is required"),
         (
             ["decode", "--head-dim", "16", "--varlen"],
-            "emit.py decode: error: unrecognized arguments: --varlen",
+            "ptxgen emit decode: error: unrecognized arguments: --varlen",
         ),
         (
             ["merge", "--head-dim-v", "x"],
-            "emit.py merge: error: argument --head-dim-v: must be a number, got 'x'",
+            "ptxgen emit merge: error: argument --head-dim-v: must be a number, got 'x'",
         ),
         (
             [*SMALL["append"], "--cubin", "a", "-o", "a"],
-            "emit.py append: error: --cubin and --output must be two files",
+            "ptxgen emit append: error: --cubin and --output must be two files",
         ),
     ],
 )

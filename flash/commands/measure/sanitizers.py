@@ -1,4 +1,4 @@
-"""The `sanitizers` section of `tools/bench.py`: the time of proofs and of sanitized runs."""
+"""The `sanitizers` section of `ptxgen bench`: the time of proofs and of sanitized runs."""
 
 from __future__ import annotations
 

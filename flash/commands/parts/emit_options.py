@@ -1,4 +1,4 @@
-"""The options of `tools/emit.py` that several kernels have."""
+"""The options of `ptxgen emit` that several kernels have."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Final
 
+from flash.commands.parts.command_line import completed
 from flash.commands.parts.emit_output import NATIVE, STDOUT
+from flash.operands.dtypes import DTYPES
 from flash.problem.config import CAUSAL, DEFAULT_TARGET, AttentionConfig
-from flash.problem.precision import AUTO
+from flash.problem.precision import AUTO, OF_F32
 from flash.scores.features import SCORES
 from flash.scores.options import number
+from ptxgen.target import TARGETS
 
 
 def _number_or_auto(text: str) -> int | float | str:
@@ -78,12 +81,18 @@ _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
+# What the shell completes after an option; the kernel's configuration judges them.
+_WORDS: Final = {"--dtype": tuple(DTYPES), "--precision": (AUTO, *OF_F32), "--target": (*TARGETS, NATIVE)}
+
+
 def add_kernel_options(
     group: argparse._ArgumentGroup, names: Sequence[str], **changed: dict[str, Any]
 ) -> None:
     """Add options by name; `changed` holds `add_argument` keywords that replace the usual ones."""
     for name in names:
-        group.add_argument(name, **_OF_KERNELS[name] | changed.get(name[2:].replace("-", "_"), {}))
+        action = group.add_argument(name, **_OF_KERNELS[name] | changed.get(name[2:].replace("-", "_"), {}))
+        if name in _WORDS:
+            completed(action, _WORDS[name])
 
 
 def every_kernel_option() -> tuple[str, ...]:
@@ -98,17 +107,6 @@ def config_of(arguments: argparse.Namespace, target: str | None) -> AttentionCon
     names = {field.name for field in fields(AttentionConfig)}
     said = {name: value for name, value in vars(arguments).items() if name in names}
     return AttentionConfig(**{**said, "target": target})
-
-
-def parser_of(prog: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """A parser without options."""
-    return argparse.ArgumentParser(
-        prog=prog,
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:

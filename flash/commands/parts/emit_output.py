@@ -1,4 +1,4 @@
-"""The output of `tools/emit.py`: proves and assembles a kernel as asked, and writes its text or its
+"""The output of `ptxgen emit`: proves and assembles a kernel as asked, and writes its text or its
 contract to standard output or to a file.
 """
 
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from flash.commands.parts.exits import StopError
+from flash.commands.parts.exits import FAILED, NO_GPU, USAGE, StopError
 from flash.commands.parts.standard_output import drop_standard_output
 from flash.contract.built_kernel import BuiltKernel
 from ptxgen.errors import ConfigError
@@ -21,7 +21,6 @@ from ptxgen.target import Target, target, target_for_device
 if TYPE_CHECKING:
     from ptxgen.runtime.assembler import Assembly
 
-OK, FAILED, USAGE, UNSUPPORTED, NO_GPU = range(5)
 
 NATIVE: Final = "native"  # the name for the target of this machine's GPU
 STDOUT: Final = "-"
