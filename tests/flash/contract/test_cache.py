@@ -5,6 +5,7 @@ them by that.
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from flash.cache_kernels import CacheConfig
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
+from ptxgen.contract.expressions import evaluated, expression
 from ptxgen.errors import ConfigError
 
 BF16 = AttentionConfig(64, 32, "bf16", causal=True)
@@ -44,6 +46,12 @@ BUILDS: dict[str, Callable[[], BuiltKernel]] = {
 }
 
 
+def names_of(contract: dict[str, Any]) -> list[str]:
+    """The names of parameters, then of sizes that are none."""
+    names = [p["name"] for p in contract["parameters"]]
+    return [*names, *(name for name in contract["sizes"] if name not in names)]
+
+
 @pytest.mark.parametrize("name", BUILDS)
 def test_a_contract_says_what_the_proof_assumes(name: str) -> None:
     made = BUILDS[name]()
@@ -51,14 +59,20 @@ def test_a_contract_says_what_the_proof_assumes(name: str) -> None:
     promised = made.promised
     assert [array["name"] for array in contract["arrays"]] == [a.pointer for a in promised.arrays]
     for said, array in zip(contract["arrays"], promised.arrays, strict=True):
-        assert [(d["extent"], d["stride"]) for d in said["dims"]] == [
-            (axis.extent, axis.stride) for axis in array.axes
-        ]
         size = {"f32": 4, "i32": 4, "f16": 2, "bf16": 2, "e4m3": 1}[said["type"]]
+        names = {name: n for n, name in enumerate(names_of(contract), start=7)}
+        in_text = dict(zip((p.name for p in made.kernel.params), names_of(contract), strict=False))
+        proved = {name: names[in_text.get(name, name)] for name in (*in_text, *contract["sizes"])}
+        assert [
+            (evaluated(d["extent"], names), evaluated(d["stride"], names) * size) for d in said["dims"]
+        ] == [
+            tuple(promised.value(each, proved, operator.floordiv) for each in (axis.extent, axis.stride))
+            for axis in array.axes
+        ]
         assert (said["row"] * size, said["alignment"]) == (array.nbytes, array.align)
     assert contract["sizes"] == {
         name: {"least": least, "most": most}
-        | ({"equal": promised.equal[name]} if name in promised.equal else {})
+        | ({"equal": expression(promised.equal[name])} if name in promised.equal else {})
         for name, (least, most) in promised.bounds.items()
     }
     written = [array["name"] for array in contract["arrays"] if array["written"]]
@@ -116,7 +130,7 @@ def test_a_cache_has_room_for_rows() -> None:
         "rows that a sequence of the cache has room for, 16 for each column of block_table, 1 to 1073741824"
     )
     assert decoding()["sizes"]["seq_k"] == {"least": 1, "most": longest}
-    assert paged["sizes"]["seq_k"] == {"least": 1, "most": 2**30, "equal": "16 * table_columns"}
+    assert paged["sizes"]["seq_k"] == {"least": 1, "most": 2**30, "equal": {"times": [16, "table_columns"]}}
 
 
 def test_the_kernel_that_appends_says_what_lengths_count() -> None:
@@ -200,7 +214,7 @@ def test_the_kernel_that_attends_says_what_it_appends() -> None:
         {"least": 1, "most": 2**30},
         {"least": 1, "most": 32},
         {"least": 1, "most": 32},
-        {"least": 1, "most": 32, "equal": "seq_q * group"},
+        {"least": 1, "most": 32, "equal": {"times": ["seq_q", "group"]}},
     ]
     assert said["seq_q"] == "queries of each head, 1 to 32"
     assert found["constraints"] == [
