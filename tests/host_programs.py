@@ -51,6 +51,13 @@ class Hosts:
         )
         return program
 
+    def cpp(self, source: Path) -> Path:
+        """The program of a C++ file, as strict as `C_FLAGS`."""
+        program = source.with_suffix("")
+        flags = ("-std=c++17", *C_FLAGS[1:])
+        self._compile(["c++", *flags, str(source), "-o", str(program), "-lcuda"], source.parent)
+        return program
+
     def rust(self, source: Path) -> Path:
         """The program of a Rust file, compiled with `RUST_FLAGS`."""
         program = source.with_suffix("")
@@ -59,12 +66,9 @@ class Hosts:
 
     def _compile(self, command: Sequence[str], folder: Path) -> None:
         environment = self.environment
-        # -isystem, unlike CPATH, leaves no warning about the header itself.
-        command = [
-            *command[:1],
-            *(["-isystem", environment.pop("CPATH")] if command[0] == "cc" else []),
-            *command[1:],
-        ]
+        headers = environment.pop("CPATH")
+        if command[0] != "rustc":  # -isystem, unlike CPATH, silences warnings about the header itself
+            command = [*command, "-isystem", headers]
         done = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, check=False
         )

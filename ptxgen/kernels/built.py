@@ -182,7 +182,7 @@ class BuiltFunction:
             "parameters": [
                 {
                     "name": slot.name,
-                    "kind": _kind(types[slot.name]),
+                    **_kind(types[slot.name]),
                     "type": slot.type,
                     "offset": slot.offset,
                     "size": slot.nbytes,
@@ -234,11 +234,15 @@ def _grid(who: str, given: Any) -> tuple[Size, Size, Size]:
     return x, y, z
 
 
-def _kind(type: Type) -> str:
-    """What kind of parameter one of this type is, in a contract."""
+def _kind(type: Type) -> dict[str, str]:
+    """What kind of parameter one of this type is, in a contract, and the elements of an array."""
     if isinstance(type, TensorMapType):
-        return "tensor_map"
-    return "pointer" if isinstance(type, PointerType) else "number"
+        return {"kind": "tensor_map"}
+    return (
+        {"kind": "pointer", "element": type.dtype.name}
+        if isinstance(type, PointerType)
+        else {"kind": "number"}
+    )
 
 
 def _meaning(type: Type) -> str:

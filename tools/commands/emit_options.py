@@ -12,6 +12,7 @@ from flash.problem.precision import AUTO
 from flash.scores.features import SCORES
 from flash.scores.options import number
 from tools.commands.emit_output import NATIVE, STDOUT
+from tools.commands.emit_stub import add_stub_options, check_stub
 
 
 def _number_or_auto(text: str) -> int | float | str:
@@ -116,6 +117,7 @@ def add_output_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
     group = parser.add_argument_group("the output")
     add = group.add_argument
     add("--json", action="store_true", help="the launch contract, or the list, as JSON")
+    add_stub_options(group)
     add("--prove", action="store_true", help="prove memory accesses, and report verdicts")
     add("--assemble", action="store_true", help="assemble it, and report registers and spills")
     add("--cubin", metavar="FILE", help="also assemble it, and write the cubin to FILE")
@@ -124,6 +126,7 @@ def add_output_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
 
 
 def check_outputs(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """End with a usage error if two outputs are one file."""
+    """End with a usage error if two outputs are one file, or do not go together."""
     if arguments.cubin == arguments.output != STDOUT:
         parser.error("--cubin and --output must be two files")
+    check_stub(parser, arguments, STDOUT)
