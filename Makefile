@@ -11,12 +11,13 @@ READY := $(VENV)/.installed
 FRAMEWORKS := $(VENV)/.frameworks
 FRONTENDS := $(VENV)/.frontends
 BROWSER := $(VENV)/.browser
+HOSTS := $(VENV)/.hosts
 PYTEST := $(PY) -m pytest -n auto --dist worksteal
 COVERAGE := --cov=ptxgen --cov=flash --cov-branch --cov-fail-under=95
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow blas frameworks frontends browser lint types layers docs-check mutants \
+.PHONY: help demo test slow blas frameworks frontends browser hosts lint types layers docs-check mutants \
   analyses coverage nightly bench clean distclean
 
 help: ## list the targets
@@ -42,6 +43,8 @@ frameworks: $(FRAMEWORKS) ## PyTorch, JAX and transformers, whose tests skip the
 frontends: $(FRONTENDS) ## NVRTC, Triton, Numba and CuTe DSL (2 GB), whose tests skip themselves, too
 
 browser: $(BROWSER) ## Selenium, and where apt-get may install it Chromium, for the tests of report pages
+
+hosts: $(HOSTS) ## where apt-get may install it a Rust compiler, for the tests of hosts in other languages
 
 mutants: $(READY) ## break the kernels in a sample of ways; something must notice each
 	$(PY) tools/mutate.py --short
@@ -100,6 +103,16 @@ $(BROWSER): pyproject.toml | $(READY)
 	  { apt-get -qq update && apt-get -qq install -y chromium chromium-driver; } >/dev/null 2>&1 || \
 	    echo "apt-get has no Chromium here; the tests of report pages in a browser are skipped"; \
 	fi
+	@touch $@
+
+# Without compilers their tests skip themselves.
+$(HOSTS): pyproject.toml | $(READY)
+	@for need in cc:gcc rustc:rustc; do \
+	  if ! command -v $${need%:*} >/dev/null && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	    { apt-get -qq update && apt-get -qq install -y $${need#*:}; } >/dev/null 2>&1 || \
+	      echo "apt-get has no $${need#*:} here; the tests of hosts that need it are skipped"; \
+	  fi; \
+	done
 	@touch $@
 
 # The first interpreter that is new enough makes .venv.
