@@ -48,6 +48,7 @@ def follow(commands: list[str], folder: Path) -> None:
     assert ended.launches
 
 
+@pytest.mark.slow
 def test_the_programs_in_c_find_their_results_right(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     follow([text for text in blocks("sh") if "rustc" not in text], folder)
     assert capfd.readouterr().out == "1600 rows are right\n" * 2
