@@ -62,8 +62,9 @@ lint: $(READY) ## style and format
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 
-types: $(READY) ## static types
+types: $(READY) ## static types, and programs of users that they accept and refuse
 	$(PY) -m mypy
+	$(PY) tests/typing/check.py
 
 layers: $(READY) ## the direction of imports
 	$(VENV)/bin/lint-imports

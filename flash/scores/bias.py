@@ -10,6 +10,7 @@ import numpy as np
 
 from flash.operands.declared import PER_SCORE, Operand
 from flash.operands.dtypes import DTYPES, DType
+from flash.operands.words import AnyArray
 from flash.scores.feature import (
     LOG2E,
     NEG_INF,
@@ -146,7 +147,7 @@ class BiasArguments(TypedDict, total=False):
     bias of -inf hides the key.
     """
 
-    bias: object
+    bias: AnyArray | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypedDict
 
 from flash.operands.declared import PER_KEY
+from flash.operands.words import AnyArray
 from flash.scores.bias import AddedArray
 from flash.scores.feature import Array, Block, Scored
 
@@ -18,7 +19,7 @@ class KeyBiasArguments(TypedDict, total=False):
     key; -inf hides it.
     """
 
-    key_bias: object
+    key_bias: AnyArray | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import Any, Final
 from flash.contract.catalogue import Build, build
 from flash.launch.calls import make_plan
 from flash.launch.checks import Geometry, check
+from flash.operands.words import DTypeName
 from flash.problem.config import AttentionConfig
 from flash.problem.tile_choice import offered_tiles
 from ptxgen.arrays.staging import Staging
@@ -67,7 +68,7 @@ class Shape:
     causal: bool
     tokens: int = TOKENS
     width: int = WIDTH
-    dtype: str = "f32"
+    dtype: DTypeName = "f32"
     head_dim_v: int | None = None
 
     @property
