@@ -72,6 +72,7 @@ layers: $(READY) ## the direction of imports
 docs-check: $(READY) ## generated stubs and pages are up to date
 	$(PY) tools/gen_ops_stub.py --check
 	$(PY) tools/gen_isa_docs.py --check
+	$(PY) tools/gen_api_docs.py --check
 
 bench: $(READY) ## measure, print a table, write JSON to benchmarks/results/
 	$(PY) tools/bench.py

@@ -16,6 +16,8 @@ from ptxgen.errors import ConfigError, did_you_mean, shown
 from ptxgen.frames import load_template
 from ptxgen.types import scalar_type
 
+__all__ = ["LANGUAGES", "example", "stub"]
+
 C, RUST = "c", "rust"
 LANGUAGES: Final = (C, RUST)
 
