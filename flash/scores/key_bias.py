@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypedDict
 
 from flash.operands.declared import PER_KEY
-from flash.operands.words import AnyArray
+from flash.operands.words import AnyArray, DTypeLike
 from flash.scores.bias import AddedArray
 from flash.scores.feature import Array, Block, Scored
 
@@ -26,7 +26,7 @@ class KeyBiasArguments(TypedDict, total=False):
 class KeyBiasSettings:
     """key_bias: the type of the `key_bias` that launches give, "f32" or `dtype`; None for none."""
 
-    key_bias: str | None = None
+    key_bias: DTypeLike | None = None
 
 
 @dataclass(frozen=True)

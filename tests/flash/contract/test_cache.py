@@ -9,12 +9,15 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 from flash import cache_kernels
 from flash.cache_kernels import CacheConfig
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import build
+from flash.operands.dtypes import F16
 from flash.problem.config import AttentionConfig
 from ptxgen.contract.expressions import evaluated, expression
 from ptxgen.errors import ConfigError
@@ -280,3 +283,21 @@ def test_what_does_not_go_with_a_cache_is_refused(config: AttentionConfig, names
         f"DecodeKernel: config must be one that goes with a cache, got {names}; use "
         "AttentionKernel, or leave that out"
     )
+
+
+def shifted(score: Any, batch: Any, head: Any, query: Any, key: Any, table: Any) -> Any:  # noqa: ARG001
+    return score + table[key]
+
+
+@pytest.mark.parametrize("half", ["float16", "fp16", "torch.float16", np.float16, np.dtype("float16")])
+def test_element_types_are_known_by_their_usual_names(half: Any) -> None:
+    narrow = CacheConfig(16, ml_dtypes.float8_e4m3fn)
+    assert narrow == CacheConfig(16, "torch.float8_e4m3fn") == CacheConfig(16, "e4m3")
+    found = cache_kernels.append(16, cache=narrow, dtype=half)
+    assert found is cache_kernels.append(16, cache=CacheConfig(16, "e4m3"), dtype="f16")
+    merged = cache_kernels.merge(16, dtype=half, parts=half)
+    assert merged is cache_kernels.merge(16, dtype="f16", parts="f16")
+
+    config = AttentionConfig(16, dtype=half, bias=half, aux={"table": (half, 1)}, score_mod=shifted)
+    assert (config.dtype, config.bias) == ("f16", "f16")
+    assert config.features.operands[-1].dtype is F16
