@@ -1,5 +1,22 @@
-"""Attention kernels: a config, a kernel object that launches on arrays, and functions for both at
-once.
+"""Attention on numpy, torch, CuPy, JAX and other arrays, by kernels that are generated for each problem.
+
+Functions, which make a kernel for the arrays of a call and keep it:
+
+    attention(q, k, v)               of a batch of sequences of one length
+    attention_varlen(q, k, v, …)     of packed sequences, each of its own length
+    attention_with_kvcache(q, cache) of new queries to the keys of a KVCache, after appending new ones
+    merge_partials(outs, lses)       of attentions to parts of the keys
+    rotary_tables(positions, dim)    cos and sin of rotary position embedding
+    to_device(array)                 a copy on a GPU, where no library has arrays there
+
+Classes:
+
+    AttentionConfig                  a problem, and how to compute it
+    AttentionKernel, DecodeKernel    its kernel, for batches and packed sequences, and for caches
+    KVCache                          keys and values of sequences, contiguous or in pages
+    DecodeStep                       attention_with_kvcache, repeated with little work for the host
+
+`help(flash.attention)` has all arguments. Modules that are not named here are the inside of the package.
 """
 
 from __future__ import annotations
@@ -96,7 +113,7 @@ if _others := _unknown():
     importlib.import_module("ptxgen.distribution").warn_if_shared(__path__[0], _others)
 
 
-def __getattr__(name: str) -> object:
+def _public(name: str) -> object:
     """Import a public name when it is first used: a program that only makes configs needs no
     kernel.
     """
@@ -105,3 +122,11 @@ def __getattr__(name: str) -> object:
     found = getattr(importlib.import_module(f"flash.{_HOME[name]}"), name)
     globals()[name] = found
     return found
+
+
+if not TYPE_CHECKING:  # for a type checker, any name would exist
+    __getattr__ = _public
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

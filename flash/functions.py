@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, ClassVar, Final, Unpack
+from typing import Any, ClassVar, Final, Literal, Unpack, overload
 
 from flash.host.caller import Caller, readable_views
 from flash.kernel import AttentionKernel
 from flash.launch.arguments import conversion
 from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS
+from flash.operands.words import A, AnyArray, Backend, Causal, Layout, Precision
 from flash.problem.config import config_of_call
 from flash.scores.features import (
     ScoreArguments,
@@ -23,20 +24,68 @@ from ptxgen.errors import LaunchError
 from ptxgen.runtime.settings import AUTO
 
 
+@overload
+def attention(
+    q: A,
+    k: AnyArray,
+    v: AnyArray,
+    *,
+    causal: Causal = ...,
+    precision: Precision | None = ...,
+    softmax_scale: float | None = ...,
+    return_lse: Literal[False] = ...,
+    out: AnyArray | None = ...,
+    stream: object = ...,
+    backend: Backend = ...,
+    layout: Layout = ...,
+    **scores: Unpack[ScoreArguments],
+) -> A: ...
+@overload
+def attention(
+    q: A,
+    k: AnyArray,
+    v: AnyArray,
+    *,
+    causal: Causal = ...,
+    precision: Precision | None = ...,
+    softmax_scale: float | None = ...,
+    return_lse: Literal[True],
+    out: AnyArray | None = ...,
+    stream: object = ...,
+    backend: Backend = ...,
+    layout: Layout = ...,
+    **scores: Unpack[ScoreArguments],
+) -> tuple[A, A]: ...
+@overload
+def attention(
+    q: A,
+    k: AnyArray,
+    v: AnyArray,
+    *,
+    causal: Causal = ...,
+    precision: Precision | None = ...,
+    softmax_scale: float | None = ...,
+    return_lse: bool,
+    out: AnyArray | None = ...,
+    stream: object = ...,
+    backend: Backend = ...,
+    layout: Layout = ...,
+    **scores: Unpack[ScoreArguments],
+) -> A | tuple[A, A]: ...
 @takes(ScoreArguments)
 def attention(
-    q: object,
-    k: object,
-    v: object,
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
     *,
-    causal: bool | str = False,
-    precision: str | None = None,
+    causal: Causal = False,
+    precision: Precision | None = None,
     softmax_scale: float | None = None,
     return_lse: bool = False,
-    out: object = None,
+    out: AnyArray | None = None,
     stream: object = None,
-    backend: str = AUTO,
-    layout: str = "bhsd",
+    backend: Backend = AUTO,
+    layout: Layout = "bhsd",
     **scores: Unpack[ScoreArguments],
 ) -> Any:
     """`softmax(scale Q Kᵀ + mask) V`, with a kernel made for these arrays and kept.
@@ -74,24 +123,84 @@ def attention(
     )
 
 
+@overload
+def attention_varlen(
+    q: A,
+    k: AnyArray,
+    v: AnyArray,
+    cu_seqlens_q: AnyArray,
+    cu_seqlens_k: AnyArray,
+    *,
+    max_seqlen_q: int | None = ...,
+    seqused_q: AnyArray | None = ...,
+    seqused_k: AnyArray | None = ...,
+    causal: Causal = ...,
+    precision: Precision | None = ...,
+    softmax_scale: float | None = ...,
+    return_lse: Literal[False] = ...,
+    out: AnyArray | None = ...,
+    stream: object = ...,
+    backend: Backend = ...,
+    **scores: Unpack[VarlenArguments],
+) -> A: ...
+@overload
+def attention_varlen(
+    q: A,
+    k: AnyArray,
+    v: AnyArray,
+    cu_seqlens_q: AnyArray,
+    cu_seqlens_k: AnyArray,
+    *,
+    max_seqlen_q: int | None = ...,
+    seqused_q: AnyArray | None = ...,
+    seqused_k: AnyArray | None = ...,
+    causal: Causal = ...,
+    precision: Precision | None = ...,
+    softmax_scale: float | None = ...,
+    return_lse: Literal[True],
+    out: AnyArray | None = ...,
+    stream: object = ...,
+    backend: Backend = ...,
+    **scores: Unpack[VarlenArguments],
+) -> tuple[A, A]: ...
+@overload
+def attention_varlen(
+    q: A,
+    k: AnyArray,
+    v: AnyArray,
+    cu_seqlens_q: AnyArray,
+    cu_seqlens_k: AnyArray,
+    *,
+    max_seqlen_q: int | None = ...,
+    seqused_q: AnyArray | None = ...,
+    seqused_k: AnyArray | None = ...,
+    causal: Causal = ...,
+    precision: Precision | None = ...,
+    softmax_scale: float | None = ...,
+    return_lse: bool,
+    out: AnyArray | None = ...,
+    stream: object = ...,
+    backend: Backend = ...,
+    **scores: Unpack[VarlenArguments],
+) -> A | tuple[A, A]: ...
 @takes(VarlenArguments)
 def attention_varlen(
-    q: object,
-    k: object,
-    v: object,
-    cu_seqlens_q: object,
-    cu_seqlens_k: object,
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    cu_seqlens_q: AnyArray,
+    cu_seqlens_k: AnyArray,
     *,
     max_seqlen_q: int | None = None,
-    seqused_q: object = None,
-    seqused_k: object = None,
-    causal: bool | str = False,
-    precision: str | None = None,
+    seqused_q: AnyArray | None = None,
+    seqused_k: AnyArray | None = None,
+    causal: Causal = False,
+    precision: Precision | None = None,
     softmax_scale: float | None = None,
     return_lse: bool = False,
-    out: object = None,
+    out: AnyArray | None = None,
     stream: object = None,
-    backend: str = AUTO,
+    backend: Backend = AUTO,
     **scores: Unpack[VarlenArguments],
 ) -> Any:
     """`attention` of packed sequences (varlen), each with its own length.
@@ -161,8 +270,8 @@ def _kernel(
     head_dim: int,
     head_dim_v: int,
     dtype: str,
-    causal: bool | str,
-    precision: str | None,
+    causal: Causal,
+    precision: Precision | None,
     varlen: bool,
     seqused_q: bool,
     seqused_k: bool,

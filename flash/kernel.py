@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Unpack
+from typing import Any, ClassVar, Final, Literal, Unpack, overload
 
 from flash.contract.catalogue import Build, proved_build
 from flash.contract.resources import KernelResources
@@ -20,6 +20,7 @@ from flash.launch.gpu import GpuLauncher
 from flash.launch.operands import require_operands
 from flash.launch.signature import ExplainArguments, LaunchArguments
 from flash.operands.dtypes import F32
+from flash.operands.words import A, AnyArray, Backend, Layout
 from flash.problem.config import AttentionConfig
 from flash.scores.aux_arrays import flattened
 from flash.scores.features import NO_ARRAYS, require_known, takes
@@ -113,18 +114,63 @@ class AttentionKernel:
         """The proof about global memory of the kernel behind `ptx`, for each checked launch."""
         return self.build.global_proof
 
+    @overload
+    def launch(
+        self,
+        q: A,
+        k: AnyArray,
+        v: AnyArray,
+        *,
+        out: AnyArray | None = ...,
+        stream: object = ...,
+        backend: Backend = ...,
+        return_lse: Literal[False],
+        layout: Layout = ...,
+        softmax_scale: float | None = ...,
+        **arguments: Unpack[LaunchArguments],
+    ) -> A: ...
+    @overload
+    def launch(
+        self,
+        q: A,
+        k: AnyArray,
+        v: AnyArray,
+        *,
+        out: AnyArray | None = ...,
+        stream: object = ...,
+        backend: Backend = ...,
+        return_lse: Literal[True],
+        layout: Layout = ...,
+        softmax_scale: float | None = ...,
+        **arguments: Unpack[LaunchArguments],
+    ) -> tuple[A, A]: ...
+    @overload
+    def launch(
+        self,
+        q: A,
+        k: AnyArray,
+        v: AnyArray,
+        *,
+        out: AnyArray | None = ...,
+        stream: object = ...,
+        backend: Backend = ...,
+        return_lse: bool | None = ...,
+        layout: Layout = ...,
+        softmax_scale: float | None = ...,
+        **arguments: Unpack[LaunchArguments],
+    ) -> Any: ...
     @takes(LaunchArguments)
     def launch(
         self,
-        q: object,
-        k: object,
-        v: object,
+        q: AnyArray,
+        k: AnyArray,
+        v: AnyArray,
         *,
-        out: object = None,
+        out: AnyArray | None = None,
         stream: object = None,
-        backend: str = AUTO,
+        backend: Backend = AUTO,
         return_lse: bool | None = None,
-        layout: str = "bhsd",
+        layout: Layout = "bhsd",
         softmax_scale: float | None = None,
         **arguments: Unpack[LaunchArguments],
     ) -> Any:
@@ -222,13 +268,13 @@ class AttentionKernel:
     @takes(ExplainArguments)
     def explain(
         self,
-        q: object,
-        k: object,
-        v: object,
+        q: AnyArray,
+        k: AnyArray,
+        v: AnyArray,
         *,
-        out: object = None,
-        backend: str = AUTO,
-        layout: str = "bhsd",
+        out: AnyArray | None = None,
+        backend: Backend = AUTO,
+        layout: Layout = "bhsd",
         **arguments: Unpack[ExplainArguments],
     ) -> str:
         """What `launch` with these arguments would do, and why, as text; nothing is launched.

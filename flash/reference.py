@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from flash.operands.words import Causal
 from flash.problem.sequences import each_sequence
 from flash.scores.feature import Scored, ScoreFeature, summed_to
 from flash.scores.features import ScoreArguments, asked, require_known, scored, split_by_axes, takes
-from flash.scores.window import Causal
 from ptxgen.errors import ConfigError
 
 

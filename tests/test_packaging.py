@@ -153,7 +153,7 @@ def test_a_wheel_holds_every_source_file_and_nothing_else_at_the_top(built: Buil
         PurePosixPath("ptxgen" if top == "templates" else "", f.relative_to(built.checkout))
         for top in PACKAGED
         for f in (built.checkout / top).rglob("*")
-        if f.suffix in {".py", ".pyi", ".typed", ".j2", ".toml"}
+        if f.suffix in {".py", ".pyi", ".typed", ".j2", ".toml", ".json"}
         or (f.parent.name == "answers" and f.is_file())
     }
     assert inside == want

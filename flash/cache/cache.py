@@ -15,6 +15,7 @@ from flash.host.caller import raise_problems, views_of
 from flash.launch.arguments import Argument
 from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.operands.dtypes import DTYPES, E4M3
+from flash.operands.words import CacheBackend, CacheDTypeLike
 from flash.pages import numbers as arguments
 from flash.pages.journal import Journal
 from flash.pages.ledger import Ledger
@@ -70,10 +71,10 @@ class KVCache:
         capacity: int,
         *,
         head_dim_v: int | None = None,
-        dtype: object = "f32",
+        dtype: CacheDTypeLike = "f32",
         page_size: int | None = None,
         pages: int | None = None,
-        backend: str = "cpu",
+        backend: CacheBackend = "cpu",
         device: int | None = None,
         cuda: CudaBackend | None = None,
     ) -> None:

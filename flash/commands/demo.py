@@ -20,6 +20,7 @@ from flash.commands.parts.numbers import whole
 from flash.commands.parts.progress import cta_lines
 from flash.commands.parts.standard_output import tell
 from flash.error_bound import arithmetic_of_config, attention_bound
+from flash.operands.words import Backend
 from flash.problem.config import DEFAULT_TARGET
 from flash.problem.tile_choice import FIRST_WITH_MMA
 from flash.reference import attention_reference
@@ -160,7 +161,8 @@ def _demonstrate(
     _say(f"{name}: running on the interpreter, with sanitizers")
     results, reports = _interpreted(kernel, q, k, v)
     outputs = {"interpreter": results}
-    for backend in ("cpu", *(["cuda"] if gpu else [])):
+    backends: tuple[Backend, ...] = ("cpu", "cuda") if gpu else ("cpu",)
+    for backend in backends:
         _say(f"{name}: running on {backend}")
         outputs[backend] = kernel.launch(q, k, v, backend=backend)
     causal: Any = config.causal  # the config allows only values that the reference knows

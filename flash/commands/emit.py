@@ -50,6 +50,7 @@ examples:
   ptxgen emit --head-dim 64 --bias f32 --mask --json > biased.json
   ptxgen emit --head-dim 128 --dtype f16 --causal --varlen --seqused-k -o packed.ptx
   ptxgen emit --head-dim 64 --json               how to launch it, for a program
+  ptxgen emit --head-dim 64 --stub c -o attention.h --example main.c
   ptxgen emit --head-dim 64 --cubin out.cubin -o out.ptx
   ptxgen emit --list-targets
   ptxgen emit --head-dim 256 --list-tiles --target sm_86
@@ -114,8 +115,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     if arguments.head_dim is None and not arguments.list_targets:
         parser.error("--head-dim is required")
     listed = arguments.list_targets or arguments.list_tiles
-    if listed and (arguments.assemble or arguments.cubin or arguments.prove):
-        parser.error("--assemble, --cubin and --prove need a kernel, and a list is not one")
+    if listed and (arguments.assemble or arguments.cubin or arguments.prove or arguments.stub):
+        parser.error("--assemble, --cubin, --prove and --stub need a kernel, and a list is not one")
     check_outputs(parser, arguments)
     return arguments
 

@@ -26,6 +26,7 @@ from flash.problem.features import Features
 from flash.problem.limits import MAX_CTAS, max_seq
 from flash.scores.sink import Sink
 from ptxgen.check.prove.contract import GlobalContract
+from ptxgen.contract.expressions import CEIL_DIV, DIV, Expression, expression, product
 
 
 @functools.cache
@@ -96,7 +97,7 @@ def contract(made: BuiltKernel, config: KernelConfig) -> dict[str, Any]:
             **turning,
         },
         meanings=meanings,
-        grid=_grid(config),
+        ctas=_ctas(config),
         constraints=_constraints(config),
         more={
             "alignment": config.alignment,
@@ -110,24 +111,14 @@ def contract(made: BuiltKernel, config: KernelConfig) -> dict[str, Any]:
     return launch_contract(made, words)
 
 
-def _times(factors: list[Any]) -> str:
-    return "".join(f" * {factor}" for factor in factors)
-
-
-def _grid(config: KernelConfig) -> dict[str, Any]:
+def _ctas(config: KernelConfig) -> Expression:
     """The number of CTAs along x. With packed heads, rows are those of all heads of a group."""
     t = config.tiling
-    slices: list[Any] = [t.value_slices] if t.value_slices > 1 else []
-    slices += ["splits"] if config.features.splits else []
+    slices: list[Expression] = [t.value_slices, *(["splits"] if config.features.splits else [])]
+    rows, heads = expression(config.features.longest_q), expression("heads")
     if config.packed:
-        rows, heads = "seq_q * group", "(heads / group)"
-        sizes: tuple[Any, Any] = {"times": ["seq_q", "group"]}, {"div": ["heads", "group"]}
-    else:
-        rows, heads = sizes = config.features.longest_q, "heads"
-    return {
-        "formula": f"(ceil({rows} / {t.block_q}) * {heads} * batch{_times(slices)}, 1, 1)",
-        "x": {"ceil_div": [sizes[0], t.block_q], "times": [sizes[1], "batch", *slices]},
-    }
+        rows, heads = expression("seq_q * group"), {DIV: ["heads", "group"]}
+    return product({CEIL_DIV: [rows, t.block_q]}, heads, "batch", *slices)
 
 
 _BATCHED: Final = (

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from flash.cpu.blocks import Workspace, arithmetic_of, heads_together, product_of_seen, rows_of
 from flash.cpu.scores import ScoreRules
 from flash.cpu.threads import share_out
+from flash.operands.words import Causal
 from flash.scores.feature import Block
 from flash.scores.features import ScoreArguments, scored
-from flash.scores.window import Causal
 
 # 256 x 512 f32 scores are 512 KiB, half of the L2 cache of a server core: fewer queries cost GEMM
 # speed and more Python calls, more cost wasted scores above the causal diagonal.

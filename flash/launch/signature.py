@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from flash.operands.words import AnyArray
 from flash.scores.features import LaunchScores, ScoreArrays
 
 
 class SequenceArguments(TypedDict, total=False):
     """The arguments about packed sequences (varlen)."""
 
-    cu_seqlens_q: object
-    cu_seqlens_k: object
-    seqused_q: object
-    seqused_k: object
+    cu_seqlens_q: AnyArray | None
+    cu_seqlens_k: AnyArray | None
+    seqused_q: AnyArray | None
+    seqused_k: AnyArray | None
     max_seqlen_q: int | None
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from flash.operands.declared import Number
 from flash.operands.dtypes import DTYPES, F32, DType, config_name
+from flash.operands.words import Auto, Causal, DTypeLike, Precision
 from flash.problem.features import NO_FEATURES, SECTION, Features
 from flash.problem.precision import choices, resolved
 from flash.problem.simt_tiling import IEEE, MAX_HEAD_DIM, MAX_HEAD_DIM_V, TILES
@@ -161,20 +162,20 @@ class AttentionConfig(ScoreSettings):
 
     head_dim: int
     head_dim_v: int | None = None
-    dtype: str = "f32"
-    causal: bool | str = False
-    tile: int | str = "auto"
-    block_q: int | str = "auto"
-    stages: int | str = "auto"
+    dtype: DTypeLike = "f32"
+    causal: Causal = False
+    tile: int | Auto = "auto"
+    block_q: int | Auto = "auto"
+    stages: int | Auto = "auto"
     softmax_scale: float | None = None
     return_lse: bool = False
     varlen: bool = False
     seqused_q: bool = False
     seqused_k: bool = False
     target: str | None = None
-    alignment: int | str = "auto"
-    precision: str | None = None
-    pack_gqa: bool | str = "auto"
+    alignment: int | Auto = "auto"
+    precision: Precision | None = None
+    pack_gqa: bool | Auto = "auto"
 
     def __repr__(self) -> str:
         """The config as it would be made, what it has itself before the settings of scores."""
@@ -264,7 +265,7 @@ class AttentionConfig(ScoreSettings):
     @property
     def element(self) -> DType:
         """The type of the elements of Q, K, V and O."""
-        return DTYPES[self.dtype]
+        return DTYPES[str(self.dtype)]
 
     @property
     def value_dim(self) -> int:

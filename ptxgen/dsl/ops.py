@@ -18,7 +18,13 @@ from ptxgen.dsl.choice import Plan, accepts, plan_call
 from ptxgen.dsl.names import OTHER_NAMES
 from ptxgen.dsl.tensors import TensorPointer
 from ptxgen.dsl.values import Pointer, Value, Var
-from ptxgen.errors import ModifierError, TypeMismatchError, UnsupportedTargetError, did_you_mean, shown
+from ptxgen.errors import (
+    TypeMismatchError,
+    UnknownInstructionError,
+    UnsupportedTargetError,
+    did_you_mean,
+    shown,
+)
 from ptxgen.isa.spec import Modifier, Op
 from ptxgen.isa.table import rows, rows_named
 from ptxgen.target import Target
@@ -70,7 +76,7 @@ class Ops:
             known = [*rows(), *(word for word in dir(type(self)) if not word.startswith("_"))]
             ours = OTHER_NAMES.get(name)
             hint = f"; write {ours}" if ours else did_you_mean(name, known)
-            raise ModifierError(f"no instruction {name!r}{hint}")
+            raise UnknownInstructionError(f"no instruction {name!r}{hint}")
 
         def method(self: Ops, *args: Any, into: Into = None, **modifiers: Modifier) -> Any:
             return self.emit(name, args, modifiers, into=into)
@@ -79,6 +85,10 @@ class Ops:
         method.__doc__ = "\n\n".join(f"`{row.syntax}`\n\n{row.doc}" for row in rows_named(name))
         setattr(Ops, name, method)
         return method.__get__(self)  # type: ignore[no-any-return]  # a bound method
+
+    def __dir__(self) -> list[str]:
+        """The words of the DSL and all instructions, for completion."""
+        return sorted({*super().__dir__(), *rows()})
 
     def emit(
         self,

@@ -422,11 +422,11 @@ def test_an_unsupported_configuration_is_3_with_the_message_of_the_library(
         (["--hed-dim=64"], "unrecognized arguments: --hed-dim=64; did you mean '--head-dim'?"),
         (
             ["--list-targets", "--assemble"],
-            "--assemble, --cubin and --prove need a kernel, and a list is not one",
+            "--assemble, --cubin, --prove and --stub need a kernel, and a list is not one",
         ),
         (
             [*SMALL, "--list-tiles", "--cubin", "a.cubin"],
-            "--assemble, --cubin and --prove need a kernel, and a list is not one",
+            "--assemble, --cubin, --prove and --stub need a kernel, and a list is not one",
         ),
         ([*SMALL, "--cubin", "a", "-o", "a"], "--cubin and --output must be two files"),
         (

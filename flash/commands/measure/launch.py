@@ -303,7 +303,7 @@ class _TorchLike:
 # A tensor is recognised by the name of its class, so that torch need not be imported.
 _Tensor = type("Tensor", (_TorchLike,), {"__module__": "torch"})
 
-_KINDS: Final[dict[str, Callable[[int, tuple[int, ...]], object]]] = {
+_KINDS: Final[dict[str, Callable[[int, tuple[int, ...]], Any]]] = {
     "torch": _Tensor,
     "cupy": _CupyLike,
     "interface": _Interface,

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from flash.commands.parts.command_line import completed
 from flash.commands.parts.emit_output import NATIVE, STDOUT
+from flash.commands.parts.emit_stub import add_stub_options, check_stub
 from flash.operands.dtypes import DTYPES
 from flash.problem.config import CAUSAL, DEFAULT_TARGET, AttentionConfig
 from flash.problem.precision import AUTO, OF_F32
@@ -114,6 +115,7 @@ def add_output_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
     group = parser.add_argument_group("the output")
     add = group.add_argument
     add("--json", action="store_true", help="the launch contract, or the list, as JSON")
+    add_stub_options(group)
     add("--prove", action="store_true", help="prove memory accesses, and report verdicts")
     add("--assemble", action="store_true", help="assemble it, and report registers and spills")
     add("--cubin", metavar="FILE", help="also assemble it, and write the cubin to FILE")
@@ -122,6 +124,7 @@ def add_output_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
 
 
 def check_outputs(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """End with a usage error if two outputs are one file."""
+    """End with a usage error if two outputs are one file, or do not go together."""
     if arguments.cubin == arguments.output != STDOUT:
         parser.error("--cubin and --output must be two files")
+    check_stub(parser, arguments, STDOUT)

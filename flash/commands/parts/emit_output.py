@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from flash.commands.parts.emit_stub import example_of, stub_of
 from flash.commands.parts.exits import FAILED, NO_GPU, USAGE, StopError
 from flash.commands.parts.standard_output import drop_standard_output
 from flash.contract.built_kernel import BuiltKernel
@@ -41,8 +42,10 @@ def find_target(name: str) -> Target:
 
 
 def text_of(made: BuiltKernel, arguments: argparse.Namespace) -> str:
-    """The text or the contract of a kernel, once it is proved and assembled as asked."""
+    """The text, the contract or the stub of a kernel, once it is proved and assembled as asked."""
     text = made.text
+    if arguments.stub:
+        text = stub_of(made, arguments)
     if arguments.json:
         text = to_json({**made.contract, **(_proofs(made) if arguments.prove else {})})
     if arguments.prove:
@@ -54,6 +57,8 @@ def text_of(made: BuiltKernel, arguments: argparse.Namespace) -> str:
         _refuse_spills(made, assembly)
         if arguments.cubin:
             _write(Path(arguments.cubin), assembly.cubin)
+    if arguments.example:
+        _write(Path(arguments.example), example_of(made, arguments).encode())
     return text
 
 

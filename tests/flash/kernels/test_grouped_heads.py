@@ -503,8 +503,7 @@ def test_the_contract_says_how_many_ctas_there_are() -> None:
     assert made.contract["grid"] == {
         "formula": "(ceil(seq_q * group / 32) * (heads / group) * batch, 1, 1)",
         "x": {
-            "ceil_div": [{"times": ["seq_q", "group"]}, 32],
-            "times": [{"div": ["heads", "group"]}, "batch"],
+            "times": [{"ceil_div": [{"times": ["seq_q", "group"]}, 32]}, {"div": ["heads", "group"]}, "batch"]
         },
         "y": 1,
         "z": 1,
