@@ -55,15 +55,16 @@ class SplitOfKeys:
 @dataclass(frozen=True)
 class LogSums:
     """Where a CTA writes the log-sum-exp of its rows: `rows` f32 for each head. With packing,
-    `head` is a head of K and V, whose heads of Q have `all_rows` rows together. The LSEs of all
-    splits of one row are adjacent.
+    `head` is a head of K and V, whose heads of Q have `all_rows` rows together; of packed sequences
+    (`all_rows` None) it is the first of these heads of Q. The LSEs of all splits of one row are
+    adjacent.
     """
 
     first: Pointer
     head: Value
     rows: Value
     packing: Packing | None
-    all_rows: Value
+    all_rows: Value | None
     part: SplitOfKeys | None
 
     def at(self, k: KernelBuilder, row: Value) -> Pointer:
@@ -72,8 +73,11 @@ class LogSums:
             place = k.mad_wide(self.head, self.rows, k.cvt(row, dtype=s64))
         else:
             query = k.cvt(self.packing.query(row), dtype=s64)
-            place = k.mad_wide(self.packing.head(row), self.rows, query)
-            place = k.mad_wide(self.head, self.all_rows, place)
+            head = self.packing.head(row)
+            if self.all_rows is None:
+                place = k.mad_wide(self.head + head, self.rows, query)
+            else:
+                place = k.mad_wide(self.head, self.all_rows, k.mad_wide(head, self.rows, query))
         if self.part is not None:
             place = place * k.cvt(self.part.splits, dtype=s64) + k.cvt(self.part.number, dtype=s64)
         return self.first.plus((place * F32_BYTES).as_(u64))
@@ -184,11 +188,16 @@ class Cta:
         first_row = place.nth_block * t.block_q
         batch, head = head_of_batch // heads, head_of_batch % heads
         kv_head = head // given.group if packing is None else head
-        every_row, of_head = given.seq_q, head_of_batch
-        if config.features.varlen:
+        every_row, of_head, varlen = given.seq_q, head_of_batch, config.features.varlen
+        if varlen:
             given = given.of_sequence(k, batch)
             rows, of_head = given.seq_q, head
-        elif config.features.cached:
+            if packing is not None:
+                # A length is never negative: the maximum states it for the proof. Rows beyond the
+                # most queries are left out; with them the product might leave s32.
+                rows = k.min(k.max(rows, 0), given.longest_q) * packing.group
+                of_head = head * packing.group
+        if config.features.cached:
             given = given.of_batch(k, batch, config.features.page_size).of_kv_head(k, kv_head)
         scores = _Scores.of(k, config, given, (batch, head, head_of_batch), packing)
         mask = scores.mask()
@@ -207,6 +216,8 @@ class Cta:
         first_query, last_query = first_row, last_row
         if packing is not None and (mask.reach.is_limited or mask.narrows):
             first_query, last_query = packing.query(first_row), packing.query(last_row)
+        if varlen and config.features.page_size:
+            K, V = (replace(of, rows=mask.reach.end_key(k, last_query)) for of in (K, V))
         all_see = mask.last_for_all(k, first_query)
         tiles = mask.reach.end_tile(k, last_query, t.tile)
         features = scores.features()
@@ -225,7 +236,7 @@ class Cta:
             first_tile, tiles = part.tiles(k, first_tile, tiles)
         LSE = None
         if given.LSE is not None:
-            LSE = LogSums(given.LSE, of_head, every_row, packing, rows, part)
+            LSE = LogSums(given.LSE, of_head, every_row, packing, None if varlen else rows, part)
         return cls(
             Q,
             K,

@@ -350,28 +350,32 @@ class Parameters:
 
     def of_sequence(self, k: KernelBuilder, number: Value) -> Parameters:
         """The arguments of one of the packed sequences: arrays that begin with its rows, and its
-        own lengths.
+        own lengths. Keys that are not packed stay as they are (`of_batch` finds them).
         """
         queries, keys = (
             self._span(k, side, number, total) for side, total in (("q", self.seq_q), ("k", self.seq_k))
         )
+        assert queries is not None  # queries are packed
         LSE = self.LSE
         if LSE is not None:
             LSE = LSE.plus((k.cvt(queries.begin, dtype=s64) * F32_BYTES).as_(u64))
-        return replace(
+        found = replace(
             self,
             Q=replace(self.Q, begin=queries.begin),
-            K=replace(self.K, begin=keys.begin),
-            V=replace(self.V, begin=keys.begin),
             O=replace(self.O, begin=queries.begin),
             LSE=LSE,
             seq_q=queries.length,
-            seq_k=keys.length,
         )
+        if keys is None:
+            return found
+        K, V = (replace(array, begin=keys.begin) for array in (self.K, self.V))
+        return replace(found, K=K, V=V, seq_k=keys.length)
 
-    def _span(self, k: KernelBuilder, side: str, number: Value, total: Value) -> Span:
+    def _span(self, k: KernelBuilder, side: str, number: Value, total: Value) -> Span | None:
+        """The rows of one sequence in Q ("q") or K ("k"); None if they are not packed."""
         ends, used = (self.operands.get(f"{name}_{side}") for name in ("cu_seqlens", "seqused"))
-        assert ends is not None  # sequences are packed
+        if ends is None:
+            return None
         return Span.clamped(
             k,
             ends.of_sequence(k, number),
