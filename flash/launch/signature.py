@@ -14,6 +14,7 @@ class SequenceArguments(TypedDict, total=False):
     cu_seqlens_k: object
     seqused_q: object
     seqused_k: object
+    block_table: object
     max_seqlen_q: int | None
 
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from flash.operands.declared import Number
@@ -305,6 +305,23 @@ class AttentionConfig(ScoreSettings):
             seqused_k=self.seqused_k,
             page_size=self.page_size or 0,
         )
+
+    def for_rows(self, rows: int, target: Target) -> AttentionConfig:
+        """The config with the smallest block_q that holds `rows` rows, if its block_q is "auto":
+        rows of a block without a query are wasted work.
+        """
+        if self.block_q != "auto":
+            return self
+        for block_q in sorted(self.tile_request.blocks_q):
+            if rows > block_q:
+                continue
+            try:
+                found = replace(self, block_q=block_q)
+                found.kernel(target)
+            except ConfigError:
+                continue
+            return found
+        return self
 
     @property
     def scale(self) -> float:
