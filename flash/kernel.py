@@ -12,11 +12,12 @@ from flash.host import results
 from flash.host.caller import LAUNCH, flag, raise_problems, require_no_gradients
 from flash.launch import varlen
 from flash.launch.calls import Call, run_on_cpu, run_on_interpreter
-from flash.launch.checks import Geometry, alignment, check, check_addresses, check_place, kernel_of
+from flash.launch.checks import Geometry, alignment, check, check_addresses, check_place
 from flash.launch.checks import scale as scale_of
 from flash.launch.checks import seed as seed_of
 from flash.launch.explain import explain
 from flash.launch.gpu import GpuLauncher
+from flash.launch.kernel_choice import kernel_of
 from flash.launch.operands import require_operands
 from flash.launch.signature import ExplainArguments, LaunchArguments
 from flash.operands.dtypes import F32

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from flash.device.cta_order import heads_per_section
-from flash.device.grouped_heads import packing_saves_ctas
 from flash.host.caller import LAUNCH, Caller, raise_problems
 from flash.launch.arguments import Argument, address_problems, copy_of, heads_problems
 from flash.launch.operands import (
@@ -25,7 +24,7 @@ from flash.launch.operands import (
 )
 from flash.launch.shapes import LAYOUTS, PACKED, joined, matrices, rank_problems, split
 from flash.operands.dtypes import DTYPES, OF_ARRAYS
-from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig, KernelConfig
+from flash.problem.config import ALIGNMENTS, AttentionConfig, KernelConfig
 from flash.problem.limits import MAX_CTAS, MAX_SEQ, max_seq
 from flash.problem.tile_choice import natural_alignment
 from flash.scores.options import MAX_SCALE, is_scale
@@ -34,8 +33,6 @@ from ptxgen.arrays import overlap
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView
 from ptxgen.errors import LaunchError, did_you_mean, shown
-from ptxgen.target import Target
-from ptxgen.target import target as find_target
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # hashed by identity, as a dict key
@@ -389,31 +386,6 @@ def out_problems(out: ArrayView | None, shape: tuple[int, ...]) -> list[str]:
             f"for shape {list(out.shape)}; {copy_of('out', out)}"
         )
     return problems
-
-
-def kernel_of(
-    config: AttentionConfig,
-    geometry: Geometry,
-    target: Target | None = None,
-    alignment: int | None = None,
-    return_lse: bool | None = None,
-) -> KernelConfig:
-    """The kernel of a launch; the last three are as for `AttentionConfig.kernel`. If pack_gqa is
-    "auto", heads are packed where that is possible and saves CTAs. With pages, packing saves some
-    for every sequence of few queries, whatever the longest one has.
-    """
-    paged, packs = geometry.pages > 0, config.pack_gqa
-    fits = geometry.packed_rows <= max_seq(config.features)
-    if paged:
-        packs = packs is True or (packs == "auto" and fits and geometry.group > 1)
-        rows = geometry.packed_rows if packs else geometry.longest_q
-        config = config.for_rows(
-            rows, find_target(config.target or DEFAULT_TARGET) if target is None else target
-        )
-    kernel = config.kernel(target, alignment, return_lse)
-    if packs == "auto" and not config.varlen:
-        packs = fits and packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)
-    return replace(kernel, packed=packs is True)
 
 
 def grid_ctas(kernel: KernelConfig, geometry: Geometry) -> int:

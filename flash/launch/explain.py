@@ -6,8 +6,9 @@ import functools
 
 from flash.contract.catalogue import Build, proved_build
 from flash.contract.forward import CAUSAL
-from flash.launch.checks import Geometry, alignment, grid_ctas, kernel_of
+from flash.launch.checks import Geometry, alignment, grid_ctas
 from flash.launch.gpu import GpuLauncher
+from flash.launch.kernel_choice import kernel_of
 from flash.launch.operands import Operands
 from flash.launch.varlen import LENGTHS
 from flash.problem.config import AttentionConfig

@@ -10,7 +10,8 @@ from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import Build, proved_build
 from flash.host.caller import LAUNCH
 from flash.launch.calls import Call, make_plan
-from flash.launch.checks import Geometry, Limits, alignment, check, check_limits, kernel_of
+from flash.launch.checks import Geometry, Limits, alignment, check, check_limits
+from flash.launch.kernel_choice import kernel_of
 from flash.launch.step import Step
 from flash.problem.config import AttentionConfig
 from flash.problem.limits import max_seq
