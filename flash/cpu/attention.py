@@ -59,9 +59,10 @@ def attention_cpu(
     Shapes: q [batch, heads, seq_q, d], k [batch, kv_heads, seq_k, d], v [batch, kv_heads, seq_k,
     d_v], out [batch, heads, seq_q, d_v], lse [batch, heads, seq_q] or None; heads is a multiple of
     kv_heads; any strides. k and v may also be `PagedRows`, of which a block at a time is copied.
-    The caller (`LaunchPlan`) has checked this and that `out` and `lse` overlap no input. Arithmetic is f64 if an input is f64, else f32; inputs of another float type,
-    such as f16 and bfloat16, are converted block by block, and results are rounded once, to the
-    types of `out` and `lse`. The scale defaults to 1 / sqrt(d). A row that sees no key gives 0 and
+    The caller (`LaunchPlan`) has checked this and that `out` and `lse` overlap no input. Arithmetic
+    is f64 if an input is f64, else f32; inputs of another float type, such as f16 and bfloat16, are
+    converted block by block, and results are rounded once, to the types of `out` and `lse`. The
+    scale defaults to 1 / sqrt(d). A row that sees no key gives 0 and
     -inf. The contents of keys and values that a row does not see cannot reach it; NaN in a key or
     value that it sees does. `attention_reference` says what `first_batch`, `first_query`
     and the arguments of scores mean.
