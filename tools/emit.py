@@ -52,6 +52,7 @@ examples:
   python tools/emit.py --head-dim 64 --dtype bf16 --causal --window 128, --sink -o gpt.ptx
   python tools/emit.py --head-dim 64 --bias f32 --mask --json > biased.json
   python tools/emit.py --head-dim 128 --dtype f16 --causal --varlen --seqused-k -o packed.ptx
+  python tools/emit.py --head-dim 128 --dtype bf16 --causal --varlen --page-size 16 -o serving.ptx
   python tools/emit.py --head-dim 64 --json               how to launch it, for a program
   python tools/emit.py --head-dim 64 --cubin out.cubin -o out.ptx
   python tools/emit.py --list-targets

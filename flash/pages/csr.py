@@ -66,8 +66,8 @@ def _problems_of(name: str, array: ArrayView) -> Iterator[str]:
     """Say what is wrong with the place, type and shape of an array."""
     if array.device != HOST:
         yield (
-            f"{name} must be on the host, got an array on {array.device_name}; pass a copy on the host, "
-            "and move block_table and seqused_k to the GPU"
+            f"{name} must be on the host, got an array on a GPU; pass a copy on the host, and move "
+            "block_table and seqused_k to the GPU"
         )
     if array.dtype not in _TYPES:
         yield f"{name} must be one of {', '.join(_TYPES)}, got {array.dtype}"

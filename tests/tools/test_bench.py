@@ -984,7 +984,7 @@ def test_list_names_the_sections_and_measures_nothing(
     assert not (tmp_path / "results").exists()
 
 
-SECTIONS = "emit, assemble, static, gallery, decode, cpu, interpreter, sanitizers, launch, gpu"
+SECTIONS = "emit, assemble, static, gallery, decode, serving, cpu, interpreter, sanitizers, launch, gpu"
 
 
 @pytest.mark.parametrize(

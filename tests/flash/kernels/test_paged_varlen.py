@@ -315,7 +315,7 @@ def test_functions_of_scores_get_the_positions_of_queries(backend: str) -> None:
     config = config_of("f32")
     of = Batch.of(config)
 
-    def near(batch: Any, head: Any, query: Any, key: Any) -> Any:
+    def near(_batch: Any, _head: Any, query: Any, key: Any) -> Any:
         return (query >= key) & (query - key < 20)
 
     how: Any = {"kv_layout": "HND", "seqused_k": of.used, "block_table": of.table, "backend": backend}
