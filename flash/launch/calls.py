@@ -96,8 +96,7 @@ def _each_on_cpu(
 ) -> None:
     """Compute packed sequences one after another with numpy."""
     q, out = (host_array(a).swapaxes(0, 1) for a in (call.q, call.out))
-    lengths = {"cu_seqlens_k": None}
-    lengths |= {name: operands.pop(name) for name in tuple(operands) if name in LENGTHS}
+    lengths = {name: operands.pop(name) for name in tuple(operands) if name in LENGTHS}
     keys_of = _keys_of(call, operands.pop(TABLE, None))
     of_heads = call.geometry.batch, call.geometry.heads
     of_all = {AUX: operands.pop(AUX)} if AUX in operands else {}

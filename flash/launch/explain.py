@@ -147,7 +147,7 @@ def _work(config: AttentionConfig, made: Build, g: Geometry, operands: Operands)
         given = {name: operands[name] for name in LENGTHS if name in operands}
         if any(array.device != HOST for array in given.values()):
             return "as much as the lengths say, which are on a GPU and not read"
-        of_host = {"cu_seqlens_k": None} | {name: host_array(array) for name, array in given.items()}
+        of_host = {name: host_array(array) for name, array in given.items()}
         lengths = [sequence.lengths for sequence in each_sequence(**of_host)]
         times, memory = 1, resources.packed_memory(g.heads, g.kv_heads, lengths)
     needed, done = (

@@ -28,7 +28,7 @@ class Sequence(NamedTuple):
 
 def each_sequence(
     cu_seqlens_q: Array,
-    cu_seqlens_k: Array | None,
+    cu_seqlens_k: Array | None = None,
     seqused_q: Array | None = None,
     seqused_k: Array | None = None,
 ) -> Iterator[Sequence]:

@@ -310,7 +310,7 @@ def test_sequences_may_share_pages_and_a_table_may_be_broadcast(backend: str) ->
     assert [x.tobytes() for x in found] == [x.tobytes() for x in wanted]
 
 
-@EVERY_BACKEND
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("interpreter", marks=pytest.mark.slow)])
 def test_functions_of_scores_get_the_positions_of_queries(backend: str) -> None:
     config = config_of("f32")
     of = Batch.of(config)
