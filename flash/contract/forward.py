@@ -143,7 +143,7 @@ _PACKED: Final = (
     "seq_k are a sequence's own numbers of queries and keys"
 )
 _PACKED_QUERIES: Final = (
-    "the queries of a batch of sequences lie one after another in Q and O. Sequences may be empty. Rows "
+    "The queries of a batch of sequences lie one after another in Q and O. Sequences may be empty. Rows "
     "of Q and O that are in no sequence, or beyond what is used of one, are neither read nor written"
 )
 

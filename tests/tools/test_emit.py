@@ -472,7 +472,7 @@ def test_help_shows_examples_that_work_and_the_exit_codes(
         for line in shown.splitlines()
         if line.startswith("  python tools/emit.py")
     ]
-    assert len(examples) == 10
+    assert len(examples) == 11
     monkeypatch.chdir(tmp_path)
     for argv in examples:
         if "--assemble" in argv or "--cubin" in argv:
@@ -480,7 +480,15 @@ def test_help_shows_examples_that_work_and_the_exit_codes(
             assembling(fake_assembly(dims["--cubin" in argv]))
         assert tool.main(argv) == 0
     written = sorted(path.name for path in tmp_path.iterdir())
-    assert written == ["causal.ptx", "gpt.ptx", "mla.ptx", "out.cubin", "out.ptx", "packed.ptx"]
+    assert written == [
+        "causal.ptx",
+        "gpt.ptx",
+        "mla.ptx",
+        "out.cubin",
+        "out.ptx",
+        "packed.ptx",
+        "serving.ptx",
+    ]
 
 
 # ------------------------------------------------------------------------------------ native

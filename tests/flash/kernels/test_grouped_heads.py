@@ -467,9 +467,9 @@ def test_more_packed_rows_than_a_kernel_can_number_are_refused_or_not_packed() -
         "launch: seq_q times heads / kv_heads must be at most 2147483392 with pack_gqa=True, got "
         "67108857 * 32; use pack_gqa='auto'"
     )
-    kernel = config_of("f16", pack_gqa="auto").kernel()
-    assert checks.variant(kernel, "auto", replace(fits, seq_q=2**26 - 9)).packed
-    assert not checks.variant(kernel, "auto", too_many).packed
+    config = config_of("f16", pack_gqa="auto")
+    assert kernel_of(config, replace(fits, seq_q=2**26 - 9)).packed
+    assert not kernel_of(config, too_many).packed
 
 
 def test_a_grid_of_packed_rows_is_counted_in_heads_of_keys() -> None:
