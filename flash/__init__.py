@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from flash.decode.kernel import DecodeKernel
     from flash.decode.merge import merge_partials
     from flash.functions import attention, attention_varlen
+    from flash.host.log_sums import lse_from_log2, lse_to_log2
     from flash.host.transfer import to_device
     from flash.kernel import AttentionKernel
+    from flash.pages.csr import block_table_from_csr
     from flash.problem.config import AttentionConfig
     from flash.problem.rotary import rotary_tables
 
@@ -50,6 +52,9 @@ __all__ = [
     "attention",
     "attention_varlen",
     "attention_with_kvcache",
+    "block_table_from_csr",
+    "lse_from_log2",
+    "lse_to_log2",
     "merge_partials",
     "rotary_tables",
     "to_device",
@@ -64,6 +69,9 @@ _HOME: Final = {
     "attention": "functions",
     "attention_varlen": "functions",
     "attention_with_kvcache": "cache.attention",
+    "block_table_from_csr": "pages.csr",
+    "lse_from_log2": "host.log_sums",
+    "lse_to_log2": "host.log_sums",
     "merge_partials": "decode.merge",
     "rotary_tables": "problem.rotary",
     "to_device": "host.transfer",

@@ -13,9 +13,8 @@ from flash.kernels.append import AppendConfig
 from flash.kernels.merge import MergeConfig
 from flash.operands.dtypes import DTYPES, E4M3, F32, DType, config_name
 from flash.operands.words import DTypeLike, DTypeObject, Narrow
-from flash.pages.placement import MAX_PAGE_SIZE
 from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, WIDENED, AttentionConfig
-from flash.problem.features import Features
+from flash.problem.features import MAX_PAGE_SIZE, Features
 from flash.problem.limits import MAX_CTAS
 from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.problem.tile_choice import natural_alignment

@@ -20,7 +20,8 @@ from flash.scores.features import (
     settings_of_call,
     takes,
 )
-from ptxgen.errors import LaunchError
+from ptxgen.arguments import is_one_of
+from ptxgen.errors import LaunchError, did_you_mean, shown
 from ptxgen.runtime.settings import AUTO
 
 
@@ -107,6 +108,7 @@ def attention(
         False,
         False,
         False,
+        None,
         *settings_of_call(scores, functools.partial(_dtype_of, who)),
     )
     return kernel.launch(
@@ -129,8 +131,10 @@ def attention_varlen(
     k: AnyArray,
     v: AnyArray,
     cu_seqlens_q: AnyArray,
-    cu_seqlens_k: AnyArray,
+    cu_seqlens_k: AnyArray | None = ...,
     *,
+    block_table: AnyArray | None = ...,
+    kv_layout: KVLayout = ...,
     max_seqlen_q: int | None = ...,
     seqused_q: AnyArray | None = ...,
     seqused_k: AnyArray | None = ...,
@@ -149,8 +153,10 @@ def attention_varlen(
     k: AnyArray,
     v: AnyArray,
     cu_seqlens_q: AnyArray,
-    cu_seqlens_k: AnyArray,
+    cu_seqlens_k: AnyArray | None = ...,
     *,
+    block_table: AnyArray | None = ...,
+    kv_layout: KVLayout = ...,
     max_seqlen_q: int | None = ...,
     seqused_q: AnyArray | None = ...,
     seqused_k: AnyArray | None = ...,
@@ -169,8 +175,10 @@ def attention_varlen(
     k: AnyArray,
     v: AnyArray,
     cu_seqlens_q: AnyArray,
-    cu_seqlens_k: AnyArray,
+    cu_seqlens_k: AnyArray | None = ...,
     *,
+    block_table: AnyArray | None = ...,
+    kv_layout: KVLayout = ...,
     max_seqlen_q: int | None = ...,
     seqused_q: AnyArray | None = ...,
     seqused_k: AnyArray | None = ...,
@@ -189,8 +197,10 @@ def attention_varlen(
     k: AnyArray,
     v: AnyArray,
     cu_seqlens_q: AnyArray,
-    cu_seqlens_k: AnyArray,
+    cu_seqlens_k: AnyArray | None = None,
     *,
+    block_table: AnyArray | None = None,
+    kv_layout: KVLayout = "NHD",
     max_seqlen_q: int | None = None,
     seqused_q: AnyArray | None = None,
     seqused_k: AnyArray | None = None,
@@ -210,9 +220,20 @@ def attention_varlen(
     cu_seqlens[b + 1] - 1 (more in `AttentionKernel.launch`). `max_seqlen_q` must be given for
     arrays on a GPU. Returns out, an array like q, or (out, lse [heads, total_q]); rows of no
     sequence are not written. All other arguments and the exceptions are as in `attention`.
+
+    With `block_table`, int32 [batch, n], keys are in pages: k is [pages, page_size, kv_heads,
+    head_dim], or with `kv_layout="HND"` [pages, kv_heads, page_size, head_dim], and v likewise, of
+    any strides, page_size 1..256. Key r of sequence b is row r % page_size of page block_table[b, r
+    // page_size]; int32 `seqused_k` [batch] is the number of keys of each sequence, and
+    `cu_seqlens_k` is None. One call takes prompts, parts of prompts and single tokens
+    (`docs/serving.md`). Functions of scores get the positions of queries among the keys.
     """
     who = _OfVarlen.who
     require_known(who, scores, VarlenArguments, attention_varlen)
+    layout, page_size = "bhsd", None
+    if block_table is not None:
+        layout = _layout_of_pages(who, kv_layout)
+        page_size = _page_size(who, k, layout)
     kernel = _kernel_for(
         _OfVarlen,
         _last_dimension(who, q, "q"),
@@ -223,6 +244,7 @@ def attention_varlen(
         True,
         seqused_q is not None,
         seqused_k is not None,
+        page_size,
         *settings_of_call(scores, functools.partial(_dtype_of, who)),
     )
     return kernel.launch(
@@ -233,8 +255,10 @@ def attention_varlen(
         stream=stream,
         backend=backend,
         return_lse=return_lse,
+        layout=layout,
         softmax_scale=softmax_scale,
         **of_launch(scores),
+        block_table=block_table,
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
         seqused_q=seqused_q,
@@ -275,6 +299,7 @@ def _kernel(
     varlen: bool,
     seqused_q: bool,
     seqused_k: bool,
+    page_size: int | None,
     *scores: Any,
 ) -> AttentionKernel:
     config = config_of_call(
@@ -287,6 +312,7 @@ def _kernel(
         varlen=varlen,
         seqused_q=seqused_q,
         seqused_k=seqused_k,
+        page_size=page_size,
         **named_settings(scores),
     )
     return of(config)
@@ -317,6 +343,32 @@ def _dtype_of(who: str, array: object, name: str = "q") -> str:
     if found.kind in _KINDS_WITH_DTYPES:
         _NAMES_OF_DTYPES[said] = dtype.name
     return dtype.name
+
+
+_LAYOUTS_OF_PAGES: Final = {"NHD": "bshd", "HND": "bhsd"}  # as those of a batch
+
+
+def _layout_of_pages(who: str, kv_layout: object) -> str:
+    """The layout of a batch of which an item is a page. Raises `LaunchError` for an unknown word."""
+    if not is_one_of(kv_layout, tuple(_LAYOUTS_OF_PAGES)):
+        raise LaunchError(
+            f"{who}: kv_layout must be one of {', '.join(_LAYOUTS_OF_PAGES)}, got {shown(kv_layout)}"
+            f"{did_you_mean(kv_layout, _LAYOUTS_OF_PAGES)}"
+        )
+    return _LAYOUTS_OF_PAGES[str(kv_layout)]
+
+
+def _page_size(who: str, k: object, layout: str) -> int:
+    """The rows of a page of k. Raises `LaunchError` if k has no pages."""
+    shape = getattr(k, "shape", None)
+    if not isinstance(shape, tuple):
+        shape = readable_views({"k": k}, who)["k"].shape
+    if len(shape) != 4:
+        axes = "kv_heads, page_size" if layout == "bhsd" else "page_size, kv_heads"
+        raise LaunchError(
+            f"{who}: k must be [pages, {axes}, head_dim], because block_table is given, got {list(shape)}"
+        )
+    return int(shape[2 if layout == "bhsd" else 1])
 
 
 def _last_dimension(who: str, array: object, name: str) -> int:

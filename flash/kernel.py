@@ -12,11 +12,12 @@ from flash.host import results
 from flash.host.caller import LAUNCH, flag, raise_problems, require_no_gradients
 from flash.launch import varlen
 from flash.launch.calls import Call, run_on_cpu, run_on_interpreter
-from flash.launch.checks import Geometry, alignment, check, check_addresses, check_place, variant
+from flash.launch.checks import Geometry, alignment, check, check_addresses, check_place
 from flash.launch.checks import scale as scale_of
 from flash.launch.checks import seed as seed_of
 from flash.launch.explain import explain
 from flash.launch.gpu import GpuLauncher
+from flash.launch.kernel_choice import kernel_of
 from flash.launch.operands import require_operands
 from flash.launch.signature import ExplainArguments, LaunchArguments
 from flash.operands.dtypes import F32
@@ -39,7 +40,7 @@ from ptxgen.runtime.settings import AUTO, Settings
 
 _FOUR: Final = ("q", "k", "v", "out")
 _NAME: Final = "AttentionKernel"
-_NO_OPERANDS: Final = {**NO_ARRAYS, **dict.fromkeys(varlen.LENGTHS)}
+_NO_OPERANDS: Final = {**NO_ARRAYS, **dict.fromkeys((*varlen.LENGTHS, varlen.TABLE))}
 
 
 class AttentionKernel:
@@ -213,6 +214,14 @@ class AttentionKernel:
         have run yet on return; host arrays are copied there and back, and complete on return. There
         is no backward pass: inputs that require gradients are refused, except in `torch.no_grad()`.
 
+        With a config of a `page_size`, k is [pages, kv_heads, page_size, head_dim] and v likewise,
+        `layout="bshd"` swapping kv_heads and page_size: key r of sequence b is row r % page_size of
+        page block_table[b, r // page_size]. `block_table` is int32, of a shape that broadcasts to
+        [batch, n], `seqused_k` is the number of keys of each sequence, and there is no
+        `cu_seqlens_k`. Entries of the table behind the last key are not read; on the host all
+        others are checked, and on a GPU, whatever they hold, nothing outside k and v is accessed.
+        Functions of scores get the positions of queries among the keys, as over any cache.
+
         Raises `LaunchError` with every problem of the arguments before anything is allocated,
         copied or launched, `ConfigError` for an unknown backend or tiles that the device cannot
         hold, `BackendError` if the backend fails.
@@ -335,10 +344,10 @@ class AttentionKernel:
             return self._shared_geometry(arrays, layout, operands)
         most = varlen.most_queries(operands, max_seqlen_q, self._caller.name)
         found = self._shared_geometry(arrays, layout, operands, most)
-        raise_problems(
-            list(varlen.length_problems(operands, found.seq_q, found.seq_k, found.longest_q)),
-            self._caller.name,
-        )
+        problems = list(varlen.length_problems(operands, found.seq_q, found.seq_k, found.longest_q))
+        if self.config.page_size is not None:
+            problems += varlen.page_problems(operands, found.batch, found.pages, self.config.page_size)
+        raise_problems(problems, self._caller.name)
         return found
 
     def _shared_geometry(
@@ -391,9 +400,8 @@ class AttentionKernel:
             aligned = alignment(
                 self.config, call.geometry, call.q.pointer, call.k.pointer, call.v.pointer, call.out.pointer
             )
-            config = self.config.kernel(None, aligned, call.lse is not None)
-            config = variant(config, self.config.pack_gqa, call.geometry)
-            run_on_interpreter(call, proved_build(config))
+            kernel = kernel_of(self.config, call.geometry, None, aligned, call.lse is not None)
+            run_on_interpreter(call, proved_build(kernel))
         elif call.q.device == HOST:
             self._gpu.launch_from_host(call, stream or 0, self._gpu.backend.current_device())
         else:

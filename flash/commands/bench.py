@@ -33,6 +33,7 @@ from flash.commands.measure.report import (
     write_atomically,
 )
 from flash.commands.measure.sanitizers import sanitizer_jobs
+from flash.commands.measure.serving import SERVING_REMARKS, serving_jobs
 from flash.commands.measure.static import STATIC_REMARKS, static_jobs
 from flash.commands.parts.command_line import CommandParser
 from flash.commands.parts.exits import FAILED, NO_GPU, OK, fail
@@ -48,6 +49,7 @@ ABOUT: Final = {
     "static": "f16, bf16, f32 kernels by assembler and interpreter, beside Triton's",
     "gallery": "the documentation's kernels beside Triton's and CuTe DSL's: lines, time, machine code",
     "decode": "bytes that decoding moves, against what it has to, on the interpreter",
+    "serving": "traffic of packed batches over pages, against what cannot be avoided, on the interpreter",
     "cpu": "flash.cpu.attention against PyTorch on the CPU and plain numpy",
     "interpreter": "kernels on the interpreter, how its cost grows, and reading PTX",
     "sanitizers": "what proofs and watched runs cost, against plain runs",
@@ -61,6 +63,7 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "static": static_jobs,
     "gallery": gallery_jobs,
     "decode": decode_jobs,
+    "serving": serving_jobs,
     "cpu": cpu_jobs,
     "interpreter": interpreter_jobs,
     "sanitizers": sanitizer_jobs,
@@ -73,6 +76,7 @@ _REMARKS: Final = {
     "static": STATIC_REMARKS,
     "gallery": GALLERY_REMARKS,
     "decode": DECODE_REMARKS,
+    "serving": SERVING_REMARKS,
     "cpu": CPU_REMARKS,
     "launch": LAUNCH_REMARKS,
     "gpu": (*GPU_REMARKS, *GPU_DECODE_REMARKS),

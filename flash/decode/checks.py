@@ -17,9 +17,8 @@ from flash.mods.trace import AUX
 from flash.operands.declared import LAST_KEYS, MAX_WINDOWED_SEQ
 from flash.operands.dtypes import F32, I32, OF_ARRAYS
 from flash.pages.numbers import MOST_ITEMS
-from flash.pages.placement import MAX_PAGE_SIZE
 from flash.problem.config import AttentionConfig
-from flash.problem.features import LENGTHS, MAX_SPLITS
+from flash.problem.features import LENGTHS, MAX_PAGE_SIZE, MAX_SPLITS
 from flash.problem.limits import MAX_CTAS
 from flash.scores.features import CACHE_ARRAYS, every_cached
 from ptxgen.arguments import integer

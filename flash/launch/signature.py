@@ -15,6 +15,7 @@ class SequenceArguments(TypedDict, total=False):
     cu_seqlens_k: AnyArray | None
     seqused_q: AnyArray | None
     seqused_k: AnyArray | None
+    block_table: AnyArray | None
     max_seqlen_q: int | None
 
 

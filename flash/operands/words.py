@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, Protocol, TypeVar
 
 Layout = Literal["bhsd", "bshd"]
+KVLayout = Literal["NHD", "HND"]
 Backend = Literal["auto", "cuda", "cpu", "interpreter"]
 CacheBackend = Literal["cuda", "cpu", "interpreter"]
 Causal = bool | Literal["bottom_right", "top_left"]

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from flash.host.caller import views_of
 from flash.operands.dtypes import CACHE_DTYPES, DType, config_name
-from flash.pages.placement import MAX_PAGE_SIZE, Contiguous, Paged, Placement
+from flash.pages.placement import Contiguous, Paged, Placement
+from flash.problem.features import MAX_PAGE_SIZE
 from flash.problem.limits import INT32_MAX
 from ptxgen.arguments import integer, is_one_of
 from ptxgen.arrays.views import is_tensor

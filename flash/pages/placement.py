@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from flash.pages.journal import Journal
 from flash.pages.page_pool import PagePool
 
-MAX_PAGE_SIZE: Final = 256  # tokens
 NO_PAGE: Final = -1  # in a block table, after the last page of a sequence
 
 

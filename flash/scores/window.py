@@ -246,8 +246,11 @@ class Reach:
 
     def end_tile(self, k: KernelBuilder, last_row: Value, tile: int) -> Value:
         """The end (exclusive) of the tiles of which the rows up to `last_row` see a key."""
-        visible = k.max(self.last_key(k, last_row) + 1, 0)
-        return k.divide_up(visible, tile)
+        return k.divide_up(self.end_key(k, last_row), tile)
+
+    def end_key(self, k: KernelBuilder, last_row: Value) -> Value:
+        """The end (exclusive) of the keys that the rows up to `last_row` may see."""
+        return k.max(self.last_key(k, last_row) + 1, 0)
 
     def hide(self, k: KernelBuilder, S: Fragment, places: ScorePlaces, *, in_front: bool) -> None:
         """Set this thread's scores of unseen keys to -inf. `in_front` says that all rows see all

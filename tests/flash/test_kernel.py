@@ -207,7 +207,7 @@ def test_attention_makes_the_config_from_the_arrays() -> None:
     of = functions_module._OfAttention
     settings = settings_of_call({}, str)
     kept = [
-        functions_module._kernel(of, 8, 3, "f32", True, None, False, False, False, *settings)
+        functions_module._kernel(of, 8, 3, "f32", True, None, False, False, False, None, *settings)
         for _ in range(2)
     ]
     assert kept[0] is kept[1]
@@ -978,6 +978,9 @@ def test_the_public_names_are_these_and_no_others() -> None:
         "attention",
         "attention_varlen",
         "attention_with_kvcache",
+        "block_table_from_csr",
+        "lse_from_log2",
+        "lse_to_log2",
         "merge_partials",
         "rotary_tables",
         "to_device",
@@ -988,7 +991,8 @@ def test_the_public_names_are_these_and_no_others() -> None:
     assert str(caught.value) == (
         "module 'flash' has no attribute 'Attention'; "
         "it has AttentionConfig, AttentionKernel, DecodeKernel, DecodeStep, KVCache, attention, "
-        "attention_varlen, attention_with_kvcache, merge_partials, rotary_tables, to_device"
+        "attention_varlen, attention_with_kvcache, block_table_from_csr, lse_from_log2, lse_to_log2, "
+        "merge_partials, rotary_tables, to_device"
     )
 
 

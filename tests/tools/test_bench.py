@@ -1040,7 +1040,9 @@ def test_list_names_the_sections_and_measures_nothing(
     assert not list((tmp_path / "results").iterdir())
 
 
-SECTIONS = "emit, lines, assemble, static, gallery, decode, cpu, interpreter, sanitizers, launch, gpu"
+SECTIONS = (
+    "emit, lines, assemble, static, gallery, decode, serving, cpu, interpreter, sanitizers, launch, gpu"
+)
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,7 @@ def test_standard_output_is_the_ptx_and_nothing_else(capfdbinary: pytest.Capture
         (["--varlen"], {"varlen": True}),
         (["--varlen", "--seqused-q"], {"varlen": True, "seqused_q": True}),
         (["--varlen", "--seqused-k"], {"varlen": True, "seqused_k": True}),
+        (["--varlen", "--page-size", "16"], {"varlen": True, "page_size": 16}),
         (["--target", "sm_75"], {"target": "sm_75"}),
         (["--target", "sm_90a"], {"target": "sm_90a"}),
     ],
@@ -473,7 +474,7 @@ def test_help_shows_examples_that_work_and_the_exit_codes(
         for line in shown.splitlines()
         if line.startswith("  ptxgen emit")
     ]
-    assert len(examples) == 10
+    assert len(examples) == 11
     monkeypatch.chdir(tmp_path)
     for argv in examples:
         if "--assemble" in argv or "--cubin" in argv:
@@ -481,7 +482,15 @@ def test_help_shows_examples_that_work_and_the_exit_codes(
             assembling(fake_assembly(dims["--cubin" in argv]))
         assert tool.main(argv) == 0
     written = sorted(path.name for path in tmp_path.iterdir())
-    assert written == ["causal.ptx", "gpt.ptx", "mla.ptx", "out.cubin", "out.ptx", "packed.ptx"]
+    assert written == [
+        "causal.ptx",
+        "gpt.ptx",
+        "mla.ptx",
+        "out.cubin",
+        "out.ptx",
+        "packed.ptx",
+        "serving.ptx",
+    ]
 
 
 # ------------------------------------------------------------------------------------ native

@@ -68,6 +68,11 @@ _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
         "help": "with --varlen: how many of each sequence's queries count",
     },
     "--seqused-k": {"action": "store_true", "help": "with --varlen: how many of each sequence's keys count"},
+    "--page-size": {
+        "type": number,
+        "metavar": "N",
+        "help": "with --varlen: K and V are in pages of N rows, 1 to 256 (default: no pages)",
+    },
     "--return-lse": {"action": "store_true", "help": "also write the log-sum-exp of each row"},
     "--alignment": {
         "type": _number_or_auto,

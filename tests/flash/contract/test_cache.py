@@ -38,6 +38,9 @@ def meanings(contract: dict[str, Any]) -> dict[str, str]:
 
 BUILDS: dict[str, Callable[[], BuiltKernel]] = {
     "f32": lambda: build(AttentionConfig(8, causal=True, return_lse=True).kernel()),
+    "f16-paged-varlen": lambda: build(
+        AttentionConfig(8, dtype="f16", varlen=True, page_size=4, pack_gqa=True).kernel()
+    ),
     "f16-varlen": lambda: build(AttentionConfig(8, dtype="f16", varlen=True).kernel()),
     "decode-splits": lambda: cache_kernels.decode(BF16, EVERYTHING, splits=True),
     "decode-splits-append": lambda: cache_kernels.decode(
