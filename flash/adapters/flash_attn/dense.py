@@ -84,7 +84,8 @@ def flash_attn_kvpacked_func(
         who, {"q": (q, "batch seqlen_q heads head_dim"), "kv": (kv, "batch seqlen_k 2 kv_heads head_dim")}
     )
     scores = scores_of(who, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
-    return _attention(who, q, *kv.unbind(2), scores, deterministic, return_attn_probs)
+    k, v = kv.unbind(2)
+    return _attention(who, q, k, v, scores, deterministic, return_attn_probs)
 
 
 def flash_attn_qkvpacked_func(
@@ -104,7 +105,8 @@ def flash_attn_qkvpacked_func(
     who = "flash_attn_qkvpacked_func"
     check_tensors(who, {"qkv": (qkv, "batch seqlen 3 heads head_dim")})
     scores = scores_of(who, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
-    return _attention(who, *qkv.unbind(2), scores, deterministic, return_attn_probs)
+    q, k, v = qkv.unbind(2)
+    return _attention(who, q, k, v, scores, deterministic, return_attn_probs)
 
 
 def _attention(
@@ -119,7 +121,8 @@ def _attention(
     """What `flash_attn_func` returns for tensors and scores that are checked."""
     flag(who, "deterministic", deterministic)
     all_three = flag(who, "return_attn_probs", return_attn_probs)
-    found = attend(who, *map(dense_rows, (q, k, v)), scores, return_lse=all_three)
+    q, k, v = (dense_rows(x) for x in (q, k, v))
+    found = attend(who, q, k, v, scores, return_lse=all_three)
     if not all_three:
         return found
     if not scores.dropout:

@@ -164,9 +164,9 @@ def _paged(k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: Any, sizes
             f"of rows with a divisor from 2 to {MAX_PAGE_SIZE}, got {page_size} rows and strides "
             f"{list(k_cache.stride())} and {list(v_cache.stride())}; use pages of up to {MAX_PAGE_SIZE} rows"
         )
-    small = [cache.view(-1, rows, *cache.shape[2:]) for cache in (k_cache, v_cache)]
+    k_cache, v_cache = (cache.view(-1, rows, *cache.shape[2:]) for cache in (k_cache, v_cache))
     inner = torch.arange(parts, dtype=torch.int32, device=table.device)
-    return _Caches(*small, (table[:, :, None] * parts + inner).flatten(1), capacity)
+    return _Caches(k_cache, v_cache, (table[:, :, None] * parts + inner).flatten(1), capacity)
 
 
 def _rows_before(given: object, caches: _Caches, new: int, q: torch.Tensor) -> torch.Tensor:

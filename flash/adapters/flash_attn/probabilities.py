@@ -5,7 +5,6 @@ short sequences.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,10 +37,11 @@ def _of_sequence(q: torch.Tensor, k: torch.Tensor, b: int, scores: Scores) -> ND
     slopes = scores.alibi_slopes
     if slopes is not None and slopes.dim() > 1:
         slopes = slopes[b]
-    values: NDArray[Any] = np.eye(length)  # P times the identity is P
+    of_q, of_k = (x.float().cpu().numpy().swapaxes(0, 1)[None] for x in (q, k))
     P, _ = attention_reference(
-        *(x.float().cpu().numpy().swapaxes(0, 1)[None] for x in (q, k)),
-        np.broadcast_to(values, (1, kv_heads, length, length)),
+        of_q,
+        of_k,
+        np.broadcast_to(np.eye(length), (1, kv_heads, length, length)),  # P times the identity is P
         causal=scores.causal,
         softmax_scale=scores.softmax_scale,
         window=scores.window,

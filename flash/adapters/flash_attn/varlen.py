@@ -93,7 +93,8 @@ def flash_attn_varlen_kvpacked_func(
     check_tensors(who, {"q": (q, "total_q heads head_dim"), "kv": (kv, "total_k 2 kv_heads head_dim")})
     lengths = _lengths(who, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     scores = scores_of(who, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
-    return _attention(who, q, *kv.unbind(1), lengths, scores, deterministic, return_attn_probs)
+    k, v = kv.unbind(1)
+    return _attention(who, q, k, v, lengths, scores, deterministic, return_attn_probs)
 
 
 def flash_attn_varlen_qkvpacked_func(
@@ -119,7 +120,8 @@ def flash_attn_varlen_qkvpacked_func(
     most = _most(who, "max_seqlen", max_seqlen)
     lengths = _Lengths(cu_seqlens, cu_seqlens, most, most)
     scores = scores_of(who, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
-    return _attention(who, *qkv.unbind(1), lengths, scores, deterministic, return_attn_probs)
+    q, k, v = qkv.unbind(1)
+    return _attention(who, q, k, v, lengths, scores, deterministic, return_attn_probs)
 
 
 class _Lengths(NamedTuple):
@@ -172,9 +174,12 @@ def _attention(
     """What `flash_attn_varlen_func` returns for tensors and scores that are checked."""
     flag(who, "deterministic", deterministic)
     all_three = flag(who, "return_attn_probs", return_attn_probs)
+    q, k, v = (dense_rows(x) for x in (q, k, v))
     found = attend_varlen(
         who,
-        *map(dense_rows, (q, k, v)),
+        q,
+        k,
+        v,
         lengths.cu_seqlens_q,
         lengths.cu_seqlens_k,
         scores,
