@@ -49,7 +49,7 @@ def scores_of(
         raise LaunchError(
             f"{who}: softmax_scale must be a number, or None for 1/sqrt(head_dim), got {shown(softmax_scale)}"
         )
-    if not is_scale(softcap):
+    if softcap is not None and not is_scale(softcap):
         raise LaunchError(f"{who}: softcap must be a number, 0.0 for none, got {shown(softcap)}")
     if not is_scale(dropout_p) or not 0 <= dropout_p < 1:  # type: ignore[operator]  # a number
         raise LaunchError(
@@ -65,7 +65,7 @@ def scores_of(
         flag(who, "causal", causal),
         scale,
         _window(who, window_size),
-        cap if cap > 0 else None,
+        cap if cap is not None and cap > 0 else None,
         slopes,
         dropout,
         int(torch.randint(2**63 - 1, (), device="cpu")) if dropout else None,
@@ -73,7 +73,11 @@ def scores_of(
 
 
 def _window(who: str, given: object) -> Sides:
-    """The window with None for a side without a limit; None if neither has one."""
+    """The window with None for a side without a limit; None if neither has one. None is taken for
+    `given` and its sides, as forks of flash-attn do.
+    """
+    if given is None:
+        return None
     sides = tuple(given) if isinstance(given, tuple | list) else ()
     counts = [_UNLIMITED if side is None else integer(side, _UNLIMITED, MAX_WINDOWED_SEQ) for side in sides]
     if len(counts) != _SIDES or None in counts:
@@ -125,7 +129,8 @@ def check_tensors(who: str, given: Mapping[str, tuple[object, str]]) -> dict[str
     heads, kv_heads = sizes["heads"], sizes.get("kv_heads", 0)
     if kv_heads and heads % kv_heads:
         raise LaunchError(
-            f"{who}: heads must be a multiple of kv_heads, got heads={heads} and kv_heads={kv_heads}"
+            f"{who}: heads must be a multiple of kv_heads, got heads={heads} and kv_heads={kv_heads}; the "
+            f"first tensor is [{next(iter(given.values()))[1].replace(' ', ', ')}]"
         )
     _check_types(who, tensors)
     return sizes
@@ -151,18 +156,26 @@ def _check_types(who: str, tensors: Mapping[str, torch.Tensor]) -> None:
     )
 
 
-def check_numbers(who: str, name: str, given: object, shape: list[int], otherwise: str = "") -> torch.Tensor:
-    """`given`, an int32 tensor of `shape`. Raises `LaunchError`, in which `otherwise` says what the
-    argument may be instead.
+def check_numbers(
+    who: str, name: str, given: object, shape: tuple[int | str, ...], otherwise: str = ""
+) -> torch.Tensor:
+    """`given`, an int32 tensor of `shape`, in which a word is the name of any size. Raises
+    `LaunchError`, in which `otherwise` says what the argument may be instead.
     """
     found = given if isinstance(given, torch.Tensor) else None
-    if found is None or found.dtype != torch.int32 or list(found.shape) != shape:
+    if (
+        found is None
+        or found.dtype != torch.int32
+        or found.dim() != len(shape)
+        or any(isinstance(size, int) and size != of for size, of in zip(shape, found.shape, strict=True))
+    ):
         got = shown(given) if found is None else f"{found.dtype} of shape {list(found.shape)}"
         cure = ""
         if found is not None and found.dtype != torch.int32:
             cure = f"; convert it with {name}.to(torch.int32)"
         raise LaunchError(
-            f"{who}: {name} must be {otherwise}a tensor torch.int32 of shape {shape}, got {got}{cure}"
+            f"{who}: {name} must be {otherwise}a tensor torch.int32 [{', '.join(map(str, shape))}], got "
+            f"{got}{cure}"
         )
     return found
 

@@ -130,7 +130,8 @@ def _said_by(who: str) -> Iterator[None]:
     try:
         yield
     except (ConfigError, LaunchError) as error:
-        raise type(error)(f"{who}: {_CALLED.sub('', str(error))}") from None
+        said = _CALLED.sub("", str(error)).replace("leftpad_k", "cache_leftpad")
+        raise type(error)(f"{who}: {said}") from None
 
 
 @functools.cache

@@ -84,7 +84,7 @@ def flash_attn_with_kvcache(
         ("leftpad_k", "cache_leftpad", cache_leftpad),
     ):
         if given is not None:
-            operands[name] = check_numbers(_WHO, argument, given, [q.shape[0]])
+            operands[name] = check_numbers(_WHO, argument, given, (q.shape[0],))
     if rotary_cos is not None or rotary_sin is not None:
         cos, sin = _tables(rotary_cos, rotary_sin, caches, k, q.shape[3])
         assert k is not None  # or `_tables` raises
@@ -147,13 +147,13 @@ def _caches(
     return _Caches(k_cache, v_cache, None, sizes["capacity"])
 
 
-def _paged(k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: Any, sizes: dict[str, int]) -> _Caches:
+def _paged(
+    k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: object, sizes: dict[str, int]
+) -> _Caches:
     """Paged caches, with larger pages than kernels take divided into equal ones, without a copy."""
-    shape = list(getattr(block_table, "shape", ()))
-    columns = shape[1] if len(shape) == 2 else 1
-    table = check_numbers(_WHO, "block_table", block_table, [shape[0] if shape else sizes["batch"], columns])
+    table = check_numbers(_WHO, "block_table", block_table, ("sequences", "n_pages"))
     page_size = sizes["page_size"]
-    capacity = columns * page_size
+    capacity = table.shape[1] * page_size
     if page_size <= MAX_PAGE_SIZE:
         return _Caches(k_cache, v_cache, table, capacity)
     rows = max(n for n in range(1, MAX_PAGE_SIZE + 1) if page_size % n == 0)
@@ -180,7 +180,7 @@ def _rows_before(given: object, caches: _Caches, new: int, q: torch.Tensor) -> t
         given = caches.capacity
     count = None if isinstance(given, torch.Tensor) else integer(given, 0)
     if count is None:
-        found = check_numbers(_WHO, "cache_seqlens", given, [q.shape[0]], "an integer, or ")
+        found = check_numbers(_WHO, "cache_seqlens", given, (q.shape[0],), "an integer, or ")
     else:
         found = torch.full((1,), count, dtype=torch.int32, device=q.device)
     if found.device.type != "cpu" or not found.numel():

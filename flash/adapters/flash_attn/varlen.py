@@ -42,7 +42,7 @@ def flash_attn_varlen_func(
     cu_seqlens_q, cu_seqlens_k: int32 [batch + 1]; sequence b has the rows cu_seqlens[b] to
         cu_seqlens[b + 1] - 1 and may be empty.
     max_seqlen_q: at least the most queries of a sequence.
-    max_seqlen_k: at least the most keys of a sequence; used only for the shape of probabilities.
+    max_seqlen_k: the most keys of a sequence; used only for the shape of probabilities.
     block_table: refused.
 
     All other arguments and the exceptions are those of `flash_attn_func`. Returns out [total_q,
@@ -116,8 +116,8 @@ def flash_attn_varlen_qkvpacked_func(
     """
     who = "flash_attn_varlen_qkvpacked_func"
     check_tensors(who, {"qkv": (qkv, "total 3 heads head_dim")})
-    cu_seqlens = check_numbers(who, "cu_seqlens", cu_seqlens, [_items(cu_seqlens)])
-    most = _most(who, "max_seqlen", max_seqlen)
+    cu_seqlens = check_numbers(who, "cu_seqlens", cu_seqlens, ("batch + 1",))
+    most = _most(who, "max_seqlen", max_seqlen, cu_seqlens)
     lengths = _Lengths(cu_seqlens, cu_seqlens, most, most)
     scores = scores_of(who, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
     q, k, v = qkv.unbind(1)
@@ -136,28 +136,31 @@ class _Lengths(NamedTuple):
 def _lengths(
     who: str, cu_seqlens_q: object, cu_seqlens_k: object, max_seqlen_q: object, max_seqlen_k: object
 ) -> _Lengths:
-    items = _items(cu_seqlens_q)
+    starts = check_numbers(who, "cu_seqlens_q", cu_seqlens_q, ("batch + 1",))
     return _Lengths(
-        check_numbers(who, "cu_seqlens_q", cu_seqlens_q, [items]),
-        check_numbers(who, "cu_seqlens_k", cu_seqlens_k, [items]),
-        _most(who, "max_seqlen_q", max_seqlen_q),
+        starts,
+        check_numbers(who, "cu_seqlens_k", cu_seqlens_k, (starts.numel(),)),
+        _most(who, "max_seqlen_q", max_seqlen_q, starts),
         _most(who, "max_seqlen_k", max_seqlen_k),
     )
 
 
-def _items(cu_seqlens: object) -> int:
-    """The number of elements of a tensor that has one for each sequence, and one more."""
-    return max(cu_seqlens.numel(), 1) if isinstance(cu_seqlens, torch.Tensor) else 1
-
-
-def _most(who: str, name: str, given: object) -> int:
-    """A number of rows. A tensor of one integer is read, which waits for its device."""
+def _most(who: str, name: str, given: object, cu_seqlens: torch.Tensor | None = None) -> int:
+    """The most rows of a sequence, and for `cu_seqlens` on the host checked against them. A tensor
+    of one integer is read, which waits for its device.
+    """
     found = integer(given, 0, MAX_WINDOWED_SEQ)
     if found is None:
         raise LaunchError(
             f"{who}: {name} must be the most rows of a sequence, from 0 to {MAX_WINDOWED_SEQ}, got "
             f"{shown(given)}"
         )
+    if cu_seqlens is not None and cu_seqlens.device.type == "cpu":
+        longest = int(cu_seqlens.diff().max()) if cu_seqlens.numel() > 1 else 0
+        if found < longest:
+            raise LaunchError(
+                f"{who}: {name} must be at least {longest}, the rows of a sequence, got {found}"
+            )
     return found
 
 
@@ -191,7 +194,8 @@ def _attention(
     if not scores.dropout:
         return (*found, q.new_empty(0))
     of_q, of_k = (_sequences(x, rows) for x, rows in ((q, lengths.cu_seqlens_q), (k, lengths.cu_seqlens_k)))
-    return (*found, probabilities(of_q, of_k, lengths[2:], scores))
+    longest = max([lengths.max_seqlen_k, *(len(x) for x in of_k)])
+    return (*found, probabilities(of_q, of_k, (lengths.max_seqlen_q, longest), scores))
 
 
 def _sequences(x: torch.Tensor, cu_seqlens: torch.Tensor) -> list[torch.Tensor]:

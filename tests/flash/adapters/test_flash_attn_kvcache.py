@@ -151,3 +151,141 @@ def test_a_step_on_the_interpreter_is_that_of_the_oracle(
 ) -> None:
     with flash_attn.using_backend("interpreter"):
         assert_step_is_right(torch, flash_attn, rows, where, True, rotary, mask, num_splits=2)
+
+
+def step_tensors(torch: ModuleType, rows: int = CAPACITY, places: int = BATCH, new: int = 2) -> list[Any]:
+    """q, caches and new rows of a call, f32."""
+    cache, more = (places, rows, KV_HEADS, DIM), (BATCH, new, KV_HEADS, DIM)
+    return tensors(torch, "float32", (BATCH, new, HEADS, DIM), cache, cache, more, more)
+
+
+def test_an_integer_is_the_length_of_every_sequence(torch: ModuleType, flash_attn: Any) -> None:
+    q, k_cache, v_cache, k, v = step_tensors(torch)
+    others = k_cache.clone(), v_cache.clone()
+    for number in (5, np.int64(5)):
+        found = flash_attn.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=number)
+        lengths = torch.tensor([5, 5], dtype=torch.int32)
+        wanted = flash_attn.flash_attn_with_kvcache(q, *others, k, v, cache_seqlens=lengths)
+        assert torch.equal(found, wanted)
+        assert torch.equal(k_cache, others[0])
+        assert torch.equal(k_cache[:, 5:7], k)
+    assert lengths.tolist() == [5, 5]
+
+
+def test_without_lengths_all_rows_of_a_cache_are_keys(torch: ModuleType, flash_attn: Any) -> None:
+    q, k_cache, v_cache, *_ = step_tensors(torch)
+    found = flash_attn.flash_attn_with_kvcache(q, k_cache, v_cache, causal=True)
+    torch.testing.assert_close(found, flash_attn.flash_attn_func(q, k_cache, v_cache, causal=True))
+
+
+def test_a_cache_may_have_room_for_a_larger_batch(torch: ModuleType, flash_attn: Any) -> None:
+    q, k_cache, v_cache, k, v = step_tensors(torch, places=5)
+    before = k_cache.clone()
+    found = flash_attn.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=3)
+    own = before[:BATCH].clone(), v_cache[:BATCH].clone()
+    assert torch.equal(found, flash_attn.flash_attn_with_kvcache(q, *own, k, v, cache_seqlens=3))
+    assert torch.equal(k_cache[:BATCH, 3:5], k)
+    assert torch.equal(k_cache[BATCH:], before[BATCH:])
+
+
+@pytest.mark.parametrize("page_size", [1, 256, 512, 768, 514])
+def test_pages_of_any_size_are_updated_in_place(torch: ModuleType, flash_attn: Any, page_size: int) -> None:
+    pages = 6
+    q, k_cache, v_cache, k, v = step_tensors(torch, page_size, pages)
+    table = torch.tensor([[4, 1, 3], [0, 5, 2]], dtype=torch.int32)
+    length = 2 * page_size - 1  # new rows are on the last two pages
+    dense = [x[table.long()].flatten(1, 2).contiguous() for x in (k_cache, v_cache)]
+    how = {"cache_seqlens": length, "causal": True}
+    found = flash_attn.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, block_table=table, **how)
+    assert torch.equal(found, flash_attn.flash_attn_with_kvcache(q, *dense, k, v, **how))
+    assert torch.equal(k_cache[table.long()].flatten(1, 2), dense[0])
+    assert torch.equal(v_cache[table.long()].flatten(1, 2), dense[1])
+
+
+def test_caches_may_be_views_of_a_larger_tensor(torch: ModuleType, flash_attn: Any) -> None:
+    q, _, _, k, v = step_tensors(torch)
+    (both,) = tensors(torch, "float32", (BATCH, CAPACITY, 2, KV_HEADS, 64))
+    own = [x.clone() for x in both[..., :DIM].unbind(2)]
+    found = flash_attn.flash_attn_with_kvcache(
+        q, *both[..., :DIM].unbind(2), k, v, cache_seqlens=5, causal=True
+    )
+    assert torch.equal(found, flash_attn.flash_attn_with_kvcache(q, *own, k, v, cache_seqlens=5, causal=True))
+    assert torch.equal(both[:, 5:7, 0, :, :DIM], k)
+    assert torch.equal(both[:, 5:7, 1, :, :DIM], v)
+
+
+def test_rows_that_are_not_read_are_not_copied(torch: ModuleType, flash_attn: Any) -> None:
+    """Caches of 2**45 bytes, whose sequences have 9 rows, cannot be copied."""
+    q, k_cache, v_cache, *_ = step_tensors(torch, rows=9)
+    rows = 2**30 - 256
+    huge = [x[:, :1].expand(BATCH, rows, KV_HEADS, DIM) for x in (k_cache, v_cache)]
+    found = flash_attn.flash_attn_with_kvcache(q, *huge, cache_seqlens=9)
+    same = [x[:, :9].contiguous() for x in huge]
+    torch.testing.assert_close(found, flash_attn.flash_attn_func(q, *same))
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+def test_rotary_tables_of_any_floating_type_are_taken(
+    torch: ModuleType, flash_attn: Any, interleaved: bool
+) -> None:
+    q, k_cache, v_cache, k, v = step_tensors(torch)
+    angles = torch.arange(CAPACITY)[:, None] / 10000 ** (torch.arange(8) / 8)
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        tables = angles.cos().to(dtype), angles.sin().to(dtype)
+        mine = k_cache.numpy().copy(), v_cache.numpy().copy()
+        found = flash_attn.flash_attn_with_kvcache(
+            q, k_cache, v_cache, k, v, *tables, cache_seqlens=5, causal=True, rotary_interleaved=interleaved
+        )
+        items = oracle.cache_step(
+            q.numpy(),
+            *mine,
+            k.numpy(),
+            v.numpy(),
+            cache_seqlens=np.array([5, 5]),
+            cos=tables[0].double().numpy(),
+            sin=tables[1].double().numpy(),
+            rotary_interleaved=interleaved,
+        )
+        torch.testing.assert_close(k_cache, torch.from_numpy(mine[0]))
+        for b, item in enumerate(items):
+            wanted, _ = oracle.attention(*(x[None] for x in item), causal=True)
+            torch.testing.assert_close(found[b], torch.from_numpy(wanted[0]).float())
+
+
+def test_splits_do_not_change_what_is_computed(torch: ModuleType, flash_attn: Any) -> None:
+    q, k_cache, v_cache, *_ = step_tensors(torch)
+    one, three = (
+        flash_attn.flash_attn_with_kvcache(q, k_cache, v_cache, num_splits=n, return_softmax_lse=True)
+        for n in (1, 3)
+    )
+    for a, b in zip(one, three, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.slow
+def test_prefill_and_steps_give_what_one_call_over_all_tokens_gives(
+    torch: ModuleType, flash_attn: Any
+) -> None:
+    """A prompt, then token after token, with rotary embedding, on the interpreter."""
+    tokens, prompt = 9, 5
+    q, k, v = tensors(
+        torch, "float32", (1, tokens, HEADS, 16), (1, tokens, KV_HEADS, 16), (1, tokens, KV_HEADS, 16)
+    )
+    angles = torch.arange(12)[:, None] / 10000 ** (torch.arange(8) / 8)
+    tables = angles.cos(), angles.sin()
+    whole = torch.zeros(1, 12, KV_HEADS, 16), torch.zeros(1, 12, KV_HEADS, 16)
+    wanted = flash_attn.flash_attn_with_kvcache(q, *whole, k, v, *tables, cache_seqlens=0, causal=True)
+    caches = [torch.full_like(x, torch.nan) for x in whole]
+    outs = []
+    with flash_attn.using_backend("interpreter"):
+        for begin, end in [(0, prompt), *((n, n + 1) for n in range(prompt, tokens))]:
+            new = [x[:, begin:end] for x in (q, k, v)]
+            outs.append(
+                flash_attn.flash_attn_with_kvcache(
+                    new[0], *caches, *new[1:], *tables, cache_seqlens=begin, causal=True
+                )
+            )
+    torch.testing.assert_close(torch.cat(outs, 1), wanted)
+    for found, said in zip(caches, whole, strict=True):
+        assert torch.equal(found[:, :tokens], said[:, :tokens])
+        assert bool(found[:, tokens:].isnan().all())
