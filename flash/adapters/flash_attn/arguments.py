@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -100,7 +101,7 @@ def tensor(who: str, name: str, given: object) -> torch.Tensor:
     return given
 
 
-def check_tensors(who: str, given: Mapping[str, tuple[object, str]]) -> dict[str, int]:
+def check_tensors(who: str, given: Mapping[str, tuple[object, str]]) -> Mapping[str, int]:
     """The sizes, by the names of their axes, of the tensors of a call of `who`: for each name a
     tensor and its axes, such as "batch seqlen_q heads head_dim", where a number is the size itself.
 
@@ -109,11 +110,18 @@ def check_tensors(who: str, given: Mapping[str, tuple[object, str]]) -> dict[str
     types that no kernel has or that differ, gradients.
     """
     tensors = {name: tensor(who, name, one) for name, (one, _) in given.items()}
-    views_of(tensors, who)  # raises for inputs that require gradients
+    if torch.is_grad_enabled() and any(one.requires_grad for one in tensors.values()):
+        views_of(tensors, who)  # raises
+    return _sizes(who, tuple([(name, given[name][1], x.shape, x.dtype) for name, x in tensors.items()]))
+
+
+@functools.lru_cache(maxsize=1024)  # of calls that fit; exceptions are not kept
+def _sizes(who: str, given: tuple[tuple[str, str, tuple[int, ...], torch.dtype], ...]) -> Mapping[str, int]:
+    """The sizes of tensors, each of which is its name, axes, shape and type."""
     sizes: dict[str, int] = {}
     problems = []
-    for name, (_, axes) in given.items():
-        wanted, shape = axes.split(), list(tensors[name].shape)
+    for name, axes, shape, _ in given:
+        wanted = axes.split()
         known = {axis: int(axis) if axis.isdigit() else sizes.get(axis) for axis in wanted}
         if len(shape) != len(wanted) or any(
             known[axis] not in (None, size) for axis, size in zip(wanted, shape, strict=True)
@@ -121,24 +129,23 @@ def check_tensors(who: str, given: Mapping[str, tuple[object, str]]) -> dict[str
             said = ", ".join(
                 axis if axis.isdigit() or known[axis] is None else f"{axis}={known[axis]}" for axis in wanted
             )
-            problems.append(f"{name} must be [{said}], got shape {shape}")
+            problems.append(f"{name} must be [{said}], got shape {list(shape)}")
         else:
             sizes |= dict(zip(wanted, shape, strict=True))
-    if problems:
-        raise_problems(problems, who)
+    raise_problems(problems, who)
     heads, kv_heads = sizes["heads"], sizes.get("kv_heads", 0)
     if kv_heads and heads % kv_heads:
         raise LaunchError(
-            f"{who}: heads must be a multiple of kv_heads, got heads={heads} and kv_heads={kv_heads}; the "
-            f"first tensor is [{next(iter(given.values()))[1].replace(' ', ', ')}]"
+            f"{who}: heads must be a multiple of kv_heads, got heads={heads} and kv_heads={kv_heads}; "
+            f"{given[0][0]} is [{given[0][1].replace(' ', ', ')}]"
         )
-    _check_types(who, tensors)
+    _check_types(who, {name: dtype for name, _, _, dtype in given})
     return sizes
 
 
-def _check_types(who: str, tensors: Mapping[str, torch.Tensor]) -> None:
-    first, *others = tensors
-    wanted = tensors[first].dtype
+def _check_types(who: str, dtypes: Mapping[str, torch.dtype]) -> None:
+    first, *others = dtypes
+    wanted = dtypes[first]
     if config_name(wanted) not in DTYPES:
         names = ", ".join(f"torch.{known.array_name}" for known in DTYPES.values())
         raise LaunchError(
@@ -147,10 +154,9 @@ def _check_types(who: str, tensors: Mapping[str, torch.Tensor]) -> None:
         )
     raise_problems(
         [
-            f"{name} must be {wanted} as {first} is, got {tensors[name].dtype}; convert it with "
-            f"{name}.to({wanted})"
+            f"{name} must be {wanted} as {first} is, got {dtypes[name]}; convert it with {name}.to({wanted})"
             for name in others
-            if tensors[name].dtype != wanted
+            if dtypes[name] != wanted
         ],
         who,
     )

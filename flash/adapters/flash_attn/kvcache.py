@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -140,6 +141,8 @@ def _caches(
                 f"{_WHO}: {name} must have a dense last dimension, because it is used in place, got strides "
                 f"{list(cache.stride())}; make it with torch.empty, in this layout"
             )
+    if 0 in k_cache.shape:
+        raise LaunchError(f"{_WHO}: k_cache must have room for a row, got shape {list(k_cache.shape)}")
     if block_table is not None:
         return _paged(k_cache, v_cache, block_table, sizes)
     if cache_batch_idx is None:  # the cache may have room for a larger batch
@@ -148,7 +151,7 @@ def _caches(
 
 
 def _paged(
-    k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: object, sizes: dict[str, int]
+    k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: object, sizes: Mapping[str, int]
 ) -> _Caches:
     """Paged caches, with larger pages than kernels take divided into equal ones, without a copy."""
     table = check_numbers(_WHO, "block_table", block_table, ("sequences", "n_pages"))

@@ -77,8 +77,8 @@ DENSE: dict[str, tuple[Call, str]] = {
     ),
     "heads_first": (
         lambda f, g: f.flash_attn_func(*(x.transpose(1, 2) for x in (g.q, g.k, g.v))),
-        "heads must be a multiple of kv_heads, got heads=3 and kv_heads=5; the first tensor is [batch, "
-        "seqlen_q, heads, head_dim]",
+        "heads must be a multiple of kv_heads, got heads=3 and kv_heads=5; q is [batch, seqlen_q, "
+        "heads, head_dim]",
     ),
     "float64": (
         lambda f, g: f.flash_attn_func(g.q.double(), g.k.double(), g.v.double()),
@@ -200,6 +200,10 @@ CACHED: dict[str, tuple[Call, str]] = {
     "padding": (
         lambda f, g: g.cached(f, cache_leftpad=g.int32(0, 9)),
         "cache_leftpad must hold numbers from 0 to 8, got 9",
+    ),
+    "no_room": (
+        lambda f, g: f.flash_attn_with_kvcache(g.q, *(x[:, :0] for x in g.caches)),
+        "k_cache must have room for a row, got shape [2, 0, 2, 16]",
     ),
     "rotary_without_rows": (
         lambda f, g: g.cached(f, rotary_cos=g.cos, rotary_sin=g.cos),
@@ -350,19 +354,30 @@ def test_sizes_and_words_that_no_kernel_has_are_refused(torch: ModuleType, flash
     )
 
 
-def test_the_backend_is_that_of_the_innermost_context(
-    torch: ModuleType, flash_attn: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("setting", ["", "interpreter"])
+@pytest.mark.parametrize("name", ["dense", "varlen", "cached"])
+def test_the_backend_is_that_of_the_innermost_context_or_of_the_environment(
+    torch: ModuleType, flash_attn: Any, monkeypatch: pytest.MonkeyPatch, name: str, setting: str
 ) -> None:
-    given, seen = Given(torch), []
-    monkeypatch.setattr(
-        "flash.adapters.flash_attn.calls.flash.attention",
-        lambda *arrays, backend, **how: seen.append(backend),  # noqa: ARG005
-    )
-    given.dense(flash_attn)
-    with flash_attn.using_backend("interpreter"):
-        given.dense(flash_attn)
+    from flash.adapters.flash_attn import calls
+
+    def record(*_: Any, backend: str, **how: Any) -> tuple[None, None]:  # noqa: ARG001
+        seen.append(backend)
+        return None, None
+
+    given, seen = Given(torch), list[str]()
+    monkeypatch.setattr(calls.flash, "attention", record)
+    monkeypatch.setattr(calls.flash, "attention_varlen", record)
+    monkeypatch.setattr(calls.flash.DecodeKernel, "launch", record)
+    monkeypatch.setenv("PTXGEN_BACKEND", setting)
+    monkeypatch.setattr(calls, "_backend_setting", calls._backend_setting.__wrapped__)
+    call = getattr(given, name)
+    call(flash_attn)
+    with flash_attn.using_backend("cuda"):
+        call(flash_attn)
         with flash_attn.using_backend("cpu"):
-            given.dense(flash_attn)
-        given.dense(flash_attn)
-    given.dense(flash_attn)
-    assert seen == ["auto", "interpreter", "cpu", "interpreter", "auto"]
+            call(flash_attn)
+        call(flash_attn)
+    call(flash_attn)
+    auto = setting if setting and name == "cached" else "auto"  # `flash.attention` reads it itself
+    assert seen == [auto, "cuda", "cpu", "cuda", auto]
