@@ -26,7 +26,7 @@ def as_numpy(x: Any) -> Array:
 
 def in_numpy(how: dict[str, Any]) -> dict[str, Any]:
     """Arguments with numpy arrays for tensors."""
-    return {name: x.numpy() if hasattr(x, "numpy") else x for name, x in how.items()}
+    return {name: as_numpy(x) if hasattr(x, "numpy") else x for name, x in how.items()}
 
 
 def tensors(torch: ModuleType, dtype: str, *shapes: tuple[int, ...]) -> list[Any]:

@@ -96,7 +96,10 @@ def test_attention_is_that_of_the_oracle(torch: ModuleType, flash_attn: Any, nam
 
 
 @pytest.mark.judged
-@pytest.mark.parametrize("name", ["more_queries", "causal_window", "alibi"])
+@pytest.mark.parametrize(
+    "name",
+    ["more_queries", *(pytest.param(name, marks=pytest.mark.slow) for name in ("causal_window", "alibi"))],
+)
 def test_attention_on_the_interpreter_is_that_of_the_oracle(
     torch: ModuleType, flash_attn: Any, name: str
 ) -> None:
@@ -164,7 +167,7 @@ def assert_is_varlen(out: Any, lse: Any, q: Any, k: Any, v: Any, cu: tuple[Any, 
 
 
 @pytest.mark.judged
-@pytest.mark.parametrize("backend", ["auto", "interpreter"])
+@pytest.mark.parametrize("backend", ["auto", pytest.param("interpreter", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", LENGTHS)
 def test_packed_sequences_are_those_of_the_oracle(
     torch: ModuleType, flash_attn: Any, name: str, backend: str
