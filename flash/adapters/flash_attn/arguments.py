@@ -74,19 +74,21 @@ def scores_of(
 
 
 def _window(who: str, given: object) -> Sides:
-    """The window with None for a side without a limit; None if neither has one. None is taken for
-    `given` and its sides, as forks of flash-attn do.
+    """The window with None for a side without a limit, or with one that no sequence reaches; None if
+    neither side has one. None is taken for `given` and its sides, as forks of flash-attn do.
     """
     if given is None:
         return None
     sides = tuple(given) if isinstance(given, tuple | list) else ()
-    counts = [_UNLIMITED if side is None else integer(side, _UNLIMITED, MAX_WINDOWED_SEQ) for side in sides]
+    counts = [_UNLIMITED if side is None else integer(side, _UNLIMITED) for side in sides]
     if len(counts) != _SIDES or None in counts:
         raise LaunchError(
-            f"{who}: window_size must be (left, right), each a number of keys from 0 to "
-            f"{MAX_WINDOWED_SEQ}, or -1 for no limit, got {shown(given)}"
+            f"{who}: window_size must be (left, right), each a number of keys, or -1 for no limit, got "
+            f"{shown(given)}"
         )
-    left, right = (None if count == _UNLIMITED else count for count in counts)
+    left, right = (
+        count if count is not None and 0 <= count <= MAX_WINDOWED_SEQ else None for count in counts
+    )
     return None if (left, right) == (None, None) else (left, right)
 
 

@@ -127,4 +127,4 @@ def _attention(
         return found
     if not scores.dropout:
         return (*found, q.new_empty(0))
-    return (*found, probabilities(q.unbind(), k.unbind(), (q.shape[1], k.shape[1]), scores))
+    return (*found, probabilities(q, q.unbind(), k.unbind(), (q.shape[1], k.shape[1]), scores))

@@ -16,16 +16,20 @@ from flash.scores.philox import kept
 
 
 def probabilities(
-    queries: Sequence[torch.Tensor], keys: Sequence[torch.Tensor], sizes: tuple[int, int], scores: Scores
+    like: torch.Tensor,
+    queries: Sequence[torch.Tensor],
+    keys: Sequence[torch.Tensor],
+    sizes: tuple[int, int],
+    scores: Scores,
 ) -> torch.Tensor:
     """The softmax of the scores, before dropout, negative where dropout sets the weight to 0, of the
-    sequences of a batch: [batch, heads, *sizes], of the type of the queries, on their device.
+    sequences of a batch: [batch, heads, *sizes], of the type of `like` [..., heads, head_dim], on
+    its device.
 
     A sequence has queries [seqlen_q, heads, head_dim] and keys [seqlen_k, kv_heads, head_dim]; what
     is beyond its lengths in `sizes` is 0. Memory is O(seqlen_q * seqlen_k).
     """
-    like = queries[0]
-    found = torch.zeros((len(queries), like.shape[1], *sizes), dtype=like.dtype, device=like.device)
+    found = torch.zeros((len(queries), like.shape[-2], *sizes), dtype=like.dtype, device=like.device)
     for b, (q, k) in enumerate(zip(queries, keys, strict=True)):
         found[b, :, : q.shape[0], : k.shape[0]] = torch.from_numpy(_of_sequence(q, k, b, scores))
     return found

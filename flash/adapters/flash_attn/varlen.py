@@ -195,7 +195,7 @@ def _attention(
         return (*found, q.new_empty(0))
     of_q, of_k = (_sequences(x, rows) for x, rows in ((q, lengths.cu_seqlens_q), (k, lengths.cu_seqlens_k)))
     longest = max([lengths.max_seqlen_k, *(len(x) for x in of_k)])
-    return (*found, probabilities(of_q, of_k, (lengths.max_seqlen_q, longest), scores))
+    return (*found, probabilities(q, of_q, of_k, (lengths.max_seqlen_q, longest), scores))
 
 
 def _sequences(x: torch.Tensor, cu_seqlens: torch.Tensor) -> list[torch.Tensor]:

@@ -248,6 +248,24 @@ def test_probabilities_say_what_dropout_does_to_the_output(
         torch.testing.assert_close(probabilities.abs().sum(-1), torch.ones(2, 4, 64))
 
 
+def test_probabilities_of_an_empty_batch_are_empty(torch: ModuleType, flash_attn: Any) -> None:
+    dense, packed = torch.zeros(0, 3, 2, 16), torch.zeros(0, 2, 16)
+    cu = torch.zeros(1, dtype=torch.int32)
+    found = flash_attn.flash_attn_func(dense, dense, dense, 0.5, return_attn_probs=True)
+    assert [list(x.shape) for x in found] == [[0, 3, 2, 16], [0, 2, 3], [0, 2, 3, 3]]
+    found = flash_attn.flash_attn_varlen_func(
+        packed, packed, packed, cu, cu, 0, 0, 0.5, return_attn_probs=True
+    )
+    assert [list(x.shape) for x in found] == [[0, 2, 16], [2, 0], [0, 2, 0, 0]]
+
+
+@pytest.mark.parametrize("window", [None, (None, None), (2**31 - 1, 2**40), [-1, -1]])
+def test_a_window_without_limits_is_no_window(torch: ModuleType, flash_attn: Any, window: Any) -> None:
+    q, k, v = tensors(torch, "float16", (1, 3, 2, 16), (1, 5, 2, 16), (1, 5, 2, 16))
+    wanted = flash_attn.flash_attn_func(q, k, v)
+    assert torch.equal(flash_attn.flash_attn_func(q, k, v, window_size=window, softcap=None), wanted)
+
+
 def test_dropout_keeps_the_mean(torch: ModuleType, flash_attn: Any) -> None:
     """The mean of the results of many seeds is the result without dropout, within 5 deviations."""
     q, k, v = tensors(torch, "float32", (1, 8, 2, 16), (1, 32, 2, 16), (1, 32, 2, 16))

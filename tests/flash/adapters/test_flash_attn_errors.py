@@ -46,7 +46,7 @@ class Given:
 
 
 Call = Callable[[Any, Given], Any]
-WINDOWS = "each a number of keys from 0 to 1073741568, or -1 for no limit"
+WINDOWS = "each a number of keys, or -1 for no limit"
 TABLES = (
     "rotary_cos and rotary_sin must be floating-point tensors of one shape [positions, rotary_dim / 2], "
     "with at least 8 positions, the rows of a sequence in the cache, and rotary_dim up to head_dim=16, "
