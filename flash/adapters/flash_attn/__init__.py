@@ -6,6 +6,8 @@ so that a program changes one import:
 
     from flash.adapters.flash_attn import flash_attn_func
 
+`bert_padding` beside them has `unpad_input`, `pad_input` and `index_first_axis`.
+
 What is taken beyond flash-attn: float32, tensors on the CPU, head_dim_v other than head_dim, pages
 of any size, `cache_batch_idx` and `cache_leftpad` with pages, softcap with dropout. What differs: a
 row that sees no key has LSE -inf, not +inf (its output is 0 in both). What is not there is refused by
