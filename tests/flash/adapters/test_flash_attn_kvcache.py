@@ -257,6 +257,21 @@ def test_rotary_tables_of_any_floating_type_are_taken(
             torch.testing.assert_close(found[b], torch.from_numpy(wanted[0]).float())
 
 
+def test_queries_beyond_the_rotary_tables_take_their_last_position(
+    torch: ModuleType, flash_attn: Any
+) -> None:
+    """More queries than new rows, of which the last would be rotated by positions without a row."""
+    q, k_cache, v_cache, k, v = step_tensors(torch, new=4)
+    tables = quarter_turns(torch, CAPACITY, 8, q.dtype)
+    longer = [torch.cat((x, x[-1:].expand(3, 8))) for x in tables]
+    how = {"cache_seqlens": CAPACITY - 1, "causal": True}
+    found, wanted = (
+        flash_attn.flash_attn_with_kvcache(q, k_cache.clone(), v_cache, k[:, :1], v[:, :1], *each, **how)
+        for each in (tables, longer)
+    )
+    assert torch.equal(found, wanted)
+
+
 def test_splits_do_not_change_what_is_computed(torch: ModuleType, flash_attn: Any) -> None:
     q, k_cache, v_cache, *_ = step_tensors(torch)
     one, three = (
