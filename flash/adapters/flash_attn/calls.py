@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, Final
 
 import torch
@@ -20,7 +20,15 @@ from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.settings import AUTO, Settings
 
 _CALLED: Final = re.compile(r"^(attention|attention_varlen|launch|DecodeKernel\.launch): ")
-_BACKEND: ContextVar[str] = ContextVar("backend of flash.adapters.flash_attn", default=AUTO)
+
+
+class _Chosen(threading.local):
+    """The backend of the calls of this thread."""
+
+    backend = AUTO
+
+
+_CHOSEN: Final = _Chosen()
 
 
 @contextmanager
@@ -30,14 +38,13 @@ def using_backend(name: str) -> Iterator[None]:
     PTXGEN_BACKEND, else "cuda" for tensors on a GPU or if a GPU opens, else "cpu". Caches are
     updated in place, so for `flash_attn_with_kvcache` "auto" is "cpu" for a cache on the CPU.
 
-    The choice is that of the current thread, or asynchronous task. Raises `ConfigError` for an
-    unknown name.
+    The choice is that of the current thread. Raises `ConfigError` for an unknown name.
     """
-    token = _BACKEND.set(check_backend(name, "using_backend"))
+    before, _CHOSEN.backend = _CHOSEN.backend, check_backend(name, "using_backend")
     try:
         yield
     finally:
-        _BACKEND.reset(token)
+        _CHOSEN.backend = before
 
 
 def attend(
@@ -49,7 +56,7 @@ def attend(
     """
     with _said_by(who):
         return flash.attention(
-            q, k, v, layout="bshd", return_lse=return_lse, backend=_BACKEND.get(), **scores._asdict()
+            q, k, v, layout="bshd", return_lse=return_lse, backend=_CHOSEN.backend, **scores._asdict()
         )
 
 
@@ -77,7 +84,7 @@ def attend_varlen(
             cu_seqlens_k,
             max_seqlen_q=max_seqlen_q,
             return_lse=return_lse,
-            backend=_BACKEND.get(),
+            backend=_CHOSEN.backend,
             **scores._asdict(),
         )
 
@@ -110,7 +117,7 @@ def attend_cached(
         scores.alibi_slopes is not None,
     )
     out = torch.empty((*q.shape[:3], v_cache.shape[-1]), dtype=q.dtype, device=q.device)
-    backend = _BACKEND.get()
+    backend = _CHOSEN.backend
     with _said_by(who):
         found = kernel.launch(
             *(None if x is None else x.transpose(1, 2) for x in (q, k_cache, v_cache, k, v)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -381,3 +382,18 @@ def test_the_backend_is_that_of_the_innermost_context_or_of_the_environment(
     call(flash_attn)
     auto = setting if setting and name == "cached" else "auto"  # `flash.attention` reads it itself
     assert seen == [auto, "cuda", "cpu", "cuda", auto]
+
+
+def test_another_thread_has_a_backend_of_its_own(
+    torch: ModuleType, flash_attn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flash.adapters.flash_attn import calls
+
+    given, seen = Given(torch), list[str]()
+    monkeypatch.setattr(calls.flash, "attention", lambda *_, backend, **__: seen.append(backend))
+    with flash_attn.using_backend("interpreter"):
+        other = threading.Thread(target=given.dense, args=(flash_attn,))
+        other.start()
+        other.join()
+        given.dense(flash_attn)
+    assert seen == ["auto", "interpreter"]
