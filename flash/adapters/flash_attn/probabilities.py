@@ -41,7 +41,7 @@ def _of_sequence(q: torch.Tensor, k: torch.Tensor, b: int, scores: Scores) -> ND
     slopes = scores.alibi_slopes
     if slopes is not None and slopes.dim() > 1:
         slopes = slopes[b]
-    of_q, of_k = (x.float().cpu().numpy().swapaxes(0, 1)[None] for x in (q, k))
+    of_q, of_k = (x.detach().float().cpu().numpy().swapaxes(0, 1)[None] for x in (q, k))
     P, _ = attention_reference(
         of_q,
         of_k,
@@ -50,7 +50,7 @@ def _of_sequence(q: torch.Tensor, k: torch.Tensor, b: int, scores: Scores) -> ND
         softmax_scale=scores.softmax_scale,
         window=scores.window,
         softcap=scores.softcap,
-        alibi_slopes=None if slopes is None else slopes.cpu().numpy(),
+        alibi_slopes=None if slopes is None else slopes.detach().cpu().numpy(),
         dtype=np.float32,
     )
     numbers = b * heads + np.arange(heads)

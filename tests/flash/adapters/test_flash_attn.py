@@ -281,6 +281,7 @@ def test_gradients_are_refused_by_the_name_of_the_argument(torch: ModuleType, fl
     qkv.requires_grad_()
     with torch.no_grad():
         wanted = flash_attn.flash_attn_qkvpacked_func(qkv)
+        assert len(flash_attn.flash_attn_qkvpacked_func(qkv, 0.1, return_attn_probs=True)) == 3
     assert torch.equal(flash_attn.flash_attn_qkvpacked_func(qkv.detach()), wanted)
     message = (
         "flash_attn_qkvpacked_func: qkv requires gradients, which are not computed: they would be lost "
