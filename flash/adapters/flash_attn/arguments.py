@@ -114,7 +114,12 @@ def check_tensors(who: str, given: Mapping[str, tuple[object, str]]) -> Mapping[
     tensors = {name: tensor(who, name, one) for name, (one, _) in given.items()}
     if torch.is_grad_enabled() and any(one.requires_grad for one in tensors.values()):
         views_of(tensors, who)  # raises
-    return _sizes(who, tuple([(name, given[name][1], x.shape, x.dtype) for name, x in tensors.items()]))
+    # torch.compile follows the function itself, and warns where there is a cache around it.
+    sizes_of = _sizes.__wrapped__ if torch.compiler.is_compiling() else _sizes
+    found: Mapping[str, int] = sizes_of(
+        who, tuple([(name, given[name][1], x.shape, x.dtype) for name, x in tensors.items()])
+    )
+    return found
 
 
 @functools.lru_cache(maxsize=1024)  # of calls that fit; exceptions are not kept
