@@ -9,7 +9,7 @@ from flash.host.caller import Caller, readable_views
 from flash.kernel import AttentionKernel
 from flash.launch.arguments import conversion
 from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS
-from flash.operands.words import A, AnyArray, Backend, Causal, Layout, Precision
+from flash.operands.words import A, AnyArray, Backend, Causal, KVLayout, Layout, Precision
 from flash.problem.config import config_of_call
 from flash.scores.features import (
     ScoreArguments,

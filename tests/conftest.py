@@ -211,6 +211,12 @@ def torch(pytestconfig: pytest.Config) -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def flash_attn(torch: ModuleType) -> ModuleType:  # noqa: ARG001  # the adapter imports PyTorch
+    """The adapter with the functions of flash-attn."""
+    return importlib.import_module("flash.adapters.flash_attn")
+
+
+@pytest.fixture(scope="session")
 def onnx(pytestconfig: pytest.Config) -> ModuleType:
     """The onnx package."""
     need("onnx", pytestconfig.stash[REQUIRED])

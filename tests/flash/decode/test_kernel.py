@@ -1128,6 +1128,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"block_table": TABLE[:, :0], "seqused_k": 0 * USED},
         "block_table must have room for a page, got shape [2, 0]",
     ),
+    "used_pages": (
+        {"block_table": TABLE + np.array([[0], [2]], np.int32), "seqused_k": np.array([4, 5], np.int32)},
+        "block_table must hold pages from 0 to 1 for the 5 rows of sequence 1, got 2",
+    ),
+    "used_pages_of_index": (
+        {
+            "block_table": TABLE - np.array([[0], [1]], np.int32),
+            "cache_batch_idx": np.array([1, 0], np.int32),
+        },
+        "block_table must hold pages from 0 to 1 for the 9 rows of sequence 1, got -1",
+    ),
     "sink": ({"sink": np.zeros(4, np.float32)}, "sink is given, but the config does not say so"),
     "mask": ({"mask": np.ones(3, bool)}, "mask is given, but the config does not say so"),
     "used": ({"seqused_k": np.array([13, 1], np.int32)}, "seqused_k must hold numbers from 0 to 12, got 13"),
