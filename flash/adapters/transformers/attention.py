@@ -72,8 +72,9 @@ def register(model: Any = NAME, *, backend: str = AUTO) -> str:
 
 
 def _make_known(name: str, backend: str) -> None:
-    known = AttentionInterface().get(name)
-    if "flash" in name or not (known is None or getattr(known, "func", None) is attend):
+    attention, masks = AttentionInterface().get(name), AttentionMaskInterface().get(name)
+    is_ours = masks is read_mask and getattr(attention, "func", None) is attend
+    if "flash" in name or not (is_ours or attention is masks is None):
         raise ConfigError(
             f"register: the name must be new and without 'flash', which transformers looks for on its hub, "
             f"got {name!r}; use {NAME!r}"
