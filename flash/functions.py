@@ -46,21 +46,7 @@ def attention(
     head_dim and head_dim_v are the last dimensions of q and v, and dtype is that of q: float32,
     float16 or bfloat16. `bias` and `key_bias` are float32 or of the dtype of q.
     """
-    who = _OfAttention.who
-    require_known(who, scores, ScoreArguments, attention)
-    kernel = _kernel_for(
-        _OfAttention,
-        _last_dimension(who, q, "q"),
-        _last_dimension(who, v, "v"),
-        _dtype_of(who, q),
-        causal,
-        precision,
-        False,
-        False,
-        False,
-        *settings_of_call(scores, functools.partial(_dtype_of, who)),
-    )
-    return kernel.launch(
+    return kernel_of_attention(q, v, causal, precision, scores).launch(
         q,
         k,
         v,
@@ -102,21 +88,8 @@ def attention_varlen(
     arrays on a GPU. Returns out, an array like q, or (out, lse [heads, total_q]); rows of no
     sequence are not written. All other arguments and the exceptions are as in `attention`.
     """
-    who = _OfVarlen.who
-    require_known(who, scores, VarlenArguments, attention_varlen)
-    kernel = _kernel_for(
-        _OfVarlen,
-        _last_dimension(who, q, "q"),
-        _last_dimension(who, v, "v"),
-        _dtype_of(who, q),
-        causal,
-        precision,
-        True,
-        seqused_q is not None,
-        seqused_k is not None,
-        *settings_of_call(scores, functools.partial(_dtype_of, who)),
-    )
-    return kernel.launch(
+    used = seqused_q is not None, seqused_k is not None
+    return kernel_of_varlen(q, v, used, causal, precision, scores).launch(
         q,
         k,
         v,
@@ -131,6 +104,54 @@ def attention_varlen(
         seqused_q=seqused_q,
         seqused_k=seqused_k,
         max_seqlen_q=max_seqlen_q,
+    )
+
+
+def kernel_of_attention(
+    q: object, v: object, causal: bool | str, precision: str | None, scores: ScoreArguments
+) -> AttentionKernel:
+    """The kernel of a call of `attention`. Raises what `attention` does for settings, and for arrays
+    whose types and last dimensions no kernel has.
+    """
+    who = _OfAttention.who
+    require_known(who, scores, ScoreArguments, attention)
+    return _kernel_for(
+        _OfAttention,
+        _last_dimension(who, q, "q"),
+        _last_dimension(who, v, "v"),
+        _dtype_of(who, q),
+        causal,
+        precision,
+        False,
+        False,
+        False,
+        *settings_of_call(scores, functools.partial(_dtype_of, who)),
+    )
+
+
+def kernel_of_varlen(
+    q: object,
+    v: object,
+    used: tuple[bool, bool],
+    causal: bool | str,
+    precision: str | None,
+    scores: VarlenArguments,
+) -> AttentionKernel:
+    """The kernel of a call of `attention_varlen`; `used` says whether seqused_q and seqused_k are
+    given. Raises as `kernel_of_attention` does.
+    """
+    who = _OfVarlen.who
+    require_known(who, scores, VarlenArguments, attention_varlen)
+    return _kernel_for(
+        _OfVarlen,
+        _last_dimension(who, q, "q"),
+        _last_dimension(who, v, "v"),
+        _dtype_of(who, q),
+        causal,
+        precision,
+        True,
+        *used,
+        *settings_of_call(scores, functools.partial(_dtype_of, who)),
     )
 
 
