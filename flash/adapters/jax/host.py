@@ -83,19 +83,20 @@ def _as_a_batch(
 
 def _attend(call: Call, arrays: Arrays, with_lse: bool) -> tuple[Array, ...]:
     """out, or out and lse. Rows of no sequence are 0, and their lse is -inf."""
-    function = flash.attention_varlen if call.is_varlen else flash.attention
-    how: dict[str, Any] = {"return_lse": with_lse, "backend": call.backend, **call.arguments(arrays)}
-    if call.is_varlen:
-        q, v = arrays["q"], arrays["v"]
-        how["out"] = np.zeros((*q.shape[:2], v.shape[2]), q.dtype)
-    found = function(**how)
-    results = found if with_lse else (found,)
-    if call.is_varlen and with_lse:
-        no_query = np.ones(len(arrays["q"]), bool)
-        for _, rows, _ in each_sequence(**_lengths(arrays)):
-            no_query[rows] = False
-        results[1][:, no_query] = -np.inf
-    return tuple(results)
+    given: dict[str, Any] = {"return_lse": with_lse, "backend": call.backend, **call.arguments(arrays)}
+    if not call.is_varlen:
+        found = flash.attention(**given)
+        return tuple(found) if with_lse else (found,)
+    q, v = arrays["q"], arrays["v"]
+    found = flash.attention_varlen(**given, out=np.zeros((*q.shape[:2], v.shape[2]), q.dtype))
+    if not with_lse:
+        return (found,)
+    out, lse = found
+    no_query = np.ones(len(q), bool)
+    for _, rows, _ in each_sequence(**_lengths(arrays)):
+        no_query[rows] = False
+    lse[:, no_query] = -np.inf
+    return out, lse
 
 
 def _lengths(arrays: Arrays) -> Any:
@@ -113,6 +114,7 @@ def _gradients(call: Call, arrays: Arrays, wanted: Sequence[str]) -> tuple[Array
         return array.swapaxes(1, 2) if is_bshd else array
 
     q, k, v, out, dout = (bhsd(arrays[name]) for name in (*MATRICES, "out", "dout"))
+    dq, dk, dv = (bhsd(made[name]) for name in MATRICES)
     attention_gradients_cpu(
         dout,
         q,
@@ -120,7 +122,9 @@ def _gradients(call: Call, arrays: Arrays, wanted: Sequence[str]) -> tuple[Array
         v,
         out,
         arrays["lse"].reshape(q.shape[:3]),
-        *(bhsd(made[name]) for name in MATRICES),
+        dq,
+        dk,
+        dv,
         {name: made[name] for name in wanted if name in AXES},
         dlse=arrays["dlse"].reshape(q.shape[:3]) if "dlse" in arrays else None,
         **_settings(call, arrays),

@@ -114,7 +114,7 @@ def attend(
             f"{WHO}: the mask is for {mask.queries} queries and {mask.keys} keys, got {query.shape[2]} and "
             f"{keys}; {OTHERS}"
         )
-    scores = {
+    scores: dict[str, Any] = {
         "softmax_scale": scaling,
         "window": None if mask.window is None else (mask.window - 1, 0),
         "softcap": softcap,

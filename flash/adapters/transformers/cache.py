@@ -93,7 +93,7 @@ class FlashCache(Cache):  # type: ignore[misc]  # transformers is not analysed
 
     def _items(self) -> int:
         """The number of items of a batch: sequences up to the last with tokens."""
-        used = self.kv.lengths.any(axis=0).nonzero()[0]
+        used = self.kv.lengths.max(axis=0).nonzero()[0]
         return int(used[-1]) + 1 if used.size else 0
 
 

@@ -34,7 +34,7 @@ FEATURES: dict[str, dict[str, Any]] = {
 SHAPES: dict[str, tuple[int, ...]] = {
     "alibi_slopes": (HEADS,),
     "bias": (HEADS, 1, SEQ_K),
-    "key_bias": (BATCH, SEQ_K),
+    "key_bias": (BATCH, 1, SEQ_K),
     "mask": (BATCH, 1, SEQ_Q, SEQ_K),
     "sink": (BATCH, HEADS),
 }
@@ -170,13 +170,10 @@ def test_each_argument_may_be_mapped(name: str, rank3: bool, jax: ModuleType, ad
     over all arguments, too.
     """
     arrays = {n: x for f in ("plain", *SHAPES) for n, x in inputs(f).items() if n in "qkv" or n == name}
-    if rank3:
-        arrays = {n: x[0] for n, x in arrays.items()} if name != "alibi_slopes" else arrays
-        arrays = {
-            n: x.reshape(-1, *x.shape[2:]) if n in "qkv" and x.ndim == 4 else x for n, x in arrays.items()
-        }
-    items = [inputs(name)[name], *(normal(*arrays[name].shape, seed=n) for n in (7, 8))]
-    items = [arrays[name], *(x > 0 if name == "mask" else x for x in items[1:])]
+    if rank3:  # the first item of the batch alone
+        arrays = {n: x[0] if n in "qkv" else x[-1:] if x.shape[0] == BATCH else x for n, x in arrays.items()}
+    others = (normal(*arrays[name].shape, seed=n) for n in (7, 8))
+    items = [arrays[name], *(x > 0 if name == "mask" else x for x in others)]
     mapped = {**arrays, name: np.stack(items, axis=-1)}
     axes = {n: -1 if n == name else None for n in arrays}
     call = of_arrays(adapter, softcap=3.0, return_lse=True)
@@ -239,7 +236,8 @@ def plain(jnp: Any, arrays: dict[str, Any], causal: bool, softcap: float) -> tup
     return weights @ v / total[..., None], jnp.log(total) + top[..., 0]
 
 
-@pytest.mark.parametrize("mapped", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mapped", [False, True])
 def test_gradients_are_those_of_plain_jax(mapped: bool, jax: ModuleType, adapter: ModuleType) -> None:
     jnp, arrays = jax.numpy, jax.tree.map(jax.numpy.asarray, inputs("bias"))
     call = of_arrays(adapter, causal=True, softcap=2.0, return_lse=True)
@@ -302,7 +300,7 @@ def test_gradients_are_those_of_float64(
 
 def test_only_what_is_differentiated_has_a_gradient(jax: ModuleType, adapter: ModuleType) -> None:
     arrays = jax.tree.map(jax.numpy.asarray, inputs("sink"))
-    both = jax.grad(lambda x: adapter.attention(**x).sum())(arrays)
+    both = jax.jit(jax.grad(lambda x: adapter.attention(**x).sum()))(arrays)
     one = jax.grad(lambda v: adapter.attention(**{**arrays, "v": v}).sum())(arrays["v"])
     assert bits([one]) == bits([both["v"]])
     of_lse = jax.grad(lambda x: adapter.attention(**x, return_lse=True)[1].sum())(arrays)
@@ -446,7 +444,12 @@ WRONG: dict[str, tuple[type[Exception], Callable[[Any, dict[str, Any]], Any], st
         lambda f, x: f(**x, layout="bsdh"),
         "attention: layout must be one of bhsd, bshd, got 'bsdh'; did you mean 'bshd'?",
     ),
-    "window": (ConfigError, lambda f, x: f(**x, window=(3,)), ""),
+    "window": (
+        ConfigError,
+        lambda f, x: f(**x, window=(3,)),
+        "attention: window must be (left, right), each a number of keys from 0 to 1073741568, or None or -1 "
+        "for no limit, got (3,)",
+    ),
     "backend": (
         ConfigError,
         lambda f, x: f(**x, backend="cpus"),
