@@ -107,15 +107,13 @@ def split(
                 f"{who}: {name} must be a jax.Array, got {type(array).__name__}; convert it with "
                 f"jax.numpy.asarray({name})"
             )
-    given |= {"return_lse": return_lse, "backend": backend}
-    for name, value in given.items():
+    for name, value in {**given, "return_lse": return_lse, "backend": backend}.items():
         if isinstance(value, jax.core.Tracer):
             raise LaunchError(
                 f"{who}: {name} must be a value of Python, which is part of the kernel or its launch, got a "
                 f"traced {value.dtype}; close over it, or name it in static_argnames of jax.jit"
             )
-    settled = tuple((name, value) for name, value in given.items() if name not in ("return_lse", "backend"))
-    return Call(who, settled, return_lse, backend), traced
+    return Call(who, tuple(given.items()), return_lse, backend), traced
 
 
 def _seed(who: str, given: jax.Array) -> jax.Array:
