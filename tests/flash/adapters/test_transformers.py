@@ -184,7 +184,8 @@ def test_guesses_are_cut_where_they_are_wrong(name: str, how: str, adapter: Modu
     if how == "assisted":
         guess = {"assistant_model": model_of("llama", seed=5)}
     wanted = text(model, 1, **guess)
-    adapter.register(model, backend="cpu")
+    for one in (model, *(guess[n] for n in guess if n == "assistant_model")):
+        adapter.register(one, backend="cpu")
     cache = adapter.cache_for(model, 2, 40)  # guesses need room; the batch is larger than that of the call
     cut = noted(cache, "crop")
     assert text(model, 1, cache, **guess) == wanted
