@@ -207,14 +207,17 @@ def test_mapped_items_are_items_of_one_batch(
     assert calls == [((3 * BATCH, HEADS, SEQ_Q, DIM), (1, HEADS, 1, SEQ_K))]
 
 
-@pytest.mark.parametrize(
-    "how", [{"dropout": 0.5, "dropout_seed": 1}, {"mask_mod": lambda b, _, i, j: j <= i + b}]
-)
-def test_a_mapped_item_does_not_know_its_place(
-    how: dict[str, Any], jax: ModuleType, adapter: ModuleType
-) -> None:
+ALONE: dict[str, dict[str, Any]] = {
+    "dropout": {"dropout": 0.5, "dropout_seed": 1},
+    "mask_mod": {"mask_mod": lambda b, _, i, j: j <= i + b},
+    "score_mod": {"score_mod": lambda score, b, _, i, j: score + b * (i - j)},
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_mapped_item_does_not_know_its_place(name: str, jax: ModuleType, adapter: ModuleType) -> None:
     """Weights that are dropped and functions of scores depend on the index in the batch alone."""
-    q = normal(3, BATCH, 2, 4, 8)
+    q, how = normal(3, BATCH, 2, 4, 8), ALONE[name]
     found = jax.vmap(lambda x: adapter.attention(x, x, x, **how))(q)
     assert bits(found) == bits(flash.attention(x, x, x, **how, backend="cpu") for x in q)
 
@@ -366,6 +369,7 @@ def test_gradients_of_packed_sequences_are_those_of_each_alone(jax: ModuleType, 
     assert not np.asarray(found["q"][7:]).any()
 
 
+@pytest.mark.slow
 def test_one_token_after_another_over_a_cache_of_a_fixed_size(jax: ModuleType, adapter: ModuleType) -> None:
     batch, capacity = 2, 6
     jnp, traces = jax.numpy, []
