@@ -32,6 +32,7 @@ _NO_MATTER: Final = frozenset(
         "use_cache",
     )
 )
+_CHANGES_NOTHING: Final = {"is_causal": True}  # beside None; of all other arguments it is False
 
 
 def register(model: Any = NAME, *, backend: str = AUTO) -> str:
@@ -159,23 +160,13 @@ def _refuse_others(module: Any, dropout: float, others: dict[str, Any]) -> None:
             f"{WHO}: dropout must be 0, got {dropout}, because the model is in training mode; call "
             f"model.eval(), or {OTHERS}"
         )
-    lost = [
-        name
-        for name, given in others.items()
-        if name not in _NO_MATTER
-        and given is not None
-        and given is not False
-        and not _says_causal(name, given)
-    ]
+    given = {name: value for name, value in others.items() if name not in _NO_MATTER and value is not None}
+    lost = [name for name, value in given.items() if value is not _CHANGES_NOTHING.get(name, False)]
     if lost:
         raise LaunchError(
             f"{WHO}: {type(module).__name__} gives {', '.join(sorted(lost))}, which this attention cannot "
             f"take into account; {OTHERS}"
         )
-
-
-def _says_causal(name: str, given: Any) -> bool:
-    return name == "is_causal" and given is True
 
 
 def _refuse_gradients(tensors: dict[str, Any]) -> None:

@@ -460,6 +460,28 @@ def test_attention_that_is_not_causal_is_refused(adapter: ModuleType) -> None:
     )
 
 
+def test_arguments_that_do_not_belong_together_are_refused(transformers: ModuleType) -> None:
+    import torch
+
+    from flash.adapters.transformers.attention import attend
+
+    mask = mask_of(transformers.masking_utils.causal_mask_function)
+    module, (q, k) = torch.nn.Identity(), torch.zeros(2, 1, 2, 3, 8)
+    call = functools.partial(attend, module, q, k, k, mask, backend="cpu")
+    assert call(is_causal=True, output_attentions=False, position_ids=q)[0].shape == (1, 3, 2, 8)
+    for name, value in (("is_causal", False), ("cu_seq_lens_q", q), ("position_bias", q)):
+        assert refused(functools.partial(call, **{name: value})) == (
+            f"adapter: Identity gives {name}, which this attention cannot take into account; {OTHERS}"
+        )
+    assert refused(lambda: attend(module, q[:, :, :1], k, k, mask, backend="cpu")) == (
+        f"adapter: the mask is for 3 queries and 3 keys, got 1 and 3; {OTHERS}"
+    )
+    assert refused(lambda: attend(module, q, k, k, None, backend="cpu")) == (
+        "adapter: Identity needs a mask of transformers.masking_utils, got none; give attention_mask as "
+        f"[items, tokens], or {OTHERS}"
+    )
+
+
 def test_a_cache_of_ours_is_refused_to_another_attention(adapter: ModuleType) -> None:
     message = (
         "adapter: keys and values of a FlashCache are appended and read by our attention, but the model "
@@ -546,3 +568,9 @@ def test_names_and_backends_are_checked(adapter: ModuleType) -> None:
         "register(model) with what from_pretrained returns"
     )
     assert refused(lambda: adapter.register("mine", backend="cud"), ConfigError).startswith("register: ")
+    fixed = model_of("llama")
+    fixed._can_set_attn_implementation = lambda: False
+    assert refused(lambda: adapter.register(fixed), ConfigError) == (
+        "register: LlamaForCausalLM has no exchangeable attention, because it does not use "
+        "transformers.AttentionInterface; use another model class"
+    )
