@@ -352,14 +352,18 @@ def test_gradients_of_packed_sequences_are_those_of_each_alone(jax: ModuleType, 
     weights[7:] = 0
 
     def packed(x: dict[str, Any]) -> Any:
-        return (adapter.attention_varlen(**x, **lengths, causal=True) * weights).sum()
+        mod = {"score_mod": lambda score, b, _, i, j: score * (b + 1)}  # noqa: ARG005
+        return (adapter.attention_varlen(**x, **lengths, **mod, causal=True) * weights).sum()
 
     def alone(x: dict[str, Any]) -> Any:
         total = 0.0
         for b in range(3):
             rows, keys = slice(*ENDS_Q[b : b + 2]), slice(*ENDS_K[b : b + 2])
             parts = (a.swapaxes(0, 1)[None] for a in (x["q"][rows], x["k"][keys], x["v"][keys]))
-            out = adapter.attention(*parts, causal=True, alibi_slopes=x["alibi_slopes"])
+            scale = (b + 1) / np.sqrt(DIM)
+            out = adapter.attention(
+                *parts, causal=True, alibi_slopes=x["alibi_slopes"], softmax_scale=float(scale)
+            )
             total += (out[0].swapaxes(0, 1) * weights[rows]).sum()
         return total
 
