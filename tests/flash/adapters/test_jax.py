@@ -311,6 +311,23 @@ def test_only_what_is_differentiated_has_a_gradient(jax: ModuleType, adapter: Mo
     assert np.asarray(of_lse["k"]).any()
 
 
+def test_auto_is_numpy_for_calls_that_are_differentiated(
+    jax: ModuleType, adapter: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backends, right = [], flash.attention
+
+    def noted(**how: Any) -> Any:
+        backends.append(how["backend"])
+        return right(**how)
+
+    monkeypatch.setattr(flash, "attention", noted)
+    arrays = jax.tree.map(jax.numpy.asarray, inputs())
+    loss = lambda x: adapter.attention(**x).sum()  # noqa: E731
+    loss(arrays)
+    jax.grad(loss)(arrays)
+    assert backends == ["auto", "cpu"]
+
+
 # ------------------------------------------------------------------------------------- varlen
 
 ENDS_Q, ENDS_K = np.array([0, 3, 3, 7], np.int32), np.array([0, 4, 6, 13], np.int32)
@@ -458,6 +475,12 @@ WRONG: dict[str, tuple[type[Exception], Callable[[Any, dict[str, Any]], Any], st
         "attention: window must be (left, right), each a number of keys from 0 to 1073741568, or None or -1 "
         "for no limit, got (3,)",
     ),
+    "not hashable": (
+        ConfigError,
+        lambda f, x: f(**x, window=[3, 0, 0]),
+        "attention: window must be (left, right), each a number of keys from 0 to 1073741568, or None or -1 "
+        "for no limit, got [3, 0, 0]",
+    ),
     "backend": (
         ConfigError,
         lambda f, x: f(**x, backend="cpus"),
@@ -492,6 +515,15 @@ def test_traced_settings_are_refused(jax: ModuleType, adapter: ModuleType) -> No
         "attention: softmax_scale must be a value of Python, which is part of the kernel or its launch, got "
         "a traced float32; close over it, or name it in static_argnames of jax.jit"
     )
+
+
+def test_packed_sequences_are_checked_when_they_are_traced(jax: ModuleType, adapter: ModuleType) -> None:
+    arrays = {**varlen_inputs(), "v": normal(14, DIM)}
+    call = lambda x: adapter.attention_varlen(**x)  # noqa: E731
+    for act in (call, jax.jit(call)):
+        assert message(functools.partial(act, arrays)) == (
+            "attention_varlen: v must be [total_k, kv_heads, head_dim_v] = [14, 2, 8], got [14, 8]"
+        )
 
 
 def test_lengths_are_checked_when_a_call_is_computed(jax: ModuleType, adapter: ModuleType) -> None:
