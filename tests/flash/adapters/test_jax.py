@@ -3,7 +3,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -576,6 +576,20 @@ def test_a_program_for_a_gpu_is_refused_when_it_is_compiled(jax: ModuleType, ada
         traced = jax.jit(function).trace(arrays)
         traced.lower(lowering_platforms=("cpu",))
         assert message(lambda traced=traced: traced.lower(lowering_platforms=("cuda",))) == TRACED_ON_A_GPU
+
+
+@pytest.mark.usefixtures("adapter")
+def test_the_device_of_arrays_is_found(jax: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flash.adapters.jax.functions import _device_of
+
+    assert _device_of(jax.tree.map(jax.numpy.asarray, inputs())) is None
+
+    class OnGpu:
+        def devices(self) -> list[Any]:
+            return [SimpleNamespace(platform="gpu", id=3)]
+
+    monkeypatch.setattr(jax, "Array", OnGpu)
+    assert _device_of({"q": normal(1), "k": OnGpu()}) == "gpu:3"
 
 
 def test_arrays_on_a_gpu_are_attended_to_in_place(
