@@ -96,22 +96,7 @@ def attention(
     head_dim and head_dim_v are the last dimensions of q and v, and dtype is that of q: float32,
     float16 or bfloat16. `bias` and `key_bias` are float32 or of the dtype of q.
     """
-    who = _OfAttention.who
-    require_known(who, scores, ScoreArguments, attention)
-    kernel = _kernel_for(
-        _OfAttention,
-        _last_dimension(who, q, "q"),
-        _last_dimension(who, v, "v"),
-        _dtype_of(who, q),
-        causal,
-        precision,
-        False,
-        False,
-        False,
-        None,
-        *settings_of_call(scores, functools.partial(_dtype_of, who)),
-    )
-    return kernel.launch(
+    return kernel_of_attention(q, v, causal, precision, scores).launch(
         q,
         k,
         v,
@@ -228,26 +213,12 @@ def attention_varlen(
     `cu_seqlens_k` is None. One call takes prompts, parts of prompts and single tokens
     (`docs/serving.md`). Functions of scores get the positions of queries among the keys.
     """
-    who = _OfVarlen.who
-    require_known(who, scores, VarlenArguments, attention_varlen)
     layout, page_size = "bhsd", None
     if block_table is not None:
-        layout = _layout_of_pages(who, kv_layout)
-        page_size = _page_size(who, k, layout)
-    kernel = _kernel_for(
-        _OfVarlen,
-        _last_dimension(who, q, "q"),
-        _last_dimension(who, v, "v"),
-        _dtype_of(who, q),
-        causal,
-        precision,
-        True,
-        seqused_q is not None,
-        seqused_k is not None,
-        page_size,
-        *settings_of_call(scores, functools.partial(_dtype_of, who)),
-    )
-    return kernel.launch(
+        layout = _layout_of_pages(_OfVarlen.who, kv_layout)
+        page_size = _page_size(_OfVarlen.who, k, layout)
+    used = seqused_q is not None, seqused_k is not None
+    return kernel_of_varlen(q, v, used, causal, precision, scores, page_size).launch(
         q,
         k,
         v,
@@ -264,6 +235,57 @@ def attention_varlen(
         seqused_q=seqused_q,
         seqused_k=seqused_k,
         max_seqlen_q=max_seqlen_q,
+    )
+
+
+def kernel_of_attention(
+    q: object, v: object, causal: Causal, precision: Precision | None, scores: ScoreArguments
+) -> AttentionKernel:
+    """The kernel of a call of `attention`. Raises what `attention` does for settings, and for arrays
+    whose types and last dimensions no kernel has.
+    """
+    who = _OfAttention.who
+    require_known(who, scores, ScoreArguments, attention)
+    return _kernel_for(
+        _OfAttention,
+        _last_dimension(who, q, "q"),
+        _last_dimension(who, v, "v"),
+        _dtype_of(who, q),
+        causal,
+        precision,
+        False,
+        False,
+        False,
+        None,
+        *settings_of_call(scores, functools.partial(_dtype_of, who)),
+    )
+
+
+def kernel_of_varlen(
+    q: object,
+    v: object,
+    used: tuple[bool, bool],
+    causal: Causal,
+    precision: Precision | None,
+    scores: VarlenArguments,
+    page_size: int | None = None,
+) -> AttentionKernel:
+    """The kernel of a call of `attention_varlen`; `used` says whether seqused_q and seqused_k are
+    given, `page_size` how many keys a page has, if they are in pages. Raises as `kernel_of_attention` does.
+    """
+    who = _OfVarlen.who
+    require_known(who, scores, VarlenArguments, attention_varlen)
+    return _kernel_for(
+        _OfVarlen,
+        _last_dimension(who, q, "q"),
+        _last_dimension(who, v, "v"),
+        _dtype_of(who, q),
+        causal,
+        precision,
+        True,
+        *used,
+        page_size,
+        *settings_of_call(scores, functools.partial(_dtype_of, who)),
     )
 
 

@@ -228,15 +228,7 @@ class AttentionKernel:
         """
         caller = self._caller
         require_known(f"{_NAME}.launch", arguments, LaunchArguments, AttentionKernel.launch)
-        with_lse = self.config.return_lse
-        if return_lse is not None:
-            with_lse = flag(caller.name, "return_lse", return_lse)
-        scale = self.config.scale
-        if softmax_scale is not None:
-            scale = scale_of(self.config, softmax_scale, caller)
-        numbers, dropout_seed = self._numbers, arguments.pop("dropout_seed", None)
-        if dropout_seed is not None or self.config.dropout:
-            numbers = {**numbers, "dropout_seed": seed_of(self.config, dropout_seed, caller)}
+        with_lse, scale, numbers = self._scalars(return_lse, softmax_scale, arguments)
         explicit = None if stream is None else streams.stream_handle(stream, caller.name)
         max_seqlen_q = arguments.pop("max_seqlen_q", None)
         given = {**self._no_operands, **flattened(arguments)}
@@ -274,6 +266,30 @@ class AttentionKernel:
             made = results.deliver(made, like)
         return (made, results.deliver(lse, like)) if with_lse else made
 
+    @takes(LaunchArguments)
+    def result_shapes(
+        self,
+        q: object,
+        k: object,
+        v: object,
+        *,
+        return_lse: bool | None = None,
+        layout: str = "bhsd",
+        softmax_scale: float | None = None,
+        **arguments: Unpack[LaunchArguments],
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shapes of out and of lse that `launch` with these arguments makes. Nothing is launched,
+        and of arrays other than those of lengths no element is read: their addresses may be any.
+
+        Raises what `launch` raises for arguments that do not fit, but for their addresses and device.
+        """
+        require_known(f"{_NAME}.result_shapes", arguments, LaunchArguments, AttentionKernel.result_shapes)
+        self._scalars(return_lse, softmax_scale, arguments)
+        max_seqlen_q = arguments.pop("max_seqlen_q", None)
+        arrays, operands = self._views(q, k, v, None, {**self._no_operands, **flattened(arguments)}, None)
+        geometry = self._geometry(arrays, layout, operands, max_seqlen_q)
+        return geometry.out_shape, geometry.lse_shape
+
     @takes(ExplainArguments)
     def explain(
         self,
@@ -299,6 +315,24 @@ class AttentionKernel:
         name, why = self._choose(backend, arrays[0])
         check_place(self._caller.name, name, arrays[0], None)
         return explain(self.config, self._gpu, geometry, arrays, there, name, why)
+
+    def _scalars(
+        self, return_lse: object, softmax_scale: object, arguments: LaunchArguments
+    ) -> tuple[bool, float, Mapping[str, int | float]]:
+        """Whether a call returns lse, its scale, and the scalar arguments of its features; the seed is
+        taken out of `arguments`.
+        """
+        caller = self._caller
+        with_lse = self.config.return_lse
+        if return_lse is not None:
+            with_lse = flag(caller.name, "return_lse", return_lse)
+        scale = self.config.scale
+        if softmax_scale is not None:
+            scale = scale_of(self.config, softmax_scale, caller)
+        numbers, dropout_seed = self._numbers, arguments.pop("dropout_seed", None)
+        if dropout_seed is not None or self.config.dropout:
+            numbers = {**numbers, "dropout_seed": seed_of(self.config, dropout_seed, caller)}
+        return with_lse, scale, numbers
 
     def _views(
         self, q: object, k: object, v: object, out: object, given: Mapping[str, object], stream: int | None

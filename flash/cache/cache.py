@@ -332,6 +332,24 @@ class KVCache:
 
         return self.whole(work, on)
 
+    def reorder(self, sources: object, sequences: object = None) -> None:
+        """Let sequence `sequences[i]`, by default sequence i, hold what sequence `sources[i]` held,
+        in every layer, for all i at once (beam search). Sources may repeat. No row is copied: pages
+        are shared as by `fork`.
+
+        Raises `LaunchError` for invalid indices and for contiguous memory, whose sequences cannot
+        share rows, unless each sequence keeps its own.
+        """
+        who = "KVCache.reorder"
+        which = self.check_sequences(who, sequences)
+        of = self.check_sequences(who, sources, "sources", repeated=True)
+        if len(of) != len(which):
+            raise LaunchError(
+                f"{who}: sources must be {len(which)} integers, one for each sequence, got {of}"
+            )
+        if of != which:
+            self.whole(lambda journal: self.ledger.reorder(who, which, of, journal))
+
     # --------------------------------------------------------------- for kernels and their launches
 
     def arrays(self, layer: int, stream: int = 0) -> LayerArrays:
