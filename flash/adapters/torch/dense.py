@@ -9,11 +9,17 @@ import torch
 from torch import Tensor
 
 import flash
-from flash.adapters.torch import gradients, library
+from flash.adapters.torch import gradients, library, vmap
 from flash.adapters.torch.functions import arrays_of, text_of
 from flash.adapters.torch.gradients import NOT_INTO_OUT, NOT_OF_AUX, Forward
 from flash.adapters.torch.settings import SCHEMA, Settings, causal_word, seed_tensor, sides, stream_number
-from flash.adapters.torch.tensors import require_gradients_on, require_no_tracking, require_plain, tracked
+from flash.adapters.torch.tensors import (
+    in_transform,
+    require_gradients_on,
+    require_no_tracking,
+    require_plain,
+    tracked,
+)
 from ptxgen.runtime.settings import AUTO
 
 _WHO: Final = "attention"
@@ -95,7 +101,8 @@ def attention(
         stream_number(stream),
     )
     if out is None:
-        found, lse = _ATTENTION(*given)
+        run = _DIFFERENTIATED if differentiated and in_transform() else _ATTENTION
+        found, lse = run(*given)
     else:
         require_plain(_WHO, {"out": out})
         require_no_tracking(_WHO, tracked(inputs | {"out": out}), NOT_INTO_OUT)
@@ -186,13 +193,15 @@ _SCHEMA: Final = (
     f"Tensor? sink, Tensor? dropout_seed, Tensor[]? aux, {SCHEMA}"
 )
 _LOWERED: Final = tuple(map(_Inputs._fields.index, ("q", "k", "v", "bias", "key_bias")))
-_ATTENTION: Final = library.declare("attention", f"({_SCHEMA}) -> (Tensor, Tensor)", _run, _fake, _LOWERED)
+_ATTENTION: Final = library.declare(_WHO, f"({_SCHEMA}) -> (Tensor, Tensor)", _run, _fake, _LOWERED)
 _ATTENTION_OUT: Final = library.declare(
-    "attention_out",
+    f"{_WHO}_out",
     f"(Tensor(a!) out, {_SCHEMA}) -> Tensor",
     _run_into,
     _fake_into,
     [at + 1 for at in _LOWERED],
 )
-gradients.differentiate("attention", _SCHEMA, _Inputs._fields[:-1], _forward, gradients.dense)
+_DIFFERENTIATED: Final = gradients.differentiate(
+    _ATTENTION, _WHO, _SCHEMA, _Inputs._fields[:-1], _forward, gradients.dense, vmap.Dense
+)
 library.refuse_gradients(_ATTENTION_OUT, _WHO, NOT_INTO_OUT)

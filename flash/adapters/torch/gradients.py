@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -13,7 +15,8 @@ from torch import Tensor
 
 from flash.adapters.torch import library
 from flash.adapters.torch.settings import Settings
-from flash.adapters.torch.tensors import require_gradients_on, require_no_tracking
+from flash.adapters.torch.tensors import in_transform, require_gradients_on, require_no_tracking
+from flash.adapters.torch.vmap import DIFFERENTIABLE, MATRICES, Dense, Mapped, Varlen
 from flash.cpu.gradients import attention_gradients_cpu
 from flash.problem.sequences import each_sequence
 from flash.scores.feature import summed_to
@@ -23,8 +26,6 @@ from ptxgen.errors import LaunchError
 
 Array = NDArray[Any]
 
-MATRICES: Final = ("q", "k", "v")
-DIFFERENTIABLE: Final = ("alibi_slopes", "bias", "key_bias", "sink")  # beside these
 NOT_INTO_OUT: Final = "calls with out=... are not differentiated"
 NOT_OF_AUX: Final = "functions of scores are not differentiated by the arrays that they index"
 
@@ -150,29 +151,33 @@ def _in_order(forward: Forward, three: list[Tensor], arrays: Mapping[str, Tensor
 
 
 def differentiate(
+    forward: Any,
     who: str,
     schema: str,
     names: Sequence[str],
     read: Callable[..., Forward],
     compute: Callable[..., tuple[Tensor, ...]],
-) -> Any:
-    """Give the operator `ptxgen_flash::who`, whose results are out and lse, a backward pass: the new
-    operator `ptxgen_flash::who_backward`, which is returned.
+    where: type[Dense] | type[Varlen],
+) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Give the operator `forward`, which is `ptxgen_flash::who` with the results out and lse, a
+    backward pass: the new operator `ptxgen_flash::who_backward`; and both a rule for
+    torch.func.vmap. Returns the operator for calls inside torch.func.grad.
 
     The operator has the arguments of `schema`: tensors called `names`, aux, and those of `Settings`.
     `read` makes a `Forward` of dout, dlse, out, lse and these arguments, `compute` the gradients of
-    a `Forward`, and a flag for each of `DIFFERENTIABLE`, whether it is wanted.
+    a `Forward`, and a flag for each of `DIFFERENTIABLE`, whether it is wanted. `where` says where
+    vmap puts a mapped axis.
     """
-    qualified, aux = f"{library.NAMESPACE}::{who}", len(names)
+    aux = len(names)
 
     def run(dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, wanted: Any, *given: Any) -> Any:
         return compute(read(dout, dlse, out, lse, *given), wanted)
 
     def fake(dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, wanted: Any, *given: Any) -> Any:
-        forward = read(dout, dlse, out, lse, *given)
-        return _in_order(forward, *forward.results(wanted))
+        known = read(dout, dlse, out, lse, *given)
+        return _in_order(known, *known.results(wanted))
 
-    operator = library.declare(
+    back = library.declare(
         f"{who}_backward",
         f"(Tensor dout, Tensor? dlse, Tensor out, Tensor lse, bool[] wanted, {schema}) -> "
         f"({', '.join(['Tensor'] * (len(MATRICES) + len(DIFFERENTIABLE)))})",
@@ -196,7 +201,8 @@ def differentiate(
         *given, out, lse = ctx.saved_tensors
         arrays = given[aux:] if ctx.has_aux else None
         needed = dict(zip(names, ctx.needs_input_grad, strict=False))
-        found = operator(
+        run = of_back if torch.is_grad_enabled() and in_transform() else back
+        found = run(
             torch.zeros_like(out) if dout is None else dout,
             dlse,
             out,
@@ -210,10 +216,53 @@ def differentiate(
         own = [of.get(name) if needed[name] else None for name in names]
         return (*own, arrays and [None] * len(arrays), *[None] * len(ctx.settings))
 
-    register = torch.library.register_autograd
-    register(qualified, backward, setup_context=save, lib=library.LIBRARY)
-    register(f"{qualified}_backward", _refusing(who), setup_context=_save_nothing, lib=library.LIBRARY)
-    return operator
+    rules = Mapped(who, where, names)
+    ready = _Formula(forward, save, backward, functools.partial(rules.forward, forward)).registered()
+    of_back = _Formula(
+        back, _save_nothing, _refusing(who), functools.partial(rules.backward, back)
+    ).registered()
+    return ready
+
+
+@dataclass(frozen=True)
+class _Formula:
+    """What is registered for an operator: the context of its backward pass, the backward pass, and
+    the rule for torch.func.vmap.
+    """
+
+    operator: Any
+    save: Callable[..., None]
+    backward: Callable[..., Any]
+    rule: Callable[..., Any]
+
+    def registered(self) -> Callable[..., Any]:
+        """Register all in PyTorch's dispatcher. Returns the operator for calls inside torch.func.grad
+        and its like, which take no registered formula but a `torch.autograd.Function`.
+        """
+        formula, name = self, self.operator._schema.name
+        torch.library.register_autograd(name, self.backward, setup_context=self.save, lib=library.LIBRARY)
+        torch.library.register_vmap(name, self.rule, lib=library.LIBRARY)
+
+        class Differentiated(torch.autograd.Function):
+            """The operator with its formula."""
+
+            @staticmethod
+            def forward(*given: Any) -> Any:
+                return formula.operator(*given)
+
+            @staticmethod
+            def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+                formula.save(ctx, inputs, output)
+
+            @staticmethod
+            def backward(ctx: Any, *of_results: Any) -> Any:
+                return formula.backward(ctx, *of_results)
+
+            @staticmethod
+            def vmap(info: Any, dims: Any, *given: Any) -> Any:
+                return formula.rule(info, dims, *given)
+
+        return Differentiated.apply  # type: ignore[no-any-return]
 
 
 def _of_aux(needed: Sequence[Any], begin: int, count: int) -> list[str]:

@@ -49,6 +49,11 @@ def tracked(tensors: Mapping[str, Any]) -> list[str]:
     return [name for name, tensor in tensors.items() if tensor is not None and tensor.requires_grad]
 
 
+def in_transform() -> bool:
+    """Whether a transform of torch.func, such as grad or vmap, is active."""
+    return torch._C._functorch.maybe_current_level() is not None
+
+
 def require_no_tracking(who: str, names: list[str], missing: str) -> None:
     """Raise `LaunchError` if there are `names` of tensors that require gradients; `missing` says
     what is not computed.

@@ -9,11 +9,17 @@ import torch
 from torch import Tensor
 
 import flash
-from flash.adapters.torch import gradients, library
+from flash.adapters.torch import gradients, library, vmap
 from flash.adapters.torch.functions import arrays_of, text_of
 from flash.adapters.torch.gradients import NOT_INTO_OUT, NOT_OF_AUX, Forward
 from flash.adapters.torch.settings import SCHEMA, Settings, causal_word, seed_tensor, sides, stream_number
-from flash.adapters.torch.tensors import require_gradients_on, require_no_tracking, require_plain, tracked
+from flash.adapters.torch.tensors import (
+    in_transform,
+    require_gradients_on,
+    require_no_tracking,
+    require_plain,
+    tracked,
+)
 from ptxgen.runtime.settings import AUTO
 
 _WHO: Final = "attention_varlen"
@@ -95,7 +101,8 @@ def attention_varlen(
         max_seqlen_q,
     )
     if out is None:
-        found, lse = _ATTENTION(*given)
+        run = _DIFFERENTIATED if differentiated and in_transform() else _ATTENTION
+        found, lse = run(*given)
     else:
         require_plain(_WHO, {"out": out})
         require_no_tracking(_WHO, tracked(inputs | {"out": out}), NOT_INTO_OUT)
@@ -193,5 +200,7 @@ _ATTENTION: Final = library.declare(_WHO, f"({_SCHEMA}) -> (Tensor, Tensor)", _r
 _ATTENTION_OUT: Final = library.declare(
     f"{_WHO}_out", f"(Tensor(a!) out, {_SCHEMA}) -> Tensor", _run_into, _fake_into, (1, 2, 3)
 )
-gradients.differentiate(_WHO, _SCHEMA, _Inputs._fields[:-1], _forward, gradients.varlen)
+_DIFFERENTIATED: Final = gradients.differentiate(
+    _ATTENTION, _WHO, _SCHEMA, _Inputs._fields[:-1], _forward, gradients.varlen, vmap.Varlen
+)
 library.refuse_gradients(_ATTENTION_OUT, _WHO, NOT_INTO_OUT)
