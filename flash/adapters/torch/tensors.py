@@ -9,6 +9,7 @@ import torch
 
 from ptxgen.errors import LaunchError
 
+_DTENSOR: Final = ("torch.distributed.tensor", "DTensor")  # which is not imported for its name
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -17,29 +18,32 @@ def require_plain(who: str, tensors: Mapping[str, Any]) -> None:
     None is passed over.
     """
     for name, tensor in tensors.items():
-        if tensor is not None and (type(tensor) not in _PLAIN or tensor.is_nested):
-            _require_tensor(who, name, tensor)
+        if tensor is not None and (why := why_not_plain(name, tensor)):
+            raise LaunchError(f"{who}: {why}")
 
 
-def _require_tensor(who: str, name: str, given: Any) -> None:
+def why_not_plain(name: str, given: Any) -> str:
+    """Why an argument is refused that is no tensor, or is distributed or nested; "" if it is taken."""
+    if type(given) in _PLAIN and not given.is_nested:
+        return ""
     if not isinstance(given, torch.Tensor):
-        raise LaunchError(
-            f"{who}: {name} must be a torch.Tensor, got {type(given).__name__}; "
-            f"flash.{who} takes arrays of other libraries"
+        return (
+            f"{name} must be a torch.Tensor, got {type(given).__name__}; convert it, or call the function "
+            "of this name in flash, which takes arrays of any library"
         )
     if given.is_nested:
-        raise LaunchError(
-            f"{who}: {name} must be a plain tensor, got a nested one; pass {name}.values() and its "
-            "offsets to flash.adapters.torch.attention_varlen"
+        return (
+            f"{name} must be a plain tensor, got a nested one; pass {name}.values() and its offsets to "
+            "flash.adapters.torch.attention_varlen"
         )
     if any(
         c.__name__ == "DTensor" and c.__module__.startswith("torch.distributed") for c in type(given).__mro__
     ):
-        raise LaunchError(
-            f"{who}: {name} must be a plain tensor, got a DTensor, and attention over shards is not "
-            f"computed; pass {name}.to_local() where batch or heads are sharded, or "
-            f"{name}.full_tensor()"
+        return (
+            f"{name} must be a plain tensor, got a DTensor, and attention over shards is not computed; "
+            f"pass {name}.to_local() where batch or heads are sharded, or {name}.full_tensor()"
         )
+    return ""
 
 
 def tracked(tensors: Mapping[str, Any]) -> list[str]:
@@ -59,18 +63,26 @@ def require_no_tracking(who: str, names: list[str], missing: str) -> None:
     what is not computed.
     """
     if names:
-        which = f"{', '.join(names)} {'requires' if len(names) == 1 else 'require'} gradients"
-        raise LaunchError(
-            f"{who}: {which}, but {missing}; call inside torch.no_grad(), or pass "
-            f"{', '.join(f'{name}.detach()' for name in names)}"
-        )
+        raise LaunchError(f"{who}: {_requiring(names, missing)}")
 
 
 def require_gradients_on(who: str, device: torch.device, names: list[str]) -> None:
     """Raise `LaunchError` if there are `names` of tensors that require gradients, on a device for
     which there is no backward pass.
     """
-    if device.type != "cpu":
-        require_no_tracking(
-            who, names, f"there are no backward kernels for {device}: gradients are computed on the CPU only"
-        )
+    if device.type != "cpu" and names:
+        raise LaunchError(f"{who}: {missing_gradients(device, names)}")
+
+
+def missing_gradients(device: torch.device, names: list[str]) -> str:
+    """Why tensors on a device that is not the CPU must not require gradients."""
+    why = f"there are no backward kernels for tensors on {device}, only gradients on the CPU"
+    return _requiring(names, why)
+
+
+def _requiring(names: list[str], missing: str) -> str:
+    detached = ", ".join(f"{name}.detach()" for name in names)
+    verb = "requires" if len(names) == 1 else "require"
+    return (
+        f"{', '.join(names)} {verb} gradients, but {missing}; call inside torch.no_grad(), or pass {detached}"
+    )
