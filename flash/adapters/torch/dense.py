@@ -13,13 +13,7 @@ from flash.adapters.torch import gradients, library, vmap
 from flash.adapters.torch.functions import arrays_of, text_of
 from flash.adapters.torch.gradients import NOT_INTO_OUT, NOT_OF_AUX, Forward
 from flash.adapters.torch.settings import SCHEMA, Settings, causal_word, seed_tensor, sides, stream_number
-from flash.adapters.torch.tensors import (
-    in_transform,
-    require_gradients_on,
-    require_no_tracking,
-    require_plain,
-    tracked,
-)
+from flash.adapters.torch.tensors import require_gradients_on, require_no_tracking, require_plain, tracked
 from ptxgen.runtime.settings import AUTO
 
 _WHO: Final = "attention"
@@ -101,8 +95,7 @@ def attention(
         stream_number(stream),
     )
     if out is None:
-        run = _DIFFERENTIATED if differentiated and in_transform() else _ATTENTION
-        found, lse = run(*given)
+        found, lse = library.run(_ATTENTION, _DIFFERENTIATED, _compute, given, bool(differentiated))
     else:
         require_plain(_WHO, {"out": out})
         require_no_tracking(_WHO, tracked(inputs | {"out": out}), NOT_INTO_OUT)
@@ -126,7 +119,9 @@ class _Inputs(NamedTuple):
 
     @property
     def arrays(self) -> dict[str, Tensor | None]:
-        """The arrays of scores that `flash.attention` takes by name."""
+        """The arrays of scores that `flash.attention` takes by name, if there are any."""
+        if self.alibi_slopes is self.bias is self.key_bias is self.mask is self.sink is None:
+            return {}
         return dict(zip(self._fields[_ARRAYS], self[_ARRAYS], strict=True))
 
 
@@ -134,7 +129,7 @@ _ARRAYS: Final = slice(3, 8)
 _COUNT: Final = len(_Inputs._fields)
 
 
-def _run(*given: Any, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def _compute(*given: Any, out: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     inputs, settings = _Inputs(*given[:_COUNT]), Settings(*given[_COUNT:])
     found = flash.attention(
         inputs.q,
@@ -150,11 +145,17 @@ def _run(*given: Any, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         layout=settings.layout,
         **settings.scores(inputs.arrays, inputs.dropout_seed, inputs.aux),
     )
-    return found if settings.return_lse else (found, inputs.q.new_empty((0,), dtype=torch.float32))
+    return found if settings.return_lse else (found, None)
 
 
-def _run_into(out: Tensor, *given: Any) -> Tensor:
-    return _run(*given, out=out)[1]
+def _run(q: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+    out, lse = _compute(q, *given)
+    return out, (q.new_empty((0,), dtype=torch.float32) if lse is None else lse)
+
+
+def _run_into(out: Tensor, q: Tensor, *given: Any) -> Tensor:
+    _, lse = _compute(q, *given, out=out)
+    return q.new_empty((0,), dtype=torch.float32) if lse is None else lse
 
 
 def _fake(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tensor]:

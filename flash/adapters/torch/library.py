@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from flash.adapters.torch.tensors import require_no_tracking, tracked
+from flash.adapters.torch.tensors import PLAIN, in_transform, require_no_tracking, tracked
 
 NAMESPACE: Final = "ptxgen_flash"
 LIBRARY: Final = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -51,6 +51,40 @@ def refuse_gradients(operator: Any, who: str, missing: str, written: Sequence[in
 
     name = operator._schema.name.partition("::")[2]
     LIBRARY.impl(name, call, "Autograd", with_keyset=True)
+
+
+def run(
+    operator: Any,
+    differentiated: Callable[..., Any],
+    compute: Callable[..., tuple[Any, Any]],
+    given: Sequence[Any],
+    tracked: bool,
+) -> Any:
+    """The results of an operator with a backward pass; `tracked` says whether torch tracks gradients
+    of an argument. `differentiated` is the operator for calls inside torch.func.grad, `compute` what
+    the operator does with plain tensors: it is called at once where nothing in PyTorch listens,
+    because the dispatcher takes as long as all else that a call does on the host.
+    """
+    if torch.compiler.is_compiling():
+        return operator(*given)
+    if in_transform():
+        return differentiated(*given) if tracked else operator(*given)
+    if tracked or _anything_listens(given):
+        return operator(*given)
+    return compute(*given)
+
+
+def _anything_listens(given: Sequence[Any]) -> bool:
+    """Whether a call must go through PyTorch's dispatcher: for subclasses of tensors (q, k and v are
+    the first arguments), modes, autocast, tracing and profiling.
+    """
+    return bool(
+        not {*map(type, given[:3])} <= PLAIN
+        or torch._C._len_torch_dispatch_stack()
+        or torch.is_autocast_enabled(given[0].device.type)
+        or torch._C._get_tracing_state()
+        or torch.autograd._profiler_enabled()
+    )
 
 
 def _in_lower_precision(operator: Any, device: str, lowered: Sequence[int]) -> Callable[..., Any]:

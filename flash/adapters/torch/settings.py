@@ -46,6 +46,8 @@ class Settings(NamedTuple):
         the settings; `seed` is the seed of dropout, `aux` the tensors of `aux_names`.
         """
         found = {name: array for name, array in arrays.items() if array is not None}
+        if self[_OF_SCORES] == _NO_SCORES:
+            return found
         if self.window is not None:
             found["window"] = tuple(self.window)
         if self.softcap is not None:
@@ -65,6 +67,10 @@ class Settings(NamedTuple):
     def causality(self) -> bool | str:
         """`causal` as `flash.attention` takes it."""
         return self.causal or False
+
+
+_OF_SCORES: Final = slice(Settings._fields.index("window"), Settings._fields.index("aux_names"))
+_NO_SCORES: Final = (None, None, 0.0, "", "")
 
 
 def causal_word(causal: bool | str) -> str:

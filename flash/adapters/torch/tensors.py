@@ -10,7 +10,7 @@ import torch
 from ptxgen.errors import LaunchError
 
 _DTENSOR: Final = ("torch.distributed.tensor", "DTensor")  # which is not imported for its name
-_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def require_plain(who: str, tensors: Mapping[str, Any]) -> None:
@@ -24,7 +24,7 @@ def require_plain(who: str, tensors: Mapping[str, Any]) -> None:
 
 def why_not_plain(name: str, given: Any) -> str:
     """Why an argument is refused that is no tensor, or is distributed or nested; "" if it is taken."""
-    if type(given) in _PLAIN and not given.is_nested:
+    if type(given) in PLAIN and not given.is_nested:
         return ""
     if not isinstance(given, torch.Tensor):
         return (
