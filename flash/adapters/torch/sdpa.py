@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from flash.adapters.torch.dense import attention
-from flash.adapters.torch.tensors import missing_gradients, tracked, why_not_plain
+from flash.adapters.torch.tensors import dense_rows, missing_gradients, tracked, why_not_plain
 from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from ptxgen.errors import LaunchError
 
@@ -38,7 +38,7 @@ def scaled_dot_product_attention(
 
     query [..., heads, L, E], key [..., heads, S, E], value [..., heads, S, Ev]; all dimensions but
     the last two broadcast, and so does `attn_mask`, bool (False hides the key) or float (added to
-    scores), to [..., heads, L, S]. `is_causal` lets query i see keys 0 to i. With `enable_gqa` the
+    scores), to [..., heads, L, S]. Any strides. `is_causal` lets query i see keys 0 to i. With `enable_gqa` the
     heads of key and value divide those of query. Returns [..., heads, L, Ev]. A row without a key
     gives 0. `dropout_p` is rounded to a multiple of 1/65536; which weights are dropped follows
     `torch.manual_seed`, but differs from PyTorch's choice.
@@ -236,7 +236,7 @@ def _attend(
         key, value = (t.repeat_interleave(heads // t.shape[-3], -3) for t in (key, value))
     lead = torch.broadcast_shapes(*[t.shape[:-shared] for t in (query, key, value)])
     wide = [t.expand(*lead, *t.shape[-shared:]) for t in (query, key, value)]
-    q, k, v = (_in_four(t) for t in wide)
+    q, k, v = (dense_rows(_in_four(t)) for t in wide)
     if mask is not None and mask.dim() >= _FOUR and wide[0].dim() > _FOUR:
         mask = _in_four(mask.expand(*wide[0].shape[:-3], *mask.shape[-3:]))
     found = attention(

@@ -46,6 +46,13 @@ def why_not_plain(name: str, given: Any) -> str:
     return ""
 
 
+def dense_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor if its last axis is dense, else a copy."""
+    if tensor.dim() == 0 or tensor.shape[-1] <= 1 or tensor.stride(-1) == 1:
+        return tensor
+    return tensor.contiguous()
+
+
 def tracked(tensors: Mapping[str, Any]) -> list[str]:
     """The names of the tensors whose gradients torch tracks now."""
     if not torch.is_grad_enabled():

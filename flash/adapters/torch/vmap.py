@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flash.adapters.torch.functions import trace_of
 from flash.adapters.torch.settings import Settings
-from flash.adapters.torch.tensors import tracked
+from flash.adapters.torch.tensors import dense_rows, tracked
 from flash.scores.features import SCORES
 from ptxgen.errors import LaunchError
 
@@ -112,8 +112,10 @@ class Varlen:
 
 
 def _in_front(tensor: Tensor, dim: int | None, size: int) -> Tensor:
-    """The tensor with the mapped axis first; what is not mapped is repeated without a copy."""
-    return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+    """The tensor with the mapped axis first; what is not mapped is repeated without a copy. The last
+    axis is dense, also if it was not before the mapping.
+    """
+    return tensor.expand(size, *tensor.shape) if dim is None else dense_rows(tensor.movedim(dim, 0))
 
 
 class Mapped:

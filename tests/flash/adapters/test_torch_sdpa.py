@@ -91,6 +91,13 @@ def test_grouped_heads(ours: Any, torch: Any, kv_heads: Any, ahead: Any) -> None
     torch.testing.assert_close(found, wanted, atol=2e-6, rtol=2e-6)
 
 
+def test_any_strides(ours: Any, torch: Any) -> None:
+    q, k = torch.randn(2, 4, 8, 5).mT, torch.randn(2, 4, 7, 16)[..., ::2]
+    v = torch.randn(2, 4, 7, 1).expand(-1, -1, -1, 6)
+    found = ours.scaled_dot_product_attention(q, k, v)
+    torch.testing.assert_close(found, math_backend(torch, q, k, v), atol=2e-6, rtol=2e-6)
+
+
 def test_rows_without_a_key_give_0(ours: Any, torch: Any) -> None:
     arrays = [torch.randn(1, 2, 5, 8) for _ in range(3)]
     seen = torch.ones(5, 5, dtype=torch.bool)
