@@ -38,8 +38,8 @@ def scaled_dot_product_attention(
 
     query [..., heads, L, E], key [..., heads, S, E], value [..., heads, S, Ev]; all dimensions but
     the last two broadcast, and so does `attn_mask`, bool (False hides the key) or float (added to
-    scores), to [..., heads, L, S]. Any strides. `is_causal` lets query i see keys 0 to i. With `enable_gqa` the
-    heads of key and value divide those of query. Returns [..., heads, L, Ev]. A row without a key
+    scores), to [..., heads, L, S]. Any strides. `is_causal` lets query i see keys 0 to i. With `enable_gqa`
+    the heads of key and value divide those of query. Returns [..., heads, L, Ev]. A row without a key
     gives 0. `dropout_p` is rounded to a multiple of 1/65536; which weights are dropped follows
     `torch.manual_seed`, but differs from PyTorch's choice.
 

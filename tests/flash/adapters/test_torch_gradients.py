@@ -215,7 +215,9 @@ def each(torch: Any, function: Callable[..., Any], dims: tuple[int | None, ...],
     """The function of each sample, stacked."""
     found = []
     for n in range(SAMPLES):
-        own = [x if dim is None else x.select(dim, n) for x, dim in zip(arrays, dims, strict=True)]
+        own = [
+            x if dim is None else x.select(dim, n).contiguous() for x, dim in zip(arrays, dims, strict=True)
+        ]
         found.append(function(*own))
     return [torch.stack(results) for results in zip(*found, strict=True)]
 
