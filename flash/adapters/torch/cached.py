@@ -124,7 +124,7 @@ def track(cache: KVCache) -> Tensor:
     state = getattr(cache, _STATE, None)
     if state is None:
         state = _new_state(cache)
-    return state  # type: ignore[no-any-return]
+    return state
 
 
 def _new_state(cache: KVCache) -> Tensor:
@@ -183,6 +183,7 @@ class _Call(NamedTuple):
 def _run(*given: Any) -> tuple[Tensor, Tensor]:
     call = _Call(*given)
     call.state[1] += 1
+    window: Any = None if call.window is None else tuple(call.window)
     found = flash.attention_with_kvcache(
         call.q,
         _CACHES[int(call.state[0])],
@@ -201,7 +202,7 @@ def _run(*given: Any) -> tuple[Tensor, Tensor]:
         splits=AUTO if call.splits is None else call.splits,
         backend=call.backend,
         stream=call.stream,
-        window=None if call.window is None else tuple(call.window),
+        window=window,
         softcap=call.softcap,
         score_mod=trace_of(call.score_mod),
         mask_mod=trace_of(call.mask_mod),

@@ -14,6 +14,7 @@ from flash.adapters.torch.functions import arrays_of, text_of
 from flash.adapters.torch.gradients import NOT_INTO_OUT, NOT_OF_AUX, Forward
 from flash.adapters.torch.settings import SCHEMA, Settings, causal_word, seed_tensor, sides, stream_number
 from flash.adapters.torch.tensors import require_gradients_on, require_no_tracking, require_plain, tracked
+from flash.scores.features import ARRAYS
 from ptxgen.runtime.settings import AUTO
 
 _WHO: Final = "attention"
@@ -122,10 +123,9 @@ class _Inputs(NamedTuple):
         """The arrays of scores that `flash.attention` takes by name, if there are any."""
         if self.alibi_slopes is self.bias is self.key_bias is self.mask is self.sink is None:
             return {}
-        return dict(zip(self._fields[_ARRAYS], self[_ARRAYS], strict=True))
+        return {name: getattr(self, name) for name in ARRAYS}
 
 
-_ARRAYS: Final = slice(3, 8)
 _COUNT: Final = len(_Inputs._fields)
 
 

@@ -11,8 +11,7 @@ import torch
 
 from flash.mods.record import traced
 from flash.mods.trace import AuxArray, Step, Trace
-from flash.operands.dtypes import OF_ARRAYS
-from flash.scores.aux_arrays import AUX_DTYPES
+from flash.operands.dtypes import AUX_DTYPES, OF_ARRAYS
 from ptxgen import types
 from ptxgen.errors import LaunchError
 

@@ -84,6 +84,7 @@ def dense(forward: Forward, wanted: Sequence[bool]) -> tuple[Tensor, ...]:
     """
     three, arrays = forward.results(wanted)
     first = forward.heads_first
+    dq, dk, dv = map(first, three)
     q = first(forward.q)
     rows = q.shape[:3]
     attention_gradients_cpu(
@@ -93,7 +94,9 @@ def dense(forward: Forward, wanted: Sequence[bool]) -> tuple[Tensor, ...]:
         first(forward.v),
         first(forward.out),
         forward.numpy(forward.lse).reshape(rows),
-        *(first(t) for t in three),
+        dq,
+        dk,
+        dv,
         {name: forward.numpy(t) for name, t in arrays.items()},
         dlse=None if forward.dlse is None else forward.numpy(forward.dlse).reshape(rows),
         softmax_scale=forward.settings.softmax_scale,
@@ -118,7 +121,7 @@ def varlen(forward: Forward, wanted: Sequence[bool]) -> tuple[Tensor, ...]:
     of_heads, others = split_by_axes(forward.scores, of_all)
     sums = {name: np.zeros(of_all, np.float32) for name in arrays}
     for b, rows, keys in each_sequence(**ends):
-        own: dict[str, Array] = {name: array[b : b + 1] for name, array in of_heads.items()}
+        own: dict[str, Any] = {name: array[b : b + 1] for name, array in of_heads.items()}
         attention_gradients_cpu(
             dout[:, :, rows],
             q[:, :, rows],
@@ -243,7 +246,7 @@ class _Formula:
         torch.library.register_autograd(name, self.backward, setup_context=self.save, lib=library.LIBRARY)
         torch.library.register_vmap(name, self.rule, lib=library.LIBRARY)
 
-        class Differentiated(torch.autograd.Function):
+        class Differentiated(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
             """The operator with its formula."""
 
             @staticmethod

@@ -53,7 +53,7 @@ def scaled_dot_product_attention(
     return _attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
-class replace_sdpa(TorchFunctionMode):  # noqa: N801  # used as a function
+class replace_sdpa(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801  # used as a function
     """A context in which `torch.nn.functional.scaled_dot_product_attention` is the one of this
     module: `with flash.adapters.torch.replace_sdpa(): model(x)`.
 
@@ -249,7 +249,7 @@ def _attend(
         bias=mask if mask is not None and mask.dtype != torch.bool else None,
         dropout=dropout_p,
     )
-    return found.reshape(*wide[0].shape[:-1], value.shape[-1])  # type: ignore[no-any-return]
+    return found.reshape(*wide[0].shape[:-1], value.shape[-1])
 
 
 def _in_four(tensor: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ class Settings(NamedTuple):
 
 
 _OF_SCORES: Final = slice(Settings._fields.index("window"), Settings._fields.index("aux_names"))
-_NO_SCORES: Final = (None, None, 0.0, "", "")
+_NO_SCORES: Final[Any] = (None, None, 0.0, "", "")
 
 
 def causal_word(causal: bool | str) -> str:

@@ -14,6 +14,7 @@ from flash.adapters.torch.functions import arrays_of, text_of
 from flash.adapters.torch.gradients import NOT_INTO_OUT, NOT_OF_AUX, Forward
 from flash.adapters.torch.settings import SCHEMA, Settings, causal_word, seed_tensor, sides, stream_number
 from flash.adapters.torch.tensors import require_gradients_on, require_no_tracking, require_plain, tracked
+from flash.launch.varlen import LENGTHS
 from ptxgen.runtime.settings import AUTO
 
 _WHO: Final = "attention_varlen"
@@ -124,12 +125,11 @@ class _Inputs(NamedTuple):
         return {"alibi_slopes": self.alibi_slopes, "sink": self.sink}
 
     @property
-    def lengths(self) -> dict[str, Tensor | None]:
+    def lengths(self) -> dict[str, Any]:
         """The arrays of lengths by name."""
-        return dict(zip(self._fields[_LENGTHS], self[_LENGTHS], strict=True))
+        return {name: getattr(self, name) for name in LENGTHS}
 
 
-_LENGTHS: Final = slice(3, 7)
 _COUNT: Final = len(_Inputs._fields)
 
 
