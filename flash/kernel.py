@@ -227,11 +227,12 @@ class AttentionKernel:
         hold, `BackendError` if the backend fails.
         """
         caller = self._caller
-        require_known(f"{_NAME}.launch", arguments, LaunchArguments, AttentionKernel.launch)
+        if arguments:
+            require_known(f"{_NAME}.launch", arguments, LaunchArguments, AttentionKernel.launch)
         with_lse, scale, numbers = self._scalars(return_lse, softmax_scale, arguments)
         explicit = None if stream is None else streams.stream_handle(stream, caller.name)
         max_seqlen_q = arguments.pop("max_seqlen_q", None)
-        given = {**self._no_operands, **flattened(arguments)}
+        given = {**self._no_operands, **flattened(arguments)} if arguments else self._no_operands
         arrays, operands = self._views(q, k, v, out, given, explicit)
         like = arrays[0]
         geometry = self._geometry(arrays, layout, operands, max_seqlen_q)
@@ -342,7 +343,7 @@ class AttentionKernel:
         not to be given.
         """
         names = self._operand_names
-        if names or any(array is not None for array in given.values()):
+        if names or (given is not self._no_operands and any(a is not None for a in given.values())):
             require_operands(self.config.features, given, self._caller)
         try:
             views = [view(q, "q", stream), view(k, "k", stream), view(v, "v", stream)]

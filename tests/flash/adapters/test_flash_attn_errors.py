@@ -362,7 +362,7 @@ def test_the_backend_is_that_of_the_innermost_context_or_of_the_environment(
 ) -> None:
     from flash.adapters.flash_attn import calls
 
-    def record(*_: Any, backend: str, **how: Any) -> tuple[None, None]:  # noqa: ARG001
+    def record(*_: Any, backend: str, **how: Any) -> tuple[None, None]:
         seen.append(backend)
         return None, None
 

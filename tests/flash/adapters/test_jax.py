@@ -41,7 +41,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
 
 
 @pytest.fixture
-def adapter(jax: ModuleType) -> ModuleType:  # noqa: ARG001  # jax is needed
+def adapter(jax: ModuleType) -> ModuleType:  # jax is needed
     import flash.adapters.jax as found
 
     return found
@@ -369,7 +369,7 @@ def test_gradients_of_packed_sequences_are_those_of_each_alone(jax: ModuleType, 
     weights[7:] = 0
 
     def packed(x: dict[str, Any]) -> Any:
-        mod = {"score_mod": lambda score, b, _, i, j: score * (b + 1)}  # noqa: ARG005
+        mod = {"score_mod": lambda score, b, _, i, j: score * (b + 1)}
         return (adapter.attention_varlen(**x, **lengths, **mod, causal=True) * weights).sum()
 
     def alone(x: dict[str, Any]) -> Any:
@@ -541,7 +541,7 @@ def test_gradients_that_are_not_computed_are_refused(jax: ModuleType, adapter: M
     def loss(q: Any, **how: Any) -> Any:
         return adapter.attention(q, **arrays, **how).sum()
 
-    def scaled(score: Any, b: Any, h: Any, i: Any, j: Any, x: Any) -> Any:  # noqa: ARG001
+    def scaled(score: Any, b: Any, h: Any, i: Any, j: Any, x: Any) -> Any:
         return score * x[h]
 
     assert message(lambda: jax.eval_shape(jax.grad(lambda x: loss(x, backend="interpreter")), q)) == (

@@ -141,7 +141,7 @@ def test_both_sides_of_a_row_are_the_same(torch: ModuleType, flash_attn: Any, ro
             torch.testing.assert_close(after[name], others[name], msg=lambda said, n=name: f"{n}: {said}")
 
 
-def test_every_line_of_a_table_is_a_row(torch: ModuleType) -> None:  # noqa: ARG001  # as the others
+def test_every_line_of_a_table_is_a_row(torch: ModuleType) -> None:  # as the others
     lines = [line for line in PAGE.splitlines() if line.startswith("|")]
     heads = [line for line in lines if line.startswith("|---")]
     assert len(heads) == len(SECTIONS)
