@@ -213,7 +213,8 @@ def attention_varlen(
     `cu_seqlens_k` is None. One call takes prompts, parts of prompts and single tokens
     (`docs/serving.md`). Functions of scores get the positions of queries among the keys.
     """
-    layout, page_size = "bhsd", None
+    layout: Layout = "bhsd"
+    page_size = None
     if block_table is not None:
         layout = _layout_of_pages(_OfVarlen.who, kv_layout)
         page_size = _page_size(_OfVarlen.who, k, layout)
@@ -367,10 +368,10 @@ def _dtype_of(who: str, array: object, name: str = "q") -> str:
     return dtype.name
 
 
-_LAYOUTS_OF_PAGES: Final = {"NHD": "bshd", "HND": "bhsd"}  # as those of a batch
+_LAYOUTS_OF_PAGES: Final[dict[str, Layout]] = {"NHD": "bshd", "HND": "bhsd"}  # as those of a batch
 
 
-def _layout_of_pages(who: str, kv_layout: object) -> str:
+def _layout_of_pages(who: str, kv_layout: object) -> Layout:
     """The layout of a batch of which an item is a page. Raises `LaunchError` for an unknown word."""
     if not is_one_of(kv_layout, tuple(_LAYOUTS_OF_PAGES)):
         raise LaunchError(

@@ -121,7 +121,7 @@ def _first_query(config: AttentionConfig, of: tuple[slice, slice]) -> int:
     if config.page_size is None:
         return 0
     queries, keys = (rows.stop - rows.start for rows in of)
-    return position_offset(config.causal, queries, keys)  # type: ignore[arg-type]  # a known word
+    return position_offset(config.causal, queries, keys)
 
 
 def _keys_of(call: Call, table: NDArray[Any] | None) -> Callable[[int, slice], tuple[KeyRows, KeyRows]]:

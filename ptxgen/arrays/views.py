@@ -64,11 +64,12 @@ def view(array: object, name: str, stream: int | None = None) -> ArrayView:
     will use the array, for producers that order their work before it. Raises `LaunchError` for
     anything else.
     """
-    return _reader_of(type(array))(array, name, stream)
+    kind: Any = type(array)
+    return _reader_of(kind)(array, name, stream)
 
 
 @functools.lru_cache(maxsize=256)
-def _reader_of(kind: type) -> Callable[[Any, str, int | None], ArrayView]:
+def _reader_of(kind: Any) -> Callable[[Any, str, int | None], ArrayView]:
     """What makes views of objects of a class."""
     if issubclass(kind, np.ndarray):
         return _view_numpy
@@ -205,6 +206,7 @@ def _view_cuda(array: Any, name: str, interface: dict[str, Any]) -> ArrayView:
     if interface.get("mask") is not None:
         raise LaunchError(f"{name} must not have a mask, which would be ignored; fill it first")
     pointer, read_only = interface["data"]
+    kind: Any = type(array)
     shape = tuple(interface["shape"])
     dtype, itemsize = _type_of(interface["typestr"])
     strides = interface.get("strides")
@@ -224,7 +226,7 @@ def _view_cuda(array: Any, name: str, interface: dict[str, Any]) -> ArrayView:
         dtype,
         ("cuda", getattr(getattr(array, "device", None), "id", UNKNOWN_DEVICE)),
         bool(read_only),
-        _kind_of(type(array)),
+        _kind_of(kind),
         array,
         None,
         interface.get("stream"),

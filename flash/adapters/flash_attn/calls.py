@@ -13,6 +13,7 @@ import torch
 
 import flash
 from flash.adapters.flash_attn.arguments import Scores
+from flash.operands.words import Backend
 from flash.problem.config import config_of_call
 from flash.scores.window import Sides
 from ptxgen.errors import ConfigError, LaunchError
@@ -25,14 +26,19 @@ _CALLED: Final = re.compile(r"^(attention|attention_varlen|launch|DecodeKernel\.
 class _Chosen(threading.local):
     """The backend of the calls of this thread."""
 
-    backend = AUTO
+    backend: Backend = AUTO
 
 
 _CHOSEN: Final = _Chosen()
 
 
+def _checked(name: Backend) -> Backend:
+    check_backend(name, "using_backend")
+    return name
+
+
 @contextmanager
-def using_backend(name: str) -> Iterator[None]:
+def using_backend(name: Backend) -> Iterator[None]:
     """A context in which the functions of this package compute by a backend: "cuda", "interpreter",
     which runs the kernels' PTX on the CPU, "cpu", which is numpy, or "auto", which is the value of
     PTXGEN_BACKEND, else "cuda" for tensors on a GPU or if a GPU opens, else "cpu". Caches are
@@ -40,7 +46,7 @@ def using_backend(name: str) -> Iterator[None]:
 
     The choice is that of the current thread. Raises `ConfigError` for an unknown name.
     """
-    before, _CHOSEN.backend = _CHOSEN.backend, check_backend(name, "using_backend")
+    before, _CHOSEN.backend = _CHOSEN.backend, _checked(name)
     try:
         yield
     finally:
@@ -118,9 +124,10 @@ def attend_cached(
     )
     out = torch.empty((*q.shape[:3], v_cache.shape[-1]), dtype=q.dtype, device=q.device)
     backend = _CHOSEN.backend
+    arrays: Any = [None if x is None else x.transpose(1, 2) for x in (q, k_cache, v_cache, k, v)]
     with _said_by(who):
         found = kernel.launch(
-            *(None if x is None else x.transpose(1, 2) for x in (q, k_cache, v_cache, k, v)),
+            *arrays,
             out=out.transpose(1, 2),
             return_lse=return_lse,
             softmax_scale=scores.softmax_scale,
@@ -142,7 +149,7 @@ def _said_by(who: str) -> Iterator[None]:
 
 
 @functools.cache
-def _backend_setting() -> str:
+def _backend_setting() -> Any:
     """PTXGEN_BACKEND, read at the first call for a cache: `DecodeKernel.launch` does not read it."""
     return Settings.from_environment().backend
 

@@ -11,8 +11,7 @@ from flash.adapters.flash_attn.arguments import check_numbers, check_tensors, de
 from flash.adapters.flash_attn.calls import attend_cached
 from flash.adapters.flash_attn.rotary import rotated
 from flash.host.caller import flag
-from flash.pages.placement import MAX_PAGE_SIZE
-from flash.problem.features import MAX_SPLITS
+from flash.problem.features import MAX_PAGE_SIZE, MAX_SPLITS
 from ptxgen.arguments import integer
 from ptxgen.errors import CacheFullError, LaunchError, shown
 from ptxgen.runtime.settings import AUTO

@@ -13,6 +13,7 @@ from flash.functions import kernel_of_attention, kernel_of_varlen
 from flash.kernel import AttentionKernel
 from flash.launch.varlen import LENGTHS
 from flash.mods.trace import AUX
+from flash.operands.words import Backend
 from flash.scores.aux_arrays import flattened, gathered, given_arrays
 from flash.scores.features import SCORES, ScoreArguments, of_launch
 from ptxgen.errors import LaunchError
@@ -33,7 +34,7 @@ class Call(NamedTuple):
     who: str
     settings: tuple[tuple[str, Any], ...]
     return_lse: bool
-    backend: str
+    backend: Backend
 
     @property
     def is_varlen(self) -> bool:
@@ -89,7 +90,7 @@ def _scores(given: Mapping[str, Any]) -> ScoreArguments:
 
 
 def split(
-    who: str, arrays: Mapping[str, object], settings: Mapping[str, object], return_lse: bool, backend: str
+    who: str, arrays: Mapping[str, object], settings: Mapping[str, object], return_lse: bool, backend: Backend
 ) -> tuple[Call, dict[str, Any]]:
     """The two parts of a call; those of `arrays` and `settings` that are None are left out. Arrays of
     scores are among the settings.

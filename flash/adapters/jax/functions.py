@@ -17,6 +17,7 @@ import flash
 from flash.adapters.jax import host
 from flash.adapters.jax.call import DIFFERENTIABLE, Call, split
 from flash.host.caller import flag
+from flash.operands.words import Backend, Causal, Precision
 from flash.scores.features import ScoreArguments, VarlenArguments, require_known, takes
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.backend import check_backend
@@ -31,11 +32,11 @@ def attention(
     k: Any,
     v: Any,
     *,
-    causal: bool | str = False,
-    precision: str | None = None,
+    causal: Causal = False,
+    precision: Precision | None = None,
     softmax_scale: float | None = None,
     return_lse: bool = False,
-    backend: str = AUTO,
+    backend: Backend = AUTO,
     layout: str = "bhsd",
     **scores: Unpack[ScoreArguments],
 ) -> Any:
@@ -72,11 +73,11 @@ def attention_varlen(
     max_seqlen_q: int | None = None,
     seqused_q: Any = None,
     seqused_k: Any = None,
-    causal: bool | str = False,
-    precision: str | None = None,
+    causal: Causal = False,
+    precision: Precision | None = None,
     softmax_scale: float | None = None,
     return_lse: bool = False,
-    backend: str = AUTO,
+    backend: Backend = AUTO,
     **scores: Unpack[VarlenArguments],
 ) -> Any:
     """`flash.attention_varlen` of arrays of JAX, as `attention` of this module is `flash.attention`.
@@ -95,7 +96,7 @@ def attention_varlen(
 
 
 def _called(
-    who: str, arrays: Mapping[str, Any], settings: Mapping[str, Any], return_lse: bool, backend: str
+    who: str, arrays: Mapping[str, Any], settings: Mapping[str, Any], return_lse: bool, backend: Backend
 ) -> Any:
     call, given = split(who, arrays, settings, return_lse, backend)
     flag(who, "return_lse", return_lse)

@@ -18,9 +18,10 @@ from torch import Tensor
 import flash
 from flash.adapters.torch import library
 from flash.adapters.torch.functions import arrays_of, text_of, trace_of
-from flash.adapters.torch.settings import causal_word, sides, stream_number
+from flash.adapters.torch.settings import CausalWord, causal_word, sides, stream_number
 from flash.adapters.torch.tensors import require_no_tracking, require_plain, tracked
 from flash.cache.cache import KVCache
+from flash.operands.words import Backend, Causal
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.settings import AUTO
 
@@ -38,7 +39,7 @@ def attention_with_kvcache(
     v: Tensor | None = None,
     *,
     layer: int,
-    causal: bool | str = True,
+    causal: Causal = True,
     softmax_scale: float | None = None,
     cache_batch_idx: Any = None,
     leftpad: Any = None,
@@ -48,7 +49,7 @@ def attention_with_kvcache(
     return_lse: bool = False,
     out: Tensor | None = None,
     splits: int | str = AUTO,
-    backend: str = AUTO,
+    backend: Backend = AUTO,
     stream: object = None,
     window: tuple[int | None, int | None] | None = None,
     softcap: float | None = None,
@@ -166,7 +167,7 @@ class _Call(NamedTuple):
     aux: list[Tensor] | None
     layer: int
     head_dim_v: int
-    causal: str
+    causal: CausalWord
     softmax_scale: float | None
     window: list[int] | None
     softcap: float | None
@@ -176,7 +177,7 @@ class _Call(NamedTuple):
     rotary_interleaved: bool
     return_lse: bool
     splits: int | None
-    backend: str
+    backend: Backend
     stream: int | None
 
 

@@ -14,6 +14,7 @@ from flash.adapters.torch.functions import arrays_of, text_of
 from flash.adapters.torch.gradients import NOT_INTO_OUT, NOT_OF_AUX, Forward
 from flash.adapters.torch.settings import SCHEMA, Settings, causal_word, seed_tensor, sides, stream_number
 from flash.adapters.torch.tensors import require_gradients_on, require_no_tracking, require_plain, tracked
+from flash.operands.words import Backend, Causal, Precision
 from flash.scores.features import ARRAYS
 from ptxgen.runtime.settings import AUTO
 
@@ -25,13 +26,13 @@ def attention(
     k: Tensor,
     v: Tensor,
     *,
-    causal: bool | str = False,
-    precision: str | None = None,
+    causal: Causal = False,
+    precision: Precision | None = None,
     softmax_scale: float | None = None,
     return_lse: bool = False,
     out: Tensor | None = None,
     stream: object = None,
-    backend: str = AUTO,
+    backend: Backend = AUTO,
     layout: str = "bhsd",
     window: tuple[int | None, int | None] | None = None,
     softcap: float | None = None,

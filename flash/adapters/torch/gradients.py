@@ -100,7 +100,7 @@ def dense(forward: Forward, wanted: Sequence[bool]) -> tuple[Tensor, ...]:
         {name: forward.numpy(t) for name, t in arrays.items()},
         dlse=None if forward.dlse is None else forward.numpy(forward.dlse).reshape(rows),
         softmax_scale=forward.settings.softmax_scale,
-        causal=forward.settings.causality,  # type: ignore[arg-type]  # the forward pass has checked the word
+        causal=forward.settings.causality,
         **forward.scores,
     )
     return _in_order(forward, three, arrays)
@@ -135,7 +135,7 @@ def varlen(forward: Forward, wanted: Sequence[bool]) -> tuple[Tensor, ...]:
             {name: total[b : b + 1] for name, total in sums.items()},
             dlse=None if dlse is None else dlse[:, :, rows],
             softmax_scale=forward.settings.softmax_scale,
-            causal=forward.settings.causality,  # type: ignore[arg-type]  # checked by the forward pass
+            causal=forward.settings.causality,
             first_batch=b,
             **own,
             **others,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import torch
 
 from flash.adapters.torch.functions import trace_of
+from flash.operands.words import Backend, Causal, Layout, Precision
 from ptxgen.arguments import integer
 from ptxgen.errors import LaunchError, shown
 
@@ -20,16 +21,19 @@ _SEED_BITS: Final = 64
 _LARGEST_INT: Final = 2**63
 
 
+CausalWord = Literal["", "bottom_right", "top_left"]  # causality as a string of the schema
+
+
 class Settings(NamedTuple):
     """The arguments of `SCHEMA`, in its order. `score_mod` and `mask_mod` are texts of
     `flash.adapters.torch.functions.text_of`, `aux_names` the names of the tensors that they index;
     `causal` is "" for none.
     """
 
-    causal: str
-    precision: str | None
+    causal: CausalWord
+    precision: Precision | None
     softmax_scale: float | None
-    layout: str
+    layout: Layout
     window: list[int] | None
     softcap: float | None
     dropout: float
@@ -37,7 +41,7 @@ class Settings(NamedTuple):
     mask_mod: str
     aux_names: list[str] | None
     return_lse: bool
-    backend: str
+    backend: Backend
     stream: int | None
     max_seqlen_q: int | None = None  # of packed sequences; their schema ends with it
 
@@ -64,7 +68,7 @@ class Settings(NamedTuple):
         return found
 
     @property
-    def causality(self) -> bool | str:
+    def causality(self) -> Causal:
         """`causal` as `flash.attention` takes it."""
         return self.causal or False
 
@@ -73,9 +77,9 @@ _OF_SCORES: Final = slice(Settings._fields.index("window"), Settings._fields.ind
 _NO_SCORES: Final[Any] = (None, None, 0.0, "", "")
 
 
-def causal_word(causal: bool | str) -> str:
+def causal_word(causal: Causal) -> CausalWord:
     """`causal` as a string of the schema."""
-    if isinstance(causal, str):
+    if not isinstance(causal, bool):
         return causal
     return "bottom_right" if causal else ""
 

@@ -15,6 +15,7 @@ from flash.adapters.torch.gradients import NOT_INTO_OUT, NOT_OF_AUX, Forward
 from flash.adapters.torch.settings import SCHEMA, Settings, causal_word, seed_tensor, sides, stream_number
 from flash.adapters.torch.tensors import require_gradients_on, require_no_tracking, require_plain, tracked
 from flash.launch.varlen import LENGTHS
+from flash.operands.words import Backend, Causal, Precision
 from ptxgen.runtime.settings import AUTO
 
 _WHO: Final = "attention_varlen"
@@ -30,13 +31,13 @@ def attention_varlen(
     max_seqlen_q: int | None = None,
     seqused_q: Tensor | None = None,
     seqused_k: Tensor | None = None,
-    causal: bool | str = False,
-    precision: str | None = None,
+    causal: Causal = False,
+    precision: Precision | None = None,
     softmax_scale: float | None = None,
     return_lse: bool = False,
     out: Tensor | None = None,
     stream: object = None,
-    backend: str = AUTO,
+    backend: Backend = AUTO,
     window: tuple[int | None, int | None] | None = None,
     softcap: float | None = None,
     score_mod: Callable[..., Any] | None = None,

@@ -11,6 +11,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 import flash
 from flash.adapters.transformers.cache import NewRows, require_decoder
 from flash.adapters.transformers.masks import OTHERS, WHO, Mask, read_mask
+from flash.operands.words import Backend
 from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.settings import AUTO
@@ -35,7 +36,7 @@ _NO_MATTER: Final = frozenset(
 _CHANGES_NOTHING: Final = {"is_causal": True}  # beside None; of all other arguments it is False
 
 
-def register(model: Any = NAME, *, backend: str = AUTO) -> str:
+def register(model: Any = NAME, *, backend: Backend = AUTO) -> str:
     """Let a model attend by `flash`, or only make this attention known by a name. Returns the name.
 
     model: a `PreTrainedModel`, whose attention is set; or a name, to be used as
@@ -72,7 +73,7 @@ def register(model: Any = NAME, *, backend: str = AUTO) -> str:
     return name
 
 
-def _make_known(name: str, backend: str) -> None:
+def _make_known(name: str, backend: Backend) -> None:
     attention, masks = AttentionInterface().get(name), AttentionMaskInterface().get(name)
     is_ours = masks is read_mask and getattr(attention, "func", None) is attend
     if "flash" in name or not (is_ours or attention is masks is None):
@@ -91,7 +92,7 @@ def attend(
     value: Any,
     attention_mask: Any,
     *,
-    backend: str,
+    backend: Backend,
     scaling: float | None = None,
     dropout: float = 0.0,
     softcap: float | None = None,

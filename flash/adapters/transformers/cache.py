@@ -10,6 +10,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 import flash
 from flash.adapters.transformers.masks import OTHERS, WHO, Mask
 from flash.operands.dtypes import E4M3
+from flash.operands.words import CacheDTypeLike
 from ptxgen.errors import ConfigError, LaunchError
 
 PAGE_SIZE: Final = 16  # tokens; pages let beams share the tokens that they have in common
@@ -102,7 +103,7 @@ def cache_for(
     batch: int,
     capacity: int,
     *,
-    dtype: object = None,
+    dtype: CacheDTypeLike | None = None,
     page_size: int | None = PAGE_SIZE,
     **options: Any,
 ) -> FlashCache:
@@ -133,7 +134,7 @@ def cache_for(
             getattr(config, "num_key_value_heads", None) or heads,
             getattr(config, "head_dim", None) or config.hidden_size // heads,
             capacity,
-            dtype=model.dtype if dtype is None else dtype,
+            dtype=dtype or model.dtype,
             page_size=page_size,
             **options,
         )

@@ -19,6 +19,7 @@ from flash.launch.calls import make_plan
 from flash.launch.checks import Geometry, check
 from flash.launch.kernel_choice import kernel_of
 from flash.operands.dtypes import I32
+from flash.operands.words import DTypeName
 from flash.problem.config import AttentionConfig, KernelConfig
 from ptxgen import interpreter
 from ptxgen.arrays.views import view
@@ -39,7 +40,7 @@ Lengths = tuple[tuple[int, int], ...]
 class Serving:
     """One causal step of the sequences of `lengths`, (queries, keys) each, with pages of `page_size`."""
 
-    dtype: str
+    dtype: DTypeName
     head_dim: int
     heads: int
     kv_heads: int
