@@ -41,7 +41,7 @@ frameworks: $(FRAMEWORKS) ## PyTorch, JAX and transformers, whose tests skip the
 
 frontends: $(FRONTENDS) ## NVRTC, Triton, Numba and CuTe DSL (2 GB), whose tests skip themselves, too
 
-browser: $(BROWSER) ## Selenium, and where apt-get may install it Chromium, for the tests of report pages
+browser: $(BROWSER) ## Selenium, Pillow, fontTools, and where apt-get may Chromium, for tests of report pages
 
 mutants: $(READY) ## break the kernels in a sample of ways; something must notice each
 	$(PY) tools/mutate.py --short

@@ -69,7 +69,7 @@ def _no_browser() -> str:
     missing = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
     if missing:
         return f"{' and '.join(missing)} not on PATH (Debian: apt install chromium chromium-driver)"
-    return _no_module("selenium")
+    return next(filter(None, map(_no_module, ("selenium", "PIL", "fontTools"))), "")
 
 
 def _no_recordings() -> str:
