@@ -180,13 +180,14 @@ class Ops:
         """The plan of a call, which the target admits; `kinds` are its name and those of its operands."""
         key = (*kinds, *modifiers, *modifiers.values()) if modifiers else tuple(kinds)
         try:
-            return self._plans[key]
+            plan = self._plans.get(key)
+            known = plan or _PLANS.get(key)
         except TypeError:  # a modifier that cannot be hashed, and so is no valid choice
-            plan = plan_call(name, args, modifiers)
-        except KeyError:
-            plan = _PLANS.get(key) or plan_call(name, args, modifiers)
-        self._admit(plan.op)
-        _PLANS[key] = self._plans[key] = plan
+            plan = known = None
+        if plan is None:
+            plan = known or plan_call(name, args, modifiers)
+            self._admit(plan.op)
+            _PLANS[key] = self._plans[key] = plan
         return plan
 
     def _admit(self, op: Op) -> None:

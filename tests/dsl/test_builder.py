@@ -551,6 +551,15 @@ def test_a_plan_of_another_target_is_not_taken():
                 k.max(half, half, NaN=True)
 
 
+@pytest.mark.parametrize("modifiers", [{"type": u32}, {"type": f32}, {"type": [f32]}], ids=str)
+def test_an_error_has_no_other_error_before_it(modifiers: dict[str, Any]):
+    k = builder()
+    x = k.mov(1.0, type=f32)
+    with pytest.raises((TypeMismatchError, ModifierError)) as error:
+        k.add(x, 1.5 if modifiers["type"] is u32 else "1", **modifiers)
+    assert error.value.__context__ is None
+
+
 def test_vectors_of_variables_are_checked_one_by_one():
     k, other = builder(), builder("other")
     P = k.pointer("P")
