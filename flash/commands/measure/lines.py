@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from flash.commands.measure.build import LINE_GOAL_US
 from flash.commands.measure.gallery import function, sources
 from flash.commands.measure.record import US, Found, Goal, Job, Setting, measured, seconds
 from flash.contract.catalogue import emit
@@ -22,7 +23,6 @@ from ptxgen.check.verify import require_valid
 from ptxgen.target import target
 from ptxgen.text import render
 
-LINE_GOAL_US: Final = 8.0
 SIZES: Final[Mapping[str, Mapping[str, Any]]] = {  # of kernels whose static parameters have no default
     "row_sums": {"rows": 4, "columns": 100}
 }
@@ -30,7 +30,7 @@ _FEATURES: Final[Mapping[str, Any]] = {"causal": True, "softcap": 30.0, "sink": 
 FLASH: Final = {
     "f32": AttentionConfig(128, tile=32),
     "f32, sm_75": AttentionConfig(256, target="sm_75"),
-    "f32 in f16 products": AttentionConfig(128, precision="f32_grade"),
+    "f32_grade": AttentionConfig(128, precision="f32_grade"),
     "tf32": AttentionConfig(128, precision="tf32"),
     "f16": AttentionConfig(128, dtype="f16"),
     "f16, causal": AttentionConfig(128, dtype="f16", causal=True),
