@@ -51,7 +51,7 @@ def require_operands(features: Features, given: Mapping[str, object], caller: Ca
 def table_problems(operands: Operands, k: ArrayView) -> Iterator[str]:
     """Say that `block_table` has no columns, or that there is no page of K and V that it may name."""
     shape = list(operands["block_table"].shape)
-    if 0 in (*k.shape, 1):
+    if 0 in k.shape:
         yield f"k must have room for a key, got shape {list(k.shape)}"
     if not shape or not shape[-1]:
         yield f"block_table must be [batch, n] with room for a page, got {shape}"
