@@ -102,7 +102,7 @@ def cache_for(
     batch: int,
     capacity: int,
     *,
-    dtype: object = None,
+    dtype: Any = None,
     page_size: int | None = PAGE_SIZE,
     **options: Any,
 ) -> FlashCache:
