@@ -134,7 +134,8 @@ def _now(call: Call, arrays: dict[str, Any], with_lse: bool) -> tuple[Any, ...]:
         found = host.forward(call, ranks, with_lse, *arrays.values())
         return tuple(map(jnp.asarray, found))
     function = flash.attention_varlen if call.is_varlen else flash.attention
-    results = function(return_lse=with_lse, backend=call.backend, **call.arguments(arrays))
+    given: dict[str, Any] = {"return_lse": with_lse, "backend": call.backend, **call.arguments(arrays)}
+    results = function(**given)
     return tuple(results) if with_lse else (results,)
 
 

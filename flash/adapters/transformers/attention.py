@@ -125,9 +125,8 @@ def attend(
     if isinstance(key, NewRows):
         out = key.attend(query, mask, **scores)
     else:
-        out = flash.attention(
-            query, key, value, causal="bottom_right", mask=_seen(mask, query), backend=backend, **scores
-        )
+        scores |= {"mask": _seen(mask, query), "backend": backend}
+        out = flash.attention(query, key, value, causal="bottom_right", **scores)
     return out.transpose(1, 2), None
 
 
