@@ -64,7 +64,8 @@ def view(array: object, name: str, stream: int | None = None) -> ArrayView:
     will use the array, for producers that order their work before it. Raises `LaunchError` for
     anything else.
     """
-    return _reader_of(type(array))(array, name, stream)
+    kind: Any = type(array)
+    return _reader_of(kind)(array, name, stream)
 
 
 @functools.lru_cache(maxsize=256)
@@ -204,6 +205,7 @@ def _view_cuda(array: Any, name: str, interface: dict[str, Any]) -> ArrayView:
     """The view of an array with `__cuda_array_interface__` (version 3: `strides` None is dense)."""
     if interface.get("mask") is not None:
         raise LaunchError(f"{name} must not have a mask, which would be ignored; fill it first")
+    of: Any = type(array)
     pointer, read_only = interface["data"]
     shape = tuple(interface["shape"])
     dtype, itemsize = _type_of(interface["typestr"])
@@ -224,7 +226,7 @@ def _view_cuda(array: Any, name: str, interface: dict[str, Any]) -> ArrayView:
         dtype,
         ("cuda", getattr(getattr(array, "device", None), "id", UNKNOWN_DEVICE)),
         bool(read_only),
-        _kind_of(type(array)),
+        _kind_of(of),
         array,
         None,
         interface.get("stream"),
