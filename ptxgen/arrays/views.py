@@ -69,7 +69,7 @@ def view(array: object, name: str, stream: int | None = None) -> ArrayView:
 
 
 @functools.lru_cache(maxsize=256)
-def _reader_of(kind: Any) -> Callable[[Any, str, int | None], ArrayView]:
+def _reader_of(kind: type) -> Callable[[Any, str, int | None], ArrayView]:
     """What makes views of objects of a class."""
     if issubclass(kind, np.ndarray):
         return _view_numpy
@@ -205,8 +205,8 @@ def _view_cuda(array: Any, name: str, interface: dict[str, Any]) -> ArrayView:
     """The view of an array with `__cuda_array_interface__` (version 3: `strides` None is dense)."""
     if interface.get("mask") is not None:
         raise LaunchError(f"{name} must not have a mask, which would be ignored; fill it first")
+    of: Any = type(array)
     pointer, read_only = interface["data"]
-    kind: Any = type(array)
     shape = tuple(interface["shape"])
     dtype, itemsize = _type_of(interface["typestr"])
     strides = interface.get("strides")
@@ -226,7 +226,7 @@ def _view_cuda(array: Any, name: str, interface: dict[str, Any]) -> ArrayView:
         dtype,
         ("cuda", getattr(getattr(array, "device", None), "id", UNKNOWN_DEVICE)),
         bool(read_only),
-        _kind_of(kind),
+        _kind_of(of),
         array,
         None,
         interface.get("stream"),

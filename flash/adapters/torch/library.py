@@ -58,9 +58,9 @@ def run(
     differentiated: Callable[..., Any],
     compute: Callable[..., tuple[Any, Any]],
     given: Sequence[Any],
-    tracked: bool,
+    is_tracked: bool,
 ) -> Any:
-    """The results of an operator with a backward pass; `tracked` says whether torch tracks gradients
+    """The results of an operator with a backward pass; `is_tracked` says whether torch tracks gradients
     of an argument. `differentiated` is the operator for calls inside torch.func.grad, `compute` what
     the operator does with plain tensors: it is called at once where nothing in PyTorch listens,
     because the dispatcher takes as long as all else that a call does on the host.
@@ -68,8 +68,8 @@ def run(
     if torch.compiler.is_compiling():
         return operator(*given)
     if in_transform():
-        return differentiated(*given) if tracked else operator(*given)
-    if tracked or _anything_listens(given):
+        return differentiated(*given) if is_tracked else operator(*given)
+    if is_tracked or _anything_listens(given):
         return operator(*given)
     return compute(*given)
 
@@ -78,10 +78,11 @@ def _anything_listens(given: Sequence[Any]) -> bool:
     """Whether a call must go through PyTorch's dispatcher: for subclasses of tensors (q, k and v are
     the first arguments), modes, autocast, tracing and profiling.
     """
+    q, k, v = given[:3]
     return bool(
-        not {*map(type, given[:3])} <= PLAIN
+        not (type(q) in PLAIN and type(k) in PLAIN and type(v) in PLAIN)
         or torch._C._len_torch_dispatch_stack()
-        or torch.is_autocast_enabled(given[0].device.type)
+        or torch.is_autocast_enabled(q.device.type)
         or torch._C._get_tracing_state()
         or torch.autograd._profiler_enabled()
     )

@@ -103,7 +103,7 @@ def seed_tensor(who: str, dropout: float, seed: Any) -> torch.Tensor | None:
             raise LaunchError(f"{who}: dropout_seed is given, but dropout is 0; give both, or neither")
         return None
     if seed is None:
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        if _is_capturing():
             raise LaunchError(
                 f"{who}: dropout in a captured CUDA graph needs a dropout_seed: it is a number of the "
                 "launch, so that each replay drops the same weights; give it, or capture without dropout"
@@ -123,6 +123,13 @@ def seed_tensor(who: str, dropout: float, seed: Any) -> torch.Tensor | None:
             f"generator, got {shown(seed)}"
         )
     return torch.tensor(found - (found >= _LARGEST_INT) * 2 * _LARGEST_INT)
+
+
+def _is_capturing() -> bool:
+    """Whether calls of this thread become part of a CUDA graph. Not asked while code is compiled."""
+    if torch.compiler.is_compiling() or not torch.cuda.is_available():
+        return False
+    return bool(torch.cuda.is_current_stream_capturing())
 
 
 def stream_number(stream: Any) -> int | None:

@@ -18,7 +18,10 @@ def require_plain(who: str, tensors: Mapping[str, Any]) -> None:
     None is passed over.
     """
     for name, tensor in tensors.items():
-        if tensor is not None and (why := why_not_plain(name, tensor)):
+        if tensor is None or (type(tensor) in PLAIN and not tensor.is_nested):
+            continue
+        why = why_not_plain(name, tensor)
+        if why:
             raise LaunchError(f"{who}: {why}")
 
 
