@@ -13,7 +13,16 @@ import warnings
 from pathlib import Path
 
 # Packages that a Python in WebAssembly lacks; a module that needs one of them is only compiled.
-ABSENT = {"cuda", "ml_dtypes", "numpy", "platformdirs", "threadpoolctl"}
+ABSENT = {
+    "_multiprocessing",
+    "cuda",
+    "ml_dtypes",
+    "multiprocessing",
+    "numpy",
+    "platformdirs",
+    "pytest",
+    "threadpoolctl",
+}
 
 
 def main(root: Path, packages: str) -> None:
