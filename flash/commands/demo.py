@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -27,6 +26,7 @@ from flash.reference import attention_reference
 from ptxgen import interpreter
 from ptxgen.check.prove.verdicts import PROVED
 from ptxgen.check.verify import verify
+from ptxgen.contract.expressions import evaluated
 from ptxgen.errors import BackendError, ConfigError, PtxGenError, UnsupportedTargetError
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler, find_assembler
@@ -248,7 +248,9 @@ def _interpreted(
     values["section"] = q.shape[1]  # the number of heads that take turns: all heads
     result = interpreter.run(
         kernel.module,
-        grid=_ctas(contract, {"seq_q": q.shape[2], "heads": q.shape[1], "batch": q.shape[0]}),
+        grid=evaluated(
+            contract["grid"]["x"], {"seq_q": q.shape[2], "heads": q.shape[1], "batch": q.shape[0]}
+        ),
         block=contract["block"],
         args=[values[parameter["name"]] for parameter in contract["parameters"]],
         dynamic_smem=contract["dynamic_shared_bytes"],
@@ -257,14 +259,6 @@ def _interpreted(
         progress=cta_lines(NAME),
     )
     return (out, lse), [str(report) for report in result.reports]
-
-
-def _ctas(contract: Mapping[str, Any], sizes: Mapping[str, int]) -> int:
-    """The number of CTAs, by the formula for the grid in the launch contract."""
-    x = contract["grid"]["x"]
-    rows, block = x["ceil_div"]
-    blocks: int = -(-sizes[rows] // block)
-    return blocks * math.prod(sizes.get(of, of) for of in x["times"])
 
 
 def _error(got: tuple[Array, Array], wanted: tuple[Array, Array]) -> float:

@@ -29,6 +29,7 @@ from flash.host.caller import Caller, flag, raise_problems, views_of
 from flash.launch.checks import check_place
 from flash.launch.checks import scale as scale_of
 from flash.launch.gpu import GpuLauncher, Ready
+from flash.launch.signature import CacheLaunchOptions
 from flash.launch.step import Step, require_grid
 from flash.operands.dtypes import F32, OF_ARRAYS, DType
 from flash.operands.words import A, AnyArray, Auto, Backend
@@ -109,46 +110,8 @@ class DecodeKernel:
         k: AnyArray | None = ...,
         v: AnyArray | None = ...,
         *,
-        seqused_k: AnyArray,
-        block_table: AnyArray | None = ...,
-        cache_batch_idx: AnyArray | None = ...,
-        leftpad_k: AnyArray | None = ...,
-        rotary_cos: AnyArray | None = ...,
-        rotary_sin: AnyArray | None = ...,
-        rotary_interleaved: bool = ...,
-        softmax_scale: float | None = ...,
-        return_lse: Literal[False],
-        out: AnyArray | None = ...,
-        splits: int | Auto = ...,
-        max_seqlen_k: int | None = ...,
-        backend: Backend = ...,
-        stream: object = ...,
-        **scores: Unpack[CacheLaunchArguments],
-    ) -> A: ...
-    @overload
-    def launch(
-        self,
-        q: A,
-        k_cache: AnyArray,
-        v_cache: AnyArray,
-        k: AnyArray | None = ...,
-        v: AnyArray | None = ...,
-        *,
-        seqused_k: AnyArray,
-        block_table: AnyArray | None = ...,
-        cache_batch_idx: AnyArray | None = ...,
-        leftpad_k: AnyArray | None = ...,
-        rotary_cos: AnyArray | None = ...,
-        rotary_sin: AnyArray | None = ...,
-        rotary_interleaved: bool = ...,
-        softmax_scale: float | None = ...,
         return_lse: Literal[True],
-        out: AnyArray | None = ...,
-        splits: int | Auto = ...,
-        max_seqlen_k: int | None = ...,
-        backend: Backend = ...,
-        stream: object = ...,
-        **scores: Unpack[CacheLaunchArguments],
+        **options: Unpack[CacheLaunchOptions],
     ) -> tuple[A, A]: ...
     @overload
     def launch(
@@ -159,21 +122,8 @@ class DecodeKernel:
         k: AnyArray | None = ...,
         v: AnyArray | None = ...,
         *,
-        seqused_k: AnyArray,
-        block_table: AnyArray | None = ...,
-        cache_batch_idx: AnyArray | None = ...,
-        leftpad_k: AnyArray | None = ...,
-        rotary_cos: AnyArray | None = ...,
-        rotary_sin: AnyArray | None = ...,
-        rotary_interleaved: bool = ...,
-        softmax_scale: float | None = ...,
         return_lse: bool | None = ...,
-        out: AnyArray | None = ...,
-        splits: int | Auto = ...,
-        max_seqlen_k: int | None = ...,
-        backend: Backend = ...,
-        stream: object = ...,
-        **scores: Unpack[CacheLaunchArguments],
+        **options: Unpack[CacheLaunchOptions],
     ) -> Any: ...
     @takes(CacheLaunchArguments)
     def launch(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Required, TypedDict
 
-from flash.operands.words import AnyArray
-from flash.scores.features import LaunchScores, ScoreArrays
+from flash.operands.words import AnyArray, Auto, Backend
+from flash.scores.features import CacheLaunchArguments, LaunchScores, ScoreArrays
 
 
 class SequenceArguments(TypedDict, total=False):
@@ -21,6 +21,24 @@ class SequenceArguments(TypedDict, total=False):
 
 class ExplainArguments(ScoreArrays, SequenceArguments, total=False):
     """The arrays of all features of scores and of sequences, where a config has the settings."""
+
+
+class CacheLaunchOptions(CacheLaunchArguments, total=False):
+    """The arguments of `DecodeKernel.launch` that are given by name, beside `return_lse`."""
+
+    seqused_k: Required[AnyArray]
+    block_table: AnyArray | None
+    cache_batch_idx: AnyArray | None
+    leftpad_k: AnyArray | None
+    rotary_cos: AnyArray | None
+    rotary_sin: AnyArray | None
+    rotary_interleaved: bool
+    softmax_scale: float | None
+    out: AnyArray | None
+    splits: int | Auto
+    max_seqlen_k: int | None
+    backend: Backend
+    stream: object
 
 
 class LaunchArguments(LaunchScores, SequenceArguments, total=False):

@@ -15,16 +15,10 @@ from typing import Any, Final, TypeAlias
 
 from ptxgen import ir
 from ptxgen.dsl.choice import Plan, accepts, plan_call
-from ptxgen.dsl.names import OTHER_NAMES
+from ptxgen.dsl.names import unknown_word
 from ptxgen.dsl.tensors import TensorPointer
 from ptxgen.dsl.values import Pointer, Value, Var
-from ptxgen.errors import (
-    TypeMismatchError,
-    UnknownInstructionError,
-    UnsupportedTargetError,
-    did_you_mean,
-    shown,
-)
+from ptxgen.errors import TypeMismatchError, UnsupportedTargetError, shown
 from ptxgen.isa.spec import Modifier, Op
 from ptxgen.isa.table import rows, rows_named
 from ptxgen.target import Target
@@ -73,10 +67,7 @@ class Ops:
         if name.startswith("_"):
             raise AttributeError(name)
         if name not in rows():
-            known = [*rows(), *(word for word in dir(type(self)) if not word.startswith("_"))]
-            ours = OTHER_NAMES.get(name)
-            hint = f"; write {ours}" if ours else did_you_mean(name, known)
-            raise UnknownInstructionError(f"no instruction {name!r}{hint}")
+            raise unknown_word(name, (word for word in dir(self) if not word.startswith("_")))
 
         def method(self: Ops, *args: Any, into: Into = None, **modifiers: Modifier) -> Any:
             return self.emit(name, args, modifiers, into=into)

@@ -482,15 +482,9 @@ def test_help_shows_examples_that_work_and_the_exit_codes(
             assembling(fake_assembly(dims["--cubin" in argv]))
         assert tool.main(argv) == 0
     written = sorted(path.name for path in tmp_path.iterdir())
-    assert written == [
-        "causal.ptx",
-        "gpt.ptx",
-        "mla.ptx",
-        "out.cubin",
-        "out.ptx",
-        "packed.ptx",
-        "serving.ptx",
-    ]
+    of_a_host = ["attention.h", "main.c"]
+    kernels = ["causal.ptx", "gpt.ptx", "mla.ptx", "out.cubin", "out.ptx", "packed.ptx", "serving.ptx"]
+    assert written == sorted([*of_a_host, *kernels])
 
 
 # ------------------------------------------------------------------------------------ native

@@ -41,6 +41,8 @@ def kernels(q: Floats, k: Floats, v: Floats) -> None:
     assert_type(kernel.launch(q, k, v, return_lse=False), Floats)
     out, lse = kernel.launch(q, k, v)  # by the config
     print(kernel.explain(q, k, v, backend="cpu"), out, lse)
+    decode = flash.DecodeKernel(flash.AttentionConfig(64, causal=True))
+    assert_type(decode.launch(q, k, v, seqused_k=k, splits=2, return_lse=True), tuple[Floats, Floats])
 
 
 def element_types_in_any_spelling() -> None:

@@ -66,6 +66,11 @@ def caches(q: Floats) -> None:
     flash.merge_partials(q)  # wrong
 
 
+def decode(q: Floats) -> None:
+    flash.DecodeKernel(flash.AttentionConfig(64)).launch(q, q, q)  # wrong
+    flash.DecodeKernel(flash.AttentionConfig(64)).launch(q, q, q, seqused_k=q, backend="tpu")  # wrong
+
+
 def names() -> None:
     flash.attention_with_cache  # wrong
     ptxgen.kernels_of  # wrong

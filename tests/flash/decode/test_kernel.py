@@ -431,7 +431,7 @@ def test_the_contract_says_of_which_keys_a_mask_speaks() -> None:
     assert said["last_keys"] == (
         "of how many keys, the last ones of a sequence, the mask speaks; 0 to 1073741568"
     )
-    assert said["mask_last_keys_stride"] == (
+    assert said["mask_key_stride"] == (
         "elements (of 1 bytes) from one to the next of last_keys in mask; any sign, 0 repeats"
     )
 
