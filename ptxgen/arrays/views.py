@@ -69,7 +69,7 @@ def view(array: object, name: str, stream: int | None = None) -> ArrayView:
 
 
 @functools.lru_cache(maxsize=256)
-def _reader_of(kind: type) -> Callable[[Any, str, int | None], ArrayView]:
+def _reader_of(kind: Any) -> Callable[[Any, str, int | None], ArrayView]:
     """What makes views of objects of a class."""
     if issubclass(kind, np.ndarray):
         return _view_numpy

@@ -106,7 +106,8 @@ def test_an_input_that_requires_gradients_is_refused(call: Call, torch: ModuleTy
         cure = f"use flash.adapters.torch.{who}, which computes them on the CPU, "
         assert str(caught.value) == (
             f"{who}: {name} requires gradients, which are not computed: they would be lost without "
-            f"a word; {cure if who in WITH_GRADIENTS else ''}call inside torch.no_grad(), or pass {name}.detach()"
+            f"a word; {cure if who in WITH_GRADIENTS else ''}call inside torch.no_grad(), or pass "
+            f"{name}.detach()"
         )
 
 
