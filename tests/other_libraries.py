@@ -47,6 +47,11 @@ class Xformers:
             LocalAttentionFromBottomRightMask=lambda left, right: band("bottom_right", left, right),
             LowerTriangularMaskWithTensorBias=lambda bias: (band("top_left", None, 0), bias),
             BlockDiagonalMask=SimpleNamespace(from_seqlens=lambda q, k: _Blocks(self, q, k, k)),
+            PagedBlockDiagonalCausalWithOffsetPaddedKeysMask=SimpleNamespace(
+                from_seqlens=lambda q, table, k, page_size: _Blocks(
+                    self, q, [], k, band("bottom_right", None, 0), (table, page_size)
+                )
+            ),
             BlockDiagonalCausalWithOffsetPaddedKeysMask=SimpleNamespace(
                 from_seqlens=lambda q, room, k: _Blocks(
                     self, q, [room] * len(k), k, band("bottom_right", None, 0)
@@ -94,8 +99,10 @@ class Xformers:
 class _Blocks:
     """Packed sequences: `q` and `room` rows of each, of which `k` keys count."""
 
-    def __init__(self, xops: Xformers, q: list[int], room: list[int], k: list[int], band: Any = None) -> None:
-        self.xops, self.q, self.room, self.k, self.band = xops, q, room, k, band
+    def __init__(
+        self, xops: Xformers, q: list[int], room: list[int], k: list[int], band: Any = None, pages: Any = None
+    ) -> None:
+        self.xops, self.q, self.room, self.k, self.band, self.pages = xops, q, room, k, band, pages
 
     def _with(self, band: Any) -> _Blocks:
         return _Blocks(self.xops, self.q, self.room, self.k, band)
@@ -111,7 +118,15 @@ class _Blocks:
 
     def attend(self, q: Any, k: Any, v: Any) -> Any:
         torch, outs = self.xops.torch, []
-        blocks = zip(q.split(self.q), k.split(self.room), v.split(self.room), self.k, strict=True)
+        if self.pages is None:
+            of_k, of_v = k.split(self.room), v.split(self.room)
+        else:
+            table, page_size = self.pages
+            of_k, of_v = (
+                [torch.cat([x.split(page_size)[page] for page in own]) for own in table.tolist()]
+                for x in (k, v)
+            )
+        blocks = zip(q.split(self.q), of_k, of_v, self.k, strict=True)
         for queries, keys, values, used in blocks:
             visible = None if self.band is None else self.band(len(queries), used)
             outs.append(_attend(torch, queries, keys[:used], values[:used], visible)[0])
@@ -124,6 +139,7 @@ class FlashInfer:
     def __init__(self, torch: ModuleType) -> None:
         self.torch = torch
         self.BatchPrefillWithRaggedKVCacheWrapper = lambda _, layout: _Ragged(self, layout)
+        self.BatchPrefillWithPagedKVCacheWrapper = lambda _, layout: _PagedPrefill(self, layout)
         self.BatchDecodeWithPagedKVCacheWrapper = lambda _, layout: _Paged(self, layout)
 
     def single_prefill_with_kv_cache(
@@ -208,3 +224,25 @@ class _Paged:
             k, v = (self.library.torch.cat([pages[page, side] for page in own])[:rows] for side in (0, 1))
             outs.append(self.library.single_decode_with_kv_cache(q[b], k, v))
         return self.library.torch.stack(outs)
+
+
+class _PagedPrefill:
+    def __init__(self, library: FlashInfer, layout: str) -> None:
+        assert layout == "NHD"
+        self.library = library
+
+    def plan(
+        self, qo_indptr: Any, indptr: Any, indices: Any, last_page_len: Any, *sizes: int, causal: bool = False
+    ) -> None:
+        self.rows, self.causal = qo_indptr.tolist(), causal
+        self.pages = [list(x) for x in indices.split(indptr.diff().tolist())]
+        self.last, self.page_size = last_page_len.tolist(), sizes[3]
+
+    def run(self, q: Any, pages: Any) -> Any:
+        outs = []
+        for b, (own, last) in enumerate(zip(self.pages, self.last, strict=True)):
+            rows = (len(own) - 1) * self.page_size + last
+            k, v = (self.library.torch.cat([pages[page, side] for page in own])[:rows] for side in (0, 1))
+            queries = q[self.rows[b] : self.rows[b + 1]]
+            outs.append(self.library.single_prefill_with_kv_cache(queries, k, v, causal=self.causal))
+        return self.library.torch.cat(outs)

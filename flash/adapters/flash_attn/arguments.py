@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from flash.host.caller import flag, raise_problems, views_of
+from flash.host.caller import flag, raise_problems
 from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.operands.dtypes import DTYPES, config_name
 from flash.scores.options import is_scale
@@ -109,11 +109,9 @@ def check_tensors(who: str, given: Mapping[str, tuple[object, str]]) -> Mapping[
 
     Raises `LaunchError` with everything that is wrong with their shapes and types: another number
     of axes, different sizes of axes of one name, heads that are no multiple of kv_heads, element
-    types that no kernel has or that differ, gradients.
+    types that no kernel has or that differ.
     """
     tensors = {name: tensor(who, name, one) for name, (one, _) in given.items()}
-    if torch.is_grad_enabled() and any(one.requires_grad for one in tensors.values()):
-        views_of(tensors, who)  # raises
     # torch.compile follows the function itself, and warns where there is a cache around it.
     sizes_of = _sizes.__wrapped__ if torch.compiler.is_compiling() else _sizes
     found: Mapping[str, int] = sizes_of(

@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 
 import flash
+from flash.adapters import torch as operators
 from flash.adapters.flash_attn.arguments import Scores
 from flash.operands.words import Backend
 from flash.problem.config import config_of_call
@@ -61,7 +62,7 @@ def attend(
     of `who`.
     """
     with _said_by(who):
-        return flash.attention(
+        return operators.attention(
             q, k, v, layout="bshd", return_lse=return_lse, backend=_CHOSEN.backend, **scores._asdict()
         )
 
@@ -82,7 +83,7 @@ def attend_varlen(
     `return_lse`. Raises what `flash.attention_varlen` raises, in the name of `who`.
     """
     with _said_by(who):
-        return flash.attention_varlen(
+        return operators.attention_varlen(
             q,
             k,
             v,
@@ -92,6 +93,24 @@ def attend_varlen(
             return_lse=return_lse,
             backend=_CHOSEN.backend,
             **scores._asdict(),
+        )
+
+
+def attend_paged(
+    who: str,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    scores: Scores,
+    **how: Any,
+) -> Any:
+    """`attend_varlen` of keys and values in pages [pages, page_size, kv_heads, dim]; `how` are the
+    other arguments of `flash.attention_varlen`.
+    """
+    with _said_by(who):
+        return flash.attention_varlen(
+            q, k, v, cu_seqlens_q, backend=_CHOSEN.backend, **scores._asdict(), **how
         )
 
 

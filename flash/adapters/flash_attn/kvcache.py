@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from flash.adapters.flash_attn.arguments import check_numbers, check_tensors, dense_rows, scores_of
 from flash.adapters.flash_attn.calls import attend_cached
+from flash.adapters.flash_attn.pages import Caches, paged
 from flash.adapters.flash_attn.rotary import rotated
-from flash.host.caller import flag
-from flash.problem.features import MAX_PAGE_SIZE, MAX_SPLITS
+from flash.host.caller import flag, views_of
+from flash.problem.features import MAX_SPLITS
 from ptxgen.arguments import integer
 from ptxgen.errors import CacheFullError, LaunchError, shown
 from ptxgen.runtime.settings import AUTO
@@ -109,18 +109,9 @@ def flash_attn_with_kvcache(
     )
 
 
-class _Caches(NamedTuple):
-    """The caches as kernels take them: a sequence has room for `capacity` rows."""
-
-    k: torch.Tensor
-    v: torch.Tensor
-    table: torch.Tensor | None
-    capacity: int
-
-
 def _caches(
     q: object, k_cache: Any, v_cache: Any, k: object, v: object, block_table: object, cache_batch_idx: object
-) -> _Caches:
+) -> Caches:
     """The caches of a call whose tensors are checked here. Raises `LaunchError`."""
     rows = "sequences capacity" if block_table is None else "pages page_size"
     tensors: dict[str, tuple[object, str]] = {
@@ -134,6 +125,7 @@ def _caches(
     if k is not None:
         tensors |= {"k": (k, "batch n kv_heads head_dim"), "v": (v, "batch n kv_heads head_dim_v")}
     sizes = check_tensors(_WHO, tensors)
+    views_of({name: one for name, (one, _) in tensors.items()}, _WHO)  # raises for gradients
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if cache.stride(-1) != 1 and cache.shape[-1] > 1:
             raise LaunchError(
@@ -143,35 +135,13 @@ def _caches(
     if 0 in k_cache.shape:
         raise LaunchError(f"{_WHO}: k_cache must have room for a row, got shape {list(k_cache.shape)}")
     if block_table is not None:
-        return _paged(k_cache, v_cache, block_table, sizes)
+        return paged(_WHO, k_cache, v_cache, block_table, sizes["page_size"])
     if cache_batch_idx is None:  # the cache may have room for a larger batch
         k_cache, v_cache = k_cache[: sizes["batch"]], v_cache[: sizes["batch"]]
-    return _Caches(k_cache, v_cache, None, sizes["capacity"])
+    return Caches(k_cache, v_cache, None, sizes["capacity"])
 
 
-def _paged(
-    k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: object, sizes: Mapping[str, int]
-) -> _Caches:
-    """Paged caches, with larger pages than kernels take divided into equal ones, without a copy."""
-    table = check_numbers(_WHO, "block_table", block_table, ("sequences", "n_pages"))
-    page_size = sizes["page_size"]
-    capacity = table.shape[1] * page_size
-    if page_size <= MAX_PAGE_SIZE:
-        return _Caches(k_cache, v_cache, table, capacity)
-    rows = max(n for n in range(1, MAX_PAGE_SIZE + 1) if page_size % n == 0)
-    parts = page_size // rows
-    if rows == 1 or any(cache.stride(0) != page_size * cache.stride(1) for cache in (k_cache, v_cache)):
-        raise LaunchError(
-            f"{_WHO}: pages of more than {MAX_PAGE_SIZE} rows must lie one after another and have a number "
-            f"of rows with a divisor from 2 to {MAX_PAGE_SIZE}, got {page_size} rows and strides "
-            f"{list(k_cache.stride())} and {list(v_cache.stride())}; use pages of up to {MAX_PAGE_SIZE} rows"
-        )
-    k_cache, v_cache = (cache.view(-1, rows, *cache.shape[2:]) for cache in (k_cache, v_cache))
-    inner = torch.arange(parts, dtype=torch.int32, device=table.device)
-    return _Caches(k_cache, v_cache, (table[:, :, None] * parts + inner).flatten(1), capacity)
-
-
-def _rows_before(given: object, caches: _Caches, new: int, q: torch.Tensor) -> torch.Tensor:
+def _rows_before(given: object, caches: Caches, new: int, q: torch.Tensor) -> torch.Tensor:
     """How many rows each sequence has before the call: int32 [batch], or [1] for all sequences."""
     if given is None:
         if new:
@@ -202,7 +172,7 @@ def _rows_before(given: object, caches: _Caches, new: int, q: torch.Tensor) -> t
 
 
 def _tables(
-    cos: object, sin: object, caches: _Caches, k: object, head_dim: int
+    cos: object, sin: object, caches: Caches, k: object, head_dim: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The rotary tables, checked. Raises `LaunchError`."""
     if k is None:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import torch
 
 from flash.adapters.flash_attn.arguments import Scores, check_numbers, check_tensors, dense_rows, scores_of
-from flash.adapters.flash_attn.calls import attend_varlen
+from flash.adapters.flash_attn.calls import attend_paged, attend_varlen
+from flash.adapters.flash_attn.pages import paged
 from flash.adapters.flash_attn.probabilities import probabilities
 from flash.host.caller import flag
 from flash.operands.declared import MAX_WINDOWED_SEQ
@@ -43,7 +44,9 @@ def flash_attn_varlen_func(
         cu_seqlens[b + 1] - 1 and may be empty.
     max_seqlen_q: at least the most queries of a sequence.
     max_seqlen_k: the most keys of a sequence; used only for the shape of probabilities.
-    block_table: refused.
+    block_table: int32 [batch, n_pages]; k is [pages, page_size, kv_heads, head_dim], v likewise, and
+        row r of sequence b is row r % page_size of page block_table[b, r // page_size]. A page_size
+        above 256 must have a divisor from 2 to 256. Without gradients and dropout.
 
     All other arguments and the exceptions are those of `flash_attn_func`. Returns out [total_q,
     heads, head_dim_v], in which rows of no sequence are not written, or with `return_attn_probs`
@@ -51,22 +54,20 @@ def flash_attn_varlen_func(
     empty tensor without dropout).
     """
     who = "flash_attn_varlen_func"
-    if block_table is not None:
-        raise LaunchError(
-            f"{who}: block_table is not supported for packed queries; call flash_attn_with_kvcache, with "
-            "queries [batch, seqlen_q, heads, head_dim]"
-        )
+    rows = "total_k" if block_table is None else "pages page_size"
     check_tensors(
         who,
         {
             "q": (q, "total_q heads head_dim"),
-            "k": (k, "total_k kv_heads head_dim"),
-            "v": (v, "total_k kv_heads head_dim_v"),
+            "k": (k, f"{rows} kv_heads head_dim"),
+            "v": (v, f"{rows} kv_heads head_dim_v"),
         },
     )
     lengths = _lengths(who, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     scores = scores_of(who, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
-    return _attention(who, q, k, v, lengths, scores, deterministic, return_attn_probs)
+    if block_table is None:
+        return _attention(who, q, k, v, lengths, scores, deterministic, return_attn_probs)
+    return _over_pages(who, q, k, v, block_table, lengths, scores, return_attn_probs)
 
 
 def flash_attn_varlen_kvpacked_func(
@@ -196,6 +197,38 @@ def _attention(
     of_q, of_k = (_sequences(x, rows) for x, rows in ((q, lengths.cu_seqlens_q), (k, lengths.cu_seqlens_k)))
     longest = max([lengths.max_seqlen_k, *(len(x) for x in of_k)])
     return (*found, probabilities(q, of_q, of_k, (lengths.max_seqlen_q, longest), scores))
+
+
+def _over_pages(
+    who: str,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    block_table: object,
+    lengths: _Lengths,
+    scores: Scores,
+    return_attn_probs: object,
+) -> Any:
+    """What `flash_attn_varlen_func` returns with a block table."""
+    if scores.dropout:
+        raise LaunchError(
+            f"{who}: dropout_p must be 0.0 with block_table, got {scores.dropout}; leave out one of them"
+        )
+    all_three = flag(who, "return_attn_probs", return_attn_probs)
+    caches = paged(who, k, v, block_table, k.shape[1])
+    found = attend_paged(
+        who,
+        dense_rows(q),
+        caches.k,
+        caches.v,
+        lengths.cu_seqlens_q,
+        scores,
+        block_table=caches.table,
+        seqused_k=lengths.cu_seqlens_k.diff(),
+        max_seqlen_q=lengths.max_seqlen_q,
+        return_lse=all_three,
+    )
+    return (*found, q.new_empty(0)) if all_three else found
 
 
 def _sequences(x: torch.Tensor, cu_seqlens: torch.Tensor) -> list[torch.Tensor]:

@@ -276,17 +276,48 @@ def test_dropout_keeps_the_mean(torch: ModuleType, flash_attn: Any) -> None:
     assert bool(((found.mean(0) - wanted).abs() < 5 * deviation).all())
 
 
-def test_gradients_are_refused_by_the_name_of_the_argument(torch: ModuleType, flash_attn: Any) -> None:
-    (qkv,) = tensors(torch, "float32", (1, 4, 3, 2, 16))
-    qkv.requires_grad_()
-    with torch.no_grad():
-        wanted = flash_attn.flash_attn_qkvpacked_func(qkv)
-        assert len(flash_attn.flash_attn_qkvpacked_func(qkv, 0.1, return_attn_probs=True)) == 3
-    assert torch.equal(flash_attn.flash_attn_qkvpacked_func(qkv.detach()), wanted)
-    message = (
-        "flash_attn_qkvpacked_func: qkv requires gradients, which are not computed: they would be lost "
-        "without a word; call inside torch.no_grad(), or pass qkv.detach()"
-    )
-    with pytest.raises(ValueError, match=r".") as caught:
-        flash_attn.flash_attn_qkvpacked_func(qkv)
-    assert str(caught.value) == message
+@pytest.mark.parametrize("page_size", [4, 512])
+@pytest.mark.parametrize("backend", ["auto", pytest.param("interpreter", marks=pytest.mark.slow)])
+def test_packed_sequences_over_pages_are_those_of_the_oracle(
+    torch: ModuleType, flash_attn: Any, backend: str, page_size: int
+) -> None:
+    of_q, of_k = (2, 5), (page_size + 3, 2 * page_size)
+    pages = (6, page_size, 2, 40)
+    q, k, v = tensors(torch, "float16", (sum(of_q), 4, 40), pages, pages)
+    table = torch.tensor([[4, 1, 3], [0, 5, 2]], dtype=torch.int32)
+    cu = starts(torch, of_q), starts(torch, of_k)
+    how = {"causal": True, "window_size": (3, 0), "alibi_slopes": torch.tensor(SLOPES[:4])}
+    with flash_attn.using_backend(backend):
+        out, lse, probabilities = flash_attn.flash_attn_varlen_func(
+            q, k, v, *cu, max(of_q), max(of_k), **how, return_attn_probs=True, block_table=table
+        )
+    rows = [
+        torch.cat([x[own.long()].flatten(0, 1)[:n] for own, n in zip(table, of_k, strict=True)])
+        for x in (k, v)
+    ]
+    assert_is_varlen(out, lse, q, *rows, cu, how)
+    assert probabilities.shape == (0,)
+
+
+def test_gradients_are_those_of_pytorch(torch: ModuleType, flash_attn: Any) -> None:
+    (qkv,) = tensors(torch, "float32", (2, 7, 3, 4, 16))
+    ours, theirs = (qkv.clone().requires_grad_() for _ in range(2))
+    weights = torch.linspace(-1, 1, 16)
+    (flash_attn.flash_attn_qkvpacked_func(ours, causal=True) * weights).sum().backward()
+    q, k, v = (x.transpose(1, 2) for x in theirs.unbind(2))
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    (out.transpose(1, 2) * weights).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
+    cu, packed = starts(torch, (7, 7)), qkv.flatten(0, 1).clone().requires_grad_()
+    (flash_attn.flash_attn_varlen_qkvpacked_func(packed, cu, 7, causal=True) * weights).sum().backward()
+    torch.testing.assert_close(packed.grad, theirs.grad.flatten(0, 1))
+
+
+def test_a_compiled_call_is_one_graph(torch: ModuleType, flash_attn: Any) -> None:
+    q, k, v = tensors(torch, "float32", (1, 5, 4, 16), (1, 9, 2, 16), (1, 9, 2, 16))
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        return flash_attn.flash_attn_func(q, k, v, causal=True, window_size=(3, 0), softcap=5.0)
+
+    compiled = torch.compile(call, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(q, k, v), call(q, k, v))

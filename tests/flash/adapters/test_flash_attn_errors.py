@@ -158,10 +158,16 @@ VARLEN: dict[str, tuple[Call, str]] = {
         lambda f, g: g.varlen(f, most=(None, 2)),
         "max_seqlen_q must be the most rows of a sequence, from 0 to 1073741568, got None",
     ),
-    "block_table": (
+    "pages": (
         lambda f, g: g.varlen(f, block_table=g.table),
-        "block_table is not supported for packed queries; call flash_attn_with_kvcache, with queries [batch, "
-        "seqlen_q, heads, head_dim]",
+        "2 problems\n  k must be [pages, page_size, kv_heads, head_dim=16], got shape [3, 2, 16]\n"
+        "  v must be [pages, page_size, kv_heads, head_dim_v], got shape [3, 2, 16]",
+    ),
+    "dropout_over_pages": (
+        lambda f, g: f.flash_attn_varlen_func(
+            g.packed[0], *g.caches, g.cu, g.cu, 2, 2, 0.5, block_table=g.table
+        ),
+        "dropout_p must be 0.0 with block_table, got 0.5; leave out one of them",
     ),
 }
 
@@ -367,8 +373,8 @@ def test_the_backend_is_that_of_the_innermost_context_or_of_the_environment(
         return None, None
 
     given, seen = Given(torch), list[str]()
-    monkeypatch.setattr(calls.flash, "attention", record)
-    monkeypatch.setattr(calls.flash, "attention_varlen", record)
+    monkeypatch.setattr(calls.operators, "attention", record)
+    monkeypatch.setattr(calls.operators, "attention_varlen", record)
     monkeypatch.setattr(calls.flash.DecodeKernel, "launch", record)
     monkeypatch.setenv("PTXGEN_BACKEND", setting)
     monkeypatch.setattr(calls, "_backend_setting", calls._backend_setting.__wrapped__)
@@ -390,7 +396,7 @@ def test_another_thread_has_a_backend_of_its_own(
     from flash.adapters.flash_attn import calls
 
     given, seen = Given(torch), list[str]()
-    monkeypatch.setattr(calls.flash, "attention", lambda *_, backend, **__: seen.append(backend))
+    monkeypatch.setattr(calls.operators, "attention", lambda *_, backend, **__: seen.append(backend))
     with flash_attn.using_backend("interpreter"):
         other = threading.Thread(target=given.dense, args=(flash_attn,))
         other.start()

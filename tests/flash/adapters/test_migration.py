@@ -83,7 +83,16 @@ class FlashAttnByOracle:
         return self.flash_attn_func(q, *kv.unbind(2))
 
     def flash_attn_varlen_func(self, q: Any, k: Any, v: Any, *more: Any, **how: Any) -> Any:
-        arrays = [x.numpy() for x in (q, k, v, *more[:2])]
+        table, (cu_q, cu_k) = how.pop("block_table", None), more[:2]
+        if table is not None:
+            lengths = cu_k.diff().tolist()
+            k, v = (
+                self.torch.cat(
+                    [x[own.long()].flatten(0, 1)[:n] for own, n in zip(table, lengths, strict=True)]
+                )
+                for x in (k, v)
+            )
+        arrays = [x.numpy() for x in (q, k, v, cu_q, cu_k)]
         return self._tensors(oracle.attention_varlen(*arrays, **how))[0]
 
     def flash_attn_varlen_kvpacked_func(self, q: Any, kv: Any, *more: Any) -> Any:
