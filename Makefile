@@ -11,12 +11,15 @@ READY := $(VENV)/.installed
 FRAMEWORKS := $(VENV)/.frameworks
 FRONTENDS := $(VENV)/.frontends
 BROWSER := $(VENV)/.browser
+PYTHONS := $(VENV)/pythons
+PYODIDES := 3.12=0.27.7 3.13=0.29.5 3.14=314.0.7  # CPython in WebAssembly, from npm
+HOSTS := $(VENV)/.hosts
 PYTEST := $(PY) -m pytest -n auto --dist worksteal
 COVERAGE := --cov=ptxgen --cov=flash --cov-branch --cov-fail-under=95
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow blas frameworks frontends browser lint types layers docs-check mutants \
+.PHONY: help demo test slow blas frameworks frontends browser hosts pythons lint types layers docs-check mutants \
   analyses coverage nightly bench clean distclean
 
 help: ## list the targets
@@ -41,7 +44,17 @@ frameworks: $(FRAMEWORKS) ## PyTorch, JAX and transformers, whose tests skip the
 
 frontends: $(FRONTENDS) ## NVRTC, Triton, Numba and CuTe DSL (2 GB), whose tests skip themselves, too
 
-browser: $(BROWSER) ## Selenium, and where apt-get may install it Chromium, for the tests of report pages
+browser: $(BROWSER) ## Selenium, Pillow, fontTools, and where apt-get may Chromium, for tests of report pages
+
+pythons: $(READY) ## the code under Python 3.12 to 3.14: types, and what runs without numpy (node, npm)
+	@set -e; for pair in $(PYODIDES); do \
+	  folder=$(PYTHONS)/$${pair%=*}; \
+	  [ -d $$folder/node_modules ] || npm install --silent --prefix $$folder pyodide@$${pair#*=} >/dev/null; \
+	  $(PY) -m mypy --python-version $${pair%=*}; \
+	done
+	$(PY) -m pytest -m nightly tests/test_pythons.py $(PYTEST_ARGS)
+
+hosts: $(HOSTS) ## where apt-get may install it a Rust compiler, for the tests of hosts in other languages
 
 mutants: $(READY) ## break the kernels in a sample of ways; something must notice each
 	$(PY) tools/mutate.py --short
@@ -59,8 +72,9 @@ lint: $(READY) ## style and format
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 
-types: $(READY) ## static types
+types: $(READY) ## static types, and programs of users that they accept and refuse
 	$(PY) -m mypy
+	$(PY) tests/typing/check.py
 
 layers: $(READY) ## the direction of imports
 	$(VENV)/bin/lint-imports
@@ -68,9 +82,10 @@ layers: $(READY) ## the direction of imports
 docs-check: $(READY) ## generated stubs and pages are up to date
 	$(PY) tools/gen_ops_stub.py --check
 	$(PY) tools/gen_isa_docs.py --check
+	$(PY) tools/gen_api_docs.py --check
 
 bench: $(READY) ## measure, print a table, write JSON to benchmarks/results/
-	$(PY) tools/bench.py
+	$(PY) tools/bench.py --output benchmarks/results
 
 clean: ## remove what building and testing left behind
 	rm -rf build dist *.egg-info .coverage .coverage.* .hypothesis
@@ -100,6 +115,16 @@ $(BROWSER): pyproject.toml | $(READY)
 	  { apt-get -qq update && apt-get -qq install -y chromium chromium-driver; } >/dev/null 2>&1 || \
 	    echo "apt-get has no Chromium here; the tests of report pages in a browser are skipped"; \
 	fi
+	@touch $@
+
+# Without compilers their tests skip themselves.
+$(HOSTS): pyproject.toml | $(READY)
+	@for need in cc:gcc rustc:rustc; do \
+	  if ! command -v $${need%:*} >/dev/null && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	    { apt-get -qq update && apt-get -qq install -y $${need#*:}; } >/dev/null 2>&1 || \
+	      echo "apt-get has no $${need#*:} here; the tests of hosts that need it are skipped"; \
+	  fi; \
+	done
 	@touch $@
 
 # The first interpreter that is new enough makes .venv.

@@ -1,11 +1,33 @@
-"""Attention kernels: a config, a kernel object that launches on arrays, and functions for both at
-once.
+"""Attention on numpy, torch, CuPy, JAX and other arrays, by kernels that are generated for each problem.
+
+Functions, which make a kernel for the arrays of a call and keep it:
+
+    attention(q, k, v)               of a batch of sequences of one length
+    attention_varlen(q, k, v, …)     of packed sequences, each of its own length
+    attention_with_kvcache(q, cache) of new queries to the keys of a KVCache, after appending new ones
+    merge_partials(outs, lses)       of attentions to parts of the keys
+    rotary_tables(positions, dim)    cos and sin of rotary position embedding
+    to_device(array)                 a copy on a GPU, where no library has arrays there
+
+Classes:
+
+    AttentionConfig                  a problem, and how to compute it
+    AttentionKernel, DecodeKernel    its kernel, for batches and packed sequences, and for caches
+    KVCache                          keys and values of sequences, contiguous or in pages
+    DecodeStep                       attention_with_kvcache, repeated with little work for the host
+
+`help(flash.attention)` has all arguments. Modules that are not named here are the inside of the package.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Final
+
+from ptxgen import __version__ as __version__
+
+__distribution__: Final = "ptxgen"  # by which a module of this name is known to be ours
 
 if TYPE_CHECKING:
     from flash.cache.attention import attention_with_kvcache
@@ -14,8 +36,10 @@ if TYPE_CHECKING:
     from flash.decode.kernel import DecodeKernel
     from flash.decode.merge import merge_partials
     from flash.functions import attention, attention_varlen
+    from flash.host.log_sums import lse_from_log2, lse_to_log2
     from flash.host.transfer import to_device
     from flash.kernel import AttentionKernel
+    from flash.pages.csr import block_table_from_csr
     from flash.problem.config import AttentionConfig
     from flash.problem.rotary import rotary_tables
 
@@ -28,6 +52,9 @@ __all__ = [
     "attention",
     "attention_varlen",
     "attention_with_kvcache",
+    "block_table_from_csr",
+    "lse_from_log2",
+    "lse_to_log2",
     "merge_partials",
     "rotary_tables",
     "to_device",
@@ -42,13 +69,59 @@ _HOME: Final = {
     "attention": "functions",
     "attention_varlen": "functions",
     "attention_with_kvcache": "cache.attention",
+    "block_table_from_csr": "pages.csr",
+    "lse_from_log2": "host.log_sums",
+    "lse_to_log2": "host.log_sums",
     "merge_partials": "decode.merge",
     "rotary_tables": "problem.rotary",
     "to_device": "host.transfer",
 }
 
 
-def __getattr__(name: str) -> object:
+# Another distribution has a top-level module of this name. What it has put into this folder is seen
+# here; where it has overwritten this file, flash.operands and the program `ptxgen` say so.
+_FILES: Final = frozenset(
+    [
+        "__init__.py",
+        "adapters",
+        "cache",
+        "cache_kernels.py",
+        "commands",
+        "contract",
+        "cpu",
+        "decode",
+        "device",
+        "error_bound.py",
+        "functions.py",
+        "host",
+        "kernel.py",
+        "kernels",
+        "launch",
+        "mods",
+        "operands",
+        "pages",
+        "problem",
+        "py.typed",
+        "reference.py",
+        "scores",
+        "__pycache__",
+    ]
+)
+
+
+def _unknown() -> set[str]:
+    """The names in this folder that are not of this distribution."""
+    try:
+        return set(os.listdir(__path__[0])) - _FILES
+    except OSError:  # imported from an archive
+        return set()
+
+
+if _others := _unknown():
+    importlib.import_module("ptxgen.distribution").warn_if_shared(__path__[0], _others)
+
+
+def _public(name: str) -> object:
     """Import a public name when it is first used: a program that only makes configs needs no
     kernel.
     """
@@ -57,3 +130,11 @@ def __getattr__(name: str) -> object:
     found = getattr(importlib.import_module(f"flash.{_HOME[name]}"), name)
     globals()[name] = found
     return found
+
+
+if not TYPE_CHECKING:  # for a type checker, any name would exist
+    __getattr__ = _public
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from flash.contract.cache_builds import AppendBuild, MergeBuild, append_build, merge_build
 from flash.contract.catalogue import Build, build
@@ -10,10 +11,10 @@ from flash.decode.kernel import DecodeKernel
 from flash.decode.plan import E4M3_TARGET, CacheCall, Joining, blocks_of, kernel_of
 from flash.kernels.append import AppendConfig
 from flash.kernels.merge import MergeConfig
-from flash.operands.dtypes import DTYPES, E4M3, F32, DType
-from flash.pages.placement import MAX_PAGE_SIZE
+from flash.operands.dtypes import DTYPES, E4M3, F32, DType, config_name
+from flash.operands.words import DTypeLike, DTypeObject, Narrow
 from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, WIDENED, AttentionConfig
-from flash.problem.features import Features
+from flash.problem.features import MAX_PAGE_SIZE, Features
 from flash.problem.limits import MAX_CTAS
 from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.problem.tile_choice import natural_alignment
@@ -31,14 +32,15 @@ class CacheConfig:
     always takes.
 
     page_size: 1..256, the rows of a page; None for contiguous memory.
-    kv_dtype: "e4m3", with a scale for each head; None for the type of the queries and new rows.
+    kv_dtype: "e4m3", or what array libraries call it, with a scale for each head; None for the type of
+        the queries and new rows.
     leftpad_k, cache_batch_idx: whether a launch takes these arrays, as in `DecodeKernel.launch`.
 
     Raises `ConfigError` for invalid values.
     """
 
     page_size: int | None = None
-    kv_dtype: str | None = None
+    kv_dtype: Narrow | type[Any] | DTypeObject | None = None
     leftpad_k: bool = False
     cache_batch_idx: bool = False
 
@@ -48,6 +50,7 @@ class CacheConfig:
                 f"CacheConfig: page_size must be an integer from 1 to {MAX_PAGE_SIZE}, or None for "
                 f"contiguous memory, got {shown(self.page_size)}"
             )
+        object.__setattr__(self, "kv_dtype", config_name(self.kv_dtype))
         if self.kv_dtype not in (None, E4M3.name):
             raise ConfigError(
                 f"CacheConfig: kv_dtype must be {E4M3.name!r}, or None for the type of the "
@@ -136,7 +139,7 @@ def append(
     head_dim_v: int | None = None,
     *,
     cache: CacheConfig,
-    dtype: str = "f32",
+    dtype: DTypeLike = "f32",
     rotary_dim: int = 0,
     rotary_interleaved: bool = False,
     counts: bool = False,
@@ -170,8 +173,8 @@ def append(
 def merge(
     head_dim_v: int,
     *,
-    dtype: str = "f32",
-    parts: str = "f32",
+    dtype: DTypeLike = "f32",
+    parts: DTypeLike = "f32",
     return_lse: bool = False,
     alignment: int | None = None,
     target: str | None = None,
@@ -222,6 +225,7 @@ def _turned(who: str, rotary_dim: object, interleaved: bool, head_dim: int) -> i
 
 
 def _dtype(who: str, name: str, value: object) -> DType:
+    value = config_name(value)
     if value not in DTYPES:
         known = ", ".join(map(repr, DTYPES))
         raise ConfigError(

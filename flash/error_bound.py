@@ -63,13 +63,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.operands.dtypes import BF16, F16
+from flash.operands.words import Causal
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.mma_tiling import F32_GRADE, HALF, LONGEST_GROUP, TF32
 from flash.problem.sequences import each_sequence
 from flash.problem.simt_tiling import IEEE
 from flash.reference import attention_reference, first_scores, score_steps, visible_keys, weight_factors
 from flash.scores.features import ScoreArguments, scored, split_by_axes, takes
-from flash.scores.window import Causal
 from ptxgen.isa import numeric
 from ptxgen.target import target as find_target
 

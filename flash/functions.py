@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, ClassVar, Final, Unpack
+from typing import Any, ClassVar, Final, Literal, Unpack, overload
 
 from flash.host.caller import Caller, readable_views
 from flash.kernel import AttentionKernel
 from flash.launch.arguments import conversion
 from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS
+from flash.operands.words import A, AnyArray, Backend, Causal, KVLayout, Layout, Precision
 from flash.problem.config import config_of_call
 from flash.scores.features import (
     ScoreArguments,
@@ -19,24 +20,73 @@ from flash.scores.features import (
     settings_of_call,
     takes,
 )
-from ptxgen.errors import LaunchError
+from ptxgen.arguments import is_one_of
+from ptxgen.errors import LaunchError, did_you_mean, shown
 from ptxgen.runtime.settings import AUTO
 
 
+@overload
+def attention(
+    q: A,
+    k: AnyArray,
+    v: AnyArray,
+    *,
+    causal: Causal = ...,
+    precision: Precision | None = ...,
+    softmax_scale: float | None = ...,
+    return_lse: Literal[False] = ...,
+    out: AnyArray | None = ...,
+    stream: object = ...,
+    backend: Backend = ...,
+    layout: Layout = ...,
+    **scores: Unpack[ScoreArguments],
+) -> A: ...
+@overload
+def attention(
+    q: A,
+    k: AnyArray,
+    v: AnyArray,
+    *,
+    causal: Causal = ...,
+    precision: Precision | None = ...,
+    softmax_scale: float | None = ...,
+    return_lse: Literal[True],
+    out: AnyArray | None = ...,
+    stream: object = ...,
+    backend: Backend = ...,
+    layout: Layout = ...,
+    **scores: Unpack[ScoreArguments],
+) -> tuple[A, A]: ...
+@overload
+def attention(
+    q: A,
+    k: AnyArray,
+    v: AnyArray,
+    *,
+    causal: Causal = ...,
+    precision: Precision | None = ...,
+    softmax_scale: float | None = ...,
+    return_lse: bool,
+    out: AnyArray | None = ...,
+    stream: object = ...,
+    backend: Backend = ...,
+    layout: Layout = ...,
+    **scores: Unpack[ScoreArguments],
+) -> A | tuple[A, A]: ...
 @takes(ScoreArguments)
 def attention(
-    q: object,
-    k: object,
-    v: object,
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
     *,
-    causal: bool | str = False,
-    precision: str | None = None,
+    causal: Causal = False,
+    precision: Precision | None = None,
     softmax_scale: float | None = None,
     return_lse: bool = False,
-    out: object = None,
+    out: AnyArray | None = None,
     stream: object = None,
-    backend: str = AUTO,
-    layout: str = "bhsd",
+    backend: Backend = AUTO,
+    layout: Layout = "bhsd",
     **scores: Unpack[ScoreArguments],
 ) -> Any:
     """`softmax(scale Q Kᵀ + mask) V`, with a kernel made for these arrays and kept.
@@ -46,21 +96,7 @@ def attention(
     head_dim and head_dim_v are the last dimensions of q and v, and dtype is that of q: float32,
     float16 or bfloat16. `bias` and `key_bias` are float32 or of the dtype of q.
     """
-    who = _OfAttention.who
-    require_known(who, scores, ScoreArguments, attention)
-    kernel = _kernel_for(
-        _OfAttention,
-        _last_dimension(who, q, "q"),
-        _last_dimension(who, v, "v"),
-        _dtype_of(who, q),
-        causal,
-        precision,
-        False,
-        False,
-        False,
-        *settings_of_call(scores, functools.partial(_dtype_of, who)),
-    )
-    return kernel.launch(
+    return kernel_of_attention(q, v, causal, precision, scores).launch(
         q,
         k,
         v,
@@ -74,24 +110,92 @@ def attention(
     )
 
 
+@overload
+def attention_varlen(
+    q: A,
+    k: AnyArray,
+    v: AnyArray,
+    cu_seqlens_q: AnyArray,
+    cu_seqlens_k: AnyArray | None = ...,
+    *,
+    block_table: AnyArray | None = ...,
+    kv_layout: KVLayout = ...,
+    max_seqlen_q: int | None = ...,
+    seqused_q: AnyArray | None = ...,
+    seqused_k: AnyArray | None = ...,
+    causal: Causal = ...,
+    precision: Precision | None = ...,
+    softmax_scale: float | None = ...,
+    return_lse: Literal[False] = ...,
+    out: AnyArray | None = ...,
+    stream: object = ...,
+    backend: Backend = ...,
+    **scores: Unpack[VarlenArguments],
+) -> A: ...
+@overload
+def attention_varlen(
+    q: A,
+    k: AnyArray,
+    v: AnyArray,
+    cu_seqlens_q: AnyArray,
+    cu_seqlens_k: AnyArray | None = ...,
+    *,
+    block_table: AnyArray | None = ...,
+    kv_layout: KVLayout = ...,
+    max_seqlen_q: int | None = ...,
+    seqused_q: AnyArray | None = ...,
+    seqused_k: AnyArray | None = ...,
+    causal: Causal = ...,
+    precision: Precision | None = ...,
+    softmax_scale: float | None = ...,
+    return_lse: Literal[True],
+    out: AnyArray | None = ...,
+    stream: object = ...,
+    backend: Backend = ...,
+    **scores: Unpack[VarlenArguments],
+) -> tuple[A, A]: ...
+@overload
+def attention_varlen(
+    q: A,
+    k: AnyArray,
+    v: AnyArray,
+    cu_seqlens_q: AnyArray,
+    cu_seqlens_k: AnyArray | None = ...,
+    *,
+    block_table: AnyArray | None = ...,
+    kv_layout: KVLayout = ...,
+    max_seqlen_q: int | None = ...,
+    seqused_q: AnyArray | None = ...,
+    seqused_k: AnyArray | None = ...,
+    causal: Causal = ...,
+    precision: Precision | None = ...,
+    softmax_scale: float | None = ...,
+    return_lse: bool,
+    out: AnyArray | None = ...,
+    stream: object = ...,
+    backend: Backend = ...,
+    **scores: Unpack[VarlenArguments],
+) -> A | tuple[A, A]: ...
 @takes(VarlenArguments)
 def attention_varlen(
-    q: object,
-    k: object,
-    v: object,
-    cu_seqlens_q: object,
-    cu_seqlens_k: object,
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    cu_seqlens_q: AnyArray,
+    cu_seqlens_k: AnyArray | None = None,
     *,
+    block_table: AnyArray | None = None,
+    kv_layout: KVLayout = "NHD",
     max_seqlen_q: int | None = None,
-    seqused_q: object = None,
-    seqused_k: object = None,
-    causal: bool | str = False,
-    precision: str | None = None,
+    seqused_q: AnyArray | None = None,
+    seqused_k: AnyArray | None = None,
+    causal: Causal = False,
+    precision: Precision | None = None,
     softmax_scale: float | None = None,
     return_lse: bool = False,
-    out: object = None,
+    out: AnyArray | None = None,
     stream: object = None,
-    backend: str = AUTO,
+    backend: Backend = AUTO,
     **scores: Unpack[VarlenArguments],
 ) -> Any:
     """`attention` of packed sequences (varlen), each with its own length.
@@ -101,22 +205,21 @@ def attention_varlen(
     cu_seqlens[b + 1] - 1 (more in `AttentionKernel.launch`). `max_seqlen_q` must be given for
     arrays on a GPU. Returns out, an array like q, or (out, lse [heads, total_q]); rows of no
     sequence are not written. All other arguments and the exceptions are as in `attention`.
+
+    With `block_table`, int32 [batch, n], keys are in pages: k is [pages, page_size, kv_heads,
+    head_dim], or with `kv_layout="HND"` [pages, kv_heads, page_size, head_dim], and v likewise, of
+    any strides, page_size 1..256. Key r of sequence b is row r % page_size of page block_table[b, r
+    // page_size]; int32 `seqused_k` [batch] is the number of keys of each sequence, and
+    `cu_seqlens_k` is None. One call takes prompts, parts of prompts and single tokens
+    (`docs/serving.md`). Functions of scores get the positions of queries among the keys.
     """
-    who = _OfVarlen.who
-    require_known(who, scores, VarlenArguments, attention_varlen)
-    kernel = _kernel_for(
-        _OfVarlen,
-        _last_dimension(who, q, "q"),
-        _last_dimension(who, v, "v"),
-        _dtype_of(who, q),
-        causal,
-        precision,
-        True,
-        seqused_q is not None,
-        seqused_k is not None,
-        *settings_of_call(scores, functools.partial(_dtype_of, who)),
-    )
-    return kernel.launch(
+    layout: Layout = "bhsd"
+    page_size = None
+    if block_table is not None:
+        layout = _layout_of_pages(_OfVarlen.who, kv_layout)
+        page_size = _page_size(_OfVarlen.who, k, layout)
+    used = seqused_q is not None, seqused_k is not None
+    return kernel_of_varlen(q, v, used, causal, precision, scores, page_size).launch(
         q,
         k,
         v,
@@ -124,13 +227,66 @@ def attention_varlen(
         stream=stream,
         backend=backend,
         return_lse=return_lse,
+        layout=layout,
         softmax_scale=softmax_scale,
         **of_launch(scores),
+        block_table=block_table,
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
         seqused_q=seqused_q,
         seqused_k=seqused_k,
         max_seqlen_q=max_seqlen_q,
+    )
+
+
+def kernel_of_attention(
+    q: object, v: object, causal: Causal, precision: Precision | None, scores: ScoreArguments
+) -> AttentionKernel:
+    """The kernel of a call of `attention`. Raises what `attention` does for settings, and for arrays
+    whose types and last dimensions no kernel has.
+    """
+    who = _OfAttention.who
+    require_known(who, scores, ScoreArguments, attention)
+    return _kernel_for(
+        _OfAttention,
+        _last_dimension(who, q, "q"),
+        _last_dimension(who, v, "v"),
+        _dtype_of(who, q),
+        causal,
+        precision,
+        False,
+        False,
+        False,
+        None,
+        *settings_of_call(scores, functools.partial(_dtype_of, who)),
+    )
+
+
+def kernel_of_varlen(
+    q: object,
+    v: object,
+    used: tuple[bool, bool],
+    causal: Causal,
+    precision: Precision | None,
+    scores: VarlenArguments,
+    page_size: int | None = None,
+) -> AttentionKernel:
+    """The kernel of a call of `attention_varlen`; `used` says whether seqused_q and seqused_k are
+    given, `page_size` how many keys a page has, if they are in pages. Raises as `kernel_of_attention` does.
+    """
+    who = _OfVarlen.who
+    require_known(who, scores, VarlenArguments, attention_varlen)
+    return _kernel_for(
+        _OfVarlen,
+        _last_dimension(who, q, "q"),
+        _last_dimension(who, v, "v"),
+        _dtype_of(who, q),
+        causal,
+        precision,
+        True,
+        *used,
+        page_size,
+        *settings_of_call(scores, functools.partial(_dtype_of, who)),
     )
 
 
@@ -161,11 +317,12 @@ def _kernel(
     head_dim: int,
     head_dim_v: int,
     dtype: str,
-    causal: bool | str,
-    precision: str | None,
+    causal: Causal,
+    precision: Precision | None,
     varlen: bool,
     seqused_q: bool,
     seqused_k: bool,
+    page_size: int | None,
     *scores: Any,
 ) -> AttentionKernel:
     config = config_of_call(
@@ -178,6 +335,7 @@ def _kernel(
         varlen=varlen,
         seqused_q=seqused_q,
         seqused_k=seqused_k,
+        page_size=page_size,
         **named_settings(scores),
     )
     return of(config)
@@ -208,6 +366,32 @@ def _dtype_of(who: str, array: object, name: str = "q") -> str:
     if found.kind in _KINDS_WITH_DTYPES:
         _NAMES_OF_DTYPES[said] = dtype.name
     return dtype.name
+
+
+_LAYOUTS_OF_PAGES: Final[dict[str, Layout]] = {"NHD": "bshd", "HND": "bhsd"}  # as those of a batch
+
+
+def _layout_of_pages(who: str, kv_layout: object) -> Layout:
+    """The layout of a batch of which an item is a page. Raises `LaunchError` for an unknown word."""
+    if not is_one_of(kv_layout, tuple(_LAYOUTS_OF_PAGES)):
+        raise LaunchError(
+            f"{who}: kv_layout must be one of {', '.join(_LAYOUTS_OF_PAGES)}, got {shown(kv_layout)}"
+            f"{did_you_mean(kv_layout, _LAYOUTS_OF_PAGES)}"
+        )
+    return _LAYOUTS_OF_PAGES[str(kv_layout)]
+
+
+def _page_size(who: str, k: object, layout: str) -> int:
+    """The rows of a page of k. Raises `LaunchError` if k has no pages."""
+    shape = getattr(k, "shape", None)
+    if not isinstance(shape, tuple):
+        shape = readable_views({"k": k}, who)["k"].shape
+    if len(shape) != 4:
+        axes = "kv_heads, page_size" if layout == "bhsd" else "page_size, kv_heads"
+        raise LaunchError(
+            f"{who}: k must be [pages, {axes}, head_dim], because block_table is given, got {list(shape)}"
+        )
+    return int(shape[2 if layout == "bhsd" else 1])
 
 
 def _last_dimension(who: str, array: object, name: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Unpack
+from typing import Any, ClassVar, Final, Literal, Unpack, overload
 
 from flash.contract.catalogue import Build, proved_build
 from flash.contract.resources import KernelResources
@@ -12,14 +12,16 @@ from flash.host import results
 from flash.host.caller import LAUNCH, flag, raise_problems, require_no_gradients
 from flash.launch import varlen
 from flash.launch.calls import Call, run_on_cpu, run_on_interpreter
-from flash.launch.checks import Geometry, alignment, check, check_addresses, check_place, variant
+from flash.launch.checks import Geometry, alignment, check, check_addresses, check_place
 from flash.launch.checks import scale as scale_of
 from flash.launch.checks import seed as seed_of
 from flash.launch.explain import explain
 from flash.launch.gpu import GpuLauncher
+from flash.launch.kernel_choice import kernel_of
 from flash.launch.operands import require_operands
 from flash.launch.signature import ExplainArguments, LaunchArguments
 from flash.operands.dtypes import F32
+from flash.operands.words import A, AnyArray, Backend, Layout
 from flash.problem.config import AttentionConfig
 from flash.scores.aux_arrays import flattened
 from flash.scores.features import NO_ARRAYS, require_known, takes
@@ -38,7 +40,7 @@ from ptxgen.runtime.settings import AUTO, Settings
 
 _FOUR: Final = ("q", "k", "v", "out")
 _NAME: Final = "AttentionKernel"
-_NO_OPERANDS: Final = {**NO_ARRAYS, **dict.fromkeys(varlen.LENGTHS)}
+_NO_OPERANDS: Final = {**NO_ARRAYS, **dict.fromkeys((*varlen.LENGTHS, varlen.TABLE))}
 
 
 class AttentionKernel:
@@ -113,18 +115,63 @@ class AttentionKernel:
         """The proof about global memory of the kernel behind `ptx`, for each checked launch."""
         return self.build.global_proof
 
+    @overload
+    def launch(
+        self,
+        q: A,
+        k: AnyArray,
+        v: AnyArray,
+        *,
+        out: AnyArray | None = ...,
+        stream: object = ...,
+        backend: Backend = ...,
+        return_lse: Literal[False],
+        layout: Layout = ...,
+        softmax_scale: float | None = ...,
+        **arguments: Unpack[LaunchArguments],
+    ) -> A: ...
+    @overload
+    def launch(
+        self,
+        q: A,
+        k: AnyArray,
+        v: AnyArray,
+        *,
+        out: AnyArray | None = ...,
+        stream: object = ...,
+        backend: Backend = ...,
+        return_lse: Literal[True],
+        layout: Layout = ...,
+        softmax_scale: float | None = ...,
+        **arguments: Unpack[LaunchArguments],
+    ) -> tuple[A, A]: ...
+    @overload
+    def launch(
+        self,
+        q: A,
+        k: AnyArray,
+        v: AnyArray,
+        *,
+        out: AnyArray | None = ...,
+        stream: object = ...,
+        backend: Backend = ...,
+        return_lse: bool | None = ...,
+        layout: Layout = ...,
+        softmax_scale: float | None = ...,
+        **arguments: Unpack[LaunchArguments],
+    ) -> Any: ...
     @takes(LaunchArguments)
     def launch(
         self,
-        q: object,
-        k: object,
-        v: object,
+        q: AnyArray,
+        k: AnyArray,
+        v: AnyArray,
         *,
-        out: object = None,
+        out: AnyArray | None = None,
         stream: object = None,
-        backend: str = AUTO,
+        backend: Backend = AUTO,
         return_lse: bool | None = None,
-        layout: str = "bhsd",
+        layout: Layout = "bhsd",
         softmax_scale: float | None = None,
         **arguments: Unpack[LaunchArguments],
     ) -> Any:
@@ -167,24 +214,25 @@ class AttentionKernel:
         have run yet on return; host arrays are copied there and back, and complete on return. There
         is no backward pass: inputs that require gradients are refused, except in `torch.no_grad()`.
 
+        With a config of a `page_size`, k is [pages, kv_heads, page_size, head_dim] and v likewise,
+        `layout="bshd"` swapping kv_heads and page_size: key r of sequence b is row r % page_size of
+        page block_table[b, r // page_size]. `block_table` is int32, of a shape that broadcasts to
+        [batch, n], `seqused_k` is the number of keys of each sequence, and there is no
+        `cu_seqlens_k`. Entries of the table behind the last key are not read; on the host all
+        others are checked, and on a GPU, whatever they hold, nothing outside k and v is accessed.
+        Functions of scores get the positions of queries among the keys, as over any cache.
+
         Raises `LaunchError` with every problem of the arguments before anything is allocated,
         copied or launched, `ConfigError` for an unknown backend or tiles that the device cannot
         hold, `BackendError` if the backend fails.
         """
         caller = self._caller
-        require_known(f"{_NAME}.launch", arguments, LaunchArguments, AttentionKernel.launch)
-        with_lse = self.config.return_lse
-        if return_lse is not None:
-            with_lse = flag(caller.name, "return_lse", return_lse)
-        scale = self.config.scale
-        if softmax_scale is not None:
-            scale = scale_of(self.config, softmax_scale, caller)
-        numbers, dropout_seed = self._numbers, arguments.pop("dropout_seed", None)
-        if dropout_seed is not None or self.config.dropout:
-            numbers = {**numbers, "dropout_seed": seed_of(self.config, dropout_seed, caller)}
+        if arguments:
+            require_known(f"{_NAME}.launch", arguments, LaunchArguments, AttentionKernel.launch)
+        with_lse, scale, numbers = self._scalars(return_lse, softmax_scale, arguments)
         explicit = None if stream is None else streams.stream_handle(stream, caller.name)
         max_seqlen_q = arguments.pop("max_seqlen_q", None)
-        given = {**self._no_operands, **flattened(arguments)}
+        given = {**self._no_operands, **flattened(arguments)} if arguments else self._no_operands
         arrays, operands = self._views(q, k, v, out, given, explicit)
         like = arrays[0]
         geometry = self._geometry(arrays, layout, operands, max_seqlen_q)
@@ -219,16 +267,40 @@ class AttentionKernel:
             made = results.deliver(made, like)
         return (made, results.deliver(lse, like)) if with_lse else made
 
-    @takes(ExplainArguments)
-    def explain(
+    @takes(LaunchArguments)
+    def result_shapes(
         self,
         q: object,
         k: object,
         v: object,
         *,
-        out: object = None,
-        backend: str = AUTO,
+        return_lse: bool | None = None,
         layout: str = "bhsd",
+        softmax_scale: float | None = None,
+        **arguments: Unpack[LaunchArguments],
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shapes of out and of lse that `launch` with these arguments makes. Nothing is launched,
+        and of arrays other than those of lengths no element is read: their addresses may be any.
+
+        Raises what `launch` raises for arguments that do not fit, but for their addresses and device.
+        """
+        require_known(f"{_NAME}.result_shapes", arguments, LaunchArguments, AttentionKernel.result_shapes)
+        self._scalars(return_lse, softmax_scale, arguments)
+        max_seqlen_q = arguments.pop("max_seqlen_q", None)
+        arrays, operands = self._views(q, k, v, None, {**self._no_operands, **flattened(arguments)}, None)
+        geometry = self._geometry(arrays, layout, operands, max_seqlen_q)
+        return geometry.out_shape, geometry.lse_shape
+
+    @takes(ExplainArguments)
+    def explain(
+        self,
+        q: AnyArray,
+        k: AnyArray,
+        v: AnyArray,
+        *,
+        out: AnyArray | None = None,
+        backend: Backend = AUTO,
+        layout: Layout = "bhsd",
         **arguments: Unpack[ExplainArguments],
     ) -> str:
         """What `launch` with these arguments would do, and why, as text; nothing is launched.
@@ -245,6 +317,24 @@ class AttentionKernel:
         check_place(self._caller.name, name, arrays[0], None)
         return explain(self.config, self._gpu, geometry, arrays, there, name, why)
 
+    def _scalars(
+        self, return_lse: object, softmax_scale: object, arguments: LaunchArguments
+    ) -> tuple[bool, float, Mapping[str, int | float]]:
+        """Whether a call returns lse, its scale, and the scalar arguments of its features; the seed is
+        taken out of `arguments`.
+        """
+        caller = self._caller
+        with_lse = self.config.return_lse
+        if return_lse is not None:
+            with_lse = flag(caller.name, "return_lse", return_lse)
+        scale = self.config.scale
+        if softmax_scale is not None:
+            scale = scale_of(self.config, softmax_scale, caller)
+        numbers, dropout_seed = self._numbers, arguments.pop("dropout_seed", None)
+        if dropout_seed is not None or self.config.dropout:
+            numbers = {**numbers, "dropout_seed": seed_of(self.config, dropout_seed, caller)}
+        return with_lse, scale, numbers
+
     def _views(
         self, q: object, k: object, v: object, out: object, given: Mapping[str, object], stream: int | None
     ) -> tuple[tuple[ArrayView, ...], dict[str, ArrayView]]:
@@ -253,7 +343,7 @@ class AttentionKernel:
         not to be given.
         """
         names = self._operand_names
-        if names or any(array is not None for array in given.values()):
+        if names or (given is not self._no_operands and any(a is not None for a in given.values())):
             require_operands(self.config.features, given, self._caller)
         try:
             views = [view(q, "q", stream), view(k, "k", stream), view(v, "v", stream)]
@@ -289,10 +379,10 @@ class AttentionKernel:
             return self._shared_geometry(arrays, layout, operands)
         most = varlen.most_queries(operands, max_seqlen_q, self._caller.name)
         found = self._shared_geometry(arrays, layout, operands, most)
-        raise_problems(
-            list(varlen.length_problems(operands, found.seq_q, found.seq_k, found.longest_q)),
-            self._caller.name,
-        )
+        problems = list(varlen.length_problems(operands, found.seq_q, found.seq_k, found.longest_q))
+        if self.config.page_size is not None:
+            problems += varlen.page_problems(operands, found.batch, found.pages, self.config.page_size)
+        raise_problems(problems, self._caller.name)
         return found
 
     def _shared_geometry(
@@ -345,9 +435,8 @@ class AttentionKernel:
             aligned = alignment(
                 self.config, call.geometry, call.q.pointer, call.k.pointer, call.v.pointer, call.out.pointer
             )
-            config = self.config.kernel(None, aligned, call.lse is not None)
-            config = variant(config, self.config.pack_gqa, call.geometry)
-            run_on_interpreter(call, proved_build(config))
+            kernel = kernel_of(self.config, call.geometry, None, aligned, call.lse is not None)
+            run_on_interpreter(call, proved_build(kernel))
         elif call.q.device == HOST:
             self._gpu.launch_from_host(call, stream or 0, self._gpu.backend.current_device())
         else:

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from flash.operands.words import Causal
 from flash.problem.sequences import each_sequence
 from flash.scores.feature import Scored, ScoreFeature, summed_to
 from flash.scores.features import ScoreArguments, asked, require_known, scored, split_by_axes, takes
-from flash.scores.window import Causal
+from flash.scores.window import position_offset
 from ptxgen.errors import ConfigError
 
 
@@ -130,8 +131,9 @@ def attention_varlen_reference(
     k: NDArray[Any],
     v: NDArray[Any],
     cu_seqlens_q: NDArray[Any],
-    cu_seqlens_k: NDArray[Any],
+    cu_seqlens_k: NDArray[Any] | None = None,
     *,
+    block_table: NDArray[Any] | None = None,
     seqused_q: NDArray[Any] | None = None,
     seqused_k: NDArray[Any] | None = None,
     dtype: DTypeLike = np.float64,
@@ -145,14 +147,25 @@ def attention_varlen_reference(
     the sequence's own lengths, dropout by its index b and its own rows and keys. `how` are the
     other arguments of `attention_reference`. Returns out [total_q, heads, d_v] and lse [heads,
     total_q]: 0 and -inf for rows of no sequence.
+
+    With `block_table` [batch, n] there is no `cu_seqlens_k`, k is [pages, page_size, kv_heads, d]
+    and v likewise: key r of sequence b, of seqused_k[b] keys, is row r % page_size of page
+    block_table[b, r // page_size]. Functions of scores then get the positions of queries.
     """
     heads, batch = q.shape[1], len(cu_seqlens_q) - 1
     of_heads, how = split_by_axes(how, (batch, heads))
-    out = np.zeros((q.shape[0], heads, v.shape[2]), dtype)
+    out = np.zeros((q.shape[0], heads, v.shape[-1]), dtype)
     lse = np.full((heads, q.shape[0]), -np.inf, dtype)
     for b, queries, keys in each_sequence(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k):
         own: dict[str, Any] = {name: array[b : b + 1] for name, array in of_heads.items()}
-        of_q, of_k, of_v = (x.swapaxes(0, 1)[None] for x in (q[queries], k[keys], v[keys]))
+        rows: Any = keys
+        if block_table is not None:
+            nth = np.arange(keys.stop)
+            rows = block_table[b, nth // k.shape[1]], nth % k.shape[1]
+            own["first_query"] = position_offset(
+                how.get("causal", False), queries.stop - queries.start, keys.stop
+            )
+        of_q, of_k, of_v = (x.swapaxes(0, 1)[None] for x in (q[queries], k[rows], v[rows]))
         found, sums = attention_reference(of_q, of_k, of_v, **own, first_batch=b, dtype=dtype, **how)
         out[queries], lse[:, queries] = found[0].swapaxes(0, 1), sums[0]
     return out, lse

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from ptxgen.kernels import BuiltFunction, KernelFunction, kernel
     from ptxgen.tensormap import TensorMap
 
+__version__: Final = "0.1.0"  # of the distribution; pyproject.toml reads it
+
 __all__ = [
     "BuiltFunction",
     "KernelBuilder",
@@ -42,11 +44,15 @@ _ROOMS: Final = {
 }
 
 
-def __getattr__(name: str) -> object:
+def _public(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'ptxgen' has no attribute {name!r}")
     return getattr(importlib.import_module(_ROOMS.get(name, "ptxgen.types")), name)
 
 
+if not TYPE_CHECKING:  # for a type checker, any name would exist
+    __getattr__ = _public
+
+
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

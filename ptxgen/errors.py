@@ -30,6 +30,10 @@ class ModifierError(PtxGenError, ValueError):
     """An instruction name or one of its modifiers does not exist."""
 
 
+class UnknownInstructionError(ModifierError, AttributeError):
+    """A word of the DSL or an instruction, an attribute of a builder, does not exist."""
+
+
 class UnsupportedTargetError(PtxGenError, ValueError):
     """A target is unknown, or is too old for an instruction."""
 

@@ -3,6 +3,9 @@
 An instruction is its opcode (with all modifiers, as printed) and its operands; its meaning is
 looked up in the instruction table (`ptxgen.isa`). Equality ignores the source line of an
 instruction (`Instr.origin`), so that a parsed program equals the program that was printed.
+
+All classes are to be treated as frozen. Those of which a kernel has thousands are not declared so, because
+an instance of a frozen dataclass takes five times as long to make.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ class Reg(NamedTuple):
     declared: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class IntImm:
     """An integer literal."""
 
@@ -51,7 +54,7 @@ class Symbol:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Address:
     """`[base + offset]`; the offset is in bytes, and is the whole address if there is no base."""
 
@@ -83,7 +86,7 @@ class Not:
     register: Reg
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Vector:
     """`{a, b, …}`: registers or literals that form one vector operand."""
 
@@ -167,11 +170,7 @@ class Origin(NamedTuple):
 
 
 class Instr:
-    """One instruction; treat it as frozen. Equality ignores `origin`.
-
-    It is a plain class with slots: a kernel has thousands of instructions, and an instance of a
-    frozen dataclass takes three times as long to make.
-    """
+    """One instruction. Equality ignores `origin`."""
 
     __slots__ = ("guard", "opcode", "operands", "origin")
 

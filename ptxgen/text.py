@@ -119,7 +119,8 @@ def _pair(operand: Pair) -> str:
 
 
 def _several(items: Iterable[Operand]) -> str:
-    return ", ".join([_OPERANDS[item.__class__](item) for item in items])
+    # Most operands are registers; the short cut for them saves most of the time.
+    return ", ".join([o.name if o.__class__ is Reg else _OPERANDS[o.__class__](o) for o in items])
 
 
 def _float(operand: FloatImm) -> str:
@@ -144,12 +145,11 @@ _OPERANDS: Final[dict[type, Callable[[Any], str]]] = {
 
 
 def _instr_line(instr: Instr) -> str:
-    # The text of `render_instr` behind a tab; the short cut for registers saves most of the time.
+    # The text of `render_instr` behind a tab.
     if instr.guard is not None:
         return f"\t{render_instr(instr)}"
     operands = instr.operands
-    text = ", ".join([o.name if o.__class__ is Reg else _OPERANDS[o.__class__](o) for o in operands])
-    return f"\t{instr.opcode} {text};" if operands else f"\t{instr.opcode};"
+    return f"\t{instr.opcode} {_several(operands)};" if operands else f"\t{instr.opcode};"
 
 
 def _kernel(kernel: Kernel) -> _Frame:

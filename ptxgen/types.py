@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ptxgen.errors import ModifierError, did_you_mean
@@ -11,9 +12,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ScalarType:
-    """One fundamental, packed or alternate PTX type.
+    """One fundamental, packed or alternate PTX type. There is one object for each, so identity is
+    equality.
 
     `kind` is one of `u` (unsigned), `s` (signed), `b` (untyped bits), `f` (floating point),
     `x` (two packed floating-point numbers) and `p` (predicate). `register` is the name of the type
@@ -25,13 +27,9 @@ class ScalarType:
     kind: str
     register: str
     dtype_name: str
-    _hash: int = field(init=False, repr=False, compare=False, default=0)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash(("ScalarType", self.name)))
-
-    def __hash__(self) -> int:
-        return self._hash
+    def __reduce__(self) -> tuple[Callable[[str], ScalarType], tuple[str]]:
+        return scalar_type, (self.name,)  # what is copied or unpickled is the same object
 
     def __repr__(self) -> str:
         return self.name

@@ -43,6 +43,10 @@ class Lists:
         for layer in self.rows:
             layer[target] = list(layer[source])
 
+    def reorder(self, sources: list[int]) -> None:
+        for layer in self.rows:
+            layer[:] = [list(layer[source]) for source in sources]
+
     def lengths(self, sequence: int) -> list[int]:
         return [len(layer[sequence]) for layer in self.rows]
 
@@ -92,6 +96,7 @@ STEPS = st.lists(
         st.tuples(st.just("truncate"), SEQUENCE, st.integers(0, CAPACITY)),
         st.tuples(st.just("reset"), SEQUENCE),
         st.tuples(st.just("fork"), SEQUENCE, SEQUENCE),
+        st.tuples(st.just("reorder"), st.lists(SEQUENCE, min_size=BATCH, max_size=BATCH)),
     ),
     max_size=20,
 )
@@ -145,11 +150,17 @@ def _fork(lists: Lists, arguments: list[Any], _: int) -> Act:
     )
 
 
+def _reorder(lists: Lists, arguments: list[Any], _: int) -> Act:
+    (sources,) = arguments
+    return lambda cache: cache.reorder(sources), lambda: lists.reorder(sources), True
+
+
 ACTS: dict[str, Callable[[Lists, list[Any], int], Act]] = {
     "append": _append,
     "truncate": _truncate,
     "reset": _reset,
     "fork": _fork,
+    "reorder": _reorder,
 }
 
 
@@ -161,6 +172,8 @@ def run_on_both(cache: KVCache, steps: Any, *, scarce: bool = False) -> None:
     for seed, (step, *arguments) in enumerate(steps):
         before = cache.lengths, cache.block_table
         act, on_lists, fits = ACTS[step](lists, arguments, seed)
+        if step == "reorder" and cache.page_size is None:
+            fits = arguments[0] == list(range(BATCH))  # contiguous memory cannot be shared
         try:
             act(cache)
         except CacheFullError:

@@ -3,7 +3,7 @@
 `PTXGEN_REQUIRE` names, separated by commas, what must be there: a test that lacks it then fails
 instead of being skipped. A test asks for a thing by a marker (`ptxas`, `gpu`) or by a fixture
 (`assembler`, `browser`, `tensor_core_data`, `torch`, `onnx`, `jax`, `transformers`, `nvrtc`, `triton`,
-`numba`, `cute`). Nothing is looked for before a selected test asks for it.
+`numba`, `cute`, `cc`, `rustc`). Nothing is looked for before a selected test asks for it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from types import ModuleType
 
 import pytest
 from grids import dispensable
+from host_programs import Hosts, cuda_headers
 
 from flash.contract.catalogue import build
 from ptxgen.errors import BackendError, did_you_mean
@@ -69,7 +70,21 @@ def _no_browser() -> str:
     missing = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
     if missing:
         return f"{' and '.join(missing)} not on PATH (Debian: apt install chromium chromium-driver)"
-    return _no_module("selenium")
+    return next(filter(None, map(_no_module, ("selenium", "PIL", "fontTools"))), "")
+
+
+def _no_cc() -> str:
+    if shutil.which("cc") is None:
+        return "there is no C compiler, cc"
+    if cuda_headers() is None:
+        return "there is no cuda.h (pip install nvidia-cuda-runtime)"
+    return ""
+
+
+def _no_rustc() -> str:
+    if shutil.which("rustc") is None:
+        return "there is no Rust compiler, rustc (Debian: apt install rustc)"
+    return _no_cc()  # which links
 
 
 def _no_recordings() -> str:
@@ -91,6 +106,8 @@ WHY_MISSING: dict[str, Callable[[], str]] = {
     "nvrtc": functools.cache(_no_nvrtc),
     "triton": functools.cache(lambda: _no_module("triton")),
     "numba": functools.cache(lambda: _no_module("numba.cuda")),
+    "cc": functools.cache(_no_cc),
+    "rustc": functools.cache(_no_rustc),
     "cute": functools.cache(lambda: _no_module("cutlass.cute")),
 }
 REQUIRED = pytest.StashKey[frozenset[str]]()
@@ -159,6 +176,20 @@ def assembler(pytestconfig: pytest.Config) -> Assembler:
 
 
 @pytest.fixture(scope="session")
+def cc(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Hosts:
+    """What compiles host programs in C and runs them without a GPU."""
+    need("cc", pytestconfig.stash[REQUIRED])
+    return Hosts(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture(scope="session")
+def rustc(pytestconfig: pytest.Config, cc: Hosts) -> Hosts:
+    """What compiles host programs in Rust and runs them without a GPU."""
+    need("rustc", pytestconfig.stash[REQUIRED])
+    return cc
+
+
+@pytest.fixture(scope="session")
 def browser(pytestconfig: pytest.Config) -> ModuleType:
     """The module `selenium.webdriver`; Chromium and its driver are on PATH."""
     need("browser", pytestconfig.stash[REQUIRED])
@@ -177,6 +208,12 @@ def torch(pytestconfig: pytest.Config) -> ModuleType:
     """PyTorch, with or without a GPU."""
     need("torch", pytestconfig.stash[REQUIRED])
     return importlib.import_module("torch")
+
+
+@pytest.fixture(scope="session")
+def flash_attn(torch: ModuleType) -> ModuleType:  # noqa: ARG001  # the adapter imports PyTorch
+    """The adapter with the functions of flash-attn."""
+    return importlib.import_module("flash.adapters.flash_attn")
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,7 +32,7 @@ class Host:
     def __init__(self, text: str, contract: str) -> None:
         self.text = text
         self.contract = json.loads(contract)
-        assert self.contract["schema"] == 1
+        assert self.contract["schema"] == 2
         assert self.contract["sha256"] == hashlib.sha256(text.encode()).hexdigest()
         end = 0  # each parameter lies at the next multiple of its size, as the driver has it
         for parameter in self.contract["parameters"]:
@@ -63,7 +62,7 @@ class Host:
         interpreter.run(
             self.text,
             self.contract["entry"],
-            grid=(self._ctas(sizes), self.contract["grid"]["y"], self.contract["grid"]["z"]),
+            grid=self._ctas(sizes),
             block=self.contract["block"],
             args=[values[p["name"]] for p in self.contract["parameters"]],
             dynamic_smem=self.contract["dynamic_shared_bytes"],
@@ -81,7 +80,7 @@ class Host:
         sizes = {name: int(n) for name, n in numbers.items() if name in named}
         for array in self.contract["arrays"]:
             for dim, length in zip(array["dims"], arrays[array["name"]].shape, strict=False):
-                if dim["extent"] in named:
+                if isinstance(dim["extent"], str):
                     assert sizes.setdefault(dim["extent"], length) == length, dim
         for name, size in named.items():
             if "equal" in size:
@@ -98,42 +97,34 @@ class Host:
             assert given.ctypes.data % array["alignment"] == 0
         return sizes
 
-    def _ctas(self, sizes: Mapping[str, int]) -> int:
-        x = self.contract["grid"]["x"]
-        rows, block = x["ceil_div"]
-        blocks = -(-grid_size(rows, sizes) // block)
-        return blocks * math.prod(grid_size(of, sizes) for of in x["times"])
+    def _ctas(self, sizes: Mapping[str, int]) -> list[int]:
+        return [evaluated(self.contract["grid"][axis], sizes) for axis in "xyz"]
 
 
 def strides(array: dict[str, Any], given: Array, sizes: Mapping[str, int]) -> dict[str, int]:
     """The strides that are parameters; that of a dense array must be as the contract says."""
     found = {}
-    for dim, stride in zip(array["dims"], given.strides, strict=False):
-        names = re.findall(r"\w+_stride", str(dim["stride"]))
-        if names:
-            (found[names[0]], rest) = divmod(stride, evaluated(dim["stride"], {names[0]: 1}))
-            assert rest == 0
+    for dim, nbytes in zip(array["dims"], given.strides, strict=False):
+        stride, rest = divmod(nbytes, given.itemsize)
+        assert rest == 0
+        if dim["stride"] == f"{array['name']}_{dim['name']}_stride":
+            found[dim["stride"]] = stride
         else:
             assert stride == evaluated(dim["stride"], sizes)
-        assert stride % array["alignment"] == 0 or given.shape[array["dims"].index(dim)] == 1
+        assert nbytes % array["alignment"] == 0 or given.shape[array["dims"].index(dim)] == 1
     return found
 
 
-def evaluated(formula: int | str, names: Mapping[str, int]) -> int:
-    """A size, or the product of some."""
-    return int(eval(str(formula), {"__builtins__": {}}, dict(names)))
-
-
-def grid_size(size: Any, sizes: Mapping[str, int]) -> int:
-    """One of the words that grids are made of."""
-    if isinstance(size, int):
-        return size
-    if isinstance(size, str):
-        return sizes[size]
-    ((how, of),) = size.items()
-    values = [grid_size(each, sizes) for each in of]
-    if how == "div":
-        above, below = values
-        assert above % below == 0
-        return above // below
-    return {"times": math.prod, "plus": sum}[how](values)
+def evaluated(of: Any, sizes: Mapping[str, int]) -> int:
+    """The value of an expression: a number, a name, or an operation on expressions."""
+    if isinstance(of, int):
+        return of
+    if isinstance(of, str):
+        return sizes[of]
+    ((how, parts),) = of.items()
+    values = [evaluated(part, sizes) for part in parts]
+    if how in ("times", "plus"):
+        return math.prod(values) if how == "times" else sum(values)
+    above, below = values
+    assert how == "ceil_div" or above % below == 0
+    return -(-above // below)

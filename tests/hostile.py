@@ -122,6 +122,26 @@ def _flash() -> Iterator[tuple[str, Case]]:
     key_bias = _zeros(1, 2, 4)
     yield "AttentionKernel.launch by key", _case(by_key.launch, **three, key_bias=key_bias)
     yield "launch of packed sequences", _case(varlen.launch, **packed, **lengths)
+    paged = flash.AttentionKernel(config(8, varlen=True, seqused_q=True, page_size=4))
+    in_pages = {
+        **packed,
+        "k": _zeros(3, 1, 4, 8),
+        "v": _zeros(3, 1, 4, 8),
+        **{n: a for n, a in lengths.items() if n != "cu_seqlens_k"},
+        "block_table": np.array([[0, 1], [2, 0]], np.int32),
+    }
+    yield "AttentionConfig of pages", _case(config, head_dim=8, varlen=True, page_size=4)
+    yield "launch over pages", _case(paged.launch, **in_pages)
+    yield "explain over pages", _case(paged.explain, **in_pages)
+    yield "attention_varlen over pages", _case(flash.attention_varlen, **in_pages, kv_layout="HND")
+    csr = {
+        "paged_kv_indptr": np.array([0, 1, 3], np.int32),
+        "paged_kv_indices": np.array([4, 2, 0], np.int32),
+        "paged_kv_last_page_len": np.array([1, 4], np.int32),
+    }
+    yield "block_table_from_csr", _case(flash.block_table_from_csr, **csr, page_size=4)
+    yield "lse_to_log2", _case(flash.lse_to_log2, lse=_zeros(2, 6))
+    yield "lse_from_log2", _case(flash.lse_from_log2, lse=_zeros(6, 2))
     yield "explain of packed sequences", _case(varlen.explain, **packed, **lengths)
     yield "attention", _case(flash.attention, **three, **scores)
     yield "attention_varlen", _case(flash.attention_varlen, **packed, **lengths)

@@ -6,13 +6,16 @@ does it, so no network is needed and nothing outside the temporary folder is tou
 
 from __future__ import annotations
 
+import email
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 import zipfile
 from dataclasses import dataclass
@@ -21,8 +24,11 @@ from typing import Any
 
 import pytest
 
+import ptxgen
+
 ROOT = Path(__file__).parents[1]
 PACKAGED = ("ptxgen", "flash", "templates")
+ACCOMPANYING = (".ci", "benchmarks", "docs", "tests", "tools")  # in a source distribution alone
 PROBE = "probe.txt.j2"
 
 pytestmark = pytest.mark.slow
@@ -68,9 +74,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     top = tmp_path_factory.mktemp("packaging")
     checkout = top / "checkout"
     checkout.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, checkout)
-    for name in PACKAGED:
+    for name in os.listdir(ROOT):
+        if (ROOT / name).is_file():
+            shutil.copy(ROOT / name, checkout)
+    for name in (*PACKAGED, *ACCOMPANYING):
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, checkout / name, ignore=ignore)
     (checkout / "templates" / PROBE).write_text("{{ word }}\n")
@@ -146,7 +153,7 @@ def test_a_wheel_holds_every_source_file_and_nothing_else_at_the_top(built: Buil
         PurePosixPath("ptxgen" if top == "templates" else "", f.relative_to(built.checkout))
         for top in PACKAGED
         for f in (built.checkout / top).rglob("*")
-        if f.suffix in {".py", ".pyi", ".typed", ".j2", ".toml"}
+        if f.suffix in {".py", ".pyi", ".typed", ".j2", ".toml", ".json"}
         or (f.parent.name == "answers" and f.is_file())
     }
     assert inside == want
@@ -154,7 +161,69 @@ def test_a_wheel_holds_every_source_file_and_nothing_else_at_the_top(built: Buil
     assert {n.parts[0] for n in inside} == {"ptxgen", "flash"}
 
 
-def test_an_sdist_holds_templates_licence_and_configuration(built: Built) -> None:
+def test_a_source_distribution_holds_every_file_of_the_repository(built: Built) -> None:
     with tarfile.open(built.sdist) as archive:
         inside = {str(PurePosixPath(*PurePosixPath(n).parts[1:])) for n in archive.getnames()}
-    assert {f"templates/{PROBE}", "templates/__init__.py", "LICENSE", "pyproject.toml"} <= inside
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=False
+    ).stdout.splitlines()
+    wanted = {name for name in listed if (ROOT / name).exists()} - {".gitignore"}
+    assert wanted - inside == set()
+    assert {f"templates/{PROBE}", "templates/__init__.py", "LICENSE", "pyproject.toml", "README.md"} <= inside
+    assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} <= inside
+    assert not [name for name in inside if name.endswith(".pyc")]
+
+
+def test_a_wheel_has_the_program_and_its_metadata(built: Built) -> None:
+    with zipfile.ZipFile(built.wheel) as archive:
+        texts = {
+            PurePosixPath(n).name: archive.read(n).decode() for n in archive.namelist() if "dist-info/" in n
+        }
+    assert "[console_scripts]\nptxgen = ptxgen.__main__:main\n" in texts["entry_points.txt"]
+    metadata = email.message_from_string(texts["METADATA"])
+    assert metadata["Version"] == ptxgen.__version__
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata.get_payload() == (ROOT / "docs" / "package.md").read_text(encoding="utf-8")
+
+
+def test_the_description_on_a_package_index_has_no_link_into_the_repository() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = (ROOT / project["readme"]).read_text(encoding="utf-8")
+    assert text.startswith("# ptxgen\n")
+    assert relative_links(text) == []
+    readme = relative_links((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert "docs/dsl.md" in readme  # which is why it is not the description
+    assert [link for link in readme if not (ROOT / link.partition("#")[0]).exists()] == []
+
+
+def relative_links(text: str) -> list[str]:
+    """The targets of links and images of a Markdown text that are not URLs, without code blocks."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    targets = re.findall(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"", prose)
+    found = [one or other for one, other in targets]
+    return [target for target in found if not re.match(r"[a-z]+:|#", target)]
+
+
+def test_the_installed_program_runs_from_anywhere(built: Built, tmp_path: Path) -> None:
+    report(tmp_path, install=built.wheel)  # which makes the environment
+    folder = tmp_path / "env"
+    python = next(path for path in folder.rglob("python*") if path.parent.name in ("bin", "Scripts"))
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "COV_"))}
+
+    def run(*argv: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [python, "-m", "ptxgen", *argv],
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert run("--version").stdout == f"ptxgen {ptxgen.__version__}\n"
+    made = run("emit", "--head-dim", "64", "-o", "k.ptx")
+    assert (made.returncode, made.stderr) == (0, "")
+    checked = run("check", "k.ptx", "--no-assemble")
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert run("bench", "--only", "gallery").stderr.endswith("this is an installed package\n")

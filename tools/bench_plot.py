@@ -1,8 +1,7 @@
-"""Draw how the interpreter's cost grows, from a result of tools/bench.py."""
+"""Draw how the interpreter's cost grows, from a result of `ptxgen bench`."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -15,10 +14,12 @@ if not __package__:  # run as a script: draw what this checkout measured
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from flash.commands.measure.report import ROOT
+from flash.commands.parts.command_line import CommandParser
+from flash.commands.parts.exits import FAILED, OK, fail
+from flash.commands.parts.quiet import quietly
+from flash.commands.parts.standard_output import tell
 
-OK, FAILED = 0, 1
-
-OUTPUT: Final = ROOT / "docs" / "interpreter-cost.svg"
+NAME: Final = "bench_plot.py"
 RESULT: Final = ROOT / "benchmarks" / "results" / "interpreter-cpu.json"
 _AXES: Final = {"N": "longer sequences, 8 heads", "H": "more heads H, N = 256"}
 _OFFSET: Final = "offset points"  # matplotlib's name of coordinates relative to a point
@@ -34,32 +35,28 @@ class Point(NamedTuple):
 
 _EPILOG: Final = """\
 example:
-  python tools/bench.py --only interpreter && python tools/bench_plot.py
+  python tools/bench.py --only interpreter --output benchmarks/results
+  python tools/bench_plot.py --output docs/interpreter-cost.svg
 
 exit codes:
   0  drawn
   1  the result cannot be read or has no growth in it, or the picture cannot be written
+  2  wrong usage
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Read, draw, write; see the exit codes above."""
-    parser = argparse.ArgumentParser(
-        prog="bench_plot.py",
-        description=__doc__,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandParser(NAME, __doc__, _EPILOG)
     parser.add_argument("result", nargs="?", type=Path, default=RESULT, help="default: %(default)s")
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="default: %(default)s")
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the picture")
     arguments = parser.parse_args(argv)
     try:
         found = growth(json.loads(arguments.result.read_text(encoding="utf-8")))
         draw(found, arguments.output)
     except (OSError, ValueError) as error:
-        print(f"bench_plot.py: {arguments.result}: {error}", file=sys.stderr)
-        return FAILED
-    print(arguments.output)
+        return fail(NAME, FAILED, f"{arguments.result}: {error}")
+    tell(str(arguments.output))
     return OK
 
 
@@ -78,7 +75,7 @@ def growth(result: dict[str, Any]) -> dict[str, list[Point]]:
     if empty:
         raise ValueError(
             f"the result has no growth along {' and '.join(empty)}; "
-            "measure it with: python tools/bench.py --only interpreter"
+            "measure it with: python tools/bench.py --only interpreter --output benchmarks/results"
         )
     return points
 
@@ -106,4 +103,4 @@ def draw(points: dict[str, list[Point]], output: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(quietly(main))

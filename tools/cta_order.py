@@ -20,6 +20,7 @@ if not __package__:  # run as a script, maybe in a bare checkout
 
 from flash.commands.parts.exits import fail
 from flash.commands.parts.numbers import whole
+from flash.commands.parts.quiet import quietly
 from flash.commands.parts.standard_output import tell
 from flash.contract.catalogue import build
 from flash.device.cta_order import heads_per_section
@@ -173,4 +174,4 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(quietly(main))

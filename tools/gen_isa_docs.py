@@ -13,6 +13,7 @@ from typing import Final
 if importlib.util.find_spec("ptxgen") is None:  # a bare checkout, nothing installed
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from flash.commands.parts.quiet import quietly
 from ptxgen import isa
 from ptxgen.frames import load_template
 from ptxgen.isa import ANY, SPECIALS, Gate, Inst
@@ -100,4 +101,4 @@ def _needs(gate: Gate) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(quietly(main))

@@ -14,6 +14,7 @@ if importlib.util.find_spec("ptxgen") is None:  # a bare checkout, nothing insta
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import ptxgen.isa  # noqa: F401  # declares the rows
+from flash.commands.parts.quiet import quietly
 from ptxgen.frames import load_template
 from ptxgen.isa.spec import Inst, Modifier, Operand
 from ptxgen.isa.table import rows
@@ -262,4 +263,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(quietly(main))

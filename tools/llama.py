@@ -21,6 +21,7 @@ import flash
 from flash.commands.parts.exits import fail
 from flash.commands.parts.numbers import whole
 from flash.commands.parts.progress import Progress, progress
+from flash.commands.parts.quiet import quietly
 from flash.commands.parts.standard_output import tell
 from flash.operands.dtypes import DTYPES
 from ptxgen.errors import BackendError, ConfigError, PtxGenError
@@ -371,4 +372,4 @@ def _report(found: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(quietly(main))

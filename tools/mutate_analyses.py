@@ -28,6 +28,7 @@ from flash.commands.measure.report import write_atomically
 from flash.commands.parts.exits import fail
 from flash.commands.parts.numbers import seconds, whole
 from flash.commands.parts.progress import Progress, progress
+from flash.commands.parts.quiet import quietly
 from flash.commands.parts.standard_output import tell
 from tools.analyses.kinds import KINDS, mutants, sample
 from tools.analyses.reasons import Key, reasons, unmatched
@@ -374,4 +375,4 @@ def report(found: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(quietly(main))

@@ -27,6 +27,7 @@ from flash.commands.campaign.mistakes import KINDS
 from flash.commands.measure.report import write_atomically
 from flash.commands.parts.exits import fail
 from flash.commands.parts.numbers import seconds, whole
+from flash.commands.parts.quiet import quietly
 from flash.commands.parts.standard_output import tell
 from ptxgen import interpreter, ir
 from ptxgen.errors import AssemblerError, BackendError, PtxGenError
@@ -330,4 +331,4 @@ def report(rows: Sequence[Row]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(quietly(main))

@@ -2,20 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack, overload
 
 from flash.cache.cache import KVCache
-from flash.cache.call import DEFAULTS, CachedArguments, checked
+from flash.cache.call import DEFAULTS, CachedArguments, CachedOptions, checked
 from flash.cache.work import CachedWork
+from flash.operands.words import A, AnyArray
 from flash.scores.features import takes
 
 
+@overload
+def attention_with_kvcache(
+    q: A,
+    cache: KVCache,
+    k: AnyArray | None = ...,
+    v: AnyArray | None = ...,
+    *,
+    layer: int,
+    return_lse: Literal[False] = ...,
+    **arguments: Unpack[CachedOptions],
+) -> A: ...
+@overload
+def attention_with_kvcache(
+    q: A,
+    cache: KVCache,
+    k: AnyArray | None = ...,
+    v: AnyArray | None = ...,
+    *,
+    layer: int,
+    return_lse: Literal[True],
+    **arguments: Unpack[CachedOptions],
+) -> tuple[A, A]: ...
+@overload
+def attention_with_kvcache(
+    q: A,
+    cache: KVCache,
+    k: AnyArray | None = ...,
+    v: AnyArray | None = ...,
+    *,
+    layer: int,
+    return_lse: bool,
+    **arguments: Unpack[CachedOptions],
+) -> A | tuple[A, A]: ...
 @takes(CachedArguments, **DEFAULTS)
 def attention_with_kvcache(
-    q: object,
+    q: AnyArray,
     cache: KVCache,
-    k: object = None,
-    v: object = None,
+    k: AnyArray | None = None,
+    v: AnyArray | None = None,
     *,
     layer: int,
     **arguments: Unpack[CachedArguments],

@@ -15,6 +15,7 @@ from flash.host.caller import raise_problems, views_of
 from flash.launch.arguments import Argument
 from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.operands.dtypes import DTYPES, E4M3
+from flash.operands.words import CacheBackend, CacheDTypeLike
 from flash.pages import numbers as arguments
 from flash.pages.journal import Journal
 from flash.pages.ledger import Ledger
@@ -70,10 +71,10 @@ class KVCache:
         capacity: int,
         *,
         head_dim_v: int | None = None,
-        dtype: object = "f32",
+        dtype: CacheDTypeLike = "f32",
         page_size: int | None = None,
         pages: int | None = None,
-        backend: str = "cpu",
+        backend: CacheBackend = "cpu",
         device: int | None = None,
         cuda: CudaBackend | None = None,
     ) -> None:
@@ -330,6 +331,24 @@ class KVCache:
             return end
 
         return self.whole(work, on)
+
+    def reorder(self, sources: object, sequences: object = None) -> None:
+        """Let sequence `sequences[i]`, by default sequence i, hold what sequence `sources[i]` held,
+        in every layer, for all i at once (beam search). Sources may repeat. No row is copied: pages
+        are shared as by `fork`.
+
+        Raises `LaunchError` for invalid indices and for contiguous memory, whose sequences cannot
+        share rows, unless each sequence keeps its own.
+        """
+        who = "KVCache.reorder"
+        which = self.check_sequences(who, sequences)
+        of = self.check_sequences(who, sources, "sources", repeated=True)
+        if len(of) != len(which):
+            raise LaunchError(
+                f"{who}: sources must be {len(which)} integers, one for each sequence, got {of}"
+            )
+        if of != which:
+            self.whole(lambda journal: self.ledger.reorder(who, which, of, journal))
 
     # --------------------------------------------------------------- for kernels and their launches
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from flash.cache.cache import KVCache
@@ -25,6 +25,7 @@ from flash.launch.checks import scale as scale_of
 from flash.launch.gpu import launcher_of
 from flash.mods.trace import AUX
 from flash.operands.dtypes import F32, OF_ARRAYS
+from flash.operands.words import AnyArray, Auto, Backend, Causal
 from flash.problem.config import AttentionConfig
 from flash.scores.aux_arrays import flattened
 from flash.scores.features import CACHE_ARRAYS, CacheArguments, require_known, settings_of_call
@@ -33,23 +34,28 @@ from ptxgen.arrays.views import ArrayView, view
 from ptxgen.runtime.settings import AUTO
 
 
-class CachedArguments(CacheArguments, total=False):
+class CachedOptions(CacheArguments, total=False):
     """The arguments of `attention_with_kvcache` and `DecodeStep` that are given by name, beside
-    `layer`.
+    `layer` and `return_lse`.
     """
 
-    causal: bool | str
+    causal: Causal
     softmax_scale: float | None
-    cache_batch_idx: object
-    leftpad: object
-    rotary_cos: object
-    rotary_sin: object
+    cache_batch_idx: AnyArray | Sequence[int] | None
+    leftpad: AnyArray | Sequence[int] | None
+    rotary_cos: AnyArray | None
+    rotary_sin: AnyArray | None
     rotary_interleaved: bool
-    return_lse: bool
-    out: object
-    splits: int | str
-    backend: str
+    out: AnyArray | None
+    splits: int | Auto
+    backend: Backend
     stream: object
+
+
+class CachedArguments(CachedOptions, total=False):
+    """All arguments that are given by name, beside `layer`."""
+
+    return_lse: bool
 
 
 # The defaults that are not None.

@@ -7,6 +7,7 @@ from typing import Any, Unpack
 from flash.cache.cache import KVCache
 from flash.cache.call import DEFAULTS, CachedArguments, checked
 from flash.cache.work import CachedWork
+from flash.operands.words import AnyArray
 from flash.scores.features import takes
 
 
@@ -32,10 +33,10 @@ class DecodeStep:
     @takes(CachedArguments, **DEFAULTS)
     def __init__(
         self,
-        q: object,
+        q: AnyArray,
         cache: KVCache,
-        k: object = None,
-        v: object = None,
+        k: AnyArray | None = None,
+        v: AnyArray | None = None,
         *,
         layer: int,
         **arguments: Unpack[CachedArguments],

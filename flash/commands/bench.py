@@ -1,4 +1,4 @@
-"""Measure this checkout: a table on the screen, JSON in benchmarks/results/."""
+"""Measure emission, assembly, the backends and the GPU: a table, and JSON where it is asked for."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from flash.commands.measure import report
 from flash.commands.measure.build import assemble_jobs, emit_jobs
 from flash.commands.measure.cpu import CPU_REMARKS, cpu_jobs
 from flash.commands.measure.decode import DECODE_REMARKS, decode_jobs
@@ -19,34 +20,36 @@ from flash.commands.measure.gpu import GPU_REMARKS, gpu_jobs
 from flash.commands.measure.gpu_decode import GPU_DECODE_REMARKS, gpu_decode_jobs
 from flash.commands.measure.interpreter import interpreter_jobs
 from flash.commands.measure.launch import LAUNCH_REMARKS, launch_jobs
+from flash.commands.measure.lines import LINE_REMARKS, line_jobs
 from flash.commands.measure.record import Job, Measurement
 from flash.commands.measure.report import (
-    RESULTS,
-    ROOT,
     Section,
     as_text,
     busy,
     document,
     load,
-    result_path,
+    result_name,
     table,
     write_atomically,
 )
 from flash.commands.measure.sanitizers import sanitizer_jobs
+from flash.commands.measure.serving import SERVING_REMARKS, serving_jobs
 from flash.commands.measure.static import STATIC_REMARKS, static_jobs
+from flash.commands.parts.command_line import CommandParser
+from flash.commands.parts.exits import FAILED, NO_GPU, OK, fail
 from flash.commands.parts.progress import progress
 from flash.commands.parts.standard_output import tell
 from ptxgen.errors import BackendError, PtxGenError, did_you_mean
 from ptxgen.runtime.cuda import cuda_backend
 
-OK, FAILED, USAGE, NO_GPU = 0, 1, 2, 4
-
 ABOUT: Final = {
     "emit": "from a configuration to PTX text, in a warm process and in a fresh one",
+    "lines": "the time of a line of text, for every kernel of the documentation and of flash",
     "assemble": "the default kernels assembled: registers, spills, occupancy, code size",
     "static": "f16, bf16, f32 kernels by assembler and interpreter, beside Triton's",
     "gallery": "the documentation's kernels beside Triton's and CuTe DSL's: lines, time, machine code",
     "decode": "bytes that decoding moves, against what it has to, on the interpreter",
+    "serving": "traffic of packed batches over pages, against what cannot be avoided, on the interpreter",
     "cpu": "flash.cpu.attention against PyTorch on the CPU and plain numpy",
     "interpreter": "kernels on the interpreter, how its cost grows, and reading PTX",
     "sanitizers": "what proofs and watched runs cost, against plain runs",
@@ -55,37 +58,46 @@ ABOUT: Final = {
 }
 _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "emit": emit_jobs,
+    "lines": line_jobs,
     "assemble": assemble_jobs,
     "static": static_jobs,
     "gallery": gallery_jobs,
     "decode": decode_jobs,
+    "serving": serving_jobs,
     "cpu": cpu_jobs,
     "interpreter": interpreter_jobs,
     "sanitizers": sanitizer_jobs,
     "launch": launch_jobs,
 }
+_OF_CHECKOUT: Final = ("static", "gallery", "interpreter", "sanitizers", "launch")  # read its files
+_NO_CHECKOUT: Final = "it reads files of a checkout, and this is an installed package"
 _REMARKS: Final = {
+    "lines": LINE_REMARKS,
     "static": STATIC_REMARKS,
     "gallery": GALLERY_REMARKS,
     "decode": DECODE_REMARKS,
+    "serving": SERVING_REMARKS,
     "cpu": CPU_REMARKS,
     "launch": LAUNCH_REMARKS,
     "gpu": (*GPU_REMARKS, *GPU_DECODE_REMARKS),
 }
 
+NAME: Final = "ptxgen bench"
+
 _EPILOG = """\
 examples:
-  python tools/bench.py                        everything this machine can measure
-  python tools/bench.py --quick                the same, rougher: a minute or so
-  python tools/bench.py --only emit,launch     some sections
-  python tools/bench.py --only gpu --json      one section, the result as JSON on standard output
-  python tools/bench.py --output /tmp/a.json   another place for the result
-  python tools/bench.py --list                 what there is to measure; measures nothing
+  ptxgen bench                        everything this machine can measure
+  ptxgen bench --quick                the same, rougher: a minute or so
+  ptxgen bench --only emit,launch     some sections
+  ptxgen bench --only gpu --json      one section, the result as JSON on standard output
+  ptxgen bench --output a.json        write the result as JSON, too
+  ptxgen bench --output results/      into a file of that folder, such as results/all-cpu.json
+  ptxgen bench --list                 what there is to measure; measures nothing
 
 exit codes:
   0  done; goals that were missed do not change it
-  1  a part ended in an error; the others were measured and are in the result
-  2  wrong usage, or the result cannot be written
+  1  a part ended in an error, and the others were measured; or the result cannot be written
+  2  wrong usage
   4  --only asks for gpu and there is none; nothing was measured
 """
 
@@ -110,36 +122,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         return OK
     gpu, why_not = _gpu() if "gpu" in names else (None, "")
     if arguments.only and why_not:
-        print(f"bench.py: section gpu needs a GPU: {why_not}", file=sys.stderr)
-        return NO_GPU
-    names = [name for name in names if name != "gpu" or gpu is not None]
+        return fail(NAME, NO_GPU, f"section gpu needs a GPU: {why_not}")
+    missing = [] if report.IN_CHECKOUT else [name for name in names if name in _OF_CHECKOUT]
+    if arguments.only and missing:
+        return fail(NAME, FAILED, f"section {missing[0]} cannot be measured: {_NO_CHECKOUT}")
+    names = [name for name in names if name not in missing and (name != "gpu" or gpu is not None)]
     every = [name for name in ABOUT if name != "gpu" or gpu is not None]
-    path = arguments.output or result_path(
-        names, every, arguments.quick, None if gpu is None else gpu.device.name
-    )
-    if problem := _not_writable(path):
-        print(f"bench.py: {problem}", file=sys.stderr)
-        return USAGE
+    path: Path | None = arguments.output
+    if path is not None and path.is_dir():
+        path /= result_name(names, every, arguments.quick, None if gpu is None else gpu.device.name)
+    if path is not None and (problem := _not_writable(path)):
+        return fail(NAME, FAILED, problem)
     device: dict[str, Any] | None = None if gpu is None else gpu.describe()
     before = load()
     if warning := busy(before):
-        print(f"bench.py: {warning}", file=sys.stderr)
+        print(f"{NAME}: {warning}", file=sys.stderr)
     sections = _measure([Plan(name, _jobs(name, gpu, arguments.quick)) for name in names])
     if gpu is not None and device is not None:
         device["nvidia_smi_after"] = gpu.clocks()
     if why_not:
         sections.append(Section("gpu", ABOUT["gpu"], remarks=[f"not measured: {why_not}"]))
+    sections += [Section(name, ABOUT[name], remarks=[f"not measured: {_NO_CHECKOUT}"]) for name in missing]
     found = document(sections, quick=arguments.quick, device=device)
     found["machine"]["load_before"] = before
     return _deliver(sections, found, path, arguments.json)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="bench.py",
-        description="Measure emission, assembly, the backends and, where there is one, the GPU.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        NAME, "Measure emission, assembly, the backends and, where there is one, the GPU.", _EPILOG
     )
     parser.add_argument(
         "--only", type=_sections, metavar="SECTION,...", help=f"of {', '.join(ABOUT)} (default: all)"
@@ -150,7 +161,7 @@ def _parser() -> argparse.ArgumentParser:
         "--output",
         type=Path,
         metavar="FILE",
-        help=f"the JSON file (default: {RESULTS.relative_to(ROOT)}/<kind>-<device or cpu>.json)",
+        help="also write the result as JSON; a folder gets <kind>-<device or cpu>.json (default: no file)",
     )
     parser.add_argument("--list", action="store_true", help="list the sections and measure nothing")
     return parser
@@ -191,8 +202,6 @@ def _jobs(name: str, gpu: Gpu | None, quick: bool) -> list[Job]:
 
 def _not_writable(path: Path) -> str:
     """Why no file can be written at `path`; empty if it can. Checked before the measurements."""
-    if path.is_dir():
-        return f"--output must be a file, got the directory {path}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -229,14 +238,15 @@ def _do(job: Job, section: Section) -> None:
             section.remarks.append(item)
 
 
-def _deliver(sections: Sequence[Section], found: dict[str, Any], path: Path, as_json: bool) -> int:
+def _deliver(sections: Sequence[Section], found: dict[str, Any], path: Path | None, as_json: bool) -> int:
     text = as_text(found)
-    try:
-        write_atomically(path, text)
-    except OSError as error:
-        print(f"bench.py: the result cannot be written: {error}", file=sys.stderr)
-        tell(text, end="")
-        return USAGE
+    if path is not None:
+        try:
+            write_atomically(path, text)
+        except OSError as error:
+            tell(text, end="")
+            return fail(NAME, FAILED, f"the result cannot be written: {error}")
     tell(text if as_json else table(sections), end="")
-    print(f"written to {path}", file=sys.stderr)
+    if path is not None:
+        print(f"written to {path}", file=sys.stderr)
     return FAILED if any(section.failed for section in sections) else OK

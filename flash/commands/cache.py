@@ -1,28 +1,29 @@
-"""Look after the module cache on disk: `python tools/cache.py info|verify|clear`."""
+"""Look after the module cache on disk: `ptxgen cache info|verify|clear`."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
+from flash.commands.parts.command_line import CommandParser
+from flash.commands.parts.exits import FAILED, OK, USAGE, fail
 from flash.commands.parts.standard_output import tell
 from ptxgen.errors import ConfigError
 from ptxgen.runtime.cache import CacheInfo, DiskCache
 from ptxgen.runtime.settings import Settings
 
-OK, FAILED, USAGE = 0, 1, 2
+NAME: Final = "ptxgen cache"
 
 _EPILOG = """\
 examples:
-  python tools/cache.py info                   what the cache holds
-  python tools/cache.py verify                 read every entry and check all of its bytes
-  python tools/cache.py verify --fix           and remove those that are damaged
-  python tools/cache.py clear --dir /srv/ptx   remove every entry of another directory
+  ptxgen cache info                   what the cache holds
+  ptxgen cache verify                 read every entry and check all of its bytes
+  ptxgen cache verify --fix           and remove those that are damaged
+  ptxgen cache clear --dir /srv/ptx   remove every entry of another directory
 
 exit codes:
   0  done, nothing wrong
@@ -43,8 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = Settings.from_environment()
     except ConfigError as error:
-        print(f"cache.py: {error}", file=sys.stderr)
-        return USAGE
+        return fail(NAME, USAGE, error)
     if arguments.dir is not None:
         # --dir implies a cache on disk.
         settings = replace(settings, cache_dir=arguments.dir.absolute(), cache_on_disk=True)
@@ -56,18 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _verify(disk, arguments.fix, arguments.json)
         return _clear(disk, arguments.json)
     except (ConfigError, OSError) as error:
-        print(f"cache.py: {error}", file=sys.stderr)
-        return FAILED
+        return fail(NAME, FAILED, error)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="cache.py",
-        description="Look after the cache of assembled modules.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    shared = argparse.ArgumentParser(add_help=False)
+def _parser() -> CommandParser:
+    parser = CommandParser(NAME, "Look after the cache of assembled modules.", _EPILOG)
+    shared = CommandParser("", add_help=False)
     shared.add_argument("--dir", type=Path, metavar="DIRECTORY", help="the cache directory")
     shared.add_argument("--json", action="store_true", help="print JSON")
     commands = parser.add_subparsers(dest="command", required=True, metavar="info|verify|clear")

@@ -1,4 +1,4 @@
-"""Say what is wrong with a PTX file: `python tools/check.py file.ptx --block 128`."""
+"""Say what is wrong with PTX files: `ptxgen check file.ptx --block 128`."""
 
 from __future__ import annotations
 
@@ -22,21 +22,28 @@ from flash.commands.parts.check_findings import (
     check_entry,
     module_findings,
 )
-from flash.commands.parts.exits import fail
+from flash.commands.parts.check_formats import FileFindings, github, sarif
+from flash.commands.parts.command_line import CommandParser, completed, kernel_names
+from flash.commands.parts.exits import FAILED, OK, USAGE, fail
 from flash.commands.parts.numbers import whole
 from flash.commands.parts.run_arguments import FileError, Given, bound, check_type, extents, given, ptx_text
 from flash.commands.parts.standard_output import tell
 from ptxgen.check.prove import Bound
-from ptxgen.errors import BackendError, LaunchError, PtxGenError, did_you_mean
+from ptxgen.errors import BackendError, LaunchError, ParseError, PtxGenError, did_you_mean
 from ptxgen.ir import Kernel, Module
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembly
 from ptxgen.tensormap import TensorMap
 
-OK, FAILED, USAGE = range(3)
+NAME: Final = "ptxgen check"
+_fail: Final = functools.partial(fail, NAME)
 
-_fail: Final = functools.partial(fail, "check.py")
-
+TEXT: Final = "text"
+JSON: Final = "json"
+SARIF: Final = "sarif"
+GITHUB: Final = "github"
+FORMATS: Final = (TEXT, JSON, SARIF, GITHUB)
+REVIEW: Final = (SARIF, GITHUB)  # in which a file that is not PTX is a finding
 SCHEMA: Final = 1  # version of the JSON; raised when a key changes its meaning
 _MIX: Final = 6  # entries of the instruction mix that are shown
 _SHOWN: Final = 20  # findings of one severity that are shown
@@ -48,7 +55,7 @@ what is looked at:
   assembler   if one is at hand: registers and spills, its refusal, its warnings and advisories
   proof       each access to shared memory is in bounds, inside its own allocation and aligned, in
               every thread and turn; barriers are not divergent; --param says more of parameters
-  run         with --grid and one --arg for each parameter, as in tools/run.py: all sanitizers, bank
+  run         with --grid and one --arg for each parameter, as in ptxgen run: all sanitizers, bank
               conflicts, uncoalesced accesses; arrays of inout: and out: are not written
   lints       what nobody needs; the instructions that cost the most conflicts and sectors
 
@@ -60,59 +67,85 @@ severities:
 parameters, for the proof (those of a run are known from its --arg):
   n=1000  n=1..4096           a number, or the lowest and the highest
   q=map:64x8:128B:zeros:f16:512x64
-                              a tensor map, as in tools/run.py: the box in elements, innermost
+                              a tensor map, as in ptxgen run: the box in elements, innermost
                               first, the swizzle, and the array
 
 examples:
-  python tools/check.py file.ptx --block 128
-  python tools/check.py file.ptx --entry saxpy --block 256 --assemble --strict
-  python tools/check.py file.ptx --entry saxpy --block 256 --grid 4 \\
+  ptxgen check file.ptx --block 128
+  ptxgen check file.ptx --entry saxpy --block 256 --assemble --strict
+  ptxgen check file.ptx --entry saxpy --block 256 --grid 4 \\
       --arg i32:1000 --arg f32:2.0 --arg random:f32:1000 --arg zeros:f32:1000
-  python tools/check.py file.ptx --entry attention --block 128 --dynamic-align 1024 \\
+  ptxgen check file.ptx --entry attention --block 128 --dynamic-align 1024 \\
       --param q=map:64x64:128B:zeros:f16:4096x64 --param n=64..4096
-  python tools/check.py - --json < file.ptx
+  ptxgen check - --json < file.ptx
+  ptxgen check kernels/*.ptx --block 128 --format sarif > findings.sarif
+  ptxgen check kernels/*.ptx --block 128 --format github --strict
 
 exit codes:
   0  nothing found; unproved accesses and lints count with --strict alone
-  1  something found, or the file cannot be read, or there is no assembler for --assemble
+  1  something found, or a file cannot be read, or there is no assembler for --assemble
   2  wrong usage, or arguments that do not fit the kernel
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Check a file and print what was found; the exit codes are in `--help`.
+    """Check files and print what was found; the exit codes are in `--help`.
 
     Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
     """
     arguments = _arguments(argv)
+    found: list[FileFindings] = []
+    code = OK
+    for path in arguments.ptx:
+        try:
+            found.append(_file(path, arguments))
+        except LaunchError as error:
+            return _fail(USAGE, _of_file(path, error, arguments))
+        except (PtxGenError, FileError) as error:
+            code = _fail(FAILED, _of_file(path, error, arguments))
+    if arguments.format == SARIF:
+        tell(json.dumps(sarif(found), indent=2))
+    wrong = [f for file in found for f in file.findings if arguments.strict or f.severity == ERROR]
+    return FAILED if wrong else code
+
+
+def _file(path: str, arguments: argparse.Namespace) -> FileFindings:
+    """The findings about a file, which are printed unless the format is one for all files."""
+    text = ptx_text(path)
     try:
-        text = ptx_text(arguments.ptx)
         module = parse(text)
-        findings, entries = _checked(text, module, arguments)
-    except LaunchError as error:
-        return _fail(USAGE, error)
-    except (PtxGenError, FileError) as error:
-        return _fail(FAILED, error)
+    except ParseError as error:
+        if arguments.format not in REVIEW:
+            raise
+        return _told(FileFindings(path, text, [Finding(ERROR, "parse", str(error))]), arguments)
+    findings, entries = _checked(text, module, arguments)
     everything = [*findings, *(f for entry in entries for f in entry.findings)]
-    if arguments.json:
+    if arguments.format == JSON:
         tell(json.dumps(_document(module, findings, entries, everything), indent=2))
-    else:
-        tell(_report(module, entries, everything))
-    wrong = everything if arguments.strict else [f for f in everything if f.severity == ERROR]
-    return FAILED if wrong else OK
+    elif arguments.format == TEXT:
+        head = f"{path}: " if len(arguments.ptx) > 1 else ""
+        tell(head + _report(module, entries, everything))
+    return _told(FileFindings(path, text, everything), arguments)
+
+
+def _told(found: FileFindings, arguments: argparse.Namespace) -> FileFindings:
+    if arguments.format == GITHUB:
+        for line in github([found]):
+            tell(line)
+    return found
+
+
+def _of_file(path: str, error: Exception, arguments: argparse.Namespace) -> str:
+    """An error about a file, which is named if there are several."""
+    named = len(arguments.ptx) > 1 and not isinstance(error, FileError)  # which names it
+    return f"{path}: {error}" if named else str(error)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="check.py",
-        description="Say what is wrong with the kernels of a PTX file.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = CommandParser(NAME, "Say what is wrong with the kernels of PTX files.", _EPILOG)
     add = parser.add_argument
-    add("ptx", metavar="FILE", help="PTX text; - for standard input")
-    add("--entry", metavar="NAME", help="only this kernel")
+    add("ptx", nargs="+", metavar="FILE", help="PTX text; - for standard input")
+    completed(add("--entry", metavar="NAME", help="only this kernel"), kernel_names("ptx"))
     add(
         "--block",
         type=extents,
@@ -137,8 +170,16 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--grid", type=extents, metavar="X[,Y[,Z]]", help="run it with so many blocks")
     add("--arg", type=given, action="append", default=[], metavar="ARGUMENT", help="of the run")
     add("--strict", action="store_true", help="unproved accesses and lints give exit code 1, too")
-    add("--json", action="store_true", help="print JSON")
+    add(
+        "--format",
+        choices=FORMATS,
+        default=TEXT,
+        help="text, json of one file, sarif (2.1.0), or github: annotations of a workflow (default: text)",
+    )
+    add("--json", action="store_const", dest="format", const=JSON, help="the same as --format json")
     arguments = parser.parse_args(argv)
+    if arguments.format == JSON and len(arguments.ptx) > 1:
+        parser.error(f"--format {JSON} is of one file; {SARIF} takes several")
     if arguments.arg and arguments.grid is None:
         parser.error("--arg needs --grid")
     if arguments.grid is not None and arguments.entry is None:

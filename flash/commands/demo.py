@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -14,17 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash import AttentionConfig, AttentionKernel
-from flash.commands.parts.exits import fail
+from flash.commands.parts.command_line import CommandParser
+from flash.commands.parts.exits import FAILED, OK, UNSUPPORTED, fail
 from flash.commands.parts.numbers import whole
 from flash.commands.parts.progress import cta_lines
 from flash.commands.parts.standard_output import tell
 from flash.error_bound import arithmetic_of_config, attention_bound
+from flash.operands.words import Backend
 from flash.problem.config import DEFAULT_TARGET
 from flash.problem.tile_choice import FIRST_WITH_MMA
 from flash.reference import attention_reference
 from ptxgen import interpreter
 from ptxgen.check.prove.verdicts import PROVED
 from ptxgen.check.verify import verify
+from ptxgen.contract.expressions import evaluated
 from ptxgen.errors import BackendError, ConfigError, PtxGenError, UnsupportedTargetError
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler, find_assembler
@@ -34,9 +36,9 @@ from ptxgen.target import target_for_device
 
 Array = NDArray[Any]
 
-OK, FAILED, USAGE, UNSUPPORTED = range(4)
 
-_fail: Final = functools.partial(fail, "demo.py")
+NAME: Final = "ptxgen demo"
+_fail: Final = functools.partial(fail, NAME)
 
 BATCH: Final = 1
 HEADS: Final = 2
@@ -46,10 +48,10 @@ SEED: Final = 0
 
 _EPILOG = """\
 examples:
-  python tools/demo.py                             three kernels, a few seconds
-  python tools/demo.py --head-dim 80 --seq 333     one kernel, of sizes that are no powers of two
-  python tools/demo.py --head-dim 128 --dtype bf16
-  python tools/demo.py --target sm_90 --json       for a program
+  ptxgen demo                             three kernels, a few seconds
+  ptxgen demo --head-dim 80 --seq 333     one kernel, of sizes that are no powers of two
+  ptxgen demo --head-dim 128 --dtype bf16
+  ptxgen demo --target sm_90 --json       for a program
 
 What is checked: the generated text reads back as the same program; the verifier finds nothing; all
 accesses to shared and global memory are proved; shared memory fits the target; the assembler, if
@@ -58,7 +60,11 @@ races, missing waits, uninitialised values) on and reports nothing; and the resu
 interpreter, of the cpu backend and of the GPU, if there is one, are as close to a float64 reference
 as their arithmetic says (docs/numerics.md); numpy's own f32 is shown beside them.
 
-exit codes: 0 all checks passed, 1 one failed, 2 wrong usage, 3 an unsupported configuration
+exit codes:
+  0  all checks passed
+  1  one failed
+  2  wrong usage
+  3  a configuration or a target that is not supported
 """
 
 
@@ -94,12 +100,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return OK if passed else FAILED
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="demo.py",
-        description="Make, check, assemble and run attention kernels, and compare with float64.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        NAME, "Make, check, assemble and run attention kernels, and compare with float64.", _EPILOG
     )
     add = parser.add_argument
     add("--head-dim", type=int, metavar="D", help="one kernel, causal, instead of three")
@@ -158,7 +161,8 @@ def _demonstrate(
     _say(f"{name}: running on the interpreter, with sanitizers")
     results, reports = _interpreted(kernel, q, k, v)
     outputs = {"interpreter": results}
-    for backend in ("cpu", *(["cuda"] if gpu else [])):
+    backends: tuple[Backend, ...] = ("cpu", "cuda") if gpu else ("cpu",)
+    for backend in backends:
         _say(f"{name}: running on {backend}")
         outputs[backend] = kernel.launch(q, k, v, backend=backend)
     causal: Any = config.causal  # the config allows only values that the reference knows
@@ -244,23 +248,17 @@ def _interpreted(
     values["section"] = q.shape[1]  # the number of heads that take turns: all heads
     result = interpreter.run(
         kernel.module,
-        grid=_ctas(contract, {"seq_q": q.shape[2], "heads": q.shape[1], "batch": q.shape[0]}),
+        grid=evaluated(
+            contract["grid"]["x"], {"seq_q": q.shape[2], "heads": q.shape[1], "batch": q.shape[0]}
+        ),
         block=contract["block"],
         args=[values[parameter["name"]] for parameter in contract["parameters"]],
         dynamic_smem=contract["dynamic_shared_bytes"],
         sanitize=True,
         raise_on_report=False,
-        progress=cta_lines("demo.py"),
+        progress=cta_lines(NAME),
     )
     return (out, lse), [str(report) for report in result.reports]
-
-
-def _ctas(contract: Mapping[str, Any], sizes: Mapping[str, int]) -> int:
-    """The number of CTAs, by the formula for the grid in the launch contract."""
-    x = contract["grid"]["x"]
-    rows, block = x["ceil_div"]
-    blocks: int = -(-sizes[rows] // block)
-    return blocks * math.prod(sizes.get(of, of) for of in x["times"])
 
 
 def _error(got: tuple[Array, Array], wanted: tuple[Array, Array]) -> float:
@@ -289,7 +287,7 @@ def _failures(found: Mapping[str, Any]) -> list[str]:
 
 
 def _say(message: str) -> None:
-    print(f"demo.py: {message} ...", file=sys.stderr, flush=True)
+    print(f"{NAME}: {message} ...", file=sys.stderr, flush=True)
 
 
 def _column(found: Mapping[str, Any]) -> dict[str, str]:

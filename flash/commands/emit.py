@@ -1,4 +1,4 @@
-"""Emit an attention kernel as PTX: `python tools/emit.py --head-dim 128 --tile 32 > out.ptx`."""
+"""Emit an attention kernel as PTX: `ptxgen emit --head-dim 128 --tile 32 > out.ptx`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Final
 
+from flash.commands.parts.command_line import CommandParser
 from flash.commands.parts.emit_options import (
     add_kernel_options,
     add_output_options,
     check_outputs,
     config_of,
     every_kernel_option,
-    parser_of,
 )
-from flash.commands.parts.emit_output import FAILED, OK, UNSUPPORTED, deliver, find_target, text_of, to_json
-from flash.commands.parts.exits import StopError, fail
+from flash.commands.parts.emit_output import deliver, find_target, text_of, to_json
+from flash.commands.parts.exits import FAILED, OK, UNSUPPORTED, StopError, fail
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import build
 from flash.contract.resources import KernelResources
@@ -35,25 +35,28 @@ from ptxgen.errors import (
 )
 from ptxgen.target import KIB, TARGETS, Target
 
-_fail: Final = functools.partial(fail, "emit.py")
+NAME: Final = "ptxgen emit"
+_fail: Final = functools.partial(fail, NAME)
 
 FORWARD: Final = "forward"
 KERNELS: Final = (FORWARD, "decode", "append", "merge")
 
 _EPILOG = """\
 examples:
-  python tools/emit.py --head-dim 128 --tile 32 > out.ptx
-  python tools/emit.py --head-dim 64 --causal --target sm_90 -o causal.ptx
-  python tools/emit.py --head-dim 192 --head-dim-v 128 --return-lse --assemble -o mla.ptx
-  python tools/emit.py --head-dim 64 --dtype bf16 --causal --window 128, --sink -o gpt.ptx
-  python tools/emit.py --head-dim 64 --bias f32 --mask --json > biased.json
-  python tools/emit.py --head-dim 128 --dtype f16 --causal --varlen --seqused-k -o packed.ptx
-  python tools/emit.py --head-dim 64 --json               how to launch it, for a program
-  python tools/emit.py --head-dim 64 --cubin out.cubin -o out.ptx
-  python tools/emit.py --list-targets
-  python tools/emit.py --head-dim 256 --list-tiles --target sm_86
+  ptxgen emit --head-dim 128 --tile 32 > out.ptx
+  ptxgen emit --head-dim 64 --causal --target sm_90 -o causal.ptx
+  ptxgen emit --head-dim 192 --head-dim-v 128 --return-lse --assemble -o mla.ptx
+  ptxgen emit --head-dim 64 --dtype bf16 --causal --window 128, --sink -o gpt.ptx
+  ptxgen emit --head-dim 64 --bias f32 --mask --json > biased.json
+  ptxgen emit --head-dim 128 --dtype f16 --causal --varlen --seqused-k -o packed.ptx
+  ptxgen emit --head-dim 128 --dtype bf16 --causal --varlen --page-size 16 -o serving.ptx
+  ptxgen emit --head-dim 64 --json               how to launch it, for a program
+  ptxgen emit --head-dim 64 --stub c -o attention.h --example main.c
+  ptxgen emit --head-dim 64 --cubin out.cubin -o out.ptx
+  ptxgen emit --list-targets
+  ptxgen emit --head-dim 256 --list-tiles --target sm_86
 
-other kernels, each with options of its own (python tools/emit.py decode --help):
+other kernels, each with options of its own (ptxgen emit decode --help):
   decode  attention to a KV cache: contiguous or in pages, in parts, of e4m3
   append  new rows into a KV cache, and rotary embedding on the way
   merge   parts of a result into one
@@ -113,15 +116,15 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     if arguments.head_dim is None and not arguments.list_targets:
         parser.error("--head-dim is required")
     listed = arguments.list_targets or arguments.list_tiles
-    if listed and (arguments.assemble or arguments.cubin or arguments.prove):
-        parser.error("--assemble, --cubin and --prove need a kernel, and a list is not one")
+    if listed and (arguments.assemble or arguments.cubin or arguments.prove or arguments.stub):
+        parser.error("--assemble, --cubin, --prove and --stub need a kernel, and a list is not one")
     check_outputs(parser, arguments)
     return arguments
 
 
-def _parser() -> argparse.ArgumentParser:
-    return parser_of(
-        "emit.py", "Emit the PTX of an attention forward kernel, or its launch contract.", _EPILOG
+def _parser() -> CommandParser:
+    return CommandParser(
+        NAME, "Emit the PTX of an attention forward kernel, or its launch contract.", _EPILOG, KERNELS
     )
 
 

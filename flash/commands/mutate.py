@@ -1,5 +1,5 @@
 """Apply every small mistake to the shipped kernels, and report which check catches each:
-`python tools/mutate.py`.
+`ptxgen mutate`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from flash.commands.campaign.judge import CATCHERS, EQUIVALENT, HOLE, Verdict, j
 from flash.commands.campaign.kernels import subjects
 from flash.commands.campaign.mistakes import KINDS
 from flash.commands.measure.report import write_atomically
-from flash.commands.parts.exits import fail
+from flash.commands.parts.command_line import CommandParser
+from flash.commands.parts.exits import FAILED, OK, fail
 from flash.commands.parts.numbers import whole
+from flash.commands.parts.quiet import children_without_interrupts
 from flash.commands.parts.standard_output import tell
 from ptxgen.errors import PtxGenError
 from ptxgen.text import render
 
-OK, FAILED, USAGE = range(3)
-
-_fail: Final = functools.partial(fail, "mutate.py", FAILED)
+NAME: Final = "ptxgen mutate"
+_fail: Final = functools.partial(fail, NAME, FAILED)
 
 SCHEMA: Final = 1  # version of the JSON; raised when a key changes its meaning
 _SEED: Final = 4  # of the choice of mutants in the short form
@@ -52,11 +53,11 @@ who notices, in the order in which they are asked:
   hole            nobody has, and somebody should have
 
 examples:
-  python tools/mutate.py --short                      a fixed sample, in a few minutes
-  python tools/mutate.py --kernel f32-sm_80 --kind barrier --kind copy-wait
-  python tools/mutate.py --output benchmarks/results/mutations.json
-  python tools/mutate.py --kernel f32-sm_80 --update --output benchmarks/results/mutations.json
-  python tools/mutate.py --survivors --update --output benchmarks/results/mutations.json
+  ptxgen mutate --short                      a fixed sample, in a few minutes
+  ptxgen mutate --kernel f32-sm_80 --kind barrier --kind copy-wait
+  ptxgen mutate --output benchmarks/results/mutations.json
+  ptxgen mutate --kernel f32-sm_80 --update --output benchmarks/results/mutations.json
+  ptxgen mutate --survivors --update --output benchmarks/results/mutations.json
 
 exit codes:
   0  no hole
@@ -101,12 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="mutate.py",
-        description="Make the shipped kernels wrong in every small way and see who notices.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = CommandParser(
+        NAME, "Make the shipped kernels wrong in every small way and see who notices.", _EPILOG
     )
     add = parser.add_argument
     add("--kernel", action="append", choices=list(subjects()), help="only this one; repeatable")
@@ -165,7 +162,17 @@ def _verdicts(pairs: Sequence[tuple[str, int]], jobs: int) -> Iterator[Verdict]:
     # "spawn", because a fork of a process with threads, such as numpy's, may hang.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        yield from pool.map(judge, names, numbers, chunksize=_CHUNK)
+        try:
+            with children_without_interrupts():
+                verdicts = pool.map(judge, names, numbers, chunksize=_CHUNK)
+            yield from verdicts
+        except BaseException:
+            # Or the end of the pool waits for verdicts that nobody wants. What has not begun is dropped
+            # first: the pool fails at what is cancelled when it loses its processes.
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
 
 
 class _Progress:
@@ -188,7 +195,7 @@ class _Progress:
             self.bar.update(self.task, completed=self.done, description=words)
         elif time.monotonic() - self.said >= _QUIET_S:
             self.said = time.monotonic()
-            print(f"mutate.py: {self.done} of {self.total} mutants; {words}", file=sys.stderr, flush=True)
+            print(f"{NAME}: {self.done} of {self.total} mutants; {words}", file=sys.stderr, flush=True)
         return verdict
 
 

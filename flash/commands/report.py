@@ -1,4 +1,4 @@
-"""Report on a kernel as one HTML file: `python tools/report.py file.ptx -o report.html`."""
+"""Report on a kernel as one HTML file: `ptxgen report file.ptx -o report.html`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from typing import Any, Final
 from flash.commands.campaign.kernels import forward_launch
 from flash.commands.campaign.problems import Problem
 from flash.commands.measure.static_quality import dense_launch
+from flash.commands.parts.command_line import CommandParser, completed, kernel_names
 from flash.commands.parts.emit_cache import KINDS, Kind
 from flash.commands.parts.emit_options import add_kernel_options, config_of, every_kernel_option
 from flash.commands.parts.emit_output import STDOUT, deliver, find_target
-from flash.commands.parts.exits import StopError, fail
+from flash.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, StopError, fail
 from flash.commands.parts.numbers import whole
 from flash.commands.parts.progress import progress
 from flash.commands.parts.report_subjects import of_function, of_text
@@ -28,9 +29,8 @@ from flash.contract.catalogue import build
 from ptxgen.errors import ConfigError, LaunchError, PtxGenError, UnsupportedTargetError
 from ptxgen.report import STEPS, Launch, Report, Subject, collect, page
 
-OK, FAILED, USAGE, UNSUPPORTED = range(4)
-
-_fail: Final = functools.partial(fail, "report.py")
+NAME: Final = "ptxgen report"
+_fail: Final = functools.partial(fail, NAME)
 
 SCHEMA: Final = 1  # version of the JSON; raised when a key changes its meaning
 ATTENTION: Final = "attention"
@@ -44,9 +44,9 @@ what is reported on (KERNEL):
                               a function with @ptxgen.kernel, launched with --grid and --arg, or as
                               --example says: a function without parameters that returns the grid,
                               the arguments and, if it has any, a dict of the static parameters
-  attention                   an attention kernel: the options of tools/emit.py, and --seq
-                              (python tools/report.py attention --help)
-  decode, append, merge       a kernel of a KV cache, with the options of tools/emit.py; it is not run
+  attention                   an attention kernel: the options of ptxgen emit, and --seq
+                              (ptxgen report attention --help)
+  decode, append, merge       a kernel of a KV cache, with the options of ptxgen emit; it is not run
 
 what the page has: source, PTX and machine code side by side; proofs and what the sanitizers found;
 live registers; the map of shared memory with bank conflicts; what the warps of the first CTA do over
@@ -54,18 +54,18 @@ time; the instruction mix; occupancy, an issue model and a roofline. Without --g
 without ptxas and nvdisasm no machine code: the page says so. It needs no network, and the same input
 gives the same bytes.
 
-arguments of --arg are those of tools/run.py (i32:1000, f32:2.0, random:f32:1024x64, zeros:f32:64,
+arguments of --arg are those of ptxgen run (i32:1000, f32:2.0, random:f32:1024x64, zeros:f32:64,
 x.npy, …). Files are never written.
 
 examples:
-  python tools/report.py softmax.ptx --grid 3 --arg random:f32:3x1000 --arg zeros:f32:3x1000 \\
+  ptxgen report softmax.ptx --grid 3 --arg random:f32:3x1000 --arg zeros:f32:3x1000 \\
       --arg u32:1000 -o report.html
-  python tools/report.py kernels.py:softmax --example kernels.py:example -o report.html
-  python tools/report.py mypackage.kernels:scale --grid 8 --arg random:f32:1000 --arg u32:1000 \\
+  ptxgen report kernels.py:softmax --example kernels.py:example -o report.html
+  ptxgen report mypackage.kernels:scale --grid 8 --arg random:f32:1000 --arg u32:1000 \\
       --arg f32:0.5 --static tile=32 -o report.html
-  python tools/report.py attention --head-dim 64 --dtype f16 --causal --seq 256 -o report.html
-  python tools/report.py triton.ptx --block 128 --source kernel.py -o report.html
-  python tools/report.py file.ptx --json | jq .findings
+  ptxgen report attention --head-dim 64 --dtype f16 --causal --seq 256 -o report.html
+  ptxgen report triton.ptx --block 128 --source kernel.py -o report.html
+  ptxgen report file.ptx --json | jq .findings
 
 exit codes:
   0  written, and no error was found; unproved accesses and lints do not count
@@ -114,17 +114,18 @@ def _is_text(name: str) -> bool:
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _parser("report.py", _EPILOG)
+    parser = _parser(NAME, _EPILOG, (ATTENTION, *KINDS))
     add = parser.add_argument
     add("kernel", metavar="KERNEL", help="what to report on, see below")
-    add("--entry", metavar="NAME", help="the kernel of a PTX file with several")
+    entry = add("--entry", metavar="NAME", help="the kernel of a PTX file with several")
+    completed(entry, kernel_names("kernel"))
     add("--block", type=extents, metavar="X[,Y[,Z]]", help="threads of a CTA (default: what the kernel says)")
     add("--source", type=Path, action="append", default=[], metavar="FILE", help="a file that .loc names")
     launch = parser.add_argument_group("the launch to interpret")
     add = launch.add_argument
     add("--grid", type=extents, metavar="X[,Y[,Z]]", help="CTAs")
     add("--cluster", type=extents, default=(1,), metavar="X[,Y[,Z]]", help="CTAs of a cluster")
-    add("--arg", type=given, action="append", default=[], metavar="ARGUMENT", help="as of tools/run.py")
+    add("--arg", type=given, action="append", default=[], metavar="ARGUMENT", help="as of ptxgen run")
     add("--dynamic-smem", type=whole(0), metavar="BYTES", help="of shared memory (default: as needed)")
     add(
         "--dynamic-align",
@@ -159,7 +160,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _attention_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _parser(f"report.py {ATTENTION}", "The other options are those of python tools/emit.py.")
+    parser = _parser(f"{NAME} {ATTENTION}", "The other options are those of ptxgen emit.")
     add_kernel_options(parser.add_argument_group("the kernel"), every_kernel_option())
     parser.add_argument(
         "--seq",
@@ -176,7 +177,7 @@ def _attention_arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _cache_arguments(name: str, kind: Kind, argv: Sequence[str]) -> argparse.Namespace:
-    parser = _parser(f"report.py {name}", f"The other options are those of python tools/emit.py {name}.")
+    parser = _parser(f"{NAME} {name}", f"The other options are those of ptxgen emit {name}.")
     kind.add_options(parser.add_argument_group("the kernel"))
     _add_output(parser)
     arguments = parser.parse_args(argv)
@@ -185,14 +186,8 @@ def _cache_arguments(name: str, kind: Kind, argv: Sequence[str]) -> argparse.Nam
     return arguments
 
 
-def _parser(prog: str, epilog: str) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(
-        prog=prog,
-        description="Report on a kernel as one HTML file.",
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def _parser(prog: str, epilog: str, kernels: Sequence[str] = ()) -> CommandParser:
+    return CommandParser(prog, "Report on a kernel as one HTML file.", epilog, kernels)
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:

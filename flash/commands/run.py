@@ -1,4 +1,4 @@
-"""Run a kernel of a PTX or CUDA file on the interpreter: `python tools/run.py file.ptx --entry saxpy …`."""
+"""Run a kernel of a PTX or CUDA file on the interpreter: `ptxgen run file.ptx --entry saxpy …`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from flash.commands.parts.exits import fail
+from flash.commands.parts.command_line import CommandParser, completed, kernel_names
+from flash.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, fail
 from flash.commands.parts.numbers import whole
 from flash.commands.parts.progress import cta_lines
 from flash.commands.parts.run_arguments import (
@@ -34,7 +35,7 @@ from flash.commands.parts.run_arguments import (
 from flash.commands.parts.run_program import add_compilation, program_of
 from flash.commands.parts.standard_output import tell
 from ptxgen import interpreter
-from ptxgen.errors import LaunchError, PtxGenError, TrapError
+from ptxgen.errors import LaunchError, PtxGenError, TrapError, UnsupportedTargetError
 from ptxgen.frontends.program import Program, ProgramKernel, by_line
 from ptxgen.interpreter import Counters, MemoryTraffic, Report, Result
 from ptxgen.interpreter.arguments import Argument
@@ -42,9 +43,8 @@ from ptxgen.interpreter.launch import MAX_INSTRUCTIONS
 from ptxgen.interpreter.program.linking import link, param_align, param_bytes
 from ptxgen.interpreter.schedule.policies import LOCKSTEP
 
-OK, FAILED, USAGE = range(3)
-
-_fail: Final = functools.partial(fail, "run.py")
+NAME: Final = "ptxgen run"
+_fail: Final = functools.partial(fail, NAME)
 
 _OPCODES: Final = 10  # opcodes of the instruction mix that are shown
 _WORST: Final = 5  # instructions shown with the most conflicts, or the most excess sectors
@@ -80,19 +80,19 @@ arguments, one --arg for each parameter, in their order:
   surface:2d:ARRAY            a surface object: its kind (1d, 2d, 3d, a1d, a2d)
 
 examples:
-  python tools/run.py file.ptx                       list the entries and their parameters
-  python tools/run.py file.ptx --entry saxpy --grid 4 --block 256 \\
+  ptxgen run file.ptx                       list the entries and their parameters
+  ptxgen run file.ptx --entry saxpy --grid 4 --block 256 \\
       --arg i32:1000 --arg f32:2.0 --arg x.npy --arg inout:y.npy
-  python tools/run.py - --entry k --grid 2x2 --block 32,4 --arg out:y.npy:u32:64 < file.ptx
-  python tools/run.py textures.ptx --entry texture_convolved --grid 64 --block 64 \\
+  ptxgen run - --entry k --grid 2x2 --block 32,4 --arg out:y.npy:u32:64 < file.ptx
+  ptxgen run textures.ptx --entry texture_convolved --grid 64 --block 64 \\
       --arg texture:2d,linear,border:random:f32:64x64 --arg out:z.npy:f32:64x64 --arg i32:64
-  python tools/run.py file.ptx --entry saxpy --grid 4 --block 256 --counters --sanitize \\
+  ptxgen run file.ptx --entry saxpy --grid 4 --block 256 --counters --sanitize \\
       --arg i32:1000 --arg f32:2.0 --arg random:f32:1000 --arg zeros:f32:1000
 
 CUDA C++, without a GPU or the CUDA toolkit (pip install 'ptxgen[frontends]'):
-  python tools/run.py saxpy.cu --entry saxpy --grid 4 --block 256 --sanitize \
+  ptxgen run saxpy.cu --entry saxpy --grid 4 --block 256 --sanitize \
       --arg i32:1000 --arg f32:2.0 --arg x.npy --arg inout:y.npy
-  python tools/run.py sum.cu --instance "sum<float>" --entry "sum<float>" --grid 1 --block 64 \
+  ptxgen run sum.cu --instance "sum<float>" --entry "sum<float>" --grid 1 --block 64 \
       --target sm_90a --define TILE=64 --arg x.npy --arg out:y.npy:f32:1
 
 exit codes:
@@ -100,6 +100,7 @@ exit codes:
   1  the file cannot be compiled or run, the kernel failed, the sanitizers found something, or a file
      cannot be read or written
   2  wrong usage, or arguments that do not fit the kernel
+  3  a --target that is not supported
 
 Files are written after the kernel has succeeded, each in one step: after a failure or a finding
 they are as they were. Floating-point types that numpy lacks are written as bytes (V2, V1). What the
@@ -127,6 +128,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TrapError as error:
         tell("" if arguments.json else error.printed, end="")
         return _fail(FAILED, readable(str(error)))
+    except UnsupportedTargetError as error:
+        return _fail(UNSUPPORTED, error)
     except (PtxGenError, FileError) as error:
         return _fail(FAILED, error)
 
@@ -135,16 +138,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="run.py",
-        description="Run a kernel of a PTX or CUDA C++ file on the CPU, or list the file's entries.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = CommandParser(
+        "ptxgen run",
+        "Run a kernel of a PTX or CUDA C++ file on the CPU, or list the file's entries.",
+        _EPILOG,
     )
     add = parser.add_argument
     add("ptx", metavar="FILE", help="PTX, or CUDA C++ (.cu); - for PTX on standard input")
-    add("--entry", metavar="NAME", help="the kernel to run; without it, entries are listed")
+    entry = add("--entry", metavar="NAME", help="the kernel to run; without it, entries are listed")
+    completed(entry, kernel_names("ptx"))
     add("--json", action="store_true", help="print JSON")
     _add_launch(parser.add_argument_group("the launch"))
     _add_inspection(parser.add_argument_group("what is watched"))
@@ -309,7 +311,7 @@ def _progress(name: str, ctas: int) -> Iterator[Callable[[int, int], None] | Non
         yield None
         return
     if importlib.util.find_spec("rich") is None:
-        yield cta_lines(f"run.py: {name}")
+        yield cta_lines(f"{NAME}: {name}")
         return
     rich: Any = importlib.import_module("rich.progress")
     console = importlib.import_module("rich.console").Console(stderr=True)

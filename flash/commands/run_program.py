@@ -1,4 +1,4 @@
-"""Run a CUDA program without a GPU: `python tools/run_program.py ./a.out [argument …]`."""
+"""Run a CUDA program without a GPU: `ptxgen run-program ./a.out [argument …]`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from flash.commands.parts.exits import fail
+from flash.commands.parts.command_line import CommandParser
+from flash.commands.parts.exits import FAILED, UNSUPPORTED, USAGE, fail
 from ptxgen.errors import LaunchError, PtxGenError, UnsupportedTargetError
 from ptxgen.program import Ended, run
 
-OK, FAILED, USAGE = range(3)
-_INTERRUPTED: Final = 130
-
-_NAME: Final = "run_program.py"
-_fail: Final = functools.partial(fail, _NAME)
+NAME: Final = "ptxgen run-program"
+_fail: Final = functools.partial(fail, NAME)
 
 _EPILOG: Final = """\
 The program is an ordinary one, compiled by nvcc of CUDA 13 and linked with the shared runtime. A C
@@ -26,15 +24,16 @@ docs/running-programs.md lists the calls that are answered.
 
 examples:
   nvcc -arch=sm_80 -lineinfo -cudart shared saxpy.cu -o saxpy
-  python tools/run_program.py ./saxpy
-  python tools/run_program.py --sanitize ./saxpy 1000 --verbose
-  python tools/run_program.py --target sm_90 ./saxpy
+  ptxgen run-program ./saxpy
+  ptxgen run-program --sanitize ./saxpy 1000 --verbose
+  ptxgen run-program --target sm_90 ./saxpy
 
 exit codes:
   that of the program, or 128 plus the number of the signal that ended it; else
   1  it made a call that is not answered, or its device code cannot be run, or the sanitizers
      (--sanitize) found something
   2  wrong usage, or a program that cannot be run so
+  3  a target that is not supported
 """
 
 
@@ -47,12 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = [arguments.program, *arguments.arguments]
     try:
         ended = run(command, target=arguments.target, sanitize=arguments.sanitize, tell=_tell)
-    except (LaunchError, UnsupportedTargetError) as error:
+    except LaunchError as error:
         return _fail(USAGE, error)
+    except UnsupportedTargetError as error:
+        return _fail(UNSUPPORTED, error)
     except PtxGenError as error:
         return _fail(FAILED, error)
-    except KeyboardInterrupt:
-        return _INTERRUPTED
     return _result(ended, arguments.sanitize)
 
 
@@ -62,7 +61,7 @@ def _result(ended: Ended, sanitize: bool) -> int:
     if not sanitize:
         return ended.code
     for report in ended.reports:
-        print(f"{_NAME}: {report}", file=sys.stderr)
+        print(f"{NAME}: {report}", file=sys.stderr)
     found = len(ended.reports) + len(ended.faults)
     if found:
         _tell(f"{found} problem{'s' * (found > 1)} found in {_launches(ended)}")
@@ -76,16 +75,12 @@ def _launches(ended: Ended) -> str:
 
 
 def _tell(text: str) -> None:
-    print(f"{_NAME}: {text}", file=sys.stderr, flush=True)
+    print(f"{NAME}: {text}", file=sys.stderr, flush=True)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog=_NAME,
-        description="Run a CUDA program whose calls the PTX interpreter answers, without a GPU.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = CommandParser(
+        NAME, "Run a CUDA program whose calls the PTX interpreter answers, without a GPU.", _EPILOG
     )
     add = parser.add_argument
     add("--sanitize", action="store_true", help="watch all launches for races and other mistakes")

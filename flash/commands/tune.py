@@ -1,4 +1,4 @@
-"""Rank the tiles that a kernel can have: `python tools/tune.py --head-dim 128 --dtype f16`."""
+"""Rank the tiles that a kernel can have: `ptxgen tune --head-dim 128 --dtype f16`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from flash.commands.measure import report
 from flash.commands.measure.device import Gpu, open_gpu
 from flash.commands.measure.report import as_text, number, slug, versions, write_atomically
 from flash.commands.measure.tuning import (
@@ -27,7 +26,8 @@ from flash.commands.measure.tuning import (
     record,
     timed,
 )
-from flash.commands.parts.exits import StopError, fail
+from flash.commands.parts.command_line import CommandParser
+from flash.commands.parts.exits import FAILED, NO_GPU, OK, UNSUPPORTED, StopError, fail
 from flash.commands.parts.numbers import whole
 from flash.commands.parts.progress import progress
 from flash.commands.parts.standard_output import tell
@@ -37,9 +37,8 @@ from ptxgen.errors import BackendError, ConfigError, PtxGenError, UnsupportedTar
 from ptxgen.runtime.cuda import cuda_backend
 from ptxgen.target import target as find_target
 
-OK, FAILED, USAGE, UNSUPPORTED, NO_GPU = range(5)
-
-_fail: Final = functools.partial(fail, "tune.py")
+NAME: Final = "ptxgen tune"
+_fail: Final = functools.partial(fail, NAME)
 SCHEMA: Final = 1  # version of the result; raised when a key changes its meaning
 STATIC_SEQ: Final = 512  # queries and keys of the one head that is interpreted
 GPU_SEQ: Final = 4096
@@ -52,11 +51,12 @@ def _rule(method: str) -> str:
 
 _EPILOG = f"""\
 examples:
-  python tools/tune.py --head-dim 128 --dtype f16 --causal
-  python tools/tune.py --head-dim 64 --dtype bf16 --target sm_86 --static
-  python tools/tune.py --head-dim 192 --head-dim-v 128 --dtype f16 --json > ranking.json
+  ptxgen tune --head-dim 128 --dtype f16 --causal
+  ptxgen tune --head-dim 64 --dtype bf16 --target sm_86 --static
+  ptxgen tune --head-dim 192 --head-dim-v 128 --dtype f16 --json > ranking.json
+  ptxgen tune --head-dim 128 --dtype f16 --output tiles.json
 
-The candidates are all tiles that are offered for the target (tools/emit.py --list-tiles), with 1 to
+The candidates are all tiles that are offered for the target (ptxgen emit --list-tiles), with 1 to
 4 stages where the type has them.
 
 On a GPU they rank by the first rule, without one, or with --static, by the second:
@@ -65,14 +65,15 @@ On a GPU they rank by the first rule, without one, or with --static, by the seco
 HMMA share is shown and does not rank: all candidates need the same products. How long memory keeps
 a kernel waiting is not seen without a GPU, so among stages the fewest come first.
 
-The result file has a record for each problem and keeps those of other problems. It is written,
+The file of --output has a record for each problem and keeps those of other problems. It is written,
 whole, after every candidate: a run that was stopped goes on where it was, and a candidate is judged
-again only if its text, or what judges it, has changed.
+again only if its text, or what judges it, has changed. Without --output nothing is written.
 
 exit codes:
   0  done
-  1  a candidate failed, and the others are ranked; or there is no assembler
-  2  wrong usage, or the result file cannot be read or written
+  1  a candidate failed, and the others are ranked; or there is no assembler, or the file of
+     --output cannot be read or written
+  2  wrong usage
   3  no kernel is made for the problem, or the target is unknown
   4  --gpu, and this machine has none that runs the target
 """
@@ -94,13 +95,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(FAILED, error)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tune.py",
-        description="Rank the tiles that an attention kernel can have, on a GPU or without one.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        NAME, "Rank the tiles that an attention kernel can have, on a GPU or without one.", _EPILOG
     )
     add = parser.add_argument
     add("--head-dim", type=int, required=True, metavar="D", help="elements of a row of Q and K")
@@ -122,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
         "--output",
         type=Path,
         metavar="FILE",
-        help="the result file (default: benchmarks/results/tune-<device or static>.json)",
+        help="keep the result there; a folder gets tune-<device or static>.json (default: no file)",
     )
     return parser
 
@@ -139,13 +136,16 @@ def _tune(arguments: argparse.Namespace) -> int:
         arguments.seq or (GPU_SEQ if gpu else STATIC_SEQ),
     )
     device = gpu.device.name if gpu else Static.name
-    path = arguments.output or report.RESULTS / f"tune-{slug(device)}.json"
+    path: Path | None = arguments.output
+    if path is not None and path.is_dir():
+        path /= f"tune-{slug(device)}.json"
     result = _read(path, device)
     offered = candidates(problem)
     with _method(problem, gpu) as method:
         found = _judge(problem, method, offered, result, path)
     tell(as_text(found) if arguments.json else _table(found), end="")
-    print(f"written to {path}", file=sys.stderr)
+    if path is not None:
+        print(f"written to {path}", file=sys.stderr)
     return FAILED if any("failed" in entry for entry in found["candidates"]) else OK
 
 
@@ -182,14 +182,17 @@ def _method(problem: Problem, gpu: Gpu | None) -> Iterator[Method]:
 # -------------------------------------------------------------------------------- the result
 
 
-def _read(path: Path, device: str) -> dict[str, Any]:
+def _read(path: Path | None, device: str) -> dict[str, Any]:
     """The result file as it is, or a new one."""
+    new = {"schema": SCHEMA, "device": device, "versions": versions(), "problems": {}}
+    if path is None:
+        return new
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        return {"schema": SCHEMA, "device": device, "versions": versions(), "problems": {}}
+        return new
     except OSError as error:
-        raise StopError(USAGE, f"the result file cannot be read: {error}") from error
+        raise StopError(FAILED, f"the result file cannot be read: {error}") from error
     try:
         found: Any = json.loads(text)
     except ValueError:
@@ -197,7 +200,7 @@ def _read(path: Path, device: str) -> dict[str, Any]:
     mine = isinstance(found, dict) and isinstance(found.get("problems"), dict)
     if not mine or (found.get("schema"), found.get("device")) != (SCHEMA, device):
         raise StopError(
-            USAGE,
+            FAILED,
             f"{path} is no result of schema {SCHEMA} for {device}; name another file with "
             "--output, or remove it",
         )
@@ -205,7 +208,7 @@ def _read(path: Path, device: str) -> dict[str, Any]:
 
 
 def _judge(
-    problem: Problem, method: Method, offered: list[Candidate], result: dict[str, Any], path: Path
+    problem: Problem, method: Method, offered: list[Candidate], result: dict[str, Any], path: Path | None
 ) -> dict[str, Any]:
     """The problem's record, with all candidates judged, as it is written to the file."""
     key, means = f"{problem.key} {method.name}", method.means
@@ -231,12 +234,14 @@ def _entry(method: Method, candidate: Candidate, facts: Entry) -> Entry:
         return facts | {"failed": str(error)}
 
 
-def _write(path: Path, result: dict[str, Any]) -> None:
+def _write(path: Path | None, result: dict[str, Any]) -> None:
+    if path is None:
+        return
     try:
         write_atomically(path, as_text(result))
     except OSError as error:
         raise StopError(
-            USAGE, f"the result cannot be written: {error}; name another place with --output"
+            FAILED, f"the result cannot be written: {error}; name another place with --output"
         ) from error
 
 

@@ -33,16 +33,14 @@ from flash.operands.declared import Operand
 from flash.operands.dtypes import F32_BYTES
 from flash.problem.features import MAX_SPLITS
 from ptxgen.check.prove.contract import GlobalContract
+from ptxgen.contract.expressions import CEIL_DIV, expression
 
 _EXACTLY: Final = "block and grid are exactly as given"
 
 
 def append_contract(made: BuiltKernel, config: AppendConfig) -> dict[str, Any]:
     """The contract of the append kernel of a configuration."""
-    rows: Any = "new_rows"
-    words = "new_rows"
-    if config.rotary_dim:
-        rows, words = {"plus": ["new_rows", "q_rows"]}, "(new_rows + q_rows)"
+    rows = expression("new_rows + q_rows" if config.rotary_dim else "new_rows")
     return launch_contract(
         made,
         Words(
@@ -54,10 +52,7 @@ def append_contract(made: BuiltKernel, config: AppendConfig) -> dict[str, Any]:
                 **rotary_words(config.rotary_dim, interleaved=config.interleaved),
             },
             meanings=_append_meanings(config),
-            grid={
-                "formula": f"(ceil({words} / {APPEND_WARPS}), 1, 1)",
-                "x": {"ceil_div": [rows, APPEND_WARPS], "times": []},
-            },
+            ctas={CEIL_DIV: [rows, APPEND_WARPS]},
             constraints=_append_constraints(config),
             more={"layout": cache_layout(config.features)},
         ),
@@ -150,10 +145,7 @@ def merge_contract(made: BuiltKernel, config: MergeConfig) -> dict[str, Any]:
                 "head_dim_v": config.head_dim_v,
             },
             meanings=meanings,
-            grid={
-                "formula": f"(ceil(rows / {MERGE_WARPS}), 1, 1)",
-                "x": {"ceil_div": ["rows", MERGE_WARPS], "times": []},
-            },
+            ctas={CEIL_DIV: ["rows", MERGE_WARPS]},
             constraints=[
                 f"PARTS, and its strides in bytes, are multiples of {alignments['PARTS']} bytes; "
                 f"those of O of {alignments['O']}; LSES, its strides and LSE are multiples of "

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from flash.contract.built_kernel import BuiltKernel
-from flash.operands.declared import Operand
+from flash.operands.declared import LAST_KEYS, Operand
 from flash.problem.limits import MAX_CTAS
 from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract
 from ptxgen.check.verify.budget import static_shared_bytes
-
-SCHEMA: Final = 1  # version of the dictionary, raised when a key changes its meaning
+from ptxgen.contract import SCHEMA
+from ptxgen.contract.expressions import Expression, expression, formula, product
 
 _APART: Final = {
     "batch": "one batch to the next",
@@ -25,25 +25,45 @@ _APART: Final = {
     "page": "one page to the next",
     "split": "what one split writes to what the next one does",
 }
+# The names of dimensions in a contract, by the words for axes in the names of the text's parameters.
+_DIMENSIONS: Final = {
+    "heads": "head",
+    "kv_heads": "head",
+    "seq_q": "query",
+    "seq_k": "key",
+    LAST_KEYS: "key",
+    "n": "row",
+    "positions": "row",
+    "kv_batch": "sequence",
+    "table_columns": "column",
+    "total_q": "query",
+    "splits": "split",
+}
 
 
 @dataclass(frozen=True)
 class Words:
     """What one kind of kernel adds to the contract: what it computes, what each parameter means,
-    how many CTAs it has, and what it relies on.
+    how many CTAs it has along x, and what it relies on. `meanings` are by the names of the text's
+    parameters.
     """
 
     kind: str
     computes: Mapping[str, Any]
     meanings: Mapping[str, str]
-    grid: Mapping[str, Any]
+    ctas: Expression
     constraints: Iterable[str]
     more: Mapping[str, Any]
 
 
 def launch_contract(made: BuiltKernel, words: Words) -> dict[str, Any]:
     """The contract of a kernel. Sizes and offsets are in bytes unless the key says otherwise."""
-    kernel = made.kernel
+    kernel, sizes = made.kernel, _sizes(made)
+    strides = {
+        parameter: dimension
+        for operand in made.arrays
+        for parameter, dimension in zip(operand.strides, dimensions(operand), strict=False)
+    }
     return {
         "schema": SCHEMA,
         "kind": words.kind,
@@ -54,7 +74,8 @@ def launch_contract(made: BuiltKernel, words: Words) -> dict[str, Any]:
         **words.computes,
         "parameters": [
             {
-                "name": s.name,
+                "name": strides[s.name].stride if s.name in strides else s.name,
+                **_kind(s.name, made.arrays, strides, sizes),
                 "type": s.type,
                 "offset": s.offset,
                 "size": s.nbytes,
@@ -63,9 +84,9 @@ def launch_contract(made: BuiltKernel, words: Words) -> dict[str, Any]:
             for s in made.slots
         ],
         "arrays": [_array(operand) for operand in made.arrays],
-        "sizes": _sizes(made),
+        "sizes": sizes,
         "block": [made.threads, 1, 1],
-        "grid": {**words.grid, "y": 1, "z": 1},
+        "grid": {"formula": f"({formula(words.ctas)}, 1, 1)", "x": words.ctas, "y": 1, "z": 1},
         "dynamic_shared_bytes": kernel.dynamic_shared_bytes,
         "static_shared_bytes": static_shared_bytes(kernel),
         **words.more,
@@ -73,14 +94,56 @@ def launch_contract(made: BuiltKernel, words: Words) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One dimension of an array in a contract. `stride`, in elements, is the name of a parameter, or an
+    expression for an array that is dense.
+    """
+
+    array: str
+    name: str
+    extent: Expression
+    stride: Any
+
+
+def dimensions(operand: Operand) -> list[Dimension]:
+    """The dimensions of an array before its rows, outermost first."""
+    words = operand.steps or operand.axes
+    names = [_DIMENSIONS.get(word, word) for word in words] if operand.strides else _names(operand)
+    found = []
+    for n, (name, axis) in enumerate(zip(names, operand.axes, strict=True)):
+        stride: Expression = f"{operand.name}_{name}_stride"
+        if operand.is_dense:  # the elements of all later axes lie between two of an axis
+            stride = product(*map(expression, operand.axes[n + 1 :]))
+        found.append(Dimension(operand.name, name, expression(operand.extent(axis)), stride))
+    return found
+
+
+def _names(operand: Operand) -> list[str]:
+    """The names of the dimensions of a dense array, of which one may be a product of several."""
+    return ["_".join(_DIMENSIONS.get(each, each) for each in axis.split(" * ")) for axis in operand.axes]
+
+
+def _kind(
+    name: str, arrays: Sequence[Operand], strides: Mapping[str, Dimension], sizes: Mapping[str, object]
+) -> dict[str, str]:
+    """What kind of parameter the text's parameter `name` is, and what of."""
+    if name in strides:
+        return {"kind": "stride", "array": strides[name].array, "dim": strides[name].name}
+    if any(array.name == name for array in arrays):
+        return {"kind": "pointer", "array": name}
+    return {"kind": "size" if name in sizes else "number"}
+
+
 def _array(operand: Operand) -> dict[str, Any]:
     """An array of a contract."""
-    promised = promised_array(operand)
     return {
         "name": operand.name,
         "type": operand.dtype.name,
         "written": operand.is_written,
-        "dims": [{"extent": axis.extent, "stride": axis.stride} for axis in promised.axes],
+        "dims": [
+            {"name": dim.name, "extent": dim.extent, "stride": dim.stride} for dim in dimensions(operand)
+        ],
         "row": max(operand.columns, 1),
         "alignment": operand.alignment,
     }
@@ -117,14 +180,14 @@ def promised_launch(
     return GlobalContract(tuple(map(promised_array, arrays)), strides, bounds, (blocks, 1, 1), equal)
 
 
-def _sizes(made: BuiltKernel) -> dict[str, dict[str, int | str]]:
+def _sizes(made: BuiltKernel) -> dict[str, dict[str, Any]]:
     """The bounds of each size, and the expression of other sizes that it must be equal to."""
     promised = made.promised
-    found: dict[str, dict[str, int | str]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for name, (least, most) in promised.bounds.items():
         found[name] = {"least": least, "most": most}
         if name in promised.equal:
-            found[name]["equal"] = promised.equal[name]
+            found[name]["equal"] = expression(promised.equal[name])
     return found
 
 

@@ -26,6 +26,7 @@ from flash.problem.features import Features
 from flash.problem.limits import MAX_CTAS, max_seq
 from flash.scores.sink import Sink
 from ptxgen.check.prove.contract import GlobalContract
+from ptxgen.contract.expressions import CEIL_DIV, DIV, Expression, expression, product
 
 
 @functools.cache
@@ -40,11 +41,13 @@ def parameters(config: KernelConfig) -> dict[str, str]:
     lse = "LSE is the sink" if features.has(Sink) else "LSE is -inf"
     if features.varlen:
         meanings["total_q"] = f"rows of Q and O: those of all sequences, 1 to {longest}"
+    else:
+        meanings["seq_q"] = f"queries of each head, 1 to {_most_rows(config)}"
+    if features.packs_keys:
         meanings["total_k"] = (
             f"rows of K and V, 0 to {longest}; of a sequence without keys the output is 0 and {lse}"
         )
     else:
-        meanings["seq_q"] = f"queries of each head, 1 to {_most_rows(config)}"
         meanings["seq_k"] = (
             cache_room(features, longest)
             if features.cached
@@ -85,7 +88,7 @@ def contract(made: BuiltKernel, config: KernelConfig) -> dict[str, Any]:
     t, new, meanings = config.tiling, config.features.appended, parameters(config)
     turning = {} if new is None else rotary_words(new.rotary_dim, interleaved=new.interleaved)
     words = Words(
-        kind="decode" if config.features.cached else "forward",
+        kind="decode" if config.features.cached and not config.features.varlen else "forward",
         computes={
             "dtype": config.dtype.name,
             "precision": config.precision,
@@ -96,7 +99,7 @@ def contract(made: BuiltKernel, config: KernelConfig) -> dict[str, Any]:
             **turning,
         },
         meanings=meanings,
-        grid=_grid(config),
+        ctas=_ctas(config),
         constraints=_constraints(config),
         more={
             "alignment": config.alignment,
@@ -110,24 +113,14 @@ def contract(made: BuiltKernel, config: KernelConfig) -> dict[str, Any]:
     return launch_contract(made, words)
 
 
-def _times(factors: list[Any]) -> str:
-    return "".join(f" * {factor}" for factor in factors)
-
-
-def _grid(config: KernelConfig) -> dict[str, Any]:
+def _ctas(config: KernelConfig) -> Expression:
     """The number of CTAs along x. With packed heads, rows are those of all heads of a group."""
-    t = config.tiling
-    slices: list[Any] = [t.value_slices] if t.value_slices > 1 else []
-    slices += ["splits"] if config.features.splits else []
+    t, longest = config.tiling, config.features.longest_q
+    slices: list[Expression] = [t.value_slices, *(["splits"] if config.features.splits else [])]
+    rows, heads = expression(longest), expression("heads")
     if config.packed:
-        rows, heads = "seq_q * group", "(heads / group)"
-        sizes: tuple[Any, Any] = {"times": ["seq_q", "group"]}, {"div": ["heads", "group"]}
-    else:
-        rows, heads = sizes = config.features.longest_q, "heads"
-    return {
-        "formula": f"(ceil({rows} / {t.block_q}) * {heads} * batch{_times(slices)}, 1, 1)",
-        "x": {"ceil_div": [sizes[0], t.block_q], "times": [sizes[1], "batch", *slices]},
-    }
+        rows, heads = expression(f"{longest} * group"), {DIV: ["heads", "group"]}
+    return product({CEIL_DIV: [rows, t.block_q]}, heads, "batch", *slices)
 
 
 _BATCHED: Final = (
@@ -140,11 +133,15 @@ _PACKED: Final = (
     "sequence, or beyond what is used of one, are neither read nor written. Elsewhere seq_q and "
     "seq_k are a sequence's own numbers of queries and keys"
 )
+_PACKED_QUERIES: Final = (
+    "The queries of a batch of sequences lie one after another in Q and O. Sequences may be empty. Rows "
+    "of Q and O that are in no sequence, or beyond what is used of one, are neither read nor written"
+)
 
 
 def _layout(features: Features) -> str:
     """Where the rows of K and V lie, and which of them are keys."""
-    if features.varlen:
+    if features.packs_keys:
         return _PACKED
     if not features.cached:
         return _BATCHED
@@ -154,10 +151,11 @@ def _layout(features: Features) -> str:
         if features.splits
         else ""
     )
+    packed = f". {_PACKED_QUERIES}" if features.varlen else ""
     return (
         f"{cache_layout(features)}; its keys are the first seqused_k[b] rows of that{padding}. "
         "Rows that are no keys may hold anything. Elsewhere seq_k is an item's own number of keys"
-        f"{parts}"
+        f"{parts}{packed}"
     )
 
 
@@ -209,7 +207,7 @@ def _constraints(config: KernelConfig) -> list[str]:
         _alignments(config),
         f"the last dimension of {_and(dense)} is dense (stride 1)",
         f"{rows[0]} and {rows[1]} are at most {max_seq(features)}",
-        *([f"seq_q * group is at most {_most_rows(config)}"] if config.packed else []),
+        *([f"{features.longest_q} * group is at most {_most_rows(config)}"] if config.packed else []),
         "heads is a multiple of kv_heads",
         "block and grid are exactly as given: the batch is known from the number of CTAs",
         f"{written} share no memory with {read} is read or each other, and no two indices of O "
@@ -278,7 +276,7 @@ def global_contract(config: KernelConfig) -> GlobalContract:
     rows, of = features.longest_q, "heads"
     if config.packed:
         rows, of = "rows", "kv_heads"
-        bounds["rows"], equal["rows"] = (1, _most_rows(config)), "seq_q * group"
+        bounds["rows"], equal["rows"] = (1, _most_rows(config)), f"{features.longest_q} * group"
     blocks = f"({rows} + {t.block_q - 1}) // {t.block_q}"
     blocks += f" * {of} * batch * {t.value_slices}{' * splits' if features.splits else ''}"
     return promised_launch(arrays_of(config), bounds, blocks, equal)

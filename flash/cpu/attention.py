@@ -20,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.cpu.blocks import Workspace, arithmetic_of, heads_together, product_of_seen, rows_of
+from flash.cpu.paged_rows import HeadRows, KeyRows
 from flash.cpu.scores import ScoreRules
 from flash.cpu.threads import share_out
+from flash.operands.words import Causal
 from flash.scores.feature import Block
 from flash.scores.features import ScoreArguments, scored
-from flash.scores.window import Causal
 
 # 256 x 512 f32 scores are 512 KiB, half of the L2 cache of a server core: fewer queries cost GEMM
 # speed and more Python calls, more cost wasted scores above the causal diagonal.
@@ -41,8 +42,8 @@ SAFE_SUM = 2.0**-100
 
 def attention_cpu(
     q: NDArray[Any],
-    k: NDArray[Any],
-    v: NDArray[Any],
+    k: KeyRows,
+    v: KeyRows,
     out: NDArray[Any],
     lse: NDArray[Any] | None,
     *,
@@ -57,10 +58,11 @@ def attention_cpu(
 
     Shapes: q [batch, heads, seq_q, d], k [batch, kv_heads, seq_k, d], v [batch, kv_heads, seq_k,
     d_v], out [batch, heads, seq_q, d_v], lse [batch, heads, seq_q] or None; heads is a multiple of
-    kv_heads; any strides. The caller (`LaunchPlan`) has checked this and that `out` and `lse`
-    overlap no input. Arithmetic is f64 if an input is f64, else f32; inputs of another float type,
-    such as f16 and bfloat16, are converted block by block, and results are rounded once, to the
-    types of `out` and `lse`. The scale defaults to 1 / sqrt(d). A row that sees no key gives 0 and
+    kv_heads; any strides. k and v may also be `PagedRows`, of which a block at a time is copied.
+    The caller (`LaunchPlan`) has checked this and that `out` and `lse` overlap no input. Arithmetic
+    is f64 if an input is f64, else f32; inputs of another float type, such as f16 and bfloat16, are
+    converted block by block, and results are rounded once, to the types of `out` and `lse`. The
+    scale defaults to 1 / sqrt(d). A row that sees no key gives 0 and
     -inf. The contents of keys and values that a row does not see cannot reach it; NaN in a key or
     value that it sees does. `attention_reference` says what `first_batch`, `first_query`
     and the arguments of scores mean.
@@ -103,8 +105,8 @@ class _Job:
     """The resolved arguments of one call, which all of its tasks read."""
 
     q: NDArray[Any]
-    k: NDArray[Any]
-    v: NDArray[Any]
+    k: KeyRows
+    v: KeyRows
     out: NDArray[Any]
     lse: NDArray[Any] | None
     scale: float
@@ -180,8 +182,8 @@ def _sweep(
     job: _Job,
     space: _Workspace,
     scaled: tuple[NDArray[Any], float],
-    k: NDArray[Any],
-    v: NDArray[Any],
+    k: HeadRows,
+    v: HeadRows,
     block: tuple[int, slice, slice],
     *,
     shifted: bool,

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.cpu.paged_rows import KeyRows
+
 _F16_BITS = np.array(0x8FFFE000, np.uint32).view(np.int32)  # bits of an f16, shifted left by 13
 
 # In a product of a matrix and a vector, the order in which BLAS adds may depend on the address and
@@ -16,7 +18,7 @@ _F16_BITS = np.array(0x8FFFE000, np.uint32).view(np.int32)  # bits of an f16, sh
 _ALIGNMENT = 64  # bytes, of a cache line, and of the widest vector register of a CPU
 
 
-def arithmetic_of(*arrays: NDArray[Any]) -> np.dtype[Any]:
+def arithmetic_of(*arrays: KeyRows) -> np.dtype[Any]:
     """The type of the arithmetic: f64 if an array is f64, else f32."""
     return np.dtype(np.float64 if np.float64 in [array.dtype for array in arrays] else np.float32)
 

@@ -17,9 +17,8 @@ from flash.mods.trace import AUX
 from flash.operands.declared import LAST_KEYS, MAX_WINDOWED_SEQ
 from flash.operands.dtypes import F32, I32, OF_ARRAYS
 from flash.pages.numbers import MOST_ITEMS
-from flash.pages.placement import MAX_PAGE_SIZE
 from flash.problem.config import AttentionConfig
-from flash.problem.features import LENGTHS, MAX_SPLITS
+from flash.problem.features import LENGTHS, MAX_PAGE_SIZE, MAX_SPLITS
 from flash.problem.limits import MAX_CTAS
 from flash.scores.features import CACHE_ARRAYS, every_cached
 from ptxgen.arguments import integer
@@ -186,17 +185,10 @@ def _problems_of_tables(config: AttentionConfig, views: Mapping[str, ArrayView])
 
 def _problems_of_new_on_host(views: Mapping[str, ArrayView]) -> Iterator[str]:
     """Say what is wrong with lengths and indices for new rows, if they are on the host."""
+    numbers = _numbers_on_host(views)
+    if numbers is None:
+        return
     batch = views["q"].shape[0]
-    numbers = {"cache_batch_idx": np.arange(batch), "leftpad_k": np.zeros(batch, np.int64)}
-    for name in LENGTHS:
-        array = views.get(name)
-        if array is None:
-            continue
-        if array.device != HOST or array.dtype != I32.array_name:
-            return
-        if tuple(array.shape) not in ((), (1,), (batch,)):
-            return
-        numbers[name] = np.broadcast_to(host_array(array), batch).astype(np.int64)
     index, used = numbers["cache_batch_idx"], numbers["seqused_k"]
     if len(np.unique(index)) < batch:
         yield (f"cache_batch_idx must name a sequence once where there are new rows, got {index.tolist()}")
@@ -303,6 +295,49 @@ def _problems_on_host(views: Mapping[str, ArrayView], sequences: int) -> Iterato
             wrong = numbers[(numbers < 0) | (numbers > most)]
             if wrong.size:
                 yield f"{name} must hold numbers from 0 to {most}, got {wrong.flat[0]}"
+                return
+    yield from _problems_of_used_pages(views)
+
+
+def _problems_of_used_pages(views: Mapping[str, ArrayView]) -> Iterator[str]:
+    """Say which page that a sequence uses is none of the cache, if lengths and table are on the host."""
+    table = views.get("block_table")
+    numbers = _numbers_on_host(views)
+    if table is None or table.device != HOST or table.dtype != I32.array_name or numbers is None:
+        return
+    pages, page_size = views["k_cache"].shape[0], views["k_cache"].shape[2]
+    if not page_size or table.shape[0] <= np.max(numbers["cache_batch_idx"], initial=-1):
+        return
+    of_sequences = host_array(table)
+    for sequence, first, used in zip(
+        numbers["cache_batch_idx"], numbers["leftpad_k"], numbers["seqused_k"], strict=True
+    ):
+        named = of_sequences[sequence, first // page_size : -(-used // page_size)]
+        wrong = named[(named < 0) | (named >= pages)]
+        if wrong.size:
+            yield (
+                f"block_table must hold pages from 0 to {pages - 1} for the {used} rows of sequence "
+                f"{sequence}, got {wrong[0]}"
+            )
+            return
+
+
+def _numbers_on_host(views: Mapping[str, ArrayView]) -> dict[str, NDArray[np.int64]] | None:
+    """Lengths and indices of the items of a call, [batch] each; None if one is not on the host or
+    has another type or shape than it should have.
+    """
+    batch = views["q"].shape[0]
+    numbers = {"cache_batch_idx": np.arange(batch), "leftpad_k": np.zeros(batch, np.int64)}
+    for name in LENGTHS:
+        array = views.get(name)
+        if array is None:
+            continue
+        if array.device != HOST or array.dtype != I32.array_name:
+            return None
+        if tuple(array.shape) not in ((), (1,), (batch,)):
+            return None
+        numbers[name] = np.broadcast_to(host_array(array), batch).astype(np.int64)
+    return numbers
 
 
 def splits_of(who: str, given: object) -> int | None:

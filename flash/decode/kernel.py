@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Unpack
+from typing import Any, Final, Literal, NamedTuple, Unpack, overload
 
 import numpy as np
 
@@ -29,8 +29,10 @@ from flash.host.caller import Caller, flag, raise_problems, views_of
 from flash.launch.checks import check_place
 from flash.launch.checks import scale as scale_of
 from flash.launch.gpu import GpuLauncher, Ready
+from flash.launch.signature import CacheLaunchOptions
 from flash.launch.step import Step, require_grid
 from flash.operands.dtypes import F32, OF_ARRAYS, DType
+from flash.operands.words import A, AnyArray, Auto, Backend
 from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig
 from flash.problem.features import LENGTHS
 from flash.scores.aux_arrays import flattened
@@ -99,28 +101,52 @@ class DecodeKernel:
     def __repr__(self) -> str:
         return f"DecodeKernel({self.config!r})"
 
+    @overload
+    def launch(
+        self,
+        q: A,
+        k_cache: AnyArray,
+        v_cache: AnyArray,
+        k: AnyArray | None = ...,
+        v: AnyArray | None = ...,
+        *,
+        return_lse: Literal[True],
+        **options: Unpack[CacheLaunchOptions],
+    ) -> tuple[A, A]: ...
+    @overload
+    def launch(
+        self,
+        q: A,
+        k_cache: AnyArray,
+        v_cache: AnyArray,
+        k: AnyArray | None = ...,
+        v: AnyArray | None = ...,
+        *,
+        return_lse: bool | None = ...,
+        **options: Unpack[CacheLaunchOptions],
+    ) -> Any: ...
     @takes(CacheLaunchArguments)
     def launch(
         self,
-        q: object,
-        k_cache: object,
-        v_cache: object,
-        k: object = None,
-        v: object = None,
+        q: AnyArray,
+        k_cache: AnyArray,
+        v_cache: AnyArray,
+        k: AnyArray | None = None,
+        v: AnyArray | None = None,
         *,
-        seqused_k: object,
-        block_table: object = None,
-        cache_batch_idx: object = None,
-        leftpad_k: object = None,
-        rotary_cos: object = None,
-        rotary_sin: object = None,
+        seqused_k: AnyArray,
+        block_table: AnyArray | None = None,
+        cache_batch_idx: AnyArray | None = None,
+        leftpad_k: AnyArray | None = None,
+        rotary_cos: AnyArray | None = None,
+        rotary_sin: AnyArray | None = None,
         rotary_interleaved: bool = False,
         softmax_scale: float | None = None,
         return_lse: bool | None = None,
-        out: object = None,
-        splits: int | str = AUTO,
+        out: AnyArray | None = None,
+        splits: int | Auto = AUTO,
         max_seqlen_k: int | None = None,
-        backend: str = AUTO,
+        backend: Backend = AUTO,
         stream: object = None,
         **scores: Unpack[CacheLaunchArguments],
     ) -> Any:

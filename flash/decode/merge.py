@@ -18,6 +18,7 @@ from flash.launch.arguments import Argument
 from flash.launch.checks import out_problems, stream_without_gpu
 from flash.launch.gpu import Launcher, launcher_of
 from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS, DType
+from flash.operands.words import A, AnyArray, Backend
 from flash.problem.config import DEFAULT_TARGET
 from flash.problem.features import MAX_SPLITS
 from flash.problem.simt_tiling import MAX_HEAD_DIM_V
@@ -36,8 +37,13 @@ _WHO: Final = "merge_partials"
 
 
 def merge_partials(
-    outs: object, lses: object, *, out: object = None, backend: str = AUTO, stream: object = None
-) -> tuple[Any, Any]:
+    outs: A | Sequence[A],
+    lses: AnyArray | Sequence[AnyArray],
+    *,
+    out: AnyArray | None = None,
+    backend: Backend = AUTO,
+    stream: object = None,
+) -> tuple[A, A]:
     """Merge attention results for parts of the keys to the result for all keys: (out, lse).
 
     `outs` is [splits, ..., seq_q, head_dim_v], or a list or tuple of the parts; `lses` likewise has
@@ -94,7 +100,9 @@ def merge_partials(
     else:
         parts = Given(of_outs.views[0], of_lses.views[0], into, view(lse, "lse"))
         _launch(gpu, parts, streams.current_stream(like) if explicit is None else explicit)
-    return made if out is not None else results.deliver(made, like), results.deliver(lse, like)
+    merged: Any = made if out is not None else results.deliver(made, like)
+    of_rows: Any = results.deliver(lse, like)
+    return merged, of_rows
 
 
 def _chosen(backend: str, views: Mapping[str, ArrayView], stream: object) -> str:

@@ -109,7 +109,7 @@ def attend_to_rows(
             out[b : b + 1],
             None if lse is None else lse[b : b + 1],
             softmax_scale=scale,
-            causal=config.causal,  # type: ignore[arg-type]  # one of the words the config allows
+            causal=config.causal,
             first_batch=b,
             first_query=keys.shape[1] - q.shape[2],
             **config.score_arguments,

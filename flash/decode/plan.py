@@ -25,7 +25,6 @@ from flash.problem.config import AttentionConfig, KernelConfig
 from flash.problem.features import LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended
 from flash.problem.tile_choice import choose_tiling, natural_alignment
 from ptxgen.arrays.views import ArrayView
-from ptxgen.errors import ConfigError
 from ptxgen.target import Target
 
 E4M3_TARGET: Final = "sm_89"  # the first target with `cvt.rn.f16x2.e4m3x2` (PTX ISA, "cvt")
@@ -128,7 +127,7 @@ class Workspace(NamedTuple):
 
 def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
     """The kernel that attends, for a target."""
-    config = _for_rows(call.config, call.q.shape[2] * call.group, target)
+    config = call.config.for_rows(call.q.shape[2] * call.group, target)
     merged = splits > 1
     alignment = _alignment(call, merged)
     kernel = config.kernel(target, alignment, call.lse is not None or merged)
@@ -167,24 +166,6 @@ def _appended_by(call: CacheCall, kernel: KernelConfig) -> Appended | None:
 def turns_before(call: CacheCall, kernel: KernelConfig) -> bool:
     """Whether a launch before the one that attends rotates q."""
     return kernel.features.appended is None and call.new is not None and call.new.cos is not None
-
-
-def _for_rows(config: AttentionConfig, rows: int, target: Target) -> AttentionConfig:
-    """The config with the smallest block_q that holds all packed rows, if its block_q is "auto":
-    rows of a block without a query are wasted work.
-    """
-    if config.block_q != "auto":
-        return config
-    for block_q in sorted(config.tile_request.blocks_q):
-        if rows > block_q:
-            continue
-        try:
-            found = replace(config, block_q=block_q)
-            found.kernel(target)
-        except ConfigError:
-            continue
-        return found
-    return config
 
 
 def _alignment(call: CacheCall, merged: bool) -> int:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from flash.device.cta_order import last_first
+from flash.device.grid_place import GridPlace, SplitOfKeys, ValueSlice
 from flash.device.head_scores import HeadScores
 from flash.device.mask import Mask
 from flash.device.parameters import Array, InCache, Parameters
@@ -14,51 +13,27 @@ from flash.device.softmax import NO_TERMS, FirstTerms, sink_terms
 from flash.device.tiles import Matrix
 from flash.operands.dtypes import F32_BYTES
 from flash.problem.config import KernelConfig
-from flash.problem.simt_tiling import Tiling, ValueSlices
+from flash.problem.simt_tiling import Tiling
 from flash.scores.feature import NEG_INF, Applied
 from flash.scores.heads import Packing
 from flash.scores.scoring import Scoring
 from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
-from ptxgen.types import s64, u32, u64
-
-
-@dataclass(frozen=True)
-class SplitOfKeys:
-    """The split of the keys that a CTA takes, where several CTAs share the keys of one block of
-    queries (flash-decoding): `number` is its index among `splits` splits, both s32.
-    """
-
-    number: Value
-    splits: Value
-
-    def tiles(self, k: KernelBuilder, first: Value | None, end: Value) -> tuple[Value, Value]:
-        """The tiles of this split, out of the tiles from `first` (None: 0) up to `end`, exclusive;
-        the result has the same form. Splits differ by at most one tile; the longer ones come first.
-        """
-        count = end if first is None else end - first
-        size = count // self.splits
-        longer = count - size * self.splits
-        begin, behind = (n * size + k.min(n, longer) for n in (self.number, self.number + 1))
-        return (begin, behind) if first is None else (first + begin, first + behind)
-
-    def place(self, k: KernelBuilder, matrix: Matrix, O: Array) -> Matrix:
-        """`matrix`, a block of O, moved to the partial output of this split."""
-        elements = k.cvt(self.number, dtype=s64) * O.strides["split"]
-        return replace(matrix, first=matrix.first + (elements * O.nbytes).as_(u64))
+from ptxgen.types import s64, u64
 
 
 @dataclass(frozen=True)
 class LogSums:
     """Where a CTA writes the log-sum-exp of its rows: `rows` f32 for each head. With packing,
-    `head` is a head of K and V, whose heads of Q have `all_rows` rows together. The LSEs of all
-    splits of one row are adjacent.
+    `head` is a head of K and V, whose heads of Q have `all_rows` rows together; of packed sequences
+    (`all_rows` None) it is the first of these heads of Q. The LSEs of all splits of one row are
+    adjacent.
     """
 
     first: Pointer
     head: Value
     rows: Value
     packing: Packing | None
-    all_rows: Value
+    all_rows: Value | None
     part: SplitOfKeys | None
 
     def at(self, k: KernelBuilder, row: Value) -> Pointer:
@@ -67,70 +42,14 @@ class LogSums:
             place = k.mad_wide(self.head, self.rows, k.cvt(row, dtype=s64))
         else:
             query = k.cvt(self.packing.query(row), dtype=s64)
-            place = k.mad_wide(self.packing.head(row), self.rows, query)
-            place = k.mad_wide(self.head, self.all_rows, place)
+            head = self.packing.head(row)
+            if self.all_rows is None:
+                place = k.mad_wide(self.head + head, self.rows, query)
+            else:
+                place = k.mad_wide(self.head, self.all_rows, k.mad_wide(head, self.rows, query))
         if self.part is not None:
             place = place * k.cvt(self.part.splits, dtype=s64) + k.cvt(self.part.number, dtype=s64)
         return self.first.plus((place * F32_BYTES).as_(u64))
-
-
-@dataclass(frozen=True)
-class ValueSlice:
-    """The columns of V and O that one CTA computes, where several CTAs share them
-    (`flash/problem/simt_tiling.py`).
-    """
-
-    number: Value
-    first: Value  # column
-    written_from: Value | None  # first column to write, in the slice; None if it is column 0
-
-    @classmethod
-    def of(cls, k: KernelBuilder, slices: ValueSlices, number: Value) -> ValueSlice:
-        """The slice with index `number`."""
-        width, last = slices.width, slices.last
-        if not slices.shared:
-            return cls(number, number * width, None)
-        unit = math.gcd(width, last)  # explicit, so that the bounds proof sees it divide the column
-        first = k.min(number * (width // unit), last // unit) * unit
-        return cls(number, first, k.max(number * width - last, 0))
-
-    def part(self, k: KernelBuilder, matrix: Matrix, nbytes: int) -> Matrix:
-        """This slice of `matrix`, V or O, whose elements have `nbytes` bytes."""
-        first = matrix.first + k.cvt(self.first * nbytes, dtype=u64)
-        return replace(matrix, first=first, written_from=self.written_from)
-
-
-@dataclass(frozen=True)
-class _Place:
-    """A CTA's coordinates in the grid, which is flat. From fastest to slowest: slices of values,
-    whose CTAs read the same queries and keys; splits of the keys; query blocks; heads (of K and V
-    if rows are packed); batches. Causal kernels order query blocks and heads as
-    `flash/device/cta_order.py` says.
-    """
-
-    slice: ValueSlice | None
-    part: SplitOfKeys | None
-    head_of_batch: Value
-    nth_block: Value
-
-    @classmethod
-    def of(cls, k: KernelBuilder, config: KernelConfig, given: Parameters, blocks: Value) -> _Place:
-        """The coordinates of this CTA, where each head has `blocks` query blocks."""
-        t, splits = config.tiling, given.numbers.get("splits")
-        rest, slice, part = k.signed(k.block_id()), None, None
-        if t.value_slices > 1:
-            slice = ValueSlice.of(k, t.slices, rest % t.value_slices)
-            rest = rest // t.value_slices
-        if splits is not None:
-            part = SplitOfKeys(rest % k.signed(splits), k.signed(splits))
-            rest = rest // k.signed(splits)
-        if not config.takes_turns:
-            return cls(slice, part, rest // blocks, rest % blocks)
-        ctas = k.blocks()
-        if t.value_slices > 1:
-            ctas = ctas // t.value_slices
-        section = given.numbers["section"]
-        return cls(slice, part, *last_first(k, rest.as_(u32), blocks.as_(u32), ctas, section))
 
 
 @dataclass(frozen=True)
@@ -174,17 +93,15 @@ class Cta:
         packing = Packing(given.group) if config.packed else None
         rows = given.longest_q if packing is None else given.longest_q * packing.group
         heads = given.heads if packing is None else given.heads // packing.group
-        place = _Place.of(k, config, given, k.divide_up(rows, t.block_q))
+        place = GridPlace.of(k, config, given, k.divide_up(rows, t.block_q))
         head_of_batch, part, slice = place.head_of_batch, place.part, place.slice
         first_row = place.nth_block * t.block_q
         batch, head = head_of_batch // heads, head_of_batch % heads
         kv_head = head // given.group if packing is None else head
-        every_row, of_head = given.seq_q, head_of_batch
-        if config.features.varlen:
-            given = given.of_sequence(k, batch)
-            rows, of_head = given.seq_q, head
-        elif config.features.cached:
-            given = given.of_batch(k, batch, config.features.page_size).of_kv_head(k, kv_head)
+        every_row, of_head, varlen = given.seq_q, head_of_batch, config.features.varlen
+        given = given.of_item(k, config.features, batch, kv_head)
+        if varlen:
+            rows, of_head = _of_sequence(k, given, head, packing)
         scores = HeadScores.of(k, config, given, (batch, head, head_of_batch), packing)
         mask = scores.mask()
         last_row = k.min(first_row + (t.block_q - 1), rows - 1)
@@ -202,6 +119,9 @@ class Cta:
         first_query, last_query = first_row, last_row
         if packing is not None and (mask.reach.is_limited or mask.narrows):
             first_query, last_query = packing.query(first_row), packing.query(last_row)
+        if varlen and config.features.page_size:
+            end = mask.reach.end_key(k, last_query)  # rows behind it are not copied
+            K, V = replace(K, rows=end), replace(V, rows=end)
         all_see = mask.last_for_all(k, first_query)
         tiles = mask.reach.end_tile(k, last_query, t.tile)
         features = scores.features()
@@ -220,7 +140,7 @@ class Cta:
             first_tile, tiles = part.tiles(k, first_tile, tiles)
         LSE = None
         if given.LSE is not None:
-            LSE = LogSums(given.LSE, of_head, every_row, packing, rows, part)
+            LSE = LogSums(given.LSE, of_head, every_row, packing, None if varlen else rows, part)
         return cls(
             Q,
             K,
@@ -325,6 +245,20 @@ class Cta:
         begin = k.min(k.divide_up(self.all_see_from, self.tile), behind_first)
         # A split may begin behind the first key that all rows see.
         return end, begin if self.part is None else k.max(begin, self.first_tile)
+
+
+def _of_sequence(
+    k: KernelBuilder, given: Parameters, head: Value, packing: Packing | None
+) -> tuple[Value, Value]:
+    """The rows of a head of one packed sequence, and the head of Q; with packed heads, the rows of
+    all heads that share `head`, a head of K and V, and the first of these heads.
+    """
+    if packing is None:
+        return given.seq_q, head
+    # A length is never negative: the maximum states it for the proof. Queries beyond the most are
+    # left out anyway; with them the product might leave s32.
+    rows = k.min(k.max(given.seq_q, 0), given.longest_q) * packing.group
+    return rows, head * packing.group
 
 
 def _rows(

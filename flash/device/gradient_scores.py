@@ -57,11 +57,7 @@ class ScoreGradients:
 
     @marked("gradient of scores: scores")
     def score(
-        self,
-        S: Fragment,
-        places: Callable[[], ScorePlaces],
-        cut: Value | None,
-        queries: Value | None = None,
+        self, S: Fragment, places: Callable[[], ScorePlaces], cut: Value | None, queries: Value | None = None
     ) -> tuple[Fragment | None, ScorePlaces | None]:
         """Turn products of Q and K into scores, of which hidden ones are -inf; in units of log2, or
         without their scale if `scoring` is None. `cut`: whether keys of the tile may be hidden; None:

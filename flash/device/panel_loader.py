@@ -109,7 +109,8 @@ class PanelLoader:
     @marked("panel loader: asynchronous copies")
     def _start_copies(self, share: Share, first_row: Value, ragged: bool) -> None:
         row = first_row + self.k.signed(share.row)
-        find = self.matrix.further(self.k, row, share.rows_at_once, self.tile.rows)
+        lanes = share.panels[0].chunks
+        find = self.matrix.further(self.k, row, share.rows_at_once, self.tile.rows, share.chunk, lanes)
         source = self._source(share, lambda: find(0))
         turn_bytes = self.matrix.step(share.rows_at_once)
         rows_left = self.matrix.rows - row if ragged else None

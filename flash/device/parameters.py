@@ -13,17 +13,20 @@ from flash.operands.declared import Operand
 from flash.operands.dtypes import F32_BYTES, DType
 from flash.problem.arrays import matrices
 from flash.problem.config import KernelConfig
+from flash.problem.features import Features
 from flash.scores.feature import LOG2E
 from flash.scores.heads import Packing
 from flash.scores.places import PackedPlane, ScorePlane
 from ptxgen.dsl import KernelBuilder, Pointer, Value
+from ptxgen.dsl.matrices.lanes import of_segment
 from ptxgen.types import f32, s32, s64, u32, u64
 
 
 @dataclass(frozen=True)
 class Pages:
     """Where the rows of one sequence of K and V are: page n of the sequence is
-    `table[sequence, n]`.
+    `table[sequence, n]`. With `shared_lookups` the threads that copy one row divide the reads of
+    the table among themselves and exchange what they have read.
     """
 
     table: ScoreArray
@@ -31,24 +34,52 @@ class Pages:
     page_size: int
     last_page: Value  # the last page of K and V, u32
     last_row: Value  # the last row of the sequence, u32
+    shared_lookups: bool
 
     @classmethod
     def of(
-        cls, k: KernelBuilder, table: ScoreArray, sequence: Value, page_size: int, pages: Value, rows: Value
+        cls,
+        k: KernelBuilder,
+        table: ScoreArray,
+        sequence: Value,
+        page_size: int,
+        pages: Value,
+        rows: Value,
+        *,
+        shared_lookups: bool,
     ) -> Pages:
         """The pages of a sequence of `rows` rows, where K and V have `pages` pages; the sequence
         has room for at least one row.
         """
         last_row = (k.max(rows, 1) - 1).as_(u32)
-        return cls(table, sequence, page_size, pages - 1, last_row)
+        return cls(table, sequence, page_size, pages - 1, last_row, shared_lookups)
 
     def page(self, k: KernelBuilder, row: Value) -> Value:
         """The page of a row, s32. A row behind the last gives the page of the last row, so that no
         table entry behind that is read.
         """
+        return self._existing(k, self._entry(k, row))
+
+    def _entry(self, k: KernelBuilder, row: Value) -> Value:
+        """What the table says of the page of a row, which may be anything."""
         row = k.min(row.as_(u32), self.last_row)
-        page = self.table.of_sequence(k, self.sequence, k.signed(row // self.page_size))
+        return self.table.of_sequence(k, self.sequence, k.signed(row // self.page_size))
+
+    def _existing(self, k: KernelBuilder, page: Value) -> Value:
+        """A page number of the table, s32, as one of the pages that there are."""
         return k.signed(k.min(page.as_(u32), self.last_page))
+
+    def shared(
+        self, k: KernelBuilder, row: Value, step: int, count: int, nth: Value, lanes: int
+    ) -> Callable[[int], Value]:
+        """A function of n that gives the page of row `row` + n * `step`, s32, for n below `count`, a
+        power of two. The thread is the `nth` (u32) of `lanes` neighbouring ones, a power of two,
+        that have this row: each reads one entry in `lanes`, and the others get it from there.
+        """
+        among = min(lanes, count)
+        mine = row + k.signed(nth & among - 1) * step
+        entries = [self._entry(k, mine + n * step if n else mine) for n in range(0, count, among)]
+        return lambda n: self._existing(k, of_segment(k, entries[n // among], n % among, lanes))
 
     def place(self, k: KernelBuilder, row: Value) -> Value:
         """The index of a row in its page, s32. A row behind the last gives the index of the last
@@ -78,8 +109,12 @@ class InCache:
         capacity: Value,
         batch: Value,
         page_size: int,
+        *,
+        packed: bool = False,
     ) -> InCache:
-        """The keys of item `batch`; a sequence has room for `capacity` rows, s32."""
+        """The keys of item `batch`; a sequence has room for `capacity` rows, s32. `packed`: whether
+        the queries of all sequences are packed.
+        """
         used, padded, index, table = (
             operands.get(name) for name in ("seqused_k", "leftpad_k", "cache_batch_idx", "block_table")
         )
@@ -93,7 +128,7 @@ class InCache:
             sequence = k.min(index.of_sequence(k, batch).as_(u32), last).as_(s32)
         pages = None
         if table is not None:
-            pages = Pages.of(k, table, sequence, page_size, numbers["pages"], rows)
+            pages = Pages.of(k, table, sequence, page_size, numbers["pages"], rows, shared_lookups=packed)
         return cls(rows, padding, sequence, pages)
 
     def head(self, k: KernelBuilder, array: Array, head: Value) -> Matrix:
@@ -122,11 +157,17 @@ class PagedMatrix(Matrix):
         place = k.cvt(self.pages.place(k, row), dtype=s64)
         return (across + place * self.row_bytes).as_(u64)
 
-    def further(self, k: KernelBuilder, index: Value, apart: int, rows: int) -> Callable[[int], Value]:
+    def further(
+        self, k: KernelBuilder, index: Value, apart: int, rows: int, nth: Value, lanes: int
+    ) -> Callable[[int], Value]:
         """See `Matrix.further`. The page table is read once for all rows that are in one page."""
         together = self._together(apart, rows)
+        if self.pages.shared_lookups and min(lanes, rows // apart) > 1 and not rows % apart:
+            step = together or apart
+            page_of = self.pages.shared(k, index, step, rows // step, nth, lanes)
+            return lambda down: self.first + self._offset(k, page_of(down // step), index + down)
         if together is None:
-            return super().further(k, index, apart, rows)
+            return super().further(k, index, apart, rows, nth, lanes)
         pages: dict[int, Value] = {}
 
         def find(down: int) -> Value:
@@ -329,6 +370,15 @@ class Parameters:
         longest = self.numbers.get("max_seqlen_q")
         return self.seq_q if longest is None else longest.as_(s32)
 
+    def of_item(self, k: KernelBuilder, features: Features, batch: Value, kv_head: Value) -> Parameters:
+        """The arguments of one item of a batch: a packed sequence, or one whose keys are in a cache,
+        and of one head of K and V.
+        """
+        found = self.of_sequence(k, batch) if features.varlen else self
+        if not features.cached:
+            return found
+        return found.of_batch(k, batch, features.page_size).of_kv_head(k, kv_head)
+
     def of_kv_head(self, k: KernelBuilder, kv_head: Value) -> Parameters:
         """The arguments of one head of K and V: with the head's scale of K, if there is one."""
         k_scale = self.operands.get("k_scale")
@@ -342,7 +392,8 @@ class Parameters:
         sequence are keys, and where they are. Whatever lengths and indices the caller's arrays
         hold, no row is outside K and V.
         """
-        of = InCache.of(k, self.operands, self.numbers, self.seq_k, batch, page_size)
+        packed = "cu_seqlens_q" in self.operands
+        of = InCache.of(k, self.operands, self.numbers, self.seq_k, batch, page_size, packed=packed)
         K, V = (replace(a, begin=of.padding, pages=of.pages, sequence=of.sequence) for a in (self.K, self.V))
         return replace(
             self, K=K, V=V, seq_k=of.rows if of.padding is None else of.rows - of.padding, in_cache=of
@@ -350,28 +401,32 @@ class Parameters:
 
     def of_sequence(self, k: KernelBuilder, number: Value) -> Parameters:
         """The arguments of one of the packed sequences: arrays that begin with its rows, and its
-        own lengths.
+        own lengths. Keys that are not packed stay as they are (`of_batch` finds them).
         """
         queries, keys = (
             self._span(k, side, number, total) for side, total in (("q", self.seq_q), ("k", self.seq_k))
         )
+        assert queries is not None  # queries are packed
         LSE = self.LSE
         if LSE is not None:
             LSE = LSE.plus((k.cvt(queries.begin, dtype=s64) * F32_BYTES).as_(u64))
-        return replace(
+        found = replace(
             self,
             Q=replace(self.Q, begin=queries.begin),
-            K=replace(self.K, begin=keys.begin),
-            V=replace(self.V, begin=keys.begin),
             O=replace(self.O, begin=queries.begin),
             LSE=LSE,
             seq_q=queries.length,
-            seq_k=keys.length,
         )
+        if keys is None:
+            return found
+        K, V = (replace(array, begin=keys.begin) for array in (self.K, self.V))
+        return replace(found, K=K, V=V, seq_k=keys.length)
 
-    def _span(self, k: KernelBuilder, side: str, number: Value, total: Value) -> Span:
+    def _span(self, k: KernelBuilder, side: str, number: Value, total: Value) -> Span | None:
+        """The rows of one sequence in Q ("q") or K ("k"); None if they are not packed."""
         ends, used = (self.operands.get(f"{name}_{side}") for name in ("cu_seqlens", "seqused"))
-        assert ends is not None  # sequences are packed
+        if ends is None:
+            return None
         return Span.clamped(
             k,
             ends.of_sequence(k, number),

@@ -47,11 +47,14 @@ class Matrix:
         """The offset of a row from `first`, in bytes, u64."""
         return (k.cvt(index, dtype=s64) * self.row_bytes).as_(u64)
 
-    def further(self, k: KernelBuilder, index: Value, apart: int, rows: int) -> Callable[[int], Value]:
+    def further(
+        self, k: KernelBuilder, index: Value, apart: int, rows: int, nth: Value, lanes: int
+    ) -> Callable[[int], Value]:
         """A function of `down` that gives the address of row `index` + `down`, where `index` is one
-        of the first `apart` rows of a tile of `rows` rows, and `down` a multiple of `apart`.
+        of the first `apart` rows of a tile of `rows` rows, and `down` a multiple of `apart`. The
+        thread is the `nth` of `lanes` neighbouring ones with this index; all of them call it alike.
         """
-        del apart, rows
+        del apart, rows, nth, lanes
         return lambda down: self.row(k, index + down if down else index)
 
     def lookups(self, apart: int, rows: int) -> int:
@@ -147,7 +150,7 @@ class TileLoader:
 
         if source is None:
             row = self.matrix.rows - rows_left
-            find = self.matrix.further(k, row, self.rows_at_once, self.tile.rows)
+            find = self.matrix.further(k, row, self.rows_at_once, self.tile.rows, self.lane, self.lanes)
 
         def copy_turn(n: int) -> None:
             first = n * self.rows_at_once

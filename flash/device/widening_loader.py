@@ -45,7 +45,8 @@ class WideningLoader(PanelLoader):
     def _loaded(self, share: Share, first_row: Value) -> dict[tuple[int, Panel], list[Var]]:
         """The words that a thread has loaded, by row of the tile and panel."""
         k, row = self.k, first_row + self.k.signed(share.row)
-        find = self.matrix.further(k, row, share.rows_at_once, self.tile.rows)
+        lanes = share.panels[0].chunks
+        find = self.matrix.further(k, row, share.rows_at_once, self.tile.rows, share.chunk, lanes)
         rows_left = self.matrix.rows - row
         found = {}
         for first in range(0, self.tile.rows, share.rows_at_once):

@@ -82,9 +82,7 @@ def memory_name(feature: ScoreFeature) -> str:
     return {"keys": "key_", "scores": "d"}.get(feature.gradient_of, "row_") + feature.argument
 
 
-def steps_of(
-    call: GradientCall, target: Target, memory: Mapping[str, ArrayView], who: str
-) -> Iterator[Step]:
+def steps_of(call: GradientCall, target: Target, memory: Mapping[str, ArrayView], who: str) -> Iterator[Step]:
     """The launches of a call, in order; `memory` is that of `memory_of`. Raises `LaunchError` if a grid
     is too large.
     """
@@ -121,7 +119,10 @@ def steps_of(
         ctas = -(-seq_q // t.block) * -(-seq_k // t.tile) * batch * heads
         require_grid(who, ctas)
         values |= {"batch": geometry.batch, "bias_batch": batch, "bias_heads": heads}
-        values |= {"over_batch": geometry.batch // max(batch, 1), "over_heads": geometry.heads // max(heads, 1)}
+        values |= {
+            "over_batch": geometry.batch // max(batch, 1),
+            "over_heads": geometry.heads // max(heads, 1),
+        }
         if ctas:
             yield launch_step(gradient_build(kernel), views, values, ctas)
     for feature in config.scores:
@@ -142,7 +143,9 @@ def _in_order(call: GradientCall) -> dict[str, ArrayView]:
     return found
 
 
-def _sum(feature: ScoreFeature, terms: ArrayView, into: ArrayView, target: Target, who: str) -> Iterator[Step]:
+def _sum(
+    feature: ScoreFeature, terms: ArrayView, into: ArrayView, target: Target, who: str
+) -> Iterator[Step]:
     """The launch that sums the terms of a feature's array along the axes along which it was broadcast."""
     given = (1,) * (len(feature.axes) - len(into.shape)) + tuple(into.shape)
     # Terms of numbers by rows, or by keys, have no axis of queries.

@@ -30,9 +30,11 @@ class Caller(NamedTuple):
 
 
 _LOST: Final = (
-    "{0} requires gradients, which are not computed: they would be lost without a word; call "
+    "{0} requires gradients, which are not computed: they would be lost without a word; {1}call "
     "inside torch.no_grad(), or pass {0}.detach()"
 )
+_OF_ADAPTER: Final = "use flash.adapters.torch.{0}, which computes them on the CPU, "
+_IN_ADAPTER: Final = ("attention", "attention_varlen")  # functions with gradients in the adapter of torch
 LAUNCH: Final = Caller("launch")
 
 
@@ -74,7 +76,8 @@ def require_no_gradients(views: Mapping[str, ArrayView], who: str) -> None:
         return
     torch: Any = sys.modules["torch"]
     if torch.is_grad_enabled():
-        raise_problems([_LOST.format(name) for name in tracked], who)
+        cure = _OF_ADAPTER.format(who) if who in _IN_ADAPTER else ""
+        raise_problems([_LOST.format(name, cure) for name in tracked], who)
 
 
 def flag(who: str, name: str, value: object) -> bool:

@@ -46,9 +46,7 @@ class _Part:
         of_head = nth // tiles
         of_batch = of_head // blocks
         heads = k.signed(given.numbers["bias_heads"])
-        return cls(
-            of_batch // heads, of_batch % heads, of_head % blocks * t.block, nth % tiles * t.tile
-        )
+        return cls(of_batch // heads, of_batch % heads, of_head % blocks * t.block, nth % tiles * t.tile)
 
 
 @marked("gradient of scores")

@@ -12,15 +12,17 @@ from numpy.typing import NDArray
 
 from flash.contract.catalogue import Build
 from flash.cpu.attention import attention_cpu
+from flash.cpu.paged_rows import KeyRows, PagedRows
 from flash.device.cta_order import USUAL_CACHE_BYTES
 from flash.launch.checks import Geometry, grid_ctas, section
 from flash.launch.operands import Operands
 from flash.launch.step import Step, plan_of
-from flash.launch.varlen import LENGTHS
+from flash.launch.varlen import LENGTHS, TABLE
 from flash.mods.trace import AUX
 from flash.problem.config import AttentionConfig
 from flash.problem.sequences import each_sequence
 from flash.scores.aux_arrays import gathered
+from flash.scores.window import position_offset
 from ptxgen.arrays.views import ArrayView, host_array
 from ptxgen.runtime.plan import LaunchPlan
 
@@ -54,8 +56,8 @@ def make_plan(
     `cache_bytes` is the size of the device's L2 cache.
     """
     config = build.config
-    per_matrix = len(config.features.steps)
-    strides = [three[-per_matrix:] for three in geometry.strides]
+    steps = [len(config.features.steps_of(name)) for name in "QKVO"]
+    strides = [three[-count:] for three, count in zip(geometry.strides, steps, strict=True)]
     strides += [()] * config.return_lse
     rows_q, rows_k = config.features.row_counts
     values: dict[str, int | float] = {
@@ -66,6 +68,7 @@ def make_plan(
         "group": geometry.group,
         "section": section(config, geometry, cache_bytes),
         "softmax_scale": scale,
+        "pages": geometry.pages,
         **dict(geometry.operand_sizes),
         **numbers,
     }
@@ -92,22 +95,43 @@ def _each_on_cpu(
     call: Call, attend: Callable[..., None], operands: dict[str, Any], lse: NDArray[Any] | None
 ) -> None:
     """Compute packed sequences one after another with numpy."""
-    q, k, v, out = (host_array(a).swapaxes(0, 1) for a in (call.q, call.k, call.v, call.out))
+    q, out = (host_array(a).swapaxes(0, 1) for a in (call.q, call.out))
     lengths = {name: operands.pop(name) for name in tuple(operands) if name in LENGTHS}
+    keys_of = _keys_of(call, operands.pop(TABLE, None))
     of_heads = call.geometry.batch, call.geometry.heads
     of_all = {AUX: operands.pop(AUX)} if AUX in operands else {}
     wide = {name: np.broadcast_to(array, of_heads) for name, array in operands.items()}
     for b, rows, keys in each_sequence(**lengths):
         attend(
             q[None, :, rows],
-            k[None, :, keys],
-            v[None, :, keys],
+            *keys_of(b, keys),
             out[None, :, rows],
             None if lse is None else lse[None, :, rows],
             **{name: array[b : b + 1] for name, array in wide.items()},
             **of_all,
             first_batch=b,
+            first_query=_first_query(call.config, (rows, keys)),
         )
+
+
+def _first_query(config: AttentionConfig, of: tuple[slice, slice]) -> int:
+    """What functions of scores take as the first query of a sequence with these queries and keys:
+    with pages its position among the keys.
+    """
+    if config.page_size is None:
+        return 0
+    queries, keys = (rows.stop - rows.start for rows in of)
+    return position_offset(config.causal, queries, keys)
+
+
+def _keys_of(call: Call, table: NDArray[Any] | None) -> Callable[[int, slice], tuple[KeyRows, KeyRows]]:
+    """A function that gives K and V of some keys of a sequence, [1, kv_heads, keys, dim]."""
+    k, v = (host_array(array) for array in (call.k, call.v))
+    if table is None:
+        return lambda _, keys: (k.swapaxes(0, 1)[None, :, keys], v.swapaxes(0, 1)[None, :, keys])
+    k, v = (_bhsd(array, call.layout) for array in (call.k, call.v))
+    pages = np.broadcast_to(table, (call.geometry.batch, table.shape[-1]))
+    return lambda b, keys: (PagedRows(k, pages[b], keys.stop), PagedRows(v, pages[b], keys.stop))
 
 
 def run_on_interpreter(call: Call, build: Build) -> None:

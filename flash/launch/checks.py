@@ -12,10 +12,16 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from flash.device.cta_order import heads_per_section
-from flash.device.grouped_heads import packing_saves_ctas
 from flash.host.caller import LAUNCH, Caller, raise_problems
 from flash.launch.arguments import Argument, address_problems, copy_of, heads_problems
-from flash.launch.operands import Operands, batch_problems, operand_problems, operand_strides, own_sizes
+from flash.launch.operands import (
+    Operands,
+    batch_problems,
+    operand_problems,
+    operand_strides,
+    own_sizes,
+    table_problems,
+)
 from flash.launch.shapes import LAYOUTS, PACKED, joined, matrices, rank_problems, split
 from flash.operands.dtypes import DTYPES, OF_ARRAYS
 from flash.problem.config import ALIGNMENTS, AttentionConfig, KernelConfig
@@ -41,7 +47,9 @@ class Geometry:
     the byte after its last one. Shapes are in the caller's layout. `nbytes` is the size of an
     element of Q, K, V and O, `natural_alignment` the most bytes that their row lengths let a kernel
     access at once. For packed sequences seq_q and seq_k are the total rows of all sequences, and
-    `max_seqlen_q` is the most queries of one sequence; otherwise `max_seqlen_q` is None.
+    `max_seqlen_q` is the most queries of one sequence; otherwise `max_seqlen_q` is None. If K and V
+    are in `pages` pages, their strides are those of page, head and row, and seq_k is the number of
+    rows that `block_table` has room for in each sequence.
     """
 
     batch: int
@@ -59,6 +67,7 @@ class Geometry:
     operand_strides: tuple[tuple[int, ...], ...] = ()
     operand_sizes: tuple[tuple[str, int], ...] = ()
     max_seqlen_q: int | None = None
+    pages: int = 0  # 0 if K and V are not in pages
 
     @property
     def group(self) -> int:
@@ -67,8 +76,10 @@ class Geometry:
 
     @property
     def packed_rows(self) -> int:
-        """The number of queries of all heads that share a key/value head."""
-        return self.seq_q * self.group
+        """The number of queries of all heads that share a key/value head; of packed sequences,
+        those of the longest one.
+        """
+        return self.longest_q * self.group
 
     @property
     def is_empty(self) -> bool:
@@ -120,9 +131,9 @@ def check(
             f"{caller.name}: layout must be one of {', '.join(LAYOUTS)}, got "
             f"{shown(layout)}{did_you_mean(layout, LAYOUTS)}"
         )
-    layout = _layout_of(config, layout)
+    layout, of_pages = _layouts_of(config, layout)
     arrays = {"q": q, "k": k, "v": v} | ({"out": out} if out is not None else {})
-    declared = matrices(config, layout, len(q.shape), caller.said("as q is"))
+    declared = matrices(config, layout, len(q.shape), caller.said("as q is"), of_pages)
     problems = list(_type_problems(declared, arrays, caller))
     problems += [p for one in declared if one.name in arrays for p in one.row_problems(arrays[one.name])]
     problems += _device_problems({**arrays, **operands})
@@ -131,18 +142,25 @@ def check(
         ranks = list(_shape_problems(config, declared, arrays, layout, caller))
     if config.varlen:
         ranks += batch_problems(operands)
+    if of_pages:
+        ranks += table_problems(operands, k)
     if ranks:
         raise_problems(problems + ranks, caller.name)
-    geometry = _geometry(config, q, k, v, out, layout)
+    geometry = _geometry(config, q, k, v, out, layout, of_pages)
     if config.varlen:
         batch = operands["cu_seqlens_q"].size - 1
         geometry = replace(geometry, batch=batch, max_seqlen_q=max_seqlen_q or 0)
+    if of_pages:
+        room = operands["block_table"].shape[-1] * (config.page_size or 0)
+        geometry = replace(geometry, seq_k=room, pages=k.shape[0])
     problems += out_problems(out, geometry.out_shape)
     problems += _size_problems(geometry, max_seq(config.features))
     if not operands:
         raise_problems(problems, caller.name)
         return geometry
     sizes = {axis: getattr(geometry, axis) for axis in ("batch", "heads", "seq_q", "seq_k")}
+    if of_pages:
+        sizes["table_columns"] = operands["block_table"].shape[-1]
     problems += operand_problems(config.features.operands, operands, sizes)
     raise_problems(problems, caller.name)
     return replace(
@@ -152,16 +170,20 @@ def check(
     )
 
 
-def _layout_of(config: AttentionConfig, layout: str) -> str:
-    """The layout of Q, K, V and O; packed sequences allow only `PACKED`."""
+def _layouts_of(config: AttentionConfig, layout: str) -> tuple[str, str]:
+    """The layout of Q and O, and of K and V if they have none, and that of pages of K and V, empty
+    if there are none. Packed sequences allow only `PACKED`; `layout` is then that of pages.
+    """
     if not config.varlen:
-        return layout
+        return layout, ""
+    if config.page_size is not None:
+        return PACKED, layout
     if layout != LAYOUTS[0]:
         raise LaunchError(
             f"launch: layout is for batches of one length, got {shown(layout)}, but with varlen q, k "
             "and v are [total, heads, dim]; leave out the layout"
         )
-    return PACKED
+    return PACKED, ""
 
 
 def check_addresses(
@@ -270,7 +292,7 @@ def _shape_problems(
     have.
     """
     wanted = {"head_dim": config.head_dim, "head_dim_v": config.value_dim}
-    sizes = dict(wanted)
+    sizes = wanted | ({} if config.page_size is None else {"page_size": config.page_size})
     for argument in declared:
         if argument.name == "out":
             continue  # `out_problems` checks it
@@ -296,17 +318,25 @@ def _device_problems(arrays: dict[str, ArrayView]) -> list[str]:
 
 
 def _geometry(
-    config: AttentionConfig, q: ArrayView, k: ArrayView, v: ArrayView, out: ArrayView | None, layout: str
+    config: AttentionConfig,
+    q: ArrayView,
+    k: ArrayView,
+    v: ArrayView,
+    out: ArrayView | None,
+    layout: str,
+    of_pages: str,
 ) -> Geometry:
+    of_keys = of_pages or layout
     batch, heads, seq_q, _ = split(q.shape, layout, 1)
-    _, kv_heads, seq_k, _ = split(k.shape, layout, 1)
+    _, kv_heads, seq_k, _ = split(k.shape, of_keys, 1)
     rank = len(q.shape)
     out_shape = joined(batch, heads, seq_q, config.value_dim, rank=rank, layout=layout)
     of_out = out_shape, dense_strides(out_shape)
     if out is not None and tuple(out.shape) == out_shape:
         of_out = out_shape, out.strides
     layouts = [(array.shape, array.strides) for array in (q, k, v)] + [of_out]
-    strides = tuple(_strides(shape, steps, layout) for shape, steps in layouts)
+    of_each = (layout, of_keys, of_keys, layout)
+    strides = tuple(_strides(*one, of) for one, of in zip(layouts, of_each, strict=True))
     nbytes = config.element.nbytes
     in_bytes = [nbytes * step for three in strides for step in three]
     return Geometry(
@@ -358,20 +388,6 @@ def out_problems(out: ArrayView | None, shape: tuple[int, ...]) -> list[str]:
     return problems
 
 
-def variant(kernel: KernelConfig, pack_gqa: bool | str, geometry: Geometry) -> KernelConfig:
-    """The kernel variant of a launch: `kernel`, or its variant with packed GQA heads if `pack_gqa`
-    is "auto" and packing is possible and saves CTAs.
-    """
-    if (
-        pack_gqa != "auto"
-        or kernel.features.varlen
-        or geometry.packed_rows > max_seq(kernel.features)
-        or not packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)
-    ):
-        return kernel
-    return replace(kernel, packed=True)
-
-
 def grid_ctas(kernel: KernelConfig, geometry: Geometry) -> int:
     """The number of CTAs of a launch: one for each block of query rows of each head and each slice
     of the values. Each packed sequence gets as many CTAs as the longest one needs.
@@ -387,7 +403,7 @@ def section(kernel: KernelConfig, geometry: Geometry, cache_bytes: int) -> int:
     keys counts.
     """
     t = kernel.tiling
-    packed_sequences = geometry.batch if kernel.features.varlen else 1
+    packed_sequences = geometry.batch if kernel.features.packs_keys else 1
     keys = -(-geometry.seq_k // max(packed_sequences, 1))
     nbytes = keys * (t.head_dim + t.head_dim_v) * geometry.nbytes
     _, heads = _rows_of_heads(geometry, kernel.packed)
@@ -405,6 +421,8 @@ def _rows_of_heads(geometry: Geometry, packed: bool) -> tuple[int, int]:
 def _size_problems(geometry: Geometry, most: int) -> Iterator[str]:
     """Sizes that no backend computes: too many rows for a row index, or more heads than CTAs."""
     names = ("seq_q", "seq_k") if geometry.max_seqlen_q is None else ("total_q", "total_k")
+    if geometry.pages:
+        names = "total_q", "the rows that block_table has room for"
     for name, length in zip(names, (geometry.seq_q, geometry.seq_k), strict=True):
         if length > most:
             yield f"{name} must be at most {most}, got {length}; split it and merge by LSE"
@@ -422,10 +440,11 @@ def check_limits(geometry: Geometry, limits: Limits, who: str = LAUNCH.name) -> 
 
 def _limit_problems(geometry: Geometry, limits: Limits) -> Iterator[str]:
     rows, heads = _rows_of_heads(geometry, limits.packed)
-    if limits.packed and rows > limits.max_seq >= geometry.seq_q:
+    if limits.packed and rows > limits.max_seq >= geometry.longest_q:
+        longest = "seq_q" if geometry.max_seqlen_q is None else "max_seqlen_q"
         yield (
-            f"seq_q times heads / kv_heads must be at most {limits.max_seq} with pack_gqa=True, "
-            f"got {geometry.seq_q} * {geometry.group}; use pack_gqa='auto'"
+            f"{longest} times heads / kv_heads must be at most {limits.max_seq} with pack_gqa=True, "
+            f"got {geometry.longest_q} * {geometry.group}; use pack_gqa='auto'"
         )
     slices = limits.value_slices
     ctas = -(-rows // limits.block_q) * heads * geometry.batch * slices

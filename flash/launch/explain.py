@@ -6,8 +6,9 @@ import functools
 
 from flash.contract.catalogue import Build, proved_build
 from flash.contract.forward import CAUSAL
-from flash.launch.checks import Geometry, alignment, grid_ctas, variant
+from flash.launch.checks import Geometry, alignment, grid_ctas
 from flash.launch.gpu import GpuLauncher
+from flash.launch.kernel_choice import kernel_of
 from flash.launch.operands import Operands
 from flash.launch.varlen import LENGTHS
 from flash.problem.config import AttentionConfig
@@ -38,7 +39,7 @@ def explain(
         ordinal = arrays[0].device[1] if arrays[0].device != HOST else gpu.backend.current_device()
         made = gpu.build(geometry, ordinal, aligned, config.return_lse)
     else:
-        made = proved_build(variant(config.kernel(None, aligned), config.pack_gqa, geometry))
+        made = proved_build(kernel_of(config, geometry, alignment=aligned))
     lines = {
         "backend": f"{backend} ({why})",
         "problem": (
@@ -130,7 +131,10 @@ def _why(proof: Proof | GlobalProof) -> str:
 def _rows(g: Geometry) -> str:
     if g.max_seqlen_q is None:
         return f"seq_q {g.seq_q}, seq_k {g.seq_k}"
-    return f"total_q {g.seq_q}, total_k {g.seq_k}, max_seqlen_q {g.max_seqlen_q}"
+    keys = f"total_k {g.seq_k}"
+    if g.pages:
+        keys = f"{g.pages} pages, block_table of {g.seq_k} rows"
+    return f"total_q {g.seq_q}, {keys}, max_seqlen_q {g.max_seqlen_q}"
 
 
 def _work(config: AttentionConfig, made: Build, g: Geometry, operands: Operands) -> str:

@@ -10,7 +10,8 @@ from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import Build, proved_build
 from flash.host.caller import LAUNCH
 from flash.launch.calls import Call, make_plan
-from flash.launch.checks import Geometry, Limits, alignment, check, check_limits, variant
+from flash.launch.checks import Geometry, Limits, alignment, check, check_limits
+from flash.launch.kernel_choice import kernel_of
 from flash.launch.step import Step
 from flash.problem.config import AttentionConfig
 from flash.problem.limits import max_seq
@@ -127,7 +128,7 @@ class GpuLauncher(Launcher):
         `ConfigError` if no tile fits the target.
         """
         device = self.backend.device_properties(ordinal)
-        kernel = variant(self.config.kernel(self.target(ordinal)), self.config.pack_gqa, geometry)
+        kernel = kernel_of(self.config, geometry, self.target(ordinal))
         tiling = kernel.tiling
         limits = Limits(
             tiling.block_q,
@@ -142,8 +143,7 @@ class GpuLauncher(Launcher):
 
     def build(self, geometry: Geometry, ordinal: int, aligned: int, with_lse: bool) -> Build:
         """The kernel for a launch on a device, for arrays aligned to `aligned` bytes."""
-        kernel = self.config.kernel(self.target(ordinal), aligned, with_lse)
-        return proved_build(variant(kernel, self.config.pack_gqa, geometry))
+        return proved_build(kernel_of(self.config, geometry, self.target(ordinal), aligned, with_lse))
 
     def launch(self, call: Call, stream: int) -> None:
         """Launch the call, whose arrays are on a GPU, on a stream. Returns before it has run."""

@@ -21,14 +21,24 @@ _SETTINGS = {
     "cu_seqlens_k": "varlen=True",
     "seqused_q": "seqused_q=True",
     "seqused_k": "seqused_k=True",
+    "block_table": "page_size=16",
 }
+
+
+_NO_ENDS = (
+    "cu_seqlens_k is given, but the keys are in pages, where seqused_k says how many each sequence has; "
+    "leave out cu_seqlens_k"
+)
 
 
 def require_operands(features: Features, given: Mapping[str, object], caller: Caller = LAUNCH) -> None:
     """Raise `LaunchError` if an operand of the config is None, or one that is not is given."""
     wanted = {operand.name for operand in features.operands}
     problems = [
-        f"{name} must be given" + (f", because the config says {_setting(name)}" if caller.has_config else "")
+        _NO_ENDS
+        if name == "cu_seqlens_k" and features.page_size and array is not None
+        else f"{name} must be given"
+        + (f", because the config says {_setting(name)}" if caller.has_config else "")
         if array is None
         else f"{name} is given, but the config does not say so; use AttentionConfig({_setting(name)}, ...)"
         for name, array in given.items()
@@ -36,6 +46,15 @@ def require_operands(features: Features, given: Mapping[str, object], caller: Ca
     ]
     if problems:
         raise LaunchError(f"{caller.name}: " + "; ".join(problems))
+
+
+def table_problems(operands: Operands, k: ArrayView) -> Iterator[str]:
+    """Say that `block_table` has no columns, or that there is no page of K and V that it may name."""
+    shape = list(operands["block_table"].shape)
+    if 0 in k.shape:
+        yield f"k must have room for a key, got shape {list(k.shape)}"
+    if not shape or not shape[-1]:
+        yield f"block_table must be [batch, n] with room for a page, got {shape}"
 
 
 def _setting(name: str) -> str:

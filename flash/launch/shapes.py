@@ -24,12 +24,17 @@ def rank_problems(q: tuple[int, ...], layout: str) -> Iterator[str]:
         yield f"q must be {_SHAPES[layout]}, got shape {list(q)}"
 
 
-def matrices(config: AttentionConfig, layout: str, rank: int, why: str) -> tuple[Argument, ...]:
+def matrices(
+    config: AttentionConfig, layout: str, rank: int, why: str, of_pages: str = ""
+) -> tuple[Argument, ...]:
     """The declarations of q, k, v and out, of `rank` dimensions in the caller's layout; `why` says
-    who wants their element type.
+    who wants their element type. `of_pages` is the layout of k and v if they are in pages.
     """
 
     def axes(heads: str, rows: str, columns: str) -> tuple[str, ...]:
+        if of_pages and heads == "kv_heads":
+            inner = (heads, "page_size") if of_pages == "bhsd" else ("page_size", heads)
+            return "pages", *inner, columns
         if layout == PACKED:
             return rows.replace("seq", "total"), heads, columns
         if rank == 3:

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Required, TypedDict
 
-from flash.scores.features import LaunchScores, ScoreArrays
+from flash.operands.words import AnyArray, Auto, Backend
+from flash.scores.features import CacheLaunchArguments, LaunchScores, ScoreArrays
 
 
 class SequenceArguments(TypedDict, total=False):
     """The arguments about packed sequences (varlen)."""
 
-    cu_seqlens_q: object
-    cu_seqlens_k: object
-    seqused_q: object
-    seqused_k: object
+    cu_seqlens_q: AnyArray | None
+    cu_seqlens_k: AnyArray | None
+    seqused_q: AnyArray | None
+    seqused_k: AnyArray | None
+    block_table: AnyArray | None
     max_seqlen_q: int | None
 
 
 class ExplainArguments(ScoreArrays, SequenceArguments, total=False):
     """The arrays of all features of scores and of sequences, where a config has the settings."""
+
+
+class CacheLaunchOptions(CacheLaunchArguments, total=False):
+    """The arguments of `DecodeKernel.launch` that are given by name, beside `return_lse`."""
+
+    seqused_k: Required[AnyArray]
+    block_table: AnyArray | None
+    cache_batch_idx: AnyArray | None
+    leftpad_k: AnyArray | None
+    rotary_cos: AnyArray | None
+    rotary_sin: AnyArray | None
+    rotary_interleaved: bool
+    softmax_scale: float | None
+    out: AnyArray | None
+    splits: int | Auto
+    max_seqlen_k: int | None
+    backend: Backend
+    stream: object
 
 
 class LaunchArguments(LaunchScores, SequenceArguments, total=False):

@@ -21,6 +21,7 @@ from ptxgen.runtime.plan import MAX_GRID
 Array = NDArray[Any]
 
 LENGTHS: Final = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
+TABLE: Final = "block_table"
 
 
 def most_queries(operands: Mapping[str, ArrayView], given: object, who: str = LAUNCH.name) -> int | None:
@@ -96,6 +97,31 @@ def length_problems(
             f"max_seqlen_q must be at least {counts['q'][longest]}, the queries of sequence "
             f"{longest}, got {max_seqlen_q}; leave it out to have it found"
         )
+
+
+def page_problems(operands: Mapping[str, ArrayView], batch: int, pages: int, page_size: int) -> Iterator[str]:
+    """Say what is wrong with the elements of `seqused_k` and `block_table`, whose types and shapes
+    are right, of `batch` sequences with keys in `pages` pages: the first wrong element of each.
+    Only arrays on the host are read, and only entries of pages with a key.
+    """
+    if not batch or any(operands[name].device != HOST for name in ("seqused_k", TABLE)):
+        return
+    table = host_array(operands[TABLE])
+    table = np.broadcast_to(table, (batch, table.shape[-1]))
+    used = np.broadcast_to(host_array(operands["seqused_k"]), batch).astype(np.int64)
+    room = table.shape[1] * page_size
+    wrong = np.flatnonzero((used < 0) | (used > room))
+    if wrong.size:
+        at = int(wrong[0])
+        yield (
+            f"seqused_k[{at}] must be from 0 to {room}, the rows that block_table has room for, got "
+            f"{used[at]}"
+        )
+    counted = np.arange(table.shape[1]) * page_size < used[:, None]
+    bad = np.argwhere(counted & ((table < 0) | (table >= pages)))
+    if bad.size:
+        b, n = (int(index) for index in bad[0])
+        yield f"block_table[{b}, {n}] must be from 0 to {pages - 1}, a page of k, got {table[b, n]}"
 
 
 def _wrong_end(side: str, ends: Array, total: int) -> str:

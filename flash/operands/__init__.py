@@ -1,1 +1,9 @@
 """What a launch passes to a kernel: element types, and how arrays and scalars are declared."""
+
+import sys
+
+_parent = sys.modules["flash"]
+if getattr(_parent, "__distribution__", None) != "ptxgen":  # its __init__.py is another's
+    from ptxgen.distribution import replaced
+
+    raise ImportError(replaced(str(_parent.__file__)))

@@ -80,6 +80,13 @@ class Ledger:
         journal.write(self.lengths, (slice(None), target), self.lengths[:, source])
         return copies
 
+    def reorder(self, who: str, sequences: list[int], sources: list[int], journal: Journal) -> None:
+        """Give each of `sequences` the rows of its source, without a copy. Raises `LaunchError` if
+        the placement cannot share rows.
+        """
+        self._placement.reorder(who, sequences, sources, journal)
+        journal.write(self.lengths, (slice(None), sequences), self.lengths[:, sources])
+
     def _require_room(self, who: str, layer: int, sequence: int, length: int, count: int) -> None:
         if length + count > self._capacity:
             raise CacheFullError(

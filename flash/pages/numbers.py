@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flash.host.caller import views_of
 from flash.operands.dtypes import CACHE_DTYPES, DType, config_name
-from flash.pages.placement import MAX_PAGE_SIZE, Contiguous, Paged, Placement
+from flash.pages.placement import Contiguous, Paged, Placement
+from flash.problem.features import MAX_PAGE_SIZE
 from flash.problem.limits import INT32_MAX
 from ptxgen.arguments import integer, is_one_of
 from ptxgen.arrays.views import is_tensor
 from ptxgen.errors import ConfigError, LaunchError, did_you_mean, shown
+
+_Word = TypeVar("_Word", bound=str)
 
 MOST_ITEMS: Final = 2**24  # in a list that is read: a broadcast array can have any size
 
@@ -27,14 +30,14 @@ def size(name: str, value: object, most: int) -> int:
     return found
 
 
-def one_of(name: str, value: object, known: Sequence[str]) -> str:
+def one_of(name: str, value: object, known: Sequence[_Word]) -> _Word:
     """`value` if it is one of `known`. Raises `ConfigError` otherwise."""
     if not is_one_of(value, known):
         raise ConfigError(
             f"KVCache: {name} must be one of {', '.join(known)}, got {shown(value)}"
             f"{did_you_mean(value, known)}"
         )
-    return str(value)
+    return next(word for word in known if word == value)
 
 
 def element(value: object) -> DType:

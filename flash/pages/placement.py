@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from flash.pages.journal import Journal
 from flash.pages.page_pool import PagePool
+from ptxgen.errors import LaunchError
 
-MAX_PAGE_SIZE: Final = 256  # tokens
 NO_PAGE: Final = -1  # in a block table, after the last page of a sequence
 
 
@@ -73,6 +73,11 @@ class Placement(Protocol):
     def share(self, source: int, target: int, length: int, journal: Journal) -> list[Copy]:
         """Give `target`, which has no rows, the `length` rows of `source`. Returns the copies."""
 
+    def reorder(self, who: str, sequences: Sequence[int], sources: Sequence[int], journal: Journal) -> None:
+        """Give each of `sequences` the rows of its source, all at once. Raises `LaunchError` in the
+        name of `who` if sequences cannot share rows.
+        """
+
     def runs(self, stretch: Stretch) -> Iterator[Run]:
         """The places of the rows of a sequence, in order."""
 
@@ -109,6 +114,19 @@ class Contiguous:
     ) -> list[Copy]:
         """Copy the rows: places are not shared."""
         return [Copy(source, target, length)]
+
+    def reorder(
+        self,
+        who: str,
+        sequences: Sequence[int],
+        sources: Sequence[int],
+        journal: Journal,  # noqa: ARG002
+    ) -> None:
+        """Raise `LaunchError`: places are not shared."""
+        raise LaunchError(
+            f"{who}: sequences of contiguous memory cannot share rows, but {list(sequences)} shall hold "
+            f"what {list(sources)} hold; make the cache with page_size, such as page_size=16"
+        )
 
     def runs(self, stretch: Stretch) -> Iterator[Run]:
         """One run, or none for an empty stretch."""
@@ -185,6 +203,24 @@ class Paged:
         self._write(target, slice(None), self.table[source], journal)
         journal.write(self._counts, target, self._counts[source])
         return []
+
+    def reorder(
+        self,
+        who: str,  # noqa: ARG002
+        sequences: Sequence[int],
+        sources: Sequence[int],
+        journal: Journal,
+    ) -> None:
+        """Share the pages of the sources, then release those that the sequences had."""
+        held = self.table.copy(), list(self._counts)
+        for users, change in ((sources, self.pool.share), (sequences, self.pool.release)):
+            for sequence in users:
+                for page in held[0][sequence, : held[1][sequence]]:
+                    change(int(page), journal)
+        for sequence, source in zip(sequences, sources, strict=True):
+            if sequence != source:
+                self._write(sequence, slice(None), held[0][source], journal)
+                journal.write(self._counts, sequence, held[1][source])
 
     def runs(self, stretch: Stretch) -> Iterator[Run]:
         """One run for each page of the stretch."""

@@ -36,7 +36,7 @@ def matrices(config: KernelConfig) -> tuple[Operand, ...]:
             role=role,
             is_written=name == "O" or (new and name in ("K", "V")),
             align=config.alignment_of(name),
-            shape=f"{rows}, {heads}, {last}" if features.varlen else "",
+            shape=f"{rows}, {heads}, {last}" if rows in ("total_q", "total_k") else "",
         )
         for name, heads, rows, columns, last, role in (
             ("Q", "heads", rows_q, t.head_dim, "head_dim", "the queries, read"),

@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from flash.operands.declared import Number
 from flash.operands.dtypes import DTYPES, F32, DType, config_name
-from flash.problem.features import NO_FEATURES, SECTION, Features
+from flash.operands.words import Auto, Causal, DTypeLike, Precision
+from flash.problem.features import MAX_PAGE_SIZE, NO_FEATURES, SECTION, Features
 from flash.problem.precision import choices, resolved
 from flash.problem.simt_tiling import IEEE, MAX_HEAD_DIM, MAX_HEAD_DIM_V, TILES
 from flash.problem.tile_choice import (
@@ -155,12 +156,15 @@ class AttentionConfig(ScoreSettings):
     {settings of scores}
     pack_gqa: whether a CTA computes the queries of all heads that share a head of K and V, which it
         then reads once for all of them (`flash/device/grouped_heads.py`). "auto" does so where it
-        takes fewer CTAs (for emitted text never); varlen does not go with True.
+        takes fewer CTAs, with pages always, and otherwise not with varlen (for emitted text never).
     varlen: whether the sequences of a batch have lengths of their own, their rows packed one after
         another: launches give `cu_seqlens_q` and `cu_seqlens_k`. Not with bias,
         key_bias or mask.
     seqused_q, seqused_k: with varlen, whether launches also give how many of each sequence's
         queries, and keys, count.
+    page_size: with varlen, 1..256: K and V are in pages of so many rows, found by a `block_table`,
+        and `seqused_k`, which is then True, says how many keys each sequence has; there is no
+        `cu_seqlens_k`. None: the keys of all sequences lie one after another, like their queries.
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
         a GPU.
     alignment: bytes that all pointers and strides are multiples of; "auto" takes the most that
@@ -171,20 +175,21 @@ class AttentionConfig(ScoreSettings):
 
     head_dim: int
     head_dim_v: int | None = None
-    dtype: str = "f32"
-    causal: bool | str = False
-    tile: int | str = "auto"
-    block_q: int | str = "auto"
-    stages: int | str = "auto"
+    dtype: DTypeLike = "f32"
+    causal: Causal = False
+    tile: int | Auto = "auto"
+    block_q: int | Auto = "auto"
+    stages: int | Auto = "auto"
     softmax_scale: float | None = None
     return_lse: bool = False
     varlen: bool = False
     seqused_q: bool = False
     seqused_k: bool = False
     target: str | None = None
-    alignment: int | str = "auto"
-    precision: str | None = None
-    pack_gqa: bool | str = "auto"
+    alignment: int | Auto = "auto"
+    precision: Precision | None = None
+    pack_gqa: bool | Auto = "auto"
+    page_size: int | None = None
 
     def __repr__(self) -> str:
         """The config as it would be made, what it has itself before the settings of scores."""
@@ -207,9 +212,9 @@ class AttentionConfig(ScoreSettings):
         for name in _FLAGS:
             flag(name, getattr(self, name))
         self._normalize()
+        self._require_paged()
         self._require_packable()
         require_one_of("pack_gqa", self.pack_gqa, ("auto", True, False))
-        _require_packing(self.pack_gqa, self.features)
         stages = (1,) if self.precision == IEEE else STAGES
         require_one_of("stages", self.stages, (*stages, "auto"))
         require_one_of("tile", self.tile, (*TILES, "auto"), hint=self._largest_tile)
@@ -219,6 +224,24 @@ class AttentionConfig(ScoreSettings):
         require_one_of("alignment", self.alignment, (*alignments, "auto"))
         _require_scale(self.softmax_scale)
         choose_tiling(self.tile_request, find_target(self.target) if self.target else most_generous())
+
+    def _require_paged(self) -> None:
+        """Check `page_size`, which implies `seqused_k`."""
+        if self.page_size is None:
+            return
+        rows = integer(self.page_size, 1, MAX_PAGE_SIZE)
+        if rows is None:
+            raise ConfigError(
+                f"AttentionConfig: page_size must be an integer from 1 to {MAX_PAGE_SIZE}, or None for "
+                f"keys without pages, got {shown(self.page_size)}"
+            )
+        if not self.varlen:
+            raise ConfigError(
+                "AttentionConfig: page_size is for sequences of their own lengths; use varlen=True with "
+                "it, or DecodeKernel, whose launches take a block_table"
+            )
+        object.__setattr__(self, "page_size", rows)
+        object.__setattr__(self, "seqused_k", True)
 
     def _require_packable(self) -> None:
         for name in ("seqused_q", "seqused_k"):
@@ -268,13 +291,14 @@ class AttentionConfig(ScoreSettings):
             stages=1 if self.stages == "auto" else int(self.stages),
             other_registers=self.features.registers,
             has_planes=self.features.hides_anywhere,
+            looks_up=self.page_size is not None,
             precision=self.precision,
         )
 
     @property
     def element(self) -> DType:
         """The type of the elements of Q, K, V and O."""
-        return DTYPES[self.dtype]
+        return DTYPES[str(self.dtype)]
 
     @property
     def value_dim(self) -> int:
@@ -286,8 +310,29 @@ class AttentionConfig(ScoreSettings):
     def features(self) -> Features:
         """What the kernel's text depends on beside types, tiles and causality."""
         return Features(
-            scores=self.scores, varlen=self.varlen, seqused_q=self.seqused_q, seqused_k=self.seqused_k
+            scores=self.scores,
+            varlen=self.varlen,
+            seqused_q=self.seqused_q,
+            seqused_k=self.seqused_k,
+            page_size=self.page_size or 0,
         )
+
+    def for_rows(self, rows: int, target: Target) -> AttentionConfig:
+        """The config with the smallest block_q that holds `rows` rows, if its block_q is "auto":
+        rows of a block without a query are wasted work.
+        """
+        if self.block_q != "auto":
+            return self
+        for block_q in sorted(self.tile_request.blocks_q):
+            if rows > block_q:
+                continue
+            try:
+                found = replace(self, block_q=block_q)
+                found.kernel(target)
+            except ConfigError:
+                continue
+            return found
+        return self
 
     @property
     def scale(self) -> float:
@@ -335,13 +380,6 @@ def config_of_call(who: str, **fields: Any) -> AttentionConfig:
     except ConfigError as error:
         said = str(error).removeprefix(f"{AttentionConfig.__name__}: ")
         raise ConfigError(f"{who}: {said}") from None
-
-
-def _require_packing(pack_gqa: bool | str, features: Features) -> None:
-    if pack_gqa is True and features.varlen:
-        raise ConfigError(
-            "AttentionConfig: pack_gqa=True does not go with varlen; use pack_gqa=False, or leave it 'auto'"
-        )
 
 
 def _head_dim(value: Any) -> int:

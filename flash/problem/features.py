@@ -18,6 +18,8 @@ MAX_SPLITS: Final = 1 << 15  # splits of the keys
 MAX_POSITIONS: Final = 2**30  # rows of the tables of a rotary embedding
 # Rows of a head that a forward kernel appends at most: a warp of its CTA writes one at a time.
 MAX_NEW_ROWS: Final = 16
+_REGISTERS_OF_LOOKUPS: Final = 8  # for shared reads of a page table
+MAX_PAGE_SIZE: Final = 256  # rows of a page of K and V
 # The operands that say how many rows of the cache are keys, with which row these begin, and which
 # sequence they are of.
 LENGTHS: Final = ("seqused_k", "leftpad_k", "cache_batch_idx")
@@ -145,8 +147,15 @@ class Features:
 
     @property
     def row_counts(self) -> tuple[str, str]:
-        """The names of the parameters with the numbers of rows of Q and O, and of K and V."""
-        return ("total_q", "total_k") if self.varlen else ("seq_q", "seq_k")
+        """The names of the parameters with the numbers of rows of Q and O, and of K and V; with
+        pages the latter is the number of rows that a sequence has room for.
+        """
+        return ("total_q" if self.varlen else "seq_q", "total_k" if self.packs_keys else "seq_k")
+
+    @property
+    def packs_keys(self) -> bool:
+        """Whether the keys of all sequences lie one after another, like their queries."""
+        return self.varlen and not self.page_size
 
     @property
     def longest_q(self) -> str:
@@ -188,11 +197,12 @@ class Features:
     def registers(self) -> int:
         """Registers that a kernel may need for its features, by what the assembler was seen to
         take. Features run one after another, so that the largest need counts, except those that
-        work beside the others.
+        work beside the others, as the shared reads of a page table do.
         """
         alone = [feature.needed_registers for feature in self.scores if not feature.works_beside]
         beside = [feature.needed_registers for feature in self.scores if feature.works_beside]
-        return max(alone, default=0) + sum(beside)
+        lookups = _REGISTERS_OF_LOOKUPS if self.varlen and self.page_size else 0
+        return max(alone, default=0) + sum(beside) + lookups
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -206,7 +216,7 @@ class Features:
     def _of_sequences(self) -> Iterator[Operand]:
         """The operands that say where the rows of each sequence are, and how many of them count."""
         if self.varlen:
-            for side, what in (("q", "queries"), ("k", "keys")):
+            for side, what in (("q", "queries"), ("k", "keys"))[: 1 + self.packs_keys]:
                 yield Operand(
                     f"cu_seqlens_{side}",
                     I32,

@@ -304,7 +304,9 @@ def gradient_config(
     slices = 2 if owner == KEYS and columns > _UNSLICED[operands.name] else 1
     one = owner == SCORES  # which has one tile of each matrix at a time
     tilings = [
-        GradientTiling(config.head_dim, config.value_dim, block, tile, warps, 1 if one else stages, slices, operands)
+        GradientTiling(
+            config.head_dim, config.value_dim, block, tile, warps, 1 if one else stages, slices, operands
+        )
         for block, tile, warps, stages in offered
     ]
     fitting = [t for t in tilings if t.shared_bytes <= target.shared_per_block_optin]

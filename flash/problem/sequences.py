@@ -27,13 +27,18 @@ class Sequence(NamedTuple):
 
 
 def each_sequence(
-    cu_seqlens_q: Array, cu_seqlens_k: Array, seqused_q: Array | None = None, seqused_k: Array | None = None
+    cu_seqlens_q: Array,
+    cu_seqlens_k: Array | None = None,
+    seqused_q: Array | None = None,
+    seqused_k: Array | None = None,
 ) -> Iterator[Sequence]:
     """The sequences of a batch: `cu_seqlens_*` are [batch + 1]; `seqused_*` are [batch], or
-    broadcast to that.
+    broadcast to that. Without `cu_seqlens_k` the keys of each sequence are counted from 0, in pages
+    of its own.
     """
     queries = _slices(cu_seqlens_q, seqused_q)
-    for number, (of_q, of_k) in enumerate(zip(queries, _slices(cu_seqlens_k, seqused_k), strict=True)):
+    first = np.zeros_like(cu_seqlens_q) if cu_seqlens_k is None else cu_seqlens_k
+    for number, (of_q, of_k) in enumerate(zip(queries, _slices(first, seqused_k), strict=True)):
         yield Sequence(number, of_q, of_k)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from flash.operands.declared import PER_HEAD, Operand
 from flash.operands.dtypes import F32
+from flash.operands.words import AnyArray
 from flash.scores.feature import (
     LOG2E,
     UNIT,
@@ -38,7 +39,7 @@ class AlibiArguments(TypedDict, total=False):
     score of query i and key j.
     """
 
-    alibi_slopes: object
+    alibi_slopes: AnyArray | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from flash.mods.trace import AUX, AuxArray
 from flash.operands.declared import MAX_ELEMENTS, Number, Operand
-from flash.operands.dtypes import AUX_DTYPES, DType
+from flash.operands.dtypes import AUX_DTYPES, DType, config_name
 from flash.scores.feature import ScoreFeature, TypeOf
 from flash.scores.options import arrays
 from ptxgen.arrays.views import view
@@ -82,7 +82,7 @@ def _declared(name: str, value: Any) -> AuxArray:
 
 def _dtype(kind: object) -> DType | None:
     """The type of a name, as this project or array libraries write it, or of a library's type."""
-    name = kind if isinstance(kind, str) else str(kind)
+    name = str(config_name(kind))
     if isinstance(kind, (type, np.dtype)):
         try:
             name = np.dtype(kind).name

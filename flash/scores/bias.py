@@ -10,6 +10,7 @@ import numpy as np
 
 from flash.operands.declared import PER_SCORE, Operand
 from flash.operands.dtypes import DTYPES, DType
+from flash.operands.words import AnyArray, DTypeLike
 from flash.scores.feature import (
     LOG2E,
     NEG_INF,
@@ -146,14 +147,14 @@ class BiasArguments(TypedDict, total=False):
     bias of -inf hides the key.
     """
 
-    bias: object
+    bias: AnyArray | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class BiasSettings:
     """bias: the type of the `bias` that launches give, "f32" or `dtype`; None for no bias."""
 
-    bias: str | None = None
+    bias: DTypeLike | None = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 
 from flash.mods.trace import AuxArray
 from flash.operands.declared import PER_HEAD, PER_SCORE
+from flash.operands.words import Causal
 from flash.scores.alibi import Alibi, AlibiArguments, AlibiSettings
 from flash.scores.aux_arrays import AuxArguments, AuxArrays, AuxSettings, aux_arrays
 from flash.scores.bias import Bias, BiasArguments, BiasSettings
@@ -28,7 +29,7 @@ from flash.scores.mods import (
 )
 from flash.scores.sink import Sink, SinkArguments, SinkSettings
 from flash.scores.softcap import Softcap, SoftcapArguments, SoftcapSettings
-from flash.scores.window import Causal, Window, WindowArguments, WindowSettings, position_offset
+from flash.scores.window import Window, WindowArguments, WindowSettings, position_offset
 from ptxgen.errors import did_you_mean
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

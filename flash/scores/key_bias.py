@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypedDict
 
 from flash.operands.declared import PER_KEY
+from flash.operands.words import AnyArray, DTypeLike
 from flash.scores.bias import AddedArray
 from flash.scores.feature import Array, Block, Scored
 
@@ -18,14 +19,14 @@ class KeyBiasArguments(TypedDict, total=False):
     key; -inf hides it.
     """
 
-    key_bias: object
+    key_bias: AnyArray | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyBiasSettings:
     """key_bias: the type of the `key_bias` that launches give, "f32" or `dtype`; None for none."""
 
-    key_bias: str | None = None
+    key_bias: DTypeLike | None = None
 
 
 @dataclass(frozen=True)

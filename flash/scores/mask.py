@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypedDict
 
 from flash.operands.declared import LAST_KEYS, MAX_WINDOWED_SEQ, PER_SCORE, Number, Operand
 from flash.operands.dtypes import BOOL
+from flash.operands.words import AnyArray
 from flash.scores.feature import NEG_INF, Applied, Array, Block, Inputs, Scored, ScoreFeature
 from flash.scores.places import ScorePlaces, ScorePlane
 from ptxgen.dsl import Fragment, KernelBuilder, Value
@@ -17,7 +18,7 @@ from ptxgen.types import u32
 class MaskArguments(TypedDict, total=False):
     """mask: bool [batch, heads, seq_q, seq_k]; False hides the key."""
 
-    mask: object
+    mask: AnyArray | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ import numpy as np
 
 from flash.operands.declared import PER_HEAD, Operand
 from flash.operands.dtypes import F32
+from flash.operands.words import AnyArray
 from flash.scores.feature import LOG2E, NEG_INF, Applied, Array, Inputs, Scored, ScoreFeature, as_scores
 from flash.scores.heads import PackedNumbers
 from ptxgen.dsl import KernelBuilder, Value
@@ -20,7 +21,7 @@ from ptxgen.dsl import KernelBuilder, Value
 class SinkArguments(TypedDict, total=False):
     """sink: float32 [batch, heads], one more score of every row, with a value of 0."""
 
-    sink: object
+    sink: AnyArray | None
 
 
 @dataclass(frozen=True, kw_only=True)

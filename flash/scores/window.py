@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal, Self, TypedDict
+from typing import Any, ClassVar, Final, Self, TypedDict
 
 import numpy as np
 
 from flash.operands.declared import MAX_WINDOWED_SEQ, Number
+from flash.operands.words import Causal
 from flash.scores.feature import NEG_INF, Array, Block, Scored, ScoreFeature
 from flash.scores.options import number
 from flash.scores.places import ScorePlaces
@@ -18,7 +19,6 @@ from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.errors import ConfigError, shown
 from ptxgen.types import s32
 
-Causal = bool | Literal["bottom_right", "top_left"]
 Sides = tuple[int | None, int | None] | None
 
 _SIDES: Final = 2  # sides of a window
@@ -261,8 +261,11 @@ class Reach:
 
     def end_tile(self, k: KernelBuilder, last_row: Value, tile: int) -> Value:
         """The end (exclusive) of the tiles of which the rows up to `last_row` see a key."""
-        visible = k.max(self.last_key(k, last_row) + 1, 0)
-        return k.divide_up(visible, tile)
+        return k.divide_up(self.end_key(k, last_row), tile)
+
+    def end_key(self, k: KernelBuilder, last_row: Value) -> Value:
+        """The end (exclusive) of the keys that the rows up to `last_row` may see."""
+        return k.max(self.last_key(k, last_row) + 1, 0)
 
     def hide(self, k: KernelBuilder, S: Fragment, places: ScorePlaces, *, in_front: bool) -> None:
         """Set this thread's scores of unseen keys to -inf. `in_front` says that all rows see all

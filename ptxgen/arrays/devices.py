@@ -16,7 +16,18 @@ def located(backend: CudaBackend, array: ArrayView, who: str) -> ArrayView:
     """
     if array.device[1] != UNKNOWN_DEVICE or not array.pointer:
         return array
-    return array._replace(device=("cuda", ordinal_of(backend, array, who)))
+    return ArrayView(  # `_replace` takes three times as long
+        array.pointer,
+        array.shape,
+        array.strides,
+        array.dtype,
+        ("cuda", ordinal_of(backend, array, who)),
+        array.read_only,
+        array.kind,
+        array.owner,
+        array.keep,
+        array.stream,
+    )
 
 
 def ordinal_of(backend: CudaBackend, array: ArrayView, who: str) -> int:

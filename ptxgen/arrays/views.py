@@ -64,16 +64,25 @@ def view(array: object, name: str, stream: int | None = None) -> ArrayView:
     will use the array, for producers that order their work before it. Raises `LaunchError` for
     anything else.
     """
-    reader = _READERS.get(type(array))
-    if reader is not None:
-        return reader(array, name)
-    if isinstance(array, np.ndarray):
-        return _view_numpy(array, name)
-    if is_tensor(array):
-        _READERS[type(array)] = _view_torch
-        return _view_torch(array, name)
-    if _has_cuda_interface(array):
-        return _view_cuda(array, name)
+    kind: Any = type(array)
+    return _reader_of(kind)(array, name, stream)
+
+
+@functools.lru_cache(maxsize=256)
+def _reader_of(kind: Any) -> Callable[[Any, str, int | None], ArrayView]:
+    """What makes views of objects of a class."""
+    if issubclass(kind, np.ndarray):
+        return _view_numpy
+    return _view_torch if _is_tensor_class(kind) else _view_by_interface
+
+
+def _view_by_interface(array: Any, name: str, stream: int | None) -> ArrayView:
+    try:  # of the object, not its class: a jax.Array has it on a GPU only, where bfloat16 raises RuntimeError
+        interface = array.__cuda_array_interface__
+    except (AttributeError, RuntimeError):
+        pass
+    else:
+        return _view_cuda(array, name, interface)
     if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
         return _view_dlpack(array, name, stream)
     raise LaunchError(
@@ -91,16 +100,6 @@ def is_tensor(array: object) -> bool:
 @functools.lru_cache(maxsize=256)
 def _is_tensor_class(kind: Any) -> bool:
     return any(t.__module__ == "torch" and t.__name__ == "Tensor" for t in kind.__mro__)
-
-
-def _has_cuda_interface(array: object) -> bool:
-    """Whether the object, not only its class, has `__cuda_array_interface__`: a jax.Array has it
-    only on a GPU, where a bfloat16 array raises RuntimeError instead.
-    """
-    try:
-        return hasattr(array, "__cuda_array_interface__")
-    except RuntimeError:
-        return False
 
 
 def unreadable(arrays: dict[str, object], stream: int | None) -> list[str]:
@@ -145,7 +144,7 @@ def array_interface(of: ArrayView) -> dict[str, Any]:
     }
 
 
-def _view_numpy(array: Any, name: str) -> ArrayView:
+def _view_numpy(array: Any, name: str, _: object = None) -> ArrayView:
     if isinstance(array, np.ma.MaskedArray):
         raise LaunchError(
             f"{name} must not be a masked array, whose mask would be ignored; fill it with {name}.filled(...)"
@@ -170,7 +169,7 @@ def _view_numpy(array: Any, name: str) -> ArrayView:
     )
 
 
-def _view_torch(array: Any, name: str) -> ArrayView:
+def _view_torch(array: Any, name: str, _: object) -> ArrayView:
     device = array.device
     kind = device.type
     if kind not in ("cpu", "cuda"):
@@ -202,11 +201,11 @@ def _view_torch(array: Any, name: str) -> ArrayView:
     )
 
 
-def _view_cuda(array: Any, name: str) -> ArrayView:
+def _view_cuda(array: Any, name: str, interface: dict[str, Any]) -> ArrayView:
     """The view of an array with `__cuda_array_interface__` (version 3: `strides` None is dense)."""
-    interface: dict[str, Any] = array.__cuda_array_interface__
     if interface.get("mask") is not None:
         raise LaunchError(f"{name} must not have a mask, which would be ignored; fill it first")
+    of: Any = type(array)
     pointer, read_only = interface["data"]
     shape = tuple(interface["shape"])
     dtype, itemsize = _type_of(interface["typestr"])
@@ -227,7 +226,7 @@ def _view_cuda(array: Any, name: str) -> ArrayView:
         dtype,
         ("cuda", getattr(getattr(array, "device", None), "id", UNKNOWN_DEVICE)),
         bool(read_only),
-        "cupy" if type(array).__module__.partition(".")[0] == "cupy" else "cuda_array_interface",
+        _kind_of(of),
         array,
         None,
         interface.get("stream"),
@@ -235,6 +234,12 @@ def _view_cuda(array: Any, name: str) -> ArrayView:
 
 
 _dense_strides = functools.lru_cache(maxsize=1024)(dlpack.dense_strides)
+
+
+@functools.lru_cache(maxsize=256)
+def _kind_of(of: type) -> str:
+    """The kind of arrays of a class with `__cuda_array_interface__`."""
+    return "cupy" if of.__module__.partition(".")[0] == "cupy" else "cuda_array_interface"
 
 
 @functools.cache
@@ -304,4 +309,3 @@ def _view_bfloat16(array: Any) -> ArrayView | None:
 
 
 _TORCH_DTYPES: Final[dict[object, str]] = {}
-_READERS: Final[dict[type, Callable[[Any, str], ArrayView]]] = {np.ndarray: _view_numpy}

@@ -6,7 +6,8 @@ import math
 from typing import Final
 
 from ptxgen.dsl import division
-from ptxgen.dsl.ops import Ops, check_value
+from ptxgen.dsl.choice import check_value
+from ptxgen.dsl.ops import Ops
 from ptxgen.dsl.values import Scalar, Value, Var, is_count, require_value
 from ptxgen.errors import ConfigError, shown
 from ptxgen.target import WARP_SIZE

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, TypeAlias
 
+from ptxgen.dsl.choice import check_value
 from ptxgen.dsl.control import Control
-from ptxgen.dsl.ops import check_value
 from ptxgen.dsl.values import Pointer, Scalar, Value
 from ptxgen.errors import TypeMismatchError, shown
 from ptxgen.types import ScalarType, b16, b32, b64, bf16, bf16x2, f16, f16x2, f32, f64, s32, s64, u32, u64

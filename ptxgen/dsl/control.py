@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -71,7 +71,7 @@ class Control(Grid):
     def var(self, type: ScalarType, initial: Scalar) -> Var:
         """A new variable of `type`, set to `initial`."""
         require_type("var", type)
-        variable = Var(self, self._register(type), type)
+        variable = Var(self, self.fresh(type).reg, type)
         variable.set(initial)
         return variable
 
@@ -313,8 +313,12 @@ class Control(Grid):
         self._statements.append(again)
         self._branch(again, condition(), negated=True)
 
+    def _block(self, kind: str, *, divergent: bool = False) -> AbstractContextManager[None]:
+        """What the body of a block runs in."""
+        return self._opened(kind, divergent)
+
     @contextmanager
-    def _block(self, kind: str, *, divergent: bool = False) -> Iterator[None]:
+    def _opened(self, kind: str, divergent: bool) -> Iterator[None]:
         self._open.append(kind)
         if divergent:
             self._divergent.append(kind)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, Literal, overload
 
 from ptxgen.dsl.arithmetic import Arithmetic
-from ptxgen.dsl.ops import check_value
+from ptxgen.dsl.choice import check_value
 from ptxgen.dsl.values import Pointer, Scalar, Value, Var, as_bits, is_int, moved_as
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
+
+from ptxgen.errors import UnknownInstructionError, did_you_mean
 
 # A name of CUDA C++, Numba or Triton: what stands for it here.
 OTHER_NAMES: Final = {
@@ -42,3 +45,10 @@ OTHER_NAMES: Final = {
     "fabs": "k.abs(value)",
     "assert_": "k.device_assert(predicate, message)",
 }
+
+
+def unknown_word(name: str, known: Iterable[str]) -> UnknownInstructionError:
+    """The error for a word that is neither an instruction nor one of the `known` words of the DSL."""
+    ours = OTHER_NAMES.get(name)
+    hint = f"; write {ours}" if ours else did_you_mean(name, [*known])
+    return UnknownInstructionError(f"no instruction {name!r}{hint}")

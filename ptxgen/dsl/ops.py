@@ -6,29 +6,26 @@ read, is generated from the table by `tools/gen_ops_stub.py`.
 
 from __future__ import annotations
 
-import struct
+import itertools
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from numbers import Integral, Real
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from ptxgen import ir
-from ptxgen.dsl.names import OTHER_NAMES
+from ptxgen.dsl.choice import Plan, accepts, plan_call
+from ptxgen.dsl.names import unknown_word
 from ptxgen.dsl.tensors import TensorPointer
 from ptxgen.dsl.values import Pointer, Value, Var
-from ptxgen.errors import ModifierError, TypeMismatchError, UnsupportedTargetError, did_you_mean, shown
-from ptxgen.isa.spec import BoundOperand, Inst, Modifier, Op
+from ptxgen.errors import TypeMismatchError, UnsupportedTargetError, shown
+from ptxgen.isa.spec import Modifier, Op
 from ptxgen.isa.table import rows, rows_named
 from ptxgen.target import Target
-from ptxgen.types import REGISTER_PREFIX, TYPES, ScalarType, f32, pred
+from ptxgen.types import REGISTER_PREFIX, ScalarType
 
 Into: TypeAlias = Var | Sequence[Var] | None
 _NO_MODIFIERS: Final[Mapping[str, Modifier]] = {}
-_MANY: Final = 1000  # more than an instruction has modifiers and operands
-_UNTYPED: Final = (TYPES["b32"], TYPES["b64"])
-_STATE_SPACES: Final = frozenset({"global", "shared", "param", "const", "local"})
 
 
 class _OurFiles(dict[str, bool]):
@@ -48,27 +45,6 @@ _OURS: Final = _OurFiles()
 _REGISTERS: Final[dict[str, list[ir.Reg]]] = {declared: [] for declared in REGISTER_PREFIX}
 
 
-class Plan:
-    """The op that a call with operands of certain types means, and what the call needs to know.
-
-    `dest_types` are the types of the results, `sources` the operands read that are no fixed
-    literals, and `whats` their names in error messages. `simple_dest` is the type of the result if
-    there is exactly one, it is no vector, and no source is a fixed literal; otherwise None.
-    """
-
-    __slots__ = ("dest_types", "op", "opcode", "simple_dest", "sources", "whats")
-
-    def __init__(self, op: Op, dest_types: tuple[ScalarType, ...]) -> None:
-        self.op = op
-        self.opcode = op.opcode
-        self.dest_types = dest_types
-        self.sources = tuple(o for o in op.sources if o.literal is None)
-        self.whats = tuple(f"{op.row.name}: operand {o.name}" for o in self.sources)
-        alone = len(op.dests) == 1 and op.operands[0].written and not op.dests[0].count
-        literal = len(self.sources) < len(op.sources)
-        self.simple_dest = dest_types[0] if alone and not literal else None
-
-
 # By row name, kinds of the operands and modifiers; a plan does not depend on the kernel.
 _PLANS: Final[dict[tuple[Any, ...], Plan]] = {}
 
@@ -82,17 +58,16 @@ class Ops:
         self._statements: list[ir.Statement] = []
         self._counts: dict[str, int] = {}
         self._guard: ir.Guard | None = None
-        self._admitted: set[Op] = set()
+        self._plans: dict[tuple[Any, ...], Plan] = {}  # those of `_PLANS` that the target admits
+        self._origins: dict[tuple[int, int], ir.Origin] = {}  # by id of code and index in it
+        self._place: ir.Origin | None = None  # that of all instructions of a `placed`
         self._version = target.ptx  # lowest PTX version with the target and all ops used so far
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
             raise AttributeError(name)
         if name not in rows():
-            known = [*rows(), *(word for word in dir(type(self)) if not word.startswith("_"))]
-            ours = OTHER_NAMES.get(name)
-            hint = f"; write {ours}" if ours else did_you_mean(name, known)
-            raise ModifierError(f"no instruction {name!r}{hint}")
+            raise unknown_word(name, (word for word in dir(self) if not word.startswith("_")))
 
         def method(self: Ops, *args: Any, into: Into = None, **modifiers: Modifier) -> Any:
             return self.emit(name, args, modifiers, into=into)
@@ -101,6 +76,10 @@ class Ops:
         method.__doc__ = "\n\n".join(f"`{row.syntax}`\n\n{row.doc}" for row in rows_named(name))
         setattr(Ops, name, method)
         return method.__get__(self)  # type: ignore[no-any-return]  # a bound method
+
+    def __dir__(self) -> list[str]:
+        """The words of the DSL and all instructions, for completion."""
+        return sorted({*super().__dir__(), *rows()})
 
     def emit(
         self,
@@ -117,72 +96,99 @@ class Ops:
         row lacks, `TypeMismatchError` for an operand that does not fit, and
         `UnsupportedTargetError` if the target has no such instruction.
         """
+        kinds: list[Any] = [name]
         sources: list[Any] = []
-        key: list[Any] = [name]
-        registers_only = True
+        literals = []  # the positions of operands whose form depends on the row
         for arg in args:
             if isinstance(arg, Value):
                 if arg.k is not self:
                     raise self._foreign(name, arg)
-                key.append(arg.type)
-                sources.append(arg.reg)
-            else:
-                key.append(_kind(arg))
-                sources.append(None)
-                registers_only = False
-        plan = self._plan((*key, *modifiers.items()), name, args, modifiers)
-        if not registers_only:
-            for i, arg in enumerate(args):
-                if sources[i] is None:
-                    sources[i] = self._operand(arg, plan, i)
-        simple = plan.simple_dest
-        if simple is None:
-            results, operands = self._results(plan, sources, self._vector_into(plan, into))
-            self.append(plan.opcode, operands)
-            return results
-        if into is None:
-            result = Value(self, self._register(simple), simple)
-            self.append(plan.opcode, (result.reg, *sources))
-            return result
-        variable = self._check_into(name, simple, into)
-        self.append(plan.opcode, (variable.reg, *sources))
-        return variable
+                type, reg = arg.type, arg.reg
+                # Untyped bits may be in registers of several classes (`Value.as_`).
+                kinds.append(type if type.register == reg.declared else (type, reg.declared))
+                sources.append(reg)
+                continue
+            kind = arg.__class__
+            source = None
+            if kind is not int and kind is not float:
+                kind, source = self._operand(name, arg)
+            if source is None:
+                literals.append(len(sources))
+            kinds.append(kind)
+            sources.append(source)
+        plan = self._plan(kinds, name, args, modifiers)
+        for i in literals:
+            sources[i] = plan.literal(args[i], i)
+        single = plan.result
+        result: Any
+        if single is None:
+            result, operands = self._results(plan, sources, into)
+        elif plan.count:
+            result = self._elements(plan, single, plan.count, into)
+            operands = (ir.Vector(tuple([v.reg for v in result])), *sources)
+        else:
+            result = self.fresh(single) if into is None else self._check_into(name, single, into)
+            operands = (result.reg, *sources)
+        self._statements.append(ir.Instr(plan.opcode, operands, self._guard, self.origin(2)))
+        return result
 
     def append(self, opcode: str, operands: tuple[ir.Operand, ...]) -> None:
         """Append one instruction without checks, with the guard of an enclosing `only_if`."""
-        self._statements.append(ir.Instr(opcode, operands, self._guard, self.origin()))
+        self._statements.append(ir.Instr(opcode, operands, self._guard, self.origin(2)))
 
-    def origin(self) -> ir.Origin:
-        """The innermost stack frame outside the DSL: the line of kernel source being executed."""
-        frame = sys._getframe(1)
+    def origin(self, depth: int = 1) -> ir.Origin:
+        """The innermost stack frame outside the DSL: the line of kernel source being executed. The
+        first `depth` frames, with that of this method, are known to be the DSL's.
+        """
+        if self._place is not None:
+            return self._place
+        frame = sys._getframe(depth)
         while _OURS[frame.f_code.co_filename]:
             frame = frame.f_back  # type: ignore[assignment]  # code outside the DSL called it
-        return ir.Origin(frame.f_code, frame.f_lineno)
+        code = frame.f_code
+        # A place is looked up by the index of its bytecode, since the line of an index is found by a
+        # search of the whole function. The origin keeps the code object, and so its id.
+        place = id(code), frame.f_lasti
+        found = self._origins.get(place)
+        if found is None:
+            found = self._origins[place] = ir.Origin(code, frame.f_lineno)
+        return found
+
+    @contextmanager
+    def placed(self) -> Iterator[None]:
+        """The origin of all instructions of the body is the same line, which is looked up once. It is for
+        methods of the DSL that emit many instructions, and whose body calls nothing outside the DSL.
+        """
+        outer, self._place = self._place, self.origin()
+        try:
+            yield
+        finally:
+            self._place = outer
 
     def fresh(self, type: ScalarType) -> Value:
         """A value of `type` in a new register, which no instruction has written yet."""
-        return Value(self, self._register(type), type)
-
-    def _register(self, type: ScalarType) -> ir.Reg:
         declared = type.register
         number = self._counts.get(declared, 0)
         self._counts[declared] = number + 1
         known = _REGISTERS[declared]
         if number >= len(known):
             known.append(ir.Reg(f"{REGISTER_PREFIX[declared]}{number}", declared))
-        return known[number]
+        return Value(self, known[number], type)
 
     def _plan(
-        self, key: tuple[Any, ...], name: str, args: tuple[Any, ...], modifiers: Mapping[str, Modifier]
+        self, kinds: list[Any], name: str, args: tuple[Any, ...], modifiers: Mapping[str, Modifier]
     ) -> Plan:
+        """The plan of a call, which the target admits; `kinds` are its name and those of its operands."""
+        key = (*kinds, *modifiers, *modifiers.values()) if modifiers else tuple(kinds)
         try:
-            plan = _PLANS.get(key)
+            plan = self._plans.get(key)
+            known = plan or _PLANS.get(key)
         except TypeError:  # a modifier that cannot be hashed, and so is no valid choice
-            plan = None
+            plan = known = None
         if plan is None:
-            plan = _PLANS[key] = plan_call(name, args, modifiers)
-        if plan.op not in self._admitted:
+            plan = known or plan_call(name, args, modifiers)
             self._admit(plan.op)
+            _PLANS[key] = self._plans[key] = plan
         return plan
 
     def _admit(self, op: Op) -> None:
@@ -194,7 +200,6 @@ class Ops:
                 f"but kernel {self.name!r} targets {self.target.name}"
             )
         self._version = max(self._version, gate.ptx)
-        self._admitted.add(op)
 
     def _foreign(self, name: str, value: Value) -> TypeMismatchError:
         return TypeMismatchError(
@@ -211,26 +216,28 @@ class Ops:
             raise TypeMismatchError(f"{name}: the result is {result}, but into= names {into!r}")
         return into
 
-    def _vector_into(self, plan: Plan, into: object) -> tuple[Var, ...] | None:
-        """The variables of `into` that take the elements of the vector result, checked."""
+    def _elements(self, plan: Plan, type: ScalarType, count: int, into: object) -> Sequence[Value]:
+        """The `count` values of the vector result: those of `into`, checked, or new ones."""
         if into is None:
-            return None
-        name, dests = plan.op.row.name, plan.op.dests
-        if len(dests) != 1 or not dests[0].count:
-            raise TypeMismatchError(f"{name}: into= is for a single result (got {shown(into)})")
-        count = dests[0].count
+            return tuple([self.fresh(type) for _ in range(count)])
+        name = plan.op.row.name
         if not isinstance(into, (tuple, list)) or len(into) != count:
             raise TypeMismatchError(
                 f"{name}: the result is a vector, so into= must be {count} variables, got {shown(into)}"
             )
         for variable in into:
-            self._check_into(name, plan.dest_types[0], variable)
+            # The usual case at once; the check knows other types of the same size, and what is wrong.
+            if variable.__class__ is not Var or variable.k is not self or variable.type is not type:
+                self._check_into(name, type, variable)
         return tuple(into)
 
-    def _results(
-        self, plan: Plan, sources: list[Any], into: tuple[Var, ...] | None
-    ) -> tuple[Any, tuple[ir.Operand, ...]]:
+    def _results(self, plan: Plan, sources: list[Any], into: object) -> tuple[Any, tuple[ir.Operand, ...]]:
         """The results of an op, in the form that `emit` returns, and its operands as printed."""
+        dests = plan.op.dests
+        if into is not None and (len(dests) != 1 or not dests[0].count):
+            raise TypeMismatchError(f"{plan.op.row.name}: into= is for a single result (got {shown(into)})")
+        if not plan.has_own_operands:
+            return None, tuple(sources)
         results: list[Any] = []
         operands: list[ir.Operand] = []
         remaining, written = iter(sources), iter(plan.dest_types)
@@ -238,13 +245,11 @@ class Ops:
             if bound.literal is not None:
                 operands.append(ir.IntImm(bound.literal))
             elif not bound.written:
-                source = next(remaining, None)
-                if source is not None:
-                    operands.append(source)
+                operands += itertools.islice(remaining, 1)
             elif bound.count:
-                values = into or tuple(self.fresh(t) for t in [next(written)] * bound.count)
+                values = self._elements(plan, next(written), bound.count, into)
                 results.append(values)
-                operands.append(ir.Vector(tuple(v.reg for v in values)))
+                operands.append(ir.Vector(tuple([v.reg for v in values])))
             else:
                 value = self.fresh(next(written))
                 results.append(value)
@@ -254,243 +259,27 @@ class Ops:
             return None, tuple(operands)
         return results[0] if len(results) == 1 else tuple(results), tuple(operands)
 
-    def _operand(self, arg: Any, plan: Plan, position: int) -> ir.Operand:
-        """The IR operand for an argument that is not a `Value`: a pointer, a literal, a vector."""
+    def _operand(self, name: str, arg: Any) -> tuple[object, ir.Operand | None]:
+        """All that choosing and checking a row needs to know of an argument that is no `Value`, and
+        the operand that it is; None for literals, whose form depends on the row.
+        """
+        if isinstance(arg, (tuple, list)):
+            kinds: list[object] = []
+            items: list[ir.Reg] = []
+            for item in arg:
+                if isinstance(item, Value):
+                    if item.k is not self:
+                        raise self._foreign(name, item)
+                    type, reg = item.type, item.reg
+                    kinds.append(type if type.register == reg.declared else (type, reg.declared))
+                    items.append(reg)
+                else:
+                    kinds.append(item.__class__)
+            return tuple(kinds), ir.Vector(tuple(items)) if len(items) == len(kinds) else None
         if isinstance(arg, Pointer):
-            if isinstance(arg.base, Value) and arg.base.k is not self:
-                raise self._foreign(plan.op.row.name, arg.base)
-            return arg.address
-        if isinstance(arg, (ir.Special, ir.Symbol)):
-            return arg
-        want, what = plan.sources[position].type, plan.whats[position]
-        if not isinstance(arg, (tuple, list)):
-            return immediate(arg, want, what)
-        items: list[ir.Reg | ir.IntImm | ir.FloatImm] = []
-        for item in arg:
-            if isinstance(item, Value):
-                if item.k is not self:
-                    raise self._foreign(plan.op.row.name, item)
-                items.append(item.reg)
-            else:
-                items.append(immediate(item, want, what))
-        return ir.Vector(tuple(items))
-
-
-def _kind(arg: Any) -> object:
-    """The part of a plan's key for one operand: all that choosing and checking a row needs."""
-    if isinstance(arg, Value):
-        return arg.type
-    if isinstance(arg, Pointer):
-        dims = len(arg.coordinates) if isinstance(arg, TensorPointer) else 0
-        return (Pointer, arg.space, arg.base.type if isinstance(arg.base, Value) else None, dims)
-    if isinstance(arg, (tuple, list)):
-        return tuple([_kind(item) for item in arg])
-    return arg.__class__
-
-
-def immediate(value: object, want: ScalarType | None, what: str) -> ir.IntImm | ir.FloatImm:
-    """The literal for a Python number as an operand of type `want` (None: any integer).
-
-    An unsigned operand also takes a negative number, as its two's complement: -1 is all ones.
-    `what` names the operand in the `TypeMismatchError` that is raised for any other value.
-    """
-    if isinstance(value, bool) or want is pred or not isinstance(value, (int, float)):
-        raise TypeMismatchError(f"{what} must be {want or 'an integer'}, got {shown(value)}{_cure(value)}")
-    if want is not None and want.is_float:
-        if want.bits not in (32, 64):
-            raise TypeMismatchError(
-                f"{what} is {want}, which has no literal in PTX; use k.cvt on an f32 value"
-            )
-        return ir.FloatImm(_float_bits(value, want), want.bits)
-    if not isinstance(value, int):
-        raise TypeMismatchError(f"{what} must be {want or 'an integer'}, got {shown(value)}")
-    if want is not None:
-        lowest = -(1 << (want.bits - 1))
-        beyond = -lowest if want.is_signed else 1 << want.bits
-        if not lowest <= value < beyond:
-            raise TypeMismatchError(f"{what} must fit {want}, got {shown(value)}")
-    return ir.IntImm(value)
-
-
-def _cure(value: object) -> str:
-    """What to do with a number that is none of Python's, such as numpy's."""
-    if isinstance(value, int | float) or not isinstance(value, Real):
-        return ""
-    return f"; convert with {'int' if isinstance(value, Integral) else 'float'}(...)"
-
-
-def _float_bits(value: float, type: ScalarType) -> int:
-    """The bits of `value` rounded to f32 or f64; a value too large becomes infinite."""
-    integer, real = ("<I", "<f") if type is f32 else ("<Q", "<d")
-    try:
-        packed = struct.pack(real, float(value))
-    except OverflowError:
-        packed = struct.pack(real, float("inf") if value > 0 else float("-inf"))
-    return int(struct.unpack(integer, packed)[0])
-
-
-def plan_call(name: str, args: tuple[Any, ...], modifiers: Mapping[str, Modifier]) -> Plan:
-    """Choose the row for a call, by the types of its operands, and check every operand.
-
-    The first row called `name` that fits is chosen. If none fits, the `ModifierError` or
-    `TypeMismatchError` of the row that came nearest, with valid modifiers and the most fitting
-    operands, is raised.
-    """
-    failures: list[tuple[float, Exception]] = []
-    for row in rows_named(name):
-        nearness: float | None = None
-        try:
-            row.resolve(modifiers)
-            nearness = -1
-            op = row.resolve({**_inferred(row, args), **modifiers})
-            nearness = _how_many_fit(op, args)
-            _check_operands(op, args)
-        except (ModifierError, TypeMismatchError) as error:
-            if nearness is None:
-                nearness = _how_many_are_accepted(row, args, modifiers) / _MANY - 2
-            failures.append((nearness, error))
-            continue
-        return Plan(op, tuple(_result_type(o, op, args) for o in op.dests))
-    raise max(failures, key=lambda failure: failure[0])[1]  # the first of the nearest
-
-
-def _how_many_are_accepted(row: Inst, args: tuple[Any, ...], modifiers: Mapping[str, Modifier]) -> int:
-    """How many of the modifiers the row takes, and of the operands with these."""
-    taken: dict[str, Modifier] = {}
-    for name, word in modifiers.items():
-        with suppress(ModifierError, TypeMismatchError):
-            row.resolve({name: word})
-            taken[name] = word
-    with suppress(ModifierError, TypeMismatchError):
-        op = row.resolve({**_inferred(row, args), **taken})
-        return len(taken) + _how_many_fit(op, args)
-    return len(taken)
-
-
-def _inferred(row: Inst, args: tuple[Any, ...]) -> dict[str, Modifier]:
-    """The modifiers of `row` that follow from the operands: element types and state space."""
-    found: dict[str, Modifier] = {}
-    sources = [o for o in row.operands if not o.written and o.literal is None]
-    for operand, arg in zip(sources, args, strict=False):
-        slot = operand.type or "type"
-        if operand.address:
-            if isinstance(arg, Pointer) and "space" in row.choices:
-                found.setdefault("space", arg.space)
-            continue
-        if isinstance(arg, (tuple, list)) and arg:
-            arg = arg[0]
-        if not isinstance(arg, Value) or slot in found:
-            continue
-        if slot == "wide" and "type" in row.choices:
-            continue
-        legal = row.choices.get(slot)
-        if legal is None:
-            continue
-        bits = TYPES.get(f"b{arg.type.bits}", arg.type)
-        found[slot] = arg.type if arg.type in legal else bits if bits in legal else arg.type
-    return found
-
-
-def accepts(want: ScalarType, got: Value) -> bool:
-    """Whether a value may be an operand of type `want` without conversion."""
-    if got.type is want:
-        return True
-    if want.bits != got.type.bits or pred in (want, got.type):
-        return False
-    return want.kind == "b" or (got.type.kind in "bx" and got.reg.declared == want.register)
-
-
-def _check_operands(op: Op, args: tuple[Any, ...]) -> None:
-    row = op.row
-    wanted = [o for o in op.sources if o.literal is None]
-    required = sum(1 for o in wanted if not o.optional)
-    if not required <= len(args) <= len(wanted):
-        raise TypeMismatchError(
-            f"{row.name} takes {' and '.join(o.name for o in wanted) or 'no operands'}, "
-            f"got {len(args)} operand(s) (syntax: {row.syntax}){_named_type(row, args)}"
-        )
-    for operand, arg in zip(wanted, args, strict=False):
-        _check_operand(row, operand, arg)
-    printed = op.opcode.split(".")
-    words = [word.partition("::")[0] for word in printed]  # shared::cta is shared memory, too
-    spaces = [word for word in words if word in _STATE_SPACES]
-    pointers = [(o, a) for o, a in zip(wanted, args, strict=False) if o.address]
-    for space, (operand, pointer) in zip(spaces, pointers, strict=False):
-        if pointer.space != space:
-            raise TypeMismatchError(
-                f"{row.name}: operand {operand.name} must point to {space} memory, got {shown(pointer)}"
-            )
-
-
-def _named_type(row: Inst, args: tuple[Any, ...]) -> str:
-    """What to write for a type among the operands."""
-    given = next((arg for arg in args if isinstance(arg, ScalarType)), None)
-    slot = next((name for name in ("dtype", "type") if name in row.choices), None)
-    return f"; a type is given by name, {slot}={given}" if given and slot else ""
-
-
-def _how_many_fit(op: Op, args: tuple[Any, ...]) -> int:
-    fitting = 0
-    with suppress(TypeMismatchError):
-        for operand, arg in zip((o for o in op.sources if o.literal is None), args, strict=False):
-            _check_operand(op.row, operand, arg)
-            fitting += 1
-    return fitting
-
-
-def _check_operand(row: Inst, operand: BoundOperand, arg: object) -> None:
-    what = f"{row.name}: operand {operand.name}"
-    if operand.address:
-        if not isinstance(arg, Pointer):
-            raise TypeMismatchError(f"{what} must be a Pointer, got {shown(arg)} (syntax: {row.syntax})")
-        dims = len(arg.coordinates) if isinstance(arg, TensorPointer) else 0
-        if dims != len(operand.along):
-            wanted = (
-                f"a tensor map with {len(operand.along)} coordinates" if operand.along else "no tensor map"
-            )
-            raise TypeMismatchError(f"{what} must be {wanted}, got {dims} coordinates (syntax: {row.syntax})")
-    elif operand.kind == "label":
-        if not isinstance(arg, ir.Symbol):
-            raise TypeMismatchError(f"{what} must be a label, got {shown(arg)}")
-    elif operand.kind == "imm":
-        immediate(arg, None, what)
-    elif operand.count:
-        if not isinstance(arg, (tuple, list)) or len(arg) != operand.count:
-            raise TypeMismatchError(f"{what} must be {operand.count} values, got {shown(arg)}")
-        for item in arg:
-            check_value(what, operand.type, item)
-    else:
-        _require_typed(row, operand, arg)
-        check_value(what, operand.type, arg)
-
-
-def _require_typed(row: Inst, operand: BoundOperand, arg: object) -> None:
-    if isinstance(arg, float) and operand.type in _UNTYPED and f32 in row.choices.get("type", ()):
-        raise TypeMismatchError(
-            f"{row.name}: operand {operand.name} must be {operand.type}, got {arg}; name the type, such as "
-            "type=f32"
-        )
-
-
-def check_value(what: str, want: ScalarType | None, arg: object) -> None:
-    """Raise `TypeMismatchError` unless `arg` may be an operand of type `want`, called `what`."""
-    assert want is not None  # only labels and literals have no type
-    if isinstance(arg, Value):
-        if not accepts(want, arg):
-            same = want.bits == arg.type.bits and pred not in (want, arg.type)
-            cure = f"reinterpret with .as_({want}) or convert" if same else "convert"
-            raise TypeMismatchError(
-                f"{what} must be {want}, got {shown(arg)}; {cure} with k.cvt(value, dtype={want})"
-            )
-    elif not isinstance(arg, (ir.Special, ir.Symbol)):
-        immediate(arg, want, what)
-
-
-def _result_type(operand: BoundOperand, op: Op, args: tuple[Any, ...]) -> ScalarType:
-    """The type of a result; for untyped bits, that of the first source of the same operand type."""
-    assert operand.type is not None  # results are never labels
-    if operand.type.kind == "b":
-        for source, arg in zip((o for o in op.sources if o.literal is None), args, strict=False):
-            if isinstance(arg, Value) and source.type is operand.type and not source.address:
-                return arg.type
-    return operand.type
+            base = arg.base
+            if isinstance(base, Value) and base.k is not self:
+                raise self._foreign(name, base)
+            dims = len(arg.coordinates) if isinstance(arg, TensorPointer) else 0
+            return (Pointer, arg.space, base.type if isinstance(base, Value) else None, dims), arg.address
+        return arg.__class__, arg if isinstance(arg, (ir.Special, ir.Symbol)) else None

@@ -15,6 +15,7 @@ from ptxgen.check.prove import Proofs, prove
 from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract, Size
 from ptxgen.check.resources import Resources, resources
 from ptxgen.check.verify.budget import static_shared_bytes
+from ptxgen.contract import SCHEMA
 from ptxgen.dsl import PointerType
 from ptxgen.errors import LaunchError, did_you_mean, shown
 from ptxgen.kernels.signature import Signature, Type
@@ -27,7 +28,6 @@ from ptxgen.tensormap import Boxes, TensorMapType
 from ptxgen.text import render
 from ptxgen.types import ScalarType, bf16, f16
 
-SCHEMA: Final = 1  # version of the contract's dictionary, raised when a key changes its meaning
 GRID: Final = "grid"  # the name of the number of CTAs along x, in expressions of a proof
 _MOST_DIMENSIONS: Final = 3
 _AS_BITS: Final = (f16, bf16)  # a parameter has the bits of such a number
@@ -182,6 +182,7 @@ class BuiltFunction:
             "parameters": [
                 {
                     "name": slot.name,
+                    **_kind(types[slot.name]),
                     "type": slot.type,
                     "offset": slot.offset,
                     "size": slot.nbytes,
@@ -231,6 +232,17 @@ def _grid(who: str, given: Any) -> tuple[Size, Size, Size]:
         )
     x, y, z = (*found, 1, 1)[:_MOST_DIMENSIONS]
     return x, y, z
+
+
+def _kind(type: Type) -> dict[str, str]:
+    """What kind of parameter one of this type is, in a contract, and the elements of an array."""
+    if isinstance(type, TensorMapType):
+        return {"kind": "tensor_map"}
+    return (
+        {"kind": "pointer", "element": type.dtype.name}
+        if isinstance(type, PointerType)
+        else {"kind": "number"}
+    )
 
 
 def _meaning(type: Type) -> str:

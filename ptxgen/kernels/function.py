@@ -36,7 +36,7 @@ from ptxgen.runtime.plan import require_whole_clusters
 from ptxgen.runtime.settings import AUTO
 from ptxgen.target import Target, target_for_device
 from ptxgen.target import target as find_target
-from ptxgen.tensormap import TensorMapType
+from ptxgen.tensormap import Boxes, TensorMapType
 from ptxgen.types import ScalarType
 
 Threads = int | Callable[..., int]
@@ -123,6 +123,18 @@ class KernelFunction:
         """
         return self._build(find_target(target or self._target or DEFAULT_TARGET), threads, statics)
 
+    def emit(
+        self, /, *, target: Target | str | None = None, threads: int | None = None, **statics: Any
+    ) -> ir.Module:
+        """The module that `build` verifies and keeps, emitted anew: to look at one that is not valid with
+        `ptxgen.text.render`.
+
+        Takes what `build` takes. Raises what the function raises, and `ConfigError` for invalid choices.
+        """
+        found = find_target(target or self._target or DEFAULT_TARGET)
+        count, values = self._choice(found, threads, statics)
+        return self._emit(found, count, values, self._asserts)[0]
+
     def _build(self, target: Target, threads: int | None, statics: Mapping[str, Any]) -> BuiltFunction:
         if statics or threads is not None:
             return self._specialised(target, threads, statics, self._asserts)
@@ -134,15 +146,7 @@ class KernelFunction:
     def _specialised(
         self, target: Target, threads: int | None, statics: Mapping[str, Any], asserts: bool
     ) -> BuiltFunction:
-        values = self.signature.static_values(statics)
-        if threads is None:
-            threads = self._threads(**values) if callable(self._threads) else self._threads
-        count = integer(threads, 1, target.threads_per_block)
-        if count is None:
-            raise ConfigError(
-                f"kernel {self.name}: threads must be 1..{target.threads_per_block} on {target.name}, got "
-                f"{shown(threads)}"
-            )
+        count, values = self._choice(target, threads, statics)
         try:
             key = (target.name, count, asserts, *map(key_of, values.values()))
             found = self._built.get(key)
@@ -154,10 +158,28 @@ class KernelFunction:
             with self._lock:
                 found = self._built.get(key)
                 if found is None:
-                    found = self._built[key] = self._emit(target, count, values, asserts)
+                    found = self._built[key] = self._verified(target, count, values, asserts)
         return found
 
-    def _emit(self, target: Target, threads: int, statics: Mapping[str, Any], asserts: bool) -> BuiltFunction:
+    def _choice(
+        self, target: Target, threads: int | None, statics: Mapping[str, Any]
+    ) -> tuple[int, dict[str, Any]]:
+        """The threads of a CTA, and all static parameters."""
+        values = self.signature.static_values(statics)
+        if threads is None:
+            threads = self._threads(**values) if callable(self._threads) else self._threads
+        count = integer(threads, 1, target.threads_per_block)
+        if count is None:
+            raise ConfigError(
+                f"kernel {self.name}: threads must be 1..{target.threads_per_block} on {target.name}, got "
+                f"{shown(threads)}"
+            )
+        return count, values
+
+    def _emit(
+        self, target: Target, threads: int, statics: Mapping[str, Any], asserts: bool
+    ) -> tuple[ir.Module, Mapping[str, Boxes]]:
+        """The module, not verified, and what it fixes of its tensor maps."""
         k = KernelBuilder(
             self.name,
             target=target,
@@ -173,7 +195,12 @@ class KernelFunction:
             raise ConfigError(
                 f"kernel {self.name}: the function must return nothing, got {shown(result)}; store results"
             )
-        module = k.build()
+        return k.build(), k.tma.boxes()
+
+    def _verified(
+        self, target: Target, threads: int, statics: Mapping[str, Any], asserts: bool
+    ) -> BuiltFunction:
+        module, maps = self._emit(target, threads, statics, asserts)
         try:
             require_valid(module)
         except VerifyError as error:
@@ -185,7 +212,7 @@ class KernelFunction:
                 f"kernel {self.name}: programmatic=True lets the kernel begin before the grid before it has "
                 "ended, so it must call k.griddepcontrol_wait() before it reads what that grid wrote"
             )
-        return BuiltFunction(self.signature, module, target, threads, k.tma.boxes(), self._attributes)
+        return BuiltFunction(self.signature, module, target, threads, maps, self._attributes)
 
     @staticmethod
     def _declared(k: KernelBuilder, name: str, type: PointerType | TensorMapType | ScalarType) -> Any:

@@ -1,6 +1,6 @@
 """`Device`: the device that a host program sees, and the answers to its calls.
 
-Each method with `@answer` is a call of `answers/runtime.c`, by the same name.
+Each method with `@answer` is a call of `answers/runtime.c` or `answers/driver.c`, by the same name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ptxgen.target import WARP_SIZE, Target, target_for_device
 # Error codes of driver_types.h, "CUDA error types".
 OK: Final = 0
 _INVALID_VALUE, _NO_MEMORY, _INVALID_CONFIGURATION, _INVALID_SYMBOL = 1, 2, 9, 13
-_INVALID_FUNCTION, _NO_IMAGE = 98, 209
+_INVALID_FUNCTION, _NO_IMAGE, _INVALID_PTX = 98, 209, 218
 _ILLEGAL_ADDRESS, _ASSERT, _MISALIGNED, _FAILURE = 700, 710, 716, 719
 _FAULTS: Final = (
     (r"assertion `", _ASSERT),
@@ -62,11 +62,13 @@ def answer(method: Answer) -> Answer:
 
 @dataclass(slots=True)
 class _Kernel:
-    """A kernel that the program has looked up. Shared memory is in bytes: `static` is what the kernel
-    declares, `allowed` the most that a launch may have in all.
+    """A kernel that the program has looked up. `places` are the offset and the bytes of each parameter in
+    the block of arguments. Shared memory is in bytes: `static` is what the kernel declares, `allowed` the
+    most that a launch may have in all.
     """
 
     kernel: ProgramKernel
+    places: tuple[tuple[int, int], ...]
     static: int
     local: int  # bytes of a thread's local memory
     allowed: int
@@ -148,11 +150,12 @@ class Device:
 
     @answer
     def fill(self, numbers: Sequence[int], _data: bytes) -> Reply:
-        """Set the bytes at an address: address, value, bytes."""
-        address, value, nbytes = numbers[:3]
-        held = self.memory.bytes_at(address, nbytes, writes=True)
+        """Set the elements at an address: address, value, bytes, bytes of an element (0 is 1)."""
+        address, value, nbytes, width = numbers[:4]
+        width = width or 1
+        held = None if address % width else self.memory.bytes_at(address, nbytes, writes=True)
         if held is not None:
-            held[:] = value
+            held.reshape(-1, width)[:] = list(value.to_bytes(width, "little"))
         return self._after(_done(held is not None))
 
     @answer
@@ -198,6 +201,23 @@ class Device:
         """Register a fat binary -> module. Its PTX is read when it is used first."""
         self._modules.append(_Module(tuple(entries(data))))
         return Reply(numbers=(len(self._modules) - 1,))
+
+    @answer
+    def load_ptx(self, _numbers: Sequence[int], data: bytes) -> Reply:
+        """Load PTX -> module; or an error, and why."""
+        sm = re.search(rb"^\s*\.target\s+sm_(\d+)", data, re.MULTILINE)
+        image = Ptx(int(sm[1]) if sm else 0, 0, data, len(data))
+        self._modules.append(_Module((image,)))
+        try:
+            loaded = self._program(len(self._modules) - 1) is not None
+            why = "" if loaded else f"the PTX is for sm_{image.sm}, which the device, {self.target}, is not"
+        except PtxGenError as error:
+            loaded, why = False, str(error)
+            self.tell(why)
+        if not loaded:
+            self._modules.pop()
+            return Reply(_NO_IMAGE if image.sm > self.target.sm else _INVALID_PTX, (), why.encode())
+        return self._after(Reply(numbers=(len(self._modules) - 1,)))
 
     def _program(self, number: int) -> Program | None:
         """The program of a module, None if it has no PTX for the device."""
@@ -268,12 +288,15 @@ class Device:
             return Reply(_INVALID_FUNCTION)
         module = kernel.program.module
         variables = module_memory(module, self.memory.arena)
-        linked = link(module, kernel.kernel, 0, variables.addresses)
-        static = linked.shared_bytes - linked.reserved_bytes
-        self._kernels.append(_Kernel(kernel, static, linked.local_bytes, self.target.shared_per_block))
-        sizes = _sizes(kernel)
-        places = b"".join(struct.pack("<QQ", sum(sizes[:n]), size) for n, size in enumerate(sizes))
-        return Reply(OK, (len(self._kernels) - 1, len(sizes), sum(sizes)), places)
+        dynamic = kernel.kernel.dynamic_shared_bytes  # what the text itself says that a launch needs
+        linked = link(module, kernel.kernel, dynamic, variables.addresses)
+        static = linked.shared_bytes - linked.reserved_bytes - dynamic
+        sizes = map(param_bytes, kernel.kernel.params)
+        places = tuple(zip(linked.param_offsets, sizes, strict=True))
+        allowed = self.target.shared_per_block
+        self._kernels.append(_Kernel(kernel, places, static, linked.local_bytes, allowed))
+        packed = b"".join(struct.pack("<QQ", *place) for place in places)
+        return Reply(OK, (len(self._kernels) - 1, len(places), linked.param_bytes), packed)
 
     @answer
     def launch(self, numbers: Sequence[int], data: bytes) -> Reply:
@@ -286,10 +309,7 @@ class Device:
             return Reply(_INVALID_CONFIGURATION)
         if held.static + shared > held.allowed:
             return Reply(_INVALID_VALUE)
-        args, at = [], 0
-        for size in _sizes(kernel):
-            args.append(data[at : at + size])
-            at += size
+        args = [data[at : at + size] for at, size in held.places]
         try:
             outcome = kernel.run(
                 tuple(numbers[1:4]),
@@ -411,10 +431,6 @@ class Device:
 
 def _done(worked: bool) -> Reply:
     return Reply(OK if worked else _INVALID_VALUE)
-
-
-def _sizes(kernel: ProgramKernel) -> list[int]:
-    return [param_bytes(param) for param in kernel.kernel.params]
 
 
 def _code_of(fault: str) -> int:

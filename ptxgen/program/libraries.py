@@ -14,9 +14,16 @@ from typing import Final
 from ptxgen.errors import BackendError, CompileError
 from ptxgen.runtime.settings import Settings
 
-RUNTIME: Final = "libcudart.so.13"
-# names.txt has the functions that libcudart.so.13 of CUDA 13.5 exports.
-_SOURCES: Final = ("wire.h", "wire.c", "errors.inc", "errors.c", "layouts.h", "runtime.c", "names.txt")
+RUNTIME, DRIVER = "libcudart.so.13", "libcuda.so.1"
+_SHARED: Final = ("wire.h", "wire.c", "errors.inc")
+# Of each library: the sources it is compiled from, the headers and tables they include, the functions
+# that the library of CUDA 13.5 exports, and the names that are exported.
+_LIBRARIES: Final = {
+    RUNTIME: (("runtime.c", "errors.c"), ("layouts.h",), "names.txt", "cuda*; __cuda*"),
+    DRIVER: (("driver.c", "driver_kernels.c"), ("driver.h", "driver_errors.inc"), "driver_names.txt", "cu*"),
+}
+# The name by which -lcuda finds a library when a program is linked.
+LINKED_AS: Final = {DRIVER: "libcuda.so"}
 _FLAGS: Final = ("-shared", "-fPIC", "-O2", "-std=gnu11", "-pthread")
 
 
@@ -26,36 +33,44 @@ def folder_of_libraries(scratch: Path) -> Path:
     Raises `BackendError` if there is no C compiler, and `CompileError` if it fails.
     """
     package = files("ptxgen.program").joinpath("answers")
-    texts = {name: package.joinpath(name).read_text() for name in _SOURCES}
-    key = hashlib.sha256(repr((sorted(texts.items()), _FLAGS, RUNTIME)).encode()).hexdigest()[:20]
+    names = sorted({name for of in _LIBRARIES.values() for name in (*_SHARED, *of[0], *of[1], of[2])})
+    texts = {name: package.joinpath(name).read_text() for name in names}
+    key = hashlib.sha256(repr((texts, _FLAGS, _LIBRARIES)).encode()).hexdigest()[:20]
     settings = Settings.from_environment()
     place = (settings.cache_dir if settings.cache_on_disk else scratch) / "program" / key
-    if (place / RUNTIME).exists():
+    missing = [library for library in _LIBRARIES if not (place / library).exists()]
+    if not missing:
         return place
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise BackendError(
-            "a C compiler is needed once to build the answering library; install cc (gcc or clang)"
+            "a C compiler is needed once to build the answering libraries; install cc (gcc or clang)"
         )
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place) as name:
-        _compile(compiler, Path(name), texts)
-        os.replace(Path(name) / RUNTIME, place / RUNTIME)  # in one step: others may compile it, too
+        folder = Path(name)
+        for file, text in texts.items():
+            (folder / file).write_text(text)
+        for library in missing:
+            _compile(compiler, folder, library, texts)
+            if library in LINKED_AS:
+                (folder / LINKED_AS[library]).symlink_to(library)
+                os.replace(folder / LINKED_AS[library], place / LINKED_AS[library])
+            os.replace(folder / library, place / library)  # in one step: others may compile it, too
     return place
 
 
-def _compile(compiler: str, folder: Path, texts: dict[str, str]) -> None:
-    for name, text in texts.items():
-        (folder / name).write_text(text)
-    # Each known function ends the program unless runtime.c, whose symbols are strong, answers it.
+def _compile(compiler: str, folder: Path, library: str, texts: dict[str, str]) -> None:
+    sources, _, names, exports = _LIBRARIES[library]
+    # Each known function ends the program unless a source, whose symbols are strong, answers it.
     weak = "".join(
         f'__attribute__((weak)) void {name}(void) {{ wire_unanswered("{name}"); }}\n'
-        for name in texts["names.txt"].split()
+        for name in texts[names].split()
     )
     (folder / "unanswered.c").write_text(f'#include "wire.h"\n{weak}')
-    (folder / "exports.map").write_text(f"{RUNTIME} {{ global: cuda*; __cuda*; local: *; }};\n")
-    command = [compiler, *_FLAGS, f"-Wl,-soname,{RUNTIME}", "-Wl,--version-script=exports.map", "-o", RUNTIME]
-    command += ["wire.c", "errors.c", "runtime.c", "unanswered.c"]
+    (folder / "exports.map").write_text(f"{library} {{ global: {exports}; local: *; }};\n")
+    command = [compiler, *_FLAGS, f"-Wl,-soname,{library}", "-Wl,--version-script=exports.map", "-o", library]
+    command += ["wire.c", *sources, "unanswered.c"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise CompileError(f"{compiler} cannot compile the answering library:\n{done.stderr.strip()}")
+        raise CompileError(f"{compiler} cannot compile {library}:\n{done.stderr.strip()}")

@@ -32,7 +32,7 @@ class DeviceMemory:
         if nbytes > CAPACITY - self.used:
             return None
         data = np.zeros(max(nbytes, 1), np.uint8)
-        address = self._place(data, "cudaMalloc", None)
+        address = self._place(data, "device memory", None)
         self.arena.heap[address] = np.zeros(len(data), np.bool_)
         return address
 

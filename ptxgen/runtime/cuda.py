@@ -27,6 +27,9 @@ from ptxgen.tensormap import TensorMap
 __all__ = ["CudaBackend", "DeviceProperties", "LoadedKernel", "check_shared", "cuda_backend"]
 
 _INVALID_VALUE: Final = 1
+_POINTER_ATTRIBUTE: Final = "cuPointerGetAttribute"
+_FIND_DEVICE: Final = "find the device of address"
+_FIND_ANY: Final = "find the device of an address"  # without its number, which takes time to write
 _EVENT_DEFAULT: Final = 0
 
 
@@ -77,12 +80,11 @@ class CudaBackend:
 
     def device_of_pointer(self, address: int) -> int | None:
         """The ordinal of the device whose memory has `address`; None for memory unknown to CUDA."""
-        attribute = self._driver.require().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-        doing = f"find the device of address {address:#x}"
-        name = "cuPointerGetAttribute"
-        status, ordinal = self._driver.attempt(name, attribute, address, doing=doing)
+        driver = self._driver
+        attribute = driver.require().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        status, ordinal = driver.attempt(_POINTER_ATTRIBUTE, attribute, address, doing=_FIND_ANY)
         if status and int(status) != _INVALID_VALUE:
-            raise self._driver.error(name, status, doing)
+            raise driver.error(_POINTER_ATTRIBUTE, status, f"{_FIND_DEVICE} {address:#x}")
         # For host memory the driver reports an invalid value or a negative device ordinal.
         return None if status or ordinal < 0 else int(ordinal)
 

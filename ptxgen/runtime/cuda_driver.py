@@ -120,8 +120,8 @@ class Driver:
 
     def attempt(self, name: str, *arguments: Any, doing: str) -> tuple[Any, Any]:
         """Call the driver function `name`; returns its unchecked CUresult and its result."""
-        status, result = self._answer(name, arguments, doing)
-        return status, result
+        answer: Any = self._answer(name, arguments, doing)
+        return answer  # type: ignore[no-any-return]
 
     def _answer(self, name: str, arguments: tuple[Any, ...], doing: str) -> tuple[Any, ...]:
         if self.poison:

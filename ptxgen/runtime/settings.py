@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import platformdirs
 
@@ -26,7 +26,7 @@ from ptxgen.errors import ConfigError, did_you_mean
 
 DEFAULT_CACHE_BYTES: Final = 512 << 20
 # `cuda` runs the kernel on a GPU, `interpreter` its PTX on the CPU, `cpu` no kernel at all.
-BACKENDS: Final = ("cuda", "interpreter", "cpu")
+BACKENDS: Final[tuple[Literal["cuda", "interpreter", "cpu"], ...]] = ("cuda", "interpreter", "cpu")
 AUTO: Final = "auto"  # `cuda` if a GPU opens, else `cpu`
 
 _UNIT_BYTES: Final = {

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +19,8 @@ from ptxgen.interpreter import run
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.target import target
-from ptxgen.text import render
-from ptxgen.types import f16, f32, f64, pred, s32, u8, u32, u64
+from ptxgen.text import render, render_operand
+from ptxgen.types import b32, f16, f32, f64, pred, s32, u8, u32, u64
 
 HERE = Path(__file__)
 
@@ -463,6 +465,117 @@ def test_a_helper_of_the_author_is_the_authors_line():
     k = builder()
     helper(k)
     assert origins(k) == [("helper", helper.__code__.co_firstlineno + 1)]
+
+
+def test_lines_of_one_function_are_told_apart_in_a_loop_of_python():
+    k = builder()
+    for _ in range(2):
+        a = k.mov(1, type=u32)
+        b = a + k.mov(2, type=u32)
+        k.mov(b, type=u32)
+    first = origins(k)[0][1]
+    assert [at - first for _, at in origins(k)] == [0, 1, 1, 2] * 2
+
+
+def test_functions_made_anew_have_lines_of_their_own():
+    # The code of each is freed, so that the next one may have its address.
+    k = builder()
+    for n in range(20):
+        scope: dict[str, Any] = {}
+        exec(compile("\n" * n + "def f(k): k.thread_id()", __file__, "exec"), scope)
+        scope["f"](k)
+    assert [at for _, at in origins(k)] == list(range(1, 21))
+
+
+def test_a_method_of_many_instructions_has_the_line_of_its_call():
+    k = builder(threads=128)
+    C = k.matrix(k.pointer("C"), 64, 64)
+    with k.placed(), k.placed():
+        k.thread_id()
+    sums = k.accumulator((64, 64))
+    first = line() + 1
+    C.store(sums)
+    sums += 1
+    k.thread_id()
+    lines = [at - first for _, at in origins(k)]
+    assert sorted({at for at in lines if at >= 0}) == [0, 1, 2]
+    assert lines.count(0) > 32
+    assert lines[-1] == 2
+
+
+def test_an_error_in_a_method_of_many_instructions_does_not_keep_its_line():
+    k = builder(threads=128)
+    with pytest.raises(KeyError), k.placed():
+        raise KeyError
+    k.thread_id()
+    assert origins(k)[-1][1] == line() - 1
+
+
+# ---------------------------------------- what is kept from call to call
+
+
+def test_untyped_bits_are_told_apart_by_their_registers():
+    k = builder()
+    x, n = k.mov(1.0, type=f32), k.mov(1, type=u32)
+    assert k.add(n.as_(b32), n, type=u32).type is u32
+    for a in (x.as_(b32), n.as_(b32), x.as_(b32)):
+        if a.reg.declared == "b32":
+            k.add(a, n, type=u32)
+            continue
+        with pytest.raises(TypeMismatchError, match=f"operand a must be u32, got {re.escape(repr(a))}"):
+            k.add(a, n, type=u32)
+
+
+def test_literals_that_are_equal_in_python_are_told_apart():
+    k = builder()
+    for value in (0.0, -0.0, 0.0, 1, 1.0):
+        k.mov(value, type=f32)
+    with refused(TypeMismatchError, "mov: operand a must be f32, got True"):
+        k.mov(True, type=f32)
+    k.mov(1, type=u32)
+    with refused(TypeMismatchError, "mov: operand a must be u32, got 1.0"):
+        k.mov(1.0, type=u32)
+    texts = [render_operand(i.operands[1]) for i in instructions(k)[:-1]]
+    assert texts == ["0f00000000", "0f80000000", "0f00000000", "0f3F800000", "0f3F800000", "1"]
+
+
+def test_a_plan_of_another_target_is_not_taken():
+    for on in ("sm_80", "sm_75"):
+        k = builder(on=on)
+        half = k.cvt(k.param("x", f32), dtype=f16)
+        if on == "sm_80":
+            k.max(half, half, NaN=True)
+            continue
+        for _ in range(2):
+            with pytest.raises(UnsupportedTargetError, match="needs sm_80"):
+                k.max(half, half, NaN=True)
+
+
+@pytest.mark.parametrize("modifiers", [{"type": u32}, {"type": f32}, {"type": [f32]}], ids=str)
+def test_an_error_has_no_other_error_before_it(modifiers: dict[str, Any]):
+    k = builder()
+    x = k.mov(1.0, type=f32)
+    with pytest.raises((TypeMismatchError, ModifierError)) as error:
+        k.add(x, 1.5 if modifiers["type"] is u32 else "1", **modifiers)
+    assert error.value.__context__ is None
+
+
+def test_vectors_of_variables_are_checked_one_by_one():
+    k, other = builder(), builder("other")
+    P = k.pointer("P")
+    ours = [k.var(f32, 0) for _ in range(4)]
+    k.load(P, 4, into=ours)
+    wrong = "ld: into= must be a Var, made by k.var"
+    for last, error in (
+        (other.var(f32, 0), "belongs to kernel 'other', not to 'kernel'"),
+        (k.var(u64, 0), "ld: the result is f32, but into= names"),
+        (k.mov(0.0, type=f32), wrong),
+        (0.0, wrong),
+    ):
+        with pytest.raises(TypeMismatchError, match=re.escape(error)):
+            k.load(P, 4, into=[*ours[:3], last])
+        with pytest.raises(TypeMismatchError):
+            k.store(P, [*ours[:3], last] if last != 0.0 else [*ours[:3], "0"])
 
 
 def test_a_target_may_be_given_by_its_name():

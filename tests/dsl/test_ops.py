@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import rlcompleter
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from dsl.kernels import builder, computed, instructions, lanes, refused
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder
 from ptxgen.dsl.names import OTHER_NAMES
-from ptxgen.errors import ModifierError, TypeMismatchError
+from ptxgen.errors import ModifierError, TypeMismatchError, UnknownInstructionError
 from ptxgen.isa.table import rows
 from ptxgen.types import b32, bf16x2, f32, f64, s32, u32, u64
 from tools import gen_ops_stub
@@ -31,8 +32,25 @@ def test_every_row_is_a_method_that_says_what_it_does(name):
     assert all(row.syntax in method.__doc__ and row.doc in method.__doc__ for row in rows()[name])
 
 
+def test_a_builder_lists_its_words_and_all_instructions_for_completion():
+    offered = dir(builder())
+    assert set(rows()) <= set(offered)
+    assert {"load", "store", "loop", "when", "shared"} <= set(offered)
+    assert offered == sorted(set(offered))
+    completed = rlcompleter.Completer({"k": builder()}).attr_matches("k.sh")
+    assert {f"k.{word}(" for word in ("shared", "shl", "shr")} <= set(completed)
+
+
+def test_a_word_that_does_not_exist_is_no_attribute():
+    k = builder()
+    assert not hasattr(k, "fmaa")
+    assert getattr(k, "fmaa", 3) == 3
+    with refused(AttributeError, "no instruction 'fmaa'; did you mean 'fma'?"):
+        k.fmaa  # noqa: B018
+
+
 def test_an_unknown_instruction_names_the_nearest():
-    with refused(ModifierError, "no instruction 'fmaa'; did you mean 'fma'?"):
+    with refused(UnknownInstructionError, "no instruction 'fmaa'; did you mean 'fma'?"):
         builder().fmaa(1, 2, 3)
 
 

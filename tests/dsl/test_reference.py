@@ -53,6 +53,7 @@ INNER = {  # what the parts of the DSL use of each other
         "end_roles",
         "flight",
         "origin",
+        "placed",
         "present_role",
         "refuse_predicated",
         "remainder",

@@ -139,6 +139,48 @@ def test_torch_in_torch_out(backend: str, dtype: DType, torch: ModuleType) -> No
     assert_attention_is_accurate(of_numpy(out), lse.numpy(), *problem(dtype=dtype))
 
 
+def test_shapes_of_results_are_known_without_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = problem(batch=2)
+    kernels = {
+        "bhsd": (AttentionKernel(AttentionConfig(8, sink=True)), {"sink": np.ones(2, np.float32)}),
+        "bshd": (AttentionKernel(AttentionConfig(8)), {"layout": "bshd"}),
+        "rank 3": (AttentionKernel(AttentionConfig(8)), {}),
+    }
+    bshd, three = ([x.swapaxes(1, 2) for x in (q, k, v)], [x[0] for x in (q, k, v)])
+    arrays = {"bhsd": [q, k, v], "bshd": bshd, "rank 3": three}
+    made = {
+        name: [x.shape for x in kernel.launch(*arrays[name], **how, return_lse=True, backend="cpu")]
+        for name, (kernel, how) in kernels.items()
+    }
+    monkeypatch.setattr(AttentionKernel, "_run", None)  # would raise
+    for name, (kernel, how) in kernels.items():
+        assert list(kernel.result_shapes(*arrays[name], **how)) == made[name]
+    ends = {"cu_seqlens_q": np.array([0, 2], np.int32), "cu_seqlens_k": np.array([0, 2], np.int32)}
+    varlen = AttentionKernel(AttentionConfig(8, varlen=True))
+    packed = [x.swapaxes(0, 1) for x in three]  # [total, heads, head_dim]
+    assert varlen.result_shapes(*packed, **ends) == ((5, 2, 8), (2, 5))
+
+
+WRONG_CALLS: dict[str, dict[str, Any]] = {
+    "return_lse": {"return_lse": 1},
+    "scale": {"softmax_scale": "1"},
+    "seed": {"dropout_seed": 1},
+    "operand": {"sink": np.ones(2, np.float32)},
+    "layout": {"layout": "sbhd"},
+    "lengths": {"max_seqlen_q": 3},
+}
+
+
+@pytest.mark.parametrize("name", WRONG_CALLS)
+def test_shapes_of_wrong_calls_are_refused_as_their_launches(name: str) -> None:
+    kernel, arrays, said = AttentionKernel(CONFIG), problem(), []
+    for function in (kernel.launch, kernel.result_shapes):
+        with pytest.raises((LaunchError, TypeError)) as caught:
+            function(*arrays, **WRONG_CALLS[name])
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+
+
 @EVERY_WAY
 def test_jax_in_jax_out(backend: str, dtype: DType, jax: ModuleType) -> None:
     arrays = problem(seq_q=21, seq_k=39, dtype=dtype)
@@ -207,7 +249,7 @@ def test_attention_makes_the_config_from_the_arrays() -> None:
     of = functions_module._OfAttention
     settings = settings_of_call({}, str)
     kept = [
-        functions_module._kernel(of, 8, 3, "f32", True, None, False, False, False, *settings)
+        functions_module._kernel(of, 8, 3, "f32", True, None, False, False, False, None, *settings)
         for _ in range(2)
     ]
     assert kept[0] is kept[1]
@@ -978,6 +1020,9 @@ def test_the_public_names_are_these_and_no_others() -> None:
         "attention",
         "attention_varlen",
         "attention_with_kvcache",
+        "block_table_from_csr",
+        "lse_from_log2",
+        "lse_to_log2",
         "merge_partials",
         "rotary_tables",
         "to_device",
@@ -988,7 +1033,8 @@ def test_the_public_names_are_these_and_no_others() -> None:
     assert str(caught.value) == (
         "module 'flash' has no attribute 'Attention'; "
         "it has AttentionConfig, AttentionKernel, DecodeKernel, DecodeStep, KVCache, attention, "
-        "attention_varlen, attention_with_kvcache, merge_partials, rotary_tables, to_device"
+        "attention_varlen, attention_with_kvcache, block_table_from_csr, lse_from_log2, lse_to_log2, "
+        "merge_partials, rotary_tables, to_device"
     )
 
 

@@ -24,6 +24,7 @@ from ptxgen.kernels.launch import checked
 from ptxgen.parse import parse
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.text import render
 from ptxgen.types import b16, f16x2
 
 N = 100
@@ -484,6 +485,20 @@ def test_what_a_loop_computed_is_no_variable() -> None:
         "before it, total = k.var(f32, 0), and write it inside, total += x"
     )
     assert len(error.value.problems) == 1
+    assert made(summed).emit() == made(summed).emit(target="sm_80")  # to be looked at
+    assert "add.rn.f32" in render(made(summed).emit())
+
+
+def test_a_module_that_is_emitted_is_the_one_that_is_built() -> None:
+    def filled(k: Any, X: Pointer[f32], *, value: float) -> None:
+        X[k.thread_id()] = value
+
+    f = made(filled)
+    choices = {"target": "sm_90", "threads": 64, "value": 2.0}
+    assert f.emit(**choices) == f.build(**choices).module
+    assert f.emit(**choices) is not f.emit(**choices)
+    with pytest.raises(TypeError, match="needs value"):
+        f.emit()
 
 
 def test_a_kernel_returns_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import jsonschema
 import ml_dtypes
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from fake_driver import FakeDevice, FakeDriver
 import ptxgen as px
 from ptxgen import Pointer, TensorMap, bf16, f16, f32, interpreter, u32
 from ptxgen.check.prove import prove
+from ptxgen.contract import schema
 from ptxgen.dsl.tensors import TensorPointer
 from ptxgen.errors import ConfigError, LaunchError, UnsupportedTargetError
 from ptxgen.kernels import KernelFunction
@@ -324,7 +326,9 @@ def test_tensor_maps_need_sm_90() -> None:
 
 def test_the_contract_says_what_another_host_encodes() -> None:
     contract = json.loads(json.dumps(made().contract()))
+    jsonschema.validate(contract, schema())
     first, *_, n = contract["parameters"]
+    assert [p["kind"] for p in contract["parameters"]] == ["tensor_map"] * 3 + ["number"]
     assert (first["offset"], first["size"], n["offset"], n["size"]) == (0, 128, 384, 4)
     assert first["tensor_map"] == {
         "dtype": "f16",

@@ -1,5 +1,8 @@
 """The page of a report in a real browser, headless: its layout at two widths and in two themes, what
 pointing, clicking and the keyboard do. Screenshots are kept in the temporary folder of the run.
+
+Small pictures of one page are compared with those in `tests/golden/`, which `pytest --update-golden`
+rewrites, never under CI.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Any
 
 import pytest
 from report.kernels import RACE, report_on, softmax_report
+from report.layout import difference, layout_report, picture, save, style
 
 from ptxgen.report import page
 
@@ -29,6 +33,7 @@ OPTIONS = (
     "--disable-component-update",
     "--disable-sync",
     "--disable-dev-shm-usage",
+    "--force-color-profile=srgb",
 )
 CODES = {"Tab": {"windowsVirtualKeyCode": 9}}  # the browser itself acts on this key
 Shown = Callable[..., Any]
@@ -51,7 +56,7 @@ def driver(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    found = {"softmax": softmax_report(), "race": report_on(RACE)}
+    found = {"softmax": softmax_report(), "race": report_on(RACE), "layout": layout_report()}
     for name, report in found.items():
         (folder / f"{name}.html").write_text(page(report), encoding="utf-8")
     return {name: folder / f"{name}.html" for name in found}
@@ -61,8 +66,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def shown(driver: Any, pages: dict[str, Path]) -> Shown:
     """Loads a page at a width and in a theme of the system."""
 
-    def load(name: str, width: int = WIDE, theme: str = "light", *, motion: str = "reduce") -> Any:
-        size = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
+    def load(
+        name: str, width: int = WIDE, theme: str = "light", *, motion: str = "reduce", scale: int = 1
+    ) -> Any:
+        size = {"width": width, "height": HEIGHT, "deviceScaleFactor": scale, "mobile": False}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         features = [
             {"name": "prefers-color-scheme", "value": theme},
@@ -301,3 +308,108 @@ def test_motion_is_reduced_if_the_reader_asks(shown: Shown) -> None:
     behaviour = "return getComputedStyle(document.documentElement).scrollBehavior"
     assert shown("softmax", motion="reduce").execute_script(behaviour) == "auto"
     assert shown("softmax", motion="no-preference").execute_script(behaviour) == "smooth"
+
+
+# ---------------------------------------------------------------------------- pictures of the layout
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+# The font is of the test's own, so it has to be there before the picture is taken. Heights that depend on
+# the window's are fixed, because a picture of the whole page is taken in a larger window.
+PREPARE = """
+const done = arguments[1];
+document.head.append(Object.assign(document.createElement('style'), {textContent: arguments[0]}));
+document.fonts.load('16px Bars').then((fonts) => {
+  for (const one of document.querySelectorAll('.rows')) one.style.maxHeight = getComputedStyle(one).maxHeight;
+  done(fonts.length);
+}, (error) => done(String(error)));
+"""
+
+
+def golden(width: int, theme: str) -> Path:
+    return GOLDEN / f"report-{width}-{theme}.png"
+
+
+def laid_out(shown: Shown, driver: Any, width: int, theme: str = "light", *, scale: int = 1) -> Any:
+    """The driver with the page whose layout is known, its text as bars."""
+    # The page allows no fonts but the system's.
+    driver.execute_cdp_cmd("Page.setBypassCSP", {"enabled": True})
+    try:
+        shown("layout", width, theme, scale=scale)
+    finally:
+        driver.execute_cdp_cmd("Page.setBypassCSP", {"enabled": False})
+    characters = "".join(sorted(set(driver.execute_script("return document.body.textContent"))))
+    assert driver.execute_async_script(PREPARE, style(characters)) == 1
+    return driver
+
+
+def golden_picture(width: int, theme: str = "light") -> Any:
+    from PIL import Image
+
+    path = golden(width, theme)
+    assert path.exists(), f"no {path.name}: run pytest --update-golden"
+    with Image.open(path) as found:
+        return found.convert("RGB")
+
+
+@pytest.mark.parametrize(("width", "theme"), LAYOUTS)
+def test_the_layout_is_the_golden_one(
+    shown: Shown, driver: Any, width: int, theme: str, update_golden: bool, tmp_path: Path
+) -> None:
+    got = picture(laid_out(shown, driver, width, theme))
+    if update_golden:
+        save(got, golden(width, theme))
+    found = difference(got, golden_picture(width, theme))
+    where = tmp_path / f"{golden(width, theme).stem}-difference.png"
+    if found.words:
+        found.shown.save(where)
+    assert found.words == "", (
+        f"{found.words}; {where} shows the golden layout, this one, and where they differ"
+    )
+
+
+# Changes of the style that spoil the layout, each with the width at which it does.
+SPOILED = {
+    "a listing covers the next one": (WIDE, ".pane.ptx { margin-right: -120px; }"),
+    "listings are stacked on a wide screen": (WIDE, ".panes { grid-template-columns: 1fr !important; }"),
+    "a chart is missing": (WIDE, "#shared svg { visibility: hidden; }"),
+    "a chart has no colours": (WIDE, "#mix svg rect { visibility: hidden; }"),
+    "margins are larger": (WIDE, "section { margin: 26px 0; }"),
+    "the inside of a section moves by 8 pixels": (WIDE, "#limits > * { transform: translateX(8px); }"),
+    "three columns of figures on a narrow screen": (
+        NARROW,
+        ".tiles { grid-template-columns: repeat(3, minmax(0, 1fr)) !important; }",
+    ),
+    "the page is wider than a narrow screen": (NARROW, "main { width: 500px; }"),
+    "text is larger": (NARROW, ".note { font-size: 17px !important; }"),
+    "a table does not scroll": (NARROW, ".scroll { overflow: visible; }"),
+    "the head covers the page": (NARROW, "header { margin-bottom: -80px; }"),
+}
+
+
+@pytest.mark.parametrize("width", [NARROW, WIDE])
+def test_a_spoiled_layout_differs_from_the_golden_one(shown: Shown, driver: Any, width: int) -> None:
+    laid_out(shown, driver, width)
+    wanted = golden_picture(width)
+    driver.execute_script("document.head.append(document.createElement('style'))")
+    change = "document.querySelector('head > style:last-of-type').textContent = arguments[0]"
+    same = []
+    for name, (at, rules) in SPOILED.items():
+        if at == width:
+            driver.execute_script(change, rules)
+            if not difference(picture(driver), wanted).words:
+                same.append(name)
+    assert same == []
+    driver.execute_script(change, "")
+    assert difference(picture(driver), wanted).words == ""
+
+
+# Stand for other machines: another font for letters, and a screen with finer pixels.
+@pytest.mark.parametrize("scale", [1, 2])
+def test_the_fonts_and_the_screen_of_a_machine_do_not_change_the_layout(
+    shown: Shown, driver: Any, scale: int
+) -> None:
+    laid_out(shown, driver, NARROW, scale=scale)
+    driver.execute_script(
+        "document.documentElement.style.font = document.body.style.font = '15px/1.5 \"DejaVu Serif\", serif'"
+    )
+    assert difference(picture(driver, scale), golden_picture(NARROW)).words == ""

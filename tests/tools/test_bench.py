@@ -10,6 +10,7 @@ import re
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -24,9 +25,11 @@ from flash.commands.measure import ceilings as bench_ceilings
 from flash.commands.measure import cpu as bench_cpu
 from flash.commands.measure import device as bench_device
 from flash.commands.measure import error as bench_error
+from flash.commands.measure import gallery as bench_gallery
 from flash.commands.measure import gpu as bench_gpu
 from flash.commands.measure import interpreter as bench_interpreter
 from flash.commands.measure import launch as bench_launch
+from flash.commands.measure import lines as bench_lines
 from flash.commands.measure import record as bench_record
 from flash.commands.measure import report as bench_report
 from flash.commands.measure import sanitizers as bench_sanitizers
@@ -173,14 +176,14 @@ def test_the_document_says_where_its_numbers_come_from() -> None:
     )
     assert found["schema"] == bench_report.SCHEMA
     assert datetime.datetime.fromisoformat(found["date"]) >= before
-    assert found["command"] == "python tools/bench.py --only emit --quick"
+    assert found["command"] == "ptxgen bench --only emit --quick"
     assert found["device"] == {"name": "G"}
     assert found["machine"]["cores"] == os.cpu_count()
     assert found["machine"]["cpu"]
     assert found["versions"]["numpy"] == np.__version__
     assert found["sections"]["emit"]["remarks"] == ["quiet machine"]
     for measurement in found["sections"]["emit"]["measurements"]:
-        assert measurement["command"] == "python tools/bench.py --only emit --quick"
+        assert measurement["command"] == "ptxgen bench --only emit --quick"
 
 
 def test_a_document_without_a_gpu_has_no_device() -> None:
@@ -208,8 +211,7 @@ def test_a_busy_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_result_is_named_after_its_sections_and_device(
     sections: list[str], quick: bool, device: str | None, name: str
 ) -> None:
-    path = bench_report.result_path(sections, ["emit", "cpu"], quick, device)
-    assert path == bench_report.ROOT / "benchmarks" / "results" / name
+    assert bench_report.result_name(sections, ["emit", "cpu"], quick, device) == name
 
 
 def test_a_result_is_written_whole(tmp_path: Path) -> None:
@@ -248,6 +250,29 @@ def test_warm_emission_is_measured_in_whole_and_by_line(config: AttentionConfig,
     lines = render(bench_build.build(config.kernel()).module).count("\n")
     assert line.config["lines"] == lines
     assert line.median == pytest.approx(whole.median * 1000 / lines)
+
+
+def test_a_line_of_every_kernel_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [job.label for job in bench_lines.line_jobs(quick=True)]
+    assert {"softmax", "hopper_gemm", "flash: f16", "flash: append", "flash: merge"} <= set(names)
+    assert set(bench_gallery.sources()) <= set(names)
+
+    def seconds(work: Callable[[], object], clock: Callable[[], float]) -> float:
+        assert clock is time.process_time
+        return 0.5 if work() else 0.25  # a text, or nothing
+
+    monkeypatch.setattr(bench_lines, "seconds", seconds)
+    emitters = bench_lines.emitters()
+    for name in ("row_sums", "hopper_gemm", "flash: f32", "flash: append", "flash: merge"):
+        module = emitters[name]()
+        assert module is not emitters[name]()  # nothing is kept
+        found = by_name(bench_lines.per_line(name, emitters[name], 3))
+        emission, verification = found["emission, per line"], found["verification, per line"]
+        lines = render(module).count("\n")
+        assert emission.config == {"kernel": name, "lines": lines}
+        assert (emission.repeats, emission.goal) == (3, Goal("<=", 8))
+        assert emission.median == pytest.approx(0.5e6 / lines)
+        assert verification.median == pytest.approx(0.25e6 / lines)
 
 
 @pytest.mark.ptxas
@@ -853,13 +878,13 @@ def sections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[
     monkeypatch.setattr(bench, "_REMARKS", {})
     monkeypatch.setattr(bench, "load", lambda: [0.0, 0.0, 0.0])
     monkeypatch.setattr(bench, "_gpu", lambda: (None, "cannot open the GPU: none"))
-    monkeypatch.setattr(bench_report, "RESULTS", tmp_path / "results")
+    (tmp_path / "results").mkdir()
     return jobs
 
 
 @pytest.mark.usefixtures("sections")
 def test_a_section_is_measured_shown_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main(["--only", "emit"]) == 0
+    assert bench.main(["--only", "emit", "--output", str(tmp_path / "results")]) == 0
     path = tmp_path / "results" / "emit-cpu.json"
     said = capsys.readouterr()
     assert said.out == (
@@ -875,12 +900,26 @@ def test_a_section_is_measured_shown_and_written(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.usefixtures("sections")
+def test_nothing_is_written_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a file is written")
+
+    monkeypatch.setattr(bench, "write_atomically", refuse)
+    monkeypatch.chdir(tmp_path)
+    assert bench.main(["--only", "emit"]) == 0
+    assert capsys.readouterr().err == "[1/1] emit: the emit\n"
+    assert [path.name for path in tmp_path.rglob("*")] == ["results"]
+
+
+@pytest.mark.usefixtures("sections")
 def test_a_warning_comes_before_the_measurements_and_the_load_into_the_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench, "load", lambda: [900.0, 1.0, 1.0])
-    assert bench.main(["--only", "emit"]) == 0
-    assert capsys.readouterr().err.startswith("bench.py: the machine was busy before the")
+    assert bench.main(["--only", "emit", "--output", str(tmp_path / "results")]) == 0
+    assert capsys.readouterr().err.startswith("ptxgen bench: the machine was busy before the")
     found = json.loads((tmp_path / "results" / "emit-cpu.json").read_text())
     assert found["machine"]["load_before"] == [900.0, 1.0, 1.0]
 
@@ -895,11 +934,11 @@ def test_json_on_standard_output_is_what_is_written(
     said = capsys.readouterr()
     assert said.out == path.read_text()
     assert list(json.loads(said.out)["sections"]) == ["cpu", "launch"]
-    assert json.loads(said.out)["command"] == "python tools/bench.py --only cpu,launch --quick"
+    assert json.loads(said.out)["command"] == "ptxgen bench --only cpu,launch --quick"
 
 
 def test_without_a_gpu_everything_else_is_measured(sections: dict[str, list[Job]], tmp_path: Path) -> None:
-    assert bench.main([]) == 0
+    assert bench.main(["--output", str(tmp_path / "results")]) == 0
     found = json.loads((tmp_path / "results" / "all-cpu.json").read_text())
     assert list(found["sections"]) == [*sections, "gpu"]
     assert found["sections"]["gpu"]["remarks"] == ["not measured: cannot open the GPU: none"]
@@ -907,10 +946,29 @@ def test_without_a_gpu_everything_else_is_measured(sections: dict[str, list[Job]
 
 @pytest.mark.usefixtures("sections")
 def test_only_gpu_without_one_is_exit_code_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main(["--only", "cpu,gpu"]) == 4
+    assert bench.main(["--only", "cpu,gpu", "--output", str(tmp_path / "results")]) == 4
     said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "bench.py: section gpu needs a GPU: cannot open the GPU: none\n")
-    assert not (tmp_path / "results").exists()
+    assert (said.out, said.err) == (
+        "",
+        "ptxgen bench: error: section gpu needs a GPU: cannot open the GPU: none\n",
+    )
+    assert not list((tmp_path / "results").iterdir())
+
+
+@pytest.mark.usefixtures("sections")
+def test_an_installed_package_does_not_measure_what_reads_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench_report, "IN_CHECKOUT", False)
+    assert bench.main(["--only", "emit,static"]) == 1
+    why = "it reads files of a checkout, and this is an installed package"
+    assert capsys.readouterr().err == f"ptxgen bench: error: section static cannot be measured: {why}\n"
+    assert bench.main(["--output", str(tmp_path)]) == 0
+    found = json.loads((tmp_path / "emit-assemble-decode-cpu-cpu.json").read_text())
+    missing = [name for name, section in found["sections"].items() if not section["measurements"]]
+    assert missing == ["gpu", "static", "gallery", "interpreter", "sanitizers", "launch"]
+    assert found["sections"]["static"]["remarks"] == [f"not measured: {why}"]
+    assert found["versions"]["commit"] is None
 
 
 @pytest.mark.usefixtures("sections")
@@ -921,7 +979,7 @@ def test_a_gpu_is_part_of_the_result(
     job = Job("ceiling", lambda: bench_gpu.fma_ceiling(gpu, repeats=1, turns=1))
     monkeypatch.setattr(bench, "gpu_jobs", lambda *_: [job])
     monkeypatch.setattr(bench, "gpu_decode_jobs", lambda *_: [])
-    assert bench.main(["--only", "gpu"]) == 0
+    assert bench.main(["--only", "gpu", "--output", str(tmp_path / "results")]) == 0
     found = json.loads((tmp_path / "results" / "gpu-fake-h100.json").read_text())
     assert found["device"]["name"] == "Fake H100"
     assert found["device"]["nvidia_smi_after"] == {"clocks.max.sm": "1980 MHz"}
@@ -936,7 +994,7 @@ def test_a_failed_part_does_not_end_the_others(
 
     sections["emit"].insert(0, Job("bad part", fail))
     sections["emit"].append(Job("same", lambda: ["of emit"]))  # a remark is made once
-    assert bench.main(["--only", "emit"]) == 1
+    assert bench.main(["--only", "emit", "--output", str(tmp_path / "results")]) == 1
     found = json.loads((tmp_path / "results" / "emit-cpu.json").read_text())["sections"]["emit"]
     assert found["failed"] == 1
     assert found["remarks"] == ["FAILED: bad part: refused", "of emit"]
@@ -948,28 +1006,26 @@ def test_a_failed_part_does_not_end_the_others(
 def test_a_result_that_cannot_be_written_is_refused_before_measuring(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert bench.main(["--only", "emit", "--output", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == (f"bench.py: --output must be a file, got the directory {tmp_path}\n")
     (tmp_path / "file").touch()
-    assert bench.main(["--only", "emit", "--output", str(tmp_path / "file" / "a.json")]) == 2
+    assert bench.main(["--only", "emit", "--output", str(tmp_path / "file" / "a.json")]) == 1
     said = capsys.readouterr().err
-    assert said.startswith("bench.py: the result cannot be written: ")
+    assert said.startswith("ptxgen bench: error: the result cannot be written: ")
     assert said.endswith("; name another place with --output\n")
     assert "the emit" not in said
 
 
 @pytest.mark.usefixtures("sections")
 def test_a_result_that_cannot_be_written_in_the_end_is_printed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError("no space")
 
     monkeypatch.setattr(os, "replace", refuse)
-    assert bench.main(["--only", "emit"]) == 2
+    assert bench.main(["--only", "emit", "--json", "--output", str(tmp_path / "a.json")]) == 1
     said = capsys.readouterr()
     assert list(json.loads(said.out)["sections"]) == ["emit"]
-    assert said.err.endswith("bench.py: the result cannot be written: no space\n")
+    assert said.err.endswith("ptxgen bench: error: the result cannot be written: no space\n")
 
 
 @pytest.mark.usefixtures("sections")
@@ -981,10 +1037,12 @@ def test_list_names_the_sections_and_measures_nothing(
         "cpu          flash.cpu.attention against PyTorch on the CPU and plain numpy\n"
         "launch       what a repeated launch costs on the host, without driver and GPU\n"
     )
-    assert not (tmp_path / "results").exists()
+    assert not list((tmp_path / "results").iterdir())
 
 
-SECTIONS = "emit, assemble, static, gallery, decode, cpu, interpreter, sanitizers, launch, gpu"
+SECTIONS = (
+    "emit, lines, assemble, static, gallery, decode, serving, cpu, interpreter, sanitizers, launch, gpu"
+)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The kernels of the documentation beside their peers, as `tools/bench.py --only gallery` measures them."""
+"""The kernels of the documentation beside their peers, as `ptxgen bench --only gallery` measures them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from flash.commands.measure import gallery
 from flash.commands.measure.record import Found, Measurement
-from flash.commands.measure.report import RESULTS, ROOT
+from flash.commands.measure.report import ROOT
 from ptxgen.errors import BackendError
 from ptxgen.runtime.sass import SassInstr
 
-RESULT = json.loads((RESULTS / "gallery-cpu.json").read_text(encoding="utf-8"))
+RESULT = json.loads((ROOT / "benchmarks" / "results" / "gallery-cpu.json").read_text(encoding="utf-8"))
 MOST_LINES = {"softmax": 15, "layer_norm": 20, "gemm": 40, "attention": 60}
 
 

@@ -10,7 +10,7 @@ from tools import bench_plot
 
 
 def result(times: dict[tuple[str, int], float]) -> dict[str, Any]:
-    """What tools/bench.py writes, as far as it is drawn; 2 ns for each thread-instruction."""
+    """What `ptxgen bench` writes, as far as it is drawn; 2 ns for each thread-instruction."""
     measurements = []
     for (axis, size), ms in times.items():
         config = {"along": axis, axis: size}
@@ -45,12 +45,12 @@ def test_a_result_without_growth_is_refused(tmp_path: Path, capsys: pytest.Captu
     source.write_text(json.dumps(result({("N", 256): 1.0, ("N", 512): 2.0})))
     assert bench_plot.main([str(source), "--output", str(tmp_path / "a.svg")]) == 1
     assert capsys.readouterr().err == (
-        f"bench_plot.py: {source}: the result has no growth along H; "
-        "measure it with: python tools/bench.py --only interpreter\n"
+        f"bench_plot.py: error: {source}: the result has no growth along H; "
+        "measure it with: python tools/bench.py --only interpreter --output benchmarks/results\n"
     )
     assert not (tmp_path / "a.svg").exists()
 
 
 def test_a_result_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench_plot.main([str(tmp_path / "none.json")]) == 1
-    assert capsys.readouterr().err.startswith(f"bench_plot.py: {tmp_path / 'none.json'}: ")
+    assert bench_plot.main([str(tmp_path / "none.json"), "--output", str(tmp_path / "a.svg")]) == 1
+    assert capsys.readouterr().err.startswith(f"bench_plot.py: error: {tmp_path / 'none.json'}: ")

@@ -188,7 +188,7 @@ def test_a_directory_that_is_not_private_is_refused_with_1(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err == (
-        f"cache.py: the module cache refuses its directory: {disk.directory} is writable by "
+        f"ptxgen cache: error: the module cache refuses its directory: {disk.directory} is writable by "
         "others (mode 777, wanted 700)\n"
     )
     assert len(entries(disk)) == 3
@@ -205,7 +205,7 @@ def test_a_file_that_cannot_be_removed_is_reported_with_1(
     assert tool.main(["clear"]) == 1
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("cache.py: [Errno 13] Permission denied: ")
+    assert printed.err.startswith("ptxgen cache: error: [Errno 13] Permission denied: ")
     assert tree(disk.directory) == before
 
 
@@ -214,7 +214,9 @@ def test_a_wrong_setting_is_2(
 ) -> None:
     monkeypatch.setenv("PTXGEN_CACHE", "maybe")
     assert tool.main(["clear"]) == 2
-    assert capsys.readouterr().err == ("cache.py: PTXGEN_CACHE must be one of on, off, got 'maybe'\n")
+    assert capsys.readouterr().err == (
+        "ptxgen cache: error: PTXGEN_CACHE must be one of on, off, got 'maybe'\n"
+    )
     assert len(entries(disk)) == 3
 
 
@@ -225,7 +227,7 @@ def test_wrong_usage_is_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -
     assert stopped.value.code == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("usage: cache.py")
+    assert printed.err.startswith("usage: ptxgen cache")
 
 
 def test_help_shows_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,7 +235,7 @@ def test_help_shows_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) 
         tool.main(["--help"])
     assert stopped.value.code == 0
     printed = capsys.readouterr().out
-    assert "python tools/cache.py verify --fix" in printed
+    assert "ptxgen cache verify --fix" in printed
     assert "exit codes:\n  0  done" in printed
 
 

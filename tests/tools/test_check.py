@@ -94,8 +94,8 @@ def refused(argv: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> s
     assert tool.main(argv) == code
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("check.py: error: ")
-    return printed.err.removeprefix("check.py: error: ").rstrip("\n")
+    assert printed.err.startswith("ptxgen check: error: ")
+    return printed.err.removeprefix("ptxgen check: error: ").rstrip("\n")
 
 
 def document(argv: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -397,7 +397,7 @@ def test_wrong_usage_is_2(argv: list[str], message: str, capsys: pytest.CaptureF
     with pytest.raises(SystemExit) as stopped:
         tool.main(argv)
     assert stopped.value.code == 2
-    assert capsys.readouterr().err.splitlines()[-1] == f"check.py: error: {message}"
+    assert capsys.readouterr().err.splitlines()[-1] == f"ptxgen check: error: {message}"
 
 
 def test_arguments_that_do_not_fit_are_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -112,9 +112,9 @@ def test_the_table_says_what_was_made_and_how_well_it_computes(capsys: pytest.Ca
         "all checks passed\n"
     )
     assert printed.err == (
-        f"demo.py: f32 d=16 causal: assembling with {tool.find_assembler()} ...\n"
-        "demo.py: f32 d=16 causal: running on the interpreter, with sanitizers ...\n"
-        "demo.py: f32 d=16 causal: running on cpu ...\n"
+        f"ptxgen demo: f32 d=16 causal: assembling with {tool.find_assembler()} ...\n"
+        "ptxgen demo: f32 d=16 causal: running on the interpreter, with sanitizers ...\n"
+        "ptxgen demo: f32 d=16 causal: running on cpu ...\n"
     )
 
 
@@ -283,7 +283,7 @@ def test_a_kernel_that_the_verifier_refuses_fails(
     assert tool.main(SMALL) == 1
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("demo.py: error: the module has 1 problem:\n1. kernel ")
+    assert printed.err.startswith("ptxgen demo: error: the module has 1 problem:\n1. kernel ")
     assert printed.err.endswith(": control runs off the end of the kernel; end it with ret\n")
 
 
@@ -301,7 +301,7 @@ def test_an_access_out_of_bounds_fails(
     printed = capsys.readouterr()
     assert printed.out == ""
     line = printed.err.splitlines()[-1]
-    assert line.startswith("demo.py: error: kernel attention_forward_f32_d16_")
+    assert line.startswith("ptxgen demo: error: kernel attention_forward_f32_d16_")
     assert "bytes after the end of K " in line
 
 
@@ -322,7 +322,7 @@ def test_an_unsupported_configuration_is_3_with_the_message_of_the_library(
         tool.AttentionConfig(**config)
     assert tool.main(argv) == 3
     printed = capsys.readouterr()
-    assert (printed.out, printed.err) == ("", f"demo.py: error: {refused.value}\n")
+    assert (printed.out, printed.err) == ("", f"ptxgen demo: error: {refused.value}\n")
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_wrong_usage_is_2(argv: list[str], message: str, capsys: pytest.CaptureF
     assert stopped.value.code == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.splitlines()[-1] == f"demo.py: error: {message}"
+    assert printed.err.splitlines()[-1] == f"ptxgen demo: error: {message}"
 
 
 def test_help_shows_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -348,7 +348,7 @@ def test_help_shows_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) 
         tool.main(["--help"])
     assert stopped.value.code == 0
     shown = capsys.readouterr().out
-    assert "  python tools/demo.py --head-dim 80 --seq 333 " in shown
+    assert "  ptxgen demo --head-dim 80 --seq 333 " in shown
     assert "exit codes: 0 all checks passed, 1 one failed, 2 wrong usage, 3 " in shown
 
 

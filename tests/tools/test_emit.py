@@ -97,6 +97,7 @@ def test_standard_output_is_the_ptx_and_nothing_else(capfdbinary: pytest.Capture
         (["--varlen"], {"varlen": True}),
         (["--varlen", "--seqused-q"], {"varlen": True, "seqused_q": True}),
         (["--varlen", "--seqused-k"], {"varlen": True, "seqused_k": True}),
+        (["--varlen", "--page-size", "16"], {"varlen": True, "page_size": 16}),
         (["--target", "sm_75"], {"target": "sm_75"}),
         (["--target", "sm_90a"], {"target": "sm_90a"}),
     ],
@@ -222,7 +223,7 @@ def test_a_kernel_with_a_problem_never_leaves_the_tool(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err == (
-        "emit.py: error: the module has 1 problem:\n"
+        "ptxgen emit: error: the module has 1 problem:\n"
         "1. kernel attention_forward_f32_d16_m16_n16: control runs off the end of the kernel; "
         "end it with ret\n"
     )
@@ -360,7 +361,7 @@ def test_a_wrong_window_is_2(text: str, capsys: pytest.CaptureFixture[str]) -> N
         tool.main([*SMALL, "--window", text])
     assert stopped.value.code == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
-        f"emit.py: error: argument --window: must be LEFT,RIGHT such as 128,0, got {text!r}"
+        f"ptxgen emit: error: argument --window: must be LEFT,RIGHT such as 128,0, got {text!r}"
     )
 
 
@@ -405,7 +406,7 @@ def test_an_unsupported_configuration_is_3_with_the_message_of_the_library(
     assert tool.main(["--head-dim", "64", *argv, "-o", str(out)]) == 3
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err == f"emit.py: error: {refused.value}\n"
+    assert printed.err == f"ptxgen emit: error: {refused.value}\n"
     assert words in printed.err
     assert not out.exists()
 
@@ -418,14 +419,15 @@ def test_an_unsupported_configuration_is_3_with_the_message_of_the_library(
         (["--head-dim", "x"], "argument --head-dim: must be a number, got 'x'"),
         (["--head-dim"], "argument --head-dim: expected one argument"),
         ([*SMALL, "--tile", "big"], "argument --tile: must be a number, got 'big'"),
-        ([*SMALL, "--head", "64"], "unrecognized arguments: --head 64"),
+        ([*SMALL, "--head", "64"], "unrecognized arguments: --head 64; did you mean '--head-dim'?"),
+        (["--hed-dim=64"], "unrecognized arguments: --hed-dim=64; did you mean '--head-dim'?"),
         (
             ["--list-targets", "--assemble"],
-            "--assemble, --cubin and --prove need a kernel, and a list is not one",
+            "--assemble, --cubin, --prove and --stub need a kernel, and a list is not one",
         ),
         (
             [*SMALL, "--list-tiles", "--cubin", "a.cubin"],
-            "--assemble, --cubin and --prove need a kernel, and a list is not one",
+            "--assemble, --cubin, --prove and --stub need a kernel, and a list is not one",
         ),
         ([*SMALL, "--cubin", "a", "-o", "a"], "--cubin and --output must be two files"),
         (
@@ -440,8 +442,8 @@ def test_wrong_usage_is_2(argv: list[str], message: str, capsys: pytest.CaptureF
     assert stopped.value.code == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("usage: emit.py ")
-    assert printed.err.splitlines()[-1] == f"emit.py: error: {message}"
+    assert printed.err.startswith("usage: ptxgen emit ")
+    assert printed.err.splitlines()[-1] == f"ptxgen emit: error: {message}"
 
 
 def test_a_wrong_mask_is_2_and_names_the_right_ones(capsys: pytest.CaptureFixture[str]) -> None:
@@ -450,7 +452,8 @@ def test_a_wrong_mask_is_2_and_names_the_right_ones(capsys: pytest.CaptureFixtur
     assert stopped.value.code == 2
     last = capsys.readouterr().err.splitlines()[-1].replace("'", "")  # Python 3.12 has no quotes
     assert last == (
-        "emit.py: error: argument --causal: invalid choice: left (choose from bottom_right, top_left)"
+        "ptxgen emit: error: argument --causal: invalid choice: left (choose from bottom_right, top_left)"
+        "; did you mean top_left?"
     )
 
 
@@ -469,9 +472,9 @@ def test_help_shows_examples_that_work_and_the_exit_codes(
     examples = [
         line.split("   ")[0].split(">")[0].split()[2:]
         for line in shown.splitlines()
-        if line.startswith("  python tools/emit.py")
+        if line.startswith("  ptxgen emit")
     ]
-    assert len(examples) == 10
+    assert len(examples) == 11
     monkeypatch.chdir(tmp_path)
     for argv in examples:
         if "--assemble" in argv or "--cubin" in argv:
@@ -479,7 +482,9 @@ def test_help_shows_examples_that_work_and_the_exit_codes(
             assembling(fake_assembly(dims["--cubin" in argv]))
         assert tool.main(argv) == 0
     written = sorted(path.name for path in tmp_path.iterdir())
-    assert written == ["causal.ptx", "gpt.ptx", "mla.ptx", "out.cubin", "out.ptx", "packed.ptx"]
+    of_a_host = ["attention.h", "main.c"]
+    kernels = ["causal.ptx", "gpt.ptx", "mla.ptx", "out.cubin", "out.ptx", "packed.ptx", "serving.ptx"]
+    assert written == sorted([*of_a_host, *kernels])
 
 
 # ------------------------------------------------------------------------------------ native
@@ -493,7 +498,7 @@ def test_native_without_a_gpu_is_4(
     assert tool.main([*SMALL, "--target", "native"]) == 4
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err == ("emit.py: error: --target native: no GPU here; name a target, such as sm_90\n")
+    assert printed.err == ("ptxgen emit: error: --target native: no GPU here; name a target, such as sm_90\n")
 
 
 def test_native_is_the_target_of_the_current_gpu(
@@ -556,7 +561,8 @@ def test_a_kernel_that_spills_is_1_and_nothing_is_written(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.splitlines()[-1] == (
-        f"emit.py: error: attention_forward_f32_d16_m16_n16 would keep {words}; use a smaller tile or block_q"
+        f"ptxgen emit: error: attention_forward_f32_d16_m16_n16 would keep {words}; "
+        "use a smaller tile or block_q"
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -591,7 +597,7 @@ def test_no_assembler_is_1(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     monkeypatch.setattr(assembler_module, "find_assembler", none)
     assert tool.main([*SMALL, "--assemble"]) == 1
     printed = capsys.readouterr()
-    assert (printed.out, printed.err) == ("", "emit.py: error: no assembler that knows sm_80\n")
+    assert (printed.out, printed.err) == ("", "ptxgen emit: error: no assembler that knows sm_80\n")
 
 
 def test_a_wrong_setting_is_2(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -600,7 +606,7 @@ def test_a_wrong_setting_is_2(capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert tool.main([*SMALL, "--assemble"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("emit.py: error: PTXGEN_BACKEND must be one of ")
+    assert printed.err.startswith("ptxgen emit: error: PTXGEN_BACKEND must be one of ")
 
 
 # ------------------------------------------------------------------------------------ writing
@@ -648,7 +654,7 @@ def test_a_failure_while_writing_leaves_the_old_file_and_no_other(
     monkeypatch.undo()
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err == f"emit.py: error: cannot write {old}: No space left on device\n"
+    assert printed.err == f"ptxgen emit: error: cannot write {old}: No space left on device\n"
     assert old.read_bytes() == b"old"
     assert list(old.parent.iterdir()) == [old]
 
@@ -661,7 +667,7 @@ def test_a_file_that_cannot_be_written_to_its_end_is_not_replaced(old: Path) -> 
     )
     done = run(["-B", "-c", code, *SMALL, "-o", str(old)], cwd=ROOT)
     assert done.returncode == 1
-    assert done.stderr.decode() == f"emit.py: error: cannot write {old}: File too large\n"
+    assert done.stderr.decode() == f"ptxgen emit: error: cannot write {old}: File too large\n"
     assert old.read_bytes() == b"old"
     assert list(old.parent.iterdir()) == [old]
 
@@ -726,7 +732,7 @@ def test_an_output_that_cannot_be_a_file_is_1(
     assert tool.main([*SMALL, "-o", str(out)]) == 1
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err == f"emit.py: error: cannot write {out}: {reason}\n"
+    assert printed.err == f"ptxgen emit: error: cannot write {out}: {reason}\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -764,7 +770,7 @@ def test_a_full_standard_output_is_1(argv: list[str], unbuffered: str) -> None:
     with Path("/dev/full").open("wb") as full:
         assert run_into(full, argv, unbuffered) == (
             1,
-            b"emit.py: error: cannot write standard output: No space left on device\n",
+            b"ptxgen emit: error: cannot write standard output: No space left on device\n",
         )
 
 
@@ -778,7 +784,7 @@ def test_a_standard_output_that_takes_only_a_part_is_1(tmp_path: Path) -> None:
         command = [sys.executable, "-u", "-B", "-c", code, *SMALL]
         done = subprocess.run(command, cwd=ROOT, stdout=out, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 1
-    assert done.stderr == b"emit.py: error: cannot write standard output: File too large\n"
+    assert done.stderr == b"ptxgen emit: error: cannot write standard output: File too large\n"
 
 
 def test_a_closed_standard_output_is_1(
@@ -787,4 +793,4 @@ def test_a_closed_standard_output_is_1(
     monkeypatch.setattr(sys, "stdout", None)
     assert tool.main(SMALL) == 1
     monkeypatch.undo()
-    assert capsys.readouterr().err == ("emit.py: error: standard output is closed; use -o FILE\n")
+    assert capsys.readouterr().err == ("ptxgen emit: error: standard output is closed; use -o FILE\n")

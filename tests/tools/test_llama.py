@@ -15,7 +15,6 @@ from fake_driver import FakeDriver
 
 import flash
 from flash.cache.cache import KVCache
-from ptxgen.errors import LaunchError
 from ptxgen.runtime.cuda import CudaBackend
 from tools import llama as tool
 from tools.commands import llama_model as model
@@ -378,18 +377,13 @@ def test_the_script_runs_from_anywhere(tmp_path: Path) -> None:
 
 @pytest.fixture
 def bridge(transformers: ModuleType) -> Iterator[ModuleType]:
-    """tools/commands/llama_transformers.py, with nothing registered before and after."""
+    """tools/commands/llama_transformers.py, with nothing registered afterwards."""
+    from flash.adapters.transformers import NAME
     from tools.commands import llama_transformers
 
-    registries = transformers.AttentionInterface, transformers.AttentionMaskInterface
-
-    def forget() -> None:
-        for registry in registries:
-            registry._global_mapping.pop(llama_transformers.NAME, None)
-
-    forget()
     yield llama_transformers
-    forget()
+    for registry in (transformers.AttentionInterface, transformers.AttentionMaskInterface):
+        registry._global_mapping.pop(NAME, None)
 
 
 @pytest.mark.slow
@@ -415,10 +409,11 @@ def test_transformers_may_keep_16_bits(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.slow
-def test_without_a_mask_function_padding_is_seen(
-    bridge: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.usefixtures("bridge")
+def test_padding_that_transformers_sees_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bridge.AttentionMaskInterface, "register", lambda *_: None)
+    monkeypatch.setattr("flash.adapters.transformers.masks._leftpad", lambda *_: None)
     code, runs = run(["--transformers"], capsys)
     assert code == 1
     assert [name for name, each in runs.items() if each["failures"]] == ["transformers"]
@@ -427,11 +422,14 @@ def test_without_a_mask_function_padding_is_seen(
 @pytest.mark.slow
 def test_positions_go_on_where_the_cache_ends(bridge: ModuleType, torch: ModuleType) -> None:
     """A caller that gives neither a mask nor positions leaves them to the length of the cache."""
+    from flash.adapters.transformers import FlashCache, register
+
     weights, tokens = model.random_weights(SIZES, 0), torch.from_numpy(prompts_of([9])[0][None])
     dense = model.dense_attention(np.float64, np.float64)
     wanted = model.forward(weights, tokens.numpy(), dense, np.float64)
     llama = bridge.llama(weights)
-    past = bridge.attach(llama, KVCache(2, 1, 2, 8, capacity=9))
+    register(llama)
+    past = FlashCache(KVCache(2, 1, 2, 8, capacity=9))
     with torch.inference_mode():
         found = [
             llama(tokens[:, begin:end], past_key_values=past).logits
@@ -439,15 +437,3 @@ def test_positions_go_on_where_the_cache_ends(bridge: ModuleType, torch: ModuleT
         ]
     assert past.get_seq_length() == 9
     assert np.abs(torch.cat(found, dim=1).numpy() - wanted).max() < 1e-5
-
-
-def test_padding_on_the_right_is_refused(bridge: ModuleType, torch: ModuleType) -> None:
-    mask = torch.tensor([[False, True, True], [True, True, False]])
-    with pytest.raises(LaunchError) as caught:
-        bridge.leftpad_of(attention_mask=mask)
-    assert str(caught.value) == (
-        "ptxgen_kvcache: padding must be on the left, but item 1 of attention_mask is [1, 1, 0]; "
-        "make the tokenizer pad there"
-    )
-    assert bridge.leftpad_of(attention_mask=mask[:1]) == [1]
-    assert bridge.leftpad_of(attention_mask=None) is None

@@ -30,8 +30,8 @@ def test_ctas_are_counted_once_a_second_and_not_at_the_end(
 ) -> None:
     now = 100.0
     monkeypatch.setattr(tool.time, "monotonic", lambda: now)
-    report = tool.cta_lines("run.py: k")
+    report = tool.cta_lines("ptxgen run: k")
     for seconds, done in ((0.5, 1), (1.0, 2), (1.5, 3), (2.1, 4), (9.0, 5)):
         now = 100.0 + seconds
         report(done, 5)
-    assert capsys.readouterr().err == "run.py: k: 2 of 5 CTAs\nrun.py: k: 4 of 5 CTAs\n"
+    assert capsys.readouterr().err == "ptxgen run: k: 2 of 5 CTAs\nrun.py: k: 4 of 5 CTAs\n"

@@ -184,10 +184,10 @@ def refused(argv: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> s
     assert tool.main(argv) == code
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("run.py: error: ")
+    assert printed.err.startswith("ptxgen run: error: ")
     after = {path.name: path.read_bytes() for path in Path().iterdir() if path.is_file()}
     assert before == after
-    return printed.err.removeprefix("run.py: error: ").rstrip("\n")
+    return printed.err.removeprefix("ptxgen run: error: ").rstrip("\n")
 
 
 def misused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -197,8 +197,8 @@ def misused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     assert stopped.value.code == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("usage: run.py ")
-    return printed.err.splitlines()[-1].removeprefix("run.py: error: ")
+    assert printed.err.startswith("usage: ptxgen run ")
+    return printed.err.splitlines()[-1].removeprefix("ptxgen run: error: ")
 
 
 def kept(argument: str, type: str, bits: int) -> bytes:
@@ -376,7 +376,8 @@ def test_what_a_kernel_printed_before_it_failed_is_shown(capsys: pytest.CaptureF
     shown = capsys.readouterr()
     assert shown.out == "before\n"
     assert shown.err == (
-        "run.py: error: kernel fails: trap; (line 21): thread (0, 0, 0) of CTA (0, 0, 0): trap instruction\n"
+        "ptxgen run: error: kernel fails: trap; (line 21): thread (0, 0, 0) of CTA (0, 0, 0): "
+        "trap instruction\n"
     )
 
 
@@ -598,7 +599,7 @@ def test_what_the_sanitizers_find_is_1_and_nothing_is_written(capsys: pytest.Cap
     assert tool.main([*argv, "--json"]) == 1
     printed = capsys.readouterr()
     found = json.loads(printed.out)
-    assert printed.err == f"run.py: error: {said}\n"
+    assert printed.err == f"ptxgen run: error: {said}\n"
     assert found["written"] == {}
     (report,) = found["reports"]
     assert said.endswith("  " + report["message"])
@@ -1039,7 +1040,7 @@ def test_a_terminal_without_rich_gets_a_line_once_in_a_while(
     assert tool.main(argv) == 0
     assert capsys.readouterr() == (
         "",
-        "run.py: nothing: 4096 of 9000 CTAs\nrun.py: nothing: 8192 of 9000 CTAs\n",
+        "ptxgen run: nothing: 4096 of 9000 CTAs\nptxgen run: nothing: 8192 of 9000 CTAs\n",
     )
 
 
@@ -1077,6 +1078,6 @@ def test_sanitizers_are_chosen_by_name(capsys: pytest.CaptureFixture[str]) -> No
     capsys.readouterr()
     assert tool.main([*launch, "--sanitize", "races"]) == 2
     assert capsys.readouterr().err == (
-        "run.py: error: sanitize must be True, False or names among bounds, init, race, sync, "
+        "ptxgen run: error: sanitize must be True, False or names among bounds, init, race, sync, "
         "proxy, all, got 'races'; did you mean 'race'?\n"
     )

@@ -15,7 +15,6 @@ import pytest
 from flash.commands import tune
 from flash.commands.measure import device as bench_device
 from flash.commands.measure import launch as bench_launch
-from flash.commands.measure import report as bench_report
 from flash.commands.measure import tuning
 from flash.commands.measure.gpu import Shape
 from flash.commands.measure.tuning import RULES, Candidate, Entry, Problem, Static, Timed, candidates, ranked
@@ -26,14 +25,15 @@ from ptxgen.runtime.cuda import CudaBackend
 SCRIPT = Path(__file__).parents[2] / "tools" / "tune.py"
 PROBLEM = Problem(16, 16, "f16", False, "sm_80", 64)
 KEY = "f16_d16_full_sm_80_n64 static"
-ARGUMENTS = ["--head-dim", "16", "--seq", "64", "--static"]
+ARGUMENTS = ["--head-dim", "16", "--seq", "64", "--static", "--output", "results"]
 CLEAN = {"spilled_bytes": 0, "warps_per_sm": 8, "cost": 10.0, "shared_bytes": 100}
 
 
 @pytest.fixture(autouse=True)
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where results go, and a machine that says nothing of itself and has no GPU."""
-    monkeypatch.setattr(bench_report, "RESULTS", tmp_path / "results")
+    """The folder `results`, and a machine that says nothing of itself and has no GPU."""
+    (tmp_path / "results").mkdir()
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tune, "versions", lambda: {"python": "3"})
     monkeypatch.setattr(tune, "open_gpu", no_gpu)
     return tmp_path / "results"
@@ -151,7 +151,7 @@ def test_a_result_has_a_schema_and_says_how_it_came_about(
     assert len(record["candidates"][0]["sha256"]) == 64
     said = capsys.readouterr()
     assert json.loads(said.out) == record
-    assert said.err.endswith(f"written to {results / 'tune-static.json'}\n")
+    assert said.err.endswith(f"written to {Path('results') / 'tune-static.json'}\n")
     assert said.err.startswith(f"[1/3] {judged[0]} sm_80\n")
 
 
@@ -168,6 +168,15 @@ def test_the_ranking_is_a_table_for_people(capsys: pytest.CaptureFixture[str]) -
     ]
     assert lines[4].startswith("3*    64      128       1      128")
     assert " ".join(lines[5:]) == f"rank: {RULES['static']}; * is the default"
+
+
+def test_nothing_is_written_unasked(
+    judged: list[str], results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tune.main(ARGUMENTS[:-2]) == 0
+    assert len(judged) == 3
+    assert "written" not in capsys.readouterr().err
+    assert list(results.parent.rglob("*")) == [results]
 
 
 def test_what_is_known_is_not_judged_again(judged: list[str], results: Path) -> None:
@@ -264,7 +273,7 @@ def test_on_a_gpu_candidates_rank_by_time_beside_the_default(
     driver: Any, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--head-dim", "16", "--head-dim-v", "32", "--dtype", "bf16", "--seq", "64"]
-    assert tune.main(arguments) == 0
+    assert tune.main([*arguments, "--output", "results"]) == 0
     found = result(results / "tune-fake-h100.json")
     assert found["device"] == "Fake H100"
     record = found["problems"]["bf16_d16v32_full_sm_90a_n64 gpu"]
@@ -283,7 +292,7 @@ def test_on_a_gpu_candidates_rank_by_time_beside_the_default(
 @pytest.mark.usefixtures("driver", "judged")
 @pytest.mark.parametrize("more", [["--static"], ["--target", "sm_80"]])
 def test_another_target_than_the_gpus_is_not_measured(more: list[str], results: Path) -> None:
-    assert tune.main(["--head-dim", "16", *more]) == 0
+    assert tune.main(["--head-dim", "16", *more, "--output", "results"]) == 0
     assert (results / "tune-static.json").exists()
     assert list(results.iterdir()) == [results / "tune-static.json"]
 
@@ -308,14 +317,14 @@ def refusal(arguments: list[str], code: int, capsys: pytest.CaptureFixture[str])
 
 def test_a_gpu_that_is_asked_for_and_not_there_is_exit_code_4(capsys: pytest.CaptureFixture[str]) -> None:
     assert refusal(["--head-dim", "16", "--gpu"], 4, capsys) == (
-        "tune.py: error: --gpu needs a GPU: cannot open the GPU: the driver lists no device\n"
+        "ptxgen tune: error: --gpu needs a GPU: cannot open the GPU: the driver lists no device\n"
     )
 
 
 @pytest.mark.usefixtures("driver")
 def test_a_gpu_of_another_target_is_exit_code_4(capsys: pytest.CaptureFixture[str]) -> None:
     assert refusal(["--head-dim", "16", "--gpu", "--target", "sm_80"], 4, capsys) == (
-        "tune.py: error: --gpu measures for sm_90a, which Fake H100 is, got --target sm_80; "
+        "ptxgen tune: error: --gpu measures for sm_90a, which Fake H100 is, got --target sm_80; "
         "leave out one of the two\n"
     )
 
@@ -325,12 +334,12 @@ def test_a_gpu_of_another_target_is_exit_code_4(capsys: pytest.CaptureFixture[st
     [
         (
             ["--head-dim", "16", "--target", "sm_75"],
-            "tune.py: error: AttentionConfig: dtype='f16' needs sm_80 or later, whose tensor cores "
+            "ptxgen tune: error: AttentionConfig: dtype='f16' needs sm_80 or later, whose tensor cores "
             "and asynchronous copies the kernel uses, got sm_75; use dtype='f32'\n",
         ),
         (
             ["--head-dim", "300"],
-            "tune.py: error: AttentionConfig: head_dim must be an integer from 1 to 256, got 300; "
+            "ptxgen tune: error: AttentionConfig: head_dim must be an integer from 1 to 256, got 300; "
             "beyond 256 a CTA cannot keep its rows in registers and shared memory, where the "
             "largest tile that fits 256 is 64 on sm_90\n",
         ),
@@ -340,12 +349,12 @@ def test_a_problem_without_kernels_is_exit_code_3(
     arguments: list[str], message: str, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert refusal(arguments, 3, capsys) == message
-    assert not results.exists()
+    assert not list(results.iterdir())
 
 
 def test_an_unknown_target_is_exit_code_3(capsys: pytest.CaptureFixture[str]) -> None:
     said = refusal(["--head-dim", "16", "--target", "sm_81"], 3, capsys)
-    assert said.startswith("tune.py: error: ")
+    assert said.startswith("ptxgen tune: error: ")
     assert "'sm_81'" in said
 
 
@@ -355,7 +364,7 @@ def test_a_length_is_a_whole_number(value: str, capsys: pytest.CaptureFixture[st
         tune.main(["--head-dim", "16", f"--seq={value}"])
     assert caught.value.code == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
-        f"tune.py: error: argument --seq: must be a whole number of at least 1, got {value!r}"
+        f"ptxgen tune: error: argument --seq: must be a whole number of at least 1, got {value!r}"
     )
 
 
@@ -376,27 +385,29 @@ def test_a_file_of_another_kind_is_not_overwritten(
 ) -> None:
     path = tmp_path / "mine.json"
     path.write_text(content)
-    assert refusal([*ARGUMENTS, "--output", str(path)], 2, capsys) == (
-        f"tune.py: error: {path} is no result of schema 1 for static; name another file with "
+    assert refusal([*ARGUMENTS, "--output", str(path)], 1, capsys) == (
+        f"ptxgen tune: error: {path} is no result of schema 1 for static; name another file with "
         "--output, or remove it\n"
     )
     assert path.read_text() == content
 
 
 @pytest.mark.usefixtures("judged")
-def test_a_result_that_cannot_be_read_or_written_is_exit_code_2(
+def test_a_result_that_cannot_be_read_or_written_is_exit_code_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = refusal([*ARGUMENTS, "--output", str(tmp_path)], 2, capsys)
-    assert said.startswith("tune.py: error: the result file cannot be read: ")
+    path = tmp_path / "tune.json"
+    (path / "tune-static.json").mkdir(parents=True)
+    said = refusal([*ARGUMENTS, "--output", str(path)], 1, capsys)
+    assert said.startswith("ptxgen tune: error: the result file cannot be read: ")
 
     def refuse(*_: object) -> None:
         raise OSError("no space")
 
     monkeypatch.setattr(os, "replace", refuse)
-    said = refusal(ARGUMENTS, 2, capsys)
+    said = refusal(ARGUMENTS, 1, capsys)
     assert said.splitlines()[-1] == (
-        "tune.py: error: the result cannot be written: no space; name another place with --output"
+        "ptxgen tune: error: the result cannot be written: no space; name another place with --output"
     )
 
 
@@ -407,8 +418,8 @@ def test_without_an_assembler_the_exit_code_is_1(
         raise BackendError("no PTX assembler found")
 
     monkeypatch.setattr(tuning, "find_assembler", none)
-    assert refusal(ARGUMENTS, 1, capsys) == "tune.py: error: no PTX assembler found\n"
-    assert not results.exists()
+    assert refusal(ARGUMENTS, 1, capsys) == "ptxgen tune: error: no PTX assembler found\n"
+    assert not list(results.iterdir())
 
 
 def test_the_script_runs_from_anywhere(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""The mutation campaign behind `tools/mutate.py`."""
+"""The mutation campaign behind `ptxgen mutate`."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from flash.commands.campaign.problems import LANE_ROWS, Problem
 from flash.error_bound import Bound, arithmetic_of_config, attention_bound, varlen_bound
 from flash.operands.declared import Operand
-from flash.operands.dtypes import BOOL, I32, DType
+from flash.operands.dtypes import BOOL, I32, OF_ARRAYS, DType
 from flash.problem.config import AttentionConfig
 from flash.problem.simt_tiling import padded
 
@@ -38,6 +38,7 @@ _SMALL: Final = np.float32(2.0**-123)
 _UP, _DEAD, _DOWN = range(3)
 _COURSES: Final = (_UP, _DEAD, _DEAD, _UP, _UP, _DOWN, _DOWN, _UP)
 
+_NO_PAGE: Final = -7  # in a block table, behind the last page of a sequence
 _UNUSED: Final = 3  # rows after the counted rows of a sequence, if the config says seqused
 _SHOWN: Final = 0.7  # share of keys that a mask shows
 _HIDDEN_BY_BIAS: Final = 0.1
@@ -136,11 +137,13 @@ def with_margins(
     return view[:, :, ::-1] if reverse else view
 
 
-def _alike(array: Array) -> Array:
-    """An array of equal shape whose rows all are its first row, in memory of one row."""
+def _alike(array: Array, shape: tuple[int, ...] = ()) -> Array:
+    """An array of `shape`, by default that of `array`, whose rows all are the first row of `array`,
+    in memory of one row.
+    """
     row = array[0, 0, 0].copy()
     # A buffer of bytes, because numpy takes no other for dtypes of other packages.
-    return np.ndarray(array.shape, array.dtype, row.view(np.uint8), strides=(0, 0, 0, row.itemsize))
+    return np.ndarray(shape or array.shape, array.dtype, row.view(np.uint8), strides=(0, 0, 0, row.itemsize))
 
 
 @lru_cache(maxsize=64)
@@ -162,13 +165,17 @@ def arrays_of(config: AttentionConfig, problem: Problem) -> Arrays:
         v[:, :, end if p.nan_from is None else min(first + p.nan_from, end) : end] = np.nan
     for array, counted in ((q, queries), (k, keys), (v, keys)):
         array[:, :, ~counted] = np.nan
+    table = _block_table(config, lengths)
+    known = {**lengths, **table}
     operands = {
-        o.name: lengths[o.name] if o.name in lengths else _operand(o, config, p, random)
+        o.name: known[o.name] if o.name in known else _operand(o, config, p, random)
         for o in config.features.operands
     }
-    bound = _bound(config, (q, k, v), operands, p.dropout_seed)
+    bound = _bound(config, (q, k, v), {**operands, **lengths}, p.dropout_seed)
     for result in bound:
         result[:, :, ~queries] = np.nan
+    if table:
+        k, v = (_in_pages(rows, lengths, table, config.page_size or 0, p) for rows in (k, v))
     return Arrays(q, k, v, operands, queries, *bound)
 
 
@@ -188,7 +195,7 @@ def _bound(
         "softcap": config.softcap,
         "dropout": config.dropout,
         "dropout_seed": seed,
-        **operands,
+        **{name: array for name, array in operands.items() if name != "block_table"},
     }
     (q, k, v), element, arithmetic = arrays, config.element.numpy, arithmetic_of_config(config)
     if not config.varlen:
@@ -212,6 +219,39 @@ def _lengths(config: AttentionConfig, p: Problem) -> dict[str, Array]:
         found[f"cu_seqlens_{side}"] = within_margins(ends, I32)
         if used:
             found[f"seqused_{side}"] = within_margins(np.array(counts), I32)
+    return found
+
+
+def _block_table(config: AttentionConfig, lengths: Mapping[str, Array]) -> dict[str, Array]:
+    """`block_table` of sequences whose rows of K are in pages, later rows in earlier pages; none of a
+    config without pages. Entries behind the last row are of no page.
+    """
+    if config.page_size is None:
+        return {}
+    counts = [-(-int(rows) // config.page_size) for rows in np.diff(lengths["cu_seqlens_k"])]
+    table = np.full((len(counts), max(1, *counts)), _NO_PAGE)
+    pages = iter(reversed(range(sum(counts))))
+    for row, count in zip(table, counts, strict=True):
+        row[:count] = [next(pages) for _ in range(count)]
+    return {"block_table": within_margins(table, I32)}
+
+
+def _in_pages(
+    rows: Array, lengths: Mapping[str, Array], table: Mapping[str, Array], page_size: int, p: Problem
+) -> Array:
+    """K or V [1, kv_heads, rows, columns] of all sequences in pages, [pages, kv_heads, page_size,
+    columns], with a page more than there are in the table; what holds no row is NaN.
+    """
+    ends = lengths["cu_seqlens_k"]
+    of = [(b, r) for b, count in enumerate(np.diff(ends)) for r in range(count)]
+    places = [place_of(table, page_size, b, r) for b, r in of]
+    pages = 2 + max((page for page, _ in places), default=0)
+    shape = (pages, rows.shape[1], page_size, rows.shape[3])
+    if p.alike:
+        return _alike(rows, shape)
+    found = with_margins(shape, OF_ARRAYS[rows.dtype.name], None, reverse=p.reverse)
+    for (b, r), (page, nth) in zip(of, places, strict=True):
+        found[page, :, nth] = rows[0, :, ends[b] + r]
     return found
 
 

@@ -64,7 +64,8 @@ def _geometry(config: AttentionConfig, problem: Problem, given: Arrays, out: Arr
     """
 
     def seen(array: Array, name: str) -> ArrayView:
-        return view(array[0].swapaxes(0, 1) if config.varlen else array, name)
+        in_pages = config.page_size is not None and name in ("k", "v")
+        return view(array[0].swapaxes(0, 1) if config.varlen and not in_pages else array, name)
 
     four = {"q": given.q, "k": given.k, "v": given.v, "out": out}
     found = check(
@@ -239,6 +240,21 @@ def subjects() -> Mapping[str, Subject]:
             varlen=True,
             seqused_q=True,
             seqused_k=True,
+        ),
+        # Packed sequences whose keys are in pages, with packed heads, as in serving.
+        partial(
+            _forward,
+            "f16-sm_80-causal-varlen-paged",
+            target="sm_80",
+            dtype="f16",
+            head_dim=16,
+            tile=16,
+            block_q=32,
+            causal="bottom_right",
+            varlen=True,
+            seqused_q=True,
+            page_size=4,
+            pack_gqa=True,
         ),
         # The merge of the results of splits.
         partial(merge_subject, "f16-sm_80-merge", target_name="sm_80", head_dim_v=136, dtype=F16),

@@ -1,1 +1,1 @@
-"""The measurements of `tools/bench.py` and `tools/tune.py`."""
+"""The measurements of `ptxgen bench` and `ptxgen tune`."""

@@ -41,7 +41,7 @@ COLD_GOAL_MS: Final = 350.0
 # Modules that take 0.15 s or more to import, or belong to a GPU: emitting PTX needs none of them.
 HEAVY: Final = ("cuda", "torch", "cupy", "jax", "scipy", "onnx", "triton", "rich")
 
-_EMIT: Final = ("tools/emit.py", "--head-dim", "128", "--tile", "32")
+_EMIT: Final = ("-m", "ptxgen", "emit", "--head-dim", "128", "--tile", "32")
 _COLD_TIMEOUT_S: Final = 120.0
 _INSTRUCTION_BYTES: Final = 16  # since sm_70
 
@@ -182,7 +182,7 @@ _LIST_MODULES: Final = """
 import contextlib, io, json, runpy, sys
 sys.argv = sys.argv[1:]
 with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())), contextlib.suppress(SystemExit):
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    runpy.run_module("ptxgen", run_name="__main__", alter_sys=True)
 print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 """
 
@@ -190,7 +190,7 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 def _imports() -> Found:
     try:
         said = subprocess.run(
-            [sys.executable, "-c", _LIST_MODULES, *_EMIT],
+            [sys.executable, "-c", _LIST_MODULES, *_EMIT[1:]],
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -198,11 +198,11 @@ def _imports() -> Found:
             timeout=_COLD_TIMEOUT_S,
         )
     except subprocess.SubprocessError as error:
-        return [f"what tools/emit.py imports is not known: {_why(error)}"]
+        return [f"what ptxgen emit imports is not known: {_why(error)}"]
     heavy = heavy_among(json.loads(said.stdout))
     return [
         measured(
-            "heavy modules imported by tools/emit.py",
+            "heavy modules imported by ptxgen emit",
             "modules",
             [len(heavy)],
             config={"found": ",".join(heavy) or "none"},

@@ -16,6 +16,7 @@ from flash.commands.measure.record import Found, Goal, Job, Setting, measured
 from flash.decode.plan import CacheCall, Joining, Parts, Workspace, kernel_of, steps_of
 from flash.launch.step import Step
 from flash.operands.dtypes import F32_BYTES
+from flash.operands.words import DTypeName
 from flash.problem.config import AttentionConfig
 from flash.problem.rotary import rotary_tables
 from ptxgen import interpreter
@@ -44,7 +45,7 @@ class Decoding:
     1 the last of `seq_k` rows is appended, and the new key and the query are rotated.
     """
 
-    dtype: str
+    dtype: DTypeName
     head_dim: int
     heads: int
     kv_heads: int

@@ -37,6 +37,7 @@ from flash.commands.measure.torch_peer import torch_contestants, torch_with_gpu
 from flash.contract.catalogue import Build, build
 from flash.launch.calls import make_plan
 from flash.launch.checks import Geometry, check
+from flash.operands.words import DTypeName
 from flash.problem.config import AttentionConfig
 from flash.problem.tile_choice import offered_tiles
 from ptxgen.arrays.staging import Staging
@@ -74,7 +75,7 @@ class Shape:
     causal: bool
     tokens: int = TOKENS
     width: int = WIDTH
-    dtype: str = "f32"
+    dtype: DTypeName = "f32"
     head_dim_v: int | None = None
 
     @property

@@ -28,6 +28,7 @@ from flash.commands.measure.report import ROOT
 from flash.contract.catalogue import build
 from flash.launch.calls import make_plan
 from flash.launch.checks import alignment, check
+from flash.operands.words import DTypeName
 from flash.problem.config import AttentionConfig
 from ptxgen import interpreter
 from ptxgen.arrays.views import view
@@ -74,7 +75,7 @@ def interpreter_jobs(quick: bool) -> list[Job]:
 
 
 def launch(
-    head_dim: int, batch: int, heads: int, seq: int, causal: bool, dtype: str = "f32"
+    head_dim: int, batch: int, heads: int, seq: int, causal: bool, dtype: DTypeName = "f32"
 ) -> tuple[Run, int]:
     """A launch of a default kernel, and its number of CTAs."""
     config = AttentionConfig(head_dim, causal=causal, dtype=dtype)

@@ -26,6 +26,7 @@ from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 
 GOAL_US: Final = 20.0
+OPERATOR_GOAL_US: Final = 15.0
 SHAPE: Final = (2, 4, 200, 64)
 STEP_GOAL_US: Final = 30.0
 HEADS, KV_HEADS, DIM, SPLITS = 32, 8, 128, 4
@@ -48,8 +49,8 @@ LAUNCH_REMARKS: Final = (
 
 
 def launch_jobs(quick: bool) -> list[Job]:
-    """Jobs: repeated launches with arrays of three kinds, the share of reading torch tensors, and
-    decoding.
+    """Jobs: repeated launches with arrays of three kinds, the share of reading torch tensors, the
+    operator of PyTorch, and decoding.
     """
     samples = 5 if quick else 20
     cases = [(kind, True) for kind in _KINDS] + [("torch", False)]
@@ -59,6 +60,7 @@ def launch_jobs(quick: bool) -> list[Job]:
             for kind, current in cases
         ),
         Job("read tensors", functools.partial(readings, samples)),
+        Job("torch operator", functools.partial(operator_calls, samples)),
         *(
             Job(
                 f"decode page {page_size}" + (" turned" if turned else ""),
@@ -192,6 +194,27 @@ def readings(samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
     return remarks
 
 
+def operator_calls(samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
+    """Microseconds that a call of `flash.adapters.torch.attention` takes beyond
+    `AttentionKernel.launch`, on tensors without a query, for which nothing is computed.
+    """
+    try:
+        torch: Any = importlib.import_module("torch")
+        adapter: Any = importlib.import_module("flash.adapters.torch")
+    except ImportError as error:
+        return [f"the operator of PyTorch was not measured: {error}; pip install torch"]
+    batch, heads, rows, dim = SHAPE
+    q, k = torch.empty(batch, heads, 0, dim), torch.empty(batch, heads, rows, dim)
+    kernel = AttentionKernel(AttentionConfig(dim))
+    direct = _repeated(lambda: kernel.launch(q, k, k, backend="cpu"), calls)
+    through = _repeated(lambda: adapter.attention(q, k, k, backend="cpu"), calls)
+    direct()
+    through()
+    times = [(_cpu_seconds(through) - _cpu_seconds(direct)) / calls * US for _ in range(samples)]
+    goal = Goal("<=", OPERATOR_GOAL_US)
+    return [measured("Python of torch's operator beyond a launch", "us", times, goal=goal, headline=True)]
+
+
 def load_fake_driver() -> ModuleType:
     """The module tests/fake_driver.py; raises ImportError without it, pytest or cuda-python."""
     spec = importlib.util.spec_from_file_location("bench_fake_driver", _FAKE)
@@ -303,7 +326,7 @@ class _TorchLike:
 # A tensor is recognised by the name of its class, so that torch need not be imported.
 _Tensor = type("Tensor", (_TorchLike,), {"__module__": "torch"})
 
-_KINDS: Final[dict[str, Callable[[int, tuple[int, ...]], object]]] = {
+_KINDS: Final[dict[str, Callable[[int, tuple[int, ...]], Any]]] = {
     "torch": _Tensor,
     "cupy": _CupyLike,
     "interface": _Interface,

@@ -24,7 +24,7 @@ from ptxgen.runtime.assembler import find_assembler
 
 SCHEMA: Final = 1  # version of the document; raised when a key changes its meaning
 ROOT: Final = Path(__file__).resolve().parents[3]
-RESULTS: Final = ROOT / "benchmarks" / "results"
+IN_CHECKOUT: Final = (ROOT / "pyproject.toml").is_file()  # and not in an installed package
 
 _PACKAGES: Final = (
     "numpy",
@@ -54,7 +54,7 @@ class Section:
 def reproduce(sections: Sequence[str], quick: bool) -> str:
     """The command that measures these sections again."""
     only = f" --only {','.join(sections)}" if sections else ""
-    return f"python tools/bench.py{only}{' --quick' if quick else ''}"
+    return f"ptxgen bench{only}{' --quick' if quick else ''}"
 
 
 def document(sections: Sequence[Section], *, quick: bool, device: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -140,7 +140,9 @@ def versions() -> dict[str, str | None]:
 
 
 def _commit() -> str | None:
-    """The checkout's commit, with `-dirty` if a file differs from it."""
+    """The checkout's commit, with `-dirty` if a file differs from it; None outside a checkout."""
+    if not IN_CHECKOUT:  # the folder of an installed package may lie in a repository of its user
+        return None
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         said = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=True)
@@ -152,15 +154,15 @@ def _commit() -> str | None:
 # -------------------------------------------------------------------------------- the file
 
 
-def result_path(sections: Sequence[str], every: Sequence[str], quick: bool, device: str | None) -> Path:
-    """The default file of results: benchmarks/results/<kind>-<device or cpu>.json.
+def result_name(sections: Sequence[str], every: Sequence[str], quick: bool, device: str | None) -> str:
+    """The name of a file of results: <kind>-<device or cpu>.json.
 
     The kind is `all` or the names of the sections, so that no result overwrites one with more
     sections; it begins with `quick-` if the results are rough.
     """
     kind = "all" if list(sections) == list(every) else "-".join(sections)
     name = slug(device) if device else "cpu"
-    return RESULTS / f"{'quick-' if quick else ''}{kind}-{name}.json"
+    return f"{'quick-' if quick else ''}{kind}-{name}.json"
 
 
 def slug(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The `sanitizers` section of `tools/bench.py`: the time of proofs and of sanitized runs."""
+"""The `sanitizers` section of `ptxgen bench`: the time of proofs and of sanitized runs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,17 @@ from flash.commands.measure.record import (
 from flash.commands.measure.report import ROOT
 from flash.contract.catalogue import build
 from flash.contract.forward import global_contract
+from flash.operands.words import DTypeName
 from flash.problem.config import AttentionConfig
 from ptxgen import interpreter
 from ptxgen.check.prove import prove_global, prove_shared
 from ptxgen.parse import parse
 
 PROOF_GOAL_S: Final = 0.3  # for shared memory, or global memory, of a default kernel
-RACE_GOALS: Final = {"f32": 7.0, "f16": 2.5}  # times a plain run: scalar kernels, and tensor cores
+RACE_GOALS: Final[dict[DTypeName, float]] = {
+    "f32": 7.0,
+    "f16": 2.5,
+}  # times a plain run: scalar kernels, and tensor cores
 
 _PROVED: Final = (64, 128, 256)
 TRITON: Final = ("attention.sm_80", "attention.sm_90a", "matmul_3_stages.sm_90a")
@@ -62,7 +66,7 @@ def sanitizer_jobs(quick: bool) -> list[Job]:
     ]
 
 
-def proofs(head_dim: int, dtype: str, repeats: int) -> Found:
+def proofs(head_dim: int, dtype: DTypeName, repeats: int) -> Found:
     """Seconds for the proofs of the default causal kernel."""
     kernel = AttentionConfig(head_dim, dtype=dtype, causal=True, return_lse=True).kernel()
     module = build(kernel).module
@@ -77,7 +81,7 @@ def proofs(head_dim: int, dtype: str, repeats: int) -> Found:
     ]
 
 
-def watched(shape: tuple[int, int, int, int, bool], dtype: str, repeats: int) -> Found:
+def watched(shape: tuple[int, int, int, int, bool], dtype: DTypeName, repeats: int) -> Found:
     """Times of a run with the race detector, and with all sanitizers, against a plain run."""
     settings: dict[str, Setting] = {
         **dict(zip(("d", "B", "H", "N", "causal"), shape, strict=True)),
@@ -117,7 +121,7 @@ def watched_triton(name: str, repeats: int) -> Found:
 
 
 def _against_plain(
-    run: Callable[..., interpreter.Result], settings: dict[str, Setting], dtype: str, repeats: int
+    run: Callable[..., interpreter.Result], settings: dict[str, Setting], dtype: DTypeName, repeats: int
 ) -> Found:
     works: dict[str, Work] = {
         "plain": run,

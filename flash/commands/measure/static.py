@@ -72,7 +72,7 @@ def quality(config: AttentionConfig) -> Found:
     kernel = config.kernel()
     t, target = kernel.tiling, kernel.target
     settings: dict[str, Setting] = {
-        "dtype": config.dtype,
+        "dtype": config.element.name,
         "d": t.head_dim,
         "causal": bool(config.causal),
         "target": target.name,
@@ -85,9 +85,9 @@ def quality(config: AttentionConfig) -> Found:
             kernel.name,
             settings,
             assembled(Subject.of(build(kernel)), target),
-            count(config, SEQ[config.dtype]),
+            count(config, SEQ[config.element.name]),
         )
-        if config.dtype != TRITON_DTYPE:
+        if config.element.name != TRITON_DTYPE:
             return ours.rows()
         theirs = triton(t.head_dim, bool(config.causal), target.name)
     except BackendError as error:

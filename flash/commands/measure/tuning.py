@@ -15,6 +15,7 @@ from flash.commands.measure.record import MS, flat, ratios
 from flash.commands.measure.static_quality import THOUSAND, Subject, assembled, count
 from flash.contract.catalogue import build
 from flash.operands.dtypes import F32
+from flash.operands.words import Auto, DTypeName
 from flash.problem.config import STAGES, AttentionConfig
 from flash.problem.tile_choice import offered_tiles
 from ptxgen.errors import ConfigError
@@ -50,7 +51,7 @@ class Problem:
 
     head_dim: int
     head_dim_v: int
-    dtype: str
+    dtype: DTypeName
     causal: bool
     target: str
     seq: int
@@ -63,7 +64,7 @@ class Problem:
         return f"{self.dtype}_d{self.head_dim}{values}_{mask}_{self.target}_n{self.seq}"
 
     def config(
-        self, tile: int | str = "auto", block_q: int | str = "auto", stages: int | str = "auto"
+        self, tile: int | Auto = "auto", block_q: int | Auto = "auto", stages: int | Auto = "auto"
     ) -> AttentionConfig:
         """The config of the problem with given tiles. Raises `ConfigError` if they do not fit."""
         return AttentionConfig(

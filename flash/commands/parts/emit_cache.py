@@ -1,4 +1,4 @@
-"""The kernels for KV caches that `tools/emit.py` emits: attention to a cache, appending to a cache,
+"""The kernels for KV caches that `ptxgen emit` emits: attention to a cache, appending to a cache,
 and the merge of partial results of splits.
 """
 
@@ -11,13 +11,8 @@ from typing import Final
 
 from flash import cache_kernels
 from flash.cache_kernels import CacheConfig
-from flash.commands.parts.emit_options import (
-    add_kernel_options,
-    add_output_options,
-    check_outputs,
-    config_of,
-    parser_of,
-)
+from flash.commands.parts.command_line import CommandParser
+from flash.commands.parts.emit_options import add_kernel_options, add_output_options, check_outputs, config_of
 from flash.commands.parts.emit_output import NATIVE, find_target
 from flash.contract.built_kernel import BuiltKernel
 from flash.scores.features import SCORES
@@ -30,35 +25,35 @@ _TARGET: Final = {
 }
 
 _OUTPUTS: Final = """\
-The exit codes, and what goes where, are those of python tools/emit.py --help; docs/embedding.md has
+The exit codes, and what goes where, are those of ptxgen emit --help; docs/embedding.md has
 the launches of a token."""
 
 _DECODE: Final = f"""\
 examples:
-  python tools/emit.py decode --head-dim 128 --dtype bf16 --causal -o decode.ptx
-  python tools/emit.py decode --head-dim 128 --dtype bf16 --causal --group 8 --splits \\
+  ptxgen emit decode --head-dim 128 --dtype bf16 --causal -o decode.ptx
+  ptxgen emit decode --head-dim 128 --dtype bf16 --causal --group 8 --splits \\
       --page-size 64 -o paged.ptx
-  python tools/emit.py decode --head-dim 64 --dtype f16 --kv-dtype e4m3 --leftpad-k --json
-  python tools/emit.py decode --head-dim 128 --dtype bf16 --causal --group 8 --splits \\
+  ptxgen emit decode --head-dim 64 --dtype f16 --kv-dtype e4m3 --leftpad-k --json
+  ptxgen emit decode --head-dim 128 --dtype bf16 --causal --group 8 --splits \\
       --page-size 64 --append --rotary-dim 128 -o token.ptx
 
 The kernel takes any number of queries, of heads that share a head of K and V, and of sequences:
 --seq-q and --group are what tiles are chosen for. A launch says how long each sequence is
 (seqused_k). With --splits it also says into how many parts the keys are divided; O and LSE are then
-parts, in f32, for the kernel of python tools/emit.py merge.
+parts, in f32, for the kernel of ptxgen emit merge.
 
 With --append it writes up to 16 new rows of each sequence to the cache itself, where seqused_k
 counts them already, and with --rotary-dim turns those of K, and the queries: no launch of python
-tools/emit.py append is needed. It then takes no more queries than a CTA has, the heads that share
+ptxgen emit append is needed. It then takes no more queries than a CTA has, the heads that share
 a head of K together.
 
 {_OUTPUTS}
 """
 _APPEND: Final = f"""\
 examples:
-  python tools/emit.py append --head-dim 128 --dtype bf16 -o append.ptx
-  python tools/emit.py append --head-dim 128 --dtype bf16 --page-size 64 --rotary-dim 128 --json
-  python tools/emit.py append --head-dim 64 --dtype f16 --kv-dtype e4m3 -o narrow.ptx
+  ptxgen emit append --head-dim 128 --dtype bf16 -o append.ptx
+  ptxgen emit append --head-dim 128 --dtype bf16 --page-size 64 --rotary-dim 128 --json
+  ptxgen emit append --head-dim 64 --dtype f16 --kv-dtype e4m3 -o narrow.ptx
 
 It writes the new rows of K and V of all sequences to their places, and with --rotary-dim turns
 those of K, and queries, by their positions on the way. The lengths that it reads (seqused_k) count
@@ -68,10 +63,10 @@ the new rows already, as those for attention do.
 """
 _MERGE: Final = f"""\
 examples:
-  python tools/emit.py merge --head-dim-v 128 --dtype bf16 -o merge.ptx
-  python tools/emit.py merge --head-dim-v 64 --parts f16 --return-lse --json
+  ptxgen emit merge --head-dim-v 128 --dtype bf16 -o merge.ptx
+  ptxgen emit merge --head-dim-v 64 --parts f16 --return-lse --json
 
-It merges attentions to parts of the keys, by their log-sum-exp: what python tools/emit.py decode
+It merges attentions to parts of the keys, by their log-sum-exp: what ptxgen emit decode
 --splits writes, or any others.
 
 {_OUTPUTS}
@@ -90,7 +85,7 @@ class Kind:
 
     def arguments(self, name: str, argv: Sequence[str]) -> argparse.Namespace:
         """The parsed arguments of a command line. Raises SystemExit, as argparse does."""
-        parser = parser_of(f"emit.py {name}", f"Emit {self.about}.", self.epilog)
+        parser = CommandParser(f"ptxgen emit {name}", f"Emit {self.about}.", self.epilog)
         self.add_options(parser.add_argument_group("the kernel"))
         add_output_options(parser)
         found = parser.parse_args(argv)

@@ -1,4 +1,4 @@
-"""The options of `tools/emit.py` that several kernels have."""
+"""The options of `ptxgen emit` that several kernels have."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Final
 
+from flash.commands.parts.command_line import completed
 from flash.commands.parts.emit_output import NATIVE, STDOUT
+from flash.commands.parts.emit_stub import add_stub_options, check_stub
+from flash.operands.dtypes import DTYPES
 from flash.problem.config import CAUSAL, DEFAULT_TARGET, AttentionConfig
-from flash.problem.precision import AUTO
+from flash.problem.precision import AUTO, OF_F32
 from flash.scores.features import SCORES
 from flash.scores.options import number
+from ptxgen.target import TARGETS
 
 
 def _number_or_auto(text: str) -> int | float | str:
@@ -64,6 +68,11 @@ _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
         "help": "with --varlen: how many of each sequence's queries count",
     },
     "--seqused-k": {"action": "store_true", "help": "with --varlen: how many of each sequence's keys count"},
+    "--page-size": {
+        "type": number,
+        "metavar": "N",
+        "help": "with --varlen: K and V are in pages of N rows, 1 to 256 (default: no pages)",
+    },
     "--return-lse": {"action": "store_true", "help": "also write the log-sum-exp of each row"},
     "--alignment": {
         "type": _number_or_auto,
@@ -78,12 +87,18 @@ _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
+# What the shell completes after an option; the kernel's configuration judges them.
+_WORDS: Final = {"--dtype": tuple(DTYPES), "--precision": (AUTO, *OF_F32), "--target": (*TARGETS, NATIVE)}
+
+
 def add_kernel_options(
     group: argparse._ArgumentGroup, names: Sequence[str], **changed: dict[str, Any]
 ) -> None:
     """Add options by name; `changed` holds `add_argument` keywords that replace the usual ones."""
     for name in names:
-        group.add_argument(name, **_OF_KERNELS[name] | changed.get(name[2:].replace("-", "_"), {}))
+        action = group.add_argument(name, **_OF_KERNELS[name] | changed.get(name[2:].replace("-", "_"), {}))
+        if name in _WORDS:
+            completed(action, _WORDS[name])
 
 
 def every_kernel_option() -> tuple[str, ...]:
@@ -100,22 +115,12 @@ def config_of(arguments: argparse.Namespace, target: str | None) -> AttentionCon
     return AttentionConfig(**{**said, "target": target})
 
 
-def parser_of(prog: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """A parser without options."""
-    return argparse.ArgumentParser(
-        prog=prog,
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-
-
 def add_output_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add the options for the output: what to do with the kernel, and the files."""
     group = parser.add_argument_group("the output")
     add = group.add_argument
     add("--json", action="store_true", help="the launch contract, or the list, as JSON")
+    add_stub_options(group)
     add("--prove", action="store_true", help="prove memory accesses, and report verdicts")
     add("--assemble", action="store_true", help="assemble it, and report registers and spills")
     add("--cubin", metavar="FILE", help="also assemble it, and write the cubin to FILE")
@@ -124,6 +129,7 @@ def add_output_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
 
 
 def check_outputs(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """End with a usage error if two outputs are one file."""
+    """End with a usage error if two outputs are one file, or do not go together."""
     if arguments.cubin == arguments.output != STDOUT:
         parser.error("--cubin and --output must be two files")
+    check_stub(parser, arguments, STDOUT)

@@ -1,4 +1,4 @@
-"""The output of `tools/emit.py`: proves and assembles a kernel as asked, and writes its text or its
+"""The output of `ptxgen emit`: proves and assembles a kernel as asked, and writes its text or its
 contract to standard output or to a file.
 """
 
@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from flash.commands.parts.exits import StopError
+from flash.commands.parts.emit_stub import example_of, stub_of
+from flash.commands.parts.exits import FAILED, NO_GPU, USAGE, StopError
 from flash.commands.parts.standard_output import drop_standard_output
 from flash.contract.built_kernel import BuiltKernel
 from ptxgen.errors import ConfigError
@@ -21,7 +22,6 @@ from ptxgen.target import Target, target, target_for_device
 if TYPE_CHECKING:
     from ptxgen.runtime.assembler import Assembly
 
-OK, FAILED, USAGE, UNSUPPORTED, NO_GPU = range(5)
 
 NATIVE: Final = "native"  # the name for the target of this machine's GPU
 STDOUT: Final = "-"
@@ -42,8 +42,10 @@ def find_target(name: str) -> Target:
 
 
 def text_of(made: BuiltKernel, arguments: argparse.Namespace) -> str:
-    """The text or the contract of a kernel, once it is proved and assembled as asked."""
+    """The text, the contract or the stub of a kernel, once it is proved and assembled as asked."""
     text = made.text
+    if arguments.stub:
+        text = stub_of(made, arguments)
     if arguments.json:
         text = to_json({**made.contract, **(_proofs(made) if arguments.prove else {})})
     if arguments.prove:
@@ -55,6 +57,8 @@ def text_of(made: BuiltKernel, arguments: argparse.Namespace) -> str:
         _refuse_spills(made, assembly)
         if arguments.cubin:
             _write(Path(arguments.cubin), assembly.cubin)
+    if arguments.example:
+        _write(Path(arguments.example), example_of(made, arguments).encode())
     return text
 
 

@@ -1,8 +1,26 @@
-"""How commands end that cannot do what they are asked."""
+"""How commands end: their exit codes, and the message of one that cannot do what it is asked."""
 
 from __future__ import annotations
 
 import sys
+from typing import Final
+
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+UNSUPPORTED: Final = 3
+NO_GPU: Final = 4
+INTERRUPTED: Final = 130  # 128 plus the number of SIGINT, as shells have it
+
+# What each exit code means in every command; docs/commands.md has this table.
+EXIT_CODES: Final = {
+    OK: "done, and nothing was found",
+    FAILED: "a check failed, something was found, or a file could not be read or written",
+    USAGE: "wrong usage, arguments that do not fit, or an environment variable with an unusable value",
+    UNSUPPORTED: "a configuration or a target that is not supported",
+    NO_GPU: "a GPU was asked for and there is none",
+    INTERRUPTED: "interrupted by Ctrl-C",
+}
 
 
 class StopError(Exception):

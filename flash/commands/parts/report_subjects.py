@@ -1,4 +1,4 @@
-"""What `tools/report.py` reports on: PTX text, or a kernel function."""
+"""What `ptxgen report` reports on: PTX text, or a kernel function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arguments of a launch as `tools/run.py --arg` accepts them, and the files of results."""
+"""The arguments of a launch as `ptxgen run --arg` accepts them, and the files of results."""
 
 from __future__ import annotations
 

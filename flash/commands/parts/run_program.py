@@ -1,4 +1,4 @@
-"""The program that tools/run.py runs: PTX, or CUDA C++ that NVRTC compiles."""
+"""The program that ptxgen run runs: PTX, or CUDA C++ that NVRTC compiles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from flash.commands.parts.run_arguments import STDIN, ptx_text
-from ptxgen.errors import LaunchError, UnsupportedTargetError
+from ptxgen.errors import LaunchError
 from ptxgen.frontends import cuda
 from ptxgen.frontends.program import Program
 from ptxgen.frontends.ptx import program_of as program_of_text
@@ -20,7 +20,7 @@ _COMPILATION: Final = ("target", "include", "define", "instance", "nvrtc")
 def add_compilation(group: argparse._ArgumentGroup) -> None:
     """Add the options of a compilation."""
     add = group.add_argument
-    add("--target", type=_target, metavar="TARGET", help=f"such as sm_90a (default: {cuda.DEFAULT_TARGET})")
+    add("--target", metavar="TARGET", help=f"such as sm_90a (default: {cuda.DEFAULT_TARGET})")
     add("--include", action="append", default=[], metavar="DIR", help="a folder for #include")
     add("--define", type=_macro, action="append", default=[], metavar="NAME[=VALUE]", help="a macro")
     add(
@@ -35,7 +35,7 @@ def add_compilation(group: argparse._ArgumentGroup) -> None:
 
 def program_of(arguments: argparse.Namespace) -> Program:
     """The program in the file that is named. Raises `FileError`, `LaunchError` for options that the
-    file does not take, and what compiling or parsing it raises.
+    file does not take, `UnsupportedTargetError`, and what compiling or parsing it raises.
     """
     path = Path(arguments.ptx)
     if arguments.ptx == STDIN or path.suffix != _SOURCE:
@@ -50,7 +50,7 @@ def program_of(arguments: argparse.Namespace) -> Program:
     return cuda.compile(
         ptx_text(arguments.ptx),
         name=str(path),
-        target=arguments.target or cuda.DEFAULT_TARGET,
+        target=target(arguments.target or cuda.DEFAULT_TARGET).name,
         include=arguments.include,
         defines=dict(arguments.define),
         kernels=arguments.instance,
@@ -63,10 +63,3 @@ def _macro(text: str) -> tuple[str, str]:
     if not name:
         raise argparse.ArgumentTypeError(f"must be NAME or NAME=VALUE, got {text!r}")
     return name, value if equals else "1"
-
-
-def _target(text: str) -> str:
-    try:
-        return target(text).name
-    except UnsupportedTargetError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error

@@ -36,7 +36,8 @@ from ptxgen.check.prove.symbolic.goals import Facts
 from ptxgen.check.prove.symbolic.values import Symbolic
 from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION, Witness
 from ptxgen.errors import LaunchError, did_you_mean, shown
-from ptxgen.ir import Instr, Kernel
+from ptxgen.ir import Instr, Kernel, TensorAddress
+from ptxgen.tensormap import NBYTES
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
@@ -79,6 +80,7 @@ class _Prover:
         self._homes = subject.homes(kernel.dynamic_shared_bytes)
         shared = frozenset(self._homes)
         params = param_bits(kernel)
+        self._maps = {p.name for p in kernel.params if p.count == NBYTES and p.type == "b8"}
         self._values = Values(self._graph, specials, shared, {}, params)
         self._paths = Paths(self._graph, self._values)
         self._places = Places(self._values, Domain(shape, {}).range)
@@ -106,6 +108,8 @@ class _Prover:
         """The verdict on an access; None if the access is to another space."""
         if touch.address.base is None and touch.reason:
             return Found(UNKNOWN, touch.reason)
+        if touch.box is not None:
+            return self._boxed(site, touch.box)
         base, offset = self._values.address(touch.address, site.block, site.position)
         if touch.generic and self._places.of(base).space == GENERIC:
             return None  # an access to shared memory
@@ -130,6 +134,20 @@ class _Prover:
         return Found(VIOLATION, f"{example.reason}: {witness}", example.array, witness=witness)
 
     # ------------------------------------------------------------------------------ one access
+
+    def _boxed(self, site: InstrSite, box: TensorAddress) -> Found:
+        """The verdict on a tensor copy. It reads zeros outside of the array of its tensor map, and
+        writes nothing there (PTX ISA, "Tensors").
+        """
+        name = self._values.parameter(box.base, site.block, site.position)
+        array = next((a for a in self._contract.arrays if a.pointer == name), None)
+        if array is None or name not in self._maps or box.offset:
+            return Found(UNKNOWN, "its tensor map is not a parameter with an array in the contract")
+        rank, dims = len(array.axes) + 1, len(box.coordinates)
+        if rank != dims:
+            reason = f"the copy has {dims} dimensions, but the array {name} has {rank}"
+            return Found(UNKNOWN, reason, name)
+        return Found(PROVED, "its tensor map keeps it inside the array", name)
 
     def _proved(self, site: InstrSite, touch: GlobalTouch, base: Node, offset: int) -> Found:
         address = self._symbolic.poly(base) + offset

@@ -30,7 +30,9 @@ class Proofs:
 
     @property
     def complete(self) -> bool:
-        """Whether every access and barrier is proved."""
+        """Whether every access and barrier is proved. Waits for mbarriers and barriers of clusters are
+        not judged.
+        """
         return self.shared.complete and (self.global_memory is None or self.global_memory.complete)
 
     def __str__(self) -> str:

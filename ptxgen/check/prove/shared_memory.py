@@ -16,42 +16,30 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from ptxgen.arguments import integer
 from ptxgen.check.flow import blocks
 from ptxgen.check.problems import Problem
+from ptxgen.check.prove.barriers.judging import BarrierProver
+from ptxgen.check.prove.barriers.sites import kind_of
 from ptxgen.check.prove.listing.descriptors import Descriptors
-from ptxgen.check.prove.listing.rows import Effort, NotListedError, SpentError
-from ptxgen.check.prove.listing.search import SPACING, Found, InstrSite, Search
+from ptxgen.check.prove.listing.rows import Effort, SpentError
+from ptxgen.check.prove.listing.search import Found, InstrSite, Search
 from ptxgen.check.prove.program.domain import Shape
-from ptxgen.check.prove.program.graph import EXIT, Graph
+from ptxgen.check.prove.program.graph import Graph
 from ptxgen.check.prove.program.inlining import Inlined, Source
 from ptxgen.check.prove.program.operands import WORD
-from ptxgen.check.prove.program.paths import ALWAYS, Paths
+from ptxgen.check.prove.program.paths import Paths
 from ptxgen.check.prove.program.places import GENERIC
 from ptxgen.check.prove.program.ranges import Range, spaced
 from ptxgen.check.prove.program.shared_accesses import Home, region_home, touches
-from ptxgen.check.prove.program.values import Node, Values, param_bits
-from ptxgen.check.prove.subject import Judged, Subject, judged, merged, verdict_of
-from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION, Proof, Verdict
+from ptxgen.check.prove.program.values import Values, param_bits
+from ptxgen.check.prove.subject import Judged, Subject, judged, merged
+from ptxgen.check.prove.verdicts import UNKNOWN, Proof
 from ptxgen.check.verify.budget import declaration_problems, static_shared_bytes
 from ptxgen.errors import LaunchError, did_you_mean, shown
 from ptxgen.ir import Instr, Kernel, Module
 from ptxgen.target import TARGETS
 from ptxgen.tensormap import TensorMap
-
-# Instructions that wait for every thread of the block, by the first words of the opcode.
-_BARRIERS: Final = (
-    "bar.sync",
-    "bar.red",
-    "barrier.sync",
-    "barrier.red",
-    "barrier.cta.sync",
-    "bar.cta.sync",
-    "barrier.cta.red",
-    "bar.cta.red",
-)
 
 # Steps that a kernel and one access may spend, as `Effort` counts them.
 _STEPS: Final = 160_000
@@ -82,7 +70,7 @@ def shared_proof(
     variables = subject.homes(known, dynamic_align)
     accesses, barriers = _Prover(subject.whole, shape, variables, given).run()
     accesses += subject.left_out(lambda i: _judged_of(i, bool(variables)))
-    barriers += subject.left_out(_is_barrier)
+    barriers += subject.left_out(lambda i: bool(kind_of(i)))
     problems = tuple(_problems(subject.module, kernel, dynamic))
     threads = (shape.x, shape.y, shape.z)
     return Proof(kernel.name, threads, dynamic, merged(accesses), merged(barriers), problems)
@@ -206,7 +194,6 @@ class _Prover:
     def run(self) -> tuple[list[Judged], list[Judged]]:
         """The verdicts on the accesses and on the barriers, in the order of the text."""
         accesses: list[Judged] = []
-        barriers: list[Judged] = []
         reached = set(self._graph.order)
         for block in self._graph.blocks:
             if block.index not in reached:
@@ -215,9 +202,8 @@ class _Prover:
                 site = InstrSite(block.index, position, instr)
                 source = self._sources[block.start + position]
                 accesses += self._accesses(site, source)
-                if _is_barrier(instr):
-                    barriers.append((source, 0, self._barrier(site, source)))
-        return accesses, barriers
+        barriers = BarrierProver(self._search, self._effort, self._shape, self._sources, _STEPS_OF_ACCESS)
+        return accesses, barriers.run()
 
     def _accesses(self, site: InstrSite, source: Source) -> Iterator[Judged]:
         for which, touch in enumerate(touches(site.instr)):
@@ -231,67 +217,3 @@ class _Prover:
                 found = Found(UNKNOWN, _SPENT)
             if found is not None:
                 yield judged(source, which, found)
-
-    # ----------------------------------------------------------------------------- barriers
-
-    def _barrier(self, site: InstrSite, source: Source) -> Verdict:
-        """The verdict on a barrier: proved if all threads of the block reach it together."""
-        guards = self._paths.guards_around(site.block)
-        if site.instr.guard is not None:
-            register = site.instr.guard.register
-            guards.append(self._values.at(register, site.block, site.position))
-        verdict, reason = PROVED, ""
-        for guard in guards:
-            verdict, reason = self._agreed(guard, site)
-            if verdict != PROVED:
-                break
-        return verdict_of(source, verdict, reason)
-
-    def _agreed(self, guard: Node | None, site: InstrSite) -> tuple[str, str]:
-        """The verdict on a predicate that decides whether a barrier is reached: proved if all
-        threads agree on it.
-        """
-        if guard is None:
-            return UNKNOWN, "a jump through a table decides whether it is reached"
-        if self._paths.uniform(guard):
-            return PROVED, ""
-        simple = all(
-            n.kind not in ("join", "header", "opaque", "param", "function")
-            for n in self._paths.sources(guard)
-        )
-        unsure = "a condition on the way to it may differ between threads"
-        if not simple:
-            return UNKNOWN, unsure
-        try:
-            if not self._search.places.of(guard).is_fixed:
-                return UNKNOWN, unsure
-            bases = dict.fromkeys(self._search.homes, SPACING)
-            self._effort.allow(_STEPS_OF_ACCESS)
-            lister, table = self._search.table([guard], ALWAYS, True, bases)
-            holds = lister.evaluate(table, guard)
-        except (NotListedError, SpentError):
-            return UNKNOWN, unsure
-        if holds.all() or not holds.any():
-            return PROVED, ""
-        other = int(np.argmax(holds != holds[0]))
-        first, second = (_thread(n, self._shape) for n in (0, other))
-        differ = f"threads {first} and {second} differ in a condition on the way to it"
-        counted = len(site.instr.operands) > 1
-        if counted or not self._skipped(site):
-            return UNKNOWN, f"{differ}, and whether they meet at another barrier is not followed"
-        return VIOLATION, f"{differ}, so not all threads come to it"
-
-    def _skipped(self, site: InstrSite) -> bool:
-        """Whether this is the kernel's only barrier, and threads that do not reach it go on running."""
-        count = sum(_is_barrier(instr) for b in self._graph.order for instr in self._graph.blocks[b].instrs)
-        deciding = self._graph.controlling(site.block)
-        return count == 1 and all(self._graph.post.get(b, EXIT) != EXIT for b in deciding)
-
-
-def _thread(number: int, shape: Shape) -> tuple[int, int, int]:
-    x, y, _ = shape
-    return number % x, number // x % y, number // (x * y)
-
-
-def _is_barrier(instr: Instr) -> bool:
-    return instr.opcode.startswith(_BARRIERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from ptxgen.errors import TypeMismatchError
 from ptxgen.ir import Origin
@@ -22,8 +22,7 @@ class Group:
     operands: list[object] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class _Event:
+class _Event(NamedTuple):
     """A step in the order of the kernel's text: a group that begins, a wait for all but `pending`
     groups, or a touch of an accumulator or an operand.
     """
@@ -32,6 +31,9 @@ class _Event:
     pending: int | None = None
     touched: Any = None
     origin: Origin | None = None
+
+
+_NOTHING: Final = _Event()
 
 
 class Flight:
@@ -81,8 +83,12 @@ class Flight:
         """Note that an accumulator, or the memory of an operand, is used. Raises `TypeMismatchError` if
         a product under way uses it.
         """
-        self._events.append(_Event(touched=what, origin=origin))
-        _check(self._under_way, what, origin, "")
+        # An accumulator is touched once for each of its registers: one step, as long as it is one line.
+        last = self._events[-1] if self._events else _NOTHING
+        if last.touched is not what or last.origin is not origin:
+            self._events.append(_Event(touched=what, origin=origin))
+        if self._under_way:
+            _check(self._under_way, what, origin, "")
         if self._open is not None:
             _check([self._open], what, origin, "")
 

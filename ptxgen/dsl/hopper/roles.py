@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Final, Protocol
@@ -158,13 +158,16 @@ class Roles(Matrices):
 
     # ------------------------------------------------------------------------------ the code of a role
 
+    def _block(self, kind: str, *, divergent: bool = False) -> AbstractContextManager[None]:
+        body = super()._block(kind, divergent=divergent)
+        return body if kind in _ONCE else self._repeated(body)
+
     @contextmanager
-    def _block(self, kind: str, *, divergent: bool = False) -> Iterator[None]:
+    def _repeated(self, body: AbstractContextManager[None]) -> Iterator[None]:
         start = self.flight.mark()
-        with super()._block(kind, divergent=divergent):
+        with body:
             yield
-        if kind not in _ONCE:
-            self.flight.replay(start)
+        self.flight.replay(start)
 
     @contextmanager
     def role_block(self, role: Role) -> Iterator[None]:

@@ -145,12 +145,13 @@ class Accumulator:
 
     def fill(self, value: float) -> None:
         """Set all elements to `value`."""
-        for variable in self.all():
-            variable.set(value)
+        with self.k.placed():
+            for variable in self.all():
+                variable.set(value)
 
     def touch(self) -> None:
         """Note that the registers are used; raises `TypeMismatchError` while a product writes them."""
-        self.k.flight.touched(self, self.k.origin())
+        self.k.flight.touched(self, self.k.origin(2))
 
     # ------------------------------------------------------------------------------ products
 
@@ -175,7 +176,7 @@ class Accumulator:
         owners = [operand.owner for operand in (of.a, of.b) if isinstance(operand, Operand)]
         for owner in owners:
             owner.use("a product")
-        with self.k.flight.group(self.k):
+        with self.k.placed(), self.k.flight.group(self.k):
             self.k.flight.started(self, owners)
             self._emit(of, add)
 
@@ -189,11 +190,12 @@ class Accumulator:
         of_tiles, of_registers = (
             getattr(self.k, f"wgmma_f32_{of.dtype}{form}") for form in ("", "_registers")
         )
+        # The registers by themselves: a product may follow another one into the same accumulator.
+        written = [[Var(self.k, v._reg, f32) for v in variables] for variables in self._vars]
         for step in range(a.columns // STEP):
             second = _moved(right, b.layout.step(STEP * step, transposed=k_is_rows))
             scale = self._true if add or step else self._false
-            for part, variables in enumerate(self._vars):
-                into = [Var(self.k, v._reg, f32) for v in variables]
+            for part, into in enumerate(written):
                 if isinstance(a, RegisterOperand):
                     of_registers(a.words[step], second, scale, 1, 1, int(k_is_rows), into=into, shape=shape)
                     continue
@@ -259,12 +261,13 @@ class Accumulator:
                 f"accumulator.write: the tile must have {self.columns} columns of f16, bf16 or f32, and "
                 f"the row be a multiple of {WGMMA_ROWS} in it, got {tile!r} and row {shown(row)}"
             )
-        if dtype in _PAIRS and self.columns % STEP == 0:
-            self._write_matrices(tile, row, dtype)
-            return
-        at = _Places(tile, self.row + row, self.column)
-        for down, across, pair in self.pairs():
-            self._store(at.place(down, across), pair, dtype)
+        with self.k.placed():
+            if dtype in _PAIRS and self.columns % STEP == 0:
+                self._write_matrices(tile, row, dtype)
+                return
+            at = _Places(tile, self.row + row, self.column)
+            for down, across, pair in self.pairs():
+                self._store(at.place(down, across), pair, dtype)
 
     def _write_matrices(self, tile: BoxTile, row: Scalar, dtype: ScalarType) -> None:
         """Store elements of 16 bits, four matrices of 8 x 8 at a time: those of rows 0 and 8 and
@@ -296,6 +299,11 @@ class Accumulator:
                 f"accumulator.store: the columns must be even, because two elements are stored at once, got "
                 f"{shown(columns)}"
             )
+        with k.placed():
+            self._store_rows(at, columns, rows_left)
+
+    def _store_rows(self, at: Pointer, columns: Scalar, rows_left: Value | None) -> None:
+        k = self.k
         pitch = k.mov(columns, type=u32) if not isinstance(columns, Value) else columns.as_(u32)
         row, first = self.row, self.column
         for down in sorted({down for down, _, _ in self.pairs()}):

@@ -23,8 +23,6 @@ LANE_COLUMNS: Final = 2  # columns of a 16 x 8 tile that a lane holds
 FRAGMENT_STEP: Final = MMA_ROWS // LANE_ROWS  # from one row of a lane to its next
 QUAD: Final = [1, 2]  # butterfly distances to the lanes with other columns of the same rows
 QUAD_LANES: Final = 4
-# PTX ISA, "shfl.sync", operand c: the mask of segments of four lanes, and the clamp value.
-_QUAD_SEGMENT: Final = (WARP_SIZE - QUAD_LANES) << 8 | (WARP_SIZE - 1)
 _LOG_WARP: Final = WARP_SIZE.bit_length() - 1
 _OCTET: Final = 8  # lanes that give the addresses of an 8 x 8 matrix
 
@@ -76,7 +74,14 @@ class Lanes:
 
 def of_quad(k: Control, value: Value, n: int) -> Value:
     """`value` as lane n of this lane's quad has it."""
-    return k.shfl(value, n, _QUAD_SEGMENT, -1, mode="idx")
+    return of_segment(k, value, n, QUAD_LANES)
+
+
+def of_segment(k: Control, value: Value, n: int, lanes: int) -> Value:
+    """`value` as lane n of this lane's segment has it: of `lanes` neighbouring lanes, a power of two."""
+    # PTX ISA, "shfl.sync", operand c: the mask of segments, and the clamp value.
+    segment = (WARP_SIZE - lanes) << 8 | (WARP_SIZE - 1)
+    return k.shfl(value, n, segment, -1, mode="idx")
 
 
 def over_lanes(

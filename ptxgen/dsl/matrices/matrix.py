@@ -90,9 +90,13 @@ class Matrix:
                 f"store: the elements of the matrix are {self.dtype}, got {tile!r}; convert them with "
                 f"tile.to({self.dtype}) or tile.map(...)"
             )
-        k, layout = self.k, tile.layout
-        if tile.shape != (layout.rows, layout.columns):
+        if tile.shape != (tile.layout.rows, tile.layout.columns):
             raise TypeMismatchError(f"store: takes a whole tile, got {tile!r}")
+        with self.k.placed():
+            self._store(tile, row, column)
+
+    def _store(self, tile: RegisterTile | PackedTile, row: Scalar, column: Scalar) -> None:
+        k, layout = self.k, tile.layout
         first_row, first_column = layout.first(row, column)
         left_below = _left(k, self.rows, first_row)
         left_right = _left(k, self.columns, first_column)

@@ -239,7 +239,8 @@ class RegisterTile:
         sums are f32, and s32 of s8 and u8. Raises `TypeMismatchError` for shapes and types that do
         not fit, `ConfigError` for a block whose copies have not been waited for.
         """
-        product(self.layout, a, b, self)
+        with self.k.placed():
+            product(self.layout, a, b, self)
 
     def to(self, dtype: ScalarType) -> PackedTile:
         """The elements, f32, rounded once to f16 or bf16: operand `a` of a product, or a result for

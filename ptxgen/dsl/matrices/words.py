@@ -119,7 +119,8 @@ class Matrices(SharedMemory):
         of the operands of a product. Raises `ConfigError` for a shape that cannot be dealt to them.
         """
         layout = Layout.of("accumulator", self._lanes, shape, warps)
-        elements = [[self.var(dtype, initial) for _ in layout.lane_columns] for _ in layout.lane_rows]
+        with self.placed():
+            elements = [[self.var(dtype, initial) for _ in layout.lane_columns] for _ in layout.lane_rows]
         return RegisterTile(layout, (layout.rows, layout.columns), elements)
 
     def mma(
@@ -134,7 +135,8 @@ class Matrices(SharedMemory):
         """
         left, right = factors(a, b)
         layout = Layout.of("mma", self._lanes, (left.shape[0], right.shape[1]), warps)
-        return product(layout, left, right)
+        with self.placed():
+            return product(layout, left, right)
 
     @block
     def pipeline(self, *walks: Walk, stages: int = 3) -> Iterator[tuple[StagedTile, ...]]:
@@ -189,9 +191,10 @@ class Matrices(SharedMemory):
             arrival.problem = _ON_THE_WAY
 
     def _start(self, copiers: Sequence[BlockCopier], stages: Sequence[int | Value]) -> None:
-        for copier, stage in zip(copiers, stages, strict=True):
-            copier.start(stage)
-            copier.advance()
+        with self.placed():
+            for copier, stage in zip(copiers, stages, strict=True):
+                copier.start(stage)
+                copier.advance()
         self.cp_async_commit_group()
 
     def _declared(self, walk: Walk, stages: int) -> SwizzledTile:

@@ -17,7 +17,8 @@ import pytest
 from interpreter.test_hopper_programs import Panels, product_kernel
 
 from ptxgen import interpreter, ir
-from ptxgen.check.prove import Proof, Verdict, prove_shared
+from ptxgen.check.prove import Proof, Verdict, prove_global, prove_shared
+from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract
 from ptxgen.check.prove.program.matrices import Matrix, fields_of, units_of
 from ptxgen.errors import LaunchError, TrapError
 from ptxgen.interpreter.machine.lane_machine import LaneMachine
@@ -263,6 +264,42 @@ def unknowns(text: str, **how: Any) -> list[str]:
     return [v.reason for v in found.unknown]
 
 
+def arrays(**dims: int) -> GlobalContract:
+    """A contract of dense f16 arrays, each with so many dimensions, all of extent n."""
+    found = []
+    for name, count in dims.items():
+        axes = tuple(Axis("n", " * ".join(["2", *["n"] * (count - 1 - axis)])) for axis in range(count - 1))
+        found.append(GlobalArray(name, axes, "2 * n", 2))
+    return GlobalContract(tuple(found), (), {"n": (1, 4096)}, (1, 1, 1))
+
+
+def test_a_tensor_copy_stays_inside_the_array_of_its_tensor_map() -> None:
+    found = prove_global(PRODUCT, block=128, contract=arrays(a=2, b=2))
+    assert found.complete
+    assert [(v.allocation, v.reason) for v in found.accesses] == [
+        (name, "its tensor map keeps it inside the array") for name in ("a", "b")
+    ]
+
+
+def test_a_tensor_copy_of_an_array_that_is_not_in_the_contract_is_unknown() -> None:
+    reason = "its tensor map is not a parameter with an array in the contract"
+    for text, contract in (
+        (PRODUCT, arrays(a=2)),
+        (PRODUCT.replace("mov.b64 %rd2, b;", "mov.b64 %rd2, b+64;"), arrays(a=2, b=2)),
+        (PRODUCT.replace("[%rd2, {", "[%rd2+128, {"), arrays(a=2, b=2)),
+        (PRODUCT.replace(".b8 b[128]", ".b8 b[256]"), arrays(a=2, b=2)),
+        (PRODUCT.replace("mov.b64 %rd2, b;", "ld.param.u64 %rd2, [b];"), arrays(a=2, b=2)),
+    ):
+        first, second = prove_global(text, block=128, contract=contract).accesses
+        assert (first.verdict, second.verdict, second.reason) == ("proved", "unknown", reason)
+
+
+def test_a_tensor_copy_has_as_many_dimensions_as_the_array() -> None:
+    first, second = prove_global(PRODUCT, block=128, contract=arrays(a=2, b=3)).accesses
+    assert (first.verdict, second.verdict) == ("proved", "unknown")
+    assert second.reason == "the copy has 2 dimensions, but the array b has 3"
+
+
 def test_a_tensor_map_that_is_not_given_is_unknown() -> None:
     (reason,) = unknowns(PRODUCT, params={"b": tile_map()})
     assert reason == "the size of the box is in the tensor map, a, which is not given"
@@ -458,8 +495,7 @@ ret;
     (barrier,) = prove_shared(text, block=128).barriers
     assert (barrier.verdict, barrier.reason) == (
         "unknown",
-        "threads (0, 0, 0) and (32, 0, 0) differ in a condition on the way to it, and whether they "
-        "meet at another barrier is not followed",
+        "warp 0 waits at barrier 0 for 128 threads, but 32 have come and the others have ended",
     )
 
 

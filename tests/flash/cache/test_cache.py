@@ -185,6 +185,50 @@ def test_a_shared_page_stays_until_its_last_user_is_reset() -> None:
         assert cache.free_pages == free
 
 
+def test_beams_share_the_pages_of_the_one_they_go_on_from() -> None:
+    cache, lists = filled(10)
+    for layer in range(LAYERS):
+        k, v = tokens(3, 1, seed=1)
+        cache.append(layer, k, v, [1])
+        lists.append(layer, k, v, [1], [3])
+    cache.reorder([1, 0, 0])
+    lists.reorder([1, 0, 0])
+    table = cache.block_table
+    assert table is not None
+    assert table.tolist() == [[3, -1, -1, -1, -1], [0, 1, 2, -1, -1], [0, 1, 2, -1, -1]]
+    assert cache.free_pages == 11
+    k, v = tokens(1, 2, seed=2)
+    cache.append(0, k, v, [1, 2])  # the first of two gets a copy of their last page
+    lists.append(0, k, v, [1, 2], [1, 1])
+    assert cache.free_pages == 10
+    assert_same(cache, lists)
+    assert_pages_add_up(cache)
+
+
+def test_a_sequence_may_go_on_from_one_that_others_leave_alone() -> None:
+    cache, _ = filled(10)
+    keys = cache.keys(1, 0).tobytes()
+    cache.reorder([0], [2])
+    assert cache.lengths.tolist() == [[10, 0, 10]] * 2
+    assert cache.keys(1, 2).tobytes() == keys
+    cache.reorder([1], [0])  # a source without tokens empties a sequence
+    assert cache.lengths.tolist() == [[0, 0, 10]] * 2
+    assert cache.free_pages == 12
+    assert_pages_add_up(cache)
+
+
+def test_contiguous_sequences_cannot_share_rows() -> None:
+    cache = cache_of()
+    cache.append(0, *tokens(2))
+    cache.reorder([0, 1, 2])
+    with pytest.raises(LaunchError) as caught:
+        cache.reorder([2, 0], [0, 1])
+    assert str(caught.value) == (
+        "KVCache.reorder: sequences of contiguous memory cannot share rows, but [0, 1] shall hold what "
+        "[2, 0] hold; make the cache with page_size, such as page_size=16"
+    )
+
+
 def test_room_is_counted_with_the_copies_that_forks_will_need() -> None:
     cache = cache_of(page_size=4, pages=4)
     cache.append(0, *tokens(6, 1), [0])
@@ -480,6 +524,18 @@ REFUSED: dict[str, tuple[Callable[[KVCache], object], str]] = {
     "stream_of_a_fork": (
         lambda c: c.fork(0, 2, stream=7),
         "fork: stream is for a GPU, but the cache is of 'cpu'; leave out the stream",
+    ),
+    "sources": (
+        lambda c: c.reorder([0, 3, 1]),
+        "reorder: sources must be integers from 0 to 2, got [0, 3, 1]",
+    ),
+    "few_sources": (
+        lambda c: c.reorder([0, 1]),
+        "reorder: sources must be 3 integers, one for each sequence, got [0, 1]",
+    ),
+    "targets": (
+        lambda c: c.reorder([0, 1], [2, 2]),
+        "reorder: sequences must name each sequence once, got [2, 2]",
     ),
     "scales": (
         lambda c: c.set_scales(1, 1),

@@ -30,7 +30,6 @@ Array = np.ndarray[Any, Any]
 
 LAYERS, BATCH, HEADS, KV_HEADS, DIM, CAPACITY, PAGE = 2, 4, 2, 1, 16, 16, 4
 BACKENDS = ("cpu", "interpreter", "cuda")
-EITHER_LAYOUT = pytest.mark.parametrize("page_size", [None, PAGE], ids=["contiguous", "paged"])
 ON_EACH = pytest.mark.parametrize("backend", BACKENDS)
 FAULTS = 4  # of a call, in the gate
 
@@ -176,6 +175,7 @@ CASES: dict[str, Case] = {
     "reset": lambda _, cache: lambda: cache.reset(),
     "reset one": lambda _, cache: lambda: cache.reset(1),
     "fork": lambda _, cache: lambda: cache.fork(1),
+    "reorder": lambda _, cache: lambda: cache.reorder([1, 0, 0], [0, 1, 3]),
     "attend": _attend(None),
     "attend by some": _attend([2, 1], splits=2, return_lse=True),
     "attend turned": _attend([2, 1], rotary_cos=COS, rotary_sin=SIN, leftpad=[1, 0]),
@@ -239,8 +239,10 @@ def test_a_call_that_raises_has_changed_nothing(name: str, place: Place) -> None
 
 @pytest.mark.nightly
 @ON_EACH
-@EITHER_LAYOUT
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "page_size"),
+    [(name, size) for name in CASES for size in (None, PAGE) if size or name != "reorder"],
+)
 @pytest.mark.parametrize("steps", ["calls", "lines"])
 def test_faults_all_over_a_call_change_nothing(
     name: str, place: Place, page_size: int | None, steps: str

@@ -5,16 +5,21 @@ them by that.
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 from flash import cache_kernels
 from flash.cache_kernels import CacheConfig
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import build
+from flash.operands.dtypes import F16
 from flash.problem.config import AttentionConfig
+from ptxgen.contract.expressions import evaluated, expression
 from ptxgen.errors import ConfigError
 
 BF16 = AttentionConfig(64, 32, "bf16", causal=True)
@@ -33,6 +38,9 @@ def meanings(contract: dict[str, Any]) -> dict[str, str]:
 
 BUILDS: dict[str, Callable[[], BuiltKernel]] = {
     "f32": lambda: build(AttentionConfig(8, causal=True, return_lse=True).kernel()),
+    "f16-paged-varlen": lambda: build(
+        AttentionConfig(8, dtype="f16", varlen=True, page_size=4, pack_gqa=True).kernel()
+    ),
     "f16-varlen": lambda: build(AttentionConfig(8, dtype="f16", varlen=True).kernel()),
     "decode-splits": lambda: cache_kernels.decode(BF16, EVERYTHING, splits=True),
     "decode-splits-append": lambda: cache_kernels.decode(
@@ -44,6 +52,12 @@ BUILDS: dict[str, Callable[[], BuiltKernel]] = {
 }
 
 
+def names_of(contract: dict[str, Any]) -> list[str]:
+    """The names of parameters, then of sizes that are none."""
+    names = [p["name"] for p in contract["parameters"]]
+    return [*names, *(name for name in contract["sizes"] if name not in names)]
+
+
 @pytest.mark.parametrize("name", BUILDS)
 def test_a_contract_says_what_the_proof_assumes(name: str) -> None:
     made = BUILDS[name]()
@@ -51,14 +65,20 @@ def test_a_contract_says_what_the_proof_assumes(name: str) -> None:
     promised = made.promised
     assert [array["name"] for array in contract["arrays"]] == [a.pointer for a in promised.arrays]
     for said, array in zip(contract["arrays"], promised.arrays, strict=True):
-        assert [(d["extent"], d["stride"]) for d in said["dims"]] == [
-            (axis.extent, axis.stride) for axis in array.axes
-        ]
         size = {"f32": 4, "i32": 4, "f16": 2, "bf16": 2, "e4m3": 1}[said["type"]]
+        names = {name: n for n, name in enumerate(names_of(contract), start=7)}
+        in_text = dict(zip((p.name for p in made.kernel.params), names_of(contract), strict=False))
+        proved = {name: names[in_text.get(name, name)] for name in (*in_text, *contract["sizes"])}
+        assert [
+            (evaluated(d["extent"], names), evaluated(d["stride"], names) * size) for d in said["dims"]
+        ] == [
+            tuple(promised.value(each, proved, operator.floordiv) for each in (axis.extent, axis.stride))
+            for axis in array.axes
+        ]
         assert (said["row"] * size, said["alignment"]) == (array.nbytes, array.align)
     assert contract["sizes"] == {
         name: {"least": least, "most": most}
-        | ({"equal": promised.equal[name]} if name in promised.equal else {})
+        | ({"equal": expression(promised.equal[name])} if name in promised.equal else {})
         for name, (least, most) in promised.bounds.items()
     }
     written = [array["name"] for array in contract["arrays"] if array["written"]]
@@ -116,7 +136,7 @@ def test_a_cache_has_room_for_rows() -> None:
         "rows that a sequence of the cache has room for, 16 for each column of block_table, 1 to 1073741824"
     )
     assert decoding()["sizes"]["seq_k"] == {"least": 1, "most": longest}
-    assert paged["sizes"]["seq_k"] == {"least": 1, "most": 2**30, "equal": "16 * table_columns"}
+    assert paged["sizes"]["seq_k"] == {"least": 1, "most": 2**30, "equal": {"times": [16, "table_columns"]}}
 
 
 def test_the_kernel_that_appends_says_what_lengths_count() -> None:
@@ -200,7 +220,7 @@ def test_the_kernel_that_attends_says_what_it_appends() -> None:
         {"least": 1, "most": 2**30},
         {"least": 1, "most": 32},
         {"least": 1, "most": 32},
-        {"least": 1, "most": 32, "equal": "seq_q * group"},
+        {"least": 1, "most": 32, "equal": {"times": ["seq_q", "group"]}},
     ]
     assert said["seq_q"] == "queries of each head, 1 to 32"
     assert found["constraints"] == [
@@ -266,3 +286,21 @@ def test_what_does_not_go_with_a_cache_is_refused(config: AttentionConfig, names
         f"DecodeKernel: config must be one that goes with a cache, got {names}; use "
         "AttentionKernel, or leave that out"
     )
+
+
+def shifted(score: Any, batch: Any, head: Any, query: Any, key: Any, table: Any) -> Any:  # noqa: ARG001
+    return score + table[key]
+
+
+@pytest.mark.parametrize("half", ["float16", "fp16", "torch.float16", np.float16, np.dtype("float16")])
+def test_element_types_are_known_by_their_usual_names(half: Any) -> None:
+    narrow = CacheConfig(16, ml_dtypes.float8_e4m3fn)
+    assert narrow == CacheConfig(16, "torch.float8_e4m3fn") == CacheConfig(16, "e4m3")
+    found = cache_kernels.append(16, cache=narrow, dtype=half)
+    assert found is cache_kernels.append(16, cache=CacheConfig(16, "e4m3"), dtype="f16")
+    merged = cache_kernels.merge(16, dtype=half, parts=half)
+    assert merged is cache_kernels.merge(16, dtype="f16", parts="f16")
+
+    config = AttentionConfig(16, dtype=half, bias=half, aux={"table": (half, 1)}, score_mod=shifted)
+    assert (config.dtype, config.bias) == ("f16", "f16")
+    assert config.features.operands[-1].dtype is F16

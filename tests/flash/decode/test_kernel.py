@@ -431,7 +431,7 @@ def test_the_contract_says_of_which_keys_a_mask_speaks() -> None:
     assert said["last_keys"] == (
         "of how many keys, the last ones of a sequence, the mask speaks; 0 to 1073741568"
     )
-    assert said["mask_last_keys_stride"] == (
+    assert said["mask_key_stride"] == (
         "elements (of 1 bytes) from one to the next of last_keys in mask; any sign, 0 repeats"
     )
 
@@ -1127,6 +1127,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "empty_table": (
         {"block_table": TABLE[:, :0], "seqused_k": 0 * USED},
         "block_table must have room for a page, got shape [2, 0]",
+    ),
+    "used_pages": (
+        {"block_table": TABLE + np.array([[0], [2]], np.int32), "seqused_k": np.array([4, 5], np.int32)},
+        "block_table must hold pages from 0 to 1 for the 5 rows of sequence 1, got 2",
+    ),
+    "used_pages_of_index": (
+        {
+            "block_table": TABLE - np.array([[0], [1]], np.int32),
+            "cache_batch_idx": np.array([1, 0], np.int32),
+        },
+        "block_table must hold pages from 0 to 1 for the 9 rows of sequence 1, got -1",
     ),
     "sink": ({"sink": np.zeros(4, np.float32)}, "sink is given, but the config does not say so"),
     "mask": ({"mask": np.ones(3, bool)}, "mask is given, but the config does not say so"),

@@ -92,6 +92,7 @@ def _merge(t: Any) -> tuple[str, dict[str, Any], Callable[..., Any]]:
     return "merge_partials", {"outs": t.zeros(2, 3, 8), "lses": t.zeros(2, 3)}, flash.merge_partials
 
 
+WITH_GRADIENTS = ("attention", "attention_varlen")  # in the adapter of torch
 CALLS = [_attention, _launch, _explain, _varlen, _with_cache, _step, _decode, _append, _merge]
 
 
@@ -102,9 +103,11 @@ def test_an_input_that_requires_gradients_is_refused(call: Call, torch: ModuleTy
         given = arrays | {name: array.clone().requires_grad_()}
         with pytest.raises(LaunchError) as caught:
             launch(**given)
+        cure = f"use flash.adapters.torch.{who}, which computes them on the CPU, "
         assert str(caught.value) == (
             f"{who}: {name} requires gradients, which are not computed: they would be lost without "
-            f"a word; call inside torch.no_grad(), or pass {name}.detach()"
+            f"a word; {cure if who in WITH_GRADIENTS else ''}call inside torch.no_grad(), or pass "
+            f"{name}.detach()"
         )
 
 
@@ -121,8 +124,9 @@ def test_without_grad_mode_and_detached_they_are_taken(call: Call, torch: Module
 def test_all_that_require_gradients_are_named(torch: ModuleType) -> None:
     weight = torch.nn.Parameter(torch.zeros(1, 1, 4, 8))
     cure = (
-        "requires gradients, which are not computed: they would be lost without a word; call "
-        "inside torch.no_grad(), or pass "
+        "requires gradients, which are not computed: they would be lost without a word; use "
+        "flash.adapters.torch.attention, which computes them on the CPU, call inside torch.no_grad(), or "
+        "pass "
     )
     with pytest.raises(LaunchError) as caught:
         flash.attention(weight, weight.detach(), weight * 2)

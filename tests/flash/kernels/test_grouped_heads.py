@@ -19,6 +19,7 @@ from flash.device.grouped_heads import PackedMatrix, packing_saves_ctas
 from flash.error_bound import arithmetic_of_config
 from flash.kernel import AttentionKernel
 from flash.launch import checks
+from flash.launch.kernel_choice import kernel_of
 from flash.problem.config import AttentionConfig
 from flash.reference import visible_keys
 from flash.scores.features import scored
@@ -426,15 +427,11 @@ def test_a_launch_takes_the_kernel_that_the_config_and_its_sizes_say(
     judge(config, arrays, out, lse)
 
 
-def test_packed_sequences_are_not_packed_heads() -> None:
-    with pytest.raises(ConfigError) as caught:
-        config_of("f16", varlen=True)
-    assert str(caught.value) == (
-        "AttentionConfig: pack_gqa=True does not go with varlen; use pack_gqa=False, or leave it 'auto'"
-    )
+def test_heads_of_packed_sequences_are_packed_only_if_asked() -> None:
     config = config_of("f16", pack_gqa="auto", varlen=True)
     geometry = checks.check(config_of("f16"), *views(arrays_of(config, 1, 40, 8)), None)
-    assert checks.variant(config.kernel(), "auto", geometry) == config.kernel()
+    assert kernel_of(config, geometry) == config.kernel()
+    assert kernel_of(config_of("f16", varlen=True), geometry).packed
 
 
 @pytest.mark.parametrize("value", [1, None, "yes"])
@@ -470,9 +467,9 @@ def test_more_packed_rows_than_a_kernel_can_number_are_refused_or_not_packed() -
         "launch: seq_q times heads / kv_heads must be at most 2147483392 with pack_gqa=True, got "
         "67108857 * 32; use pack_gqa='auto'"
     )
-    kernel = config_of("f16", pack_gqa="auto").kernel()
-    assert checks.variant(kernel, "auto", replace(fits, seq_q=2**26 - 9)).packed
-    assert not checks.variant(kernel, "auto", too_many).packed
+    config = config_of("f16", pack_gqa="auto")
+    assert kernel_of(config, replace(fits, seq_q=2**26 - 9)).packed
+    assert not kernel_of(config, too_many).packed
 
 
 def test_a_grid_of_packed_rows_is_counted_in_heads_of_keys() -> None:
@@ -503,8 +500,7 @@ def test_the_contract_says_how_many_ctas_there_are() -> None:
     assert made.contract["grid"] == {
         "formula": "(ceil(seq_q * group / 32) * (heads / group) * batch, 1, 1)",
         "x": {
-            "ceil_div": [{"times": ["seq_q", "group"]}, 32],
-            "times": [{"div": ["heads", "group"]}, "batch"],
+            "times": [{"ceil_div": [{"times": ["seq_q", "group"]}, 32]}, {"div": ["heads", "group"]}, "batch"]
         },
         "y": 1,
         "z": 1,

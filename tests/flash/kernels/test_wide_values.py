@@ -4,7 +4,6 @@ interpreter with the sanitizers on.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +24,7 @@ from flash.reference import attention_reference
 from ptxgen import interpreter
 from ptxgen.check.prove import prove_global
 from ptxgen.check.verify import verify
+from ptxgen.contract.expressions import evaluated
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.target import TARGETS
@@ -206,7 +206,7 @@ def test_a_host_can_launch_by_the_contract_alone() -> None:
     contract = made.contract
     assert contract["grid"] == {
         "formula": "(ceil(seq_q / 32) * heads * batch * 2, 1, 1)",
-        "x": {"ceil_div": ["seq_q", 32], "times": ["heads", "batch", 2]},
+        "x": {"times": [{"ceil_div": ["seq_q", 32]}, "heads", "batch", 2]},
         "y": 1,
         "z": 1,
     }
@@ -218,12 +218,10 @@ def test_a_host_can_launch_by_the_contract_alone() -> None:
     for name in "QKVO":
         for axis, what in enumerate(("batch", "head", "row")):
             given[f"{name}_{what}_stride"] = given[name].strides[axis] // 2
-    x = contract["grid"]["x"]
-    rows, block = x["ceil_div"]
     interpreter.run(
         made.text,
         contract["entry"],
-        grid=-(-sizes[rows] // block) * math.prod(sizes.get(of, of) for of in x["times"]),
+        grid=evaluated(contract["grid"]["x"], sizes),
         block=contract["block"],
         args=[given[p["name"]] for p in contract["parameters"]],
         dynamic_smem=contract["dynamic_shared_bytes"],

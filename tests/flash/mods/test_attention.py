@@ -531,8 +531,8 @@ def test_the_contract_lists_the_arrays() -> None:
         "type": "f16",
         "written": False,
         "dims": [
-            {"extent": "aux_table_size_0", "stride": "2 * aux_table_axis_0_stride"},
-            {"extent": "aux_table_size_1", "stride": "2 * aux_table_axis_1_stride"},
+            {"name": "axis_0", "extent": "aux_table_size_0", "stride": "aux_table_axis_0_stride"},
+            {"name": "axis_1", "extent": "aux_table_size_1", "stride": "aux_table_axis_1_stride"},
         ],
         "row": 1,
         "alignment": 2,

@@ -386,7 +386,7 @@ def test_the_tool_takes_a_schedule(
         assert tuple(np.load("x.npy")[1:]) == tickets(schedule)[0]
     assert tool.main([*launch, "--schedule", "pct:x"]) == 2
     assert capsys.readouterr().err == (
-        "run.py: error: schedule must be 'lockstep', 'pct:SEED', 'pct:SEED:DEPTH' with numbers, or "
+        "ptxgen run: error: schedule must be 'lockstep', 'pct:SEED', 'pct:SEED:DEPTH' with numbers, or "
         "a PCT, got 'pct:x'; did you mean 'pct:0'?\n"
     )
 

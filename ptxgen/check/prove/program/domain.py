@@ -72,7 +72,7 @@ class Domain:
 
     def leaves(self, node: Node) -> frozenset[Node] | None:
         """The leaves that a value is listed by; None if it cannot be listed."""
-        return _bottom_up(node, self._leaves, self._found)
+        return bottom_up(node, self._leaves, self._found)
 
     def _found(self, node: Node) -> frozenset[Node] | None:
         if node.kind in ("const", "symbol"):
@@ -98,7 +98,7 @@ class Domain:
 
     def range(self, node: Node) -> Range:
         """The bounds of a value."""
-        return _bottom_up(node, self._ranges, self._bounded)
+        return bottom_up(node, self._ranges, self._bounded)
 
     def _bounded(self, node: Node) -> Range:
         found = whole(node.bits)
@@ -226,7 +226,7 @@ def _in_register(lanes: Lanes, type: ScalarType, bits: int) -> Lanes:
 _Found = TypeVar("_Found")
 
 
-def _bottom_up(node: Node, known: dict[int, _Found], find: Callable[[Node], _Found]) -> _Found:
+def bottom_up(node: Node, known: dict[int, _Found], find: Callable[[Node], _Found]) -> _Found:
     """The result of `find` for a node, after that for all its arguments; `known` keeps results by number."""
     stack = [node]
     while stack:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from ptxgen.check.prove.program.operands import pairs
 from ptxgen.check.verify.shapes import shape_of
-from ptxgen.ir import Address, Instr, IntImm, Operand
+from ptxgen.ir import Address, Instr, IntImm, Operand, TensorAddress
 from ptxgen.isa.spec import BoundOperand, Op
 from ptxgen.tensormap import NBYTES
 from ptxgen.types import ScalarType
@@ -31,11 +31,13 @@ _NO_ACCESS: Final = (
     "st.param",
 )
 
+_TENSOR_COPIES: Final = ("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor")
+
 
 class GlobalTouch(NamedTuple):
     """One access: up to `nbytes` bytes at an address, or `size` bytes if that is less or `nbytes`
-    is 0. `generic` says that the address may be one of another space. A `reason` says why the proof
-    does not follow the access.
+    is 0. `generic` says that the address may be one of another space. If a `box` is copied, its
+    tensor map says where. A `reason` says why the proof does not follow the access.
     """
 
     address: Address
@@ -44,6 +46,7 @@ class GlobalTouch(NamedTuple):
     counted: ScalarType | None = None
     generic: bool = False
     reason: str = ""
+    box: TensorAddress | None = None
 
 
 def global_touches(instr: Instr) -> Iterator[GlobalTouch]:
@@ -57,6 +60,10 @@ def global_touches(instr: Instr) -> Iterator[GlobalTouch]:
             yield GlobalTouch(Address(None), 1, reason="the instruction is not in the table")
         return
     op = shape.op
+    if instr.opcode.startswith(_TENSOR_COPIES):
+        boxes = (operand for operand in instr.operands if isinstance(operand, TensorAddress))
+        yield from (GlobalTouch(Address(None), 0, box=box) for box in boxes)
+        return
     addresses = [(w, a) for w, a in pairs(op, instr) if w.address and isinstance(a, Address)]
     if not addresses or not _is_global(op, words):
         return
@@ -101,9 +108,7 @@ def _copy(op: Op, instr: Instr, addresses: list[tuple[BoundOperand, Address]]) -
     for want, address in addresses:
         if want.type is None or want.type.bits != 64:  # a 32-bit address is in shared memory
             continue
-        if ".tensor" in op.opcode:
-            yield GlobalTouch(address, 1, reason="the array is in the tensor map")
-        elif ".bulk" in op.opcode:
+        if ".bulk" in op.opcode:
             counted, size = by_name["size"]
             yield GlobalTouch(address, 0, size, counted.type)
         else:

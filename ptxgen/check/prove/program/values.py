@@ -195,8 +195,8 @@ class Values:
         ):
             node = node.args[0]
         name = ""
-        if node.kind == "param" and not node.data[1]:
-            name = node.data[0]
+        if node.kind == "param" and not node.data[1] and self._params[node.data[0]]:
+            name = node.data[0]  # a number; the first bytes of a structure are no address of it
         elif node.kind == "opaque" and node.data[:1] == (f"{ADDRESS_OF}{node.data[1]}",):
             name = node.data[1]
         return name if name in self._params else ""

@@ -1,0 +1,196 @@
+"""The arguments of flash-attn's functions, checked, and in the terms of `flash.attention`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from flash.host.caller import flag, raise_problems
+from flash.operands.declared import MAX_WINDOWED_SEQ
+from flash.operands.dtypes import DTYPES, config_name
+from flash.scores.options import is_scale
+from flash.scores.window import Sides
+from ptxgen.arguments import integer
+from ptxgen.errors import LaunchError, shown
+
+_UNLIMITED: Final = -1  # a side of a window
+_SIDES: Final = 2
+
+
+class Scores(NamedTuple):
+    """What a call asks of scores, by the names of `flash.attention`."""
+
+    causal: bool
+    softmax_scale: float | None
+    window: Sides
+    softcap: float | None
+    alibi_slopes: torch.Tensor | None
+    dropout: float = 0.0
+    dropout_seed: int | None = None
+
+
+def scores_of(
+    who: str,
+    softmax_scale: object,
+    causal: object,
+    window_size: object,
+    softcap: object,
+    alibi_slopes: object,
+    dropout_p: object = 0.0,
+) -> Scores:
+    """The arguments of scores of the function `who`, checked. Dropout takes its seed from PyTorch's
+    generator of the CPU, so `torch.manual_seed` makes a call reproducible.
+
+    Raises `LaunchError` for invalid arguments.
+    """
+    if softmax_scale is not None and not is_scale(softmax_scale):
+        raise LaunchError(
+            f"{who}: softmax_scale must be a number, or None for 1/sqrt(head_dim), got {shown(softmax_scale)}"
+        )
+    if softcap is not None and not is_scale(softcap):
+        raise LaunchError(f"{who}: softcap must be a number, 0.0 for none, got {shown(softcap)}")
+    if not is_scale(dropout_p) or not 0 <= dropout_p < 1:  # type: ignore[operator]  # a number
+        raise LaunchError(
+            f"{who}: dropout_p must be a probability from 0 to less than 1, got {shown(dropout_p)}"
+        )
+    if alibi_slopes is not None:
+        tensor(who, "alibi_slopes", alibi_slopes)
+    cap: Any = softcap
+    dropout: Any = dropout_p
+    scale: Any = softmax_scale
+    slopes: Any = alibi_slopes
+    return Scores(
+        flag(who, "causal", causal),
+        scale,
+        _window(who, window_size),
+        cap if cap is not None and cap > 0 else None,
+        slopes,
+        dropout,
+        int(torch.randint(2**63 - 1, (), device="cpu")) if dropout else None,
+    )
+
+
+def _window(who: str, given: object) -> Sides:
+    """The window with None for a side without a limit, or with one that no sequence reaches; None if
+    neither side has one. None is taken for `given` and its sides, as forks of flash-attn do.
+    """
+    if given is None:
+        return None
+    sides = tuple(given) if isinstance(given, tuple | list) else ()
+    counts = [_UNLIMITED if side is None else integer(side, _UNLIMITED) for side in sides]
+    if len(counts) != _SIDES or None in counts:
+        raise LaunchError(
+            f"{who}: window_size must be (left, right), each a number of keys, or -1 for no limit, got "
+            f"{shown(given)}"
+        )
+    left, right = (
+        count if count is not None and 0 <= count <= MAX_WINDOWED_SEQ else None for count in counts
+    )
+    return None if (left, right) == (None, None) else (left, right)
+
+
+def tensor(who: str, name: str, given: object) -> torch.Tensor:
+    """`given`, if it is a PyTorch tensor. Raises `LaunchError` for anything else."""
+    if not isinstance(given, torch.Tensor):
+        kind = f"{type(given).__module__}.{type(given).__qualname__}".removeprefix("builtins.")
+        raise LaunchError(
+            f"{who}: {name} must be a PyTorch tensor, got {kind}; flash.attention and flash.attention_varlen "
+            "take arrays of any library"
+        )
+    return given
+
+
+def check_tensors(who: str, given: Mapping[str, tuple[object, str]]) -> Mapping[str, int]:
+    """The sizes, by the names of their axes, of the tensors of a call of `who`: for each name a
+    tensor and its axes, such as "batch seqlen_q heads head_dim", where a number is the size itself.
+
+    Raises `LaunchError` with everything that is wrong with their shapes and types: another number
+    of axes, different sizes of axes of one name, heads that are no multiple of kv_heads, element
+    types that no kernel has or that differ.
+    """
+    tensors = {name: tensor(who, name, one) for name, (one, _) in given.items()}
+    # torch.compile follows the function itself, and warns where there is a cache around it.
+    sizes_of = _sizes.__wrapped__ if torch.compiler.is_compiling() else _sizes
+    found: Mapping[str, int] = sizes_of(
+        who, tuple([(name, given[name][1], x.shape, x.dtype) for name, x in tensors.items()])
+    )
+    return found
+
+
+@functools.lru_cache(maxsize=1024)  # of calls that fit; exceptions are not kept
+def _sizes(who: str, given: tuple[tuple[str, str, tuple[int, ...], torch.dtype], ...]) -> Mapping[str, int]:
+    """The sizes of tensors, each of which is its name, axes, shape and type."""
+    sizes: dict[str, int] = {}
+    problems = []
+    for name, axes, shape, _ in given:
+        wanted = axes.split()
+        known = {axis: int(axis) if axis.isdigit() else sizes.get(axis) for axis in wanted}
+        if len(shape) != len(wanted) or any(
+            known[axis] not in (None, size) for axis, size in zip(wanted, shape, strict=True)
+        ):
+            said = ", ".join(
+                axis if axis.isdigit() or known[axis] is None else f"{axis}={known[axis]}" for axis in wanted
+            )
+            problems.append(f"{name} must be [{said}], got shape {list(shape)}")
+        else:
+            sizes |= dict(zip(wanted, shape, strict=True))
+    raise_problems(problems, who)
+    heads, kv_heads = sizes["heads"], sizes.get("kv_heads", 0)
+    if kv_heads and heads % kv_heads:
+        raise LaunchError(
+            f"{who}: heads must be a multiple of kv_heads, got heads={heads} and kv_heads={kv_heads}; "
+            f"{given[0][0]} is [{given[0][1].replace(' ', ', ')}]"
+        )
+    _check_types(who, {name: dtype for name, _, _, dtype in given})
+    return sizes
+
+
+def _check_types(who: str, dtypes: Mapping[str, torch.dtype]) -> None:
+    first, *others = dtypes
+    wanted = dtypes[first]
+    if config_name(wanted) not in DTYPES:
+        names = ", ".join(f"torch.{known.array_name}" for known in DTYPES.values())
+        raise LaunchError(
+            f"{who}: {first} must be one of {names}, got {wanted}; convert it, such as with "
+            f"{first}.to(torch.bfloat16)"
+        )
+    raise_problems(
+        [
+            f"{name} must be {wanted} as {first} is, got {dtypes[name]}; convert it with {name}.to({wanted})"
+            for name in others
+            if dtypes[name] != wanted
+        ],
+        who,
+    )
+
+
+def check_numbers(
+    who: str, name: str, given: object, shape: tuple[int | str, ...], otherwise: str = ""
+) -> torch.Tensor:
+    """`given`, an int32 tensor of `shape`, in which a word is the name of any size. Raises
+    `LaunchError`, in which `otherwise` says what the argument may be instead.
+    """
+    found = given if isinstance(given, torch.Tensor) else None
+    if (
+        found is None
+        or found.dtype != torch.int32
+        or found.dim() != len(shape)
+        or any(isinstance(size, int) and size != of for size, of in zip(shape, found.shape, strict=True))
+    ):
+        got = shown(given) if found is None else f"{found.dtype} of shape {list(found.shape)}"
+        cure = ""
+        if found is not None and found.dtype != torch.int32:
+            cure = f"; convert it with {name}.to(torch.int32)"
+        raise LaunchError(
+            f"{who}: {name} must be {otherwise}a tensor torch.int32 [{', '.join(map(str, shape))}], got "
+            f"{got}{cure}"
+        )
+    return found
+
+
+def dense_rows(x: torch.Tensor) -> torch.Tensor:
+    """`x`, or a copy of it if its last dimension is not dense, which flash-attn, too, copies."""
+    return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()

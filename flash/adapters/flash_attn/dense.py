@@ -1,0 +1,130 @@
+"""`flash_attn_func` and its forms for packed QKV and KV: attention of sequences of equal lengths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from flash.adapters.flash_attn.arguments import Scores, check_tensors, dense_rows, scores_of
+from flash.adapters.flash_attn.calls import attend
+from flash.adapters.flash_attn.probabilities import probabilities
+from flash.host.caller import flag
+
+
+def flash_attn_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """Attention of q [batch, seqlen_q, heads, head_dim] to k [batch, seqlen_k, kv_heads, head_dim]
+    and v [batch, seqlen_k, kv_heads, head_dim_v], of float16, bfloat16 or float32; heads is a
+    multiple of kv_heads. Tensors whose last dimension is not dense are copied.
+
+    dropout_p: probability, from 0 to less than 1 and in steps of 1/65536, that a weight is set to
+        0; which ones is decided by PyTorch's generator of the CPU (`torch.manual_seed`).
+    softmax_scale: what scores are multiplied by; None for 1 / sqrt(head_dim).
+    causal: query i sees key j only if j <= i + seqlen_k - seqlen_q (bottom-right).
+    window_size: (left, right); query i sees only keys from i + seqlen_k - seqlen_q - left to
+        i + seqlen_k - seqlen_q + right; -1 for no limit.
+    softcap: scaled scores become softcap * tanh(score / softcap); 0 or less for none.
+    alibi_slopes: float32 [heads] or [batch, heads]; slope * |i + seqlen_k - seqlen_q - j| is
+        subtracted from the scaled score.
+    deterministic: has no effect; results are always bitwise reproducible.
+    return_attn_probs: whether to return LSE and probabilities, too.
+
+    Returns out [batch, seqlen_q, heads, head_dim_v], contiguous, of the type of q; a row that sees
+    no key is 0. With `return_attn_probs` returns (out, lse, probabilities): lse float32 [batch,
+    heads, seqlen_q], the natural logarithm of the sum of exp(score), -inf for a row that sees no
+    key; and, if there is dropout, the softmax of the scores [batch, heads, seqlen_q, seqlen_k], of
+    the type of q, negative where the weight was dropped, for tests of short sequences, because they
+    are computed by numpy; without dropout an empty tensor.
+
+    Raises `LaunchError` for invalid arguments and for tensors that require gradients outside of
+    `torch.no_grad()`, `ConfigError` for a head_dim above 256, `BackendError` if the backend fails.
+    """
+    who = "flash_attn_func"
+    check_tensors(
+        who,
+        {
+            "q": (q, "batch seqlen_q heads head_dim"),
+            "k": (k, "batch seqlen_k kv_heads head_dim"),
+            "v": (v, "batch seqlen_k kv_heads head_dim_v"),
+        },
+    )
+    scores = scores_of(who, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
+    return _attention(who, q, k, v, scores, deterministic, return_attn_probs)
+
+
+def flash_attn_kvpacked_func(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """`flash_attn_func` of k and v in one tensor `kv` [batch, seqlen_k, 2, kv_heads, head_dim],
+    which is not copied. All other arguments, results and exceptions are those of `flash_attn_func`.
+    """
+    who = "flash_attn_kvpacked_func"
+    check_tensors(
+        who, {"q": (q, "batch seqlen_q heads head_dim"), "kv": (kv, "batch seqlen_k 2 kv_heads head_dim")}
+    )
+    scores = scores_of(who, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
+    k, v = kv.unbind(2)
+    return _attention(who, q, k, v, scores, deterministic, return_attn_probs)
+
+
+def flash_attn_qkvpacked_func(
+    qkv: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """`flash_attn_func` of q, k and v in one tensor `qkv` [batch, seqlen, 3, heads, head_dim],
+    which is not copied. All other arguments, results and exceptions are those of `flash_attn_func`.
+    """
+    who = "flash_attn_qkvpacked_func"
+    check_tensors(who, {"qkv": (qkv, "batch seqlen 3 heads head_dim")})
+    scores = scores_of(who, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
+    q, k, v = qkv.unbind(2)
+    return _attention(who, q, k, v, scores, deterministic, return_attn_probs)
+
+
+def _attention(
+    who: str,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scores: Scores,
+    deterministic: object,
+    return_attn_probs: object,
+) -> Any:
+    """What `flash_attn_func` returns for tensors and scores that are checked."""
+    flag(who, "deterministic", deterministic)
+    all_three = flag(who, "return_attn_probs", return_attn_probs)
+    q, k, v = (dense_rows(x) for x in (q, k, v))
+    found = attend(who, q, k, v, scores, return_lse=all_three)
+    if not all_three:
+        return found
+    if not scores.dropout:
+        return (*found, q.new_empty(0))
+    return (*found, probabilities(q, q.unbind(), k.unbind(), (q.shape[1], k.shape[1]), scores))

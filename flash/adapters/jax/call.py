@@ -1,0 +1,126 @@
+"""A call of attention in two parts: arrays by name, which JAX traces, and all else, which it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.functions import kernel_of_attention, kernel_of_varlen
+from flash.kernel import AttentionKernel
+from flash.launch.varlen import LENGTHS
+from flash.mods.trace import AUX
+from flash.operands.words import Backend
+from flash.scores.aux_arrays import flattened, gathered, given_arrays
+from flash.scores.features import SCORES, ScoreArguments, of_launch
+from ptxgen.errors import LaunchError
+
+Array = NDArray[Any]
+
+MATRICES: Final = ("q", "k", "v")
+SEED: Final = "dropout_seed"
+AXES: Final = {feature.argument: feature.axes for feature in SCORES if feature.axes}
+DIFFERENTIABLE: Final = (*MATRICES, *(name for name in AXES if name != "mask"))
+
+
+class Call(NamedTuple):
+    """What a call is beside its arrays. `settings` are its arguments by name, without arrays and
+    without those that are None.
+    """
+
+    who: str
+    settings: tuple[tuple[str, Any], ...]
+    return_lse: bool
+    backend: Backend
+
+    @property
+    def is_varlen(self) -> bool:
+        """Whether sequences are packed."""
+        return self.who == "attention_varlen"
+
+    def arguments(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call with these arrays, without `return_lse` and `backend`."""
+        found = dict(self.settings) | gathered(arrays)
+        if SEED in arrays:
+            found[SEED] = int(arrays[SEED])
+        return found
+
+    def kernel(self, arrays: Mapping[str, Any]) -> AttentionKernel:
+        """The kernel of a call. Raises what `flash.attention` does for its settings."""
+        given = self.arguments(arrays)
+        q, v, causal, precision = (given.get(name) for name in ("q", "v", "causal", "precision"))
+        scores: Any = _scores(given)
+        if not self.is_varlen:
+            return kernel_of_attention(q, v, causal or False, precision, scores)
+        used = "seqused_q" in arrays, "seqused_k" in arrays
+        return kernel_of_varlen(q, v, used, causal or False, precision, scores)
+
+    def shapes(self, arrays: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shapes of out and lse, of arrays of which only shapes and types count. Raises what
+        `flash.attention` and `flash.attention_varlen` raise for arguments that do not fit.
+        """
+        # Memory that is never touched is never taken; lengths of 0 are those of some sequences.
+        like = {name: np.zeros(array.shape, array.dtype) for name, array in arrays.items()}
+        given = self.arguments(like)
+        others = {n: a for n, a in given.items() if n in (*LENGTHS, "max_seqlen_q", "layout")}
+        launched: Any = of_launch(_scores(given))
+        return self.kernel(like).result_shapes(
+            like["q"],
+            like["k"],
+            like["v"],
+            return_lse=self.return_lse,
+            softmax_scale=given.get("softmax_scale"),
+            **launched,
+            **others,
+        )
+
+    @property
+    def items_are_alike(self) -> bool:
+        """Whether a batch item has the same results at any index of the batch."""
+        named = dict(self.settings)
+        return not (self.is_varlen or "score_mod" in named or "mask_mod" in named or named.get("dropout"))
+
+
+def _scores(given: Mapping[str, Any]) -> ScoreArguments:
+    found: Any = {name: value for name, value in given.items() if name in ScoreArguments.__annotations__}
+    return found  # type: ignore[no-any-return]
+
+
+def split(
+    who: str, arrays: Mapping[str, object], settings: Mapping[str, object], return_lse: bool, backend: Backend
+) -> tuple[Call, dict[str, Any]]:
+    """The two parts of a call; those of `arrays` and `settings` that are None are left out. Arrays of
+    scores are among the settings.
+
+    Raises `LaunchError` for arguments that are no arrays, and for traced values of others.
+    """
+    given = {n: x for n, x in {**arrays, **settings}.items() if x is not None or n in MATRICES}
+    aux = flattened({AUX: given_arrays({AUX: given.pop(AUX, None)})})
+    traced = {name: given.pop(name) for name in tuple(given) if name in arrays or name in AXES} | aux
+    if SEED in given and isinstance(given[SEED], jax.Array):
+        traced[SEED] = _seed(who, given.pop(SEED))
+    for name, array in traced.items():
+        if not isinstance(array, (jax.Array, np.ndarray)):
+            raise LaunchError(
+                f"{who}: {name} must be a jax.Array, got {type(array).__name__}; convert it with "
+                f"jax.numpy.asarray({name})"
+            )
+    for name, value in {**given, "return_lse": return_lse, "backend": backend}.items():
+        if isinstance(value, jax.core.Tracer):
+            raise LaunchError(
+                f"{who}: {name} must be a value of Python, which is part of the kernel or its launch, got a "
+                f"traced {value.dtype}; close over it, or name it in static_argnames of jax.jit"
+            )
+    return Call(who, tuple(given.items()), return_lse, backend), traced
+
+
+def _seed(who: str, given: jax.Array) -> jax.Array:
+    if given.shape or not np.issubdtype(given.dtype, np.integer):
+        raise LaunchError(
+            f"{who}: {SEED} must be an integer, or an array of one without axes, got {given.dtype} of shape "
+            f"{list(given.shape)}; make one with jax.random.randint(key, (), 0, 2**31 - 1)"
+        )
+    return given

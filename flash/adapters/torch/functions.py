@@ -1,0 +1,77 @@
+"""Functions of scores as text: arguments of operators must be tensors, numbers and strings."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from flash.mods.record import traced
+from flash.mods.trace import AuxArray, Step, Trace
+from flash.operands.dtypes import AUX_DTYPES, OF_ARRAYS
+from ptxgen import types
+from ptxgen.errors import LaunchError
+
+Arrays = tuple[tuple[str, str, int], ...]
+
+
+def arrays_of(who: str, aux: Mapping[str, Any] | None) -> tuple[list[str] | None, list[Any] | None, Arrays]:
+    """The names of the arrays of `aux` in order, these tensors, and for each its name, the name of
+    its type and its rank. None and no arrays without `aux`.
+    """
+    if not aux:
+        return None, None, ()
+    if not isinstance(aux, Mapping):
+        raise LaunchError(
+            f"{who}: aux must be a mapping of names to tensors, such as {{'slopes': slopes}}, got "
+            f"{type(aux).__name__}"
+        )
+    names = sorted(aux)
+    tensors = [aux[name] for name in names]
+    return names, tensors, tuple([(n, str(t.dtype), t.dim()) for n, t in zip(names, tensors, strict=True)])
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def text_of(name: str, function: Callable[..., Any] | None, arrays: Arrays) -> str:
+    """The trace of a function that is given as `name`, "score_mod" or "mask_mod", as text; "" for
+    None. `arrays` are those that it may index. torch.compile evaluates this while it traces.
+
+    Raises what `flash.attention` raises for functions that cannot be traced.
+    """
+    if function is None:
+        return ""
+    return _encoded(traced(name, function, [_array(*array) for array in arrays]))
+
+
+def _array(name: str, dtype: str, rank: int) -> AuxArray:
+    found = OF_ARRAYS.get(dtype.removeprefix("torch."))
+    if found not in AUX_DTYPES:
+        wanted = ", ".join(t.array_name for t in AUX_DTYPES)
+        raise LaunchError(f"aux[{name!r}] must be one of {wanted}, got {dtype}; convert it")
+    return AuxArray(name, found, rank)
+
+
+def _encoded(trace: Trace) -> str:
+    steps = [[step.op, step.kind.name, step.args, _as_text(step.value)] for step in trace.steps]
+    arrays = [[array.name, array.dtype.array_name, array.rank] for array in trace.arrays]
+    return json.dumps([trace.name, steps, trace.result, arrays], separators=(",", ":"))
+
+
+def _as_text(value: object) -> object:
+    return {"f": value.hex()} if isinstance(value, float) else value
+
+
+@functools.lru_cache(maxsize=256)
+def trace_of(text: str) -> Trace | None:
+    """The trace of which `text` is the text; None for ""."""
+    if not text:
+        return None
+    name, steps, result, arrays = json.loads(text)
+    made = [
+        Step(op, getattr(types, kind), tuple(args), float.fromhex(v["f"]) if isinstance(v, dict) else v)
+        for op, kind, args, v in steps
+    ]
+    return Trace(name, made, result, [_array(*array) for array in arrays])

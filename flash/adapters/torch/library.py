@@ -1,0 +1,109 @@
+"""The operators of `ptxgen_flash` in PyTorch's dispatcher: declaration, autocast, fake results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+
+from flash.adapters.torch.tensors import PLAIN, in_transform, require_no_tracking, tracked
+
+NAMESPACE: Final = "ptxgen_flash"
+LIBRARY: Final = torch.library.Library(NAMESPACE, "FRAGMENT")
+_AUTOCAST_KEYS: Final = (("cpu", "AutocastCPU"), ("cuda", "AutocastCUDA"))
+
+
+def declare(
+    name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any], lowered: Sequence[int] = ()
+) -> Any:
+    """The new operator `ptxgen_flash::name`. `run` computes it on plain tensors, `fake` returns
+    tensors of the shapes, types and strides of its results. Under autocast, tensors at the positions
+    `lowered` that are float32, float16 or bfloat16 become of the type of autocast, as those of
+    `scaled_dot_product_attention` do.
+    """
+    LIBRARY.define(name + schema)
+    LIBRARY.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=LIBRARY)
+    operator = getattr(getattr(torch.ops, NAMESPACE), name).default
+    if lowered:
+        for device, key in _AUTOCAST_KEYS:
+            LIBRARY.impl(name, _in_lower_precision(operator, device, lowered), key, with_keyset=True)
+    return operator
+
+
+def refuse_gradients(operator: Any, who: str, missing: str, written: Sequence[int] = (0,)) -> None:
+    """Let an operator that writes to its arguments at the positions `written` raise `LaunchError` if
+    torch tracks gradients of an argument; `missing` says what is not computed. `who` is the function
+    that the message names.
+    """
+
+    def call(keys: Any, *given: Any) -> Any:
+        tensors = dict(zip([a.name for a in operator._schema.arguments], given, strict=True))
+        named = {name: t for name, t in tensors.items() if isinstance(t, torch.Tensor)}
+        require_no_tracking(who, tracked(named), missing)
+        with torch._C._AutoDispatchBelowAutograd():
+            found = operator.redispatch(keys & torch._C._after_autograd_keyset, *given)
+        for at in written:
+            if given[at] is not None:
+                torch.autograd.graph.increment_version(given[at])
+        return found
+
+    name = operator._schema.name.partition("::")[2]
+    LIBRARY.impl(name, call, "Autograd", with_keyset=True)
+
+
+def run(
+    operator: Any,
+    differentiated: Callable[..., Any],
+    compute: Callable[..., tuple[Any, Any]],
+    given: Sequence[Any],
+    is_tracked: bool,
+) -> Any:
+    """The results of an operator with a backward pass; `is_tracked` says whether torch tracks gradients
+    of an argument. `differentiated` is the operator for calls inside torch.func.grad, `compute` what
+    the operator does with plain tensors: it is called at once where nothing in PyTorch listens,
+    because the dispatcher takes as long as all else that a call does on the host.
+    """
+    if torch.compiler.is_compiling():
+        return operator(*given)
+    if in_transform():
+        return differentiated(*given) if is_tracked else operator(*given)
+    if is_tracked or _anything_listens(given):
+        return operator(*given)
+    return compute(*given)
+
+
+def _anything_listens(given: Sequence[Any]) -> bool:
+    """Whether a call must go through PyTorch's dispatcher: for subclasses of tensors (q, k and v are
+    the first arguments), modes, autocast, tracing and profiling.
+    """
+    q, k, v = given[:3]
+    return bool(
+        not (type(q) in PLAIN and type(k) in PLAIN and type(v) in PLAIN)
+        or torch._C._len_torch_dispatch_stack()
+        or torch.is_autocast_enabled(q.device.type)
+        or torch._C._get_tracing_state()
+        or torch.autograd._profiler_enabled()
+    )
+
+
+def _in_lower_precision(operator: Any, device: str, lowered: Sequence[int]) -> Callable[..., Any]:
+    eligible = (torch.float32, torch.float16, torch.bfloat16)
+
+    def call(_: object, *given: Any, **settings: Any) -> Any:
+        dtype = torch.get_autocast_dtype(device)
+        arguments = list(given)
+        for at in lowered:
+            tensor = arguments[at] if at < len(arguments) else None
+            if tensor is not None and tensor.device.type == device and tensor.dtype in eligible:
+                arguments[at] = tensor.to(dtype)
+        with torch._C._ExcludeDispatchKeyGuard(_autocast_keys()):
+            return operator(*arguments, **settings)
+
+    return call
+
+
+def _autocast_keys() -> Any:
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+    return keys | torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)

@@ -1,0 +1,259 @@
+"""`scaled_dot_product_attention` with PyTorch's signature and meaning, and in its place."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from flash.adapters.torch.dense import attention
+from flash.adapters.torch.tensors import dense_rows, missing_gradients, tracked, why_not_plain
+from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
+from ptxgen.errors import LaunchError
+
+_WHO: Final = "scaled_dot_product_attention"
+_SDPA: Final = torch.nn.functional.scaled_dot_product_attention
+_TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
+_LEAST: Final = 2  # dimensions of query, key and value
+_FOUR: Final = 4  # dimensions that `attention` takes
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """`torch.nn.functional.scaled_dot_product_attention`, computed by `attention`.
+
+    query [..., heads, L, E], key [..., heads, S, E], value [..., heads, S, Ev]; all dimensions but
+    the last two broadcast, and so does `attn_mask`, bool (False hides the key) or float (added to
+    scores), to [..., heads, L, S]. Any strides. `is_causal` lets query i see keys 0 to i. With `enable_gqa`
+    the heads of key and value divide those of query. Returns [..., heads, L, Ev]. A row without a key
+    gives 0. `dropout_p` is rounded to a multiple of 1/65536; which weights are dropped follows
+    `torch.manual_seed`, but differs from PyTorch's choice.
+
+    Raises `LaunchError` for what PyTorch computes and `attention` does not: types other than
+    float32, float16 and bfloat16, E above 256 or Ev above 512, dropout_p of 1, devices other than
+    CPU and CUDA, gradients on CUDA, nested and distributed tensors; and for shapes that do not fit.
+    """
+    problem = _problem(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    if problem:
+        raise LaunchError(f"{_WHO}: {problem}")
+    return _attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+class replace_sdpa(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801  # used as a function
+    """A context in which `torch.nn.functional.scaled_dot_product_attention` is the one of this
+    module: `with flash.adapters.torch.replace_sdpa(): model(x)`.
+
+    It holds for the thread that enters it, under whatever name code has imported the function, and
+    may be nested. PyTorch's fused paths of nn.MultiheadAttention and nn.TransformerEncoderLayer,
+    which do not call the function, are off inside. Code that torch.compile has compiled outside is
+    compiled again. What autograd computes again in a backward pass (torch.utils.checkpoint) is
+    computed as where `backward()` is called.
+
+    With `fallback` calls that `attention` cannot compute are passed to PyTorch's own function; by
+    default they raise `LaunchError`.
+    """
+
+    def __init__(self, *, fallback: bool = False) -> None:
+        super().__init__()
+        self.fallback = fallback
+        self._before: list[Any] = []
+
+    def __enter__(self) -> replace_sdpa:
+        with _LOCK:
+            _entered.append(self)
+            torch.nn.functional.scaled_dot_product_attention = _called_in_torch
+        self._before.append(_CURRENT.set(self))
+        return super().__enter__()  # type: ignore[no-any-return]
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        _CURRENT.reset(self._before.pop())
+        with _LOCK:
+            _entered.remove(self)
+            if not _entered:
+                torch.nn.functional.scaled_dot_product_attention = _SDPA
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """See `torch.overrides.TorchFunctionMode`."""
+        given = kwargs or {}
+        return self.call(*args, **given) if func is _SDPA else func(*args, **given)
+
+    def call(self, *args: Any, **given: Any) -> Any:
+        """The function in PyTorch's place."""
+        if self.fallback and _problem(*_without_scale(*args, **given)):
+            return _SDPA(*args, **given)
+        return scaled_dot_product_attention(*args, **given)
+
+
+_LOCK: Final = threading.Lock()
+_entered: list[replace_sdpa] = []
+_CURRENT: Final = ContextVar[replace_sdpa | None]("replace_sdpa", default=None)  # of this thread
+
+
+def _called_in_torch(*args: Any, **given: Any) -> Any:
+    """`torch.nn.functional.scaled_dot_product_attention` while a thread is in `replace_sdpa`: for
+    functions of that module, in which PyTorch turns modes off.
+    """
+    current = _CURRENT.get()
+    return _SDPA(*args, **given) if current is None else current.call(*args, **given)
+
+
+def _without_scale(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,  # noqa: ARG001  # any number will do
+    enable_gqa: bool = False,
+) -> tuple[Any, ...]:
+    return query, key, value, attn_mask, dropout_p, is_causal, enable_gqa
+
+
+def _problem(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    enable_gqa: bool,
+) -> str:
+    """Why `attention` does not compute a call; "" if it does."""
+    tensors = {"query": query, "key": key, "value": value, "attn_mask": attn_mask}
+    for name, tensor in tensors.items():
+        if tensor is not None and (why := why_not_plain(name, tensor)):
+            return why
+    return (
+        _problem_of_types(query, key, value, attn_mask)
+        or _problem_of_shapes(query, key, value, attn_mask, enable_gqa)
+        or _problem_of_choices(tensors, dropout_p, is_causal)
+    )
+
+
+def _problem_of_types(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> str:
+    device, types = query.device, [query.dtype, key.dtype, value.dtype]
+    if device.type not in ("cpu", "cuda"):
+        return f"query must be on the CPU or a CUDA device, got {device}; move it, or use PyTorch's function"
+    others = {"key": key, "value": value} | ({} if mask is None else {"attn_mask": mask})
+    for name, tensor in others.items():
+        if tensor.device != device:
+            return f"{name} must be on {device} as query is, got {tensor.device}; move it"
+    lowered = torch.is_autocast_enabled(device.type)  # to one type
+    if not {*types} <= {*_TYPES} or (len({*types}) > 1 and not lowered):
+        wanted = ", ".join(str(t).removeprefix("torch.") for t in _TYPES)
+        got = ", ".join(str(t).removeprefix("torch.") for t in types)
+        return f"query, key and value must be of one type of {wanted}, got {got}; convert them"
+    if mask is not None and not lowered and mask.dtype not in (torch.bool, torch.float32, query.dtype):
+        return (
+            f"attn_mask must be bool, float32 or of the type of query, {query.dtype}, got {mask.dtype}; "
+            "convert it"
+        )
+    return ""
+
+
+def _problem_of_shapes(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, enable_gqa: bool
+) -> str:
+    shapes = [list(t.shape) for t in (query, key, value)]
+    got = f"got query {shapes[0]}, key {shapes[1]}, value {shapes[2]}"
+    if min(map(len, shapes)) < (_LEAST + 1 if enable_gqa else _LEAST):
+        return (
+            f"query, key and value must have at least {_LEAST + enable_gqa} dimensions, {got}; unsqueeze them"
+        )
+    (*_, q_dim), (*_, keys, k_dim), (*_, values, v_dim) = shapes
+    if q_dim != k_dim or keys != values:
+        return f"query and key must have rows of one length, and key and value as many rows, {got}"
+    if not (1 <= q_dim <= MAX_HEAD_DIM and 1 <= v_dim <= MAX_HEAD_DIM_V):
+        return (
+            f"rows of query and key must have 1 to {MAX_HEAD_DIM} elements, those of value 1 to "
+            f"{MAX_HEAD_DIM_V}, {got}; use PyTorch's function"
+        )
+    if enable_gqa and any(heads == 0 or shapes[0][-3] % heads for heads in (shapes[1][-3], shapes[2][-3])):
+        return f"the heads of query must be a multiple of those of key and of value, {got}"
+    skipped = 3 if enable_gqa else 2
+    lead = _broadcast([shape[:-skipped] for shape in shapes])
+    if lead is None:
+        return f"all dimensions of query, key and value but the last {skipped} must broadcast, {got}"
+    scores = [*lead, *shapes[0][-skipped:-1], keys]
+    if mask is not None and _broadcast([scores, list(mask.shape)]) != scores:
+        return f"attn_mask must broadcast to {scores}, the shape of the scores, got {list(mask.shape)}"
+    return ""
+
+
+def _broadcast(shapes: list[list[int]]) -> list[int] | None:
+    """The shape to which all broadcast; None if there is none."""
+    try:
+        return list(torch.broadcast_shapes(*shapes))
+    except RuntimeError:
+        return None
+
+
+def _problem_of_choices(tensors: dict[str, Tensor | None], dropout_p: float, is_causal: bool) -> str:
+    if is_causal and tensors["attn_mask"] is not None:
+        return "attn_mask and is_causal must not both be given; make the mask causal, and leave is_causal out"
+    if not 0 <= dropout_p < 1:
+        return f"dropout_p must be a probability from 0 to less than 1, got {dropout_p}"
+    query = tensors["query"]
+    assert query is not None
+    names = tracked(tensors)
+    if names and query.device.type != "cpu":
+        return missing_gradients(query.device, names)
+    return ""
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Tensor:
+    shared = 3 if enable_gqa else 2  # dimensions that do not broadcast
+    if enable_gqa and key.shape[-3] != value.shape[-3]:
+        heads = query.shape[-3]
+        key, value = (t.repeat_interleave(heads // t.shape[-3], -3) for t in (key, value))
+    lead = torch.broadcast_shapes(*[t.shape[:-shared] for t in (query, key, value)])
+    wide = [t.expand(*lead, *t.shape[-shared:]) for t in (query, key, value)]
+    q, k, v = (dense_rows(_in_four(t)) for t in wide)
+    if mask is not None and mask.dim() >= _FOUR and wide[0].dim() > _FOUR:
+        mask = _in_four(mask.expand(*wide[0].shape[:-3], *mask.shape[-3:]))
+    found = attention(
+        q,
+        k,
+        v,
+        causal="top_left" if is_causal else False,
+        softmax_scale=scale,
+        mask=mask if mask is not None and mask.dtype == torch.bool else None,
+        bias=mask if mask is not None and mask.dtype != torch.bool else None,
+        dropout=dropout_p,
+    )
+    return found.reshape(*wide[0].shape[:-1], value.shape[-1])
+
+
+def _in_four(tensor: Tensor) -> Tensor:
+    """The tensor with four dimensions: further ones in front are flattened, missing ones added."""
+    if tensor.dim() > _FOUR:
+        return tensor.flatten(0, -_FOUR)
+    return tensor[(None,) * (_FOUR - tensor.dim())]

@@ -1,0 +1,139 @@
+"""The arguments of the operators that are no tensors: their schema, and their values of one call."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Final, Literal, NamedTuple
+
+import torch
+
+from flash.adapters.torch.functions import trace_of
+from flash.operands.words import Backend, Causal, Layout, Precision
+from ptxgen.arguments import integer
+from ptxgen.errors import LaunchError, shown
+
+SCHEMA: Final = (
+    "str causal, str? precision, float? softmax_scale, str layout, int[]? window, float? softcap, "
+    "float dropout, str score_mod, str mask_mod, str[]? aux_names, bool return_lse, str backend, int? stream"
+)
+_UNLIMITED: Final = -1  # a side of a window; a schema has no lists of numbers and None
+_SEED_BITS: Final = 64
+_LARGEST_INT: Final = 2**63
+
+
+CausalWord = Literal["", "bottom_right", "top_left"]  # causality as a string of the schema
+
+
+class Settings(NamedTuple):
+    """The arguments of `SCHEMA`, in its order. `score_mod` and `mask_mod` are texts of
+    `flash.adapters.torch.functions.text_of`, `aux_names` the names of the tensors that they index;
+    `causal` is "" for none.
+    """
+
+    causal: CausalWord
+    precision: Precision | None
+    softmax_scale: float | None
+    layout: Layout
+    window: list[int] | None
+    softcap: float | None
+    dropout: float
+    score_mod: str
+    mask_mod: str
+    aux_names: list[str] | None
+    return_lse: bool
+    backend: Backend
+    stream: int | None
+    max_seqlen_q: int | None = None  # of packed sequences; their schema ends with it
+
+    def scores(self, arrays: dict[str, Any], seed: Any, aux: list[Any] | None) -> dict[str, Any]:
+        """The arguments of `flash.attention` about scores that are given: of `arrays` by name, and of
+        the settings; `seed` is the seed of dropout, `aux` the tensors of `aux_names`.
+        """
+        found = {name: array for name, array in arrays.items() if array is not None}
+        if self[_OF_SCORES] == _NO_SCORES:
+            return found
+        if self.window is not None:
+            found["window"] = tuple(self.window)
+        if self.softcap is not None:
+            found["softcap"] = self.softcap
+        if self.score_mod:
+            found["score_mod"] = trace_of(self.score_mod)
+        if self.mask_mod:
+            found["mask_mod"] = trace_of(self.mask_mod)
+        if aux:
+            found["aux"] = dict(zip(self.aux_names or (), aux, strict=True))
+        if self.dropout:
+            found["dropout"] = self.dropout
+            found["dropout_seed"] = int(seed) % (1 << _SEED_BITS)
+        return found
+
+    @property
+    def causality(self) -> Causal:
+        """`causal` as `flash.attention` takes it."""
+        return self.causal or False
+
+
+_OF_SCORES: Final = slice(Settings._fields.index("window"), Settings._fields.index("aux_names"))
+_NO_SCORES: Final[Any] = (None, None, 0.0, "", "")
+
+
+def causal_word(causal: Causal) -> CausalWord:
+    """`causal` as a string of the schema."""
+    if not isinstance(causal, bool):
+        return causal
+    return "bottom_right" if causal else ""
+
+
+def sides(window: Any) -> list[int] | None:
+    """`window` as a list of the schema."""
+    if window is None:
+        return None
+    return [_UNLIMITED if side is None else side for side in window]
+
+
+def seed_tensor(who: str, dropout: float, seed: Any) -> torch.Tensor | None:
+    """The seed of dropout as an int64 tensor on the host: `seed`, or if it is None a number from
+    torch's default generator on the CPU, which `torch.manual_seed` sets. None without dropout.
+
+    Raises `LaunchError` for a seed that is no integer from 0 to 2**64 - 1 or no int64 tensor of one
+    element on the host, and for a seed that is missing while a CUDA graph is captured.
+    """
+    if not dropout:
+        if seed is not None:
+            raise LaunchError(f"{who}: dropout_seed is given, but dropout is 0; give both, or neither")
+        return None
+    if seed is None:
+        if _is_capturing():
+            raise LaunchError(
+                f"{who}: dropout in a captured CUDA graph needs a dropout_seed: it is a number of the "
+                "launch, so that each replay drops the same weights; give it, or capture without dropout"
+            )
+        return torch.randint(-_LARGEST_INT, _LARGEST_INT - 1, (), dtype=torch.int64)
+    if isinstance(seed, torch.Tensor):
+        if seed.dtype != torch.int64 or seed.numel() != 1 or seed.device.type != "cpu":
+            raise LaunchError(
+                f"{who}: dropout_seed as a tensor must be int64 with one element on the CPU, got "
+                f"{seed.dtype} of shape {list(seed.shape)} on {seed.device}; pass dropout_seed.item()"
+            )
+        return seed.reshape(())
+    found = integer(seed, 0, (1 << _SEED_BITS) - 1)
+    if found is None:
+        raise LaunchError(
+            f"{who}: dropout_seed must be an integer from 0 to 2**64 - 1, or None for one of torch's "
+            f"generator, got {shown(seed)}"
+        )
+    return torch.tensor(found - (found >= _LARGEST_INT) * 2 * _LARGEST_INT)
+
+
+def _is_capturing() -> bool:
+    """Whether calls of this thread become part of a CUDA graph. Not asked while code is compiled."""
+    if torch.compiler.is_compiling() or not torch.cuda.is_available():
+        return False
+    return bool(torch.cuda.is_current_stream_capturing())
+
+
+def stream_number(stream: Any) -> int | None:
+    """The handle of a CUDA stream; an operator takes no stream objects."""
+    if stream is None:
+        return None
+    return operator.index(getattr(stream, "cuda_stream", stream))

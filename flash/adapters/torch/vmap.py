@@ -1,0 +1,202 @@
+"""torch.func.vmap of the operators: the mapped axis becomes part of the batch, and of packed
+sequences part of the heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from torch import Tensor
+
+from flash.adapters.torch.functions import trace_of
+from flash.adapters.torch.settings import Settings
+from flash.adapters.torch.tensors import dense_rows, tracked
+from flash.scores.features import SCORES
+from ptxgen.errors import LaunchError
+
+MATRICES: Final = ("q", "k", "v")
+DIFFERENTIABLE: Final = ("alibi_slopes", "bias", "key_bias", "sink")  # beside these
+_AXES: Final = {feature.argument: len(feature.axes) for feature in SCORES if feature.axes}
+_FOUR: Final = 4  # dimensions of q with a batch
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Arguments of `attention`, mapped over: `rank` is the number of dimensions of q without the
+    mapped axis, `batch` the batch size, 1 for three dimensions, `size` the length of the mapped
+    axis. Functions of scores count what contains that axis by `index`.
+    """
+
+    index: ClassVar = "batch"
+    size: int
+    rank: int
+    batch: int
+
+    @classmethod
+    def of(cls, size: int, q: Tensor, dim: int | None) -> Dense:
+        """How arguments are mapped, by q and its mapped axis."""
+        shape = [n for axis, n in enumerate(q.shape) if axis != dim]
+        return cls(size, len(shape), shape[0] if len(shape) == _FOUR else 1)
+
+    def folded(self, tensor: Tensor, dim: int | None) -> Tensor:
+        """q, another matrix or lse, with the mapped axis in the batch."""
+        wide = _in_front(tensor, dim, self.size)
+        return wide.flatten(0, 1) if self.rank == _FOUR else wide
+
+    def unfolded(self, tensor: Tensor) -> tuple[Tensor, int]:
+        """The inverse of `folded`, and the mapped axis."""
+        return tensor.unflatten(0, (self.size, self.batch)) if self.rank == _FOUR else tensor, 0
+
+    def array(self, name: str, tensor: Tensor, dim: int | None, own: bool) -> Tensor:
+        """An array of scores with the mapped axis in the batch. If it is `own`, it gets one even if
+        all have the same array, so that each has its own gradient.
+        """
+        axes = _AXES[name]
+        if dim is None and not own and (tensor.dim() < axes or tensor.shape[0] == 1):
+            return tensor
+        wide = _in_front(tensor, dim, self.size)
+        rest = wide.shape[1:]
+        full = wide.reshape(self.size, *[1] * (axes - len(rest)), *rest)
+        return full.expand(-1, self.batch, *full.shape[2:]).flatten(0, 1)
+
+    def of_array(self, name: str, gradient: Tensor, given: Tensor, dim: int | None) -> tuple[Tensor, int]:
+        """The gradient of an array that was `given`, from that of what `array` made of it."""
+        shape = [n for axis, n in enumerate(given.shape) if axis != dim]
+        found = gradient.unflatten(0, (self.size, self.batch))
+        if len(shape) < _AXES[name] or shape[0] == 1:
+            found = found.sum(1)
+        return found.reshape(self.size, *shape), 0
+
+
+@dataclass(frozen=True)
+class Varlen:
+    """Arguments of `attention_varlen`, mapped over, as in `Dense`; `heads` are those of q."""
+
+    index: ClassVar = "head"
+    size: int
+    heads: int
+
+    @classmethod
+    def of(cls, size: int, q: Tensor, dim: int | None) -> Varlen:
+        """How arguments are mapped, by q and its mapped axis."""
+        return cls(size, [n for axis, n in enumerate(q.shape) if axis != dim][1])
+
+    def folded(self, tensor: Tensor, dim: int | None) -> Tensor:
+        """q or another matrix [total, heads, dim], or lse [heads, total], with the mapped axis in
+        the heads.
+        """
+        wide = _in_front(tensor, dim, self.size)
+        return wide.flatten(0, 1) if wide.dim() == _FOUR - 1 else wide.movedim(0, 1).flatten(1, 2)
+
+    def unfolded(self, tensor: Tensor) -> tuple[Tensor, int]:
+        """The inverse of `folded`, and the mapped axis."""
+        axis = tensor.dim() - 2  # the heads
+        return tensor.unflatten(axis, (self.size, tensor.shape[axis] // self.size)), axis
+
+    def array(self, name: str, tensor: Tensor, dim: int | None, own: bool) -> Tensor:  # noqa: ARG002
+        """An array [heads] or [batch, heads], with the mapped axis in the heads."""
+        wide = _in_front(tensor, dim, self.size)
+        if wide.dim() == 1:  # a number for all heads
+            wide = wide.unsqueeze(1)
+        return wide.expand(*wide.shape[:-1], self.heads).movedim(0, -2).flatten(-2)
+
+    def of_array(self, name: str, gradient: Tensor, given: Tensor, dim: int | None) -> tuple[Tensor, int]:  # noqa: ARG002
+        """The gradient of an array that was `given`, from that of what `array` made of it."""
+        shape = [n for axis, n in enumerate(given.shape) if axis != dim]
+        found = gradient.unflatten(-1, (self.size, self.heads)).movedim(-2, 0)
+        if not shape or shape[-1] == 1:
+            found = found.sum(-1)
+        return found.reshape(self.size, *shape), 0
+
+
+def _in_front(tensor: Tensor, dim: int | None, size: int) -> Tensor:
+    """The tensor with the mapped axis first; what is not mapped is repeated without a copy. The last
+    axis is dense, also if it was not before the mapping.
+    """
+    return tensor.expand(size, *tensor.shape) if dim is None else dense_rows(tensor.movedim(dim, 0))
+
+
+class Mapped:
+    """The rules of an operator `who` and its backward pass, whose tensors are called `names` and are
+    followed by aux and the arguments of `Settings`. `kind` says where the mapped axis goes.
+    """
+
+    def __init__(self, who: str, kind: type[Dense] | type[Varlen], names: Sequence[str]) -> None:
+        self._who = who
+        self._kind = kind
+        self._names = tuple(names)
+
+    def forward(self, operator: Any, info: Any, dims: Sequence[Any], *given: Any) -> Any:
+        """Results of the operator, and their mapped axes."""
+        where = self._kind.of(info.batch_size, given[0], dims[0])
+        folded = self._folded(info, where, dims, given, {})
+        at = len(self._names) + 1 + Settings._fields.index("return_lse")
+        # Whether a mapped tensor requires gradients, which need lse, is not known outside the mapping.
+        needs_lse = bool(tracked({str(n): t for n, t in enumerate(folded) if isinstance(t, Tensor)}))
+        out, lse = operator(*folded[:at], folded[at] or needs_lse, *folded[at + 1 :])
+        no_lse = lse.new_empty((0,)), None
+        results = [where.unfolded(out), where.unfolded(lse) if folded[at] else no_lse]
+        return tuple(zip(*results, strict=True))
+
+    def backward(self, operator: Any, info: Any, dims: Sequence[Any], *given: Any) -> Any:
+        """Results of the operator's backward pass, and their mapped axes."""
+        (*first, wanted), rest = given[:5], given[5:]
+        own_dims = dims[5:]
+        where = self._kind.of(info.batch_size, rest[0], own_dims[0])
+        own = dict(zip(DIFFERENTIABLE, wanted, strict=True))
+        folded = [None if t is None else where.folded(t, d) for t, d in zip(first, dims[:4], strict=True)]
+        found = operator(*folded, wanted, *self._folded(info, where, own_dims, rest, own))
+        named = dict(zip(self._names, zip(rest, own_dims, strict=False), strict=False))
+        count = len(MATRICES)
+        results: list[tuple[Tensor, int | None]] = [where.unfolded(t) for t in found[:count]]
+        for name, gradient in zip(DIFFERENTIABLE, found[count:], strict=True):
+            asked = own[name]
+            results.append(where.of_array(name, gradient, *named[name]) if asked else (gradient, None))
+        return tuple(zip(*results, strict=True))
+
+    def _folded(
+        self,
+        info: Any,
+        where: Dense | Varlen,
+        dims: Sequence[Any],
+        given: Sequence[Any],
+        own: Mapping[str, bool],
+    ) -> list[Any]:
+        count = len(self._names)
+        settings = Settings(*given[count + 1 :])
+        self._check(info, dims, settings)
+        found = []
+        for name, tensor, dim in zip(self._names, given[:count], dims[:count], strict=True):
+            made = tensor
+            if tensor is not None and name in MATRICES:
+                made = where.folded(tensor, dim)
+            elif tensor is not None and name in _AXES:
+                made = where.array(name, tensor, dim, own.get(name, False))
+            elif name == "dropout_seed" and dim is not None:
+                made = tensor.select(dim, 0)
+            found.append(made)
+        return [*found, given[count], *settings[: len(given) - count - 1]]
+
+    def _check(self, info: Any, dims: Sequence[Any], settings: Settings) -> None:
+        mapped = [n for n, dim in zip(self._names, dims, strict=False) if dim is not None]
+        known = {*MATRICES, *_AXES, "dropout_seed"}
+        problem = next(
+            (f"over {name}, which all samples must share" for name in mapped if name not in known), ""
+        )
+        aux = dims[len(self._names)]
+        if aux is not None and any(dim is not None for dim in aux):
+            problem = "over tensors in aux, which all samples must share"
+        for trace in map(trace_of, (settings.score_mod, settings.mask_mod)):
+            if trace is not None and any(
+                s.op == "input" and s.value == self._kind.index for s in trace.steps
+            ):
+                problem = f"over a {trace.name} that reads the index of the {self._kind.index}"
+        if settings.dropout and info.randomness == "same":
+            problem = "with randomness='same' over dropout, whose weights differ between samples"
+        if problem:
+            raise LaunchError(
+                f"{self._who}: torch.func.vmap cannot map {problem}; call it for each sample, or give "
+                "the samples as one batch"
+            )

@@ -1,0 +1,181 @@
+"""The attention that models of transformers call, and its registration."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+import flash
+from flash.adapters.transformers.cache import NewRows, require_decoder
+from flash.adapters.transformers.masks import OTHERS, WHO, Mask, read_mask
+from flash.operands.words import Backend
+from ptxgen.errors import ConfigError, LaunchError, shown
+from ptxgen.runtime.backend import check_backend
+from ptxgen.runtime.settings import AUTO
+
+# transformers looks for a name with "flash" in it on the hub.
+NAME: Final = "ptxgen"
+
+# What models pass to attention that changes nothing here: positions are in the rows, windows in the mask.
+_NO_MATTER: Final = frozenset(
+    (
+        "cache_position",
+        "num_items_in_batch",
+        "output_hidden_states",
+        "output_router_logits",
+        "position_embeddings",
+        "position_ids",
+        "return_dict",
+        "sliding_window",
+        "use_cache",
+    )
+)
+_CHANGES_NOTHING: Final = {"is_causal": True}  # beside None; of all other arguments it is False
+
+
+def register(model: Any = NAME, *, backend: Backend = AUTO) -> str:
+    """Let a model attend by `flash`, or only make this attention known by a name. Returns the name.
+
+    model: a `PreTrainedModel`, whose attention is set; or a name, to be used as
+        `attn_implementation`. Any number of models may use one name, each with caches of its own.
+    backend: as in `flash.attention`, for calls without a `FlashCache`, whose backend is its own. The
+        name of a model's attention is "ptxgen", or with a backend such as "ptxgen_interpreter".
+
+    Attention is causal, with sliding windows, softcap and sinks as the model has them, over keys of
+    no cache, of a `DynamicCache`, or of a `FlashCache`; padding is on the left. There are no
+    backward kernels: attention that gradients would go through is refused, and so is what else it
+    cannot do, each by name, when it is called.
+
+    Raises `ConfigError` for an unknown backend, for a name that has "flash" in it or is that of
+    another attention, and for models with an encoder or without exchangeable attention.
+    """
+    check_backend(backend, "register")
+    if isinstance(model, str):
+        _make_known(model, backend)
+        return model
+    if not isinstance(model, PreTrainedModel):
+        raise ConfigError(
+            f"register: model must be a PreTrainedModel of transformers, or a name, got {shown(model)}; call "
+            "register(model) with what from_pretrained returns"
+        )
+    require_decoder("register", model.config)
+    name = NAME if backend == AUTO else f"{NAME}_{backend}"
+    _make_known(name, backend)
+    if not model._can_set_attn_implementation():  # transformers only warns
+        raise ConfigError(
+            f"register: {type(model).__name__} has no exchangeable attention, because it does not use "
+            "transformers.AttentionInterface; use another model class"
+        )
+    model.set_attn_implementation(name)
+    return name
+
+
+def _make_known(name: str, backend: Backend) -> None:
+    attention, masks = AttentionInterface().get(name), AttentionMaskInterface().get(name)
+    is_ours = masks is read_mask and getattr(attention, "func", None) is attend
+    if "flash" in name or not (is_ours or attention is masks is None):
+        raise ConfigError(
+            f"register: the name must be new and without 'flash', which transformers looks for on its hub, "
+            f"got {name!r}; use {NAME!r}"
+        )
+    AttentionInterface.register(name, functools.partial(attend, backend=backend))
+    AttentionMaskInterface.register(name, read_mask)
+
+
+def attend(
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_mask: Any,
+    *,
+    backend: Backend,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    s_aux: Any = None,
+    **others: Any,
+) -> tuple[Any, None]:
+    """Attention with the arguments that transformers gives: query [items, heads, n, head_dim], key
+    and value [items, kv_heads, m, ...] or the rows of a `FlashCache`, sinks `s_aux` [heads]. Returns
+    [items, n, heads, head_dim_v], and None for the weights, which are not made.
+
+    Raises `LaunchError` for what it cannot do, and what `flash.attention` and
+    `flash.attention_with_kvcache` raise.
+    """
+    mask = _checked_mask(module, attention_mask)
+    _refuse_others(module, dropout, others)
+    new_k, new_v = key.tensors if isinstance(key, NewRows) else (key, value)
+    _refuse_gradients({"query": query, "key": new_k, "value": new_v, "sinks": s_aux})
+    keys = key.length if isinstance(key, NewRows) else key.shape[2]
+    if (query.shape[2], keys) != (mask.queries, mask.keys):
+        raise LaunchError(
+            f"{WHO}: the mask is for {mask.queries} queries and {mask.keys} keys, got {query.shape[2]} and "
+            f"{keys}; {OTHERS}"
+        )
+    scores: dict[str, Any] = {
+        "softmax_scale": scaling,
+        "window": None if mask.window is None else (mask.window - 1, 0),
+        "softcap": softcap,
+        "sink": None if s_aux is None else s_aux.float(),
+    }
+    if isinstance(key, NewRows):
+        out = key.attend(query, mask, **scores)
+    else:
+        scores |= {"mask": _seen(mask, query), "backend": backend}
+        out = flash.attention(query, key, value, causal="bottom_right", **scores)
+    return out.transpose(1, 2), None
+
+
+def _seen(mask: Mask, query: Any) -> Any:
+    """Which keys are no padding, bool [items, 1, 1, keys]; None if all are tokens."""
+    if mask.leftpad is None:
+        return None
+    first = torch.tensor(mask.leftpad, device=query.device) - mask.first_key
+    return (torch.arange(mask.keys, device=query.device) >= first[:, None])[:, None, None]
+
+
+def _checked_mask(module: Any, mask: Any) -> Mask:
+    """The mask that `read_mask` made. Raises `LaunchError` for any other, and for none."""
+    if getattr(module, "is_causal", True) is False:
+        raise LaunchError(
+            f"{WHO}: {type(module).__name__} is not causal, as cross-attention and encoders are; {OTHERS}"
+        )
+    if isinstance(mask, Mask):
+        return mask
+    kind = "none" if mask is None else f"one of shape {list(getattr(mask, 'shape', ()))}"
+    raise LaunchError(
+        f"{WHO}: {type(module).__name__} needs a mask of transformers.masking_utils, got {kind}; give "
+        f"attention_mask as [items, tokens], or {OTHERS}"
+    )
+
+
+def _refuse_others(module: Any, dropout: float, others: dict[str, Any]) -> None:
+    """Raise `LaunchError` for dropout, and for arguments whose meaning would be lost."""
+    if dropout:
+        raise LaunchError(
+            f"{WHO}: dropout must be 0, got {dropout}, because the model is in training mode; call "
+            f"model.eval(), or {OTHERS}"
+        )
+    given = {name: value for name, value in others.items() if name not in _NO_MATTER and value is not None}
+    lost = [name for name, value in given.items() if value is not _CHANGES_NOTHING.get(name, False)]
+    if lost:
+        raise LaunchError(
+            f"{WHO}: {type(module).__name__} gives {', '.join(sorted(lost))}, which this attention cannot "
+            f"take into account; {OTHERS}"
+        )
+
+
+def _refuse_gradients(tensors: dict[str, Any]) -> None:
+    """Raise `LaunchError` if gradients would be lost."""
+    if not torch.is_grad_enabled():
+        return
+    tracked = [name for name, tensor in tensors.items() if tensor is not None and tensor.requires_grad]
+    if tracked:
+        raise LaunchError(
+            f"{WHO}: {', '.join(tracked)} require gradients, but there are no backward kernels: gradients "
+            f"would be lost; call inside torch.no_grad(), or to train {OTHERS}"
+        )

@@ -1,0 +1,46 @@
+"""The options of `tools/emit.py` for hosts in C and Rust (`ptxgen/contract/stub.py`)."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from flash.contract.built_kernel import BuiltKernel
+from ptxgen.contract.stub import LANGUAGES, example, stub
+
+
+def add_stub_options(group: argparse._ArgumentGroup) -> None:
+    """Add the options to the group of outputs."""
+    add = group.add_argument
+    add(
+        "--stub",
+        choices=LANGUAGES,
+        metavar="LANGUAGE",
+        help="c or rust: a header or a module that checks and launches the kernel, its text inside",
+    )
+    add("--prefix", default="", metavar="NAME", help="with --stub c: what its names begin with")
+    add("--example", metavar="FILE", help="with --stub and -o: also write a program that uses it to FILE")
+
+
+def check_stub(parser: argparse.ArgumentParser, arguments: argparse.Namespace, stdout: str) -> None:
+    """End with a usage error for options that do not go together."""
+    if arguments.stub is None:
+        if arguments.prefix or arguments.example:
+            parser.error("--prefix and --example need --stub")
+        return
+    if arguments.json:
+        parser.error("--stub and --json are two outputs; run the command twice")
+    if arguments.example and arguments.output == stdout:
+        parser.error("--example needs -o FILE, which the program includes by its name")
+    if arguments.example and arguments.example in (arguments.output, arguments.cubin):
+        parser.error("--example, --output and --cubin must be different files")
+
+
+def stub_of(made: BuiltKernel, arguments: argparse.Namespace) -> str:
+    """The header or the module."""
+    return stub(made.contract, made.text, arguments.stub, arguments.prefix)
+
+
+def example_of(made: BuiltKernel, arguments: argparse.Namespace) -> str:
+    """The program that includes it."""
+    return example(made.contract, arguments.stub, Path(arguments.output).name, arguments.prefix)

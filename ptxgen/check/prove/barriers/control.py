@@ -1,0 +1,218 @@
+"""What of a kernel's control flow decides which barriers a warp comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from ptxgen.check.prove.barriers.sites import Site
+from ptxgen.check.prove.program.domain import bottom_up
+from ptxgen.check.prove.program.graph import EXIT, Graph
+from ptxgen.check.prove.program.values import Node, Values
+from ptxgen.ir import Symbol
+
+_ENDING: Final = ("ret", "exit", "trap")
+# Instructions that a counter's step is applied by, with the operands that may be the counter.
+_STEPPED: Final = {"add": (0, 1), "sub": (0,)}
+
+
+class Branch(NamedTuple):
+    """The end of a block from which control may go two ways: to `taken` if the guard holds, else to
+    `passed`, each a block or `EXIT`. `between` has the blocks that run before both ways meet at
+    `meeting`; `barriers` says whether any of them has a barrier, `again` whether control may come
+    back to the branch before.
+    """
+
+    guard: Node | None
+    negated: bool
+    taken: int
+    passed: int
+    between: frozenset[int]
+    meeting: int
+    barriers: bool
+    again: bool
+
+
+class Step(NamedTuple):
+    """What a loop does to its counter in each iteration: an instruction's name, the operand that the
+    counter is, and the value of the other operand, which the loop does not change.
+    """
+
+    name: str
+    operand: int
+    value: Node
+
+
+class Control:
+    """The branches of a kernel, and the values that they and the barriers depend on."""
+
+    def __init__(self, graph: Graph, values: Values, sites: Iterable[Site]) -> None:
+        self.graph = graph
+        self._values = values
+        self.sites: dict[int, list[Site]] = {}
+        for site in sites:
+            self.sites.setdefault(site.block, []).append(site)
+        self.branches = {b: self._branch(b) for b in graph.order if self._is_split(b)}
+        self._leaves: dict[int, frozenset[Node]] = {}
+        self._begun: dict[int, frozenset[int]] = {}
+
+    # ------------------------------------------------------------------------------ branches
+
+    def after(self, block: int) -> int:
+        """Where control goes from the end of a block that is no branch: a block or `EXIT`."""
+        successors = self.graph.blocks[block].successors
+        return successors[0] if successors else EXIT
+
+    def _is_split(self, index: int) -> bool:
+        block = self.graph.blocks[index]
+        last = block.instrs[-1] if block.instrs else None
+        head = last.opcode.partition(".")[0] if last else ""
+        guarded = last is not None and last.guard is not None
+        return len(block.successors) > 1 or head == "brx" or (guarded and head in ("bra", *_ENDING))
+
+    def _branch(self, index: int) -> Branch:
+        graph, block = self.graph, self.graph.blocks[index]
+        last = block.instrs[-1]
+        passed = index + 1 if block.falls_through and index + 1 < len(graph.blocks) else EXIT
+        target = last.operands[-1] if last.operands else None
+        named = (
+            b
+            for b in block.successors
+            if isinstance(target, Symbol) and target.name in graph.blocks[b].labels
+        )
+        taken = next(named, EXIT)
+        meeting = graph.post.get(index, EXIT)
+        between = self._between(block.successors, meeting)
+        node, negated = None, False
+        if last.guard is not None and not last.opcode.startswith("brx"):
+            node = self._values.at(last.guard.register, index, len(block.instrs) - 1)
+            negated = last.guard.negated
+        barriers = any(b in self.sites for b in between)
+        # Without a way to the end, the block is no part of the tree of post-dominators.
+        again = index in between or index not in graph.post
+        return Branch(node, negated, taken, passed, between, meeting, barriers, again)
+
+    def _between(self, first: Iterable[int], meeting: int) -> frozenset[int]:
+        found: set[int] = set()
+        todo = list(first)
+        while todo:
+            block = todo.pop()
+            if block != meeting and block not in found:
+                found.add(block)
+                todo += self.graph.blocks[block].successors
+        return frozenset(found)
+
+    # ------------------------------------------------------------------------------ values
+
+    def merged_at(self, block: int) -> list[Node]:
+        """The values that merge at the beginning of a block and are needed there or later."""
+        return sorted((n for n in self.needed[block] if n.block == block), key=lambda n: n.id)
+
+    @cached_property
+    def needed(self) -> dict[int, frozenset[Node]]:
+        """For each block, the values merging at it or before that branches and barriers from its
+        beginning on depend on.
+        """
+        found = {b: frozenset[Node]().union(*map(self.leaves, self._used(b))) for b in self.graph.order}
+        changed = True
+        while changed:
+            changed = False
+            for block in reversed(self.graph.order):
+                more = found[block].union(
+                    *(self._handed(block, s, found[s]) for s in self.graph.blocks[block].successors)
+                )
+                if more != found[block]:
+                    found[block] = more
+                    changed = True
+        return found
+
+    def _used(self, block: int) -> Iterator[Node]:
+        """The values that the branch and the barriers of a block use."""
+        branch = self.branches.get(block)
+        if branch is not None and branch.guard is not None:
+            yield branch.guard
+        for site in self.sites.get(block, ()):
+            yield from (n for n in (site.number, site.threads, site.guard) if n is not None)
+
+    def _handed(self, before: int, block: int, needed: frozenset[Node]) -> frozenset[Node]:
+        """What is needed at the end of `before` for what is needed at the beginning of `block`."""
+        found = frozenset(n for n in needed if n.block != block)
+        return found.union(*(self.leaves(self.coming(n, before)) for n in needed if n.block == block))
+
+    def coming(self, node: Node, before: int) -> Node:
+        """The value that a merging value gets when control comes from block `before`."""
+        return dict(self._values.meeting(node))[before]
+
+    def leaves(self, node: Node) -> frozenset[Node]:
+        """The merging values that a value is computed from."""
+        return bottom_up(node, self._leaves, self._merging)
+
+    def _merging(self, node: Node) -> frozenset[Node]:
+        if node.kind in ("join", "header"):
+            return frozenset((node,))
+        return frozenset[Node]().union(*(self._leaves[a.id] for a in node.args))
+
+    # ------------------------------------------------------------------------------ loops
+
+    def is_back(self, before: int, block: int) -> bool:
+        """Whether control that goes from one block to another begins another iteration of a loop."""
+        return before in self.graph.latches.get(block, ())
+
+    def depth(self, header: int) -> int:
+        """The number of loops around a loop header, its own loop included."""
+        return sum(header in body for body in self.graph.bodies.values())
+
+    def may_begin(self, block: int) -> frozenset[int]:
+        """The depths of the loops that may be begun after the beginning of a block."""
+        found = self._begun.get(block)
+        if found is None:
+            behind = self._between([block], EXIT) if block != EXIT else frozenset()
+            loops = (
+                h
+                for h, latches in self.graph.latches.items()
+                if behind & {*self.graph.before[h]} - {*latches}
+            )
+            found = self._begun[block] = frozenset(map(self.depth, loops))
+        return found
+
+    @cached_property
+    def steps(self) -> dict[int, Step]:
+        """What happens to each loop counter in an iteration, by the counter's number; only for loops
+        with barriers.
+        """
+        found = {}
+        for node in frozenset[Node]().union(*self.needed.values()):
+            if node.kind == "header" and not self.graph.bodies[node.block].isdisjoint(self.sites):
+                step = self._step(node)
+                if step is not None:
+                    found[node.id] = step
+        return found
+
+    def _step(self, counter: Node) -> Step | None:
+        body = self.graph.bodies[counter.block]
+        steps = {self._stepped(counter, self.coming(counter, b)) for b in self.graph.latches[counter.block]}
+        step = steps.pop()
+        if steps or step is None or any(leaf.block in body for leaf in self.leaves(step.value)):
+            return None
+        return step
+
+    def _stepped(self, counter: Node, value: Node) -> Step | None:
+        """The step by which a counter becomes `value`, if it is one."""
+        value = _unmoved(value)
+        if value.kind != "apply" or value.data.result >= 0 or value.data.element >= 0:
+            return None
+        name = value.data.op.opcode
+        for operand in _STEPPED.get(name.partition(".")[0], ()):
+            if _unmoved(value.args[operand]) is counter and len(value.args) == len(("counter", "step")):
+                return Step(name, operand, value.args[1 - operand])
+        return None
+
+
+def _unmoved(node: Node) -> Node:
+    """The value that a value is a copy of."""
+    while node.kind == "apply" and node.data.op.opcode.startswith("mov.") and len(node.args) == 1:
+        if node.args[0].bits != node.bits or node.data.type.bits != node.bits:
+            break
+        node = node.args[0]
+    return node

@@ -1,0 +1,178 @@
+"""The verdicts on the barriers of a kernel.
+
+A barrier for all threads of the block is proved if no condition on the way to it differs between
+threads. For what this does not prove, all warps are followed from barrier to barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from ptxgen.check.prove.barriers.control import Control
+from ptxgen.check.prove.barriers.meetings import Meetings, UnprovedError
+from ptxgen.check.prove.barriers.sites import WARP, kind_of, sites_of, waits_for_all
+from ptxgen.check.prove.listing.rows import Effort, NotListedError, SpentError
+from ptxgen.check.prove.listing.search import SPACING, Search
+from ptxgen.check.prove.program.domain import Shape
+from ptxgen.check.prove.program.graph import EXIT
+from ptxgen.check.prove.program.inlining import Source
+from ptxgen.check.prove.program.paths import ALWAYS
+from ptxgen.check.prove.program.values import Node
+from ptxgen.check.prove.subject import Judged, verdict_of
+from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION
+from ptxgen.ir import Instr, IntImm
+
+_UNSURE: Final = "a condition on the way to it may differ between threads"
+_TABLE: Final = "a jump through a table decides whether it is reached"
+_CALL: Final = "a function that is called is not followed, and may come to barriers"
+_NO_SHAPE: Final = "the instruction is not in the table"
+_PARTIAL: Final = f"warps are followed in blocks of whole warps of {WARP} threads only"
+
+
+class _Place(NamedTuple):
+    """A barrier instruction in the text."""
+
+    block: int
+    position: int
+    instr: Instr
+
+
+class BarrierProver:
+    """The proof of one kernel's barriers. Each condition may take `steps` steps of `effort`."""
+
+    def __init__(
+        self, search: Search, effort: Effort, shape: Shape, sources: Sequence[Source], steps: int
+    ) -> None:
+        self._search = search
+        self._values = search.values
+        self._paths = search.paths
+        self._graph = search.paths.graph
+        self._effort = effort
+        self._shape = shape
+        self._sources = sources
+        self._steps = steps
+        self._places = [
+            _Place(b, n, instr)
+            for b in sorted(self._graph.order)
+            for n, instr in enumerate(self._graph.blocks[b].instrs)
+            if kind_of(instr)
+        ]
+
+    def run(self) -> list[Judged]:
+        """The verdicts in the order of the text."""
+        found = {place: self._alone(place) for place in self._places if self._is_apart(place)}
+        verdicts = [verdict for verdict, _ in found.values()]
+        if VIOLATION not in verdicts and (UNKNOWN in verdicts or len(found) < len(self._places)):
+            wrong = self._unproved()
+            found = {place: self._together(place, wrong, found.get(place)) for place in self._places}
+        return [(source, 0, verdict_of(source, *found[place])) for source, place in self._numbered()]
+
+    def _numbered(self) -> Iterator[tuple[Source, _Place]]:
+        for place in self._places:
+            yield self._sources[self._graph.blocks[place.block].start + place.position], place
+
+    # ------------------------------------------------------------------------------ all warps together
+
+    def _unproved(self) -> UnprovedError | None:
+        """The reason why the warps are not shown to come together at all barriers; None if they are."""
+        if any(i.opcode.startswith("call") for b in self._graph.order for i in self._graph.blocks[b].instrs):
+            return UnprovedError(_CALL)
+        if self._shape.threads % WARP:
+            return UnprovedError(_PARTIAL)
+        sites = list(sites_of(self._graph, self._values))
+        known = [site for site in sites if site is not None]
+        if len(known) < len(sites):
+            return UnprovedError(_NO_SHAPE)
+        control = Control(self._graph, self._values, known)
+        wrong = []
+        for counting in (True, False):
+            try:
+                Meetings(control, self._shape, counting=counting).follow()
+                return None
+            except UnprovedError as error:
+                wrong.append(error)
+        return next((error for error in wrong if error.certain), wrong[0])
+
+    def _together(
+        self, place: _Place, wrong: UnprovedError | None, alone: tuple[str, str] | None
+    ) -> tuple[str, str]:
+        """The verdict and the reason for a barrier, from those of all warps and those of it `alone`."""
+        if wrong is None or alone == (PROVED, ""):
+            return PROVED, ""
+        here = wrong.site is None or wrong.site[:2] == place[:2]
+        reason = str(wrong) if here else f"at another barrier, {wrong}"
+        if alone is not None and alone[1] in (_UNSURE, _TABLE):
+            reason = alone[1]
+        return (VIOLATION if wrong.certain and here else UNKNOWN), reason
+
+    # ------------------------------------------------------------------------------ one barrier alone
+
+    def _is_apart(self, place: _Place) -> bool:
+        """Whether a barrier waits for all threads, and all others of its number do."""
+        number = _number(place.instr)
+        others = [other.instr for other in self._places if _number(other.instr) in (number, None)]
+        return number is not None and all(waits_for_all(instr, self._shape.threads) for instr in others)
+
+    def _alone(self, place: _Place) -> tuple[str, str]:
+        """The verdict on a barrier for all threads, and the reason: proved if they reach it together."""
+        guards = self._paths.guards_around(place.block)
+        if place.instr.guard is not None:
+            guards.append(self._values.at(place.instr.guard.register, place.block, place.position))
+        verdict, reason = PROVED, ""
+        for guard in guards:
+            verdict, reason = self._agreed(guard, place)
+            if verdict != PROVED:
+                break
+        return verdict, reason
+
+    def _agreed(self, guard: Node | None, place: _Place) -> tuple[str, str]:
+        """The verdict on a predicate that decides whether a barrier is reached: proved if all
+        threads agree on it.
+        """
+        if guard is None:
+            return UNKNOWN, _TABLE
+        if self._paths.uniform(guard):
+            return PROVED, ""
+        simple = all(
+            n.kind not in ("join", "header", "opaque", "param", "function")
+            for n in self._paths.sources(guard)
+        )
+        if not simple:
+            return UNKNOWN, _UNSURE
+        try:
+            if not self._search.places.of(guard).is_fixed:
+                return UNKNOWN, _UNSURE
+            bases = dict.fromkeys(self._search.homes, SPACING)
+            self._effort.allow(self._steps)
+            lister, table = self._search.table([guard], ALWAYS, True, bases)
+            holds = lister.evaluate(table, guard)
+        except (NotListedError, SpentError):
+            return UNKNOWN, _UNSURE
+        if holds.all() or not holds.any():
+            return PROVED, ""
+        other = int(np.argmax(holds != holds[0]))
+        first, second = (_thread(n, self._shape) for n in (0, other))
+        differ = f"threads {first} and {second} differ in a condition on the way to it"
+        if not self._skipped(place):
+            return UNKNOWN, differ
+        return VIOLATION, f"{differ}, so not all threads come to it"
+
+    def _skipped(self, place: _Place) -> bool:
+        """Whether this is the kernel's only barrier, and threads that do not reach it go on running."""
+        deciding = self._graph.controlling(place.block)
+        return len(self._places) == 1 and all(self._graph.post.get(b, EXIT) != EXIT for b in deciding)
+
+
+def _number(instr: Instr) -> int | None:
+    """The number of the barrier that an instruction is at; None if it is not a literal."""
+    at = len(("result",)) if ".red." in instr.opcode else 0
+    given = instr.operands[at] if at < len(instr.operands) else None
+    return given.value if isinstance(given, IntImm) else None
+
+
+def _thread(number: int, shape: Shape) -> tuple[int, int, int]:
+    x, y, _ = shape
+    return number % x, number // x % y, number // (x * y)

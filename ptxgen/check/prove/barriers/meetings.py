@@ -1,0 +1,399 @@
+"""Follows all warps of a CTA from barrier to barrier.
+
+The warps of a CTA run in any order, but one order stands for all of them if each arrival at a barrier
+comes after the barrier's completion before it, by the order of the warp's own instructions and of
+completed barriers: then the arrivals of each completion are the same in every order, by induction on
+the first that would differ, and a warp that waits in one order waits in all. So one order is
+followed, and the condition is checked at each arrival (`knows`).
+
+Conditions that the launch decides are terms; both outcomes are followed, the same for all warps that
+meet the same term. In loops whose counters are terms, a state that differs from an earlier one only
+in iterations has the same future, because equal terms stay equal if the counters of a run of a loop
+are replaced by those of a later iteration. Warps that begin a loop count from its first iteration, so
+this holds only of runs that no warp is still to begin, and runs are numbered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Count
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from ptxgen.check.prove.barriers.control import Branch, Control, Step
+from ptxgen.check.prove.barriers.sites import WARP, Site
+from ptxgen.check.prove.barriers.terms import Counter, Family, Term, Terms
+from ptxgen.check.prove.barriers.values import Value, WarpValues, operand
+from ptxgen.check.prove.program.domain import Shape
+from ptxgen.check.prove.program.graph import EXIT
+from ptxgen.check.prove.program.values import Node
+
+BARRIERS: Final = 16  # PTX ISA, section "bar"
+_STEPS: Final = 4_000  # blocks that warps go through, in all runs
+_MOST_CHOICES: Final = 128  # outcomes that are chosen one after another
+_ALL: Final = (1 << BARRIERS) - 1
+
+_LANES: Final = "a condition on the way to it may differ between the threads of a warp"
+_TABLE: Final = "a jump through a table decides whether it is reached"
+_SPENT: Final = f"following the warps from barrier to barrier takes more than {_STEPS} steps"
+_ENDLESS: Final = f"more than {_MOST_CHOICES} conditions in a row decide which barriers the warps come to"
+
+
+class UnprovedError(Exception):
+    """The warps do not come together at a barrier, or it is not shown that they do. `site` is where
+    one of them is, if it is at a barrier; `certain` says that it happens in every launch.
+    """
+
+    def __init__(self, reason: str, site: Site | None = None, *, certain: bool = False) -> None:
+        super().__init__(reason)
+        self.site = site
+        self.certain = certain
+
+
+@dataclass(frozen=True)
+class _Warp:
+    """Where a warp is: before barrier number `barrier` of a block, with the values of `merged`. It
+    waits at a barrier if `waits` is not negative, and for the outcome of a condition if `wants` has
+    its term; at `EXIT` it has ended. `begun` has the number of loops of each family that it began.
+    """
+
+    block: int
+    barrier: int = 0
+    merged: tuple[tuple[int, Value], ...] = ()
+    waits: int = -1
+    wants: Term | None = None
+    begun: tuple[tuple[Family, int], ...] = ()
+
+
+class _Phase(NamedTuple):
+    """The arrivals at a barrier since it was complete: the number of threads that they give (0: all),
+    the kinds of their sites, the warps that came, and those that wait. Bit n of `knows` says that one
+    of them comes after the last completion of barrier n.
+    """
+
+    wanted: int = 0
+    kinds: frozenset[str] = frozenset()
+    came: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = ()
+    knows: int = 0
+
+
+@dataclass
+class _State:
+    """All warps and barriers, and the outcomes of conditions. Bit n of `knows` says of a warp that it
+    comes after the last completion of barrier n. `chosen` is the number of outcomes that were chosen.
+    """
+
+    warps: list[_Warp]
+    phases: list[_Phase]
+    knows: list[int]
+    outcomes: dict[Term, bool] = field(default_factory=dict)
+    chosen: int = 0
+
+    def where(self, term: Term, outcome: bool) -> _State:
+        """The state with an outcome of a condition."""
+        outcomes = {**self.outcomes, term: outcome}
+        return _State(list(self.warps), list(self.phases), list(self.knows), outcomes, self.chosen + 1)
+
+
+class Meetings:
+    """The run of all warps of a CTA. With `counting`, loop counters are terms; without it, numbers."""
+
+    def __init__(self, control: Control, shape: Shape, *, counting: bool) -> None:
+        self._control = control
+        self._shape = shape
+        self._counting = counting
+        self._terms = Terms()
+        self._warps = shape.threads // WARP
+        self._values = [WarpValues(shape, n, self._terms, control.leaves) for n in range(self._warps)]
+        self._steps = 0
+        self._last: Site | None = None
+
+    def follow(self) -> None:
+        """Follow every run. Raises `UnprovedError` unless all warps come to the end in each of them."""
+        start = self._control.graph.order[0]
+        warps = [_Warp(start)] * self._warps
+        todo = [_State(warps, [_Phase()] * BARRIERS, [_ALL] * self._warps)]
+        seen: set[Hashable] = set()
+        while todo:
+            state = todo.pop()
+            self._run(state)
+            wanted = next((w.wants for w in state.warps if w.wants is not None), None)
+            if wanted is None:
+                self._check_end(state)
+                continue
+            key = self._key(state)
+            if key in seen:
+                continue
+            seen.add(key)
+            if state.chosen == _MOST_CHOICES:
+                raise UnprovedError(_ENDLESS, self._last)
+            todo += (state.where(wanted, outcome) for outcome in (False, True))
+
+    def _run(self, state: _State) -> None:
+        """Let warps run until each has ended, or waits for a barrier or an outcome."""
+        running = True
+        while running:
+            running = False
+            for number, warp in enumerate(state.warps):
+                decided = warp.wants is None or warp.wants in state.outcomes
+                if warp.block != EXIT and warp.waits < 0 and decided:
+                    state.warps[number] = replace(warp, wants=None)
+                    self._advance(state, number)
+                    running = True
+
+    def _check_end(self, state: _State) -> None:
+        """Raise `UnprovedError` if a warp waits when no other can run."""
+        number = next((n for n, warp in enumerate(state.warps) if warp.waits >= 0), None)
+        if number is None:
+            return
+        warp = state.warps[number]
+        phase = state.phases[warp.waits]
+        site = self._control.sites[warp.block][warp.barrier - 1]
+        ended = any(w.block == EXIT for w in state.warps)
+        rest = "the others have ended" if ended else "the others wait at other barriers"
+        wanted = phase.wanted or self._shape.threads
+        # A barrier for all threads may go on without those that have ended.
+        certain = not state.chosen and (phase.wanted > 0 or not ended)
+        raise UnprovedError(
+            f"warp {number} waits at barrier {warp.waits} for {wanted} threads, but {WARP * len(phase.came)} "
+            f"have come and {rest}",
+            site,
+            certain=certain,
+        )
+
+    # ------------------------------------------------------------------------------ one warp
+
+    def _advance(self, state: _State, number: int) -> None:
+        """Let a warp run until it ends, or waits for a barrier or an outcome."""
+        while True:
+            self._steps += 1
+            if self._steps > _STEPS:
+                raise UnprovedError(_SPENT, self._last)
+            warp = state.warps[number]
+            if warp.block == EXIT:
+                return
+            values = self._values[number]
+            values.go_to(dict(warp.merged))
+            sites = self._control.sites.get(warp.block, ())
+            if warp.barrier < len(sites):
+                site = self._last = sites[warp.barrier]
+                comes = self._outcome(state, number, values, site.guard, site.negated, site)
+                if comes is None:
+                    return
+                state.warps[number] = replace(warp, barrier=warp.barrier + 1)
+                if comes and self._arrive(state, number, site, values):
+                    return
+                continue
+            branch = self._control.branches.get(warp.block)
+            if branch is None:
+                self._go(state, number, self._control.after(warp.block), values)
+            elif not self._choose(state, number, branch, values):
+                return
+
+    def _outcome(
+        self,
+        state: _State,
+        number: int,
+        values: WarpValues,
+        guard: Node | None,
+        negated: bool,
+        site: Site | None,
+    ) -> bool | None:
+        """Whether a guard holds for a whole warp; None if the warp now waits for its outcome."""
+        if guard is None:
+            return True
+        found = operand(values.of(guard))
+        if found is None:
+            raise UnprovedError(_LANES, site or self._last)
+        if isinstance(found, Term):
+            if found not in state.outcomes:
+                state.warps[number] = replace(state.warps[number], wants=found)
+                return None
+            found = state.outcomes[found]
+        return bool(found) != negated
+
+    def _choose(self, state: _State, number: int, branch: Branch, values: WarpValues) -> bool:
+        """Let a warp take a branch; whether it does not wait for the outcome."""
+        known = None if branch.guard is None else operand(values.of(branch.guard))
+        if not branch.barriers and (branch.again or not isinstance(known, int)):
+            self._skip(state, number, branch)
+            return True
+        if branch.guard is None:
+            raise UnprovedError(_TABLE, self._behind(branch))
+        holds = self._outcome(state, number, values, branch.guard, branch.negated, self._behind(branch))
+        if holds is None:
+            return False
+        self._go(state, number, branch.taken if holds else branch.passed, values)
+        return True
+
+    def _behind(self, branch: Branch) -> Site | None:
+        """The first barrier that a branch decides about."""
+        found = (self._control.sites[b][0] for b in sorted(branch.between) if b in self._control.sites)
+        return next(found, None)
+
+    def _skip(self, state: _State, number: int, branch: Branch) -> None:
+        """Let a warp go on where the ways of a branch meet, whichever its threads took."""
+        block, warp = branch.meeting, state.warps[number]
+        if block == EXIT:
+            state.warps[number] = _Warp(EXIT)
+            return
+        lost = {*branch.between, block}
+        needed = {n.id for n in self._control.needed[block] if n.block not in lost}
+        kept = tuple(item for item in warp.merged if item[0] in needed)
+        state.warps[number] = _Warp(block, 0, kept, begun=warp.begun)
+
+    def _go(self, state: _State, number: int, block: int, values: WarpValues) -> None:
+        """Let a warp go from its block to the next, with the values that merge there."""
+        if block == EXIT:
+            state.warps[number] = _Warp(EXIT)
+            return
+        warp, control = state.warps[number], self._control
+        merged = dict(warp.merged)
+        found = {n.id: merged[n.id] for n in control.needed[block] if n.block != block and n.id in merged}
+        begun = dict(warp.begun)
+        for node in control.merged_at(block):
+            step = control.steps.get(node.id) if self._counting else None
+            if step is None:
+                found[node.id] = values.of(control.coming(node, warp.block))
+            elif control.is_back(warp.block, block):
+                counter = merged.get(node.id)
+                found[node.id] = self._terms.turned(counter) if isinstance(counter, Term) else None
+            else:
+                found[node.id] = self._begin(node, step, warp.block, values, begun)
+        items = tuple(sorted(found.items(), key=lambda item: item[0]))
+        state.warps[number] = _Warp(block, 0, items, begun=tuple(begun.items()))
+
+    def _begin(
+        self, node: Node, step: Step, before: int, values: WarpValues, begun: dict[Family, int]
+    ) -> Term | None:
+        """The value of a counter when a warp comes to its loop from block `before`."""
+        start = operand(values.of(self._control.coming(node, before)))
+        by = operand(values.of(step.value))
+        if start is None or by is None or (isinstance(by, Term) and self._terms.counters(by)):
+            return None
+        how = self._terms.of("step", step.name, step.operand, node.bits, by)
+        counter = Counter(start, how, self._control.depth(node.block), 0, 0)
+        entry = begun.get(counter.family, 0)
+        begun[counter.family] = entry + 1
+        return self._terms.counter(counter._replace(entry=entry))
+
+    # ------------------------------------------------------------------------------ barriers
+
+    def _arrive(self, state: _State, number: int, site: Site, values: WarpValues) -> bool:
+        """Let a warp arrive at a barrier; whether it now waits."""
+        barrier, count = operand(values.of(site.number)), 0
+        if site.threads is not None:
+            given = operand(values.of(site.threads))
+            if not isinstance(given, int) or not given or given % WARP:
+                shown = f"is {given}, no multiple of {WARP}" if isinstance(given, int) else "is not known"
+                raise UnprovedError(f"the number of threads that it waits for {shown}", site)
+            count = given
+        if not isinstance(barrier, int) or not 0 <= barrier < BARRIERS:
+            raise UnprovedError("which barrier it is is not known", site)
+        phase = state.phases[barrier]
+        if not state.knows[number] >> barrier & 1:
+            raise UnprovedError(
+                f"warp {number} may come to barrier {barrier} before it is complete for the arrivals before",
+                site,
+            )
+        if phase.came and phase.wanted != count:
+            raise UnprovedError(
+                f"warp {number} comes to barrier {barrier} for {_threads(count)}, but others have come to "
+                f"it for {_threads(phase.wanted)}",
+                site,
+            )
+        kinds = phase.kinds | {site.kind}
+        if len(kinds) > 1 and any(".red." in kind for kind in kinds):
+            raise UnprovedError(
+                f"barrier {barrier} is reduced by some warps, and others come to it otherwise", site
+            )
+        waits = site.kind != "arrive"
+        waiting = (*phase.waiting, number) if waits else phase.waiting
+        phase = _Phase(count, kinds, (*phase.came, number), waiting, phase.knows | state.knows[number])
+        state.phases[barrier] = phase
+        if waits:
+            state.warps[number] = replace(state.warps[number], waits=barrier)
+        if WARP * len(phase.came) == (count or self._shape.threads):
+            self._complete(state, barrier, site)
+        return state.warps[number].waits >= 0
+
+    def _complete(self, state: _State, barrier: int, site: Site) -> None:
+        """Let the warps go on that wait at a barrier that is complete."""
+        phase, bit = state.phases[barrier], 1 << barrier
+        times = Count(phase.came)
+        if len(set(times.values())) > 1:
+            number = max(times, key=lambda n: times[n])
+            raise UnprovedError(
+                f"warp {number} comes to barrier {barrier} {times[number]} times before the others have", site
+            )
+        for other, was in enumerate(state.phases):
+            state.phases[other] = was._replace(knows=was.knows & ~bit)
+        state.knows = [knows & ~bit for knows in state.knows]
+        for number in phase.waiting:
+            state.warps[number] = replace(state.warps[number], waits=-1)
+            state.knows[number] |= phase.knows & ~bit | bit
+        state.phases[barrier] = _Phase()
+
+    # ------------------------------------------------------------------------------ equal states
+
+    def _key(self, state: _State) -> Hashable:
+        """What two states have in common that differ only in the iterations of loops."""
+        terms = self._terms
+        may_begin = [self._control.may_begin(w.block) for w in state.warps]
+        begun = [dict(w.begun) for w in state.warps]
+        held = [{v for v in (w.wants, *(v for _, v in w.merged)) if isinstance(v, Term)} for w in state.warps]
+        counters = [frozenset[Counter]().union(*map(terms.counters, found)) for found in held]
+        first: dict[Family, int] = {}  # the run of a family that counts as the first
+        for warp, found in enumerate(counters):
+            families = {c.family for c in found} | {f for b in begun for f in b if f[-1] in may_begin[warp]}
+            for family in families:
+                number = begun[warp].get(family, 0)
+                first[family] = min(first.get(family, number), number)
+
+        def is_to_begin(counter: Counter) -> bool:
+            """Whether a warp may still begin the run of a counter."""
+            return any(
+                counter.depth in may and done.get(counter.family, 0) <= counter.entry
+                for may, done in zip(may_begin, begun, strict=True)
+            )
+
+        earliest: dict[Hashable, int] = {}  # the iteration of a run that counts as the first
+        live = frozenset[Counter]().union(*counters)
+        for counter in live.union(*map(terms.counters, state.outcomes)):
+            if is_to_begin(counter):
+                earliest[counter.run] = 0
+            elif counter in live:
+                earliest[counter.run] = min(earliest.get(counter.run, counter.turn), counter.turn)
+        # An outcome that no counter can come to any more is forgotten: then it may be any again.
+        state.outcomes = {
+            term: outcome
+            for term, outcome in state.outcomes.items()
+            if all(c.turn >= earliest.get(c.run, c.turn + 1) for c in terms.counters(term))
+        }
+        known: dict[Term, Term] = {}
+
+        def move(counter: Counter) -> Counter:
+            entry = counter.entry - first[counter.family]
+            return counter._replace(entry=entry, turn=counter.turn - earliest[counter.run])
+
+        def plain(value: Value) -> Hashable:
+            if isinstance(value, np.ndarray):
+                return value.tobytes()
+            return None if value is None else terms.moved(value, move, known)
+
+        warps = tuple(
+            (
+                (w.block, w.barrier, w.waits, plain(w.wants), tuple((n, plain(v)) for n, v in w.merged)),
+                frozenset((f, n - first[f]) for f, n in w.begun if f in first),
+            )
+            for w in state.warps
+        )
+        outcomes = frozenset((plain(term), outcome) for term, outcome in state.outcomes.items())
+        return warps, tuple(state.phases), tuple(state.knows), outcomes
+
+
+def _threads(count: int) -> str:
+    return f"{count} threads" if count else "all threads"

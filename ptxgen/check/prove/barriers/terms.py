@@ -1,0 +1,103 @@
+"""Values that a proof of barriers does not know as numbers: expressions of launch constants and of
+the iterations of loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from typing import NamedTuple
+
+
+class Term(NamedTuple):
+    """A value that is the same in all threads that compute it: two equal terms are equal numbers."""
+
+    number: int
+
+
+class Counter(NamedTuple):
+    """The value of a loop's counter in iteration `turn`: `start`, to which `step` was applied that
+    often. `depth` is the number of loops around it, its own included; `entry` says how many loops of
+    its `family` were begun before, by the warp that counts.
+    """
+
+    start: Hashable
+    step: Hashable
+    depth: int
+    entry: int
+    turn: int
+
+    @property
+    def family(self) -> Family:
+        """What the loop has in common with others."""
+        return self.start if isinstance(self.start, int) else None, self.step, self.depth
+
+    @property
+    def run(self) -> tuple[Hashable, ...]:
+        """What the counter has in common with itself in other iterations."""
+        return self[:-1]
+
+
+Family = tuple[Hashable, Hashable, int]  # a start, if it is a number, a step, and a depth
+
+
+class Terms:
+    """All terms of a proof, each once."""
+
+    def __init__(self) -> None:
+        self._made: list[tuple[Hashable, ...] | Counter] = []
+        self._known: dict[tuple[str, tuple[Hashable, ...]], Term] = {}
+        self._counters: list[frozenset[Counter]] = []
+
+    def of(self, *what: Hashable) -> Term:
+        """The term of an operation and its arguments, terms or numbers."""
+        return self._term(what)
+
+    def counter(self, counter: Counter) -> Term:
+        """The term of a counter."""
+        return self._term(counter)
+
+    def _term(self, what: tuple[Hashable, ...] | Counter) -> Term:
+        key = (type(what).__name__, what)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = Term(len(self._made))
+            own = {what} if isinstance(what, Counter) else set()
+            self._made.append(what)
+            self._counters.append(frozenset(own).union(*(self._counters[t.number] for t in _terms(what))))
+        return found
+
+    def counters(self, term: Term) -> frozenset[Counter]:
+        """The counters that a term depends on."""
+        return self._counters[term.number]
+
+    def turned(self, term: Term) -> Term | None:
+        """The term of a counter one iteration later; None if the term is not that of a counter."""
+        made = self._made[term.number]
+        return self.counter(made._replace(turn=made.turn + 1)) if isinstance(made, Counter) else None
+
+    def moved(self, term: Term, move: Callable[[Counter], Counter], known: dict[Term, Term]) -> Term:
+        """The term with each counter replaced. `known` keeps results."""
+        stack = [term]
+        while stack:
+            top = stack[-1]
+            if top in known:
+                stack.pop()
+                continue
+            if not self._counters[top.number]:
+                known[top] = top
+                continue
+            made = self._made[top.number]
+            missing = [t for t in _terms(made) if t not in known]
+            if missing:
+                stack += missing
+                continue
+            parts = [known[w] if isinstance(w, Term) else w for w in made]
+            if isinstance(made, Counter):
+                known[top] = self.counter(move(made)._replace(start=parts[0], step=parts[1]))
+            else:
+                known[top] = self.of(*parts)
+        return known[term]
+
+
+def _terms(made: tuple[Hashable, ...]) -> Iterator[Term]:
+    return (w for w in made if isinstance(w, Term))

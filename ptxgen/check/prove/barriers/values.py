@@ -1,0 +1,135 @@
+"""The value of each register in one warp, when a run of it is followed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from ptxgen.check.prove.barriers.sites import WARP
+from ptxgen.check.prove.barriers.terms import Term, Terms
+from ptxgen.check.prove.program.domain import MOVES, Shape, bottom_up, computed, constant_register
+from ptxgen.check.prove.program.values import ADDRESS_OF, Node
+
+Lanes = np.ndarray[Any, np.dtype[Any]]
+# The values of the 32 lanes, a term that is the same in all of them, or None for any values.
+Value = Lanes | Term | None
+
+_READ: Final = "a value from memory"  # of an opaque value that is uniform: it is constant memory
+# Kinds of values that depend on where memory lies or on what it holds.
+_PLACED: Final = ("function", "window", "unwindowed", "mapped")
+# Predicates that one operand decides: the operand's value, which is then the result's.
+_DECIDING: Final = {"and.pred": False, "or.pred": True}
+
+
+class WarpValues:
+    """The values of one warp, with 32 threads, at one point of its run after the other. `leaves` gives
+    the merging values that a value is computed from.
+    """
+
+    def __init__(
+        self, shape: Shape, warp: int, terms: Terms, leaves: Callable[[Node], frozenset[Node]]
+    ) -> None:
+        self._shape = shape
+        self._warp = warp
+        self._terms = terms
+        self._leaves = leaves
+        self._merged: dict[int, Value] = {}
+        self._found: dict[int, Value] = {}
+        self._passing: list[int] = []  # the numbers of values found for this point only
+
+    def go_to(self, merged: Mapping[int, Value]) -> None:
+        """Go to a point. `merged` has the values that merge at joins and loop headers, by the number of
+        their node; a value without an entry may be anything.
+        """
+        self._merged = dict(merged)
+        for number in self._passing:
+            del self._found[number]
+        self._passing.clear()
+
+    def of(self, node: Node) -> Value:
+        """The value of a node at this point."""
+        return bottom_up(node, self._found, self._value)
+
+    def _value(self, node: Node) -> Value:
+        if self._leaves(node):
+            self._passing.append(node.id)
+        if node.kind in ("join", "header"):
+            return self._merged.get(node.id)
+        if node.kind == "const":
+            return constant_register(node.data, node.bits, WARP)
+        if node.kind == "thread":
+            return self._shape.column(node.data)[self._warp * WARP :][:WARP]
+        if not node.args:
+            is_constant = node.kind != "opaque" or _is_constant(node)
+            return self._terms.of(node.kind, node.bits, node.data) if is_constant else None
+        return self._computed(node, [self._found[a.id] for a in node.args])
+
+    def _computed(self, node: Node, args: list[Value]) -> Value:
+        """The value that an operation makes of its arguments."""
+        if node.kind == "choose":
+            return self._chosen(node, args)
+        if node.kind == "shuffle":
+            return _broadcast(*args)
+        if node.kind == "apply" and node.data.op.opcode in _DECIDING:
+            decided = _DECIDING[node.data.op.opcode]
+            for arg in args:
+                if isinstance(arg, np.ndarray) and (arg == decided).all():
+                    return arg
+        known = [arg for arg in args if isinstance(arg, np.ndarray)]
+        if node.kind in _PLACED or len(known) < len(args):
+            return self._term(node, args)
+        return computed(node, known, WARP) if node.kind == "apply" else MOVES[node.kind](node, known)
+
+    def _chosen(self, node: Node, args: list[Value]) -> Value:
+        guard, yes, no = args
+        if isinstance(guard, np.ndarray):
+            if guard.all():
+                return yes
+            if not guard.any():
+                return no
+            if isinstance(yes, np.ndarray) and isinstance(no, np.ndarray):
+                return np.where(guard, yes, no)
+            return None
+        return self._term(node, args)
+
+    def _term(self, node: Node, args: list[Value]) -> Term | None:
+        """The term of a node, if its arguments are the same in all lanes."""
+        parts = [operand(arg) for arg in args]
+        if any(part is None for part in parts):
+            return None
+        return self._terms.of(node.kind, node.bits, _meaning(node), *parts)
+
+
+def operand(value: Value) -> Term | int | None:
+    """A value that is the same in all lanes, as a term or a number; None for any other."""
+    if isinstance(value, np.ndarray):
+        return int(value[0]) if (value == value[0]).all() else None
+    return value
+
+
+def _broadcast(source: Value, lane: Value) -> Value:
+    """The value that every lane of a warp reads from one lane."""
+    if isinstance(source, Term):
+        return source
+    if not isinstance(source, np.ndarray) or not isinstance(lane, np.ndarray):
+        return None
+    number = int(lane[0])
+    return np.full_like(source, source[number])
+
+
+def _is_constant(node: Node) -> bool:
+    """Whether an opaque value is one number in all threads and at all times."""
+    if not node.uniform:
+        return False
+    what = node.data if isinstance(node.data, str) else node.data[0]
+    return isinstance(node.data, str) or what == _READ or what.startswith(ADDRESS_OF)
+
+
+def _meaning(node: Node) -> Hashable:
+    """What an operation does with its arguments, the same for two nodes that do the same."""
+    if node.kind != "apply":
+        return node.data if isinstance(node.data, Hashable) else repr(node.data)
+    data = node.data
+    return data.op.opcode, data.slots, data.result, data.element, data.type.name

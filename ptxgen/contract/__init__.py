@@ -1,0 +1,21 @@
+"""The launch contract of a kernel: what a host program in any language must know to launch it, as plain
+data for JSON.
+
+`flash` and `ptxgen.kernels` write contracts, `launch.schema.json` says which keys they have, and
+`ptxgen.contract.stub` makes of one a header in C or a module in Rust.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from typing import Any, Final
+
+SCHEMA: Final = 2  # version of a contract, raised when a key changes its meaning
+SCHEMA_FILE: Final = "launch.schema.json"
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of contracts of version `SCHEMA`."""
+    found: dict[str, Any] = json.loads(files("ptxgen.contract").joinpath(SCHEMA_FILE).read_text())
+    return found

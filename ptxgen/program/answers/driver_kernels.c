@@ -1,0 +1,274 @@
+/* The driver's functions for modules, kernels, streams and events. Streams are queues in order whose work
+   is done at once. */
+#include "driver.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { ERROR_LOG = 5, ERROR_LOG_BYTES = 6 }; /* CUjit_option */
+enum { END = 0, POINTER = 1, SIZE = 2 };     /* CU_LAUNCH_PARAM_… */
+enum { FATBIN = 0xBA55ED50u, FATBIN_WRAPPER = 0x466243b1u };
+
+typedef struct { uint64_t number; } Module;
+typedef struct { uint64_t offset, nbytes; } Parameter;
+typedef struct Function {
+    Module *module;
+    char *name;
+    uint64_t handle, count, parameter_bytes;
+    Parameter *parameters;
+    struct Function *next;
+} Function;
+typedef struct { uint64_t recorded; } Event;
+typedef struct { int id; char pad[4]; union { char room[64]; unsigned cluster[3]; int number; } value; } Attribute;
+typedef struct { unsigned grid[3], block[3], shared; void *stream; Attribute *attributes; unsigned count; } Config;
+typedef struct { unsigned magic, version; const void *data; void *more; } FatBinary;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static Function *functions;
+
+/* ------------------------------------------------------------------------------------------ modules */
+
+/* The log of the options of cuModuleLoadDataEx gets `text`. */
+static void log_error(const char *text, unsigned count, const int *options, void **values) {
+    char *log = NULL;
+    size_t room = 0;
+    for (unsigned n = 0; n < count; n++) {
+        if (options[n] == ERROR_LOG) log = values[n];
+        if (options[n] == ERROR_LOG_BYTES) room = (size_t)values[n];
+    }
+    if (log && room) snprintf(log, room, "%s", text);
+}
+
+Result cuModuleLoadDataEx(Module **module, const void *image, unsigned count, int *options, void **values) {
+    uint64_t back[WIRE_WORDS];
+    char *said = NULL;
+    unsigned magic;
+    READY();
+    if (!module || !image) return done(INVALID_VALUE);
+    memcpy(&magic, image, sizeof magic);
+    if (magic == FATBIN_WRAPPER) image = ((const FatBinary *)image)->data, magic = FATBIN;
+    int status;
+    if (magic == FATBIN) {
+        uint16_t header;
+        uint64_t nbytes;
+        memcpy(&header, (const char *)image + 6, sizeof header);
+        memcpy(&nbytes, (const char *)image + 8, sizeof nbytes);
+        status = wire_call("load", NULL, 0, image, header + nbytes, back, NULL, 0);
+    } else if (!memcmp(image, "\177ELF", 4)) {
+        said = strdup("this is machine code; the interpreter needs PTX");
+        status = NO_BINARY;
+    } else {
+        status = wire_call("load_ptx", NULL, 0, image, strlen(image), back, &said, 0);
+    }
+    log_error(said ? said : "", count, options, values);
+    free(said);
+    if (!status) {
+        *module = malloc(sizeof **module);
+        (*module)->number = back[0];
+    }
+    return done(status);
+}
+
+Result cuModuleLoadData(Module **module, const void *image) { return cuModuleLoadDataEx(module, image, 0, NULL, NULL); }
+Result cuModuleLoadFatBinary(Module **module, const void *image) { return cuModuleLoadData(module, image); }
+Result cuModuleGetLoadingMode(int *mode) { *mode = 1; return done(OK); } /* eager */
+
+Result cuModuleLoad(Module **module, const char *path) {
+    READY();
+    FILE *file = fopen(path, "rb");
+    struct stat about;
+    if (!file) return done(FILE_NOT_FOUND);
+    Result status = INVALID_VALUE;
+    if (!fstat(fileno(file), &about)) {
+        char *text = calloc(1, (size_t)about.st_size + 8); /* as long as a magic number, and ended by a 0 */
+        if (fread(text, 1, (size_t)about.st_size, file) == (size_t)about.st_size) status = cuModuleLoadData(module, text);
+        free(text);
+    }
+    fclose(file);
+    return status;
+}
+
+Result cuModuleUnload(Module *module) { READY(); free(module); return done(module ? OK : INVALID_HANDLE); }
+
+Result cuModuleGetFunction(Function **function, Module *module, const char *name) {
+    uint64_t back[WIRE_WORDS];
+    Parameter *parameters = NULL;
+    READY();
+    if (!module || !function || !name) return done(INVALID_VALUE);
+    pthread_mutex_lock(&lock);
+    Function *found = functions;
+    while (found && (found->module != module || strcmp(found->name, name))) found = found->next;
+    int status = OK;
+    if (!found) status = wire_call("function", (uint64_t[]){module->number}, 1, name, strlen(name), back, &parameters, 0);
+    if (!found && !status) {
+        found = malloc(sizeof *found);
+        *found = (Function){module, strdup(name), back[0], back[1], back[2], parameters, functions};
+        functions = found;
+    }
+    pthread_mutex_unlock(&lock);
+    *function = found;
+    return done(status);
+}
+
+Result cuModuleGetGlobal_v2(Address *address, size_t *nbytes, Module *module, const char *name) {
+    uint64_t back[WIRE_WORDS];
+    READY();
+    if (!module || !name) return done(INVALID_VALUE);
+    int status = wire_call("symbol", (uint64_t[]){module->number}, 1, name, strlen(name), back, NULL, 0);
+    if (!status && !back[0]) wire_unanswered("cuModuleGetGlobal for a variable in constant memory");
+    if (!status && address) *address = back[0];
+    if (!status && nbytes) *nbytes = back[1];
+    return done(status);
+}
+
+/* A library is a module, and a kernel of it a function. */
+Result cuLibraryLoadData(Module **library, const void *code, int *options, void **values, unsigned count, int *of_library, void **its_values, unsigned its_count) {
+    (void)of_library, (void)its_values, (void)its_count;
+    return cuModuleLoadDataEx(library, code, count, options, values);
+}
+Result cuLibraryUnload(Module *library) { return cuModuleUnload(library); }
+Result cuLibraryGetModule(Module **module, Module *library) { READY(); *module = library; return done(OK); }
+Result cuLibraryGetKernel(Function **kernel, Module *library, const char *name) { return cuModuleGetFunction(kernel, library, name); }
+Result cuKernelGetFunction(Function **function, Function *kernel) { READY(); *function = kernel; return done(OK); }
+
+/* ----------------------------------------------------------------------------------------- functions */
+
+Result cuFuncGetAttribute(int *value, int attribute, Function *function) {
+    uint64_t back[WIRE_WORDS];
+    READY();
+    if (!function) return done(INVALID_HANDLE);
+    int status = ask("attributes", function->handle, 0, 0, 0, back);
+    /* CU_FUNC_ATTRIBUTE_…: threads, static shared, constant, local, registers, PTX, binary, cache, dynamic shared */
+    static const int places[] = {3, 0, 1, 2, 4, 5, 6, -1, 7};
+    if (attribute < 0 || attribute > 8) wire_unanswered("cuFuncGetAttribute for an attribute above 8");
+    if (!status) *value = places[attribute] < 0 ? 0 : (int)back[places[attribute]];
+    return done(status);
+}
+
+Result cuFuncSetAttribute(Function *function, int attribute, int value) {
+    READY();
+    if (!function) return done(INVALID_HANDLE);
+    if (attribute == 8) return done(value < 0 ? INVALID_VALUE : ask("allow_shared", function->handle, (uint64_t)value, 0, 0, NULL));
+    if (attribute != 9) wire_unanswered("cuFuncSetAttribute for an attribute other than shared memory");
+    return done(OK);
+}
+
+Result cuKernelGetAttribute(int *value, int attribute, Function *kernel, int device) { return device ? done(INVALID_DEVICE) : cuFuncGetAttribute(value, attribute, kernel); }
+Result cuKernelSetAttribute(int attribute, int value, Function *kernel, int device) { return device ? done(INVALID_DEVICE) : cuFuncSetAttribute(kernel, attribute, value); }
+Result cuFuncSetCacheConfig(Function *function, int config) { (void)config; READY(); return done(function ? OK : INVALID_HANDLE); }
+Result cuFuncGetModule(Module **module, Function *function) { READY(); *module = function->module; return done(OK); }
+Result cuFuncGetName(const char **name, Function *function) { READY(); *name = function->name; return done(OK); }
+
+Result cuFuncGetParamInfo(Function *function, size_t number, size_t *offset, size_t *nbytes) {
+    READY();
+    if (!function || number >= function->count) return done(INVALID_VALUE);
+    *offset = function->parameters[number].offset;
+    if (nbytes) *nbytes = function->parameters[number].nbytes;
+    return done(OK);
+}
+
+Result cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, Function *function, int threads, size_t shared, unsigned flags) {
+    uint64_t back[WIRE_WORDS];
+    (void)flags;
+    READY();
+    if (!function) return done(INVALID_HANDLE);
+    int status = ask("occupancy", function->handle, (uint64_t)threads, shared, 0, back);
+    if (!status) *blocks = (int)back[0];
+    return done(status);
+}
+Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, Function *function, int threads, size_t shared) { return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared, 0); }
+
+/* The block of arguments: from an address for each, or as `extra` gives it. */
+static Result arguments(const Function *function, void **values, void **extra, char *packed) {
+    const char *block = NULL;
+    size_t nbytes = 0;
+    if (values && extra) return INVALID_VALUE;
+    if (values || !function->count) {
+        for (uint64_t n = 0; n < function->count; n++)
+            memcpy(packed + function->parameters[n].offset, values[n], function->parameters[n].nbytes);
+        return OK;
+    }
+    for (; extra && *extra != (void *)END; extra += 2) {
+        if (*extra == (void *)POINTER) block = extra[1];
+        else if (*extra == (void *)SIZE) nbytes = *(size_t *)extra[1];
+        else return INVALID_VALUE;
+    }
+    if (!block || nbytes < function->parameter_bytes) return INVALID_VALUE;
+    memcpy(packed, block, function->parameter_bytes);
+    return OK;
+}
+
+static Result launch(Function *function, const Config *config, const unsigned *cluster, void **values, void **extra) {
+    READY();
+    if (!function) return done(INVALID_HANDLE);
+    char *packed = calloc(1, function->parameter_bytes + 1), *printed = NULL;
+    int status = arguments(function, values, extra, packed);
+    uint64_t numbers[] = {function->handle, config->grid[0], config->grid[1], config->grid[2], config->block[0], config->block[1],
+                          config->block[2], config->shared, cluster[0], cluster[1], cluster[2]};
+    fflush(stdout);
+    if (!status) status = wire_call("launch", numbers, 11, packed, function->parameter_bytes, NULL, &printed, 0);
+    if (printed) fputs(printed, stdout);
+    free(printed);
+    free(packed);
+    return done(status);
+}
+
+static const unsigned alone[3] = {1, 1, 1}; /* no cluster */
+
+Result cuLaunchKernel(Function *function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y, unsigned threads_z, unsigned shared, void *stream, void **values, void **extra) {
+    Config config = {.grid = {x, y, z}, .block = {threads_x, threads_y, threads_z}, .shared = shared, .stream = stream};
+    return launch(function, &config, alone, values, extra);
+}
+
+Result cuLaunchCooperativeKernel(Function *function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y, unsigned threads_z, unsigned shared, void *stream, void **values) {
+    return cuLaunchKernel(function, x, y, z, threads_x, threads_y, threads_z, shared, stream, values, NULL);
+}
+
+Result cuLaunchKernelEx(const Config *config, Function *function, void **values, void **extra) {
+    const unsigned *cluster = alone;
+    for (unsigned n = 0; n < config->count; n++) {
+        const Attribute *given = &config->attributes[n];
+        if (given->id == 4) cluster = given->value.cluster;
+        /* 0 none, 2 cooperative, 6 programmatic order, 8 priority: nothing to do where each launch ends at once. */
+        else if (given->id != 0 && given->id != 2 && given->id != 6 && given->id != 8)
+            wire_unanswered("cuLaunchKernelEx with an attribute other than cluster, cooperative, priority and programmatic");
+    }
+    return launch(function, config, cluster, values, extra);
+}
+
+/* -------------------------------------------------------------------------------- streams and events */
+
+Result cuStreamCreateWithPriority(void **stream, unsigned flags, int priority) {
+    (void)flags, (void)priority;
+    READY();
+    *stream = malloc(1);
+    return done(OK);
+}
+Result cuStreamCreate(void **stream, unsigned flags) { return cuStreamCreateWithPriority(stream, flags, 0); }
+Result cuStreamDestroy_v2(void *stream) { READY(); free(stream); return done(OK); }
+Result cuStreamSynchronize(void *stream) { (void)stream; return cuCtxSynchronize(); }
+Result cuStreamQuery(void *stream) { (void)stream; return cuCtxSynchronize(); }
+Result cuStreamWaitEvent(void *stream, Event *event, unsigned flags) { (void)stream, (void)flags; READY(); return done(event ? OK : INVALID_HANDLE); }
+Result cuStreamIsCapturing(void *stream, int *state) { (void)stream; READY(); *state = 0; return done(OK); }
+Result cuLaunchHostFunc(void *stream, void (*function)(void *), void *data) { (void)stream; READY(); function(data); return done(OK); }
+
+Result cuEventCreate(Event **event, unsigned flags) { (void)flags; READY(); *event = calloc(1, sizeof **event); return done(OK); }
+Result cuEventDestroy_v2(Event *event) { READY(); free(event); return done(event ? OK : INVALID_HANDLE); }
+Result cuEventRecord(Event *event, void *stream) {
+    (void)stream;
+    READY();
+    if (!event) return done(INVALID_HANDLE);
+    event->recorded = tick();
+    return done(OK);
+}
+Result cuEventSynchronize(Event *event) { return event ? cuCtxSynchronize() : done(INVALID_HANDLE); }
+Result cuEventQuery(Event *event) { return cuEventSynchronize(event); }
+Result cuEventElapsedTime_v2(float *milliseconds, Event *start, Event *end) {
+    READY();
+    if (!start || !end || !start->recorded || !end->recorded) return done(INVALID_HANDLE);
+    *milliseconds = (float)((double)end->recorded - (double)start->recorded); /* calls, not time */
+    return done(OK);
+}
+Result cuEventElapsedTime(float *milliseconds, Event *start, Event *end) { return cuEventElapsedTime_v2(milliseconds, start, end); }

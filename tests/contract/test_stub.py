@@ -1,0 +1,112 @@
+"""Stubs of contracts: those of kernels of one's own, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from host_programs import Hosts, ran
+
+import ptxgen
+from flash import AttentionConfig
+from flash.contract.catalogue import build
+from ptxgen import Pointer
+from ptxgen.contract.stub import LANGUAGES, example, stub
+from ptxgen.errors import ConfigError
+from ptxgen.types import f32, s32, u32
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+
+
+@ptxgen.kernel(threads=64)
+def saxpy(k: Any, X: Pointer[f32], Y: Pointer[f32], n: u32, int: f32, loop: s32) -> None:
+    at = k.block_id() * k.threads + k.thread_id()
+    with k.when(at < n):
+        Y[at] = X[at] * int + k.cvt(loop, dtype=f32, rnd="rn")
+
+
+def text_and_contract() -> tuple[str, dict[str, Any]]:
+    built = saxpy.build()
+    return built.text, built.contract()
+
+
+@pytest.mark.parametrize("language", ["c", pytest.param("rust", marks=pytest.mark.slow)])
+def test_a_kernel_of_ones_own_is_launched_by_its_stub(
+    language: str, request: pytest.FixtureRequest, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    compilers: Hosts = request.getfixturevalue({"c": "cc", "rust": "rustc"}[language])
+    text, contract = text_and_contract()
+    library, program = {"c": ("saxpy.h", "saxpy.c"), "rust": ("host.rs", "saxpy.rs")}[language]
+    (tmp_path / library).write_text(stub(contract, text, language))
+    source = Path(shutil.copy(PROGRAMS / program, tmp_path))
+    compiled = compilers.c(source) if language == "c" else compilers.rust(source)
+    ended, said = ran(compiled, sanitize=True)
+    assert (ended.code, ended.stopped, ended.reports, said) == (0, "", (), [])
+    assert capfd.readouterr().out == (
+        "saxpy: Y must be an address and a multiple of 4, got 0x0\n0 of 100 wrong\n"
+    )
+
+
+def test_a_header_is_also_one_of_cpp(cc: Hosts, tmp_path: Path) -> None:
+    if shutil.which("c++") is None:
+        pytest.skip("there is no C++ compiler, c++")
+    text, contract = text_and_contract()
+    (tmp_path / "saxpy.h").write_text(stub(contract, text, "c"))
+    (tmp_path / "main.cpp").write_text('#include "saxpy.h"\nint main() { return SAXPY_THREADS - 64; }\n')
+    cc.cpp(tmp_path / "main.cpp")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_text_inside_is_the_text(language: str) -> None:
+    made = build(AttentionConfig(8).kernel())
+    text = made.text + '// "quoted"##, back\\slash, what??/ tab\t\n'
+    contract = {**made.contract, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    found = stub(contract, text, language)
+    if language == "rust":
+        (inside,) = re.findall(r'r(#+)"(.*?)"\1;', found, re.DOTALL)
+        assert inside == ("###", text)
+        return
+    lines = re.findall(r'^    ("(?:[^"\\]|\\.)*"),$', found, re.MULTILINE)
+    unescaped = [
+        re.sub(r"\\(.)", lambda m: {"n": "\n", "t": "\t"}.get(m[1], m[1]), line[1:-1]) for line in lines
+    ]
+    assert "".join(unescaped) == text
+    assert "??" not in found
+
+
+def test_the_same_contract_gives_the_same_stub() -> None:
+    made = build(AttentionConfig(8).kernel())
+    for language in LANGUAGES:
+        assert stub(made.contract, made.text, language) == stub(made.contract, made.text, language)
+
+
+def test_what_has_no_stub_says_why() -> None:
+    text, contract = text_and_contract()
+
+    def says(call: Any, *given: Any) -> str:
+        with pytest.raises(ConfigError) as caught:
+            call(*given)
+        return str(caught.value)
+
+    assert says(stub, contract, text, "go") == "stub: the language must be c or rust, got 'go'"
+    assert says(stub, {**contract, "schema": 1}, text, "c") == "stub: the contract must have schema 2, got 1"
+    assert says(stub, contract, text + "\n", "c") == (
+        "stub: the text is not that of the contract of saxpy: its sha256 differs"
+    )
+    assert says(stub, {**contract, "cluster": [2, 1, 1]}, text, "c") == (
+        "stub: saxpy has attributes of launches (cluster), which stubs do not have; launch it by "
+        "cuLaunchKernelEx as its contract says"
+    )
+    with_map = {**contract, "parameters": [{**contract["parameters"][0], "kind": "tensor_map"}]}
+    assert says(stub, with_map, text, "rust").startswith("stub: saxpy has tensor maps (X), which stubs")
+    assert says(example, contract, "c", "saxpy.h") == (
+        "example: the contract of saxpy does not say how large its arrays are; write the program by hand"
+    )
+    forward = build(AttentionConfig(8).kernel()).contract
+    assert says(example, forward, "c", 'a".h') == (
+        "example: the file must be a plain name, got 'a\".h'; rename it"
+    )

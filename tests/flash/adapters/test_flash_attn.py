@@ -1,0 +1,323 @@
+"""flash-attn's functions for sequences of equal and of different lengths, beside an oracle."""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+from typing import Any
+
+import flash_attn_oracle as oracle
+import numpy as np
+import pytest
+from flash_attn_cases import as_numpy, assert_is_attention, bound_of, in_numpy, tensors
+from judge import assert_close
+
+# Parameters of flash_attn 2.8 (flash_attn_interface.py), in order, with their defaults.
+OPTIONS = (
+    "dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, "
+    "alibi_slopes=None, deterministic=False, return_attn_probs=False"
+)
+SIGNATURES = {
+    "flash_attn_func": f"q, k, v, {OPTIONS}",
+    "flash_attn_kvpacked_func": f"q, kv, {OPTIONS}",
+    "flash_attn_qkvpacked_func": f"qkv, {OPTIONS}",
+    "flash_attn_varlen_func": (
+        f"q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, {OPTIONS}, block_table=None"
+    ),
+    "flash_attn_varlen_kvpacked_func": (
+        f"q, kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, {OPTIONS}"
+    ),
+    "flash_attn_varlen_qkvpacked_func": f"qkv, cu_seqlens, max_seqlen, {OPTIONS}",
+    "flash_attn_with_kvcache": (
+        "q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None, "
+        "cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False, "
+        "window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0, "
+        "return_softmax_lse=False"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_parameters_are_those_of_flash_attn_in_order_and_with_its_defaults(
+    flash_attn: Any, name: str
+) -> None:
+    found = inspect.signature(getattr(flash_attn, name)).parameters.values()
+    assert all(p.kind is p.POSITIONAL_OR_KEYWORD for p in found)
+    said = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default}" for p in found)
+    assert said == SIGNATURES[name]
+
+
+def test_every_function_of_flash_attn_is_there(flash_attn: Any) -> None:
+    assert {*flash_attn.__all__} == {*SIGNATURES, "using_backend"}
+
+
+SLOPES = [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.01]
+# Of each case the type, the sizes seqlen_q, seqlen_k, heads, kv_heads and head_dim, and arguments.
+CASES: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
+    "plain": ("float16", (5, 9, 4, 4, 64), {}),
+    "more_keys": ("float16", (2, 5, 4, 2, 32), {"causal": True}),
+    "more_queries": ("bfloat16", (5, 2, 4, 2, 32), {"causal": True}),
+    "no_keys": ("float16", (3, 0, 2, 1, 32), {"causal": True}),
+    "no_queries": ("float16", (0, 3, 2, 1, 32), {}),
+    "left": ("bfloat16", (9, 12, 6, 1, 40), {"window_size": (3, -1)}),
+    "right": ("float16", (9, 12, 6, 2, 40), {"window_size": (-1, 2)}),
+    "both": ("float32", (12, 9, 6, 3, 59), {"window_size": (2, 1)}),
+    "causal_window": ("float16", (9, 12, 2, 2, 111), {"causal": True, "window_size": (3, 0)}),
+    "causal_wide_window": ("float16", (9, 12, 2, 2, 16), {"causal": True, "window_size": (3, 5)}),
+    "hidden_rows": ("float32", (9, 3, 2, 2, 16), {"window_size": (1, 1)}),
+    "softcap": ("bfloat16", (7, 7, 2, 2, 256), {"softcap": 2.0, "causal": True}),
+    "negative_softcap": ("float16", (7, 7, 2, 2, 8), {"softcap": -1.0}),
+    "scale": ("float16", (7, 7, 2, 2, 72), {"softmax_scale": 0.5}),
+    "alibi": ("float16", (7, 11, 6, 2, 24), {"alibi_slopes": SLOPES, "causal": True}),
+    "alibi_of_batch": ("float32", (11, 7, 6, 6, 24), {"alibi_slopes": [SLOPES, SLOPES[::-1]]}),
+}
+
+
+def arguments(torch: ModuleType, how: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a case, with tensors for lists."""
+    return {n: torch.tensor(x) if isinstance(x, list) else x for n, x in how.items()}
+
+
+@pytest.mark.judged
+@pytest.mark.parametrize("name", CASES)
+def test_attention_is_that_of_the_oracle(torch: ModuleType, flash_attn: Any, name: str) -> None:
+    dtype, (seqlen_q, seqlen_k, heads, kv_heads, dim), how = CASES[name]
+    shape = (2, seqlen_k, kv_heads, dim)
+    q, k, v = tensors(torch, dtype, (2, seqlen_q, heads, dim), shape, shape)
+    how = arguments(torch, how)
+    out, lse, probabilities = flash_attn.flash_attn_func(q, k, v, **how, return_attn_probs=True)
+    assert_is_attention(out, lse, q, k, v, how)
+    assert lse.shape == (2, heads, seqlen_q)
+    assert lse.dtype == torch.float32
+    assert out.is_contiguous()
+    assert out.dtype == q.dtype
+    assert probabilities.shape == (0,)
+    assert torch.equal(flash_attn.flash_attn_func(q, k, v, **how), out)
+
+
+@pytest.mark.judged
+@pytest.mark.parametrize(
+    "name",
+    ["more_queries", *(pytest.param(name, marks=pytest.mark.slow) for name in ("causal_window", "alibi"))],
+)
+def test_attention_on_the_interpreter_is_that_of_the_oracle(
+    torch: ModuleType, flash_attn: Any, name: str
+) -> None:
+    dtype, (seqlen_q, seqlen_k, heads, kv_heads, dim), how = CASES[name]
+    shape = (2, seqlen_k, kv_heads, dim)
+    q, k, v = tensors(torch, dtype, (2, seqlen_q, heads, dim), shape, shape)
+    how = arguments(torch, how)
+    with flash_attn.using_backend("interpreter"):
+        out, lse, _ = flash_attn.flash_attn_func(q, k, v, **how, return_attn_probs=True)
+    assert_is_attention(out, lse, q, k, v, how)
+
+
+def test_packed_forms_are_views_of_one_tensor(torch: ModuleType, flash_attn: Any) -> None:
+    (qkv,) = tensors(torch, "bfloat16", (2, 7, 3, 4, 40))
+    q, k, v = qkv.unbind(2)
+    wanted = flash_attn.flash_attn_func(q.clone(), k.clone(), v.clone(), causal=True)
+    assert torch.equal(flash_attn.flash_attn_qkvpacked_func(qkv, causal=True), wanted)
+    assert torch.equal(flash_attn.flash_attn_kvpacked_func(q, qkv[:, :, 1:], causal=True), wanted)
+    positional = flash_attn.flash_attn_qkvpacked_func(qkv, 0.0, None, True, (3, 0), 1.5, None, True, True)
+    by_name = flash_attn.flash_attn_func(
+        q, k, v, causal=True, window_size=(3, 0), softcap=1.5, return_attn_probs=True
+    )
+    assert len(positional) == 3
+    assert all(map(torch.equal, positional, by_name))
+
+
+def test_tensors_whose_last_dimension_is_not_dense_are_taken(torch: ModuleType, flash_attn: Any) -> None:
+    q, k, v = tensors(torch, "float16", (2, 16, 4, 7), (2, 16, 4, 9), (2, 16, 4, 9))
+    q, k, v = (x.permute(0, 3, 2, 1) for x in (q, k, v))
+    found = flash_attn.flash_attn_func(q, k, v)
+    assert torch.equal(found, flash_attn.flash_attn_func(*(x.contiguous() for x in (q, k, v))))
+
+
+def test_values_may_be_wider_than_keys(torch: ModuleType, flash_attn: Any) -> None:
+    q, k, v = tensors(torch, "float32", (1, 3, 2, 16), (1, 5, 2, 16), (1, 5, 2, 48))
+    out, lse, _ = flash_attn.flash_attn_func(q, k, v, return_attn_probs=True)
+    assert_is_attention(out, lse, q, k, v, {})
+
+
+LENGTHS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "different": ((5, 1, 3), (5, 9, 2)),
+    "empty": ((0, 4, 2, 0), (3, 0, 2, 0)),
+    "one": ((6,), (6,)),
+    "none": ((0, 0), (0, 0)),
+}
+
+
+def starts(torch: ModuleType, lengths: tuple[int, ...]) -> Any:
+    return torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)
+
+
+def assert_is_varlen(out: Any, lse: Any, q: Any, k: Any, v: Any, cu: tuple[Any, Any], how: Any) -> None:
+    """out and lse of packed sequences are those of the oracle; each sequence has its own bound."""
+    of_q, of_k = (x.tolist() for x in cu)
+    arrays = [as_numpy(x) for x in (q, k, v)]
+    wanted, sums = oracle.attention_varlen(*arrays, of_q, of_k, **in_numpy(how))
+    found, found_sums = as_numpy(out), as_numpy(lse)
+    assert found.shape == wanted.shape
+    for b in range(len(of_q) - 1):
+        rows, keys = slice(of_q[b], of_q[b + 1]), slice(of_k[b], of_k[b + 1])
+        one = [x[at].swapaxes(0, 1)[None] for x, at in zip(arrays, (rows, keys, keys), strict=True)]
+        bound = bound_of(*one, in_numpy(how))
+        assert_close("out", found[rows], wanted[rows], bound.out_error[0].swapaxes(0, 1))
+        assert_close("lse", found_sums[:, rows], sums[:, rows], bound.lse_error[0])
+
+
+@pytest.mark.judged
+@pytest.mark.parametrize("backend", ["auto", pytest.param("interpreter", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", LENGTHS)
+def test_packed_sequences_are_those_of_the_oracle(
+    torch: ModuleType, flash_attn: Any, name: str, backend: str
+) -> None:
+    of_q, of_k = LENGTHS[name]
+    q, k, v = tensors(torch, "float16", (sum(of_q), 4, 40), (sum(of_k), 2, 40), (sum(of_k), 2, 40))
+    cu = starts(torch, of_q), starts(torch, of_k)
+    how = {"causal": True, "window_size": (3, 0), "alibi_slopes": torch.tensor(SLOPES[:4])}
+    with flash_attn.using_backend(backend):
+        out, lse, probabilities = flash_attn.flash_attn_varlen_func(
+            q, k, v, *cu, max(of_q), max(of_k), **how, return_attn_probs=True
+        )
+    assert_is_varlen(out, lse, q, k, v, cu, how)
+    assert lse.shape == (4, sum(of_q))
+    assert probabilities.shape == (0,)
+
+
+def test_packed_forms_of_packed_sequences_are_views(torch: ModuleType, flash_attn: Any) -> None:
+    (qkv,) = tensors(torch, "float16", (9, 3, 4, 32))
+    q, k, v = qkv.unbind(1)
+    cu = starts(torch, (4, 5))
+    wanted = flash_attn.flash_attn_varlen_func(q, k, v, cu, cu, 5, 5, causal=True)
+    assert torch.equal(flash_attn.flash_attn_varlen_qkvpacked_func(qkv, cu, 5, causal=True), wanted)
+    kv = qkv[:, 1:]
+    assert torch.equal(flash_attn.flash_attn_varlen_kvpacked_func(q, kv, cu, cu, 5, 5, causal=True), wanted)
+    longest = torch.tensor(5)  # as `(cu[1:] - cu[:-1]).max()` is
+    assert torch.equal(flash_attn.flash_attn_varlen_qkvpacked_func(qkv, cu, longest, 0.0, None, True), wanted)
+
+
+def test_the_seed_of_torch_decides_which_weights_are_dropped(torch: ModuleType, flash_attn: Any) -> None:
+    q, k, v = tensors(torch, "float32", (1, 64, 2, 16), (1, 96, 2, 16), (1, 96, 2, 16))
+    torch.manual_seed(11)
+    first, second = (flash_attn.flash_attn_func(q, k, v, 0.25) for _ in range(2))
+    torch.manual_seed(11)
+    again = flash_attn.flash_attn_func(q, k, v, 0.25)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+
+
+def test_no_number_is_drawn_without_dropout(torch: ModuleType, flash_attn: Any) -> None:
+    q, k, v = tensors(torch, "float32", (1, 4, 2, 16), (1, 4, 2, 16), (1, 4, 2, 16))
+    torch.manual_seed(3)
+    wanted = torch.rand(3)
+    torch.manual_seed(3)
+    flash_attn.flash_attn_func(q, k, v)
+    assert torch.equal(torch.rand(3), wanted)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_probabilities_say_what_dropout_does_to_the_output(
+    torch: ModuleType, flash_attn: Any, packed: bool
+) -> None:
+    """Dropped weights are negative; the others, divided by the probability to be kept, give O."""
+    p, lengths = 0.25, (40, 64)
+    q, k = tensors(torch, "float32", (2, 64, 4, 16), (2, 64, 2, 16))
+    v = torch.eye(64)[None, :, None].expand(2, 64, 2, 64)  # O is the dropped matrix of weights
+    how = {"causal": True, "softcap": 3.0, "alibi_slopes": torch.tensor([SLOPES[:4], SLOPES[1:5]])}
+    if packed:
+        cu = starts(torch, lengths)
+        rows = [x.flatten(0, 1)[: sum(lengths)] for x in (q, k)]
+        values = torch.cat([torch.eye(64)[:n] for n in lengths])[:, None].expand(-1, 2, 64)
+        found = flash_attn.flash_attn_varlen_func(
+            *rows, values, cu, cu, 64, 64, p, **how, return_attn_probs=True
+        )
+        out = torch.zeros(2, 4, 64, 64)
+        for b, (begin, n) in enumerate(zip(cu, lengths, strict=False)):
+            out[b, :, :n] = found[0][begin : begin + n].transpose(0, 1)
+    else:
+        found = flash_attn.flash_attn_func(q, k, v, p, **how, return_attn_probs=True)
+        out = found[0].transpose(1, 2)
+    probabilities = found[2]
+    assert probabilities.shape == (2, 4, 64, 64)
+    torch.testing.assert_close(out, probabilities.clamp(min=0) / (1 - p), atol=1e-6, rtol=1e-5)
+    seen = probabilities[probabilities != 0]
+    deviation = (p * (1 - p) / len(seen)) ** 0.5
+    assert abs(float((seen < 0).float().mean()) - p) < 5 * deviation
+    if not packed:  # without its signs it is the softmax
+        torch.testing.assert_close(probabilities.abs().sum(-1), torch.ones(2, 4, 64))
+
+
+def test_probabilities_of_an_empty_batch_are_empty(torch: ModuleType, flash_attn: Any) -> None:
+    dense, packed = torch.zeros(0, 3, 2, 16), torch.zeros(0, 2, 16)
+    cu = torch.zeros(1, dtype=torch.int32)
+    found = flash_attn.flash_attn_func(dense, dense, dense, 0.5, return_attn_probs=True)
+    assert [list(x.shape) for x in found] == [[0, 3, 2, 16], [0, 2, 3], [0, 2, 3, 3]]
+    found = flash_attn.flash_attn_varlen_func(
+        packed, packed, packed, cu, cu, 0, 0, 0.5, return_attn_probs=True
+    )
+    assert [list(x.shape) for x in found] == [[0, 2, 16], [2, 0], [0, 2, 0, 0]]
+
+
+@pytest.mark.parametrize("window", [None, (None, None), (2**31 - 1, 2**40), [-1, -1]])
+def test_a_window_without_limits_is_no_window(torch: ModuleType, flash_attn: Any, window: Any) -> None:
+    q, k, v = tensors(torch, "float16", (1, 3, 2, 16), (1, 5, 2, 16), (1, 5, 2, 16))
+    wanted = flash_attn.flash_attn_func(q, k, v)
+    assert torch.equal(flash_attn.flash_attn_func(q, k, v, window_size=window, softcap=None), wanted)
+
+
+def test_dropout_keeps_the_mean(torch: ModuleType, flash_attn: Any) -> None:
+    """The mean of the results of many seeds is the result without dropout, within 5 deviations."""
+    q, k, v = tensors(torch, "float32", (1, 8, 2, 16), (1, 32, 2, 16), (1, 32, 2, 16))
+    wanted = flash_attn.flash_attn_func(q, k, v)
+    torch.manual_seed(5)
+    found = torch.stack([flash_attn.flash_attn_func(q, k, v, 0.5) for _ in range(200)])
+    deviation = found.std(0) / 200**0.5
+    assert bool(((found.mean(0) - wanted).abs() < 5 * deviation).all())
+
+
+@pytest.mark.parametrize("page_size", [4, 512])
+@pytest.mark.parametrize("backend", ["auto", pytest.param("interpreter", marks=pytest.mark.slow)])
+def test_packed_sequences_over_pages_are_those_of_the_oracle(
+    torch: ModuleType, flash_attn: Any, backend: str, page_size: int
+) -> None:
+    of_q, of_k = (2, 5), (page_size + 3, 2 * page_size)
+    pages = (6, page_size, 2, 40)
+    q, k, v = tensors(torch, "float16", (sum(of_q), 4, 40), pages, pages)
+    table = torch.tensor([[4, 1, 3], [0, 5, 2]], dtype=torch.int32)
+    cu = starts(torch, of_q), starts(torch, of_k)
+    how = {"causal": True, "window_size": (3, 0), "alibi_slopes": torch.tensor(SLOPES[:4])}
+    with flash_attn.using_backend(backend):
+        out, lse, probabilities = flash_attn.flash_attn_varlen_func(
+            q, k, v, *cu, max(of_q), max(of_k), **how, return_attn_probs=True, block_table=table
+        )
+    rows = [
+        torch.cat([x[own.long()].flatten(0, 1)[:n] for own, n in zip(table, of_k, strict=True)])
+        for x in (k, v)
+    ]
+    assert_is_varlen(out, lse, q, *rows, cu, how)
+    assert probabilities.shape == (0,)
+
+
+def test_gradients_are_those_of_pytorch(torch: ModuleType, flash_attn: Any) -> None:
+    (qkv,) = tensors(torch, "float32", (2, 7, 3, 4, 16))
+    ours, theirs = (qkv.clone().requires_grad_() for _ in range(2))
+    weights = torch.linspace(-1, 1, 16)
+    (flash_attn.flash_attn_qkvpacked_func(ours, causal=True) * weights).sum().backward()
+    q, k, v = (x.transpose(1, 2) for x in theirs.unbind(2))
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    (out.transpose(1, 2) * weights).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
+    cu, packed = starts(torch, (7, 7)), qkv.flatten(0, 1).clone().requires_grad_()
+    (flash_attn.flash_attn_varlen_qkvpacked_func(packed, cu, 7, causal=True) * weights).sum().backward()
+    torch.testing.assert_close(packed.grad, theirs.grad.flatten(0, 1))
+
+
+def test_a_compiled_call_is_one_graph(torch: ModuleType, flash_attn: Any) -> None:
+    q, k, v = tensors(torch, "float32", (1, 5, 4, 16), (1, 9, 2, 16), (1, 9, 2, 16))
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        return flash_attn.flash_attn_func(q, k, v, causal=True, window_size=(3, 0), softcap=5.0)
+
+    compiled = torch.compile(call, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(q, k, v), call(q, k, v))

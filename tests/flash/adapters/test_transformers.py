@@ -1,0 +1,576 @@
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import flash
+from ptxgen.errors import CacheFullError, ConfigError, LaunchError
+
+VOCABULARY, LAYERS, KV_HEADS, DIM, WINDOW = 61, 2, 2, 8, 5
+PROMPT, NEW = 11, 8  # tokens; the prompt is longer than the window
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 4 * DIM,
+    "intermediate_size": 24,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": KV_HEADS,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.4,  # so large that a wrong mask or scale gives other tokens
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+GPT_OSS: dict[str, Any] = {
+    "head_dim": DIM,
+    "sliding_window": WINDOW,
+    "num_local_experts": 2,
+    "num_experts_per_tok": 1,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+}
+# Class, and what its configuration says beside SIZES.
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {"head_dim": DIM}),
+    "qwen2": ("Qwen2", {}),
+    "mistral": ("Mistral", {"head_dim": DIM, "sliding_window": WINDOW}),
+    "gemma2": (
+        "Gemma2",
+        {
+            "head_dim": DIM,
+            "sliding_window": WINDOW,
+            "attn_logit_softcapping": 3.0,
+            "query_pre_attn_scalar": 5,  # the scale is not 1 / sqrt(head_dim)
+        },
+    ),
+    "gpt_oss": ("GptOss", GPT_OSS),
+}
+REGISTERED = ("ptxgen", "ptxgen_cpu", "ptxgen_interpreter", "mine")
+
+
+@pytest.fixture
+def adapter(transformers: ModuleType) -> Iterator[ModuleType]:
+    """The adapter, with nothing registered afterwards. The models are too small for torch's threads,
+    which wait for each other longer than they compute.
+    """
+    import torch
+
+    import flash.adapters.transformers as found
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield found
+    torch.set_num_threads(threads)
+    for registry in (transformers.AttentionInterface, transformers.AttentionMaskInterface):
+        for name in REGISTERED:
+            registry._global_mapping.pop(name, None)
+
+
+@functools.cache
+def weights_of(name: str, seed: int) -> Any:
+    import torch
+    import transformers
+
+    kind, more = MODELS[name]
+    torch.manual_seed(seed)
+    config = getattr(transformers, f"{kind}Config")(**SIZES, **more)
+    config._attn_implementation = "eager"
+    model = getattr(transformers, f"{kind}ForCausalLM")(config)
+    with torch.no_grad():
+        for parameter, values in model.named_parameters():
+            if parameter.endswith("sinks"):
+                values.normal_()
+    return model.state_dict()
+
+
+def model_of(name: str, seed: int = 0, **more: Any) -> Any:
+    """A small model with random weights and the "eager" attention."""
+    import transformers
+
+    kind, settings = MODELS[name]
+    config = getattr(transformers, f"{kind}Config")(**{**SIZES, **settings, **more})
+    config._attn_implementation = "eager"
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    model.load_state_dict(weights_of(name, seed))
+    return model
+
+
+def prompts(items: int, length: int = PROMPT) -> dict[str, Any]:
+    """Random tokens; item i has 3 i tokens of padding on the left."""
+    import torch
+
+    random = torch.Generator().manual_seed(1)
+    tokens = torch.randint(1, VOCABULARY, (items, length), generator=random)
+    mask = torch.ones_like(tokens)
+    for item in range(items):
+        tokens[item, : 3 * item] = mask[item, : 3 * item] = 0
+    return {"input_ids": tokens, "attention_mask": mask}
+
+
+def text(model: Any, items: int, cache: Any = None, new: int = NEW, **how: Any) -> list[list[int]]:
+    import torch
+
+    with torch.inference_mode():
+        found = model.generate(
+            **prompts(items), max_new_tokens=new, do_sample=False, past_key_values=cache, **how
+        )
+    tokens: list[list[int]] = found.tolist()
+    return tokens
+
+
+def assert_writes_the_same(model: Any, items: int, wanted: Any, **how: Any) -> None:
+    """The tokens are those of `wanted`, which `generated` has returned, and the logits are close."""
+    import torch
+
+    found = generated(model, items, **how)
+    assert found.sequences.tolist() == wanted.sequences.tolist()
+    torch.testing.assert_close(found.logits, wanted.logits, rtol=1e-4, atol=1e-3)
+
+
+def generated(model: Any, items: int, cache: Any = None, new: int = NEW) -> Any:
+    """Tokens and logits of greedy decoding."""
+    import torch
+
+    how = {"max_new_tokens": new, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+    with torch.inference_mode():
+        return model.generate(**prompts(items), past_key_values=cache, **how)
+
+
+def logits(model: Any, tokens: Any, **how: Any) -> Any:
+    import torch
+
+    with torch.no_grad():
+        return model(tokens, **how).logits
+
+
+# ------------------------------------------------------------------------------------ the same text
+
+CACHES = {"DynamicCache": 0, "contiguous": None, "pages": 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "page_size"),
+    [
+        ("gemma2", 4),
+        *(
+            pytest.param(name, size, marks=pytest.mark.slow)
+            for name in MODELS
+            for size in (0, None, 4)
+            if (name, size) != ("gemma2", 4)
+        ),
+    ],
+)
+def test_a_left_padded_batch_is_continued_as_by_eager(
+    name: str, page_size: int | None, adapter: ModuleType
+) -> None:
+    model = model_of(name)
+    wanted = generated(model, 3)
+    adapter.register(model, backend="cpu")
+    cache = None if page_size == 0 else adapter.cache_for(model, 3, PROMPT + NEW, page_size=page_size)
+    assert_writes_the_same(model, 3, wanted, cache=cache)
+    if cache is not None:
+        assert cache.kv.lengths.tolist() == [[PROMPT + NEW - 1] * 3] * LAYERS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("how", ["prompt lookup", "assisted"])
+def test_guesses_are_cut_where_they_are_wrong(name: str, how: str, adapter: ModuleType) -> None:
+    model = model_of(name)
+    guess: dict[str, Any] = {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 1}
+    if how == "assisted":
+        guess = {"assistant_model": model_of("llama", seed=5)}
+    wanted = text(model, 1, **guess)
+    for one in (model, *(guess[n] for n in guess if n == "assistant_model")):
+        adapter.register(one, backend="cpu")
+    cache = adapter.cache_for(model, 2, 40)  # guesses need room; the batch is larger than that of the call
+    cut = noted(cache, "crop")
+    assert text(model, 1, cache, **guess) == wanted
+    assert min(cut)[0] < 0
+    assert cache.kv.lengths.tolist() == [[PROMPT + NEW - 1, 0]] * LAYERS
+
+
+def noted(cache: Any, method: str) -> list[tuple[Any, ...]]:
+    """The arguments of later calls of a method."""
+    calls: list[tuple[Any, ...]] = []
+    right = getattr(cache, method)
+
+    def note(*arguments: Any) -> None:
+        calls.append(arguments)
+        right(*arguments)
+
+    setattr(cache, method, note)
+    return calls
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_beams_are_those_of_eager(name: str, adapter: ModuleType) -> None:
+    model = model_of(name)
+    wanted = text(model, 2, num_beams=3, num_return_sequences=2)
+    adapter.register(model, backend="cpu")
+    cache = adapter.cache_for(model, 6, PROMPT + NEW, page_size=4)
+    orders = noted(cache, "reorder_cache")
+    assert text(model, 2, cache, num_beams=3, num_return_sequences=2) == wanted
+    assert any(order.tolist() != list(range(6)) for (order,) in orders)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
+def test_the_kernels_write_what_eager_does(name: str, adapter: ModuleType) -> None:
+    model = model_of(name)
+    wanted = generated(model, 2, new=3)
+    assert adapter.register(model, backend="interpreter") == "ptxgen_interpreter"
+    cache = adapter.cache_for(model, 2, PROMPT + 3, page_size=4, backend="interpreter")
+    assert_writes_the_same(model, 2, wanted, cache=cache, new=3)
+
+
+@pytest.mark.slow
+def test_the_kernels_attend_to_keys_of_a_dynamic_cache(adapter: ModuleType) -> None:
+    model = model_of("mistral")
+    wanted = generated(model, 2, new=2)
+    adapter.register(model, backend="interpreter")
+    assert_writes_the_same(model, 2, wanted, new=2)
+
+
+@pytest.mark.slow
+def test_a_cache_may_keep_16_bits(adapter: ModuleType) -> None:
+    model = model_of("llama")
+    tokens = prompts(1)["input_ids"]
+    exact = logits(model, tokens)
+    adapter.register(model)
+    found = {}
+    for dtype in ("f32", "bf16", "e4m3"):
+        cache = adapter.cache_for(model, 1, PROMPT, dtype=dtype, page_size=None)
+        got = logits(model, tokens, past_key_values=cache)
+        assert got.dtype == exact.dtype
+        assert cache.kv.dtype == dtype
+        found[dtype] = float((got - exact).abs().max())
+    assert found["f32"] < 1e-4 < 1e-3 < found["bf16"] < 1 < found["e4m3"] < 20
+
+
+# ------------------------------------------------------------------------------ several at once
+
+
+def test_models_attend_side_by_side(adapter: ModuleType) -> None:
+    """Two models take turns, a token each, and each keeps to its own cache, window and softcap."""
+    import torch
+
+    tokens = prompts(1)["input_ids"]
+    models = [model_of(name) for name in ("llama", "gemma2", "llama")]
+    models[2].load_state_dict(weights_of("llama", seed=5))
+    wanted = [logits(model, tokens) for model in models]
+    caches = []
+    for model in models:
+        assert adapter.register(model) == "ptxgen"
+        caches.append(adapter.cache_for(model, 1, PROMPT, page_size=4))
+    parts = [
+        [logits(m, tokens[:, a:b], past_key_values=c) for m, c in zip(models, caches, strict=True)]
+        for a, b in ((0, 7), (7, 8), (8, PROMPT))
+    ]
+    for found, right in zip(zip(*parts, strict=True), wanted, strict=True):
+        assert torch.cat(found, dim=1).sub(right).abs().max() < 1e-4
+    assert [cache.get_seq_length() for cache in caches] == [PROMPT] * 3
+
+
+def test_a_name_is_registered_for_models_to_come(adapter: ModuleType, transformers: ModuleType) -> None:
+    assert adapter.register("mine", backend="cpu") == "mine"
+    more = MODELS["llama"][1]
+    config = transformers.LlamaConfig(**SIZES, **more)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="mine")
+    eager = model_of("llama")
+    model.load_state_dict(eager.state_dict())
+    tokens = prompts(1)["input_ids"]
+    assert logits(model.eval(), tokens).sub(logits(eager, tokens)).abs().max() < 1e-4
+    assert adapter.register("mine") == "mine"  # again, with another backend
+
+
+# ------------------------------------------------------------------------------------ the cache
+
+
+def test_items_of_a_cache_are_selected_repeated_and_reset(adapter: ModuleType) -> None:
+    import torch
+
+    kv = flash.KVCache(1, 4, 1, 2, 6, page_size=2)
+    cache = adapter.FlashCache(kv)
+    for sequence in range(2):
+        rows = torch.full((1, 1, 3, 2), float(sequence + 1))
+        kv.append(0, rows, rows, [sequence])
+
+    def first() -> list[float]:
+        return [float(kv.keys(0, n)[0, 0, 0]) for n in range(4) if kv.lengths[0, n]]
+
+    cache.batch_repeat_interleave(2)
+    assert first() == [1, 1, 2, 2]
+    cache.batch_select_indices(torch.tensor([False, True, True, False]))
+    assert first() == [1, 2]
+    cache.batch_select_indices(torch.tensor([1]))
+    assert first() == [2]
+    cache.crop(0)
+    cache.crop(-2)
+    assert kv.lengths.tolist() == [[1, 0, 0, 0]]
+    cache.reset()
+    assert cache.get_seq_length() == 0
+    assert cache.is_croppable
+    assert repr(cache).startswith("FlashCache(<KVCache(1, 4, 1, 2, 6, ")
+
+
+def test_a_cache_is_made_in_the_sizes_of_a_model(adapter: ModuleType) -> None:
+    import torch
+
+    kv = adapter.cache_for(model_of("qwen2").to(torch.bfloat16), 3, 20).kv
+    assert (kv.layers, kv.batch, kv.kv_heads, kv.head_dim, kv.capacity) == (LAYERS, 3, KV_HEADS, DIM, 20)
+    assert (kv.dtype, kv.page_size) == ("bf16", 16)
+
+
+# ------------------------------------------------------------------------------------- refused
+
+OTHERS = "use attn_implementation='sdpa' or 'eager' for this model"
+
+
+def refused(act: Callable[[], object], error: type[Exception] = LaunchError) -> str:
+    with pytest.raises(error) as caught:
+        act()
+    return str(caught.value).replace("flash.adapters.transformers", "adapter")
+
+
+def mask_of(function: Any, **how: Any) -> Any:
+    from flash.adapters.transformers.masks import read_mask
+
+    return read_mask(q_length=3, kv_length=3, mask_function=function, **how)
+
+
+def test_masks_other_than_causal_ones_are_refused_by_name(transformers: ModuleType) -> None:
+    import torch
+
+    masks = transformers.masking_utils
+    zeros, ids = torch.zeros(1, dtype=int), torch.zeros(1, 3, dtype=int)
+    causal = masks.causal_mask_function
+    found = {
+        "bidirectional_mask_function": masks.bidirectional_mask_function,
+        "(chunked_overlay and causal_mask_function)": masks.chunked_causal_mask_function(2, zeros),
+        "(sliding_window_bidirectional_overlay and bidirectional_mask_function)": (
+            masks.sliding_window_bidirectional_mask_function(2)
+        ),
+        "(packed_sequence_mask_function and remap_positions_for_packed_sequence)": (
+            masks.packed_sequence_compatibility_function(causal, ids, ids)
+        ),
+        "(causal_mask_function or blockwise_overlay)": masks.or_masks(causal, masks.blockwise_overlay(ids)),
+        "((sliding_window_overlay and causal_mask_function) and padding_mask_function)": (
+            masks.and_masks(masks.sliding_window_causal_mask_function(2), masks.padding_mask_function(ids))
+        ),
+    }
+    for name, function in found.items():
+        assert refused(functools.partial(mask_of, function)) == (
+            "adapter: masks must be causal, with or without a sliding window, but this model's is "
+            f"{name}; {OTHERS}"
+        )
+    assert mask_of(causal).window is None
+    assert mask_of(masks.sliding_window_causal_mask_function(7)).window == 7
+
+
+def test_padding_is_on_the_left_of_all_tokens(transformers: ModuleType) -> None:
+    import torch
+
+    causal = transformers.masking_utils.causal_mask_function
+    mask = torch.tensor([[False, True, True], [True, True, False]])
+    assert mask_of(causal, attention_mask=mask[:1]).leftpad == [1]
+    assert mask_of(causal, attention_mask=mask[:1] | True).leftpad is None
+    assert refused(lambda: mask_of(causal, attention_mask=mask)) == (
+        "adapter: padding must be on the left, but item 1 of attention_mask is [1, 1, 0]; make the "
+        "tokenizer pad there"
+    )
+    assert refused(lambda: mask_of(causal, attention_mask=mask[:, :2])) == (
+        "adapter: attention_mask must have a column for each of 3 tokens, got [2, 2]; give one for all "
+        "tokens of each item, those in the cache included"
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (
+            {"cache_implementation": "static"},
+            "adapter: the last key must be that of the last query, but queries end at 11 and keys at 13, as "
+            "in a static cache; use a FlashCache or a DynamicCache",
+        ),
+        (
+            {"output_attentions": True, "return_dict_in_generate": True},
+            f"adapter: LlamaAttention gives output_attentions, which this attention cannot take into "
+            f"account; {OTHERS}",
+        ),
+    ],
+)
+def test_generate_is_refused_what_would_be_lost(
+    how: dict[str, Any], message: str, adapter: ModuleType
+) -> None:
+    model = model_of("llama")
+    adapter.register(model)
+    assert refused(lambda: text(model, 1, new=3, **how)) == message
+
+
+def test_gradients_and_dropout_are_never_lost_silently(adapter: ModuleType) -> None:
+    import torch
+
+    model = model_of("llama", attention_dropout=0.25)
+    adapter.register(model)
+    tokens = prompts(1)["input_ids"]
+    for how in ({}, {"past_key_values": adapter.cache_for(model, 1, 20)}):
+        assert refused(functools.partial(model, tokens, **how)) == (
+            "adapter: query, key, value require gradients, but there are no backward kernels: gradients "
+            f"would be lost; call inside torch.no_grad(), or to train {OTHERS}"
+        )
+    with torch.no_grad():
+        assert refused(lambda: model.train()(tokens)) == (
+            "adapter: dropout must be 0, got 0.25, because the model is in training mode; call "
+            f"model.eval(), or {OTHERS}"
+        )
+    sinks = model_of("gpt_oss")
+    adapter.register(sinks)
+    sinks.requires_grad_(False)
+    sinks.model.layers[0].self_attn.sinks.requires_grad_(True)
+    assert refused(lambda: sinks(tokens)).startswith("adapter: sinks require gradients, but ")
+
+
+def test_packed_positions_and_ready_masks_are_refused(adapter: ModuleType) -> None:
+    import torch
+
+    model = model_of("llama")
+    adapter.register(model)
+    tokens = prompts(1)["input_ids"][:, :4]
+    packed = torch.tensor([[0, 1, 0, 1]])
+    assert "packed_sequence_mask_function" in refused(
+        lambda: logits(model, tokens, position_ids=packed, use_cache=False)
+    )
+    assert refused(lambda: logits(model, tokens, attention_mask=torch.zeros(1, 1, 4, 4))) == (
+        "adapter: LlamaAttention needs a mask of transformers.masking_utils, got one of shape [1, 1, 4, 4]; "
+        f"give attention_mask as [items, tokens], or {OTHERS}"
+    )
+
+
+def test_attention_that_is_not_causal_is_refused(adapter: ModuleType) -> None:
+    model = model_of("llama")
+    adapter.register(model)
+    model.model.layers[0].self_attn.is_causal = False
+    assert refused(lambda: logits(model, prompts(1)["input_ids"])) == (
+        f"adapter: LlamaAttention is not causal, as cross-attention and encoders are; {OTHERS}"
+    )
+
+
+def test_arguments_that_do_not_belong_together_are_refused(transformers: ModuleType) -> None:
+    import torch
+
+    from flash.adapters.transformers.attention import attend
+
+    mask = mask_of(transformers.masking_utils.causal_mask_function)
+    module, (q, k) = torch.nn.Identity(), torch.zeros(2, 1, 2, 3, 8)
+    call = functools.partial(attend, module, q, k, k, mask, backend="cpu")
+    assert call(is_causal=True, output_attentions=False, position_ids=q)[0].shape == (1, 3, 2, 8)
+    for name, value in (("is_causal", False), ("cu_seq_lens_q", q), ("position_bias", q)):
+        assert refused(functools.partial(call, **{name: value})) == (
+            f"adapter: Identity gives {name}, which this attention cannot take into account; {OTHERS}"
+        )
+    assert refused(lambda: attend(module, q[:, :, :1], k, k, mask, backend="cpu")) == (
+        f"adapter: the mask is for 3 queries and 3 keys, got 1 and 3; {OTHERS}"
+    )
+    assert refused(lambda: attend(module, q, k, k, None, backend="cpu")) == (
+        "adapter: Identity needs a mask of transformers.masking_utils, got none; give attention_mask as "
+        f"[items, tokens], or {OTHERS}"
+    )
+
+
+def test_a_cache_of_ours_is_refused_to_another_attention(adapter: ModuleType) -> None:
+    message = (
+        "adapter: keys and values of a FlashCache are appended and read by our attention, but the model "
+        "uses another, or computes with them before; call register(model), or use a DynamicCache"
+    )
+    tokens = prompts(1)["input_ids"]
+    for attention, name in (("eager", "llama"), ("sdpa", "llama"), ("eager", "gpt_oss")):
+        model = model_of(name)
+        model.set_attn_implementation(attention)
+        cache = adapter.cache_for(model, 1, 20)
+        assert refused(functools.partial(logits, model, tokens, past_key_values=cache)) == message
+        assert not cache.kv.lengths.any()
+
+
+def test_a_cache_that_is_too_small_is_named(adapter: ModuleType) -> None:
+    model = model_of("llama")
+    adapter.register(model)
+    cache = adapter.cache_for(model, 2, 20)
+    tokens = prompts(3)["input_ids"]
+    assert refused(lambda: logits(model, tokens, past_key_values=cache)) == (
+        "adapter: the batch has 3 items, beams included, but the cache has 2 sequences; make it with batch=3"
+    )
+    short = adapter.cache_for(model, 1, 4)
+    said = refused(lambda: logits(model, tokens[:1], past_key_values=short), CacheFullError)
+    assert said.startswith("attention_with_kvcache: sequence 0 has 0 of 4 tokens in layer 0, ")
+
+
+def test_what_a_cache_cannot_do_is_said(adapter: ModuleType) -> None:
+    import torch
+
+    kv = flash.KVCache(1, 2, 1, 2, 6)
+    cache = adapter.FlashCache(kv)
+    rows = torch.zeros(2, 1, 3, 2)
+    kv.append(0, rows, rows)
+    assert refused(lambda: cache.crop(1)) == (
+        "FlashCache.crop: tokens_to_remove must be 0 or negative, got 1; crop(-n) removes n tokens"
+    )
+    assert refused(lambda: cache.crop(-4)) == (
+        "FlashCache.crop: 4 tokens are to be removed, but a sequence has 3; remove at most as many"
+    )
+    assert refused(lambda: cache.batch_repeat_interleave(2)) == (
+        "FlashCache.batch_repeat_interleave: 2 items become 4, but the cache has 2 sequences; make it with "
+        "batch=4"
+    )
+    assert refused(lambda: cache.reorder_cache(torch.tensor([1, 1]))) == (
+        "KVCache.reorder: sequences of contiguous memory cannot share rows, but [0, 1] shall hold what "
+        "[1, 1] hold; make the cache with page_size, such as page_size=16"
+    )
+    assert refused(lambda: adapter.FlashCache([kv]), ConfigError) == (
+        "FlashCache: kv must be a flash.KVCache, got list; make one with flash.KVCache(layers, batch, "
+        "kv_heads, head_dim, capacity), or use cache_for(model, ...)"
+    )
+
+
+def test_models_that_are_not_decoders_alone_are_refused(
+    adapter: ModuleType, transformers: ModuleType
+) -> None:
+    t5 = transformers.T5ForConditionalGeneration(
+        transformers.T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, vocab_size=8)
+    )
+    for who, act in (
+        ("register", lambda: adapter.register(t5)),
+        ("cache_for", lambda: adapter.cache_for(t5, 1, 8)),
+    ):
+        assert refused(act, ConfigError) == (
+            f"{who}: models must be decoders only, but T5Config has an encoder and cross-attention; {OTHERS}"
+        )
+    chunked = model_of("llama")
+    chunked.config.attention_chunk_size = 4
+    assert refused(lambda: adapter.cache_for(chunked, 1, 8), ConfigError) == (
+        "cache_for: layers must be full_attention or sliding_attention, but LlamaForCausalLM has "
+        f"chunked_attention; {OTHERS}"
+    )
+
+
+def test_names_and_backends_are_checked(adapter: ModuleType) -> None:
+    for name in ("flashy", "eager"):
+        assert refused(functools.partial(adapter.register, name), ConfigError) == (
+            "register: the name must be new and without 'flash', which transformers looks for on its hub, "
+            f"got '{name}'; use 'ptxgen'"
+        )
+    assert refused(lambda: adapter.register(3), ConfigError) == (
+        "register: model must be a PreTrainedModel of transformers, or a name, got 3; call "
+        "register(model) with what from_pretrained returns"
+    )
+    assert refused(lambda: adapter.register("mine", backend="cud"), ConfigError).startswith("register: ")
+    fixed = model_of("llama")
+    fixed._can_set_attn_implementation = lambda: False
+    assert refused(lambda: adapter.register(fixed), ConfigError) == (
+        "register: LlamaForCausalLM has no exchangeable attention, because it does not use "
+        "transformers.AttentionInterface; use another model class"
+    )

@@ -1,0 +1,131 @@
+"""Ctrl-C ends a command at once: exit code 130, no traceback, and no temporary file is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 120.0  # after which a process counts as hanging
+ENDLESS = """\
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry endless()
+{
+LOOP:
+    bra LOOP;
+}
+"""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="process groups, FIFOs and /proc"),
+]
+
+Process = subprocess.Popen[bytes]
+Ready = Callable[[Process, Path], int | None]  # a file descriptor to keep open until the end
+
+
+def says(process: Process, _: Path) -> None:
+    """The command has written its first line, of progress or of a proof, to standard error."""
+    assert process.stderr is not None
+    assert process.stderr.readline()
+
+
+def reads(process: Process, folder: Path) -> int:
+    """The command reads a FIFO, and waits for what is written to it."""
+    end = time.monotonic() + DEADLINE_S
+    while time.monotonic() < end:
+        assert process.poll() is None
+        try:
+            return os.open(folder / "input", os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:  # nobody reads yet
+            time.sleep(0.01)
+    raise AssertionError("the command does not read its input")
+
+
+def runs(process: Process, folder: Path) -> None:
+    """The command has read a kernel that does not end."""
+    file = reads(process, folder)
+    os.write(file, ENDLESS.encode())
+    os.close(file)
+
+
+def maps(process: str) -> str:
+    """What a process has mapped into its memory; nothing if it has ended."""
+    try:
+        return Path(f"/proc/{process}/maps").read_text()
+    except OSError:
+        return ""
+
+
+def has_children(count: int, with_module: str = "") -> Ready:
+    """The command has started so many processes that have loaded an extension module."""
+
+    def ready(process: Process, _: Path) -> None:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        end = time.monotonic() + DEADLINE_S
+        while sum(with_module in maps(n) for n in children.read_text().split()) < count:
+            assert process.poll() is None
+            assert time.monotonic() < end, "the command starts no processes"
+            time.sleep(0.01)
+
+    return ready
+
+
+COMMANDS: dict[str, tuple[list[str], Ready]] = {
+    "emit": (["--head-dim", "64", "--prove", "-o", "output"], says),
+    "run": (["input", "--entry", "endless", "--grid", "1", "--block", "32"], runs),
+    "check": (["input"], reads),
+    "report": (["input", "-o", "report.html"], reads),
+    "bench": (["--only", "emit", "--output", "a.json"], says),
+    "tune": (["--head-dim", "64", "--static", "--output", "a.json"], says),
+    "mutate": (["--short", "--jobs", "2", "--output", "a.json"], has_children(2, "_multiarray_umath")),
+    "demo": ([], says),
+    "run-program": (["/bin/sleep", "100"], has_children(1)),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_interrupted_command_is_quiet_and_leaves_nothing(name: str, tmp_path: Path) -> None:
+    if name == "run-program" and not shutil.which("cc"):
+        pytest.skip("the library that answers a program's calls needs a C compiler")
+    options, ready = COMMANDS[name]
+    work, temporary, cache = (tmp_path / folder for folder in ("work", "temporary", "cache"))
+    for folder in (work, temporary):
+        folder.mkdir()
+    os.mkfifo(work / "input")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ptxgen", name, *options],
+        cwd=work,
+        env=dict(os.environ, PYTHONPATH=str(ROOT), TMPDIR=str(temporary), PTXGEN_CACHE_DIR=str(cache)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        kept = ready(process, work)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: all processes of the command
+        out, err = process.communicate(timeout=DEADLINE_S)
+        if kept is not None:
+            os.close(kept)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert process.returncode == 130, err.decode()
+    assert b"Traceback" not in err
+    assert b"KeyboardInterrupt" not in err
+    assert out == b""
+    assert list(temporary.iterdir()) == []
+    left = {path.name for path in work.iterdir()} - {"input"}
+    assert left <= {"a.json"}  # of tune, which writes it whole after each tile
