@@ -13,13 +13,14 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
+from flash.device.fma_products import FmaProducts
 from flash.device.epilogue import store_outputs
 from flash.device.gradient_parts import GradientParameters
 from flash.device.mma_products import MmaProducts, Tiles, WarpPlace, WarpProducts
 from flash.device.tf32_products import Tf32Products
 from flash.device.tiles import Matrix
 from flash.problem.gradients import GradientConfig
-from flash.problem.mma_tiling import HALF, MmaTiling
+from flash.problem.mma_tiling import FMA, HALF, MmaTiling
 from flash.scores.feature import LOG2E, NEG_INF
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.dsl.swizzle import SwizzledTile
@@ -61,7 +62,7 @@ def products_of(
 ) -> WarpProducts:
     if t.operands is HALF:
         return MmaProducts(k, t, me, tiles, config.dtype.scalar)
-    return Tf32Products(k, t, me, tiles)
+    return (FmaProducts if t.operands is FMA else Tf32Products)(k, t, me, tiles)
 
 
 def shift_of(k: KernelBuilder, lse: Value) -> Value:
