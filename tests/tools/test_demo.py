@@ -349,7 +349,7 @@ def test_help_shows_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) 
     assert stopped.value.code == 0
     shown = capsys.readouterr().out
     assert "  ptxgen demo --head-dim 80 --seq 333 " in shown
-    assert "exit codes: 0 all checks passed, 1 one failed, 2 wrong usage, 3 " in shown
+    assert "\nexit codes:\n  0  all checks passed\n  1  one failed\n  2  wrong usage\n  3  " in shown
 
 
 def test_it_runs_as_a_script() -> None:
