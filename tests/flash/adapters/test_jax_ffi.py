@@ -122,8 +122,17 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+SLOW = [("plain", "f32"), ("bshd", "f32"), ("dropout", "f32"), ("plain", "f16")]
+NIGHTLY = [("mask", "f32"), ("aux", "f32")]
+
+
 @pytest.mark.parametrize(
-    ("name", "dtype"), [*((n, "f32") for n in CASES), ("plain", "f16"), ("bias", "bf16")]
+    ("name", "dtype"),
+    [
+        ("bias", "bf16"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW),
+        *(pytest.param(*case, marks=pytest.mark.nightly) for case in NIGHTLY),
+    ],
 )
 def test_a_call_by_the_ffi_is_the_call(name: str, dtype: str, jax: ModuleType, programs: Programs) -> None:
     """The bits are those of the kernel outside of jit."""
