@@ -76,7 +76,8 @@ def joined(places: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def bytes_at(start: int, end: int) -> Array:
-    return np.frombuffer((ctypes.c_uint8 * (end - start)).from_address(start), np.uint8)
+    memory: Any = (ctypes.c_uint8 * (end - start)).from_address(start)
+    return np.frombuffer(memory, np.uint8)
 
 
 @pytest.fixture
@@ -176,7 +177,7 @@ def test_mapped_calls(dropout: float, launches: int, jax: ModuleType, programs: 
     queries = np.stack([np.stack([arrays["q"] * (i + j) for j in range(2)]) for i in range(2)])
     how: dict[str, Any] = {"dropout": dropout, "dropout_seed": 5} if dropout else {}
 
-    def several(q: Any, backend: str) -> Any:
+    def several(q: Any, backend: Any) -> Any:
         def call(q: Any) -> Any:
             return attention(q, arrays["k"], arrays["v"], return_lse=True, backend=backend, **how)
 
@@ -199,13 +200,13 @@ def test_rows_of_no_sequence_are_filled(jax: ModuleType, programs: Programs) -> 
     starts = jax.numpy.asarray([1, 4, 8], jax.numpy.int32)
     used = jax.numpy.asarray([2, 3], jax.numpy.int32)
 
-    def call(*arrays: Any, backend: Any) -> Any:
+    def call(q: Any, k: Any, v: Any, backend: Any) -> Any:
         how: dict[str, Any] = {"max_seqlen_q": 4, "return_lse": True, "backend": backend}
-        return attention_varlen(*arrays, starts, starts, seqused_q=used, **how)
+        return attention_varlen(q, k, v, starts, starts, seqused_q=used, **how)
 
-    out, lse = jax.jit(lambda *x: call(*x, backend="cuda"))(q, k, v)
+    out, lse = jax.jit(lambda q, k, v: call(q, k, v, "cuda"))(q, k, v)
     assert len(programs.driver.launches) == 1
-    assert bits((out, lse)) == bits(call(q, k, v, backend="interpreter"))
+    assert bits((out, lse)) == bits(call(q, k, v, "interpreter"))
     nowhere = [0, 3, 7, 8]
     assert not np.asarray(out)[nowhere].any()
     assert np.isneginf(np.asarray(lse)[:, nowhere]).all()
@@ -283,7 +284,8 @@ def test_the_stream_is_asked_from_xla(jax: ModuleType) -> None:
         asked.append(given.contents.context)
         given.contents.stream = 0x1230
 
-    api.stream_get = dict(xla_ffi._Api._fields_)["stream_get"](get)
+    kinds: dict[str, Any] = dict(xla_ffi._Api._fields_)
+    api.stream_get = kinds["stream_get"](get)
     assert xla_ffi.stream_of(xla_ffi._Frame(api=ctypes.pointer(api), context=7)) == 0x1230
     assert asked == [7]
 
