@@ -464,6 +464,12 @@ WRONG: dict[str, tuple[type[Exception], Callable[[Any, dict[str, Any]], Any], st
         "attention: dropout_seed must be an integer, or an array of one without axes, got float32 of shape "
         "[2, 4, 5, 8]; make one with jax.random.randint(key, (), 0, 2**31 - 1)",
     ),
+    "key": (
+        LaunchError,
+        lambda f, x: f(**x, dropout=0.5, dropout_seed=pytest.importorskip("jax").random.key(0)),
+        "attention: dropout_seed must be an integer, or an array of one without axes, got key<fry> of shape "
+        "[]; make one with jax.random.randint(key, (), 0, 2**31 - 1)",
+    ),
     "layout": (
         LaunchError,
         lambda f, x: f(**x, layout="bsdh"),
