@@ -14,6 +14,7 @@ BROWSER := $(VENV)/.browser
 PYTHONS := $(VENV)/pythons
 PYODIDES := 3.12=0.27.7 3.13=0.29.5 3.14=314.0.7  # CPython in WebAssembly, from npm
 HOSTS := $(VENV)/.hosts
+TYPES := $(VENV)/.types
 PYTEST := $(PY) -m pytest -n auto --dist worksteal
 COVERAGE := --cov=ptxgen --cov=flash --cov-branch --cov-fail-under=95
 
@@ -72,7 +73,7 @@ lint: $(READY) ## style and format
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 
-types: $(READY) ## static types, and programs of users that they accept and refuse
+types: $(TYPES) ## static types, and programs of users that they accept and refuse
 	$(PY) -m mypy
 	$(PY) tests/typing/check.py
 
@@ -102,6 +103,10 @@ $(READY): pyproject.toml | $(PY)
 
 $(FRAMEWORKS): pyproject.toml | $(READY)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[frameworks]'
+	@touch $@
+
+$(TYPES): pyproject.toml | $(READY)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[types]'
 	@touch $@
 
 $(FRONTENDS): pyproject.toml | $(READY)

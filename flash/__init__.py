@@ -6,6 +6,8 @@ Functions, which make a kernel for the arrays of a call and keep it:
     attention_varlen(q, k, v, …)     of packed sequences, each of its own length
     attention_with_kvcache(q, cache) of new queries to the keys of a KVCache, after appending new ones
     merge_partials(outs, lses)       of attentions to parts of the keys
+    lse_to_log2, lse_from_log2       the log-sum-exp in base 2, of tokens by heads, and back
+    block_table_from_csr(…)          a page table from one in compressed rows
     rotary_tables(positions, dim)    cos and sin of rotary position embedding
     to_device(array)                 a copy on a GPU, where no library has arrays there
 

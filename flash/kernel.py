@@ -27,6 +27,7 @@ from flash.scores.aux_arrays import flattened
 from flash.scores.features import NO_ARRAYS, require_known, takes
 from ptxgen import ir
 from ptxgen.arrays import streams
+from ptxgen.arrays.devices import located
 from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, unreadable, view
 from ptxgen.check.prove.global_verdicts import GlobalProof
 from ptxgen.check.prove.verdicts import Proof
@@ -358,10 +359,11 @@ class AttentionKernel:
         if any(array.read_only for array in (*views, *operands.values())):
             named_views = dict(zip(_FOUR, views, strict=False)) | operands
             require_no_gradients(named_views, self._caller.name)
+        gpu, who = self._gpu.backend, self._caller.name
         return (
-            tuple([a if a.device[1] != UNKNOWN_DEVICE else self._gpu.located(a) for a in views]),
+            tuple([a if a.device[1] != UNKNOWN_DEVICE else located(gpu, a, who) for a in views]),
             {
-                name: a if a.device[1] != UNKNOWN_DEVICE else self._gpu.located(a)
+                name: a if a.device[1] != UNKNOWN_DEVICE else located(gpu, a, who)
                 for name, a in operands.items()
             },
         )

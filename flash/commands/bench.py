@@ -69,7 +69,7 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "sanitizers": sanitizer_jobs,
     "launch": launch_jobs,
 }
-_OF_CHECKOUT: Final = ("static", "gallery", "interpreter", "sanitizers", "launch")  # read its files
+_OF_CHECKOUT: Final = ("lines", "static", "gallery", "interpreter", "sanitizers", "launch")  # read its files
 _NO_CHECKOUT: Final = "it reads files of a checkout, and this is an installed package"
 _REMARKS: Final = {
     "lines": LINE_REMARKS,

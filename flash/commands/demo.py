@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flash import AttentionConfig, AttentionKernel
 from flash.commands.parts.command_line import CommandParser
-from flash.commands.parts.exits import FAILED, OK, UNSUPPORTED, fail
+from flash.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, fail
 from flash.commands.parts.numbers import whole
 from flash.commands.parts.progress import cta_lines
 from flash.commands.parts.standard_output import tell
@@ -31,6 +31,7 @@ from ptxgen.errors import BackendError, ConfigError, PtxGenError, UnsupportedTar
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler, find_assembler
 from ptxgen.runtime.cuda import cuda_backend
+from ptxgen.runtime.settings import Settings
 from ptxgen.target import target as find_target
 from ptxgen.target import target_for_device
 
@@ -63,7 +64,7 @@ as their arithmetic says (docs/numerics.md); numpy's own f32 is shown beside the
 exit codes:
   0  all checks passed
   1  one failed
-  2  wrong usage
+  2  wrong usage, or an environment variable with a value that cannot be used
   3  a configuration or a target that is not supported
 """
 
@@ -74,6 +75,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
     """
     arguments = _parser().parse_args(argv)
+    try:
+        Settings.from_environment()
+    except ConfigError as error:
+        return _fail(USAGE, error)
     why_no_gpu = cuda_backend().why_unavailable()
     try:
         configs = _configs(arguments, gpu=not why_no_gpu)

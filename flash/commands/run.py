@@ -90,9 +90,9 @@ examples:
       --arg i32:1000 --arg f32:2.0 --arg random:f32:1000 --arg zeros:f32:1000
 
 CUDA C++, without a GPU or the CUDA toolkit (pip install 'ptxgen[frontends]'):
-  ptxgen run saxpy.cu --entry saxpy --grid 4 --block 256 --sanitize \
+  ptxgen run saxpy.cu --entry saxpy --grid 4 --block 256 --sanitize \\
       --arg i32:1000 --arg f32:2.0 --arg x.npy --arg inout:y.npy
-  ptxgen run sum.cu --instance "sum<float>" --entry "sum<float>" --grid 1 --block 64 \
+  ptxgen run sum.cu --instance "sum<float>" --entry "sum<float>" --grid 1 --block 64 \\
       --target sm_90a --define TILE=64 --arg x.npy --arg out:y.npy:f32:1
 
 exit codes:

@@ -27,7 +27,7 @@ from flash.commands.measure.tuning import (
     timed,
 )
 from flash.commands.parts.command_line import CommandParser
-from flash.commands.parts.exits import FAILED, NO_GPU, OK, UNSUPPORTED, StopError, fail
+from flash.commands.parts.exits import FAILED, NO_GPU, OK, UNSUPPORTED, USAGE, StopError, fail
 from flash.commands.parts.numbers import whole
 from flash.commands.parts.progress import progress
 from flash.commands.parts.standard_output import tell
@@ -35,6 +35,7 @@ from flash.operands.dtypes import DTYPES
 from flash.problem.config import DEFAULT_TARGET
 from ptxgen.errors import BackendError, ConfigError, PtxGenError, UnsupportedTargetError
 from ptxgen.runtime.cuda import cuda_backend
+from ptxgen.runtime.settings import Settings
 from ptxgen.target import target as find_target
 
 NAME: Final = "ptxgen tune"
@@ -73,7 +74,7 @@ exit codes:
   0  done
   1  a candidate failed, and the others are ranked; or there is no assembler, or the file of
      --output cannot be read or written
-  2  wrong usage
+  2  wrong usage, or an environment variable with a value that cannot be used
   3  no kernel is made for the problem, or the target is unknown
   4  --gpu, and this machine has none that runs the target
 """
@@ -85,6 +86,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
     """
     arguments = _parser().parse_args(argv)
+    try:
+        Settings.from_environment()
+    except ConfigError as error:
+        return _fail(USAGE, error)
     try:
         return _tune(arguments)
     except StopError as stop:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
@@ -103,6 +104,14 @@ class DeviceArray:
         return make_capsule(contents, self)
 
 
+class ResultMaker(ABC):
+    """An array with `__cuda_array_interface__` that has memory for the result of a launch."""
+
+    @abstractmethod
+    def result(self) -> object:
+        """The array for the result, of the right shape and type."""
+
+
 def empty(
     like: ArrayView,
     shape: tuple[int, ...],
@@ -129,6 +138,8 @@ def empty(
         cupy: Any = sys.modules["cupy"]
         with cupy.cuda.Device(like.device[1]), _pool_of(cupy.cuda, like.device, stream):
             return cupy.empty(shape, dtype.numpy)
+    if isinstance(like.owner, ResultMaker):
+        return like.owner.result()
     assert memory is not None  # the arrays are on a GPU, so there is one
     return DeviceArray(shape, dtype, like.device[1], memory, stream or 0)
 

@@ -78,7 +78,7 @@ class Launcher:
         """A launch on device `ordinal`, with its kernel loaded."""
         return Ready(self.load(step.made, step.plan, ordinal), step.plan)
 
-    def located(self, array: ArrayView, who: str = "launch") -> ArrayView:
+    def located(self, array: ArrayView, who: str) -> ArrayView:
         """See `ptxgen.arrays.devices.located`."""
         return located(self.backend, array, who)
 

@@ -51,6 +51,7 @@ class CudaBackend:
     def __init__(self, driver: Any = None) -> None:
         self._driver = Driver(driver)
         self._modules = Modules(self._driver)
+        self._device_ordinal: Any = None  # the driver's name of this attribute, once it is needed
 
     # --------------------------------------------------------------------------------- devices
 
@@ -81,12 +82,15 @@ class CudaBackend:
     def device_of_pointer(self, address: int) -> int | None:
         """The ordinal of the device whose memory has `address`; None for memory unknown to CUDA."""
         driver = self._driver
-        attribute = driver.require().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-        status, ordinal = driver.attempt(_POINTER_ATTRIBUTE, attribute, address, doing=_FIND_ANY)
-        if status and int(status) != _INVALID_VALUE:
-            raise driver.error(_POINTER_ATTRIBUTE, status, f"{_FIND_DEVICE} {address:#x}")
+        if self._device_ordinal is None:
+            self._device_ordinal = driver.require().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        status, ordinal = driver.answer(_POINTER_ATTRIBUTE, (self._device_ordinal, address), _FIND_ANY)
+        if status:
+            if int(status) != _INVALID_VALUE:
+                raise driver.error(_POINTER_ATTRIBUTE, status, f"{_FIND_DEVICE} {address:#x}")
+            return None
         # For host memory the driver reports an invalid value or a negative device ordinal.
-        return None if status or ordinal < 0 else int(ordinal)
+        return None if ordinal < 0 else ordinal
 
     # ---------------------------------------------------------------------------------- programs
 

@@ -113,17 +113,18 @@ class Driver:
 
         A failure raises `BackendError`, in whose message `doing` follows the word "cannot".
         """
-        answer = self._answer(name, arguments, doing)
+        answer = self.answer(name, arguments, doing)
         if answer[0]:
             raise self.error(name, answer[0], doing)
         return answer[1] if len(answer) > 1 else None
 
     def attempt(self, name: str, *arguments: Any, doing: str) -> tuple[Any, Any]:
         """Call the driver function `name`; returns its unchecked CUresult and its result."""
-        answer: Any = self._answer(name, arguments, doing)
+        answer: Any = self.answer(name, arguments, doing)
         return answer  # type: ignore[no-any-return]
 
-    def _answer(self, name: str, arguments: tuple[Any, ...], doing: str) -> tuple[Any, ...]:
+    def answer(self, name: str, arguments: tuple[Any, ...], doing: str) -> tuple[Any, ...]:
+        """The unchecked CUresult of the driver function `name`, and its results."""
         if self.poison:
             raise PoisonedContextError(poisoned_before(self.poison, doing))
         try:

@@ -349,7 +349,9 @@ def test_help_shows_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) 
     assert stopped.value.code == 0
     shown = capsys.readouterr().out
     assert "  ptxgen demo --head-dim 80 --seq 333 " in shown
-    assert "exit codes: 0 all checks passed, 1 one failed, 2 wrong usage, 3 " in shown
+    assert (
+        "\nexit codes:\n  0  all checks passed\n  1  one failed\n  2  wrong usage, or an environment" in shown
+    )
 
 
 def test_it_runs_as_a_script() -> None:
@@ -390,3 +392,11 @@ def test_an_access_that_is_not_proved_fails(
     code, found = demonstrate(SMALL, capsys)
     assert code == 1
     assert failures(found) == ["not every access is proved"]
+
+
+def test_a_variable_with_a_value_that_cannot_be_used_is_2(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PTXGEN_BACKEND", "gpu")
+    assert tool.main(SMALL) == 2
+    assert "ptxgen demo: error: PTXGEN_BACKEND must be one of" in capsys.readouterr().err

@@ -474,7 +474,7 @@ def test_help_shows_examples_that_work_and_the_exit_codes(
         for line in shown.splitlines()
         if line.startswith("  ptxgen emit")
     ]
-    assert len(examples) == 11
+    assert len(examples) == 12
     monkeypatch.chdir(tmp_path)
     for argv in examples:
         if "--assemble" in argv or "--cubin" in argv:

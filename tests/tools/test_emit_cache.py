@@ -343,8 +343,8 @@ def test_forward_may_be_said(capfd: pytest.CaptureFixture[str]) -> None:
             "append: rotary_interleaved is for a rotary_dim; give one",
         ),
         (
-            ["append", "--head-dim", "16", "--dtype", "fp16"],
-            "append: dtype must be one of 'f32', 'f16', 'bf16', got 'fp16'; did you mean 'f16'?",
+            ["append", "--head-dim", "16", "--dtype", "f61"],
+            "append: dtype must be one of 'f32', 'f16', 'bf16', got 'f61'; did you mean 'f16'?",
         ),
         (["merge", "--head-dim-v", "0"], "merge: head_dim_v must be an integer from 1 to 512, got 0"),
         (

@@ -189,6 +189,7 @@ def test_a_header_checks_what_a_host_gives(cc: Hosts, tmp_path: Path) -> None:
         ),
         (["--example", "x.c"], "--prefix and --example need --stub"),
         (["--prefix", "x"], "--prefix and --example need --stub"),
+        (["--stub", "rust", "--prefix", "x"], "--prefix is for --stub c; the names of Rust"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(

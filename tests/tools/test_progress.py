@@ -34,4 +34,4 @@ def test_ctas_are_counted_once_a_second_and_not_at_the_end(
     for seconds, done in ((0.5, 1), (1.0, 2), (1.5, 3), (2.1, 4), (9.0, 5)):
         now = 100.0 + seconds
         report(done, 5)
-    assert capsys.readouterr().err == "ptxgen run: k: 2 of 5 CTAs\nrun.py: k: 4 of 5 CTAs\n"
+    assert capsys.readouterr().err == "ptxgen run: k: 2 of 5 CTAs\nptxgen run: k: 4 of 5 CTAs\n"

@@ -1004,6 +1004,8 @@ def test_the_examples_of_the_help_work(
     shown = capsys.readouterr().out
     for code in range(3):
         assert f"\n  {code}  " in shown
+    for line in shown.splitlines():  # an example of two lines says so at the end of the first
+        assert "       --" not in line.lstrip(), line
     text = shown.replace("\\\n", "").split("examples:\n")[1].split("\n\n")[0]
     examples = [line.split("   list ")[0].split(" < ")[0].split()[2:] for line in text.splitlines()]
     assert len(examples) == 5

@@ -429,3 +429,11 @@ def test_the_script_runs_from_anywhere(tmp_path: Path) -> None:
     for rule in RULES.values():
         assert " ".join(rule.split()) in " ".join(said.stdout.split())
     assert said.stderr == ""
+
+
+def test_a_variable_with_a_value_that_cannot_be_used_is_2(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PTXGEN_CACHE", "maybe")
+    assert tune.main(["--head-dim", "16", "--static"]) == 2
+    assert "ptxgen tune: error: PTXGEN_CACHE must be one of on, off, got 'maybe'" in capsys.readouterr().err

@@ -33,6 +33,7 @@ def words_are_known(q: Floats, k: Floats, v: Floats, bias: Floats) -> None:
 def packed(q: Floats, k: Floats, v: Floats, ends: Lengths) -> None:
     out = flash.attention_varlen(q, k, v, ends, ends, seqused_k=ends, max_seqlen_q=7, causal=True)
     assert_type(out, Floats)
+    assert_type(flash.attention_varlen(q, k, v, ends, block_table=ends, seqused_k=ends), Floats)
 
 
 def kernels(q: Floats, k: Floats, v: Floats) -> None:

@@ -53,7 +53,7 @@ def configs(q: Floats) -> None:
 
 
 def packed(q: Floats, ends: NDArray[np.int32]) -> None:
-    flash.attention_varlen(q, q, q, ends)  # wrong
+    flash.attention_varlen(q, q, q)  # wrong
     flash.attention_varlen(q, q, q, ends, ends, max_seqlen_q="long")  # wrong
 
 

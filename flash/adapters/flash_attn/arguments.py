@@ -29,7 +29,7 @@ class Scores(NamedTuple):
     softcap: float | None
     alibi_slopes: torch.Tensor | None
     dropout: float = 0.0
-    dropout_seed: int | None = None
+    dropout_seed: torch.Tensor | None = None  # int64, one element on the CPU
 
 
 def scores_of(
@@ -69,7 +69,7 @@ def scores_of(
         cap if cap is not None and cap > 0 else None,
         slopes,
         dropout,
-        int(torch.randint(2**63 - 1, (), device="cpu")) if dropout else None,
+        torch.randint(2**63 - 1, (), device="cpu") if dropout else None,
     )
 
 
@@ -129,7 +129,7 @@ def _sizes(who: str, given: tuple[tuple[str, str, tuple[int, ...], torch.dtype],
         wanted = axes.split()
         known = {axis: int(axis) if axis.isdigit() else sizes.get(axis) for axis in wanted}
         if len(shape) != len(wanted) or any(
-            known[axis] not in (None, size) for axis, size in zip(wanted, shape, strict=True)
+            known[axis] is not None and known[axis] != size for axis, size in zip(wanted, shape, strict=True)
         ):
             said = ", ".join(
                 axis if axis.isdigit() or known[axis] is None else f"{axis}={known[axis]}" for axis in wanted

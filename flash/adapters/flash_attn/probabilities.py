@@ -54,6 +54,6 @@ def _of_sequence(q: torch.Tensor, k: torch.Tensor, b: int, scores: Scores) -> ND
         dtype=np.float32,
     )
     numbers = b * heads + np.arange(heads)
-    keep = kept(scores.dropout, scores.dropout_seed, numbers, np.arange(q.shape[0]), np.arange(length))
+    keep = kept(scores.dropout, int(scores.dropout_seed), numbers, np.arange(q.shape[0]), np.arange(length))
     found: NDArray[np.float32] = np.where(keep, P[0], -P[0])
     return found

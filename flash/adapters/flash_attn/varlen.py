@@ -147,8 +147,9 @@ def _lengths(
 
 
 def _most(who: str, name: str, given: object, cu_seqlens: torch.Tensor | None = None) -> int:
-    """The most rows of a sequence, and for `cu_seqlens` on the host checked against them. A tensor
-    of one integer is read, which waits for its device.
+    """The most rows of a sequence, and for `cu_seqlens` on the host checked against them, unless
+    torch.compile traces the call, where they are not known. A tensor of one integer is read, which
+    waits for its device.
     """
     found = integer(given, 0, MAX_WINDOWED_SEQ)
     if found is None:
@@ -156,7 +157,7 @@ def _most(who: str, name: str, given: object, cu_seqlens: torch.Tensor | None = 
             f"{who}: {name} must be the most rows of a sequence, from 0 to {MAX_WINDOWED_SEQ}, got "
             f"{shown(given)}"
         )
-    if cu_seqlens is not None and cu_seqlens.device.type == "cpu":
+    if cu_seqlens is not None and cu_seqlens.device.type == "cpu" and not torch.compiler.is_compiling():
         longest = int(cu_seqlens.diff().max()) if cu_seqlens.numel() > 1 else 0
         if found < longest:
             raise LaunchError(

@@ -118,7 +118,7 @@ def split(
 
 
 def _seed(who: str, given: jax.Array) -> jax.Array:
-    if given.shape or not np.issubdtype(given.dtype, np.integer):
+    if given.shape or not jax.numpy.issubdtype(given.dtype, np.integer):  # a key has a type of its own
         raise LaunchError(
             f"{who}: {SEED} must be an integer, or an array of one without axes, got {given.dtype} of shape "
             f"{list(given.shape)}; make one with jax.random.randint(key, (), 0, 2**31 - 1)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NoReturn, Unpack
 
 import jax
@@ -16,6 +17,7 @@ from jax.interpreters import ad, batching, mlir
 import flash
 from flash.adapters.jax import host
 from flash.adapters.jax.call import DIFFERENTIABLE, Call, split
+from flash.adapters.jax.gpu import Forward
 from flash.host.caller import flag
 from flash.operands.words import Backend, Causal, Precision
 from flash.scores.features import ScoreArguments, VarlenArguments, require_known, takes
@@ -46,13 +48,13 @@ def attention(
     are raised when the call is traced; results are of type jax.Array. Arguments that are no arrays
     are values of Python, but `dropout_seed` may be an integer array without axes.
 
-    Traced calls are computed on the CPU, by a callback. Arrays on a GPU are attended to there, in
-    place, but neither under `jit` nor under `vmap`. Gradients of q, k, v, alibi_slopes, bias, key_bias
-    and sink, from those of out and lse, are computed on the CPU, where "auto" is "cpu". They are
-    reverse-mode and of first order.
+    Traced calls are computed by a callback in programs for the CPU, and by a kernel, on the arrays in
+    place and the program's stream, in those for an NVIDIA GPU. Gradients of q, k, v,
+    alibi_slopes, bias, key_bias and sink, from those of out and lse, are computed on the CPU, where
+    "auto" is "cpu". They are reverse-mode and of first order.
 
-    Raises `LaunchError` for traced values of other arguments, and for what cannot be: a traced call
-    on a GPU; gradients on a GPU, with another backend than "cpu", of arrays in `aux`, or of
+    Raises `LaunchError` for traced values of other arguments, and for what cannot be: gradients
+    on a GPU, with another backend than "cpu", of arrays in `aux`, or of
     gradients.
     """
     who = "attention"
@@ -124,7 +126,8 @@ def _forward(call: Call, arrays: dict[str, Any], with_lse: bool) -> tuple[Any, .
     shapes = (jax.ShapeDtypeStruct(out, arrays["q"].dtype), jax.ShapeDtypeStruct(lse, jnp.float32))
     ranks = {name: array.ndim for name, array in arrays.items()}
     compute = functools.partial(host.forward, call, ranks, with_lse)
-    return _by_callback(call, compute, shapes[: 1 + with_lse], arrays)
+    on_gpu = Forward(call, ranks, with_lse) if call.backend in (AUTO, "cuda") else None
+    return _traced(_Work(call.who, ranks, compute, shapes[: 1 + with_lse], on_gpu), arrays)
 
 
 def _now(call: Call, arrays: dict[str, Any], with_lse: bool) -> tuple[Any, ...]:
@@ -148,49 +151,83 @@ def _device_of(arrays: Mapping[Any, Any]) -> str | None:
     return None
 
 
-def _by_callback(
-    call: Call, compute: Callable[..., tuple[Any, ...]], shapes: Sequence[Any], arrays: Mapping[str, Any]
-) -> tuple[Any, ...]:
-    """The results of a function of the host's arrays, in a program for the CPU."""
-    given = _ON_HOST.bind(*map(jnp.asarray, arrays.values()), who=call.who)
-    return tuple(jax.pure_callback(compute, tuple(shapes), *given, vmap_method="expand_dims"))
+@dataclass(frozen=True, eq=False)  # JAX hashes it
+class _Work:
+    """What is computed of arrays: of those on the host by `compute`, in programs for a GPU by `on_gpu`.
+    `ranks` are the names of the arrays, and their axes without mapped ones; `shapes` are those of the
+    results, without mapped axes.
+    """
+
+    who: str
+    ranks: Mapping[str, int]
+    compute: Callable[..., tuple[Any, ...]]
+    shapes: Sequence[Any]
+    on_gpu: Forward | None
+
+    def results(self, *arrays: Any) -> tuple[Any, ...]:
+        """The shapes and types of the results of arrays with mapped axes."""
+        lead = host.mapped_axes(dict(zip(self.ranks, arrays, strict=True)), self.ranks)
+        return tuple([jax.ShapeDtypeStruct((*lead, *of.shape), of.dtype) for of in self.shapes])
 
 
-def _refuse_gpu(who: str) -> NoReturn:
-    raise LaunchError(
-        f"{who}: traced calls, as under jax.jit and jax.vmap, are computed by a callback on the CPU, and "
-        "this one is for a GPU; call it with arrays on the GPU outside of them, or compile for the CPU, "
-        f"{_ON_THE_CPU}"
-    )
+def _traced(work: _Work, arrays: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(_WORK.bind(*map(jnp.asarray, arrays.values()), work=work))
 
 
-def _unchanged(*arrays: Any, who: str) -> Sequence[Any]:
+def _eagerly(*arrays: Any, work: _Work) -> Sequence[Any]:
+    """The results of arrays, of which `jax.vmap` may have mapped some, outside of `jax.jit`."""
     if _device_of(dict(enumerate(arrays))) is not None:
-        _refuse_gpu(who)
-    return arrays
+        return jax.jit(functools.partial(_WORK.bind, work=work))(*arrays)  # type: ignore[no-any-return]
+    return [jnp.asarray(found) for found in work.compute(*arrays)]
 
 
-def _mapped(arrays: Any, dims: Any, *, who: str) -> tuple[Any, Any]:
-    return _ON_HOST.bind(*arrays, who=who), dims
+def _mapped(arrays: Any, dims: Any, *, work: _Work) -> tuple[Any, Any]:
+    """The rule of `jax.vmap`: an axis in front of all arrays, of length 1 for those not mapped."""
+    moved = [
+        jnp.expand_dims(array, 0) if axis is None else jnp.moveaxis(array, axis, 0)
+        for array, axis in zip(arrays, dims, strict=True)
+    ]
+    return _WORK.bind(*moved, work=work), [0] * len(work.shapes)
 
 
-def _refuse_second_derivatives(*_: Any, who: str) -> NoReturn:
+def _refuse_second_derivatives(*_: Any, work: _Work) -> NoReturn:
     raise LaunchError(
-        f"{who}: second derivatives are not computed, because the backward pass has none of its own; "
+        f"{work.who}: second derivatives are not computed, because the backward pass has none of its own; "
         "differentiate once, or write this attention with jax.numpy"
     )
 
 
-# An identity in front of callbacks. Programs for a GPU cannot have it, and it has no derivative:
-# `jax.custom_vjp` keeps first derivatives from it. `who` is the function of the call.
-_ON_HOST: Final = Primitive("ptxgen_on_host")
-_ON_HOST.multiple_results = True
-_ON_HOST.def_impl(_unchanged)
-_ON_HOST.def_abstract_eval(lambda *arrays, **_: arrays)
-batching.primitive_batchers[_ON_HOST] = _mapped
-ad.primitive_jvps[_ON_HOST] = _refuse_second_derivatives
-mlir.register_lowering(_ON_HOST, lambda _, *arrays, **__: arrays, platform="cpu")
-mlir.register_lowering(_ON_HOST, lambda *_, who: _refuse_gpu(who))
+def _by_callback(*arrays: Any, work: _Work) -> Sequence[Any]:
+    return jax.pure_callback(work.compute, work.results(*arrays), *arrays)  # type: ignore[no-any-return]
+
+
+def _by_ffi(context: Any, *arrays: Any, work: _Work) -> Any:
+    if work.on_gpu is None:
+        _refuse_gpu(context, work=work)
+    context.module_context.add_keepalive(work.on_gpu)
+    return mlir.lower_fun(work.on_gpu.traced, multiple_results=True)(context, *arrays)
+
+
+def _refuse_gpu(*_: Any, work: _Work) -> NoReturn:
+    raise LaunchError(
+        f"{work.who}: gradients, and backends 'cpu' and 'interpreter', are computed on the CPU only, but the "
+        "program that is compiled is not for the CPU; without gradients use backend='cuda' on an NVIDIA GPU, "
+        f"or compile for the CPU, {_ON_THE_CPU}"
+    )
+
+
+# It has no derivative: `jax.custom_vjp` keeps first derivatives from it.
+_WORK: Final = Primitive("ptxgen_attention")
+_WORK.multiple_results = True
+_WORK.def_impl(_eagerly)
+_WORK.def_abstract_eval(
+    lambda *arrays, work: [jax.core.ShapedArray(of.shape, of.dtype) for of in work.results(*arrays)]
+)
+batching.primitive_batchers[_WORK] = _mapped
+ad.primitive_jvps[_WORK] = _refuse_second_derivatives
+mlir.register_lowering(_WORK, mlir.lower_fun(_by_callback, multiple_results=True), platform="cpu")
+mlir.register_lowering(_WORK, _by_ffi, platform="cuda")
+mlir.register_lowering(_WORK, _refuse_gpu)
 
 
 # ----------------------------------------------------------------------------- backward
@@ -249,7 +286,7 @@ def _backward(
     ranks = {name: array.ndim for name, array in given.items()}
     compute = functools.partial(host.backward, call, ranks, wanted)
     if any(isinstance(array, jax.core.Tracer) for array in given.values()):
-        found = _by_callback(call, compute, shapes, given)
+        found = _traced(_Work(call.who, ranks, compute, shapes, None), given)
     else:
         found = tuple(map(jnp.asarray, compute(*map(np.asarray, given.values()))))
     return dict(zip(wanted, found, strict=True))

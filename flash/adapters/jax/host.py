@@ -28,9 +28,9 @@ _MATRIX: Final = ("batch", "heads", "rows", "columns")  # in either layout the b
 def forward(call: Call, ranks: Mapping[str, int], with_lse: bool, *given: Any) -> tuple[Array, ...]:
     """out, or out and lse; `ranks` are the names of the arrays and their axes without mapped ones."""
     arrays = {name: np.asarray(array) for name, array in zip(ranks, given, strict=True)}
-    lead = _mapped_axes(arrays, ranks)
+    lead = mapped_axes(arrays, ranks)
     if lead and call.items_are_alike:
-        return _as_a_batch(call, arrays, ranks, lead, with_lse)
+        return as_a_batch(lambda own: _attend(call, own, with_lse), arrays, ranks, lead, np)
     return _each(lambda own: _attend(call, own, with_lse), arrays, ranks, lead)
 
 
@@ -38,10 +38,10 @@ def backward(call: Call, ranks: Mapping[str, int], wanted: Sequence[str], *given
     """The gradients of `wanted`. Beside its own arrays, a call has dout, out, lse and maybe dlse."""
     arrays = {name: np.asarray(array) for name, array in zip(ranks, given, strict=True)}
     differentiate = _varlen_gradients if call.is_varlen else _gradients
-    return _each(lambda own: differentiate(call, own, wanted), arrays, ranks, _mapped_axes(arrays, ranks))
+    return _each(lambda own: differentiate(call, own, wanted), arrays, ranks, mapped_axes(arrays, ranks))
 
 
-def _mapped_axes(arrays: Arrays, ranks: Mapping[str, int]) -> tuple[int, ...]:
+def mapped_axes(arrays: Mapping[str, Any], ranks: Mapping[str, int]) -> tuple[int, ...]:
     """The lengths of the axes that `jax.vmap` has added."""
     return np.broadcast_shapes(*(array.shape[: array.ndim - ranks[name]] for name, array in arrays.items()))
 
@@ -60,10 +60,16 @@ def _each(
     return tuple(np.stack(parts).reshape(*lead, *parts[0].shape) for parts in zip(*found, strict=True))
 
 
-def _as_a_batch(
-    call: Call, arrays: Arrays, ranks: Mapping[str, int], lead: tuple[int, ...], with_lse: bool
-) -> tuple[Array, ...]:
-    """The results of all mapped items by one call: items become items of the batch."""
+def as_a_batch(
+    attend: Callable[[Mapping[str, Any]], tuple[Any, ...]],
+    arrays: Mapping[str, Any],
+    ranks: Mapping[str, int],
+    lead: tuple[int, ...],
+    numpy: Any,
+) -> tuple[Any, ...]:
+    """The results of all mapped items by one call of `attend`: items become items of the batch. `numpy`
+    is the module of the arrays: numpy or jax.numpy.
+    """
     items = math.prod(lead)
     batch = 1 if ranks["q"] == 3 else arrays["q"].shape[len(lead)]
     folded = {}
@@ -74,9 +80,9 @@ def _as_a_batch(
         if name not in MATRICES and whole[0] == 1 and math.prod(mapped) == 1:  # the same for all
             folded[name] = array.reshape(whole)
         else:
-            wide = np.broadcast_to(array.reshape(mapped + whole), (*lead, batch, *whole[1:]))
+            wide = numpy.broadcast_to(array.reshape(mapped + whole), (*lead, batch, *whole[1:]))
             folded[name] = wide.reshape(items * batch, *whole[1:])
-    found = _attend(call, folded, with_lse)
+    found = attend(folded)
     own_batch = lead if ranks["q"] == 3 else (*lead, batch)
     return tuple(result.reshape(*own_batch, *result.shape[1:]) for result in found)
 

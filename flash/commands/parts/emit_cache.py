@@ -43,7 +43,7 @@ The kernel takes any number of queries, of heads that share a head of K and V, a
 parts, in f32, for the kernel of ptxgen emit merge.
 
 With --append it writes up to 16 new rows of each sequence to the cache itself, where seqused_k
-counts them already, and with --rotary-dim turns those of K, and the queries: no launch of python
+counts them already, and with --rotary-dim turns those of K, and the queries: no launch of
 ptxgen emit append is needed. It then takes no more queries than a CTA has, the heads that share
 a head of K together.
 
@@ -160,7 +160,7 @@ def _add_decode(group: argparse._ArgumentGroup) -> None:
 
 
 def _decode(arguments: argparse.Namespace) -> BuiltKernel:
-    config = config_of(arguments, _target(arguments))
+    config = config_of(arguments, _target(arguments), others=("page_size",))  # that of the cache
     return cache_kernels.decode(
         config,
         _cache(arguments),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
@@ -106,11 +106,13 @@ def every_kernel_option() -> tuple[str, ...]:
     return tuple(_OF_KERNELS)
 
 
-def config_of(arguments: argparse.Namespace, target: str | None) -> AttentionConfig:
-    """The config that the options give, with defaults for options that the kernel does not have.
-    Raises `ConfigError`.
+def config_of(
+    arguments: argparse.Namespace, target: str | None, others: Collection[str] = ()
+) -> AttentionConfig:
+    """The config that the options give, with defaults for options that the kernel does not have, and
+    for `others`, which say something else than the settings of these names. Raises `ConfigError`.
     """
-    names = {field.name for field in fields(AttentionConfig)}
+    names = {field.name for field in fields(AttentionConfig)}.difference(others)
     said = {name: value for name, value in vars(arguments).items() if name in names}
     return AttentionConfig(**{**said, "target": target})
 

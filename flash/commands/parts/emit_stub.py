@@ -28,6 +28,8 @@ def check_stub(parser: argparse.ArgumentParser, arguments: argparse.Namespace, s
         if arguments.prefix or arguments.example:
             parser.error("--prefix and --example need --stub")
         return
+    if arguments.prefix and arguments.stub != "c":
+        parser.error("--prefix is for --stub c; the names of Rust are in the module that has the file's name")
     if arguments.json:
         parser.error("--stub and --json are two outputs; run the command twice")
     if arguments.example and arguments.output == stdout:

@@ -321,3 +321,21 @@ def test_a_compiled_call_is_one_graph(torch: ModuleType, flash_attn: Any) -> Non
 
     compiled = torch.compile(call, backend="eager", fullgraph=True)
     assert torch.equal(compiled(q, k, v), call(q, k, v))
+
+
+def test_a_compiled_call_of_packed_sequences_is_one_graph(torch: ModuleType, flash_attn: Any) -> None:
+    call = flash_attn.flash_attn_varlen_func
+    compiled = torch.compile(call, backend="eager", fullgraph=True)
+    for kv_heads, dim_v, keys in ((4, 16, 12), (2, 8, 9)):  # the second has sizes that the graph does not fix
+        q, k, v = tensors(torch, "float32", (9, 4, 16), (keys, kv_heads, 16), (keys, kv_heads, dim_v))
+        given = (q, k, v, starts(torch, (5, 4)), starts(torch, (7, keys - 7)), 5, 7)
+        assert torch.equal(compiled(*given, causal=True), call(*given, causal=True))
+
+
+def test_a_compiled_call_with_dropout_is_one_graph(torch: ModuleType, flash_attn: Any) -> None:
+    q, k, v = tensors(torch, "float32", (1, 5, 4, 16), (1, 9, 2, 16), (1, 9, 2, 16))
+    compiled = torch.compile(flash_attn.flash_attn_func, backend="eager", fullgraph=True)
+    torch.manual_seed(3)
+    wanted = flash_attn.flash_attn_func(q, k, v, 0.5)
+    torch.manual_seed(3)
+    assert torch.equal(compiled(q, k, v, 0.5), wanted)

@@ -140,8 +140,8 @@ def test_the_command_line_emits_it_and_its_contract_names_it(capsys: pytest.Capt
     contract = json.loads(capsys.readouterr().out)
     names = [parameter["name"] for parameter in contract["parameters"]]
     assert "key_bias" in names
-    assert "key_bias_seq_k_stride" in names
-    assert "key_bias_seq_q_stride" not in names
+    assert "key_bias_key_stride" in names
+    assert "key_bias_query_stride" not in names
 
 
 def test_what_it_does_not_go_with_is_refused() -> None:
