@@ -1,0 +1,208 @@
+"""The kernels of gradients, emitted for hosts in other languages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from contract_host import Host
+from gradient_judge import assert_gradients_are_accurate
+
+from flash.commands import emit as tool
+from flash.commands.parts.emit_gradients import KINDS
+from flash.problem.sequences import each_sequence
+from flash.scores.features import SCORES
+from ptxgen.parse import parse
+from ptxgen.runtime.assembler import Assembler
+
+SMALL = {
+    "backward": ["backward", "--owner", "queries", "--head-dim", "16", "--dtype", "f16"],
+    "sum": ["sum"],
+}
+
+
+def emitted(capfd: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert tool.main(argv) == 0
+    printed = capfd.readouterr()
+    assert printed.err == ""
+    return printed.out
+
+
+def host(capfd: pytest.CaptureFixture[str], *argv: str) -> Host:
+    """A host with the two files of a kernel."""
+    return Host(emitted(capfd, *argv), emitted(capfd, *argv, "--json"))
+
+
+# ------------------------------------------------------------------------- what a host computes
+
+
+def numbers_of(kernel: Host, given: dict[str, Any]) -> dict[str, Any]:
+    """Those that the kernel has as parameters, or that its sizes are said by."""
+    names = {p["name"] for p in kernel.contract["parameters"]} | set(kernel.contract["sizes"])
+    return {name: value for name, value in given.items() if name in names}
+
+
+def launch(kernel: Host, arrays: dict[str, Any], numbers: dict[str, Any]) -> None:
+    """Launch a kernel on those of the arrays that it takes; make those that it writes and that are not
+    there yet.
+    """
+    sizes = sizes_in(numbers)
+    for array in kernel.contract["arrays"]:
+        if array["name"] not in arrays:
+            assert array["written"], array
+            arrays[array["name"]] = kernel.empty(array["name"], **sizes)
+    taken = {array["name"]: arrays[array["name"]] for array in kernel.contract["arrays"]}
+    kernel.launch(taken, **numbers_of(kernel, numbers))
+
+
+def summed(kernel: Host, terms: Any, shape: tuple[int, ...]) -> Any:
+    """The terms, summed to the four axes of an array of scores by a launch of the sum kernel."""
+    ratio = [a // b for a, b in zip(terms.shape, shape, strict=True)]
+    found = kernel.empty("Y", **{f"m{n}": extent for n, extent in enumerate(shape)})
+    kernel.launch({"X": terms, "Y": found}, **{f"r{n}": extent for n, extent in enumerate(ratio)})
+    return found
+
+
+class Step(NamedTuple):
+    """A training step: options of its kernels, and the shapes of the arrays of scores."""
+
+    options: tuple[str, ...]
+    shapes: dict[str, tuple[int, ...]]
+    dlse: bool = False
+
+
+STEPS = {
+    "rows": Step(
+        ("--causal", "--alibi", "--sink"), {"alibi_slopes": (1, 4), "sink": (2, 4)}, dlse=True
+    ),
+    "keys": Step(("--key-bias", "f32"), {"key_bias": (2, 1, 21)}),
+    "scores": Step(("--bias", "f32", "--window", "9,4"), {"bias": (1, 4, 18, 21)}),
+    "broadcast": Step(("--bias", "f32",), {"bias": (2, 1, 1, 21)}),
+}
+BATCH, HEADS, KV_HEADS, SEQ_Q, SEQ_K = 2, 4, 2, 18, 21
+DIM, DIM_V, SCALE = 16, 8, 0.25
+WHOLE = {
+    feature.argument: tuple(
+        {"batch": BATCH, "heads": HEADS, "seq_q": SEQ_Q, "seq_k": SEQ_K}[axis] for axis in feature.axes
+    )
+    for feature in SCORES
+    if feature.gradient_of
+}
+
+
+def in_four_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of an array of scores, or of terms, as [batch, heads, queries, keys]."""
+    return (*shape[:2], *[1] * (4 - len(shape)), *shape[2:])
+
+
+def sizes_in(numbers: dict[str, Any]) -> dict[str, int]:
+    return {name: n for name, n in numbers.items() if isinstance(n, int)}
+
+
+def gradients_of(
+    capfd: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    shapes: dict[str, tuple[int, ...]],
+    arrays: dict[str, Any],
+    numbers: dict[str, Any],
+) -> dict[str, Any]:
+    """The gradients that the kernels of these options write, by the names of the arguments. `shapes` are
+    those of the arrays of scores; what the kernels write is put into `arrays`.
+    """
+    dims = ["--head-dim", str(DIM), "--head-dim-v", str(DIM_V), "--dtype", "f32", "--precision", "f32_grade"]
+    how = [*dims, *options]
+    launch(host(capfd, *how, "--return-lse"), arrays, numbers)
+    arrays["LSE"] = arrays["LSE"].reshape(arrays["dO"].shape[:-1])
+    how += ["--wanted", ",".join(shapes), *(["--dlse"] if "dLSE" in arrays else [])]
+    for owner in ("queries", "keys", *(["scores"] if "bias" in shapes else [])):
+        launch(host(capfd, "backward", "--owner", owner, *how), arrays, numbers)
+    found = {n: arrays[f"d{n.upper()}"] for n in "qkv"}
+    for n, shape in shapes.items():
+        (terms,) = [arrays[f"{of}{n}"] for of in ("row_", "key_", "d") if f"{of}{n}" in arrays]
+        terms = terms.reshape(in_four_axes(terms.shape))
+        found[n] = summed(host(capfd, "sum"), terms, in_four_axes(shape)).reshape(shape)
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", ["rows", *(pytest.param(name, marks=pytest.mark.slow) for name in STEPS if name != "rows")]
+)
+def test_a_host_that_has_only_the_files_computes_gradients(
+    name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    step, rng = STEPS[name], np.random.default_rng(len(name))
+    def normal(*shape: int) -> Any:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    q, dout = normal(BATCH, HEADS, SEQ_Q, DIM), normal(BATCH, HEADS, SEQ_Q, DIM_V)
+    k, v = (normal(BATCH, SEQ_K, KV_HEADS, dim).swapaxes(1, 2) for dim in (DIM, DIM_V))
+    of_scores = {n: normal(*shape) for n, shape in step.shapes.items()}
+    arrays: dict[str, Any] = {"Q": q, "K": k, "V": v, "dO": dout}
+    if step.dlse:
+        arrays["dLSE"] = normal(BATCH, HEADS, SEQ_Q)
+    dlse = arrays.get("dLSE", np.zeros((BATCH, HEADS, SEQ_Q)))
+    arrays |= {n: np.broadcast_to(array, WHOLE[n]) for n, array in of_scores.items()}
+    numbers: dict[str, Any] = {
+        "batch": BATCH, "heads": HEADS, "kv_heads": KV_HEADS, "group": HEADS // KV_HEADS,
+        "seq_q": SEQ_Q, "seq_k": SEQ_K, "softmax_scale": np.float32(SCALE), "section": 1,
+        "window_left": 9, "window_right": 4,
+    }  # fmt: skip
+    if "bias" in step.shapes:
+        shared = step.shapes["bias"][:2]
+        numbers |= {"bias_batch": shared[0], "bias_heads": shared[1]}
+        numbers |= {"over_batch": BATCH // shared[0], "over_heads": HEADS // shared[1]}
+    found = gradients_of(capfd, step.options, step.shapes, arrays, numbers)
+
+    scores: dict[str, Any] = {"window": (9, 4)} if "--window" in step.options else {}
+    assert_gradients_are_accurate(
+        found, arrays["O"], dout, dlse, q, k, v, of_scores,
+        softmax_scale=SCALE, causal="--causal" in step.options, **scores,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_host_computes_gradients_of_packed_sequences(capfd: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(2)
+    ends = {"q": [0, 5, 5, 23], "k": [0, 9, 13, 34]}
+    lengths = {f"cu_seqlens_{side}": np.array(rows, np.int32) for side, rows in ends.items()}
+    lengths["seqused_k"] = np.array([7, 4, 21], np.int32)
+
+    def normal(*shape: int) -> Any:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    # Two rows of Q, and some of K and V, are of no sequence.
+    arrays: dict[str, Any] = {
+        "Q": normal(HEADS, 25, DIM),
+        "K": normal(KV_HEADS, 34, DIM),
+        "V": normal(KV_HEADS, 34, DIM_V),
+        "dO": normal(HEADS, 25, DIM_V),
+        "alibi_slopes": normal(3, HEADS),
+        "row_alibi_slopes": np.zeros((3, HEADS, 18), np.float32),
+        **lengths,
+    }
+    given = {name: arrays[name] for name in ("Q", "K", "V", "dO", "alibi_slopes")}
+    numbers = {
+        "batch": 3, "heads": HEADS, "kv_heads": KV_HEADS, "group": HEADS // KV_HEADS, "total_q": 25,
+        "total_k": 34, "max_seqlen_q": 18, "max_seqlen_k": 21, "softmax_scale": np.float32(SCALE), "section": 1,
+    }  # fmt: skip
+    options = ("--causal", "--alibi", "--varlen", "--seqused-k")
+    found = gradients_of(capfd, options, {"alibi_slopes": (3, HEADS)}, arrays, numbers)
+    unwritten = {"q": np.ones(25, bool), "k": np.ones(34, bool)}
+    for b, queries, keys in each_sequence(**lengths):
+        rows = {"q": queries, "k": keys, "v": keys}
+        of_one = {n: found[n][None, :, part] for n, part in rows.items()}
+        q, k, v = (given[n.upper()][None, :, part] for n, part in rows.items())
+        dout, out = (arrays[n][None, :, queries] for n in ("dO", "O"))
+        slopes = {"alibi_slopes": given["alibi_slopes"][b : b + 1]}
+        of_one["alibi_slopes"] = found["alibi_slopes"][b : b + 1]
+        assert_gradients_are_accurate(
+            of_one, out, dout, np.zeros(dout.shape[:3]), q, k, v, slopes, softmax_scale=SCALE, causal=True
+        )
+        unwritten["q"][queries], unwritten["k"][keys] = False, False
+    assert unwritten["q"].sum() == 2
+    assert unwritten["k"].sum() == 2
+    for n, rows_of in (("q", "q"), ("k", "k"), ("v", "k")):
+        assert np.isnan(found[n][:, unwritten[rows_of]]).all()
