@@ -1,7 +1,5 @@
 """The launch contracts of the kernels of gradients: those that own queries, keys or scores, and the
 kernel that sums the terms of the gradients of arrays of scores.
-
-The kernels of a call are launched in the order of `ORDER`.
 """
 
 from __future__ import annotations
@@ -27,9 +25,8 @@ from flash.problem.gradients import (
     row_numbers,
 )
 from flash.problem.limits import max_seq
-from ptxgen.contract.expressions import CEIL_DIV, DIV, Expression, product
+from ptxgen.contract.expressions import CEIL_DIV, DIV, TIMES, Expression, product
 
-ORDER: Final = (QUERIES, KEYS, SCORES)
 _EXACTLY: Final = "block and grid are exactly as given"
 _FROM_FORWARD: Final = {QUERIES: "O and LSE are", KEYS: "LSE is", SCORES: "LSE is"}
 
@@ -109,7 +106,7 @@ def _ctas(config: GradientConfig) -> Expression:
 
 def _shares_of_bias() -> dict[str, Expression]:
     """How many batch items, and heads, share one of the bias: what the proof does not need."""
-    return {"over_batch": {DIV: ["batch", "bias_batch"]}, "over_heads": {DIV: ["heads", "bias_heads"]}}
+    return {"batch": {TIMES: ["bias_batch", "over_batch"]}, "over_heads": {DIV: ["heads", "bias_heads"]}}
 
 
 def _layout(config: GradientConfig) -> str:
