@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from flash.contract.gradients import GradientBuild, SumBuild, verified_gradient, verified_sum
 from flash.kernels.sum_terms import SumConfig
@@ -15,7 +16,7 @@ from flash.scores.bias import Bias
 from ptxgen.errors import ConfigError, did_you_mean, shown
 from ptxgen.target import target as find_target
 
-OWNERS = (QUERIES, KEYS, SCORES)
+OWNERS: Final = (QUERIES, KEYS, SCORES)
 
 
 def backward(
@@ -35,9 +36,9 @@ def backward(
     """
     who = "backward"
     if owner not in OWNERS:
-        known = ", ".join(map(repr, OWNERS))
+        owners = ", ".join(map(repr, OWNERS))
         raise ConfigError(
-            f"{who}: owner must be one of {known}, got {shown(owner)}{did_you_mean(owner, OWNERS)}"
+            f"{who}: owner must be one of {owners}, got {shown(owner)}{did_you_mean(owner, OWNERS)}"
         )
     if config.page_size is not None:
         raise ConfigError(

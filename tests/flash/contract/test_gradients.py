@@ -16,7 +16,7 @@ from flash import gradient_kernels
 from flash.contract.built_kernel import BuiltKernel
 from flash.problem.config import AttentionConfig
 from ptxgen.contract import schema
-from ptxgen.contract.expressions import evaluated, expression, names_in
+from ptxgen.contract.expressions import Expression, evaluated, expression, names_in
 from ptxgen.contract.stub import stub
 
 F16 = AttentionConfig(16, 8, "f16", causal=True, alibi=True, sink=True)
@@ -53,7 +53,7 @@ GRIDS = {
     "sum": "(ceil(sums / 4), 1, 1)",
 }
 # What hosts check beside what the proof takes.
-ONLY_OF_HOSTS = {
+ONLY_OF_HOSTS: dict[str, dict[str, Expression]] = {
     "scores": {
         "batch": {"times": ["bias_batch", "over_batch"]},
         "over_heads": {"div": ["heads", "bias_heads"]},
