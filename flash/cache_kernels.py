@@ -11,7 +11,7 @@ from flash.decode.kernel import DecodeKernel
 from flash.decode.plan import E4M3_TARGET, CacheCall, Joining, blocks_of, kernel_of
 from flash.kernels.append import AppendConfig
 from flash.kernels.merge import MergeConfig
-from flash.operands.dtypes import DTYPES, E4M3, F32, DType, config_name
+from flash.operands.dtypes import E4M3, F32, DType, config_name, require_dtype
 from flash.operands.words import DTypeLike, DTypeObject, Narrow
 from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, WIDENED, AttentionConfig
 from flash.problem.features import MAX_PAGE_SIZE, Features
@@ -21,7 +21,7 @@ from flash.problem.tile_choice import natural_alignment
 from ptxgen.arguments import integer
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.views import HOST, ArrayView
-from ptxgen.errors import ConfigError, did_you_mean, shown
+from ptxgen.errors import ConfigError, shown
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 
@@ -161,7 +161,7 @@ def append(
             cache.target(target, who),
             head_dim,
             value_dim,
-            _dtype(who, "dtype", dtype),
+            require_dtype(who, "dtype", dtype),
             cache.features,
             turned,
             rotary_interleaved,
@@ -187,7 +187,7 @@ def merge(
     """
     who = "merge"
     _integer(who, "head_dim_v", head_dim_v, MAX_HEAD_DIM_V)
-    result, of_parts = _dtype(who, "dtype", dtype), _dtype(who, "parts", parts)
+    result, of_parts = require_dtype(who, "dtype", dtype), require_dtype(who, "parts", parts)
     natural = natural_alignment(head_dim_v, head_dim_v, result)
     possible = [n for n in ALIGNMENTS if result.nbytes <= n <= natural]
     if alignment is not None and alignment not in possible:
@@ -222,16 +222,6 @@ def _turned(who: str, rotary_dim: object, interleaved: bool, head_dim: int) -> i
     if interleaved and not turned:
         raise ConfigError(f"{who}: rotary_interleaved is for a rotary_dim; give one")
     return turned
-
-
-def _dtype(who: str, name: str, value: object) -> DType:
-    value = config_name(value)
-    if value not in DTYPES:
-        known = ", ".join(map(repr, DTYPES))
-        raise ConfigError(
-            f"{who}: {name} must be one of {known}, got {shown(value)}{did_you_mean(value, DTYPES)}"
-        )
-    return DTYPES[str(value)]
 
 
 def _require_widened(config: AttentionConfig) -> None:

@@ -28,6 +28,7 @@ OK, FAILED = 0, 1
 MODULES: Final = (
     "flash",
     "flash.cache_kernels",
+    "flash.gradient_kernels",
     "flash.mods",
     "ptxgen",
     "ptxgen.interpreter",

@@ -39,7 +39,7 @@ NAME: Final = "ptxgen emit"
 _fail: Final = functools.partial(fail, NAME)
 
 FORWARD: Final = "forward"
-KERNELS: Final = (FORWARD, "decode", "append", "merge")
+KERNELS: Final = (FORWARD, "decode", "append", "merge", "backward", "sum")
 
 _EPILOG = """\
 examples:
@@ -57,9 +57,11 @@ examples:
   ptxgen emit --head-dim 256 --list-tiles --target sm_86
 
 other kernels, each with options of its own (ptxgen emit decode --help):
-  decode  attention to a KV cache: contiguous or in pages, in parts, of e4m3
-  append  new rows into a KV cache, and rotary embedding on the way
-  merge   parts of a result into one
+  decode    attention to a KV cache: contiguous or in pages, in parts, of e4m3
+  append    new rows into a KV cache, and rotary embedding on the way
+  merge     parts of a result into one
+  backward  the gradients of Q, K and V, and of arrays of scores
+  sum       terms of the gradient of an array of scores, along the axes of its broadcast
 
 exit codes:
   0  done; also if the reader of standard output left early, as head does
@@ -134,7 +136,7 @@ def _other(kernel: str, argv: Sequence[str]) -> tuple[argparse.Namespace, BuiltK
         hint = did_you_mean(kernel, KERNELS)
         _parser().error(f"the kernels are {', '.join(KERNELS)}, got {kernel!r}{hint}")
     # Imported here, because emitting the forward kernel does not need it.
-    from flash.commands.parts.emit_cache import KINDS
+    from flash.commands.parts.emit_kinds import KINDS
 
     kind = KINDS[kernel]
     arguments = kind.arguments(kernel, argv)

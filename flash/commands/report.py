@@ -15,7 +15,8 @@ from flash.commands.campaign.kernels import forward_launch
 from flash.commands.campaign.problems import Problem
 from flash.commands.measure.static_quality import dense_launch
 from flash.commands.parts.command_line import CommandParser, completed, kernel_names
-from flash.commands.parts.emit_cache import KINDS, Kind
+from flash.commands.parts.emit_kernel import Kind
+from flash.commands.parts.emit_kinds import KINDS
 from flash.commands.parts.emit_options import add_kernel_options, config_of, every_kernel_option
 from flash.commands.parts.emit_output import STDOUT, deliver, find_target
 from flash.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, StopError, fail
@@ -47,6 +48,7 @@ what is reported on (KERNEL):
   attention                   an attention kernel: the options of ptxgen emit, and --seq
                               (ptxgen report attention --help)
   decode, append, merge       a kernel of a KV cache, with the options of ptxgen emit; it is not run
+  backward, sum               a kernel of gradients, likewise
 
 what the page has: source, PTX and machine code side by side; proofs and what the sanitizers found;
 live registers; the map of shared memory with bank conflicts; what the warps of the first CTA do over
@@ -88,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             subject = _of_attention(arguments)
         elif words and words[0] in KINDS:
             kind = KINDS[words[0]]
-            arguments = _cache_arguments(words[0], kind, words[1:])
+            arguments = _kind_arguments(words[0], kind, words[1:])
             subject = _of_built(kind.make(arguments), arguments)
         else:
             arguments = _arguments(words)
@@ -176,13 +178,12 @@ def _attention_arguments(argv: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
-def _cache_arguments(name: str, kind: Kind, argv: Sequence[str]) -> argparse.Namespace:
+def _kind_arguments(name: str, kind: Kind, argv: Sequence[str]) -> argparse.Namespace:
     parser = _parser(f"{NAME} {name}", f"The other options are those of ptxgen emit {name}.")
     kind.add_options(parser.add_argument_group("the kernel"))
     _add_output(parser)
     arguments = parser.parse_args(argv)
-    if getattr(arguments, kind.required[2:].replace("-", "_")) is None:
-        parser.error(f"{kind.required} is required")
+    kind.check_required(parser, arguments)
     return arguments
 
 

@@ -1,13 +1,13 @@
 """What a host program in any language needs to launch a kernel, as plain data for JSON: the part
-that is the same for all kernels. `flash/contract/forward.py` and `flash/contract/cache.py` add the
-rest.
+that is the same for all kernels. `flash/contract/forward.py`, `cache.py` and
+`gradient_launches.py` add the rest.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from flash.contract.built_kernel import BuiltKernel
@@ -37,6 +37,9 @@ _DIMENSIONS: Final = {
     "kv_batch": "sequence",
     "table_columns": "column",
     "total_q": "query",
+    "max_seqlen_q": "query",
+    "bias_batch": "batch",
+    "bias_heads": "head",
     "splits": "split",
 }
 
@@ -45,7 +48,7 @@ _DIMENSIONS: Final = {
 class Words:
     """What one kind of kernel adds to the contract: what it computes, what each parameter means,
     how many CTAs it has along x, and what it relies on. `meanings` are by the names of the text's
-    parameters.
+    parameters. `equal` is what sizes must be equal to beside what the proof takes.
     """
 
     kind: str
@@ -54,11 +57,14 @@ class Words:
     ctas: Expression
     constraints: Iterable[str]
     more: Mapping[str, Any]
+    equal: Mapping[str, Expression] = field(default_factory=dict)
 
 
 def launch_contract(made: BuiltKernel, words: Words) -> dict[str, Any]:
     """The contract of a kernel. Sizes and offsets are in bytes unless the key says otherwise."""
     kernel, sizes = made.kernel, _sizes(made)
+    for name, value in words.equal.items():
+        sizes[name]["equal"] = value
     strides = {
         parameter: dimension
         for operand in made.arrays

@@ -66,8 +66,10 @@ class GradientBuild(BuiltKernel):
 
     @property
     def contract(self) -> dict[str, Any]:
-        """See `BuiltKernel.contract`."""
-        raise NotImplementedError
+        """See `flash.contract.gradient_launches.gradient_contract`."""
+        from flash.contract.gradient_launches import gradient_contract
+
+        return gradient_contract(self, self.config)
 
 
 EMITTERS: Final = {QUERIES: gradient_of_queries, KEYS: gradient_of_keys, SCORES: gradient_of_scores}
@@ -79,15 +81,20 @@ def emit_gradient(config: GradientConfig) -> ir.Module:
 
 
 @lru_cache(maxsize=128)
+def verified_gradient(config: GradientConfig) -> GradientBuild:
+    """The kernel of gradients of a configuration. Raises `VerifyError` for a fault of the generator's."""
+    module = emit_gradient(config)
+    require_valid(module)
+    return GradientBuild(config, module)
+
+
 def gradient_build(config: GradientConfig) -> GradientBuild:
     """The kernel of gradients of a configuration, for a launch: no fault is known in its accesses to
     memory.
 
     Raises `VerifyError` for a fault of the generator's.
     """
-    module = emit_gradient(config)
-    require_valid(module)
-    made = GradientBuild(config, module)
+    made = verified_gradient(config)
     made.require_proved()
     return made
 
@@ -122,15 +129,24 @@ class SumBuild(BuiltKernel):
 
     @property
     def contract(self) -> dict[str, Any]:
-        """See `BuiltKernel.contract`."""
-        raise NotImplementedError
+        """See `flash.contract.gradient_launches.sum_contract`."""
+        from flash.contract.gradient_launches import sum_contract
+
+        return sum_contract(self, self.config)
 
 
 @lru_cache(maxsize=16)
-def sum_build(config: SumConfig) -> SumBuild:
-    """The kernel that sums terms, for a launch. Raises `VerifyError` for a fault of the generator's."""
+def verified_sum(config: SumConfig) -> SumBuild:
+    """The kernel that sums terms. Raises `VerifyError` for a fault of the generator's."""
     module = sum_kernel(config)
     require_valid(module)
-    made = SumBuild(config, module)
+    return SumBuild(config, module)
+
+
+def sum_build(config: SumConfig) -> SumBuild:
+    """The kernel that sums terms, for a launch: no fault is known in its accesses to memory. Raises
+    `VerifyError` for a fault of the generator's.
+    """
+    made = verified_sum(config)
     made.require_proved()
     return made

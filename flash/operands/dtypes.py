@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from ptxgen.errors import ConfigError, did_you_mean, shown
 from ptxgen.types import ScalarType, bf16, f16, f32, s32, u8
 
 if TYPE_CHECKING:
@@ -92,3 +93,16 @@ def _library_name(given: object) -> str | None:
 def dtype(name: str) -> DType:
     """The type called `name` in a config. Raises KeyError for another name."""
     return DTYPES[name]
+
+
+def require_dtype(who: str, name: str, given: object) -> DType:
+    """The type of Q, K, V and O that an argument of `who` called `name` gives. Raises `ConfigError` for
+    anything else.
+    """
+    value = config_name(given)
+    if value not in DTYPES:
+        known = ", ".join(map(repr, DTYPES))
+        raise ConfigError(
+            f"{who}: {name} must be one of {known}, got {shown(value)}{did_you_mean(value, DTYPES)}"
+        )
+    return DTYPES[str(value)]

@@ -51,6 +51,8 @@ def completions(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("ptxgen emit --head", ["--head-dim", "--head-dim-v"]),
         ("ptxgen emit dec", ["decode"]),
         ("ptxgen emit decode --spl", ["--splits"]),
+        ("ptxgen emit backward --owner k", ["keys"]),
+        ("ptxgen emit backward --wanted al", ["alibi_slopes"]),
         ("ptxgen emit --target sm_10", ["sm_100", "sm_100a", "sm_103a"]),
         ("ptxgen emit --dtype ", ["f32", "f16", "bf16"]),
         ("ptxgen emit --causal top", ["top_left"]),

@@ -377,8 +377,8 @@ def test_what_cannot_be_is_3(
     [
         (
             ["deocde", "--head-dim", "16"],
-            "ptxgen emit: error: the kernels are forward, decode, append, merge, got 'deocde'; did you "
-            "mean 'decode'?",
+            "ptxgen emit: error: the kernels are forward, decode, append, merge, backward, sum, got "
+            "'deocde'; did you mean 'decode'?",
         ),
         (["decode"], "ptxgen emit decode: error: --head-dim is required"),
         (["append", "--json"], "ptxgen emit append: error: --head-dim is required"),

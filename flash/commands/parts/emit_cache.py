@@ -5,14 +5,12 @@ and the merge of partial results of splits.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from flash import cache_kernels
 from flash.cache_kernels import CacheConfig
-from flash.commands.parts.command_line import CommandParser
-from flash.commands.parts.emit_options import add_kernel_options, add_output_options, check_outputs, config_of
+from flash.commands.parts.emit_kernel import OUTPUTS, Kind
+from flash.commands.parts.emit_options import add_kernel_options, config_of
 from flash.commands.parts.emit_output import NATIVE, find_target
 from flash.contract.built_kernel import BuiltKernel
 from flash.scores.features import SCORES
@@ -24,9 +22,7 @@ _TARGET: Final = {
     "--kv-dtype e4m3)",
 }
 
-_OUTPUTS: Final = """\
-The exit codes, and what goes where, are those of ptxgen emit --help; docs/embedding.md has
-the launches of a token."""
+_OUTPUTS: Final = f"{OUTPUTS}; docs/embedding.md has\nthe launches of a token."
 
 _DECODE: Final = f"""\
 examples:
@@ -71,28 +67,6 @@ It merges attentions to parts of the keys, by their log-sum-exp: what ptxgen emi
 
 {_OUTPUTS}
 """
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kernel that can be asked for by name: its options, and the function that makes it."""
-
-    about: str
-    epilog: str
-    required: str
-    add_options: Callable[[argparse._ArgumentGroup], None]
-    make: Callable[[argparse.Namespace], BuiltKernel]
-
-    def arguments(self, name: str, argv: Sequence[str]) -> argparse.Namespace:
-        """The parsed arguments of a command line. Raises SystemExit, as argparse does."""
-        parser = CommandParser(f"ptxgen emit {name}", f"Emit {self.about}.", self.epilog)
-        self.add_options(parser.add_argument_group("the kernel"))
-        add_output_options(parser)
-        found = parser.parse_args(argv)
-        if getattr(found, self.required[2:].replace("-", "_")) is None:
-            parser.error(f"{self.required} is required")
-        check_outputs(parser, found)
-        return found
 
 
 def _add_cache(group: argparse._ArgumentGroup) -> None:
@@ -228,21 +202,21 @@ KINDS: Final = {
     "decode": Kind(
         "the PTX of attention to a KV cache, or its launch contract",
         _DECODE,
-        "--head-dim",
+        ("--head-dim",),
         _add_decode,
         _decode,
     ),
     "append": Kind(
         "the PTX of the kernel that appends to a KV cache, or its launch contract",
         _APPEND,
-        "--head-dim",
+        ("--head-dim",),
         _add_append,
         _append,
     ),
     "merge": Kind(
         "the PTX of the kernel that merges parts, or its launch contract",
         _MERGE,
-        "--head-dim-v",
+        ("--head-dim-v",),
         _add_merge,
         _merge,
     ),

@@ -1,0 +1,121 @@
+"""The kernels of gradients that `ptxgen emit` emits: those that own queries, keys or scores, and the
+sums of terms.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from flash import gradient_kernels
+from flash.commands.parts.command_line import completed
+from flash.commands.parts.emit_kernel import OUTPUTS, Kind
+from flash.commands.parts.emit_options import add_kernel_options, config_of
+from flash.commands.parts.emit_output import find_target
+from flash.contract.built_kernel import BuiltKernel
+from flash.scores.features import SCORES
+
+_ARRAYS: Final = tuple(feature.argument for feature in SCORES if feature.gradient_of)
+_OUTPUTS: Final = f"{OUTPUTS}; docs/embedding.md has\nthe launches of a training step."
+
+_BACKWARD: Final = f"""\
+examples:
+  ptxgen emit backward --owner queries --head-dim 128 --dtype bf16 --causal -o queries.ptx
+  ptxgen emit backward --owner keys --head-dim 128 --dtype bf16 --causal -o keys.ptx
+  ptxgen emit backward --owner queries --head-dim 64 --dtype f16 --alibi --sink \\
+      --wanted alibi_slopes,sink --dlse --json
+  ptxgen emit backward --owner scores --head-dim 64 --dtype f16 --bias f32 -o bias.ptx
+  ptxgen emit backward --owner keys --head-dim 64 --precision tf32 --varlen --assemble -o keys.ptx
+
+The gradients of a call are launches of several kernels, in this order, each with the same options:
+  --owner queries  dQ, and D, the sums of O times its gradient over rows, which the others read
+  --owner keys     dK and dV
+  --owner scores   the gradient of a bias, if it is wanted
+They take Q, K, V, O and LSE of the forward kernel, emitted with --return-lse, and the gradient of O.
+With --wanted they also write terms of the gradients of arrays of scores, in f32: the kernel of ptxgen
+emit sum adds these up. --dlse is for a result that depends on LSE, too.
+
+f32 needs --precision f32_grade or tf32. Tiles are those of a table.
+
+{_OUTPUTS}
+"""
+_SUM: Final = f"""\
+examples:
+  ptxgen emit sum -o sum.ptx
+  ptxgen emit sum --dtype bf16 --target sm_90 --json
+
+It adds up what the kernels of ptxgen emit backward wrote for the gradient of an array of scores, along
+the axes along which the array was broadcast, in a fixed order.
+
+{_OUTPUTS}
+"""
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def _add_backward(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--owner",
+        choices=gradient_kernels.OWNERS,
+        help="what a CTA owns rows of: queries (dQ), keys (dK and dV), or scores (the gradient of a bias)",
+    )
+    add_kernel_options(
+        group,
+        (
+            "--head-dim",
+            "--head-dim-v",
+            "--dtype",
+            "--precision",
+            "--causal",
+            *(option for feature in SCORES for option in feature.options),
+            "--varlen",
+            "--seqused-q",
+            "--seqused-k",
+            "--alignment",
+            "--target",
+        ),
+        head_dim_v={"help": "of a row of V and O, 1 to 256 (default: --head-dim)"},
+        precision={"help": "of f32, on tensor cores: f32_grade or tf32, of which one must be given"},
+    )
+    group.add_argument("--dlse", action="store_true", help="LSE has a gradient, too")
+    wanted = group.add_argument(
+        "--wanted",
+        type=_names,
+        default=(),
+        metavar="NAMES",
+        help=f"arrays of scores with gradients, by commas: {', '.join(_ARRAYS)}",
+    )
+    completed(wanted, _ARRAYS)
+
+
+def _backward(arguments: argparse.Namespace) -> BuiltKernel:
+    config = config_of(arguments, find_target(arguments.target).name)
+    return gradient_kernels.backward(config, arguments.owner, dlse=arguments.dlse, wanted=arguments.wanted)
+
+
+def _add_sum(group: argparse._ArgumentGroup) -> None:
+    add_kernel_options(
+        group,
+        ("--dtype", "--target"),
+        dtype={"help": "element type of the array of scores: f32, f16 or bf16 (default: f32)"},
+    )
+
+
+def _sum(arguments: argparse.Namespace) -> BuiltKernel:
+    return gradient_kernels.sum_terms(arguments.dtype, target=find_target(arguments.target).name)
+
+
+KINDS: Final = {
+    "backward": Kind(
+        "the PTX of a kernel of the gradients of attention, or its launch contract",
+        _BACKWARD,
+        ("--owner", "--head-dim"),
+        _add_backward,
+        _backward,
+    ),
+    "sum": Kind(
+        "the PTX of the kernel that sums terms of gradients, or its launch contract", _SUM, (), _add_sum, _sum
+    ),
+}

@@ -1,0 +1,83 @@
+"""The kernels of gradients without a launch: their PTX and contracts, for other host programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from flash.contract.gradients import GradientBuild, SumBuild, verified_gradient, verified_sum
+from flash.kernels.sum_terms import SumConfig
+from flash.operands.dtypes import require_dtype
+from flash.operands.words import DTypeLike
+from flash.problem.config import DEFAULT_TARGET, AttentionConfig
+from flash.problem.gradients import KEYS, QUERIES, SCORES, gradient_config
+from flash.problem.tile_choice import natural_alignment
+from flash.scores.bias import Bias
+from ptxgen.errors import ConfigError, did_you_mean, shown
+from ptxgen.target import target as find_target
+
+OWNERS: Final = (QUERIES, KEYS, SCORES)
+
+
+def backward(
+    config: AttentionConfig, owner: str, *, dlse: bool = False, wanted: Iterable[str] = ()
+) -> GradientBuild:
+    """The kernel of gradients whose CTAs own rows of `owner`: "queries" writes dQ, and D for the
+    others; "keys" writes dK and dV; "scores" writes the gradient of a bias. The kernels of a call are
+    launched in this order. Tiles are those of a table; the config's are of the forward kernel.
+
+    `dlse`: whether a launch of the kernel that owns queries takes the gradient of LSE. `wanted`: the
+    arrays of scores, by argument, for whose gradients the kernels write terms, which a kernel of
+    `sum_terms` sums: "alibi_slopes" and "sink" with owner "queries", "key_bias" with owner "keys", where
+    the config has them; "bias" is what owner "scores" is for. All kernels of a call can be given the same
+    options.
+
+    Raises `ConfigError` for what has no such kernel, `VerifyError` for a fault of the generator.
+    """
+    who = "backward"
+    if owner not in OWNERS:
+        owners = ", ".join(map(repr, OWNERS))
+        raise ConfigError(
+            f"{who}: owner must be one of {owners}, got {shown(owner)}{did_you_mean(owner, OWNERS)}"
+        )
+    if config.page_size is not None:
+        raise ConfigError(
+            f"{who}: keys and values in pages have no gradients, got page_size={config.page_size}; use "
+            "page_size=None"
+        )
+    if owner == SCORES and not config.features.has(Bias):
+        raise ConfigError(
+            f"{who}: owner={SCORES!r} is for the gradient of a bias, which the config does not have; give "
+            f"bias='f32', or take owner={QUERIES!r} and owner={KEYS!r}"
+        )
+    known = [f.argument for f in config.features.scores if f.gradient_of]
+    names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+    for name in names:
+        if name not in known:
+            among = ", ".join(known) if known else "none, because the config asks for no such array"
+            raise ConfigError(
+                f"{who}: wanted must name arrays of scores with a gradient ({among}), got "
+                f"{shown(name)}{did_you_mean(name, known)}"
+            )
+    natural = natural_alignment(config.head_dim, config.value_dim, config.element)
+    return verified_gradient(
+        gradient_config(
+            config,
+            owner,
+            find_target(config.target or DEFAULT_TARGET),
+            natural if config.alignment == "auto" else int(config.alignment),
+            with_dlse=dlse,
+            wanted=tuple(name for name in known if name in names),
+        )
+    )
+
+
+def sum_terms(dtype: DTypeLike = "f32", *, target: str | None = None) -> SumBuild:
+    """The kernel that sums terms, f32 as the kernels of `backward` write them, to the gradient of an array
+    of scores of `dtype`, along the axes along which the array was broadcast.
+
+    Raises `ConfigError` for another type, `VerifyError` for a fault of the generator.
+    """
+    return verified_sum(
+        SumConfig(find_target(target or DEFAULT_TARGET), require_dtype("sum_terms", "dtype", dtype))
+    )

@@ -1,0 +1,214 @@
+"""What other hosts are told of the kernels of gradients; `tests/tools/test_emit_backward.py` runs them
+by that.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jsonschema
+import pytest
+
+from flash import gradient_kernels
+from flash.contract.built_kernel import BuiltKernel
+from flash.problem.config import AttentionConfig
+from ptxgen.contract import schema
+from ptxgen.contract.expressions import Expression, evaluated, expression, names_in
+from ptxgen.contract.stub import stub
+
+F16 = AttentionConfig(16, 8, "f16", causal=True, alibi=True, sink=True)
+BIASED = AttentionConfig(16, dtype="bf16", bias="f32")
+BY_KEYS = AttentionConfig(16, dtype="f16", key_bias="f32")
+PACKED = AttentionConfig(16, dtype="f16", varlen=True, seqused_k=True, alibi=True)
+WIDE = AttentionConfig(256, dtype="f16")
+
+BUILDS: dict[str, Callable[[], BuiltKernel]] = {
+    "queries": lambda: gradient_kernels.backward(F16, "queries", dlse=True, wanted=("alibi_slopes", "sink")),
+    "keys": lambda: gradient_kernels.backward(BY_KEYS, "keys", wanted="key_bias"),
+    "keys-slices": lambda: gradient_kernels.backward(WIDE, "keys"),
+    "scores": lambda: gradient_kernels.backward(BIASED, "scores", wanted=("bias",)),
+    "packed-queries": lambda: gradient_kernels.backward(PACKED, "queries", wanted=("alibi_slopes",)),
+    "packed-keys": lambda: gradient_kernels.backward(PACKED, "keys", wanted=("alibi_slopes",)),
+    "sum": lambda: gradient_kernels.sum_terms("bf16"),
+}
+WRITTEN = {
+    "queries": ["dQ", "D", "row_alibi_slopes", "row_sink"],
+    "keys": ["dK", "dV", "key_key_bias"],
+    "keys-slices": ["dK", "dV"],
+    "scores": ["dbias"],
+    "packed-queries": ["dQ", "D", "row_alibi_slopes"],
+    "packed-keys": ["dK", "dV"],
+    "sum": ["Y"],
+}
+GRIDS = {
+    "queries": "(ceil(seq_q / 64) * heads * batch, 1, 1)",
+    "keys": "(ceil(seq_k / 64) * kv_heads * batch, 1, 1)",
+    "keys-slices": "(ceil(seq_k / 64) * kv_heads * batch * 2, 1, 1)",
+    "scores": "(ceil(seq_k / 64) * ceil(seq_q / 64) * bias_heads * bias_batch, 1, 1)",
+    "packed-queries": "(ceil(max_seqlen_q / 64) * heads * batch, 1, 1)",
+    "packed-keys": "(ceil(max_seqlen_k / 64) * kv_heads * batch, 1, 1)",
+    "sum": "(ceil(sums / 4), 1, 1)",
+}
+# What hosts check beside what the proof takes.
+ONLY_OF_HOSTS: dict[str, dict[str, Expression]] = {
+    "scores": {
+        "batch": {"times": ["bias_batch", "over_batch"]},
+        "over_heads": {"div": ["heads", "bias_heads"]},
+    }
+}
+
+
+def contract_of(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(BUILDS[name]().contract))
+    return found
+
+
+def meanings(name: str) -> dict[str, str]:
+    return {p["name"]: p["meaning"] for p in contract_of(name)["parameters"]}
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_a_contract_is_as_the_schema_says(name: str) -> None:
+    contract = contract_of(name)
+    jsonschema.Draft202012Validator(schema()).validate(contract)
+    sizes = set(contract["sizes"])
+    for array in contract["arrays"]:
+        for dim in array["dims"]:
+            assert set(names_in(dim["extent"])) <= sizes
+    assert set(names_in(contract["grid"]["x"])) <= sizes
+    assert {p["name"] for p in contract["parameters"] if p["kind"] == "size"} <= sizes
+    assert [p["name"] for p in contract["parameters"] if p["kind"] == "pointer"] == [
+        array["name"] for array in contract["arrays"]
+    ]
+
+
+def test_the_schema_wants_the_head_dims_of_all_but_sums() -> None:
+    validator = jsonschema.Draft202012Validator(schema())
+    contract = contract_of("keys")
+    del contract["head_dim_v"]
+    assert not validator.is_valid(contract)
+    contract["kind"] = "sum"
+    assert validator.is_valid(contract)
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_a_contract_says_what_the_proof_assumes(name: str) -> None:
+    made, contract = BUILDS[name](), contract_of(name)
+    promised = made.promised
+    in_json = [p["name"] for p in contract["parameters"]]
+    values = {n: i for i, n in enumerate([*in_json, *contract["sizes"]], start=7)}
+    of_text = dict(zip((p.name for p in made.kernel.params), in_json, strict=True))
+    proved = {n: values[of_text.get(n, n)] for n in (*of_text, *contract["sizes"])}
+    assert [array["name"] for array in contract["arrays"]] == [a.pointer for a in promised.arrays]
+    for said, array in zip(contract["arrays"], promised.arrays, strict=True):
+        size = {"f32": 4, "i32": 4, "f16": 2, "bf16": 2}[said["type"]]
+        assert [
+            (evaluated(d["extent"], values), evaluated(d["stride"], values) * size) for d in said["dims"]
+        ] == [
+            tuple(promised.value(each, proved, operator.floordiv) for each in (axis.extent, axis.stride))
+            for axis in array.axes
+        ]
+        assert (said["row"] * size, said["alignment"]) == (array.nbytes, array.align)
+    only_of_hosts = ONLY_OF_HOSTS.get(name, {})
+    assert contract["sizes"] == {
+        size: {"least": least, "most": most}
+        | ({"equal": only_of_hosts[size]} if size in only_of_hosts else {})
+        | ({"equal": expression(promised.equal[size])} if size in promised.equal else {})
+        for size, (least, most) in promised.bounds.items()
+    }
+    ctas, *others = promised.grid
+    assert promised.value(ctas, proved, operator.floordiv) == evaluated(contract["grid"]["x"], values)
+    assert others == [contract["grid"]["y"], contract["grid"]["z"]] == [1, 1]
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_what_is_written_and_how_many_ctas_there_are(name: str) -> None:
+    contract = contract_of(name)
+    assert [array["name"] for array in contract["arrays"] if array["written"]] == WRITTEN[name]
+    assert contract["grid"]["formula"] == GRIDS[name]
+
+
+def test_every_parameter_has_a_meaning_of_its_own() -> None:
+    """No meaning is given to two parameters, but to strides of equal arrays."""
+    for name in BUILDS:
+        said = meanings(name)
+        assert len(set(said.values())) == len(said)
+
+
+def test_terms_say_what_the_sum_kernel_takes() -> None:
+    assert meanings("queries")["row_sink"] == (
+        "device address of what each row adds to the gradient of sink, written: f32 [batch, heads, seq_q], "
+        "dense; the sum kernel takes it as X of [batch, heads, 1, seq_q]"
+    )
+    assert meanings("keys")["key_key_bias"] == (
+        "device address of what each key adds to the gradient of key_bias, written: f32 [batch, heads, "
+        "seq_k], dense; the sum kernel takes it as X of [batch, heads, 1, seq_k]"
+    )
+    assert meanings("scores")["dbias"] == (
+        "device address of the gradient of the bias, summed over what shares it, written: f32 [bias_batch, "
+        "bias_heads, seq_q, seq_k], dense; the sum kernel takes it as X of [bias_batch, bias_heads, seq_q, "
+        "seq_k]"
+    )
+    assert meanings("sum")["r2"] == "elements of X for each of Y along axis 2: n2 / m2"
+
+
+def test_a_side_may_be_empty_where_gradients_are_then_zero() -> None:
+    longest = contract_of("queries")["sizes"]["seq_k"]["most"]
+    assert meanings("queries")["seq_k"] == f"keys of each head, 0 to {longest}; without keys dQ is 0"
+    assert meanings("keys")["seq_q"] == (
+        f"queries of each head, 0 to {longest}; without queries dK and dV are 0"
+    )
+    for name, least in (("queries", (1, 0)), ("keys", (0, 1)), ("scores", (1, 1))):
+        sizes = contract_of(name)["sizes"]
+        assert (sizes["seq_q"]["least"], sizes["seq_k"]["least"]) == least
+        said = meanings(name)
+        assert said["seq_q"].startswith(f"queries of each head, {least[0]} to ")
+        assert said["seq_k"].startswith(f"keys of each head, {least[1]} to ")
+
+
+def test_constraints_say_the_order_of_launches_and_what_may_not_overlap() -> None:
+    assert contract_of("queries")["constraints"] == [
+        "Q, K, V, dO, O and dQ, and their strides in bytes, are multiples of 16 bytes; LSE, D, dLSE, "
+        "row_alibi_slopes and row_sink of 4; alibi_slopes and sink, and their strides, of their elements' "
+        "size",
+        "the last dimension of Q, K, V, dO, O and dQ is dense (stride 1)",
+        "heads is a multiple of kv_heads",
+        "block and grid are exactly as given: the batch is known from the number of CTAs",
+        "dQ, D, row_alibi_slopes and row_sink share no memory with what is read or each other, and no two "
+        "indices of dQ name one element",
+        "O and LSE are what a forward launch with the same arrays and numbers wrote, by a kernel of the "
+        "same options with return_lse",
+        "this launch is the first of the gradients of a call: it writes D, which those with owner keys and "
+        "owner scores read",
+        "launches of the sum kernel, one for each of row_alibi_slopes and row_sink, come behind this one",
+        "the grid has 1 to 2147483647 CTAs: with no query there is nothing to launch",
+        "the device runs sm_80 or later",
+    ]
+    behind = (
+        "D was written by a launch with owner queries, of the same options, arrays and numbers, that has "
+        "ended: launch this one behind it on the same stream"
+    )
+    assert behind in contract_of("keys")["constraints"]
+    scores = contract_of("scores")["constraints"]
+    assert behind in scores
+    assert "bias_batch is 1 or batch, and bias_heads is 1 or heads" in scores
+    assert "dbias shares no memory with what is read" in scores
+    assert (
+        "row_alibi_slopes holds 0 before the launch, which writes nothing for rows that a sequence does not "
+        "have"
+    ) in contract_of("packed-queries")["constraints"]
+    assert ("Y shares no memory with X, and no two indices of Y name one element") in contract_of("sum")[
+        "constraints"
+    ]
+
+
+@pytest.mark.parametrize("name", BUILDS)
+@pytest.mark.parametrize("language", ["c", "rust"])
+def test_hosts_in_other_languages_are_made_of_it(name: str, language: str) -> None:
+    made = BUILDS[name]()
+    text = stub(made.contract, made.text, language)
+    for parameter in made.contract["parameters"]:
+        assert parameter["name"] in text
