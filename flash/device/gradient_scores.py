@@ -116,9 +116,13 @@ class ScoreGradients:
                 else:
                     k.fma(weight, factor, -delta, into=weight)
                 k.mul(weight, score, into=weight)
+
+        def take_off(i: int, j: int) -> None:
+            k.mul(S[i, j], -deltas[i], into=dP[i, j])
+
         for feature in self.dropping:
             assert places is not None
-            feature.drop(S, places, lambda i, j: k.mul(S[i, j], -deltas[i], into=dP[i, j]))
+            feature.drop(S, places, take_off)
 
     def bend(self, dS: Fragment, slopes: Fragment | None) -> None:
         """Turn gradients of scores into those of scaled products."""
