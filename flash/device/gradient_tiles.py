@@ -28,6 +28,7 @@ _INFINITY: Final = float("inf")
 
 
 def begun(config: GradientConfig) -> tuple[KernelBuilder, GradientParameters]:
+    """A kernel that has its parameters and no code yet."""
     t = config.tiling
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=False)
     return k, GradientParameters.declare(k, config)
@@ -59,6 +60,9 @@ def tiles_of(
 def products_of(
     k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles, config: GradientConfig
 ) -> WarpProducts:
+    """The products of a warp, by how its elements enter tensor cores. `tiles` are those of the rows
+    that the CTA owns, of the rows that they meet, and of those that are weighed.
+    """
     if t.operands is HALF:
         return MmaProducts(k, t, me, tiles, config.dtype.scalar)
     return Tf32Products(k, t, me, tiles)

@@ -27,7 +27,7 @@ class ScoredKernel(Protocol):
 
     @property
     def causal(self) -> str:
-        """ "", "bottom_right" or "top_left"."""
+        """The empty string, "bottom_right" or "top_left"."""
 
     @property
     def dtype(self) -> DType:

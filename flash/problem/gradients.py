@@ -157,15 +157,14 @@ class GradientConfig:
             role = "the gradient of the bias, summed over what shares it, written"
             axes = ("bias_batch", "bias_heads", "seq_q", "seq_k")
             return (Operand("dbias", F32, axes, role=role, is_written=True, is_dense=True),)
+        of, rows, kinds = "key", "seq_k", ["keys"]
         if self.owner == QUERIES:
-            axes, kinds, of = ("batch", "heads", self.features.longest_q), ("rows", "first"), "row"
-        else:
-            axes, kinds, of = ("batch", "heads", "seq_k"), ("keys",), "key"
+            of, rows, kinds = "row", self.features.longest_q, ["rows", "first"]
         return tuple(
             Operand(
                 f"{of}_{feature.argument}",
                 F32,
-                axes,
+                ("batch", "heads", rows),
                 role=f"what each {of} adds to the gradient of {feature.argument}, written",
                 is_written=True,
                 is_dense=True,
@@ -320,7 +319,7 @@ def gradient_config(
         owner,
         target,
         fitting[0],
-        config.causal or "",
+        str(config.causal or ""),
         alignment,
         config.element,
         config.features,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +36,18 @@ def some(*shape: int) -> Array:
     return mask
 
 
+def _squared(score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:  # noqa: ARG001
+    return score + 0.1 * score * score
+
+
+def _striped(batch: Any, head: Any, query: Any, key: Any) -> Any:  # noqa: ARG001
+    return (query - key) % 3 != 0
+
+
+def _first_keys(batch: Any, head: Any, query: Any, key: Any) -> Any:  # noqa: ARG001
+    return key < 30
+
+
 MANY = {"batch": 2, "heads": 4, "kv_heads": 2}
 FEATURES: dict[str, dict[str, Any]] = {
     "nothing": {},
@@ -52,11 +65,8 @@ FEATURES: dict[str, dict[str, Any]] = {
     "mask": {"mask": True, "others": {"mask": some(1, 1, 70, 90)}},
     "sink": {"sink": True, "causal": True, "arrays": {"sink": normal(1)}},
     "dropout": {"dropout": 0.3},
-    "score_mod": {
-        "score_mod": lambda score, batch, head, query, key: score + 0.1 * score * score,
-        "bend": 3.0,
-    },
-    "mask_mod": {"mask_mod": lambda batch, head, query, key: (query - key) % 3 != 0},
+    "score_mod": {"score_mod": _squared, "bend": 3.0},
+    "mask_mod": {"mask_mod": _striped},
     "several": {
         "softcap": 2.0,
         "dropout": 0.2,
@@ -213,8 +223,8 @@ def _packed(**settings: Any) -> tuple[Case, dict[str, Any]]:
 def _check_packed(of: Case, ends: dict[str, Any]) -> Gradients:
     """Run a packed case, and judge the gradients of each sequence; what belongs to none is 0."""
     plain = replace(of.config, varlen=False, seqused_q=False, seqused_k=False)
-    rows = [slice(a, b) for a, b in zip(_ENDS_Q, _ENDS_Q[1:], strict=False)]
-    keys = [slice(a, b) for a, b in zip(_ENDS_K, _ENDS_K[1:], strict=False)]
+    rows = [slice(a, b) for a, b in itertools.pairwise(_ENDS_Q)]
+    keys = [slice(a, b) for a, b in itertools.pairwise(_ENDS_K)]
     for spans, used in ((rows, ends.get("seqused_q")), (keys, ends.get("seqused_k"))):
         if used is not None:
             spans[:] = [slice(s.start, s.start + n) for s, n in zip(spans, used, strict=True)]
@@ -358,7 +368,7 @@ UNSEEN: dict[str, dict[str, Any]] = {
     "mask": {"mask": True},
     "key_bias": {"key_bias": "f32"},
     "bias": {"bias": "f32"},
-    "mask_mod": {"mask_mod": lambda batch, head, query, key: key < 30},
+    "mask_mod": {"mask_mod": _first_keys},
 }
 
 
@@ -382,7 +392,6 @@ def test_unseen_keys_reach_no_gradient(name: str, kind: str, bad: float) -> None
     for filled in (0.0, bad):
         k, v = of.k.copy(), of.v.copy()
         k[:, :, unseen] = v[:, :, unseen] = filled
-        out, lse = of.forward()
         found[filled] = of.run(k=k, v=v)
     assert_same_bits(found[bad], found[0.0])
     for gradient in (found[bad].dk, found[bad].dv):
