@@ -75,10 +75,10 @@ class _Cta:
         )
         loaders = [PanelLoader(k, matrix, tile) for matrix, tile in zip((K, V), own, strict=True)]
         for loader in loaders:
-            loader.start(part.first_key)
-        k.cp_async_commit_group()
+            loader.start(part.first_key)  # in the group of the first pair, unless they are awaited here
         self.first_scores = part.scores(k, config, part.kv_head * of_head.group)
         if self.first_scores.mask().hides_keys:
+            k.cp_async_commit_group()
             k.cp_async_wait_group(0)
             for loader in loaders:
                 clear(k, config.dtype.scalar, loader, None)

@@ -59,8 +59,7 @@ class _Cta:
         Q, dO, O, self.dQ = (of_head.rows(k, n, part.batch, part.head) for n in ("Q", "dO", "O", "dQ"))
         K, V = (of_head.rows(k, name, part.batch, part.kv_head) for name in "KV")
         for matrix, tile in zip((Q, dO), own, strict=True):
-            PanelLoader(k, matrix, tile).start(part.first_row)
-        k.cp_async_commit_group()
+            PanelLoader(k, matrix, tile).start(part.first_row)  # in the group of the first pair
         self.pairs = TilePairs(k, (PanelLoader(k, K, K_tile), PanelLoader(k, V, V_tile)))
         self.pairs.begin(part.first_tile, part.end_tile)
         of_rows = RowNumbers.of(k, of_head, part.batch, part.head)
