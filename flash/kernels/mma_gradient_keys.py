@@ -41,7 +41,8 @@ def gradient_of_keys(config: GradientConfig) -> ir.Module:
     part, tile = cta.part, config.tiling.tile
     with k.loop(0, part.given.group) as member:
         of = _Head(cta, part.kv_head * part.given.group + member, given.longest("k"))
-        k.barrier()  # the tiles of the head before have been read by all
+        if config.tiling.stages > 1:
+            k.barrier()  # the tiles of the head before have been read by all
         of.pairs.begin(part.first_tile, part.end_tile)
         with k.loop(part.first_tile, part.end_tile) as n:
             first_query = n * tile
@@ -97,7 +98,8 @@ class _Cta:
         """Write the CTA's rows of dK and dV."""
         k, t = self.k, self.config.tiling
         k.note("dK, dV")
-        k.cp_async_wait_group(0)
+        if not self.first_scores.mask().hides_keys:
+            k.cp_async_wait_all()  # of rows that no tile sees
         k.barrier()  # K and V have been read by all
         scores = self.config.features.scores
         weighing = [f.applied(self.first_scores) for f in scores if f.changes_weights]

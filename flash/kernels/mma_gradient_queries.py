@@ -133,6 +133,7 @@ class _Cta:
         """Write the CTA's rows of dQ."""
         k, t, part = self.k, self.config.tiling, self.part
         k.note("dQ")
+        k.cp_async_wait_all()  # of rows that see no tile
         k.barrier()  # Q has been read by all
         where = self.dQ, part.first_row
         store(k, t.of_scores, self.me, self.products, self.Q_tile, *where, self.sum_dQ, part.given.scale)

@@ -60,7 +60,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "both_sides": {"window": (30, 9), "causal": "top_left"},
     "softcap": {"softcap": 1.5},
     "alibi": {"alibi": True, "heads": 2, "arrays": {"alibi_slopes": np.abs(normal(2))}},
-    "bias": {"bias": "f32", "arrays": {"bias": some_hidden(1, 70, 90)}},
+    "bias": {"bias": "f32", "causal": True, "arrays": {"bias": some_hidden(1, 70, 90)}},
     "bias_f16": {"bias": "f16", "arrays": {"bias": normal(70, 90).astype(np.float16)}},
     "key_bias": {"key_bias": "f32", "causal": True, "arrays": {"key_bias": some_hidden(1, 90)}},
     "mask": {"mask": True, "others": {"mask": some(1, 1, 70, 90)}},
