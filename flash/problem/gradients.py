@@ -257,8 +257,10 @@ def row_numbers(config: GradientConfig) -> tuple[Operand, ...]:
 
 
 # (block, tile, warps, stages) of a kernel of gradients by owner, by how elements enter tensor cores,
-# and by the columns of Q or V, whichever are more (at most so many): what was seen not to spill with
-# any feature. The first that fits shared memory is taken.
+# and by the columns of Q or V, whichever are more (at most so many): what was seen not to spill,
+# but for f32_grade with 256 columns and derivatives of scores (16 to 192 bytes on sm_90). The
+# first that fits shared memory is taken; of those with several tiles, kernels that keep more numbers
+# for each score leave the first out.
 _Tiles = tuple[int, int, int, int]
 GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[_Tiles, ...]]]] = {
     (QUERIES, HALF.name): {128: ((64, 64, 4, 2), (64, 32, 4, 2)), 256: ((64, 32, 4, 1), (64, 16, 4, 1))},
@@ -300,6 +302,8 @@ def gradient_config(
     columns = max(config.head_dim, config.value_dim)
     by_columns = GRADIENT_TILES[QUERIES if owner == SCORES else owner, operands.name]
     offered = next(tiles for most, tiles in by_columns.items() if columns <= most)
+    if any(f.changes_scores or f.changes_weights for f in config.scores):
+        offered = offered[1:] or offered
     slices = 2 if owner == KEYS and columns > _UNSLICED[operands.name] else 1
     one = owner == SCORES  # which has one tile of each matrix at a time
     tilings = [

@@ -158,7 +158,7 @@ def test_the_gradient_of_a_number_of_each_head_is_the_sum_over_what_shares_it(
     of: str, shape: tuple[int, ...]
 ) -> None:
     name = "alibi_slopes" if of == "alibi" else of
-    drawn = np.abs(np.asarray(normal(*shape), np.float32))
+    drawn = np.asarray(np.abs(normal(*shape)), np.float32)
     found = check(case(30, 45, 8, **{of: True}, arrays={name: drawn}, **MANY, with_dlse=True))
     assert found.arrays[name].shape == shape
 
