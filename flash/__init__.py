@@ -95,6 +95,7 @@ _FILES: Final = frozenset(
         "device",
         "error_bound.py",
         "functions.py",
+        "gradients",
         "host",
         "kernel.py",
         "kernels",

@@ -197,7 +197,7 @@ class QueriesPart:
         )
 
     @marked("gradient of queries: tiles with hidden keys")
-    def hides_keys(self, k: KernelBuilder, first_key: Value, tile: int) -> Value:
+    def hides_keys(self, first_key: Value, tile: int) -> Value:
         """Whether some row does not see some key of the tile that begins with `first_key`."""
         if self.mask.hides_anywhere:
             return first_key == first_key

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 from flash.device.head_scores import HeadScores
+from flash.device.lazy_softmax import LEAST_SCALE
 from flash.device.mask import Mask
 from flash.scores.feature import LOG2E, NEG_INF, Applied
 from flash.scores.places import ScorePlaces
@@ -59,11 +60,11 @@ class ScoreGradients:
     def score(
         self, S: Fragment, places: Callable[[], ScorePlaces], cut: Value | None, queries: Value | None = None
     ) -> tuple[Fragment | None, ScorePlaces | None]:
-        """Turn products of Q and K into scores, of which hidden ones are -inf; in units of log2, or
-        without their scale if `scoring` is None. `cut`: whether keys of the tile may be hidden; None:
-        they may not. With `queries`, the number of queries, scores of others are -inf in tiles that
-        are cut. Returns the derivatives of scores by scaled products, None if they are 1, and
-        the places if they were needed.
+        """Turn products of Q and K into scores, in units of log2, of which hidden ones are -inf; if
+        `scoring` is None, without their scale, by which hidden ones become -inf. `cut`: whether keys
+        of the tile may be hidden; None: they may not. With `queries`, the number of queries, scores of
+        others are hidden in tiles that are cut. Returns the derivatives of scores by scaled products,
+        None if they are 1, and the places if they were needed.
         """
         k, found, slopes = self.k, None, None
         if self.scoring is not None or self.dropping or self.by_rows:
@@ -75,6 +76,7 @@ class ScoreGradients:
             self.scoring.apply(S, found, slopes)
         if cut is not None:
             with k.when(cut, uniform=True):
+                self._turn(S)
                 where = places() if found is None else found
                 self.mask.apply(k, S, where)
                 if queries is not None:
@@ -82,10 +84,18 @@ class ScoreGradients:
                         with k.only_if(where.query(i) >= queries):
                             for score in row:
                                 score.set(NEG_INF)
+                self._turn(S)
         if slopes is not None:  # of hidden keys they may be NaN
             for score, slope in zip(S.all(), slopes.all(), strict=True):
                 k.selp(0.0, slope, score == NEG_INF, into=slope)
         return slopes, found
+
+    def _turn(self, S: Fragment) -> None:
+        """Change the signs of scores whose scale is still to come, and negative."""
+        if self.scoring is None:
+            with self.k.when(self.scale < 0.0, uniform=True):
+                for score in S.all():
+                    self.k.neg(score, into=score)
 
     @marked("gradient of scores: weights")
     def differentiate(
@@ -100,7 +110,7 @@ class ScoreGradients:
         """
         k, scale_log2, factor = self.k, None, self.factor
         if self.scoring is None:
-            scale_log2 = self.scale * LOG2E
+            scale_log2 = k.selp(LEAST_SCALE, self.scale * LOG2E, self.scale == 0.0)
         deltas: list[Value] = []
         for i in range(S.rows):
             shift, delta = rows(i)
@@ -116,9 +126,13 @@ class ScoreGradients:
                 else:
                     k.fma(weight, factor, -delta, into=weight)
                 k.mul(weight, score, into=weight)
+
+        def take_off(i: int, j: int) -> None:
+            k.mul(S[i, j], -deltas[i], into=dP[i, j])
+
         for feature in self.dropping:
             assert places is not None
-            feature.drop(S, places, lambda i, j: k.mul(S[i, j], -deltas[i], into=dP[i, j]))
+            feature.drop(S, places, take_off)
 
     def bend(self, dS: Fragment, slopes: Fragment | None) -> None:
         """Turn gradients of scores into those of scaled products."""

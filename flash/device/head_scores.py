@@ -27,7 +27,7 @@ class ScoredKernel(Protocol):
 
     @property
     def causal(self) -> str:
-        """ "", "bottom_right" or "top_left"."""
+        """The empty string, "bottom_right" or "top_left"."""
 
     @property
     def dtype(self) -> DType:
@@ -47,15 +47,27 @@ class ScoredKernel(Protocol):
 
 
 class ScoreNumbers(Protocol):
-    """The arguments of a launch from which scores follow: the counts of queries and keys, s32, the
-    scale, the scalars and the arrays of the features.
-    """
+    """The arguments of a launch from which scores follow."""
 
-    seq_q: Value
-    seq_k: Value
-    scale: Value
-    numbers: dict[str, Value]
-    operands: dict[str, ScoreArray]
+    @property
+    def seq_q(self) -> Value:
+        """The number of queries, s32."""
+
+    @property
+    def seq_k(self) -> Value:
+        """The number of keys, s32."""
+
+    @property
+    def scale(self) -> Value:
+        """The factor of products of Q and K."""
+
+    @property
+    def numbers(self) -> Mapping[str, Value]:
+        """The scalars of the features, by name."""
+
+    @property
+    def operands(self) -> Mapping[str, ScoreArray]:
+        """The arrays of the features, by name."""
 
 
 @dataclass(frozen=True)

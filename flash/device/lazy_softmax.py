@@ -24,6 +24,8 @@ from ptxgen.dsl.matrices.lanes import over_lanes
 from ptxgen.types import f32
 
 LOWEST: Final = -float.fromhex("0x1.fffffep127")
+# A scale of 0 becomes this: 0 * -inf would be NaN, and exp2 of an ordinary score times this is 1.
+LEAST_SCALE: Final = 2.0**-126
 
 
 class LazySoftmax:

@@ -18,7 +18,7 @@ from typing import Final
 from flash.device.append_in_place import AppendedRows
 from flash.device.cta import Cta
 from flash.device.epilogue import store_outputs
-from flash.device.lazy_softmax import LazySoftmax
+from flash.device.lazy_softmax import LEAST_SCALE, LazySoftmax
 from flash.device.mma_products import (
     MmaProducts,
     Tiles,
@@ -46,8 +46,6 @@ from ptxgen.types import bf16, f16, f32
 # P is at most 2 ** _SLACK, which every 16-bit type holds with room to spare. V of f32 may be so
 # large that P V would not be finite.
 _SLACK: Final = {f16: 8.0, bf16: 8.0, f32: 0.0}
-# A scale of 0 becomes this: 0 * -inf would be NaN, and exp2 of an ordinary score times this is 1.
-_LEAST_SCALE: Final = 2.0**-126
 
 
 @marked("mma: loops over tiles")
@@ -69,7 +67,7 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
         MmaProducts(k, t, me, tiles, dtype) if t.operands is HALF else Tf32Products(k, t, me, tiles)
     )
     # Scores that `cta.scoring` makes are in units of log2 already.
-    scale = k.max(k.abs(cta.scale_log2), _LEAST_SCALE) if cta.scoring is None else None
+    scale = k.max(k.abs(cta.scale_log2), LEAST_SCALE) if cta.scoring is None else None
     rows, keys = fragment_rows(t), fragment_columns(t.tile)
     sinks = cta.sinks(k, me.in_quad, rows, lambda: cta.first_row + k.signed(me.first_row(t)))
     softmax = LazySoftmax(k, len(rows), QUAD, scale, _SLACK[dtype], sinks)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from flash.device.gradient_parts import KeysPart, RowNumbers, Terms
 from flash.device.gradient_scores import ScoreGradients
 from flash.device.gradient_tiles import begun, if_seen, nothing, products_of, shift_of, store, tiles_of
+from flash.device.mask import Mask
 from flash.device.mma_products import WarpPlace, WarpProducts, fragment_columns, fragment_rows
 from flash.device.nonfinite import clear
 from flash.device.panel_loader import PanelLoader
@@ -36,100 +37,171 @@ _LOG_SUMS, _DELTAS = 0, 1  # rows of the tile with the numbers of rows
 def gradient_of_keys(config: GradientConfig) -> ir.Module:
     """The module with the kernel of a configuration."""
     k, given = begun(config)
-    t, dtype = config.tiling, config.dtype.scalar
-    part = KeysPart.of(k, config, given)
-    of_head = part.given
-    me = WarpPlace.of(k)
+    cta = _Cta(k, config, KeysPart.of(k, config, given))
+    part, tile = cta.part, config.tiling.tile
+    with k.loop(0, part.given.group) as member:
+        of = _Head(cta, part.kv_head * part.given.group + member, given.longest("k"))
+        if config.tiling.stages > 1:
+            k.barrier()  # the tiles of the head before have been read by all
+        of.pairs.begin(part.first_tile, part.end_tile)
+        with k.loop(part.first_tile, part.end_tile) as n:
+            first_query = n * tile
+            last_query = k.min(first_query + tile, part.given.seq_q) - 1
+            mask = of.gradients.mask.of_queries(first_query, last_query)
+            of.pairs.await_next(n, part.end_tile, nothing)
+            with if_seen(k, mask.sees_tile(cta.my_first_key)):
+                of.add_tile(first_query, mask)
+            of.pairs.advance()
+        of.write_terms()
+    cta.store_sums()
+    return k.build()
 
-    k.note("shared memory, and the first tiles on their way there")
-    (K_tile, V_tile), (Q_tile, dO_tile) = tiles_of(k, config, ("K", "V"), ("Q", "dO"))
-    of_rows = k.shared("row_numbers", (2 * t.stages, t.tile), f32)
-    K, V, dK, dV = (of_head.rows(k, name, part.batch, part.kv_head) for name in ("K", "V", "dK", "dV"))
-    own = [PanelLoader(k, matrix, tile) for matrix, tile in ((K, K_tile), (V, V_tile))]
-    for loader in own:
-        loader.start(part.first_key)
-    k.cp_async_commit_group()
-    first_scores = part.scores(k, config, part.kv_head * of_head.group)
-    if first_scores.mask().hides_keys:
-        k.cp_async_wait_group(0)
-        for loader in own:
-            clear(k, dtype, loader, None)
 
-    products = products_of(k, t.of_scores, me, (K_tile, Q_tile, Q_tile), config)
-    of_values = products_of(k, t.of_weights, me, (V_tile, dO_tile, dO_tile), config)
-    mine, queries = fragment_rows(t.of_scores), fragment_columns(t.tile)
-    S, dP = (k.fragment(len(mine), t.tile // 4, initial=None) for _ in range(2))
-    sum_dK = k.fragment(len(mine), t.of_scores.output_columns // 4)
-    sum_dV = k.fragment(len(mine), t.of_weights.output_columns // 4)
-    my_first_key = part.first_key + k.signed(me.warp_row(t.of_scores))
-    columns = [_slice_of(k, part.slice, tile, t) for tile in (Q_tile, dO_tile)]
+class _Cta:
+    """What a CTA keeps while it walks over queries: its rows of K and V in shared memory, its sums of
+    dK and dV in registers, and room for tiles of Q and dO. The copies of K and V are on their way.
+    """
 
-    with k.loop(0, of_head.group) as member:
-        head = part.kv_head * of_head.group + member
+    def __init__(self, k: KernelBuilder, config: GradientConfig, part: KeysPart) -> None:
+        self.k, self.config, self.part = k, config, part
+        t, of_head = config.tiling, part.given
+        self.me = WarpPlace.of(k)
+        k.note("shared memory, and the first tiles on their way there")
+        own, walked = tiles_of(k, config, ("K", "V"), ("Q", "dO"))
+        self.K_tile, self.V_tile = own
+        self.Q_tile, self.dO_tile = walked
+        self.of_rows = k.shared("row_numbers", (2 * t.stages, t.tile), f32)
+        K, V, self.dK, self.dV = (
+            of_head.rows(k, name, part.batch, part.kv_head) for name in ("K", "V", "dK", "dV")
+        )
+        loaders = [PanelLoader(k, matrix, tile) for matrix, tile in zip((K, V), own, strict=True)]
+        for loader in loaders:
+            loader.start(part.first_key)  # in the group of the first pair, unless they are awaited here
+        self.first_scores = part.scores(k, config, part.kv_head * of_head.group)
+        if self.first_scores.mask().hides_keys:
+            k.cp_async_commit_group()
+            k.cp_async_wait_group(0)
+            for loader in loaders:
+                clear(k, config.dtype.scalar, loader, None)
+
+        self.products = products_of(k, t.of_scores, self.me, (self.K_tile, self.Q_tile, self.Q_tile), config)
+        of_values = self.V_tile, self.dO_tile, self.dO_tile
+        self.of_values = products_of(k, t.of_weights, self.me, of_values, config)
+        self.keys, self.queries = fragment_rows(t.of_scores), fragment_columns(t.tile)
+        self.S, self.dP = (k.fragment(len(self.keys), t.tile // 4, initial=None) for _ in range(2))
+        self.sum_dK = k.fragment(len(self.keys), t.of_scores.output_columns // 4)
+        self.sum_dV = k.fragment(len(self.keys), t.of_weights.output_columns // 4)
+        self.my_first_key = part.first_key + k.signed(self.me.warp_row(t.of_scores))
+        self.columns = [_slice_of(part.slice, tile, t) for tile in walked]
+
+    def store_sums(self) -> None:
+        """Write the CTA's rows of dK and dV."""
+        k, t = self.k, self.config.tiling
+        k.note("dK, dV")
+        if not self.first_scores.mask().hides_keys:
+            k.cp_async_wait_all()  # of rows that no tile sees
+        k.barrier()  # K and V have been read by all
+        scores = self.config.features.scores
+        weighing = [f.applied(self.first_scores) for f in scores if f.changes_weights]
+        factor = weighing[0].output_factor if weighing else None
+        scale = self.part.given.scale
+        self._store(t.of_scores, self.products, self.K_tile, self.dK, self.sum_dK, scale)
+        self._store(t.of_weights, self.of_values, self.V_tile, self.dV, self.sum_dV, factor)
+
+    def _store(
+        self,
+        of: MmaTiling,
+        products: WarpProducts,
+        staging: SwizzledTile,
+        matrix: Matrix,
+        total: Fragment,
+        scale: Value | None,
+    ) -> None:
+        """Write the CTA's slice of dK or dV."""
+        k, t, part, me = self.k, self.config.tiling, self.part, self.me
+        if part.slice is None:
+            store(k, of, me, products, staging, matrix, part.first_key, total, scale)
+            return
+        width = t.slice_width(matrix.columns)
+        for number in range(t.slices):
+            left = matrix.columns - number * width
+            if left > 0:
+                with k.when(part.slice == number, uniform=True):
+                    first = matrix.first + number * width * staging.dtype.nbytes
+                    own = replace(matrix, first=first, columns=min(left, width))
+                    columns = replace(of, head_dim_v=own.columns)
+                    store(k, columns, me, products, staging, own, part.first_key, total, scale)
+
+
+class _Head:
+    """What a CTA knows of one of the heads of Q that share its keys: the way of its rows to shared
+    memory, its scores, and the sums by keys that are its own. `longest` is the number of keys that
+    its terms have room for.
+    """
+
+    def __init__(self, cta: _Cta, head: Value, longest: Value) -> None:
+        self.cta, self.k = cta, cta.k
+        k, part, config = cta.k, cta.part, cta.config
+        of_head = part.given
         Q, dO = (of_head.rows(k, name, part.batch, head) for name in ("Q", "dO"))
         numbers_of = RowNumbers.of(k, of_head, part.batch, head)
         scores = part.scores(k, config, head)
-        gradients = ScoreGradients.of(k, scores, scores.mask())
-        pairs = TilePairs(
+        self.gradients = ScoreGradients.of(k, scores, scores.mask())
+        self.pairs = TilePairs(
             k,
-            (PanelLoader(k, Q, Q_tile), PanelLoader(k, dO, dO_tile)),
-            lambda first, stage: _copy_numbers(k, numbers_of, of_rows, first, stage, of_head.seq_q),
-            2 * t.tile * f32.nbytes,
+            (PanelLoader(k, Q, cta.Q_tile), PanelLoader(k, dO, cta.dO_tile)),
+            lambda first, stage: _copy_numbers(k, numbers_of, cta.of_rows, first, stage, of_head.seq_q),
+            2 * config.tiling.tile * f32.nbytes,
         )
-        by_keys = {term.name: [k.var(f32, 0.0) for _ in mine] for term in config.terms}
-        k.barrier()  # the tiles of the head before have been read by all
-        pairs.begin(part.first_tile, part.end_tile)
-        with k.loop(part.first_tile, part.end_tile) as n:
-            first_query = n * t.tile
-            mask = gradients.mask.of_queries(first_query, k.min(first_query + t.tile, of_head.seq_q) - 1)
-            pairs.await_next(n, part.end_tile, nothing)
-            with if_seen(k, mask.sees_tile(my_first_key)):
-                k.note("S^T = K Q^T")
-                products.scores(S, pairs.stage(0))
-                by_query = S.transposed, dP.transposed
-                slopes, places = gradients.score(
-                    by_query[0],
-                    lambda: ScorePlaces(
-                        k, first_query + k.signed(me.in_quad * 2), my_first_key, me.lane // 4, queries, mine
-                    ),
-                    part.hides(k, mask, first_query, t.block, t.tile),
-                    of_head.seq_q,
-                )
-                k.note("dP^T = V dO^T; dS = P (dP - D)")
-                of_values.scores(dP, pairs.stage(1))
-                numbers = _numbers(k, of_rows, pairs.stage(2), me)
-                gradients.differentiate(*by_query, numbers, places)
-                for totals in by_keys.values():
-                    for total, row in zip(totals, dP, strict=True):
-                        for gradient in row:
-                            k.add(total, gradient, into=total)
-                gradients.bend(by_query[1], slopes)
-                k.note("dV += P^T dO; dK += dS^T Q")
-                of_values.outputs(sum_dV, of_values.weights(S), _moved(pairs.stage(1), columns[1]))
-                products.outputs(sum_dK, products.weights(dP), _moved(pairs.stage(0), columns[0]))
-            pairs.advance()
-        terms = Terms.of(k, of_head, part.batch, head, given.longest("k"))
-        for name, totals in by_keys.items():
-            for down, total in zip(mine, totals, strict=True):
-                whole, key = (
-                    over_lanes(k, total, QUAD, operator.add),
-                    my_first_key + k.signed(me.lane // 4) + down,
-                )
-                with k.when((key < of_head.seq_k) & (me.in_quad == 0)):
-                    terms.write(k, name, key, whole)
+        self._sums = {term.name: [k.var(f32, 0.0) for _ in cta.keys] for term in config.terms}
+        self._head, self._longest = head, longest
 
-    k.note("dK, dV")
-    k.cp_async_wait_group(0)
-    k.barrier()  # K and V have been read by all
-    weighing = [f.applied(first_scores) for f in config.features.scores if f.changes_weights]
-    factor = weighing[0].output_factor if weighing else None
-    ends = (
-        (t.of_scores, products, K_tile, dK, sum_dK, of_head.scale),
-        (t.of_weights, of_values, V_tile, dV, sum_dV, factor),
-    )
-    for of, by, staging, matrix, total, scale in ends:
-        _store_slices(k, t, part, me, of, by, staging, matrix, total, scale)
-    return k.build()
+    def add_tile(self, first_query: Value, mask: Mask) -> None:
+        """Add to dK and dV what the queries of the current tile give, which begins with
+        `first_query`.
+        """
+        k, cta, t, part = self.k, self.cta, self.cta.config.tiling, self.cta.part
+        S, dP, me = cta.S, cta.dP, cta.me
+        Q_stage, dO_stage, of_numbers = (self.pairs.stage(n) for n in range(3))
+        by_query = S.transposed, dP.transposed
+        k.note("S^T = K Q^T")
+        cta.products.scores(S, Q_stage)
+        slopes, places = self.gradients.score(
+            by_query[0],
+            lambda: ScorePlaces(
+                k,
+                first_query + k.signed(me.in_quad * 2),
+                cta.my_first_key,
+                me.lane // 4,
+                cta.queries,
+                cta.keys,
+            ),
+            part.hides(k, mask, first_query, t.block, t.tile),
+            part.given.seq_q,
+        )
+        k.note("dP^T = V dO^T; dS = P (dP - D)")
+        cta.of_values.scores(dP, dO_stage)
+        numbers = _numbers(k, cta.of_rows, of_numbers, me)
+        self.gradients.differentiate(*by_query, numbers, places)
+        for totals in self._sums.values():
+            for total, row in zip(totals, dP, strict=True):
+                for gradient in row:
+                    k.add(total, gradient, into=total)
+        self.gradients.bend(by_query[1], slopes)
+        k.note("dV += P^T dO; dK += dS^T Q")
+        cta.of_values.outputs(cta.sum_dV, cta.of_values.weights(S), _moved(dO_stage, cta.columns[1]))
+        cta.products.outputs(cta.sum_dK, cta.products.weights(dP), _moved(Q_stage, cta.columns[0]))
+
+    def write_terms(self) -> None:
+        """Write what each key adds to gradients of arrays of scores."""
+        k, cta, part = self.k, self.cta, self.cta.part
+        terms = Terms.of(k, part.given, part.batch, self._head, self._longest)
+        for name, totals in self._sums.items():
+            for down, total in zip(cta.keys, totals, strict=True):
+                whole = over_lanes(k, total, QUAD, operator.add)
+                key = cta.my_first_key + k.signed(cta.me.lane // 4) + down
+                with k.when((key < part.given.seq_k) & (cta.me.in_quad == 0)):
+                    terms.write(k, name, key, whole)
 
 
 @marked("gradient of keys: numbers of rows")
@@ -170,14 +242,14 @@ def _numbers(
         tile, column = divmod(i, LANE_COLUMNS)
         if tile not in loaded:
             pairs = (k.load(at.step(rows=n, columns=MMA_KEYS * tile), 2) for n in (_LOG_SUMS, _DELTAS))
-            loaded[tile] = tuple(pair if isinstance(pair, tuple) else (pair,) for pair in pairs)
+            loaded[tile] = tuple(tuple(pair) for pair in pairs)
         log_sums, deltas = loaded[tile]
         return shift_of(k, log_sums[column]), deltas[column]
 
     return numbers
 
 
-def _slice_of(k: KernelBuilder, number: Value | None, tile: SwizzledTile, t: GradientTiling) -> Value | None:
+def _slice_of(number: Value | None, tile: SwizzledTile, t: GradientTiling) -> Value | None:
     """The byte of a tile at which the columns of a slice begin; None: 0."""
     if number is None:
         return None
@@ -189,30 +261,3 @@ def _moved(stage: Value | None, columns: Value | None) -> Value | None:
     if stage is None or columns is None:
         return columns if stage is None else stage
     return stage + columns
-
-
-def _store_slices(
-    k: KernelBuilder,
-    t: GradientTiling,
-    part: KeysPart,
-    me: WarpPlace,
-    of: MmaTiling,
-    products: WarpProducts,
-    staging: SwizzledTile,
-    matrix: Matrix,
-    total: Fragment,
-    scale: Value | None,
-) -> None:
-    """Write the CTA's slice of dK or dV."""
-    if part.slice is None:
-        store(k, of, me, products, staging, matrix, part.first_key, total, scale)
-        return
-    width = t.slice_width(matrix.columns)
-    for number in range(t.slices):
-        left = matrix.columns - number * width
-        if left > 0:
-            with k.when(part.slice == number, uniform=True):
-                first = matrix.first + number * width * staging.dtype.nbytes
-                own = replace(matrix, first=first, columns=min(left, width))
-                columns = replace(of, head_dim_v=own.columns)
-                store(k, columns, me, products, staging, own, part.first_key, total, scale)

@@ -4,6 +4,7 @@ keys): a CTA owns rows of Q. `flash/device/gradient_tiles.py` has the formulas.
 
 from __future__ import annotations
 
+import functools
 import operator
 
 from flash.device.gradient_parts import QueriesPart, RowNumbers, Terms
@@ -17,7 +18,7 @@ from flash.device.tile_pairs import TilePairs
 from flash.problem.gradients import GradientConfig
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
-from ptxgen.dsl import Value, marked
+from ptxgen.dsl import KernelBuilder, Value, marked
 from ptxgen.dsl.matrices.lanes import QUAD, over_lanes
 from ptxgen.types import f32
 
@@ -26,81 +27,113 @@ from ptxgen.types import f32
 def gradient_of_queries(config: GradientConfig) -> ir.Module:
     """The module with the kernel of a configuration."""
     k, given = begun(config)
-    t, dtype = config.tiling, config.dtype.scalar
-    part = QueriesPart.of(k, config, given)
-    of_head = part.given
-    me = WarpPlace.of(k)
-
-    k.note("shared memory, and the first tiles on their way there")
-    (Q_tile, dO_tile), (K_tile, V_tile) = tiles_of(k, config, ("Q", "dO"), ("K", "V"))
-    row_deltas = k.shared("row_deltas", (1, t.block), f32)
-    Q, dO, O, dQ = (of_head.rows(k, name, part.batch, part.head) for name in ("Q", "dO", "O", "dQ"))
-    K, V = (of_head.rows(k, name, part.batch, part.kv_head) for name in "KV")
-    for matrix, tile in ((Q, Q_tile), (dO, dO_tile)):
-        PanelLoader(k, matrix, tile).start(part.first_row)
-    k.cp_async_commit_group()
-    pairs = TilePairs(k, (PanelLoader(k, K, K_tile), PanelLoader(k, V, V_tile)))
-    pairs.begin(part.first_tile, part.end_tile)
-    of_rows = RowNumbers.of(k, of_head, part.batch, part.head)
-    terms = Terms.of(k, of_head, part.batch, part.head, given.longest("q"))
-
-    def begin_terms(row: Value, lse: Value, delta: Value) -> None:
-        for feature in config.summed("first"):
-            found = feature.applied(part.scores).first_gradient(lse, delta)
-            terms.write(k, f"row_{feature.argument}", row, found)
-
-    sum_rows(k, O, dO, dtype, part.first_row, of_rows, row_deltas, begin_terms)
-    k.barrier()  # D has been written by all
-
-    products = products_of(k, t.of_scores, me, (Q_tile, K_tile, K_tile), config)
-    of_values = products_of(k, t.of_weights, me, (dO_tile, V_tile, V_tile), config)
-    rows, keys = fragment_rows(t.of_scores), fragment_columns(t.tile)
-    S, dP = (k.fragment(len(rows), t.tile // 4, initial=None) for _ in range(2))
-    sum_dQ = k.fragment(len(rows), t.of_scores.output_columns // 4)
-    gradients = ScoreGradients.of(k, part.scores, part.mask, config.wanted)
-    by_rows = {name: [k.var(f32, 0.0) for _ in rows] for name, _ in gradients.by_rows}
-    my_row = me.first_row(t.of_scores)
-    my_query = part.first_row + k.signed(my_row)
-    numbers = []
-    for down in rows:
-        row = k.min(my_query + down, of_head.seq_q - 1)
-        log_sum = k.load(of_rows["LSE"].at(k, row))
-        numbers.append((shift_of(k, log_sum), k.load(row_deltas.pointer(0, my_row).step(columns=down))))
-
+    cta = _Cta(k, config, QueriesPart.of(k, config, given), given.longest("q"))
+    part, tile = cta.part, config.tiling.tile
     with k.loop(part.first_tile, part.end_tile) as n:
-        first_key = n * t.tile
-        cut = part.hides_keys(k, first_key, t.tile)
-
-        def clear_hidden() -> None:
-            with k.when(cut, uniform=True):
-                for i, loader in enumerate(pairs.loaders):
-                    clear(k, dtype, loader, pairs.stage(i))
-
-        pairs.await_next(n, part.end_tile, clear_hidden if part.mask.hides_keys else nothing)
+        first_key = n * tile
+        cut = part.hides_keys(first_key, tile)
+        clear_hidden = functools.partial(cta.clear_keys, cut)
+        cta.pairs.await_next(n, part.end_tile, clear_hidden if part.mask.hides_keys else nothing)
         with if_seen(k, part.mask.sees_tile(first_key)):
-            k.note("S = Q K^T")
-            products.scores(S, pairs.stage(0))
-            slopes, places = gradients.score(
-                S, lambda: ScorePlaces(k, my_query, first_key, me.in_quad * 2, rows, keys), cut
-            )
-            k.note("dP = dO V^T; dS = P (dP - D)")
-            of_values.scores(dP, pairs.stage(1))
-            gradients.differentiate(S, dP, lambda i: numbers[i], places)
-            for name, feature in gradients.by_rows:
-                assert places is not None
-                for total, more in zip(by_rows[name], feature.row_gradients(dP, places), strict=True):
-                    k.add(total, more, into=total)
-            gradients.bend(dP, slopes)
-            k.note("dQ += dS K")
-            products.outputs(sum_dQ, products.weights(dP), pairs.stage(0))
-        pairs.advance()
-
-    for name, totals in by_rows.items():
-        for down, total in zip(rows, totals, strict=True):
-            whole = over_lanes(k, total, QUAD, operator.add)
-            with k.when((my_query + down < of_head.seq_q) & (me.in_quad == 0)):
-                terms.write(k, name, my_query + down, whole)
-    k.note("dQ")
-    k.barrier()  # Q has been read by all
-    store(k, t.of_scores, me, products, Q_tile, dQ, part.first_row, sum_dQ, of_head.scale)
+            cta.add_tile(first_key, cut)
+        cta.pairs.advance()
+    cta.write_terms()
+    cta.store_sum()
     return k.build()
+
+
+class _Cta:
+    """What a CTA keeps while it walks over keys: its rows of Q and dO in shared memory, LSE and D of its
+    rows and its sum of dQ in registers, and room for tiles of K and V. D is written, and the copies of
+    the first tiles are on their way. `longest` is the number of queries that terms have room for.
+    """
+
+    def __init__(self, k: KernelBuilder, config: GradientConfig, part: QueriesPart, longest: Value) -> None:
+        self.k, self.config, self.part = k, config, part
+        t, of_head = config.tiling, part.given
+        self.me = WarpPlace.of(k)
+        k.note("shared memory, and the first tiles on their way there")
+        own, walked = tiles_of(k, config, ("Q", "dO"), ("K", "V"))
+        (self.Q_tile, dO_tile), (K_tile, V_tile) = own, walked
+        row_deltas = k.shared("row_deltas", (1, t.block), f32)
+        Q, dO, O, self.dQ = (of_head.rows(k, n, part.batch, part.head) for n in ("Q", "dO", "O", "dQ"))
+        K, V = (of_head.rows(k, name, part.batch, part.kv_head) for name in "KV")
+        for matrix, tile in zip((Q, dO), own, strict=True):
+            PanelLoader(k, matrix, tile).start(part.first_row)  # in the group of the first pair
+        self.pairs = TilePairs(k, (PanelLoader(k, K, K_tile), PanelLoader(k, V, V_tile)))
+        self.pairs.begin(part.first_tile, part.end_tile)
+        of_rows = RowNumbers.of(k, of_head, part.batch, part.head)
+        self.terms = Terms.of(k, of_head, part.batch, part.head, longest)
+        sum_rows(k, O, dO, config.dtype.scalar, part.first_row, of_rows, row_deltas, self._write_first)
+        k.barrier()  # D has been written by all
+
+        self.products = products_of(k, t.of_scores, self.me, (self.Q_tile, K_tile, K_tile), config)
+        self.of_values = products_of(k, t.of_weights, self.me, (dO_tile, V_tile, V_tile), config)
+        self.rows, self.keys = fragment_rows(t.of_scores), fragment_columns(t.tile)
+        self.S, self.dP = (k.fragment(len(self.rows), t.tile // 4, initial=None) for _ in range(2))
+        self.sum_dQ = k.fragment(len(self.rows), t.of_scores.output_columns // 4)
+        self.gradients = ScoreGradients.of(k, part.scores, part.mask, config.wanted)
+        self._sums = {name: [k.var(f32, 0.0) for _ in self.rows] for name, _ in self.gradients.by_rows}
+        my_row = self.me.first_row(t.of_scores)
+        self.my_query = part.first_row + k.signed(my_row)
+        self._numbers = []  # the shift and D of each of a lane's rows
+        for down in self.rows:
+            row = k.min(self.my_query + down, of_head.seq_q - 1)
+            shift = shift_of(k, k.load(of_rows["LSE"].at(k, row)))
+            delta = k.load(row_deltas.pointer(0, my_row).step(columns=down))
+            self._numbers.append((shift, delta))
+
+    def _write_first(self, row: Value, lse: Value, delta: Value) -> None:
+        """Write what a row adds to the gradients of arrays that give it a first score."""
+        for feature in self.config.summed("first"):
+            found = feature.applied(self.part.scores).first_gradient(lse, delta)
+            self.terms.write(self.k, f"row_{feature.argument}", row, found)
+
+    def clear_keys(self, cut: Value) -> None:
+        """Set what is not finite in this thread's parts of the tiles of K and V to 0, if `cut`."""
+        with self.k.when(cut, uniform=True):
+            for i, loader in enumerate(self.pairs.loaders):
+                clear(self.k, self.config.dtype.scalar, loader, self.pairs.stage(i))
+
+    def add_tile(self, first_key: Value, cut: Value) -> None:
+        """Add to dQ what the keys of the current tile give, which begins with `first_key`. `cut`: whether
+        some of its keys may be hidden.
+        """
+        k, S, dP = self.k, self.S, self.dP
+        K_stage, V_stage = (self.pairs.stage(n) for n in range(2))
+        k.note("S = Q K^T")
+        self.products.scores(S, K_stage)
+        slopes, places = self.gradients.score(
+            S,
+            lambda: ScorePlaces(k, self.my_query, first_key, self.me.in_quad * 2, self.rows, self.keys),
+            cut,
+        )
+        k.note("dP = dO V^T; dS = P (dP - D)")
+        self.of_values.scores(dP, V_stage)
+        self.gradients.differentiate(S, dP, self._numbers.__getitem__, places)
+        for name, feature in self.gradients.by_rows:
+            assert places is not None
+            for total, more in zip(self._sums[name], feature.row_gradients(dP, places), strict=True):
+                k.add(total, more, into=total)
+        self.gradients.bend(dP, slopes)
+        k.note("dQ += dS K")
+        self.products.outputs(self.sum_dQ, self.products.weights(dP), K_stage)
+
+    def write_terms(self) -> None:
+        """Write what each row adds to gradients of arrays of scores."""
+        k = self.k
+        for name, totals in self._sums.items():
+            for down, total in zip(self.rows, totals, strict=True):
+                whole = over_lanes(k, total, QUAD, operator.add)
+                exists = self.my_query + down < self.part.given.seq_q
+                with k.when(exists & (self.me.in_quad == 0)):
+                    self.terms.write(k, name, self.my_query + down, whole)
+
+    def store_sum(self) -> None:
+        """Write the CTA's rows of dQ."""
+        k, t, part = self.k, self.config.tiling, self.part
+        k.note("dQ")
+        k.cp_async_wait_all()  # of rows that see no tile
+        k.barrier()  # Q has been read by all
+        where = self.dQ, part.first_row
+        store(k, t.of_scores, self.me, self.products, self.Q_tile, *where, self.sum_dQ, part.given.scale)

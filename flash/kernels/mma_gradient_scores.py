@@ -6,6 +6,7 @@ formulas.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from itertools import product
 
@@ -87,18 +88,23 @@ def gradient_of_scores(config: GradientConfig) -> ir.Module:
         gradients = ScoreGradients.of(k, scores, mask)
         products.scores(S, None)
         where = ScorePlaces(k, my_query, part.first_key, me.in_quad * 2, rows, keys)
-        slopes, found = gradients.score(S, lambda where=where: where, part.first_row == part.first_row)
+        always = part.first_row == part.first_row
+        _, found = gradients.score(S, functools.partial(_itself, where), always)
         of_values.scores(dP, None)
         of_rows = RowNumbers.of(k, given, batch, head)
-        numbers = []
+        numbers = []  # the shift and D of each of a lane's rows
         for down in rows:
             row = k.min(my_query + down, given.seq_q - 1)
             numbers.append((shift_of(k, k.load(of_rows["LSE"].at(k, row))), k.load(of_rows["D"].at(k, row))))
-        gradients.differentiate(S, dP, lambda n, numbers=numbers: numbers[n], found)
+        gradients.differentiate(S, dP, numbers.__getitem__, found)
         for into, more in zip(total.all(), dP.all(), strict=True):
             k.add(into, more, into=into)
     _store(k, given, part, me, total, (my_query, rows, keys))
     return k.build()
+
+
+def _itself(places: ScorePlaces) -> ScorePlaces:
+    return places
 
 
 @marked("gradient of scores: store")

@@ -157,15 +157,14 @@ class GradientConfig:
             role = "the gradient of the bias, summed over what shares it, written"
             axes = ("bias_batch", "bias_heads", "seq_q", "seq_k")
             return (Operand("dbias", F32, axes, role=role, is_written=True, is_dense=True),)
+        of, rows, kinds = "key", "seq_k", ["keys"]
         if self.owner == QUERIES:
-            axes, kinds, of = ("batch", "heads", self.features.longest_q), ("rows", "first"), "row"
-        else:
-            axes, kinds, of = ("batch", "heads", "seq_k"), ("keys",), "key"
+            of, rows, kinds = "row", self.features.longest_q, ["rows", "first"]
         return tuple(
             Operand(
                 f"{of}_{feature.argument}",
                 F32,
-                axes,
+                ("batch", "heads", rows),
                 role=f"what each {of} adds to the gradient of {feature.argument}, written",
                 is_written=True,
                 is_dense=True,
@@ -258,8 +257,10 @@ def row_numbers(config: GradientConfig) -> tuple[Operand, ...]:
 
 
 # (block, tile, warps, stages) of a kernel of gradients by owner, by how elements enter tensor cores,
-# and by the columns of Q or V, whichever are more (at most so many): what was seen not to spill with
-# any feature. The first that fits shared memory is taken.
+# and by the columns of Q or V, whichever are more (at most so many): what was seen not to spill,
+# but for f32_grade with 256 columns and derivatives of scores (16 to 192 bytes on sm_90). The
+# first that fits shared memory is taken; of those with several tiles, kernels that keep more numbers
+# for each score leave the first out.
 _Tiles = tuple[int, int, int, int]
 GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[_Tiles, ...]]]] = {
     (QUERIES, HALF.name): {128: ((64, 64, 4, 2), (64, 32, 4, 2)), 256: ((64, 32, 4, 1), (64, 16, 4, 1))},
@@ -301,6 +302,8 @@ def gradient_config(
     columns = max(config.head_dim, config.value_dim)
     by_columns = GRADIENT_TILES[QUERIES if owner == SCORES else owner, operands.name]
     offered = next(tiles for most, tiles in by_columns.items() if columns <= most)
+    if any(f.changes_scores or f.changes_weights for f in config.scores):
+        offered = offered[1:] or offered
     slices = 2 if owner == KEYS and columns > _UNSLICED[operands.name] else 1
     one = owner == SCORES  # which has one tile of each matrix at a time
     tilings = [
@@ -320,7 +323,7 @@ def gradient_config(
         owner,
         target,
         fitting[0],
-        config.causal or "",
+        str(config.causal or ""),
         alignment,
         config.element,
         config.features,

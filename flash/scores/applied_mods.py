@@ -47,7 +47,10 @@ class AppliedScoreMod(Applied):
             assert self.derivative is not None  # the kernel differentiates
             by_score = _OfTile(self.inputs, self.derivative, places)
             for i, j, elements in by_score.each():
-                known = {**by_score.indices(i, j), SCORE: functools.partial(_itself, S[i, j])}
+                known: dict[str, Callable[[], Value]] = {
+                    **by_score.indices(i, j),
+                    SCORE: functools.partial(_itself, S[i, j]),
+                }
                 k.mul(slopes[i, j], elements.at(i, j, known), into=slopes[i, j])
         for i, j, elements in of.each():
             score = S[i, j]
