@@ -24,6 +24,7 @@ from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of
 from flash.host.results import DeviceArray
 from flash.kernel import AttentionKernel
+from flash.launch.backend_choice import backend_setting
 from flash.launch.checks import check
 from flash.launch.gpu import GpuLauncher
 from flash.operands.dtypes import BF16, DTYPES, F16, F32, OF_ARRAYS, DType
@@ -83,9 +84,9 @@ def _own_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No assembler, so that the fake GPU gets the text; and PTXGEN_BACKEND is read anew."""
     without_assembler(monkeypatch)
     monkeypatch.delenv("PTXGEN_BACKEND", raising=False)
-    kernel_module._backend_setting.cache_clear()
+    backend_setting.cache_clear()
     yield
-    kernel_module._backend_setting.cache_clear()
+    backend_setting.cache_clear()
 
 
 @pytest.fixture
