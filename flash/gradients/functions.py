@@ -185,7 +185,7 @@ def _kernel(
     """The kernels of calls of `who`; `used` says whether seqused_q and seqused_k are given to one of
     packed sequences.
     """
-    open_to_choice = precision is None or (isinstance(precision, str) and precision == AUTO)
+    open_to_choice = precision in (None, AUTO)
     of_q, of_k = used or (False, False)
     config = config_of_call(
         who,

@@ -236,11 +236,12 @@ class AttentionGradient:
         if call.checked.has_no_scores:
             self._clear(sums, on)
         self._run(call._replace(arrays={**call.arrays, **views}, sums=sums), read.backend, explicit or 0, on)
-        found: list[Any] = [
-            results.deliver(made[n], call.arrays[of]) if n in made else named[n] for n, of in WRITTEN.items()
-        ]
+        found: dict[str, Any] = {
+            n: results.deliver(made[n], call.arrays[of]) if n in made else named[n]
+            for n, of in WRITTEN.items()
+        }
         arrays: dict[str, Any] = {n: results.deliver(a, call.operands[n]) for n, a in of_scores.items()}
-        return Gradients(*found, arrays)
+        return Gradients(**found, arrays=arrays)
 
     @takes(ExplainArguments)
     def explain(

@@ -22,7 +22,7 @@ from flash.problem.config import AttentionConfig
 from flash.problem.gradients import KEYS, QUERIES, SCORES, gradient_config
 from flash.problem.sequences import each_sequence
 from flash.scores.aux_arrays import gathered
-from flash.scores.feature import ScoreFeature
+from flash.scores.feature import ScoreFeature, summed_to
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.views import ArrayView, host_array
 from ptxgen.target import Target
@@ -206,7 +206,7 @@ def run_on_cpu(call: GradientCall) -> None:
     scores["dropout_seed"] = int(call.numbers.get("dropout_seed", 0))
     arrays = {name: host_array(a) for name, a in call.arrays.items()}
     sums = {name: host_array(a) for name, a in call.sums.items()}
-    rows = {name: arrays.pop(name, None) for name in ("lse", "dlse")}
+    rows: dict[str, Any] = {name: arrays.pop(name, None) for name in ("lse", "dlse")}
     if config.varlen:
         _each_on_cpu(call, arrays, rows, sums, operands, scores)
         return
@@ -240,11 +240,11 @@ def _each_on_cpu(
     parts = {name: np.zeros(of_heads, np.float32) for name in sums}
     for b, queries, keys in each_sequence(**lengths):
         part = {name: np.zeros((1, of_heads[1]), np.float32) for name in sums}
+        own: dict[str, Any] = {
+            name: a[:, :, keys if name in ("k", "v", "dk", "dv") else queries] for name, a in by_head.items()
+        }
         attention_gradients_cpu(
-            **{
-                name: a[:, :, keys if name in ("k", "v", "dk", "dv") else queries]
-                for name, a in by_head.items()
-            },
+            **own,
             lse=rows["lse"][None, :, queries],
             dlse=None if rows["dlse"] is None else rows["dlse"][None, :, queries],
             arrays=part,
@@ -257,12 +257,7 @@ def _each_on_cpu(
         for name, found in part.items():
             parts[name][b] = found[0]
     for name, found in parts.items():
-        into = sums[name]
-        ahead = found.reshape((1,) * (into.ndim - 2) + found.shape) if into.ndim > 2 else found
-        wide_axes = tuple(
-            n for n in range(ahead.ndim) if n < ahead.ndim - into.ndim or into.shape[n - ahead.ndim] == 1
-        )
-        into[...] = ahead.sum(axis=wide_axes).reshape(into.shape)
+        sums[name][...] = summed_to(found, sums[name].shape)
 
 
 def _bhsd(array: Any, layout: str) -> Any:
