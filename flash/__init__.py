@@ -8,6 +8,8 @@ Functions, which make a kernel for the arrays of a call and keep it:
     attention_varlen_backward(…)     those of attention_varlen
     attention_with_kvcache(q, cache) of new queries to the keys of a KVCache, after appending new ones
     merge_partials(outs, lses)       of attentions to parts of the keys
+    lse_to_log2, lse_from_log2       LSE in base 2, and back
+    block_table_from_csr(…)          a table of pages from compressed rows
     rotary_tables(positions, dim)    cos and sin of rotary position embedding
     to_device(array)                 a copy on a GPU, where no library has arrays there
 

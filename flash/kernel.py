@@ -210,8 +210,9 @@ class AttentionKernel:
         numpy; or "auto", which is the value of PTXGEN_BACKEND, else "cuda" for arrays on a GPU or
         if a GPU opens, else "cpu". On a GPU the work is put on `stream` (an integer, or a stream
         object of torch, CuPy or cuda.core; default: the current one of q's library) and may not
-        have run yet on return; host arrays are copied there and back, and complete on return. There
-        is no backward pass: inputs that require gradients are refused, except in `torch.no_grad()`.
+        have run yet on return; host arrays are copied there and back, and complete on return.
+        `AttentionGradient` computes gradients; torch's autograd does not go through a launch: inputs
+        that require gradients are refused, except in `torch.no_grad()`.
 
         With a config of a `page_size`, k is [pages, kv_heads, page_size, head_dim] and v likewise,
         `layout="bshd"` swapping kv_heads and page_size: key r of sequence b is row r % page_size of

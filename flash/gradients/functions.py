@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import Any, Final, Unpack
+from typing import Any, Unpack
 
 from flash.functions import dtype_of, last_dimension
 from flash.gradients.kernel import AttentionGradient, Gradients
@@ -22,10 +22,20 @@ from flash.scores.features import (
     settings_of_call,
     takes,
 )
+from ptxgen.arguments import is_one_of
 from ptxgen.runtime.settings import AUTO
 
-_DENSE: Final = "attention_backward"
-_PACKED: Final = "attention_varlen_backward"
+
+class _OfAttention(AttentionGradient):
+    """The kernels of `attention_backward`, whose caller made no config."""
+
+    _caller = Caller("attention_backward", has_config=False)
+
+
+class _OfVarlen(AttentionGradient):
+    """The kernels of `attention_varlen_backward`."""
+
+    _caller = Caller("attention_varlen_backward", has_config=False)
 
 
 @takes(ScoreArguments)
@@ -61,16 +71,16 @@ def attention_backward(
     float32 without a `precision` is computed as with "f32_grade": the kernels use tensor cores, with
     the error of f32. With "ieee" only backend "cpu" computes gradients.
     """
-    who = _DENSE
+    who = _OfAttention._caller.name
     require_known(who, scores, ScoreArguments, attention_backward)
     kernel = _kernel_for(
-        who,
+        _OfAttention,
         last_dimension(who, q, "q"),
         last_dimension(who, v, "v"),
         dtype_of(who, q),
         causal,
         precision,
-        None,
+        (),
         *settings_of_call(scores, functools.partial(dtype_of, who)),
     )
     return kernel.launch(
@@ -127,10 +137,10 @@ def attention_varlen_backward(
     must be given for arrays on a GPU. Rows of no sequence have gradient 0 in new arrays, and are not
     written in given ones. All other arguments and the exceptions are as in `attention_backward`.
     """
-    who = _PACKED
+    who = _OfVarlen._caller.name
     require_known(who, scores, VarlenArguments, attention_varlen_backward)
     kernel = _kernel_for(
-        who,
+        _OfVarlen,
         last_dimension(who, q, "q"),
         last_dimension(who, v, "v"),
         dtype_of(who, q),
@@ -173,30 +183,30 @@ def _kernel_for(*choices: Any) -> AttentionGradient:
 
 @functools.lru_cache(maxsize=128, typed=True)
 def _kernel(
-    who: str,
+    of: type[_OfAttention] | type[_OfVarlen],
     head_dim: int,
     head_dim_v: int,
     dtype: str,
     causal: Causal,
     precision: Precision | None,
-    used: tuple[bool, bool] | None,
+    used: tuple[bool, bool] | tuple[()],
     *scores: Any,
 ) -> AttentionGradient:
-    """The kernels of calls of `who`; `used` says whether seqused_q and seqused_k are given to one of
-    packed sequences.
+    """The kernels of calls; `used` says whether seqused_q and seqused_k are given, and is empty for
+    sequences of one length.
     """
-    open_to_choice = precision in (None, AUTO)
+    open_to_choice = precision is None or is_one_of(precision, (AUTO,))
     of_q, of_k = used or (False, False)
     config = config_of_call(
-        who,
+        of._caller.name,
         head_dim=head_dim,
         head_dim_v=head_dim_v,
         dtype=dtype,
         causal=causal,
         precision=F32_GRADE.name if dtype == F32.name and open_to_choice else precision,
-        varlen=used is not None,
+        varlen=bool(used),
         seqused_q=of_q,
         seqused_k=of_k,
         **named_settings(scores),
     )
-    return AttentionGradient(config, caller=Caller(who, has_config=False))
+    return of(config)

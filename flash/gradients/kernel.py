@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Generic, NamedTuple, Unpack
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Unpack
 
 import numpy as np
 
@@ -41,7 +41,6 @@ from ptxgen.target import Target
 from ptxgen.target import target as find_target
 
 _NAME: Final = "AttentionGradient"
-_LAUNCH: Final = Caller(f"{_NAME}.launch")
 _OPTIONAL: Final = ("dlse", *WRITTEN)
 
 
@@ -80,13 +79,10 @@ class AttentionGradient:
     Raises `ConfigError` if `config` is no `AttentionConfig`, or one of pages.
     """
 
+    _caller: ClassVar = Caller(f"{_NAME}.launch")
+
     def __init__(
-        self,
-        config: AttentionConfig,
-        *,
-        cuda: CudaBackend | None = None,
-        cache: ModuleCache | None = None,
-        caller: Caller = _LAUNCH,
+        self, config: AttentionConfig, *, cuda: CudaBackend | None = None, cache: ModuleCache | None = None
     ) -> None:
         if not isinstance(config, AttentionConfig):
             raise ConfigError(
@@ -99,7 +95,7 @@ class AttentionGradient:
                 "pages have no gradients, pass them packed"
             )
         self.config = config
-        self._caller = caller
+        caller = self._caller
         self._gpu = GpuLauncher(config, gpu_of(_NAME, cuda), cache_of(_NAME, cache), caller.name)
         self._checks = Checks(config, caller)
         self._launcher = GradientLauncher(self._gpu, self._checks, caller)

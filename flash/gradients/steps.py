@@ -243,6 +243,7 @@ def _each_on_cpu(
         own: dict[str, Any] = {
             name: a[:, :, keys if name in ("k", "v", "dk", "dv") else queries] for name, a in by_head.items()
         }
+        own |= {name: array[b : b + 1] for name, array in wide.items()}
         attention_gradients_cpu(
             **own,
             lse=rows["lse"][None, :, queries],
@@ -250,7 +251,6 @@ def _each_on_cpu(
             arrays=part,
             softmax_scale=call.scale,
             **scores,
-            **{name: array[b : b + 1] for name, array in wide.items()},
             **of_all,
             first_batch=b,
         )

@@ -1014,12 +1014,15 @@ def test_importing_flash_imports_neither_cuda_nor_torch() -> None:
 def test_the_public_names_are_these_and_no_others() -> None:
     assert flash.__all__ == [
         "AttentionConfig",
+        "AttentionGradient",
         "AttentionKernel",
         "DecodeKernel",
         "DecodeStep",
         "KVCache",
         "attention",
+        "attention_backward",
         "attention_varlen",
+        "attention_varlen_backward",
         "attention_with_kvcache",
         "block_table_from_csr",
         "lse_from_log2",
@@ -1033,9 +1036,10 @@ def test_the_public_names_are_these_and_no_others() -> None:
         flash.Attention  # noqa: B018  # the access is what is tested
     assert str(caught.value) == (
         "module 'flash' has no attribute 'Attention'; "
-        "it has AttentionConfig, AttentionKernel, DecodeKernel, DecodeStep, KVCache, attention, "
-        "attention_varlen, attention_with_kvcache, block_table_from_csr, lse_from_log2, lse_to_log2, "
-        "merge_partials, rotary_tables, to_device"
+        "it has AttentionConfig, AttentionGradient, AttentionKernel, DecodeKernel, DecodeStep, KVCache, "
+        "attention, attention_backward, attention_varlen, attention_varlen_backward, "
+        "attention_with_kvcache, block_table_from_csr, lse_from_log2, lse_to_log2, merge_partials, "
+        "rotary_tables, to_device"
     )
 
 

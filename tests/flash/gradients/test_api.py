@@ -151,7 +151,7 @@ def test_packed_sequences_and_their_sinks(backend: str) -> None:
     assert not found.dk[10:12].any()  # not used
 
 
-@BACKENDS
+@SLOWLY
 def test_rows_of_no_sequence_are_not_written_in_given_arrays(backend: str) -> None:
     arrays = packed()
     given = {f"d{n}": np.full_like(arrays[n], 7) for n in "qkv"}

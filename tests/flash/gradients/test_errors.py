@@ -115,8 +115,8 @@ CASES: dict[str, tuple[Change, str]] = {
     "no arrays": (
         lambda _: {"dout": None, "lse": "lse"},
         "2 problems\n"
-        "  dout must be an array (numpy, torch, or with __cuda_array_interface__ or __dlpack__), got NoneType; "
-        "convert with numpy.asarray(dout, numpy.float32)\n"
+        "  dout must be an array (numpy, torch, or with __cuda_array_interface__ or __dlpack__), got "
+        "NoneType; convert with numpy.asarray(dout, numpy.float32)\n"
         "  lse must be an array (numpy, torch, or with __cuda_array_interface__ or __dlpack__), got str; "
         "convert with numpy.asarray(lse, numpy.float32)",
     ),
@@ -149,11 +149,9 @@ def test_a_wrong_argument_is_named_with_what_was_wanted(name: str, by_class: boo
     change, said = CASES[name]
     arrays = arrays_of()
     arrays |= change(arrays)
+    call = flash.AttentionGradient(CONFIG).launch if by_class else flash.attention_backward
     with pytest.raises(LaunchError) as caught:
-        if by_class:
-            flash.AttentionGradient(CONFIG).launch(**arrays, backend="cpu")
-        else:
-            flash.attention_backward(**arrays, backend="cpu")
+        call(**arrays, backend="cpu")
     who = "AttentionGradient.launch" if by_class else "attention_backward"
     none = "the config asks for no such array" if by_class else "none is given"
     scale = "the config's 0.353553" if by_class else "1/sqrt(head_dim)"
@@ -229,8 +227,8 @@ def test_lengths_and_rows_of_packed_sequences() -> None:
     assert str(caught.value) == (
         "attention_varlen_backward: lse must be [heads, total_q] = [2, 5], got [5, 2]"
     )
+    wrong = {**arrays, "cu_seqlens_k": np.array([0, 2, 6], np.int32)}
     with pytest.raises(LaunchError) as caught:
-        wrong = {**arrays, "cu_seqlens_k": np.array([0, 2, 6], np.int32)}
         flash.attention_varlen_backward(**wrong, backend="cpu")
     assert str(caught.value) == (
         "attention_varlen_backward: cu_seqlens_k[2] must be from 2, which is cu_seqlens_k[1], to 5, the rows "
