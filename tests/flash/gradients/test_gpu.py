@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,7 @@ from flash.gradients.kernel import Gradients
 from flash.operands.dtypes import F16
 from flash.reference import attention_varlen_reference_gradients
 from ptxgen.arrays.views import host_array, view
+from ptxgen.errors import LaunchError
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 
@@ -120,6 +122,11 @@ def test_another_alignment_of_addresses_is_found_out(driver: FakeDriver, make: M
     found = fetched(kernel.launch(**{**given, "q": shifted}))
     assert_near(found, reference(arrays, causal=True), F16)
     assert "align2" in driver.launches[-1].entry
+    half = CudaArray(driver.place(np.zeros(arrays["dout"].size + 1, np.float16)) + 1, arrays["dout"])
+    with pytest.raises(
+        LaunchError, match=r"^AttentionGradient\.launch: dout must begin at a multiple of 2 bytes"
+    ):
+        kernel.launch(**{**given, "dout": half})
 
 
 def test_each_stream_has_its_own_memory_for_d(driver: FakeDriver, make: Make) -> None:
@@ -136,6 +143,7 @@ def test_each_stream_has_its_own_memory_for_d(driver: FakeDriver, make: Make) ->
 def test_calls_of_several_threads_on_one_stream_do_not_mix(driver: FakeDriver, make: Make) -> None:
     kernel, given = make(CONFIG), there(driver, call_of(CONFIG))
     kernel.launch(**given)
+    driver.on_launch = lambda _: time.sleep(0.01)  # so that other threads run between two launches
     threads = [threading.Thread(target=kernel.launch, kwargs=given) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -186,8 +194,10 @@ def test_packed_sequences_on_a_gpu(driver: FakeDriver, make: Make) -> None:
     config, arrays, lengths, exact = packed()
     kernel = make(config)
     most = {"max_seqlen_q": 12, "max_seqlen_k": 16}
-    for _ in range(2):  # the terms of the second call are not those of the first
-        found = kernel.launch(**there(driver, {**arrays, **lengths}), **most, wanted=["sink"])
+    # The first call has terms of rows that the second one has not.
+    for ends in (np.array([0, 12, 12, 17], np.int32), lengths["cu_seqlens_q"]):
+        given = {**arrays, **lengths, "cu_seqlens_q": ends}
+        found = kernel.launch(**there(driver, given), **most, wanted=["sink"])
     got = fetched(found)
     assert_near(got, exact, F16)
     assert not got.dq[17:].any()
