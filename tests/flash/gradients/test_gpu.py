@@ -140,10 +140,19 @@ def test_each_stream_has_its_own_memory_for_d(driver: FakeDriver, make: Make) ->
     assert used[2] == used[3] != used[0]
 
 
-def test_calls_of_several_threads_on_one_stream_do_not_mix(driver: FakeDriver, make: Make) -> None:
+def test_calls_of_several_threads_on_one_stream_do_not_mix(
+    driver: FakeDriver, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernel, given = make(CONFIG), there(driver, call_of(CONFIG))
     kernel.launch(**given)
-    driver.on_launch = lambda _: time.sleep(0.01)  # so that other threads run between two launches
+    backend = kernel._gpu.backend
+    launch = backend.launch
+
+    def slow(*how: Any) -> None:
+        launch(*how)
+        time.sleep(0.01)  # so that other threads run between two launches
+
+    monkeypatch.setattr(backend, "launch", slow)
     threads = [threading.Thread(target=kernel.launch, kwargs=given) for _ in range(3)]
     for thread in threads:
         thread.start()
