@@ -4,6 +4,8 @@ Functions, which make a kernel for the arrays of a call and keep it:
 
     attention(q, k, v)               of a batch of sequences of one length
     attention_varlen(q, k, v, …)     of packed sequences, each of its own length
+    attention_backward(dout, …)      gradients of attention, from what it returned
+    attention_varlen_backward(…)     those of attention_varlen
     attention_with_kvcache(q, cache) of new queries to the keys of a KVCache, after appending new ones
     merge_partials(outs, lses)       of attentions to parts of the keys
     lse_to_log2, lse_from_log2       the log-sum-exp in base 2, of tokens by heads, and back
@@ -14,6 +16,7 @@ Functions, which make a kernel for the arrays of a call and keep it:
 Classes:
 
     AttentionConfig                  a problem, and how to compute it
+    AttentionGradient                its gradients, for batches and packed sequences
     AttentionKernel, DecodeKernel    its kernel, for batches and packed sequences, and for caches
     KVCache                          keys and values of sequences, contiguous or in pages
     DecodeStep                       attention_with_kvcache, repeated with little work for the host
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
     from flash.decode.kernel import DecodeKernel
     from flash.decode.merge import merge_partials
     from flash.functions import attention, attention_varlen
+    from flash.gradients.functions import attention_backward, attention_varlen_backward
+    from flash.gradients.kernel import AttentionGradient
     from flash.host.log_sums import lse_from_log2, lse_to_log2
     from flash.host.transfer import to_device
     from flash.kernel import AttentionKernel
@@ -47,12 +52,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttentionConfig",
+    "AttentionGradient",
     "AttentionKernel",
     "DecodeKernel",
     "DecodeStep",
     "KVCache",
     "attention",
+    "attention_backward",
     "attention_varlen",
+    "attention_varlen_backward",
     "attention_with_kvcache",
     "block_table_from_csr",
     "lse_from_log2",
@@ -64,12 +72,15 @@ __all__ = [
 
 _HOME: Final = {
     "AttentionConfig": "problem.config",
+    "AttentionGradient": "gradients.kernel",
     "AttentionKernel": "kernel",
     "DecodeKernel": "decode.kernel",
     "DecodeStep": "cache.step",
     "KVCache": "cache.cache",
     "attention": "functions",
+    "attention_backward": "gradients.functions",
     "attention_varlen": "functions",
+    "attention_varlen_backward": "gradients.functions",
     "attention_with_kvcache": "cache.attention",
     "block_table_from_csr": "pages.csr",
     "lse_from_log2": "host.log_sums",

@@ -249,16 +249,16 @@ def kernel_of_attention(
     require_known(who, scores, ScoreArguments, attention)
     return _kernel_for(
         _OfAttention,
-        _last_dimension(who, q, "q"),
-        _last_dimension(who, v, "v"),
-        _dtype_of(who, q),
+        last_dimension(who, q, "q"),
+        last_dimension(who, v, "v"),
+        dtype_of(who, q),
         causal,
         precision,
         False,
         False,
         False,
         None,
-        *settings_of_call(scores, functools.partial(_dtype_of, who)),
+        *settings_of_call(scores, functools.partial(dtype_of, who)),
     )
 
 
@@ -278,15 +278,15 @@ def kernel_of_varlen(
     require_known(who, scores, VarlenArguments, attention_varlen)
     return _kernel_for(
         _OfVarlen,
-        _last_dimension(who, q, "q"),
-        _last_dimension(who, v, "v"),
-        _dtype_of(who, q),
+        last_dimension(who, q, "q"),
+        last_dimension(who, v, "v"),
+        dtype_of(who, q),
         causal,
         precision,
         True,
         *used,
         page_size,
-        *settings_of_call(scores, functools.partial(_dtype_of, who)),
+        *settings_of_call(scores, functools.partial(dtype_of, who)),
     )
 
 
@@ -345,7 +345,7 @@ _NAMES_OF_DTYPES: Final[dict[object, str]] = {}  # a config's name of each dtype
 _KINDS_WITH_DTYPES: Final = ("numpy", "torch", "cupy")  # whose dtypes are few and hashable
 
 
-def _dtype_of(who: str, array: object, name: str = "q") -> str:
+def dtype_of(who: str, array: object, name: str = "q") -> str:
     """The config's name of an array's element type. Raises `LaunchError` if no kernel has this
     type; for q the message says to convert k and v, too.
     """
@@ -394,7 +394,8 @@ def _page_size(who: str, k: object, layout: str) -> int:
     return int(shape[2 if layout == "bhsd" else 1])
 
 
-def _last_dimension(who: str, array: object, name: str) -> int:
+def last_dimension(who: str, array: object, name: str) -> int:
+    """The columns of an array. Raises `LaunchError` if it has no dimension."""
     shape = getattr(array, "shape", None)
     if not isinstance(shape, tuple) or not shape:
         shape = readable_views({name: array}, who)[name].shape

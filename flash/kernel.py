@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Literal, Unpack, overload
 
@@ -11,6 +10,7 @@ from flash.contract.resources import KernelResources
 from flash.host import results
 from flash.host.caller import LAUNCH, flag, raise_problems, require_no_gradients
 from flash.launch import varlen
+from flash.launch.backend_choice import choose
 from flash.launch.calls import Call, run_on_cpu, run_on_interpreter
 from flash.launch.checks import Geometry, alignment, check, check_addresses, check_place
 from flash.launch.checks import scale as scale_of
@@ -32,12 +32,11 @@ from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, unreadable, vie
 from ptxgen.check.prove.global_verdicts import GlobalProof
 from ptxgen.check.prove.verdicts import Proof
 from ptxgen.errors import ConfigError, LaunchError, shown
-from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.runtime.given import cache_of, gpu_of
 from ptxgen.runtime.kept import Kept
-from ptxgen.runtime.settings import AUTO, Settings
+from ptxgen.runtime.settings import AUTO
 
 _FOUR: Final = ("q", "k", "v", "out")
 _NAME: Final = "AttentionKernel"
@@ -212,8 +211,9 @@ class AttentionKernel:
         numpy; or "auto", which is the value of PTXGEN_BACKEND, else "cuda" for arrays on a GPU or
         if a GPU opens, else "cpu". On a GPU the work is put on `stream` (an integer, or a stream
         object of torch, CuPy or cuda.core; default: the current one of q's library) and may not
-        have run yet on return; host arrays are copied there and back, and complete on return. There
-        is no backward pass: inputs that require gradients are refused, except in `torch.no_grad()`.
+        have run yet on return; host arrays are copied there and back, and complete on return.
+        `AttentionGradient` computes gradients; torch's autograd does not go through a launch: inputs
+        that require gradients are refused, except in `torch.no_grad()`.
 
         With a config of a `page_size`, k is [pages, kv_heads, page_size, head_dim] and v likewise,
         `layout="bshd"` swapping kv_heads and page_size: key r of sequence b is row r % page_size of
@@ -420,15 +420,8 @@ class AttentionKernel:
         return found
 
     def _choose(self, backend: object, q: ArrayView) -> tuple[str, str]:
-        """The backend of a call, and why. Raises `ConfigError` for an unknown name."""
-        if not isinstance(backend, str) or backend != AUTO:
-            return check_backend(backend, self._caller.name), "as asked"
-        if (set_by_user := _backend_setting()) != AUTO:
-            return set_by_user, f"PTXGEN_BACKEND is {set_by_user}"
-        if q.device != HOST:
-            return "cuda", f"q is on {q.device_name}"
-        why_not = self._gpu.backend.why_unavailable()
-        return ("cpu", why_not) if why_not else ("cuda", "a GPU opens")
+        """See `choose`."""
+        return choose(backend, q, self._gpu.backend, self._caller.name)
 
     def _run(self, call: Call, backend: str, stream: int | None) -> None:
         if backend == "cpu":
@@ -443,9 +436,3 @@ class AttentionKernel:
             self._gpu.launch_from_host(call, stream or 0, self._gpu.backend.current_device())
         else:
             self._gpu.launch(call, streams.current_stream(call.q) if stream is None else stream)
-
-
-@functools.cache
-def _backend_setting() -> str:
-    """PTXGEN_BACKEND, read at the first launch of the process."""
-    return Settings.from_environment().backend

@@ -29,7 +29,8 @@ def test_dir_is_the_api(module: ModuleType) -> None:
 def test_the_interpreter_completes_functions() -> None:
     completed = rlcompleter.Completer({"flash": flash}).attr_matches("flash.attention")
     assert {name.rstrip("(") for name in completed} == {
-        "flash.attention", "flash.attention_varlen", "flash.attention_with_kvcache"
+        "flash.attention", "flash.attention_backward", "flash.attention_varlen",
+        "flash.attention_varlen_backward", "flash.attention_with_kvcache",
     }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from flash.host.caller import Caller, raise_problems
 from flash.launch import varlen
 from flash.launch.arguments import Argument, copy_of, problems_of_shapes, type_and_row_problems
-from flash.launch.checks import Geometry, check, check_addresses
+from flash.launch.checks import Geometry, check, check_addresses, device_problems
 from flash.launch.operands import Operands
 from flash.launch.shapes import PACKED, matrices
 from flash.operands.dtypes import F32
@@ -18,10 +18,15 @@ from flash.problem.tile_choice import natural_alignment
 from ptxgen.arrays import overlap
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.views import ArrayView
+from ptxgen.errors import LaunchError
+from ptxgen.runtime.kept import Kept
 
 MATRICES: Final = ("dout", "q", "k", "v", "out", "dq", "dk", "dv")
 WRITTEN: Final = {"dq": "q", "dk": "k", "dv": "v"}  # what is written, and whose gradient that is
 _OF_ROWS: Final = ("lse", "dlse")
+
+
+_ADDRESSES: Final = ALIGNMENTS[0]  # what checks that are kept read of an address: its rest
 
 
 class Checked(NamedTuple):
@@ -31,23 +36,76 @@ class Checked(NamedTuple):
     longest_q: int
     longest_k: int
 
+    @property
+    def has_no_scores(self) -> bool:
+        """Whether no query meets a key, so that gradients of arrays of scores are 0."""
+        g = self.geometry
+        return 0 in (g.batch, g.heads, self.longest_q, self.longest_k)
 
-def checked(
+
+class Checks:
+    """The checks of calls for gradients. What depends on shapes, strides and types alone is checked
+    once.
+    """
+
+    def __init__(self, config: AttentionConfig, caller: Caller) -> None:
+        self._config = config
+        self._caller = caller
+        self._known = Kept[tuple[object, ...], Checked]()
+
+    def check(
+        self, views: Mapping[str, ArrayView], operands: Operands, layout: str, longest: tuple[object, object]
+    ) -> Checked:
+        """The sizes of a call. `views` are the arrays of `MATRICES`, lse, and dlse if it is given; dq,
+        dk and dv only if the caller gives them. `longest` are max_seqlen_q and max_seqlen_k.
+
+        Raises `LaunchError` with all problems of the arrays.
+        """
+        config, who = self._config, self._caller.name
+        most = self._longest(operands, longest)
+        every = {**views, **operands}
+        key = (layout, *most, *[(n, a[1:6], a.pointer % _ADDRESSES) for n, a in every.items()])
+        try:
+            found = self._known.get(key)
+        except TypeError:  # not hashable, so no valid layout: `check` refuses it
+            found = None
+        if found is None:
+            found = self._known.keep(key, _sizes(config, views, operands, layout, most, self._caller))
+        check_addresses(found.geometry, (views["q"], views["k"], views["v"]), operands, who)
+        problems = list(_problems_of_overlap(views, operands))
+        if config.varlen:
+            totals = found.geometry.seq_q, found.geometry.seq_k
+            problems += varlen.length_problems(operands, *totals, found.longest_q, found.longest_k)
+        raise_problems(problems, who)
+        return found
+
+    def _longest(self, operands: Operands, longest: tuple[object, object]) -> tuple[int | None, int | None]:
+        """The most queries and keys of a packed sequence; None where there is none to find."""
+        who = self._caller.name
+        if self._config.varlen:
+            most_q = varlen.most_queries(operands, longest[0], who)
+            return most_q, varlen.most_keys(operands, longest[1], who)
+        for side, given in zip("qk", longest, strict=True):
+            if given is not None:
+                raise LaunchError(
+                    f"{who}: max_seqlen_{side} is given, but the config does not say varlen; use "
+                    "AttentionConfig(varlen=True, ...)"
+                )
+        return None, None
+
+
+def _sizes(
     config: AttentionConfig,
     views: Mapping[str, ArrayView],
     operands: Operands,
     layout: str,
-    longest: tuple[object, object],
+    most: tuple[int | None, int | None],
     caller: Caller,
 ) -> Checked:
-    """The sizes of a call. `views` are the arrays of `MATRICES`, lse, and dlse if it is given; dq, dk
-    and dv only if the caller gives them. `longest` are max_seqlen_q and max_seqlen_k.
-
-    Raises `LaunchError` with all problems of the arrays.
+    """The sizes of a call. Raises `LaunchError` with all problems that depend neither on addresses nor
+    on elements.
     """
-    who, most_q = caller.name, None
-    if config.varlen:
-        most_q = varlen.most_queries(operands, longest[0], who)
+    who, (most_q, most_k) = caller.name, most
     geometry = check(
         config,
         views["q"],
@@ -60,19 +118,14 @@ def checked(
         caller=caller,
     )
     arguments = _arguments(config, layout, len(views["q"].shape), caller)
-    problems = list(type_and_row_problems(arguments, views))
-    sizes: dict[str, int] = {}
-    problems += problems_of_shapes(arguments, views, sizes)
+    problems = device_problems({**views, **operands})
+    problems += type_and_row_problems(arguments, views)
+    problems += problems_of_shapes(arguments, views, {})
     problems += _problems_of_rows(views)
-    problems += _problems_of_written(views, operands)
+    problems += _problems_of_written(views)
     raise_problems(problems, who)
-    check_addresses(geometry, (views["q"], views["k"], views["v"]), operands, who)
-    most_k = geometry.seq_k
-    if config.varlen:
-        most_k = varlen.most_keys(operands, longest[1], who)
-        lengths = varlen.length_problems(operands, geometry.seq_q, geometry.seq_k, geometry.longest_q)
-        raise_problems(list(lengths), who)
-    return Checked(geometry, geometry.longest_q, most_k)
+    longest_k = (most_k or 0) if config.varlen else geometry.seq_k
+    return Checked(geometry, geometry.longest_q, longest_k)
 
 
 def _arguments(config: AttentionConfig, layout: str, rank: int, caller: Caller) -> tuple[Argument, ...]:
@@ -107,23 +160,36 @@ def _problems_of_rows(views: Mapping[str, ArrayView]) -> Iterator[str]:
             )
 
 
-def _problems_of_written(views: Mapping[str, ArrayView], operands: Operands) -> Iterator[str]:
+def _problems_of_written(views: Mapping[str, ArrayView]) -> Iterator[str]:
     """Say what is wrong with the arrays that results are written to."""
     for name in WRITTEN:
         array = views.get(name)
         if array is None:
             continue
-        if array.read_only:
+        if array.read_only and array.kind == "torch":
+            yield (f"{name} must be writable, got a tensor that requires gradients; pass {name}.detach()")
+        elif array.read_only:
             yield f"{name} must be writable, got a read-only array; pass a writable one"
         if overlap.may_overlap_itself(array.shape, array.strides):
             yield (
                 f"{name} must have an element of its own for each index, got strides "
                 f"{list(array.strides)} for shape {list(array.shape)}; {copy_of(name, array)}"
             )
+
+
+def _problems_of_overlap(views: Mapping[str, ArrayView], operands: Operands) -> Iterator[str]:
+    """Say which arrays that results are written to share memory with others."""
+    for name in WRITTEN:
+        array = views.get(name)
+        if array is None:
+            continue
         for other, given in {**views, **operands}.items():
             is_checked = other in WRITTEN and other <= name  # each pair once
-            if other != name and not is_checked and overlap.may_share_elements(array, given):
-                yield f"{name} must not share memory with {other}; leave {name}=None, or pass an array of its own"
+            if not is_checked and overlap.may_share_elements(array, given):
+                yield (
+                    f"{name} must not share memory with {other}; leave {name}=None, or pass an array of "
+                    "its own"
+                )
 
 
 def alignment(config: AttentionConfig, views: Mapping[str, ArrayView]) -> int:

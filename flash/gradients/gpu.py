@@ -2,26 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping
+from threading import Lock
+from typing import Final
 
-from flash.gradients.checks import WRITTEN, checked
-from flash.gradients.steps import GradientCall, memory_of, steps_of
+from flash.gradients.checks import WRITTEN, Checks, alignment
+from flash.gradients.steps import GradientCall, arrays_of, memory_of, steps_of
 from flash.host import results
 from flash.host.caller import Caller
-from flash.launch.gpu import GpuLauncher
-from flash.launch.step import Step
-from flash.operands.dtypes import F32
+from flash.launch.gpu import GpuLauncher, Ready
+from flash.operands.dtypes import F32, F32_BYTES
+from flash.problem.gradients import OWNERS, gradient_config
+from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.elements import numpy_type
 from ptxgen.arrays.staging import Staging
-from ptxgen.arrays.views import HOST, ArrayView, host_array, view
+from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, host_array, view
+from ptxgen.errors import LaunchError
+from ptxgen.runtime.kept import Kept
+from ptxgen.target import Target
+
+_ALIGNED: Final = 16  # bytes, the alignment of an array in the memory of a stream
+
+# The kernels of a call, loaded, with the names of their arrays.
+_Launches = tuple[tuple[Ready, tuple[str, ...]], ...]
+
+
+def ordinal_of(arrays: Mapping[str, ArrayView]) -> int | None:
+    """The ordinal of the GPU that the arrays of a call are on; None if none has memory there."""
+    return next((a.device[1] for a in arrays.values() if a.device[1] != UNKNOWN_DEVICE), None)
 
 
 class GradientLauncher:
     """Launches the kernels of gradients of one config; `gpu` loads them."""
 
-    def __init__(self, gpu: GpuLauncher, caller: Caller) -> None:
+    def __init__(self, gpu: GpuLauncher, checks: Checks, caller: Caller) -> None:
         self._gpu = gpu
+        self._checks = checks
         self._caller = caller
+        self._ready = Kept[tuple[object, ...], _Launches]()
+        self._memory: dict[tuple[int, int], ArrayView] = {}
+        self._lock = Lock()
+
+    def require_kernels(self, ordinal: int | None, target: Target) -> None:
+        """Raise `ConfigError` if no kernel computes the gradients on the target, and `LaunchError` if
+        device `ordinal` does not hold it. None stands for no device.
+        """
+        for owner in OWNERS:
+            tiling = gradient_config(self._gpu.config, owner, target, _ALIGNED).tiling
+            if ordinal is None:
+                continue
+            device = self._gpu.backend.device_properties(ordinal)
+            if tiling.shared_bytes > device.shared_per_block_optin:
+                raise LaunchError(
+                    f"{self._caller.name}: a kernel for {target} needs {tiling.shared_bytes} bytes of "
+                    f"shared memory per block, but {device} allows {device.shared_per_block_optin}; leave "
+                    "target=None"
+                )
 
     def clear(self, array: ArrayView, stream: int) -> None:
         """Set all elements of a dense array to 0."""
@@ -33,19 +70,53 @@ class GradientLauncher:
 
     def launch(self, call: GradientCall, stream: int) -> None:
         """Launch the call, whose arrays are on a GPU, on a stream. Returns before it has run."""
-        ordinal, gpu = call.arrays["q"].device[1], self._gpu
-        lse, space = call.arrays["lse"], {}
-        for name, needed in memory_of(call).items():
-            # It is freed in the order of the stream, as the library's own arrays are.
-            made = results.empty(lse, needed.shape, F32, memory=gpu.backend, stream=stream)
-            space[name] = view(made, name)
-            if needed.is_cleared:
-                self.clear(space[name], stream)
-        steps = list(steps_of(call, gpu.target(ordinal), space, self._caller.name))
+        ordinal, gpu = ordinal_of(call.arrays), self._gpu
+        if ordinal is None:
+            return
         given = [array for name, array in call.arrays.items() if name not in WRITTEN]
-        gpu.wait_for_producers((*given, *call.operands.values()), stream, ordinal)
-        for step in steps:
-            gpu.ready(step, ordinal).launch(gpu.backend, _pointers(step), stream)
+        with self._lock:  # the next call on the stream uses the same memory
+            memory = self._memory_of(call, ordinal, stream)
+            launches = self._launches(call, memory, ordinal)
+            gpu.wait_for_producers((*given, *call.operands.values()), stream, ordinal)
+            for name, needed in memory_of(call).items():
+                if needed.is_cleared:
+                    self.clear(memory[name], stream)
+            arrays = arrays_of(call, memory)
+            # An array without elements is not read, so any other address will do.
+            spare = next((array.pointer for array in arrays.values() if array.pointer), 0)
+            for ready, names in launches:
+                ready.launch(gpu.backend, [arrays[name].pointer or spare for name in names], stream)
+
+    def _launches(self, call: GradientCall, memory: Mapping[str, ArrayView], ordinal: int) -> _Launches:
+        """The kernels of a call, kept for later calls with arrays of the same layout."""
+        aligned = alignment(call.config, call.arrays)
+        of_features = tuple(call.numbers.items()), tuple(call.sums)
+        key = (call.checked, aligned, call.scale, *of_features, call.layout, ordinal)
+        found = self._ready.get(key)
+        if found is None:
+            steps = list(steps_of(call, self._gpu.target(ordinal), memory, self._caller.name))
+            launches = tuple([(self._gpu.ready(step, ordinal), names) for step, names in steps])
+            found = self._ready.keep(key, launches)
+        return found
+
+    def _memory_of(self, call: GradientCall, ordinal: int, stream: int) -> dict[str, ArrayView]:
+        """The memory that the launches of a call need. It is kept for the next calls on the same
+        stream, whose work runs in order.
+        """
+        needed = memory_of(call)
+        rows = _ALIGNED // F32_BYTES
+        counts = [-(-math.prod(one.shape) // rows) * rows for one in needed.values()]
+        whole = self._memory.get((ordinal, stream))
+        if whole is None or whole.size < sum(counts):
+            made = results.DeviceArray((sum(counts),), F32, ordinal, self._gpu.backend, stream)
+            whole = self._memory[ordinal, stream] = view(made, "memory")
+        found, begin = {}, whole.pointer
+        for (name, one), count in zip(needed.items(), counts, strict=True):
+            found[name] = whole._replace(
+                pointer=begin, shape=one.shape, strides=dense_strides(one.shape), device=("cuda", ordinal)
+            )
+            begin += count * F32_BYTES
+        return found
 
     def launch_from_host(self, call: GradientCall, stream: int, ordinal: int) -> None:
         """Copy the call's arrays to a GPU, launch there, copy the results back and wait."""
@@ -55,10 +126,11 @@ class GradientLauncher:
             written = {name: place(call.arrays[name]) for name in WRITTEN}
             given = {n: staging.copy_of(a) for n, a in call.arrays.items() if n not in WRITTEN}
             operands = {name: staging.copy_of(array) for name, array in call.operands.items()}
-            sums = {name: staging.room_for(array) for name, array in call.sums.items()}
-            longest = call.checked.longest_q, call.checked.longest_k
+            # The gradients of arrays of scores are 0, and not written, if no query meets a key.
+            sums = {name: staging.copy_of(array) for name, array in call.sums.items()}
+            longest = (call.checked.longest_q, call.checked.longest_k) if call.config.varlen else (None, None)
             # Checked again: the copies are dense, the caller's arrays may not be.
-            sizes = checked(call.config, {**given, **written}, operands, call.layout, longest, self._caller)
+            sizes = self._checks.check({**given, **written}, operands, call.layout, longest)
             staged = call._replace(checked=sizes, arrays={**given, **written}, operands=operands)
             self.launch(staged._replace(sums=sums), stream)
             there = {**written, **sums}
@@ -66,9 +138,3 @@ class GradientLauncher:
             staging.wait()
         for into, values in fetched:
             host_array(into)[...] = values
-
-
-def _pointers(step: Step) -> Sequence[int]:
-    """The addresses of a launch; an array without elements is not read, so any other will do."""
-    spare = next(array.pointer for array in step.arrays if array.pointer)
-    return [array.pointer or spare for array in step.arrays]

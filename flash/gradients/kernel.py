@@ -3,179 +3,390 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
-from typing import Any, Final, NamedTuple, Unpack
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Unpack
 
 import numpy as np
 
-from flash.gradients.checks import WRITTEN, checked
-from flash.gradients.gpu import GradientLauncher
-from flash.gradients.steps import GradientCall, memory_of, run_on_cpu, steps_of
+from flash.contract.gradients import GradientBuild, gradient_build
+from flash.gradients.checks import WRITTEN, Checks
+from flash.gradients.explain import explain
+from flash.gradients.gpu import GradientLauncher, ordinal_of
+from flash.gradients.resources import GradientResources
+from flash.gradients.steps import GradientCall, NamedStep, memory_of, run_on_cpu, steps_of
 from flash.host import results
-from flash.host.caller import Caller, readable_views
+from flash.host.caller import Caller, readable_views, require_no_gradients
+from flash.launch.backend_choice import choose
 from flash.launch.checks import check_place
 from flash.launch.checks import scale as scale_of
 from flash.launch.checks import seed as seed_of
 from flash.launch.gpu import GpuLauncher
-from flash.launch.operands import require_operands
-from flash.launch.signature import LaunchArguments
+from flash.launch.operands import Operands, require_operands
+from flash.launch.signature import ExplainArguments, LaunchArguments
 from flash.operands.dtypes import OF_ARRAYS
+from flash.operands.words import A, AnyArray, Backend, Layout
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
+from flash.problem.gradients import OWNERS, gradient_config
+from flash.problem.tile_choice import natural_alignment
 from flash.scores.aux_arrays import flattened
-from flash.scores.features import require_known
+from flash.scores.features import require_known, takes
 from ptxgen.arrays import streams
 from ptxgen.arrays.views import HOST, ArrayView, view
 from ptxgen.errors import ConfigError, LaunchError, did_you_mean, shown
-from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.runtime.given import cache_of, gpu_of
-from ptxgen.runtime.settings import AUTO, Settings
+from ptxgen.runtime.settings import AUTO
+from ptxgen.target import Target
 from ptxgen.target import target as find_target
 
 _NAME: Final = "AttentionGradient"
+_OPTIONAL: Final = ("dlse", *WRITTEN)
 
 
-class Gradients(NamedTuple):
+class Gradients(NamedTuple, Generic[A]):
     """The gradients of a call: of q, k and v, in their shapes and types, and by the names of their
-    arguments those of arrays of scores, float32 in the shapes in which these were given.
+    arguments those of the arrays of scores that were wanted, of the types and in the shapes in which
+    these were given.
     """
 
-    dq: Any
-    dk: Any
-    dv: Any
-    arrays: dict[str, Any]
+    dq: A
+    dk: A
+    dv: A
+    arrays: dict[str, A]
+
+
+class _Read(NamedTuple):
+    """A checked call: what it computes, on which backend, and why there."""
+
+    call: GradientCall
+    backend: str
+    why: str
 
 
 class AttentionGradient:
     """The gradients of attention as `config` says, on numpy, torch, CuPy, JAX and other arrays.
 
     Kernels are made by the first call that needs them, and kept. `cuda` is the GPU backend and
-    `cache` keeps compiled kernels; by default those of the process.
+    `cache` keeps compiled kernels; by default those of the process. Any thread may use it. `copy`
+    returns the object itself; unpickling makes a new one from the config, with the backend and cache
+    of its process. Tiles are those of `GRADIENT_TILES` in `flash/problem/gradients.py`: `block_q`,
+    `tile` and the like in the config, and pack_gqa, are of the forward pass alone.
 
-    Raises `ConfigError` if `config` is no `AttentionConfig`.
+    The kernels use tensor cores. f32 has them with `precision="f32_grade"` or "tf32"; with "ieee", the
+    default of a config, only backend "cpu" computes its gradients.
+
+    Raises `ConfigError` if `config` is no `AttentionConfig`, or one of pages.
     """
 
+    _caller: ClassVar = Caller(f"{_NAME}.launch")
+
     def __init__(
-        self,
-        config: AttentionConfig,
-        *,
-        cuda: CudaBackend | None = None,
-        cache: ModuleCache | None = None,
-        caller: Caller = Caller(f"{_NAME}.launch"),
+        self, config: AttentionConfig, *, cuda: CudaBackend | None = None, cache: ModuleCache | None = None
     ) -> None:
         if not isinstance(config, AttentionConfig):
             raise ConfigError(
                 f"{_NAME}: config must be an AttentionConfig, got {shown(config)}; "
                 "make one with flash.AttentionConfig(head_dim=64)"
             )
+        if config.page_size is not None:
+            raise ConfigError(
+                f"{_NAME}: config must be one without pages, got page_size={config.page_size}; keys in "
+                "pages have no gradients, pass them packed"
+            )
         self.config = config
-        self._caller = caller
+        caller = self._caller
         self._gpu = GpuLauncher(config, gpu_of(_NAME, cuda), cache_of(_NAME, cache), caller.name)
-        self._launcher = GradientLauncher(self._gpu, caller)
+        self._checks = Checks(config, caller)
+        self._launcher = GradientLauncher(self._gpu, self._checks, caller)
+        self._numbers = config.numbers
+        self._operand_names = tuple([operand.name for operand in config.features.operands])
+        self._has_kernels: set[tuple[int | None, Target]] = set()
 
     def __repr__(self) -> str:
         return f"{_NAME}({self.config!r})"
 
+    def __copy__(self) -> AttentionGradient:
+        return self
+
+    def __deepcopy__(self, memo: object) -> AttentionGradient:
+        return self
+
+    def __reduce__(self) -> tuple[type[AttentionGradient], tuple[AttentionConfig]]:
+        return AttentionGradient, (self.config,)
+
+    @property
+    def builds(self) -> dict[str, GradientBuild]:
+        """The kernel by queries and that by keys, by these words, for the config's target, by default
+        sm_80, and for arrays with the largest alignment that head_dim allows, without the gradient of
+        LSE and those of arrays of scores. Raises `ConfigError` if there are none.
+        """
+        target = find_target(self.config.target or DEFAULT_TARGET)
+        return {
+            owner: gradient_build(gradient_config(self.config, owner, target, self._natural_alignment))
+            for owner in OWNERS
+        }
+
+    @property
+    def ptx(self) -> dict[str, str]:
+        """The PTX of `builds`."""
+        return {owner: made.text for owner, made in self.builds.items()}
+
+    @property
+    def resources(self) -> dict[str, GradientResources]:
+        """The resources of `builds`."""
+        return {owner: GradientResources.of(made) for owner, made in self.builds.items()}
+
+    @property
+    def _natural_alignment(self) -> int:
+        config = self.config
+        return natural_alignment(config.head_dim, config.value_dim, config.element)
+
+    @takes(LaunchArguments)
     def launch(
         self,
-        dout: object,
-        q: object,
-        k: object,
-        v: object,
-        out: object,
-        lse: object,
+        dout: AnyArray,
+        q: A,
+        k: AnyArray,
+        v: AnyArray,
+        out: AnyArray,
+        lse: AnyArray,
         *,
-        dlse: object = None,
-        dq: object = None,
-        dk: object = None,
-        dv: object = None,
+        dlse: AnyArray | None = None,
+        dq: AnyArray | None = None,
+        dk: AnyArray | None = None,
+        dv: AnyArray | None = None,
         wanted: Iterable[str] = (),
         stream: object = None,
-        backend: str = AUTO,
-        layout: str = "bhsd",
+        backend: Backend = AUTO,
+        layout: Layout = "bhsd",
         softmax_scale: float | None = None,
         max_seqlen_k: int | None = None,
         **arguments: Unpack[LaunchArguments],
-    ) -> Gradients:
-        """TODO"""
+    ) -> Gradients[A]:
+        """The gradients of a number for q, k and v, and for arrays of scores, from its gradients
+        `dout` for out and `dlse` for lse.
+
+        `out` and `lse` are the results of `AttentionKernel.launch` with `return_lse=True` for the
+        same q, k, v and arguments: out like q, with head_dim_v columns, lse float32 [batch, heads,
+        seq_q] in either layout, [heads, total_q] with varlen. `dout` has the shape and type of out,
+        `dlse` those of lse; without `dlse` the gradient of lse is 0. lse and dlse are dense. q, k,
+        v, the layouts, varlen with its arrays of lengths, and the arrays of scores are as in
+        `AttentionKernel.launch`. A row whose lse is -inf adds 0 to every gradient.
+
+        Returns `Gradients`: dq, dk and dv, of the shapes, type and library of q, k and v, and a dict
+        of the gradients of those arrays of scores whose names are `wanted`, among "alibi_slopes",
+        "bias", "key_bias" and "sink", in the shapes and types in which these were given: sums over
+        all that an element was broadcast to. Gradients of keys and values are sums over the heads
+        that share them. `dq`, `dk` and `dv` are arrays to write the results to instead of new ones,
+        of any strides whose last dimension is dense; they share no memory with each other or the
+        inputs. With varlen, rows of no sequence are 0 in new arrays, and not written in given ones.
+
+        Sums run in an order that only the config, the shapes and the device determine: the same call
+        gives the same bits. `docs/backward.md` has the formulas, and what is rounded where.
+
+        `backend` is as in `AttentionKernel.launch`. On a GPU the work is put on `stream` (an integer,
+        or a stream object; default: the current one of q's library) and may not have run yet on
+        return; host arrays are copied there and back, and complete on return. Beside the results the
+        kernels need an f32 for each row of each head, and what gradients of arrays of scores need:
+        for a bias an f32 for each of its elements broadcast along the rows and keys, for others one
+        for each row or key of each head. It is kept for the next calls on the stream.
+
+        `max_seqlen_q` and `max_seqlen_k` are the most queries and keys of a packed sequence; on the
+        host they are computed if they are left out, and for lengths on a GPU they must be given:
+        gradients of rows beyond them are not written.
+
+        Raises `LaunchError` with the problems of the arguments before anything is allocated, copied
+        or launched, `ConfigError` for an unknown backend, or where no kernel computes the config,
+        `BackendError` if the backend fails.
+        """
         caller = self._caller
         require_known(caller.name, arguments, LaunchArguments, AttentionGradient.launch)
-        scale = self.config.scale
-        if softmax_scale is not None:
-            scale = scale_of(self.config, softmax_scale, caller)
-        numbers, dropout_seed = self.config.numbers, arguments.pop("dropout_seed", None)
-        if dropout_seed is not None or self.config.dropout:
-            numbers = {**numbers, "dropout_seed": seed_of(self.config, dropout_seed, caller)}
         explicit = None if stream is None else streams.stream_handle(stream, caller.name)
-        longest = arguments.pop("max_seqlen_q", None), max_seqlen_k
-        names = [operand.name for operand in self.config.features.operands]
-        given = {**dict.fromkeys(names), **flattened(arguments)}
-        require_operands(self.config.features, given, caller)
+        scale, numbers = self._scalars(softmax_scale, arguments)
         named = {
             "dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse,
             "dlse": dlse, "dq": dq, "dk": dk, "dv": dv,
         }  # fmt: skip
-        views = readable_views(
-            {n: a for n, a in named.items() if a is not None or n not in ("dlse", *WRITTEN)}, caller.name
-        )
-        operands = readable_views({n: a for n, a in given.items() if a is not None}, caller.name)
-        views, operands = ({n: self._gpu.located(a) for n, a in of.items()} for of in (views, operands))
-        found = checked(self.config, views, operands, layout, longest, caller)
-        like = views["q"]
-        name = self._choose(backend, like)
-        check_place(caller.name, name, like, explicit)
-        memory = self._gpu.backend
-        make = functools.partial(results.empty, like, memory=memory, stream=explicit)
-        made = {
-            n: make(views[of].shape, self.config.element) for n, of in WRITTEN.items() if named[n] is None
-        }
-        views |= {n: view(array, n) for n, array in made.items()}
+        names = self._wanted(wanted)
+        read = self._read(named, arguments, layout, max_seqlen_k, backend, explicit)
+        call = read.call._replace(scale=scale, numbers=numbers)
+        self._require_kernels(read.backend, call.arrays)
         on = 0
-        if name == "cuda" and like.device != HOST:
-            on = streams.current_stream(like) if explicit is None else explicit
-        if self.config.varlen:
-            for n in made:
-                self._launcher.clear(views[n], on)
-        of_scores = {n: make(operands[n].shape, OF_ARRAYS[operands[n].dtype]) for n in self._wanted(wanted)}
+        if read.backend == "cuda" and call.arrays["q"].device != HOST:
+            on = streams.current_stream(call.arrays["q"]) if explicit is None else explicit
+        empty = functools.partial(results.empty, memory=self._gpu.backend, stream=explicit)
+        made = {
+            n: empty(call.arrays[of], call.arrays[of].shape, self.config.element)
+            for n, of in WRITTEN.items()
+            if named[n] is None
+        }
+        of_scores = {
+            n: empty(call.operands[n], call.operands[n].shape, OF_ARRAYS[call.operands[n].dtype])
+            for n in names
+        }
         sums = {n: view(array, n) for n, array in of_scores.items()}
-        call = GradientCall(self.config, found, layout, scale, views, operands, numbers, sums)
-        if name == "cpu":
-            run_on_cpu(call)
-        elif name == "interpreter":
-            target = find_target(self.config.target or DEFAULT_TARGET)
-            space = {n: view(np.zeros(m.shape, np.float32), n) for n, m in memory_of(call).items()}
-            for step in steps_of(call, target, space, caller.name):
-                step.interpret()
-        elif like.device == HOST:
-            self._launcher.launch_from_host(call, explicit or 0, memory.current_device())
-        else:
-            self._launcher.launch(call, on)
-        dq, dk, dv = (
-            results.deliver(made[n], views[of]) if n in made else named[n] for n, of in WRITTEN.items()
-        )
-        arrays = {n: results.deliver(array, operands[n]) for n, array in of_scores.items()}
-        return Gradients(dq, dk, dv, arrays)
+        views = {n: view(array, n) for n, array in made.items()}
+        if self.config.varlen:
+            self._clear(views, on)
+        if call.checked.has_no_scores:
+            self._clear(sums, on)
+        self._run(call._replace(arrays={**call.arrays, **views}, sums=sums), read.backend, explicit or 0, on)
+        found: dict[str, Any] = {
+            n: results.deliver(made[n], call.arrays[of]) if n in made else named[n]
+            for n, of in WRITTEN.items()
+        }
+        arrays: dict[str, Any] = {n: results.deliver(a, call.operands[n]) for n, a in of_scores.items()}
+        return Gradients(**found, arrays=arrays)
+
+    @takes(ExplainArguments)
+    def explain(
+        self,
+        dout: AnyArray,
+        q: AnyArray,
+        k: AnyArray,
+        v: AnyArray,
+        out: AnyArray,
+        lse: AnyArray,
+        *,
+        dlse: AnyArray | None = None,
+        dq: AnyArray | None = None,
+        dk: AnyArray | None = None,
+        dv: AnyArray | None = None,
+        wanted: Iterable[str] = (),
+        backend: Backend = AUTO,
+        layout: Layout = "bhsd",
+        max_seqlen_k: int | None = None,
+        **arguments: Unpack[ExplainArguments],
+    ) -> str:
+        """What `launch` with these arguments would do, and why, as text; nothing is launched.
+
+        Raises what `launch` raises for arguments that do not fit.
+        """
+        require_known(f"{_NAME}.explain", arguments, ExplainArguments, AttentionGradient.explain)
+        named = {
+            "dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse,
+            "dlse": dlse, "dq": dq, "dk": dk, "dv": dv,
+        }  # fmt: skip
+        names = self._wanted(wanted)
+        call, name, why = self._read(named, arguments, layout, max_seqlen_k, backend, None)
+        self._require_kernels(name, call.arrays)
+        arrays = {**{n: call.arrays[of] for n, of in WRITTEN.items()}, **call.arrays}
+        call = call._replace(arrays=arrays, sums={n: call.operands[n] for n in names})
+        kernels = []
+        if name != "cpu":
+            for step, _ in self._steps(call, self._target(name, call.arrays), without_memory=True):
+                kernels.append((GradientResources.of(step.made), step.plan.grid[0]))
+        return explain(call, name, why, tuple(kernels))
+
+    def _scalars(self, softmax_scale: object, arguments: Any) -> tuple[float, Mapping[str, int | float]]:
+        """The scale of a call, and the scalar arguments of its features; the seed is taken out of
+        `arguments`.
+        """
+        scale = self.config.scale
+        if softmax_scale is not None:
+            scale = scale_of(self.config, softmax_scale, self._caller)
+        numbers, dropout_seed = self._numbers, arguments.pop("dropout_seed", None)
+        if dropout_seed is not None or self.config.dropout:
+            numbers = {**numbers, "dropout_seed": seed_of(self.config, dropout_seed, self._caller)}
+        return scale, numbers
+
+    def _read(
+        self,
+        named: Mapping[str, object],
+        arguments: Any,
+        layout: str,
+        max_seqlen_k: object,
+        backend: object,
+        stream: int | None,
+    ) -> _Read:
+        """The checked call of arguments, with the config's scale and numbers."""
+        who = self._caller.name
+        longest = arguments.pop("max_seqlen_q", None), max_seqlen_k
+        views, operands = self._views(named, flattened(arguments), stream)
+        found = self._checks.check(views, operands, layout, longest)
+        name, why = choose(backend, views["q"], self._gpu.backend, who)
+        check_place(who, name, views["q"], stream)
+        config = self.config
+        call = GradientCall(config, found, layout, config.scale, views, operands, self._numbers, {})
+        return _Read(call, name, why)
+
+    def _views(
+        self, named: Mapping[str, object], arguments: Mapping[str, object], stream: int | None
+    ) -> tuple[dict[str, ArrayView], Operands]:
+        """Views of the arrays and the operands of a call, by name. Raises `LaunchError` that names all
+        that are no arrays, and operands that are missing or not to be given.
+        """
+        who = self._caller.name
+        given = {**dict.fromkeys(self._operand_names), **arguments}
+        require_operands(self.config.features, given, self._caller)
+        of_call = {n: a for n, a in named.items() if a is not None or n not in _OPTIONAL}
+        of_scores = {n: given[n] for n in self._operand_names}
+        every = readable_views({**of_call, **of_scores}, who, stream)
+        require_no_gradients(every, who, tuple(WRITTEN), is_second=True)
+        every = {n: self._gpu.located(a) for n, a in every.items()}
+        return {n: every[n] for n in of_call}, {n: every[n] for n in of_scores}
 
     def _wanted(self, names: Iterable[str]) -> list[str]:
         """The arguments whose arrays' gradients are wanted. Raises `LaunchError` for one that has none."""
         known = [f.argument for f in self.config.scores if f.gradient_of]
-        found = [names] if isinstance(names, str) else list(names)
+        try:
+            found: list[Any] = [names] if isinstance(names, str) else list(names)
+        except TypeError:
+            found = [names]
         for name in found:
-            if name not in known:
-                among = ", ".join(known) if known else "none, because the config asks for no such array"
+            if not isinstance(name, str) or name not in known:
+                why = "the config asks for no such array" if self._caller.has_config else "none is given"
+                among = ", ".join(known) if known else f"none here, because {why}"
                 raise LaunchError(
                     f"{self._caller.name}: wanted must name arrays of the call with a gradient ({among}), "
                     f"got {shown(name)}{did_you_mean(name, known)}"
                 )
         return found
 
-    def _choose(self, backend: object, q: ArrayView) -> str:
-        """The backend of a call. Raises `ConfigError` for an unknown name."""
-        if not isinstance(backend, str) or backend != AUTO:
-            return check_backend(backend, self._caller.name)
-        if (set_by_user := Settings.from_environment().backend) != AUTO:
-            return set_by_user
-        if q.device != HOST:
-            return "cuda"
-        return "cpu" if self._gpu.backend.why_unavailable() else "cuda"
+    def _target(self, backend: str, arrays: Mapping[str, ArrayView]) -> Target:
+        """The target of the kernels of a call."""
+        ordinal = self._ordinal(backend, arrays)
+        if ordinal is None:
+            return find_target(self.config.target or DEFAULT_TARGET)
+        return self._gpu.target(ordinal)
+
+    def _ordinal(self, backend: str, arrays: Mapping[str, ArrayView]) -> int | None:
+        """The ordinal of the GPU of a call; None if it runs on none."""
+        if backend != "cuda":
+            return None
+        return self._gpu.backend.current_device() if arrays["q"].device == HOST else ordinal_of(arrays)
+
+    def _require_kernels(self, backend: str, arrays: Mapping[str, ArrayView]) -> None:
+        """Raise an error if the backend needs kernels that there are not; it is looked for once."""
+        if backend == "cpu":
+            return
+        key = self._ordinal(backend, arrays), self._target(backend, arrays)
+        if key not in self._has_kernels:
+            self._launcher.require_kernels(*key)
+            self._has_kernels.add(key)
+
+    def _clear(self, arrays: Mapping[str, ArrayView], stream: int) -> None:
+        for array in arrays.values():
+            self._launcher.clear(self._gpu.located(array), stream)
+
+    def _steps(self, call: GradientCall, target: Target, *, without_memory: bool = False) -> list[NamedStep]:
+        """The launches of a call, with memory on the host; or without any, if none is to run."""
+        room = functools.partial(np.broadcast_to, np.zeros((), np.float32)) if without_memory else _zeros
+        space = {n: view(room(m.shape), n) for n, m in memory_of(call).items()}
+        return list(steps_of(call, target, space, self._caller.name))
+
+    def _run(self, call: GradientCall, backend: str, explicit: int, on: int) -> None:
+        if backend == "cpu":
+            run_on_cpu(call)
+        elif backend == "interpreter":
+            for step, _ in self._steps(call, self._target(backend, call.arrays)):
+                step.interpret()
+        elif call.arrays["q"].device == HOST:
+            self._launcher.launch_from_host(call, explicit, self._gpu.backend.current_device())
+        else:
+            self._launcher.launch(call, on)
+
+
+def _zeros(shape: tuple[int, ...]) -> Any:
+    return np.zeros(shape, np.float32)

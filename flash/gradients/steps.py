@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flash.contract.gradients import gradient_build, sum_build
+from flash.contract.gradients import GradientBuild, gradient_build, sum_build
 from flash.cpu.gradients import attention_gradients_cpu
 from flash.gradients.checks import Checked, alignment
 from flash.kernels.sum_terms import AXES, WARPS, SumConfig
@@ -22,7 +22,7 @@ from flash.problem.config import AttentionConfig
 from flash.problem.gradients import KEYS, QUERIES, SCORES, gradient_config
 from flash.problem.sequences import each_sequence
 from flash.scores.aux_arrays import gathered
-from flash.scores.feature import ScoreFeature
+from flash.scores.feature import ScoreFeature, summed_to
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.views import ArrayView, host_array
 from ptxgen.target import Target
@@ -77,12 +77,34 @@ def memory_of(call: GradientCall) -> dict[str, Memory]:
     return found
 
 
+class NamedStep(NamedTuple):
+    """A launch, and the names of its arrays: those of `arrays_of`."""
+
+    step: Step
+    names: tuple[str, ...]
+
+
+def arrays_of(call: GradientCall, memory: Mapping[str, ArrayView]) -> dict[str, ArrayView]:
+    """All arrays of a call, by names that differ; `memory` is that of `memory_of`. Their axes are in
+    the order of the kernels.
+    """
+    sums = {sum_name(name): array for name, array in call.sums.items()}
+    return {**_in_order(call), **memory, **call.operands, **sums}
+
+
+def sum_name(argument: str) -> str:
+    """The name of the array for the gradient of an array of scores, by its argument."""
+    return f"sum_{argument}"
+
+
 def memory_name(feature: ScoreFeature) -> str:
     """The name of the pointer to what is summed for the gradient of a feature's array."""
     return {"keys": "key_", "scores": "d"}.get(feature.gradient_of, "row_") + feature.argument
 
 
-def steps_of(call: GradientCall, target: Target, memory: Mapping[str, ArrayView], who: str) -> Iterator[Step]:
+def steps_of(
+    call: GradientCall, target: Target, memory: Mapping[str, ArrayView], who: str
+) -> Iterator[NamedStep]:
     """The launches of a call, in order; `memory` is that of `memory_of`. Raises `LaunchError` if a grid
     is too large.
     """
@@ -100,7 +122,7 @@ def steps_of(call: GradientCall, target: Target, memory: Mapping[str, ArrayView]
         **dict(geometry.operand_sizes),
         **call.numbers,
     }
-    views = {**_in_order(call), **memory, **call.operands}
+    views = arrays_of(call, memory)
     wanted = tuple(f.argument for f in config.scores if f.argument in call.sums)
     blocks = {QUERIES: (longest_q, geometry.heads), KEYS: (longest_k, geometry.kv_heads)}
     for owner, (rows, heads) in blocks.items():
@@ -111,7 +133,7 @@ def steps_of(call: GradientCall, target: Target, memory: Mapping[str, ArrayView]
         ctas = -(-rows // t.block) * heads * geometry.batch * t.slices
         require_grid(who, ctas)
         if ctas:
-            yield launch_step(gradient_build(kernel), views, values, ctas)
+            yield _named(gradient_build(kernel), views, values, ctas)
     if "dbias" in memory:
         kernel = gradient_config(config, SCORES, target, aligned, wanted=wanted)
         batch, heads, seq_q, seq_k = memory["dbias"].shape
@@ -124,11 +146,19 @@ def steps_of(call: GradientCall, target: Target, memory: Mapping[str, ArrayView]
             "over_heads": geometry.heads // max(heads, 1),
         }
         if ctas:
-            yield launch_step(gradient_build(kernel), views, values, ctas)
+            yield _named(gradient_build(kernel), views, values, ctas)
     for feature in config.scores:
         if feature.argument in call.sums:
-            terms = memory[memory_name(feature)]
-            yield from _sum(feature, terms, call.sums[feature.argument], target, who)
+            terms, into = memory_name(feature), sum_name(feature.argument)
+            for step in _sum(feature, views[terms], views[into], target, who):
+                yield NamedStep(step, (terms, into))
+
+
+def _named(
+    made: GradientBuild, views: Mapping[str, ArrayView], values: Mapping[str, int | float], ctas: int
+) -> NamedStep:
+    step = launch_step(made, views, values, ctas)
+    return NamedStep(step, tuple([array.name for array in made.arrays]))
 
 
 def _in_order(call: GradientCall) -> dict[str, ArrayView]:
@@ -176,7 +206,7 @@ def run_on_cpu(call: GradientCall) -> None:
     scores["dropout_seed"] = int(call.numbers.get("dropout_seed", 0))
     arrays = {name: host_array(a) for name, a in call.arrays.items()}
     sums = {name: host_array(a) for name, a in call.sums.items()}
-    rows = {name: arrays.pop(name, None) for name in ("lse", "dlse")}
+    rows: dict[str, Any] = {name: arrays.pop(name, None) for name in ("lse", "dlse")}
     if config.varlen:
         _each_on_cpu(call, arrays, rows, sums, operands, scores)
         return
@@ -210,29 +240,24 @@ def _each_on_cpu(
     parts = {name: np.zeros(of_heads, np.float32) for name in sums}
     for b, queries, keys in each_sequence(**lengths):
         part = {name: np.zeros((1, of_heads[1]), np.float32) for name in sums}
+        own: dict[str, Any] = {
+            name: a[:, :, keys if name in ("k", "v", "dk", "dv") else queries] for name, a in by_head.items()
+        }
+        own |= {name: array[b : b + 1] for name, array in wide.items()}
         attention_gradients_cpu(
-            **{
-                name: a[:, :, keys if name in ("k", "v", "dk", "dv") else queries]
-                for name, a in by_head.items()
-            },
+            **own,
             lse=rows["lse"][None, :, queries],
             dlse=None if rows["dlse"] is None else rows["dlse"][None, :, queries],
             arrays=part,
             softmax_scale=call.scale,
             **scores,
-            **{name: array[b : b + 1] for name, array in wide.items()},
             **of_all,
             first_batch=b,
         )
         for name, found in part.items():
             parts[name][b] = found[0]
     for name, found in parts.items():
-        into = sums[name]
-        ahead = found.reshape((1,) * (into.ndim - 2) + found.shape) if into.ndim > 2 else found
-        wide_axes = tuple(
-            n for n in range(ahead.ndim) if n < ahead.ndim - into.ndim or into.shape[n - ahead.ndim] == 1
-        )
-        into[...] = ahead.sum(axis=wide_axes).reshape(into.shape)
+        sums[name][...] = summed_to(found, sums[name].shape)
 
 
 def _bhsd(array: Any, layout: str) -> Any:

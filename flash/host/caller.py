@@ -5,7 +5,7 @@ function takes types and sizes from its arrays.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -33,6 +33,10 @@ _LOST: Final = (
     "{0} requires gradients, which are not computed: they would be lost without a word; {1}call "
     "inside torch.no_grad(), or pass {0}.detach()"
 )
+_SECOND: Final = (
+    "{0} requires gradients, but gradients of gradients are not computed: they would be lost without a "
+    "word; {1}call inside torch.no_grad(), or pass {0}.detach()"
+)
 _OF_ADAPTER: Final = "use flash.adapters.torch.{0}, which computes them on the CPU, "
 _IN_ADAPTER: Final = ("attention", "attention_varlen")  # functions with gradients in the adapter of torch
 LAUNCH: Final = Caller("launch")
@@ -55,29 +59,34 @@ def views_of(arrays: Mapping[str, object], who: str = LAUNCH.name) -> dict[str, 
     return found
 
 
-def readable_views(arrays: Mapping[str, object], who: str) -> dict[str, ArrayView]:
+def readable_views(arrays: Mapping[str, object], who: str, stream: int | None = None) -> dict[str, ArrayView]:
     """Views of arrays by name, without the check of gradients, so that one array can be read before
-    all arrays are checked together. Raises `LaunchError` that names all that are no arrays.
+    all arrays are checked together. `stream` is as for `view`. Raises `LaunchError` that names all
+    that are no arrays.
     """
     try:
-        return {name: view(array, name) for name, array in arrays.items()}
+        return {name: view(array, name, stream) for name, array in arrays.items()}
     except LaunchError:
-        raise_problems(unreadable(dict(arrays), None), who)
+        raise_problems(unreadable(dict(arrays), stream), who)
         raise  # not reached: `unreadable` finds the same array
 
 
-def require_no_gradients(views: Mapping[str, ArrayView], who: str) -> None:
-    """Raise `LaunchError` for inputs whose gradients torch tracks: there is no backward pass, and
-    torch would take results as constants. `out` is left to the checks of results.
+def require_no_gradients(
+    views: Mapping[str, ArrayView], who: str, results: Collection[str] = ("out",), *, is_second: bool = False
+) -> None:
+    """Raise `LaunchError` for inputs whose gradients torch tracks: torch would take results as
+    constants. `results` are left to the checks of results. `is_second`: the call itself computes
+    gradients.
     """
     # A tensor is read-only if, and only if, it requires gradients.
-    tracked = [n for n, a in views.items() if a.read_only and a.kind == "torch" and n != "out"]
+    tracked = [n for n, a in views.items() if a.read_only and a.kind == "torch" and n not in results]
     if not tracked:
         return
     torch: Any = sys.modules["torch"]
     if torch.is_grad_enabled():
         cure = _OF_ADAPTER.format(who) if who in _IN_ADAPTER else ""
-        raise_problems([_LOST.format(name, cure) for name in tracked], who)
+        said = _SECOND if is_second else _LOST
+        raise_problems([said.format(name, cure) for name in tracked], who)
 
 
 def flag(who: str, name: str, value: object) -> bool:

@@ -7,7 +7,7 @@ Nothing here queries a device. All problems of a call are reported at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -136,7 +136,7 @@ def check(
     declared = matrices(config, layout, len(q.shape), caller.said("as q is"), of_pages)
     problems = list(_type_problems(declared, arrays, caller))
     problems += [p for one in declared if one.name in arrays for p in one.row_problems(arrays[one.name])]
-    problems += _device_problems({**arrays, **operands})
+    problems += device_problems({**arrays, **operands})
     ranks = list(rank_problems(q.shape, layout))
     if not ranks:
         ranks = list(_shape_problems(config, declared, arrays, layout, caller))
@@ -308,7 +308,8 @@ def _shape_problems(
     yield from heads_problems(heads, kv_heads, "k and v", shapes)
 
 
-def _device_problems(arrays: dict[str, ArrayView]) -> list[str]:
+def device_problems(arrays: Mapping[str, ArrayView]) -> list[str]:
+    """Say that the arrays of a call are on several devices."""
     devices = {array.device for array in arrays.values() if array.device[1] != UNKNOWN_DEVICE}
     kinds = {array.device[0] for array in arrays.values()}
     if len(devices) <= 1 and len(kinds) == 1:

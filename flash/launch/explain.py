@@ -43,12 +43,12 @@ def explain(
     lines = {
         "backend": f"{backend} ({why})",
         "problem": (
-            f"batch {g.batch}, heads {g.heads}, kv_heads {g.kv_heads}, {_rows(g)}, head_dim "
+            f"batch {g.batch}, heads {g.heads}, kv_heads {g.kv_heads}, {rows_of(g)}, head_dim "
             f"{config.head_dim}, head_dim_v {config.value_dim}, {config.dtype}"
         ),
         "causal": CAUSAL[config.causal or ""],  # type: ignore[index]  # True became "bottom_right"
-        **_scores(config),
-        "data": _data(backend, arrays[0]),
+        **scores_of(config),
+        "data": data_of(backend, arrays[0]),
         **(
             {"kernel": "none: numpy computes it"}
             if backend == "cpu"
@@ -59,7 +59,7 @@ def explain(
     return "\n".join(f"{name + ':':<9} {text}" for name, text in lines.items())
 
 
-def _scores(config: AttentionConfig) -> dict[str, str]:
+def scores_of(config: AttentionConfig) -> dict[str, str]:
     """The steps of a kernel on scores beyond scaling them; empty if there are none."""
     words = []
     for feature in config.scores:
@@ -72,7 +72,8 @@ def _scores(config: AttentionConfig) -> dict[str, str]:
     return {"scores": ", ".join(words)} if words else {}
 
 
-def _data(backend: str, q: ArrayView) -> str:
+def data_of(backend: str, q: ArrayView) -> str:
+    """Where the arrays of a call are, and whether they are copied."""
     if backend == "cuda" and q.device == HOST:
         return f"{q.kind} arrays on the host, copied to the GPU and back"
     return f"{q.kind} arrays on {q.device_name}, used in place"
@@ -128,7 +129,8 @@ def _why(proof: Proof | GlobalProof) -> str:
     return "; ".join(dict.fromkeys(v.reason for v in proof.unknown))
 
 
-def _rows(g: Geometry) -> str:
+def rows_of(g: Geometry) -> str:
+    """The rows of Q and K as text."""
     if g.max_seqlen_q is None:
         return f"seq_q {g.seq_q}, seq_k {g.seq_k}"
     keys = f"total_k {g.seq_k}"

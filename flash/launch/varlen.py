@@ -67,10 +67,15 @@ def _is_list(array: ArrayView) -> bool:
 
 
 def length_problems(
-    operands: Mapping[str, ArrayView], total_q: int, total_k: int, max_seqlen_q: int
+    operands: Mapping[str, ArrayView],
+    total_q: int,
+    total_k: int,
+    max_seqlen_q: int,
+    max_seqlen_k: int = MAX_WINDOWED_SEQ,
 ) -> Iterator[str]:
     """Say what is wrong with the elements of arrays of lengths, whose types and shapes are right:
-    the first wrong element of each array. Only arrays on the host are read.
+    the first wrong element of each array, and a sequence longer than the most. Only arrays on the
+    host are read.
     """
     host = {
         name: host_array(operands[name]).astype(np.int64)
@@ -91,12 +96,13 @@ def length_problems(
         if used is not None:
             yield from _wrong_use(side, used, counts[side])
             counts[side] = np.broadcast_to(used, counts[side].shape)
-    if "q" in counts and counts["q"].size and counts["q"].max() > max_seqlen_q:
-        longest = int(counts["q"].argmax())
-        yield (
-            f"max_seqlen_q must be at least {counts['q'][longest]}, the queries of sequence "
-            f"{longest}, got {max_seqlen_q}; leave it out to have it found"
-        )
+    for side, what, most in (("q", "queries", max_seqlen_q), ("k", "keys", max_seqlen_k)):
+        if side in counts and counts[side].size and counts[side].max() > most:
+            longest = int(counts[side].argmax())
+            yield (
+                f"max_seqlen_{side} must be at least {counts[side][longest]}, the {what} of sequence "
+                f"{longest}, got {most}; leave it out to have it found"
+            )
 
 
 def page_problems(operands: Mapping[str, ArrayView], batch: int, pages: int, page_size: int) -> Iterator[str]:

@@ -64,8 +64,8 @@ class KernelBuilder(Roles):
 
     def param(self, name: str, type: ScalarType) -> Value:
         """Declare a scalar parameter and load it; one of f16 or bf16 is declared as its bits."""
-        require_type(f"parameter {name!r}", type)
         self._check_parameter(name)
+        require_type(f"parameter {name!r}", type)
         moved = moved_as(type)
         value: Value = self.ld(Pointer(ir.Symbol(name), "param", type), space="param", type=moved)
         self._params.append(ir.Param(name, moved.name))

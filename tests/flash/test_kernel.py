@@ -24,6 +24,7 @@ from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of
 from flash.host.results import DeviceArray
 from flash.kernel import AttentionKernel
+from flash.launch.backend_choice import backend_setting
 from flash.launch.checks import check
 from flash.launch.gpu import GpuLauncher
 from flash.operands.dtypes import BF16, DTYPES, F16, F32, OF_ARRAYS, DType
@@ -83,9 +84,9 @@ def _own_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No assembler, so that the fake GPU gets the text; and PTXGEN_BACKEND is read anew."""
     without_assembler(monkeypatch)
     monkeypatch.delenv("PTXGEN_BACKEND", raising=False)
-    kernel_module._backend_setting.cache_clear()
+    backend_setting.cache_clear()
     yield
-    kernel_module._backend_setting.cache_clear()
+    backend_setting.cache_clear()
 
 
 @pytest.fixture
@@ -1013,12 +1014,15 @@ def test_importing_flash_imports_neither_cuda_nor_torch() -> None:
 def test_the_public_names_are_these_and_no_others() -> None:
     assert flash.__all__ == [
         "AttentionConfig",
+        "AttentionGradient",
         "AttentionKernel",
         "DecodeKernel",
         "DecodeStep",
         "KVCache",
         "attention",
+        "attention_backward",
         "attention_varlen",
+        "attention_varlen_backward",
         "attention_with_kvcache",
         "block_table_from_csr",
         "lse_from_log2",
@@ -1032,9 +1036,10 @@ def test_the_public_names_are_these_and_no_others() -> None:
         flash.Attention  # noqa: B018  # the access is what is tested
     assert str(caught.value) == (
         "module 'flash' has no attribute 'Attention'; "
-        "it has AttentionConfig, AttentionKernel, DecodeKernel, DecodeStep, KVCache, attention, "
-        "attention_varlen, attention_with_kvcache, block_table_from_csr, lse_from_log2, lse_to_log2, "
-        "merge_partials, rotary_tables, to_device"
+        "it has AttentionConfig, AttentionGradient, AttentionKernel, DecodeKernel, DecodeStep, KVCache, "
+        "attention, attention_backward, attention_varlen, attention_varlen_backward, "
+        "attention_with_kvcache, block_table_from_csr, lse_from_log2, lse_to_log2, merge_partials, "
+        "rotary_tables, to_device"
     )
 
 

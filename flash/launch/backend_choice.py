@@ -1,0 +1,30 @@
+"""The choice of the backend of a call."""
+
+from __future__ import annotations
+
+import functools
+
+from ptxgen.arrays.views import HOST, ArrayView
+from ptxgen.runtime.backend import check_backend
+from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.runtime.settings import AUTO, Settings
+
+
+def choose(backend: object, q: ArrayView, cuda: CudaBackend, who: str) -> tuple[str, str]:
+    """The backend of a call of `who`, and why. `backend` is what the caller asked for. Raises
+    `ConfigError` for an unknown name.
+    """
+    if not isinstance(backend, str) or backend != AUTO:
+        return check_backend(backend, who), "as asked"
+    if (set_by_user := backend_setting()) != AUTO:
+        return set_by_user, f"PTXGEN_BACKEND is {set_by_user}"
+    if q.device != HOST:
+        return "cuda", f"q is on {q.device_name}"
+    why_not = cuda.why_unavailable()
+    return ("cpu", why_not) if why_not else ("cuda", "a GPU opens")
+
+
+@functools.cache
+def backend_setting() -> str:
+    """PTXGEN_BACKEND, read at the first launch of the process."""
+    return Settings.from_environment().backend

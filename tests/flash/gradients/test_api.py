@@ -1,0 +1,276 @@
+"""The gradients as a caller gets them, on backends of the CPU."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from gradient_calls import assert_near, call_of, reference, three
+from judge import rounded_normal
+
+import flash
+from flash.launch.backend_choice import backend_setting
+from flash.operands.dtypes import DTYPES, F16, F32
+from flash.reference import attention_varlen_reference_gradients
+from ptxgen.arrays.views import host_array, view
+
+pytestmark = pytest.mark.judged
+
+CONFIG = flash.AttentionConfig(head_dim=16, dtype="f16", causal=True)
+BACKENDS = pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+SLOWLY = pytest.mark.parametrize("backend", ["cpu", pytest.param("interpreter", marks=pytest.mark.slow)])
+FEATURES: dict[str, dict[str, Any]] = {
+    "bias": {"bias": "f32"},
+    "key_bias": {"key_bias": "f32"},
+    "alibi_slopes": {"alibi": True},
+    "sink": {"sink": True},
+}
+SHAPES = {"bias": (2, 1, 1, 24), "key_bias": (2, 24), "alibi_slopes": (2,), "sink": (2, 2)}
+
+
+@pytest.fixture(autouse=True)
+def _own_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """PTXGEN_BACKEND is read anew."""
+    monkeypatch.delenv("PTXGEN_BACKEND", raising=False)
+    backend_setting.cache_clear()
+    yield
+    backend_setting.cache_clear()
+
+
+@SLOWLY
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=list(DTYPES))
+def test_the_function_gives_the_gradients_of_attention(backend: str, dtype: Any) -> None:
+    arrays = call_of(flash.AttentionConfig(16, head_dim_v=8, dtype=dtype.name, causal=True))
+    found = flash.attention_backward(**arrays, causal=True, backend=backend)
+    assert [a.dtype for a in three(found)] == [dtype.numpy] * 3
+    assert found.arrays == {}
+    assert_near(found, reference(arrays, causal=True), dtype)
+
+
+@BACKENDS
+def test_the_class_gives_them_in_the_other_layout_and_for_three_dimensions(backend: str) -> None:
+    arrays, kernel = call_of(CONFIG, batch=2), flash.AttentionGradient(CONFIG)
+    exact = reference(arrays, causal=True)
+    turned = {n: a if n == "lse" else np.ascontiguousarray(a.swapaxes(1, 2)) for n, a in arrays.items()}
+    found = kernel.launch(**turned, backend=backend, layout="bshd")
+    for got, wanted in zip(three(found), three(exact), strict=True):
+        np.testing.assert_allclose(got.swapaxes(1, 2).astype(float), wanted, atol=2e-2)
+    flat = {n: a.reshape(-1, *a.shape[2:]) for n, a in arrays.items()}
+    for got, wanted in zip(three(kernel.launch(**flat, backend=backend)), three(exact), strict=True):
+        np.testing.assert_allclose(got.reshape(wanted.shape).astype(float), wanted, atol=2e-2)
+
+
+@SLOWLY
+@pytest.mark.parametrize("name", FEATURES)
+def test_gradients_of_arrays_of_scores_come_when_they_are_wanted(name: str, backend: str) -> None:
+    config = flash.AttentionConfig(16, dtype="f16", **FEATURES[name])
+    given = {name: rounded_normal(np.random.default_rng(1), SHAPES[name])}
+    if name == "key_bias":
+        given[name] = given[name][:, None]
+    arrays = call_of(config, batch=2, **given)
+    kernel = flash.AttentionGradient(config)
+    exact = reference(arrays, **given)
+    assert kernel.launch(**arrays, **given, backend=backend).arrays == {}
+    for wanted in ([name], name):
+        found = kernel.launch(**arrays, **given, wanted=wanted, backend=backend)
+        assert found.arrays.keys() == {name}
+        assert found.arrays[name].dtype == np.float32
+        assert found.arrays[name].shape == given[name].shape
+        assert_near(found, exact, F16)
+
+
+@BACKENDS
+def test_the_gradient_of_lse_counts(backend: str) -> None:
+    arrays = call_of(CONFIG)
+    dlse = rounded_normal(np.random.default_rng(2), arrays["lse"].shape)
+    found = flash.attention_backward(**arrays, dlse=dlse, causal=True, backend=backend)
+    assert_near(found, reference(arrays, dlse=dlse, causal=True), F16)
+    without = flash.attention_backward(**arrays, causal=True, backend=backend)
+    assert not np.array_equal(found.dq, without.dq)
+
+
+@SLOWLY
+def test_scale_and_seed_are_arguments(backend: str) -> None:
+    config = flash.AttentionConfig(16, dtype="f16", dropout=0.3)
+    how: dict[str, Any] = {"softmax_scale": 0.7, "dropout_seed": 11}
+    arrays = call_of(config, **how)
+    found = flash.AttentionGradient(config).launch(**arrays, **how, backend=backend)
+    assert_near(found, reference(arrays, dropout=0.3, **how), F16)
+
+
+@BACKENDS
+def test_given_arrays_of_any_strides_are_written_and_returned(backend: str) -> None:
+    arrays = call_of(CONFIG)
+    found = flash.attention_backward(**arrays, causal=True, backend=backend)
+    room = {n: np.full((*a.shape[:-1], a.shape[-1] + 3), 7, a.dtype) for n, a in zip("qkv", three(found))}  # noqa: B905
+    given = {f"d{n}": a[..., :-3] for n, a in room.items()}
+    written = flash.attention_backward(**arrays, causal=True, backend=backend, **given)
+    for name, plain in zip(given, three(found), strict=True):
+        assert getattr(written, name) is given[name]
+        np.testing.assert_allclose(given[name].astype(float), plain.astype(float), atol=1e-2)
+    assert all((a[..., -3:] == 7).all() for a in room.values())
+
+
+LENGTHS: dict[str, Any] = {
+    "cu_seqlens_q": np.array([0, 9, 9, 30], np.int32),
+    "cu_seqlens_k": np.array([0, 12, 17, 40], np.int32),
+    "seqused_k": np.array([10, 5, 23], np.int32),
+}
+
+
+def packed() -> dict[str, Any]:
+    """A call with packed sequences; the last rows of q and k are of no sequence."""
+    rng = np.random.default_rng(3)
+    q, dout = (rounded_normal(rng, (33, 2, 16), np.float16) for _ in range(2))
+    k, v = (rounded_normal(rng, (44, 1, 16), np.float16) for _ in range(2))
+    out, lse = np.zeros_like(q), np.zeros((2, 33), np.float32)
+    kernel = flash.AttentionKernel(
+        flash.AttentionConfig(16, dtype="f16", causal=True, varlen=True, seqused_k=True, sink=True)
+    )
+    sink = rounded_normal(rng, (2,))
+    _, lse = kernel.launch(q, k, v, out=out, return_lse=True, backend="cpu", sink=sink, **LENGTHS)
+    return {"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse, "sink": sink}
+
+
+@SLOWLY
+def test_packed_sequences_and_their_sinks(backend: str) -> None:
+    arrays = packed()
+    found = flash.attention_varlen_backward(
+        **arrays, **LENGTHS, causal=True, wanted=["sink"], backend=backend
+    )
+    exact = attention_varlen_reference_gradients(
+        *(arrays[n] for n in ("dout", "q", "k", "v")), **LENGTHS, causal=True, sink=arrays["sink"]
+    )
+    assert_near(found, exact, F16)
+    assert not found.dq[30:].any()  # of no sequence
+    assert not found.dk[10:12].any()  # not used
+
+
+@SLOWLY
+def test_rows_of_no_sequence_are_not_written_in_given_arrays(backend: str) -> None:
+    arrays = packed()
+    given = {f"d{n}": np.full_like(arrays[n], 7) for n in "qkv"}
+    flash.attention_varlen_backward(**arrays, **LENGTHS, **given, causal=True, backend=backend)
+    assert (given["dq"][30:] == 7).all()
+    assert (given["dq"][:30] != 7).any()
+    for name in ("dk", "dv"):
+        assert (given[name][40:] == 7).all()
+        assert (given[name][:10] != 7).any()
+
+
+@SLOWLY
+@pytest.mark.parametrize("sizes", [{"batch": 0}, {"seq_q": 0}, {"seq_k": 0}], ids=str)
+def test_calls_without_scores_have_gradients_of_zero(sizes: dict[str, int], backend: str) -> None:
+    config = flash.AttentionConfig(16, dtype="f16", bias="f32")
+    arrays, bias = call_of(config, bias=np.ones((1, 1, 1, 1), np.float32), **sizes), np.ones((1, 1, 1, 1))
+    bias = bias.astype(np.float32)
+    found = flash.AttentionGradient(config).launch(**arrays, bias=bias, wanted="bias", backend=backend)
+    for array, like in zip(three(found), "qkv", strict=True):
+        assert array.shape == arrays[like].shape
+        assert not array.any()
+    assert found.arrays["bias"].tolist() == [[[[0.0]]]]
+
+
+def test_results_are_of_the_library_of_the_call(torch: ModuleType) -> None:
+    arrays = call_of(CONFIG)
+    found = flash.attention_backward(**arrays, causal=True, backend="cpu")
+    tensors = {n: torch.from_numpy(a) for n, a in arrays.items()}
+    tensors["q"].requires_grad_()
+    with torch.no_grad():
+        got = flash.attention_backward(**tensors, causal=True, backend="cpu")
+    for one, other in zip(three(got), three(found), strict=True):
+        assert isinstance(one, torch.Tensor)
+        assert one.dtype == torch.float16
+        np.testing.assert_array_equal(host_array(view(one, "gradient")), other)
+
+
+def test_results_of_jax_are_of_jax(jax: ModuleType) -> None:
+    arrays = {n: jax.numpy.asarray(a) for n, a in call_of(CONFIG).items()}
+    found = flash.attention_backward(**arrays, causal=True, backend="cpu")
+    assert all(isinstance(a, jax.Array) for a in three(found))
+
+
+def test_kernels_of_calls_of_the_same_sizes_are_kept() -> None:
+    from flash.gradients import functions
+
+    arrays = call_of(CONFIG)
+    flash.attention_backward(**arrays, causal=True, backend="cpu")
+    before = functions._kernel.cache_info()
+    flash.attention_backward(**arrays, causal=True, backend="cpu")
+    after = functions._kernel.cache_info()
+    assert (after.hits, after.misses) == (before.hits + 1, before.misses)
+
+
+def test_copies_and_pickles_compute_the_same() -> None:
+    kernel = flash.AttentionGradient(CONFIG)
+    assert copy.copy(kernel) is kernel
+    assert copy.deepcopy(kernel) is kernel
+    again = pickle.loads(pickle.dumps(kernel))
+    assert again.config == CONFIG
+    assert repr(again) == repr(kernel) == f"AttentionGradient({CONFIG!r})"
+
+
+def test_the_kernels_can_be_read() -> None:
+    kernel = flash.AttentionGradient(CONFIG)
+    assert kernel.builds.keys() == kernel.ptx.keys() == kernel.resources.keys() == {"queries", "keys"}
+    for owner, text in kernel.ptx.items():
+        assert f".entry {kernel.builds[owner].kernel.name}(" in text
+        cost = kernel.resources[owner]
+        assert (cost.threads, cost.target.name) == (128, "sm_80")
+        assert cost.shared_bytes == kernel.builds[owner].kernel.dynamic_shared_bytes > 0
+        by_shared = cost.target.shared_per_sm // (cost.shared_bytes + 1024)
+        assert cost.ctas_per_sm == min(by_shared, cost.target.warps_per_sm // 4)
+
+
+def test_explain_says_what_a_call_would_do() -> None:
+    config = flash.AttentionConfig(16, dtype="f16", causal=True, sink=True)
+    sink = np.zeros(2, np.float32)
+    arrays = call_of(config, sink=sink)
+    kernel = flash.AttentionGradient(config)
+    text = kernel.explain(**arrays, sink=sink, wanted=["sink"], backend="interpreter")
+    lines = text.splitlines()
+    assert lines[:6] == [
+        "backend:  interpreter (as asked)",
+        "problem:  batch 1, heads 2, kv_heads 1, seq_q 20, seq_k 24, head_dim 16, head_dim_v 16, f16",
+        f"causal:   {_causal()}",
+        "scores:   sink (f32)",
+        "data:     numpy arrays on cpu, used in place",
+        "wanted:   dq, dk, dv, sink",
+    ]
+    of_kernels = [line.split(",") for line in lines if line.startswith("kernel:")]
+    assert [line[0].split()[1].split("_f16")[0] for line in of_kernels] == [
+        "attention_gradient_queries", "attention_gradient_keys", "sum_terms_f32"
+    ]  # fmt: skip
+    assert [line[-1] for line in of_kernels] == [" 2 CTAs", " 1 CTAs", " 1 CTAs"]
+    assert lines[-1] == "memory:   320 bytes beside the results"  # D and a term for each of 40 rows
+    of_cpu = kernel.explain(**arrays, sink=sink, backend="cpu").splitlines()
+    assert of_cpu[-2:] == ["wanted:   dq, dk, dv", "kernel:   none: numpy computes it"]
+
+
+def _causal() -> str:
+    from flash.contract.forward import CAUSAL
+
+    return CAUSAL["bottom_right"]
+
+
+def test_the_environment_chooses_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PTXGEN_BACKEND", "interpreter")
+    text = flash.AttentionGradient(CONFIG).explain(**call_of(CONFIG))
+    assert text.startswith("backend:  interpreter (PTXGEN_BACKEND is interpreter)\n")
+
+
+@pytest.mark.slow
+def test_f32_without_a_precision_is_f32_grade() -> None:
+    arrays = call_of(flash.AttentionConfig(16))
+    by_default, asked = (
+        flash.attention_backward(**arrays, backend="interpreter", **how)
+        for how in ({}, {"precision": "f32_grade"})
+    )
+    for one, other in zip(three(by_default), three(asked), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert_near(flash.attention_backward(**arrays, precision="ieee", backend="cpu"), reference(arrays), F32)

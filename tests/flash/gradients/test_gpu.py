@@ -1,0 +1,244 @@
+"""The gradients on a fake GPU, whose launches the interpreter does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from device_arrays import CudaArray, interpreting, on_device, without_assembler
+from fake_driver import FakeDevice, FakeDriver
+from gradient_calls import assert_near, call_of, reference
+from judge import rounded_normal
+
+import flash
+from flash.gradients.kernel import Gradients
+from flash.operands.dtypes import F16
+from flash.reference import attention_varlen_reference_gradients
+from ptxgen.arrays.views import host_array, view
+from ptxgen.errors import LaunchError
+from ptxgen.runtime.cache import ModuleCache
+from ptxgen.runtime.cuda import CudaBackend
+
+pytestmark = pytest.mark.judged
+
+Array = np.ndarray[Any, Any]
+CONFIG = flash.AttentionConfig(head_dim=8, dtype="f16", causal=True)
+COPIES = {"cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync"}
+Make = Callable[[flash.AttentionConfig], flash.AttentionGradient]
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    without_assembler(monkeypatch)
+    return interpreting(FakeDriver(FakeDevice(sm=80), FakeDevice(sm=80)))
+
+
+@pytest.fixture
+def make(driver: FakeDriver) -> Make:
+    return lambda config: flash.AttentionGradient(config, cuda=CudaBackend(driver), cache=ModuleCache(None))
+
+
+def there(driver: FakeDriver, arrays: dict[str, Any], ordinal: int = 0) -> dict[str, CudaArray]:
+    return {n: on_device(driver, a, ordinal) for n, a in arrays.items()}
+
+
+def fetched(found: Any) -> Gradients[Any]:
+    """Copies on the host of gradients on a GPU."""
+    return Gradients(*(a.numpy() for a in found[:3]), {n: a.numpy() for n, a in found.arrays.items()})
+
+
+def kernels(driver: FakeDriver) -> list[str]:
+    return ["_".join(launch.entry.split("_")[:3]) for launch in driver.launches]
+
+
+def test_host_arrays_are_copied_there_and_back(driver: FakeDriver, make: Make) -> None:
+    arrays = call_of(CONFIG)
+    found = make(CONFIG).launch(**arrays, backend="cuda")
+    assert_near(found, reference(arrays, causal=True), F16)
+    assert all(isinstance(a, np.ndarray) for a in found[:3])
+    assert kernels(driver) == ["attention_gradient_queries", "attention_gradient_keys"]
+    names = driver.names()
+    assert names.index("cuLaunchKernel") > names.index("cuMemcpyHtoDAsync")
+    assert names.index("cuMemcpyDtoHAsync") > names.index("cuLaunchKernel")
+    assert names.count("cuMemcpyHtoDAsync") == len(arrays)  # nothing of the results is copied there
+    held = [m for m in driver.memory.values() if m.data.size > 2 * 20 * 4]  # D is kept
+    assert held == []
+
+
+def test_tensors_of_the_host_are_copied_there_and_back(make: Make, torch: ModuleType) -> None:
+    arrays = call_of(CONFIG)
+    found = make(CONFIG).launch(**{n: torch.from_numpy(a) for n, a in arrays.items()}, backend="cuda")
+    assert all(isinstance(a, torch.Tensor) for a in found[:3])
+    assert_near(
+        Gradients(*(host_array(view(a, "gradient")) for a in found[:3]), {}),
+        reference(arrays, causal=True),
+        F16,
+    )
+
+
+def test_given_host_arrays_of_any_strides_are_written(make: Make) -> None:
+    arrays = call_of(CONFIG)
+    room = {f"d{n}": np.full((*arrays[n].shape[:-1], 11), 7, np.float16) for n in "qkv"}
+    given = {n: a[..., 3:] for n, a in room.items()}
+    found = make(CONFIG).launch(**arrays, **given, backend="cuda")
+    assert [found.dq is given["dq"], found.dk is given["dk"], found.dv is given["dv"]] == [True] * 3
+    assert_near(found, reference(arrays, causal=True), F16)
+    assert all((a[..., :3] == 7).all() for a in room.values())
+
+
+def test_arrays_on_a_gpu_are_used_in_place_and_results_are_there_too(driver: FakeDriver, make: Make) -> None:
+    arrays = call_of(CONFIG, batch=2, heads=4, kv_heads=2)
+    dlse = rounded_normal(np.random.default_rng(1), arrays["lse"].shape)
+    found = make(CONFIG).launch(**there(driver, {**arrays, "dlse": dlse}, 1))
+    assert not COPIES & set(driver.names())
+    assert {launch.ordinal for launch in driver.launches} == {1}
+    assert_near(fetched(found), reference(arrays, dlse=dlse, causal=True), F16)
+
+
+def test_repeated_calls_use_the_same_kernels_and_memory(driver: FakeDriver, make: Make) -> None:
+    kernel, arrays = make(CONFIG), call_of(CONFIG)
+    given = there(driver, {**arrays, **{f"d{n}": np.zeros_like(arrays[n]) for n in "qkv"}})
+    kernel.launch(**given)
+    driver.calls.clear()
+    launches = len(driver.launches)
+    kernel.launch(**given)
+    assert driver.names().count("cuLaunchKernel") == len(driver.launches) - launches == 2
+    assert not {"cuMemAlloc", "cuModuleLoadDataEx", "cuMemsetD8Async", *COPIES} & set(driver.names())
+
+
+@pytest.mark.slow
+def test_another_alignment_of_addresses_is_found_out(driver: FakeDriver, make: Make) -> None:
+    kernel, arrays = make(CONFIG), call_of(CONFIG)
+    given = there(driver, arrays)
+    kernel.launch(**given)
+    odd = driver.place(np.zeros(arrays["q"].size + 1, np.float16)) + 2
+    shifted = CudaArray(odd, arrays["q"])
+    driver.view(odd, arrays["q"].nbytes)[:] = arrays["q"].reshape(-1).view(np.uint8)
+    found = fetched(kernel.launch(**{**given, "q": shifted}))
+    assert_near(found, reference(arrays, causal=True), F16)
+    assert "align2" in driver.launches[-1].entry
+    half = CudaArray(driver.place(np.zeros(arrays["dout"].size + 1, np.float16)) + 1, arrays["dout"])
+    with pytest.raises(
+        LaunchError, match=r"^AttentionGradient\.launch: dout must begin at a multiple of 2 bytes"
+    ):
+        kernel.launch(**{**given, "dout": half})
+
+
+def test_each_stream_has_its_own_memory_for_d(driver: FakeDriver, make: Make) -> None:
+    kernel, given = make(CONFIG), there(driver, call_of(CONFIG))
+    first, second = driver.make_stream(), driver.make_stream()
+    for stream in (first, second, first):
+        kernel.launch(**given, stream=stream)
+    assert [launch.stream for launch in driver.launches] == [first, first, second, second, first, first]
+    used = [launch.values["D"] for launch in driver.launches]
+    assert used[0] == used[1] == used[4] == used[5]
+    assert used[2] == used[3] != used[0]
+
+
+def test_calls_of_several_threads_on_one_stream_do_not_mix(
+    driver: FakeDriver, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, given = make(CONFIG), there(driver, call_of(CONFIG))
+    kernel.launch(**given)
+    backend = kernel._gpu.backend
+    launch = backend.launch
+
+    def slow(*how: Any) -> None:
+        launch(*how)
+        time.sleep(0.01)  # so that other threads run between two launches
+
+    monkeypatch.setattr(backend, "launch", slow)
+    threads = [threading.Thread(target=kernel.launch, kwargs=given) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert kernels(driver) == ["attention_gradient_queries", "attention_gradient_keys"] * 4
+
+
+@pytest.mark.slow
+def test_gradients_of_arrays_of_scores_follow_in_the_order_of_their_kernels(
+    driver: FakeDriver, make: Make
+) -> None:
+    config = flash.AttentionConfig(8, dtype="f16", bias="f32", sink=True)
+    rng = np.random.default_rng(2)
+    scores = {"bias": rounded_normal(rng, (1, 2, 1, 24)), "sink": rounded_normal(rng, (2,))}
+    arrays = call_of(config, **scores)
+    found = make(config).launch(**there(driver, {**arrays, **scores}), wanted=["bias", "sink"])
+    assert_near(fetched(found), reference(arrays, **scores), F16)
+    assert kernels(driver) == [
+        "attention_gradient_queries",
+        "attention_gradient_keys",
+        "attention_gradient_scores",
+        "sum_terms_f32",
+        "sum_terms_f32",
+    ]
+
+
+def packed() -> tuple[flash.AttentionConfig, dict[str, Any], dict[str, Any], Any]:
+    """A config, arrays, lengths and the reference; some rows are of no sequence."""
+    config = flash.AttentionConfig(8, dtype="f16", varlen=True, causal=True, sink=True)
+    lengths = {
+        "cu_seqlens_q": np.array([0, 5, 5, 17], np.int32),
+        "cu_seqlens_k": np.array([0, 9, 12, 28], np.int32),
+    }
+    rng = np.random.default_rng(3)
+    q, dout = (rounded_normal(rng, (20, 2, 8), np.float16) for _ in range(2))
+    k, v = (rounded_normal(rng, (30, 1, 8), np.float16) for _ in range(2))
+    out, sink = np.zeros_like(q), rounded_normal(rng, (2,))
+    _, lse = flash.AttentionKernel(config).launch(
+        q, k, v, out=out, sink=sink, return_lse=True, backend="cpu", **lengths
+    )
+    arrays = {"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse, "sink": sink}
+    exact = attention_varlen_reference_gradients(dout, q, k, v, **lengths, causal=True, sink=sink)
+    return config, arrays, lengths, exact
+
+
+def test_packed_sequences_on_a_gpu(driver: FakeDriver, make: Make) -> None:
+    config, arrays, lengths, exact = packed()
+    kernel = make(config)
+    most = {"max_seqlen_q": 12, "max_seqlen_k": 16}
+    # The first call has terms of rows that the second one has not.
+    for ends in (np.array([0, 12, 12, 17], np.int32), lengths["cu_seqlens_q"]):
+        given = {**arrays, **lengths, "cu_seqlens_q": ends}
+        found = kernel.launch(**there(driver, given), **most, wanted=["sink"])
+    got = fetched(found)
+    assert_near(got, exact, F16)
+    assert not got.dq[17:].any()
+    assert not got.dk[28:].any()
+    assert not got.dv[28:].any()
+
+
+def test_packed_sequences_of_the_host(make: Make) -> None:
+    config, arrays, lengths, exact = packed()
+    kernel = make(config)
+    assert_near(kernel.launch(**arrays, **lengths, wanted=["sink"], backend="cuda"), exact, F16)
+    given = {f"d{n}": np.full_like(arrays[n], 7) for n in "qkv"}
+    kernel.launch(**arrays, **lengths, **given, wanted=["sink"], backend="cuda")
+    assert (given["dq"][17:] == 7).all()
+    assert (given["dk"][28:] == 7).all()
+    np.testing.assert_allclose(given["dv"][:28].astype(float), exact.dv[:28], atol=2e-2)
+
+
+@pytest.mark.parametrize("sizes", [{"batch": 0}, {"seq_q": 0}, {"seq_k": 0}], ids=str)
+def test_calls_without_scores_on_a_gpu(sizes: dict[str, int], driver: FakeDriver, make: Make) -> None:
+    arrays = call_of(CONFIG, **sizes)
+    found = fetched(make(CONFIG).launch(**there(driver, arrays)))
+    for array, like in zip(found[:3], "qkv", strict=True):
+        assert array.shape == arrays[like].shape
+        assert not array.any()
+
+
+@pytest.mark.slow
+def test_a_seed_on_a_gpu_is_that_of_the_call(driver: FakeDriver, make: Make) -> None:
+    config = flash.AttentionConfig(8, dtype="f16", dropout=0.4)
+    kernel = make(config)
+    for seed in (3, 4):
+        arrays = call_of(config, dropout_seed=seed)
+        found = kernel.launch(**there(driver, arrays), dropout_seed=seed)
+        assert_near(fetched(found), reference(arrays, dropout=0.4, dropout_seed=seed), F16)

@@ -1,0 +1,67 @@
+"""Calls for gradients: their arrays, and what the reference says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from judge import rounded_normal
+
+import flash
+from flash.operands.dtypes import F16, DType
+from flash.reference import ReferenceGradients, attention_reference_gradients
+
+Array = np.ndarray[Any, Any]
+Arrays = dict[str, Any]
+
+
+def call_of(
+    config: flash.AttentionConfig,
+    *,
+    batch: int = 1,
+    heads: int = 2,
+    kv_heads: int = 1,
+    seq_q: int = 20,
+    seq_k: int = 24,
+    **more: Any,
+) -> Arrays:
+    """The first arguments of `AttentionGradient.launch`, by name, of a call in layout bhsd."""
+    rng = np.random.default_rng(5)
+    d, d_v, kind = config.head_dim, config.value_dim, config.element.numpy
+    q = rounded_normal(rng, (batch, heads, seq_q, d), kind)
+    k = rounded_normal(rng, (batch, kv_heads, seq_k, d), kind)
+    v = rounded_normal(rng, (batch, kv_heads, seq_k, d_v), kind)
+    dout = rounded_normal(rng, (batch, heads, seq_q, d_v), kind)
+    out, lse = flash.AttentionKernel(config).launch(q, k, v, return_lse=True, backend="cpu", **more)
+    return {"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse}
+
+
+def reference(arrays: Arrays, **how: Any) -> ReferenceGradients:
+    """The gradients in float64."""
+    return attention_reference_gradients(*(arrays[n] for n in ("dout", "q", "k", "v")), **how)
+
+
+def three(found: Any) -> list[Array]:
+    """dq, dk and dv."""
+    return [found.dq, found.dk, found.dv]
+
+
+def allowed(dtype: DType) -> float:
+    """The error of gradients of a few dozen terms of about 1, relative to the largest of them: some
+    roundings to the type of the arrays, in which weights and gradients of scores are products' factors.
+    """
+    return 4 * 2.0 ** -(11 if dtype is F16 else 8 if dtype.name == "bf16" else 20)
+
+
+def assert_near(found: Any, exact: ReferenceGradients, dtype: DType) -> None:
+    """All gradients of `found` are those of the reference, and none is missing."""
+    for got, wanted in zip(three(found), three(exact), strict=True):
+        _near(np.asarray(got), wanted, dtype)
+    for name, array in found.arrays.items():
+        _near(np.asarray(array), exact.arrays[name], dtype)
+
+
+def _near(got: Array, wanted: Array, dtype: DType) -> None:
+    assert got.shape == wanted.shape
+    error = np.abs(got.astype(np.float64) - wanted).max(initial=0)
+    assert error <= allowed(dtype) * max(1, np.abs(wanted).max(initial=0))
