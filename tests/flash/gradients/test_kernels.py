@@ -89,7 +89,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-_QUICK = [("f16", "bottom_right"), ("f16", "several"), ("f32_grade", "both_sides"), ("bf16", "bias")]
+_QUICK = [("f16", "several"), ("f32_grade", "both_sides")]
 _EVERY = [(kind, feature) for feature in FEATURES for kind in KINDS if kind == "f16" or feature != "bias_f16"]
 
 
@@ -109,7 +109,7 @@ HEAD_DIMS = [(8, 8), (16, 8), (40, 72), (64, 64), (96, 40), (128, 128), (72, 160
 HEAD_DIMS += [(64, 256), (256, 256)]
 
 
-@pytest.mark.parametrize(("head_dim", "head_dim_v"), mostly_nightly(HEAD_DIMS, [(40, 72), (160, 160)]))
+@pytest.mark.parametrize(("head_dim", "head_dim_v"), mostly_nightly(HEAD_DIMS, [(40, 72)]))
 @pytest.mark.parametrize("kind", mostly_nightly(KINDS, ["f16"]))
 def test_every_head_dim(head_dim: int, head_dim_v: int, kind: str) -> None:
     check(case(37, 45, head_dim, head_dim_v, causal=True, **KINDS[kind]))
@@ -118,7 +118,7 @@ def test_every_head_dim(head_dim: int, head_dim_v: int, kind: str) -> None:
 LENGTHS = [(1, 1), (1, 130), (130, 1), (64, 64), (65, 129), (128, 64), (200, 31), (5, 0), (0, 5), (0, 0)]
 
 
-@pytest.mark.parametrize(("seq_q", "seq_k"), mostly_nightly(LENGTHS, [(1, 1), (65, 129), (5, 0), (0, 5)]))
+@pytest.mark.parametrize(("seq_q", "seq_k"), mostly_nightly(LENGTHS, [(65, 129), (5, 0), (0, 5)]))
 @pytest.mark.parametrize("causal", mostly_nightly([False, "bottom_right", "top_left"], ["bottom_right"]))
 def test_every_length(seq_q: int, seq_k: int, causal: Any) -> None:
     found = check(case(seq_q, seq_k, 8, causal=causal, **MANY))
@@ -127,7 +127,7 @@ def test_every_length(seq_q: int, seq_k: int, causal: Any) -> None:
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), mostly_nightly([(1, 1), (6, 2), (4, 1), (3, 3)], [(6, 2)]))
-@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("layout", mostly_nightly(["bhsd", "bshd"], ["bshd"]))
 def test_groups_of_heads_and_both_layouts(heads: int, kv_heads: int, layout: str) -> None:
     check(case(40, 70, 8, batch=2, heads=heads, kv_heads=kv_heads, with_dlse=True), layout=layout)
 
@@ -136,7 +136,7 @@ BROADCAST = [(2, 4, 30, 45), (1, 4, 30, 45), (2, 1, 30, 45), (4, 30, 45), (30, 4
 BROADCAST += [(2, 4, 1, 45), (2, 4, 30, 1), (4, 1, 1), (2, 1, 1, 1), ()]
 
 
-_QUICK_BROADCAST = [(2, 1, 30, 45), (4, 1, 1)]
+_QUICK_BROADCAST = [(2, 1, 30, 45)]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def _strided(array: Array, how: str) -> Array:
     return made
 
 
-@pytest.mark.parametrize("how", ["transposed", "spaced", "unaligned"])
+@pytest.mark.parametrize("how", mostly_nightly(["transposed", "spaced", "unaligned"], ["unaligned"]))
 def test_arrays_of_any_strides_give_the_same_bits(how: str) -> None:
     of = case(37, 50, 16, causal=True, **MANY)
     out, _ = of.forward()
@@ -268,7 +268,7 @@ PACKED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", mostly_nightly(PACKED, ["causal", "seqused"]))
+@pytest.mark.parametrize("name", mostly_nightly(PACKED, ["seqused"]))
 def test_packed_sequences(name: str) -> None:
     of, ends = _packed(varlen=True, **PACKED[name])
     _check_packed(of, ends)
@@ -321,12 +321,13 @@ def _hard(name: str, dtype: str) -> Case:
 HARD = ["one-hot rows", "large scores", "large values", "equal keys", "small dout"]
 
 
-@pytest.mark.parametrize("name", mostly_nightly(HARD, ["one-hot rows", "large values"]))
+@pytest.mark.parametrize("name", mostly_nightly(HARD, ["one-hot rows"]))
 @pytest.mark.parametrize("dtype", mostly_nightly(["f16", "bf16"], ["f16"]))
 def test_hard_inputs(name: str, dtype: str) -> None:
     check(_hard(name, dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_nightly([*HARD, "normal"], ["normal", "one-hot rows"]))
 @pytest.mark.parametrize("dtype", mostly_nightly(["f16", "bf16"], ["bf16"]))
 def test_errors_are_at_most_twice_those_of_pytorch(name: str, dtype: str) -> None:
@@ -374,7 +375,7 @@ UNSEEN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", mostly_nightly(KINDS, ["f16"]))
-@pytest.mark.parametrize("name", mostly_nightly(UNSEEN, ["causal", "mask", "bias"]))
+@pytest.mark.parametrize("name", mostly_nightly(UNSEEN, ["causal"]))
 @pytest.mark.parametrize("bad", mostly_nightly([np.nan, np.inf], [np.nan]))
 def test_unseen_keys_reach_no_gradient(name: str, kind: str, bad: float) -> None:
     """No query sees the last of the keys, whose K and V hold NaN or infinity."""
