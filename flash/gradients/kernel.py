@@ -324,7 +324,7 @@ class AttentionGradient:
         of_scores = {n: given[n] for n in self._operand_names}
         every = readable_views({**of_call, **of_scores}, who, stream)
         require_no_gradients(every, who, tuple(WRITTEN), is_second=True)
-        every = {n: self._gpu.located(a) for n, a in every.items()}
+        every = {n: self._gpu.located(a, who) for n, a in every.items()}
         return {n: every[n] for n in of_call}, {n: every[n] for n in of_scores}
 
     def _wanted(self, names: Iterable[str]) -> list[str]:
@@ -368,7 +368,7 @@ class AttentionGradient:
 
     def _clear(self, arrays: Mapping[str, ArrayView], stream: int) -> None:
         for array in arrays.values():
-            self._launcher.clear(self._gpu.located(array), stream)
+            self._launcher.clear(self._gpu.located(array, self._caller.name), stream)
 
     def _steps(self, call: GradientCall, target: Target, *, without_memory: bool = False) -> list[NamedStep]:
         """The launches of a call, with memory on the host; or without any, if none is to run."""
