@@ -106,6 +106,7 @@ _FILES: Final = frozenset(
         "device",
         "error_bound.py",
         "functions.py",
+        "gradient_kernels.py",
         "gradients",
         "host",
         "kernel.py",

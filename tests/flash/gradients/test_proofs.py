@@ -12,7 +12,7 @@ from gradient_runs import Case, case
 from kernel_runs import mostly_nightly, nightly, without
 
 from flash.contract.gradients import emit_gradient, gradient_build, sum_build
-from flash.gradients.checks import WRITTEN, checked
+from flash.gradients.checks import WRITTEN, Checks
 from flash.gradients.steps import GradientCall, memory_of, steps_of
 from flash.host.caller import Caller
 from flash.kernels.sum_terms import SumConfig
@@ -154,7 +154,7 @@ def steps(of: Case) -> tuple[list[Step], dict[str, Array]]:
     seed = of.others.get("dropout_seed")
     given = {**of.arrays, **{n: a for n, a in of.others.items() if isinstance(a, np.ndarray)}}
     operands = {name: view(array, name) for name, array in given.items()}
-    sizes = checked(of.config, views, operands, "bhsd", (None, None), Caller("test"))
+    sizes = Checks(of.config, Caller("test")).check(views, operands, "bhsd", (None, None))
     found = {name: np.full_like(of.arrays[name], np.nan) for name in of.wanted}
     sums = {name: view(array, name) for name, array in found.items()}
     numbers = {**of.config.numbers, **({} if seed is None else {"dropout_seed": seed})}
@@ -164,7 +164,8 @@ def steps(of: Case) -> tuple[list[Step], dict[str, Array]]:
         for name, memory in memory_of(call).items()
     }
     memory = {name: view(array, name) for name, array in space.items()}
-    return list(steps_of(call, target("sm_80"), memory, "test")), {**written, **found, **space}
+    launches = [named.step for named in steps_of(call, target("sm_80"), memory, "test")]
+    return launches, {**written, **found, **space}
 
 
 def _bits(arrays: Mapping[str, Array]) -> dict[str, bytes]:
