@@ -249,14 +249,14 @@ def _require_gradients(call: Call, arrays: Mapping[str, Any], wanted: Sequence[s
     """Raise `LaunchError` for gradients that cannot be computed."""
     if call.backend not in (AUTO, "cpu"):
         raise LaunchError(
-            f"{call.who}: gradients are computed by backend 'cpu' only, because there are no backward "
-            f"kernels, got {call.backend!r}; use backend='cpu'"
+            f"{call.who}: JAX computes gradients by backend 'cpu' only (flash.attention_backward by all), "
+            f"got {call.backend!r}; use backend='cpu'"
         )
     device = _device_of({n: a for n, a in arrays.items() if not isinstance(a, jax.core.Tracer)})
     if device is not None:
         raise LaunchError(
-            f"{call.who}: gradients are computed on the CPU only, because there are no backward kernels, but "
-            f"arrays are on {device}; move them with jax.device_put(x, jax.devices('cpu')[0])"
+            f"{call.who}: JAX computes gradients on the CPU only (flash.attention_backward on a GPU, too), "
+            f"but arrays are on {device}; move them with jax.device_put(x, jax.devices('cpu')[0])"
         )
     unknown = [name for name in wanted if name not in DIFFERENTIABLE]
     if unknown:

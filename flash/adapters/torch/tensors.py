@@ -86,7 +86,9 @@ def require_gradients_on(who: str, device: torch.device, names: list[str]) -> No
 
 def missing_gradients(device: torch.device, names: list[str]) -> str:
     """Why tensors on a device that is not the CPU must not require gradients."""
-    why = f"there are no backward kernels for tensors on {device}, only gradients on the CPU"
+    why = (
+        f"autograd has gradients on the CPU only (flash.attention_backward has those of tensors on {device})"
+    )
     return _requiring(names, why)
 
 

@@ -45,8 +45,8 @@ def register(model: Any = NAME, *, backend: Backend = AUTO) -> str:
         name of a model's attention is "ptxgen", or with a backend such as "ptxgen_interpreter".
 
     Attention is causal, with sliding windows, softcap and sinks as the model has them, over keys of
-    no cache, of a `DynamicCache`, or of a `FlashCache`; padding is on the left. There are no
-    backward kernels: attention that gradients would go through is refused, and so is what else it
+    no cache, of a `DynamicCache`, or of a `FlashCache`; padding is on the left. The adapter
+    computes no gradients: attention that gradients would go through is refused, and so is what else it
     cannot do, each by name, when it is called.
 
     Raises `ConfigError` for an unknown backend, for a name that has "flash" in it or is that of
@@ -176,6 +176,6 @@ def _refuse_gradients(tensors: dict[str, Any]) -> None:
     tracked = [name for name, tensor in tensors.items() if tensor is not None and tensor.requires_grad]
     if tracked:
         raise LaunchError(
-            f"{WHO}: {', '.join(tracked)} require gradients, but there are no backward kernels: gradients "
+            f"{WHO}: {', '.join(tracked)} require gradients, but this adapter computes none: gradients "
             f"would be lost; call inside torch.no_grad(), or to train {OTHERS}"
         )

@@ -551,7 +551,7 @@ def test_gradients_that_are_not_computed_are_refused(jax: ModuleType, adapter: M
         return score * x[h]
 
     assert message(lambda: jax.eval_shape(jax.grad(lambda x: loss(x, backend="interpreter")), q)) == (
-        "attention: gradients are computed by backend 'cpu' only, because there are no backward kernels, got "
+        "attention: JAX computes gradients by backend 'cpu' only (flash.attention_backward by all), got "
         "'interpreter'; use backend='cpu'"
     )
     mod = {"score_mod": scaled}
@@ -629,6 +629,6 @@ def test_arrays_on_a_gpu_are_attended_to_in_place(
         "backend": "auto",
     }
     assert message(lambda: jax.grad(lambda x: adapter.attention(**x).sum())(arrays)) == (
-        "attention: gradients are computed on the CPU only, because there are no backward kernels, but "
+        "attention: JAX computes gradients on the CPU only (flash.attention_backward on a GPU, too), but "
         "arrays are on cuda:0; move them with jax.device_put(x, jax.devices('cpu')[0])"
     )

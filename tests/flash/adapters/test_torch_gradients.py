@@ -200,7 +200,7 @@ def test_gradients_on_a_gpu_are_refused_before_anything_runs(ours: Any, torch: A
         with pytest.raises(LaunchError) as of_sdpa:
             ours.scaled_dot_product_attention(q, q.detach(), q.detach())
         assert ours.attention(q.detach(), q.detach(), q.detach()).shape == (1, 2, 3, 4)
-    why = "there are no backward kernels for tensors on cuda:0, only gradients on the CPU"
+    why = "autograd has gradients on the CPU only (flash.attention_backward has those of tensors on cuda:0)"
     assert str(caught.value) == (
         f"attention: q, k, v require gradients, but {why}; call inside torch.no_grad(), or pass q.detach(), "
         "k.detach(), v.detach()"

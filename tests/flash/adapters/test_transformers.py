@@ -420,7 +420,7 @@ def test_gradients_and_dropout_are_never_lost_silently(adapter: ModuleType) -> N
     tokens = prompts(1)["input_ids"]
     for how in ({}, {"past_key_values": adapter.cache_for(model, 1, 20)}):
         assert refused(functools.partial(model, tokens, **how)) == (
-            "adapter: query, key, value require gradients, but there are no backward kernels: gradients "
+            "adapter: query, key, value require gradients, but this adapter computes none: gradients "
             f"would be lost; call inside torch.no_grad(), or to train {OTHERS}"
         )
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""There is no backward pass: inputs whose gradients torch is to track are refused everywhere."""
+"""Inputs whose gradients torch is to track are refused by all that autograd does not go through."""
 
 from __future__ import annotations
 
