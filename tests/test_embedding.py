@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cc: Hosts) -> Path:
     (tmp_path / "bin" / "python").chmod(0o755)
     for name, value in cc.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

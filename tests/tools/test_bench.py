@@ -524,7 +524,7 @@ def test_a_repeated_launch_makes_few_driver_calls(kind: str, current: bool, call
     assert by_name(found)["Python of one launch"].repeats == 2
 
 
-@pytest.mark.sample(0, gate=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.usefixtures("fake")
 def test_a_token_takes_one_copy_of_lengths_and_two_kernels(turned: bool) -> None:

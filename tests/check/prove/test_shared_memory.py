@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_runs import SM_APART, Problem, mostly_nightly, run_forward
+from kernel_runs import Problem, mostly_nightly, run_forward
 
 import flash.contract.catalogue
 from flash import AttentionKernel
@@ -559,7 +559,7 @@ def test_what_is_wrong_is_refused_and_what_is_unknown_passes() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", mostly_nightly(TARGETS, SM_APART))
+@pytest.mark.parametrize("name", mostly_nightly(TARGETS, ("sm_75", "sm_90")))
 def test_every_default_kernel_is_proved_completely(name: str) -> None:
     for head_dim in HEAD_DIMS:
         found = build(AttentionConfig(head_dim, causal=True, target=name).kernel()).proof

@@ -629,7 +629,7 @@ def with_everything(kind: str, page_size: int, *, masked: bool = False) -> Probl
 OR_MASKED = pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=1)
 @pytest.mark.parametrize(("page_size", "padding"), [(1, None), (16, (1, 0))])
 def test_many_rows_are_each_looked_up_in_turns(page_size: int, padding: tuple[int, ...] | None) -> None:
     config = config_of(dims=(128, 128), tile=32, block_q=16, return_lse=True)
@@ -641,7 +641,7 @@ def test_many_rows_are_each_looked_up_in_turns(page_size: int, padding: tuple[in
     problem.check(*sanitized(problem.call(), 1))
 
 
-@pytest.mark.sample(0, gate=4)
+@pytest.mark.sample(0, gate=2)
 @pytest.mark.parametrize("kind", ["f32", "bf16", "f32_grade"])
 @pytest.mark.parametrize(("splits", "page_size"), [(1, 0), (3, 4)])
 @OR_MASKED
@@ -655,7 +655,7 @@ def test_the_sanitizers_find_nothing_under_any_schedule(
         assert [array.tobytes() for array in got] == wanted
 
 
-@pytest.mark.sample(0, gate=5)
+@pytest.mark.sample(0, gate=3)
 @pytest.mark.parametrize("kind", ["f32", "bf16", "f32_grade", nightly("f16")])
 @pytest.mark.parametrize("sizes", [(1, 0), (3, 4), *map(nightly, [(1, 3), (3, 1), (3, 16), (3, 256)])])
 @OR_MASKED
