@@ -11,7 +11,7 @@ from flash.device.sequence_span import Span
 from flash.device.tiles import Matrix, access_width
 from flash.operands.dtypes import F32_BYTES
 from flash.problem.gradients import GradientConfig, gradient_matrices, row_numbers
-from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
+from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.types import f32, s32, s64, u32, u64
 
 _OF_KEYS = ("K", "V", "dK", "dV")
@@ -196,7 +196,6 @@ class QueriesPart:
             all_see_from,
         )
 
-    @marked("gradient of queries: tiles with hidden keys")
     def hides_keys(self, first_key: Value, tile: int) -> Value:
         """Whether some row does not see some key of the tile that begins with `first_key`."""
         if self.mask.hides_anywhere:
@@ -251,7 +250,6 @@ class KeysPart:
         of_batch = self.batch * self.given.heads + head
         return HeadScores.of(k, config, self.given, (self.batch, head, of_batch), None)
 
-    @marked("gradient of keys: tiles with hidden keys")
     def hides(self, k: KernelBuilder, mask: Mask, first_query: Value, block: int, tile: int) -> Value:
         """Whether some query of the tile that begins with `first_query` does not exist, or does not see
         some key of the CTA.

@@ -11,7 +11,7 @@ from flash.device.mask import Mask
 from flash.scores.feature import LOG2E, NEG_INF, Applied
 from flash.scores.places import ScorePlaces
 from flash.scores.scoring import Scoring
-from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
+from ptxgen.dsl import Fragment, KernelBuilder, Value
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,6 @@ class ScoreGradients:
         found = [f for feature in self.dropping if (f := feature.output_factor) is not None]
         return found[0] if found else None
 
-    @marked("gradient of scores: scores")
     def score(
         self, S: Fragment, places: Callable[[], ScorePlaces], cut: Value | None, queries: Value | None = None
     ) -> tuple[Fragment | None, ScorePlaces | None]:
@@ -97,7 +96,6 @@ class ScoreGradients:
                 for score in S.all():
                     self.k.neg(score, into=score)
 
-    @marked("gradient of scores: weights")
     def differentiate(
         self,
         S: Fragment,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from flash.device.panel_loader import PanelLoader
-from ptxgen.dsl import KernelBuilder, Value, marked
+from ptxgen.dsl import KernelBuilder, Value
 from ptxgen.dsl.matrices.ring import StageRing
 
 Copies = Callable[[Value, Value | None], None]
@@ -69,7 +69,6 @@ class TilePairs:
         for ring in self._used:
             ring.advance()
 
-    @marked("tile pairs: next pair")
     def _start(self, tile: Value, end: Value) -> None:
         k = self.k
         with k.when(tile < end, uniform=True):

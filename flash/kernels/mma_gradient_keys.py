@@ -25,7 +25,7 @@ from flash.problem.gradients import GradientConfig, GradientTiling
 from flash.problem.mma_tiling import MMA_KEYS, MmaTiling
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
-from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, Value, marked
+from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, Value
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD, over_lanes
 from ptxgen.dsl.swizzle import SwizzledTile
 from ptxgen.types import f32, u32
@@ -33,7 +33,6 @@ from ptxgen.types import f32, u32
 _LOG_SUMS, _DELTAS = 0, 1  # rows of the tile with the numbers of rows
 
 
-@marked("gradient of keys")
 def gradient_of_keys(config: GradientConfig) -> ir.Module:
     """The module with the kernel of a configuration."""
     k, given = begun(config)
@@ -204,7 +203,6 @@ class _Head:
                     terms.write(k, name, key, whole)
 
 
-@marked("gradient of keys: numbers of rows")
 def _copy_numbers(
     k: KernelBuilder,
     of_rows: dict[str, RowNumbers],

@@ -18,12 +18,11 @@ from flash.device.tile_pairs import TilePairs
 from flash.problem.gradients import GradientConfig
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
-from ptxgen.dsl import KernelBuilder, Value, marked
+from ptxgen.dsl import KernelBuilder, Value
 from ptxgen.dsl.matrices.lanes import QUAD, over_lanes
 from ptxgen.types import f32
 
 
-@marked("gradient of queries")
 def gradient_of_queries(config: GradientConfig) -> ir.Module:
     """The module with the kernel of a configuration."""
     k, given = begun(config)

@@ -20,7 +20,7 @@ from flash.device.panel_loader import PanelLoader
 from flash.problem.gradients import GradientConfig
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
-from ptxgen.dsl import Fragment, KernelBuilder, Pointer, Value, marked
+from ptxgen.dsl import Fragment, KernelBuilder, Pointer, Value
 from ptxgen.types import f32, s32, s64, u32, u64
 
 
@@ -50,7 +50,6 @@ class _Part:
         return cls(of_batch // heads, of_batch % heads, of_head % blocks * t.block, nth % tiles * t.tile)
 
 
-@marked("gradient of scores")
 def gradient_of_scores(config: GradientConfig) -> ir.Module:
     """The module with the kernel of a configuration."""
     k, given = begun(config)
@@ -107,7 +106,6 @@ def _itself(places: ScorePlaces) -> ScorePlaces:
     return places
 
 
-@marked("gradient of scores: store")
 def _store(
     k: KernelBuilder,
     given: GradientParameters,

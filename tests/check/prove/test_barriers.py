@@ -419,6 +419,7 @@ def judged(seed: int, launches: int, schedules: int) -> str:
     return "proved" if proof.complete else "violation"
 
 
+@pytest.mark.slow
 def test_random_roles_run_as_proved() -> None:
     found = Counter(judged(seed, 2, 1) for seed in range(12))
     assert found["proved"] > 5, found

@@ -222,7 +222,7 @@ REST = [
 ]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("case", [*GRID, *map(nightly, REST)], ids=str)
 def test_a_decoding_grid(case: tuple[str, int, int, int, int]) -> None:
     kind, page_size, heads, kv_heads, seq_q = case
@@ -323,7 +323,7 @@ def test_a_tree_of_guesses_sees_the_past_and_its_own_branch(kind: str, page_size
     check_masked(Problem(config, lengths, seq_q=4, page_size=page_size, mask=TREE))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["f32", "f16", *map(nightly, ("bf16", "f32_grade"))])
 @pytest.mark.parametrize("name", MASKED)
 def test_a_mask_speaks_of_the_last_keys_of_each_sequence(name: str, kind: str) -> None:

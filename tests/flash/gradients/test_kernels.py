@@ -139,6 +139,7 @@ BROADCAST += [(2, 4, 1, 45), (2, 4, 30, 1), (4, 1, 1), (2, 1, 1, 1), ()]
 _QUICK_BROADCAST = [(2, 1, 30, 45)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape",
     [s if s in _QUICK_BROADCAST else pytest.param(s, marks=pytest.mark.nightly) for s in BROADCAST],

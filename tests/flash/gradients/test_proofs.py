@@ -83,6 +83,7 @@ def _assert_proved(config: AttentionConfig, on: str = "sm_80", alignment: int = 
         assert not made.is_faulty, kernel.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_nightly(FEATURES, ["several"]))
 @pytest.mark.parametrize("kind", mostly_nightly(KINDS, ["f16"]))
 def test_kernels_are_proved(name: str, kind: str) -> None:

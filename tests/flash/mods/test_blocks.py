@@ -14,6 +14,7 @@ from ptxgen.errors import ConfigError
 LENGTHS = np.array([70, 3], np.int32)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("block", [(128, 128), (32, 64)])
 def test_they_are_those_of_create_block_mask(block: tuple[int, int], torch: Any) -> None:

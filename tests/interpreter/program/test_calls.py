@@ -300,6 +300,7 @@ def test_lanes_of_different_depth_meet_in_shuffles() -> None:
     assert result_of(body, functions) == [2, 4, 8, 16] * 8
 
 
+@pytest.mark.slow
 def test_recursion_without_end_is_stopped_where_it_happens() -> None:
     for frame in ("", "\t.local .b8 kept[1000];\n"):
         functions = f"""
@@ -320,6 +321,7 @@ def test_recursion_without_end_is_stopped_where_it_happens() -> None:
         )
 
 
+@pytest.mark.slow
 def test_deep_recursion_that_fits_runs() -> None:
     assert result_of(CALL_SUM.format("3000"), SUM) == [3000 * 3001 // 2] * 32
 
