@@ -42,7 +42,6 @@ class NonFinite:
         with k.when(k.thread_id() == 0):
             k.store(self._flag, 0)
 
-    @marked("nonfinite: clear")
     def clear(self, loader: PanelLoader, stage: Value | None) -> None:
         """Set NaN and infinity in this thread's part of a tile to 0; its copies have arrived."""
         clear(self.k, self.dtype, loader, stage, lambda: self.k.store(self._flag, 1))
@@ -121,6 +120,7 @@ class NonFinite:
         return Pointer(of.row(k, row) + offset, "global", _BITS[dtype.nbytes])
 
 
+@marked("nonfinite: clear")
 def clear(
     k: KernelBuilder,
     dtype: ScalarType,
