@@ -102,7 +102,7 @@ class RowNumbers:
     def of(
         cls, k: KernelBuilder, given: GradientParameters, batch: Value, head: Value
     ) -> dict[str, RowNumbers]:
-        """Those of a head of a batch item, or of the rows of a sequence, by the arrays' names."""
+        """LSE, D and the gradient of LSE of a head of a batch item, or of a packed sequence, by name."""
         nth = k.cvt(head, dtype=s64)
         if given.begin is None:
             nth = k.mul_wide(batch, given.heads) + nth
@@ -127,7 +127,7 @@ class Terms:
 
     @classmethod
     def of(cls, k: KernelBuilder, given: GradientParameters, batch: Value, head: Value, rows: Value) -> Terms:
-        """Those of a head, each with `rows` rows."""
+        """The terms of a head, which are arrays of `rows` numbers."""
         nth = k.mul_wide(batch, given.heads) + k.cvt(head, dtype=s64)
         begin = (nth * k.cvt(rows, dtype=s64) * F32_BYTES).as_(u64)
         return cls({name: array.plus(begin) for name, array in given.terms.items()})

@@ -30,7 +30,7 @@ class ScoreGradients:
     def of(
         cls, k: KernelBuilder, scores: HeadScores, mask: Mask, wanted: Container[str] = ()
     ) -> ScoreGradients:
-        """Those of a head, whose keys `mask` hides. `wanted` are the arguments of features whose
+        """The steps of a head, whose keys `mask` hides. `wanted` are the arguments of features whose
         arrays' gradients are wanted.
         """
         features = scores.features()

@@ -69,8 +69,8 @@ def products_of(
 
 
 def shift_of(k: KernelBuilder, lse: Value) -> Value:
-    """What is subtracted from the scores of a row, in units of log2: LSE, or of a row that sees no
-    key infinity, so that its weights are 0.
+    """The number that is subtracted from the scores of a row, in units of log2: LSE, or infinity for a
+    row that sees no key, so that its weights are 0.
     """
     return k.selp(_INFINITY, lse * LOG2E, lse == NEG_INF)
 

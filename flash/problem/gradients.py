@@ -77,12 +77,12 @@ class GradientTiling:
 
     @property
     def of_scores(self) -> MmaTiling:
-        """Of the products that sum over head_dim, and of those that give head_dim columns."""
+        """The tiling of the products that sum over head_dim, and of those that give head_dim columns."""
         return self._products(self.head_dim)
 
     @property
     def of_weights(self) -> MmaTiling:
-        """Of the products that sum over head_dim_v, and of those that give head_dim_v columns."""
+        """The tiling of the products that sum over head_dim_v, or give head_dim_v columns."""
         return self._products(self.head_dim_v)
 
     def _products(self, columns: int) -> MmaTiling:

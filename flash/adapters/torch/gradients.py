@@ -107,7 +107,7 @@ def dense(forward: Forward, wanted: Sequence[bool]) -> tuple[Tensor, ...]:
 
 
 def varlen(forward: Forward, wanted: Sequence[bool]) -> tuple[Tensor, ...]:
-    """As `dense`, of packed sequences."""
+    """The gradients of packed sequences, by numpy, as `dense` gives them for a batch."""
     three, arrays = forward.results(wanted)
     q, k, v, out, dout = (
         forward.numpy(t).swapaxes(0, 1)[None]
