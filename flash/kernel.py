@@ -347,10 +347,11 @@ class AttentionKernel:
         if names or (given is not self._no_operands and any(a is not None for a in given.values())):
             require_operands(self.config.features, given, self._caller)
         try:
-            views = [view(q, "q", stream), view(k, "k", stream), view(v, "v", stream)]
+            find = self._gpu.backend.device_of_pointer
+            views = [view(q, "q", stream, find), view(k, "k", stream, find), view(v, "v", stream, find)]
             if out is not None:
-                views.append(view(out, "out", stream))
-            operands = {name: view(given[name], name, stream) for name in names}
+                views.append(view(out, "out", stream, find))
+            operands = {name: view(given[name], name, stream, find) for name in names}
         except LaunchError:
             named = {"q": q, "k": k, "v": v} | ({} if out is None else {"out": out})
             everything = named | {name: given[name] for name in names}
@@ -359,14 +360,7 @@ class AttentionKernel:
         if any(array.read_only for array in (*views, *operands.values())):
             named_views = dict(zip(_FOUR, views, strict=False)) | operands
             require_no_gradients(named_views, self._caller.name)
-        gpu, who = self._gpu.backend, self._caller.name
-        return (
-            tuple([a if a.device[1] != UNKNOWN_DEVICE else located(gpu, a, who) for a in views]),
-            {
-                name: a if a.device[1] != UNKNOWN_DEVICE else located(gpu, a, who)
-                for name, a in operands.items()
-            },
-        )
+        return tuple(views), operands
 
     def _geometry(
         self, arrays: tuple[ArrayView, ...], layout: str, operands: dict[str, ArrayView], max_seqlen_q: object
@@ -402,6 +396,8 @@ class AttentionKernel:
         except TypeError:  # not hashable, so no valid layout: `check` refuses it
             found = None
         if found is None:
+            for array in (*arrays, *operands.values()):
+                located(self._gpu.backend, array, self._caller.name)  # raises where `view` found no GPU
             q, k, v, *given = arrays
             found = check(
                 self.config,

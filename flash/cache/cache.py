@@ -477,8 +477,6 @@ class KVCache:
         """
         self.memory.write(layer, k, v, stretches, self.placement, stream)
 
-    # ---------------------------------------------------------------------------------------------
-
     def _first_empty(self, who: str, source: int) -> int:
         found = self.ledger.first_empty(source)
         if found is None:

@@ -14,14 +14,8 @@ def located(backend: CudaBackend, array: ArrayView, who: str) -> ArrayView:
     """The array with its device filled in, for interfaces that do not say the device. Raises
     `LaunchError` if the address is on no GPU of this process.
     """
-    if array.device[1] != UNKNOWN_DEVICE or not array.pointer:
-        return array
-    place = ("cuda", ordinal_of(backend, array, who))
-    pointer, shape, strides, dtype, _, read_only, kind, owner, keep, stream = array
-    # The class and `_replace` take two and four times as long, in every launch.
-    return tuple.__new__(
-        ArrayView, (pointer, shape, strides, dtype, place, read_only, kind, owner, keep, stream)
-    )
+    ordinal = ordinal_of(backend, array, who)
+    return array if ordinal == array.device[1] else array._replace(device=("cuda", ordinal))
 
 
 def ordinal_of(backend: CudaBackend, array: ArrayView, who: str) -> int:

@@ -18,6 +18,9 @@ UNKNOWN_DEVICE: Final = -1  # `__cuda_array_interface__` does not say on which G
 
 HOST: Final = ("cpu", 0)
 
+# From an address to the ordinal of its GPU, or None, as `CudaBackend.device_of_pointer`.
+FindDevice = Callable[[int], int | None]
+
 _BFLOAT16: Final = "bfloat16"
 BFLOAT16_TYPESTR: Final = "<V2"  # in `__cuda_array_interface__`
 
@@ -56,33 +59,73 @@ class ArrayView(NamedTuple):
         return math.prod(self.shape)
 
 
-def view(array: object, name: str, stream: int | None = None) -> ArrayView:
+def view(
+    array: object, name: str, stream: int | None = None, find_device: FindDevice | None = None
+) -> ArrayView:
     """The view of `array`, which messages call `name`.
 
     Takes numpy arrays, torch tensors (the callers refuse those that require gradients),
     and anything with `__cuda_array_interface__` or `__dlpack__`. `stream` is the CUDA stream that
-    will use the array, for producers that order their work before it. Raises `LaunchError` for
-    anything else.
+    will use the array, for producers that order their work before it. `find_device` is asked for
+    the GPU of an array whose interface does not say it; without an answer the view has
+    `UNKNOWN_DEVICE`.
+    Raises `LaunchError` for anything else.
     """
     kind: Any = type(array)
-    return _reader_of(kind)(array, name, stream)
+    return _reader_of(kind)(array, name, stream, find_device)
 
 
 @functools.lru_cache(maxsize=256)
-def _reader_of(kind: Any) -> Callable[[Any, str, int | None], ArrayView]:
+def _reader_of(kind: Any) -> Callable[[Any, str, int | None, FindDevice | None], ArrayView]:
     """What makes views of objects of a class."""
     if issubclass(kind, np.ndarray):
         return _view_numpy
     return _view_torch if _is_tensor_class(kind) else _view_by_interface
 
 
-def _view_by_interface(array: Any, name: str, stream: int | None) -> ArrayView:
+def _view_by_interface(
+    array: Any, name: str, stream: int | None, find_device: FindDevice | None
+) -> ArrayView:
     try:  # of the object, not its class: a jax.Array has it on a GPU only, where bfloat16 raises RuntimeError
         interface = array.__cuda_array_interface__
     except (AttributeError, RuntimeError):
-        pass
+        return _view_without_interface(array, name, stream)
+    if interface.get("mask") is not None:
+        raise LaunchError(f"{name} must not have a mask, which would be ignored; fill it first")
+    of: Any = type(array)
+    pointer, read_only = interface["data"]
+    shape = tuple(interface["shape"])
+    dtype, itemsize = _type_of(interface["typestr"])
+    strides = interface.get("strides")
+    if strides is None:  # of version 3: dense
+        strides = _dense_strides(shape)
+    elif any(stride % itemsize for stride in strides):
+        raise LaunchError(
+            f"{name} must have strides that are whole elements of {itemsize} bytes, got "
+            f"{tuple(strides)} bytes; copy it to a contiguous array"
+        )
     else:
-        return _view_cuda(array, name, interface)
+        strides = tuple([stride // itemsize for stride in strides])
+    device = getattr(array, "device", None)
+    ordinal = None if device is None else getattr(device, "id", None)
+    if ordinal is None and pointer and find_device is not None:
+        ordinal = find_device(pointer)
+    return ArrayView(
+        pointer or 0,
+        shape,
+        strides,
+        dtype,
+        ("cuda", UNKNOWN_DEVICE if ordinal is None else ordinal),
+        bool(read_only),
+        _kind_of(of),
+        array,
+        None,
+        interface.get("stream"),
+    )
+
+
+def _view_without_interface(array: Any, name: str, stream: int | None) -> ArrayView:
+    """The view of an array that has `__dlpack__`; anything else is refused."""
     if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
         return _view_dlpack(array, name, stream)
     raise LaunchError(
@@ -144,7 +187,7 @@ def array_interface(of: ArrayView) -> dict[str, Any]:
     }
 
 
-def _view_numpy(array: Any, name: str, _: object = None) -> ArrayView:
+def _view_numpy(array: Any, name: str, *_: object) -> ArrayView:
     if isinstance(array, np.ma.MaskedArray):
         raise LaunchError(
             f"{name} must not be a masked array, whose mask would be ignored; fill it with {name}.filled(...)"
@@ -169,7 +212,7 @@ def _view_numpy(array: Any, name: str, _: object = None) -> ArrayView:
     )
 
 
-def _view_torch(array: Any, name: str, _: object) -> ArrayView:
+def _view_torch(array: Any, name: str, *_: object) -> ArrayView:
     device = array.device
     kind = device.type
     if kind not in ("cpu", "cuda"):
@@ -198,38 +241,6 @@ def _view_torch(array: Any, name: str, _: object) -> ArrayView:
         array.requires_grad,  # a write to it would bypass autograd
         "torch",
         array,
-    )
-
-
-def _view_cuda(array: Any, name: str, interface: dict[str, Any]) -> ArrayView:
-    """The view of an array with `__cuda_array_interface__` (version 3: `strides` None is dense)."""
-    if interface.get("mask") is not None:
-        raise LaunchError(f"{name} must not have a mask, which would be ignored; fill it first")
-    of: Any = type(array)
-    pointer, read_only = interface["data"]
-    shape = tuple(interface["shape"])
-    dtype, itemsize = _type_of(interface["typestr"])
-    strides = interface.get("strides")
-    if strides is None:
-        strides = _dense_strides(shape)
-    elif any(stride % itemsize for stride in strides):
-        raise LaunchError(
-            f"{name} must have strides that are whole elements of {itemsize} bytes, got "
-            f"{tuple(strides)} bytes; copy it to a contiguous array"
-        )
-    else:
-        strides = tuple([stride // itemsize for stride in strides])
-    return ArrayView(
-        pointer or 0,
-        shape,
-        strides,
-        dtype,
-        ("cuda", getattr(getattr(array, "device", None), "id", UNKNOWN_DEVICE)),
-        bool(read_only),
-        _kind_of(of),
-        array,
-        None,
-        interface.get("stream"),
     )
 
 

@@ -51,6 +51,7 @@ def test_other_errors_are_not_hidden() -> None:
 _CHILDREN = """
 import signal, subprocess, sys, threading
 from flash.commands.parts.quiet import children_without_interrupts
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start background jobs without it
 arrived = False
 with children_without_interrupts():
     child = subprocess.Popen([sys.executable, "-c", "print(1, flush=True); input()"], stdin=-1, stdout=-1)

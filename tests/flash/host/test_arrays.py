@@ -173,11 +173,31 @@ def test_the_cuda_array_interface_says_everything() -> None:
 
 
 def test_an_interface_without_strides_is_dense_and_its_library_may_name_the_device() -> None:
-    array = CudaArray(0x1000, np.zeros((2, 3), np.float32))
-    array.device = SimpleNamespace(id=3)  # type: ignore[attr-defined]  # as CuPy's arrays have it
-    found = view(array, "k")
+    class LikeCupy(CudaArray):
+        device = SimpleNamespace(id=3)
+
+    found = view(LikeCupy(0x1000, np.zeros((2, 3), np.float32)), "k")
     assert found.strides == (3, 1)
     assert found.device == ("cuda", 3)
+
+
+def test_only_an_array_that_does_not_name_its_device_asks_for_it() -> None:
+    class LikeCupy(CudaArray):
+        device = SimpleNamespace(id=3)
+
+    asked: list[int] = []
+
+    def find(address: int) -> int | None:
+        asked.append(address)
+        return None if address == 0x2000 else 1
+
+    like, empty = np.zeros((2, 3), np.float32), np.zeros((0, 3), np.float32)
+    assert view(CudaArray(0x1000, like), "k", None, find).device == ("cuda", 1)
+    assert view(CudaArray(0x2000, like), "k", None, find).device == ("cuda", -1)
+    assert asked == [0x1000, 0x2000]
+    assert view(LikeCupy(0x1000, like), "k", None, find).device == ("cuda", 3)
+    assert view(CudaArray(0, empty), "k", None, find).device == ("cuda", -1)
+    assert len(asked) == 2
 
 
 def test_an_interface_with_a_mask_or_with_odd_strides_is_refused() -> None:

@@ -136,7 +136,9 @@ class Control:
             yield from (n for n in (site.number, site.threads, site.guard) if n is not None)
 
     def _handed(self, before: int, block: int, needed: frozenset[Node]) -> frozenset[Node]:
-        """What is needed at the end of `before` for what is needed at the beginning of `block`."""
+        """The values that must be kept at the end of block `before`, because those of `needed` are used
+        from the beginning of `block` on.
+        """
         found = frozenset(n for n in needed if n.block != block)
         return found.union(*(self.leaves(self.coming(n, before)) for n in needed if n.block == block))
 
