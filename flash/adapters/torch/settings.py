@@ -84,10 +84,8 @@ class Settings(NamedTuple):
         """`of_call` of a backward pass: of packed sequences on a GPU it has a bound of their keys."""
         if self.layout:
             return self.of_call
-        longest = self.max_seqlen_k
-        if longest is None and k.device.type != "cpu":
-            longest = k.shape[0]
-        return self.of_call | {"max_seqlen_k": longest}
+        bound = None if k.device.type == "cpu" else k.shape[0]
+        return self.of_call | {"max_seqlen_k": bound if self.max_seqlen_k is None else self.max_seqlen_k}
 
     def lse_shape(self, q: torch.Tensor) -> tuple[int, ...]:
         """The shape of LSE."""
