@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from fake_driver import FakeDriver, Launch
 
+from flash.operands.dtypes import OF_ARRAYS
 from ptxgen import interpreter
+from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.errors import BackendError
 
 
@@ -35,6 +39,67 @@ def on_device(driver: FakeDriver, array: np.ndarray[Any, Any], ordinal: int = 0,
     """A dense copy of `array` on device `ordinal`."""
     dense = np.ascontiguousarray(array)
     return CudaArray(driver.place(dense, ordinal), dense, **how)
+
+
+class TensorOnGpu:
+    """What is asked of a tensor of torch on a GPU, dense, and of no interface that torch has."""
+
+    layout, requires_grad = "torch.strided", False
+
+    def __init__(self, driver: FakeDriver, array: np.ndarray[Any, Any], ordinal: int) -> None:
+        self._driver = driver
+        self._like = np.ascontiguousarray(array)
+        self.shape, self.dtype = array.shape, f"torch.{array.dtype.name}"
+        self.device = SimpleNamespace(type="cuda", index=ordinal)
+        self.pointer = driver.place(self._like, ordinal)
+
+    def data_ptr(self) -> int:
+        return self.pointer
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+    def stride(self, axis: int | None = None) -> Any:
+        found = dense_strides(self.shape)
+        return found if axis is None else found[axis]
+
+    def is_neg(self) -> bool:
+        return False
+
+    def contiguous(self) -> TensorOnGpu:
+        return self
+
+    def new_empty(self, shape: tuple[int, ...]) -> TensorOnGpu:
+        return TensorOnGpu(self._driver, np.empty(shape, self._like.dtype), self.device.index)
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        return self._driver.fetch(self.pointer, self._like)
+
+
+TensorOnGpu.__module__, TensorOnGpu.__name__ = "torch", "Tensor"
+
+
+class TorchOnGpu:
+    """Stands in for torch on device `ordinal`, whose current stream is `stream`. `made` are the tensors
+    of `torch.empty`, which are NaN.
+    """
+
+    float32, float16, bfloat16 = "torch.float32", "torch.float16", "torch.bfloat16"
+
+    def __init__(self, driver: FakeDriver, ordinal: int, patch: pytest.MonkeyPatch) -> None:
+        self._driver, self._ordinal = driver, ordinal
+        self.stream = driver.make_stream(ordinal)
+        self.cuda = SimpleNamespace(current_stream=lambda _: SimpleNamespace(cuda_stream=self.stream))
+        self.made: list[TensorOnGpu] = []
+        patch.setitem(sys.modules, "torch", self)  # type: ignore[arg-type]  # stands in for it
+
+    def tensor(self, array: np.ndarray[Any, Any]) -> TensorOnGpu:
+        return TensorOnGpu(self._driver, array, self._ordinal)
+
+    def empty(self, shape: tuple[int, ...], dtype: str, **_: object) -> TensorOnGpu:
+        of = OF_ARRAYS[dtype.removeprefix("torch.")].numpy
+        self.made.append(self.tensor(np.full(shape, np.nan, of)))
+        return self.made[-1]
 
 
 def interpret(driver: FakeDriver, launch: Launch) -> None:

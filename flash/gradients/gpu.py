@@ -14,6 +14,7 @@ from flash.host.caller import Caller
 from flash.launch.gpu import GpuLauncher, Ready
 from flash.operands.dtypes import F32, F32_BYTES
 from flash.problem.gradients import OWNERS, gradient_config
+from ptxgen.arrays import streams
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.elements import numpy_type
 from ptxgen.arrays.staging import Staging
@@ -23,6 +24,9 @@ from ptxgen.runtime.kept import Kept
 from ptxgen.target import Target
 
 _ALIGNED: Final = 16  # bytes, the alignment of an array in the memory of a stream
+# Libraries whose allocators give memory that was used on a stream to its next work again. Those of torch
+# keep apart what a captured CUDA graph uses.
+_POOLING: Final = ("torch", "cupy")
 
 # The kernels of a call, loaded, with the names of their arrays.
 _Launches = tuple[tuple[Ready, tuple[str, ...]], ...]
@@ -68,14 +72,16 @@ class GradientLauncher:
             nbytes = array.size * numpy_type(array.dtype).itemsize
             self._gpu.backend.clear(array.pointer, nbytes, stream, ordinal=array.device[1])
 
-    def launch(self, call: GradientCall, stream: int) -> None:
-        """Launch the call, whose arrays are on a GPU, on a stream. Returns before it has run."""
+    def launch(self, call: GradientCall, stream: int, *, staged: bool = False) -> None:
+        """Launch the call, whose arrays are on a GPU, on a stream. Returns before it has run. `staged`:
+        the arrays are copies of the caller's, whose library has no memory there.
+        """
         ordinal, gpu = ordinal_of(call.arrays), self._gpu
         if ordinal is None:
             return
         given = [array for name, array in call.arrays.items() if name not in WRITTEN]
         with self._lock:  # the next call on the stream uses the same memory
-            memory = self._memory_of(call, ordinal, stream)
+            memory = self._memory_of(call, ordinal, stream, staged=staged)
             launches = self._launches(call, memory, ordinal)
             gpu.wait_for_producers((*given, *call.operands.values()), stream, ordinal)
             for name, needed in memory_of(call).items():
@@ -99,17 +105,14 @@ class GradientLauncher:
             found = self._ready.keep(key, launches)
         return found
 
-    def _memory_of(self, call: GradientCall, ordinal: int, stream: int) -> dict[str, ArrayView]:
-        """The memory that the launches of a call need. It is kept for the next calls on the same
-        stream, whose work runs in order.
-        """
+    def _memory_of(
+        self, call: GradientCall, ordinal: int, stream: int, *, staged: bool
+    ) -> dict[str, ArrayView]:
+        """The memory that the launches of a call need."""
         needed = memory_of(call)
         rows = _ALIGNED // F32_BYTES
         counts = [-(-math.prod(one.shape) // rows) * rows for one in needed.values()]
-        whole = self._memory.get((ordinal, stream))
-        if whole is None or whole.size < sum(counts):
-            made = results.DeviceArray((sum(counts),), F32, ordinal, self._gpu.backend, stream)
-            whole = self._memory[ordinal, stream] = view(made, "memory")
+        whole = self._room(sum(counts), None if staged else call.arrays["q"], ordinal, stream)
         found, begin = {}, whole.pointer
         for (name, one), count in zip(needed.items(), counts, strict=True):
             found[name] = whole._replace(
@@ -117,6 +120,19 @@ class GradientLauncher:
             )
             begin += count * F32_BYTES
         return found
+
+    def _room(self, elements: int, like: ArrayView | None, ordinal: int, stream: int) -> ArrayView:
+        """Memory of f32 for work on a stream: of the library of `like` if that pools its memory, else
+        kept for the next calls on the same stream, whose work runs in order.
+        """
+        if like is not None and like.kind in _POOLING:
+            on = None if stream == streams.current_stream(like) else stream
+            return view(results.empty(like, (elements,), F32, stream=on), "memory")
+        whole = self._memory.get((ordinal, stream))
+        if whole is None or whole.size < elements:
+            made = results.DeviceArray((elements,), F32, ordinal, self._gpu.backend, stream)
+            whole = self._memory[ordinal, stream] = view(made, "memory")
+        return whole
 
     def launch_from_host(self, call: GradientCall, stream: int, ordinal: int) -> None:
         """Copy the call's arrays to a GPU, launch there, copy the results back and wait."""
@@ -131,10 +147,10 @@ class GradientLauncher:
             longest = (call.checked.longest_q, call.checked.longest_k) if call.config.varlen else (None, None)
             # Checked again: the copies are dense, the caller's arrays may not be.
             sizes = self._checks.check({**given, **written}, operands, call.layout, longest)
-            staged = call._replace(checked=sizes, arrays={**given, **written}, operands=operands)
-            self.launch(staged._replace(sums=sums), stream)
-            there = {**written, **sums}
-            fetched = [({**call.arrays, **call.sums}[n], staging.fetch(a)) for n, a in there.items()]
+            there = call._replace(checked=sizes, arrays={**given, **written}, operands=operands)
+            self.launch(there._replace(sums=sums), stream, staged=True)
+            results_there = {**written, **sums}
+            fetched = [({**call.arrays, **call.sums}[n], staging.fetch(a)) for n, a in results_there.items()]
             staging.wait()
         for into, values in fetched:
             host_array(into)[...] = values

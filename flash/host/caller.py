@@ -37,7 +37,7 @@ _SECOND: Final = (
     "{0} requires gradients, but gradients of gradients are not computed: they would be lost without a "
     "word; {1}call inside torch.no_grad(), or pass {0}.detach()"
 )
-_OF_ADAPTER: Final = "use flash.adapters.torch.{0}, which computes them on the CPU, "
+_OF_ADAPTER: Final = "use flash.adapters.torch.{0}, which computes them, "
 _IN_ADAPTER: Final = ("attention", "attention_varlen")  # functions with gradients in the adapter of torch
 LAUNCH: Final = Caller("launch")
 

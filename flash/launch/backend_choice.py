@@ -24,6 +24,16 @@ def choose(backend: object, q: ArrayView, cuda: CudaBackend, who: str) -> tuple[
     return ("cpu", why_not) if why_not else ("cuda", "a GPU opens")
 
 
+def for_gradients_of_host(backend: str) -> str:
+    """The backend of gradients of arrays on the host, computed for a framework whose caller asked for
+    `backend`: "auto" is PTXGEN_BACKEND, else "cpu" also where a GPU opens, because kernels of gradients
+    do not run on every GPU that attention runs on.
+    """
+    if backend == AUTO and backend_setting() == AUTO:
+        return "cpu"
+    return backend
+
+
 @functools.cache
 def backend_setting() -> str:
     """PTXGEN_BACKEND, read at the first launch of the process."""

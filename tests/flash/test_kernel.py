@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_arrays import CudaArray, interpreting, on_device, without_assembler
+from device_arrays import CudaArray, TorchOnGpu, interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 from judge import assert_attention_is_accurate, rounded_normal
 
@@ -27,10 +27,9 @@ from flash.kernel import AttentionKernel
 from flash.launch.backend_choice import backend_setting
 from flash.launch.checks import check
 from flash.launch.gpu import GpuLauncher
-from flash.operands.dtypes import BF16, DTYPES, F16, F32, OF_ARRAYS, DType
+from flash.operands.dtypes import BF16, DTYPES, F16, F32, DType
 from flash.problem.config import AttentionConfig
 from flash.scores.features import settings_of_call
-from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.staging import Staging
 from ptxgen.arrays.views import host_array, view
 from ptxgen.check.prove.verdicts import UNKNOWN
@@ -623,46 +622,13 @@ def test_tensors_of_a_gpu_are_used_in_place(
     make: Callable[[AttentionConfig], AttentionKernel],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Tensor:  # as torch's on a GPU, of which no interface is asked
-        layout, requires_grad = "torch.strided", False
-        device = SimpleNamespace(type="cuda", index=1)
-        dtype: str
-
-        def __init__(self, array: np.ndarray[Any, Any]) -> None:
-            self.shape, self.dtype = array.shape, f"torch.{array.dtype.name}"
-            self.pointer = driver.place(np.ascontiguousarray(array), 1)
-
-        def data_ptr(self) -> int:
-            return self.pointer
-
-        def stride(self) -> tuple[int, ...]:
-            return dense_strides(self.shape)
-
-        def is_neg(self) -> bool:
-            return False
-
-    Tensor.__module__ = "torch"
-    stream = driver.make_stream(1)
-    library = SimpleNamespace(
-        float32="torch.float32",
-        float16="torch.float16",
-        bfloat16="torch.bfloat16",
-        empty=lambda shape, dtype, **_: Tensor(
-            np.full(shape, np.nan, OF_ARRAYS[dtype.removeprefix("torch.")].numpy)
-        ),
-        cuda=SimpleNamespace(current_stream=lambda _: SimpleNamespace(cuda_stream=stream)),
-    )
-    monkeypatch.setitem(sys.modules, "torch", library)  # type: ignore[arg-type]  # stands in for it
+    torch = TorchOnGpu(driver, 1, monkeypatch)
     interpreting(driver)
     arrays = problem(dtype=dtype)
-    out, lse = make(config_of(dtype)).launch(*(Tensor(a) for a in arrays), return_lse=True)
+    out, lse = make(config_of(dtype)).launch(*map(torch.tensor, arrays), return_lse=True)
     assert (out.dtype, lse.dtype) == (f"torch.{dtype.array_name}", "torch.float32")
-    assert (driver.launches[-1].stream, driver.launches[-1].ordinal) == (stream, 1)
-    found = [
-        driver.fetch(a.pointer, np.empty(a.shape, kind))
-        for a, kind in ((out, dtype.numpy), (lse, np.float32))
-    ]
-    assert_attention_is_accurate(*found, *arrays)
+    assert (driver.launches[-1].stream, driver.launches[-1].ordinal) == (torch.stream, 1)
+    assert_attention_is_accurate(out.numpy(), lse.numpy(), *arrays)
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=["f16", "bf16"])

@@ -77,10 +77,12 @@ def attend_varlen(
     scores: Scores,
     *,
     max_seqlen_q: int,
+    max_seqlen_k: int,
     return_lse: bool,
 ) -> Any:
     """O [total_q, heads, head_dim_v] of packed sequences, or (O, LSE [heads, total_q]) with
-    `return_lse`. Raises what `flash.attention_varlen` raises, in the name of `who`.
+    `return_lse`. `max_seqlen_k` is read by gradients on a GPU; on the host they count keys. Raises what
+    `flash.attention_varlen` raises, in the name of `who`.
     """
     with _said_by(who):
         return operators.attention_varlen(
@@ -90,6 +92,7 @@ def attend_varlen(
             cu_seqlens_q,
             cu_seqlens_k,
             max_seqlen_q=max_seqlen_q,
+            max_seqlen_k=None if q.device.type == "cpu" else max_seqlen_k,
             return_lse=return_lse,
             backend=_CHOSEN.backend,
             **scores._asdict(),

@@ -38,7 +38,7 @@ def flash_attn_func(
     softcap: scaled scores become softcap * tanh(score / softcap); 0 or less for none.
     alibi_slopes: float32 [heads] or [batch, heads]; slope * |i + seqlen_k - seqlen_q - j| is
         subtracted from the scaled score.
-    deterministic: has no effect; results are always bitwise reproducible.
+    deterministic: has no effect; results and gradients are always bitwise reproducible.
     return_attn_probs: whether to return LSE and probabilities, too.
 
     Returns out [batch, seqlen_q, heads, head_dim_v], contiguous, of the type of q; a row that sees
@@ -48,8 +48,11 @@ def flash_attn_func(
     the type of q, negative where the weight was dropped, for tests of short sequences, because they
     are computed by numpy; without dropout an empty tensor.
 
-    Raises `LaunchError` for invalid arguments and for tensors that require gradients outside of
-    `torch.no_grad()`, `ConfigError` for a head_dim above 256, `BackendError` if the backend fails.
+    Gradients of q, k, v and alibi_slopes are those of `flash.adapters.torch.attention`, computed where
+    the results are.
+
+    Raises `LaunchError` for invalid arguments, `ConfigError` for a head_dim above 256, `BackendError`
+    if the backend fails.
     """
     who = "flash_attn_func"
     check_tensors(

@@ -43,7 +43,8 @@ def flash_attn_varlen_func(
     cu_seqlens_q, cu_seqlens_k: int32 [batch + 1]; sequence b has the rows cu_seqlens[b] to
         cu_seqlens[b + 1] - 1 and may be empty.
     max_seqlen_q: at least the most queries of a sequence.
-    max_seqlen_k: the most keys of a sequence; used only for the shape of probabilities.
+    max_seqlen_k: at least the most keys of a sequence; used for the shape of probabilities, and for
+        gradients on a GPU.
     block_table: int32 [batch, n_pages]; k is [pages, page_size, kv_heads, head_dim], v likewise, and
         row r of sequence b is row r % page_size of page block_table[b, r // page_size]. A page_size
         above 256 must have a divisor from 2 to 256. Without gradients and dropout.
@@ -189,6 +190,7 @@ def _attention(
         lengths.cu_seqlens_k,
         scores,
         max_seqlen_q=lengths.max_seqlen_q,
+        max_seqlen_k=lengths.max_seqlen_k,
         return_lse=all_three,
     )
     if not all_three:

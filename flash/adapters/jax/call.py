@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
+import flash
 from flash.functions import kernel_of_attention, kernel_of_varlen
 from flash.kernel import AttentionKernel
+from flash.launch.backend_choice import for_gradients_of_host
 from flash.launch.varlen import LENGTHS
 from flash.mods.trace import AUX
 from flash.operands.words import Backend
@@ -24,6 +26,8 @@ MATRICES: Final = ("q", "k", "v")
 SEED: Final = "dropout_seed"
 AXES: Final = {feature.argument: feature.axes for feature in SCORES if feature.axes}
 DIFFERENTIABLE: Final = (*MATRICES, *(name for name in AXES if name != "mask"))
+OF_RESULTS: Final = ("out", "lse", "dout", "dlse")  # the arrays that a backward pass has beside a call's
+_MOST_KEYS: Final = "max_seqlen_k"
 
 
 class Call(NamedTuple):
@@ -44,9 +48,36 @@ class Call(NamedTuple):
     def arguments(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a call with these arrays, without `return_lse` and `backend`."""
         found = dict(self.settings) | gathered(arrays)
+        found.pop(_MOST_KEYS, None)  # of gradients alone
         if SEED in arrays:
             found[SEED] = int(arrays[SEED])
         return found
+
+    def results(self, arrays: Mapping[str, Any], *, return_lse: bool, **how: Any) -> tuple[Any, ...]:
+        """out, or out and lse, of arrays where these are; `how` are further arguments of the function."""
+        function = flash.attention_varlen if self.is_varlen else flash.attention
+        found = function(
+            **{"backend": self.backend, **self.arguments(arrays), "return_lse": return_lse, **how}
+        )
+        return tuple(found) if return_lse else (found,)
+
+    def gradients(
+        self, arrays: Mapping[str, Any], names: Sequence[str], *, on_gpu: bool, **how: Any
+    ) -> tuple[Any, ...]:
+        """The gradients of the arrays called `names`, where the arrays are, which beside the call's are
+        those of `OF_RESULTS`; dlse may be missing. `how` are further arguments of the function.
+        """
+        own = {name: array for name, array in arrays.items() if name not in OF_RESULTS}
+        given = self.arguments(own) | {name: arrays[name] for name in OF_RESULTS if name in arrays}
+        settings = dict(self.settings)
+        if self.is_varlen and (on_gpu or _MOST_KEYS in settings):
+            given[_MOST_KEYS] = settings.get(_MOST_KEYS, own["k"].shape[0])
+        wanted = [name for name in names if name not in MATRICES]
+        backend = self.backend if on_gpu else for_gradients_of_host(self.backend)
+        function = flash.attention_varlen_backward if self.is_varlen else flash.attention_backward
+        found = function(**given, **how, wanted=wanted, backend=backend)
+        named = {"q": found.dq, "k": found.dk, "v": found.dv, **found.arrays}
+        return tuple([named[name] for name in names])
 
     def kernel(self, arrays: Mapping[str, Any]) -> AttentionKernel:
         """The kernel of a call. Raises what `flash.attention` does for its settings."""

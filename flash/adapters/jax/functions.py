@@ -14,10 +14,9 @@ from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-import flash
 from flash.adapters.jax import host
-from flash.adapters.jax.call import DIFFERENTIABLE, Call, split
-from flash.adapters.jax.gpu import Forward
+from flash.adapters.jax.call import DIFFERENTIABLE, MATRICES, Call, split
+from flash.adapters.jax.gpu import Backward, Forward, Work
 from flash.host.caller import flag
 from flash.operands.words import Backend, Causal, Precision
 from flash.scores.features import ScoreArguments, VarlenArguments, require_known, takes
@@ -25,6 +24,7 @@ from ptxgen.errors import LaunchError
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.settings import AUTO
 
+_ON_GPU: Final = (AUTO, "cuda")  # the backends that programs for a GPU have
 _ON_THE_CPU: Final = "such as inside jax.default_device(jax.devices('cpu')[0])"
 
 
@@ -48,13 +48,13 @@ def attention(
     are raised when the call is traced; results are of type jax.Array. Arguments that are no arrays
     are values of Python, but `dropout_seed` may be an integer array without axes.
 
-    Traced calls are computed by a callback in programs for the CPU, and by a kernel, on the arrays in
+    Traced calls are computed by a callback in programs for the CPU, and by kernels, on the arrays in
     place and the program's stream, in those for an NVIDIA GPU. Gradients of q, k, v,
-    alibi_slopes, bias, key_bias and sink, from those of out and lse, are computed on the CPU, where
-    "auto" is "cpu". They are reverse-mode and of first order.
+    alibi_slopes, bias, key_bias and sink, from those of out and lse, are those of
+    `flash.attention_backward`, by the backend of the call; of arrays on the host, "auto" is
+    PTXGEN_BACKEND, else "cpu". They are reverse-mode and of first order.
 
-    Raises `LaunchError` for traced values of other arguments, and for what cannot be: gradients
-    on a GPU, with another backend than "cpu", of arrays in `aux`, or of
+    Raises `LaunchError` for traced values of other arguments, and for gradients of arrays in `aux` and of
     gradients.
     """
     who = "attention"
@@ -73,6 +73,7 @@ def attention_varlen(
     cu_seqlens_k: Any,
     *,
     max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
     seqused_q: Any = None,
     seqused_k: Any = None,
     causal: Causal = False,
@@ -84,16 +85,17 @@ def attention_varlen(
 ) -> Any:
     """`flash.attention_varlen` of arrays of JAX, as `attention` of this module is `flash.attention`.
 
-    Arrays of lengths may be traced: their contents are checked when the call is computed. On the CPU
-    rows of no sequence are 0, and their lse is -inf. With `seqused_k`, k and v may be a cache of a
-    fixed size, of which sequences fill more and more.
+    Arrays of lengths may be traced: their contents are checked when the call is computed. Rows of no
+    sequence are 0, and their lse is -inf. `max_seqlen_k`, the most keys of a sequence, is read by
+    gradients on a GPU alone, which without it launch CTAs for as many keys as k has rows. With
+    `seqused_k`, k and v may be a cache of a fixed size, of which sequences fill more and more.
     """
     who = "attention_varlen"
     require_known(who, scores, VarlenArguments, attention_varlen)
     arrays = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
     arrays |= {"seqused_q": seqused_q, "seqused_k": seqused_k}
     settings = {"causal": causal, "precision": precision, "softmax_scale": softmax_scale}
-    settings |= {"max_seqlen_q": max_seqlen_q}
+    settings |= {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k}
     return _called(who, arrays, {**settings, **scores}, return_lse, backend)
 
 
@@ -126,7 +128,7 @@ def _forward(call: Call, arrays: dict[str, Any], with_lse: bool) -> tuple[Any, .
     shapes = (jax.ShapeDtypeStruct(out, arrays["q"].dtype), jax.ShapeDtypeStruct(lse, jnp.float32))
     ranks = {name: array.ndim for name, array in arrays.items()}
     compute = functools.partial(host.forward, call, ranks, with_lse)
-    on_gpu = Forward(call, ranks, with_lse) if call.backend in (AUTO, "cuda") else None
+    on_gpu = Forward(call, ranks, with_lse) if call.backend in _ON_GPU else None
     return _traced(_Work(call.who, ranks, compute, shapes[: 1 + with_lse], on_gpu), arrays)
 
 
@@ -136,10 +138,7 @@ def _now(call: Call, arrays: dict[str, Any], with_lse: bool) -> tuple[Any, ...]:
         ranks = {name: array.ndim for name, array in arrays.items()}
         found = host.forward(call, ranks, with_lse, *arrays.values())
         return tuple(map(jnp.asarray, found))
-    function = flash.attention_varlen if call.is_varlen else flash.attention
-    given: dict[str, Any] = {"return_lse": with_lse, "backend": call.backend, **call.arguments(arrays)}
-    results = function(**given)
-    return tuple(results) if with_lse else (results,)
+    return call.results(arrays, return_lse=with_lse)
 
 
 def _device_of(arrays: Mapping[Any, Any]) -> str | None:
@@ -153,7 +152,7 @@ def _device_of(arrays: Mapping[Any, Any]) -> str | None:
 
 @dataclass(frozen=True, eq=False)  # JAX hashes it
 class _Work:
-    """What is computed of arrays: of those on the host by `compute`, in programs for a GPU by `on_gpu`.
+    """A computation of arrays: `compute` does it for arrays on the host, `on_gpu` in programs for a GPU.
     `ranks` are the names of the arrays, and their axes without mapped ones; `shapes` are those of the
     results, without mapped axes.
     """
@@ -162,7 +161,7 @@ class _Work:
     ranks: Mapping[str, int]
     compute: Callable[..., tuple[Any, ...]]
     shapes: Sequence[Any]
-    on_gpu: Forward | None
+    on_gpu: Work | None
 
     def results(self, *arrays: Any) -> tuple[Any, ...]:
         """The shapes and types of the results of arrays with mapped axes."""
@@ -210,9 +209,9 @@ def _by_ffi(context: Any, *arrays: Any, work: _Work) -> Any:
 
 def _refuse_gpu(*_: Any, work: _Work) -> NoReturn:
     raise LaunchError(
-        f"{work.who}: gradients, and backends 'cpu' and 'interpreter', are computed on the CPU only, but the "
-        "program that is compiled is not for the CPU; without gradients use backend='cuda' on an NVIDIA GPU, "
-        f"or compile for the CPU, {_ON_THE_CPU}"
+        f"{work.who}: backends 'cpu' and 'interpreter' are computed on the CPU only, others there and on "
+        "NVIDIA GPUs, but the program that is compiled is for another platform; use backend='cuda' on an "
+        f"NVIDIA GPU, or compile for the CPU, {_ON_THE_CPU}"
     )
 
 
@@ -237,27 +236,14 @@ def _saved(call: Call, primals: dict[str, Any]) -> tuple[tuple[Any, ...], dict[s
     """The results, and what the backward pass reads."""
     arrays = {name: primal.value for name, primal in primals.items()}
     wanted = [name for name, primal in primals.items() if primal.perturbed]
-    _require_gradients(call, arrays, wanted)
-    if call.backend == AUTO:
-        call = call._replace(backend="cpu")
+    _require_gradients(call, wanted)
     out, lse = _forward(call, arrays, True)
     saved = {"arrays": arrays, "results": {"out": out, "lse": lse}, "wanted": dict.fromkeys(wanted, ())}
     return (out, lse)[: 1 + call.return_lse], saved
 
 
-def _require_gradients(call: Call, arrays: Mapping[str, Any], wanted: Sequence[str]) -> None:
-    """Raise `LaunchError` for gradients that cannot be computed."""
-    if call.backend not in (AUTO, "cpu"):
-        raise LaunchError(
-            f"{call.who}: JAX computes gradients by backend 'cpu' only (flash.attention_backward by all), "
-            f"got {call.backend!r}; use backend='cpu'"
-        )
-    device = _device_of({n: a for n, a in arrays.items() if not isinstance(a, jax.core.Tracer)})
-    if device is not None:
-        raise LaunchError(
-            f"{call.who}: JAX computes gradients on the CPU only (flash.attention_backward on a GPU, too), "
-            f"but arrays are on {device}; move them with jax.device_put(x, jax.devices('cpu')[0])"
-        )
+def _require_gradients(call: Call, wanted: Sequence[str]) -> None:
+    """Raise `LaunchError` for gradients that are not computed."""
     unknown = [name for name in wanted if name not in DIFFERENTIABLE]
     if unknown:
         raise LaunchError(
@@ -282,14 +268,25 @@ def _backward(
 ) -> dict[str, Any]:
     """The gradients of `wanted` by name."""
     given = {**arrays, **more}
-    shapes = [jax.ShapeDtypeStruct(arrays[name].shape, arrays[name].dtype) for name in wanted]
-    ranks = {name: array.ndim for name, array in given.items()}
-    compute = functools.partial(host.backward, call, ranks, wanted)
-    if any(isinstance(array, jax.core.Tracer) for array in given.values()):
-        found = _traced(_Work(call.who, ranks, compute, shapes, None), given)
+    names = (*MATRICES, *[name for name in wanted if name not in MATRICES])  # kernels make all three
+    if not any(isinstance(array, jax.core.Tracer) for array in given.values()):
+        found = _gradients_now(call, given, names)
     else:
-        found = tuple(map(jnp.asarray, compute(*map(np.asarray, given.values()))))
-    return dict(zip(wanted, found, strict=True))
+        shapes = [jax.ShapeDtypeStruct(arrays[name].shape, arrays[name].dtype) for name in names]
+        ranks = {name: array.ndim for name, array in given.items()}
+        compute = functools.partial(host.backward, call, ranks, names)
+        on_gpu = Backward(call, ranks, names) if call.backend in _ON_GPU else None
+        found = _traced(_Work(call.who, ranks, compute, shapes, on_gpu), given)
+    named = dict(zip(names, found, strict=True))
+    return {name: named[name] for name in wanted}
+
+
+def _gradients_now(call: Call, given: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
+    """The gradients of arrays that are not traced, where these are."""
+    if _device_of(given) is not None:
+        return call.gradients(given, names, on_gpu=True)
+    arrays = {name: np.asarray(array) for name, array in given.items()}
+    return tuple(map(jnp.asarray, call.gradients(arrays, names, on_gpu=False)))
 
 
 _attend.defvjp(_saved, _gradients, symbolic_zeros=True)

@@ -8,16 +8,16 @@ from __future__ import annotations
 import math
 import uuid
 import weakref
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-import flash
 from flash.adapters.jax import xla_ffi
-from flash.adapters.jax.call import SEED, Call
+from flash.adapters.jax.call import MATRICES, SEED, Call
 from flash.adapters.jax.host import as_a_batch, mapped_axes
 from flash.host.results import ResultMaker
 from ptxgen.arrays.elements import numpy_type
@@ -29,66 +29,120 @@ TARGET: Final = "ptxgen_flash_attention"
 Traced = Mapping[str, Any]
 
 
-class Forward:
-    """A call, the names of its arrays, and whether lse is wanted; `token` is its name in programs.
+class Work(ABC):
+    """What programs for a GPU compute of the arrays of a call; `ranks` are the names of the arrays and
+    their axes without mapped ones, `token` is its name in programs.
 
     Compiled programs keep it alive. Tokens are unlike those of other processes, so that programs
     that JAX keeps on disk are not taken for programs of this process.
     """
 
-    def __init__(self, call: Call, ranks: Mapping[str, int], with_lse: bool) -> None:
+    def __init__(self, call: Call, ranks: Mapping[str, int]) -> None:
         self.call = call
         self.ranks = ranks
-        self.with_lse = with_lse
         self.token = uuid.uuid4().hex
-        _FORWARDS[self.token] = self
+        _WORKS[self.token] = self
 
     def traced(self, *given: Any) -> tuple[Any, ...]:
         """The results in a program for a platform that has the target."""
         arrays = dict(zip(self.ranks, given, strict=True))
         lead = mapped_axes(arrays, self.ranks)
-        if not lead:
-            return self._one(arrays)
-        if self.call.items_are_alike:
-            return as_a_batch(self._one, arrays, self.ranks, lead, jnp)
-        return _each(self._one, arrays, self.ranks, lead)
+        return self.mapped(arrays, lead) if lead else self.one(arrays)
 
-    def _one(self, arrays: Traced) -> tuple[Any, ...]:
-        shapes = self.call.shapes(arrays)
-        types = (arrays["q"].dtype, jnp.float32)
-        wanted = [jax.ShapeDtypeStruct(*of) for of in zip(shapes, types, strict=True)][: 1 + self.with_lse]
-        # Rows of no sequence are not written by the kernel.
-        filled = [jnp.full(w.shape, x, w.dtype) for w, x in zip(wanted, (0, -jnp.inf), strict=False)]
+    def mapped(self, arrays: Traced, lead: tuple[int, ...]) -> tuple[Any, ...]:
+        """The results of each mapped item alone, one after another; `lead` are the mapped axes."""
+        items = {}
+        for name, array in arrays.items():
+            own = array.shape[array.ndim - self.ranks[name] :]
+            items[name] = jnp.broadcast_to(array, lead + own).reshape(math.prod(lead), *own)
+        return tuple(found.reshape(*lead, *found.shape[1:]) for found in jax.lax.map(self.one, items))
+
+    def one(self, arrays: Traced) -> tuple[Any, ...]:
+        """The results of arrays without mapped axes."""
+        wanted, fills = self.results(arrays)
+        # Rows of no sequence are not written by kernels.
+        filled = [jnp.full(w.shape, x, w.dtype) for w, x in zip(wanted, fills, strict=False)]
         initial = filled if self.call.is_varlen else []
         call = jax.ffi.ffi_call(
             TARGET, wanted, input_output_aliases={len(arrays) + i: i for i in range(len(initial))}
         )
-        return tuple(call(*arrays.values(), *initial, token=self.token))
+        given = [arrays[name] for name in self.ranks]  # `jax.lax.map` gives arrays in another order
+        return tuple(call(*given, *initial, token=self.token))
+
+    @abstractmethod
+    def results(self, arrays: Traced) -> tuple[list[Any], tuple[float, ...]]:
+        """The shapes and types of the results, and for the first of them what rows of no sequence are."""
+
+    @abstractmethod
+    def launch(
+        self, given: Mapping[str, xla_ffi.Buffer], results: Sequence[_OnGpu], seed: Any, stream: int
+    ) -> None:
+        """Put the work on a stream. `seed` holds the seed of dropout, if a program has one."""
 
 
-_FORWARDS: Final[weakref.WeakValueDictionary[str, Forward]] = weakref.WeakValueDictionary()
+class Forward(Work):
+    """The results of a call: out, and lse if it is wanted."""
+
+    def __init__(self, call: Call, ranks: Mapping[str, int], with_lse: bool) -> None:
+        super().__init__(call, ranks)
+        self.with_lse = with_lse
+
+    def mapped(self, arrays: Traced, lead: tuple[int, ...]) -> tuple[Any, ...]:
+        """The results of all mapped items by one call, where they do not know their places in it."""
+        if self.call.items_are_alike:
+            return as_a_batch(self.one, arrays, self.ranks, lead, jnp)
+        return super().mapped(arrays, lead)
+
+    def results(self, arrays: Traced) -> tuple[list[Any], tuple[float, ...]]:
+        """See `Work`."""
+        types = (arrays["q"].dtype, jnp.float32)
+        both = [jax.ShapeDtypeStruct(*of) for of in zip(self.call.shapes(arrays), types, strict=True)]
+        return both[: 1 + self.with_lse], (0, -math.inf)
+
+    def launch(
+        self, given: Mapping[str, xla_ffi.Buffer], results: Sequence[_OnGpu], seed: Any, stream: int
+    ) -> None:
+        """See `Work`."""
+        out, *lse = results
+        arrays = {name: _OnGpu(buffer) for name, buffer in given.items()} | seed
+        if lse:
+            arrays["q"] = _OnGpu(given["q"], *lse)
+        self.call.results(arrays, return_lse=self.with_lse, out=out, stream=stream)
 
 
-def _each(
-    function: Callable[[Traced], tuple[Any, ...]],
-    arrays: Traced,
-    ranks: Mapping[str, int],
-    lead: tuple[int, ...],
-) -> tuple[Any, ...]:
-    """The results of each mapped item alone, one after another."""
-    items = {}
-    for name, array in arrays.items():
-        own = array.shape[array.ndim - ranks[name] :]
-        items[name] = jnp.broadcast_to(array, lead + own).reshape(math.prod(lead), *own)
-    return tuple(found.reshape(*lead, *found.shape[1:]) for found in jax.lax.map(function, items))
+class Backward(Work):
+    """The gradients of the arrays called `names`, which begin with q, k and v."""
+
+    def __init__(self, call: Call, ranks: Mapping[str, int], names: Sequence[str]) -> None:
+        super().__init__(call, ranks)
+        self.names = tuple(names)
+
+    def results(self, arrays: Traced) -> tuple[list[Any], tuple[float, ...]]:
+        """See `Work`."""
+        like = [arrays[name] for name in self.names]
+        return [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in like], (0,) * len(MATRICES)
+
+    def launch(
+        self, given: Mapping[str, xla_ffi.Buffer], results: Sequence[_OnGpu], seed: Any, stream: int
+    ) -> None:
+        """See `Work`."""
+        made = dict(zip(self.names, results, strict=True))
+        into = {f"d{name}": made.pop(name) for name in MATRICES}
+        arrays = {name: _OnGpu(buffer, made.get(name)) for name, buffer in given.items()} | seed
+        self.call.gradients(arrays, self.names, on_gpu=True, stream=stream, **into)
+
+
+_WORKS: Final[weakref.WeakValueDictionary[str, Work]] = weakref.WeakValueDictionary()
 
 
 class _OnGpu(ResultMaker):
-    """An array of a program in a GPU's memory; `lse` is the program's array for lse, if q is asked for it."""
+    """An array of a program in a GPU's memory; `made` is the program's array for the result that this
+    one is asked for: q for lse, an array of scores for its gradient.
+    """
 
-    def __init__(self, buffer: xla_ffi.Buffer, lse: _OnGpu | None = None) -> None:
+    def __init__(self, buffer: xla_ffi.Buffer, made: _OnGpu | None = None) -> None:
         self.shape = buffer.shape
-        self._lse = lse
+        self._made = made
         self.__cuda_array_interface__ = {
             "data": (buffer.pointer, False),
             "shape": buffer.shape,
@@ -99,32 +153,20 @@ class _OnGpu(ResultMaker):
         }
 
     def result(self) -> object:
-        return self._lse
+        return self._made
 
 
 def execute(frame: xla_ffi.Frame) -> None:
-    """Put the attention of a program's arrays on the program's stream."""
-    forward = _FORWARDS.get(frame.attributes["token"])
-    if forward is None:
+    """Put what a program computes of its arrays on the program's stream."""
+    work = _WORKS.get(frame.attributes["token"])
+    if work is None:
         raise LaunchError(
             "attention: the program was traced by another process; trace it in this one, because the handler "
             "of its calls needs what was traced"
         )
-    given = dict(zip(forward.ranks, frame.arguments, strict=False))  # behind them: the initial results
-    arrays: dict[str, Any] = {name: _OnGpu(buffer) for name, buffer in given.items()}
-    out, *lse = map(_OnGpu, frame.results)
-    if lse:
-        arrays["q"] = _OnGpu(given["q"], *lse)
-    if SEED in given:
-        arrays[SEED] = _scalar(given[SEED], frame.stream)
-    function = flash.attention_varlen if forward.call.is_varlen else flash.attention
-    function(
-        **forward.call.arguments(arrays),
-        out=out,
-        return_lse=forward.with_lse,
-        backend=forward.call.backend,
-        stream=frame.stream,
-    )
+    given = dict(zip(work.ranks, frame.arguments, strict=False))  # behind them: the initial results
+    seed = {SEED: _scalar(given[SEED], frame.stream)} if SEED in given else {}
+    work.launch(given, list(map(_OnGpu, frame.results)), seed, frame.stream)
 
 
 def _scalar(buffer: xla_ffi.Buffer, stream: int) -> int:

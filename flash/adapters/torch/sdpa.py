@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from flash.adapters.torch.dense import attention
-from flash.adapters.torch.tensors import dense_rows, missing_gradients, tracked, why_not_plain
+from flash.adapters.torch.tensors import dense_rows, why_not_plain
 from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from ptxgen.errors import LaunchError
 
@@ -45,7 +45,7 @@ def scaled_dot_product_attention(
 
     Raises `LaunchError` for what PyTorch computes and `attention` does not: types other than
     float32, float16 and bfloat16, E above 256 or Ev above 512, dropout_p of 1, devices other than
-    CPU and CUDA, gradients on CUDA, nested and distributed tensors; and for shapes that do not fit.
+    CPU and CUDA, nested and distributed tensors; and for shapes that do not fit.
     """
     problem = _problem(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     if problem:
@@ -145,7 +145,7 @@ def _problem(
     return (
         _problem_of_types(query, key, value, attn_mask)
         or _problem_of_shapes(query, key, value, attn_mask, enable_gqa)
-        or _problem_of_choices(tensors, dropout_p, is_causal)
+        or _problem_of_choices(attn_mask, dropout_p, is_causal)
     )
 
 
@@ -207,16 +207,11 @@ def _broadcast(shapes: list[list[int]]) -> list[int] | None:
         return None
 
 
-def _problem_of_choices(tensors: dict[str, Tensor | None], dropout_p: float, is_causal: bool) -> str:
-    if is_causal and tensors["attn_mask"] is not None:
+def _problem_of_choices(mask: Tensor | None, dropout_p: float, is_causal: bool) -> str:
+    if is_causal and mask is not None:
         return "attn_mask and is_causal must not both be given; make the mask causal, and leave is_causal out"
     if not 0 <= dropout_p < 1:
         return f"dropout_p must be a probability from 0 to less than 1, got {dropout_p}"
-    query = tensors["query"]
-    assert query is not None
-    names = tracked(tensors)
-    if names and query.device.type != "cpu":
-        return missing_gradients(query.device, names)
     return ""
 
 

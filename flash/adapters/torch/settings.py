@@ -27,7 +27,7 @@ CausalWord = Literal["", "bottom_right", "top_left"]  # causality as a string of
 class Settings(NamedTuple):
     """The arguments of `SCHEMA`, in its order. `score_mod` and `mask_mod` are texts of
     `flash.adapters.torch.functions.text_of`, `aux_names` the names of the tensors that they index;
-    `causal` is "" for none.
+    `causal` is "" for none, and so is the layout of packed sequences.
     """
 
     causal: CausalWord
@@ -43,15 +43,16 @@ class Settings(NamedTuple):
     return_lse: bool
     backend: Backend
     stream: int | None
-    max_seqlen_q: int | None = None  # of packed sequences; their schema ends with it
+    max_seqlen_q: int | None = None  # of packed sequences; their schema ends with these
+    max_seqlen_k: int | None = None
 
-    def scores(self, arrays: dict[str, Any], seed: Any, aux: list[Any] | None) -> dict[str, Any]:
-        """The arguments of `flash.attention` about scores that are given: of `arrays` by name, and of
-        the settings; `seed` is the seed of dropout, `aux` the tensors of `aux_names`.
+    def scores(self, seed: Any, aux: list[Any] | None) -> dict[str, Any]:
+        """The arguments of `flash.attention` about scores, without arrays by name; `seed` is the seed of
+        dropout, `aux` the tensors of `aux_names`.
         """
-        found = {name: array for name, array in arrays.items() if array is not None}
         if self[_OF_SCORES] == _NO_SCORES:
-            return found
+            return {}
+        found: dict[str, Any] = {}
         if self.window is not None:
             found["window"] = tuple(self.window)
         if self.softcap is not None:
@@ -68,9 +69,30 @@ class Settings(NamedTuple):
         return found
 
     @property
-    def causality(self) -> Causal:
-        """`causal` as `flash.attention` takes it."""
-        return self.causal or False
+    def of_call(self) -> dict[str, Any]:
+        """The arguments that forward and backward passes have beside tensors and scores."""
+        found: dict[str, Any] = {
+            "causal": self.causal or False,
+            "precision": self.precision,
+            "softmax_scale": self.softmax_scale,
+        }
+        if self.layout:
+            return found | {"layout": self.layout}
+        return found | {"max_seqlen_q": self.max_seqlen_q}
+
+    def of_gradients(self, k: torch.Tensor) -> dict[str, Any]:
+        """`of_call` of a backward pass: of packed sequences on a GPU it has a bound of their keys."""
+        if self.layout:
+            return self.of_call
+        bound = None if k.device.type == "cpu" else k.shape[0]
+        return self.of_call | {"max_seqlen_k": bound if self.max_seqlen_k is None else self.max_seqlen_k}
+
+    def lse_shape(self, q: torch.Tensor) -> tuple[int, ...]:
+        """The shape of LSE."""
+        if not self.layout:
+            return q.shape[1], q.shape[0]
+        batch, *rest = q.shape[:-1]
+        return (batch, *reversed(rest)) if self.layout == "bshd" else (batch, *rest)
 
 
 _OF_SCORES: Final = slice(Settings._fields.index("window"), Settings._fields.index("aux_names"))

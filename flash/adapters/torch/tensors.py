@@ -73,28 +73,9 @@ def require_no_tracking(who: str, names: list[str], missing: str) -> None:
     what is not computed.
     """
     if names:
-        raise LaunchError(f"{who}: {_requiring(names, missing)}")
-
-
-def require_gradients_on(who: str, device: torch.device, names: list[str]) -> None:
-    """Raise `LaunchError` if there are `names` of tensors that require gradients, on a device for
-    which there is no backward pass.
-    """
-    if device.type != "cpu" and names:
-        raise LaunchError(f"{who}: {missing_gradients(device, names)}")
-
-
-def missing_gradients(device: torch.device, names: list[str]) -> str:
-    """Why tensors on a device that is not the CPU must not require gradients."""
-    why = (
-        f"autograd has gradients on the CPU only (flash.attention_backward has those of tensors on {device})"
-    )
-    return _requiring(names, why)
-
-
-def _requiring(names: list[str], missing: str) -> str:
-    detached = ", ".join(f"{name}.detach()" for name in names)
-    verb = "requires" if len(names) == 1 else "require"
-    return (
-        f"{', '.join(names)} {verb} gradients, but {missing}; call inside torch.no_grad(), or pass {detached}"
-    )
+        detached = ", ".join(f"{name}.detach()" for name in names)
+        verb = "requires" if len(names) == 1 else "require"
+        raise LaunchError(
+            f"{who}: {', '.join(names)} {verb} gradients, but {missing}; call inside torch.no_grad(), or "
+            f"pass {detached}"
+        )

@@ -8,7 +8,8 @@ from typing import Any, Final
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-import flash
+from flash.adapters.torch import attention
+from flash.adapters.torch.tensors import tracked
 from flash.adapters.transformers.cache import NewRows, require_decoder
 from flash.adapters.transformers.masks import OTHERS, WHO, Mask, read_mask
 from flash.operands.words import Backend
@@ -45,9 +46,9 @@ def register(model: Any = NAME, *, backend: Backend = AUTO) -> str:
         name of a model's attention is "ptxgen", or with a backend such as "ptxgen_interpreter".
 
     Attention is causal, with sliding windows, softcap and sinks as the model has them, over keys of
-    no cache, of a `DynamicCache`, or of a `FlashCache`; padding is on the left. The adapter
-    computes no gradients: attention that gradients would go through is refused, and so is what else it
-    cannot do, each by name, when it is called.
+    no cache, of a `DynamicCache`, or of a `FlashCache`; padding is on the left. Without a `FlashCache`
+    models train, with attention dropout as `flash.adapters.torch.attention` has it. What it cannot do
+    is refused, each by name, when it is called.
 
     Raises `ConfigError` for an unknown backend, for a name that has "flash" in it or is that of
     another attention, and for models with an encoder or without exchangeable attention.
@@ -103,13 +104,11 @@ def attend(
     and value [items, kv_heads, m, ...] or the rows of a `FlashCache`, sinks `s_aux` [heads]. Returns
     [items, n, heads, head_dim_v], and None for the weights, which are not made.
 
-    Raises `LaunchError` for what it cannot do, and what `flash.attention` and
+    Raises `LaunchError` for what it cannot do, and what `flash.adapters.torch.attention` and
     `flash.attention_with_kvcache` raise.
     """
     mask = _checked_mask(module, attention_mask)
-    _refuse_others(module, dropout, others)
-    new_k, new_v = key.tensors if isinstance(key, NewRows) else (key, value)
-    _refuse_gradients({"query": query, "key": new_k, "value": new_v, "sinks": s_aux})
+    _refuse_others(module, others)
     keys = key.length if isinstance(key, NewRows) else key.shape[2]
     if (query.shape[2], keys) != (mask.queries, mask.keys):
         raise LaunchError(
@@ -123,10 +122,12 @@ def attend(
         "sink": None if s_aux is None else s_aux.float(),
     }
     if isinstance(key, NewRows):
+        new_k, new_v = key.tensors
+        _refuse_training(dropout, {"query": query, "key": new_k, "value": new_v, "sinks": s_aux})
         out = key.attend(query, mask, **scores)
     else:
-        scores |= {"mask": _seen(mask, query), "backend": backend}
-        out = flash.attention(query, key, value, causal="bottom_right", **scores)
+        scores |= {"mask": _seen(mask, query), "dropout": dropout, "backend": backend}
+        out = attention(query, key, value, causal="bottom_right", **scores)
     return out.transpose(1, 2), None
 
 
@@ -153,13 +154,8 @@ def _checked_mask(module: Any, mask: Any) -> Mask:
     )
 
 
-def _refuse_others(module: Any, dropout: float, others: dict[str, Any]) -> None:
-    """Raise `LaunchError` for dropout, and for arguments whose meaning would be lost."""
-    if dropout:
-        raise LaunchError(
-            f"{WHO}: dropout must be 0, got {dropout}, because the model is in training mode; call "
-            f"model.eval(), or {OTHERS}"
-        )
+def _refuse_others(module: Any, others: dict[str, Any]) -> None:
+    """Raise `LaunchError` for arguments whose meaning would be lost."""
     given = {name: value for name, value in others.items() if name not in _NO_MATTER and value is not None}
     lost = [name for name, value in given.items() if value is not _CHANGES_NOTHING.get(name, False)]
     if lost:
@@ -169,13 +165,17 @@ def _refuse_others(module: Any, dropout: float, others: dict[str, Any]) -> None:
         )
 
 
-def _refuse_gradients(tensors: dict[str, Any]) -> None:
-    """Raise `LaunchError` if gradients would be lost."""
-    if not torch.is_grad_enabled():
-        return
-    tracked = [name for name, tensor in tensors.items() if tensor is not None and tensor.requires_grad]
-    if tracked:
+def _refuse_training(dropout: float, tensors: dict[str, Any]) -> None:
+    """Raise `LaunchError` for dropout and gradients, which attention over a `FlashCache` has not."""
+    lost = tracked(tensors)
+    if lost:
+        verb = "requires" if len(lost) == 1 else "require"
         raise LaunchError(
-            f"{WHO}: {', '.join(tracked)} require gradients, but this adapter computes none: gradients "
-            f"would be lost; call inside torch.no_grad(), or to train {OTHERS}"
+            f"{WHO}: {', '.join(lost)} {verb} gradients, but attention over a FlashCache has none; call "
+            "inside torch.no_grad(), or train without past_key_values"
+        )
+    if dropout:
+        raise LaunchError(
+            f"{WHO}: dropout must be 0 with a FlashCache, got {dropout}, because the model is in training "
+            "mode; call model.eval(), or train without past_key_values"
         )

@@ -37,6 +37,7 @@ def test_hugging_face(torch: ModuleType, transformers: ModuleType) -> None:
     assert found["text"].tolist() == found["eager"].tolist()
     assert found["text"].shape == (2, 15)
     assert found["cache"].get_seq_length() == 14
+    assert found["losses"][-1] < found["losses"][0] / 4
 
 
 def test_jax(jax: ModuleType) -> None:

@@ -13,6 +13,7 @@ from gradient_judge import assert_gradients_are_accurate
 from judge import assert_attention_is_accurate
 
 import flash
+from flash.gradients.kernel import Gradients
 from ptxgen.errors import ConfigError, LaunchError
 
 Array = np.ndarray[Any, Any]
@@ -311,21 +312,36 @@ def test_only_what_is_differentiated_has_a_gradient(jax: ModuleType, adapter: Mo
     assert np.asarray(of_lse["k"]).any()
 
 
-def test_auto_is_numpy_for_calls_that_are_differentiated(
+def test_auto_is_numpy_for_gradients(
     jax: ModuleType, adapter: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backends, right = [], flash.attention
+    backends = []
 
-    def noted(**how: Any) -> Any:
-        backends.append(how["backend"])
-        return right(**how)
+    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(**how: Any) -> Any:
+            backends.append((function.__name__, how["backend"]))
+            return function(**how)
 
-    monkeypatch.setattr(flash, "attention", noted)
+        return call
+
+    for function in (flash.attention, flash.attention_backward):
+        monkeypatch.setattr(flash, function.__name__, noted(function))
     arrays = jax.tree.map(jax.numpy.asarray, inputs())
-    loss = lambda x: adapter.attention(**x).sum()  # noqa: E731
-    loss(arrays)
-    jax.grad(loss)(arrays)
-    assert backends == ["auto", "cpu"]
+    jax.grad(lambda x: adapter.attention(**x).sum())(arrays)
+    assert backends == [("attention", "auto"), ("attention_backward", "cpu")]
+
+
+@pytest.mark.nightly
+def test_gradients_of_the_kernels(jax: ModuleType, adapter: ModuleType) -> None:
+    """The interpreter has those of numpy, by other roundings."""
+    arrays = jax.tree.map(jax.numpy.asarray, inputs("bias"))
+    found, wanted = (
+        jax.grad(lambda x, b=backend: (adapter.attention(**x, causal=True, backend=b) ** 2).sum())(arrays)
+        for backend in ("interpreter", "cpu")
+    )
+    assert bits(found.values()) != bits(wanted.values())
+    for name, gradient in found.items():
+        np.testing.assert_allclose(gradient, wanted[name], rtol=1e-4, atol=1e-5)
 
 
 # ------------------------------------------------------------------------------------- varlen
@@ -550,10 +566,6 @@ def test_gradients_that_are_not_computed_are_refused(jax: ModuleType, adapter: M
     def scaled(score: Any, b: Any, h: Any, i: Any, j: Any, x: Any) -> Any:
         return score * x[h]
 
-    assert message(lambda: jax.eval_shape(jax.grad(lambda x: loss(x, backend="interpreter")), q)) == (
-        "attention: JAX computes gradients by backend 'cpu' only (flash.attention_backward by all), got "
-        "'interpreter'; use backend='cpu'"
-    )
     mod = {"score_mod": scaled}
     assert np.asarray(jax.grad(lambda x: loss(x, **mod, aux=aux))(q)).any()
     assert message(lambda: jax.grad(lambda aux: loss(q, **mod, aux=aux))(aux)) == (
@@ -570,8 +582,8 @@ def test_gradients_that_are_not_computed_are_refused(jax: ModuleType, adapter: M
 
 
 ON_THE_CPU_ONLY = (
-    "attention: gradients, and backends 'cpu' and 'interpreter', are computed on the CPU only, but the "
-    "program that is compiled is not for the CPU; without gradients use backend='cuda' on an NVIDIA GPU, or "
+    "attention: backends 'cpu' and 'interpreter' are computed on the CPU only, others there and on NVIDIA "
+    "GPUs, but the program that is compiled is for another platform; use backend='cuda' on an NVIDIA GPU, or "
     "compile for the CPU, such as inside jax.default_device(jax.devices('cpu')[0])"
 )
 
@@ -583,8 +595,9 @@ def test_what_is_computed_on_the_cpu_only_is_refused_when_it_is_compiled(
     for function, platform in (
         (of_arrays(adapter, backend="cpu"), "cuda"),
         (of_arrays(adapter, backend="interpreter"), "cuda"),
-        (jax.grad(lambda x: adapter.attention(**x).sum()), "cuda"),
+        (jax.grad(lambda x: adapter.attention(**x, backend="cpu").sum()), "cuda"),
         (of_arrays(adapter), "tpu"),
+        (jax.grad(lambda x: adapter.attention(**x).sum()), "tpu"),
     ):
         traced = jax.jit(function).trace(arrays)
         traced.lower(lowering_platforms=("cpu",))
@@ -614,21 +627,26 @@ def test_arrays_on_a_gpu_are_attended_to_in_place(
     monkeypatch.setattr(functions, "_device_of", lambda _: "cuda:0")
     arrays, calls = jax.tree.map(jax.numpy.asarray, inputs("sink")), []
 
-    def attended(**how: Any) -> str:
+    def attended(**how: Any) -> Any:
         calls.append(how)
-        return "out"
+        return (how["q"], how["q"][..., 0]) if how["return_lse"] else "out"
+
+    def differentiated(**how: Any) -> Any:
+        calls.append(how)
+        return Gradients(how["q"], how["k"], how["v"], {"sink": how["sink"]})
 
     monkeypatch.setattr(flash, "attention", attended)
+    monkeypatch.setattr(flash, "attention_backward", differentiated)
     assert adapter.attention(**arrays, causal=True) == "out"
     (how,) = calls
     assert all(how[name] is array for name, array in arrays.items())
-    assert {n: x for n, x in how.items() if n not in arrays} == {
-        "causal": True,
-        "layout": "bhsd",
-        "return_lse": False,
-        "backend": "auto",
+    settings = {"causal": True, "layout": "bhsd", "backend": "auto"}
+    assert {n: x for n, x in how.items() if n not in arrays} == {**settings, "return_lse": False}
+    found = jax.grad(lambda x: adapter.attention(**x, causal=True).sum())(arrays)
+    *_, how = calls
+    assert all(how[name] is array and found[name] is array for name, array in arrays.items())
+    assert how["out"] is arrays["q"]
+    assert {n: x for n, x in how.items() if n not in (*arrays, "out", "lse", "dout")} == {
+        **settings,
+        "wanted": ["sink"],
     }
-    assert message(lambda: jax.grad(lambda x: adapter.attention(**x).sum())(arrays)) == (
-        "attention: JAX computes gradients on the CPU only (flash.attention_backward on a GPU, too), but "
-        "arrays are on cuda:0; move them with jax.device_put(x, jax.devices('cpu')[0])"
-    )

@@ -154,6 +154,81 @@ def test_a_call_by_the_ffi_is_the_call(name: str, dtype: str, jax: ModuleType, p
     assert "cuMemAlloc" not in programs.driver.names()
 
 
+def gradients_of(jax: ModuleType, call: Any) -> Any:
+    """The function of the gradients, of a sum over out and lse, of all arrays that `call` is given."""
+
+    def loss(given: dict[str, Any]) -> Any:
+        out, lse = call(given)
+        return (out**2).sum() + jax.numpy.sin(lse).sum()
+
+    return jax.grad(loss)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["f16", pytest.param("f32", marks=pytest.mark.nightly)])
+def test_gradients_by_the_ffi_are_those_of_the_kernels(
+    dtype: str, jax: ModuleType, programs: Programs
+) -> None:
+    """In a compiled program all is launched on its stream: the forward kernel, and those of gradients."""
+    from flash.adapters.jax import attention
+
+    given = jax.tree.map(jax.numpy.asarray, {**inputs(DTYPES[dtype]), "sink": normal(HEADS)})
+
+    def call(backend: Any) -> Any:
+        return lambda x: attention(**x, causal=True, return_lse=True, backend=backend)
+
+    wanted = gradients_of(jax, call("interpreter"))(given)
+    found = jax.jit(gradients_of(jax, call("cuda")))(given)
+    assert bits(found.values()) == bits(wanted.values())
+    in_program = [launch for launch in programs.driver.launches if launch.stream == programs.stream]
+    assert ["gradient" in launch.entry or launch.entry.split("_")[0] for launch in in_program] == [
+        "attention",
+        True,
+        True,
+        "sum",
+    ]
+    assert len(programs.frames) == 2
+
+
+@pytest.mark.nightly
+def test_gradients_of_packed_sequences_by_the_ffi(jax: ModuleType, programs: Programs) -> None:
+    """Rows of no sequence have gradient 0."""
+    from flash.adapters.jax import attention_varlen
+
+    given = {name: jax.numpy.asarray(normal(9, 2, 8) * n) for n, name in enumerate("qkv", 1)}
+    starts = jax.numpy.asarray([1, 4, 8], jax.numpy.int32)
+
+    def call(backend: Any) -> Any:
+        how: dict[str, Any] = {"max_seqlen_q": 4, "return_lse": True, "backend": backend}
+
+        def rows(x: Any) -> Any:
+            out, lse = attention_varlen(**x, cu_seqlens_q=starts, cu_seqlens_k=starts, **how)
+            return out, lse[:, 1:8]
+
+        return rows
+
+    wanted = gradients_of(jax, call("interpreter"))(given)
+    found = jax.jit(gradients_of(jax, call("cuda")))(given)
+    assert bits(found.values()) == bits(wanted.values())
+    assert all(not np.asarray(x)[[0, 8]].any() for x in found.values())
+    assert programs.driver.launches
+
+
+@pytest.mark.nightly
+def test_mapped_gradients_are_computed_one_by_one(jax: ModuleType, programs: Programs) -> None:
+    from flash.adapters.jax import attention
+
+    arrays = jax.tree.map(jax.numpy.asarray, inputs(np.float16))
+    queries = jax.numpy.stack([arrays["q"], arrays["q"] * 2])
+
+    def gradient(q: Any, backend: Any) -> Any:
+        return jax.grad(lambda q: attention(q, arrays["k"], arrays["v"], backend=backend).sum())(q)
+
+    found = jax.jit(jax.vmap(lambda q: gradient(q, "cuda")))(queries)
+    assert bits(found) == bits(gradient(q, "interpreter") for q in queries)
+    assert len(programs.driver.launches) == 1 + 2 * 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(0, 2, 3, 8), (1, 2, 0, 8), (2, 3, 8)])
 def test_calls_without_elements_and_without_heads(
@@ -240,7 +315,7 @@ def test_a_call_of_another_process_is_refused(
 
     x = jax.numpy.asarray(normal(1, 1, 3, 8))
     call = jax.jit(lambda x: attention(x, x, x, backend="cuda")).lower(x).compile()
-    monkeypatch.setattr(gpu, "_FORWARDS", {})
+    monkeypatch.setattr(gpu, "_WORKS", {})
     assert failed(jax, call, x).startswith(
         "INVALID_ARGUMENT: attention: the program was traced by another process; trace it in this one, "
         "because the handler of its calls needs what was traced"
@@ -252,16 +327,16 @@ def test_a_call_lives_as_long_as_its_programs(jax: ModuleType, programs: Program
 
     x = jax.numpy.asarray(normal(1, 1, 3, 8))
     program = jax.jit(lambda x: attention(x, x, x, backend="cuda")).lower(x).compile()
-    token = max(gpu._FORWARDS, key=list(gpu._FORWARDS).index)
+    token = max(gpu._WORKS, key=list(gpu._WORKS).index)
     jax.clear_caches()
     gc.collect()
-    assert token in gpu._FORWARDS
+    assert token in gpu._WORKS
     program(x)
     (frame,) = programs.frames
     assert frame.attributes == {"token": token}
     del program
     gc.collect()
-    assert token not in gpu._FORWARDS
+    assert token not in gpu._WORKS
 
 
 def test_the_stream_is_asked_from_xla(jax: ModuleType) -> None:

@@ -190,22 +190,23 @@ def test_second_derivatives_are_refused(ours: Any, torch: Any) -> None:
     )
 
 
-def test_gradients_on_a_gpu_are_refused_before_anything_runs(ours: Any, torch: Any) -> None:
+def test_gradients_on_a_gpu_are_made_there(ours: Any, torch: Any) -> None:
+    """There is no GPU: compilers are told where gradients will be, and of which shapes."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    from flash.adapters.torch.sdpa import _problem
+
     with FakeTensorMode(allow_non_fake_inputs=True):
-        q = torch.empty(1, 2, 3, 4, device="cuda", requires_grad=True)
-        with pytest.raises(LaunchError) as caught:
-            ours.attention(q, q, q)
-        with pytest.raises(LaunchError) as of_sdpa:
-            ours.scaled_dot_product_attention(q, q.detach(), q.detach())
-        assert ours.attention(q.detach(), q.detach(), q.detach()).shape == (1, 2, 3, 4)
-    why = "autograd has gradients on the CPU only (flash.attention_backward has those of tensors on cuda:0)"
-    assert str(caught.value) == (
-        f"attention: q, k, v require gradients, but {why}; call inside torch.no_grad(), or pass q.detach(), "
-        "k.detach(), v.detach()"
-    )
-    assert str(of_sdpa.value) == lost("scaled_dot_product_attention", why, "query")
+        q, v = torch.empty(1, 2, 3, 4, device="cuda"), torch.empty(1, 2, 3, 6, device="cuda")
+        out, lse = ours.attention(q, q, v, return_lse=True)
+        settings = ("", None, None, "bhsd", None, None, 0.0, "", "", None, True, "auto", None)
+        wanted = [False, False, False, True]
+        rest = (None, None, None, None, torch.empty(2, device="cuda"), None, None, *settings)
+        found = torch.ops.ptxgen_flash.attention_backward(out, lse, out, lse, wanted, q, q, v, *rest)
+    assert {tensor.device.type for tensor in found} == {"cuda"}
+    assert [tuple(tensor.shape) for tensor in found] == [q.shape, q.shape, v.shape, (0,), (0,), (0,), (2,)]
+    tracked = q.requires_grad_()
+    assert _problem(tracked, tracked, v, None, 0.0, is_causal=True, enable_gqa=False) == ""
 
 
 # ------------------------------------------------------------------------- torch.func transforms

@@ -171,10 +171,11 @@ def test_opcheck(torch: Any, three: Any, case: str) -> None:
 def test_opcheck_of_varlen(torch: Any, packed: Any) -> None:
     q, k, v, *ends = packed
     operators = torch.ops.ptxgen_flash
-    rest = (*ends, None, None, torch.rand(4).requires_grad_(), None, None, None, *settings(layout=""), None)
+    chosen = (*settings(layout=""), None, None)
+    rest = (*ends, None, None, torch.rand(4).requires_grad_(), None, None, None, *chosen)
     tracked = [x.clone().requires_grad_() for x in (q, k, v)]
     torch.library.opcheck(operators.attention_varlen.default, (*tracked, *rest))
-    rest = (*ends, None, None, torch.rand(4), None, None, None, *settings(layout=""), None)
+    rest = (*ends, None, None, torch.rand(4), None, None, None, *chosen)
     torch.library.opcheck(operators.attention_varlen_out.default, (torch.zeros(7, 4, 16), q, k, v, *rest))
     out, lse = operators.attention_varlen(q, k, v, *rest)
     given = (out, lse, out, lse, [True, False, False, False], q, k, v, *rest)

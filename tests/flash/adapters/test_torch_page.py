@@ -1,4 +1,4 @@
-"""The examples of docs/frameworks.md, section PyTorch, run."""
+"""The examples for PyTorch run: of docs/frameworks.md, docs/backward.md and README.md."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-PAGE = (Path(__file__).parents[3] / "docs" / "frameworks.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -21,6 +23,33 @@ def test_examples(torch: Any) -> None:
     names: dict[str, Any] = {}
     for block in code:
         exec(compile(block, "docs/frameworks.md", "exec"), names)
+
+
+def program(page: str, adapter: str) -> str:
+    """The only program of a page that imports an adapter."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = [p for p in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if f"adapters.{adapter} " in p]
+    assert len(found) == 1
+    return str(found[0])
+
+
+@pytest.mark.slow
+def test_the_model_of_the_readme_learns(torch: Any) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the model is small
+    names: dict[str, Any] = {}
+    exec(compile(program("README.md", "torch"), "README.md", "exec"), names)
+    torch.set_num_threads(threads)
+    assert names["loss"] < 0.01
+
+
+@pytest.mark.parametrize("library", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
+def test_the_examples_of_gradients(library: str, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue(library)
+    names: dict[str, Any] = {}
+    exec(compile(program("docs/backward.md", library), "docs/backward.md", "exec"), names)
+    for gradient, of in zip(names["found"], names["wanted"], strict=True):
+        np.testing.assert_allclose(gradient, of, atol=1e-5, rtol=1e-5)
 
 
 def test_every_public_name_is_on_the_page(torch: Any) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
-from device_arrays import interpreting
-from fake_driver import FakeDriver
+from device_arrays import TorchOnGpu, interpreting
+from fake_driver import FakeDevice, FakeDriver
+from gradient_calls import call_of, reference
 
 import flash
 from flash import functions
+from flash.gradients import functions as gradient_functions
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
@@ -27,13 +30,17 @@ def ours(torch: Any) -> Any:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     """The driver of the process's GPU; it is too old for every assembler, so that kernels stay PTX."""
-    made = interpreting(FakeDriver(version=1000))
+    made = interpreting(FakeDriver(FakeDevice(), FakeDevice(), version=1000))
     backend, cache = CudaBackend(made), ModuleCache(None)
-    monkeypatch.setattr("flash.kernel.gpu_of", lambda *_: backend)
-    monkeypatch.setattr("flash.kernel.cache_of", lambda *_: cache)
-    functions._kernel.cache_clear()
+    kept = (functions._kernel, gradient_functions._kernel)
+    for module in ("flash.kernel", "flash.gradients.kernel"):
+        monkeypatch.setattr(f"{module}.gpu_of", lambda *_: backend)
+        monkeypatch.setattr(f"{module}.cache_of", lambda *_: cache)
+    for kernels in kept:
+        kernels.cache_clear()
     yield made
-    functions._kernel.cache_clear()
+    for kernels in kept:
+        kernels.cache_clear()
 
 
 class Stream:
@@ -60,17 +67,51 @@ def test_the_stream_of_a_call_is_that_of_the_launch(
     torch.testing.assert_close(lse, sums, atol=2e-6, rtol=2e-6)
 
 
-def test_gradients_after_a_forward_pass_on_a_gpu(ours: Any, torch: Any, driver: FakeDriver) -> None:
-    """The tensors are on the host, so the backward pass is the CPU's: with the same dropout."""
+@pytest.mark.parametrize(("backend", "launches"), [("cuda", 3), ("auto", 1)])
+def test_gradients_after_a_forward_pass_on_a_gpu(
+    ours: Any, torch: Any, driver: FakeDriver, backend: str, launches: int
+) -> None:
+    """The tensors are on the host. "auto" is a GPU for results, and numpy for gradients; dropout is the
+    same.
+    """
     q = torch.randn(1, 2, 5, 8, requires_grad=True)
     found, wanted = (
         torch.autograd.grad(
             ours.attention(q, q, q, dropout=0.5, dropout_seed=3, backend=b).square().sum(), q
         )[0]
-        for b in ("cuda", "cpu")
+        for b in (backend, "cpu")
     )
-    assert len(driver.launches) == 1
+    assert len(driver.launches) == launches
     torch.testing.assert_close(found, wanted, atol=5e-6, rtol=5e-6)
+
+
+def test_gradients_of_tensors_on_a_gpu(
+    ours: Any, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the operator of the backward pass does with tensors on a GPU, without torch's part: kernels on
+    the stream that is current for torch then.
+    """
+    from flash.adapters.torch.dense import _OPERATORS
+    from flash.adapters.torch.settings import Settings
+
+    assert ours
+    arrays = call_of(flash.AttentionConfig(8, causal=True, sink=True), sink=(sink := np.ones(2, np.float32)))
+    torch = TorchOnGpu(driver, 1, monkeypatch)
+    on_gpu = {name: torch.tensor(a) for name, a in {**arrays, "sink": sink}.items()}
+    first = [on_gpu["dout"], None, on_gpu["out"], on_gpu["lse"], [False, False, False, True]]
+    tensors = [on_gpu.get(name) for name in _OPERATORS._names]
+    chosen: dict[str, Any] = dict.fromkeys(Settings._fields)
+    chosen |= {"causal": "bottom_right", "layout": "bhsd", "dropout": 0.0, "score_mod": "", "mask_mod": ""}
+    chosen |= {"return_lse": True, "backend": "auto", "stream": driver.make_stream(1)}
+    found = _OPERATORS._gradients(*first, *tensors, None, *chosen.values())
+    assert {(launch.stream, launch.ordinal) for launch in driver.launches} == {(torch.stream, 1)}
+    assert [launch.entry.split("_")[2] for launch in driver.launches] == ["queries", "keys", "f32"]
+    right = reference(arrays, causal=True, sink=sink)
+    for got, exact in zip(
+        (*found[:3], found[-1]), (right.dq, right.dk, right.dv, right.arrays["sink"]), strict=True
+    ):
+        np.testing.assert_allclose(got.numpy(), exact, atol=1e-5, rtol=1e-5)
+    assert [x.shape for x in found[3:6]] == [(0,)] * 3
 
 
 def test_dropout_in_a_captured_graph_needs_a_seed(

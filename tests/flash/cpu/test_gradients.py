@@ -154,6 +154,40 @@ def test_double_precision_stays_double(causal):
         np.testing.assert_allclose(found[name], exact, rtol=0, atol=relative * np.abs(exact).max())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nothing", "all"])
+def test_gradcheck_in_double_precision(name, torch, monkeypatch):
+    """PyTorch's check of each element against finite differences, with its own tolerances."""
+    monkeypatch.setattr(cpu, "BLOCK_Q", 2)
+    monkeypatch.setattr(cpu, "BLOCK_K", 3)
+    _, _, *qkv = problem(5, 7, d=3, d_v=2, heads=2, dtype=np.float64)
+    arrays, how = features_for(name, (1, 2, 5, 7))
+    arrays = {name: np.nan_to_num(x.astype(np.float64), neginf=-1) for name, x in arrays.items()}
+    how = {"softmax_scale": None, "causal": True, **how}
+
+    class Attention(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *tensors):
+            q, k, v, *more = (x.detach().numpy() for x in tensors)
+            out, lse = np.empty((*q.shape[:3], v.shape[3])), np.empty(q.shape[:3])
+            ctx.given = q, k, v, out, lse, dict(zip(arrays, more, strict=True))
+            attention_cpu(*ctx.given[:5], **ctx.given[5], **how)
+            return torch.from_numpy(out), torch.from_numpy(lse)
+
+        @staticmethod
+        def backward(ctx, dout, dlse):
+            *five, more = ctx.given
+            found = [np.full_like(x, np.nan) for x in (*five[:3], *more.values())]
+            into = dict(zip(more, found[3:], strict=True))
+            attention_gradients_cpu(
+                dout.contiguous().numpy(), *five, *found[:3], into, dlse=dlse.numpy(), **more, **how
+            )
+            return tuple(map(torch.from_numpy, found))
+
+    leaves = [torch.from_numpy(x).requires_grad_() for x in (*qkv, *arrays.values())]
+    assert torch.autograd.gradcheck(Attention.apply, leaves)
+
+
 def test_without_a_gradient_of_lse_it_is_zero():
     dout, dlse, *qkv = problem(40, 56)
     assert_same_bits(run(dout, None, *qkv)[0], run(dout, np.zeros_like(dlse), *qkv)[0])

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_arrays import CudaArray, interpreting, on_device, without_assembler
+from device_arrays import CudaArray, TorchOnGpu, interpreting, on_device, without_assembler
 from fake_driver import FakeDevice, FakeDriver
 from gradient_calls import assert_near, call_of, reference
 from judge import rounded_normal
@@ -138,6 +138,23 @@ def test_each_stream_has_its_own_memory_for_d(driver: FakeDriver, make: Make) ->
     used = [launch.values["D"] for launch in driver.launches]
     assert used[0] == used[1] == used[4] == used[5]
     assert used[2] == used[3] != used[0]
+
+
+def test_memory_of_torch_is_from_its_pool_and_on_its_stream(
+    driver: FakeDriver, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a captured graph writes is then kept for it by torch, and nothing is allocated beside torch."""
+    torch, arrays, kernel = TorchOnGpu(driver, 1, monkeypatch), call_of(CONFIG), make(CONFIG)
+    given = {n: torch.tensor(a) for n, a in arrays.items()}
+    for _ in range(2):
+        driver.calls.clear()
+        torch.made.clear()
+        found = kernel.launch(**given)
+        assert "cuMemAlloc" not in driver.names()
+        *_, rows = torch.made  # behind dq, dk and dv
+        assert {launch.values["D"] for launch in driver.launches[-2:]} == {rows.pointer}
+        assert {launch.stream for launch in driver.launches[-2:]} == {torch.stream}
+        assert_near(fetched(found), reference(arrays, causal=True), F16)
 
 
 def test_calls_of_several_threads_on_one_stream_do_not_mix(

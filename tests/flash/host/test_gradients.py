@@ -103,7 +103,7 @@ def test_an_input_that_requires_gradients_is_refused(call: Call, torch: ModuleTy
         given = arrays | {name: array.clone().requires_grad_()}
         with pytest.raises(LaunchError) as caught:
             launch(**given)
-        cure = f"use flash.adapters.torch.{who}, which computes them on the CPU, "
+        cure = f"use flash.adapters.torch.{who}, which computes them, "
         assert str(caught.value) == (
             f"{who}: {name} requires gradients, which are not computed: they would be lost without "
             f"a word; {cure if who in WITH_GRADIENTS else ''}call inside torch.no_grad(), or pass "
@@ -125,7 +125,7 @@ def test_all_that_require_gradients_are_named(torch: ModuleType) -> None:
     weight = torch.nn.Parameter(torch.zeros(1, 1, 4, 8))
     cure = (
         "requires gradients, which are not computed: they would be lost without a word; use "
-        "flash.adapters.torch.attention, which computes them on the CPU, call inside torch.no_grad(), or "
+        "flash.adapters.torch.attention, which computes them, call inside torch.no_grad(), or "
         "pass "
     )
     with pytest.raises(LaunchError) as caught:

@@ -1,0 +1,186 @@
+"""The operators of a function of attention: of its results, of its results in given memory, and of its
+gradients; and the calls of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+import flash
+from flash.adapters.torch import gradients, library
+from flash.adapters.torch.functions import arrays_of, text_of
+from flash.adapters.torch.settings import SCHEMA, Settings, causal_word, seed_tensor, sides, stream_number
+from flash.adapters.torch.tensors import dense_rows, require_no_tracking, require_plain, tracked
+from flash.adapters.torch.vmap import DIFFERENTIABLE, MATRICES, Dense, Varlen
+from flash.launch.backend_choice import for_gradients_of_host
+from flash.operands.words import Backend, Causal, Precision
+
+_SEED: Final = "dropout_seed"
+_LOWERED: Final = (*MATRICES, "bias", "key_bias")  # what becomes of autocast's type
+_NOT_INTO_OUT: Final = "calls with out=... are not differentiated"
+
+
+class Operators:
+    """The operators `ptxgen_flash::who`, `::who_out` and `::who_backward`, by which torch calls
+    `flash.who` and `flash.who_backward`.
+
+    `required` and `optional` are the names of their tensors, q, k and v first; behind them are the
+    tensors of aux and the arguments of `Settings`, of which `more` are those that the schema has beside
+    `SCHEMA`. `where` says where torch.func.vmap puts a mapped axis.
+    """
+
+    def __init__(
+        self,
+        who: str,
+        required: Sequence[str],
+        optional: Sequence[str],
+        where: type[Dense] | type[Varlen],
+        more: str = "",
+    ) -> None:
+        self._who = who
+        self._names = (*required, *optional, _SEED)
+        tensors = [f"Tensor{'' if name in required else '?'} {name}" for name in self._names]
+        schema = f"{', '.join(tensors)}, Tensor[]? aux, {SCHEMA}{more}"
+        lowered = [at for at, name in enumerate(self._names) if name in _LOWERED]
+        self._run = library.declare(
+            who, f"({schema}) -> (Tensor, Tensor)", self._results, self._fake, lowered
+        )
+        self._run_into = library.declare(
+            f"{who}_out",
+            f"(Tensor(a!) out, {schema}) -> Tensor",
+            self._results_into,
+            self._fake_into,
+            [at + 1 for at in lowered],
+        )
+        self._run_in_transform = gradients.differentiate(
+            self._run, who, schema, self._names, self._gradients, where
+        )
+        library.refuse_gradients(self._run_into, who, _NOT_INTO_OUT)
+
+    def call(
+        self,
+        tensors: Mapping[str, Tensor | None],
+        *,
+        causal: Causal,
+        precision: Precision | None,
+        softmax_scale: float | None,
+        return_lse: bool,
+        out: Tensor | None,
+        stream: object,
+        backend: Backend,
+        layout: str = "",
+        window: tuple[int | None, int | None] | None = None,
+        softcap: float | None = None,
+        score_mod: Callable[..., Any] | None = None,
+        mask_mod: Callable[..., Any] | None = None,
+        aux: Mapping[str, Tensor] | None = None,
+        dropout: float = 0.0,
+        dropout_seed: int | Tensor | None = None,
+        lengths: tuple[int | None, ...] = (),
+    ) -> Any:
+        """The results of `flash.who`. `tensors` are those of the operator, in its order, without the
+        seed; `lengths` are the arguments of `more`.
+        """
+        who = self._who
+        require_plain(who, tensors)
+        differentiated = tracked(tensors)
+        names, arrays, declared = arrays_of(who, aux)
+        if aux:
+            of_aux = tracked({f"aux[{name!r}]": array for name, array in aux.items()})
+            require_no_tracking(who, of_aux, gradients.NOT_OF_AUX)
+        given = (
+            *tensors.values(),
+            seed_tensor(who, dropout, dropout_seed),
+            arrays,
+            causal_word(causal),
+            precision,
+            softmax_scale,
+            layout,
+            sides(window),
+            softcap,
+            dropout,
+            text_of("score_mod", score_mod, declared) if score_mod is not None else "",
+            text_of("mask_mod", mask_mod, declared) if mask_mod is not None else "",
+            names,
+            return_lse or bool(differentiated),
+            backend,
+            stream_number(stream),
+            *lengths,
+        )
+        if out is None:
+            found, lse = library.run(
+                self._run, self._run_in_transform, self._computed, given, bool(differentiated)
+            )
+        else:
+            require_plain(who, {"out": out})
+            require_no_tracking(who, tracked({**tensors, "out": out}), _NOT_INTO_OUT)
+            found, lse = out, self._run_into(out, *given)
+        return (found, lse) if return_lse else found
+
+    # ---- what the operators do with plain tensors
+
+    def _read(self, given: Sequence[Any]) -> tuple[dict[str, Tensor], dict[str, Any], Settings]:
+        """The tensors that are given, the arguments about scores, and all others."""
+        count = len(self._names)
+        settings = Settings(*given[count + 1 :])
+        tensors = {name: x for name, x in zip(self._names, given, strict=False) if x is not None}
+        return tensors, settings.scores(tensors.pop(_SEED, None), given[count]), settings
+
+    def _computed(self, *given: Any, out: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        tensors, scores, settings = self._read(given)
+        found = getattr(flash, self._who)(
+            **tensors,
+            **scores,
+            **settings.of_call,
+            return_lse=settings.return_lse,
+            out=out,
+            stream=settings.stream,
+            backend=settings.backend,
+        )
+        return found if settings.return_lse else (found, None)
+
+    def _gradients(
+        self, dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, wanted: Sequence[bool], *given: Any
+    ) -> tuple[Tensor, ...]:
+        """The gradients of q, k, v and `DIFFERENTIABLE`; a tensor without elements for what is not
+        `wanted`. On a GPU they are computed on the current stream, where autograd makes `dout`.
+        """
+        tensors, scores, settings = self._read(given)
+        q, k = tensors["q"], tensors["k"]
+        backend = for_gradients_of_host(settings.backend) if q.device.type == "cpu" else settings.backend
+        found = getattr(flash, f"{self._who}_backward")(
+            dense_rows(dout),
+            out=out,
+            lse=lse.contiguous(),
+            dlse=None if dlse is None else dlse.contiguous(),
+            **tensors,
+            **scores,
+            **settings.of_gradients(k),
+            wanted=[name for name, asked in zip(DIFFERENTIABLE, wanted, strict=True) if asked],
+            backend=backend,
+        )
+        arrays = [found.arrays[n] if n in found.arrays else q.new_empty((0,)) for n in DIFFERENTIABLE]
+        return (*found[: len(MATRICES)], *arrays)
+
+    def _results(self, q: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+        out, lse = self._computed(q, *given)
+        return out, _or_empty(lse, q)
+
+    def _results_into(self, out: Tensor, q: Tensor, *given: Any) -> Tensor:
+        _, lse = self._computed(q, *given, out=out)
+        return _or_empty(lse, q)
+
+    def _fake(self, q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+        return q.new_empty((*q.shape[:-1], v.shape[-1])), self._fake_into(q, q, k, v, *given)
+
+    def _fake_into(self, _: Tensor, q: Tensor, *given: Any) -> Tensor:
+        settings = Settings(*given[len(self._names) :])
+        return q.new_empty(settings.lse_shape(q) if settings.return_lse else (0,), dtype=torch.float32)
+
+
+def _or_empty(lse: Tensor | None, q: Tensor) -> Tensor:
+    return q.new_empty((0,), dtype=torch.float32) if lse is None else lse
