@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import flash
-from flash.distributed import ContextParallel
+from flash.distributed import ContextParallel, ShardedKVCache
 from flash.mods import where
 
 _ARRAYS = ("bias", "key_bias", "sink")
@@ -72,93 +73,169 @@ def group_of_none(world: int) -> None:
     group_of(world)
 
 
-def compare(
-    world: int,
-    layout: str,
-    scheme: str,
-    *,
-    queries: int = 70,
-    keys: int | None = None,
-    batch: int = 2,
-    heads: int = 4,
-    kv_heads: int = 2,
-    dim: int = 16,
-    dim_v: int = 16,
-    dtype: str = "float32",
-    causal: Any = False,
-    window: Any = None,
-    scores: tuple[str, ...] = (),
-    gradients: bool = True,
-    degree: int | None = None,
-    tensors: str = "bhsd",
-    backend: str = "auto",
-) -> dict[str, Any] | None:
-    """The largest errors of out, lse and gradients against one device, relative to the largest element,
-    and the bytes sent against the plan's.
+@dataclass(kw_only=True)
+class Case:
+    """A call of one device, and how it is shared out. `layout` and `scheme` are those of ContextParallel,
+    `tensors` is the layout of tensors, `scores` the names of features.
+    """
+
+    layout: str
+    scheme: str = "ring"
+    degree: int | None = None
+    queries: int = 70
+    keys: int | None = None
+    batch: int = 2
+    heads: int = 4
+    kv_heads: int = 2
+    dim: int = 16
+    dim_v: int = 16
+    dtype: str = "float32"
+    causal: Any = False
+    window: Any = None
+    scores: tuple[str, ...] = ()
+    tensors: str = "bhsd"
+    backend: str = "auto"
+    cuts: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        self.keys = self.queries if self.keys is None else self.keys
+        sizes = self.batch, self.heads, self.kv_heads, self.queries, self.keys, self.dim, self.dim_v
+        self.q, self.k, self.v, self.dout = _inputs(*sizes, getattr(torch, self.dtype))
+        items = self.batch if self.cuts is None else len(self.cuts) - 1
+        self.given = _scores(self.scores, items, self.heads, self.queries, self.keys)
+        self.settings: dict[str, Any] = {"causal": self.causal, "backend": self.backend}
+        if self.window is not None:
+            self.settings["window"] = self.window
+
+    def moved(self, x: Tensor) -> Tensor:
+        """A tensor like q between heads first and the layout of tensors, or packed documents."""
+        if self.cuts is not None:
+            return x[0].transpose(0, 1) if x.dim() == 4 else x.transpose(0, 1)[None]
+        return x if self.tensors == "bhsd" else x.transpose(1, 2)
+
+    def one_device(self) -> dict[str, Tensor]:
+        """out, lse and all gradients."""
+        q, k, v, dout = (self.moved(t) if self.cuts else t for t in (self.q, self.k, self.v, self.dout))
+        wanted = [n for n in _ARRAYS if n in self.given]
+        more, backward, forward = (), flash.attention_backward, flash.attention
+        if self.cuts is not None:
+            ends = torch.tensor(self.cuts, dtype=torch.int32)
+            more, backward, forward = (ends, ends), flash.attention_varlen_backward, flash.attention_varlen
+        out, lse = forward(q, k, v, *more, return_lse=True, **self.settings, **self.given)
+        if self.cuts is not None:  # rows of no document are not written
+            out[self.cuts[-1] :], lse[:, self.cuts[-1] :] = 0, -torch.inf
+        self.dlse = torch.sin(torch.arange(lse.numel(), dtype=torch.float32)).reshape(lse.shape)
+        self.dlse[lse == -torch.inf] = 0
+        found = backward(
+            dout, q, k, v, out, lse, *more, dlse=self.dlse, wanted=wanted, **self.settings, **self.given
+        )
+        arrays = {f"d{n}": found.arrays[n] for n in wanted}
+        back = self.moved if self.cuts is not None else torch.Tensor.clone
+        grads = {"dq": back(found.dq), "dk": back(found.dk), "dv": back(found.dv)}
+        return {"out": back(out), "lse": lse, **grads, **arrays}
+
+
+def compare(world: int, **options: Any) -> dict[str, Any] | None:
+    """The largest errors of out, lse and gradients against one device, relative to the largest element;
+    the bytes sent and scores computed, against the plan's.
     """
     group = group_of(world)
     if dist.get_rank() >= world:
         return None
-    keys = queries if keys is None else keys
-    q, k, v, dout = _inputs(batch, heads, kv_heads, queries, keys, dim, dim_v, getattr(torch, dtype))
-    given = _scores(scores, batch, heads, queries, keys)
-    settings: dict[str, Any] = {"causal": causal, "backend": backend}
-    if window is not None:
-        settings["window"] = window
-    one_out, one_lse = flash.attention(q, k, v, return_lse=True, **settings, **given)
-    dlse = torch.sin(torch.arange(one_lse.numel(), dtype=torch.float32)).reshape(one_lse.shape)
-    dlse[one_lse == -torch.inf] = 0
-
-    cp = ContextParallel(group, layout, scheme, degree=degree)
-    own = {**given}
-    for name in ("bias", "mask"):
-        if name in own:
-            own[name] = cp.shard(own[name])
-    parts = {"q": cp.shard(q), "k": cp.shard(k), "v": cp.shard(v)}
-    if tensors == "bshd":
-        parts = {n: t.transpose(1, 2) for n, t in parts.items()}
-    leaves = parts | {n: own[n] for n in _ARRAYS if n in own}
-    for n, t in leaves.items():
-        leaves[n] = t.detach().requires_grad_(gradients)
+    case = Case(**options)
+    want = case.one_device()
+    cp = ContextParallel(group, case.layout, case.scheme, degree=case.degree)
+    own = {n: cp.shard(t) if n in ("bias", "mask") else t for n, t in case.given.items()}
+    leaves = {n: case.moved(cp.shard(t)) for n, t in (("q", case.q), ("k", case.k), ("v", case.v))}
+    leaves |= {n: own[n] for n in _ARRAYS if n in own}
+    leaves = {n: t.detach().clone().requires_grad_() for n, t in leaves.items()}
     own |= {n: leaves[n] for n in _ARRAYS if n in own}
-    out, lse = cp.attention(
-        leaves["q"], leaves["k"], leaves["v"], return_lse=True, layout=tensors, **settings, **own
-    )
-    rows = 2 if tensors == "bhsd" else 1
-    whole = cp.unshard(out.detach(), rows)
-    whole = whole if tensors == "bhsd" else whole.transpose(1, 2)
-    found = {"out": _error(whole, one_out), "lse": _error(cp.unshard(lse.detach(), 2), one_lse)}
-    plan = cp._plan_of_last_call
-    found["bytes"] = (cp.traffic.bytes, plan.bytes(cp.peers.rank))
-    found["scores"] = (cp.traffic.scores, plan.scores(cp.peers.rank))
-    if not gradients:
-        return found
-    own_dout = cp.shard(dout)
-    loss = (out * (own_dout if tensors == "bhsd" else own_dout.transpose(1, 2))).sum()
-    lse = torch.where(lse == -torch.inf, 0.0, lse)
-    (loss + (lse * cp.shard(dlse, 2)).sum()).backward()
-    found["gradient_bytes"] = (cp.gradient_traffic.bytes, plan.gradient_bytes(cp.peers.rank))
-    wanted = [n for n in _ARRAYS if n in given]
-    want = flash.attention_backward(
-        dout, q, k, v, one_out, one_lse, dlse=dlse, wanted=wanted, **settings, **given
-    )
-    for n in "qkv":
-        grad = cp.unshard(leaves[n].grad, rows)
-        found[f"d{n}"] = _error(grad if tensors == "bhsd" else grad.transpose(1, 2), getattr(want, f"d{n}"))
-    for n in wanted:
-        grad = leaves[n].grad
-        if n == "bias":
-            grad = cp.unshard(grad)
+    if case.cuts is not None:
+        own["cu_seqlens_q"] = torch.tensor(case.cuts)
+    else:
+        own["layout"] = case.tensors
+    out, lse = cp.attention(leaves["q"], leaves["k"], leaves["v"], return_lse=True, **case.settings, **own)
+    found: dict[str, Any] = {
+        "out": _error(cp.unshard(case.moved(out.detach())), want["out"]),
+        "lse": _error(cp.unshard(lse.detach(), -1), want["lse"]),
+    }
+    plan, rank = cp.plan, cp.peers.rank
+    found["bytes"] = cp.traffic.bytes, plan.bytes(rank)
+    found["work"] = cp.traffic.scores, plan.scores(rank)
+    finite = torch.where(lse == -torch.inf, 0.0, lse)
+    loss = (out * case.moved(cp.shard(case.dout))).sum() + (finite * cp.shard(case.dlse, -1)).sum()
+    loss.backward()
+    found["gradient bytes"] = cp.gradient_traffic.bytes, plan.gradient_bytes(rank)
+    for n in want.keys() - {"out", "lse"}:
+        grad = leaves[n[1:]].grad
+        if n in ("dq", "dk", "dv", "dbias"):
+            grad = cp.unshard(case.moved(grad) if n != "dbias" else grad)
         else:
             dist.all_reduce(grad, group=group)
-        found[f"d{n}"] = _error(grad, want.arrays[n])
+        found[n] = _error(grad, want[n])
     return found
 
 
 def _error(got: Tensor, want: Tensor) -> float:
     """The largest error, relative to the largest element; infinite if other elements are infinite."""
-    assert got.shape == want.shape and got.dtype == want.dtype, (got.shape, want.shape, got.dtype, want.dtype)
+    assert (got.shape, got.dtype) == (want.shape, want.dtype)
     same = (got == want) | (got.isnan() & want.isnan())
     error = torch.where(same, 0.0, (got.double() - want.double()).abs()).max().item() if want.numel() else 0.0
     finite = want[want.isfinite()]
     return error / max(finite.abs().max().item(), 1e-30) if finite.numel() else error
+
+
+def decode(world: int, layout: str, prompt: int, steps: int, **options: Any) -> dict[str, Any] | None:
+    """The largest errors of a prompt by the ring and of tokens decoded after it, against one cache, and
+    whether all ranks have the same bits.
+    """
+    group = group_of(world)
+    if dist.get_rank() >= world:
+        return None
+    batch, heads, kv_heads, dim = 2, 4, 2, 16
+    pages: dict[str, Any] = options.pop("pages", {})
+    merge, forks = options.pop("merge", "auto"), options.pop("forks", False)
+    queries = options.pop("queries", 1)
+    scores = _scores(options.pop("scores", ()), batch, heads, 1, 1)
+    q, k, v, _ = _inputs(batch, heads, kv_heads, prompt + steps, prompt + steps, dim, dim, torch.float32)
+    cp = ContextParallel(group, layout)
+    room = prompt + steps
+    one = flash.KVCache(1, batch + forks, kv_heads, dim, room, **pages)
+    cache = ShardedKVCache(cp, 1, batch + forks, kv_heads, dim, room, block=8, **pages)
+    first = list(range(batch))
+    prompt_out = 0.0
+    if prompt:
+        of_prompt = [t[:, :, :prompt] for t in (q, k, v)]
+        shards = [cp.shard(t) for t in of_prompt]
+        got = cp.unshard(cp.attention(*shards, causal=True))
+        prompt_out = _error(got, flash.attention(*of_prompt, causal=True))
+        cache.append_shard(0, shards[1], shards[2], prompt, first)
+        one.append(0, k[:, :, :prompt], v[:, :, :prompt], first)
+    errors, bits = [], []
+    for at in range(prompt, prompt + steps, queries):
+        rows = slice(at, min(at + queries, prompt + steps))
+        new = [t[:, :, rows] for t in (q, k, v)]
+        if forks and at == prompt + steps // 2:
+            assert cache.fork(1, batch) == one.fork(1, batch)
+            first = [0, batch]
+            cache.truncate(at - 3, [0])
+            one.truncate(at - 3, [0])
+        want = flash.attention_with_kvcache(
+            *(new[0], one), *new[1:], layer=0, cache_batch_idx=first, return_lse=True, **options, **scores
+        )
+        got_out, got_lse = cache.attention(
+            new[0], 0, *new[1:], sequences=first, return_lse=True, merge=merge, **options, **scores
+        )
+        errors.append(max(_error(got_out, want[0]), _error(got_lse, want[1])))
+        bits.append(got_out)
+    whole = torch.cat(bits, dim=2)
+    others = [torch.empty_like(whole) for _ in range(world)]
+    dist.all_gather(others, whole, group=group)
+    return {
+        "prompt": prompt_out,
+        "error": max(errors),
+        "same bits": all(torch.equal(o, whole) for o in others),
+        "rows": [len(cache.positions(0, s)) for s in first],
+        "lengths": cache.lengths[0, first].tolist() == one.lengths[0, first].tolist(),
+        "sent": cache.traffic.bytes,
+    }

@@ -8,7 +8,6 @@ dropped has an output of 0 and its log-sum-exp.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -18,14 +17,13 @@ import torch
 from torch import Tensor
 
 import flash
+from flash.distributed.functions import OF_MASK_MOD, OF_SCORE_MOD, array_names, with_parameters
 from flash.distributed.tiles import Tile
 from flash.mods import absolute
 from flash.scores.philox import STEPS, kept, threshold
 
 _PLACES: Final = "shard_places"
 _SLOPES: Final = "shard_slopes"
-_OF_SCORE_MOD: Final = ("score", "batch", "head", "query", "key")
-_OF_MASK_MOD: Final = _OF_SCORE_MOD[1:]
 MOST_KEPT: Final = 1 << 24  # random numbers of dropout, one byte each, that are made at once
 
 
@@ -236,25 +234,11 @@ class TileAttention:
             total[self._index(total, tile, has_rows=name == "bias")] += part
 
 
-def _array_names(function: Callable[..., Any], usual: tuple[str, ...]) -> list[str]:
-    """The parameters of a function of scores that are arrays."""
-    found = list(inspect.signature(function).parameters.values())[len(usual) :]
-    return [p.name for p in found if p.default is p.empty]
-
-
-def _with_parameters(function: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
-    """The function, with a signature of these parameters."""
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    of: Any = function
-    of.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])
-    return function
-
-
 def _moved(function: Callable[..., Any] | None, step: int, alibi: bool) -> Callable[..., Any]:
     """A score_mod that calls `function` with the numbers that rows have on one device, and then
     subtracts what ALiBi does, if asked.
     """
-    names = [] if function is None else _array_names(function, _OF_SCORE_MOD)
+    names = [] if function is None else array_names(function, OF_SCORE_MOD)
 
     def moved(score: Any, batch: Any, head: Any, query: Any, key: Any, **arrays: Any) -> Any:
         places = arrays.pop(_PLACES)
@@ -267,12 +251,12 @@ def _moved(function: Callable[..., Any] | None, step: int, alibi: bool) -> Calla
             score = score - slopes[batch, head] * absolute(query + places[4] - key)
         return score
 
-    return _with_parameters(moved, [*_OF_SCORE_MOD, *names, _PLACES, *([_SLOPES] if alibi else [])])
+    return with_parameters(moved, [*OF_SCORE_MOD, *names, _PLACES, *([_SLOPES] if alibi else [])])
 
 
 def _moved_mask(function: Callable[..., Any], step: int) -> Callable[..., Any]:
     """A mask_mod that calls `function` with the numbers that rows have on one device."""
-    names = _array_names(function, _OF_MASK_MOD)
+    names = array_names(function, OF_MASK_MOD)
 
     def moved(batch: Any, head: Any, query: Any, key: Any, **arrays: Any) -> Any:
         places = arrays.pop(_PLACES)
@@ -280,4 +264,4 @@ def _moved_mask(function: Callable[..., Any], step: int) -> Callable[..., Any]:
             batch + places[2], head + places[3], query * step + places[0], key * step + places[1], **arrays
         )
 
-    return _with_parameters(moved, [*_OF_MASK_MOD, *names, _PLACES])
+    return with_parameters(moved, [*OF_MASK_MOD, *names, _PLACES])

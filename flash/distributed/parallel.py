@@ -42,8 +42,8 @@ class ContextParallel:
     the calls of the others raise `PeerError` with its number and the step, within the timeout of the
     group. For the same world, layout, scheme and inputs, results have the same bits.
 
-    `traffic` and `gradient_traffic` say what this rank sent and computed in the last forward and backward
-    pass.
+    `plan` is that of the last call; `traffic` and `gradient_traffic` say what this rank sent and computed
+    in the last forward and backward pass.
 
     Raises `ConfigError` for unknown words, `LaunchError` without a process group.
     """
@@ -78,7 +78,7 @@ class ContextParallel:
         self.degree = degree
         self.machine = Machine() if machine is None else machine
         self.traffic, self.gradient_traffic = Traffic(), Traffic()
-        self._plan_of_last_call: Plan | None = None
+        self.plan: Plan | None = None
 
     def __repr__(self) -> str:
         return (
@@ -181,7 +181,7 @@ class ContextParallel:
         cuts = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
         sharded, (q, k, v) = local_of((q, k, v), 1 if layout == "bshd" else 2, self.sharding)
         call, plan = self._agreed(q, k, v, causal, layout, scores, cuts)
-        self._plan_of_last_call = plan
+        self.plan = plan
         engine = Engine(plan, self.peers, call.scores)
         arrays = call.arrays
         out, lse = _Attention.apply(
