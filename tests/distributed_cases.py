@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
+import signal
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +14,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 import flash
+import flash.adapters.torch
 from flash.distributed import ContextParallel, ShardedKVCache
+from flash.distributed.engine import Engine
 from flash.mods import where
+from ptxgen.errors import ConfigError, LaunchError, PeerError
 
 _ARRAYS = ("bias", "key_bias", "sink")
 
@@ -166,7 +172,7 @@ def compare(world: int, **options: Any) -> dict[str, Any] | None:
     loss = (out * case.moved(cp.shard(case.dout))).sum() + (finite * cp.shard(case.dlse, -1)).sum()
     loss.backward()
     found["gradient bytes"] = cp.gradient_traffic.bytes, plan.gradient_bytes(rank)
-    for n in want.keys() - {"out", "lse"}:
+    for n in [name for name in want if name not in found]:
         grad = leaves[n[1:]].grad
         if n in ("dq", "dk", "dv", "dbias"):
             grad = cp.unshard(case.moved(grad) if n != "dbias" else grad)
@@ -239,3 +245,173 @@ def decode(world: int, layout: str, prompt: int, steps: int, **options: Any) -> 
         "lengths": cache.lengths[0, first].tolist() == one.lengths[0, first].tolist(),
         "sent": cache.traffic.bytes,
     }
+
+
+class Layer(torch.nn.Module):
+    """A layer of a transformer, whose attention is given."""
+
+    def __init__(self, width: int, heads: int, kv_heads: int) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.dim = heads, kv_heads, width // heads
+        self.norm, self.second = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.qkv = torch.nn.Linear(width, (heads + 2 * kv_heads) * self.dim)
+        self.out = torch.nn.Linear(width, width)
+        self.up, self.down = torch.nn.Linear(width, 2 * width), torch.nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor, attention: Any) -> Tensor:
+        batch, rows, _ = x.shape
+        q, k, v = self.qkv(self.norm(x)).split(
+            [self.heads * self.dim, self.kv_heads * self.dim, self.kv_heads * self.dim], dim=-1
+        )
+        q, k, v = (t.reshape(batch, rows, -1, self.dim) for t in (q, k, v))
+        x = x + self.out(attention(q, k, v).reshape(batch, rows, -1))
+        return x + self.down(torch.nn.functional.gelu(self.up(self.second(x))))
+
+
+def transformer(world: int, layout: str, scheme: str) -> dict[str, float] | None:
+    """The errors of the loss and of the gradients of a two-layer transformer against one device."""
+    group = group_of(world)
+    if dist.get_rank() >= world:
+        return None
+    torch.manual_seed(3)
+    width, length = 32, 48
+    embedding = torch.nn.Embedding(50, width)
+    layers = torch.nn.ModuleList([Layer(width, 4, 2) for _ in range(2)])
+    tokens, labels = torch.randint(0, 50, (2, 2, length))
+    parameters = [*embedding.parameters(), *layers.parameters()]
+
+    def loss_of(words: Tensor, wanted: Tensor, attention: Any) -> Tensor:
+        x = embedding(words)
+        for layer in layers:
+            x = layer(x, attention)
+        logits = x @ embedding.weight.T
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="sum")
+
+    one = functools.partial(flash.adapters.torch.attention, causal=True, layout="bshd")
+    want = loss_of(tokens, labels, one)
+    want_grads = torch.autograd.grad(want, parameters)
+    cp = ContextParallel(group, layout, scheme)
+    own = functools.partial(cp.attention, causal=True, layout="bshd")
+    loss = loss_of(cp.shard(tokens, 1), cp.shard(labels, 1), own)
+    loss.backward()
+    for parameter in parameters:
+        dist.all_reduce(parameter.grad, group=group)
+    total = loss.detach().clone()
+    dist.all_reduce(total, group=group)
+    errors = [_error(p.grad, g) for p, g in zip(parameters, want_grads, strict=True)]
+    return {"loss": abs(total.item() / want.item() - 1), "gradient": max(errors)}
+
+
+def repeated(world: int, layout: str, scheme: str) -> bool | None:
+    """Whether two calls have the same bits, forward and backward."""
+    group = group_of(world)
+    if dist.get_rank() >= world:
+        return None
+    case = Case(layout=layout, scheme=scheme, causal=True)
+    results = []
+    for _ in range(2):
+        cp = ContextParallel(group, layout, scheme)
+        q, k, v = (cp.shard(t).requires_grad_() for t in (case.q, case.k, case.v))
+        out, lse = cp.attention(q, k, v, causal=True, return_lse=True)
+        out.backward(cp.shard(case.dout))
+        results.append((out, lse, q.grad, k.grad, v.grad))
+    return all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def refused(world: int, different: dict[int, dict[str, Any]], **options: Any) -> str | None:
+    """The message of a call in which some ranks have other options, and that a right call works after it."""
+    group = group_of(world)
+    if dist.get_rank() >= world:
+        return None
+    cp = ContextParallel(group)
+    own: dict[str, Any] = {"dtype": torch.float32, "rows": 8, "layout": "zigzag", **options}
+    own |= different.get(cp.peers.rank, {})
+    x = torch.ones(1, 2, own.pop("rows"), 8, dtype=own.pop("dtype"))
+    try:
+        ContextParallel(group, own.pop("layout")).attention(x, x, x, **own)
+    except (LaunchError, ConfigError) as error:
+        x = torch.ones(1, 2, 8, 8)
+        assert cp.attention(x, x, x).eq(1).all()
+        return str(error)
+    return "nothing was raised"
+
+
+def dtensors(world: int) -> list[float] | None:
+    """The errors of DTensors in and out, and of the gradient of a replicated one."""
+    group = group_of(world)
+    if dist.get_rank() >= world:
+        return None
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh = DeviceMesh.from_group(group, "cpu")
+    case = Case(layout="zigzag", causal=True, queries=64)
+    want = case.one_device()
+    cp = ContextParallel(group)
+    whole = [DTensor.from_local(t, mesh, [Replicate()], run_check=False) for t in (case.q, case.k, case.v)]
+    q, k, v = (cp.shard(t).detach().requires_grad_() for t in whole)
+    out = cp.attention(q, k, v, causal=True)
+    assert isinstance(out, DTensor)
+    assert out.placements[0].is_shard(2)
+    assert tuple(out.shape) == tuple(case.q.shape)
+    found = cp.unshard(out)
+    assert found.placements[0].is_replicate()
+    (found.to_local() * case.dout).sum().backward()
+    one = flash.attention_backward(case.dout, case.q, case.k, case.v, want["out"], want["lse"], causal=True)
+    return [_error(found.to_local().detach(), want["out"]), _error(cp.unshard(q.grad).to_local(), one.dq)]
+
+
+def lost(victim: int, how: str, after: int) -> tuple[str, int | None, float] | None:
+    """What a rank says when another ends, or stops, after some calls, and after how many seconds. The
+    victim does not return.
+    """
+    cp = ContextParallel(None, "striped", "ring")
+    x = torch.ones(1, 2, 64, 8)
+    if cp.peers.rank == victim:
+        for _ in range(after):
+            cp.attention(x, x, x)
+        if how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif how == "killed between messages":
+            _die_in_step(1)
+            cp.attention(x, x, x)
+        else:
+            os.kill(os.getpid(), signal.SIGSTOP)
+    begin = time.perf_counter()
+    try:
+        for _ in range(after + 1):
+            begin = time.perf_counter()
+            cp.attention(x, x, x)
+    except PeerError as error:
+        return str(error), error.peer, time.perf_counter() - begin
+    return "nothing was raised", None, 0.0
+
+
+def _die_in_step(step: int) -> None:
+    """Let this process end when it would ask for keys of a step."""
+    ask = Engine._ask
+
+    def dying(self: Engine, at: int, k: Tensor, v: Tensor) -> Any:
+        if at == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return ask(self, at, k, v)
+
+    Engine._ask = dying  # type: ignore[method-assign]
+
+
+def slow(seconds: float) -> bool:
+    """Whether a call is right when a rank comes late."""
+    cp = ContextParallel(None, "striped", "ring")
+    x = torch.ones(1, 2, 64, 8)
+    if cp.peers.rank == 1:
+        time.sleep(seconds)
+    return bool(cp.attention(x, x, x).eq(1).all())
+
+
+def explained(world: int, scheme: str) -> str | None:
+    """The text of `explain`."""
+    group = group_of(world)
+    if dist.get_rank() >= world:
+        return None
+    x = torch.ones(1, 4, 512, 64)
+    return ContextParallel(group, scheme=scheme).explain(x, x[:, :2], x[:, :2], causal=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import importlib
 import multiprocessing
+import os
 import tempfile
 import traceback
 from multiprocessing.connection import Connection
@@ -22,6 +23,9 @@ class Ranks:
 
     def __init__(self, world: int, timeout: datetime.timedelta = TIMEOUT) -> None:
         context = multiprocessing.get_context("forkserver")
+        # The first process to fork imports by this alone.
+        paths = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+        os.environ["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
         context.set_forkserver_preload(["torch", "flash.distributed", "distributed_cases"])
         self._folder = tempfile.TemporaryDirectory()
         meeting = str(Path(self._folder.name) / "meeting")

@@ -133,7 +133,7 @@ class Transfer:
     def _failed(self, peers: Sequence[int], error: Exception) -> PeerError:
         own, among = self._peers, sorted(set(peers))
         names = f"rank {among[0]}" if len(among) == 1 else f"one of the ranks {', '.join(map(str, among))}"
-        said = str(error).strip().partition("\n")[0]
+        said = str(error).strip().partition("\n")[0].partition(". ")[0]  # without advice
         return PeerError(
             f"{own.who}: rank {own.rank} of {own.world} lost {names} in the step {self._what!r}: it ended, "
             f"or did not answer within the timeout of the group; there is no result; restart the group "
