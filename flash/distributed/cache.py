@@ -342,8 +342,8 @@ class ShardedKVCache:
             for item, rows in zip(index, mine, strict=True):
                 item[0, : len(rows), 0] = rows
             at = torch.from_numpy(index).to(k.device)
-            parts = [t.detach().gather(2, at.expand(-1, t.shape[1], -1, t.shape[3])) for t in (k, v)]
-            self.local.append(layer, *parts, list(which), counts=[len(rows) for rows in mine])
+            own_k, own_v = (t.detach().gather(2, at.expand(-1, t.shape[1], -1, t.shape[3])) for t in (k, v))
+            self.local.append(layer, own_k, own_v, list(which), counts=[len(rows) for rows in mine])
         for sequence, segment in zip(tokens, added, strict=True):
             sequence.extend(segment)
 

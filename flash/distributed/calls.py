@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -110,9 +110,7 @@ def read(
     call = Call(q, k, v, causal, sides, layout, packed, of, arrays, ends, {})
     _require_shapes(who, call, given)
     digests = _probe(call, scores)
-    return Call(
-        *[getattr(call, n) for n in list(Call.__dataclass_fields__)[:-1]], _words(call, scores, digests)
-    )
+    return replace(call, words=_words(call, scores, digests))
 
 
 def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[int, int]]) -> Problem:

@@ -26,7 +26,7 @@ class Form(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes of the tensor."""
-        return math.prod(self.shape) * self.dtype.itemsize
+        return int(math.prod(self.shape) * self.dtype.itemsize)
 
 
 class Event(NamedTuple):
@@ -61,7 +61,8 @@ class Peers:
 
     def __init__(self, group: dist.ProcessGroup | None, who: str) -> None:
         self.group, self.who = group, who
-        self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
+        self.rank = int(dist.get_rank(group))
+        self.world = int(dist.get_world_size(group))
 
     def start(
         self, sends: Messages, receives: Mapping[int, Sequence[Form]], what: str, like: Tensor

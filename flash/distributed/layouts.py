@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, get_args
 
 from ptxgen.arguments import is_one_of
 from ptxgen.errors import ConfigError, did_you_mean, shown
@@ -12,7 +12,8 @@ ShardLayout = Literal["zigzag", "striped", "contiguous"]
 LAYOUTS: Final[tuple[str, ...]] = get_args(ShardLayout)
 
 
-class Run(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Run:
     """Rows `start` to `start + count - 1` of a shard, which are the rows `first`, `first + step`, … of
     the sequence.
     """

@@ -262,7 +262,7 @@ def attention(
     return ContextParallel(group, shard_layout, scheme).attention(q, k, v, **arguments)
 
 
-class _Attention(torch.autograd.Function):
+class _Attention(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
     """Attention of one call, for autograd."""
 
     @staticmethod
@@ -278,7 +278,7 @@ class _Attention(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:
         count = len(Forward._fields)
         kept, arrays = Forward(*ctx.saved_tensors[:count]), Arrays(*ctx.saved_tensors[count:])
@@ -291,9 +291,8 @@ class _Attention(torch.autograd.Function):
             p, rows = ctx.engine.plan.problem, ctx.engine.plan.rows(ctx.engine.peers.rank)[0]
             dout = kept.out.new_zeros((p.batch, p.heads, rows, p.head_dim_v))
         found = ctx.engine.backward(dout.contiguous(), dlse, kept, arrays, into, ctx.of.gradient_traffic)
-        of_arrays = [
-            None if t is None else t.to(like.dtype) for t, like in zip(into, arrays, strict=True) if True
-        ]
+        pairs = zip(into, arrays, strict=True)
+        of_arrays = [None if t is None or like is None else t.to(like.dtype) for t, like in pairs]
         return (None, None, *found, *of_arrays)
 
 
@@ -301,7 +300,7 @@ def _zeros(like: Tensor) -> Tensor:
     return torch.zeros(like.shape, dtype=torch.float32, device=like.device)
 
 
-class _Unshard(torch.autograd.Function):
+class _Unshard(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
     """The rows of all ranks, for autograd."""
 
     @staticmethod
@@ -334,6 +333,6 @@ class _Unshard(torch.autograd.Function):
         return whole
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, dwhole: Tensor) -> tuple[Tensor, None, None]:
         return ctx.of._own_rows(dwhole, ctx.axis), None, None

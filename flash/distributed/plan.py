@@ -161,7 +161,7 @@ class Plan:
         """The bytes of keys and values that a rank sends in a step, of the forward pass."""
         p, node = self.problem, rank // self.degree
         share = self.share(rank % self.degree).kv_heads
-        rows = sum(s.stop - s.start for s in self.asked((node + step) % self.nodes, node))
+        rows: int = sum(s.stop - s.start for s in self.asked((node + step) % self.nodes, node))
         return rows * p.batch * (share.stop - share.start) * (p.head_dim + p.head_dim_v) * p.itemsize
 
     def exchange_bytes(self, rank: int) -> tuple[int, int]:
@@ -192,7 +192,7 @@ class Plan:
         p, node, member = self.problem, rank // self.degree, rank % self.degree
         kv = self.share(member).kv_heads
         wide = p.batch * (kv.stop - kv.start) * (p.head_dim + p.head_dim_v) * p.itemsize
-        taken = sum(s.stop - s.start for d in self.steps() for s in self.asked(node, (node - d) % self.nodes))
+        taken: int = sum(s.stop - s.start for d in self.steps() for s in self.asked(node, (node - d) % self.nodes))
         found = sum(self.ring_bytes(rank, d) for d in self.steps()) + taken * wide
         rows_q, each = self.rows(rank)[0], p.heads // self.degree
         for peer in self.members(node):
@@ -262,7 +262,7 @@ def _joined(sharding: Sharding, ranks: range, length: int) -> tuple[Run, ...]:
     found: list[Run] = []
     start = 0
     for rank in ranks:
-        found += [run._replace(start=start + run.start) for run in sharding.runs(rank, length)]
+        found += [replace(run, start=start + run.start) for run in sharding.runs(rank, length)]
         start += sharding.rows(rank, length)
     return tuple(found)
 

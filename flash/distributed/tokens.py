@@ -40,9 +40,11 @@ class Segment:
         if self.length:
             whole = np.arange(self.length)
             rows = np.concatenate([whole[run.positions] for run in sharding.runs(rank, self.length)])
-            return self.start + rows[rows < self.kept]
-        at = self.start + np.arange(self.kept)
-        return at[at // block % sharding.world == rank]
+        else:
+            rows = np.arange(self.kept)
+            rows = rows[(self.start + rows) // block % sharding.world == rank]
+        found: Positions = self.start + rows[rows < self.kept]
+        return found
 
     @staticmethod
     def _owned_before(end: int, rank: int, world: int, block: int) -> int:

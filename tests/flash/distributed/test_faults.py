@@ -26,8 +26,8 @@ def _survivors(how: str, world: int) -> list[tuple[str, int | None, float]]:
 
 def _start(rank: int, world: int, step: str) -> str:
     return (
-        f"ContextParallel.attention: rank {rank} of {world} lost rank {_VICTIM} in the step {step!r}: it ended, "
-        "or did not answer within the timeout of the group; there is no result; restart the group ("
+        f"ContextParallel.attention: rank {rank} of {world} lost rank {_VICTIM} in the step {step!r}: it "
+        "ended, or did not answer within the timeout of the group; there is no result; restart the group ("
     )
 
 
