@@ -104,6 +104,7 @@ _FILES: Final = frozenset(
         "cpu",
         "decode",
         "device",
+        "distributed",
         "error_bound.py",
         "functions.py",
         "gradient_kernels.py",

@@ -83,6 +83,17 @@ class PoisonedContextError(BackendError):
     """The CUDA context was destroyed by an earlier failure; the process must be restarted."""
 
 
+class PeerError(BackendError):
+    """Another process of a group ended, or did not answer in time.
+
+    `peer` is its rank in the group; None if it may be one of several.
+    """
+
+    def __init__(self, message: str, peer: int | None = None) -> None:
+        super().__init__(message)
+        self.peer = peer
+
+
 # Characters of a word times characters of the names compared with it: about one second of work.
 _MOST_COMPARED: Final = 2_000_000
 

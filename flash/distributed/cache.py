@@ -1,0 +1,363 @@
+"""`ShardedKVCache`: keys and values of sequences that are longer than one device holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from flash.cache.attention import attention_with_kvcache
+from flash.cache.cache import KVCache
+from flash.decode.merge import merge_partials
+from flash.distributed.agreement import agreed_rows
+from flash.distributed.cached_scores import LocalKeys, functions_of
+from flash.distributed.exchange import Form, Peers, Traffic
+from flash.distributed.parallel import ContextParallel
+from flash.distributed.tokens import Tokens
+from flash.operands.words import CacheBackend, CacheDTypeLike
+from flash.pages.numbers import integers
+from flash.scores.window import key_limits
+from ptxgen.arguments import integer, is_one_of
+from ptxgen.errors import CacheFullError, LaunchError, shown
+
+Merge = Literal["auto", "gather", "tree"]
+_WHO: Final = "ShardedKVCache"
+_MERGES: Final = ("auto", "gather", "tree")
+_UNLIMITED: Final = -1
+SMALL: Final = 1 << 16  # bytes that a rank sends, up to which a merge has as few steps as possible
+
+
+class ShardedKVCache:
+    """A `KVCache` on each rank of a `ContextParallel`, which together hold the keys and values of up to
+    `batch` sequences of up to `capacity` tokens.
+
+    Each token lies on one rank: of rows that `append` gets, which every rank has, the token at position p
+    on rank p // block % world; of rows that `append_shard` gets, on the rank that has them. Queries attend
+    to the keys of all ranks: each rank to its own, and partial results are merged. All ranks make the same
+    calls in the same order.
+
+    The other arguments are those of `KVCache`; `pages` is the number of pages of this rank. Layers have
+    lengths of their own, but all layers of a sequence get their rows in the same calls.
+
+    Raises `ConfigError` for invalid arguments.
+    """
+
+    def __init__(
+        self,
+        parallel: ContextParallel,
+        layers: int,
+        batch: int,
+        kv_heads: int,
+        head_dim: int,
+        capacity: int,
+        *,
+        block: int = 64,
+        head_dim_v: int | None = None,
+        dtype: CacheDTypeLike = "f32",
+        page_size: int | None = None,
+        pages: int | None = None,
+        backend: CacheBackend = "cpu",
+        device: int | None = None,
+    ) -> None:
+        self.parallel, self.capacity = parallel, capacity
+        found = integer(block, 1, 1 << 20)
+        if found is None:
+            raise LaunchError(f"{_WHO}: block must be a number of tokens, 1 to {1 << 20}, got {shown(block)}")
+        self.block = found
+        own = min(capacity, math.ceil(capacity / parallel.peers.world) + 2 * self.block)
+        self.local = KVCache(
+            layers,
+            batch,
+            kv_heads,
+            head_dim,
+            own,
+            head_dim_v=head_dim_v,
+            dtype=dtype,
+            page_size=page_size,
+            pages=pages,
+            backend=backend,
+            device=device,
+        )
+        of = parallel.sharding, self.block, parallel.peers.rank
+        self._tokens = [[Tokens(*of) for _ in range(batch)] for _ in range(layers)]
+        self.traffic = Traffic()
+
+    def __repr__(self) -> str:
+        lengths = self.lengths.max(axis=0).tolist()
+        return f"<{_WHO}: lengths {lengths}, on rank {self.parallel.peers.rank}: {self.local!r}>"
+
+    # ---------------------------------------------------------------------------------- looking
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The tokens of each sequence in each layer, on all ranks: [layers, batch]."""
+        return np.array([[tokens.length for tokens in layer] for layer in self._tokens], np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys, values and small arrays on this rank."""
+        return self.local.nbytes
+
+    def positions(self, layer: int, sequence: int) -> NDArray[np.int64]:
+        """The positions, rising, of the tokens of a sequence that this rank holds; a copy."""
+        at = self.local.check_layer(f"{_WHO}.positions", layer)
+        return self._tokens[at][self.local.check_sequence(f"{_WHO}.positions", sequence)].own.copy()
+
+    # ---------------------------------------------------------------------------------- changing
+
+    def append(self, layer: int, k: Tensor, v: Tensor, sequences: object = None) -> None:
+        """Append new rows, which every rank has, to sequences of a layer: k [items, kv_heads, n,
+        head_dim], v [items, kv_heads, n, head_dim_v]. Each rank keeps the rows that are its own.
+
+        Raises what `KVCache.append` raises, on every rank, before anything has changed; with `pages`
+        given, `CacheFullError` only on the rank that has none left.
+        """
+        who = f"{_WHO}.append"
+        at, which = self._which(who, layer, sequences)
+        self._add(who, at, which, k, v, _rows_of(who, k), are_shards=False)
+
+    def append_shard(self, layer: int, k: Tensor, v: Tensor, length: int, sequences: object = None) -> None:
+        """Append `length` new rows to sequences of a layer, of which this rank has those that
+        `ContextParallel.shard` gives it: what a prompt's `ContextParallel.attention` was given. No row
+        moves. Raises as `append` does.
+        """
+        who = f"{_WHO}.append_shard"
+        at, which = self._which(who, layer, sequences)
+        sharding, rank = self.parallel.sharding, self.parallel.peers.rank
+        if _rows_of(who, k) != sharding.rows(rank, length):
+            raise LaunchError(
+                f"{who}: of {length} rows rank {rank} has {sharding.rows(rank, length)} with layout "
+                f"{sharding.layout!r}, got {_rows_of(who, k)}; shard k and v with the ContextParallel of the "
+                "cache"
+            )
+        self._add(who, at, which, k, v, length, are_shards=True)
+
+    def truncate(self, length: int, sequences: object = None) -> None:
+        """Remove the last tokens of sequences, by default of all: every layer keeps the first `length`.
+        Raises `LaunchError` if a sequence has fewer.
+        """
+        who = f"{_WHO}.truncate"
+        which = self.local.check_sequences(who, sequences)
+        cut = integer(length, 0, self.capacity)
+        lengths = self.lengths[:, which]
+        if cut is None or cut > lengths.min(initial=self.capacity):
+            raise LaunchError(
+                f"{who}: length must be from 0 to the tokens of each sequence in each layer, got "
+                f"{shown(length)} for {lengths.min(axis=0).tolist()}"
+            )
+        kept = [[int(np.searchsorted(layer[s].own, cut)) for s in which] for layer in self._tokens]
+        if any(rows != kept[0] for rows in kept):
+            raise LaunchError(f"{who}: all layers of a sequence must have got their rows in the same calls")
+        self.local.truncate(kept[0], which)
+        for layer in self._tokens:
+            for sequence in which:
+                layer[sequence].cut(cut)
+
+    def reset(self, sequence: int | None = None) -> None:
+        """Remove all tokens of a sequence, by default of all."""
+        self.truncate(0, None if sequence is None else [sequence])
+
+    def fork(self, source: int, target: int | None = None) -> int:
+        """Give sequence `target`, by default the first without tokens, the tokens of `source`, in every
+        layer, on every rank; pages are shared (`KVCache.fork`). Returns the index of `target`.
+
+        Raises `LaunchError` if `target` is `source` or has tokens, `CacheFullError` if there is none.
+        """
+        who = f"{_WHO}.fork"
+        begin = self.local.check_sequence(who, source, "source")
+        free = [s for s in range(self.local.batch) if s != begin and not self.lengths[:, s].any()]
+        end = free[0] if target is None and free else target
+        if end is None:
+            raise CacheFullError(
+                f"{who}: all other of {self.local.batch} sequences have tokens; reset one, or make a cache "
+                "with a larger batch"
+            )
+        end = self.local.check_sequence(who, end, "target")
+        if end not in free:
+            raise LaunchError(
+                f"{who}: target must be another sequence without tokens, got {end}; reset it first"
+            )
+        self.local.fork(begin, end)
+        for layer in self._tokens:
+            layer[end] = layer[begin].copy()
+        return end
+
+    # --------------------------------------------------------------------------------- attention
+
+    def attention(
+        self,
+        q: Tensor,
+        layer: int,
+        k: Tensor | None = None,
+        v: Tensor | None = None,
+        *,
+        sequences: object = None,
+        causal: bool = True,
+        window: tuple[int | None, int | None] | None = None,
+        softcap: float | None = None,
+        softmax_scale: float | None = None,
+        score_mod: Callable[..., Any] | None = None,
+        mask_mod: Callable[..., Any] | None = None,
+        aux: Mapping[str, Tensor] | None = None,
+        alibi_slopes: Tensor | None = None,
+        sink: Tensor | None = None,
+        return_lse: bool = False,
+        merge: Merge = "auto",
+    ) -> Any:
+        """Append k and v, if they are given, as `append` does, and attend with q to all keys of a layer on
+        all ranks: out, or (out, lse), the same bits on every rank.
+
+        q [items, heads, seq_q, head_dim] is the same on every rank; the last query is at the position of
+        the last key. `sequences` are those of the items, by default all. The arguments of scores are those
+        of `flash.attention_with_kvcache`. `merge`: "gather" sends partial results to all ranks in one
+        step, "tree" in log2(world) steps between pairs, for worlds that are powers of two; "auto" is "tree"
+        where it is possible and "gather" would send more than `SMALL` bytes.
+
+        Raises `LaunchError` for arguments that do not fit or differ between ranks, `CacheFullError` without
+        room, `PeerError` if a rank is lost.
+        """
+        who = f"{_WHO}.attention"
+        if (k is None) != (v is None):
+            raise LaunchError(f"{who}: k and v must both be given, or neither")
+        if not is_one_of(merge, _MERGES):
+            raise LaunchError(f"{who}: merge must be one of {', '.join(_MERGES)}, got {shown(merge)}")
+        at, which = self._which(who, layer, sequences)
+        peers = Peers(self.parallel.peers.group, who)
+        words = {
+            "layer": str(at),
+            "shape of q": str(list(q.shape)),
+            "dtype": str(q.dtype),
+            "lengths": str([self._tokens[at][s].length for s in which]),
+            "settings": repr((causal, window, softcap, softmax_scale, merge, return_lse, k is None)),
+        }
+        agreed_rows(peers, words, (0, 0), "", q)
+        if k is not None and v is not None:
+            self.append(at, k, v, which)
+        left, right = key_limits(bool(causal), _sides(window))
+        tokens = [self._tokens[at][s] for s in which]
+        lengths = np.array([t.length for t in tokens], np.int64)
+        keys = LocalKeys.of([t.own for t in tokens], lengths, q.shape[2], left, right)
+        given = {"softcap": softcap, "softmax_scale": softmax_scale}
+        given |= functions_of(keys, score_mod, mask_mod, aux, alibi_slopes, q.device)
+        out, lse = self._own(q, at, which, keys, given)
+        self.traffic = Traffic()
+        out, lse = self._merged(peers, out, lse, merge)
+        if sink is not None:
+            logits = sink.float().reshape(-1, q.shape[1])[..., None].expand(lse.shape).contiguous()
+            out, lse = _merge([out, torch.zeros_like(out)], [lse, logits])
+        out = out.to(q.dtype)
+        return (out, lse) if return_lse else out
+
+    def _own(
+        self, q: Tensor, layer: int, which: list[int], keys: LocalKeys, given: dict[str, Any]
+    ) -> tuple[Tensor, Tensor]:
+        """The results for this rank's keys, float32."""
+        if not keys.any_seen:
+            shape = (*q.shape[:3], self.local.head_dim_v)
+            return torch.zeros(shape, device=q.device), torch.full(shape[:3], -torch.inf, device=q.device)
+        if keys.mask is not None:
+            given = {**given, "mask": torch.from_numpy(keys.mask).to(q.device)}
+        out, lse = attention_with_kvcache(
+            q.detach(),
+            self.local,
+            layer=layer,
+            cache_batch_idx=which,
+            leftpad=keys.skipped,
+            causal=False,
+            return_lse=True,
+            **{name: value for name, value in given.items() if value is not None},
+        )
+        return out.float(), lse
+
+    def _merged(self, peers: Peers, out: Tensor, lse: Tensor, merge: str) -> tuple[Tensor, Tensor]:
+        """The merged results of all ranks, in the order of ranks."""
+        world, rank = peers.world, peers.rank
+        form = [Form(tuple(t.shape), t.dtype) for t in (out, lse)]
+        is_power = world & (world - 1) == 0
+        if merge == "tree" and not is_power:
+            raise LaunchError(
+                f"{peers.who}: merge 'tree' needs a power of two of ranks, got {world}; use 'auto'"
+            )
+        sent = (world - 1) * sum(f.nbytes for f in form)
+        if merge == "gather" or not is_power or (merge == "auto" and sent <= SMALL):
+            others = [peer for peer in range(world) if peer != rank]
+            transfer = peers.start(
+                {p: [out, lse] for p in others}, dict.fromkeys(others, form), "partial results", out
+            )
+            found = {**transfer.wait(self.traffic), rank: [out, lse]}
+            parts = [found[peer] for peer in range(world)]
+            return _merge([p[0] for p in parts], [p[1] for p in parts])
+        distance = 1
+        while distance < world:
+            peer = rank ^ distance
+            transfer = peers.start(
+                {peer: [out, lse]}, {peer: form}, f"partial results, distance {distance}", out
+            )
+            other = transfer.wait(self.traffic)[peer]
+            pairs = sorted([(rank, [out, lse]), (peer, other)], key=lambda pair: pair[0])
+            out, lse = _merge([p[1][0] for p in pairs], [p[1][1] for p in pairs])
+            distance *= 2
+        return out, lse
+
+    # ------------------------------------------------------------------------------------ pieces
+
+    def _which(self, who: str, layer: object, sequences: object) -> tuple[int, list[int]]:
+        given = sequences
+        if sequences is not None:
+            given = integers(sequences, 0, self.local.batch - 1)
+        return self.local.check_layer(who, layer), self.local.check_sequences(
+            who, sequences if given is None else given
+        )
+
+    def _add(
+        self, who: str, layer: int, which: Sequence[int], k: Tensor, v: Tensor, new: int, *, are_shards: bool
+    ) -> None:
+        """Append `new` rows to each item: k and v have all, or with `are_shards` those of this rank."""
+        tokens = [self._tokens[layer][s] for s in which]
+        added = [t.next(new, are_shards=are_shards) for t in tokens]
+        of = self.parallel.sharding, self.block
+        ranks = range(self.parallel.peers.world)
+        most = max(
+            (t.count(r) + a.count(r, *of) for t, a in zip(tokens, added, strict=True) for r in ranks),
+            default=0,
+        )
+        lengths = [t.length for t in tokens]
+        if max(lengths, default=0) + new > self.capacity or most > self.local.capacity:
+            raise CacheFullError(
+                f"{who}: {new} more tokens do not fit into sequences of {lengths} tokens; the capacity is "
+                f"{self.capacity}, and {self.local.capacity} on each rank"
+            )
+        if are_shards:
+            self.local.append(layer, k.detach(), v.detach(), list(which))
+        else:
+            rank = self.parallel.peers.rank
+            mine = [a.positions(rank, *of) - a.start for a in added]
+            width = max(map(len, mine), default=0)
+            index = np.zeros((len(mine), 1, width, 1), np.int64)
+            for item, rows in zip(index, mine, strict=True):
+                item[0, : len(rows), 0] = rows
+            at = torch.from_numpy(index).to(k.device)
+            own_k, own_v = (t.detach().gather(2, at.expand(-1, t.shape[1], -1, t.shape[3])) for t in (k, v))
+            self.local.append(layer, own_k, own_v, list(which), counts=[len(rows) for rows in mine])
+        for sequence, segment in zip(tokens, added, strict=True):
+            sequence.extend(segment)
+
+
+def _rows_of(who: str, k: object) -> int:
+    if not isinstance(k, Tensor) or k.dim() != 4:
+        raise LaunchError(f"{who}: k must be a tensor [items, kv_heads, n, head_dim], got {shown(k)}")
+    return int(k.shape[2])
+
+
+def _sides(window: Any) -> tuple[int | None, int | None]:
+    left, right = (None if side == _UNLIMITED else side for side in window or (None, None))
+    return left, right
+
+
+def _merge(outs: list[Tensor], lses: list[Tensor]) -> tuple[Tensor, Tensor]:
+    return merge_partials(torch.stack(outs), torch.stack(lses))

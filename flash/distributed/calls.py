@@ -1,0 +1,309 @@
+"""The arguments of a call on one rank: read, checked, and as words that ranks compare."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from flash.distributed.layouts import Sharding
+from flash.distributed.local import Arrays, Scores, TileAttention
+from flash.distributed.plan import Problem
+from flash.distributed.tiles import Document, Limits, Tile
+from flash.functions import kernel_of_attention
+from flash.operands.words import Layout
+from flash.scores.window import key_limits
+from ptxgen.arguments import integer, is_one_of
+from ptxgen.errors import LaunchError, shown
+
+_LAYOUTS: Final = ("bhsd", "bshd")
+_UNLIMITED: Final = -1
+_OF_LAUNCH: Final = ("softmax_scale", "precision", "backend")
+_MOST_SEED: Final = 2**64 - 1
+# The arrays of scores and their axes, the last ones of an array that has fewer.
+_AXES: Final = {
+    "bias": ("batch", "heads", "rows", "keys"),
+    "mask": ("batch", "heads", "rows", "keys"),
+    "key_bias": ("batch", "heads", "keys"),
+    "alibi_slopes": ("batch", "heads"),
+    "sink": ("batch", "heads"),
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """The call of a rank. `words` are what all ranks must have the same, by name; `rows` are its rows of
+    q and k, `cuts` the ends of documents in q and in k.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    causal: Any
+    window: tuple[int | None, int | None]
+    layout: Layout
+    packed: bool
+    scores: Scores
+    arrays: Arrays
+    cuts: tuple[tuple[int, ...], tuple[int, ...]] | None
+    words: Mapping[str, str]
+
+    def heads_first(self, x: Tensor) -> Tensor:
+        """A tensor like q as [batch, heads, rows, head_dim]."""
+        if self.packed:
+            return x.transpose(0, 1)[None]
+        return x if self.layout == "bhsd" else x.transpose(1, 2)
+
+    def as_given(self, x: Tensor) -> Tensor:
+        """The inverse of `heads_first`."""
+        if self.packed:
+            return x[0].transpose(0, 1).contiguous()
+        return x if self.layout == "bhsd" else x.transpose(1, 2).contiguous()
+
+    def lse_as_given(self, lse: Tensor) -> Tensor:
+        """The log-sum-exp as the caller has it: [heads, rows] of packed documents."""
+        return lse[0] if self.packed else lse
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """The rows of q and of k of this rank."""
+        return self.heads_first(self.q).shape[2], self.heads_first(self.k).shape[2]
+
+
+def read(
+    who: str,
+    q: Any,
+    k: Any,
+    v: Any,
+    causal: Any,
+    layout: Any,
+    scores: Mapping[str, Any],
+    cuts: Mapping[str, Tensor | None],
+) -> Call:
+    """The call of these arguments. Raises `LaunchError` and `ConfigError` for what one rank can find."""
+    if not is_one_of(layout, _LAYOUTS):
+        raise LaunchError(f"{who}: layout must be one of {', '.join(_LAYOUTS)}, got {shown(layout)}")
+    ends = _ends(who, cuts)
+    packed = ends is not None
+    _require_tensors(who, q, k, v, packed)
+    given = {name: scores.get(name) for name in _AXES}
+    seed = _seed(who, scores.get("dropout", 0.0), scores.get("dropout_seed"))
+    shared = {n: scores[n] for n in (*_OF_LAUNCH, "softcap") if scores.get(n) is not None}
+    of = Scores(
+        shared,
+        scores.get("score_mod"),
+        scores.get("mask_mod"),
+        scores.get("aux"),
+        given["alibi_slopes"],
+        given["mask"],
+        scores.get("dropout", 0.0),
+        seed,
+        packed,
+    )
+    arrays = Arrays(given["bias"], given["key_bias"], given["sink"])
+    sides: Any = tuple(None if s == _UNLIMITED else s for s in scores.get("window") or (None, None))
+    call = Call(q, k, v, causal, sides, layout, packed, of, arrays, ends, {})
+    _require_shapes(who, call, given)
+    digests = _probe(call, scores)
+    return replace(call, words=_words(call, scores, digests))
+
+
+def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[int, int]]) -> Problem:
+    """The problem of all ranks, whose rows are `every`. Raises `LaunchError` if the rows are not those of
+    the sharding, or documents and arrays do not end with the sequence.
+    """
+    queries, keys = (sum(rows) for rows in zip(*every, strict=True))
+    for name, length, side in (("q", queries, 0), ("k", keys, 1)):
+        wanted = [sharding.rows(r, length) for r in range(sharding.world)]
+        got = [rows[side] for rows in every]
+        if wanted != got:
+            raise LaunchError(
+                f"{who}: with layout {sharding.layout!r} the {length} rows of {name} are {wanted} on ranks 0 "
+                f"to {sharding.world - 1}, got {got}; make shards with ContextParallel.shard"
+            )
+    documents: list[Document] = []
+    top_left = call.causal == "top_left"
+    if call.cuts is not None:
+        for name, ends, length in zip(
+            ("cu_seqlens_q", "cu_seqlens_k"), call.cuts, (queries, keys), strict=True
+        ):
+            if ends[-1] > length:
+                raise LaunchError(
+                    f"{who}: {name} must end at {length} at most, the rows of all ranks, got {ends[-1]}"
+                )
+        cut_q, cut_k = call.cuts
+        for n in range(len(cut_q) - 1):
+            shift = 0 if top_left else cut_k[n + 1] - cut_k[n] - (cut_q[n + 1] - cut_q[n])
+            documents.append(Document(n, cut_q[n], cut_q[n + 1], cut_k[n], cut_k[n + 1], shift))
+    for name in ("bias", "mask", "key_bias"):
+        array = call.scores.mask if name == "mask" else getattr(call.arrays, name)
+        if array is not None and array.dim() and array.shape[-1] not in (1, keys):
+            raise LaunchError(
+                f"{who}: {name} must have a column for each of the {keys} keys of all ranks, or 1, got "
+                f"{array.shape[-1]}"
+            )
+    q, k, v = (call.heads_first(x) for x in (call.q, call.k, call.v))
+    left, right = key_limits(call.causal is not False, call.window)
+    rows_of = (call.arrays.bias, call.scores.mask)
+    return Problem(
+        sharding,
+        q.shape[0],
+        q.shape[1],
+        k.shape[1],
+        q.shape[3],
+        v.shape[3],
+        q.element_size(),
+        queries,
+        keys,
+        Limits(left, right, 0 if top_left else keys - queries),
+        tuple(documents),
+        any(a is not None for a in rows_of),
+    )
+
+
+def _ends(who: str, cuts: Mapping[str, Tensor | None]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    of_q, of_k = cuts["cu_seqlens_q"], cuts["cu_seqlens_k"]
+    if of_q is None:
+        if of_k is not None:
+            raise LaunchError(
+                f"{who}: cu_seqlens_k is given without cu_seqlens_q; give both, or cu_seqlens_q alone"
+            )
+        return None
+    found = []
+    for name, given in (("cu_seqlens_q", of_q), ("cu_seqlens_k", of_q if of_k is None else of_k)):
+        ends = [int(n) for n in given.tolist()] if isinstance(given, Tensor) and given.dim() == 1 else []
+        if len(ends) < 2 or ends[0] != 0 or any(a > b for a, b in itertools.pairwise(ends)):
+            raise LaunchError(
+                f"{who}: {name} must be a tensor of integers that begins with 0 and does not fall, with an "
+                f"end for each document, got {shown(given)}"
+            )
+        found.append(tuple(ends))
+    if len(found[0]) != len(found[1]):
+        raise LaunchError(
+            f"{who}: cu_seqlens_q and cu_seqlens_k must be of as many documents, got {len(found[0]) - 1} and "
+            f"{len(found[1]) - 1}"
+        )
+    return found[0], found[1]
+
+
+def _require_tensors(who: str, q: Any, k: Any, v: Any, packed: bool) -> None:
+    axes = 3 if packed else 4
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise LaunchError(f"{who}: {name} must be a torch.Tensor, got {type(x).__name__}")
+        if x.dim() != axes:
+            why = "with cu_seqlens_q" if packed else "without cu_seqlens_q"
+            raise LaunchError(f"{who}: {name} must have {axes} dimensions {why}, got {x.dim()}")
+        if (x.dtype, x.device) != (q.dtype, q.device):
+            raise LaunchError(
+                f"{who}: {name} must be {q.dtype} on {q.device}, as q is, got {x.dtype} on {x.device}"
+            )
+
+
+def _require_shapes(who: str, call: Call, given: Mapping[str, Any]) -> None:
+    q, k, v = (call.heads_first(x) for x in (call.q, call.k, call.v))
+    if k.shape[:3] != v.shape[:3] or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
+        raise LaunchError(
+            f"{who}: k and v must have the same batch, heads and rows, and k the batch and head_dim of q, "
+            f"got shapes {list(call.q.shape)}, {list(call.k.shape)} and {list(call.v.shape)} with layout "
+            f"{call.layout!r}"
+        )
+    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        raise LaunchError(f"{who}: the {q.shape[1]} heads of q must be a multiple of the {k.shape[1]} of k")
+    documents = None if call.cuts is None else len(call.cuts[0]) - 1
+    sizes = {"batch": documents or q.shape[0], "heads": q.shape[1], "rows": q.shape[2]}
+    for name, array in given.items():
+        if array is None:
+            continue
+        if not isinstance(array, Tensor) or array.device != call.q.device:
+            raise LaunchError(f"{who}: {name} must be a tensor on {call.q.device}, got {shown(array)}")
+        axes = _AXES[name][max(0, len(_AXES[name]) - array.dim()) :]
+        if call.packed and name in ("bias", "mask", "key_bias"):
+            raise LaunchError(
+                f"{who}: {name} is not for packed documents; use score_mod or mask_mod with aux"
+            )
+        wrong = array.dim() > len(axes) or any(
+            n not in (1, sizes[axis]) for n, axis in zip(array.shape, axes, strict=True) if axis in sizes
+        )
+        if wrong:
+            wanted = ", ".join(
+                f"{axis} {sizes[axis]}" if axis in sizes else f"{axis} of all ranks" for axis in axes
+            )
+            raise LaunchError(
+                f"{who}: {name} must broadcast to [{', '.join(_AXES[name])}] ({wanted}), got shape "
+                f"{list(array.shape)}"
+            )
+        if name == "alibi_slopes" and array.requires_grad and torch.is_grad_enabled():
+            raise LaunchError(
+                f"{who}: alibi_slopes have no gradients across ranks; pass alibi_slopes.detach()"
+            )
+
+
+def _seed(who: str, dropout: Any, seed: Any) -> int:
+    if not dropout:
+        if seed is not None:
+            raise LaunchError(f"{who}: dropout_seed is given, but dropout is 0; give both, or neither")
+        return 0
+    found = integer(seed, 0, _MOST_SEED)
+    if found is None:
+        raise LaunchError(
+            f"{who}: dropout needs a dropout_seed, an integer from 0 to 2**64 - 1 that is the same on all "
+            f"ranks, got {shown(seed)}"
+        )
+    return found
+
+
+def _probe(call: Call, scores: Mapping[str, Any]) -> dict[str, str]:
+    """Make the kernel's config, so that its errors come before anything is sent; the digests of functions."""
+    q = call.heads_first(call.q)
+    nothing = slice(0, 0)
+    left, right = key_limits(call.causal is not False, call.window)
+    tile = Tile(nothing, nothing, 0, 0, 0, 0, 1, 0, left, right)
+    local = TileAttention(call.scores, call.arrays, 0, q.shape[1], q.shape[1])
+    arguments = local.arguments(q.detach(), tile)
+    of_scores: Any = {n: a for n, a in arguments.items() if n not in (*_OF_LAUNCH, "causal", "window")}
+    of_scores |= {"window": scores.get("window"), "dropout": scores.get("dropout", 0.0)}
+    kernel = kernel_of_attention(q, call.v, call.causal, scores.get("precision"), of_scores)
+    traces = {"score_mod": kernel.config.score_mod, "mask_mod": kernel.config.mask_mod}
+    return {name: getattr(trace, "digest", "None") for name, trace in traces.items()}
+
+
+def _words(call: Call, scores: Mapping[str, Any], digests: Mapping[str, str]) -> dict[str, str]:
+    q, k, v = (call.heads_first(x) for x in (call.q, call.k, call.v))
+    cuts = "None" if call.cuts is None else hashlib.sha256(repr(call.cuts).encode()).hexdigest()[:8]
+    found = {
+        "dtype": str(q.dtype),
+        "device": q.device.type,
+        "batch": str(q.shape[0]),
+        "heads": str(q.shape[1]),
+        "kv_heads": str(k.shape[1]),
+        "head_dim": str(q.shape[3]),
+        "head_dim_v": str(v.shape[3]),
+        "causal": repr(call.causal),
+        "window": repr(call.window),
+        "digest of cu_seqlens": cuts,
+        "digest of score_mod": digests["score_mod"],
+        "digest of mask_mod": digests["mask_mod"],
+    }
+    names = ("softcap", "softmax_scale", "dropout", "dropout_seed", "precision", "backend")
+    found |= {name: repr(scores.get(name)) for name in names}
+    for name in _AXES:
+        array = scores.get(name)
+        has_rows = "rows" in _AXES[name]
+        shape = (
+            None
+            if array is None
+            else [n for d, n in enumerate(array.shape) if not (has_rows and d == array.dim() - 2)]
+        )
+        found[f"shape of {name}{' beside rows' if has_rows else ''}"] = str(shape)
+    if torch.is_grad_enabled():
+        tensors = {"q": call.q, "k": call.k, "v": call.v, **{n: scores.get(n) for n in _AXES}}
+        found["what requires gradients"] = " ".join(
+            n for n, t in tensors.items() if t is not None and t.requires_grad
+        )
+    return found

@@ -1,0 +1,329 @@
+"""The steps of a plan on one rank, forward and backward."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from flash.decode.merge import merge_partials
+from flash.distributed.exchange import Event, Form, Peers, Traffic, Transfer
+from flash.distributed.local import MOST_KEPT, Arrays, Part, Scores, TileAttention
+from flash.distributed.plan import Plan, compacted
+from flash.distributed.tiles import Tile
+
+_AXIS_OF_HEADS = 1
+_AXIS_OF_ROWS = 2
+
+
+class Forward(NamedTuple):
+    """What a backward pass reads of a forward pass: a node's rows of the rank's share of heads."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    out: Tensor
+    lse: Tensor
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One call on one rank. All tensors have heads first: [batch, heads, rows, head_dim]."""
+
+    plan: Plan
+    peers: Peers
+    scores: Scores
+
+    @property
+    def node(self) -> int:
+        """The node of this rank."""
+        return self.peers.rank // self.plan.degree
+
+    @property
+    def member(self) -> int:
+        """The place of this rank in its node."""
+        return self.peers.rank % self.plan.degree
+
+    # ---------------------------------------------------------------------------------- forward
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, arrays: Arrays, traffic: Traffic
+    ) -> tuple[Tensor, Tensor, Forward]:
+        """The results for the rank's rows, out of the type of q and lse in float32, and what a backward
+        pass reads.
+        """
+        rows = q.shape[_AXIS_OF_ROWS]
+        if self.plan.degree > 1:
+            q, k, v = self._heads_for_rows((q,), (k, v), "heads of q, k and v", traffic)
+        local = self._local(arrays)
+        out = torch.zeros((*q.shape[:3], v.shape[3]), dtype=torch.float32, device=q.device)
+        lse = torch.full(q.shape[:3], -torch.inf, device=q.device)
+        for step, (k_part, v_part, tiles) in self._steps(k, v, traffic):
+            with _computing(traffic, f"step {step}"):
+                for tile in tiles:
+                    for part in local.parts(q, k_part, v_part, tile):
+                        _merge(out, lse, part)
+                    traffic.scores += tile.scores * q.shape[0] * q.shape[1]
+        sinks = local.sinks(self._documents(q.device))
+        if sinks is not None:
+            _merge(out, lse, Part(slice(None), torch.zeros_like(out), sinks.expand_as(lse).contiguous()))
+        out = out.to(q.dtype)
+        kept = Forward(q, k, v, out, lse)
+        if self.plan.degree > 1:
+            lse, out = self._rows_for_heads((lse, out), rows, "heads of results", traffic)
+        return out, lse, kept
+
+    # --------------------------------------------------------------------------------- backward
+
+    def backward(
+        self, dout: Tensor, dlse: Tensor | None, kept: Forward, arrays: Arrays, into: Arrays, traffic: Traffic
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of the rank's rows of q, k and v; those of arrays, as far as its queries add to
+        them, are added to `into`.
+        """
+        rows = self.plan.rows(self.peers.rank)
+        q, k, v, out, lse = kept
+        if self.plan.degree > 1:
+            given = (dout,) if dlse is None else (dlse, dout)
+            moved = self._heads_for_rows(given, (), "heads of gradients of results", traffic)
+            dlse, dout = (None, *moved) if dlse is None else moved
+        local = self._local(arrays)
+        dq, dk, dv = (torch.zeros(t.shape, dtype=torch.float32, device=t.device) for t in (q, k, v))
+        returning: list[tuple[int, Transfer]] = []
+        for step, (k_part, v_part, tiles) in self._steps(k, v, traffic):
+            to_k = dk if step == 0 else torch.zeros_like(k_part, dtype=torch.float32)
+            to_v = dv if step == 0 else torch.zeros_like(v_part, dtype=torch.float32)
+            with _computing(traffic, f"step {step}"):
+                for tile in tiles:
+                    found = local.gradient(dout, dlse, q, k_part, v_part, out, lse, tile, into)
+                    dq[:, :, tile.queries] += found.dq
+                    to_k[:, :, tile.keys] += found.dk
+                    to_v[:, :, tile.keys] += found.dv
+                    traffic.scores += tile.scores * q.shape[0] * q.shape[1]
+            if step:
+                self._take_back(returning, dk, dv, traffic)
+                returning.append((step, self._give_back(step, to_k.to(k.dtype), to_v.to(v.dtype), k, v)))
+        self._take_back(returning, dk, dv, traffic)
+        if into.sink is not None:
+            self._sink_gradient(local, dout, dlse, out, lse, into.sink)
+        found_q, found_k, found_v = dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+        if self.plan.degree == 1:
+            return found_q, found_k, found_v
+        (found_q,) = self._rows_for_heads((found_q,), rows[0], "heads of the gradient of q", traffic)
+        found_k, found_v = self._keys_for_heads(found_k, found_v, rows[1], traffic)
+        return found_q, found_k, found_v
+
+    def _sink_gradient(
+        self, local: TileAttention, dout: Tensor, dlse: Tensor | None, out: Tensor, lse: Tensor, into: Tensor
+    ) -> None:
+        """Add -exp(sink - lse) (sum of dout * out, less dlse) of each row."""
+        documents = self._documents(out.device)
+        sinks = local.sinks(documents)
+        assert sinks is not None  # it has a gradient
+        delta = (dout.float() * out.float()).sum(-1)
+        delta = delta if dlse is None else delta - dlse
+        weight = torch.where(lse == -torch.inf, 0.0, torch.exp(sinks - lse))
+        local.add_sinks(into, -weight * delta, documents)
+
+    # ----------------------------------------------------------------------------- between nodes
+
+    def _steps(
+        self, k: Tensor, v: Tensor, traffic: Traffic
+    ) -> Iterator[tuple[int, tuple[Tensor, Tensor, Sequence[Tile]]]]:
+        """Each step with its keys, values and tiles; those of the next arrive, or of all with `at_once`,
+        while the caller computes.
+        """
+        plan, node = self.plan, self.node
+        ahead = len(plan.steps()) if plan.at_once else 1
+        under_way = {step: self._ask(step, k, v) for step in plan.steps()[:ahead]}
+        yield 0, (k, v, self._tiles(node))
+        for step in plan.steps():
+            source = (node - step) % plan.nodes
+            received = under_way.pop(step).wait(traffic)
+            later = step + ahead
+            if later < plan.nodes:
+                under_way[later] = self._ask(later, k, v)
+            runs, asked = plan.key_runs(source), plan.asked(node, source)
+            tiles = compacted(self._tiles(source), asked, runs)
+            k_part, v_part = received[self._peer(source)]
+            yield step, (k_part, v_part, tiles)
+
+    def _ask(self, step: int, k: Tensor, v: Tensor) -> Transfer:
+        """Start the messages of keys and values of a step."""
+        plan, node = self.plan, self.node
+        to, source = (node + step) % plan.nodes, (node - step) % plan.nodes
+        sent = plan.asked(to, node)
+        sends = {self._peer(to): [_rows_of(k, sent), _rows_of(v, sent)]}
+        rows = _count(plan.asked(node, source))
+        forms = {self._peer(source): [_form(k, rows), _form(v, rows)]}
+        return self.peers.start(sends, forms, f"keys and values, step {step}", k)
+
+    def _give_back(self, step: int, dk: Tensor, dv: Tensor, k: Tensor, v: Tensor) -> Transfer:
+        """Start to return the gradients of a step's keys and values, and to get one's own."""
+        plan, node = self.plan, self.node
+        source, other = (node - step) % plan.nodes, (node + step) % plan.nodes
+        rows = _count(plan.asked(other, node))
+        forms = {self._peer(other): [_form(k, rows), _form(v, rows)]}
+        what = f"gradients of keys and values, step {step}"
+        return self.peers.start({self._peer(source): [dk, dv]}, forms, what, k)
+
+    def _take_back(
+        self, returning: list[tuple[int, Transfer]], dk: Tensor, dv: Tensor, traffic: Traffic
+    ) -> None:
+        """Add the gradients that another node has computed, if any are under way."""
+        while returning:
+            step, transfer = returning.pop()
+            other = (self.node + step) % self.plan.nodes
+            parts = transfer.wait(traffic)[self._peer(other)]
+            asked = self.plan.asked(other, self.node)
+            for total, part in zip((dk, dv), parts, strict=True):
+                at = 0
+                for rows in asked:
+                    end = at + rows.stop - rows.start
+                    total[:, :, rows] += part[:, :, at:end]
+                    at = end
+
+    def _peer(self, node: int) -> int:
+        """The rank of a node that has the same heads."""
+        return node * self.plan.degree + self.member
+
+    def _tiles(self, source: int) -> tuple[Tile, ...]:
+        """The tiles of a step; with dropout, small enough for its random numbers."""
+        p = self.plan.problem
+        if not self.scores.dropout:
+            return self.plan.tiles(self.node, source)
+        keys = max((run.count for run in self.plan.key_runs(source)), default=1)
+        heads = p.batch * p.heads // self.plan.degree
+        return self.plan.tiles(self.node, source, max(1, MOST_KEPT // max(1, heads * keys)))
+
+    # ----------------------------------------------------------------------------- inside a node
+
+    def _heads_for_rows(
+        self, of_q: Sequence[Tensor], of_k: Sequence[Tensor], what: str, traffic: Traffic
+    ) -> list[Tensor]:
+        """The rows of the whole node for the rank's share of heads, of tensors like q and like k."""
+        plan, rank = self.plan, self.peers.rank
+        sends, forms = {}, {}
+        for place, peer in enumerate(plan.members(self.node)):
+            share = plan.share(place)
+            if peer != rank:
+                sends[peer] = [t[:, share.heads] for t in of_q] + [t[:, share.kv_heads] for t in of_k]
+                rows, mine = plan.rows(peer), plan.share(self.member)
+                forms[peer] = [_form(t[:, mine.heads], rows[0]) for t in of_q]
+                forms[peer] += [_form(t[:, mine.kv_heads], rows[1]) for t in of_k]
+        like = of_q[0]
+        found = self.peers.start(sends, forms, what, like).wait(traffic)
+        mine = plan.share(self.member)
+        found[rank] = [t[:, mine.heads] for t in of_q] + [t[:, mine.kv_heads] for t in of_k]
+        parts = zip(*[found[peer] for peer in plan.members(self.node)], strict=True)
+        return [torch.cat(tensors, dim=_AXIS_OF_ROWS) for tensors in parts]
+
+    def _rows_for_heads(
+        self, tensors: Sequence[Tensor], rows: int, what: str, traffic: Traffic
+    ) -> list[Tensor]:
+        """The rank's rows for all heads, of tensors with the heads of q."""
+        found = self._return_rows(tensors, 0, rows, [t.shape[_AXIS_OF_HEADS] for t in tensors], what, traffic)
+        parts = zip(*[found[peer] for peer in self.plan.members(self.node)], strict=True)
+        return [torch.cat(each, dim=_AXIS_OF_HEADS) for each in parts]
+
+    def _keys_for_heads(self, dk: Tensor, dv: Tensor, rows: int, traffic: Traffic) -> tuple[Tensor, Tensor]:
+        """The gradients of the rank's keys for all heads; heads that several ranks share are summed."""
+        plan = self.plan
+        heads = dk.shape[_AXIS_OF_HEADS]
+        found = self._return_rows((dk, dv), 1, rows, [heads, heads], "heads of gradients of k and v", traffic)
+        totals = []
+        for n, like in enumerate((dk, dv)):
+            shape = (like.shape[0], plan.problem.kv_heads, rows, like.shape[3])
+            total = torch.zeros(shape, dtype=torch.float32, device=like.device)
+            for place, peer in enumerate(plan.members(self.node)):
+                total[:, plan.share(place).kv_heads] += found[peer][n]
+            totals.append(total.to(like.dtype))
+        return totals[0], totals[1]
+
+    def _return_rows(
+        self,
+        tensors: Sequence[Tensor],
+        side: int,
+        rows: int,
+        heads: Sequence[int],
+        what: str,
+        traffic: Traffic,
+    ) -> dict[int, list[Tensor]]:
+        """Give each rank of the node its rows, of q with `side` 0 or of k with 1, and get one's own, with
+        the heads of each rank.
+        """
+        plan, rank = self.plan, self.peers.rank
+        sends, forms, start = {}, {}, 0
+        own: list[Tensor] = []
+        for peer in plan.members(self.node):
+            count = plan.rows(peer)[side]
+            parts = [t[:, :, start : start + count] for t in tensors]
+            start += count
+            if peer == rank:
+                own = parts
+                continue
+            sends[peer] = parts
+            forms[peer] = [
+                Form((t.shape[0], n, rows, *t.shape[3:]), t.dtype)
+                for t, n in zip(tensors, heads, strict=True)
+            ]
+        found = self.peers.start(sends, forms, what, tensors[0]).wait(traffic)
+        found[rank] = own
+        return found
+
+    # ------------------------------------------------------------------------------------ pieces
+
+    def _local(self, arrays: Arrays) -> TileAttention:
+        p, share = self.plan.problem, self.plan.share(self.member).heads
+        return TileAttention(self.scores, arrays, share.start, share.stop - share.start, p.heads)
+
+    def _documents(self, device: torch.device) -> Tensor:
+        """The document of each row of the node, 0 without documents, -1 for rows of none."""
+        p = self.plan.problem
+        of_rows = [torch.arange(p.queries)[run.positions] for run in self.plan.query_runs(self.node)]
+        positions = torch.cat(of_rows).to(device)
+        if not p.documents:
+            return torch.zeros_like(positions)
+        found = torch.full_like(positions, -1)
+        for one in p.documents:
+            found[(positions >= one.first_query) & (positions < one.end_query)] = one.number
+        return found
+
+
+def _merge(out: Tensor, lse: Tensor, part: Part) -> None:
+    """Merge a part into the results so far, both float32."""
+    rows = part.rows
+    outs, lses = [out[:, :, rows], part.out], [lse[:, :, rows], part.lse]
+    if out.is_cuda:
+        merged, total = merge_partials(torch.stack(outs), torch.stack(lses))
+    else:
+        merged, total = merge_partials(outs, lses)
+    out[:, :, rows], lse[:, :, rows] = merged, total
+
+
+def _rows_of(tensor: Tensor, rows: Sequence[slice]) -> Tensor:
+    """Some rows of a shard, one after another."""
+    parts = [tensor[:, :, part] for part in rows if part.stop > part.start]
+    if not parts:
+        return tensor[:, :, :0]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=_AXIS_OF_ROWS)
+
+
+def _form(like: Tensor, rows: int) -> Form:
+    return Form((*like.shape[:2], rows, *like.shape[3:]), like.dtype)
+
+
+def _count(rows: Sequence[slice]) -> int:
+    return sum(part.stop - part.start for part in rows)
+
+
+@contextmanager
+def _computing(traffic: Traffic, what: str) -> Iterator[None]:
+    begin = time.perf_counter()
+    yield
+    traffic.events.append(Event("compute", what, begin, time.perf_counter()))

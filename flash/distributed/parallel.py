@@ -1,0 +1,338 @@
+"""`ContextParallel`: attention to sequences whose rows lie on the ranks of a process group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from flash.distributed.agreement import agreed_rows
+from flash.distributed.calls import Call, problem_of, read
+from flash.distributed.dtensors import Sharded, is_dtensor, local_of
+from flash.distributed.engine import Engine, Forward
+from flash.distributed.exchange import Form, Peers, Traffic
+from flash.distributed.layouts import Sharding, ShardLayout
+from flash.distributed.local import Arrays
+from flash.distributed.plan import SCHEMES, Machine, Plan, Scheme, chosen, explained
+from flash.operands.words import Backend, Causal, Layout, Precision
+from ptxgen.arguments import integer, is_one_of
+from ptxgen.errors import ConfigError, LaunchError, PtxGenError, did_you_mean, shown
+
+_WHO: Final = "ContextParallel"
+_AUTO: Final = "auto"
+
+
+class ContextParallel:
+    """Attention to sequences whose rows are shared out among the ranks of a process group.
+
+    group: a group of `torch.distributed`; None for that of all processes. Tensors travel by its backend,
+        gloo or NCCL.
+    layout: which rows a rank holds, "zigzag", "striped" or "contiguous" (`Sharding`).
+    scheme: "ring", "gather", "ulysses" or "2d" (`flash/distributed/plan.py`); "auto" chooses by the
+        estimate of `Plan.seconds`, which `explain` prints.
+    degree: with scheme "2d", the ranks that exchange heads for rows; None for the divisor of the group's
+        size with the fewest bytes.
+    machine: what the estimate takes for granted.
+
+    All ranks of the group make the same calls in the same order. A call compares them before anything
+    else is sent, and raises `LaunchError` on every rank if they differ. A rank that ends or stops makes
+    the calls of the others raise `PeerError` with its number and the step, within the timeout of the
+    group. For the same world, layout, scheme and inputs, results have the same bits.
+
+    `plan` is that of the last call; `traffic` and `gradient_traffic` say what this rank sent and computed
+    in the last forward and backward pass.
+
+    Raises `ConfigError` for unknown words, `LaunchError` without a process group.
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None = None,
+        layout: ShardLayout = "zigzag",
+        scheme: Scheme | Literal["auto"] = _AUTO,
+        *,
+        degree: int | None = None,
+        machine: Machine | None = None,
+    ) -> None:
+        if not dist.is_available() or not dist.is_initialized():
+            raise LaunchError(
+                f"{_WHO}: needs a process group; call torch.distributed.init_process_group first, in a "
+                "program that torchrun starts"
+            )
+        if not is_one_of(scheme, (*SCHEMES, _AUTO)):
+            raise ConfigError(
+                f"{_WHO}: scheme must be one of {', '.join((*SCHEMES, _AUTO))}, got {shown(scheme)}"
+                f"{did_you_mean(scheme, (*SCHEMES, _AUTO))}"
+            )
+        self.peers = Peers(group, f"{_WHO}.attention")
+        self.sharding = Sharding(layout, self.peers.world)
+        self.scheme = str(scheme)
+        if degree is not None and (scheme != "2d" or integer(degree, 1, self.peers.world) is None):
+            raise ConfigError(
+                f"{_WHO}: degree must be the number of ranks that exchange heads, 1 to {self.peers.world}, "
+                f"and is for scheme '2d' alone, got {shown(degree)} with scheme {scheme!r}"
+            )
+        self.degree = degree
+        self.machine = Machine() if machine is None else machine
+        self.traffic, self.gradient_traffic = Traffic(), Traffic()
+        self.plan: Plan | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<{_WHO}(layout={self.sharding.layout!r}, scheme={self.scheme!r}): rank {self.peers.rank} of "
+            f"{self.peers.world}>"
+        )
+
+    # ------------------------------------------------------------------------------------ shards
+
+    def positions(self, length: int, device: Any = None) -> Tensor:
+        """The rows of a sequence of `length` rows that this rank holds, int64: what rotary embeddings and
+        labels need.
+        """
+        whole = torch.arange(length, device=device)
+        return torch.cat([whole[run.positions] for run in self.sharding.runs(self.peers.rank, length)])
+
+    def shard(self, x: Tensor, axis: int = -2) -> Tensor:
+        """The rows of this rank, of a tensor that every rank has whole; `axis` is the one of rows. Of a
+        replicated DTensor a sharded one. Gradients are those of the own rows.
+        """
+        if is_dtensor(x):
+            return Sharded.of(x, axis, self.sharding).shard(x, self._own_rows)
+        return self._own_rows(x, axis)
+
+    def _own_rows(self, x: Tensor, axis: int) -> Tensor:
+        return x.index_select(axis, self.positions(x.shape[axis], x.device))
+
+    def unshard(self, x: Tensor, axis: int = -2) -> Tensor:
+        """The whole tensor, on every rank, from the rows of each: the inverse of `shard`, by all ranks
+        together. Of a sharded DTensor a replicated one. Its gradient on each rank must be that of the
+        same number, which every rank computes from the whole tensor; each takes its rows of it.
+
+        Raises `LaunchError` if the shapes or types of ranks differ, `PeerError` if a rank is lost.
+        """
+        if is_dtensor(x):
+            return Sharded.of(x, axis, self.sharding).unshard(x, self._gathered)
+        return self._gathered(x, axis)
+
+    def _gathered(self, x: Tensor, axis: int) -> Tensor:
+        found: Tensor = _Unshard.apply(x, axis % x.dim(), self)
+        return found
+
+    # --------------------------------------------------------------------------------- attention
+
+    def attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        cu_seqlens_q: Tensor | None = None,
+        cu_seqlens_k: Tensor | None = None,
+        causal: Causal = False,
+        window: tuple[int | None, int | None] | None = None,
+        softcap: float | None = None,
+        softmax_scale: float | None = None,
+        score_mod: Callable[..., Any] | None = None,
+        mask_mod: Callable[..., Any] | None = None,
+        aux: Mapping[str, Tensor] | None = None,
+        alibi_slopes: Tensor | None = None,
+        bias: Tensor | None = None,
+        key_bias: Tensor | None = None,
+        mask: Tensor | None = None,
+        sink: Tensor | None = None,
+        dropout: float = 0.0,
+        dropout_seed: int | None = None,
+        return_lse: bool = False,
+        layout: Layout = "bhsd",
+        precision: Precision | None = None,
+        backend: Backend = _AUTO,
+    ) -> Any:
+        """`flash.attention` of this rank's queries to the keys of all ranks: out, or (out, lse).
+
+        q [batch, heads, rows, head_dim], k [batch, kv_heads, rows, head_dim] and v [batch, kv_heads, rows,
+        head_dim_v] are this rank's rows of sequences, as `shard` gives them; with layout "bshd" rows come
+        before heads. They are plain tensors, or DTensors that are sharded along rows, and so are the
+        results. With `cu_seqlens_q`, int32 [documents + 1], they are packed, q [rows, heads, head_dim],
+        and documents begin at these rows of the whole sequence, on any ranks; `cu_seqlens_k` is by default
+        the same.
+
+        The arguments of scores are those of `flash.attention`, or of `flash.attention_varlen` with
+        documents, and mean the same: rows have the numbers that they have on one device. `bias` and `mask`
+        have the rows of this rank, or one for all, and columns for all keys in the order of the sequence;
+        `key_bias`, `alibi_slopes`, `sink` and arrays of `aux` are whole on every rank. `dropout` needs a
+        `dropout_seed`, and drops the weights that it drops on one device.
+
+        Gradients of q, k, v and bias are complete on their rank. Those of key_bias and sink, which all
+        ranks have, are what this rank's queries add: sum them over the group, as those of parameters.
+        alibi_slopes have none.
+
+        Raises `LaunchError` and `ConfigError` for arguments that do not fit together or differ between
+        ranks, before tensors are sent, `PeerError` if a rank is lost.
+        """
+        scores = {
+            "window": window, "softcap": softcap, "softmax_scale": softmax_scale, "score_mod": score_mod,
+            "mask_mod": mask_mod, "aux": aux, "alibi_slopes": alibi_slopes, "bias": bias,
+            "key_bias": key_bias, "mask": mask, "sink": sink, "dropout": dropout,
+            "dropout_seed": dropout_seed, "precision": precision, "backend": backend,
+        }  # fmt: skip
+        cuts = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+        sharded, (q, k, v) = local_of((q, k, v), 1 if layout == "bshd" else 2, self.sharding)
+        call, plan = self._agreed(q, k, v, causal, layout, scores, cuts)
+        self.plan = plan
+        engine = Engine(plan, self.peers, call.scores)
+        arrays = call.arrays
+        out, lse = _Attention.apply(
+            engine, self, call.heads_first(q), call.heads_first(k), call.heads_first(v), *arrays
+        )
+        out, lse = call.as_given(out), call.lse_as_given(lse)
+        if sharded is not None:
+            out, lse = sharded.wrapped(out), sharded.wrapped(lse, 2)
+        return (out, lse) if return_lse else out
+
+    def explain(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        causal: Causal = False,
+        layout: Layout = "bhsd",
+        **arguments: Any,
+    ) -> str:
+        """What `attention` with these arguments would do, and why, as text: the scheme, the bytes and the
+        scores. Ranks compare their calls, all together, and nothing else is sent.
+
+        Raises what `attention` raises for arguments that do not fit.
+        """
+        cuts = {name: arguments.pop(name, None) for name in ("cu_seqlens_q", "cu_seqlens_k")}
+        _, (q, k, v) = local_of((q, k, v), 1 if layout == "bshd" else 2, self.sharding)
+        arguments.pop("return_lse", None)
+        _, plan = self._agreed(q, k, v, causal, layout, arguments, cuts)
+        name, _ = chosen(plan.problem, self.scheme, self.degree, self.machine)
+        return explained(plan.problem, name, plan, self.machine, self.scheme)
+
+    def _agreed(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        causal: Causal,
+        layout: Layout,
+        scores: Mapping[str, Any],
+        cuts: Mapping[str, Tensor | None],
+    ) -> tuple[Call, Plan]:
+        """The call, and its plan, on which all ranks agree."""
+        who = self.peers.who
+        words = {"layout of shards": self.sharding.layout, "scheme": self.scheme, "degree": str(self.degree)}
+        call: Call | None = None
+        refused: PtxGenError | None = None
+        try:
+            call = read(who, q, k, v, causal, layout, scores, cuts)
+        except PtxGenError as error:
+            refused = error
+        rows = (0, 0) if call is None else call.rows
+        words |= {} if call is None else call.words
+        like = q if isinstance(q, Tensor) else torch.empty(0)
+        try:
+            every = agreed_rows(self.peers, words, rows, str(refused or ""), like)
+        except LaunchError:
+            if refused is not None:
+                raise refused from None
+            raise
+        assert call is not None  # or the ranks would not have agreed
+        problem = problem_of(who, call, self.sharding, every)
+        _, plan = chosen(problem, self.scheme, self.degree, self.machine)
+        return call, plan
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    group: dist.ProcessGroup | None = None,
+    shard_layout: ShardLayout = "zigzag",
+    scheme: Scheme | Literal["auto"] = _AUTO,
+    **arguments: Any,
+) -> Any:
+    """`ContextParallel(group, shard_layout, scheme).attention(q, k, v, ...)`, of local shards or DTensors."""
+    return ContextParallel(group, shard_layout, scheme).attention(q, k, v, **arguments)
+
+
+class _Attention(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
+    """Attention of one call, for autograd."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, engine: Engine, of: ContextParallel, q: Tensor, k: Tensor, v: Tensor, *arrays: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        q, k, v = q.detach(), k.detach(), v.detach()
+        of.traffic = Traffic()
+        out, lse, kept = engine.forward(q, k, v, Arrays(*arrays), of.traffic)
+        ctx.engine, ctx.of = engine, of
+        ctx.save_for_backward(*kept, *arrays)
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:
+        count = len(Forward._fields)
+        kept, arrays = Forward(*ctx.saved_tensors[:count]), Arrays(*ctx.saved_tensors[count:])
+        flags = ctx.needs_input_grad[-len(arrays) :]
+        into = Arrays(
+            *[_zeros(t) if flag and t is not None else None for t, flag in zip(arrays, flags, strict=True)]
+        )
+        ctx.of.gradient_traffic = Traffic()
+        if dout is None:
+            p, rows = ctx.engine.plan.problem, ctx.engine.plan.rows(ctx.engine.peers.rank)[0]
+            dout = kept.out.new_zeros((p.batch, p.heads, rows, p.head_dim_v))
+        found = ctx.engine.backward(dout.contiguous(), dlse, kept, arrays, into, ctx.of.gradient_traffic)
+        pairs = zip(into, arrays, strict=True)
+        of_arrays = [None if t is None or like is None else t.to(like.dtype) for t, like in pairs]
+        return (None, None, *found, *of_arrays)
+
+
+def _zeros(like: Tensor) -> Tensor:
+    return torch.zeros(like.shape, dtype=torch.float32, device=like.device)
+
+
+class _Unshard(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
+    """The rows of all ranks, for autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: int, of: ContextParallel) -> Tensor:
+        peers, sharding = of.peers, of.sharding
+        others = [p for p in range(peers.world) if p != peers.rank]
+        words = {
+            "layout of shards": sharding.layout,
+            "shape beside rows": str([n for d, n in enumerate(x.shape) if d != axis]),
+            "axis": str(axis),
+            "dtype": str(x.dtype),
+        }
+        own = x.shape[axis]
+        every = [rows for rows, _ in agreed_rows(peers, words, (own, own), "", x)]
+        length = sum(every)
+        wanted = [sharding.rows(rank, length) for rank in range(peers.world)]
+        if every != wanted:
+            raise LaunchError(
+                f"ContextParallel.unshard: {length} rows are {wanted} on the ranks with layout "
+                f"{sharding.layout!r}, got {every}; shard with the same ContextParallel"
+            )
+        forms = {p: [Form((*x.shape[:axis], every[p], *x.shape[axis + 1 :]), x.dtype)] for p in others}
+        found = peers.start({p: [x] for p in others}, forms, "rows of a shard", x).wait()
+        whole = x.new_empty((*x.shape[:axis], length, *x.shape[axis + 1 :]))
+        for rank in range(peers.world):
+            part = x if rank == peers.rank else found[rank][0]
+            for run in sharding.runs(rank, length):
+                whole.movedim(axis, 0)[run.positions] = part.movedim(axis, 0)[run.rows]
+        ctx.of, ctx.axis = of, axis
+        return whole
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, dwhole: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.of._own_rows(dwhole, ctx.axis), None, None

@@ -1,0 +1,361 @@
+"""Who computes and sends what: the steps of context-parallel attention, and the rule that chooses them.
+
+All schemes are one: the ranks form nodes of `degree` ranks that follow one another. Inside of such
+a node heads are exchanged for rows (Ulysses, arXiv:2309.14509): each rank gets the rows of the whole
+node for its share of the heads. Between nodes keys and values go to the queries (Ring Attention,
+arXiv:2310.01889): in step d a rank sends its own to the node d further and receives those of the node d
+before it, only the rows that some query there sees.
+
+| scheme | degree | keys of other nodes |
+|---|---|---|
+| "ring" | 1 | those of the next step arrive while those of this one are used |
+| "gather" | 1 | all are asked for at once |
+| "ulysses" | world | there are none |
+| "2d" | between | as "ring" |
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, NamedTuple, get_args
+
+from flash.distributed.layouts import Run, Sharding
+from flash.distributed.tiles import NO_LIMITS, Document, Limits, Tile, needed, tiles_of
+from ptxgen.errors import ConfigError
+
+Scheme = Literal["ring", "gather", "ulysses", "2d"]
+SCHEMES: Final[tuple[str, ...]] = get_args(Scheme)
+_SAMPLED: Final = 32  # the ranks whose steps an estimate looks at
+_LSE_BYTES: Final = 4
+_OWN: Final = 0  # the step in which a rank meets its own keys
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the cost rule takes for granted: floating-point operations a second of a rank, bytes a second
+    that a rank sends, and seconds until a message arrives.
+
+    The defaults are published figures of an H100 SXM: 989e12 in bf16, half of which attention reaches,
+    and NVLink's 450e9 each way.
+    """
+
+    flops: float = 495e12
+    bandwidth: float = 450e9
+    latency: float = 10e-6
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The sizes of a call over all ranks. `itemsize` is the bytes of an element of q, k and v;
+    `of_rows` says whether a bias or a mask has rows of its own for the queries of a rank.
+    """
+
+    sharding: Sharding
+    batch: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    head_dim_v: int
+    itemsize: int
+    queries: int
+    keys: int
+    limits: Limits = NO_LIMITS
+    documents: tuple[Document, ...] = ()
+    of_rows: bool = False
+
+    @property
+    def world(self) -> int:
+        """The number of ranks."""
+        return self.sharding.world
+
+    def why_not(self, degree: int) -> str:
+        """Why heads cannot be exchanged among `degree` ranks; "" if they can."""
+        if degree == 1:
+            return ""
+        if self.world % degree:
+            return f"{degree} does not divide the {self.world} ranks"
+        if self.heads % degree:
+            return f"{self.heads} heads are not a multiple of {degree} ranks"
+        each, group = self.heads // degree, self.heads // self.kv_heads
+        if each % group and group % each:
+            return f"{each} heads of a rank do not share whole heads of k, of which each has {group}"
+        if self.of_rows:
+            return "bias and mask have the rows of their own rank only"
+        return ""
+
+
+class HeadShare(NamedTuple):
+    """The heads of q and of k that one rank of a node computes."""
+
+    heads: slice
+    kv_heads: slice
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps of a call. `degree` ranks exchange heads for rows; `at_once` says that keys of all nodes
+    are asked for before the first are used. Ranks are numbered node by node.
+    """
+
+    problem: Problem
+    degree: int = 1
+    at_once: bool = False
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes."""
+        return self.problem.world // self.degree
+
+    def members(self, node: int) -> range:
+        """The ranks of a node."""
+        return range(node * self.degree, (node + 1) * self.degree)
+
+    def share(self, member: int) -> HeadShare:
+        """The heads that the rank at a place of a node computes."""
+        p = self.problem
+        each, group = p.heads // self.degree, p.heads // p.kv_heads
+        first = member * each
+        return HeadShare(slice(first, first + each), slice(first // group, -(-(first + each) // group)))
+
+    def rows(self, rank: int) -> tuple[int, int]:
+        """The rows of q and of k that a rank holds."""
+        p = self.problem
+        return p.sharding.rows(rank, p.queries), p.sharding.rows(rank, p.keys)
+
+    def query_runs(self, node: int) -> tuple[Run, ...]:
+        """The queries of a node, rank by rank."""
+        return _joined(self.problem.sharding, self.members(node), self.problem.queries)
+
+    def key_runs(self, node: int) -> tuple[Run, ...]:
+        """The keys of a node, rank by rank."""
+        return _joined(self.problem.sharding, self.members(node), self.problem.keys)
+
+    def tiles(self, node: int, source: int, most_queries: int | None = None) -> tuple[Tile, ...]:
+        """The tiles of the queries of a node and the keys of another, or of the same. With
+        `most_queries`, tiles of at most so many queries.
+        """
+        return _tiles(self.problem, self.degree, node, source, most_queries)
+
+    def asked(self, node: int, source: int) -> tuple[slice, ...]:
+        """The rows of the keys of `source` that the queries of a node need, run by run."""
+        return needed(self.tiles(node, source), self.key_runs(source))
+
+    def steps(self) -> range:
+        """The steps in which other nodes' keys are used."""
+        return range(1, self.nodes)
+
+    # ------------------------------------------------------------------------------------ costs
+
+    def scores(self, rank: int, step: int | None = None) -> int:
+        """How many scores a rank computes, for one head of one batch item and times its share of heads,
+        in all steps or in one.
+        """
+        node, heads = rank // self.degree, self.problem.heads // self.degree
+        steps = range(self.nodes) if step is None else (step,)
+        found = (t.scores for d in steps for t in self.tiles(node, (node - d) % self.nodes))
+        return sum(found) * heads * self.problem.batch
+
+    def ring_bytes(self, rank: int, step: int) -> int:
+        """The bytes of keys and values that a rank sends in a step, of the forward pass."""
+        p, node = self.problem, rank // self.degree
+        share = self.share(rank % self.degree).kv_heads
+        rows: int = sum(s.stop - s.start for s in self.asked((node + step) % self.nodes, node))
+        return rows * p.batch * (share.stop - share.start) * (p.head_dim + p.head_dim_v) * p.itemsize
+
+    def exchange_bytes(self, rank: int) -> tuple[int, int]:
+        """The bytes that a rank sends to the other ranks of its node: of q, k and v, and then of the
+        results and their log-sum-exp.
+        """
+        p, own = self.problem, rank % self.degree
+        rows_q, rows_k = self.rows(rank)
+        there = back = 0
+        each = p.heads // self.degree
+        for place, peer in enumerate(self.members(rank // self.degree)):
+            if place == own:
+                continue
+            kv = self.share(place).kv_heads
+            there += rows_q * each * p.head_dim * p.itemsize
+            there += rows_k * (kv.stop - kv.start) * (p.head_dim + p.head_dim_v) * p.itemsize
+            back += self.rows(peer)[0] * each * (p.head_dim_v * p.itemsize + _LSE_BYTES)
+        return there * p.batch, back * p.batch
+
+    def bytes(self, rank: int) -> int:
+        """All bytes that a rank sends in the forward pass."""
+        return sum(self.exchange_bytes(rank)) + sum(self.ring_bytes(rank, d) for d in self.steps())
+
+    def gradient_bytes(self, rank: int) -> int:
+        """All bytes that a rank sends in the backward pass: keys and values once more and the gradients
+        of those of others once; in a node the gradients of results, and those of q, k and v.
+        """
+        p, node, member = self.problem, rank // self.degree, rank % self.degree
+        kv = self.share(member).kv_heads
+        wide = p.batch * (kv.stop - kv.start) * (p.head_dim + p.head_dim_v) * p.itemsize
+        taken: int = sum(s.stop - s.start for d in self.steps() for s in self.asked(node, (node - d) % self.nodes))
+        found = sum(self.ring_bytes(rank, d) for d in self.steps()) + taken * wide
+        rows_q, each = self.rows(rank)[0], p.heads // self.degree
+        for peer in self.members(node):
+            if peer != rank:
+                peer_q, peer_k = self.rows(peer)
+                found += p.batch * rows_q * each * (p.head_dim_v * p.itemsize + _LSE_BYTES)
+                found += p.batch * peer_q * each * p.head_dim * p.itemsize + peer_k * wide
+        return found
+
+    def most_bytes(self) -> int:
+        """The bytes that the rank that sends the most sends in the forward pass."""
+        return max(map(self.bytes, self._sample()))
+
+    def seconds(self, machine: Machine) -> float:
+        """The estimated time of the forward pass: in each step the longer of computing and receiving,
+        and what nothing hides.
+        """
+        p = self.problem
+        flops = 2.0 * (p.head_dim + p.head_dim_v)
+        ranks = self._sample()
+        compute = [max(self.scores(r, d) for r in ranks) * flops / machine.flops for d in range(self.nodes)]
+        moved = [
+            max(self.ring_bytes(r, d) for r in ranks) / machine.bandwidth + machine.latency
+            for d in self.steps()
+        ]
+        if self.at_once:
+            arriving = sum(moved) - machine.latency * max(0, len(moved) - 1)
+            ring = max(compute[_OWN], arriving) + sum(compute[1:])
+        else:
+            ring = sum(max(c, m) for c, m in zip(compute, [*moved, 0.0], strict=True))
+        if self.degree == 1:
+            return ring
+        both = max(sum(self.exchange_bytes(r)) for r in ranks)
+        return ring + both / machine.bandwidth + 2 * machine.latency
+
+    def _sample(self) -> Sequence[int]:
+        world = self.problem.world
+        return range(0, world, -(-world // _SAMPLED))
+
+    def keeps_memory(self) -> bool:
+        """Whether keys and values of all ranks, if a rank has them all, are no larger than the rows that
+        it has anyway.
+        """
+        p = self.problem
+        if not self.at_once:
+            return True
+        gathered = p.keys * p.kv_heads * (p.head_dim + p.head_dim_v)
+        return gathered * p.world <= (p.queries * p.heads + p.keys * p.kv_heads) * (p.head_dim + p.head_dim_v)
+
+
+@functools.lru_cache(maxsize=4096)
+def _tiles(problem: Problem, degree: int, node: int, source: int, most: int | None) -> tuple[Tile, ...]:
+    plan = Plan(problem, degree)
+    queries = plan.query_runs(node)
+    if most is not None:
+        queries = tuple(part for run in queries for part in _split(run, most))
+    return tuple(tiles_of(queries, plan.key_runs(source), problem.limits, problem.documents))
+
+
+def _split(run: Run, most: int) -> Iterator[Run]:
+    for at in range(0, run.count, most):
+        yield Run(run.start + at, run.first + at * run.step, run.step, min(most, run.count - at))
+
+
+def _joined(sharding: Sharding, ranks: range, length: int) -> tuple[Run, ...]:
+    """The runs of several ranks, whose rows lie one after another."""
+    found: list[Run] = []
+    start = 0
+    for rank in ranks:
+        found += [replace(run, start=start + run.start) for run in sharding.runs(rank, length)]
+        start += sharding.rows(rank, length)
+    return tuple(found)
+
+
+def compacted(tiles: Sequence[Tile], rows: Sequence[slice], runs: Sequence[Run]) -> tuple[Tile, ...]:
+    """The tiles, for a tensor that has only `rows` of each run of keys, one after another."""
+    begins: list[tuple[Run, int]] = []
+    at = 0
+    for run, part in zip(runs, rows, strict=True):
+        begins.append((run, at - part.start))
+        at += part.stop - part.start
+    found = []
+    for tile in tiles:
+        shift = next(s for run, s in begins if run.start <= tile.keys.start < run.start + run.count)
+        found.append(replace(tile, keys=slice(tile.keys.start + shift, tile.keys.stop + shift)))
+    return tuple(found)
+
+
+def plans(problem: Problem) -> dict[str, Plan]:
+    """The plans that can compute a problem, by scheme; of "2d" the one that sends the fewest bytes."""
+    found = {"ring": Plan(problem), "gather": Plan(problem, at_once=True)}
+    if problem.world > 1 and not problem.why_not(problem.world):
+        found["ulysses"] = Plan(problem, problem.world)
+    degrees = [n for n in range(2, problem.world) if problem.world % n == 0 and not problem.why_not(n)]
+    if degrees:
+        found["2d"] = min((Plan(problem, n) for n in degrees), key=Plan.most_bytes)
+    return found
+
+
+def chosen(problem: Problem, scheme: str, degree: int | None, machine: Machine) -> tuple[str, Plan]:
+    """The scheme of a call, and its plan: for "auto" the one that `Plan.seconds` estimates to be the
+    fastest, the first in the order of `SCHEMES` if several are; "gather" only if `keeps_memory`.
+
+    Raises `ConfigError` if the scheme cannot compute the problem.
+    """
+    if scheme == "auto":
+        return _fastest(problem, machine)
+    if scheme == "2d" and degree is not None:
+        why = problem.why_not(degree)
+        if why:
+            raise ConfigError(f"ContextParallel: scheme '2d' with degree {degree} cannot be used: {why}")
+        return scheme, Plan(problem, degree)
+    if scheme == "ulysses" and (why := problem.why_not(problem.world)):
+        raise ConfigError(
+            f"ContextParallel: scheme 'ulysses' cannot be used: {why}; use scheme='ring', '2d' or 'auto'"
+        )
+    found = plans(problem)
+    if problem.world == 1:
+        return scheme, Plan(problem)
+    if scheme not in found:
+        raise ConfigError(
+            f"ContextParallel: scheme '2d' cannot be used: no number between 1 and {problem.world} divides "
+            f"the ranks and suits {problem.heads} heads of q, {problem.kv_heads} of k"
+            f"{', and a bias or a mask with rows' if problem.of_rows else ''}; use scheme='ring' or 'auto'"
+        )
+    return scheme, found[scheme]
+
+
+@functools.lru_cache(maxsize=256)
+def _fastest(problem: Problem, machine: Machine) -> tuple[str, Plan]:
+    found = {name: plan for name, plan in plans(problem).items() if plan.keeps_memory()}
+    order = [name for name in SCHEMES if name in found]
+    best = min(order, key=lambda name: found[name].seconds(machine))
+    return best, found[best]
+
+
+def explained(problem: Problem, scheme: str, chosen_plan: Plan, machine: Machine, asked: str) -> str:
+    """What a call does and why, as text."""
+    p, plan = problem, chosen_plan
+    lines = [
+        f"{p.queries} queries and {p.keys} keys on {p.world} ranks, {p.sharding.layout}: "
+        f"{p.heads} heads of q, {p.kv_heads} of k",
+        f"scheme {scheme}"
+        + (f" of {plan.nodes} nodes of {plan.degree} ranks" if plan.degree > 1 else "")
+        + (", as asked" if asked != "auto" else ", the fastest by estimate"),
+    ]
+    for name, one in plans(p).items():
+        used = plan if name == scheme else one
+        note = "" if used.keeps_memory() else ", needs memory for all keys"
+        lines.append(
+            f"  {name:<8} {used.most_bytes():>14,} bytes sent by a rank at most, "
+            f"{used.seconds(machine) * 1e6:,.1f} us estimated{note}"
+        )
+    if why := p.why_not(p.world):
+        lines.append(f"  {'ulysses':<8} not possible: {why}")
+    work = [plan.scores(rank) for rank in plan._sample()]
+    mean = sum(work) / len(work)
+    lines.append(
+        f"scores of a rank: {min(work):,} to {max(work):,}, the most {max(work) / max(mean, 1):.3f} of the "
+        "mean"
+    )
+    lines.append(
+        f"estimates for {machine.flops:.3g} flop/s, {machine.bandwidth:.3g} bytes/s and "
+        f"{machine.latency:.3g} s a message"
+    )
+    return "\n".join(lines)

@@ -1,0 +1,113 @@
+"""On which rank each token of a cached sequence lies."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.distributed.layouts import Sharding
+
+Positions = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The tokens from position `start` on: the first `kept` of `length` that came as shards, or with
+    `length` 0 `kept` tokens, of which the one at position p lies on rank p // block % world.
+    """
+
+    start: int
+    kept: int
+    length: int = 0
+
+    def count(self, rank: int, sharding: Sharding, block: int) -> int:
+        """How many of the tokens lie on a rank."""
+        if self.length:
+            return sum(
+                min(run.count, max(0, -(-(self.kept - run.first) // run.step)))
+                for run in sharding.runs(rank, self.length)
+            )
+        return self._owned_before(self.start + self.kept, rank, sharding.world, block) - self._owned_before(
+            self.start, rank, sharding.world, block
+        )
+
+    def positions(self, rank: int, sharding: Sharding, block: int) -> Positions:
+        """The positions of the tokens on a rank, rising."""
+        if self.length:
+            whole = np.arange(self.length)
+            rows = np.concatenate([whole[run.positions] for run in sharding.runs(rank, self.length)])
+        else:
+            rows = np.arange(self.kept)
+            rows = rows[(self.start + rows) // block % sharding.world == rank]
+        found: Positions = self.start + rows[rows < self.kept]
+        return found
+
+    @staticmethod
+    def _owned_before(end: int, rank: int, world: int, block: int) -> int:
+        """How many of the tokens 0 to `end` - 1 lie on a rank."""
+        rounds, rest = divmod(end, block * world)
+        return rounds * block + min(block, max(0, rest - rank * block))
+
+
+@dataclass
+class Tokens:
+    """The tokens of one sequence in one layer, and those of them that lie on rank `rank`."""
+
+    sharding: Sharding
+    block: int
+    rank: int
+    segments: list[Segment] = field(default_factory=list)
+    _own: Positions = field(default_factory=lambda: np.zeros(16, np.int64))  # grown by doubling
+    _count: int = 0
+
+    @property
+    def length(self) -> int:
+        """The number of tokens on all ranks."""
+        return self.segments[-1].start + self.segments[-1].kept if self.segments else 0
+
+    @property
+    def own(self) -> Positions:
+        """The positions of the tokens on this rank, rising."""
+        return self._own[: self._count]
+
+    def count(self, rank: int) -> int:
+        """How many of the tokens lie on a rank."""
+        return sum(s.count(rank, self.sharding, self.block) for s in self.segments)
+
+    def next(self, tokens: int, *, are_shards: bool) -> Segment:
+        """The segment of `tokens` more tokens."""
+        return Segment(self.length, tokens, tokens if are_shards else 0)
+
+    def extend(self, segment: Segment) -> None:
+        """Add the tokens of a segment that `next` made."""
+        if segment.kept == 0:
+            return
+        new = segment.positions(self.rank, self.sharding, self.block)
+        total = self._count + len(new)
+        if total > len(self._own):
+            grown = np.zeros(max(total, 2 * len(self._own)), np.int64)
+            grown[: self._count] = self.own
+            self._own = grown
+        self._own[self._count : total] = new
+        self._count = total
+        last = self.segments[-1] if self.segments else None
+        if last is not None and not last.length and not segment.length:
+            self.segments[-1] = replace(last, kept=last.kept + segment.kept)
+        else:
+            self.segments.append(segment)
+
+    def cut(self, length: int) -> None:
+        """Keep the first `length` tokens."""
+        kept = [s for s in self.segments if s.start < length]
+        self.segments = [replace(s, kept=min(s.kept, length - s.start)) for s in kept]
+        self._count = int(np.searchsorted(self.own, length))
+
+    def copy(self) -> Self:
+        """Tokens of their own that lie on the same ranks."""
+        found = copy.copy(self)
+        found.segments, found._own = list(self.segments), self._own.copy()
+        return found

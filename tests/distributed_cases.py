@@ -1,0 +1,417 @@
+"""What the ranks of a group do in tests of `flash.distributed`."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import flash
+import flash.adapters.torch
+from flash.distributed import ContextParallel, ShardedKVCache
+from flash.distributed.engine import Engine
+from flash.mods import where
+from ptxgen.errors import ConfigError, LaunchError, PeerError
+
+_ARRAYS = ("bias", "key_bias", "sink")
+
+
+@functools.cache
+def group_of(world: int) -> Any:
+    """The group of the first ranks. All ranks must ask for a size the first time."""
+    return dist.new_group(list(range(world)))
+
+
+def _inputs(
+    batch: int, heads: int, kv_heads: int, queries: int, keys: int, dim: int, dim_v: int, dtype: Any
+) -> list[Tensor]:
+    make = torch.Generator().manual_seed(0)
+    shapes = (
+        (batch, heads, queries, dim),
+        (batch, kv_heads, keys, dim),
+        (batch, kv_heads, keys, dim_v),
+        (batch, heads, queries, dim_v),
+    )
+    return [torch.randn(shape, generator=make).to(dtype) for shape in shapes]
+
+
+def distance_mod(score: Any, batch: Any, head: Any, query: Any, key: Any, slopes: Any) -> Any:
+    """A function of scores of all indices."""
+    return score - slopes[head] * abs(query - key) + where(batch == 1, 0.25, 0.0)
+
+
+def mask_mod(batch: Any, head: Any, query: Any, key: Any) -> Any:
+    """A function that hides some keys, of all indices."""
+    return (query * 3 + key * 5 + head + batch) % 4 != 0
+
+
+def _scores(words: tuple[str, ...], batch: int, heads: int, queries: int, keys: int) -> dict[str, Any]:
+    make = torch.Generator().manual_seed(1)
+    every: dict[str, Any] = {
+        "bias": torch.randn((1, heads, queries, keys), generator=make),
+        "key_bias": torch.randn((batch, 1, keys), generator=make),
+        "mask": torch.rand((batch, 1, queries, keys), generator=make) < 0.7,
+        "sink": torch.randn(heads, generator=make),
+        "alibi_slopes": torch.rand(heads, generator=make),
+        "softcap": 1.5,
+        "score_mod": distance_mod,
+        "mask_mod": mask_mod,
+        "dropout": 0.25,
+        "softmax_scale": 0.3,
+    }
+    found = {word: every[word] for word in words}
+    if "score_mod" in found:
+        found["aux"] = {"slopes": torch.rand(heads, generator=make)}
+    if "dropout" in found:
+        found["dropout_seed"] = 7
+    return found
+
+
+def group_of_none(world: int) -> None:
+    """Make the group of the first ranks."""
+    group_of(world)
+
+
+@dataclass(kw_only=True)
+class Case:
+    """A call of one device, and how it is shared out. `layout` and `scheme` are those of ContextParallel,
+    `tensors` is the layout of tensors, `scores` the names of features.
+    """
+
+    layout: str
+    scheme: str = "ring"
+    degree: int | None = None
+    queries: int = 70
+    keys: int | None = None
+    batch: int = 2
+    heads: int = 4
+    kv_heads: int = 2
+    dim: int = 16
+    dim_v: int = 16
+    dtype: str = "float32"
+    causal: Any = False
+    window: Any = None
+    scores: tuple[str, ...] = ()
+    tensors: str = "bhsd"
+    backend: str = "auto"
+    cuts: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        self.keys = self.queries if self.keys is None else self.keys
+        sizes = self.batch, self.heads, self.kv_heads, self.queries, self.keys, self.dim, self.dim_v
+        self.q, self.k, self.v, self.dout = _inputs(*sizes, getattr(torch, self.dtype))
+        items = self.batch if self.cuts is None else len(self.cuts) - 1
+        self.given = _scores(self.scores, items, self.heads, self.queries, self.keys)
+        self.settings: dict[str, Any] = {"causal": self.causal, "backend": self.backend}
+        if self.window is not None:
+            self.settings["window"] = self.window
+
+    def moved(self, x: Tensor) -> Tensor:
+        """A tensor like q between heads first and the layout of tensors, or packed documents."""
+        if self.cuts is not None:
+            return x[0].transpose(0, 1) if x.dim() == 4 else x.transpose(0, 1)[None]
+        return x if self.tensors == "bhsd" else x.transpose(1, 2)
+
+    def one_device(self) -> dict[str, Tensor]:
+        """out, lse and all gradients."""
+        q, k, v, dout = (self.moved(t) if self.cuts else t for t in (self.q, self.k, self.v, self.dout))
+        wanted = [n for n in _ARRAYS if n in self.given]
+        more, backward, forward = (), flash.attention_backward, flash.attention
+        if self.cuts is not None:
+            ends = torch.tensor(self.cuts, dtype=torch.int32)
+            more, backward, forward = (ends, ends), flash.attention_varlen_backward, flash.attention_varlen
+        out, lse = forward(q, k, v, *more, return_lse=True, **self.settings, **self.given)
+        if self.cuts is not None:  # rows of no document are not written
+            out[self.cuts[-1] :], lse[:, self.cuts[-1] :] = 0, -torch.inf
+        self.dlse = torch.sin(torch.arange(lse.numel(), dtype=torch.float32)).reshape(lse.shape)
+        self.dlse[lse == -torch.inf] = 0
+        found = backward(
+            dout, q, k, v, out, lse, *more, dlse=self.dlse, wanted=wanted, **self.settings, **self.given
+        )
+        arrays = {f"d{n}": found.arrays[n] for n in wanted}
+        back = self.moved if self.cuts is not None else torch.Tensor.clone
+        grads = {"dq": back(found.dq), "dk": back(found.dk), "dv": back(found.dv)}
+        return {"out": back(out), "lse": lse, **grads, **arrays}
+
+
+def compare(world: int, **options: Any) -> dict[str, Any] | None:
+    """The largest errors of out, lse and gradients against one device, relative to the largest element;
+    the bytes sent and scores computed, against the plan's.
+    """
+    group = group_of(world)
+    if dist.get_rank() >= world:
+        return None
+    case = Case(**options)
+    want = case.one_device()
+    cp = ContextParallel(group, case.layout, case.scheme, degree=case.degree)
+    own = {n: cp.shard(t) if n in ("bias", "mask") else t for n, t in case.given.items()}
+    leaves = {n: case.moved(cp.shard(t)) for n, t in (("q", case.q), ("k", case.k), ("v", case.v))}
+    leaves |= {n: own[n] for n in _ARRAYS if n in own}
+    leaves = {n: t.detach().clone().requires_grad_() for n, t in leaves.items()}
+    own |= {n: leaves[n] for n in _ARRAYS if n in own}
+    if case.cuts is not None:
+        own["cu_seqlens_q"] = torch.tensor(case.cuts)
+    else:
+        own["layout"] = case.tensors
+    out, lse = cp.attention(leaves["q"], leaves["k"], leaves["v"], return_lse=True, **case.settings, **own)
+    found: dict[str, Any] = {
+        "out": _error(cp.unshard(case.moved(out.detach())), want["out"]),
+        "lse": _error(cp.unshard(lse.detach(), -1), want["lse"]),
+    }
+    plan, rank = cp.plan, cp.peers.rank
+    found["bytes"] = cp.traffic.bytes, plan.bytes(rank)
+    found["work"] = cp.traffic.scores, plan.scores(rank)
+    finite = torch.where(lse == -torch.inf, 0.0, lse)
+    loss = (out * case.moved(cp.shard(case.dout))).sum() + (finite * cp.shard(case.dlse, -1)).sum()
+    loss.backward()
+    found["gradient bytes"] = cp.gradient_traffic.bytes, plan.gradient_bytes(rank)
+    for n in [name for name in want if name not in found]:
+        grad = leaves[n[1:]].grad
+        if n in ("dq", "dk", "dv", "dbias"):
+            grad = cp.unshard(case.moved(grad) if n != "dbias" else grad)
+        else:
+            dist.all_reduce(grad, group=group)
+        found[n] = _error(grad, want[n])
+    return found
+
+
+def _error(got: Tensor, want: Tensor) -> float:
+    """The largest error, relative to the largest element; infinite if other elements are infinite."""
+    assert (got.shape, got.dtype) == (want.shape, want.dtype)
+    same = (got == want) | (got.isnan() & want.isnan())
+    error = torch.where(same, 0.0, (got.double() - want.double()).abs()).max().item() if want.numel() else 0.0
+    finite = want[want.isfinite()]
+    return error / max(finite.abs().max().item(), 1e-30) if finite.numel() else error
+
+
+def decode(world: int, layout: str, prompt: int, steps: int, **options: Any) -> dict[str, Any] | None:
+    """The largest errors of a prompt by the ring and of tokens decoded after it, against one cache, and
+    whether all ranks have the same bits.
+    """
+    group = group_of(world)
+    if dist.get_rank() >= world:
+        return None
+    batch, heads, kv_heads, dim = 2, 4, 2, 16
+    pages: dict[str, Any] = options.pop("pages", {})
+    merge, forks = options.pop("merge", "auto"), options.pop("forks", False)
+    queries = options.pop("queries", 1)
+    scores = _scores(options.pop("scores", ()), batch, heads, 1, 1)
+    q, k, v, _ = _inputs(batch, heads, kv_heads, prompt + steps, prompt + steps, dim, dim, torch.float32)
+    cp = ContextParallel(group, layout)
+    room = prompt + steps
+    one = flash.KVCache(1, batch + forks, kv_heads, dim, room, **pages)
+    cache = ShardedKVCache(cp, 1, batch + forks, kv_heads, dim, room, block=8, **pages)
+    first = list(range(batch))
+    prompt_out = 0.0
+    if prompt:
+        of_prompt = [t[:, :, :prompt] for t in (q, k, v)]
+        shards = [cp.shard(t) for t in of_prompt]
+        got = cp.unshard(cp.attention(*shards, causal=True))
+        prompt_out = _error(got, flash.attention(*of_prompt, causal=True))
+        cache.append_shard(0, shards[1], shards[2], prompt, first)
+        one.append(0, k[:, :, :prompt], v[:, :, :prompt], first)
+    errors, bits = [], []
+    for at in range(prompt, prompt + steps, queries):
+        rows = slice(at, min(at + queries, prompt + steps))
+        new = [t[:, :, rows] for t in (q, k, v)]
+        if forks and at == prompt + steps // 2:
+            assert cache.fork(1, batch) == one.fork(1, batch)
+            first = [0, batch]
+            cache.truncate(at - 3, [0])
+            one.truncate(at - 3, [0])
+        want = flash.attention_with_kvcache(
+            *(new[0], one), *new[1:], layer=0, cache_batch_idx=first, return_lse=True, **options, **scores
+        )
+        got_out, got_lse = cache.attention(
+            new[0], 0, *new[1:], sequences=first, return_lse=True, merge=merge, **options, **scores
+        )
+        errors.append(max(_error(got_out, want[0]), _error(got_lse, want[1])))
+        bits.append(got_out)
+    whole = torch.cat(bits, dim=2)
+    others = [torch.empty_like(whole) for _ in range(world)]
+    dist.all_gather(others, whole, group=group)
+    return {
+        "prompt": prompt_out,
+        "error": max(errors),
+        "same bits": all(torch.equal(o, whole) for o in others),
+        "rows": [len(cache.positions(0, s)) for s in first],
+        "lengths": cache.lengths[0, first].tolist() == one.lengths[0, first].tolist(),
+        "sent": cache.traffic.bytes,
+    }
+
+
+class Layer(torch.nn.Module):
+    """A layer of a transformer, whose attention is given."""
+
+    def __init__(self, width: int, heads: int, kv_heads: int) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.dim = heads, kv_heads, width // heads
+        self.norm, self.second = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.qkv = torch.nn.Linear(width, (heads + 2 * kv_heads) * self.dim)
+        self.out = torch.nn.Linear(width, width)
+        self.up, self.down = torch.nn.Linear(width, 2 * width), torch.nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor, attention: Any) -> Tensor:
+        batch, rows, _ = x.shape
+        q, k, v = self.qkv(self.norm(x)).split(
+            [self.heads * self.dim, self.kv_heads * self.dim, self.kv_heads * self.dim], dim=-1
+        )
+        q, k, v = (t.reshape(batch, rows, -1, self.dim) for t in (q, k, v))
+        x = x + self.out(attention(q, k, v).reshape(batch, rows, -1))
+        return x + self.down(torch.nn.functional.gelu(self.up(self.second(x))))
+
+
+def transformer(world: int, layout: str, scheme: str) -> dict[str, float] | None:
+    """The errors of the loss and of the gradients of a two-layer transformer against one device."""
+    group = group_of(world)
+    if dist.get_rank() >= world:
+        return None
+    torch.manual_seed(3)
+    width, length = 32, 48
+    embedding = torch.nn.Embedding(50, width)
+    layers = torch.nn.ModuleList([Layer(width, 4, 2) for _ in range(2)])
+    tokens, labels = torch.randint(0, 50, (2, 2, length))
+    parameters = [*embedding.parameters(), *layers.parameters()]
+
+    def loss_of(words: Tensor, wanted: Tensor, attention: Any) -> Tensor:
+        x = embedding(words)
+        for layer in layers:
+            x = layer(x, attention)
+        logits = x @ embedding.weight.T
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="sum")
+
+    one = functools.partial(flash.adapters.torch.attention, causal=True, layout="bshd")
+    want = loss_of(tokens, labels, one)
+    want_grads = torch.autograd.grad(want, parameters)
+    cp = ContextParallel(group, layout, scheme)
+    own = functools.partial(cp.attention, causal=True, layout="bshd")
+    loss = loss_of(cp.shard(tokens, 1), cp.shard(labels, 1), own)
+    loss.backward()
+    for parameter in parameters:
+        dist.all_reduce(parameter.grad, group=group)
+    total = loss.detach().clone()
+    dist.all_reduce(total, group=group)
+    errors = [_error(p.grad, g) for p, g in zip(parameters, want_grads, strict=True)]
+    return {"loss": abs(total.item() / want.item() - 1), "gradient": max(errors)}
+
+
+def repeated(world: int, layout: str, scheme: str) -> bool | None:
+    """Whether two calls have the same bits, forward and backward."""
+    group = group_of(world)
+    if dist.get_rank() >= world:
+        return None
+    case = Case(layout=layout, scheme=scheme, causal=True)
+    results = []
+    for _ in range(2):
+        cp = ContextParallel(group, layout, scheme)
+        q, k, v = (cp.shard(t).requires_grad_() for t in (case.q, case.k, case.v))
+        out, lse = cp.attention(q, k, v, causal=True, return_lse=True)
+        out.backward(cp.shard(case.dout))
+        results.append((out, lse, q.grad, k.grad, v.grad))
+    return all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def refused(world: int, different: dict[int, dict[str, Any]], **options: Any) -> str | None:
+    """The message of a call in which some ranks have other options, and that a right call works after it."""
+    group = group_of(world)
+    if dist.get_rank() >= world:
+        return None
+    cp = ContextParallel(group)
+    own: dict[str, Any] = {"dtype": torch.float32, "rows": 8, "layout": "zigzag", **options}
+    own |= different.get(cp.peers.rank, {})
+    x = torch.ones(1, 2, own.pop("rows"), 8, dtype=own.pop("dtype"))
+    try:
+        ContextParallel(group, own.pop("layout")).attention(x, x, x, **own)
+    except (LaunchError, ConfigError) as error:
+        x = torch.ones(1, 2, 8, 8)
+        assert cp.attention(x, x, x).eq(1).all()
+        return str(error)
+    return "nothing was raised"
+
+
+def dtensors(world: int) -> list[float] | None:
+    """The errors of DTensors in and out, and of the gradient of a replicated one."""
+    group = group_of(world)
+    if dist.get_rank() >= world:
+        return None
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh = DeviceMesh.from_group(group, "cpu")
+    case = Case(layout="zigzag", causal=True, queries=64)
+    want = case.one_device()
+    cp = ContextParallel(group)
+    whole = [DTensor.from_local(t, mesh, [Replicate()], run_check=False) for t in (case.q, case.k, case.v)]
+    q, k, v = (cp.shard(t).detach().requires_grad_() for t in whole)
+    out = cp.attention(q, k, v, causal=True)
+    assert isinstance(out, DTensor)
+    assert out.placements[0].is_shard(2)
+    assert tuple(out.shape) == tuple(case.q.shape)
+    found = cp.unshard(out)
+    assert found.placements[0].is_replicate()
+    (found.to_local() * case.dout).sum().backward()
+    one = flash.attention_backward(case.dout, case.q, case.k, case.v, want["out"], want["lse"], causal=True)
+    return [_error(found.to_local().detach(), want["out"]), _error(cp.unshard(q.grad).to_local(), one.dq)]
+
+
+def lost(victim: int, how: str, after: int) -> tuple[str, int | None, float] | None:
+    """What a rank says when another ends, or stops, after some calls, and after how many seconds. The
+    victim does not return.
+    """
+    cp = ContextParallel(None, "striped", "ring")
+    x = torch.ones(1, 2, 64, 8)
+    if cp.peers.rank == victim:
+        for _ in range(after):
+            cp.attention(x, x, x)
+        if how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif how == "killed between messages":
+            _die_in_step(1)
+            cp.attention(x, x, x)
+        else:
+            os.kill(os.getpid(), signal.SIGSTOP)
+    begin = time.perf_counter()
+    try:
+        for _ in range(after + 1):
+            begin = time.perf_counter()
+            cp.attention(x, x, x)
+    except PeerError as error:
+        return str(error), error.peer, time.perf_counter() - begin
+    return "nothing was raised", None, 0.0
+
+
+def _die_in_step(step: int) -> None:
+    """Let this process end when it would ask for keys of a step."""
+    ask = Engine._ask
+
+    def dying(self: Engine, at: int, k: Tensor, v: Tensor) -> Any:
+        if at == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return ask(self, at, k, v)
+
+    Engine._ask = dying  # type: ignore[method-assign]
+
+
+def slow(seconds: float) -> bool:
+    """Whether a call is right when a rank comes late."""
+    cp = ContextParallel(None, "striped", "ring")
+    x = torch.ones(1, 2, 64, 8)
+    if cp.peers.rank == 1:
+        time.sleep(seconds)
+    return bool(cp.attention(x, x, x).eq(1).all())
+
+
+def explained(world: int, scheme: str) -> str | None:
+    """The text of `explain`."""
+    group = group_of(world)
+    if dist.get_rank() >= world:
+        return None
+    x = torch.ones(1, 4, 512, 64)
+    return ContextParallel(group, scheme=scheme).explain(x, x[:, :2], x[:, :2], causal=True)

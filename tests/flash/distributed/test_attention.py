@@ -1,0 +1,171 @@
+"""Context-parallel attention on ranks of gloo, against one device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from distributed_ranks import Ranks
+
+pytestmark = pytest.mark.slow
+
+# Sums of f32 in another order, and the merges: each of up to 2 * 4 parts of a row is weighed, added and
+# normalised. Results of 16 bits are rounded once more, and gradients are sums of rounded parts.
+BOUNDS = {"float32": 64 * 2.0**-24, "float16": 8 * 2.0**-11, "bfloat16": 8 * 2.0**-8}
+
+QUICK: dict[str, dict[str, Any]] = {
+    "zigzag ring": {"layout": "zigzag", "causal": True},
+    "striped two dimensions": {"layout": "striped", "scheme": "2d", "causal": True, "scores": ("sink",)},
+    "ulysses of shared heads": {"layout": "zigzag", "scheme": "ulysses", "causal": True},
+    "window, neighbours only": {
+        "layout": "contiguous",
+        "scheme": "gather",
+        "causal": True,
+        "window": (9, None),
+    },
+    "no row on some ranks": {"layout": "zigzag", "causal": True, "queries": 3},
+    "rows that see no key": {"layout": "contiguous", "causal": True, "queries": 50, "keys": 20},
+}
+SLOW: dict[str, dict[str, Any]] = {
+    "two ranks, unequal lengths": {
+        "world": 2, "layout": "zigzag", "scheme": "auto", "queries": 33, "keys": 71, "causal": True,
+        "tensors": "bshd", "dim_v": 24,
+    },
+    "bias, softcap and sink": {"layout": "zigzag", "window": (20, 5), "scores": ("bias", "sink", "softcap")},
+    "mask and ALiBi in stripes": {
+        "layout": "striped", "causal": True, "window": (20, 0), "scores": ("mask", "alibi_slopes", "sink"),
+    },
+    "functions of scores": {
+        "layout": "zigzag", "causal": "top_left", "queries": 60, "keys": 30,
+        "scores": ("score_mod", "mask_mod"),
+    },
+    "dropout and a bias": {
+        "layout": "striped", "scheme": "gather", "causal": True, "scores": ("dropout", "bias", "sink"),
+    },
+    "dropout in two dimensions": {
+        "layout": "zigzag", "scheme": "2d", "causal": True, "scores": ("dropout", "alibi_slopes", "key_bias"),
+    },
+    "float16": {"layout": "zigzag", "causal": True, "dtype": "float16"},
+    "bfloat16 and dropout": {"layout": "zigzag", "causal": True, "dtype": "bfloat16", "scores": ("dropout",)},
+    "documents": {
+        "layout": "zigzag", "batch": 1, "causal": True, "queries": 90, "cuts": (0, 3, 40, 40, 41, 90),
+        "scores": ("sink",),
+    },
+    "documents in stripes": {
+        "layout": "striped", "batch": 1, "causal": True, "queries": 90, "cuts": (0, 30, 40, 85),
+        "scores": ("alibi_slopes", "dropout"),
+    },
+    "documents in two dimensions": {
+        "layout": "zigzag", "scheme": "2d", "batch": 1, "window": (7, 3), "queries": 90,
+        "cuts": (0, 30, 40, 85), "scores": ("mask_mod", "softcap"),
+    },
+}  # fmt: skip
+
+
+def _check(ranks: Ranks, case: dict[str, Any]) -> None:
+    options = {"world": 4, **case}
+    for rank, found in enumerate(ranks.run("compare", **options)[: options["world"]]):
+        for name in ("bytes", "work", "gradient bytes"):
+            counted, planned = found.pop(name)
+            assert counted == planned, (rank, name)
+        assert max(found.values()) <= BOUNDS[options.get("dtype", "float32")], (rank, found)
+
+
+@pytest.mark.judged
+@pytest.mark.parametrize("name", QUICK)
+def test_results_and_gradients_are_those_of_one_device(ranks: Ranks, name: str) -> None:
+    _check(ranks, QUICK[name])
+
+
+@pytest.mark.judged
+@pytest.mark.parametrize("name", SLOW)
+def test_features_count_positions_instead_of_rows(ranks: Ranks, name: str) -> None:
+    _check(ranks, SLOW[name])
+
+
+@pytest.mark.nightly
+def test_kernels_run_on_shards(ranks: Ranks) -> None:
+    sizes = {"queries": 9, "batch": 1, "heads": 1, "kv_heads": 1}
+    _check(ranks, {"world": 2, "layout": "zigzag", "causal": True, "backend": "interpreter", **sizes})
+
+
+@pytest.mark.parametrize(("layout", "scheme"), [("zigzag", "ring")])
+def test_a_transformer_of_two_layers_has_the_gradients_of_one_device(
+    ranks: Ranks, layout: str, scheme: str
+) -> None:
+    for found in ranks.run("transformer", 4, layout, scheme):
+        assert found["loss"] <= BOUNDS["float32"]
+        assert found["gradient"] <= BOUNDS["float32"]
+
+
+def test_a_transformer_in_two_dimensions_has_the_gradients_of_one_device(ranks: Ranks) -> None:
+    for found in ranks.run("transformer", 4, "striped", "2d"):
+        assert max(found.values()) <= BOUNDS["float32"]
+
+
+def test_the_same_call_has_the_same_bits(ranks: Ranks) -> None:
+    assert ranks.run("repeated", 4, "zigzag", "ring") == [True] * 4
+
+
+def test_dtensors_go_in_and_out(ranks: Ranks) -> None:
+    for errors in ranks.run("dtensors", 4):
+        assert max(errors) <= BOUNDS["float32"]
+
+
+def test_explain_says_the_scheme_the_bytes_and_the_work(ranks: Ranks) -> None:
+    said = ranks.run("explained", 4, "ring")
+    assert said[0] == said[3]
+    assert said[0].splitlines()[:3] == [
+        "2048 queries and 2048 keys on 4 ranks, zigzag: 4 heads of q, 2 of k",
+        "scheme ring, as asked",
+        # The last rank sends its first chunk to 3 others, and the second as well.
+        "  ring          1,572,864 bytes sent by a rank at most, 33.8 us estimated",
+    ]
+
+
+def _named(ranks: Ranks, different: dict[int, dict[str, Any]], **options: Any) -> list[str]:
+    found: list[str] = ranks.run("refused", 4, different, **options)
+    return found
+
+
+def test_calls_that_differ_are_refused_on_every_rank_before_anything_is_sent(ranks: Ranks) -> None:
+    who = "ContextParallel.attention: all ranks must make the same call, and nothing was sent"
+    assert (
+        _named(ranks, {2: {"softmax_scale": 0.5}, 1: {"causal": True}})
+        == [
+            f"{who}: causal is False on ranks 0, 2, 3, but True on rank 1; softmax_scale is None on ranks "
+            "0, 1, 3, but 0.5 on rank 2"
+        ]
+        * 4
+    )
+    assert (
+        _named(ranks, {1: {"layout": "striped"}})
+        == [f"{who}: layout of shards is zigzag on ranks 0, 2, 3, but striped on rank 1"] * 4
+    )
+
+
+def test_rows_that_are_no_shards_are_refused_on_every_rank(ranks: Ranks) -> None:
+    assert (
+        _named(ranks, {2: {"rows": 9}})
+        == [
+            "ContextParallel.attention: with layout 'zigzag' the 33 rows of q are [9, 8, 8, 8] on ranks 0 to "
+            "3, got [8, 8, 9, 8]; make shards with ContextParallel.shard"
+        ]
+        * 4
+    )
+
+
+def test_a_call_that_one_rank_refuses_is_refused_by_all(ranks: Ranks) -> None:
+    of_rank = (
+        "attention: softcap must be a number from 9.53674e-07 to 1.04858e+06, or None or 0 for no cap, got "
+        "-2.0"
+    )
+    others = f"ContextParallel.attention: rank 1 refused its call, and nothing was sent: {of_rank}"
+    assert _named(ranks, {1: {"softcap": -2.0}}) == [others, of_rank, others, others]
+
+
+def test_dropout_needs_a_seed(ranks: Ranks) -> None:
+    assert set(_named(ranks, {}, dropout=0.5)) == {
+        "ContextParallel.attention: dropout needs a dropout_seed, an integer from 0 to 2**64 - 1 that is the "
+        "same on all ranks, got None"
+    }
