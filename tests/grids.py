@@ -15,7 +15,8 @@ def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function,
     `.ci/run` has them ("slow") or can do without them as well ("nightly").
 
     Of a `grid` `make test` can do without cases as long as each value of each parameter still
-    occurs, of `sample(count)` without all but `count`; `.ci/run` has all cases of both, but of
+    occurs, and `.ci/run` as long as each that occurs more often occurs in two cases; of
+    `sample(count)` `make test` can do without all but `count`, and `.ci/run` has all cases, or of
     `sample(count, gate=more)` only `more`. Cases marked `slow`, `nightly` or `gpu` do not count.
     """
     tests: dict[str, list[pytest.Function]] = {}
@@ -33,7 +34,9 @@ def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function,
             kept = set(order[:few])
             gate = set(range(len(cases)) if more is None else order)
         elif cases[0].get_closest_marker("grid"):
-            kept, gate = covering(values), set(range(len(cases)))
+            kept = covering(values)
+            others = [number for number in range(len(cases)) if number not in kept]
+            gate = kept | {others[n] for n in covering([values[number] for number in others])}
         else:
             continue
         for number, case in enumerate(cases):

@@ -16,6 +16,11 @@ import pytest
 @pytest.mark.parametrize(("b", "c"), [(5, 6), (6, 5), (6, 6), (5, 5)])
 def test_of_two_parameters(a, b, c): ...
 
+@pytest.mark.grid
+@pytest.mark.parametrize("a", range(3))
+@pytest.mark.parametrize("b", range(3))
+def test_of_a_square(a, b): ...
+
 @pytest.mark.parametrize("a", range(3))
 def test_without_the_marker(a): ...
 
@@ -73,6 +78,7 @@ def test_the_rest_of_grids_and_samples_is_dispensable_and_nothing_else(tmp_path:
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  grid\n  sample\n  nightly\n")
     assert pytest.main([str(path), *options], plugins=[Collected()]) == 0
     kept = [name for name in found if name.startswith("test_of_two_parameters")]
+    square = [name for name in found if name.startswith("test_of_a_square")]
     assert kept == [
         *(f"test_of_two_parameters[5-6-a{n}]" for n in (0, 2)),
         "test_of_two_parameters[6-5-a1]",
@@ -82,7 +88,8 @@ def test_the_rest_of_grids_and_samples_is_dispensable_and_nothing_else(tmp_path:
         "test_of_two_parameters[5-5-a0]",
         "test_of_two_parameters[5-5-a2]",
     ]
-    assert [n for n in found if n not in kept] == [
+    assert square == ["test_of_a_square[0-0]", "test_of_a_square[1-1]", "test_of_a_square[2-2]"]
+    assert [n for n in found if n not in kept and n not in square] == [
         *(f"test_without_the_marker[{n}]" for n in range(3)),
         "test_without_parameters",
         "test_of_a_sample[0]",
@@ -90,6 +97,12 @@ def test_the_rest_of_grids_and_samples_is_dispensable_and_nothing_else(tmp_path:
         "test_of_a_sample[3]",
     ]
     nightly = [name for name, marker in left_out.items() if marker == "nightly"]
-    assert nightly == ["test_of_two_samples[1]"]
+    assert nightly[-1] == "test_of_two_samples[1]"
+    assert all("square" in name for name in nightly[:-1])
+    again = [name for name in left_out if left_out[name] == "slow" and "square" in name]
+    assert len(again) + len(nightly[:-1]) == 6
+    for at in (-4, -2):  # each value again, in few cases
+        assert {name[at] for name in again} == set("012")
+    assert 3 <= len(again) <= 4
     assert {left_out[name] for name in left_out if name not in nightly} == {"slow"}
     assert "test_of_two_samples[0]" in left_out

@@ -192,7 +192,9 @@ class Plan:
         p, node, member = self.problem, rank // self.degree, rank % self.degree
         kv = self.share(member).kv_heads
         wide = p.batch * (kv.stop - kv.start) * (p.head_dim + p.head_dim_v) * p.itemsize
-        taken: int = sum(s.stop - s.start for d in self.steps() for s in self.asked(node, (node - d) % self.nodes))
+        taken: int = sum(
+            s.stop - s.start for d in self.steps() for s in self.asked(node, (node - d) % self.nodes)
+        )
         found = sum(self.ring_bytes(rank, d) for d in self.steps()) + taken * wide
         rows_q, each = self.rows(rank)[0], p.heads // self.degree
         for peer in self.members(node):

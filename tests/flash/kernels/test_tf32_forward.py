@@ -71,7 +71,7 @@ def test_a_causal_mask_lets_each_query_see_its_own_keys(causal: str, seq_q: int,
     check(config, Problem(seq_q, seq_k, 16, 16).arrays())
 
 
-@pytest.mark.sample(4, gate=8)
+@pytest.mark.sample(2, gate=8)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 def test_every_head_dim_is_right_with_its_default_tiles(head_dim: int, precision: str) -> None:
@@ -79,11 +79,12 @@ def test_every_head_dim_is_right_with_its_default_tiles(head_dim: int, precision
     check(config, Problem(45, 70, head_dim, head_dim).arrays())
 
 
+@pytest.mark.slow
 def test_one_product_of_tf32_has_head_dims_up_to_256() -> None:
     check(grade(256, precision="tf32"), Problem(20, 37, 256, 256).arrays())
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("head_dim", "head_dim_v"), [(64, 128), (128, 64), (40, 72), (3, 150), (256, 1), (111, 96)]
 )
@@ -115,7 +116,7 @@ def test_any_softmax_scale_is_applied(scale: float) -> None:
     check(config, Problem(20, 33, 16, 16).arrays())
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("alignment", [4, 8, 16])
 def test_narrow_accesses_give_the_same_bits_as_wide_ones(alignment: int) -> None:
     arrays = Problem(37, 50, 40, 24).arrays()
@@ -125,6 +126,7 @@ def test_narrow_accesses_give_the_same_bits_as_wide_ones(alignment: int) -> None
     np.testing.assert_array_equal(wide.view(np.uint32), narrow.view(np.uint32))
 
 
+@pytest.mark.slow
 def test_repeated_runs_give_the_same_bits() -> None:
     arrays = Problem(70, 90, 40, 40, heads=2, kv_heads=2).arrays()
     first, first_lse, _ = run_forward(grade(40, causal=True), arrays)
@@ -165,6 +167,7 @@ def test_scores_of_any_size_are_exact(scale: float) -> None:
     check(config, Problem(20, 37, 16, 16).arrays())
 
 
+@pytest.mark.slow
 def test_scores_of_ten_thousand_are_exact() -> None:
     q, k, v = Problem(64, 100, 64, 64).arrays()
     check(grade(64), (30 * q, 30 * k, 1000 * v))

@@ -265,6 +265,7 @@ def test_over_a_cache_a_query_counts_by_its_position(
         np.testing.assert_allclose(lse, sums, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_decode_kernel_and_a_step_take_functions() -> None:
     rng = np.random.default_rng(5)
     q = rng.standard_normal((2, 4, 1, 16)).astype(np.float32)
@@ -330,7 +331,7 @@ def test_functions_go_with_every_built_in_feature(backend: str) -> None:
     assert_attention_is_accurate(out, lse, q, k, v, arithmetic=arithmetic, **call)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["ieee", "tf32", "f16"])
 @pytest.mark.parametrize("backend", ["cpu", "interpreter"])
 def test_what_hidden_keys_hold_does_not_matter(backend: str, kind: str) -> None:
@@ -351,7 +352,7 @@ def test_what_hidden_keys_hold_does_not_matter(backend: str, kind: str) -> None:
     assert np.isposinf(found[0, :, 8:].astype(np.float32)).all()
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("backend", ["cpu", "interpreter"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_rows_without_a_key_are_zero(dtype: Any, backend: str) -> None:
@@ -408,7 +409,8 @@ def test_tiles_that_no_query_sees_are_not_loaded(dtype: str) -> None:
         assert read(mask_mod, **more) == (of_q if tiles else 0) + tiles * of_tile
 
 
-@pytest.mark.parametrize("dtype", [pytest.param("f32", marks=pytest.mark.slow), "f16"])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
 def test_blocks_that_a_given_mask_hides_are_not_loaded(dtype: str) -> None:
     def mask_mod(batch: Any, head: Any, query: Any, key: Any, blocks: Any) -> Any:
         return blocks[head, query // 64, key // 64] & (key < 480)
@@ -445,7 +447,7 @@ def test_blocks_that_a_given_mask_hides_are_not_loaded(dtype: str) -> None:
     assert 2 * (count - nothing) == of_block * tiles
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "how",
     [{}, {"dtype": "f16"}, {"dtype": "f16", "stages": 3}, {"precision": "tf32"}, {"pack_gqa": True}],
@@ -547,7 +549,7 @@ def test_the_contract_lists_the_arrays() -> None:
     json.dumps(found)
 
 
-@pytest.mark.sample(1, gate=5)
+@pytest.mark.sample(0, gate=5)
 @pytest.mark.parametrize("how", [{}, {"dtype": "f16"}, {"precision": "tf32"}, {"varlen": True}], ids=str)
 @pytest.mark.parametrize("case", ["odd", "relative", "documents", "prefix", "window"])
 def test_kernels_are_proved(case: str, how: dict[str, Any]) -> None:
@@ -731,6 +733,7 @@ def test_strides_of_arrays_may_be_any() -> None:
         np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.slow
 def test_indices_outside_of_an_array_read_its_nearest_element() -> None:
     q, k, v = problem()
     short = TABLE[:, 40:50]

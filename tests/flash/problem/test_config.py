@@ -242,6 +242,7 @@ def test_the_natural_alignment_is_what_dense_arrays_have(dims: tuple[int, int], 
     assert AttentionConfig(*dims).kernel().alignment == alignment
 
 
+@pytest.mark.slow
 def test_every_head_dim_of_the_table_has_its_default_on_every_target() -> None:
     for name, limits in TARGETS.items():
         for head_dim in range(1, MAX_HEAD_DIM + 1):
