@@ -16,7 +16,7 @@ from flash.operands.declared import MAX_WINDOWED_SEQ, Number, Operand
 from flash.operands.dtypes import F32, DType
 from flash.problem.config import AttentionConfig
 from flash.problem.features import NO_FEATURES, Features
-from flash.problem.mma_tiling import F32_GRADE, HALF, TF32, MmaTiling, Operands
+from flash.problem.mma_tiling import F32_GRADE, FMA, HALF, TF32, MmaTiling, Operands
 from flash.problem.precision import operands_of
 from flash.problem.simt_tiling import MAX_HEAD_DIM, padded
 from flash.problem.tile_choice import FIRST_WITH_MMA, natural_alignment
@@ -269,9 +269,11 @@ GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[_Tiles, ...]]]] = {
     (KEYS, TF32.name): {64: ((64, 32, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
     (QUERIES, F32_GRADE.name): {64: ((64, 16, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
     (KEYS, F32_GRADE.name): {64: ((64, 16, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
+    (QUERIES, FMA.name): {64: ((64, 32, 4, 1),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
+    (KEYS, FMA.name): {64: ((64, 32, 4, 1),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
 }
 # The most columns of which a CTA makes all, by how elements enter tensor cores.
-_UNSLICED: Final = {HALF.name: 128, TF32.name: 128, F32_GRADE.name: 64}
+_UNSLICED: Final = {HALF.name: 128, TF32.name: 128, F32_GRADE.name: 64, FMA.name: 64}
 
 
 def gradient_config(
@@ -287,8 +289,8 @@ def gradient_config(
 
     Raises `ConfigError` for what no kernel computes on the target.
     """
-    operands = operands_of(config.element, config.precision)
-    if operands is None or target.sm < FIRST_WITH_MMA:
+    operands = operands_of(config.element, config.precision) or FMA
+    if target.sm < FIRST_WITH_MMA:
         raise ConfigError(
             f"AttentionGradient: kernels of gradients use tensor cores, which need precision='f32_grade' "
             f"or 'tf32' for f32 and sm_{FIRST_WITH_MMA} or later, got precision={config.precision!r} on "

@@ -86,6 +86,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "bf16": {"dtype": "bf16"},
     "tf32": {"dtype": "f32", "precision": "tf32"},
     "f32_grade": {"dtype": "f32", "precision": "f32_grade"},
+    "ieee": {"dtype": "f32", "precision": "ieee"},
 }
 
 
