@@ -66,7 +66,9 @@ def products_of(
     """
     if t.operands is HALF:
         return MmaProducts(k, t, me, tiles, config.dtype.scalar)
-    return (FmaProducts if t.operands is FMA else Tf32Products)(k, t, me, tiles)
+    if t.operands is FMA:
+        return FmaProducts(k, t, me, tiles)
+    return Tf32Products(k, t, me, tiles, is_crowded=config.tiling.is_crowded)
 
 
 def shift_of(k: KernelBuilder, lse: Value) -> Value:

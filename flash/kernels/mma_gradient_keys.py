@@ -70,9 +70,7 @@ class _Cta:
         self.K_tile, self.V_tile = own
         self.Q_tile, self.dO_tile = walked
         self.of_rows = k.shared("row_numbers", (2 * t.stages, t.tile), f32)
-        K, V, self.dK, self.dV = (
-            of_head.rows(k, name, part.batch, part.kv_head) for name in ("K", "V", "dK", "dV")
-        )
+        K, V = (of_head.rows(k, name, part.batch, part.kv_head) for name in "KV")
         loaders = [PanelLoader(k, matrix, tile) for matrix, tile in zip((K, V), own, strict=True)]
         for loader in loaders:
             loader.start(part.first_key)  # in the group of the first pair, unless they are awaited here
@@ -103,9 +101,10 @@ class _Cta:
         scores = self.config.features.scores
         weighing = [f.applied(self.first_scores) for f in scores if f.changes_weights]
         factor = weighing[0].output_factor if weighing else None
-        scale = self.part.given.scale
-        self._store(t.of_scores, self.products, self.K_tile, self.dK, self.sum_dK, scale)
-        self._store(t.of_weights, self.of_values, self.V_tile, self.dV, self.sum_dV, factor)
+        part = self.part
+        dK, dV = (part.given.rows(k, name, part.batch, part.kv_head) for name in ("dK", "dV"))
+        self._store(t.of_scores, self.products, self.K_tile, dK, self.sum_dK, part.given.scale)
+        self._store(t.of_weights, self.of_values, self.V_tile, dV, self.sum_dV, factor)
 
     def _store(
         self,

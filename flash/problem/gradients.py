@@ -39,6 +39,7 @@ OF_BIAS: Final = tuple(
         ("over_heads", "heads that share one of the bias"),
     )
 )
+_CROWDED: Final = 128  # columns of f32_grade: with more, what the assembler moves among products spills
 LONGEST_K: Final = Number(
     "max_seqlen_k",
     u32,
@@ -84,6 +85,11 @@ class GradientTiling:
     def of_weights(self) -> MmaTiling:
         """The tiling of the products that sum over head_dim_v, or give head_dim_v columns."""
         return self._products(self.head_dim_v)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the sums leave so few registers that products are to take less."""
+        return self.operands is F32_GRADE and max(self.head_dim, self.head_dim_v) > _CROWDED
 
     def _products(self, columns: int) -> MmaTiling:
         made = columns if self.slices == 1 else self.slice_width(columns)
@@ -256,11 +262,10 @@ def row_numbers(config: GradientConfig) -> tuple[Operand, ...]:
     )
 
 
-# (block, tile, warps, stages) of a kernel of gradients by owner, by how elements enter tensor cores,
-# and by the columns of Q or V, whichever are more (at most so many): what was seen not to spill,
-# but for f32_grade with 256 columns and derivatives of scores (16 to 192 bytes on sm_90). The
-# first that fits shared memory is taken; of those with several tiles, kernels that keep more numbers
-# for each score leave the first out.
+# (block, tile, warps, stages) of a kernel of gradients by owner, by how elements are multiplied, and by
+# the columns of Q or V, whichever are more (at most so many): what was seen not to spill. The first
+# that fits shared memory is taken; of those with several tiles, kernels that keep more numbers for
+# each score leave the first out.
 _Tiles = tuple[int, int, int, int]
 GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[_Tiles, ...]]]] = {
     (QUERIES, HALF.name): {128: ((64, 64, 4, 2), (64, 32, 4, 2)), 256: ((64, 32, 4, 1), (64, 16, 4, 1))},
@@ -269,10 +274,10 @@ GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[_Tiles, ...]]]] = {
     (KEYS, TF32.name): {64: ((64, 32, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
     (QUERIES, F32_GRADE.name): {64: ((64, 16, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
     (KEYS, F32_GRADE.name): {64: ((64, 16, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
-    (QUERIES, FMA.name): {64: ((64, 32, 4, 1),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
-    (KEYS, FMA.name): {64: ((64, 32, 4, 1),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
+    (QUERIES, FMA.name): {64: ((128, 16, 4, 1),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
+    (KEYS, FMA.name): {64: ((128, 16, 4, 1), (64, 32, 4, 1)), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
 }
-# The most columns of which a CTA makes all, by how elements enter tensor cores.
+# The most columns of which a CTA makes all, by how elements are multiplied.
 _UNSLICED: Final = {HALF.name: 128, TF32.name: 128, F32_GRADE.name: 64, FMA.name: 64}
 
 
