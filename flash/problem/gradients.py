@@ -188,7 +188,8 @@ class GradientConfig:
         """The name of the kernel's entry, which says the configuration."""
         t = self.tiling
         dims = f"d{t.head_dim}" + (f"v{t.head_dim_v}" if t.head_dim_v != t.head_dim else "")
-        words = [f"attention_gradient_{self.owner}_{self.dtype.name}", dims, f"m{t.block}", f"n{t.tile}"]
+        kind = self.dtype.name if t.operands in (HALF, FMA) else t.operands.name
+        words = [f"attention_gradient_{self.owner}_{kind}", dims, f"m{t.block}", f"n{t.tile}"]
         words += [f"s{t.stages}"] if t.stages > 1 else []
         words += [self.causal] if self.causal else []
         words += self.features.words
@@ -289,22 +290,22 @@ def gradient_config(
     *,
     with_dlse: bool = False,
     wanted: tuple[str, ...] = (),
+    who: str = "AttentionGradient",
 ) -> GradientConfig:
-    """The kernel of gradients of a problem, whose CTAs own queries or keys.
+    """The kernel of gradients of a problem, whose CTAs own rows of `owner`.
 
-    Raises `ConfigError` for what no kernel computes on the target.
+    Raises `ConfigError`, which says that `who` found it, for what no kernel computes on the target.
     """
     operands = operands_of(config.element, config.precision) or FMA
     if target.sm < FIRST_WITH_MMA:
         raise ConfigError(
-            f"AttentionGradient: kernels of gradients use tensor cores, which need precision='f32_grade' "
-            f"or 'tf32' for f32 and sm_{FIRST_WITH_MMA} or later, got precision={config.precision!r} on "
-            f"{target.name}; use backend='cpu' for others"
+            f"{who}: kernels of gradients copy asynchronously, which needs sm_{FIRST_WITH_MMA} or later, "
+            f"got {target.name}; only backend 'cpu' computes gradients without such a GPU"
         )
     if config.value_dim > MAX_HEAD_DIM:
         raise ConfigError(
-            f"AttentionGradient: head_dim_v must be at most {MAX_HEAD_DIM} for gradients, got "
-            f"{config.value_dim}; use backend='cpu' for wider values"
+            f"{who}: head_dim_v must be at most {MAX_HEAD_DIM} in kernels of gradients, got "
+            f"{config.value_dim}; only backend 'cpu' computes gradients of wider values"
         )
     columns = max(config.head_dim, config.value_dim)
     by_columns = GRADIENT_TILES[QUERIES if owner == SCORES else owner, operands.name]
@@ -322,9 +323,9 @@ def gradient_config(
     fitting = [t for t in tilings if t.shared_bytes <= target.shared_per_block_optin]
     if not fitting:
         raise ConfigError(
-            f"AttentionGradient: head_dim={config.head_dim}, head_dim_v={config.value_dim} needs "
+            f"{who}: head_dim={config.head_dim}, head_dim_v={config.value_dim} needs "
             f"{tilings[-1].shared_bytes} bytes of shared memory, but {target.name} allows "
-            f"{target.shared_per_block_optin} bytes per block; use backend='cpu'"
+            f"{target.shared_per_block_optin} bytes per block; only backend 'cpu' computes these gradients"
         )
     return GradientConfig(
         owner,

@@ -267,6 +267,7 @@ PACKED: dict[str, dict[str, Any]] = {
     "window": {"window": (9, 4), "seqused_k": True},
     "softcap": {"softcap": 2.0, "causal": "top_left"},
     "tf32": {"dtype": "f32", "precision": "tf32", "causal": True},
+    "ieee": {"dtype": "f32", "with_dlse": True, "window": (9, 4), "softcap": 2.0},
 }
 
 

@@ -206,6 +206,15 @@ WATCHED: dict[str, dict[str, Any]] = {
     },
     "f32_grade": {"dtype": "f32", "precision": "f32_grade", "causal": True},
     "tf32": {"dtype": "f32", "precision": "tf32", "head_dim": 160, "seq_q": 20, "seq_k": 40},
+    "f32_grade, many columns": {
+        "dtype": "f32",
+        "precision": "f32_grade",
+        "head_dim": 136,
+        "seq_q": 40,
+        "seq_k": 70,
+    },
+    "ieee": {"dtype": "f32", "causal": True, "heads": 2, "seq_q": 150},
+    "ieee, two slices": {"dtype": "f32", "head_dim": 136, "seq_q": 40, "seq_k": 70},
 }
 
 
