@@ -68,6 +68,7 @@ def backward(
             natural if config.alignment == "auto" else int(config.alignment),
             with_dlse=dlse,
             wanted=tuple(name for name in known if name in names),
+            who=who,
         )
     )
 

@@ -14,12 +14,13 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from flash.device.epilogue import store_outputs
+from flash.device.fma_products import FmaProducts
 from flash.device.gradient_parts import GradientParameters
 from flash.device.mma_products import MmaProducts, Tiles, WarpPlace, WarpProducts
 from flash.device.tf32_products import Tf32Products
 from flash.device.tiles import Matrix
 from flash.problem.gradients import GradientConfig
-from flash.problem.mma_tiling import HALF, MmaTiling
+from flash.problem.mma_tiling import FMA, HALF, MmaTiling
 from flash.scores.feature import LOG2E, NEG_INF
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.dsl.swizzle import SwizzledTile
@@ -60,12 +61,14 @@ def tiles_of(
 def products_of(
     k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles, config: GradientConfig
 ) -> WarpProducts:
-    """The products of a warp, by how its elements enter tensor cores. `tiles` are those of the rows
-    that the CTA owns, of the rows that they meet, and of those that are weighed.
+    """The products of a warp, by how its elements are multiplied. `tiles` are those of the rows that
+    the CTA owns, of the rows that they meet, and of those that are weighed.
     """
     if t.operands is HALF:
         return MmaProducts(k, t, me, tiles, config.dtype.scalar)
-    return Tf32Products(k, t, me, tiles)
+    if t.operands is FMA:
+        return FmaProducts(k, t, me, tiles)
+    return Tf32Products(k, t, me, tiles, is_crowded=config.tiling.is_crowded)
 
 
 def shift_of(k: KernelBuilder, lse: Value) -> Value:

@@ -22,6 +22,7 @@ to 4g + 3: these are column g of four tiles, and columns of O are dealt to tiles
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
@@ -47,6 +48,8 @@ _INFINITY: Final = float("inf")
 _TO_ONE: Final = _KEPT & ~0x4000_0000
 _TO_LARGEST: Final = _KEPT & ~0x0080_0000
 _READ: Final = CHUNK_BYTES // f32.nbytes  # columns of V that a lane reads, each for a tile of O
+_FEW_TILES: Final = 2  # tiles of O at a time, where registers are few
+_BEYOND_SHARED: Final = 1 << 24  # bytes
 _PANEL: Final = MMA_KEYS * _READ
 _PANEL_STEPS: Final = _PANEL // TF32.depth
 _BLOCKS: Final = _PANEL // (BLOCK_CHUNKS * _READ)  # blocks of a panel, see `BlockReader`
@@ -72,10 +75,14 @@ class Tf32Products:
     """The products of f32 elements; see `flash.device.mma_products.WarpProducts`."""
 
     @marked("tf32 products: operands of a lane")
-    def __init__(self, k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles) -> None:
+    def __init__(
+        self, k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles, *, is_crowded: bool = False
+    ) -> None:
+        """`is_crowded`: sums leave few registers, so the columns of O are computed two tiles at a time."""
         self.k = k
         self.t = t
         self.me = me
+        self._is_crowded = is_crowded
         self.is_split = t.operands.products > 1
         self.group = t.group
         self._q, self._k = operand_readers(t, me, tiles)
@@ -137,21 +144,32 @@ class Tf32Products:
     def outputs(self, O: Fragment, P: Fragment, stage: Value | None) -> None:
         """O += P V for this warp's rows and the keys of a stage."""
         t, value = self.t, self._v.stage(stage)
-        tiles = list(product(range(t.row_tiles), range(_READ)))  # tiles of O, side by side
+        columns = _FEW_TILES if self._is_crowded else _READ
+        tiles = list(product(range(t.row_tiles), range(columns)))  # tiles of O, side by side
         for steps in self._groups(range(t.tile // t.operands.depth)):
             p = [[self._weights(P, m, j) for j in steps] for m in range(t.row_tiles)]
-            for panel in range(t.output_columns // _PANEL):
+            for panel, first in product(range(t.output_columns // _PANEL), range(0, _READ, columns)):
 
-                def rows(j: int, block: int = panel * _BLOCKS) -> list[Split]:
+                def rows(j: int, block: int = panel * _BLOCKS, nth: int = first) -> list[Split]:
                     """The B operand of each tile in step j."""
                     even, odd = (
-                        self._operand(self.k.load(at, 4), _TO_LARGEST)
+                        self._operand(self.k.load(at.plus_bytes(nth * f32.nbytes), columns), _TO_LARGEST)
                         for at in _two_rows(value(block, MMA_KEYS * j))
                     )
                     return [_both(even.part(i), odd.part(i)) for _, i in tiles]
 
-                totals = [accumulators(O.row, m, panel * _READ + i) for m, i in tiles]
-                self._add(totals, [p[m] for m, _ in tiles], steps, rows)
+                totals = [accumulators(O.row, m, panel * _READ + first + i) for m, i in tiles]
+                with self._apart(value(0, 0)):
+                    self._add(totals, [p[m] for m, _ in tiles], steps, rows)
+
+    @marked("tf32 products: apart")
+    def _apart(self, at: TilePointer) -> AbstractContextManager[object]:
+        """A context for instructions that the assembler does not move among others, if registers are
+        few: a branch that all threads take, since every address in shared memory is below the bound.
+        """
+        if not self._is_crowded:
+            return nullcontext()
+        return self.k.when(at.value < _BEYOND_SHARED, uniform=True)
 
     def output_place(self) -> tuple[Value, Value]:
         """See `WarpProducts`: a lane holds eight neighbouring columns, which are two chunks."""

@@ -9,10 +9,8 @@ from typing import Any, Unpack
 from flash.functions import dtype_of, last_dimension
 from flash.gradients.kernel import AttentionGradient, Gradients
 from flash.host.caller import Caller
-from flash.operands.dtypes import F32
 from flash.operands.words import A, AnyArray, Backend, Causal, Layout, Precision
 from flash.problem.config import config_of_call
-from flash.problem.mma_tiling import F32_GRADE
 from flash.scores.features import (
     ScoreArguments,
     VarlenArguments,
@@ -22,7 +20,6 @@ from flash.scores.features import (
     settings_of_call,
     takes,
 )
-from ptxgen.arguments import is_one_of
 from ptxgen.runtime.settings import AUTO
 
 
@@ -68,8 +65,8 @@ def attention_backward(
     `softcap`, `score_mod`, `mask_mod` and `dropout` are as in `attention`; all other arguments and the
     exceptions are as in `AttentionGradient.launch`.
 
-    float32 without a `precision` is computed as with "f32_grade": the kernels use tensor cores, with
-    the error of f32. With "ieee" only backend "cpu" computes gradients.
+    float32 without a `precision` is computed as with "ieee": products are exact and summed in f32. With
+    "f32_grade" the kernels use tensor cores, with an error near that of f32.
     """
     who = _OfAttention._caller.name
     require_known(who, scores, ScoreArguments, attention_backward)
@@ -195,7 +192,6 @@ def _kernel(
     """The kernels of calls; `used` says whether seqused_q and seqused_k are given, and is empty for
     sequences of one length.
     """
-    open_to_choice = precision is None or is_one_of(precision, (AUTO,))
     of_q, of_k = used or (False, False)
     config = config_of_call(
         of._caller.name,
@@ -203,7 +199,7 @@ def _kernel(
         head_dim_v=head_dim_v,
         dtype=dtype,
         causal=causal,
-        precision=F32_GRADE.name if dtype == F32.name and open_to_choice else precision,
+        precision=precision,
         varlen=bool(used),
         seqused_q=of_q,
         seqused_k=of_k,

@@ -53,7 +53,7 @@ class GradientLauncher:
         device `ordinal` does not hold it. None stands for no device.
         """
         for owner in OWNERS:
-            tiling = gradient_config(self._gpu.config, owner, target, _ALIGNED).tiling
+            tiling = gradient_config(self._gpu.config, owner, target, _ALIGNED, who=self._caller.name).tiling
             if ordinal is None:
                 continue
             device = self._gpu.backend.device_properties(ordinal)

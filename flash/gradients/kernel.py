@@ -73,8 +73,8 @@ class AttentionGradient:
     of its process. Tiles are those of `GRADIENT_TILES` in `flash/problem/gradients.py`: `block_q`,
     `tile` and the like in the config, and pack_gqa, are of the forward pass alone.
 
-    The kernels use tensor cores. f32 has them with `precision="f32_grade"` or "tf32"; with "ieee", the
-    default of a config, only backend "cpu" computes its gradients.
+    The kernels use tensor cores, but for f32 with precision "ieee", the default: its products are exact,
+    and summed in f32. They need sm_80 or later.
 
     Raises `ConfigError` if `config` is no `AttentionConfig`, or one of pages.
     """

@@ -127,7 +127,7 @@ def steps_of(
     blocks = {QUERIES: (longest_q, geometry.heads), KEYS: (longest_k, geometry.kv_heads)}
     for owner, (rows, heads) in blocks.items():
         kernel = gradient_config(
-            config, owner, target, aligned, with_dlse="dlse" in call.arrays, wanted=wanted
+            config, owner, target, aligned, with_dlse="dlse" in call.arrays, wanted=wanted, who=who
         )
         t = kernel.tiling
         ctas = -(-rows // t.block) * heads * geometry.batch * t.slices
@@ -135,7 +135,7 @@ def steps_of(
         if ctas:
             yield _named(gradient_build(kernel), views, values, ctas)
     if "dbias" in memory:
-        kernel = gradient_config(config, SCORES, target, aligned, wanted=wanted)
+        kernel = gradient_config(config, SCORES, target, aligned, wanted=wanted, who=who)
         batch, heads, seq_q, seq_k = memory["dbias"].shape
         t = kernel.tiling
         ctas = -(-seq_q // t.block) * -(-seq_k // t.tile) * batch * heads

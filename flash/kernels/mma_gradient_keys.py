@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from flash.device.gradient_parts import KeysPart, RowNumbers, Terms
@@ -25,7 +26,7 @@ from flash.problem.gradients import GradientConfig, GradientTiling
 from flash.problem.mma_tiling import MMA_KEYS, MmaTiling
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
-from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, Value
+from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, Value, marked
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD, over_lanes
 from ptxgen.dsl.swizzle import SwizzledTile
 from ptxgen.types import f32, u32
@@ -43,7 +44,7 @@ def gradient_of_keys(config: GradientConfig) -> ir.Module:
         if config.tiling.stages > 1:
             k.barrier()  # the tiles of the head before have been read by all
         of.pairs.begin(part.first_tile, part.end_tile)
-        with k.loop(part.first_tile, part.end_tile) as n:
+        with _if_some(k, part.given.seq_q), k.loop(part.first_tile, part.end_tile) as n:
             first_query = n * tile
             last_query = k.min(first_query + tile, part.given.seq_q) - 1
             mask = of.gradients.mask.of_queries(first_query, last_query)
@@ -54,6 +55,14 @@ def gradient_of_keys(config: GradientConfig) -> ir.Module:
         of.write_terms()
     cta.store_sums()
     return k.build()
+
+
+@marked("gradient of keys: some queries")
+def _if_some(k: KernelBuilder, queries: Value) -> AbstractContextManager[object]:
+    """A block that runs if there are queries. Without any there is no tile of them, which the proof does
+    not conclude from the end of a loop that is a quotient.
+    """
+    return k.when(queries > 0, uniform=True)
 
 
 class _Cta:
@@ -70,9 +79,7 @@ class _Cta:
         self.K_tile, self.V_tile = own
         self.Q_tile, self.dO_tile = walked
         self.of_rows = k.shared("row_numbers", (2 * t.stages, t.tile), f32)
-        K, V, self.dK, self.dV = (
-            of_head.rows(k, name, part.batch, part.kv_head) for name in ("K", "V", "dK", "dV")
-        )
+        K, V = (of_head.rows(k, name, part.batch, part.kv_head) for name in "KV")
         loaders = [PanelLoader(k, matrix, tile) for matrix, tile in zip((K, V), own, strict=True)]
         for loader in loaders:
             loader.start(part.first_key)  # in the group of the first pair, unless they are awaited here
@@ -103,9 +110,10 @@ class _Cta:
         scores = self.config.features.scores
         weighing = [f.applied(self.first_scores) for f in scores if f.changes_weights]
         factor = weighing[0].output_factor if weighing else None
-        scale = self.part.given.scale
-        self._store(t.of_scores, self.products, self.K_tile, self.dK, self.sum_dK, scale)
-        self._store(t.of_weights, self.of_values, self.V_tile, self.dV, self.sum_dV, factor)
+        part = self.part
+        dK, dV = (part.given.rows(k, name, part.batch, part.kv_head) for name in ("dK", "dV"))
+        self._store(t.of_scores, self.products, self.K_tile, dK, self.sum_dK, part.given.scale)
+        self._store(t.of_weights, self.of_values, self.V_tile, dV, self.sum_dV, factor)
 
     def _store(
         self,

@@ -16,7 +16,7 @@ from flash.operands.declared import MAX_WINDOWED_SEQ, Number, Operand
 from flash.operands.dtypes import F32, DType
 from flash.problem.config import AttentionConfig
 from flash.problem.features import NO_FEATURES, Features
-from flash.problem.mma_tiling import F32_GRADE, HALF, TF32, MmaTiling, Operands
+from flash.problem.mma_tiling import F32_GRADE, FMA, HALF, TF32, MmaTiling, Operands
 from flash.problem.precision import operands_of
 from flash.problem.simt_tiling import MAX_HEAD_DIM, padded
 from flash.problem.tile_choice import FIRST_WITH_MMA, natural_alignment
@@ -39,6 +39,7 @@ OF_BIAS: Final = tuple(
         ("over_heads", "heads that share one of the bias"),
     )
 )
+_CROWDED: Final = 128  # columns of f32_grade: with more, what the assembler moves among products spills
 LONGEST_K: Final = Number(
     "max_seqlen_k",
     u32,
@@ -84,6 +85,11 @@ class GradientTiling:
     def of_weights(self) -> MmaTiling:
         """The tiling of the products that sum over head_dim_v, or give head_dim_v columns."""
         return self._products(self.head_dim_v)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the sums leave so few registers that products are to take less."""
+        return self.operands is F32_GRADE and max(self.head_dim, self.head_dim_v) > _CROWDED
 
     def _products(self, columns: int) -> MmaTiling:
         made = columns if self.slices == 1 else self.slice_width(columns)
@@ -182,7 +188,8 @@ class GradientConfig:
         """The name of the kernel's entry, which says the configuration."""
         t = self.tiling
         dims = f"d{t.head_dim}" + (f"v{t.head_dim_v}" if t.head_dim_v != t.head_dim else "")
-        words = [f"attention_gradient_{self.owner}_{self.dtype.name}", dims, f"m{t.block}", f"n{t.tile}"]
+        kind = self.dtype.name if t.operands in (HALF, FMA) else t.operands.name
+        words = [f"attention_gradient_{self.owner}_{kind}", dims, f"m{t.block}", f"n{t.tile}"]
         words += [f"s{t.stages}"] if t.stages > 1 else []
         words += [self.causal] if self.causal else []
         words += self.features.words
@@ -256,11 +263,10 @@ def row_numbers(config: GradientConfig) -> tuple[Operand, ...]:
     )
 
 
-# (block, tile, warps, stages) of a kernel of gradients by owner, by how elements enter tensor cores,
-# and by the columns of Q or V, whichever are more (at most so many): what was seen not to spill,
-# but for f32_grade with 256 columns and derivatives of scores (16 to 192 bytes on sm_90). The
-# first that fits shared memory is taken; of those with several tiles, kernels that keep more numbers
-# for each score leave the first out.
+# (block, tile, warps, stages) of a kernel of gradients by owner, by how elements are multiplied, and by
+# the columns of Q or V, whichever are more (at most so many): what was seen not to spill. The first
+# that fits shared memory is taken; of those with several tiles, kernels that keep more numbers for
+# each score leave the first out.
 _Tiles = tuple[int, int, int, int]
 GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[_Tiles, ...]]]] = {
     (QUERIES, HALF.name): {128: ((64, 64, 4, 2), (64, 32, 4, 2)), 256: ((64, 32, 4, 1), (64, 16, 4, 1))},
@@ -269,9 +275,11 @@ GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[_Tiles, ...]]]] = {
     (KEYS, TF32.name): {64: ((64, 32, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
     (QUERIES, F32_GRADE.name): {64: ((64, 16, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
     (KEYS, F32_GRADE.name): {64: ((64, 16, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
+    (QUERIES, FMA.name): {64: ((128, 16, 4, 1),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
+    (KEYS, FMA.name): {64: ((128, 16, 4, 1), (64, 32, 4, 1)), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
 }
-# The most columns of which a CTA makes all, by how elements enter tensor cores.
-_UNSLICED: Final = {HALF.name: 128, TF32.name: 128, F32_GRADE.name: 64}
+# The most columns of which a CTA makes all, by how elements are multiplied.
+_UNSLICED: Final = {HALF.name: 128, TF32.name: 128, F32_GRADE.name: 64, FMA.name: 64}
 
 
 def gradient_config(
@@ -282,22 +290,22 @@ def gradient_config(
     *,
     with_dlse: bool = False,
     wanted: tuple[str, ...] = (),
+    who: str = "AttentionGradient",
 ) -> GradientConfig:
-    """The kernel of gradients of a problem, whose CTAs own queries or keys.
+    """The kernel of gradients of a problem, whose CTAs own rows of `owner`.
 
-    Raises `ConfigError` for what no kernel computes on the target.
+    Raises `ConfigError`, which says that `who` found it, for what no kernel computes on the target.
     """
-    operands = operands_of(config.element, config.precision)
-    if operands is None or target.sm < FIRST_WITH_MMA:
+    operands = operands_of(config.element, config.precision) or FMA
+    if target.sm < FIRST_WITH_MMA:
         raise ConfigError(
-            f"AttentionGradient: kernels of gradients use tensor cores, which need precision='f32_grade' "
-            f"or 'tf32' for f32 and sm_{FIRST_WITH_MMA} or later, got precision={config.precision!r} on "
-            f"{target.name}; use backend='cpu' for others"
+            f"{who}: kernels of gradients copy asynchronously, which needs sm_{FIRST_WITH_MMA} or later, "
+            f"got {target.name}; only backend 'cpu' computes gradients without such a GPU"
         )
     if config.value_dim > MAX_HEAD_DIM:
         raise ConfigError(
-            f"AttentionGradient: head_dim_v must be at most {MAX_HEAD_DIM} for gradients, got "
-            f"{config.value_dim}; use backend='cpu' for wider values"
+            f"{who}: head_dim_v must be at most {MAX_HEAD_DIM} in kernels of gradients, got "
+            f"{config.value_dim}; only backend 'cpu' computes gradients of wider values"
         )
     columns = max(config.head_dim, config.value_dim)
     by_columns = GRADIENT_TILES[QUERIES if owner == SCORES else owner, operands.name]
@@ -315,9 +323,9 @@ def gradient_config(
     fitting = [t for t in tilings if t.shared_bytes <= target.shared_per_block_optin]
     if not fitting:
         raise ConfigError(
-            f"AttentionGradient: head_dim={config.head_dim}, head_dim_v={config.value_dim} needs "
+            f"{who}: head_dim={config.head_dim}, head_dim_v={config.value_dim} needs "
             f"{tilings[-1].shared_bytes} bytes of shared memory, but {target.name} allows "
-            f"{target.shared_per_block_optin} bytes per block; use backend='cpu'"
+            f"{target.shared_per_block_optin} bytes per block; only backend 'cpu' computes these gradients"
         )
     return GradientConfig(
         owner,

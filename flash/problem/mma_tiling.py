@@ -44,6 +44,7 @@ class Operands:
 HALF: Final = Operands("half", 2)  # f16 and bf16
 TF32: Final = Operands("tf32", 4)  # f32, of which a product takes 11 bits
 F32_GRADE: Final = Operands("f32_grade", 4, products=3)  # f32, of which three products take 22 bits
+FMA: Final = Operands("ieee", 4)  # f32, without tensor cores but with their division among lanes
 
 # For f32: `mma` steps whose products the tensor core sums together
 # (`flash/device/tf32_products.py`), and how many if O has more than _WIDE columns, which leave

@@ -402,14 +402,14 @@ def test_help_shows_examples_that_work(
             "'alibi_slope'; did you mean 'alibi_slopes'?",
         ),
         (
-            ["--dtype", "f32"],
-            "AttentionGradient: kernels of gradients use tensor cores, which need precision='f32_grade' or "
-            "'tf32' for f32 and sm_80 or later, got precision='ieee' on sm_80; use backend='cpu' for others",
+            ["--dtype", "f32", "--target", "sm_75"],
+            "backward: kernels of gradients copy asynchronously, which needs sm_80 or later, got sm_75; only "
+            "backend 'cpu' computes gradients without such a GPU",
         ),
         (
             ["--head-dim-v", "257"],
-            "AttentionGradient: head_dim_v must be at most 256 for gradients, got 257; use backend='cpu' for "
-            "wider values",
+            "backward: head_dim_v must be at most 256 in kernels of gradients, got 257; only backend 'cpu' "
+            "computes gradients of wider values",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -35,7 +35,7 @@ They take Q, K, V, O and LSE of the forward kernel, emitted with --return-lse, a
 With --wanted they also write terms of the gradients of arrays of scores, in f32: the kernel of ptxgen
 emit sum adds these up. --dlse is for a result that depends on LSE, too.
 
-f32 needs --precision f32_grade or tf32. Tiles are those of a table.
+Targets are sm_80 and later. Tiles are those of a table.
 
 {_OUTPUTS}
 """
@@ -77,7 +77,6 @@ def _add_backward(group: argparse._ArgumentGroup) -> None:
             "--target",
         ),
         head_dim_v={"help": "of a row of V and O, 1 to 256 (default: --head-dim)"},
-        precision={"help": "of f32, on tensor cores: f32_grade or tf32, of which one must be given"},
     )
     group.add_argument("--dlse", action="store_true", help="LSE has a gradient, too")
     wanted = group.add_argument(

@@ -265,12 +265,14 @@ def test_the_environment_chooses_the_backend(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.slow
-def test_f32_without_a_precision_is_f32_grade() -> None:
+def test_f32_without_a_precision_is_ieee() -> None:
     arrays = call_of(flash.AttentionConfig(16))
-    by_default, asked = (
+    by_default, asked, other = (
         flash.attention_backward(**arrays, backend="interpreter", **how)
-        for how in ({}, {"precision": "f32_grade"})
+        for how in ({}, {"precision": "ieee"}, {"precision": "f32_grade"})
     )
-    for one, other in zip(three(by_default), three(asked), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for one, same in zip(three(by_default), three(asked), strict=True):
+        np.testing.assert_array_equal(one, same)
+    assert not np.array_equal(by_default.dq, other.dq)
+    assert_near(by_default, reference(arrays), F32)
     assert_near(flash.attention_backward(**arrays, precision="ieee", backend="cpu"), reference(arrays), F32)

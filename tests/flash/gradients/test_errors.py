@@ -254,16 +254,33 @@ def test_configs_without_gradients() -> None:
     )
 
 
-def test_f32_by_ieee_is_for_the_cpu() -> None:
-    config = flash.AttentionConfig(8)
+def test_kernels_for_early_targets_are_refused() -> None:
+    config = flash.AttentionConfig(8, target="sm_75")
+    arrays = call_of(config, seq_q=3, seq_k=4)
+    kernel = flash.AttentionGradient(config)
+    said = (
+        "kernels of gradients copy asynchronously, which needs sm_80 or later, got sm_75; only backend 'cpu' "
+        "computes gradients without such a GPU"
+    )
+    with pytest.raises(ConfigError) as caught:
+        kernel.launch(**arrays, backend="interpreter")
+    assert str(caught.value) == f"AttentionGradient.launch: {said}"
+    with pytest.raises(ConfigError) as caught:
+        _ = kernel.builds
+    assert str(caught.value) == f"AttentionGradient: {said}"
+    kernel.launch(**arrays, backend="cpu")
+
+
+def test_a_function_says_what_no_kernel_computes() -> None:
+    config = flash.AttentionConfig(8, head_dim_v=264, dtype="f16")
     arrays = call_of(config, seq_q=3, seq_k=4)
     with pytest.raises(ConfigError) as caught:
-        flash.AttentionGradient(config).launch(**arrays, backend="interpreter")
+        flash.attention_backward(**arrays, backend="interpreter")
     assert str(caught.value) == (
-        "AttentionGradient: kernels of gradients use tensor cores, which need precision='f32_grade' or "
-        "'tf32' for f32 and sm_80 or later, got precision='ieee' on sm_80; use backend='cpu' for others"
+        "attention_backward: head_dim_v must be at most 256 in kernels of gradients, got 264; only backend "
+        "'cpu' computes gradients of wider values"
     )
-    flash.AttentionGradient(config).launch(**arrays, backend="cpu")
+    flash.attention_backward(**arrays, backend="cpu")
 
 
 @pytest.mark.parametrize("backend", ["gpu", 3])
@@ -371,11 +388,11 @@ def test_a_stream_that_is_none(driver: FakeDriver) -> None:
 
 
 def test_what_no_kernel_computes_is_refused_before_work(driver: FakeDriver) -> None:
-    config = flash.AttentionConfig(8)
+    config = flash.AttentionConfig(8, target="sm_75")
     said = refused(
         driver, kernel_on(driver, config).launch, **call_of(config, seq_q=3, seq_k=4), backend="cuda"
     )
-    assert said.startswith("AttentionGradient: kernels of gradients use tensor cores")
+    assert said.startswith("AttentionGradient.launch: kernels of gradients copy asynchronously")
 
 
 def test_a_device_that_does_not_hold_a_kernel_for_another(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "bf16": {"dtype": "bf16"},
     "tf32": {"dtype": "f32", "precision": "tf32"},
     "f32_grade": {"dtype": "f32", "precision": "f32_grade"},
+    "ieee": {"dtype": "f32", "precision": "ieee"},
 }
 
 
@@ -266,6 +267,7 @@ PACKED: dict[str, dict[str, Any]] = {
     "window": {"window": (9, 4), "seqused_k": True},
     "softcap": {"softcap": 2.0, "causal": "top_left"},
     "tf32": {"dtype": "f32", "precision": "tf32", "causal": True},
+    "ieee": {"dtype": "f32", "with_dlse": True, "window": (9, 4), "softcap": 2.0},
 }
 
 

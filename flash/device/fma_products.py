@@ -1,0 +1,113 @@
+"""The two matrix products of a CTA of f32, S = Q Kᵀ and O += P V, by fused multiply-adds, each rounded
+once: without tensor cores, but with their division among lanes, so that the same kernels use either.
+
+Lane `l` has index `t = l % 4` in its group `g = l / 4`. Of each 16 x 8 tile of S it has rows g and
+g + 8, columns 2t and 2t + 1, as of `mma.m16n8k16` (`flash/device/mma_products.py`). Of O it has the
+same rows, and of each 16 columns the chunk from 4t to 4t + 3. A weight of P is handed to the lanes
+of the quad that have other columns of O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from flash.device.mma_products import Tiles, WarpPlace, fragment_rows
+from flash.problem.mma_tiling import MMA_KEYS, PANEL_BYTES, MmaTiling
+from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var, marked
+from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD_LANES, of_quad
+from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, SWIZZLE_ROWS, BlockReader
+from ptxgen.types import f32, u32
+
+_READ: Final = CHUNK_BYTES // f32.nbytes  # columns of a chunk
+_CHUNKS: Final = PANEL_BYTES // CHUNK_BYTES  # of a row of a panel
+_BLOCKS: Final = _CHUNKS // BLOCK_CHUNKS  # of a panel, see `BlockReader`
+
+
+class FmaProducts:
+    """The products of f32 elements; see `flash.device.mma_products.WarpProducts`."""
+
+    @marked("fma products: operands of a lane")
+    def __init__(self, k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles) -> None:
+        self.k = k
+        self.t = t
+        self.me = me
+        self._tiles = tiles
+        Q_tile, K_tile, V_tile = tiles
+        chunks = [k.mov(n, type=u32) for n in range(BLOCK_CHUNKS)]  # those of a block
+        self._q = [BlockReader(Q_tile, me.first_row(t), chunk) for chunk in chunks]
+        self._k = [
+            [BlockReader(K_tile, me.in_quad * LANE_COLUMNS + column, chunk) for chunk in chunks]
+            for column in range(LANE_COLUMNS)
+        ]
+        # Row r of V has chunk c where row 0 has chunk c ^ r % 8: a lane's chunks t, 4 + t, … of it lie
+        # where those of lane t ^ r % 4 lie in row 0, up to a static xor.
+        top = k.mov(0, type=u32)
+        self._v = [
+            V_tile.chunk_pointer(_CHUNKS, top, me.in_quad ^ phase if phase else me.in_quad)
+            for phase in range(QUAD_LANES)
+        ]
+
+    def scores(self, S: Fragment, stage: Value | None) -> None:
+        """S = Q Kᵀ for this warp's rows and the keys of a stage."""
+        k = self.k
+        S.fill(0.0)
+        panels = self._tiles[0].columns // (_CHUNKS * _READ)
+        if panels == 1:
+            self._add_panel(S, None, stage)
+            return
+        with k.loop(0, panels) as n:
+            of_q, of_k = (n.as_(u32) * tile.panels[1].offset for tile in self._tiles[:2])
+            self._add_panel(S, of_q, of_k if stage is None else of_k + stage)
+
+    def _add_panel(self, S: Fragment, of_q: Value | None, of_k: Value | None) -> None:
+        """S += Q Kᵀ for the columns of a panel, which begins at these bytes of the tiles."""
+        for half in range(BLOCK_CHUNKS):
+            query = self._q[half].stage(of_q)
+            keys = [column[half].stage(of_k) for column in self._k]
+            for block in range(_BLOCKS):
+                rows = [self.k.load(query(block, down), _READ) for down in fragment_rows(self.t)]
+                for n in range(self.t.tile // MMA_KEYS):
+                    for c, key in enumerate(keys):
+                        of_key = self.k.load(key(block, MMA_KEYS * n), _READ)
+                        for i, row in enumerate(rows):
+                            score = S[i, LANE_COLUMNS * n + c]
+                            for a, b in zip(row, of_key, strict=True):
+                                self.k.fma(a, b, score, into=score)
+
+    def weights(self, P: Fragment) -> Fragment:
+        """P, which is f32."""
+        return P
+
+    def outputs(self, O: Fragment, P: Fragment, stage: Value | None) -> None:
+        """O += P V for this warp's rows and the keys of a stage."""
+        k = self.k
+        first = [at if stage is None else at.moved(at.value + stage) for at in self._v]
+        for key in range(self.t.tile):
+            nth, within = divmod(key, MMA_KEYS)
+            lane, column = divmod(within, LANE_COLUMNS)
+            weights = [of_quad(k, row[LANE_COLUMNS * nth + column], lane) for row in P]
+            for n in range(self.t.output_columns // (QUAD_LANES * _READ)):
+                values = k.load(self._chunk(first, key, n), _READ)
+                for i, weight in enumerate(weights):
+                    for c, value in enumerate(values):
+                        output = O[i, _READ * n + c]
+                        k.fma(weight, value, output, into=output)
+
+    def _chunk(self, first: list[TilePointer], key: int, n: int) -> TilePointer:
+        """The address of the lane's n-th chunk in row `key` of V."""
+        chunk, phase = QUAD_LANES * n, key % SWIZZLE_ROWS
+        panel = self._tiles[2].panel_of(chunk)
+        place = chunk - panel.first ^ phase // QUAD_LANES * QUAD_LANES
+        at = first[phase % QUAD_LANES]
+        return at.plus_bytes(panel.offset + key * panel.row_bytes + place * CHUNK_BYTES)
+
+    def output_place(self) -> tuple[Value, Value]:
+        """See `WarpProducts`."""
+        return self.me.in_quad, self.me.in_quad * 0
+
+    def output_words(self, row: list[Var], first: int, columns: int) -> Iterator[tuple[int, list[Value]]]:
+        """See `WarpProducts`."""
+        begin = first // QUAD_LANES
+        for chunk in range(0, columns // _READ, QUAD_LANES):
+            yield chunk, [value.as_(u32) for value in row[begin + chunk : begin + chunk + _READ]]
