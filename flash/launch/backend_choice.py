@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from flash.operands.words import Backend
 from ptxgen.arrays.views import HOST, ArrayView
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cuda import CudaBackend
@@ -24,7 +25,7 @@ def choose(backend: object, q: ArrayView, cuda: CudaBackend, who: str) -> tuple[
     return ("cpu", why_not) if why_not else ("cuda", "a GPU opens")
 
 
-def for_gradients_of_host(backend: str) -> str:
+def for_gradients_of_host(backend: Backend) -> Backend:
     """The backend of gradients of arrays on the host, computed for a framework whose caller asked for
     `backend`: "auto" is PTXGEN_BACKEND, else "cpu" also where a GPU opens, because kernels of gradients
     do not run on every GPU that attention runs on.

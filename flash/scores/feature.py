@@ -140,15 +140,15 @@ class Applied:
 
     def row_gradients(self, dS: Fragment, places: ScorePlaces) -> list[Value]:
         """What this thread's gradients of scores add to the gradient of the feature's number, for
-        each row; of features with `gradient_of` "rows".
+        each row. Features with `gradient_of` "rows" define it; others raise TypeError.
         """
-        raise NotImplementedError
+        raise TypeError(_undefined(self, "row_gradients", "rows"))
 
     def first_gradient(self, lse: Value, delta: Value) -> Value:
-        """What a row with this LSE and D adds to the gradient of the feature's number; of features
-        with `gradient_of` "first".
+        """What a row with this LSE and D adds to the gradient of the feature's number. Features with
+        `gradient_of` "first" define it; others raise TypeError.
         """
-        raise NotImplementedError
+        raise TypeError(_undefined(self, "first_gradient", "first"))
 
     @property
     def begin(self) -> Value | None:
@@ -207,6 +207,13 @@ class Applied:
     def output_factor(self) -> Value | None:
         """A factor of the outputs; None: 1."""
         return None
+
+
+def _undefined(applied: Applied, method: str, kind: str) -> str:
+    return (
+        f"{type(applied).__qualname__} must define {method}, which kernels call for a feature with "
+        f"gradient_of={kind!r}"
+    )
 
 
 # ------------------------------------------------------------------------------------- on the host

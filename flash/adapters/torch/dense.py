@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from torch import Tensor
 
 from flash.adapters.torch.operators import Operators
 from flash.adapters.torch.vmap import Dense
 from flash.operands.words import Backend, Causal, Precision
+from flash.scores.features import ScoreArguments, require_known, takes
 from ptxgen.runtime.settings import AUTO
 
 _OPERATORS: Final = Operators(
@@ -17,6 +17,7 @@ _OPERATORS: Final = Operators(
 )
 
 
+@takes(ScoreArguments, dropout=0.0)
 def attention(
     q: Tensor,
     k: Tensor,
@@ -30,18 +31,7 @@ def attention(
     stream: object = None,
     backend: Backend = AUTO,
     layout: str = "bhsd",
-    window: tuple[int | None, int | None] | None = None,
-    softcap: float | None = None,
-    score_mod: Callable[..., Any] | None = None,
-    mask_mod: Callable[..., Any] | None = None,
-    aux: Mapping[str, Tensor] | None = None,
-    alibi_slopes: Tensor | None = None,
-    bias: Tensor | None = None,
-    key_bias: Tensor | None = None,
-    mask: Tensor | None = None,
-    sink: Tensor | None = None,
-    dropout: float = 0.0,
-    dropout_seed: int | Tensor | None = None,
+    **scores: Unpack[ScoreArguments],
 ) -> Any:
     """`flash.attention` of torch tensors, as the operator `ptxgen_flash::attention`, which
     torch.compile, torch.export, torch.func.vmap, autograd and autocast know.
@@ -57,11 +47,10 @@ def attention(
     PTXGEN_BACKEND, else "cpu". They are of first order. Raises `LaunchError` for tensors that require
     gradients in `aux`, or with `out`; for distributed and nested tensors; and for what is no tensor.
     """
+    require_known(_OPERATORS.who, scores, ScoreArguments, attention)
     return _OPERATORS.call(
-        {
-            "q": q, "k": k, "v": v,
-            "alibi_slopes": alibi_slopes, "bias": bias, "key_bias": key_bias, "mask": mask, "sink": sink,
-        },
+        {"q": q, "k": k, "v": v},
+        scores,
         causal=causal,
         precision=precision,
         softmax_scale=softmax_scale,
@@ -70,11 +59,4 @@ def attention(
         stream=stream,
         backend=backend,
         layout=layout,
-        window=window,
-        softcap=softcap,
-        score_mod=score_mod,
-        mask_mod=mask_mod,
-        aux=aux,
-        dropout=dropout,
-        dropout_seed=dropout_seed,
-    )  # fmt: skip
+    )

@@ -4,8 +4,8 @@ gradients; and the calls of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from flash.adapters.torch.tensors import dense_rows, require_no_tracking, requir
 from flash.adapters.torch.vmap import DIFFERENTIABLE, MATRICES, Dense, Varlen
 from flash.launch.backend_choice import for_gradients_of_host
 from flash.operands.words import Backend, Causal, Precision
+from flash.scores.features import ScoreArguments, VarlenArguments
 
 _SEED: Final = "dropout_seed"
 _LOWERED: Final = (*MATRICES, "bias", "key_bias")  # what becomes of autocast's type
@@ -41,7 +42,7 @@ class Operators:
         where: type[Dense] | type[Varlen],
         more: str = "",
     ) -> None:
-        self._who = who
+        self.who = who
         self._names = (*required, *optional, _SEED)
         tensors = [f"Tensor{'' if name in required else '?'} {name}" for name in self._names]
         schema = f"{', '.join(tensors)}, Tensor[]? aux, {SCHEMA}{more}"
@@ -64,6 +65,7 @@ class Operators:
     def call(
         self,
         tensors: Mapping[str, Tensor | None],
+        scores: ScoreArguments | VarlenArguments,
         *,
         causal: Causal,
         precision: Precision | None,
@@ -73,35 +75,31 @@ class Operators:
         stream: object,
         backend: Backend,
         layout: str = "",
-        window: tuple[int | None, int | None] | None = None,
-        softcap: float | None = None,
-        score_mod: Callable[..., Any] | None = None,
-        mask_mod: Callable[..., Any] | None = None,
-        aux: Mapping[str, Tensor] | None = None,
-        dropout: float = 0.0,
-        dropout_seed: int | Tensor | None = None,
-        lengths: tuple[int | None, ...] = (),
+        longest: tuple[int | None, ...] = (),
     ) -> Any:
-        """The results of `flash.who`. `tensors` are those of the operator, in its order, without the
-        seed; `lengths` are the arguments of `more`.
+        """The results of `flash.who`. `tensors` are the first of the operator, in its order; those of
+        scores are in `scores`. `longest` are the arguments of `more`.
         """
-        who = self._who
-        require_plain(who, tensors)
-        differentiated = tracked(tensors)
+        who, of = self.who, cast(Mapping[str, Any], scores)
+        inputs = {**tensors, **{name: of.get(name) for name in self._names[len(tensors) : -1]}}
+        require_plain(who, inputs)
+        differentiated = tracked(inputs)
+        aux, dropout = of.get("aux"), of.get("dropout", 0.0)
         names, arrays, declared = arrays_of(who, aux)
         if aux:
             of_aux = tracked({f"aux[{name!r}]": array for name, array in aux.items()})
             require_no_tracking(who, of_aux, gradients.NOT_OF_AUX)
+        score_mod, mask_mod = of.get("score_mod"), of.get("mask_mod")
         given = (
-            *tensors.values(),
-            seed_tensor(who, dropout, dropout_seed),
+            *inputs.values(),
+            seed_tensor(who, dropout, of.get(_SEED)),
             arrays,
             causal_word(causal),
             precision,
             softmax_scale,
             layout,
-            sides(window),
-            softcap,
+            sides(of.get("window")),
+            of.get("softcap"),
             dropout,
             text_of("score_mod", score_mod, declared) if score_mod is not None else "",
             text_of("mask_mod", mask_mod, declared) if mask_mod is not None else "",
@@ -109,7 +107,7 @@ class Operators:
             return_lse or bool(differentiated),
             backend,
             stream_number(stream),
-            *lengths,
+            *longest,
         )
         if out is None:
             found, lse = library.run(
@@ -117,7 +115,7 @@ class Operators:
             )
         else:
             require_plain(who, {"out": out})
-            require_no_tracking(who, tracked({**tensors, "out": out}), _NOT_INTO_OUT)
+            require_no_tracking(who, tracked({**inputs, "out": out}), _NOT_INTO_OUT)
             found, lse = out, self._run_into(out, *given)
         return (found, lse) if return_lse else found
 
@@ -132,7 +130,7 @@ class Operators:
 
     def _computed(self, *given: Any, out: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         tensors, scores, settings = self._read(given)
-        found = getattr(flash, self._who)(
+        found = getattr(flash, self.who)(
             **tensors,
             **scores,
             **settings.of_call,
@@ -152,7 +150,7 @@ class Operators:
         tensors, scores, settings = self._read(given)
         q, k = tensors["q"], tensors["k"]
         backend = for_gradients_of_host(settings.backend) if q.device.type == "cpu" else settings.backend
-        found = getattr(flash, f"{self._who}_backward")(
+        found = getattr(flash, f"{self.who}_backward")(
             dense_rows(dout),
             out=out,
             lse=lse.contiguous(),

@@ -33,7 +33,7 @@ class Settings(NamedTuple):
     causal: CausalWord
     precision: Precision | None
     softmax_scale: float | None
-    layout: Layout
+    layout: Layout | Literal[""]
     window: list[int] | None
     softcap: float | None
     dropout: float

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from torch import Tensor
 
 from flash.adapters.torch.operators import Operators
 from flash.adapters.torch.vmap import Varlen
 from flash.operands.words import Backend, Causal, Precision
+from flash.scores.features import VarlenArguments, require_known, takes
 from ptxgen.runtime.settings import AUTO
 
 _OPERATORS: Final = Operators(
@@ -21,6 +21,7 @@ _OPERATORS: Final = Operators(
 )
 
 
+@takes(VarlenArguments, dropout=0.0)
 def attention_varlen(
     q: Tensor,
     k: Tensor,
@@ -39,15 +40,7 @@ def attention_varlen(
     out: Tensor | None = None,
     stream: object = None,
     backend: Backend = AUTO,
-    window: tuple[int | None, int | None] | None = None,
-    softcap: float | None = None,
-    score_mod: Callable[..., Any] | None = None,
-    mask_mod: Callable[..., Any] | None = None,
-    aux: Mapping[str, Tensor] | None = None,
-    alibi_slopes: Tensor | None = None,
-    sink: Tensor | None = None,
-    dropout: float = 0.0,
-    dropout_seed: int | Tensor | None = None,
+    **scores: Unpack[VarlenArguments],
 ) -> Any:
     """`flash.attention_varlen` of torch tensors, as the operator `ptxgen_flash::attention_varlen`.
 
@@ -56,11 +49,11 @@ def attention_varlen(
     gradients of tensors on a GPU alone, which without it launch CTAs for as many keys as k has rows.
     The gradients of rows of no sequence are 0.
     """
+    require_known(_OPERATORS.who, scores, VarlenArguments, attention_varlen)
+    lengths = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
     return _OPERATORS.call(
-        {
-            "q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
-            "seqused_q": seqused_q, "seqused_k": seqused_k, "alibi_slopes": alibi_slopes, "sink": sink,
-        },
+        {"q": q, "k": k, "v": v, **lengths, "seqused_q": seqused_q, "seqused_k": seqused_k},
+        scores,
         causal=causal,
         precision=precision,
         softmax_scale=softmax_scale,
@@ -68,12 +61,5 @@ def attention_varlen(
         out=out,
         stream=stream,
         backend=backend,
-        window=window,
-        softcap=softcap,
-        score_mod=score_mod,
-        mask_mod=mask_mod,
-        aux=aux,
-        dropout=dropout,
-        dropout_seed=dropout_seed,
-        lengths=(max_seqlen_q, max_seqlen_k),
-    )  # fmt: skip
+        longest=(max_seqlen_q, max_seqlen_k),
+    )
