@@ -4,7 +4,6 @@ the row's weights.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -33,8 +32,8 @@ def sum_rows(
 ) -> None:
     """Write D of the rows from `first_row` on, as many as `kept` has columns, to global memory and
     into `kept`. `of_rows` has LSE, which is read, D, and the gradient of LSE if there is one. A row that
-    sees no key has D 0, whatever O and its gradient hold; one whose LSE is NaN or +infinity has D NaN.
-    The lanes of a row take its elements in turns. `also(row, lse, delta)` emits what else is done for a row, by one lane.
+    sees no key has D 0, whatever O and its gradient hold. The lanes of a row take its elements in
+    turns. `also(row, lse, delta)` emits what else is done for a row, by one lane.
     """
     LSE, D, dLSE = (of_rows.get(name) for name in ("LSE", "D", "dLSE"))
     assert LSE is not None
@@ -62,7 +61,6 @@ def sum_rows(
             with k.when(row < O.rows):
                 delta = whole if dLSE is None else whole - k.load(dLSE.at(k, row))
                 lse = k.load(LSE.at(k, row))
-                delta = k.selp(delta, math.nan, lse < math.inf)
                 found.set(k.selp(0.0, delta, lse == _NEG_INF))
                 k.store(D.at(k, row), found)
                 also(row, lse, found)

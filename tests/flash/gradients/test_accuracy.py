@@ -118,6 +118,7 @@ ARRAYS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name"), mostly_nightly([(k, n) for k in KINDS for n in ARRAYS], [("bf16", "sink")])
 )

@@ -129,6 +129,7 @@ def test_a_bad_number_reaches_the_rows_and_keys_that_see_each_other(
         np.testing.assert_array_equal(ours, theirs, err_msg=which)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", mostly_nightly(KINDS, ["f16"]))
 @pytest.mark.parametrize("name", mostly_nightly(["causal", "mask", "bias", "sink, alibi"], ["bias"]))
 @pytest.mark.parametrize("bad", mostly_nightly([np.nan, np.inf], [np.nan]))

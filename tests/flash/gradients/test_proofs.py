@@ -249,6 +249,7 @@ def _in_turns(of: Case, seed: int) -> dict[str, bytes]:
     return _bits(written)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_nightly(WATCHED, ["causal"]))
 def test_every_order_of_the_ctas_gives_the_same_bits(name: str) -> None:
     of = case(**WATCHED[name])
