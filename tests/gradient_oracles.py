@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +20,9 @@ Array = NDArray[Any]
 Operands = dict[str, Array]  # q, k, v and arrays of scores, by name
 
 
+Product = Callable[[Any, Any], Any]
+
+
 def torch_gradients(
     torch: ModuleType, dout: Array, dlse: Array | None, operands: Operands, how: Mapping[str, Any]
 ) -> Operands:
@@ -24,11 +30,69 @@ def torch_gradients(
     float64. `how` are the other arguments of the reference, `mask` among them.
     """
     of = {name: torch.tensor(np.float64(x), requires_grad=True) for name, x in operands.items()}
-    out, lse = _attention(torch, of, **how)
-    loss = (out * torch.tensor(np.float64(dout))).sum()
+    return _backward(torch, dout, dlse, of, how, operator.matmul)
+
+
+def torch_gradients_in(
+    torch: ModuleType, kind: str, dout: Array, dlse: Array | None, operands: Operands, how: Mapping[str, Any]
+) -> Operands:
+    """The same as PyTorch computes them if q, k, v and dout are of type `kind`: "f16" or "bf16", whose
+    products are of numbers of that type and are rounded to it, while all else is in f32, as under
+    `torch.autocast`; "f32"; or "tf32", f32 whose products are of numbers rounded to tf32, as with
+    `torch.backends.cuda.matmul.allow_tf32`.
+    """
+    half = {"f16": torch.float16, "bf16": torch.bfloat16}.get(kind)
+    of = {name: torch.tensor(np.float32(x), requires_grad=True) for name, x in operands.items()}
+    product = operator.matmul
+    if half is not None:
+        product = functools.partial(_half_product, half)
+    elif kind == "tf32":
+        product = _tf32_product(torch).apply
+    found = _backward(torch, dout, dlse, of, how, product)
+    to = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}.get(kind, np.float32)
+    return {name: x.astype(to) if name in "qkv" else x for name, x in found.items()}
+
+
+def _half_product(half: Any, a: Any, b: Any) -> Any:
+    return (a.to(half) @ b.to(half)).float()
+
+
+def _tf32_product(torch: ModuleType) -> Any:
+    """Products of factors that are rounded to the 11 significant bits of tf32."""
+
+    def rounded(x: Any) -> Any:
+        bits = x.contiguous().view(torch.int32)
+        return ((bits + 0x0FFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
+
+    class Tf32Product(torch.autograd.Function):  # type: ignore[misc,name-defined]  # torch has no types here
+        @staticmethod
+        def forward(ctx: Any, a: Any, b: Any) -> Any:
+            ctx.save_for_backward(a, b)
+            return rounded(a) @ rounded(b)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            a, b = ctx.saved_tensors
+            by = rounded(grad)
+            return by @ rounded(b).transpose(2, 3), rounded(a).transpose(2, 3) @ by
+
+    return Tf32Product
+
+
+def _backward(
+    torch: ModuleType,
+    dout: Array,
+    dlse: Array | None,
+    of: Mapping[str, Any],
+    how: Mapping[str, Any],
+    product: Product,
+) -> Operands:
+    """The gradients of the tensors `of`, in their type."""
+    out, lse = _attention(torch, of, product=product, **how)
+    loss = (out * torch.tensor(dout.astype(np.float64)).to(out.dtype)).sum()
     if dlse is not None:
-        some = torch.tensor(np.isfinite(lse.detach().numpy()))
-        loss = loss + (torch.where(some, lse, 0.0) * torch.tensor(np.float64(dlse))).sum()
+        some = torch.isfinite(lse.detach())
+        loss = loss + (torch.where(some, lse, 0.0) * torch.tensor(np.float64(dlse)).to(lse.dtype)).sum()
     loss.backward()
     return {
         name: np.zeros(x.shape) if x.grad is None else np.asarray(x.grad.numpy()) for name, x in of.items()
@@ -39,6 +103,7 @@ def _attention(
     torch: ModuleType,
     of: Mapping[str, Any],
     *,
+    product: Product,
     softmax_scale: float | None = None,
     causal: Any = False,
     window: tuple[int | None, int | None] | None = None,
@@ -52,7 +117,7 @@ def _attention(
     (batch, heads, seq_q, d), seq_k = q.shape, k.shape[2]
     group = heads // k.shape[1] if k.shape[1] else 1
     k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
-    score = (d**-0.5 if softmax_scale is None else softmax_scale) * (q @ k.transpose(2, 3))
+    score = (d**-0.5 if softmax_scale is None else softmax_scale) * product(q, k.transpose(2, 3))
     if softcap:
         score = softcap * torch.tanh(score / softcap)
     rows, keys = np.arange(seq_q)[:, None], np.arange(seq_k)
@@ -84,8 +149,8 @@ def _attention(
         numbers = np.arange(batch * heads)
         some = kept(dropout, dropout_seed, numbers, np.arange(seq_q), np.arange(score.shape[3]))
         factor = some * (STEPS / threshold(dropout))
-        weight = weight * torch.tensor(factor.reshape(weight.shape))
-    return torch.where(empty[..., None], 0.0, weight @ values), lse
+        weight = weight * torch.tensor(factor.reshape(weight.shape)).to(weight.dtype)
+    return torch.where(empty[..., None], 0.0, product(weight, values)), lse
 
 
 def difference(

@@ -22,10 +22,11 @@ from flash.device.tiles import Matrix
 from flash.problem.gradients import GradientConfig
 from flash.problem.mma_tiling import FMA, HALF, MmaTiling
 from flash.scores.feature import LOG2E, NEG_INF
-from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.dsl import Fragment, KernelBuilder, Pointer, Value
 from ptxgen.dsl.swizzle import SwizzledTile
 
 _INFINITY: Final = float("inf")
+_LOW_LSE: Final = -(2.0**126)  # LSE of which any finite score less it has an infinite weight
 
 
 def begun(config: GradientConfig) -> tuple[KernelBuilder, GradientParameters]:
@@ -76,6 +77,27 @@ def shift_of(k: KernelBuilder, lse: Value) -> Value:
     row that sees no key, so that its weights are 0.
     """
     return k.selp(_INFINITY, lse * LOG2E, lse == NEG_INF)
+
+
+def is_odd(k: KernelBuilder, delta: Value) -> Value:
+    """Whether D of a row is NaN or infinite, as that of a row is whose Q, dO or O is and that sees a key."""
+    return ~(k.abs(delta) < _INFINITY)
+
+
+def tamed(k: KernelBuilder, lse: Value, delta: Value) -> tuple[Value, Value]:
+    """LSE and D of a row, for kernels in which NaN and infinity in dO have been set to 0. Those of a row
+    whose D `is_odd` are such that its weights are infinite, but 0 for keys that it does not see, and so
+    are gradients of scores: what is not finite reaches all keys that the row sees and no others.
+    """
+    odd = is_odd(k, delta)
+    return k.selp(_LOW_LSE, lse, odd), k.selp(0.0, delta, odd)
+
+
+def tame(k: KernelBuilder, lse: Pointer, delta: Pointer) -> None:
+    """Make LSE and D of a row in shared memory as `tamed` does."""
+    with k.when(is_odd(k, k.load(delta))):
+        k.store(lse, _LOW_LSE)
+        k.store(delta, 0.0)
 
 
 def store(

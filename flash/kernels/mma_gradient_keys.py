@@ -8,15 +8,15 @@ lanes that need them as operand A of the next products.
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from flash.device.gradient_parts import KeysPart, RowNumbers, Terms
 from flash.device.gradient_scores import ScoreGradients
-from flash.device.gradient_tiles import begun, if_seen, nothing, products_of, shift_of, store, tiles_of
-from flash.device.mask import Mask
+from flash.device.gradient_tiles import begun, if_seen, nothing, products_of, shift_of, store, tame, tiles_of
 from flash.device.mma_products import WarpPlace, WarpProducts, fragment_columns, fragment_rows
 from flash.device.nonfinite import clear
 from flash.device.panel_loader import PanelLoader
@@ -26,7 +26,7 @@ from flash.problem.gradients import GradientConfig, GradientTiling
 from flash.problem.mma_tiling import MMA_KEYS, MmaTiling
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
-from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, Value, marked
+from ptxgen.dsl import Fragment, KernelBuilder, Pointer, SharedTile, Value, marked
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD, over_lanes
 from ptxgen.dsl.swizzle import SwizzledTile
 from ptxgen.types import f32, u32
@@ -48,9 +48,11 @@ def gradient_of_keys(config: GradientConfig) -> ir.Module:
             first_query = n * tile
             last_query = k.min(first_query + tile, part.given.seq_q) - 1
             mask = of.gradients.mask.of_queries(first_query, last_query)
-            of.pairs.await_next(n, part.end_tile, nothing)
+            cut = part.hides(k, mask, first_query, config.tiling.block, tile)
+            tame_hidden = functools.partial(of.tame_rows, cut)
+            of.pairs.await_next(n, part.end_tile, tame_hidden if mask.hides_keys else nothing)
             with if_seen(k, mask.sees_tile(cta.my_first_key)):
-                of.add_tile(first_query, mask)
+                of.add_tile(first_query, cut)
             of.pairs.advance()
         of.write_terms()
     cta.store_sums()
@@ -87,8 +89,7 @@ class _Cta:
         if self.first_scores.mask().hides_keys:
             k.cp_async_commit_group()
             k.cp_async_wait_group(0)
-            for loader in loaders:
-                clear(k, config.dtype.scalar, loader, None)
+            clear(k, config.dtype.scalar, loaders[1], None)  # NaN in V, whose keys may be hidden
 
         self.products = products_of(k, t.of_scores, self.me, (self.K_tile, self.Q_tile, self.Q_tile), config)
         of_values = self.V_tile, self.dO_tile, self.dO_tile
@@ -163,11 +164,22 @@ class _Head:
         self._sums = {term.name: [k.var(f32, 0.0) for _ in cta.keys] for term in config.terms}
         self._head, self._longest = head, longest
 
-    def add_tile(self, first_query: Value, mask: Mask) -> None:
-        """Add to dK and dV what the queries of the current tile give, which begins with
-        `first_query`.
+    def tame_rows(self, cut: Value) -> None:
+        """Set what is not finite in this thread's parts of the tiles of Q and dO to 0, and its numbers of
+        rows to what `tamed` says, if `cut`.
         """
-        k, cta, t, part = self.k, self.cta, self.cta.config.tiling, self.cta.part
+        k, cta = self.k, self.cta
+        with k.when(cut, uniform=True):
+            for i, loader in enumerate(self.pairs.loaders):
+                clear(k, cta.config.dtype.scalar, loader, self.pairs.stage(i))
+            for to in _own_numbers(k, cta.of_rows, self.pairs.stage(2)):
+                tame(k, to, to.step(rows=_DELTAS - _LOG_SUMS))
+
+    def add_tile(self, first_query: Value, cut: Value) -> None:
+        """Add to dK and dV what the queries of the current tile give, which begins with
+        `first_query`. `cut`: whether they may not see, or not be.
+        """
+        k, cta, part = self.k, self.cta, self.cta.part
         S, dP, me = cta.S, cta.dP, cta.me
         Q_stage, dO_stage, of_numbers = (self.pairs.stage(n) for n in range(3))
         by_query = S.transposed, dP.transposed
@@ -183,7 +195,7 @@ class _Head:
                 cta.queries,
                 cta.keys,
             ),
-            part.hides(k, mask, first_query, t.block, t.tile),
+            cut,
             part.given.seq_q,
         )
         k.note("dP^T = V dO^T; dS = P (dP - D)")
@@ -209,6 +221,17 @@ class _Head:
                 key = cta.my_first_key + k.signed(cta.me.lane // 4) + down
                 with k.when((key < part.given.seq_k) & (cta.me.in_quad == 0)):
                     terms.write(k, name, key, whole)
+
+
+def _own_numbers(k: KernelBuilder, kept: SharedTile, stage: Value | None) -> Iterator[Pointer]:
+    """The place of LSE of each row whose numbers this thread copies, in the stage at byte `stage`. Code
+    emitted between one place and the next is only run by the threads that have that row.
+    """
+    thread = k.thread_id()
+    for first in range(0, kept.columns, k.threads):
+        with k.when(thread < kept.columns - first):
+            to = kept.pointer(_LOG_SUMS, thread).step(columns=first)
+            yield to if stage is None else to.moved(to.value + stage)
 
 
 def _copy_numbers(

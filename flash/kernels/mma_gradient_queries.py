@@ -9,7 +9,7 @@ import operator
 
 from flash.device.gradient_parts import QueriesPart, RowNumbers, Terms
 from flash.device.gradient_scores import ScoreGradients
-from flash.device.gradient_tiles import begun, if_seen, nothing, products_of, shift_of, store, tiles_of
+from flash.device.gradient_tiles import begun, if_seen, nothing, products_of, shift_of, store, tamed, tiles_of
 from flash.device.mma_products import WarpPlace, fragment_columns, fragment_rows
 from flash.device.nonfinite import clear
 from flash.device.panel_loader import PanelLoader
@@ -31,7 +31,7 @@ def gradient_of_queries(config: GradientConfig) -> ir.Module:
     with k.loop(part.first_tile, part.end_tile) as n:
         first_key = n * tile
         cut = part.hides_keys(first_key, tile)
-        clear_hidden = functools.partial(cta.clear_keys, cut)
+        clear_hidden = functools.partial(cta.clear, n, cut)
         cta.pairs.await_next(n, part.end_tile, clear_hidden if part.mask.hides_keys else nothing)
         with if_seen(k, part.mask.sees_tile(first_key)):
             cta.add_tile(first_key, cut)
@@ -57,8 +57,9 @@ class _Cta:
         row_deltas = k.shared("row_deltas", (1, t.block), f32)
         Q, dO, O, self.dQ = (of_head.rows(k, n, part.batch, part.head) for n in ("Q", "dO", "O", "dQ"))
         K, V = (of_head.rows(k, name, part.batch, part.kv_head) for name in "KV")
-        for matrix, tile in zip((Q, dO), own, strict=True):
-            PanelLoader(k, matrix, tile).start(part.first_row)  # in the group of the first pair
+        PanelLoader(k, Q, self.Q_tile).start(part.first_row)  # in the group of the first pair
+        self._of_dO = PanelLoader(k, dO, dO_tile)
+        self._of_dO.start(part.first_row)
         self.pairs = TilePairs(k, (PanelLoader(k, K, K_tile), PanelLoader(k, V, V_tile)))
         self.pairs.begin(part.first_tile, part.end_tile)
         of_rows = RowNumbers.of(k, of_head, part.batch, part.head)
@@ -78,9 +79,11 @@ class _Cta:
         self._numbers = []  # the shift and D of each of a lane's rows
         for down in self.rows:
             row = k.min(self.my_query + down, of_head.seq_q - 1)
-            shift = shift_of(k, k.load(of_rows["LSE"].at(k, row)))
+            lse = k.load(of_rows["LSE"].at(k, row))
             delta = k.load(row_deltas.pointer(0, my_row).step(columns=down))
-            self._numbers.append((shift, delta))
+            if part.mask.hides_keys:
+                lse, delta = tamed(k, lse, delta)
+            self._numbers.append((shift_of(k, lse), delta))
 
     def _write_first(self, row: Value, lse: Value, delta: Value) -> None:
         """Write what a row adds to the gradients of arrays that give it a first score."""
@@ -88,11 +91,16 @@ class _Cta:
             found = feature.applied(self.part.scores).first_gradient(lse, delta)
             self.terms.write(self.k, f"row_{feature.argument}", row, found)
 
-    def clear_keys(self, cut: Value) -> None:
-        """Set what is not finite in this thread's parts of the tiles of K and V to 0, if `cut`."""
-        with self.k.when(cut, uniform=True):
+    def clear(self, tile: Value, cut: Value) -> None:
+        """Set what is not finite in this thread's parts of the tiles of K and V to 0, if `cut`, and
+        before the first tile in its part of dO.
+        """
+        k, dtype = self.k, self.config.dtype.scalar
+        with k.when(tile == self.part.first_tile, uniform=True):
+            clear(k, dtype, self._of_dO, None)
+        with k.when(cut, uniform=True):
             for i, loader in enumerate(self.pairs.loaders):
-                clear(self.k, self.config.dtype.scalar, loader, self.pairs.stage(i))
+                clear(k, dtype, loader, self.pairs.stage(i))
 
     def add_tile(self, first_key: Value, cut: Value) -> None:
         """Add to dQ what the keys of the current tile give, which begins with `first_key`. `cut`: whether

@@ -12,7 +12,7 @@ from itertools import product
 
 from flash.device.gradient_parts import GradientParameters, RowNumbers
 from flash.device.gradient_scores import ScoreGradients
-from flash.device.gradient_tiles import begun, products_of, shift_of, tiles_of
+from flash.device.gradient_tiles import begun, products_of, shift_of, tamed, tiles_of
 from flash.device.head_scores import HeadScores
 from flash.device.mma_products import WarpPlace, fragment_columns, fragment_rows
 from flash.device.nonfinite import clear
@@ -81,7 +81,7 @@ def gradient_of_scores(config: GradientConfig) -> ir.Module:
         k.cp_async_wait_group(0)
         scores = HeadScores.of(k, config, given, (batch, head, batch * given.heads + head), None)
         mask = scores.mask()
-        for loader in loaders[2:]:  # of hidden keys
+        for loader in loaders[1::2]:  # NaN in dO and V, of what may not see or be seen
             clear(k, dtype, loader, None)
         k.barrier()
         gradients = ScoreGradients.of(k, scores, mask)
@@ -94,7 +94,8 @@ def gradient_of_scores(config: GradientConfig) -> ir.Module:
         numbers = []  # the shift and D of each of a lane's rows
         for down in rows:
             row = k.min(my_query + down, given.seq_q - 1)
-            numbers.append((shift_of(k, k.load(of_rows["LSE"].at(k, row))), k.load(of_rows["D"].at(k, row))))
+            lse, delta = tamed(k, *(k.load(of_rows[name].at(k, row)) for name in ("LSE", "D")))
+            numbers.append((shift_of(k, lse), delta))
         gradients.differentiate(S, dP, numbers.__getitem__, found)
         for into, more in zip(total.all(), dP.all(), strict=True):
             k.add(into, more, into=into)

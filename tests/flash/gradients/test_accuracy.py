@@ -1,0 +1,202 @@
+"""The kernels of gradients, and the cpu, err by at most twice as much as PyTorch in the same precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from gradient_rule import assert_at_most_twice
+from gradient_runs import TYPES, Case, case
+from kernel_runs import mostly_nightly
+from numpy.typing import NDArray
+
+pytestmark = pytest.mark.judged
+
+Array = NDArray[Any]
+
+KINDS: dict[str, dict[str, Any]] = {
+    "f16": {"dtype": "f16"},
+    "bf16": {"dtype": "bf16"},
+    "tf32": {"dtype": "f32", "precision": "tf32"},
+    "f32_grade": {"dtype": "f32", "precision": "f32_grade"},
+}
+_CAUSAL = [False, True, "top_left"]
+_SHORT = [
+    (1, 1),
+    (1, 3),
+    (2, 1),
+    (64, 128),
+    (128, 192),
+    (239, 1),
+    (799, 3),
+    (113, 203),
+    (113, 128),
+    (128, 217),
+]
+_SHORT += [(108, 256), (1, 239), (3, 799)]
+_LONG = [(256, 512), (384, 256), (640, 128), (127, 512), (512, 127)]
+_LONGEST = [(1023, 1024), (1024, 1023)]
+
+
+def normal(*shape: int) -> Array:
+    return np.random.default_rng(shape).standard_normal(shape, np.float32)
+
+
+def _lengths() -> Iterable[tuple[str, int, int, Any]]:
+    """The pairs of lengths of each kind, with each causality in turn; the long ones of two kinds."""
+    for n, kind in enumerate(KINDS):
+        pairs = [
+            *_SHORT,
+            *(_LONG if kind in ("f16", "f32_grade") else []),
+            *(_LONGEST if kind == "f16" else []),
+        ]
+        for m, (seq_q, seq_k) in enumerate(pairs):
+            yield kind, seq_q, seq_k, _CAUSAL[(n + m) % 3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "seq_q", "seq_k", "causal"), mostly_nightly(_lengths(), [("f16", 64, 128, False)])
+)
+def test_every_length(kind: str, seq_q: int, seq_k: int, causal: Any, torch: ModuleType) -> None:
+    assert_at_most_twice(torch, case(seq_q, seq_k, 32, causal=causal, with_dlse=True, **KINDS[kind]))
+
+
+_HEAD_DIMS = [32, 40, 59, 64, 72, 80, 96, 111, 128, 160, 192, 256]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("head_dim", _HEAD_DIMS)
+@pytest.mark.parametrize("values", ["equal", "half", "double"])
+def test_every_head_dim(kind: str, head_dim: int, values: str, torch: ModuleType) -> None:
+    head_dim_v = {"equal": head_dim, "half": head_dim // 2, "double": min(2 * head_dim, 256)}[values]
+    assert_at_most_twice(torch, case(37, 75, head_dim, head_dim_v, causal=True, **KINDS[kind]))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("heads", "kv_heads"), [(4, 4), (4, 1), (5, 1), (6, 1), (7, 1), (8, 1), (16, 1), (12, 2)]
+)
+def test_heads_that_share_keys(kind: str, heads: int, kv_heads: int, torch: ModuleType) -> None:
+    of = case(40, 50, 16, batch=2, heads=heads, kv_heads=kv_heads, causal=True, **KINDS[kind])
+    assert_at_most_twice(torch, of)
+
+
+MASKS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "bottom_right": {"causal": True},
+    "top_left": {"causal": "top_left"},
+    "window": {"window": (30, 9)},
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("softcap", [None, 15.0])
+def test_masks_with_and_without_a_softcap(
+    kind: str, mask: str, softcap: float | None, torch: ModuleType
+) -> None:
+    of = case(70, 90, 32, heads=2, softcap=softcap, **MASKS[mask], **KINDS[kind])
+    assert_at_most_twice(torch, of)
+
+
+ARRAYS: dict[str, dict[str, Any]] = {
+    "alibi": {"alibi": True, "arrays": {"alibi_slopes": np.float32([0.5, 0.25, 0.125, 0.0625])}},
+    "bias": {"bias": "f32", "arrays": {"bias": normal(4, 40, 50)}},
+    "bias of heads": {"bias": "f32", "causal": True, "arrays": {"bias": normal(4, 1, 1)}},
+    "key_bias": {"key_bias": "f32", "arrays": {"key_bias": normal(4, 50)}},
+    "sink": {"sink": True, "causal": True, "arrays": {"sink": normal(4)}},
+    "dropout": {"dropout": 0.2, "causal": True},
+    "mask": {"mask": True, "others": {"mask": normal(4, 40, 50) < 0.8}},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "name"), mostly_nightly([(k, n) for k in KINDS for n in ARRAYS], [("bf16", "sink")])
+)
+def test_arrays_of_scores(kind: str, name: str, torch: ModuleType) -> None:
+    assert_at_most_twice(torch, case(40, 50, 16, heads=4, kv_heads=2, **ARRAYS[name], **KINDS[kind]))
+
+
+# ------------------------------------------------------------------------------------------
+# hard inputs
+
+
+def _times(of: Case, factor: float, *names: str) -> Case:
+    """A case of which some arrays are larger."""
+    changed: dict[str, Array] = {}
+    for name in names:
+        array = getattr(of, name)
+        changed[name] = (np.float32(factor) * array.astype(np.float32)).astype(array.dtype)
+    return replace(of, **changed)  # type: ignore[arg-type]  # of arrays
+
+
+def _one_hot(of: Case) -> Case:
+    """Each row has nearly all of its weight on one key."""
+    keys = np.random.default_rng(5).choice([-1.0, 1.0], of.k.shape)
+    kind = TYPES[of.config.dtype]
+    return replace(of, k=keys.astype(kind), q=(6 * keys[:, :, : of.q.shape[2]]).astype(kind))
+
+
+def _equal_keys(of: Case) -> Case:
+    return replace(of, k=np.broadcast_to(of.k[:, :, :1], of.k.shape).copy())
+
+
+def _equal_values(of: Case) -> Case:
+    """All gradients of scores are small differences of large numbers."""
+    v = np.ascontiguousarray(np.broadcast_to(of.v[:, :, :1], of.v.shape), np.float32)
+    return replace(of, v=(100 * v).astype(of.v.dtype))
+
+
+def _subnormal(of: Case) -> Case:
+    """Gradients of the size of the smallest numbers of the type."""
+    return _times(of, {"f16": 2.0**-16, "bf16": 2.0**-128}.get(of.config.dtype, 2.0**-100), "dout")
+
+
+def _outlier(of: Case) -> Case:
+    """One column of keys is large, as in models with few large features."""
+    k = of.k.astype(np.float32)
+    k[..., 0] = 30
+    return replace(of, k=k.astype(of.k.dtype))
+
+
+Change = Callable[[Case], Case]
+HARD: dict[str, tuple[Change, dict[str, Any]]] = {
+    "one-hot rows": (_one_hot, {}),
+    "rows without keys": (lambda of: of, {"seq_q": 70, "seq_k": 50, "causal": True}),
+    "large scores": (lambda of: _times(of, 20, "q"), {}),
+    "large values": (lambda of: _times(of, 300, "v"), {}),
+    "large dout": (lambda of: _times(of, 500, "dout"), {}),
+    "small dout": (lambda of: _times(of, 2.0**-12, "dout"), {}),
+    "subnormal dout": (_subnormal, {}),
+    "equal keys": (_equal_keys, {}),
+    "equal values": (_equal_values, {}),
+    "outlier": (_outlier, {}),
+    "tiny scale": (lambda of: of, {"softmax_scale": 1e-6}),
+    "large scale": (lambda of: of, {"softmax_scale": 3.0}),
+    "negative scale": (lambda of: of, {"softmax_scale": -0.5, "causal": "top_left"}),
+    "one query": (lambda of: of, {"seq_q": 1, "causal": True}),
+    "one key": (lambda of: of, {"seq_k": 1}),
+    "one query and key": (lambda of: of, {"seq_q": 1, "seq_k": 1}),
+    "large slopes": (
+        lambda of: of,
+        {"alibi": True, "causal": True, "arrays": {"alibi_slopes": np.full(1, 4, np.float32)}},
+    ),
+    "sink above all": (lambda of: of, {"sink": True, "arrays": {"sink": np.full(1, 20, np.float32)}}),
+}
+_QUICK = [("f16", "one-hot rows")]
+
+
+@pytest.mark.parametrize(("kind", "name"), mostly_nightly([(k, n) for k in KINDS for n in HARD], _QUICK))
+def test_hard_inputs(kind: str, name: str, torch: ModuleType) -> None:
+    change, how = HARD[name]
+    settings = {"seq_q": 50, "seq_k": 70, "head_dim": 32, "head_dim_v": 24, **how, **KINDS[kind]}
+    assert_at_most_twice(torch, change(case(**settings)))

@@ -1,0 +1,158 @@
+"""Decides whether gradients of attention err by at most twice as much as PyTorch's in the same precision:
+the rule by which FlashAttention is judged, here for a whole training step, of whose forward pass LSE and O
+are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+from gradient_oracles import torch_gradients_in
+from gradient_runs import Case, by_name
+from numpy.typing import NDArray
+
+import flash
+from flash.reference import (
+    attention_reference,
+    attention_reference_gradients,
+    score_steps,
+    visible_keys,
+    weight_factors,
+)
+from flash.scores.feature import summed_to
+from flash.scores.features import scored
+from flash.scores.window import position_offset
+
+Array = NDArray[Any]
+# Half a unit in the last place of a number as it enters products, and of a result.
+_UNITS = {"f16": (2.0**-11, 2.0**-11), "bf16": (2.0**-8, 2.0**-8), "tf32": (2.0**-11, 2.0**-24)}
+_F32 = (2.0**-24, 2.0**-24)
+_SMALLEST = {"f16": 2.0**-24, "bf16": 2.0**-133}  # positive numbers; of f32 2^-149
+_LEAST_NORMAL = {"f16": 2.0**-14}  # of others 2^-126
+
+
+class Error(NamedTuple):
+    """The largest error of one gradient, that of PyTorch, and the floor; and its largest element."""
+
+    name: str
+    ours: float
+    theirs: float
+    floor: float
+    largest: float
+
+    @property
+    def allowed(self) -> float:
+        """What the error may be."""
+        return 2 * self.theirs + self.floor
+
+    def __str__(self) -> str:
+        size = self.largest or 1.0
+        ours, theirs, floor = (x / size for x in (self.ours, self.theirs, self.floor))
+        return f"d{self.name}: {ours:.1e} of the largest element, PyTorch {theirs:.1e}, floor {floor:.1e}"
+
+
+def kind_of(of: Case) -> str:
+    """The arithmetic of PyTorch for a case: "f16", "bf16", "tf32" or "f32"."""
+    config = of.config
+    if config.dtype != "f32":
+        return config.dtype
+    return "tf32" if config.precision == "tf32" else "f32"
+
+
+def errors(torch: ModuleType, of: Case, backends: tuple[str, ...]) -> dict[str, list[Error]]:
+    """The errors of the gradients of a case against float64, by backend: of kernels, forward and
+    backward, and of PyTorch.
+
+    The floor is for gradients of which PyTorch by luck errs by less than their roundings explain, such as
+    one number that is the sum over a head: one rounding of the result, and the root of the sum of the
+    squares of the terms, each times the unit of the numbers that enter products, and three roundings of
+    f32 of the size of LSE, from which weights follow: of LSE, of LSE in units of log2, and of that of the
+    scale.
+    """
+    kind = kind_of(of)
+    how = {
+        name: value for name, value in of.given.items() if name not in of.arrays and value not in (None, ())
+    }
+    operands = {"q": of.q, "k": of.k, "v": of.v, **of.arrays}
+    theirs = torch_gradients_in(torch, kind, of.dout, of.dlse, operands, how)
+    found = attention_reference_gradients(of.dout, of.q, of.k, of.v, dlse=of.dlse, **of.given)
+    right = {"q": found.dq, "k": found.dk, "v": found.dv, **{n: found.arrays[n] for n in of.wanted}}
+    spread = _spread(of)
+    unit, of_result = _UNITS.get(kind, _F32)
+    made: dict[str, list[Error]] = {}
+    for backend in backends:
+        out, lse = flash.AttentionKernel(of.config).launch(
+            of.q, of.k, of.v, return_lse=True, backend=backend, **of.arrays, **of.others
+        )
+        ours = by_name(of.run(backend=backend, out=out, lse=lse))
+        assert ours.keys() == right.keys()
+        made[backend] = []
+        of_lse = 3**0.5 * 2.0**-24 * np.abs(lse[np.isfinite(lse)]).max(initial=0)
+        for name, wanted in right.items():
+            size = float(np.abs(wanted).max(initial=0))
+            floor = of_result * size + (unit + of_lse) * float(np.sqrt(spread[name].max(initial=0)))
+            floor += _SMALLEST.get(kind, 2.0**-149)
+            apart = [_apart(x[name], wanted) for x in (ours, theirs)]
+            made[backend].append(Error(name, *apart, floor, size))
+    return made
+
+
+def assert_at_most_twice(torch: ModuleType, of: Case, *backends: str) -> None:
+    """The kernels' gradients of a case err by at most twice as much as PyTorch's, and the floor."""
+    for backend, found in errors(torch, of, backends or ("interpreter", "cpu")).items():
+        beyond = [str(error) for error in found if not error.ours <= error.allowed]
+        assert not beyond, f"{backend}: {beyond}"
+
+
+def _apart(found: Array, wanted: Array) -> float:
+    assert found.shape == wanted.shape
+    return float(np.abs(found.astype(np.float64) - wanted).max(initial=0))
+
+
+def _spread(of: Case) -> dict[str, Array]:
+    """For each gradient, the sums of the squares of the terms of which it is the sum; a gradient of a
+    score is taken for as large as the magnitudes of the products of dO with V and O, and an element of O
+    for no smaller than normal numbers of its type, as whose its rounding is.
+    """
+    given: Mapping[str, Any] = of.given
+    group = of.q.shape[1] // of.k.shape[1]
+    q, k, v = (
+        np.repeat(x.astype(np.float64), n, axis=1) for x, n in ((of.q, 1), (of.k, group), (of.v, group))
+    )
+    out, lse = attention_reference(of.q, of.k, of.v, **given)
+    dout, scale, causal = of.dout.astype(np.float64), of.config.scale, of.config.causal
+    at = scored((*q.shape[:3], k.shape[2]), causal, np.float64, 0, given)
+    score = scale * (q @ k.swapaxes(2, 3))
+    for step in score_steps(score, at):
+        score = step.after
+    rows = np.where(np.isneginf(lse), np.inf, lse)[..., None]
+    weight = np.where(visible_keys(at), np.exp(score - rows), 0)
+    factor = weight_factors(at)
+    sizes = np.maximum(np.abs(out), _LEAST_NORMAL.get(of.config.dtype, 2.0**-126))
+    delta = np.sqrt(((dout * sizes) ** 2).sum(axis=3))
+    delta = delta + (0 if of.dlse is None else np.abs(of.dlse))
+    product = np.sqrt(dout**2 @ (v**2).swapaxes(2, 3))
+    squares = (weight * (factor * product + delta[..., None])) ** 2
+    found = {
+        "q": scale**2 * (squares @ k**2),
+        "k": scale**2 * _over_groups(squares.swapaxes(2, 3) @ q**2, group),
+        "v": _over_groups(((factor * weight) ** 2).swapaxes(2, 3) @ dout**2, group),
+        "bias": squares,
+        "key_bias": squares.sum(axis=2),
+    }
+    seq_q, seq_k = squares.shape[2:]
+    distance = np.arange(seq_q)[:, None] + position_offset(causal, seq_q, seq_k) - np.arange(seq_k)
+    found["alibi_slopes"] = (squares * distance**2.0).sum(axis=(2, 3))
+    if "sink" in given:
+        first = np.exp(np.asarray(given["sink"], np.float64)[..., None] - rows[..., 0])
+        found["sink"] = ((first * delta) ** 2).sum(axis=2)
+    shapes = {name: np.shape(given[name]) for name in of.wanted}
+    return {name: summed_to(x, shapes[name]) if name in shapes else x for name, x in found.items()}
+
+
+def _over_groups(squares: Array, group: int) -> Array:
+    batch, heads, *sizes = squares.shape
+    return squares.reshape(batch, heads // group, group, *sizes).sum(axis=2)
