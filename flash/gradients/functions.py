@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from flash.functions import dtype_of, last_dimension
 from flash.gradients.kernel import AttentionGradient, Gradients
-from flash.host.caller import Caller
+from flash.host.caller import Caller, flag
 from flash.operands.dtypes import F32
 from flash.operands.words import A, AnyArray, Backend, Causal, Layout, Precision
 from flash.problem.config import config_of_call
@@ -55,6 +55,7 @@ def attention_backward(
     causal: Causal = False,
     precision: Precision | None = None,
     softmax_scale: float | None = None,
+    deterministic: bool = True,
     stream: object = None,
     backend: Backend = AUTO,
     layout: Layout = "bhsd",
@@ -68,6 +69,9 @@ def attention_backward(
     `softcap`, `score_mod`, `mask_mod` and `dropout` are as in `attention`; all other arguments and the
     exceptions are as in `AttentionGradient.launch`.
 
+    Unless `deterministic`, dq is summed by atomics: faster, but not with the same bits in each call
+    (`AttentionGradient`).
+
     float32 without a `precision` is computed as with "f32_grade": the kernels use tensor cores, with
     the error of f32. With "ieee" only backend "cpu" computes gradients.
     """
@@ -75,6 +79,7 @@ def attention_backward(
     require_known(who, scores, ScoreArguments, attention_backward)
     kernel = _kernel_for(
         _OfAttention,
+        flag(who, "deterministic", deterministic),
         last_dimension(who, q, "q"),
         last_dimension(who, v, "v"),
         dtype_of(who, q),
@@ -126,6 +131,7 @@ def attention_varlen_backward(
     causal: Causal = False,
     precision: Precision | None = None,
     softmax_scale: float | None = None,
+    deterministic: bool = True,
     stream: object = None,
     backend: Backend = AUTO,
     **scores: Unpack[VarlenArguments],
@@ -141,6 +147,7 @@ def attention_varlen_backward(
     require_known(who, scores, VarlenArguments, attention_varlen_backward)
     kernel = _kernel_for(
         _OfVarlen,
+        flag(who, "deterministic", deterministic),
         last_dimension(who, q, "q"),
         last_dimension(who, v, "v"),
         dtype_of(who, q),
@@ -184,6 +191,7 @@ def _kernel_for(*choices: Any) -> AttentionGradient:
 @functools.lru_cache(maxsize=128, typed=True)
 def _kernel(
     of: type[_OfAttention] | type[_OfVarlen],
+    deterministic: bool,
     head_dim: int,
     head_dim_v: int,
     dtype: str,
@@ -209,4 +217,4 @@ def _kernel(
         seqused_k=of_k,
         **named_settings(scores),
     )
-    return of(config)
+    return of(config, deterministic=deterministic)
