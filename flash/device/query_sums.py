@@ -25,6 +25,8 @@ from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader, Panel, Sw
 from ptxgen.types import f32, u32, u64
 
 _FIRST_WITH_VECTORS: Final = 90  # `red.global.add.v2.f32` and `.v4.f32`
+# `mma` steps of f32 whose products the tensor core sums together: more take too many registers.
+_F32_STEPS: Final = 2
 _NEIGHBOURS: Final = CHUNK_BYTES // F32_BYTES  # columns of f32 that a lane has side by side
 
 Piece = tuple[int, list[Var]]
@@ -100,7 +102,7 @@ class QuerySums:
         if of.operands is HALF:
             self._passage = _HalfPassage(*where, MmaOutputs(*where[:1], *where[4:], config.dtype.scalar))
         else:
-            self._passage = _F32Passage(*where, Tf32Outputs(*where[:1], *where[4:]))
+            self._passage = _F32Passage(*where, Tf32Outputs(*where[:1], *where[4:], _F32_STEPS))
         width = t.slice_width(t.head_dim)
         self._first_column = self._passage.first_column()
         if slice is not None:
@@ -118,7 +120,6 @@ class QuerySums:
         k.barrier()  # all of dS has been written
         row = first_query + k.signed(self._me.first_row(t))
         at = sums.row(k, row) + k.cvt(self._first_column * F32_BYTES, dtype=u64)
-        dS = self._passage.taken()
         for across in range(shares.across):
             first = across * shares.units
             units = min(shares.units, shares.every - first)
@@ -126,7 +127,7 @@ class QuerySums:
                 mine = k.when(self._across == across) if shares.across > 1 else nullcontext()
                 with mine:
                     dQ = k.fragment(2 * t.row_tiles, units * self._unit // QUAD_LANES)
-                    self._passage.outputs(dQ, dS, self._stage, first * self._unit)
+                    self._passage.outputs(dQ, self._passage.taken(), self._stage, first * self._unit)
                     self._send(dQ, sums, row, at, first * self._unit)
 
     def _send(self, dQ: Fragment, sums: Matrix, first_row: Value, at: Value, first: int) -> None:
@@ -198,13 +199,13 @@ class _HalfPassage:
                         word = pairs[2 * half + n].as_(u32)
                         self.k.store(Pointer(to.value, "shared", u32, to.offset), word)
 
-    def taken(self) -> Weights:
-        """See `_Passage`."""
+    def taken(self) -> Iterator[list[tuple[Value, ...]]]:
+        """See `_Passage`. Each step is read where it is used, which takes fewer registers."""
         block, depth = self._from.stage(), self.t.operands.depth
-        return [
-            [self.k.ldmatrix(block(m, depth * j), num="x4", trans=True) for m in range(self.t.row_tiles)]
-            for j in range(self.t.tile // depth)
-        ]
+        for j in range(self.t.tile // depth):
+            yield [
+                self.k.ldmatrix(block(m, depth * j), num="x4", trans=True) for m in range(self.t.row_tiles)
+            ]
 
     def first_column(self) -> Value:
         """See `_Passage`."""

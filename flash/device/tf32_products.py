@@ -71,12 +71,14 @@ class Split:
 class Tf32Outputs:
     """O += P V of f32 elements."""
 
-    def __init__(self, k: KernelBuilder, t: MmaTiling, me: WarpPlace, V_tile: SwizzledTile) -> None:
+    def __init__(
+        self, k: KernelBuilder, t: MmaTiling, me: WarpPlace, V_tile: SwizzledTile, group: int
+    ) -> None:
         self.k = k
         self.t = t
         self.me = me
         self.is_split = t.operands.products > 1
-        self.group = t.group
+        self.group = group  # steps whose products the tensor core sums together
         self._v = BlockReader(V_tile, me.in_quad * 2, me.lane // 4)
 
     def weights(self, P: Fragment) -> Fragment:
@@ -211,7 +213,7 @@ class Tf32Products(Tf32Outputs):
     def __init__(self, k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles) -> None:
         self._q, self._k = operand_readers(t, me, tiles)
         self._panel_bytes = [of.panels[0].row_bytes * of.rows for of in tiles[:2]]
-        super().__init__(k, t, me, tiles[2])
+        super().__init__(k, t, me, tiles[2], t.group)
 
     def scores(self, S: Fragment, stage: Value | None) -> None:
         """S = Q Kᵀ for this warp's rows and the keys of a stage."""

@@ -36,9 +36,9 @@ def ordinal_of(arrays: Mapping[str, ArrayView]) -> int | None:
 class GradientLauncher:
     """Launches the kernels of gradients of one config; `gpu` loads them."""
 
-    def __init__(self, gpu: GpuLauncher, checks: Checks, caller: Caller, *, deterministic: bool) -> None:
+    def __init__(self, gpu: GpuLauncher, checks: Checks, caller: Caller, *, one_sweep: bool) -> None:
         self._gpu = gpu
-        self._deterministic = deterministic
+        self._one_sweep = one_sweep
         self._checks = checks
         self._caller = caller
         self._ready = Kept[tuple[object, ...], _Launches]()
@@ -49,9 +49,8 @@ class GradientLauncher:
         """Raise `ConfigError` if no kernel computes the gradients on the target, and `LaunchError` if
         device `ordinal` does not hold it. None stands for no device.
         """
-        deterministic = self._deterministic
-        for owner in owners_of(deterministic=deterministic):
-            made = gradient_config(self._gpu.config, owner, target, _ALIGNED, deterministic=deterministic)
+        for owner in owners_of(one_sweep=self._one_sweep):
+            made = gradient_config(self._gpu.config, owner, target, _ALIGNED, one_sweep=self._one_sweep)
             tiling = made.tiling
             if ordinal is None:
                 continue

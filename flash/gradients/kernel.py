@@ -26,7 +26,7 @@ from flash.launch.signature import ExplainArguments, LaunchArguments
 from flash.operands.dtypes import OF_ARRAYS
 from flash.operands.words import A, AnyArray, Backend, Layout
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
-from flash.problem.gradients import gradient_config, owners_of
+from flash.problem.gradients import gradient_config, has_one_sweep, owners_of
 from flash.problem.tile_choice import natural_alignment
 from flash.scores.aux_arrays import flattened
 from flash.scores.features import require_known, takes
@@ -110,7 +110,8 @@ class AttentionGradient:
         caller = self._caller
         self._gpu = GpuLauncher(config, gpu_of(_NAME, cuda), cache_of(_NAME, cache), caller.name)
         self._checks = Checks(config, caller)
-        self._launcher = GradientLauncher(self._gpu, self._checks, caller, deterministic=self.deterministic)
+        self._one_sweep = not deterministic and has_one_sweep(config)
+        self._launcher = GradientLauncher(self._gpu, self._checks, caller, one_sweep=self._one_sweep)
         self._numbers = config.numbers
         self._operand_names = tuple([operand.name for operand in config.features.operands])
         self._has_kernels: set[tuple[int | None, Target]] = set()
@@ -137,8 +138,8 @@ class AttentionGradient:
         target = find_target(self.config.target or DEFAULT_TARGET)
         config, of_owner = self.config, (target, self._natural_alignment)
         return {
-            owner: gradient_build(gradient_config(config, owner, *of_owner, deterministic=self.deterministic))
-            for owner in owners_of(deterministic=self.deterministic)
+            owner: gradient_build(gradient_config(config, owner, *of_owner, one_sweep=self._one_sweep))
+            for owner in owners_of(one_sweep=self._one_sweep)
         }
 
     @property
@@ -326,7 +327,7 @@ class AttentionGradient:
         config = self.config
         numbers, sums = self._numbers, dict[str, ArrayView]()
         call = GradientCall(
-            *(config, found, layout, config.scale, views, operands, numbers, sums), self.deterministic
+            *(config, found, layout, config.scale, views, operands, numbers, sums), self._one_sweep
         )
         return _Read(call, name, why)
 

@@ -46,7 +46,7 @@ class GradientCall(NamedTuple):
     operands: Operands
     numbers: Mapping[str, int | float]
     sums: Mapping[str, ArrayView]
-    deterministic: bool = True
+    one_sweep: bool = False  # as `gradient_config` takes it
 
 
 class Memory(NamedTuple):
@@ -63,7 +63,7 @@ def memory_of(call: GradientCall) -> dict[str, Memory]:
     config, (geometry, longest_q, longest_k) = call.config, call.checked
     rows = tuple(call.arrays["lse"].shape)
     found = {"D": Memory(rows)}
-    if not call.deterministic:
+    if call.one_sweep:
         found[SUMS_OF_QUERIES] = Memory((*rows, config.head_dim), is_cleared=True)
     heads = geometry.batch, geometry.heads
     for feature in config.scores:
@@ -103,7 +103,7 @@ def sum_name(argument: str) -> str:
 
 def memory_name(call: GradientCall, feature: ScoreFeature) -> str:
     """The name of the pointer to what is summed for the gradient of a feature's array."""
-    return term_of(feature, deterministic=call.deterministic)
+    return term_of(feature, one_sweep=call.one_sweep)
 
 
 def steps_of(
@@ -129,12 +129,9 @@ def steps_of(
     views = arrays_of(call, memory)
     wanted = tuple(f.argument for f in config.scores if f.argument in call.sums)
     with_dlse = "dlse" in call.arrays
-    for owner in owners_of(deterministic=call.deterministic):
+    for owner in owners_of(one_sweep=call.one_sweep):
         kernel = gradient_config(
-            *(config, owner, target, aligned),
-            with_dlse=with_dlse,
-            wanted=wanted,
-            deterministic=call.deterministic,
+            *(config, owner, target, aligned), with_dlse=with_dlse, wanted=wanted, one_sweep=call.one_sweep
         )
         t = kernel.tiling
         rows, heads = (longest_k, geometry.kv_heads) if owner == KEYS else (longest_q, geometry.heads)

@@ -64,19 +64,19 @@ LONGEST_K: Final = Number(
 )
 
 
-def owners_of(*, deterministic: bool) -> tuple[str, ...]:
+def owners_of(*, one_sweep: bool) -> tuple[str, ...]:
     """The owners of the kernels that make dQ, dK and dV, in the order of their launches."""
-    return OWNERS if deterministic else OWNERS_IN_ONE_SWEEP
+    return OWNERS_IN_ONE_SWEEP if one_sweep else OWNERS
 
 
-def term_of(feature: ScoreFeature, *, deterministic: bool) -> str:
+def term_of(feature: ScoreFeature, *, one_sweep: bool) -> str:
     """The name of the array of terms for the gradient of a feature's array. In one sweep terms by rows
     become terms by keys, because the rows have no owner.
     """
     of = feature.gradient_of
     if of == "scores":
         return f"d{feature.argument}"
-    by_keys = of == "keys" or (of == "rows" and not deterministic)
+    by_keys = of == "keys" or (of == "rows" and one_sweep)
     return f"{'key' if by_keys else 'row'}_{feature.argument}"
 
 
@@ -214,7 +214,7 @@ class GradientConfig:
         }[self.owner]
         return tuple(
             Operand(
-                term_of(feature, deterministic=not self.tiling.adds_queries),
+                term_of(feature, one_sweep=self.tiling.adds_queries),
                 F32,
                 ("batch", "heads", rows),
                 role=f"what each {of} adds to the gradient of {feature.argument}, written",
@@ -355,12 +355,12 @@ _Tiles = tuple[int, int, int, int]
 ADDING_KEYS: Final = "keys, adding to dQ"
 GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[_Tiles, ...]]]] = {
     (ADDING_KEYS, HALF.name): {
-        64: ((64, 64, 4, 2),),
-        128: ((64, 32, 4, 2),),
+        64: ((64, 64, 4, 2), (64, 32, 4, 2)),
+        128: ((64, 32, 4, 2), (64, 16, 4, 2)),
         256: ((64, 32, 4, 1), (64, 16, 4, 1)),
     },
     (ADDING_KEYS, TF32.name): {64: ((64, 32, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
-    (ADDING_KEYS, F32_GRADE.name): {64: ((64, 16, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
+    (ADDING_KEYS, F32_GRADE.name): {64: ((64, 16, 4, 2),), 128: ((64, 16, 4, 1),)},
     (QUERIES, HALF.name): {128: ((64, 64, 4, 2), (64, 32, 4, 2)), 256: ((64, 32, 4, 1), (64, 16, 4, 1))},
     (KEYS, HALF.name): {64: ((64, 64, 4, 2),), 128: ((64, 32, 4, 2),), 256: ((64, 32, 4, 1), (64, 16, 4, 1))},
     (QUERIES, TF32.name): {64: ((64, 32, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
@@ -375,6 +375,13 @@ _WARPS_OF_ROWS: Final = 4
 _UNSLICED: Final = {HALF.name: 128, TF32.name: 128, F32_GRADE.name: 64}
 
 
+def has_one_sweep(config: AttentionConfig) -> bool:
+    """Whether one sweep can make the gradients of a config: whether the table has tiles for it."""
+    operands = operands_of(config.element, config.precision)
+    by_columns = GRADIENT_TILES.get((ADDING_KEYS, operands.name), {}) if operands is not None else {}
+    return max(config.head_dim, config.value_dim) <= max(by_columns, default=0)
+
+
 def gradient_config(
     config: AttentionConfig,
     owner: str,
@@ -383,10 +390,10 @@ def gradient_config(
     *,
     with_dlse: bool = False,
     wanted: tuple[str, ...] = (),
-    deterministic: bool = True,
+    one_sweep: bool = False,
 ) -> GradientConfig:
-    """The kernel of gradients of a problem, whose CTAs own rows of `owner`. Unless `deterministic`, a
-    kernel that owns keys also adds to sums of dQ.
+    """The kernel of gradients of a problem, whose CTAs own rows of `owner`. In `one_sweep`, for a
+    config that `has_one_sweep`, a kernel that owns keys also adds to sums of dQ.
 
     Raises `ConfigError` for what no kernel computes on the target.
     """
@@ -404,7 +411,7 @@ def gradient_config(
         )
     if owner in (DELTAS, SUMS):
         return _of_rows(config, owner, target, alignment, operands, with_dlse=with_dlse, wanted=wanted)
-    adds = owner == KEYS and not deterministic
+    adds = owner == KEYS and one_sweep
     columns = max(config.head_dim, config.value_dim)
     of_tiles = ADDING_KEYS if adds else QUERIES if owner == SCORES else owner
     by_columns = GRADIENT_TILES[of_tiles, operands.name]
