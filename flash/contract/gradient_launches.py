@@ -140,8 +140,9 @@ def _constraints(config: GradientConfig) -> Iterator[str]:
     given = [array.name for array in gradient_matrices(config) if array.is_written]
     operands = [o.name for o in features.operands]
     of_operands = f"; {_and(operands)}, and their strides, of their elements' size" if operands else ""
+    whose = "their" if len(matrices) > 1 else "its"
     yield (
-        f"{_and(matrices)}, and their strides in bytes, are multiples of {config.alignment} bytes"
+        f"{_and(matrices)}, and {whose} strides in bytes, are multiples of {config.alignment} bytes"
         f"{f'; {_and(numbers)} of {F32_BYTES}' if numbers else ''}{sums}{of_operands}"
     )
     yield f"the last dimension of {_and(matrices)} is dense (stride 1)"
