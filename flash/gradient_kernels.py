@@ -10,27 +10,44 @@ from flash.kernels.sum_terms import SumConfig
 from flash.operands.dtypes import require_dtype
 from flash.operands.words import DTypeLike
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
-from flash.problem.gradients import KEYS, QUERIES, SCORES, gradient_config
+from flash.problem.gradients import (
+    DELTAS,
+    KEYS,
+    QUERIES,
+    SCORES,
+    SUMS,
+    gradient_config,
+    has_one_sweep,
+    owners_of,
+)
 from flash.problem.tile_choice import natural_alignment
 from flash.scores.bias import Bias
 from ptxgen.errors import ConfigError, did_you_mean, shown
 from ptxgen.target import target as find_target
 
-OWNERS: Final = (QUERIES, KEYS, SCORES)
+OWNERS: Final = (QUERIES, KEYS, SCORES, DELTAS, SUMS)
 
 
 def backward(
-    config: AttentionConfig, owner: str, *, dlse: bool = False, wanted: Iterable[str] = ()
+    config: AttentionConfig,
+    owner: str,
+    *,
+    dlse: bool = False,
+    wanted: Iterable[str] = (),
+    deterministic: bool = True,
 ) -> GradientBuild:
     """The kernel of gradients whose CTAs own rows of `owner`: "queries" writes dQ, and D for the
     others; "keys" writes dK and dV; "scores" writes the gradient of a bias. The kernels of a call are
     launched in this order. Tiles are those of a table; the config's are of the forward kernel.
 
-    `dlse`: whether a launch of the kernel that owns queries takes the gradient of LSE. `wanted`: the
+    Unless `deterministic`, one sweep makes all gradients: "deltas" writes D, "keys" writes dK and dV and
+    adds to f32 sums of dQ by atomics, "sums" writes dQ from these, and "scores" is as above.
+
+    `dlse`: whether a launch of the kernel that writes D takes the gradient of LSE. `wanted`: the
     arrays of scores, by argument, for whose gradients the kernels write terms, which a kernel of
     `sum_terms` sums: "alibi_slopes" and "sink" with owner "queries", "key_bias" with owner "keys", where
-    the config has them; "bias" is what owner "scores" is for. All kernels of a call can be given the same
-    options.
+    the config has them; in one sweep "sink" with "deltas" and the others with "keys". "bias" is what
+    owner "scores" is for. All kernels of a call can be given the same options.
 
     Raises `ConfigError` for what has no such kernel, `VerifyError` for a fault of the generator.
     """
@@ -39,6 +56,17 @@ def backward(
         owners = ", ".join(map(repr, OWNERS))
         raise ConfigError(
             f"{who}: owner must be one of {owners}, got {shown(owner)}{did_you_mean(owner, OWNERS)}"
+        )
+    in_order = (*owners_of(one_sweep=not deterministic), SCORES)
+    if owner not in in_order:
+        raise ConfigError(
+            f"{who}: owner={owner!r} is none of the kernels with deterministic={deterministic}, which are "
+            f"{', '.join(in_order)}; use deterministic={not deterministic}"
+        )
+    if not deterministic and not has_one_sweep(config):
+        raise ConfigError(
+            f"{who}: one sweep has no kernels for head_dim={config.head_dim}, head_dim_v={config.value_dim}, "
+            f"dtype={config.dtype!r} with precision={config.precision!r}; use deterministic=True"
         )
     if config.page_size is not None:
         raise ConfigError(
@@ -69,6 +97,7 @@ def backward(
             with_dlse=dlse,
             wanted=tuple(name for name in known if name in names),
             who=who,
+            one_sweep=not deterministic,
         )
     )
 

@@ -52,6 +52,7 @@ class Case:
     others: dict[str, Any] = field(default_factory=dict)
     dlse: Array | None = None
     bend: float = 1.0  # bound of the derivative of scores by scaled products, and of its derivative
+    deterministic: bool = True
 
     @property
     def given(self) -> dict[str, Any]:
@@ -79,7 +80,7 @@ class Case:
         if layout == "bshd":
             named = {name: np.ascontiguousarray(a.swapaxes(1, 2)) for name, a in named.items()}
         into = {f"d{name}": np.full_like(named[name], np.nan) for name in "qkv" if f"d{name}" not in named}
-        made = AttentionGradient(self.config)
+        made = AttentionGradient(self.config, deterministic=self.deterministic)
         rows = {"lse": lse, "dlse": self.dlse}
         given = {**named, **into, **rows, **self.arrays, **self.others}
         found = made.launch(**given, wanted=self.wanted, layout=layout, backend=backend)
@@ -102,6 +103,7 @@ def case(
     others: Mapping[str, Any] | None = None,
     with_dlse: bool = False,
     bend: float = 1.0,
+    deterministic: bool = True,
     **settings: Any,
 ) -> Case:
     """A case with normal numbers."""
@@ -117,7 +119,7 @@ def case(
     drawn = [rounded_normal(rng, (batch, *shape), TYPES[dtype]) for shape in shapes]
     dlse = rounded_normal(rng, (batch, heads, seq_q)) if with_dlse else None
     seed = {"dropout_seed": 7} if config.dropout else {}
-    return Case(config, *drawn, dict(arrays or {}), {**seed, **(others or {})}, dlse, bend)
+    return Case(config, *drawn, dict(arrays or {}), {**seed, **(others or {})}, dlse, bend, deterministic)
 
 
 def by_name(found: Gradients) -> dict[str, Array]:

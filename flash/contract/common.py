@@ -120,7 +120,7 @@ def dimensions(operand: Operand) -> list[Dimension]:
     for n, (name, axis) in enumerate(zip(names, operand.axes, strict=True)):
         stride: Expression = f"{operand.name}_{name}_stride"
         if operand.is_dense:  # the elements of all later axes lie between two of an axis
-            stride = product(*map(expression, operand.axes[n + 1 :]))
+            stride = product(*map(expression, operand.axes[n + 1 :]), max(operand.columns, 1))
         found.append(Dimension(operand.name, name, expression(operand.extent(axis)), stride))
     return found
 
@@ -161,7 +161,7 @@ def promised_array(operand: Operand) -> GlobalArray:
     strides = [f"{nbytes} * {stride}" for stride in operand.strides]
     if operand.is_dense:  # the elements of all later axes lie between two of an axis
         later = [operand.axes[n + 1 :] for n in range(len(operand.axes))]
-        strides = [" * ".join((str(nbytes), *axes)) for axes in later]
+        strides = [" * ".join((str(operand.nbytes), *axes)) for axes in later]
     axes = zip(operand.axes, strides, strict=True)
     return GlobalArray(
         operand.name,

@@ -15,20 +15,26 @@ from flash.kernels.sum_terms import AXES, WARPS, SumConfig
 from flash.operands.declared import Operand
 from flash.operands.dtypes import F32, F32_BYTES
 from flash.problem.gradients import (
+    DELTAS,
     KEYS,
-    LONGEST_K,
     QUERIES,
     SCORES,
+    SUMS,
+    SUMS_OF_QUERIES,
     GradientConfig,
     gradient_arrays,
     gradient_matrices,
     row_numbers,
+    sums_of_queries,
 )
 from flash.problem.limits import max_seq
 from ptxgen.contract.expressions import CEIL_DIV, DIV, TIMES, Expression, product
 
 _EXACTLY: Final = "block and grid are exactly as given"
-_FROM_FORWARD: Final = {QUERIES: "O and LSE are", KEYS: "LSE is", SCORES: "LSE is"}
+_FROM_FORWARD: Final = {QUERIES: "O and LSE are", DELTAS: "O and LSE are", KEYS: "LSE is", SCORES: "LSE is"}
+_ENDED: Final = (
+    "of the same options, arrays and numbers, that has ended: launch this one behind it on the same stream"
+)
 
 
 def gradient_contract(made: BuiltKernel, config: GradientConfig) -> dict[str, Any]:
@@ -45,7 +51,7 @@ def gradient_contract(made: BuiltKernel, config: GradientConfig) -> dict[str, An
                 "head_dim_v": t.head_dim_v,
                 "owner": config.owner,
                 "block_rows": t.block,
-                "tile": t.tile,
+                **({"tile": t.tile} if t.tile else {}),
             },
             meanings=gradient_parameters(config),
             ctas=_ctas(config),
@@ -65,7 +71,9 @@ def gradient_parameters(config: GradientConfig) -> dict[str, str]:
     features, longest = config.features, max_seq(config.features)
     arrays = [_explained(config, array) for array in gradient_arrays(config)]
     rows_q, rows_k = features.row_counts
-    least_q, least_k = (int(config.owner == SCORES or config.owner == owner) for owner in (QUERIES, KEYS))
+    least_q, least_k = (
+        int(config.owner == SCORES or own) for own in (config.owns_rows, config.owner == KEYS)
+    )
     whose = "of all sequences" if features.varlen else "of each head"
     none = {QUERIES: "keys dQ is 0", KEYS: "queries dK and dV are 0"}.get(config.owner)
     without = {rows_k if config.owner == QUERIES else rows_q: f"; without {none}"} if none else {}
@@ -98,10 +106,9 @@ def _ctas(config: GradientConfig) -> Expression:
     if config.owner == SCORES:
         keys, queries = {CEIL_DIV: ["seq_k", t.tile]}, {CEIL_DIV: ["seq_q", t.block]}
         return product(keys, queries, "bias_heads", "bias_batch")
-    if config.owner == QUERIES:
+    if config.owns_rows:
         return product({CEIL_DIV: [features.longest_q, t.block]}, "heads", "batch")
-    longest = LONGEST_K.name if features.varlen else "seq_k"
-    return product({CEIL_DIV: [longest, t.block]}, "kv_heads", "batch", t.slices)
+    return product({CEIL_DIV: [config.longest_k, t.block]}, "kv_heads", "batch", t.slices)
 
 
 def _shares_of_bias() -> dict[str, Expression]:
@@ -128,13 +135,15 @@ def _constraints(config: GradientConfig) -> Iterator[str]:
     features, owner = config.features, config.owner
     matrices = [array.name for array in gradient_matrices(config)]
     numbers = [array.name for array in (*row_numbers(config), *config.terms)]
+    sums = "".join(f"; {array.name} of {array.alignment}" for array in sums_of_queries(config))
     written = [array.name for array in gradient_arrays(config) if array.is_written]
     given = [array.name for array in gradient_matrices(config) if array.is_written]
     operands = [o.name for o in features.operands]
     of_operands = f"; {_and(operands)}, and their strides, of their elements' size" if operands else ""
+    whose = "their" if len(matrices) > 1 else "its"
     yield (
-        f"{_and(matrices)}, and their strides in bytes, are multiples of {config.alignment} bytes; "
-        f"{_and(numbers)} of {F32_BYTES}{of_operands}"
+        f"{_and(matrices)}, and {whose} strides in bytes, are multiples of {config.alignment} bytes"
+        f"{f'; {_and(numbers)} of {F32_BYTES}' if numbers else ''}{sums}{of_operands}"
     )
     yield f"the last dimension of {_and(matrices)} is dense (stride 1)"
     yield "heads is a multiple of kv_heads"
@@ -145,20 +154,12 @@ def _constraints(config: GradientConfig) -> Iterator[str]:
     unique = f", and no two indices of {_or(given)} name one element" if given else ""
     other = " or each other" if len(written) > 1 else ""
     yield f"{several} no memory with what is read{other}{unique}"
-    yield (
-        f"{_FROM_FORWARD[owner]} what a forward launch with the same arrays and numbers wrote, by a kernel "
-        "of the same options with return_lse"
-    )
-    if owner == QUERIES:
+    if owner in _FROM_FORWARD:
         yield (
-            "this launch is the first of the gradients of a call: it writes D, which those with owner keys "
-            "and owner scores read"
+            f"{_FROM_FORWARD[owner]} what a forward launch with the same arrays and numbers wrote, by a "
+            "kernel of the same options with return_lse"
         )
-    else:
-        yield (
-            "D was written by a launch with owner queries, of the same options, arrays and numbers, that has "
-            "ended: launch this one behind it on the same stream"
-        )
+    yield from _order(config)
     terms = [term.name for term in config.terms]
     if terms and features.varlen:
         yield (
@@ -169,6 +170,27 @@ def _constraints(config: GradientConfig) -> Iterator[str]:
         yield f"launches of the sum kernel, one for each of {_and(terms)}, come behind this one"
     if features.varlen:
         yield NOT_WRITTEN_MEANWHILE
+
+
+def _order(config: GradientConfig) -> Iterator[str]:
+    """What the launch relies on of other launches of the call."""
+    if config.writes_deltas:
+        yield (
+            "this launch is the first of the gradients of a call: it writes D, which those with owner keys "
+            "and owner scores read"
+        )
+    elif config.owner == SUMS:
+        yield f"{SUMS_OF_QUERIES} was added to by a launch with owner keys in one sweep, {_ENDED}"
+    else:
+        one_sweep = config.tiling.adds_queries
+        before = "queries, or deltas in one sweep," if config.owner == SCORES else "queries,"
+        yield f"D was written by a launch with owner {'deltas,' if one_sweep else before} {_ENDED}"
+        if one_sweep:
+            yield (
+                f"{SUMS_OF_QUERIES} holds 0 before the launch, whose CTAs add to it by atomics in any order: "
+                "its last bits may differ from launch to launch. A launch with owner sums comes behind this "
+                "one and writes dQ"
+            )
 
 
 def _and(names: Sequence[str]) -> str:

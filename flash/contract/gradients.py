@@ -6,12 +6,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from flash.contract.built_kernel import BuiltKernel
+from flash.kernels.gradient_rows import deltas, rounded_sums
 from flash.kernels.mma_gradient_keys import gradient_of_keys
 from flash.kernels.mma_gradient_queries import gradient_of_queries
 from flash.kernels.mma_gradient_scores import gradient_of_scores
 from flash.kernels.sum_terms import AXES, THREADS, WARPS, SumConfig, sum_kernel
 from flash.operands.declared import Operand
-from flash.problem.gradients import KEYS, LONGEST_K, QUERIES, SCORES, GradientConfig, gradient_arrays
+from flash.problem.gradients import DELTAS, KEYS, QUERIES, SCORES, SUMS, GradientConfig, gradient_arrays
 from flash.problem.limits import MAX_CTAS, max_seq
 from ptxgen import ir
 from ptxgen.check.verify import require_valid
@@ -39,7 +40,7 @@ class GradientBuild(BuiltKernel):
         from flash.contract.common import promised_launch
 
         config, t, features = self.config, self.config.tiling, self.config.features
-        of_queries = config.owner == QUERIES
+        of_queries = config.owns_rows
         rows_q, rows_k = features.row_counts
         longest = max_seq(features)
         bounds = {  # factors of other sizes first: the proof eliminates the last size first
@@ -53,8 +54,7 @@ class GradientBuild(BuiltKernel):
         }
         rows, heads, slices = features.longest_q, "heads", 1
         if not of_queries:
-            rows = LONGEST_K.name if features.varlen else "seq_k"
-            heads, slices = "kv_heads", t.slices
+            rows, heads, slices = config.longest_k, "kv_heads", t.slices
         if config.owner == SCORES:
             tiles = f"(seq_k + {t.tile - 1}) // {t.tile} * ((seq_q + {t.block - 1}) // {t.block})"
             equal = {"heads": "group * kv_heads"}
@@ -72,7 +72,13 @@ class GradientBuild(BuiltKernel):
         return gradient_contract(self, self.config)
 
 
-EMITTERS: Final = {QUERIES: gradient_of_queries, KEYS: gradient_of_keys, SCORES: gradient_of_scores}
+EMITTERS: Final = {
+    QUERIES: gradient_of_queries,
+    KEYS: gradient_of_keys,
+    SCORES: gradient_of_scores,
+    DELTAS: deltas,
+    SUMS: rounded_sums,
+}
 
 
 def emit_gradient(config: GradientConfig) -> ir.Module:

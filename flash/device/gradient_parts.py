@@ -9,8 +9,9 @@ from flash.device.mask import Mask
 from flash.device.parameters import Array, ScoreArray, stride_parameters
 from flash.device.sequence_span import Span
 from flash.device.tiles import Matrix, access_width
-from flash.operands.dtypes import F32_BYTES
-from flash.problem.gradients import GradientConfig, gradient_matrices, row_numbers
+from flash.operands.dtypes import F32, F32_BYTES
+from flash.problem.gradients import GradientConfig, gradient_matrices, row_numbers, sums_of_queries
+from flash.problem.tile_choice import natural_alignment
 from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.types import f32, s32, s64, u32, u64
 
@@ -23,6 +24,7 @@ class GradientParameters:
 
     matrices: dict[str, Array]  # Q, K, V, dO, and O and dQ or dK and dV
     of_rows: dict[str, Pointer]  # LSE, D, and dLSE if it is read: a number for each row
+    sums: Pointer | None  # of dQ, a dense row for each row, if the kernel has them
     terms: dict[str, Pointer]  # what is written for the gradients of arrays of scores
     seq_q: Value  # s32, as all counts of rows and keys; with varlen, of all sequences
     seq_k: Value
@@ -40,6 +42,7 @@ class GradientParameters:
         of_kernel = gradient_matrices(config)
         pointers = {array.name: k.pointer(array.name) for array in of_kernel}
         of_rows = {operand.name: k.pointer(operand.name) for operand in row_numbers(config)}
+        sums = [k.pointer(operand.name) for operand in sums_of_queries(config)]
         terms = {operand.name: k.pointer(operand.name) for operand in config.terms}
         places = [(operand, k.pointer(operand.name)) for operand in config.features.operands]
         matrices = {
@@ -57,7 +60,8 @@ class GradientParameters:
         scale = k.param("softmax_scale", f32)
         numbers = {n.name: k.param(n.name, n.type) for n in config.numbers}
         operands = {o.name: ScoreArray.declare(k, o, at) for o, at in places}
-        return cls(matrices, of_rows, terms, seq_q, seq_k, heads, group, scale, numbers, operands, seq_q)
+        to = of_rows, sums[0] if sums else None, terms
+        return cls(matrices, *to, seq_q, seq_k, heads, group, scale, numbers, operands, seq_q)
 
     def longest(self, side: str) -> Value:
         """The rows of the longest sequence, of queries ("q") or keys ("k")."""
@@ -91,6 +95,26 @@ class GradientParameters:
         count = self.seq_k if name in _OF_KEYS else self.seq_q
         return self.matrices[name].head(k, batch, head, count)
 
+    def first_element(self, k: KernelBuilder, batch: Value, head: Value) -> Value:
+        """The index (s64) of the first row of a head among the rows of all heads: of a batch item, or
+        of a packed sequence.
+        """
+        nth = k.cvt(head, dtype=s64)
+        if self.begin is None:
+            nth = k.mul_wide(batch, self.heads) + nth
+        elements = nth * k.cvt(self.every_row, dtype=s64)
+        if self.begin is not None:
+            elements = elements + k.cvt(self.begin, dtype=s64)
+        return elements
+
+    def rows_of_sums(self, k: KernelBuilder, columns: int, batch: Value, head: Value) -> Matrix:
+        """The sums of `columns` columns of dQ of one head, f32."""
+        assert self.sums is not None  # the kernel has them
+        row_bytes = columns * F32_BYTES
+        first = self.sums.value + (self.first_element(k, batch, head) * row_bytes).as_(u64)
+        width = access_width(columns, natural_alignment(columns, columns, F32))
+        return Matrix(first, k.mov(row_bytes, type=s64), self.seq_q, columns, width)
+
 
 @dataclass(frozen=True)
 class RowNumbers:
@@ -103,13 +127,7 @@ class RowNumbers:
         cls, k: KernelBuilder, given: GradientParameters, batch: Value, head: Value
     ) -> dict[str, RowNumbers]:
         """LSE, D and the gradient of LSE of a head of a batch item, or of a packed sequence, by name."""
-        nth = k.cvt(head, dtype=s64)
-        if given.begin is None:
-            nth = k.mul_wide(batch, given.heads) + nth
-        elements = nth * k.cvt(given.every_row, dtype=s64)
-        if given.begin is not None:
-            elements = elements + k.cvt(given.begin, dtype=s64)
-        begin = (elements * F32_BYTES).as_(u64)
+        begin = (given.first_element(k, batch, head) * F32_BYTES).as_(u64)
         return {name: cls(array.plus(begin)) for name, array in given.of_rows.items()}
 
     def at(self, k: KernelBuilder, row: Value) -> Pointer:
@@ -138,6 +156,41 @@ class Terms:
 
 
 @dataclass(frozen=True)
+class RowsPart:
+    """Rows of Q that one CTA owns: `block` of one head from `first_row` on. `given` are the arguments of
+    their sequence.
+    """
+
+    given: GradientParameters
+    batch: Value
+    head: Value
+    head_of_batch: Value
+    first_row: Value
+
+    @classmethod
+    def of(cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters) -> RowsPart:
+        """The part of this CTA. From fastest to slowest the grid has blocks, heads, batches. Code is
+        emitted that ends CTAs whose rows lie behind their sequence.
+        """
+        k.note("which query rows of which head")
+        t = config.tiling
+        blocks = k.divide_up(given.longest("q"), t.block)
+        nth = k.signed(k.block_id())
+        head_of_batch = nth // blocks
+        first_row = nth % blocks * t.block
+        batch, head = head_of_batch // given.heads, head_of_batch % given.heads
+        if config.features.varlen:
+            given = given.of_sequence(k, batch)
+            with k.only_if(first_row >= given.seq_q):
+                k.ret()
+        return cls(given, batch, head, head_of_batch, first_row)
+
+    def scores(self, k: KernelBuilder, config: GradientConfig) -> HeadScores:
+        """The inputs of the features for the head."""
+        return HeadScores.of(k, config, self.given, (self.batch, self.head, self.head_of_batch), None)
+
+
+@dataclass(frozen=True)
 class QueriesPart:
     """The rows of dQ that one CTA owns: `block` of one head from `first_row` on. Their queries see
     keys of the tiles from `first_tile` up to `end_tile`, exclusive.
@@ -157,21 +210,9 @@ class QueriesPart:
 
     @classmethod
     def of(cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters) -> QueriesPart:
-        """The part of this CTA. From fastest to slowest the grid has blocks, heads, batches. Code is
-        emitted that ends CTAs whose rows lie behind their sequence.
-        """
-        k.note("which query rows of which head")
-        t = config.tiling
-        blocks = k.divide_up(given.longest("q"), t.block)
-        nth = k.signed(k.block_id())
-        head_of_batch = nth // blocks
-        first_row = nth % blocks * t.block
-        batch, head = head_of_batch // given.heads, head_of_batch % given.heads
-        if config.features.varlen:
-            given = given.of_sequence(k, batch)
-            with k.only_if(first_row >= given.seq_q):
-                k.ret()
-        scores = HeadScores.of(k, config, given, (batch, head, head_of_batch), None)
+        """The part of this CTA, as in `RowsPart.of`."""
+        t, rows = config.tiling, RowsPart.of(k, config, given)
+        given, first_row, scores = rows.given, rows.first_row, rows.scores(k, config)
         mask = scores.mask()
         last_row = k.min(first_row + (t.block - 1), given.seq_q - 1)
         end = mask.reach.end_tile(k, last_row, t.tile)
@@ -185,9 +226,9 @@ class QueriesPart:
         return cls(
             given,
             scores,
-            batch,
-            head,
-            head // given.group,
+            rows.batch,
+            rows.head,
+            rows.head // given.group,
             first_row,
             narrowed,
             end,

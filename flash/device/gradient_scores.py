@@ -23,7 +23,7 @@ class ScoreGradients:
     scoring: Scoring | None  # None where scores are products times a scale
     mask: Mask
     dropping: tuple[Applied, ...]
-    by_rows: tuple[tuple[str, Applied], ...]  # those with numbers by rows that are wanted
+    by_rows: tuple[tuple[str, Applied], ...]  # those with numbers by rows that are wanted, by argument
     bends: bool  # whether scores have derivatives other than 1 by scaled products
 
     @classmethod
@@ -43,7 +43,7 @@ class ScoreGradients:
             mask,
             tuple(a for feature, a in features if feature.changes_weights),
             tuple(
-                (f"row_{feature.argument}", a)
+                (feature.argument, a)
                 for feature, a in features
                 if feature.argument in wanted and feature.gradient_of == "rows"
             ),

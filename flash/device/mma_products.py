@@ -106,33 +106,19 @@ def operand_readers(t: MmaTiling, me: WarpPlace, tiles: Tiles) -> tuple[BlockRea
     )
 
 
-class MmaProducts:
-    """The products of 16-bit elements, which the tensor core computes exactly and sums in f32."""
+class MmaOutputs:
+    """O += P V of 16-bit elements, which the tensor core multiplies exactly and sums in f32."""
 
     def __init__(
-        self, k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles, dtype: ScalarType
+        self, k: KernelBuilder, t: MmaTiling, me: WarpPlace, V_tile: SwizzledTile, dtype: ScalarType
     ) -> None:
         self.k = k
         self.t = t
         self.pair = bf16x2 if dtype is bf16 else f16x2
         self.multiply = k.mma_f32_bf16 if dtype is bf16 else k.mma_f32_f16
         self.me = me
-        self._q, self._k = operand_readers(t, me, tiles)
         # V is read transposed: the order of its 8 x 8 matrices is that of Q.
-        self._v = BlockReader(tiles[2], me.lane % 16, me.lane // 16)
-
-    def scores(self, S: Fragment, stage: Value | None) -> None:
-        """S = Q Kᵀ for this warp's rows and the keys of a stage."""
-        t, query, key = self.t, self._q.stage(), self._k.stage(stage)
-        zeros = [self.k.mov(0.0, type=f32)] * 4
-        for d in range(t.score_columns // _DEPTH):
-            begin = None if d else zeros
-            q = [self._load(query(d, MMA_ROWS * m)) for m in range(t.row_tiles)]
-            for n in range(0, t.tile // MMA_KEYS, 2):
-                b = self._load(key(d, MMA_KEYS * n))
-                for m in range(t.row_tiles):
-                    self._multiply(S, m, n, q[m], b[:2], begin)
-                    self._multiply(S, m, n + 1, q[m], b[2:], begin)
+        self._v = BlockReader(V_tile, me.lane % 16, me.lane // 16)
 
     def weights(self, P: Fragment) -> Weights:
         """P, rounded to 16 bits, as the A operands of O += P V: by step of 16 keys, then by 16
@@ -141,12 +127,14 @@ class MmaProducts:
         t = self.t
         return [[self._weights(P, m, j) for m in range(t.row_tiles)] for j in range(t.tile // _DEPTH)]
 
-    def outputs(self, O: Fragment, P: Weights, stage: Value | None) -> None:
-        """O += P V for this warp's rows and the keys of a stage."""
+    def outputs(self, O: Fragment, P: Weights, stage: Value | None, first: int = 0) -> None:
+        """O += P V for this warp's rows and the keys of a stage. `first` is the column of V that is
+        the first of O, a multiple of 16.
+        """
         t, value = self.t, self._v.stage(stage)
         for j, p in enumerate(P):
-            for n in range(0, t.output_columns // MMA_KEYS, 2):
-                b = self._load(value(n // 2, _DEPTH * j), trans=True)
+            for n in range(0, O.columns // LANE_COLUMNS, 2):
+                b = self._load(value(n // 2 + first // _DEPTH, _DEPTH * j), trans=True)
                 for m in range(t.row_tiles):
                     self._multiply(O, m, n, p[m], b[:2])
                     self._multiply(O, m, n + 1, p[m], b[2:])
@@ -191,3 +179,26 @@ class MmaProducts:
         """
         tile = accumulators(D.row, m, n)
         self.multiply(a, b, c or tile, shape="m16n8k16", into=tile)
+
+
+class MmaProducts(MmaOutputs):
+    """Both products of 16-bit elements."""
+
+    def __init__(
+        self, k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles, dtype: ScalarType
+    ) -> None:
+        self._q, self._k = operand_readers(t, me, tiles)
+        super().__init__(k, t, me, tiles[2], dtype)
+
+    def scores(self, S: Fragment, stage: Value | None) -> None:
+        """S = Q Kᵀ for this warp's rows and the keys of a stage."""
+        t, query, key = self.t, self._q.stage(), self._k.stage(stage)
+        zeros = [self.k.mov(0.0, type=f32)] * 4
+        for d in range(t.score_columns // _DEPTH):
+            begin = None if d else zeros
+            q = [self._load(query(d, MMA_ROWS * m)) for m in range(t.row_tiles)]
+            for n in range(0, t.tile // MMA_KEYS, 2):
+                b = self._load(key(d, MMA_KEYS * n))
+                for m in range(t.row_tiles):
+                    self._multiply(S, m, n, q[m], b[:2], begin)
+                    self._multiply(S, m, n + 1, q[m], b[2:], begin)

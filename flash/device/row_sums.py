@@ -26,12 +26,13 @@ def sum_rows(
     dO: Matrix,
     dtype: ScalarType,
     first_row: Value,
+    rows: int,
     of_rows: Mapping[str, RowNumbers],
-    kept: SharedTile,
+    kept: SharedTile | None,
     also: Callable[[Value, Value, Value], None],
 ) -> None:
-    """Write D of the rows from `first_row` on, as many as `kept` has columns, to global memory and
-    into `kept`. `of_rows` has LSE, which is read, D, and the gradient of LSE if there is one. A row that
+    """Write D of the `rows` rows from `first_row` on to global memory and, unless it is None, into
+    `kept`. `of_rows` has LSE, which is read, D, and the gradient of LSE if there is one. A row that
     sees no key has D 0, whatever O and its gradient hold. The lanes of a row take its elements in
     turns. `also(row, lse, delta)` emits what else is done for a row, by one lane.
     """
@@ -42,7 +43,7 @@ def sum_rows(
     lanes = min(WARP_SIZE, 1 << (accesses - 1).bit_length())
     thread = k.thread_id()
     nth, lane = thread // lanes, thread % lanes
-    with k.loop(nth, kept.columns, step=k.threads // lanes) as down:
+    with k.loop(nth, rows, step=k.threads // lanes) as down:
         row = first_row + k.signed(down)
         total = k.var(f32, 0.0)
         with k.when(row < O.rows):
@@ -64,7 +65,8 @@ def sum_rows(
                 found.set(k.selp(0.0, delta, lse == _NEG_INF))
                 k.store(D.at(k, row), found)
                 also(row, lse, found)
-            k.store(kept.pointer(0, down), found)
+            if kept is not None:
+                k.store(kept.pointer(0, down), found)
 
 
 def _elements(k: KernelBuilder, at: Value, width: int, dtype: ScalarType) -> list[Value]:

@@ -30,8 +30,8 @@ from typing import Final
 from flash.device.mma_products import Tiles, WarpPlace, operand_readers
 from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, PANEL_BYTES, TF32, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var, marked
-from ptxgen.dsl.matrices.lanes import accumulators
-from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader
+from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, accumulators
+from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader, SwizzledTile
 from ptxgen.types import f32, u32
 
 _DROPPED: Final = 0x1FFF  # bits of an f32 beyond tf32
@@ -71,12 +71,18 @@ class Split:
         return Split(*(tuple(of[i] for i in places) if of else () for of in (self.high, self.low)))
 
 
-class Tf32Products:
-    """The products of f32 elements; see `flash.device.mma_products.WarpProducts`."""
+class Tf32Outputs:
+    """O += P V of f32 elements."""
 
-    @marked("tf32 products: operands of a lane")
     def __init__(
-        self, k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles, *, is_crowded: bool = False
+        self,
+        k: KernelBuilder,
+        t: MmaTiling,
+        me: WarpPlace,
+        V_tile: SwizzledTile,
+        group: int,
+        *,
+        is_crowded: bool = False,
     ) -> None:
         """`is_crowded`: sums leave few registers, so the columns of O are computed two tiles at a time."""
         self.k = k
@@ -84,73 +90,28 @@ class Tf32Products:
         self.me = me
         self._is_crowded = is_crowded
         self.is_split = t.operands.products > 1
-        self.group = t.group
-        self._q, self._k = operand_readers(t, me, tiles)
-        self._panel_bytes = [of.panels[0].row_bytes * of.rows for of in tiles[:2]]
-        self._v = BlockReader(tiles[2], me.in_quad * 2, me.lane // 4)
-
-    def scores(self, S: Fragment, stage: Value | None) -> None:
-        """S = Q Kᵀ for this warp's rows and the keys of a stage."""
-        k, steps = self.k, self.t.score_columns // self.t.operands.depth
-        S.fill(0.0)
-        panels = steps // _PANEL_STEPS
-        first = panels * _PANEL_STEPS if panels > 1 else 0
-        if first:
-            # One group in each iteration: unrolled, the assembler would load many groups' operands
-            # at once.
-            in_panel = _PANEL_STEPS // self.group
-            with k.loop(0, panels * in_panel) as n:
-                panel, part = n // in_panel, (n % in_panel).as_(u32)
-                columns = part * (self.group * BLOCK_CHUNKS * CHUNK_BYTES)
-                query, key = (
-                    _shifted(reader.stage(self._panel(panel, of, begin)), columns)
-                    for reader, of, begin in ((self._q, 0, None), (self._k, 1, stage))
-                )
-                self._add_scores(S, query, key, range(self.group))
-        query, key = self._q.stage(), self._k.stage(stage)
-        for group in self._groups(range(first, steps)):
-            self._add_scores(S, query, key, group)
-
-    def _panel(self, n: Value, of: int, stage: Value | None) -> Value:
-        """The byte at which panel n begins in the tile of Q (`of` = 0) or, in this stage, of K
-        (`of` = 1).
-        """
-        offset = (n * self._panel_bytes[of]).as_(u32)
-        return offset if stage is None else offset + stage
-
-    def _add_scores(self, S: Fragment, query: Reader, key: Reader, steps: range) -> None:
-        """S += Q Kᵀ for some steps of head_dim."""
-        t = self.t
-        q = [
-            [self._operand(self._load(query(d, MMA_ROWS * m)), _TO_ONE) for d in steps]
-            for m in range(t.row_tiles)
-        ]
-        tiles = list(product(range(t.row_tiles), range(2)))  # tiles of S, side by side
-
-        for n in range(0, t.tile // MMA_KEYS, 2):
-
-            def keys(d: int, n: int = n) -> list[Split]:
-                """The B operand of each tile in step d."""
-                of = self._operand(self._load(key(d, MMA_KEYS * n)), _TO_ONE)
-                return [of.part(2 * i, 2 * i + 1) for _, i in tiles]
-
-            totals = [accumulators(S.row, m, n + i) for m, i in tiles]
-            self._add(totals, [q[m] for m, _ in tiles], steps, keys)
+        self.group = group  # steps whose products the tensor core sums together
+        self._v = BlockReader(V_tile, me.in_quad * 2, me.lane // 4)
 
     def weights(self, P: Fragment) -> Fragment:
         """P unchanged: it is split where it is used, when registers are free."""
         return P
 
-    def outputs(self, O: Fragment, P: Fragment, stage: Value | None) -> None:
-        """O += P V for this warp's rows and the keys of a stage."""
+    def outputs(self, O: Fragment, P: Fragment, stage: Value | None, first: int = 0) -> None:
+        """O += P V for this warp's rows and the keys of a stage. `first` is the column of V that is
+        the first of O, a multiple of 32.
+        """
         t, value = self.t, self._v.stage(stage)
         columns = _FEW_TILES if self._is_crowded else _READ
         tiles = list(product(range(t.row_tiles), range(columns)))  # tiles of O, side by side
         for steps in self._groups(range(t.tile // t.operands.depth)):
             p = [[self._weights(P, m, j) for j in steps] for m in range(t.row_tiles)]
-            for panel, first in product(range(t.output_columns // _PANEL), range(0, _READ, columns)):
+            parts = product(range(O.columns // (LANE_COLUMNS * _READ)), range(0, _READ, columns))
+            for panel, part in parts:
 
-                def rows(j: int, block: int = panel * _BLOCKS, nth: int = first) -> list[Split]:
+                def rows(
+                    j: int, block: int = (panel + first // _PANEL) * _BLOCKS, nth: int = part
+                ) -> list[Split]:
                     """The B operand of each tile in step j."""
                     even, odd = (
                         self._operand(self.k.load(at.plus_bytes(nth * f32.nbytes), columns), _TO_LARGEST)
@@ -158,7 +119,7 @@ class Tf32Products:
                     )
                     return [_both(even.part(i), odd.part(i)) for _, i in tiles]
 
-                totals = [accumulators(O.row, m, panel * _READ + first + i) for m, i in tiles]
+                totals = [accumulators(O.row, m, panel * _READ + part + i) for m, i in tiles]
                 with self._apart(value(0, 0)):
                     self._add(totals, [p[m] for m, _ in tiles], steps, rows)
 
@@ -269,6 +230,66 @@ class Tf32Products:
         """totals += A B for some tiles, in one step."""
         for total, of_a, of_b in zip(totals, a, b, strict=True):
             self.k.mma_f32_tf32(of_a, of_b, total, shape="m16n8k8", into=total)
+
+
+class Tf32Products(Tf32Outputs):
+    """Both products of f32 elements; see `flash.device.mma_products.WarpProducts`."""
+
+    @marked("tf32 products: operands of a lane")
+    def __init__(
+        self, k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles, *, is_crowded: bool = False
+    ) -> None:
+        self._q, self._k = operand_readers(t, me, tiles)
+        self._panel_bytes = [of.panels[0].row_bytes * of.rows for of in tiles[:2]]
+        super().__init__(k, t, me, tiles[2], t.group, is_crowded=is_crowded)
+
+    def scores(self, S: Fragment, stage: Value | None) -> None:
+        """S = Q Kᵀ for this warp's rows and the keys of a stage."""
+        k, steps = self.k, self.t.score_columns // self.t.operands.depth
+        S.fill(0.0)
+        panels = steps // _PANEL_STEPS
+        first = panels * _PANEL_STEPS if panels > 1 else 0
+        if first:
+            # One group in each iteration: unrolled, the assembler would load many groups' operands
+            # at once.
+            in_panel = _PANEL_STEPS // self.group
+            with k.loop(0, panels * in_panel) as n:
+                panel, part = n // in_panel, (n % in_panel).as_(u32)
+                columns = part * (self.group * BLOCK_CHUNKS * CHUNK_BYTES)
+                query, key = (
+                    _shifted(reader.stage(self._panel(panel, of, begin)), columns)
+                    for reader, of, begin in ((self._q, 0, None), (self._k, 1, stage))
+                )
+                self._add_scores(S, query, key, range(self.group))
+        query, key = self._q.stage(), self._k.stage(stage)
+        for group in self._groups(range(first, steps)):
+            self._add_scores(S, query, key, group)
+
+    def _panel(self, n: Value, of: int, stage: Value | None) -> Value:
+        """The byte at which panel n begins in the tile of Q (`of` = 0) or, in this stage, of K
+        (`of` = 1).
+        """
+        offset = (n * self._panel_bytes[of]).as_(u32)
+        return offset if stage is None else offset + stage
+
+    def _add_scores(self, S: Fragment, query: Reader, key: Reader, steps: range) -> None:
+        """S += Q Kᵀ for some steps of head_dim."""
+        t = self.t
+        q = [
+            [self._operand(self._load(query(d, MMA_ROWS * m)), _TO_ONE) for d in steps]
+            for m in range(t.row_tiles)
+        ]
+        tiles = list(product(range(t.row_tiles), range(2)))  # tiles of S, side by side
+
+        for n in range(0, t.tile // MMA_KEYS, 2):
+
+            def keys(d: int, n: int = n) -> list[Split]:
+                """The B operand of each tile in step d."""
+                of = self._operand(self._load(key(d, MMA_KEYS * n)), _TO_ONE)
+                return [of.part(2 * i, 2 * i + 1) for _, i in tiles]
+
+            totals = [accumulators(S.row, m, n + i) for m, i in tiles]
+            self._add(totals, [q[m] for m, _ in tiles], steps, keys)
 
 
 def _shifted(reader: Reader, columns: Value) -> Reader:

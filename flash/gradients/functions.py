@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from flash.functions import dtype_of, last_dimension
 from flash.gradients.kernel import AttentionGradient, Gradients
-from flash.host.caller import Caller
+from flash.host.caller import Caller, flag
 from flash.operands.words import A, AnyArray, Backend, Causal, Layout, Precision
 from flash.problem.config import config_of_call
 from flash.scores.features import (
@@ -52,6 +52,7 @@ def attention_backward(
     causal: Causal = False,
     precision: Precision | None = None,
     softmax_scale: float | None = None,
+    deterministic: bool = True,
     stream: object = None,
     backend: Backend = AUTO,
     layout: Layout = "bhsd",
@@ -65,6 +66,9 @@ def attention_backward(
     `softcap`, `score_mod`, `mask_mod` and `dropout` are as in `attention`; all other arguments and the
     exceptions are as in `AttentionGradient.launch`.
 
+    Unless `deterministic`, dq is summed by atomics where kernels do: faster, but not with the same bits in
+    each call (`AttentionGradient`).
+
     float32 without a `precision` is computed as with "ieee": products are exact and summed in f32. With
     "f32_grade" the kernels use tensor cores, with an error near that of f32.
     """
@@ -72,6 +76,7 @@ def attention_backward(
     require_known(who, scores, ScoreArguments, attention_backward)
     kernel = _kernel_for(
         _OfAttention,
+        flag(who, "deterministic", deterministic),
         last_dimension(who, q, "q"),
         last_dimension(who, v, "v"),
         dtype_of(who, q),
@@ -123,6 +128,7 @@ def attention_varlen_backward(
     causal: Causal = False,
     precision: Precision | None = None,
     softmax_scale: float | None = None,
+    deterministic: bool = True,
     stream: object = None,
     backend: Backend = AUTO,
     **scores: Unpack[VarlenArguments],
@@ -138,6 +144,7 @@ def attention_varlen_backward(
     require_known(who, scores, VarlenArguments, attention_varlen_backward)
     kernel = _kernel_for(
         _OfVarlen,
+        flag(who, "deterministic", deterministic),
         last_dimension(who, q, "q"),
         last_dimension(who, v, "v"),
         dtype_of(who, q),
@@ -181,6 +188,7 @@ def _kernel_for(*choices: Any) -> AttentionGradient:
 @functools.lru_cache(maxsize=128, typed=True)
 def _kernel(
     of: type[_OfAttention] | type[_OfVarlen],
+    deterministic: bool,
     head_dim: int,
     head_dim_v: int,
     dtype: str,
@@ -205,4 +213,4 @@ def _kernel(
         seqused_k=of_k,
         **named_settings(scores),
     )
-    return of(config)
+    return of(config, deterministic=deterministic)

@@ -13,7 +13,7 @@ from flash.host import results
 from flash.host.caller import Caller
 from flash.launch.gpu import GpuLauncher, Ready
 from flash.operands.dtypes import F32, F32_BYTES
-from flash.problem.gradients import OWNERS, gradient_config
+from flash.problem.gradients import gradient_config, owners_of
 from ptxgen.arrays import streams
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.elements import numpy_type
@@ -40,8 +40,9 @@ def ordinal_of(arrays: Mapping[str, ArrayView]) -> int | None:
 class GradientLauncher:
     """Launches the kernels of gradients of one config; `gpu` loads them."""
 
-    def __init__(self, gpu: GpuLauncher, checks: Checks, caller: Caller) -> None:
+    def __init__(self, gpu: GpuLauncher, checks: Checks, caller: Caller, *, one_sweep: bool) -> None:
         self._gpu = gpu
+        self._one_sweep = one_sweep
         self._checks = checks
         self._caller = caller
         self._ready = Kept[tuple[object, ...], _Launches]()
@@ -52,8 +53,11 @@ class GradientLauncher:
         """Raise `ConfigError` if no kernel computes the gradients on the target, and `LaunchError` if
         device `ordinal` does not hold it. None stands for no device.
         """
-        for owner in OWNERS:
-            tiling = gradient_config(self._gpu.config, owner, target, _ALIGNED, who=self._caller.name).tiling
+        for owner in owners_of(one_sweep=self._one_sweep):
+            made = gradient_config(
+                self._gpu.config, owner, target, _ALIGNED, one_sweep=self._one_sweep, who=self._caller.name
+            )
+            tiling = made.tiling
             if ordinal is None:
                 continue
             device = self._gpu.backend.device_properties(ordinal)

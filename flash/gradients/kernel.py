@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Unpack
 
 import numpy as np
@@ -26,7 +26,7 @@ from flash.launch.signature import ExplainArguments, LaunchArguments
 from flash.operands.dtypes import OF_ARRAYS
 from flash.operands.words import A, AnyArray, Backend, Layout
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
-from flash.problem.gradients import OWNERS, gradient_config
+from flash.problem.gradients import gradient_config, has_one_sweep, owners_of
 from flash.problem.tile_choice import natural_alignment
 from flash.scores.aux_arrays import flattened
 from flash.scores.features import require_known, takes
@@ -67,6 +67,10 @@ class _Read(NamedTuple):
 class AttentionGradient:
     """The gradients of attention as `config` says, on numpy, torch, CuPy, JAX and other arrays.
 
+    Unless `deterministic`, one sweep makes all gradients: five products for each tile of scores and not
+    seven, but dq is the sum of what CTAs add by atomics, in an order that differs from run to run, and
+    so do its last bits. It needs head_dim f32 more for each row of each head of q.
+
     Kernels are made by the first call that needs them, and kept. `cuda` is the GPU backend and
     `cache` keeps compiled kernels; by default those of the process. Any thread may use it. `copy`
     returns the object itself; unpickling makes a new one from the config, with the backend and cache
@@ -82,7 +86,12 @@ class AttentionGradient:
     _caller: ClassVar = Caller(f"{_NAME}.launch")
 
     def __init__(
-        self, config: AttentionConfig, *, cuda: CudaBackend | None = None, cache: ModuleCache | None = None
+        self,
+        config: AttentionConfig,
+        *,
+        deterministic: bool = True,
+        cuda: CudaBackend | None = None,
+        cache: ModuleCache | None = None,
     ) -> None:
         if not isinstance(config, AttentionConfig):
             raise ConfigError(
@@ -94,17 +103,22 @@ class AttentionGradient:
                 f"{_NAME}: config must be one without pages, got page_size={config.page_size}; keys in "
                 "pages have no gradients, pass them packed"
             )
+        if not isinstance(deterministic, bool):
+            raise ConfigError(f"{_NAME}: deterministic must be True or False, got {shown(deterministic)}")
         self.config = config
+        self.deterministic = deterministic
         caller = self._caller
         self._gpu = GpuLauncher(config, gpu_of(_NAME, cuda), cache_of(_NAME, cache), caller.name)
         self._checks = Checks(config, caller)
-        self._launcher = GradientLauncher(self._gpu, self._checks, caller)
+        self._one_sweep = not deterministic and has_one_sweep(config)
+        self._launcher = GradientLauncher(self._gpu, self._checks, caller, one_sweep=self._one_sweep)
         self._numbers = config.numbers
         self._operand_names = tuple([operand.name for operand in config.features.operands])
         self._has_kernels: set[tuple[int | None, Target]] = set()
 
     def __repr__(self) -> str:
-        return f"{_NAME}({self.config!r})"
+        how = "" if self.deterministic else ", deterministic=False"
+        return f"{_NAME}({self.config!r}{how})"
 
     def __copy__(self) -> AttentionGradient:
         return self
@@ -112,8 +126,8 @@ class AttentionGradient:
     def __deepcopy__(self, memo: object) -> AttentionGradient:
         return self
 
-    def __reduce__(self) -> tuple[type[AttentionGradient], tuple[AttentionConfig]]:
-        return AttentionGradient, (self.config,)
+    def __reduce__(self) -> tuple[Callable[..., AttentionGradient], tuple[AttentionConfig]]:
+        return functools.partial(AttentionGradient, deterministic=self.deterministic), (self.config,)
 
     @property
     def builds(self) -> dict[str, GradientBuild]:
@@ -122,9 +136,10 @@ class AttentionGradient:
         LSE and those of arrays of scores. Raises `ConfigError` if there are none.
         """
         target = find_target(self.config.target or DEFAULT_TARGET)
+        config, of_owner = self.config, (target, self._natural_alignment)
         return {
-            owner: gradient_build(gradient_config(self.config, owner, target, self._natural_alignment))
-            for owner in OWNERS
+            owner: gradient_build(gradient_config(config, owner, *of_owner, one_sweep=self._one_sweep))
+            for owner in owners_of(one_sweep=self._one_sweep)
         }
 
     @property
@@ -183,12 +198,14 @@ class AttentionGradient:
         inputs. With varlen, rows of no sequence are 0 in new arrays, and not written in given ones.
 
         Sums run in an order that only the config, the shapes and the device determine: the same call
-        gives the same bits. `docs/backward.md` has the formulas, and what is rounded where.
+        gives the same bits, except in dq of an object that is not `deterministic`. `docs/backward.md`
+        has the formulas, and what is rounded where.
 
         `backend` is as in `AttentionKernel.launch`. On a GPU the work is put on `stream` (an integer,
         or a stream object; default: the current one of q's library) and may not have run yet on
         return; host arrays are copied there and back, and complete on return. Beside the results the
-        kernels need an f32 for each row of each head, and what gradients of arrays of scores need:
+        kernels need an f32 for each row of each head, unless `deterministic` head_dim f32 more for each
+        of these, and what gradients of arrays of scores need:
         for a bias an f32 for each of its elements broadcast along the rows and keys, for others one
         for each row or key of each head. It is kept for the next calls on the stream.
 
@@ -308,7 +325,10 @@ class AttentionGradient:
         name, why = choose(backend, views["q"], self._gpu.backend, who)
         check_place(who, name, views["q"], stream)
         config = self.config
-        call = GradientCall(config, found, layout, config.scale, views, operands, self._numbers, {})
+        numbers, sums = self._numbers, dict[str, ArrayView]()
+        call = GradientCall(
+            *(config, found, layout, config.scale, views, operands, numbers, sums), self._one_sweep
+        )
         return _Read(call, name, why)
 
     def _views(

@@ -19,7 +19,7 @@ from flash.launch.varlen import LENGTHS
 from flash.mods.trace import AUX
 from flash.operands.dtypes import OF_ARRAYS
 from flash.problem.config import AttentionConfig
-from flash.problem.gradients import KEYS, QUERIES, SCORES, gradient_config
+from flash.problem.gradients import KEYS, SCORES, SUMS_OF_QUERIES, gradient_config, owners_of, term_of
 from flash.problem.sequences import each_sequence
 from flash.scores.aux_arrays import gathered
 from flash.scores.feature import ScoreFeature, summed_to
@@ -46,6 +46,7 @@ class GradientCall(NamedTuple):
     operands: Operands
     numbers: Mapping[str, int | float]
     sums: Mapping[str, ArrayView]
+    one_sweep: bool = False  # as `gradient_config` takes it
 
 
 class Memory(NamedTuple):
@@ -60,7 +61,10 @@ class Memory(NamedTuple):
 def memory_of(call: GradientCall) -> dict[str, Memory]:
     """The memory that the launches of a call need, by the names of their pointers."""
     config, (geometry, longest_q, longest_k) = call.config, call.checked
-    found = {"D": Memory(tuple(call.arrays["lse"].shape))}
+    rows = tuple(call.arrays["lse"].shape)
+    found = {"D": Memory(rows)}
+    if call.one_sweep:
+        found[SUMS_OF_QUERIES] = Memory((*rows, config.head_dim), is_cleared=True)
     heads = geometry.batch, geometry.heads
     for feature in config.scores:
         into = call.sums.get(feature.argument)
@@ -69,11 +73,11 @@ def memory_of(call: GradientCall) -> dict[str, Memory]:
         if feature.gradient_of == "scores":
             own = ((1,) * (len(feature.axes) - len(into.shape)) + tuple(into.shape))[:2]
             needed = Memory((*own, geometry.seq_q, geometry.seq_k))
-        elif feature.gradient_of == "keys":
-            needed = Memory((*heads, longest_k))
-        else:  # the rows of a packed sequence may be fewer
-            needed = Memory((*heads, longest_q), is_cleared=config.varlen)
-        found[memory_name(feature)] = needed
+        else:  # the rows, or keys, of a packed sequence may be fewer
+            name = memory_name(call, feature)
+            longest = longest_k if name.startswith("key_") else longest_q
+            needed = Memory((*heads, longest), is_cleared=config.varlen)
+        found[memory_name(call, feature)] = needed
     return found
 
 
@@ -97,9 +101,9 @@ def sum_name(argument: str) -> str:
     return f"sum_{argument}"
 
 
-def memory_name(feature: ScoreFeature) -> str:
+def memory_name(call: GradientCall, feature: ScoreFeature) -> str:
     """The name of the pointer to what is summed for the gradient of a feature's array."""
-    return {"keys": "key_", "scores": "d"}.get(feature.gradient_of, "row_") + feature.argument
+    return term_of(feature, one_sweep=call.one_sweep)
 
 
 def steps_of(
@@ -124,12 +128,17 @@ def steps_of(
     }
     views = arrays_of(call, memory)
     wanted = tuple(f.argument for f in config.scores if f.argument in call.sums)
-    blocks = {QUERIES: (longest_q, geometry.heads), KEYS: (longest_k, geometry.kv_heads)}
-    for owner, (rows, heads) in blocks.items():
+    with_dlse = "dlse" in call.arrays
+    for owner in owners_of(one_sweep=call.one_sweep):
         kernel = gradient_config(
-            config, owner, target, aligned, with_dlse="dlse" in call.arrays, wanted=wanted, who=who
+            *(config, owner, target, aligned),
+            with_dlse=with_dlse,
+            wanted=wanted,
+            one_sweep=call.one_sweep,
+            who=who,
         )
         t = kernel.tiling
+        rows, heads = (longest_k, geometry.kv_heads) if owner == KEYS else (longest_q, geometry.heads)
         ctas = -(-rows // t.block) * heads * geometry.batch * t.slices
         require_grid(who, ctas)
         if ctas:
@@ -149,7 +158,7 @@ def steps_of(
             yield _named(gradient_build(kernel), views, values, ctas)
     for feature in config.scores:
         if feature.argument in call.sums:
-            terms, into = memory_name(feature), sum_name(feature.argument)
+            terms, into = memory_name(call, feature), sum_name(feature.argument)
             for step in _sum(feature, views[terms], views[into], target, who):
                 yield NamedStep(step, (terms, into))
 

@@ -1,6 +1,6 @@
 """The kernel that writes dK and dV (FlashAttention-2, algorithm 2): a CTA owns rows of K and V, and
-walks over the queries that see them, of one head after another that share these rows.
-`flash/device/gradient_tiles.py` has the formulas.
+walks over the queries that see them, of one head after another that share these rows. In one sweep it
+also adds to the sums of dQ. `flash/device/gradient_tiles.py` has the formulas.
 
 The scores are computed transposed, keys by queries, so that Pᵀ and dSᵀ are in the registers of the
 lanes that need them as operand A of the next products.
@@ -20,6 +20,7 @@ from flash.device.gradient_tiles import begun, if_seen, nothing, products_of, sh
 from flash.device.mma_products import WarpPlace, WarpProducts, fragment_columns, fragment_rows
 from flash.device.nonfinite import clear
 from flash.device.panel_loader import PanelLoader
+from flash.device.query_sums import QuerySums
 from flash.device.tile_pairs import TilePairs
 from flash.device.tiles import Matrix
 from flash.problem.gradients import GradientConfig, GradientTiling
@@ -51,7 +52,7 @@ def gradient_of_keys(config: GradientConfig) -> ir.Module:
             cut = part.hides(k, mask, first_query, config.tiling.block, tile)
             tame_hidden = functools.partial(of.tame_rows, cut)
             of.pairs.await_next(n, part.end_tile, tame_hidden if mask.hides_keys else nothing)
-            with if_seen(k, mask.sees_tile(cta.my_first_key)):
+            with if_seen(k, mask.sees_tile(cta.seen_from)):
                 of.add_tile(first_query, cut)
             of.pairs.advance()
         of.write_terms()
@@ -100,6 +101,11 @@ class _Cta:
         self.sum_dV = k.fragment(len(self.keys), t.of_weights.output_columns // 4)
         self.my_first_key = part.first_key + k.signed(self.me.warp_row(t.of_scores))
         self.columns = [_slice_of(part.slice, tile, t) for tile in walked]
+        self.seen_from, self.query_sums = self.my_first_key, None
+        if t.adds_queries:  # the warps meet in each tile, so that all or none take it
+            self.seen_from = part.first_key
+            of_slice = part.slice, _slice_of(part.slice, self.K_tile, t)
+            self.query_sums = QuerySums(k, config, self.me, self.K_tile, *of_slice)
 
     def store_sums(self) -> None:
         """Write the CTA's rows of dK and dV."""
@@ -154,7 +160,11 @@ class _Head:
         Q, dO = (of_head.rows(k, name, part.batch, head) for name in ("Q", "dO"))
         numbers_of = RowNumbers.of(k, of_head, part.batch, head)
         scores = part.scores(k, config, head)
-        self.gradients = ScoreGradients.of(k, scores, scores.mask())
+        adds = config.tiling.adds_queries
+        self.gradients = ScoreGradients.of(k, scores, scores.mask(), config.wanted if adds else ())
+        self._sums_of_queries = None
+        if adds:
+            self._sums_of_queries = of_head.rows_of_sums(k, config.tiling.head_dim, part.batch, head)
         self.pairs = TilePairs(
             k,
             (PanelLoader(k, Q, cta.Q_tile), PanelLoader(k, dO, cta.dO_tile)),
@@ -202,14 +212,33 @@ class _Head:
         cta.of_values.scores(dP, dO_stage)
         numbers = _numbers(k, cta.of_rows, of_numbers, me)
         self.gradients.differentiate(*by_query, numbers, places)
-        for totals in self._sums.values():
-            for total, row in zip(totals, dP, strict=True):
-                for gradient in row:
-                    k.add(total, gradient, into=total)
+        self._add_terms(dP, places)
         self.gradients.bend(by_query[1], slopes)
         k.note("dV += P^T dO; dK += dS^T Q")
         cta.of_values.outputs(cta.sum_dV, cta.of_values.weights(S), _moved(dO_stage, cta.columns[1]))
-        cta.products.outputs(cta.sum_dK, cta.products.weights(dP), _moved(Q_stage, cta.columns[0]))
+        dS = cta.products.weights(dP)
+        if cta.query_sums is not None:
+            cta.query_sums.keep(dS)
+        cta.products.outputs(cta.sum_dK, dS, _moved(Q_stage, cta.columns[0]))
+        if cta.query_sums is not None and self._sums_of_queries is not None:
+            k.note("dQ += dS K")
+            cta.query_sums.add(self._sums_of_queries, first_query)
+
+    def _add_terms(self, dS: Fragment, places: ScorePlaces | None) -> None:
+        """Add gradients of scores to the sums by keys: themselves, or what they add to a number of the
+        head.
+        """
+        k, of_head = self.k, dict(self.gradients.by_rows)
+        for name, totals in self._sums.items():
+            feature = of_head.get(name.removeprefix("key_"))
+            for i, (total, row) in enumerate(zip(totals, dS, strict=True)):
+                terms: list[Value] = [*row]
+                if feature is not None:
+                    assert places is not None  # the feature needs them
+                    of_key = replace(places, keys=places.keys[i : i + 1])
+                    terms = feature.row_gradients(dS.part(slice(i, i + 1)).transposed, of_key)
+                for term in terms:
+                    k.add(total, term, into=total)
 
     def write_terms(self) -> None:
         """Write what each key adds to gradients of arrays of scores."""

@@ -64,7 +64,8 @@ class _Cta:
         self.pairs.begin(part.first_tile, part.end_tile)
         of_rows = RowNumbers.of(k, of_head, part.batch, part.head)
         self.terms = Terms.of(k, of_head, part.batch, part.head, longest)
-        sum_rows(k, O, dO, config.dtype.scalar, part.first_row, of_rows, row_deltas, self._write_first)
+        own = part.first_row, t.block, of_rows, row_deltas
+        sum_rows(k, O, dO, config.dtype.scalar, *own, self._write_first)
         k.barrier()  # D has been written by all
 
         self.products = products_of(k, t.of_scores, self.me, (self.Q_tile, K_tile, K_tile), config)
@@ -134,7 +135,7 @@ class _Cta:
                 whole = over_lanes(k, total, QUAD, operator.add)
                 exists = self.my_query + down < self.part.given.seq_q
                 with k.when(exists & (self.me.in_quad == 0)):
-                    self.terms.write(k, name, self.my_query + down, whole)
+                    self.terms.write(k, f"row_{name}", self.my_query + down, whole)
 
     def store_sum(self) -> None:
         """Write the CTA's rows of dQ."""

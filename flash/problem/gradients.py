@@ -5,11 +5,15 @@ CTAs add to one number). The one by queries owns rows of dQ and walks over the k
 it also writes D, the sum of O times its gradient over each row. The one by keys owns rows of dK and
 dV and walks over the queries that see them, for all heads that share the keys. Each computes the
 weights again, from Q, K and LSE.
+
+In one sweep, where the order of sums may differ from call to call, the kernel by keys also adds to
+sums of dQ in global memory. One of deltas, which writes D, comes before it, and behind it one of
+sums, which rounds dQ.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from flash.operands.declared import MAX_WINDOWED_SEQ, Number, Operand
@@ -28,7 +32,19 @@ from ptxgen.types import u32
 QUERIES: Final = "queries"
 KEYS: Final = "keys"
 SCORES: Final = "scores"
+DELTAS: Final = "deltas"
+SUMS: Final = "sums"
 OWNERS: Final = (QUERIES, KEYS)
+OWNERS_IN_ONE_SWEEP: Final = (DELTAS, KEYS, SUMS)
+SUMS_OF_QUERIES: Final = "dQ_sums"
+_MATRICES: Final = {
+    QUERIES: ("Q", "K", "V", "dO", "O", "dQ"),
+    KEYS: ("Q", "K", "V", "dO", "dK", "dV"),
+    SCORES: ("Q", "K", "V", "dO"),
+    DELTAS: ("dO", "O"),
+    SUMS: ("dQ",),
+}
+_OF_ROWS: Final = (QUERIES, DELTAS, SUMS)  # whose CTAs own rows of Q
 OF_BIAS: Final = tuple(
     Number(name, u32, meaning, (1, 2**31 - 1))
     for name, meaning in (
@@ -49,12 +65,30 @@ LONGEST_K: Final = Number(
 )
 
 
+def owners_of(*, one_sweep: bool) -> tuple[str, ...]:
+    """The owners of the kernels that make dQ, dK and dV, in the order of their launches."""
+    return OWNERS_IN_ONE_SWEEP if one_sweep else OWNERS
+
+
+def term_of(feature: ScoreFeature, *, one_sweep: bool) -> str:
+    """The name of the array of terms for the gradient of a feature's array. In one sweep terms by rows
+    become terms by keys, because the rows have no owner.
+    """
+    of = feature.gradient_of
+    if of == "scores":
+        return f"d{feature.argument}"
+    by_keys = of == "keys" or (of == "rows" and one_sweep)
+    return f"{'key' if by_keys else 'row'}_{feature.argument}"
+
+
 @dataclass(frozen=True, slots=True)
 class GradientTiling:
     """Tiles and warps of a kernel of gradients, in elements. A CTA owns `block` rows, of queries or
     of keys, and walks over the others in tiles of `tile` rows, of which shared memory holds
     `stages`. With `slices` 2 two CTAs own the same rows, and each makes half of their columns: the
-    registers of a CTA do not hold more.
+    registers of a CTA do not hold more. A CTA of keys that `adds_queries` also adds to sums of dQ in
+    global memory, and has room for a tile of gradients of scores. A kernel that walks over nothing
+    has `tile` 0.
     """
 
     head_dim: int
@@ -65,6 +99,7 @@ class GradientTiling:
     stages: int
     slices: int = 1
     operands: Operands = HALF
+    adds_queries: bool = False
 
     @property
     def threads(self) -> int:
@@ -107,17 +142,21 @@ class GradientTiling:
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA, in bytes: four tiles, and the numbers of rows."""
+        """Dynamic shared memory of a CTA, in bytes: four tiles, and that of gradients of scores."""
+        if not self.tile:
+            return 0
         widths = self.width(self.of_scores) + self.width(self.of_weights)
-        return widths * (self.block + self.stages * self.tile) * self.operands.nbytes
+        elements = widths * (self.block + self.stages * self.tile)
+        return (elements + self.adds_queries * self.block * self.tile) * self.operands.nbytes
 
 
 @dataclass(frozen=True, slots=True)
 class GradientConfig:
     """Everything that the text of a kernel of gradients depends on. Same value, same bytes.
 
-    `owner` says whether a CTA owns queries or keys; `alignment`, in bytes, is a promise about all
-    pointers and strides of matrices.
+    `owner` says what a CTA owns rows of: queries (dQ), keys (dK and dV), scores (the gradient of a
+    bias), deltas (D) or sums (dQ, rounded). `alignment`, in bytes, is a promise about all pointers
+    and strides of matrices.
     """
 
     owner: str
@@ -132,8 +171,17 @@ class GradientConfig:
 
     @property
     def keys_of_tile(self) -> int:
-        """Keys that a CTA takes at once."""
-        return self.tiling.rows_of_warp if self.owner == KEYS else self.tiling.tile
+        """Keys that are taken at once: by a warp of a CTA that owns keys, unless its warps meet for
+        sums of dQ, else by a CTA.
+        """
+        if self.owner != KEYS:
+            return self.tiling.tile
+        return self.tiling.block if self.tiling.adds_queries else self.tiling.rows_of_warp
+
+    @property
+    def owns_rows(self) -> bool:
+        """Whether a CTA owns rows of Q, dQ or D."""
+        return self.owner in _OF_ROWS
 
     @property
     def differentiates(self) -> bool:
@@ -163,12 +211,16 @@ class GradientConfig:
             role = "the gradient of the bias, summed over what shares it, written"
             axes = ("bias_batch", "bias_heads", "seq_q", "seq_k")
             return (Operand("dbias", F32, axes, role=role, is_written=True, is_dense=True),)
-        of, rows, kinds = "key", "seq_k", ["keys"]
-        if self.owner == QUERIES:
-            of, rows, kinds = "row", self.features.longest_q, ["rows", "first"]
+        rows = self.features.longest_q
+        of, rows, kinds = {
+            QUERIES: ("row", rows, ["rows", "first"]),
+            DELTAS: ("row", rows, ["first"]),
+            KEYS: ("key", self.longest_k, ["keys", "rows"] if self.tiling.adds_queries else ["keys"]),
+            SUMS: ("row", rows, []),
+        }[self.owner]
         return tuple(
             Operand(
-                f"{of}_{feature.argument}",
+                term_of(feature, one_sweep=self.tiling.adds_queries),
                 F32,
                 ("batch", "heads", rows),
                 role=f"what each {of} adds to the gradient of {feature.argument}, written",
@@ -179,9 +231,19 @@ class GradientConfig:
         )
 
     @property
+    def longest_k(self) -> str:
+        """The name of the size with the most keys of a sequence."""
+        return LONGEST_K.name if self.features.varlen else "seq_k"
+
+    @property
+    def writes_deltas(self) -> bool:
+        """Whether the kernel writes D."""
+        return self.owner in (QUERIES, DELTAS)
+
+    @property
     def reads_dlse(self) -> bool:
-        """Whether the kernel reads the gradient of LSE: that by queries does, and takes it off D."""
-        return self.with_dlse and self.owner == QUERIES
+        """Whether the kernel reads the gradient of LSE: the one that writes D, and takes it off."""
+        return self.with_dlse and self.writes_deltas
 
     @property
     def name(self) -> str:
@@ -189,8 +251,10 @@ class GradientConfig:
         t = self.tiling
         dims = f"d{t.head_dim}" + (f"v{t.head_dim_v}" if t.head_dim_v != t.head_dim else "")
         kind = self.dtype.name if t.operands in (HALF, FMA) else t.operands.name
-        words = [f"attention_gradient_{self.owner}_{kind}", dims, f"m{t.block}", f"n{t.tile}"]
+        words = [f"attention_gradient_{self.owner}_{kind}", dims, f"m{t.block}"]
+        words += [f"n{t.tile}"] if t.tile else []
         words += [f"s{t.stages}"] if t.stages > 1 else []
+        words += ["adds"] if t.adds_queries else []
         words += [self.causal] if self.causal else []
         words += self.features.words
         words += ["dlse"] if self.reads_dlse else []
@@ -202,7 +266,8 @@ class GradientConfig:
 
 def gradient_arrays(config: GradientConfig) -> tuple[Operand, ...]:
     """The arrays of a kernel of gradients, in the order of its pointers."""
-    return (*gradient_matrices(config), *row_numbers(config), *config.terms, *config.features.operands)
+    own = (*row_numbers(config), *sums_of_queries(config), *config.terms)
+    return (*gradient_matrices(config), *own, *config.features.operands)
 
 
 def gradient_matrices(config: GradientConfig) -> tuple[Operand, ...]:
@@ -211,18 +276,17 @@ def gradient_matrices(config: GradientConfig) -> tuple[Operand, ...]:
     rows_q, rows_k = features.row_counts
     queries, keys = ("heads", rows_q), ("kv_heads", rows_k)
     of_d, of_d_v = (t.head_dim, "head_dim"), (t.head_dim_v, "head_dim_v")
-    found = [
+    every = [
         ("Q", queries, of_d, "the queries, read"),
         ("K", keys, of_d, "the keys, read"),
         ("V", keys, of_d_v, "the values, read"),
         ("dO", queries, of_d_v, "the gradient of the output, read"),
+        ("O", queries, of_d_v, "the output, read"),
+        ("dQ", queries, of_d, "the gradient of the queries, written"),
+        ("dK", keys, of_d, "the gradient of the keys, written"),
+        ("dV", keys, of_d_v, "the gradient of the values, written"),
     ]
-    if config.owner == QUERIES:
-        found.append(("O", queries, of_d_v, "the output, read"))
-        found.append(("dQ", queries, of_d, "the gradient of the queries, written"))
-    elif config.owner == KEYS:
-        found.append(("dK", keys, of_d, "the gradient of the keys, written"))
-        found.append(("dV", keys, of_d_v, "the gradient of the values, written"))
+    found = [one for one in every if one[0] in _MATRICES[config.owner]]
     return tuple(
         Operand(
             name,
@@ -241,7 +305,9 @@ def gradient_matrices(config: GradientConfig) -> tuple[Operand, ...]:
 
 def row_numbers(config: GradientConfig) -> tuple[Operand, ...]:
     """LSE, D, and the gradient of LSE if the kernel reads it: an f32 for each row of each head."""
-    writes = config.owner == QUERIES
+    if config.owner == SUMS:
+        return ()
+    writes = config.writes_deltas
     roles = {
         "LSE": "the log-sum-exp (natural logarithm) of each row's scaled scores, read",
         "D": "the sum of O times its gradient over each row, less the gradient of LSE, "
@@ -263,12 +329,44 @@ def row_numbers(config: GradientConfig) -> tuple[Operand, ...]:
     )
 
 
+def sums_of_queries(config: GradientConfig) -> tuple[Operand, ...]:
+    """The sums of dQ in f32, before they are multiplied by the scale: a dense row of head_dim for each
+    row of each head; none in a kernel without them.
+    """
+    if config.owner != SUMS and not config.tiling.adds_queries:
+        return ()
+    axes = () if config.features.varlen else ("batch",)
+    columns = config.tiling.head_dim
+    return (
+        Operand(
+            SUMS_OF_QUERIES,
+            F32,
+            (*axes, "heads", config.features.row_counts[0]),
+            columns=columns,
+            last="head_dim",
+            role="the sums of the gradient of the queries before their scale, "
+            + ("read" if config.owner == SUMS else "added to"),
+            is_written=config.owner != SUMS,
+            is_dense=True,
+            align=natural_alignment(columns, columns, F32),
+        ),
+    )
+
+
 # (block, tile, warps, stages) of a kernel of gradients by owner, by how elements are multiplied, and by
 # the columns of Q or V, whichever are more (at most so many): what was seen not to spill. The first
 # that fits shared memory is taken; of those with several tiles, kernels that keep more numbers for
 # each score leave the first out.
 _Tiles = tuple[int, int, int, int]
+ADDING_KEYS: Final = "keys, adding to dQ"
 GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[_Tiles, ...]]]] = {
+    (ADDING_KEYS, HALF.name): {
+        64: ((64, 64, 4, 2), (64, 32, 4, 2)),
+        128: ((64, 32, 4, 2), (64, 16, 4, 2)),
+        256: ((64, 32, 4, 1), (64, 16, 4, 1)),
+    },
+    (ADDING_KEYS, TF32.name): {64: ((64, 32, 4, 2),), 128: ((64, 16, 4, 1),), 192: ((32, 16, 2, 1),)},
+    (ADDING_KEYS, F32_GRADE.name): {64: ((64, 16, 4, 2),), 128: ((64, 16, 4, 1),)},
     (QUERIES, HALF.name): {128: ((64, 64, 4, 2), (64, 32, 4, 2)), 256: ((64, 32, 4, 1), (64, 16, 4, 1))},
     (KEYS, HALF.name): {64: ((64, 64, 4, 2),), 128: ((64, 32, 4, 2),), 256: ((64, 32, 4, 1), (64, 16, 4, 1))},
     (QUERIES, TF32.name): {64: ((64, 32, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
@@ -278,8 +376,18 @@ GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[_Tiles, ...]]]] = {
     (QUERIES, FMA.name): {64: ((128, 16, 4, 1),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
     (KEYS, FMA.name): {64: ((128, 16, 4, 1), (64, 32, 4, 1)), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
 }
+# Rows of a CTA of deltas or sums, and its warps: enough for a row's pieces of 16 bytes.
+_ROWS: Final = 64
+_WARPS_OF_ROWS: Final = 4
 # The most columns of which a CTA makes all, by how elements are multiplied.
 _UNSLICED: Final = {HALF.name: 128, TF32.name: 128, F32_GRADE.name: 64, FMA.name: 64}
+
+
+def has_one_sweep(config: AttentionConfig) -> bool:
+    """Whether one sweep can make the gradients of a config: whether the table has tiles for it."""
+    operands = operands_of(config.element, config.precision)
+    by_columns = GRADIENT_TILES.get((ADDING_KEYS, operands.name), {}) if operands is not None else {}
+    return max(config.head_dim, config.value_dim) <= max(by_columns, default=0)
 
 
 def gradient_config(
@@ -291,8 +399,10 @@ def gradient_config(
     with_dlse: bool = False,
     wanted: tuple[str, ...] = (),
     who: str = "AttentionGradient",
+    one_sweep: bool = False,
 ) -> GradientConfig:
-    """The kernel of gradients of a problem, whose CTAs own rows of `owner`.
+    """The kernel of gradients of a problem, whose CTAs own rows of `owner`. In `one_sweep`, for a
+    config that `has_one_sweep`, a kernel that owns keys also adds to sums of dQ.
 
     Raises `ConfigError`, which says that `who` found it, for what no kernel computes on the target.
     """
@@ -307,8 +417,12 @@ def gradient_config(
             f"{who}: head_dim_v must be at most {MAX_HEAD_DIM} in kernels of gradients, got "
             f"{config.value_dim}; only backend 'cpu' computes gradients of wider values"
         )
+    if owner in (DELTAS, SUMS):
+        return _of_rows(config, owner, target, alignment, operands, with_dlse=with_dlse, wanted=wanted)
+    adds = owner == KEYS and one_sweep
     columns = max(config.head_dim, config.value_dim)
-    by_columns = GRADIENT_TILES[QUERIES if owner == SCORES else owner, operands.name]
+    of_tiles = ADDING_KEYS if adds else QUERIES if owner == SCORES else owner
+    by_columns = GRADIENT_TILES[of_tiles, operands.name]
     offered = next(tiles for most, tiles in by_columns.items() if columns <= most)
     if any(f.changes_scores or f.changes_weights for f in config.scores):
         offered = offered[1:] or offered
@@ -316,7 +430,8 @@ def gradient_config(
     one = owner == SCORES  # which has one tile of each matrix at a time
     tilings = [
         GradientTiling(
-            config.head_dim, config.value_dim, block, tile, warps, 1 if one else stages, slices, operands
+            *(config.head_dim, config.value_dim, block, tile, warps, 1 if one else stages),
+            *(slices, operands, adds),
         )
         for block, tile, warps, stages in offered
     ]
@@ -337,4 +452,27 @@ def gradient_config(
         config.features,
         with_dlse,
         wanted,
+    )
+
+
+def _of_rows(
+    config: AttentionConfig,
+    owner: str,
+    target: Target,
+    alignment: int,
+    operands: Operands,
+    *,
+    with_dlse: bool,
+    wanted: tuple[str, ...],
+) -> GradientConfig:
+    """The kernel whose CTAs own rows of D, or of sums of dQ. Of the features its text depends on those
+    whose gradients follow from D alone.
+    """
+    is_first = owner == DELTAS
+    kept = [f for f in config.scores if is_first and f.gradient_of == "first" and f.argument in wanted]
+    tiling = GradientTiling(config.head_dim, config.value_dim, _ROWS, 0, _WARPS_OF_ROWS, 1, operands=operands)
+    features = replace(config.features, scores=tuple(kept))
+    of_terms = tuple(feature.argument for feature in kept)
+    return GradientConfig(
+        owner, target, tiling, "", alignment, config.element, features, is_first and with_dlse, of_terms
     )

@@ -170,6 +170,13 @@ class Fragment:
         for row in self._vars:
             yield from row
 
+    def part(self, rows: slice) -> Fragment:
+        """Some of the rows, with the same variables."""
+        found = copy(self)
+        found._vars = self._vars[rows]
+        found.rows = len(found._vars)
+        return found
+
     @property
     def transposed(self) -> Fragment:
         """The same variables with rows as columns."""

@@ -1,5 +1,5 @@
-"""The kernels of gradients that `ptxgen emit` emits: those that own queries, keys or scores, and the
-sums of terms.
+"""The kernels of gradients that `ptxgen emit` emits: those of two sweeps and of one, and the sums of
+terms.
 """
 
 from __future__ import annotations
@@ -26,11 +26,17 @@ examples:
       --wanted alibi_slopes,sink --dlse --json
   ptxgen emit backward --owner scores --head-dim 64 --dtype f16 --bias f32 -o bias.ptx
   ptxgen emit backward --owner keys --head-dim 64 --precision tf32 --varlen --assemble -o keys.ptx
+  ptxgen emit backward --owner keys --head-dim 64 --dtype f16 --non-deterministic --target sm_90 -o keys.ptx
 
 The gradients of a call are launches of several kernels, in this order, each with the same options:
   --owner queries  dQ, and D, the sums of O times its gradient over rows, which the others read
   --owner keys     dK and dV
   --owner scores   the gradient of a bias, if it is wanted
+With --non-deterministic one sweep makes all gradients, and atomics, in any order, the sums of dQ:
+  --owner deltas   D
+  --owner keys     dK and dV; it adds to f32 sums of dQ, which are 0 before
+  --owner scores   as above
+  --owner sums     dQ, the sums times the scale
 They take Q, K, V, O and LSE of the forward kernel, emitted with --return-lse, and the gradient of O.
 With --wanted they also write terms of the gradients of arrays of scores, in f32: the kernel of ptxgen
 emit sum adds these up. --dlse is for a result that depends on LSE, too.
@@ -59,7 +65,8 @@ def _add_backward(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--owner",
         choices=gradient_kernels.OWNERS,
-        help="what a CTA owns rows of: queries (dQ), keys (dK and dV), or scores (the gradient of a bias)",
+        help="what a CTA owns rows of: queries (dQ), keys (dK and dV), scores (the gradient of a bias); with "
+        "--non-deterministic deltas (D), keys, scores, or sums (dQ)",
     )
     add_kernel_options(
         group,
@@ -78,6 +85,9 @@ def _add_backward(group: argparse._ArgumentGroup) -> None:
         ),
         head_dim_v={"help": "of a row of V and O, 1 to 256 (default: --head-dim)"},
     )
+    group.add_argument(
+        "--non-deterministic", action="store_true", help="one sweep, whose atomics sum dQ in any order"
+    )
     group.add_argument("--dlse", action="store_true", help="LSE has a gradient, too")
     wanted = group.add_argument(
         "--wanted",
@@ -91,7 +101,13 @@ def _add_backward(group: argparse._ArgumentGroup) -> None:
 
 def _backward(arguments: argparse.Namespace) -> BuiltKernel:
     config = config_of(arguments, find_target(arguments.target).name)
-    return gradient_kernels.backward(config, arguments.owner, dlse=arguments.dlse, wanted=arguments.wanted)
+    return gradient_kernels.backward(
+        config,
+        arguments.owner,
+        dlse=arguments.dlse,
+        wanted=arguments.wanted,
+        deterministic=not arguments.non_deterministic,
+    )
 
 
 def _add_sum(group: argparse._ArgumentGroup) -> None:

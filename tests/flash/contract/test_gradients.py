@@ -33,6 +33,11 @@ BUILDS: dict[str, Callable[[], BuiltKernel]] = {
     "packed-queries": lambda: gradient_kernels.backward(PACKED, "queries", wanted=("alibi_slopes",)),
     "packed-keys": lambda: gradient_kernels.backward(PACKED, "keys", wanted=("alibi_slopes",)),
     "sum": lambda: gradient_kernels.sum_terms("bf16"),
+    "deltas": lambda: gradient_kernels.backward(F16, "deltas", dlse=True, wanted="sink", deterministic=False),
+    "adding-keys": lambda: gradient_kernels.backward(F16, "keys", wanted="alibi_slopes", deterministic=False),
+    "packed-adding-keys": lambda: gradient_kernels.backward(PACKED, "keys", deterministic=False),
+    "rounded-sums": lambda: gradient_kernels.backward(F16, "sums", deterministic=False),
+    "packed-rounded-sums": lambda: gradient_kernels.backward(PACKED, "sums", deterministic=False),
 }
 WRITTEN = {
     "queries": ["dQ", "D", "row_alibi_slopes", "row_sink"],
@@ -42,6 +47,11 @@ WRITTEN = {
     "packed-queries": ["dQ", "D", "row_alibi_slopes"],
     "packed-keys": ["dK", "dV"],
     "sum": ["Y"],
+    "deltas": ["D", "row_sink"],
+    "adding-keys": ["dK", "dV", "dQ_sums", "key_alibi_slopes"],
+    "packed-adding-keys": ["dK", "dV", "dQ_sums"],
+    "rounded-sums": ["dQ"],
+    "packed-rounded-sums": ["dQ"],
 }
 GRIDS = {
     "queries": "(ceil(seq_q / 64) * heads * batch, 1, 1)",
@@ -51,6 +61,11 @@ GRIDS = {
     "packed-queries": "(ceil(max_seqlen_q / 64) * heads * batch, 1, 1)",
     "packed-keys": "(ceil(max_seqlen_k / 64) * kv_heads * batch, 1, 1)",
     "sum": "(ceil(sums / 4), 1, 1)",
+    "deltas": "(ceil(seq_q / 64) * heads * batch, 1, 1)",
+    "adding-keys": "(ceil(seq_k / 64) * kv_heads * batch, 1, 1)",
+    "packed-adding-keys": "(ceil(max_seqlen_k / 64) * kv_heads * batch, 1, 1)",
+    "rounded-sums": "(ceil(seq_q / 64) * heads * batch, 1, 1)",
+    "packed-rounded-sums": "(ceil(max_seqlen_q / 64) * heads * batch, 1, 1)",
 }
 # What hosts check beside what the proof takes.
 ONLY_OF_HOSTS: dict[str, dict[str, Expression]] = {
@@ -193,7 +208,7 @@ def test_constraints_say_the_order_of_launches_and_what_may_not_overlap() -> Non
     )
     assert behind in contract_of("keys")["constraints"]
     scores = contract_of("scores")["constraints"]
-    assert behind in scores
+    assert behind.replace("queries,", "queries, or deltas in one sweep,") in scores
     assert "bias_batch is 1 or batch, and bias_heads is 1 or heads" in scores
     assert "dbias shares no memory with what is read" in scores
     assert (
@@ -203,6 +218,33 @@ def test_constraints_say_the_order_of_launches_and_what_may_not_overlap() -> Non
     assert ("Y shares no memory with X, and no two indices of Y name one element") in contract_of("sum")[
         "constraints"
     ]
+
+
+def test_constraints_of_one_sweep_say_what_is_zero_before_and_the_order_of_launches() -> None:
+    behind = (
+        "of the same options, arrays and numbers, that has ended: launch this one behind it on the same "
+        "stream"
+    )
+    assert contract_of("rounded-sums")["constraints"] == [
+        "dQ, and its strides in bytes, are multiples of 16 bytes; dQ_sums of 16",
+        "the last dimension of dQ is dense (stride 1)",
+        "heads is a multiple of kv_heads",
+        "block and grid are exactly as given: the batch is known from the number of CTAs",
+        "dQ shares no memory with what is read, and no two indices of dQ name one element",
+        f"dQ_sums was added to by a launch with owner keys in one sweep, {behind}",
+        "the grid has 1 to 2147483647 CTAs: with no query there is nothing to launch",
+        "the device runs sm_80 or later",
+    ]
+    keys = contract_of("adding-keys")["constraints"]
+    assert f"D was written by a launch with owner deltas, {behind}" in keys
+    assert (
+        "dQ_sums holds 0 before the launch, whose CTAs add to it by atomics in any order: its last bits may "
+        "differ from launch to launch. A launch with owner sums comes behind this one and writes dQ"
+    ) in keys
+    assert meanings("adding-keys")["dQ_sums"] == (
+        "device address of the sums of the gradient of the queries before their scale, added to: f32 [batch, "
+        "heads, seq_q, head_dim], dense"
+    )
 
 
 @pytest.mark.parametrize("name", BUILDS)

@@ -245,7 +245,7 @@ def _check_packed(of: Case, ends: dict[str, Any]) -> Gradients:
         for name, array in {"dout": of.dout, "q": of.q, "k": of.k, "v": of.v, "out": out}.items()
     }
     rows_of = {"lse": lse[0], "dlse": None if of.dlse is None else of.dlse[0]}
-    made = AttentionGradient(of.config)
+    made = AttentionGradient(of.config, deterministic=of.deterministic)
     found = made.launch(**flat, **rows_of, **of.arrays, **ends, backend="interpreter")
     again = {name: array.swapaxes(0, 1)[None] for name, array in by_name(found).items()}
     covered = {name: np.zeros(again[name].shape[2], bool) for name in "qkv"}
@@ -377,11 +377,8 @@ UNSEEN: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", mostly_nightly(KINDS, ["f16"]))
-@pytest.mark.parametrize("name", mostly_nightly(UNSEEN, ["causal"]))
-@pytest.mark.parametrize("bad", mostly_nightly([np.nan, np.inf], [np.nan]))
-def test_unseen_keys_reach_no_gradient(name: str, kind: str, bad: float) -> None:
-    """No query sees the last of the keys, whose K and V hold NaN or infinity."""
+def _of_unseen(name: str, kind: str, bad: float, *, deterministic: bool = True) -> dict[float, Gradients]:
+    """The gradients where no query sees the last of the keys, whose K and V hold 0, or `bad`."""
     seq_q, seq_k = 30, 80
     unseen = np.arange(seq_k) >= (34 if name == "window" else 30)
     arrays, others = {}, {}
@@ -391,13 +388,130 @@ def test_unseen_keys_reach_no_gradient(name: str, kind: str, bad: float) -> None
         hidden = np.where(unseen, np.float32(-np.inf), normal(seq_k))
         arrays[name] = hidden if name == "key_bias" else np.broadcast_to(hidden, (1, seq_q, seq_k)).copy()
     causal = {"causal": "top_left"} if name == "window" else {}
-    settings = {**UNSEEN[name], **causal, **KINDS[kind], "with_dlse": True}
+    settings = {**UNSEEN[name], **causal, **KINDS[kind], "with_dlse": True, "deterministic": deterministic}
     of = case(seq_q, seq_k, 16, arrays=arrays, others=others, **settings)
     found = {}
     for filled in (0.0, bad):
         k, v = of.k.copy(), of.v.copy()
         k[:, :, unseen] = v[:, :, unseen] = filled
         found[filled] = of.run(k=k, v=v)
-    assert_same_bits(found[bad], found[0.0])
     for gradient in (found[bad].dk, found[bad].dv):
         assert not gradient[:, :, unseen].any()
+    return found
+
+
+@pytest.mark.parametrize("kind", mostly_nightly(KINDS, ["f16"]))
+@pytest.mark.parametrize("name", mostly_nightly(UNSEEN, ["causal"]))
+@pytest.mark.parametrize("bad", mostly_nightly([np.nan, np.inf], [np.nan]))
+def test_unseen_keys_reach_no_gradient(name: str, kind: str, bad: float) -> None:
+    """No query sees the last of the keys, whose K and V hold NaN or infinity."""
+    found = _of_unseen(name, kind, bad)
+    assert_same_bits(found[bad], found[0.0])
+
+
+# ------------------------------------------------------------------------------------------
+# one sweep: dQ by atomics
+
+
+_QUICK_IN_ONE_SWEEP = [("f16", "bottom_right")]
+_SLOW_IN_ONE_SWEEP = [("f16", "several")]
+
+
+def _marked_in_one_sweep(kind: str, feature: str) -> Any:
+    if (kind, feature) in _QUICK_IN_ONE_SWEEP:
+        return pytest.param(kind, feature)
+    is_slow = (kind, feature) in _SLOW_IN_ONE_SWEEP
+    return pytest.param(kind, feature, marks=pytest.mark.slow if is_slow else pytest.mark.nightly)
+
+
+@pytest.mark.parametrize(("kind", "feature"), [_marked_in_one_sweep(*pair) for pair in _EVERY])
+def test_one_sweep_errs_by_no_more_than_its_roundings(kind: str, feature: str) -> None:
+    with_dlse = feature in ("nothing", "sink", "several")
+    check(case(**{**KINDS[kind], **FEATURES[feature]}, with_dlse=with_dlse, deterministic=False))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("head_dim", "head_dim_v"), [*HEAD_DIMS, (5, 7), (6, 6)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_sweep_of_every_head_dim(head_dim: int, head_dim_v: int, kind: str) -> None:
+    check(case(37, 75, head_dim, head_dim_v, causal=True, deterministic=False, **KINDS[kind]))
+
+
+@pytest.mark.parametrize(("seq_q", "seq_k"), mostly_nightly(LENGTHS, [(5, 0), (0, 5)]))
+@pytest.mark.parametrize("causal", mostly_nightly([False, "bottom_right", "top_left"], ["top_left"]))
+def test_one_sweep_of_every_length(seq_q: int, seq_k: int, causal: Any) -> None:
+    found = check(case(seq_q, seq_k, 8, causal=causal, deterministic=False, **MANY))
+    if not seq_q or not seq_k:
+        assert not any(gradient.any() for gradient in found[:3])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("how", ["transposed", "spaced", "unaligned"])
+def test_one_sweep_takes_arrays_of_any_strides(how: str) -> None:
+    of = case(37, 50, 16, causal=True, deterministic=False, **MANY)
+    out, lse = of.forward()
+    given = {"dout": of.dout, "q": of.q, "k": of.k, "v": of.v, "out": out}
+    odd = {name: _strided(array, how) for name, array in given.items()}
+    into = {f"d{name}": _strided(np.full_like(given[name], np.nan), how) for name in "qkv"}
+    judge(of, by_name(of.run(**odd, **into)), out, lse)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_one_sweep_of_both_layouts(layout: str) -> None:
+    check(case(40, 70, 8, with_dlse=True, deterministic=False, **MANY), layout=layout)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.nightly) for n in PACKED])
+def test_one_sweep_of_packed_sequences(name: str) -> None:
+    of, ends = _packed(varlen=True, deterministic=False, **PACKED[name])
+    _check_packed(of, ends)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("shape", [(2, 4), (1, 4), (2, 1), (4,), ()], ids=str)
+def test_one_sweep_sums_the_gradients_of_slopes_by_keys(shape: tuple[int, ...]) -> None:
+    slopes = np.asarray(np.abs(normal(*shape)), np.float32)
+    found = check(case(30, 75, 8, alibi=True, arrays={"alibi_slopes": slopes}, deterministic=False, **MANY))
+    assert found.arrays["alibi_slopes"].shape == shape
+
+
+@pytest.mark.nightly
+def test_one_sweep_of_packed_sequences_sums_the_gradients_of_slopes() -> None:
+    """Sequences have fewer keys than the longest one, for which there are terms."""
+    arrays = {"alibi_slopes": 0.1 * np.abs(normal(2, 2))}
+    of = case(40, 50, batch=2, heads=2, alibi=True, arrays=arrays)
+    out, lse = of.forward()
+    flat = {
+        name: np.concatenate(array.swapaxes(1, 2))
+        for name, array in {"dout": of.dout, "q": of.q, "k": of.k, "v": of.v, "out": out}.items()
+    }
+    ends = {"cu_seqlens_q": np.array([0, 40, 80], np.int32), "cu_seqlens_k": np.array([0, 50, 100], np.int32)}
+    made = AttentionGradient(replace(of.config, varlen=True), deterministic=False)
+    found = made.launch(
+        **flat,
+        lse=np.concatenate(lse, axis=1),
+        **ends,
+        **arrays,
+        max_seqlen_k=60,
+        wanted=["alibi_slopes"],
+        backend="interpreter",
+    )
+    again = {name: np.stack(np.split(getattr(found, f"d{name}"), 2)).swapaxes(1, 2) for name in "qkv"}
+    judge(of, {**again, "alibi_slopes": found.arrays["alibi_slopes"]}, out, lse)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", HARD)
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_hard_inputs_in_one_sweep(name: str, dtype: str) -> None:
+    check(replace(_hard(name, dtype), deterministic=False))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", UNSEEN)
+def test_unseen_keys_reach_no_gradient_of_one_sweep(name: str, kind: str) -> None:
+    found = _of_unseen(name, kind, np.nan, deterministic=False)
+    for n, gradient in by_name(found[np.nan]).items():
+        assert np.isfinite(gradient.astype(np.float32)).all(), n

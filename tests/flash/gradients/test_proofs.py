@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gradient_runs import Case, case
+from gradient_runs import Case, case, judge
 from kernel_runs import mostly_nightly, nightly, with_place, without
 
 from flash.contract.gradients import emit_gradient, gradient_build, sum_build
@@ -20,11 +20,12 @@ from flash.kernels.sum_terms import SumConfig
 from flash.launch.step import Step
 from flash.operands.dtypes import DTYPES
 from flash.problem.config import AttentionConfig
-from flash.problem.gradients import KEYS, QUERIES, SCORES, GradientConfig, gradient_config
+from flash.problem.gradients import SCORES, GradientConfig, gradient_config, has_one_sweep, owners_of
 from ptxgen import ir
 from ptxgen.arrays.views import view
 from ptxgen.errors import TrapError
 from ptxgen.interpreter import PCT
+from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.target import target
 from ptxgen.text import render
@@ -38,6 +39,10 @@ def _first_keys(batch: Any, head: Any, query: Any, key: Any) -> Any:  # noqa: AR
 
 def _squared(score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:  # noqa: ARG001
     return score + 0.1 * score * score
+
+
+def _often(is_slow: bool) -> Any:
+    return pytest.mark.slow if is_slow else pytest.mark.nightly
 
 
 FEATURES: dict[str, dict[str, Any]] = {
@@ -66,19 +71,22 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def kernels(
-    config: AttentionConfig, on: str = "sm_80", alignment: int = 16, *, with_dlse: bool = True
+    config: AttentionConfig,
+    on: str = "sm_80",
+    alignment: int = 16,
+    *,
+    with_dlse: bool = True,
+    one_sweep: bool = False,
 ) -> list[GradientConfig]:
     """The kernels of a call in which every gradient is wanted."""
     wanted = tuple(f.argument for f in config.scores if f.gradient_of)
-    owners = [QUERIES, KEYS, *([SCORES] if "bias" in wanted else [])]
-    return [
-        gradient_config(config, owner, target(on), alignment, with_dlse=with_dlse, wanted=wanted)
-        for owner in owners
-    ]
+    owners = [*owners_of(one_sweep=one_sweep), *([SCORES] if "bias" in wanted else [])]
+    how = {"with_dlse": with_dlse, "wanted": wanted, "one_sweep": one_sweep}
+    return [gradient_config(config, owner, target(on), alignment, **how) for owner in owners]
 
 
-def _assert_proved(config: AttentionConfig, on: str = "sm_80", alignment: int = 16) -> None:
-    for kernel in kernels(config, on, alignment):
+def _assert_proved(config: AttentionConfig, on: str = "sm_80", alignment: int = 16, **how: Any) -> None:
+    for kernel in kernels(config, on, alignment, **how):
         made = gradient_build(kernel)
         assert made.proof.complete, (kernel.name, made.proof.unknown)
         assert not made.global_proof.unknown, (kernel.name, made.global_proof.unknown)
@@ -106,6 +114,23 @@ def test_kernels_with_narrow_accesses_are_proved(alignment: int) -> None:
     _assert_proved(AttentionConfig(64, head_dim_v=40, dtype="f16", causal=True), alignment=alignment)
 
 
+@pytest.mark.parametrize("name", [pytest.param(n, marks=_often(n == "causal")) for n in FEATURES])
+@pytest.mark.parametrize("kind", mostly_nightly(KINDS, ["f16"]))
+def test_kernels_of_one_sweep_are_proved(name: str, kind: str) -> None:
+    _assert_proved(AttentionConfig(64, **KINDS[kind], **FEATURES[name]), one_sweep=True)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("head_dim", [5, 8, 40, 128, 160, 192, 256])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("on", ["sm_80", "sm_90"])
+def test_kernels_of_one_sweep_of_every_head_dim_are_proved(head_dim: int, kind: str, on: str) -> None:
+    config = AttentionConfig(head_dim, causal=True, **KINDS[kind])
+    aligned = min(16, head_dim * config.element.nbytes & -(head_dim * config.element.nbytes))
+    if has_one_sweep(config):
+        _assert_proved(config, on, aligned, one_sweep=True)
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_the_kernel_that_sums_terms_is_proved(dtype: str) -> None:
     made = sum_build(SumConfig(target("sm_80"), DTYPES[dtype]))
@@ -130,9 +155,26 @@ _TARGETS = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_120"]
     ],
 )
 def test_no_kernel_with_default_tiles_spills(kind: str, head_dim: int, on: str, assembler: Assembler) -> None:
+    _assert_no_spill(kind, head_dim, on, assembler)
+
+
+@pytest.mark.ptxas
+@pytest.mark.parametrize(
+    ("kind", "head_dim", "on"),
+    [
+        nightly(*of)
+        for of in itertools.product(KINDS, _HEAD_DIMS, _TARGETS)
+        if has_one_sweep(AttentionConfig(of[1], **KINDS[of[0]]))
+    ],
+)
+def test_no_kernel_of_one_sweep_spills(kind: str, head_dim: int, on: str, assembler: Assembler) -> None:
+    _assert_no_spill(kind, head_dim, on, assembler, one_sweep=True)
+
+
+def _assert_no_spill(kind: str, head_dim: int, on: str, assembler: Assembler, **how: Any) -> None:
     spilled = {}
     for name, features in FEATURES.items():
-        for kernel in kernels(AttentionConfig(head_dim, **KINDS[kind], **features), on):
+        for kernel in kernels(AttentionConfig(head_dim, **KINDS[kind], **features), on, **how):
             assembly = assembler.assemble(render(emit_gradient(kernel)), on)
             usage = assembly.kernel(kernel.name)
             if usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes:
@@ -145,7 +187,7 @@ def test_no_kernel_with_default_tiles_spills(kind: str, head_dim: int, on: str, 
 # sanitizers and orders of the warps
 
 
-def steps(of: Case) -> tuple[list[Step], dict[str, Array]]:
+def steps(of: Case, on: str = "sm_80") -> tuple[list[Step], dict[str, Array]]:
     """The launches of a case, and what they write, full of NaN."""
     out, lse = of.forward()
     arrays = {"dout": of.dout, "q": of.q, "k": of.k, "v": of.v, "out": out, "lse": lse}
@@ -159,13 +201,14 @@ def steps(of: Case) -> tuple[list[Step], dict[str, Array]]:
     found = {name: np.full_like(of.arrays[name], np.nan) for name in of.wanted}
     sums = {name: view(array, name) for name, array in found.items()}
     numbers = {**of.config.numbers, **({} if seed is None else {"dropout_seed": seed})}
-    call = GradientCall(of.config, sizes, "bhsd", of.config.scale, views, operands, numbers, sums)
+    one_sweep = not of.deterministic and has_one_sweep(of.config)
+    call = GradientCall(of.config, sizes, "bhsd", of.config.scale, views, operands, numbers, sums, one_sweep)
     space = {
         name: np.full(memory.shape, 0 if memory.is_cleared else np.nan, np.float32)
         for name, memory in memory_of(call).items()
     }
     memory = {name: view(array, name) for name, array in space.items()}
-    launches = [named.step for named in steps_of(call, target("sm_80"), memory, "test")]
+    launches = [named.step for named in steps_of(call, target(on), memory, "test")]
     return launches, {**written, **found, **space}
 
 
@@ -277,6 +320,89 @@ def test_a_batch_item_has_the_same_bits_alone(kind: str, features: str) -> None:
             np.testing.assert_array_equal(part, whole[b : b + 1])
 
 
+@pytest.mark.parametrize("name", [pytest.param(n, marks=_often(n == "causal")) for n in WATCHED])
+def test_the_sanitizers_report_nothing_in_one_sweep(name: str) -> None:
+    of = case(**{"seq_k": 90, **WATCHED[name]}, deterministic=False)
+    assert interpret(of, sanitize="all") == interpret(of)
+
+
+_OF_FOUR_BLOCKS: dict[str, Any] = {"seq_q": 10, "seq_k": 200, "head_dim": 8, "deterministic": False}
+
+
+def _largest_partial_sums() -> Array:
+    """The sums of the magnitudes of what keys add to dQ before its scale."""
+    of = case(**_OF_FOUR_BLOCKS)
+    (out, lse), scale = of.forward(), of.config.scale
+    q, k, v, dout = (x.astype(np.float64) for x in (of.q, of.k, of.v, of.dout))
+    weights = np.exp(scale * q @ k.swapaxes(2, 3) - lse[..., None])
+    gradients = weights * (dout @ v.swapaxes(2, 3) - (dout * out).sum(axis=3)[..., None])
+    found: Array = np.abs(gradients) @ np.abs(k)
+    return found
+
+
+def _of_one_sweep(**how: Any) -> tuple[dict[str, Array], dict[str, Array]]:
+    """What one sweep writes for four blocks of keys that add to the same rows of dQ: the numbers that
+    atomics sum, and all others.
+    """
+    of = case(**_OF_FOUR_BLOCKS)
+    launches, written = steps(of)
+    for step in launches:
+        step.interpret(**how)
+    judge(of, {n: written[f"d{n}"] for n in "qkv"}, *of.forward())
+    of_atomics = {name: written.pop(name) for name in ("dq", "dQ_sums")}
+    return of_atomics, written
+
+
+@pytest.mark.nightly
+def test_every_order_of_ctas_gives_the_same_gradients_but_for_the_rounding_of_dq() -> None:
+    sums, others = _of_one_sweep()
+    orders = [_of_one_sweep(sanitize="all", schedule=PCT(seed, apart=True)) for seed in range(3)]
+    assert any(found["dQ_sums"].tobytes() != sums["dQ_sums"].tobytes() for found, _ in orders)
+    for found, same in orders:
+        assert _bits(same) == _bits(others)
+        # Three sums of four terms, each rounded, in both orders.
+        error = np.abs(found["dQ_sums"] - sums["dQ_sums"])
+        assert (error <= 6 * 2.0**-24 * 1.01 * _largest_partial_sums()).all()
+
+
+def test_sums_of_dq_race_unless_they_are_atomic() -> None:
+    of = case(20, 90, 8, deterministic=False)
+    for step in steps(of)[0]:
+        text = step.made.text
+        if "red.global" not in text:
+            step.interpret()
+            continue
+        plain = parse(text.replace("red.global.add.f32", "st.global.f32"))
+        with pytest.raises(TrapError, match="race"):
+            step.interpret(plain, sanitize="all")
+        return
+    raise AssertionError("no launch adds")
+
+
+@pytest.mark.parametrize(
+    ("kind", "head_dim", "on", "added"),
+    [
+        pytest.param("f16", 16, "sm_90", "red.global.add.v2.f32", marks=pytest.mark.slow),
+        pytest.param("f16", 16, "sm_80", "red.global.add.f32", marks=pytest.mark.nightly),
+        pytest.param("f16", 5, "sm_90", "red.global.add.f32", marks=pytest.mark.nightly),
+        pytest.param("tf32", 8, "sm_90", "red.global.add.v4.f32", marks=pytest.mark.nightly),
+        pytest.param("tf32", 6, "sm_120", "red.global.add.v2.f32", marks=pytest.mark.nightly),
+        pytest.param("f32_grade", 40, "sm_100", "red.global.add.v4.f32", marks=pytest.mark.nightly),
+    ],
+)
+def test_neighbouring_columns_are_added_at_once_where_the_target_can(
+    kind: str, head_dim: int, on: str, added: str
+) -> None:
+    of = case(20, 90, head_dim, deterministic=False, **KINDS[kind], target=on)
+    launches, written = steps(of, on)
+    for step in launches:
+        step.interpret(sanitize="all")
+        if step.made.kernel.name.startswith("attention_gradient_keys"):
+            opcodes = {s.opcode for s in step.made.kernel.body if isinstance(s, ir.Instr)}
+            assert [o for o in opcodes if o.startswith("red")] == [added]
+    judge(of, {n: written[f"d{n}"] for n in "qkv"}, *of.forward())
+
+
 # ------------------------------------------------------------------------------------------
 # faults
 
@@ -328,9 +454,9 @@ def _is_noticed(of: Case, entry: str, at: int) -> bool:
     return False
 
 
-def faults(name: str) -> Iterator[str]:
+def faults(name: str, *, deterministic: bool = True) -> Iterator[str]:
     """The statements without which the sanitizers notice nothing in any problem of a config."""
-    problems = [case(**how) for how in FAULTY[name]]
+    problems = [case(**how, deterministic=deterministic) for how in FAULTY[name]]
     launches = {step.made.kernel.name: step for of in problems for step in steps(of)[0]}
     for entry, step in launches.items():
         for at in _synchronising(step):
@@ -342,3 +468,9 @@ def faults(name: str) -> Iterator[str]:
 @pytest.mark.parametrize("name", FAULTY)
 def test_no_barrier_wait_or_commit_can_be_left_out(name: str) -> None:
     assert not list(faults(name))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["one stage", "two stages", "no mask"])
+def test_no_barrier_wait_or_commit_of_one_sweep_can_be_left_out(name: str) -> None:
+    assert not list(faults(name, deterministic=False))
