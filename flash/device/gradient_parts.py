@@ -12,6 +12,7 @@ from flash.device.tiles import Matrix, access_width
 from flash.operands.dtypes import F32_BYTES
 from flash.problem.gradients import GradientConfig, gradient_matrices, row_numbers
 from ptxgen.dsl import KernelBuilder, Pointer, Value
+from ptxgen.dsl.marks import marked
 from ptxgen.types import f32, s32, s64, u32, u64
 
 _OF_KEYS = ("K", "V", "dK", "dV")
@@ -156,6 +157,7 @@ class QueriesPart:
     all_see_from: Value | None  # the first key that all rows see; None if it is key 0
 
     @classmethod
+    @marked("gradients: part of queries")
     def of(cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters) -> QueriesPart:
         """The part of this CTA. From fastest to slowest the grid has blocks, heads, batches. Code is
         emitted that ends CTAs whose rows lie behind their sequence.
@@ -220,6 +222,7 @@ class KeysPart:
     slice: Value | None  # u32; None if the CTA makes all columns
 
     @classmethod
+    @marked("gradients: part of keys")
     def of(cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters) -> KeysPart:
         """The part of this CTA. From fastest to slowest the grid has slices, blocks, heads of K and
         V, batches. Code is emitted that ends CTAs whose rows lie behind their sequence.

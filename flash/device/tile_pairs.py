@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from flash.device.panel_loader import PanelLoader
 from ptxgen.dsl import KernelBuilder, Value
+from ptxgen.dsl.marks import marked
 from ptxgen.dsl.matrices.ring import StageRing
 
 Copies = Callable[[Value, Value | None], None]
@@ -64,11 +65,13 @@ class TilePairs:
         """
         return self._used[n].at
 
+    @marked("tile pairs: stages")
     def advance(self) -> None:
         """Go on to the stages of the next pair."""
         for ring in self._used:
             ring.advance()
 
+    @marked("tile pairs: next pair")
     def _start(self, tile: Value, end: Value) -> None:
         k = self.k
         with k.when(tile < end, uniform=True):

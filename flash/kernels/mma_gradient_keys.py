@@ -26,6 +26,7 @@ from flash.problem.mma_tiling import MMA_KEYS, MmaTiling
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, Value
+from ptxgen.dsl.marks import marked
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD, over_lanes
 from ptxgen.dsl.swizzle import SwizzledTile
 from ptxgen.types import f32, u32
@@ -93,6 +94,7 @@ class _Cta:
         self.my_first_key = part.first_key + k.signed(self.me.warp_row(t.of_scores))
         self.columns = [_slice_of(part.slice, tile, t) for tile in walked]
 
+    @marked("gradient of keys: results")
     def store_sums(self) -> None:
         """Write the CTA's rows of dK and dV."""
         k, t = self.k, self.config.tiling

@@ -19,6 +19,7 @@ from flash.problem.gradients import GradientConfig
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Value
+from ptxgen.dsl.marks import marked
 from ptxgen.dsl.matrices.lanes import QUAD, over_lanes
 from ptxgen.types import f32
 
@@ -88,6 +89,7 @@ class _Cta:
             found = feature.applied(self.part.scores).first_gradient(lse, delta)
             self.terms.write(self.k, f"row_{feature.argument}", row, found)
 
+    @marked("gradient of queries: hidden keys")
     def clear_keys(self, cut: Value) -> None:
         """Set what is not finite in this thread's parts of the tiles of K and V to 0, if `cut`."""
         with self.k.when(cut, uniform=True):

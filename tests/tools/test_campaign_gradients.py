@@ -1,0 +1,57 @@
+"""The kernels of gradients in the mutation campaign: what is right, and who notices a mistake."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gradient_runs import case
+
+from flash.commands.campaign.gradient_bound import GradientInputs
+from flash.commands.campaign.kernels import subjects
+from ptxgen import interpreter
+from ptxgen.interpreter import Result
+
+VARLEN = "bf16-sm_80-dq-varlen"
+OF_KEYS = "bf16-sm_80-dkv-varlen"
+OF_BIAS = "f16-sm_80-dbias"
+SUM = "bf16-sm_80-sum"
+
+
+def test_what_rows_and_keys_add_is_the_gradient_of_an_array() -> None:
+    arrays = {
+        "alibi_slopes": np.array([0.5, 0.25], np.float32),
+        "sink": np.array([0.1, -0.3], np.float32),
+        "key_bias": np.linspace(-1, 1, 19, dtype=np.float32)[None],
+    }
+    of = case(
+        13, 19, 8, heads=2, kv_heads=1, causal=True, alibi=True, sink=True, key_bias="f32", arrays=arrays
+    )
+    call = GradientInputs(of.config, of.dout, of.q, of.k, of.v, *of.forward(), of.dlse, of.given)
+    bounds = call.bounds(of.wanted)
+    terms = {"alibi_slopes": "row_alibi_slopes", "sink": "row_sink", "key_bias": "key_key_bias"}
+    for name, of_terms in terms.items():
+        whole = bounds[of_terms].gradient.sum(axis=(0, 1) if name == "key_bias" else (0, 2))
+        np.testing.assert_allclose(whole, bounds[name].gradient.reshape(whole.shape), atol=1e-5)
+        assert (bounds[of_terms].error > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "nth", "message"),
+    [
+        (VARLEN, 5, "dQ is written outside its rows and columns"),
+        (OF_KEYS, 4, "dK is written outside its rows and columns"),
+    ],
+)
+def test_a_write_outside_of_the_rows_of_a_gradient_is_wrong(kernel: str, nth: int, message: str) -> None:
+    subject = subjects()[kernel]
+
+    def meddling(*given: Any, args: Any, **how: Any) -> Result:
+        done = interpreter.run(*given, args=args, **how)
+        args[nth].base[0, 0, -1, -1] = 0  # in its margins
+        return done
+
+    problem = subject.problems[-1]
+    assert subject.run(subject.module, problem).wrong == ""
+    assert subject.run(subject.module, problem, launch=meddling).wrong == message
