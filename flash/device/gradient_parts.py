@@ -198,6 +198,7 @@ class QueriesPart:
             all_see_from,
         )
 
+    @marked("gradients: tiles with hidden keys")
     def hides_keys(self, first_key: Value, tile: int) -> Value:
         """Whether some row does not see some key of the tile that begins with `first_key`."""
         if self.mask.hides_anywhere:
@@ -253,6 +254,7 @@ class KeysPart:
         of_batch = self.batch * self.given.heads + head
         return HeadScores.of(k, config, self.given, (self.batch, head, of_batch), None)
 
+    @marked("gradients: tiles with hidden queries")
     def hides(self, k: KernelBuilder, mask: Mask, first_query: Value, block: int, tile: int) -> Value:
         """Whether some query of the tile that begins with `first_query` does not exist, or does not see
         some key of the CTA.

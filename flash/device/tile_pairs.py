@@ -45,6 +45,7 @@ class TilePairs:
         for ahead in range(self.stages - 1):
             self._start(first + ahead if ahead else first, end)
 
+    @marked("tile pairs: wait")
     def await_next(self, tile: Value, end: Value, on_arrival: Callable[[], None]) -> None:
         """Wait for tile `tile`, and start the copies of the pair that is stages - 1 tiles further.
         `on_arrival` emits what a thread does to its own parts of the tiles before others read them.

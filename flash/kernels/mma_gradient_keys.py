@@ -34,6 +34,7 @@ from ptxgen.types import f32, u32
 _LOG_SUMS, _DELTAS = 0, 1  # rows of the tile with the numbers of rows
 
 
+@marked("gradient of keys: loops")
 def gradient_of_keys(config: GradientConfig) -> ir.Module:
     """The module with the kernel of a configuration."""
     k, given = begun(config)

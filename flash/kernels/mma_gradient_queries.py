@@ -24,6 +24,7 @@ from ptxgen.dsl.matrices.lanes import QUAD, over_lanes
 from ptxgen.types import f32
 
 
+@marked("gradient of queries: loop")
 def gradient_of_queries(config: GradientConfig) -> ir.Module:
     """The module with the kernel of a configuration."""
     k, given = begun(config)
@@ -130,6 +131,7 @@ class _Cta:
                 with k.when(exists & (self.me.in_quad == 0)):
                     self.terms.write(k, name, self.my_query + down, whole)
 
+    @marked("gradient of queries: results")
     def store_sum(self) -> None:
         """Write the CTA's rows of dQ."""
         k, t, part = self.k, self.config.tiling, self.part
