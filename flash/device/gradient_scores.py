@@ -91,6 +91,7 @@ class ScoreGradients:
                 k.selp(0.0, slope, score == NEG_INF, into=slope)
         return slopes, found
 
+    @marked("gradients of scores: signs")
     def _turn(self, S: Fragment) -> None:
         """Change the signs of scores whose scale is still to come, and negative."""
         if self.scoring is None:
@@ -98,6 +99,7 @@ class ScoreGradients:
                 for score in S.all():
                     self.k.neg(score, into=score)
 
+    @marked("gradients of scores: weights")
     def differentiate(
         self,
         S: Fragment,

@@ -97,7 +97,7 @@ def sum_name(argument: str) -> str:
     return f"sum_{argument}"
 
 
-def memory_name(feature: ScoreFeature) -> str:
+def memory_name(feature: ScoreFeature | type[ScoreFeature]) -> str:
     """The name of the pointer to what is summed for the gradient of a feature's array."""
     return {"keys": "key_", "scores": "d"}.get(feature.gradient_of, "row_") + feature.argument
 
@@ -179,7 +179,7 @@ def _in_order(call: GradientCall) -> dict[str, ArrayView]:
 
 
 def sum_steps(
-    feature: type[ScoreFeature], terms: ArrayView, into: ArrayView, target: Target, who: str
+    feature: ScoreFeature | type[ScoreFeature], terms: ArrayView, into: ArrayView, target: Target, who: str
 ) -> Iterator[Step]:
     """The launch that sums the terms of a feature's array along the axes along which it was broadcast."""
     given = (1,) * (len(feature.axes) - len(into.shape)) + tuple(into.shape)

@@ -194,6 +194,7 @@ class _Head:
         cta.of_values.outputs(cta.sum_dV, cta.of_values.weights(S), _moved(dO_stage, cta.columns[1]))
         cta.products.outputs(cta.sum_dK, cta.products.weights(dP), _moved(Q_stage, cta.columns[0]))
 
+    @marked("gradient of keys: terms")
     def write_terms(self) -> None:
         """Write what each key adds to gradients of arrays of scores."""
         k, cta, part = self.k, self.cta, self.cta.part

@@ -121,6 +121,7 @@ class _Cta:
         k.note("dQ += dS K")
         self.products.outputs(self.sum_dQ, self.products.weights(dP), K_stage)
 
+    @marked("gradient of queries: terms")
     def write_terms(self) -> None:
         """Write what each row adds to gradients of arrays of scores."""
         k = self.k

@@ -9,7 +9,9 @@ import pytest
 from gradient_runs import case
 
 from flash.commands.campaign.gradient_bound import GradientInputs
+from flash.commands.campaign.judge import judge, mutants_of
 from flash.commands.campaign.kernels import subjects
+from flash.scores.philox import kept
 from ptxgen import interpreter
 from ptxgen.interpreter import Result
 
@@ -55,3 +57,45 @@ def test_a_write_outside_of_the_rows_of_a_gradient_is_wrong(kernel: str, nth: in
     problem = subject.problems[-1]
     assert subject.run(subject.module, problem).wrong == ""
     assert subject.run(subject.module, problem, launch=meddling).wrong == message
+
+
+@pytest.mark.parametrize("kernel", ["f16-sm_80-dq-features", "f16-sm_80-dkv-features"])
+def test_in_each_place_of_a_fragment_a_number_that_counts_is_the_threshold(kernel: str) -> None:
+    queries, keys = np.arange(32), np.arange(32)
+    rows, columns = queries[:, None], keys[None]
+    if "dkv" in kernel:
+        rows, columns = columns, rows
+    place = 4 * (rows % 16 // 8) + columns % 16 // 8 * 2 + columns % 2
+    found: set[int] = set()
+    for problem in subjects()[kernel].problems:
+        if problem.dropout_seed >= 1 << 32:
+            continue
+        prepared = subjects()[kernel].prepare(problem)
+        (mask,) = (a for a in prepared.arrays if a.dtype == bool)
+        counts = mask[0, 0] & np.tri(32, dtype=bool)
+        kept_now, kept_more = (
+            kept(dropout, problem.dropout_seed, np.zeros(1, int), queries, keys)[0]
+            for dropout in (0.3, 0.3 - 2**-16)
+        )
+        found |= set(place[(kept_now != kept_more) & counts].tolist())
+    assert found == set(range(8))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind", "change", "function", "who"),
+    [
+        (SUM, "loop-bound", "lt to le", "sum_kernel", "value"),
+        (OF_BIAS, "barrier", "deleted", "gradient_of_scores", "sanitizer"),
+        (VARLEN, "mask", "inverted", "_Cta.clear_keys", "value"),  # NaN that a row does not see
+    ],
+)
+def test_a_mistake_in_a_kernel_of_gradients_is_noticed(
+    kernel: str, kind: str, change: str, function: str, who: str
+) -> None:
+    at = [
+        n
+        for n, m in enumerate(mutants_of(kernel))
+        if m.name.startswith(f"{kind}: {change}") and m.where.endswith(function)
+    ]
+    found = judge(kernel, at[-1])
+    assert found.caught_by == who, found

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.gradients.steps import memory_name
+from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
 from flash.reference import (
     attention_reference,
@@ -41,7 +42,7 @@ _RESULT: Final = {np.dtype(np.float16): 2.0**-11, np.dtype(ml_dtypes.bfloat16): 
 _TINY: Final = {np.dtype(np.float16): 2.0**-25}
 _RESULT_OF_F32: Final = 2.0**-24
 _LEAST_NORMAL: Final = 2.0**-126  # of f32 and bf16
-_F32: Final = 32 * 2.0**-24  # roundings of f32 on the way from products to gradients of scores
+_ROUNDINGS: Final = 32 * 2.0**-24  # of f32, on the way from products to gradients of scores
 _OF_SUMS: Final = 1.01  # times the error of the terms: that of their sum
 
 
@@ -109,7 +110,7 @@ class GradientInputs:
         """The gradient of LSE with which the exact O gives the gradients that `out` gives."""
         exact, _ = attention_reference(self.q, self.k, self.v, **self.given)
         difference = np.where(np.isneginf(self.lse)[..., None], 0, self.out - exact)
-        less = (self.dout.astype(np.float64) * difference).sum(axis=3)
+        less: Array = (self.dout.astype(np.float64) * difference).sum(axis=3)
         return -less if self.dlse is None else self.dlse - less
 
 
@@ -138,8 +139,8 @@ class _Terms:
     def of(cls, call: GradientInputs) -> _Terms:
         """The terms of a call."""
         config, given = call.config, call.given
-        precision = config.precision if config.dtype == "f32" else None
-        entering, kept = _UNITS[config.dtype, precision]
+        precision = config.precision if config.element is F32 else None
+        entering, kept = _UNITS[config.element.name, precision]
         tiny = _TINY.get(call.q.dtype, _LEAST_NORMAL)
         q, k, v = _in_float64(call)
         dout, scale = call.dout.astype(np.float64), config.scale
@@ -161,15 +162,15 @@ class _Terms:
         q, k, v, dout = (np.abs(x) for x in (q, k, v, dout))
         products = np.where(visible, abs(scale) * (q @ k.swapaxes(2, 3)), 0)
         sizes = np.where(visible, np.abs(score), 0) + np.where(np.isinf(rows), 0, np.abs(rows))
-        of_scores = call.bend * (2 * entering + _F32) * products + _F32 * (1 + sizes)
-        delta_error = _F32 * ((dout * np.abs(out)).sum(axis=3) + np.abs(dlse))
-        ends = factor * np.where(visible, dout @ v.swapaxes(2, 3), 0) * (2 * entering + _F32)
+        of_scores = call.bend * (2 * entering + _ROUNDINGS) * products + _ROUNDINGS * (1 + sizes)
+        delta_error = _ROUNDINGS * ((dout * np.abs(out)).sum(axis=3) + np.abs(dlse))
+        ends = factor * np.where(visible, dout @ v.swapaxes(2, 3), 0) * (2 * entering + _ROUNDINGS)
         ends = ends + delta_error[..., None]
         size = np.abs(gradient)
         of_gradients = np.where(visible, size * of_scores + weight * np.exp(of_scores) * ends, 0)
-        of_products = call.bend * (of_gradients + size * (2 * of_scores + _F32))
+        of_products = call.bend * (of_gradients + size * (2 * of_scores + _ROUNDINGS))
         most = np.max(factor, initial=0)
-        first = _F32 * (1 + sizes.max(axis=3, initial=0)) * np.abs(delta)
+        first = _ROUNDINGS * (1 + sizes.max(axis=3, initial=0)) * np.abs(delta)
         return cls(
             at,
             {feature.argument: feature for feature in asked(given)},
@@ -177,9 +178,9 @@ class _Terms:
             delta,
             delta_error,
             gradient,
-            of_gradients + _F32 * size,
-            of_products + call.bend * size * (kept + entering + _F32) + tiny * visible,
-            factor * weight * (of_scores + kept + entering + _F32) + tiny * visible * most,
+            of_gradients + _ROUNDINGS * size,
+            of_products + call.bend * size * (kept + entering + _ROUNDINGS) + tiny * visible,
+            factor * weight * (of_scores + kept + entering + _ROUNDINGS) + tiny * visible * most,
             first + ends[..., :1].max(axis=3, initial=0),
         )
 

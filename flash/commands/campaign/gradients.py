@@ -37,6 +37,13 @@ _IN_TURNS: Final = 3  # whole tiles, with which each stage is used again
 # Rows of the last block and of the last tile, which end with any of a lane's or of a thread's copies.
 _ENDS: Final = ((1, 8), (2, 1), (8, 2), (16, 9), (24, 16), (10, 10))
 
+# As in `flash/commands/campaign/problems.py`, in the kernels of the campaign with dropout; in one by keys
+# the rows of a thread's fragment are keys.
+_SEEDS_AT_THRESHOLD: Final = {
+    QUERIES: (336, 633, 656, 1091, 1782, 3205, 3485, 5084),
+    KEYS: (656, 704, 980, 1050, 2023, 4032, 5261, 11453),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class GradientSettings:
@@ -99,7 +106,7 @@ def _problems_of(own: GradientSettings) -> tuple[Problem, ...]:
         replace(first, alike=True),
         *(Problem(_BLOCK + end, n, heads=1, reverse=True) for end, n in _ENDS),
         *(Problem(n, _BLOCK + end, heads=1, reverse=True) for end, n in _ENDS),
-        *of_features(config, _BLOCK, _TILE),
+        *of_features(config, _BLOCK, _TILE, _SEEDS_AT_THRESHOLD.get(own.owner, ())),
     ]
     if own.owner == SCORES:
         found = [p for p in found if p.seq_q and p.seq_k]
@@ -216,7 +223,7 @@ class GradientArrays:
         right, allowed = (x.reshape(found.shape) for x in self.given.bounds[name])
         rows = self.given.rows.get(name)
         outside = "" if rows is None else margins_changed(found, rows, name)
-        matters = ~np.isnan(right)
+        matters: Array = ~np.isnan(right)
         if rows is not None:
             matters |= ~rows[:, None]
         return difference(name, np.where(matters, found, right), right, allowed) or outside
@@ -237,7 +244,8 @@ def _step(own: GradientSettings, call: GradientCall, memory: Mapping[str, Array]
 def _given(own: GradientSettings, p: Problem) -> _Given:
     """What the kernels of a call read, and what is right, with equal contents at each call."""
     config, random, of = p.config(own.config), np.random.default_rng(_SEED), arrays_of(own.config, p)
-    of.k[np.broadcast_to(np.isnan(of.v).all(axis=3)[..., None], of.k.shape)] = np.nan
+    hidden = np.asarray(np.isnan(of.v).all(axis=3))
+    of.k[hidden] = np.nan
     shape = of.out.shape
     dout = with_margins(shape, config.element, random, reverse=p.reverse)
     out = with_margins(shape, config.element, None, reverse=p.reverse)

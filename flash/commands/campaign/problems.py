@@ -4,6 +4,7 @@ mistake can show.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -125,15 +126,17 @@ def _large(config: AttentionConfig, largest: Problem) -> list[Problem]:
     return [replace(largest, scores=f"large {of}") for of in rounded]
 
 
-def of_features(config: AttentionConfig, block: int, tile: int) -> list[Problem]:
+def of_features(
+    config: AttentionConfig, block: int, tile: int, seeds: Sequence[int] = _SEEDS_AT_THRESHOLD
+) -> list[Problem]:
     """Problems for softcap and dropout: scores that are small against the softcap, and random
-    numbers that equal the threshold.
+    numbers that equal the threshold, as with `seeds`.
     """
     found = []
     if config.softcap is not None:
         found.append(Problem(block, tile + 1, softcap=_LARGE_SOFTCAP))
     if config.dropout:
-        found += [Problem(32, 32, heads=1, dropout_seed=seed) for seed in _SEEDS_AT_THRESHOLD]
+        found += [Problem(32, 32, heads=1, dropout_seed=seed) for seed in seeds]
     return found
 
 
