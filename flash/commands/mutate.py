@@ -9,8 +9,10 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import itertools
 import json
 import multiprocessing
+import operator
 import os
 import random
 import sys
@@ -41,7 +43,8 @@ _fail: Final = functools.partial(fail, NAME, FAILED)
 SCHEMA: Final = 1  # version of the JSON; raised when a key changes its meaning
 _SEED: Final = 4  # of the choice of mutants in the short form
 _QUIET_S: Final = 30.0  # seconds between two lines of progress, without a bar
-_CHUNK: Final = 4  # mutants that a process takes at once
+_KINDS_OF_A_KERNEL: Final = 5  # of whose kinds the short form has a mutant each
+_BATCH: Final = 8  # mutants of a kernel that a process takes at once
 
 _EPILOG = f"""\
 kinds of mistakes:
@@ -57,6 +60,7 @@ examples:
   ptxgen mutate --kernel f32-sm_80 --kind barrier --kind copy-wait
   ptxgen mutate --output benchmarks/results/mutations.json
   ptxgen mutate --kernel f32-sm_80 --update --output benchmarks/results/mutations.json
+  ptxgen mutate --changed --update --output benchmarks/results/mutations.json
   ptxgen mutate --survivors --update --output benchmarks/results/mutations.json
 
 exit codes:
@@ -80,10 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         kept = _kept(arguments)
     except (OSError, ValueError) as error:
         return _fail(f"cannot update {arguments.output}: {error}")
-    chosen = {
-        name: _chosen(name, arguments, kept if arguments.survivors else None)
-        for name in arguments.kernel or subjects()
-    }
+    names = _names(arguments, kept)
+    chosen = {name: _chosen(name, arguments, kept if arguments.survivors else None) for name in names}
     try:
         verdicts = _judged(chosen, arguments.jobs)
     except PtxGenError as error:
@@ -108,7 +110,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--kernel", action="append", choices=list(subjects()), help="only this one; repeatable")
     add("--kind", action="append", choices=list(KINDS), help="only this kind; repeatable")
-    add("--short", action="store_true", help="one mutant of each kind and kernel")
+    add("--short", action="store_true", help="a sample: a mutant of five kinds for each kernel")
     add("--jobs", type=whole(1), default=os.cpu_count() or 1, metavar="N", help="processes")
     add("--json", action="store_true", help="print JSON")
     add("--output", type=Path, metavar="FILE", help="write the JSON there, in one step")
@@ -118,15 +120,35 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         action="store_true",
         help="only what FILE calls a hole or equivalent, after a new problem; with --update",
     )
+    add(
+        "--changed",
+        action="store_true",
+        help="only kernels that FILE does not have, or has with another text; with --update",
+    )
     arguments = parser.parse_args(argv)
     if arguments.update and arguments.output is None:
         parser.error("--update needs --output, the file to update")
-    if arguments.survivors and (not arguments.update or arguments.kind or arguments.short):
-        parser.error("--survivors goes with --update, and neither with --kind nor with --short")
+    for name in ("survivors", "changed"):
+        if getattr(arguments, name) and (not arguments.update or arguments.kind or arguments.short):
+            parser.error(f"--{name} goes with --update, and neither with --kind nor with --short")
+    if arguments.survivors and arguments.changed:
+        parser.error("--survivors and --changed exclude each other")
     return arguments
 
 
 # ------------------------------------------------------------------------------------- the campaign
+
+
+def _names(arguments: argparse.Namespace, kept: Mapping[str, Any] | None) -> list[str]:
+    """The kernels to judge: those asked for that `kept` says need it, if only such are wanted."""
+    names = list(arguments.kernel or subjects())
+    if kept is not None and arguments.survivors:
+        survived = {kernel for kernel, _ in _survivors(kept)}
+        return [name for name in names if name in survived]
+    if kept is not None and arguments.changed:
+        known = {kernel["name"]: kernel["sha256"] for kernel in kept["kernels"]}
+        return [name for name in names if known.get(name) != _sha256(name)]
+    return names
 
 
 def _chosen(kernel: str, arguments: argparse.Namespace, kept: Mapping[str, Any] | None = None) -> list[int]:
@@ -140,8 +162,10 @@ def _chosen(kernel: str, arguments: argparse.Namespace, kept: Mapping[str, Any] 
         if mutant.kind in by_kind:
             by_kind[mutant.kind].append(number)
     if arguments.short:
-        choice = random.Random(_SEED)
-        by_kind = {k: [choice.choice(n)] for k, n in by_kind.items() if n}
+        choice = random.Random(f"{_SEED} {kernel}")
+        there = [kind for kind, numbers in by_kind.items() if numbers]
+        taken = choice.sample(there, min(_KINDS_OF_A_KERNEL, len(there)))
+        by_kind = {kind: [choice.choice(by_kind[kind])] for kind in taken}
     return sorted(number for numbers in by_kind.values() for number in numbers)
 
 
@@ -156,16 +180,15 @@ def _judged(chosen: Mapping[str, Sequence[int]], jobs: int) -> list[Verdict]:
 
 def _verdicts(pairs: Sequence[tuple[str, int]], jobs: int) -> Iterator[Verdict]:
     if jobs == 1:
-        yield from (judge(name, number) for name, number in pairs)
+        yield from itertools.starmap(judge, pairs)
         return
-    names, numbers = zip(*pairs, strict=True)
     # "spawn", because a fork of a process with threads, such as numpy's, may hang.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         try:
             with children_without_interrupts():
-                verdicts = pool.map(judge, names, numbers, chunksize=_CHUNK)
-            yield from verdicts
+                found = pool.map(_judge_all, _batches(pairs))
+            yield from itertools.chain.from_iterable(found)
         except BaseException:
             # Or the end of the pool waits for verdicts that nobody wants. What has not begun is dropped
             # first: the pool fails at what is cancelled when it loses its processes.
@@ -173,6 +196,20 @@ def _verdicts(pairs: Sequence[tuple[str, int]], jobs: int) -> Iterator[Verdict]:
             for process in multiprocessing.active_children():
                 process.terminate()
             raise
+
+
+def _judge_all(pairs: Sequence[tuple[str, int]]) -> list[Verdict]:
+    return list(itertools.starmap(judge, pairs))
+
+
+def _batches(pairs: Sequence[tuple[str, int]]) -> Iterator[Sequence[tuple[str, int]]]:
+    """The pairs in batches of one kernel each: a process that has made a kernel judges several of its
+    mutants.
+    """
+    for _, of_kernel in itertools.groupby(pairs, operator.itemgetter(0)):
+        every = list(of_kernel)
+        for first in range(0, len(every), _BATCH):
+            yield every[first : first + _BATCH]
 
 
 class _Progress:

@@ -13,6 +13,7 @@ from flash.operands.dtypes import F32, F32_BYTES
 from flash.problem.gradients import GradientConfig, gradient_matrices, row_numbers, sums_of_queries
 from flash.problem.tile_choice import natural_alignment
 from ptxgen.dsl import KernelBuilder, Pointer, Value
+from ptxgen.dsl.marks import marked
 from ptxgen.types import f32, s32, s64, u32, u64
 
 _OF_KEYS = ("K", "V", "dK", "dV")
@@ -209,6 +210,7 @@ class QueriesPart:
     all_see_from: Value | None  # the first key that all rows see; None if it is key 0
 
     @classmethod
+    @marked("gradients: part of queries")
     def of(cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters) -> QueriesPart:
         """The part of this CTA, as in `RowsPart.of`."""
         t, rows = config.tiling, RowsPart.of(k, config, given)
@@ -237,6 +239,7 @@ class QueriesPart:
             all_see_from,
         )
 
+    @marked("gradients: tiles with hidden keys")
     def hides_keys(self, first_key: Value, tile: int) -> Value:
         """Whether some row does not see some key of the tile that begins with `first_key`."""
         if self.mask.hides_anywhere:
@@ -261,6 +264,7 @@ class KeysPart:
     slice: Value | None  # u32; None if the CTA makes all columns
 
     @classmethod
+    @marked("gradients: part of keys")
     def of(cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters) -> KeysPart:
         """The part of this CTA. From fastest to slowest the grid has slices, blocks, heads of K and
         V, batches. Code is emitted that ends CTAs whose rows lie behind their sequence.
@@ -291,6 +295,7 @@ class KeysPart:
         of_batch = self.batch * self.given.heads + head
         return HeadScores.of(k, config, self.given, (self.batch, head, of_batch), None)
 
+    @marked("gradients: tiles with hidden queries")
     def hides(self, k: KernelBuilder, mask: Mask, first_query: Value, block: int, tile: int) -> Value:
         """Whether some query of the tile that begins with `first_query` does not exist, or does not see
         some key of the CTA.

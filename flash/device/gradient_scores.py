@@ -12,6 +12,7 @@ from flash.scores.feature import LOG2E, NEG_INF, Applied
 from flash.scores.places import ScorePlaces
 from flash.scores.scoring import Scoring
 from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.dsl.marks import marked
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class ScoreGradients:
         found = [f for feature in self.dropping if (f := feature.output_factor) is not None]
         return found[0] if found else None
 
+    @marked("gradients of scores: hidden keys")
     def score(
         self, S: Fragment, places: Callable[[], ScorePlaces], cut: Value | None, queries: Value | None = None
     ) -> tuple[Fragment | None, ScorePlaces | None]:
@@ -89,6 +91,7 @@ class ScoreGradients:
                 k.selp(0.0, slope, score == NEG_INF, into=slope)
         return slopes, found
 
+    @marked("gradients of scores: signs")
     def _turn(self, S: Fragment) -> None:
         """Change the signs of scores whose scale is still to come, and negative."""
         if self.scoring is None:
@@ -96,6 +99,7 @@ class ScoreGradients:
                 for score in S.all():
                     self.k.neg(score, into=score)
 
+    @marked("gradients of scores: weights")
     def differentiate(
         self,
         S: Fragment,

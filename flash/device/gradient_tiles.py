@@ -23,6 +23,7 @@ from flash.problem.gradients import GradientConfig
 from flash.problem.mma_tiling import FMA, HALF, MmaTiling
 from flash.scores.feature import LOG2E, NEG_INF
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, Value
+from ptxgen.dsl.marks import marked
 from ptxgen.dsl.swizzle import SwizzledTile
 
 _INFINITY: Final = float("inf")
@@ -72,6 +73,7 @@ def products_of(
     return Tf32Products(k, t, me, tiles, is_crowded=config.tiling.is_crowded)
 
 
+@marked("gradients: shift")
 def shift_of(k: KernelBuilder, lse: Value) -> Value:
     """The number that is subtracted from the scores of a row, in units of log2: LSE, or infinity for a
     row that sees no key, so that its weights are 0.

@@ -12,6 +12,7 @@ from typing import Final
 from flash.device.gradient_parts import RowNumbers
 from flash.device.tiles import Matrix
 from ptxgen.dsl import KernelBuilder, Pointer, SharedTile, Value
+from ptxgen.dsl.marks import marked
 from ptxgen.dsl.matrices.lanes import over_lanes
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import ScalarType, f32, u16, u32, u64
@@ -20,6 +21,7 @@ _HALF_BITS: Final = 16
 _NEG_INF: Final = float("-inf")
 
 
+@marked("row sums: rows of a CTA")
 def sum_rows(
     k: KernelBuilder,
     O: Matrix,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from flash.device.panel_loader import PanelLoader
 from ptxgen.dsl import KernelBuilder, Value
+from ptxgen.dsl.marks import marked
 from ptxgen.dsl.matrices.ring import StageRing
 
 Copies = Callable[[Value, Value | None], None]
@@ -44,6 +45,7 @@ class TilePairs:
         for ahead in range(self.stages - 1):
             self._start(first + ahead if ahead else first, end)
 
+    @marked("tile pairs: wait")
     def await_next(self, tile: Value, end: Value, on_arrival: Callable[[], None]) -> None:
         """Wait for tile `tile`, and start the copies of the pair that is stages - 1 tiles further.
         `on_arrival` emits what a thread does to its own parts of the tiles before others read them.
@@ -64,11 +66,13 @@ class TilePairs:
         """
         return self._used[n].at
 
+    @marked("tile pairs: stages")
     def advance(self) -> None:
         """Go on to the stages of the next pair."""
         for ring in self._used:
             ring.advance()
 
+    @marked("tile pairs: next pair")
     def _start(self, tile: Value, end: Value) -> None:
         k = self.k
         with k.when(tile < end, uniform=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,15 @@ from flash.launch.varlen import LENGTHS
 from flash.mods.trace import AUX
 from flash.operands.dtypes import OF_ARRAYS
 from flash.problem.config import AttentionConfig
-from flash.problem.gradients import KEYS, SCORES, SUMS_OF_QUERIES, gradient_config, owners_of, term_of
+from flash.problem.gradients import (
+    KEYS,
+    SCORES,
+    SUMS_OF_QUERIES,
+    GradientConfig,
+    gradient_config,
+    owners_of,
+    term_of,
+)
 from flash.problem.sequences import each_sequence
 from flash.scores.aux_arrays import gathered
 from flash.scores.feature import ScoreFeature, summed_to
@@ -107,10 +115,15 @@ def memory_name(call: GradientCall, feature: ScoreFeature) -> str:
 
 
 def steps_of(
-    call: GradientCall, target: Target, memory: Mapping[str, ArrayView], who: str
+    call: GradientCall,
+    target: Target,
+    memory: Mapping[str, ArrayView],
+    who: str,
+    *,
+    build: Callable[[GradientConfig], GradientBuild] = gradient_build,
 ) -> Iterator[NamedStep]:
-    """The launches of a call, in order; `memory` is that of `memory_of`. Raises `LaunchError` if a grid
-    is too large.
+    """The launches of a call, in order; `memory` is that of `memory_of`, and `build` makes the kernel of a
+    configuration, maybe with other tiles. Raises `LaunchError` if a grid is too large.
     """
     config, (geometry, longest_q, longest_k) = call.config, call.checked
     aligned = alignment(config, call.arrays)
@@ -130,23 +143,25 @@ def steps_of(
     wanted = tuple(f.argument for f in config.scores if f.argument in call.sums)
     with_dlse = "dlse" in call.arrays
     for owner in owners_of(one_sweep=call.one_sweep):
-        kernel = gradient_config(
-            *(config, owner, target, aligned),
-            with_dlse=with_dlse,
-            wanted=wanted,
-            one_sweep=call.one_sweep,
-            who=who,
+        made = build(
+            gradient_config(
+                *(config, owner, target, aligned),
+                with_dlse=with_dlse,
+                wanted=wanted,
+                one_sweep=call.one_sweep,
+                who=who,
+            )
         )
-        t = kernel.tiling
+        t = made.config.tiling
         rows, heads = (longest_k, geometry.kv_heads) if owner == KEYS else (longest_q, geometry.heads)
         ctas = -(-rows // t.block) * heads * geometry.batch * t.slices
         require_grid(who, ctas)
         if ctas:
-            yield _named(gradient_build(kernel), views, values, ctas)
+            yield _named(made, views, values, ctas)
     if "dbias" in memory:
-        kernel = gradient_config(config, SCORES, target, aligned, wanted=wanted, who=who)
+        made = build(gradient_config(config, SCORES, target, aligned, wanted=wanted, who=who))
         batch, heads, seq_q, seq_k = memory["dbias"].shape
-        t = kernel.tiling
+        t = made.config.tiling
         ctas = -(-seq_q // t.block) * -(-seq_k // t.tile) * batch * heads
         require_grid(who, ctas)
         values |= {"batch": geometry.batch, "bias_batch": batch, "bias_heads": heads}
@@ -155,11 +170,11 @@ def steps_of(
             "over_heads": geometry.heads // max(heads, 1),
         }
         if ctas:
-            yield _named(gradient_build(kernel), views, values, ctas)
+            yield _named(made, views, values, ctas)
     for feature in config.scores:
         if feature.argument in call.sums:
             terms, into = memory_name(call, feature), sum_name(feature.argument)
-            for step in _sum(feature, views[terms], views[into], target, who):
+            for step in sum_steps(feature, views[terms], views[into], target, who):
                 yield NamedStep(step, (terms, into))
 
 
@@ -182,8 +197,8 @@ def _in_order(call: GradientCall) -> dict[str, ArrayView]:
     return found
 
 
-def _sum(
-    feature: ScoreFeature, terms: ArrayView, into: ArrayView, target: Target, who: str
+def sum_steps(
+    feature: ScoreFeature | type[ScoreFeature], terms: ArrayView, into: ArrayView, target: Target, who: str
 ) -> Iterator[Step]:
     """The launch that sums the terms of a feature's array along the axes along which it was broadcast."""
     given = (1,) * (len(feature.axes) - len(into.shape)) + tuple(into.shape)

@@ -27,7 +27,7 @@ from flash.problem.gradients import GradientConfig, GradientTiling
 from flash.problem.mma_tiling import MMA_KEYS, MmaTiling
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
-from ptxgen.dsl import Fragment, KernelBuilder, Pointer, SharedTile, Value, marked
+from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, TilePointer, Value, marked
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD, over_lanes
 from ptxgen.dsl.swizzle import SwizzledTile
 from ptxgen.types import f32, u32
@@ -35,6 +35,7 @@ from ptxgen.types import f32, u32
 _LOG_SUMS, _DELTAS = 0, 1  # rows of the tile with the numbers of rows
 
 
+@marked("gradient of keys: loops")
 def gradient_of_keys(config: GradientConfig) -> ir.Module:
     """The module with the kernel of a configuration."""
     k, given = begun(config)
@@ -107,6 +108,7 @@ class _Cta:
             of_slice = part.slice, _slice_of(part.slice, self.K_tile, t)
             self.query_sums = QuerySums(k, config, self.me, self.K_tile, *of_slice)
 
+    @marked("gradient of keys: results")
     def store_sums(self) -> None:
         """Write the CTA's rows of dK and dV."""
         k, t = self.k, self.config.tiling
@@ -240,6 +242,7 @@ class _Head:
                 for term in terms:
                     k.add(total, term, into=total)
 
+    @marked("gradient of keys: terms")
     def write_terms(self) -> None:
         """Write what each key adds to gradients of arrays of scores."""
         k, cta, part = self.k, self.cta, self.cta.part
@@ -252,7 +255,7 @@ class _Head:
                     terms.write(k, name, key, whole)
 
 
-def _own_numbers(k: KernelBuilder, kept: SharedTile, stage: Value | None) -> Iterator[Pointer]:
+def _own_numbers(k: KernelBuilder, kept: SharedTile, stage: Value | None) -> Iterator[TilePointer]:
     """The place of LSE of each row whose numbers this thread copies, in the stage at byte `stage`. Code
     emitted between one place and the next is only run by the threads that have that row.
     """

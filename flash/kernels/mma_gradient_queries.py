@@ -19,10 +19,12 @@ from flash.problem.gradients import GradientConfig
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Value
+from ptxgen.dsl.marks import marked
 from ptxgen.dsl.matrices.lanes import QUAD, over_lanes
 from ptxgen.types import f32
 
 
+@marked("gradient of queries: loop")
 def gradient_of_queries(config: GradientConfig) -> ir.Module:
     """The module with the kernel of a configuration."""
     k, given = begun(config)
@@ -92,6 +94,7 @@ class _Cta:
             found = feature.applied(self.part.scores).first_gradient(lse, delta)
             self.terms.write(self.k, f"row_{feature.argument}", row, found)
 
+    @marked("gradient of queries: hidden keys")
     def clear(self, tile: Value, cut: Value) -> None:
         """Set what is not finite in this thread's parts of the tiles of K and V to 0, if `cut`, and
         before the first tile in its part of dO.
@@ -127,6 +130,7 @@ class _Cta:
         k.note("dQ += dS K")
         self.products.outputs(self.sum_dQ, self.products.weights(dP), K_stage)
 
+    @marked("gradient of queries: terms")
     def write_terms(self) -> None:
         """Write what each row adds to gradients of arrays of scores."""
         k = self.k
@@ -137,6 +141,7 @@ class _Cta:
                 with k.when(exists & (self.me.in_quad == 0)):
                     self.terms.write(k, f"row_{name}", self.my_query + down, whole)
 
+    @marked("gradient of queries: results")
     def store_sum(self) -> None:
         """Write the CTA's rows of dQ."""
         k, t, part = self.k, self.config.tiling, self.part

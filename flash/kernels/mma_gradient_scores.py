@@ -21,6 +21,7 @@ from flash.problem.gradients import GradientConfig
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, Value
+from ptxgen.dsl.marks import marked
 from ptxgen.types import f32, s32, s64, u32, u64
 
 
@@ -50,6 +51,7 @@ class _Part:
         return cls(of_batch // heads, of_batch % heads, of_head % blocks * t.block, nth % tiles * t.tile)
 
 
+@marked("gradient of scores: loops")
 def gradient_of_scores(config: GradientConfig) -> ir.Module:
     """The module with the kernel of a configuration."""
     k, given = begun(config)

@@ -16,6 +16,7 @@ from flash.operands.declared import Operand
 from flash.operands.dtypes import F32, DType
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Pointer, Value
+from ptxgen.dsl.marks import marked
 from ptxgen.dsl.matrices.lanes import over_lanes
 from ptxgen.target import WARP_SIZE, Target
 from ptxgen.types import b16, f32, s64, u32, u64
@@ -60,6 +61,7 @@ class SumConfig:
         return f"sum_terms_{self.dtype.name}"
 
 
+@marked("sums of terms: element of a warp")
 def sum_kernel(config: SumConfig) -> ir.Module:
     """The module with the kernel of this configuration."""
     k = KernelBuilder(config.name, target=config.target, threads=THREADS, reciprocals=False)

@@ -70,7 +70,7 @@ def owners_of(*, one_sweep: bool) -> tuple[str, ...]:
     return OWNERS_IN_ONE_SWEEP if one_sweep else OWNERS
 
 
-def term_of(feature: ScoreFeature, *, one_sweep: bool) -> str:
+def term_of(feature: ScoreFeature | type[ScoreFeature], *, one_sweep: bool) -> str:
     """The name of the array of terms for the gradient of a feature's array. In one sweep terms by rows
     become terms by keys, because the rows have no owner.
     """

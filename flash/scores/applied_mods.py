@@ -27,6 +27,7 @@ from flash.mods.trace import SCORE
 from flash.scores.feature import LOG2E, NEG_INF, Applied, Inputs
 from flash.scores.places import ScorePlaces
 from ptxgen.dsl import Fragment, Value
+from ptxgen.dsl.marks import marked
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class _OfTile:
             "first_key": lambda: places.my_first_key,
         }
 
+    @marked("functions of scores: keys of a tile")
     def each(self) -> Iterator[tuple[int, int, Elements]]:
         """The rows and columns, with the place for what is emitted for them. If elements are loaded
         by key, only for keys that exist.

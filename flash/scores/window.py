@@ -16,6 +16,7 @@ from flash.scores.options import number
 from flash.scores.places import ScorePlaces
 from ptxgen.arguments import integer
 from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.dsl.marks import marked
 from ptxgen.errors import ConfigError, shown
 from ptxgen.types import s32
 
@@ -267,6 +268,7 @@ class Reach:
         """The end (exclusive) of the keys that the rows up to `last_row` may see."""
         return k.max(self.last_key(k, last_row) + 1, 0)
 
+    @marked("window: unseen keys")
     def hide(self, k: KernelBuilder, S: Fragment, places: ScorePlaces, *, in_front: bool) -> None:
         """Set this thread's scores of unseen keys to -inf. `in_front` says that all rows see all
         keys of the tile except those before their first key.

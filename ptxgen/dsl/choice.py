@@ -127,7 +127,7 @@ def plan_call(name: str, args: tuple[Any, ...], modifiers: Mapping[str, Modifier
         except (ModifierError, TypeMismatchError) as error:
             if nearness is None:
                 nearness = _how_many_are_accepted(row, args, modifiers) / _MANY - 2
-            failures.append((nearness, error))
+            failures.append((nearness, error.with_traceback(None)))  # which has this frame: a cycle
             continue
         return Plan(op, tuple(_result_type(o, op, args) for o in op.dests))
     raise max(failures, key=lambda failure: failure[0])[1]  # the first of the nearest

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,7 @@ MERGE = "f16-sm_80-merge"
 APPEND = "f16-sm_80-append-paged"
 CACHE = "f16-sm_80-cache-paged"
 APPENDING = "f16-sm_80-cache-paged-append"  # and attending
+SUM = "bf16-sm_80-sum"
 
 
 def numbers(kernel: str, kind: str, change: str = "") -> list[int]:
@@ -354,9 +356,9 @@ def test_a_wrong_kernel_ends_the_campaign(
     right.cache_clear()
     assert capsys.readouterr().err == (
         f"ptxgen mutate: error: {SMALL}: the kernel itself is found wrong on Problem(seq_q=1, seq_k=2, "
-        "batch=1, heads=2, kv_heads=1, nan_from=None, nan_before=0, negative=False, "
+        "batch=1, heads=2, kv_heads=1, nan_from=None, nan_before=0, times=1.0, "
         "scores='random', reverse=False, alike=False, section=1, window=None, softcap=None, "
-        "lengths=(), dropout_seed=81985529216486895): O[0] is 1, wanted 2; 1 elements differ\n"
+        "lengths=(), dropout_seed=81985529216486895, broadcast=()): O[0] is 1, wanted 2; 1 elements differ\n"
     )
 
 
@@ -405,7 +407,7 @@ def test_the_short_campaign_has_no_hole(capsys: pytest.CaptureFixture[str]) -> N
     found = json.loads(capsys.readouterr().out)
     assert found["holes"] == []
     assert found["share_caught"] == 1
-    assert found["counts"]["judged"] == len({m.kind for m in mutants_of(SMALL)})
+    assert found["counts"]["judged"] == 5
 
 
 @pytest.mark.nightly
@@ -503,6 +505,31 @@ def test_an_update_keeps_the_kernels_that_are_not_judged(judging: list[Verdict],
     assert json.loads(path.read_text())["counts"]["judged"] == 4
 
 
+def test_only_what_has_changed_is_judged(
+    monkeypatch: pytest.MonkeyPatch, judging: list[Verdict], tmp_path: Path
+) -> None:
+    path = tmp_path / "mutations.json"
+    judging += [verdict("value"), verdict("trap")]
+    monkeypatch.setattr(tool, "subjects", lambda: {name: subjects()[name] for name in (SMALL, COPYING)})
+    argv = ["--jobs", "1", "--output", str(path)]
+    assert tool.main([*argv, "--kernel", SMALL]) == 0
+    asked: list[str] = []
+    monkeypatch.setattr(tool, "judge", lambda kernel, n: asked.append(kernel) or judging[n])
+    update = [*argv, "--changed", "--update"]
+    assert tool.main(update) == 0
+    assert asked == [COPYING] * 2
+    assert [kernel["name"] for kernel in json.loads(path.read_text())["kernels"]] == [SMALL, COPYING]
+    text = path.read_text()
+    assert tool.main(update) == 0
+    assert (asked, path.read_text()) == ([COPYING] * 2, text)
+    found = json.loads(text)
+    found["kernels"][0]["sha256"] = "0"
+    path.write_text(json.dumps(found))
+    assert tool.main(update) == 0
+    assert asked[2:] == [SMALL] * 2
+    assert path.read_text() == text
+
+
 def test_survivors_are_judged_again_by_themselves(judging: list[Verdict], tmp_path: Path) -> None:
     path = tmp_path / "mutations.json"
     rest = ["--kernel", SMALL, "--jobs", "1", "--output", str(path)]
@@ -576,6 +603,14 @@ def test_a_file_that_cannot_be_written_is_1(
             ["--survivors", "--output", "x"],
             "--survivors goes with --update, and neither with --kind nor with --short",
         ),
+        (
+            ["--changed", "--update", "--output", "x", "--short"],
+            "--changed goes with --update, and neither with --kind nor with --short",
+        ),
+        (
+            ["--changed", "--survivors", "--update", "--output", "x"],
+            "--survivors and --changed exclude each other",
+        ),
         (["--jobs", "0"], "argument --jobs: must be a whole number of at least 1, got '0'"),
         (["--jobs", "x"], "argument --jobs: must be a whole number of at least 1, got 'x'"),
         (
@@ -594,14 +629,34 @@ def test_wrong_usage_is_2(argv: list[str], message: str, capsys: pytest.CaptureF
     assert last.translate(plain) == f"ptxgen mutate: error: {message}".translate(plain)
 
 
-def test_the_sample_is_fixed_and_of_every_kind() -> None:
+@pytest.mark.parametrize("kernel", [SMALL, MERGE, SUM])
+def test_the_sample_is_fixed_and_of_different_kinds(kernel: str) -> None:
+    arguments = tool._arguments(["--short", "--kernel", kernel])
+    chosen = tool._chosen(kernel, arguments)
+    assert chosen == sorted(chosen)
+    assert chosen == tool._chosen(kernel, arguments)
+    kinds = [mutants_of(kernel)[n].kind for n in chosen]
+    assert len(set(kinds)) == len(kinds) == min(5, len({m.kind for m in mutants_of(kernel)}))
+    few = tool._arguments(["--short", "--kind", "mask"])
+    assert [mutants_of(kernel)[n].kind for n in tool._chosen(kernel, few)] == ["mask"]
+
+
+@pytest.mark.slow
+def test_the_sample_of_all_kernels_is_of_every_kind() -> None:
     arguments = tool._arguments(["--short"])
+    every, taken = Counter[str](), Counter[str]()
     for kernel in subjects():
-        chosen = tool._chosen(kernel, arguments)
-        assert chosen == sorted(set(chosen))
-        assert chosen == tool._chosen(kernel, arguments)
-        kinds = {mutants_of(kernel)[n].kind for n in chosen}
-        assert kinds == {m.kind for m in mutants_of(kernel)}
+        every.update({m.kind for m in mutants_of(kernel)})
+        taken.update(mutants_of(kernel)[n].kind for n in tool._chosen(kernel, arguments))
+    assert taken.keys() == every.keys()
+    assert all(count >= min(3, every[kind]) for kind, count in taken.items()), taken
+
+
+def test_a_batch_is_of_one_kernel() -> None:
+    pairs = [(SMALL, n) for n in range(9)] + [(MERGE, n) for n in range(3)]
+    batches = list(tool._batches(pairs))
+    assert [pair for batch in batches for pair in batch] == pairs
+    assert [len(batch) for batch in batches] == [8, 1, 3]
 
 
 def test_progress_is_told_now_and_then(

@@ -18,6 +18,7 @@ from flash.operands.declared import Operand
 from flash.operands.dtypes import BOOL, I32, OF_ARRAYS, DType
 from flash.problem.config import AttentionConfig
 from flash.problem.simt_tiling import padded
+from flash.scores.aux_arrays import gathered
 
 Array = NDArray[Any]
 
@@ -42,6 +43,7 @@ _NO_PAGE: Final = -7  # in a block table, behind the last page of a sequence
 _UNUSED: Final = 3  # rows after the counted rows of a sequence, if the config says seqused
 _SHOWN: Final = 0.7  # share of keys that a mask shows
 _HIDDEN_BY_BIAS: Final = 0.1
+_OF_AXIS: Final = 40  # elements of an array that functions of scores index, along each axis
 
 
 def _no_scores(q: Array, k: Array, _v: Array, _rows: int) -> None:
@@ -101,15 +103,17 @@ class Arrays:
     """The arrays of one problem: q, k, v [batch, heads, rows, columns] and the operands, within
     their margins, and the right results with the allowed error of each element.
 
-    Packed sequences are one batch item. `queries` says which rows are a query of a sequence: all
-    other rows of the results stay NaN.
+    Packed sequences are one batch item, and `lengths` their arrays of lengths. `queries` and `keys` say
+    which rows are a query, or a key, of a sequence: all other rows of the results stay NaN.
     """
 
     q: Array
     k: Array
     v: Array
     operands: Mapping[str, Array]
+    lengths: Mapping[str, Array]
     queries: NDArray[np.bool_]
+    keys: NDArray[np.bool_]
     out: Array
     lse: Array
     out_error: Array
@@ -137,7 +141,7 @@ def with_margins(
     return view[:, :, ::-1] if reverse else view
 
 
-def _alike(array: Array, shape: tuple[int, ...] = ()) -> Array:
+def alike(array: Array, shape: tuple[int, ...] = ()) -> Array:
     """An array of `shape`, by default that of `array`, whose rows all are the first row of `array`,
     in memory of one row.
     """
@@ -157,7 +161,7 @@ def arrays_of(config: AttentionConfig, problem: Problem) -> Arrays:
     sizes.append((p.kv_heads, seq_k, config.value_dim))
     q, k, v = (with_margins((batch, *size), config.element, random, reverse=p.reverse) for size in sizes)
     if p.alike:
-        q, k, v = map(_alike, (q, k, v))
+        q, k, v = map(alike, (q, k, v))
     SCORES[p.scores](q, k, v, _rows_of_eight(config, p))
     queries, keys = (_counted(lengths, side, n) for side, n in (("q", seq_q), ("k", seq_k)))
     for first, end in _sequences(lengths, "k", seq_k):
@@ -176,7 +180,7 @@ def arrays_of(config: AttentionConfig, problem: Problem) -> Arrays:
         result[:, :, ~queries] = np.nan
     if table:
         k, v = (_in_pages(rows, lengths, table, config.page_size or 0, p) for rows in (k, v))
-    return Arrays(q, k, v, operands, queries, *bound)
+    return Arrays(q, k, v, operands, lengths, queries, keys, *bound)
 
 
 def _rows_of_eight(config: AttentionConfig, p: Problem) -> int:
@@ -191,11 +195,9 @@ def _bound(
     how: dict[str, Any] = {
         "softmax_scale": config.scale,
         "causal": config.causal,
-        "window": config.window,
-        "softcap": config.softcap,
-        "dropout": config.dropout,
+        **config.score_arguments,
         "dropout_seed": seed,
-        **{name: array for name, array in operands.items() if name != "block_table"},
+        **gathered({name: array for name, array in operands.items() if name != "block_table"}),
     }
     (q, k, v), element, arithmetic = arrays, config.element.numpy, arithmetic_of_config(config)
     if not config.varlen:
@@ -248,7 +250,7 @@ def _in_pages(
     pages = 2 + max((page for page, _ in places), default=0)
     shape = (pages, rows.shape[1], page_size, rows.shape[3])
     if p.alike:
-        return _alike(rows, shape)
+        return alike(rows, shape)
     found = with_margins(shape, OF_ARRAYS[rows.dtype.name], None, reverse=p.reverse)
     for (b, r), (page, nth) in zip(of, places, strict=True):
         found[page, :, nth] = rows[0, :, ends[b] + r]
@@ -290,8 +292,12 @@ def _operand(operand: Operand, config: AttentionConfig, p: Problem, random: np.r
         "seq_q": p.seq_q,
         "seq_k": p.seq_k,
     }
-    shape = [sizes[axis] for axis in operand.axes]
+    if operand.name == "bias":
+        sizes |= dict.fromkeys(p.broadcast, 1)
+    shape = [sizes.get(axis, _OF_AXIS) for axis in operand.axes]
     numbers: Array = random.standard_normal(shape)
+    if operand.dtype is I32:
+        numbers = random.integers(1, _OF_AXIS, shape)
     if operand.dtype is BOOL:
         numbers = random.random(shape) < _SHOWN
     elif operand.name in ("bias", "key_bias"):
@@ -338,14 +344,14 @@ def difference(what: str, got: Array, wanted: Array, allowed: Array) -> str:
     return f"{what}{list(at)} is {got[at]:.6g}, wanted {wanted[at]:.6g}; {bad.sum()} elements differ"
 
 
-def margins_changed(view: Array, queries: NDArray[np.bool_]) -> str:
-    """A message if anything but the `queries` rows of O has changed; else empty."""
+def margins_changed(view: Array, written: NDArray[np.bool_], what: str = "O") -> str:
+    """A message if anything but the `written` rows of a matrix has changed; else empty."""
     whole = _whole(view)
     bits = np.dtype(f"u{whole.itemsize}")
     changed = whole.view(bits) != np.asarray(np.nan, whole.dtype).view(bits)
-    rows = queries if view.strides[2] >= 0 else queries[::-1]
+    rows = written if view.strides[2] >= 0 else written[::-1]
     changed[:, :, : view.shape[2], : view.shape[3]] &= ~rows[:, None]
-    return "O is written outside its rows and columns" if changed.any() else ""
+    return f"{what} is written outside its rows and columns" if changed.any() else ""
 
 
 def bits_differ(what: str, got: Array, wanted: Array) -> str:

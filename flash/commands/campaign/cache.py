@@ -45,9 +45,9 @@ _POSITIONS: Final = 200  # rows of the rotary tables
 class CacheProblem:
     """Attention of `seq_q` queries of each item to its keys: the rows of its sequence up to `used`,
     without the first `padding` rows. A kernel with splits divides them among `splits`. V of the
-    last `nan_last` keys is NaN; `scores` and `negative` are as in `flash/commands/campaign/problems.py`.
-    With `full` the capacity is that of the longest sequence. The last `n` rows of each item are
-    new, and the rotary tables have `positions` rows.
+    last `nan_last` keys is NaN; `scores` is as in `flash/commands/campaign/problems.py`. With `negative`
+    the scale is the negated config's, and with `full` the capacity is that of the longest sequence. The
+    last `n` rows of each item are new, and the rotary tables have `positions` rows.
     """
 
     seq_q: int

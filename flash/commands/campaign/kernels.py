@@ -1,6 +1,6 @@
 """The shipped kernels that the campaign mutates, and the check of their results.
 
-A new kernel is one more entry of `subjects`.
+A new kernel is one more entry of `_FORWARD` or another table, or of `subjects`.
 """
 
 from __future__ import annotations
@@ -8,21 +8,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from flash.commands.campaign.append import append_subject
 from flash.commands.campaign.arrays import Array, Arrays, arrays_of, with_margins
 from flash.commands.campaign.cache import cache_subject
+from flash.commands.campaign.gradients import gradient_subject
 from flash.commands.campaign.merge import merge_subject
 from flash.commands.campaign.problems import Problem, problems_of
 from flash.commands.campaign.subject import Launch, Subject
+from flash.commands.campaign.sums import sum_subject
 from flash.contract.catalogue import Build, build
 from flash.launch.calls import make_plan
 from flash.launch.checks import Geometry, check
-from flash.operands.dtypes import F16, F32
+from flash.mods import where
+from flash.operands.dtypes import BF16, F16, F32
 from flash.problem.config import AttentionConfig
+from flash.problem.gradients import KEYS, QUERIES, SCORES
 from ptxgen.arrays.views import ArrayView, view
 
 
@@ -99,245 +103,172 @@ class _Subjects(Mapping[str, Subject]):
         return len(self._recipes)
 
 
+def _relative(score: Any, batch: Any, head: Any, query: Any, key: Any, table: Any) -> Any:  # noqa: ARG001
+    return where(key % 3 == 0, 0.5 * score, score) + table[head, query - key + 8]
+
+
+def _limited(batch: Any, head: Any, query: Any, key: Any, limits: Any) -> Any:  # noqa: ARG001
+    return (query - key < 40) & (key < limits[batch]) & ((query - key) % 5 != 0)
+
+
+_F32: Final = {"target": "sm_80", "head_dim": 20, "tile": 16, "block_q": 128}
+_F16: Final = {"target": "sm_80", "dtype": "f16", "head_dim": 16, "tile": 16, "block_q": 32}
+_TF32: Final = {"target": "sm_80", "head_dim": 8, "tile": 16, "block_q": 32, "window": (80, 10)}
+_FORWARD: Final[dict[str, dict[str, Any]]] = {
+    "f32-sm_75": _F32 | {"target": "sm_75"},
+    "f32-sm_80": _F32,
+    "f32-sm_80-causal": _F32 | {"causal": "top_left"},
+    # Two threads share a score; rows and columns need padding; narrow copies.
+    "f32-sm_75-causal-split": _F32
+    | {"target": "sm_75", "head_dim": 6, "block_q": 16, "causal": "bottom_right"},
+    # Tensor cores: panels of 64, 32 and 16 columns, and an epilogue in passes.
+    "f16-sm_80": _F16 | {"head_dim": 24, "head_dim_v": 72},
+    "bf16-sm_80-causal-stages": _F16 | {"dtype": "bf16", "block_q": 64, "causal": "top_left", "stages": 2},
+    # Kernels that copy through registers.
+    "f16-sm_80-causal-narrow": _F16 | {"head_dim": 5, "head_dim_v": 37, "causal": "bottom_right"},
+    # One or three tf32 products, and tiles that a window cuts on either side.
+    "tf32-sm_80-window-sink": _TF32 | {"precision": "tf32", "head_dim_v": 4, "sink": True},
+    "f32_grade-sm_80-window": _TF32 | {"precision": "f32_grade", "head_dim_v": 12},
+    # Kernels with masks: any key may be hidden, in every tile.
+    "f16-sm_80-features": _F16 | {"softcap": 3.0, "alibi": True, "bias": "f16", "mask": True, "dropout": 0.3},
+    "f16-sm_80-causal-key-bias": _F16 | {"causal": "top_left", "key_bias": "f32", "pack_gqa": True},
+    # CTAs with rows of several heads (packed GQA); in f32 also with slices of values.
+    "bf16-sm_80-causal-packed": _F16
+    | {"dtype": "bf16", "causal": "bottom_right", "sink": True, "pack_gqa": True},
+    "f32-sm_80-packed-wide": _F32
+    | {"head_dim": 4, "head_dim_v": 260, "block_q": 16, "sink": True, "pack_gqa": True},
+    # Packed sequences (varlen).
+    "f16-sm_80-causal-varlen": _F16
+    | {"causal": "bottom_right", "varlen": True, "seqused_q": True, "seqused_k": True},
+    # Packed sequences whose keys are in pages, with packed heads, as in serving.
+    "f16-sm_80-causal-varlen-paged": _F16
+    | {"causal": "bottom_right", "varlen": True, "seqused_q": True, "page_size": 4, "pack_gqa": True},
+    # Functions of scores, which index an array.
+    "f16-sm_80-mods": _F16
+    | {"score_mod": _relative, "mask_mod": _limited, "aux": {"table": ("f16", 2), "limits": ("i32", 1)}},
+}
+_CACHE: Final[dict[str, dict[str, Any]]] = {
+    # Kernels that attend to a cache: in pages, contiguous, or in e4m3.
+    "f16-sm_80-cache-paged": {"page_size": 4, "attention": _F16 | {"head_dim_v": 24, "pack_gqa": True}},
+    "f32-sm_80-cache": {
+        "indexed": False,
+        "attention": _F32 | {"head_dim": 4, "block_q": 16, "pack_gqa": False},
+    },
+    # Kernels that attend to a cache and also write new rows, rotated like the queries.
+    "f16-sm_80-cache-paged-append": {
+        "page_size": 4,
+        "rotary_dim": 10,
+        "attention": _F16 | {"head_dim_v": 24, "pack_gqa": True},
+    },
+    "f32-sm_80-cache-append": {
+        "indexed": False,
+        "has_splits": False,
+        "rotary_dim": 4,
+        "attention": _F32 | {"head_dim": 8, "block_q": 16, "pack_gqa": False},
+    },
+    "e4m3-sm_89-cache": {
+        "indexed": False,
+        "has_splits": False,
+        "scales": True,
+        "attention": _F16 | {"target": "sm_89", "head_dim": 32, "pack_gqa": False},
+    },
+}
+_APPEND: Final[dict[str, dict[str, Any]]] = {
+    # Kernels that append new rows to a cache: in pages and rotated, or in e4m3.
+    "f16-sm_80-append-paged": {"target": "sm_80", "dims": (80, 37), "rotary_dim": 72, "page_size": 4},
+    "e4m3-sm_89-append": {
+        "target": "sm_89",
+        "dims": (40, 37),
+        "rotary_dim": 24,
+        "interleaved": True,
+        "scales": True,
+        "padding": False,
+        "index": False,
+    },
+}
+_VARLEN: Final = {
+    "dtype": "bf16",
+    "head_dim": 24,
+    "head_dim_v": 40,
+    "causal": "bottom_right",
+    "varlen": True,
+    "seqused_q": True,
+    "seqused_k": True,
+}
+_WINDOW: Final = {
+    "dtype": "f32",
+    "precision": "f32_grade",
+    "head_dim": 8,
+    "head_dim_v": 12,
+    "window": (20, 9),
+}
+_GRADIENTS: Final[dict[str, dict[str, Any]]] = {
+    # Gradients: of queries, and of the numbers of scores that follow from rows.
+    "f16-sm_80-dq-features": {
+        "owner": QUERIES,
+        "wanted": ("alibi_slopes",),
+        "with_dlse": True,
+        "attention": {
+            "dtype": "f16",
+            "head_dim": 24,
+            "causal": "bottom_right",
+            "softcap": 3.0,
+            "alibi": True,
+            "bias": "f16",
+            "mask": True,
+            "dropout": 0.3,
+        },
+    },
+    "bf16-sm_80-dq-varlen": {"owner": QUERIES, "wanted": ("sink",), "attention": _VARLEN | {"sink": True}},
+    "f16-sm_80-dq-narrow": {
+        "owner": QUERIES,
+        "stages": 1,
+        "attention": {"dtype": "f16", "head_dim": 5, "head_dim_v": 37, "causal": "top_left"},
+    },
+    "f32_grade-sm_80-dq-window": {"owner": QUERIES, "attention": _WINDOW},
+    # Gradients of keys and values, and of numbers of scores for each key.
+    "f16-sm_80-dkv-features": {
+        "owner": KEYS,
+        "wanted": ("key_bias",),
+        "attention": {
+            "dtype": "f16",
+            "head_dim": 24,
+            "causal": "top_left",
+            "softcap": 3.0,
+            "alibi": True,
+            "key_bias": "f32",
+            "mask": True,
+            "dropout": 0.3,
+        },
+    },
+    "bf16-sm_80-dkv-varlen": {"owner": KEYS, "attention": _VARLEN | {"causal": "top_left"}},
+    # Two CTAs make a slice of the columns each.
+    "f16-sm_80-dkv-wide": {
+        "owner": KEYS,
+        "stages": 1,
+        "slices": 2,
+        "attention": {"dtype": "f16", "head_dim": 72, "head_dim_v": 16, "causal": "bottom_right"},
+    },
+    "f32_grade-sm_80-dkv-window": {"owner": KEYS, "attention": _WINDOW},
+    # Gradients of scores, summed over what shares a bias.
+    "f16-sm_80-dbias": {
+        "owner": SCORES,
+        "wanted": ("bias",),
+        "attention": {"dtype": "f16", "head_dim": 24, "causal": "top_left", "bias": "f16"},
+    },
+}
+
+
 @lru_cache(maxsize=1)
 def subjects() -> Mapping[str, Subject]:
     """All kernels of the campaign by name."""
     return _Subjects(
-        partial(_forward, "f32-sm_75", target="sm_75", head_dim=20, tile=16, block_q=128),
-        partial(_forward, "f32-sm_80", target="sm_80", head_dim=20, tile=16, block_q=128),
-        partial(
-            _forward, "f32-sm_80-causal", target="sm_80", head_dim=20, tile=16, block_q=128, causal="top_left"
-        ),
-        # Two threads share a score; rows and columns need padding; narrow copies.
-        partial(
-            _forward,
-            "f32-sm_75-causal-split",
-            target="sm_75",
-            head_dim=6,
-            tile=16,
-            block_q=16,
-            causal="bottom_right",
-        ),
-        # Tensor cores: panels of 64, 32 and 16 columns, and an epilogue in passes.
-        partial(
-            _forward,
-            "f16-sm_80",
-            target="sm_80",
-            dtype="f16",
-            head_dim=24,
-            head_dim_v=72,
-            tile=16,
-            block_q=32,
-        ),
-        partial(
-            _forward,
-            "bf16-sm_80-causal-stages",
-            target="sm_80",
-            dtype="bf16",
-            head_dim=16,
-            tile=16,
-            block_q=64,
-            causal="top_left",
-            stages=2,
-        ),
-        # Kernels that copy through registers.
-        partial(
-            _forward,
-            "f16-sm_80-causal-narrow",
-            target="sm_80",
-            dtype="f16",
-            head_dim=5,
-            head_dim_v=37,
-            tile=16,
-            block_q=32,
-            causal="bottom_right",
-        ),
-        # One or three tf32 products, and tiles that a window cuts on either side.
-        partial(
-            _forward,
-            "tf32-sm_80-window-sink",
-            target="sm_80",
-            precision="tf32",
-            head_dim=8,
-            head_dim_v=4,
-            tile=16,
-            block_q=32,
-            window=(80, 10),
-            sink=True,
-        ),
-        partial(
-            _forward,
-            "f32_grade-sm_80-window",
-            target="sm_80",
-            precision="f32_grade",
-            head_dim=8,
-            head_dim_v=12,
-            tile=16,
-            block_q=32,
-            window=(80, 10),
-        ),
-        # Kernels with masks: any key may be hidden, in every tile.
-        partial(
-            _forward,
-            "f16-sm_80-features",
-            target="sm_80",
-            dtype="f16",
-            head_dim=16,
-            tile=16,
-            block_q=32,
-            softcap=3.0,
-            alibi=True,
-            bias="f16",
-            mask=True,
-            dropout=0.3,
-        ),
-        partial(
-            _forward,
-            "f16-sm_80-causal-key-bias",
-            target="sm_80",
-            dtype="f16",
-            head_dim=16,
-            tile=16,
-            block_q=32,
-            causal="top_left",
-            key_bias="f32",
-            pack_gqa=True,
-        ),
-        # CTAs with rows of several heads (packed GQA); in f32 also with slices of values.
-        partial(
-            _forward,
-            "bf16-sm_80-causal-packed",
-            target="sm_80",
-            dtype="bf16",
-            head_dim=16,
-            tile=16,
-            block_q=32,
-            causal="bottom_right",
-            sink=True,
-            pack_gqa=True,
-        ),
-        partial(
-            _forward,
-            "f32-sm_80-packed-wide",
-            target="sm_80",
-            head_dim=4,
-            head_dim_v=260,
-            tile=16,
-            block_q=16,
-            sink=True,
-            pack_gqa=True,
-        ),
-        # Packed sequences (varlen).
-        partial(
-            _forward,
-            "f16-sm_80-causal-varlen",
-            target="sm_80",
-            dtype="f16",
-            head_dim=16,
-            tile=16,
-            block_q=32,
-            causal="bottom_right",
-            varlen=True,
-            seqused_q=True,
-            seqused_k=True,
-        ),
-        # Packed sequences whose keys are in pages, with packed heads, as in serving.
-        partial(
-            _forward,
-            "f16-sm_80-causal-varlen-paged",
-            target="sm_80",
-            dtype="f16",
-            head_dim=16,
-            tile=16,
-            block_q=32,
-            causal="bottom_right",
-            varlen=True,
-            seqused_q=True,
-            page_size=4,
-            pack_gqa=True,
-        ),
+        *(partial(_forward, name, **settings) for name, settings in _FORWARD.items()),
         # The merge of the results of splits.
         partial(merge_subject, "f16-sm_80-merge", target_name="sm_80", head_dim_v=136, dtype=F16),
-        # Kernels that append new rows to a cache: in pages and rotated, or in e4m3.
-        partial(
-            append_subject,
-            "f16-sm_80-append-paged",
-            target="sm_80",
-            dims=(80, 37),
-            dtype=F16,
-            rotary_dim=72,
-            page_size=4,
-        ),
-        partial(
-            append_subject,
-            "e4m3-sm_89-append",
-            target="sm_89",
-            dims=(40, 37),
-            dtype=F16,
-            rotary_dim=24,
-            interleaved=True,
-            scales=True,
-            padding=False,
-            index=False,
-        ),
-        # Kernels that attend to a cache: in pages, contiguous, or in e4m3.
-        partial(
-            cache_subject,
-            "f16-sm_80-cache-paged",
-            page_size=4,
-            attention={
-                "target": "sm_80",
-                "dtype": "f16",
-                "head_dim": 16,
-                "head_dim_v": 24,
-                "tile": 16,
-                "block_q": 32,
-                "pack_gqa": True,
-            },
-        ),
-        partial(
-            cache_subject,
-            "f32-sm_80-cache",
-            indexed=False,
-            attention={"target": "sm_80", "head_dim": 4, "tile": 16, "block_q": 16, "pack_gqa": False},
-        ),
-        # Kernels that attend to a cache and also write new rows, rotated like the queries.
-        partial(
-            cache_subject,
-            "f16-sm_80-cache-paged-append",
-            page_size=4,
-            rotary_dim=10,
-            attention={
-                "target": "sm_80",
-                "dtype": "f16",
-                "head_dim": 16,
-                "head_dim_v": 24,
-                "tile": 16,
-                "block_q": 32,
-                "pack_gqa": True,
-            },
-        ),
-        partial(
-            cache_subject,
-            "f32-sm_80-cache-append",
-            indexed=False,
-            has_splits=False,
-            rotary_dim=4,
-            attention={"target": "sm_80", "head_dim": 8, "tile": 16, "block_q": 16, "pack_gqa": False},
-        ),
-        partial(
-            cache_subject,
-            "e4m3-sm_89-cache",
-            indexed=False,
-            has_splits=False,
-            scales=True,
-            attention={
-                "target": "sm_89",
-                "dtype": "f16",
-                "head_dim": 32,
-                "tile": 16,
-                "block_q": 32,
-                "pack_gqa": False,
-            },
-        ),
+        *(partial(append_subject, name, dtype=F16, **settings) for name, settings in _APPEND.items()),
+        *(partial(cache_subject, name, **settings) for name, settings in _CACHE.items()),
+        *(partial(gradient_subject, name, **settings) for name, settings in _GRADIENTS.items()),
+        # The sums of what rows, keys and scores add to gradients of arrays of scores.
+        partial(sum_subject, "bf16-sm_80-sum", target_name="sm_80", dtype=BF16),
     )

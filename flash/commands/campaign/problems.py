@@ -4,6 +4,7 @@ mistake can show.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,14 +22,15 @@ LANE_ROWS: Final = MMA_ROWS // 2  # the distance of a lane's rows in a tensor-co
 @dataclass(frozen=True, slots=True)
 class Problem:
     """The sizes of one attention problem. V is NaN for keys from `nan_from` on, if it is not None,
-    and for keys before `nan_before`. With `negative` the scale is the negated config's scale;
-    `scores` is a name in `SCORES` of `flash/commands/campaign/arrays.py`. With `reverse`, the last row of an
-    array, and the last key of a bias or mask, is the first in memory: no memory precedes it. With
-    `alike`, all rows of Q, of K and of V share the memory of one row: no memory follows its last
-    column. In causal kernels `section` heads take turns.
+    and for keys before `nan_before`. The scale is `times` that of the config; `scores` is a name in
+    `SCORES` of `flash/commands/campaign/arrays.py`. With `reverse`, the last row of an array, and the
+    last key of a bias or mask, is the first in memory: no memory precedes it. With `alike`, all rows of
+    Q, of K and of V share the memory of one row: no memory follows its last column. In causal kernels
+    `section` heads take turns.
 
     `window` and `softcap` replace the config's. Packed sequences have the (queries, keys) of
-    `lengths`; if it is empty there are `batch` sequences of seq_q queries and seq_k keys.
+    `lengths`; if it is empty there are `batch` sequences of seq_q queries and seq_k keys. A bias has one
+    element along the axes `broadcast`.
     """
 
     seq_q: int
@@ -38,7 +40,7 @@ class Problem:
     kv_heads: int = 1
     nan_from: int | None = None
     nan_before: int = 0
-    negative: bool = False
+    times: float = 1.0
     scores: str = "random"
     reverse: bool = False
     alike: bool = False
@@ -47,10 +49,11 @@ class Problem:
     softcap: float | None = None
     lengths: tuple[tuple[int, int], ...] = ()
     dropout_seed: int = 0x0123_4567_89AB_CDEF  # both 32-bit words are nonzero
+    broadcast: tuple[str, ...] = ()
 
     def config(self, config: AttentionConfig) -> AttentionConfig:
         """The config with this problem's softmax_scale, window and softcap."""
-        scale = -config.scale if self.negative else config.scale
+        scale = self.times * config.scale
         window = config.window if self.window is None else self.window
         softcap = config.softcap if self.softcap is None else self.softcap
         return replace(config, softmax_scale=scale, window=window, softcap=softcap)
@@ -87,7 +90,7 @@ def problems_of(config: AttentionConfig) -> tuple[Problem, ...]:
     batches = Problem(block + 5, t.tile - 3, batch=2, section=3)
     grouped = Problem(t.block_q, t.tile // 2 + 1, 1, 3 * group if kernel.packed else 4, 2)
     no_score = Problem(block, t.tile + 1, scores="none")
-    negative = Problem(block, t.tile + 1, negative=True)
+    negative = Problem(block, t.tile + 1, times=-1.0)
     growing = Problem(block, 3 * t.tile, scores="growing")
     # Several whole tiles, and several tiles that the diagonal or the end cuts.
     parting = Problem(2 * block, 2 * block + 3 * t.tile // 2, heads=group, scores="parting")
@@ -98,7 +101,7 @@ def problems_of(config: AttentionConfig) -> tuple[Problem, ...]:
     hidden = _hidden(config, t, group)
     # Rows without margins: a read after the last column is out of bounds.
     alike = replace(first if config.window is None else largest[0], alike=True)
-    others = [*_of_features(config, block), *ragged, alike]
+    others = [*of_features(config, block, t.tile), *ragged, alike]
     large = _large(config, largest[0])
     return (*largest, *large, whole, batches, *special, *hidden, *others)
 
@@ -123,15 +126,17 @@ def _large(config: AttentionConfig, largest: Problem) -> list[Problem]:
     return [replace(largest, scores=f"large {of}") for of in rounded]
 
 
-def _of_features(config: AttentionConfig, block: int) -> list[Problem]:
+def of_features(
+    config: AttentionConfig, block: int, tile: int, seeds: Sequence[int] = _SEEDS_AT_THRESHOLD
+) -> list[Problem]:
     """Problems for softcap and dropout: scores that are small against the softcap, and random
-    numbers that equal the threshold.
+    numbers that equal the threshold, as with `seeds`.
     """
     found = []
     if config.softcap is not None:
-        found.append(Problem(block, config.kernel().tiling.tile + 1, softcap=_LARGE_SOFTCAP))
+        found.append(Problem(block, tile + 1, softcap=_LARGE_SOFTCAP))
     if config.dropout:
-        found += [Problem(32, 32, heads=1, dropout_seed=seed) for seed in _SEEDS_AT_THRESHOLD]
+        found += [Problem(32, 32, heads=1, dropout_seed=seed) for seed in seeds]
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gradient_runs import Case, bounds, by_name, case
+from judge import assert_close
 from kernel_runs import mostly_nightly
 from numpy.typing import NDArray
 
@@ -205,7 +206,7 @@ def check_dense(of: Case, backend: str, bad: float, spread: Callable[[Array], Ar
     given = {"dout": hidden.dout, "q": hidden.q, "k": hidden.k, "v": hidden.v, "out": _filled(out, rows, bad)}
     found = hidden.run(backend=backend, layout=layout, **{name: spread(a) for name, a in given.items()})
     for name, gradient in by_name(found).items():
-        within[name].check(gradient)
+        assert_close(name, gradient, *within[name])
 
 
 def check_packed(of: Case, ends: dict[str, Array], backend: str, bad: float) -> None:
@@ -238,18 +239,18 @@ def check_packed(of: Case, ends: dict[str, Array], backend: str, bad: float) -> 
     again = {name: array.swapaxes(0, 1)[None] for name, array in zip("qkv", found[:3], strict=True)}
     for (r, c, _), bound in zip(parts, within, strict=True):
         for name, span in {"q": r, "k": c, "v": c}.items():
-            bound[name].check(again[name][:, :, span])
+            assert_close(name, again[name][:, :, span], *bound[name])
             again[name][:, :, span] = np.nan
     for name, array in again.items():  # what belongs to no sequence is as before
         assert np.isnan(array.astype(np.float32)).all(), name
     for name in of.wanted:
         every = [bound[name] for bound in within]
         shape, (batch, heads) = of.arrays[name].shape, (len(parts), of.q.shape[1])
-        total, allowed = (
-            summed_to(np.concatenate([getattr(b, what) for b in every]).reshape(batch, heads), shape)
-            for what in ("wanted", "allowed")
+        total, error = (
+            summed_to(np.concatenate([b[which] for b in every]).reshape(batch, heads), shape)
+            for which in range(2)
         )
-        every[0]._replace(wanted=total, allowed=allowed).check(found.arrays[name])
+        assert_close(name, found.arrays[name], total, error)
 
 
 def _spread(seed: int) -> Callable[[Array], Array]:

@@ -235,17 +235,13 @@ def test_bfloat16_on_the_host_is_read_through_dlpack_though_numpy_cannot(torch: 
     assert not array.flags.writeable
 
 
-@pytest.mark.parametrize(
-    ("array", "why"),
-    [
-        (np.zeros(3, ml_dtypes.bfloat16), "DLPack only supports signed/unsigned integers, float "),
-        (np.zeros(3, "M8[s]"), "DLPack only supports signed/unsigned integers, float "),
-    ],
-)
-def test_what_numpy_cannot_read_through_dlpack_is_refused(array: Any, why: str) -> None:
+@pytest.mark.parametrize("array", [np.zeros(3, ml_dtypes.bfloat16), np.zeros(3, "M8[s]")])
+def test_what_numpy_cannot_read_through_dlpack_is_refused(array: Any) -> None:
+    with pytest.raises(BufferError) as of_numpy:
+        np.from_dlpack(array)
     assert refused(Dlpack(array)) == (
-        f"q must be an array that numpy can read through DLPack, got Dlpack: {why}and complex "
-        "dtypes.; convert it to float32, float16 or bfloat16"
+        f"q must be an array that numpy can read through DLPack, got Dlpack: {of_numpy.value}; "
+        "convert it to float32, float16 or bfloat16"
     )
 
 

@@ -110,6 +110,7 @@ def _function(text: str) -> Any:
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
+@pytest.mark.filterwarnings("ignore:Bitwise inversion")  # of a comparison of numbers, which Python computed
 @given(text=_CONDITIONS, first=st.integers(0, 30), rows=st.integers(1, 9), batch=st.integers(0, 1))
 def test_no_visible_key_is_beyond_the_bounds(text: str, first: int, rows: int, batch: int) -> None:
     try:
@@ -176,6 +177,7 @@ def test_every_pair_of_signs_is_narrowed_alike() -> None:
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
+@pytest.mark.filterwarnings("ignore:Bitwise inversion")  # of a comparison of numbers, which Python computed
 @given(text=_CONDITIONS, first=st.integers(0, 30), rows=st.integers(1, 9), batch=st.integers(0, 1))
 def test_no_key_is_hidden_or_seen_beyond_the_ranges_that_are_said(
     text: str, first: int, rows: int, batch: int

@@ -1,0 +1,246 @@
+"""How far from the exact gradients a right implementation may be, element by element.
+
+Each gradient is a sum of terms; its error is the sum of the errors of the terms: those of weights
+and gradients of scores that enter products, of f32 between, and of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.operands.dtypes import F32
+from flash.problem.config import AttentionConfig
+from flash.problem.gradients import term_of
+from flash.reference import (
+    attention_reference,
+    attention_reference_gradients,
+    score_steps,
+    visible_keys,
+    weight_factors,
+)
+from flash.scores.feature import Scored, ScoreFeature, summed_to
+from flash.scores.features import asked, scored
+
+Array = NDArray[Any]
+
+# By type and precision: the relative error of an element that enters a product of Q, K, V or dO, and
+# that of a weight or a gradient of a score.
+_UNITS: Final = {
+    ("f16", None): (0.0, 2.0**-11),
+    ("bf16", None): (0.0, 2.0**-8),
+    ("f32", "ieee"): (0.0, 0.0),
+    ("f32", "tf32"): (2.0**-11, 2.0**-11),
+    ("f32", "f32_grade"): (2.0**-21, 2.0**-21),
+}
+# By type: the relative error of a result, and the error of results and weights below normal ones.
+_RESULT: Final = {np.dtype(np.float16): 2.0**-11, np.dtype(ml_dtypes.bfloat16): 2.0**-8}
+_TINY: Final = {np.dtype(np.float16): 2.0**-25}
+_RESULT_OF_F32: Final = 2.0**-24
+_LEAST_NORMAL: Final = 2.0**-126  # of f32 and bf16
+_ROUNDINGS: Final = 32 * 2.0**-24  # of f32, on the way from products to gradients of scores
+_OF_SUMS: Final = 1.01  # times the error of the terms: that of their sum
+
+
+class GradientBound(NamedTuple):
+    """An exact gradient in float64, and the largest error that each element may have."""
+
+    gradient: Array
+    error: Array
+
+
+@dataclass(frozen=True)
+class GradientInputs:
+    """The arrays of a call for gradients, [batch, heads, rows, columns]; `out` and `lse` are as an
+    implementation of the forward pass gives them, and `given` the other arguments of the reference.
+
+    Gradients are functions of `out`, which may be rounded to 16 bits: a change of O by e changes
+    them as a change of `dlse` by -sum(dout * e) does. What `out` holds of rows whose LSE is -inf
+    does not matter. `bend` is a bound of the derivative of scores by scaled products, and of its
+    derivative.
+    """
+
+    config: AttentionConfig
+    dout: Array
+    q: Array
+    k: Array
+    v: Array
+    out: Array
+    lse: Array
+    dlse: Array | None
+    given: Mapping[str, Any]
+    bend: float = 1.0
+
+    def bounds(self, wanted: Sequence[str] = ()) -> dict[str, GradientBound]:
+        """The bounds of the gradients of "q", "k" and "v" and of the `wanted` arrays of scores by
+        their names, of D, and of what rows or keys add to gradients of wanted arrays, by the names
+        of the kernels' pointers in two sweeps (`flash.problem.gradients.term_of`): [batch, heads, rows].
+        """
+        with np.errstate(all="ignore"):  # of what does not matter
+            return self._bounds(wanted)
+
+    def _bounds(self, wanted: Sequence[str]) -> dict[str, GradientBound]:
+        right = attention_reference_gradients(
+            self.dout, self.q, self.k, self.v, dlse=self._as_dlse(), **self.given
+        )
+        found = _Terms.of(self)
+        errors = found.of_matrices(self)
+        errors |= {name: found.of_array(self, name) for name in wanted}
+        exact = {"q": right.dq, "k": right.dk, "v": right.dv, **right.arrays}
+        types = {name: np.asarray(self.given[name]).dtype for name in wanted}
+        bounds = {
+            name: _rounded(exact[name], error, types.get(name, self.q.dtype))
+            for name, error in errors.items()
+        }
+        single = np.dtype(np.float32)
+        delta = GradientBound(np.where(found.seen_rows, found.delta, 0), found.delta_error)
+        bounds["D"] = _rounded(*delta, single)
+        for name in wanted:
+            feature = found.features[name]
+            if feature.gradient_of in ("rows", "first", "keys"):
+                terms = found.terms(self, feature)
+                bounds[term_of(feature, one_sweep=False)] = _rounded(*terms, single)
+        return bounds
+
+    def _as_dlse(self) -> Array:
+        """The gradient of LSE with which the exact O gives the gradients that `out` gives."""
+        exact, _ = attention_reference(self.q, self.k, self.v, **self.given)
+        difference = np.where(np.isneginf(self.lse)[..., None], 0, self.out - exact)
+        less: Array = (self.dout.astype(np.float64) * difference).sum(axis=3)
+        return -less if self.dlse is None else self.dlse - less
+
+
+def _rounded(gradient: Array, error: Array, dtype: np.dtype[Any]) -> GradientBound:
+    """The bound of a gradient that is rounded to a type, by the errors of its terms."""
+    of_result = _RESULT.get(dtype, _RESULT_OF_F32) * np.abs(gradient) + _TINY.get(dtype, _LEAST_NORMAL)
+    return GradientBound(gradient, _OF_SUMS * error + of_result)
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """The gradients of scores, [batch, heads, queries, keys], and the errors on the way to them."""
+
+    at: Scored
+    features: Mapping[str, type[ScoreFeature]]
+    seen_rows: Array  # rows that see a key, or have a sink
+    delta: Array  # D of each row
+    delta_error: Array
+    gradient: Array  # dS, of scores after all their steps
+    gradient_error: Array
+    product_error: Array  # of gradients of scaled products, as factors of Q and K
+    weight_error: Array  # of weights, as factors of dO
+    first_error: Array  # of what a row adds to the gradient of its first score
+
+    @classmethod
+    def of(cls, call: GradientInputs) -> _Terms:
+        """The terms of a call."""
+        config, given = call.config, call.given
+        precision = config.precision if config.element is F32 else None
+        entering, kept = _UNITS[config.element.name, precision]
+        tiny = _TINY.get(call.q.dtype, _LEAST_NORMAL)
+        q, k, v = _in_float64(call)
+        dout, scale = call.dout.astype(np.float64), config.scale
+        at = scored((*q.shape[:3], k.shape[2]), config.causal, np.float64, given.get("first_batch", 0), given)
+        visible = visible_keys(at)
+        none = np.isneginf(call.lse)
+        score = scale * (q @ k.swapaxes(2, 3))
+        for step in score_steps(score, at):
+            score = step.after
+        score = np.where(visible, score, -np.inf)
+        rows = np.where(none, np.inf, call.lse.astype(np.float64))[..., None]
+        weight, factor = np.where(visible, np.exp(score - rows), 0), weight_factors(at)
+        out = np.where(none[..., None], 0, call.out)
+        dlse = 0.0 if call.dlse is None else call.dlse
+        delta = (dout * out).sum(axis=3) - dlse
+        of_values = np.where(visible, dout @ v.swapaxes(2, 3), 0)
+        gradient = np.where(visible, weight * (factor * of_values - delta[..., None]), 0)
+
+        q, k, v, dout = (np.abs(x) for x in (q, k, v, dout))
+        products = np.where(visible, abs(scale) * (q @ k.swapaxes(2, 3)), 0)
+        sizes = np.where(visible, np.abs(score), 0) + np.where(np.isinf(rows), 0, np.abs(rows))
+        of_scores = call.bend * (2 * entering + _ROUNDINGS) * products + _ROUNDINGS * (1 + sizes)
+        delta_error = _ROUNDINGS * ((dout * np.abs(out)).sum(axis=3) + np.abs(dlse))
+        ends = factor * np.where(visible, dout @ v.swapaxes(2, 3), 0) * (2 * entering + _ROUNDINGS)
+        ends = ends + delta_error[..., None]
+        size = np.abs(gradient)
+        of_gradients = np.where(visible, size * of_scores + weight * np.exp(of_scores) * ends, 0)
+        of_products = call.bend * (of_gradients + size * (2 * of_scores + _ROUNDINGS))
+        most = np.max(factor, initial=0)
+        first = _ROUNDINGS * (1 + sizes.max(axis=3, initial=0)) * np.abs(delta)
+        return cls(
+            at,
+            {feature.argument: feature for feature in asked(given)},
+            ~none,
+            delta,
+            delta_error,
+            gradient,
+            of_gradients + _ROUNDINGS * size,
+            of_products + call.bend * size * (kept + entering + _ROUNDINGS) + tiny * visible,
+            factor * weight * (of_scores + kept + entering + _ROUNDINGS) + tiny * visible * most,
+            first + ends[..., :1].max(axis=3, initial=0),
+        )
+
+    def of_matrices(self, call: GradientInputs) -> dict[str, Array]:
+        """The errors of the gradients of Q, K and V before they are rounded."""
+        q, k, _ = map(np.abs, _in_float64(call))
+        k = np.where(np.isnan(k), 0, k)
+        group, scale = call.q.shape[1] // max(call.k.shape[1], 1), abs(call.config.scale)
+        dout = np.abs(call.dout.astype(np.float64))
+        return {
+            "q": scale * (self.product_error @ k),
+            "k": scale * _over_groups(self.product_error.swapaxes(2, 3) @ q, group),
+            "v": _over_groups(self.weight_error.swapaxes(2, 3) @ dout, group),
+        }
+
+    def of_array(self, call: GradientInputs, name: str) -> Array:
+        """The error of the gradient of an array of scores before it is rounded."""
+        feature = self.features[name]
+        parts = (
+            feature.array_gradient(self.gradient_error, self.at),
+            feature.first_gradient(call.lse, self.first_error, self.at),
+        )
+        found = next(part for part in parts if part is not None)
+        return summed_to(np.abs(found), np.shape(call.given[name]))
+
+    def terms(self, call: GradientInputs, feature: type[ScoreFeature]) -> GradientBound:
+        """What each row, or key, adds to the gradient of a feature's array."""
+        if feature.gradient_of == "keys":
+            pair = (feature.array_gradient(x, self.at) for x in (self.gradient, self.gradient_error))
+        elif feature.gradient_of == "rows":
+            pair = (self._by_rows(call, feature, x) for x in (self.gradient, self.gradient_error))
+        else:
+            pair = (self._by_rows(call, feature, x) for x in (self.delta, self.first_error))
+        exact, error = (np.asarray(one) for one in pair)
+        return GradientBound(exact, np.abs(error))
+
+    def _by_rows(self, call: GradientInputs, feature: type[ScoreFeature], of: Array) -> Array:
+        """A sum over rows of a function of `of`, row by row: [batch, heads, rows]."""
+        found = np.zeros(self.delta.shape)
+        for row in range(self.delta.shape[2]):
+            alone = np.zeros_like(of)
+            alone[:, :, row] = of[:, :, row]
+            if feature.gradient_of == "rows":
+                found[:, :, row] = feature.array_gradient(alone, self.at)
+            else:
+                found[:, :, row] = feature.first_gradient(call.lse, alone, self.at)
+        return found
+
+
+def _in_float64(call: GradientInputs) -> tuple[Array, Array, Array]:
+    """Q, K and V with a head of K and V for each of Q."""
+    group = call.q.shape[1] // max(call.k.shape[1], 1)
+    q, k, v = (
+        np.repeat(x.astype(np.float64), n, axis=1) for x, n in ((call.q, 1), (call.k, group), (call.v, group))
+    )
+    return q, k, v
+
+
+def _over_groups(gradient: Array, group: int) -> Array:
+    batch, heads, *sizes = gradient.shape
+    found: Array = gradient.reshape(batch, heads // max(group, 1), max(group, 1), *sizes).sum(axis=2)
+    return found

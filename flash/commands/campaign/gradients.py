@@ -1,0 +1,311 @@
+"""The kernels of gradients, for the mutation campaign: their problems, and the right results.
+
+Each kernel runs alone: what the forward pass and the kernels before it write is computed in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+
+from flash.commands.campaign.arrays import alike, arrays_of, difference, margins_changed, with_margins
+from flash.commands.campaign.gradient_bound import GradientBound, GradientInputs
+from flash.commands.campaign.problems import Problem, of_features
+from flash.commands.campaign.subject import Array, Launch, Subject
+from flash.contract.gradients import GradientBuild, verified_gradient
+from flash.gradients.checks import WRITTEN, Checks
+from flash.gradients.steps import GradientCall, memory_of, steps_of
+from flash.host.caller import Caller
+from flash.launch.step import Step
+from flash.operands.dtypes import F32
+from flash.problem.config import DEFAULT_TARGET, AttentionConfig
+from flash.problem.gradients import KEYS, QUERIES, SCORES, GradientConfig
+from flash.problem.sequences import each_sequence
+from flash.scores.features import split_by_axes
+from ptxgen.arrays.views import view
+from ptxgen.target import target
+
+_SEED: Final = 20253
+_WHO: Final = "the campaign"
+_BLOCK: Final = 32  # rows of a CTA: of two warps
+_TILE: Final = 16
+_IN_TURNS: Final = 3  # whole tiles, with which each stage is used again
+# Rows of the last block and of the last tile, which end with any of a lane's or of a thread's copies.
+_ENDS: Final = ((1, 8), (2, 1), (8, 2), (16, 9), (24, 16), (10, 10))
+
+# As in `flash/commands/campaign/problems.py`, in the kernels of the campaign with dropout; in one by keys
+# the rows of a thread's fragment are keys.
+_SEEDS_AT_THRESHOLD: Final = {
+    QUERIES: (336, 633, 656, 1091, 1782, 3205, 3485, 5084),
+    KEYS: (656, 704, 980, 1050, 2023, 4032, 5261, 11453),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GradientSettings:
+    """The settings of a kernel of gradients whose CTAs own `owner`. `wanted` are the arrays of scores
+    that have gradients; with `with_dlse` LSE has one. The kernel has `stages`, and makes its columns
+    in `slices`.
+    """
+
+    owner: str
+    config: AttentionConfig
+    wanted: tuple[str, ...] = ()
+    with_dlse: bool = False
+    stages: int = 2
+    slices: int = 1
+
+    def build(self, kernel: GradientConfig) -> GradientBuild:
+        """The kernel of a configuration with tiles for small problems. Its proofs are left to the judge."""
+        stages = 1 if kernel.owner == SCORES else self.stages
+        slices = self.slices if kernel.owner == KEYS else 1
+        small = replace(kernel.tiling, block=_BLOCK, tile=_TILE, warps=2, stages=stages, slices=slices)
+        return verified_gradient(replace(kernel, tiling=small))
+
+
+def gradient_subject(name: str, *, attention: dict[str, Any], **settings: Any) -> Subject:
+    """The subject of the kernel with these `GradientSettings`, of which `attention` are those of the
+    config.
+    """
+    own = GradientSettings(config=AttentionConfig(return_lse=True, **attention), **settings)
+    problems = _problems_of(own)
+
+    def prepare(problem: Problem) -> Launch:
+        arrays = GradientArrays.of(own, problem)
+        return Launch.of(arrays.step, tuple(arrays.results.values()), arrays.wrong)
+
+    made = GradientArrays.of(own, problems[0]).step.made
+    return Subject(name, made.kernel.name, made.threads, made.module, problems, prepare)
+
+
+# ---------------------------------------------------------------------------------------- problems
+
+
+def _problems_of(own: GradientSettings) -> tuple[Problem, ...]:
+    """Problems with ragged ends of every kind, of queries and of keys. The first uses all buffers
+    repeatedly; some have rows that see no key, keys that no row sees, or nothing to walk over.
+    """
+    config = own.config
+    if config.varlen:
+        return tuple(_varlen(own))
+    turns = _IN_TURNS * _TILE + 6
+    first = Problem(turns, turns + 4, heads=2)
+    found = [
+        first,
+        Problem(_BLOCK + 5, _TILE - 3, batch=2, heads=4, kv_heads=2),
+        Problem(_BLOCK + _TILE + 9, _TILE + 4),
+        *_with_nan(own),
+        Problem(3, 0) if own.owner == QUERIES else Problem(0, 3),
+        *(Problem(_BLOCK, 2 * _TILE, times=times, heads=1) for times in (-1.0, 0.0)),
+        Problem(2 * _BLOCK, 3 * _TILE, scores="growing", heads=1),
+        replace(first, reverse=True),
+        replace(first, alike=True),
+        *(Problem(_BLOCK + end, n, heads=1, reverse=True) for end, n in _ENDS),
+        *(Problem(n, _BLOCK + end, heads=1, reverse=True) for end, n in _ENDS),
+        *of_features(config, _BLOCK, _TILE, _SEEDS_AT_THRESHOLD.get(own.owner, ())),
+    ]
+    if own.owner == SCORES:
+        found = [p for p in found if p.seq_q and p.seq_k]
+        shared = Problem(_BLOCK + 5, _TILE + 3, batch=2, heads=4, kv_heads=2)
+        found += [replace(shared, broadcast=axes) for axes in (("batch",), ("heads",), ("batch", "heads"))]
+    return tuple(found)
+
+
+def _with_nan(own: GradientSettings) -> list[Problem]:
+    """Problems with NaN in keys of tiles that a block reads, which no row sees; if CTAs own queries,
+    also in keys that rows of other blocks, or some rows of the block, see.
+    """
+    config, more = own.config, _TILE + 5
+    found = []
+    if config.causal == "top_left":
+        found.append(Problem(more, _BLOCK + more, nan_from=more))
+    if config.window is not None:
+        left = config.window[0] or 0
+        found.append(Problem(_BLOCK, _BLOCK + left + more, heads=1, nan_before=more))
+    if own.owner == QUERIES and config.causal == "bottom_right":
+        found.append(Problem(2 * _BLOCK, 2 * _BLOCK + more, heads=1, nan_from=_BLOCK + more))
+    elif own.owner == QUERIES:
+        found.append(Problem(_BLOCK, _BLOCK, heads=1, nan_from=_BLOCK - 3))
+    return found
+
+
+def _varlen(own: GradientSettings) -> list[Problem]:
+    """Problems of packed sequences: blocks and tiles of which all, some or no rows belong to one."""
+    b, t = _BLOCK, _TILE
+    lengths = (
+        ((_IN_TURNS * t + 6, _IN_TURNS * t + 10), (b + 5, t + 3), (0, 7), (3, 0), (2 * b, 1)),
+        ((b, 2 * t), (1, b + 1), (t + 1, 2 * b), (b + t, b - 1)),
+        ((b + 1, 5), (2, 2)),
+        ((2 * b, 3 * t),),
+        ((2 * b, 2 * b + t + 5),),
+    )
+    packed = [Problem(0, 0, lengths=of, heads=2) for of in lengths]
+    if own.config.causal == "top_left":  # NaN that no row sees
+        packed.append(Problem(0, 0, lengths=((5, b + t), (t + 3, b)), nan_from=t + 3))
+    elif own.owner == QUERIES:  # NaN that the first block does not see
+        packed.append(replace(packed[4], nan_from=b + t + 5))
+    ends = [((b + 8, 8),), ((16, b + 24),), ((b + 24, b + 16),), ((8, b + 8),)]
+    packed += [Problem(0, 0, lengths=of, heads=1, reverse=True) for of in ends]
+    packed += [replace(packed[3], times=times) for times in (-1.0, 0.0)]
+    return [*packed, replace(packed[1], reverse=True), replace(packed[3], alike=True)]
+
+
+# ------------------------------------------------------------------------------------------- arrays
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What the kernels of a call read, [batch, heads, rows, columns] within margins, and what is right,
+    by the names of the kernels' pointers. `rows` says, by the names of matrices that are written, which
+    of their rows are of a sequence.
+    """
+
+    matrices: Mapping[str, Array]
+    of_rows: Mapping[str, Array]
+    operands: Mapping[str, Array]
+    bounds: Mapping[str, GradientBound]
+    rows: Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class GradientArrays:
+    """The launch of a kernel on a problem; what it writes, and what is right, by the names of its
+    pointers.
+    """
+
+    step: Step
+    results: Mapping[str, Array]
+    given: _Given
+
+    @classmethod
+    def of(cls, own: GradientSettings, p: Problem) -> GradientArrays:
+        """The launch on a problem, with equal contents of the arrays at each call."""
+        given, config = _given(own, p), p.config(own.config)
+        written = {
+            name: with_margins(given.matrices[of].shape, config.element, None, reverse=p.reverse)
+            for name, of in WRITTEN.items()
+        }
+        packed = {
+            name: array[0].swapaxes(0, 1) if config.varlen else array
+            for name, array in {**given.matrices, **written}.items()
+        }
+        rows = {name: array[0] if config.varlen else array for name, array in given.of_rows.items()}
+        views = {name: view(array, name) for name, array in {**packed, **rows}.items()}
+        operands = {name: view(array, name) for name, array in given.operands.items()}
+        sizes = Checks(config, Caller(_WHO)).check(views, operands, "bhsd", (None, None))
+        sums = {name: view(np.empty(operands[name].shape, np.float32), name) for name in own.wanted}
+        seed = {"dropout_seed": p.dropout_seed} if config.dropout else {}
+        numbers = {**config.numbers, **seed}
+        call = GradientCall(config, sizes, "bhsd", config.scale, views, operands, numbers, sums)
+        memory = {
+            name: np.full(needed.shape, 0 if needed.is_cleared else np.nan, np.float32)
+            for name, needed in memory_of(call).items()
+        }
+        if own.owner != QUERIES:
+            memory["D"][...] = given.bounds["D"].gradient.reshape(memory["D"].shape)
+        step = _step(own, call, memory)
+        names = {"dQ": "dq", "dK": "dk", "dV": "dv"}
+        every = memory | {name: written[of] for name, of in names.items()}
+        results = {array.name: every[array.name] for array in step.made.arrays if array.is_written}
+        return cls(step, results, given)
+
+    def wrong(self) -> str:
+        """A description of the first wrong result; empty if all are right. Where the exact gradient is
+        NaN, as where a row sees NaN, anything is right.
+        """
+        return next(filter(None, (self._wrong(*result) for result in self.results.items())), "")
+
+    def _wrong(self, name: str, found: Array) -> str:
+        right, allowed = (x.reshape(found.shape) for x in self.given.bounds[name])
+        rows = self.given.rows.get(name)
+        outside = "" if rows is None else margins_changed(found, rows, name)
+        matters: Array = ~np.isnan(right)
+        if rows is not None:
+            matters |= ~rows[:, None]
+        return difference(name, np.where(matters, found, right), right, allowed) or outside
+
+
+def _step(own: GradientSettings, call: GradientCall, memory: Mapping[str, Array]) -> Step:
+    """The launch of the subject's kernel, among those of a call."""
+    views = {name: view(array, name) for name, array in memory.items()}
+    on = target(str(own.config.target or DEFAULT_TARGET))
+    for named in steps_of(call, on, views, _WHO, build=own.build):
+        made = named.step.made
+        if isinstance(made, GradientBuild) and made.config.owner == own.owner:
+            return named.step
+    raise AssertionError(f"no launch by {own.owner}")
+
+
+@lru_cache(maxsize=64)
+def _given(own: GradientSettings, p: Problem) -> _Given:
+    """What the kernels of a call read, and what is right, with equal contents at each call."""
+    config, random, of = p.config(own.config), np.random.default_rng(_SEED), arrays_of(own.config, p)
+    hidden = np.asarray(np.isnan(of.v).all(axis=3))
+    of.k[hidden] = np.nan
+    shape = of.out.shape
+    dout = with_margins(shape, config.element, random, reverse=p.reverse)
+    out = with_margins(shape, config.element, None, reverse=p.reverse)
+    if p.alike:
+        dout, out = alike(dout), alike(out)
+    dlse = random.standard_normal(shape[:3]).astype(F32.numpy) if own.with_dlse else None
+    lse = of.lse.astype(F32.numpy)
+    out[...] = np.where(np.isneginf(lse)[..., None], np.nan, of.out)  # what is there does not matter
+    dout[:, :, ~of.queries] = np.nan
+    how = {"causal": config.causal, "softmax_scale": config.scale, **config.score_arguments}
+    how |= {name: array for name, array in of.operands.items() if name not in of.lengths}
+    how |= {"dropout_seed": p.dropout_seed} if config.dropout else {}
+    inputs = GradientInputs(config, dout, of.q, of.k, of.v, out, lse, dlse, how)
+    bounds = _bounds_of_sequences(inputs, of.lengths, own.wanted) if of.lengths else inputs.bounds(own.wanted)
+    names = {"q": "dQ", "k": "dK", "v": "dV", **{name: f"d{name}" for name in own.wanted}}
+    return _Given(
+        {"dout": dout, "q": of.q, "k": of.k, "v": of.v, "out": out},
+        {"lse": lse} | ({} if dlse is None else {"dlse": dlse}),
+        of.operands,
+        {names.get(name, name): bound for name, bound in bounds.items()},
+        {"dQ": of.queries, "dK": of.keys, "dV": of.keys},
+    )
+
+
+def _bounds_of_sequences(
+    call: GradientInputs, lengths: Mapping[str, Array], wanted: Sequence[str]
+) -> dict[str, GradientBound]:
+    """The bounds of packed sequences, whose rows are those of one batch item; NaN for rows of none.
+    What rows add to gradients of arrays of scores is [sequences, heads, longest], 0 behind the last
+    row.
+    """
+    every = list(each_sequence(**lengths))
+    heads = call.q.shape[1]
+    of_heads, how = split_by_axes(call.given, (len(every), heads))
+    longest = max(queries.stop - queries.start for _, queries, _ in every)
+    whole: dict[str, GradientBound] = {}
+    for b, queries, keys in every:
+        sides = {"q": queries, "k": keys, "v": keys, "D": queries}
+        one = replace(
+            call,
+            dout=call.dout[:, :, queries],
+            q=call.q[:, :, queries],
+            k=call.k[:, :, keys],
+            v=call.v[:, :, keys],
+            out=call.out[:, :, queries],
+            lse=call.lse[:, :, queries],
+            dlse=None if call.dlse is None else call.dlse[:, :, queries],
+            given={**how, **{name: array[b : b + 1] for name, array in of_heads.items()}},
+        )
+        for name, found in one.bounds(wanted).items():
+            if name in sides:
+                like = {"q": call.q, "k": call.k, "v": call.v, "D": call.lse}[name]
+                start = GradientBound(np.full(like.shape, np.nan), np.zeros(like.shape))
+                at: Any = (slice(None), slice(None), sides[name])
+            elif name in wanted:
+                continue
+            else:
+                shape = (len(every), heads, longest)
+                start = GradientBound(np.zeros(shape), np.zeros(shape))
+                at = (slice(b, b + 1), slice(None), slice(queries.stop - queries.start))
+            for into, part in zip(whole.setdefault(name, start), found, strict=True):
+                into[at] = part
+    return whole

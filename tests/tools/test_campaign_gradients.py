@@ -1,0 +1,101 @@
+"""The kernels of gradients in the mutation campaign: what is right, and who notices a mistake."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gradient_runs import case
+
+from flash.commands.campaign.gradient_bound import GradientInputs
+from flash.commands.campaign.judge import judge, mutants_of
+from flash.commands.campaign.kernels import subjects
+from flash.scores.philox import kept
+from ptxgen import interpreter
+from ptxgen.interpreter import Result
+
+VARLEN = "bf16-sm_80-dq-varlen"
+OF_KEYS = "bf16-sm_80-dkv-varlen"
+OF_BIAS = "f16-sm_80-dbias"
+SUM = "bf16-sm_80-sum"
+
+
+def test_what_rows_and_keys_add_is_the_gradient_of_an_array() -> None:
+    arrays = {
+        "alibi_slopes": np.array([0.5, 0.25], np.float32),
+        "sink": np.array([0.1, -0.3], np.float32),
+        "key_bias": np.linspace(-1, 1, 19, dtype=np.float32)[None],
+    }
+    of = case(
+        13, 19, 8, heads=2, kv_heads=1, causal=True, alibi=True, sink=True, key_bias="f32", arrays=arrays
+    )
+    call = GradientInputs(of.config, of.dout, of.q, of.k, of.v, *of.forward(), of.dlse, of.given)
+    bounds = call.bounds(of.wanted)
+    terms = {"alibi_slopes": "row_alibi_slopes", "sink": "row_sink", "key_bias": "key_key_bias"}
+    for name, of_terms in terms.items():
+        whole = bounds[of_terms].gradient.sum(axis=(0, 1) if name == "key_bias" else (0, 2))
+        np.testing.assert_allclose(whole, bounds[name].gradient.reshape(whole.shape), atol=1e-5)
+        assert (bounds[of_terms].error > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "nth", "message"),
+    [
+        (VARLEN, 5, "dQ is written outside its rows and columns"),
+        (OF_KEYS, 4, "dK is written outside its rows and columns"),
+    ],
+)
+def test_a_write_outside_of_the_rows_of_a_gradient_is_wrong(kernel: str, nth: int, message: str) -> None:
+    subject = subjects()[kernel]
+
+    def meddling(*given: Any, args: Any, **how: Any) -> Result:
+        done = interpreter.run(*given, args=args, **how)
+        args[nth].base[0, 0, -1, -1] = 0  # in its margins
+        return done
+
+    problem = subject.problems[-1]
+    assert subject.run(subject.module, problem).wrong == ""
+    assert subject.run(subject.module, problem, launch=meddling).wrong == message
+
+
+@pytest.mark.parametrize("kernel", ["f16-sm_80-dq-features", "f16-sm_80-dkv-features"])
+def test_in_each_place_of_a_fragment_a_number_that_counts_is_the_threshold(kernel: str) -> None:
+    queries, keys = np.arange(32), np.arange(32)
+    rows, columns = queries[:, None], keys[None]
+    if "dkv" in kernel:
+        rows, columns = columns, rows
+    place = 4 * (rows % 16 // 8) + columns % 16 // 8 * 2 + columns % 2
+    found: set[int] = set()
+    for problem in subjects()[kernel].problems:
+        if problem.dropout_seed >= 1 << 32:
+            continue
+        prepared = subjects()[kernel].prepare(problem)
+        (mask,) = (a for a in prepared.arrays if a.dtype == bool)
+        counts = mask[0, 0] & np.tri(32, dtype=bool)
+        kept_now, kept_more = (
+            kept(dropout, problem.dropout_seed, np.zeros(1, int), queries, keys)[0]
+            for dropout in (0.3, 0.3 - 2**-16)
+        )
+        found |= set(place[(kept_now != kept_more) & counts].tolist())
+    assert found == set(range(8))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind", "change", "function", "who"),
+    [
+        (SUM, "loop-bound", "lt to le", "sum_kernel", "value"),
+        (OF_BIAS, "barrier", "deleted", "gradient_of_scores", "sanitizer"),
+        (VARLEN, "mask", "inverted", "_Cta.clear", "value"),  # NaN that a row does not see
+    ],
+)
+def test_a_mistake_in_a_kernel_of_gradients_is_noticed(
+    kernel: str, kind: str, change: str, function: str, who: str
+) -> None:
+    at = [
+        n
+        for n, m in enumerate(mutants_of(kernel))
+        if m.name.startswith(f"{kind}: {change}") and m.where.endswith(function)
+    ]
+    found = judge(kernel, at[-1])
+    assert found.caught_by == who, found
