@@ -26,7 +26,7 @@ from flash.problem.gradients import GradientConfig, GradientTiling
 from flash.problem.mma_tiling import MMA_KEYS, MmaTiling
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
-from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, Value, marked
+from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, Value
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD, over_lanes
 from ptxgen.dsl.swizzle import SwizzledTile
 from ptxgen.types import f32, u32
@@ -57,7 +57,6 @@ def gradient_of_keys(config: GradientConfig) -> ir.Module:
     return k.build()
 
 
-@marked("gradient of keys: some queries")
 def _if_some(k: KernelBuilder, queries: Value) -> AbstractContextManager[object]:
     """A block that runs if there are queries. Without any there is no tile of them, which the proof does
     not conclude from the end of a loop that is a quotient.
