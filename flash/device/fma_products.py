@@ -14,7 +14,7 @@ from typing import Final
 
 from flash.device.mma_products import Tiles, WarpPlace, fragment_rows
 from flash.problem.mma_tiling import MMA_KEYS, PANEL_BYTES, MmaTiling
-from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var, marked
+from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD_LANES, of_quad
 from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, SWIZZLE_ROWS, BlockReader
 from ptxgen.types import f32, u32
@@ -27,7 +27,6 @@ _BLOCKS: Final = _CHUNKS // BLOCK_CHUNKS  # of a panel, see `BlockReader`
 class FmaProducts:
     """The products of f32 elements; see `flash.device.mma_products.WarpProducts`."""
 
-    @marked("fma products: operands of a lane")
     def __init__(self, k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles) -> None:
         self.k = k
         self.t = t

@@ -114,7 +114,7 @@ class Tf32Outputs:
                 ) -> list[Split]:
                     """The B operand of each tile in step j."""
                     even, odd = (
-                        self._operand(self.k.load(at.plus_bytes(nth * f32.nbytes), columns), _TO_LARGEST)
+                        self._operand(self._values(at.plus_bytes(nth * f32.nbytes), columns), _TO_LARGEST)
                         for at in _two_rows(value(block, MMA_KEYS * j))
                     )
                     return [_both(even.part(i), odd.part(i)) for _, i in tiles]
@@ -123,7 +123,6 @@ class Tf32Outputs:
                 with self._apart(value(0, 0)):
                     self._add(totals, [p[m] for m, _ in tiles], steps, rows)
 
-    @marked("tf32 products: apart")
     def _apart(self, at: TilePointer) -> AbstractContextManager[object]:
         """A context for instructions that the assembler does not move among others, if registers are
         few: a branch that all threads take, since every address in shared memory is below the bound.
@@ -150,6 +149,11 @@ class Tf32Outputs:
 
     def _load(self, at: TilePointer) -> tuple[Value, ...]:
         return self.k.ldmatrix(at, num="x4")
+
+    def _values(self, at: TilePointer, columns: int) -> tuple[Value, ...]:
+        found = self.k.load(at, columns)
+        assert isinstance(found, tuple)
+        return found
 
     def _weights(self, P: Fragment, m: int, j: int) -> Split:
         """The A operand for 16 rows and 8 keys. No weight is infinite, or so large that it would be

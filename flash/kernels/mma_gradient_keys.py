@@ -61,7 +61,6 @@ def gradient_of_keys(config: GradientConfig) -> ir.Module:
     return k.build()
 
 
-@marked("gradient of keys: some queries")
 def _if_some(k: KernelBuilder, queries: Value) -> AbstractContextManager[object]:
     """A block that runs if there are queries. Without any there is no tile of them, which the proof does
     not conclude from the end of a loop that is a quotient.
