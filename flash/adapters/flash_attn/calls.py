@@ -109,10 +109,10 @@ def attend_paged(
     **how: Any,
 ) -> Any:
     """`attend_varlen` of keys and values in pages [pages, page_size, kv_heads, dim]; `how` are the
-    other arguments of `flash.attention_varlen`.
+    other arguments of `flash.adapters.torch.attention_varlen`.
     """
     with _said_by(who):
-        return flash.attention_varlen(
+        return operators.attention_varlen(
             q, k, v, cu_seqlens_q, backend=_CHOSEN.backend, **scores._asdict(), **how
         )
 
