@@ -97,7 +97,7 @@ def attention_varlen(
     require_known(who, scores, VarlenArguments, attention_varlen)
     arrays = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
     arrays |= {"seqused_q": seqused_q, "seqused_k": seqused_k, PAGES: block_table}
-    settings = {"causal": causal, "precision": precision, "softmax_scale": softmax_scale}
+    settings: dict[str, object] = {"causal": causal, "precision": precision, "softmax_scale": softmax_scale}
     settings |= {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k, "kv_layout": kv_layout}
     return _called(who, arrays, {**settings, **scores}, return_lse, backend)
 
