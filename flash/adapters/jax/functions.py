@@ -87,11 +87,11 @@ def attention_varlen(
 ) -> Any:
     """`flash.attention_varlen` of arrays of JAX, as `attention` of this module is `flash.attention`.
 
-    Arrays of lengths may be traced: their contents are checked when the call is computed. Rows of no
-    sequence are 0, and their lse is -inf. `max_seqlen_k`, the most keys of a sequence, is read by
-    gradients on a GPU alone, which without it launch CTAs for as many keys as k has rows. With
-    `seqused_k`, k and v may be a cache of a fixed size, of which sequences fill more and more. Keys in
-    pages (`block_table`) have no gradients.
+    Arrays of lengths may be traced: their contents are checked when the call is computed. On the CPU
+    and in compiled programs rows of no sequence are 0, and their lse is -inf. `max_seqlen_k`, the most
+    keys of a sequence, is read by gradients on a GPU alone, which without it launch CTAs for as many keys
+    as k has rows. With `seqused_k`, k and v may be a cache of a fixed size, of which sequences fill more
+    and more. Keys in pages (`block_table`) have no gradients.
     """
     who = "attention_varlen"
     require_known(who, scores, VarlenArguments, attention_varlen)
