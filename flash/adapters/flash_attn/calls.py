@@ -54,6 +54,11 @@ def using_backend(name: Backend) -> Iterator[None]:
         _CHOSEN.backend = before
 
 
+def chosen_backend() -> Backend:
+    """The backend that `using_backend` has chosen for calls of this thread."""
+    return _CHOSEN.backend
+
+
 def attend(
     who: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scores: Scores, *, return_lse: bool
 ) -> Any:
