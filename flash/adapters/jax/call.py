@@ -76,7 +76,9 @@ class Call(NamedTuple):
         if self.is_varlen and (on_gpu or _MOST_KEYS in settings):
             given[_MOST_KEYS] = settings.get(_MOST_KEYS, own["k"].shape[0])
         wanted = [name for name in names if name not in MATRICES]
-        backend = self.backend if on_gpu else for_gradients_of_host(self.backend)
+        backend = self.backend
+        if not on_gpu:
+            backend = for_gradients_of_host(backend, settings.get("precision"))
         function = flash.attention_varlen_backward if self.is_varlen else flash.attention_backward
         found = function(**given, **how, wanted=wanted, backend=backend)
         named = {"q": found.dq, "k": found.dk, "v": found.dv, **found.arrays}

@@ -149,7 +149,9 @@ class Operators:
         """
         tensors, scores, settings = self._read(given)
         q, k = tensors["q"], tensors["k"]
-        backend = for_gradients_of_host(settings.backend) if q.device.type == "cpu" else settings.backend
+        backend = settings.backend
+        if q.device.type == "cpu":
+            backend = for_gradients_of_host(backend, settings.precision)
         found = getattr(flash, f"{self.who}_backward")(
             dense_rows(dout),
             out=out,

@@ -148,15 +148,21 @@ def test_gradients_of_packed_tensors_on_a_gpu(
 
 
 @pytest.mark.parametrize(
-    ("asked", "setting", "found"),
-    [("auto", "auto", "cpu"), ("auto", "interpreter", "auto"), ("cuda", "auto", "cuda")],
+    ("asked", "precision", "setting", "found"),
+    [
+        ("auto", None, "auto", "cpu"),
+        ("auto", "f32_grade", "auto", "cpu"),
+        ("auto", "tf32", "auto", "auto"),
+        ("auto", None, "interpreter", "auto"),
+        ("cuda", None, "auto", "cuda"),
+    ],
 )
 def test_the_backend_of_gradients_of_the_host(
-    asked: Any, setting: str, found: str, monkeypatch: pytest.MonkeyPatch
+    asked: Any, precision: Any, setting: str, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What PTXGEN_BACKEND says is left to the call."""
+    """What PTXGEN_BACKEND says is left to the call, and so is tf32, of which LSE has to be, too."""
     monkeypatch.setattr(backend_choice, "backend_setting", lambda: setting)
-    assert backend_choice.for_gradients_of_host(asked) == found
+    assert backend_choice.for_gradients_of_host(asked, precision) == found
 
 
 def test_dropout_in_a_captured_graph_needs_a_seed(
