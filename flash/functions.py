@@ -213,11 +213,7 @@ def attention_varlen(
     `cu_seqlens_k` is None. One call takes prompts, parts of prompts and single tokens
     (`docs/serving.md`). Functions of scores get the positions of queries among the keys.
     """
-    layout: Layout = "bhsd"
-    page_size = None
-    if block_table is not None:
-        layout = _layout_of_pages(_OfVarlen.who, kv_layout)
-        page_size = _page_size(_OfVarlen.who, k, layout)
+    layout, page_size = pages_of_varlen(k, block_table, kv_layout)
     used = seqused_q is not None, seqused_k is not None
     return kernel_of_varlen(q, v, used, causal, precision, scores, page_size).launch(
         q,
@@ -369,6 +365,16 @@ def dtype_of(who: str, array: object, name: str = "q") -> str:
 
 
 _LAYOUTS_OF_PAGES: Final[dict[str, Layout]] = {"NHD": "bshd", "HND": "bhsd"}  # as those of a batch
+
+
+def pages_of_varlen(k: object, block_table: object, kv_layout: object) -> tuple[Layout, int | None]:
+    """The layout of a batch of which an item is a page of a call of `attention_varlen`, and the keys of a
+    page; None without `block_table`. Raises `LaunchError` for an unknown word, and if k has no pages.
+    """
+    if block_table is None:
+        return "bhsd", None
+    layout = _layout_of_pages(_OfVarlen.who, kv_layout)
+    return layout, _page_size(_OfVarlen.who, k, layout)
 
 
 def _layout_of_pages(who: str, kv_layout: object) -> Layout:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from flash.operands.words import Backend
+from flash.operands.words import Backend, Precision
+from flash.problem.mma_tiling import TF32
 from ptxgen.arrays.views import HOST, ArrayView
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cuda import CudaBackend
@@ -25,12 +26,13 @@ def choose(backend: object, q: ArrayView, cuda: CudaBackend, who: str) -> tuple[
     return ("cpu", why_not) if why_not else ("cuda", "a GPU opens")
 
 
-def for_gradients_of_host(backend: Backend) -> Backend:
+def for_gradients_of_host(backend: Backend, precision: Precision | None) -> Backend:
     """The backend of gradients of arrays on the host, computed for a framework whose caller asked for
     `backend`: "auto" is PTXGEN_BACKEND, else "cpu" also where a GPU opens, because kernels of gradients
-    do not run on every GPU that attention runs on.
+    do not run on every GPU that attention runs on. With `precision` "tf32" it is what the forward pass
+    took: its LSE is that of scores of tf32, which numpy does not have.
     """
-    if backend == AUTO and backend_setting() == AUTO:
+    if backend == AUTO and precision != TF32.name and backend_setting() == AUTO:
         return "cpu"
     return backend
 

@@ -11,8 +11,8 @@ so that a program changes one import:
 What is taken beyond flash-attn: float32, tensors on the CPU, head_dim_v other than head_dim, pages
 of any size, `cache_batch_idx` and `cache_leftpad` with pages, softcap with dropout. What differs: a
 row that sees no key has LSE -inf, not +inf (its output is 0 in both). The functions are those of
-`flash.adapters.torch`, so torch.compile and autograd know them, except calls over a cache or pages,
-which are not operators and refuse tensors that require gradients.
+`flash.adapters.torch`, so torch.compile and autograd know them; calls over a cache or pages refuse
+tensors that require gradients.
 `docs/migration.md` has each argument beside that of `flash.attention`.
 
 Tensors on a GPU are computed there, on the current stream; tensors on the CPU by numpy. flash-attn

@@ -54,6 +54,11 @@ def using_backend(name: Backend) -> Iterator[None]:
         _CHOSEN.backend = before
 
 
+def chosen_backend() -> Backend:
+    """The backend that `using_backend` has chosen for calls of this thread."""
+    return _CHOSEN.backend
+
+
 def attend(
     who: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scores: Scores, *, return_lse: bool
 ) -> Any:
@@ -109,10 +114,10 @@ def attend_paged(
     **how: Any,
 ) -> Any:
     """`attend_varlen` of keys and values in pages [pages, page_size, kv_heads, dim]; `how` are the
-    other arguments of `flash.attention_varlen`.
+    other arguments of `flash.adapters.torch.attention_varlen`.
     """
     with _said_by(who):
-        return flash.attention_varlen(
+        return operators.attention_varlen(
             q, k, v, cu_seqlens_q, backend=_CHOSEN.backend, **scores._asdict(), **how
         )
 

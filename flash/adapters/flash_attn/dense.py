@@ -48,8 +48,7 @@ def flash_attn_func(
     the type of q, negative where the weight was dropped, for tests of short sequences, because they
     are computed by numpy; without dropout an empty tensor.
 
-    Gradients of q, k, v and alibi_slopes are those of `flash.adapters.torch.attention`, computed where
-    the results are.
+    Gradients of q, k, v and alibi_slopes are those of `flash.adapters.torch.attention`.
 
     Raises `LaunchError` for invalid arguments, `ConfigError` for a head_dim above 256, `BackendError`
     if the backend fails.

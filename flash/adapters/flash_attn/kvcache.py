@@ -8,6 +8,7 @@ import torch
 
 from flash.adapters.flash_attn.arguments import check_numbers, check_tensors, dense_rows, scores_of
 from flash.adapters.flash_attn.calls import attend_cached
+from flash.adapters.flash_attn.compiled import CacheOperators
 from flash.adapters.flash_attn.pages import Caches, paged
 from flash.adapters.flash_attn.rotary import rotated
 from flash.host.caller import flag, views_of
@@ -74,6 +75,52 @@ def flash_attn_with_kvcache(
     Raises `CacheFullError` if there is no room for the new rows, as far as lengths are on the host,
     and what `flash_attn_func` raises; the caches are then unchanged.
     """
+    given = (
+        q,
+        k_cache,
+        v_cache,
+        k,
+        v,
+        rotary_cos,
+        rotary_sin,
+        cache_seqlens,
+        cache_batch_idx,
+        cache_leftpad,
+        block_table,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        rotary_interleaved,
+        alibi_slopes,
+        num_splits,
+        return_softmax_lse,
+    )
+    return _OPERATORS.call(given) if torch.compiler.is_compiling() else _attend(*given)
+
+
+def _attend(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k: torch.Tensor | None,
+    v: torch.Tensor | None,
+    rotary_cos: object,
+    rotary_sin: object,
+    cache_seqlens: object,
+    cache_batch_idx: object,
+    cache_leftpad: object,
+    block_table: object,
+    softmax_scale: object,
+    causal: object,
+    window_size: object,
+    softcap: object,
+    rotary_interleaved: object,
+    alibi_slopes: object,
+    num_splits: object,
+    return_softmax_lse: object,
+) -> Any:
+    """What `flash_attn_with_kvcache` returns."""
     caches = _caches(q, k_cache, v_cache, k, v, block_table, cache_batch_idx)
     scores = scores_of(_WHO, softmax_scale, causal, window_size, softcap, alibi_slopes)
     interleaved = flag(_WHO, "rotary_interleaved", rotary_interleaved)
@@ -202,3 +249,6 @@ def _splits(given: object) -> int | str:
             f"of keys, got {shown(given)}"
         )
     return found or AUTO
+
+
+_OPERATORS = CacheOperators(_WHO, _attend)

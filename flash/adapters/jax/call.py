@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import flash
-from flash.functions import kernel_of_attention, kernel_of_varlen
+from flash.functions import kernel_of_attention, kernel_of_varlen, pages_of_varlen
 from flash.kernel import AttentionKernel
 from flash.launch.backend_choice import for_gradients_of_host
 from flash.launch.varlen import LENGTHS
 from flash.mods.trace import AUX
-from flash.operands.words import Backend
+from flash.operands.words import Backend, Layout
 from flash.scores.aux_arrays import flattened, gathered, given_arrays
 from flash.scores.features import SCORES, ScoreArguments, of_launch
 from ptxgen.errors import LaunchError
@@ -27,6 +27,8 @@ SEED: Final = "dropout_seed"
 AXES: Final = {feature.argument: feature.axes for feature in SCORES if feature.axes}
 DIFFERENTIABLE: Final = (*MATRICES, *(name for name in AXES if name != "mask"))
 OF_RESULTS: Final = ("out", "lse", "dout", "dlse")  # the arrays that a backward pass has beside a call's
+PAGES: Final = "block_table"
+_PAGES_AS: Final = "kv_layout"
 _MOST_KEYS: Final = "max_seqlen_k"
 
 
@@ -69,11 +71,14 @@ class Call(NamedTuple):
         """
         own = {name: array for name, array in arrays.items() if name not in OF_RESULTS}
         given = self.arguments(own) | {name: arrays[name] for name in OF_RESULTS if name in arrays}
+        given.pop(_PAGES_AS, None)  # of results alone
         settings = dict(self.settings)
         if self.is_varlen and (on_gpu or _MOST_KEYS in settings):
             given[_MOST_KEYS] = settings.get(_MOST_KEYS, own["k"].shape[0])
         wanted = [name for name in names if name not in MATRICES]
-        backend = self.backend if on_gpu else for_gradients_of_host(self.backend)
+        backend = self.backend
+        if not on_gpu:
+            backend = for_gradients_of_host(backend, settings.get("precision"))
         function = flash.attention_varlen_backward if self.is_varlen else flash.attention_backward
         found = function(**given, **how, wanted=wanted, backend=backend)
         named = {"q": found.dq, "k": found.dk, "v": found.dv, **found.arrays}
@@ -87,7 +92,12 @@ class Call(NamedTuple):
         if not self.is_varlen:
             return kernel_of_attention(q, v, causal or False, precision, scores)
         used = "seqused_q" in arrays, "seqused_k" in arrays
-        return kernel_of_varlen(q, v, used, causal or False, precision, scores)
+        _, page_size = self._pages(arrays)
+        return kernel_of_varlen(q, v, used, causal or False, precision, scores, page_size)
+
+    def _pages(self, arrays: Mapping[str, Any]) -> tuple[Layout, int | None]:
+        """The layout of pages, and the keys of one; None for keys that are packed."""
+        return pages_of_varlen(arrays["k"], arrays.get(PAGES), dict(self.settings).get(_PAGES_AS))
 
     def shapes(self, arrays: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The shapes of out and lse, of arrays of which only shapes and types count. Raises what
@@ -96,7 +106,9 @@ class Call(NamedTuple):
         # Memory that is never touched is never taken; lengths of 0 are those of some sequences.
         like = {name: np.zeros(array.shape, array.dtype) for name, array in arrays.items()}
         given = self.arguments(like)
-        others = {n: a for n, a in given.items() if n in (*LENGTHS, "max_seqlen_q", "layout")}
+        others = {n: a for n, a in given.items() if n in (*LENGTHS, PAGES, "max_seqlen_q", "layout")}
+        if PAGES in like:
+            others["layout"], _ = self._pages(like)
         launched: Any = of_launch(_scores(given))
         return self.kernel(like).result_shapes(
             like["q"],

@@ -15,10 +15,10 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from flash.adapters.jax import host
-from flash.adapters.jax.call import DIFFERENTIABLE, MATRICES, Call, split
+from flash.adapters.jax.call import DIFFERENTIABLE, MATRICES, PAGES, Call, split
 from flash.adapters.jax.gpu import Backward, Forward, Work
 from flash.host.caller import flag
-from flash.operands.words import Backend, Causal, Precision
+from flash.operands.words import Backend, Causal, KVLayout, Precision
 from flash.scores.features import ScoreArguments, VarlenArguments, require_known, takes
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.backend import check_backend
@@ -70,8 +70,10 @@ def attention_varlen(
     k: Any,
     v: Any,
     cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
+    cu_seqlens_k: Any = None,
     *,
+    block_table: Any = None,
+    kv_layout: KVLayout = "NHD",
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
     seqused_q: Any = None,
@@ -85,17 +87,18 @@ def attention_varlen(
 ) -> Any:
     """`flash.attention_varlen` of arrays of JAX, as `attention` of this module is `flash.attention`.
 
-    Arrays of lengths may be traced: their contents are checked when the call is computed. Rows of no
-    sequence are 0, and their lse is -inf. `max_seqlen_k`, the most keys of a sequence, is read by
-    gradients on a GPU alone, which without it launch CTAs for as many keys as k has rows. With
-    `seqused_k`, k and v may be a cache of a fixed size, of which sequences fill more and more.
+    Arrays of lengths may be traced: their contents are checked when the call is computed. On the CPU
+    and in compiled programs rows of no sequence are 0, and their lse is -inf. `max_seqlen_k`, the most
+    keys of a sequence, is read by gradients on a GPU alone, which without it launch CTAs for as many keys
+    as k has rows. With `seqused_k`, k and v may be a cache of a fixed size, of which sequences fill more
+    and more. Keys in pages (`block_table`) have no gradients.
     """
     who = "attention_varlen"
     require_known(who, scores, VarlenArguments, attention_varlen)
     arrays = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
-    arrays |= {"seqused_q": seqused_q, "seqused_k": seqused_k}
-    settings = {"causal": causal, "precision": precision, "softmax_scale": softmax_scale}
-    settings |= {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k}
+    arrays |= {"seqused_q": seqused_q, "seqused_k": seqused_k, PAGES: block_table}
+    settings: dict[str, object] = {"causal": causal, "precision": precision, "softmax_scale": softmax_scale}
+    settings |= {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k, "kv_layout": kv_layout}
     return _called(who, arrays, {**settings, **scores}, return_lse, backend)
 
 
@@ -236,14 +239,19 @@ def _saved(call: Call, primals: dict[str, Any]) -> tuple[tuple[Any, ...], dict[s
     """The results, and what the backward pass reads."""
     arrays = {name: primal.value for name, primal in primals.items()}
     wanted = [name for name, primal in primals.items() if primal.perturbed]
-    _require_gradients(call, wanted)
+    _require_gradients(call, wanted, has_pages=PAGES in arrays)
     out, lse = _forward(call, arrays, True)
     saved = {"arrays": arrays, "results": {"out": out, "lse": lse}, "wanted": dict.fromkeys(wanted, ())}
     return (out, lse)[: 1 + call.return_lse], saved
 
 
-def _require_gradients(call: Call, wanted: Sequence[str]) -> None:
+def _require_gradients(call: Call, wanted: Sequence[str], *, has_pages: bool) -> None:
     """Raise `LaunchError` for gradients that are not computed."""
+    if has_pages:
+        raise LaunchError(
+            f"{call.who}: keys in pages have no gradients, but {', '.join(wanted)} must be differentiated; "
+            "use jax.lax.stop_gradient on the arrays of the call, or pass the keys packed"
+        )
     unknown = [name for name in wanted if name not in DIFFERENTIABLE]
     if unknown:
         raise LaunchError(

@@ -89,7 +89,7 @@ def _attend(call: Call, arrays: Arrays, with_lse: bool) -> tuple[Array, ...]:
     if not call.is_varlen:
         return call.results(arrays, return_lse=with_lse)
     q, v = arrays["q"], arrays["v"]
-    found = call.results(arrays, return_lse=with_lse, out=np.zeros((*q.shape[:2], v.shape[2]), q.dtype))
+    found = call.results(arrays, return_lse=with_lse, out=np.zeros((*q.shape[:2], v.shape[-1]), q.dtype))
     if with_lse:
         no_query = np.ones(len(q), bool)
         ends: Any = {name: arrays[name] for name in LENGTHS if name in arrays}

@@ -16,6 +16,8 @@ from flash.adapters.torch.tensors import in_transform, require_no_tracking
 from flash.adapters.torch.vmap import DIFFERENTIABLE, MATRICES, Dense, Mapped, Varlen
 from ptxgen.errors import LaunchError
 
+_PAGES: Final = "block_table"  # the tensor that says that keys are in pages
+_NOT_OF_PAGES: Final = "keys in pages have no gradients"
 NOT_OF_AUX: Final = "functions of scores are not differentiated by the arrays that they index"
 
 
@@ -60,6 +62,8 @@ def differentiate(
         arrays = inputs[aux] or []
         needed = [name for name, asked in zip(names, ctx.needs_input_grad, strict=False) if asked]
         require_no_tracking(who, _of_aux(ctx.needs_input_grad, aux, len(arrays)), NOT_OF_AUX)
+        if dict(zip(names, inputs, strict=False)).get(_PAGES) is not None:
+            require_no_tracking(who, needed, _NOT_OF_PAGES)
         ctx.settings = inputs[aux + 1 :]
         if not Settings(*ctx.settings).return_lse:
             require_no_tracking(who, needed, "the operator was called without return_lse=True")

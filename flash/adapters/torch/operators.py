@@ -75,10 +75,10 @@ class Operators:
         stream: object,
         backend: Backend,
         layout: str = "",
-        longest: tuple[int | None, ...] = (),
+        of_packed: tuple[Any, ...] = (),
     ) -> Any:
         """The results of `flash.who`. `tensors` are the first of the operator, in its order; those of
-        scores are in `scores`. `longest` are the arguments of `more`.
+        scores are in `scores`. `of_packed` are the arguments of `more`.
         """
         who, of = self.who, cast(Mapping[str, Any], scores)
         inputs = {**tensors, **{name: of.get(name) for name in self._names[len(tensors) : -1]}}
@@ -107,7 +107,7 @@ class Operators:
             return_lse or bool(differentiated),
             backend,
             stream_number(stream),
-            *longest,
+            *of_packed,
         )
         if out is None:
             found, lse = library.run(
@@ -133,7 +133,7 @@ class Operators:
         found = getattr(flash, self.who)(
             **tensors,
             **scores,
-            **settings.of_call,
+            **settings.of_results,
             return_lse=settings.return_lse,
             out=out,
             stream=settings.stream,
@@ -149,7 +149,9 @@ class Operators:
         """
         tensors, scores, settings = self._read(given)
         q, k = tensors["q"], tensors["k"]
-        backend = for_gradients_of_host(settings.backend) if q.device.type == "cpu" else settings.backend
+        backend = settings.backend
+        if q.device.type == "cpu":
+            backend = for_gradients_of_host(backend, settings.precision)
         found = getattr(flash, f"{self.who}_backward")(
             dense_rows(dout),
             out=out,

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 import torch
 
 from flash.adapters.torch.functions import trace_of
-from flash.operands.words import Backend, Causal, Layout, Precision
+from flash.operands.words import Backend, Causal, KVLayout, Layout, Precision
 from ptxgen.arguments import integer
 from ptxgen.errors import LaunchError, shown
 
@@ -45,6 +45,7 @@ class Settings(NamedTuple):
     stream: int | None
     max_seqlen_q: int | None = None  # of packed sequences; their schema ends with these
     max_seqlen_k: int | None = None
+    kv_layout: KVLayout = "NHD"
 
     def scores(self, seed: Any, aux: list[Any] | None) -> dict[str, Any]:
         """The arguments of `flash.attention` about scores, without arrays by name; `seed` is the seed of
@@ -67,6 +68,11 @@ class Settings(NamedTuple):
             found["dropout"] = self.dropout
             found["dropout_seed"] = int(seed) % (1 << _SEED_BITS)
         return found
+
+    @property
+    def of_results(self) -> dict[str, Any]:
+        """`of_call` of a forward pass: of packed sequences it has the layout of pages."""
+        return self.of_call if self.layout else self.of_call | {"kv_layout": self.kv_layout}
 
     @property
     def of_call(self) -> dict[str, Any]:

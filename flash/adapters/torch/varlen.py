@@ -8,16 +8,16 @@ from torch import Tensor
 
 from flash.adapters.torch.operators import Operators
 from flash.adapters.torch.vmap import Varlen
-from flash.operands.words import Backend, Causal, Precision
+from flash.operands.words import Backend, Causal, KVLayout, Precision
 from flash.scores.features import VarlenArguments, require_known, takes
 from ptxgen.runtime.settings import AUTO
 
 _OPERATORS: Final = Operators(
     "attention_varlen",
-    ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k"),
-    ("seqused_q", "seqused_k", "alibi_slopes", "sink"),
+    ("q", "k", "v", "cu_seqlens_q"),
+    ("cu_seqlens_k", "seqused_q", "seqused_k", "block_table", "alibi_slopes", "sink"),
     Varlen,
-    ", int? max_seqlen_q, int? max_seqlen_k",
+    ", int? max_seqlen_q, int? max_seqlen_k, str kv_layout",
 )
 
 
@@ -27,8 +27,10 @@ def attention_varlen(
     k: Tensor,
     v: Tensor,
     cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
+    cu_seqlens_k: Tensor | None = None,
     *,
+    block_table: Tensor | None = None,
+    kv_layout: KVLayout = "NHD",
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
     seqused_q: Tensor | None = None,
@@ -47,12 +49,13 @@ def attention_varlen(
     All arguments, shapes and results are those of `flash.attention_varlen`; what this function adds
     is as in `flash.adapters.torch.attention`. `max_seqlen_k`, the most keys of a sequence, is read by
     gradients of tensors on a GPU alone, which without it launch CTAs for as many keys as k has rows.
-    The gradients of rows of no sequence are 0.
+    The gradients of rows of no sequence are 0. With `block_table` there are none: `LaunchError` is raised.
     """
     require_known(_OPERATORS.who, scores, VarlenArguments, attention_varlen)
-    lengths = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    starts = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    used = {"seqused_q": seqused_q, "seqused_k": seqused_k}
     return _OPERATORS.call(
-        {"q": q, "k": k, "v": v, **lengths, "seqused_q": seqused_q, "seqused_k": seqused_k},
+        {"q": q, "k": k, "v": v, **starts, **used, "block_table": block_table},
         scores,
         causal=causal,
         precision=precision,
@@ -61,5 +64,5 @@ def attention_varlen(
         out=out,
         stream=stream,
         backend=backend,
-        longest=(max_seqlen_q, max_seqlen_k),
+        of_packed=(max_seqlen_q, max_seqlen_k, kv_layout),
     )

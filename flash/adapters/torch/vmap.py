@@ -166,7 +166,8 @@ class Mapped:
     ) -> list[Any]:
         count = len(self._names)
         settings = Settings(*given[count + 1 :])
-        self._check(info, dims, settings)
+        named = dict(zip(self._names, given, strict=False))
+        self._check(info, dims, settings, has_pages=named.get("block_table") is not None)
         found = []
         for name, tensor, dim in zip(self._names, given[:count], dims[:count], strict=True):
             made = tensor
@@ -179,7 +180,7 @@ class Mapped:
             found.append(made)
         return [*found, given[count], *settings[: len(given) - count - 1]]
 
-    def _check(self, info: Any, dims: Sequence[Any], settings: Settings) -> None:
+    def _check(self, info: Any, dims: Sequence[Any], settings: Settings, *, has_pages: bool) -> None:
         mapped = [n for n, dim in zip(self._names, dims, strict=False) if dim is not None]
         known = {*MATRICES, *_AXES, "dropout_seed"}
         problem = next(
@@ -193,6 +194,8 @@ class Mapped:
                 s.op == "input" and s.value == self._kind.index for s in trace.steps
             ):
                 problem = f"over a {trace.name} that reads the index of the {self._kind.index}"
+        if has_pages:
+            problem = "over keys in pages, which all sequences share"
         if settings.dropout and info.randomness == "same":
             problem = "with randomness='same' over dropout, whose weights differ between samples"
         if problem:

@@ -389,6 +389,15 @@ def test_a_compiled_call_of_packed_sequences_is_one_graph(torch: ModuleType, fla
         assert torch.equal(compiled(*given, causal=True), call(*given, causal=True))
 
 
+def test_a_compiled_call_over_pages_is_one_graph(torch: ModuleType, flash_attn: Any) -> None:
+    q, k, v = tensors(torch, "float32", (7, 4, 16), (6, 4, 2, 16), (6, 4, 2, 16))
+    table = torch.tensor([[4, 1, 3], [0, 5, 2]], dtype=torch.int32)
+    given = (q, k, v, starts(torch, (2, 5)), starts(torch, (7, 8)), 5, 8)
+    compiled = torch.compile(flash_attn.flash_attn_varlen_func, backend="eager", fullgraph=True)
+    wanted = flash_attn.flash_attn_varlen_func(*given, causal=True, block_table=table)
+    assert torch.equal(compiled(*given, causal=True, block_table=table), wanted)
+
+
 def test_a_compiled_call_with_dropout_is_one_graph(torch: ModuleType, flash_attn: Any) -> None:
     q, k, v = tensors(torch, "float32", (1, 5, 4, 16), (1, 9, 2, 16), (1, 9, 2, 16))
     compiled = torch.compile(flash_attn.flash_attn_func, backend="eager", fullgraph=True)

@@ -320,3 +320,45 @@ def test_prefill_and_steps_give_what_one_call_over_all_tokens_gives(
     for found, said in zip(caches, whole, strict=True):
         assert torch.equal(found[:, :tokens], said[:, :tokens])
         assert bool(found[:, tokens:].isnan().all())
+
+
+def given_with_new_rows(torch: ModuleType) -> tuple[tuple[Any, ...], Any]:
+    """q, the caches and new rows of two sequences of 3 and 7 rows, and these lengths."""
+    random = torch.Generator().manual_seed(2)
+    shapes = ((2, 1, 4, 8), (2, 16, 2, 8), (2, 16, 2, 8), (2, 1, 2, 8), (2, 1, 2, 8))
+    arrays = tuple(torch.randn(shape, generator=random) for shape in shapes)
+    return arrays, torch.tensor([3, 7], dtype=torch.int32)
+
+
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
+def test_a_compiled_call_is_one_graph(torch: ModuleType, flash_attn: Any, backend: str) -> None:
+    """With new rows, which are written to the caches; and without, by a number for all lengths."""
+    call = flash_attn.flash_attn_with_kvcache
+    compiled = torch.compile(call, fullgraph=True, backend=backend)
+    (q, *caches, k, v), lengths = given_with_new_rows(torch)
+    ours, theirs = ([x.clone() for x in caches] for _ in range(2))
+    with torch.no_grad():
+        how = {"cache_seqlens": lengths, "causal": True, "return_softmax_lse": True}
+        for a, b in zip(compiled(q, *ours, k, v, **how), call(q, *theirs, k, v, **how), strict=True):
+            assert torch.equal(a, b)
+        for cache, wanted, before in zip(ours, theirs, caches, strict=True):
+            assert torch.equal(cache, wanted)
+            assert not torch.equal(cache, before)
+        for length in (5, 6, 7):
+            how = {"cache_seqlens": length, "window_size": (3, 0)}
+            assert torch.equal(compiled(q, *ours, **how), call(q, *ours, **how))
+    with pytest.raises(Exception, match="q requires gradients, but there is no backward pass of attention"):
+        compiled(q.requires_grad_(), *ours, cache_seqlens=5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("writes", [False, True])
+@pytest.mark.usefixtures("flash_attn")
+def test_opcheck(torch: ModuleType, writes: bool) -> None:
+    (q, *caches, k, v), lengths = given_with_new_rows(torch)
+    new = (k, v) if writes else (None, None)
+    rest = (None, None, None, None, True, [3, 0], 0.0, True, None, 0, True, "cpu")
+    operators = torch.ops.ptxgen_flash
+    name = "flash_attn_with_kvcache" if writes else "flash_attn_with_kvcache_read"
+    given = (q, *caches, *new, None, None, lengths, None, *rest)
+    torch.library.opcheck(getattr(operators, name).default, given)

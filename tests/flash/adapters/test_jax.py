@@ -376,6 +376,40 @@ def test_packed_sequences_are_traced_with_their_lengths(jax: ModuleType, adapter
     assert bits([mapped[0][1]]) == bits([call({**arrays, "q": arrays["q"] / 2})[0]])
 
 
+def paged_inputs() -> dict[str, Array]:
+    """Packed queries, and keys of two sequences in pages."""
+    return {
+        "q": normal(9, HEADS, DIM),
+        "k": normal(6, 4, KV_HEADS, DIM),
+        "v": normal(6, 4, KV_HEADS, DIM_V),
+        "cu_seqlens_q": np.array([0, 2, 7], np.int32),
+        "block_table": np.array([[4, 1, 3], [0, 5, 2]], np.int32),
+        "seqused_k": np.array([7, 9], np.int32),
+    }
+
+
+def test_keys_in_pages_are_traced(jax: ModuleType, adapter: ModuleType) -> None:
+    arrays = paged_inputs()
+
+    def call(x: dict[str, Any], **how: Any) -> Any:
+        return adapter.attention_varlen(**x, causal=True, return_lse=True, **how)
+
+    traced = jax.jit(call)(arrays)
+    assert bits(traced) == bits(call(jax.tree.map(jax.numpy.asarray, arrays)))
+    wanted = flash.attention_varlen(**arrays, causal=True, return_lse=True, backend="cpu")
+    assert np.asarray(traced[0])[:7].tobytes() == wanted[0][:7].tobytes()
+    assert np.asarray(traced[1])[:, :7].tobytes() == wanted[1][:, :7].tobytes()
+    by_head = {**arrays, **{name: arrays[name].swapaxes(1, 2) for name in "kv"}}
+    assert bits(jax.jit(functools.partial(call, kv_layout="HND"))(by_head)) == bits(traced)
+    assert message(lambda: call(arrays, kv_layout="nhd")) == (
+        "attention_varlen: kv_layout must be one of NHD, HND, got 'nhd'; did you mean 'NHD'?"
+    )
+    assert message(lambda: jax.grad(lambda q: call({**arrays, "q": q})[0].sum())(arrays["q"])) == (
+        "attention_varlen: keys in pages have no gradients, but q must be differentiated; use "
+        "jax.lax.stop_gradient on the arrays of the call, or pass the keys packed"
+    )
+
+
 @pytest.mark.slow
 def test_gradients_of_packed_sequences_are_those_of_each_alone(jax: ModuleType, adapter: ModuleType) -> None:
     arrays = {name: x for name, x in varlen_inputs().items() if name != "seqused_k"}

@@ -18,6 +18,7 @@ from device_arrays import interpreting, without_assembler
 from fake_driver import FakeDevice, FakeDriver, Memory
 
 from flash import functions
+from flash.gradients import functions as gradient_functions
 from ptxgen.runtime.cuda import CudaBackend
 
 Array = np.ndarray[Any, Any]
@@ -98,9 +99,12 @@ def programs(jax: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Progr
     monkeypatch.setattr(gpu, "TARGET", f"{gpu.TARGET}_{len(_KEPT)}")
     xla_ffi.register(gpu.TARGET, handler, "cpu")
     mlir.register_lowering(adapted._WORK, adapted._by_ffi, platform="cpu")
-    functions._kernel.cache_clear()  # kernels keep their driver
+    kept = functions._kernel, gradient_functions._kernel  # kernels keep their driver
+    for kernels in kept:
+        kernels.cache_clear()
     yield found
-    functions._kernel.cache_clear()
+    for kernels in kept:
+        kernels.cache_clear()
     mlir.register_lowering(
         adapted._WORK, mlir.lower_fun(adapted._by_callback, multiple_results=True), platform="cpu"
     )
@@ -285,6 +289,23 @@ def test_rows_of_no_sequence_are_filled(jax: ModuleType, programs: Programs) -> 
     nowhere = [0, 3, 7, 8]
     assert not np.asarray(out)[nowhere].any()
     assert np.isneginf(np.asarray(lse)[:, nowhere]).all()
+
+
+@pytest.mark.nightly
+def test_keys_in_pages(jax: ModuleType, programs: Programs) -> None:
+    from flash.adapters.jax import attention_varlen
+
+    arrays = [jax.numpy.asarray(x) for x in (normal(5, 2, 8), normal(4, 3, 1, 8), 2 * normal(4, 3, 1, 8))]
+    starts, used = (jax.numpy.asarray(x, jax.numpy.int32) for x in ([0, 2, 5], [4, 6]))
+    how: dict[str, Any] = {"block_table": jax.numpy.asarray([[3, 1], [0, 2]], jax.numpy.int32)}
+    how |= {"seqused_k": used, "max_seqlen_q": 3, "causal": True}
+
+    def call(backend: Any) -> Any:
+        return lambda *x: attention_varlen(*x, starts, **how, backend=backend)
+
+    found = jax.jit(call("cuda"))(*arrays)
+    assert len(programs.driver.launches) == 1
+    assert bits([found]) == bits([call("interpreter")(*arrays)])
 
 
 def failed(jax: ModuleType, call: Any, *arrays: Any) -> str:

@@ -171,11 +171,11 @@ def test_opcheck(torch: Any, three: Any, case: str) -> None:
 def test_opcheck_of_varlen(torch: Any, packed: Any) -> None:
     q, k, v, *ends = packed
     operators = torch.ops.ptxgen_flash
-    chosen = (*settings(layout=""), None, None)
-    rest = (*ends, None, None, torch.rand(4).requires_grad_(), None, None, None, *chosen)
+    chosen = (*settings(layout=""), None, None, "NHD")
+    rest = (*ends, None, None, None, torch.rand(4).requires_grad_(), None, None, None, *chosen)
     tracked = [x.clone().requires_grad_() for x in (q, k, v)]
     torch.library.opcheck(operators.attention_varlen.default, (*tracked, *rest))
-    rest = (*ends, None, None, torch.rand(4), None, None, None, *chosen)
+    rest = (*ends, None, None, None, torch.rand(4), None, None, None, *chosen)
     torch.library.opcheck(operators.attention_varlen_out.default, (torch.zeros(7, 4, 16), q, k, v, *rest))
     out, lse = operators.attention_varlen(q, k, v, *rest)
     given = (out, lse, out, lse, [True, False, False, False], q, k, v, *rest)
@@ -192,6 +192,50 @@ def test_opcheck_of_attention_over_a_cache(ours: Any, torch: Any) -> None:
     for out in (None, torch.zeros(2, 4, 1, 8)):
         torch.library.opcheck(operator, (ours.track(cache), out, q, k, v, *[None] * 8, *rest))
     assert cache.lengths.max() > 2
+
+
+@pytest.fixture
+def pages(torch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Packed queries, and keys of two sequences in pages."""
+    q, k, v = torch.randn(7, 4, 8), torch.randn(6, 4, 2, 8), torch.randn(6, 4, 2, 16)
+    table = torch.tensor([[4, 1, 3], [0, 5, 2]], dtype=torch.int32)
+    used = torch.tensor([7, 9], dtype=torch.int32)
+    return (q, k, v, torch.tensor([0, 2, 7], dtype=torch.int32)), {"block_table": table, "seqused_k": used}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ours")
+def test_opcheck_of_pages(torch: Any, pages: Any) -> None:
+    given, how = pages
+    chosen = (*settings(layout=""), None, None, "NHD")
+    rest = (None, None, how["seqused_k"], how["block_table"], *[None] * 4, *chosen)
+    torch.library.opcheck(torch.ops.ptxgen_flash.attention_varlen.default, (*given, *rest))
+
+
+def test_keys_in_pages(ours: Any, torch: Any, pages: Any) -> None:
+    given, how = pages
+    compiled = torch.compile(ours.attention_varlen, fullgraph=True, backend="eager")
+    wanted = flash.attention_varlen(*given, **how, causal=True)
+    assert torch.equal(ours.attention_varlen(*given, **how, causal=True), wanted)
+    assert torch.equal(compiled(*given, **how, causal=True), wanted)
+    q, k, v, starts = given
+    by_head = (q, k.transpose(1, 2), v.transpose(1, 2), starts)
+    assert torch.equal(ours.attention_varlen(*by_head, **how, kv_layout="HND", causal=True), wanted)
+    for call, message in (
+        (
+            lambda: ours.attention_varlen(q.clone().requires_grad_(), k, v, starts, **how),
+            "attention_varlen: q requires gradients, but keys in pages have no gradients; call inside "
+            "torch.no_grad(), or pass q.detach()",
+        ),
+        (
+            lambda: torch.func.vmap(lambda q: ours.attention_varlen(q, k, v, starts, **how))(q[None]),
+            "attention_varlen: torch.func.vmap cannot map over keys in pages, which all sequences share; "
+            "call it for each sample, or give the samples as one batch",
+        ),
+    ):
+        with pytest.raises(LaunchError) as caught:
+            call()
+        assert str(caught.value) == message
 
 
 # ------------------------------------------------------------------------- compiled and exported

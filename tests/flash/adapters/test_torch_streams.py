@@ -14,6 +14,8 @@ from gradient_calls import call_of, reference
 import flash
 from flash import functions
 from flash.gradients import functions as gradient_functions
+from flash.launch import backend_choice
+from flash.reference import attention_varlen_reference_gradients
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
@@ -67,7 +69,9 @@ def test_the_stream_of_a_call_is_that_of_the_launch(
     torch.testing.assert_close(lse, sums, atol=2e-6, rtol=2e-6)
 
 
-@pytest.mark.parametrize(("backend", "launches"), [("cuda", 3), ("auto", 1)])
+@pytest.mark.parametrize(
+    ("backend", "launches"), [pytest.param("cuda", 3, marks=pytest.mark.slow), ("auto", 1)]
+)
 def test_gradients_after_a_forward_pass_on_a_gpu(
     ours: Any, torch: Any, driver: FakeDriver, backend: str, launches: int
 ) -> None:
@@ -85,6 +89,7 @@ def test_gradients_after_a_forward_pass_on_a_gpu(
     torch.testing.assert_close(found, wanted, atol=5e-6, rtol=5e-6)
 
 
+@pytest.mark.slow
 def test_gradients_of_tensors_on_a_gpu(
     ours: Any, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +117,52 @@ def test_gradients_of_tensors_on_a_gpu(
     ):
         np.testing.assert_allclose(got.numpy(), exact, atol=1e-5, rtol=1e-5)
     assert [x.shape for x in found[3:6]] == [(0,)] * 3
+
+
+@pytest.mark.parametrize(("given", "bound"), [(None, 12), pytest.param(7, 7, marks=pytest.mark.slow)])
+def test_gradients_of_packed_tensors_on_a_gpu(
+    ours: Any, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, given: int | None, bound: int
+) -> None:
+    """Without a number of keys the kernels are told one that no sequence exceeds: the rows of k."""
+    from flash.adapters.torch.settings import Settings
+    from flash.adapters.torch.varlen import _OPERATORS
+
+    assert ours
+    rng = np.random.default_rng(3)
+    q, dout = rng.standard_normal((2, 9, 2, 8), dtype=np.float32)
+    k, v = rng.standard_normal((2, 12, 1, 8), dtype=np.float32)
+    ends = {"cu_seqlens_q": np.array([0, 4, 9], np.int32), "cu_seqlens_k": np.array([0, 5, 12], np.int32)}
+    out, lse = flash.attention_varlen(q, k, v, **ends, return_lse=True, backend="cpu")
+    torch = TorchOnGpu(driver, 1, monkeypatch)
+    on_gpu = {name: torch.tensor(a) for name, a in {"q": q, "k": k, "v": v, **ends}.items()}
+    first = [*map(torch.tensor, (dout,)), None, *map(torch.tensor, (out, lse)), [False] * 4]
+    chosen: dict[str, Any] = dict.fromkeys(Settings._fields)
+    chosen |= {"causal": "", "layout": "", "dropout": 0.0, "score_mod": "", "mask_mod": "", "backend": "auto"}
+    chosen |= {"max_seqlen_q": 5, "max_seqlen_k": given, "kv_layout": "NHD"}
+    found = _OPERATORS._gradients(*first, *map(on_gpu.get, _OPERATORS._names), None, *chosen.values())
+    assert [launch.values["max_seqlen_k"] for launch in driver.launches if "max_seqlen_k" in launch.values]
+    assert {x.values.get("max_seqlen_k", bound) for x in driver.launches} == {bound}
+    exact = attention_varlen_reference_gradients(dout, q, k, v, **ends)
+    for got, right in zip(found[:3], (exact.dq, exact.dk, exact.dv), strict=True):
+        np.testing.assert_allclose(got.numpy(), right, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("asked", "precision", "setting", "found"),
+    [
+        ("auto", None, "auto", "cpu"),
+        ("auto", "f32_grade", "auto", "cpu"),
+        ("auto", "tf32", "auto", "auto"),
+        ("auto", None, "interpreter", "auto"),
+        ("cuda", None, "auto", "cuda"),
+    ],
+)
+def test_the_backend_of_gradients_of_the_host(
+    asked: Any, precision: Any, setting: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What PTXGEN_BACKEND says is left to the call, and so is tf32, of which LSE has to be, too."""
+    monkeypatch.setattr(backend_choice, "backend_setting", lambda: setting)
+    assert backend_choice.for_gradients_of_host(asked, precision) == found
 
 
 def test_dropout_in_a_captured_graph_needs_a_seed(

@@ -1,0 +1,66 @@
+"""Calls over caches of keys and values in compiled code: operators that torch.compile does not look into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from flash.adapters.flash_attn.calls import chosen_backend, using_backend
+from flash.adapters.torch import library
+
+_SCHEMA: Final = (
+    "(Tensor q, Tensor{0} k_cache, Tensor{1} v_cache, Tensor? k, Tensor? v, Tensor? rotary_cos, "
+    "Tensor? rotary_sin, Tensor? lengths, SymInt? length, Tensor? cache_batch_idx, Tensor? cache_leftpad, "
+    "Tensor? block_table, float? softmax_scale, bool causal, int[]? window_size, float? softcap, "
+    "bool rotary_interleaved, Tensor? alibi_slopes, int num_splits, bool return_softmax_lse, str backend) "
+    "-> (Tensor, Tensor)"
+)
+# The positions of arguments of the function: k, cache_seqlens, which is an integer or a tensor, and
+# window_size.
+_NEW: Final = 3
+_LENGTHS: Final = 7
+_WINDOW: Final = 13
+_NO_GRADIENTS: Final = "there is no backward pass of attention over a KV cache"
+
+
+class CacheOperators:
+    """The operators of a function `who` over caches, which `attend` computes: `ptxgen_flash::who` writes
+    new rows to the caches, and `::who_read` only reads them.
+    """
+
+    def __init__(self, who: str, attend: Callable[..., Any]) -> None:
+        self._attend = attend
+        self._write = library.declare(who, _SCHEMA.format("(a!)", "(b!)"), self._run, _fake)
+        self._read = library.declare(f"{who}_read", _SCHEMA.format("", ""), self._run, _fake)
+        library.refuse_gradients(self._write, who, _NO_GRADIENTS, written=(1, 2))
+        library.refuse_gradients(self._read, who, _NO_GRADIENTS, written=())
+
+    def call(self, given: tuple[Any, ...]) -> Any:
+        """The results of `attend(*given)`, in code that is compiled."""
+        lengths = given[_LENGTHS]
+        both = (lengths, None) if isinstance(lengths, Tensor) else (None, lengths)
+        window = given[_WINDOW]
+        sides = None if window is None else [-1 if side is None else side for side in window]
+        operator = self._read if given[_NEW] is None else self._write
+        between, behind = given[_LENGTHS + 1 : _WINDOW], given[_WINDOW + 1 :]
+        out, lse = operator(*given[:_LENGTHS], *both, *between, sides, *behind, chosen_backend())
+        return (out, lse) if given[-1] else out
+
+    def _run(self, *given: Any) -> tuple[Tensor, Tensor]:
+        *most, backend = given
+        lengths, length = most[_LENGTHS : _LENGTHS + 2]
+        most[_LENGTHS : _LENGTHS + 2] = [length if lengths is None else lengths]
+        with using_backend(backend):
+            found = self._attend(*most)
+        if most[-1]:
+            return found  # type: ignore[no-any-return]
+        return found, found.new_empty((0,), dtype=torch.float32)
+
+
+def _fake(q: Tensor, k_cache: Tensor, v_cache: Tensor, *given: Any) -> tuple[Tensor, Tensor]:  # noqa: ARG001
+    batch, rows, heads, _ = q.shape
+    lse = (batch, heads, rows) if given[-2] else (0,)
+    return q.new_empty((batch, rows, heads, v_cache.shape[-1])), q.new_empty(lse, dtype=torch.float32)
