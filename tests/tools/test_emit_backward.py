@@ -392,7 +392,7 @@ def test_help_shows_examples_that_work(
     examples = [
         line.split()[2:] for line in shown.splitlines() if line.startswith(f"  ptxgen emit {kernel} ")
     ]
-    assert len(examples) == {"backward": 5, "sum": 2}[kernel]
+    assert len(examples) == {"backward": 6, "sum": 2}[kernel]
     monkeypatch.chdir(tmp_path)
     for argv in examples:
         assert tool.main([word for word in argv if word != "--assemble"]) == 0
@@ -409,6 +409,21 @@ def test_help_shows_examples_that_work(
             ["--owner", "scores"],
             "backward: owner='scores' is for the gradient of a bias, which the config does not have; give "
             "bias='f32', or take owner='queries' and owner='keys'",
+        ),
+        (
+            ["--non-deterministic"],
+            "backward: owner='queries' is none of the kernels with deterministic=False, which are deltas, "
+            "keys, sums, scores; use deterministic=True",
+        ),
+        (
+            ["--owner", "sums"],
+            "backward: owner='sums' is none of the kernels with deterministic=True, which are queries, keys, "
+            "scores; use deterministic=False",
+        ),
+        (
+            "--owner keys --non-deterministic --dtype f32 --precision f32_grade --head-dim 136".split(),
+            "backward: one sweep has no kernels for head_dim=136, head_dim_v=136, dtype='f32' with "
+            "precision='f32_grade'; use deterministic=True",
         ),
         (
             ["--wanted", "sink"],
@@ -453,7 +468,8 @@ def test_python_refuses_what_the_options_cannot_say() -> None:
     with pytest.raises(ConfigError) as stopped:
         gradient_kernels.backward(AttentionConfig(16, dtype="f16"), "key")
     assert str(stopped.value) == (
-        "backward: owner must be one of 'queries', 'keys', 'scores', got 'key'; did you mean 'keys'?"
+        "backward: owner must be one of 'queries', 'keys', 'scores', 'deltas', 'sums', got 'key'; did you "
+        "mean 'keys'?"
     )
     with pytest.raises(ConfigError) as stopped:
         gradient_kernels.sum_terms("e4m3")  # type: ignore[arg-type]  # it is no type of Q
