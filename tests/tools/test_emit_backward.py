@@ -421,7 +421,15 @@ def test_help_shows_examples_that_work(
             "scores; use deterministic=False",
         ),
         (
-            "--owner keys --non-deterministic --dtype f32 --precision f32_grade --head-dim 136".split(),
+            [
+                "--owner",
+                "keys",
+                "--non-deterministic",
+                "--dtype",
+                "f32",
+                "--precision=f32_grade",
+                "--head-dim=136",
+            ],
             "backward: one sweep has no kernels for head_dim=136, head_dim_v=136, dtype='f32' with "
             "precision='f32_grade'; use deterministic=True",
         ),
