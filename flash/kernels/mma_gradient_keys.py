@@ -49,7 +49,7 @@ def gradient_of_keys(config: GradientConfig) -> ir.Module:
             last_query = k.min(first_query + tile, part.given.seq_q) - 1
             mask = of.gradients.mask.of_queries(first_query, last_query)
             of.pairs.await_next(n, part.end_tile, nothing)
-            with if_seen(k, mask.sees_tile(cta.seen_from)):
+            with if_seen(k, mask.sees_tile(cta.seen_from)), if_seen(k, cta.has_queries()):
                 of.add_tile(first_query, mask)
             of.pairs.advance()
         of.write_terms()
@@ -98,6 +98,13 @@ class _Cta:
             self.seen_from = part.first_key
             of_slice = part.slice, _slice_of(part.slice, self.K_tile, t)
             self.query_sums = QuerySums(k, config, self.me, self.K_tile, *of_slice)
+
+    def has_queries(self) -> Value | None:
+        """Whether there are queries, where arrays have rows for them. A tile of queries has some
+        anyway: the branch states it for the proof.
+        """
+        has_rows = any("seq_q" in operand.axes for operand in self.config.features.operands)
+        return self.part.given.seq_q > 0 if has_rows else None
 
     def store_sums(self) -> None:
         """Write the CTA's rows of dK and dV."""
