@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from flash.operands.declared import Operand
 from ptxgen import ir
+from ptxgen.errors import BackendError
 from ptxgen.target import Target
 from ptxgen.text import render
 
 if TYPE_CHECKING:
     from ptxgen.check.prove import GlobalProof, Proof, Proofs
     from ptxgen.check.prove.contract import GlobalContract
+    from ptxgen.runtime.assembler_log import KernelUsage
     from ptxgen.runtime.plan import ParamSlot
 
 
@@ -87,6 +89,20 @@ class BuiltKernel(ABC):
         """Whether a proof shows a fault."""
         of_shared = bool(self.proof.problems or self.proof.violations)
         return of_shared or bool(self.global_proof.violations)
+
+    @cached_property
+    def assembled(self) -> KernelUsage | None:
+        """What the assembler says of the kernel; None where none is installed. Raises `AssemblerError`
+        if it refuses the text.
+        """
+        # Imported here, because emitting text does not need it.
+        from ptxgen.runtime.assembler import find_assembler
+
+        try:
+            assembler = find_assembler(target=self.target.name)
+        except BackendError:
+            return None
+        return assembler.assemble(self.text, self.target.name).kernel(self.kernel.name)
 
     def require_proved(self) -> None:
         """Raise `VerifyError` if a proof shows a fault, which would be one of the generator's.

@@ -18,6 +18,10 @@ from ptxgen.target import WARP_SIZE
 
 FLOPS_PER_FMA: Final = 2
 
+# `d` such that query i is at the position of key i + d, and how many keys before and behind that
+# position the query sees; None for all.
+Reached = tuple[int, int | None, int | None]
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
@@ -34,7 +38,7 @@ class Memory:
         return self.naive_bytes / self.flash_bytes if self.flash_bytes else 1.0
 
     def __str__(self) -> str:
-        sizes = f"{_size(self.flash_bytes)} instead of {_size(self.naive_bytes)}"
+        sizes = f"{size_text(self.flash_bytes)} instead of {size_text(self.naive_bytes)}"
         return f"{sizes}, {self.factor:.1f} times less"
 
 
@@ -118,12 +122,8 @@ class KernelResources:
         """Floating-point operations of Q Kᵀ and P V that the result needs: those of keys that a
         query sees. Keys that a mask or a bias hides count as seen.
         """
-        t, (diagonal, before, behind) = self.config.tiling, self._reach(seq_q, seq_k, window)
-        pairs = seq_q * seq_k
-        if behind is not None:
-            pairs = _sum_of_seen(diagonal + behind + 1, seq_q, seq_k)
-        if before is not None:
-            pairs -= _sum_of_seen(diagonal - before, seq_q, seq_k)
+        t, reach = self.config.tiling, self._reach(seq_q, seq_k, window)
+        pairs = seen_pairs(reach, seq_q, seq_k)
         return FLOPS_PER_FMA * batch * heads * pairs * (t.head_dim + t.head_dim_v)
 
     def memory(self, batch: int, heads: int, seq_q: int, seq_k: int, kv_heads: int | None = None) -> Memory:
@@ -145,7 +145,7 @@ class KernelResources:
         each = [self.memory(1, heads, *rows, kv_heads) for rows in lengths]
         return Memory(sum(m.flash_bytes for m in each), sum(m.naive_bytes for m in each))
 
-    def _reach(self, seq_q: int, seq_k: int, window: Sides) -> tuple[int, int | None, int | None]:
+    def _reach(self, seq_q: int, seq_k: int, window: Sides) -> Reached:
         """`d` such that query i is at the position of key i + d, and how many keys before and
         behind that position the query sees; None for all.
         """
@@ -156,9 +156,20 @@ class KernelResources:
         source = "assembled" if self.assembled else "estimated"
         return (
             f"{self.config.name} on {self.config.target}: {self.threads} threads, "
-            f"{self.registers} registers ({source}), {_size(self.shared_bytes)} shared, "
+            f"{self.registers} registers ({source}), {size_text(self.shared_bytes)} shared, "
             f"{self.ctas_per_sm} CTAs per SM (occupancy {self.occupancy:.0%})"
         )
+
+
+def seen_pairs(reach: Reached, seq_q: int, seq_k: int) -> int:
+    """How many pairs of a query and a key that it sees there are."""
+    diagonal, before, behind = reach
+    pairs = seq_q * seq_k
+    if behind is not None:
+        pairs = _sum_of_seen(diagonal + behind + 1, seq_q, seq_k)
+    if before is not None:
+        pairs -= _sum_of_seen(diagonal - before, seq_q, seq_k)
+    return pairs
 
 
 def _sum_of_seen(first: int, rows: int, most: int) -> int:
@@ -169,7 +180,7 @@ def _sum_of_seen(first: int, rows: int, most: int) -> int:
     return rising * (first + rising_from) + rising * (rising - 1) // 2 + (rows - full_from) * most
 
 
-def _size(nbytes: int) -> str:
+def size_text(nbytes: int) -> str:
     """Bytes for people: `96.0 KiB`."""
     value = float(nbytes)
     for unit in ("bytes", "KiB", "MiB", "GiB"):

@@ -9,7 +9,7 @@ the registers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final, Protocol
@@ -127,7 +127,9 @@ class MmaOutputs:
         t = self.t
         return [[self._weights(P, m, j) for m in range(t.row_tiles)] for j in range(t.tile // _DEPTH)]
 
-    def outputs(self, O: Fragment, P: Weights, stage: Value | None, first: int = 0) -> None:
+    def outputs(
+        self, O: Fragment, P: Iterable[Sequence[tuple[Value, ...]]], stage: Value | None, first: int = 0
+    ) -> None:
         """O += P V for this warp's rows and the keys of a stage. `first` is the column of V that is
         the first of O, a multiple of 16.
         """

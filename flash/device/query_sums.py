@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from flash.device.mma_products import MmaOutputs, WarpPlace, Weights, fragment_rows
 from flash.device.tf32_products import Tf32Outputs
@@ -97,12 +97,14 @@ class QuerySums:
         self._me = WarpPlace(me.warp // self._shares.across, me.lane)
         self._across = me.warp % self._shares.across
         kept = k.swizzled("dS_tile", (t.block, t.tile), config.dtype.scalar)
-        where = k, kept, of, me, self._of_queries, self._me, K_tile
+        by_queries = self._of_queries, self._me
         self._passage: _Passage
         if of.operands is HALF:
-            self._passage = _HalfPassage(*where, MmaOutputs(*where[:1], *where[4:], config.dtype.scalar))
+            of_half = MmaOutputs(k, *by_queries, K_tile, config.dtype.scalar)
+            self._passage = _HalfPassage(k, kept, of, me, *by_queries, of_half)
         else:
-            self._passage = _F32Passage(*where, Tf32Outputs(*where[:1], *where[4:], _F32_STEPS))
+            of_f32 = Tf32Outputs(k, *by_queries, K_tile, _F32_STEPS)
+            self._passage = _F32Passage(k, kept, of, me, *by_queries, of_f32)
         width = t.slice_width(t.head_dim)
         self._first_column = self._passage.first_column()
         if slice is not None:
@@ -153,7 +155,8 @@ class QuerySums:
     def _red(self, at: Pointer, values: list[Var]) -> None:
         k = self.k
         if len(values) > 1 and k.target.sm >= _FIRST_WITH_VECTORS:
-            k.red(at, values, op="add", vec=f"v{len(values)}", type=f32)
+            width: Literal["v2", "v4"] = "v4" if len(values) == _NEIGHBOURS else "v2"
+            k.red(at, values, op="add", vec=width, type=f32)
             return
         for n, value in enumerate(values):
             k.red(Pointer(at.value, "global", f32, at.offset + n * F32_BYTES), value, op="add", type=f32)
@@ -172,12 +175,10 @@ class _HalfPassage:
         by_keys: WarpPlace,
         t: MmaTiling,
         me: WarpPlace,
-        K_tile: SwizzledTile,
         products: MmaOutputs,
     ) -> None:
-        del K_tile
         self.k, self.kept, self.t, self.me, self.of_keys = k, kept, t, me, of_keys
-        self.outputs = products.outputs
+        self._products = products
         self._panel = _only_panel(kept)
         row, in_quad = by_keys.first_row(of_keys), by_keys.in_quad
         to = kept.chunk_pointer(self._panel.chunks, row, in_quad * 0)
@@ -186,6 +187,10 @@ class _HalfPassage:
         lower, right = octet % 2, octet // 2
         first_chunk = me.warp_row(t) // kept.chunk
         self._from = BlockReader(kept, of_eight + right * 8, first_chunk + lower)
+
+    def outputs(self, O: Fragment, P: Any, stage: Value | None, first: int) -> None:
+        """See `_Passage`."""
+        self._products.outputs(O, P, stage, first)
 
     def keep(self, P: Weights) -> None:
         """See `_Passage`."""
@@ -228,12 +233,10 @@ class _F32Passage:
         by_keys: WarpPlace,
         t: MmaTiling,
         me: WarpPlace,
-        K_tile: SwizzledTile,
         products: Tf32Outputs,
     ) -> None:
-        del K_tile
         self.k, self.kept, self.t, self.me, self.of_keys = k, kept, t, me, of_keys
-        self.outputs = products.outputs
+        self._products = products
         self._panel = _only_panel(kept)
         row, in_quad = by_keys.first_row(of_keys), by_keys.in_quad
         to = kept.chunk_pointer(self._panel.chunks, row, in_quad // 2)
@@ -241,6 +244,10 @@ class _F32Passage:
         query = me.first_row(t)
         self._within = query % kept.chunk * F32_BYTES
         self._from = [BlockReader(kept, me.in_quad * 2 + n, query // kept.chunk) for n in range(LANE_COLUMNS)]
+
+    def outputs(self, O: Fragment, P: Any, stage: Value | None, first: int) -> None:
+        """See `_Passage`."""
+        self._products.outputs(O, P, stage, first)
 
     def keep(self, P: Fragment) -> None:
         """See `_Passage`."""

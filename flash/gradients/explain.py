@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 
+from flash.contract.built_kernel import BuiltKernel
 from flash.contract.forward import CAUSAL
+from flash.contract.gradients import GradientBuild
+from flash.contract.resources import size_text
 from flash.gradients.resources import GradientResources
 from flash.gradients.steps import GradientCall, memory_of
-from flash.launch.explain import data_of, rows_of, scores_of
+from flash.launch.explain import data_of, proved_text, rows_of, scores_of
+from flash.launch.varlen import LENGTHS
 from flash.operands.dtypes import F32_BYTES
+from flash.problem.gradients import KEYS, GradientConfig
+from flash.problem.sequences import each_sequence
+from ptxgen.arrays.elements import numpy_type
+from ptxgen.arrays.views import HOST, host_array
+
+_OWNED = {
+    "queries": "dQ and D", "keys": "dK and dV", "scores": "the gradient of the bias", "deltas": "D",
+    "sums": "dQ from its sums",
+}  # fmt: skip
 
 
 def explain(
-    call: GradientCall, backend: str, why: str, kernels: tuple[tuple[GradientResources, int], ...]
+    call: GradientCall,
+    backend: str,
+    why: str,
+    kernels: Sequence[tuple[BuiltKernel, int]],
+    *,
+    deterministic: bool,
 ) -> str:
-    """Lines about the backend, the problem, the kernels and their memory. `kernels` are the resources
-    of each launch of the call, and its CTAs; none for numpy.
+    """Lines about the backend, the problem, the kernels, their cost and memory. `kernels` are those of
+    each launch of the call, and its CTAs; none for numpy.
     """
     config, g = call.config, call.checked.geometry
     of_keys = f", max_seqlen_k {call.checked.longest_k}" if config.varlen else ""
-    needed = sum(math.prod(one.shape) for one in memory_of(call).values()) * F32_BYTES
     lines = [
         ("backend", f"{backend} ({why})"),
         (
@@ -31,10 +49,87 @@ def explain(
         *scores_of(config).items(),
         ("data", data_of(backend, call.arrays["q"])),
         ("wanted", ", ".join(["dq, dk, dv", *call.sums])),
-        *(("kernel", f"{one}, {ctas} CTAs") for one, ctas in kernels),
     ]
     if backend == "cpu":
         lines.append(("kernel", "none: numpy computes it"))
     else:
-        lines.append(("memory", f"{needed} bytes beside the results"))
+        lines.append(("sweeps", _sweeps(call, deterministic=deterministic)))
+        for made, ctas in kernels:
+            lines += _kernel(made, ctas)
+        lines.append(("work", _work(call, kernels)))
+        lines.append(("memory", _memory(call)))
     return "\n".join(f"{name + ':':<9} {text}" for name, text in lines)
+
+
+def _sweeps(call: GradientCall, *, deterministic: bool) -> str:
+    """How many sweeps make dQ, dK and dV, and why."""
+    if call.one_sweep:
+        return (
+            "one, because deterministic is False: five products for each tile, of which dQ is added to f32 "
+            "sums by atomics; the last bits of dq may differ from call to call"
+        )
+    reason = "deterministic is True" if deterministic else "the table has no tiles for one"
+    return f"two, because {reason}: seven products for each tile, and the same call gives the same bits"
+
+
+def _kernel(made: BuiltKernel, ctas: int) -> Iterator[tuple[str, str]]:
+    """What a launch does, how it is dealt to CTAs, what is proved of it and what it needs."""
+    role = "sums terms"
+    if isinstance(made, GradientBuild):
+        role = f"writes {_OWNED[made.config.owner]}"
+    yield "kernel", f"{made.kernel.name} for {made.target}, verified, {role}, {ctas} CTAs"
+    if isinstance(made, GradientBuild):
+        yield "tiles", _tiles(made.config)
+    yield "proved", proved_text(made)
+    yield "needs", str(GradientResources.of(made))
+
+
+def _tiles(config: GradientConfig) -> str:
+    """The rows of a CTA, and of its tiles."""
+    t, aligned = config.tiling, f"{config.alignment} bytes at once"
+    owned, walked = ("keys", "queries") if config.owner == KEYS else ("queries", "keys")
+    if not t.tile:
+        return f"{t.block} rows, {t.threads} threads, {aligned}"
+    stages = f", {t.stages} stages" if t.stages > 1 else ""
+    slices = f", in {t.slices} slices of the columns" if t.slices > 1 else ""
+    return f"{t.block} {owned} by {t.tile} {walked}{stages}{slices}, {t.threads} threads, {aligned}"
+
+
+def _lengths(call: GradientCall) -> list[tuple[int, int]] | None:
+    """The queries and keys of each batch item, or sequence; None if they are on a GPU."""
+    g = call.checked.geometry
+    if g.max_seqlen_q is None:
+        return [(g.seq_q, g.seq_k)] * g.batch
+    given = {name: call.operands[name] for name in LENGTHS if name in call.operands}
+    if any(array.device != HOST for array in given.values()):
+        return None
+    of_host = {name: host_array(array) for name, array in given.items()}
+    return [sequence.lengths for sequence in each_sequence(**of_host)]
+
+
+def _work(call: GradientCall, kernels: Sequence[tuple[BuiltKernel, int]]) -> str:
+    """The arithmetic that the gradients need, and that the kernels do."""
+    lengths = _lengths(call)
+    if lengths is None:
+        return "as much as the lengths say, which are on a GPU and not read"
+    heads, window = call.checked.geometry.heads, call.config.window
+    costs = [GradientResources.of(made) for made, _ in kernels]
+    needed = max((sum(c.useful_flops(1, heads, *rows, window) for rows in lengths) for c in costs), default=0)
+    done = sum(c.flops(1, heads, *rows, window) for c in costs for rows in lengths)
+    return f"{needed / 1e9:.3g} GFLOP needed by five products, {done / 1e9:.3g} by the kernels' whole tiles"
+
+
+def _memory(call: GradientCall) -> str:
+    """The bytes of the arrays and of the memory of the kernels, beside those of the scores."""
+    of_call = {**call.arrays, **call.operands, **{f"d{n}": a for n, a in call.sums.items()}}
+    arrays = sum(a.size * numpy_type(a.dtype).itemsize for a in of_call.values())
+    own = {name: math.prod(one.shape) * F32_BYTES for name, one in memory_of(call).items()}
+    lengths, heads = _lengths(call), call.checked.geometry.heads
+    parts = ", ".join(f"{name} {size_text(nbytes)}" for name, nbytes in own.items())
+    scores = ""
+    if lengths is not None:
+        nbytes = 2 * heads * sum(rows * keys for rows, keys in lengths) * F32_BYTES
+        scores = f"; P and dS of all scores would be {size_text(nbytes)}"
+    return (
+        f"{size_text(arrays)} of arrays and results, {sum(own.values())} bytes beside them ({parts}){scores}"
+    )

@@ -131,9 +131,10 @@ class AttentionGradient:
 
     @property
     def builds(self) -> dict[str, GradientBuild]:
-        """The kernel by queries and that by keys, by these words, for the config's target, by default
-        sm_80, and for arrays with the largest alignment that head_dim allows, without the gradient of
-        LSE and those of arrays of scores. Raises `ConfigError` if there are none.
+        """The kernel by queries and that by keys, by these words, or in one sweep those of deltas, keys
+        and sums; for the config's target, by default sm_80, and for arrays with the largest alignment
+        that head_dim allows, without the gradient of LSE and those of arrays of scores. Raises
+        `ConfigError` if there are none.
         """
         target = find_target(self.config.target or DEFAULT_TARGET)
         config, of_owner = self.config, (target, self._natural_alignment)
@@ -149,7 +150,7 @@ class AttentionGradient:
 
     @property
     def resources(self) -> dict[str, GradientResources]:
-        """The resources of `builds`."""
+        """The resources of `builds`, with registers by the assembler where one is installed."""
         return {owner: GradientResources.of(made) for owner, made in self.builds.items()}
 
     @property
@@ -276,7 +277,9 @@ class AttentionGradient:
         max_seqlen_k: int | None = None,
         **arguments: Unpack[ExplainArguments],
     ) -> str:
-        """What `launch` with these arguments would do, and why, as text; nothing is launched.
+        """What `launch` with these arguments would do, and why, as text: the kernels with their tiles,
+        proofs, registers and occupancy, the arithmetic and the memory. Nothing is launched; the
+        assembler, if one is installed, is asked for registers, which takes seconds for large head_dim.
 
         Raises what `launch` raises for arguments that do not fit.
         """
@@ -293,8 +296,8 @@ class AttentionGradient:
         kernels = []
         if name != "cpu":
             for step, _ in self._steps(call, self._target(name, call.arrays), without_memory=True):
-                kernels.append((GradientResources.of(step.made), step.plan.grid[0]))
-        return explain(call, name, why, tuple(kernels))
+                kernels.append((step.made, step.plan.grid[0]))
+        return explain(call, name, why, kernels, deterministic=self.deterministic)
 
     def _scalars(self, softmax_scale: object, arguments: Any) -> tuple[float, Mapping[str, int | float]]:
         """The scale of a call, and the scalar arguments of its features; the seed is taken out of

@@ -2,36 +2,147 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
 
 from flash.contract.built_kernel import BuiltKernel
-from ptxgen.target import Target
+from flash.contract.gradients import GradientBuild
+from flash.contract.resources import FLOPS_PER_FMA, Reached, seen_pairs, size_text
+from flash.problem.gradients import KEYS, QUERIES, SCORES, GradientConfig
+from flash.scores.window import Sides, key_limits, position_offset
+from ptxgen.runtime.assembler_log import KernelUsage
+from ptxgen.target import WARP_SIZE, Target
+
+# Products of which the gradients of a tile are made: those that sum over head_dim or give its columns
+# (scores, dQ, dK), and those of head_dim_v (dP, dV).
+_OF_HEAD_DIM: Final = 3
+_OF_HEAD_DIM_V: Final = 2
 
 
-class GradientResources(NamedTuple):
-    """The resources of a kernel of gradients on its target. `shared_bytes` is dynamic shared memory of
-    a CTA; there is no static shared memory.
+def needed_flops(head_dim: int, head_dim_v: int, pairs: int) -> int:
+    """Floating-point operations of the five products that the gradients of `pairs` scores need."""
+    return FLOPS_PER_FMA * pairs * (_OF_HEAD_DIM * head_dim + _OF_HEAD_DIM_V * head_dim_v)
+
+
+@dataclass(frozen=True, slots=True)
+class GradientResources:
+    """The resources of a kernel of gradients on its target; bytes unless it says otherwise.
+
+    `registers` is 32-bit registers of a thread and `spilled_bytes` what the kernel's spills store, by
+    the assembler; None where none is installed. `shared_bytes` is dynamic shared memory of a CTA; there
+    is no static shared memory. Methods that count take the window as an argument, because the kernel's
+    text only depends on which of its sides are limited. `config` is None of the kernel that sums terms.
     """
 
     name: str
     target: Target
     threads: int
     shared_bytes: int
+    registers: int | None
+    spilled_bytes: int | None
+    config: GradientConfig | None
 
     @classmethod
     def of(cls, made: BuiltKernel) -> GradientResources:
-        """The resources of a kernel."""
-        return cls(made.kernel.name, made.target, made.threads, made.kernel.dynamic_shared_bytes)
+        """The resources of a kernel. Raises `AssemblerError` if the assembler refuses it."""
+        usage: KernelUsage | None = made.assembled
+        return cls(
+            made.kernel.name,
+            made.target,
+            made.threads,
+            made.kernel.dynamic_shared_bytes,
+            None if usage is None else usage.registers,
+            None if usage is None else usage.spill_store_bytes,
+            made.config if isinstance(made, GradientBuild) else None,
+        )
 
     @property
     def ctas_per_sm(self) -> int:
-        """How many CTAs one multiprocessor holds at once by threads and shared memory. Registers, which
-        only the assembler knows, may allow fewer.
+        """How many CTAs one multiprocessor holds at once. Without `registers`, by threads and shared
+        memory: registers may allow fewer.
         """
-        return self.target.blocks_per_sm_for(self.threads, 0, self.shared_bytes)
+        return self.target.blocks_per_sm_for(self.threads, self.registers or 0, self.shared_bytes)
+
+    @property
+    def occupancy(self) -> float:
+        """The part of a multiprocessor's warps that can be resident, 0 to 1."""
+        return self.ctas_per_sm * (self.threads // WARP_SIZE) / self.target.warps_per_sm
+
+    def visited_tiles(self, seq_q: int, seq_k: int, window: Sides = None) -> int:
+        """Tiles that all CTAs of one head of Q visit: of keys, or of queries if CTAs own keys, of which
+        each of `slices` counts. Tiles that causality or the window hides are skipped, but not in the
+        kernel of a bias. 0 of a kernel without products.
+        """
+        if self.config is None or not self.config.tiling.tile:
+            return 0
+        t, owner = self.config.tiling, self.config.owner
+        if owner == SCORES:
+            return -(-seq_q // t.block) * -(-seq_k // t.tile)
+        diagonal, before, behind = _reach(self.config.causal, seq_q, seq_k, window)
+        rows, others = (seq_q, seq_k) if owner == QUERIES else (seq_k, seq_q)
+        if owner == KEYS:  # query i sees key j if key j is seen from i: the limits change sides
+            diagonal, before, behind = -diagonal, behind, before
+        first = np.arange(0, rows, t.block, dtype=np.int64)
+        last = np.minimum(first + t.block, rows) - 1
+        end = others + 0 * first if behind is None else last + diagonal + behind + 1
+        begin = 0 * first if before is None else first + diagonal - before
+        ends = -(-np.clip(end, 0, others) // t.tile)
+        begins = np.minimum(np.maximum(begin, 0) // t.tile, ends)
+        return int((ends - begins).sum()) * t.slices
+
+    def products(self) -> Iterator[int]:
+        """The columns that each product of a tile sums over, or gives, padding included, by the slice
+        that a CTA makes.
+        """
+        if self.config is None or not self.config.tiling.tile:
+            return
+        t, owner = self.config.tiling, self.config.owner
+        yield from (t.of_scores.score_columns, t.of_weights.score_columns)
+        if owner in (QUERIES, KEYS):
+            yield t.of_scores.output_columns
+        if owner == KEYS:
+            yield t.of_weights.output_columns
+            yield from [t.of_scores.output_columns] * t.adds_queries
+
+    def flops(self, batch: int, heads: int, seq_q: int, seq_k: int, window: Sides = None) -> int:
+        """Floating-point operations of the products as the kernel issues them.
+
+        Tiles count whole, with head_dim and head_dim_v padded as in the kernel; skipped tiles do not
+        count.
+        """
+        if self.config is None:
+            return 0
+        t, tiles = self.config.tiling, self.visited_tiles(seq_q, seq_k, window)
+        return FLOPS_PER_FMA * batch * heads * tiles * t.block * t.tile * sum(self.products())
+
+    def useful_flops(self, batch: int, heads: int, seq_q: int, seq_k: int, window: Sides = None) -> int:
+        """Floating-point operations that the gradients of a call need, in whatever kernels: five
+        products for each key that a query sees. Keys that a mask or a bias hides count as seen. 0 of a
+        kernel without products.
+        """
+        if self.config is None or not self.config.tiling.tile:
+            return 0
+        t, causal = self.config.tiling, self.config.causal
+        pairs = batch * heads * seen_pairs(_reach(causal, seq_q, seq_k, window), seq_q, seq_k)
+        return needed_flops(t.head_dim, t.head_dim_v, pairs)
 
     def __str__(self) -> str:
+        registers = "registers unknown (no assembler)"
+        most = "at most "
+        if self.registers is not None:
+            registers, most = f"{self.registers} registers (assembled)", ""
+            registers += f", {self.spilled_bytes} bytes spilled" if self.spilled_bytes else ""
         return (
-            f"{self.name} for {self.target}, {self.threads} threads, {self.shared_bytes} bytes of shared "
-            f"memory, at most {self.ctas_per_sm} CTAs per SM"
+            f"{self.name} on {self.target}: {self.threads} threads, {registers}, "
+            f"{size_text(self.shared_bytes)} shared, {most}{self.ctas_per_sm} CTAs per SM "
+            f"(occupancy {most}{self.occupancy:.0%})"
         )
+
+
+def _reach(causal: str, seq_q: int, seq_k: int, window: Sides) -> Reached:
+    """Which keys a query sees by its position."""
+    mode: Any = causal or False
+    return position_offset(mode, seq_q, seq_k), *key_limits(bool(mode), window)

@@ -66,8 +66,8 @@ class _Cta:
         self.pairs.begin(part.first_tile, part.end_tile)
         of_rows = RowNumbers.of(k, of_head, part.batch, part.head)
         self.terms = Terms.of(k, of_head, part.batch, part.head, longest)
-        own = part.first_row, t.block, of_rows, row_deltas
-        sum_rows(k, O, dO, config.dtype.scalar, *own, self._write_first)
+        where = part.first_row, t.block, of_rows, row_deltas
+        sum_rows(k, O, dO, config.dtype.scalar, *where, self._write_first)
         k.barrier()  # D has been written by all
 
         self.products = products_of(k, t.of_scores, self.me, (self.Q_tile, K_tile, K_tile), config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import Build, proved_build
 from flash.contract.forward import CAUSAL
 from flash.launch.checks import Geometry, alignment, grid_ctas
@@ -83,7 +84,7 @@ def _kernel(made: Build, geometry: Geometry, gpu: GpuLauncher, backend: str) -> 
     config, t = made.config, made.config.tiling
     lines = {
         "kernel": f"{config.name} for {config.target}, verified",
-        "proved": f"{_proved(made.proof)}; {_proved_global(made.global_proof)}",
+        "proved": proved_text(made),
         "access": f"{config.alignment} bytes at once, as addresses and strides allow",
         "tiles": f"{t.block_q} {_queries(made, geometry)} by {t.tile} keys{_slice(t)}, {t.threads} threads",
         "grid": f"{grid_ctas(config, geometry)} CTAs"
@@ -107,6 +108,11 @@ def _slice(t: AnyTiling) -> str:
 def _queries(made: Build, geometry: Geometry) -> str:
     """What the rows of a CTA are: queries of one head, or of packed heads."""
     return f"queries of {geometry.group} packed heads" if made.config.packed else "queries"
+
+
+def proved_text(made: BuiltKernel) -> str:
+    """What is proved of a kernel's accesses and barriers."""
+    return f"{_proved(made.proof)}; {_proved_global(made.global_proof)}"
 
 
 def _proved(proof: Proof) -> str:

@@ -87,6 +87,11 @@ STEPS = {
     "keys": Step(("--key-bias", "f32"), {"key_bias": (2, 1, 21)}),
     "scores": Step(("--bias", "f32", "--window", "9,4"), {"bias": (1, 4, 18, 21)}),
     "broadcast": Step(("--bias", "f32"), {"bias": (2, 1, 1, 21)}),
+    "one sweep": Step(
+        ("--non-deterministic", "--causal", "--alibi", "--sink"),
+        {"alibi_slopes": (1, 4), "sink": (2, 4)},
+        dlse=True,
+    ),
 }
 BATCH, HEADS, KV_HEADS, SEQ_Q, SEQ_K = 2, 4, 2, 18, 21
 DIM, DIM_V, SCALE = 16, 8, 0.25
@@ -121,10 +126,14 @@ def gradients_of(
     """
     dims = ["--head-dim", str(DIM), "--head-dim-v", str(DIM_V), "--dtype", "f32", "--precision", "f32_grade"]
     how = [*dims, *options]
-    launch(make(*how, "--return-lse"), arrays, numbers)
+    launch(make(*[x for x in how if x != "--non-deterministic"], "--return-lse"), arrays, numbers)
     arrays["LSE"] = arrays["LSE"].reshape(arrays["dO"].shape[:-1])
     how += ["--wanted", ",".join(shapes), *(["--dlse"] if "dLSE" in arrays else [])]
-    for owner in ("queries", "keys", *(["scores"] if "bias" in shapes else [])):
+    owners = ["queries", "keys"]
+    if "--non-deterministic" in options:
+        owners = ["deltas", "keys", "sums"]
+        arrays["dQ_sums"] = np.zeros(arrays["Q"].shape, np.float32)
+    for owner in (*owners, *(["scores"] if "bias" in shapes else [])):
         launch(make("backward", "--owner", owner, *how), arrays, numbers)
     found = {n: arrays[f"d{n.upper()}"] for n in "qkv"}
     for n, shape in shapes.items():
@@ -141,6 +150,7 @@ def gradients_of(
         pytest.param("keys", marks=pytest.mark.slow),
         pytest.param("scores", marks=pytest.mark.slow),
         pytest.param("broadcast", marks=pytest.mark.nightly),
+        pytest.param("one sweep", marks=pytest.mark.nightly),
     ],
 )
 def test_a_host_that_has_only_the_files_computes_gradients(
@@ -151,7 +161,11 @@ def test_a_host_that_has_only_the_files_computes_gradients(
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param("broadcast", marks=pytest.mark.slow), pytest.param("rows", marks=pytest.mark.nightly)],
+    [
+        pytest.param("broadcast", marks=pytest.mark.slow),
+        pytest.param("rows", marks=pytest.mark.nightly),
+        pytest.param("one sweep", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_host_in_c_computes_gradients(name: str, cc: Hosts, tmp_path: Path) -> None:
     folders = (tmp_path / str(n) for n in itertools.count())
@@ -254,6 +268,9 @@ OPTIONS = {
         ["--dlse"],
         ["--alignment", "4"],
         ["--varlen", "--seqused-q"],
+        ["--non-deterministic", "--owner", "deltas"],
+        ["--non-deterministic", "--owner", "keys"],
+        ["--non-deterministic", "--owner", "sums"],
     ],
     "sum": [["--dtype", "f16"], ["--target", "sm_90"]],
 }
@@ -308,6 +325,8 @@ def test_emission_depends_on_the_options_alone() -> None:
         ["backward", "--owner", "queries", "--head-dim", "128", "--dtype", "bf16", "--causal"],
         ["backward", "--owner", "keys", "--head-dim", "128", "--dtype", "bf16", "--causal"],
         ["backward", "--owner", "scores", "--head-dim", "64", "--dtype", "f16", "--bias", "f32"],
+        ["backward", "--owner", "keys", "--head-dim", "64", "--dtype", "f16", "--non-deterministic"],
+        ["backward", "--owner", "sums", "--head-dim", "64", "--dtype", "f16", "--non-deterministic"],
         ["sum", "--dtype", "bf16"],
     ],
     ids=lambda argv: "-".join(argv[::2]),
@@ -373,7 +392,7 @@ def test_help_shows_examples_that_work(
     examples = [
         line.split()[2:] for line in shown.splitlines() if line.startswith(f"  ptxgen emit {kernel} ")
     ]
-    assert len(examples) == {"backward": 5, "sum": 2}[kernel]
+    assert len(examples) == {"backward": 6, "sum": 2}[kernel]
     monkeypatch.chdir(tmp_path)
     for argv in examples:
         assert tool.main([word for word in argv if word != "--assemble"]) == 0
@@ -390,6 +409,29 @@ def test_help_shows_examples_that_work(
             ["--owner", "scores"],
             "backward: owner='scores' is for the gradient of a bias, which the config does not have; give "
             "bias='f32', or take owner='queries' and owner='keys'",
+        ),
+        (
+            ["--non-deterministic"],
+            "backward: owner='queries' is none of the kernels with deterministic=False, which are deltas, "
+            "keys, sums, scores; use deterministic=True",
+        ),
+        (
+            ["--owner", "sums"],
+            "backward: owner='sums' is none of the kernels with deterministic=True, which are queries, keys, "
+            "scores; use deterministic=False",
+        ),
+        (
+            [
+                "--owner",
+                "keys",
+                "--non-deterministic",
+                "--dtype",
+                "f32",
+                "--precision=f32_grade",
+                "--head-dim=136",
+            ],
+            "backward: one sweep has no kernels for head_dim=136, head_dim_v=136, dtype='f32' with "
+            "precision='f32_grade'; use deterministic=True",
         ),
         (
             ["--wanted", "sink"],
@@ -434,7 +476,8 @@ def test_python_refuses_what_the_options_cannot_say() -> None:
     with pytest.raises(ConfigError) as stopped:
         gradient_kernels.backward(AttentionConfig(16, dtype="f16"), "key")
     assert str(stopped.value) == (
-        "backward: owner must be one of 'queries', 'keys', 'scores', got 'key'; did you mean 'keys'?"
+        "backward: owner must be one of 'queries', 'keys', 'scores', 'deltas', 'sums', got 'key'; did you "
+        "mean 'keys'?"
     )
     with pytest.raises(ConfigError) as stopped:
         gradient_kernels.sum_terms("e4m3")  # type: ignore[arg-type]  # it is no type of Q

@@ -18,6 +18,7 @@ from flash.launch.backend_choice import backend_setting
 from flash.operands.dtypes import DTYPES, F16, F32
 from flash.reference import attention_varlen_reference_gradients
 from ptxgen.arrays.views import host_array, view
+from ptxgen.errors import ConfigError, LaunchError
 
 pytestmark = pytest.mark.judged
 
@@ -211,20 +212,29 @@ def test_copies_and_pickles_compute_the_same() -> None:
     assert copy.copy(kernel) is kernel
     assert copy.deepcopy(kernel) is kernel
     again = pickle.loads(pickle.dumps(kernel))
-    assert again.config == CONFIG
+    assert (again.config, again.deterministic) == (CONFIG, True)
     assert repr(again) == repr(kernel) == f"AttentionGradient({CONFIG!r})"
+    other = pickle.loads(pickle.dumps(flash.AttentionGradient(CONFIG, deterministic=False)))
+    assert not other.deterministic
+    assert repr(other) == f"AttentionGradient({CONFIG!r}, deterministic=False)"
 
 
-def test_the_kernels_can_be_read() -> None:
-    kernel = flash.AttentionGradient(CONFIG)
-    assert kernel.builds.keys() == kernel.ptx.keys() == kernel.resources.keys() == {"queries", "keys"}
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_the_kernels_can_be_read(deterministic: bool) -> None:
+    kernel = flash.AttentionGradient(CONFIG, deterministic=deterministic)
+    owners = ["queries", "keys"] if deterministic else ["deltas", "keys", "sums"]
+    assert [*kernel.builds] == [*kernel.ptx] == [*kernel.resources] == owners
     for owner, text in kernel.ptx.items():
         assert f".entry {kernel.builds[owner].kernel.name}(" in text
         cost = kernel.resources[owner]
         assert (cost.threads, cost.target.name) == (128, "sm_80")
-        assert cost.shared_bytes == kernel.builds[owner].kernel.dynamic_shared_bytes > 0
+        assert cost.shared_bytes == kernel.builds[owner].kernel.dynamic_shared_bytes
+        assert (cost.shared_bytes > 0) == (owner in ("queries", "keys"))
         by_shared = cost.target.shared_per_sm // (cost.shared_bytes + 1024)
-        assert cost.ctas_per_sm == min(by_shared, cost.target.warps_per_sm // 4)
+        most = min(by_shared, cost.target.warps_per_sm // 4)
+        assert cost.registers is None or cost.registers > 0
+        assert 0 < cost.ctas_per_sm <= most
+        assert cost.occupancy == cost.ctas_per_sm * 4 / cost.target.warps_per_sm
 
 
 def test_explain_says_what_a_call_would_do() -> None:
@@ -242,14 +252,96 @@ def test_explain_says_what_a_call_would_do() -> None:
         "data:     numpy arrays on cpu, used in place",
         "wanted:   dq, dk, dv, sink",
     ]
-    of_kernels = [line.split(",") for line in lines if line.startswith("kernel:")]
-    assert [line[0].split()[1].split("_f16")[0] for line in of_kernels] == [
-        "attention_gradient_queries", "attention_gradient_keys", "sum_terms_f32"
-    ]  # fmt: skip
-    assert [line[-1] for line in of_kernels] == [" 2 CTAs", " 1 CTAs", " 1 CTAs"]
-    assert lines[-1] == "memory:   320 bytes beside the results"  # D and a term for each of 40 rows
+    assert lines[6] == (
+        "sweeps:   two, because deterministic is True: seven products for each tile, and the same call gives "
+        "the same bits"
+    )
+    assert _kernels_in(lines) == [
+        ("attention_gradient_queries", "writes dQ and D, 2 CTAs"),
+        ("attention_gradient_keys", "writes dK and dV, 1 CTAs"),
+        ("sum_terms_f32", "sums terms, 1 CTAs"),
+    ]
+    assert [line[10:] for line in lines if line.startswith("tiles:")] == [
+        "64 queries by 32 keys, 2 stages, 128 threads, 16 bytes at once",
+        "64 keys by 64 queries, 2 stages, 128 threads, 16 bytes at once",
+    ]
+    needs = [line[10:] for line in lines if line.startswith("needs:")]
+    assert all(" on sm_80: 128 threads, " in line for line in needs)
+    proved = [line for line in lines if line.startswith("proved:")]
+    assert len(proved) == len(needs) == 3
+    assert all("global accesses in bounds" in line and "all but" not in line for line in proved)
+    # 290 of 20 x 24 pairs are seen: row i sees 5 + i keys.
+    assert lines[-2] == (
+        f"work:     {2 * 2 * 290 * 5 * 16 / 1e9:.3g} GFLOP needed by five products, "
+        f"{2 * 2 * 64 * (32 * 3 + 64 * 4) * 16 / 1e9:.3g} by the kernels' whole tiles"
+    )
+    # D and a term for each of 40 rows; dout, q, out and dq, k, v, dk and dv, LSE, and sink twice.
+    assert lines[-1] == (
+        f"memory:   {(4 * 40 + 4 * 24) * 16 * 2 / 1024 + (160 + 16) / 1024:.1f} KiB of arrays and results, "
+        "320 bytes beside them (D 160 bytes, row_sink 160 bytes); P and dS of all scores would be 7.5 KiB"
+    )
     of_cpu = kernel.explain(**arrays, sink=sink, backend="cpu").splitlines()
     assert of_cpu[-2:] == ["wanted:   dq, dk, dv", "kernel:   none: numpy computes it"]
+
+
+def _kernels_in(lines: list[str]) -> list[tuple[str, str]]:
+    """The kernels that a text names, without what their names say of the config, and what they do."""
+    found = []
+    for line in lines:
+        if line.startswith("kernel:"):
+            name, role = line.split()[1], line.partition("verified, ")[2]
+            found.append((name.split("_f16")[0], role))
+    return found
+
+
+def test_explain_says_why_there_are_one_or_two_sweeps() -> None:
+    arrays = call_of(CONFIG, seq_q=70, seq_k=80)
+    lines = flash.AttentionGradient(CONFIG, deterministic=False).explain(**arrays, backend="interpreter")
+    of_one = lines.splitlines()
+    assert of_one[5] == (
+        "sweeps:   one, because deterministic is False: five products for each tile, of which dQ is added to "
+        "f32 sums by atomics; the last bits of dq may differ from call to call"
+    )
+    assert _kernels_in(of_one) == [
+        ("attention_gradient_deltas", "writes D, 4 CTAs"),
+        ("attention_gradient_keys", "writes dK and dV, 2 CTAs"),
+        ("attention_gradient_sums", "writes dQ from its sums, 4 CTAs"),
+    ]
+    assert f"{2 * 70 * 4 * 17} bytes beside them (D 560 bytes, dQ_sums 8.8 KiB)" in of_one[-1]
+
+
+@pytest.mark.nightly
+def test_gradients_without_tiles_for_one_sweep_are_made_in_two() -> None:
+    config = flash.AttentionConfig(256, precision="f32_grade")
+    arrays = call_of(config, seq_q=3, seq_k=4)
+    kernel = flash.AttentionGradient(config, deterministic=False)
+    assert [*kernel.builds] == ["queries", "keys"]
+    assert "sweeps:   two, because the table has no tiles for one: " in kernel.explain(
+        **arrays, backend="interpreter"
+    )
+
+
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("interpreter", marks=pytest.mark.slow)])
+def test_the_functions_take_gradients_that_are_not_deterministic(backend: str) -> None:
+    arrays = call_of(CONFIG, seq_k=70)
+    found = flash.attention_backward(**arrays, causal=True, deterministic=False, backend=backend)
+    assert_near(found, reference(arrays, causal=True), F16)
+    flat = {n: a[0] if n == "lse" else np.ascontiguousarray(a[0].swapaxes(0, 1)) for n, a in arrays.items()}
+    ends = {"cu_seqlens_q": np.array([0, 20], np.int32), "cu_seqlens_k": np.array([0, 70], np.int32)}
+    packed = flash.attention_varlen_backward(
+        **flat, **ends, causal=True, deterministic=False, backend=backend
+    )
+    for one, other in zip(three(packed), three(found), strict=True):
+        np.testing.assert_allclose(one.swapaxes(0, 1)[None], other, rtol=2**-9, atol=2**-12)
+
+
+def test_deterministic_is_true_or_false() -> None:
+    said = "deterministic must be True or False, got 'no'"
+    how: Any = {"deterministic": "no"}
+    with pytest.raises(ConfigError, match=f"^AttentionGradient: {said}$"):
+        flash.AttentionGradient(CONFIG, **how)
+    with pytest.raises(LaunchError, match=f"^attention_backward: {said}$"):
+        flash.attention_backward(**call_of(CONFIG), causal=True, **how)
 
 
 def _causal() -> str:

@@ -112,6 +112,24 @@ def test_repeated_calls_use_the_same_kernels_and_memory(driver: FakeDriver, make
 
 
 @pytest.mark.slow
+def test_one_sweep_clears_its_sums_before_each_call(driver: FakeDriver) -> None:
+    kernel = flash.AttentionGradient(
+        CONFIG, deterministic=False, cuda=CudaBackend(driver), cache=ModuleCache(None)
+    )
+    arrays = call_of(CONFIG, seq_k=70)
+    for call in range(2):
+        driver.calls.clear()
+        found = kernel.launch(**there(driver, arrays))
+        assert_near(fetched(found), reference(arrays, causal=True), F16)
+        names = driver.names()
+        assert names.count("cuMemsetD8Async") == 1
+        assert names.index("cuMemsetD8Async") < names.index("cuLaunchKernel")
+        assert kernels(driver)[3 * call :] == [
+            "attention_gradient_deltas", "attention_gradient_keys", "attention_gradient_sums"
+        ]  # fmt: skip
+
+
+@pytest.mark.slow
 def test_another_alignment_of_addresses_is_found_out(driver: FakeDriver, make: Make) -> None:
     kernel, arrays = make(CONFIG), call_of(CONFIG)
     given = there(driver, arrays)

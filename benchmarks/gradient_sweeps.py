@@ -1,0 +1,158 @@
+"""Compares ways to sum dQ by counts: two sweeps, one sweep with atomics, one in a fixed order.
+
+    python benchmarks/gradient_sweeps.py --target sm_90
+
+The interpreter runs the kernels of a small problem; the issue model of `ptxgen report` divides what
+their warps did by the rates of a multiprocessor's units. It knows no latency. For the fixed order, where
+the CTAs of a head take turns at each block of queries, a simulation adds the waiting: a CTA may add its
+part once the CTA of the keys before has added its own and said so through the L2 cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+import flash
+from flash.gradients.checks import WRITTEN, Checks
+from flash.gradients.steps import GradientCall, memory_of, steps_of
+from flash.host.caller import Caller
+from flash.launch.step import Step
+from flash.problem.gradients import KEYS, gradient_config
+from ptxgen.arrays.views import view
+from ptxgen.report.limits import limits
+from ptxgen.report.rates import DEVICES
+from ptxgen.target import Target
+from ptxgen.target import target as find_target
+
+_CTAS_PER_SM = 2  # by registers, of all kernels by keys here
+_HEADS = 32  # of all batch items
+_TILE = 64  # scores are counted in tiles of 64 x 64
+_LEFT_OUT = "global memory"  # the model has no caches
+
+
+def launches(config: flash.AttentionConfig, on: Target, seq: int, *, one_sweep: bool) -> list[Step]:
+    """The launches of a call of one head."""
+    rng, shape = np.random.default_rng(0), (1, 1, seq, config.head_dim)
+    arrays = {n: rng.standard_normal(shape).astype(np.float16) for n in ("dout", "q", "k", "v")}
+    out, lse = flash.AttentionKernel(config).launch(
+        *(arrays[n] for n in "qkv"), return_lse=True, backend="cpu"
+    )
+    arrays |= {"out": out, "lse": lse}
+    arrays |= {name: np.empty_like(arrays[of]) for name, of in WRITTEN.items()}
+    views = {name: view(array, name) for name, array in arrays.items()}
+    checked = Checks(config, Caller("gradient_sweeps")).check(views, {}, "bhsd", (None, None))
+    call = GradientCall(config, checked, "bhsd", config.scale, views, {}, {}, {}, one_sweep)
+    memory = {n: view(np.zeros(m.shape, np.float32), n) for n, m in memory_of(call).items()}
+    return [step for step, _ in steps_of(call, on, memory, "gradient_sweeps")]
+
+
+def clocks_of(step: Step) -> dict[str, float]:
+    """The clocks of a multiprocessor's units that a launch takes."""
+    counters = step.interpret(profile=True).counters
+    ctas = step.plan.grid[0]
+    found = limits(step.made.target, step.made.threads, 0, 0, ctas, counters).bounds
+    return {bound.unit: bound.cycles * ctas for bound in found}
+
+
+def ordered(
+    blocks: int, tiles: int, work: float, handover: float, slots: int, *, causal: bool, up: bool
+) -> float:
+    """The clocks of a grid whose CTAs add to dQ in the order of their keys: of `_HEADS` heads with
+    `blocks` blocks of keys and `tiles` tiles of queries. A CTA has `work` clocks of each tile; the next
+    may add `handover` clocks after it has. `up`: CTAs walk from the first query to the last. CTAs get
+    `slots` in their order; what one that waits leaves to its neighbour is not counted.
+    """
+    turns: dict[tuple[int, int], int] = defaultdict(int)  # by head and tile, whose turn it is
+    since: dict[tuple[int, int], float] = defaultdict(float)
+    waiting: dict[tuple[int, int, int], tuple[float, Iterator[int]]] = {}
+    free, events, end = [0.0] * slots, list[tuple[float, int, int, int, Iterator[int]]](), 0.0
+    todo = iter([(head, block) for head in range(_HEADS) for block in range(blocks)])
+
+    def begin(time: float) -> None:
+        for head, block in todo:
+            first = block * tiles // blocks if causal else 0
+            walk = iter(range(first, tiles) if up else range(tiles - 1, first - 1, -1))
+            heapq.heappush(events, (time + work, head, block, next(walk), walk))
+            return
+
+    for time in free:
+        begin(time)
+    while events:
+        time, head, block, tile, walk = heapq.heappop(events)
+        place = head, tile
+        if turns[place] < block:
+            waiting[head, tile, block] = time, walk
+            continue
+        time = max(time, since[place])
+        turns[place], since[place] = block + 1, time + handover
+        follower = waiting.pop((head, tile, block + 1), None)
+        if follower is not None:
+            again = max(follower[0], since[place])
+            heapq.heappush(events, (again, head, block + 1, tile, follower[1]))
+        end = max(end, time)
+        following = next(walk, None)
+        if following is None:
+            begin(time)
+        else:
+            heapq.heappush(events, (time + work, head, block, following, walk))
+    return end
+
+
+def say(line: str) -> None:
+    """Write a line."""
+    sys.stdout.write(f"{line}\n")
+
+
+def main(argv: list[str]) -> int:
+    """Print the clocks of the ways that the command line asks about."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--target", default="sm_90", help="sm_80, sm_90, … (default: sm_90)")
+    parser.add_argument("--seq", type=int, default=256, help="queries and keys of the run (default: 256)")
+    parser.add_argument("--long", type=int, default=4096, help="those of the simulation (default: 4096)")
+    parser.add_argument(
+        "--handover", type=int, default=800, help="clocks from one CTA's sums to the next's (default: 800)"
+    )
+    how = parser.parse_args(argv)
+    on, ways = find_target(how.target), {"two sweeps": False, "one sweep": True}
+    slots = _CTAS_PER_SM * DEVICES[on.sm].multiprocessors
+    say(f"{on}: clocks of a multiprocessor for {_TILE} x {_TILE} scores")
+    for head_dim in (64, 128):
+        config = flash.AttentionConfig(head_dim, dtype="f16")
+        per = (how.seq // _TILE) ** 2
+        total = {}
+        for way, one_sweep in ways.items():
+            each = [clocks_of(step) for step in launches(config, on, how.seq, one_sweep=one_sweep)]
+            units = {u: sum(c.get(u, 0.0) for c in each) / per for u in each[-1] | each[0] | each[1]}
+            total[way] = sum(max(n for u, n in c.items() if u != _LEFT_OUT) for c in each) / per
+            shown = ", ".join(f"{u} {n:.0f}" for u, n in sorted(units.items(), key=lambda x: -x[1]))
+            say(f"d {head_dim}, {way}: busiest {total[way]:.0f} ({shown})")
+        tile = gradient_config(config, KEYS, on, 16, one_sweep=True).tiling.tile
+        work = _CTAS_PER_SM * total["one sweep"] * tile / _TILE
+        blocks, tiles = how.long // _TILE, how.long // tile
+        for causal in (False, True):
+            free, turns = (
+                min(
+                    ordered(blocks, tiles, work, n, slots, causal=causal, up=up) / work
+                    for up in (True, False)
+                )
+                for n in (0.0, how.handover)
+            )
+            alone = (
+                _HEADS * sum(tiles - (b * tiles // blocks if causal else 0) for b in range(blocks)) / slots
+            )
+            say(
+                f"d {head_dim}, {'causal' if causal else 'full'}, {how.long} keys: in a fixed order "
+                f"{turns / alone:.2f} times one sweep with atomics ({free / alone:.2f} with handovers "
+                f"that take no time), two sweeps {total['two sweeps'] / total['one sweep']:.2f} times"
+            )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
