@@ -25,7 +25,7 @@ from flash.problem.gradients import GradientConfig, GradientTiling
 from flash.problem.mma_tiling import MMA_KEYS, MmaTiling
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
-from ptxgen.dsl import Fragment, KernelBuilder, Pointer, SharedTile, Value
+from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, TilePointer, Value
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD, over_lanes
 from ptxgen.dsl.swizzle import SwizzledTile
 from ptxgen.types import f32, u32
@@ -215,7 +215,7 @@ class _Head:
                     terms.write(k, name, key, whole)
 
 
-def _own_numbers(k: KernelBuilder, kept: SharedTile, stage: Value | None) -> Iterator[Pointer]:
+def _own_numbers(k: KernelBuilder, kept: SharedTile, stage: Value | None) -> Iterator[TilePointer]:
     """The place of LSE of each row whose numbers this thread copies, in the stage at byte `stage`. Code
     emitted between one place and the next is only run by the threads that have that row.
     """
