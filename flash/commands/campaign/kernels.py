@@ -186,6 +186,14 @@ _APPEND: Final[dict[str, dict[str, Any]]] = {
         "index": False,
     },
 }
+_FEATURES: Final = {
+    "dtype": "f16",
+    "head_dim": 24,
+    "softcap": 3.0,
+    "alibi": True,
+    "mask": True,
+    "dropout": 0.3,
+}
 _VARLEN: Final = {
     "dtype": "bf16",
     "head_dim": 24,
@@ -208,16 +216,7 @@ _GRADIENTS: Final[dict[str, dict[str, Any]]] = {
         "owner": QUERIES,
         "wanted": ("alibi_slopes",),
         "with_dlse": True,
-        "attention": {
-            "dtype": "f16",
-            "head_dim": 24,
-            "causal": "bottom_right",
-            "softcap": 3.0,
-            "alibi": True,
-            "bias": "f16",
-            "mask": True,
-            "dropout": 0.3,
-        },
+        "attention": _FEATURES | {"causal": "bottom_right", "bias": "f16"},
     },
     "bf16-sm_80-dq-varlen": {"owner": QUERIES, "wanted": ("sink",), "attention": _VARLEN | {"sink": True}},
     "f16-sm_80-dq-narrow": {
@@ -230,16 +229,7 @@ _GRADIENTS: Final[dict[str, dict[str, Any]]] = {
     "f16-sm_80-dkv-features": {
         "owner": KEYS,
         "wanted": ("key_bias",),
-        "attention": {
-            "dtype": "f16",
-            "head_dim": 24,
-            "causal": "top_left",
-            "softcap": 3.0,
-            "alibi": True,
-            "key_bias": "f32",
-            "mask": True,
-            "dropout": 0.3,
-        },
+        "attention": _FEATURES | {"causal": "top_left", "key_bias": "f32"},
     },
     "bf16-sm_80-dkv-varlen": {"owner": KEYS, "attention": _VARLEN | {"causal": "top_left"}},
     # Two CTAs make a slice of the columns each.
