@@ -104,11 +104,11 @@ class _Subjects(Mapping[str, Subject]):
 
 
 def _relative(score: Any, batch: Any, head: Any, query: Any, key: Any, table: Any) -> Any:  # noqa: ARG001
-    return where((query - key) % 3 < 2, 0.5 * score, score) + table[head, query - key + 8]
+    return where((query - key) % 5 < 4, 0.5 * score, score) + table[head, query - key + 8]
 
 
 def _sparse(batch: Any, head: Any, query: Any, key: Any, hidden: Any) -> Any:  # noqa: ARG001
-    return (query - key < 4) & (key != hidden[batch]) & ((query - key) % 5 < 4)
+    return (query - key < 4) & (key != hidden[batch]) & ((query - key) % 3 < 2)
 
 
 _F32: Final = {"target": "sm_80", "head_dim": 20, "tile": 16, "block_q": 128}
