@@ -61,18 +61,16 @@ def test_a_write_outside_of_the_rows_of_a_gradient_is_wrong(kernel: str, nth: in
 
 @pytest.mark.parametrize("kernel", ["f16-sm_80-dq-features", "f16-sm_80-dkv-features"])
 def test_in_each_place_of_a_fragment_a_number_that_counts_is_the_threshold(kernel: str) -> None:
-    queries, keys = np.arange(32), np.arange(32)
-    rows, columns = queries[:, None], keys[None]
-    if "dkv" in kernel:
-        rows, columns = columns, rows
-    place = 4 * (rows % 16 // 8) + columns % 16 // 8 * 2 + columns % 2
     found: set[int] = set()
     for problem in subjects()[kernel].problems:
         if problem.dropout_seed >= 1 << 32:
             continue
-        prepared = subjects()[kernel].prepare(problem)
-        (mask,) = (a for a in prepared.arrays if a.dtype == bool)
-        counts = mask[0, 0] & np.tri(32, dtype=bool)
+        queries, keys = np.arange(problem.seq_q), np.arange(problem.seq_k)
+        rows, columns = (keys[None], queries[:, None]) if "dkv" in kernel else (queries[:, None], keys[None])
+        place = 4 * (rows % 16 // 8) + columns % 16 // 8 * 2 + columns % 2
+        (mask,) = (a for a in subjects()[kernel].prepare(problem).arrays if a.dtype == bool)
+        distance = queries[:, None] - keys
+        counts = mask[0, 0] & (distance >= 0) & (distance <= 3)
         kept_now, kept_more = (
             kept(dropout, problem.dropout_seed, np.zeros(1, int), queries, keys)[0]
             for dropout in (0.3, 0.3 - 2**-16)

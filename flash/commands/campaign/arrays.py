@@ -4,6 +4,7 @@ results.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -43,7 +44,7 @@ _NO_PAGE: Final = -7  # in a block table, behind the last page of a sequence
 _UNUSED: Final = 3  # rows after the counted rows of a sequence, if the config says seqused
 _SHOWN: Final = 0.7  # share of keys that a mask shows
 _HIDDEN_BY_BIAS: Final = 0.1
-_OF_AXIS: Final = 40  # elements of an array that functions of scores index, along each axis
+_OF_AXIS: Final = 20  # elements of an array that functions of scores index, along each axis
 
 
 def _no_scores(q: Array, k: Array, _v: Array, _rows: int) -> None:
@@ -297,7 +298,7 @@ def _operand(operand: Operand, config: AttentionConfig, p: Problem, random: np.r
     shape = [sizes.get(axis, _OF_AXIS) for axis in operand.axes]
     numbers: Array = random.standard_normal(shape)
     if operand.dtype is I32:
-        numbers = random.integers(1, _OF_AXIS, shape)
+        numbers = (_OF_AXIS - 3 + np.arange(math.prod(shape)) % 3).reshape(shape)
     if operand.dtype is BOOL:
         numbers = random.random(shape) < _SHOWN
     elif operand.name in ("bias", "key_bias"):

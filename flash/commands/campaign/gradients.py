@@ -14,7 +14,7 @@ import numpy as np
 
 from flash.commands.campaign.arrays import alike, arrays_of, difference, margins_changed, with_margins
 from flash.commands.campaign.gradient_bound import GradientBound, GradientInputs
-from flash.commands.campaign.problems import Problem, of_features
+from flash.commands.campaign.problems import LARGE_SOFTCAP, Problem
 from flash.commands.campaign.subject import Array, Launch, Subject
 from flash.contract.gradients import GradientBuild, verified_gradient
 from flash.gradients.checks import WRITTEN, Checks
@@ -37,11 +37,13 @@ _IN_TURNS: Final = 3  # whole tiles, with which each stage is used again
 # Rows of the last block and of the last tile, which end with any of a lane's or of a thread's copies.
 _ENDS: Final = ((1, 8), (2, 1), (8, 2), (16, 9), (24, 16), (10, 10))
 
-# As in `flash/commands/campaign/problems.py`, in the kernels of the campaign with dropout; in one by keys
-# the rows of a thread's fragment are keys.
-_SEEDS_AT_THRESHOLD: Final = {
-    QUERIES: (336, 633, 656, 1091, 1782, 3205, 3485, 5084),
-    KEYS: (656, 704, 980, 1050, 2023, 4032, 5261, 11453),
+# Seeds of dropout and numbers of queries and keys with which the random number of a score near the
+# diagonal, which counts, equals the threshold, each at another index of a thread's fragment; in a
+# kernel by keys the rows of a fragment are keys.
+_AT_THRESHOLD: Final = {
+    QUERIES: [(seed, 32) for seed in (656, 1091, 6609, 8152, 9952, 11137, 32877, 83766)],
+    KEYS: [(3369, 64), *((seed, 32) for seed in (656, 704, 4719, 5261, 6609, 9396, 17672))],
+    SCORES: [],
 }
 
 
@@ -106,7 +108,12 @@ def _problems_of(own: GradientSettings) -> tuple[Problem, ...]:
         replace(first, alike=True),
         *(Problem(_BLOCK + end, n, heads=1, reverse=True) for end, n in _ENDS),
         *(Problem(n, _BLOCK + end, heads=1, reverse=True) for end, n in _ENDS),
-        *of_features(config, _BLOCK, _TILE, _SEEDS_AT_THRESHOLD.get(own.owner, ())),
+        *([Problem(_BLOCK, _TILE + 1, softcap=LARGE_SOFTCAP)] if config.softcap is not None else []),
+        *(
+            Problem(n, n, heads=1, dropout_seed=seed)
+            for seed, n in _AT_THRESHOLD[own.owner]
+            if config.dropout
+        ),
     ]
     if own.owner == SCORES:
         found = [p for p in found if p.seq_q and p.seq_k]

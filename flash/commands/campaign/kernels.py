@@ -104,11 +104,11 @@ class _Subjects(Mapping[str, Subject]):
 
 
 def _relative(score: Any, batch: Any, head: Any, query: Any, key: Any, table: Any) -> Any:  # noqa: ARG001
-    return where(key % 3 == 0, 0.5 * score, score) + table[head, query - key + 8]
+    return where((query - key) % 5 < 4, 0.5 * score, score) + table[head, query - key + 8]
 
 
-def _limited(batch: Any, head: Any, query: Any, key: Any, limits: Any) -> Any:  # noqa: ARG001
-    return (query - key < 40) & (key < limits[batch]) & ((query - key) % 5 != 0)
+def _sparse(batch: Any, head: Any, query: Any, key: Any, hidden: Any) -> Any:  # noqa: ARG001
+    return (query - key < 4) & (key != hidden[batch]) & ((query - key) % 3 < 2)
 
 
 _F32: Final = {"target": "sm_80", "head_dim": 20, "tile": 16, "block_q": 128}
@@ -145,7 +145,7 @@ _FORWARD: Final[dict[str, dict[str, Any]]] = {
     | {"causal": "bottom_right", "varlen": True, "seqused_q": True, "page_size": 4, "pack_gqa": True},
     # Functions of scores, which index an array.
     "f16-sm_80-mods": _F16
-    | {"score_mod": _relative, "mask_mod": _limited, "aux": {"table": ("f16", 2), "limits": ("i32", 1)}},
+    | {"score_mod": _relative, "mask_mod": _sparse, "aux": {"table": ("f16", 2), "hidden": ("i32", 1)}},
 }
 _CACHE: Final[dict[str, dict[str, Any]]] = {
     # Kernels that attend to a cache: in pages, contiguous, or in e4m3.
@@ -186,6 +186,14 @@ _APPEND: Final[dict[str, dict[str, Any]]] = {
         "index": False,
     },
 }
+_FEATURES: Final = {
+    "dtype": "f16",
+    "head_dim": 24,
+    "softcap": 3.0,
+    "alibi": True,
+    "mask": True,
+    "dropout": 0.3,
+}
 _VARLEN: Final = {
     "dtype": "bf16",
     "head_dim": 24,
@@ -208,16 +216,7 @@ _GRADIENTS: Final[dict[str, dict[str, Any]]] = {
         "owner": QUERIES,
         "wanted": ("alibi_slopes",),
         "with_dlse": True,
-        "attention": {
-            "dtype": "f16",
-            "head_dim": 24,
-            "causal": "bottom_right",
-            "softcap": 3.0,
-            "alibi": True,
-            "bias": "f16",
-            "mask": True,
-            "dropout": 0.3,
-        },
+        "attention": _FEATURES | {"causal": "bottom_right", "bias": "f16"},
     },
     "bf16-sm_80-dq-varlen": {"owner": QUERIES, "wanted": ("sink",), "attention": _VARLEN | {"sink": True}},
     "f16-sm_80-dq-narrow": {
@@ -230,16 +229,7 @@ _GRADIENTS: Final[dict[str, dict[str, Any]]] = {
     "f16-sm_80-dkv-features": {
         "owner": KEYS,
         "wanted": ("key_bias",),
-        "attention": {
-            "dtype": "f16",
-            "head_dim": 24,
-            "causal": "top_left",
-            "softcap": 3.0,
-            "alibi": True,
-            "key_bias": "f32",
-            "mask": True,
-            "dropout": 0.3,
-        },
+        "attention": _FEATURES | {"causal": "top_left", "key_bias": "f32"},
     },
     "bf16-sm_80-dkv-varlen": {"owner": KEYS, "attention": _VARLEN | {"causal": "top_left"}},
     # Two CTAs make a slice of the columns each.

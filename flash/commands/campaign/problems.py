@@ -4,7 +4,6 @@ mistake can show.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,7 +14,7 @@ from flash.problem.tile_choice import AnyTiling
 # With these seeds and dropout=0.3, the random number of one score that counts, of 32 queries and 32
 # keys, equals the threshold; each seed has it at another index of a thread's 16 x 16 fragment.
 _SEEDS_AT_THRESHOLD: Final = (656, 1263, 5029, 5261, 13636, 13669, 17672, 32877)
-_LARGE_SOFTCAP: Final = 2.0**20
+LARGE_SOFTCAP: Final = 2.0**20
 LANE_ROWS: Final = MMA_ROWS // 2  # the distance of a lane's rows in a tensor-core product
 
 
@@ -101,7 +100,7 @@ def problems_of(config: AttentionConfig) -> tuple[Problem, ...]:
     hidden = _hidden(config, t, group)
     # Rows without margins: a read after the last column is out of bounds.
     alike = replace(first if config.window is None else largest[0], alike=True)
-    others = [*of_features(config, block, t.tile), *ragged, alike]
+    others = [*_of_features(config, block), *ragged, alike]
     large = _large(config, largest[0])
     return (*largest, *large, whole, batches, *special, *hidden, *others)
 
@@ -126,17 +125,15 @@ def _large(config: AttentionConfig, largest: Problem) -> list[Problem]:
     return [replace(largest, scores=f"large {of}") for of in rounded]
 
 
-def of_features(
-    config: AttentionConfig, block: int, tile: int, seeds: Sequence[int] = _SEEDS_AT_THRESHOLD
-) -> list[Problem]:
+def _of_features(config: AttentionConfig, block: int) -> list[Problem]:
     """Problems for softcap and dropout: scores that are small against the softcap, and random
-    numbers that equal the threshold, as with `seeds`.
+    numbers that equal the threshold.
     """
     found = []
     if config.softcap is not None:
-        found.append(Problem(block, tile + 1, softcap=_LARGE_SOFTCAP))
+        found.append(Problem(block, config.kernel().tiling.tile + 1, softcap=LARGE_SOFTCAP))
     if config.dropout:
-        found += [Problem(32, 32, heads=1, dropout_seed=seed) for seed in seeds]
+        found += [Problem(32, 32, heads=1, dropout_seed=seed) for seed in _SEEDS_AT_THRESHOLD]
     return found
 
 
