@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from flash.commands.parts.command_line import CommandParser
+from flash.commands.parts.estimate_plot import estimate_plot
 from flash.commands.parts.exits import FAILED, OK, UNSUPPORTED, USAGE, StopError, fail
 from flash.commands.parts.numbers import seconds as positive
 from flash.commands.parts.numbers import whole
@@ -59,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments.estimate:
             return _estimate(arguments)
+        if arguments.plot:
+            raise StopError(USAGE, "--plot draws estimates; give --estimate as well")
         return _run(arguments)
     except StopError as error:
         return fail(NAME, error.code, error)
@@ -67,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PtxGenError as error:
         return fail(NAME, UNSUPPORTED, error)
     except OSError as error:
-        return fail(NAME, FAILED, f"the timeline cannot be written: {error.strerror or error}")
+        return fail(NAME, FAILED, f"{error.filename} cannot be written: {error.strerror}")
 
 
 def _parser() -> CommandParser:
@@ -89,6 +92,7 @@ def _parser() -> CommandParser:
     add("--no-check", action="store_true", help="do not compare with one process")
     add("--timeline", type=Path, metavar="FILE.svg", help="draw what the ranks did in the last call")
     add("--estimate", type=_worlds, metavar="W,W", help="estimate for so many GPUs, and start nothing")
+    add("--plot", type=Path, metavar="FILE.svg", help="draw the estimates")
     add("--flops", type=positive, default=495e12, help="of a rank, a second, for estimates (default: 495e12)")
     add("--bandwidth", type=positive, default=450e9, help="bytes a second that a rank sends (default: 450e9)")
     add("--latency", type=positive, default=10e-6, help="seconds of a message (default: 10e-6)")
@@ -116,7 +120,7 @@ def _estimate(arguments: argparse.Namespace) -> int:
     machine = Machine(arguments.flops, arguments.bandwidth, arguments.latency)
     heads, dim = arguments.heads, arguments.head_dim
     limits = Limits(*key_limits(arguments.causal, arguments.window))
-    rows = []
+    rows: list[dict[str, Any]] = []
     for world in arguments.estimate:
         problem = Problem(
             Sharding(arguments.layout, world),
@@ -148,6 +152,10 @@ def _estimate(arguments: argparse.Namespace) -> int:
                     "efficiency": compute / plan.seconds(machine),
                 }
             )
+    if arguments.plot is not None:
+        names = dict.fromkeys(row["scheme"] for row in rows)
+        lines = {n: [(r["gpus"], r["seconds"]) for r in rows if r["scheme"] == n] for n in names}
+        arguments.plot.write_text(estimate_plot(lines), encoding="utf-8")
     if arguments.json:
         tell(json.dumps({"seq": arguments.seq, "layout": arguments.layout, "estimates": rows}, indent=2))
         return OK
