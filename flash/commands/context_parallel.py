@@ -18,13 +18,14 @@ from flash.commands.parts.numbers import seconds as positive
 from flash.commands.parts.numbers import whole
 from flash.commands.parts.standard_output import tell
 from flash.commands.parts.timeline import timeline
+from flash.distributed.layouts import LAYOUTS, Sharding
+from flash.distributed.plan import SCHEMES, Machine, Problem, chosen, plans
+from flash.distributed.tiles import Limits
 from flash.operands.dtypes import DTYPES
-from flash.scores.window import Window
+from flash.scores.window import Window, key_limits
 from ptxgen.errors import BackendError, PtxGenError
 
 NAME: Final = "ptxgen context-parallel"
-_LAYOUTS: Final = ("zigzag", "striped", "contiguous")
-_SCHEMES: Final = ("auto", "ring", "gather", "ulysses", "2d")
 _MIB: Final = 1 << 20
 
 _EPILOG = """\
@@ -45,7 +46,7 @@ exit codes:
   0  done; results are those of one process
   1  a result differs from that of one process, bytes differ from the plan, or a process was lost
   2  wrong usage, or not started by torchrun
-  3  PyTorch is missing, or the sizes and the scheme do not fit together
+  3  PyTorch is missing for a run, or the sizes and the scheme do not fit together
 """
 
 
@@ -55,8 +56,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
     """
     arguments = _parser().parse_args(argv)
-    if importlib.util.find_spec("torch") is None:
-        return fail(NAME, UNSUPPORTED, "needs PyTorch, which is not installed: pip install torch")
     try:
         if arguments.estimate:
             return _estimate(arguments)
@@ -84,8 +83,13 @@ def _parser() -> CommandParser:
     add("--dtype", choices=tuple(DTYPES), default="f32", help="of q, k and v (default: f32)")
     add("--causal", action="store_true", help="a query sees no later keys")
     add("--window", **Window.options["--window"])
-    add("--layout", choices=_LAYOUTS, default="zigzag", help="which rows a rank holds (default: zigzag)")
-    add("--scheme", choices=_SCHEMES, default="auto", help="how keys and queries meet (default: auto)")
+    add("--layout", choices=LAYOUTS, default="zigzag", help="which rows a rank holds (default: zigzag)")
+    add(
+        "--scheme",
+        choices=("auto", *SCHEMES),
+        default="auto",
+        help="how keys and queries meet (default: auto)",
+    )
     add("--degree", type=whole(1), metavar="U", help="of scheme 2d: the ranks that exchange heads")
     add("--backward", action="store_true", help="gradients as well")
     add("--repeat", type=whole(1), default=3, metavar="N", help="timed calls (default: 3)")
@@ -112,11 +116,6 @@ def _worlds(text: str) -> list[int]:
 
 
 def _estimate(arguments: argparse.Namespace) -> int:
-    from flash.distributed.layouts import Sharding
-    from flash.distributed.plan import Machine, Problem, chosen, plans
-    from flash.distributed.tiles import Limits
-    from flash.scores.window import key_limits
-
     machine = Machine(arguments.flops, arguments.bandwidth, arguments.latency)
     heads, dim = arguments.heads, arguments.head_dim
     limits = Limits(*key_limits(arguments.causal, arguments.window))
@@ -175,6 +174,8 @@ def _estimate(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if importlib.util.find_spec("torch") is None:
+        raise StopError(UNSUPPORTED, "needs PyTorch, which is not installed: pip install torch")
     import torch.distributed as dist
 
     if not dist.is_torchelastic_launched():

@@ -170,8 +170,9 @@ class Plan:
         """The bytes of keys and values that a rank sends in a step, of the forward pass."""
         p, node = self.problem, rank // self.degree
         share = self.share(rank % self.degree).kv_heads
+        heads: int = share.stop - share.start
         rows = _meeting(p, self.degree, (node + step) % self.nodes, node).rows
-        return rows * p.batch * (share.stop - share.start) * (p.head_dim + p.head_dim_v) * p.itemsize
+        return rows * p.batch * heads * (p.head_dim + p.head_dim_v) * p.itemsize
 
     def exchange_bytes(self, rank: int) -> tuple[int, int]:
         """The bytes that a rank sends to the other ranks of its node: of q, k and v, and then of the
@@ -200,7 +201,7 @@ class Plan:
         """
         p, node, member = self.problem, rank // self.degree, rank % self.degree
         kv = self.share(member).kv_heads
-        wide = p.batch * (kv.stop - kv.start) * (p.head_dim + p.head_dim_v) * p.itemsize
+        wide: int = p.batch * (kv.stop - kv.start) * (p.head_dim + p.head_dim_v) * p.itemsize
         sources = ((node - d) % self.nodes for d in self.steps())
         taken = sum(_meeting(p, self.degree, node, source).rows for source in sources)
         found = sum(self.ring_bytes(rank, d) for d in self.steps()) + taken * wide

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import subprocess
@@ -11,6 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+import flash.distributed
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
@@ -35,6 +36,24 @@ def test_a_program_of_the_page_runs_on_two_ranks(number: int, torch: ModuleType,
     assert found.returncode == 0, found.stderr
 
 
-def test_the_page_has_every_public_name(torch: ModuleType) -> None:  # noqa: ARG001
-    for name in importlib.import_module("flash.distributed").__all__:
+def test_the_page_has_every_public_name() -> None:
+    for name in flash.distributed.__all__:
         assert re.search(rf"\b{name}\b", PAGE), name
+
+
+def test_an_import_costs_nothing_until_a_name_is_used() -> None:
+    program = (
+        "import sys, flash; assert not [m for m in sys.modules if m.startswith('flash.distributed')]\n"
+        "from flash.distributed import Plan, Sharding\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(AttributeError) as error:
+        flash.distributed.Ring  # type: ignore[attr-defined]  # noqa: B018
+    assert str(error.value) == (
+        "module 'flash.distributed' has no attribute 'Ring'; it has ContextParallel, Machine, Plan, Problem, "
+        "ShardedKVCache, Sharding, Traffic, attention"
+    )
