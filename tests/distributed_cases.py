@@ -415,3 +415,20 @@ def explained(world: int, scheme: str) -> str | None:
         return None
     x = torch.ones(1, 4, 512, 64)
     return ContextParallel(group, scheme=scheme).explain(x, x[:, :2], x[:, :2], causal=True)
+
+
+def pytorchs_ring(world: int, causal: bool, balanced: bool) -> list[float] | None:
+    """The differences of out and LSE from those of PyTorch's ring with its operator for CPUs."""
+    from torch.distributed.tensor.experimental._context_parallel import _attention as theirs
+
+    group = group_of(world)
+    if dist.get_rank() >= world:
+        return None
+    case = Case(layout="zigzag" if balanced else "contiguous", queries=64, kv_heads=4)
+    theirs._cp_options.enable_load_balance = balanced
+    cp = ContextParallel(group, case.layout)
+    q, k, v = (cp.shard(t) for t in (case.q, case.k, case.v))
+    operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    want = theirs._templated_ring_attention(group, 2, operator, q, k, v, is_causal=causal)
+    out, lse = cp.attention(q, k, v, causal=causal, return_lse=True)
+    return [_error(out, want[0]), _error(lse, want[1])]

@@ -28,13 +28,14 @@ COMMANDS: Final = {
     "bench": "measure emission, assembly, the backends and the GPU",
     "tune": "rank the tiles that an attention kernel can have",
     "mutate": "break the shipped kernels on purpose, and see which check notices",
+    "context-parallel": "run attention on the processes of torchrun, or estimate it",
     "demo": "generate, check, assemble and run attention kernels",
     "completion": "how the shell completes these commands",
 }
 
 _EPILOG: Final = f"""\
 commands (ptxgen COMMAND --help has options, examples and exit codes):
-{chr(10).join(f"  {name:<12}{about}" for name, about in COMMANDS.items())}
+{chr(10).join(f"  {name:<18}{about}" for name, about in COMMANDS.items())}
 
 examples:
   ptxgen emit --head-dim 128 --dtype bf16 --causal -o attention.ptx

@@ -7,16 +7,20 @@
     Machine, Plan, Problem                   the cost rule: bytes, scores and estimates of a call
     Traffic                                  what a rank sent and computed
 
-Nothing here is imported by `import flash`, and nothing but PyTorch is needed.
+`import flash` imports nothing of it. The first three need PyTorch.
 """
 
 from __future__ import annotations
 
-from flash.distributed.cache import ShardedKVCache
-from flash.distributed.exchange import Traffic
-from flash.distributed.layouts import Sharding
-from flash.distributed.parallel import ContextParallel, attention
-from flash.distributed.plan import Machine, Plan, Problem
+import importlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from flash.distributed.cache import ShardedKVCache
+    from flash.distributed.exchange import Traffic
+    from flash.distributed.layouts import Sharding
+    from flash.distributed.parallel import ContextParallel, attention
+    from flash.distributed.plan import Machine, Plan, Problem
 
 __all__ = [
     "ContextParallel",
@@ -28,3 +32,33 @@ __all__ = [
     "Traffic",
     "attention",
 ]
+
+_HOME: Final = {
+    "ContextParallel": "parallel",
+    "Machine": "plan",
+    "Plan": "plan",
+    "Problem": "plan",
+    "ShardedKVCache": "cache",
+    "Sharding": "layouts",
+    "Traffic": "exchange",
+    "attention": "parallel",
+}
+
+
+def _public(name: str) -> object:
+    """Import a public name when it is first used: a plan needs no PyTorch."""
+    if name not in _HOME:
+        raise AttributeError(
+            f"module 'flash.distributed' has no attribute {name!r}; it has {', '.join(__all__)}"
+        )
+    found = getattr(importlib.import_module(f"flash.distributed.{_HOME[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+if not TYPE_CHECKING:  # for a type checker, any name would exist
+    __getattr__ = _public
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

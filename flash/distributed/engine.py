@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -221,7 +222,10 @@ class Engine:
         mine = plan.share(self.member)
         found[rank] = [t[:, mine.heads] for t in of_q] + [t[:, mine.kv_heads] for t in of_k]
         parts = zip(*[found[peer] for peer in plan.members(self.node)], strict=True)
-        return [torch.cat(tensors, dim=_AXIS_OF_ROWS) for tensors in parts]
+        whole = [torch.cat(tensors, dim=_AXIS_OF_ROWS) for tensors in parts]
+        order_q, order_k = plan.orders(self.node)
+        orders = [order_q] * len(of_q) + [order_k] * len(of_k)
+        return [_ordered(t, order) for t, order in zip(whole, orders, strict=True)]
 
     def _rows_for_heads(
         self, tensors: Sequence[Tensor], rows: int, what: str, traffic: Traffic
@@ -258,6 +262,10 @@ class Engine:
         the heads of each rank.
         """
         plan, rank = self.plan, self.peers.rank
+        order = plan.orders(self.node)[side]
+        if order is not None:
+            back = np.argsort(order).tolist()
+            tensors = [_ordered(t, back) for t in tensors]
         sends, forms, start = {}, {}, 0
         own: list[Tensor] = []
         for peer in plan.members(self.node):
@@ -285,8 +293,8 @@ class Engine:
     def _documents(self, device: torch.device) -> Tensor:
         """The document of each row of the node, 0 without documents, -1 for rows of none."""
         p = self.plan.problem
-        of_rows = [torch.arange(p.queries)[run.positions] for run in self.plan.query_runs(self.node)]
-        positions = torch.cat(of_rows).to(device)
+        whole = torch.arange(p.queries, device=device)
+        positions = torch.cat([whole[:0], *[whole[run.positions] for run in self.plan.query_runs(self.node)]])
         if not p.documents:
             return torch.zeros_like(positions)
         found = torch.full_like(positions, -1)
@@ -312,6 +320,13 @@ def _rows_of(tensor: Tensor, rows: Sequence[slice]) -> Tensor:
     if not parts:
         return tensor[:, :, :0]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=_AXIS_OF_ROWS)
+
+
+def _ordered(tensor: Tensor, order: Sequence[int] | None) -> Tensor:
+    """The rows of a tensor in an order; None for their own."""
+    if order is None:
+        return tensor
+    return tensor.index_select(_AXIS_OF_ROWS, torch.tensor(order, dtype=torch.int64, device=tensor.device))
 
 
 def _form(like: Tensor, rows: int) -> Form:

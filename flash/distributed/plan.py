@@ -21,13 +21,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, get_args
 
+import numpy as np
+
 from flash.distributed.layouts import Run, Sharding
 from flash.distributed.tiles import NO_LIMITS, Document, Limits, Tile, needed, tiles_of
 from ptxgen.errors import ConfigError
 
 Scheme = Literal["ring", "gather", "ulysses", "2d"]
 SCHEMES: Final[tuple[str, ...]] = get_args(Scheme)
-_SAMPLED: Final = 32  # the ranks whose steps an estimate looks at
+_SAMPLED: Final = 8  # the most ranks whose steps an estimate looks at
 _LSE_BYTES: Final = 4
 _OWN: Final = 0  # the step in which a rank meets its own keys
 
@@ -125,12 +127,19 @@ class Plan:
         return p.sharding.rows(rank, p.queries), p.sharding.rows(rank, p.keys)
 
     def query_runs(self, node: int) -> tuple[Run, ...]:
-        """The queries of a node, rank by rank."""
+        """The queries of a node, in the order of `orders`."""
         return _joined(self.problem.sharding, self.members(node), self.problem.queries)
 
     def key_runs(self, node: int) -> tuple[Run, ...]:
-        """The keys of a node, rank by rank."""
+        """The keys of a node, in the order of `orders`."""
         return _joined(self.problem.sharding, self.members(node), self.problem.keys)
+
+    def orders(self, node: int) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+        """The order in which a node has the queries, and the keys, of its ranks: numbers in the rows of the
+        ranks one after another; None if they are so.
+        """
+        p, ranks = self.problem, self.members(node)
+        return _order(p.sharding, ranks, p.queries), _order(p.sharding, ranks, p.keys)
 
     def tiles(self, node: int, source: int, most_queries: int | None = None) -> tuple[Tile, ...]:
         """The tiles of the queries of a node and the keys of another, or of the same. With
@@ -154,15 +163,16 @@ class Plan:
         """
         node, heads = rank // self.degree, self.problem.heads // self.degree
         steps = range(self.nodes) if step is None else (step,)
-        found = (t.scores for d in steps for t in self.tiles(node, (node - d) % self.nodes))
+        found = (_meeting(self.problem, self.degree, node, (node - d) % self.nodes).scores for d in steps)
         return sum(found) * heads * self.problem.batch
 
     def ring_bytes(self, rank: int, step: int) -> int:
         """The bytes of keys and values that a rank sends in a step, of the forward pass."""
         p, node = self.problem, rank // self.degree
         share = self.share(rank % self.degree).kv_heads
-        rows: int = sum(s.stop - s.start for s in self.asked((node + step) % self.nodes, node))
-        return rows * p.batch * (share.stop - share.start) * (p.head_dim + p.head_dim_v) * p.itemsize
+        heads: int = share.stop - share.start
+        rows = _meeting(p, self.degree, (node + step) % self.nodes, node).rows
+        return rows * p.batch * heads * (p.head_dim + p.head_dim_v) * p.itemsize
 
     def exchange_bytes(self, rank: int) -> tuple[int, int]:
         """The bytes that a rank sends to the other ranks of its node: of q, k and v, and then of the
@@ -191,10 +201,9 @@ class Plan:
         """
         p, node, member = self.problem, rank // self.degree, rank % self.degree
         kv = self.share(member).kv_heads
-        wide = p.batch * (kv.stop - kv.start) * (p.head_dim + p.head_dim_v) * p.itemsize
-        taken: int = sum(
-            s.stop - s.start for d in self.steps() for s in self.asked(node, (node - d) % self.nodes)
-        )
+        wide: int = p.batch * (kv.stop - kv.start) * (p.head_dim + p.head_dim_v) * p.itemsize
+        sources = ((node - d) % self.nodes for d in self.steps())
+        taken = sum(_meeting(p, self.degree, node, source).rows for source in sources)
         found = sum(self.ring_bytes(rank, d) for d in self.steps()) + taken * wide
         rows_q, each = self.rows(rank)[0], p.heads // self.degree
         for peer in self.members(node):
@@ -206,7 +215,7 @@ class Plan:
 
     def most_bytes(self) -> int:
         """The bytes that the rank that sends the most sends in the forward pass."""
-        return max(map(self.bytes, self._sample()))
+        return max(map(self.bytes, self.sample()))
 
     def seconds(self, machine: Machine) -> float:
         """The estimated time of the forward pass: in each step the longer of computing and receiving,
@@ -214,7 +223,7 @@ class Plan:
         """
         p = self.problem
         flops = 2.0 * (p.head_dim + p.head_dim_v)
-        ranks = self._sample()
+        ranks = self.sample()
         compute = [max(self.scores(r, d) for r in ranks) * flops / machine.flops for d in range(self.nodes)]
         moved = [
             max(self.ring_bytes(r, d) for r in ranks) / machine.bandwidth + machine.latency
@@ -230,9 +239,10 @@ class Plan:
         both = max(sum(self.exchange_bytes(r)) for r in ranks)
         return ring + both / machine.bandwidth + 2 * machine.latency
 
-    def _sample(self) -> Sequence[int]:
-        world = self.problem.world
-        return range(0, world, -(-world // _SAMPLED))
+    def sample(self) -> Sequence[int]:
+        """The ranks whose steps estimates look at, evenly spaced."""
+        last, count = self.problem.world - 1, min(self.problem.world, _SAMPLED)
+        return [last * n // max(1, count - 1) for n in range(count)]
 
     def keeps_memory(self) -> bool:
         """Whether keys and values of all ranks, if a rank has them all, are no larger than the rows that
@@ -243,6 +253,23 @@ class Plan:
             return True
         gathered = p.keys * p.kv_heads * (p.head_dim + p.head_dim_v)
         return gathered * p.world <= (p.queries * p.heads + p.keys * p.kv_heads) * (p.head_dim + p.head_dim_v)
+
+
+class _Meeting(NamedTuple):
+    """The scores of the queries of a node with the keys of another, of one head, and the rows of those keys
+    that they need.
+    """
+
+    scores: int
+    rows: int
+
+
+@functools.lru_cache(maxsize=1 << 17)
+def _meeting(problem: Problem, degree: int, node: int, source: int) -> _Meeting:
+    plan = Plan(problem, degree)
+    tiles = tuple(tiles_of(plan.query_runs(node), plan.key_runs(source), problem.limits, problem.documents))
+    rows = sum(part.stop - part.start for part in needed(tiles, plan.key_runs(source)))
+    return _Meeting(sum(tile.scores for tile in tiles), rows)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -260,13 +287,34 @@ def _split(run: Run, most: int) -> Iterator[Run]:
 
 
 def _joined(sharding: Sharding, ranks: range, length: int) -> tuple[Run, ...]:
-    """The runs of several ranks, whose rows lie one after another."""
+    """The rows of several ranks as few runs, in the order of `_order`."""
+    if sharding.layout == "striped" and 1 < len(ranks) == sharding.world:
+        return (Run(0, 0, 1, length),)
+    parts = [run for rank in ranks for run in sharding.runs(rank, length)]
+    if sharding.layout != "striped":
+        parts = sorted((run for run in parts if run.count), key=lambda run: run.first)
     found: list[Run] = []
     start = 0
-    for rank in ranks:
-        found += [replace(run, start=start + run.start) for run in sharding.runs(rank, length)]
-        start += sharding.rows(rank, length)
+    for run in parts:
+        last = found[-1] if found else None
+        if last is not None and last.step == 1 and last.first + last.count == run.first:
+            found[-1] = replace(last, count=last.count + run.count)
+        else:
+            found.append(replace(run, start=start))
+        start += run.count
     return tuple(found)
+
+
+@functools.lru_cache(maxsize=64)
+def _order(sharding: Sharding, ranks: range, length: int) -> tuple[int, ...] | None:
+    """The numbers, in the rows of the ranks one after another, of the rows of `_joined`, by position; None
+    if they are those in order, as of stripes of some ranks.
+    """
+    if len(ranks) == 1 or (sharding.layout == "striped" and len(ranks) < sharding.world):
+        return None
+    whole = np.arange(length)
+    rows = [whole[run.positions] for rank in ranks for run in sharding.runs(rank, length)]
+    return tuple(np.argsort(np.concatenate(rows)).tolist())
 
 
 def compacted(tiles: Sequence[Tile], rows: Sequence[slice], runs: Sequence[Run]) -> tuple[Tile, ...]:
@@ -350,7 +398,7 @@ def explained(problem: Problem, scheme: str, chosen_plan: Plan, machine: Machine
         )
     if why := p.why_not(p.world):
         lines.append(f"  {'ulysses':<8} not possible: {why}")
-    work = [plan.scores(rank) for rank in plan._sample()]
+    work = [plan.scores(rank) for rank in plan.sample()]
     mean = sum(work) / len(work)
     lines.append(
         f"scores of a rank: {min(work):,} to {max(work):,}, the most {max(work) / max(mean, 1):.3f} of the "

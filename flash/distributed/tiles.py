@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from flash.distributed.layouts import Run
 
 Side = int | None
@@ -82,10 +80,17 @@ class Tile:
     def scores(self) -> int:
         """How many scores the queries see."""
         rows, keys = self.sizes
-        at = np.arange(rows) + keys - rows
-        last = np.full(rows, keys - 1) if self.right is None else np.minimum(at + self.right, keys - 1)
-        first = np.zeros(rows, int) if self.left is None else np.maximum(at - self.left, 0)
-        return int((last - first + 1).sum())
+        found = rows * keys
+        if self.right is not None:  # row r before the last does not see the last r - right keys
+            found -= _triangle(rows - 1 - self.right)
+        if self.left is not None:  # row r does not see the first keys - rows + r - left keys
+            found -= _triangle(keys - 1 - self.left) - _triangle(keys - 1 - self.left - rows)
+        return found
+
+
+def _triangle(n: int) -> int:
+    """1 + 2 + … + n; 0 for a negative n."""
+    return n * (n + 1) // 2 if n > 0 else 0
 
 
 def tiles_of(

@@ -120,7 +120,7 @@ def test_the_exit_codes_are_those_of_all_commands(capsys: pytest.CaptureFixture[
 def test_the_help_lists_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("ptxgen --help") == 0
     said = capsys.readouterr().out
-    assert [name for name, about in COMMANDS.items() if f"  {name:<12}{about}\n" not in said] == []
+    assert [name for name, about in COMMANDS.items() if f"  {name:<18}{about}\n" not in said] == []
 
 
 def test_scripts_of_a_checkout_are_these_commands() -> None:

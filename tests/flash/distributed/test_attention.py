@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -65,6 +67,7 @@ SLOW: dict[str, dict[str, Any]] = {
 def _check(ranks: Ranks, case: dict[str, Any]) -> None:
     options = {"world": 4, **case}
     for rank, found in enumerate(ranks.run("compare", **options)[: options["world"]]):
+        assert found.keys() >= {"out", "lse", "dq", "dk", "dv"}
         for name in ("bytes", "work", "gradient bytes"):
             counted, planned = found.pop(name)
             assert counted == planned, (rank, name)
@@ -81,6 +84,30 @@ def test_results_and_gradients_are_those_of_one_device(ranks: Ranks, name: str) 
 @pytest.mark.parametrize("name", SLOW)
 def test_features_count_positions_instead_of_rows(ranks: Ranks, name: str) -> None:
     _check(ranks, SLOW[name])
+
+
+@pytest.mark.nightly
+@pytest.mark.judged
+def test_eight_ranks_have_the_results_of_one_device(torch: ModuleType) -> None:  # noqa: ARG001
+    ranks = Ranks(8)
+    try:
+        for layout, scheme in itertools.product(
+            ("zigzag", "striped", "contiguous"), ("ring", "gather", "2d")
+        ):
+            _check(ranks, {"world": 8, "layout": layout, "scheme": scheme, "queries": 131, "causal": True})
+        sizes = {"heads": 8, "kv_heads": 2}
+        _check(ranks, {"world": 8, "layout": "zigzag", "scheme": "ulysses", "causal": True, **sizes})
+        _check(ranks, {"world": 8, "layout": "striped", "window": (9, 2), "scores": ("alibi_slopes", "sink")})
+    finally:
+        ranks.close()
+
+
+@pytest.mark.nightly
+@pytest.mark.judged
+@pytest.mark.parametrize(("causal", "balanced"), [(False, False), (True, False), (True, True)])
+def test_results_are_those_of_pytorchs_ring(ranks: Ranks, causal: bool, balanced: bool) -> None:
+    for errors in ranks.run("pytorchs_ring", 4, causal, balanced):
+        assert max(errors) <= BOUNDS["float32"]
 
 
 @pytest.mark.nightly

@@ -1,0 +1,12 @@
+"""`ptxgen context-parallel` from a checkout, installed or not; torchrun starts it."""
+
+import sys
+from pathlib import Path
+
+if not __package__:  # run as a script, maybe in a bare checkout
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from flash.commands.main import command
+
+if __name__ == "__main__":
+    sys.exit(command("context-parallel"))
