@@ -305,7 +305,7 @@ class _Unshard(torch.autograd.Function):  # type: ignore[misc]  # torch is not a
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, axis: int, of: ContextParallel) -> Tensor:
-        peers, sharding = of.peers, of.sharding
+        peers, sharding = Peers(of.peers.group, f"{_WHO}.unshard"), of.sharding
         others = [p for p in range(peers.world) if p != peers.rank]
         words = {
             "layout of shards": sharding.layout,
@@ -319,7 +319,7 @@ class _Unshard(torch.autograd.Function):  # type: ignore[misc]  # torch is not a
         wanted = [sharding.rows(rank, length) for rank in range(peers.world)]
         if every != wanted:
             raise LaunchError(
-                f"ContextParallel.unshard: {length} rows are {wanted} on the ranks with layout "
+                f"{peers.who}: {length} rows are {wanted} on the ranks with layout "
                 f"{sharding.layout!r}, got {every}; shard with the same ContextParallel"
             )
         forms = {p: [Form((*x.shape[:axis], every[p], *x.shape[axis + 1 :]), x.dtype)] for p in others}
