@@ -50,12 +50,20 @@ def gradient_of_keys(config: GradientConfig) -> ir.Module:
             cut = part.hides(k, mask, first_query, config.tiling.block, tile)
             tame_hidden = functools.partial(of.tame_rows, cut)
             of.pairs.await_next(n, part.end_tile, tame_hidden if mask.hides_keys else nothing)
-            with if_seen(k, mask.sees_tile(cta.my_first_key)):
+            with if_seen(k, mask.sees_tile(cta.my_first_key)), if_seen(k, _has_queries(config, part)):
                 of.add_tile(first_query, cut)
             of.pairs.advance()
         of.write_terms()
     cta.store_sums()
     return k.build()
+
+
+def _has_queries(config: GradientConfig, part: KeysPart) -> Value | None:
+    """Whether there is a query, as there is where there is a tile of them: a branch on it states it for the
+    proof, if a feature has an array with rows of queries. None if there is no such array.
+    """
+    indexes = any("seq_q" in operand.axes for operand in config.features.operands)
+    return part.given.seq_q > 0 if indexes else None
 
 
 class _Cta:
