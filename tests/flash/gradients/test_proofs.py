@@ -94,7 +94,7 @@ def _assert_proved(config: AttentionConfig, on: str = "sm_80", alignment: int = 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", mostly_nightly(FEATURES, ["several"]))
+@pytest.mark.parametrize("name", mostly_nightly(FEATURES, ["several", "mask"]))
 @pytest.mark.parametrize("kind", mostly_nightly(KINDS, ["f16"]))
 def test_kernels_are_proved(name: str, kind: str) -> None:
     _assert_proved(AttentionConfig(64, **KINDS[kind], **FEATURES[name]))
