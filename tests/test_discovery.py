@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pydoc
+import re
 import rlcompleter
 import subprocess
 import sys
@@ -40,7 +41,8 @@ def test_help_begins_with_what_there_is_to_use() -> None:
     assert all(f"{name}" in overview for name in flash.__all__)
     contents = text[text.index("PACKAGE CONTENTS") : text.index("CLASSES")]
     assert len(contents.splitlines()) < 30
-    assert "attention(q: 'AnyArray', k: 'AnyArray'" in text
+    assert re.search(r"attention\(\s*q: '?AnyArray'?,\s*k: '?AnyArray'?,", text)  # by version of Python
+    assert "{settings" not in text
 
 
 def test_the_version_is_said_once() -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -366,8 +367,8 @@ class AttentionConfig(ScoreSettings):
         )
 
 
-AttentionConfig.__doc__ = (AttentionConfig.__doc__ or "").replace(
-    "    {settings of scores}\n", meanings_of_settings()
+AttentionConfig.__doc__ = inspect.cleandoc(AttentionConfig.__doc__ or "").replace(
+    "{settings of scores}", meanings_of_settings()
 )
 
 

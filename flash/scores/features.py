@@ -228,9 +228,9 @@ def takes(arguments: type, **defaults: Any) -> Callable[[_Function], _Function]:
 
 
 def meanings_of_settings() -> str:
-    """The meaning of each setting, as indented text for the docstring of a config."""
-    found = (settings.__doc__ or "" for settings in reversed(ScoreSettings.__bases__))
-    return "".join(f"    {meaning.rstrip()}\n".replace("\n    ", "\n        ") for meaning in found)
+    """The meaning of each setting, as text for the docstring of a config."""
+    found = (inspect.cleandoc(settings.__doc__ or "") for settings in reversed(ScoreSettings.__bases__))
+    return "\n".join(meaning.replace("\n", "\n    ") for meaning in found)
 
 
 def asked(arguments: Mapping[str, Any]) -> Iterator[type[ScoreFeature]]:

@@ -217,16 +217,16 @@ class CudaBackend:
         if nbytes < 1:
             raise LaunchError(f"allocate: nbytes must be at least 1, got {nbytes}")
         doing = f"allocate {nbytes} bytes on device {ordinal}"
-        address = 0
+        address: Any = 0
         try:
             with self._driver.on(ordinal, doing):
-                address = int(self._driver.call("cuMemAlloc", nbytes, doing=doing))
+                address = self._driver.call("cuMemAlloc", nbytes, doing=doing)
+            return int(address)
         except BaseException:
             if address:  # allocated, but restoring the caller's context failed
                 with contextlib.suppress(BackendError):
-                    self.free(address, ordinal=ordinal)
+                    self.free(int(address), ordinal=ordinal)
             raise
-        return address
 
     def free(self, address: int, *, ordinal: int) -> None:
         """Free memory of `allocate`; does nothing if the context is destroyed, which freed it."""

@@ -116,7 +116,7 @@ class Driver:
         answer = self.answer(name, arguments, doing)
         if answer[0]:
             raise self.error(name, answer[0], doing)
-        return answer[1] if len(answer) > 1 else None
+        return answer[1] if answer[1:] else None  # no call behind an allocation: any may be interrupted
 
     def attempt(self, name: str, *arguments: Any, doing: str) -> tuple[Any, Any]:
         """Call the driver function `name`; returns its unchecked CUresult and its result."""

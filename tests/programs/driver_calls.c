@@ -161,6 +161,17 @@ static void modules(void) {
     OK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&found, function, 1024, 0));
     TRUE(found == 2);
     OK(cuModuleUnload(module));
+    CUmodule many[8];
+    for (int round = 0; round < 2; round++) { /* a new module is none of before, whatever its address */
+        for (int i = 0; i < 8; i++) {
+            OK(cuModuleLoadData(&many[i], PTX));
+            OK(cuModuleGetFunction(&function, many[i], "add"));
+            OK(cuFuncGetAttribute(&found, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, function));
+            TRUE(found == 48 << 10);
+            OK(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 100000));
+        }
+        for (int i = 0; i < 8; i++) OK(cuModuleUnload(many[i]));
+    }
     OK(cuLibraryLoadData(&library, PTX, NULL, NULL, 0, NULL, NULL, 0));
     OK(cuLibraryGetKernel(&kernel, library, "add"));
     launches((CUfunction)kernel);

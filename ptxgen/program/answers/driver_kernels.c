@@ -15,6 +15,7 @@ typedef struct { uint64_t number; } Module;
 typedef struct { uint64_t offset, nbytes; } Parameter;
 typedef struct Function {
     Module *module;
+    uint64_t number; /* of the module: the memory of one that is unloaded becomes that of another */
     char *name;
     uint64_t handle, count, parameter_bytes;
     Parameter *parameters;
@@ -99,12 +100,12 @@ Result cuModuleGetFunction(Function **function, Module *module, const char *name
     if (!module || !function || !name) return done(INVALID_VALUE);
     pthread_mutex_lock(&lock);
     Function *found = functions;
-    while (found && (found->module != module || strcmp(found->name, name))) found = found->next;
+    while (found && (found->number != module->number || strcmp(found->name, name))) found = found->next;
     int status = OK;
     if (!found) status = wire_call("function", (uint64_t[]){module->number}, 1, name, strlen(name), back, &parameters, 0);
     if (!found && !status) {
         found = malloc(sizeof *found);
-        *found = (Function){module, strdup(name), back[0], back[1], back[2], parameters, functions};
+        *found = (Function){module, module->number, strdup(name), back[0], back[1], back[2], parameters, functions};
         functions = found;
     }
     pthread_mutex_unlock(&lock);
