@@ -94,9 +94,13 @@ class GradientParameters:
 
 @dataclass(frozen=True)
 class RowNumbers:
-    """LSE, D or the gradient of LSE of one head: an f32 for each of its rows."""
+    """LSE, D or the gradient of LSE of one head: an f32 for each of its rows. They begin `begin` bytes
+    (u64) into the array. That is the same of all three, and kept instead of the address because
+    registers are short.
+    """
 
-    first: Pointer
+    array: Pointer
+    begin: Value
 
     @classmethod
     def of(
@@ -110,11 +114,11 @@ class RowNumbers:
         if given.begin is not None:
             elements = elements + k.cvt(given.begin, dtype=s64)
         begin = (elements * F32_BYTES).as_(u64)
-        return {name: cls(array.plus(begin)) for name, array in given.of_rows.items()}
+        return {name: cls(array, begin) for name, array in given.of_rows.items()}
 
     def at(self, k: KernelBuilder, row: Value) -> Pointer:
         """The address of the number of a row."""
-        return self.first.plus((k.cvt(row, dtype=s64) * F32_BYTES).as_(u64))
+        return self.array.plus(self.begin + (k.cvt(row, dtype=s64) * F32_BYTES).as_(u64))
 
 
 @dataclass(frozen=True)
@@ -156,9 +160,11 @@ class QueriesPart:
     all_see_from: Value | None  # the first key that all rows see; None if it is key 0
 
     @classmethod
-    def of(cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters) -> QueriesPart:
+    def of(
+        cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters, *, again: bool = False
+    ) -> QueriesPart:
         """The part of this CTA. From fastest to slowest the grid has blocks, heads, batches. Code is
-        emitted that ends CTAs whose rows lie behind their sequence.
+        emitted that ends CTAs whose rows lie behind their sequence, if it is not computed `again`.
         """
         k.note("which query rows of which head")
         t = config.tiling
@@ -169,8 +175,9 @@ class QueriesPart:
         batch, head = head_of_batch // given.heads, head_of_batch % given.heads
         if config.features.varlen:
             given = given.of_sequence(k, batch)
-            with k.only_if(first_row >= given.seq_q):
-                k.ret()
+            if not again:
+                with k.only_if(first_row >= given.seq_q):
+                    k.ret()
         scores = HeadScores.of(k, config, given, (batch, head, head_of_batch), None)
         mask = scores.mask()
         last_row = k.min(first_row + (t.block - 1), given.seq_q - 1)
@@ -220,9 +227,12 @@ class KeysPart:
     slice: Value | None  # u32; None if the CTA makes all columns
 
     @classmethod
-    def of(cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters) -> KeysPart:
+    def of(
+        cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters, *, again: bool = False
+    ) -> KeysPart:
         """The part of this CTA. From fastest to slowest the grid has slices, blocks, heads of K and
-        V, batches. Code is emitted that ends CTAs whose rows lie behind their sequence.
+        V, batches. Code is emitted that ends CTAs whose rows lie behind their sequence, if it is not
+        computed `again`.
         """
         k.note("which keys of which head")
         t = config.tiling
@@ -237,8 +247,9 @@ class KeysPart:
         batch, kv_head = head_of_batch // kv_heads, head_of_batch % kv_heads
         if config.features.varlen:
             given = given.of_sequence(k, batch)
-            with k.only_if(first_key >= given.seq_k):
-                k.ret()
+            if not again:
+                with k.only_if(first_key >= given.seq_k):
+                    k.ret()
         first_head = kv_head * given.group
         reach = HeadScores.of(k, config, given, (batch, first_head, first_head), None).reach()
         first, end = reach.queries(k, first_key, first_key + (t.block - 1), given.seq_q)

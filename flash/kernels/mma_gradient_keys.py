@@ -9,12 +9,12 @@ lanes that need them as operand A of the next products.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from flash.device.gradient_parts import KeysPart, RowNumbers, Terms
+from flash.device.gradient_parts import GradientParameters, KeysPart, RowNumbers, Terms
 from flash.device.gradient_scores import ScoreGradients
-from flash.device.gradient_tiles import begun, if_seen, nothing, products_of, shift_of, store, tiles_of
+from flash.device.gradient_tiles import begun, if_seen, products_of, shift_of, store, tiles_of
 from flash.device.mask import Mask
 from flash.device.mma_products import WarpPlace, WarpProducts, fragment_columns, fragment_rows
 from flash.device.nonfinite import clear
@@ -25,12 +25,12 @@ from flash.problem.gradients import GradientConfig, GradientTiling
 from flash.problem.mma_tiling import MMA_KEYS, MmaTiling
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
-from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, Value
+from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, TilePointer, Value
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD, over_lanes
 from ptxgen.dsl.swizzle import SwizzledTile
 from ptxgen.types import f32, u32
 
-_LOG_SUMS, _DELTAS = 0, 1  # rows of the tile with the numbers of rows
+_SHIFTS, _DELTAS = 0, 1  # rows of the tile with the numbers of rows
 
 
 def gradient_of_keys(config: GradientConfig) -> ir.Module:
@@ -47,12 +47,13 @@ def gradient_of_keys(config: GradientConfig) -> ir.Module:
             first_query = n * tile
             last_query = k.min(first_query + tile, part.given.seq_q) - 1
             mask = of.gradients.mask.of_queries(first_query, last_query)
-            of.pairs.await_next(n, part.end_tile, nothing)
+            of.pairs.await_next(n, part.end_tile, of.find_shifts)
             with if_seen(k, mask.sees_tile(cta.my_first_key)):
-                of.add_tile(first_query, mask)
+                for nth, first in enumerate(config.tiling.parts):
+                    of.add_queries(nth, first_query + first if first else first_query, mask)
             of.pairs.advance()
         of.write_terms()
-    cta.store_sums()
+    cta.store_sums(given)
     return k.build()
 
 
@@ -70,45 +71,52 @@ class _Cta:
         self.K_tile, self.V_tile = own
         self.Q_tile, self.dO_tile = walked
         self.of_rows = k.shared("row_numbers", (2 * t.stages, t.tile), f32)
-        K, V, self.dK, self.dV = (
-            of_head.rows(k, name, part.batch, part.kv_head) for name in ("K", "V", "dK", "dV")
-        )
+        K, V = (of_head.rows(k, name, part.batch, part.kv_head) for name in "KV")
         loaders = [PanelLoader(k, matrix, tile) for matrix, tile in zip((K, V), own, strict=True)]
         for loader in loaders:
             loader.start(part.first_key)  # in the group of the first pair, unless they are awaited here
         self.first_scores = part.scores(k, config, part.kv_head * of_head.group)
-        if self.first_scores.mask().hides_keys:
+        self._hides_keys = self.first_scores.mask().hides_keys
+        if self._hides_keys or t.kept:
             k.cp_async_commit_group()
             k.cp_async_wait_group(0)
+        if self._hides_keys:
             for loader in loaders:
                 clear(k, config.dtype.scalar, loader, None)
 
-        self.products = products_of(k, t.of_scores, self.me, (self.K_tile, self.Q_tile, self.Q_tile), config)
+        if t.kept:
+            k.barrier()  # K and V have been written by all
+        of_scores = self.K_tile, self.Q_tile, self.Q_tile
         of_values = self.V_tile, self.dO_tile, self.dO_tile
-        self.of_values = products_of(k, t.of_weights, self.me, of_values, config)
-        self.keys, self.queries = fragment_rows(t.of_scores), fragment_columns(t.tile)
-        self.S, self.dP = (k.fragment(len(self.keys), t.tile // 4, initial=None) for _ in range(2))
+        self.products = products_of(k, t.of_scores, self.me, of_scores, config, kept=t.kept > 0)
+        self.of_values = products_of(k, t.of_weights, self.me, of_values, config, kept=t.kept > 1)
+        self.keys, self.queries = fragment_rows(t.of_scores), fragment_columns(t.rows_at_once)
+        self.S, self.dP = (k.fragment(len(self.keys), t.rows_at_once // 4, initial=None) for _ in range(2))
         self.sum_dK = k.fragment(len(self.keys), t.of_scores.output_columns // 4)
         self.sum_dV = k.fragment(len(self.keys), t.of_weights.output_columns // 4)
         self.my_first_key = part.first_key + k.signed(self.me.warp_row(t.of_scores))
         self.columns = [_slice_of(part.slice, tile, t) for tile in walked]
 
-    def store_sums(self) -> None:
+    def store_sums(self, given: GradientParameters) -> None:
         """Write the CTA's rows of dK and dV."""
         k, t = self.k, self.config.tiling
+        # Computed again: kept in registers through the loops, these values would be spilled.
+        part = KeysPart.of(k, self.config, given, again=True)
+        dK, dV = (part.given.rows(k, name, part.batch, part.kv_head) for name in ("dK", "dV"))
         k.note("dK, dV")
-        if not self.first_scores.mask().hides_keys:
+        if not self._hides_keys:
             k.cp_async_wait_all()  # of rows that no tile sees
         k.barrier()  # K and V have been read by all
         scores = self.config.features.scores
         weighing = [f.applied(self.first_scores) for f in scores if f.changes_weights]
         factor = weighing[0].output_factor if weighing else None
-        scale = self.part.given.scale
-        self._store(t.of_scores, self.products, self.K_tile, self.dK, self.sum_dK, scale)
-        self._store(t.of_weights, self.of_values, self.V_tile, self.dV, self.sum_dV, factor)
+        scale = part.given.scale
+        self._store(part, t.of_scores, self.products[0], self.K_tile, dK, self.sum_dK, scale)
+        self._store(part, t.of_weights, self.of_values[0], self.V_tile, dV, self.sum_dV, factor)
 
     def _store(
         self,
+        part: KeysPart,
         of: MmaTiling,
         products: WarpProducts,
         staging: SwizzledTile,
@@ -117,7 +125,7 @@ class _Cta:
         scale: Value | None,
     ) -> None:
         """Write the CTA's slice of dK or dV."""
-        k, t, part, me = self.k, self.config.tiling, self.part, self.me
+        k, t, me = self.k, self.config.tiling, self.me
         if part.slice is None:
             store(k, of, me, products, staging, matrix, part.first_key, total, scale)
             return
@@ -155,16 +163,23 @@ class _Head:
         self._sums = {term.name: [k.var(f32, 0.0) for _ in cta.keys] for term in config.terms}
         self._head, self._longest = head, longest
 
-    def add_tile(self, first_query: Value, mask: Mask) -> None:
-        """Add to dK and dV what the queries of the current tile give, which begins with
-        `first_query`.
+    def find_shifts(self) -> None:
+        """Turn the LSE that this thread has copied into the shift of the row."""
+        k, kept, stage = self.k, self.cta.of_rows, self.pairs.stage(2)
+        for _, at in _numbers_of_thread(k, kept, stage):
+            k.store(at, shift_of(k, k.load(at)))
+
+    def add_queries(self, nth: int, first_query: Value, mask: Mask) -> None:
+        """Add to dK and dV what the queries of a part of the current tile give, which begins with
+        `first_query`. `mask` is that of all queries of the tile.
         """
         k, cta, t, part = self.k, self.cta, self.cta.config.tiling, self.cta.part
         S, dP, me = cta.S, cta.dP, cta.me
+        products, of_values = cta.products[nth], cta.of_values[nth]
         Q_stage, dO_stage, of_numbers = (self.pairs.stage(n) for n in range(3))
         by_query = S.transposed, dP.transposed
         k.note("S^T = K Q^T")
-        cta.products.scores(S, Q_stage)
+        products.scores(S, Q_stage)
         slopes, places = self.gradients.score(
             by_query[0],
             lambda: ScorePlaces(
@@ -175,12 +190,12 @@ class _Head:
                 cta.queries,
                 cta.keys,
             ),
-            part.hides(k, mask, first_query, t.block, t.tile),
+            part.hides(k, mask, first_query, t.block, t.rows_at_once),
             part.given.seq_q,
         )
         k.note("dP^T = V dO^T; dS = P (dP - D)")
-        cta.of_values.scores(dP, dO_stage)
-        numbers = _numbers(k, cta.of_rows, of_numbers, me)
+        of_values.scores(dP, dO_stage)
+        numbers = _numbers(k, cta.of_rows, of_numbers, t.parts[nth], me)
         self.gradients.differentiate(*by_query, numbers, places)
         for totals in self._sums.values():
             for total, row in zip(totals, dP, strict=True):
@@ -188,8 +203,8 @@ class _Head:
                     k.add(total, gradient, into=total)
         self.gradients.bend(by_query[1], slopes)
         k.note("dV += P^T dO; dK += dS^T Q")
-        cta.of_values.outputs(cta.sum_dV, cta.of_values.weights(S), _moved(dO_stage, cta.columns[1]))
-        cta.products.outputs(cta.sum_dK, cta.products.weights(dP), _moved(Q_stage, cta.columns[0]))
+        of_values.outputs(cta.sum_dV, of_values.weights(S), _moved(dO_stage, cta.columns[1]))
+        products.outputs(cta.sum_dK, products.weights(dP), _moved(Q_stage, cta.columns[0]))
 
     def write_terms(self) -> None:
         """Write what each key adds to gradients of arrays of scores."""
@@ -214,35 +229,45 @@ def _copy_numbers(
     """Start copying LSE and D of the rows from `first_row` on. Those of rows that do not exist become
     0; their Q and dO are 0.
     """
+    thread = k.signed(k.thread_id())
+    for first, to in _numbers_of_thread(k, kept, stage):
+        row = first_row + thread + first
+        valid = k.selp(f32.nbytes, 0, row < rows, type=u32)
+        for n, name in ((_SHIFTS, "LSE"), (_DELTAS, "D")):
+            k.copy_async(to.step(rows=n), of_rows[name].at(k, row), f32.nbytes, valid)
+
+
+def _numbers_of_thread(
+    k: KernelBuilder, kept: SharedTile, stage: Value | None
+) -> Iterator[tuple[int, TilePointer]]:
+    """Where LSE and, a row of the tile further, D of the rows lie that this thread copies, each with how
+    many rows it is behind that of the thread's number. Code emitted between one and the next is only run
+    by the threads that have such a row.
+    """
     thread = k.thread_id()
-    for n, name in ((_LOG_SUMS, "LSE"), (_DELTAS, "D")):
-        for first in range(0, kept.columns, k.threads):
-            with k.when(thread < kept.columns - first):
-                row = first_row + k.signed(thread) + first
-                to = kept.pointer(n, thread).step(columns=first)
-                to = to if stage is None else to.moved(to.value + stage)
-                k.copy_async(
-                    to, of_rows[name].at(k, row), f32.nbytes, k.selp(f32.nbytes, 0, row < rows, type=u32)
-                )
+    for first in range(0, kept.columns, k.threads):
+        with k.when(thread < kept.columns - first):
+            to = kept.pointer(0, thread).step(columns=first)
+            yield first, to if stage is None else to.moved(to.value + stage)
 
 
 def _numbers(
-    k: KernelBuilder, kept: SharedTile, stage: Value | None, me: WarpPlace
+    k: KernelBuilder, kept: SharedTile, stage: Value | None, first: int, me: WarpPlace
 ) -> Callable[[int], tuple[Value, Value]]:
-    """A function that gives the shift and D of each of a lane's queries; it loads those of two
-    neighbours at once.
+    """A function that gives the shift and D of each of a lane's queries, which are counted from query
+    `first` of the tile; it loads those of two neighbours at once.
     """
-    at = kept.pointer(0, me.in_quad * 2)
+    at = kept.pointer(0, me.in_quad * 2).step(columns=first)
     at = at if stage is None else at.moved(at.value + stage)
     loaded: dict[int, tuple[tuple[Value, ...], ...]] = {}
 
     def numbers(i: int) -> tuple[Value, Value]:
         tile, column = divmod(i, LANE_COLUMNS)
         if tile not in loaded:
-            pairs = (k.load(at.step(rows=n, columns=MMA_KEYS * tile), 2) for n in (_LOG_SUMS, _DELTAS))
+            pairs = (k.load(at.step(rows=n, columns=MMA_KEYS * tile), 2) for n in (_SHIFTS, _DELTAS))
             loaded[tile] = tuple(tuple(pair) for pair in pairs)
-        log_sums, deltas = loaded[tile]
-        return shift_of(k, log_sums[column]), deltas[column]
+        shifts, deltas = loaded[tile]
+        return shifts[column], deltas[column]
 
     return numbers
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import operator
 
-from flash.device.gradient_parts import QueriesPart, RowNumbers, Terms
+from flash.device.gradient_parts import GradientParameters, QueriesPart, RowNumbers, Terms
 from flash.device.gradient_scores import ScoreGradients
 from flash.device.gradient_tiles import begun, if_seen, nothing, products_of, shift_of, store, tiles_of
 from flash.device.mma_products import WarpPlace, fragment_columns, fragment_rows
@@ -34,10 +34,11 @@ def gradient_of_queries(config: GradientConfig) -> ir.Module:
         clear_hidden = functools.partial(cta.clear_keys, cut)
         cta.pairs.await_next(n, part.end_tile, clear_hidden if part.mask.hides_keys else nothing)
         with if_seen(k, part.mask.sees_tile(first_key)):
-            cta.add_tile(first_key, cut)
+            for nth, first in enumerate(config.tiling.parts):
+                cta.add_keys(nth, first_key + first if first else first_key, cut)
         cta.pairs.advance()
     cta.write_terms()
-    cta.store_sum()
+    cta.store_sum(given)
     return k.build()
 
 
@@ -55,21 +56,28 @@ class _Cta:
         own, walked = tiles_of(k, config, ("Q", "dO"), ("K", "V"))
         (self.Q_tile, dO_tile), (K_tile, V_tile) = own, walked
         row_deltas = k.shared("row_deltas", (1, t.block), f32)
-        Q, dO, O, self.dQ = (of_head.rows(k, n, part.batch, part.head) for n in ("Q", "dO", "O", "dQ"))
+        Q, dO, O = (of_head.rows(k, name, part.batch, part.head) for name in ("Q", "dO", "O"))
         K, V = (of_head.rows(k, name, part.batch, part.kv_head) for name in "KV")
         for matrix, tile in zip((Q, dO), own, strict=True):
             PanelLoader(k, matrix, tile).start(part.first_row)  # in the group of the first pair
         self.pairs = TilePairs(k, (PanelLoader(k, K, K_tile), PanelLoader(k, V, V_tile)))
-        self.pairs.begin(part.first_tile, part.end_tile)
+        if t.kept:
+            k.cp_async_commit_group()
+            k.cp_async_wait_group(0)
+        else:
+            self.pairs.begin(part.first_tile, part.end_tile)
         of_rows = RowNumbers.of(k, of_head, part.batch, part.head)
         self.terms = Terms.of(k, of_head, part.batch, part.head, longest)
         sum_rows(k, O, dO, config.dtype.scalar, part.first_row, of_rows, row_deltas, self._write_first)
         k.barrier()  # D has been written by all
 
-        self.products = products_of(k, t.of_scores, self.me, (self.Q_tile, K_tile, K_tile), config)
-        self.of_values = products_of(k, t.of_weights, self.me, (dO_tile, V_tile, V_tile), config)
-        self.rows, self.keys = fragment_rows(t.of_scores), fragment_columns(t.tile)
-        self.S, self.dP = (k.fragment(len(self.rows), t.tile // 4, initial=None) for _ in range(2))
+        of_scores, of_values = (self.Q_tile, K_tile, K_tile), (dO_tile, V_tile, V_tile)
+        self.products = products_of(k, t.of_scores, self.me, of_scores, config, kept=t.kept > 0)
+        self.of_values = products_of(k, t.of_weights, self.me, of_values, config, kept=t.kept > 1)
+        if t.kept:
+            self.pairs.begin(part.first_tile, part.end_tile)
+        self.rows, self.keys = fragment_rows(t.of_scores), fragment_columns(t.rows_at_once)
+        self.S, self.dP = (k.fragment(len(self.rows), t.rows_at_once // 4, initial=None) for _ in range(2))
         self.sum_dQ = k.fragment(len(self.rows), t.of_scores.output_columns // 4)
         self.gradients = ScoreGradients.of(k, part.scores, part.mask, config.wanted)
         self._sums = {name: [k.var(f32, 0.0) for _ in self.rows] for name, _ in self.gradients.by_rows}
@@ -94,21 +102,21 @@ class _Cta:
             for i, loader in enumerate(self.pairs.loaders):
                 clear(self.k, self.config.dtype.scalar, loader, self.pairs.stage(i))
 
-    def add_tile(self, first_key: Value, cut: Value) -> None:
-        """Add to dQ what the keys of the current tile give, which begins with `first_key`. `cut`: whether
-        some of its keys may be hidden.
+    def add_keys(self, part: int, first_key: Value, cut: Value) -> None:
+        """Add to dQ what the keys of a part of the current tile give, which begins with `first_key`. `cut`:
+        whether some keys of the tile may be hidden.
         """
-        k, S, dP = self.k, self.S, self.dP
+        k, S, dP, products = self.k, self.S, self.dP, self.products[part]
         K_stage, V_stage = (self.pairs.stage(n) for n in range(2))
         k.note("S = Q K^T")
-        self.products.scores(S, K_stage)
+        products.scores(S, K_stage)
         slopes, places = self.gradients.score(
             S,
             lambda: ScorePlaces(k, self.my_query, first_key, self.me.in_quad * 2, self.rows, self.keys),
             cut,
         )
         k.note("dP = dO V^T; dS = P (dP - D)")
-        self.of_values.scores(dP, V_stage)
+        self.of_values[part].scores(dP, V_stage)
         self.gradients.differentiate(S, dP, self._numbers.__getitem__, places)
         for name, feature in self.gradients.by_rows:
             assert places is not None
@@ -116,7 +124,7 @@ class _Cta:
                 k.add(total, more, into=total)
         self.gradients.bend(dP, slopes)
         k.note("dQ += dS K")
-        self.products.outputs(self.sum_dQ, self.products.weights(dP), K_stage)
+        products.outputs(self.sum_dQ, products.weights(dP), K_stage)
 
     def write_terms(self) -> None:
         """Write what each row adds to gradients of arrays of scores."""
@@ -128,11 +136,13 @@ class _Cta:
                 with k.when(exists & (self.me.in_quad == 0)):
                     self.terms.write(k, name, self.my_query + down, whole)
 
-    def store_sum(self) -> None:
+    def store_sum(self, given: GradientParameters) -> None:
         """Write the CTA's rows of dQ."""
-        k, t, part = self.k, self.config.tiling, self.part
+        k, t = self.k, self.config.tiling
+        # Computed again: kept in registers through the loop, these values would be spilled.
+        part = QueriesPart.of(k, self.config, given, again=True)
         k.note("dQ")
         k.cp_async_wait_all()  # of rows that see no tile
         k.barrier()  # Q has been read by all
-        where = self.dQ, part.first_row
-        store(k, t.of_scores, self.me, self.products, self.Q_tile, *where, self.sum_dQ, part.given.scale)
+        where = part.given.rows(k, "dQ", part.batch, part.head), part.first_row
+        store(k, t.of_scores, self.me, self.products[0], self.Q_tile, *where, self.sum_dQ, part.given.scale)

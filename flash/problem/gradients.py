@@ -9,8 +9,8 @@ weights again, from Q, K and LSE.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from flash.operands.declared import MAX_WINDOWED_SEQ, Number, Operand
 from flash.operands.dtypes import F32, DType
@@ -64,6 +64,18 @@ class GradientTiling:
     stages: int
     slices: int = 1
     operands: Operands = HALF
+    step: int = 0
+    kept: int = 0
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows of a tile with which registers hold scores at once."""
+        return self.step or self.tile
+
+    @property
+    def parts(self) -> range:
+        """The first rows of these parts of a tile, counted in the tile."""
+        return range(0, self.tile, self.rows_at_once)
 
     @property
     def threads(self) -> int:
@@ -87,7 +99,7 @@ class GradientTiling:
 
     def _products(self, columns: int) -> MmaTiling:
         made = columns if self.slices == 1 else self.slice_width(columns)
-        return MmaTiling(columns, made, self.tile, self.block, self.warps, self.stages, self.operands)
+        return MmaTiling(columns, made, self.rows_at_once, self.block, self.warps, self.stages, self.operands)
 
     def slice_width(self, columns: int) -> int:
         """The columns of a slice of rows of `columns` columns: whole panels of a tile."""
@@ -256,20 +268,69 @@ def row_numbers(config: GradientConfig) -> tuple[Operand, ...]:
     )
 
 
-# (block, tile, warps, stages) of a kernel of gradients by owner, by how elements enter tensor cores,
-# and by the columns of Q or V, whichever are more (at most so many): what was seen not to spill,
-# but for f32_grade with 256 columns and derivatives of scores (16 to 192 bytes on sm_90). The
-# first that fits shared memory is taken; of those with several tiles, kernels that keep more numbers
-# for each score leave the first out.
-_Tiles = tuple[int, int, int, int]
-GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[_Tiles, ...]]]] = {
-    (QUERIES, HALF.name): {128: ((64, 64, 4, 2), (64, 32, 4, 2)), 256: ((64, 32, 4, 1), (64, 16, 4, 1))},
-    (KEYS, HALF.name): {64: ((64, 64, 4, 2),), 128: ((64, 32, 4, 2),), 256: ((64, 32, 4, 1), (64, 16, 4, 1))},
-    (QUERIES, TF32.name): {64: ((64, 32, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
-    (KEYS, TF32.name): {64: ((64, 32, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
-    (QUERIES, F32_GRADE.name): {64: ((64, 16, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
-    (KEYS, F32_GRADE.name): {64: ((64, 16, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
+class Tiles(NamedTuple):
+    """Tiles that kernels of gradients may have (`GradientTiling`), if they keep no more beside sums
+    than `load`: one for packed sequences, numbers that change scores, or that hide keys one by one, and
+    one for what drops weights.
+    """
+
+    block: int
+    tile: int
+    warps: int
+    stages: int
+    step: int = 0
+    kept: int = 0
+    load: int = 2
+
+
+# Tiles by owner, by how elements enter tensor cores, and by the columns of Q or V, whichever are more
+# (at most so many), in the order of the modelled share of tensor cores (`ptxgen bench --only static`),
+# among those that were seen not to spill, but for f32_grade with 256 columns and derivatives of scores
+# (16 to 192 bytes on sm_90). Rows of two blocks of 16 for each warp halve the reads of shared memory,
+# which limit these kernels; what the registers beside the sums do not hold is left to smaller tiles.
+GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
+    (QUERIES, HALF.name): {
+        64: (
+            Tiles(128, 64, 4, 2, step=32, kept=1, load=0),
+            Tiles(128, 32, 4, 2, kept=1, load=1),
+            Tiles(64, 64, 4, 2, step=32),
+        ),
+        96: (Tiles(128, 32, 4, 2, load=1), Tiles(64, 32, 4, 2)),
+        128: (
+            Tiles(128, 32, 4, 2, load=0),
+            Tiles(128, 32, 4, 1, load=0),
+            Tiles(64, 64, 4, 1, step=32, kept=1, load=1),
+            Tiles(64, 32, 4, 2),
+            Tiles(64, 32, 4, 1),
+        ),
+        256: (Tiles(64, 32, 4, 1),),
+    },
+    (KEYS, HALF.name): {
+        64: (Tiles(128, 32, 4, 2, load=0), Tiles(64, 64, 4, 2, step=32, kept=2)),
+        96: (Tiles(64, 64, 4, 2, step=32), Tiles(64, 32, 4, 2)),
+        128: (Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 1)),
+        256: (Tiles(64, 32, 4, 1),),
+    },
+    (QUERIES, TF32.name): {
+        64: (Tiles(64, 32, 4, 2),),
+        128: (Tiles(64, 16, 4, 1),),
+        256: (Tiles(32, 16, 2, 1),),
+    },
+    (KEYS, TF32.name): {64: (Tiles(64, 32, 4, 2),), 128: (Tiles(64, 16, 4, 1),), 256: (Tiles(32, 16, 2, 1),)},
+    (QUERIES, F32_GRADE.name): {
+        64: (Tiles(64, 16, 4, 2),),
+        128: (Tiles(64, 16, 4, 1),),
+        256: (Tiles(32, 16, 2, 1),),
+    },
+    (KEYS, F32_GRADE.name): {
+        64: (Tiles(64, 16, 4, 2),),
+        128: (Tiles(64, 16, 4, 1),),
+        256: (Tiles(32, 16, 2, 1),),
+    },
 }
+_REGISTERS: Final = 255  # of a thread, of which these kernels take nearly all
+_OTHER_BYTES: Final = 1024  # of shared memory of a CTA, at most: LSE and D of rows
+_WANTED_CTAS: Final = 2  # of a multiprocessor: one issues while the other waits
 # The most columns of which a CTA makes all, by how elements enter tensor cores.
 _UNSLICED: Final = {HALF.name: 128, TF32.name: 128, F32_GRADE.name: 64}
 
@@ -302,16 +363,23 @@ def gradient_config(
     columns = max(config.head_dim, config.value_dim)
     by_columns = GRADIENT_TILES[QUERIES if owner == SCORES else owner, operands.name]
     offered = next(tiles for most, tiles in by_columns.items() if columns <= most)
-    if any(f.changes_scores or f.changes_weights for f in config.scores):
-        offered = offered[1:] or offered
+    load = config.varlen or any(f.changes_scores or f.hides for f in config.scores)
+    load += any(f.changes_weights for f in config.scores)
     slices = 2 if owner == KEYS and columns > _UNSLICED[operands.name] else 1
-    one = owner == SCORES  # which has one tile of each matrix at a time
     tilings = [
         GradientTiling(
-            config.head_dim, config.value_dim, block, tile, warps, 1 if one else stages, slices, operands
+            *(config.head_dim, config.value_dim),
+            *(of.block, of.tile, of.warps, of.stages),
+            slices,
+            operands,
+            of.step,
+            of.kept,
         )
-        for block, tile, warps, stages in offered
+        for of in offered
+        if of.load >= load
     ]
+    if owner == SCORES:  # which has one tile of each matrix at a time
+        tilings = [replace(t, stages=1, step=0, kept=0) for t in tilings]
     fitting = [t for t in tilings if t.shared_bytes <= target.shared_per_block_optin]
     if not fitting:
         raise ConfigError(
@@ -319,10 +387,15 @@ def gradient_config(
             f"{tilings[-1].shared_bytes} bytes of shared memory, but {target.name} allows "
             f"{target.shared_per_block_optin} bytes per block; use backend='cpu'"
         )
+    together = [
+        t
+        for t in fitting
+        if target.blocks_per_sm_for(t.threads, _REGISTERS, t.shared_bytes + _OTHER_BYTES) >= _WANTED_CTAS
+    ]
     return GradientConfig(
         owner,
         target,
-        fitting[0],
+        (together or fitting)[0],
         str(config.causal or ""),
         alignment,
         config.element,
