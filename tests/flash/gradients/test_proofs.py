@@ -232,6 +232,23 @@ def test_every_order_of_the_warps_gives_the_same_bits(name: str, seed: int) -> N
 
 
 # ------------------------------------------------------------------------------------------
+# memory
+
+
+@pytest.mark.parametrize("name", ["nothing", "alibi", "key_bias", "sink", "several"])
+def test_memory_beside_the_arrays_grows_as_the_sequences_do(name: str) -> None:
+    def elements(seq: int) -> int:
+        arrays = {"alibi_slopes": _normal(1), "sink": _normal(1), "key_bias": _normal(1, seq)}
+        settings = FEATURES[name]
+        given = {n: a for n, a in arrays.items() if settings.get(n.removesuffix("_slopes"))}
+        of = case(seq, seq, arrays=given, **settings)
+        _, written = steps(of)
+        return sum(array.size for n, array in written.items() if n not in (*WRITTEN, *of.wanted))
+
+    assert 0 < elements(40) * 2 == elements(80)
+
+
+# ------------------------------------------------------------------------------------------
 # faults
 
 _SYNCHRONISING = (
