@@ -363,8 +363,8 @@ def gradient_config(
     columns = max(config.head_dim, config.value_dim)
     by_columns = GRADIENT_TILES[QUERIES if owner == SCORES else owner, operands.name]
     offered = next(tiles for most, tiles in by_columns.items() if columns <= most)
-    load = config.varlen or any(f.changes_scores or f.hides for f in config.scores)
-    load += any(f.changes_weights for f in config.scores)
+    keeps_more = config.varlen or any(f.changes_scores or f.hides for f in config.scores)
+    load = keeps_more + any(f.changes_weights for f in config.scores)
     slices = 2 if owner == KEYS and columns > _UNSLICED[operands.name] else 1
     tilings = [
         GradientTiling(

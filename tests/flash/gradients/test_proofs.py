@@ -235,7 +235,9 @@ def test_every_order_of_the_warps_gives_the_same_bits(name: str, seed: int) -> N
 # memory
 
 
-@pytest.mark.parametrize("name", ["nothing", "alibi", "key_bias", "sink", "several"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("several", marks=pytest.mark.slow), *map(nightly, ("nothing", "alibi", "key_bias"))]
+)
 def test_memory_beside_the_arrays_grows_as_the_sequences_do(name: str) -> None:
     def elements(seq: int) -> int:
         arrays = {"alibi_slopes": _normal(1), "sink": _normal(1), "key_bias": _normal(1, seq)}
