@@ -33,7 +33,8 @@ _LOW_LSE: Final = -(2.0**126)  # LSE of which any finite score less it has an in
 def begun(config: GradientConfig) -> tuple[KernelBuilder, GradientParameters]:
     """A kernel that has its parameters and no code yet."""
     t = config.tiling
-    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1)
+    is_half = t.operands is HALF  # in kernels of f32 the registers of reciprocals would spill others
+    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=is_half)
     return k, GradientParameters.declare(k, config)
 
 
