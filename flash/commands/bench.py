@@ -46,7 +46,7 @@ ABOUT: Final = {
     "emit": "from a configuration to PTX text, in a warm process and in a fresh one",
     "lines": "the time of a line of text, for every kernel of the documentation and of flash",
     "assemble": "the default kernels assembled: registers, spills, occupancy, code size",
-    "static": "f16, bf16, f32 kernels by assembler and interpreter, beside Triton's",
+    "static": "kernels and those of gradients by assembler and interpreter, beside Triton's",
     "gallery": "the documentation's kernels beside Triton's and CuTe DSL's: lines, time, machine code",
     "decode": "bytes that decoding moves, against what it has to, on the interpreter",
     "serving": "traffic of packed batches over pages, against what cannot be avoided, on the interpreter",

@@ -119,9 +119,13 @@ class GradientParameters:
 
 @dataclass(frozen=True)
 class RowNumbers:
-    """LSE, D or the gradient of LSE of one head: an f32 for each of its rows."""
+    """LSE, D or the gradient of LSE of one head: an f32 for each of its rows. They begin `begin` bytes
+    (u64) into the array. That is the same of all three, and kept instead of the address because
+    registers are short.
+    """
 
-    first: Pointer
+    array: Pointer
+    begin: Value
 
     @classmethod
     def of(
@@ -129,11 +133,11 @@ class RowNumbers:
     ) -> dict[str, RowNumbers]:
         """LSE, D and the gradient of LSE of a head of a batch item, or of a packed sequence, by name."""
         begin = (given.first_element(k, batch, head) * F32_BYTES).as_(u64)
-        return {name: cls(array.plus(begin)) for name, array in given.of_rows.items()}
+        return {name: cls(array, begin) for name, array in given.of_rows.items()}
 
     def at(self, k: KernelBuilder, row: Value) -> Pointer:
         """The address of the number of a row."""
-        return self.first.plus((k.cvt(row, dtype=s64) * F32_BYTES).as_(u64))
+        return self.array.plus(self.begin + (k.cvt(row, dtype=s64) * F32_BYTES).as_(u64))
 
 
 @dataclass(frozen=True)
@@ -169,9 +173,11 @@ class RowsPart:
     first_row: Value
 
     @classmethod
-    def of(cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters) -> RowsPart:
+    def of(
+        cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters, *, again: bool = False
+    ) -> RowsPart:
         """The part of this CTA. From fastest to slowest the grid has blocks, heads, batches. Code is
-        emitted that ends CTAs whose rows lie behind their sequence.
+        emitted that ends CTAs whose rows lie behind their sequence, if it is not computed `again`.
         """
         k.note("which query rows of which head")
         t = config.tiling
@@ -182,8 +188,9 @@ class RowsPart:
         batch, head = head_of_batch // given.heads, head_of_batch % given.heads
         if config.features.varlen:
             given = given.of_sequence(k, batch)
-            with k.only_if(first_row >= given.seq_q):
-                k.ret()
+            if not again:
+                with k.only_if(first_row >= given.seq_q):
+                    k.ret()
         return cls(given, batch, head, head_of_batch, first_row)
 
     def scores(self, k: KernelBuilder, config: GradientConfig) -> HeadScores:
@@ -211,9 +218,11 @@ class QueriesPart:
 
     @classmethod
     @marked("gradients: part of queries")
-    def of(cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters) -> QueriesPart:
+    def of(
+        cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters, *, again: bool = False
+    ) -> QueriesPart:
         """The part of this CTA, as in `RowsPart.of`."""
-        t, rows = config.tiling, RowsPart.of(k, config, given)
+        t, rows = config.tiling, RowsPart.of(k, config, given, again=again)
         given, first_row, scores = rows.given, rows.first_row, rows.scores(k, config)
         mask = scores.mask()
         last_row = k.min(first_row + (t.block - 1), given.seq_q - 1)
@@ -265,9 +274,12 @@ class KeysPart:
 
     @classmethod
     @marked("gradients: part of keys")
-    def of(cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters) -> KeysPart:
+    def of(
+        cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters, *, again: bool = False
+    ) -> KeysPart:
         """The part of this CTA. From fastest to slowest the grid has slices, blocks, heads of K and
-        V, batches. Code is emitted that ends CTAs whose rows lie behind their sequence.
+        V, batches. Code is emitted that ends CTAs whose rows lie behind their sequence, if it is not
+        computed `again`.
         """
         k.note("which keys of which head")
         t = config.tiling
@@ -282,8 +294,9 @@ class KeysPart:
         batch, kv_head = head_of_batch // kv_heads, head_of_batch % kv_heads
         if config.features.varlen:
             given = given.of_sequence(k, batch)
-            with k.only_if(first_key >= given.seq_k):
-                k.ret()
+            if not again:
+                with k.only_if(first_key >= given.seq_k):
+                    k.ret()
         first_head = kv_head * given.group
         reach = HeadScores.of(k, config, given, (batch, first_head, first_head), None).reach()
         first, end = reach.queries(k, first_key, first_key + (t.block - 1), given.seq_q)

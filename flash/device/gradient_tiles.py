@@ -33,7 +33,8 @@ _LOW_LSE: Final = -(2.0**126)  # LSE of which any finite score less it has an in
 def begun(config: GradientConfig) -> tuple[KernelBuilder, GradientParameters]:
     """A kernel that has its parameters and no code yet."""
     t = config.tiling
-    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=False)
+    is_half = t.operands is HALF  # in kernels of f32 the registers of reciprocals would spill others
+    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=is_half)
     return k, GradientParameters.declare(k, config)
 
 
@@ -61,16 +62,22 @@ def tiles_of(
 
 
 def products_of(
-    k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles, config: GradientConfig
-) -> WarpProducts:
-    """The products of a warp, by how its elements are multiplied. `tiles` are those of the rows that
-    the CTA owns, of the rows that they meet, and of those that are weighed.
+    k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles, config: GradientConfig, *, kept: bool = False
+) -> list[WarpProducts]:
+    """The products of a warp with each part of a tile that registers hold at once, by how its elements
+    are multiplied. `tiles` are those of the rows that the CTA owns, of the rows that they meet, and of
+    those that are weighed. `kept`: the rows that the CTA owns have arrived, and are read here, once.
     """
     if t.operands is HALF:
-        return MmaProducts(k, t, me, tiles, config.dtype.scalar)
+        found = MmaProducts(k, t, me, tiles, config.dtype.scalar)
+        if kept:
+            found.keep()
+        return [found.below(first) for first in config.tiling.parts]
+    assert not kept  # no table of tiles has it
+    assert len(config.tiling.parts) == 1
     if t.operands is FMA:
-        return FmaProducts(k, t, me, tiles)
-    return Tf32Products(k, t, me, tiles, is_crowded=config.tiling.is_crowded)
+        return [FmaProducts(k, t, me, tiles)]
+    return [Tf32Products(k, t, me, tiles, is_crowded=config.tiling.is_crowded)]
 
 
 @marked("gradients: shift")

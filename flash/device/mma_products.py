@@ -9,7 +9,8 @@ the registers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final, Protocol
@@ -119,6 +120,7 @@ class MmaOutputs:
         self.me = me
         # V is read transposed: the order of its 8 x 8 matrices is that of Q.
         self._v = BlockReader(V_tile, me.lane % 16, me.lane // 16)
+        self._first_key = 0
 
     def weights(self, P: Fragment) -> Weights:
         """P, rounded to 16 bits, as the A operands of O += P V: by step of 16 keys, then by 16
@@ -136,7 +138,7 @@ class MmaOutputs:
         t, value = self.t, self._v.stage(stage)
         for j, p in enumerate(P):
             for n in range(0, O.columns // LANE_COLUMNS, 2):
-                b = self._load(value(n // 2 + first // _DEPTH, _DEPTH * j), trans=True)
+                b = self._load(value(n // 2 + first // _DEPTH, self._first_key + _DEPTH * j), trans=True)
                 for m in range(t.row_tiles):
                     self._multiply(O, m, n, p[m], b[:2])
                     self._multiply(O, m, n + 1, p[m], b[2:])
@@ -191,6 +193,21 @@ class MmaProducts(MmaOutputs):
     ) -> None:
         self._q, self._k = operand_readers(t, me, tiles)
         super().__init__(k, t, me, tiles[2], dtype)
+        self._kept: list[list[tuple[Value, ...]]] | None = None
+
+    def below(self, keys: int) -> MmaProducts:
+        """The products with keys of a stage that lie `keys` rows further down: a multiple of 8."""
+        found = copy(self)
+        found._first_key = self._first_key + keys
+        return found
+
+    def keep(self) -> None:
+        """Read this warp's rows of Q into registers, where `scores` finds them from now on."""
+        t, query = self.t, self._q.stage()
+        self._kept = [
+            [self._load(query(d, MMA_ROWS * m)) for m in range(t.row_tiles)]
+            for d in range(t.score_columns // _DEPTH)
+        ]
 
     def scores(self, S: Fragment, stage: Value | None) -> None:
         """S = Q Kᵀ for this warp's rows and the keys of a stage."""
@@ -198,9 +215,15 @@ class MmaProducts(MmaOutputs):
         zeros = [self.k.mov(0.0, type=f32)] * 4
         for d in range(t.score_columns // _DEPTH):
             begin = None if d else zeros
-            q = [self._load(query(d, MMA_ROWS * m)) for m in range(t.row_tiles)]
+            q = self._rows(query, d)
             for n in range(0, t.tile // MMA_KEYS, 2):
-                b = self._load(key(d, MMA_KEYS * n))
+                b = self._load(key(d, self._first_key + MMA_KEYS * n))
                 for m in range(t.row_tiles):
                     self._multiply(S, m, n, q[m], b[:2], begin)
                     self._multiply(S, m, n + 1, q[m], b[2:], begin)
+
+    def _rows(self, query: Callable[[int, int], TilePointer], d: int) -> list[tuple[Value, ...]]:
+        """The A operands of this warp's rows in step d of the columns."""
+        if self._kept is not None:
+            return self._kept[d]
+        return [self._load(query(d, MMA_ROWS * m)) for m in range(self.t.row_tiles)]

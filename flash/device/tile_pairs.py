@@ -36,9 +36,10 @@ class TilePairs:
         self.stages = loaders[0].tile.stages
         self.rows = loaders[0].tile.rows
         self._also = also
-        sizes = [*(loader.tile.stage_bytes for loader in loaders), also_bytes]
-        self._used = [StageRing(k, self.stages, size) for size in sizes]
-        self._filled = [StageRing(k, self.stages, size) for size in sizes]
+        self._sizes = [*(loader.tile.stage_bytes for loader in loaders), *([also_bytes] if also else [])]
+        self._used, self._filled = (
+            {size: StageRing(k, self.stages, size) for size in self._sizes} for _ in range(2)
+        )
 
     def begin(self, first: Value, end: Value) -> None:
         """Start the copies of the first stages - 1 pairs of the tiles from `first` up to `end`."""
@@ -64,12 +65,12 @@ class TilePairs:
         """The byte at which the current tile of loader n, or behind the last one of `also`, begins;
         None: 0.
         """
-        return self._used[n].at
+        return self._used[self._sizes[n]].at
 
     @marked("tile pairs: stages")
     def advance(self) -> None:
         """Go on to the stages of the next pair."""
-        for ring in self._used:
+        for ring in self._used.values():
             ring.advance()
 
     @marked("tile pairs: next pair")
@@ -77,10 +78,10 @@ class TilePairs:
         k = self.k
         with k.when(tile < end, uniform=True):
             first_row = tile * self.rows
-            for loader, ring in zip(self.loaders, self._filled, strict=False):
-                loader.start(first_row, stage=ring.at)
+            for loader, size in zip(self.loaders, self._sizes, strict=False):
+                loader.start(first_row, stage=self._filled[size].at)
             if self._also is not None:
-                self._also(first_row, self._filled[-1].at)
+                self._also(first_row, self._filled[self._sizes[-1]].at)
         k.cp_async_commit_group()
-        for ring in self._filled:
+        for ring in self._filled.values():
             ring.advance()

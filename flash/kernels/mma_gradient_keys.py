@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from flash.device.gradient_parts import KeysPart, RowNumbers, Terms
+from flash.device.gradient_parts import GradientParameters, KeysPart, RowNumbers, Terms
 from flash.device.gradient_scores import ScoreGradients
-from flash.device.gradient_tiles import begun, if_seen, nothing, products_of, shift_of, store, tame, tiles_of
+from flash.device.gradient_tiles import begun, if_seen, products_of, shift_of, store, tame, tiles_of
 from flash.device.mma_products import WarpPlace, WarpProducts, fragment_columns, fragment_rows
 from flash.device.nonfinite import clear
 from flash.device.panel_loader import PanelLoader
@@ -32,7 +32,7 @@ from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD, over_lanes
 from ptxgen.dsl.swizzle import SwizzledTile
 from ptxgen.types import f32, u32
 
-_LOG_SUMS, _DELTAS = 0, 1  # rows of the tile with the numbers of rows
+_SHIFTS, _DELTAS = 0, 1  # rows of the tile with the numbers of rows
 
 
 @marked("gradient of keys: loops")
@@ -50,14 +50,14 @@ def gradient_of_keys(config: GradientConfig) -> ir.Module:
             first_query = n * tile
             last_query = k.min(first_query + tile, part.given.seq_q) - 1
             mask = of.gradients.mask.of_queries(first_query, last_query)
-            cut = part.hides(k, mask, first_query, config.tiling.block, tile)
-            tame_hidden = functools.partial(of.tame_rows, cut)
-            of.pairs.await_next(n, part.end_tile, tame_hidden if mask.hides_keys else nothing)
+            hides = functools.partial(part.hides, k, mask, first_query, config.tiling.block, tile)
+            of.pairs.await_next(n, part.end_tile, functools.partial(of.prepare, hides))
             with if_seen(k, mask.sees_tile(cta.seen_from)):
-                of.add_tile(first_query, cut)
+                for nth, first in enumerate(config.tiling.parts):
+                    of.add_queries(nth, first_query + first if first else first_query, hides)
             of.pairs.advance()
         of.write_terms()
-    cta.store_sums()
+    cta.store_sums(given)
     return k.build()
 
 
@@ -87,16 +87,21 @@ class _Cta:
         for loader in loaders:
             loader.start(part.first_key)  # in the group of the first pair, unless they are awaited here
         self.first_scores = part.scores(k, config, part.kv_head * of_head.group)
-        if self.first_scores.mask().hides_keys:
+        self.hides_keys = self.first_scores.mask().hides_keys
+        if self.hides_keys or t.kept:
             k.cp_async_commit_group()
             k.cp_async_wait_group(0)
+        if self.hides_keys:
             clear(k, config.dtype.scalar, loaders[1], None)  # NaN in V, whose keys may be hidden
+        if t.kept:
+            k.barrier()  # K and V have been written by all
 
-        self.products = products_of(k, t.of_scores, self.me, (self.K_tile, self.Q_tile, self.Q_tile), config)
+        of_scores = self.K_tile, self.Q_tile, self.Q_tile
         of_values = self.V_tile, self.dO_tile, self.dO_tile
-        self.of_values = products_of(k, t.of_weights, self.me, of_values, config)
-        self.keys, self.queries = fragment_rows(t.of_scores), fragment_columns(t.tile)
-        self.S, self.dP = (k.fragment(len(self.keys), t.tile // 4, initial=None) for _ in range(2))
+        self.products = products_of(k, t.of_scores, self.me, of_scores, config, kept=t.kept > 0)
+        self.of_values = products_of(k, t.of_weights, self.me, of_values, config, kept=t.kept > 1)
+        self.keys, self.queries = fragment_rows(t.of_scores), fragment_columns(t.rows_at_once)
+        self.S, self.dP = (k.fragment(len(self.keys), t.rows_at_once // 4, initial=None) for _ in range(2))
         self.sum_dK = k.fragment(len(self.keys), t.of_scores.output_columns // 4)
         self.sum_dV = k.fragment(len(self.keys), t.of_weights.output_columns // 4)
         self.my_first_key = part.first_key + k.signed(self.me.warp_row(t.of_scores))
@@ -108,23 +113,26 @@ class _Cta:
             self.query_sums = QuerySums(k, config, self.me, self.K_tile, *of_slice)
 
     @marked("gradient of keys: results")
-    def store_sums(self) -> None:
+    def store_sums(self, given: GradientParameters) -> None:
         """Write the CTA's rows of dK and dV."""
         k, t = self.k, self.config.tiling
+        # Computed again: kept in registers through the loops, these values would be spilled.
+        part = KeysPart.of(k, self.config, given, again=True)
+        dK, dV = (part.given.rows(k, name, part.batch, part.kv_head) for name in ("dK", "dV"))
         k.note("dK, dV")
-        if not self.first_scores.mask().hides_keys:
+        if not self.hides_keys:
             k.cp_async_wait_all()  # of rows that no tile sees
         k.barrier()  # K and V have been read by all
         scores = self.config.features.scores
         weighing = [f.applied(self.first_scores) for f in scores if f.changes_weights]
         factor = weighing[0].output_factor if weighing else None
-        part = self.part
-        dK, dV = (part.given.rows(k, name, part.batch, part.kv_head) for name in ("dK", "dV"))
-        self._store(t.of_scores, self.products, self.K_tile, dK, self.sum_dK, part.given.scale)
-        self._store(t.of_weights, self.of_values, self.V_tile, dV, self.sum_dV, factor)
+        scale = part.given.scale
+        self._store(part, t.of_scores, self.products[0], self.K_tile, dK, self.sum_dK, scale)
+        self._store(part, t.of_weights, self.of_values[0], self.V_tile, dV, self.sum_dV, factor)
 
     def _store(
         self,
+        part: KeysPart,
         of: MmaTiling,
         products: WarpProducts,
         staging: SwizzledTile,
@@ -133,7 +141,7 @@ class _Cta:
         scale: Value | None,
     ) -> None:
         """Write the CTA's slice of dK or dV."""
-        k, t, part, me = self.k, self.config.tiling, self.part, self.me
+        k, t, me = self.k, self.config.tiling, self.me
         if part.slice is None:
             store(k, of, me, products, staging, matrix, part.first_key, total, scale)
             return
@@ -175,27 +183,37 @@ class _Head:
         self._sums = {term.name: [k.var(f32, 0.0) for _ in cta.keys] for term in config.terms}
         self._head, self._longest = head, longest
 
-    def tame_rows(self, cut: Value) -> None:
-        """Set what is not finite in this thread's parts of the tiles of Q and dO to 0, and its numbers of
-        rows to what `tamed` says, if `cut`.
+    def prepare(self, hides: Callable[[], Value]) -> None:
+        """Do what a thread does to its own parts of a tile before others read them: set what is not finite
+        in Q and dO to 0, and its numbers of rows to what `tamed` says, if keys may be hidden and `hides()`;
+        then turn its LSE into shifts.
         """
+        k, cta = self.k, self.cta
+        if cta.hides_keys:
+            self._tame_rows(hides())
+        for _, at in _own_numbers(k, cta.of_rows, self.pairs.stage(2)):
+            k.store(at, shift_of(k, k.load(at)))
+
+    def _tame_rows(self, cut: Value) -> None:
         k, cta = self.k, self.cta
         with k.when(cut, uniform=True):
             for i, loader in enumerate(self.pairs.loaders):
                 clear(k, cta.config.dtype.scalar, loader, self.pairs.stage(i))
-            for to in _own_numbers(k, cta.of_rows, self.pairs.stage(2)):
-                tame(k, to, to.step(rows=_DELTAS - _LOG_SUMS))
+            for _, at in _own_numbers(k, cta.of_rows, self.pairs.stage(2)):
+                tame(k, at, at.step(rows=_DELTAS - _SHIFTS))
 
-    def add_tile(self, first_query: Value, cut: Value) -> None:
-        """Add to dK and dV what the queries of the current tile give, which begins with
-        `first_query`. `cut`: whether they may not see, or not be.
+    def add_queries(self, nth: int, first_query: Value, hides: Callable[[], Value]) -> None:
+        """Add to dK and dV what the queries of a part of the current tile give, which begins with
+        `first_query`. `hides()` emits whether queries of the tile may not see, or not be: computed again
+        here, because kept in a register from `prepare` on, it would be spilled.
         """
         k, cta, part = self.k, self.cta, self.cta.part
         S, dP, me = cta.S, cta.dP, cta.me
+        products, of_values = cta.products[nth], cta.of_values[nth]
         Q_stage, dO_stage, of_numbers = (self.pairs.stage(n) for n in range(3))
         by_query = S.transposed, dP.transposed
         k.note("S^T = K Q^T")
-        cta.products.scores(S, Q_stage)
+        products.scores(S, Q_stage)
         slopes, places = self.gradients.score(
             by_query[0],
             lambda: ScorePlaces(
@@ -206,21 +224,21 @@ class _Head:
                 cta.queries,
                 cta.keys,
             ),
-            cut,
+            hides(),
             part.given.seq_q,
         )
         k.note("dP^T = V dO^T; dS = P (dP - D)")
-        cta.of_values.scores(dP, dO_stage)
-        numbers = _numbers(k, cta.of_rows, of_numbers, me)
+        of_values.scores(dP, dO_stage)
+        numbers = _numbers(k, cta.of_rows, of_numbers, cta.config.tiling.parts[nth], me)
         self.gradients.differentiate(*by_query, numbers, places)
         self._add_terms(dP, places)
         self.gradients.bend(by_query[1], slopes)
         k.note("dV += P^T dO; dK += dS^T Q")
-        cta.of_values.outputs(cta.sum_dV, cta.of_values.weights(S), _moved(dO_stage, cta.columns[1]))
-        dS = cta.products.weights(dP)
+        of_values.outputs(cta.sum_dV, of_values.weights(S), _moved(dO_stage, cta.columns[1]))
+        dS = products.weights(dP)
         if cta.query_sums is not None:
             cta.query_sums.keep(dS)
-        cta.products.outputs(cta.sum_dK, dS, _moved(Q_stage, cta.columns[0]))
+        products.outputs(cta.sum_dK, dS, _moved(Q_stage, cta.columns[0]))
         if cta.query_sums is not None and self._sums_of_queries is not None:
             k.note("dQ += dS K")
             cta.query_sums.add(self._sums_of_queries, first_query)
@@ -254,15 +272,18 @@ class _Head:
                     terms.write(k, name, key, whole)
 
 
-def _own_numbers(k: KernelBuilder, kept: SharedTile, stage: Value | None) -> Iterator[TilePointer]:
-    """The place of LSE of each row whose numbers this thread copies, in the stage at byte `stage`. Code
-    emitted between one place and the next is only run by the threads that have that row.
+def _own_numbers(
+    k: KernelBuilder, kept: SharedTile, stage: Value | None
+) -> Iterator[tuple[int, TilePointer]]:
+    """Where LSE and, a row of the tile further, D of the rows lie that this thread copies, in the stage at
+    byte `stage`, each with how many rows it is behind that of the thread's number. Code emitted between one
+    and the next is only run by the threads that have such a row.
     """
     thread = k.thread_id()
     for first in range(0, kept.columns, k.threads):
         with k.when(thread < kept.columns - first):
-            to = kept.pointer(_LOG_SUMS, thread).step(columns=first)
-            yield to if stage is None else to.moved(to.value + stage)
+            to = kept.pointer(_SHIFTS, thread).step(columns=first)
+            yield first, to if stage is None else to.moved(to.value + stage)
 
 
 def _copy_numbers(
@@ -276,35 +297,31 @@ def _copy_numbers(
     """Start copying LSE and D of the rows from `first_row` on. Those of rows that do not exist become
     0; their Q and dO are 0.
     """
-    thread = k.thread_id()
-    for n, name in ((_LOG_SUMS, "LSE"), (_DELTAS, "D")):
-        for first in range(0, kept.columns, k.threads):
-            with k.when(thread < kept.columns - first):
-                row = first_row + k.signed(thread) + first
-                to = kept.pointer(n, thread).step(columns=first)
-                to = to if stage is None else to.moved(to.value + stage)
-                k.copy_async(
-                    to, of_rows[name].at(k, row), f32.nbytes, k.selp(f32.nbytes, 0, row < rows, type=u32)
-                )
+    thread = k.signed(k.thread_id())
+    for first, to in _own_numbers(k, kept, stage):
+        row = first_row + thread + first
+        valid = k.selp(f32.nbytes, 0, row < rows, type=u32)
+        for n, name in ((_SHIFTS, "LSE"), (_DELTAS, "D")):
+            k.copy_async(to.step(rows=n), of_rows[name].at(k, row), f32.nbytes, valid)
 
 
 def _numbers(
-    k: KernelBuilder, kept: SharedTile, stage: Value | None, me: WarpPlace
+    k: KernelBuilder, kept: SharedTile, stage: Value | None, first: int, me: WarpPlace
 ) -> Callable[[int], tuple[Value, Value]]:
-    """A function that gives the shift and D of each of a lane's queries; it loads those of two
-    neighbours at once.
+    """A function that gives the shift and D of each of a lane's queries, which are counted from query
+    `first` of the tile; it loads those of two neighbours at once.
     """
-    at = kept.pointer(0, me.in_quad * 2)
+    at = kept.pointer(0, me.in_quad * 2).step(columns=first)
     at = at if stage is None else at.moved(at.value + stage)
     loaded: dict[int, tuple[tuple[Value, ...], ...]] = {}
 
     def numbers(i: int) -> tuple[Value, Value]:
         tile, column = divmod(i, LANE_COLUMNS)
         if tile not in loaded:
-            pairs = (k.load(at.step(rows=n, columns=MMA_KEYS * tile), 2) for n in (_LOG_SUMS, _DELTAS))
+            pairs = (k.load(at.step(rows=n, columns=MMA_KEYS * tile), 2) for n in (_SHIFTS, _DELTAS))
             loaded[tile] = tuple(tuple(pair) for pair in pairs)
-        log_sums, deltas = loaded[tile]
-        return shift_of(k, log_sums[column]), deltas[column]
+        shifts, deltas = loaded[tile]
+        return shifts[column], deltas[column]
 
     return numbers
 

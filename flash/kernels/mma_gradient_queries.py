@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import operator
 
-from flash.device.gradient_parts import QueriesPart, RowNumbers, Terms
+from flash.device.gradient_parts import GradientParameters, QueriesPart, RowNumbers, Terms
 from flash.device.gradient_scores import ScoreGradients
 from flash.device.gradient_tiles import begun, if_seen, nothing, products_of, shift_of, store, tamed, tiles_of
 from flash.device.mma_products import WarpPlace, fragment_columns, fragment_rows
@@ -33,13 +33,14 @@ def gradient_of_queries(config: GradientConfig) -> ir.Module:
     with k.loop(part.first_tile, part.end_tile) as n:
         first_key = n * tile
         cut = part.hides_keys(first_key, tile)
-        clear_hidden = functools.partial(cta.clear, n, cut)
+        clear_hidden = functools.partial(cta.clear_keys, cut)
         cta.pairs.await_next(n, part.end_tile, clear_hidden if part.mask.hides_keys else nothing)
         with if_seen(k, part.mask.sees_tile(first_key)):
-            cta.add_tile(first_key, cut)
+            for nth, first in enumerate(config.tiling.parts):
+                cta.add_keys(nth, first_key + first if first else first_key, cut)
         cta.pairs.advance()
     cta.write_terms()
-    cta.store_sum()
+    cta.store_sum(given)
     return k.build()
 
 
@@ -57,23 +58,33 @@ class _Cta:
         own, walked = tiles_of(k, config, ("Q", "dO"), ("K", "V"))
         (self.Q_tile, dO_tile), (K_tile, V_tile) = own, walked
         row_deltas = k.shared("row_deltas", (1, t.block), f32)
-        Q, dO, O, self.dQ = (of_head.rows(k, n, part.batch, part.head) for n in ("Q", "dO", "O", "dQ"))
+        Q, dO, O = (of_head.rows(k, name, part.batch, part.head) for name in ("Q", "dO", "O"))
         K, V = (of_head.rows(k, name, part.batch, part.kv_head) for name in "KV")
-        PanelLoader(k, Q, self.Q_tile).start(part.first_row)  # in the group of the first pair
-        self._of_dO = PanelLoader(k, dO, dO_tile)
-        self._of_dO.start(part.first_row)
+        of_dO = PanelLoader(k, dO, dO_tile)
+        for loader in (PanelLoader(k, Q, self.Q_tile), of_dO):
+            loader.start(part.first_row)  # in the group of the first pair, unless they are awaited here
         self.pairs = TilePairs(k, (PanelLoader(k, K, K_tile), PanelLoader(k, V, V_tile)))
-        self.pairs.begin(part.first_tile, part.end_tile)
+        if part.mask.hides_keys or t.kept:
+            k.cp_async_commit_group()
+        if not t.kept:
+            self.pairs.begin(part.first_tile, part.end_tile)
         of_rows = RowNumbers.of(k, of_head, part.batch, part.head)
         self.terms = Terms.of(k, of_head, part.batch, part.head, longest)
         where = part.first_row, t.block, of_rows, row_deltas
         sum_rows(k, O, dO, config.dtype.scalar, *where, self._write_first)
+        if part.mask.hides_keys or t.kept:
+            k.cp_async_wait_group(0 if t.kept else t.stages - 1)
+        if part.mask.hides_keys:
+            clear(k, config.dtype.scalar, of_dO, None)
         k.barrier()  # D has been written by all
 
-        self.products = products_of(k, t.of_scores, self.me, (self.Q_tile, K_tile, K_tile), config)
-        self.of_values = products_of(k, t.of_weights, self.me, (dO_tile, V_tile, V_tile), config)
-        self.rows, self.keys = fragment_rows(t.of_scores), fragment_columns(t.tile)
-        self.S, self.dP = (k.fragment(len(self.rows), t.tile // 4, initial=None) for _ in range(2))
+        of_scores, of_values = (self.Q_tile, K_tile, K_tile), (dO_tile, V_tile, V_tile)
+        self.products = products_of(k, t.of_scores, self.me, of_scores, config, kept=t.kept > 0)
+        self.of_values = products_of(k, t.of_weights, self.me, of_values, config, kept=t.kept > 1)
+        if t.kept:
+            self.pairs.begin(part.first_tile, part.end_tile)
+        self.rows, self.keys = fragment_rows(t.of_scores), fragment_columns(t.rows_at_once)
+        self.S, self.dP = (k.fragment(len(self.rows), t.rows_at_once // 4, initial=None) for _ in range(2))
         self.sum_dQ = k.fragment(len(self.rows), t.of_scores.output_columns // 4)
         self.gradients = ScoreGradients.of(k, part.scores, part.mask, config.wanted)
         self._sums = {name: [k.var(f32, 0.0) for _ in self.rows] for name, _ in self.gradients.by_rows}
@@ -95,32 +106,27 @@ class _Cta:
             self.terms.write(self.k, f"row_{feature.argument}", row, found)
 
     @marked("gradient of queries: hidden keys")
-    def clear(self, tile: Value, cut: Value) -> None:
-        """Set what is not finite in this thread's parts of the tiles of K and V to 0, if `cut`, and
-        before the first tile in its part of dO.
-        """
-        k, dtype = self.k, self.config.dtype.scalar
-        with k.when(tile == self.part.first_tile, uniform=True):
-            clear(k, dtype, self._of_dO, None)
-        with k.when(cut, uniform=True):
+    def clear_keys(self, cut: Value) -> None:
+        """Set what is not finite in this thread's parts of the tiles of K and V to 0, if `cut`."""
+        with self.k.when(cut, uniform=True):
             for i, loader in enumerate(self.pairs.loaders):
-                clear(k, dtype, loader, self.pairs.stage(i))
+                clear(self.k, self.config.dtype.scalar, loader, self.pairs.stage(i))
 
-    def add_tile(self, first_key: Value, cut: Value) -> None:
-        """Add to dQ what the keys of the current tile give, which begins with `first_key`. `cut`: whether
-        some of its keys may be hidden.
+    def add_keys(self, part: int, first_key: Value, cut: Value) -> None:
+        """Add to dQ what the keys of a part of the current tile give, which begins with `first_key`. `cut`:
+        whether some keys of the tile may be hidden.
         """
-        k, S, dP = self.k, self.S, self.dP
+        k, S, dP, products = self.k, self.S, self.dP, self.products[part]
         K_stage, V_stage = (self.pairs.stage(n) for n in range(2))
         k.note("S = Q K^T")
-        self.products.scores(S, K_stage)
+        products.scores(S, K_stage)
         slopes, places = self.gradients.score(
             S,
             lambda: ScorePlaces(k, self.my_query, first_key, self.me.in_quad * 2, self.rows, self.keys),
             cut,
         )
         k.note("dP = dO V^T; dS = P (dP - D)")
-        self.of_values.scores(dP, V_stage)
+        self.of_values[part].scores(dP, V_stage)
         self.gradients.differentiate(S, dP, self._numbers.__getitem__, places)
         for name, feature in self.gradients.by_rows:
             assert places is not None
@@ -128,7 +134,7 @@ class _Cta:
                 k.add(total, more, into=total)
         self.gradients.bend(dP, slopes)
         k.note("dQ += dS K")
-        self.products.outputs(self.sum_dQ, self.products.weights(dP), K_stage)
+        products.outputs(self.sum_dQ, products.weights(dP), K_stage)
 
     @marked("gradient of queries: terms")
     def write_terms(self) -> None:
@@ -142,11 +148,13 @@ class _Cta:
                     self.terms.write(k, f"row_{name}", self.my_query + down, whole)
 
     @marked("gradient of queries: results")
-    def store_sum(self) -> None:
+    def store_sum(self, given: GradientParameters) -> None:
         """Write the CTA's rows of dQ."""
-        k, t, part = self.k, self.config.tiling, self.part
+        k, t = self.k, self.config.tiling
+        # Computed again: kept in registers through the loop, these values would be spilled.
+        part = QueriesPart.of(k, self.config, given, again=True)
         k.note("dQ")
         k.cp_async_wait_all()  # of rows that see no tile
         k.barrier()  # Q has been read by all
-        where = self.dQ, part.first_row
-        store(k, t.of_scores, self.me, self.products, self.Q_tile, *where, self.sum_dQ, part.given.scale)
+        where = part.given.rows(k, "dQ", part.batch, part.head), part.first_row
+        store(k, t.of_scores, self.me, self.products[0], self.Q_tile, *where, self.sum_dQ, part.given.scale)

@@ -14,7 +14,7 @@ sums, which rounds dQ.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from flash.operands.declared import MAX_WINDOWED_SEQ, Number, Operand
 from flash.operands.dtypes import F32, DType
@@ -88,7 +88,8 @@ class GradientTiling:
     `stages`. With `slices` 2 two CTAs own the same rows, and each makes half of their columns: the
     registers of a CTA do not hold more. A CTA of keys that `adds_queries` also adds to sums of dQ in
     global memory, and has room for a tile of gradients of scores. A kernel that walks over nothing
-    has `tile` 0.
+    has `tile` 0. Registers hold the scores of `step` rows of a tile at once, or with 0 of all of them,
+    and with `kept` 1 what the CTA owns of Q or K, with 2 also of dO or V.
     """
 
     head_dim: int
@@ -100,6 +101,18 @@ class GradientTiling:
     slices: int = 1
     operands: Operands = HALF
     adds_queries: bool = False
+    step: int = 0
+    kept: int = 0
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows of a tile with which registers hold scores at once."""
+        return self.step or self.tile
+
+    @property
+    def parts(self) -> range:
+        """The first rows of these parts of a tile, counted in the tile."""
+        return range(0, self.tile, self.rows_at_once)
 
     @property
     def threads(self) -> int:
@@ -128,7 +141,7 @@ class GradientTiling:
 
     def _products(self, columns: int) -> MmaTiling:
         made = columns if self.slices == 1 else self.slice_width(columns)
-        return MmaTiling(columns, made, self.tile, self.block, self.warps, self.stages, self.operands)
+        return MmaTiling(columns, made, self.rows_at_once, self.block, self.warps, self.stages, self.operands)
 
     def slice_width(self, columns: int) -> int:
         """The columns of a slice of rows of `columns` columns: whole panels of a tile."""
@@ -353,29 +366,91 @@ def sums_of_queries(config: GradientConfig) -> tuple[Operand, ...]:
     )
 
 
-# (block, tile, warps, stages) of a kernel of gradients by owner, by how elements are multiplied, and by
-# the columns of Q or V, whichever are more (at most so many): what was seen not to spill. The first
-# that fits shared memory is taken; of those with several tiles, kernels that keep more numbers for
-# each score leave the first out.
-_Tiles = tuple[int, int, int, int]
+class Tiles(NamedTuple):
+    """Tiles that kernels of gradients may have (`GradientTiling`), if they keep no more beside sums than
+    `load`: 0, nothing; 1, packed sequences or what hides keys one by one; 2, numbers that change scores,
+    or what drops weights; 3, what drops weights beside any of these.
+    """
+
+    block: int
+    tile: int
+    warps: int
+    stages: int
+    step: int = 0
+    kept: int = 0
+    load: int = 3
+
+
 ADDING_KEYS: Final = "keys, adding to dQ"
-GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[_Tiles, ...]]]] = {
-    (ADDING_KEYS, HALF.name): {
-        64: ((64, 64, 4, 2), (64, 32, 4, 2)),
-        128: ((64, 32, 4, 2), (64, 16, 4, 2)),
-        256: ((64, 32, 4, 1), (64, 16, 4, 1)),
+# Tiles by owner, by how elements are multiplied, and by the columns of Q or V, whichever are more
+# (at most so many), among those that were seen not to spill; those of 16 bits and two sweeps in the order
+# of the modelled share of tensor cores (`ptxgen bench --only static`). Rows of two blocks of 16 for each
+# warp halve the reads of shared memory, which limit these kernels; what the registers beside the sums do
+# not hold is left to smaller tiles.
+GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
+    (QUERIES, HALF.name): {
+        64: (
+            Tiles(128, 64, 4, 2, step=32, kept=1, load=0),
+            Tiles(128, 32, 4, 2, kept=1, load=2),
+            Tiles(64, 64, 4, 2, step=32),
+        ),
+        96: (Tiles(128, 32, 4, 2, load=2), Tiles(64, 32, 4, 2)),
+        128: (
+            Tiles(128, 32, 4, 2, load=0),
+            Tiles(128, 32, 4, 1, load=0),
+            Tiles(64, 64, 4, 1, step=32, kept=1, load=2),
+            Tiles(64, 32, 4, 2),
+            Tiles(64, 32, 4, 1),
+        ),
+        256: (Tiles(64, 32, 4, 1),),
     },
-    (ADDING_KEYS, TF32.name): {64: ((64, 32, 4, 2),), 128: ((64, 16, 4, 1),), 192: ((32, 16, 2, 1),)},
-    (ADDING_KEYS, F32_GRADE.name): {64: ((64, 16, 4, 2),), 128: ((64, 16, 4, 1),)},
-    (QUERIES, HALF.name): {128: ((64, 64, 4, 2), (64, 32, 4, 2)), 256: ((64, 32, 4, 1), (64, 16, 4, 1))},
-    (KEYS, HALF.name): {64: ((64, 64, 4, 2),), 128: ((64, 32, 4, 2),), 256: ((64, 32, 4, 1), (64, 16, 4, 1))},
-    (QUERIES, TF32.name): {64: ((64, 32, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
-    (KEYS, TF32.name): {64: ((64, 32, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
-    (QUERIES, F32_GRADE.name): {64: ((64, 16, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
-    (KEYS, F32_GRADE.name): {64: ((64, 16, 4, 2),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
-    (QUERIES, FMA.name): {64: ((128, 16, 4, 1),), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
-    (KEYS, FMA.name): {64: ((128, 16, 4, 1), (64, 32, 4, 1)), 128: ((64, 16, 4, 1),), 256: ((32, 16, 2, 1),)},
+    (KEYS, HALF.name): {
+        64: (Tiles(128, 32, 4, 2, load=0), Tiles(64, 64, 4, 2, step=32, kept=2)),
+        96: (Tiles(64, 64, 4, 2, step=32), Tiles(64, 32, 4, 2)),
+        128: (Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 1)),
+        256: (Tiles(64, 32, 4, 1),),
+    },
+    (QUERIES, TF32.name): {
+        64: (Tiles(64, 32, 4, 2),),
+        128: (Tiles(64, 16, 4, 1),),
+        256: (Tiles(32, 16, 2, 1),),
+    },
+    (KEYS, TF32.name): {64: (Tiles(64, 32, 4, 2),), 128: (Tiles(64, 16, 4, 1),), 256: (Tiles(32, 16, 2, 1),)},
+    (QUERIES, F32_GRADE.name): {
+        64: (Tiles(64, 16, 4, 2),),
+        128: (Tiles(64, 16, 4, 1),),
+        256: (Tiles(32, 16, 2, 1),),
+    },
+    (KEYS, F32_GRADE.name): {
+        64: (Tiles(64, 16, 4, 2),),
+        128: (Tiles(64, 16, 4, 1),),
+        256: (Tiles(32, 16, 2, 1),),
+    },
+    (QUERIES, FMA.name): {
+        64: (Tiles(128, 16, 4, 1),),
+        128: (Tiles(64, 16, 4, 1),),
+        256: (Tiles(32, 16, 2, 1),),
+    },
+    (KEYS, FMA.name): {
+        64: (Tiles(128, 16, 4, 1, load=1), Tiles(64, 32, 4, 1)),
+        128: (Tiles(64, 16, 4, 1),),
+        256: (Tiles(32, 16, 2, 1),),
+    },
+    (ADDING_KEYS, HALF.name): {
+        64: (Tiles(64, 64, 4, 2, load=1), Tiles(64, 32, 4, 2)),
+        128: (Tiles(64, 32, 4, 2, load=1), Tiles(64, 16, 4, 2)),
+        256: (Tiles(64, 32, 4, 1, load=1), Tiles(64, 16, 4, 1)),
+    },
+    (ADDING_KEYS, TF32.name): {
+        64: (Tiles(64, 32, 4, 2),),
+        128: (Tiles(64, 16, 4, 1),),
+        192: (Tiles(32, 16, 2, 1),),
+    },
+    (ADDING_KEYS, F32_GRADE.name): {64: (Tiles(64, 16, 4, 2),), 128: (Tiles(64, 16, 4, 1),)},
 }
+_REGISTERS: Final = 255  # of a thread, of which these kernels take nearly all
+_OTHER_BYTES: Final = 1024  # of shared memory of a CTA, at most: LSE and D of rows
+_WANTED_CTAS: Final = 2  # of a multiprocessor: one issues while the other waits
 # Rows of a CTA of deltas or sums, and its warps: enough for a row's pieces of 16 bytes.
 _ROWS: Final = 64
 _WARPS_OF_ROWS: Final = 4
@@ -424,17 +499,18 @@ def gradient_config(
     of_tiles = ADDING_KEYS if adds else QUERIES if owner == SCORES else owner
     by_columns = GRADIENT_TILES[of_tiles, operands.name]
     offered = next(tiles for most, tiles in by_columns.items() if columns <= most)
-    if any(f.changes_scores or f.changes_weights for f in config.scores):
-        offered = offered[1:] or offered
+    load = _load(config)
     slices = 2 if owner == KEYS and columns > _UNSLICED[operands.name] else 1
-    one = owner == SCORES  # which has one tile of each matrix at a time
     tilings = [
         GradientTiling(
-            *(config.head_dim, config.value_dim, block, tile, warps, 1 if one else stages),
-            *(slices, operands, adds),
+            *(config.head_dim, config.value_dim, of.block, of.tile, of.warps, of.stages),
+            *(slices, operands, adds, of.step, of.kept),
         )
-        for block, tile, warps, stages in offered
+        for of in offered
+        if of.load >= load
     ]
+    if owner == SCORES:  # which has one tile of each matrix at a time
+        tilings = [replace(t, stages=1, step=0, kept=0) for t in tilings]
     fitting = [t for t in tilings if t.shared_bytes <= target.shared_per_block_optin]
     if not fitting:
         raise ConfigError(
@@ -442,10 +518,15 @@ def gradient_config(
             f"{tilings[-1].shared_bytes} bytes of shared memory, but {target.name} allows "
             f"{target.shared_per_block_optin} bytes per block; only backend 'cpu' computes these gradients"
         )
+    together = [
+        t
+        for t in fitting
+        if target.blocks_per_sm_for(t.threads, _REGISTERS, t.shared_bytes + _OTHER_BYTES) >= _WANTED_CTAS
+    ]
     return GradientConfig(
         owner,
         target,
-        fitting[0],
+        (together or fitting)[0],
         str(config.causal or ""),
         alignment,
         config.element,
@@ -453,6 +534,15 @@ def gradient_config(
         with_dlse,
         wanted,
     )
+
+
+def _load(config: AttentionConfig) -> int:
+    """What a kernel keeps beside sums; see `Tiles`."""
+    hides = config.varlen or any(f.hides for f in config.scores)
+    kept = 2 if any(f.changes_scores for f in config.scores) else int(hides)
+    if any(f.changes_weights for f in config.scores):
+        return 3 if kept else 2
+    return kept
 
 
 def _of_rows(

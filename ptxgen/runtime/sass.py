@@ -1,7 +1,9 @@
 """Machine code (SASS) of a kernel, if a disassembler is installed: instructions and main loop.
 
 nvdisasm is NVIDIA's and optional (`pip install nvidia-cuda-nvdisasm`). Its printed text is parsed:
-labels, and lines with an address, a predicate, an opcode and operands.
+labels, and lines with an address, a predicate, an opcode and operands, and the words of instructions,
+whose upper one has what the assembler tells the scheduler (Jia et al., "Dissecting the NVIDIA Volta GPU
+Architecture via Microbenchmarking", 2018, section 2.1).
 """
 
 from __future__ import annotations
@@ -51,17 +53,46 @@ _SOURCE: Final = re.compile(r'^\s*//## File ".*", line (\d+)')
 _SECTION: Final = re.compile(r"^\s*\.section\s+(\S+?),")
 _CODE: Final = ".text."  # the section of a function's code is named after the function
 _TARGET: Final = re.compile(r"`\((\.L\w+)\)")
+_WORD: Final = re.compile(r"/\*\s*0x([0-9a-f]{16})\s*\*/")
+_NO_BARRIER: Final = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What the assembler tells the scheduler with an instruction: the clocks until the warp may issue
+    the next one, the scoreboards that it waits for, and those that it sets when its result is written
+    and when its operands have been read (None: none).
+    """
+
+    stall: int
+    waits: tuple[int, ...]
+    on_write: int | None
+    on_read: int | None
+
+    @classmethod
+    def of(cls, word: int) -> Control:
+        """The control that the upper word of an instruction has."""
+
+        def barrier(first: int) -> int | None:
+            number = word >> first & 7
+            return None if number == _NO_BARRIER else number
+
+        waits = tuple(n for n in range(6) if word >> (52 + n) & 1)
+        return cls(word >> 41 & 15, waits, barrier(46), barrier(49))
 
 
 @dataclass(frozen=True, slots=True)
 class SassInstr:
     """One instruction: `jumps_to` is the index of the instruction to which it may branch, None
-    without a branch; `falls_through` says whether the next instruction may follow.
+    without a branch; `falls_through` says whether the next instruction may follow. `operands` are as
+    printed; `control` is None if the words of the instruction were not printed.
     """
 
     opcode: str
     jumps_to: int | None = None
     falls_through: bool = True
+    operands: str = ""
+    control: Control | None = None
 
     @property
     def name(self) -> str:
@@ -114,7 +145,7 @@ class Disassembler:
 
     def instructions(self, cubin: bytes) -> list[SassInstr]:
         """The code of a cubin with one kernel. Raises `BackendError` if nvdisasm fails."""
-        return parse_sass(self._said(cubin, "-c"))
+        return parse_sass(self._said(cubin, "-c", "-hex"))
 
     def listing(self, cubin: bytes, entry: str) -> list[SassLine]:
         """The lines of the kernel `entry` of a cubin, with the source lines in its line table (of
@@ -165,15 +196,19 @@ def _packaged() -> str | None:
 
 
 def parse_sass(text: str) -> list[SassInstr]:
-    """The instructions that `nvdisasm -c` printed."""
+    """The instructions that `nvdisasm -c` printed, with their controls if it was told `-hex`."""
     labels: dict[str, int] = {}
     lines: list[re.Match[str]] = []
+    words: list[list[int]] = []
     for line in text.splitlines():
         if label := _LABEL.match(line):
             labels[label[1]] = len(lines)
         elif said := _LINE.match(line):
             lines.append(said)
-    return [_instruction(said, labels) for said in lines]
+            words.append([])
+        if words:
+            words[-1] += [int(word, 16) for word in _WORD.findall(line)]
+    return [_instruction(said, labels, of) for said, of in zip(lines, words, strict=True)]
 
 
 def parse_listing(text: str, entry: str) -> list[SassLine]:
@@ -213,17 +248,18 @@ def _section(line: str) -> str:
     return found[1] if found else ""
 
 
-def _instruction(said: re.Match[str], labels: Mapping[str, int]) -> SassInstr:
+def _instruction(said: re.Match[str], labels: Mapping[str, int], words: Sequence[int]) -> SassInstr:
     opcode, rest = said["opcode"], said["rest"]
     name = opcode.partition(".")[0]
+    control = Control.of(words[1]) if len(words) > 1 else None
     if name in ("EXIT", "RET"):
-        return SassInstr(opcode, None, said["guard"] is not None)
+        return SassInstr(opcode, None, said["guard"] is not None, rest.strip(), control)
     target = _TARGET.search(rest)
     if name != "BRA" or target is None:
-        return SassInstr(opcode)
+        return SassInstr(opcode, operands=rest.strip(), control=control)
     # `BRA P1, …` and `BRA.DIV UR4, …` have their condition in the operands.
     conditional = said["guard"] is not None or bool(rest[: target.start()].strip(" ,"))
-    return SassInstr(opcode, labels.get(target[1]), conditional)
+    return SassInstr(opcode, labels.get(target[1]), conditional, rest.strip(), control)
 
 
 # -------------------------------------------------------------------------------- loops

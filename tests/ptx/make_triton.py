@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +271,214 @@ def attention_forward(
     tl.store(out + (head * queries + rows[:, None]) * D + d[None, :], result, mask=inside)
 
 
+# The two kernels of the backward pass of Triton's tutorial, as one tunes them: only tiles that need a
+# mask have one, the scale is folded into the exponent, LSE is natural. What tools/bench.py measures our
+# kernels of gradients against.
+@triton.jit
+def attention_backward_keys_step(
+    dk,
+    dv,
+    k,
+    v,
+    q_at,
+    do_at,
+    lse,
+    delta,
+    first,
+    keys_at,
+    queries,
+    scale,
+    MASKED: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    BM: tl.constexpr,
+    D: tl.constexpr,
+):
+    rows = first + tl.arange(0, BM)
+    inside = rows < queries
+    if MASKED:
+        qT = tl.load(q_at + first * D, mask=inside[None, :], other=0.0)
+        m = tl.load(lse + rows, mask=inside, other=0.0)
+    else:
+        qT = tl.load(q_at + first * D)
+        m = tl.load(lse + rows)
+    sT = tl.dot(k, qT)
+    pT = tl.exp2(sT * scale - m[None, :] * 1.4426950408889634)
+    if MASKED:
+        seen = inside[None, :]
+        if CAUSAL:
+            seen = seen & (rows[None, :] >= keys_at[:, None])
+        pT = tl.where(seen, pT, 0.0)
+    if MASKED:
+        do = tl.load(do_at + first * D, mask=inside[:, None], other=0.0)
+        Di = tl.load(delta + rows, mask=inside, other=0.0)
+    else:
+        do = tl.load(do_at + first * D)
+        Di = tl.load(delta + rows)
+    dv = tl.dot(pT.to(do.dtype), do, dv)
+    dpT = tl.dot(v, tl.trans(do))
+    dsT = pT * (dpT - Di[None, :])
+    dk = tl.dot(dsT.to(qT.dtype), tl.trans(qT), dk)
+    return dk, dv
+
+
+@triton.jit
+def attention_backward_keys(
+    q,
+    k,
+    v,
+    do,
+    lse,
+    delta,
+    dk_out,
+    dv_out,
+    queries,
+    keys,
+    scale,
+    CAUSAL: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    D: tl.constexpr,
+):
+    head = tl.program_id(1)
+    first_key = tl.program_id(0) * BN
+    kn = first_key + tl.arange(0, BN)
+    d = tl.arange(0, D)
+    m = tl.arange(0, BM)
+    kin = (kn < keys)[:, None]
+    k_tile = tl.load(k + (head * keys + kn[:, None]) * D + d[None, :], mask=kin, other=0.0)
+    v_tile = tl.load(v + (head * keys + kn[:, None]) * D + d[None, :], mask=kin, other=0.0)
+    dk = tl.zeros((BN, D), dtype=tl.float32)
+    dv = tl.zeros((BN, D), dtype=tl.float32)
+    q_at = q + head * queries * D + d[:, None] + m[None, :] * D
+    do_at = do + head * queries * D + d[None, :] + m[:, None] * D
+    lse += head * queries
+    delta += head * queries
+    in_log2 = scale * 1.4426950408889634
+    begin = 0
+    cut = 0
+    whole = queries // BM * BM
+    if CAUSAL:
+        begin = first_key // BM * BM
+        cut = tl.minimum((first_key + BN + BM - 1) // BM * BM, whole)
+        for first in range(begin, cut, BM):
+            dk, dv = attention_backward_keys_step(
+                dk,
+                dv,
+                k_tile,
+                v_tile,
+                q_at,
+                do_at,
+                lse,
+                delta,
+                first,
+                kn,
+                queries,
+                in_log2,
+                True,
+                CAUSAL,
+                BM,
+                D,
+            )
+    for first in range(cut, whole, BM):
+        dk, dv = attention_backward_keys_step(
+            dk, dv, k_tile, v_tile, q_at, do_at, lse, delta, first, kn, queries, in_log2, False, CAUSAL, BM, D
+        )
+    for first in range(whole, queries, BM):
+        dk, dv = attention_backward_keys_step(
+            dk, dv, k_tile, v_tile, q_at, do_at, lse, delta, first, kn, queries, in_log2, True, CAUSAL, BM, D
+        )
+    to = (head * keys + kn[:, None]) * D + d[None, :]
+    tl.store(dv_out + to, dv.to(dv_out.dtype.element_ty), mask=kin)
+    tl.store(dk_out + to, (dk * scale).to(dk_out.dtype.element_ty), mask=kin)
+
+
+@triton.jit
+def attention_backward_queries_step(
+    dq,
+    q,
+    do,
+    m,
+    Di,
+    k_at,
+    v_at,
+    first,
+    rows,
+    keys,
+    scale,
+    MASKED: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    BN: tl.constexpr,
+    D: tl.constexpr,
+):
+    key = first + tl.arange(0, BN)
+    inside = key < keys
+    if MASKED:
+        kT = tl.load(k_at + first * D, mask=inside[None, :], other=0.0)
+        vT = tl.load(v_at + first * D, mask=inside[None, :], other=0.0)
+    else:
+        kT = tl.load(k_at + first * D)
+        vT = tl.load(v_at + first * D)
+    s = tl.dot(q, kT)
+    p = tl.exp2(s * scale - m[:, None])
+    if MASKED:
+        seen = inside[None, :]
+        if CAUSAL:
+            seen = seen & (rows[:, None] >= key[None, :])
+        p = tl.where(seen, p, 0.0)
+    dp = tl.dot(do, vT)
+    ds = p * (dp - Di[:, None])
+    return tl.dot(ds.to(kT.dtype), tl.trans(kT), dq)
+
+
+@triton.jit
+def attention_backward_queries(
+    q,
+    k,
+    v,
+    do,
+    lse,
+    delta,
+    dq_out,
+    queries,
+    keys,
+    scale,
+    CAUSAL: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    D: tl.constexpr,
+):
+    head = tl.program_id(1)
+    first_row = tl.program_id(0) * BM
+    rows = first_row + tl.arange(0, BM)
+    d = tl.arange(0, D)
+    n = tl.arange(0, BN)
+    ins = rows < queries
+    inside = ins[:, None]
+    at = (head * queries + rows[:, None]) * D + d[None, :]
+    q_tile = tl.load(q + at, mask=inside, other=0.0)
+    do_tile = tl.load(do + at, mask=inside, other=0.0)
+    m = tl.load(lse + head * queries + rows, mask=ins, other=0.0) * 1.4426950408889634
+    Di = tl.load(delta + head * queries + rows, mask=ins, other=0.0)
+    k_at = k + head * keys * D + d[:, None] + n[None, :] * D
+    v_at = v + head * keys * D + d[:, None] + n[None, :] * D
+    dq = tl.zeros((BM, D), dtype=tl.float32)
+    in_log2 = scale * 1.4426950408889634
+    end = keys
+    whole = keys // BN * BN
+    if CAUSAL:
+        end = tl.minimum(keys, first_row + BM)
+        whole = tl.minimum(whole, first_row // BN * BN)
+    for first in range(0, whole, BN):
+        dq = attention_backward_queries_step(
+            dq, q_tile, do_tile, m, Di, k_at, v_at, first, rows, keys, in_log2, False, CAUSAL, BN, D
+        )
+    for first in range(whole, end, BN):
+        dq = attention_backward_queries_step(
+            dq, q_tile, do_tile, m, Di, k_at, v_at, first, rows, keys, in_log2, True, CAUSAL, BN, D
+        )
+    tl.store(dq_out + at, (dq * scale).to(dq_out.dtype.element_ty), mask=inside)
+
+
 @triton.jit
 def attention_descriptor(
     q_map,
@@ -325,6 +534,13 @@ F32, F16, I32 = "*fp32", "*fp16", "i32"
 MATMUL = {"a": F16, "b": F16, "c": F32, "n": I32, "k": I32}
 ATTENTION = {"q": F16, "k": F16, "v": F16, "out": F16, "queries": I32, "keys": I32, "scale": "fp32"}
 POINTERS = ("a", "b", "c", "n", "k")
+_OF_BACKWARD = {"q": F16, "k": F16, "v": F16, "do": F16, "lse": F32, "delta": F32}
+_SIZES = {"queries": I32, "keys": I32, "scale": "fp32"}
+BACKWARD_KEYS = {**_OF_BACKWARD, "dk_out": F16, "dv_out": F16, **_SIZES}
+BACKWARD_QUERIES = {**_OF_BACKWARD, "dq_out": F16, **_SIZES}
+# (head_dim, BM, BN, warps): of those tried, the largest share of tensor cores in the issue model on sm_80.
+TUNED_KEYS = ((64, 32, 128, 4), (128, 64, 64, 4), (256, 32, 64, 8))
+TUNED_QUERIES = ((64, 128, 32, 4), (128, 64, 64, 4), (256, 64, 32, 8))
 
 
 def _variants() -> list[Variant]:
@@ -416,6 +632,23 @@ def _variants() -> list[Variant]:
                     aligned=("q", "k", "v", "out"),
                 )
             )
+    for owner, kernel, signature, tuned in (
+        ("keys", attention_backward_keys, BACKWARD_KEYS, TUNED_KEYS),
+        ("queries", attention_backward_queries, BACKWARD_QUERIES, TUNED_QUERIES),
+    ):
+        for (head_dim, rows, columns, warps), causal in product(tuned, (False, True)):
+            made.append(
+                Variant(
+                    f"backward/{owner}_d{head_dim}{'_causal' if causal else ''}",
+                    kernel,
+                    signature,
+                    {"CAUSAL": causal, "BM": rows, "BN": columns, "D": head_dim},
+                    warps=warps,
+                    stages=2,
+                    compute=(80,),
+                    aligned=[name for name, kind in signature.items() if kind.startswith("*")],
+                )
+            )
     return made
 
 
@@ -476,6 +709,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             target = re.search(r"^\.target (\w+)", text, re.MULTILINE)
             assert target, f"no target in the PTX of {variant.name}"
             out = FIXTURES / f"{variant.name}.{target[1]}.ptx"
+            out.parent.mkdir(exist_ok=True)
             out.write_text(text)
             out.with_suffix(".json").write_text(json.dumps(facts, indent=2, default=str) + "\n")
             sys.stdout.write(f"{out.relative_to(HERE)}: {out.stat().st_size} bytes\n")

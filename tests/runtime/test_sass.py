@@ -10,7 +10,16 @@ import pytest
 from ptxgen.errors import BackendError
 from ptxgen.runtime import sass
 from ptxgen.runtime.assembler import Assembler
-from ptxgen.runtime.sass import Disassembler, SassInstr, find_disassembler, loops, main_loop, mix, parse_sass
+from ptxgen.runtime.sass import (
+    Control,
+    Disassembler,
+    SassInstr,
+    find_disassembler,
+    loops,
+    main_loop,
+    mix,
+    parse_sass,
+)
 
 # As nvdisasm -c prints: two loops, of which the first does more for each turn (a mask), and in each
 # a step that is rare and copies that are not started in the last turn.
@@ -55,11 +64,23 @@ k:
 def test_instructions_and_jumps_are_read() -> None:
     found = parse_sass(LISTING)
     assert len(found) == 23
-    assert found[0] == SassInstr("MOV")
-    assert found[8] == SassInstr("BRA", 1, True)
-    assert found[16] == SassInstr("BRA.DIV", 19, True)
+    assert found[0] == SassInstr("MOV", operands="R1, c[0x0][0x28]")
+    assert found[8] == SassInstr("BRA", 1, True, "`(.L_x_1)")
+    assert found[16] == SassInstr("BRA.DIV", 19, True, "~URZ, `(.L_x_6)")
     assert found[18] == SassInstr("EXIT", None, False)
-    assert found[20] == SassInstr("BRA", 17, False)
+    assert found[20] == SassInstr("BRA", 17, False, "`(.L_x_5)")
+
+
+def test_the_words_of_an_instruction_say_when_the_next_may_be_issued() -> None:
+    printed = """
+        /*0040*/                   LDSM.16.M88.4 R4, [R8+0x10] ;   /* 0x000010000804783b */
+                                                                   /* 0x002e280000000200 */
+        /*0050*/                   FADD R0, R1, R2 ;               /* 0x0000000201007221 */
+                                                                   /* 0x044fca0000000000 */
+"""
+    read, add = parse_sass(printed)
+    assert read == SassInstr("LDSM.16.M88.4", operands="R4, [R8+0x10]", control=Control(4, (1,), 0, None))
+    assert add.control == Control(5, (2,), None, None)
 
 
 def test_the_main_loop_has_no_mask_and_takes_copies_but_not_the_rare_step() -> None:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 
 import pytest
 
 from flash.commands.measure import static as bench_static
-from flash.commands.measure import static_quality
+from flash.commands.measure import static_gradients, static_quality
 from flash.commands.measure.record import Found, Measurement, Setting
 from flash.commands.measure.report import ROOT
 from flash.commands.measure.static_quality import (
@@ -20,6 +21,7 @@ from flash.commands.measure.static_quality import (
 )
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
+from flash.problem.gradients import KEYS, OWNERS, QUERIES, GradientTiling
 from ptxgen.errors import BackendError
 from ptxgen.interpreter import Counters
 from ptxgen.interpreter.reports import MemoryTraffic
@@ -194,7 +196,39 @@ def test_every_problem_has_a_kernel_of_tritons() -> None:
             assert (facts["constants"]["BN"], facts["constants"]["BM"]) == (ours.tile, ours.block_q)
 
 
-@pytest.mark.parametrize(("quick", "jobs"), [(True, 4), (False, 3 * 4 * 6)])
+def test_every_gradient_has_a_kernel_of_tritons() -> None:
+    for d, owner, suffix in itertools.product(static_gradients.HEAD_DIMS, OWNERS, ("", "_causal")):
+        base = ROOT / static_gradients.TRITON.format(owner=owner, d=d, suffix=suffix)
+        facts = json.loads(base.with_name(f"{base.name}.json").read_text())
+        assert (facts["constants"]["D"], facts["constants"]["CAUSAL"]) == (d, bool(suffix))
+        assert facts["entry"] in base.with_name(f"{base.name}.ptx").read_text()
+
+
+@pytest.mark.ptxas
+@pytest.mark.nightly
+@pytest.mark.parametrize("owner", OWNERS)
+def test_kernels_of_gradients_are_set_beside_tritons(owner: str) -> None:
+    pytest.importorskip("cuda.pathfinder")
+    found = static_gradients.gradient_quality(AttentionConfig(64, dtype="f16"), owner, "sm_80")
+    if isinstance(found[0], str):
+        pytest.skip(found[0])
+    ratios = [item for item in found if isinstance(item, Measurement) and item.headline]
+    assert len(ratios) == 2
+    assert all(item.goal is not None and item.goal.met_by(item.median) for item in ratios)
+    spilled = next(item for item in found if isinstance(item, Measurement) and item.name == "spilled")
+    assert spilled.median == 0
+
+
+def test_products_that_two_ctas_make_are_not_needed() -> None:
+    whole = GradientTiling(64, 64, 64, 32, 4, 2)
+    halves = GradientTiling(256, 256, 64, 32, 4, 1, slices=2)
+    assert static_gradients._columns(whole, KEYS) == static_gradients._needed(whole, KEYS) == 4 * 64
+    assert static_gradients._columns(whole, QUERIES) == static_gradients._needed(whole, QUERIES) == 3 * 64
+    assert static_gradients._columns(halves, KEYS) == 6 * 256
+    assert static_gradients._needed(halves, KEYS) == 4 * 256
+
+
+@pytest.mark.parametrize(("quick", "jobs"), [(True, 4 + 12), (False, 3 * 4 * 6 + 2 * 12 * 3)])
 def test_there_is_a_job_for_every_kernel_and_target(quick: bool, jobs: int) -> None:
     labels = [job.label for job in bench_static.static_jobs(quick)]
     assert len(set(labels)) == jobs

@@ -84,7 +84,7 @@ def test_in_each_place_of_a_fragment_a_number_that_counts_is_the_threshold(kerne
     [
         (SUM, "loop-bound", "lt to le", "sum_kernel", "value"),
         (OF_BIAS, "barrier", "deleted", "gradient_of_scores", "sanitizer"),
-        (VARLEN, "mask", "inverted", "_Cta.clear", "value"),  # NaN that a row does not see
+        (VARLEN, "mask", "inverted", "_Cta.clear_keys", "value"),  # NaN that a row does not see
     ],
 )
 def test_a_mistake_in_a_kernel_of_gradients_is_noticed(

@@ -65,7 +65,9 @@ class GradientSettings:
         """The kernel of a configuration with tiles for small problems. Its proofs are left to the judge."""
         stages = 1 if kernel.owner == SCORES else self.stages
         slices = self.slices if kernel.owner == KEYS else 1
-        small = replace(kernel.tiling, block=_BLOCK, tile=_TILE, warps=2, stages=stages, slices=slices)
+        small = replace(
+            kernel.tiling, block=_BLOCK, tile=_TILE, warps=2, stages=stages, slices=slices, step=0, kept=0
+        )
         return verified_gradient(replace(kernel, tiling=small))
 
 

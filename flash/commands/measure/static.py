@@ -1,4 +1,4 @@
-"""The quality of forward kernels, judged without a GPU, and that of Triton's kernels."""
+"""The quality of kernels, judged without a GPU, and that of Triton's kernels."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 from flash.commands.measure.cpu import normal
 from flash.commands.measure.record import Found, Goal, Job, Measurement, Setting, measured
 from flash.commands.measure.report import ROOT
+from flash.commands.measure.static_gradients import GRADIENT_REMARKS, gradient_jobs
 from flash.commands.measure.static_quality import (
     Assembled,
     Counted,
@@ -53,18 +54,19 @@ STATIC_REMARKS: Final = (
     "PTX has them, for one head; a score counts if it is seen",
     "the main loop is machine code: the way round it that does all its products, reads of matrices "
     "and copies, and otherwise the shortest; nvdisasm is needed for it",
+    *GRADIENT_REMARKS,
 )
 
 
 def static_jobs(quick: bool) -> list[Job]:
-    """A job for every kernel and target, which assembles and interprets it."""
+    """A job for every kernel and target, which assembles it, and interprets it or models its loop."""
     dtypes, targets = (DTYPES[:1], TARGETS[:1]) if quick else (DTYPES, TARGETS)
     jobs = []
     for dtype, d, causal, name in product(dtypes, HEAD_DIMS, (False, True), targets):
         config = AttentionConfig(d, dtype=dtype, causal=causal, target=name)
         label = f"{config.kernel().name} {name}"
         jobs.append(Job(label, functools.partial(quality, config)))
-    return jobs
+    return [*jobs, *gradient_jobs(quick)]
 
 
 def quality(config: AttentionConfig) -> Found:

@@ -262,7 +262,7 @@ def test_explain_says_what_a_call_would_do() -> None:
         ("sum_terms_f32", "sums terms, 1 CTAs"),
     ]
     assert [line[10:] for line in lines if line.startswith("tiles:")] == [
-        "64 queries by 32 keys, 2 stages, 128 threads, 16 bytes at once",
+        "128 queries by 32 keys, 2 stages, 128 threads, 16 bytes at once",
         "64 keys by 64 queries, 2 stages, 128 threads, 16 bytes at once",
     ]
     needs = [line[10:] for line in lines if line.startswith("needs:")]
@@ -273,7 +273,7 @@ def test_explain_says_what_a_call_would_do() -> None:
     # 290 of 20 x 24 pairs are seen: row i sees 5 + i keys.
     assert lines[-2] == (
         f"work:     {2 * 2 * 290 * 5 * 16 / 1e9:.3g} GFLOP needed by five products, "
-        f"{2 * 2 * 64 * (32 * 3 + 64 * 4) * 16 / 1e9:.3g} by the kernels' whole tiles"
+        f"{2 * 2 * (128 * 32 * 3 + 64 * 64 * 4) * 16 / 1e9:.3g} by the kernels' whole tiles"
     )
     # D and a term for each of 40 rows; dout, q, out and dq, k, v, dk and dv, LSE, and sink twice.
     assert lines[-1] == (

@@ -404,6 +404,25 @@ def test_neighbouring_columns_are_added_at_once_where_the_target_can(
 
 
 # ------------------------------------------------------------------------------------------
+# memory
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("several", marks=pytest.mark.slow), *map(nightly, ("nothing", "alibi", "key_bias"))]
+)
+def test_memory_beside_the_arrays_grows_as_the_sequences_do(name: str) -> None:
+    def elements(seq: int) -> int:
+        arrays = {"alibi_slopes": _normal(1), "sink": _normal(1), "key_bias": _normal(1, seq)}
+        settings = FEATURES[name]
+        given = {n: a for n, a in arrays.items() if settings.get(n.removesuffix("_slopes"))}
+        of = case(seq, seq, arrays=given, **settings)
+        _, written = steps(of)
+        return sum(array.size for n, array in written.items() if n not in (*WRITTEN, *of.wanted))
+
+    assert 0 < elements(40) * 2 == elements(80)
+
+
+# ------------------------------------------------------------------------------------------
 # faults
 
 _SYNCHRONISING = (

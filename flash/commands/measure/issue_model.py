@@ -1,0 +1,269 @@
+"""How warps issue the main loop of a kernel on tensor cores: a model of one scheduler.
+
+The warps of the CTAs that are resident on a quarter of a multiprocessor go round the loop. In each clock
+the scheduler issues one instruction, of the warp that has waited longest. A warp waits for the clocks and
+scoreboards that the assembler wrote into its instructions (`ptxgen.runtime.sass.Control`), for results of
+tensor cores, for the unit that executes its next instruction, for its copies, and at barriers for the
+other warps of its CTA. CTAs begin at random clocks, always the same ones. Units, clocks of a warp
+instruction:
+
+* tensor cores, f32, integers, special functions: 32 lanes, or the multiply-adds, by the rates of
+  `ptxgen.report.rates`; copies to and reads from shared memory: one wavefront of 128 bytes is one clock
+  of the multiprocessor, whose four schedulers share it;
+* until a result is there: tensor cores 25 clocks on sm_80 (Sun et al., "Dissecting Tensor Cores via
+  Microbenchmarks", 2022) and 33 on later targets, shared memory 30, global memory in L2 260 (Luo et al.,
+  "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024); special functions 22, other
+  units that set a scoreboard 12.
+
+The model knows neither DRAM nor bank conflicts, nor what is in front of and behind the loop: it ranks
+kernels, and promises no time.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import mean
+from typing import Final
+
+from ptxgen.report.rates import DEVICES, INTEGER_LANES, SPECIAL_LANES, tensor_factor
+from ptxgen.runtime.sass import Loop, SassInstr
+from ptxgen.target import WARP_SIZE, Target
+
+SCHEDULERS: Final = 4  # of a multiprocessor
+_TURNS: Final = 8  # of the slowest warp
+_STARTS: Final = 5  # ways for CTAs to begin, of which the mean is taken
+_SPREAD: Final = 2500  # clocks within which CTAs begin
+_SCOREBOARDS: Final = 6
+_READ_CLOCKS: Final = 10  # until operands of a memory access have been read
+_WAVEFRONT_BYTES: Final = 128
+_NEVER: Final = float("inf")
+
+
+class Unit(enum.Enum):
+    """What executes an instruction; `NONE` is never waited for: branches, barriers, uniform integers."""
+
+    TENSOR = "tensor cores"
+    F32 = "f32"
+    INTEGER = "integers"
+    SPECIAL = "special functions"
+    MEMORY = "shared memory"
+    NONE = "none"
+
+
+_UNITS: Final[Mapping[Unit, tuple[str, ...]]] = {
+    Unit.TENSOR: ("HMMA",),
+    Unit.SPECIAL: ("MUFU",),
+    Unit.F32: ("FADD", "FMUL", "FFMA", "FADD2", "FMUL2", "FFMA2", "HADD2", "HMUL2", "HFMA2"),
+    Unit.MEMORY: ("LDSM", "LDS", "STS", "STSM", "LDGSTS", "LDG", "STG", "LDL", "STL", "SHFL", "ATOMS"),
+    Unit.NONE: (
+        *("BAR", "DEPBAR", "LDGDEPBAR", "BRA", "EXIT", "NOP", "WARPSYNC", "BSSY", "BSYNC", "CALL", "LDC"),
+        *("S2R", "CS2R", "R2UR"),
+    ),
+}
+_RESULT_CLOCKS: Final = {Unit.SPECIAL: 22.0, Unit.MEMORY: 30.0}
+_OTHER_CLOCKS: Final = 12.0
+_COPY_CLOCKS: Final = 260.0
+_TENSOR_CLOCKS: Final = {80: 25.0, 86: 25.0, 89: 25.0}
+_LATER_TENSOR_CLOCKS: Final = 33.0
+_REGISTER: Final = re.compile(r"\bR(\d+)")
+_PENDING: Final = re.compile(r"SB\d, (0x[0-9a-f]+)")
+
+
+def unit_of(instr: SassInstr) -> Unit:
+    """What executes an instruction."""
+    if instr.name.startswith("U"):
+        return Unit.NONE
+    return next((unit for unit, names in _UNITS.items() if instr.name in names), Unit.INTEGER)
+
+
+def clocks_of(instr: SassInstr, target: Target) -> float:
+    """The clocks for which a warp instruction keeps its unit of one scheduler busy."""
+    unit = unit_of(instr)
+    if unit is Unit.TENSOR:
+        word = ".tf32" if ".TF32" in instr.opcode else ""
+        sm = _known(target)
+        macs = DEVICES[sm].macs * tensor_factor(f"mma{word}", sm)
+        return instr.macs * SCHEDULERS / macs
+    lanes = {Unit.F32: target.fp32_lanes_per_sm, Unit.INTEGER: INTEGER_LANES, Unit.SPECIAL: SPECIAL_LANES}
+    if unit in lanes:
+        return WARP_SIZE * SCHEDULERS / lanes[unit]
+    return SCHEDULERS * _wavefronts(instr) if unit is Unit.MEMORY else 0.0
+
+
+def _wavefronts(instr: SassInstr) -> int:
+    if instr.name == "LDSM":
+        last = instr.opcode.rpartition(".")[2]
+        return int(last) if last in ("2", "4") else 1
+    if instr.name == "SHFL":
+        return 1
+    nbytes = 16 if ".128" in instr.opcode else 8 if ".64" in instr.opcode else 4
+    return WARP_SIZE * nbytes // _WAVEFRONT_BYTES
+
+
+def _known(target: Target) -> int:
+    """The device with rates that stands for the target."""
+    return target.sm if target.sm in DEVICES else max(sm for sm in DEVICES if sm <= target.sm)
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """The modelled loop: the share of its clocks in which each unit of a scheduler is busy, 0 to 1, and
+    the clocks of a scheduler for a turn of one warp.
+    """
+
+    shares: Mapping[Unit, float]
+    clocks_of_turn: float
+
+    @property
+    def tensor(self) -> float:
+        """The share of the tensor cores."""
+        return self.shares[Unit.TENSOR]
+
+
+@dataclass(slots=True)
+class _Step:
+    """One instruction of the loop, as the model needs it."""
+
+    instr: SassInstr
+    unit: Unit
+    clocks: float
+    result: float
+    stall: int
+    waits: tuple[int, ...]
+    on_write: int | None
+    on_read: int | None
+    registers: frozenset[int]
+    writes: range  # the registers of a result of tensor cores
+    pending: int  # groups of copies that may still be under way behind a DEPBAR
+
+    @classmethod
+    def of(cls, instr: SassInstr, target: Target) -> _Step:
+        control, unit = instr.control, unit_of(instr)
+        if control is None:
+            raise ValueError("the issue model needs instructions with their control words")
+        result = _RESULT_CLOCKS.get(unit, _OTHER_CLOCKS)
+        registers = [int(n) for n in _REGISTER.findall(instr.operands)]
+        writes = range(0)
+        if unit is Unit.TENSOR:
+            result = _TENSOR_CLOCKS.get(target.sm, _LATER_TENSOR_CLOCKS)
+            writes = range(registers[0], registers[0] + 4)
+            registers += [r + n for r in registers[-1:] for n in range(4)]  # of the sums
+        pending = _PENDING.search(instr.operands) if instr.name == "DEPBAR" else None
+        return cls(
+            instr,
+            unit,
+            clocks_of(instr, target),
+            result,
+            max(control.stall, 1),
+            control.waits,
+            control.on_write,
+            control.on_read,
+            frozenset(registers),
+            writes,
+            int(pending[1], 16) if pending else 0,
+        )
+
+
+@dataclass(slots=True)
+class _Warp:
+    """Where a warp is, and what it waits for."""
+
+    cta: int
+    ready: float
+    at: int = 0
+    turns: int = 0
+    issued: float = 0.0
+    scoreboards: list[float] = field(default_factory=lambda: [0.0] * _SCOREBOARDS)
+    results: dict[int, float] = field(default_factory=dict)
+    copies: float = 0.0
+    groups: list[float] = field(default_factory=list)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """How far the warp is."""
+        return self.turns, self.at
+
+    def earliest(self, step: _Step, free: Mapping[Unit, float]) -> float:
+        """When the warp may issue the step."""
+        when = max([self.ready, *(self.scoreboards[n] for n in step.waits)])
+        if self.results:
+            when = max([when, *(self.results.get(r, 0.0) for r in step.registers)])
+        if step.instr.name == "DEPBAR" and len(self.groups) > step.pending:
+            when = max(when, *self.groups[: len(self.groups) - step.pending])
+        return when if step.unit is Unit.NONE else max(when, free[step.unit])
+
+
+def modelled(loop: Loop, target: Target, threads: int, ctas: int) -> Busy:
+    """The model of a loop, for `ctas` resident CTAs of so many threads. Raises `ValueError` if the
+    instructions have no control words.
+    """
+    steps = [_Step.of(instr, target) for instr in loop.path]
+    of_cta = max(1, threads // WARP_SIZE // SCHEDULERS)
+    chance = random.Random(1)
+    found = []
+    for _ in range(_STARTS if ctas > 1 else 1):
+        starts = [chance.randrange(_SPREAD) if ctas > 1 else 0 for _ in range(ctas)]
+        found.append(_run(steps, [_Warp(n, start) for n, start in enumerate(starts) for _ in range(of_cta)]))
+    shares = {unit: mean(busy.shares[unit] for busy in found) for unit in Unit}
+    return Busy(shares, mean(busy.clocks_of_turn for busy in found))
+
+
+def _run(steps: Sequence[_Step], warps: list[_Warp]) -> Busy:
+    """Issue until every warp has gone round `_TURNS` times; the first turns are not counted."""
+    free = dict.fromkeys(Unit, 0.0)
+    clock, since, count = 0.0, -1.0, 0
+    busy = dict.fromkeys(Unit, 0.0)
+    while min(warp.turns for warp in warps) < _TURNS:
+        when = [_when(warp, steps, free, warps) for warp in warps]
+        nth = min(range(len(warps)), key=lambda n: (when[n], warps[n].issued))
+        warp, step = warps[nth], steps[warps[nth].at]
+        clock = max(clock + 1, when[nth])
+        if since < 0 and min(warp.turns for warp in warps) > 0:
+            since = clock
+            busy = {unit: max(until - clock, 0.0) for unit, until in free.items()}
+        _issue(warp, step, clock, free)
+        if since >= 0:
+            busy[step.unit] += step.clocks
+            count += 1
+        if warp.at == len(steps):
+            warp.at, warp.turns = 0, warp.turns + 1
+    clocks = clock - since  # up to the last instruction, which is not in it, nor what units then have to do
+    shares = {unit: (used - max(free[unit] - clock, 0.0)) / clocks for unit, used in busy.items()}
+    return Busy(shares, clocks * len(steps) / (count - 1))
+
+
+def _when(warp: _Warp, steps: Sequence[_Step], free: Mapping[Unit, float], warps: Sequence[_Warp]) -> float:
+    """When the warp may issue; at a barrier, when the last warp of its CTA is there."""
+    when = warp.earliest(steps[warp.at], free)
+    if steps[warp.at].instr.name != "BAR":
+        return when
+    mates = [mate for mate in warps if mate.cta == warp.cta]
+    if any(mate.place < warp.place for mate in mates):
+        return _NEVER
+    here = [mate.earliest(steps[mate.at], free) for mate in mates if mate.place == warp.place]
+    return max(here)
+
+
+def _issue(warp: _Warp, step: _Step, clock: float, free: dict[Unit, float]) -> None:
+    """Issue the next step of a warp, and note what waits for its result."""
+    warp.at, warp.issued, warp.ready = warp.at + 1, clock, clock + step.stall
+    if step.unit is not Unit.NONE:
+        free[step.unit] = clock + step.clocks
+    done = clock + step.result
+    if step.unit is Unit.MEMORY:
+        done += step.clocks
+    if step.on_write is not None:
+        warp.scoreboards[step.on_write] = max(warp.scoreboards[step.on_write], done)
+    if step.on_read is not None:
+        at = clock + _READ_CLOCKS
+        warp.scoreboards[step.on_read] = max(warp.scoreboards[step.on_read], at)
+    if step.unit is Unit.TENSOR:
+        warp.results.update(dict.fromkeys(step.writes, done))
+    if step.instr.name == "LDGSTS":
+        warp.copies = max(warp.copies, clock + _COPY_CLOCKS)
+    elif step.instr.name == "LDGDEPBAR":
+        warp.groups = [*warp.groups[-_SCOREBOARDS:], warp.copies]

@@ -1,0 +1,184 @@
+"""The quality of kernels of gradients, judged without a GPU, and that of Triton's."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+from flash.commands.measure.issue_model import modelled
+from flash.commands.measure.record import Found, Goal, Job, Measurement, Setting, measured
+from flash.commands.measure.report import ROOT
+from flash.commands.measure.static_quality import THOUSAND, Assembled, Subject, assembled
+from flash.contract.gradients import gradient_build
+from flash.problem.config import AttentionConfig
+from flash.problem.gradients import KEYS, OWNERS, GradientTiling, gradient_config
+from ptxgen.errors import BackendError
+from ptxgen.runtime.sass import mix
+from ptxgen.target import Target
+from ptxgen.target import target as find_target
+
+TARGETS: Final = ("sm_80", "sm_90", "sm_120")
+DTYPES: Final = ("f16", "bf16")
+HEAD_DIMS: Final = (64, 128, 256)
+TRITON: Final = "tests/ptx/triton/backward/{owner}_d{d}{suffix}.sm_80"  # .ptx, and .json beside it
+TRITON_DTYPE: Final = "f16"
+LEAST_RATIO: Final = 1.1  # of the modelled shares of tensor cores
+NEARLY_ALL: Final = 97.0  # % of tensor cores, of which 1.1 times Triton's share may be more
+_ALIGNED: Final = 16
+
+GRADIENT_REMARKS: Final = (
+    "Triton's kernels of gradients are `attention_backward_keys` and `attention_backward_queries` of "
+    "tests/ptx/make_triton.py, f16; their PTX for sm_80 goes through the same assembler",
+    "tensor cores busy is the share of the model in flash/commands/measure/issue_model.py; of it, needed "
+    "leaves out products that two CTAs both make",
+)
+
+
+def gradient_jobs(quick: bool) -> list[Job]:
+    """A job for every kernel and target, which assembles it and models its main loop."""
+    dtypes, targets = (DTYPES[:1], TARGETS[:1]) if quick else (DTYPES, TARGETS)
+    return [
+        Job(
+            f"gradients by {owner} d={d} {dtype} {'causal' if causal else 'full'} {name}",
+            functools.partial(gradient_quality, AttentionConfig(d, dtype=dtype, causal=causal), owner, name),
+        )
+        for dtype, d, causal, owner, name in product(dtypes, HEAD_DIMS, (False, True), OWNERS, targets)
+    ]
+
+
+def gradient_quality(config: AttentionConfig, owner: str, on: str) -> Found:
+    """The figures of one kernel and, if Triton has a kernel of its type, the ratios to that."""
+    target = find_target(on)
+    kernel = gradient_config(config, owner, target, _ALIGNED)
+    t = kernel.tiling
+    settings: dict[str, Setting] = {
+        "dtype": config.element.name,
+        "d": config.head_dim,
+        "causal": bool(config.causal),
+        "owner": owner,
+        "target": on,
+        "block": t.block,
+        "tile": t.tile,
+        "threads": t.threads,
+    }
+    try:
+        made = gradient_build(kernel)
+        shared = made.kernel.dynamic_shared_bytes
+        subject = Subject(made.text, made.kernel.name, t.threads, shared, _columns(t, owner))
+        ours = _Quality.of(kernel.name, settings, subject, _needed(t, owner), target)
+        if config.element.name != TRITON_DTYPE:
+            return ours.rows()
+        theirs = triton(config.head_dim, bool(config.causal), owner, on)
+    except BackendError as error:
+        return [f"{kernel.name} was not assembled: {str(error).splitlines()[0]}"]
+    return [*ours.rows(), *theirs.rows(headline=False), *ours.beside(theirs)]
+
+
+def _needed(t: GradientTiling, owner: str) -> int:
+    """The multiply-adds that a score needs: three products by queries, four by keys."""
+    scores, weights = t.head_dim, t.head_dim_v
+    return 2 * (scores + weights) if owner == KEYS else 2 * scores + weights
+
+
+def _columns(t: GradientTiling, owner: str) -> int:
+    """The multiply-adds that a score takes: those of scores once for each slice of columns."""
+    scores, weights = t.of_scores, t.of_weights
+    made = scores.output_columns + (weights.output_columns if owner == KEYS else 0)
+    return t.slices * (scores.score_columns + weights.score_columns + made)
+
+
+@dataclass(frozen=True)
+class _Quality:
+    """The figures of one kernel for one target; `busy` and `needed` are shares of tensor cores, %."""
+
+    name: str
+    settings: Mapping[str, Setting]
+    assembled: Assembled
+    busy: float
+    needed: float
+
+    @classmethod
+    def of(
+        cls, name: str, settings: Mapping[str, Setting], subject: Subject, needed: int, target: Target
+    ) -> _Quality:
+        """Assemble a kernel and model its loop. Raises `BackendError` without the tools for it."""
+        found = assembled(subject, target)
+        if found.loop is None:
+            raise BackendError(found.why_no_loop)
+        busy = 100 * modelled(found.loop, target, subject.threads, max(found.ctas_per_sm, 1)).tensor
+        return cls(name, settings, found, busy, busy * needed / subject.columns)
+
+    def _figures(self) -> dict[str, tuple[float, str]]:
+        a = self.assembled
+        assert a.loop is not None  # else there is no quality
+        return {
+            "registers": (a.registers, "per thread"),
+            "shared memory": (a.shared_bytes, "bytes"),
+            "CTAs of a multiprocessor": (a.ctas_per_sm, "CTAs"),
+            "main loop": (a.loop_per_score, f"per {THOUSAND} scores"),
+            "instructions for an HMMA": (len(a.loop.path) / a.loop.products, "instr."),
+            "HMMA share of the main loop": (100 * a.loop_share, "%"),
+            "tensor cores busy": (self.busy, "%"),
+            "tensor cores busy, needed": (self.needed, "%"),
+        }
+
+    def rows(self, *, headline: bool = True) -> Found:
+        """The figures as measurements; only our kernels have goals."""
+        least = Goal("<=", 0) if headline else None
+        spilled = measured(
+            "spilled", "bytes", [self.assembled.spilled_bytes], config=self.settings, goal=least
+        )
+        figures = [
+            measured(name, unit, [value], config=self.settings)
+            for name, (value, unit) in self._figures().items()
+        ]
+        assert self.assembled.loop is not None
+        path = self.assembled.loop.path
+        parts = ", ".join(f"{n} {name}" for name, n in mix(path).items())
+        return [spilled, *figures, f"main loop of {self.name}, {len(path)} instructions: {parts}"]
+
+    def beside(self, other: _Quality) -> list[Measurement]:
+        """Ratios of this kernel's figures to the other's."""
+        mine, its = self._figures(), other._figures()
+        problem = {name: self.settings[name] for name in ("dtype", "d", "causal", "owner", "target")}
+        modelled_goal = min(LEAST_RATIO, NEARLY_ALL / other.needed)
+        goals = {"HMMA share of the main loop": 1.0, "tensor cores busy, needed": modelled_goal}
+        return [
+            measured(
+                f"{name}: ours / Triton",
+                "x",
+                [mine[name][0] / its[name][0]],
+                config=problem,
+                goal=Goal(">=", goal),
+                headline=True,
+            )
+            for name, goal in goals.items()
+        ]
+
+
+@functools.cache
+def triton(head_dim: int, causal: bool, owner: str, on: str) -> _Quality:
+    """The figures of Triton's kernel. Raises `BackendError` without an assembler or disassembler."""
+    base = TRITON.format(owner=owner, d=head_dim, suffix="_causal" if causal else "")
+    text = (ROOT / f"{base}.ptx").read_text(encoding="utf-8")
+    facts = json.loads((ROOT / f"{base}.json").read_text(encoding="utf-8"))
+    tile: dict[str, int] = facts["constants"]
+    settings: dict[str, Setting] = {
+        "by": "Triton",
+        "dtype": TRITON_DTYPE,
+        "d": head_dim,
+        "causal": causal,
+        "owner": owner,
+        "target": on,
+        "block": tile["BN" if owner == KEYS else "BM"],
+        "tile": tile["BM" if owner == KEYS else "BN"],
+        "threads": facts["block"],
+    }
+    columns = (4 if owner == KEYS else 3) * head_dim
+    subject = Subject(text, facts["entry"], facts["block"], facts["shared"], columns)
+    name = f"Triton's {facts['entry']} d={head_dim} {'causal' if causal else 'full'}"
+    return _Quality.of(name, settings, subject, columns, find_target(on))

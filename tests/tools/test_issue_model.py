@@ -1,0 +1,109 @@
+"""The model of how warps issue a loop, on loops whose clocks can be counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from flash.commands.measure.issue_model import Unit, clocks_of, modelled, unit_of
+from ptxgen.runtime.sass import Control, Loop, SassInstr
+from ptxgen.target import target
+
+FREE = Control(1, (), None, None)
+
+
+def approx(wanted: float) -> object:
+    """A share as the model sees it, in a window of some turns that begins within one."""
+    return pytest.approx(wanted, rel=0.03)
+
+
+def hmma(n: int = 0, control: Control = FREE) -> SassInstr:
+    """A product whose sums are registers of its own."""
+    sums = f"R{100 + 4 * n}"
+    return SassInstr("HMMA.16816.F32", operands=f"{sums}, R0, R4, {sums}", control=control)
+
+
+def add(control: Control = FREE) -> SassInstr:
+    return SassInstr("FADD", operands="R9, R10, R11", control=control)
+
+
+def share(*path: SassInstr, on: str = "sm_80", threads: int = 128, ctas: int = 1) -> float:
+    return modelled(Loop(path, len(path)), target(on), threads, ctas).tensor
+
+
+@pytest.mark.parametrize(
+    ("instr", "unit", "clocks"),
+    [
+        (SassInstr("HMMA.16816.F32"), Unit.TENSOR, 8),
+        (SassInstr("HMMA.1688.F32.TF32"), Unit.TENSOR, 8),
+        (SassInstr("FFMA.FTZ"), Unit.F32, 2),
+        (SassInstr("IADD3"), Unit.INTEGER, 2),
+        (SassInstr("MUFU.EX2"), Unit.SPECIAL, 8),
+        (SassInstr("LDSM.16.M88.4"), Unit.MEMORY, 16),
+        (SassInstr("LDSM.16.M88"), Unit.MEMORY, 4),
+        (SassInstr("LDS.64"), Unit.MEMORY, 8),
+        (SassInstr("LDGSTS.E.BYPASS.128"), Unit.MEMORY, 16),
+        (SassInstr("SHFL.BFLY"), Unit.MEMORY, 4),
+        (SassInstr("UIADD3"), Unit.NONE, 0),
+        (SassInstr("BAR.SYNC"), Unit.NONE, 0),
+    ],
+)
+def test_units_and_their_clocks_on_sm_80(instr: SassInstr, unit: Unit, clocks: float) -> None:
+    assert (unit_of(instr), clocks_of(instr, target("sm_80"))) == (unit, clocks)
+
+
+def test_tensor_cores_of_later_targets() -> None:
+    one = SassInstr("HMMA.16816.F32")
+    assert clocks_of(one, target("sm_90")) == pytest.approx(4 / 0.63)
+    assert clocks_of(one, target("sm_120")) == 32
+    assert clocks_of(one, target("sm_100")) == clocks_of(one, target("sm_90"))
+
+
+def test_independent_products_keep_tensor_cores_busy() -> None:
+    assert share(*[hmma(n) for n in range(4)]) == approx(1)
+
+
+def test_a_product_waits_for_the_sum_of_the_one_before() -> None:
+    assert share(hmma(), hmma()) == approx(8 / 25)
+
+
+def test_warps_of_other_ctas_issue_while_one_waits() -> None:
+    assert share(hmma(), hmma(), ctas=2) == approx(16 / 25)
+    assert share(hmma(), hmma(), ctas=4) == approx(1)
+
+
+def test_a_warp_stalls_for_the_clocks_that_the_assembler_wrote() -> None:
+    assert share(*[hmma(n) for n in range(4)], add(Control(12, (), None, None))) == approx(32 / 36)
+
+
+def test_a_warp_waits_for_the_scoreboard_of_a_read() -> None:
+    read = SassInstr("LDSM.16.M88.4", operands="R0, [R8]", control=Control(1, (), 2, None))
+    waits = [hmma(n, Control(1, (2,) if n == 0 else (), None, None)) for n in range(16)]
+    # The read takes 16 clocks and 30 until its result; products begin 8 clocks apart, and the next read
+    # a clock after the last.
+    alone = share(read, *waits)
+    assert alone == approx(128 / (46 + 120 + 1))
+
+
+def test_a_warp_waits_for_its_copies() -> None:
+    copy = SassInstr("LDGSTS.E.BYPASS.128", operands="[R8], [R2.64]", control=FREE)
+    group = SassInstr("LDGDEPBAR", control=FREE)
+
+    def awaited(pending: str) -> float:
+        wait = SassInstr("DEPBAR.LE", operands=f"SB0, {pending}", control=FREE)
+        return share(copy, group, wait, *[hmma(n) for n in range(4)])
+
+    assert awaited("0x0") < 32 / 260
+    assert awaited("0x1") > 1.7 * awaited("0x0")
+
+
+def test_at_a_barrier_warps_wait_for_each_other() -> None:
+    barrier = SassInstr("BAR.SYNC.DEFER_BLOCKING", operands="0x0", control=FREE)
+    use = SassInstr("FADD", operands="R9, R108, R11", control=FREE)  # of the sum of the last product
+    turn = *[hmma(n) for n in range(3)], use
+    assert share(*turn, threads=256) > 0.9  # one of the two warps has products while the other waits
+    assert share(*turn, barrier, threads=256) < 0.85
+
+
+def test_control_words_are_needed() -> None:
+    with pytest.raises(ValueError, match="control words"):
+        share(SassInstr("HMMA.16816.F32", operands="R0, R4, R8, R0"))
