@@ -77,7 +77,7 @@ def products_of(
     assert len(config.tiling.parts) == 1
     if t.operands is FMA:
         return [FmaProducts(k, t, me, tiles)]
-    return [Tf32Products(k, t, me, tiles, is_crowded=config.tiling.is_crowded)]
+    return [Tf32Products(k, t, me, tiles, is_crowded=config.tiling.is_crowded, keeps_nan=True)]
 
 
 @marked("gradients: shift")

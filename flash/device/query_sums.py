@@ -103,7 +103,7 @@ class QuerySums:
             of_half = MmaOutputs(k, *by_queries, K_tile, config.dtype.scalar)
             self._passage = _HalfPassage(k, kept, of, me, *by_queries, of_half)
         else:
-            of_f32 = Tf32Outputs(k, *by_queries, K_tile, _F32_STEPS)
+            of_f32 = Tf32Outputs(k, *by_queries, K_tile, _F32_STEPS, keeps_nan=True)
             self._passage = _F32Passage(k, kept, of, me, *by_queries, of_f32)
         width = t.slice_width(t.head_dim)
         self._first_column = self._passage.first_column()

@@ -83,12 +83,16 @@ class Tf32Outputs:
         group: int,
         *,
         is_crowded: bool = False,
+        keeps_nan: bool = False,
     ) -> None:
-        """`is_crowded`: sums leave few registers, so the columns of O are computed two tiles at a time."""
+        """`is_crowded`: sums leave few registers, so the columns of O are computed two tiles at a time.
+        `keeps_nan`: a NaN in P must reach O, which only one product of tf32 has instructions for.
+        """
         self.k = k
         self.t = t
         self.me = me
         self._is_crowded = is_crowded
+        self._keeps_nan = keeps_nan
         self.is_split = t.operands.products > 1
         self.group = group  # steps whose products the tensor core sums together
         self._v = BlockReader(V_tile, me.in_quad * 2, me.lane // 4)
@@ -157,10 +161,13 @@ class Tf32Outputs:
 
     def _weights(self, P: Fragment, m: int, j: int) -> Split:
         """The A operand for 16 rows and 8 keys. No weight is infinite, or so large that it would be
-        rounded to infinity. The low part of a NaN is NaN, and so is the sum of the weights.
+        rounded to infinity. The low part of a NaN is NaN, and so is the sum of the weights; the sum
+        that rounds one product would make 0 of it.
         """
         top, bottom = P.row(2 * m), P.row(2 * m + 1)
         numbers = [row[2 * j + c] for c, row in product(range(2), (top, bottom))]
+        if self._keeps_nan and not self.is_split:
+            return Split(tuple(self._rounded(x) for x in numbers), ())
         high, low = [], []
         for x in numbers:
             up = x.as_(u32) + _HALF_ULP
@@ -241,11 +248,18 @@ class Tf32Products(Tf32Outputs):
 
     @marked("tf32 products: operands of a lane")
     def __init__(
-        self, k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles, *, is_crowded: bool = False
+        self,
+        k: KernelBuilder,
+        t: MmaTiling,
+        me: WarpPlace,
+        tiles: Tiles,
+        *,
+        is_crowded: bool = False,
+        keeps_nan: bool = False,
     ) -> None:
         self._q, self._k = operand_readers(t, me, tiles)
         self._panel_bytes = [of.panels[0].row_bytes * of.rows for of in tiles[:2]]
-        super().__init__(k, t, me, tiles[2], t.group, is_crowded=is_crowded)
+        super().__init__(k, t, me, tiles[2], t.group, is_crowded=is_crowded, keeps_nan=keeps_nan)
 
     def scores(self, S: Fragment, stage: Value | None) -> None:
         """S = Q Kᵀ for this warp's rows and the keys of a stage."""
