@@ -120,9 +120,10 @@ class _Cta:
         part = KeysPart.of(k, self.config, given, again=True)
         dK, dV = (part.given.rows(k, name, part.batch, part.kv_head) for name in ("dK", "dV"))
         k.note("dK, dV")
-        if not self.hides_keys:
+        if not (self.hides_keys or t.kept):
             k.cp_async_wait_all()  # of rows that no tile sees
-        k.barrier()  # K and V have been read by all
+        if t.kept < 2 or t.stages == 1:  # else they were read in front of the barrier of the first head
+            k.barrier()  # K and V have been read by all
         scores = self.config.features.scores
         weighing = [f.applied(self.first_scores) for f in scores if f.changes_weights]
         factor = weighing[0].output_factor if weighing else None

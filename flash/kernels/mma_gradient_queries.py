@@ -154,7 +154,8 @@ class _Cta:
         # Computed again: kept in registers through the loop, these values would be spilled.
         part = QueriesPart.of(k, self.config, given, again=True)
         k.note("dQ")
-        k.cp_async_wait_all()  # of rows that see no tile
+        if not (part.mask.hides_keys or t.kept):
+            k.cp_async_wait_all()  # of rows that see no tile
         k.barrier()  # Q has been read by all
         where = part.given.rows(k, "dQ", part.batch, part.head), part.first_row
         store(k, t.of_scores, self.me, self.products[0], self.Q_tile, *where, self.sum_dQ, part.given.scale)
