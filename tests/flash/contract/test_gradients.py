@@ -61,11 +61,11 @@ GRIDS = {
     "packed-queries": "(ceil(max_seqlen_q / 128) * heads * batch, 1, 1)",
     "packed-keys": "(ceil(max_seqlen_k / 64) * kv_heads * batch, 1, 1)",
     "sum": "(ceil(sums / 4), 1, 1)",
-    "deltas": "(ceil(seq_q / 128) * heads * batch, 1, 1)",
+    "deltas": "(ceil(seq_q / 64) * heads * batch, 1, 1)",
     "adding-keys": "(ceil(seq_k / 64) * kv_heads * batch, 1, 1)",
     "packed-adding-keys": "(ceil(max_seqlen_k / 64) * kv_heads * batch, 1, 1)",
-    "rounded-sums": "(ceil(seq_q / 128) * heads * batch, 1, 1)",
-    "packed-rounded-sums": "(ceil(max_seqlen_q / 128) * heads * batch, 1, 1)",
+    "rounded-sums": "(ceil(seq_q / 64) * heads * batch, 1, 1)",
+    "packed-rounded-sums": "(ceil(max_seqlen_q / 64) * heads * batch, 1, 1)",
 }
 # What hosts check beside what the proof takes.
 ONLY_OF_HOSTS: dict[str, dict[str, Expression]] = {
