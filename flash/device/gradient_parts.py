@@ -217,7 +217,6 @@ class QueriesPart:
     all_see_from: Value | None  # the first key that all rows see; None if it is key 0
 
     @classmethod
-    @marked("gradients: part of queries")
     def of(
         cls, k: KernelBuilder, config: GradientConfig, given: GradientParameters, *, again: bool = False
     ) -> QueriesPart:

@@ -74,6 +74,7 @@ class Split:
 class Tf32Outputs:
     """O += P V of f32 elements."""
 
+    @marked("tf32 products: operands of a lane")
     def __init__(
         self,
         k: KernelBuilder,
@@ -246,7 +247,6 @@ class Tf32Outputs:
 class Tf32Products(Tf32Outputs):
     """Both products of f32 elements; see `flash.device.mma_products.WarpProducts`."""
 
-    @marked("tf32 products: operands of a lane")
     def __init__(
         self,
         k: KernelBuilder,

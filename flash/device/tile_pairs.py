@@ -67,7 +67,6 @@ class TilePairs:
         """
         return self._used[self._sizes[n]].at
 
-    @marked("tile pairs: stages")
     def advance(self) -> None:
         """Go on to the stages of the next pair."""
         for ring in self._used.values():
