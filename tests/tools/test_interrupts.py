@@ -111,6 +111,8 @@ def test_an_interrupted_command_is_quiet_and_leaves_nothing(name: str, tmp_path:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        # A shell starts background jobs with SIGINT ignored, and what they start inherits it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # one thread here
     )
     try:
         kept = ready(process, work)
