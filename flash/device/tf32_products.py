@@ -187,6 +187,7 @@ class Tf32Outputs:
         bits = tuple(of.as_(u32) for of in low) if self.is_split else ()
         return Split(tuple(high), bits)
 
+    @marked("tf32 products: split")
     def _split(self, x: Value, if_infinite: int) -> tuple[Value, Value]:
         """The high and low part of x. An infinite high part would make the low part of an infinite
         x NaN, so it is replaced by x & `if_infinite`: the low part is then infinite. The low part
