@@ -42,7 +42,7 @@ def on_device(driver: FakeDriver, array: np.ndarray[Any, Any], ordinal: int = 0,
 
 
 class TensorOnGpu:
-    """What is asked of a tensor of torch on a GPU, dense, and of no interface that torch has."""
+    """A stand-in for a dense tensor of torch on a GPU: it has the attributes that launches read."""
 
     layout, requires_grad = "torch.strided", False
 

@@ -111,7 +111,7 @@ def _queries(made: Build, geometry: Geometry) -> str:
 
 
 def proved_text(made: BuiltKernel) -> str:
-    """What is proved of a kernel's accesses and barriers."""
+    """The words of `explain` that say which accesses and barriers of a kernel are proved."""
     return f"{_proved(made.proof)}; {_proved_global(made.global_proof)}"
 
 

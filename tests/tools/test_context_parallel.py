@@ -73,7 +73,7 @@ def test_estimates_are_those_of_the_cost_rule(capsys: pytest.CaptureFixture[str]
     picture = tmp_path / "plot.svg"
     rows = _estimates(capsys, "--estimate", "2,4", "--plot", str(picture))
     by = {(row["gpus"], row["scheme"]): row for row in rows}
-    # Of a causal zigzag the last rank of W sends 2 (W - 1) of 2 W chunks of k and v.
+    # In a causal zigzag the last of W ranks sends 2 (W - 1) of the 2 W chunks of k and v.
     assert by[4, "ring"]["bytes"] == 6 * 512 * 8 * 128 * 4
     assert sum(row["chosen"] for row in rows) == 2
     assert all(0 < row["efficiency"] <= 1.0001 for row in rows)

@@ -20,7 +20,8 @@ from flash.distributed import ContextParallel, Machine
 from flash.distributed.exchange import Event
 
 _TYPES: Final = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-# Of the largest element: sums in another order in f32; of 16 bits, parts and results are rounded.
+# The allowed error by type, in parts of the largest element: f32 is summed in another order; in 16 bits
+# parts and results are rounded.
 _BOUNDS: Final = {"f32": 64 * 2.0**-24, "f16": 8 * 2.0**-11, "bf16": 8 * 2.0**-8}
 _NAMES: Final = ("out", "lse", "dq", "dk", "dv")
 _UNIT_OF_PEAK: Final = 1 if sys.platform == "darwin" else 1024  # bytes

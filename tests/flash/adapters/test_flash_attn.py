@@ -338,7 +338,7 @@ def in_torch(torch: ModuleType, q: Any, k: Any, v: Any, slopes: Any) -> Any:
 
 @pytest.mark.parametrize("name", FORMS)
 def test_gradients_are_those_of_pytorch(torch: ModuleType, flash_attn: Any, name: str) -> None:
-    """Of q, k, v and the slopes, from those of out and of LSE."""
+    """The gradients of q, k, v and the slopes, from the gradients of out and of LSE."""
     kv_heads = 4 if "qkv" in name else 2
     arrays = tensors(torch, "float32", (2, 7, 4, 16), (2, 7, kv_heads, 16), (2, 7, kv_heads, 16))
     arrays = [x.requires_grad_() for x in (*arrays, torch.tensor(SLOPES[:4]))]

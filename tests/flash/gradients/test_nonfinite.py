@@ -96,7 +96,7 @@ def _changed(of: Case, where: str, at: Any, bad: float) -> Case:
     return replace(of, **{where: array})
 
 
-# Of the queries of causal cases the first see no key, but a sink if there is one.
+# The first queries of causal cases see no key; they see a sink if there is one.
 WHERE: dict[str, tuple[int, ...]] = {
     "q": (0, 1, 67, 3),
     "dout": (0, 1, 67, 3),
