@@ -23,7 +23,8 @@ from flash.gradients.checks import WRITTEN, Checks
 from flash.gradients.steps import GradientCall, memory_of, steps_of
 from flash.host.caller import Caller
 from flash.launch.step import Step
-from flash.problem.gradients import KEYS, gradient_config
+from flash.problem.gradient_choice import gradient_config
+from flash.problem.gradients import KEYS
 from ptxgen.arrays.views import view
 from ptxgen.report.limits import limits
 from ptxgen.report.rates import DEVICES

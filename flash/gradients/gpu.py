@@ -13,7 +13,8 @@ from flash.host import results
 from flash.host.caller import Caller
 from flash.launch.gpu import GpuLauncher, Ready
 from flash.operands.dtypes import F32, F32_BYTES
-from flash.problem.gradients import gradient_config, owners_of
+from flash.problem.gradient_choice import gradient_config
+from flash.problem.gradients import owners_of
 from ptxgen.arrays import streams
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.elements import numpy_type

@@ -26,7 +26,8 @@ from flash.launch.signature import ExplainArguments, LaunchArguments
 from flash.operands.dtypes import OF_ARRAYS
 from flash.operands.words import A, AnyArray, Backend, Layout
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
-from flash.problem.gradients import gradient_config, has_one_sweep, owners_of
+from flash.problem.gradient_choice import gradient_config, has_one_sweep
+from flash.problem.gradients import owners_of
 from flash.problem.tile_choice import natural_alignment
 from flash.scores.aux_arrays import flattened
 from flash.scores.features import require_known, takes
@@ -74,7 +75,7 @@ class AttentionGradient:
     Kernels are made by the first call that needs them, and kept. `cuda` is the GPU backend and
     `cache` keeps compiled kernels; by default those of the process. Any thread may use it. `copy`
     returns the object itself; unpickling makes a new one from the config, with the backend and cache
-    of its process. Tiles are those of `GRADIENT_TILES` in `flash/problem/gradients.py`: `block_q`,
+    of its process. Tiles are those of `GRADIENT_TILES` in `flash/problem/gradient_choice.py`: `block_q`,
     `tile` and the like in the config, and pack_gqa, are of the forward pass alone.
 
     The kernels use tensor cores, but for f32 with precision "ieee", the default: its products are exact,

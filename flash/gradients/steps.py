@@ -19,15 +19,8 @@ from flash.launch.varlen import LENGTHS
 from flash.mods.trace import AUX
 from flash.operands.dtypes import OF_ARRAYS
 from flash.problem.config import AttentionConfig
-from flash.problem.gradients import (
-    KEYS,
-    SCORES,
-    SUMS_OF_QUERIES,
-    GradientConfig,
-    gradient_config,
-    owners_of,
-    term_of,
-)
+from flash.problem.gradient_choice import gradient_config
+from flash.problem.gradients import KEYS, SCORES, SUMS_OF_QUERIES, GradientConfig, owners_of, term_of
 from flash.problem.sequences import each_sequence
 from flash.scores.aux_arrays import gathered
 from flash.scores.feature import ScoreFeature, summed_to

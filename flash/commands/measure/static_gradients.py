@@ -15,7 +15,8 @@ from flash.commands.measure.report import ROOT
 from flash.commands.measure.static_quality import THOUSAND, Assembled, Subject, assembled
 from flash.contract.gradients import gradient_build
 from flash.problem.config import AttentionConfig
-from flash.problem.gradients import KEYS, OWNERS, GradientTiling, gradient_config
+from flash.problem.gradient_choice import gradient_config
+from flash.problem.gradients import KEYS, OWNERS, GradientTiling
 from ptxgen.errors import BackendError
 from ptxgen.runtime.sass import mix
 from ptxgen.target import Target

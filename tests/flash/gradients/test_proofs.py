@@ -20,7 +20,8 @@ from flash.kernels.sum_terms import SumConfig
 from flash.launch.step import Step
 from flash.operands.dtypes import DTYPES
 from flash.problem.config import AttentionConfig
-from flash.problem.gradients import SCORES, GradientConfig, gradient_config, has_one_sweep, owners_of
+from flash.problem.gradient_choice import gradient_config, has_one_sweep
+from flash.problem.gradients import SCORES, GradientConfig, owners_of
 from ptxgen import ir
 from ptxgen.arrays.views import view
 from ptxgen.errors import TrapError

@@ -10,7 +10,8 @@ import pytest
 from flash.contract.gradients import verified_gradient
 from flash.gradients.resources import GradientResources
 from flash.problem.config import AttentionConfig
-from flash.problem.gradients import KEYS, QUERIES, SCORES, gradient_config
+from flash.problem.gradient_choice import gradient_config
+from flash.problem.gradients import KEYS, QUERIES, SCORES
 from ptxgen import ir
 from ptxgen.errors import BackendError
 from ptxgen.target import target

@@ -1,0 +1,217 @@
+"""The tiles of kernels of gradients, and which of them a problem gets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from flash.problem.config import AttentionConfig
+from flash.problem.gradients import DELTAS, KEYS, QUERIES, SCORES, SUMS, GradientConfig, GradientTiling
+from flash.problem.mma_tiling import F32_GRADE, FMA, HALF, TF32, Operands
+from flash.problem.precision import operands_of
+from flash.problem.simt_tiling import MAX_HEAD_DIM
+from flash.problem.tile_choice import FIRST_WITH_MMA
+from ptxgen.errors import ConfigError
+from ptxgen.target import Target
+
+
+class Tiles(NamedTuple):
+    """Tiles that kernels of gradients may have (`GradientTiling`), if they keep no more beside sums than
+    `load`: 0, nothing; 1, packed sequences or what hides keys one by one; 2, numbers that change scores,
+    or what drops weights; 3, what drops weights beside any of these.
+    """
+
+    block: int
+    tile: int
+    warps: int
+    stages: int
+    step: int = 0
+    kept: int = 0
+    load: int = 3
+
+
+ADDING_KEYS: Final = "keys, adding to dQ"
+# Tiles by owner, by how elements are multiplied, and by the columns of Q or V, whichever are more
+# (at most so many), among those that were seen not to spill; those of 16 bits and two sweeps in the order
+# of the modelled share of tensor cores (`ptxgen bench --only static`). Rows of two blocks of 16 for each
+# warp halve the reads of shared memory, which limit these kernels; what the registers beside the sums do
+# not hold is left to smaller tiles.
+GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
+    (QUERIES, HALF.name): {
+        64: (
+            Tiles(128, 64, 4, 2, step=32, kept=1, load=0),
+            Tiles(128, 32, 4, 2, kept=1, load=2),
+            Tiles(64, 64, 4, 2, step=32),
+        ),
+        96: (Tiles(128, 32, 4, 2, load=2), Tiles(64, 32, 4, 2)),
+        128: (
+            Tiles(128, 32, 4, 2, load=0),
+            Tiles(128, 32, 4, 1, load=0),
+            Tiles(64, 64, 4, 1, step=32, kept=1, load=2),
+            Tiles(64, 32, 4, 2),
+            Tiles(64, 32, 4, 1),
+        ),
+        256: (Tiles(64, 32, 4, 1),),
+    },
+    (KEYS, HALF.name): {
+        64: (Tiles(128, 32, 4, 2, load=0), Tiles(64, 64, 4, 2, step=32, kept=2)),
+        96: (Tiles(64, 64, 4, 2, step=32), Tiles(64, 32, 4, 2)),
+        128: (Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 1)),
+        256: (Tiles(64, 32, 4, 1),),
+    },
+    (QUERIES, TF32.name): {
+        64: (Tiles(64, 32, 4, 2),),
+        128: (Tiles(64, 16, 4, 1),),
+        256: (Tiles(32, 16, 2, 1),),
+    },
+    (KEYS, TF32.name): {64: (Tiles(64, 32, 4, 2),), 128: (Tiles(64, 16, 4, 1),), 256: (Tiles(32, 16, 2, 1),)},
+    (QUERIES, F32_GRADE.name): {
+        64: (Tiles(64, 16, 4, 2),),
+        128: (Tiles(64, 16, 4, 1),),
+        256: (Tiles(32, 16, 2, 1),),
+    },
+    (KEYS, F32_GRADE.name): {
+        64: (Tiles(64, 16, 4, 2),),
+        128: (Tiles(64, 16, 4, 1),),
+        256: (Tiles(32, 16, 2, 1),),
+    },
+    (QUERIES, FMA.name): {
+        64: (Tiles(128, 16, 4, 1),),
+        128: (Tiles(64, 16, 4, 1),),
+        256: (Tiles(32, 16, 2, 1),),
+    },
+    (KEYS, FMA.name): {
+        64: (Tiles(128, 16, 4, 1, load=1), Tiles(64, 32, 4, 1)),
+        128: (Tiles(64, 16, 4, 1),),
+        256: (Tiles(32, 16, 2, 1),),
+    },
+    (ADDING_KEYS, HALF.name): {
+        64: (Tiles(64, 64, 4, 2, load=1), Tiles(64, 32, 4, 2)),
+        128: (Tiles(64, 32, 4, 2, load=1), Tiles(64, 16, 4, 2)),
+        256: (Tiles(64, 32, 4, 1, load=1), Tiles(64, 16, 4, 1)),
+    },
+    (ADDING_KEYS, TF32.name): {
+        64: (Tiles(64, 32, 4, 2),),
+        128: (Tiles(64, 16, 4, 1),),
+        192: (Tiles(32, 16, 2, 1),),
+    },
+    (ADDING_KEYS, F32_GRADE.name): {64: (Tiles(64, 16, 4, 2),), 128: (Tiles(64, 16, 4, 1),)},
+}
+_REGISTERS: Final = 255  # of a thread, of which these kernels take nearly all
+_OTHER_BYTES: Final = 1024  # of shared memory of a CTA, at most: LSE and D of rows
+_WANTED_CTAS: Final = 2  # of a multiprocessor: one issues while the other waits
+# Rows of a CTA of deltas or sums, and its warps: enough for a row's pieces of 16 bytes.
+_ROWS: Final = 64
+_WARPS_OF_ROWS: Final = 4
+# The most columns of which a CTA makes all, by how elements are multiplied.
+_UNSLICED: Final = {HALF.name: 128, TF32.name: 128, F32_GRADE.name: 64, FMA.name: 64}
+
+
+def has_one_sweep(config: AttentionConfig) -> bool:
+    """Whether one sweep can make the gradients of a config: whether the table has tiles for it."""
+    operands = operands_of(config.element, config.precision)
+    by_columns = GRADIENT_TILES.get((ADDING_KEYS, operands.name), {}) if operands is not None else {}
+    return max(config.head_dim, config.value_dim) <= max(by_columns, default=0)
+
+
+def gradient_config(
+    config: AttentionConfig,
+    owner: str,
+    target: Target,
+    alignment: int,
+    *,
+    with_dlse: bool = False,
+    wanted: tuple[str, ...] = (),
+    who: str = "AttentionGradient",
+    one_sweep: bool = False,
+) -> GradientConfig:
+    """The kernel of gradients of a problem, whose CTAs own rows of `owner`. In `one_sweep`, for a
+    config that `has_one_sweep`, a kernel that owns keys also adds to sums of dQ.
+
+    Raises `ConfigError`, which says that `who` found it, for what no kernel computes on the target.
+    """
+    operands = operands_of(config.element, config.precision) or FMA
+    if target.sm < FIRST_WITH_MMA:
+        raise ConfigError(
+            f"{who}: kernels of gradients copy asynchronously, which needs sm_{FIRST_WITH_MMA} or later, "
+            f"got {target.name}; only backend 'cpu' computes gradients without such a GPU"
+        )
+    if config.value_dim > MAX_HEAD_DIM:
+        raise ConfigError(
+            f"{who}: head_dim_v must be at most {MAX_HEAD_DIM} in kernels of gradients, got "
+            f"{config.value_dim}; only backend 'cpu' computes gradients of wider values"
+        )
+    if owner in (DELTAS, SUMS):
+        return _of_rows(config, owner, target, alignment, operands, with_dlse=with_dlse, wanted=wanted)
+    adds = owner == KEYS and one_sweep
+    columns = max(config.head_dim, config.value_dim)
+    of_tiles = ADDING_KEYS if adds else QUERIES if owner == SCORES else owner
+    by_columns = GRADIENT_TILES[of_tiles, operands.name]
+    offered = next(tiles for most, tiles in by_columns.items() if columns <= most)
+    load = _load(config)
+    slices = 2 if owner == KEYS and columns > _UNSLICED[operands.name] else 1
+    tilings = [
+        GradientTiling(
+            *(config.head_dim, config.value_dim, of.block, of.tile, of.warps, of.stages),
+            *(slices, operands, adds, of.step, of.kept),
+        )
+        for of in offered
+        if of.load >= load
+    ]
+    if owner == SCORES:  # which has one tile of each matrix at a time
+        tilings = [replace(t, stages=1, step=0, kept=0) for t in tilings]
+    fitting = [t for t in tilings if t.shared_bytes <= target.shared_per_block_optin]
+    if not fitting:
+        raise ConfigError(
+            f"{who}: head_dim={config.head_dim}, head_dim_v={config.value_dim} needs "
+            f"{tilings[-1].shared_bytes} bytes of shared memory, but {target.name} allows "
+            f"{target.shared_per_block_optin} bytes per block; only backend 'cpu' computes these gradients"
+        )
+    together = [
+        t
+        for t in fitting
+        if target.blocks_per_sm_for(t.threads, _REGISTERS, t.shared_bytes + _OTHER_BYTES) >= _WANTED_CTAS
+    ]
+    return GradientConfig(
+        owner,
+        target,
+        (together or fitting)[0],
+        str(config.causal or ""),
+        alignment,
+        config.element,
+        config.features,
+        with_dlse,
+        wanted,
+    )
+
+
+def _load(config: AttentionConfig) -> int:
+    """What a kernel keeps beside sums; see `Tiles`."""
+    hides = config.varlen or any(f.hides for f in config.scores)
+    kept = 2 if any(f.changes_scores for f in config.scores) else int(hides)
+    if any(f.changes_weights for f in config.scores):
+        return 3 if kept else 2
+    return kept
+
+
+def _of_rows(
+    config: AttentionConfig,
+    owner: str,
+    target: Target,
+    alignment: int,
+    operands: Operands,
+    *,
+    with_dlse: bool,
+    wanted: tuple[str, ...],
+) -> GradientConfig:
+    """The kernel whose CTAs own rows of D, or of sums of dQ. Of the features its text depends on those
+    whose gradients follow from D alone.
+    """
+    is_first = owner == DELTAS
+    kept = [f for f in config.scores if is_first and f.gradient_of == "first" and f.argument in wanted]
+    tiling = GradientTiling(config.head_dim, config.value_dim, _ROWS, 0, _WARPS_OF_ROWS, 1, operands=operands)
+    features = replace(config.features, scores=tuple(kept))
+    of_terms = tuple(feature.argument for feature in kept)
+    return GradientConfig(
+        owner, target, tiling, "", alignment, config.element, features, is_first and with_dlse, of_terms
+    )
