@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import importlib.util
 import inspect
 import re
 import sys
@@ -12,17 +10,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-if importlib.util.find_spec("ptxgen") is None:  # a bare checkout, nothing installed
+if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from flash.commands.parts.quiet import quietly
 from ptxgen import errors
 from ptxgen.errors import PtxGenError
 from ptxgen.frames import load_template
 from ptxgen.isa import rows
 from ptxgen.types import ScalarType
+from tools.commands.generated_file import write_or_check
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "api.md"
-OK, FAILED = 0, 1
 
 # The public modules; what is public in one is its `__all__`, or all exceptions.
 MODULES: Final = (
@@ -54,22 +53,7 @@ _SOME: Final = _Some()
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the page and return 0; with `--check` write nothing, and return 1 if it is outdated."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if outdated")
-    parser.add_argument("--page", type=Path, default=PAGE, help="default: docs/api.md")
-    arguments = parser.parse_args(argv)
-    page: Path = arguments.page
-    text = render()
-    if not arguments.check:
-        page.write_text(text, encoding="utf-8")
-        return OK
-    if page.is_file() and page.read_text(encoding="utf-8") == text:
-        return OK
-    print(
-        f"gen_api_docs.py: {page} is not what the docstrings say; run python tools/gen_api_docs.py",
-        file=sys.stderr,
-    )
-    return FAILED
+    return write_or_check(argv, "gen_api_docs.py", __doc__, PAGE, "the docstrings say", render)
 
 
 def render() -> str:
@@ -152,4 +136,4 @@ def _doc(of: object) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(quietly(main))

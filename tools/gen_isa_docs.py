@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
 import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-if importlib.util.find_spec("ptxgen") is None:  # a bare checkout, nothing installed
+if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from flash.commands.parts.quiet import quietly
@@ -18,32 +16,16 @@ from ptxgen import isa
 from ptxgen.frames import load_template
 from ptxgen.isa import ANY, SPECIALS, Gate, Inst
 from ptxgen.isa.missing import FORMS, INSTRUCTIONS, PTX_ISA
+from tools.commands.generated_file import write_or_check
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "isa.md"
-OK, FAILED = 0, 1
-
 
 _MANY: Final = 16  # choices listed if they have equal requirements; of more, first and last
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the page and return 0; with `--check` write nothing, and return 1 if it is outdated."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if outdated")
-    parser.add_argument("--page", type=Path, default=PAGE, help="default: docs/isa.md")
-    arguments = parser.parse_args(argv)
-    page: Path = arguments.page
-    text = render()
-    if not arguments.check:
-        page.write_text(text, encoding="utf-8")
-        return OK
-    if page.is_file() and page.read_text(encoding="utf-8") == text:
-        return OK
-    print(
-        f"gen_isa_docs.py: {page} is not what the table says; run python tools/gen_isa_docs.py",
-        file=sys.stderr,
-    )
-    return FAILED
+    return write_or_check(argv, "gen_isa_docs.py", __doc__, PAGE, "the table says", render)
 
 
 def render() -> str:

@@ -1,16 +1,14 @@
-"""Write ptxgen/dsl/ops.pyi, the types of the table's methods: `python tools/gen_ops_stub.py`."""
+"""Write `ptxgen/dsl/ops.pyi`, the types of the table's methods, or check that it is up to date."""
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-if importlib.util.find_spec("ptxgen") is None:  # a bare checkout, nothing installed
+if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import ptxgen.isa  # noqa: F401  # declares the rows
@@ -19,8 +17,7 @@ from ptxgen.frames import load_template
 from ptxgen.isa.spec import Inst, Modifier, Operand
 from ptxgen.isa.table import rows
 from ptxgen.types import ScalarType, pred
-
-OK, STALE = 0, 1
+from tools.commands.generated_file import write_or_check
 
 STUB = Path(__file__).resolve().parent.parent / "ptxgen" / "dsl" / "ops.pyi"
 
@@ -242,24 +239,8 @@ def _operand_type(row: Inst, operand: Operand, vector: bool) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the stub, or with --check compare it; 0 if it is up to date, 1 if not."""
-    parser = argparse.ArgumentParser(
-        prog="gen_ops_stub.py", description="Write ptxgen/dsl/ops.pyi from the instruction table."
-    )
-    parser.add_argument("--check", action="store_true", help="write nothing, only compare")
-    arguments = parser.parse_args(argv)
-    text = render_stub()
-    current = STUB.read_text(encoding="utf-8") if STUB.exists() else ""
-    if text == current:
-        return OK
-    if arguments.check:
-        print(
-            f"{STUB.name} is not what the instruction table says; run python tools/gen_ops_stub.py",
-            file=sys.stderr,
-        )
-        return STALE
-    STUB.write_text(text, encoding="utf-8")
-    return OK
+    """Write the stub and return 0; with `--check` write nothing, and return 1 if it is outdated."""
+    return write_or_check(argv, "gen_ops_stub.py", __doc__, STUB, "the instruction table says", render_stub)
 
 
 if __name__ == "__main__":

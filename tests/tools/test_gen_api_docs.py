@@ -35,9 +35,9 @@ def test_every_link_of_the_page_has_its_heading() -> None:
 
 def test_an_outdated_page_fails_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "api.md"
-    assert gen_api_docs.main(["--check", "--page", str(page)]) == 1
+    assert gen_api_docs.main(["--check", "--file", str(page)]) == 1
     assert "run python tools/gen_api_docs.py" in capsys.readouterr().err
-    assert gen_api_docs.main(["--page", str(page)]) == 0
-    assert gen_api_docs.main(["--check", "--page", str(page)]) == 0
+    assert gen_api_docs.main(["--file", str(page)]) == 0
+    assert gen_api_docs.main(["--check", "--file", str(page)]) == 0
     page.write_text(page.read_text() + "\n")
-    assert gen_api_docs.main(["--check", "--page", str(page)]) == 1
+    assert gen_api_docs.main(["--check", "--file", str(page)]) == 1
