@@ -35,10 +35,12 @@ test: $(READY) ## the quick tests; those that need a GPU skip themselves where t
 slow: $(READY) ## the tests that .ci/run has besides those of make test
 	$(PYTEST) -m "slow and not nightly" $(PYTEST_ARGS)
 
-blas: $(READY) ## tests that judge sums of floats, with each other BLAS kernel of this CPU
-	@set -e; for kernel in $$($(PY) tools/blas_kernels.py); do \
-	  echo "OPENBLAS_CORETYPE=$$kernel"; \
-	  OPENBLAS_CORETYPE=$$kernel $(PYTEST) -m "judged and not slow and not nightly" $(PYTEST_ARGS); \
+blas: $(READY) ## tests that judge sums of floats, with each other BLAS kernel of this CPU; SHARE=1 runs all with each
+	@set -e; kernels=$$($(PY) tools/blas_kernels.py); part=0; \
+	for kernel in $$kernels; do \
+	  part=$$((part + 1)); share=$$part/$(or $(SHARE),$$(set -- $$kernels; echo $$#)); \
+	  echo "OPENBLAS_CORETYPE=$$kernel --share $$share"; \
+	  OPENBLAS_CORETYPE=$$kernel $(PYTEST) --share $$share -m "judged and not slow and not nightly" $(PYTEST_ARGS); \
 	done
 
 frameworks: $(FRAMEWORKS) ## PyTorch, JAX and transformers, whose tests skip themselves without them

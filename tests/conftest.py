@@ -13,12 +13,12 @@ import gc
 import importlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from grids import dispensable
+from grids import dispensable, share_of
 from host_programs import Hosts, cuda_headers
 
 from flash.contract.catalogue import build
@@ -137,6 +137,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite tests/golden (refused when CI is set)"
     )
+    parser.addoption(
+        "--share",
+        default="1/1",
+        metavar="PART/PARTS",
+        help="of each test's cases every PARTS-th, from number PART on; all of a test with fewer",
+    )
 
 
 @pytest.fixture(scope="session")
@@ -155,11 +161,20 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[REQUIRED] = required_names(os.environ.get("PTXGEN_REQUIRE", ""))
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the cases that `make test`, or `.ci/run` as well, can do without."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
+    """Mark the cases that `make test`, or `.ci/run` as well, can do without; of those that -m
+    chooses by the markers keep those of `--share`.
+    """
     for case, marker in dispensable(items):
         case.add_marker(marker)
+    yield
+    part, parts = map(int, config.getoption("--share").split("/"))
+    kept = share_of([item.nodeid for item in items], part, parts)
+    config.hook.pytest_deselected(items=[item for n, item in enumerate(items) if n not in kept])
+    items[:] = [items[n] for n in sorted(kept)]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

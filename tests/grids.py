@@ -1,4 +1,4 @@
-"""Which cases of a test with parameters `make test` runs: the markers `grid` and `sample`."""
+"""Which cases of a test with parameters a run has: the markers `grid` and `sample`, and `--share`."""
 
 from __future__ import annotations
 
@@ -42,6 +42,21 @@ def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function,
         for number, case in enumerate(cases):
             if number not in kept:
                 yield case, "slow" if number in gate else "nightly"
+
+
+def share_of(names: Sequence[str], part: int, parts: int) -> set[int]:
+    """The indices of the node ids whose number among the cases of their test is `part` modulo
+    `parts`, and of those of a test with fewer cases than parts. `parts` runs have all together.
+    """
+    tests: dict[str, list[int]] = {}
+    for index, name in enumerate(names):
+        tests.setdefault(name.partition("[")[0], []).append(index)
+    return {
+        index
+        for cases in tests.values()
+        for number, index in enumerate(cases)
+        if len(cases) < parts or number % parts == part % parts
+    }
 
 
 def sampled(cases: Sequence[frozenset[object]], count: int) -> list[int]:

@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from grids import covering, dispensable, sampled
+from grids import covering, dispensable, sampled, share_of
 
 GRID = """
 import pytest
@@ -106,3 +106,10 @@ def test_the_rest_of_grids_and_samples_is_dispensable_and_nothing_else(tmp_path:
     assert 3 <= len(again) <= 4
     assert {left_out[name] for name in left_out if name not in nightly} == {"slow"}
     assert "test_of_two_samples[0]" in left_out
+
+
+def test_shares_have_every_case_of_many_once_and_few_cases_each() -> None:
+    names = [*(f"a.py::test_many[{n}]" for n in range(5)), "a.py::test_one", "b.py::test_one[x]"]
+    assert share_of(names, 1, 2) == {1, 3, 5, 6}
+    assert share_of(names, 2, 2) == {0, 2, 4, 5, 6}
+    assert share_of(names, 2, 1) == set(range(7))
