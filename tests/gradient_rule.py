@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from gradient_oracles import torch_gradients_in
-from gradient_runs import Case, by_name, case
+from gradient_runs import KINDS, Case, by_name, case
 from numpy.typing import NDArray
 
 import flash
@@ -171,9 +171,7 @@ def print_errors() -> None:
         "bias": np.random.default_rng(0).standard_normal((1, 203), np.float32),
     }
     features = {"causal": True, "alibi": True, "sink": True, "bias": "f32", "arrays": arrays}
-    kinds = [{"dtype": "f16"}, {"dtype": "bf16"}]
-    kinds += [{"dtype": "f32", "precision": precision} for precision in ("tf32", "f32_grade")]
-    for kind in kinds:
+    for kind in KINDS.values():
         of = case(113, 203, 64, heads=2, kv_heads=1, **kind, **features)
         for backend, found in errors(torch, of, ("interpreter", "cpu")).items():
             for error in found:
