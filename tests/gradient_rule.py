@@ -76,9 +76,7 @@ def errors(torch: ModuleType, of: Case, backends: tuple[str, ...]) -> dict[str, 
     of LSE in units of log2, and of the scale in these units.
     """
     kind = kind_of(of)
-    how = {
-        name: value for name, value in of.given.items() if name not in of.arrays and value not in (None, ())
-    }
+    how = {name: value for name, value in of.given.items() if name not in of.arrays and value is not None}
     operands = {"q": of.q, "k": of.k, "v": of.v, **of.arrays}
     theirs = torch_gradients_in(torch, kind, of.dout, of.dlse, operands, how)
     found = attention_reference_gradients(of.dout, of.q, of.k, of.v, dlse=of.dlse, **of.given)
