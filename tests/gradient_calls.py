@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
+import pytest
 from judge import rounded_normal
 
 import flash
+from flash.launch.step import Step
 from flash.operands.dtypes import F16, DType
 from flash.reference import ReferenceGradients, attention_reference_gradients
 
@@ -39,6 +42,20 @@ def call_of(
 def reference(arrays: Arrays, **how: Any) -> ReferenceGradients:
     """The gradients in float64."""
     return attention_reference_gradients(*(arrays[n] for n in ("dout", "q", "k", "v")), **how)
+
+
+def interpreted_owners(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list to which the interpreter adds the owner of each kernel of gradients that it runs."""
+    owners, run = list[str](), Step.interpret
+
+    def interpret(step: Step, *given: Any, **how: Any) -> Any:
+        found = re.match("attention_gradient_([a-z]+)_", step.plan.entry)
+        if found:
+            owners.append(found[1])
+        return run(step, *given, **how)
+
+    monkeypatch.setattr(Step, "interpret", interpret)
+    return owners
 
 
 def three(found: Any) -> list[Array]:

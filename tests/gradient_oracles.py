@@ -36,10 +36,11 @@ def torch_gradients(
 def torch_gradients_in(
     torch: ModuleType, kind: str, dout: Array, dlse: Array | None, operands: Operands, how: Mapping[str, Any]
 ) -> Operands:
-    """The same as PyTorch computes them if q, k, v and dout are of type `kind`: "f16" or "bf16", whose
-    products are of numbers of that type and are rounded to it, while all else is in f32, as under
-    `torch.autocast`; "f32"; or "tf32", f32 whose products are of numbers rounded to tf32, as with
-    `torch.backends.cuda.matmul.allow_tf32`.
+    """The gradients of `operands` by autograd, with the roundings of PyTorch for q, k, v and dout of a
+    `kind`: with "f16" and "bf16" the factors of matrix products are rounded to that type, and so are the
+    products, and all else is f32, as under `torch.autocast`; with "tf32" the factors are f32 rounded to
+    tf32, as under `torch.backends.cuda.matmul.allow_tf32`; with "f32" all is f32. Arguments are those of
+    `torch_gradients`; gradients of q, k and v are returned in the type of q, others as f32.
     """
     half = {"f16": torch.float16, "bf16": torch.bfloat16}.get(kind)
     of = {name: torch.tensor(np.float32(x), requires_grad=True) for name, x in operands.items()}

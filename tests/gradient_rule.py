@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from gradient_oracles import torch_gradients_in
-from gradient_runs import Case, by_name, case
+from gradient_runs import KINDS, Case, by_name, case
 from numpy.typing import NDArray
 
 import flash
@@ -76,9 +76,7 @@ def errors(torch: ModuleType, of: Case, backends: tuple[str, ...]) -> dict[str, 
     of LSE in units of log2, and of the scale in these units.
     """
     kind = kind_of(of)
-    how = {
-        name: value for name, value in of.given.items() if name not in of.arrays and value not in (None, ())
-    }
+    how = {name: value for name, value in of.given.items() if name not in of.arrays and value is not None}
     operands = {"q": of.q, "k": of.k, "v": of.v, **of.arrays}
     theirs = torch_gradients_in(torch, kind, of.dout, of.dlse, operands, how)
     found = attention_reference_gradients(of.dout, of.q, of.k, of.v, dlse=of.dlse, **of.given)
@@ -171,9 +169,7 @@ def print_errors() -> None:
         "bias": np.random.default_rng(0).standard_normal((1, 203), np.float32),
     }
     features = {"causal": True, "alibi": True, "sink": True, "bias": "f32", "arrays": arrays}
-    kinds = [{"dtype": "f16"}, {"dtype": "bf16"}]
-    kinds += [{"dtype": "f32", "precision": precision} for precision in ("tf32", "f32_grade")]
-    for kind in kinds:
+    for kind in KINDS.values():
         of = case(113, 203, 64, heads=2, kv_heads=1, **kind, **features)
         for backend, found in errors(torch, of, ("interpreter", "cpu")).items():
             for error in found:

@@ -18,6 +18,13 @@ from flash.reference import attention_reference
 
 Array = NDArray[Any]
 TYPES: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32}
+KINDS: dict[str, dict[str, Any]] = {  # settings of the kinds of products
+    "f16": {"dtype": "f16"},
+    "bf16": {"dtype": "bf16"},
+    "tf32": {"dtype": "f32", "precision": "tf32"},
+    "f32_grade": {"dtype": "f32", "precision": "f32_grade"},
+    "ieee": {"dtype": "f32", "precision": "ieee"},
+}
 
 
 @dataclass

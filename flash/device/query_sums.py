@@ -8,10 +8,11 @@ where the target has that; the order of such sums differs from run to run.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from flash.device.mma_products import MmaOutputs, WarpPlace, Weights, fragment_rows
 from flash.device.tf32_products import Tf32Outputs
@@ -19,7 +20,7 @@ from flash.device.tiles import Matrix
 from flash.operands.dtypes import F32_BYTES
 from flash.problem.gradients import GradientConfig
 from flash.problem.mma_tiling import HALF, MMA_KEYS, MMA_ROWS, MmaTiling
-from ptxgen.dsl import Fragment, KernelBuilder, Pointer, Value, Var
+from ptxgen.dsl import Fragment, KernelBuilder, Pointer, TilePointer, Value, Var
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD_LANES
 from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader, Panel, SwizzledTile
 from ptxgen.types import f32, u32, u64
@@ -32,21 +33,56 @@ _NEIGHBOURS: Final = CHUNK_BYTES // F32_BYTES  # columns of f32 that a lane has 
 Piece = tuple[int, list[Var]]
 
 
-class _Passage(Protocol):
-    """How dS passes through shared memory, and which columns of dQ a lane gets."""
+@dataclass(frozen=True)
+class _SharedDS:
+    """The tile of shared memory through which dS passes, whose rows are keys, and the two ways in which it
+    is dealt to warps: a lane at `by_keys` of `of_keys` writes its keys, and at `me` of `t` reads its queries.
+    """
 
+    k: KernelBuilder
+    kept: SwizzledTile
+    of_keys: MmaTiling
+    by_keys: WarpPlace
+    t: MmaTiling
+    me: WarpPlace
+
+    @property
+    def panel(self) -> Panel:
+        """The only panel of the tile, whose rows are at most 128 bytes of queries."""
+        (panel,) = self.kept.panels
+        return panel
+
+
+class _Passage(ABC):
+    """How dS passes through shared memory, and which columns of dQ a lane gets. `products` multiply what
+    passed by K.
+    """
+
+    def __init__(self, shared: _SharedDS, products: MmaOutputs | Tf32Outputs) -> None:
+        self.shared, self._products = shared, products
+        self._to = self._written(shared.by_keys.first_row(shared.of_keys), shared.by_keys.in_quad)
+
+    @abstractmethod
+    def _written(self, row: Value, in_quad: Value) -> TilePointer:
+        """Where a lane, whose keys begin with `row`, writes the first of its dS."""
+
+    @abstractmethod
     def keep(self, P: Any) -> None:
         """Write dS of this warp's keys, as `WarpProducts.weights` gives it."""
 
+    @abstractmethod
     def taken(self) -> Any:
         """dS of this warp's queries and all keys, as `WarpProducts.outputs` takes it."""
 
     def outputs(self, O: Fragment, P: Any, stage: Value | None, first: int) -> None:
         """O += P K for columns from `first` on."""
+        self._products.outputs(O, P, stage, first)
 
+    @abstractmethod
     def first_column(self) -> Value:
         """The column at which a lane's pieces begin, u32."""
 
+    @abstractmethod
     def pieces(self, row: list[Var]) -> Iterator[Piece]:
         """A lane's columns of a row: neighbours, and how far they are from its first column."""
 
@@ -98,13 +134,13 @@ class QuerySums:
         self._across = me.warp % self._shares.across
         kept = k.swizzled("dS_tile", (t.block, t.tile), config.dtype.scalar)
         by_queries = self._of_queries, self._me
+        shared = _SharedDS(k, kept, of, me, *by_queries)
         self._passage: _Passage
         if of.operands is HALF:
-            of_half = MmaOutputs(k, *by_queries, K_tile, config.dtype.scalar)
-            self._passage = _HalfPassage(k, kept, of, me, *by_queries, of_half)
+            self._passage = _HalfPassage(shared, MmaOutputs(k, *by_queries, K_tile, config.dtype.scalar))
         else:
             of_f32 = Tf32Outputs(k, *by_queries, K_tile, _F32_STEPS, keeps_nan=True)
-            self._passage = _F32Passage(k, kept, of, me, *by_queries, of_f32)
+            self._passage = _F32Passage(shared, of_f32)
         width = t.slice_width(t.head_dim)
         self._first_column = self._passage.first_column()
         if slice is not None:
@@ -162,35 +198,21 @@ class QuerySums:
             k.red(Pointer(at.value, "global", f32, at.offset + n * F32_BYTES), value, op="add", type=f32)
 
 
-class _HalfPassage:
+class _HalfPassage(_Passage):
     """dS of 16 bits: the pairs of the next operand A are stored as they are, and read transposed by
     `ldmatrix`.
     """
 
-    def __init__(
-        self,
-        k: KernelBuilder,
-        kept: SwizzledTile,
-        of_keys: MmaTiling,
-        by_keys: WarpPlace,
-        t: MmaTiling,
-        me: WarpPlace,
-        products: MmaOutputs,
-    ) -> None:
-        self.k, self.kept, self.t, self.me, self.of_keys = k, kept, t, me, of_keys
-        self._products = products
-        self._panel = _only_panel(kept)
-        row, in_quad = by_keys.first_row(of_keys), by_keys.in_quad
-        to = kept.chunk_pointer(self._panel.chunks, row, in_quad * 0)
-        self._to = to.moved(to.value + in_quad * u32.nbytes)
-        of_eight, octet = me.lane % 8, me.lane // 8
+    def __init__(self, shared: _SharedDS, products: MmaOutputs) -> None:
+        super().__init__(shared, products)
+        of_eight, octet = shared.me.lane % 8, shared.me.lane // 8
         lower, right = octet % 2, octet // 2
-        first_chunk = me.warp_row(t) // kept.chunk
-        self._from = BlockReader(kept, of_eight + right * 8, first_chunk + lower)
+        first_chunk = shared.me.warp_row(shared.t) // shared.kept.chunk
+        self._from = BlockReader(shared.kept, of_eight + right * 8, first_chunk + lower)
 
-    def outputs(self, O: Fragment, P: Any, stage: Value | None, first: int) -> None:
-        """See `_Passage`."""
-        self._products.outputs(O, P, stage, first)
+    def _written(self, row: Value, in_quad: Value) -> TilePointer:
+        to = self.shared.kept.chunk_pointer(self.shared.panel.chunks, row, in_quad * 0)
+        return to.moved(to.value + in_quad * u32.nbytes)
 
     def keep(self, P: Weights) -> None:
         """See `_Passage`."""
@@ -200,21 +222,20 @@ class _HalfPassage:
                 at = self._to.moved(self._to.value ^ (chunk * CHUNK_BYTES))
                 for m, pairs in enumerate(row_tiles):
                     for n, down in enumerate((0, MMA_ROWS // 2)):
-                        to = at.plus_bytes((MMA_ROWS * m + down) * self._panel.row_bytes)
+                        to = at.plus_bytes((MMA_ROWS * m + down) * self.shared.panel.row_bytes)
                         word = pairs[2 * half + n].as_(u32)
-                        self.k.store(Pointer(to.value, "shared", u32, to.offset), word)
+                        self.shared.k.store(Pointer(to.value, "shared", u32, to.offset), word)
 
     def taken(self) -> Iterator[list[tuple[Value, ...]]]:
         """See `_Passage`. Each step is read where it is used, which takes fewer registers."""
-        block, depth = self._from.stage(), self.t.operands.depth
-        for j in range(self.t.tile // depth):
-            yield [
-                self.k.ldmatrix(block(m, depth * j), num="x4", trans=True) for m in range(self.t.row_tiles)
-            ]
+        k, t = self.shared.k, self.shared.t
+        block, depth = self._from.stage(), t.operands.depth
+        for j in range(t.tile // depth):
+            yield [k.ldmatrix(block(m, depth * j), num="x4", trans=True) for m in range(t.row_tiles)]
 
     def first_column(self) -> Value:
         """See `_Passage`."""
-        return self.me.in_quad * LANE_COLUMNS
+        return self.shared.me.in_quad * LANE_COLUMNS
 
     def pieces(self, row: list[Var]) -> Iterator[Piece]:
         """See `_Passage`."""
@@ -222,44 +243,31 @@ class _HalfPassage:
             yield n // LANE_COLUMNS * MMA_KEYS, row[n : n + LANE_COLUMNS]
 
 
-class _F32Passage:
+class _F32Passage(_Passage):
     """dS of f32: a lane stores pairs of queries of one key, and reads one query of two keys."""
 
-    def __init__(
-        self,
-        k: KernelBuilder,
-        kept: SwizzledTile,
-        of_keys: MmaTiling,
-        by_keys: WarpPlace,
-        t: MmaTiling,
-        me: WarpPlace,
-        products: Tf32Outputs,
-    ) -> None:
-        self.k, self.kept, self.t, self.me, self.of_keys = k, kept, t, me, of_keys
-        self._products = products
-        self._panel = _only_panel(kept)
-        row, in_quad = by_keys.first_row(of_keys), by_keys.in_quad
-        to = kept.chunk_pointer(self._panel.chunks, row, in_quad // 2)
-        self._to = to.moved(to.value + in_quad % 2 * (2 * F32_BYTES))
-        query = me.first_row(t)
+    def __init__(self, shared: _SharedDS, products: Tf32Outputs) -> None:
+        super().__init__(shared, products)
+        kept, me = shared.kept, shared.me
+        query = me.first_row(shared.t)
         self._within = query % kept.chunk * F32_BYTES
         self._from = [BlockReader(kept, me.in_quad * 2 + n, query // kept.chunk) for n in range(LANE_COLUMNS)]
 
-    def outputs(self, O: Fragment, P: Any, stage: Value | None, first: int) -> None:
-        """See `_Passage`."""
-        self._products.outputs(O, P, stage, first)
+    def _written(self, row: Value, in_quad: Value) -> TilePointer:
+        to = self.shared.kept.chunk_pointer(self.shared.panel.chunks, row, in_quad // 2)
+        return to.moved(to.value + in_quad % 2 * (2 * F32_BYTES))
 
     def keep(self, P: Fragment) -> None:
         """See `_Passage`."""
         for n in range(P.columns // LANE_COLUMNS):
             at = self._to.moved(self._to.value ^ (BLOCK_CHUNKS * n * CHUNK_BYTES))
-            for i, down in enumerate(fragment_rows(self.of_keys)):
-                to = at.plus_bytes(down * self._panel.row_bytes)
-                self.k.store(to, P.row(i)[LANE_COLUMNS * n : LANE_COLUMNS * (n + 1)])
+            for i, down in enumerate(fragment_rows(self.shared.of_keys)):
+                to = at.plus_bytes(down * self.shared.panel.row_bytes)
+                self.shared.k.store(to, P.row(i)[LANE_COLUMNS * n : LANE_COLUMNS * (n + 1)])
 
     def taken(self) -> Fragment:
         """See `_Passage`."""
-        k, t = self.k, self.t
+        k, t = self.shared.k, self.shared.t
         found = k.fragment(len(fragment_rows(t)), t.tile // QUAD_LANES, initial=None)
         blocks = [reader.stage(self._within) for reader in self._from]
         for i in range(found.rows):
@@ -270,7 +278,7 @@ class _F32Passage:
 
     def first_column(self) -> Value:
         """See `_Passage`."""
-        return self.me.in_quad * (LANE_COLUMNS * _NEIGHBOURS)
+        return self.shared.me.in_quad * (LANE_COLUMNS * _NEIGHBOURS)
 
     def pieces(self, row: list[Var]) -> Iterator[Piece]:
         """See `_Passage`; `Tf32Outputs.outputs` deals columns so."""
@@ -278,8 +286,3 @@ class _F32Passage:
         for n in range(0, len(row), panel):
             for half in range(LANE_COLUMNS):
                 yield n * QUAD_LANES + half * _NEIGHBOURS, row[n + half : n + panel : LANE_COLUMNS]
-
-
-def _only_panel(tile: SwizzledTile) -> Panel:
-    (panel,) = tile.panels  # at most 128 bytes of queries
-    return panel

@@ -3,7 +3,8 @@ the numbers of their rows.
 
 The copies of a pair are one group (`cp.async.commit_group`). With `stages` stages the copies of the
 next stages - 1 pairs are under way while a pair is used; the barrier behind each wait also says that
-nobody still reads the stage that is filled next. With one stage a second barrier does.
+nobody still reads the stage that is filled next. With one stage a second barrier does, and so it does
+between two runs over tiles. Neither is needed where the warps meet behind their last read of each pair.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ Copies = Callable[[Value, Value | None], None]
 class TilePairs:
     """Feeds a CTA pairs of tiles, from tile `first` up to `end`, exclusive. `also(first_row, stage)`
     starts what else is copied with the pair that begins with row `first_row`, into the stage at byte
-    `stage` (None: 0) of `also_bytes` each.
+    `stage` (None: 0) of `also_bytes` each. `warps_meet`: all warps pass a barrier of the user's between
+    their last read of a pair and `await_next` or `begin`.
     """
 
     def __init__(
@@ -30,8 +32,11 @@ class TilePairs:
         loaders: Sequence[PanelLoader],
         also: Copies | None = None,
         also_bytes: int = 0,
+        *,
+        warps_meet: bool = False,
     ) -> None:
         self.k = k
+        self._warps_meet = warps_meet
         self.loaders = loaders
         self.stages = loaders[0].tile.stages
         self.rows = loaders[0].tile.rows
@@ -41,8 +46,12 @@ class TilePairs:
             {size: StageRing(k, self.stages, size) for size in self._sizes} for _ in range(2)
         )
 
-    def begin(self, first: Value, end: Value) -> None:
-        """Start the copies of the first stages - 1 pairs of the tiles from `first` up to `end`."""
+    def begin(self, first: Value, end: Value, *, again: bool = False) -> None:
+        """Start the copies of the first stages - 1 pairs of the tiles from `first` up to `end`; `again`:
+        after a run over tiles in the same shared memory.
+        """
+        if again and self.stages > 1 and not self._warps_meet:
+            self.k.barrier()  # the tiles of the run before have been read by all
         for ahead in range(self.stages - 1):
             self._start(first + ahead if ahead else first, end)
 
@@ -53,7 +62,8 @@ class TilePairs:
         """
         k = self.k
         if self.stages == 1:
-            k.barrier()
+            if not self._warps_meet:
+                k.barrier()
             self._start(tile, end)
         k.cp_async_wait_group(max(self.stages - 2, 0))
         on_arrival()

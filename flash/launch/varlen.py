@@ -25,8 +25,9 @@ TABLE: Final = "block_table"
 
 
 def most_queries(operands: Mapping[str, ArrayView], given: object, who: str = LAUNCH.name) -> int | None:
-    """The most queries of a sequence: `given` by the caller, else computed from the lengths on the
-    host. None if the arrays of lengths are malformed, which the checks of operands report.
+    """The most queries of a sequence: those of the lengths, if these are on the host, but at most as many
+    as are `given` by the caller, which `length_problems` compares; else those that are given. None if none
+    are and the arrays of lengths are malformed, which the checks of operands report.
 
     Raises `LaunchError` if `given` is no number of queries, or if it is None and the lengths are
     not on the host.
@@ -40,15 +41,15 @@ def most_keys(operands: Mapping[str, ArrayView], given: object, who: str) -> int
 
 
 def _most(side: str, what: str, operands: Mapping[str, ArrayView], given: object, who: str) -> int | None:
-    if given is not None:
-        count = integer(given, 0, MAX_WINDOWED_SEQ)
-        if count is not None:
-            return count
+    most = None if given is None else integer(given, 0, MAX_WINDOWED_SEQ)
+    if given is not None and most is None:
         raise LaunchError(
             f"{who}: max_seqlen_{side} must be an integer from 0 to {MAX_WINDOWED_SEQ}, got {shown(given)}"
         )
     ends = operands[f"cu_seqlens_{side}"]
     if ends.device != HOST:
+        if most is not None:
+            return most
         raise LaunchError(
             f"{who}: max_seqlen_{side} must be given, because cu_seqlens_{side} is on "
             f"{ends.device_name}, which a launch does not wait for; pass the most {what} of a "
@@ -56,14 +57,16 @@ def _most(side: str, what: str, operands: Mapping[str, ArrayView], given: object
         )
     used = operands.get(f"seqused_{side}")
     if not _is_list(ends) or not ends.shape or (used is not None and not _is_list(used)):
-        return None
+        return most
     counts = np.diff(host_array(ends).astype(np.int64)) if used is None else host_array(used)
-    return max(int(counts.max(initial=0)), 0)
+    found = max(int(counts.max(initial=0)), 0)
+    return found if most is None else min(found, most)
 
 
 def _is_list(array: ArrayView) -> bool:
-    """Whether an array of lengths is int32, at most 1-D, and of 1 to `MAX_GRID[0]` elements."""
-    return array.dtype == I32.array_name and len(array.shape) <= 1 and 0 < array.size <= MAX_GRID[0]
+    """Whether an array of lengths is on the host, int32, at most 1-D, and of 1 to `MAX_GRID[0]` elements."""
+    is_int32 = array.device == HOST and array.dtype == I32.array_name
+    return is_int32 and len(array.shape) <= 1 and 0 < array.size <= MAX_GRID[0]
 
 
 def length_problems(

@@ -60,15 +60,29 @@ def chosen_backend() -> Backend:
 
 
 def attend(
-    who: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scores: Scores, *, return_lse: bool
+    who: str,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scores: Scores,
+    *,
+    deterministic: bool,
+    return_lse: bool,
 ) -> Any:
     """O [batch, seqlen_q, heads, head_dim_v] of q, k and v [batch, seqlen, heads, dim], or (O, LSE
-    [batch, heads, seqlen_q]) with `return_lse`. Raises what `flash.attention` raises, in the name
-    of `who`.
+    [batch, heads, seqlen_q]) with `return_lse`. `deterministic` is of gradients. Raises what
+    `flash.attention` raises, in the name of `who`.
     """
     with _said_by(who):
         return operators.attention(
-            q, k, v, layout="bshd", return_lse=return_lse, backend=_CHOSEN.backend, **scores._asdict()
+            q,
+            k,
+            v,
+            layout="bshd",
+            deterministic=deterministic,
+            return_lse=return_lse,
+            backend=_CHOSEN.backend,
+            **scores._asdict(),
         )
 
 
@@ -83,11 +97,12 @@ def attend_varlen(
     *,
     max_seqlen_q: int,
     max_seqlen_k: int,
+    deterministic: bool,
     return_lse: bool,
 ) -> Any:
     """O [total_q, heads, head_dim_v] of packed sequences, or (O, LSE [heads, total_q]) with
-    `return_lse`. `max_seqlen_k` is read by gradients on a GPU; on the host they count keys. Raises what
-    `flash.attention_varlen` raises, in the name of `who`.
+    `return_lse`. `deterministic` is of gradients, and so is `max_seqlen_k`, on a GPU; on the host they
+    count keys. Raises what `flash.attention_varlen` raises, in the name of `who`.
     """
     with _said_by(who):
         return operators.attention_varlen(
@@ -98,6 +113,7 @@ def attend_varlen(
             cu_seqlens_k,
             max_seqlen_q=max_seqlen_q,
             max_seqlen_k=None if q.device.type == "cpu" else max_seqlen_k,
+            deterministic=deterministic,
             return_lse=return_lse,
             backend=_CHOSEN.backend,
             **scores._asdict(),

@@ -38,7 +38,8 @@ def flash_attn_func(
     softcap: scaled scores become softcap * tanh(score / softcap); 0 or less for none.
     alibi_slopes: float32 [heads] or [batch, heads]; slope * |i + seqlen_k - seqlen_q - j| is
         subtracted from the scaled score.
-    deterministic: has no effect; results and gradients are always bitwise reproducible.
+    deterministic: whether gradients have the same bits in each call, as results have. If not, kernels
+        sum that of q by atomics in any order, unless `torch.use_deterministic_algorithms` says otherwise.
     return_attn_probs: whether to return LSE and probabilities, too.
 
     Returns out [batch, seqlen_q, heads, head_dim_v], contiguous, of the type of q; a row that sees
@@ -117,14 +118,13 @@ def _attention(
     k: torch.Tensor,
     v: torch.Tensor,
     scores: Scores,
-    deterministic: object,
+    deterministic: bool,
     return_attn_probs: object,
 ) -> Any:
     """What `flash_attn_func` returns for tensors and scores that are checked."""
-    flag(who, "deterministic", deterministic)
     all_three = flag(who, "return_attn_probs", return_attn_probs)
     q, k, v = (dense_rows(x) for x in (q, k, v))
-    found = attend(who, q, k, v, scores, return_lse=all_three)
+    found = attend(who, q, k, v, scores, deterministic=deterministic, return_lse=all_three)
     if not all_three:
         return found
     if not scores.dropout:

@@ -68,7 +68,7 @@ def flash_attn_varlen_func(
     scores = scores_of(who, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
     if block_table is None:
         return _attention(who, q, k, v, lengths, scores, deterministic, return_attn_probs)
-    return _over_pages(who, q, k, v, block_table, lengths, scores, return_attn_probs)
+    return _over_pages(who, q, k, v, block_table, lengths, scores, deterministic, return_attn_probs)
 
 
 def flash_attn_varlen_kvpacked_func(
@@ -174,11 +174,10 @@ def _attention(
     v: torch.Tensor,
     lengths: _Lengths,
     scores: Scores,
-    deterministic: object,
+    deterministic: bool,
     return_attn_probs: object,
 ) -> Any:
     """What `flash_attn_varlen_func` returns for tensors and scores that are checked."""
-    flag(who, "deterministic", deterministic)
     all_three = flag(who, "return_attn_probs", return_attn_probs)
     q, k, v = (dense_rows(x) for x in (q, k, v))
     found = attend_varlen(
@@ -191,6 +190,7 @@ def _attention(
         scores,
         max_seqlen_q=lengths.max_seqlen_q,
         max_seqlen_k=lengths.max_seqlen_k,
+        deterministic=deterministic,
         return_lse=all_three,
     )
     if not all_three:
@@ -210,6 +210,7 @@ def _over_pages(
     block_table: object,
     lengths: _Lengths,
     scores: Scores,
+    deterministic: bool,
     return_attn_probs: object,
 ) -> Any:
     """What `flash_attn_varlen_func` returns with a block table."""
@@ -229,6 +230,7 @@ def _over_pages(
         block_table=caches.table,
         seqused_k=lengths.cu_seqlens_k.diff(),
         max_seqlen_q=lengths.max_seqlen_q,
+        deterministic=deterministic,
         return_lse=all_three,
     )
     return (*found, q.new_empty(0)) if all_three else found

@@ -30,6 +30,7 @@ OF_RESULTS: Final = ("out", "lse", "dout", "dlse")  # the arrays that a backward
 PAGES: Final = "block_table"
 _PAGES_AS: Final = "kv_layout"
 _MOST_KEYS: Final = "max_seqlen_k"
+_SAME_BITS: Final = "deterministic"
 
 
 class Call(NamedTuple):
@@ -50,7 +51,8 @@ class Call(NamedTuple):
     def arguments(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a call with these arrays, without `return_lse` and `backend`."""
         found = dict(self.settings) | gathered(arrays)
-        found.pop(_MOST_KEYS, None)  # of gradients alone
+        for name in (_MOST_KEYS, _SAME_BITS):  # of gradients alone
+            found.pop(name, None)
         if SEED in arrays:
             found[SEED] = int(arrays[SEED])
         return found
@@ -73,6 +75,7 @@ class Call(NamedTuple):
         given = self.arguments(own) | {name: arrays[name] for name in OF_RESULTS if name in arrays}
         given.pop(_PAGES_AS, None)  # of results alone
         settings = dict(self.settings)
+        given[_SAME_BITS] = settings[_SAME_BITS]
         if self.is_varlen and (on_gpu or _MOST_KEYS in settings):
             given[_MOST_KEYS] = settings.get(_MOST_KEYS, own["k"].shape[0])
         wanted = [name for name in names if name not in MATRICES]

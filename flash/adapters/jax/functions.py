@@ -37,6 +37,7 @@ def attention(
     causal: Causal = False,
     precision: Precision | None = None,
     softmax_scale: float | None = None,
+    deterministic: bool = True,
     return_lse: bool = False,
     backend: Backend = AUTO,
     layout: str = "bhsd",
@@ -52,7 +53,8 @@ def attention(
     place and the program's stream, in those for an NVIDIA GPU. Gradients of q, k, v,
     alibi_slopes, bias, key_bias and sink, from those of out and lse, are those of
     `flash.attention_backward`, by the backend of the call; of arrays on the host, "auto" is
-    PTXGEN_BACKEND, else "cpu". They are reverse-mode and of first order.
+    PTXGEN_BACKEND, else "cpu". They are reverse-mode and of first order. Unless `deterministic`,
+    kernels sum that of q by atomics in any order, as `flash.attention_backward` has it.
 
     Raises `LaunchError` for traced values of other arguments, and for gradients of arrays in `aux` and of
     gradients.
@@ -61,6 +63,7 @@ def attention(
     require_known(who, scores, ScoreArguments, attention)
     arrays = {"q": q, "k": k, "v": v}
     settings = {"causal": causal, "precision": precision, "softmax_scale": softmax_scale, "layout": layout}
+    settings |= {"deterministic": deterministic}
     return _called(who, arrays, {**settings, **scores}, return_lse, backend)
 
 
@@ -81,6 +84,7 @@ def attention_varlen(
     causal: Causal = False,
     precision: Precision | None = None,
     softmax_scale: float | None = None,
+    deterministic: bool = True,
     return_lse: bool = False,
     backend: Backend = AUTO,
     **scores: Unpack[VarlenArguments],
@@ -99,6 +103,7 @@ def attention_varlen(
     arrays |= {"seqused_q": seqused_q, "seqused_k": seqused_k, PAGES: block_table}
     settings: dict[str, object] = {"causal": causal, "precision": precision, "softmax_scale": softmax_scale}
     settings |= {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k, "kv_layout": kv_layout}
+    settings |= {"deterministic": deterministic}
     return _called(who, arrays, {**settings, **scores}, return_lse, backend)
 
 
@@ -107,6 +112,7 @@ def _called(
 ) -> Any:
     call, given = split(who, arrays, settings, return_lse, backend)
     flag(who, "return_lse", return_lse)
+    flag(who, "deterministic", settings["deterministic"])
     check_backend(backend, who)
     call.shapes(given)
     if not any(isinstance(array, jax.core.Tracer) for array in given.values()):

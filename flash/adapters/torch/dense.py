@@ -26,6 +26,7 @@ def attention(
     causal: Causal = False,
     precision: Precision | None = None,
     softmax_scale: float | None = None,
+    deterministic: bool = True,
     return_lse: bool = False,
     out: Tensor | None = None,
     stream: object = None,
@@ -44,8 +45,12 @@ def attention(
     Gradients of q, k, v, alibi_slopes, bias, key_bias and sink, from those of out and of lse, are those
     of `flash.attention_backward`, with its exceptions, by the backend of the call: on a GPU for tensors
     there, on the stream that is current in the backward pass; for tensors on the CPU "auto" is
-    PTXGEN_BACKEND, else "cpu". They are of first order. Raises `LaunchError` for tensors that require
-    gradients in `aux`, or with `out`; for distributed and nested tensors; and for what is no tensor.
+    PTXGEN_BACKEND, else "cpu". They are of first order. Unless `deterministic`, kernels sum that of q by
+    atomics in any order, as `flash.attention_backward` has it, but not where
+    `torch.are_deterministic_algorithms_enabled()` when the backward pass runs.
+
+    Raises `LaunchError` for tensors that require gradients in `aux`, or with `out`; for distributed and
+    nested tensors; and for what is no tensor.
     """
     require_known(_OPERATORS.who, scores, ScoreArguments, attention)
     return _OPERATORS.call(
@@ -54,6 +59,7 @@ def attention(
         causal=causal,
         precision=precision,
         softmax_scale=softmax_scale,
+        deterministic=deterministic,
         return_lse=return_lse,
         out=out,
         stream=stream,

@@ -16,6 +16,7 @@ from flash.adapters.torch.functions import arrays_of, text_of
 from flash.adapters.torch.settings import SCHEMA, Settings, causal_word, seed_tensor, sides, stream_number
 from flash.adapters.torch.tensors import dense_rows, require_no_tracking, require_plain, tracked
 from flash.adapters.torch.vmap import DIFFERENTIABLE, MATRICES, Dense, Varlen
+from flash.host.caller import flag
 from flash.launch.backend_choice import for_gradients_of_host
 from flash.operands.words import Backend, Causal, Precision
 from flash.scores.features import ScoreArguments, VarlenArguments
@@ -70,6 +71,7 @@ class Operators:
         causal: Causal,
         precision: Precision | None,
         softmax_scale: float | None,
+        deterministic: bool,
         return_lse: bool,
         out: Tensor | None,
         stream: object,
@@ -107,6 +109,7 @@ class Operators:
             return_lse or bool(differentiated),
             backend,
             stream_number(stream),
+            flag(who, "deterministic", deterministic),
             *of_packed,
         )
         if out is None:

@@ -14,7 +14,8 @@ from ptxgen.errors import LaunchError, shown
 
 SCHEMA: Final = (
     "str causal, str? precision, float? softmax_scale, str layout, int[]? window, float? softcap, "
-    "float dropout, str score_mod, str mask_mod, str[]? aux_names, bool return_lse, str backend, int? stream"
+    "float dropout, str score_mod, str mask_mod, str[]? aux_names, bool return_lse, str backend, "
+    "int? stream, bool deterministic"
 )
 _UNLIMITED: Final = -1  # a side of a window; a schema has no lists of numbers and None
 _SEED_BITS: Final = 64
@@ -43,6 +44,7 @@ class Settings(NamedTuple):
     return_lse: bool
     backend: Backend
     stream: int | None
+    deterministic: bool
     max_seqlen_q: int | None = None  # of packed sequences; their schema ends with these
     max_seqlen_k: int | None = None
     kv_layout: KVLayout = "NHD"
@@ -87,11 +89,15 @@ class Settings(NamedTuple):
         return found | {"max_seqlen_q": self.max_seqlen_q}
 
     def of_gradients(self, k: torch.Tensor) -> dict[str, Any]:
-        """`of_call` of a backward pass: of packed sequences on a GPU it has a bound of their keys."""
+        """`of_call` of a backward pass: with the sweeps that the call, or PyTorch where the pass runs,
+        asks for, and of packed sequences on a GPU with a bound of their keys.
+        """
+        same_bits = self.deterministic or torch.are_deterministic_algorithms_enabled()
+        found = self.of_call | {"deterministic": same_bits}
         if self.layout:
-            return self.of_call
+            return found
         bound = None if k.device.type == "cpu" else k.shape[0]
-        return self.of_call | {"max_seqlen_k": bound if self.max_seqlen_k is None else self.max_seqlen_k}
+        return found | {"max_seqlen_k": bound if self.max_seqlen_k is None else self.max_seqlen_k}
 
     def lse_shape(self, q: torch.Tensor) -> tuple[int, ...]:
         """The shape of LSE."""

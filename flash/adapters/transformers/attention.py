@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
@@ -12,6 +13,7 @@ from flash.adapters.torch import attention
 from flash.adapters.torch.tensors import tracked
 from flash.adapters.transformers.cache import NewRows, require_decoder
 from flash.adapters.transformers.masks import OTHERS, WHO, Mask, read_mask
+from flash.host.caller import flag
 from flash.operands.words import Backend
 from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.runtime.backend import check_backend
@@ -37,13 +39,15 @@ _NO_MATTER: Final = frozenset(
 _CHANGES_NOTHING: Final = {"is_causal": True}  # beside None; of all other arguments it is False
 
 
-def register(model: Any = NAME, *, backend: Backend = AUTO) -> str:
+def register(model: Any = NAME, *, backend: Backend = AUTO, deterministic: bool = True) -> str:
     """Let a model attend by `flash`, or only make this attention known by a name. Returns the name.
 
     model: a `PreTrainedModel`, whose attention is set; or a name, to be used as
         `attn_implementation`. Any number of models may use one name, each with caches of its own.
     backend: as in `flash.attention`, for calls without a `FlashCache`, whose backend is its own. The
         name of a model's attention is "ptxgen", or with a backend such as "ptxgen_interpreter".
+    deterministic: of gradients, as in `flash.adapters.torch.attention`. If it is False, the name of a
+        model's attention ends with "_non_deterministic".
 
     Attention is causal, with sliding windows, softcap and sinks as the model has them, over keys of
     no cache, of a `DynamicCache`, or of a `FlashCache`; padding is on the left. Without a `FlashCache`
@@ -54,8 +58,9 @@ def register(model: Any = NAME, *, backend: Backend = AUTO) -> str:
     another attention, and for models with an encoder or without exchangeable attention.
     """
     check_backend(backend, "register")
+    how = {"backend": backend, "deterministic": flag("register", "deterministic", deterministic)}
     if isinstance(model, str):
-        _make_known(model, backend)
+        _make_known(model, how)
         return model
     if not isinstance(model, PreTrainedModel):
         raise ConfigError(
@@ -64,7 +69,9 @@ def register(model: Any = NAME, *, backend: Backend = AUTO) -> str:
         )
     require_decoder("register", model.config)
     name = NAME if backend == AUTO else f"{NAME}_{backend}"
-    _make_known(name, backend)
+    if not deterministic:
+        name += "_non_deterministic"
+    _make_known(name, how)
     if not model._can_set_attn_implementation():  # transformers only warns
         raise ConfigError(
             f"register: {type(model).__name__} has no exchangeable attention, because it does not use "
@@ -74,7 +81,7 @@ def register(model: Any = NAME, *, backend: Backend = AUTO) -> str:
     return name
 
 
-def _make_known(name: str, backend: Backend) -> None:
+def _make_known(name: str, how: Mapping[str, Any]) -> None:
     attention, masks = AttentionInterface().get(name), AttentionMaskInterface().get(name)
     is_ours = masks is read_mask and getattr(attention, "func", None) is attend
     if "flash" in name or not (is_ours or attention is masks is None):
@@ -82,7 +89,7 @@ def _make_known(name: str, backend: Backend) -> None:
             f"register: the name must be new and without 'flash', which transformers looks for on its hub, "
             f"got {name!r}; use {NAME!r}"
         )
-    AttentionInterface.register(name, functools.partial(attend, backend=backend))
+    AttentionInterface.register(name, functools.partial(attend, **how))
     AttentionMaskInterface.register(name, read_mask)
 
 
@@ -94,6 +101,7 @@ def attend(
     attention_mask: Any,
     *,
     backend: Backend,
+    deterministic: bool = True,
     scaling: float | None = None,
     dropout: float = 0.0,
     softcap: float | None = None,
@@ -101,8 +109,9 @@ def attend(
     **others: Any,
 ) -> tuple[Any, None]:
     """Attention with the arguments that transformers gives: query [items, heads, n, head_dim], key
-    and value [items, kv_heads, m, ...] or the rows of a `FlashCache`, sinks `s_aux` [heads]. Returns
-    [items, n, heads, head_dim_v], and None for the weights, which are not made.
+    and value [items, kv_heads, m, ...] or the rows of a `FlashCache`, sinks `s_aux` [heads]; `backend`
+    and `deterministic` are those of `register`, but a call of the model may give others. Returns [items,
+    n, heads, head_dim_v], and None for the weights, which are not made.
 
     Raises `LaunchError` for what it cannot do, and what `flash.adapters.torch.attention` and
     `flash.attention_with_kvcache` raise.
@@ -126,7 +135,8 @@ def attend(
         _refuse_training(dropout, {"query": query, "key": new_k, "value": new_v, "sinks": s_aux})
         out = key.attend(query, mask, **scores)
     else:
-        scores |= {"mask": _seen(mask, query), "dropout": dropout, "backend": backend}
+        scores |= {"mask": _seen(mask, query), "dropout": dropout}
+        scores |= {"backend": backend, "deterministic": deterministic}
         out = attention(query, key, value, causal="bottom_right", **scores)
     return out.transpose(1, 2), None
 

@@ -56,6 +56,7 @@ def settings(**changed: Any) -> tuple[Any, ...]:
         "return_lse": True,
         "backend": "cpu",
         "stream": None,
+        "deterministic": True,
     }
     return tuple((known | changed).values())
 

@@ -107,7 +107,7 @@ def test_gradients_of_tensors_on_a_gpu(
     tensors = [on_gpu.get(name) for name in _OPERATORS._names]
     chosen: dict[str, Any] = dict.fromkeys(Settings._fields)
     chosen |= {"causal": "bottom_right", "layout": "bhsd", "dropout": 0.0, "score_mod": "", "mask_mod": ""}
-    chosen |= {"return_lse": True, "backend": "auto", "stream": driver.make_stream(1)}
+    chosen |= {"return_lse": True, "backend": "auto", "stream": driver.make_stream(1), "deterministic": True}
     found = _OPERATORS._gradients(*first, *tensors, None, *chosen.values())
     assert {(launch.stream, launch.ordinal) for launch in driver.launches} == {(torch.stream, 1)}
     assert [launch.entry.split("_")[2] for launch in driver.launches] == ["queries", "keys", "f32"]
@@ -138,7 +138,7 @@ def test_gradients_of_packed_tensors_on_a_gpu(
     first = [*map(torch.tensor, (dout,)), None, *map(torch.tensor, (out, lse)), [False] * 4]
     chosen: dict[str, Any] = dict.fromkeys(Settings._fields)
     chosen |= {"causal": "", "layout": "", "dropout": 0.0, "score_mod": "", "mask_mod": "", "backend": "auto"}
-    chosen |= {"max_seqlen_q": 5, "max_seqlen_k": given, "kv_layout": "NHD"}
+    chosen |= {"max_seqlen_q": 5, "max_seqlen_k": given, "kv_layout": "NHD", "deterministic": True}
     found = _OPERATORS._gradients(*first, *map(on_gpu.get, _OPERATORS._names), None, *chosen.values())
     assert [launch.values["max_seqlen_k"] for launch in driver.launches if "max_seqlen_k" in launch.values]
     assert {x.values.get("max_seqlen_k", bound) for x in driver.launches} == {bound}

@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from gradient_calls import interpreted_owners
 
 import flash
 from ptxgen.errors import CacheFullError, ConfigError, LaunchError
@@ -48,7 +49,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "gpt_oss": ("GptOss", GPT_OSS),
 }
-REGISTERED = ("ptxgen", "ptxgen_cpu", "ptxgen_interpreter", "mine")
+REGISTERED = ("ptxgen", "ptxgen_cpu", "ptxgen_interpreter", "ptxgen_interpreter_non_deterministic", "mine")
 
 
 @pytest.fixture
@@ -186,6 +187,31 @@ def test_a_model_learns_by_the_kernels(adapter: ModuleType) -> None:
     model = model_of("llama")
     adapter.register(model, backend="interpreter")
     assert losses_of(model, 2) == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_model_chooses_the_sweeps_of_gradients(
+    adapter: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its registration, and for one call by a word of the call."""
+    import torch
+
+    launched, model = interpreted_owners(monkeypatch), model_of("llama").to(torch.bfloat16)
+    two, one = ["queries", "keys"] * LAYERS, ["deltas", "keys", "sums"] * LAYERS
+    tokens = prompts(1)["input_ids"][:, :4]
+    for deterministic, word, owners in (
+        (True, {}, two),
+        (False, {}, one),
+        (False, {"deterministic": True}, two),
+    ):
+        name = adapter.register(model, backend="interpreter", deterministic=deterministic)
+        assert name.endswith("_non_deterministic") is not deterministic
+        model(tokens, labels=tokens, **word).loss.backward()
+        assert launched == owners
+        launched.clear()
+    assert refused(lambda: adapter.register(model, deterministic=1)) == (
+        "register: deterministic must be True or False, got 1"
+    )
 
 
 def test_dropout_of_attention_follows_the_seed(adapter: ModuleType) -> None:

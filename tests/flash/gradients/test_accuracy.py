@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gradient_rule import assert_at_most_twice
-from gradient_runs import TYPES, Case, case
+from gradient_runs import KINDS, TYPES, Case, case
 from kernel_runs import mostly_nightly
 from numpy.typing import NDArray
 
@@ -18,12 +18,6 @@ pytestmark = pytest.mark.judged
 
 Array = NDArray[Any]
 
-KINDS: dict[str, dict[str, Any]] = {
-    "f16": {"dtype": "f16"},
-    "bf16": {"dtype": "bf16"},
-    "tf32": {"dtype": "f32", "precision": "tf32"},
-    "f32_grade": {"dtype": "f32", "precision": "f32_grade"},
-}
 _CAUSAL = [False, True, "top_left"]
 _SHORT = [
     (1, 1),

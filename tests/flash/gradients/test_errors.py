@@ -210,6 +210,16 @@ def packed() -> dict[str, Any]:
     return {**dense, "lse": np.zeros((2, 5), np.float32), **lengths}
 
 
+def test_a_longest_sequence_that_is_too_long_takes_no_ctas() -> None:
+    """The lengths on the host say how many rows there are."""
+    arrays = {**packed(), "backend": "interpreter"}
+    kernel = flash.AttentionGradient(flash.AttentionConfig(8, dtype="f16", varlen=True))
+    most = {"max_seqlen_q": 2**29, "max_seqlen_k": 2**29}
+    assert kernel.explain(**arrays, **most) == kernel.explain(**arrays)
+    for found, wanted in zip(kernel.launch(**arrays, **most)[:3], kernel.launch(**arrays)[:3], strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
 @pytest.mark.parametrize(("side", "what"), [("q", "queries"), ("k", "keys")])
 def test_a_longest_sequence_that_is_too_short(side: str, what: str) -> None:
     with pytest.raises(LaunchError) as caught:

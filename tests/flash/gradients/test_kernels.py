@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gradient_runs import TYPES, Case, assert_same_bits, by_name, case, check, judge
+from gradient_runs import KINDS, TYPES, Case, assert_same_bits, by_name, case, check, judge
 from kernel_runs import mostly_nightly
 
 from flash.gradients.kernel import AttentionGradient, Gradients
@@ -80,13 +80,6 @@ FEATURES: dict[str, dict[str, Any]] = {
         "others": {"mask": some(1, 2, 70, 90)},
         "arrays": {"alibi_slopes": 0.1 * np.abs(normal(2)), "sink": normal(2), "key_bias": normal(1, 90)},
     },
-}
-KINDS: dict[str, dict[str, Any]] = {
-    "f16": {"dtype": "f16"},
-    "bf16": {"dtype": "bf16"},
-    "tf32": {"dtype": "f32", "precision": "tf32"},
-    "f32_grade": {"dtype": "f32", "precision": "f32_grade"},
-    "ieee": {"dtype": "f32", "precision": "ieee"},
 }
 
 

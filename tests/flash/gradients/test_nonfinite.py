@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gradient_runs import Case, assert_same_bits, by_name, case
+from gradient_runs import KINDS, Case, assert_same_bits, by_name, case
 from kernel_runs import mostly_nightly
 from numpy.typing import NDArray
 
@@ -20,12 +20,6 @@ pytestmark = pytest.mark.judged
 
 Array = NDArray[Any]
 
-KINDS: dict[str, dict[str, Any]] = {
-    "f16": {"dtype": "f16"},
-    "bf16": {"dtype": "bf16"},
-    "tf32": {"dtype": "f32", "precision": "tf32"},
-    "f32_grade": {"dtype": "f32", "precision": "f32_grade"},
-}
 SEQ_Q, SEQ_K = 150, 140
 
 

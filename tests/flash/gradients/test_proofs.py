@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gradient_runs import Case, case, judge
+from gradient_runs import KINDS, Case, case, judge
 from kernel_runs import mostly_nightly, nightly, with_place, without
 
 from flash.contract.gradients import emit_gradient, gradient_build, sum_build
@@ -61,13 +61,6 @@ FEATURES: dict[str, dict[str, Any]] = {
     "score_mod": {"score_mod": _squared},
     "mask_mod": {"mask_mod": _first_keys},
     "several": {"softcap": 2.0, "dropout": 0.1, "window": (20, 7), "alibi": True, "sink": True},
-}
-KINDS: dict[str, dict[str, Any]] = {
-    "f16": {"dtype": "f16"},
-    "bf16": {"dtype": "bf16"},
-    "tf32": {"dtype": "f32", "precision": "tf32"},
-    "f32_grade": {"dtype": "f32", "precision": "f32_grade"},
-    "ieee": {"dtype": "f32", "precision": "ieee"},
 }
 
 

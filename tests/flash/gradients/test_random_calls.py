@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gradient_runs import Case, bounds, by_name, case
+from gradient_runs import KINDS, Case, bounds, by_name, case
 from judge import assert_close
 from kernel_runs import mostly_nightly
 from numpy.typing import NDArray
@@ -27,12 +27,7 @@ Rng = np.random.Generator
 _LENGTHS = [1, 2, 3, 15, 16, 17, 31, 33, 63, 64, 65, 70, 90, 127, 129]
 _HEAD_DIMS = [1, 3, 8, 16, 20, 32, 33, 40, 64, 72, 80, 96, 111, 128, 136, 160, 192, 256]
 _HEADS = [(1, 1), (2, 1), (2, 2), (4, 2), (3, 1), (5, 1), (6, 2)]
-_KINDS: list[dict[str, Any]] = [
-    {"dtype": "f16"},
-    {"dtype": "bf16"},
-    {"dtype": "f32", "precision": "tf32"},
-    {"dtype": "f32", "precision": "f32_grade"},
-]
+_KINDS = list(KINDS.values())
 _SIDES = [None, 0, 1, 9, 40]
 
 

@@ -548,6 +548,10 @@ def test_explain_counts_the_work_of_each_sequence() -> None:
         "batch 2, heads 4, kv_heads 2, total_q 7, total_k 7, max_seqlen_q 4, head_dim 8, head_dim_v 8, f32"
     )
     assert lines["grid"].strip() == "8 CTAs"
+    larger = kernel.explain(
+        q, k, v, cu_seqlens_q=CU, cu_seqlens_k=CU, max_seqlen_q=2**29, backend="interpreter"
+    )
+    assert larger == said  # the lengths are known
     assert "scores" not in lines
     scores = HEADS * (3 * 3 + 4 * 4)
     done = sum(kernel.resources.flops(1, HEADS, n, n) for n in (3, 4))
