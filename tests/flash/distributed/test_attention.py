@@ -57,6 +57,17 @@ SLOW: dict[str, dict[str, Any]] = {
         "layout": "striped", "batch": 1, "causal": True, "queries": 90, "cuts": (0, 30, 40, 85),
         "scores": ("alibi_slopes", "dropout"),
     },
+    "bias and mask by heads": {
+        "layout": "zigzag", "scheme": "ulysses", "causal": True, "scores": ("bias:bhqk", "mask:b1qk", "sink"),
+    },
+    "bias of one head, slopes and dropout": {
+        "layout": "striped", "scheme": "2d", "window": (20, 3),
+        "scores": ("bias:11qk", "mask:1hqk", "alibi_slopes:bh", "dropout", "softcap"),
+    },
+    "slopes and sinks of documents": {
+        "layout": "zigzag", "scheme": "ulysses", "batch": 1, "causal": True, "queries": 90,
+        "cuts": (0, 30, 40, 85), "scores": ("alibi_slopes:b1", "sink:b1", "score_mod"),
+    },
     "documents in two dimensions": {
         "layout": "zigzag", "scheme": "2d", "batch": 1, "window": (7, 3), "queries": 90,
         "cuts": (0, 30, 40, 85), "scores": ("mask_mod", "softcap"),
@@ -86,6 +97,35 @@ def test_features_count_positions_instead_of_rows(ranks: Ranks, name: str) -> No
     _check(ranks, SLOW[name])
 
 
+# Axes of a bias: with one row and one column, the gradient is a sum that is 0 but for rounding.
+_AXES = [b + h + rest for b in "1b" for h in "1h" for rest in ("qk", "1k", "q1")]
+
+
+@pytest.mark.nightly
+@pytest.mark.judged
+@pytest.mark.parametrize("axes", [*_AXES, "hqk", "qk", "k"])
+def test_a_bias_and_a_mask_may_have_any_axis_for_all(ranks: Ranks, axes: str) -> None:
+    for (world, scheme), layout in itertools.product(
+        ((2, "ulysses"), (4, "ulysses"), (4, "2d"), (4, "ring")), ("zigzag", "striped", "contiguous")
+    ):
+        case = {"world": world, "layout": layout, "scheme": scheme, "causal": layout != "striped"}
+        _check(ranks, {**case, "scores": (f"bias:{axes}", f"mask:{axes}", "sink:b1")})
+        _check(ranks, {**case, "queries": 3, "keys": 9, "scores": (f"bias:{axes}", "mask:bhqk")})
+
+
+@pytest.mark.nightly
+@pytest.mark.judged
+@pytest.mark.parametrize("axes", ["bh", "1h", "b1", "11", "h"])
+def test_slopes_may_have_any_axis_for_all(ranks: Ranks, axes: str) -> None:
+    documents = {"batch": 1, "queries": 90, "cuts": (0, 3, 40, 40, 41, 85)}
+    for scheme, layout in itertools.product(("ulysses", "2d", "ring"), ("zigzag", "striped", "contiguous")):
+        case = {"layout": layout, "scheme": scheme, "causal": layout == "zigzag"}
+        slopes = f"alibi_slopes:{axes}"
+        _check(ranks, {**case, "scores": (slopes, "bias:b1qk", "softcap")})
+        _check(ranks, {**case, "scores": (slopes, "key_bias", "dropout"), "dtype": "bfloat16"})
+        _check(ranks, {**case, **documents, "scores": (slopes, f"sink:{axes}", "dropout")})
+
+
 @pytest.mark.nightly
 @pytest.mark.judged
 def test_eight_ranks_have_the_results_of_one_device(torch: ModuleType) -> None:  # noqa: ARG001
@@ -98,6 +138,9 @@ def test_eight_ranks_have_the_results_of_one_device(torch: ModuleType) -> None: 
         sizes = {"heads": 8, "kv_heads": 2}
         _check(ranks, {"world": 8, "layout": "zigzag", "scheme": "ulysses", "causal": True, **sizes})
         _check(ranks, {"world": 8, "layout": "striped", "window": (9, 2), "scores": ("alibi_slopes", "sink")})
+        arrays = {"scores": ("alibi_slopes", "bias:1hqk", "mask:b1qk"), **sizes}
+        for degree in (2, 4):
+            _check(ranks, {"world": 8, "layout": "zigzag", "scheme": "2d", "degree": degree, **arrays})
     finally:
         ranks.close()
 
@@ -130,8 +173,15 @@ def test_a_transformer_in_two_dimensions_has_the_gradients_of_one_device(ranks: 
         assert max(found.values()) <= BOUNDS["float32"]
 
 
-def test_the_same_call_has_the_same_bits(ranks: Ranks) -> None:
-    assert ranks.run("repeated", 4, "zigzag", "ring") == [True] * 4
+@pytest.mark.parametrize(
+    ("layout", "scheme", "scores"),
+    [("zigzag", "ring", ("alibi_slopes", "sink")), ("striped", "ulysses", ("bias:11qk", "alibi_slopes"))],
+)
+def test_the_same_call_has_the_same_bits(
+    ranks: Ranks, layout: str, scheme: str, scores: tuple[str, ...]
+) -> None:
+    case = {"layout": layout, "scheme": scheme, "causal": True, "scores": scores}
+    assert ranks.run("repeated", 4, **case) == [True] * 4
 
 
 def test_dtensors_go_in_and_out(ranks: Ranks) -> None:
