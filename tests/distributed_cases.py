@@ -368,6 +368,76 @@ def refused(world: int, different: dict[int, dict[str, Any]], **options: Any) ->
     return "nothing was raised"
 
 
+def refused_arrays(world: int) -> dict[str, str] | None:
+    """The messages of calls with arrays that do not fit, by what is wrong with them."""
+    group = group_of(world)
+    if dist.get_rank() >= world:
+        return None
+    cp = ContextParallel(group)
+    x, packed = torch.ones(1, 4, 8, 8), {"cu_seqlens_q": torch.tensor([0, 5, 32])}
+    of_all, by = torch.ones(8, 32), torch.ones(4, requires_grad=True)
+    rows = 1 if cp.peers.rank == 0 else 8
+    calls: dict[str, dict[str, Any]] = {
+        "bias of documents": {"bias": of_all, **packed},
+        "mask of documents": {"mask": of_all.bool(), **packed},
+        "key_bias of documents": {"key_bias": of_all[0], **packed},
+        "rows of a bias": {"bias": of_all[:rows]},
+        "heads of a mask": {"mask": of_all.bool().expand(1, 2, 8, 32)},
+        "columns of a mask": {"mask": of_all.bool()[:, :8]},
+        "type of a mask": {"mask": of_all},
+        "type of slopes": {"alibi_slopes": by.detach().double()},
+        "type of sinks": {"sink": by.detach().half()},
+        "a bias and a key bias": {"bias": of_all, "key_bias": of_all[0]},
+        "gradients of aux": {"score_mod": distance_mod, "aux": {"slopes": by}},
+        "aux without names": {"aux": [1.0]},
+    }
+    rows_first = x[0].transpose(0, 1)
+    return {n: _message(cp, rows_first if "cu_seqlens_q" in of else x, of) for n, of in calls.items()}
+
+
+def _message(cp: ContextParallel, x: Tensor, arguments: dict[str, Any]) -> str:
+    try:
+        cp.attention(x, x, x, **arguments)
+    except (LaunchError, ConfigError) as error:
+        return str(error)
+    return "nothing was raised"
+
+
+def summed(world: int) -> dict[str, Any] | None:
+    """Whether sums of gradients have the bits of sums in the order of ranks, and the messages of calls that
+    differ.
+    """
+    group = group_of(world)
+    if dist.get_rank() >= world:
+        return None
+    cp = ContextParallel(group)
+    shapes: list[tuple[tuple[int, ...], Any]] = [
+        ((5, 3), torch.float32), ((), torch.float32), ((7,), torch.bfloat16), ((2, 2), torch.float64),
+    ]  # fmt: skip
+    leaves, want = [], []
+    for number, (shape, dtype) in enumerate(shapes):
+        each = [
+            torch.randn(shape, generator=torch.Generator().manual_seed(10 * number + rank)).to(dtype)
+            for rank in range(world)
+        ]
+        wide = torch.promote_types(dtype, torch.float32)
+        want.append(sum((e.to(wide) for e in each[1:]), each[0].to(wide)).to(dtype))
+        leaf = torch.zeros(shape, dtype=dtype, requires_grad=True)
+        leaf.grad = each[cp.peers.rank]
+        leaves.append(leaf)
+    unused = torch.zeros(3, requires_grad=True)
+    cp.sum_gradients([*leaves, unused])
+    found: dict[str, Any] = {"sums": [torch.equal(t.grad, w) for t, w in zip(leaves, want, strict=True)]}
+    said = {"differing": [leaves[1] if cp.peers.rank != 2 else unused], "none": []}
+    for name, tensors in said.items():
+        try:
+            cp.sum_gradients(tensors)
+            found[name] = "nothing was raised"
+        except LaunchError as error:
+            found[name] = str(error)
+    return found
+
+
 def dtensors(world: int) -> list[float] | None:
     """The errors of DTensors in and out, and of the gradient of a replicated one."""
     group = group_of(world)

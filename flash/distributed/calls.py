@@ -29,7 +29,9 @@ _OF_ROWS: Final = ("bias", "mask")  # arrays that may have the rows of their ran
 _ABSENT: Final = -1
 # Arrays with a number for each key, which documents do not have, and what says the same of documents.
 _OF_KEYS: Final = {"bias": "score_mod", "mask": "mask_mod", "key_bias": "score_mod"}
-_TYPES: Final = {"mask": torch.bool, "sink": torch.float32, "alibi_slopes": torch.float32}
+_F32: Final = (torch.float32, "float")
+# The types of arrays that have one only, and the method that converts to it.
+_TYPES: Final = {"mask": (torch.bool, "bool"), "sink": _F32, "alibi_slopes": _F32}
 # The arrays of scores and their axes, the last ones of an array that has fewer.
 _AXES: Final = {
     "bias": ("batch", "heads", "rows", "keys"),
@@ -257,10 +259,10 @@ def _require_array(who: str, call: Call, name: str, array: Any, sizes: Mapping[s
     """
     if not isinstance(array, Tensor) or array.device != call.q.device:
         raise LaunchError(f"{who}: {name} must be a tensor on {call.q.device}, got {shown(array)}")
-    if array.dtype != (kind := _TYPES.get(name, array.dtype)):
-        raise LaunchError(
-            f"{who}: {name} must be {kind}, got {array.dtype}; convert it with {name}.to({kind})"
-        )
+    kind, convert = _TYPES.get(name, (array.dtype, ""))
+    if array.dtype != kind:
+        wanted, got = (str(dtype).removeprefix("torch.") for dtype in (kind, array.dtype))
+        raise LaunchError(f"{who}: {name} must be {wanted}, got {got}; convert it with {name}.{convert}()")
     if call.packed and name in _OF_KEYS:
         raise LaunchError(
             f"{who}: {name} cannot be combined with cu_seqlens_q, as in flash.attention_varlen: documents of "

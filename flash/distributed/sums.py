@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -26,15 +25,14 @@ def sum_gradients(peers: Peers, tensors: Iterable[Tensor]) -> None:
     type, `PeerError` if a rank is lost.
     """
     given = list(tensors)
-    found = [t.grad for t in given if t.grad is not None]
-    what = [f"{list(t.shape)} {'none' if t.grad is None else t.grad.dtype}" for t in given]
+    found = [t.grad.detach() for t in given if t.grad is not None]
     kinds = sorted({type(t).__name__ for t in found if type(t) is not Tensor})
     problem = f"{peers.who}: gradients must be plain tensors, got {', '.join(kinds)}" if kinds else ""
-    words = {
-        "tensors": str(len(given)),
-        "gradients": str(len(found)),
-        "digest of shapes and types": hashlib.sha256(repr(what).encode()).hexdigest()[:8],
-    }
+    words = {"number of tensors": str(len(given))}
+    for number, t in enumerate(given):
+        words[f"gradient of tensor {number}"] = (
+            "None" if t.grad is None else f"{str(t.grad.dtype).removeprefix('torch.')} {list(t.grad.shape)}"
+        )
     agreed_rows(peers, words, (), problem, found[0] if found else torch.empty(0))
     if peers.world == 1:
         return
@@ -42,7 +40,6 @@ def sum_gradients(peers: Peers, tensors: Iterable[Tensor]) -> None:
         _sum(peers, [t for t in found if t.dtype == dtype])
 
 
-@torch.no_grad()
 def _sum(peers: Peers, found: Sequence[Tensor]) -> None:
     """Sum gradients of one type in place."""
     flat = torch.cat([t.reshape(-1) for t in found])

@@ -97,18 +97,20 @@ def test_features_count_positions_instead_of_rows(ranks: Ranks, name: str) -> No
     _check(ranks, SLOW[name])
 
 
-# Axes of a bias: with one row and one column, the gradient is a sum that is 0 but for rounding.
-_AXES = [b + h + rest for b in "1b" for h in "1h" for rest in ("qk", "1k", "q1")]
+# Axes of a bias. The gradients of all keys of a row cancel but for that of the row's LSE: a bias of one
+# column is compared with rows and heads of its own only.
+_AXES = [b + h + rest for b in "1b" for h in "1h" for rest in ("qk", "1k")]
+_SCHEMES = [
+    ("ulysses", "zigzag"), ("ulysses", "striped"), ("2d", "zigzag"), ("2d", "striped"), ("ring", "zigzag"),
+]  # fmt: skip
 
 
 @pytest.mark.nightly
 @pytest.mark.judged
-@pytest.mark.parametrize("axes", [*_AXES, "hqk", "qk", "k"])
+@pytest.mark.parametrize("axes", [*_AXES, "1hq1", "bhq1", "hqk", "qk", "k"])
 def test_a_bias_and_a_mask_may_have_any_axis_for_all(ranks: Ranks, axes: str) -> None:
-    for (world, scheme), layout in itertools.product(
-        ((2, "ulysses"), (4, "ulysses"), (4, "2d"), (4, "ring")), ("zigzag", "striped", "contiguous")
-    ):
-        case = {"world": world, "layout": layout, "scheme": scheme, "causal": layout != "striped"}
+    for scheme, layout in _SCHEMES:
+        case = {"layout": layout, "scheme": scheme, "causal": layout != "striped"}
         _check(ranks, {**case, "scores": (f"bias:{axes}", f"mask:{axes}", "sink:b1")})
         _check(ranks, {**case, "queries": 3, "keys": 9, "scores": (f"bias:{axes}", "mask:bhqk")})
 
@@ -118,7 +120,7 @@ def test_a_bias_and_a_mask_may_have_any_axis_for_all(ranks: Ranks, axes: str) ->
 @pytest.mark.parametrize("axes", ["bh", "1h", "b1", "11", "h"])
 def test_slopes_may_have_any_axis_for_all(ranks: Ranks, axes: str) -> None:
     documents = {"batch": 1, "queries": 90, "cuts": (0, 3, 40, 40, 41, 85)}
-    for scheme, layout in itertools.product(("ulysses", "2d", "ring"), ("zigzag", "striped", "contiguous")):
+    for scheme, layout in _SCHEMES[1:]:
         case = {"layout": layout, "scheme": scheme, "causal": layout == "zigzag"}
         slopes = f"alibi_slopes:{axes}"
         _check(ranks, {**case, "scores": (slopes, "bias:b1qk", "softcap")})
@@ -239,6 +241,57 @@ def test_a_call_that_one_rank_refuses_is_refused_by_all(ranks: Ranks) -> None:
     )
     others = f"ContextParallel.attention: rank 1 refused its call, and nothing was sent: {of_rank}"
     assert _named(ranks, {1: {"softcap": -2.0}}) == [others, of_rank, others, others]
+
+
+def test_arrays_that_no_scheme_takes_are_refused_by_name(ranks: Ranks) -> None:
+    who = "ContextParallel.attention:"
+    of_documents = (
+        "cannot be combined with cu_seqlens_q, as in flash.attention_varlen: documents of their own lengths "
+        "have no such array; use"
+    )
+    want = {
+        "bias of documents": f"{who} bias {of_documents} score_mod with aux",
+        "mask of documents": f"{who} mask {of_documents} mask_mod with aux",
+        "key_bias of documents": f"{who} key_bias {of_documents} score_mod with aux",
+        "rows of a bias": (
+            f"{who} bias must have the rows of q on every rank, [8, 8, 8, 8], or 1 row on every rank, got "
+            "[1, 8, 8, 8]"
+        ),
+        "heads of a mask": (
+            f"{who} mask must broadcast to [batch, heads, rows, keys] (batch 1, heads 4, rows 8, keys of all "
+            "ranks), got shape [1, 2, 8, 32]"
+        ),
+        "columns of a mask": (
+            f"{who} mask must have a column for each of the 32 keys of all ranks, or 1, got 8"
+        ),
+        "type of a mask": f"{who} mask must be bool, got float32; convert it with mask.bool()",
+        "type of slopes": (
+            f"{who} alibi_slopes must be float32, got float64; convert it with alibi_slopes.float()"
+        ),
+        "type of sinks": f"{who} sink must be float32, got float16; convert it with sink.float()",
+        "a bias and a key bias": (
+            "attention: key_bias cannot be combined with bias; add its elements to those of bias"
+        ),
+        "gradients of aux": (
+            f"{who} aux['slopes'] requires gradients, but functions of scores are not differentiated by the "
+            "arrays that they index; call inside torch.no_grad(), or pass aux['slopes'].detach()"
+        ),
+        "aux without names": f"{who} aux must be a mapping of names to tensors, or None, got [1.0]",
+    }
+    assert ranks.run("refused_arrays", 4) == [want] * 4
+
+
+def test_gradients_are_summed_in_the_order_of_the_ranks(ranks: Ranks) -> None:
+    who = "ContextParallel.sum_gradients:"
+    for found in ranks.run("summed", 4):
+        assert found.pop("sums") == [True] * 4
+        assert found == {
+            "differing": (
+                f"{who} all ranks must make the same call, and nothing was sent: gradient of tensor 0 is "
+                "float32 [] on ranks 0, 1, 3, but None on rank 2"
+            ),
+            "none": "nothing was raised",
+        }
 
 
 def test_dropout_needs_a_seed(ranks: Ranks) -> None:
