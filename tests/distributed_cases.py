@@ -8,6 +8,7 @@ import signal
 import time
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -92,7 +93,8 @@ def group_of_none(world: int) -> None:
 @dataclass(kw_only=True)
 class Case:
     """A call of one device, and how it is shared out. `layout` and `scheme` are those of ContextParallel,
-    `tensors` is the layout of tensors, `scores` the names of features.
+    `tensors` is the layout of tensors, `scores` the names of features, `most_scores` those of a tile, if
+    dropout or gradients of slopes limit them.
     """
 
     layout: str
@@ -112,6 +114,7 @@ class Case:
     tensors: str = "bhsd"
     backend: str = "auto"
     cuts: tuple[int, ...] | None = None
+    most_scores: int | None = None
 
     def __post_init__(self) -> None:
         self.keys = self.queries if self.keys is None else self.keys
@@ -178,6 +181,14 @@ def compare(world: int, **options: Any) -> dict[str, Any] | None:
     if dist.get_rank() >= world:
         return None
     case = Case(**options)
+    if case.most_scores is None:
+        return _compared(group, case)
+    most = {"MOST_KEPT": case.most_scores, "MOST_SUMMED": case.most_scores}
+    with mock.patch.multiple("flash.distributed.engine", **most):
+        return _compared(group, case)
+
+
+def _compared(group: Any, case: Case) -> dict[str, Any]:
     want = case.one_device()
     cp = ContextParallel(group, case.layout, case.scheme, degree=case.degree)
     leaves, own = case.shards(cp)

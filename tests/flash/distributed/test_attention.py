@@ -62,7 +62,7 @@ SLOW: dict[str, dict[str, Any]] = {
     },
     "bias of one head, slopes and dropout": {
         "layout": "striped", "scheme": "2d", "window": (20, 3),
-        "scores": ("bias:11qk", "mask:1hqk", "alibi_slopes:bh", "dropout", "softcap"),
+        "scores": ("bias:11qk", "mask:1hqk", "alibi_slopes:bh", "dropout", "softcap"), "most_scores": 500,
     },
     "slopes and sinks of documents": {
         "layout": "zigzag", "scheme": "ulysses", "batch": 1, "causal": True, "queries": 90,
