@@ -8,6 +8,7 @@ import signal
 import time
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -20,7 +21,7 @@ from flash.distributed.engine import Engine
 from flash.mods import where
 from ptxgen.errors import ConfigError, LaunchError, PeerError
 
-_ARRAYS = ("bias", "key_bias", "sink")
+_ARRAYS = ("bias", "key_bias", "sink", "alibi_slopes")
 
 
 @functools.cache
@@ -53,6 +54,7 @@ def mask_mod(batch: Any, head: Any, query: Any, key: Any) -> Any:
 
 
 def _scores(words: tuple[str, ...], batch: int, heads: int, queries: int, keys: int) -> dict[str, Any]:
+    """The arguments that words name; "bias:1hqk" is an array with these axes, of the letter's size or 1."""
     make = torch.Generator().manual_seed(1)
     every: dict[str, Any] = {
         "bias": torch.randn((1, heads, queries, keys), generator=make),
@@ -66,7 +68,16 @@ def _scores(words: tuple[str, ...], batch: int, heads: int, queries: int, keys: 
         "dropout": 0.25,
         "softmax_scale": 0.3,
     }
-    found = {word: every[word] for word in words}
+    sizes = {"1": 1, "b": batch, "h": heads, "q": queries, "k": keys}
+    found = {}
+    for word in words:
+        name, _, axes = word.partition(":")
+        found[name] = every[name]
+        if axes:
+            array = torch.randn([sizes[axis] for axis in axes], generator=make)
+            found[name] = array > -0.5 if name == "mask" else array
+            if name == "alibi_slopes":  # of the usual sign and size
+                found[name] = array.sigmoid()
     if "score_mod" in found:
         found["aux"] = {"slopes": torch.rand(heads, generator=make)}
     if "dropout" in found:
@@ -82,7 +93,8 @@ def group_of_none(world: int) -> None:
 @dataclass(kw_only=True)
 class Case:
     """A call of one device, and how it is shared out. `layout` and `scheme` are those of ContextParallel,
-    `tensors` is the layout of tensors, `scores` the names of features.
+    `tensors` is the layout of tensors, `scores` the names of features, `most_scores` those of a tile, if
+    dropout or gradients of slopes limit them.
     """
 
     layout: str
@@ -102,6 +114,7 @@ class Case:
     tensors: str = "bhsd"
     backend: str = "auto"
     cuts: tuple[int, ...] | None = None
+    most_scores: int | None = None
 
     def __post_init__(self) -> None:
         self.keys = self.queries if self.keys is None else self.keys
@@ -140,6 +153,25 @@ class Case:
         grads = {"dq": back(found.dq), "dk": back(found.dk), "dv": back(found.dv)}
         return {"out": back(out), "lse": lse, **grads, **arrays}
 
+    @property
+    def has_rows(self) -> set[str]:
+        """The arrays of scores of which a rank has its rows."""
+        found = {n: self.given[n] for n in ("bias", "mask") if n in self.given}
+        return {n for n, array in found.items() if array.dim() > 1 and array.shape[-2] > 1}
+
+    def shards(self, cp: ContextParallel) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors of a rank that get gradients, q, k, v and arrays, and the arguments that it gives."""
+        own = {n: cp.shard(t) if n in self.has_rows else t for n, t in self.given.items()}
+        leaves = {n: self.moved(cp.shard(t)) for n, t in (("q", self.q), ("k", self.k), ("v", self.v))}
+        leaves |= {n: own[n] for n in _ARRAYS if n in own}
+        leaves = {n: t.detach().clone().requires_grad_() for n, t in leaves.items()}
+        own |= {n: leaves[n] for n in _ARRAYS if n in own}
+        if self.cuts is not None:
+            own["cu_seqlens_q"] = torch.tensor(self.cuts)
+        else:
+            own["layout"] = self.tensors
+        return leaves, own
+
 
 def compare(world: int, **options: Any) -> dict[str, Any] | None:
     """The largest errors of out, lse and gradients against one device, relative to the largest element;
@@ -149,17 +181,17 @@ def compare(world: int, **options: Any) -> dict[str, Any] | None:
     if dist.get_rank() >= world:
         return None
     case = Case(**options)
+    if case.most_scores is None:
+        return _compared(group, case)
+    most = {"MOST_KEPT": case.most_scores, "MOST_SUMMED": case.most_scores}
+    with mock.patch.multiple("flash.distributed.engine", **most):
+        return _compared(group, case)
+
+
+def _compared(group: Any, case: Case) -> dict[str, Any]:
     want = case.one_device()
     cp = ContextParallel(group, case.layout, case.scheme, degree=case.degree)
-    own = {n: cp.shard(t) if n in ("bias", "mask") else t for n, t in case.given.items()}
-    leaves = {n: case.moved(cp.shard(t)) for n, t in (("q", case.q), ("k", case.k), ("v", case.v))}
-    leaves |= {n: own[n] for n in _ARRAYS if n in own}
-    leaves = {n: t.detach().clone().requires_grad_() for n, t in leaves.items()}
-    own |= {n: leaves[n] for n in _ARRAYS if n in own}
-    if case.cuts is not None:
-        own["cu_seqlens_q"] = torch.tensor(case.cuts)
-    else:
-        own["layout"] = case.tensors
+    leaves, own = case.shards(cp)
     out, lse = cp.attention(leaves["q"], leaves["k"], leaves["v"], return_lse=True, **case.settings, **own)
     found: dict[str, Any] = {
         "out": _error(cp.unshard(case.moved(out.detach())), want["out"]),
@@ -174,10 +206,10 @@ def compare(world: int, **options: Any) -> dict[str, Any] | None:
     found["gradient bytes"] = cp.gradient_traffic.bytes, plan.gradient_bytes(rank)
     for n in [name for name in want if name not in found]:
         grad = leaves[n[1:]].grad
-        if n in ("dq", "dk", "dv", "dbias"):
-            grad = cp.unshard(case.moved(grad) if n != "dbias" else grad)
+        if n in ("dq", "dk", "dv") or n[1:] in case.has_rows:
+            grad = cp.unshard(grad if n == "dbias" else case.moved(grad))
         else:
-            dist.all_reduce(grad, group=group)
+            cp.sum_gradients([leaves[n[1:]]])
         found[n] = _error(grad, want[n])
     return found
 
@@ -302,20 +334,31 @@ def transformer(world: int, layout: str, scheme: str) -> dict[str, float] | None
     return {"loss": abs(total.item() / want.item() - 1), "gradient": max(errors)}
 
 
-def repeated(world: int, layout: str, scheme: str) -> bool | None:
-    """Whether two calls have the same bits, forward and backward."""
+def repeated(world: int, **options: Any) -> bool | None:
+    """Whether two calls have the same bits, forward and backward, and all ranks the same sums of gradients of
+    the arrays that all have.
+    """
     group = group_of(world)
     if dist.get_rank() >= world:
         return None
-    case = Case(layout=layout, scheme=scheme, causal=True)
-    results = []
+    case = Case(**options)
+    results: list[list[Tensor]] = []
+    shared: list[Tensor] = []
     for _ in range(2):
-        cp = ContextParallel(group, layout, scheme)
-        q, k, v = (cp.shard(t).requires_grad_() for t in (case.q, case.k, case.v))
-        out, lse = cp.attention(q, k, v, causal=True, return_lse=True)
-        out.backward(cp.shard(case.dout))
-        results.append((out, lse, q.grad, k.grad, v.grad))
-    return all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+        cp = ContextParallel(group, case.layout, case.scheme)
+        leaves, own = case.shards(cp)
+        out, lse = cp.attention(
+            leaves["q"], leaves["k"], leaves["v"], return_lse=True, **case.settings, **own
+        )
+        (out.sum() + lse[lse.isfinite()].sum()).backward()
+        shared = [leaves[n] for n in _ARRAYS if n in own and n not in case.has_rows]
+        cp.sum_gradients(shared)
+        results.append([out, lse, *(t.grad for t in leaves.values())])
+    sums = torch.cat([torch.zeros(1), *(t.grad.reshape(-1) for t in shared)])
+    every = [torch.empty_like(sums) for _ in range(world)]
+    dist.all_gather(every, sums, group=group)
+    same = [torch.equal(a, b) for a, b in zip(*results, strict=True)]
+    return all(same) and all(torch.equal(sums, other) for other in every)
 
 
 def refused(world: int, different: dict[int, dict[str, Any]], **options: Any) -> str | None:
@@ -334,6 +377,76 @@ def refused(world: int, different: dict[int, dict[str, Any]], **options: Any) ->
         assert cp.attention(x, x, x).eq(1).all()
         return str(error)
     return "nothing was raised"
+
+
+def refused_arrays(world: int) -> dict[str, str] | None:
+    """The messages of calls with arrays that do not fit, by what is wrong with them."""
+    group = group_of(world)
+    if dist.get_rank() >= world:
+        return None
+    cp = ContextParallel(group)
+    x, packed = torch.ones(1, 4, 8, 8), {"cu_seqlens_q": torch.tensor([0, 5, 32])}
+    of_all, by = torch.ones(8, 32), torch.ones(4, requires_grad=True)
+    rows = 1 if cp.peers.rank == 0 else 8
+    calls: dict[str, dict[str, Any]] = {
+        "bias of documents": {"bias": of_all, **packed},
+        "mask of documents": {"mask": of_all.bool(), **packed},
+        "key_bias of documents": {"key_bias": of_all[0], **packed},
+        "rows of a bias": {"bias": of_all[:rows]},
+        "heads of a mask": {"mask": of_all.bool().expand(1, 2, 8, 32)},
+        "columns of a mask": {"mask": of_all.bool()[:, :8]},
+        "type of a mask": {"mask": of_all},
+        "type of slopes": {"alibi_slopes": by.detach().double()},
+        "type of sinks": {"sink": by.detach().half()},
+        "a bias and a key bias": {"bias": of_all, "key_bias": of_all[0]},
+        "gradients of aux": {"score_mod": distance_mod, "aux": {"slopes": by}},
+        "aux without names": {"aux": [1.0]},
+    }
+    rows_first = x[0].transpose(0, 1)
+    return {n: _message(cp, rows_first if "cu_seqlens_q" in of else x, of) for n, of in calls.items()}
+
+
+def _message(cp: ContextParallel, x: Tensor, arguments: dict[str, Any]) -> str:
+    try:
+        cp.attention(x, x, x, **arguments)
+    except (LaunchError, ConfigError) as error:
+        return str(error)
+    return "nothing was raised"
+
+
+def summed(world: int) -> dict[str, Any] | None:
+    """Whether sums of gradients have the bits of sums in the order of ranks, and the messages of calls that
+    differ.
+    """
+    group = group_of(world)
+    if dist.get_rank() >= world:
+        return None
+    cp = ContextParallel(group)
+    shapes: list[tuple[tuple[int, ...], Any]] = [
+        ((5, 3), torch.float32), ((), torch.float32), ((7,), torch.bfloat16), ((2, 2), torch.float64),
+    ]  # fmt: skip
+    leaves, want = [], []
+    for number, (shape, dtype) in enumerate(shapes):
+        each = [
+            torch.randn(shape, generator=torch.Generator().manual_seed(10 * number + rank)).to(dtype)
+            for rank in range(world)
+        ]
+        wide = torch.promote_types(dtype, torch.float32)
+        want.append(sum((e.to(wide) for e in each[1:]), each[0].to(wide)).to(dtype))
+        leaf = torch.zeros(shape, dtype=dtype, requires_grad=True)
+        leaf.grad = each[cp.peers.rank]
+        leaves.append(leaf)
+    unused = torch.zeros(3, requires_grad=True)
+    cp.sum_gradients([*leaves, unused])
+    found: dict[str, Any] = {"sums": [torch.equal(t.grad, w) for t, w in zip(leaves, want, strict=True)]}
+    said = {"differing": [leaves[1] if cp.peers.rank != 2 else unused], "none": []}
+    for name, tensors in said.items():
+        try:
+            cp.sum_gradients(tensors)
+            found[name] = "nothing was raised"
+        except LaunchError as error:
+            found[name] = str(error)
+    return found
 
 
 def dtensors(world: int) -> list[float] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flash.distributed.layouts import Sharding
 from flash.distributed.local import Arrays, Scores, TileAttention
-from flash.distributed.plan import Problem
+from flash.distributed.plan import Problem, ScoreRows
 from flash.distributed.tiles import Document, Limits, Tile
 from flash.functions import kernel_of_attention
 from flash.operands.words import Layout
@@ -25,6 +25,13 @@ _LAYOUTS: Final = ("bhsd", "bshd")
 _UNLIMITED: Final = -1
 _OF_LAUNCH: Final = ("softmax_scale", "precision", "backend")
 _MOST_SEED: Final = 2**64 - 1
+_OF_ROWS: Final = ("bias", "mask")  # arrays that may have the rows of their rank's queries
+_ABSENT: Final = -1
+# Arrays with a number for each key, which documents do not have, and what says the same of documents.
+_OF_KEYS: Final = {"bias": "score_mod", "mask": "mask_mod", "key_bias": "score_mod"}
+_F32: Final = (torch.float32, "float")
+# The types of arrays that have one only, and the method that converts to it.
+_TYPES: Final = {"mask": (torch.bool, "bool"), "sink": _F32, "alibi_slopes": _F32}
 # The arrays of scores and their axes, the last ones of an array that has fewer.
 _AXES: Final = {
     "bias": ("batch", "heads", "rows", "keys"),
@@ -70,9 +77,14 @@ class Call:
         return lse[0] if self.packed else lse
 
     @property
-    def rows(self) -> tuple[int, int]:
-        """The rows of q and of k of this rank."""
-        return self.heads_first(self.q).shape[2], self.heads_first(self.k).shape[2]
+    def rows(self) -> tuple[int, ...]:
+        """The rows of q and of k of this rank, and those of bias and of mask, -1 for one that is absent."""
+        own = [self.heads_first(x).shape[2] for x in (self.q, self.k)]
+        for name in _OF_ROWS:
+            array = getattr(self.arrays, name)
+            rows = _ABSENT if array is None else array.shape[-2] if array.dim() > 1 else 1
+            own.append(rows)
+        return tuple(own)
 
 
 def read(
@@ -99,25 +111,25 @@ def read(
         scores.get("score_mod"),
         scores.get("mask_mod"),
         scores.get("aux"),
-        given["alibi_slopes"],
-        given["mask"],
         scores.get("dropout", 0.0),
         seed,
         packed,
     )
-    arrays = Arrays(given["bias"], given["key_bias"], given["sink"])
+    arrays = Arrays(**given)
     sides: Any = tuple(None if s == _UNLIMITED else s for s in scores.get("window") or (None, None))
     call = Call(q, k, v, causal, sides, layout, packed, of, arrays, ends, {})
     _require_shapes(who, call, given)
+    if of.aux is not None:
+        _require_constant(who, of.aux)
     digests = _probe(call, scores)
     return replace(call, words=_words(call, scores, digests))
 
 
-def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[int, int]]) -> Problem:
-    """The problem of all ranks, whose rows are `every`. Raises `LaunchError` if the rows are not those of
-    the sharding, or documents and arrays do not end with the sequence.
+def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[int, ...]]) -> Problem:
+    """The problem of all ranks, whose `Call.rows` are `every`. Raises `LaunchError` if the rows are not
+    those of the sharding, or documents and arrays do not end with the sequence.
     """
-    queries, keys = (sum(rows) for rows in zip(*every, strict=True))
+    queries, keys = (sum(rows[side] for rows in every) for side in (0, 1))
     for name, length, side in (("q", queries, 0), ("k", keys, 1)):
         wanted = [sharding.rows(r, length) for r in range(sharding.world)]
         got = [rows[side] for rows in every]
@@ -141,7 +153,7 @@ def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[i
             shift = 0 if top_left else cut_k[n + 1] - cut_k[n] - (cut_q[n + 1] - cut_q[n])
             documents.append(Document(n, cut_q[n], cut_q[n + 1], cut_k[n], cut_k[n + 1], shift))
     for name in ("bias", "mask", "key_bias"):
-        array = call.scores.mask if name == "mask" else getattr(call.arrays, name)
+        array = getattr(call.arrays, name)
         if array is not None and array.dim() and array.shape[-1] not in (1, keys):
             raise LaunchError(
                 f"{who}: {name} must have a column for each of the {keys} keys of all ranks, or 1, got "
@@ -149,7 +161,6 @@ def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[i
             )
     q, k, v = (call.heads_first(x) for x in (call.q, call.k, call.v))
     left, right = key_limits(call.causal is not False, call.window)
-    rows_of = (call.arrays.bias, call.scores.mask)
     return Problem(
         sharding,
         q.shape[0],
@@ -162,8 +173,28 @@ def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[i
         keys,
         Limits(left, right, 0 if top_left else keys - queries),
         tuple(documents),
-        any(a is not None for a in rows_of),
+        tuple(_of_rows(who, call, every)),
     )
+
+
+def _of_rows(who: str, call: Call, every: Sequence[tuple[int, ...]]) -> Iterator[ScoreRows]:
+    """The arrays of a call that have the rows of their rank. Raises `LaunchError` if that is so on some
+    ranks only.
+    """
+    for side, name in enumerate(_OF_ROWS, start=2):
+        array = getattr(call.arrays, name)
+        if array is None:
+            continue
+        got, queries = [rows[side] for rows in every], [rows[0] for rows in every]
+        if got == queries:
+            wide = (1,) * (4 - array.dim()) + tuple(array.shape)
+            tracked = array.requires_grad and torch.is_grad_enabled()
+            yield ScoreRows(name, wide[0], wide[1], wide[3], array.element_size(), tracked)
+        elif any(rows != 1 for rows in got):
+            raise LaunchError(
+                f"{who}: {name} must have the rows of q on every rank, {queries}, or 1 row on every rank, "
+                f"got {got}"
+            )
 
 
 def _ends(who: str, cuts: Mapping[str, Tensor | None]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
@@ -218,29 +249,48 @@ def _require_shapes(who: str, call: Call, given: Mapping[str, Any]) -> None:
     documents = None if call.cuts is None else len(call.cuts[0]) - 1
     sizes = {"batch": documents or q.shape[0], "heads": q.shape[1], "rows": q.shape[2]}
     for name, array in given.items():
-        if array is None:
-            continue
-        if not isinstance(array, Tensor) or array.device != call.q.device:
-            raise LaunchError(f"{who}: {name} must be a tensor on {call.q.device}, got {shown(array)}")
-        axes = _AXES[name][max(0, len(_AXES[name]) - array.dim()) :]
-        if call.packed and name in ("bias", "mask", "key_bias"):
-            raise LaunchError(
-                f"{who}: {name} is not for packed documents; use score_mod or mask_mod with aux"
-            )
-        wrong = array.dim() > len(axes) or any(
-            n not in (1, sizes[axis]) for n, axis in zip(array.shape, axes, strict=True) if axis in sizes
+        if array is not None:
+            _require_array(who, call, name, array, sizes)
+
+
+def _require_array(who: str, call: Call, name: str, array: Any, sizes: Mapping[str, int]) -> None:
+    """Raise `LaunchError` for an array of scores that is not on the device of q, of another type, or whose
+    axes are not those of `sizes` or 1.
+    """
+    if not isinstance(array, Tensor) or array.device != call.q.device:
+        raise LaunchError(f"{who}: {name} must be a tensor on {call.q.device}, got {shown(array)}")
+    kind, convert = _TYPES.get(name, (array.dtype, ""))
+    if array.dtype != kind:
+        wanted, got = (str(dtype).removeprefix("torch.") for dtype in (kind, array.dtype))
+        raise LaunchError(f"{who}: {name} must be {wanted}, got {got}; convert it with {name}.{convert}()")
+    if call.packed and name in _OF_KEYS:
+        raise LaunchError(
+            f"{who}: {name} cannot be combined with cu_seqlens_q, as in flash.attention_varlen: documents of "
+            f"their own lengths have no such array; use {_OF_KEYS[name]} with aux"
         )
-        if wrong:
-            wanted = ", ".join(
-                f"{axis} {sizes[axis]}" if axis in sizes else f"{axis} of all ranks" for axis in axes
-            )
+    axes = _AXES[name][max(0, len(_AXES[name]) - array.dim()) :]
+    wrong = array.dim() > len(axes) or any(
+        n not in (1, sizes[axis]) for n, axis in zip(array.shape, axes, strict=True) if axis in sizes
+    )
+    if wrong:
+        wanted = ", ".join(
+            f"{axis} {sizes[axis]}" if axis in sizes else f"{axis} of all ranks" for axis in axes
+        )
+        raise LaunchError(
+            f"{who}: {name} must broadcast to [{', '.join(_AXES[name])}] ({wanted}), got shape "
+            f"{list(array.shape)}"
+        )
+
+
+def _require_constant(who: str, aux: Any) -> None:
+    """Raise `LaunchError` for arrays of functions of scores that would need gradients."""
+    if not isinstance(aux, Mapping):
+        raise LaunchError(f"{who}: aux must be a mapping of names to tensors, or None, got {shown(aux)}")
+    for name, array in aux.items():
+        if isinstance(array, Tensor) and array.requires_grad and torch.is_grad_enabled():
             raise LaunchError(
-                f"{who}: {name} must broadcast to [{', '.join(_AXES[name])}] ({wanted}), got shape "
-                f"{list(array.shape)}"
-            )
-        if name == "alibi_slopes" and array.requires_grad and torch.is_grad_enabled():
-            raise LaunchError(
-                f"{who}: alibi_slopes have no gradients across ranks; pass alibi_slopes.detach()"
+                f"{who}: aux[{name!r}] requires gradients, but functions of scores are not differentiated by "
+                f"the arrays that they index; call inside torch.no_grad(), or pass aux[{name!r}].detach()"
             )
 
 
@@ -264,7 +314,7 @@ def _probe(call: Call, scores: Mapping[str, Any]) -> dict[str, str]:
     nothing = slice(0, 0)
     left, right = key_limits(call.causal is not False, call.window)
     tile = Tile(nothing, nothing, 0, 0, 0, 0, 1, 0, left, right)
-    local = TileAttention(call.scores, call.arrays, 0, q.shape[1], q.shape[1])
+    local = TileAttention(call.scores, call.arrays, 0, q.shape[1])
     arguments = local.arguments(q.detach(), tile)
     of_scores: Any = {n: a for n, a in arguments.items() if n not in (*_OF_LAUNCH, "causal", "window")}
     of_scores |= {"window": scores.get("window"), "dropout": scores.get("dropout", 0.0)}

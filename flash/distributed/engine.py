@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flash.decode.merge import merge_partials
 from flash.distributed.exchange import Event, Form, Peers, Traffic, Transfer
-from flash.distributed.local import MOST_KEPT, Arrays, Part, Scores, TileAttention
+from flash.distributed.local import MOST_KEPT, MOST_SUMMED, Arrays, Part, Scores, TileAttention
 from flash.distributed.plan import Plan, compacted
 from flash.distributed.tiles import Tile
 
@@ -30,6 +30,8 @@ class Forward(NamedTuple):
     v: Tensor
     out: Tensor
     lse: Tensor
+    bias: Tensor | None
+    mask: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,11 @@ class Engine:
         rows = q.shape[_AXIS_OF_ROWS]
         if self.plan.degree > 1:
             q, k, v = self._heads_for_rows((q,), (k, v), "heads of q, k and v", traffic)
-        local = self._local(arrays)
+        own = self._own_arrays(arrays, traffic)
+        local = TileAttention(self.scores, own, self._share.start, self.plan.problem.heads)
         out = torch.zeros((*q.shape[:3], v.shape[3]), dtype=torch.float32, device=q.device)
         lse = torch.full(q.shape[:3], -torch.inf, device=q.device)
-        for step, (k_part, v_part, tiles) in self._steps(k, v, traffic):
+        for step, (k_part, v_part, tiles) in self._steps(k, v, self._most_scores(), traffic):
             with _computing(traffic, f"step {step}"):
                 for tile in tiles:
                     for part in local.parts(q, k_part, v_part, tile):
@@ -74,7 +77,7 @@ class Engine:
         if sinks is not None:
             _merge(out, lse, Part(slice(None), torch.zeros_like(out), sinks.expand_as(lse).contiguous()))
         out = out.to(q.dtype)
-        kept = Forward(q, k, v, out, lse)
+        kept = Forward(q, k, v, out, lse, own.bias, own.mask)
         if self.plan.degree > 1:
             lse, out = self._rows_for_heads((lse, out), rows, "heads of results", traffic)
         return out, lse, kept
@@ -88,15 +91,22 @@ class Engine:
         them, are added to `into`.
         """
         rows = self.plan.rows(self.peers.rank)
-        q, k, v, out, lse = kept
+        q, k, v, out, lse, bias, mask = kept
         if self.plan.degree > 1:
             given = (dout,) if dlse is None else (dlse, dout)
             moved = self._heads_for_rows(given, (), "heads of gradients of results", traffic)
             dlse, dout = (None, *moved) if dlse is None else moved
-        local = self._local(arrays)
+        own = arrays.of_heads(self._share)._replace(bias=bias, mask=mask)
+        local = TileAttention(self.scores, own, self._share.start, self.plan.problem.heads)
+        of_bias, into = into.bias, into.of_heads(self._share)
+        moved_bias: Tensor | None = None
+        if of_bias is not None and bias is not None and self._moves("bias"):
+            moved_bias = torch.zeros(bias.shape, dtype=torch.float32, device=bias.device)
+            into = into._replace(bias=moved_bias)
         dq, dk, dv = (torch.zeros(t.shape, dtype=torch.float32, device=t.device) for t in (q, k, v))
         returning: list[tuple[int, Transfer]] = []
-        for step, (k_part, v_part, tiles) in self._steps(k, v, traffic):
+        most = self._most_scores(slopes=into.alibi_slopes is not None)
+        for step, (k_part, v_part, tiles) in self._steps(k, v, most, traffic):
             to_k = dk if step == 0 else torch.zeros_like(k_part, dtype=torch.float32)
             to_v = dv if step == 0 else torch.zeros_like(v_part, dtype=torch.float32)
             with _computing(traffic, f"step {step}"):
@@ -117,6 +127,8 @@ class Engine:
             return found_q, found_k, found_v
         (found_q,) = self._rows_for_heads((found_q,), rows[0], "heads of the gradient of q", traffic)
         found_k, found_v = self._keys_for_heads(found_k, found_v, rows[1], traffic)
+        if moved_bias is not None and of_bias is not None and bias is not None:
+            self._bias_for_heads(moved_bias.to(bias.dtype), of_bias, traffic)
         return found_q, found_k, found_v
 
     def _sink_gradient(
@@ -134,15 +146,15 @@ class Engine:
     # ----------------------------------------------------------------------------- between nodes
 
     def _steps(
-        self, k: Tensor, v: Tensor, traffic: Traffic
+        self, k: Tensor, v: Tensor, most_scores: int | None, traffic: Traffic
     ) -> Iterator[tuple[int, tuple[Tensor, Tensor, Sequence[Tile]]]]:
-        """Each step with its keys, values and tiles; those of the next arrive, or of all with `at_once`,
-        while the caller computes.
+        """Each step with its keys, values and tiles of at most `most_scores`; those of the next arrive, or of
+        all with `at_once`, while the caller computes.
         """
         plan, node = self.plan, self.node
         ahead = len(plan.steps()) if plan.at_once else 1
         under_way = {step: self._ask(step, k, v) for step in plan.steps()[:ahead]}
-        yield 0, (k, v, self._tiles(node))
+        yield 0, (k, v, self._tiles(node, most_scores))
         for step in plan.steps():
             source = (node - step) % plan.nodes
             received = under_way.pop(step).wait(traffic)
@@ -150,7 +162,7 @@ class Engine:
             if later < plan.nodes:
                 under_way[later] = self._ask(later, k, v)
             runs, asked = plan.key_runs(source), plan.asked(node, source)
-            tiles = compacted(self._tiles(source), asked, runs)
+            tiles = compacted(self._tiles(source, most_scores), asked, runs)
             k_part, v_part = received[self._peer(source)]
             yield step, (k_part, v_part, tiles)
 
@@ -193,34 +205,44 @@ class Engine:
         """The rank of a node that has the same heads."""
         return node * self.plan.degree + self.member
 
-    def _tiles(self, source: int) -> tuple[Tile, ...]:
-        """The tiles of a step; with dropout, small enough for its random numbers."""
+    def _most_scores(self, *, slopes: bool = False) -> int | None:
+        """The most scores of a tile: of dropout for its random numbers, and for gradients of slopes for
+        those of scores; None for any number.
+        """
+        most = [MOST_KEPT] if self.scores.dropout else []
+        return min(most + ([MOST_SUMMED] if slopes else []), default=None)
+
+    def _tiles(self, source: int, most_scores: int | None) -> tuple[Tile, ...]:
+        """The tiles of a step, of at most so many scores."""
         p = self.plan.problem
-        if not self.scores.dropout:
+        if most_scores is None:
             return self.plan.tiles(self.node, source)
         keys = max((run.count for run in self.plan.key_runs(source)), default=1)
         heads = p.batch * p.heads // self.plan.degree
-        return self.plan.tiles(self.node, source, max(1, MOST_KEPT // max(1, heads * keys)))
+        return self.plan.tiles(self.node, source, max(1, most_scores // max(1, heads * keys)))
 
     # ----------------------------------------------------------------------------- inside a node
 
     def _heads_for_rows(
         self, of_q: Sequence[Tensor], of_k: Sequence[Tensor], what: str, traffic: Traffic
     ) -> list[Tensor]:
-        """The rows of the whole node for the rank's share of heads, of tensors like q and like k."""
+        """The rows of the whole node for the rank's share of heads, of tensors like q and like k. An axis
+        of one head is for all of them.
+        """
         plan, rank = self.plan, self.peers.rank
         sends, forms = {}, {}
         for place, peer in enumerate(plan.members(self.node)):
             share = plan.share(place)
             if peer != rank:
-                sends[peer] = [t[:, share.heads] for t in of_q] + [t[:, share.kv_heads] for t in of_k]
+                sends[peer] = [_heads_of(t, share.heads) for t in of_q]
+                sends[peer] += [t[:, share.kv_heads] for t in of_k]
                 rows, mine = plan.rows(peer), plan.share(self.member)
-                forms[peer] = [_form(t[:, mine.heads], rows[0]) for t in of_q]
+                forms[peer] = [_form(_heads_of(t, mine.heads), rows[0]) for t in of_q]
                 forms[peer] += [_form(t[:, mine.kv_heads], rows[1]) for t in of_k]
         like = of_q[0]
         found = self.peers.start(sends, forms, what, like).wait(traffic)
         mine = plan.share(self.member)
-        found[rank] = [t[:, mine.heads] for t in of_q] + [t[:, mine.kv_heads] for t in of_k]
+        found[rank] = [_heads_of(t, mine.heads) for t in of_q] + [t[:, mine.kv_heads] for t in of_k]
         parts = zip(*[found[peer] for peer in plan.members(self.node)], strict=True)
         whole = [torch.cat(tensors, dim=_AXIS_OF_ROWS) for tensors in parts]
         order_q, order_k = plan.orders(self.node)
@@ -248,6 +270,18 @@ class Engine:
                 total[:, plan.share(place).kv_heads] += found[peer][n]
             totals.append(total.to(like.dtype))
         return totals[0], totals[1]
+
+    def _bias_for_heads(self, dbias: Tensor, into: Tensor, traffic: Traffic) -> None:
+        """Add the gradient of the rank's rows of bias for all heads; of one head for all, the sum in the
+        order of the ranks.
+        """
+        wide = _wide(into)
+        heads = dbias.shape[_AXIS_OF_HEADS]
+        what = "heads of the gradient of bias"
+        found = self._return_rows((dbias,), 0, wide.shape[_AXIS_OF_ROWS], [heads], what, traffic)
+        for place, peer in enumerate(self.plan.members(self.node)):
+            part = _heads_of(wide, self.plan.share(place).heads)
+            part += found[peer][0]
 
     def _return_rows(
         self,
@@ -286,9 +320,24 @@ class Engine:
 
     # ------------------------------------------------------------------------------------ pieces
 
-    def _local(self, arrays: Arrays) -> TileAttention:
-        p, share = self.plan.problem, self.plan.share(self.member).heads
-        return TileAttention(self.scores, arrays, share.start, share.stop - share.start, p.heads)
+    @property
+    def _share(self) -> slice:
+        """The heads of q that this rank computes."""
+        return self.plan.share(self.member).heads
+
+    def _moves(self, name: str) -> bool:
+        """Whether the ranks of a node exchange heads for rows of a bias or a mask."""
+        return self.plan.degree > 1 and any(array.name == name for array in self.plan.problem.of_rows)
+
+    def _own_arrays(self, arrays: Arrays, traffic: Traffic) -> Arrays:
+        """The arrays of the rank's share of heads, with the rows of the node."""
+        own = arrays.of_heads(self._share)
+        names = [name for name in ("bias", "mask") if self._moves(name)]  # larger elements first
+        if names:
+            wide = [_wide(getattr(arrays, name).detach()) for name in names]
+            moved = self._heads_for_rows(wide, (), "heads of bias and mask", traffic)
+            own = own._replace(**dict(zip(names, moved, strict=True)))
+        return own
 
     def _documents(self, device: torch.device) -> Tensor:
         """The document of each row of the node, 0 without documents, -1 for rows of none."""
@@ -327,6 +376,16 @@ def _ordered(tensor: Tensor, order: Sequence[int] | None) -> Tensor:
     if order is None:
         return tensor
     return tensor.index_select(_AXIS_OF_ROWS, torch.tensor(order, dtype=torch.int64, device=tensor.device))
+
+
+def _wide(array: Tensor) -> Tensor:
+    """A bias or a mask with all four axes, as a view."""
+    return array[(None,) * (4 - array.dim())]
+
+
+def _heads_of(tensor: Tensor, heads: slice) -> Tensor:
+    """Some heads of a tensor whose one head, if it has one, is for all."""
+    return tensor if tensor.shape[_AXIS_OF_HEADS] == 1 else tensor[:, heads]
 
 
 def _form(like: Tensor, rows: int) -> Form:

@@ -24,6 +24,9 @@ from flash.scores.philox import STEPS, kept, threshold
 
 _PLACES: Final = "shard_places"
 _SLOPES: Final = "shard_slopes"
+# Which axis of an array of scores is that of heads, from the end.
+_AXIS_OF_HEADS: Final = {"bias": 3, "key_bias": 2, "sink": 1, "alibi_slopes": 1, "mask": 3}
+MOST_SUMMED: Final = 1 << 22  # f32 gradients of scores that a tile keeps to make those of slopes
 MOST_KEPT: Final = 1 << 24  # random numbers of dropout, one byte each, that are made at once
 
 
@@ -45,13 +48,19 @@ class Gradient(NamedTuple):
 
 
 class Arrays(NamedTuple):
-    """The arrays of scores of a call that may require gradients, or None: `bias` [batch, heads, rows of
-    the rank, keys], `key_bias` [batch, heads, keys] and `sink` [batch, heads], or what broadcasts to it.
+    """The arrays of scores of a call, or None: `bias` and `mask` [batch, heads, rows of the rank, keys],
+    `key_bias` [batch, heads, keys], `sink` and `alibi_slopes` [batch, heads], or what broadcasts to it.
     """
 
     bias: Tensor | None = None
     key_bias: Tensor | None = None
     sink: Tensor | None = None
+    alibi_slopes: Tensor | None = None
+    mask: Tensor | None = None
+
+    def of_heads(self, heads: slice) -> Arrays:
+        """Views of the arrays, of some heads; an axis of one element is for all of them."""
+        return Arrays(*[t if t is None else _of_heads(t, n, heads) for n, t in self._asdict().items()])
 
 
 @dataclass(frozen=True)
@@ -64,19 +73,19 @@ class Scores:
     score_mod: Callable[..., Any] | None = None
     mask_mod: Callable[..., Any] | None = None
     aux: Mapping[str, Tensor] | None = None
-    alibi_slopes: Tensor | None = None
-    mask: Tensor | None = None
     dropout: float = 0.0
     dropout_seed: int = 0
     of_documents: bool = False  # whether batch items are the documents of a packed sequence
 
 
 class TileAttention:
-    """Attention of tiles whose q has `heads` heads from `first_head` on, of `all_heads` in the call."""
+    """Attention of tiles of some heads, from `first_head` on, of `all_heads` in the call. `arrays` are those
+    of these heads (`Arrays.of_heads`), and have the rows of the tiles' shards.
+    """
 
-    def __init__(self, scores: Scores, arrays: Arrays, first_head: int, heads: int, all_heads: int) -> None:
+    def __init__(self, scores: Scores, arrays: Arrays, first_head: int, all_heads: int) -> None:
         self.scores, self.arrays = scores, arrays
-        self.first_head, self.heads, self.all_heads = first_head, heads, all_heads
+        self.first_head, self.all_heads = first_head, all_heads
 
     def parts(self, q: Tensor, k: Tensor, v: Tensor, tile: Tile) -> Iterator[Part]:
         """The results of a tile: [batch, heads, rows, head_dim_v] and [batch, heads, rows]; q, k and v
@@ -107,7 +116,8 @@ class TileAttention:
         into: Arrays,
     ) -> Gradient:
         """The gradients of a tile, where `out` and `lse` are the results for all keys. What the tile adds
-        to the gradients of arrays is added to `into`.
+        to the gradients of arrays is added to `into`, of the same heads. For slopes, a tile has at most
+        `MOST_SUMMED` scores.
         """
         rows = tile.queries
         dout, out, q = dout[:, :, rows], out[:, :, rows], q[:, :, rows]
@@ -116,6 +126,9 @@ class TileAttention:
         k, v = k[:, :, tile.keys], v[:, :, tile.keys]
         arguments = self.arguments(q, tile)
         wanted = [name for name in ("bias", "key_bias") if getattr(into, name) is not None]
+        if into.alibi_slopes is not None:
+            arguments["bias"] = _bias_of_scores(arguments, (*q.shape[:3], k.shape[2]), q.device)
+            wanted = ["bias"]
         if not self.scores.dropout:
             found = flash.attention_backward(dout, q, k, v, out, lse, dlse=dlse, wanted=wanted, **arguments)
             self._add(into, found.arrays, tile)
@@ -151,7 +164,6 @@ class TileAttention:
             return None
         wide = sink.detach().float()
         wide = wide if wide.dim() == 2 else wide.reshape(1, -1)
-        wide = wide[:, self._own(wide.shape[1])]
         found = wide[..., None].expand(-1, -1, len(documents))
         if self.scores.of_documents and len(wide) > 1:
             found = wide[documents.clamp(min=0)].T[None]
@@ -159,19 +171,23 @@ class TileAttention:
 
     def add_sinks(self, into: Tensor, each: Tensor, documents: Tensor) -> None:
         """Add the gradients `each` [batch, heads, rows] of the logits of rows to those of the sink."""
-        wide = into if into.dim() == 2 else into.reshape(1, -1)
-        target = wide[:, self._own(wide.shape[1])]
         each = each.masked_fill(documents < 0, 0.0)
+        wide = into if into.dim() == 2 else into.reshape(1, -1)
         if self.scores.of_documents and len(wide) > 1:
-            target.index_add_(0, documents.clamp(min=0), each[0].T.to(into.dtype))
+            of_rows = each[0].T if wide.shape[1] > 1 else each[0].sum(0)[:, None]
+            wide.index_add_(0, documents.clamp(min=0), of_rows)
             return
-        total = each.sum(-1)
-        total = total.sum(0, keepdim=True) if len(wide) == 1 else total
-        target += total.sum(1, keepdim=True) if wide.shape[1] == 1 else total
+        wide += each.sum(-1).sum_to_size(wide.shape)
 
-    def _own(self, heads: int) -> slice:
-        """The heads of this rank in an array of so many heads, which may be one for all."""
-        return slice(self.first_head, self.first_head + self.heads) if heads > 1 else slice(None)
+    def _add_slopes(self, into: Tensor, dscores: Tensor, tile: Tile) -> None:
+        """Add the gradients of slopes, minus the sum of each score's distance times its gradient."""
+        steps = [tile.step * torch.arange(n, device=into.device) for n in tile.sizes]
+        distance = (tile.position + tile.first_query + steps[0])[:, None] - (tile.first_key + steps[1])
+        each = -(dscores * distance.abs()).sum((2, 3))
+        wide = into if into.dim() == 2 else into.reshape(1, -1)
+        if self.scores.of_documents and len(wide) > 1:
+            wide = wide[tile.document : tile.document + 1]
+        wide += each.sum_to_size(wide.shape)
 
     @property
     def _factor(self) -> float:
@@ -197,41 +213,62 @@ class TileAttention:
         right = None if tile.right == 0 else tile.right
         if tile.left is not None or right is not None:
             found["window"] = (tile.left, right)
-        if of.mask is not None:
-            found["mask"] = self._cut(of.mask, tile, has_rows=True)
-        if self.arrays.bias is not None:
-            found["bias"] = self._cut(self.arrays.bias.detach(), tile, has_rows=True)
-        if self.arrays.key_bias is not None:
-            found["key_bias"] = self._cut(self.arrays.key_bias.detach(), tile, has_rows=False)
-        if of.score_mod is not None or of.alibi_slopes is not None:
-            found["score_mod"] = _moved(of.score_mod, tile.step, of.alibi_slopes is not None)
+        for name in ("mask", "bias", "key_bias"):
+            array = getattr(self.arrays, name)
+            if array is not None:
+                found[name] = array.detach()[_index(array, tile, has_rows=name != "key_bias")]
+        slopes = self.arrays.alibi_slopes
+        if of.score_mod is not None or slopes is not None:
+            found["score_mod"] = _moved(of.score_mod, tile.step, slopes is not None)
         if of.mask_mod is not None:
             found["mask_mod"] = _moved_mask(of.mask_mod, tile.step)
         if "score_mod" in found or "mask_mod" in found:
             places = [tile.first_query, tile.first_key, tile.document, self.first_head, tile.position]
             aux = {_PLACES: torch.tensor(places, dtype=torch.int32, device=q.device), **(of.aux or {})}
-            if of.alibi_slopes is not None:
-                slopes = of.alibi_slopes
+            if slopes is not None:
+                slopes = slopes.detach()
                 aux[_SLOPES] = slopes if slopes.dim() == 2 else slopes.reshape(1, -1)
             found["aux"] = aux
         return found
 
-    def _cut(self, array: Tensor, tile: Tile, *, has_rows: bool) -> Tensor:
-        """The part of an array of scores that a tile has; axes of one element stay."""
-        return array[self._index(array, tile, has_rows=has_rows)]
-
-    def _index(self, array: Tensor, tile: Tile, *, has_rows: bool) -> tuple[Any, ...]:
-        of_heads = slice(self.first_head, self.first_head + self.heads)
-        whole = [slice(None), of_heads, tile.queries, tile.columns]
-        if not has_rows:
-            del whole[2]
-        parts = whole[len(whole) - array.dim() :]
-        return tuple(part if n > 1 else slice(None) for part, n in zip(parts, array.shape, strict=True))
-
     def _add(self, into: Arrays, found: Mapping[str, Tensor], tile: Tile) -> None:
-        for name, part in found.items():
+        """Add the gradients of a tile's part of arrays. If slopes have one, "bias" is that of all scores."""
+        parts = dict(found)
+        if into.alibi_slopes is not None:
+            self._add_slopes(into.alibi_slopes, parts["bias"], tile)
+            parts["key_bias"] = parts["bias"].sum(2)
+        for name, part in parts.items():
             total = getattr(into, name)
-            total[self._index(total, tile, has_rows=name == "bias")] += part
+            if total is not None:
+                target = total[_index(total, tile, has_rows=name == "bias")]
+                target += part.sum_to_size(target.shape)
+
+
+def _bias_of_scores(arguments: dict[str, Any], shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """The bias of a tile, or its key bias instead, or 0, as an f32 array of this shape, whose gradient is
+    that of the scores; the key bias is taken out of the arguments.
+    """
+    of_keys = arguments.pop("key_bias", None)
+    bias = torch.zeros((), device=device) if of_keys is None else of_keys
+    bias = arguments.get("bias", bias.unsqueeze(-2) if bias.dim() else bias)
+    return bias.float().expand(shape)
+
+
+def _of_heads(array: Tensor, name: str, heads: slice) -> Tensor:
+    """A view of the heads of an array of scores."""
+    axis = array.dim() - _AXIS_OF_HEADS[name]
+    if axis < 0 or array.shape[axis] == 1:
+        return array
+    return array.narrow(axis, heads.start, heads.stop - heads.start)
+
+
+def _index(array: Tensor, tile: Tile, *, has_rows: bool) -> tuple[slice, ...]:
+    """The part of an array of scores that a tile has; axes of one element stay."""
+    whole = [slice(None), slice(None), tile.queries, tile.columns]
+    if not has_rows:
+        del whole[2]
+    parts = whole[len(whole) - array.dim() :]
+    return tuple(part if n > 1 else slice(None) for part, n in zip(parts, array.shape, strict=True))
 
 
 def _moved(function: Callable[..., Any] | None, step: int, alibi: bool) -> Callable[..., Any]:
@@ -243,11 +280,11 @@ def _moved(function: Callable[..., Any] | None, step: int, alibi: bool) -> Calla
     def moved(score: Any, batch: Any, head: Any, query: Any, key: Any, **arrays: Any) -> Any:
         places = arrays.pop(_PLACES)
         slopes = arrays.pop(_SLOPES, None)
-        batch, head = batch + places[2], head + places[3]
+        batch = batch + places[2]
         query, key = query * step + places[0], key * step + places[1]
         if function is not None:
-            score = function(score, batch, head, query, key, **arrays)
-        if slopes is not None:
+            score = function(score, batch, head + places[3], query, key, **arrays)
+        if slopes is not None:  # of this rank's heads
             score = score - slopes[batch, head] * absolute(query + places[4] - key)
         return score
 

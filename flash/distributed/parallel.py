@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from flash.distributed import sums
 from flash.distributed.agreement import agreed_rows
 from flash.distributed.calls import Call, problem_of, read
 from flash.distributed.dtensors import Sharded, is_dtensor, local_of
@@ -165,9 +166,9 @@ class ContextParallel:
         `key_bias`, `alibi_slopes`, `sink` and arrays of `aux` are whole on every rank. `dropout` needs a
         `dropout_seed`, and drops the weights that it drops on one device.
 
-        Gradients of q, k, v and bias are complete on their rank. Those of key_bias and sink, which all
-        ranks have, are what this rank's queries add: sum them over the group, as those of parameters.
-        alibi_slopes have none.
+        Gradients of q, k, v and of a bias with this rank's rows are complete on their rank. Those of
+        alibi_slopes, key_bias, sink and a bias of one row, which all ranks have, are what this rank adds:
+        sum them over the group, as those of parameters, with `sum_gradients`.
 
         Raises `LaunchError` and `ConfigError` for arguments that do not fit together or differ between
         ranks, before tensors are sent, `PeerError` if a rank is lost.
@@ -191,6 +192,17 @@ class ContextParallel:
         if sharded is not None:
             out, lse = sharded.wrapped(out), sharded.wrapped(lse, 2)
         return (out, lse) if return_lse else out
+
+    def sum_gradients(self, tensors: Iterable[Tensor]) -> None:
+        """Replace the gradients (`grad`) of tensors that every rank has, as parameters, by their sums over
+        the group, by all ranks together after `backward()`. The order is that of the ranks: the same
+        gradients have sums of the same bits. Tensors without a gradient are passed over.
+
+        Raises `LaunchError` on every rank if the tensors, or which have gradients, differ in number, shape
+        or type, or for gradients that are DTensors; `PeerError` if a rank is lost, after which gradients
+        may be of this rank or of all.
+        """
+        sums.sum_gradients(Peers(self.peers.group, f"{_WHO}.sum_gradients"), tensors)
 
     def explain(
         self,
@@ -233,7 +245,7 @@ class ContextParallel:
             call = read(who, q, k, v, causal, layout, scores, cuts)
         except PtxGenError as error:
             refused = error
-        rows = (0, 0) if call is None else call.rows
+        rows = () if call is None else call.rows
         words |= {} if call is None else call.words
         like = q if isinstance(q, Tensor) else torch.empty(0)
         try:
@@ -314,7 +326,7 @@ class _Unshard(torch.autograd.Function):  # type: ignore[misc]  # torch is not a
             "dtype": str(x.dtype),
         }
         own = x.shape[axis]
-        every = [rows for rows, _ in agreed_rows(peers, words, (own, own), "", x)]
+        every = [rows for (rows,) in agreed_rows(peers, words, (own,), "", x)]
         length = sum(every)
         wanted = [sharding.rows(rank, length) for rank in range(peers.world)]
         if every != wanted:

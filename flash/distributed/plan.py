@@ -48,10 +48,23 @@ class Machine:
     latency: float = 10e-6
 
 
+class ScoreRows(NamedTuple):
+    """A bias or a mask with the rows of its rank's queries: its axes beside rows, each of which may be 1,
+    the bytes of an element, and whether it has a gradient.
+    """
+
+    name: str
+    batch: int
+    heads: int
+    columns: int
+    itemsize: int
+    has_gradient: bool = False
+
+
 @dataclass(frozen=True)
 class Problem:
-    """The sizes of a call over all ranks. `itemsize` is the bytes of an element of q, k and v;
-    `of_rows` says whether a bias or a mask has rows of its own for the queries of a rank.
+    """The sizes of a call over all ranks. `itemsize` is the bytes of an element of q, k and v; `of_rows`
+    are the arrays whose rows lie on the ranks of their queries.
     """
 
     sharding: Sharding
@@ -65,7 +78,7 @@ class Problem:
     keys: int
     limits: Limits = NO_LIMITS
     documents: tuple[Document, ...] = ()
-    of_rows: bool = False
+    of_rows: tuple[ScoreRows, ...] = ()
 
     @property
     def world(self) -> int:
@@ -83,8 +96,6 @@ class Problem:
         each, group = self.heads // degree, self.heads // self.kv_heads
         if each % group and group % each:
             return f"{each} heads of a rank do not share whole heads of k, of which each has {group}"
-        if self.of_rows:
-            return "bias and mask have the rows of their own rank only"
         return ""
 
 
@@ -175,8 +186,8 @@ class Plan:
         return rows * p.batch * heads * (p.head_dim + p.head_dim_v) * p.itemsize
 
     def exchange_bytes(self, rank: int) -> tuple[int, int]:
-        """The bytes that a rank sends to the other ranks of its node: of q, k and v, and then of the
-        results and their log-sum-exp.
+        """The bytes that a rank sends to the other ranks of its node: of q, k, v, bias and mask, and then
+        of the results and their log-sum-exp.
         """
         p, own = self.problem, rank % self.degree
         rows_q, rows_k = self.rows(rank)
@@ -189,7 +200,13 @@ class Plan:
             there += rows_q * each * p.head_dim * p.itemsize
             there += rows_k * (kv.stop - kv.start) * (p.head_dim + p.head_dim_v) * p.itemsize
             back += self.rows(peer)[0] * each * (p.head_dim_v * p.itemsize + _LSE_BYTES)
-        return there * p.batch, back * p.batch
+        of_rows = sum(map(self._bytes_of_row, p.of_rows)) * rows_q * (self.degree - 1)
+        return there * p.batch + of_rows, back * p.batch
+
+    def _bytes_of_row(self, array: ScoreRows) -> int:
+        """The bytes of a row of a bias or a mask that one rank of a node gets."""
+        heads = 1 if array.heads == 1 else array.heads // self.degree
+        return array.batch * heads * array.columns * array.itemsize
 
     def bytes(self, rank: int) -> int:
         """All bytes that a rank sends in the forward pass."""
@@ -197,7 +214,7 @@ class Plan:
 
     def gradient_bytes(self, rank: int) -> int:
         """All bytes that a rank sends in the backward pass: keys and values once more and the gradients
-        of those of others once; in a node the gradients of results, and those of q, k and v.
+        of those of others once; in a node the gradients of results, and those of q, k, v and bias.
         """
         p, node, member = self.problem, rank // self.degree, rank % self.degree
         kv = self.share(member).kv_heads
@@ -206,11 +223,13 @@ class Plan:
         taken = sum(_meeting(p, self.degree, node, source).rows for source in sources)
         found = sum(self.ring_bytes(rank, d) for d in self.steps()) + taken * wide
         rows_q, each = self.rows(rank)[0], p.heads // self.degree
+        of_rows = sum(self._bytes_of_row(array) for array in p.of_rows if array.has_gradient)
         for peer in self.members(node):
             if peer != rank:
                 peer_q, peer_k = self.rows(peer)
                 found += p.batch * rows_q * each * (p.head_dim_v * p.itemsize + _LSE_BYTES)
                 found += p.batch * peer_q * each * p.head_dim * p.itemsize + peer_k * wide
+                found += peer_q * of_rows
         return found
 
     def most_bytes(self) -> int:
@@ -237,7 +256,8 @@ class Plan:
         if self.degree == 1:
             return ring
         both = max(sum(self.exchange_bytes(r)) for r in ranks)
-        return ring + both / machine.bandwidth + 2 * machine.latency
+        messages = 3 if p.of_rows else 2
+        return ring + both / machine.bandwidth + messages * machine.latency
 
     def sample(self) -> Sequence[int]:
         """The ranks whose steps estimates look at, evenly spaced."""
@@ -365,8 +385,8 @@ def chosen(problem: Problem, scheme: str, degree: int | None, machine: Machine) 
     if scheme not in found:
         raise ConfigError(
             f"ContextParallel: scheme '2d' cannot be used: no number between 1 and {problem.world} divides "
-            f"the ranks and suits {problem.heads} heads of q, {problem.kv_heads} of k"
-            f"{', and a bias or a mask with rows' if problem.of_rows else ''}; use scheme='ring' or 'auto'"
+            f"the ranks and suits {problem.heads} heads of q, {problem.kv_heads} of k; use scheme='ring' or "
+            "'auto'"
         )
     return scheme, found[scheme]
 

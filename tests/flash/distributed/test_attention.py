@@ -57,6 +57,17 @@ SLOW: dict[str, dict[str, Any]] = {
         "layout": "striped", "batch": 1, "causal": True, "queries": 90, "cuts": (0, 30, 40, 85),
         "scores": ("alibi_slopes", "dropout"),
     },
+    "bias and mask by heads": {
+        "layout": "zigzag", "scheme": "ulysses", "causal": True, "scores": ("bias:bhqk", "mask:b1qk", "sink"),
+    },
+    "bias of one head, slopes and dropout": {
+        "layout": "striped", "scheme": "2d", "window": (20, 3),
+        "scores": ("bias:11qk", "mask:1hqk", "alibi_slopes:bh", "dropout", "softcap"), "most_scores": 500,
+    },
+    "slopes and sinks of documents": {
+        "layout": "zigzag", "scheme": "ulysses", "batch": 1, "causal": True, "queries": 90,
+        "cuts": (0, 30, 40, 85), "scores": ("alibi_slopes:b1", "sink:b1", "score_mod"),
+    },
     "documents in two dimensions": {
         "layout": "zigzag", "scheme": "2d", "batch": 1, "window": (7, 3), "queries": 90,
         "cuts": (0, 30, 40, 85), "scores": ("mask_mod", "softcap"),
@@ -86,6 +97,37 @@ def test_features_count_positions_instead_of_rows(ranks: Ranks, name: str) -> No
     _check(ranks, SLOW[name])
 
 
+# Axes of a bias. The gradients of all keys of a row cancel but for that of the row's LSE: a bias of one
+# column is compared with rows and heads of its own only.
+_AXES = [b + h + rest for b in "1b" for h in "1h" for rest in ("qk", "1k")]
+_SCHEMES = [
+    ("ulysses", "zigzag"), ("ulysses", "striped"), ("2d", "zigzag"), ("2d", "striped"), ("ring", "zigzag"),
+]  # fmt: skip
+
+
+@pytest.mark.nightly
+@pytest.mark.judged
+@pytest.mark.parametrize("axes", [*_AXES, "1hq1", "bhq1", "hqk", "qk", "k"])
+def test_a_bias_and_a_mask_may_have_any_axis_for_all(ranks: Ranks, axes: str) -> None:
+    for scheme, layout in _SCHEMES:
+        case = {"layout": layout, "scheme": scheme, "causal": layout != "striped"}
+        _check(ranks, {**case, "scores": (f"bias:{axes}", f"mask:{axes}", "sink:b1")})
+        _check(ranks, {**case, "queries": 3, "keys": 9, "scores": (f"bias:{axes}", "mask:bhqk")})
+
+
+@pytest.mark.nightly
+@pytest.mark.judged
+@pytest.mark.parametrize("axes", ["bh", "1h", "b1", "11", "h"])
+def test_slopes_may_have_any_axis_for_all(ranks: Ranks, axes: str) -> None:
+    documents = {"batch": 1, "queries": 90, "cuts": (0, 3, 40, 40, 41, 85)}
+    for scheme, layout in _SCHEMES[1:]:
+        case = {"layout": layout, "scheme": scheme, "causal": layout == "zigzag"}
+        slopes = f"alibi_slopes:{axes}"
+        _check(ranks, {**case, "scores": (slopes, "bias:b1qk", "softcap")})
+        _check(ranks, {**case, "scores": (slopes, "key_bias", "dropout"), "dtype": "bfloat16"})
+        _check(ranks, {**case, **documents, "scores": (slopes, f"sink:{axes}", "dropout")})
+
+
 @pytest.mark.nightly
 @pytest.mark.judged
 def test_eight_ranks_have_the_results_of_one_device(torch: ModuleType) -> None:  # noqa: ARG001
@@ -98,6 +140,9 @@ def test_eight_ranks_have_the_results_of_one_device(torch: ModuleType) -> None: 
         sizes = {"heads": 8, "kv_heads": 2}
         _check(ranks, {"world": 8, "layout": "zigzag", "scheme": "ulysses", "causal": True, **sizes})
         _check(ranks, {"world": 8, "layout": "striped", "window": (9, 2), "scores": ("alibi_slopes", "sink")})
+        arrays = {"scores": ("alibi_slopes", "bias:1hqk", "mask:b1qk"), **sizes}
+        for degree in (2, 4):
+            _check(ranks, {"world": 8, "layout": "zigzag", "scheme": "2d", "degree": degree, **arrays})
     finally:
         ranks.close()
 
@@ -130,8 +175,15 @@ def test_a_transformer_in_two_dimensions_has_the_gradients_of_one_device(ranks: 
         assert max(found.values()) <= BOUNDS["float32"]
 
 
-def test_the_same_call_has_the_same_bits(ranks: Ranks) -> None:
-    assert ranks.run("repeated", 4, "zigzag", "ring") == [True] * 4
+@pytest.mark.parametrize(
+    ("layout", "scheme", "scores"),
+    [("zigzag", "ring", ("alibi_slopes", "sink")), ("striped", "ulysses", ("bias:11qk", "alibi_slopes"))],
+)
+def test_the_same_call_has_the_same_bits(
+    ranks: Ranks, layout: str, scheme: str, scores: tuple[str, ...]
+) -> None:
+    case = {"layout": layout, "scheme": scheme, "causal": True, "scores": scores}
+    assert ranks.run("repeated", 4, **case) == [True] * 4
 
 
 def test_dtensors_go_in_and_out(ranks: Ranks) -> None:
@@ -189,6 +241,57 @@ def test_a_call_that_one_rank_refuses_is_refused_by_all(ranks: Ranks) -> None:
     )
     others = f"ContextParallel.attention: rank 1 refused its call, and nothing was sent: {of_rank}"
     assert _named(ranks, {1: {"softcap": -2.0}}) == [others, of_rank, others, others]
+
+
+def test_arrays_that_no_scheme_takes_are_refused_by_name(ranks: Ranks) -> None:
+    who = "ContextParallel.attention:"
+    of_documents = (
+        "cannot be combined with cu_seqlens_q, as in flash.attention_varlen: documents of their own lengths "
+        "have no such array; use"
+    )
+    want = {
+        "bias of documents": f"{who} bias {of_documents} score_mod with aux",
+        "mask of documents": f"{who} mask {of_documents} mask_mod with aux",
+        "key_bias of documents": f"{who} key_bias {of_documents} score_mod with aux",
+        "rows of a bias": (
+            f"{who} bias must have the rows of q on every rank, [8, 8, 8, 8], or 1 row on every rank, got "
+            "[1, 8, 8, 8]"
+        ),
+        "heads of a mask": (
+            f"{who} mask must broadcast to [batch, heads, rows, keys] (batch 1, heads 4, rows 8, keys of all "
+            "ranks), got shape [1, 2, 8, 32]"
+        ),
+        "columns of a mask": (
+            f"{who} mask must have a column for each of the 32 keys of all ranks, or 1, got 8"
+        ),
+        "type of a mask": f"{who} mask must be bool, got float32; convert it with mask.bool()",
+        "type of slopes": (
+            f"{who} alibi_slopes must be float32, got float64; convert it with alibi_slopes.float()"
+        ),
+        "type of sinks": f"{who} sink must be float32, got float16; convert it with sink.float()",
+        "a bias and a key bias": (
+            "attention: key_bias cannot be combined with bias; add its elements to those of bias"
+        ),
+        "gradients of aux": (
+            f"{who} aux['slopes'] requires gradients, but functions of scores are not differentiated by the "
+            "arrays that they index; call inside torch.no_grad(), or pass aux['slopes'].detach()"
+        ),
+        "aux without names": f"{who} aux must be a mapping of names to tensors, or None, got [1.0]",
+    }
+    assert ranks.run("refused_arrays", 4) == [want] * 4
+
+
+def test_gradients_are_summed_in_the_order_of_the_ranks(ranks: Ranks) -> None:
+    who = "ContextParallel.sum_gradients:"
+    for found in ranks.run("summed", 4):
+        assert found.pop("sums") == [True] * 4
+        assert found == {
+            "differing": (
+                f"{who} all ranks must make the same call, and nothing was sent: gradient of tensor 0 is "
+                "float32 [] on ranks 0, 1, 3, but None on rank 2"
+            ),
+            "none": "nothing was raised",
+        }
 
 
 def test_dropout_needs_a_seed(ranks: Ranks) -> None:

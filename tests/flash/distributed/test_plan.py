@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flash.distributed.layouts import LAYOUTS, Sharding
-from flash.distributed.plan import Machine, Plan, Problem, chosen, plans
+from flash.distributed.plan import Machine, Plan, Problem, ScoreRows, chosen, plans
 from flash.distributed.tiles import Limits
 from ptxgen.errors import ConfigError
 
@@ -44,6 +44,31 @@ def test_ulysses_sends_four_tensors_and_lse_to_the_others(world: int) -> None:
     of_peer = 2 * 4096 // world * 8 // world * (4 * 64 * 2 + 4)
     for rank in range(world):
         assert Plan(problem, world).bytes(rank) == (world - 1) * of_peer
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_ulysses_sends_the_rows_of_bias_and_mask_to_the_others(world: int) -> None:
+    bias = ScoreRows("bias", 2, 8, 4096, 4, has_gradient=True)
+    mask = ScoreRows("mask", 1, 1, 4096, 1)  # one head for all
+    without, with_both = (
+        Plan(_problem("striped", world, of_rows=rows), world) for rows in ((), (bias, mask))
+    )
+    rows = 4096 // world
+    of_bias = (world - 1) * rows * 2 * 8 // world * 4096 * 4
+    of_mask = (world - 1) * rows * 4096
+    for rank in range(world):
+        assert with_both.bytes(rank) - without.bytes(rank) == of_bias + of_mask
+        assert with_both.gradient_bytes(rank) - without.gradient_bytes(rank) == of_bias
+        assert with_both.scores(rank) == without.scores(rank)
+    ring = Plan(_problem("striped", world, of_rows=(bias, mask)))
+    assert ring.most_bytes() == Plan(_problem("striped", world)).most_bytes()
+
+
+def test_auto_counts_the_rows_of_a_bias() -> None:
+    machine = Machine(flops=1e15, bandwidth=1e9, latency=1e-6)
+    bias = ScoreRows("bias", 1, 1, 4096, 4)
+    assert chosen(_problem(world=8), "auto", None, machine)[0] == "ulysses"
+    assert chosen(_problem(world=8, of_rows=(bias,)), "auto", None, machine)[0] == "ring"
 
 
 @pytest.mark.parametrize("layout", ["zigzag", "striped"])
@@ -84,7 +109,6 @@ def test_heads_that_ranks_cannot_share_are_said() -> None:
     assert problem.why_not(4) == "6 heads are not a multiple of 4 ranks"
     assert problem.why_not(3) == "3 does not divide the 4 ranks"
     assert problem.why_not(2) == "3 heads of a rank do not share whole heads of k, of which each has 2"
-    assert _problem(of_rows=True).why_not(2) == "bias and mask have the rows of their own rank only"
     assert set(plans(problem)) == {"ring", "gather"}
 
 
