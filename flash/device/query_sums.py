@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 from flash.device.mma_products import MmaOutputs, WarpPlace, Weights, fragment_rows
+from flash.device.shared_weights import WeightsWriter, only_panel
 from flash.device.tf32_products import Tf32Outputs
 from flash.device.tiles import Matrix
 from flash.operands.dtypes import F32_BYTES
@@ -21,8 +22,8 @@ from flash.problem.gradients import GradientConfig
 from flash.problem.mma_tiling import HALF, MMA_KEYS, MMA_ROWS, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, Value, Var
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD_LANES
-from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader, Panel, SwizzledTile
-from ptxgen.types import f32, u32, u64
+from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader, SwizzledTile
+from ptxgen.types import f32, u64
 
 _FIRST_WITH_VECTORS: Final = 90  # `red.global.add.v2.f32` and `.v4.f32`
 # `mma` steps of f32 whose products the tensor core sums together: more take too many registers.
@@ -177,12 +178,9 @@ class _HalfPassage:
         me: WarpPlace,
         products: MmaOutputs,
     ) -> None:
-        self.k, self.kept, self.t, self.me, self.of_keys = k, kept, t, me, of_keys
+        self.k, self.t, self.me = k, t, me
         self._products = products
-        self._panel = _only_panel(kept)
-        row, in_quad = by_keys.first_row(of_keys), by_keys.in_quad
-        to = kept.chunk_pointer(self._panel.chunks, row, in_quad * 0)
-        self._to = to.moved(to.value + in_quad * u32.nbytes)
+        self._writer = WeightsWriter(k, kept, of_keys, by_keys)
         of_eight, octet = me.lane % 8, me.lane // 8
         lower, right = octet % 2, octet // 2
         first_chunk = me.warp_row(t) // kept.chunk
@@ -194,15 +192,7 @@ class _HalfPassage:
 
     def keep(self, P: Weights) -> None:
         """See `_Passage`."""
-        for j, row_tiles in enumerate(P):
-            for half in range(BLOCK_CHUNKS):
-                chunk = BLOCK_CHUNKS * j + half
-                at = self._to.moved(self._to.value ^ (chunk * CHUNK_BYTES))
-                for m, pairs in enumerate(row_tiles):
-                    for n, down in enumerate((0, MMA_ROWS // 2)):
-                        to = at.plus_bytes((MMA_ROWS * m + down) * self._panel.row_bytes)
-                        word = pairs[2 * half + n].as_(u32)
-                        self.k.store(Pointer(to.value, "shared", u32, to.offset), word)
+        self._writer.write(P)
 
     def taken(self) -> Iterator[list[tuple[Value, ...]]]:
         """See `_Passage`. Each step is read where it is used, which takes fewer registers."""
@@ -237,7 +227,7 @@ class _F32Passage:
     ) -> None:
         self.k, self.kept, self.t, self.me, self.of_keys = k, kept, t, me, of_keys
         self._products = products
-        self._panel = _only_panel(kept)
+        self._panel = only_panel(kept)
         row, in_quad = by_keys.first_row(of_keys), by_keys.in_quad
         to = kept.chunk_pointer(self._panel.chunks, row, in_quad // 2)
         self._to = to.moved(to.value + in_quad % 2 * (2 * F32_BYTES))
@@ -278,8 +268,3 @@ class _F32Passage:
         for n in range(0, len(row), panel):
             for half in range(LANE_COLUMNS):
                 yield n * QUAD_LANES + half * _NEIGHBOURS, row[n + half : n + panel : LANE_COLUMNS]
-
-
-def _only_panel(tile: SwizzledTile) -> Panel:
-    (panel,) = tile.panels  # at most 128 bytes of queries
-    return panel

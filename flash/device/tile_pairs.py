@@ -54,7 +54,8 @@ class TilePairs:
         k = self.k
         if self.stages == 1:
             k.barrier()
-            self._start(tile, end)
+            self._copy(tile)
+            k.cp_async_commit_group()
         k.cp_async_wait_group(max(self.stages - 2, 0))
         on_arrival()
         k.barrier()
@@ -76,11 +77,14 @@ class TilePairs:
     def _start(self, tile: Value, end: Value) -> None:
         k = self.k
         with k.when(tile < end, uniform=True):
-            first_row = tile * self.rows
-            for loader, size in zip(self.loaders, self._sizes, strict=False):
-                loader.start(first_row, stage=self._filled[size].at)
-            if self._also is not None:
-                self._also(first_row, self._filled[self._sizes[-1]].at)
+            self._copy(tile)
         k.cp_async_commit_group()
         for ring in self._filled.values():
             ring.advance()
+
+    def _copy(self, tile: Value) -> None:
+        first_row = tile * self.rows
+        for loader, size in zip(self.loaders, self._sizes, strict=False):
+            loader.start(first_row, stage=self._filled[size].at)
+        if self._also is not None:
+            self._also(first_row, self._filled[self._sizes[-1]].at)

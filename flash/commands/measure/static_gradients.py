@@ -89,7 +89,7 @@ def _columns(t: GradientTiling, owner: str) -> int:
     """The multiply-adds that a score takes: those of scores once for each slice of columns."""
     scores, weights = t.of_scores, t.of_weights
     made = scores.output_columns + (weights.output_columns if owner == KEYS else 0)
-    return t.slices * (scores.score_columns + weights.score_columns + made)
+    return t.slices * (scores.score_columns + weights.score_columns + t.across * made)
 
 
 @dataclass(frozen=True)
