@@ -54,8 +54,7 @@ class TilePairs:
         k = self.k
         if self.stages == 1:
             k.barrier()
-            self._copy(tile)
-            k.cp_async_commit_group()
+            self._start(tile, end)
         k.cp_async_wait_group(max(self.stages - 2, 0))
         on_arrival()
         k.barrier()
@@ -77,14 +76,11 @@ class TilePairs:
     def _start(self, tile: Value, end: Value) -> None:
         k = self.k
         with k.when(tile < end, uniform=True):
-            self._copy(tile)
+            first_row = tile * self.rows
+            for loader, size in zip(self.loaders, self._sizes, strict=False):
+                loader.start(first_row, stage=self._filled[size].at)
+            if self._also is not None:
+                self._also(first_row, self._filled[self._sizes[-1]].at)
         k.cp_async_commit_group()
         for ring in self._filled.values():
             ring.advance()
-
-    def _copy(self, tile: Value) -> None:
-        first_row = tile * self.rows
-        for loader, size in zip(self.loaders, self._sizes, strict=False):
-            loader.start(first_row, stage=self._filled[size].at)
-        if self._also is not None:
-            self._also(first_row, self._filled[self._sizes[-1]].at)
