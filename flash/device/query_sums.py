@@ -15,15 +15,16 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from flash.device.mma_products import MmaOutputs, WarpPlace, Weights, fragment_rows
+from flash.device.shared_weights import WeightsWriter, only_panel
 from flash.device.tf32_products import Tf32Outputs
 from flash.device.tiles import Matrix
 from flash.operands.dtypes import F32_BYTES
 from flash.problem.gradients import GradientConfig
 from flash.problem.mma_tiling import HALF, MMA_KEYS, MMA_ROWS, MmaTiling
-from ptxgen.dsl import Fragment, KernelBuilder, Pointer, TilePointer, Value, Var
+from ptxgen.dsl import Fragment, KernelBuilder, Pointer, Value, Var
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD_LANES
-from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader, Panel, SwizzledTile
-from ptxgen.types import f32, u32, u64
+from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader, SwizzledTile
+from ptxgen.types import f32, u64
 
 _FIRST_WITH_VECTORS: Final = 90  # `red.global.add.v2.f32` and `.v4.f32`
 # `mma` steps of f32 whose products the tensor core sums together: more take too many registers.
@@ -46,12 +47,6 @@ class _SharedDS:
     t: MmaTiling
     me: WarpPlace
 
-    @property
-    def panel(self) -> Panel:
-        """The only panel of the tile, whose rows are at most 128 bytes of queries."""
-        (panel,) = self.kept.panels
-        return panel
-
 
 class _Passage(ABC):
     """How dS passes through shared memory, and which columns of dQ a lane gets. `products` multiply what
@@ -60,11 +55,6 @@ class _Passage(ABC):
 
     def __init__(self, shared: _SharedDS, products: MmaOutputs | Tf32Outputs) -> None:
         self.shared, self._products = shared, products
-        self._to = self._written(shared.by_keys.first_row(shared.of_keys), shared.by_keys.in_quad)
-
-    @abstractmethod
-    def _written(self, row: Value, in_quad: Value) -> TilePointer:
-        """Where a lane, whose keys begin with `row`, writes the first of its dS."""
 
     @abstractmethod
     def keep(self, P: Any) -> None:
@@ -205,26 +195,15 @@ class _HalfPassage(_Passage):
 
     def __init__(self, shared: _SharedDS, products: MmaOutputs) -> None:
         super().__init__(shared, products)
+        self._writer = WeightsWriter(shared.k, shared.kept, shared.of_keys, shared.by_keys)
         of_eight, octet = shared.me.lane % 8, shared.me.lane // 8
         lower, right = octet % 2, octet // 2
         first_chunk = shared.me.warp_row(shared.t) // shared.kept.chunk
         self._from = BlockReader(shared.kept, of_eight + right * 8, first_chunk + lower)
 
-    def _written(self, row: Value, in_quad: Value) -> TilePointer:
-        to = self.shared.kept.chunk_pointer(self.shared.panel.chunks, row, in_quad * 0)
-        return to.moved(to.value + in_quad * u32.nbytes)
-
     def keep(self, P: Weights) -> None:
         """See `_Passage`."""
-        for j, row_tiles in enumerate(P):
-            for half in range(BLOCK_CHUNKS):
-                chunk = BLOCK_CHUNKS * j + half
-                at = self._to.moved(self._to.value ^ (chunk * CHUNK_BYTES))
-                for m, pairs in enumerate(row_tiles):
-                    for n, down in enumerate((0, MMA_ROWS // 2)):
-                        to = at.plus_bytes((MMA_ROWS * m + down) * self.shared.panel.row_bytes)
-                        word = pairs[2 * half + n].as_(u32)
-                        self.shared.k.store(Pointer(to.value, "shared", u32, to.offset), word)
+        self._writer.write(P)
 
     def taken(self) -> Iterator[list[tuple[Value, ...]]]:
         """See `_Passage`. Each step is read where it is used, which takes fewer registers."""
@@ -249,20 +228,20 @@ class _F32Passage(_Passage):
     def __init__(self, shared: _SharedDS, products: Tf32Outputs) -> None:
         super().__init__(shared, products)
         kept, me = shared.kept, shared.me
+        self._panel = only_panel(kept)
+        row, in_quad = shared.by_keys.first_row(shared.of_keys), shared.by_keys.in_quad
+        to = kept.chunk_pointer(self._panel.chunks, row, in_quad // 2)
+        self._to = to.moved(to.value + in_quad % 2 * (2 * F32_BYTES))
         query = me.first_row(shared.t)
         self._within = query % kept.chunk * F32_BYTES
         self._from = [BlockReader(kept, me.in_quad * 2 + n, query // kept.chunk) for n in range(LANE_COLUMNS)]
-
-    def _written(self, row: Value, in_quad: Value) -> TilePointer:
-        to = self.shared.kept.chunk_pointer(self.shared.panel.chunks, row, in_quad // 2)
-        return to.moved(to.value + in_quad % 2 * (2 * F32_BYTES))
 
     def keep(self, P: Fragment) -> None:
         """See `_Passage`."""
         for n in range(P.columns // LANE_COLUMNS):
             at = self._to.moved(self._to.value ^ (BLOCK_CHUNKS * n * CHUNK_BYTES))
             for i, down in enumerate(fragment_rows(self.shared.of_keys)):
-                to = at.plus_bytes(down * self.shared.panel.row_bytes)
+                to = at.plus_bytes(down * self._panel.row_bytes)
                 self.shared.k.store(to, P.row(i)[LANE_COLUMNS * n : LANE_COLUMNS * (n + 1)])
 
     def taken(self) -> Fragment:

@@ -94,17 +94,15 @@ class GradientResources:
         return int((ends - begins).sum()) * t.slices
 
     def products(self) -> Iterator[int]:
-        """The columns that each product of a tile sums over, or gives, padding included, by the slice
-        that a CTA makes.
-        """
+        """The columns that each product of a tile sums over, or gives, padding included, of a CTA."""
         if self.config is None or not self.config.tiling.tile:
             return
         t, owner = self.config.tiling, self.config.owner
         yield from (t.of_scores.score_columns, t.of_weights.score_columns)
         if owner in (QUERIES, KEYS):
-            yield t.of_scores.output_columns
+            yield t.across * t.of_scores.output_columns
         if owner == KEYS:
-            yield t.of_weights.output_columns
+            yield t.across * t.of_weights.output_columns
             yield from [t.of_scores.output_columns] * t.adds_queries
 
     def flops(self, batch: int, heads: int, seq_q: int, seq_k: int, window: Sides = None) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
@@ -21,10 +21,11 @@ from flash.device.mma_products import WarpPlace, WarpProducts, fragment_columns,
 from flash.device.nonfinite import clear
 from flash.device.panel_loader import PanelLoader
 from flash.device.query_sums import QuerySums
+from flash.device.shared_weights import SharedWeights
 from flash.device.tile_pairs import TilePairs
 from flash.device.tiles import Matrix
 from flash.problem.gradients import GradientConfig, GradientTiling
-from flash.problem.mma_tiling import MMA_KEYS, MmaTiling
+from flash.problem.mma_tiling import MMA_KEYS, PANEL_BYTES, MmaTiling
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, TilePointer, Value, marked
@@ -74,7 +75,10 @@ class _Cta:
     def __init__(self, k: KernelBuilder, config: GradientConfig, part: KeysPart) -> None:
         self.k, self.config, self.part = k, config, part
         t, of_head = config.tiling, part.given
-        self.me = WarpPlace.of(k)
+        self.me, across = WarpPlace.of(k), None
+        if t.across > 1:
+            across = self.me.warp % t.across
+            self.me = WarpPlace(self.me.warp // t.across, self.me.lane)
         k.note("shared memory, and the first tiles on their way there")
         own, walked = tiles_of(k, config, ("K", "V"), ("Q", "dO"))
         self.K_tile, self.V_tile = own
@@ -98,17 +102,29 @@ class _Cta:
         of_values = self.V_tile, self.dO_tile, self.dO_tile
         self.products = products_of(k, t.of_scores, self.me, of_scores, config, kept=t.kept > 0)
         self.of_values = products_of(k, t.of_weights, self.me, of_values, config, kept=t.kept > 1)
-        self.keys, self.queries = fragment_rows(t.of_scores), fragment_columns(t.rows_at_once)
-        self.S, self.dP = (k.fragment(len(self.keys), t.rows_at_once // 4, initial=None) for _ in range(2))
+        met = t.of_scores.tile
+        self.keys, self.queries = fragment_rows(t.of_scores), fragment_columns(met)
+        self.S, self.dP = (k.fragment(len(self.keys), met // 4, initial=None) for _ in range(2))
         self.sum_dK = k.fragment(len(self.keys), t.of_scores.output_columns // 4)
         self.sum_dV = k.fragment(len(self.keys), t.of_weights.output_columns // 4)
         self.my_first_key = part.first_key + k.signed(self.me.warp_row(t.of_scores))
-        self.columns = [_slice_of(part.slice, tile, t) for tile in walked]
-        self.seen_from, self.query_sums = self.my_first_key, None
-        if t.adds_queries:  # the warps meet in each tile, so that all or none take it
-            self.seen_from = part.first_key
-            of_slice = part.slice, _slice_of(part.slice, self.K_tile, t)
+        self.columns = [_part_of(part.slice if across is None else across, tile, t) for tile in walked]
+        self.seen_from = part.first_key if t.warps_meet else self.my_first_key
+        self.passed = None if across is None else SharedWeights(k, config, self.me, across)
+        self.query_sums = None
+        if t.adds_queries:
+            of_slice = part.slice, _part_of(part.slice, self.K_tile, t)
             self.query_sums = QuerySums(k, config, self.me, self.K_tile, *of_slice)
+
+    @property
+    def first_of_lane(self) -> Value:
+        """The first query of a tile with which the lane has scores."""
+        of_quad = self.me.in_quad * 2
+        return of_quad if self.passed is None else of_quad + self.passed.first_column
+
+    def of_warp(self, stage: Value | None) -> Value | None:
+        """The byte at which the queries begin with which the warp has scores, of those of a stage."""
+        return stage if self.passed is None else _moved(stage, self.passed.first_column * PANEL_BYTES)
 
     @marked("gradient of keys: results")
     def store_sums(self, given: GradientParameters) -> None:
@@ -139,20 +155,22 @@ class _Cta:
         total: Fragment,
         scale: Value | None,
     ) -> None:
-        """Write the CTA's slice of dK or dV."""
+        """Write the warp's part of the columns of dK or dV."""
         k, t, me = self.k, self.config.tiling, self.me
-        if part.slice is None:
+        mine = part.slice if self.passed is None else self.passed.part
+        if mine is None:
             store(k, of, me, products, staging, matrix, part.first_key, total, scale)
             return
         width = t.slice_width(matrix.columns)
-        for number in range(t.slices):
+        for number in range(t.column_parts):
             left = matrix.columns - number * width
             if left > 0:
-                with k.when(part.slice == number, uniform=True):
+                with k.when(mine == number, uniform=t.across == 1):
                     first = matrix.first + number * width * staging.dtype.nbytes
                     own = replace(matrix, first=first, columns=min(left, width))
                     columns = replace(of, head_dim_v=own.columns)
-                    store(k, columns, me, products, staging, own, part.first_key, total, scale)
+                    through = staging.part(number, t.across) if t.across > 1 else staging
+                    store(k, columns, me, products, through, own, part.first_key, total, scale)
 
 
 class _Head:
@@ -213,12 +231,12 @@ class _Head:
         Q_stage, dO_stage, of_numbers = (self.pairs.stage(n) for n in range(3))
         by_query = S.transposed, dP.transposed
         k.note("S^T = K Q^T")
-        products.scores(S, Q_stage)
+        products.scores(S, cta.of_warp(Q_stage))
         slopes, places = self.gradients.score(
             by_query[0],
             lambda: ScorePlaces(
                 k,
-                first_query + k.signed(me.in_quad * 2),
+                first_query + k.signed(cta.first_of_lane),
                 cta.my_first_key,
                 me.lane // 4,
                 cta.queries,
@@ -228,12 +246,19 @@ class _Head:
             part.given.seq_q,
         )
         k.note("dP^T = V dO^T; dS = P (dP - D)")
-        of_values.scores(dP, dO_stage)
-        numbers = _numbers(k, cta.of_rows, of_numbers, cta.config.tiling.parts[nth], me)
+        of_values.scores(dP, cta.of_warp(dO_stage))
+        numbers = _numbers(k, cta.of_rows, of_numbers, cta.config.tiling.parts[nth], cta.first_of_lane)
         self.gradients.differentiate(*by_query, numbers, places)
         self._add_terms(dP, places)
         self.gradients.bend(by_query[1], slopes)
         k.note("dV += P^T dO; dK += dS^T Q")
+        if cta.passed is not None:
+            cta.passed.keep(of_values.weights(S), products.weights(dP))
+            k.barrier()  # all weights have been written
+            P, dS = cta.passed.taken()
+            of_values.outputs(cta.sum_dV, P, _moved(dO_stage, cta.columns[1]))
+            products.outputs(cta.sum_dK, dS, _moved(Q_stage, cta.columns[0]))
+            return
         of_values.outputs(cta.sum_dV, of_values.weights(S), _moved(dO_stage, cta.columns[1]))
         dS = products.weights(dP)
         if cta.query_sums is not None:
@@ -265,11 +290,20 @@ class _Head:
         k, cta, part = self.k, self.cta, self.cta.part
         terms = Terms.of(k, part.given, part.batch, self._head, self._longest)
         for name, totals in self._sums.items():
-            for down, total in zip(cta.keys, totals, strict=True):
-                whole = over_lanes(k, total, QUAD, operator.add)
+            for down, whole in zip(cta.keys, self._over_queries(totals), strict=True):
                 key = cta.my_first_key + k.signed(cta.me.lane // 4) + down
-                with k.when((key < part.given.seq_k) & (cta.me.in_quad == 0)):
+                writes = (key < part.given.seq_k) & (cta.me.in_quad == 0)
+                if cta.passed is not None:
+                    writes = writes & (cta.passed.part == 0)
+                with k.when(writes):
                     terms.write(k, name, key, whole)
+
+    def _over_queries(self, totals: Sequence[Value]) -> Iterator[Value]:
+        """The sums of a lane's totals, one for each of its keys, over the lanes and warps that have others
+        for the same keys.
+        """
+        of_warp = (over_lanes(self.k, total, QUAD, operator.add) for total in totals)
+        return of_warp if self.cta.passed is None else self.cta.passed.over_warps(of_warp)
 
 
 def _own_numbers(
@@ -306,12 +340,12 @@ def _copy_numbers(
 
 
 def _numbers(
-    k: KernelBuilder, kept: SharedTile, stage: Value | None, first: int, me: WarpPlace
+    k: KernelBuilder, kept: SharedTile, stage: Value | None, first: int, of_lane: Value
 ) -> Callable[[int], tuple[Value, Value]]:
     """A function that gives the shift and D of each of a lane's queries, which are counted from query
-    `first` of the tile; it loads those of two neighbours at once.
+    `first + of_lane` of the tile; it loads those of two neighbours at once.
     """
-    at = kept.pointer(0, me.in_quad * 2).step(columns=first)
+    at = kept.pointer(0, of_lane).step(columns=first)
     at = at if stage is None else at.moved(at.value + stage)
     loaded: dict[int, tuple[tuple[Value, ...], ...]] = {}
 
@@ -326,11 +360,11 @@ def _numbers(
     return numbers
 
 
-def _slice_of(number: Value | None, tile: SwizzledTile, t: GradientTiling) -> Value | None:
-    """The byte of a tile at which the columns of a slice begin; None: 0."""
+def _part_of(number: Value | None, tile: SwizzledTile, t: GradientTiling) -> Value | None:
+    """The byte of a tile at which a part of the columns begins; None: 0."""
     if number is None:
         return None
-    panels = len(tile.panels) // t.slices
+    panels = len(tile.panels) // t.column_parts
     return number * tile.panels[panels].offset
 
 

@@ -28,6 +28,7 @@ class Tiles(NamedTuple):
     step: int = 0
     kept: int = 0
     load: int = 3
+    across: int = 1
 
 
 ADDING_KEYS: Final = "keys, adding to dQ"
@@ -35,11 +36,14 @@ ADDING_KEYS: Final = "keys, adding to dQ"
 # (at most so many), among those that were seen not to spill; those of 16 bits and two sweeps in the order
 # of the modelled share of tensor cores (`ptxgen bench --only static`). Rows of two blocks of 16 for each
 # warp halve the reads of shared memory, which limit these kernels; what the registers beside the sums do
-# not hold is left to smaller tiles.
+# not hold is left to smaller tiles. Where a warp's registers do not hold the sums of its rows, warps
+# across share rows and deal out columns, and pass weights on.
 GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
     (QUERIES, HALF.name): {
         64: (
+            Tiles(128, 128, 4, 2, step=32, kept=1, load=0),
             Tiles(128, 64, 4, 2, step=32, kept=1, load=0),
+            Tiles(128, 64, 4, 1, step=32, kept=1, load=0),
             Tiles(128, 32, 4, 2, kept=1, load=2),
             Tiles(64, 64, 4, 2, step=32),
         ),
@@ -57,7 +61,7 @@ GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
         64: (Tiles(128, 32, 4, 2, load=0), Tiles(64, 64, 4, 2, step=32, kept=2)),
         96: (Tiles(64, 64, 4, 2, step=32), Tiles(64, 32, 4, 2)),
         128: (Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 1)),
-        256: (Tiles(64, 32, 4, 1),),
+        256: (Tiles(64, 64, 8, 2, across=4), Tiles(64, 64, 8, 1, across=4), Tiles(32, 32, 4, 1, across=2)),
     },
     (QUERIES, TF32.name): {
         64: (Tiles(64, 32, 4, 2),),
@@ -99,7 +103,7 @@ GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
 }
 _REGISTERS: Final = 255  # of a thread, of which these kernels take nearly all
 _OTHER_BYTES: Final = 1024  # of shared memory of a CTA, at most: LSE and D of rows
-_WANTED_CTAS: Final = 2  # of a multiprocessor: one issues while the other waits
+_WANTED_WARPS: Final = 8  # of a multiprocessor, two of a scheduler: one issues while the other waits
 # Rows of a CTA of deltas or sums, and its warps: enough for a row's pieces of 16 bytes.
 _ROWS: Final = 64
 _WARPS_OF_ROWS: Final = 4
@@ -149,11 +153,11 @@ def gradient_config(
     by_columns = GRADIENT_TILES[of_tiles, operands.name]
     offered = next(tiles for most, tiles in by_columns.items() if columns <= most)
     load = _load(config)
-    slices = 2 if owner == KEYS and columns > _UNSLICED[operands.name] else 1
+    slices = 2 if owner == KEYS and columns > _UNSLICED[operands.name] else 1  # of warps that own rows alone
     tilings = [
         GradientTiling(
             *(config.head_dim, config.value_dim, of.block, of.tile, of.warps, of.stages),
-            *(slices, operands, adds, of.step, of.kept),
+            *(slices if of.across == 1 else 1, operands, adds, of.step, of.kept, of.across),
         )
         for of in offered
         if of.load >= load
@@ -170,7 +174,8 @@ def gradient_config(
     together = [
         t
         for t in fitting
-        if target.blocks_per_sm_for(t.threads, _REGISTERS, t.shared_bytes + _OTHER_BYTES) >= _WANTED_CTAS
+        if t.warps * target.blocks_per_sm_for(t.threads, _REGISTERS, t.shared_bytes + _OTHER_BYTES)
+        >= _WANTED_WARPS
     ]
     return GradientConfig(
         owner,

@@ -87,6 +87,10 @@ class GradientTiling:
     global memory, and has room for a tile of gradients of scores. A kernel that walks over nothing
     has `tile` 0. Registers hold the scores of `step` rows of a tile at once, or with 0 of all of them,
     and with `kept` 1 what the CTA owns of Q or K, with 2 also of dO or V.
+
+    Of keys, `across` warps own the same rows: each computes the scores of so many parts of a tile,
+    and makes so many parts of the columns; P and dS pass through shared memory. Such warps meet in
+    each tile, and have no `step`.
     """
 
     head_dim: int
@@ -100,6 +104,17 @@ class GradientTiling:
     adds_queries: bool = False
     step: int = 0
     kept: int = 0
+    across: int = 1
+
+    @property
+    def warps_meet(self) -> bool:
+        """Whether warps pass gradients of scores to one another, so that all or none take a tile."""
+        return self.adds_queries or self.across > 1
+
+    @property
+    def column_parts(self) -> int:
+        """Parts of the columns, each of which a warp makes alone for its rows."""
+        return self.slices * self.across
 
     @property
     def rows_at_once(self) -> int:
@@ -119,7 +134,7 @@ class GradientTiling:
     @property
     def rows_of_warp(self) -> int:
         """Rows that a warp owns."""
-        return self.block // self.warps
+        return self.block * self.across // self.warps
 
     @property
     def of_scores(self) -> MmaTiling:
@@ -137,27 +152,31 @@ class GradientTiling:
         return self.operands is F32_GRADE and max(self.head_dim, self.head_dim_v) > _CROWDED
 
     def _products(self, columns: int) -> MmaTiling:
-        made = columns if self.slices == 1 else self.slice_width(columns)
-        return MmaTiling(columns, made, self.rows_at_once, self.block, self.warps, self.stages, self.operands)
+        made = columns if self.column_parts == 1 else self.slice_width(columns)
+        met, warps = self.rows_at_once // self.across, self.warps // self.across
+        return MmaTiling(columns, made, met, self.block, warps, self.stages, self.operands)
 
     def slice_width(self, columns: int) -> int:
-        """The columns of a slice of rows of `columns` columns: whole panels of a tile."""
-        return padded(-(-columns // self.slices), self.operands.panel)
+        """The columns of a part of rows of `columns` columns: whole panels of a tile."""
+        return padded(-(-columns // self.column_parts), self.operands.panel)
 
     def width(self, products: MmaTiling) -> int:
         """The columns of the tiles that these products read."""
-        if self.slices == 1:
+        if self.column_parts == 1:
             return products.score_width
-        return self.slices * self.slice_width(products.head_dim)
+        return self.column_parts * self.slice_width(products.head_dim)
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA, in bytes: four tiles, and that of gradients of scores."""
+        """Dynamic shared memory of a CTA, in bytes: four tiles, and those of what warps pass on: P and
+        dS across warps, dS for sums of dQ.
+        """
         if not self.tile:
             return 0
         widths = self.width(self.of_scores) + self.width(self.of_weights)
         elements = widths * (self.block + self.stages * self.tile)
-        return (elements + self.adds_queries * self.block * self.tile) * self.operands.nbytes
+        passed = self.adds_queries + 2 * (self.across > 1)
+        return (elements + passed * self.block * self.tile) * self.operands.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +200,12 @@ class GradientConfig:
 
     @property
     def keys_of_tile(self) -> int:
-        """Keys that are taken at once: by a warp of a CTA that owns keys, unless its warps meet for
-        sums of dQ, else by a CTA.
+        """Keys that are taken at once: by a warp of a CTA that owns keys, unless its warps meet, else
+        by a CTA.
         """
         if self.owner != KEYS:
             return self.tiling.tile
-        return self.tiling.block if self.tiling.adds_queries else self.tiling.rows_of_warp
+        return self.tiling.block if self.tiling.warps_meet else self.tiling.rows_of_warp
 
     @property
     def owns_rows(self) -> bool:

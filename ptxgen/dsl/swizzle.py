@@ -11,7 +11,8 @@ TMA and `wgmma` (PTX ISA, "Swizzling Modes"; FlashAttention-2 calls the first `S
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ptxgen.dsl.control import Control
@@ -143,6 +144,23 @@ class SwizzledTile:
                 f"swizzled tile {self.name!r}: [row, column] = v stores one element, got {shown(value)}"
             )
         self.k.store(self.pointer(*require_place("swizzled tile", self.name, place)), value)
+
+    def part(self, number: int, parts: int) -> SwizzledTile:
+        """The columns of one of so many equal parts, which are whole panels, as a tile of their own.
+
+        Raises `ConfigError` if the panels do not divide so.
+        """
+        each, rest = divmod(len(self.panels), parts)
+        if rest or not 0 <= number < parts:
+            raise ConfigError(
+                f"swizzled tile {self.name!r}: part {number} of {parts} is no whole number of its "
+                f"{len(self.panels)} panels"
+            )
+        mine = self.panels[each * number : each * (number + 1)]
+        found = copy(self)
+        found.panels = tuple(replace(panel, first=panel.first - mine[0].first) for panel in mine)
+        found.columns = sum(panel.chunks for panel in mine) * self.chunk
+        return found
 
     def panel_of(self, chunk: int) -> Panel:
         """The panel that holds a chunk of the row."""

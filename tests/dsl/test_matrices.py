@@ -355,6 +355,31 @@ def test_a_swizzled_tile_has_elements(columns: int, dtype: Any) -> None:
     assert y[-1] == x[3, 5]
 
 
+def test_a_part_of_a_swizzled_tile_has_its_columns() -> None:
+    k = builder(threads=64)
+    source, to = k.pointer("X", f16), k.pointer("Y", f16)
+    tile = k.swizzled("T", (24, 256), f16)
+    with k.strided(24 * 256) as i:
+        tile[i // 256, i % 256] = source[i]
+    k.barrier()
+    right = tile.part(1, 2)
+    with k.strided(24 * 128) as i:
+        to[i] = right[i // 128, i % 128]
+    x = integers(6, (24, 256), f16)
+    y = np.zeros((24, 128), f16.dtype)
+    launch(k, x, y)
+    assert np.array_equal(y, x[:, 128:])
+    assert (right.columns, [panel.first for panel in right.panels]) == (128, [0, 8])
+
+
+@pytest.mark.parametrize(("number", "parts", "panels"), [(0, 2, 3), (2, 2, 4), (-1, 2, 4)])
+def test_parts_of_a_swizzled_tile_are_whole_panels(number: int, parts: int, panels: int) -> None:
+    tile = builder().swizzled("T", (16, 64 * panels), f16)
+    message = f"swizzled tile 'T': part {number} of {parts} is no whole number of its {panels} panels"
+    with refused(ConfigError, message):
+        tile.part(number, parts)
+
+
 def test_a_tile_written_by_hand_is_an_operand() -> None:
     k = builder(threads=32)
     source, C = k.pointer("X", f16), k.pointer("C")

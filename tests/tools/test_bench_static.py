@@ -226,6 +226,8 @@ def test_products_that_two_ctas_make_are_not_needed() -> None:
     assert static_gradients._columns(whole, QUERIES) == static_gradients._needed(whole, QUERIES) == 3 * 64
     assert static_gradients._columns(halves, KEYS) == 6 * 256
     assert static_gradients._needed(halves, KEYS) == 4 * 256
+    across = GradientTiling(256, 256, 64, 64, 8, 1, across=4)
+    assert static_gradients._columns(across, KEYS) == static_gradients._needed(across, KEYS) == 4 * 256
 
 
 @pytest.mark.parametrize(("quick", "jobs"), [(True, 4 + 12), (False, 3 * 4 * 6 + 2 * 12 * 3)])

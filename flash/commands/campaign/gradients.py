@@ -32,6 +32,7 @@ from ptxgen.target import target
 _SEED: Final = 20253
 _WHO: Final = "the campaign"
 _BLOCK: Final = 32  # rows of a CTA: of two warps
+_WARPS: Final = 2
 _TILE: Final = 16
 _IN_TURNS: Final = 3  # whole tiles, with which each stage is used again
 # Rows of the last block and of the last tile, which end with any of a lane's or of a thread's copies.
@@ -51,7 +52,7 @@ _AT_THRESHOLD: Final = {
 class GradientSettings:
     """The settings of a kernel of gradients whose CTAs own `owner`. `wanted` are the arrays of scores
     that have gradients; with `with_dlse` LSE has one. The kernel has `stages`, and makes its columns
-    in `slices`.
+    in `slices`, or by so many warps `across`.
     """
 
     owner: str
@@ -60,14 +61,14 @@ class GradientSettings:
     with_dlse: bool = False
     stages: int = 2
     slices: int = 1
+    across: int = 1
 
     def build(self, kernel: GradientConfig) -> GradientBuild:
         """The kernel of a configuration with tiles for small problems. Its proofs are left to the judge."""
         stages = 1 if kernel.owner == SCORES else self.stages
-        slices = self.slices if kernel.owner == KEYS else 1
-        small = replace(
-            kernel.tiling, block=_BLOCK, tile=_TILE, warps=2, stages=stages, slices=slices, step=0, kept=0
-        )
+        slices, across = (self.slices, self.across) if kernel.owner == KEYS else (1, 1)
+        rows = {"block": _BLOCK, "tile": across * _TILE, "warps": across * _WARPS, "across": across}
+        small = replace(kernel.tiling, **rows, stages=stages, slices=slices, step=0, kept=0)
         return verified_gradient(replace(kernel, tiling=small))
 
 

@@ -239,6 +239,20 @@ _GRADIENTS: Final[dict[str, dict[str, Any]]] = {
         "slices": 2,
         "attention": {"dtype": "f16", "head_dim": 72, "head_dim_v": 16, "causal": "bottom_right"},
     },
+    # Two warps own the same keys, and pass weights to one another.
+    "f16-sm_80-dkv-across": {
+        "owner": KEYS,
+        "wanted": ("key_bias",),
+        "across": 2,
+        "attention": {
+            "dtype": "f16",
+            "head_dim": 72,
+            "head_dim_v": 136,
+            "causal": "bottom_right",
+            "key_bias": "f32",
+            "dropout": 0.3,
+        },
+    },
     "f32_grade-sm_80-dkv-window": {"owner": KEYS, "attention": _WINDOW},
     # Gradients of scores, summed over what shares a bias.
     "f16-sm_80-dbias": {

@@ -89,7 +89,7 @@ def _columns(t: GradientTiling, owner: str) -> int:
     """The multiply-adds that a score takes: those of scores once for each slice of columns."""
     scores, weights = t.of_scores, t.of_weights
     made = scores.output_columns + (weights.output_columns if owner == KEYS else 0)
-    return t.slices * (scores.score_columns + weights.score_columns + made)
+    return t.slices * (scores.score_columns + weights.score_columns + t.across * made)
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,11 @@ class _Quality:
         parts = ", ".join(f"{n} {name}" for name, n in mix(path).items())
         return [spilled, *figures, f"main loop of {self.name}, {len(path)} instructions: {parts}"]
 
-    def beside(self, other: _Quality) -> list[Measurement]:
-        """Ratios of this kernel's figures to the other's."""
+    def beside(self, other: _Quality) -> Found:
+        """Ratios of this kernel's figures to the other's, of which a CTA fits a multiprocessor."""
+        if not other.assembled.ctas_per_sm:
+            bytes_, on = other.assembled.shared_bytes, self.settings["target"]
+            return [f"{other.name} takes {bytes_} bytes of shared memory, which a CTA has not on {on}"]
         mine, its = self._figures(), other._figures()
         problem = {name: self.settings[name] for name in ("dtype", "d", "causal", "owner", "target")}
         modelled_goal = min(LEAST_RATIO, NEARLY_ALL / other.needed)

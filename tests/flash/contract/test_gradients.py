@@ -24,11 +24,13 @@ BIASED = AttentionConfig(16, dtype="bf16", bias="f32")
 BY_KEYS = AttentionConfig(16, dtype="f16", key_bias="f32")
 PACKED = AttentionConfig(16, dtype="f16", varlen=True, seqused_k=True, alibi=True)
 WIDE = AttentionConfig(256, dtype="f16")
+WIDE_F32 = AttentionConfig(256, dtype="f32", precision="tf32")
 
 BUILDS: dict[str, Callable[[], BuiltKernel]] = {
     "queries": lambda: gradient_kernels.backward(F16, "queries", dlse=True, wanted=("alibi_slopes", "sink")),
     "keys": lambda: gradient_kernels.backward(BY_KEYS, "keys", wanted="key_bias"),
-    "keys-slices": lambda: gradient_kernels.backward(WIDE, "keys"),
+    "keys-across": lambda: gradient_kernels.backward(WIDE, "keys"),
+    "keys-slices": lambda: gradient_kernels.backward(WIDE_F32, "keys"),
     "scores": lambda: gradient_kernels.backward(BIASED, "scores", wanted=("bias",)),
     "packed-queries": lambda: gradient_kernels.backward(PACKED, "queries", wanted=("alibi_slopes",)),
     "packed-keys": lambda: gradient_kernels.backward(PACKED, "keys", wanted=("alibi_slopes",)),
@@ -42,6 +44,7 @@ BUILDS: dict[str, Callable[[], BuiltKernel]] = {
 WRITTEN = {
     "queries": ["dQ", "D", "row_alibi_slopes", "row_sink"],
     "keys": ["dK", "dV", "key_key_bias"],
+    "keys-across": ["dK", "dV"],
     "keys-slices": ["dK", "dV"],
     "scores": ["dbias"],
     "packed-queries": ["dQ", "D", "row_alibi_slopes"],
@@ -56,7 +59,8 @@ WRITTEN = {
 GRIDS = {
     "queries": "(ceil(seq_q / 128) * heads * batch, 1, 1)",
     "keys": "(ceil(seq_k / 64) * kv_heads * batch, 1, 1)",
-    "keys-slices": "(ceil(seq_k / 64) * kv_heads * batch * 2, 1, 1)",
+    "keys-across": "(ceil(seq_k / 64) * kv_heads * batch, 1, 1)",
+    "keys-slices": "(ceil(seq_k / 32) * kv_heads * batch * 2, 1, 1)",
     "scores": "(ceil(seq_k / 32) * ceil(seq_q / 128) * bias_heads * bias_batch, 1, 1)",
     "packed-queries": "(ceil(max_seqlen_q / 128) * heads * batch, 1, 1)",
     "packed-keys": "(ceil(max_seqlen_k / 64) * kv_heads * batch, 1, 1)",

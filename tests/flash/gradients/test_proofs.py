@@ -20,8 +20,9 @@ from flash.kernels.sum_terms import SumConfig
 from flash.launch.step import Step
 from flash.operands.dtypes import DTYPES
 from flash.problem.config import AttentionConfig
-from flash.problem.gradient_choice import gradient_config, has_one_sweep
-from flash.problem.gradients import SCORES, GradientConfig, owners_of
+from flash.problem.gradient_choice import GRADIENT_TILES, Tiles, gradient_config, has_one_sweep
+from flash.problem.gradients import KEYS, SCORES, GradientConfig, owners_of
+from flash.problem.mma_tiling import HALF
 from ptxgen import ir
 from ptxgen.arrays.views import view
 from ptxgen.errors import TrapError
@@ -210,9 +211,9 @@ def _bits(arrays: Mapping[str, Array]) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in arrays.items()}
 
 
-def interpret(of: Case, **how: Any) -> dict[str, bytes]:
+def interpret(of: Case, on: str = "sm_80", **how: Any) -> dict[str, bytes]:
     """What the launches of a case write."""
-    launches, written = steps(of)
+    launches, written = steps(of, on)
     for step in launches:
         step.interpret(**how)
     return _bits(written)
@@ -242,6 +243,15 @@ WATCHED: dict[str, dict[str, Any]] = {
         "dropout": 0.2,
         "arrays": {"alibi_slopes": np.abs(_normal(1)), "sink": _normal(1, 1), "key_bias": _normal(1, 90)},
     },
+    "keys of several warps": {
+        "head_dim": 72,
+        "head_dim_v": 136,
+        "heads": 2,
+        "causal": True,
+        "key_bias": "f32",
+        "dropout": 0.2,
+        "arrays": {"key_bias": _normal(1, 90)},
+    },
     "f32_grade": {"dtype": "f32", "precision": "f32_grade", "causal": True},
     "tf32": {"dtype": "f32", "precision": "tf32", "head_dim": 160, "seq_q": 20, "seq_k": 40},
     "f32_grade, many columns": {
@@ -267,6 +277,39 @@ WATCHED: dict[str, dict[str, Any]] = {
 def test_the_sanitizers_report_nothing(name: str) -> None:
     of = case(**WATCHED[name])
     assert interpret(of, sanitize="all") == interpret(of)
+
+
+# The tiles of wide heads differ in how many warps own the same keys, and in stages.
+_WIDE_ON = {"sm_80": (64, 64, 8, 1, 4), "sm_90": (64, 64, 8, 2, 4), "sm_120": (32, 32, 4, 1, 2)}
+
+
+@pytest.mark.parametrize(("on", "tiles"), _WIDE_ON.items())
+def test_the_tiles_of_wide_heads_are_those_that_fit(on: str, tiles: tuple[int, ...]) -> None:
+    t = gradient_config(AttentionConfig(256, dtype="f16"), KEYS, target(on), 16).tiling
+    assert (t.block, t.tile, t.warps, t.stages, t.across) == tiles
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("on", _WIDE_ON)
+def test_the_sanitizers_report_nothing_on_any_tiles_of_wide_heads(on: str) -> None:
+    of = case(**WATCHED["keys of several warps"])
+    found = interpret(of, on)
+    assert interpret(of, on, sanitize="all") == found
+    assert interpret(of, on, sanitize="all", schedule=PCT(1, apart=True)) == found
+
+
+@pytest.mark.slow
+def test_warps_that_pass_weights_on_give_the_bits_of_those_that_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of, by_columns = case(40, 70, 136, 72), GRADIENT_TILES[KEYS, HALF.name]
+    tiles = [Tiles(64, 32, 4, 1), *by_columns[256][1:]]
+    assert [each.across for each in tiles] == [1, 4, 2]
+    found = []
+    for each in tiles:
+        monkeypatch.setitem(by_columns, 256, (each,))
+        found.append(interpret(of))
+    assert found[1:] == found[:-1]
 
 
 _MANY_ORDERS = ["causal", "several", "bias"]
