@@ -161,9 +161,17 @@ def test_results_are_those_of_pytorchs_ring(ranks: Ranks, causal: bool, balanced
 
 
 @pytest.mark.nightly
-def test_kernels_run_on_shards(ranks: Ranks) -> None:
-    sizes = {"queries": 9, "batch": 1, "heads": 1, "kv_heads": 1}
-    _check(ranks, {"world": 2, "layout": "zigzag", "causal": True, "backend": "interpreter", **sizes})
+@pytest.mark.parametrize(
+    ("scheme", "heads", "scores"),
+    [
+        ("ring", 1, ()),
+        ("ring", 1, ("alibi_slopes", "key_bias")),
+        ("ulysses", 2, ("bias:1hqk", "mask:11qk", "sink")),
+    ],
+)
+def test_kernels_run_on_shards(ranks: Ranks, scheme: str, heads: int, scores: tuple[str, ...]) -> None:
+    case = {"world": 2, "layout": "zigzag", "causal": True, "backend": "interpreter", "scheme": scheme}
+    _check(ranks, {**case, "queries": 9, "batch": 1, "heads": heads, "kv_heads": 1, "scores": scores})
 
 
 @pytest.mark.parametrize(("layout", "scheme"), [("zigzag", "ring")])
