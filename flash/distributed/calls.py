@@ -345,12 +345,11 @@ def _words(call: Call, scores: Mapping[str, Any], digests: Mapping[str, str]) ->
     for name in _AXES:
         array = scores.get(name)
         has_rows = "rows" in _AXES[name]
-        shape = (
-            None
-            if array is None
-            else [n for d, n in enumerate(array.shape) if not (has_rows and d == array.dim() - 2)]
-        )
-        found[f"shape of {name}{' beside rows' if has_rows else ''}"] = str(shape)
+        word = "None"
+        if array is not None:
+            shape = [n for d, n in enumerate(array.shape) if not (has_rows and d == array.dim() - 2)]
+            word = f"{str(array.dtype).removeprefix('torch.')} {shape}"
+        found[f"{name}{' beside rows' if has_rows else ''}"] = word
     if torch.is_grad_enabled():
         tensors = {"q": call.q, "k": call.k, "v": call.v, **{n: scores.get(n) for n in _AXES}}
         found["what requires gradients"] = " ".join(
