@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -13,6 +16,7 @@ from distributed_cases import distance_mod, mask_mod
 
 import flash
 from flash.distributed import ContextParallel, Machine, ShardedKVCache
+from flash.distributed.local import TileAttention
 
 _ARRAYS = ("alibi_slopes", "sink", "key_bias", "bias", "mask", "slopes", "cu_seqlens_q", "cu_seqlens_k")
 _OF_PARALLEL = ("layout", "scheme", "degree", "machine")
@@ -192,3 +196,42 @@ def in_two_threads(own_groups: bool) -> list[str]:
         if own_groups:
             found[1] = _said(lambda: ContextParallel(groups[1]).attention(x, x, x))
     return found
+
+
+def packed(layout: str, window: Any, scores: dict[str, Any]) -> tuple[list[bool], int, int]:
+    """Whether results and gradients of 60 documents have the same bits in packs as one by one; and how many
+    calls there are, forward and backward, in packs and one by one.
+    """
+    lengths = [(7 * n) % 13 for n in range(60)]
+    ends = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+    own = _arguments(scores)
+    cp = ContextParallel(layout=layout, scheme="ring")
+    make = torch.Generator().manual_seed(0)
+    whole = [torch.randn((int(ends[-1]) + 5, heads, 8), generator=make) for heads in (4, 2, 2)]
+    found, numbers = [], []
+    for tiles in (False, True):
+        calls = 0
+
+        def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **more: Any) -> Any:
+                nonlocal calls
+                calls += 1
+                return function(*args, **more)
+
+            return call
+
+        names = ("attention", "attention_varlen", "attention_backward", "attention_varlen_backward")
+        with contextlib.ExitStack() as stack:
+            for name in names:
+                stack.enter_context(mock.patch.object(flash, name, counted(getattr(flash, name))))
+            if tiles:
+                one_by_one = mock.patch.object(TileAttention, "together", lambda _, tiles, __=None: tiles)
+                stack.enter_context(one_by_one)
+            q, k, v = (cp.shard(t, 0).requires_grad_() for t in whole)
+            out, lse = cp.attention(
+                q, k, v, cu_seqlens_q=ends, causal=True, window=window, return_lse=True, **own
+            )
+            torch.where(lse == -torch.inf, 0.0, lse).sum().add(out.square().sum()).backward()
+        found.append((out, lse, q.grad, k.grad, v.grad))
+        numbers.append(calls)
+    return [torch.equal(a, b) for a, b in zip(*found, strict=True)], *numbers
