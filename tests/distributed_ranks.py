@@ -1,4 +1,6 @@
-"""Processes that are the ranks of a gloo group, for tests: they run functions of `distributed_cases`."""
+"""Processes that are the ranks of a gloo group, for tests: they run functions of `distributed_cases`, or of
+another module if the name says it, as in "distributed_calls.refused".
+"""
 
 from __future__ import annotations
 
@@ -81,10 +83,11 @@ def _serve(pipe: Connection, rank: int, world: int, meeting: str, timeout: datet
     dist.init_process_group(
         "gloo", init_method=f"file://{meeting}", rank=rank, world_size=world, timeout=timeout
     )
-    cases = importlib.import_module("distributed_cases")
     while True:
         name, args, options = pipe.recv()
         try:
-            pipe.send(("returned", getattr(cases, name)(*args, **options)))
+            module, _, function = name.rpartition(".")
+            cases = importlib.import_module(module or "distributed_cases")
+            pipe.send(("returned", getattr(cases, function)(*args, **options)))
         except Exception:
             pipe.send(("raised", traceback.format_exc()))

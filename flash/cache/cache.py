@@ -51,13 +51,12 @@ class KVCache:
     backend: where the memory is: "cpu" or "interpreter", both in numpy arrays; or "cuda", on
         `device`, by default the current one. `cuda`: the GPU backend, by default the process's.
 
-    The layers of a model are appended to one after another, so that each has `lengths` of its own.
-    Memory is not initialised; rows that were not written never reach a result. A call that raises
-    anything, also `MemoryError` or `KeyboardInterrupt`, has changed nothing; `docs/kv-cache.md`
-    says what that means on a GPU, where any call may raise `BackendError`. Work on a GPU is put on
-    the stream that a call names, an integer or a stream object, by default the current one of the
-    new rows' library, or else the default stream; a caller who uses several streams orders them.
-    Not for use by several threads at once.
+    The layers of a model are appended to one after another, so that each has `lengths` of its own. Memory
+    is not initialised; rows that were not written never reach a result. A call that raises anything, also
+    `MemoryError` or `KeyboardInterrupt`, has changed nothing; `docs/kv-cache.md` says what that means on a
+    GPU, where any call may raise `BackendError`. Work on a GPU is put on the stream that a call names, an
+    integer or a stream object, by default the current one of the new rows' library, or else the default
+    stream; a caller who uses several streams orders them. Not for use by several threads at once.
 
     Raises `ConfigError` for invalid arguments.
     """
@@ -95,6 +94,7 @@ class KVCache:
         self._lengths = self.ledger.lengths
         scales = (2, self.layers, self.kv_heads)
         self._scales = np.ones(scales, np.float32) if self.element is E4M3 else None
+        self._open: Journal | None = None  # of the transaction under way
         small = SmallArrays(self._lengths, self.placement.table, self._scales)
         self.memory: KVMemory
         self.cuda = gpu_of("KVCache", cuda)
@@ -160,9 +160,8 @@ class KVCache:
         return self.memory.nbytes + sum(int(array.nbytes) for array in small)
 
     def keys(self, layer: int, sequence: int) -> Array:
-        """The keys of a sequence, a copy, [kv_heads, length, head_dim]: of the cache's dtype, or
-        for "e4m3" as float32, multiplied by the scales. Raises `LaunchError` for an unknown layer
-        or sequence.
+        """The keys of a sequence, a copy, [kv_heads, length, head_dim]: of the cache's dtype, or for "e4m3"
+        as float32, multiplied by the scales. Raises `LaunchError` for an unknown layer or sequence.
         """
         return self._copy_of("keys", layer, sequence)[0]
 
@@ -171,9 +170,9 @@ class KVCache:
         return self._copy_of("values", layer, sequence)[1]
 
     def rows(self, layer: int, sequence: int, begin: int = 0) -> tuple[Array, Array]:
-        """Keys and values of a sequence from row `begin` on, of the types that `keys` returns. They
-        are copied only if they are on a GPU, in pages or scaled, so the caller must not write to
-        them. Arguments are not checked.
+        """Keys and values of a sequence from row `begin` on, of the types that `keys` returns. They are
+        copied only if they are on a GPU, in pages or scaled, so the caller must not write to them.
+        Arguments are not checked.
         """
         stretch = Stretch(sequence, begin, int(self._lengths[layer, sequence]))
         return self.memory.read(layer, list(self.placement.runs(stretch)))
@@ -213,11 +212,11 @@ class KVCache:
     ) -> None:
         """Append keys and values to sequences of a layer.
 
-        k is [items, kv_heads, n, head_dim], v [items, kv_heads, n, head_dim_v], n at least 0: n new
-        rows for each of `sequences`, integers without repetition, by default all sequences of the
-        cache in order. With `counts`, an integer from 0 to n for each sequence, only its first
-        `counts` rows are appended. The arrays have the cache's dtype, or, for "e4m3", float32,
-        float16 or bfloat16. They are on the host or on the cache's device.
+        k is [items, kv_heads, n, head_dim], v [items, kv_heads, n, head_dim_v], n at least 0: n new rows for
+        each of `sequences`, integers without repetition, by default all sequences of the cache in order.
+        With `counts`, an integer from 0 to n for each sequence, only its first `counts` rows are appended.
+        The arrays have the cache's dtype, or, for "e4m3", float32, float16 or bfloat16. They are on the
+        host or on the cache's device.
 
         Raises `LaunchError` for arguments that do not fit the cache, `CacheFullError` if there is
         no room for all rows, in the sequences or in free pages.
@@ -245,12 +244,11 @@ class KVCache:
         self.whole(work, on)
 
     def grow(self, rows: int, sequences: object = None, *, stream: object = None) -> None:
-        """Add `rows` rows to sequences, by default all, in every layer. The rows are written by
-        work that follows: launches of `DecodeStep`, also in a captured graph. On a GPU, lengths and
-        block table are updated in the order of `stream`.
+        """Add `rows` rows to sequences, by default all, in every layer. The rows are written by work that
+        follows: launches of `DecodeStep`, also in a captured graph. On a GPU, lengths and block table are
+        updated in the order of `stream`.
 
-        Raises `LaunchError` for invalid arguments, `CacheFullError` if there is no room for all
-        rows.
+        Raises `LaunchError` for invalid arguments, `CacheFullError` if there is no room for all rows.
         """
         who = "KVCache.grow"
         count = integer(rows, 0, INT32_MAX)
@@ -290,8 +288,8 @@ class KVCache:
         self._cut(which, cuts)
 
     def reset(self, sequence: int | None = None) -> None:
-        """Remove all tokens of a sequence, by default of all sequences. Their pages become free,
-        except those that another sequence shares.
+        """Remove all tokens of a sequence, by default of all sequences. Their pages become free, except
+        those that another sequence shares.
 
         Raises `LaunchError` if `sequence` has no tokens: it was reset before, or never used.
         """
@@ -309,10 +307,9 @@ class KVCache:
         """Give sequence `target`, by default the first without tokens, the tokens of `source`, in
         every layer. Returns the index of `target`.
 
-        Pages are shared: a page is copied only when one of its sequences writes to it
-        (copy-on-write). Contiguous memory is copied at once. Raises `LaunchError` if `target` is
-        `source` or has tokens, `CacheFullError` if there is no `target` and every other sequence
-        has tokens.
+        Pages are shared: a page is copied only when one of its sequences writes to it (copy-on-write).
+        Contiguous memory is copied at once. Raises `LaunchError` if `target` is `source` or has tokens,
+        `CacheFullError` if there is no `target` and every other sequence has tokens.
         """
         who = "KVCache.fork"
         begin = self.check_sequence(who, source, "source")
@@ -333,9 +330,9 @@ class KVCache:
         return self.whole(work, on)
 
     def reorder(self, sources: object, sequences: object = None) -> None:
-        """Let sequence `sequences[i]`, by default sequence i, hold what sequence `sources[i]` held,
-        in every layer, for all i at once (beam search). Sources may repeat. No row is copied: pages
-        are shared as by `fork`.
+        """Let sequence `sequences[i]`, by default sequence i, hold what sequence `sources[i]` held, in every
+        layer, for all i at once (beam search). Sources may repeat. No row is copied: pages are shared as by
+        `fork`.
 
         Raises `LaunchError` for invalid indices and for contiguous memory, whose sequences cannot
         share rows, unless each sequence keeps its own.
@@ -412,9 +409,7 @@ class KVCache:
         return found
 
     def argument(self, name: str, axes: tuple[str, ...]) -> Argument:
-        """The declaration of rows for the cache. Only a cache of e4m3 takes rows of several types,
-        which it converts.
-        """
+        """The declaration of rows for the cache; one of e4m3 takes and converts rows of several types."""
         taken = tuple(DTYPES.values()) if self.element is E4M3 else (self.element,)
         return Argument(name, axes, taken, f"as the cache is of {self.dtype!r}", has_rows=False)
 
@@ -435,23 +430,27 @@ class KVCache:
     def whole(
         self, work: Callable[[Journal], T], stream: int = 0, refresh: Callable[[int], None] | None = None
     ) -> T:
-        """Do `work` as a transaction. `work` notes in a journal its changes of lengths and block
-        table, and puts its GPU work on `stream`. If it raises anything, the changes are undone on
-        the host, and `refresh` (by default `update`) copies the restored arrays to the GPU; if that
-        fails, the next call copies them.
+        """Do `work` as a transaction. `work` notes in a journal its changes of lengths and block table, and
+        puts its GPU work on `stream`. If it raises anything, the changes are undone on the host, and
+        `refresh` (by default `update`) copies the restored arrays to the GPU; if that fails, the next call
+        copies them. A call inside of `work` is a part of its transaction.
         """
-        journal, last = Journal(), self.memory.stream
+        if self._open is not None:
+            return work(self._open)
+        self._open, last = Journal(), self.memory.stream
         try:
-            return work(journal)
+            return work(self._open)
         except BaseException:
             try:
-                if journal.undo():
+                if self._open.undo():
                     with suppress(Exception):  # the exception of `work` is raised
                         (refresh or self.update)(stream)
                         self.memory.wait(stream)
             finally:
                 self.memory.stream = last
             raise
+        finally:
+            self._open = None
 
     def advance(
         self,
@@ -462,8 +461,8 @@ class KVCache:
         journal: Journal,
         stream: int = 0,
     ) -> list[Stretch]:
-        """Add `rows` to the lengths of `sequences` in a layer, before these rows are written.
-        Returns the new rows. Raises `CacheFullError` if there is no room for all.
+        """Add `rows` to the lengths of `sequences` in a layer, before these rows are written. Returns the
+        new rows. Raises `CacheFullError` if there is no room for all.
         """
         stretches, copies = self.ledger.append(who, layer, sequences, rows, journal)
         self.memory.copy(copies, stream)

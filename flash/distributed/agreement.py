@@ -6,66 +6,111 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from flash.distributed.exchange import Form, Peers
-from ptxgen.errors import LaunchError
+from ptxgen.errors import CacheFullError, ConfigError, LaunchError, PtxGenError
+
+T = TypeVar("T")
 
 _STEP: Final = "comparison of calls"
+_NUMBERS: Final = 4  # the most numbers of a call
 _DIGEST: Final = 32  # bytes of SHA-256
-_ROWS: Final = 4  # the most numbers of rows of a call
-_NUMBER: Final = 8  # bytes of a number of rows, and of the length of a text
+_SHOWN_DIGITS: Final = 8  # hexadecimal digits of a digest in messages
+_SHOWN_ENDS: Final = 9  # numbers of a longer list are shown by their first and last ones
+_FUNCTION: Final = "the function"
+_PROBLEM: Final = "problem"
+_KIND: Final = "kind of problem"
+# What all ranks raise if one of them does. For other errors of a rank, the others raise LaunchError.
+_KINDS: Final = {kind.__name__: kind for kind in (CacheFullError, ConfigError, LaunchError)}
 
 
-def agreed_rows(
-    peers: Peers, call: Mapping[str, str], rows: Sequence[int], problem: str, like: Tensor
-) -> list[tuple[int, ...]]:
-    """The numbers `rows` of each rank, at most `_ROWS` and as many on all, after all ranks have compared
-    their calls, words by the names of arguments. `problem` is what this rank found wrong with its own call,
-    or "".
-
-    Raises `LaunchError` on every rank if the calls differ, with the ranks, or if a rank has a problem;
-    `PeerError` as `Transfer.wait` does.
+class Said(NamedTuple, Generic[T]):
+    """What a rank has read of its call: `value`, which stays on the rank; `words`, by the names of
+    arguments, which must be the same on all ranks; and up to four `numbers`, which may differ.
     """
-    text = json.dumps({**call, **({"problem": problem} if problem else {})}).encode()
-    padding = [0] * (_ROWS - len(rows))  # heads of other calls have as many bytes
-    sizes = torch.tensor([*rows, *padding, len(text)], dtype=torch.int64).view(torch.uint8)
-    own = torch.cat([sizes, torch.frombuffer(bytearray(hashlib.sha256(text).digest()), dtype=torch.uint8)])
+
+    value: T
+    words: Mapping[str, str]
+    numbers: Sequence[int] = ()
+
+
+def agreed(peers: Peers, read: Callable[[], Said[T]]) -> tuple[T, list[list[int]]]:
+    """The value of this rank's call and the numbers of each rank's, after all ranks have compared their
+    calls.
+
+    Raises on every rank if calls differ, `LaunchError` with the ranks and what each has; or if `read` raises
+    on some rank: there the same, on the others an error of that kind with the rank. `PeerError` as
+    `Transfer.wait` does.
+    """
+    said: Said[T] | None = None
+    refused: Exception | None = None
+    words = {_FUNCTION: peers.who}
+    try:
+        said = read()
+        words |= said.words
+    except Exception as error:  # raised below, when the other ranks know it
+        refused = error
+        is_own = isinstance(error, PtxGenError)
+        words |= {
+            _PROBLEM: str(error).removeprefix(f"{peers.who}: ")
+            if is_own
+            else f"{type(error).__name__}: {error}",
+            _KIND: next((name for name, kind in _KINDS.items() if isinstance(error, kind)), ""),
+        }
+    every = _compared(peers, words, said.numbers if said is not None else (), refused)
+    assert said is not None  # or the ranks would not have agreed
+    peers.calls.agreed += 1
+    count = len(said.numbers)
+    return said.value, [of_rank[:count] for of_rank in every]
+
+
+def _compared(
+    peers: Peers, words: dict[str, str], numbers: Sequence[int], refused: Exception | None
+) -> list[list[int]]:
+    text = json.dumps(words).encode()
+    sizes = torch.tensor([len(text), *numbers, *[0] * (_NUMBERS - len(numbers))], dtype=torch.int64)
+    digest = torch.frombuffer(bytearray(hashlib.sha256(text).digest()), dtype=torch.uint8)
+    every = _told(peers, torch.cat([sizes.view(torch.uint8), digest]), None)
+    found = [t[:-_DIGEST].clone().view(torch.int64).tolist() for t in every]
+    if refused is not None or any(not torch.equal(t[-_DIGEST:], every[0][-_DIGEST:]) for t in every):
+        own = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        texts = _told(peers, own, [size for size, *_ in found])
+        if refused is not None:
+            raise refused
+        raise _difference(peers, [json.loads(bytes(t.tolist())) for t in texts])
+    return [of_rank for _, *of_rank in found]
+
+
+def _told(peers: Peers, own: Tensor, sizes: Sequence[int] | None) -> list[Tensor]:
+    """The bytes that each rank tells, on the host; `sizes` are their numbers, None if they are as many."""
     others = [peer for peer in range(peers.world) if peer != peers.rank]
-    own = own.to(like.device)
-    form = Form(tuple(own.shape), own.dtype)
-    heads = peers.start({p: [own] for p in others}, {p: [form] for p in others}, _STEP, like).wait()
-    every = [own if p == peers.rank else heads[p][0] for p in range(peers.world)]
-    found = [tensor.cpu() for tensor in every]
-    numbers = [tensor[:-_DIGEST].clone().view(torch.int64).tolist() for tensor in found]
-    if problem or any(not torch.equal(t[-_DIGEST:], found[0][-_DIGEST:]) for t in found):
-        mine = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(like.device)
-        wanted = {p: [Form((numbers[p][-1],), torch.uint8)] for p in others}
-        texts = peers.start({p: [mine] for p in others}, wanted, _STEP, like).wait()
-        said = [mine if p == peers.rank else texts[p][0] for p in range(peers.world)]
-        raise _difference(peers, [json.loads(bytes(t.cpu().tolist())) for t in said])
-    return [tuple(of_rank[: len(rows)]) for of_rank in numbers]
+    forms = {p: [Form((len(own) if sizes is None else sizes[p],), torch.uint8)] for p in others}
+    message = own.to(peers.device)
+    told = peers.start({p: [message] for p in others}, forms, _STEP, message).wait()
+    return [own if p == peers.rank else told[p][0].cpu() for p in range(peers.world)]
 
 
-def _difference(peers: Peers, calls: list[dict[str, str]]) -> LaunchError:
-    """The error for calls that differ, or of which some have problems."""
-    if own := calls[peers.rank].get("problem"):
-        return LaunchError(own)
-    bad = {rank: call["problem"] for rank, call in enumerate(calls) if "problem" in call}
-    if bad:
-        rank = min(bad)
-        return LaunchError(f"{peers.who}: rank {rank} refused its call, and nothing was sent: {bad[rank]}")
-    names = [name for name in calls[0] if any(call.get(name) != calls[0][name] for call in calls)]
+def _difference(peers: Peers, calls: Sequence[Mapping[str, str]]) -> PtxGenError:
+    """The error for calls that differ, or of which those of other ranks have problems."""
+    functions = {call[_FUNCTION] for call in calls}
+    for rank, call in enumerate(calls):
+        if _PROBLEM in call and len(functions) == 1:
+            kind = _KINDS.get(call[_KIND], LaunchError)
+            return kind(f"{peers.who}: rank {rank} refused its call, and nothing was sent: {call[_PROBLEM]}")
+    names = dict.fromkeys(name for call in calls for name in call) if len(functions) == 1 else [_FUNCTION]
     lines = []
     for name in names:
         ranks: dict[str, list[int]] = {}
         for rank, call in enumerate(calls):
             ranks.setdefault(call.get(name, "nothing"), []).append(rank)
-        lines.append(f"{name} is " + ", but ".join(f"{value} on {_ranks(of)}" for value, of in ranks.items()))
+        if len(ranks) > 1:
+            told = ", but ".join(f"{value} on {_ranks(of)}" for value, of in ranks.items())
+            lines.append(f"{name} is {told}")
     return LaunchError(
         f"{peers.who}: all ranks must make the same call, and nothing was sent: {'; '.join(lines)}"
     )
@@ -73,3 +118,34 @@ def _difference(peers: Peers, calls: list[dict[str, str]]) -> LaunchError:
 
 def _ranks(ranks: list[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+
+
+# ----------------------------------------------------------------------------------------- words
+
+
+def array_words(array: Any, *, without: int | None = None) -> str:
+    """An array that all ranks must have the same, as a word: its type, shape and a digest of its elements,
+    wherever it is and whatever its strides. `without` is an axis whose length may differ: the word is then
+    without elements, too.
+    """
+    if array is None:
+        return "None"
+    own = array.detach() if isinstance(array, Tensor) else torch.as_tensor(array)
+    kind = str(own.dtype).removeprefix("torch.")
+    if without is not None and own.dim() >= -without:
+        shape = [n for axis, n in enumerate(own.shape) if axis != own.dim() + without]
+        return f"{kind} {shape}"
+    elements = own.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return f"{kind} {list(own.shape)} with digest {_digest(elements)}"
+
+
+def numbers_words(numbers: Sequence[int]) -> str:
+    """A list of integers as a word: with many, the first and last ones and a digest."""
+    if len(numbers) <= _SHOWN_ENDS:
+        return str(list(numbers))
+    few = ", ".join(map(str, numbers[: _SHOWN_ENDS - 1]))
+    return f"[{few}, ..., {numbers[-1]}] of {len(numbers)} with digest {_digest(repr(numbers).encode())}"
+
+
+def _digest(data: Any) -> str:
+    return hashlib.sha256(data).hexdigest()[:_SHOWN_DIGITS]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -13,22 +13,28 @@ from torch import Tensor
 
 from flash.cache.attention import attention_with_kvcache
 from flash.cache.cache import KVCache
+from flash.cache.call import checked
 from flash.decode.merge import merge_partials
-from flash.distributed.agreement import agreed_rows
+from flash.distributed.agreement import Said, agreed, array_words
 from flash.distributed.cached_scores import LocalKeys, functions_of
+from flash.distributed.calls import sides_of
 from flash.distributed.exchange import Form, Peers, Traffic
+from flash.distributed.functions import function_words
 from flash.distributed.parallel import ContextParallel
 from flash.distributed.tokens import Tokens
 from flash.operands.words import CacheBackend, CacheDTypeLike
+from flash.pages.journal import Journal
 from flash.pages.numbers import integers
 from flash.scores.window import key_limits
 from ptxgen.arguments import integer, is_one_of
 from ptxgen.errors import CacheFullError, LaunchError, shown
 
 Merge = Literal["auto", "gather", "tree"]
+T = TypeVar("T")
+U = TypeVar("U")
 _WHO: Final = "ShardedKVCache"
 _MERGES: Final = ("auto", "gather", "tree")
-_UNLIMITED: Final = -1
+_AXIS_OF_ROWS: Final = 2
 SMALL: Final = 1 << 16  # bytes that a rank sends, up to which a merge has as few steps as possible
 
 
@@ -85,6 +91,7 @@ class ShardedKVCache:
         )
         of = parallel.sharding, self.block, parallel.peers.rank
         self._tokens = [[Tokens(*of) for _ in range(batch)] for _ in range(layers)]
+        self._grown: list[tuple[Tokens, int]] = []  # by the call under way, and their lengths before it
         self.traffic = Traffic()
 
     def __repr__(self) -> str:
@@ -114,12 +121,18 @@ class ShardedKVCache:
         """Append new rows, which every rank has, to sequences of a layer: k [items, kv_heads, n,
         head_dim], v [items, kv_heads, n, head_dim_v]. Each rank keeps the rows that are its own.
 
-        Raises what `KVCache.append` raises, on every rank, before anything has changed; with `pages`
-        given, `CacheFullError` only on the rank that has none left.
+        Ranks compare their calls. Raises what `KVCache.append` raises, on every rank if one of them has
+        no page left or refuses its call, `PeerError` if a rank is lost; then nothing has changed.
         """
         who = f"{_WHO}.append"
-        at, which = self._which(who, layer, sequences)
-        self._add(who, at, which, k, v, _rows_of(who, k), are_shards=False)
+
+        def read() -> Said[None]:
+            at, which = self._which(who, layer, sequences)
+            words = self._words(at, which, k, v)
+            self._add(who, at, which, k, v, _rows_of(who, "k", k), are_shards=False)
+            return Said(None, words)
+
+        self._whole(who, read, _nothing)
 
     def append_shard(self, layer: int, k: Tensor, v: Tensor, length: int, sequences: object = None) -> None:
         """Append `length` new rows to sequences of a layer, of which this rank has those that
@@ -127,36 +140,56 @@ class ShardedKVCache:
         moves. Raises as `append` does.
         """
         who = f"{_WHO}.append_shard"
-        at, which = self._which(who, layer, sequences)
         sharding, rank = self.parallel.sharding, self.parallel.peers.rank
-        if _rows_of(who, k) != sharding.rows(rank, length):
-            raise LaunchError(
-                f"{who}: of {length} rows rank {rank} has {sharding.rows(rank, length)} with layout "
-                f"{sharding.layout!r}, got {_rows_of(who, k)}; shard k and v with the ContextParallel of the "
-                "cache"
-            )
-        self._add(who, at, which, k, v, length, are_shards=True)
+
+        def read() -> Said[None]:
+            at, which = self._which(who, layer, sequences)
+            new, given = integer(length, 0, self.capacity), _rows_of(who, "k", k)
+            if new is None:
+                raise LaunchError(
+                    f"{who}: length must be the rows of all ranks, 0 to {self.capacity}, got {shown(length)}"
+                )
+            if given != sharding.rows(rank, new):
+                raise LaunchError(
+                    f"{who}: of {new} rows rank {rank} has {sharding.rows(rank, new)} with layout "
+                    f"{sharding.layout!r}, got {given}; shard k and v with the ContextParallel of the cache"
+                )
+            words = self._words(at, which, k, v, are_shards=True) | {"length": str(new)}
+            self._add(who, at, which, k, v, new, are_shards=True)
+            return Said(None, words)
+
+        self._whole(who, read, _nothing)
 
     def truncate(self, length: int, sequences: object = None) -> None:
         """Remove the last tokens of sequences, by default of all: every layer keeps the first `length`.
-        Raises `LaunchError` if a sequence has fewer.
+        Raises `LaunchError` if a sequence has fewer; otherwise as `append` does.
         """
         who = f"{_WHO}.truncate"
-        which = self.local.check_sequences(who, sequences)
-        cut = integer(length, 0, self.capacity)
-        lengths = self.lengths[:, which]
-        if cut is None or cut > lengths.min(initial=self.capacity):
-            raise LaunchError(
-                f"{who}: length must be from 0 to the tokens of each sequence in each layer, got "
-                f"{shown(length)} for {lengths.min(axis=0).tolist()}"
-            )
-        kept = [[int(np.searchsorted(layer[s].own, cut)) for s in which] for layer in self._tokens]
-        if any(rows != kept[0] for rows in kept):
-            raise LaunchError(f"{who}: all layers of a sequence must have got their rows in the same calls")
-        self.local.truncate(kept[0], which)
-        for layer in self._tokens:
-            for sequence in which:
-                layer[sequence].cut(cut)
+
+        def read() -> Said[tuple[int, list[int], list[int]]]:
+            which = self._sequences(who, sequences)
+            cut = integer(length, 0, self.capacity)
+            lengths = self.lengths[:, which]
+            if cut is None or cut > lengths.min(initial=self.capacity):
+                raise LaunchError(
+                    f"{who}: length must be from 0 to the tokens of each sequence in each layer, got "
+                    f"{shown(length)} for {lengths.min(axis=0).tolist()}"
+                )
+            kept = [[int(np.searchsorted(layer[s].own, cut)) for s in which] for layer in self._tokens]
+            if any(rows != kept[0] for rows in kept):
+                raise LaunchError(
+                    f"{who}: all layers of a sequence must have got their rows in the same calls"
+                )
+            return Said((cut, which, kept[0]), {"sequences": str(which), "length": str(cut)})
+
+        def shorten(value: tuple[int, list[int], list[int]], _: Peers) -> None:
+            cut, which, kept = value
+            self.local.truncate(kept, which)
+            for layer in self._tokens:
+                for sequence in which:
+                    layer[sequence].cut(cut)
+
+        self._whole(who, read, shorten)
 
     def reset(self, sequence: int | None = None) -> None:
         """Remove all tokens of a sequence, by default of all."""
@@ -169,23 +202,31 @@ class ShardedKVCache:
         Raises `LaunchError` if `target` is `source` or has tokens, `CacheFullError` if there is none.
         """
         who = f"{_WHO}.fork"
-        begin = self.local.check_sequence(who, source, "source")
-        free = [s for s in range(self.local.batch) if s != begin and not self.lengths[:, s].any()]
-        end = free[0] if target is None and free else target
-        if end is None:
-            raise CacheFullError(
-                f"{who}: all other of {self.local.batch} sequences have tokens; reset one, or make a cache "
-                "with a larger batch"
-            )
-        end = self.local.check_sequence(who, end, "target")
-        if end not in free:
-            raise LaunchError(
-                f"{who}: target must be another sequence without tokens, got {end}; reset it first"
-            )
-        self.local.fork(begin, end)
-        for layer in self._tokens:
-            layer[end] = layer[begin].copy()
-        return end
+
+        def read() -> Said[tuple[int, int]]:
+            begin = self.local.check_sequence(who, source, "source")
+            free = [s for s in range(self.local.batch) if s != begin and not self.lengths[:, s].any()]
+            given = free[0] if target is None and free else target
+            if given is None:
+                raise CacheFullError(
+                    f"{who}: all other of {self.local.batch} sequences have tokens; reset one, or make a "
+                    "cache with a larger batch"
+                )
+            end = self.local.check_sequence(who, given, "target")
+            if end not in free:
+                raise LaunchError(
+                    f"{who}: target must be another sequence without tokens, got {end}; reset it first"
+                )
+            return Said((begin, end), {"source": str(begin), "target": str(end)})
+
+        def share(value: tuple[int, int], _: Peers) -> int:
+            begin, end = value
+            self.local.fork(begin, end)
+            for layer in self._tokens:
+                layer[end] = layer[begin].copy()
+            return end
+
+        return self._whole(who, read, share)
 
     # --------------------------------------------------------------------------------- attention
 
@@ -222,31 +263,39 @@ class ShardedKVCache:
         room, `PeerError` if a rank is lost.
         """
         who = f"{_WHO}.attention"
-        if (k is None) != (v is None):
-            raise LaunchError(f"{who}: k and v must both be given, or neither")
-        if not is_one_of(merge, _MERGES):
-            raise LaunchError(f"{who}: merge must be one of {', '.join(_MERGES)}, got {shown(merge)}")
-        at, which = self._which(who, layer, sequences)
-        peers = Peers(self.parallel.peers.group, who)
-        words = {
-            "layer": str(at),
-            "shape of q": str(list(q.shape)),
-            "dtype": str(q.dtype),
-            "lengths": str([self._tokens[at][s].length for s in which]),
-            "settings": repr((causal, window, softcap, softmax_scale, merge, return_lse, k is None)),
-        }
-        agreed_rows(peers, words, (0, 0), "", q)
-        if k is not None and v is not None:
-            self.append(at, k, v, which)
-        left, right = key_limits(bool(causal), _sides(window))
-        tokens = [self._tokens[at][s] for s in which]
-        lengths = np.array([t.length for t in tokens], np.int64)
-        keys = LocalKeys.of([t.own for t in tokens], lengths, q.shape[2], left, right)
-        given = {"softcap": softcap, "softmax_scale": softmax_scale}
-        given |= functions_of(keys, score_mod, mask_mod, aux, alibi_slopes, q.device)
-        out, lse = self._own(q, at, which, keys, given)
-        self.traffic = Traffic()
-        out, lse = self._merged(peers, out, lse, merge)
+        settings = {
+            "causal": causal, "window": window, "softcap": softcap, "softmax_scale": softmax_scale,
+            "merge": merge,
+        }  # fmt: skip
+        arrays = {"alibi_slopes": alibi_slopes, "sink": sink}
+
+        def read() -> Said[tuple[Tensor, Tensor]]:
+            _rows_of(who, "q", q)
+            if (k is None) != (v is None):
+                raise LaunchError(f"{who}: k and v must both be given, or neither")
+            self._check_merge(who, merge)
+            for name, array in arrays.items():
+                _require_of_heads(who, name, array, q)
+            at, which = self._which(who, layer, sequences)
+            words = self._words(at, which, k, v) | {"q": _form_of(q)}
+            words |= {name: repr(value) for name, value in settings.items()}
+            words |= {name: array_words(array) for name, array in arrays.items()}
+            words |= function_words(score_mod, mask_mod, aux)
+            if k is not None and v is not None:
+                self._add(who, at, which, k, v, _rows_of(who, "k", k), are_shards=False)
+            left, right = key_limits(bool(causal), sides_of(who, window))
+            tokens = [self._tokens[at][s] for s in which]
+            lengths = np.array([t.length for t in tokens], np.int64)
+            keys = LocalKeys.of([t.own for t in tokens], lengths, q.shape[2], left, right)
+            given = {"softcap": softcap, "softmax_scale": softmax_scale}
+            given |= functions_of(keys, score_mod, mask_mod, aux, alibi_slopes, q.device)
+            return Said(self._own(q, at, which, keys, given), words)
+
+        def merged(own: tuple[Tensor, Tensor], peers: Peers) -> tuple[Tensor, Tensor]:
+            self.traffic = Traffic()
+            return self._merged(peers, *own, merge)
+
+        out, lse = self._whole(who, read, merged)
         if sink is not None:
             logits = sink.float().reshape(-1, q.shape[1])[..., None].expand(lse.shape).contiguous()
             out, lse = _merge([out, torch.zeros_like(out)], [lse, logits])
@@ -257,7 +306,11 @@ class ShardedKVCache:
         self, q: Tensor, layer: int, which: list[int], keys: LocalKeys, given: dict[str, Any]
     ) -> tuple[Tensor, Tensor]:
         """The results for this rank's keys, float32."""
-        if not keys.any_seen:
+        if not keys.any_seen:  # the rank finds what others find wrong
+            arguments: Any = {"cache_batch_idx": which, **_given(given)}
+            checked(
+                attention_with_kvcache, q.detach(), self.local, None, None, layer, arguments, repeated=False
+            )
             shape = (*q.shape[:3], self.local.head_dim_v)
             return torch.zeros(shape, device=q.device), torch.full(shape[:3], -torch.inf, device=q.device)
         if keys.mask is not None:
@@ -270,7 +323,7 @@ class ShardedKVCache:
             leftpad=keys.skipped,
             causal=False,
             return_lse=True,
-            **{name: value for name, value in given.items() if value is not None},
+            **_given(given),
         )
         return out.float(), lse
 
@@ -278,11 +331,7 @@ class ShardedKVCache:
         """The merged results of all ranks, in the order of ranks."""
         world, rank = peers.world, peers.rank
         form = [Form(tuple(t.shape), t.dtype) for t in (out, lse)]
-        is_power = world & (world - 1) == 0
-        if merge == "tree" and not is_power:
-            raise LaunchError(
-                f"{peers.who}: merge 'tree' needs a power of two of ranks, got {world}; use 'auto'"
-            )
+        is_power = _is_power_of_two(world)
         sent = (world - 1) * sum(f.nbytes for f in form)
         if merge == "gather" or not is_power or (merge == "auto" and sent <= SMALL):
             others = [peer for peer in range(world) if peer != rank]
@@ -306,13 +355,64 @@ class ShardedKVCache:
 
     # ------------------------------------------------------------------------------------ pieces
 
+    def _whole(self, who: str, read: Callable[[], Said[T]], then: Callable[[T, Peers], U]) -> U:
+        """What `then` makes of the value of `read`, which changes the cache, when all ranks have agreed on
+        it. If anything is raised, the cache of this rank is as it was.
+        """
+        peers = self.parallel.peers.named(who)
+
+        def work(_: Journal) -> U:
+            with peers.turn():
+                value, _every = agreed(peers, read)
+                return then(value, peers)
+
+        self._grown.clear()
+        try:
+            return self.local.whole(work)
+        except BaseException:
+            for tokens, length in reversed(self._grown):
+                tokens.cut(length)
+            raise
+
+    def _words(
+        self, layer: int, which: Sequence[int], k: object, v: object, *, are_shards: bool = False
+    ) -> dict[str, str]:
+        """What all ranks must have the same before a call, by name."""
+        local, of_layer = self.local, self._tokens[layer]
+        sizes = {
+            "layers": local.layers,
+            "batch": local.batch,
+            "kv_heads": local.kv_heads,
+            "head_dim": local.head_dim,
+            "head_dim_v": local.head_dim_v,
+            "capacity": self.capacity,
+            "block": self.block,
+            "page_size": local.page_size,
+        }
+        return {
+            "layout of shards": self.parallel.sharding.layout,
+            **{name: str(size) for name, size in sizes.items()},
+            "dtype of the cache": local.dtype,
+            "layer": str(layer),
+            "sequences": str(list(which)),
+            "lengths": str([of_layer[s].length for s in which]),
+            "k": _form_of(k, are_shards=are_shards),
+            "v": _form_of(v, are_shards=are_shards),
+        }
+
+    def _check_merge(self, who: str, merge: object) -> None:
+        world = self.parallel.peers.world
+        if not is_one_of(merge, _MERGES):
+            raise LaunchError(f"{who}: merge must be one of {', '.join(_MERGES)}, got {shown(merge)}")
+        if merge == "tree" and not _is_power_of_two(world):
+            raise LaunchError(f"{who}: merge 'tree' needs a power of two of ranks, got {world}; use 'auto'")
+
     def _which(self, who: str, layer: object, sequences: object) -> tuple[int, list[int]]:
-        given = sequences
-        if sequences is not None:
-            given = integers(sequences, 0, self.local.batch - 1)
-        return self.local.check_layer(who, layer), self.local.check_sequences(
-            who, sequences if given is None else given
-        )
+        return self.local.check_layer(who, layer), self._sequences(who, sequences)
+
+    def _sequences(self, who: str, sequences: object) -> list[int]:
+        given = None if sequences is None else integers(sequences, 0, self.local.batch - 1)
+        return self.local.check_sequences(who, sequences if given is None else given)
 
     def _add(
         self, who: str, layer: int, which: Sequence[int], k: Tensor, v: Tensor, new: int, *, are_shards: bool
@@ -344,19 +444,46 @@ class ShardedKVCache:
             at = torch.from_numpy(index).to(k.device)
             own_k, own_v = (t.detach().gather(2, at.expand(-1, t.shape[1], -1, t.shape[3])) for t in (k, v))
             self.local.append(layer, own_k, own_v, list(which), counts=[len(rows) for rows in mine])
+        self._grown += [(t, t.length) for t in tokens]
         for sequence, segment in zip(tokens, added, strict=True):
             sequence.extend(segment)
 
 
-def _rows_of(who: str, k: object) -> int:
-    if not isinstance(k, Tensor) or k.dim() != 4:
-        raise LaunchError(f"{who}: k must be a tensor [items, kv_heads, n, head_dim], got {shown(k)}")
-    return int(k.shape[2])
+def _nothing(_: None, __: Peers) -> None:
+    """What follows an agreement on new rows."""
 
 
-def _sides(window: Any) -> tuple[int | None, int | None]:
-    left, right = (None if side == _UNLIMITED else side for side in window or (None, None))
-    return left, right
+def _rows_of(who: str, name: str, x: object) -> int:
+    heads = "heads" if name == "q" else "kv_heads"
+    if not isinstance(x, Tensor) or x.dim() != 4:
+        raise LaunchError(f"{who}: {name} must be a tensor [items, {heads}, n, head_dim], got {shown(x)}")
+    return int(x.shape[2])
+
+
+def _form_of(x: object, *, are_shards: bool = False) -> str:
+    """The type and shape of a tensor as a word; of shards without their rows."""
+    if not isinstance(x, Tensor):
+        return "None"
+    shape = [n for axis, n in enumerate(x.shape) if not (are_shards and axis == _AXIS_OF_ROWS)]
+    return f"{str(x.dtype).removeprefix('torch.')} {shape}"
+
+
+def _require_of_heads(who: str, name: str, array: object, q: Tensor) -> None:
+    items, heads = q.shape[:2]
+    shapes = ((heads,), (1, heads), (items, heads))
+    if array is not None and (not isinstance(array, Tensor) or tuple(array.shape) not in shapes):
+        raise LaunchError(
+            f"{who}: {name} must be a tensor [{heads}] or [{items}, {heads}], a number for each head of q, "
+            f"got {shown(array)}"
+        )
+
+
+def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _is_power_of_two(n: int) -> bool:
+    return n & (n - 1) == 0
 
 
 def _merge(outs: list[Tensor], lses: list[Tensor]) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,15 +10,18 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from flash.distributed.agreement import array_words, numbers_words
+from flash.distributed.functions import function_words
 from flash.distributed.layouts import Sharding
 from flash.distributed.local import Arrays, Scores, TileAttention
 from flash.distributed.plan import Problem, ScoreRows
 from flash.distributed.tiles import Document, Limits, Tile
 from flash.functions import kernel_of_attention
+from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.operands.words import Layout
 from flash.scores.window import key_limits
 from ptxgen.arguments import integer, is_one_of
-from ptxgen.errors import LaunchError, shown
+from ptxgen.errors import ConfigError, LaunchError, shown
 
 _LAYOUTS: Final = ("bhsd", "bshd")
 _UNLIMITED: Final = -1
@@ -116,16 +118,16 @@ def read(
         packed,
     )
     arrays = Arrays(**given)
-    sides: Any = tuple(None if s == _UNLIMITED else s for s in scores.get("window") or (None, None))
+    sides = sides_of(who, scores.get("window"))
     call = Call(q, k, v, causal, sides, layout, packed, of, arrays, ends, {})
     _require_shapes(who, call, given)
     if of.aux is not None:
         _require_constant(who, of.aux)
-    digests = _probe(call, scores)
-    return replace(call, words=_words(call, scores, digests))
+    _probe(call, scores)
+    return replace(call, words=_words(call, scores))
 
 
-def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[int, ...]]) -> Problem:
+def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[Sequence[int]]) -> Problem:
     """The problem of all ranks, whose `Call.rows` are `every`. Raises `LaunchError` if the rows are not
     those of the sharding, or documents and arrays do not end with the sequence.
     """
@@ -177,7 +179,7 @@ def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[i
     )
 
 
-def _of_rows(who: str, call: Call, every: Sequence[tuple[int, ...]]) -> Iterator[ScoreRows]:
+def _of_rows(who: str, call: Call, every: Sequence[Sequence[int]]) -> Iterator[ScoreRows]:
     """The arrays of a call that have the rows of their rank. Raises `LaunchError` if that is so on some
     ranks only.
     """
@@ -195,6 +197,20 @@ def _of_rows(who: str, call: Call, every: Sequence[tuple[int, ...]]) -> Iterator
                 f"{who}: {name} must have the rows of q on every rank, {queries}, or 1 row on every rank, "
                 f"got {got}"
             )
+
+
+def sides_of(who: str, window: Any) -> tuple[int | None, int | None]:
+    """The sides of a window, None for no limit. Raises `ConfigError` for what is none."""
+    given = (None, None) if window is None else window
+    pair = list(given) if isinstance(given, tuple | list) else []
+    found = [_UNLIMITED if side is None else integer(side, _UNLIMITED, MAX_WINDOWED_SEQ) for side in pair]
+    if len(found) != len(("left", "right")) or None in found:
+        raise ConfigError(
+            f"{who}: window must be (left, right), each a number of keys from 0 to {MAX_WINDOWED_SEQ}, or "
+            f"None or -1 for no limit, got {shown(window)}"
+        )
+    left, right = (None if side == _UNLIMITED else side for side in found)
+    return left, right
 
 
 def _ends(who: str, cuts: Mapping[str, Tensor | None]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
@@ -308,8 +324,8 @@ def _seed(who: str, dropout: Any, seed: Any) -> int:
     return found
 
 
-def _probe(call: Call, scores: Mapping[str, Any]) -> dict[str, str]:
-    """Make the kernel's config, so that its errors come before anything is sent; the digests of functions."""
+def _probe(call: Call, scores: Mapping[str, Any]) -> None:
+    """Make the kernel's config, so that its errors come before anything is sent."""
     q = call.heads_first(call.q)
     nothing = slice(0, 0)
     left, right = key_limits(call.causal is not False, call.window)
@@ -318,17 +334,16 @@ def _probe(call: Call, scores: Mapping[str, Any]) -> dict[str, str]:
     arguments = local.arguments(q.detach(), tile)
     of_scores: Any = {n: a for n, a in arguments.items() if n not in (*_OF_LAUNCH, "causal", "window")}
     of_scores |= {"window": scores.get("window"), "dropout": scores.get("dropout", 0.0)}
-    kernel = kernel_of_attention(q, call.v, call.causal, scores.get("precision"), of_scores)
-    traces = {"score_mod": kernel.config.score_mod, "mask_mod": kernel.config.mask_mod}
-    return {name: getattr(trace, "digest", "None") for name, trace in traces.items()}
+    kernel_of_attention(q, call.v, call.causal, scores.get("precision"), of_scores)
 
 
-def _words(call: Call, scores: Mapping[str, Any], digests: Mapping[str, str]) -> dict[str, str]:
+def _words(call: Call, scores: Mapping[str, Any]) -> dict[str, str]:
     q, k, v = (call.heads_first(x) for x in (call.q, call.k, call.v))
-    cuts = "None" if call.cuts is None else hashlib.sha256(repr(call.cuts).encode()).hexdigest()[:8]
+    cut_q, cut_k = ("None", "None") if call.cuts is None else map(numbers_words, call.cuts)
     found = {
         "dtype": str(q.dtype),
         "device": q.device.type,
+        "layout": call.layout,
         "batch": str(q.shape[0]),
         "heads": str(q.shape[1]),
         "kv_heads": str(k.shape[1]),
@@ -336,23 +351,18 @@ def _words(call: Call, scores: Mapping[str, Any], digests: Mapping[str, str]) ->
         "head_dim_v": str(v.shape[3]),
         "causal": repr(call.causal),
         "window": repr(call.window),
-        "digest of cu_seqlens": cuts,
-        "digest of score_mod": digests["score_mod"],
-        "digest of mask_mod": digests["mask_mod"],
+        "cu_seqlens_q": cut_q,
+        "cu_seqlens_k": cut_k,
+        **function_words(*(scores.get(name) for name in ("score_mod", "mask_mod", "aux"))),
     }
     names = ("softcap", "softmax_scale", "dropout", "dropout_seed", "precision", "backend")
     found |= {name: repr(scores.get(name)) for name in names}
-    for name in _AXES:
-        array = scores.get(name)
-        has_rows = "rows" in _AXES[name]
-        word = "None"
-        if array is not None:
-            shape = [n for d, n in enumerate(array.shape) if not (has_rows and d == array.dim() - 2)]
-            word = f"{str(array.dtype).removeprefix('torch.')} {shape}"
-        found[f"{name}{' beside rows' if has_rows else ''}"] = word
+    for name, axes in _AXES.items():
+        array, has_rows = scores.get(name), "rows" in axes
+        at = axes.index("rows") - len(axes) if has_rows else None
+        found[f"{name} beside rows" if has_rows else name] = array_words(array, without=at)
     if torch.is_grad_enabled():
         tensors = {"q": call.q, "k": call.k, "v": call.v, **{n: scores.get(n) for n in _AXES}}
-        found["what requires gradients"] = " ".join(
-            n for n, t in tensors.items() if t is not None and t.requires_grad
-        )
+        tracked = [n for n, t in tensors.items() if t is not None and t.requires_grad]
+        found["what requires gradients"] = ", ".join(tracked) or "nothing"
     return found

@@ -54,12 +54,11 @@ class Sharded:
             raise LaunchError(f"{_WHO}.shard: a DTensor must be replicated, got {x.placements[0]}")
         return self.wrapped(own_rows(x.to_local(), self.axis))
 
-    def unshard(self, x: Any, gathered: Callable[[Tensor, int], Tensor]) -> Any:
-        """A replicated DTensor of a sharded one."""
+    def replicated(self, whole: Tensor) -> Any:
+        """A DTensor of a tensor that every rank has whole."""
         from torch.distributed.tensor import DTensor, Replicate
 
-        local = self.local(x, "x")
-        return DTensor.from_local(gathered(local, self.axis), self.mesh, [Replicate()], run_check=False)
+        return DTensor.from_local(whole, self.mesh, [Replicate()], run_check=False)
 
     def local(self, x: Any, name: str) -> Tensor:
         """This rank's rows of a DTensor. Raises `LaunchError` if it is not sharded along rows."""

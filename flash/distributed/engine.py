@@ -69,7 +69,7 @@ class Engine:
         lse = torch.full(q.shape[:3], -torch.inf, device=q.device)
         for step, (k_part, v_part, tiles) in self._steps(k, v, self._most_scores(), traffic):
             with _computing(traffic, f"step {step}"):
-                for tile in tiles:
+                for tile in local.together(tiles):
                     for part in local.parts(q, k_part, v_part, tile):
                         _merge(out, lse, part)
                     traffic.scores += tile.scores * q.shape[0] * q.shape[1]
@@ -110,7 +110,7 @@ class Engine:
             to_k = dk if step == 0 else torch.zeros_like(k_part, dtype=torch.float32)
             to_v = dv if step == 0 else torch.zeros_like(v_part, dtype=torch.float32)
             with _computing(traffic, f"step {step}"):
-                for tile in tiles:
+                for tile in local.together(tiles, into):
                     found = local.gradient(dout, dlse, q, k_part, v_part, out, lse, tile, into)
                     dq[:, :, tile.queries] += found.dq
                     to_k[:, :, tile.keys] += found.dk

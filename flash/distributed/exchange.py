@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ptxgen.errors import PeerError
+from ptxgen.errors import LaunchError, PeerError
 
 Messages = Mapping[int, Sequence[Tensor]]
 
@@ -56,13 +59,44 @@ class Traffic:
         return sum(self.sent.values())
 
 
+@dataclass
+class _Calls:
+    """The calls of this process on a group: how many all ranks have agreed on, and who is in one now."""
+
+    agreed: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+_CALLS: Final[weakref.WeakKeyDictionary[dist.ProcessGroup, _Calls]] = weakref.WeakKeyDictionary()
+
+
 class Peers:
-    """The ranks of a process group, as peers of this one."""
+    """The ranks of a process group, as peers of this one; `calls` counts the calls on the group, of all
+    `Peers` of it, that ranks have agreed on.
+    """
 
     def __init__(self, group: dist.ProcessGroup | None, who: str) -> None:
         self.group, self.who = group, who
         self.rank = int(dist.get_rank(group))
         self.world = int(dist.get_world_size(group))
+        self.calls = _CALLS.setdefault(dist.group.WORLD if group is None else group, _Calls())
+
+    def named(self, who: str) -> Peers:
+        """The same ranks, for calls of another function."""
+        return Peers(self.group, who)
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """A call on the group. Raises `LaunchError` if another thread is in one: their messages would mix."""
+        if not self.calls.lock.acquire(blocking=False):
+            raise LaunchError(
+                f"{self.who}: another thread is in a call on this group, and messages of two would mix; "
+                "give each thread a group of its own (torch.distributed.new_group), or call in turn"
+            )
+        try:
+            yield
+        finally:
+            self.calls.lock.release()
 
     def start(
         self, sends: Messages, receives: Mapping[int, Sequence[Form]], what: str, like: Tensor
@@ -74,6 +108,13 @@ class Peers:
         Raises `PeerError` if a peer cannot be reached.
         """
         return Transfer(self, sends, receives, what, like)
+
+    @property
+    def device(self) -> torch.device:
+        """Where tensors of the host must be to be sent."""
+        if dist.get_backend(self.group) == "nccl":
+            return torch.device("cuda", torch.cuda.current_device())
+        return torch.device("cpu")
 
     def number(self, rank: int) -> int:
         """The number of a rank of this group in the group of all processes."""

@@ -6,6 +6,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
+from flash.distributed.agreement import array_words
+from flash.mods.record import MASK_MOD, SCORE_MOD, traced
+from flash.scores.aux_arrays import arrays_of_call, given_arrays
+
 OF_SCORE_MOD: Final = ("score", "batch", "head", "query", "key")
 OF_MASK_MOD: Final = OF_SCORE_MOD[1:]
 
@@ -22,3 +26,17 @@ def with_parameters(function: Callable[..., Any], names: list[str]) -> Callable[
     of: Any = function
     of.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])
     return function
+
+
+def function_words(score_mod: object, mask_mod: object, aux: object) -> dict[str, str]:
+    """Functions of scores and their arrays as words that ranks compare: digests of what is computed.
+
+    Raises `LaunchError`, `ConfigError` and `TypeMismatchError` for what is no such function or array.
+    """
+    given = {"aux": aux}
+    arrays = arrays_of_call(given)
+    found = {}
+    for name, function in ((SCORE_MOD, score_mod), (MASK_MOD, mask_mod)):
+        digest = "None" if function is None else traced(name, function, arrays).digest
+        found[f"digest of {name}"] = digest
+    return found | {f"aux[{name!r}]": array_words(array) for name, array in given_arrays(given).items()}

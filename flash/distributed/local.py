@@ -8,8 +8,8 @@ dropped has an output of 0 and its log-sum-exp.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch import Tensor
 
 import flash
 from flash.distributed.functions import OF_MASK_MOD, OF_SCORE_MOD, array_names, with_parameters
+from flash.distributed.packs import Pack, Rows, packs_of
 from flash.distributed.tiles import Tile
 from flash.mods import absolute
 from flash.scores.philox import STEPS, kept, threshold
@@ -33,15 +34,14 @@ MOST_KEPT: Final = 1 << 24  # random numbers of dropout, one byte each, that are
 class Part(NamedTuple):
     """The result of the queries `rows` of a shard for some of their keys: float32 out and lse."""
 
-    rows: slice
+    rows: Rows
     out: Tensor
     lse: Tensor
 
 
 class Gradient(NamedTuple):
-    """The gradients of a tile, float32: of its rows of q, and of its keys and values."""
+    """The gradients of a tile or a pack, float32: of its rows of q, and of its keys and values."""
 
-    tile: Tile
     dq: Tensor
     dk: Tensor
     dv: Tensor
@@ -87,10 +87,22 @@ class TileAttention:
         self.scores, self.arrays = scores, arrays
         self.first_head, self.all_heads = first_head, all_heads
 
-    def parts(self, q: Tensor, k: Tensor, v: Tensor, tile: Tile) -> Iterator[Part]:
-        """The results of a tile: [batch, heads, rows, head_dim_v] and [batch, heads, rows]; q, k and v
-        are whole shards, heads first.
+    def together(self, tiles: Sequence[Tile], into: Arrays | None = None) -> Sequence[Tile | Pack]:
+        """The tiles, those of documents in packs of which each is one call; without dropout, whose masks are
+        of one document, and without gradients that are added to arrays `into`, except to the sink.
         """
+        arrays = () if into is None else into._replace(sink=None)
+        if not self.scores.of_documents or self.scores.dropout or any(t is not None for t in arrays):
+            return tiles
+        return packs_of(tiles)
+
+    def parts(self, q: Tensor, k: Tensor, v: Tensor, tile: Tile | Pack) -> Iterator[Part]:
+        """The results of a tile or a pack: [batch, heads, rows, head_dim_v] and [batch, heads, rows]; q, k
+        and v are whole shards, heads first.
+        """
+        if isinstance(tile, Pack):
+            yield self._packed_part(q, k, v, tile)
+            return
         q, k, v = q[:, :, tile.queries], k[:, :, tile.keys], v[:, :, tile.keys]
         arguments = self.arguments(q, tile)
         if not self.scores.dropout:
@@ -112,13 +124,15 @@ class TileAttention:
         v: Tensor,
         out: Tensor,
         lse: Tensor,
-        tile: Tile,
+        tile: Tile | Pack,
         into: Arrays,
     ) -> Gradient:
-        """The gradients of a tile, where `out` and `lse` are the results for all keys. What the tile adds
+        """The gradients of a tile or a pack, where `out` and `lse` are the results for all keys. What it adds
         to the gradients of arrays is added to `into`, of the same heads. For slopes, a tile has at most
         `MOST_SUMMED` scores.
         """
+        if isinstance(tile, Pack):
+            return self._packed_gradient(dout, dlse, q, k, v, out, lse, tile)
         rows = tile.queries
         dout, out, q = dout[:, :, rows], out[:, :, rows], q[:, :, rows]
         lse = lse[:, :, rows].contiguous()
@@ -132,7 +146,7 @@ class TileAttention:
         if not self.scores.dropout:
             found = flash.attention_backward(dout, q, k, v, out, lse, dlse=dlse, wanted=wanted, **arguments)
             self._add(into, found.arrays, tile)
-            return Gradient(tile, found.dq.float(), found.dk.float(), found.dv.float())
+            return Gradient(found.dq.float(), found.dk.float(), found.dv.float())
         # dS = P (keep dout V^T / p - delta + dlse) in two parts: where keys are kept, and where not.
         # With out = 0 the kernels' own delta is 0, and dlse carries it. All is multiplied by p first.
         keep, dropped = self._masks(q, tile, arguments.pop("mask", None))
@@ -152,8 +166,34 @@ class TileAttention:
         self._add(into, two.arrays, tile)
         f = self._factor
         return Gradient(
-            tile, one.dq.float() * f + two.dq.float(), one.dk.float() * f + two.dk.float(), one.dv.float() * f
+            one.dq.float() * f + two.dq.float(), one.dk.float() * f + two.dk.float(), one.dv.float() * f
         )
+
+    def _packed_part(self, q: Tensor, k: Tensor, v: Tensor, pack: Pack) -> Part:
+        arguments = self.arguments(q, pack) | pack.lengths(q.device)
+        del arguments["max_seqlen_k"]
+        rows = [_rows_first(x, of) for x, of in ((q, pack.queries), (k, pack.keys), (v, pack.keys))]
+        out, lse = flash.attention_varlen(*rows, return_lse=True, **arguments)
+        return Part(pack.queries, _heads_first(out), lse[None])
+
+    def _packed_gradient(
+        self,
+        dout: Tensor,
+        dlse: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        pack: Pack,
+    ) -> Gradient:
+        arguments = self.arguments(q, pack) | pack.lengths(q.device)
+        of_q, of_k = pack.queries, pack.keys
+        given = ((dout, of_q), (q, of_q), (k, of_k), (v, of_k), (out, of_q))
+        sums = [None if t is None else t[0][:, of_q].contiguous() for t in (lse, dlse)]
+        rows = [_rows_first(x, of) for x, of in given]
+        found = flash.attention_varlen_backward(*rows, sums[0], dlse=sums[1], **arguments)
+        return Gradient(*(_heads_first(t) for t in (found.dq, found.dk, found.dv)))
 
     def sinks(self, documents: Tensor) -> Tensor | None:
         """The logit that each row has beside its keys, broadcast to [batch, heads, rows]; None without a
@@ -204,8 +244,8 @@ class TileAttention:
         found = torch.from_numpy(np.stack(keep)).to(q.device)
         return (found, ~found) if mask is None else (found & mask, ~found & mask)
 
-    def arguments(self, q: Tensor, tile: Tile) -> dict[str, Any]:
-        """The arguments of `flash.attention` for a tile."""
+    def arguments(self, q: Tensor, tile: Tile | Pack) -> dict[str, Any]:
+        """The arguments of `flash.attention` for a tile, or of `flash.attention_varlen` for a pack."""
         of = self.scores
         found: dict[str, Any] = dict(of.given)
         if tile.right == 0:
@@ -213,22 +253,37 @@ class TileAttention:
         right = None if tile.right == 0 else tile.right
         if tile.left is not None or right is not None:
             found["window"] = (tile.left, right)
-        for name in ("mask", "bias", "key_bias"):
-            array = getattr(self.arrays, name)
-            if array is not None:
-                found[name] = array.detach()[_index(array, tile, has_rows=name != "key_bias")]
+        if isinstance(tile, Tile):
+            found |= self._arrays_of(tile)
         slopes = self.arrays.alibi_slopes
         if of.score_mod is not None or slopes is not None:
             found["score_mod"] = _moved(of.score_mod, tile.step, slopes is not None)
         if of.mask_mod is not None:
             found["mask_mod"] = _moved_mask(of.mask_mod, tile.step)
         if "score_mod" in found or "mask_mod" in found:
-            places = [tile.first_query, tile.first_key, tile.document, self.first_head, tile.position]
-            aux = {_PLACES: torch.tensor(places, dtype=torch.int32, device=q.device), **(of.aux or {})}
+            found["aux"] = {_PLACES: self._places(q, tile), **(of.aux or {})}
             if slopes is not None:
                 slopes = slopes.detach()
-                aux[_SLOPES] = slopes if slopes.dim() == 2 else slopes.reshape(1, -1)
-            found["aux"] = aux
+                found["aux"][_SLOPES] = slopes if slopes.dim() == 2 else slopes.reshape(1, -1)
+        return found
+
+    def _places(self, q: Tensor, tile: Tile | Pack) -> Tensor:
+        """What functions of scores count from, for each batch item or document: int32 [items, 5]."""
+        tiles = (
+            [replace(tile, document=tile.document + n) for n in range(len(q))]
+            if isinstance(tile, Tile)
+            else tile.tiles
+        )
+        rows = [[t.first_query, t.first_key, t.document, self.first_head, t.position] for t in tiles]
+        return torch.tensor(rows, dtype=torch.int32, device=q.device)
+
+    def _arrays_of(self, tile: Tile) -> dict[str, Any]:
+        """The arrays of scores as far as a tile has them."""
+        found: dict[str, Any] = {}
+        for name in ("mask", "bias", "key_bias"):
+            array = getattr(self.arrays, name)
+            if array is not None:
+                found[name] = array.detach()[_index(array, tile, has_rows=name != "key_bias")]
         return found
 
     def _add(self, into: Arrays, found: Mapping[str, Tensor], tile: Tile) -> None:
@@ -271,6 +326,16 @@ def _index(array: Tensor, tile: Tile, *, has_rows: bool) -> tuple[slice, ...]:
     return tuple(part if n > 1 else slice(None) for part, n in zip(parts, array.shape, strict=True))
 
 
+def _rows_first(x: Tensor, rows: Rows) -> Tensor:
+    """Some rows of a shard as [rows, heads, columns]."""
+    return x[0][:, rows].transpose(0, 1)
+
+
+def _heads_first(x: Tensor) -> Tensor:
+    """The inverse of `_rows_first`, float32."""
+    return x.transpose(0, 1)[None].float()
+
+
 def _moved(function: Callable[..., Any] | None, step: int, alibi: bool) -> Callable[..., Any]:
     """A score_mod that calls `function` with the numbers that rows have on one device, and then
     subtracts what ALiBi does, if asked.
@@ -280,12 +345,13 @@ def _moved(function: Callable[..., Any] | None, step: int, alibi: bool) -> Calla
     def moved(score: Any, batch: Any, head: Any, query: Any, key: Any, **arrays: Any) -> Any:
         places = arrays.pop(_PLACES)
         slopes = arrays.pop(_SLOPES, None)
-        batch = batch + places[2]
-        query, key = query * step + places[0], key * step + places[1]
+        query, key = query * step + places[batch, 0], key * step + places[batch, 1]
+        shift = places[batch, 4] if slopes is not None else 0
+        first_head, batch = places[batch, 3], places[batch, 2]
         if function is not None:
-            score = function(score, batch, head + places[3], query, key, **arrays)
+            score = function(score, batch, head + first_head, query, key, **arrays)
         if slopes is not None:  # of this rank's heads
-            score = score - slopes[batch, head] * absolute(query + places[4] - key)
+            score = score - slopes[batch, head] * absolute(query + shift - key)
         return score
 
     return with_parameters(moved, [*OF_SCORE_MOD, *names, _PLACES, *([_SLOPES] if alibi else [])])
@@ -298,7 +364,11 @@ def _moved_mask(function: Callable[..., Any], step: int) -> Callable[..., Any]:
     def moved(batch: Any, head: Any, query: Any, key: Any, **arrays: Any) -> Any:
         places = arrays.pop(_PLACES)
         return function(
-            batch + places[2], head + places[3], query * step + places[0], key * step + places[1], **arrays
+            places[batch, 2],
+            head + places[batch, 3],
+            query * step + places[batch, 0],
+            key * step + places[batch, 1],
+            **arrays,
         )
 
     return with_parameters(moved, [*OF_MASK_MOD, *names, _PLACES])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import torch
@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from flash.distributed import sums
-from flash.distributed.agreement import agreed_rows
+from flash.distributed.agreement import Said, agreed
 from flash.distributed.calls import Call, problem_of, read
 from flash.distributed.dtensors import Sharded, is_dtensor, local_of
 from flash.distributed.engine import Engine, Forward
@@ -20,7 +20,7 @@ from flash.distributed.local import Arrays
 from flash.distributed.plan import SCHEMES, Machine, Plan, Scheme, chosen, explained
 from flash.operands.words import Backend, Causal, Layout, Precision
 from ptxgen.arguments import integer, is_one_of
-from ptxgen.errors import ConfigError, LaunchError, PtxGenError, did_you_mean, shown
+from ptxgen.errors import ConfigError, LaunchError, did_you_mean, shown
 
 _WHO: Final = "ContextParallel"
 _AUTO: Final = "auto"
@@ -114,13 +114,28 @@ class ContextParallel:
 
         Raises `LaunchError` if the shapes or types of ranks differ, `PeerError` if a rank is lost.
         """
-        if is_dtensor(x):
-            return Sharded.of(x, axis, self.sharding).unshard(x, self._gathered)
-        return self._gathered(x, axis)
+        peers = self.peers.named(f"{_WHO}.unshard")
 
-    def _gathered(self, x: Tensor, axis: int) -> Tensor:
-        found: Tensor = _Unshard.apply(x, axis % x.dim(), self)
-        return found
+        def read_all() -> Said[tuple[Sharded | None, Tensor, int]]:
+            sharded = Sharded.of(x, axis, self.sharding) if is_dtensor(x) else None
+            own = x if sharded is None else sharded.local(x, "x")
+            at = range(own.dim())[axis]
+            shape = [n for d, n in enumerate(own.shape) if d != at]
+            words = {"shape beside rows": str(shape), "axis": str(at), "dtype": str(own.dtype)}
+            words |= {"layout of shards": self.sharding.layout, "device": own.device.type}
+            return Said((sharded, own, at), words, (own.shape[at],))
+
+        with peers.turn():
+            (sharded, own, at), every = agreed(peers, read_all)
+            rows = [count for (count,) in every]
+            wanted = [self.sharding.rows(rank, sum(rows)) for rank in range(peers.world)]
+            if rows != wanted:
+                raise LaunchError(
+                    f"{peers.who}: {sum(rows)} rows are {wanted} on the ranks with layout "
+                    f"{self.sharding.layout!r}, got {rows}; shard with the same ContextParallel"
+                )
+            whole: Tensor = _Unshard.apply(own, at, rows, peers, self)
+        return whole if sharded is None else sharded.replicated(whole)
 
     # --------------------------------------------------------------------------------- attention
 
@@ -180,14 +195,12 @@ class ContextParallel:
             "dropout_seed": dropout_seed, "precision": precision, "backend": backend,
         }  # fmt: skip
         cuts = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
-        sharded, (q, k, v) = local_of((q, k, v), 1 if layout == "bshd" else 2, self.sharding)
-        call, plan = self._agreed(q, k, v, causal, layout, scores, cuts)
-        self.plan = plan
-        engine = Engine(plan, self.peers, call.scores)
-        arrays = call.arrays
-        out, lse = _Attention.apply(
-            engine, self, call.heads_first(q), call.heads_first(k), call.heads_first(v), *arrays
-        )
+        with self.peers.turn():
+            sharded, call, plan = self._agreed(self.peers, (q, k, v), causal, layout, scores, cuts)
+            self.plan = plan
+            engine = Engine(plan, self.peers, call.scores)
+            given = [call.heads_first(x) for x in (call.q, call.k, call.v)]
+            out, lse = _Attention.apply(engine, self, *given, *call.arrays)
         out, lse = call.as_given(out), call.lse_as_given(lse)
         if sharded is not None:
             out, lse = sharded.wrapped(out), sharded.wrapped(lse, 2)
@@ -202,7 +215,7 @@ class ContextParallel:
         or type, or for gradients that are DTensors; `PeerError` if a rank is lost, after which gradients
         may be of this rank or of all.
         """
-        sums.sum_gradients(Peers(self.peers.group, f"{_WHO}.sum_gradients"), tensors)
+        sums.sum_gradients(self.peers.named(f"{_WHO}.sum_gradients"), tensors)
 
     def explain(
         self,
@@ -220,44 +233,42 @@ class ContextParallel:
         Raises what `attention` raises for arguments that do not fit.
         """
         cuts = {name: arguments.pop(name, None) for name in ("cu_seqlens_q", "cu_seqlens_k")}
-        _, (q, k, v) = local_of((q, k, v), 1 if layout == "bshd" else 2, self.sharding)
         arguments.pop("return_lse", None)
-        _, plan = self._agreed(q, k, v, causal, layout, arguments, cuts)
+        peers = self.peers.named(f"{_WHO}.explain")
+        with peers.turn():
+            _, _, plan = self._agreed(peers, (q, k, v), causal, layout, arguments, cuts)
         name, _ = chosen(plan.problem, self.scheme, self.degree, self.machine)
         return explained(plan.problem, name, plan, self.machine, self.scheme)
 
     def _agreed(
         self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
+        peers: Peers,
+        tensors: Sequence[Tensor],
         causal: Causal,
         layout: Layout,
         scores: Mapping[str, Any],
         cuts: Mapping[str, Tensor | None],
-    ) -> tuple[Call, Plan]:
-        """The call, and its plan, on which all ranks agree."""
-        who = self.peers.who
-        words = {"layout of shards": self.sharding.layout, "scheme": self.scheme, "degree": str(self.degree)}
-        call: Call | None = None
-        refused: PtxGenError | None = None
-        try:
-            call = read(who, q, k, v, causal, layout, scores, cuts)
-        except PtxGenError as error:
-            refused = error
-        rows = () if call is None else call.rows
-        words |= {} if call is None else call.words
-        like = q if isinstance(q, Tensor) else torch.empty(0)
-        try:
-            every = agreed_rows(self.peers, words, rows, str(refused or ""), like)
-        except LaunchError:
-            if refused is not None:
-                raise refused from None
-            raise
-        assert call is not None  # or the ranks would not have agreed
-        problem = problem_of(who, call, self.sharding, every)
+    ) -> tuple[Sharded | None, Call, Plan]:
+        """The call on which all ranks agree, its plan, and how its DTensors are sharded."""
+
+        def read_all() -> Said[tuple[Sharded | None, Call]]:
+            sharded, own = local_of(tensors, 1 if layout == "bshd" else 2, self.sharding)
+            call = read(peers.who, *own, causal, layout, scores, cuts)
+            return Said((sharded, call), {**self._words(), **call.words}, call.rows)
+
+        (sharded, call), every = agreed(peers, read_all)
+        problem = problem_of(peers.who, call, self.sharding, every)
         _, plan = chosen(problem, self.scheme, self.degree, self.machine)
-        return call, plan
+        return sharded, call, plan
+
+    def _words(self) -> dict[str, str]:
+        """What all ranks must have made alike, by name."""
+        return {
+            "layout of shards": self.sharding.layout,
+            "scheme": self.scheme,
+            "degree": str(self.degree),
+            "machine": str(self.machine),
+        }
 
 
 def attention(
@@ -284,7 +295,7 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]  # torch is not
         q, k, v = q.detach(), k.detach(), v.detach()
         of.traffic = Traffic()
         out, lse, kept = engine.forward(q, k, v, Arrays(*arrays), of.traffic)
-        ctx.engine, ctx.of = engine, of
+        ctx.engine, ctx.of, ctx.call = engine, of, of.peers.calls.agreed
         ctx.save_for_backward(*kept, *arrays)
         ctx.set_materialize_grads(False)
         return out, lse
@@ -292,17 +303,31 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]  # torch is not
     @staticmethod
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:
-        count = len(Forward._fields)
-        kept, arrays = Forward(*ctx.saved_tensors[:count]), Arrays(*ctx.saved_tensors[count:])
-        flags = ctx.needs_input_grad[-len(arrays) :]
-        into = Arrays(
-            *[_zeros(t) if flag and t is not None else None for t, flag in zip(arrays, flags, strict=True)]
-        )
-        ctx.of.gradient_traffic = Traffic()
-        if dout is None:
-            p, rows = ctx.engine.plan.problem, ctx.engine.plan.rows(ctx.engine.peers.rank)[0]
-            dout = kept.out.new_zeros((p.batch, p.heads, rows, p.head_dim_v))
-        found = ctx.engine.backward(dout.contiguous(), dlse, kept, arrays, into, ctx.of.gradient_traffic)
+        engine, of = ctx.engine, ctx.of
+        peers = of.peers.named(f"gradients of {of.peers.who}")
+
+        def read_all() -> Said[tuple[Forward, Arrays]]:
+            count = len(Forward._fields)
+            saved = Forward(*ctx.saved_tensors[:count]), Arrays(*ctx.saved_tensors[count:])
+            words = {"the call to differentiate": f"number {ctx.call} on the group"}
+            return Said(saved, words, (dlse is not None,))
+
+        with peers.turn():
+            (kept, arrays), every = agreed(peers, read_all)
+            flags = ctx.needs_input_grad[-len(arrays) :]
+            into = Arrays(
+                *[
+                    _zeros(t) if flag and t is not None else None
+                    for t, flag in zip(arrays, flags, strict=True)
+                ]
+            )
+            p, rows = engine.plan.problem, engine.plan.rows(peers.rank)[0]
+            if dout is None:
+                dout = kept.out.new_zeros((p.batch, p.heads, rows, p.head_dim_v))
+            if dlse is None and any(given for (given,) in every):
+                dlse = kept.lse.new_zeros((p.batch, p.heads, rows))
+            of.gradient_traffic = Traffic()
+            found = engine.backward(dout.contiguous(), dlse, kept, arrays, into, of.gradient_traffic)
         pairs = zip(into, arrays, strict=True)
         of_arrays = [None if t is None or like is None else t.to(like.dtype) for t, like in pairs]
         return (None, None, *found, *of_arrays)
@@ -316,35 +341,19 @@ class _Unshard(torch.autograd.Function):  # type: ignore[misc]  # torch is not a
     """The rows of all ranks, for autograd."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: int, of: ContextParallel) -> Tensor:
-        peers, sharding = Peers(of.peers.group, f"{_WHO}.unshard"), of.sharding
+    def forward(ctx: Any, x: Tensor, axis: int, rows: list[int], peers: Peers, of: ContextParallel) -> Tensor:
         others = [p for p in range(peers.world) if p != peers.rank]
-        words = {
-            "layout of shards": sharding.layout,
-            "shape beside rows": str([n for d, n in enumerate(x.shape) if d != axis]),
-            "axis": str(axis),
-            "dtype": str(x.dtype),
-        }
-        own = x.shape[axis]
-        every = [rows for (rows,) in agreed_rows(peers, words, (own,), "", x)]
-        length = sum(every)
-        wanted = [sharding.rows(rank, length) for rank in range(peers.world)]
-        if every != wanted:
-            raise LaunchError(
-                f"{peers.who}: {length} rows are {wanted} on the ranks with layout "
-                f"{sharding.layout!r}, got {every}; shard with the same ContextParallel"
-            )
-        forms = {p: [Form((*x.shape[:axis], every[p], *x.shape[axis + 1 :]), x.dtype)] for p in others}
+        forms = {p: [Form((*x.shape[:axis], rows[p], *x.shape[axis + 1 :]), x.dtype)] for p in others}
         found = peers.start({p: [x] for p in others}, forms, "rows of a shard", x).wait()
-        whole = x.new_empty((*x.shape[:axis], length, *x.shape[axis + 1 :]))
+        whole = x.new_empty((*x.shape[:axis], sum(rows), *x.shape[axis + 1 :]))
         for rank in range(peers.world):
             part = x if rank == peers.rank else found[rank][0]
-            for run in sharding.runs(rank, length):
+            for run in of.sharding.runs(rank, sum(rows)):
                 whole.movedim(axis, 0)[run.positions] = part.movedim(axis, 0)[run.rows]
         ctx.of, ctx.axis = of, axis
         return whole
 
     @staticmethod
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, dwhole: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.of._own_rows(dwhole, ctx.axis), None, None
+    def backward(ctx: Any, dwhole: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.of._own_rows(dwhole, ctx.axis), None, None, None, None

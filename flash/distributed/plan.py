@@ -351,13 +351,15 @@ def compacted(tiles: Sequence[Tile], rows: Sequence[slice], runs: Sequence[Run])
     return tuple(found)
 
 
-def plans(problem: Problem) -> dict[str, Plan]:
-    """The plans that can compute a problem, by scheme; of "2d" the one that sends the fewest bytes."""
+def plans(problem: Problem, schemes: Sequence[str] = SCHEMES) -> dict[str, Plan]:
+    """The plans that can compute a problem, by scheme; of "2d" the one that sends the fewest bytes, which
+    takes longer to find than the others and is left out unless it is one of `schemes`.
+    """
     found = {"ring": Plan(problem), "gather": Plan(problem, at_once=True)}
     if problem.world > 1 and not problem.why_not(problem.world):
         found["ulysses"] = Plan(problem, problem.world)
     degrees = [n for n in range(2, problem.world) if problem.world % n == 0 and not problem.why_not(n)]
-    if degrees:
+    if degrees and "2d" in schemes:
         found["2d"] = min((Plan(problem, n) for n in degrees), key=Plan.most_bytes)
     return found
 
@@ -379,7 +381,7 @@ def chosen(problem: Problem, scheme: str, degree: int | None, machine: Machine) 
         raise ConfigError(
             f"ContextParallel: scheme 'ulysses' cannot be used: {why}; use scheme='ring', '2d' or 'auto'"
         )
-    found = plans(problem)
+    found = plans(problem, (scheme,))
     if problem.world == 1:
         return scheme, Plan(problem)
     if scheme not in found:

@@ -9,8 +9,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from flash.distributed.agreement import agreed_rows
+from flash.distributed.agreement import Said, agreed
 from flash.distributed.exchange import Form, Peers
+from ptxgen.errors import LaunchError
 
 _PARTS: Final = "parts of gradients"
 _SUMS: Final = "sums of gradients"
@@ -26,18 +27,23 @@ def sum_gradients(peers: Peers, tensors: Iterable[Tensor]) -> None:
     """
     given = list(tensors)
     found = [t.grad.detach() for t in given if t.grad is not None]
-    kinds = sorted({type(t).__name__ for t in found if type(t) is not Tensor})
-    problem = f"{peers.who}: gradients must be plain tensors, got {', '.join(kinds)}" if kinds else ""
-    words = {"number of tensors": str(len(given))}
-    for number, t in enumerate(given):
-        words[f"gradient of tensor {number}"] = (
-            "None" if t.grad is None else f"{str(t.grad.dtype).removeprefix('torch.')} {list(t.grad.shape)}"
-        )
-    agreed_rows(peers, words, (), problem, found[0] if found else torch.empty(0))
-    if peers.world == 1:
-        return
-    for dtype in sorted({t.dtype for t in found}, key=str):
-        _sum(peers, [t for t in found if t.dtype == dtype])
+
+    def read() -> Said[None]:
+        kinds = sorted({type(t).__name__ for t in found if type(t) is not Tensor})
+        if kinds:
+            raise LaunchError(f"{peers.who}: gradients must be plain tensors, got {', '.join(kinds)}")
+        words = {"number of tensors": str(len(given))}
+        for number, grad in enumerate(t.grad for t in given):
+            kind = None if grad is None else f"{str(grad.dtype).removeprefix('torch.')} {list(grad.shape)}"
+            words[f"gradient of tensor {number}"] = str(kind)
+        return Said(None, words)
+
+    with peers.turn():
+        agreed(peers, read)
+        if peers.world == 1:
+            return
+        for dtype in sorted({t.dtype for t in found}, key=str):
+            _sum(peers, [t for t in found if t.dtype == dtype])
 
 
 def _sum(peers: Peers, found: Sequence[Tensor]) -> None:

@@ -9,6 +9,7 @@ nonnegative sides whose last query is at the last key: what `flash.attention` co
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -104,8 +105,22 @@ def tiles_of(
             if not documents:
                 end_q, end_k = q.first + q.step * q.count, k.first + k.step * k.count
                 yield from _tile(q, k, limits, Document(0, 0, end_q, 0, end_k, limits.shift))
-            for one in documents:
+            for one in _meeting(q, k, documents):
                 yield from _tile(q, k, limits, one)
+
+
+def _meeting(q: Run, k: Run, documents: Sequence[Document]) -> Sequence[Document]:
+    """The documents that may have rows in both runs."""
+    end_q, end_k = q.first + q.step * q.count, k.first + k.step * k.count
+    begin = max(
+        bisect_right(documents, q.first, key=lambda one: one.end_query),
+        bisect_right(documents, k.first, key=lambda one: one.end_key),
+    )
+    end = min(
+        bisect_left(documents, end_q, key=lambda one: one.first_query),
+        bisect_left(documents, end_k, key=lambda one: one.first_key),
+    )
+    return documents[begin:end]
 
 
 def _tile(q: Run, k: Run, limits: Limits, of: Document) -> Iterator[Tile]:
