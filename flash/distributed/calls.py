@@ -125,7 +125,7 @@ def read(
     return replace(call, words=_words(call, scores, digests))
 
 
-def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[int, ...]]) -> Problem:
+def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[Sequence[int]]) -> Problem:
     """The problem of all ranks, whose `Call.rows` are `every`. Raises `LaunchError` if the rows are not
     those of the sharding, or documents and arrays do not end with the sequence.
     """
@@ -177,7 +177,7 @@ def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[i
     )
 
 
-def _of_rows(who: str, call: Call, every: Sequence[tuple[int, ...]]) -> Iterator[ScoreRows]:
+def _of_rows(who: str, call: Call, every: Sequence[Sequence[int]]) -> Iterator[ScoreRows]:
     """The arrays of a call that have the rows of their rank. Raises `LaunchError` if that is so on some
     ranks only.
     """
