@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import signal
 import time
@@ -18,6 +19,8 @@ import flash
 import flash.adapters.torch
 from flash.distributed import ContextParallel, ShardedKVCache
 from flash.distributed.engine import Engine
+from flash.distributed.local import TileAttention
+from flash.distributed.tiles import Tile
 from flash.mods import where
 from ptxgen.errors import ConfigError, LaunchError, PeerError
 
@@ -184,8 +187,18 @@ def compare(world: int, **options: Any) -> dict[str, Any] | None:
     if case.most_scores is None:
         return _compared(group, case)
     most = {"MOST_KEPT": case.most_scores, "MOST_SUMMED": case.most_scores}
-    with mock.patch.multiple("flash.distributed.engine", **most):
-        return _compared(group, case)
+    sizes, gradient = [0], TileAttention.gradient
+
+    def counted(self: TileAttention, dout: Tensor, *more: Any) -> Any:
+        tile = next(one for one in more if isinstance(one, Tile))
+        sizes.append(math.prod((*dout.shape[:2], *tile.sizes)))
+        return gradient(self, dout, *more)
+
+    with (
+        mock.patch.multiple("flash.distributed.engine", **most),
+        mock.patch.object(TileAttention, "gradient", counted),
+    ):
+        return {**_compared(group, case), "tile": max(sizes)}
 
 
 def _compared(group: Any, case: Case) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def read(
     return replace(call, words=_words(call, scores, digests))
 
 
-def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[int, ...]]) -> Problem:
+def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[Sequence[int]]) -> Problem:
     """The problem of all ranks, whose `Call.rows` are `every`. Raises `LaunchError` if the rows are not
     those of the sharding, or documents and arrays do not end with the sequence.
     """
@@ -177,7 +177,7 @@ def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[i
     )
 
 
-def _of_rows(who: str, call: Call, every: Sequence[tuple[int, ...]]) -> Iterator[ScoreRows]:
+def _of_rows(who: str, call: Call, every: Sequence[Sequence[int]]) -> Iterator[ScoreRows]:
     """The arrays of a call that have the rows of their rank. Raises `LaunchError` if that is so on some
     ranks only.
     """
@@ -345,12 +345,11 @@ def _words(call: Call, scores: Mapping[str, Any], digests: Mapping[str, str]) ->
     for name in _AXES:
         array = scores.get(name)
         has_rows = "rows" in _AXES[name]
-        shape = (
-            None
-            if array is None
-            else [n for d, n in enumerate(array.shape) if not (has_rows and d == array.dim() - 2)]
-        )
-        found[f"shape of {name}{' beside rows' if has_rows else ''}"] = str(shape)
+        word = "None"
+        if array is not None:
+            shape = [n for d, n in enumerate(array.shape) if not (has_rows and d == array.dim() - 2)]
+            word = f"{str(array.dtype).removeprefix('torch.')} {shape}"
+        found[f"{name}{' beside rows' if has_rows else ''}"] = word
     if torch.is_grad_enabled():
         tensors = {"q": call.q, "k": call.k, "v": call.v, **{n: scores.get(n) for n in _AXES}}
         found["what requires gradients"] = " ".join(

@@ -173,11 +173,13 @@ class TileAttention:
         """Add the gradients `each` [batch, heads, rows] of the logits of rows to those of the sink."""
         each = each.masked_fill(documents < 0, 0.0)
         wide = into if into.dim() == 2 else into.reshape(1, -1)
-        if self.scores.of_documents and len(wide) > 1:
-            of_rows = each[0].T if wide.shape[1] > 1 else each[0].sum(0)[:, None]
-            wide.index_add_(0, documents.clamp(min=0), of_rows)
+        if not self.scores.of_documents or len(wide) == 1:
+            wide += each.sum(-1).sum_to_size(wide.shape)
             return
-        wide += each.sum(-1).sum_to_size(wide.shape)
+        numbers, counts = torch.unique_consecutive(documents, return_counts=True)
+        for number, part in zip(numbers.tolist(), each[0].split(counts.tolist(), dim=1), strict=True):
+            target = wide[max(number, 0)]  # rows of no document add 0
+            target += part.sum(1).sum_to_size(target.shape)
 
     def _add_slopes(self, into: Tensor, dscores: Tensor, tile: Tile) -> None:
         """Add the gradients of slopes, minus the sum of each score's distance times its gradient."""

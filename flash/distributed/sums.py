@@ -29,10 +29,9 @@ def sum_gradients(peers: Peers, tensors: Iterable[Tensor]) -> None:
     kinds = sorted({type(t).__name__ for t in found if type(t) is not Tensor})
     problem = f"{peers.who}: gradients must be plain tensors, got {', '.join(kinds)}" if kinds else ""
     words = {"number of tensors": str(len(given))}
-    for number, t in enumerate(given):
-        words[f"gradient of tensor {number}"] = (
-            "None" if t.grad is None else f"{str(t.grad.dtype).removeprefix('torch.')} {list(t.grad.shape)}"
-        )
+    for number, grad in enumerate(t.grad for t in given):
+        kind = None if grad is None else f"{str(grad.dtype).removeprefix('torch.')} {list(grad.shape)}"
+        words[f"gradient of tensor {number}"] = str(kind)
     agreed_rows(peers, words, (), problem, found[0] if found else torch.empty(0))
     if peers.world == 1:
         return

@@ -62,7 +62,11 @@ SLOW: dict[str, dict[str, Any]] = {
     },
     "bias of one head, slopes and dropout": {
         "layout": "striped", "scheme": "2d", "window": (20, 3),
-        "scores": ("bias:11qk", "mask:1hqk", "alibi_slopes:bh", "dropout", "softcap"), "most_scores": 500,
+        "scores": ("bias:11qk", "mask:1hqk", "alibi_slopes:bh", "dropout", "softcap"), "keys": 90,
+    },
+    "slopes in small tiles": {
+        "layout": "zigzag", "world": 2, "causal": True, "scores": ("alibi_slopes", "key_bias"),
+        "most_scores": 2000,
     },
     "slopes and sinks of documents": {
         "layout": "zigzag", "scheme": "ulysses", "batch": 1, "causal": True, "queries": 90,
@@ -82,6 +86,7 @@ def _check(ranks: Ranks, case: dict[str, Any]) -> None:
         for name in ("bytes", "work", "gradient bytes"):
             counted, planned = found.pop(name)
             assert counted == planned, (rank, name)
+        assert found.pop("tile", 0) <= options.get("most_scores", 0)
         assert max(found.values()) <= BOUNDS[options.get("dtype", "float32")], (rank, found)
 
 
@@ -156,9 +161,17 @@ def test_results_are_those_of_pytorchs_ring(ranks: Ranks, causal: bool, balanced
 
 
 @pytest.mark.nightly
-def test_kernels_run_on_shards(ranks: Ranks) -> None:
-    sizes = {"queries": 9, "batch": 1, "heads": 1, "kv_heads": 1}
-    _check(ranks, {"world": 2, "layout": "zigzag", "causal": True, "backend": "interpreter", **sizes})
+@pytest.mark.parametrize(
+    ("scheme", "heads", "scores"),
+    [
+        ("ring", 1, ()),
+        ("ring", 1, ("alibi_slopes", "key_bias")),
+        ("ulysses", 2, ("bias:1hqk", "mask:11qk", "sink")),
+    ],
+)
+def test_kernels_run_on_shards(ranks: Ranks, scheme: str, heads: int, scores: tuple[str, ...]) -> None:
+    case = {"world": 2, "layout": "zigzag", "causal": True, "backend": "interpreter", "scheme": scheme}
+    _check(ranks, {**case, "queries": 9, "batch": 1, "heads": heads, "kv_heads": 1, "scores": scores})
 
 
 @pytest.mark.parametrize(("layout", "scheme"), [("zigzag", "ring")])
