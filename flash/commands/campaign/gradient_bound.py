@@ -111,7 +111,8 @@ class GradientInputs:
         """The gradient of LSE with which the exact O gives the gradients that `out` gives."""
         exact, _ = attention_reference(self.q, self.k, self.v, **self.given)
         difference = np.where(np.isneginf(self.lse)[..., None], 0, self.out - exact)
-        less: Array = (self.dout.astype(np.float64) * difference).sum(axis=3)
+        terms = self.dout.astype(np.float64) * difference
+        less: Array = np.where(np.isneginf(self.lse), 0, terms.sum(axis=3))
         return -less if self.dlse is None else self.dlse - less
 
 
@@ -171,6 +172,11 @@ class _Terms:
         of_gradients = np.where(visible, size * of_scores + weight * np.exp(of_scores) * ends, 0)
         of_products = call.bend * (of_gradients + size * (2 * of_scores + _ROUNDINGS))
         most = np.max(factor, initial=0)
+        errors = (  # of hidden pairs, NaN in rows that have it
+            of_gradients + _ROUNDINGS * size,
+            of_products + call.bend * size * (kept + entering + _ROUNDINGS) + tiny,
+            factor * weight * (of_scores + kept + entering + _ROUNDINGS) + tiny * most,
+        )
         first = _ROUNDINGS * (1 + sizes.max(axis=3, initial=0)) * np.abs(delta)
         return cls(
             at,
@@ -179,18 +185,17 @@ class _Terms:
             delta,
             delta_error,
             gradient,
-            of_gradients + _ROUNDINGS * size,
-            of_products + call.bend * size * (kept + entering + _ROUNDINGS) + tiny * visible,
-            factor * weight * (of_scores + kept + entering + _ROUNDINGS) + tiny * visible * most,
+            *(np.where(visible, error, 0) for error in errors),
             first + ends[..., :1].max(axis=3, initial=0),
         )
 
     def of_matrices(self, call: GradientInputs) -> dict[str, Array]:
-        """The errors of the gradients of Q, K and V before they are rounded."""
-        q, k, _ = map(np.abs, _in_float64(call))
-        k = np.where(np.isnan(k), 0, k)
+        """The errors of the gradients of Q, K and V before they are rounded. What is not finite counts as
+        0: exact gradients of pairs that have it are not finite either.
+        """
+        q, k, _ = _in_float64(call)
+        q, k, dout = (np.where(np.isfinite(x), np.abs(x), 0) for x in (q, k, call.dout.astype(np.float64)))
         group, scale = call.q.shape[1] // max(call.k.shape[1], 1), abs(call.config.scale)
-        dout = np.abs(call.dout.astype(np.float64))
         return {
             "q": scale * (self.product_error @ k),
             "k": scale * _over_groups(self.product_error.swapaxes(2, 3) @ q, group),
@@ -227,7 +232,9 @@ class _Terms:
             if feature.gradient_of == "rows":
                 found[:, :, row] = feature.array_gradient(alone, self.at)
             else:
-                found[:, :, row] = feature.first_gradient(call.lse, alone, self.at)
+                lse = np.full_like(call.lse, np.inf)  # LSE of rows that add nothing
+                lse[:, :, row] = call.lse[:, :, row]
+                found[:, :, row] = feature.first_gradient(lse, alone, self.at)
         return found
 
 

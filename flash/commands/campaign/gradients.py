@@ -36,6 +36,9 @@ _TILE: Final = 16
 _IN_TURNS: Final = 3  # whole tiles, with which each stage is used again
 # Rows of the last block and of the last tile, which end with any of a lane's or of a thread's copies.
 _ENDS: Final = ((1, 8), (2, 1), (8, 2), (16, 9), (24, 16), (10, 10))
+# Queries, keys and odd queries: rows that see few keys or none, and in two tiles rows that see others than
+# their neighbours.
+_ODD: Final = ((_BLOCK, 6, tuple(range(_BLOCK - 2))), (_BLOCK, _BLOCK, (*range(4), *range(_TILE, _TILE + 4))))
 
 # Seeds of dropout and numbers of queries and keys with which the random number of a score near the
 # diagonal, which counts, equals the threshold, each at another index of a thread's fragment; in a
@@ -83,15 +86,17 @@ def gradient_subject(name: str, *, attention: dict[str, Any], **settings: Any) -
         return Launch.of(arrays.step, tuple(arrays.results.values()), arrays.wrong)
 
     made = GradientArrays.of(own, problems[0]).step.made
-    return Subject(name, made.kernel.name, made.threads, made.module, problems, prepare)
+    scheduled = 2 if own.owner == SCORES else 1
+    return Subject(name, made.kernel.name, made.threads, made.module, problems, prepare, scheduled)
 
 
 # ---------------------------------------------------------------------------------------- problems
 
 
 def _problems_of(own: GradientSettings) -> tuple[Problem, ...]:
-    """Problems with ragged ends of every kind, of queries and of keys. The first uses all buffers
-    repeatedly; some have rows that see no key, keys that no row sees, or nothing to walk over.
+    """Problems with ragged ends of every kind, of queries and of keys. The first, or the second, uses all
+    buffers repeatedly; some have rows that see no key, keys that no row sees, NaN and
+    infinity in queries, or nothing to walk over.
     """
     config = own.config
     if config.varlen:
@@ -99,6 +104,7 @@ def _problems_of(own: GradientSettings) -> tuple[Problem, ...]:
     turns = _IN_TURNS * _TILE + 6
     first = Problem(turns, turns + 4, heads=2)
     found = [
+        *([] if own.owner == SCORES else [_of_one_cta(own.owner)]),
         first,
         Problem(_BLOCK + 5, _TILE - 3, batch=2, heads=4, kv_heads=2),
         Problem(_BLOCK + _TILE + 9, _TILE + 4),
@@ -116,12 +122,19 @@ def _problems_of(own: GradientSettings) -> tuple[Problem, ...]:
             for seed, n in _AT_THRESHOLD[own.owner]
             if config.dropout
         ),
+        *(Problem(q, k, heads=1, odd=rows) for q, k, rows in _ODD),
     ]
     if own.owner == SCORES:
         found = [p for p in found if p.seq_q and p.seq_k]
         shared = Problem(_BLOCK + 5, _TILE + 3, batch=2, heads=4, kv_heads=2)
         found += [replace(shared, broadcast=axes) for axes in (("batch",), ("heads",), ("batch", "heads"))]
     return tuple(found)
+
+
+def _of_one_cta(owner: str) -> Problem:
+    """A problem with one CTA, which walks over more tiles than it has stages."""
+    rows = 2 * _TILE + 6
+    return Problem(_BLOCK, rows, heads=1) if owner == QUERIES else Problem(rows, _BLOCK, heads=2)
 
 
 def _with_nan(own: GradientSettings) -> list[Problem]:
@@ -145,6 +158,7 @@ def _with_nan(own: GradientSettings) -> list[Problem]:
 def _varlen(own: GradientSettings) -> list[Problem]:
     """Problems of packed sequences: blocks and tiles of which all, some or no rows belong to one."""
     b, t = _BLOCK, _TILE
+    small = _of_one_cta(own.owner)
     lengths = (
         ((_IN_TURNS * t + 6, _IN_TURNS * t + 10), (b + 5, t + 3), (0, 7), (3, 0), (2 * b, 1)),
         ((b, 2 * t), (1, b + 1), (t + 1, 2 * b), (b + t, b - 1)),
@@ -157,10 +171,13 @@ def _varlen(own: GradientSettings) -> list[Problem]:
         packed.append(Problem(0, 0, lengths=((5, b + t), (t + 3, b)), nan_from=t + 3))
     elif own.owner == QUERIES:  # NaN that the first block does not see
         packed.append(replace(packed[4], nan_from=b + t + 5))
-    ends = [((b + 8, 8),), ((16, b + 24),), ((b + 24, b + 16),), ((8, b + 8),)]
+    ends = [((b + 8, 8),), ((16, b + 24),), ((b + 24, b + 16),), ((8, b + 8),), ((b + 16, 16),)]
+    ends += [((0, 7), (3, 2)), ((7, 0), (2, 3))]  # no row precedes that of a sequence without rows
     packed += [Problem(0, 0, lengths=of, heads=1, reverse=True) for of in ends]
     packed += [replace(packed[3], times=times) for times in (-1.0, 0.0)]
-    return [*packed, replace(packed[1], reverse=True), replace(packed[3], alike=True)]
+    packed += [replace(packed[1], reverse=True), replace(packed[3], alike=True)]
+    packed += [Problem(0, 0, lengths=((q, k),), heads=1, odd=rows) for q, k, rows in _ODD]
+    return [Problem(0, 0, lengths=small.sequences, heads=small.heads), *packed]
 
 
 # ------------------------------------------------------------------------------------------- arrays
@@ -183,12 +200,13 @@ class _Given:
 @dataclass(frozen=True, slots=True)
 class GradientArrays:
     """The launch of a kernel on a problem; what it writes, and what is right, by the names of its
-    pointers.
+    pointers. `is_dropping`: dropout takes weights out.
     """
 
     step: Step
     results: Mapping[str, Array]
     given: _Given
+    is_dropping: bool
 
     @classmethod
     def of(cls, own: GradientSettings, p: Problem) -> GradientArrays:
@@ -220,11 +238,11 @@ class GradientArrays:
         names = {"dQ": "dq", "dK": "dk", "dV": "dv"}
         every = memory | {name: written[of] for name, of in names.items()}
         results = {array.name: every[array.name] for array in step.made.arrays if array.is_written}
-        return cls(step, results, given)
+        return cls(step, results, given, bool(config.dropout))
 
     def wrong(self) -> str:
         """A description of the first wrong result; empty if all are right. Where the exact gradient is
-        NaN, as where a row sees NaN, anything is right.
+        NaN or infinite, as where a row sees NaN, either is right.
         """
         return next(filter(None, (self._wrong(*result) for result in self.results.items())), "")
 
@@ -232,10 +250,20 @@ class GradientArrays:
         right, allowed = (x.reshape(found.shape) for x in self.given.bounds[name])
         rows = self.given.rows.get(name)
         outside = "" if rows is None else margins_changed(found, rows, name)
-        matters: Array = ~np.isnan(right)
+        free: Array = ~np.isfinite(right) & ~np.isfinite(found)
+        if name == "dV":
+            free |= self._free_values(right)
         if rows is not None:
-            matters |= ~rows[:, None]
-        return difference(name, np.where(matters, found, right), right, allowed) or outside
+            free &= rows[:, None]
+        return difference(name, np.where(free, right, found), right, allowed) or outside
+
+    def _free_values(self, right: Array) -> Array:
+        """Where dV may be anything (docs/numerics.md, "NaN and infinity"): in the rows in which dK is not
+        finite, unless dV is not and no weight is dropped.
+        """
+        odd = ~np.isfinite(self.given.bounds["dK"].gradient).all(axis=3, keepdims=True)
+        free: Array = odd & (np.isfinite(right) | self.is_dropping)
+        return free
 
 
 def _step(own: GradientSettings, call: GradientCall, memory: Mapping[str, Array]) -> Step:
@@ -263,6 +291,7 @@ def _given(own: GradientSettings, p: Problem) -> _Given:
     dlse = random.standard_normal(shape[:3]).astype(F32.numpy) if own.with_dlse else None
     lse = of.lse.astype(F32.numpy)
     out[...] = np.where(np.isneginf(lse)[..., None], np.nan, of.out)  # what is there does not matter
+    _make_odd(p, dout, of.q, out, lse)
     dout[:, :, ~of.queries] = np.nan
     how = {"causal": config.causal, "softmax_scale": config.scale, **config.score_arguments}
     how |= {name: array for name, array in of.operands.items() if name not in of.lengths}
@@ -277,6 +306,20 @@ def _given(own: GradientSettings, p: Problem) -> _Given:
         {names.get(name, name): bound for name, bound in bounds.items()},
         {"dQ": of.queries, "dK": of.keys, "dV": of.keys},
     )
+
+
+def _make_odd(p: Problem, dout: Array, q: Array, out: Array, lse: Array) -> None:
+    """Put NaN and infinity into the odd rows of a problem, in turn in the ways that `Problem` lists, each
+    into another column.
+    """
+    ways = (dout, np.nan), (dout, np.inf), (q, np.nan), (out, np.inf)
+    for row in p.odd:
+        column, way = divmod(row, len(ways))
+        array, odd = ways[way]
+        array[:, :, row, column % array.shape[3]] = odd
+        if array is q:
+            out[:, :, row] = np.nan
+            lse[:, :, row] = np.where(np.isneginf(lse[:, :, row]), -np.inf, np.nan)
 
 
 def _bounds_of_sequences(
