@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
-from flash.problem.gradients import term_of
+from flash.problem.gradients import SUMS_OF_QUERIES, term_of
 from flash.reference import (
     attention_reference,
     attention_reference_gradients,
@@ -79,7 +79,8 @@ class GradientInputs:
     def bounds(self, wanted: Sequence[str] = ()) -> dict[str, GradientBound]:
         """The bounds of the gradients of "q", "k" and "v" and of the `wanted` arrays of scores by
         their names, of D, and of what rows or keys add to gradients of wanted arrays, by the names
-        of the kernels' pointers in two sweeps (`flash.problem.gradients.term_of`): [batch, heads, rows].
+        of the kernels' pointers in two sweeps (`flash.problem.gradients.term_of`): [batch, heads, rows];
+        and of the sums of dQ in one sweep, which are right if scores are scaled products.
         """
         with np.errstate(all="ignore"):  # of what does not matter
             return self._bounds(wanted)
@@ -100,6 +101,7 @@ class GradientInputs:
         single = np.dtype(np.float32)
         delta = GradientBound(np.where(found.seen_rows, found.delta, 0), found.delta_error)
         bounds["D"] = _rounded(*delta, single)
+        bounds[SUMS_OF_QUERIES] = _rounded(*found.sums_of_queries(self), single)
         for name in wanted:
             feature = found.features[name]
             if feature.gradient_of in ("rows", "first", "keys"):
@@ -201,6 +203,12 @@ class _Terms:
             "k": scale * _over_groups(self.product_error.swapaxes(2, 3) @ q, group),
             "v": _over_groups(self.weight_error.swapaxes(2, 3) @ dout, group),
         }
+
+    def sums_of_queries(self, call: GradientInputs) -> GradientBound:
+        """The gradient of Q before its scale, if scores are scaled products."""
+        k = _in_float64(call)[1]
+        k = np.where(np.isfinite(k), k, 0)  # pairs that have what is not finite have such gradients
+        return GradientBound(self.gradient @ k, self.product_error @ np.abs(k))
 
     def of_array(self, call: GradientInputs, name: str) -> Array:
         """The error of the gradient of an array of scores before it is rounded."""

@@ -23,7 +23,7 @@ from flash.host.caller import Caller
 from flash.launch.step import Step
 from flash.operands.dtypes import F32
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
-from flash.problem.gradients import KEYS, QUERIES, SCORES, GradientConfig
+from flash.problem.gradients import KEYS, QUERIES, SCORES, SUMS_OF_QUERIES, GradientConfig
 from flash.problem.sequences import each_sequence
 from flash.scores.features import split_by_axes
 from ptxgen.arrays.views import view
@@ -33,6 +33,7 @@ _SEED: Final = 20253
 _WHO: Final = "the campaign"
 _BLOCK: Final = 32  # rows of a CTA: of two warps
 _TILE: Final = 16
+_CHUNK: Final = 8  # columns; each of these begins a copy of 16 bytes
 _IN_TURNS: Final = 3  # whole tiles, with which each stage is used again
 # Rows of the last block and of the last tile, which end with any of a lane's or of a thread's copies.
 _ENDS: Final = ((1, 8), (2, 1), (8, 2), (16, 9), (24, 16), (10, 10))
@@ -54,7 +55,8 @@ _AT_THRESHOLD: Final = {
 class GradientSettings:
     """The settings of a kernel of gradients whose CTAs own `owner`. `wanted` are the arrays of scores
     that have gradients; with `with_dlse` LSE has one. The kernel has `stages`, and makes its columns
-    in `slices`.
+    in `slices`. With `in_parts`, registers hold the scores of half a tile at once, and both matrices that
+    the CTA owns. In `one_sweep` a kernel by keys also adds to sums of dQ.
     """
 
     owner: str
@@ -63,14 +65,21 @@ class GradientSettings:
     with_dlse: bool = False
     stages: int = 2
     slices: int = 1
+    in_parts: bool = False
+    one_sweep: bool = False
+
+    @property
+    def tile(self) -> int:
+        """Rows of a tile."""
+        return 2 * _TILE if self.in_parts else _TILE
 
     def build(self, kernel: GradientConfig) -> GradientBuild:
         """The kernel of a configuration with tiles for small problems. Its proofs are left to the judge."""
         stages = 1 if kernel.owner == SCORES else self.stages
         slices = self.slices if kernel.owner == KEYS else 1
-        small = replace(
-            kernel.tiling, block=_BLOCK, tile=_TILE, warps=2, stages=stages, slices=slices, step=0, kept=0
-        )
+        step, kept = (_TILE, 2) if self.in_parts else (0, 0)
+        small = replace(kernel.tiling, block=_BLOCK, tile=self.tile, warps=2, stages=stages)
+        small = replace(small, slices=slices, step=step, kept=kept)
         return verified_gradient(replace(kernel, tiling=small))
 
 
@@ -98,25 +107,25 @@ def _problems_of(own: GradientSettings) -> tuple[Problem, ...]:
     buffers repeatedly; some have rows that see no key, keys that no row sees, NaN and
     infinity in queries, or nothing to walk over.
     """
-    config = own.config
+    config, tile = own.config, own.tile
     if config.varlen:
         return tuple(_varlen(own))
-    turns = _IN_TURNS * _TILE + 6
+    turns = _IN_TURNS * tile + 6
     first = Problem(turns, turns + 4, heads=2)
     found = [
-        *([] if own.owner == SCORES else [_of_one_cta(own.owner)]),
+        *([] if own.owner == SCORES else [_of_one_cta(own)]),
         first,
-        Problem(_BLOCK + 5, _TILE - 3, batch=2, heads=4, kv_heads=2),
-        Problem(_BLOCK + _TILE + 9, _TILE + 4),
+        Problem(_BLOCK + 5, tile - 3, batch=2, heads=4, kv_heads=2),
+        Problem(_BLOCK + tile + 9, tile + 4),
         *_with_nan(own),
         Problem(3, 0) if own.owner == QUERIES else Problem(0, 3),
-        *(Problem(_BLOCK, 2 * _TILE, times=times, heads=1) for times in (-1.0, 0.0)),
-        Problem(2 * _BLOCK, 3 * _TILE, scores="growing", heads=1),
+        *(Problem(_BLOCK, 2 * tile, times=times, heads=1) for times in (-1.0, 0.0)),
+        Problem(2 * _BLOCK, 3 * tile, scores="growing", heads=1),
         replace(first, reverse=True),
         replace(first, alike=True),
         *(Problem(_BLOCK + end, n, heads=1, reverse=True) for end, n in _ENDS),
         *(Problem(n, _BLOCK + end, heads=1, reverse=True) for end, n in _ENDS),
-        *([Problem(_BLOCK, _TILE + 1, softcap=LARGE_SOFTCAP)] if config.softcap is not None else []),
+        *([Problem(_BLOCK, tile + 1, softcap=LARGE_SOFTCAP)] if config.softcap is not None else []),
         *(
             Problem(n, n, heads=1, dropout_seed=seed)
             for seed, n in _AT_THRESHOLD[own.owner]
@@ -126,22 +135,22 @@ def _problems_of(own: GradientSettings) -> tuple[Problem, ...]:
     ]
     if own.owner == SCORES:
         found = [p for p in found if p.seq_q and p.seq_k]
-        shared = Problem(_BLOCK + 5, _TILE + 3, batch=2, heads=4, kv_heads=2)
+        shared = Problem(_BLOCK + 5, tile + 3, batch=2, heads=4, kv_heads=2)
         found += [replace(shared, broadcast=axes) for axes in (("batch",), ("heads",), ("batch", "heads"))]
     return tuple(found)
 
 
-def _of_one_cta(owner: str) -> Problem:
+def _of_one_cta(own: GradientSettings) -> Problem:
     """A problem with one CTA, which walks over more tiles than it has stages."""
-    rows = 2 * _TILE + 6
-    return Problem(_BLOCK, rows, heads=1) if owner == QUERIES else Problem(rows, _BLOCK, heads=2)
+    rows = 2 * own.tile + 6
+    return Problem(_BLOCK, rows, heads=1) if own.owner == QUERIES else Problem(rows, _BLOCK, heads=2)
 
 
 def _with_nan(own: GradientSettings) -> list[Problem]:
     """Problems with NaN in keys of tiles that a block reads, which no row sees; if CTAs own queries,
     also in keys that rows of other blocks, or some rows of the block, see.
     """
-    config, more = own.config, _TILE + 5
+    config, more = own.config, own.tile + 5
     found = []
     if config.causal == "top_left":
         found.append(Problem(more, _BLOCK + more, nan_from=more))
@@ -157,8 +166,8 @@ def _with_nan(own: GradientSettings) -> list[Problem]:
 
 def _varlen(own: GradientSettings) -> list[Problem]:
     """Problems of packed sequences: blocks and tiles of which all, some or no rows belong to one."""
-    b, t = _BLOCK, _TILE
-    small = _of_one_cta(own.owner)
+    b, t = _BLOCK, own.tile
+    small = _of_one_cta(own)
     lengths = (
         ((_IN_TURNS * t + 6, _IN_TURNS * t + 10), (b + 5, t + 3), (0, 7), (3, 0), (2 * b, 1)),
         ((b, 2 * t), (1, b + 1), (t + 1, 2 * b), (b + t, b - 1)),
@@ -227,7 +236,9 @@ class GradientArrays:
         sums = {name: view(np.empty(operands[name].shape, np.float32), name) for name in own.wanted}
         seed = {"dropout_seed": p.dropout_seed} if config.dropout else {}
         numbers = {**config.numbers, **seed}
-        call = GradientCall(config, sizes, "bhsd", config.scale, views, operands, numbers, sums)
+        call = GradientCall(
+            config, sizes, "bhsd", config.scale, views, operands, numbers, sums, own.one_sweep
+        )
         memory = {
             name: np.full(needed.shape, 0 if needed.is_cleared else np.nan, np.float32)
             for name, needed in memory_of(call).items()
@@ -310,13 +321,13 @@ def _given(own: GradientSettings, p: Problem) -> _Given:
 
 def _make_odd(p: Problem, dout: Array, q: Array, out: Array, lse: Array) -> None:
     """Put NaN and infinity into the odd rows of a problem, in turn in the ways that `Problem` lists, each
-    into another column.
+    into another chunk of columns.
     """
     ways = (dout, np.nan), (dout, np.inf), (q, np.nan), (out, np.inf)
     for row in p.odd:
         column, way = divmod(row, len(ways))
         array, odd = ways[way]
-        array[:, :, row, column % array.shape[3]] = odd
+        array[:, :, row, _CHUNK * column % array.shape[3]] = odd
         if array is q:
             out[:, :, row] = np.nan
             lse[:, :, row] = np.where(np.isneginf(lse[:, :, row]), -np.inf, np.nan)
@@ -335,7 +346,7 @@ def _bounds_of_sequences(
     longest = max(queries.stop - queries.start for _, queries, _ in every)
     whole: dict[str, GradientBound] = {}
     for b, queries, keys in every:
-        sides = {"q": queries, "k": keys, "v": keys, "D": queries}
+        sides = {"q": queries, "k": keys, "v": keys, "D": queries, SUMS_OF_QUERIES: queries}
         one = replace(
             call,
             dout=call.dout[:, :, queries],
@@ -349,7 +360,7 @@ def _bounds_of_sequences(
         )
         for name, found in one.bounds(wanted).items():
             if name in sides:
-                like = {"q": call.q, "k": call.k, "v": call.v, "D": call.lse}[name]
+                like = {"k": call.k, "v": call.v, "D": call.lse}.get(name, call.q)
                 start = GradientBound(np.full(like.shape, np.nan), np.zeros(like.shape))
                 at: Any = (slice(None), slice(None), sides[name])
             elif name in wanted:
