@@ -212,6 +212,7 @@ class _Head:
         for _, at in _own_numbers(k, cta.of_rows, self.pairs.stage(2)):
             k.store(at, shift_of(k, k.load(at)))
 
+    @marked("gradient of keys: hidden queries")
     def _tame_rows(self, cut: Value) -> None:
         k, cta = self.k, self.cta
         with k.when(cut, uniform=True):
