@@ -79,7 +79,7 @@ INNER = {  # what the parts of the DSL use of each other
     Var: set(),
     Fragment: set(),
     Accumulator: {"touch"},
-    BoxTile: {"owner", "slab"},
+    BoxTile: {"owner", "slab", "over"},
     Cluster: set(),
     NamedBarrier: set(),
     Ring: {"arrive", "barrier", "enter", "not_entered", "origin", "prepare", "tile"},
