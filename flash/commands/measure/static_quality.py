@@ -118,7 +118,7 @@ class Counted:
 
 def counted(counters: Counters, scores: int) -> Counted:
     """The counters of a profiled launch, for 1000 of its `scores`."""
-    products = sum(n for opcode, n in counters.by_opcode.items() if opcode.startswith("mma."))
+    products = sum(n for opcode, n in counters.by_opcode.items() if opcode.startswith(("mma.", "wgmma.mma")))
     wavefronts, conflicts = counters.shared_wavefronts, counters.shared_conflicts
     assert wavefronts is not None, "the launch was not profiled"
     assert conflicts is not None, "the launch was not profiled"
