@@ -9,6 +9,7 @@ tile, which the end of the keys may cut; the loops behind it are those of `flash
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Final
 
 from flash.device.cta import Cta
@@ -104,7 +105,10 @@ class _Consumer:
         scale = k.max(k.abs(cta.scale_log2), LEAST_SCALE) if cta.scoring is None else None
         self.softmax = OverlappedSoftmax(k, len(_ROWS), QUAD, scale, _SLACK, sinks)
         self.P = [[k.var(u32, 0) for _ in range(_WORDS)] for _ in range(t.tile // 16)]
+        self.turns = k.turns(self.role) if t.takes_turns else None
         with k.when(_has_tiles(cta), uniform=True):
+            if self.turns is not None:
+                self.turns.begin()
             self.q = self.rings.queries.acquire().q
             self._flip_signs()
             self._first()
@@ -114,6 +118,8 @@ class _Consumer:
                 begin = k.min(begin, cta.tiles - 1)
                 with k.loop(-begin, end if isinstance(end, int) else -end) as n:
                     self._next(n, cut)
+            if self.turns is not None:
+                self.turns.end()
             self._last()
         self._finish()
 
@@ -153,9 +159,10 @@ class _Consumer:
         k = self.k
         key = self.rings.keys.acquire()
         k.note("S = Q K^T, and O += P V of the tile before")
-        self.S.set(self.q.part(self.group_row, WGMMA_ROWS) @ key.k.T)
-        value = self.rings.values.acquire()
-        self.O += k.wgmma.registers(self.P, self.config.dtype.scalar) @ value.v
+        with nullcontext() if self.turns is None else self.turns.taken():
+            self.S.set(self.q.part(self.group_row, WGMMA_ROWS) @ key.k.T)
+            value = self.rings.values.acquire()
+            self.O += k.wgmma.registers(self.P, self.config.dtype.scalar) @ value.v
         k.wgmma.wait(1)
         key.release()
         self._weigh(n, cut)

@@ -22,6 +22,8 @@ WIDTHS: Final = (64, 96, 128, 192, 256)
 # Registers of a thread of the producer and of a consumer, by consumers, as FlashAttention-3 sets them;
 # 0: what the assembler takes. All threads together have 65536.
 _REGISTERS: Final = {1: (0, 0), 2: (24, 240)}
+_TWO: Final = 2
+_WIDEST_IN_TURNS: Final = 128
 _ALL_REGISTERS: Final = 65536
 _REGISTER_UNIT: Final = 8  # the registers of a thread are allotted in such units
 _MOST_REGISTERS: Final = 255
@@ -61,6 +63,13 @@ class WgmmaTiling:
     def threads(self) -> int:
         """Threads of a CTA."""
         return (1 + self.consumers) * WARPGROUP
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the consumers multiply in turns, as in FlashAttention-3: two, with rows of at most 128
+        columns; wider ones have no exponentials to speak of.
+        """
+        return self.consumers == _TWO and self.score_columns <= _WIDEST_IN_TURNS
 
     @property
     def producer_registers(self) -> int:

@@ -1,4 +1,4 @@
-"""What roles do with the memory of tiles beside copies and products, and waits behind arithmetic."""
+"""What roles do with the memory of tiles beside copies and products, waits behind arithmetic, and turns."""
 
 from __future__ import annotations
 
@@ -105,3 +105,58 @@ def test_a_peek_belongs_into_the_consumer_and_ends() -> None:
             _ = stage.a
         with pytest.raises(TypeMismatchError, match="wait: after must be f32 values, got 3"):
             k.wgmma.wait(after=[3])
+
+
+def in_turns(warpgroups: int, turns: int, *, ends: bool = True) -> KernelBuilder:
+    """Each turn appends the number of its warpgroup to a list, without atomics."""
+    k = KernelBuilder("turns", target="sm_90a", threads=128 * (warpgroups + 1))
+    out = k.pointer("out", u32)
+    count = k.shared("count", (1, 1), u32)
+    idle, role = k.warpgroup_role("idle"), k.warpgroup_role("working", warpgroups=warpgroups)
+    with k.when(k.thread_id() == 0):
+        count[0, 0] = 0
+    k.barrier()
+    with idle:
+        pass
+    with role:
+        of = k.turns(role)
+        of.begin()
+        with k.loop(0, turns), of.taken(), k.when(role.thread % 128 == 0):
+            n = count[0, 0]
+            out[n] = role.thread // 128
+            count[0, 0] = n + 1
+        if ends:
+            of.end()
+    return k
+
+
+@pytest.mark.parametrize("warpgroups", [2, 3])
+def test_warpgroups_take_turns_in_their_order(warpgroups: int) -> None:
+    module = in_turns(warpgroups, 4).build()
+    assert not verify(module)
+    for schedule in ("lockstep", interpreter.PCT(0), interpreter.PCT(1)):
+        found = np.full(4 * warpgroups, 99, np.uint32)
+        interpreter.run(
+            module,
+            grid=1,
+            block=128 * (warpgroups + 1),
+            args=[found],
+            dynamic_smem=module.kernels[0].dynamic_shared_bytes,
+            sanitize=True,
+            schedule=schedule,
+        )
+        assert found.tolist() == list(range(warpgroups)) * 4
+
+
+def test_turns_need_a_beginning_and_two_warpgroups() -> None:
+    k, _, consumer, _ = parts()
+    with pytest.raises(
+        ConfigError, match="turns: it takes a role of this kernel with two warpgroups or more"
+    ):
+        k.turns(consumer)
+    k = KernelBuilder("parts", target="sm_90a", threads=256)
+    role = k.warpgroup_role("both", warpgroups=2)
+    with role:
+        turns = k.turns(role)
+        with pytest.raises(ConfigError, match=r"turns\.taken is used before turns\.begin\(\)"), turns.taken():
+            pass
