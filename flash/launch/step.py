@@ -37,11 +37,11 @@ class Step(NamedTuple):
         """
         memory = [host_array(array) for array in self.arrays]
         given: dict[str, Any] = {"grid": self.plan.grid, "block": self.plan.block, **how}
-        args: list[Any] = [*memory, *self.plan.values[len(memory) :]]
-        for index, pointer in self.plan.maps:
-            args[index] = args[index].over(memory[pointer])
         return interpreter.run(
-            module or self.made.module, args=args, dynamic_smem=self.plan.dynamic_shared, **given
+            module or self.made.module,
+            args=self.plan.on_host(memory),
+            dynamic_smem=self.plan.dynamic_shared,
+            **given,
         )
 
 

@@ -13,13 +13,18 @@ import struct
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ptxgen.errors import LaunchError
 from ptxgen.ir import Param
 from ptxgen.runtime.attributes import NO_ATTRIBUTES, LaunchAttributes
 from ptxgen.tensormap import TensorMap
 from ptxgen.types import TYPES, scalar_type
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
 
 # CUDA C++ Programming Guide 13.0, "Technical Specifications per Compute Capability": the same for
 # every GPU in `ptxgen.target`.
@@ -154,6 +159,15 @@ class LaunchPlan:
             assert isinstance(of, TensorMap)  # see `maps`
             values[index] = of.at(addresses[pointer])
         return self.with_values(tuple(values))
+
+    def on_host(self, memory: Sequence[Array]) -> list[Any]:
+        """The arguments of an interpreted launch: the values, in which the arrays `memory` of the host
+        have replaced the first ones, which are pointers, and those of tensor maps.
+        """
+        args: list[Any] = [*memory, *self.values[len(memory) :]]
+        for index, pointer in self.maps:
+            args[index] = args[index].over(memory[pointer])
+        return args
 
     def with_values(self, values: tuple[LaunchValue, ...]) -> LaunchPlan:
         """A copy of the plan for other values, one for each slot, which are checked when the launch

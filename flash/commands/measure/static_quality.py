@@ -146,7 +146,7 @@ def dense_launch(config: AttentionConfig, seq: int) -> tuple[Build, LaunchPlan, 
     made = build(config.kernel(None, alignment(config, geometry, *pointers)))
     plan = make_plan(made, geometry, config.scale, pointers, config.numbers)
     memory = [np.asarray(array.owner) for array in arrays]
-    return made, plan, [*memory, *plan.values[len(memory) :]]
+    return made, plan, plan.on_host(memory)
 
 
 def count(config: AttentionConfig, seq: int) -> Counted:
