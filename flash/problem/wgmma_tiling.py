@@ -22,6 +22,7 @@ WIDTHS: Final = (64, 96, 128, 192, 256)
 # Registers of a thread of the producer and of a consumer, by consumers, as FlashAttention-3 sets them;
 # 0: what the assembler takes. All threads together have 65536.
 _REGISTERS: Final = {1: (0, 0), 2: (24, 240)}
+_ROW_STEP: Final = 8  # PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16"
 _TWO: Final = 2
 _WIDEST_IN_TURNS: Final = 128
 _ALL_REGISTERS: Final = 65536
@@ -58,6 +59,11 @@ class WgmmaTiling:
     def consumers(self) -> int:
         """Warpgroups that compute."""
         return self.block_q // WGMMA_ROWS
+
+    @property
+    def row_step(self) -> int:
+        """Distance in rows between the two rows of S that a thread has."""
+        return _ROW_STEP
 
     @property
     def threads(self) -> int:
