@@ -228,6 +228,7 @@ class _Consumer:
         O, rows = self.O.rows_of_thread, (self._first_row_of(cta), _ROWS)
         finish_rows(k, cta, rows, lambda: self.in_quad, self.softmax, O, None)
         out = self.rings.out
+        self.role.barrier.sync()  # O may lie where the rows of another warpgroup were
         self.O.write(out, self.group_row)
         k.tma.store(out, self.rings.O[cta.batch, cta.head, cta.first_row, 0], visible=self.odd is not None)
         if self.odd is not None:
