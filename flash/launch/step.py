@@ -91,15 +91,12 @@ def plan_of(
 
 def tensor_map(boxes: Boxes, array: Operand, known: Mapping[str, Any]) -> TensorMap:
     """The tensor map of an array with rows; `known` has its address, the lengths of its axes and its
-    strides, in elements. The stride of an axis with one element is of no account: it is that of a
-    dense array.
+    strides, in elements. The stride of an axis with one element is of no account: it is a row.
     """
-    nbytes, dims, strides = array.nbytes, [array.columns], []
+    dims, strides = [array.columns], []
     for axis, stride in reversed(list(zip(array.axes, array.strides, strict=True))):
-        length, given = known[axis], known[stride] * array.dtype.nbytes
-        strides.append(given if length > 1 else nbytes)
-        dims.append(length)
-        nbytes *= length
+        dims.append(known[axis])
+        strides.append(known[stride] * array.dtype.nbytes if known[axis] > 1 else array.nbytes)
     return boxes.of(known[array.name], tuple(dims), tuple(strides))
 
 

@@ -76,10 +76,11 @@ class Wgmma:
     def _pin(self, values: Sequence[Value]) -> None:
         """Store the sum of values where it is below -infinity, which no number is."""
         k = self._k
-        for value in values:
+        given: Sequence[Any] = values
+        for value in given:
             if not isinstance(value, Value) or value.type is not f32:
                 raise TypeMismatchError(f"wgmma.wait: after must be f32 values, got {shown(value)}")
-        total = functools.reduce(k.add, values)
+        total = functools.reduce(k.add, given)
         at = k.scratch(1, f32, _PINNED)
         with k.only_if(total < -math.inf):
             k.st_volatile(at, total, space="shared", type=f32)

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from judge import assert_attention_is_accurate
-from kernel_runs import Problem, random_operands, run_forward
+from kernel_runs import Problem, nightly, random_operands, run_forward
 
 from flash.contract.catalogue import build, emit
 from flash.error_bound import arithmetic_of_config
@@ -145,8 +145,9 @@ def test_every_feature_is_as_accurate_as_numpy(name: str, causal: Any) -> None:
 
 
 @pytest.mark.slow
-def test_dropout_is_that_of_the_kernel_with_mma_sync() -> None:
-    how: Any = {"dropout": 0.3, "causal": True, "tile": 32}
+@pytest.mark.parametrize("tile", [16, nightly(32)])
+def test_dropout_is_that_of_the_kernel_with_mma_sync(tile: int) -> None:
+    how: Any = {"dropout": 0.3, "causal": True, "tile": tile}
     config = config_of(**how)
     arrays = arrays_of(config, 50, 90, heads=2, kv_heads=2)
     out, lse, _ = run_forward(config, arrays, sanitize=True, dropout_seed=7)
