@@ -74,7 +74,7 @@ class Subject:
             plan.entry,
             grid=plan.grid[0],
             block=plan.block[0],
-            args=[*arrays, *plan.values[len(arrays) :]],
+            args=plan.on_host(arrays),
             dynamic_smem=plan.dynamic_shared,
             raise_on_report=False,
             **how,
