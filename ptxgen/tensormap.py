@@ -51,7 +51,7 @@ OOB_FILLS: Final[dict[str, int]] = {"zeros": 0, "nan": 1}
 _MOST_BOX: Final = 256
 _MOST_ELEMENT_STRIDE: Final = 8
 _MOST_DIM: Final = 1 << 32
-_MOST_STRIDE: Final = 1 << 40
+MOST_STRIDE: Final = 1 << 40  # bytes; strides are less
 _BASE_ALIGN: Final = 16
 
 _MAGIC: Final = b"ptxgenTM"
@@ -259,6 +259,41 @@ class TensorMap:
             total *= n
         return total
 
+    def at(self, address: int) -> TensorMap:
+        """The map of an equal tensor at another device address. Raises `ConfigError` for an address that
+        is not a multiple of 16 bytes.
+        """
+        if address % _BASE_ALIGN:
+            raise ConfigError(_misaligned(address))
+        found = object.__new__(TensorMap)
+        found.__dict__.update(self.__dict__)  # all else is checked already
+        found._set("base", address)
+        return found
+
+    def over(self, memory: Array) -> TensorMap:
+        """The map of the tensor that begins where the array `memory` does."""
+        view = np.lib.stride_tricks.as_strided(
+            memory, self.dims[::-1], (*self.strides[::-1], memory.dtype.itemsize)
+        )
+        found = object.__new__(TensorMap)
+        found.__dict__.update(self.__dict__)
+        found._set("base", view)
+        return found
+
+    @property
+    def layout(self) -> tuple[object, ...]:
+        """All that is fixed but the base: equal for equal tensors and boxes."""
+        return (
+            self.box,
+            self.dtype,
+            self.dims,
+            self.strides,
+            self.swizzle,
+            self.element_strides,
+            self.oob_fill,
+            self.l2_promotion,
+        )
+
     def encode(self, base_address: int) -> bytes:
         """The 128 bytes of the map that the interpreter reads, for a tensor at `base_address`.
 
@@ -370,7 +405,7 @@ def _is_empty(given: object) -> bool:
 def _integers(what: str, given: object) -> tuple[int, ...]:
     """A sequence of integers of any class as a tuple of ints; raises `ConfigError` otherwise."""
     one_axis = isinstance(given, tuple | list) or getattr(given, "ndim", 0) == 1
-    found = [integer(n, -_MOST_STRIDE, _MOST_STRIDE) for n in given] if one_axis else [None]  # type: ignore[attr-defined]  # these have elements
+    found = [integer(n, -MOST_STRIDE, MOST_STRIDE) for n in given] if one_axis else [None]  # type: ignore[attr-defined]  # these have elements
     if any(n is None for n in found):
         raise ConfigError(
             f"a tensor map's {what} must be integers of at most 2**40 either way, innermost first, "
@@ -419,7 +454,7 @@ def _check_ranges(made: TensorMap) -> None:
     each(
         "strides",
         "multiples of 16 bytes from 0 to 2**40 - 16",
-        lambda n: n % _BASE_ALIGN == 0 and 0 <= n < _MOST_STRIDE,
+        lambda n: n % _BASE_ALIGN == 0 and 0 <= n < MOST_STRIDE,
     )
     each("box", f"from 1 to {_MOST_BOX}", lambda n: 1 <= n <= _MOST_BOX)
     each("element_strides", f"from 1 to {_MOST_ELEMENT_STRIDE}", lambda n: 1 <= n <= _MOST_ELEMENT_STRIDE)

@@ -12,6 +12,7 @@ import pytest
 
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig, KernelConfig
+from flash.problem.tensor_maps import maps_of
 from ptxgen import ir
 from ptxgen.interpreter import Result, run
 from ptxgen.runtime.assembler import Assembler
@@ -124,6 +125,7 @@ def run_forward(
             np.float32(config.scale),
             *numbers,
             *extra_strides,
+            *[of.of(dict(zip("QKVO", (q, k, v, out), strict=True))[n]) for n, of in maps_of(kernel).items()],
         ],
         dynamic_smem=module.kernels[0].dynamic_shared_bytes,
         **how,

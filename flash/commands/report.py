@@ -212,7 +212,7 @@ def _of_attention(arguments: argparse.Namespace) -> Subject:
         built, seq = build(config.kernel()), arguments.seq
         problem = Problem(seq, seq, heads=1, lengths=((seq, seq),) if config.varlen else ())
         run = forward_launch(config, built, problem)
-        plan, values = run.plan, [*run.arrays, *run.plan.values[len(run.arrays) :]]
+        plan, values = run.plan, run.plan.on_host(run.arrays)
     else:
         built, plan, values = dense_launch(config, arguments.seq)
     launch = Launch(plan.grid, values, dynamic_smem=plan.dynamic_shared)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from flash.operands.declared import Operand
+from flash.problem.tensor_maps import map_name
 from ptxgen import ir
 from ptxgen.errors import BackendError
 from ptxgen.target import Target
+from ptxgen.tensormap import Boxes
 from ptxgen.text import render
 
 if TYPE_CHECKING:
@@ -46,6 +49,11 @@ class BuiltKernel(ABC):
         """
 
     @property
+    def maps(self) -> Mapping[str, Boxes]:
+        """What the kernel fixes of the tensor maps among its parameters, by array."""
+        return {}
+
+    @property
     def kernel(self) -> ir.Kernel:
         """The module's one kernel."""
         return self.module.kernels[0]
@@ -71,7 +79,8 @@ class BuiltKernel(ABC):
         # Imported here, because emitting text does not need it.
         from ptxgen.check.prove import prove
 
-        return prove(self.module, block=self.threads, contract=self.promised)
+        maps = {map_name(array): boxes.smallest() for array, boxes in self.maps.items()}
+        return prove(self.module, block=self.threads, contract=self.promised, params=maps)
 
     @property
     def proof(self) -> Proof:

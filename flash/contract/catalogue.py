@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,14 +10,18 @@ from flash.contract.built_kernel import BuiltKernel
 from flash.contract.resources import KernelResources
 from flash.kernels.mma_forward import mma_attention_forward
 from flash.kernels.simt_forward import attention_forward
+from flash.kernels.wgmma_forward import wgmma_attention_forward
 from flash.operands.declared import Operand
 from flash.problem.arrays import arrays_of
 from flash.problem.config import KernelConfig
 from flash.problem.mma_tiling import MmaTiling
 from flash.problem.simt_tiling import Tiling
+from flash.problem.tensor_maps import maps_of
 from flash.problem.tile_choice import AnyTiling
+from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen import ir
 from ptxgen.check.verify import require_valid
+from ptxgen.tensormap import Boxes
 
 if TYPE_CHECKING:
     from ptxgen.check.prove.contract import GlobalContract
@@ -37,6 +41,11 @@ class Build(BuiltKernel):
     def arrays(self) -> tuple[Operand, ...]:
         """Q, K, V, O, LSE if the kernel writes it, and the operands."""
         return arrays_of(self.config)
+
+    @property
+    def maps(self) -> Mapping[str, Boxes]:
+        """See `BuiltKernel.maps`."""
+        return maps_of(self.config)
 
     @property
     def promised(self) -> GlobalContract:
@@ -70,6 +79,7 @@ class Build(BuiltKernel):
 FAMILIES: Final[dict[type[AnyTiling], Callable[[KernelConfig, Any], ir.Module]]] = {
     Tiling: attention_forward,
     MmaTiling: mma_attention_forward,
+    WgmmaTiling: wgmma_attention_forward,
 }
 
 

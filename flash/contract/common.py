@@ -6,17 +6,20 @@ that is the same for all kernels. `flash/contract/forward.py`, `cache.py` and
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from flash.contract.built_kernel import BuiltKernel
 from flash.operands.declared import LAST_KEYS, Operand
 from flash.problem.limits import MAX_CTAS
+from flash.problem.tensor_maps import map_name
 from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract
 from ptxgen.check.verify.budget import static_shared_bytes
 from ptxgen.contract import SCHEMA
 from ptxgen.contract.expressions import Expression, expression, formula, product
+from ptxgen.kernels.tensor_maps import described
+from ptxgen.tensormap import Boxes
 
 _APART: Final = {
     "batch": "one batch to the next",
@@ -70,6 +73,15 @@ def launch_contract(made: BuiltKernel, words: Words) -> dict[str, Any]:
         for operand in made.arrays
         for parameter, dimension in zip(operand.strides, dimensions(operand), strict=False)
     }
+    maps = {
+        map_name(array.name): {
+            "kind": "tensor_map",
+            "array": array.name,
+            "tensor_map": _described(array, made.maps[array.name]),
+        }
+        for array in made.arrays
+        if array.name in made.maps
+    }
     return {
         "schema": SCHEMA,
         "kind": words.kind,
@@ -81,7 +93,7 @@ def launch_contract(made: BuiltKernel, words: Words) -> dict[str, Any]:
         "parameters": [
             {
                 "name": strides[s.name].stride if s.name in strides else s.name,
-                **_kind(s.name, made.arrays, strides, sizes),
+                **(maps[s.name] if s.name in maps else _kind(s.name, made.arrays, strides, sizes)),
                 "type": s.type,
                 "offset": s.offset,
                 "size": s.nbytes,
@@ -98,6 +110,17 @@ def launch_contract(made: BuiltKernel, words: Words) -> dict[str, Any]:
         **words.more,
         "constraints": [*words.constraints, *_constraints_of_all(made)],
     }
+
+
+def _described(array: Operand, boxes: Boxes) -> dict[str, Any]:
+    """What a host encodes for the tensor map of an array with rows."""
+    dims = dimensions(array)[::-1]
+    return described(
+        array.name,
+        boxes,
+        [array.columns, *(dim.extent for dim in dims)],
+        [product(array.dtype.nbytes, dim.stride) for dim in dims],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +200,19 @@ def _size(expression: str) -> int | str:
 
 
 def promised_launch(
-    arrays: Sequence[Operand], bounds: Mapping[str, tuple[int, int]], blocks: str, equal: Mapping[str, str]
+    arrays: Sequence[Operand],
+    bounds: Mapping[str, tuple[int, int]],
+    blocks: str,
+    equal: Mapping[str, str],
+    mapped: Collection[str] = (),
 ) -> GlobalContract:
     """The contract of a kernel's launches, of `blocks` CTAs, as the proof of global accesses takes
-    it.
+    it. The arrays in `mapped` have tensor maps, too.
     """
     strides = tuple(stride for operand in arrays for stride in operand.strides)
-    return GlobalContract(tuple(map(promised_array, arrays)), strides, bounds, (blocks, 1, 1), equal)
+    found = [promised_array(operand) for operand in arrays]
+    found += [replace(array, pointer=map_name(array.pointer)) for array in found if array.pointer in mapped]
+    return GlobalContract(tuple(found), strides, bounds, (blocks, 1, 1), equal)
 
 
 def _sizes(made: BuiltKernel) -> dict[str, dict[str, Any]]:
@@ -224,12 +253,24 @@ def meanings_of_pointers(arrays: Iterable[Operand]) -> dict[str, str]:
     }
 
 
-def meanings_of_strides(arrays: Iterable[Operand]) -> dict[str, str]:
-    """The meaning of each stride of arrays, by parameter."""
+def meanings_of_maps(arrays: Iterable[Operand], mapped: Collection[str]) -> dict[str, str]:
+    """The meaning of the tensor map of each array in `mapped`, by parameter."""
+    return {
+        map_name(array.name): f"CUtensorMap of {array.name} [{array.dims}], by value"
+        for array in arrays
+        if array.name in mapped
+    }
+
+
+def meanings_of_strides(arrays: Iterable[Operand], mapped: Collection[str] = ()) -> dict[str, str]:
+    """The meaning of each stride of arrays, by parameter. Those of arrays in `mapped` are also in a
+    tensor map.
+    """
     return {
         stride: (
             f"elements (of {array.dtype.nbytes} bytes) from "
-            f"{_APART.get(step, f'one to the next of {step}')} in {array.name}; any sign, 0 repeats"
+            f"{_APART.get(step, f'one to the next of {step}')} in {array.name}; "
+            f"{'above 0' if array.name in mapped else 'any sign, 0 repeats'}"
         )
         for array in arrays
         for step, stride in zip(array.step_words, array.strides, strict=True)

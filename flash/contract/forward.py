@@ -15,6 +15,7 @@ from flash.contract.built_kernel import BuiltKernel
 from flash.contract.common import (
     Words,
     launch_contract,
+    meanings_of_maps,
     meanings_of_pointers,
     meanings_of_strides,
     promised_launch,
@@ -24,6 +25,7 @@ from flash.problem.arrays import arrays_of, log_sums, matrices
 from flash.problem.config import KernelConfig
 from flash.problem.features import Features
 from flash.problem.limits import MAX_CTAS, max_seq
+from flash.problem.tensor_maps import maps_of
 from flash.scores.sink import Sink
 from ptxgen.check.prove.contract import GlobalContract
 from ptxgen.contract.expressions import CEIL_DIV, DIV, Expression, expression, product
@@ -36,7 +38,8 @@ def parameters(config: KernelConfig) -> dict[str, str]:
     """
     features = config.features
     arrays, operands = (*matrices(config), log_sums(config)), features.operands
-    meanings = meanings_of_pointers((*arrays, *operands)) | meanings_of_strides(arrays)
+    mapped = maps_of(config)
+    meanings = meanings_of_pointers((*arrays, *operands)) | meanings_of_strides(arrays, mapped)
     longest = max_seq(features)
     lse = "LSE is the sink" if features.has(Sink) else "LSE is -inf"
     if features.varlen:
@@ -51,6 +54,8 @@ def parameters(config: KernelConfig) -> dict[str, str]:
         meanings["seq_k"] = (
             cache_room(features, longest)
             if features.cached
+            else f"keys of each head, 1 to {longest}"
+            if mapped
             else f"keys of each head, 0 to {longest}; with 0 the output is 0 and {lse}"
         )
     meanings["heads"] = "heads of Q and O, at least 1"
@@ -59,7 +64,7 @@ def parameters(config: KernelConfig) -> dict[str, str]:
     )
     meanings["softmax_scale"] = "factor of Q K^T before the softmax, usually 1 / sqrt(head_dim)"
     meanings |= {number.name: number.meaning for number in config.numbers}
-    return meanings | meanings_of_strides(operands)
+    return meanings | meanings_of_strides(operands) | meanings_of_maps(arrays, mapped)
 
 
 def cache_room(features: Features, longest: int) -> str:
@@ -213,12 +218,20 @@ def _constraints(config: KernelConfig) -> list[str]:
         f"{written} share no memory with {read} is read or each other, and no two indices of O "
         "name one element",
     ]
+    if maps_of(config):
+        constraints.append(_MAPPED)
     if new is not None:
         constraints += _of_new_rows(config)
         constraints += turned_together(new.rotary_dim, interleaved=new.interleaved)
     if features.varlen or features.cached:
         constraints.append(NOT_WRITTEN_MEANWHILE)
     return constraints
+
+
+_MAPPED: Final = (
+    "the strides of Q, K, V and O are positive and below 2**40 bytes, as tensor maps take them; of a "
+    "dimension with one element any such number will do"
+)
 
 
 def _of_new_rows(config: KernelConfig) -> Iterator[str]:
@@ -261,7 +274,7 @@ def global_contract(config: KernelConfig) -> GlobalContract:
     bounds = {  # factors of other sizes first: the proof eliminates the last size first
         "group": (1, MAX_CTAS),
         rows_q: (1, _most_rows(config)),
-        rows_k: (int(features.cached), longest),
+        rows_k: (int(features.cached or bool(maps_of(config))), longest),
         "batch": (1, MAX_CTAS),
         "kv_heads": (1, MAX_CTAS),
         "heads": (1, MAX_CTAS),
@@ -279,4 +292,4 @@ def global_contract(config: KernelConfig) -> GlobalContract:
         bounds["rows"], equal["rows"] = (1, _most_rows(config)), f"{features.longest_q} * group"
     blocks = f"({rows} + {t.block_q - 1}) // {t.block_q}"
     blocks += f" * {of} * batch * {t.value_slices}{' * splits' if features.splits else ''}"
-    return promised_launch(arrays_of(config), bounds, blocks, equal)
+    return promised_launch(arrays_of(config), bounds, blocks, equal, maps_of(config))

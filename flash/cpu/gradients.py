@@ -318,18 +318,22 @@ def _to_keys(job: _Job, space: Workspace, block: tuple[int, int, slice]) -> None
     dv.fill(0)
     for place in job.blocks_of_queries(b, kv):
         seen = job.rules.seen_by_any(place[2])
-        if seen.start >= keys.stop or seen.stop <= keys.start:
+        # Only keys that are seen: the scores of one block of keys then have the bits of the forward pass,
+        # whose product of BLAS it is.
+        some = slice(max(seen.start, keys.start), min(seen.stop, keys.stop))
+        if some.start >= some.stop:
             continue
+        own = slice(some.start - keys.start, some.stop - keys.start)
         rows = _Rows.of(job, space, place)
-        part = _part(job, space, rows, keys, k, v, {})
+        part = _part(job, space, rows, some, k[own], v[own], {})
         if part is None:
             continue
         hidden = None if part.hidden is None else part.hidden.T
-        more, tame = space.take("part", *dv.shape), space.take("tame", *rows.dout.shape)
-        dv += product_of_seen(part.weight.T, rows.dout, hidden, tame, out=more)
+        more, tame = space.take("part", *dv[own].shape), space.take("tame", *rows.dout.shape)
+        dv[own] += product_of_seen(part.weight.T, rows.dout, hidden, tame, out=more)
         if rows.factor != 1:
             part.dproduct[...] *= job.dtype.type(rows.factor)
-        more, tame = space.take("part", *dk.shape), space.take("tame", *rows.q.shape)
-        dk += product_of_seen(part.dproduct.T, rows.q, hidden, tame, out=more)
+        more, tame = space.take("part", *dk[own].shape), space.take("tame", *rows.q.shape)
+        dk[own] += product_of_seen(part.dproduct.T, rows.q, hidden, tame, out=more)
     job.dk[b, kv, keys] = dk
     job.dv[b, kv, keys] = dv

@@ -131,7 +131,9 @@ def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
     merged = splits > 1
     alignment = _alignment(call, merged)
     kernel = config.kernel(target, alignment, call.lse is not None or merged)
-    request = replace(config.tile_request, looks_up=call.page_size > 0 or config.mask)
+    request = replace(
+        config.tile_request, looks_up=call.page_size > 0 or config.mask, without_wgmma="keys are in a cache"
+    )
     kernel = replace(kernel, tiling=choose_tiling(request, target, alignment))
     given: dict[str, Any] = {name: name in call.operands for name in LENGTHS}
     features = replace(

@@ -82,6 +82,7 @@ class Cta:
     part: SplitOfKeys | None  # None if the CTA takes all keys that its rows see
     scale_log2: Value  # softmax_scale in units of log2, times the scale of K if it has one
     batch: Value
+    head: Value  # of Q; with packing, of K and V
     kv_head: Value
     in_cache: InCache | None  # where the keys are, if they are in a cache
 
@@ -163,6 +164,7 @@ class Cta:
             part,
             given.scale_log2,
             batch,
+            head,
             kv_head,
             given.in_cache,
         )

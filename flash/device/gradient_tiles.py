@@ -88,11 +88,13 @@ def shift_of(k: KernelBuilder, lse: Value) -> Value:
     return k.selp(_INFINITY, lse * LOG2E, lse == NEG_INF)
 
 
+@marked("gradients: odd rows")
 def is_odd(k: KernelBuilder, delta: Value) -> Value:
     """Whether D of a row is NaN or infinite, as that of a row is whose Q, dO or O is and that sees a key."""
     return ~(k.abs(delta) < _INFINITY)
 
 
+@marked("gradients: tamed rows")
 def tamed(k: KernelBuilder, lse: Value, delta: Value) -> tuple[Value, Value]:
     """LSE and D of a row, for kernels in which NaN and infinity in dO have been set to 0. Those of a row
     whose D `is_odd` are such that its weights are infinite, but 0 for keys that it does not see, and so

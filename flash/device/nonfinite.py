@@ -9,11 +9,12 @@ instructions in those tiles; the second only runs if anything was set to 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from flash.device.cta import Cta
 from flash.device.panel_loader import SIGNS, PanelLoader
+from flash.device.team import WHOLE_CTA, Team
 from flash.device.tiles import Matrix
 from flash.problem.config import KernelConfig
 from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
@@ -44,25 +45,31 @@ class NonFinite:
 
     def clear(self, loader: PanelLoader, stage: Value | None) -> None:
         """Set NaN and infinity in this thread's part of a tile to 0; its copies have arrived."""
-        clear(self.k, self.dtype, loader, stage, lambda: self.k.store(self._flag, 1))
+        self.clear_chunks(loader.chunks(stage))
+
+    def clear_chunks(self, chunks: Iterable[Pointer]) -> None:
+        """Set NaN and infinity in these chunks of 16 bytes to 0."""
+        clear_chunks(self.k, self.dtype, chunks, lambda: self.k.store(self._flag, 1))
 
     def _signs(self, word: Value) -> Value:
         return _signs(word, self.dtype)
 
     @marked("nonfinite: rows and columns")
-    def restore(self, cta: Cta, block_q: int, cleared: Sequence[tuple[Value | int, Value]]) -> None:
+    def restore(
+        self, cta: Cta, block_q: int, cleared: Sequence[tuple[Value | int, Value]], team: Team = WHOLE_CTA
+    ) -> None:
         """Add the cleared elements of V, of the keys in these half-open ranges, to the elements of
-        O that see them, for the whole CTA. This thread's part of O has been written.
+        O that see them, by all threads of the team. This thread's part of O has been written.
         """
         k = self.k
         k.note("NaN and infinity of V, for the rows that see them")
-        k.barrier()  # O and the flag have been written by all
+        team.sync(k)  # O and the flag have been written by all
         with k.when(k.load(self._flag) != 0):
-            thread = k.thread_id()
+            thread = team.thread(k)
             warp, lane = k.signed(thread // WARP_SIZE), k.signed(thread % WARP_SIZE)
             last = k.min(cta.first_row + block_q, cta.O.rows)
             first = cta.O.written_from
-            with k.loop(cta.first_row + warp, last, step=k.threads // WARP_SIZE) as row:
+            with k.loop(cta.first_row + warp, last, step=team.threads(k) // WARP_SIZE) as row:
                 query = cta.query(row)
                 begin = lane if first is None else first + lane
                 with k.loop(begin, cta.O.columns, step=WARP_SIZE) as column:
@@ -120,7 +127,6 @@ class NonFinite:
         return Pointer(of.row(k, row) + offset, "global", _BITS[dtype.nbytes])
 
 
-@marked("nonfinite: clear")
 def clear(
     k: KernelBuilder,
     dtype: ScalarType,
@@ -131,7 +137,15 @@ def clear(
     """Set NaN and infinity in this thread's part of a tile of `dtype` to 0; its copies have arrived.
     `found` emits what is done where there was one.
     """
-    for at in loader.chunks(stage):
+    clear_chunks(k, dtype, loader.chunks(stage), found)
+
+
+@marked("nonfinite: clear")
+def clear_chunks(
+    k: KernelBuilder, dtype: ScalarType, chunks: Iterable[Pointer], found: Callable[[], object] = lambda: None
+) -> None:
+    """Set NaN and infinity in chunks of 16 bytes of a tile of `dtype` to 0; see `clear`."""
+    for at in chunks:
         words = k.load(at, 4)
         signs = [_signs(word, dtype) for word in words]
         some = signs[0] | signs[1] | signs[2] | signs[3]

@@ -3,8 +3,9 @@ the numbers of their rows.
 
 The copies of a pair are one group (`cp.async.commit_group`). With `stages` stages the copies of the
 next stages - 1 pairs are under way while a pair is used; the barrier behind each wait also says that
-nobody still reads the stage that is filled next. With one stage a second barrier does, and so it does
-between two runs over tiles. Neither is needed where the warps meet behind their last read of each pair.
+nobody still reads the stage that is filled next. With one stage a second barrier does, and with more
+stages one in front of each further run over tiles. Where the warps meet behind their last read of each
+pair, neither is needed.
 """
 
 from __future__ import annotations

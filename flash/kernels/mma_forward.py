@@ -10,7 +10,6 @@ tile, so that the tiles which a mask or the end of the keys cuts come first, in 
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -18,6 +17,7 @@ from typing import Final
 from flash.device.append_in_place import AppendedRows
 from flash.device.cta import Cta
 from flash.device.epilogue import store_outputs
+from flash.device.finished_rows import finish_rows
 from flash.device.lazy_softmax import LEAST_SCALE, LazySoftmax
 from flash.device.mma_products import (
     MmaProducts,
@@ -32,6 +32,7 @@ from flash.device.panel_loader import PanelLoader
 from flash.device.parameters import Parameters, ScoreArray
 from flash.device.pipeline import KeyValuePipeline
 from flash.device.tf32_products import Tf32Products
+from flash.device.tile_runs import Cut, tile_runs
 from flash.device.tiles import await_copies
 from flash.device.widening_loader import WideningLoader
 from flash.problem.config import KernelConfig
@@ -79,7 +80,7 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     my_first_row = cta.first_row + k.signed(me.first_row(t))
     query_of = _queries(k, cta, me, my_first_row, len(rows))
 
-    def attend(n: Value, cut: _Cut) -> None:
+    def attend(n: Value, cut: Cut) -> None:
         """Take in the next tile of keys: the last of the -n tiles that are left."""
         pipeline.await_keys(n, ragged=cut.is_ragged(config))
         k.note("S = Q K^T")
@@ -93,7 +94,7 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
             if cta.scoring is not None:
                 cta.scoring.apply(S, places)
             if cut.hides:
-                mask().apply(k, S, places, in_front=cut is _Cut.IN_FRONT)
+                mask().apply(k, S, places, in_front=cut is Cut.IN_FRONT)
         k.note("P = exp2(scale * (S - shift)); rescale what was summed under an older shift")
         softmax.take(S, lambda factors: _rescale(k, O, factors))
         if places is not None:
@@ -105,7 +106,7 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
         products.outputs(O, P, pipeline.value_stage)
         pipeline.advance()
 
-    for begin, end, cut in _runs(k, cta, lambda: Cta.of(k, config, given)):
+    for begin, end, cut in tile_runs(k, cta, lambda: Cta.of(k, config, given)):
         with k.loop(-begin, end if isinstance(end, int) else -end) as n, _if_seen(k, cta, pipeline, n):
             attend(n, cut)
 
@@ -115,7 +116,7 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     through = tiles[0] if config.output is config.dtype else None
     store_outputs(k, t, me, products, through, (cta.O, cta.first_row), O)
     if odd is not None:
-        runs = [r[:2] for r in _runs(k, cta, lambda: cta) if r[2].hides]
+        runs = [r[:2] for r in tile_runs(k, cta, lambda: cta) if r[2].hides]
         odd.restore(cta, t.block_q, [(end * t.tile, begin * t.tile) for begin, end in runs])
     return k.build()
 
@@ -147,52 +148,6 @@ def _queries(
     mine = my_first_row + k.signed(me.in_quad) * FRAGMENT_STEP
     found = [cta.query(mine + FRAGMENT_STEP * n) for n in range(0, rows, QUAD_LANES)]
     return lambda i: of_quad(k, found[i // QUAD_LANES], i % QUAD_LANES)
-
-
-class _Cut(enum.Enum):
-    """Which keys of a run of tiles a row may not see."""
-
-    NONE = enum.auto()
-    IN_FRONT = enum.auto()  # only keys before the first that it sees; all keys exist
-    ANYWHERE = enum.auto()
-
-    @property
-    def hides(self) -> bool:
-        """Whether a row may not see some key of the tiles."""
-        return self is not _Cut.NONE
-
-    def is_ragged(self, config: KernelConfig) -> bool:
-        """Whether copies check for each row whether it exists. In `IN_FRONT` tiles all rows exist,
-        but for packed sequences that is not proved.
-        """
-        return self is _Cut.ANYWHERE or (self is _Cut.IN_FRONT and config.features.varlen)
-
-
-def _runs(k: KernelBuilder, cta: Cta, again: Callable[[], Cta]) -> Iterator[tuple[Value, Value | int, _Cut]]:
-    """The tiles of keys from the last to the first, in runs of (end, first, which keys are cut),
-    `end` exclusive.
-
-    With a third run, keeping its bounds in registers through the first two would take more
-    registers than there are: they are computed `again` in front of it.
-    """
-    first: Value | int = 0 if cta.first_tile is None else cta.first_tile
-    if cta.mask.hides_anywhere:
-        yield cta.tiles, first, _Cut.ANYWHERE
-        return
-    end, begin = cta.whole_tiles(k)
-    if begin is None:
-        yield cta.tiles, end, _Cut.ANYWHERE
-        yield end, first, _Cut.NONE
-        return
-    yield cta.tiles, k.max(end, first), _Cut.ANYWHERE
-    end, begin = again().whole_tiles(k)
-    assert begin is not None
-    yield end, begin, _Cut.NONE
-    cta = again()
-    _, begin = cta.whole_tiles(k)
-    assert begin is not None
-    assert cta.first_tile is not None
-    yield begin, cta.first_tile, _Cut.IN_FRONT
 
 
 @marked("mma: first copies")
@@ -255,15 +210,4 @@ def _finish(
     k.note("O / sum, LSE")
     cta, me = where
     first_row = cta.first_row + k.signed(me.first_row(t))
-    factor = None if v_scale is None else v_scale.of_sequence(k, cta.kv_head)
-    for i, down in enumerate(fragment_rows(t)):
-        inverse, lse = softmax.finish(i)
-        inverse = cta.weighed(inverse)
-        if factor is not None:
-            inverse = inverse * factor
-        for output in O.row(i):
-            k.mul(output, inverse, into=output)
-        if cta.LSE is not None:
-            row = first_row + down
-            with k.when(cta.writes_lse((row < cta.O.rows) & (me.in_quad == 0))):
-                k.store(cta.LSE.at(k, row), lse)
+    finish_rows(k, cta, (first_row, fragment_rows(t)), lambda: me.in_quad, softmax, O, v_scale)

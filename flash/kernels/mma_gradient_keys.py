@@ -44,7 +44,7 @@ def gradient_of_keys(config: GradientConfig) -> ir.Module:
     part, tile = cta.part, config.tiling.tile
     with k.loop(0, part.given.group) as member:
         of = _Head(cta, part.kv_head * part.given.group + member, given.longest("k"))
-        of.pairs.begin(part.first_tile, part.end_tile, again=True)  # but for the first head
+        of.pairs.begin(part.first_tile, part.end_tile, again=True)  # behind those of the head before
         with _if_some(k, part.given.seq_q), k.loop(part.first_tile, part.end_tile) as n:
             first_query = n * tile
             last_query = k.min(first_query + tile, part.given.seq_q) - 1
@@ -196,7 +196,7 @@ class _Head:
             (PanelLoader(k, Q, cta.Q_tile), PanelLoader(k, dO, cta.dO_tile)),
             lambda first, stage: _copy_numbers(k, numbers_of, cta.of_rows, first, stage, of_head.seq_q),
             2 * config.tiling.tile * f32.nbytes,
-            warps_meet=adds,  # when dS has passed through shared memory, behind all other products
+            warps_meet=adds,  # where dS passes through shared memory, behind all other products
         )
         self._sums = {term.name: [k.var(f32, 0.0) for _ in cta.keys] for term in config.terms}
         self._head, self._longest = head, longest
@@ -212,6 +212,7 @@ class _Head:
         for _, at in _own_numbers(k, cta.of_rows, self.pairs.stage(2)):
             k.store(at, shift_of(k, k.load(at)))
 
+    @marked("gradient of keys: hidden queries")
     def _tame_rows(self, cut: Value) -> None:
         k, cta = self.k, self.cta
         with k.when(cut, uniform=True):

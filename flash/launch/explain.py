@@ -9,12 +9,15 @@ from flash.contract.catalogue import Build, proved_build
 from flash.contract.forward import CAUSAL
 from flash.launch.checks import Geometry, alignment, grid_ctas
 from flash.launch.gpu import GpuLauncher
-from flash.launch.kernel_choice import kernel_of
+from flash.launch.kernel_choice import kernel_of, why_not_wgmma
 from flash.launch.operands import Operands
 from flash.launch.varlen import LENGTHS
+from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
 from flash.problem.sequences import each_sequence
 from flash.problem.tile_choice import AnyTiling
+from flash.problem.wgmma_choice import WGMMA_TARGET
+from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.arrays.views import HOST, ArrayView, host_array
 from ptxgen.check.prove.global_verdicts import GlobalProof
 from ptxgen.check.prove.verdicts import Proof
@@ -53,7 +56,7 @@ def explain(
         **(
             {"kernel": "none: numpy computes it"}
             if backend == "cpu"
-            else _kernel(made, geometry, gpu, backend)
+            else _kernel(made, geometry, gpu, backend, _products(config, made, geometry))
         ),
         "work": _work(config, made, geometry, operands),
     }
@@ -80,10 +83,13 @@ def data_of(backend: str, q: ArrayView) -> str:
     return f"{q.kind} arrays on {q.device_name}, used in place"
 
 
-def _kernel(made: Build, geometry: Geometry, gpu: GpuLauncher, backend: str) -> dict[str, str]:
+def _kernel(
+    made: Build, geometry: Geometry, gpu: GpuLauncher, backend: str, products: dict[str, str]
+) -> dict[str, str]:
     config, t = made.config, made.config.tiling
     lines = {
         "kernel": f"{config.name} for {config.target}, verified",
+        **products,
         "proved": proved_text(made),
         "access": f"{config.alignment} bytes at once, as addresses and strides allow",
         "tiles": f"{t.block_q} {_queries(made, geometry)} by {t.tile} keys{_slice(t)}, {t.threads} threads",
@@ -96,6 +102,15 @@ def _kernel(made: Build, geometry: Geometry, gpu: GpuLauncher, backend: str) -> 
         key = gpu.cache_key(made)
         lines["cache"] = f"{key.digest[:_SHOWN_DIGITS]} ({key.assembler} {key.version})".replace(" )", ")")
     return lines
+
+
+def _products(config: AttentionConfig, made: Build, geometry: Geometry) -> dict[str, str]:
+    """Which instruction multiplies 16-bit types on Hopper, and why it is not the faster one."""
+    if made.target.name != WGMMA_TARGET or config.element is F32:
+        return {}
+    if isinstance(made.config.tiling, WgmmaTiling):
+        return {"products": "wgmma, with tiles copied by TMA"}
+    return {"products": f"mma.sync: {why_not_wgmma(config, geometry, made.config)}"}
 
 
 def _slice(t: AnyTiling) -> str:

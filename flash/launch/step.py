@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flash.contract.built_kernel import BuiltKernel
+from flash.operands.declared import Operand
 from flash.problem.config import ALIGNMENTS
 from flash.problem.limits import MAX_CTAS
+from flash.problem.tensor_maps import map_name
 from ptxgen import interpreter, ir
 from ptxgen.arrays.views import ArrayView, host_array
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.plan import LaunchPlan
+from ptxgen.tensormap import Boxes, TensorMap
 
 
 class Step(NamedTuple):
@@ -36,7 +39,7 @@ class Step(NamedTuple):
         given: dict[str, Any] = {"grid": self.plan.grid, "block": self.plan.block, **how}
         return interpreter.run(
             module or self.made.module,
-            args=[*memory, *self.plan.values[len(memory) :]],
+            args=self.plan.on_host(memory),
             dynamic_smem=self.plan.dynamic_shared,
             **given,
         )
@@ -63,12 +66,18 @@ def plan_of(
 ) -> LaunchPlan:
     """The plan of a launch. `pointers` and `strides`, in elements, are those of the kernel's
     arrays, in their order; an array with fewer strides than axes is broadcast along the first ones.
+    Tensor maps follow from these and from the sizes in `values`.
     """
-    known = dict(values)
+    known: dict[str, Any] = dict(values)
     for array, pointer, given in zip(made.arrays, pointers, strides, strict=True):
         known[array.name] = pointer
         names = array.strides  # none for a dense array
         known |= zip(names, ((0,) * (len(names) - len(given)) + given)[: len(names)], strict=True)
+    maps = {}
+    for n, array in enumerate(made.arrays):
+        if array.name in made.maps:
+            name = map_name(array.name)
+            known[name], maps[name] = tensor_map(made.maps[array.name], array, known), n
     return LaunchPlan(
         entry=made.kernel.name,
         grid=(ctas, 1, 1),
@@ -76,7 +85,19 @@ def plan_of(
         dynamic_shared=made.kernel.dynamic_shared_bytes,
         slots=made.slots,
         values=tuple([known[slot.name] for slot in made.slots]),
+        maps=tuple([(n, maps[slot.name]) for n, slot in enumerate(made.slots) if slot.name in maps]),
     )
+
+
+def tensor_map(boxes: Boxes, array: Operand, known: Mapping[str, Any]) -> TensorMap:
+    """The tensor map of an array with rows; `known` has its address, the lengths of its axes and its
+    strides, in elements. The stride of an axis with one element is of no account: it is a row.
+    """
+    dims, strides = [array.columns], []
+    for axis, stride in reversed(list(zip(array.axes, array.strides, strict=True))):
+        dims.append(known[axis])
+        strides.append(known[stride] * array.dtype.nbytes if known[axis] > 1 else array.nbytes)
+    return boxes.of(known[array.name], tuple(dims), tuple(strides))
 
 
 def strides_of(array: ArrayView) -> tuple[int, ...]:

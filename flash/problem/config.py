@@ -13,7 +13,7 @@ from flash.operands.dtypes import DTYPES, F32, DType, config_name
 from flash.operands.words import Auto, Causal, DTypeLike, Precision
 from flash.problem.features import MAX_PAGE_SIZE, NO_FEATURES, SECTION, Features
 from flash.problem.precision import choices, resolved
-from flash.problem.simt_tiling import IEEE, MAX_HEAD_DIM, MAX_HEAD_DIM_V, TILES
+from flash.problem.simt_tiling import IEEE, MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.problem.tile_choice import (
     AnyTiling,
     TileRequest,
@@ -23,8 +23,10 @@ from flash.problem.tile_choice import (
     natural_alignment,
     offered_tiles,
 )
+from flash.problem.wgmma_tiling import WgmmaTiling
 from flash.scores.features import ScoreSettings, meanings_of_settings
 from flash.scores.options import MAX_SCALE, flag, is_scale, require_one_of
+from flash.scores.window import Window
 from ptxgen.arguments import integer
 from ptxgen.errors import ConfigError, shown
 from ptxgen.target import Target
@@ -66,6 +68,11 @@ class KernelConfig:
     def keys_of_tile(self) -> int:
         """Keys that a CTA takes at once."""
         return self.tiling.tile
+
+    @property
+    def hides_keys(self) -> bool:
+        """Whether a query may not see a key that exists."""
+        return bool(self.causal) or self.features.hides_anywhere or self.features.has(Window)
 
     @property
     def differentiates(self) -> bool:
@@ -115,6 +122,7 @@ class KernelConfig:
         t = self.tiling
         dims = f"d{t.head_dim}" + (f"v{t.head_dim_v}" if t.head_dim_v != t.head_dim else "")
         kind = self.dtype.name if self.precision in (None, IEEE) else self.precision
+        kind = f"wgmma_{kind}" if isinstance(t, WgmmaTiling) else kind
         words = [f"attention_forward_{kind}", dims, f"m{t.block_q}", f"n{t.tile}"]
         words += [f"s{t.stages}"] if t.stages > 1 else []
         words += [self.causal] if self.causal else []
@@ -146,10 +154,12 @@ class AttentionConfig(ScoreSettings):
     causal: False; True or "bottom_right" (the last query sees every key, as flash-attn and KV
         caches need); "top_left" (query i sees keys 0..i, as PyTorch's `is_causal`).
     tile: keys per tile of K and V, one of 16, 32, 64, 128; block_q: query rows per CTA, one of 16,
-        32, 64, 128, on tensor cores at least 32. "auto" takes the documented default for head_dim
-        and target (`DEFAULT_TILES`, `DEFAULT_MMA_TILES`, `DEFAULT_TF32_TILES`).
+        32, 64, 128, on tensor cores at least 32; with target="sm_90a" a 16-bit type may also have a
+        tile of 80, 96 or 112. "auto" takes the documented default for head_dim and target
+        (`DEFAULT_TILES`, `DEFAULT_MMA_TILES`, `DEFAULT_TF32_TILES`, `WGMMA_TILES`).
     stages: tiles of K, and of V, that shared memory holds, 1..4; more hide more of the latency of
-        memory, fewer leave room for more CTAs. "auto" is 1. f32 without tensor cores has 1 only.
+        memory, fewer leave room for more CTAs. "auto" is 1. f32 without tensor cores has 1 only,
+        kernels with `wgmma` have at least 2.
     softmax_scale: factor of Q Kᵀ; None means 1/√head_dim. It is an argument of the kernel, not
         part of its text.
     return_lse: also write the log-sum-exp of each row (natural logarithm, f32, [batch, heads,
@@ -167,7 +177,8 @@ class AttentionConfig(ScoreSettings):
         and `seqused_k`, which is then True, says how many keys each sequence has; there is no
         `cu_seqlens_k`. None: the keys of all sequences lie one after another, like their queries.
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
-        a GPU.
+        a GPU. The kernels for sm_90a, a Hopper GPU's own target, use `wgmma` and TMA where they can
+        (`flash/problem/wgmma_choice.py`), those for sm_90 never.
     alignment: bytes that all pointers and strides are multiples of; "auto" takes the most that
         head_dim allows for emitted text, and the alignment of the arrays for a launch.
 
@@ -218,7 +229,8 @@ class AttentionConfig(ScoreSettings):
         require_one_of("pack_gqa", self.pack_gqa, ("auto", True, False))
         stages = (1,) if self.precision == IEEE else STAGES
         require_one_of("stages", self.stages, (*stages, "auto"))
-        require_one_of("tile", self.tile, (*TILES, "auto"), hint=self._largest_tile)
+        tiles = self.tile_request.tiles(find_target(self.target or DEFAULT_TARGET))
+        require_one_of("tile", self.tile, (*tiles, "auto"), hint=self._largest_tile)
         blocks_q = self.tile_request.blocks_q
         require_one_of("block_q", self.block_q, (*blocks_q, "auto"), hint=self._largest_tile)
         alignments = [n for n in ALIGNMENTS if n >= self.element.nbytes]
@@ -294,7 +306,20 @@ class AttentionConfig(ScoreSettings):
             has_planes=self.features.hides_anywhere,
             looks_up=self.page_size is not None,
             precision=self.precision,
+            without_wgmma=self._without_wgmma,
         )
+
+    @property
+    def _without_wgmma(self) -> str:
+        """What of the problem speaks against `wgmma`; the empty string if nothing does
+        (`flash/problem/wgmma_choice.py`).
+        """
+        if self.varlen:
+            return "sequences have lengths of their own (varlen)"
+        if self.pack_gqa is True:
+            return "rows of several heads are packed (pack_gqa)"
+        functions = [feature.setting for feature in self.scores if feature.is_function]
+        return f"{functions[0]} leaves out tiles between others" if functions else ""
 
     @property
     def element(self) -> DType:
@@ -341,10 +366,15 @@ class AttentionConfig(ScoreSettings):
         return self.head_dim**-0.5 if self.softmax_scale is None else float(self.softmax_scale)
 
     def kernel(
-        self, target: Target | str | None = None, alignment: int | None = None, return_lse: bool | None = None
+        self,
+        target: Target | str | None = None,
+        alignment: int | None = None,
+        return_lse: bool | None = None,
+        *,
+        without_wgmma: str = "",
     ) -> KernelConfig:
         """The kernel for a target (default: the config's own, else sm_80) and for arrays aligned to
-        `alignment` bytes.
+        `alignment` bytes. `without_wgmma` is what of a launch speaks against `wgmma`.
 
         Raises `ConfigError` if the tiles do not fit the target.
         """
@@ -355,9 +385,12 @@ class AttentionConfig(ScoreSettings):
         else:
             natural = natural_alignment(self.head_dim, self.value_dim, self.element)
             alignment = natural if self.alignment == "auto" else int(self.alignment)
+        request = self.tile_request
+        if without_wgmma:
+            request = replace(request, without_wgmma=without_wgmma)
         return KernelConfig(
             target,
-            choose_tiling(self.tile_request, target, alignment),
+            choose_tiling(request, target, alignment),
             self.causal or "",  # type: ignore[arg-type]  # True became "bottom_right"
             self.return_lse if return_lse is None else return_lse,
             alignment,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from typing import Final
 
 from flash.operands.dtypes import DTYPES, F32, DType
@@ -20,6 +21,8 @@ from flash.problem.mma_tiling import (
 )
 from flash.problem.precision import operands_of
 from flash.problem.simt_tiling import BLOCKS_Q, IEEE, MAX_HEAD_DIM, TILES, Tiling, micro_tiles
+from flash.problem.wgmma_choice import WGMMA_TILES, wgmma_tiling, why_not
+from flash.problem.wgmma_tiling import WGMMA_BLOCKS_Q, WgmmaTiling
 from ptxgen.errors import ConfigError
 from ptxgen.target import TARGETS, Target
 
@@ -61,7 +64,7 @@ _TILE_LOOKED_UP: Final = 32
 _ROWS_LOOKED_UP: Final = 64
 FIRST_WITH_MMA: Final = 80  # cp.async, ldmatrix and m16n8k16
 
-AnyTiling = Tiling | MmaTiling
+AnyTiling = Tiling | MmaTiling | WgmmaTiling
 
 
 def natural_alignment(head_dim: int, head_dim_v: int, dtype: DType) -> int:
@@ -101,6 +104,20 @@ class TileRequest:
     has_planes: bool = False  # whether there is a mask or a bias
     looks_up: bool = False  # whether K and V are in pages, or there is a mask of their last keys
     precision: str | None = None
+    without_wgmma: str = ""  # what of the problem speaks against `wgmma`, for messages
+
+    def why_not_wgmma(self, target: Target, alignment: int | None = None) -> str:
+        """Why the kernel for a target, and for arrays of such an alignment, does not use `wgmma`; the
+        empty string if it does.
+        """
+        return why_not(
+            (self.head_dim, self.head_dim_v),
+            self.dtype is F32,
+            (self.tile, self.block_q, self.stages),
+            self.without_wgmma,
+            target,
+            self.alignment if alignment is None else alignment,
+        )
 
     @property
     def operands(self) -> Operands | None:
@@ -111,6 +128,11 @@ class TileRequest:
     def blocks_q(self) -> tuple[int, ...]:
         """The sizes that block_q may have."""
         return MMA_BLOCKS_Q if self.operands else BLOCKS_Q
+
+    def tiles(self, target: Target) -> tuple[int, ...]:
+        """The sizes that tile may have."""
+        with_wgmma = not replace(self, tile="auto").why_not_wgmma(target)
+        return tuple(sorted({*TILES, *WGMMA_TILES})) if with_wgmma else TILES
 
     @property
     def alignment(self) -> int:
@@ -140,6 +162,11 @@ def choose_tiling(request: TileRequest, target: Target, alignment: int | None = 
     Raises `ConfigError` with the limit and the largest tile that fits.
     """
     _require_target(request, target)
+    if not request.why_not_wgmma(target, alignment):
+        dims = request.head_dim, request.head_dim_v
+        found = wgmma_tiling(dims, request.tile, request.block_q, request.stages, target)
+        assert found is not None  # there is no reason against it
+        return found
     default = default_tile(request.columns, target, request.dtype, request.precision)
     if alignment is None:
         alignment = request.alignment
@@ -179,7 +206,11 @@ def most_generous() -> Target:
 
 def tiles_that_fit(request: TileRequest, target: Target) -> list[tuple[int, int]]:
     """Every (tile, block_q) that such a kernel can have, whatever sizes `request` gives."""
-    return [(n, m) for n in TILES for m in BLOCKS_Q if _tiling(request, n, m, target)]
+    found = [(n, m) for n in TILES for m in BLOCKS_Q if _tiling(request, n, m, target)]
+    for n, m in product(WGMMA_TILES, WGMMA_BLOCKS_Q):
+        if (n, m) not in found and not replace(request, tile=n, block_q=m).why_not_wgmma(target):
+            found.append((n, m))
+    return sorted(found)
 
 
 def _tiling(request: TileRequest, tile: int, block_q: int, target: Target) -> AnyTiling | None:

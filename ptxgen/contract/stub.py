@@ -176,8 +176,11 @@ def _check(contract: Mapping[str, Any], text: str | None, language: str) -> None
         )
         raise ConfigError(
             f"stub: {entry} has {has}, which stubs do not have; launch it by cuLaunchKernelEx as its "
-            "contract says"
+            f"contract says{_OTHER_TARGET if maps and 'arrays' in contract else ''}"
         )
+
+
+_OTHER_TARGET: Final = ", or emit the kernel for sm_90, where it has none"
 
 
 class _Code:

@@ -1,6 +1,7 @@
 """Builds PTX kernels from Python: `KernelBuilder`, and the values, pointers and tiles it makes."""
 
 from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.hopper.roles import Role
 from ptxgen.dsl.marks import marked
 from ptxgen.dsl.matrices.matrix import Matrix
 from ptxgen.dsl.matrices.registers import PackedTile, RegisterTile
@@ -17,6 +18,7 @@ __all__ = [
     "Pointer",
     "PointerType",
     "RegisterTile",
+    "Role",
     "SharedTile",
     "StagedTile",
     "SwizzledTile",

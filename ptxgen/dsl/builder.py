@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ptxgen import ir
 from ptxgen.dsl.atomics import Atomic
 from ptxgen.dsl.collective import Cta, Warp
-from ptxgen.dsl.hopper import Cluster, Roles, Tma, Wgmma, cluster_of
+from ptxgen.dsl.hopper import Cluster, Role, Roles, Tma, Turns, Wgmma, cluster_of
 from ptxgen.dsl.shared import DYNAMIC_SHARED, check_name
 from ptxgen.dsl.tiles import Fragment
 from ptxgen.dsl.values import Pointer, Value, is_count, is_int, moved_as, require_type
@@ -13,6 +15,8 @@ from ptxgen.errors import ConfigError, shown
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 from ptxgen.types import REGISTER_PREFIX, ScalarType, f32, u64
+
+_LEAST_IN_TURNS: Final = 2  # warpgroups
 
 
 class KernelBuilder(Roles):
@@ -95,6 +99,16 @@ class KernelBuilder(Roles):
         With `initial=None` the variables are not written.
         """
         return Fragment(self, rows, columns, dtype, initial)
+
+    def turns(self, role: Role) -> Turns:
+        """What the warpgroups of `role` do one after another, in their order. Raises `ConfigError` for a
+        role of fewer than two.
+        """
+        if getattr(role, "k", None) is not self or role.warpgroups < _LEAST_IN_TURNS:
+            raise ConfigError(
+                f"turns: it takes a role of this kernel with two warpgroups or more, got {shown(role)}"
+            )
+        return Turns(self, role, self.take_barriers("turns", role.warpgroups))
 
     # ---------------------------------------------------------------------------- notes and result
 

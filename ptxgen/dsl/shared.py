@@ -121,10 +121,12 @@ class SharedMemory(Debugging):
             self._shared_base = base
         return base
 
-    def scratch(self, count: int, dtype: ScalarType) -> Pointer:
-        """The region of `k.block`, of `count` elements of 32 bits, reserved at its first use."""
-        known = next((r.offset for r in self._regions if r.name == _SCRATCH), None)
-        offset = self._reserve(_SCRATCH, count * dtype.nbytes, 16) if known is None else known
+    def scratch(self, count: int, dtype: ScalarType, name: str = _SCRATCH) -> Pointer:
+        """The region `name` of a word of the DSL, by default that of `k.block`, of `count` elements of 32
+        bits, reserved at its first use.
+        """
+        known = next((r.offset for r in self._regions if r.name == name), None)
+        offset = self._reserve(name, count * dtype.nbytes, 16) if known is None else known
         return Pointer(self._base(), "shared", dtype, offset)
 
 

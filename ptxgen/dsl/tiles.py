@@ -154,6 +154,14 @@ class Fragment:
         self.columns = columns
         self._vars = [[variable() for _ in range(columns)] for _ in range(rows)]
 
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[Var]]) -> Fragment:
+        """A fragment of variables that exist, by rows of equal length."""
+        found = object.__new__(cls)
+        found._vars = [list(row) for row in rows]
+        found.rows, found.columns = len(rows), len(rows[0])
+        return found
+
     def __getitem__(self, place: tuple[int, int]) -> Var:
         row, column = place
         return self._vars[row][column]

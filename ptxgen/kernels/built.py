@@ -19,7 +19,7 @@ from ptxgen.contract import SCHEMA
 from ptxgen.dsl import PointerType
 from ptxgen.errors import LaunchError, did_you_mean, shown
 from ptxgen.kernels.signature import Signature, Type
-from ptxgen.kernels.tensor_maps import described
+from ptxgen.kernels.tensor_maps import described_array
 from ptxgen.kernels.uses import Uses, uses_of
 from ptxgen.runtime.attributes import LaunchAttributes
 from ptxgen.runtime.plan import ParamSlot, param_slots
@@ -166,6 +166,10 @@ class BuiltFunction:
         type = self.signature.parameters[name]
         return {"align": nbytes} if isinstance(type, PointerType) and nbytes > type.dtype.nbytes else {}
 
+    def _tensor_map(self, name: str) -> dict[str, Any]:
+        """The entry of a contract that says what to encode for a tensor map."""
+        return {"tensor_map": described_array(name, self.maps[name])} if name in self.maps else {}
+
     def contract(self) -> dict[str, Any]:
         """What a host program in any language needs to launch the kernel, as plain data for JSON:
         the entry, the argument block, the block and the shared memory. Sizes and offsets are in
@@ -188,7 +192,7 @@ class BuiltFunction:
                     "size": slot.nbytes,
                     "meaning": _meaning(types[slot.name]),
                     **self._required(slot.name),
-                    **({"tensor_map": described(n, self.maps[n])} if (n := slot.name) in self.maps else {}),
+                    **self._tensor_map(slot.name),
                 }
                 for slot in self.slots
             ],

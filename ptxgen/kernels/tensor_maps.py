@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ptxgen.arrays.elements import numpy_type
 from ptxgen.arrays.views import ArrayView
+from ptxgen.contract.expressions import Expression
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.runtime.kept import Kept
 from ptxgen.tensormap import Boxes, TensorMapType
@@ -70,18 +71,20 @@ class MapEncoder:
         return found
 
 
-def described(name: str, boxes: Boxes) -> dict[str, Any]:
+def described(
+    address: str, boxes: Boxes, dims: Sequence[Expression], strides: Sequence[Expression]
+) -> dict[str, Any]:
     """What another host encodes for a tensor map, as plain data: the arguments of
-    `cuTensorMapEncodeTiled`, innermost dimension first, with expressions of the array's shape
-    (elements) and strides (bytes).
+    `cuTensorMapEncodeTiled`, innermost dimension first, with expressions of the array's extents
+    (`dims`, elements) and of the strides of all dimensions but the innermost (bytes). `address` is the
+    parameter with the address.
     """
-    axes = range(len(boxes.box))[::-1]
     return {
         "dtype": boxes.dtype.name,
         "rank": len(boxes.box),
-        "address": name,
-        "dims": [f"{name}.shape[{axis}]" for axis in axes],
-        "strides": [f"{name}.strides[{axis}]" for axis in axes][1:],
+        "address": address,
+        "dims": list(dims),
+        "strides": list(strides),
         "box": list(boxes.box),
         "element_strides": [1] * len(boxes.box),
         "interleave": "none",
@@ -91,3 +94,10 @@ def described(name: str, boxes: Boxes) -> dict[str, Any]:
         "alignment": MAP_ALIGN,
         "access": [word for word, has in (("load", boxes.loads), ("store", boxes.stores)) if has],
     }
+
+
+def described_array(name: str, boxes: Boxes) -> dict[str, Any]:
+    """The same of an array whose shape (elements) and strides (bytes) the host has by axis."""
+    axes = range(len(boxes.box))[::-1]
+    shape, strides = ([f"{name}.{what}[{axis}]" for axis in axes] for what in ("shape", "strides"))
+    return described(name, boxes, shape, strides[1:])

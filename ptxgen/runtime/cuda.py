@@ -19,6 +19,7 @@ from ptxgen.runtime.cuda_config import launch_config
 from ptxgen.runtime.cuda_driver import DeviceProperties, Driver
 from ptxgen.runtime.cuda_errors import driver_name
 from ptxgen.runtime.cuda_module import LoadedKernel, Modules, check_shared
+from ptxgen.runtime.kept import Kept
 from ptxgen.runtime.plan import LaunchPlan
 from ptxgen.runtime.tensormaps import encode_for_gpu
 from ptxgen.target import Target
@@ -51,6 +52,7 @@ class CudaBackend:
     def __init__(self, driver: Any = None) -> None:
         self._driver = Driver(driver)
         self._modules = Modules(self._driver)
+        self._maps = Kept[tuple[int, tuple[object, ...]], bytes]()  # by address and layout
         self._device_ordinal: Any = None  # the driver's name of this attribute, once it is needed
 
     # --------------------------------------------------------------------------------- devices
@@ -147,6 +149,10 @@ class CudaBackend:
             or plan.threads > kernel.max_threads
         ):
             raise _not_for(kernel, plan)
+        if plan.maps:
+            plan = plan.with_values(
+                tuple([self.encode(v) if isinstance(v, TensorMap) else v for v in plan.values])
+            )
         block = kernel.arguments(plan.slots)
         with block.lock, self._driver.on(kernel.ordinal, kernel.doing):
             block.write(plan)
@@ -171,7 +177,11 @@ class CudaBackend:
     def encode(self, of: TensorMap) -> bytes:
         """The 128 bytes of a tensor map of a device address, as a kernel's parameter."""
         assert isinstance(of.base, int)  # an array has another address here
-        return encode_for_gpu(self._driver, of, of.base)
+        key = of.base, of.layout
+        found = self._maps.get(key)
+        if found is None:
+            found = self._maps.keep(key, encode_for_gpu(self._driver, of, of.base))
+        return found
 
     def run(self, program: bytes, plan: LaunchPlan, *, stream: int = 0) -> None:
         """Load `program` on the current device and launch `plan` there; see `load`, `launch`."""

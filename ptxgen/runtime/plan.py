@@ -13,12 +13,18 @@ import struct
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ptxgen.errors import LaunchError
 from ptxgen.ir import Param
 from ptxgen.runtime.attributes import NO_ATTRIBUTES, LaunchAttributes
+from ptxgen.tensormap import TensorMap
 from ptxgen.types import TYPES, scalar_type
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
 
 # CUDA C++ Programming Guide 13.0, "Technical Specifications per Compute Capability": the same for
 # every GPU in `ptxgen.target`.
@@ -36,6 +42,9 @@ _CODES: Final = {
     for name, t in TYPES.items()
     if t.nbytes  # `pred` lives in registers only
 }
+
+
+LaunchValue = int | float | bytes | TensorMap
 
 
 class ParamSlot(NamedTuple):
@@ -94,9 +103,10 @@ class LaunchPlan:
     """A launch that has been checked against everything but the device it will run on.
 
     `grid` is in blocks, `block` in threads, `dynamic_shared` in bytes per block. `values` has one
-    int or float for each of `slots`, and the bytes of an array; a pointer is its address.
-    `attributes` are what the launch asks for beyond that. Raises `LaunchError` for an extent, a
-    number of values or a value that does not fit.
+    int or float for each of `slots`, and the bytes of an array; a pointer is its address, and a tensor
+    map of a device address is itself, which a backend encodes. `maps` has the index of each such
+    value, and that of the value with the address. `attributes` are what the launch asks for beyond
+    that. Raises `LaunchError` for an extent, a number of values or a value that does not fit.
     """
 
     entry: str
@@ -104,8 +114,9 @@ class LaunchPlan:
     block: tuple[int, int, int]
     dynamic_shared: int
     slots: tuple[ParamSlot, ...]
-    values: tuple[int | float | bytes, ...]
+    values: tuple[LaunchValue, ...]
     attributes: LaunchAttributes = NO_ATTRIBUTES
+    maps: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         _check_extent(self.entry, "grid", self.grid, MAX_GRID, "blocks")
@@ -134,7 +145,7 @@ class LaunchPlan:
 
     def with_pointers(self, addresses: Sequence[int]) -> LaunchPlan:
         """A copy of the plan for other arrays: `addresses` replace the first values, which are
-        pointers.
+        pointers, and tensor maps get them, too.
 
         It is for repeated launches, and checks little: a null address raises `LaunchError` here, an
         address that does not fit u64 raises it when the launch packs the arguments.
@@ -142,9 +153,23 @@ class LaunchPlan:
         if 0 in addresses:
             name = self.slots[list(addresses).index(0)].name
             raise LaunchError(f"{self.entry}: parameter {name} is a null pointer")
-        return self.with_values((*addresses, *self.values[len(addresses) :]))
+        values = [*addresses, *self.values[len(addresses) :]]
+        for index, pointer in self.maps:
+            of = values[index]
+            assert isinstance(of, TensorMap)  # see `maps`
+            values[index] = of.at(addresses[pointer])
+        return self.with_values(tuple(values))
 
-    def with_values(self, values: tuple[int | float | bytes, ...]) -> LaunchPlan:
+    def on_host(self, memory: Sequence[Array]) -> list[Any]:
+        """The arguments of an interpreted launch: the values, in which the arrays `memory` of the host
+        have replaced the first ones, which are pointers, and those of tensor maps.
+        """
+        args: list[Any] = [*memory, *self.values[len(memory) :]]
+        for index, pointer in self.maps:
+            args[index] = args[index].over(memory[pointer])
+        return args
+
+    def with_values(self, values: tuple[LaunchValue, ...]) -> LaunchPlan:
         """A copy of the plan for other values, one for each slot, which are checked when the launch
         packs them.
         """
@@ -168,12 +193,21 @@ def require_whole_clusters(who: str, grid: Sequence[int], cluster: Sequence[int]
 def pack(plan: LaunchPlan) -> bytes:
     """The argument block of `plan`: every value at its slot's offset, gaps zero, little-endian.
 
-    Raises `LaunchError`, which names the parameter, for a value that its type cannot hold.
+    A tensor map has the bytes of `TensorMap.encode`, which a GPU does not read. Raises `LaunchError`,
+    which names the parameter, for a value that its type cannot hold.
     """
     try:
-        return _layout(plan.slots).pack(*plan.values)
+        return _layout(plan.slots).pack(*map(_packed, plan.values))
     except (struct.error, OverflowError, TypeError):
         raise _misfit(plan) from None
+
+
+def _packed(value: LaunchValue) -> int | float | bytes:
+    """A value as it is packed."""
+    if not isinstance(value, TensorMap):
+        return value
+    assert isinstance(value.base, int)  # see `LaunchPlan`
+    return value.encode(value.base)
 
 
 class ArgumentBlock:

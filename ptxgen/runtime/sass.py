@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
+import math
 import re
 import shutil
 import subprocess
@@ -39,10 +40,14 @@ CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
 OTHER: Final = "integers, moves"  # and all other instructions
 
 # Of the paths round a loop, the one with the most of these instructions counts.
-_WORK: Final = ("HMMA", "LDSM", "LDGSTS", "FFMA")
+_WORK: Final = ("HMMA", "HGMMA", "LDSM", "LDGSTS", "FFMA")
+_OF_WARPS: Final = "HMMA"  # a product of a warp
+_OF_WARPGROUPS: Final = "HGMMA"  # a product of four warps, whose name says M, N and K: 64x128x16
+_WARPGROUP: Final = 4  # warps
 # Multiply-adds of a warp instruction, by the shape in its name; 16816 is m16n8k16 (PTX ISA, "Matrix
 # Fragments for mma").
 _PRODUCTS: Final = {"16816": 16 * 8 * 16, "1688": 16 * 8 * 8, "1684": 16 * 8 * 4}
+_SHAPE: Final = re.compile(r"\.(\d+)x(\d+)x(\d+)")
 _TIMEOUT_S: Final = 60.0
 _LABEL: Final = re.compile(r"^(\.L\w+):")
 _LINE: Final = re.compile(
@@ -101,8 +106,11 @@ class SassInstr:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds of a warp on tensor cores."""
-        if self.name != "HMMA":
+        """Multiply-adds of a warp on tensor cores; of a product of a warpgroup a quarter."""
+        if self.name == _OF_WARPGROUPS:
+            shape = _SHAPE.search(self.opcode)
+            return math.prod(map(int, shape.groups())) // _WARPGROUP if shape else 0
+        if self.name != _OF_WARPS:
             return 0
         return next((n for shape, n in _PRODUCTS.items() if f".{shape}." in f"{self.opcode}."), 0)
 
@@ -129,7 +137,7 @@ class Loop:
     @property
     def products(self) -> int:
         """The number of tensor-core instructions in a turn."""
-        return sum(instr.name == "HMMA" for instr in self.path)
+        return sum(instr.name in (_OF_WARPS, _OF_WARPGROUPS) for instr in self.path)
 
     @property
     def macs(self) -> int:

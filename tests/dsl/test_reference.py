@@ -32,6 +32,7 @@ from ptxgen.dsl.hopper import (
     Stage,
     TensorParameter,
     Tma,
+    Turns,
     Wgmma,
 )
 from ptxgen.dsl.values import Vectors
@@ -67,6 +68,7 @@ INNER = {  # what the parts of the DSL use of each other
         "set_registers",
         "warp_index",
         "scratch",
+        "take_barriers",
     },
     type(builder().warp): {"joined", "scanned"},
     type(builder().atomic): set(),
@@ -79,7 +81,7 @@ INNER = {  # what the parts of the DSL use of each other
     Var: set(),
     Fragment: set(),
     Accumulator: {"touch"},
-    BoxTile: {"owner", "slab"},
+    BoxTile: {"owner", "slab", "over"},
     Cluster: set(),
     NamedBarrier: set(),
     Ring: {"arrive", "barrier", "enter", "not_entered", "origin", "prepare", "tile"},
@@ -87,6 +89,7 @@ INNER = {  # what the parts of the DSL use of each other
     Stage: {"close", "note_load", "use"},
     TensorParameter: {"fix"},
     Tma: {"boxes"},
+    Turns: set(),
     Wgmma: set(),
     Matrix: {"element", "rows_bytes"},
     StagedTile: {"require_arrived"},

@@ -230,7 +230,7 @@ def test_products_that_two_ctas_make_are_not_needed() -> None:
     assert static_gradients._columns(across, KEYS) == static_gradients._needed(across, KEYS) == 4 * 256
 
 
-@pytest.mark.parametrize(("quick", "jobs"), [(True, 4 + 12), (False, 3 * 4 * 6 + 2 * 12 * 3)])
+@pytest.mark.parametrize(("quick", "jobs"), [(True, 4 + 12), (False, 3 * 4 * 6 + 2 * 6 + 2 * 12 * 3)])
 def test_there_is_a_job_for_every_kernel_and_target(quick: bool, jobs: int) -> None:
     labels = [job.label for job in bench_static.static_jobs(quick)]
     assert len(set(labels)) == jobs

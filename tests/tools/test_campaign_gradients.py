@@ -80,11 +80,46 @@ def test_in_each_place_of_a_fragment_a_number_that_counts_is_the_threshold(kerne
 
 
 @pytest.mark.parametrize(
+    ("kernel", "nth", "row", "number", "message"),
+    [
+        # A row of dQ that sees no key, one that has NaN itself, and one that has none and sees keys.
+        (VARLEN, 5, 0, np.nan, "dQ[0, 0, 0, 0] is nan, wanted 0"),
+        (VARLEN, 5, 28, 1.0, "dQ[0, 0, 28, 0] is 1, wanted nan"),
+        (VARLEN, 5, 28, np.inf, ""),
+        (VARLEN, 5, 31, np.inf, "dQ[0, 0, 31, 0] is inf, wanted "),
+        # Keys that an odd row sees, and one that none sees; dV may have what dK has.
+        (OF_KEYS, 4, 3, 1.0, "dK[0, 0, 3, 0] is 1, wanted nan"),
+        (OF_KEYS, 4, 31, np.nan, "dK[0, 0, 31, 0] is nan, wanted "),
+        (OF_KEYS, 5, 3, np.nan, ""),
+        (OF_KEYS, 5, 31, np.nan, "dV[0, 0, 31, 0] is nan, wanted "),
+    ],
+)
+def test_what_is_not_finite_is_right_where_the_exact_gradient_is_not(
+    kernel: str, nth: int, row: int, number: float, message: str
+) -> None:
+    subject = subjects()[kernel]
+    problem = [p for p in subject.problems if p.odd][kernel == OF_KEYS]
+
+    def meddling(*given: Any, args: Any, **how: Any) -> Result:
+        done = interpreter.run(*given, args=args, **how)
+        args[nth][row, 0, 0] = number
+        return done
+
+    found = subject.run(subject.module, problem, launch=meddling).wrong
+    assert found.startswith(message)
+    assert bool(found) == bool(message)
+
+
+@pytest.mark.parametrize(
     ("kernel", "kind", "change", "function", "who"),
     [
         (SUM, "loop-bound", "lt to le", "sum_kernel", "value"),
         (OF_BIAS, "barrier", "deleted", "gradient_of_scores", "sanitizer"),
         (VARLEN, "mask", "inverted", "_Cta.clear_keys", "value"),  # NaN that a row does not see
+        # NaN and infinity of a row, and keys that it does not see; the row before an empty sequence.
+        pytest.param(OF_BIAS, "mask", "always the second", "tamed", "value", marks=pytest.mark.slow),
+        pytest.param(OF_BIAS, "bound", "lt to le", "is_odd", "value", marks=pytest.mark.slow),
+        pytest.param(VARLEN, "bound", "ge to gt", "RowsPart.of", "trap", marks=pytest.mark.slow),
     ],
 )
 def test_a_mistake_in_a_kernel_of_gradients_is_noticed(

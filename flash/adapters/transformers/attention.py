@@ -110,7 +110,7 @@ def attend(
 ) -> tuple[Any, None]:
     """Attention with the arguments that transformers gives: query [items, heads, n, head_dim], key
     and value [items, kv_heads, m, ...] or the rows of a `FlashCache`, sinks `s_aux` [heads]; `backend`
-    and `deterministic` are those of `register`, but a call of the model may give others. Returns [items,
+    is that of `register`, and so is `deterministic`, unless a call of the model gives it. Returns [items,
     n, heads, head_dim_v], and None for the weights, which are not made.
 
     Raises `LaunchError` for what it cannot do, and what `flash.adapters.torch.attention` and

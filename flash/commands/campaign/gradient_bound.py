@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
-from flash.problem.gradients import term_of
+from flash.problem.gradients import SUMS_OF_QUERIES, term_of
 from flash.reference import (
     attention_reference,
     attention_reference_gradients,
@@ -79,7 +79,8 @@ class GradientInputs:
     def bounds(self, wanted: Sequence[str] = ()) -> dict[str, GradientBound]:
         """The bounds of the gradients of "q", "k" and "v" and of the `wanted` arrays of scores by
         their names, of D, and of what rows or keys add to gradients of wanted arrays, by the names
-        of the kernels' pointers in two sweeps (`flash.problem.gradients.term_of`): [batch, heads, rows].
+        of the kernels' pointers in two sweeps (`flash.problem.gradients.term_of`): [batch, heads, rows];
+        and of the sums of dQ in one sweep, which are right if scores are scaled products.
         """
         with np.errstate(all="ignore"):  # of what does not matter
             return self._bounds(wanted)
@@ -100,6 +101,7 @@ class GradientInputs:
         single = np.dtype(np.float32)
         delta = GradientBound(np.where(found.seen_rows, found.delta, 0), found.delta_error)
         bounds["D"] = _rounded(*delta, single)
+        bounds[SUMS_OF_QUERIES] = _rounded(*found.sums_of_queries(self), single)
         for name in wanted:
             feature = found.features[name]
             if feature.gradient_of in ("rows", "first", "keys"):
@@ -111,7 +113,8 @@ class GradientInputs:
         """The gradient of LSE with which the exact O gives the gradients that `out` gives."""
         exact, _ = attention_reference(self.q, self.k, self.v, **self.given)
         difference = np.where(np.isneginf(self.lse)[..., None], 0, self.out - exact)
-        less: Array = (self.dout.astype(np.float64) * difference).sum(axis=3)
+        terms = self.dout.astype(np.float64) * difference
+        less: Array = np.where(np.isneginf(self.lse), 0, terms.sum(axis=3))
         return -less if self.dlse is None else self.dlse - less
 
 
@@ -171,6 +174,11 @@ class _Terms:
         of_gradients = np.where(visible, size * of_scores + weight * np.exp(of_scores) * ends, 0)
         of_products = call.bend * (of_gradients + size * (2 * of_scores + _ROUNDINGS))
         most = np.max(factor, initial=0)
+        errors = (  # of hidden pairs, NaN in rows that have it
+            of_gradients + _ROUNDINGS * size,
+            of_products + call.bend * size * (kept + entering + _ROUNDINGS) + tiny,
+            factor * weight * (of_scores + kept + entering + _ROUNDINGS) + tiny * most,
+        )
         first = _ROUNDINGS * (1 + sizes.max(axis=3, initial=0)) * np.abs(delta)
         return cls(
             at,
@@ -179,23 +187,28 @@ class _Terms:
             delta,
             delta_error,
             gradient,
-            of_gradients + _ROUNDINGS * size,
-            of_products + call.bend * size * (kept + entering + _ROUNDINGS) + tiny * visible,
-            factor * weight * (of_scores + kept + entering + _ROUNDINGS) + tiny * visible * most,
+            *(np.where(visible, error, 0) for error in errors),
             first + ends[..., :1].max(axis=3, initial=0),
         )
 
     def of_matrices(self, call: GradientInputs) -> dict[str, Array]:
-        """The errors of the gradients of Q, K and V before they are rounded."""
-        q, k, _ = map(np.abs, _in_float64(call))
-        k = np.where(np.isnan(k), 0, k)
+        """The errors of the gradients of Q, K and V before they are rounded. What is not finite counts as
+        0: exact gradients of pairs that have it are not finite either.
+        """
+        q, k, _ = _in_float64(call)
+        q, k, dout = (np.where(np.isfinite(x), np.abs(x), 0) for x in (q, k, call.dout.astype(np.float64)))
         group, scale = call.q.shape[1] // max(call.k.shape[1], 1), abs(call.config.scale)
-        dout = np.abs(call.dout.astype(np.float64))
         return {
             "q": scale * (self.product_error @ k),
             "k": scale * _over_groups(self.product_error.swapaxes(2, 3) @ q, group),
             "v": _over_groups(self.weight_error.swapaxes(2, 3) @ dout, group),
         }
+
+    def sums_of_queries(self, call: GradientInputs) -> GradientBound:
+        """The gradient of Q before its scale, if scores are scaled products."""
+        k = _in_float64(call)[1]
+        k = np.where(np.isfinite(k), k, 0)  # pairs that have what is not finite have such gradients
+        return GradientBound(self.gradient @ k, self.product_error @ np.abs(k))
 
     def of_array(self, call: GradientInputs, name: str) -> Array:
         """The error of the gradient of an array of scores before it is rounded."""
@@ -227,7 +240,9 @@ class _Terms:
             if feature.gradient_of == "rows":
                 found[:, :, row] = feature.array_gradient(alone, self.at)
             else:
-                found[:, :, row] = feature.first_gradient(call.lse, alone, self.at)
+                lse = np.full_like(call.lse, np.inf)  # LSE of rows that add nothing
+                lse[:, :, row] = call.lse[:, :, row]
+                found[:, :, row] = feature.first_gradient(lse, alone, self.at)
         return found
 
 

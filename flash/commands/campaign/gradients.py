@@ -23,7 +23,7 @@ from flash.host.caller import Caller
 from flash.launch.step import Step
 from flash.operands.dtypes import F32
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
-from flash.problem.gradients import KEYS, QUERIES, SCORES, GradientConfig
+from flash.problem.gradients import KEYS, QUERIES, SCORES, SUMS_OF_QUERIES, GradientConfig
 from flash.problem.sequences import each_sequence
 from flash.scores.features import split_by_axes
 from ptxgen.arrays.views import view
@@ -34,9 +34,13 @@ _WHO: Final = "the campaign"
 _BLOCK: Final = 32  # rows of a CTA: of two warps
 _WARPS: Final = 2
 _TILE: Final = 16
+_CHUNK: Final = 8  # columns; each of these begins a copy of 16 bytes
 _IN_TURNS: Final = 3  # whole tiles, with which each stage is used again
 # Rows of the last block and of the last tile, which end with any of a lane's or of a thread's copies.
 _ENDS: Final = ((1, 8), (2, 1), (8, 2), (16, 9), (24, 16), (10, 10))
+# Queries, keys and odd queries: rows that see few keys or none, and in two tiles rows that see others than
+# their neighbours.
+_ODD: Final = ((_BLOCK, 6, tuple(range(_BLOCK - 2))), (_BLOCK, _BLOCK, (*range(4), *range(_TILE, _TILE + 4))))
 
 # Seeds of dropout and numbers of queries and keys with which the random number of a score near the
 # diagonal, which counts, equals the threshold, each at another index of a thread's fragment; in a
@@ -52,7 +56,8 @@ _AT_THRESHOLD: Final = {
 class GradientSettings:
     """The settings of a kernel of gradients whose CTAs own `owner`. `wanted` are the arrays of scores
     that have gradients; with `with_dlse` LSE has one. The kernel has `stages`, and makes its columns
-    in `slices`, or by so many warps `across`.
+    in `slices`, or by so many warps `across`. With `in_parts`, registers hold the scores of half a tile at
+    once, and both matrices that the CTA owns. In `one_sweep` a kernel by keys also adds to sums of dQ.
     """
 
     owner: str
@@ -62,13 +67,21 @@ class GradientSettings:
     stages: int = 2
     slices: int = 1
     across: int = 1
+    in_parts: bool = False
+    one_sweep: bool = False
+
+    @property
+    def tile(self) -> int:
+        """Rows of a tile."""
+        return (2 if self.in_parts else 1) * self.across * _TILE
 
     def build(self, kernel: GradientConfig) -> GradientBuild:
         """The kernel of a configuration with tiles for small problems. Its proofs are left to the judge."""
         stages = 1 if kernel.owner == SCORES else self.stages
         slices, across = (self.slices, self.across) if kernel.owner == KEYS else (1, 1)
-        rows = {"block": _BLOCK, "tile": across * _TILE, "warps": across * _WARPS, "across": across}
-        small = replace(kernel.tiling, **rows, stages=stages, slices=slices, step=0, kept=0)
+        step, kept = (_TILE, 2) if self.in_parts else (0, 0)
+        small = replace(kernel.tiling, block=_BLOCK, tile=self.tile, warps=across * _WARPS, across=across)
+        small = replace(small, stages=stages, slices=slices, step=step, kept=kept)
         return verified_gradient(replace(kernel, tiling=small))
 
 
@@ -84,52 +97,62 @@ def gradient_subject(name: str, *, attention: dict[str, Any], **settings: Any) -
         return Launch.of(arrays.step, tuple(arrays.results.values()), arrays.wrong)
 
     made = GradientArrays.of(own, problems[0]).step.made
-    return Subject(name, made.kernel.name, made.threads, made.module, problems, prepare)
+    scheduled = 2 if own.owner == SCORES else 1
+    return Subject(name, made.kernel.name, made.threads, made.module, problems, prepare, scheduled)
 
 
 # ---------------------------------------------------------------------------------------- problems
 
 
 def _problems_of(own: GradientSettings) -> tuple[Problem, ...]:
-    """Problems with ragged ends of every kind, of queries and of keys. The first uses all buffers
-    repeatedly; some have rows that see no key, keys that no row sees, or nothing to walk over.
+    """Problems with ragged ends of every kind, of queries and of keys. The first, or the second, uses all
+    buffers repeatedly; some have rows that see no key, keys that no row sees, NaN and
+    infinity in queries, or nothing to walk over.
     """
-    config = own.config
+    config, tile = own.config, own.tile
     if config.varlen:
         return tuple(_varlen(own))
-    turns = _IN_TURNS * _TILE + 6
+    turns = _IN_TURNS * tile + 6
     first = Problem(turns, turns + 4, heads=2)
     found = [
+        *([] if own.owner == SCORES else [_of_one_cta(own)]),
         first,
-        Problem(_BLOCK + 5, _TILE - 3, batch=2, heads=4, kv_heads=2),
-        Problem(_BLOCK + _TILE + 9, _TILE + 4),
+        Problem(_BLOCK + 5, tile - 3, batch=2, heads=4, kv_heads=2),
+        Problem(_BLOCK + tile + 9, tile + 4),
         *_with_nan(own),
         Problem(3, 0) if own.owner == QUERIES else Problem(0, 3),
-        *(Problem(_BLOCK, 2 * _TILE, times=times, heads=1) for times in (-1.0, 0.0)),
-        Problem(2 * _BLOCK, 3 * _TILE, scores="growing", heads=1),
+        *(Problem(_BLOCK, 2 * tile, times=times, heads=1) for times in (-1.0, 0.0)),
+        Problem(2 * _BLOCK, 3 * tile, scores="growing", heads=1),
         replace(first, reverse=True),
         replace(first, alike=True),
         *(Problem(_BLOCK + end, n, heads=1, reverse=True) for end, n in _ENDS),
         *(Problem(n, _BLOCK + end, heads=1, reverse=True) for end, n in _ENDS),
-        *([Problem(_BLOCK, _TILE + 1, softcap=LARGE_SOFTCAP)] if config.softcap is not None else []),
+        *([Problem(_BLOCK, tile + 1, softcap=LARGE_SOFTCAP)] if config.softcap is not None else []),
         *(
             Problem(n, n, heads=1, dropout_seed=seed)
             for seed, n in _AT_THRESHOLD[own.owner]
             if config.dropout
         ),
+        *(Problem(q, k, heads=1, odd=rows) for q, k, rows in _ODD),
     ]
     if own.owner == SCORES:
         found = [p for p in found if p.seq_q and p.seq_k]
-        shared = Problem(_BLOCK + 5, _TILE + 3, batch=2, heads=4, kv_heads=2)
+        shared = Problem(_BLOCK + 5, tile + 3, batch=2, heads=4, kv_heads=2)
         found += [replace(shared, broadcast=axes) for axes in (("batch",), ("heads",), ("batch", "heads"))]
     return tuple(found)
+
+
+def _of_one_cta(own: GradientSettings) -> Problem:
+    """A problem with one CTA, which walks over more tiles than it has stages."""
+    rows = 2 * own.tile + 6
+    return Problem(_BLOCK, rows, heads=1) if own.owner == QUERIES else Problem(rows, _BLOCK, heads=2)
 
 
 def _with_nan(own: GradientSettings) -> list[Problem]:
     """Problems with NaN in keys of tiles that a block reads, which no row sees; if CTAs own queries,
     also in keys that rows of other blocks, or some rows of the block, see.
     """
-    config, more = own.config, _TILE + 5
+    config, more = own.config, own.tile + 5
     found = []
     if config.causal == "top_left":
         found.append(Problem(more, _BLOCK + more, nan_from=more))
@@ -145,7 +168,8 @@ def _with_nan(own: GradientSettings) -> list[Problem]:
 
 def _varlen(own: GradientSettings) -> list[Problem]:
     """Problems of packed sequences: blocks and tiles of which all, some or no rows belong to one."""
-    b, t = _BLOCK, _TILE
+    b, t = _BLOCK, own.tile
+    small = _of_one_cta(own)
     lengths = (
         ((_IN_TURNS * t + 6, _IN_TURNS * t + 10), (b + 5, t + 3), (0, 7), (3, 0), (2 * b, 1)),
         ((b, 2 * t), (1, b + 1), (t + 1, 2 * b), (b + t, b - 1)),
@@ -158,10 +182,13 @@ def _varlen(own: GradientSettings) -> list[Problem]:
         packed.append(Problem(0, 0, lengths=((5, b + t), (t + 3, b)), nan_from=t + 3))
     elif own.owner == QUERIES:  # NaN that the first block does not see
         packed.append(replace(packed[4], nan_from=b + t + 5))
-    ends = [((b + 8, 8),), ((16, b + 24),), ((b + 24, b + 16),), ((8, b + 8),)]
+    ends = [((b + 8, 8),), ((16, b + 24),), ((b + 24, b + 16),), ((8, b + 8),), ((b + 16, 16),)]
+    ends += [((0, 7), (3, 2)), ((7, 0), (2, 3))]  # no row precedes that of a sequence without rows
     packed += [Problem(0, 0, lengths=of, heads=1, reverse=True) for of in ends]
     packed += [replace(packed[3], times=times) for times in (-1.0, 0.0)]
-    return [*packed, replace(packed[1], reverse=True), replace(packed[3], alike=True)]
+    packed += [replace(packed[1], reverse=True), replace(packed[3], alike=True)]
+    packed += [Problem(0, 0, lengths=((q, k),), heads=1, odd=rows) for q, k, rows in _ODD]
+    return [Problem(0, 0, lengths=small.sequences, heads=small.heads), *packed]
 
 
 # ------------------------------------------------------------------------------------------- arrays
@@ -184,12 +211,13 @@ class _Given:
 @dataclass(frozen=True, slots=True)
 class GradientArrays:
     """The launch of a kernel on a problem; what it writes, and what is right, by the names of its
-    pointers.
+    pointers. `is_dropping`: dropout takes weights out.
     """
 
     step: Step
     results: Mapping[str, Array]
     given: _Given
+    is_dropping: bool
 
     @classmethod
     def of(cls, own: GradientSettings, p: Problem) -> GradientArrays:
@@ -210,7 +238,9 @@ class GradientArrays:
         sums = {name: view(np.empty(operands[name].shape, np.float32), name) for name in own.wanted}
         seed = {"dropout_seed": p.dropout_seed} if config.dropout else {}
         numbers = {**config.numbers, **seed}
-        call = GradientCall(config, sizes, "bhsd", config.scale, views, operands, numbers, sums)
+        call = GradientCall(
+            config, sizes, "bhsd", config.scale, views, operands, numbers, sums, own.one_sweep
+        )
         memory = {
             name: np.full(needed.shape, 0 if needed.is_cleared else np.nan, np.float32)
             for name, needed in memory_of(call).items()
@@ -221,11 +251,11 @@ class GradientArrays:
         names = {"dQ": "dq", "dK": "dk", "dV": "dv"}
         every = memory | {name: written[of] for name, of in names.items()}
         results = {array.name: every[array.name] for array in step.made.arrays if array.is_written}
-        return cls(step, results, given)
+        return cls(step, results, given, bool(config.dropout))
 
     def wrong(self) -> str:
         """A description of the first wrong result; empty if all are right. Where the exact gradient is
-        NaN, as where a row sees NaN, anything is right.
+        NaN or infinite, as where a row sees NaN, either is right.
         """
         return next(filter(None, (self._wrong(*result) for result in self.results.items())), "")
 
@@ -233,10 +263,20 @@ class GradientArrays:
         right, allowed = (x.reshape(found.shape) for x in self.given.bounds[name])
         rows = self.given.rows.get(name)
         outside = "" if rows is None else margins_changed(found, rows, name)
-        matters: Array = ~np.isnan(right)
+        free: Array = ~np.isfinite(right) & ~np.isfinite(found)
+        if name == "dV":
+            free |= self._free_values(right)
         if rows is not None:
-            matters |= ~rows[:, None]
-        return difference(name, np.where(matters, found, right), right, allowed) or outside
+            free &= rows[:, None]
+        return difference(name, np.where(free, right, found), right, allowed) or outside
+
+    def _free_values(self, right: Array) -> Array:
+        """Where dV may be anything (docs/numerics.md, "NaN and infinity"): in the rows in which dK is not
+        finite, unless dV is not and no weight is dropped.
+        """
+        odd = ~np.isfinite(self.given.bounds["dK"].gradient).all(axis=3, keepdims=True)
+        free: Array = odd & (np.isfinite(right) | self.is_dropping)
+        return free
 
 
 def _step(own: GradientSettings, call: GradientCall, memory: Mapping[str, Array]) -> Step:
@@ -264,6 +304,7 @@ def _given(own: GradientSettings, p: Problem) -> _Given:
     dlse = random.standard_normal(shape[:3]).astype(F32.numpy) if own.with_dlse else None
     lse = of.lse.astype(F32.numpy)
     out[...] = np.where(np.isneginf(lse)[..., None], np.nan, of.out)  # what is there does not matter
+    _make_odd(p, dout, of.q, out, lse)
     dout[:, :, ~of.queries] = np.nan
     how = {"causal": config.causal, "softmax_scale": config.scale, **config.score_arguments}
     how |= {name: array for name, array in of.operands.items() if name not in of.lengths}
@@ -280,6 +321,20 @@ def _given(own: GradientSettings, p: Problem) -> _Given:
     )
 
 
+def _make_odd(p: Problem, dout: Array, q: Array, out: Array, lse: Array) -> None:
+    """Put NaN and infinity into the odd rows of a problem, in turn in the ways that `Problem` lists, each
+    into another chunk of columns.
+    """
+    ways = (dout, np.nan), (dout, np.inf), (q, np.nan), (out, np.inf)
+    for row in p.odd:
+        column, way = divmod(row, len(ways))
+        array, odd = ways[way]
+        array[:, :, row, _CHUNK * column % array.shape[3]] = odd
+        if array is q:
+            out[:, :, row] = np.nan
+            lse[:, :, row] = np.where(np.isneginf(lse[:, :, row]), -np.inf, np.nan)
+
+
 def _bounds_of_sequences(
     call: GradientInputs, lengths: Mapping[str, Array], wanted: Sequence[str]
 ) -> dict[str, GradientBound]:
@@ -293,7 +348,7 @@ def _bounds_of_sequences(
     longest = max(queries.stop - queries.start for _, queries, _ in every)
     whole: dict[str, GradientBound] = {}
     for b, queries, keys in every:
-        sides = {"q": queries, "k": keys, "v": keys, "D": queries}
+        sides = {"q": queries, "k": keys, "v": keys, "D": queries, SUMS_OF_QUERIES: queries}
         one = replace(
             call,
             dout=call.dout[:, :, queries],
@@ -307,7 +362,7 @@ def _bounds_of_sequences(
         )
         for name, found in one.bounds(wanted).items():
             if name in sides:
-                like = {"q": call.q, "k": call.k, "v": call.v, "D": call.lse}[name]
+                like = {"k": call.k, "v": call.v, "D": call.lse}.get(name, call.q)
                 start = GradientBound(np.full(like.shape, np.nan), np.zeros(like.shape))
                 at: Any = (slice(None), slice(None), sides[name])
             elif name in wanted:

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.commands.campaign.infection import infected, probed
 from flash.commands.campaign.kernels import subjects
 from flash.commands.campaign.mistakes import Mutant, mutants
 from flash.commands.campaign.reasons import reason
@@ -30,7 +34,6 @@ EQUIVALENT: Final = "equivalent"  # no check can catch it, for a known reason
 HOLE: Final = "hole"  # no check caught it, and one should have
 
 _SCHEDULES: Final = ("pct:1", "pct:2", "pct:3")
-_SCHEDULED: Final = 2  # the number of problems that run in these schedules
 
 _PATIENCE: Final = 4  # times the right kernel's instructions: more count as an endless loop
 _LEAST_PATIENCE: Final = 2000
@@ -70,7 +73,7 @@ class _Finding:
 def judge(kernel: str, number: int) -> Verdict:
     """The verdict on the mutant of a kernel with index `number`."""
     subject, mutant = subjects()[kernel], mutants_of(kernel)[number]
-    found = _found(subject, mutant)
+    found = _found(subject, mutant, number)
     return Verdict(
         kernel,
         mutant.name,
@@ -94,8 +97,22 @@ def mutants_of(kernel: str) -> list[Mutant]:
     return mutants(subject.module, subject.entry)
 
 
-def _found(subject: Subject, mutant: Mutant) -> _Finding:
-    """Run the checks in order, and end at the first one that catches the mutant."""
+@lru_cache(maxsize=2)
+def _probed(kernel: str) -> Module:
+    subject = subjects()[kernel]
+    return probed(subject.module, subject.entry, mutants_of(kernel))
+
+
+@lru_cache(maxsize=256)
+def _infected(kernel: str, problem: Any) -> NDArray[np.bool_]:
+    """Which mutants of a kernel, in order, may differ from it on a problem."""
+    return infected(subjects()[kernel], _probed(kernel), len(mutants_of(kernel)), problem)
+
+
+def _found(subject: Subject, mutant: Mutant, index: int) -> _Finding:
+    """Run the checks in order, and end at the first one that catches the mutant. On problems on which
+    its run would be that of the right kernel, which passes, it is not run.
+    """
     module = mutant.module
     problems = verify(module)
     if problems:
@@ -104,14 +121,17 @@ def _found(subject: Subject, mutant: Mutant) -> _Finding:
     wrong = (*proof.problems, *proof.violations)
     if wrong:
         return _Finding("proof", str(wrong[0]))
-    same = True
+    told, same = [], True
     for number, problem in enumerate(subject.problems):
+        if not _infected(subject.name, problem)[index]:
+            continue
+        told.append(number)
         found, ran = _run(subject, module, problem, number)
         if found is not None:
             return found
         same = same and ran is not None and ran.results == right(subject.name, problem).results
     return (
-        _scheduled(subject, module)
+        _scheduled(subject, module, told)
         or (_Finding("unproved", str(proof.unknown[0])) if proof.unknown else None)
         or _survivor(mutant, subject.block, same)
     )
@@ -136,10 +156,10 @@ def _run(
     return _Finding(first, noticed[first], tuple(others), number), ran
 
 
-def _scheduled(subject: Subject, module: Module) -> _Finding | None:
-    for number, problem in enumerate(subject.problems[:_SCHEDULED]):
+def _scheduled(subject: Subject, module: Module, told: list[int]) -> _Finding | None:
+    for number in [n for n in told if n < subject.scheduled]:
         for schedule in _SCHEDULES:
-            found, _ = _run(subject, module, problem, number, schedule)
+            found, _ = _run(subject, module, subject.problems[number], number, schedule)
             if found is not None:
                 what = f"{schedule}: {found.what}"
                 return _Finding("schedule", what, (found.caught_by, *found.also), number)

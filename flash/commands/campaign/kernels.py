@@ -210,6 +210,8 @@ _WINDOW: Final = {
     "head_dim_v": 12,
     "window": (20, 9),
 }
+_HALF: Final = {"dtype": "f16", "head_dim": 16}
+_EXACT: Final = {"head_dim": 4, "causal": "top_left"}
 _GRADIENTS: Final[dict[str, dict[str, Any]]] = {
     # Gradients: of queries, and of the numbers of scores that follow from rows.
     "f16-sm_80-dq-features": {
@@ -254,6 +256,14 @@ _GRADIENTS: Final[dict[str, dict[str, Any]]] = {
         },
     },
     "f32_grade-sm_80-dkv-window": {"owner": KEYS, "attention": _WINDOW},
+    # Scores of a tile in parts, and matrices of the CTA's own rows in registers.
+    "f16-sm_80-dq-parts": {"owner": QUERIES, "in_parts": True, "attention": _HALF},
+    "f16-sm_80-dkv-parts": {"owner": KEYS, "in_parts": True, "attention": _HALF},
+    # One sweep, which also adds to sums of dQ.
+    "f16-sm_80-dkv-adds": {"owner": KEYS, "one_sweep": True, "attention": _HALF},
+    # Exact products of f32.
+    "f32-sm_80-dq": {"owner": QUERIES, "stages": 1, "attention": _EXACT},
+    "f32-sm_80-dkv": {"owner": KEYS, "stages": 1, "attention": _EXACT},
     # Gradients of scores, summed over what shares a bias.
     "f16-sm_80-dbias": {
         "owner": SCORES,

@@ -27,6 +27,9 @@ class Problem:
     Q, of K and of V share the memory of one row: no memory follows its last column. In causal kernels
     `section` heads take turns.
 
+    The rows `odd` have, in turn, NaN in dO, infinity in dO, NaN in Q and with it in O and LSE, and infinity
+    in O; they are for kernels of gradients.
+
     `window` and `softcap` replace the config's. Packed sequences have the (queries, keys) of
     `lengths`; if it is empty there are `batch` sequences of seq_q queries and seq_k keys. A bias has one
     element along the axes `broadcast`.
@@ -49,6 +52,7 @@ class Problem:
     lengths: tuple[tuple[int, int], ...] = ()
     dropout_seed: int = 0x0123_4567_89AB_CDEF  # both 32-bit words are nonzero
     broadcast: tuple[str, ...] = ()
+    odd: tuple[int, ...] = ()
 
     def config(self, config: AttentionConfig) -> AttentionConfig:
         """The config with this problem's softmax_scale, window and softcap."""

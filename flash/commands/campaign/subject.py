@@ -48,8 +48,9 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A kernel of the campaign. Its problems are hashable, and the first of them reuses every
-    buffer; `prepare(problem)` makes new arrays at each call.
+    """A kernel of the campaign. Its problems are hashable, and the first of them reuse every
+    buffer; `prepare(problem)` makes new arrays at each call. The first `scheduled` problems also run in
+    random schedules.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Subject:
     module: ir.Module
     problems: tuple[Any, ...]
     prepare: Callable[[Any], Launch]
+    scheduled: int = 2
 
     def run(
         self, module: ir.Module, problem: Any, *, launch: Callable[..., Result] = interpreter.run, **how: Any
@@ -72,7 +74,7 @@ class Subject:
             plan.entry,
             grid=plan.grid[0],
             block=plan.block[0],
-            args=[*arrays, *plan.values[len(arrays) :]],
+            args=plan.on_host(arrays),
             dynamic_smem=plan.dynamic_shared,
             raise_on_report=False,
             **how,

@@ -129,7 +129,7 @@ def moved_bytes(step: Decoding) -> int:
             launch.made.module,
             grid=launch.plan.grid,
             block=launch.plan.block,
-            args=[*memory, *launch.plan.values[len(memory) :]],
+            args=launch.plan.on_host(memory),
             dynamic_smem=launch.plan.dynamic_shared,
             profile=True,
         ).counters

@@ -93,7 +93,7 @@ def launch(
             made.module,
             grid=plan.grid,
             block=plan.block,
-            args=[*memory, *plan.values[len(memory) :]],
+            args=plan.on_host(memory),
             dynamic_smem=plan.dynamic_shared,
             **how,
         )

@@ -131,7 +131,7 @@ def moved_bytes(step: Serving) -> int:
         built.module,
         grid=plan.grid,
         block=plan.block,
-        args=[*arrays.values(), *plan.values[len(arrays) :]],
+        args=plan.on_host(list(arrays.values())),
         dynamic_smem=plan.dynamic_shared,
         profile=True,
     ).counters

@@ -26,13 +26,17 @@ from flash.commands.measure.static_quality import (
 )
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
+from flash.problem.wgmma_choice import WGMMA_TARGET
+from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen import interpreter
 from ptxgen.errors import BackendError
 from ptxgen.parse import parse
 from ptxgen.runtime.sass import mix
 from ptxgen.target import target as find_target
 
-TARGETS: Final = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+TARGETS: Final = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
+# Of 16-bit types for sm_90a: the most machine instructions of a turn of the main loop, by head_dim.
+LONGEST_LOOP: Final = {64: 400, 128: 440, 256: 410}
 DTYPES: Final = ("f16", "bf16", "f32")
 HEAD_DIMS: Final = (64, 128)
 SEQ: Final = {"f16": 1024, "bf16": 1024, "f32": 256}  # on the interpreter: queries, and keys
@@ -62,7 +66,9 @@ def static_jobs(quick: bool) -> list[Job]:
     """A job for every kernel and target, which assembles it, and interprets it or models its loop."""
     dtypes, targets = (DTYPES[:1], TARGETS[:1]) if quick else (DTYPES, TARGETS)
     jobs = []
-    for dtype, d, causal, name in product(dtypes, HEAD_DIMS, (False, True), targets):
+    for dtype, d, causal, name in product(dtypes, LONGEST_LOOP, (False, True), targets):
+        if (name == WGMMA_TARGET and dtype == "f32") or (name != WGMMA_TARGET and d not in HEAD_DIMS):
+            continue  # f32 has the kernels of sm_90
         config = AttentionConfig(d, dtype=dtype, causal=causal, target=name)
         label = f"{config.kernel().name} {name}"
         jobs.append(Job(label, functools.partial(quality, config)))
@@ -89,6 +95,8 @@ def quality(config: AttentionConfig) -> Found:
             assembled(Subject.of(build(kernel)), target),
             count(config, SEQ[config.element.name]),
         )
+        if isinstance(t, WgmmaTiling):
+            return [*ours.rows(), *ours.length(LONGEST_LOOP[t.head_dim])]
         if config.element.name != TRITON_DTYPE:
             return ours.rows()
         theirs = triton(t.head_dim, bool(config.causal), target.name)
@@ -137,6 +145,14 @@ class _Quality:
             for name, (value, unit) in self._figures().items()
         ]
         return [*found, self._mix()]
+
+    def length(self, most: int) -> Found:
+        """The machine instructions of a turn of the main loop, with a goal."""
+        if self.assembled.loop is None:
+            return []
+        taken = len(self.assembled.loop.path)
+        goal = Goal("<=", most)
+        return [measured("turn of the main loop", "instr.", [taken], config=self.settings, goal=goal, headline=True)]
 
     def _mix(self) -> str:
         a, target = self.assembled, self.settings["target"]

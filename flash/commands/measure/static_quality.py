@@ -118,7 +118,7 @@ class Counted:
 
 def counted(counters: Counters, scores: int) -> Counted:
     """The counters of a profiled launch, for 1000 of its `scores`."""
-    products = sum(n for opcode, n in counters.by_opcode.items() if opcode.startswith("mma."))
+    products = sum(n for opcode, n in counters.by_opcode.items() if opcode.startswith(("mma.", "wgmma.mma")))
     wavefronts, conflicts = counters.shared_wavefronts, counters.shared_conflicts
     assert wavefronts is not None, "the launch was not profiled"
     assert conflicts is not None, "the launch was not profiled"
@@ -146,7 +146,7 @@ def dense_launch(config: AttentionConfig, seq: int) -> tuple[Build, LaunchPlan, 
     made = build(config.kernel(None, alignment(config, geometry, *pointers)))
     plan = make_plan(made, geometry, config.scale, pointers, config.numbers)
     memory = [np.asarray(array.owner) for array in arrays]
-    return made, plan, [*memory, *plan.values[len(memory) :]]
+    return made, plan, plan.on_host(memory)
 
 
 def count(config: AttentionConfig, seq: int) -> Counted:

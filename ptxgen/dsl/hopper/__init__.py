@@ -8,6 +8,7 @@ from ptxgen.dsl.hopper.ring import Ring, Stage
 from ptxgen.dsl.hopper.roles import NamedBarrier, Role, Roles
 from ptxgen.dsl.hopper.tiles import BoxTile
 from ptxgen.dsl.hopper.tma import TensorParameter, Tma
+from ptxgen.dsl.hopper.turns import Turns
 from ptxgen.dsl.hopper.wgmma import Accumulator, Wgmma
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Stage",
     "TensorParameter",
     "Tma",
+    "Turns",
     "Wgmma",
     "cluster_of",
 ]

@@ -8,8 +8,9 @@ from typing import Final
 
 from ptxgen.dsl.blocks import block
 from ptxgen.dsl.hopper.layouts import Layout
+from ptxgen.dsl.hopper.products import Owner
 from ptxgen.dsl.hopper.roles import Role, Roles
-from ptxgen.dsl.hopper.tiles import BoxTile
+from ptxgen.dsl.hopper.tiles import ANYBODY, BoxTile
 from ptxgen.dsl.tiles import SharedTile, TilePointer
 from ptxgen.dsl.values import Pointer, Value, Var
 from ptxgen.errors import ConfigError, TypeMismatchError
@@ -161,14 +162,25 @@ class Ring:
         """Wait until the consumer's next stage is full; it is used until its `release`, so that stages
         of several rings may overlap. With nested use `drain` is shorter.
         """
-        self.k.require_whole_role(f"ring {self.name!r}: drain", self.consumer)
+        stage = self._next_full("drain")
+        self._advance(self._cursors[self.consumer.name])
+        return stage
+
+    def peek(self) -> Stage:
+        """Wait until the consumer's next stage is full, and leave it the next one: `acquire` or `drain`
+        gives it again. It is used until its `close`.
+        """
+        return self._next_full("peek")
+
+    # ------------------------------------------------------------------------------ inside
+
+    def _next_full(self, turn: str) -> Stage:
+        """The consumer's next stage, when it is full."""
+        self.k.require_whole_role(f"ring {self.name!r}: {turn}", self.consumer)
         cursor = self._cursors[self.consumer.name]
         stage = self._stage(cursor, "drain")
         self._wait(stage.full, cursor)
-        self._advance(cursor)
         return stage
-
-    # ------------------------------------------------------------------------------ inside
 
     def _hold(self, stage: Stage, start: int) -> None:
         """End the turn of an overlapped ring, which began at step `start` of the flight."""
@@ -220,8 +232,10 @@ class Ring:
             return at
         return at.moved(self.k.mad(index, _BARRIER_BYTES, at.value, mode="lo"))
 
-    def tile(self, name: str, index: Value | int, owner: Stage) -> BoxTile:
-        """The tile `name` of stage `index`."""
+    def tile(self, name: str, index: Value | int = 0, owner: Owner = ANYBODY) -> BoxTile:
+        """The tile `name` of stage `index`, whether or not a role has it: for the memory behind the last
+        turn. `fill`, `drain` and `acquire` give tiles of a turn.
+        """
         layout, at = self.tiles[name], self._regions[name].pointer()
         if isinstance(index, Value):
             at = at.moved(self.k.mad(index, layout.tile_bytes, at.value, mode="lo"))

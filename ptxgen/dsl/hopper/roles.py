@@ -115,6 +115,17 @@ class Roles(Matrices):
         self._barriers += 1
         return NamedBarrier(self, self._barriers, count, roles)
 
+    def take_barriers(self, who: str, count: int) -> int:
+        """Allot `count` named barriers; the number of the first. Raises `ConfigError` if there are not so
+        many left.
+        """
+        if self._barriers + count > _NAMED_BARRIERS:
+            raise ConfigError(
+                f"{who}: a CTA has {_NAMED_BARRIERS} named barriers, and {self._barriers} are taken"
+            )
+        self._barriers += count
+        return self._barriers - count + 1
+
     def add_role_user(self, user: RoleUser) -> None:
         """Have `user` prepared before the first role begins."""
         self._require_top("a ring", "")

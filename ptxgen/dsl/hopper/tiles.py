@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Final
+
 from ptxgen.dsl.control import Control
 from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS, Layout, span_of
 from ptxgen.dsl.hopper.products import Operand, Owner, Product, RegisterOperand
 from ptxgen.dsl.tiles import DIMENSIONS, TilePointer
-from ptxgen.dsl.values import Scalar, Value, is_count, is_int
+from ptxgen.dsl.values import Pointer, Scalar, Value, is_count, is_int
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
+from ptxgen.tensormap import CHUNK
 from ptxgen.types import u32
 
 _SWIZZLE_SHIFT = 7  # the address bits from 7 on are XORed to those from 4 on
+
+
+class _Anybody:
+    """The owner of a tile that is always there."""
+
+    def use(self, what: str) -> None:
+        """Allow it."""
+
+
+ANYBODY: Final = _Anybody()
 
 
 class BoxTile:
@@ -108,6 +122,37 @@ class BoxTile:
         if isinstance(nbytes, Value):
             return self._at.moved(self._at.value + nbytes)
         return self._at.plus_bytes(int(nbytes))
+
+    def chunks(self, thread: Value, threads: int, *, start: Scalar = 0, rows: int = 0) -> Iterator[Pointer]:
+        """The address of each chunk of 16 bytes that falls to the `thread`-th (u32) of `threads` threads,
+        as four words, of `rows` rows (0: all) from row `start` on, both multiples of 8. Where a chunk is in
+        the matrix is not known. Code between one address and the next is run by the threads that have it.
+        """
+        self.owner.use(f"tile {self.name!r}")
+        layout, k = self.layout, self.k
+        count = (rows or self.rows) * layout.row_bytes // CHUNK
+        at = self._plus(start * layout.row_bytes) if isinstance(start, Value) or start else self._at
+        at = at.moved(k.mad(thread, CHUNK, at.value, mode="lo"))
+        for slab in range(layout.slabs):
+            for first in range(0, count, threads):
+                place = at.plus_bytes(slab * layout.slab_bytes + first * CHUNK)
+                found = Pointer(place.value, "shared", u32, place.offset)
+                if first + threads <= count:
+                    yield found
+                    continue
+                with k.when(thread < count - first):
+                    yield found
+
+    def over(self, name: str, layout: Layout) -> BoxTile:
+        """A tile in the memory of this one, for who has done with this one. Raises `ConfigError` if it
+        is larger, or aligned to more.
+        """
+        if layout.tile_bytes > self.layout.tile_bytes or layout.align > self.layout.align:
+            raise ConfigError(
+                f"tile {name!r}: it needs {layout.tile_bytes} bytes, aligned to {layout.align}, but tile "
+                f"{self.name!r} has {self.layout.tile_bytes}, aligned to {self.layout.align}"
+            )
+        return BoxTile(self.k, name, layout, self._at, self.owner)
 
     # --------------------------------------------------------------------------- operands of wgmma
 

@@ -11,7 +11,7 @@ from ptxgen.dsl.hopper.cluster import Cluster
 from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS, Layout
 from ptxgen.dsl.hopper.ring import Ring, Stage
 from ptxgen.dsl.hopper.roles import Role, Roles
-from ptxgen.dsl.hopper.tiles import BoxTile
+from ptxgen.dsl.hopper.tiles import ANYBODY, BoxTile
 from ptxgen.dsl.tensors import TensorPointer
 from ptxgen.dsl.tiles import SharedTile
 from ptxgen.dsl.values import Scalar, Value, is_count
@@ -108,18 +108,29 @@ class Tma:
         made = self._parameters[name] = TensorParameter(self._k, name, type)
         return made
 
-    def tile(self, name: str, shape: object, dtype: ScalarType, *, swizzle: str | None = None) -> BoxTile:
+    def tile(
+        self,
+        name: str,
+        shape: object,
+        dtype: ScalarType,
+        *,
+        swizzle: str | None = None,
+        over: BoxTile | None = None,
+    ) -> BoxTile:
         """A tile in shared memory that a copy fills or empties: `shape` has up to five dimensions, the
         columns last, and all others together are its rows.
 
         `swizzle` is "none", "32B", "64B" or "128B", by default the widest that divides a row. Rows that
-        are wider than the swizzle are cut into slabs. Raises `ConfigError` for a row that is no multiple
-        of the swizzle, or of 16 bytes.
+        are wider than the swizzle are cut into slabs. `over` is a tile, such as `ring.tile("a")`, in whose
+        memory it lies, for who has done with that one. Raises `ConfigError` for a row that is no multiple
+        of the swizzle, or of 16 bytes, and for an `over` that is smaller.
         """
         self._require("tma.tile")
         layout = Layout.of(f"tile {name!r}", shape, dtype, swizzle)
+        if over is not None:
+            return over.over(name, layout)
         region = self._region(name, layout, 1)
-        return BoxTile(self._k, name, layout, region.pointer(), _ANYBODY)
+        return BoxTile(self._k, name, layout, region.pointer(), ANYBODY)
 
     def ring(
         self,
@@ -220,9 +231,10 @@ class Tma:
                 to.moved(to.value + start), at, stage.full, (1 << ctas) - 1, dim=dim
             )
 
-    def store(self, tile: BoxTile, place: Corner) -> None:
+    def store(self, tile: BoxTile, place: Corner, *, visible: bool = False) -> None:
         """Store a tile to a place of a tensor, and wait until it has been read, so that it may be
-        written again. What lies outside of the tensor is not written.
+        written again; if it is to be `visible`, until the threads may read it in the tensor. What lies
+        outside of the tensor is not written.
 
         All threads of the role, or outside of roles of the CTA, must come here: what they wrote to the
         tile is stored.
@@ -240,7 +252,7 @@ class Tma:
                 at = place.pointer(number * tile.layout.slab_columns)
                 k.cp_async_bulk_tensor_store(at, tile.slab(number), dim=dim)
             k.cp_async_bulk_commit_group()
-            k.cp_async_bulk_wait_group(0, read=True)
+            k.cp_async_bulk_wait_group(0, read=not visible)
         self._meet()
 
     def boxes(self) -> Mapping[str, Boxes]:
@@ -298,16 +310,6 @@ class Tma:
 def _as_s32(coordinate: Scalar) -> Scalar:
     """A coordinate as s32, the type in which coordinates are read."""
     return coordinate.as_(s32) if isinstance(coordinate, Value) else coordinate
-
-
-class _Anybody:
-    """The owner of a tile that is always there."""
-
-    def use(self, what: str) -> None:
-        """Allow it."""
-
-
-_ANYBODY: Final = _Anybody()
 
 
 def _three(name: str, given: Any) -> tuple[object, object, object]:

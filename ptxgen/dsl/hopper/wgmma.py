@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, cast
@@ -10,12 +12,13 @@ from ptxgen import ir
 from ptxgen.dsl.hopper.products import MOST_COLUMNS, STEP, WGMMA_ROWS, Operand, Product, RegisterOperand
 from ptxgen.dsl.hopper.roles import WARPGROUP, Roles
 from ptxgen.dsl.hopper.tiles import BoxTile
-from ptxgen.dsl.tiles import TilePointer
+from ptxgen.dsl.tiles import Fragment, TilePointer
 from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_count, is_int
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import ScalarType, bf16, bf16x2, f16, f16x2, f32, u32
 
+_PINNED: Final = "k.wgmma"  # the region that a pinned wait never writes; no tile can have this name
 _MOST_PENDING: Final = 7  # PTX ISA, "wgmma.wait_group"
 _CORE: Final = 8  # rows and columns of a core matrix
 _QUAD: Final = 4  # lanes that share the rows of their elements
@@ -56,14 +59,31 @@ class Wgmma:
             raise ConfigError(f"accumulator: wgmma is for whole warpgroups of {WARPGROUP} warps, but {who}")
         return Accumulator(k, rows, columns, zero)
 
-    def wait(self, pending: int = 0) -> None:
+    def wait(self, pending: int = 0, *, after: Sequence[Value] = ()) -> None:
         """Wait until at most the `pending` newest groups are under way; then the accumulators and
         operands of all others may be used again. A group is one `+=` or `set`, or one `group`.
+
+        The assembler may move arithmetic behind a wait, where no product covers it. The f32 values
+        `after` are computed before it: a store, which never runs, reads their sum.
         """
         if not is_int(pending) or not 0 <= pending <= _MOST_PENDING:
             raise ConfigError(f"wgmma.wait: pending must be 0..{_MOST_PENDING}, got {shown(pending)}")
+        if after:
+            self._pin(after)
         self._k.wgmma_wait_group(pending)
         self._k.flight.waited(pending)
+
+    def _pin(self, values: Sequence[Value]) -> None:
+        """Store the sum of values where it is below -infinity, which no number is."""
+        k = self._k
+        given: Sequence[Any] = values
+        for value in given:
+            if not isinstance(value, Value) or value.type is not f32:
+                raise TypeMismatchError(f"wgmma.wait: after must be f32 values, got {shown(value)}")
+        total = functools.reduce(k.add, given)
+        at = k.scratch(1, f32, _PINNED)
+        with k.only_if(total < -math.inf):
+            k.st_volatile(at, total, space="shared", type=f32)
 
     @contextmanager
     def group(self) -> Iterator[None]:
@@ -245,6 +265,19 @@ class Accumulator:
     def column(self) -> Value:
         """The column of this thread's first element, u32."""
         return (self.k.thread_id() & _QUAD - 1) << 1
+
+    @property
+    def rows_of_thread(self) -> Fragment:
+        """The variables by rows: 2 m + h has those of row 64 m + 8 h behind `row`, its element 2 j + i
+        that of column 8 j + i behind `column`.
+        """
+        return Fragment.of(
+            [
+                [v for n, v in enumerate(variables) if n >> 1 & 1 == half]
+                for variables in self._vars
+                for half in range(2)
+            ]
+        )
 
     def write(self, tile: BoxTile, row: Scalar = 0) -> None:
         """Store the elements, rounded to the type of the tile, to a tile in shared memory, from row

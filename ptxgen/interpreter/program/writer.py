@@ -10,6 +10,8 @@ memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import CodeType
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -36,7 +38,15 @@ from ptxgen.types import TYPES, ScalarType
 # Special registers that differ each time they are read.
 _COUNTERS: Final = ("%clock", "%globaltimer")
 
+# Code of segments that is kept: kernels that differ in one instruction share that of all other segments.
+_KEPT_SEGMENTS: Final = 2048
+
 Function = Callable[..., tuple[Any, Any, tuple[Any, ...]]]
+
+
+@lru_cache(maxsize=_KEPT_SEGMENTS)
+def _code(source: str) -> CodeType:
+    return compile(source, "<block>", "exec")
 
 
 class Writer:
@@ -92,7 +102,7 @@ class Writer:
         body = "\n    ".join([*self._lines, returned])
         source = f"def block({arguments}):\n    {body}\n"
         names = dict(self._names)
-        exec(compile(source, "<block>", "exec"), names)  # the source text is generated above
+        exec(_code(source), names)  # the source text is generated above
         return names["block"], source
 
     def key(self, register: str) -> str:

@@ -428,5 +428,6 @@ class Scheduler:
 
 
 @functools.cache  # called for every instruction in every batch
+@functools.cache
 def _may_spin(opcode: str) -> bool:
     return _POLLS.match(opcode) is not None

@@ -409,7 +409,7 @@ def test_only_tiles_with_columns_read_the_mask(kind: str) -> None:
                 step.made.module,
                 grid=step.plan.grid,
                 block=step.plan.block,
-                args=[*memory, *step.plan.values[len(memory) :]],
+                args=step.plan.on_host(memory),
                 dynamic_smem=step.plan.dynamic_shared,
                 profile=True,
             ).counters

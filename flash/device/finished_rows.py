@@ -1,0 +1,38 @@
+"""The end of the softmax of a thread's rows: their outputs are divided by the sums, and LSE is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from flash.device.cta import Cta
+from flash.device.lazy_softmax import LazySoftmax
+from flash.device.parameters import ScoreArray
+from ptxgen.dsl import Fragment, KernelBuilder, Value
+
+
+def finish_rows(
+    k: KernelBuilder,
+    cta: Cta,
+    rows: tuple[Value, Sequence[int]],
+    in_quad: Callable[[], Value],
+    softmax: LazySoftmax,
+    O: Fragment,
+    v_scale: ScoreArray | None,
+) -> None:
+    """O /= sum, times the scale of V if there is one; and, if wanted, write LSE. `rows` are the first
+    row of the thread, and all its rows counted from that; `in_quad` gives the index of this lane
+    among those that share them.
+    """
+    first_row, down_from_first = rows
+    factor = None if v_scale is None else v_scale.of_sequence(k, cta.kv_head)
+    for i, down in enumerate(down_from_first):
+        inverse, lse = softmax.finish(i)
+        inverse = cta.weighed(inverse)
+        if factor is not None:
+            inverse = inverse * factor
+        for output in O.row(i):
+            k.mul(output, inverse, into=output)
+        if cta.LSE is not None:
+            row = first_row + down
+            with k.when(cta.writes_lse((row < cta.O.rows) & (in_quad() == 0))):
+                k.store(cta.LSE.at(k, row), lse)

@@ -1,0 +1,33 @@
+"""Threads that do something together: those of a CTA, or those of a role."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ptxgen.dsl import KernelBuilder, Role, Value
+
+
+@dataclass(frozen=True)
+class Team:
+    """The threads of `role`; None: all threads of the CTA."""
+
+    role: Role | None
+
+    def thread(self, k: KernelBuilder) -> Value:
+        """The index of this thread in the team, u32."""
+        # A remainder, which the proofs follow: the threads of a role are neighbours.
+        return k.thread_id() if self.role is None else k.thread_id() % self.role.threads
+
+    def threads(self, k: KernelBuilder) -> int:
+        """The number of threads."""
+        return k.threads if self.role is None else self.role.threads
+
+    def sync(self, k: KernelBuilder) -> None:
+        """Wait for all threads of the team."""
+        if self.role is None:
+            k.barrier()
+        else:
+            self.role.barrier.sync()
+
+
+WHOLE_CTA = Team(None)

@@ -1,0 +1,237 @@
+"""The forward kernel for Hopper: O = softmax(scale Q Kᵀ + mask) V in one pass over K and V, for f16 and
+bf16 (FlashAttention-3, algorithm 2).
+
+One warpgroup has tiles of Q, K and V copied to shared memory by the tensor memory accelerator; each of
+the others computes 64 query rows of one head by `wgmma`. While the exponentials of a tile are computed,
+the product of the weights before it with their values is under way. K and V are walked from the last
+tile, which the end of the keys may cut; the loops behind it are those of `flash/device/tile_runs.py`.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Final
+
+from flash.device.cta import Cta
+from flash.device.finished_rows import finish_rows
+from flash.device.lazy_softmax import LEAST_SCALE
+from flash.device.mma_products import fragment_columns
+from flash.device.nonfinite import NonFinite
+from flash.device.overlapped_softmax import OverlappedSoftmax
+from flash.device.parameters import Parameters
+from flash.device.team import Team
+from flash.device.tile_runs import Cut, tile_runs
+from flash.device.wgmma_rings import Rings
+from flash.problem.config import KernelConfig
+from flash.problem.wgmma_tiling import WARPGROUP, WGMMA_ROWS, WgmmaTiling
+from flash.scores.philox import KEYS_PER_BLOCK
+from flash.scores.places import ScorePlaces
+from ptxgen import ir
+from ptxgen.dsl import KernelBuilder, Role, Value, marked
+from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, QUAD, QUAD_LANES
+from ptxgen.target import WARP_SIZE
+from ptxgen.types import s32, u32
+
+_SLACK: Final = 8.0  # P is at most 2 ** _SLACK, which every 16-bit type holds with room to spare
+_SIGNS: Final = 0x8000_8000  # of two elements in a word
+_ROWS: Final = (0, FRAGMENT_STEP)  # of a thread's part of a product, counted from its first row
+_WORDS: Final = 4  # registers of a thread that hold its part of 64 x 16 elements
+
+
+@marked("wgmma: roles")
+def wgmma_attention_forward(config: KernelConfig, t: WgmmaTiling) -> ir.Module:
+    """The module with the kernel of a configuration, whose tiling is `t`.
+
+    `flash/contract/forward.py` says what its parameters mean.
+    """
+    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=False)
+    given = Parameters.declare(k, config)
+    producer = k.warpgroup_role("producer", registers=t.producer_registers)
+    consumer = k.warpgroup_role("consumer", warpgroups=t.consumers, registers=t.consumer_registers)
+    rings = Rings.declare(k, config, t, producer, consumer)
+    # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros.
+    odd = NonFinite(k, config) if config.hides_keys else None
+    with producer:
+        cta = Cta.of(k, config, given)
+        with k.when(_has_tiles(cta), uniform=True):
+            rings.fill(k, cta)
+    with consumer:
+        cta = Cta.of(k, config, given)
+        _Consumer(k, config, t, given, cta, consumer, rings, odd).run()
+    return k.build()
+
+
+def _has_tiles(cta: Cta) -> Value:
+    """Whether the rows of the CTA see a tile of keys."""
+    return cta.tiles > (0 if cta.first_tile is None else cta.first_tile)
+
+
+class _Consumer:
+    """What the warpgroups that compute do."""
+
+    def __init__(
+        self,
+        k: KernelBuilder,
+        config: KernelConfig,
+        t: WgmmaTiling,
+        given: Parameters,
+        cta: Cta,
+        role: Role,
+        rings: Rings,
+        odd: NonFinite | None,
+    ) -> None:
+        self.k = k
+        self.config = config
+        self.t = t
+        self.given = given
+        self.cta = cta
+        self.role = role
+        self.team = Team(role)
+        self.rings = rings
+        self.odd = odd
+        self.keys_of_thread = fragment_columns(t.tile)
+
+    @marked("wgmma: loops over tiles")
+    def run(self) -> None:
+        """Compute and store the rows of O."""
+        k, t, cta = self.k, self.t, self.cta
+        self.S = k.wgmma.accumulator(WGMMA_ROWS, t.tile, zero=False)
+        self.O = k.wgmma.accumulator(WGMMA_ROWS, t.output_columns)
+        # The same in all lanes, so that descriptors are in uniform registers.
+        self.group_row = k.warp_index // (WARPGROUP // WARP_SIZE) % t.consumers * WGMMA_ROWS
+        self.my_first_row = self._first_row_of(cta)
+        self.in_quad = k.thread_id() % QUAD_LANES
+        sinks = cta.sinks(k, self.in_quad, _ROWS, lambda: self.my_first_row)
+        scale = k.max(k.abs(cta.scale_log2), LEAST_SCALE) if cta.scoring is None else None
+        self.softmax = OverlappedSoftmax(k, len(_ROWS), QUAD, scale, _SLACK, sinks)
+        self.P = [[k.var(u32, 0) for _ in range(_WORDS)] for _ in range(t.tile // 16)]
+        self.turns = k.turns(self.role) if t.takes_turns else None
+        with k.when(_has_tiles(cta), uniform=True):
+            if self.turns is not None:
+                self.turns.begin()
+            self.q = self.rings.queries.acquire().q
+            self._flip_signs()
+            self._first()
+            for begin, end, cut in tile_runs(k, cta, lambda: Cta.of(k, self.config, self.given)):
+                if cut is Cut.ANYWHERE and not cta.mask.hides_keys:
+                    continue  # at most one tile, which is done
+                begin = k.min(begin, cta.tiles - 1)
+                with k.loop(-begin, end if isinstance(end, int) else -end) as n:
+                    self._next(n, cut)
+            if self.turns is not None:
+                self.turns.end()
+            self._last()
+        self._finish()
+
+    def _first_row_of(self, cta: Cta) -> Value:
+        """The first row of this thread, whose warpgroup has the rows from `group_row` on."""
+        group = self.k.thread_id() // WARPGROUP % self.t.consumers
+        return cta.first_row + self.k.signed(self.S.row + group * WGMMA_ROWS)
+
+    @marked("wgmma: sign of the scale")
+    def _flip_signs(self) -> None:
+        """Negate Q if the scale is negative: the softmax takes a positive one."""
+        k, q = self.k, self.q
+        if self.cta.scoring is not None:
+            return
+        with k.when(self.given.scale.as_(s32) < 0, uniform=True):
+            for at in q.chunks(self.role.thread, self.role.threads):
+                k.store(at, [word ^ _SIGNS for word in k.load(at, 4)])
+            k.fence_proxy_async(space="shared::cta")
+            self.role.barrier.sync()
+
+    @marked("wgmma: first tile")
+    def _first(self) -> None:
+        """Scores and weights of the last tile of keys."""
+        k = self.k
+        key = self.rings.keys.acquire()
+        k.note("S = Q K^T")
+        self.S.set(self.q.part(self.group_row, WGMMA_ROWS) @ key.k.T)
+        k.wgmma.wait()
+        key.release()
+        self._weigh(-self.cta.tiles, Cut.ANYWHERE)
+        self._pack()
+        self._clear()
+
+    @marked("wgmma: tile")
+    def _next(self, n: Value, cut: Cut) -> None:
+        """Scores and weights of a tile of keys, and the product of the tile before with its values."""
+        k = self.k
+        key = self.rings.keys.acquire()
+        k.note("S = Q K^T, and O += P V of the tile before")
+        with nullcontext() if self.turns is None else self.turns.taken():
+            self.S.set(self.q.part(self.group_row, WGMMA_ROWS) @ key.k.T)
+            value = self.rings.values.acquire()
+            self.O += k.wgmma.registers(self.P, self.config.dtype.scalar) @ value.v
+        k.wgmma.wait(1)
+        key.release()
+        self._weigh(n, cut)
+        k.wgmma.wait(after=self.softmax.row_sum)
+        value.release()
+        self.softmax.rescale(self.O.rows_of_thread)
+        self._pack()
+        if cut.hides:
+            self._clear()
+
+    def _last(self) -> None:
+        """The product of the last weights with their values."""
+        k = self.k
+        value = self.rings.values.acquire()
+        k.note("O += P V")
+        self.O += k.wgmma.registers(self.P, self.config.dtype.scalar) @ value.v
+        k.wgmma.wait()
+        value.release()
+
+    def _weigh(self, n: Value, cut: Cut) -> None:
+        """P = exp2(scale * (S - shift)) of the tile with -n - 1 tiles before it."""
+        k, cta, S = self.k, self.cta, self.S.rows_of_thread
+        places = None
+        if cut.hides or cta.scoring is not None or cta.after_softmax:
+            first_key, begins_block = self.rings.first_key(n), self.t.tile % KEYS_PER_BLOCK == 0
+            places = ScorePlaces(
+                k, self.my_first_row, first_key, self.in_quad * 2, _ROWS, self.keys_of_thread, begins_block
+            )
+            if cta.scoring is not None:
+                cta.scoring.apply(S, places)
+            if cut.hides:
+                cta.mask.apply(k, S, places, in_front=cut is Cut.IN_FRONT)
+        k.note("P = exp2(scale * S - shift)")
+        self.softmax.weigh(S)
+        if places is not None:
+            for feature in cta.after_softmax:
+                feature.drop(S, places)
+
+    def _pack(self) -> None:
+        """Round P to 16 bits, into the registers from which the next product reads it."""
+        for words, rounded in zip(self.P, self.S.packed(self.config.dtype.scalar).words, strict=True):
+            for word, value in zip(words, rounded, strict=True):
+                word.set(value)
+
+    @marked("wgmma: nonfinite values")
+    def _clear(self) -> None:
+        """Set NaN and infinity in the tile of V to 0 whose keys some rows do not see."""
+        k = self.k
+        if self.odd is None:
+            return
+        stage = self.rings.values.peek()
+        self.odd.clear_chunks(stage.v.chunks(self.role.thread, self.role.threads))
+        stage.close()
+        k.fence_proxy_async(space="shared::cta")
+        self.role.barrier.sync()
+
+    @marked("wgmma: sums, LSE and O")
+    def _finish(self) -> None:
+        """O / sum, through the tile of Q to global memory."""
+        k, config, t = self.k, self.config, self.t
+        k.note("O / sum, LSE")
+        cta = Cta.of(k, config, self.given)
+        O, rows = self.O.rows_of_thread, (self._first_row_of(cta), _ROWS)
+        finish_rows(k, cta, rows, lambda: self.in_quad, self.softmax, O, None)
+        out = self.rings.out
+        self.role.barrier.sync()  # O may lie where the rows of another warpgroup were
+        self.O.write(out, self.group_row)
+        k.tma.store(out, self.rings.O[cta.batch, cta.head, cta.first_row, 0], visible=self.odd is not None)
+        if self.odd is not None:
+            runs = [run[:2] for run in tile_runs(k, cta, lambda: cta) if run[2].hides]
+            cleared = [(end * t.tile, begin * t.tile) for begin, end in runs]
+            self.odd.restore(cta, t.block_q, cleared, self.team)

@@ -1,0 +1,127 @@
+"""How the work of a kernel for Hopper is dealt to warpgroups.
+
+A CTA takes `block_q` query rows and walks over K and V in tiles of `tile` keys, which one warpgroup
+has copied to shared memory by the tensor memory accelerator (TMA). Each of the other warpgroups takes
+64 rows and all keys of a tile (`wgmma` m64nNk16).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from flash.problem.simt_tiling import ValueSlices
+from ptxgen.target import WARP_SIZE
+
+WGMMA_ROWS: Final = 64  # rows of a warpgroup
+WARPGROUP: Final = 4 * WARP_SIZE  # threads
+WGMMA_BLOCKS_Q: Final = (64, 128)
+# Columns of Q and K, and of V, that a kernel computes with: the least that has all. What a row lacks
+# arrives as zeros.
+WIDTHS: Final = (64, 96, 128, 192, 256)
+# Registers of a thread of the producer and of a consumer, by consumers, as FlashAttention-3 sets them;
+# 0: what the assembler takes. All threads together have 65536.
+_REGISTERS: Final = {1: (0, 0), 2: (24, 240)}
+_ROW_STEP: Final = 8  # PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16"
+_TWO: Final = 2
+_WIDEST_IN_TURNS: Final = 128
+_ALL_REGISTERS: Final = 65536
+_REGISTER_UNIT: Final = 8  # the registers of a thread are allotted in such units
+_MOST_REGISTERS: Final = 255
+_OTHER_REGISTERS: Final = 58  # what the assembler was seen to add
+_PAIR: Final = 2  # bytes of an element
+# Bytes of barriers and flags, each of which moves what follows to the next multiple of 1024.
+_OTHER_BYTES: Final = 3 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class WgmmaTiling:
+    """Tiles and warpgroups of one kernel; all sizes in elements unless they say bytes.
+
+    `stages` is how many tiles of K, and of V, shared memory holds.
+    """
+
+    head_dim: int
+    head_dim_v: int
+    tile: int
+    block_q: int
+    stages: int = 2
+
+    value_slices: ClassVar[int] = 1  # a CTA computes all columns of V
+    precision: ClassVar[None] = None
+
+    @property
+    def slices(self) -> ValueSlices:
+        """How the columns of V and O are dealt to CTAs."""
+        return ValueSlices.of(self.head_dim_v, 1, 1)
+
+    @property
+    def consumers(self) -> int:
+        """Warpgroups that compute."""
+        return self.block_q // WGMMA_ROWS
+
+    @property
+    def row_step(self) -> int:
+        """Distance in rows between the two rows of S that a thread has."""
+        return _ROW_STEP
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA."""
+        return (1 + self.consumers) * WARPGROUP
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the consumers multiply in turns, as in FlashAttention-3: two, with rows of at most 128
+        columns; wider ones have no exponentials to speak of.
+        """
+        return self.consumers == _TWO and self.score_columns <= _WIDEST_IN_TURNS
+
+    @property
+    def producer_registers(self) -> int:
+        """Registers of a thread that copies; 0: not set."""
+        return _REGISTERS[self.consumers][0]
+
+    @property
+    def consumer_registers(self) -> int:
+        """Registers of a thread that computes; 0: not set."""
+        return _REGISTERS[self.consumers][1]
+
+    @property
+    def score_columns(self) -> int:
+        """Columns of head_dim that Q Kᵀ sums over, padding included."""
+        return width_of(self.head_dim)
+
+    @property
+    def output_columns(self) -> int:
+        """Columns of head_dim_v that a CTA computes, padding included."""
+        return width_of(self.head_dim_v)
+
+    def tile_of(self, array: str) -> tuple[int, int]:
+        """The rows and columns of the tiles of Q, K, V or O in shared memory."""
+        rows = self.block_q if array in ("Q", "O") else self.tile
+        return rows, self.score_columns if array in ("Q", "K") else self.output_columns
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a CTA, at most: the tiles of Q, K and V, and their barriers. O leaves
+        through the tile of Q.
+        """
+        tiles = self.block_q * self.score_columns
+        tiles += self.stages * self.tile * (self.score_columns + self.output_columns)
+        return _PAIR * tiles + _OTHER_BYTES
+
+    @property
+    def registers(self) -> int:
+        """Estimated registers of a thread: with warps of several roles, what each has at the beginning;
+        else the accumulators of S and O, P, and the rest.
+        """
+        if self.consumer_registers:
+            return _ALL_REGISTERS // self.threads // _REGISTER_UNIT * _REGISTER_UNIT
+        held = (self.tile + self.output_columns) // 2 + self.tile // 4
+        return min(held + _OTHER_REGISTERS, _MOST_REGISTERS)
+
+
+def width_of(columns: int) -> int:
+    """The columns that a kernel computes with for rows of `columns` columns."""
+    return next(width for width in WIDTHS if columns <= width)

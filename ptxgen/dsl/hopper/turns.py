@@ -1,0 +1,65 @@
+"""Turns (`k.turns`): what only one warpgroup of a role does at a time, in the order of the warpgroups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from ptxgen.dsl.hopper.roles import WARPGROUP, Role, Roles
+from ptxgen.dsl.values import Value
+from ptxgen.errors import ConfigError
+from ptxgen.target import WARP_SIZE
+
+_LOG_WARPGROUP: Final = WARPGROUP.bit_length() - 1
+
+
+class Turns:
+    """The warpgroups of `role` take turns, the first one first, each as often as the others: as in the
+    ping-pong of FlashAttention-3, so that while one of two multiplies, the other computes exponentials.
+
+    `with turns.taken():` holds what is done in a turn; `begin` comes before the first, `end` behind the
+    last. A warpgroup has a named barrier, numbered from `first` on, at which the one before it arrives.
+    """
+
+    def __init__(self, k: Roles, role: Role, first: int) -> None:
+        self._k = k
+        self._role = role
+        self._first = first
+        self._threads = 2 * WARPGROUP * WARP_SIZE
+        self._mine: Value | None = None
+        self._next: Value | None = None
+
+    def begin(self) -> None:
+        """Give the first warpgroup its first turn: the last one arrives at its barrier."""
+        self._require("begin")
+        k, last = self._k, self._first + self._role.warpgroups - 1
+        first_warp = self._role.first // WARPGROUP
+        self._mine = (k.warp_index >> _LOG_WARPGROUP) + (self._first - first_warp)
+        self._next = k.selp(self._first, self._mine + 1, self._mine == last)
+        with k.when(self._mine == last):
+            k.bar_arrive(self._first, self._threads)
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Wait for the turn, and give the next warpgroup its turn at the end."""
+        mine, following = self._begun("taken")
+        self._k.bar_sync(mine, self._threads)
+        yield
+        self._k.bar_arrive(following, self._threads)
+
+    def end(self) -> None:
+        """Take the first warpgroup's turn that nobody needs, so that no arrival is left."""
+        mine, _ = self._begun("end")
+        with self._k.when(mine == self._first):
+            self._k.bar_sync(self._first, self._threads)
+
+    def _begun(self, what: str) -> tuple[Value, Value]:
+        """The barriers of this warpgroup and of the next one."""
+        self._require(what)
+        if self._mine is None or self._next is None:
+            raise ConfigError(f"turns.{what} is used before turns.begin(), which gives the first turn")
+        return self._mine, self._next
+
+    def _require(self, what: str) -> None:
+        self._k.require_whole_role(f"turns.{what}", self._role)

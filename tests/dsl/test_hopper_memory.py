@@ -1,0 +1,162 @@
+"""What roles do with the memory of tiles beside copies and products, waits behind arithmetic, and turns."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ptxgen import interpreter
+from ptxgen.check.verify import verify
+from ptxgen.dsl import KernelBuilder
+from ptxgen.errors import ConfigError, TypeMismatchError
+from ptxgen.text import render
+from ptxgen.types import f16, f32, u32
+
+
+def negated_product(threads: int = 384, *, pinned: bool = True) -> KernelBuilder:
+    """C = -(A @ B) of 128 rows, and then D = C read back: A is negated where it has arrived, and C leaves
+    through its memory.
+    """
+    k = KernelBuilder("negated", target="sm_90a", threads=threads)
+    A, B, C = (k.tma.tensor_map(name, f16) for name in "ABC")
+    c, d = k.pointer("c", f16), k.pointer("d", f16)
+    producer, consumer = k.warpgroup_role("producer"), k.warpgroup_role("consumer", warpgroups=2)
+    ring = k.tma.ring(1, producer, consumer, a=((128, 64), f16), b=((64, 32), f16))
+    out = k.tma.tile("out", (128, 32), f16, over=ring.tile("a"))
+    with producer, ring.fill() as stage:
+        k.tma.load(stage.a, A[0, 0])
+        k.tma.load(stage.b, B[0, 0])
+    with consumer:
+        first = consumer.warpgroup * 64
+        arrived = ring.peek()
+        for at in arrived.a.chunks(consumer.thread, consumer.threads):
+            k.store(at, [word ^ 0x8000_8000 for word in k.load(at, 4)])
+        arrived.close()
+        k.fence_proxy_async(space="shared::cta")
+        consumer.barrier.sync()
+        acc = k.wgmma.accumulator(64, 32)
+        total = k.var(f32, 1.0)
+        with ring.drain() as stage:
+            acc += stage.a.part(first, 64) @ stage.b
+            total.set(total * 2)
+            k.wgmma.wait(after=[total] if pinned else ())
+        for row in acc.rows_of_thread:
+            for v in row:
+                v.set(v + total)
+        consumer.barrier.sync()
+        acc.write(out, first)
+        k.tma.store(out, C[0, 0], visible=True)
+        with k.loop(consumer.thread, 128 * 32, 256, type=u32) as i:
+            d[i] = c[i]
+    return k
+
+
+def test_tiles_are_changed_where_they_arrive_and_their_memory_is_used_again() -> None:
+    k = negated_product()
+    module, boxes = k.build(), k.tma.boxes()
+    assert not verify(module)
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-4, 5, (128, 64)).astype(np.float16), rng.integers(-4, 5, (64, 32)).astype(np.float16)
+    c, d = np.zeros((2, 128, 32), np.float16)
+    given = [boxes["A"].of(a), boxes["B"].of(b), boxes["C"].of(c), c, d]
+    shared = module.kernels[0].dynamic_shared_bytes
+    for schedule in ("lockstep", interpreter.PCT(0)):
+        interpreter.run(
+            module, grid=1, block=384, args=given, dynamic_smem=shared, sanitize=True, schedule=schedule
+        )
+        wanted = 2 - a.astype(np.float32) @ b.astype(np.float32)
+        assert np.array_equal(c, wanted)
+        assert np.array_equal(d, wanted)
+    assert shared < (128 * 64 + 64 * 32) * 2 + 1024  # out has no memory of its own
+
+
+def test_a_wait_behind_arithmetic_has_a_store_that_depends_on_it() -> None:
+    text = render(negated_product().build())
+    assert re.search(r"setp\.lt\.f32 (%p\d+), %f\d+, 0fFF800000;\s+@\1 st\.volatile\.shared\.f32", text)
+    assert "st.volatile" not in render(negated_product(pinned=False).build())
+
+
+def parts() -> Any:
+    k = KernelBuilder("parts", target="sm_90a", threads=256)
+    producer, consumer = k.warpgroup_role("producer"), k.warpgroup_role("consumer")
+    ring = k.tma.ring(2, producer, consumer, a=((64, 64), f16))
+    return k, producer, consumer, ring
+
+
+def test_a_tile_over_another_one_must_fit() -> None:
+    k, _, _, ring = parts()
+    with pytest.raises(
+        ConfigError, match=r"'out': it needs 16384 bytes, aligned to 1024, but tile 'a' has 8192"
+    ):
+        k.tma.tile("out", (64, 128), f16, over=ring.tile("a"))
+
+
+def test_a_peek_belongs_into_the_consumer_and_ends() -> None:
+    k, producer, consumer, ring = parts()
+    with producer, pytest.raises(TypeMismatchError, match="peek belongs into 'with' of the role 'consumer'"):
+        ring.peek()
+    with consumer:
+        stage = ring.peek()
+        stage.close()
+        with pytest.raises(TypeMismatchError, match="tile 'a' of ring 'ring_1' is used behind its drain"):
+            _ = stage.a
+        with pytest.raises(TypeMismatchError, match="wait: after must be f32 values, got 3"):
+            k.wgmma.wait(after=[3])
+
+
+def in_turns(warpgroups: int, turns: int, *, ends: bool = True) -> KernelBuilder:
+    """Each turn appends the number of its warpgroup to a list, without atomics."""
+    k = KernelBuilder("turns", target="sm_90a", threads=128 * (warpgroups + 1))
+    out = k.pointer("out", u32)
+    count = k.shared("count", (1, 1), u32)
+    idle, role = k.warpgroup_role("idle"), k.warpgroup_role("working", warpgroups=warpgroups)
+    with k.when(k.thread_id() == 0):
+        count[0, 0] = 0
+    k.barrier()
+    with idle:
+        pass
+    with role:
+        of = k.turns(role)
+        of.begin()
+        with k.loop(0, turns), of.taken(), k.when(role.thread % 128 == 0):
+            n = count[0, 0]
+            out[n] = role.thread // 128
+            count[0, 0] = n + 1
+        if ends:
+            of.end()
+    return k
+
+
+@pytest.mark.parametrize("warpgroups", [2, 3])
+def test_warpgroups_take_turns_in_their_order(warpgroups: int) -> None:
+    module = in_turns(warpgroups, 4).build()
+    assert not verify(module)
+    for schedule in ("lockstep", interpreter.PCT(0), interpreter.PCT(1)):
+        found = np.full(4 * warpgroups, 99, np.uint32)
+        interpreter.run(
+            module,
+            grid=1,
+            block=128 * (warpgroups + 1),
+            args=[found],
+            dynamic_smem=module.kernels[0].dynamic_shared_bytes,
+            sanitize=True,
+            schedule=schedule,
+        )
+        assert found.tolist() == list(range(warpgroups)) * 4
+
+
+def test_turns_need_a_beginning_and_two_warpgroups() -> None:
+    k, _, consumer, _ = parts()
+    with pytest.raises(
+        ConfigError, match="turns: it takes a role of this kernel with two warpgroups or more"
+    ):
+        k.turns(consumer)
+    k = KernelBuilder("parts", target="sm_90a", threads=256)
+    role = k.warpgroup_role("both", warpgroups=2)
+    with role:
+        turns = k.turns(role)
+        with pytest.raises(ConfigError, match=r"turns\.taken is used before turns\.begin\(\)"), turns.taken():
+            pass

@@ -1,0 +1,84 @@
+"""What the assembler makes of the kernel for Hopper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kernel_runs import assert_no_spill, nightly
+
+from flash.contract.catalogue import build
+from flash.problem.config import AttentionConfig
+from flash.problem.wgmma_tiling import WgmmaTiling
+from ptxgen.errors import BackendError
+from ptxgen.runtime.assembler import Assembler
+from ptxgen.runtime.sass import Loop, find_disassembler, main_loop
+from ptxgen.target import target
+
+pytestmark = pytest.mark.ptxas
+
+LONGEST_LOOP = {64: 400, 128: 440, 256: 410}  # machine instructions of a turn
+
+
+def loop_of(config: AttentionConfig, assembler: Assembler) -> Loop:
+    made = assembler.assemble(build(config.kernel()).text, "sm_90a")
+    try:
+        found = main_loop(find_disassembler().instructions(made.cubin))
+    except BackendError as error:
+        pytest.skip(str(error))
+    assert found is not None
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head_dim", LONGEST_LOOP)
+def test_exponentials_are_computed_while_a_product_is_under_way(head_dim: int, assembler: Assembler) -> None:
+    config = AttentionConfig(head_dim, dtype="bf16", target="sm_90a")
+    path = loop_of(config, assembler).path
+    products = [at for at, one in enumerate(path) if one.name == "HGMMA"]
+    waits = [at for at, one in enumerate(path) if one.opcode.startswith("WARPGROUP.DEPBAR")]
+    exponentials = [at for at, one in enumerate(path) if one.opcode.startswith("MUFU.EX2")]
+    assert len(waits) == 2  # for the scores, and for the output
+    assert products[-1] < waits[0]
+    assert len(exponentials) >= config.kernel().tiling.tile // 2
+    assert all(waits[0] < at < waits[1] for at in exponentials)
+    assert not [one for one in path if one.name == "R2UR"]
+    assert len(path) <= LONGEST_LOOP[head_dim]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("head_dim", "causal"),
+    [(128, True), *(nightly(d, causal) for d in (64, 96, 192, 256) for causal in (False, True))],
+)
+def test_no_default_kernel_spills(head_dim: int, causal: bool, assembler: Assembler) -> None:
+    assert_no_spill(AttentionConfig(head_dim, dtype="f16", target="sm_90a", causal=causal), assembler)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
+def test_no_tile_offered_spills(head_dim: int, assembler: Assembler) -> None:
+    request = AttentionConfig(head_dim, dtype="f16", target="sm_90a").tile_request
+    for tile in request.tiles(target("sm_90a")):
+        for block_q in (64, 128):
+            for more in ({}, {"causal": True}):
+                sizes: dict[str, Any] = {"tile": tile, "block_q": block_q, **more}
+                config = AttentionConfig(head_dim, dtype="f16", target="sm_90a", **sizes)
+                if isinstance(config.kernel().tiling, WgmmaTiling):
+                    assert_no_spill(config, assembler)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize(
+    "features",
+    [
+        {"window": (5, 5), "softcap": 5.0, "alibi": True, "sink": True},
+        {"bias": "f16", "dropout": 0.1, "softcap": 3.0},
+        {"mask": True, "causal": True},
+        {"key_bias": "f32", "dropout": 0.1, "causal": True},
+    ],
+    ids=str,
+)
+def test_no_feature_spills(features: dict[str, Any], head_dim: int, assembler: Assembler) -> None:
+    assert_no_spill(AttentionConfig(head_dim, dtype="bf16", target="sm_90a", **features), assembler)

@@ -1,0 +1,199 @@
+"""Which launches get the kernel for Hopper, and what they and its contract say of tensor maps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from device_arrays import without_assembler
+from fake_gpu import Machine
+from kernel_runs import Problem
+
+from flash import AttentionConfig, AttentionKernel, DecodeKernel
+from flash.contract.catalogue import build
+from flash.problem.tensor_maps import maps_of
+from flash.problem.wgmma_tiling import WgmmaTiling
+from ptxgen.contract import schema
+from ptxgen.contract.stub import stub
+from ptxgen.errors import ConfigError
+from ptxgen.runtime.cache import ModuleCache
+from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.runtime.plan import LaunchPlan, ParamSlot, pack
+from ptxgen.target import target
+from ptxgen.tensormap import TensorMap
+
+SMALL: dict[str, Any] = {"dtype": "f16", "tile": 16, "block_q": 64}
+
+
+def arrays(seq_q: int = 40, seq_k: int = 50, dim: int = 16, heads: int = 2, kv_heads: int = 1) -> Any:
+    problem = Problem(seq_q, seq_k, dim, dim, heads=heads, kv_heads=kv_heads)
+    return problem.arrays(dtype=np.float16)
+
+
+# ------------------------------------------------------------------------------------------
+# the choice
+
+
+def below_the_diagonal(batch: Any, head: Any, query: Any, key: Any) -> Any:
+    del batch, head
+    return query >= key
+
+
+def why_not(config: AttentionConfig, *, on: str = "sm_90a", alignment: int | None = None) -> str:
+    said = config.tile_request.why_not_wgmma(target(on), alignment)
+    kernel = config.kernel(on, alignment)
+    assert isinstance(kernel.tiling, WgmmaTiling) == (not said)
+    assert ("wgmma" in kernel.name) == (not said)
+    assert bool(maps_of(kernel)) == (not said)
+    return said
+
+
+def test_the_table_of_the_choice() -> None:
+    def config(head_dim: int = 64, head_dim_v: int | None = None, **how: Any) -> AttentionConfig:
+        return AttentionConfig(head_dim, head_dim_v, **{"dtype": "f16", **how})
+
+    assert why_not(config()) == ""
+    assert (
+        why_not(config(256, 256, dtype="bf16", causal=True, bias="f32", dropout=0.1, stages=3, tile=16)) == ""
+    )
+    assert why_not(config(), on="sm_90") == "wgmma is of sm_90a alone"
+    assert why_not(config(), on="sm_100") == "wgmma is of sm_90a alone"
+    assert why_not(config(dtype="f32")) == "wgmma multiplies f16 and bf16 here"
+    assert why_not(config(varlen=True)) == "sequences have lengths of their own (varlen)"
+    assert why_not(config(pack_gqa=True)) == "rows of several heads are packed (pack_gqa)"
+    assert why_not(config(mask_mod=below_the_diagonal)) == "mask_mod leaves out tiles between others"
+    assert why_not(config(100)) == "tensor maps take rows of multiples of 16 bytes"
+    assert why_not(config(), alignment=8) == "tensor maps take rows of multiples of 16 bytes"
+    wider = "head_dim_v is wider than head_dim, through whose tile O leaves"
+    assert why_not(config(64, 128)) == why_not(config(256, 512)) == wider
+    assert why_not(config(block_q=32)) == "block_q=32: a warpgroup has 64 rows"
+    too_large = "tile=128 with stages=2 does not fit shared memory"
+    assert why_not(config(192, tile=128, block_q=128)) == too_large
+
+
+def test_default_tiles_are_the_largest_that_fit() -> None:
+    def tile(head_dim: int, head_dim_v: int | None = None) -> int:
+        return AttentionConfig(head_dim, head_dim_v, dtype="f16", target="sm_90a").kernel().tiling.tile
+
+    assert [tile(d) for d in (40, 64, 96, 128, 192, 256)] == [128, 128, 128, 128, 112, 80]
+    assert [tile(192, 128), tile(256, 128)] == [128, 96]
+    assert AttentionConfig(64, dtype="f16", target="sm_90a", tile=112).kernel().tiling.tile == 112
+    with pytest.raises(ConfigError, match="tile must be one of 16, 32, 64, 128, 'auto', got 112"):
+        AttentionConfig(64, dtype="f16", target="sm_90", tile=112)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda q, k, v: (q, k, v), ""),
+        (lambda q, k, v: (q, k[:, :, :0], v[:, :, :0]), "there are no keys"),
+        (lambda q, k, v: (q, k[:, :, ::-1], v), "a stride of K is -16 elements"),
+        (lambda q, k, v: (q, k, np.broadcast_to(v[:, :, :1], v.shape)), "a stride of V is 0 elements"),
+        (lambda q, k, v: (q[:, :, :3], k, v), "heads are packed"),
+    ],
+)
+def test_launches_say_why_they_do_not_use_it(change: Any, reason: str) -> None:
+    kernel = AttentionKernel(AttentionConfig(16, target="sm_90a", **SMALL))
+    given = change(*arrays())
+    said = kernel.explain(*given, backend="interpreter")
+    wanted = f"mma.sync: {reason}" if reason else "wgmma, with tiles copied by TMA"
+    assert f"products: {wanted}\n" in said
+    out, wanted_out = (kernel.launch(*given, backend=backend) for backend in ("interpreter", "cpu"))
+    np.testing.assert_allclose(out.astype(np.float32), wanted_out.astype(np.float32), atol=4e-3)
+    other = AttentionKernel(AttentionConfig(16, target="sm_90", **SMALL))
+    assert "products:" not in other.explain(*given, backend="interpreter")
+
+
+def test_decoding_does_not_use_it() -> None:
+    kernel = DecodeKernel(AttentionConfig(16, dtype="f16", target="sm_90a"))
+    q, k, v = arrays(seq_q=1)
+    out = kernel.launch(q, k, v, seqused_k=np.array([50], np.int32), backend="interpreter")
+    wanted = AttentionKernel(AttentionConfig(16, dtype="f16")).launch(q, k, v, backend="cpu")
+    np.testing.assert_allclose(out.astype(np.float32), wanted.astype(np.float32), atol=4e-3)
+
+
+# ------------------------------------------------------------------------------------------
+# launches
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_a_gpu_gets_the_tensor_maps_of_the_arrays(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_assembler(monkeypatch)
+    machine = Machine()
+    config = AttentionConfig(16, target="sm_90a", causal=True, return_lse=True, **SMALL)
+    kernel = AttentionKernel(config, cuda=CudaBackend(machine), cache=ModuleCache(None))
+    q, k, v = arrays(dim=16)
+    if layout == "bshd":
+        q, k, v = (np.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, k, v))
+    for scale in (1, 2):  # the second launch has the plan of the first
+        out, lse = kernel.launch(scale * q, k, v, backend="cuda", layout=layout)
+        wanted, wanted_lse = kernel.launch(scale * q, k, v, backend="interpreter", layout=layout)
+        np.testing.assert_array_equal(out, wanted)
+        np.testing.assert_array_equal(lse, wanted_lse)
+    first = TensorMap.decode(machine.structures["Q_map"])
+    assert (first.dims, first.box, first.swizzle) == ((16, 40, 2, 1), (64, 64, 1, 1), "128B")
+    assert first.strides[:2] == ((32, 40 * 32) if layout == "bhsd" else (64, 32))
+
+
+def test_maps_are_encoded_once_for_each_address() -> None:
+    class Counting(Machine):
+        encoded = 0
+
+        def cuTensorMapEncodeTiled(self, *given: Any) -> Any:
+            self.encoded += 1
+            return super().cuTensorMapEncodeTiled(*given)
+
+    driver = Counting()
+    backend = CudaBackend(driver)
+    of = TensorMap(1 << 20, (8, 4), "f16", (8, 4), (16,))
+    assert backend.encode(of) == backend.encode(of.at(1 << 20)) == of.encode(1 << 20)
+    assert driver.encoded == 1
+    assert backend.encode(of.at(1 << 21)) == of.encode(1 << 21)
+    assert driver.encoded == 2
+    with pytest.raises(ConfigError, match="must begin at a multiple of 16 bytes, got the address 0x8"):
+        of.at(8)
+
+
+def test_a_plan_moves_its_maps_with_the_pointers() -> None:
+    of = TensorMap(1 << 20, (8, 4), "f16", (8, 4), (16,))
+    slots = (ParamSlot("X", "u64", 0, 8), ParamSlot("n", "u32", 8, 4), ParamSlot("X_map", "b8", 64, 128))
+    plan = LaunchPlan("k", (1, 1, 1), (1, 1, 1), 0, slots, (1 << 20, 3, of), maps=((2, 0),))
+    moved = plan.with_pointers([1 << 21])
+    assert moved.values[0] == 1 << 21
+    assert pack(moved)[64:] == of.encode(1 << 21)
+    assert pack(plan)[64:] == of.encode(1 << 20)
+
+
+# ------------------------------------------------------------------------------------------
+# other hosts
+
+
+def test_the_contract_says_what_to_encode() -> None:
+    made = build(AttentionConfig(96, 64, dtype="bf16", target="sm_90a").kernel())
+    contract = made.contract
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.validate(contract, schema())
+    maps = {p["name"]: p for p in contract["parameters"] if p["kind"] == "tensor_map"}
+    assert list(maps) == ["Q_map", "K_map", "V_map", "O_map"]
+    assert [maps[name]["array"] for name in maps] == ["Q", "K", "V", "O"]
+    of = maps["V_map"]["tensor_map"]
+    assert (of["dtype"], of["address"], of["swizzle"]) == ("bf16", "V", "128B")
+    assert of["dims"] == [64, "seq_k", "kv_heads", "batch"]
+    assert of["strides"] == [{"times": [2, f"V_{dim}_stride"]} for dim in ("row", "head", "batch")]
+    strides = {p["name"] for p in contract["parameters"] if p["kind"] == "stride"}
+    assert {one["times"][1] for one in of["strides"]} <= strides
+    assert (of["box"], of["access"]) == ([64, 128, 1, 1], ["load"])
+    assert maps["O_map"]["tensor_map"]["access"] == ["store"]
+    assert contract["sizes"]["seq_k"]["least"] == 1
+    assert any("below 2**40 bytes, as tensor maps take them" in line for line in contract["constraints"])
+
+
+def test_stubs_refuse_it_and_name_another_target() -> None:
+    made = build(AttentionConfig(64, dtype="f16", target="sm_90a").kernel())
+    with pytest.raises(ConfigError) as refused:
+        stub(made.contract, made.text, "c")
+    assert str(refused.value) == (
+        f"stub: {made.kernel.name} has tensor maps (Q_map, K_map, V_map, O_map), which stubs do not have; "
+        "launch it by cuLaunchKernelEx as its contract says, or emit the kernel for sm_90, where it has none"
+    )
