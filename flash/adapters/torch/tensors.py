@@ -43,8 +43,9 @@ def why_not_plain(name: str, given: Any) -> str:
         c.__name__ == "DTensor" and c.__module__.startswith("torch.distributed") for c in type(given).__mro__
     ):
         return (
-            f"{name} must be a plain tensor, got a DTensor, and attention over shards is not computed; "
-            f"pass {name}.to_local() where batch or heads are sharded, or {name}.full_tensor()"
+            f"{name} must be a plain tensor, got a DTensor; where rows of sequences are sharded, pass it to "
+            "flash.distributed.ContextParallel(group, layout='contiguous').attention, which attends to the keys "
+            f"of all ranks; where batch or heads are, pass {name}.to_local(); or pass {name}.full_tensor()"
         )
     return ""
 
