@@ -93,8 +93,9 @@ class _Cta:
         if self.hides_keys or t.kept:
             k.cp_async_commit_group()
             k.cp_async_wait_group(0)
-        if self.hides_keys:
-            clear(k, config.dtype.scalar, loaders[1], None)  # NaN in V, whose keys may be hidden
+        if self.hides_keys:  # NaN in V, and in K where it is a factor of dQ: 0 * NaN is NaN
+            for loader in loaders if t.adds_queries else loaders[1:]:
+                clear(k, config.dtype.scalar, loader, None)
         if t.kept:
             k.barrier()  # K and V have been written by all
 

@@ -105,17 +105,12 @@ _EVERY = [("f16", name) for name in HIDING]
 _EVERY += [(kind, name) for kind in KINDS if kind != "f16" for name in ("causal", "bias")]
 
 
-@pytest.mark.parametrize(("kind", "name"), mostly_nightly(_EVERY, [("f16", "causal")]))
-@pytest.mark.parametrize("where", mostly_nightly(WHERE, ["dout"]))
-@pytest.mark.parametrize("bad", mostly_nightly([np.nan, np.inf], [np.nan]))
-def test_a_bad_number_reaches_the_rows_and_keys_that_see_each_other(
-    kind: str, name: str, where: str, bad: float
-) -> None:
-    """dV has it at least where the reference has it, but for weights that are dropped, and at most where
-    dK has it. What infinity in Q or K does where it makes a weight 0 is open: there only what is finite
-    in the reference is looked at.
+def _assert_reaches_what_sees_it(kind: str, name: str, where: str, bad: float, **how: Any) -> None:
+    """dV has a bad number at least where the reference has it, but for weights that are dropped, and at
+    most where dK has it. What infinity in Q or K does where it makes a weight 0 is open: there only what
+    is finite in the reference is looked at.
     """
-    of = case(SEQ_Q, SEQ_K, 16, heads=2, with_dlse=True, **{**KINDS[kind], **HIDING[name]})
+    of = case(SEQ_Q, SEQ_K, 16, heads=2, with_dlse=True, **{**KINDS[kind], **HIDING[name]}, **how)
     of = _changed(of, where.split()[0], WHERE[where], bad)
     found, wanted = by_name(_run(of)), _reference(of)
     for which, gradient in found.items():
@@ -126,6 +121,23 @@ def test_a_bad_number_reaches_the_rows_and_keys_that_see_each_other(
         if np.isinf(bad) and where in ("q", "k"):
             theirs = np.where(ours, ours, theirs)
         np.testing.assert_array_equal(ours, theirs, err_msg=which)
+
+
+@pytest.mark.parametrize(("kind", "name"), mostly_nightly(_EVERY, [("f16", "causal")]))
+@pytest.mark.parametrize("where", mostly_nightly(WHERE, ["dout"]))
+@pytest.mark.parametrize("bad", mostly_nightly([np.nan, np.inf], [np.nan]))
+def test_a_bad_number_reaches_the_rows_and_keys_that_see_each_other(
+    kind: str, name: str, where: str, bad: float
+) -> None:
+    _assert_reaches_what_sees_it(kind, name, where, bad)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", HIDING)
+@pytest.mark.parametrize("kind", ["f16", "tf32", "f32_grade"])
+@pytest.mark.parametrize("where", WHERE)
+def test_in_one_sweep_it_reaches_no_others(kind: str, name: str, where: str) -> None:
+    _assert_reaches_what_sees_it(kind, name, where, np.nan, deterministic=False)
 
 
 @pytest.mark.slow
