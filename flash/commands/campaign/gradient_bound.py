@@ -174,11 +174,8 @@ class _Terms:
         of_gradients = np.where(visible, size * of_scores + weight * np.exp(of_scores) * ends, 0)
         of_products = call.bend * (of_gradients + size * (2 * of_scores + _ROUNDINGS))
         most = np.max(factor, initial=0)
-        errors = (  # of hidden pairs, NaN in rows that have it
-            of_gradients + _ROUNDINGS * size,
-            of_products + call.bend * size * (kept + entering + _ROUNDINGS) + tiny,
-            factor * weight * (of_scores + kept + entering + _ROUNDINGS) + tiny * most,
-        )
+        of_products = of_products + call.bend * size * (kept + entering + _ROUNDINGS) + tiny
+        of_weights = factor * weight * (of_scores + kept + entering + _ROUNDINGS) + tiny * most
         first = _ROUNDINGS * (1 + sizes.max(axis=3, initial=0)) * np.abs(delta)
         return cls(
             at,
@@ -187,7 +184,10 @@ class _Terms:
             delta,
             delta_error,
             gradient,
-            *(np.where(visible, error, 0) for error in errors),
+            # Of hidden pairs, errors are NaN in rows that have it.
+            np.where(visible, of_gradients + _ROUNDINGS * size, 0),
+            np.where(visible, of_products, 0),
+            np.where(visible, of_weights, 0),
             first + ends[..., :1].max(axis=3, initial=0),
         )
 

@@ -182,9 +182,11 @@ def _varlen(own: GradientSettings) -> list[Problem]:
         packed.append(Problem(0, 0, lengths=((5, b + t), (t + 3, b)), nan_from=t + 3))
     elif own.owner == QUERIES:  # NaN that the first block does not see
         packed.append(replace(packed[4], nan_from=b + t + 5))
-    ends = [((b + 8, 8),), ((16, b + 24),), ((b + 24, b + 16),), ((8, b + 8),), ((b + 16, 16),)]
-    ends += [((0, 7), (3, 2)), ((7, 0), (2, 3))]  # no row precedes that of a sequence without rows
-    packed += [Problem(0, 0, lengths=of, heads=1, reverse=True) for of in ends]
+    ends = [(b + 8, 8), (16, b + 24), (b + 24, b + 16), (8, b + 8), (b + 16, 16)]
+    packed += [Problem(0, 0, lengths=(of,), heads=1, reverse=True) for of in ends]
+    # A sequence without rows, which no row precedes.
+    empty = ((0, 7), (3, 2)), ((7, 0), (2, 3))
+    packed += [Problem(0, 0, lengths=of, heads=1, reverse=True) for of in empty]
     packed += [replace(packed[3], times=times) for times in (-1.0, 0.0)]
     packed += [replace(packed[1], reverse=True), replace(packed[3], alike=True)]
     packed += [Problem(0, 0, lengths=((q, k),), heads=1, odd=rows) for q, k, rows in _ODD]

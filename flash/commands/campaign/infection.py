@@ -45,7 +45,7 @@ def infected(subject: Subject, watched: ir.Module, count: int, problem: Any) -> 
         return interpreter.run(module, entry, args=[*args, notes], **how)
 
     subject.run(watched, problem, launch=launch)
-    return notes[:count] != 0
+    return notes[:count].astype(bool)
 
 
 def probed(module: ir.Module, entry: str, changes: Sequence[Mutant]) -> ir.Module:
