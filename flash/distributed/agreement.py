@@ -92,6 +92,7 @@ def _told(peers: Peers, own: Tensor, sizes: Sequence[int] | None) -> list[Tensor
     forms = {p: [Form((len(own) if sizes is None else sizes[p],), torch.uint8)] for p in others}
     message = own.to(peers.device)
     told = peers.start({p: [message] for p in others}, forms, _STEP, message).wait()
+    peers.calls.sending = False
     return [own if p == peers.rank else told[p][0].cpu() for p in range(peers.world)]
 
 
