@@ -106,7 +106,7 @@ def gradients(how: str) -> tuple[str, bool]:
     return _said(call), _works()
 
 
-def gradients_of_lse(scheme: str, ranks: list[int]) -> float:
+def gradients_of_lse(scheme: Any, ranks: list[int]) -> float:
     """The largest difference of the gradient of q from that of one device, if only `ranks` use the LSE."""
     cp = ContextParallel(scheme=scheme)
     make = torch.Generator().manual_seed(0)
@@ -121,11 +121,13 @@ def gradients_of_lse(scheme: str, ranks: list[int]) -> float:
     if dist.get_rank() in ranks:
         loss = loss + lse.sum()
     loss.backward()
-    assert q.grad is not None
+    own_dq = q.grad
+    assert own_dq is not None
     want, of_lse = flash.attention(*whole, causal=True, return_lse=True)
     dlse = weights.expand(1, 4, 32).contiguous()
-    found = flash.attention_backward(torch.ones_like(want), *whole, want, of_lse, dlse=dlse, causal=True)
-    return float((cp.unshard(q.grad) - found.dq).abs().max() / found.dq.abs().max())
+    q, k, v = whole
+    found = flash.attention_backward(torch.ones_like(want), q, k, v, want, of_lse, dlse=dlse, causal=True)
+    return float((cp.unshard(own_dq) - found.dq).abs().max() / found.dq.abs().max())
 
 
 _OF_CACHE = ("kv_heads", "capacity", "block", "page_size", "pages", "layout")
@@ -206,7 +208,7 @@ def in_two_threads(own_groups: bool) -> list[str]:
     return found
 
 
-def packed(layout: str, window: Any, scores: dict[str, Any]) -> tuple[list[bool], int, int]:
+def packed(layout: Any, window: Any, scores: dict[str, Any]) -> tuple[list[bool], int, int]:
     """Whether results and gradients of 60 documents have the same bits in packs as one by one; and how many
     calls there are, forward and backward, in packs and one by one.
     """
@@ -242,7 +244,8 @@ def packed(layout: str, window: Any, scores: dict[str, Any]) -> tuple[list[bool]
             torch.where(lse == -torch.inf, 0.0, lse).sum().add(out.square().sum()).backward()
         found.append((out, lse, q.grad, k.grad, v.grad))
         numbers.append(calls)
-    return [torch.equal(a, b) for a, b in zip(*found, strict=True)], *numbers
+    few, many = numbers
+    return [torch.equal(a, b) for a, b in zip(*found, strict=True)], few, many
 
 
 def lost(victim: int, function: str, step: str, how: str) -> list[Any] | None:
@@ -332,7 +335,7 @@ def command(options: list[str]) -> tuple[int, str]:
     """The exit code of `ptxgen context-parallel` on the group of these ranks, and what it prints."""
     said = io.StringIO()
     with (
-        mock.patch.object(dist, "is_torchelastic_launched", lambda: True),
+        mock.patch.object(dist, "is_torchelastic_launched", return_value=True),
         mock.patch.object(dist, "init_process_group"),
         mock.patch.object(dist, "destroy_process_group"),
         contextlib.redirect_stdout(said),

@@ -116,7 +116,7 @@ def read(
     return replace(call, words=_words(call, scores))
 
 
-def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[int, int]]) -> Problem:
+def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[int, ...]]) -> Problem:
     """The problem of all ranks, whose rows are `every`. Raises `LaunchError` if the rows are not those of
     the sharding, or documents and arrays do not end with the sequence.
     """

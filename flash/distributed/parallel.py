@@ -245,8 +245,8 @@ class ContextParallel:
         """The call on which all ranks agree, its plan, and how its DTensors are sharded."""
 
         def read_all() -> Said[tuple[Sharded | None, Call]]:
-            sharded, own = local_of(tensors, 1 if layout == "bshd" else 2, self.sharding)
-            call = read(peers.who, *own, causal, layout, scores, cuts)
+            sharded, (q, k, v) = local_of(tensors, 1 if layout == "bshd" else 2, self.sharding)
+            call = read(peers.who, q, k, v, causal, layout, scores, cuts)
             peers.require_device("q", call.q)
             return Said((sharded, call), {**self._words(), **call.words}, call.rows)
 
