@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import io
 import itertools
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -13,10 +17,14 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from distributed_cases import distance_mod, mask_mod
+from torch.utils.checkpoint import checkpoint
 
 import flash
+from flash.commands import context_parallel
 from flash.distributed import ContextParallel, Machine, ShardedKVCache
+from flash.distributed.exchange import Peers
 from flash.distributed.local import TileAttention
+from ptxgen.errors import PeerError
 
 _ARRAYS = ("alibi_slopes", "sink", "key_bias", "bias", "mask", "slopes", "cu_seqlens_q", "cu_seqlens_k")
 _OF_PARALLEL = ("layout", "scheme", "degree", "machine")
@@ -98,7 +106,7 @@ def gradients(how: str) -> tuple[str, bool]:
     return _said(call), _works()
 
 
-def gradients_of_lse(scheme: str, ranks: list[int]) -> float:
+def gradients_of_lse(scheme: Any, ranks: list[int]) -> float:
     """The largest difference of the gradient of q from that of one device, if only `ranks` use the LSE."""
     cp = ContextParallel(scheme=scheme)
     make = torch.Generator().manual_seed(0)
@@ -113,11 +121,13 @@ def gradients_of_lse(scheme: str, ranks: list[int]) -> float:
     if dist.get_rank() in ranks:
         loss = loss + lse.sum()
     loss.backward()
-    assert q.grad is not None
+    own_dq = q.grad
+    assert own_dq is not None
     want, of_lse = flash.attention(*whole, causal=True, return_lse=True)
     dlse = weights.expand(1, 4, 32).contiguous()
-    found = flash.attention_backward(torch.ones_like(want), *whole, want, of_lse, dlse=dlse, causal=True)
-    return float((cp.unshard(q.grad) - found.dq).abs().max() / found.dq.abs().max())
+    q, k, v = whole
+    found = flash.attention_backward(torch.ones_like(want), q, k, v, want, of_lse, dlse=dlse, causal=True)
+    return float((cp.unshard(own_dq) - found.dq).abs().max() / found.dq.abs().max())
 
 
 _OF_CACHE = ("kv_heads", "capacity", "block", "page_size", "pages", "layout")
@@ -198,7 +208,7 @@ def in_two_threads(own_groups: bool) -> list[str]:
     return found
 
 
-def packed(layout: str, window: Any, scores: dict[str, Any]) -> tuple[list[bool], int, int]:
+def packed(layout: Any, window: Any, scores: dict[str, Any]) -> tuple[list[bool], int, int]:
     """Whether results and gradients of 60 documents have the same bits in packs as one by one; and how many
     calls there are, forward and backward, in packs and one by one.
     """
@@ -234,4 +244,100 @@ def packed(layout: str, window: Any, scores: dict[str, Any]) -> tuple[list[bool]
             torch.where(lse == -torch.inf, 0.0, lse).sum().add(out.square().sum()).backward()
         found.append((out, lse, q.grad, k.grad, v.grad))
         numbers.append(calls)
-    return [torch.equal(a, b) for a, b in zip(*found, strict=True)], *numbers
+    few, many = numbers
+    return [torch.equal(a, b) for a, b in zip(*found, strict=True)], few, many
+
+
+def lost(victim: int, function: str, step: str, how: str) -> list[Any] | None:
+    """What the other rank says when one ends or stops as it would begin a step: the error and its peer,
+    whether its cache and gradient are as they were, and the error of a call after it. The victim does not
+    return.
+    """
+    cp = ContextParallel(None, "striped", "ring")
+    x, token = torch.ones(1, 2, 8, 8, requires_grad=True), torch.ones(1, 2, 1, 8)
+    out = cp.attention(x, x, x)
+    cache = ShardedKVCache(cp, 1, 3, 2, 8, 64, page_size=4)
+    cache.append(0, token, token, [0])
+    calls: dict[str, Callable[[], object]] = {
+        "backward": lambda: out.sum().backward(),
+        "append": lambda: cache.append(0, token, token, [0]),
+        "decode": lambda: cache.attention(token, 0, token, token, sequences=[0]),
+        "unshard": lambda: cp.unshard(out),
+    }
+    if dist.get_rank() == victim:
+        _end_at(step, how)
+    before = _state(cache)
+    try:
+        calls[function]()
+    except PeerError as error:
+        return [str(error), error.peer, _state(cache) == before and x.grad is None, _said(calls["append"])]
+    return None
+
+
+def _end_at(step: str, how: str) -> None:
+    """Let this process end or stop when it would begin a step."""
+    start = Peers.start
+
+    def ending(self: Peers, sends: Any, receives: Any, what: str, like: Any) -> Any:
+        if what == step:
+            os.kill(os.getpid(), getattr(signal, how))
+        return start(self, sends, receives, what, like)
+
+    Peers.start = ending  # type: ignore[method-assign]
+
+
+def failing() -> tuple[str, str, str]:
+    """What is said of a call in which rank 1 has no memory for the first merge, of one after it, and of one
+    on another group.
+    """
+    x, group = torch.ones(1, 2, 8, 8), dist.new_group()
+
+    def full(*_: object, **__: object) -> Any:
+        raise MemoryError("no memory")
+
+    with contextlib.ExitStack() as stack:
+        if dist.get_rank() == 1:
+            stack.enter_context(mock.patch.object(flash, "merge_partials", full))
+            stack.enter_context(mock.patch("flash.distributed.engine.merge_partials", full))
+        first = _said(lambda: ContextParallel(scheme="ring").attention(x, x, x))
+    return (
+        first,
+        _said(lambda: ContextParallel().attention(x, x, x)),
+        _said(lambda: ContextParallel(group).attention(x, x, x)),
+    )
+
+
+def refused_groups() -> tuple[str, str]:
+    """What is said to ranks that are not in a group of ranks 0 and 1, and of a tensor on no device."""
+    group = dist.new_group([0, 1])
+    x = torch.ones(1, 2, 8, 8, device="meta")
+    return _said(lambda: ContextParallel(group)), _said(lambda: ContextParallel().unshard(x))
+
+
+def recomputed(compiled: bool) -> list[bool]:
+    """Whether a checkpoint, or a compiled function, has the gradients of a call."""
+    cp = ContextParallel(scheme="ring")
+    make = torch.Generator().manual_seed(dist.get_rank())
+    q, k, v = (torch.randn((1, 2, 8, 8), generator=make).requires_grad_() for _ in range(3))
+    call = functools.partial(cp.attention, causal=True)
+    found = []
+    for number in range(2):
+        of: Any = call
+        if number and compiled:
+            of = torch.compile(lambda *x: call(*x) * 1.0, backend="eager")
+        elif number:
+            of = functools.partial(checkpoint, call, use_reentrant=False)
+        found.append(torch.autograd.grad(of(q, k, v).square().sum(), (q, k, v)))
+    return [torch.equal(a, b) for a, b in zip(*found, strict=True)]
+
+
+def command(options: list[str]) -> tuple[int, str]:
+    """The exit code of `ptxgen context-parallel` on the group of these ranks, and what it prints."""
+    said = io.StringIO()
+    with (
+        mock.patch.object(dist, "is_torchelastic_launched", return_value=True),
+        mock.patch.object(dist, "init_process_group"),
+        mock.patch.object(dist, "destroy_process_group"),
+        contextlib.redirect_stdout(said),
+    ):
+        return context_parallel.main(options), said.getvalue()

@@ -39,7 +39,7 @@ class Said(NamedTuple, Generic[T]):
     numbers: Sequence[int] = ()
 
 
-def agreed(peers: Peers, read: Callable[[], Said[T]]) -> tuple[T, list[list[int]]]:
+def agreed(peers: Peers, read: Callable[[], Said[T]]) -> tuple[T, list[tuple[int, ...]]]:
     """The value of this rank's call and the numbers of each rank's, after all ranks have compared their
     calls.
 
@@ -66,7 +66,7 @@ def agreed(peers: Peers, read: Callable[[], Said[T]]) -> tuple[T, list[list[int]
     assert said is not None  # or the ranks would not have agreed
     peers.calls.agreed += 1
     count = len(said.numbers)
-    return said.value, [of_rank[:count] for of_rank in every]
+    return said.value, [tuple(of_rank[:count]) for of_rank in every]
 
 
 def _compared(
@@ -92,6 +92,7 @@ def _told(peers: Peers, own: Tensor, sizes: Sequence[int] | None) -> list[Tensor
     forms = {p: [Form((len(own) if sizes is None else sizes[p],), torch.uint8)] for p in others}
     message = own.to(peers.device)
     told = peers.start({p: [message] for p in others}, forms, _STEP, message).wait()
+    peers.calls.sending = False
     return [own if p == peers.rank else told[p][0].cpu() for p in range(peers.world)]
 
 

@@ -18,16 +18,18 @@ from flash.decode.merge import merge_partials
 from flash.distributed.agreement import Said, agreed, array_words
 from flash.distributed.cached_scores import LocalKeys, functions_of
 from flash.distributed.calls import sides_of
+from flash.distributed.eager import eager
 from flash.distributed.exchange import Form, Peers, Traffic
 from flash.distributed.functions import function_words
 from flash.distributed.parallel import ContextParallel
 from flash.distributed.tokens import Tokens
+from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.operands.words import CacheBackend, CacheDTypeLike
 from flash.pages.journal import Journal
-from flash.pages.numbers import integers
+from flash.pages.numbers import integers, size
 from flash.scores.window import key_limits
 from ptxgen.arguments import integer, is_one_of
-from ptxgen.errors import CacheFullError, LaunchError, shown
+from ptxgen.errors import CacheFullError, ConfigError, LaunchError, shown
 
 Merge = Literal["auto", "gather", "tree"]
 T = TypeVar("T")
@@ -70,10 +72,10 @@ class ShardedKVCache:
         backend: CacheBackend = "cpu",
         device: int | None = None,
     ) -> None:
-        self.parallel, self.capacity = parallel, capacity
+        self.parallel, self.capacity = parallel, size("capacity", capacity, MAX_WINDOWED_SEQ)
         found = integer(block, 1, 1 << 20)
         if found is None:
-            raise LaunchError(f"{_WHO}: block must be a number of tokens, 1 to {1 << 20}, got {shown(block)}")
+            raise ConfigError(f"{_WHO}: block must be a number of tokens, 1 to {1 << 20}, got {shown(block)}")
         self.block = found
         own = min(capacity, math.ceil(capacity / parallel.peers.world) + 2 * self.block)
         self.local = KVCache(
@@ -117,6 +119,7 @@ class ShardedKVCache:
 
     # ---------------------------------------------------------------------------------- changing
 
+    @eager
     def append(self, layer: int, k: Tensor, v: Tensor, sequences: object = None) -> None:
         """Append new rows, which every rank has, to sequences of a layer: k [items, kv_heads, n,
         head_dim], v [items, kv_heads, n, head_dim_v]. Each rank keeps the rows that are its own.
@@ -134,6 +137,7 @@ class ShardedKVCache:
 
         self._whole(who, read, _nothing)
 
+    @eager
     def append_shard(self, layer: int, k: Tensor, v: Tensor, length: int, sequences: object = None) -> None:
         """Append `length` new rows to sequences of a layer, of which this rank has those that
         `ContextParallel.shard` gives it: what a prompt's `ContextParallel.attention` was given. No row
@@ -160,6 +164,7 @@ class ShardedKVCache:
 
         self._whole(who, read, _nothing)
 
+    @eager
     def truncate(self, length: int, sequences: object = None) -> None:
         """Remove the last tokens of sequences, by default of all: every layer keeps the first `length`.
         Raises `LaunchError` if a sequence has fewer; otherwise as `append` does.
@@ -195,6 +200,7 @@ class ShardedKVCache:
         """Remove all tokens of a sequence, by default of all."""
         self.truncate(0, None if sequence is None else [sequence])
 
+    @eager
     def fork(self, source: int, target: int | None = None) -> int:
         """Give sequence `target`, by default the first without tokens, the tokens of `source`, in every
         layer, on every rank; pages are shared (`KVCache.fork`). Returns the index of `target`.
@@ -230,6 +236,7 @@ class ShardedKVCache:
 
     # --------------------------------------------------------------------------------- attention
 
+    @eager
     def attention(
         self,
         q: Tensor,
@@ -271,11 +278,13 @@ class ShardedKVCache:
 
         def read() -> Said[tuple[Tensor, Tensor]]:
             _rows_of(who, "q", q)
+            self.parallel.peers.named(who).require_device("q", q)
             if (k is None) != (v is None):
                 raise LaunchError(f"{who}: k and v must both be given, or neither")
             self._check_merge(who, merge)
             for name, array in arrays.items():
                 _require_of_heads(who, name, array, q)
+            _require_no_gradients(who, {"q": q, "k": k, "v": v, **arrays})
             at, which = self._which(who, layer, sequences)
             words = self._words(at, which, k, v) | {"q": _form_of(q)}
             words |= {name: repr(value) for name, value in settings.items()}
@@ -475,6 +484,16 @@ def _require_of_heads(who: str, name: str, array: object, q: Tensor) -> None:
         raise LaunchError(
             f"{who}: {name} must be a tensor [{heads}] or [{items}, {heads}], a number for each head of q, "
             f"got {shown(array)}"
+        )
+
+
+def _require_no_gradients(who: str, tensors: Mapping[str, Tensor | None]) -> None:
+    tracked = [name for name, x in tensors.items() if x is not None and x.requires_grad]
+    if tracked and torch.is_grad_enabled():
+        detached = ", ".join(f"{name}.detach()" for name in tracked)
+        raise LaunchError(
+            f"{who}: attention over a cache has no gradients, but {', '.join(tracked)} require them; call "
+            f"inside torch.no_grad(), or pass {detached}"
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+import flash
 from flash.distributed.agreement import array_words, numbers_words
 from flash.distributed.functions import function_words
 from flash.distributed.layouts import Sharding
@@ -127,7 +128,7 @@ def read(
     return replace(call, words=_words(call, scores))
 
 
-def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[Sequence[int]]) -> Problem:
+def problem_of(who: str, call: Call, sharding: Sharding, every: Sequence[tuple[int, ...]]) -> Problem:
     """The problem of all ranks, whose `Call.rows` are `every`. Raises `LaunchError` if the rows are not
     those of the sharding, or documents and arrays do not end with the sequence.
     """
@@ -325,13 +326,14 @@ def _seed(who: str, dropout: Any, seed: Any) -> int:
 
 
 def _probe(call: Call, scores: Mapping[str, Any]) -> None:
-    """Make the kernel's config, so that its errors come before anything is sent."""
-    q = call.heads_first(call.q)
+    """Make the kernel's config, and launch it for no row, so that errors come before anything is sent."""
+    q, k, v = (call.heads_first(x).detach() for x in (call.q, call.k, call.v))
     nothing = slice(0, 0)
     left, right = key_limits(call.causal is not False, call.window)
     tile = Tile(nothing, nothing, 0, 0, 0, 0, 1, 0, left, right)
     local = TileAttention(call.scores, call.arrays, 0, q.shape[1])
     arguments = local.arguments(q.detach(), tile)
+    flash.attention(*(x[:, :, nothing] for x in (q, k, v)), **arguments)
     of_scores: Any = {n: a for n, a in arguments.items() if n not in (*_OF_LAUNCH, "causal", "window")}
     of_scores |= {"window": scores.get("window"), "dropout": scores.get("dropout", 0.0)}
     kernel_of_attention(q, call.v, call.causal, scores.get("precision"), of_scores)

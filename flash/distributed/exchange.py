@@ -61,9 +61,13 @@ class Traffic:
 
 @dataclass
 class _Calls:
-    """The calls of this process on a group: how many all ranks have agreed on, and who is in one now."""
+    """The calls of this process on a group: how many all ranks have agreed on, whether one has messages under
+    way, and what ended one that had.
+    """
 
     agreed: int = 0
+    sending: bool = False
+    failed: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -77,6 +81,10 @@ class Peers:
 
     def __init__(self, group: dist.ProcessGroup | None, who: str) -> None:
         self.group, self.who = group, who
+        if group == dist.GroupMember.NON_GROUP_MEMBER or dist.get_rank(group) < 0:
+            raise LaunchError(
+                f"{who}: process {dist.get_rank()} is not in the group; call on its processes only"
+            )
         self.rank = int(dist.get_rank(group))
         self.world = int(dist.get_world_size(group))
         self.calls = _CALLS.setdefault(dist.group.WORLD if group is None else group, _Calls())
@@ -87,14 +95,28 @@ class Peers:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """A call on the group. Raises `LaunchError` if another thread is in one: their messages would mix."""
+        """A call on the group, whose messages do not mix with those of others.
+
+        Raises `LaunchError` if another thread is in a call, `PeerError` if an earlier one ended before its
+        last message.
+        """
         if not self.calls.lock.acquire(blocking=False):
             raise LaunchError(
                 f"{self.who}: another thread is in a call on this group, and messages of two would mix; "
                 "give each thread a group of its own (torch.distributed.new_group), or call in turn"
             )
         try:
+            if self.calls.failed:
+                raise PeerError(
+                    f"{self.who}: an earlier call on this group ended before its last message; there is no "
+                    f"result; restart the group ({self.calls.failed})"
+                )
             yield
+            self.calls.sending = False
+        except BaseException as error:
+            if self.calls.sending and not self.calls.failed:
+                self.calls.failed = f"{type(error).__name__}: {error}"
+            raise
         finally:
             self.calls.lock.release()
 
@@ -107,6 +129,7 @@ class Peers:
 
         Raises `PeerError` if a peer cannot be reached.
         """
+        self.calls.sending = True
         return Transfer(self, sends, receives, what, like)
 
     @property
@@ -115,6 +138,17 @@ class Peers:
         if dist.get_backend(self.group) == "nccl":
             return torch.device("cuda", torch.cuda.current_device())
         return torch.device("cpu")
+
+    def require_device(self, name: str, x: Tensor) -> None:
+        """Raise `LaunchError` if the group cannot send a tensor from where it is."""
+        group = dist.group.WORLD if self.group is None else self.group
+        try:
+            group._get_backend(x.device)
+        except RuntimeError:
+            raise LaunchError(
+                f"{self.who}: {name} is on {x.device}, from where a group of {dist.get_backend(self.group)} "
+                "sends nothing; move it, or make the group with a backend for this device"
+            ) from None
 
     def number(self, rank: int) -> int:
         """The number of a rank of this group in the group of all processes."""

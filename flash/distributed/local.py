@@ -172,8 +172,10 @@ class TileAttention:
     def _packed_part(self, q: Tensor, k: Tensor, v: Tensor, pack: Pack) -> Part:
         arguments = self.arguments(q, pack) | pack.lengths(q.device)
         del arguments["max_seqlen_k"]
-        rows = [_rows_first(x, of) for x, of in ((q, pack.queries), (k, pack.keys), (v, pack.keys))]
-        out, lse = flash.attention_varlen(*rows, return_lse=True, **arguments)
+        of_q, of_k = pack.queries, pack.keys
+        out, lse = flash.attention_varlen(
+            _rows_first(q, of_q), _rows_first(k, of_k), _rows_first(v, of_k), return_lse=True, **arguments
+        )
         return Part(pack.queries, _heads_first(out), lse[None])
 
     def _packed_gradient(
@@ -189,10 +191,16 @@ class TileAttention:
     ) -> Gradient:
         arguments = self.arguments(q, pack) | pack.lengths(q.device)
         of_q, of_k = pack.queries, pack.keys
-        given = ((dout, of_q), (q, of_q), (k, of_k), (v, of_k), (out, of_q))
-        sums = [None if t is None else t[0][:, of_q].contiguous() for t in (lse, dlse)]
-        rows = [_rows_first(x, of) for x, of in given]
-        found = flash.attention_varlen_backward(*rows, sums[0], dlse=sums[1], **arguments)
+        found = flash.attention_varlen_backward(
+            _rows_first(dout, of_q),
+            _rows_first(q, of_q),
+            _rows_first(k, of_k),
+            _rows_first(v, of_k),
+            _rows_first(out, of_q),
+            lse[0][:, of_q].contiguous(),
+            dlse=None if dlse is None else dlse[0][:, of_q].contiguous(),
+            **arguments,
+        )
         return Gradient(*(_heads_first(t) for t in (found.dq, found.dk, found.dv)))
 
     def sinks(self, documents: Tensor) -> Tensor | None:

@@ -6,14 +6,14 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from flash.distributed.tiles import Side, Tile
 
-Rows = slice | Tensor
+Rows: TypeAlias = slice | Tensor
 
 
 class _Limit(NamedTuple):

@@ -13,6 +13,7 @@ from flash.distributed import sums
 from flash.distributed.agreement import Said, agreed
 from flash.distributed.calls import Call, problem_of, read
 from flash.distributed.dtensors import Sharded, is_dtensor, local_of
+from flash.distributed.eager import eager
 from flash.distributed.engine import Engine, Forward
 from flash.distributed.exchange import Form, Peers, Traffic
 from flash.distributed.layouts import Sharding, ShardLayout
@@ -107,6 +108,7 @@ class ContextParallel:
     def _own_rows(self, x: Tensor, axis: int) -> Tensor:
         return x.index_select(axis, self.positions(x.shape[axis], x.device))
 
+    @eager
     def unshard(self, x: Tensor, axis: int = -2) -> Tensor:
         """The whole tensor, on every rank, from the rows of each: the inverse of `shard`, by all ranks
         together. Of a sharded DTensor a replicated one. Its gradient on each rank must be that of the
@@ -119,6 +121,7 @@ class ContextParallel:
         def read_all() -> Said[tuple[Sharded | None, Tensor, int]]:
             sharded = Sharded.of(x, axis, self.sharding) if is_dtensor(x) else None
             own = x if sharded is None else sharded.local(x, "x")
+            peers.require_device("x", own)
             at = range(own.dim())[axis]
             shape = [n for d, n in enumerate(own.shape) if d != at]
             words = {"shape beside rows": str(shape), "axis": str(at), "dtype": str(own.dtype)}
@@ -139,6 +142,7 @@ class ContextParallel:
 
     # --------------------------------------------------------------------------------- attention
 
+    @eager
     def attention(
         self,
         q: Tensor,
@@ -206,6 +210,7 @@ class ContextParallel:
             out, lse = sharded.wrapped(out), sharded.wrapped(lse, 2)
         return (out, lse) if return_lse else out
 
+    @eager
     def sum_gradients(self, tensors: Iterable[Tensor]) -> None:
         """Replace the gradients (`grad`) of tensors that every rank has, as parameters, by their sums over
         the group, by all ranks together after `backward()`. The order is that of the ranks: the same
@@ -217,6 +222,7 @@ class ContextParallel:
         """
         sums.sum_gradients(self.peers.named(f"{_WHO}.sum_gradients"), tensors)
 
+    @eager
     def explain(
         self,
         q: Tensor,
@@ -252,8 +258,9 @@ class ContextParallel:
         """The call on which all ranks agree, its plan, and how its DTensors are sharded."""
 
         def read_all() -> Said[tuple[Sharded | None, Call]]:
-            sharded, own = local_of(tensors, 1 if layout == "bshd" else 2, self.sharding)
-            call = read(peers.who, *own, causal, layout, scores, cuts)
+            sharded, (q, k, v) = local_of(tensors, 1 if layout == "bshd" else 2, self.sharding)
+            call = read(peers.who, q, k, v, causal, layout, scores, cuts)
+            peers.require_device("q", call.q)
             return Said((sharded, call), {**self._words(), **call.words}, call.rows)
 
         (sharded, call), every = agreed(peers, read_all)
@@ -295,6 +302,7 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]  # torch is not
         q, k, v = q.detach(), k.detach(), v.detach()
         of.traffic = Traffic()
         out, lse, kept = engine.forward(q, k, v, Arrays(*arrays), of.traffic)
+        of.peers.calls.sending = False  # recomputation for a checkpoint may end when tensors are saved
         ctx.engine, ctx.of, ctx.call = engine, of, of.peers.calls.agreed
         ctx.save_for_backward(*kept, *arrays)
         ctx.set_materialize_grads(False)
@@ -305,12 +313,20 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]  # torch is not
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:
         engine, of = ctx.engine, ctx.of
         peers = of.peers.named(f"gradients of {of.peers.who}")
+        saved: tuple[Tensor | None, ...] = ()
+        lost: RuntimeError | None = None
+        try:
+            saved = ctx.saved_tensors  # with checkpoints, by calls of their own
+        except RuntimeError as error:
+            lost = error
 
         def read_all() -> Said[tuple[Forward, Arrays]]:
+            if lost is not None:
+                raise lost
             count = len(Forward._fields)
-            saved = Forward(*ctx.saved_tensors[:count]), Arrays(*ctx.saved_tensors[count:])
+            found: Any = Forward(*saved[:count]), Arrays(*saved[count:])
             words = {"the call to differentiate": f"number {ctx.call} on the group"}
-            return Said(saved, words, (dlse is not None,))
+            return Said(found, words, (dlse is not None,))
 
         with peers.turn():
             (kept, arrays), every = agreed(peers, read_all)

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from distributed_ranks import Ranks
 
 from flash.commands import context_parallel
 from flash.commands.parts.timeline import timeline
@@ -34,13 +35,36 @@ def _torchrun(*options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+RUN = [
+    *("--seq", "300", "--heads", "2", "--head-dim", "16", "--causal", "--backward", "--repeat", "1"),
+    *("--scheme", "ring", "--json"),
+]
+
+
+@pytest.mark.nightly
+def test_torchrun_starts_the_command(torch: ModuleType, tmp_path: Path) -> None:  # noqa: ARG001
+    picture = tmp_path / "timeline.svg"
+    found = _torchrun(*RUN, "--timeline", str(picture))
+    assert found.returncode == 0, found.stderr
+    _check_run(found.stdout, picture)
+
+
 @pytest.mark.slow
 def test_two_processes_have_the_results_of_one(torch: ModuleType, tmp_path: Path) -> None:  # noqa: ARG001
     picture = tmp_path / "timeline.svg"
-    sizes = ["--seq", "300", "--heads", "2", "--head-dim", "16", "--causal", "--backward", "--repeat", "1"]
-    found = _torchrun(*sizes, "--scheme", "ring", "--json", "--timeline", str(picture))
-    assert found.returncode == 0, found.stderr
-    record = json.loads(found.stdout)
+    ranks = Ranks(2)
+    try:
+        (code, said), (other, nothing) = ranks.run(
+            "distributed_calls.command", [*RUN, "--timeline", str(picture)]
+        )
+    finally:
+        ranks.close()
+    assert (code, other, nothing) == (0, 0, "")
+    _check_run(said, picture)
+
+
+def _check_run(said: str, picture: Path) -> None:
+    record = json.loads(said)
     assert record["passed"]
     assert record["errors"].keys() == {"out", "lse", "dq", "dk", "dv"}
     chunk = 75 * 2 * (16 + 16) * 4

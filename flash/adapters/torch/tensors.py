@@ -44,8 +44,8 @@ def why_not_plain(name: str, given: Any) -> str:
     ):
         return (
             f"{name} must be a plain tensor, got a DTensor; where rows of sequences are sharded, pass it to "
-            "flash.distributed.ContextParallel(group, layout='contiguous').attention, which attends to the keys "
-            f"of all ranks; where batch or heads are, pass {name}.to_local(); or pass {name}.full_tensor()"
+            "flash.distributed.ContextParallel(group, layout='contiguous').attention, which attends to all "
+            f"ranks' keys; where batch or heads are, pass {name}.to_local(); or pass {name}.full_tensor()"
         )
     return ""
 

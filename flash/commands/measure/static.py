@@ -152,7 +152,11 @@ class _Quality:
             return []
         taken = len(self.assembled.loop.path)
         goal = Goal("<=", most)
-        return [measured("turn of the main loop", "instr.", [taken], config=self.settings, goal=goal, headline=True)]
+        return [
+            measured(
+                "turn of the main loop", "instr.", [taken], config=self.settings, goal=goal, headline=True
+            )
+        ]
 
     def _mix(self) -> str:
         a, target = self.assembled, self.settings["target"]

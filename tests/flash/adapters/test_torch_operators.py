@@ -428,8 +428,8 @@ def test_distributed_tensors_are_refused(ours: Any, three: Any, one_process: Any
         ours.attention(q, *three[1:])
     assert str(caught.value) == (
         "attention: q must be a plain tensor, got a DTensor; where rows of sequences are sharded, pass it to "
-        "flash.distributed.ContextParallel(group, layout='contiguous').attention, which attends to the keys of "
-        "all ranks; where batch or heads are, pass q.to_local(); or pass q.full_tensor()"
+        "flash.distributed.ContextParallel(group, layout='contiguous').attention, which attends to all "
+        "ranks' keys; where batch or heads are, pass q.to_local(); or pass q.full_tensor()"
     )
 
 
