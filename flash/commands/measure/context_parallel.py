@@ -46,7 +46,8 @@ def measured(arguments: argparse.Namespace) -> Measured | None:
     q, k, v, dout = (cp.shard(t).requires_grad_(arguments.backward) for t in whole)
     settings: dict[str, Any] = {"causal": arguments.causal, "window": arguments.window}
     explained = cp.explain(q, k, v, **settings)
-    times, memory = [], 0
+    times: list[tuple[float, float]] = []  # elapsed and of this process's cores, of each call
+    memory = 0
     out, lse = q, q
     jobs = arguments.repeat + 1 + (not arguments.no_check)
     with progress(jobs if is_first else 0) as begin:
@@ -56,12 +57,12 @@ def measured(arguments: argparse.Namespace) -> Measured | None:
             for t in (q, k, v):
                 t.grad = None
             dist.barrier()
-            before, peak = time.perf_counter(), _peak()
+            before, busy, peak = time.perf_counter(), time.process_time(), _peak()
             out, lse = cp.attention(q, k, v, return_lse=True, **settings)
             if arguments.backward:
                 out.backward(dout.detach())
             memory = max(memory, _peak() - peak)
-            times.append(time.perf_counter() - before)
+            times.append((time.perf_counter() - before, time.process_time() - busy))
         gathered: list[Any] = [None] * cp.peers.world
         dist.all_gather_object(gathered, (_of_rank(cp, arguments, q, times, memory), cp.traffic.events))
         results = [out.detach(), lse.detach()]
@@ -106,7 +107,11 @@ def _inputs(arguments: argparse.Namespace) -> list[Tensor]:
 
 
 def _of_rank(
-    cp: ContextParallel, arguments: argparse.Namespace, q: Tensor, times: list[float], memory: int
+    cp: ContextParallel,
+    arguments: argparse.Namespace,
+    q: Tensor,
+    times: list[tuple[float, float]],
+    memory: int,
 ) -> dict[str, Any]:
     assert cp.plan is not None  # attention was called
     traffic, rank = [cp.traffic, *([cp.gradient_traffic] if arguments.backward else [])], cp.peers.rank
@@ -120,7 +125,8 @@ def _of_rank(
         "scores": cp.traffic.scores,
         "bytes": sum(t.bytes for t in traffic),
         "planned_bytes": planned,
-        "seconds": times[1:],
+        "seconds": [elapsed for elapsed, _ in times[1:]],
+        "cpu_s": min(busy for _, busy in times[1:]),
         "compute_s": spent["compute"],
         "wait_s": spent["wait"],
         "memory_bytes": memory,
