@@ -339,7 +339,6 @@ def _body(blocks: Mapping[int, _Block], head: int, last: int) -> list[int]:
 
 def _best_path(instrs: Sequence[SassInstr], body: Mapping[int, _Block], head: int, last: int) -> list[int]:
     """The best path of blocks from `head` to `last`, forward only; empty if there is none."""
-
     on_tensor_cores = any(i.macs for block in body for i in instrs[block : body[block].end])
     counted = _WORK[:-1] if on_tensor_cores else _WORK
 
