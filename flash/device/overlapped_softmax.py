@@ -1,21 +1,26 @@
 """Online softmax whose outputs are rescaled later: while it runs, a product adds to them.
 
 The shifts are in units of log2, so that an exponent is one multiply-add, whose product is not rounded:
-exp2(scale * S - shift). Whatever a shift was rounded to, outputs and sums have the same one. When it
-moves is the rule of `flash/device/lazy_softmax.py`.
+exp2(scale * S - shift). Whatever a shift was rounded to, outputs and sums have the same one. But a shift
+of 2^30 is rounded to a multiple of 64: a row whose shift is that large also has a rest, what the rounding
+left, and its warp subtracts both. When a shift moves is the rule of `flash/device/lazy_softmax.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from flash.device.lazy_softmax import LazySoftmax
 from flash.device.softmax import NO_TERMS, FirstTerms
-from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
+from ptxgen.dsl import Fragment, KernelBuilder, Value, Var, marked
+from ptxgen.types import f32, pred, u32
+
+_LARGE: Final = 2.0**20  # smaller shifts are rounded by less than 2^-4
 
 
 class OverlappedSoftmax(LazySoftmax):
-    """`take` and `rescale` are the two halves of the step that takes in new scores. Arguments are those
+    """`weigh` and `rescale` are the two halves of the step that takes in new scores. Arguments are those
     of `LazySoftmax`; shifts are in units of log2.
     """
 
@@ -30,37 +35,79 @@ class OverlappedSoftmax(LazySoftmax):
     ) -> None:
         super().__init__(k, rows, distances, None, slack, sinks)
         self._factor = scale
+        self._rest = [k.var(f32, 0.0) for _ in range(rows if scale is not None else 0)]
+        self._has_rest = k.var(pred, k.mov(0, type=u32) != 0)  # whether a row of the warp has a rest
+        self._rescale = [k.var(f32, 1.0) for _ in range(rows)]
         self._moved: Value | None = None
-        self._rescale: list[Value] = []
 
     @marked("overlapped softmax: take")
     def weigh(self, S: Fragment) -> None:
         """Replace the scores by P = exp2(scale * S - shift), and add them to the sums."""
         k = self.k
-        outgrown, self._rescale = [], []
-        for i, scores in enumerate(S):
-            top = self._largest(scores)
-            if self._factor is not None:
-                top = top * self._factor
-            grown = top - self.shift[i] > self.slack
-            moved = k.selp(top, self.shift[i], grown)
-            self._rescale.append(k.ex2(self.shift[i] - moved, ftz=True))
-            self.shift[i].set(moved)
-            outgrown.append(grown)
+        tops = [self._largest(scores) for scores in S]
+        outgrown = [self._exponent(top, i) > self.slack for i, top in enumerate(tops)]
         some = outgrown[0]
         for more in outgrown[1:]:
             some = some | more
         self._moved = k.vote(some, -1, mode="any")
+        with k.when(self._moved):
+            for i, top in enumerate(tops):
+                self._move(i, top, outgrown[i])
+            self._note_rests()
+        self._subtract(S)
         for i, scores in enumerate(S):
-            total, shift = self.row_sum[i] * self._rescale[i], -self.shift[i]
+            total: Value = self.row_sum[i]
             for score in scores:
-                if self._factor is None:
-                    k.add(score, shift, into=score)
-                else:
-                    k.fma(score, self._factor, shift, into=score)
                 k.ex2(score, ftz=True, into=score)
                 total = total + score
             self.row_sum[i].set(total)
+
+    def _exponent(self, score: Value, i: int) -> Value:
+        """A score of row i less the shift, in units of log2."""
+        if self._factor is None:
+            return score - self.shift[i]
+        return self.k.fma(score, self._factor, -self.shift[i]) - self._rest[i]
+
+    @marked("overlapped softmax: new shift")
+    def _move(self, i: int, top: Value, outgrown: Value) -> None:
+        """Move the shift of row i to its maximum, `top`, if that has outgrown it."""
+        k, shift, factor = self.k, self.shift[i], self._rescale[i]
+        if self._factor is None:
+            moved = k.selp(top, shift, outgrown)
+            factor.set(k.ex2(shift - moved, ftz=True))
+        else:
+            rest, scaled = self._rest[i], top * self._factor
+            moved = k.selp(scaled, shift, outgrown)
+            left = k.selp(k.fma(top, self._factor, -scaled), 0.0, k.abs(scaled) >= _LARGE)
+            left = k.selp(left, rest, outgrown)
+            factor.set(k.ex2((shift - moved) + (rest - left), ftz=True))
+            rest.set(left)
+        shift.set(moved)
+        k.mul(self.row_sum[i], factor, into=self.row_sum[i])
+
+    def _note_rests(self) -> None:
+        """Note whether a row of this warp has a rest."""
+        if not self._rest:
+            return
+        some = self._rest[0] != 0.0
+        for rest in self._rest[1:]:
+            some = some | (rest != 0.0)
+        self._has_rest.set(self.k.vote(some, -1, mode="any"))
+
+    def _subtract(self, S: Fragment) -> None:
+        """Replace the scores by exponents."""
+        k = self.k
+        if self._factor is None:
+            for i, score in _each(S):
+                k.sub(score, self.shift[i], into=score)
+            return
+        with k.when(self._has_rest):
+            for i, score in _each(S):
+                k.sub(k.fma(score, self._factor, -self.shift[i]), self._rest[i], into=score)
+        with k.otherwise():
+            less = [-shift for shift in self.shift]
+            for i, score in _each(S):
+                k.fma(score, self._factor, less[i], into=score)
 
     @marked("overlapped softmax: rescale")
     def rescale(self, O: Fragment) -> None:
@@ -72,3 +119,10 @@ class OverlappedSoftmax(LazySoftmax):
             for outputs, factor in zip(O, self._rescale, strict=True):
                 for output in outputs:
                     self.k.mul(output, factor, into=output)
+
+
+def _each(S: Fragment) -> Iterator[tuple[int, Var]]:
+    """Each score with the number of its row."""
+    for i, scores in enumerate(S):
+        for score in scores:
+            yield i, score

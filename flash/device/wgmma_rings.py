@@ -39,11 +39,14 @@ class Rings:
     ) -> Self:
         """Declare the tensor maps, behind the other parameters, and the rings."""
         dtype = config.dtype.scalar
-        maps = [k.tma.tensor_map(map_name(array), dtype, RANK) for array in MAPPED]
+        Q, K, V, O = (k.tma.tensor_map(map_name(array), dtype, RANK) for array in MAPPED)
         q, keys, values, out = (layout_of(t, config.dtype, array) for array in MAPPED)
         queries = k.tma.ring(1, producer, consumer, q=q)
         return cls(
-            *maps,
+            Q,
+            K,
+            V,
+            O,
             queries,
             k.tma.ring(t.stages, producer, consumer, k=keys),
             k.tma.ring(t.stages, producer, consumer, v=values),
@@ -53,7 +56,7 @@ class Rings:
 
     def first_key(self, n: Value) -> Value:
         """The first key of the tile with -n - 1 tiles before it."""
-        return ~n * self.tile
+        return (-1 - n) * self.tile
 
     @marked("wgmma rings: copies")
     def fill(self, k: KernelBuilder, cta: Cta) -> None:

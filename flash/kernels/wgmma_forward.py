@@ -28,6 +28,7 @@ from flash.scores.philox import KEYS_PER_BLOCK
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Role, Value, marked
+from ptxgen.dsl.hopper.products import STEP
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, QUAD, QUAD_LANES
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import s32, u32
@@ -104,7 +105,7 @@ class _Consumer:
         sinks = cta.sinks(k, self.in_quad, _ROWS, lambda: self.my_first_row)
         scale = k.max(k.abs(cta.scale_log2), LEAST_SCALE) if cta.scoring is None else None
         self.softmax = OverlappedSoftmax(k, len(_ROWS), QUAD, scale, _SLACK, sinks)
-        self.P = [[k.var(u32, 0) for _ in range(_WORDS)] for _ in range(t.tile // 16)]
+        self.P = [[k.var(u32, 0) for _ in range(_WORDS)] for _ in range(t.tile // STEP)]
         self.turns = k.turns(self.role) if t.takes_turns else None
         with k.when(_has_tiles(cta), uniform=True):
             if self.turns is not None:
@@ -232,6 +233,15 @@ class _Consumer:
         self.O.write(out, self.group_row)
         k.tma.store(out, self.rings.O[cta.batch, cta.head, cta.first_row, 0], visible=self.odd is not None)
         if self.odd is not None:
-            runs = [run[:2] for run in tile_runs(k, cta, lambda: cta) if run[2].hides]
-            cleared = [(end * t.tile, begin * t.tile) for begin, end in runs]
-            self.odd.restore(cta, t.block_q, cleared, self.team)
+            self.odd.restore(cta, t.block_q, self._cleared(cta), self.team)
+
+    def _cleared(self, cta: Cta) -> list[tuple[Value | int, Value]]:
+        """The keys, first and end, whose values were cleared: those of cut tiles, and of the last tile."""
+        k, tile = self.k, self.t.tile
+        found: list[tuple[Value | int, Value]] = []
+        for begin, end, cut in tile_runs(k, cta, lambda: cta):
+            if cut is Cut.ANYWHERE:
+                end = k.min(end, k.max(cta.tiles - 1, 0))
+            if cut.hides:
+                found.append((end * tile, begin * tile))
+        return found

@@ -39,7 +39,8 @@ CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 OTHER: Final = "integers, moves"  # and all other instructions
 
-# Of the paths round a loop, the one with the most of these instructions counts.
+# Of the paths round a loop, the one with the most of these instructions counts; of a loop with products
+# on tensor cores, without the last.
 _WORK: Final = ("HMMA", "HGMMA", "LDSM", "LDGSTS", "FFMA")
 _OF_WARPS: Final = "HMMA"  # a product of a warp
 _OF_WARPGROUPS: Final = "HGMMA"  # a product of four warps, whose name says M, N and K: 64x128x16
@@ -338,10 +339,12 @@ def _body(blocks: Mapping[int, _Block], head: int, last: int) -> list[int]:
 
 def _best_path(instrs: Sequence[SassInstr], body: Mapping[int, _Block], head: int, last: int) -> list[int]:
     """The best path of blocks from `head` to `last`, forward only; empty if there is none."""
+    on_tensor_cores = any(i.macs for block in body for i in instrs[block : body[block].end])
+    counted = _WORK[:-1] if on_tensor_cores else _WORK
 
     def worth(block: int) -> tuple[int, int]:
         end = body[block].end
-        return sum(i.name in _WORK for i in instrs[block:end]), block - end
+        return sum(i.name in counted for i in instrs[block:end]), block - end
 
     best = {head: (worth(head), [head])}
     for block in body:

@@ -151,12 +151,8 @@ class _Quality:
         if self.assembled.loop is None:
             return []
         taken = len(self.assembled.loop.path)
-        goal = Goal("<=", most)
-        return [
-            measured(
-                "turn of the main loop", "instr.", [taken], config=self.settings, goal=goal, headline=True
-            )
-        ]
+        name, goal = "turn of the main loop", Goal("<=", most)
+        return [measured(name, "instr.", [taken], config=self.settings, goal=goal, headline=True)]
 
     def _mix(self) -> str:
         a, target = self.assembled, self.settings["target"]

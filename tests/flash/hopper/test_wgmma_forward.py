@@ -173,6 +173,16 @@ def test_nan_and_infinity_reach_the_rows_that_see_them_and_no_others(dtype: str)
     np.testing.assert_array_equal(out[~odd], clean[~odd])
 
 
+def test_infinity_in_the_last_tile_reaches_rows_that_see_all_of_it() -> None:
+    # Rows from 64 on see every key: no tile of theirs is cut, but the last one is always masked.
+    config = config_of(causal="top_left")
+    q, k, v = arrays_of(config, 100, 64)
+    v[..., -3, 2] = np.inf
+    out, _, _ = run_forward(config, (q, k, v), sanitize=True)
+    assert np.isposinf(out[..., 61:, 2]).all()
+    assert np.isfinite(out[..., :61, 2]).all()
+
+
 def test_scores_far_apart_and_growing_from_tile_to_tile_are_exact() -> None:
     # The walk begins at the last key: the maximum grows at every tile, far beyond the slack.
     config = config_of(softmax_scale=1.0)
