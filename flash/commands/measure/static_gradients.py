@@ -10,7 +10,7 @@ from itertools import product
 from typing import Final
 
 from flash.commands.measure.issue_model import modelled
-from flash.commands.measure.record import Found, Goal, Job, Measurement, Setting, measured
+from flash.commands.measure.record import Found, Goal, Job, Setting, measured
 from flash.commands.measure.report import ROOT
 from flash.commands.measure.static_quality import THOUSAND, Assembled, Subject, assembled
 from flash.contract.gradients import gradient_build
