@@ -227,8 +227,8 @@ def test_a_kernel_of_tritons_that_does_not_fit_is_told_and_not_compared() -> Non
     if len(found) == 1:
         pytest.skip(str(found[0]))
     assert found[-1] == (
-        "Triton's attention_backward_keys d=256 full takes 102656 bytes of shared memory, which a CTA has not "
-        "on sm_120"
+        "Triton's attention_backward_keys d=256 full takes 102656 bytes of shared memory, which a CTA has "
+        "not on sm_120"
     )
     assert not any("ours / Triton" in item.name for item in found if isinstance(item, Measurement))
 

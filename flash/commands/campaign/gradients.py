@@ -67,8 +67,17 @@ class GradientSettings:
         """The kernel of a configuration with tiles for small problems. Its proofs are left to the judge."""
         stages = 1 if kernel.owner == SCORES else self.stages
         slices, across = (self.slices, self.across) if kernel.owner == KEYS else (1, 1)
-        rows = {"block": _BLOCK, "tile": across * _TILE, "warps": across * _WARPS, "across": across}
-        small = replace(kernel.tiling, **rows, stages=stages, slices=slices, step=0, kept=0)
+        small = replace(
+            kernel.tiling,
+            block=_BLOCK,
+            tile=across * _TILE,
+            warps=across * _WARPS,
+            stages=stages,
+            slices=slices,
+            step=0,
+            kept=0,
+            across=across,
+        )
         return verified_gradient(replace(kernel, tiling=small))
 
 
