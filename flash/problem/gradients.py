@@ -88,9 +88,9 @@ class GradientTiling:
     has `tile` 0. Registers hold the scores of `step` rows of a tile at once, or with 0 of all of them,
     and with `kept` 1 what the CTA owns of Q or K, with 2 also of dO or V.
 
-    Of keys, `across` warps own the same rows: each computes the scores of so many parts of a tile,
-    and makes so many parts of the columns; P and dS pass through shared memory. Such warps meet in
-    each tile, and have no `step`.
+    Of keys, `across` warps own the same rows: a tile and the columns have as many parts, of which
+    each computes the scores of one and makes one; P and dS pass through shared memory. Such warps
+    meet in each tile, have no `step`, keep nothing, and do not add to sums of dQ.
     """
 
     head_dim: int

@@ -219,6 +219,20 @@ def test_kernels_of_gradients_are_set_beside_tritons(owner: str) -> None:
     assert spilled.median == 0
 
 
+@pytest.mark.ptxas
+@pytest.mark.nightly
+def test_a_kernel_of_tritons_that_does_not_fit_is_told_and_not_compared() -> None:
+    pytest.importorskip("cuda.pathfinder")
+    found = static_gradients.gradient_quality(AttentionConfig(256, dtype="f16"), KEYS, "sm_120")
+    if len(found) == 1:
+        pytest.skip(str(found[0]))
+    assert found[-1] == (
+        "Triton's attention_backward_keys d=256 full takes 102656 bytes of shared memory, which a CTA has "
+        "not on sm_120"
+    )
+    assert not any("ours / Triton" in item.name for item in found if isinstance(item, Measurement))
+
+
 def test_products_that_two_ctas_make_are_not_needed() -> None:
     whole = GradientTiling(64, 64, 64, 32, 4, 2)
     halves = GradientTiling(256, 256, 64, 32, 4, 1, slices=2)
