@@ -38,8 +38,10 @@ CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 OTHER: Final = "integers, moves"  # and all other instructions
 
-# Of the paths round a loop, the one with the most of these instructions counts.
-_WORK: Final = ("HMMA", "LDSM", "LDGSTS", "FFMA")
+# Of the paths round a loop, the one with the most of these instructions counts; multiply-adds of f32
+# only where there are no products: beside these, a branch that is rarely taken may have some.
+_WORK: Final = ("HMMA", "HGMMA", "LDSM", "LDGSTS")
+_WORK_WITHOUT_PRODUCTS: Final = (*_WORK, "FFMA")
 # Multiply-adds of a warp instruction, by the shape in its name; 16816 is m16n8k16 (PTX ISA, "Matrix
 # Fragments for mma").
 _PRODUCTS: Final = {"16816": 16 * 8 * 16, "1688": 16 * 8 * 8, "1684": 16 * 8 * 4}
@@ -330,20 +332,22 @@ def _body(blocks: Mapping[int, _Block], head: int, last: int) -> list[int]:
 
 def _best_path(instrs: Sequence[SassInstr], body: Mapping[int, _Block], head: int, last: int) -> list[int]:
     """The best path of blocks from `head` to `last`, forward only; empty if there is none."""
+    names = {instrs[i].name for block in body for i in range(block, body[block].end)}
+    work = _WORK if names & set(CLASSES["products"]) else _WORK_WITHOUT_PRODUCTS
 
     def worth(block: int) -> tuple[int, int]:
         end = body[block].end
-        return sum(i.name in _WORK for i in instrs[block:end]), block - end
+        return sum(i.name in work for i in instrs[block:end]), block - end
 
     best = {head: (worth(head), [head])}
     for block in body:
         if block not in best:
             continue
-        (work, short), path = best[block]
+        (done, short), path = best[block]
         for way in body[block].ways:
             if way in body and way > block:
                 more, length = worth(way)
-                candidate = (work + more, short + length), [*path, way]
+                candidate = (done + more, short + length), [*path, way]
                 best[way] = max(best.get(way, candidate), candidate)
     return best[last][1] if last in best else []
 
