@@ -35,6 +35,7 @@ from flash.commands.measure.report import (
 from flash.commands.measure.sanitizers import sanitizer_jobs
 from flash.commands.measure.serving import SERVING_REMARKS, serving_jobs
 from flash.commands.measure.static import STATIC_REMARKS, static_jobs
+from flash.commands.measure.static_forward import FORWARD_REMARKS, forward_jobs
 from flash.commands.parts.command_line import CommandParser
 from flash.commands.parts.exits import FAILED, NO_GPU, OK, fail
 from flash.commands.parts.progress import progress
@@ -47,6 +48,7 @@ ABOUT: Final = {
     "lines": "the time of a line of text, for every kernel of the documentation and of flash",
     "assemble": "the default kernels assembled: registers, spills, occupancy, code size",
     "static": "kernels and those of gradients by assembler and interpreter, beside Triton's",
+    "forward": "main loops of 16-bit forward kernels in machine code, modelled, beside Triton's and FA2's",
     "gallery": "the documentation's kernels beside Triton's and CuTe DSL's: lines, time, machine code",
     "decode": "bytes that decoding moves, against what it has to, on the interpreter",
     "serving": "traffic of packed batches over pages, against what cannot be avoided, on the interpreter",
@@ -61,6 +63,7 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "lines": line_jobs,
     "assemble": assemble_jobs,
     "static": static_jobs,
+    "forward": forward_jobs,
     "gallery": gallery_jobs,
     "decode": decode_jobs,
     "serving": serving_jobs,
@@ -69,11 +72,13 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "sanitizers": sanitizer_jobs,
     "launch": launch_jobs,
 }
-_OF_CHECKOUT: Final = ("lines", "static", "gallery", "interpreter", "sanitizers", "launch")  # read its files
+# They read files of a checkout.
+_OF_CHECKOUT: Final = ("lines", "static", "forward", "gallery", "interpreter", "sanitizers", "launch")
 _NO_CHECKOUT: Final = "it reads files of a checkout, and this is an installed package"
 _REMARKS: Final = {
     "lines": LINE_REMARKS,
     "static": STATIC_REMARKS,
+    "forward": FORWARD_REMARKS,
     "gallery": GALLERY_REMARKS,
     "decode": DECODE_REMARKS,
     "serving": SERVING_REMARKS,

@@ -2,10 +2,18 @@
 only when necessary"; for the algorithm see `flash/device/softmax.py`).
 
 Each row has a shift, which is subtracted from its scores before they are scaled: scaling first
-would round the products, with errors of units where scores are large. The shift moves to the
-maximum of the row only when that has outgrown it by more than `slack`, so that exp2 of a scaled
-score is at most 2 ** slack. The result is that of exact softmax: the shift cancels between the
-outputs and their sum.
+would round the products, with errors of units where scores are large. `fused` computes the same as
+
+    exp2(fma(score - less, scale, base))    with base = -(shift * scale) rounded, less = 0
+
+so that a score costs one instruction instead of two. The rounding of base is the same for all weights of a
+row: it cancels between the outputs and their sum, and the factors that rescale these are made of the
+same rounded numbers. Above `_LARGE` it would not be small; there base = 0, and less = shift is
+subtracted from the scores first, which costs a subtraction for each score in such tiles only.
+
+The shift moves to the maximum of the row only when that has outgrown it by more than `slack`, so that
+exp2 of a scaled score is at most 2 ** slack. The result is that of exact softmax: the shift cancels
+between the outputs and their sum.
 
 The first shift is the lowest f32, so that a row that has seen no key needs no special case: hidden
 scores of -inf stay -inf when it is subtracted. The first shift stays where the scale is so small
@@ -26,10 +34,12 @@ from ptxgen.types import f32
 LOWEST: Final = -float.fromhex("0x1.fffffep127")
 # A scale of 0 becomes this: 0 * -inf would be NaN, and exp2 of an ordinary score times this is 1.
 LEAST_SCALE: Final = 2.0**-126
+# A base above this, in units of log2, is not used: rounded, it may be off by 2**-8 here.
+_LARGE: Final = 2.0**16
 
 
 class LazySoftmax:
-    """The running shift and sum of `rows` rows, and the step that takes in new scores.
+    """The running shift and sum of `rows` rows, and the two steps that take in new scores.
 
     `distances` are the butterfly distances that join the lanes which share a row, each with its own
     keys. `scale`, positive, turns scores into units of log2; it is None if scores are in these
@@ -45,15 +55,19 @@ class LazySoftmax:
         scale: Value | None,
         slack: float,
         sinks: Sequence[FirstTerms] = (NO_TERMS,),
+        *,
+        fused: bool = False,
     ) -> None:
         self.k = k
         self.distances = distances
         self.scale = scale
         self.slack = slack
+        self._fused = fused and scale is not None
         first = [k.max(shift, LOWEST, NaN=True) if isinstance(shift, Value) else LOWEST for shift, _ in sinks]
         self.shift = [k.var(f32, first[i % len(first)]) for i in range(rows)]
         # Sums over this lane's keys only; `finish` joins the lanes.
         self.row_sum = [k.var(f32, sinks[i % len(sinks)][1]) for i in range(rows)]
+        self._bases: list[Var] = []  # of the tile that `take` has taken in
 
     def _scaled(self, difference: Value) -> Value:
         """A difference of two scores, in units of log2."""
@@ -61,31 +75,61 @@ class LazySoftmax:
 
     @marked("lazy softmax: take")
     def take(self, S: Fragment, rescale: Callable[[list[Value]], None]) -> None:
-        """Replace the scores by P = exp2(scale * (S - shift)).
+        """Move the shifts that scores have outgrown; `weigh` then turns the scores into weights.
 
         `rescale(factors)` emits the multiplication of each row of partial outputs by its factor; a
-        warp runs it only when the shift of one of its rows has moved.
+        warp runs it only when the shift of one of its rows has moved, or is large.
         """
         k = self.k
         largest = [self._largest(scores) for scores in S]
-        outgrown = [
-            self._scaled(top - shift) > self.slack for top, shift in zip(largest, self.shift, strict=True)
-        ]
+        if self._fused:
+            self._bases = [k.var(f32, self._base(shift)) for shift in self.shift]
+        outgrown = [self._exponent(top, i) > self.slack for i, top in enumerate(largest)]
         some = outgrown[0]
-        for more in outgrown[1:]:
+        for more in [*outgrown[1:], *(k.abs(base) > _LARGE for base in self._bases)]:
             some = some | more
         with k.when(k.vote(some, -1, mode="any")):
-            factors = [self._follow(i, top, outgrown[i]) for i, top in enumerate(largest)]
-            rescale(factors)
-        for scores, shift, row_sum in zip(S, self.shift, self.row_sum, strict=True):
+            if self._fused:
+                rescale([self._follow_fused(i, top, S.row(i)) for i, top in enumerate(largest)])
+            else:
+                rescale([self._follow(i, top, outgrown[i]) for i, top in enumerate(largest)])
+
+    def weigh(self, S: Fragment) -> None:
+        """Replace scores that were taken in by P = exp2(scale * (S - shift))."""
+        k = self.k
+        for i, (scores, row_sum) in enumerate(zip(S, self.row_sum, strict=True)):
             total: Value = row_sum
             for score in scores:
-                k.sub(score, shift, into=score)
-                if self.scale is not None:
-                    k.mul(score, self.scale, into=score)
+                if self._fused:
+                    k.fma(score, self._scale, self._bases[i], into=score)
+                else:
+                    k.sub(score, self.shift[i], into=score)
+                    if self.scale is not None:
+                        k.mul(score, self.scale, into=score)
                 k.ex2(score, ftz=True, into=score)
                 total = total + score
             row_sum.set(total)
+
+    @property
+    def _scale(self) -> Value:
+        assert self.scale is not None
+        return self.scale
+
+    def _exponent(self, score: Value, i: int) -> Value:
+        """The exponent of a score of row i, in units of log2; where its base is large, roughly."""
+        if self._fused:
+            return self.k.fma(score, self._scale, self._bases[i])
+        return self._scaled(score - self.shift[i])
+
+    def _base(self, shift: Value) -> Value:
+        """What is added to the scaled scores of a row, rounded."""
+        return -(shift * self._scale)
+
+    def _terms(self, shift: Value) -> tuple[Value, Value]:
+        """What is subtracted from scores, and what is added to them once they are scaled."""
+        k, base = self.k, self._base(shift)
+        is_large = k.abs(base) > _LARGE
+        return k.selp(shift, 0.0, is_large), k.selp(0.0, base, is_large)
 
     def _largest(self, scores: list[Var]) -> Value:
         """The largest score of a row, over all lanes that share it."""
@@ -107,6 +151,24 @@ class LazySoftmax:
         k.mul(self.row_sum[i], factor, into=self.row_sum[i])
         return factor
 
+    @marked("lazy softmax: new base")
+    def _follow_fused(self, i: int, top: Value, scores: list[Var]) -> Value:
+        """Move the shift of row i as `_follow` does, and its base with it; subtract from the row's
+        scores what their base leaves out.
+        """
+        k, shift = self.k, self.shift[i]
+        # The exponents by which `take` judges are too coarse where the base is large.
+        moved = k.selp(top, shift, self._scaled(top - shift) > self.slack)
+        old_less, old_base = self._terms(shift)
+        less, base = self._terms(moved)
+        factor = k.ex2(k.fma(old_less - less, self._scale, base - old_base), ftz=True)
+        shift.set(moved)
+        self._bases[i].set(base)
+        for score in scores:
+            k.sub(score, less, into=score)
+        k.mul(self.row_sum[i], factor, into=self.row_sum[i])
+        return factor
+
     @marked("lazy softmax: finish")
     def finish(self, i: int) -> tuple[Value, Value]:
         """1 / sum of row i, or 0 where it has seen no key; and its log-sum-exp in natural units, or
@@ -116,4 +178,7 @@ class LazySoftmax:
         total = over_lanes(k, self.row_sum[i], self.distances, operator.add)
         inverse = k.selp(0.0, k.rcp_rn(total), total == 0.0)
         shift, log = self.shift[i], k.lg2(total)
+        if self._fused:
+            less, base = self._terms(shift)
+            return inverse, (k.fma(less, self._scale, log) - base) * LN2
         return inverse, (shift + log if self.scale is None else k.fma(shift, self.scale, log)) * LN2

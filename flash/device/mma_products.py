@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from typing import Any, Final, Protocol
 
 from flash.problem.mma_tiling import HALF, MMA_KEYS, MMA_ROWS, MmaTiling
@@ -20,7 +20,7 @@ from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, LANE_COLUMNS, LANE_ROWS, accumulators
 from ptxgen.dsl.swizzle import BlockReader, SwizzledTile
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import ScalarType, bf16, bf16x2, f16x2, f32, u32
+from ptxgen.types import ScalarType, b32, bf16, bf16x2, f16x2, f32, u32
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ def fragment_columns(columns: int) -> list[int]:
 Tiles = tuple[SwizzledTile, SwizzledTile, SwizzledTile]  # the tiles of Q, K and V
 Weights = list[list[tuple[Value, ...]]]
 _DEPTH: Final = HALF.depth
+_A_REGISTERS: Final = 4  # of a lane, for operand A
 
 
 class WarpProducts(Protocol):
@@ -201,13 +202,23 @@ class MmaProducts(MmaOutputs):
         found._first_key = self._first_key + keys
         return found
 
-    def keep(self) -> None:
-        """Read this warp's rows of Q into registers, where `scores` finds them from now on."""
+    def keep(self, where: Value | None = None) -> None:
+        """Read this warp's rows of Q into registers, where `scores` finds them from now on. With
+        `where`, uniform in the CTA, they are only read if it holds.
+        """
         t, query = self.t, self._q.stage()
-        self._kept = [
-            [self._load(query(d, MMA_ROWS * m)) for m in range(t.row_tiles)]
-            for d in range(t.score_columns // _DEPTH)
+        places = [
+            [query(d, MMA_ROWS * m) for m in range(t.row_tiles)] for d in range(t.score_columns // _DEPTH)
         ]
+        if where is None:
+            self._kept = [[self._load(at) for at in row] for row in places]
+            return
+        k = self.k
+        kept = [[[k.var(b32, 0) for _ in range(_A_REGISTERS)] for _ in row] for row in places]
+        with k.when(where, uniform=True):
+            for at, into in zip(chain(*places), chain(*kept), strict=True):
+                k.ldmatrix(at, num="x4", into=into)
+        self._kept = [[tuple(operand) for operand in row] for row in kept]
 
     def scores(self, S: Fragment, stage: Value | None) -> None:
         """S = Q Kᵀ for this warp's rows and the keys of a stage."""

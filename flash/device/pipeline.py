@@ -105,19 +105,20 @@ class KeyValuePipeline:
         """
         return self._value_stage.at
 
-    def await_keys(self, n: Value, *, ragged: bool) -> None:
-        """Wait for the next tile of K; then start the copy of a tile of V into the free stage.
-
-        `ragged`: rows of that tile of V may lie beyond the matrix.
-        """
+    def await_keys(self) -> None:
+        """Wait for the next tile of K; then `start_values` may fill the free stage of V."""
         self._await()
         self.k.barrier()
+
+    def start_values(self, n: Value, *, ragged: bool) -> None:
+        """Start the copy of a tile of V into the stage that is free once K was waited for.
+
+        `ragged`: rows of that tile may lie beyond the matrix.
+        """
         self._start_next(self.values, self._value_fill, n, self.stages - 1, ragged)
 
-    def await_values(
-        self, n: Value, *, on_arrival: Callable[[PanelLoader, Value | None], None] | None = None
-    ) -> None:
-        """Wait for the next tile of V; then start the copy of a tile of K into the free stage.
+    def await_values(self, *, on_arrival: Callable[[PanelLoader, Value | None], None] | None = None) -> None:
+        """Wait for the next tile of V; then `start_keys` may fill the free stage of K.
 
         `on_arrival(loader, stage)` emits what a thread does to its own part of the tile of V before
         other threads read it.
@@ -126,6 +127,9 @@ class KeyValuePipeline:
         if on_arrival is not None:
             on_arrival(self.values, self.value_stage)
         self.k.barrier()
+
+    def start_keys(self, n: Value) -> None:
+        """Start the copy of a tile of K into the stage that is free once V was waited for."""
         self._start_next(self.keys, self._key_fill, n, self.stages, ragged=False)
 
     def pass_over(self, n: Value) -> None:
@@ -136,7 +140,8 @@ class KeyValuePipeline:
             self._start_next(self.values, self._value_fill, n, self.stages - 1, ragged=False)
         else:
             self._commit()
-        self.await_values(n)
+        self.await_values()
+        self.start_keys(n)
         self.advance()
 
     @marked("pipeline: commit")

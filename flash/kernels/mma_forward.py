@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from flash.device.append_in_place import AppendedRows
@@ -19,6 +20,7 @@ from flash.device.cta import Cta
 from flash.device.epilogue import store_outputs
 from flash.device.finished_rows import finish_rows
 from flash.device.lazy_softmax import LEAST_SCALE, LazySoftmax
+from flash.device.mask import Mask
 from flash.device.mma_products import (
     MmaProducts,
     Tiles,
@@ -56,9 +58,9 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     `flash/contract/forward.py` says what its parameters mean.
     """
     dtype = config.dtype.scalar
-    # Products instead of `div` shorten the kernel by 6 %, but the assembler then spills 40 bytes at
-    # head_dim 128 with causal.
-    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=False)
+    # For f32, shifts instead of `div` would be kept in registers through the loops, and spilled.
+    shifts = t.operands is HALF
+    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=shifts)
     given = Parameters.declare(k, config)
     cta = Cta.entered(k, config, given)
     me = WarpPlace.of(k)
@@ -71,7 +73,7 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     scale = k.max(k.abs(cta.scale_log2), LEAST_SCALE) if cta.scoring is None else None
     rows, keys = fragment_rows(t), fragment_columns(t.tile)
     sinks = cta.sinks(k, me.in_quad, rows, lambda: cta.first_row + k.signed(me.first_row(t)))
-    softmax = LazySoftmax(k, len(rows), QUAD, scale, _SLACK[dtype], sinks)
+    softmax = LazySoftmax(k, len(rows), QUAD, scale, _SLACK[dtype], sinks, fused=t.operands is HALF)
     O = k.fragment(2 * t.row_tiles, t.output_columns // 4)  # sum of P V so far, under the shifts
     S = k.fragment(2 * t.row_tiles, t.tile // 4, initial=None)
     # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros.
@@ -80,35 +82,22 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     my_first_row = cta.first_row + k.signed(me.first_row(t))
     query_of = _queries(k, cta, me, my_first_row, len(rows))
 
-    def attend(n: Value, cut: Cut) -> None:
-        """Take in the next tile of keys: the last of the -n tiles that are left."""
-        pipeline.await_keys(n, ragged=cut.is_ragged(config))
-        k.note("S = Q K^T")
-        products.scores(S, pipeline.key_stage)
-        places = None
-        if cut.hides or cta.scoring is not None or cta.after_softmax:
-            first_key, begins_block = pipeline.first_key(n), t.tile >= KEYS_PER_BLOCK
-            places = ScorePlaces(
-                k, my_first_row, first_key, me.in_quad * 2, rows, keys, begins_block, cta.packing, query_of
-            )
-            if cta.scoring is not None:
-                cta.scoring.apply(S, places)
-            if cut.hides:
-                mask().apply(k, S, places, in_front=cut is Cut.IN_FRONT)
-        k.note("P = exp2(scale * (S - shift)); rescale what was summed under an older shift")
-        softmax.take(S, lambda factors: _rescale(k, O, factors))
-        if places is not None:
-            for feature in cta.after_softmax:
-                feature.drop(S, places)
-        P = products.weights(S)
-        pipeline.await_values(n, on_arrival=odd.clear if odd is not None and cut.hides else None)
-        k.note("O += P V")
-        products.outputs(O, P, pipeline.value_stage)
-        pipeline.advance()
+    if isinstance(products, MmaProducts) and t.keeps_queries:
+        pipeline.await_keys()
+        products.keep(where=pipeline.has_tiles)
 
+    def places(n: Value) -> ScorePlaces:
+        """Where the scores of the next tile lie."""
+        first_key, begins_block = pipeline.first_key(n), t.tile >= KEYS_PER_BLOCK
+        columns = me.in_quad * 2
+        return ScorePlaces(
+            k, my_first_row, first_key, columns, rows, keys, begins_block, cta.packing, query_of
+        )
+
+    turn = _Turn(k, config, t, cta, pipeline, products, softmax, O, S, odd, mask, places)
     for begin, end, cut in tile_runs(k, cta, lambda: Cta.of(k, config, given)):
         with k.loop(-begin, end if isinstance(end, int) else -end) as n, _if_seen(k, cta, pipeline, n):
-            attend(n, cut)
+            turn.attend(n, cut)
 
     # Computed again: kept in registers through the loops, these values would be spilled.
     cta, me = Cta.of(k, config, given), WarpPlace.of(k)
@@ -119,6 +108,68 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
         runs = [r[:2] for r in tile_runs(k, cta, lambda: cta) if r[2].hides]
         odd.restore(cta, t.block_q, [(end * t.tile, begin * t.tile) for begin, end in runs])
     return k.build()
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """What a turn of the loops takes in a tile of keys with."""
+
+    k: KernelBuilder
+    config: KernelConfig
+    t: MmaTiling
+    cta: Cta
+    pipeline: KeyValuePipeline
+    products: WarpProducts
+    softmax: LazySoftmax
+    O: Fragment
+    S: Fragment
+    odd: NonFinite | None
+    mask: Callable[[], Mask]
+    places: Callable[[Value], ScorePlaces]
+
+    @marked("mma: loops over tiles")
+    def attend(self, n: Value, cut: Cut) -> None:
+        """Take in the next tile of keys: the last of the -n tiles that are left."""
+        k, pipeline, products, S = self.k, self.pipeline, self.products, self.S
+        pipeline.await_keys()
+        pipeline.start_values(n, ragged=cut.is_ragged(self.config))
+        k.note("S = Q K^T")
+        products.scores(S, pipeline.key_stage)
+        places = self._finished_scores(n, cut)
+        mixes = self.t.has_spare_registers
+        if mixes:  # behind the barrier here, the assembler mixes exponentials with the products of P V
+            self._await_values(cut)
+        k.note("P = exp2(scale * (S - shift)); rescale what was summed under an older shift")
+        self.softmax.take(S, lambda factors: _rescale(k, self.O, factors))
+        if mixes:
+            pipeline.start_keys(n)
+        self.softmax.weigh(S)
+        if places is not None:
+            for feature in self.cta.after_softmax:
+                feature.drop(S, places)
+        P = products.weights(S)
+        if not mixes:
+            self._await_values(cut)
+            pipeline.start_keys(n)
+        k.note("O += P V")
+        products.outputs(self.O, P, pipeline.value_stage)
+        pipeline.advance()
+
+    def _finished_scores(self, n: Value, cut: Cut) -> ScorePlaces | None:
+        """Apply features and the mask to S; returns where its scores lie, if that is asked."""
+        cta = self.cta
+        if not (cut.hides or cta.scoring is not None or cta.after_softmax):
+            return None
+        places = self.places(n)
+        if cta.scoring is not None:
+            cta.scoring.apply(self.S, places)
+        if cut.hides:
+            self.mask().apply(self.k, self.S, places, in_front=cut is Cut.IN_FRONT)
+        return places
+
+    def _await_values(self, cut: Cut) -> None:
+        odd = self.odd
+        self.pipeline.await_values(on_arrival=odd.clear if odd is not None and cut.hides else None)
 
 
 @contextmanager

@@ -66,6 +66,9 @@ _MOST_REGISTERS: Final = 255
 # A Q Kᵀ of one warp that has more `mma` instructions was seen to spill where the rest of the
 # estimate is near the limit: it is unrolled. The estimate adds a register for every two of these.
 _SHORT_PRODUCT: Final = 192
+# Estimated registers of a thread, beyond which none are left for what only saves instructions.
+_ROOMY: Final = 224
+_OPERAND: Final = 4  # registers of operand A
 _ACCUMULATOR: Final = MMA_ROWS * MMA_KEYS // WARP_SIZE  # registers of one 16 x 8 tile of f32
 
 
@@ -164,6 +167,19 @@ class MmaTiling:
         product = self.row_tiles * (self.tile // MMA_KEYS) * (self.score_columns // depth)
         in_flight = max(product - _SHORT_PRODUCT, 0) // 2
         return accumulators + in_flight + 4 * self.row_tiles + _OTHER_REGISTERS
+
+    @property
+    def has_spare_registers(self) -> bool:
+        """Whether a thread has registers for what only makes the kernel faster. f32 has none: its
+        operands are split when they are used.
+        """
+        return self.operands is HALF and self.registers <= _ROOMY
+
+    @property
+    def keeps_queries(self) -> bool:
+        """Whether a warp reads its rows of Q once, and keeps them in registers."""
+        kept = self.row_tiles * self.score_columns // self.operands.depth * _OPERAND
+        return self.has_spare_registers and self.registers + kept <= _ROOMY
 
     def fits(self, target: Target, other_registers: int = 0) -> bool:
         """Whether a CTA of this shape, whose threads need `other_registers` for features, can run

@@ -41,7 +41,8 @@ DEFAULT_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
 # The default tile and block_q of 16-bit types, whose kernels use tensor cores; keys as in
 # DEFAULT_TILES.
 DEFAULT_MMA_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
-    163 * _KIB: {64: (64, 128), 128: (64, 128), 192: (64, 64), 256: (64, 64)},
+    227 * _KIB: {64: (64, 128), 128: (64, 128), 192: (64, 64), 256: (64, 64)},
+    163 * _KIB: {64: (64, 128), 128: (64, 128), 192: (64, 64), 256: (64, 128)},
     99 * _KIB: {64: (64, 128), 128: (32, 128), 192: (32, 64), 256: (32, 64)},
 }
 # The default tile and block_q of f32 on tensor cores, by precision, and by columns as in

@@ -350,11 +350,11 @@ def _best_path(instrs: Sequence[SassInstr], body: Mapping[int, _Block], head: in
     for block in body:
         if block not in best:
             continue
-        (work, short), path = best[block]
+        (done, short), path = best[block]
         for way in body[block].ways:
             if way in body and way > block:
                 more, length = worth(way)
-                candidate = (work + more, short + length), [*path, way]
+                candidate = (done + more, short + length), [*path, way]
                 best[way] = max(best.get(way, candidate), candidate)
     return best[last][1] if last in best else []
 

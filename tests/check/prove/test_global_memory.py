@@ -875,8 +875,8 @@ def _start_unguarded(start: Any) -> Any:
     return lambda loader, row, **options: start(loader, row, **options | {"ragged": False})
 
 
-def _await_unguarded(await_keys: Any) -> Any:
-    return lambda pipeline, n, **_: await_keys(pipeline, n, ragged=False)
+def _start_values_unguarded(start_values: Any) -> Any:
+    return lambda pipeline, n, **_: start_values(pipeline, n, ragged=False)
 
 
 def _tiles_away(count: int) -> Callable[[Any], Any]:
@@ -905,7 +905,7 @@ def _without_columns_left(epilogue: Any) -> Any:
 # What is changed, how, and what the first access is that is not proved.
 MUTANTS_ON_TENSOR_CORES: dict[str, tuple[Any, str, Callable[[Any], Any], str]] = {
     "no row guard": (PanelLoader, "start", _start_unguarded, "violation"),
-    "no row guard for V": (KeyValuePipeline, "await_keys", _await_unguarded, "violation"),
+    "no row guard for V": (KeyValuePipeline, "start_values", _start_values_unguarded, "violation"),
     "a tile too far": (KeyValuePipeline, "first_key", _tiles_away(1), "violation"),
     "a tile too near": (KeyValuePipeline, "first_key", _tiles_away(-1), "violation"),
     "a row too many of O": (flash.device.epilogue, "Epilogue", _with_another_row, "violation"),

@@ -1,0 +1,225 @@
+"""Main loops of the forward kernels on tensor cores, in machine code and by the issue model, beside those
+of Triton's kernels and FlashAttention-2's.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+from flash.commands.measure.issue_model import Unit, modelled
+from flash.commands.measure.record import Found, Goal, Job, Setting, measured
+from flash.commands.measure.report import ROOT
+from flash.commands.measure.static_quality import Assembled, Subject, assembled
+from flash.contract.catalogue import build
+from flash.problem.config import AttentionConfig
+from ptxgen.errors import BackendError
+from ptxgen.runtime.sass import SassInstr
+from ptxgen.target import Target
+from ptxgen.target import target as find_target
+
+TARGETS: Final = ("sm_80", "sm_90", "sm_120")
+DTYPES: Final = ("f16", "bf16")
+HEAD_DIMS: Final = (64, 128, 256)
+TRITON: Final = "tests/ptx/triton/attention_forward_d{d}{suffix}.sm_80"  # .ptx, and .json beside it
+TRITON_DTYPE: Final = "f16"
+TRITON_HEAD_DIMS: Final = (64, 128)
+SCORES: Final = 2048  # of a warp: the unit of instruction counts
+NEAR: Final = 24  # instructions between two products, within which an exponential is near them
+
+# Goals on sm_80: % of the tensor cores; and on every target: instructions for SCORES scores.
+BUSY_GOALS: Final = {64: 80, 128: 90, 256: 70}
+INSTRUCTION_GOALS: Final = {64: 560, 128: 760}
+
+_EXP2: Final = "MUFU.EX2"
+_PRODUCT: Final = "HMMA"
+_COLUMNS: Final = (
+    *("target", "d", "dtype", "mask", "kernel", "tile", "registers", "spilled B", "CTAs", "instructions"),
+    *("HMMA %", "EX2 near HMMA", "longest without HMMA", "tensor cores %", "shared memory %"),
+)
+# FlashAttention-2, f16, full attention, by ptxas 13.0: (registers, spilled bytes, CTAs of a
+# multiprocessor, instructions for SCORES scores, HMMA %, EX2 near HMMA, longest run without HMMA,
+# tensor cores % of an issue model that does not wait for copies). None: not counted.
+_Reading = tuple[int | None, int | None, int | None, int, float | None, str, int | None, int | None]
+FLASH_ATTENTION_2: Final[dict[tuple[str, int], _Reading]] = {
+    ("sm_80", 64): (255, 152, 2, 556, 23.0, "99/132", 168, 74),
+    ("sm_80", 128): (255, 128, 2, 880, 29.1, "43/68", 144, 80),
+    ("sm_80", 256): (None, None, None, 1516, None, "", None, 69),
+    ("sm_90", 64): (None, None, None, 556, None, "", None, None),
+    ("sm_90", 128): (None, None, None, 947, None, "", None, None),
+}
+
+FORWARD_REMARKS: Final = (
+    f"instructions are those of a warp in the main loop for {SCORES} scores; EX2 is near HMMA if at most "
+    f"{NEAR} instructions lie between the products around it",
+    "tensor cores and shared memory: the share of the clocks of the model in "
+    "flash/commands/measure/issue_model.py in which they are busy; its module says what it knows",
+    "Triton's kernel is `attention_forward` of tests/ptx/make_triton.py, f16, through the same assembler",
+    "FlashAttention-2's figures were read once from its machine code; its share of tensor cores is that of "
+    "a model without latencies of copies, and is higher than this one's would be",
+    " | ".join(_COLUMNS),
+)
+
+
+def forward_jobs(quick: bool) -> list[Job]:
+    """A job for every kernel and target, which assembles it and models its main loop."""
+    dtypes, targets = (DTYPES[:1], TARGETS[:1]) if quick else (DTYPES, TARGETS)
+    return [
+        Job(
+            f"forward d={d} {dtype} {_mask(causal)} {name}",
+            functools.partial(forward_quality, AttentionConfig(d, dtype=dtype, causal=causal, target=name)),
+        )
+        for name, d, dtype, causal in product(targets, HEAD_DIMS, dtypes, (False, True))
+    ]
+
+
+def forward_quality(config: AttentionConfig) -> Found:
+    """The row of one kernel, with its goals, and those of the peers that have such a kernel."""
+    kernel = config.kernel()
+    t, causal, dtype = kernel.tiling, bool(config.causal), config.element.name
+    place = (kernel.target.name, config.head_dim, dtype, causal)
+    try:
+        ours = Reading.of(Subject.of(build(kernel)), kernel.target)
+        rows: Found = [_row(place, "ours", f"{t.tile}x{t.block_q}x{t.threads}", ours)]
+        if dtype == TRITON_DTYPE and config.head_dim in TRITON_HEAD_DIMS:
+            tile, theirs = triton(config.head_dim, causal, kernel.target.name)
+            rows.append(_row(place, "Triton", tile, theirs))
+            rows += _beside(place, ours, theirs)
+    except BackendError as error:
+        return [f"{kernel.name} was not assembled: {str(error).splitlines()[0]}"]
+    peer = FLASH_ATTENTION_2.get((kernel.target.name, config.head_dim))
+    if peer and dtype == TRITON_DTYPE and not causal:
+        rows.append(_line(place, "FlashAttention-2", "", [*peer, None]))
+    return [*rows, *_goals(place, ours)]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the machine code of a kernel says, and the model of its main loop."""
+
+    made: Assembled
+    path: tuple[SassInstr, ...]
+    tensor: float  # the share of the clocks in which tensor cores are busy, %
+    memory: float  # and shared memory
+
+    @classmethod
+    def of(cls, subject: Subject, target: Target) -> Reading:
+        """Assemble a kernel and model its loop. Raises `BackendError` without the tools for it."""
+        made = assembled(subject, target)
+        if made.loop is None:
+            raise BackendError(made.why_no_loop)
+        busy = modelled(made.loop, target, subject.threads, max(made.ctas_per_sm, 1))
+        return cls(made, made.loop.path, 100 * busy.tensor, 100 * busy.shares[Unit.MEMORY])
+
+    @property
+    def instructions(self) -> float:
+        """Instructions of a warp in the main loop for `SCORES` scores."""
+        return SCORES * len(self.path) / self.made.scores
+
+
+def exponentials_near(path: Sequence[SassInstr]) -> tuple[int, int]:
+    """How many exponentials of a loop lie between two products that are at most `NEAR` instructions
+    apart, and how many there are; the loop is closed.
+    """
+    products = [n for n, instr in enumerate(path) if instr.name == _PRODUCT]
+    places = [n for n, instr in enumerate(path) if instr.opcode.startswith(_EXP2)]
+    if not products:
+        return 0, len(places)
+    round_trip = [products[-1] - len(path), *products, products[0] + len(path)]
+
+    def gap(place: int) -> int:
+        behind = bisect.bisect(round_trip, place)
+        return round_trip[behind] - round_trip[behind - 1] - 1
+
+    return sum(gap(place) <= NEAR for place in places), len(places)
+
+
+def longest_without_products(path: Sequence[SassInstr]) -> int:
+    """The longest run of instructions of a closed loop without a product."""
+    longest = run = 0
+    for instr in (*path, *path):
+        run = 0 if instr.name == _PRODUCT else min(run + 1, len(path))
+        longest = max(longest, run)
+    return longest
+
+
+@functools.cache
+def triton(head_dim: int, causal: bool, target: str) -> tuple[str, Reading]:
+    """The tile and the reading of Triton's kernel. Raises `BackendError` without the tools for it."""
+    base = TRITON.format(d=head_dim, suffix="_causal" if causal else "")
+    text = (ROOT / f"{base}.ptx").read_text(encoding="utf-8")
+    facts = json.loads((ROOT / f"{base}.json").read_text(encoding="utf-8"))
+    subject = Subject(text, facts["entry"], facts["block"], facts["shared"], 2 * head_dim)
+    tile = f"{facts['constants']['BN']}x{facts['constants']['BM']}x{facts['block']}"
+    return tile, Reading.of(subject, find_target(target))
+
+
+_Place = tuple[str, int, str, bool]
+
+
+def _mask(causal: bool) -> str:
+    return "causal" if causal else "full"
+
+
+def _row(place: _Place, name: str, tile: str, found: Reading) -> str:
+    a = found.made
+    near, count = exponentials_near(found.path)
+    return _line(
+        place,
+        name,
+        tile,
+        [
+            *(a.registers, a.spilled_bytes, a.ctas_per_sm, found.instructions, 100 * a.loop_share),
+            *(f"{near}/{count}", longest_without_products(found.path), found.tensor, found.memory),
+        ],
+    )
+
+
+def _line(place: _Place, name: str, tile: str, figures: Sequence[float | str | None]) -> str:
+    """A row of the table: `figures` are those of the columns behind the tile, None where unknown."""
+    target, d, dtype, causal = place
+    shown = [_shown(figure) for figure in figures]
+    return " | ".join([target, str(d), dtype, _mask(causal), name, tile or "-", *shown])
+
+
+def _shown(figure: float | str | None) -> str:
+    if isinstance(figure, str) or figure is None:
+        return figure or "-"
+    return f"{figure:.1f}" if isinstance(figure, float) else str(figure)
+
+
+def _settings(place: _Place) -> dict[str, Setting]:
+    target, d, dtype, causal = place
+    return {"target": target, "d": d, "dtype": dtype, "causal": causal}
+
+
+def _beside(place: _Place, ours: Reading, theirs: Reading) -> Found:
+    ratio = ours.tensor / theirs.tensor
+    return [
+        measured(
+            "tensor cores: ours / Triton",
+            "x",
+            [ratio],
+            config=_settings(place),
+            goal=Goal(">=", 1.0),
+            headline=True,
+        )
+    ]
+
+
+def _goals(place: _Place, ours: Reading) -> Found:
+    target, d, _, _ = place
+    settings = _settings(place)
+    busy = Goal(">=", BUSY_GOALS[d]) if target == "sm_80" else None
+    few = Goal("<=", INSTRUCTION_GOALS[d]) if d in INSTRUCTION_GOALS else None
+    spilled, unit = ours.made.spilled_bytes, f"per {SCORES} scores"
+    return [
+        measured("spilled", "bytes", [spilled], config=settings, goal=Goal("<=", 0), headline=bool(spilled)),
+        measured("tensor cores busy", "%", [ours.tensor], config=settings, goal=busy, headline=True),
+        measured("instructions", unit, [ours.instructions], config=settings, goal=few, headline=True),
+    ]

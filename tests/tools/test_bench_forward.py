@@ -1,0 +1,82 @@
+"""What `ptxgen bench --only forward` reads in machine code."""
+
+from __future__ import annotations
+
+import pytest
+
+from flash.commands.measure import static_forward as forward
+from flash.commands.measure.record import Found, Measurement
+from flash.commands.measure.static_quality import Assembled, Subject
+from flash.problem.config import AttentionConfig
+from ptxgen.errors import BackendError
+from ptxgen.runtime.sass import Loop, SassInstr
+from ptxgen.target import Target
+
+PRODUCT, EXP2, ADD = SassInstr("HMMA.16816.F32"), SassInstr("MUFU.EX2"), SassInstr("FADD")
+# 256 scores of 128 multiply-adds each are 16 products.
+PATH = (PRODUCT,) * 16 + (EXP2,) + (ADD,) * 23
+MADE = Assembled(200, 0, 4096, 2, 0.125, 128, Loop(PATH, len(PATH)))
+SMALL = AttentionConfig(64, dtype="f16", target="sm_80")
+
+
+def reading(tensor: float) -> forward.Reading:
+    return forward.Reading(MADE, PATH, tensor, 50.0)
+
+
+def rows(found: Found) -> list[list[str]]:
+    return [item.split(" | ") for item in found if isinstance(item, str)]
+
+
+def test_an_exponential_is_near_products_that_are_close_together() -> None:
+    close = (PRODUCT, *(ADD,) * 23, EXP2, PRODUCT)
+    far = (PRODUCT, *(ADD,) * 24, EXP2, PRODUCT)
+    assert forward.exponentials_near(close) == (1, 1)
+    assert forward.exponentials_near(far) == (0, 1)
+    assert forward.exponentials_near((EXP2, ADD)) == (0, 1)
+
+
+def test_the_loop_is_closed() -> None:
+    assert forward.exponentials_near((EXP2, *(ADD,) * 12, PRODUCT, *(ADD,) * 11)) == (1, 1)
+    assert forward.exponentials_near((EXP2, *(ADD,) * 12, PRODUCT, *(ADD,) * 12)) == (0, 1)
+    assert forward.longest_without_products((ADD, ADD, PRODUCT, ADD)) == 3
+    assert forward.longest_without_products((ADD, ADD)) == 2
+
+
+def test_a_row_has_ours_then_the_peers_then_goals(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(subject: Subject, target: Target) -> forward.Reading:
+        assert (subject.entry[:25], target.name) == ("attention_forward_f16_d64", "sm_80")
+        return reading(60.0)
+
+    monkeypatch.setattr(forward.Reading, "of", of)
+    monkeypatch.setattr(forward, "triton", lambda *_: ("64x128x128", reading(75.0)))
+    found = forward.forward_quality(SMALL)
+    ours, theirs, other = rows(found)
+    assert ours[:5] == ["sm_80", "64", "f16", "full", "ours"]
+    assert ours[6:] == ["200", "0", "2", "320.0", "40.0", "1/1", "24", "60.0", "50.0"]
+    assert (theirs[4], theirs[-2]) == ("Triton", "75.0")
+    assert (other[4], other[6:10], other[-1]) == ("FlashAttention-2", ["255", "152", "2", "556"], "-")
+    assert {len(row) for row in rows(found)} == {len(forward._COLUMNS)}
+    goals = {m.name: m.goal and m.goal.met_by(m.median) for m in found if isinstance(m, Measurement)}
+    assert goals == {
+        "tensor cores: ours / Triton": False,
+        "spilled": True,
+        "tensor cores busy": False,
+        "instructions": True,
+    }
+
+
+def test_without_the_tools_a_kernel_has_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(*_: object) -> forward.Reading:
+        raise BackendError("there is no nvdisasm; to get one: ask")
+
+    monkeypatch.setattr(forward.Reading, "of", of)
+    assert forward.forward_quality(SMALL) == [
+        "attention_forward_f16_d64_m128_n64 was not assembled: there is no nvdisasm; to get one: ask"
+    ]
+
+
+def test_there_is_a_job_for_each_kernel_of_the_table() -> None:
+    assert len(forward.forward_jobs(quick=False)) == 3 * 3 * 2 * 2
+    labels = [job.label for job in forward.forward_jobs(quick=True)]
+    assert labels[0] == "forward d=64 f16 full sm_80"
+    assert len(labels) == 6
