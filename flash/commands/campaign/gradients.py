@@ -149,7 +149,7 @@ def _of_one_cta(own: GradientSettings) -> Problem:
 
 
 def _with_nan(own: GradientSettings) -> list[Problem]:
-    """Problems with NaN in keys of tiles that a block reads, which no row sees; if CTAs own queries,
+    """Problems with NaN in keys of tiles that a block reads, which no row sees; if the kernel makes dQ,
     also in keys that rows of other blocks, or some rows of the block, see.
     """
     config, more = own.config, own.tile + 5
@@ -159,9 +159,10 @@ def _with_nan(own: GradientSettings) -> list[Problem]:
     if config.window is not None:
         left = config.window[0] or 0
         found.append(Problem(_BLOCK, _BLOCK + left + more, heads=1, nan_before=more))
-    if own.owner == QUERIES and config.causal == "bottom_right":
+    makes_queries = own.owner == QUERIES or own.one_sweep
+    if makes_queries and config.causal == "bottom_right":
         found.append(Problem(2 * _BLOCK, 2 * _BLOCK + more, heads=1, nan_from=_BLOCK + more))
-    elif own.owner == QUERIES:
+    elif makes_queries:
         found.append(Problem(_BLOCK, _BLOCK, heads=1, nan_from=_BLOCK - 3))
     return found
 
@@ -304,7 +305,8 @@ def _given(own: GradientSettings, p: Problem) -> _Given:
     if p.alike:
         dout, out = alike(dout), alike(out)
     dlse = random.standard_normal(shape[:3]).astype(F32.numpy) if own.with_dlse else None
-    lse = of.lse.astype(F32.numpy)
+    has_nan = np.isnan(of.out).any(axis=3) & ~np.isneginf(of.lse)
+    lse = np.where(has_nan, np.nan, of.lse).astype(F32.numpy)  # keys whose V is NaN have it in K, too
     out[...] = np.where(np.isneginf(lse)[..., None], np.nan, of.out)  # what is there does not matter
     _make_odd(p, dout, of.q, out, lse)
     dout[:, :, ~of.queries] = np.nan
