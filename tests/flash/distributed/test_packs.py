@@ -69,5 +69,5 @@ def test_documents_in_packs_have_the_same_bits_by_few_calls(
 ) -> None:
     for same, few, many in ranks.run("distributed_calls.packed", layout, window, scores):
         assert all(same)
-        assert few <= 8
+        assert few <= 1 + 8  # the first call is for no row, and checks arguments
         assert many >= 28
