@@ -45,7 +45,7 @@ def wgmma_attention_forward(config: KernelConfig, t: WgmmaTiling) -> ir.Module:
 
     `flash/contract/forward.py` says what its parameters mean.
     """
-    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=False)
+    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1)
     given = Parameters.declare(k, config)
     producer = k.warpgroup_role("producer", registers=t.producer_registers)
     consumer = k.warpgroup_role("consumer", warpgroups=t.consumers, registers=t.consumer_registers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -44,6 +45,22 @@ def test_exponentials_are_computed_while_a_product_is_under_way(head_dim: int, a
     assert all(waits[0] < at < waits[1] for at in exponentials)
     assert not [one for one in path if one.name == "R2UR"]
     assert len(path) <= LONGEST_LOOP[head_dim]
+
+
+@pytest.mark.slow
+def test_no_role_uses_more_registers_than_it_has(assembler: Assembler) -> None:
+    config = AttentionConfig(128, dtype="f16", target="sm_90a", causal=True, return_lse=True)
+    made = assembler.assemble(build(config.kernel()).text, "sm_90a")
+    try:
+        found = find_disassembler().instructions(made.cubin)
+    except BackendError as error:
+        pytest.skip(str(error))
+    changes = [at for at, one in enumerate(found) if one.name == "USETMAXREG"]
+    counts = [int(found[at].operands.split()[-1], 16) for at in changes]
+    assert counts == [24, 240]
+    for at, end, count in zip(changes, [*changes[1:], len(found)], counts, strict=True):
+        used = [int(n) for one in found[at:end] for n in re.findall(r"\bR(\d+)\b", one.operands)]
+        assert max(used) < count
 
 
 @pytest.mark.slow
