@@ -44,7 +44,11 @@ class NonFinite:
 
     def clear(self, loader: PanelLoader, stage: Value | None) -> None:
         """Set NaN and infinity in this thread's part of a tile to 0; its copies have arrived."""
-        clear(self.k, self.dtype, loader, stage, lambda: self.k.store(self._flag, 1))
+        clear(self.k, self.dtype, loader, stage, self.found)
+
+    def found(self) -> None:
+        """Note that a thread has set something to 0."""
+        self.k.store(self._flag, 1)
 
     def _signs(self, word: Value) -> Value:
         return _signs(word, self.dtype)

@@ -17,6 +17,8 @@ from ptxgen.dsl import KernelBuilder, Value, marked
 from ptxgen.dsl.matrices.ring import StageRing
 from ptxgen.types import u32
 
+Arrival = Callable[[PanelLoader, Value | None], None]  # (loader, stage)
+
 
 class KeyValuePipeline:
     """Feeds a CTA the tiles of K and V, from tile `tiles` - 1 down to tile `first` (None: 0). With
@@ -105,18 +107,21 @@ class KeyValuePipeline:
         """
         return self._value_stage.at
 
-    def await_keys(self, n: Value, *, ragged: bool) -> None:
+    def await_keys(
+        self, n: Value, *, ragged: bool, on_arrival: Arrival | None = None
+    ) -> None:
         """Wait for the next tile of K; then start the copy of a tile of V into the free stage.
 
-        `ragged`: rows of that tile of V may lie beyond the matrix.
+        `ragged`: rows of that tile of V may lie beyond the matrix. `on_arrival(loader, stage)` emits
+        what a thread does to its own part of the tile of K before other threads read it.
         """
         self._await()
+        if on_arrival is not None:
+            on_arrival(self.keys, self.key_stage)
         self.k.barrier()
         self._start_next(self.values, self._value_fill, n, self.stages - 1, ragged)
 
-    def await_values(
-        self, n: Value, *, on_arrival: Callable[[PanelLoader, Value | None], None] | None = None
-    ) -> None:
+    def await_values(self, n: Value, *, on_arrival: Arrival | None = None) -> None:
         """Wait for the next tile of V; then start the copy of a tile of K into the free stage.
 
         `on_arrival(loader, stage)` emits what a thread does to its own part of the tile of V before

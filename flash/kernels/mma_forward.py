@@ -31,11 +31,12 @@ from flash.device.nonfinite import NonFinite
 from flash.device.panel_loader import PanelLoader
 from flash.device.parameters import Parameters, ScoreArray
 from flash.device.pipeline import KeyValuePipeline
+from flash.device.split_products import QUERIES_MARK, SplitProducts, SplitTiles
 from flash.device.tf32_products import Tf32Products
 from flash.device.tiles import await_copies
 from flash.device.widening_loader import WideningLoader
 from flash.problem.config import KernelConfig
-from flash.problem.mma_tiling import HALF, MmaTiling
+from flash.problem.mma_tiling import HALF, PAIRS, MmaTiling
 from flash.scores.philox import KEYS_PER_BLOCK
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
@@ -56,16 +57,22 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     """
     dtype = config.dtype.scalar
     # Products instead of `div` shorten the kernel by 6 %, but the assembler then spills 40 bytes at
-    # head_dim 128 with causal.
-    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=False)
+    # head_dim 128 with causal; pairs of f16 leave registers for them.
+    k = KernelBuilder(
+        config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=t.operands is PAIRS
+    )
     given = Parameters.declare(k, config)
     cta = Cta.entered(k, config, given)
     me = WarpPlace.of(k)
 
-    tiles, pipeline = _start_copies(k, config, t, cta, AppendedRows.written(k, config, given, cta))
-    products: WarpProducts = (
-        MmaProducts(k, t, me, tiles, dtype) if t.operands is HALF else Tf32Products(k, t, me, tiles)
-    )
+    tiles, split, pipeline = _start_copies(k, config, t, cta, AppendedRows.written(k, config, given, cta))
+    products: WarpProducts
+    if split is not None:
+        products = SplitProducts(k, t, me, split)
+    else:
+        products = (
+            MmaProducts(k, t, me, tiles, dtype) if t.operands is HALF else Tf32Products(k, t, me, tiles)
+        )
     # Scores that `cta.scoring` makes are in units of log2 already.
     scale = k.max(k.abs(cta.scale_log2), LEAST_SCALE) if cta.scoring is None else None
     rows, keys = fragment_rows(t), fragment_columns(t.tile)
@@ -73,15 +80,19 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     softmax = LazySoftmax(k, len(rows), QUAD, scale, _SLACK[dtype], sinks)
     O = k.fragment(2 * t.row_tiles, t.output_columns // 4)  # sum of P V so far, under the shifts
     S = k.fragment(2 * t.row_tiles, t.tile // 4, initial=None)
-    # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros.
-    odd = NonFinite(k, config) if cta.mask.hides_keys else None
+    # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros. Tiles
+    # that are split have NaN and infinity cleared whether keys are hidden or not.
+    odd = NonFinite(k, config) if cta.mask.hides_keys or split is not None else None
     mask = cta.mask.kept_in_shared(k) if config.features.varlen else lambda: cta.mask
     my_first_row = cta.first_row + k.signed(me.first_row(t))
     query_of = _queries(k, cta, me, my_first_row, len(rows))
 
     def attend(n: Value, cut: _Cut) -> None:
         """Take in the next tile of keys: the last of the -n tiles that are left."""
-        pipeline.await_keys(n, ragged=cut.is_ragged(config))
+        keys_there, values_there = None, odd.clear if odd is not None and cut.hides else None
+        if split is not None and odd is not None:
+            keys_there, values_there = split.arrivals(n, odd.found)
+        pipeline.await_keys(n, ragged=cut.is_ragged(config), on_arrival=keys_there)
         k.note("S = Q K^T")
         products.scores(S, pipeline.key_stage)
         places = None
@@ -100,7 +111,7 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
             for feature in cta.after_softmax:
                 feature.drop(S, places)
         P = products.weights(S)
-        pipeline.await_values(n, on_arrival=odd.clear if odd is not None and cut.hides else None)
+        pipeline.await_values(n, on_arrival=values_there)
         k.note("O += P V")
         products.outputs(O, P, pipeline.value_stage)
         pipeline.advance()
@@ -115,7 +126,7 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     through = tiles[0] if config.output is config.dtype else None
     store_outputs(k, t, me, products, through, (cta.O, cta.first_row), O)
     if odd is not None:
-        runs = [r[:2] for r in _runs(k, cta, lambda: cta) if r[2].hides]
+        runs = [r[:2] for r in _runs(k, cta, lambda: cta) if r[2].hides or split is not None]
         odd.restore(cta, t.block_q, [(end * t.tile, begin * t.tile) for begin, end in runs])
     return k.build()
 
@@ -198,8 +209,10 @@ def _runs(k: KernelBuilder, cta: Cta, again: Callable[[], Cta]) -> Iterator[tupl
 @marked("mma: first copies")
 def _start_copies(
     k: KernelBuilder, config: KernelConfig, t: MmaTiling, cta: Cta, own: AppendedRows | None
-) -> tuple[Tiles, KeyValuePipeline]:
-    """Declare the tiles of Q, K and V, and start the first copies."""
+) -> tuple[Tiles, SplitTiles | None, KeyValuePipeline]:
+    """Declare the tiles of Q, K and V, and start the first copies. The tile of Q is split already if
+    tiles are to be split.
+    """
     k.note("shared memory, and the first tiles on their way there")
     dtype = config.dtype.scalar
     Q_tile = k.swizzled("Q_tile", (t.block_q, t.score_width), dtype)
@@ -208,6 +221,7 @@ def _start_copies(
     loader = PanelLoader if config.features.kv_dtype is None else WideningLoader
     Q_loader = PanelLoader(k, cta.Q, Q_tile)
     K_loader, V_loader = loader(k, cta.K, K_tile), loader(k, cta.V, V_tile)
+    split = SplitTiles(k, Q_loader, K_loader, V_loader) if t.operands is PAIRS else None
     guarded = cta.part is not None and (cta.mask.reach.left is not None or cta.mask.narrows)
     pipeline = KeyValuePipeline(
         k,
@@ -232,7 +246,11 @@ def _start_copies(
                 await_copies(k)
             k.barrier()
             own.turn_queries(Q_tile.pointer)
-    return (Q_tile, K_tile, V_tile), pipeline
+        if split is not None:
+            await_copies(k)
+            k.barrier()
+            split.queries.split(QUERIES_MARK)
+    return (Q_tile, K_tile, V_tile), split, pipeline
 
 
 def _rescale(k: KernelBuilder, O: Fragment, factors: list[Value]) -> None:
