@@ -107,9 +107,7 @@ class KeyValuePipeline:
         """
         return self._value_stage.at
 
-    def await_keys(
-        self, n: Value, *, ragged: bool, on_arrival: Arrival | None = None
-    ) -> None:
+    def await_keys(self, n: Value, *, ragged: bool, on_arrival: Arrival | None = None) -> None:
         """Wait for the next tile of K; then start the copy of a tile of V into the free stage.
 
         `ragged`: rows of that tile of V may lie beyond the matrix. `on_arrival(loader, stage)` emits

@@ -33,10 +33,13 @@ _UNSCALED: Final = ELEMENT_SCALE**-2  # of sums of products of Q and K
 _TOP: Final = 14  # the exponent that the largest weight gets
 _WEIGHT_SCALE: Final = 2.0**_TOP  # of P, whose elements are at most 1
 _DEPTH: Final = 16  # of a product of f16
+_FACTOR_SCALE: Final = 2.0**6  # of factors of rows of V, which are below 2**122
 _UNWEIGHTED: Final = 1 / (_WEIGHT_SCALE * ELEMENT_SCALE)  # of sums of products of P and V
 _SIDE_BY_SIDE: Final = 2  # tiles of O
 _TILES: Final = 4  # tiles of O in a panel
+_STEPS: Final = 4  # of 16 columns of Q and K, whose operands may be in registers together
 _NARROW: Final = 64  # columns of O
+_WIDE: Final = 128  # columns of Q
 _READ: Final = CHUNK_BYTES // f32.nbytes  # columns of O in a chunk
 
 Operand = tuple[Value, ...]
@@ -92,7 +95,8 @@ class SplitProducts:
         query, key = of_query.stage(), of_key.stage(stage)
         small = k.fragment(S.rows, S.columns, initial=None)
         for d in range(t.score_columns // _DEPTH):
-            self._add_scores(S, small, query, key, d)
+            with self._apart(d % _STEPS == 0 < d and t.score_columns > _WIDE):
+                self._add_scores(S, small, query, key, d)
         for scores, of_small in zip(S, small, strict=True):
             for score, more in zip(scores, of_small, strict=True):
                 k.fma(more, _UNSCALED, score * _UNSCALED, into=score)
@@ -146,15 +150,15 @@ class SplitProducts:
         steps = range(t.tile // _DEPTH)
         a = [[self._weights(P, scales, m, j) for j in steps] for m in range(t.row_tiles)]
         for first in range(0, O.columns // LANE_COLUMNS, _SIDE_BY_SIDE):
-            with self._apart(first):
+            with self._apart(first % _TILES == 0 < first and t.output_columns > _NARROW):
                 self._add_outputs(O, a, undone, value, first)
 
-    def _apart(self, first: int) -> AbstractContextManager[object]:
-        """A context for the products with a panel of V, whose operands the assembler does not load before
-        those of the panel before it are used: a branch that all threads take, since no mark is 0. Wide
-        tiles leave no registers for the operands of more.
+    def _apart(self, is_apart: bool) -> AbstractContextManager[object]:
+        """A context for products whose operands the assembler does not load before those of the products
+        in front of it are used: a branch that all threads take, since no mark is 0. Wide tiles leave no
+        registers for the operands of more.
         """
-        if not first or first % _TILES or self.t.output_columns <= _NARROW:
+        if not is_apart:
             return nullcontext()
         return self.k.when(self.tiles.mark != 0, uniform=True)
 
@@ -201,12 +205,12 @@ class SplitProducts:
             for n in range(0, len(row), LANE_COLUMNS):
                 at = self.tiles.values.factors.pointer(0, column).plus_bytes(4 * n * f32.nbytes)
                 for weight, factor in zip(row[n : n + LANE_COLUMNS], k.load(at, LANE_COLUMNS), strict=True):
-                    k.mul(weight, factor * _WEIGHT_SCALE, into=weight)
+                    k.mul(weight, factor * _FACTOR_SCALE, into=weight)
                     largest = weight if largest is None else k.max(largest, weight)
             assert largest is not None
             of_row = power_of_two_scale(k, over_lanes(k, largest, QUAD, k.max), _TOP)
             scale.set(of_row[0])
-            inverse.set(of_row[1] * _UNWEIGHTED)
+            inverse.set(of_row[1] * (1 / (_FACTOR_SCALE * ELEMENT_SCALE)))
 
     def _weights(self, P: Fragment, scales: list[Var], m: int, j: int) -> tuple[Operand, Operand]:
         """The high and the low parts of the A operand for 16 rows and 16 keys."""

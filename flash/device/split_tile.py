@@ -115,8 +115,9 @@ class SplitTile:
         for turn, (x, factor) in enumerate(zip(split, factors, strict=True)):
             pairs = [[of * ELEMENT_SCALE for of in x[n : n + 2]] for n in range(0, len(x), 2)]
             rows.store(turn, [split_pair(k, pair) for pair in pairs])
+            at = self.factors.pointer(0, rows.row).plus_bytes(turn * rows.at_once * f32.nbytes)
             with k.only_if(rows.chunk == 0):
-                k.store(self.factors.pointer(0, rows.row + turn * rows.at_once), factor)
+                k.store(at, factor)
 
     @marked("split tile: scaled row")
     def _scale(self, x: Sequence[Var], factor: Var, not_finite: Callable[[], object] | None) -> None:

@@ -30,7 +30,7 @@ from flash.device.mma_products import (
 from flash.device.nonfinite import NonFinite
 from flash.device.panel_loader import PanelLoader
 from flash.device.parameters import Parameters, ScoreArray
-from flash.device.pipeline import KeyValuePipeline
+from flash.device.pipeline import Arrival, KeyValuePipeline
 from flash.device.split_products import QUERIES_MARK, SplitProducts, SplitTiles
 from flash.device.tf32_products import Tf32Products
 from flash.device.tiles import await_copies
@@ -42,7 +42,7 @@ from flash.scores.places import ScorePlaces
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, QUAD, QUAD_LANES, of_quad
-from ptxgen.types import bf16, f16, f32
+from ptxgen.types import ScalarType, bf16, f16, f32
 
 # P is at most 2 ** _SLACK, which every 16-bit type holds with room to spare. V of f32 may be so
 # large that P V would not be finite.
@@ -66,13 +66,7 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     me = WarpPlace.of(k)
 
     tiles, split, pipeline = _start_copies(k, config, t, cta, AppendedRows.written(k, config, given, cta))
-    products: WarpProducts
-    if split is not None:
-        products = SplitProducts(k, t, me, split)
-    else:
-        products = (
-            MmaProducts(k, t, me, tiles, dtype) if t.operands is HALF else Tf32Products(k, t, me, tiles)
-        )
+    products = _products(k, t, me, tiles, split, dtype)
     # Scores that `cta.scoring` makes are in units of log2 already.
     scale = k.max(k.abs(cta.scale_log2), LEAST_SCALE) if cta.scoring is None else None
     rows, keys = fragment_rows(t), fragment_columns(t.tile)
@@ -89,9 +83,7 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
 
     def attend(n: Value, cut: _Cut) -> None:
         """Take in the next tile of keys: the last of the -n tiles that are left."""
-        keys_there, values_there = None, odd.clear if odd is not None and cut.hides else None
-        if split is not None and odd is not None:
-            keys_there, values_there = split.arrivals(n, odd.found)
+        keys_there, values_there = _arrivals(split, odd, n, cut)
         pipeline.await_keys(n, ragged=cut.is_ragged(config), on_arrival=keys_there)
         k.note("S = Q K^T")
         products.scores(S, pipeline.key_stage)
@@ -129,6 +121,26 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
         runs = [r[:2] for r in _runs(k, cta, lambda: cta) if r[2].hides or split is not None]
         odd.restore(cta, t.block_q, [(end * t.tile, begin * t.tile) for begin, end in runs])
     return k.build()
+
+
+def _products(
+    k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles, split: SplitTiles | None, dtype: ScalarType
+) -> WarpProducts:
+    """Both products of a warp."""
+    if split is not None:
+        return SplitProducts(k, t, me, split)
+    return MmaProducts(k, t, me, tiles, dtype) if t.operands is HALF else Tf32Products(k, t, me, tiles)
+
+
+def _arrivals(
+    split: SplitTiles | None, odd: NonFinite | None, n: Value, cut: _Cut
+) -> tuple[Arrival | None, Arrival | None]:
+    """What a thread does to its part of the next tile of K, and of V, that has arrived."""
+    if odd is None:
+        return None, None
+    if split is not None:
+        return split.arrivals(n, odd.found)
+    return None, odd.clear if cut.hides else None
 
 
 @contextmanager
