@@ -1,11 +1,12 @@
 """The tensor-core forward kernel: O = softmax(scale Q Kᵀ + mask) V in one pass over K and V
-(FlashAttention-2, algorithm 1), for f16 and bf16, and for f32 by products of tf32.
+(FlashAttention-2, algorithm 1), for f16 and bf16, and for f32 by products of f16 or of tf32.
 
 One CTA computes `block_q` rows of one head, or packed rows of several
 (`flash/device/grouped_heads.py`); if values are wider than a CTA can hold, a slice of their
 columns. Products of 16-bit elements are exact and summed in f32; P is rounded to the 16-bit type, O
-once at the end. For f32, see `flash/device/tf32_products.py`. K and V are walked from the last
-tile, so that the tiles which a mask or the end of the keys cuts come first, in a loop of their own.
+once at the end. For f32, see `flash/device/split_products.py` and `tf32_products.py`. K and V are
+walked from the last tile, so that the tiles which a mask or the end of the keys cuts come first, in a
+loop of their own.
 """
 
 from __future__ import annotations
@@ -57,9 +58,14 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     """
     dtype = config.dtype.scalar
     # Products instead of `div` shorten the kernel by 6 %, but the assembler then spills 40 bytes at
-    # head_dim 128 with causal; pairs of f16 leave registers for them.
+    # head_dim 128 with causal; pairs of f16 leave registers for them. The
+    # proof of new rows in place does not follow products.
     k = KernelBuilder(
-        config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=t.operands is PAIRS
+        config.name,
+        target=config.target,
+        threads=t.threads,
+        min_ctas=1,
+        reciprocals=t.operands is PAIRS and config.features.appended is None,
     )
     given = Parameters.declare(k, config)
     cta = Cta.entered(k, config, given)

@@ -172,6 +172,22 @@ def test_scores_of_ten_thousand_are_exact() -> None:
     check(grade(64), (30 * q, 30 * k, 1000 * v))
 
 
+@pytest.mark.parametrize("exponent", [-100, 14, 100])
+def test_rows_beyond_the_range_of_f16_are_scaled(exponent: int) -> None:
+    q, k, v = Problem(40, 50, 40, 24).arrays()
+    far, of_rows = np.float32(2.0**exponent), np.float32(2.0) ** (np.arange(50, dtype=np.float32) % 40 - 20)
+    how: Any = {"tile": 16, "block_q": 64}
+    check(grade(40, 24, **how), (q * far, k / far, v * of_rows[:, None]))
+    check(grade(40, 24, softmax_scale=2.0**-17, **how), (q, k * of_rows[:, None], v / far))
+
+
+def test_a_large_value_of_a_key_without_weight_takes_no_digit_from_others() -> None:
+    q, k, v = Problem(20, 40, 16, 16).arrays()
+    q[..., 0] = 1
+    k[..., 33, 0], v[..., 33, :] = -300, 1e30
+    check(grade(16, softmax_scale=1.0, tile=16, block_q=64), (q, k, v))
+
+
 def test_scores_that_grow_from_tile_to_tile_are_exact() -> None:
     q, k, v = Problem(64, 64, 16, 16).arrays()
     k *= np.linspace(30, 0, 64, dtype=np.float32)[:, None]
