@@ -65,7 +65,7 @@ from numpy.typing import NDArray
 from flash.operands.dtypes import BF16, F16
 from flash.operands.words import Causal
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
-from flash.problem.mma_tiling import HALF, PAIRS, TF32
+from flash.problem.mma_tiling import HALF, LONGEST_GROUP, PAIRS, TF32
 from flash.problem.sequences import each_sequence
 from flash.problem.simt_tiling import IEEE
 from flash.problem.tile_choice import DEFAULT_TF32_TILES
@@ -175,7 +175,7 @@ def arithmetic_of(kind: str, sm: int = 80, parts: float = 0.0, tile: int = _LARG
         products = PAIRS.depth // 2 if halves else PAIRS.depth
         return Arithmetic(core=TensorCore(products, bits, tile, _RESIDUE), parts=parts)
     if kind == TF32.name:
-        core = TensorCore(TF32.depth // 2 if halves else TF32.depth, bits)
+        core = TensorCore(TF32.depth // 2 if halves else TF32.depth, bits, TF32.depth * LONGEST_GROUP)
         return Arithmetic(_TF32_UNIT, core=core, operands=as_tf32, parts=parts)
     products = HALF.depth // 2 if halves else HALF.depth
     of = {F16.name: F16, BF16.name: BF16}[kind].numpy

@@ -23,7 +23,7 @@ from flash.device.panel_loader import PanelLoader
 from flash.device.pipeline import Arrival
 from flash.device.split_tile import ELEMENT_SCALE, SplitTile, power_of_two_scale, split_pair
 from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, MmaTiling
-from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var, marked
+from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, LANE_ROWS, QUAD, accumulators, over_lanes
 from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader
 from ptxgen.types import f32, u32
@@ -67,7 +67,6 @@ class SplitTiles:
 class SplitProducts:
     """Both products of f32 elements; see `flash.device.mma_products.WarpProducts`."""
 
-    @marked("split products: operands of a lane")
     def __init__(self, k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: SplitTiles) -> None:
         self.k = k
         self.t = t
@@ -119,7 +118,6 @@ class SplitProducts:
             for m in range(t.row_tiles):
                 self._multiply(accumulators(small.row, m, n), high[m], b[2:])
 
-    @marked("split products: scaled scores")
     def _unscale(self, S: Fragment) -> None:
         """Multiply scores by the factors of their rows of Q and K, the smaller first: a product of
         both may not be finite.
@@ -193,7 +191,6 @@ class SplitProducts:
             for output, x in zip(row[begin : begin + len(more)], more, strict=True):
                 k.fma(x, factor, output, into=output)
 
-    @marked("split products: scaled weights")
     def _scale(self, P: Fragment, scales: list[Var], undone: list[Var]) -> None:
         """Multiply weights by the factors of their rows of V, and set for each row of P the scale for
         the largest of these products. So what is lost is small beside the largest product of a row,

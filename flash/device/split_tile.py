@@ -28,7 +28,7 @@ from typing import Final
 
 from flash.device.panel_loader import PanelLoader, Share
 from flash.problem.mma_tiling import PANEL_BYTES
-from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, Var, marked
+from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, Var
 from ptxgen.dsl.matrices.lanes import over_lanes
 from ptxgen.dsl.swizzle import CHUNK_BYTES, SwizzledTile
 from ptxgen.types import b32, f16, f16x2, f32, u32
@@ -59,7 +59,6 @@ class SplitTile:
     1, unless `scales` says otherwise. All threads see both after the next barrier.
     """
 
-    @marked("split tile: shared memory")
     def __init__(self, k: KernelBuilder, loader: PanelLoader) -> None:
         self.k = k
         self.loader = loader
@@ -74,7 +73,6 @@ class SplitTile:
         """Whether a row of the tile that was split with this mark has another factor than 1."""
         return self.k.load(self._flag) == mark
 
-    @marked("split tile: rows")
     def split(
         self, mark: Value | int, stage: Value | None = None, not_finite: Callable[[], object] | None = None
     ) -> None:
@@ -119,7 +117,6 @@ class SplitTile:
             with k.only_if(rows.chunk == 0):
                 k.store(at, factor)
 
-    @marked("split tile: scaled row")
     def _scale(self, x: Sequence[Var], factor: Var, not_finite: Callable[[], object] | None) -> None:
         """Multiply a row by its power of two, if it needs one, and set `factor`, by which sums of its
         products are to be multiplied.

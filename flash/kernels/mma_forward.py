@@ -135,7 +135,9 @@ def _products(
     """Both products of a warp."""
     if split is not None:
         return SplitProducts(k, t, me, split)
-    return MmaProducts(k, t, me, tiles, dtype) if t.operands is HALF else Tf32Products(k, t, me, tiles)
+    if t.operands is HALF:
+        return MmaProducts(k, t, me, tiles, dtype)
+    return Tf32Products(k, t, me, tiles, joins=True)
 
 
 def _arrivals(

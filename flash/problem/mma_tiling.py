@@ -55,8 +55,10 @@ FMA: Final = Operands("ieee", 4)  # f32, without tensor cores but with their div
 LONGEST_GROUP: Final = 4
 _SMALL_GROUP: Final = 2
 _WIDE: Final = 128
-# Registers beside the accumulators: with one product of tf32, and with three of f16.
+# Registers beside the accumulators: with one product of tf32, and for each row of tiles the sums of a
+# group of its steps; with three products of f16.
 _TF32_REGISTERS: Final = 88
+_GROUP_REGISTERS: Final = 20
 _PAIRS_REGISTERS: Final = 90
 
 # Registers beside the accumulators, what P takes and the operands in flight: what the assembler
@@ -158,7 +160,7 @@ class MmaTiling:
         columns = score_sums + self.output_columns
         accumulators = self.row_tiles * columns // MMA_KEYS * _ACCUMULATOR
         if self.operands is TF32:
-            return accumulators + _TF32_REGISTERS
+            return accumulators + self.row_tiles * _GROUP_REGISTERS + _TF32_REGISTERS
         if self.operands is PAIRS:
             return accumulators + _PAIRS_REGISTERS
         depth = self.operands.depth

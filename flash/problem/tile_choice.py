@@ -37,7 +37,7 @@ DEFAULT_MMA_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
 # DEFAULT_TILES, on every target that has tensor cores.
 DEFAULT_TF32_TILES: Final[dict[str, dict[int, tuple[int, int]]]] = {
     PAIRS.name: {64: (32, 128), 128: (16, 128), 256: (16, 64)},
-    TF32.name: {64: (64, 128), 192: (32, 64), 256: (16, 64)},
+    TF32.name: {64: (32, 128), 192: (32, 64), 256: (16, 64)},
 }
 LEAST_ASYNCHRONOUS: Final = 4  # bytes that one `cp.async` copies (PTX ISA)
 # The largest default tile where copies are narrower: these go through registers, of which larger
