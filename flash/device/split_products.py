@@ -1,12 +1,13 @@
 """The two matrix products of a CTA on tensor cores: S = Q Kᵀ and O += P V of f32, as three products of
 f16.
 
-Each f32 x is x₁ + 2**-11 x₂ with f16 x₁ and x₂ (`flash/device/split_tile.py`), and x y is computed as
-x₁ y₁ + 2**-11 (x₂ y₁ + x₁ y₂). What is left out, 2**-22 x₂ y₂, is below an ulp of x y (Ootomo and Yokota
-2022). Q, K and V are split once for a CTA; P is split by the lane that has it.
+Each f32, times a power of two, is high + low, two f16 (`flash/device/split_tile.py`), and x y is computed
+as low high' + high low' + high high'. The omitted low low' is below an ulp of x y (Ootomo and Yokota 2022).
+Q, K and V are split once for a CTA; P is split by the lane that has it.
 
-Tensor cores truncate their sums. So the small products have a sum of their own; and O, a sum over all
-keys, is kept in f32: the product with a tile of V starts at 0 and is added by an ordinary `fma`.
+Tensor cores truncate their sums. So the small products of scores have a sum of their own, and those with
+V come first; and O, a sum over all keys, is kept in f32: the product with a tile of V starts at 0 and is
+added by an ordinary `fma`.
 
 For the elements that a lane holds see `flash/device/mma_products.py`.
 """

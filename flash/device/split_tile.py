@@ -1,16 +1,16 @@
 """Tiles of f32 that become pairs of f16 where they are: each element as the sum of two f16.
 
-An f32 x becomes `high`, x rounded to f16, and `low`, the rest times 2**11, rounded to f16 (Ootomo and
-Yokota 2022, section 4.1): x = high + 2**-11 low, off by at most 2**-23 of x, and mostly exact. The pair
-takes the four bytes of x, so a tile needs no more room, and each element is split once for all warps of a
-CTA, by the thread that has copied it.
+An f32 x becomes `high`, 2**8 x rounded to f16, and `low`, the rest rounded to f16 (Markidis et al. 2018;
+Ootomo and Yokota 2022): 2**8 x = high + low, off by at most 2**-23 of it, and mostly exact. The pair takes
+the four bytes of x, so a tile needs no more room, and each element is split once for all warps of a CTA, by
+the thread that has copied it.
 
-f16 has fewer exponents than f32. A row whose largest magnitude is in `_LEAST` … `_LIMIT` is split as it
-is: of its elements those from 2**-14 on have both parts in full, and others are off by up to 2**-36. Any
-other row, unless it is 0, is multiplied by a power of two first, so that its largest is from 2**14 on; its
-factor, by which sums of its products are to be multiplied, is in `factors`, and `SplitTile.scales` says
-that the tile has such a row. A row with NaN or infinity is scaled by its finite elements. The high part of
-these is finite, so that a sum of products is infinite with the sign that it has in f32, or NaN.
+f16 has fewer exponents than f32. Of a row whose largest magnitude is from `_LEAST` to below `_LIMIT`,
+elements from 2**-10 on have both parts in full, and others are off by up to 2**-33. Any other row, unless it
+is 0, is multiplied by a power of two first, so that its largest is from 2**6 to below 2**7; its factor, by
+which sums of its products are to be multiplied, is in `factors`, and `SplitTile.scales` says that the tile
+has such a row. A row with NaN or infinity is scaled by its finite elements. The high part of infinity is
+finite, so that a sum of products is infinite with the sign that it has in f32, or NaN.
 
 A panel of 128 bytes holds eight chunks: for each of four tiles of eight columns the high parts and then the
 low parts. Tile m has columns 8t + 2m and 8t + 2m + 1 for t = 0 … 3. So a lane, which of each tile of a
@@ -102,7 +102,6 @@ class SplitTile:
         split = [[k.var(f32, of) for of in rows.elements(turn)] for turn in range(turns)]
         factors = [k.var(f32, 1.0) for _ in split]
         ordinary = [_is_ordinary(self._largest([k.abs(of) for of in x], NaN=True)) for x in split]
-        # All lanes have read when the vote is known, so that they may write what others have read.
         some = k.vote(~functools.reduce(operator.and_, ordinary), _EVERY_LANE, mode="any")
         with k.when(some, uniform=True):
             for x, factor in zip(split, factors, strict=True):
@@ -215,5 +214,5 @@ def power_of_two_scale(k: KernelBuilder, largest: Value, top: int) -> tuple[Valu
 
 
 def _is_ordinary(largest: Value) -> Value:
-    """Whether a row with this largest magnitude is split as it is. Of NaN it is not."""
+    """Whether a row with this largest magnitude has the factor 1; one of NaN has not."""
     return (largest == 0.0) | ((largest >= _LEAST) & (largest < _LIMIT))
