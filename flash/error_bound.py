@@ -55,7 +55,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Unpack
 
 import ml_dtypes
@@ -65,9 +65,10 @@ from numpy.typing import NDArray
 from flash.operands.dtypes import BF16, F16
 from flash.operands.words import Causal
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
-from flash.problem.mma_tiling import F32_GRADE, HALF, LONGEST_GROUP, TF32
+from flash.problem.mma_tiling import HALF, LONGEST_GROUP, PAIRS, TF32
 from flash.problem.sequences import each_sequence
 from flash.problem.simt_tiling import IEEE
+from flash.problem.tile_choice import DEFAULT_TF32_TILES
 from flash.reference import attention_reference, first_scores, score_steps, visible_keys, weight_factors
 from flash.scores.features import ScoreArguments, scored, split_by_axes, takes
 from ptxgen.isa import numeric
@@ -83,14 +84,15 @@ _LOG2: Final = 4.0  # error of `lg2.approx`, in u; absolute for sums below 2 (PT
 _FACTORS: Final = 4.0  # roundings of scale, log2(e), their product and a scale of K
 _SLOPE: Final = 2.0  # roundings of a sink and of log2(e)
 _ADDITIONS: Final = 2  # roundings of a score that are counted for features that add to it
+_LARGEST_TILE: Final = max(tile for tile, _ in DEFAULT_TF32_TILES[PAIRS.name].values())  # keys
 _LEAST_TILE: Final = 16  # keys; each may bring a new maximum
 _LAST_STEPS: Final = 4  # roundings: the sum, its reciprocal, the product with it, a scale of V
 _LEAST: Final = 2.0**-149  # the least f32
 _LEAST_WEIGHT: Final = 2.0**-126  # below, `ex2.approx.ftz` gives 0
 _SM_OF_WHOLE_STEPS: Final = 90
-# The error of a product of two f32 that is computed as three products of tf32, in u of the product:
-# the fourth product, which is left out, is at most 4 u, evenly distributed, and each low part may
-# lose a bit (`flash/device/tf32_products.py`).
+# The error of a product of two f32 that is computed as three products of f16, in u of the product: a
+# pair of f16 errs by at most 2 u and by u on the average of squares, and the fourth product, which is
+# left out, is at most 4 u, evenly distributed (`flash/device/split_tile.py`).
 _RESIDUE: Final = 3.5
 _ROUNDED_PRODUCTS: Final = math.sqrt(3)  # roundings of a product and of factors multiplied later
 _TF32_UNIT: Final = 2.0**-11
@@ -100,8 +102,8 @@ _LARGEST_TF32: Final = np.float32(float.fromhex("0x1.ffcp127"))
 @dataclass(frozen=True, slots=True)
 class TensorCore:
     """How products are summed: `products` of them in a step, truncated to `bits` bits below the
-    largest; `chain` terms (0: all) before the sum goes on in f32. Each term errs by `residue` units
-    u.
+    largest; `chain` terms of P V (0: all) before the sum goes on in f32. Each term errs by `residue`
+    units u.
     """
 
     products: int
@@ -143,12 +145,15 @@ class Arithmetic:
     operands: Callable[[Array], Array] | None = None
     parts: float = 0.0
 
-    def sum_error(self, count: Any, total: Array, squares: Array) -> tuple[Array, Array]:
+    def sum_error(
+        self, count: Any, total: Array, squares: Array, *, in_chains: bool = True
+    ) -> tuple[Array, Array]:
         """See `TensorCore.sum_error`; without a tensor core, the sum is rounded to nearest and the
-        mean is 0.
+        mean is 0. `in_chains` is False for a score, all of which stays in the tensor core.
         """
         if self.core is not None:
-            return self.core.sum_error(count, total, squares)
+            core = self.core if in_chains else replace(self.core, chain=0)
+            return core.sum_error(count, total, squares)
         size = _square(total) + squares / 4
         return _ROUNDING * (count * size + _ROUNDED_PRODUCTS**2 * squares), np.zeros_like(total)
 
@@ -157,20 +162,20 @@ F32_ARITHMETIC: Final = Arithmetic()
 PARTS_OF_F32: Final = _U
 
 
-def arithmetic_of(kind: str, sm: int = 80, parts: float = 0.0) -> Arithmetic:
+def arithmetic_of(kind: str, sm: int = 80, parts: float = 0.0, tile: int = _LARGEST_TILE) -> Arithmetic:
     """The arithmetic of kernels for a GPU sm_NN by their type or the precision of f32: "f32" or
-    "ieee", "f32_grade", "tf32", "f16" or "bf16". `parts` is as in `Arithmetic`.
+    "ieee", "f32_grade", "tf32", "f16" or "bf16". `parts` is as in `Arithmetic`; `tile` is the keys
+    whose products stay in a tensor core with "f32_grade".
     """
     if kind in ("f32", IEEE):
         return Arithmetic(parts=parts)
     halves = sm < _SM_OF_WHOLE_STEPS  # the tensor core takes two steps for one `mma`
     bits = 24 if halves else 25
-    if kind in (F32_GRADE.name, TF32.name):
-        products = TF32.depth // 2 if halves else TF32.depth
-        if kind == F32_GRADE.name:
-            chain = F32_GRADE.depth * LONGEST_GROUP
-            return Arithmetic(core=TensorCore(products, bits, chain, _RESIDUE), parts=parts)
-        core = TensorCore(products, bits)
+    if kind == PAIRS.name:
+        products = PAIRS.depth // 2 if halves else PAIRS.depth
+        return Arithmetic(core=TensorCore(products, bits, tile, _RESIDUE), parts=parts)
+    if kind == TF32.name:
+        core = TensorCore(TF32.depth // 2 if halves else TF32.depth, bits, TF32.depth * LONGEST_GROUP)
         return Arithmetic(_TF32_UNIT, core=core, operands=as_tf32, parts=parts)
     products = HALF.depth // 2 if halves else HALF.depth
     of = {F16.name: F16, BF16.name: BF16}[kind].numpy
@@ -183,7 +188,8 @@ def arithmetic_of(kind: str, sm: int = 80, parts: float = 0.0) -> Arithmetic:
 def arithmetic_of_config(config: AttentionConfig, parts: float = 0.0) -> Arithmetic:
     """The arithmetic of the kernels that a configuration gets."""
     sm = find_target(config.target or DEFAULT_TARGET).sm
-    return arithmetic_of(config.precision or config.element.name, sm, parts)
+    tile = _LARGEST_TILE if config.tile == "auto" else int(config.tile)
+    return arithmetic_of(config.precision or config.element.name, sm, parts, tile)
 
 
 def as_tf32(x: Array) -> Array:
@@ -242,7 +248,8 @@ def attention_bound(
         products = q @ k.swapaxes(2, 3)
         of = scored(products.shape, causal, np.float64, first_batch, scores, first_query)
         scaled, visible = scale * products, visible_keys(of)
-        random, mean = arithmetic.sum_error(q.shape[3], products, _square(q) @ _square(k).swapaxes(2, 3))
+        squares = _square(q) @ _square(k).swapaxes(2, 3)
+        random, mean = arithmetic.sum_error(q.shape[3], products, squares, in_chains=False)
         random = random * _square(scale) + _ROUNDING * _square(scaled)
         # Errors of scores of which each is due to a factor that all keys of a row share.
         shared = [scale * mean + _FACTORS * _U * scaled]

@@ -49,7 +49,11 @@ class NonFinite:
 
     def clear_chunks(self, chunks: Iterable[Pointer]) -> None:
         """Set NaN and infinity in these chunks of 16 bytes to 0."""
-        clear_chunks(self.k, self.dtype, chunks, lambda: self.k.store(self._flag, 1))
+        clear_chunks(self.k, self.dtype, chunks, self.found)
+
+    def found(self) -> None:
+        """Note that a thread has set something to 0."""
+        self.k.store(self._flag, 1)
 
     def _signs(self, word: Value) -> Value:
         return _signs(word, self.dtype)

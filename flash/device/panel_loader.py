@@ -60,7 +60,7 @@ class PanelLoader:
 
         `ragged` says that rows may lie beyond the matrix.
         """
-        for share in self._shares(stage):
+        for share in self.shares(stage):
             if self.is_asynchronous:
                 self._start_copies(share, first_row, ragged)
             else:
@@ -70,7 +70,7 @@ class PanelLoader:
         """The address of each chunk of 16 bytes that this thread writes, as four words. Code
         emitted between one address and the next is only run by the threads that have that chunk.
         """
-        for share in self._shares(stage):
+        for share in self.shares(stage):
             for first in range(0, self.tile.rows, share.rows_at_once):
                 with self._rows_of(share, first):
                     for panel in share.panels:
@@ -84,7 +84,7 @@ class PanelLoader:
             self.k.store(at, [word ^ SIGNS[self.tile.dtype.nbytes] for word in words])
 
     @marked("panel loader: share of a thread")
-    def _shares(self, stage: Value | None) -> Iterator[Share]:
+    def shares(self, stage: Value | None) -> Iterator[Share]:
         """The work of this thread in the stage at byte `stage`, by the width of panels."""
         k, thread = self.k, self.k.thread_id()
         for chunks in dict.fromkeys(panel.chunks for panel in self.tile.panels):

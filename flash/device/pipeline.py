@@ -17,6 +17,8 @@ from ptxgen.dsl import KernelBuilder, Value, marked
 from ptxgen.dsl.matrices.ring import StageRing
 from ptxgen.types import u32
 
+Arrival = Callable[[PanelLoader, Value | None], None]  # (loader, stage)
+
 
 class KeyValuePipeline:
     """Feeds a CTA the tiles of K and V, from tile `tiles` - 1 down to tile `first` (None: 0). With
@@ -105,9 +107,15 @@ class KeyValuePipeline:
         """
         return self._value_stage.at
 
-    def await_keys(self) -> None:
-        """Wait for the next tile of K; then `start_values` may fill the free stage of V."""
+    def await_keys(self, *, on_arrival: Arrival | None = None) -> None:
+        """Wait for the next tile of K; then `start_values` may fill the free stage of V.
+
+        `on_arrival(loader, stage)` emits what a thread does to its own part of the tile of K before
+        other threads read it.
+        """
         self._await()
+        if on_arrival is not None:
+            on_arrival(self.keys, self.key_stage)
         self.k.barrier()
 
     def start_values(self, n: Value, *, ragged: bool) -> None:
@@ -117,7 +125,7 @@ class KeyValuePipeline:
         """
         self._start_next(self.values, self._value_fill, n, self.stages - 1, ragged)
 
-    def await_values(self, *, on_arrival: Callable[[PanelLoader, Value | None], None] | None = None) -> None:
+    def await_values(self, *, on_arrival: Arrival | None = None) -> None:
         """Wait for the next tile of V; then `start_keys` may fill the free stage of K.
 
         `on_arrival(loader, stage)` emits what a thread does to its own part of the tile of V before

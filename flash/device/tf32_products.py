@@ -6,6 +6,7 @@ of a register. So an f32 x is split into `high`, x rounded to tf32, and `low` = 
 exact and of which the tensor core takes all but at most one bit. x y is computed as low high' +
 high low' + high high'; the omitted low low' is less than half an ulp (Markidis et al. 2018; Ootomo
 and Yokota 2022; CUTLASS calls it `OpMultiplyAddFastF32`). The precision `tf32` is high high' alone.
+Forward kernels take three products of f16 instead (`flash/device/split_products.py`).
 
 Tensor cores add without rounding to nearest: the error is as large as the last bit of the sum, and
 always of the same sign. So a tensor core sums the three products over a group of steps only, the
@@ -85,9 +86,11 @@ class Tf32Outputs:
         *,
         is_crowded: bool = False,
         keeps_nan: bool = False,
+        joins: bool = False,
     ) -> None:
         """`is_crowded`: sums leave few registers, so the columns of O are computed two tiles at a time.
         `keeps_nan`: a NaN in P must reach O, which only one product of tf32 has instructions for.
+        `joins`: with one product, too, O is the sum of groups of steps in f32; three always need it.
         """
         self.k = k
         self.t = t
@@ -95,6 +98,7 @@ class Tf32Outputs:
         self._is_crowded = is_crowded
         self._keeps_nan = keeps_nan
         self.is_split = t.operands.products > 1
+        self._joins = joins or self.is_split
         self.group = group  # steps whose products the tensor core sums together
         self._v = BlockReader(V_tile, me.in_quad * 2, me.lane // 4)
 
@@ -126,7 +130,7 @@ class Tf32Outputs:
 
                 totals = [accumulators(O.row, m, panel * _READ + part + i) for m, i in tiles]
                 with self._apart(value(0, 0)):
-                    self._add(totals, [p[m] for m, _ in tiles], steps, rows)
+                    self._add(totals, [p[m] for m, _ in tiles], steps, rows, joins=self._joins)
 
     def _apart(self, at: TilePointer) -> AbstractContextManager[object]:
         """A context for instructions that the assembler does not move among others, if registers are
@@ -216,11 +220,14 @@ class Tf32Outputs:
         a: Sequence[Sequence[Split]],
         steps: range,
         b: Callable[[int], list[Split]],
+        *,
+        joins: bool,
     ) -> None:
         """totals += A B for some tiles, step by step side by side. `a` holds the A operands by tile
-        and step; `b(step)` loads the B operand of each tile.
+        and step; `b(step)` loads the B operand of each tile. With `joins`, the products begin at 0 and
+        are added in f32.
         """
-        if not self.is_split:
+        if not joins:
             for i, step in enumerate(steps):
                 self._multiply(totals, [of[i].high for of in a], [of.high for of in b(step)])
             return
@@ -229,6 +236,8 @@ class Tf32Outputs:
         for i, step in enumerate(steps):
             of_b = b(step)
             high_of_b.append([of.high for of in of_b])
+            if not self.is_split:
+                continue
             self._multiply(sums, [of[i].low for of in a], high_of_b[i])
             self._multiply(sums, [of[i].high for of in a], [of.low for of in of_b])
         for i, high in enumerate(high_of_b):
@@ -257,10 +266,11 @@ class Tf32Products(Tf32Outputs):
         *,
         is_crowded: bool = False,
         keeps_nan: bool = False,
+        joins: bool = False,
     ) -> None:
         self._q, self._k = operand_readers(t, me, tiles)
         self._panel_bytes = [of.panels[0].row_bytes * of.rows for of in tiles[:2]]
-        super().__init__(k, t, me, tiles[2], t.group, is_crowded=is_crowded, keeps_nan=keeps_nan)
+        super().__init__(k, t, me, tiles[2], t.group, is_crowded=is_crowded, keeps_nan=keeps_nan, joins=joins)
 
     def scores(self, S: Fragment, stage: Value | None) -> None:
         """S = Q Kᵀ for this warp's rows and the keys of a stage."""
@@ -308,7 +318,7 @@ class Tf32Products(Tf32Outputs):
                 return [of.part(2 * i, 2 * i + 1) for _, i in tiles]
 
             totals = [accumulators(S.row, m, n + i) for m, i in tiles]
-            self._add(totals, [q[m] for m, _ in tiles], steps, keys)
+            self._add(totals, [q[m] for m, _ in tiles], steps, keys, joins=self.is_split)
 
 
 def _shifted(reader: Reader, columns: Value) -> Reader:

@@ -33,7 +33,7 @@ class WideningLoader(PanelLoader):
         checked to be in the matrix, so that `ragged` does not matter.
         """
         del ragged
-        for share in self._shares(stage):
+        for share in self.shares(stage):
             loaded = self._loaded(share, first_row)
             for (first, panel), words in loaded.items():
                 with self._rows_of(share, first):

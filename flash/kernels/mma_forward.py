@@ -1,11 +1,12 @@
 """The tensor-core forward kernel: O = softmax(scale Q Kᵀ + mask) V in one pass over K and V
-(FlashAttention-2, algorithm 1), for f16 and bf16, and for f32 by products of tf32.
+(FlashAttention-2, algorithm 1), for f16 and bf16, and for f32 by products of f16 or of tf32.
 
 One CTA computes `block_q` rows of one head, or packed rows of several
 (`flash/device/grouped_heads.py`); if values are wider than a CTA can hold, a slice of their
 columns. Products of 16-bit elements are exact and summed in f32; P is rounded to the 16-bit type, O
-once at the end. For f32, see `flash/device/tf32_products.py`. K and V are walked from the last
-tile, so that the tiles which a mask or the end of the keys cuts come first, in a loop of their own.
+once at the end. For f32, see `flash/device/split_products.py` and `tf32_products.py`. K and V are
+walked from the last tile, so that the tiles which a mask or the end of the keys cuts come first, in a
+loop of their own.
 """
 
 from __future__ import annotations
@@ -32,19 +33,20 @@ from flash.device.mma_products import (
 from flash.device.nonfinite import NonFinite
 from flash.device.panel_loader import PanelLoader
 from flash.device.parameters import Parameters, ScoreArray
-from flash.device.pipeline import KeyValuePipeline
+from flash.device.pipeline import Arrival, KeyValuePipeline
+from flash.device.split_products import QUERIES_MARK, SplitProducts, SplitTiles
 from flash.device.tf32_products import Tf32Products
 from flash.device.tile_runs import Cut, tile_runs
 from flash.device.tiles import await_copies
 from flash.device.widening_loader import WideningLoader
 from flash.problem.config import KernelConfig
-from flash.problem.mma_tiling import HALF, MmaTiling
+from flash.problem.mma_tiling import HALF, PAIRS, MmaTiling
 from flash.scores.philox import KEYS_PER_BLOCK
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, QUAD, QUAD_LANES, of_quad
-from ptxgen.types import bf16, f16, f32
+from ptxgen.types import ScalarType, bf16, f16, f32
 
 # P is at most 2 ** _SLACK, which every 16-bit type holds with room to spare. V of f32 may be so
 # large that P V would not be finite.
@@ -58,17 +60,16 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     `flash/contract/forward.py` says what its parameters mean.
     """
     dtype = config.dtype.scalar
-    # For f32, shifts instead of `div` would be kept in registers through the loops, and spilled.
-    shifts = t.operands is HALF
-    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=shifts)
+    # Products instead of `div` shorten the kernel, but are kept in registers through the loops, which tf32
+    # has not; the proof of new rows in place does not follow those of pairs.
+    short = t.operands is HALF or (t.operands is PAIRS and config.features.appended is None)
+    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=short)
     given = Parameters.declare(k, config)
     cta = Cta.entered(k, config, given)
     me = WarpPlace.of(k)
 
-    tiles, pipeline = _start_copies(k, config, t, cta, AppendedRows.written(k, config, given, cta))
-    products: WarpProducts = (
-        MmaProducts(k, t, me, tiles, dtype) if t.operands is HALF else Tf32Products(k, t, me, tiles)
-    )
+    tiles, split, pipeline = _start_copies(k, config, t, cta, AppendedRows.written(k, config, given, cta))
+    products = _products(k, t, me, tiles, split, dtype)
     # Scores that `cta.scoring` makes are in units of log2 already.
     scale = k.max(k.abs(cta.scale_log2), LEAST_SCALE) if cta.scoring is None else None
     rows, keys = fragment_rows(t), fragment_columns(t.tile)
@@ -76,8 +77,9 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     softmax = LazySoftmax(k, len(rows), QUAD, scale, _SLACK[dtype], sinks, fused=t.operands is HALF)
     O = k.fragment(2 * t.row_tiles, t.output_columns // 4)  # sum of P V so far, under the shifts
     S = k.fragment(2 * t.row_tiles, t.tile // 4, initial=None)
-    # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros.
-    odd = NonFinite(k, config) if cta.mask.hides_keys else None
+    # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros. Tiles
+    # that are split have NaN and infinity cleared whether keys are hidden or not.
+    odd = NonFinite(k, config) if cta.mask.hides_keys or split is not None else None
     mask = cta.mask.kept_in_shared(k) if config.features.varlen else lambda: cta.mask
     my_first_row = cta.first_row + k.signed(me.first_row(t))
     query_of = _queries(k, cta, me, my_first_row, len(rows))
@@ -94,7 +96,7 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
             k, my_first_row, first_key, columns, rows, keys, begins_block, cta.packing, query_of
         )
 
-    turn = _Turn(k, config, t, cta, pipeline, products, softmax, O, S, odd, mask, places)
+    turn = _Turn(k, config, t, cta, pipeline, products, softmax, O, S, split, odd, mask, places)
     for begin, end, cut in tile_runs(k, cta, lambda: Cta.of(k, config, given)):
         with k.loop(-begin, end if isinstance(end, int) else -end) as n, _if_seen(k, cta, pipeline, n):
             turn.attend(n, cut)
@@ -105,9 +107,20 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     through = tiles[0] if config.output is config.dtype else None
     store_outputs(k, t, me, products, through, (cta.O, cta.first_row), O)
     if odd is not None:
-        runs = [r[:2] for r in tile_runs(k, cta, lambda: cta) if r[2].hides]
+        runs = [r[:2] for r in tile_runs(k, cta, lambda: cta) if r[2].hides or split is not None]
         odd.restore(cta, t.block_q, [(end * t.tile, begin * t.tile) for begin, end in runs])
     return k.build()
+
+
+def _products(
+    k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles, split: SplitTiles | None, dtype: ScalarType
+) -> WarpProducts:
+    """Both products of a warp."""
+    if split is not None:
+        return SplitProducts(k, t, me, split)
+    if t.operands is HALF:
+        return MmaProducts(k, t, me, tiles, dtype)
+    return Tf32Products(k, t, me, tiles, joins=True)
 
 
 @dataclass(frozen=True)
@@ -123,6 +136,7 @@ class _Turn:
     softmax: LazySoftmax
     O: Fragment
     S: Fragment
+    split: SplitTiles | None
     odd: NonFinite | None
     mask: Callable[[], Mask]
     places: Callable[[Value], ScorePlaces]
@@ -131,14 +145,15 @@ class _Turn:
     def attend(self, n: Value, cut: Cut) -> None:
         """Take in the next tile of keys: the last of the -n tiles that are left."""
         k, pipeline, products, S = self.k, self.pipeline, self.products, self.S
-        pipeline.await_keys()
+        keys_there, values_there = self._arrivals(n, cut)
+        pipeline.await_keys(on_arrival=keys_there)
         pipeline.start_values(n, ragged=cut.is_ragged(self.config))
         k.note("S = Q K^T")
         products.scores(S, pipeline.key_stage)
         places = self._finished_scores(n, cut)
         mixes = self.t.has_spare_registers
         if mixes:  # behind the barrier here, the assembler mixes exponentials with the products of P V
-            self._await_values(cut)
+            pipeline.await_values(on_arrival=values_there)
         k.note("P = exp2(scale * (S - shift)); rescale what was summed under an older shift")
         self.softmax.take(S, lambda factors: _rescale(k, self.O, factors))
         if mixes:
@@ -149,7 +164,7 @@ class _Turn:
                 feature.drop(S, places)
         P = products.weights(S)
         if not mixes:
-            self._await_values(cut)
+            pipeline.await_values(on_arrival=values_there)
             pipeline.start_keys(n)
         k.note("O += P V")
         products.outputs(self.O, P, pipeline.value_stage)
@@ -167,9 +182,13 @@ class _Turn:
             self.mask().apply(self.k, self.S, places, in_front=cut is Cut.IN_FRONT)
         return places
 
-    def _await_values(self, cut: Cut) -> None:
-        odd = self.odd
-        self.pipeline.await_values(on_arrival=odd.clear if odd is not None and cut.hides else None)
+    def _arrivals(self, n: Value, cut: Cut) -> tuple[Arrival | None, Arrival | None]:
+        """What a thread does to its part of the next tile of K, and of V, that has arrived."""
+        if self.odd is None:
+            return None, None
+        if self.split is not None:
+            return self.split.arrivals(n, self.odd.found)
+        return None, self.odd.clear if cut.hides else None
 
 
 @contextmanager
@@ -204,8 +223,10 @@ def _queries(
 @marked("mma: first copies")
 def _start_copies(
     k: KernelBuilder, config: KernelConfig, t: MmaTiling, cta: Cta, own: AppendedRows | None
-) -> tuple[Tiles, KeyValuePipeline]:
-    """Declare the tiles of Q, K and V, and start the first copies."""
+) -> tuple[Tiles, SplitTiles | None, KeyValuePipeline]:
+    """Declare the tiles of Q, K and V, and start the first copies. The tile of Q is split already if
+    tiles are to be split.
+    """
     k.note("shared memory, and the first tiles on their way there")
     dtype = config.dtype.scalar
     Q_tile = k.swizzled("Q_tile", (t.block_q, t.score_width), dtype)
@@ -214,6 +235,7 @@ def _start_copies(
     loader = PanelLoader if config.features.kv_dtype is None else WideningLoader
     Q_loader = PanelLoader(k, cta.Q, Q_tile)
     K_loader, V_loader = loader(k, cta.K, K_tile), loader(k, cta.V, V_tile)
+    split = SplitTiles(k, Q_loader, K_loader, V_loader) if t.operands is PAIRS else None
     guarded = cta.part is not None and (cta.mask.reach.left is not None or cta.mask.narrows)
     pipeline = KeyValuePipeline(
         k,
@@ -238,7 +260,11 @@ def _start_copies(
                 await_copies(k)
             k.barrier()
             own.turn_queries(Q_tile.pointer)
-    return (Q_tile, K_tile, V_tile), pipeline
+        if split is not None:
+            await_copies(k)
+            k.barrier()
+            split.queries.split(QUERIES_MARK)
+    return (Q_tile, K_tile, V_tile), split, pipeline
 
 
 def _rescale(k: KernelBuilder, O: Fragment, factors: list[Value]) -> None:

@@ -148,7 +148,7 @@ class AttentionConfig(ScoreSettings):
         "half", torch.bfloat16, numpy.float32. Sums and LSE are f32. The 16-bit types run on tensor
         cores and need sm_80 or later.
     precision: of f32, "ieee" (f32 throughout), "f32_grade" (on tensor cores, each product as three
-        of tf32: the error is that of f32) or "tf32" (on tensor cores, with 11 significant bits of
+        of f16: the error is that of f32) or "tf32" (on tensor cores, with 11 significant bits of
         Q, K, P and V); None and "auto" are "ieee" for now. Products of 16-bit types are exact
         anyway. Tensor cores need sm_80 or later.
     causal: False; True or "bottom_right" (the last query sees every key, as flash-attn and KV

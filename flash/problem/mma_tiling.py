@@ -29,11 +29,12 @@ class Operands:
     name: str
     nbytes: int  # bytes of an element in shared memory
     products: int = 1  # times `mma` is issued for one product of matrices
+    parts: int = 1  # numbers of equal size that an element becomes in shared memory
 
     @property
     def depth(self) -> int:
         """Columns of A and rows of B that one `mma` takes, its K."""
-        return _MMA_BYTES // self.nbytes
+        return _MMA_BYTES * self.parts // self.nbytes
 
     @property
     def panel(self) -> int:
@@ -44,6 +45,8 @@ class Operands:
 HALF: Final = Operands("half", 2)  # f16 and bf16
 TF32: Final = Operands("tf32", 4)  # f32, of which a product takes 11 bits
 F32_GRADE: Final = Operands("f32_grade", 4, products=3)  # f32, of which three products take 22 bits
+# The same, where elements lie in shared memory as pairs of f16 (`flash/device/split_tile.py`).
+PAIRS: Final = Operands("f32_grade", 4, products=3, parts=2)
 FMA: Final = Operands("ieee", 4)  # f32, without tensor cores but with their division among lanes
 
 # For f32: `mma` steps whose products the tensor core sums together
@@ -52,12 +55,11 @@ FMA: Final = Operands("ieee", 4)  # f32, without tensor cores but with their div
 LONGEST_GROUP: Final = 4
 _SMALL_GROUP: Final = 2
 _WIDE: Final = 128
-WIDEST_F32_GRADE: Final = 160  # columns of O of a CTA: beyond, every tile spills
-# Registers beside the accumulators: with one product of tf32; with three; and, with three, for
-# each step of a group.
+# Registers beside the accumulators: with one product of tf32, and for each row of tiles the sums of a
+# group of its steps; with three products of f16.
 _TF32_REGISTERS: Final = 88
-_F32_GRADE_REGISTERS: Final = 111
-_STEP_REGISTERS: Final = 16
+_GROUP_REGISTERS: Final = 20
+_PAIRS_REGISTERS: Final = 90
 
 # Registers beside the accumulators, what P takes and the operands in flight: what the assembler
 # was seen to add.
@@ -116,7 +118,8 @@ class MmaTiling:
     @property
     def score_columns(self) -> int:
         """Columns of head_dim that Q Kᵀ sums over, padding included."""
-        return padded(self.head_dim, self.operands.depth)
+        of = self.operands
+        return padded(self.head_dim, of.panel if of is PAIRS else of.depth)
 
     @property
     def output_columns(self) -> int:
@@ -125,8 +128,8 @@ class MmaTiling:
 
     @property
     def _output_unit(self) -> int:
-        """Columns of which P V computes whole multiples. Of tf32 these are a panel, of which a lane
-        reads neighbouring columns at once.
+        """Columns of which P V computes whole multiples. Of f32 these are a panel, of which a lane has
+        neighbouring columns.
         """
         of = self.operands
         return of.depth if of is HALF else of.panel
@@ -156,13 +159,13 @@ class MmaTiling:
     @property
     def registers(self) -> int:
         """Estimated registers of a thread: the accumulators of S and O, P, and the rest."""
-        columns = self.tile + self.output_columns
+        score_sums = self.tile * (2 if self.operands is PAIRS else 1)  # small products have their own
+        columns = score_sums + self.output_columns
         accumulators = self.row_tiles * columns // MMA_KEYS * _ACCUMULATOR
         if self.operands is TF32:
-            return accumulators + _TF32_REGISTERS
-        if self.operands is F32_GRADE:
-            in_flight = self.row_tiles * self.group * _STEP_REGISTERS
-            return accumulators + in_flight + _F32_GRADE_REGISTERS
+            return accumulators + self.row_tiles * _GROUP_REGISTERS + _TF32_REGISTERS
+        if self.operands is PAIRS:
+            return accumulators + _PAIRS_REGISTERS
         depth = self.operands.depth
         product = self.row_tiles * (self.tile // MMA_KEYS) * (self.score_columns // depth)
         in_flight = max(product - _SHORT_PRODUCT, 0) // 2

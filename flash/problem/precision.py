@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from flash.operands.dtypes import F32, DType
-from flash.problem.mma_tiling import F32_GRADE, HALF, TF32, Operands
+from flash.problem.mma_tiling import F32_GRADE, HALF, PAIRS, TF32, Operands
 from flash.problem.simt_tiling import IEEE
 
 AUTO: Final = "auto"
@@ -31,3 +31,9 @@ def choices(dtype: DType) -> tuple[str | None, ...]:
 def operands_of(dtype: DType, precision: str | None) -> Operands | None:
     """How elements enter a tensor core; None for a kernel that uses none."""
     return OF_F32[resolved(dtype, precision) or IEEE] if dtype is F32 else HALF
+
+
+def forward_operands_of(dtype: DType, precision: str | None) -> Operands | None:
+    """How elements enter a tensor core in the forward kernel; None for a kernel that uses none."""
+    found = operands_of(dtype, precision)
+    return PAIRS if found is F32_GRADE else found

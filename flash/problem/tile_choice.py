@@ -10,16 +10,8 @@ from itertools import product
 from typing import Final
 
 from flash.operands.dtypes import DTYPES, F32, DType
-from flash.problem.mma_tiling import (
-    F32_GRADE,
-    MMA_BLOCKS_Q,
-    TF32,
-    WIDEST_F32_GRADE,
-    MmaTiling,
-    Operands,
-    mma_tilings,
-)
-from flash.problem.precision import operands_of
+from flash.problem.mma_tiling import MMA_BLOCKS_Q, PAIRS, TF32, MmaTiling, Operands, mma_tilings
+from flash.problem.precision import forward_operands_of
 from flash.problem.simt_tiling import BLOCKS_Q, IEEE, MAX_HEAD_DIM, TILES, Tiling, micro_tiles
 from flash.problem.wgmma_choice import WGMMA_TILES, wgmma_tiling, why_not
 from flash.problem.wgmma_tiling import WGMMA_BLOCKS_Q, WgmmaTiling
@@ -48,8 +40,8 @@ DEFAULT_MMA_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
 # The default tile and block_q of f32 on tensor cores, by precision, and by columns as in
 # DEFAULT_TILES, on every target that has tensor cores.
 DEFAULT_TF32_TILES: Final[dict[str, dict[int, tuple[int, int]]]] = {
-    F32_GRADE.name: {128: (32, 64), 256: (16, 64)},
-    TF32.name: {64: (64, 128), 192: (32, 64), 256: (16, 64)},
+    PAIRS.name: {64: (32, 128), 128: (16, 128), 256: (16, 64)},
+    TF32.name: {64: (32, 128), 192: (32, 64), 256: (16, 64)},
 }
 LEAST_ASYNCHRONOUS: Final = 4  # bytes that one `cp.async` copies (PTX ISA)
 # The largest default tile where copies are narrower: these go through registers, of which larger
@@ -81,7 +73,7 @@ def default_tile(
     """The documented default (tile, block_q); `head_dim` is the head dimension, or the columns of V
     that a CTA takes if they are more.
     """
-    operands = operands_of(dtype, precision)
+    operands = forward_operands_of(dtype, precision)
     if dtype is F32 and operands:
         by_dim = DEFAULT_TF32_TILES[operands.name]
     else:
@@ -123,7 +115,7 @@ class TileRequest:
     @property
     def operands(self) -> Operands | None:
         """How elements enter a tensor core; None for a kernel that uses none."""
-        return operands_of(self.dtype, self.precision)
+        return forward_operands_of(self.dtype, self.precision)
 
     @property
     def blocks_q(self) -> tuple[int, ...]:
@@ -145,8 +137,7 @@ class TileRequest:
         """Slices of the columns of V and O: as few as a CTA has registers for, because the CTA of
         each slice computes the scores again.
         """
-        widest = WIDEST_F32_GRADE if self.operands is F32_GRADE else MAX_HEAD_DIM
-        return -(-self.head_dim_v // widest)
+        return -(-self.head_dim_v // MAX_HEAD_DIM)
 
     @property
     def columns(self) -> int:

@@ -199,13 +199,13 @@ def test_tensor_cores_that_truncate_are_within_their_bound(
     assert 0.05 < share.max() <= 1
 
 
-def test_what_a_tensor_core_may_lose_is_more_than_sums_that_are_rounded_to_nearest_do() -> None:
+def test_what_pairs_of_f16_may_lose_is_at_most_twice_what_f32_may() -> None:
     q, k, v = (np.abs(x) for x in inputs())
     nearest = attention_bound(q, k, v, F32)
     for sm in (80, 90):
         grade = attention_bound(q, k, v, F32, arithmetic_of("f32_grade", sm))
-        assert (grade.out_error > nearest.out_error).all()
-        assert (grade.out_error < 8 * nearest.out_error).all()
+        assert (grade.out_error > 0.5 * nearest.out_error).all()
+        assert (grade.out_error < 2 * nearest.out_error).all()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,218 @@
+"""Tiles of f32 that become pairs of f16 where they are: each element as the sum of two f16.
+
+An f32 x becomes `high`, 2**8 x rounded to f16, and `low`, the rest rounded to f16 (Markidis et al. 2018;
+Ootomo and Yokota 2022): 2**8 x = high + low, off by at most 2**-23 of it, and mostly exact. The pair takes
+the four bytes of x, so a tile needs no more room, and each element is split once for all warps of a CTA, by
+the thread that has copied it.
+
+f16 has fewer exponents than f32. Of a row whose largest magnitude is from `_LEAST` to below `_LIMIT`,
+elements from 2**-10 on have both parts in full, and others are off by up to 2**-33. Any other row, unless it
+is 0, is multiplied by a power of two first, so that its largest is from 2**6 to below 2**7; its factor, by
+which sums of its products are to be multiplied, is in `factors`, and `SplitTile.scales` says that the tile
+has such a row. A row with NaN or infinity is scaled by its finite elements. The high part of infinity is
+finite, so that a sum of products is infinite with the sign that it has in f32, or NaN.
+
+A panel of 128 bytes holds eight chunks: for each of four tiles of eight columns the high parts and then the
+low parts. Tile m has columns 8t + 2m and 8t + 2m + 1 for t = 0 … 3. So a lane, which of each tile of a
+result holds columns 2t and 2t + 1, has of all four tiles eight neighbouring columns of the matrix.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Final
+
+from flash.device.panel_loader import PanelLoader, Share
+from flash.problem.mma_tiling import PANEL_BYTES
+from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, Var
+from ptxgen.dsl.matrices.lanes import over_lanes
+from ptxgen.dsl.swizzle import CHUNK_BYTES, SwizzledTile
+from ptxgen.types import b32, f16, f16x2, f32, u32
+
+ELEMENT_SCALE: Final = 2.0**8  # of elements, before they are split
+_LEAST: Final = 2.0**-7  # the largest of a row without a factor, at least
+_LIMIT: Final = 2.0**7  # and below
+_TOP: Final = 6  # the exponent that the largest of a row with a factor gets
+_INFINITY: Final = float("inf")
+_EXPONENT: Final = 0x7F80_0000
+_MANTISSA_BITS: Final = 23
+_BIAS: Final = 127
+_MOST: Final = 112  # the exponent of the largest scale
+_CHUNKS: Final = PANEL_BYTES // CHUNK_BYTES  # of a panel
+_TILES: Final = 4  # tiles of eight columns in a panel
+_PARTS: Final = 2
+_WORD: Final = u32.nbytes
+_WORDS: Final = CHUNK_BYTES // _WORD  # of a chunk
+_WORDS_AT_ONCE: Final = 16  # in flight
+_EVERY_LANE: Final = -1
+_ROW_LANES: Final = (1, 2, 4)  # butterfly distances to the lanes that have other chunks of a row
+
+
+class SplitTile:
+    """Splits the rows of a tile that a `PanelLoader` fills, whose panels are 128 bytes wide.
+
+    `factors` is an f32 for each row of the tile, by which sums of products with it are to be multiplied:
+    1, unless `scales` says otherwise. All threads see both after the next barrier.
+    """
+
+    def __init__(self, k: KernelBuilder, loader: PanelLoader) -> None:
+        self.k = k
+        self.loader = loader
+        self.tile = loader.tile
+        name = self.tile.name
+        self.factors = k.shared(f"{name}_factors", (1, self.tile.rows), f32)
+        self._flag = k.shared(f"{name}_flag", (1, 1), u32).pointer()
+        with k.when(k.thread_id() == 0):
+            k.store(self._flag, 0)
+
+    def scales(self, mark: Value | int) -> Value:
+        """Whether a row of the tile that was split with this mark has another factor than 1."""
+        return self.k.load(self._flag) == mark
+
+    def split(
+        self, mark: Value | int, stage: Value | None = None, not_finite: Callable[[], object] | None = None
+    ) -> None:
+        """Split this thread's part of the tile in the stage at byte `stage`; its copies have arrived.
+
+        `mark`, u32, tells the tile from those before it and is not 0. With `not_finite`, NaN and
+        infinity become 0, and `not_finite()` emits what is done where there was one.
+        """
+        k, tile = self.k, self.tile
+        (share,) = self.loader.shares(stage)
+        rows = _Rows.of(k, tile, share)
+        turns = max(1, tile.rows // share.rows_at_once)
+        step = min(turns, max(1, _WORDS_AT_ONCE // (_WORDS * len(tile.panels))))
+        fewer = share.rows_at_once > tile.rows
+        with k.when(share.row < tile.rows) if fewer else nullcontext():
+            if turns == step:
+                self._split_rows(rows, step, mark, not_finite)
+                return
+            with k.loop(0, turns // step, type=u32) as n:
+                self._split_rows(rows.down(n * (step * rows.at_once)), step, mark, not_finite)
+
+    def _split_rows(
+        self, rows: _Rows, turns: int, mark: Value | int, not_finite: Callable[[], object] | None
+    ) -> None:
+        """Split `turns` rows, each `rows.at_once` below the one before."""
+        k = self.k
+        split = [[k.var(f32, of) for of in rows.elements(turn)] for turn in range(turns)]
+        factors = [k.var(f32, 1.0) for _ in split]
+        ordinary = [_is_ordinary(self._largest([k.abs(of) for of in x], NaN=True)) for x in split]
+        some = k.vote(~functools.reduce(operator.and_, ordinary), _EVERY_LANE, mode="any")
+        with k.when(some, uniform=True):
+            for x, factor in zip(split, factors, strict=True):
+                self._scale(x, factor, not_finite)
+            with k.when(functools.reduce(operator.or_, [factor != 1.0 for factor in factors])):
+                k.store(self._flag, mark)
+        k.bar_warp_sync(_EVERY_LANE)  # other lanes have read what is written now
+        for turn, (x, factor) in enumerate(zip(split, factors, strict=True)):
+            pairs = [[of * ELEMENT_SCALE for of in x[n : n + 2]] for n in range(0, len(x), 2)]
+            rows.store(turn, [split_pair(k, pair) for pair in pairs])
+            at = self.factors.pointer(0, rows.row).plus_bytes(turn * rows.at_once * f32.nbytes)
+            with k.only_if(rows.chunk == 0):
+                k.store(at, factor)
+
+    def _scale(self, x: Sequence[Var], factor: Var, not_finite: Callable[[], object] | None) -> None:
+        """Multiply a row by its power of two, if it needs one, and set `factor`, by which sums of its
+        products are to be multiplied.
+        """
+        k = self.k
+        finite = [k.abs(of) < _INFINITY for of in x]
+        sizes = [k.selp(k.abs(of), 0.0, known) for of, known in zip(x, finite, strict=True)]
+        largest = over_lanes(k, self._largest(sizes), _ROW_LANES, k.max)
+        scale, undone = power_of_two_scale(k, largest, _TOP)
+        ordinary = _is_ordinary(largest)
+        factor.set(k.selp(1.0, undone, ordinary))
+        scale = k.selp(1.0, scale, ordinary)
+        for of in x:
+            k.mul(of, scale, into=of)
+        if not_finite is None:
+            return
+        with k.when(~functools.reduce(operator.and_, finite)):
+            not_finite()
+        for of, known in zip(x, finite, strict=True):
+            of.set(k.selp(of, 0.0, known))
+
+    def _largest(self, of: Sequence[Value], *, NaN: bool = False) -> Value:
+        return functools.reduce(lambda a, b: self.k.max(a, b, NaN=NaN), of)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A thread's elements in one row of the tile, row `row`, and in every `at_once`-th from there on:
+    chunk `chunk` of each panel, which begins at `place`; `words` is the first of the words that its
+    first two elements become.
+    """
+
+    k: KernelBuilder
+    tile: SwizzledTile
+    at_once: int
+    row: Value
+    chunk: Value
+    place: TilePointer
+    words: TilePointer
+
+    @classmethod
+    def of(cls, k: KernelBuilder, tile: SwizzledTile, share: Share) -> _Rows:
+        """The rows of a thread's share of a stage."""
+        # The word's chunk is one xor away: both lie in the same row.
+        chunk, word = (share.chunk & 1) * _TILES, (share.chunk >> 1) * _WORD
+        words = share.place.moved((share.place.value ^ ((share.chunk ^ chunk) * CHUNK_BYTES)) + word)
+        return cls(k, tile, share.rows_at_once, share.row, share.chunk, share.place, words)
+
+    def down(self, rows: Value) -> _Rows:
+        """The rows that lie `rows` further down, a multiple of eight."""
+        nbytes = rows * PANEL_BYTES
+        place, words = (of.moved(of.value + nbytes) for of in (self.place, self.words))
+        return replace(self, row=self.row + rows, place=place, words=words)
+
+    def elements(self, turn: int) -> list[Value]:
+        """A thread's elements in its row of a turn, panel by panel."""
+        found: list[Value] = []
+        for panel in self.tile.panels:
+            at = self.place.plus_bytes(panel.offset + turn * self.at_once * PANEL_BYTES)
+            found += self.k.load(Pointer(at.value, "shared", f32, at.offset), _WORDS)
+        return found
+
+    def store(self, turn: int, words: Sequence[tuple[Value, Value]]) -> None:
+        """Write the parts of these elements. Two neighbouring elements are the columns 2t and 2t + 1
+        of one tile; the other two of a chunk are those of the next tile.
+        """
+        per_panel = _WORDS // _PARTS
+        for n, parts in enumerate(words):
+            nth, second = divmod(n, per_panel)
+            offset = self.tile.panels[nth].offset + turn * self.at_once * PANEL_BYTES
+            for part, word in enumerate(parts):
+                chunk = _PARTS * second + part
+                place = self.words.moved(self.words.value ^ (chunk * CHUNK_BYTES)) if chunk else self.words
+                at = place.plus_bytes(offset)
+                self.k.store(Pointer(at.value, "shared", b32, at.offset), word)
+
+
+def split_pair(k: KernelBuilder, x: Sequence[Value]) -> tuple[Value, Value]:
+    """The high parts of two f32 as a word, the first in the lower half, and their low parts. The high
+    part of infinity is finite.
+    """
+    high = k.cvt(x[1], x[0], rnd="rn", satfinite=True, dtype=f16x2).as_(b32)
+    known = [k.cvt(half.as_(f16), dtype=f32) for half in k.unpack(high)]
+    low = [whole - of for of, whole in zip(known, x, strict=True)]
+    return high, k.cvt(low[1], low[0], rnd="rn", dtype=f16x2).as_(b32)
+
+
+def power_of_two_scale(k: KernelBuilder, largest: Value, top: int) -> tuple[Value, Value]:
+    """The power of two that makes `largest` at least 2**top and below 2**(top + 1), and what undoes it;
+    2**112 at most.
+    """
+    least = _BIAS + top - _MOST << _MANTISSA_BITS
+    exponent = k.max(largest.as_(u32) & _EXPONENT, least)
+    scale = (2 * _BIAS + top << _MANTISSA_BITS) - exponent
+    return scale.as_(f32), (exponent - (top << _MANTISSA_BITS)).as_(f32)
+
+
+def _is_ordinary(largest: Value) -> Value:
+    """Whether a row with this largest magnitude has the factor 1; one of NaN has not."""
+    return (largest == 0.0) | ((largest >= _LEAST) & (largest < _LIMIT))
