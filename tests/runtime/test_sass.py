@@ -91,6 +91,18 @@ def test_the_main_loop_has_no_mask_and_takes_copies_but_not_the_rare_step() -> N
     assert (loop.products, loop.macs) == (1, 16 * 8 * 16)
 
 
+def test_beside_products_a_rare_step_with_multiply_adds_is_left_out_too() -> None:
+    loop = main_loop(parse_sass(LISTING.replace("FMUL R8, R8, R0 ;", "FFMA R8, R8, R0, R2 ;")))
+    assert loop is not None
+    assert [instr.name for instr in loop.path] == ["LDSM", "HMMA", "BRA", "BRA", "LDGSTS", "BRA", "BRA"]
+
+
+def test_without_products_the_way_with_multiply_adds_counts() -> None:
+    text = LISTING.replace("FMUL R8, R8, R0 ;", "FFMA R8, R8, R0, R2 ;").replace("HMMA.16816.F32", "FADD")
+    second = list(loops(parse_sass(text)))[1]
+    assert "FFMA" in [instr.name for instr in second.path]
+
+
 def test_every_loop_is_found() -> None:
     assert [len(loop.path) for loop in loops(parse_sass(LISTING))] == [8, 7, 1]
 

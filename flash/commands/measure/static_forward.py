@@ -188,9 +188,9 @@ def _line(place: _Place, name: str, tile: str, figures: Sequence[float | str | N
 
 
 def _shown(figure: float | str | None) -> str:
-    if isinstance(figure, str) or figure is None:
-        return figure or "-"
-    return f"{figure:.1f}" if isinstance(figure, float) else str(figure)
+    if figure is None:
+        return "-"
+    return f"{figure:.1f}" if isinstance(figure, float) else str(figure) or "-"
 
 
 def _settings(place: _Place) -> dict[str, Setting]:
@@ -216,7 +216,8 @@ def _goals(place: _Place, ours: Reading) -> Found:
     target, d, _, _ = place
     settings = _settings(place)
     busy = Goal(">=", BUSY_GOALS[d]) if target == "sm_80" else None
-    few = Goal("<=", INSTRUCTION_GOALS[d]) if d in INSTRUCTION_GOALS else None
+    most = INSTRUCTION_GOALS.get(d)
+    few = None if most is None else Goal("<=", most)
     spilled, unit = ours.made.spilled_bytes, f"per {SCORES} scores"
     return [
         measured("spilled", "bytes", [spilled], config=settings, goal=Goal("<=", 0), headline=bool(spilled)),
