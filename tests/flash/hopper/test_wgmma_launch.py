@@ -83,6 +83,7 @@ def test_default_tiles_are_the_largest_that_fit() -> None:
         AttentionConfig(64, dtype="f16", target="sm_90", tile=112)
 
 
+@pytest.mark.sample(2, gate=5)
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -117,6 +118,7 @@ def test_decoding_does_not_use_it() -> None:
 # launches
 
 
+@pytest.mark.sample(1, gate=2)
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 def test_a_gpu_gets_the_tensor_maps_of_the_arrays(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     without_assembler(monkeypatch)
