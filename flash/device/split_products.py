@@ -48,11 +48,14 @@ Reader = Callable[[int, int], TilePointer]  # see `BlockReader.stage`
 
 
 class SplitTiles:
-    """The tiles of Q, K and V. `mark` is what the present tiles of K and V were split with."""
+    """The tiles of Q, K and V. `mark` is what the present tiles of K and V were split with, set by
+    `arrivals`.
+    """
+
+    mark: Value
 
     def __init__(self, k: KernelBuilder, Q: PanelLoader, K: PanelLoader, V: PanelLoader) -> None:
         self.queries, self.keys, self.values = (SplitTile(k, loader) for loader in (Q, K, V))
-        self.mark: Value | int = 0
 
     def arrivals(self, n: Value, not_finite: Callable[[], object]) -> tuple[Arrival, Arrival]:
         """What a thread does when tile `n` of K, and of V, has arrived. `not_finite` is as in

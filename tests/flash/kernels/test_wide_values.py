@@ -245,11 +245,9 @@ def test_a_host_can_launch_by_the_contract_alone() -> None:
         ("f16", 510, (2, 256, 2)),
         ("f16", 511, (2, 256, 1)),
         ("tf32", 257, (2, 160, 63)),
-        ("f32_grade", 160, (1, 160, 0)),
-        ("f32_grade", 161, (2, 96, 31)),
-        ("f32_grade", 320, (2, 160, 0)),
-        ("f32_grade", 321, (3, 128, 63)),
-        ("f32_grade", 512, (4, 128, 0)),
+        ("f32_grade", 256, (1, 256, 0)),
+        ("f32_grade", 257, (2, 160, 63)),
+        ("f32_grade", 512, (2, 256, 0)),
     ],
 )
 def test_slices_are_as_few_as_registers_allow(
