@@ -119,9 +119,9 @@ class _Consumer:
                 begin = k.min(begin, cta.tiles - 1)
                 with k.loop(-begin, end if isinstance(end, int) else -end) as n:
                     self._next(n, cut)
+            self._last()
             if self.turns is not None:
                 self.turns.end()
-            self._last()
         self._finish()
 
     def _first_row_of(self, cta: Cta) -> Value:
