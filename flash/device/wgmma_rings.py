@@ -9,7 +9,7 @@ from flash.device.cta import Cta
 from flash.problem.config import KernelConfig
 from flash.problem.tensor_maps import MAPPED, RANK, layout_of, map_name
 from flash.problem.wgmma_tiling import WgmmaTiling
-from ptxgen.dsl import KernelBuilder, Role, Value, marked
+from ptxgen.dsl import KernelBuilder, Role, Value
 from ptxgen.dsl.hopper import BoxTile, Ring, TensorParameter
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ class Rings:
     tile: int  # keys
 
     @classmethod
-    @marked("wgmma rings: declaration")
     def declare(
         cls, k: KernelBuilder, config: KernelConfig, t: WgmmaTiling, producer: Role, consumer: Role
     ) -> Self:
@@ -58,7 +57,6 @@ class Rings:
         """The first key of the tile with -n - 1 tiles before it."""
         return (-1 - n) * self.tile
 
-    @marked("wgmma rings: copies")
     def fill(self, k: KernelBuilder, cta: Cta) -> None:
         """The producer's part: the queries of the CTA, and its tiles of keys from the last to the first.
         There is at least one.

@@ -27,7 +27,7 @@ from flash.problem.wgmma_tiling import WARPGROUP, WGMMA_ROWS, WgmmaTiling
 from flash.scores.philox import KEYS_PER_BLOCK
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
-from ptxgen.dsl import KernelBuilder, Role, Value, marked
+from ptxgen.dsl import KernelBuilder, Role, Value
 from ptxgen.dsl.hopper.products import STEP
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, QUAD, QUAD_LANES
 from ptxgen.target import WARP_SIZE
@@ -39,7 +39,6 @@ _ROWS: Final = (0, FRAGMENT_STEP)  # of a thread's part of a product, counted fr
 _WORDS: Final = 4  # registers of a thread that hold its part of 64 x 16 elements
 
 
-@marked("wgmma: roles")
 def wgmma_attention_forward(config: KernelConfig, t: WgmmaTiling) -> ir.Module:
     """The module with the kernel of a configuration, whose tiling is `t`.
 
@@ -92,7 +91,6 @@ class _Consumer:
         self.odd = odd
         self.keys_of_thread = fragment_columns(t.tile)
 
-    @marked("wgmma: loops over tiles")
     def run(self) -> None:
         """Compute and store the rows of O."""
         k, t, cta = self.k, self.t, self.cta
@@ -129,7 +127,6 @@ class _Consumer:
         group = self.k.thread_id() // WARPGROUP % self.t.consumers
         return cta.first_row + self.k.signed(self.S.row + group * WGMMA_ROWS)
 
-    @marked("wgmma: sign of the scale")
     def _flip_signs(self) -> None:
         """Negate Q if the scale is negative: the softmax takes a positive one."""
         k, q = self.k, self.q
@@ -141,7 +138,6 @@ class _Consumer:
             k.fence_proxy_async(space="shared::cta")
             self.role.barrier.sync()
 
-    @marked("wgmma: first tile")
     def _first(self) -> None:
         """Scores and weights of the last tile of keys."""
         k = self.k
@@ -154,7 +150,6 @@ class _Consumer:
         self._pack()
         self._clear()
 
-    @marked("wgmma: tile")
     def _next(self, n: Value, cut: Cut) -> None:
         """Scores and weights of a tile of keys, and the product of the tile before with its values."""
         k = self.k
@@ -208,7 +203,6 @@ class _Consumer:
             for word, value in zip(words, rounded, strict=True):
                 word.set(value)
 
-    @marked("wgmma: nonfinite values")
     def _clear(self) -> None:
         """Set NaN and infinity in the tile of V to 0 whose keys some rows do not see."""
         k = self.k
@@ -220,7 +214,6 @@ class _Consumer:
         k.fence_proxy_async(space="shared::cta")
         self.role.barrier.sync()
 
-    @marked("wgmma: sums, LSE and O")
     def _finish(self) -> None:
         """O / sum, through the tile of Q to global memory."""
         k, config, t = self.k, self.config, self.t
