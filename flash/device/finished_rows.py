@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from flash.device.cta import Cta
 from flash.device.lazy_softmax import LazySoftmax
 from flash.device.parameters import ScoreArray
-from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
 
 
+@marked("finished rows: LSE")
 def finish_rows(
     k: KernelBuilder,
     cta: Cta,

@@ -142,7 +142,6 @@ class _Turn:
     mask: Callable[[], Mask]
     places: Callable[[Value], ScorePlaces]
 
-    @marked("mma: loops over tiles")
     def attend(self, n: Value, cut: Cut) -> None:
         """Take in the next tile of keys: the last of the -n tiles that are left."""
         k, pipeline, products, S = self.k, self.pipeline, self.products, self.S
@@ -275,7 +274,6 @@ def _rescale(k: KernelBuilder, O: Fragment, factors: list[Value]) -> None:
             k.mul(output, factor, into=output)
 
 
-@marked("mma: sums and LSE")
 def _finish(
     k: KernelBuilder,
     t: MmaTiling,

@@ -154,7 +154,7 @@ def test_a_row_without_a_score_notices_a_shift_that_another_row_moves() -> None:
     places = {  # the largest score or the old shift
         m.place: n
         for n, m in enumerate(mutants_of(TENSOR_CORES))
-        if m.name.startswith("mask: always the first") and m.mark == "lazy softmax: new shift"
+        if m.name.startswith("mask: always the first") and m.mark == "lazy softmax: new base"
     }
     found = judge(TENSOR_CORES, places[min(places)])
     assert found.caught_by == "value"
