@@ -158,7 +158,7 @@ def test_a_row_without_a_score_notices_a_shift_that_another_row_moves() -> None:
     }
     found = judge(TENSOR_CORES, places[min(places)])
     assert found.caught_by == "value"
-    assert subjects()[TENSOR_CORES].problems[found.problem].scores == "parting"
+    assert subjects()[TENSOR_CORES].problems[found.problem].scores == "none"
 
 
 @pytest.mark.slow
