@@ -125,7 +125,11 @@ def _problems_of(own: GradientSettings) -> tuple[Problem, ...]:
         replace(first, alike=True),
         *(Problem(_BLOCK + end, n, heads=1, reverse=True) for end, n in _ENDS),
         *(Problem(n, _BLOCK + end, heads=1, reverse=True) for end, n in _ENDS),
-        *([Problem(_BLOCK, tile + 1, softcap=LARGE_SOFTCAP)] if config.softcap is not None else []),
+        *(
+            [Problem(_BLOCK, n, softcap=LARGE_SOFTCAP) for n in (tile + 1, 3 * tile)]
+            if config.softcap is not None
+            else []
+        ),
         *(
             Problem(n, n, heads=1, dropout_seed=seed)
             for seed, n in _AT_THRESHOLD[own.owner]
@@ -297,6 +301,8 @@ def _given(own: GradientSettings, p: Problem) -> _Given:
     config, random, of = p.config(own.config), np.random.default_rng(_SEED), arrays_of(own.config, p)
     hidden = np.asarray(np.isnan(of.v).all(axis=3))
     of.k[hidden] = np.nan
+    hidden[:, :, ~of.keys] = hidden[:, :, ::2] = False
+    of.v[hidden] = 1  # every other key with NaN has it in K alone
     shape = of.out.shape
     dout = with_margins(shape, config.element, random, reverse=p.reverse)
     out = with_margins(shape, config.element, None, reverse=p.reverse)
@@ -304,7 +310,7 @@ def _given(own: GradientSettings, p: Problem) -> _Given:
         dout, out = alike(dout), alike(out)
     dlse = random.standard_normal(shape[:3]).astype(F32.numpy) if own.with_dlse else None
     has_nan = np.isnan(of.out).any(axis=3) & ~np.isneginf(of.lse)
-    lse = np.where(has_nan, np.nan, of.lse).astype(F32.numpy)  # keys whose V is NaN have it in K, too
+    lse = np.where(has_nan, np.nan, of.lse).astype(F32.numpy)  # keys that have NaN have it in K
     out[...] = np.where(np.isneginf(lse)[..., None], np.nan, of.out)  # what is there does not matter
     _make_odd(p, dout, of.q, out, lse)
     dout[:, :, ~of.queries] = np.nan
