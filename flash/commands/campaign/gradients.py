@@ -5,7 +5,7 @@ Each kernel runs alone: what the forward pass and the kernels before it write is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -24,6 +24,7 @@ from flash.launch.step import Step
 from flash.operands.dtypes import F32
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.gradients import KEYS, QUERIES, SCORES, SUMS_OF_QUERIES, GradientConfig
+from flash.problem.mma_tiling import MMA_ROWS
 from flash.problem.sequences import each_sequence
 from flash.scores.features import split_by_axes
 from ptxgen.arrays.views import view
@@ -136,12 +137,22 @@ def _problems_of(own: GradientSettings) -> tuple[Problem, ...]:
             if config.dropout
         ),
         *(Problem(q, k, heads=1, odd=rows) for q, k, rows in _ODD),
+        *(_low(tile) if own.owner == QUERIES and not config.causal else []),
     ]
     if own.owner == SCORES:
         found = [p for p in found if p.seq_q and p.seq_k]
         shared = Problem(_BLOCK + 5, tile + 3, batch=2, heads=4, kv_heads=2)
         found += [replace(shared, broadcast=axes) for axes in (("batch",), ("heads",), ("batch", "heads"))]
     return tuple(found)
+
+
+def _low(tile: int) -> Iterator[Problem]:
+    """Problems in which keys behind the last one, with a score of 0, would have infinite weights: each of
+    a lane's keys in turn is the first of these.
+    """
+    for part in range(0, tile, MMA_ROWS):
+        for end in (1, 2, 8, 9, 10):
+            yield Problem(_BLOCK, tile + part + end, heads=1, scores="low")
 
 
 def _of_one_cta(own: GradientSettings) -> Problem:
