@@ -61,9 +61,10 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     """
     dtype = config.dtype.scalar
     # Shifts and products instead of `div` shorten a turn by 14 instructions, but the assembler keeps their
-    # results in registers through the loops: where these are short it then spills, as with windows. The
-    # proof of new rows in place does not follow those of pairs.
-    short = t.has_spare_registers or (t.operands is PAIRS and config.features.appended is None)
+    # results in registers through the loops: where these are short it then spills, as with windows. Proofs
+    # do not follow them through what packed heads and new rows in place divide.
+    has_registers = t.has_spare_registers or t.operands is PAIRS
+    short = has_registers and not config.packed and config.features.appended is None
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=short)
     given = Parameters.declare(k, config)
     cta = Cta.entered(k, config, given)

@@ -146,6 +146,7 @@ class AppliedDropout(Applied):
         k = self.k
         return k.rcp_rn(k.cvt(self.threshold, rnd="rn", dtype=f32)) * float(STEPS)
 
+    @marked("dropout: dropped weights")
     def drop(self, P: Fragment, places: ScorePlaces, also: Callable[[int, int], None] | None = None) -> None:
         """Set the weights that are not kept to 0. A thread's keys are `places.lane` plus distances
         that have no bit in common with it; tiles begin at multiples of 16.

@@ -58,6 +58,11 @@ def _growing(q: Array, k: Array, _v: Array, rows: int) -> None:
     q[:, :, np.arange(q.shape[2]) // rows % 2 == 0] *= np.asarray(_GROWTH, q.dtype)
 
 
+def _low(q: Array, k: Array, _v: Array, _rows: int) -> None:
+    """Make all scores so low that a score of 0 would have an infinite weight."""
+    q[..., 0], k[..., 0] = _STEEP, -_STEEP
+
+
 def _parting(q: Array, k: Array, _v: Array, rows: int) -> None:
     """Give each warp rows whose scores grow towards the first key so steeply that exp2 overflows
     within a tile, rows whose scores fall as steeply, and rows whose scores are all -inf.
@@ -93,6 +98,7 @@ SCORES: Final[dict[str, Callable[[Array, Array, Array, int], None]]] = {
     "none": _no_scores,
     "growing": _growing,
     "parting": _parting,
+    "low": _low,
     "large queries": _large_queries,
     "large keys": _large_keys,
     "large values": _large_values,

@@ -5,7 +5,7 @@ Each kernel runs alone: what the forward pass and the kernels before it write is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -24,6 +24,7 @@ from flash.launch.step import Step
 from flash.operands.dtypes import F32
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.gradients import KEYS, QUERIES, SCORES, SUMS_OF_QUERIES, GradientConfig
+from flash.problem.mma_tiling import MMA_ROWS
 from flash.problem.sequences import each_sequence
 from flash.scores.features import split_by_axes
 from ptxgen.arrays.views import view
@@ -127,19 +128,33 @@ def _problems_of(own: GradientSettings) -> tuple[Problem, ...]:
         replace(first, alike=True),
         *(Problem(_BLOCK + end, n, heads=1, reverse=True) for end, n in _ENDS),
         *(Problem(n, _BLOCK + end, heads=1, reverse=True) for end, n in _ENDS),
-        *([Problem(_BLOCK, tile + 1, softcap=LARGE_SOFTCAP)] if config.softcap is not None else []),
+        *(
+            [Problem(_BLOCK, n, softcap=LARGE_SOFTCAP) for n in (tile + 1, 3 * tile)]
+            if config.softcap is not None
+            else []
+        ),
         *(
             Problem(n, n, heads=1, dropout_seed=seed)
             for seed, n in _AT_THRESHOLD[own.owner]
             if config.dropout
         ),
         *(Problem(q, k, heads=1, odd=rows) for q, k, rows in _ODD),
+        *(_low(tile) if own.owner == QUERIES and not config.causal else []),
     ]
     if own.owner == SCORES:
         found = [p for p in found if p.seq_q and p.seq_k]
         shared = Problem(_BLOCK + 5, tile + 3, batch=2, heads=4, kv_heads=2)
         found += [replace(shared, broadcast=axes) for axes in (("batch",), ("heads",), ("batch", "heads"))]
     return tuple(found)
+
+
+def _low(tile: int) -> Iterator[Problem]:
+    """Problems in which keys behind the last one, with a score of 0, would have infinite weights: each of
+    a lane's keys in turn is the first of these.
+    """
+    for part in range(0, tile, MMA_ROWS):
+        for end in (1, 2, 8, 9, 10):
+            yield Problem(_BLOCK, tile + part + end, heads=1, scores="low")
 
 
 def _of_one_cta(own: GradientSettings) -> Problem:
@@ -299,6 +314,8 @@ def _given(own: GradientSettings, p: Problem) -> _Given:
     config, random, of = p.config(own.config), np.random.default_rng(_SEED), arrays_of(own.config, p)
     hidden = np.asarray(np.isnan(of.v).all(axis=3))
     of.k[hidden] = np.nan
+    hidden[:, :, ~of.keys] = hidden[:, :, ::2] = False
+    of.v[hidden] = 1  # every other key with NaN has it in K alone
     shape = of.out.shape
     dout = with_margins(shape, config.element, random, reverse=p.reverse)
     out = with_margins(shape, config.element, None, reverse=p.reverse)
@@ -306,7 +323,7 @@ def _given(own: GradientSettings, p: Problem) -> _Given:
         dout, out = alike(dout), alike(out)
     dlse = random.standard_normal(shape[:3]).astype(F32.numpy) if own.with_dlse else None
     has_nan = np.isnan(of.out).any(axis=3) & ~np.isneginf(of.lse)
-    lse = np.where(has_nan, np.nan, of.lse).astype(F32.numpy)  # keys whose V is NaN have it in K, too
+    lse = np.where(has_nan, np.nan, of.lse).astype(F32.numpy)  # keys that have NaN have it in K
     out[...] = np.where(np.isneginf(lse)[..., None], np.nan, of.out)  # what is there does not matter
     _make_odd(p, dout, of.q, out, lse)
     dout[:, :, ~of.queries] = np.nan
