@@ -378,6 +378,8 @@ class AttentionConfig(ScoreSettings):
 
         Raises `ConfigError` if the tiles do not fit the target.
         """
+        if not isinstance(without_wgmma, str):
+            raise ConfigError(f"without_wgmma must be a str, got {shown(without_wgmma)}")
         target = find_target(self.target or DEFAULT_TARGET if target is None else target)
         if alignment is not None:
             possible = [n for n in ALIGNMENTS if n >= self.element.nbytes]

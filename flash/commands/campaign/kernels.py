@@ -260,7 +260,7 @@ _GRADIENTS: Final[dict[str, dict[str, Any]]] = {
     "f16-sm_80-dq-parts": {"owner": QUERIES, "in_parts": True, "attention": _HALF},
     "f16-sm_80-dkv-parts": {"owner": KEYS, "in_parts": True, "attention": _HALF},
     # One sweep, which also adds to sums of dQ.
-    "f16-sm_80-dkv-adds": {"owner": KEYS, "one_sweep": True, "attention": _HALF},
+    "f16-sm_80-dkv-adds": {"owner": KEYS, "one_sweep": True, "attention": _HALF | {"causal": "bottom_right"}},
     # Exact products of f32.
     "f32-sm_80-dq": {"owner": QUERIES, "stages": 1, "attention": _EXACT},
     "f32-sm_80-dkv": {"owner": KEYS, "stages": 1, "attention": _EXACT},
