@@ -125,6 +125,7 @@ class LazySoftmax:
         """What is added to the scaled scores of a row, rounded."""
         return -(shift * self._scale)
 
+    @marked("lazy softmax: terms")
     def _terms(self, shift: Value) -> tuple[Value, Value]:
         """What is subtracted from scores, and what is added to them once they are scaled."""
         k, base = self.k, self._base(shift)

@@ -28,7 +28,7 @@ from typing import Final
 
 from flash.device.panel_loader import PanelLoader, Share
 from flash.problem.mma_tiling import PANEL_BYTES
-from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, Var
+from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, Var, marked
 from ptxgen.dsl.matrices.lanes import over_lanes
 from ptxgen.dsl.swizzle import CHUNK_BYTES, SwizzledTile
 from ptxgen.types import b32, f16, f16x2, f32, u32
@@ -213,6 +213,7 @@ def power_of_two_scale(k: KernelBuilder, largest: Value, top: int) -> tuple[Valu
     return scale.as_(f32), (exponent - (top << _MANTISSA_BITS)).as_(f32)
 
 
+@marked("split tile: ordinary rows")
 def _is_ordinary(largest: Value) -> Value:
     """Whether a row with this largest magnitude has the factor 1; one of NaN has not."""
     return (largest == 0.0) | ((largest >= _LEAST) & (largest < _LIMIT))

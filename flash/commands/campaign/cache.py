@@ -23,7 +23,7 @@ from flash.commands.campaign.arrays import (
     with_margins,
     within_margins,
 )
-from flash.commands.campaign.problems import LANE_ROWS
+from flash.commands.campaign.problems import HUGE, LANE_ROWS
 from flash.commands.campaign.subject import Array, Launch, Subject
 from flash.decode.plan import CacheCall, Joining, Parts, Workspace, kernel_of, steps_of
 from flash.error_bound import PARTS_OF_F32, Bound, arithmetic_of_config, attention_bound, merged
@@ -45,9 +45,9 @@ _POSITIONS: Final = 200  # rows of the rotary tables
 class CacheProblem:
     """Attention of `seq_q` queries of each item to its keys: the rows of its sequence up to `used`,
     without the first `padding` rows. A kernel with splits divides them among `splits`. V of the
-    last `nan_last` keys is NaN; `scores` is as in `flash/commands/campaign/problems.py`. With `negative`
-    the scale is the negated config's, and with `full` the capacity is that of the longest sequence. The
-    last `n` rows of each item are new, and the rotary tables have `positions` rows.
+    last `nan_last` keys is NaN; `scores` is as in `flash/commands/campaign/problems.py`. The scale
+    is `times` that of the config, and with `full` the capacity is that of the longest sequence. The last
+    `n` rows of each item are new, and the rotary tables have `positions` rows.
     """
 
     seq_q: int
@@ -58,7 +58,7 @@ class CacheProblem:
     splits: int = 3
     nan_last: int = 0
     scores: str = "random"
-    negative: bool = False
+    times: float = 1.0
     full: bool = False
     n: int = 0
     positions: int = _POSITIONS
@@ -124,7 +124,9 @@ def _problems_of(own: CacheSettings) -> tuple[CacheProblem, ...]:
         for name in ("none", "growing", "parting")
         for splits in (1, 2)
     ]
-    negative = replace(two_blocks, negative=True)
+    negative = replace(two_blocks, times=-1.0)
+    # Exponents of which a base, subtracted from them, would lose what matters.
+    huge = [replace(p, times=HUGE) for p in scores if p.scores == "growing"]
     # For each of a thread's rows, and each key of a tile, the key is the first after the diagonal.
     # Only the last query sees NaN, or all but the first one, whose keys end at the end of a tile.
     apart = max(t.row_step // group, 1)
@@ -140,7 +142,7 @@ def _problems_of(own: CacheSettings) -> tuple[CacheProblem, ...]:
     hidden.append(CacheProblem(rows, (rows + 3, tile), heads=odd, kv_heads=1, nan_last=1))
     # No memory follows the last key.
     full = [CacheProblem(2, (1, end), splits=1, full=True) for end in (5, 2 * tile + 3)]
-    others = (one, padded, grouped, alone, negative, *scores, *hidden, *full, *ragged)
+    others = (one, padded, grouped, alone, negative, *scores, *huge, *hidden, *full, *ragged)
     found = (first, two_blocks, *others)
     return _appending(own, found) if own.rotary_dim else found
 
@@ -287,7 +289,7 @@ class CacheArrays:
         k, v = (view(x.view(np.uint8) if own.scales else x, "cache") for x in self.cache)
         size = own.page_size
         room = given["block_table"].shape[1] * size if size else k.shape[2]
-        scale = own.config.scale * (-1 if p.negative else 1)
+        scale = own.config.scale * p.times
         # With splits O and LSE of the kernel are in the workspace.
         out, lse = view(self.out, "out"), view(self.lse, "lse")
         space = Workspace(Parts(out, lse)) if own.has_splits else Workspace()
@@ -328,7 +330,7 @@ class CacheArrays:
     def _bound(self) -> Bound:
         """O and LSE of all items, with their allowed errors."""
         config, p = self.own.config, self.problem
-        scale = config.scale * (-1 if p.negative else 1)
+        scale = config.scale * p.times
         # The results of splits are merged in float64, and not rounded.
         element = np.float32 if self.own.has_splits else config.element.numpy
         arithmetic = arithmetic_of_config(config, PARTS_OF_F32 * self.own.has_splits)

@@ -15,6 +15,7 @@ from flash.problem.tile_choice import AnyTiling
 # keys, equals the threshold; each seed has it at another index of a thread's 16 x 16 fragment.
 _SEEDS_AT_THRESHOLD: Final = (656, 1263, 5029, 5261, 13636, 13669, 17672, 32877)
 LARGE_SOFTCAP: Final = 2.0**20
+HUGE: Final = 2.0**15  # a factor of the scale that makes exponents of `growing` scores larger than 2**16
 LANE_ROWS: Final = MMA_ROWS // 2  # the distance of a lane's rows in a tensor-core product
 
 
@@ -95,11 +96,12 @@ def problems_of(config: AttentionConfig) -> tuple[Problem, ...]:
     no_score = Problem(block, t.tile + 1, scores="none")
     negative = Problem(block, t.tile + 1, times=-1.0)
     growing = Problem(block, 3 * t.tile, scores="growing")
+    huge = replace(growing, times=HUGE)
     # Several whole tiles, and several tiles that the diagonal or the end cuts.
     parting = Problem(2 * block, 2 * block + 3 * t.tile // 2, heads=group, scores="parting")
     # The last row sees all keys: no tile is cut.
     uncut = Problem(block + 1, 3 * t.tile, reverse=True)
-    special = Problem(3, 0), grouped, no_score, negative, growing, parting, uncut
+    special = Problem(3, 0), grouped, no_score, negative, growing, huge, parting, uncut
     largest = [*_largest(config, block), first]
     hidden = _hidden(config, t, group)
     # Rows without margins: a read after the last column is out of bounds.
