@@ -287,8 +287,8 @@ def _end_at(step: str, how: str) -> None:
 
 
 def failing() -> tuple[str, str, str]:
-    """What is said of a call in which rank 1 has no memory for the first merge, of one after it, and of one
-    on another group.
+    """The messages of three calls: one in which rank 1 has no memory for the first merge, the next one on the
+    same group, and one on another group. A call that succeeds has no message.
     """
     x, group = torch.ones(1, 2, 8, 8), dist.new_group()
 

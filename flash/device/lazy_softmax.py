@@ -122,12 +122,14 @@ class LazySoftmax:
         return self._scaled(score - self.shift[i])
 
     def _base(self, shift: Value) -> Value:
-        """What is added to the scaled scores of a row, rounded."""
+        """The base of a row, in units of log2: minus the scaled shift, rounded to f32."""
         return -(shift * self._scale)
 
     @marked("lazy softmax: terms")
     def _terms(self, shift: Value) -> tuple[Value, Value]:
-        """What is subtracted from scores, and what is added to them once they are scaled."""
+        """The shift and the base that scores of a row get: a score becomes (score - shift) * scale + base.
+        One of both is 0: the shift, unless the base would be large.
+        """
         k, base = self.k, self._base(shift)
         is_large = k.abs(base) > _LARGE
         return k.selp(shift, 0.0, is_large), k.selp(0.0, base, is_large)

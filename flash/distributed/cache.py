@@ -16,6 +16,7 @@ from flash.cache.cache import KVCache
 from flash.cache.call import checked
 from flash.decode.merge import merge_partials
 from flash.distributed.agreement import Said, agreed, array_words
+from flash.distributed.cache_arguments import form_of, require_no_gradients, require_of_heads, rows_of
 from flash.distributed.cached_scores import LocalKeys, functions_of
 from flash.distributed.calls import sides_of
 from flash.distributed.eager import eager
@@ -36,7 +37,6 @@ T = TypeVar("T")
 U = TypeVar("U")
 _WHO: Final = "ShardedKVCache"
 _MERGES: Final = ("auto", "gather", "tree")
-_AXIS_OF_ROWS: Final = 2
 SMALL: Final = 1 << 16  # bytes that a rank sends, up to which a merge has as few steps as possible
 
 
@@ -132,7 +132,7 @@ class ShardedKVCache:
         def read() -> Said[None]:
             at, which = self._which(who, layer, sequences)
             words = self._words(at, which, k, v)
-            self._add(who, at, which, k, v, _rows_of(who, "k", k), are_shards=False)
+            self._add(who, at, which, k, v, rows_of(who, "k", k), are_shards=False)
             return Said(None, words)
 
         self._whole(who, read, _nothing)
@@ -148,7 +148,7 @@ class ShardedKVCache:
 
         def read() -> Said[None]:
             at, which = self._which(who, layer, sequences)
-            new, given = integer(length, 0, self.capacity), _rows_of(who, "k", k)
+            new, given = integer(length, 0, self.capacity), rows_of(who, "k", k)
             if new is None:
                 raise LaunchError(
                     f"{who}: length must be the rows of all ranks, 0 to {self.capacity}, got {shown(length)}"
@@ -277,21 +277,21 @@ class ShardedKVCache:
         arrays = {"alibi_slopes": alibi_slopes, "sink": sink}
 
         def read() -> Said[tuple[Tensor, Tensor]]:
-            _rows_of(who, "q", q)
+            rows_of(who, "q", q)
             self.parallel.peers.named(who).require_device("q", q)
             if (k is None) != (v is None):
                 raise LaunchError(f"{who}: k and v must both be given, or neither")
             self._check_merge(who, merge)
             for name, array in arrays.items():
-                _require_of_heads(who, name, array, q)
-            _require_no_gradients(who, {"q": q, "k": k, "v": v, **arrays})
+                require_of_heads(who, name, array, q)
+            require_no_gradients(who, {"q": q, "k": k, "v": v, **arrays})
             at, which = self._which(who, layer, sequences)
-            words = self._words(at, which, k, v) | {"q": _form_of(q)}
+            words = self._words(at, which, k, v) | {"q": form_of(q)}
             words |= {name: repr(value) for name, value in settings.items()}
             words |= {name: array_words(array) for name, array in arrays.items()}
             words |= function_words(score_mod, mask_mod, aux)
             if k is not None and v is not None:
-                self._add(who, at, which, k, v, _rows_of(who, "k", k), are_shards=False)
+                self._add(who, at, which, k, v, rows_of(who, "k", k), are_shards=False)
             left, right = key_limits(bool(causal), sides_of(who, window))
             tokens = [self._tokens[at][s] for s in which]
             lengths = np.array([t.length for t in tokens], np.int64)
@@ -405,8 +405,8 @@ class ShardedKVCache:
             "layer": str(layer),
             "sequences": str(list(which)),
             "lengths": str([of_layer[s].length for s in which]),
-            "k": _form_of(k, are_shards=are_shards),
-            "v": _form_of(v, are_shards=are_shards),
+            "k": form_of(k, are_shards=are_shards),
+            "v": form_of(v, are_shards=are_shards),
         }
 
     def _check_merge(self, who: str, merge: object) -> None:
@@ -460,41 +460,6 @@ class ShardedKVCache:
 
 def _nothing(_: None, __: Peers) -> None:
     """What follows an agreement on new rows."""
-
-
-def _rows_of(who: str, name: str, x: object) -> int:
-    heads = "heads" if name == "q" else "kv_heads"
-    if not isinstance(x, Tensor) or x.dim() != 4:
-        raise LaunchError(f"{who}: {name} must be a tensor [items, {heads}, n, head_dim], got {shown(x)}")
-    return int(x.shape[2])
-
-
-def _form_of(x: object, *, are_shards: bool = False) -> str:
-    """The type and shape of a tensor as a word; of shards without their rows."""
-    if not isinstance(x, Tensor):
-        return "None"
-    shape = [n for axis, n in enumerate(x.shape) if not (are_shards and axis == _AXIS_OF_ROWS)]
-    return f"{str(x.dtype).removeprefix('torch.')} {shape}"
-
-
-def _require_of_heads(who: str, name: str, array: object, q: Tensor) -> None:
-    items, heads = q.shape[:2]
-    shapes = ((heads,), (1, heads), (items, heads))
-    if array is not None and (not isinstance(array, Tensor) or tuple(array.shape) not in shapes):
-        raise LaunchError(
-            f"{who}: {name} must be a tensor [{heads}] or [{items}, {heads}], a number for each head of q, "
-            f"got {shown(array)}"
-        )
-
-
-def _require_no_gradients(who: str, tensors: Mapping[str, Tensor | None]) -> None:
-    tracked = [name for name, x in tensors.items() if x is not None and x.requires_grad]
-    if tracked and torch.is_grad_enabled():
-        detached = ", ".join(f"{name}.detach()" for name in tracked)
-        raise LaunchError(
-            f"{who}: attention over a cache has no gradients, but {', '.join(tracked)} require them; call "
-            f"inside torch.no_grad(), or pass {detached}"
-        )
 
 
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:

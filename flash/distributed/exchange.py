@@ -90,7 +90,7 @@ class Peers:
         self.calls = _CALLS.setdefault(dist.group.WORLD if group is None else group, _Calls())
 
     def named(self, who: str) -> Peers:
-        """The same ranks, for calls of another function."""
+        """These peers, for the calls of another function, which errors then name."""
         return Peers(self.group, who)
 
     @contextmanager

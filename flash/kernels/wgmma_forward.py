@@ -96,7 +96,7 @@ class _Consumer:
         k, t, cta = self.k, self.t, self.cta
         self.S = k.wgmma.accumulator(WGMMA_ROWS, t.tile, zero=False)
         self.O = k.wgmma.accumulator(WGMMA_ROWS, t.output_columns)
-        # The same in all lanes, so that descriptors are in uniform registers.
+        # A warpgroup's number is the same in all lanes: descriptors made of it are in uniform registers.
         self.group_row = k.warp_index // (WARPGROUP // WARP_SIZE) % t.consumers * WGMMA_ROWS
         self.my_first_row = self._first_row_of(cta)
         self.in_quad = k.thread_id() % QUAD_LANES

@@ -45,7 +45,7 @@ class Operands:
 HALF: Final = Operands("half", 2)  # f16 and bf16
 TF32: Final = Operands("tf32", 4)  # f32, of which a product takes 11 bits
 F32_GRADE: Final = Operands("f32_grade", 4, products=3)  # f32, of which three products take 22 bits
-# The same, where elements lie in shared memory as pairs of f16 (`flash/device/split_tile.py`).
+# f32 as pairs of f16 in shared memory, of which three products take 22 bits (`flash/device/split_tile.py`).
 PAIRS: Final = Operands("f32_grade", 4, products=3, parts=2)
 FMA: Final = Operands("ieee", 4)  # f32, without tensor cores but with their division among lanes
 

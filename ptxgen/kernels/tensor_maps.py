@@ -97,7 +97,7 @@ def described(
 
 
 def described_array(name: str, boxes: Boxes) -> dict[str, Any]:
-    """The same of an array whose shape (elements) and strides (bytes) the host has by axis."""
+    """The JSON of the tensor map of an array whose shape (elements) and strides (bytes) the host has."""
     axes = range(len(boxes.box))[::-1]
     shape, strides = ([f"{name}.{what}[{axis}]" for axis in axes] for what in ("shape", "strides"))
     return described(name, boxes, shape, strides[1:])

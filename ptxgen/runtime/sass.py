@@ -39,8 +39,8 @@ CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 OTHER: Final = "integers, moves"  # and all other instructions
 
-# Of the paths round a loop, the one with the most of these instructions counts; of a loop with products
-# on tensor cores, without the last.
+# A loop's path is the one with the most of these instructions. In a loop with products on tensor cores
+# the last of these, FFMA, does not count.
 _WORK: Final = ("HMMA", "HGMMA", "LDSM", "LDGSTS", "FFMA")
 _OF_WARPS: Final = "HMMA"  # a product of a warp
 _OF_WARPGROUPS: Final = "HGMMA"  # a product of four warps, whose name says M, N and K: 64x128x16

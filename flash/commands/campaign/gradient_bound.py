@@ -184,7 +184,7 @@ class _Terms:
             delta,
             delta_error,
             gradient,
-            # Of hidden pairs, errors are NaN in rows that have it.
+            # In rows with NaN, the errors of hidden pairs are NaN, too.
             np.where(visible, of_gradients + _ROUNDINGS * size, 0),
             np.where(visible, of_products, 0),
             np.where(visible, of_weights, 0),

@@ -35,7 +35,7 @@ from ptxgen.runtime.sass import mix
 from ptxgen.target import target as find_target
 
 TARGETS: Final = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
-# Of 16-bit types for sm_90a: the most machine instructions of a turn of the main loop, by head_dim.
+# The most machine instructions that a turn of the main loop may have, by head_dim: 16-bit types, sm_90a.
 LONGEST_LOOP: Final = {64: 400, 128: 440, 256: 410}
 DTYPES: Final = ("f16", "bf16", "f32")
 HEAD_DIMS: Final = (64, 128)
