@@ -168,13 +168,25 @@ def _font(characters: str) -> bytes:
     return found.getvalue()
 
 
+_SIZE = """
+const done = arguments[0], page = document.documentElement;
+requestAnimationFrame(() => requestAnimationFrame(
+  () => done({width: page.scrollWidth, height: page.scrollHeight})));
+"""
+
+
 def picture(driver: Any, scale: int = 1) -> Image:
     """The layout of the page that `driver` shows, from its top to its end, one pixel for `CELL` x `CELL`
     pixels of the page. `scale` is the pixels of the screen along a pixel of the page.
     """
     from PIL import Image
 
-    taken = driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True})
+    # A browser may still hold the size that the page had before its last change: the size comes from the
+    # page's own layout, after the frame that draws it.
+    size = driver.execute_async_script(_SIZE)
+    clip = {"x": 0, "y": 0, **size, "scale": 1}
+    settings = {"format": "png", "captureBeyondViewport": True, "clip": clip}
+    taken = driver.execute_cdp_cmd("Page.captureScreenshot", settings)
     with Image.open(io.BytesIO(base64.b64decode(taken["data"]))) as whole:
         return whole.convert("RGB").reduce(CELL * scale)
 
