@@ -75,7 +75,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compile]:
         os.environ["PTXGEN_CACHE_DIR"] = before
 
 
-@pytest.mark.sample(0, gate=5)
+@pytest.mark.sample(0, gate=3)
 @pytest.mark.parametrize(
     ("name", "says"),
     [

@@ -22,7 +22,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 FIXED = settings(
     deadline=None,
     derandomize=True,
-    max_examples=60,
+    max_examples=30,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 MANY = settings(FIXED, max_examples=3000)

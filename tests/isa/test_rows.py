@@ -27,9 +27,11 @@ from ptxgen.types import REGISTER_PREFIX, TYPES, ScalarType, pred
 ROWS = [row for rows in table.rows().values() for row in rows]
 OPS_PER_ROW = 200  # of a row with more, a sample is tested
 MEANINGS_PER_ROW = 40
-# How many ops of a row are tested, by `make test` and by `.ci/run`.
-some_ops = pytest.mark.parametrize("limit", [12, pytest.param(OPS_PER_ROW, marks=pytest.mark.slow)])
-some_meanings = pytest.mark.parametrize("limit", [5, pytest.param(MEANINGS_PER_ROW, marks=pytest.mark.slow)])
+# How many ops of a row are tested, by `make test` and by `make nightly`.
+some_ops = pytest.mark.parametrize("limit", [12, pytest.param(OPS_PER_ROW, marks=pytest.mark.nightly)])
+some_meanings = pytest.mark.parametrize(
+    "limit", [5, pytest.param(MEANINGS_PER_ROW, marks=pytest.mark.nightly)]
+)
 LANES = 64  # two warps
 
 
@@ -231,10 +233,11 @@ def oldest_target(op: Op | SpecialRegister) -> Target:
 
 @pytest.mark.slow
 @pytest.mark.ptxas
-def test_the_assembler_accepts_every_op_at_its_gate(assembler: Assembler) -> None:
+@some_ops
+def test_the_assembler_accepts_every_op_at_its_gate(limit: int, assembler: Assembler) -> None:
     groups: dict[Any, list[Op]] = defaultdict(list)
     for row in ROWS:
-        for op in ops_of(row):
+        for op in ops_of(row, limit):
             target = oldest_target(op)
             groups[target, max(op.gate.ptx, target.ptx)].append(op)
     for (target, ptx), ops in groups.items():
@@ -267,7 +270,7 @@ def below_the_gate(op: Op) -> Iterator[tuple[Target, tuple[int, int]]]:
         yield older[-1], max(op.gate.ptx, older[-1].ptx)
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=120)
 @pytest.mark.ptxas
 @every_row
 def test_the_assembler_refuses_the_row_one_step_below_each_of_its_gates(

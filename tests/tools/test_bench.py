@@ -429,7 +429,7 @@ def test_sanitizers_are_measured_against_plain_runs(dtype: str, monkeypatch: pyt
     assert sorted(map(str, watched)) == ["False", "False", "all", "all", "race", "race"]
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=1)
 @pytest.mark.parametrize("name", bench_sanitizers.TRITON)
 def test_watched_kernels_of_triton_compute_what_they_are_for(
     name: str, monkeypatch: pytest.MonkeyPatch

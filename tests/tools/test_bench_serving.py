@@ -38,7 +38,7 @@ def test_no_key_behind_the_last_that_a_row_sees_is_read() -> None:
     assert 0 < moved_bytes(prompt) - unavoidable_bytes(prompt) < 8 * ROW * 2 * 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_mixed_batch_moves_at_most_two_percent_more_than_it_must() -> None:
     _, ratio = traffic(STEPS[0])
     assert not isinstance(ratio, str)

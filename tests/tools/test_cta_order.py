@@ -12,7 +12,7 @@ from tools.cta_order import ORDERS, Launch, simulated
 BLOCK_Q = 32
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=2)
 @pytest.mark.parametrize(
     ("causal", "packed", "order"),
     [(True, False, tool.sections), (True, True, tool.sections), (False, False, tool.by_head_from_first)],

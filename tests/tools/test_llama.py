@@ -386,7 +386,7 @@ def bridge(transformers: ModuleType) -> Iterator[ModuleType]:
         registry._global_mapping.pop(NAME, None)
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=1)
 @pytest.mark.usefixtures("bridge")
 @pytest.mark.parametrize("argv", [[], ["--page-size", "4", "--tied"]])
 def test_transformers_writes_the_same_with_our_attention(

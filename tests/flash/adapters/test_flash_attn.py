@@ -277,8 +277,15 @@ def test_dropout_keeps_the_mean(torch: ModuleType, flash_attn: Any) -> None:
     assert bool(((found.mean(0) - wanted).abs() < 5 * deviation).all())
 
 
-@pytest.mark.parametrize("page_size", [4, 512])
-@pytest.mark.parametrize("backend", ["auto", pytest.param("interpreter", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("backend", "page_size"),
+    [
+        ("auto", 4),
+        ("auto", 512),
+        pytest.param("interpreter", 4, marks=pytest.mark.slow),
+        pytest.param("interpreter", 512, marks=pytest.mark.nightly),
+    ],
+)
 def test_packed_sequences_over_pages_are_those_of_the_oracle(
     torch: ModuleType, flash_attn: Any, backend: str, page_size: int
 ) -> None:

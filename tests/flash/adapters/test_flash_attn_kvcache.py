@@ -146,7 +146,7 @@ def test_a_step_is_that_of_the_oracle(
 @pytest.mark.parametrize(
     ("rows", "where", "rotary", "mask"),
     [
-        pytest.param((5, 5), "plain", "interleaved", "causal", marks=pytest.mark.slow),
+        pytest.param((5, 5), "plain", "interleaved", "causal", marks=pytest.mark.nightly),
         ((1, 1), "paged", "halves", "all"),
         pytest.param((3, 0), "paged_index", "none", "window", marks=pytest.mark.slow),
     ],

@@ -299,7 +299,7 @@ def test_beams_are_those_of_eager(name: str, adapter: ModuleType) -> None:
     assert any(order.tolist() != list(range(6)) for (order,) in orders)
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=1)
 @pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
 def test_the_kernels_write_what_eager_does(name: str, adapter: ModuleType) -> None:
     model = model_of(name)

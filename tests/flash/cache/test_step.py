@@ -97,7 +97,7 @@ def test_steps_give_the_bits_of_calls(name: str, backend: str, page_size: int | 
     assert one.lengths.tolist() == other.lengths.tolist()
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=3)
 @EITHER_LAYOUT
 @pytest.mark.parametrize("name", HOWS)
 def test_steps_on_a_gpu_put_equally_many_kernels_there_and_nothing_else(

@@ -57,7 +57,7 @@ def tokens(count: int, dtype: str, dim: int = DIM) -> list[Array]:
     return [rng.standard_normal(s, np.float32).astype(DTYPES[dtype].numpy) for s in shapes]
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=3)
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("page_size", [None, 3, 16])
 def test_prefill_and_steps_are_attention_to_what_the_cache_has(dtype: str, page_size: int | None) -> None:
@@ -139,7 +139,7 @@ def call_of(dtype: str, dim: int, page_size: int) -> CacheCall:
     )
 
 
-@pytest.mark.sample(0, gate=3)
+@pytest.mark.sample(0, gate=2)
 @pytest.mark.ptxas
 @pytest.mark.parametrize("name", ["sm_89", "sm_120"])
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])

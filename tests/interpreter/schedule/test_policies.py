@@ -150,7 +150,7 @@ def test_the_forward_kernel_gives_the_same_bits_by_any_seed() -> None:
         assert np.array_equal(forward(schedule=schedule), right()), schedule
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=1)
 @pytest.mark.parametrize("drop", [0, 1])
 def test_the_forward_kernel_without_a_barrier_is_wrong_by_any_seed(drop: int) -> None:
     assert np.array_equal(forward(drop), right()), "lockstep hides it"
