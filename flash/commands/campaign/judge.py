@@ -33,6 +33,7 @@ CATCHERS: Final = {
 EQUIVALENT: Final = "equivalent"  # no check can catch it, for a known reason
 HOLE: Final = "hole"  # no check caught it, and one should have
 
+_WATCHED: Final = "all,mbarrier_init"  # the sanitizers
 _SCHEDULES: Final = ("pct:1", "pct:2", "pct:3")
 
 _PATIENCE: Final = 4  # times the right kernel's instructions: more count as an endless loop
@@ -142,7 +143,7 @@ def _run(
 ) -> tuple[_Finding | None, Ran | None]:
     """What the checks find in one run, and the run if it completed."""
     limit = max(_LEAST_PATIENCE, _PATIENCE * right(subject.name, problem, schedule).dispatched)
-    how: dict[str, Any] = {"sanitize": True, "schedule": schedule, "max_instructions": limit}
+    how: dict[str, Any] = {"sanitize": _WATCHED, "schedule": schedule, "max_instructions": limit}
     try:
         ran = subject.run(module, problem, **how)
     except TrapError as error:
@@ -186,7 +187,7 @@ def right(kernel: str, problem: Any, schedule: str = LOCKSTEP) -> Ran:
     verdicts on its mutants would mean nothing.
     """
     subject = subjects()[kernel]
-    ran = subject.run(subject.module, problem, sanitize=True, schedule=schedule)
+    ran = subject.run(subject.module, problem, sanitize=_WATCHED, schedule=schedule)
     for what in _noticed(ran).values():
         raise PtxGenError(f"{kernel}: the kernel itself is found wrong on {problem}: {what}")
     return ran
