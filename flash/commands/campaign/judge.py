@@ -112,21 +112,23 @@ def _infected(kernel: str, problem: Any) -> NDArray[np.bool_]:
 
 def _found(subject: Subject, mutant: Mutant, index: int) -> _Finding:
     """Run the checks in order, and end at the first one that catches the mutant. On problems on which
-    its run would be that of the right kernel, which passes, it is not run.
+    its run would be that of the right kernel, which passes, it is not run, but for the first: a sanitizer
+    also reads the text.
     """
     module = mutant.module
     problems = verify(module)
     if problems:
         return _Finding("verifier", problems[0].message)
-    proof = prove(module, subject.entry, block=subject.block).shared
+    proof = prove(module, subject.entry, block=subject.block, params=subject.maps).shared
     wrong = (*proof.problems, *proof.violations)
     if wrong:
         return _Finding("proof", str(wrong[0]))
     told, same = [], True
     for number, problem in enumerate(subject.problems):
-        if not _infected(subject.name, problem)[index]:
+        if _infected(subject.name, problem)[index]:
+            told.append(number)
+        elif number:
             continue
-        told.append(number)
         found, ran = _run(subject, module, problem, number)
         if found is not None:
             return found
