@@ -29,8 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--ptx-sanitize",
         default="all",
         metavar="NAMES",
-        help="the sanitizers that watch kernels: all, none, or some of bounds, init, race, sync, proxy with "
-        "commas (default: all)",
+        help="the sanitizers that watch kernels: all, none, or some of bounds, init, race, sync, proxy, "
+        "and mbarrier_init, which is not in all, with commas (default: all)",
     )
     group.addoption(
         "--ptx-schedules",

@@ -336,13 +336,13 @@ class TensorMap:
         return cls(
             base,
             tuple(box[:rank]),
-            _name("dtype", DTYPES, dtype),
+            name_of("dtype", DTYPES, dtype),
             tuple(dims[:rank]),
             tuple(strides[: rank - 1]),
-            _name("swizzle", SWIZZLES, swizzle),
+            name_of("swizzle", SWIZZLES, swizzle),
             tuple(steps[:rank]),
-            _name("oob_fill", OOB_FILLS, fill),
-            _name("l2_promotion", L2_PROMOTIONS, promotion),
+            name_of("oob_fill", OOB_FILLS, fill),
+            name_of("l2_promotion", L2_PROMOTIONS, promotion),
         )
 
     def _take_array(self, array: Array) -> None:
@@ -383,7 +383,7 @@ def _stored(dtype: str) -> str:
     return dtype.removesuffix(".ftz").replace("tf32", "f32")
 
 
-def _name(field: str, names: dict[str, int], number: int) -> str:
+def name_of(field: str, names: dict[str, int], number: int) -> str:
     """The name of a field's encoded value. Raises `ConfigError` for a value without a name."""
     for name, n in names.items():
         if n == number:

@@ -13,7 +13,7 @@ from flash.problem.tensor_maps import map_name
 from ptxgen import ir
 from ptxgen.errors import BackendError
 from ptxgen.target import Target
-from ptxgen.tensormap import Boxes
+from ptxgen.tensormap import Boxes, TensorMap
 from ptxgen.text import render
 
 if TYPE_CHECKING:
@@ -71,6 +71,11 @@ class BuiltKernel(ABC):
 
         return param_slots(self.kernel.params)
 
+    @property
+    def smallest_maps(self) -> dict[str, TensorMap]:
+        """By parameter, a tensor map with the boxes that the kernel copies; the tensor has one element."""
+        return {map_name(array): boxes.smallest() for array, boxes in self.maps.items()}
+
     @cached_property
     def proofs(self) -> Proofs:
         """The proofs of the kernel's accesses to memory and of its barriers, for every launch
@@ -79,8 +84,7 @@ class BuiltKernel(ABC):
         # Imported here, because emitting text does not need it.
         from ptxgen.check.prove import prove
 
-        maps = {map_name(array): boxes.smallest() for array, boxes in self.maps.items()}
-        return prove(self.module, block=self.threads, contract=self.promised, params=maps)
+        return prove(self.module, block=self.threads, contract=self.promised, params=self.smallest_maps)
 
     @property
     def proof(self) -> Proof:

@@ -7,11 +7,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ptxgen.contract import SCHEMA
 from ptxgen.contract.expressions import TIMES, Expression, formula, operands
+from ptxgen.contract.host_maps import Map, longest_strides, maps_of, own_maps
 from ptxgen.errors import ConfigError, did_you_mean, shown
 from ptxgen.frames import load_template
 from ptxgen.types import scalar_type
@@ -45,7 +46,8 @@ _RUST_WORDS: Final = frozenset(_OF_RUST.split())
 @dataclass(frozen=True, slots=True)
 class Field:
     """A member of the structure of arguments. `type` is that of the language; `kind` is that of a
-    parameter, or "size" for one that is not passed to the kernel.
+    parameter, or "size" for one that is not passed to the kernel. `count` is that of the elements of an
+    array, 0 for a number.
     """
 
     name: str
@@ -55,18 +57,21 @@ class Field:
     is_float: bool
     is_signed: bool
     bits: int
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Dim:
     """A dimension: how many indices, as code; `stride` is a member of the structure or "", `code` the
-    stride of a dense array; `step`: of how many elements a stride must be a multiple.
+    stride of a dense array; `step`: of how many elements a stride must be a multiple; `most`: how many it
+    may have at most, 0 if it may be any.
     """
 
     extent: str
     stride: str
     code: str
     step: int
+    most: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ def stub(contract: Mapping[str, Any], text: str, language: str, prefix: str = ""
     its text. The names of a header begin with `prefix`, by default the name of the kernel.
 
     Raises `ConfigError` for a language that is not in `LANGUAGES`, a prefix that is no name, a text that is
-    not that of the contract, and a kernel whose launches need tensor maps or attributes.
+    not that of the contract, and a kernel whose launches need attributes.
     """
     return load_template(f"host.{_suffix(language)}.j2").render(_values(contract, text, language, prefix))
 
@@ -143,7 +148,9 @@ def _values(contract: Mapping[str, Any], text: str | None, language: str, prefix
         "sizes": code.sizes(),
         "arrays": code.arrays(),
         "aligned": code.aligned(),
-        "passed": [code.member(p["name"]) for p in contract["parameters"]],
+        "passed": code.passed(),
+        "maps": code.maps(),
+        "copies": any(p["kind"] != "tensor_map" for p in contract["parameters"]),
         "grid": [code.of(grid[axis]) for axis in "xyz"] if grid else [],
         "grid_formula": grid["formula"] if grid else "",
         "most_ctas": _MOST_CTAS,
@@ -165,22 +172,13 @@ def _check(contract: Mapping[str, Any], text: str | None, language: str) -> None
     entry = contract["entry"]
     if text is not None and hashlib.sha256(text.encode()).hexdigest() != contract["sha256"]:
         raise ConfigError(f"stub: the text is not that of the contract of {entry}: its sha256 differs")
-    maps = [p["name"] for p in contract["parameters"] if p["kind"] == "tensor_map"]
     attributes = [name for name in ("cooperative", "programmatic") if contract.get(name)]
     attributes += ["cluster"] if contract.get("cluster", [1, 1, 1]) != [1, 1, 1] else []
-    if maps or attributes:
-        has = (
-            f"tensor maps ({', '.join(maps)})"
-            if maps
-            else f"attributes of launches ({', '.join(attributes)})"
-        )
+    if attributes:
         raise ConfigError(
-            f"stub: {entry} has {has}, which stubs do not have; launch it by cuLaunchKernelEx as its "
-            f"contract says{_OTHER_TARGET if maps and 'arrays' in contract else ''}"
+            f"stub: {entry} has attributes of launches ({', '.join(attributes)}), which stubs do not have; "
+            "launch it by cuLaunchKernelEx as its contract says"
         )
-
-
-_OTHER_TARGET: Final = ", or emit the kernel for sm_90, where it has none"
 
 
 class _Code:
@@ -221,8 +219,18 @@ class _Code:
         return found
 
     def fields(self) -> list[Field]:
-        """The members: parameters in their order, then sizes that are none."""
-        found = [self._field(p["name"], p["type"], p["kind"], p["meaning"]) for p in self.parameters.values()]
+        """The members: parameters in their order, then sizes that are none. A tensor map of an array of
+        which the contract does not have the shape has the address, the shape and the strides of the array.
+        """
+        own, found = own_maps(self.contract), []
+        for name, p in self.parameters.items():
+            if p["kind"] != "tensor_map":
+                found.append(self._field(name, p["type"], p["kind"], p["meaning"]))
+            elif name in own:
+                found.append(self._field(name, "u64", "pointer", f"the address; {p['meaning']}"))
+                for what, meaning in (("shape", "elements"), ("strides", "bytes")):
+                    of = self._field(f"{name}_{what}", "u64", what, f"{meaning}, outermost dimension first")
+                    found.append(self._many(of, own[name]))
         free = [name for name in self.named if name not in self.parameters and name not in self.derived]
         return [*found, *(self._field(name, "s64", "size", "not passed to the kernel") for name in free)]
 
@@ -236,6 +244,22 @@ class _Code:
             written = f"{'i' if signed else 'u'}{bits}"
         member, is_float = self.member(name), type in _FLOATS
         return Field(member, written, kind, meaning, is_float, signed, bits)
+
+    def _many(self, of: Field, count: int) -> Field:
+        return replace(of, count=count, type=of.type if self.is_c else f"[{of.type}; {count}]")
+
+    def passed(self) -> list[str]:
+        """What each parameter points to, as code."""
+        prefix = ("&a.", "kernel->maps[{}].map") if self.is_c else ("&mut a.", "&mut maps[{}]")
+        maps = iter(range(len(self.parameters)))
+        return [
+            prefix[1].format(next(maps)) if p["kind"] == "tensor_map" else prefix[0] + self.member(name)
+            for name, p in self.parameters.items()
+        ]
+
+    def maps(self) -> list[Map]:
+        """The tensor maps."""
+        return maps_of(self.contract, self.member, self.of, "a->{}[{}]" if self.is_c else "self.{}[{}]")
 
     def sizes(self) -> list[Size]:
         """All sizes; those that are computed behind those that they are made of."""
@@ -271,12 +295,15 @@ class _Code:
     def _dims(self, array: Mapping[str, Any]) -> list[Dim]:
         dims, found = array["dims"], []
         step = max(array["alignment"] // _ELEMENT_BYTES[array["type"]], 1)
+        most = longest_strides(self.contract).get(array["name"], 0)
         dense: Expression = array["row"]  # elements between two indices, where nothing lies between them
         for dim in reversed(dims):
             stride = dim["stride"]
             is_free = isinstance(stride, str) and self.parameters.get(stride, {}).get("kind") == "stride"
             code = self.of(dense if is_free else stride)
-            found.append(Dim(self.of(dim["extent"]), self.member(stride) if is_free else "", code, step))
+            found.append(
+                Dim(self.of(dim["extent"]), self.member(stride) if is_free else "", code, step, most)
+            )
             dense = {TIMES: [dim["extent"], dense]}
         return found[::-1]
 
@@ -284,11 +311,13 @@ class _Code:
         """The pointers of a kernel of one's own that must be aligned, and to what."""
         if "arrays" in self.contract:
             return []
-        pointers = [p for p in self.parameters.values() if p["kind"] == "pointer"]
-        return [
-            (self.member(p["name"]), max(p.get("align", 1), scalar_type(p["element"]).nbytes))
-            for p in pointers
-        ]
+        found = {
+            p["name"]: max(p.get("align", 1), scalar_type(p["element"]).nbytes)
+            for p in self.parameters.values()
+            if p["kind"] == "pointer"
+        }
+        found |= {n: self.parameters[n]["tensor_map"]["alignment"] for n in own_maps(self.contract)}
+        return [(self.member(name), nbytes) for name, nbytes in found.items()]
 
 
 def _c_string(text: str) -> str:

@@ -23,7 +23,8 @@ class Report:
     (shared or local memory or memory from `malloc` read before it was written), `undefined` (a
     register read before it was written), `sync` (a barrier, an asynchronous operation or
     `setmaxnreg` used against its rules), `proxy` (an asynchronous operation on data that an
-    ordinary instruction wrote, without `fence.proxy.async`) or `bounds` (an access outside the
+    ordinary instruction wrote, without `fence.proxy.async`), `mbarrier_init` (a bulk copy that completes
+    on an mbarrier of its own CTA that no fence shows to it) or `bounds` (an access outside the
     shared variable that its address is computed from).
 
     `address` is in bytes; in shared memory it counts from the beginning of the CTA's. `region` is

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ptxgen.check.resources import resources
-from ptxgen.errors import LaunchError, PtxGenError
+from ptxgen.errors import ConfigError, LaunchError, PtxGenError
 from ptxgen.frontends.program import Program, ProgramKernel
 from ptxgen.frontends.ptx import program_of
 from ptxgen.interpreter import Report
@@ -21,6 +21,7 @@ from ptxgen.interpreter.variables import ModuleMemory, module_memory
 from ptxgen.program.fatbinary import Ptx, entries
 from ptxgen.program.memory import CAPACITY, DeviceMemory
 from ptxgen.target import WARP_SIZE, Target, target_for_device
+from ptxgen.tensormap import DTYPES, L2_PROMOTIONS, OOB_FILLS, SWIZZLES, TensorMap, name_of
 
 # Error codes of driver_types.h, "CUDA error types".
 OK: Final = 0
@@ -364,6 +365,35 @@ class Device:
         registers = resources(held.kernel.kernel, self.target).live_registers
         fit = self.target.blocks_per_sm_for(threads, registers, held.static + shared)
         return Reply(numbers=(fit,))
+
+    @answer
+    def tensor_map(self, numbers: Sequence[int], data: bytes) -> Reply:
+        """Encode a tensor map: type, rank, address, interleave, swizzle, promotion, fill; five dims, strides,
+        sizes of a box and element strides -> its bytes.
+        """
+        type, rank, address, interleave, *modes = numbers[:7]
+        if interleave:
+            raise StopProgramError(
+                f"{self.name} encodes a tensor map with interleaved channels, which is not answered"
+            )
+        words = struct.unpack("<20Q", data)
+        dims, strides, box, steps = (words[n : n + rank] for n in range(0, 20, 5))
+        try:
+            made = TensorMap(
+                address,
+                box,
+                name_of("dtype", DTYPES, type),
+                dims,
+                strides[: rank - 1],
+                name_of("swizzle", SWIZZLES, modes[0]),
+                steps,
+                name_of("oob_fill", OOB_FILLS, modes[2]),
+                name_of("l2_promotion", L2_PROMOTIONS, modes[1]),
+            )
+            return self._after(Reply(data=made.encode(address)))
+        except ConfigError as error:
+            self.tell(str(error))
+            return Reply(_INVALID_VALUE)
 
     # ---------------------------------------------------------------------------- about the device
 

@@ -14,7 +14,7 @@ from host_programs import Hosts, ran
 import ptxgen
 from flash import AttentionConfig
 from flash.contract.catalogue import build
-from ptxgen import Pointer
+from ptxgen import Pointer, TensorMap
 from ptxgen.contract.stub import LANGUAGES, example, stub
 from ptxgen.errors import ConfigError
 from ptxgen.types import f32, s32, u32
@@ -49,6 +49,35 @@ def test_a_kernel_of_ones_own_is_launched_by_its_stub(
     assert capfd.readouterr().out == (
         "saxpy: Y must be an address and a multiple of 4, got 0x0\n0 of 100 wrong\n"
     )
+
+
+@ptxgen.kernel(threads=64, target="sm_90a")
+def moved(k: Any, X: TensorMap[f32], Y: TensorMap[f32]) -> None:
+    producer, consumer = k.warp_role("producer"), k.warp_role("consumer")
+    ring = k.tma.ring(1, producer, consumer, x=((8, 16), f32))
+    row, column = k.block_id("y") * 8, k.block_id("x") * 16
+    with producer, ring.fill() as stage:
+        k.tma.load(stage.x, X[row, column])
+    with consumer, ring.drain() as stage:
+        k.tma.store(stage.x, Y[row, column])
+
+
+@pytest.mark.parametrize("language", ["c", pytest.param("rust", marks=pytest.mark.slow)])
+def test_tensor_maps_are_encoded_by_the_stub(
+    language: str, request: pytest.FixtureRequest, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    compilers: Hosts = request.getfixturevalue({"c": "cc", "rust": "rustc"}[language])
+    built = moved.build()
+    library, program = {"c": ("moved.h", "moved_boxes.c"), "rust": ("moved.rs", "moved_boxes.rs")}[language]
+    (tmp_path / library).write_text(stub(built.contract(), built.text, language))
+    source = Path(shutil.copy(PROGRAMS / program, tmp_path))
+    compiled = compilers.c(source) if language == "c" else compilers.rust(source)
+    ended, said = ran(compiled, sanitize=True)
+    assert said[0].startswith("a tensor map's strides must be")
+    assert capfd.readouterr().out == (
+        "0 wrong\nstrides of no map: 1\nmoved: X must be an address and a multiple of 16, got 0x8\n"
+    )
+    assert (ended.code, ended.stopped, ended.reports) == (0, "", ())
 
 
 def test_a_header_is_also_one_of_cpp(cc: Hosts, tmp_path: Path) -> None:
@@ -101,8 +130,6 @@ def test_what_has_no_stub_says_why() -> None:
         "stub: saxpy has attributes of launches (cluster), which stubs do not have; launch it by "
         "cuLaunchKernelEx as its contract says"
     )
-    with_map = {**contract, "parameters": [{**contract["parameters"][0], "kind": "tensor_map"}]}
-    assert says(stub, with_map, text, "rust").startswith("stub: saxpy has tensor maps (X), which stubs")
     assert says(example, contract, "c", "saxpy.h") == (
         "example: the contract of saxpy does not say how large its arrays are; write the program by hand"
     )

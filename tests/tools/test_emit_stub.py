@@ -53,8 +53,12 @@ def inputs(dtype: str, dim: int, dim_v: int) -> tuple[Any, Any, Any]:
             {"window": (9, 3), "softcap": 20.0, "bias": (BATCH, HEADS, SEQ_Q, SEQ_K), "sink": (HEADS,)},
         ),
         (["--head-dim", "8", "--head-dim-v", "300", "--dtype", "bf16"], {}),
+        (
+            [*("--head-dim", "40", "--head-dim-v", "24", "--dtype", "f16", "--target", "sm_90a", "--causal")],
+            {"causal": True},
+        ),
     ],
-    ids=["causal", "scores", "wide"],
+    ids=["causal", "scores", "wide", "tensor-maps"],
 )
 def test_a_host_computes_attention(make: Make, argv: list[str], features: dict[str, Any]) -> None:
     host = make(*argv)

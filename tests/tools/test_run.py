@@ -1081,5 +1081,5 @@ def test_sanitizers_are_chosen_by_name(capsys: pytest.CaptureFixture[str]) -> No
     assert tool.main([*launch, "--sanitize", "races"]) == 2
     assert capsys.readouterr().err == (
         "ptxgen run: error: sanitize must be True, False or names among bounds, init, race, sync, "
-        "proxy, all, got 'races'; did you mean 'race'?\n"
+        "proxy, mbarrier_init, all, got 'races'; did you mean 'race'?\n"
     )

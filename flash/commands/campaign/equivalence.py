@@ -74,6 +74,7 @@ def _decided(kernel: ir.Kernel) -> dict[int, Instr]:
     guard, the only writers of their registers, and with only such inputs.
     """
     written = Counter(name for s in instrs(kernel).values() for name in _names(s)[0])
+    params = {param.name for param in kernel.params}
     known: set[str] = set()
     found: dict[int, Instr] = {}
     for place, instr in instrs(kernel).items():
@@ -84,17 +85,19 @@ def _decided(kernel: ir.Kernel) -> dict[int, Instr]:
             and op_of(instr).effect is Effect.NONE
             and all(written[name] == 1 for name in writes)
             and known.issuperset(reads)
-            and all(_constant(o) for o in instr.operands if not isinstance(o, Reg))
+            and all(_constant(o, params) for o in instr.operands if not isinstance(o, Reg))
         ):
             known.update(writes)
             found[place] = instr
     return found
 
 
-def _constant(operand: ir.Operand) -> bool:
+def _constant(operand: ir.Operand, params: set[str]) -> bool:
     if isinstance(operand, Special):
         return operand.name in _OF_A_THREAD
-    return isinstance(operand, (IntImm, Symbol, ir.FloatImm))
+    if isinstance(operand, Symbol):
+        return operand.name not in params
+    return isinstance(operand, (IntImm, ir.FloatImm))
 
 
 def _read_elsewhere(kernel: ir.Kernel, decided: Mapping[int, Instr]) -> list[Reg]:

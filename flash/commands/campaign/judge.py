@@ -33,6 +33,7 @@ CATCHERS: Final = {
 EQUIVALENT: Final = "equivalent"  # no check can catch it, for a known reason
 HOLE: Final = "hole"  # no check caught it, and one should have
 
+_WATCHED: Final = "all,mbarrier_init"  # the sanitizers
 _SCHEDULES: Final = ("pct:1", "pct:2", "pct:3")
 
 _PATIENCE: Final = 4  # times the right kernel's instructions: more count as an endless loop
@@ -111,21 +112,23 @@ def _infected(kernel: str, problem: Any) -> NDArray[np.bool_]:
 
 def _found(subject: Subject, mutant: Mutant, index: int) -> _Finding:
     """Run the checks in order, and end at the first one that catches the mutant. On problems on which
-    its run would be that of the right kernel, which passes, it is not run.
+    its run would be that of the right kernel, which passes, it is not run, but for the first: a sanitizer
+    also reads the text.
     """
     module = mutant.module
     problems = verify(module)
     if problems:
         return _Finding("verifier", problems[0].message)
-    proof = prove(module, subject.entry, block=subject.block).shared
+    proof = prove(module, subject.entry, block=subject.block, params=subject.maps).shared
     wrong = (*proof.problems, *proof.violations)
     if wrong:
         return _Finding("proof", str(wrong[0]))
     told, same = [], True
     for number, problem in enumerate(subject.problems):
-        if not _infected(subject.name, problem)[index]:
+        if _infected(subject.name, problem)[index]:
+            told.append(number)
+        elif number:
             continue
-        told.append(number)
         found, ran = _run(subject, module, problem, number)
         if found is not None:
             return found
@@ -142,7 +145,7 @@ def _run(
 ) -> tuple[_Finding | None, Ran | None]:
     """What the checks find in one run, and the run if it completed."""
     limit = max(_LEAST_PATIENCE, _PATIENCE * right(subject.name, problem, schedule).dispatched)
-    how: dict[str, Any] = {"sanitize": True, "schedule": schedule, "max_instructions": limit}
+    how: dict[str, Any] = {"sanitize": _WATCHED, "schedule": schedule, "max_instructions": limit}
     try:
         ran = subject.run(module, problem, **how)
     except TrapError as error:
@@ -186,7 +189,7 @@ def right(kernel: str, problem: Any, schedule: str = LOCKSTEP) -> Ran:
     verdicts on its mutants would mean nothing.
     """
     subject = subjects()[kernel]
-    ran = subject.run(subject.module, problem, sanitize=True, schedule=schedule)
+    ran = subject.run(subject.module, problem, sanitize=_WATCHED, schedule=schedule)
     for what in _noticed(ran).values():
         raise PtxGenError(f"{kernel}: the kernel itself is found wrong on {problem}: {what}")
     return ran

@@ -42,6 +42,7 @@ def _forward(name: str, **settings: Any) -> Subject:
         built.module,
         problems_of(config),
         partial(forward_launch, config, built),
+        maps=built.smallest_maps,
     )
 
 
@@ -113,6 +114,7 @@ def _sparse(batch: Any, head: Any, query: Any, key: Any, hidden: Any) -> Any:  #
 
 _F32: Final = {"target": "sm_80", "head_dim": 20, "tile": 16, "block_q": 128}
 _F16: Final = {"target": "sm_80", "dtype": "f16", "head_dim": 16, "tile": 16, "block_q": 32}
+_WGMMA: Final = {"target": "sm_90a", "dtype": "f16", "tile": 16}
 _TF32: Final = {"target": "sm_80", "head_dim": 8, "tile": 16, "block_q": 32, "window": (80, 10)}
 _FORWARD: Final[dict[str, dict[str, Any]]] = {
     "f32-sm_75": _F32 | {"target": "sm_75"},
@@ -143,6 +145,8 @@ _FORWARD: Final[dict[str, dict[str, Any]]] = {
     # Packed sequences whose keys are in pages, with packed heads, as in serving.
     "f16-sm_80-causal-varlen-paged": _F16
     | {"causal": "bottom_right", "varlen": True, "seqused_q": True, "page_size": 4, "pack_gqa": True},
+    # Warpgroups of several roles, which take turns, tensor copies and wgmma.
+    "f16-sm_90a": _WGMMA | {"head_dim": 40, "head_dim_v": 24, "block_q": 128},
     # Functions of scores, which index an array.
     "f16-sm_80-mods": _F16
     | {"score_mod": _relative, "mask_mod": _sparse, "aux": {"table": ("f16", 2), "hidden": ("i32", 1)}},

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from flash.commands.campaign import sync_mistakes
+from flash.commands.campaign import hopper_mistakes, sync_mistakes
 from flash.commands.campaign.program import (
     Change,
     Program,
@@ -211,6 +211,11 @@ _OPERATORS: Final[dict[str, _Operator]] = {
     "mbarrier": _Operator(
         "an mbarrier's arrival, count, bytes, phase or wait is wrong", sync_mistakes.mbarriers
     ),
+    "phase": _Operator("the parity of a phase is wrong", hopper_mistakes.phases),
+    "tensor-copy": _Operator("a tensor copy is left out, or of another box", hopper_mistakes.tensor_copies),
+    "descriptor": _Operator("a field of a matrix descriptor is wrong", hopper_mistakes.descriptors),
+    "product": _Operator("a wgmma adds, negates or transposes otherwise", hopper_mistakes.products),
+    "registers": _Operator("a role has other registers, or keeps its own", hopper_mistakes.registers),
     "warp": _Operator("a warp's barrier, mask or lane distance is wrong", sync_mistakes.warps),
     "memory-order": _Operator("an acquire or release is relaxed", sync_mistakes.orders),
     "shared-offset": _Operator("a shared access is off by one element or access", _offsets),

@@ -10,6 +10,7 @@ from typing import Final
 from flash.problem.config import AttentionConfig
 from flash.problem.mma_tiling import MMA_ROWS, TF32
 from flash.problem.tile_choice import AnyTiling
+from flash.problem.wgmma_tiling import WgmmaTiling
 
 # With these seeds and dropout=0.3, the random number of one score that counts, of 32 queries and 32
 # keys, equals the threshold; each seed has it at another index of a thread's 16 x 16 fragment.
@@ -108,7 +109,30 @@ def problems_of(config: AttentionConfig) -> tuple[Problem, ...]:
     alike = replace(first if config.window is None else largest[0], alike=True)
     others = [*_of_features(config, block), *ragged, alike]
     large = _large(config, largest[0])
-    return (*largest, *large, whole, batches, *special, *hidden, *others)
+    found = (*largest, *large, whole, batches, *special, *hidden, *others)
+    return _for_tensor_maps(found, config, t) if isinstance(t, WgmmaTiling) else found
+
+
+def _for_tensor_maps(
+    problems: tuple[Problem, ...], config: AttentionConfig, t: WgmmaTiling
+) -> tuple[Problem, ...]:
+    """The problems that tensor maps can describe, with strides above 0 and at least one key: each has more
+    tiles of keys than there are stages. Behind them are two with fewer.
+    """
+    more = t.stages * t.tile
+    found = [
+        replace(
+            p,
+            seq_k=p.seq_k + more,
+            nan_from=None if p.nan_from is None else p.nan_from + more,
+            nan_before=p.nan_before + more * bool(p.nan_before and config.window),
+            reverse=False,
+        )
+        for p in problems
+        if p.seq_k and not p.alike
+    ]
+    few = (t.tile // 2 + 1, t.tile + 3)
+    return (*found, *(Problem(t.block_q + 3, keys) for keys in few))
 
 
 def _largest(config: AttentionConfig, block: int) -> list[Problem]:

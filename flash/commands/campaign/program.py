@@ -52,7 +52,11 @@ class Program:
         self._conditions = frozenset(
             s.guard.register.name for n, s in self._instrs.items() if n in self._loops and s.guard is not None
         )
-        self._addresses = self._slice()
+        self._addresses = self._slice(self._shared_bases())
+        self._parities = self._slice(
+            self._last_operands("mbarrier.try_wait.parity", "mbarrier.test_wait.parity")
+        )
+        self._descriptors = self._slice(self._matrices())
 
     def shared_operands(self, instr: Instr) -> list[int]:
         """The indices of the operands of `instr` that are addresses in shared memory."""
@@ -69,6 +73,14 @@ class Program:
         """Whether the result of `instr` goes into the address of an access to shared memory."""
         written, _ = _names(instr)
         return any(name in self._addresses for name in written)
+
+    def makes_parity(self, instr: Instr) -> bool:
+        """Whether the result of `instr` goes into the parity of a phase that an mbarrier is waited for."""
+        return not self._parities.isdisjoint(_names(instr)[0])
+
+    def makes_descriptor(self, instr: Instr) -> bool:
+        """Whether the result of `instr` goes into a matrix descriptor of a `wgmma`."""
+        return not self._descriptors.isdisjoint(_names(instr)[0])
 
     def to_next_region(self, operand: Operand) -> int:
         """Bytes from the region of an address, by its constant offset, to the next region; 0 if
@@ -113,14 +125,27 @@ class Program:
     def _between(self, first: int, last: int) -> bool:
         return any(n in self._instrs for n in range(first + 1, last))
 
-    def _slice(self) -> frozenset[str]:
-        """The registers from which addresses in shared memory are computed."""
-        wanted = {
+    def _shared_bases(self) -> set[str]:
+        """The registers that are the bases of addresses in shared memory."""
+        return {
             operand.base.name
             for s in self._instrs.values()
             for operand in (s.operands[n] for n in self.shared_operands(s))
             if isinstance(operand, Address) and isinstance(operand.base, Reg)
         }
+
+    def _last_operands(self, *opcodes: str) -> set[str]:
+        """The registers that are the last operands of instructions."""
+        last = (s.operands[-1] for s in self._instrs.values() if s.opcode.startswith(opcodes))
+        return {operand.name for operand in last if isinstance(operand, Reg)}
+
+    def _matrices(self) -> set[str]:
+        """The registers that are descriptors of A or B of a `wgmma`."""
+        products = (s for s in self._instrs.values() if s.opcode.startswith("wgmma.mma_async"))
+        return {o.name for s in products for o in s.operands[1:3] if isinstance(o, Reg)}
+
+    def _slice(self, wanted: set[str]) -> frozenset[str]:
+        """The registers from which those `wanted` are computed, and these."""
         found: set[str] = set()
         while wanted:
             found |= wanted

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from ptxgen import interpreter, ir
 from ptxgen.arrays.views import host_array
 from ptxgen.interpreter import Report, Result
 from ptxgen.runtime.plan import LaunchPlan
+from ptxgen.tensormap import TensorMap
 
 Array = NDArray[Any]
 
@@ -50,7 +51,7 @@ class Launch:
 class Subject:
     """A kernel of the campaign. Its problems are hashable, and the first of them reuse every
     buffer; `prepare(problem)` makes new arrays at each call. The first `scheduled` problems also run in
-    random schedules.
+    random schedules. `maps` has a tensor map for each parameter that is one, for the proof.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Subject:
     problems: tuple[Any, ...]
     prepare: Callable[[Any], Launch]
     scheduled: int = 2
+    maps: Mapping[str, TensorMap] = field(default_factory=dict)
 
     def run(
         self, module: ir.Module, problem: Any, *, launch: Callable[..., Result] = interpreter.run, **how: Any

@@ -43,7 +43,7 @@ def registers_at_entry(kernel: Kernel) -> int:
 class RegisterPool:
     """The registers of a batch. `waiting` says which lanes wait for registers, bool, `since` in
     which instruction. Nothing is counted if `at_entry` is 0. Warps that have ended give their
-    registers back.
+    registers back, on which a kernel must not rely: the manual does not say so.
     """
 
     def __init__(self, batch: Batch, at_entry: int, watch: Observer | None) -> None:
@@ -52,6 +52,7 @@ class RegisterPool:
         self._known = at_entry > 0
         warps = batch.lanes // WARP
         self._held: Lanes = np.full(warps, -(-at_entry // _UNIT) * _UNIT, np.int64)
+        self._of_cta = int(self._held.sum()) // batch.ctas  # of a thread, all warps together
         self._wanted: Lanes = np.zeros(warps, np.int64)  # 0: the warp waits for none
         self._free: Lanes = np.zeros(batch.ctas, np.int64)  # registers in each CTA's pool
         self._done: dict[int, list[tuple[bool, int]]] = {}  # by warp, the executed setmaxnreg
@@ -106,7 +107,7 @@ class RegisterPool:
 
     def finish(self) -> None:
         """At the end of all threads, report warps that have not executed a `setmaxnreg` that others
-        of their warpgroup have.
+        of their warpgroup have, and CTAs whose warps have more registers together than at their beginning.
         """
         for warp, done in sorted(self._done.items()):
             for other in self._group(warp):
@@ -116,6 +117,23 @@ class RegisterPool:
                         warp,
                         f"all warps of a warpgroup execute it, but {self._name(other)} has not",
                     )
+
+        self._add_up()
+
+    def _add_up(self) -> None:
+        if not self._known:
+            return
+        warps = self._batch.width // WARP
+        of_warps, of_cta = self._held.reshape(-1, warps).sum(axis=1) * WARP, self._of_cta * WARP
+        for cta in np.flatnonzero(of_warps > of_cta).tolist():
+            of = range(cta * warps, (cta + 1) * warps)
+            grown = next(w for w in of if any(more for more, _ in self._done.get(w, ())))
+            self._report(
+                self._last[grown],
+                grown,
+                f"the warps of the CTA have {of_warps[cta]} registers together at their ends, but the CTA "
+                f"has {of_cta}: some get them only when others have ended; give a role fewer",
+            )
 
     # ------------------------------------------------------------------------------------- helpers
 

@@ -12,6 +12,7 @@ from ptxgen.interpreter.sanitizers.bounds import BoundsChecks
 from ptxgen.interpreter.sanitizers.clocks import Clocks
 from ptxgen.interpreter.sanitizers.global_race import GlobalRaces
 from ptxgen.interpreter.sanitizers.mbarriers import MBarriers
+from ptxgen.interpreter.sanitizers.names import MBARRIER_INIT
 from ptxgen.interpreter.sanitizers.orders import Objects
 from ptxgen.interpreter.sanitizers.shared_race import RaceDetector
 from ptxgen.interpreter.sanitizers.sync import SyncChecks
@@ -32,6 +33,7 @@ _OF_KIND: Final = {
     "pending": {"race", "sync"},
     "uninitialised": {"init"},
     "proxy": {"proxy"},
+    MBARRIER_INIT: {MBARRIER_INIT},
 }
 
 
@@ -115,7 +117,7 @@ class Detectors:
         """The wait that would order a lane's access after an asynchronous operation that nobody has
         waited for, in words; empty if the general text of the report says it.
         """
-        if not conflict.twin or conflict.kind == "proxy":
+        if not conflict.twin or conflict.kind in ("proxy", MBARRIER_INIT):
             return ""
         other = conflict.other_thread
         opcode = self.instrs[conflict.other].opcode

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ptxgen.interpreter.machine.faults import Faults
 from ptxgen.interpreter.reports import Report, source_of, where_from
+from ptxgen.interpreter.sanitizers.names import MBARRIER_INIT
 from ptxgen.ir import Instr, Note
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Findings(Faults):
             f"{conflict.kind}: {space} address {address:#x}{inside}{where} "
             f"{what}{self._whom(conflict, other, lane, lacking)}"
         )
-        met = conflict.other_thread if conflict.kind in ("race", "proxy") else -1
+        met = conflict.other_thread if conflict.kind in ("race", "proxy", MBARRIER_INIT) else -1
         self._add(_Problem(conflict.kind, at, conflict.other, lane, why, space, address, region, met))
 
     def sync(
@@ -139,6 +140,8 @@ class Findings(Faults):
             or {
                 "race": "no barrier orders the two",
                 "proxy": "no fence.proxy.async lets asynchronous operations see it",
+                MBARRIER_INIT: "neither fence.mbarrier_init nor fence.proxy.async by that thread, before "
+                "this one comes after it, lets asynchronous operations see the mbarrier",
             }[conflict.kind]
         )
         return f" {thread} in {other}; {lacking}"

@@ -24,6 +24,7 @@ from ptxgen.interpreter.sanitizers.detectors import Detectors
 from ptxgen.interpreter.sanitizers.local_init import LocalInit
 from ptxgen.interpreter.sanitizers.orders import Order, optimistic, order_of
 from ptxgen.interpreter.sanitizers.polls import unpolled
+from ptxgen.interpreter.sanitizers.shown_mbarriers import ShownMbarriers
 from ptxgen.interpreter.sanitizers.stored_values import StoredValues
 from ptxgen.interpreter.sanitizers.watch_bulk import BulkWatch
 from ptxgen.interpreter.sanitizers.watch_cluster import ClusterWatch
@@ -68,10 +69,11 @@ class Watch(Detectors, Observer):
         self._optimistic = optimistic(instrs)
         self.local: LocalInit | None = None
         self.wgmma: WgmmaChecks | None = None
+        self.shown = ShownMbarriers(self.clocks, self.race, batch)
         self.cluster: ClusterWatch | None = None
         if batch.cluster_size > 1 or any(x.opcode.startswith("barrier.cluster") for x in instrs):
-            self.cluster = ClusterWatch(self, batch, faults, wanted="sync" in names)
-        self.bulk = BulkWatch(self, self.cluster, batch.shared_stride)
+            self.cluster = ClusterWatch(self, self.shown, batch, faults, wanted="sync" in names)
+        self.bulk = BulkWatch(self, self.cluster, self.shown, batch)
 
     def order(self, at: int) -> Order:
         """The effect of instruction `at` on the order of accesses."""
@@ -115,9 +117,11 @@ class Watch(Detectors, Observer):
             found = self.race.write(access, at, strong=order.strong, values=given)
             self.judge(at, found, access)
             if order.mbarrier:
-                self.mbarriers.initialised(at, access.ids, _positions(plan, offset))
+                positions = _positions(plan, offset)
+                self.mbarriers.initialised(at, access.ids, positions)
+                self.shown.initialised(access.ids, positions)
                 if self.cluster is not None:
-                    self.cluster.initialised(access.ids, _positions(plan, offset))
+                    self.cluster.initialised(positions)
             elif self._near_mbarrier(plan, offset, total):
                 self.mbarriers.written(at, access.ids, _positions(plan, offset), total)
         elif self._follows(plan):
@@ -271,8 +275,7 @@ class Watch(Detectors, Observer):
             space = scope.removeprefix("proxy.async").partition("::")[0].strip(".")
             self.clocks.show(ids, (space,) if space else SHOWN)
         elif scope == "mbarrier_init":
-            if self.cluster is not None:
-                self.cluster.fence(ids)
+            self.shown.fence(ids)
         elif not scope.startswith("proxy."):
             self.objects.fence(ids, scope)
 

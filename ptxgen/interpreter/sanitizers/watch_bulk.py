@@ -19,23 +19,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ptxgen.interpreter.machine.arena import Buffer
+    from ptxgen.interpreter.machine.lanes import Batch
     from ptxgen.interpreter.sanitizers.detectors import Detectors
+    from ptxgen.interpreter.sanitizers.shown_mbarriers import ShownMbarriers
     from ptxgen.interpreter.sanitizers.watch_cluster import ClusterWatch
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
+_MBARRIER_BYTES: Final = 8
 _UNIT: Final = 16  # bytes: the size of the pieces that are copied to and from shared memory
 
 
 class BulkWatch(BulkObserver):
-    """The part of `Watch` that follows bulk copies. `stride` is the distance in bytes between the
-    shared memories of two CTAs.
-    """
+    """The part of `Watch` that follows bulk copies of a batch."""
 
-    def __init__(self, watch: Detectors, cluster: ClusterWatch | None, stride: int) -> None:
+    def __init__(
+        self, watch: Detectors, cluster: ClusterWatch | None, shown: ShownMbarriers, batch: Batch
+    ) -> None:
         self._watch = watch
         self._cluster = cluster
-        self._stride = stride
+        self._shown = shown
+        self._stride = batch.shared_stride
+        self._width = batch.width
 
     def start(self, lane: int) -> int:
         """The stamp of the operation that a lane's warp starts now."""
@@ -53,13 +58,17 @@ class BulkWatch(BulkObserver):
         """
         watch = self._watch
         stamp = watch.count(lane, self.start(lane), position)
+        # PTX ISA, "Async proxy": instructions that send values of registers do not use it.
+        proxy = watch.instrs[at].opcode.startswith("cp.")
+        mbarrier = self._range(lane, np.array([position]), _MBARRIER_BYTES)
+        if self._cluster is not None and lane // self._width != position // self._stride:
+            self._cluster.counts(at, lane, mbarrier, position)
+        elif proxy:
+            watch.judge(at, self._shown.hidden(mbarrier, lane, position), mbarrier)
         if self._cluster is not None:
-            self._cluster.counts(at, lane, position)
             self._cluster.copied(at, lane, int(first[0]), stamp)
         access = self._range(lane, first, nbytes)
         self._bounds(at, access, "dst")
-        # PTX ISA, "Async proxy": instructions that send values of registers do not use it.
-        proxy = watch.instrs[at].opcode.startswith("cp.")
         watch.judge(at, watch.race.start_copy(access, at, stamp, proxy=proxy), access)
         watch.mbarriers.written(at, np.full(len(first), lane), first, nbytes)
         return stamp

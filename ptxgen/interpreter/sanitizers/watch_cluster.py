@@ -10,21 +10,20 @@ though it orders no memory.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ptxgen.interpreter.machine.lanes import WARP
-from ptxgen.interpreter.sanitizers.conflicts import Access
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine.lanes import Batch
+    from ptxgen.interpreter.sanitizers.conflicts import Access
     from ptxgen.interpreter.sanitizers.detectors import Detectors
     from ptxgen.interpreter.sanitizers.findings import Findings
+    from ptxgen.interpreter.sanitizers.shown_mbarriers import ShownMbarriers
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
-
-_MBARRIER_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +41,11 @@ class ClusterWatch:
     broken rules.
     """
 
-    def __init__(self, watch: Detectors, batch: Batch, faults: Findings, *, wanted: bool) -> None:
+    def __init__(
+        self, watch: Detectors, shown: ShownMbarriers, batch: Batch, faults: Findings, *, wanted: bool
+    ) -> None:
         self._watch = watch
+        self._shown = shown
         self._batch = batch
         self._faults = faults
         self._wanted = wanted
@@ -59,11 +61,8 @@ class ClusterWatch:
         self._known: Lanes = np.zeros((batch.ctas, columns), np.int64)
         self._ended: Lanes = np.zeros(batch.ctas, np.bool_)
         self._remote: dict[tuple[int, int, bool], _Remote] = {}  # by warp, CTA, whether by its twin
-        # The initialised mbarriers by position, with the warp that initialised each. Then those
-        # before a fence.mbarrier_init of that warp, those with which it then arrived at the barrier
-        # of the cluster, and those that the whole cluster may use.
-        self._initialised: dict[int, int] = {}
-        self._fenced: set[int] = set()
+        # Mbarriers by position: those with which the warp that initialised them arrived at the barrier
+        # of the cluster after its fence.mbarrier_init, and those that the whole cluster may use.
         self._brought: set[int] = set()
         self._public: set[int] = set()
 
@@ -80,9 +79,7 @@ class ClusterWatch:
         warps = clocks.warps(ids)
         self._last[warps] = clocks.clock[warps]
         clocks.tick(warps)
-        if self._fenced:
-            here = set(warps.tolist())
-            self._brought |= {p for p in self._fenced if self._initialised[p] in here}
+        self._brought |= self._shown.fenced_by(warps)
 
     def wait(self, at: int, ids: Lanes) -> None:
         """Lanes come to wait for the barrier of their cluster."""
@@ -123,20 +120,14 @@ class ClusterWatch:
         self._after[warps] = np.maximum(self._after[warps], last)
         if self._brought:
             here = set((warps // clocks.group).tolist())
-            self._public |= {p for p in self._brought if self._initialised[p] // clocks.group in here}
+            self._public |= {p for p in self._brought if self._shown.warp(p) // clocks.group in here}
 
     # ---------------------------------------------------------------------- mbarriers of other CTAs
 
-    def initialised(self, ids: Lanes, positions: Lanes) -> None:
+    def initialised(self, positions: Lanes) -> None:
         """Lanes have initialised mbarriers at these positions."""
-        self._initialised |= zip(positions.tolist(), (ids // WARP).tolist(), strict=True)
-        for known in (self._fenced, self._brought, self._public):
+        for known in (self._brought, self._public):
             known.difference_update(positions.tolist())
-
-    def fence(self, ids: Lanes) -> None:
-        """Lanes execute `fence.mbarrier_init`."""
-        warps = set((ids // WARP).tolist())
-        self._fenced |= {p for p, w in self._initialised.items() if w in warps}
 
     def public(self, positions: Lanes) -> bool:
         """Whether the whole cluster may use the mbarriers at these positions, because a fence and
@@ -144,24 +135,16 @@ class ClusterWatch:
         """
         return self._public.issuperset(positions.tolist())
 
-    def counts(self, at: int, lane: int, position: int) -> None:
-        """Check a copy of a lane with completion on the mbarrier at a position, perhaps in another CTA."""
-        watch, batch = self._watch, self._batch
-        if lane // batch.width == position // batch.shared_stride:
-            return
-        grain, inside = watch.grain, position % batch.shared_stride
-        access = Access(
-            np.array([lane]),
-            np.array([position // grain]),
-            _MBARRIER_BYTES // grain,
-            inside // grain,
-            (inside + _MBARRIER_BYTES) // grain,
-        )
+    def counts(self, at: int, lane: int, access: Access, position: int) -> None:
+        """Check a copy of a lane with completion on the mbarrier at a position in another CTA, which is
+        an access to it.
+        """
+        watch = self._watch
         found = watch.race.visit(access, at)
         if position in self._public:
             found = []
-        elif not found and position not in self._fenced:
-            found = watch.race.hidden(access)
+        elif not found:
+            found = self._shown.hidden(access, lane, position)
         watch.judge(at, found, access)
 
     # ------------------------------------------------------------------------- CTAs that have ended

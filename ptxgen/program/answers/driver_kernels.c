@@ -9,6 +9,7 @@
 
 enum { ERROR_LOG = 5, ERROR_LOG_BYTES = 6 }; /* CUjit_option */
 enum { END = 0, POINTER = 1, SIZE = 2 };     /* CU_LAUNCH_PARAM_… */
+enum { DIMENSIONS = 5, MAP_BYTES = 128, MAP_ALIGN = 64 }; /* of a CUtensorMap */
 enum { FATBIN = 0xBA55ED50u, FATBIN_WRAPPER = 0x466243b1u };
 
 typedef struct { uint64_t number; } Module;
@@ -28,6 +29,21 @@ typedef struct { unsigned magic, version; const void *data; void *more; } FatBin
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Function *functions;
+
+/* -------------------------------------------------------------------------------------- tensor maps */
+
+Result cuTensorMapEncodeTiled(void *map, int type, unsigned rank, Address address, const uint64_t *dims, const uint64_t *strides,
+                              const unsigned *box, const unsigned *steps, int interleave, int swizzle, int promotion, int fill) {
+    uint64_t of[4][DIMENSIONS] = {{0}}; /* dims, strides, box, steps */
+    uint64_t numbers[] = {(uint64_t)type, rank, address, (uint64_t)interleave, (uint64_t)swizzle, (uint64_t)promotion, (uint64_t)fill};
+    if (!map || (uintptr_t)map % MAP_ALIGN || !rank || rank > DIMENSIONS || !dims || (rank > 1 && !strides) || !box || !steps)
+        return done(INVALID_VALUE);
+    for (unsigned n = 0; n < rank; n++) {
+        of[0][n] = dims[n], of[2][n] = box[n], of[3][n] = steps[n];
+        if (n + 1 < rank) of[1][n] = strides[n];
+    }
+    return done(wire_call("tensor_map", numbers, 7, of, sizeof of, NULL, map, MAP_BYTES));
+}
 
 /* ------------------------------------------------------------------------------------------ modules */
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from device_arrays import without_assembler
 from fake_gpu import Machine
+from host_programs import Hosts, ran
 from kernel_runs import Problem
 
 from flash import AttentionConfig, AttentionKernel, DecodeKernel
@@ -170,6 +172,21 @@ def test_a_plan_moves_its_maps_with_the_pointers() -> None:
 # ------------------------------------------------------------------------------------------
 # other hosts
 
+STRIDES = """#include "hopper.h"
+int main(void)
+{
+    hopper_args a = {0};
+    char why[200];
+    a.seq_q = a.seq_k = 9, a.heads = a.kv_heads = 2, a.group = a.batch = 1;
+    hopper_dense_strides(&a);
+    a.Q = a.K = a.V = a.O = 4096;
+    if (hopper_check(&a, why, sizeof why)) return 2;
+    a.K_head_stride = -64;
+    if (!hopper_check(&a, why, sizeof why)) return 1;
+    return strcmp(why, "hopper: K_head_stride must be from 0 to 549755813887, got -64") ? 3 : 0;
+}
+"""
+
 
 def test_the_contract_says_what_to_encode() -> None:
     made = build(AttentionConfig(96, 64, dtype="bf16", target="sm_90a").kernel())
@@ -191,11 +208,12 @@ def test_the_contract_says_what_to_encode() -> None:
     assert any("below 2**40 bytes, as tensor maps take them" in line for line in contract["constraints"])
 
 
-def test_stubs_refuse_it_and_name_another_target() -> None:
+def test_a_stub_refuses_strides_that_no_tensor_map_has(cc: Hosts, tmp_path: Path) -> None:
     made = build(AttentionConfig(64, dtype="f16", target="sm_90a").kernel())
-    with pytest.raises(ConfigError) as refused:
-        stub(made.contract, made.text, "c")
-    assert str(refused.value) == (
-        f"stub: {made.kernel.name} has tensor maps (Q_map, K_map, V_map, O_map), which stubs do not have; "
-        "launch it by cuLaunchKernelEx as its contract says, or emit the kernel for sm_90, where it has none"
-    )
+    (tmp_path / "hopper.h").write_text(stub(made.contract, made.text, "c", "hopper"))
+    main = tmp_path / "main.c"
+    main.write_text(STRIDES)
+    ended, _ = ran(cc.c(main))
+    assert ended.code == 0
+    (tmp_path / "main.c").write_text(STRIDES.replace("K_head_stride = -64", "K_head_stride = 64"))
+    assert ran(cc.c(main))[0].code == 1

@@ -51,9 +51,13 @@ def test_registers_that_nobody_gives_back_are_waited_for_for_ever() -> None:
     )
 
 
-def test_registers_of_warps_that_have_ended_are_free() -> None:
-    text = specialised("exit;", INC_216.replace("216", "240"))
-    assert messages(text, [], block=256) == []
+def test_who_relies_on_registers_of_warps_that_have_ended_is_found() -> None:
+    text = specialised(f"{DEC_40} exit;", INC_216.replace("216", "224"))
+    assert messages(text, [], block=256) == [
+        at(text, "setmaxnreg", nth=1) + "sync: the warps of the CTA have 33792 registers together at their "
+        "ends, but the CTA has 32768: some get them only when others have ended; give a role fewer"
+    ]
+    assert messages(specialised(f"{DEC_40} exit;", INC_216), [], block=256) == []
 
 
 def test_a_kernel_says_how_many_registers_it_begins_with() -> None:

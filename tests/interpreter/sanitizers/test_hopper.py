@@ -1014,6 +1014,75 @@ def test_mbarriers_are_fenced_and_waited_for_before_the_cluster_uses_them(
     assert len(found) == 1
 
 
+UNFENCED = """
+    mov.u32 %r0, %tid.x;
+    setp.ne.u32 %p0, %r0, 0;
+    mov.u32 %r1, smem;
+    add.u32 %r3, %r1, 64;
+    ld.param.u64 %rd0, [x];
+"""
+COPY = "@!%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%rd0], 16, [%r1];"
+STORE_ASYNC = "@!%p0 st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r3], 7, [%r1];"
+END = "@!%p0 mbarrier.inval.shared::cta.b64 [%r1];"
+COPY_AND_WAIT = (EXPECT_NEAR, COPY, *WAIT_NEAR)
+BY_ANOTHER_WARP = tuple(line.replace("%p0", "%p1") for line in COPY_AND_WAIT)
+TWO_WARPS = ("setp.ne.u32 %p1, %r0, 32;",)
+
+
+def unfenced(*body: str) -> tuple[str, list[Report]]:
+    """A kernel whose thread 0 makes an mbarrier, with the reports of `mbarrier_init`."""
+    text = hopper.kernel("u64 x", UNFENCED + lines(*body))
+    found = reports(text, [np.zeros(4, np.uint32)], block=64, dynamic_smem=128, sanitize="mbarrier_init")
+    return text, list(found)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        (MAKE, FENCE_INIT, "bar.sync 0;", *COPY_AND_WAIT),
+        (MAKE, "fence.proxy.async.shared::cta;", "bar.sync 0;", *COPY_AND_WAIT),
+        (*TWO_WARPS, MAKE, FENCE_INIT, "bar.sync 0;", *BY_ANOTHER_WARP),
+        # No asynchronous operation completes on it.
+        (MAKE, "bar.sync 0;", "@!%p0 mbarrier.arrive.shared::cta.b64 _, [%r1];", *WAIT_NEAR),
+        (MAKE, "bar.sync 0;", EXPECT_NEAR.replace("16;", "4;"), STORE_ASYNC, *WAIT_NEAR),
+    ],
+)
+def test_an_mbarrier_that_copies_may_see_has_no_report(body: tuple[str, ...]) -> None:
+    assert unfenced(*body)[1] == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        (MAKE, "bar.sync 0;", *COPY_AND_WAIT),
+        (MAKE, "fence.acq_rel.cluster;", "bar.sync 0;", *COPY_AND_WAIT),
+        (FENCE_INIT, MAKE, "bar.sync 0;", *COPY_AND_WAIT),
+        # The fence comes after what orders the other warp, or is another thread's.
+        (*TWO_WARPS, MAKE, "bar.sync 0;", "@!%p0 " + FENCE_INIT, *BY_ANOTHER_WARP),
+        (*TWO_WARPS, MAKE, "bar.sync 0;", "@!%p1 " + FENCE_INIT, *BY_ANOTHER_WARP),
+        # A fence is for what was initialised before it.
+        (
+            MAKE,
+            FENCE_INIT,
+            "@!%p0 mbarrier.inval.shared::cta.b64 [%r1];",
+            MAKE,
+            "bar.sync 0;",
+            *COPY_AND_WAIT,
+        ),
+    ],
+)
+def test_an_mbarrier_that_no_fence_shows_to_copies_is_found(body: tuple[str, ...]) -> None:
+    text, (report,) = unfenced(*body)
+    place = at(text, "cp.async.bulk.shared::cluster")
+    made = at(text, MAKE, body.count(MAKE) - 1)
+    thread = 32 * ("%p1" in place)
+    assert report.message == (
+        f"kernel k: {place}: thread ({thread}, 0, 0) of CTA (0, 0, 0): mbarrier_init: shared address 0x0 was "
+        f"written by thread (0, 0, 0) in {made}; neither fence.mbarrier_init nor fence.proxy.async by that "
+        "thread, before this one comes after it, lets asynchronous operations see the mbarrier"
+    )
+
+
 APART = ("setp.lt.u32 %p4, %r0, 16;", ARRIVE, "@%p4 bra $here;", LEAVE, "bra $end;", "$here:", LEAVE)
 
 

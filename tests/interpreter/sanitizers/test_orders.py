@@ -81,8 +81,8 @@ def test_a_sanitizer_that_does_not_exist_is_refused() -> None:
     with pytest.raises(LaunchError) as caught:
         run(TWO_BUGS, grid=1, block=32, args=[], sanitize="races")
     assert str(caught.value) == (
-        "sanitize must be True, False or names among bounds, init, race, sync, proxy, all, "
-        "got 'races'; did you mean 'race'?"
+        "sanitize must be True, False or names among bounds, init, race, sync, proxy, mbarrier_init, "
+        "all, got 'races'; did you mean 'race'?"
     )
 
 

@@ -1,0 +1,95 @@
+"""The tensor maps of a host in C or Rust: what its stub encodes for each, as code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ptxgen.tensormap import DTYPES, MOST_STRIDE, OOB_FILLS, SWIZZLES
+from ptxgen.types import TYPES
+
+_OF_ARRAY: Final = re.compile(r"(\w+)\.(shape|strides)\[(\d)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """A tensor map. `dims` (elements, innermost first) and `strides` (bytes, as many, the last of which is
+    not used) are code; `dtype`, `swizzle` and `fill` are numbers of cuda.h, with the words that they stand
+    for in `words`; `row` is the bytes of an element.
+    """
+
+    name: str
+    address: str
+    rank: int
+    dims: tuple[str, ...]
+    strides: tuple[str, ...]
+    box: tuple[int, ...]
+    dtype: int
+    swizzle: int
+    fill: int
+    nbytes: int
+    words: str
+
+
+def maps_of(
+    contract: Mapping[str, Any], member: Callable[[str], str], of: Callable[[Any], str], array: str
+) -> list[Map]:
+    """The tensor maps of a contract. `member` gives a member of the structure of arguments, `of` the code of
+    an expression, and `array` is that of an element of a member that is an array, as in `a->{}[{}]`.
+    """
+
+    def code(expression: Any) -> str:
+        found = _OF_ARRAY.fullmatch(expression) if isinstance(expression, str) else None
+        if found is None:
+            return of(expression)
+        name, what, axis = found.groups()
+        return array.format(member(f"{name}_{what}"), axis)
+
+    return [_map(p["name"], p["tensor_map"], member, code) for p in _described(contract)]
+
+
+def own_maps(contract: Mapping[str, Any]) -> dict[str, int]:
+    """The rank of each tensor map of an array of which the host has shape and strides, by name: those of
+    kernels of one's own, whose contracts do not say how large arrays are.
+    """
+    return {
+        p["name"]: p["tensor_map"]["rank"]
+        for p in _described(contract)
+        if any(isinstance(n, str) and _OF_ARRAY.fullmatch(n) for n in p["tensor_map"]["dims"])
+    }
+
+
+def longest_strides(contract: Mapping[str, Any]) -> dict[str, int]:
+    """By array of which there is a tensor map, the largest stride in elements."""
+    nbytes = {p["array"]: _nbytes(p["tensor_map"]) for p in _described(contract) if "array" in p}
+    return {array: (MOST_STRIDE - 1) // size for array, size in nbytes.items()}
+
+
+def _described(contract: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [p for p in contract["parameters"] if p["kind"] == "tensor_map"]
+
+
+def _map(
+    name: str, given: Mapping[str, Any], member: Callable[[str], str], code: Callable[[Any], str]
+) -> Map:
+    return Map(
+        name=name,
+        address=member(given["address"]),
+        rank=given["rank"],
+        dims=tuple(map(code, given["dims"])),
+        strides=(*map(code, given["strides"]), code(0)),
+        box=tuple(given["box"]),
+        dtype=DTYPES[given["dtype"]],
+        swizzle=SWIZZLES[given["swizzle"]],
+        fill=OOB_FILLS[given["oob_fill"]],
+        nbytes=_nbytes(given),
+        words=f"{given['dtype']}, swizzle {given['swizzle']}, {given['oob_fill']} outside",
+    )
+
+
+def _nbytes(given: Mapping[str, Any]) -> int:
+    """The bytes of an element."""
+    dtype: str = given["dtype"]
+    return TYPES[dtype.removesuffix(".ftz").replace("tf32", "f32")].nbytes
