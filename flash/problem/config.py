@@ -314,12 +314,7 @@ class AttentionConfig(ScoreSettings):
         """What of the problem speaks against `wgmma`; the empty string if nothing does
         (`flash/problem/wgmma_choice.py`).
         """
-        if self.varlen:
-            return "sequences have lengths of their own (varlen)"
-        if self.pack_gqa is True:
-            return "rows of several heads are packed (pack_gqa)"
-        functions = [feature.setting for feature in self.scores if feature.is_function]
-        return f"{functions[0]} leaves out tiles between others" if functions else ""
+        return "" if self.page_size is None else "keys are in pages"
 
     @property
     def element(self) -> DType:

@@ -12,8 +12,22 @@ from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.dsl.hopper import Layout
 from ptxgen.tensormap import Boxes
 
-MAPPED: Final = "QKVO"
-RANK: Final = 4  # [batch, heads, rows, columns]
+_PACKED: Final = "KV"
+_EVERY: Final = "QKVO"
+
+
+def mapped(config: KernelConfig) -> str:
+    """The arrays that tensor copies move: with packed heads K and V alone, because the rows of a tile of
+    Q or O then alternate between heads, of which a launch says how many there are.
+    """
+    return _PACKED if config.packed else _EVERY
+
+
+def rank_of(config: KernelConfig, array: str) -> int:
+    """The dimensions of a tensor map: [batch, heads, rows, columns], of packed sequences without the
+    first.
+    """
+    return len(config.features.steps_of(array)) + 1
 
 
 def map_name(array: str) -> str:
@@ -35,5 +49,5 @@ def maps_of(config: KernelConfig) -> Mapping[str, Boxes]:
     t = config.tiling
     if not isinstance(t, WgmmaTiling):
         return {}
-    boxes = {n: layout_of(t, config.dtype, n).boxes(RANK) for n in MAPPED}
+    boxes = {n: layout_of(t, config.dtype, n).boxes(rank_of(config, n)) for n in mapped(config)}
     return {n: replace(of, loads=n != "O", stores=n == "O") for n, of in boxes.items()}

@@ -5,9 +5,7 @@ The others of 16-bit types use `mma.sync`.
 |---|---|
 | a target other than sm_90a | `wgmma` is of sm_90a alone |
 | f32 | `wgmma` multiplies 16-bit types here |
-| sequences of their own lengths (varlen), pages, a cache | copies also take what is behind a sequence |
-| packed heads | the rows of a tile are those of one head |
-| score_mod, mask_mod | they leave out tiles between others |
+| pages, a cache | a tile may be in several pages |
 | rows that are no multiples of 16 bytes | those of a tensor map are |
 | head_dim_v wider than head_dim | O leaves through the tile of Q |
 | block_q below 64 | a warpgroup has 64 rows |
