@@ -238,7 +238,7 @@ def test_functions_of_scores_go_with_packed_sequences_and_heads(together: bool) 
     q = rng.standard_normal((60, 4, 16)).astype(np.float16)
     k, v = (rng.standard_normal((60, 2, 16)).astype(np.float16) for _ in range(2))
     cu = ends((25, 35))
-    config = config_of(varlen=True, pack_gqa=together, score_mod=score_mod, mask_mod=lambda b, h, q, k: q >= k)
+    config = config_of(varlen=True, pack_gqa=together, score_mod=score_mod, mask_mod=below)
     lengths = {"cu_seqlens_q": cu, "cu_seqlens_k": cu}
     out, lse = AttentionKernel(config).launch(q, k, v, backend="interpreter", **lengths)
     wanted, sums = AttentionKernel(config).launch(q, k, v, backend="cpu", **lengths)
