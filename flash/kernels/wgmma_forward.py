@@ -127,7 +127,7 @@ class _Consumer:
                     continue  # at most one tile, which is done
                 begin = k.min(begin, cta.tiles - 1)
                 with k.loop(-begin, end if isinstance(end, int) else -end) as n:
-                    seen = cta.mask.sees_tile(self.rings.first_key(n))
+                    seen = cta.mask.sees_tile(self.rings.first_key(n)) if cta.mask.has_gaps else None
                     with nullcontext() if seen is None else k.when(seen, uniform=True):
                         self._next(n, cut)
             self._last()
