@@ -23,8 +23,8 @@ _BATCHED: Final = 4  # dimensions of a tensor with batches: these, heads, rows, 
 @dataclass(frozen=True)
 class Rings:
     """The tensor maps of arrays, by array, and the rings of tiles that the producer fills. `queries` is a
-    tile that consumers fill themselves if Q has no tensor map. `out` lies in the tile of Q; O leaves from
-    there.
+    tile that consumers fill themselves if Q has no tensor map. O leaves from `out`, which lies in the tile
+    of Q if it has room there.
     """
 
     maps: Mapping[str, TensorParameter]
@@ -51,12 +51,13 @@ class Rings:
             over = queries.tile("q")
         else:
             over = queries = k.tma.tile("Q_tile", q.shape, dtype, swizzle=q.swizzle)
+        room = over if t.output_is_over_queries else None
         return cls(
             maps,
             queries,
             k.tma.ring(t.stages, producer, consumer, k=keys),
             k.tma.ring(t.stages, producer, consumer, v=values),
-            k.tma.tile("out", out.shape, dtype, swizzle=out.swizzle, over=over),
+            k.tma.tile("out", out.shape, dtype, swizzle=out.swizzle, over=room),
             t.tile,
         )
 

@@ -36,9 +36,9 @@ def map_name(array: str) -> str:
 
 
 def layout_of(t: WgmmaTiling, dtype: DType, array: str) -> Layout:
-    """The layout of the tiles of Q, K, V or O in shared memory. O leaves through the tile of Q."""
+    """The layout of the tiles of Q, K, V or O in shared memory. O may leave through the tile of Q."""
     found = Layout.of(array, t.tile_of(array), dtype.scalar)
-    if array != "O":
+    if array != "O" or not t.output_is_over_queries:
         return found
     of_Q = layout_of(t, dtype, "Q")
     return found if found.align <= of_Q.align else replace(found, swizzle=of_Q.swizzle)

@@ -110,6 +110,7 @@ class TileRequest:
             self.without_wgmma,
             target,
             self.alignment if alignment is None else alignment,
+            self.other_registers,
         )
 
     @property
@@ -119,8 +120,13 @@ class TileRequest:
 
     @property
     def blocks_q(self) -> tuple[int, ...]:
-        """The sizes that block_q may have."""
+        """The sizes that block_q may have in kernels without `wgmma`."""
         return MMA_BLOCKS_Q if self.operands else BLOCKS_Q
+
+    def possible_blocks_q(self, target: Target) -> tuple[int, ...]:
+        """The sizes that block_q may have on a target."""
+        with_wgmma = not replace(self, block_q="auto").why_not_wgmma(target)
+        return tuple(sorted({*self.blocks_q, *WGMMA_BLOCKS_Q})) if with_wgmma else self.blocks_q
 
     def tiles(self, target: Target) -> tuple[int, ...]:
         """The sizes that tile may have."""
@@ -155,8 +161,8 @@ def choose_tiling(request: TileRequest, target: Target, alignment: int | None = 
     """
     _require_target(request, target)
     if not request.why_not_wgmma(target, alignment):
-        dims = request.head_dim, request.head_dim_v
-        found = wgmma_tiling(dims, request.tile, request.block_q, request.stages, target)
+        dims, beside = (request.head_dim, request.head_dim_v), request.other_registers
+        found = wgmma_tiling(dims, request.tile, request.block_q, request.stages, target, beside)
         assert found is not None  # there is no reason against it
         return found
     default = default_tile(request.columns, target, request.dtype, request.precision)
