@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from flash.device.cta import Cta
+from flash.device.parameters import PagedMatrix
 from flash.problem.config import KernelConfig
 from flash.problem.tensor_maps import layout_of, map_name, mapped, rank_of
 from flash.problem.wgmma_tiling import WgmmaTiling
@@ -86,6 +88,15 @@ class Rings:
             wanted = None if seen is None else seen | (n == -cta.tiles)
             with nullcontext() if wanted is None else k.when(wanted, uniform=True):
                 with self.keys.fill() as stage:
-                    k.tma.load(stage.k, self.place("K", cta, row))
+                    k.tma.load(stage.k, self._places(k, "K", cta, row))
                 with self.values.fill() as stage:
-                    k.tma.load(stage.v, self.place("V", cta, row))
+                    k.tma.load(stage.v, self._places(k, "V", cta, row))
+
+    def _places(self, k: KernelBuilder, array: str, cta: Cta, row: Value) -> Corner | list[Corner]:
+        """Where the rows of a tile of K or V are, from `row` on: of keys in pages several places."""
+        if not isinstance(cta.K, PagedMatrix):
+            return self.place(array, cta, row)
+        pages, of = cta.K.pages, self.maps[array]
+        rows = math.gcd(pages.page_size, self.tile)
+        found = pages.boxes(k, row, rows, self.tile // rows)
+        return [of[page, cta.kv_head, place, 0] for page, place in found]

@@ -32,7 +32,7 @@ def kernel_of(
         config = config.for_rows(
             rows, find_target(config.target or DEFAULT_TARGET) if target is None else target
         )
-    against = _against_maps(geometry)
+    against = _against_maps(config, geometry)
     kernel = config.kernel(target, alignment, return_lse, without_wgmma=against)
     if packs == "auto" and not config.varlen:
         packs = fits and packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)
@@ -41,19 +41,21 @@ def kernel_of(
 
 def why_not_wgmma(config: AttentionConfig, geometry: Geometry, kernel: KernelConfig) -> str:
     """Why the kernel of a launch does not use `wgmma` (`flash/problem/wgmma_choice.py`)."""
-    return _against_maps(geometry) or config.tile_request.why_not_wgmma(kernel.target, kernel.alignment)
+    return _against_maps(config, geometry) or config.tile_request.why_not_wgmma(kernel.target, kernel.alignment)
 
 
-def _against_maps(geometry: Geometry) -> str:
+def _against_maps(config: AttentionConfig, geometry: Geometry) -> str:
     """What of a launch's arrays no tensor map takes; the empty string if there is nothing."""
-    if not geometry.seq_k:
+    if not geometry.seq_k or (config.page_size is not None and not geometry.pages):
         return "there are no keys"
     for name, strides in zip("QKVO", geometry.strides, strict=True):
+        of_keys = name in "KV"
         heads, rows = (
-            (geometry.heads, geometry.seq_q) if name in "QO" else (geometry.kv_heads, geometry.seq_k)
+            (geometry.kv_heads, geometry.seq_k) if of_keys else (geometry.heads, geometry.seq_q)
         )
-        batch = geometry.batch if geometry.max_seqlen_q is None else 1  # packed sequences have rows alone
-        for extent, stride in zip((batch, heads, rows), strides, strict=True):
+        outer = geometry.batch if geometry.max_seqlen_q is None else 1  # packed sequences have rows alone
+        outer = geometry.pages if of_keys and geometry.pages else outer
+        for extent, stride in zip((outer, heads, rows), strides, strict=True):
             if extent > 1 and not 0 < stride * geometry.nbytes < MOST_STRIDE:
                 return f"a stride of {name} is {stride} elements"
     return ""

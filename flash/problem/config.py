@@ -23,6 +23,7 @@ from flash.problem.tile_choice import (
     natural_alignment,
     offered_tiles,
 )
+from flash.problem.wgmma_choice import BOX_ROWS
 from flash.problem.wgmma_tiling import WgmmaTiling
 from flash.scores.features import ScoreSettings, meanings_of_settings
 from flash.scores.options import MAX_SCALE, flag, is_scale, require_one_of
@@ -306,6 +307,7 @@ class AttentionConfig(ScoreSettings):
             other_registers=self.features.registers,
             has_planes=self.features.hides_anywhere,
             looks_up=self.page_size is not None,
+            in_pages=self.page_size is not None,
             precision=self.precision,
             without_wgmma=self._without_wgmma,
         )
@@ -315,7 +317,9 @@ class AttentionConfig(ScoreSettings):
         """What of the problem speaks against `wgmma`; the empty string if nothing does
         (`flash/problem/wgmma_choice.py`).
         """
-        return "" if self.page_size is None else "keys are in pages"
+        if self.page_size is None or self.page_size % BOX_ROWS == 0:
+            return ""
+        return f"pages have {self.page_size} rows, and boxes of tensor copies multiples of {BOX_ROWS}"
 
     @property
     def element(self) -> DType:

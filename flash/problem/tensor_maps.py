@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
@@ -44,10 +45,20 @@ def layout_of(t: WgmmaTiling, dtype: DType, array: str) -> Layout:
     return found if found.align <= of_Q.align else replace(found, swizzle=of_Q.swizzle)
 
 
+def box_of(config: KernelConfig, array: str, tile: Layout) -> Layout:
+    """The layout of what one copy moves of a tile: all, or the rows of it that are in one page."""
+    size = config.features.page_size
+    if not size or array not in ("K", "V"):
+        return tile
+    return replace(tile, shape=(math.gcd(size, tile.rows), tile.columns))
+
+
 def maps_of(config: KernelConfig) -> Mapping[str, Boxes]:
     """What the kernel fixes of the tensor map of each array that has one, by array."""
     t = config.tiling
     if not isinstance(t, WgmmaTiling):
         return {}
-    boxes = {n: layout_of(t, config.dtype, n).boxes(rank_of(config, n)) for n in mapped(config)}
+    boxes = {
+        n: box_of(config, n, layout_of(t, config.dtype, n)).boxes(rank_of(config, n)) for n in mapped(config)
+    }
     return {n: replace(of, loads=n != "O", stores=n == "O") for n, of in boxes.items()}

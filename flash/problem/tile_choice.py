@@ -97,6 +97,7 @@ class TileRequest:
     has_planes: bool = False  # whether there is a mask or a bias
     looks_up: bool = False  # whether K and V are in pages, or there is a mask of their last keys
     precision: str | None = None
+    in_pages: bool = False  # whether K and V are in pages, and queries packed
     without_wgmma: str = ""  # what of the problem speaks against `wgmma`, for messages
 
     def why_not_wgmma(self, target: Target, alignment: int | None = None) -> str:
@@ -111,6 +112,7 @@ class TileRequest:
             target,
             self.alignment if alignment is None else alignment,
             self.other_registers,
+            self.in_pages,
         )
 
     @property
@@ -161,8 +163,9 @@ def choose_tiling(request: TileRequest, target: Target, alignment: int | None = 
     """
     _require_target(request, target)
     if not request.why_not_wgmma(target, alignment):
-        dims, beside = (request.head_dim, request.head_dim_v), request.other_registers
-        found = wgmma_tiling(dims, request.tile, request.block_q, request.stages, target, beside)
+        dims = request.head_dim, request.head_dim_v
+        beside = request.other_registers, request.in_pages
+        found = wgmma_tiling(dims, request.tile, request.block_q, request.stages, target, *beside)
         assert found is not None  # there is no reason against it
         return found
     default = default_tile(request.columns, target, request.dtype, request.precision)

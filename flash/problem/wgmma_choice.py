@@ -5,7 +5,8 @@ The others of 16-bit types use `mma.sync`.
 |---|---|
 | a target other than sm_90a | `wgmma` is of sm_90a alone |
 | f32 | `wgmma` multiplies 16-bit types here |
-| pages, a cache | a tile may be in several pages |
+| pages of rows that are no multiple of 16 | tiles are cut into boxes of at least as many |
+| a cache but for `attention_varlen` in pages | it is for few queries |
 | rows that are no multiples of 16 bytes | those of a tensor map are |
 | head_dim_v above 256 | its columns are dealt to several CTAs |
 | block_q below 64 | a warpgroup has 64 rows |
@@ -24,6 +25,7 @@ from ptxgen.target import Target
 
 WGMMA_TARGET: Final = "sm_90a"
 MAP_ALIGN: Final = 16  # bytes of the address and of all strides of a tensor map
+BOX_ROWS: Final = 16  # the rows of a page are multiples of so many, as those of a tile are
 LEAST_STAGES: Final = 2  # tiles of K, and of V: one is read while the next arrives
 # Tiles of keys and blocks of queries without a choice: the first tile that fits.
 _DEFAULT_TILES: Final = (128, 112, 96, 80, 64, 48, 32, 16)
@@ -33,14 +35,21 @@ WGMMA_TILES: Final = (176, 160, 144, *_DEFAULT_TILES)
 
 
 def wgmma_tiling(
-    dims: tuple[int, int], tile: int | str, block_q: int | str, stages: int, target: Target, beside: int = 0
+    dims: tuple[int, int],
+    tile: int | str,
+    block_q: int | str,
+    stages: int,
+    target: Target,
+    beside: int = 0,
+    in_pages: bool = False,
 ) -> WgmmaTiling | None:
     """The tiling for (head_dim, head_dim_v) and these sizes, of which `tile` and `block_q` may be "auto";
-    None if none fits shared memory and registers, of which features take `beside`.
+    None if none fits shared memory and registers, of which features take `beside`. `in_pages` is whether
+    keys are in pages.
     """
     rows = _DEFAULT_BLOCK_Q if block_q == "auto" else int(block_q)
     tiles = _DEFAULT_TILES if tile == "auto" else (int(tile),)
-    found = [WgmmaTiling(*dims, n, rows, max(stages, LEAST_STAGES)) for n in tiles]
+    found = [WgmmaTiling(*dims, n, rows, max(stages, LEAST_STAGES), in_pages) for n in tiles]
     return next((t for t in found if t.has_registers(beside) and _has_shared(t, target)), None)
 
 
@@ -57,10 +66,11 @@ def why_not(
     target: Target,
     alignment: int,
     beside: int = 0,
+    in_pages: bool = False,
 ) -> str:
     """Why a kernel does not use `wgmma`; the empty string if it does. `sizes` are tile, block_q and
     stages, `excluded` is what of the problem speaks against it, `alignment` that of the arrays, in bytes,
-    `beside` the registers of features.
+    `beside` the registers of features, `in_pages` whether keys are in pages.
     """
     tile, block_q, stages = sizes
     if is_f32:
@@ -75,7 +85,7 @@ def why_not(
         return f"head_dim_v is above {WIDTHS[-1]}, so that its columns are dealt to several CTAs"
     if block_q not in ("auto", *WGMMA_BLOCKS_Q):
         return f"block_q={block_q}: a warpgroup has {WGMMA_BLOCKS_Q[0]} rows"
-    if wgmma_tiling(dims, tile, block_q, stages, target, beside) is None:
+    if wgmma_tiling(dims, tile, block_q, stages, target, beside, in_pages) is None:
         return _does_not_fit(dims, tile, block_q, max(stages, LEAST_STAGES), target)
     return ""
 

@@ -22,6 +22,8 @@ WIDTHS: Final = (64, 96, 128, 192, 256)
 # Registers of a thread of the producer and of a consumer, by consumers, as FlashAttention-3 sets them;
 # 0: what the assembler takes. All threads together have 65536.
 _REGISTERS: Final = {1: (0, 0), 2: (24, 240), 3: (32, 160)}
+# Where the producer also finds keys in pages.
+_REGISTERS_WITH_PAGES: Final = {**_REGISTERS, 2: (40, 232)}
 _ROW_STEP: Final = 8  # PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16"
 _TWO: Final = 2
 _WIDEST_IN_TURNS: Final = 128
@@ -39,7 +41,8 @@ _STEP_BYTES: Final = 1024
 class WgmmaTiling:
     """Tiles and warpgroups of one kernel; all sizes in elements unless they say bytes.
 
-    `stages` is how many tiles of K, and of V, shared memory holds.
+    `stages` is how many tiles of K, and of V, shared memory holds, `in_pages` whether the producer finds
+    their rows in pages.
     """
 
     head_dim: int
@@ -47,6 +50,7 @@ class WgmmaTiling:
     tile: int
     block_q: int
     stages: int = 2
+    in_pages: bool = False
 
     value_slices: ClassVar[int] = 1  # a CTA computes all columns of V
     precision: ClassVar[None] = None
@@ -81,12 +85,16 @@ class WgmmaTiling:
     @property
     def producer_registers(self) -> int:
         """Registers of a thread that copies; 0: not set."""
-        return _REGISTERS[self.consumers][0]
+        return self._of_roles[0]
 
     @property
     def consumer_registers(self) -> int:
         """Registers of a thread that computes; 0: not set."""
-        return _REGISTERS[self.consumers][1]
+        return self._of_roles[1]
+
+    @property
+    def _of_roles(self) -> tuple[int, int]:
+        return (_REGISTERS_WITH_PAGES if self.in_pages else _REGISTERS)[self.consumers]
 
     @property
     def score_columns(self) -> int:

@@ -160,6 +160,62 @@ def test_only_keys_and_values_of_packed_heads_have_tensor_maps() -> None:
 
 
 # ------------------------------------------------------------------------------------------
+# pages
+
+
+def in_pages(rows: Array, cu: Array, table: Array, size: int) -> Array:
+    """[rows, kv_heads, dim] of all sequences in pages, [pages, kv_heads, size, dim]; the rest is NaN."""
+    found = np.full((table.max() + 2, rows.shape[1], size, rows.shape[2]), np.nan, rows.dtype)
+    for b in range(len(cu) - 1):
+        for n, row in enumerate(rows[cu[b] : cu[b + 1]]):
+            found[table[b, n // size], :, n % size] = row
+    return found
+
+
+@pytest.mark.sample(0, gate=1)
+@pytest.mark.parametrize(
+    ("size", "how"),
+    [
+        (16, {"causal": True}),
+        (32, {"tile": 16, "window": (30, 4)}),
+        (16, {"tile": 48, "pack_gqa": True}),
+        (48, {"tile": 32, "causal": True, "block_q": 128}),
+        (16, {"tile": "auto", "block_q": "auto", "head_dim": 64}),
+    ],
+    ids=str,
+)
+def test_pages_give_the_bits_of_keys_that_lie_one_after_another(
+    size: int, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = config_of(**{"varlen": True, **how})
+    paged = config_of(**{"varlen": True, "page_size": size, **how})
+    cu_q, cu_k = ends((1, 65, 30)), ends((70, 33, 0))
+    q, k, v = packed(plain, 96, 103)
+    lengths = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k}
+    wanted = run_sequences(plain, (q, k, v), monkeypatch, **lengths)
+    columns = -(-70 // size)
+    table = np.random.default_rng(3).permutation(3 * columns).reshape(3, columns).astype(np.int32)
+    pages = tuple(in_pages(x, cu_k, table, size) for x in (k, v))
+    unused = np.arange(columns) >= -(-np.diff(cu_k)[:, None] // size)
+    given = {"cu_seqlens_q": cu_q, "seqused_k": np.diff(cu_k).astype(np.int32)}
+    given["block_table"] = np.where(unused, 10**6, table).astype(np.int32)
+    found = run_sequences(paged, (q, *pages), monkeypatch, **given)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_copy_moves_the_rows_of_a_tile_that_are_in_one_page() -> None:
+    def rows(page_size: int, tile: int) -> int:
+        config = config_of(varlen=True, page_size=page_size, tile=tile)
+        return maps_of(config.kernel())["K"].box[1]
+
+    assert [rows(16, 128), rows(64, 128), rows(256, 128), rows(48, 64)] == [16, 64, 128, 16]
+    contract = build(config_of(varlen=True, page_size=32).kernel()).contract
+    of = next(p for p in contract["parameters"] if p["name"] == "K_map")["tensor_map"]
+    assert (of["dims"], of["box"]) == ([16, 32, "kv_heads", "pages"], [64, 16, 1, 1])
+
+
+# ------------------------------------------------------------------------------------------
 # functions
 
 
@@ -259,6 +315,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "used": {"varlen": True, "seqused_q": True, "seqused_k": True, "sink": True},
     "packed": {"pack_gqa": True, "causal": True, "alibi": True, "bias": "f32"},
     "both": {"pack_gqa": True, "varlen": True, "causal": "top_left", "dropout": 0.1},
+    "pages": {"varlen": True, "page_size": 16, "causal": True, "window": (99, None)},
     "gaps": {"mask_mod": gaps},
     "function": {"mask_mod": below, "varlen": True, "pack_gqa": True},
 }
