@@ -41,7 +41,8 @@ def kernel_of(
 
 def why_not_wgmma(config: AttentionConfig, geometry: Geometry, kernel: KernelConfig) -> str:
     """Why the kernel of a launch does not use `wgmma` (`flash/problem/wgmma_choice.py`)."""
-    return _against_maps(config, geometry) or config.tile_request.why_not_wgmma(kernel.target, kernel.alignment)
+    against = _against_maps(config, geometry)
+    return against or config.tile_request.why_not_wgmma(kernel.target, kernel.alignment)
 
 
 def _against_maps(config: AttentionConfig, geometry: Geometry) -> str:
@@ -50,9 +51,7 @@ def _against_maps(config: AttentionConfig, geometry: Geometry) -> str:
         return "there are no keys"
     for name, strides in zip("QKVO", geometry.strides, strict=True):
         of_keys = name in "KV"
-        heads, rows = (
-            (geometry.kv_heads, geometry.seq_k) if of_keys else (geometry.heads, geometry.seq_q)
-        )
+        heads, rows = (geometry.kv_heads, geometry.seq_k) if of_keys else (geometry.heads, geometry.seq_q)
         outer = geometry.batch if geometry.max_seqlen_q is None else 1  # packed sequences have rows alone
         outer = geometry.pages if of_keys and geometry.pages else outer
         for extent, stride in zip((outer, heads, rows), strides, strict=True):

@@ -125,7 +125,7 @@ def test_a_tile_may_be_loaded_from_several_places() -> None:
 @pytest.mark.parametrize(
     ("places", "said"),
     [
-        (lambda of: [], "tma.load: it takes a tile and a place in a tensor, such as A[row, column], got"),
+        (lambda _: [], "tma.load: it takes a tile and a place in a tensor, such as A[row, column], got"),
         (lambda of: [of["A"][0, 0, 0], 3], "tma.load: it takes a tile and a place in a tensor"),
         (lambda of: [of["A"][0, 0, 0], of["C"][0, 0, 0]], "the places of a tile must be in one tensor"),
         (
