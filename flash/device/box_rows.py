@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from flash.device.panel_loader import both
 from flash.device.team import Team
 from flash.device.tiles import Matrix
 from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, marked
@@ -21,14 +20,13 @@ _WORDS: Final = _CHUNK // u32.nbytes
 
 @dataclass(frozen=True)
 class _Share:
-    """A chunk of this thread: where it is in the tile and in global memory, and whether its row and its
-    columns are in the matrix; None: they are.
+    """A chunk of this thread: where it is in the tile and in global memory, and whether it is in the
+    matrix.
     """
 
     place: TilePointer
     at: Pointer
-    has_row: Value
-    has_columns: Value | None
+    exists: Value
 
 
 class BoxRows:
@@ -54,8 +52,7 @@ class BoxRows:
         k, layout = self.k, self.tile.layout
         assert matrix.columns > layout.columns - layout.slab_columns  # each slab has columns of the matrix
         for share in self._shares(matrix, first_row):
-            present = both(share.has_row, share.has_columns)
-            k.copy_async(share.place, share.at, _CHUNK, k.selp(_CHUNK, 0, present, type=u32))
+            k.copy_async(share.place, share.at, _CHUNK, k.selp(_CHUNK, 0, share.exists, type=u32))
 
     @marked("box rows: stores")
     def store(self, matrix: Matrix, first_row: Value) -> None:
@@ -64,7 +61,7 @@ class BoxRows:
         for share in self._shares(matrix, first_row):
             place = share.place
             words = k.load(Pointer(place.value, "shared", u32, place.offset), _WORDS)
-            with k.when(both(share.has_row, share.has_columns)):
+            with k.when(share.exists):
                 k.store(Pointer(share.at.value, "global", u32, share.at.offset), list(words))
 
     def _shares(self, matrix: Matrix, first_row: Value) -> Iterator[_Share]:
@@ -79,9 +76,11 @@ class BoxRows:
                 left = matrix.columns - slab * layout.slab_columns
                 if left <= 0:
                     continue
+                exists = row < matrix.rows
+                if left < layout.slab_columns:
+                    exists = exists & (self._column < left)
                 yield _Share(
                     first.plus_bytes(slab * layout.slab_bytes + down * layout.row_bytes),
                     Pointer(start, "global", b16, slab * layout.row_bytes),
-                    row < matrix.rows,
-                    None if left >= layout.slab_columns else self._column < left,
+                    exists,
                 )

@@ -193,8 +193,8 @@ class Tma:
         With `multicast` all CTAs of the cluster name the same place; each loads its share of the
         tile's first dimension, which comes to all of them. The ring is made with `multicast=True`.
         """
-        places = list(place) if isinstance(place, Sequence) else [place]
-        for one in places or [place]:
+        places = [place] if isinstance(place, Corner) or not isinstance(place, Sequence) else list(place)
+        for one in places or [None]:
             self._boxes("tma.load", tile, one)
         stage = tile.owner
         if not isinstance(stage, Stage) or stage.ring.tiles.get(tile.name) is not tile.layout:
@@ -203,7 +203,7 @@ class Tma:
             )
         stage.note_load(tile.name)
         if multicast:
-            if isinstance(place, Sequence):
+            if not isinstance(place, Corner):
                 raise ConfigError("tma.load: a multicast takes one place, got a list of them")
             self._load_share(tile, place, stage)
             return

@@ -195,11 +195,11 @@ def test_pages_give_the_bits_of_keys_that_lie_one_after_another(
     wanted = run_sequences(plain, (q, k, v), monkeypatch, **lengths)
     columns = -(-70 // size)
     table = np.random.default_rng(3).permutation(3 * columns).reshape(3, columns).astype(np.int32)
-    pages = tuple(in_pages(x, cu_k, table, size) for x in (k, v))
+    k_pages, v_pages = (in_pages(x, cu_k, table, size) for x in (k, v))
     unused = np.arange(columns) >= -(-np.diff(cu_k)[:, None] // size)
     given = {"cu_seqlens_q": cu_q, "seqused_k": np.diff(cu_k).astype(np.int32)}
     given["block_table"] = np.where(unused, 10**6, table).astype(np.int32)
-    found = run_sequences(paged, (q, *pages), monkeypatch, **given)
+    found = run_sequences(paged, (q, k_pages, v_pages), monkeypatch, **given)
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -295,7 +295,7 @@ def test_functions_of_scores_go_with_packed_sequences_and_heads(together: bool) 
     k, v = (rng.standard_normal((60, 2, 16)).astype(np.float16) for _ in range(2))
     cu = ends((25, 35))
     config = config_of(varlen=True, pack_gqa=together, score_mod=score_mod, mask_mod=below)
-    lengths = {"cu_seqlens_q": cu, "cu_seqlens_k": cu}
+    lengths: Any = {"cu_seqlens_q": cu, "cu_seqlens_k": cu}
     out, lse = AttentionKernel(config).launch(q, k, v, backend="interpreter", **lengths)
     wanted, sums = AttentionKernel(config).launch(q, k, v, backend="cpu", **lengths)
     np.testing.assert_allclose(out.astype(float), wanted.astype(float), rtol=0, atol=4e-3)
