@@ -48,7 +48,8 @@ def parameters(config: KernelConfig) -> dict[str, str]:
         meanings["seq_q"] = f"queries of each head, 1 to {_most_rows(config)}"
     if features.packs_keys:
         meanings["total_k"] = (
-            f"rows of K and V, 0 to {longest}; of a sequence without keys the output is 0 and {lse}"
+            f"rows of K and V, {int(bool(mapped))} to {longest}; of a sequence without keys the output is 0 "
+            f"and {lse}"
         )
     else:
         meanings["seq_k"] = (
@@ -218,20 +219,17 @@ def _constraints(config: KernelConfig) -> list[str]:
         f"{written} share no memory with {read} is read or each other, and no two indices of O "
         "name one element",
     ]
-    if maps_of(config):
-        constraints.append(_MAPPED)
+    if mapped := maps_of(config):
+        constraints.append(
+            f"the strides of {_and([*mapped])} are positive and below 2**40 bytes, as tensor maps take them; "
+            "of a dimension with one element any such number will do"
+        )
     if new is not None:
         constraints += _of_new_rows(config)
         constraints += turned_together(new.rotary_dim, interleaved=new.interleaved)
     if features.varlen or features.cached:
         constraints.append(NOT_WRITTEN_MEANWHILE)
     return constraints
-
-
-_MAPPED: Final = (
-    "the strides of Q, K, V and O are positive and below 2**40 bytes, as tensor maps take them; of a "
-    "dimension with one element any such number will do"
-)
 
 
 def _of_new_rows(config: KernelConfig) -> Iterator[str]:

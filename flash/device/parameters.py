@@ -81,6 +81,16 @@ class Pages:
         entries = [self._entry(k, mine + n * step if n else mine) for n in range(0, count, among)]
         return lambda n: self._existing(k, of_segment(k, entries[n // among], n % among, lanes))
 
+    def boxes(self, k: KernelBuilder, row: Value, rows: int, count: int) -> list[tuple[Value, Value]]:
+        """The page, and the index there, of the first row of each of `count` boxes of `rows` rows, which
+        divide a page, from row `row` on, a multiple of `rows`; s32. A box behind the last row is in the
+        page of that.
+        """
+        firsts = [row + n * rows if n else row for n in range(count)]
+        pages = [self.page(k, first) for first in firsts]
+        places = [k.signed(first.as_(u32) % self.page_size) for first in firsts]
+        return list(zip(pages, places, strict=True))
+
     def place(self, k: KernelBuilder, row: Value) -> Value:
         """The index of a row in its page, s32. A row behind the last gives the index of the last
         row.

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from flash.device.cta import Cta
+from flash.device.parameters import PagedMatrix
 from flash.problem.config import KernelConfig
-from flash.problem.tensor_maps import MAPPED, RANK, layout_of, map_name
+from flash.problem.tensor_maps import layout_of, map_name, mapped, rank_of
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.dsl import KernelBuilder, Role, Value
-from ptxgen.dsl.hopper import BoxTile, Ring, TensorParameter
+from ptxgen.dsl.hopper import BoxTile, Corner, Ring, TensorParameter
 
 if TYPE_CHECKING:
     from typing import Self
 
+_BATCHED: Final = 4  # dimensions of a tensor with batches: these, heads, rows, columns
+
 
 @dataclass(frozen=True)
 class Rings:
-    """The tensor maps of the four arrays, [batch, heads, rows, columns], and the rings of tiles that the
-    producer fills. `out` is the tile of Q, from which O is copied.
+    """The tensor maps of arrays, by array, and the rings of tiles that the producer fills. `queries` is a
+    tile that consumers fill themselves if Q has no tensor map. O leaves from `out`, which lies in the tile
+    of Q if it has room there.
     """
 
-    Q: TensorParameter
-    K: TensorParameter
-    V: TensorParameter
-    O: TensorParameter
-    queries: Ring
+    maps: Mapping[str, TensorParameter]
+    queries: Ring | BoxTile
     keys: Ring
     values: Ring
     out: BoxTile
@@ -38,34 +42,61 @@ class Rings:
     ) -> Self:
         """Declare the tensor maps, behind the other parameters, and the rings."""
         dtype = config.dtype.scalar
-        Q, K, V, O = (k.tma.tensor_map(map_name(array), dtype, RANK) for array in MAPPED)
-        q, keys, values, out = (layout_of(t, config.dtype, array) for array in MAPPED)
-        queries = k.tma.ring(1, producer, consumer, q=q)
+        maps = {
+            array: k.tma.tensor_map(map_name(array), dtype, rank_of(config, array))
+            for array in mapped(config)
+        }
+        q, keys, values, out = (layout_of(t, config.dtype, array) for array in "QKVO")
+        queries: Ring | BoxTile
+        if "Q" in maps:
+            queries = k.tma.ring(1, producer, consumer, q=q)
+            over = queries.tile("q")
+        else:
+            over = queries = k.tma.tile("Q_tile", q.shape, dtype, swizzle=q.swizzle)
+        room = over if t.output_is_over_queries else None
         return cls(
-            Q,
-            K,
-            V,
-            O,
+            maps,
             queries,
             k.tma.ring(t.stages, producer, consumer, k=keys),
             k.tma.ring(t.stages, producer, consumer, v=values),
-            k.tma.tile("out", out.shape, dtype, swizzle=out.swizzle, over=queries.tile("q")),
+            k.tma.tile("out", out.shape, dtype, swizzle=out.swizzle, over=room),
             t.tile,
         )
+
+    def place(self, array: str, cta: Cta, row: Value) -> Corner:
+        """The place of a row of the CTA's head, or of its head of K and V, in an array."""
+        of = self.maps[array]
+        head, begin = (cta.kv_head, cta.keys_from) if array in ("K", "V") else (cta.head, cta.queries_from)
+        outer = (cta.batch, head) if of.type.rank == _BATCHED else (head,)
+        return of[(*outer, row if begin is None else begin + row, 0)]
 
     def first_key(self, n: Value) -> Value:
         """The first key of the tile with -n - 1 tiles before it."""
         return (-1 - n) * self.tile
 
     def fill(self, k: KernelBuilder, cta: Cta) -> None:
-        """The producer's part: the queries of the CTA, and its tiles of keys from the last to the first.
-        There is at least one.
+        """The producer's part: the queries of the CTA, and its tiles of keys from the last to the first,
+        but for those between others that no query sees. There is at least one, and the last is always
+        loaded, so that consumers begin with it.
         """
-        with self.queries.fill() as stage:
-            k.tma.load(stage.q, self.Q[cta.batch, cta.head, cta.first_row, 0])
+        if isinstance(self.queries, Ring):
+            with self.queries.fill() as stage:
+                k.tma.load(stage.q, self.place("Q", cta, cta.first_row))
         with k.loop(-cta.tiles, 0 if cta.first_tile is None else -cta.first_tile) as n:
             row = self.first_key(n)
-            with self.keys.fill() as stage:
-                k.tma.load(stage.k, self.K[cta.batch, cta.kv_head, row, 0])
-            with self.values.fill() as stage:
-                k.tma.load(stage.v, self.V[cta.batch, cta.kv_head, row, 0])
+            seen = cta.mask.sees_tile(row)
+            wanted = None if seen is None else seen | (n == -cta.tiles)
+            with nullcontext() if wanted is None else k.when(wanted, uniform=True):
+                with self.keys.fill() as stage:
+                    k.tma.load(stage.k, self._places(k, "K", cta, row))
+                with self.values.fill() as stage:
+                    k.tma.load(stage.v, self._places(k, "V", cta, row))
+
+    def _places(self, k: KernelBuilder, array: str, cta: Cta, row: Value) -> Corner | list[Corner]:
+        """Where the rows of a tile of K or V are, from `row` on: of keys in pages several places."""
+        if not isinstance(cta.K, PagedMatrix):
+            return self.place(array, cta, row)
+        pages, of = cta.K.pages, self.maps[array]
+        rows = math.gcd(pages.page_size, self.tile)
+        found = pages.boxes(k, row, rows, self.tile // rows)
+        return [of[page, cta.kv_head, place, 0] for page, place in found]

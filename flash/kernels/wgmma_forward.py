@@ -12,6 +12,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Final
 
+from flash.device.box_rows import BoxRows
 from flash.device.cta import Cta
 from flash.device.finished_rows import finish_rows
 from flash.device.lazy_softmax import LEAST_SCALE
@@ -21,6 +22,7 @@ from flash.device.overlapped_softmax import OverlappedSoftmax
 from flash.device.parameters import Parameters
 from flash.device.team import Team
 from flash.device.tile_runs import Cut, tile_runs
+from flash.device.tiles import await_copies, commit_copies
 from flash.device.wgmma_rings import Rings
 from flash.problem.config import KernelConfig
 from flash.problem.wgmma_tiling import WARPGROUP, WGMMA_ROWS, WgmmaTiling
@@ -28,6 +30,7 @@ from flash.scores.philox import KEYS_PER_BLOCK
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Role, Value
+from ptxgen.dsl.hopper import BoxTile, Ring
 from ptxgen.dsl.hopper.products import STEP
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, QUAD, QUAD_LANES
 from ptxgen.target import WARP_SIZE
@@ -44,13 +47,16 @@ def wgmma_attention_forward(config: KernelConfig, t: WgmmaTiling) -> ir.Module:
 
     `flash/contract/forward.py` says what its parameters mean.
     """
-    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1)
+    # Proofs do not follow shifts and products through what packed heads divide.
+    short = not config.packed
+    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=short)
     given = Parameters.declare(k, config)
     producer = k.warpgroup_role("producer", registers=t.producer_registers)
     consumer = k.warpgroup_role("consumer", warpgroups=t.consumers, registers=t.consumer_registers)
     rings = Rings.declare(k, config, t, producer, consumer)
-    # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros.
-    odd = NonFinite(k, config) if config.hides_keys else None
+    # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros, or, of packed
+    # sequences, rows of the next one.
+    odd = NonFinite(k, config) if config.hides_keys or config.features.varlen else None
     with producer:
         cta = Cta.of(k, config, given)
         with k.when(_has_tiles(cta), uniform=True):
@@ -62,8 +68,10 @@ def wgmma_attention_forward(config: KernelConfig, t: WgmmaTiling) -> ir.Module:
 
 
 def _has_tiles(cta: Cta) -> Value:
-    """Whether the rows of the CTA see a tile of keys."""
-    return cta.tiles > (0 if cta.first_tile is None else cta.first_tile)
+    """Whether the CTA has rows, and they see a tile of keys."""
+    has_tiles = cta.tiles > (0 if cta.first_tile is None else cta.first_tile)
+    # The grid is sized for the longest of packed sequences.
+    return has_tiles if cta.queries_from is None else has_tiles & (cta.first_row < cta.O.rows)
 
 
 class _Consumer:
@@ -99,6 +107,9 @@ class _Consumer:
         # A warpgroup's number is the same in all lanes: descriptors made of it are in uniform registers.
         self.group_row = k.warp_index // (WARPGROUP // WARP_SIZE) % t.consumers * WGMMA_ROWS
         self.my_first_row = self._first_row_of(cta)
+        self.query_of = None
+        if cta.packs_queries:
+            self.query_of = [cta.query(self.my_first_row + down) for down in _ROWS].__getitem__
         self.in_quad = k.thread_id() % QUAD_LANES
         sinks = cta.sinks(k, self.in_quad, _ROWS, lambda: self.my_first_row)
         scale = k.max(k.abs(cta.scale_log2), LEAST_SCALE) if cta.scoring is None else None
@@ -108,7 +119,7 @@ class _Consumer:
         with k.when(_has_tiles(cta), uniform=True):
             if self.turns is not None:
                 self.turns.begin()
-            self.q = self.rings.queries.acquire().q
+            self.q = self._queries()
             self._flip_signs()
             self._first()
             for begin, end, cut in tile_runs(k, cta, lambda: Cta.of(k, self.config, self.given)):
@@ -116,7 +127,9 @@ class _Consumer:
                     continue  # at most one tile, which is done
                 begin = k.min(begin, cta.tiles - 1)
                 with k.loop(-begin, end if isinstance(end, int) else -end) as n:
-                    self._next(n, cut)
+                    seen = cta.mask.sees_tile(self.rings.first_key(n)) if cta.mask.has_gaps else None
+                    with nullcontext() if seen is None else k.when(seen, uniform=True):
+                        self._next(n, cut)
             self._last()
             if self.turns is not None:
                 self.turns.end()
@@ -126,6 +139,19 @@ class _Consumer:
         """The first row of this thread, whose warpgroup has the rows from `group_row` on."""
         group = self.k.thread_id() // WARPGROUP % self.t.consumers
         return cta.first_row + self.k.signed(self.S.row + group * WGMMA_ROWS)
+
+    def _queries(self) -> BoxTile:
+        """The tile of Q, when it is there."""
+        queries = self.rings.queries
+        if isinstance(queries, Ring):
+            return queries.acquire().q
+        rows = BoxRows(self.k, self.team, queries)
+        rows.load(self.cta.Q, self.cta.first_row)
+        commit_copies(self.k)
+        await_copies(self.k)
+        self.k.fence_proxy_async(space="shared::cta")
+        self.role.barrier.sync()
+        return queries
 
     def _flip_signs(self) -> None:
         """Negate Q if the scale is negative: the softmax takes a positive one."""
@@ -184,8 +210,17 @@ class _Consumer:
         places = None
         if cut.hides or cta.scoring is not None or cta.after_softmax:
             first_key, begins_block = self.rings.first_key(n), self.t.tile % KEYS_PER_BLOCK == 0
+            columns = self.in_quad * 2
             places = ScorePlaces(
-                k, self.my_first_row, first_key, self.in_quad * 2, _ROWS, self.keys_of_thread, begins_block
+                k,
+                self.my_first_row,
+                first_key,
+                columns,
+                _ROWS,
+                self.keys_of_thread,
+                begins_block,
+                cta.packing,
+                self.query_of,
             )
             if cta.scoring is not None:
                 cta.scoring.apply(S, places)
@@ -224,9 +259,30 @@ class _Consumer:
         out = self.rings.out
         self.role.barrier.sync()  # O may lie where the rows of another warpgroup were
         self.O.write(out, self.group_row)
-        k.tma.store(out, self.rings.O[cta.batch, cta.head, cta.first_row, 0], visible=self.odd is not None)
+        self._send(cta, out)
         if self.odd is not None:
             self.odd.restore(cta, t.block_q, self._cleared(cta), self.team)
+
+    def _send(self, cta: Cta, out: BoxTile) -> None:
+        """Store the tile of O: by a tensor copy, unless rows behind those of the CTA, or between them, are
+        of others.
+        """
+        k, whole = self.k, None
+        if self.config.packed:
+            self._send_rows(cta, out)
+            return
+        if cta.queries_from is not None:
+            whole = cta.first_row + self.t.block_q <= cta.O.rows
+        with nullcontext() if whole is None else k.when(whole, uniform=True):
+            k.tma.store(out, self.rings.place("O", cta, cta.first_row), visible=self.odd is not None)
+        if whole is not None:
+            with k.otherwise():
+                self._send_rows(cta, out)
+
+    def _send_rows(self, cta: Cta, out: BoxTile) -> None:
+        """Store the rows of O that the CTA has."""
+        self.role.barrier.sync()
+        BoxRows(self.k, self.team, out).store(cta.O, cta.first_row)
 
     def _cleared(self, cta: Cta) -> list[tuple[Value | int, Value]]:
         """The keys, first and end, whose values were cleared: those of cut tiles, and of the last tile."""

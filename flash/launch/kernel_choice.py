@@ -8,7 +8,6 @@ from flash.device.grouped_heads import packing_saves_ctas
 from flash.launch.checks import Geometry
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig, KernelConfig
 from flash.problem.limits import max_seq
-from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 from ptxgen.tensormap import MOST_STRIDE
@@ -33,30 +32,29 @@ def kernel_of(
         config = config.for_rows(
             rows, find_target(config.target or DEFAULT_TARGET) if target is None else target
         )
-    against = _against_maps(geometry)
+    against = _against_maps(config, geometry)
     kernel = config.kernel(target, alignment, return_lse, without_wgmma=against)
     if packs == "auto" and not config.varlen:
         packs = fits and packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)
-        if packs and isinstance(kernel.tiling, WgmmaTiling):
-            kernel = config.kernel(target, alignment, return_lse, without_wgmma="heads are packed")
     return replace(kernel, packed=packs is True)
 
 
 def why_not_wgmma(config: AttentionConfig, geometry: Geometry, kernel: KernelConfig) -> str:
     """Why the kernel of a launch does not use `wgmma` (`flash/problem/wgmma_choice.py`)."""
-    against = _against_maps(geometry) or config.tile_request.why_not_wgmma(kernel.target, kernel.alignment)
-    return against or "heads are packed"
+    against = _against_maps(config, geometry)
+    return against or config.tile_request.why_not_wgmma(kernel.target, kernel.alignment)
 
 
-def _against_maps(geometry: Geometry) -> str:
+def _against_maps(config: AttentionConfig, geometry: Geometry) -> str:
     """What of a launch's arrays no tensor map takes; the empty string if there is nothing."""
-    if not geometry.seq_k:
+    if not geometry.seq_k or (config.page_size is not None and not geometry.pages):
         return "there are no keys"
     for name, strides in zip("QKVO", geometry.strides, strict=True):
-        heads, rows = (
-            (geometry.heads, geometry.seq_q) if name in "QO" else (geometry.kv_heads, geometry.seq_k)
-        )
-        for extent, stride in zip((geometry.batch, heads, rows), strides, strict=True):
+        of_keys = name in "KV"
+        heads, rows = (geometry.kv_heads, geometry.seq_k) if of_keys else (geometry.heads, geometry.seq_q)
+        outer = geometry.batch if geometry.max_seqlen_q is None else 1  # packed sequences have rows alone
+        outer = geometry.pages if of_keys and geometry.pages else outer
+        for extent, stride in zip((outer, heads, rows), strides, strict=True):
             if extent > 1 and not 0 < stride * geometry.nbytes < MOST_STRIDE:
                 return f"a stride of {name} is {stride} elements"
     return ""

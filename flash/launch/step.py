@@ -95,8 +95,9 @@ def tensor_map(boxes: Boxes, array: Operand, known: Mapping[str, Any]) -> Tensor
     """
     dims, strides = [array.columns], []
     for axis, stride in reversed(list(zip(array.axes, array.strides, strict=True))):
-        dims.append(known[axis])
-        strides.append(known[stride] * array.dtype.nbytes if known[axis] > 1 else array.nbytes)
+        length = int(axis) if axis.isdigit() else known[axis]
+        dims.append(length)
+        strides.append(known[stride] * array.dtype.nbytes if length > 1 else array.nbytes)
     return boxes.of(known[array.name], tuple(dims), tuple(strides))
 
 

@@ -23,6 +23,7 @@ from flash.problem.tile_choice import (
     natural_alignment,
     offered_tiles,
 )
+from flash.problem.wgmma_choice import BOX_ROWS
 from flash.problem.wgmma_tiling import WgmmaTiling
 from flash.scores.features import ScoreSettings, meanings_of_settings
 from flash.scores.options import MAX_SCALE, flag, is_scale, require_one_of
@@ -155,8 +156,9 @@ class AttentionConfig(ScoreSettings):
         caches need); "top_left" (query i sees keys 0..i, as PyTorch's `is_causal`).
     tile: keys per tile of K and V, one of 16, 32, 64, 128; block_q: query rows per CTA, one of 16,
         32, 64, 128, on tensor cores at least 32; with target="sm_90a" a 16-bit type may also have a
-        tile of 80, 96 or 112. "auto" takes the documented default for head_dim and target
-        (`DEFAULT_TILES`, `DEFAULT_MMA_TILES`, `DEFAULT_TF32_TILES`, `WGMMA_TILES`).
+        tile of 48, 80, 96, 112, 144, 160 or 176, and a block_q of 192. "auto" takes the documented
+        default for head_dim and target (`DEFAULT_TILES`, `DEFAULT_MMA_TILES`, `DEFAULT_TF32_TILES`,
+        `flash/problem/wgmma_choice.py`).
     stages: tiles of K, and of V, that shared memory holds, 1..4; more hide more of the latency of
         memory, fewer leave room for more CTAs. "auto" is 1. f32 without tensor cores has 1 only,
         kernels with `wgmma` have at least 2.
@@ -231,7 +233,7 @@ class AttentionConfig(ScoreSettings):
         require_one_of("stages", self.stages, (*stages, "auto"))
         tiles = self.tile_request.tiles(find_target(self.target or DEFAULT_TARGET))
         require_one_of("tile", self.tile, (*tiles, "auto"), hint=self._largest_tile)
-        blocks_q = self.tile_request.blocks_q
+        blocks_q = self.tile_request.possible_blocks_q(find_target(self.target or DEFAULT_TARGET))
         require_one_of("block_q", self.block_q, (*blocks_q, "auto"), hint=self._largest_tile)
         alignments = [n for n in ALIGNMENTS if n >= self.element.nbytes]
         require_one_of("alignment", self.alignment, (*alignments, "auto"))
@@ -305,6 +307,7 @@ class AttentionConfig(ScoreSettings):
             other_registers=self.features.registers,
             has_planes=self.features.hides_anywhere,
             looks_up=self.page_size is not None,
+            in_pages=self.page_size is not None,
             precision=self.precision,
             without_wgmma=self._without_wgmma,
         )
@@ -314,12 +317,9 @@ class AttentionConfig(ScoreSettings):
         """What of the problem speaks against `wgmma`; the empty string if nothing does
         (`flash/problem/wgmma_choice.py`).
         """
-        if self.varlen:
-            return "sequences have lengths of their own (varlen)"
-        if self.pack_gqa is True:
-            return "rows of several heads are packed (pack_gqa)"
-        functions = [feature.setting for feature in self.scores if feature.is_function]
-        return f"{functions[0]} leaves out tiles between others" if functions else ""
+        if self.page_size is None or self.page_size % BOX_ROWS == 0:
+            return ""
+        return f"pages have {self.page_size} rows, and boxes of tensor copies multiples of {BOX_ROWS}"
 
     @property
     def element(self) -> DType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
@@ -12,8 +13,22 @@ from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.dsl.hopper import Layout
 from ptxgen.tensormap import Boxes
 
-MAPPED: Final = "QKVO"
-RANK: Final = 4  # [batch, heads, rows, columns]
+_PACKED: Final = "KV"
+_EVERY: Final = "QKVO"
+
+
+def mapped(config: KernelConfig) -> str:
+    """The arrays that tensor copies move: with packed heads K and V alone, because the rows of a tile of
+    Q or O then alternate between heads, of which a launch says how many there are.
+    """
+    return _PACKED if config.packed else _EVERY
+
+
+def rank_of(config: KernelConfig, array: str) -> int:
+    """The dimensions of a tensor map: [batch, heads, rows, columns], of packed sequences without the
+    first.
+    """
+    return len(config.features.steps_of(array)) + 1
 
 
 def map_name(array: str) -> str:
@@ -22,12 +37,20 @@ def map_name(array: str) -> str:
 
 
 def layout_of(t: WgmmaTiling, dtype: DType, array: str) -> Layout:
-    """The layout of the tiles of Q, K, V or O in shared memory. O leaves through the tile of Q."""
+    """The layout of the tiles of Q, K, V or O in shared memory. O may leave through the tile of Q."""
     found = Layout.of(array, t.tile_of(array), dtype.scalar)
-    if array != "O":
+    if array != "O" or not t.output_is_over_queries:
         return found
     of_Q = layout_of(t, dtype, "Q")
     return found if found.align <= of_Q.align else replace(found, swizzle=of_Q.swizzle)
+
+
+def box_of(config: KernelConfig, array: str, tile: Layout) -> Layout:
+    """The layout of what one copy moves of a tile: all, or the rows of it that are in one page."""
+    size = config.features.page_size
+    if not size or array not in ("K", "V"):
+        return tile
+    return replace(tile, shape=(math.gcd(size, tile.rows), tile.columns))
 
 
 def maps_of(config: KernelConfig) -> Mapping[str, Boxes]:
@@ -35,5 +58,7 @@ def maps_of(config: KernelConfig) -> Mapping[str, Boxes]:
     t = config.tiling
     if not isinstance(t, WgmmaTiling):
         return {}
-    boxes = {n: layout_of(t, config.dtype, n).boxes(RANK) for n in MAPPED}
+    boxes = {
+        n: box_of(config, n, layout_of(t, config.dtype, n)).boxes(rank_of(config, n)) for n in mapped(config)
+    }
     return {n: replace(of, loads=n != "O", stores=n == "O") for n, of in boxes.items()}

@@ -97,6 +97,7 @@ class TileRequest:
     has_planes: bool = False  # whether there is a mask or a bias
     looks_up: bool = False  # whether K and V are in pages, or there is a mask of their last keys
     precision: str | None = None
+    in_pages: bool = False  # whether K and V are in pages, and queries packed
     without_wgmma: str = ""  # what of the problem speaks against `wgmma`, for messages
 
     def why_not_wgmma(self, target: Target, alignment: int | None = None) -> str:
@@ -110,6 +111,8 @@ class TileRequest:
             self.without_wgmma,
             target,
             self.alignment if alignment is None else alignment,
+            self.other_registers,
+            self.in_pages,
         )
 
     @property
@@ -119,8 +122,13 @@ class TileRequest:
 
     @property
     def blocks_q(self) -> tuple[int, ...]:
-        """The sizes that block_q may have."""
+        """The sizes that block_q may have in kernels without `wgmma`."""
         return MMA_BLOCKS_Q if self.operands else BLOCKS_Q
+
+    def possible_blocks_q(self, target: Target) -> tuple[int, ...]:
+        """The sizes that block_q may have on a target."""
+        with_wgmma = not replace(self, block_q="auto").why_not_wgmma(target)
+        return tuple(sorted({*self.blocks_q, *WGMMA_BLOCKS_Q})) if with_wgmma else self.blocks_q
 
     def tiles(self, target: Target) -> tuple[int, ...]:
         """The sizes that tile may have."""
@@ -156,7 +164,8 @@ def choose_tiling(request: TileRequest, target: Target, alignment: int | None = 
     _require_target(request, target)
     if not request.why_not_wgmma(target, alignment):
         dims = request.head_dim, request.head_dim_v
-        found = wgmma_tiling(dims, request.tile, request.block_q, request.stages, target)
+        beside = request.other_registers, request.in_pages
+        found = wgmma_tiling(dims, request.tile, request.block_q, request.stages, target, *beside)
         assert found is not None  # there is no reason against it
         return found
     default = default_tile(request.columns, target, request.dtype, request.precision)

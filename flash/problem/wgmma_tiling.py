@@ -15,13 +15,15 @@ from ptxgen.target import WARP_SIZE
 
 WGMMA_ROWS: Final = 64  # rows of a warpgroup
 WARPGROUP: Final = 4 * WARP_SIZE  # threads
-WGMMA_BLOCKS_Q: Final = (64, 128)
+WGMMA_BLOCKS_Q: Final = (64, 128, 192)
 # Columns of Q and K, and of V, that a kernel computes with: the least that has all. What a row lacks
 # arrives as zeros.
 WIDTHS: Final = (64, 96, 128, 192, 256)
 # Registers of a thread of the producer and of a consumer, by consumers, as FlashAttention-3 sets them;
 # 0: what the assembler takes. All threads together have 65536.
-_REGISTERS: Final = {1: (0, 0), 2: (24, 240)}
+_REGISTERS: Final = {1: (0, 0), 2: (24, 240), 3: (32, 160)}
+# Where the producer also finds keys in pages.
+_REGISTERS_WITH_PAGES: Final = {**_REGISTERS, 2: (40, 232)}
 _ROW_STEP: Final = 8  # PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16"
 _TWO: Final = 2
 _WIDEST_IN_TURNS: Final = 128
@@ -29,16 +31,18 @@ _ALL_REGISTERS: Final = 65536
 _REGISTER_UNIT: Final = 8  # the registers of a thread are allotted in such units
 _MOST_REGISTERS: Final = 255
 _OTHER_REGISTERS: Final = 58  # what the assembler was seen to add
+_LEAST_OTHER_REGISTERS: Final = 32  # with which it was seen to spill nothing
 _PAIR: Final = 2  # bytes of an element
-# Bytes of barriers and flags, each of which moves what follows to the next multiple of 1024.
-_OTHER_BYTES: Final = 3 * 1024
+# Barriers of a ring, or flags, move the tile that follows to the next multiple of so many bytes.
+_STEP_BYTES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class WgmmaTiling:
     """Tiles and warpgroups of one kernel; all sizes in elements unless they say bytes.
 
-    `stages` is how many tiles of K, and of V, shared memory holds.
+    `stages` is how many tiles of K, and of V, shared memory holds, `in_pages` whether the producer finds
+    their rows in pages.
     """
 
     head_dim: int
@@ -46,6 +50,7 @@ class WgmmaTiling:
     tile: int
     block_q: int
     stages: int = 2
+    in_pages: bool = False
 
     value_slices: ClassVar[int] = 1  # a CTA computes all columns of V
     precision: ClassVar[None] = None
@@ -80,12 +85,16 @@ class WgmmaTiling:
     @property
     def producer_registers(self) -> int:
         """Registers of a thread that copies; 0: not set."""
-        return _REGISTERS[self.consumers][0]
+        return self._of_roles[0]
 
     @property
     def consumer_registers(self) -> int:
         """Registers of a thread that computes; 0: not set."""
-        return _REGISTERS[self.consumers][1]
+        return self._of_roles[1]
+
+    @property
+    def _of_roles(self) -> tuple[int, int]:
+        return (_REGISTERS_WITH_PAGES if self.in_pages else _REGISTERS)[self.consumers]
 
     @property
     def score_columns(self) -> int:
@@ -103,13 +112,20 @@ class WgmmaTiling:
         return rows, self.score_columns if array in ("Q", "K") else self.output_columns
 
     @property
+    def output_is_over_queries(self) -> bool:
+        """Whether O leaves through the tile of Q, and not through one of its own, as wider values do."""
+        return self.output_columns <= self.score_columns
+
+    @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA, at most: the tiles of Q, K and V, and their barriers. O leaves
-        through the tile of Q.
+        """Dynamic shared memory of a CTA, at most: the tiles of Q, K, V, and of O if it has one, and
+        their barriers.
         """
-        tiles = self.block_q * self.score_columns
+        steps, tiles = 3, self.block_q * self.score_columns
+        if not self.output_is_over_queries:
+            steps, tiles = 4, tiles + self.block_q * self.output_columns
         tiles += self.stages * self.tile * (self.score_columns + self.output_columns)
-        return _PAIR * tiles + _OTHER_BYTES
+        return _PAIR * tiles + steps * _STEP_BYTES
 
     @property
     def registers(self) -> int:
@@ -118,8 +134,21 @@ class WgmmaTiling:
         """
         if self.consumer_registers:
             return _ALL_REGISTERS // self.threads // _REGISTER_UNIT * _REGISTER_UNIT
-        held = (self.tile + self.output_columns) // 2 + self.tile // 4
-        return min(held + _OTHER_REGISTERS, _MOST_REGISTERS)
+        return min(self._held_registers + _OTHER_REGISTERS, _MOST_REGISTERS)
+
+    @property
+    def _held_registers(self) -> int:
+        """Registers of a consumer's thread with S, O and P."""
+        return (self.tile + self.output_columns) // 2 + self.tile // 4
+
+    def has_registers(self, beside: int) -> bool:
+        """Whether a consumer has registers for all that it computes. `beside` are those for features,
+        of which only the least that three consumers have must make room: the assembler was seen to find
+        others.
+        """
+        most = self.consumer_registers or _MOST_REGISTERS
+        needed = self._held_registers + _LEAST_OTHER_REGISTERS
+        return needed + (beside if self.consumers > _TWO else 0) <= most
 
 
 def width_of(columns: int) -> int:

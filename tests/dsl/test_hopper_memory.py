@@ -94,6 +94,55 @@ def test_a_tile_over_another_one_must_fit() -> None:
         k.tma.tile("out", (64, 128), f16, over=ring.tile("a"))
 
 
+def gathered(places: Any, tile: tuple[int, ...] = (32, 64), maps: str = "AB") -> tuple[KernelBuilder, Any]:
+    """B = the rows of a tile that is loaded from these places of A: [pages, rows, columns]."""
+    k = KernelBuilder("gathered", target="sm_90a", threads=256)
+    of = {name: k.tma.tensor_map(name, f16, 3) for name in maps}
+    producer, consumer = k.warpgroup_role("producer"), k.warpgroup_role("consumer")
+    ring = k.tma.ring(1, producer, consumer, a=(tile, f16))
+    with producer, ring.fill() as stage:
+        k.tma.load(stage.a, places(of))
+    with consumer, ring.drain() as stage:
+        k.tma.store(stage.a, of["B"][0, 0, 0])
+    return k, of
+
+
+def test_a_tile_may_be_loaded_from_several_places() -> None:
+    pages = [3, 0, 2, 2]
+    k, _ = gathered(lambda of: [of["A"][page, 8 * (n % 2), 0] for n, page in enumerate(pages)])
+    module, boxes = k.build(), k.tma.boxes()
+    assert not verify(module)
+    assert (boxes["A"].box, boxes["B"].box) == ((64, 8, 1), (64, 32, 1))
+    a = np.random.default_rng(0).standard_normal((4, 16, 64)).astype(np.float16)
+    b = np.zeros((1, 32, 64), np.float16)
+    shared = module.kernels[0].dynamic_shared_bytes
+    given = [boxes["A"].of(a), boxes["B"].of(b)]
+    interpreter.run(module, grid=1, block=256, args=given, dynamic_smem=shared, sanitize=True)
+    wanted = [a[page, 8 * (n % 2) : 8 * (n % 2) + 8] for n, page in enumerate(pages)]
+    np.testing.assert_array_equal(b[0], np.concatenate(wanted))
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        (lambda _: [], "tma.load: it takes a tile and a place in a tensor, such as A[row, column], got"),
+        (lambda of: [of["A"][0, 0, 0], 3], "tma.load: it takes a tile and a place in a tensor"),
+        (lambda of: [of["A"][0, 0, 0], of["C"][0, 0, 0]], "the places of a tile must be in one tensor"),
+        (
+            lambda of: [of["A"][0, 0, 0]] * 3,
+            "each of 3 places must give a multiple of 8 rows, got tile 'a' with shape [32, 64]",
+        ),
+        (
+            lambda of: [of["A"][0, 0, 0]] * 8,
+            "each of 8 places must give a multiple of 8 rows, got tile 'a' with shape [32, 64]",
+        ),
+    ],
+)
+def test_places_of_a_tile_give_equal_shares_of_one_tensor(places: Any, said: str) -> None:
+    with pytest.raises((ConfigError, TypeMismatchError), match=re.escape(said)):
+        gathered(places, maps="ABC")
+
+
 def test_a_peek_belongs_into_the_consumer_and_ends() -> None:
     k, producer, consumer, ring = parts()
     with producer, pytest.raises(TypeMismatchError, match="peek belongs into 'with' of the role 'consumer'"):

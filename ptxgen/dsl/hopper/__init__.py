@@ -7,7 +7,7 @@ from ptxgen.dsl.hopper.layouts import Layout
 from ptxgen.dsl.hopper.ring import Ring, Stage
 from ptxgen.dsl.hopper.roles import NamedBarrier, Role, Roles
 from ptxgen.dsl.hopper.tiles import BoxTile
-from ptxgen.dsl.hopper.tma import TensorParameter, Tma
+from ptxgen.dsl.hopper.tma import Corner, TensorParameter, Tma
 from ptxgen.dsl.hopper.turns import Turns
 from ptxgen.dsl.hopper.wgmma import Accumulator, Wgmma
 
@@ -15,6 +15,7 @@ __all__ = [
     "Accumulator",
     "BoxTile",
     "Cluster",
+    "Corner",
     "Layout",
     "NamedBarrier",
     "Ring",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, cast
 
@@ -181,16 +181,21 @@ class Tma:
 
     # ------------------------------------------------------------------------------ copies
 
-    def load(self, tile: BoxTile, place: Corner, *, multicast: bool = False) -> None:
+    def load(self, tile: BoxTile, place: Corner | Sequence[Corner], *, multicast: bool = False) -> None:
         """Start loading a tile of a stage from a place of a tensor: `k.tma.load(stage.a, A[row, column])`.
 
         What lies outside of the tensor is zero. The stage's barrier waits for the bytes. It belongs
         into `with ring.fill() as stage:`.
 
+        Of a list of places in one tensor each gives an equal share of the tile's first dimension, in their
+        order, as where the rows of a tile are in several pages. A share has a multiple of 8 rows.
+
         With `multicast` all CTAs of the cluster name the same place; each loads its share of the
         tile's first dimension, which comes to all of them. The ring is made with `multicast=True`.
         """
-        boxes = self._boxes("tma.load", tile, place)
+        places = [place] if isinstance(place, Corner) or not isinstance(place, Sequence) else list(place)
+        for one in places or [None]:
+            self._boxes("tma.load", tile, one)
         stage = tile.owner
         if not isinstance(stage, Stage) or stage.ring.tiles.get(tile.name) is not tile.layout:
             raise TypeMismatchError(
@@ -198,13 +203,34 @@ class Tma:
             )
         stage.note_load(tile.name)
         if multicast:
+            if not isinstance(place, Corner):
+                raise ConfigError("tma.load: a multicast takes one place, got a list of them")
             self._load_share(tile, place, stage)
             return
-        place.of.fix(replace(boxes, loads=True))
-        dim: Any = f"{place.of.type.rank}d"
-        for number in range(tile.layout.slabs):
-            at = place.pointer(number * tile.layout.slab_columns)
-            self._k.cp_async_bulk_tensor_load(tile.slab(number), at, stage.full, dim=dim)
+        part, of = self._part(tile, places), places[0].of
+        of.fix(replace(part.boxes(of.type.rank), loads=True))
+        dim: Any = f"{of.type.rank}d"
+        for nth, one in enumerate(places):
+            for number in range(tile.layout.slabs):
+                at = one.pointer(number * tile.layout.slab_columns)
+                to = tile.slab(number).plus_bytes(nth * part.rows * part.row_bytes)
+                self._k.cp_async_bulk_tensor_load(to, at, stage.full, dim=dim)
+
+    def _part(self, tile: BoxTile, places: list[Corner]) -> Layout:
+        """The layout of the share of a tile that comes from each of these places."""
+        layout, count = tile.layout, len(places)
+        if count == 1:
+            return layout
+        share, left = divmod(layout.shape[0], count)
+        rows = share * layout.rows // layout.shape[0]
+        if any(one.of is not places[0].of for one in places):
+            raise ConfigError("tma.load: the places of a tile must be in one tensor")
+        if left or rows % SWIZZLE_ROWS or len(layout.shape) == 1:
+            raise ConfigError(
+                f"tma.load: each of {count} places must give a multiple of {SWIZZLE_ROWS} rows, got tile "
+                f"{tile.name!r} with shape {list(layout.shape)}"
+            )
+        return replace(layout, shape=(share, *layout.shape[1:]))
 
     def _load_share(self, tile: BoxTile, place: Corner, stage: Stage) -> None:
         """Load the part of a tile that falls to this CTA of the cluster, for all of them."""

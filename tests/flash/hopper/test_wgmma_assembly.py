@@ -10,7 +10,7 @@ from kernel_runs import assert_no_spill, nightly
 
 from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
-from flash.problem.wgmma_tiling import WgmmaTiling
+from flash.problem.wgmma_tiling import WGMMA_BLOCKS_Q, WgmmaTiling
 from ptxgen.errors import BackendError
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.sass import Loop, find_disassembler, main_loop
@@ -77,7 +77,7 @@ def test_no_default_kernel_spills(head_dim: int, causal: bool, assembler: Assemb
 def test_no_tile_offered_spills(head_dim: int, assembler: Assembler) -> None:
     request = AttentionConfig(head_dim, dtype="f16", target="sm_90a").tile_request
     for tile in request.tiles(target("sm_90a")):
-        for block_q in (64, 128):
+        for block_q in WGMMA_BLOCKS_Q:
             for more in ({}, {"causal": True}):
                 sizes: dict[str, Any] = {"tile": tile, "block_q": block_q, **more}
                 config = AttentionConfig(head_dim, dtype="f16", target="sm_90a", **sizes)
@@ -86,7 +86,19 @@ def test_no_tile_offered_spills(head_dim: int, assembler: Assembler) -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("dims", [(64, 128), (64, 256), (128, 192), (128, 256), (192, 128), (192, 256)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_values_of_another_width_than_keys_do_not_spill(
+    dims: tuple[int, int], causal: bool, assembler: Assembler
+) -> None:
+    config = AttentionConfig(*dims, dtype="f16", target="sm_90a", causal=causal, return_lse=True)
+    assert isinstance(config.kernel().tiling, WgmmaTiling)
+    assert_no_spill(config, assembler)
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("block_q", ["auto", 192])
 @pytest.mark.parametrize(
     "features",
     [
@@ -97,5 +109,10 @@ def test_no_tile_offered_spills(head_dim: int, assembler: Assembler) -> None:
     ],
     ids=str,
 )
-def test_no_feature_spills(features: dict[str, Any], head_dim: int, assembler: Assembler) -> None:
-    assert_no_spill(AttentionConfig(head_dim, dtype="bf16", target="sm_90a", **features), assembler)
+def test_no_feature_spills(
+    features: dict[str, Any], head_dim: int, block_q: Any, assembler: Assembler
+) -> None:
+    given = {**features, "block_q": "auto" if head_dim == 256 else block_q}  # no tile fits 256 and 192
+    config = AttentionConfig(head_dim, dtype="bf16", target="sm_90a", **given)
+    assert isinstance(config.kernel().tiling, WgmmaTiling)
+    assert_no_spill(config, assembler)

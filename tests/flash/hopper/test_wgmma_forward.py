@@ -14,7 +14,7 @@ from flash.contract.catalogue import build, emit
 from flash.error_bound import arithmetic_of_config
 from flash.problem.config import AttentionConfig
 from flash.problem.tensor_maps import map_name, maps_of
-from flash.problem.wgmma_tiling import WgmmaTiling
+from flash.problem.wgmma_tiling import WGMMA_BLOCKS_Q, WgmmaTiling
 from flash.reference import attention_reference
 from ptxgen.check.verify import verify
 from ptxgen.interpreter import PCT
@@ -72,7 +72,7 @@ def test_every_query_sees_every_key(seq_q: int, seq_k: int, dtype: str) -> None:
 
 @pytest.mark.sample(1, gate=6)
 @pytest.mark.parametrize("causal", ["bottom_right", "top_left"])
-@pytest.mark.parametrize("block_q", [64, 128])
+@pytest.mark.parametrize("block_q", [64, 128, 192])
 @pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 130), (130, 1), (3, 90), (90, 3), (127, 96), (96, 127)])
 def test_a_causal_mask_lets_each_query_see_its_own_keys(
     causal: str, seq_q: int, seq_k: int, block_q: int
@@ -96,6 +96,9 @@ def test_a_causal_mask_lets_each_query_see_its_own_keys(
         (192, 128),
         (192, 192),
         (256, 256),
+        (64, 128),
+        (40, 136),
+        (128, 256),
     ],
 )
 @pytest.mark.parametrize("causal", [False, True])
@@ -110,7 +113,7 @@ def test_every_width_is_right_with_its_default_tiles(head_dim: int, head_dim_v: 
 def test_every_tile_offered_is_right(head_dim: int, dtype: str) -> None:
     of = config_of(head_dim, dtype=dtype).tile_request
     for tile in of.tiles(config_of().kernel().target):
-        for block_q in (64, 128):
+        for block_q in WGMMA_BLOCKS_Q:
             how = {"dtype": dtype, "target": "sm_90a", "tile": tile, "block_q": block_q, "causal": True}
             config = AttentionConfig(head_dim, return_lse=True, **how)
             if isinstance(config.kernel().tiling, WgmmaTiling):
@@ -223,9 +226,9 @@ def test_every_order_of_the_warps_gives_the_same_bits(seed: int, block_q: int) -
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("stages", [2, 3])
-def test_twenty_orders_of_the_warps_give_the_same_bits(seed: int, stages: int) -> None:
-    config = config_of(64, block_q=128, tile=32, stages=stages, causal=True)
+@pytest.mark.parametrize(("block_q", "stages"), [(128, 2), (128, 3), (192, 2)])
+def test_twenty_orders_of_the_warps_give_the_same_bits(seed: int, block_q: int, stages: int) -> None:
+    config = config_of(64, block_q=block_q, tile=32, stages=stages, causal=True)
     arrays = arrays_of(config, 150, 300)
     wanted, _, _ = run_forward(config, arrays)
     out, _, _ = run_forward(config, arrays, sanitize=True, schedule=PCT(seed))
@@ -240,6 +243,7 @@ def test_twenty_orders_of_the_warps_give_the_same_bits(seed: int, stages: int) -
         {"head_dim": 128, "tile": "auto", "block_q": "auto", "causal": True},
         {"head_dim": 72, "head_dim_v": 40, "window": (3, 4), "block_q": 128},
         {"head_dim": 64, "bias": "f32", "sink": True, "alibi": True},
+        {"head_dim": 64, "head_dim_v": 128, "block_q": 192, "causal": True},
     ],
     ids=str,
 )

@@ -62,16 +62,20 @@ def test_the_table_of_the_choice() -> None:
     assert why_not(config(), on="sm_90") == "wgmma is of sm_90a alone"
     assert why_not(config(), on="sm_100") == "wgmma is of sm_90a alone"
     assert why_not(config(dtype="f32")) == "wgmma multiplies f16 and bf16 here"
-    assert why_not(config(varlen=True)) == "sequences have lengths of their own (varlen)"
-    assert why_not(config(pack_gqa=True)) == "rows of several heads are packed (pack_gqa)"
-    assert why_not(config(mask_mod=below_the_diagonal)) == "mask_mod leaves out tiles between others"
+    assert why_not(config(varlen=True, pack_gqa=True, mask_mod=below_the_diagonal)) == ""
+    assert why_not(config(varlen=True, page_size=48)) == ""
+    boxes = "pages have 24 rows, and boxes of tensor copies multiples of 16"
+    assert why_not(config(varlen=True, page_size=24)) == boxes
     assert why_not(config(100)) == "tensor maps take rows of multiples of 16 bytes"
     assert why_not(config(), alignment=8) == "tensor maps take rows of multiples of 16 bytes"
-    wider = "head_dim_v is wider than head_dim, through whose tile O leaves"
-    assert why_not(config(64, 128)) == why_not(config(256, 512)) == wider
+    assert why_not(config(64, 256)) == ""
+    wide = "head_dim_v is above 256, so that its columns are dealt to several CTAs"
+    assert why_not(config(256, 512)) == wide
     assert why_not(config(block_q=32)) == "block_q=32: a warpgroup has 64 rows"
-    too_large = "tile=128 with stages=2 does not fit shared memory"
+    too_large = "tile=128, block_q=128 with stages=2 does not fit shared memory"
     assert why_not(config(192, tile=128, block_q=128)) == too_large
+    many = "tile=128, block_q=64 with stages=2 does not fit registers"
+    assert why_not(config(64, 256, tile=128, block_q=64)) == many
 
 
 def test_default_tiles_are_the_largest_that_fit() -> None:
@@ -80,9 +84,30 @@ def test_default_tiles_are_the_largest_that_fit() -> None:
 
     assert [tile(d) for d in (40, 64, 96, 128, 192, 256)] == [128, 128, 128, 128, 112, 80]
     assert [tile(192, 128), tile(256, 128)] == [128, 96]
-    assert AttentionConfig(64, dtype="f16", target="sm_90a", tile=112).kernel().tiling.tile == 112
-    with pytest.raises(ConfigError, match="tile must be one of 16, 32, 64, 128, 'auto', got 112"):
-        AttentionConfig(64, dtype="f16", target="sm_90", tile=112)
+    assert [tile(64, 128), tile(64, 256), tile(128, 192), tile(128, 256), tile(192, 256)] == [
+        128,
+        96,
+        112,
+        80,
+        48,
+    ]
+
+
+@pytest.mark.parametrize(("size", "known"), [("tile", 112), ("tile", 176), ("block_q", 192)])
+def test_other_targets_have_fewer_tiles(size: str, known: int) -> None:
+    given: dict[str, Any] = {"dtype": "f16", size: known}
+    assert getattr(AttentionConfig(64, target="sm_90a", **given).kernel().tiling, size) == known
+    with pytest.raises(ConfigError, match=f"{size} must be one of [0-9, ]*64, 128, 'auto', got {known}"):
+        AttentionConfig(64, target="sm_90", **given)
+
+
+def test_three_warpgroups_have_no_registers_to_spare() -> None:
+    def tile(**how: Any) -> int:
+        config = AttentionConfig(64, dtype="f16", target="sm_90a", block_q=192, **how)
+        assert isinstance(config.kernel().tiling, WgmmaTiling)
+        return config.kernel().tiling.tile
+
+    assert (tile(), tile(causal=True, window=(9, 0)), tile(softcap=5.0)) == (128, 128, 112)
 
 
 @pytest.mark.sample(2, gate=5)
@@ -93,7 +118,7 @@ def test_default_tiles_are_the_largest_that_fit() -> None:
         (lambda q, k, v: (q, k[:, :, :0], v[:, :, :0]), "there are no keys"),
         (lambda q, k, v: (q, k[:, :, ::-1], v), "a stride of K is -16 elements"),
         (lambda q, k, v: (q, k, np.broadcast_to(v[:, :, :1], v.shape)), "a stride of V is 0 elements"),
-        (lambda q, k, v: (q[:, :, :3], k, v), "heads are packed"),
+        (lambda q, k, v: (q[:, :, :3], k, v), ""),  # packed
     ],
 )
 def test_launches_say_why_they_do_not_use_it(change: Any, reason: str) -> None:

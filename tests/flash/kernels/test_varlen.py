@@ -41,6 +41,7 @@ KERNELS: dict[str, dict[str, Any]] = {
     "f16": {"dtype": "f16", "block_q": 32},
     "bf16": {"dtype": "bf16", "block_q": 32},
     "f32_grade": {"dtype": "f32", "precision": "f32_grade", "block_q": 32},
+    "wgmma": {"dtype": "f16", "target": "sm_90a", "block_q": 64},
 }
 EVERY_KERNEL = pytest.mark.parametrize("kind", KERNELS)
 ONE_OF_EACH_PRECISION = pytest.mark.parametrize("kind", ["f32", "f16", "f32_grade"])
