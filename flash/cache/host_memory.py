@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.operands.dtypes import E4M3_MAX, DType
+from flash.host.stored_rows import loaded, stored
+from flash.operands.dtypes import DType
 from flash.pages.placement import Copy, Placement, Run, Stretch
 from ptxgen.arrays.views import HOST, ArrayView, host_array, view
 
@@ -214,19 +215,3 @@ class HostNumbers:
 def scale_of(scales: Array | None, side: int, layer: int) -> Array | None:
     """Scales of K (`side` 0) or V (1) of a layer, [kv_heads, 1, 1]; None without scales."""
     return None if scales is None else scales[side, layer, :, None, None]
-
-
-def stored(new: Array, dtype: DType, scale: Array | None) -> Array:
-    """New rows [kv_heads, rows, dim] as a cache stores them: with a scale, divided and rounded."""
-    if scale is None:
-        return new
-    # Infinity is stored as the largest finite number, as by `cvt.rn.satfinite`; NaN stays NaN. The
-    # values are clamped because ml_dtypes converts values that are too large to NaN.
-    with np.errstate(over="ignore", under="ignore"):
-        scaled = new.astype(np.float32) / scale
-    return np.clip(scaled, -E4M3_MAX, E4M3_MAX).astype(dtype.numpy)
-
-
-def loaded(rows: Array, scale: Array | None) -> Array:
-    """Stored rows as attention takes them: with a scale, as f32 multiplied by it."""
-    return rows if scale is None else rows.astype(np.float32) * scale

@@ -10,14 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.decode.plan import last_keys
-from flash.launch.arguments import Argument, heads_problems, problems_of_shapes, type_and_row_problems
+from flash.launch.arguments import (
+    Argument,
+    copy_of,
+    heads_problems,
+    problems_of_shapes,
+    type_and_row_problems,
+)
 from flash.launch.checks import out_problems
 from flash.launch.operands import operand_problems
+from flash.launch.step import aligned
 from flash.mods.trace import AUX
 from flash.operands.declared import LAST_KEYS, MAX_WINDOWED_SEQ
-from flash.operands.dtypes import F32, I32, OF_ARRAYS
+from flash.operands.dtypes import E4M3, F32, I32, OF_ARRAYS
 from flash.pages.numbers import MOST_ITEMS
-from flash.problem.config import AttentionConfig
+from flash.problem.config import WIDENED, AttentionConfig
 from flash.problem.features import LENGTHS, MAX_PAGE_SIZE, MAX_SPLITS
 from flash.problem.limits import MAX_CTAS
 from flash.scores.features import CACHE_ARRAYS, every_cached
@@ -33,7 +40,8 @@ _NEW: Final = ("batch", "kv_heads", "n")
 _ANGLES: Final = ("positions", "rotary_dim / 2")
 _COS: Final = "rotary_cos"
 _SIN: Final = "rotary_sin"
-_OPERANDS: Final = frozenset((*CACHE_ARRAYS, *LENGTHS))
+SCALES: Final = ("k_scale", "v_scale")
+_OPERANDS: Final = frozenset((*CACHE_ARRAYS, *LENGTHS, *SCALES))
 
 
 def problems_of(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
@@ -89,10 +97,16 @@ def _matrices(config: AttentionConfig, views: Mapping[str, ArrayView]) -> tuple[
     cache = ("sequences", "kv_heads", "capacity")
     if "block_table" in views:
         cache = ("pages", "kv_heads", "page_size")
+    keys, values = (
+        Argument(name, (*cache, columns), (E4M3,))
+        if views[name].dtype == E4M3.array_name
+        else matrix_of_config(config, name, (*cache, columns))
+        for name, columns in (("k_cache", "head_dim"), ("v_cache", "head_dim_v"))
+    )
     return (
         matrix_of_config(config, "q", _QUERIES),
-        matrix_of_config(config, "k_cache", (*cache, "head_dim")),
-        matrix_of_config(config, "v_cache", (*cache, "head_dim_v")),
+        keys,
+        values,
         Argument("block_table", ("sequences", "table_columns"), (I32,), has_rows=False),
     )
 
@@ -121,6 +135,54 @@ def _problems_of_cache(views: Mapping[str, ArrayView]) -> Iterator[str]:
     if "block_table" in views and k.shape[2] > MAX_PAGE_SIZE:
         yield f"a page must have at most {MAX_PAGE_SIZE} rows, got {k.shape[2]}"
     yield from problems_of_size(q, capacity_of(views))
+    yield from _problems_of_scales(views)
+
+
+def _problems_of_scales(views: Mapping[str, ArrayView]) -> Iterator[str]:
+    """Say what is wrong with the types of the caches together, and their scales."""
+    k, v = views["k_cache"], views["v_cache"]
+    narrow = E4M3.array_name in (k.dtype, v.dtype)
+    if narrow and k.dtype != v.dtype:
+        yield f"k_cache and v_cache must be of one type, got {k.dtype} and {v.dtype}"
+    for name in SCALES:
+        array = views.get(name)
+        if (array is not None) != narrow:
+            yield (
+                f"{name} must be given for a cache of {E4M3.array_name}: what its numbers are multiplied by"
+                if narrow
+                else f"{name} is for a cache of {E4M3.array_name}, got {k.dtype}; leave it out"
+            )
+        elif array is not None and array.device == HOST and array.dtype == F32.array_name:
+            scales = host_array(array)
+            if not (np.isfinite(scales) & (scales > 0)).all():
+                yield f"{name} must hold finite numbers above 0, got {scales.tolist()}"
+
+
+def problems_of_narrow(
+    config: AttentionConfig, views: Mapping[str, ArrayView], backend: str
+) -> Iterator[str]:
+    """Say what the kernels of a backend do not take of caches of e4m3, which numpy does."""
+    if backend == "cpu" or views["k_cache"].dtype != E4M3.array_name:
+        return
+    if config.element is F32:
+        yield (
+            f"q must be float16 or bfloat16 for a cache of {E4M3.array_name} with backend {backend!r}, got "
+            f"{views['q'].dtype}; convert it, or use backend='cpu'"
+        )
+    if config.head_dim % WIDENED or config.value_dim % WIDENED:
+        yield (
+            f"head_dim and head_dim_v of a cache of {E4M3.array_name} must be multiples of {WIDENED} for "
+            f"backend {backend!r}, got {config.head_dim} and {config.value_dim}; use backend='cpu', or a "
+            "cache of the queries' type"
+        )
+        return
+    for name in ("k_cache", "v_cache"):
+        if aligned(views[name], E4M3.nbytes) % WIDENED:
+            yield (
+                f"rows of {name} must begin at multiples of {WIDENED} bytes for backend {backend!r}, got "
+                f"address {views[name].pointer:#x} and strides {list(views[name].strides)}; "
+                f"{copy_of(name, views[name])}"
+            )
 
 
 def _problems_of_new(
@@ -270,6 +332,8 @@ def problems_of_operands(config: AttentionConfig, views: Mapping[str, ArrayView]
         return
     batch, heads, seq_q, _ = views["q"].shape
     sizes = {"batch": batch, "heads": heads, "seq_q": seq_q, LAST_KEYS: 0}
+    if "k_cache" in views:
+        sizes["kv_heads"] = views["k_cache"].shape[1]
     mask = views.get("mask")
     if mask is not None and not mask.shape:
         yield "mask must have a dimension of keys, the last m of a sequence, got none"
@@ -278,7 +342,9 @@ def problems_of_operands(config: AttentionConfig, views: Mapping[str, ArrayView]
         if last_keys(views) > MAX_WINDOWED_SEQ:
             yield f"mask must be of at most {MAX_WINDOWED_SEQ} keys, got shape {list(mask.shape)}"
     scores = (*every_cached(), *(feature for feature in config.scores if feature.gives_arrays))
-    features = replace(config.features, scores=scores, seqused_k=True, leftpad_k=True, cache_batch_idx=True)
+    features = replace(
+        config.features, scores=scores, seqused_k=True, leftpad_k=True, cache_batch_idx=True, kv_dtype=E4M3
+    )
     wanted = (operand for operand in features.operands if operand.name in views)
     yield from operand_problems(wanted, views, sizes)
 

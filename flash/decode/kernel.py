@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Unpack, overload
 
 import numpy as np
 
 from flash.contract.resources import KernelResources
-from flash.decode.checks import WHO, longest_of, problems_of, splits_of
+from flash.decode.checks import SCALES, WHO, longest_of, problems_of, problems_of_narrow, splits_of
 from flash.decode.on_cpu import attend_on_cpu
 from flash.decode.plan import (
     E4M3_TARGET,
     CacheCall,
-    Parts,
     Workspace,
     blocks_of,
     choose_splits,
     joining,
     kernel_of,
+    require_widening,
     steps_of,
     turns_before,
 )
+from flash.decode.workspace import workspace_of
 from flash.host import results
 from flash.host.caller import Caller, flag, raise_problems, views_of
 from flash.launch.checks import check_place
@@ -31,16 +31,15 @@ from flash.launch.checks import scale as scale_of
 from flash.launch.gpu import GpuLauncher, Ready
 from flash.launch.signature import CacheLaunchOptions
 from flash.launch.step import Step, require_grid
-from flash.operands.dtypes import F32, OF_ARRAYS, DType
+from flash.operands.dtypes import F32, OF_ARRAYS
 from flash.operands.words import A, AnyArray, Auto, Backend
 from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig
 from flash.problem.features import LENGTHS
 from flash.scores.aux_arrays import flattened
 from flash.scores.features import CACHE_ARRAYS, SCORES, CacheLaunchArguments, require_known, takes
 from ptxgen.arrays import streams
-from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.overlap import reach
-from ptxgen.arrays.views import HOST, ArrayView, host_array, view
+from ptxgen.arrays.views import HOST, ArrayView, view
 from ptxgen.errors import ConfigError, shown
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cache import ModuleCache
@@ -51,7 +50,6 @@ from ptxgen.runtime.plan import LaunchPlan
 from ptxgen.runtime.settings import AUTO
 from ptxgen.target import target as find_target
 
-_ALIGNED: Final = ALIGNMENTS[0]  # bytes, the alignment of an array in the workspace
 _NEEDED: Final = ("q", "k_cache", "v_cache")
 _NOT_CACHED: Final = ("varlen", *(f.setting for f in SCORES if not f.in_cache))
 
@@ -138,6 +136,8 @@ class DecodeKernel:
         block_table: AnyArray | None = None,
         cache_batch_idx: AnyArray | None = None,
         leftpad_k: AnyArray | None = None,
+        k_scale: AnyArray | None = None,
+        v_scale: AnyArray | None = None,
         rotary_cos: AnyArray | None = None,
         rotary_sin: AnyArray | None = None,
         rotary_interleaved: bool = False,
@@ -157,7 +157,10 @@ class DecodeKernel:
         capacity, head_dim]; with it, int32 [sequences, n], k_cache is [pages, kv_heads, page_size,
         head_dim], and key r of sequence s is row r % page_size of page block_table[s, r //
         page_size]. v_cache likewise, with head_dim_v; heads are a multiple of kv_heads. All are of
-        the config's dtype, with a dense last dimension and otherwise any strides.
+        the config's dtype, with a dense last dimension and otherwise any strides. Or both caches are
+        float8_e4m3fn: then `k_scale` and `v_scale`, float32 of a shape that broadcasts to [kv_heads],
+        above 0, are what their numbers are multiplied by; kernels take it from sm_89 on, with queries
+        of 16 bits, dimensions that are multiples of 8, and rows at multiples of 8 bytes.
 
         Int32 arrays, of a shape that broadcasts to [batch]: `seqused_k`, the number of rows in the
         sequence of each item; `cache_batch_idx`, the sequence of each item, by default the item's
@@ -167,10 +170,10 @@ class DecodeKernel:
         accessed, and rows that are no keys never reach a result.
 
         New rows k [batch, kv_heads, n, head_dim] and v, of the config's dtype, are first written to
-        the caches: row i of n becomes row seqused_k - n + i of its sequence, so `seqused_k` must
-        include the new rows. With `rotary_cos` and `rotary_sin`, float32 [positions, rotary_dim /
-        2] with dense rows, the first rotary_dim columns of k and q are rotated by the positions of
-        their rows, neighbouring columns together if `rotary_interleaved`
+        the caches, divided by the scales if there are any: row i of n becomes row seqused_k - n + i of
+        its sequence, so `seqused_k` must include the new rows. With `rotary_cos` and `rotary_sin`,
+        float32 [positions, rotary_dim / 2] with dense rows, the first rotary_dim columns of k and q are
+        rotated by the positions of their rows, neighbouring columns together if `rotary_interleaved`
         (`flash/problem/rotary.py`). The kernel that attends writes up to 16 new rows, if one CTA,
         or one CTA for each of `splits`, has all queries of a head of K; otherwise a launch before
         it writes them. A new row must belong to one item only: each item with new rows needs its
@@ -215,6 +218,8 @@ class DecodeKernel:
             "block_table": block_table,
             "cache_batch_idx": cache_batch_idx,
             "leftpad_k": leftpad_k,
+            "k_scale": k_scale,
+            "v_scale": v_scale,
             "out": out,
             **flattened(scores),
         }
@@ -223,6 +228,7 @@ class DecodeKernel:
         if name == "cuda":
             views = {key: self._gpu.located(array, WHO) for key, array in views.items()}
         self._check(views)
+        raise_problems(list(problems_of_narrow(self.config, views, name)), WHO)
         number = splits_of(WHO, splits)
         longest = longest_of(views, max_seqlen_k)
         scale = scale_of(self.config, softmax_scale, Caller(WHO))
@@ -301,9 +307,10 @@ class DecodeKernel:
             return self._prepared_on_gpu(call, splits, room, who)
         default = E4M3_TARGET if call.has_scales else DEFAULT_TARGET
         target = find_target(self.config.target or default)
+        require_widening(who, call, target)
         parts = splits or 1  # on a CPU splits save no time
         kernel = kernel_of(call, target, parts)
-        space = _workspace(call, parts, turns_before(call, kernel), room)
+        space = workspace_of(call, parts, turns_before(call, kernel), room)
         steps = steps_of(call, kernel, parts, space)
         return _on_host(functools.partial(_interpret, steps))
 
@@ -318,17 +325,18 @@ class DecodeKernel:
     ) -> Callable[[int], None]:
         ordinal, gpu = call.q.device[1], self._gpu
         target = gpu.target(ordinal)
+        require_widening(who, call, target)
         if splits is None:
             splits = self._splits(call, ordinal)
         key = (*_geometry(call), splits, ordinal)
         ready = self._ready.get(key)
         if ready is not None:
-            space = _workspace(call, splits, ready.queries, room)
+            space = workspace_of(call, splits, ready.queries, room)
         else:
             kernel = kernel_of(call, target, splits)
             require_grid(who, blocks_of(call, kernel) * splits)
             turns = turns_before(call, kernel)
-            space = _workspace(call, splits, turns, room)
+            space = workspace_of(call, splits, turns, room)
             steps = steps_of(call, kernel, splits, space)
             for step in steps:
                 require_grid(who, step.plan.grid[0])
@@ -461,34 +469,7 @@ def _arrays(call: CacheCall, space: Workspace) -> dict[str, ArrayView]:
     return found
 
 
-_OPERANDS: Final = (*LENGTHS, "block_table", *CACHE_ARRAYS)
-
-
-def _workspace(call: CacheCall, splits: int, turns: bool, room: Callable[[int], ArrayView]) -> Workspace:
-    """Memory of a call: rotated queries if `turns`, then O and LSE of the splits if several."""
-    batch, heads, seq_q, _ = call.q.shape
-    element = call.config.element
-    of_parts = (batch, heads, seq_q, splits, call.config.value_dim)
-    wanted: list[tuple[tuple[int, ...], DType]] = [(call.q.shape, element)] if turns else []
-    wanted += [(of_parts, F32), (of_parts[:-1], F32)] if splits > 1 else []
-    if not wanted:
-        return Workspace()
-    sizes = [-(-math.prod(shape) * dtype.nbytes // _ALIGNED) * _ALIGNED for shape, dtype in wanted]
-    whole = room(sum(sizes) // F32.nbytes)
-    found = [_piece(whole, sum(sizes[:n]), shape, dtype) for n, (shape, dtype) in enumerate(wanted)]
-    queries = found.pop(0) if turns else None
-    return Workspace(Parts(*found) if found else None, queries)
-
-
-def _piece(whole: ArrayView, first: int, shape: tuple[int, ...], dtype: DType) -> ArrayView:
-    """An array in the f32 memory `whole`, from byte `first` on."""
-    if whole.device == HOST:
-        nbytes = math.prod(shape) * dtype.nbytes
-        numbers = host_array(whole).view(np.uint8)[first : first + nbytes].view(dtype.numpy)
-        return view(numbers.reshape(shape), "workspace")
-    return whole._replace(
-        pointer=whole.pointer + first, shape=shape, strides=dense_strides(shape), dtype=dtype.array_name
-    )
+_OPERANDS: Final = (*LENGTHS, *SCALES, "block_table", *CACHE_ARRAYS)
 
 
 def _interpret(steps: list[Step]) -> None:

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from flash.cpu.attention import attention_cpu
 from flash.decode.plan import CacheCall, Joining
+from flash.host.stored_rows import loaded, stored
 from flash.mods.trace import AUX
+from flash.operands.dtypes import E4M3
 from flash.problem.config import AttentionConfig
 from flash.problem.features import LENGTHS
 from flash.problem.rotary import rotated
@@ -40,7 +42,10 @@ def attend_on_cpu(call: CacheCall) -> None:
 
     def rows_of(b: int) -> tuple[Array, Array]:
         places = _places(call, int(sequences[b]), np.arange(padding[b], max(used[b], padding[b])))
-        keys, values = (host_array(cache)[places].swapaxes(0, 1) for cache in (call.k, call.v))
+        keys, values = (
+            loaded(host_array(cache)[places].swapaxes(0, 1), scale)
+            for cache, scale in zip((call.k, call.v), _scales(call), strict=True)
+        )
         return keys, values
 
     names = (*CACHE_ARRAYS, *call.config.aux_operands)
@@ -55,19 +60,30 @@ def _join(call: CacheCall, new: Joining, numbers: tuple[Array, Array, Array]) ->
     q, k, v = (host_array(array) for array in (call.q, new.k, new.v))
     if new.cos is not None and new.sin is not None:
         cos, sin = host_array(new.cos), host_array(new.sin)
+        # Rows are rounded once: keys to the type of the cache, which e4m3 is below.
+        kept = (q.dtype, np.dtype(np.float32) if call.has_scales else k.dtype)
         q, k = (
             rotated(x, cos, sin, _positions(used - padding, x.shape[2]), interleaved=new.interleaved).astype(
-                x.dtype
+                dtype
             )
-            for x in (q, k)
+            for x, dtype in zip((q, k), kept, strict=True)
         )
     n = k.shape[2]
     for b, sequence in enumerate(sequences):
         first = max(n - int(used[b]), 0)  # the first new row that lies in the sequence
         places = _places(call, int(sequence), np.arange(used[b] - n + first, used[b]))
-        for cache, rows in ((call.k, k), (call.v, v)):
-            host_array(cache)[places] = rows[b, :, first:].swapaxes(0, 1)
+        for cache, rows, scale in zip((call.k, call.v), (k, v), _scales(call), strict=True):
+            host_array(cache)[places] = stored(rows[b, :, first:], E4M3, scale).swapaxes(0, 1)
     return q
+
+
+def _scales(call: CacheCall) -> tuple[Array | None, Array | None]:
+    """The scales of K and V, [kv_heads, 1, 1]; None for a cache without."""
+    if not call.has_scales:
+        return None, None
+    heads = (call.k.shape[1],)
+    k, v = (np.broadcast_to(host_array(call.operands[name]), heads) for name in ("k_scale", "v_scale"))
+    return k[:, None, None], v[:, None, None]
 
 
 def _positions(keys: Array, rows: int) -> Array:

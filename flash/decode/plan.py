@@ -25,7 +25,9 @@ from flash.problem.config import AttentionConfig, KernelConfig
 from flash.problem.features import LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended
 from flash.problem.tile_choice import choose_tiling, natural_alignment
 from ptxgen.arrays.views import ArrayView
+from ptxgen.errors import LaunchError
 from ptxgen.target import Target
+from ptxgen.target import target as find_target
 
 E4M3_TARGET: Final = "sm_89"  # the first target with `cvt.rn.f16x2.e4m3x2` (PTX ISA, "cvt")
 # The merge of more splits costs more than their CTAs save.
@@ -123,6 +125,15 @@ class Workspace(NamedTuple):
 
     parts: Parts | None = None
     queries: ArrayView | None = None
+
+
+def require_widening(who: str, call: CacheCall, target: Target) -> None:
+    """Raise `LaunchError` for a cache of e4m3 and a target that cannot widen it."""
+    if call.has_scales and target.sm < find_target(E4M3_TARGET).sm:
+        raise LaunchError(
+            f"{who}: a cache of {E4M3.name!r} needs {E4M3_TARGET} or later, got {target.name}; use a cache "
+            "of the queries' type, or backend='cpu'"
+        )
 
 
 def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:

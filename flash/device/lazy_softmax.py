@@ -42,9 +42,10 @@ class LazySoftmax:
     """The running shift and sum of `rows` rows, and the two steps that take in new scores.
 
     `distances` are the butterfly distances that join the lanes which share a row, each with its own
-    keys. `scale`, positive, turns scores into units of log2; it is None if scores are in these
-    units already. `slack` is in units of log2, shifts are in the units of the scores. `sinks` are
-    made by `sink_terms` for scores in units of log2: one for each row, or one for all.
+    keys. `scale`, positive, turns scores into units of log2, those of all rows or of each; it is None if
+    scores are in these units already. `slack` is in units of log2, shifts are in the units of the
+    scores. `sinks` are made by `sink_terms` for scores in units of log2: one for each row, or one for
+    all.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class LazySoftmax:
         k: KernelBuilder,
         rows: int,
         distances: list[int],
-        scale: Value | None,
+        scale: Value | Sequence[Value] | None,
         slack: float,
         sinks: Sequence[FirstTerms] = (NO_TERMS,),
         *,
@@ -60,7 +61,7 @@ class LazySoftmax:
     ) -> None:
         self.k = k
         self.distances = distances
-        self.scale = scale
+        self.scales = [scale] * rows if isinstance(scale, Value) else scale
         self.slack = slack
         self._fused = fused and scale is not None
         first = [k.max(shift, LOWEST, NaN=True) if isinstance(shift, Value) else LOWEST for shift, _ in sinks]
@@ -69,9 +70,9 @@ class LazySoftmax:
         self.row_sum = [k.var(f32, sinks[i % len(sinks)][1]) for i in range(rows)]
         self._bases: list[Var] = []  # of the tile that `take` has taken in
 
-    def _scaled(self, difference: Value) -> Value:
-        """A difference of two scores, in units of log2."""
-        return difference if self.scale is None else difference * self.scale
+    def _scaled(self, difference: Value, i: int) -> Value:
+        """A difference of two scores of row i, in units of log2."""
+        return difference if self.scales is None else difference * self.scales[i]
 
     @marked("lazy softmax: take")
     def take(self, S: Fragment, rescale: Callable[[list[Value]], None]) -> None:
@@ -83,7 +84,7 @@ class LazySoftmax:
         k = self.k
         largest = [self._largest(scores) for scores in S]
         if self._fused:
-            self._bases = [k.var(f32, self._base(shift)) for shift in self.shift]
+            self._bases = [k.var(f32, self._base(shift, i)) for i, shift in enumerate(self.shift)]
         outgrown = [self._exponent(top, i) > self.slack for i, top in enumerate(largest)]
         some = outgrown[0]
         for more in [*outgrown[1:], *(k.abs(base) > _LARGE for base in self._bases)]:
@@ -101,36 +102,35 @@ class LazySoftmax:
             total: Value = row_sum
             for score in scores:
                 if self._fused:
-                    k.fma(score, self._scale, self._bases[i], into=score)
+                    k.fma(score, self._scale(i), self._bases[i], into=score)
                 else:
                     k.sub(score, self.shift[i], into=score)
-                    if self.scale is not None:
-                        k.mul(score, self.scale, into=score)
+                    if self.scales is not None:
+                        k.mul(score, self.scales[i], into=score)
                 k.ex2(score, ftz=True, into=score)
                 total = total + score
             row_sum.set(total)
 
-    @property
-    def _scale(self) -> Value:
-        assert self.scale is not None
-        return self.scale
+    def _scale(self, i: int) -> Value:
+        assert self.scales is not None
+        return self.scales[i]
 
     def _exponent(self, score: Value, i: int) -> Value:
         """The exponent of a score of row i, in units of log2; where its base is large, roughly."""
         if self._fused:
-            return self.k.fma(score, self._scale, self._bases[i])
-        return self._scaled(score - self.shift[i])
+            return self.k.fma(score, self._scale(i), self._bases[i])
+        return self._scaled(score - self.shift[i], i)
 
-    def _base(self, shift: Value) -> Value:
-        """The base of a row, in units of log2: minus the scaled shift, rounded to f32."""
-        return -(shift * self._scale)
+    def _base(self, shift: Value, i: int) -> Value:
+        """The base of row i, in units of log2: minus the scaled shift, rounded to f32."""
+        return -(shift * self._scale(i))
 
     @marked("lazy softmax: terms")
-    def _terms(self, shift: Value) -> tuple[Value, Value]:
-        """The shift and the base that scores of a row get: a score becomes (score - shift) * scale + base.
+    def _terms(self, shift: Value, i: int) -> tuple[Value, Value]:
+        """The shift and the base that scores of row i get: a score becomes (score - shift) * scale + base.
         One of both is 0: the shift, unless the base would be large.
         """
-        k, base = self.k, self._base(shift)
+        k, base = self.k, self._base(shift, i)
         is_large = k.abs(base) > _LARGE
         return k.selp(shift, 0.0, is_large), k.selp(0.0, base, is_large)
 
@@ -149,7 +149,7 @@ class LazySoftmax:
         """
         k, shift = self.k, self.shift[i]
         moved = k.selp(top, shift, outgrown)
-        factor = k.ex2(self._scaled(shift - moved), ftz=True)
+        factor = k.ex2(self._scaled(shift - moved, i), ftz=True)
         shift.set(moved)
         k.mul(self.row_sum[i], factor, into=self.row_sum[i])
         return factor
@@ -161,10 +161,10 @@ class LazySoftmax:
         """
         k, shift = self.k, self.shift[i]
         # The exponents by which `take` judges are too coarse where the base is large.
-        moved = k.selp(top, shift, self._scaled(top - shift) > self.slack)
-        old_less, old_base = self._terms(shift)
-        less, base = self._terms(moved)
-        factor = k.ex2(k.fma(old_less - less, self._scale, base - old_base), ftz=True)
+        moved = k.selp(top, shift, self._scaled(top - shift, i) > self.slack)
+        old_less, old_base = self._terms(shift, i)
+        less, base = self._terms(moved, i)
+        factor = k.ex2(k.fma(old_less - less, self._scale(i), base - old_base), ftz=True)
         shift.set(moved)
         self._bases[i].set(base)
         for score in scores:
@@ -182,6 +182,6 @@ class LazySoftmax:
         inverse = k.selp(0.0, k.rcp_rn(total), total == 0.0)
         shift, log = self.shift[i], k.lg2(total)
         if self._fused:
-            less, base = self._terms(shift)
-            return inverse, (k.fma(less, self._scale, log) - base) * LN2
-        return inverse, (shift + log if self.scale is None else k.fma(shift, self.scale, log)) * LN2
+            less, base = self._terms(shift, i)
+            return inverse, (k.fma(less, self._scale(i), log) - base) * LN2
+        return inverse, (shift + log if self.scales is None else k.fma(shift, self.scales[i], log)) * LN2

@@ -21,7 +21,7 @@ from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, LANE_COLUMNS, LANE_ROWS, accumulators
 from ptxgen.dsl.swizzle import BlockReader, SwizzledTile
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import ScalarType, b32, bf16, bf16x2, f16x2, f32, u32
+from ptxgen.types import ScalarType, b32, bf16, bf16x2, f16, f16x2, f32, u32
 
 _BEYOND_SHARED: Final = 1 << 24  # bytes
 
@@ -76,6 +76,7 @@ def fragment_columns(columns: int) -> list[int]:
 Tiles = tuple[SwizzledTile, SwizzledTile, SwizzledTile]  # the tiles of Q, K and V
 Weights = list[list[tuple[Value, ...]]]
 _DEPTH: Final = HALF.depth
+_PAIRS: Final = {bf16: bf16x2, f16: f16x2}
 _A_REGISTERS: Final = 4  # of a lane, for operand A
 
 
@@ -119,15 +120,31 @@ def operand_readers(t: MmaTiling, me: WarpPlace, tiles: Tiles) -> tuple[BlockRea
     )
 
 
+def query_reader(t: MmaTiling, me: WarpPlace, Q_tile: SwizzledTile) -> BlockReader:
+    """The reader of Q as operand A: of each 16 x 16 block, lanes r and r + 16 have the left and the
+    right half of row r.
+    """
+    return operand_readers(t, me, (Q_tile, Q_tile, Q_tile))[0]
+
+
 class MmaOutputs:
-    """O += P V of 16-bit elements, which the tensor core multiplies exactly and sums in f32."""
+    """O += P V of 16-bit elements `dtype`, which the tensor core multiplies exactly and sums in f32; O
+    becomes `output` in the end, by default `dtype`.
+    """
 
     def __init__(
-        self, k: KernelBuilder, t: MmaTiling, me: WarpPlace, V_tile: SwizzledTile, dtype: ScalarType
+        self,
+        k: KernelBuilder,
+        t: MmaTiling,
+        me: WarpPlace,
+        V_tile: SwizzledTile,
+        dtype: ScalarType,
+        output: ScalarType | None = None,
     ) -> None:
         self.k = k
         self.t = t
-        self.pair = bf16x2 if dtype is bf16 else f16x2
+        self.pair = _PAIRS[dtype]
+        self.output_pair = _PAIRS[output or dtype]
         self.multiply = k.mma_f32_bf16 if dtype is bf16 else k.mma_f32_f16
         self.me = me
         # V is read transposed: the order of its 8 x 8 matrices is that of Q.
@@ -175,7 +192,8 @@ class MmaOutputs:
         """See `WarpProducts`."""
         for chunk in range(columns // MMA_KEYS):
             column = (first // MMA_KEYS + chunk) * LANE_COLUMNS
-            yield chunk, [self.packed(row[column], row[column + 1]).as_(u32)]
+            pair = self.k.cvt(row[column + 1], row[column], rnd="rn", dtype=self.output_pair)
+            yield chunk, [pair.as_(u32)]
 
     def packed(self, low: Value, high: Value) -> Value:
         """Two f32 rounded to 16 bits, in one register."""
@@ -198,13 +216,19 @@ class MmaOutputs:
 
 
 class MmaProducts(MmaOutputs):
-    """Both products of 16-bit elements."""
+    """Both products of 16-bit elements; arguments are those of `MmaOutputs`."""
 
     def __init__(
-        self, k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles, dtype: ScalarType
+        self,
+        k: KernelBuilder,
+        t: MmaTiling,
+        me: WarpPlace,
+        tiles: Tiles,
+        dtype: ScalarType,
+        output: ScalarType | None = None,
     ) -> None:
         self._q, self._k = operand_readers(t, me, tiles)
-        super().__init__(k, t, me, tiles[2], dtype)
+        super().__init__(k, t, me, tiles[2], dtype, output)
         self._kept: list[list[tuple[Value, ...]]] | None = None
 
     def below(self, keys: int) -> MmaProducts:

@@ -36,7 +36,7 @@ class NonFinite:
     @marked("nonfinite: flag")
     def __init__(self, k: KernelBuilder, config: KernelConfig) -> None:
         self.k = k
-        self.dtype = config.dtype.scalar  # of V in the tile
+        self.dtype = config.multiplied.scalar  # of V in the tile
         self.stored = config.element_of("V")
         self.output = config.output.scalar
         self._flag = k.shared("odd_flag", (1, 1), u32).pointer()

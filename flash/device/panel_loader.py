@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
-from flash.device.tiles import Matrix
+from flash.device.tiles import Matrix, Strip
 from flash.problem.tile_choice import LEAST_ASYNCHRONOUS
 from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, marked
 from ptxgen.dsl.swizzle import CHUNK_BYTES, SWIZZLE_ROWS, Panel, SwizzledTile
@@ -102,23 +101,43 @@ class PanelLoader:
 
     def _source(self, share: Share, row: Callable[[], Value]) -> Value:
         """The address of a thread's first chunk in the row of the matrix at address `row()`."""
-        k = self.k
-        first_byte = k.cvt((share.chunk + share.panels[0].first) * self.chunk_bytes, dtype=u64)
+        first_byte = self._first_byte(share)
         return row() + first_byte
+
+    def _first_byte(self, share: Share) -> Value:
+        """The offset of a thread's first chunk in a row of the matrix, in bytes, u64."""
+        return self.k.cvt((share.chunk + share.panels[0].first) * self.chunk_bytes, dtype=u64)
+
+    def _sources(self, share: Share, row: Value) -> Iterator[tuple[int, Value]]:
+        """How far a thread's rows lie below its first one, `row`, and the address of its first chunk in
+        each of them.
+        """
+        strip = Strip(
+            row,
+            share.row,
+            share.rows_at_once,
+            self.tile.rows,
+            share.chunk,
+            share.panels[0].chunks,
+            lambda: self._first_byte(share),
+        )
+        find = self.matrix.further(self.k, strip)
+        source, turn_bytes = find(0), self.matrix.step(share.rows_at_once)
+
+        def walked(source: Value) -> Iterator[tuple[int, Value]]:
+            yield 0, source
+            for first in range(share.rows_at_once, self.tile.rows, share.rows_at_once):
+                source = find(first) if turn_bytes is None else source + turn_bytes
+                yield first, source
+
+        return walked(source)
 
     @marked("panel loader: asynchronous copies")
     def _start_copies(self, share: Share, first_row: Value, ragged: bool) -> None:
         row = first_row + self.k.signed(share.row)
-        lanes = share.panels[0].chunks
-        find = self.matrix.further(self.k, row, share.rows_at_once, self.tile.rows, share.chunk, lanes)
-        source = self._source(share, lambda: find(0))
-        turn_bytes = self.matrix.step(share.rows_at_once)
+        sources = self._sources(share, row)
         rows_left = self.matrix.rows - row if ragged else None
-        for first in range(0, self.tile.rows, share.rows_at_once):
-            if first and turn_bytes is not None:
-                source = source + turn_bytes
-            elif first:
-                source = self._source(share, functools.partial(find, first))
+        for first, source in sources:
             present = None if rows_left is None else rows_left > first
             with self._rows_of(share, first):
                 self._copy_row(share, share.place, source, first, present)

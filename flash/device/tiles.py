@@ -19,6 +19,23 @@ _LOOKUPS_IN_FLIGHT = 16
 
 
 @dataclass(frozen=True)
+class Strip:
+    """The rows of a tile of `rows` rows that a thread copies, and what of them: row `row` of a matrix,
+    s32, which is row `own` of the tile, u32 and below `apart`, and each `apart`-th row from there on;
+    `within()` emits the offset in a row, u64 bytes. The thread is the `nth` of `lanes` neighbouring
+    ones with these rows.
+    """
+
+    row: Value
+    own: Value
+    apart: int
+    rows: int
+    nth: Value
+    lanes: int
+    within: Callable[[], Value]
+
+
+@dataclass(frozen=True)
 class Matrix:
     """One head of Q, K, V or O in global memory: `columns` elements in each of `rows` rows.
 
@@ -47,15 +64,16 @@ class Matrix:
         """The offset of a row from `first`, in bytes, u64."""
         return (k.cvt(index, dtype=s64) * self.row_bytes).as_(u64)
 
-    def further(
-        self, k: KernelBuilder, index: Value, apart: int, rows: int, nth: Value, lanes: int
-    ) -> Callable[[int], Value]:
-        """A function of `down` that gives the address of row `index` + `down`, where `index` is one
-        of the first `apart` rows of a tile of `rows` rows, and `down` a multiple of `apart`. The
-        thread is the `nth` of `lanes` neighbouring ones with this index; all of them call it alike.
+    def further(self, k: KernelBuilder, strip: Strip) -> Callable[[int], Value]:
+        """A function of `down`, a multiple of `strip.apart`, that gives the address of what a thread
+        copies of its row that lies `down` below its first one; all threads of a CTA call it alike.
         """
-        del apart, rows, nth, lanes
-        return lambda down: self.row(k, index + down if down else index)
+
+        def find(down: int) -> Value:
+            within = strip.within()
+            return self.row(k, strip.row + down if down else strip.row) + within
+
+        return find
 
     def lookups(self, apart: int, rows: int) -> int:
         """How many entries of a page table `further` reads to find the rows of such a tile."""
@@ -146,11 +164,19 @@ class TileLoader:
                 return source
             if at_once < self.turns:  # `rows_left` goes down
                 return self.matrix.row(k, self.matrix.rows - rows_left + first) + self.column_bytes
-            return find(first) + self.column_bytes
+            return find(first)
 
         if source is None:
-            row = self.matrix.rows - rows_left
-            find = self.matrix.further(k, row, self.rows_at_once, self.tile.rows, self.lane, self.lanes)
+            strip = Strip(
+                self.matrix.rows - rows_left,
+                self.row.as_(u32),
+                self.rows_at_once,
+                self.tile.rows,
+                self.lane,
+                self.lanes,
+                lambda: self.column_bytes,
+            )
+            find = self.matrix.further(k, strip)
 
         def copy_turn(n: int) -> None:
             first = n * self.rows_at_once

@@ -1,21 +1,20 @@
-"""Copies of rows of one-byte elements (e4m3) into tiles of 16-bit elements."""
+"""Copies of rows of one-byte elements (e4m3) into tiles of f16."""
 
 from __future__ import annotations
 
-import functools
 from typing import Final
 
 from flash.device.panel_loader import PanelLoader, Share, both
 from ptxgen.dsl import Pointer, Value, Var, marked
 from ptxgen.dsl.swizzle import Panel
-from ptxgen.types import b16, bf16x2, f16, f32, u16, u32
+from ptxgen.types import b32, u32
 
 _WORD: Final = u32.nbytes
 _WORDS: Final = 2  # words of the matrix that become the four of a chunk
 
 
 class WideningLoader(PanelLoader):
-    """Copies blocks of rows of e4m3 into a tile of f16 or bf16, which hold all values of e4m3.
+    """Copies blocks of rows of e4m3 into a tile of f16, which holds all values of e4m3.
 
     Copies go through registers: a thread starts the loads of all its rows before it widens the
     first. What lies beyond the matrix becomes zero and is not read.
@@ -45,12 +44,10 @@ class WideningLoader(PanelLoader):
     def _loaded(self, share: Share, first_row: Value) -> dict[tuple[int, Panel], list[Var]]:
         """The words that a thread has loaded, by row of the tile and panel."""
         k, row = self.k, first_row + self.k.signed(share.row)
-        lanes = share.panels[0].chunks
-        find = self.matrix.further(k, row, share.rows_at_once, self.tile.rows, share.chunk, lanes)
+        sources = self._sources(share, row)
         rows_left = self.matrix.rows - row
         found = {}
-        for first in range(0, self.tile.rows, share.rows_at_once):
-            source = self._source(share, functools.partial(find, first))
+        for first, source in sources:
             present: Value | None = rows_left > first
             if first + share.rows_at_once > self.tile.rows:
                 present = both(present, k.signed(share.row) < self.tile.rows - first)
@@ -67,16 +64,6 @@ class WideningLoader(PanelLoader):
         return found
 
     def _widened(self, word: Value) -> list[Value]:
-        """Four e4m3 in a word as two words of 16-bit elements."""
+        """Four e4m3 in a word as two words of f16."""
         k = self.k
-        pairs = [k.cvt(half, dtype=u16) for half in (word, word >> 16)]
-        halves = [k.cvt_widen(pair.as_(b16)).as_(u32) for pair in pairs]
-        if self.tile.dtype is f16:
-            return halves
-        return [self._as_bf16(half) for half in halves]
-
-    def _as_bf16(self, pair: Value) -> Value:
-        """Two f16 of a word as bf16, exactly: e4m3 has four significant bits."""
-        k = self.k
-        low, high = (k.cvt(k.cvt(half, dtype=u16).as_(f16), dtype=f32) for half in (pair, pair >> 16))
-        return k.cvt(high, low, rnd="rn", dtype=bf16x2).as_(u32)
+        return [k.cvt_widen(pair).as_(u32) for pair in k.unpack(word.as_(b32))]

@@ -1,5 +1,6 @@
 """The tensor-core forward kernel: O = softmax(scale Q Kᵀ + mask) V in one pass over K and V
-(FlashAttention-2, algorithm 1), for f16 and bf16, and for f32 by products of f16 or of tf32.
+(FlashAttention-2, algorithm 1), for f16 and bf16, and for f32 by products of f16 or of tf32. K and V of
+one byte are widened to f16, and Q of bf16 is converted to it (`flash/device/half_queries.py`).
 
 One CTA computes `block_q` rows of one head, or packed rows of several
 (`flash/device/grouped_heads.py`); if values are wider than a CTA can hold, a slice of their
@@ -11,7 +12,7 @@ loop of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -20,6 +21,7 @@ from flash.device.append_in_place import AppendedRows
 from flash.device.cta import Cta
 from flash.device.epilogue import store_outputs
 from flash.device.finished_rows import finish_rows
+from flash.device.half_queries import convert_queries, row_factors
 from flash.device.lazy_softmax import LEAST_SCALE, LazySoftmax
 from flash.device.mask import Mask
 from flash.device.mma_products import (
@@ -44,9 +46,9 @@ from flash.problem.mma_tiling import HALF, PAIRS, MmaTiling
 from flash.scores.philox import KEYS_PER_BLOCK
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
-from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
+from ptxgen.dsl import Fragment, KernelBuilder, Value, Var, marked
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, QUAD, QUAD_LANES, of_quad
-from ptxgen.types import ScalarType, bf16, f16, f32
+from ptxgen.types import bf16, f16, f32
 
 # P is at most 2 ** _SLACK, which every 16-bit type holds with room to spare. V of f32 may be so
 # large that P V would not be finite.
@@ -59,7 +61,7 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
 
     `flash/contract/forward.py` says what its parameters mean.
     """
-    dtype = config.dtype.scalar
+    dtype = config.multiplied.scalar
     # Shifts and products instead of `div` shorten a turn by 14 instructions, but the assembler keeps their
     # results in registers through the loops: where these are short it then spills, as with windows. Proofs
     # do not follow them through what packed heads and new rows in place divide.
@@ -70,10 +72,15 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     cta = Cta.entered(k, config, given)
     me = WarpPlace.of(k)
 
-    tiles, split, pipeline = _start_copies(k, config, t, cta, AppendedRows.written(k, config, given, cta))
-    products = _products(k, t, me, tiles, split, dtype)
+    own = AppendedRows.written(k, config, given, cta)
+    factors = row_factors(k, t) if config.multiplied is not config.dtype else ()
+    tiles, split, pipeline = _start_copies(k, config, t, (cta, me), own, factors)
+    products = _products(k, config, me, tiles, split)
     # Scores that `cta.scoring` makes are in units of log2 already.
-    scale = k.max(k.abs(cta.scale_log2), LEAST_SCALE) if cta.scoring is None else None
+    scale: Value | list[Value] | None = None
+    if cta.scoring is None:
+        scale = [k.max(k.abs(cta.scale_log2) * factor, LEAST_SCALE) for factor in factors]
+        scale = scale or k.max(k.abs(cta.scale_log2), LEAST_SCALE)
     rows, keys = fragment_rows(t), fragment_columns(t.tile)
     sinks = cta.sinks(k, me.in_quad, rows, lambda: cta.first_row + k.signed(me.first_row(t)))
     softmax = LazySoftmax(k, len(rows), QUAD, scale, _SLACK[dtype], sinks, fused=t.operands is HALF)
@@ -98,7 +105,8 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
             k, my_first_row, first_key, columns, rows, keys, begins_block, cta.packing, query_of
         )
 
-    turn = _Turn(k, config, t, cta, pipeline, products, softmax, O, S, split, odd, mask, places)
+    of_scores = factors if cta.scoring is not None else ()
+    turn = _Turn(k, config, t, cta, pipeline, products, softmax, O, S, of_scores, split, odd, mask, places)
     for begin, end, cut in tile_runs(k, cta, lambda: Cta.of(k, config, given)):
         with k.loop(-begin, end if isinstance(end, int) else -end) as n, _if_seen(k, cta, pipeline, n):
             turn.attend(n, cut)
@@ -115,13 +123,15 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
 
 
 def _products(
-    k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles, split: SplitTiles | None, dtype: ScalarType
+    k: KernelBuilder, config: KernelConfig, me: WarpPlace, tiles: Tiles, split: SplitTiles | None
 ) -> WarpProducts:
     """Both products of a warp."""
+    t = config.tiling
+    assert isinstance(t, MmaTiling)
     if split is not None:
         return SplitProducts(k, t, me, split)
     if t.operands is HALF:
-        return MmaProducts(k, t, me, tiles, dtype)
+        return MmaProducts(k, t, me, tiles, config.multiplied.scalar, config.dtype.scalar)
     return Tf32Products(k, t, me, tiles, joins=True)
 
 
@@ -138,6 +148,7 @@ class _Turn:
     softmax: LazySoftmax
     O: Fragment
     S: Fragment
+    factors: Sequence[Value]  # what scores of each row are multiplied by; empty: 1
     split: SplitTiles | None
     odd: NonFinite | None
     mask: Callable[[], Mask]
@@ -177,6 +188,9 @@ class _Turn:
         if not (cut.hides or cta.scoring is not None or cta.after_softmax):
             return None
         places = self.places(n)
+        for row, factor in zip(self.S, self.factors, strict=False):
+            for score in row:
+                self.k.mul(score, factor, into=score)
         if cta.scoring is not None:
             cta.scoring.apply(self.S, places)
         if cut.hides:
@@ -223,13 +237,18 @@ def _queries(
 
 @marked("mma: first copies")
 def _start_copies(
-    k: KernelBuilder, config: KernelConfig, t: MmaTiling, cta: Cta, own: AppendedRows | None
+    k: KernelBuilder,
+    config: KernelConfig,
+    t: MmaTiling,
+    where: tuple[Cta, WarpPlace],
+    own: AppendedRows | None,
+    factors: Sequence[Var],
 ) -> tuple[Tiles, SplitTiles | None, KeyValuePipeline]:
     """Declare the tiles of Q, K and V, and start the first copies. The tile of Q is split already if
-    tiles are to be split.
+    tiles are to be split, and converted if there are `factors`, which are set then.
     """
     k.note("shared memory, and the first tiles on their way there")
-    dtype = config.dtype.scalar
+    (cta, me), dtype = where, config.multiplied.scalar
     Q_tile = k.swizzled("Q_tile", (t.block_q, t.score_width), dtype)
     K_tile = k.swizzled("K_tile", (t.tile, t.score_width), dtype, stages=t.stages)
     V_tile = k.swizzled("V_tile", (t.tile, t.output_width), dtype, stages=t.stages)
@@ -265,6 +284,11 @@ def _start_copies(
             await_copies(k)
             k.barrier()
             split.queries.split(QUERIES_MARK)
+        if factors:
+            if Q_loader.is_asynchronous:
+                await_copies(k)
+            k.barrier()
+            convert_queries(k, t, me, Q_tile, factors)
     return (Q_tile, K_tile, V_tile), split, pipeline
 
 

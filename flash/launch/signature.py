@@ -30,6 +30,8 @@ class CacheLaunchOptions(CacheLaunchArguments, total=False):
     block_table: AnyArray | None
     cache_batch_idx: AnyArray | None
     leftpad_k: AnyArray | None
+    k_scale: AnyArray | None
+    v_scale: AnyArray | None
     rotary_cos: AnyArray | None
     rotary_sin: AnyArray | None
     rotary_interleaved: bool

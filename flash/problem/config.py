@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from flash.operands.declared import Number
-from flash.operands.dtypes import DTYPES, F32, DType, config_name
+from flash.operands.dtypes import DTYPES, F16, F32, DType, config_name
 from flash.operands.words import Auto, Causal, DTypeLike, Precision
 from flash.problem.features import MAX_PAGE_SIZE, NO_FEATURES, SECTION, Features
 from flash.problem.precision import choices, resolved
@@ -84,6 +84,13 @@ class KernelConfig:
     def output(self) -> DType:
         """The type of O: that of Q, or f32 for parts that are to be merged."""
         return F32 if self.features.splits else self.dtype
+
+    @property
+    def multiplied(self) -> DType:
+        """The type of the elements in shared memory and of P: that of Q, or f16 for K and V of one
+        byte, which are widened to it (`flash/device/half_queries.py`).
+        """
+        return self.dtype if self.features.kv_dtype is None else F16
 
     def element_of(self, array: str) -> DType:
         """The element type of one of Q, K, V and O."""

@@ -159,3 +159,37 @@ def test_a_kernel_that_widens_says_so_in_its_name() -> None:
     kernel = kernel_of(call_of("f16", 64, 0), target("sm_89"), 1)
     plain = replace(kernel, features=replace(kernel.features, kv_dtype=None))
     assert kernel.name == plain.name.replace("usedk", "usedk_kv_e4m3")
+
+
+@pytest.mark.parametrize("softcap", [None, 30.0])
+def test_each_row_of_bf16_queries_has_a_power_of_two_of_its_own(softcap: float | None) -> None:
+    """f16, in which kernels multiply, has neither 2**60 nor 2**-60."""
+    cache, (q, k, v) = cache_of(), tokens(4, "bf16")
+    powers = np.array([2.0**60, 1.0, 2.0**-60, 2.0**-120], np.float32)  # of the heads
+    q = (q.astype(np.float32) * powers[:, None, None]).astype(q.dtype)
+    out, lse = flash.attention_with_kvcache(q, cache, k, v, layer=0, return_lse=True, softcap=softcap)
+    for b in range(BATCH):
+        keys, values = (rows(0, b)[None] for rows in (cache.keys, cache.values))
+        here = slice(b, b + 1)
+        assert_attention_is_accurate(
+            out[here],
+            lse[here],
+            q[here],
+            keys,
+            values,
+            causal=True,
+            softcap=softcap,
+            arithmetic=arithmetic_of("bf16"),
+        )
+
+
+@pytest.mark.parametrize("odd", [np.inf, np.nan])
+def test_a_bf16_query_that_is_not_finite_makes_its_own_row_nan(odd: float) -> None:
+    cache, (q, k, v) = cache_of(), tokens(3, "bf16")
+    expected = flash.attention_with_kvcache(q, cache, k, v, layer=0)
+    q[1, 2, 0, 5] = odd
+    out = flash.attention_with_kvcache(q, cache, layer=0)
+    others = np.ones(out.shape, bool)
+    others[1, 2, 0] = False
+    assert np.isnan(out[1, 2, 0].astype(np.float32)).all()
+    assert (out[others] == expected[others]).all()
