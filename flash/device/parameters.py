@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from flash.device.grouped_heads import PackedMatrix
 from flash.device.sequence_span import Span
@@ -19,6 +19,7 @@ from flash.scores.heads import Packing
 from flash.scores.places import PackedPlane, ScorePlane
 from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.dsl.matrices.lanes import of_segment
+from ptxgen.records import dataclass
 from ptxgen.types import f32, s32, s64, u32, u64
 
 

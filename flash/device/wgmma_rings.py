@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flash.device.cta import Cta
@@ -11,6 +10,7 @@ from flash.problem.tensor_maps import MAPPED, RANK, layout_of, map_name
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.dsl import KernelBuilder, Role, Value
 from ptxgen.dsl.hopper import BoxTile, Ring, TensorParameter
+from ptxgen.records import dataclass
 
 if TYPE_CHECKING:
     from typing import Self

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 from flash.operands.declared import Number
@@ -29,6 +29,7 @@ from flash.scores.options import MAX_SCALE, flag, is_scale, require_one_of
 from flash.scores.window import Window
 from ptxgen.arguments import integer
 from ptxgen.errors import ConfigError, shown
+from ptxgen.records import dataclass
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 
