@@ -101,7 +101,9 @@ def _add(cls: type, name: str, method: Callable[..., Any]) -> None:
 def _initializer(cls: type, fields: tuple[dataclasses.Field[Any], ...], frozen: bool) -> Callable[..., None]:
     """`__init__`, compiled in the scope of the module of the class, where its annotations have a meaning."""
     values: dict[str, Any] = {"_set": object.__setattr__, "_FACTORY": _Factory()}
-    positional, keywords, body = ["self"], [], []
+    positional: list[str] = ["self"]
+    keywords: list[str] = []
+    body: list[str] = []
     for field in fields:
         name = value = field.name
         parameter = name
@@ -159,7 +161,7 @@ def _tuple(record: str, names: list[str]) -> str:
     return f"({''.join(f'{record}.{name}, ' for name in names)})"
 
 
-def _freeze(cls: type, names: tuple[str, ...], slots: bool) -> None:
+def _freeze(cls: Any, names: tuple[str, ...], slots: bool) -> None:
     """Let no field of the class be assigned or deleted, nor any attribute of an object of just this class."""
 
     def assign(self: Any, name: str, value: Any) -> None:
