@@ -31,6 +31,7 @@ from flash.launch.checks import scale as scale_of
 from flash.launch.gpu import GpuLauncher, Ready
 from flash.launch.signature import CacheLaunchOptions
 from flash.launch.step import Step, require_grid
+from flash.launch.workspace import piece
 from flash.operands.dtypes import F32, OF_ARRAYS, DType
 from flash.operands.words import A, AnyArray, Auto, Backend
 from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig
@@ -38,9 +39,8 @@ from flash.problem.features import LENGTHS
 from flash.scores.aux_arrays import flattened
 from flash.scores.features import CACHE_ARRAYS, SCORES, CacheLaunchArguments, require_known, takes
 from ptxgen.arrays import streams
-from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.overlap import reach
-from ptxgen.arrays.views import HOST, ArrayView, host_array, view
+from ptxgen.arrays.views import HOST, ArrayView, view
 from ptxgen.errors import ConfigError, shown
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cache import ModuleCache
@@ -93,7 +93,6 @@ class DecodeKernel:
             )
         self.config = config
         self._gpu = GpuLauncher(config, gpu_of("DecodeKernel", cuda), cache_of("DecodeKernel", cache), WHO)
-        self._space: dict[tuple[int, int], ArrayView] = {}
         self._ready = Kept[tuple[object, ...], _Prepared]()
         self._sizes = Kept[tuple[object, ...], tuple[int, int, int]]()
         self._checked = Kept[tuple[object, ...], list[tuple[int, int]]]()
@@ -375,12 +374,7 @@ class DecodeKernel:
         """
         if device == HOST:
             return view(np.empty(count, np.float32), "workspace")
-        ordinal = device[1]
-        found = self._space.get((ordinal, stream))
-        if found is None or found.size < count:
-            made = results.DeviceArray((count,), F32, ordinal, self._gpu.backend, stream)
-            found = self._space[ordinal, stream] = view(made, "workspace")
-        return found
+        return self._gpu.space.kept(device[1], stream, count)
 
 
 class _Launches(NamedTuple):
@@ -475,20 +469,9 @@ def _workspace(call: CacheCall, splits: int, turns: bool, room: Callable[[int], 
         return Workspace()
     sizes = [-(-math.prod(shape) * dtype.nbytes // _ALIGNED) * _ALIGNED for shape, dtype in wanted]
     whole = room(sum(sizes) // F32.nbytes)
-    found = [_piece(whole, sum(sizes[:n]), shape, dtype) for n, (shape, dtype) in enumerate(wanted)]
+    found = [piece(whole, sum(sizes[:n]), shape, dtype) for n, (shape, dtype) in enumerate(wanted)]
     queries = found.pop(0) if turns else None
     return Workspace(Parts(*found) if found else None, queries)
-
-
-def _piece(whole: ArrayView, first: int, shape: tuple[int, ...], dtype: DType) -> ArrayView:
-    """An array in the f32 memory `whole`, from byte `first` on."""
-    if whole.device == HOST:
-        nbytes = math.prod(shape) * dtype.nbytes
-        numbers = host_array(whole).view(np.uint8)[first : first + nbytes].view(dtype.numpy)
-        return view(numbers.reshape(shape), "workspace")
-    return whole._replace(
-        pointer=whole.pointer + first, shape=shape, strides=dense_strides(shape), dtype=dtype.array_name
-    )
 
 
 def _interpret(steps: list[Step]) -> None:
