@@ -15,9 +15,11 @@ from flash.launch.calls import Call, run_on_cpu, run_on_interpreter
 from flash.launch.checks import Geometry, alignment, check, check_addresses, check_place
 from flash.launch.checks import scale as scale_of
 from flash.launch.checks import seed as seed_of
+from flash.launch.divided import run_divided
 from flash.launch.explain import explain
 from flash.launch.gpu import GpuLauncher
 from flash.launch.kernel_choice import kernel_of
+from flash.launch.key_splits import fixed_splits
 from flash.launch.operands import require_operands
 from flash.launch.signature import ExplainArguments, LaunchArguments
 from flash.operands.dtypes import F32
@@ -426,8 +428,13 @@ class AttentionKernel:
             aligned = alignment(
                 self.config, call.geometry, call.q.pointer, call.k.pointer, call.v.pointer, call.out.pointer
             )
-            kernel = kernel_of(self.config, call.geometry, None, aligned, call.lse is not None)
-            run_on_interpreter(call, proved_build(kernel))
+            splits = fixed_splits(self.config)
+            with_lse = call.lse is not None
+            made = proved_build(kernel_of(self.config, call.geometry, None, aligned, with_lse, splits))
+            if splits > 1:
+                run_divided(call, made, splits)
+            else:
+                run_on_interpreter(call, made)
         elif call.q.device == HOST:
             self._gpu.launch_from_host(call, stream or 0, self._gpu.backend.current_device())
         else:

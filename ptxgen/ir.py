@@ -10,11 +10,12 @@ an instance of a frozen dataclass takes five times as long to make.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import CodeType
 from typing import NamedTuple
 
 from ptxgen.errors import TypeMismatchError, shown
+from ptxgen.records import dataclass
 
 
 class Reg(NamedTuple):

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from ptxgen.arguments import integer
 from ptxgen.errors import ConfigError, UnsupportedTargetError, did_you_mean, shown
+from ptxgen.records import dataclass
 
 KIB: Final = 1024
 WARP_SIZE: Final = 32  # threads

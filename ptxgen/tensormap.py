@@ -8,13 +8,13 @@ the order of PTX coordinates, innermost first: the reverse of numpy's order.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from ptxgen.arguments import integer, is_one_of
 from ptxgen.errors import ConfigError, did_you_mean, shown
+from ptxgen.records import dataclass
 from ptxgen.types import TYPES, ScalarType
 
 if TYPE_CHECKING:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ptxgen.errors import ModifierError, did_you_mean
+from ptxgen.records import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

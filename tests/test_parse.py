@@ -27,7 +27,7 @@ from ptxgen.ir import (
     Symbol,
     Vector,
 )
-from ptxgen.parse import parse, range_of
+from ptxgen.parse import parse
 from ptxgen.text import render
 
 HEAD = ".version 7.0\n.target sm_80\n.address_size 64\n"
@@ -281,15 +281,6 @@ def test_the_alignment_of_a_dynamic_array_is_kept():
     module = parse(text)
     assert ".extern .shared .align 128 .b8 smem[];\n" in render(module)
     assert parse(render(module)) == module
-
-
-def test_a_prefix_may_end_in_digits():
-    ranges = {"%v1_": RegisterRange("%v1_", "b32", 3), "%q1": RegisterRange("%q1", "b32", 20)}
-    assert range_of("%v1_2", ranges) is ranges["%v1_"]
-    assert range_of("%q119", ranges) is ranges["%q1"]
-    assert range_of("%q120", ranges) is None
-    assert range_of("%q101", ranges) is None
-    assert range_of("%r1", ranges) is None
 
 
 # ------------------------------------------------------------------------------------------ errors

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from flash.operands.declared import Operand
 from flash.problem.tensor_maps import map_name
 from ptxgen import ir
 from ptxgen.errors import BackendError
+from ptxgen.records import dataclass
 from ptxgen.target import Target
 from ptxgen.tensormap import Boxes, TensorMap
 from ptxgen.text import render

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.resources import KernelResources
-from flash.kernels.mma_forward import mma_attention_forward
-from flash.kernels.simt_forward import attention_forward
-from flash.kernels.wgmma_forward import wgmma_attention_forward
 from flash.operands.declared import Operand
 from flash.problem.arrays import arrays_of
 from flash.problem.config import KernelConfig
 from flash.problem.mma_tiling import MmaTiling
 from flash.problem.simt_tiling import Tiling
 from flash.problem.tensor_maps import maps_of
-from flash.problem.tile_choice import AnyTiling
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen import ir
 from ptxgen.check.verify import require_valid
@@ -75,17 +71,22 @@ class Build(BuiltKernel):
         )
 
 
-# The families of forward kernels: what emits the kernel of a configuration, by its tiling.
-FAMILIES: Final[dict[type[AnyTiling], Callable[[KernelConfig, Any], ir.Module]]] = {
-    Tiling: attention_forward,
-    MmaTiling: mma_attention_forward,
-    WgmmaTiling: wgmma_attention_forward,
-}
-
-
 def emit(config: KernelConfig) -> ir.Module:
     """The module of a configuration, as its family of kernels emits it; not verified."""
-    return FAMILIES[type(config.tiling)](config, config.tiling)
+    # Imported here, because a process that emits a kernel does not need the other families.
+    match config.tiling:
+        case Tiling() as tiling:
+            from flash.kernels.simt_forward import attention_forward
+
+            return attention_forward(config, tiling)
+        case MmaTiling() as tiling:
+            from flash.kernels.mma_forward import mma_attention_forward
+
+            return mma_attention_forward(config, tiling)
+        case WgmmaTiling() as tiling:
+            from flash.kernels.wgmma_forward import wgmma_attention_forward
+
+            return wgmma_attention_forward(config, tiling)
 
 
 @lru_cache(maxsize=256)

@@ -5,7 +5,6 @@ with attention that stores the N² scores.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from flash.operands.dtypes import F32_BYTES
 from flash.problem.config import KernelConfig
 from flash.scores.window import Sides, key_limits, position_offset
+from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
 
 FLOPS_PER_FMA: Final = 2

@@ -91,7 +91,6 @@ class DecodeKernel:
             )
         self.config = config
         self._gpu = GpuLauncher(config, gpu_of("DecodeKernel", cuda), cache_of("DecodeKernel", cache), WHO)
-        self._space: dict[tuple[int, int], ArrayView] = {}
         self._ready = Kept[tuple[object, ...], _Prepared]()
         self._sizes = Kept[tuple[object, ...], tuple[int, int, int]]()
         self._checked = Kept[tuple[object, ...], list[tuple[int, int]]]()
@@ -383,12 +382,7 @@ class DecodeKernel:
         """
         if device == HOST:
             return view(np.empty(count, np.float32), "workspace")
-        ordinal = device[1]
-        found = self._space.get((ordinal, stream))
-        if found is None or found.size < count:
-            made = results.DeviceArray((count,), F32, ordinal, self._gpu.backend, stream)
-            found = self._space[ordinal, stream] = view(made, "workspace")
-        return found
+        return self._gpu.space.kept(device[1], stream, count)
 
 
 class _Launches(NamedTuple):

@@ -10,13 +10,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.decode.merge_launch import Given, merging
 from flash.host import results
 from flash.host.caller import raise_problems, views_of
 from flash.kernels.merge import MAX_ROWS
 from flash.launch.arguments import Argument
 from flash.launch.checks import out_problems, stream_without_gpu
 from flash.launch.gpu import Launcher, launcher_of
+from flash.launch.merge_launch import Given, merging
 from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS, DType
 from flash.operands.words import A, AnyArray, Backend
 from flash.problem.config import DEFAULT_TARGET

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from flash.contract.catalogue import proved_build
 from flash.decode.append_launch import NewRows, Rotation, append_step
-from flash.decode.merge_launch import MergeCall, merging
 from flash.device.grouped_heads import packing_saves_ctas
+from flash.launch.merge_launch import MergeCall, merging
 from flash.launch.step import Step, aligned, launch_step
 from flash.operands.declared import LAST_KEYS
 from flash.operands.dtypes import E4M3, OF_ARRAYS, DType

@@ -6,13 +6,11 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-import numpy as np
-
 from flash.decode.plan import CacheCall, Parts, Workspace
+from flash.launch.workspace import piece
 from flash.operands.dtypes import F32, DType
 from flash.problem.config import ALIGNMENTS
-from ptxgen.arrays.dlpack import dense_strides
-from ptxgen.arrays.views import HOST, ArrayView, host_array, view
+from ptxgen.arrays.views import ArrayView
 
 _ALIGNED: Final = ALIGNMENTS[0]  # bytes, the alignment of an array in the workspace
 
@@ -28,17 +26,6 @@ def workspace_of(call: CacheCall, splits: int, turns: bool, room: Callable[[int]
         return Workspace()
     sizes = [-(-math.prod(shape) * dtype.nbytes // _ALIGNED) * _ALIGNED for shape, dtype in wanted]
     whole = room(sum(sizes) // F32.nbytes)
-    found = [_piece(whole, sum(sizes[:n]), shape, dtype) for n, (shape, dtype) in enumerate(wanted)]
+    found = [piece(whole, sum(sizes[:n]), shape, dtype) for n, (shape, dtype) in enumerate(wanted)]
     queries = found.pop(0) if turns else None
     return Workspace(Parts(*found) if found else None, queries)
-
-
-def _piece(whole: ArrayView, first: int, shape: tuple[int, ...], dtype: DType) -> ArrayView:
-    """An array in the f32 memory `whole`, from byte `first` on."""
-    if whole.device == HOST:
-        nbytes = math.prod(shape) * dtype.nbytes
-        numbers = host_array(whole).view(np.uint8)[first : first + nbytes].view(dtype.numpy)
-        return view(numbers.reshape(shape), "workspace")
-    return whole._replace(
-        pointer=whole.pointer + first, shape=shape, strides=dense_strides(shape), dtype=dtype.array_name
-    )

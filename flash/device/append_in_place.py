@@ -11,7 +11,6 @@ the last row; the first split writes them. Queries are rotated in shared memory,
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from flash.device.cta import Cta
@@ -21,6 +20,7 @@ from flash.operands.dtypes import DType
 from flash.problem.config import KernelConfig
 from flash.problem.features import Appended
 from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
+from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import u32
 

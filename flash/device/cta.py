@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from flash.device.grid_place import GridPlace, SplitOfKeys, ValueSlice
 from flash.device.head_scores import HeadScores
@@ -18,6 +18,7 @@ from flash.scores.feature import NEG_INF, Applied
 from flash.scores.heads import Packing
 from flash.scores.scoring import Scoring
 from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
+from ptxgen.records import dataclass
 from ptxgen.types import s64, u64
 
 

@@ -5,7 +5,6 @@ the Q tile, then in 16-byte pieces to global memory, neighbouring lanes to neigh
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Final
 
 from flash.device.mma_products import WarpPlace, WarpProducts, fragment_rows
@@ -14,6 +13,7 @@ from flash.operands.dtypes import F32_BYTES
 from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, TilePointer, Value, marked
 from ptxgen.dsl.swizzle import CHUNK_BYTES, Panel, SwizzledTile
+from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import f32, u16, u32, u64
 

@@ -5,7 +5,7 @@ and its slice of the values.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from flash.device.cta_order import last_first
 from flash.device.parameters import Array, Parameters
@@ -13,6 +13,7 @@ from flash.device.tiles import Matrix
 from flash.problem.config import KernelConfig
 from flash.problem.simt_tiling import ValueSlices
 from ptxgen.dsl import KernelBuilder, Value
+from ptxgen.records import dataclass
 from ptxgen.types import s64, u32, u64
 
 

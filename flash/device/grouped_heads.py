@@ -8,11 +8,10 @@ neighbouring positions, so that a mask still cuts whole tiles.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from flash.device.tiles import Matrix
 from flash.scores.heads import Packing
 from ptxgen.dsl import KernelBuilder, Value
+from ptxgen.records import dataclass
 
 
 def packing_saves_ctas(seq_q: int, group: int, block_q: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -19,6 +18,7 @@ from flash.scores.heads import PackedNumbers, Packing
 from flash.scores.places import ScorePlane
 from flash.scores.window import Reach
 from ptxgen.dsl import KernelBuilder, Pointer, Value
+from ptxgen.records import dataclass
 from ptxgen.types import f32, s32
 
 

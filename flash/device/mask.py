@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.scores.feature import Applied
 from flash.scores.places import ScorePlaces
 from flash.scores.window import Reach
 from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
+from ptxgen.records import dataclass
 from ptxgen.types import s32
 
 

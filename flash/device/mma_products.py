@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
-from dataclasses import dataclass
 from itertools import chain, product
 from typing import Any, Final, Protocol
 
@@ -20,6 +19,7 @@ from flash.problem.mma_tiling import HALF, MMA_KEYS, MMA_ROWS, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, LANE_COLUMNS, LANE_ROWS, accumulators
 from ptxgen.dsl.swizzle import BlockReader, SwizzledTile
+from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import ScalarType, b32, bf16, bf16x2, f16, f16x2, f32, u32
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Final
 
 from flash.device.tiles import Matrix, Strip
@@ -12,6 +11,7 @@ from flash.problem.tile_choice import LEAST_ASYNCHRONOUS
 from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, marked
 from ptxgen.dsl.swizzle import CHUNK_BYTES, SWIZZLE_ROWS, Panel, SwizzledTile
 from ptxgen.errors import ConfigError
+from ptxgen.records import dataclass
 from ptxgen.types import b16, s32, u32, u64
 
 SIGNS: Final = {2: 0x8000_8000, 4: 0x8000_0000}  # sign bits in a word, by bytes of an element

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from flash.device.grouped_heads import PackedMatrix
 from flash.device.sequence_span import Span
@@ -20,6 +20,7 @@ from flash.scores.places import PackedPlane, ScorePlane
 from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.dsl.division import quotient, remainder
 from ptxgen.dsl.matrices.lanes import of_segment
+from ptxgen.records import dataclass
 from ptxgen.types import f32, s32, s64, u32, u64
 
 

@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Final
 
 from flash.device.parameters import InCache
 from flash.operands.dtypes import F32_BYTES, DType
 from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
+from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import ScalarType, b16, b32, f32, u8, u16, u64
 

@@ -4,9 +4,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ptxgen.dsl import KernelBuilder, Value
+from ptxgen.records import dataclass
 from ptxgen.types import s32, u32
 
 

@@ -23,7 +23,7 @@ import functools
 import operator
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from flash.device.panel_loader import PanelLoader, Share
@@ -31,6 +31,7 @@ from flash.problem.mma_tiling import PANEL_BYTES
 from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, Var, marked
 from ptxgen.dsl.matrices.lanes import over_lanes
 from ptxgen.dsl.swizzle import CHUNK_BYTES, SwizzledTile
+from ptxgen.records import dataclass
 from ptxgen.types import b32, f16, f16x2, f32, u32
 
 ELEMENT_SCALE: Final = 2.0**8  # of elements, before they are split

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ptxgen.dsl import KernelBuilder, Role, Value
+from ptxgen.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
@@ -33,6 +32,7 @@ from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, PANEL_BYTES, TF32, MmaT
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var, marked
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, accumulators
 from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader, SwizzledTile
+from ptxgen.records import dataclass
 from ptxgen.types import f32, u32
 
 _DROPPED: Final = 0x1FFF  # bits of an f32 beyond tf32

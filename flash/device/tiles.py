@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from flash.problem.simt_tiling import F32_BYTES
 from ptxgen.dsl import KernelBuilder, Pointer, SharedTile, TilePointer, Value, Var, marked
+from ptxgen.records import dataclass
 from ptxgen.types import f32, s32, s64, u32, u64
 
 # A warp reads at most one row at a time, so that it reads 512 contiguous bytes of wide rows.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from flash.device.cta import Cta
@@ -15,6 +14,7 @@ from flash.problem.tensor_maps import layout_of, map_name, mapped, rank_of
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.dsl import KernelBuilder, Role, Value
 from ptxgen.dsl.hopper import BoxTile, Corner, Ring, TensorParameter
+from ptxgen.records import dataclass
 
 if TYPE_CHECKING:
     from typing import Self

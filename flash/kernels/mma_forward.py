@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 from flash.device.append_in_place import AppendedRows
@@ -48,6 +47,7 @@ from flash.scores.places import ScorePlaces
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var, marked
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, QUAD, QUAD_LANES, of_quad
+from ptxgen.records import dataclass
 from ptxgen.types import bf16, f16, f32
 
 # P is at most 2 ** _SLACK, which every 16-bit type holds with room to spare. V of f32 may be so

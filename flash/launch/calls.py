@@ -23,6 +23,7 @@ from flash.problem.config import AttentionConfig
 from flash.problem.sequences import each_sequence
 from flash.scores.aux_arrays import gathered
 from flash.scores.window import position_offset
+from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.views import ArrayView, host_array
 from ptxgen.runtime.plan import LaunchPlan
 
@@ -50,14 +51,19 @@ def make_plan(
     addresses: tuple[int, ...],
     numbers: Mapping[str, int | float] = MappingProxyType({}),
     cache_bytes: int = USUAL_CACHE_BYTES,
+    splits: int = 1,
 ) -> LaunchPlan:
     """The launch of a kernel. `addresses` are the addresses of Q, K, V, O, the LSE if the kernel
     writes it, and the operands. `numbers` are the scalar arguments of the kernel's features,
-    `cache_bytes` is the size of the device's L2 cache.
+    `cache_bytes` is the size of the device's L2 cache. With several `splits`, O and LSE are dense arrays
+    [batch, heads, seq_q, splits, head_dim_v] and [batch, heads, seq_q, splits].
     """
     config = build.config
     steps = [len(config.features.steps_of(name)) for name in "QKVO"]
     strides = [three[-count:] for three, count in zip(geometry.strides, steps, strict=True)]
+    if splits > 1:
+        g = geometry
+        strides[-1] = dense_strides((g.batch, g.heads, g.seq_q, splits, config.tiling.head_dim_v))[:-1]
     strides += [()] * config.return_lse
     rows_q, rows_k = config.features.row_counts
     values: dict[str, int | float] = {
@@ -68,13 +74,14 @@ def make_plan(
         "heads": geometry.heads,
         "kv_heads": geometry.kv_heads,
         "group": geometry.group,
+        "splits": splits,
         "section": section(config, geometry, cache_bytes),
         "softmax_scale": scale,
         "pages": geometry.pages,
         **dict(geometry.operand_sizes),
         **numbers,
     }
-    ctas = grid_ctas(config, geometry)
+    ctas = grid_ctas(config, geometry) * splits
     return plan_of(build, addresses, [*strides, *geometry.operand_strides], values, ctas)
 
 

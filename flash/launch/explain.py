@@ -10,6 +10,7 @@ from flash.contract.forward import CAUSAL
 from flash.launch.checks import Geometry, alignment, grid_ctas
 from flash.launch.gpu import GpuLauncher
 from flash.launch.kernel_choice import kernel_of, why_not_wgmma
+from flash.launch.key_splits import fixed_splits
 from flash.launch.operands import Operands
 from flash.launch.varlen import LENGTHS
 from flash.operands.dtypes import F32
@@ -41,9 +42,11 @@ def explain(
     aligned = alignment(config, g, *(array.pointer for array in arrays))
     if backend == "cuda":
         ordinal = arrays[0].device[1] if arrays[0].device != HOST else gpu.backend.current_device()
-        made = gpu.build(geometry, ordinal, aligned, config.return_lse)
+        splits = gpu.splits(geometry, ordinal, aligned)
+        made = gpu.build(geometry, ordinal, aligned, config.return_lse, splits)
     else:
-        made = proved_build(kernel_of(config, geometry, alignment=aligned))
+        splits = fixed_splits(config)
+        made = proved_build(kernel_of(config, geometry, alignment=aligned, splits=splits))
     lines = {
         "backend": f"{backend} ({why})",
         "problem": (
@@ -56,7 +59,7 @@ def explain(
         **(
             {"kernel": "none: numpy computes it"}
             if backend == "cpu"
-            else _kernel(made, geometry, gpu, backend, _products(config, made, geometry))
+            else _kernel(made, geometry, splits, gpu, backend, _products(config, made, geometry))
         ),
         "work": _work(config, made, geometry, operands),
     }
@@ -84,7 +87,7 @@ def data_of(backend: str, q: ArrayView) -> str:
 
 
 def _kernel(
-    made: Build, geometry: Geometry, gpu: GpuLauncher, backend: str, products: dict[str, str]
+    made: Build, geometry: Geometry, splits: int, gpu: GpuLauncher, backend: str, products: dict[str, str]
 ) -> dict[str, str]:
     config, t = made.config, made.config.tiling
     lines = {
@@ -93,15 +96,24 @@ def _kernel(
         "proved": proved_text(made),
         "access": f"{config.alignment} bytes at once, as addresses and strides allow",
         "tiles": f"{t.block_q} {_queries(made, geometry)} by {t.tile} keys{_slice(t)}, {t.threads} threads",
-        "grid": f"{grid_ctas(config, geometry)} CTAs"
+        "grid": f"{grid_ctas(config, geometry) * splits} CTAs"
         if not geometry.is_empty
         else "nothing to launch: no query",
+        **_splits(made, geometry, splits),
         "needs": str(made.resources),
     }
     if backend == "cuda":
         key = gpu.cache_key(made)
         lines["cache"] = f"{key.digest[:_SHOWN_DIGITS]} ({key.assembler} {key.version})".replace(" )", ")")
     return lines
+
+
+def _splits(made: Build, geometry: Geometry, splits: int) -> dict[str, str]:
+    """Into how many splits the keys are divided, and why; empty for one."""
+    if splits == 1:
+        return {}
+    why = f"for each of {grid_ctas(made.config, geometry)} blocks of queries, merged by a second launch"
+    return {"splits": f"{splits} of the keys, {why}"}
 
 
 def _products(config: AttentionConfig, made: Build, geometry: Geometry) -> dict[str, str]:

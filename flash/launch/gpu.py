@@ -11,8 +11,11 @@ from flash.contract.catalogue import Build, proved_build
 from flash.host.caller import LAUNCH
 from flash.launch.calls import Call, make_plan
 from flash.launch.checks import Geometry, Limits, alignment, check, check_limits
+from flash.launch.divided import Parts, divided
 from flash.launch.kernel_choice import kernel_of
+from flash.launch.key_splits import key_splits
 from flash.launch.step import Step
+from flash.launch.workspace import Workspace
 from flash.problem.config import AttentionConfig
 from flash.problem.limits import max_seq
 from ptxgen.arrays.devices import located, wait_for_producers
@@ -93,6 +96,25 @@ def launcher_of(backend: CudaBackend) -> Launcher:
     return Launcher(backend)
 
 
+class ReadyDivided(NamedTuple):
+    """The two loaded kernels of a call whose keys are divided (`flash/launch/divided.py`)."""
+
+    attending: Ready
+    merging: Ready
+    parts: Parts
+    with_lse: bool
+
+    def launch(self, backend: CudaBackend, pointers: Sequence[int], stream: int, space: ArrayView) -> None:
+        """Put both kernels on a stream, for Q, K, V, O, LSE if it is wanted, and the operands at these
+        addresses, and partial results in `space`.
+        """
+        inputs, rest = pointers[:3], pointers[3:]
+        results, operands = rest[: 1 + self.with_lse], rest[1 + self.with_lse :]
+        parts = [array.pointer for array in self.parts.within(space)]
+        self.attending.launch(backend, [*inputs, *parts, *operands], stream)
+        self.merging.launch(backend, [*parts, *results], stream)
+
+
 class GpuLauncher(Launcher):
     """Launches the kernels of one config."""
 
@@ -106,7 +128,8 @@ class GpuLauncher(Launcher):
         super().__init__(backend, cache)
         self._who = who
         self.config = config
-        self._ready = Kept[tuple[Geometry, int, bool, float, int, float], Ready]()
+        self.space = Workspace(backend)
+        self._ready = Kept[tuple[Geometry, int, bool, float, int, float], Ready | ReadyDivided]()
 
     def target(self, ordinal: int) -> Target:
         """The config's target, by default the device's own. Raises `LaunchError` if the device does
@@ -141,9 +164,16 @@ class GpuLauncher(Launcher):
         )
         check_limits(geometry, limits, self._who)
 
-    def build(self, geometry: Geometry, ordinal: int, aligned: int, with_lse: bool) -> Build:
+    def build(self, geometry: Geometry, ordinal: int, aligned: int, with_lse: bool, splits: int = 1) -> Build:
         """The kernel for a launch on a device, for arrays aligned to `aligned` bytes."""
-        return proved_build(kernel_of(self.config, geometry, self.target(ordinal), aligned, with_lse))
+        target = self.target(ordinal)
+        return proved_build(kernel_of(self.config, geometry, target, aligned, with_lse, splits))
+
+    def splits(self, geometry: Geometry, ordinal: int, aligned: int) -> int:
+        """Into how many parts the keys of a launch on a device are divided."""
+        kernel = kernel_of(self.config, geometry, self.target(ordinal), aligned)
+        multiprocessors = self.backend.device_properties(ordinal).multiprocessors
+        return key_splits(self.config, kernel, geometry, multiprocessors)
 
     def launch(self, call: Call, stream: int) -> None:
         """Launch the call, whose arrays are on a GPU, on a stream. Returns before it has run."""
@@ -162,9 +192,14 @@ class GpuLauncher(Launcher):
         key = (geometry, aligned, call.lse is not None, call.scale, ordinal, seed)
         ready = self._ready.get(key)
         if ready is None:
-            ready = self._ready.keep(key, self._make_ready(call, aligned, ordinal, addresses))
+            ready = self._ready.keep(key, self._make_ready(call, aligned, ordinal, stream, addresses))
         self.wait_for_producers(arrays + operands, stream, ordinal)
-        ready.launch(self.backend, addresses, stream)
+        if isinstance(ready, Ready):
+            ready.launch(self.backend, addresses, stream)
+            return
+        with self.space.lock:
+            room = self.space.room(call.q, stream, ready.parts.size)
+            ready.launch(self.backend, addresses, stream, room)
 
     def launch_from_host(self, call: Call, stream: int, ordinal: int) -> None:
         """Copy the call's arrays to a GPU, launch there, copy the results back and wait."""
@@ -196,17 +231,23 @@ class GpuLauncher(Launcher):
         for into, values in fetched:
             host_array(into)[...] = values
 
-    def _make_ready(self, call: Call, aligned: int, ordinal: int, addresses: tuple[int, ...]) -> Ready:
+    def _make_ready(
+        self, call: Call, aligned: int, ordinal: int, stream: int, addresses: tuple[int, ...]
+    ) -> Ready | ReadyDivided:
         self.check_limits(call.geometry, ordinal)
-        made = self.build(call.geometry, ordinal, aligned, call.lse is not None)
-        plan = make_plan(
-            made,
-            call.geometry,
-            call.scale,
-            addresses,
-            call.numbers,
-            self.backend.device_properties(ordinal).l2_cache,
-        )
+        cache_bytes = self.backend.device_properties(ordinal).l2_cache
+        splits = self.splits(call.geometry, ordinal, aligned)
+        made = self.build(call.geometry, ordinal, aligned, call.lse is not None, splits)
+        if splits > 1:
+            parts = Parts.of(call, splits)
+            with self.space.lock:
+                space = self.space.room(call.q, stream, parts.size)
+            attending, merging = (
+                self.ready(step, ordinal) for step in divided(call, made, splits, space, cache_bytes)
+            )
+            made.registers = attending.kernel.registers
+            return ReadyDivided(attending, merging, parts, call.lse is not None)
+        plan = make_plan(made, call.geometry, call.scale, addresses, call.numbers, cache_bytes)
         kernel = self.load(made, plan, ordinal)
         made.registers = kernel.registers
         return Ready(kernel, plan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from flash.device.grouped_heads import packing_saves_ctas
 from flash.launch.checks import Geometry
@@ -12,6 +13,8 @@ from ptxgen.target import Target
 from ptxgen.target import target as find_target
 from ptxgen.tensormap import MOST_STRIDE
 
+DIVIDED: Final = "the keys are divided"
+
 
 def kernel_of(
     config: AttentionConfig,
@@ -19,10 +22,12 @@ def kernel_of(
     target: Target | None = None,
     alignment: int | None = None,
     return_lse: bool | None = None,
+    splits: int = 1,
 ) -> KernelConfig:
-    """The kernel of a launch; the last three are as for `AttentionConfig.kernel`. If pack_gqa is
-    "auto", heads are packed where that is possible and saves CTAs. With pages, packing saves some
-    for every sequence of few queries, whatever the longest one has.
+    """The kernel of a launch; `target`, `alignment` and `return_lse` are as for `AttentionConfig.kernel`.
+    If pack_gqa is "auto", heads are packed where that is possible and saves CTAs. With pages, packing
+    saves some for every sequence of few queries, whatever the longest one has. With several `splits` of
+    the keys, the kernel writes partial O and LSE for each.
     """
     paged, packs = geometry.pages > 0, config.pack_gqa
     fits = geometry.packed_rows <= max_seq(config.features)
@@ -32,16 +37,18 @@ def kernel_of(
         config = config.for_rows(
             rows, find_target(config.target or DEFAULT_TARGET) if target is None else target
         )
-    against = _against_maps(config, geometry)
-    kernel = config.kernel(target, alignment, return_lse, without_wgmma=against)
+    divided = splits > 1
+    against = _against_maps(config, geometry) or (DIVIDED if divided else "")
+    kernel = config.kernel(target, alignment, True if divided else return_lse, without_wgmma=against)
     if packs == "auto" and not config.varlen:
         packs = fits and packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)
-    return replace(kernel, packed=packs is True)
+    features = replace(kernel.features, splits=divided)
+    return replace(kernel, packed=packs is True, features=features)
 
 
 def why_not_wgmma(config: AttentionConfig, geometry: Geometry, kernel: KernelConfig) -> str:
     """Why the kernel of a launch does not use `wgmma` (`flash/problem/wgmma_choice.py`)."""
-    against = _against_maps(config, geometry)
+    against = _against_maps(config, geometry) or (DIVIDED if kernel.features.splits else "")
     return against or config.tile_request.why_not_wgmma(kernel.target, kernel.alignment)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from flash.mods.hyperbolic import tanh
@@ -15,6 +14,7 @@ from flash.mods.reach import factor_of_key, ranges
 from flash.mods.trace import SCORE, AuxArray, Step, Trace
 from flash.operands.dtypes import BOOL
 from ptxgen.dsl import KernelBuilder, Pointer, Value
+from ptxgen.records import dataclass
 from ptxgen.types import ScalarType, f32, s32, s64, u8, u16, u32, u64
 
 _OPERATORS: Final[dict[str, Callable[[Any, Any], Value]]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from flash.mods.emit import AuxElements, loaded
 from flash.mods.reach import Interval
 from flash.mods.trace import AuxArray
 from ptxgen.dsl import KernelBuilder, Value
+from ptxgen.records import dataclass
 from ptxgen.types import s32, s64, u32, u64
 
 

@@ -8,10 +8,10 @@ import functools
 import hashlib
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from flash.operands.dtypes import BOOL, DType
+from ptxgen.records import dataclass
 from ptxgen.types import ScalarType, f32, pred, s32
 
 SCORE: Final = "score"

@@ -4,10 +4,10 @@ contracts of the proofs and of other hosts, the checks of a launch and its argum
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from flash.operands.dtypes import DType
+from ptxgen.records import dataclass
 from ptxgen.types import ScalarType
 
 PER_HEAD: Final = ("batch", "heads")

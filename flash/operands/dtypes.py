@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ptxgen.errors import ConfigError, did_you_mean, shown
+from ptxgen.records import dataclass
 from ptxgen.types import ScalarType, bf16, f16, f32, s32, u8
 
 if TYPE_CHECKING:

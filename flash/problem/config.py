@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 from flash.operands.declared import Number
 from flash.operands.dtypes import DTYPES, F16, F32, DType, config_name
 from flash.operands.words import Auto, Causal, DTypeLike, Precision
-from flash.problem.features import MAX_PAGE_SIZE, NO_FEATURES, SECTION, Features
+from flash.problem.features import MAX_PAGE_SIZE, MAX_SPLITS, NO_FEATURES, SECTION, Features
 from flash.problem.precision import choices, resolved
 from flash.problem.simt_tiling import IEEE, MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.problem.tile_choice import (
@@ -30,6 +30,7 @@ from flash.scores.options import MAX_SCALE, flag, is_scale, require_one_of
 from flash.scores.window import Window
 from ptxgen.arguments import integer
 from ptxgen.errors import ConfigError, shown
+from ptxgen.records import dataclass
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 
@@ -188,6 +189,11 @@ class AttentionConfig(ScoreSettings):
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
         a GPU. The kernels for sm_90a, a Hopper GPU's own target, use `wgmma` and TMA where they can
         (`flash/problem/wgmma_choice.py`), those for sm_90 never.
+    splits: into how many parts the keys are divided, 1..32768: each has CTAs of its own, and a second
+        launch merges their results. 1 is one launch. "auto" divides them on a GPU that would otherwise
+        be partly idle, where tile and block_q are "auto", too (`flash/launch/key_splits.py`), so that
+        the last bits of results depend on the batch and on the GPU. It is a choice of launches of
+        `AttentionKernel`; emitted text does not depend on it.
     alignment: bytes that all pointers and strides are multiples of; "auto" takes the most that
         head_dim allows for emitted text, and the alignment of the arrays for a launch.
 
@@ -211,6 +217,7 @@ class AttentionConfig(ScoreSettings):
     precision: Precision | None = None
     pack_gqa: bool | Auto = "auto"
     page_size: int | None = None
+    splits: int | Auto = "auto"
 
     def __repr__(self) -> str:
         """The config as it would be made, what it has itself before the settings of scores."""
@@ -233,6 +240,7 @@ class AttentionConfig(ScoreSettings):
         for name in _FLAGS:
             flag(name, getattr(self, name))
         self._normalize()
+        self._require_splits()
         self._require_paged()
         self._require_packable()
         require_one_of("pack_gqa", self.pack_gqa, ("auto", True, False))
@@ -246,6 +254,23 @@ class AttentionConfig(ScoreSettings):
         require_one_of("alignment", self.alignment, (*alignments, "auto"))
         _require_scale(self.softmax_scale)
         choose_tiling(self.tile_request, find_target(self.target) if self.target else most_generous())
+
+    def _require_splits(self) -> None:
+        splits = self.splits
+        if isinstance(splits, str) and splits == "auto":
+            return
+        found = integer(splits, 1, MAX_SPLITS)
+        if found is None:
+            raise ConfigError(
+                f"AttentionConfig: splits must be 'auto' or an integer from 1 to {MAX_SPLITS}, got "
+                f"{shown(splits)}"
+            )
+        if found > 1 and self.varlen:
+            raise ConfigError(
+                f"AttentionConfig: splits={found} is for batches of sequences of one length; leave out "
+                "splits or varlen"
+            )
+        object.__setattr__(self, "splits", found)
 
     def _require_paged(self) -> None:
         """Check `page_size`, which implies `seqused_k`."""

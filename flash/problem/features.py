@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from flash.operands.declared import MAX_WINDOWED_SEQ, PER_SEQUENCE, Number, Operand
 from flash.operands.dtypes import F32, I32, DType
 from flash.scores.feature import ScoreFeature
+from ptxgen.records import dataclass
 from ptxgen.types import u32
 
 _MOST: Final = 2**31 - 1  # the largest s32

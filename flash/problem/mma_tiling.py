@@ -9,10 +9,10 @@ memory, with zeros.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from flash.problem.simt_tiling import ValueSlices, padded
+from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE, Target
 
 MMA_ROWS: Final = 16  # M of m16n8k16 and m16n8k8

@@ -21,10 +21,10 @@ lanes of its f32 kernels so on all GPUs).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
+from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE, Target
 
 CHUNK: Final = 4  # f32 elements in the widest load, 16 bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from typing import Final
@@ -16,6 +16,7 @@ from flash.problem.simt_tiling import BLOCKS_Q, IEEE, MAX_HEAD_DIM, TILES, Tilin
 from flash.problem.wgmma_choice import WGMMA_TILES, wgmma_tiling, why_not
 from flash.problem.wgmma_tiling import WGMMA_BLOCKS_Q, WgmmaTiling
 from ptxgen.errors import ConfigError
+from ptxgen.records import dataclass
 from ptxgen.target import TARGETS, Target
 
 # The default tile and block_q of f32 without tensor cores, by the target's shared memory per block

@@ -12,8 +12,8 @@ The others of 16-bit types use `mma.sync`.
 | block_q below 64 | a warpgroup has 64 rows |
 | a tile, or stages, too large for shared memory or registers | |
 
-A launch adds what only arrays tell: no keys, or strides that a tensor map does not take
-(`flash/launch/kernel_choice.py`).
+A launch adds what only arrays tell: no keys, strides that a tensor map does not take, or keys that are
+divided among CTAs (`flash/launch/kernel_choice.py`).
 """
 
 from __future__ import annotations

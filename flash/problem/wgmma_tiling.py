@@ -7,10 +7,10 @@ has copied to shared memory by the tensor memory accelerator (TMA). Each of the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from flash.problem.simt_tiling import ValueSlices
+from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
 
 WGMMA_ROWS: Final = 64  # rows of a warpgroup

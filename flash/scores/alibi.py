@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypedDict
 
 import numpy as np
@@ -28,6 +27,7 @@ from flash.scores.feature import (
 from flash.scores.heads import PackedNumbers
 from flash.scores.places import ScorePlaces
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
+from ptxgen.records import dataclass
 from ptxgen.types import f32
 
 _SLOPES: Final = "alibi_slopes"

@@ -6,7 +6,7 @@ import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 from flash.mods.emit import Elements, Emitted
@@ -28,6 +28,7 @@ from flash.scores.feature import LOG2E, NEG_INF, Applied, Inputs
 from flash.scores.places import ScorePlaces
 from ptxgen.dsl import Fragment, Value
 from ptxgen.dsl.marks import marked
+from ptxgen.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self, TypedDict
 
 import numpy as np
@@ -15,6 +14,7 @@ from flash.scores.feature import ScoreFeature, TypeOf
 from flash.scores.options import arrays
 from ptxgen.arrays.views import view
 from ptxgen.errors import ConfigError, LaunchError, shown
+from ptxgen.records import dataclass
 from ptxgen.types import u32
 
 _MOST_AXES: Final = 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypedDict
 
 import numpy as np
@@ -28,6 +27,7 @@ from flash.scores.feature import (
 from flash.scores.options import type_of_array
 from flash.scores.places import ScorePlaces, ScorePlane
 from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.records import dataclass
 
 
 @dataclass(frozen=True)

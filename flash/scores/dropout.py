@@ -6,7 +6,6 @@ be kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Final, TypedDict
 
@@ -19,6 +18,7 @@ from flash.scores.philox import KEY_STEPS, KEYS_PER_BLOCK, MULTIPLIERS, ROUNDS, 
 from flash.scores.places import ScorePlaces
 from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
 from ptxgen.errors import ConfigError, shown
+from ptxgen.records import dataclass
 from ptxgen.types import f32, u32, u64
 
 _HALF_BITS: Final = 16

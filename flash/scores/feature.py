@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, Final, Protocol, Self
 
 import numpy as np
@@ -22,6 +22,7 @@ from flash.scores.heads import PackedNumbers, Packing
 from flash.scores.options import flag
 from flash.scores.places import ScorePlaces, ScorePlane
 from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.records import dataclass
 
 LOG2E: Final = math.log2(math.e)  # exp(x) == exp2(x * LOG2E), and the GPU has exp2
 LN2: Final = math.log(2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast, get_type_hints
 
 import numpy as np
@@ -31,6 +30,7 @@ from flash.scores.sink import Sink, SinkArguments, SinkSettings
 from flash.scores.softcap import Softcap, SoftcapArguments, SoftcapSettings
 from flash.scores.window import Window, WindowArguments, WindowSettings, position_offset
 from ptxgen.errors import did_you_mean
+from ptxgen.records import dataclass
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _DEFAULTS: Final = {"dropout": 0.0}  # of arguments whose default is not None

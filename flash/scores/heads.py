@@ -4,9 +4,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ptxgen.dsl import KernelBuilder, Pointer, Value
+from ptxgen.records import dataclass
 from ptxgen.types import f32, s32, s64, u32, u64
 
 

@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypedDict
 
 from flash.operands.declared import PER_KEY
 from flash.operands.words import AnyArray, DTypeLike
 from flash.scores.bias import AddedArray
 from flash.scores.feature import Array, Block, Scored
+from ptxgen.records import dataclass
 
 
 class KeyBiasArguments(TypedDict, total=False):

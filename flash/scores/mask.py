@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypedDict
 
 from flash.operands.declared import LAST_KEYS, MAX_WINDOWED_SEQ, PER_SCORE, Number, Operand
@@ -12,6 +11,7 @@ from flash.operands.words import AnyArray
 from flash.scores.feature import NEG_INF, Applied, Array, Block, Inputs, Scored, ScoreFeature
 from flash.scores.places import ScorePlaces, ScorePlane
 from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.records import dataclass
 from ptxgen.types import u32
 
 

@@ -5,7 +5,6 @@ keys a query sees, and both index the arrays of `aux`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self, TypedDict
 
 import numpy as np
@@ -22,6 +21,7 @@ from flash.scores.applied_mods import AppliedMaskMod, AppliedScoreMod
 from flash.scores.aux_arrays import arrays_of_call, aux_arrays, given_arrays
 from flash.scores.feature import UNIT, Applied, Array, Block, Inputs, Scored, ScoreFeature, StepError, TypeOf
 from flash.scores.options import function
+from ptxgen.records import dataclass
 
 # Registers that a kernel may need for a function, by what the assembler was seen to take.
 _REGISTERS: Final = 4

@@ -5,11 +5,11 @@ a bias.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from flash.scores.heads import Packing
 from ptxgen.dsl import KernelBuilder, Pointer, Value
+from ptxgen.records import dataclass
 from ptxgen.types import ScalarType, f32, s32, s64, u8, u16, u32, u64
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from flash.scores.feature import LN2, LOG2E, Applied
 from flash.scores.places import ScorePlaces
 from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.records import dataclass
 
 
 @dataclass(frozen=True)

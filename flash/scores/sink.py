@@ -5,7 +5,6 @@ head (gpt-oss; arXiv:2309.17453).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypedDict
 
 import numpy as np
@@ -16,6 +15,7 @@ from flash.operands.words import AnyArray
 from flash.scores.feature import LOG2E, NEG_INF, Applied, Array, Inputs, Scored, ScoreFeature, as_scores
 from flash.scores.heads import PackedNumbers
 from ptxgen.dsl import KernelBuilder, Value
+from ptxgen.records import dataclass
 
 
 class SinkArguments(TypedDict, total=False):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypedDict
 
 import numpy as np
@@ -15,6 +14,7 @@ from flash.scores.options import is_scale, number
 from flash.scores.places import ScorePlaces
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.errors import ConfigError, shown
+from ptxgen.records import dataclass
 from ptxgen.types import f32
 
 # The limits of softcap: scores are divided by it, and tanh multiplied, in f32 without overflow or

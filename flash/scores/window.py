@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self, TypedDict
 
 import numpy as np
@@ -18,6 +17,7 @@ from ptxgen.arguments import integer
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.dsl.marks import marked
 from ptxgen.errors import ConfigError, shown
+from ptxgen.records import dataclass
 from ptxgen.types import s32
 
 Sides = tuple[int | None, int | None] | None

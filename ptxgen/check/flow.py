@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from ptxgen.ir import Function, Instr, Kernel, Label, Symbol, Targets
+from ptxgen.records import dataclass
 
 JUMPS: Final = frozenset({"bra", "brx"})
 ENDS: Final = frozenset({"ret", "exit", "trap"})

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ptxgen.ir import Instr, Origin
+from ptxgen.records import dataclass
 from ptxgen.text import render_instr
 
 

@@ -8,14 +8,18 @@ data for JSON.
 from __future__ import annotations
 
 import json
-from importlib.resources import files
 from typing import Any, Final
 
 SCHEMA: Final = 2  # version of a contract, raised when a key changes its meaning
 SCHEMA_FILE: Final = "launch.schema.json"
+C, RUST = "c", "rust"
+LANGUAGES: Final = (C, RUST)  # of stubs
 
 
 def schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of contracts of version `SCHEMA`."""
+    # Imported here, because a process that emits PTX does not need it.
+    from importlib.resources import files
+
     found: dict[str, Any] = json.loads(files("ptxgen.contract").joinpath(SCHEMA_FILE).read_text())
     return found

@@ -7,20 +7,18 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
-from ptxgen.contract import SCHEMA
+from ptxgen.contract import LANGUAGES, RUST, SCHEMA, C
 from ptxgen.contract.expressions import TIMES, Expression, formula, operands
 from ptxgen.contract.host_maps import Map, longest_strides, maps_of, own_maps
 from ptxgen.errors import ConfigError, did_you_mean, shown
 from ptxgen.frames import load_template
+from ptxgen.records import dataclass
 from ptxgen.types import scalar_type
 
-__all__ = ["LANGUAGES", "example", "stub"]
-
-C, RUST = "c", "rust"
-LANGUAGES: Final = (C, RUST)
+__all__ = ["example", "stub"]
 
 _FREE_SHARED_BYTES: Final = 48 << 10  # of dynamic shared memory, which a launch may have unasked
 _ELEMENT_BYTES: Final = {"f32": 4, "i32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "u8": 1, "bool": 1}

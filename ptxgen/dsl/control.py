@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 from ptxgen import ir
@@ -12,6 +11,7 @@ from ptxgen.dsl.blocks import Block, block
 from ptxgen.dsl.grid import Grid
 from ptxgen.dsl.values import Scalar, Value, Var, is_int, require_type
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
+from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE, Target
 from ptxgen.types import ScalarType, pred, s32, s64, u32, u64
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from ptxgen.dsl.control import Control
 from ptxgen.dsl.tiles import SharedTile, TilePointer, require_place
 from ptxgen.dsl.values import Scalar, Value
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
+from ptxgen.records import dataclass
 from ptxgen.types import ScalarType, u32
 
 CHUNK_BYTES: Final = 16  # bytes of the widest access

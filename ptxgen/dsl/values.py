@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeGuard, overload
 
 from ptxgen import ir
 from ptxgen.dsl.operators import InPlace, Operator
 from ptxgen.errors import TypeMismatchError, shown
 from ptxgen.isa.spec import Modifier
+from ptxgen.records import dataclass
 from ptxgen.types import ScalarType, b16, b32, bf16, bf16x2, f16, f16x2, f32, f64, pred, s32, s64, u32, u64
 
 _BITS: Final = {f16: b16, bf16: b16, f16x2: b32, bf16x2: b32}

@@ -9,7 +9,6 @@ are rows for both.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import ml_dtypes
@@ -19,6 +18,7 @@ from ptxgen.isa import numeric
 from ptxgen.isa.convert import CVT
 from ptxgen.isa.declare import each, inst
 from ptxgen.isa.spec import gate
+from ptxgen.records import dataclass
 from ptxgen.types import bf16, f16, f32
 
 if TYPE_CHECKING:

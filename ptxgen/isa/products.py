@@ -9,7 +9,6 @@ K. Integer sums are exact and wrap around or saturate at the end.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +29,7 @@ from ptxgen.isa.fragments import (
     scattered,
 )
 from ptxgen.isa.tensor_core import adder, factors, multiplied
+from ptxgen.records import dataclass
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes, Machine

@@ -10,10 +10,10 @@ import enum
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from ptxgen.errors import ModifierError, did_you_mean, shown
+from ptxgen.records import dataclass
 from ptxgen.types import ScalarType, scalar_type
 
 

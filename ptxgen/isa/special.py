@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from ptxgen.errors import ModifierError, did_you_mean
 from ptxgen.isa.spec import ANY, Gate, gate
+from ptxgen.records import dataclass
 from ptxgen.types import ScalarType, b32, pred, u32, u64
 
 

@@ -27,13 +27,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 
 from ptxgen.isa import numeric
+from ptxgen.records import dataclass
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes

@@ -27,9 +27,8 @@ from ptxgen.errors import LaunchError, ParseError, shown
 from ptxgen.ir import Module
 from ptxgen.parse.locations import Sources
 from ptxgen.parse.module import Modules
-from ptxgen.parse.names import range_of
 
-__all__ = ["Sources", "module_of", "parse", "range_of"]
+__all__ = ["Sources", "module_of", "parse"]
 
 
 def parse(text: str, sources: Sources | None = None) -> Module:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from ptxgen.errors import did_you_mean
 from ptxgen.ir import Function, Kernel, Module, Param, Reg, Region, Variable
 from ptxgen.parse.body import Bodies
 from ptxgen.parse.locations import Sources
+from ptxgen.records import dataclass
 from ptxgen.tokens import comment
 from ptxgen.types import TYPES
 

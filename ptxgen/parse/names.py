@@ -7,42 +7,16 @@ a word of the text begins with the old name and a `$`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
 
 from ptxgen.errors import ModifierError
 from ptxgen.ir import FloatImm, Instr, IntImm, Reg, RegisterRange, Special, Statement, Symbol, Targets
 from ptxgen.isa.special import special
 from ptxgen.parse.constants import Constants
-
-_DIGITS: Final = "0123456789"
-_MOST_DIGITS: Final = 20  # decimal digits of a 64-bit integer
-
-
-def range_of(name: str, ranges: Mapping[str, RegisterRange]) -> RegisterRange | None:
-    """The range that declares register `name`, such as `%r<5>` for `%r3`; None if there is none.
-
-    `ranges` maps the prefix of each range to the range.
-    """
-    for prefix, number in _splits(name):
-        found = ranges.get(prefix)
-        if found is not None and _counted(number, found.count):
-            return found
-    return None
-
-
-def _splits(name: str) -> Iterator[tuple[str, str]]:
-    """All splits of a register name into prefix and index; a prefix may itself end in digits."""
-    for length in range(len(name.rstrip(_DIGITS)), len(name)):
-        yield name[:length], name[length:]
-
-
-def _counted(number: str, count: int) -> bool:
-    """Whether `number` is the index of a register in a range of `count`, without leading zeros."""
-    if len(number) > _MOST_DIGITS or (number[0] == "0" and number != "0"):
-        return False
-    return int(number) < count
+from ptxgen.records import dataclass
+from ptxgen.register_names import is_index, splits
 
 
 @dataclass(slots=True)
@@ -149,7 +123,7 @@ class Names(Constants):
             hidden = [word for word in self.names if word.startswith(prefix)]
         for word in hidden:
             number = word[len(prefix) :]
-            if word in self.names and number.isdecimal() and _counted(number, count):
+            if word in self.names and number.isdecimal() and is_index(number, count):
                 self._set(self.names, word, None)
                 del self.names[word]
 
@@ -188,9 +162,9 @@ class Names(Constants):
         return found
 
     def _found(self, word: str, token: int) -> Reg | Special | Symbol:
-        for prefix, number in _splits(word):
+        for prefix, number in splits(word):
             for declared in self.ranges.get(prefix, ()):
-                if _counted(number, declared.count):
+                if is_index(number, declared.count):
                     return Reg(declared.prefix + number, declared.declared)
         if word[0] != "%":
             if word in self.arrays:

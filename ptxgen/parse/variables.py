@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
 
 from ptxgen.ir import FloatImm, IntImm, Param, Pointer, Variable
 from ptxgen.parse.operands import Operands, narrow
+from ptxgen.records import dataclass
 from ptxgen.types import ScalarType
 
 _LANES: Final = {".v2": 2, ".v4": 4, ".v8": 8}

@@ -15,7 +15,8 @@ import ptxgen
 from flash import AttentionConfig
 from flash.contract.catalogue import build
 from ptxgen import Pointer, TensorMap
-from ptxgen.contract.stub import LANGUAGES, example, stub
+from ptxgen.contract import LANGUAGES
+from ptxgen.contract.stub import example, stub
 from ptxgen.errors import ConfigError
 from ptxgen.types import f32, s32, u32
 

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import shlex
 import struct
 import subprocess
 import sys
@@ -299,10 +300,23 @@ def test_every_emission_builds_the_kernel_anew(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.slow
 def test_a_fresh_process_that_fails_is_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_build, "_EMIT", ("-c", "raise SystemExit('broken')"))
+    broken = ("-c", "raise SystemExit('no')")
+    monkeypatch.setattr(bench_build, "_PROGRAMS", {**bench_build._PROGRAMS, "emission": broken})
     found = bench_build._cold(1)
-    assert remarks(found) == ["python -c raise SystemExit('broken') could not be measured: broken"]
-    assert len(by_name(found)) == 2
+    assert remarks(found) == [f"python {shlex.join(broken)} could not be measured: no"]
+    assert list(by_name(found)) == ["cold: python -c 'import numpy, jinja2'", "cold: python -c pass"]
+
+
+@pytest.mark.slow
+def test_cold_emission_is_measured_in_time_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = {  # one that computes, and one that waits as long or longer
+        "emission": ("-c", "import time\nwhile time.process_time() < 0.4: pass"),
+        "import numpy, jinja2": ("-c", "import time; time.sleep(0.4)"),
+    }
+    monkeypatch.setattr(bench_build, "_PROGRAMS", programs)
+    ratio = by_name(bench_build._cold(2))["cold: emission / import numpy, jinja2"]
+    assert (ratio.repeats, str(ratio.goal), ratio.headline) == (2, "<= 2.5", True)
+    assert ratio.minimum > 1.5
 
 
 def test_a_fresh_process_finds_bytecode(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -314,7 +328,7 @@ def test_a_fresh_process_finds_bytecode(monkeypatch: pytest.MonkeyPatch, tmp_pat
         "with told.open('a') as file: print("
         "pathlib.Path(imported.__cached__).exists(), file=file)\n"
     )
-    monkeypatch.setattr(bench_build, "_EMIT", (str(script),))
+    monkeypatch.setattr(bench_build, "_PROGRAMS", {"emission": (str(script),)})
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     bench_build._cold(2)
     assert (tmp_path / "told").read_text() == "True\n" * 3

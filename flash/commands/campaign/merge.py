@@ -11,8 +11,8 @@ import numpy as np
 
 from flash.commands.campaign.arrays import difference, margins_changed, with_margins
 from flash.commands.campaign.subject import Array, Launch, Subject
-from flash.decode.merge_launch import MergeCall, merging
 from flash.error_bound import merge_bound
+from flash.launch.merge_launch import MergeCall, merging
 from flash.launch.step import Step
 from flash.operands.dtypes import F32, DType
 from ptxgen.arrays.views import view

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from flash.contract.built_kernel import BuiltKernel
-from ptxgen.contract.stub import LANGUAGES, example, stub
+from ptxgen.contract import LANGUAGES
 
 
 def add_stub_options(group: argparse._ArgumentGroup) -> None:
@@ -40,9 +40,14 @@ def check_stub(parser: argparse.ArgumentParser, arguments: argparse.Namespace, s
 
 def stub_of(made: BuiltKernel, arguments: argparse.Namespace) -> str:
     """The header or the module."""
+    # Imported here, because emitting PTX does not need it.
+    from ptxgen.contract.stub import stub
+
     return stub(made.contract, made.text, arguments.stub, arguments.prefix)
 
 
 def example_of(made: BuiltKernel, arguments: argparse.Namespace) -> str:
     """The program that includes it."""
+    from ptxgen.contract.stub import example
+
     return example(made.contract, arguments.stub, Path(arguments.output).name, arguments.prefix)

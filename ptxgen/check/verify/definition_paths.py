@@ -14,12 +14,12 @@ if it holds on every path to it. A write of the predicate ends the facts that de
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from ptxgen.check.flow import ENDS, JUMPS, Block, predecessors, reverse_post_order
 from ptxgen.check.verify.shapes import registers_of, shape_of
 from ptxgen.ir import Guard, Instr
+from ptxgen.records import dataclass
 
 _MOST_FACTS: Final = 1 << 24  # of all blocks; with more facts, every suspect is reported
 

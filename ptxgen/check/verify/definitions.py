@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ptxgen.check.flow import Block, predecessors, reverse_post_order
 from ptxgen.ir import Guard, Instr
+from ptxgen.records import dataclass
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from ptxgen.check.problems import Problem
 from ptxgen.check.verify.symbols import dynamic_shared
 from ptxgen.ir import Function, Kernel, Label, Module, Param, Prototype, Targets
 from ptxgen.isa.special import SPECIALS
-from ptxgen.parse import range_of
+from ptxgen.register_names import range_of
 from ptxgen.types import REGISTER_PREFIX, TYPES
 
 # PTX ISA, section "Identifiers".

@@ -43,7 +43,7 @@ from ptxgen.ir import (
 )
 from ptxgen.isa.spec import Effect, Gate, Op
 from ptxgen.isa.table import op_of
-from ptxgen.parse import range_of
+from ptxgen.register_names import range_of
 from ptxgen.target import Target
 from ptxgen.target import target as target_named
 from ptxgen.text import render_operand

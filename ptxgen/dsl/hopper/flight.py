@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NamedTuple
 
 from ptxgen.errors import TypeMismatchError
 from ptxgen.ir import Origin
+from ptxgen.records import dataclass
 
 
 @dataclass(eq=False)

@@ -8,13 +8,13 @@ Memory Layout".
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from ptxgen.arguments import integer
 from ptxgen.dsl.values import require_type
 from ptxgen.errors import ConfigError, shown
+from ptxgen.records import dataclass
 from ptxgen.tensormap import CHUNK, MOST_DIMS, SWIZZLES, Boxes
 from ptxgen.types import ScalarType
 

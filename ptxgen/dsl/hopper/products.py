@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final, Protocol
 
 from ptxgen.dsl.control import Control
@@ -10,6 +10,7 @@ from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS, Layout
 from ptxgen.dsl.tiles import TilePointer
 from ptxgen.dsl.values import Value
 from ptxgen.errors import ConfigError, TypeMismatchError
+from ptxgen.records import dataclass
 from ptxgen.types import ScalarType, bf16, f16, u64
 
 STEP: Final = 16  # elements of K in one `wgmma` of 16-bit elements

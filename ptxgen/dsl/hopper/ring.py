@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from ptxgen.dsl.blocks import block
@@ -15,6 +14,7 @@ from ptxgen.dsl.tiles import SharedTile, TilePointer
 from ptxgen.dsl.values import Pointer, Value, Var
 from ptxgen.errors import ConfigError, TypeMismatchError
 from ptxgen.ir import Origin
+from ptxgen.records import dataclass
 from ptxgen.types import u32, u64
 
 _BARRIER_BYTES: Final = 8

@@ -9,11 +9,11 @@ hold the same rows. An operand is read by `ldmatrix.x4`, as four 8 x 8 matrices 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from ptxgen.dsl.control import Control
 from ptxgen.dsl.values import Value, Var
+from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
 
 MMA_ROWS: Final = 16  # M of m16n8k16, m16n8k8 and m16n8k32

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, LANE_COLUMNS, LANE_ROWS, MMA_COLUMNS, MMA_ROWS, Lanes
 from ptxgen.dsl.values import Scalar, Value, is_count
 from ptxgen.errors import ConfigError, shown
+from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
 
 _PAIR_COLUMNS = 2 * MMA_COLUMNS  # columns of the two tiles that one `ldmatrix.x4` of B feeds

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Final
 
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS
@@ -15,6 +14,7 @@ from ptxgen.dsl.swizzle import SWIZZLE_ROWS, Panel, SwizzledTile
 from ptxgen.dsl.tiles import TilePointer
 from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_int
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
+from ptxgen.records import dataclass
 from ptxgen.types import ScalarType, b8, b16, b32, s32, u16, u32
 
 _LEAST_COPY: Final = 4  # bytes of the smallest asynchronous copy (PTX ISA, "cp.async")

@@ -9,7 +9,6 @@ block's rows in memory run along the depth. The other direction, `ldmatrix.trans
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from ptxgen.dsl.control import Control
@@ -20,6 +19,7 @@ from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader
 from ptxgen.dsl.tiles import TilePointer
 from ptxgen.dsl.values import Value, Var
 from ptxgen.errors import ConfigError, TypeMismatchError
+from ptxgen.records import dataclass
 from ptxgen.types import ScalarType, bf16, bf16x2, f16, f16x2, f32, s8, s32, u8
 
 _DEPTH_BYTES: Final = CHUNK_BYTES * BLOCK_CHUNKS  # of a row of A, for one `mma`

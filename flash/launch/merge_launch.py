@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -9,6 +10,7 @@ from flash.contract.cache_builds import merge_build
 from flash.kernels.merge import WARPS, MergeConfig
 from flash.launch.step import Step, aligned, launch_step
 from flash.operands.dtypes import OF_ARRAYS
+from flash.problem.config import ALIGNMENTS
 from ptxgen.arrays.views import ArrayView
 from ptxgen.target import Target
 
@@ -114,8 +116,10 @@ def joined(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[Joined]:
     return found[::-1]
 
 
-def merging(call: MergeCall, target: Target) -> Step:
-    """The launch that merges the parts of a call."""
+def merging(call: MergeCall, target: Target, alignment: int = ALIGNMENTS[0]) -> Step:
+    """The launch that merges the parts of a call; its kernel suits any O that is aligned like this one, or
+    to `alignment` bytes if that is less.
+    """
     element, of_parts = OF_ARRAYS[call.out.dtype], OF_ARRAYS[call.parts.dtype]
     made = merge_build(
         MergeConfig(
@@ -123,7 +127,7 @@ def merging(call: MergeCall, target: Target) -> Step:
             call.parts.shape[4],
             element,
             of_parts,
-            aligned(call.out, element.nbytes),
+            math.gcd(alignment, aligned(call.out, element.nbytes)),
             aligned(call.parts, of_parts.nbytes),
             call.lse is not None,
         )

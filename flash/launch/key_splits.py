@@ -1,0 +1,154 @@
+"""Into how many splits the keys of a forward launch are divided, where its grid would leave
+multiprocessors without work: a grid of fewer CTAs than a GPU holds at a time, or of a few more. Each split
+has CTAs of its own, and a second kernel merges what they compute (split-K, as in flash-decoding).
+`tools/cta_order.py` simulates what the rule is worth.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Final, NamedTuple
+
+from flash.contract.resources import FLOPS_PER_FMA, KernelResources
+from flash.launch.checks import Geometry, grid_ctas
+from flash.operands.dtypes import F32_BYTES
+from flash.problem.config import AttentionConfig, KernelConfig
+from flash.problem.mma_tiling import F32_GRADE, TF32
+from flash.problem.simt_tiling import IEEE
+from flash.problem.wgmma_tiling import WgmmaTiling
+
+# Work of a CTA beside its tiles of keys, such as reading Q and writing O, in units of one tile.
+BESIDE: Final = 1
+# A merge is worth it only if the launch then takes at most this part of its time.
+_WORTH_IT: Final = 0.9
+# Fewer splits are better than so little time.
+_GOOD_ENOUGH: Final = 1.03
+# How much faster a CTA may run that shares its multiprocessor with no other, although there is room.
+_ALONE: Final = 1.5
+_MOST_SPLITS: Final = 128
+_MOST_BYTES: Final = 64 << 20  # of partial results, which stay allocated
+# What a merge costs, by the figures of an A100 (NVIDIA A100 Tensor Core GPU Architecture, "Performance"):
+# later GPUs have as many operations for a byte, or fewer. Operations in a second, by precision (None: of
+# 16-bit types; f32_grade takes three products for one), bytes of memory in a second, and the time between
+# two dependent launches.
+_OPERATIONS: Final = {None: 312e12, TF32.name: 156e12, F32_GRADE.name: 312e12 / 3, IEEE: 19.5e12}
+_BANDWIDTH: Final = 1.555e12
+_LAUNCH: Final = 4e-6
+
+
+class Slots(NamedTuple):
+    """Room for CTAs: `each` on every one of the multiprocessors."""
+
+    multiprocessors: int
+    each: int
+
+    @property
+    def count(self) -> int:
+        """CTAs that run at a time."""
+        return self.multiprocessors * self.each
+
+
+class Cost(NamedTuple):
+    """The cost of the CTAs of a grid, in tiles of keys: that of the longest one, and the mean."""
+
+    longest: int
+    mean: float
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all CTAs cost the same."""
+        return self.mean == self.longest
+
+
+class Merging(NamedTuple):
+    """The cost of merging, in units of the time that a CTA takes for a tile of keys: of the launch with
+    its results, and of each split.
+    """
+
+    launch: float
+    split: float
+
+
+@functools.lru_cache(maxsize=1024)
+def choose_key_splits(ctas: int, slots: Slots, cost: Cost, merging: Merging, most: int = _MOST_SPLITS) -> int:
+    """The number of splits for a grid of `ctas` CTAs, at most `most`.
+
+    Without splits the grid takes at least `time_at_least`, with n splits at most `time_at_most` and the
+    time of merging. n is the smallest number whose time is nearly the least, and 1 unless the time is at
+    most 0.9 of that without splits: then a grid gets faster, whatever the order in which CTAs begin.
+    """
+    plain = time_at_least(ctas, slots, cost)
+    times = {
+        n: time_at_most(ctas, slots, cost, n) + merging.launch + merging.split * n
+        for n in range(2, min(cost.longest, most) + 1)
+    }
+    best = min(times.values(), default=plain)
+    if best > _WORTH_IT * plain:
+        return 1
+    return next(n for n, time in times.items() if time <= min(_GOOD_ENOUGH * best, _WORTH_IT * plain))
+
+
+def time_at_least(ctas: int, slots: Slots, cost: Cost) -> float:
+    """A lower bound of the time of a grid without splits, in tiles. CTAs that cost the same run in waves,
+    of which the last may have multiprocessors with one CTA each.
+    """
+    alone = _ALONE if slots.each > 1 else 1.0
+    if not cost.is_even:
+        return max((cost.longest + BESIDE) / alone, ctas * (cost.mean + BESIDE) / slots.count)
+    waves, rest = divmod(ctas, slots.count)
+    last = 0.0 if not rest else 1 / alone if rest <= slots.multiprocessors else 1.0
+    return (waves + last) * (cost.longest + BESIDE)
+
+
+def time_at_most(ctas: int, slots: Slots, cost: Cost, splits: int) -> float:
+    """An upper bound of the time of a grid with splits, in tiles and without merging. CTAs that cost the
+    same run in waves; of others, which begin in any order as soon as there is room, no schedule takes
+    longer than the even share and the longest (Graham, "Bounds for Certain Multiprocessing Anomalies").
+    """
+    longest = -(-cost.longest // splits) + BESIDE
+    if cost.is_even:
+        return -(-ctas * splits // slots.count) * longest
+    # A split of t tiles has at most t / splits rounded up.
+    total = ctas * (cost.mean + splits * BESIDE + splits - 1)
+    return total / slots.count + longest
+
+
+def fixed_splits(config: AttentionConfig) -> int:
+    """The number of splits that a config asks for; "auto" is 1 where there is no GPU: the CTAs of the
+    interpreter do not run at a time.
+    """
+    return 1 if config.splits == "auto" else int(config.splits)
+
+
+def key_splits(
+    config: AttentionConfig, kernel: KernelConfig, geometry: Geometry, multiprocessors: int
+) -> int:
+    """The number of splits of a launch on a device of so many multiprocessors, where `kernel` would run
+    without. "auto" is the rule of `choose_key_splits` for kernels with the default tiles and without
+    `wgmma`; sequences of their own lengths are not divided, nor keys that a mask_mod leaves out, because
+    their number is not known.
+    """
+    if config.splits != "auto":
+        return fixed_splits(config)
+    if config.tile != "auto" or config.block_q != "auto" or config.varlen or config.mask_mod is not None:
+        return 1
+    if isinstance(kernel.tiling, WgmmaTiling) or geometry.is_empty or not geometry.seq_k:
+        return 1
+    t = kernel.tiling
+    resources = KernelResources(kernel, t.registers, False, t.shared_bytes)
+    slots = Slots(multiprocessors, max(resources.ctas_per_sm, 1))
+    tiles = resources.tiles_of_blocks(geometry.seq_q, geometry.seq_k, config.window, geometry.group)
+    cost = Cost(int(tiles.max()), float(tiles.mean()))
+    rows = geometry.batch * geometry.heads * geometry.seq_q
+    most = min(_MOST_SPLITS, _MOST_BYTES // (rows * (t.head_dim_v + 1) * F32_BYTES))
+    return choose_key_splits(grid_ctas(kernel, geometry), slots, cost, merging_of(kernel, rows, slots), most)
+
+
+def merging_of(kernel: KernelConfig, rows: int, slots: Slots) -> Merging:
+    """The cost of merging so many rows of O. Partial results are f32, written once and read once."""
+    t = kernel.tiling
+    operations = FLOPS_PER_FMA * t.block_q * t.tile * (t.score_columns + t.output_columns)
+    tile = operations * slots.count / _OPERATIONS[kernel.precision]  # seconds
+    of_results = rows * t.head_dim_v * kernel.dtype.nbytes / _BANDWIDTH
+    of_split = 2 * rows * (t.head_dim_v + 1) * F32_BYTES / _BANDWIDTH
+    return Merging((_LAUNCH + of_results) / tile, of_split / tile)
