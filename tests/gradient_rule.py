@@ -32,7 +32,7 @@ Array = NDArray[Any]
 # Half a unit in the last place of a number as it enters products, and of a result.
 _UNITS = {"f16": (2.0**-11, 2.0**-11), "bf16": (2.0**-8, 2.0**-8), "tf32": (2.0**-11, 2.0**-24)}
 _F32 = (2.0**-24, 2.0**-24)
-_FEW = 64  # elements of a gradient, of fewer of which the largest error may by luck be small
+_FEW = 64  # elements of a gradient that can err, of fewer of which the largest error may by luck be small
 _SMALLEST = {"f16": 2.0**-24, "bf16": 2.0**-133}  # positive numbers; of f32 2^-149
 _LEAST_NORMAL = {"f16": 2.0**-14}  # of others 2^-126
 
@@ -71,7 +71,8 @@ def errors(torch: ModuleType, of: Case, backends: tuple[str, ...]) -> dict[str, 
 
     The floor is what luck may be: one rounding of the result, and the standard deviation of a sum whose
     terms are each rounded once, to the type of the numbers that enter products; three times that where a
-    gradient has few elements, of which PyTorch may have hit all. Besides, weights follow from LSE by
+    gradient has few elements that are sums of any terms, of which PyTorch may have hit all; elements of
+    none, as of keys that no query sees, are 0 in both. Besides, weights follow from LSE by
     three roundings of f32 that grow with it, which PyTorch, with the maximum of a row, has not: of LSE,
     of LSE in units of log2, and of the scale in these units.
     """
@@ -94,7 +95,7 @@ def errors(torch: ModuleType, of: Case, backends: tuple[str, ...]) -> dict[str, 
         of_lse = 3**0.5 * 2.0**-24 * np.abs(lse[np.isfinite(lse)]).max(initial=0)
         for name, wanted in right.items():
             size = float(np.abs(wanted).max(initial=0))
-            luck = (3 if wanted.size < _FEW else 1) * unit / 3**0.5
+            luck = (3 if np.count_nonzero(spread[name]) < _FEW else 1) * unit / 3**0.5
             floor = of_result * size + (luck + of_lse) * float(np.sqrt(spread[name].max(initial=0)))
             floor += _SMALLEST.get(kind, 2.0**-149)
             apart = [_apart(x[name], wanted) for x in (ours, theirs)]

@@ -1,6 +1,9 @@
 """The two matrix products of a CTA of f32, S = Q Kᵀ and O += P V, by fused multiply-adds, each rounded
 once: without tensor cores, but with their division among lanes, so that the same kernels use either.
 
+Four terms at a time are summed by fused multiply-adds, and then added: the error of one chain over all
+terms would be twice as large in S, and more in O, a sum over all keys of all heads.
+
 Lane `l` has index `t = l % 4` in its group `g = l / 4`. Of each 16 x 8 tile of S it has rows g and
 g + 8, columns 2t and 2t + 1, as of `mma.m16n8k16` (`flash/device/mma_products.py`). Of O it has the
 same rows, and of each 16 columns the chunk from 4t to 4t + 3. A weight of P is handed to the lanes
@@ -9,10 +12,11 @@ of the quad that have other columns of O.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Final
 
-from flash.device.mma_products import Tiles, WarpPlace, fragment_rows
+from flash.device.mma_products import Tiles, WarpPlace, apart, fragment_rows
 from flash.problem.mma_tiling import MMA_KEYS, PANEL_BYTES, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD_LANES, of_quad
@@ -22,6 +26,7 @@ from ptxgen.types import f32, u32
 _READ: Final = CHUNK_BYTES // f32.nbytes  # columns of a chunk
 _CHUNKS: Final = PANEL_BYTES // CHUNK_BYTES  # of a row of a panel
 _BLOCKS: Final = _CHUNKS // BLOCK_CHUNKS  # of a panel, see `BlockReader`
+_SUMMED: Final = 4  # keys whose terms of O are summed first; registers hold their weights
 
 
 class FmaProducts:
@@ -70,9 +75,12 @@ class FmaProducts:
                     for c, key in enumerate(keys):
                         of_key = self.k.load(key(block, MMA_KEYS * n), _READ)
                         for i, row in enumerate(rows):
+                            (a, b), *others = zip(row, of_key, strict=True)
+                            total = a * b
+                            for a, b in others:
+                                total = self.k.fma(a, b, total)
                             score = S[i, LANE_COLUMNS * n + c]
-                            for a, b in zip(row, of_key, strict=True):
-                                self.k.fma(a, b, score, into=score)
+                            self.k.add(score, total, into=score)
 
     def weights(self, P: Fragment) -> Fragment:
         """P, which is f32."""
@@ -82,16 +90,32 @@ class FmaProducts:
         """O += P V for this warp's rows and the keys of a stage."""
         k = self.k
         first = [at if stage is None else at.moved(at.value + stage) for at in self._v]
-        for key in range(self.t.tile):
-            nth, within = divmod(key, MMA_KEYS)
-            lane, column = divmod(within, LANE_COLUMNS)
-            weights = [of_quad(k, row[LANE_COLUMNS * nth + column], lane) for row in P]
+        for begin in range(0, self.t.tile, _SUMMED):
+            keys = range(begin, begin + _SUMMED)
+            weights = [self._weights(P, key) for key in keys]
             for n in range(self.t.output_columns // (QUAD_LANES * _READ)):
-                values = k.load(self._chunk(first, key, n), _READ)
-                for i, weight in enumerate(weights):
-                    for c, value in enumerate(values):
-                        output = O[i, _READ * n + c]
-                        k.fma(weight, value, output, into=output)
+                with apart(k, first[0]):
+                    self._add_chunk(O, weights, keys, first, n)
+
+    def _add_chunk(
+        self, O: Fragment, weights: list[list[Value]], keys: Sequence[int], first: list[TilePointer], n: int
+    ) -> None:
+        """Add the sum of the terms of some keys to the lane's n-th chunk of O."""
+        k = self.k
+        terms: dict[tuple[int, int], Value] = {}
+        for key, of_key in zip(keys, weights, strict=True):
+            values = k.load(self._chunk(first, key, n), _READ)
+            for (i, a), (c, b) in product(enumerate(of_key), enumerate(values)):
+                at = i, _READ * n + c
+                terms[at] = k.fma(a, b, terms[at]) if at in terms else a * b
+        for at, total in terms.items():
+            k.add(O[at], total, into=O[at])
+
+    def _weights(self, P: Fragment, key: int) -> list[Value]:
+        """The weights of a key, for each of the lane's rows, from the lane of the quad that has them."""
+        nth, within = divmod(key, MMA_KEYS)
+        lane, column = divmod(within, LANE_COLUMNS)
+        return [of_quad(self.k, row[LANE_COLUMNS * nth + column], lane) for row in P]
 
     def _chunk(self, first: list[TilePointer], key: int, n: int) -> TilePointer:
         """The address of the lane's n-th chunk in row `key` of V."""

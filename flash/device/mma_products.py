@@ -10,6 +10,7 @@ the registers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass
 from itertools import chain, product
@@ -21,6 +22,8 @@ from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, LANE_COLUMNS, LANE_ROWS, ac
 from ptxgen.dsl.swizzle import BlockReader, SwizzledTile
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import ScalarType, b32, bf16, bf16x2, f16x2, f32, u32
+
+_BEYOND_SHARED: Final = 1 << 24  # bytes
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,14 @@ class WarpPlace:
         that.
         """
         return self.lane % 4
+
+
+def apart(k: KernelBuilder, at: TilePointer) -> AbstractContextManager[object]:
+    """A context for instructions that the assembler does not move among others, whose operands would take
+    registers when few are left: a branch that all threads take, since every address in shared memory, as
+    `at`, is below the bound.
+    """
+    return k.when(at.value < _BEYOND_SHARED, uniform=True)
 
 
 def fragment_rows(t: MmaTiling) -> list[int]:

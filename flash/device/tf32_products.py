@@ -23,12 +23,12 @@ to 4g + 3: these are column g of four tiles, and columns of O are dealt to tiles
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from flash.device.mma_products import Tiles, WarpPlace, operand_readers
+from flash.device.mma_products import Tiles, WarpPlace, apart, operand_readers
 from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, PANEL_BYTES, TF32, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var, marked
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, accumulators
@@ -50,7 +50,6 @@ _TO_ONE: Final = _KEPT & ~0x4000_0000
 _TO_LARGEST: Final = _KEPT & ~0x0080_0000
 _READ: Final = CHUNK_BYTES // f32.nbytes  # columns of V that a lane reads, each for a tile of O
 _FEW_TILES: Final = 2  # tiles of O at a time, where registers are few
-_BEYOND_SHARED: Final = 1 << 24  # bytes
 _PANEL: Final = MMA_KEYS * _READ
 _PANEL_STEPS: Final = _PANEL // TF32.depth
 _BLOCKS: Final = _PANEL // (BLOCK_CHUNKS * _READ)  # blocks of a panel, see `BlockReader`
@@ -129,16 +128,8 @@ class Tf32Outputs:
                     return [_both(even.part(i), odd.part(i)) for _, i in tiles]
 
                 totals = [accumulators(O.row, m, panel * _READ + part + i) for m, i in tiles]
-                with self._apart(value(0, 0)):
+                with apart(self.k, value(0, 0)) if self._is_crowded else nullcontext():
                     self._add(totals, [p[m] for m, _ in tiles], steps, rows, joins=self._joins)
-
-    def _apart(self, at: TilePointer) -> AbstractContextManager[object]:
-        """A context for instructions that the assembler does not move among others, if registers are
-        few: a branch that all threads take, since every address in shared memory is below the bound.
-        """
-        if not self._is_crowded:
-            return nullcontext()
-        return self.k.when(at.value < _BEYOND_SHARED, uniform=True)
 
     def output_place(self) -> tuple[Value, Value]:
         """See `WarpProducts`: a lane holds eight neighbouring columns, which are two chunks."""

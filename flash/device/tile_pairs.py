@@ -54,7 +54,7 @@ class TilePairs:
         if again and self.stages > 1 and not self._warps_meet:
             self.k.barrier()  # the tiles of the run before have been read by all
         for ahead in range(self.stages - 1):
-            self._start(first + ahead if ahead else first, end)
+            self._start_ahead(first + ahead if ahead else first, end)
 
     @marked("tile pairs: wait")
     def await_next(self, tile: Value, end: Value, on_arrival: Callable[[], None]) -> None:
@@ -65,12 +65,12 @@ class TilePairs:
         if self.stages == 1:
             if not self._warps_meet:
                 k.barrier()
-            self._start(tile, end)
+            self._start(tile)  # it exists: the user asks for it
         k.cp_async_wait_group(max(self.stages - 2, 0))
         on_arrival()
         k.barrier()
         if self.stages > 1:
-            self._start(tile + (self.stages - 1), end)
+            self._start_ahead(tile + (self.stages - 1), end)
 
     def stage(self, n: int) -> Value | None:
         """The byte at which the current tile of loader n, or behind the last one of `also`, begins;
@@ -83,15 +83,26 @@ class TilePairs:
         for ring in self._used.values():
             ring.advance()
 
+    @marked("tile pairs: pair ahead")
+    def _start_ahead(self, tile: Value, end: Value) -> None:
+        """Start the copies of a pair that is not used yet, if it exists: its group may be empty."""
+        with self.k.when(tile < end, uniform=True):
+            self._copy(tile)
+        self._close_group()
+
     @marked("tile pairs: next pair")
-    def _start(self, tile: Value, end: Value) -> None:
-        k = self.k
-        with k.when(tile < end, uniform=True):
-            first_row = tile * self.rows
-            for loader, size in zip(self.loaders, self._sizes, strict=False):
-                loader.start(first_row, stage=self._filled[size].at)
-            if self._also is not None:
-                self._also(first_row, self._filled[self._sizes[-1]].at)
-        k.cp_async_commit_group()
+    def _start(self, tile: Value) -> None:
+        self._copy(tile)
+        self._close_group()
+
+    def _copy(self, tile: Value) -> None:
+        first_row = tile * self.rows
+        for loader, size in zip(self.loaders, self._sizes, strict=False):
+            loader.start(first_row, stage=self._filled[size].at)
+        if self._also is not None:
+            self._also(first_row, self._filled[self._sizes[-1]].at)
+
+    def _close_group(self) -> None:
+        self.k.cp_async_commit_group()
         for ring in self._filled.values():
             ring.advance()

@@ -60,7 +60,7 @@ GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
     (KEYS, HALF.name): {
         64: (Tiles(128, 32, 4, 2, load=0), Tiles(64, 64, 4, 2, step=32, kept=2)),
         96: (Tiles(64, 64, 4, 2, step=32), Tiles(64, 32, 4, 2)),
-        128: (Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 1)),
+        128: (Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 1, load=2), Tiles(64, 16, 4, 2)),
         256: (Tiles(64, 64, 8, 2, across=4), Tiles(64, 64, 8, 1, across=4), Tiles(32, 32, 4, 1, across=2)),
     },
     (QUERIES, TF32.name): {
@@ -82,7 +82,7 @@ GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
     (QUERIES, FMA.name): {
         64: (Tiles(128, 16, 4, 1),),
         128: (Tiles(64, 16, 4, 1),),
-        256: (Tiles(32, 16, 2, 1),),
+        256: (Tiles(32, 16, 2, 1, load=2), Tiles(32, 8, 2, 1)),
     },
     (KEYS, FMA.name): {
         64: (Tiles(128, 16, 4, 1, load=1), Tiles(64, 32, 4, 1)),
