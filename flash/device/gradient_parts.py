@@ -10,7 +10,13 @@ from flash.device.parameters import Array, ScoreArray, stride_parameters
 from flash.device.sequence_span import Span
 from flash.device.tiles import Matrix, access_width
 from flash.operands.dtypes import F32, F32_BYTES
-from flash.problem.gradients import GradientConfig, gradient_matrices, row_numbers, sums_of_queries
+from flash.problem.gradients import (
+    GradientConfig,
+    GradientTiling,
+    gradient_matrices,
+    row_numbers,
+    sums_of_queries,
+)
 from flash.problem.tile_choice import natural_alignment
 from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.dsl.marks import marked
@@ -308,16 +314,17 @@ class KeysPart:
         return HeadScores.of(k, config, self.given, (self.batch, head, of_batch), None)
 
     @marked("gradients: tiles with hidden queries")
-    def hides(self, k: KernelBuilder, mask: Mask, first_query: Value, block: int, tile: int) -> Value:
+    def hides(self, k: KernelBuilder, mask: Mask, first_query: Value, t: GradientTiling) -> Value:
         """Whether some query of the tile that begins with `first_query` does not exist, or does not see
-        some key of the CTA.
+        some key of the CTA. Of keys that do not exist, a CTA that writes their own gradients alone may
+        hold any; in sums of dQ they must add 0, so that there they count, too.
         """
         reach = mask.reach
         if mask.hides_anywhere:
             return first_query == first_query
-        found = first_query + tile > self.given.seq_q
-        if reach.is_causal or reach.right is not None:
-            found = found | (reach.last_key(k, first_query) < self.first_key + (block - 1))
+        found = first_query + t.tile > self.given.seq_q
+        if reach.is_causal or reach.right is not None or t.adds_queries:
+            found = found | (reach.last_key(k, first_query) < self.first_key + (t.block - 1))
         if reach.left is not None:
-            found = found | (reach.first_key(k, first_query + (tile - 1)) > self.first_key)
+            found = found | (reach.first_key(k, first_query + (t.tile - 1)) > self.first_key)
         return found

@@ -80,7 +80,6 @@ def products_of(
     return [Tf32Products(k, t, me, tiles, is_crowded=config.tiling.is_crowded, keeps_nan=True)]
 
 
-@marked("gradients: shift")
 def shift_of(k: KernelBuilder, lse: Value) -> Value:
     """The number that is subtracted from the scores of a row, in units of log2: LSE, or infinity for a
     row that sees no key, so that its weights are 0.

@@ -180,6 +180,7 @@ class PanelLoader:
             return None
         return share.chunk * chunk + piece < left
 
+    @marked("panel loader: rows of a tile")
     def _rows_of(self, share: Share, first: int) -> AbstractContextManager[object]:
         """A context for code of the threads whose row, moved down by `first`, is in the tile."""
         if first + share.rows_at_once <= self.tile.rows:

@@ -22,6 +22,7 @@ from flash.operands.dtypes import F32_BYTES
 from flash.problem.gradients import GradientConfig
 from flash.problem.mma_tiling import HALF, MMA_KEYS, MMA_ROWS, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, Value, Var
+from ptxgen.dsl.marks import marked
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, QUAD_LANES
 from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader, SwizzledTile
 from ptxgen.types import f32, u64
@@ -142,6 +143,7 @@ class QuerySums:
         """Write dS of this warp's keys to shared memory, which all warps have read."""
         self._passage.keep(P)
 
+    @marked("sums of queries: columns of a warp")
     def add(self, sums: Matrix, first_query: Value) -> None:
         """Add what the queries of the tile that begins with `first_query` get from the CTA's keys."""
         k, t, shares = self.k, self._of_queries, self._shares

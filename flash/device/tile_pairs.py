@@ -90,7 +90,6 @@ class TilePairs:
             self._copy(tile)
         self._close_group()
 
-    @marked("tile pairs: next pair")
     def _start(self, tile: Value) -> None:
         self._copy(tile)
         self._close_group()
@@ -102,6 +101,7 @@ class TilePairs:
         if self._also is not None:
             self._also(first_row, self._filled[self._sizes[-1]].at)
 
+    @marked("tile pairs: group")
     def _close_group(self) -> None:
         self.k.cp_async_commit_group()
         for ring in self._filled.values():

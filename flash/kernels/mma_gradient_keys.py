@@ -49,7 +49,7 @@ def gradient_of_keys(config: GradientConfig) -> ir.Module:
             first_query = n * tile
             last_query = k.min(first_query + tile, part.given.seq_q) - 1
             mask = of.gradients.mask.of_queries(first_query, last_query)
-            hides = functools.partial(part.hides, k, mask, first_query, config.tiling.block, tile)
+            hides = functools.partial(part.hides, k, mask, first_query, config.tiling)
             of.pairs.await_next(n, part.end_tile, functools.partial(of.prepare, hides))
             with if_seen(k, mask.sees_tile(cta.seen_from)):
                 for nth, first in enumerate(config.tiling.parts):
@@ -60,6 +60,7 @@ def gradient_of_keys(config: GradientConfig) -> ir.Module:
     return k.build()
 
 
+@marked("gradient of keys: some queries")
 def _if_some(k: KernelBuilder, queries: Value) -> AbstractContextManager[object]:
     """A block that runs if there are queries. Without any there is no tile of them, which the proof does
     not conclude from the end of a loop that is a quotient.
@@ -72,6 +73,7 @@ class _Cta:
     dK and dV in registers, and room for tiles of Q and dO. The copies of K and V are on their way.
     """
 
+    @marked("gradient of keys: rows of a CTA")
     def __init__(self, k: KernelBuilder, config: GradientConfig, part: KeysPart) -> None:
         self.k, self.config, self.part = k, config, part
         t, of_head = config.tiling, part.given

@@ -50,6 +50,7 @@ class _Cta:
     the first tiles are on their way. `longest` is the number of queries that terms have room for.
     """
 
+    @marked("gradient of queries: rows of a CTA")
     def __init__(self, k: KernelBuilder, config: GradientConfig, part: QueriesPart, longest: Value) -> None:
         self.k, self.config, self.part = k, config, part
         t, of_head = config.tiling, part.given

@@ -39,9 +39,16 @@ _CHUNK: Final = 8  # columns; each of these begins a copy of 16 bytes
 _IN_TURNS: Final = 3  # whole tiles, with which each stage is used again
 # Rows of the last block and of the last tile, which end with any of a lane's or of a thread's copies.
 _ENDS: Final = ((1, 8), (2, 1), (8, 2), (16, 9), (24, 16), (10, 10))
-# Queries, keys and odd queries: rows that see few keys or none, and in two tiles rows that see others than
-# their neighbours.
-_ODD: Final = ((_BLOCK, 6, tuple(range(_BLOCK - 2))), (_BLOCK, _BLOCK, (*range(4), *range(_TILE, _TILE + 4))))
+# The same in the second half of a tile of twice as many rows.
+_ENDS_OF_PARTS: Final = ((_TILE + 1, 8), (_TILE + 2, 1), (_TILE + 10, 3), (_TILE + 10, 10))
+# Queries, keys and odd queries: rows that see few keys or none, in two tiles rows that see others than
+# their neighbours, and the last rows of a tile.
+_ODD: Final = (
+    (_BLOCK, 6, tuple(range(_BLOCK - 2))),
+    (_BLOCK, _BLOCK, (*range(4), *range(_TILE, _TILE + 4))),
+    (_BLOCK, _BLOCK, (_TILE - 1,)),
+    (_BLOCK, _BLOCK, (_TILE - 3, _TILE - 2, _TILE - 1)),
+)
 
 # Seeds of dropout and numbers of queries and keys with which the random number of a score near the
 # diagonal, which counts, equals the threshold, each at another index of a thread's fragment; in a
@@ -113,7 +120,7 @@ def _problems_of(own: GradientSettings) -> tuple[Problem, ...]:
     config, tile = own.config, own.tile
     if config.varlen:
         return tuple(_varlen(own))
-    turns = _IN_TURNS * tile + 6
+    turns, ends = _IN_TURNS * tile + 6, (*_ENDS, *(_ENDS_OF_PARTS if tile > _TILE else ()))
     first = Problem(turns, turns + 4, heads=2)
     found = [
         *([] if own.owner == SCORES else [_of_one_cta(own)]),
@@ -123,11 +130,12 @@ def _problems_of(own: GradientSettings) -> tuple[Problem, ...]:
         *_with_nan(own),
         Problem(3, 0) if own.owner == QUERIES else Problem(0, 3),
         *(Problem(_BLOCK, 2 * tile, times=times, heads=1) for times in (-1.0, 0.0)),
+        Problem(_TILE - 3, tile + _TILE - 3, times=0.0, heads=1),
         Problem(2 * _BLOCK, 3 * tile, scores="growing", heads=1),
         replace(first, reverse=True),
         replace(first, alike=True),
-        *(Problem(_BLOCK + end, n, heads=1, reverse=True) for end, n in _ENDS),
-        *(Problem(n, _BLOCK + end, heads=1, reverse=True) for end, n in _ENDS),
+        *(Problem(_BLOCK + end, n, heads=1, reverse=True) for end, n in ends),
+        *(Problem(n, _BLOCK + end, heads=1, reverse=True) for end, n in ends),
         *(
             [Problem(_BLOCK, n, softcap=LARGE_SOFTCAP) for n in (tile + 1, 3 * tile)]
             if config.softcap is not None
@@ -140,6 +148,7 @@ def _problems_of(own: GradientSettings) -> tuple[Problem, ...]:
         ),
         *(Problem(q, k, heads=1, odd=rows) for q, k, rows in _ODD),
         *(_low(tile) if own.owner == QUERIES and not config.causal else []),
+        *(_infinite(own.owner, tile) if config.softcap is None else []),
     ]
     if own.owner == SCORES:
         found = [p for p in found if p.seq_q and p.seq_k]
@@ -155,6 +164,19 @@ def _low(tile: int) -> Iterator[Problem]:
     for part in range(0, tile, MMA_ROWS):
         for end in (1, 2, 8, 9, 10):
             yield Problem(_BLOCK, tile + part + end, heads=1, scores="low")
+
+
+def _infinite(owner: str, tile: int) -> Iterator[Problem]:
+    """Problems with scores of -inf. In kernels by queries some rows have no other; in others keys are
+    infinite, whose products with queries behind the last one, which are 0, would be NaN: each of a lane's
+    queries in turn is the first of these.
+    """
+    if owner == QUERIES:
+        yield Problem(_BLOCK, 2 * tile + 5, heads=1, scores="parting")
+        return
+    for part in range(0, tile, MMA_ROWS):
+        for end in (1, 2, 9, 10):
+            yield Problem(tile + part + end, _BLOCK - 3, heads=1, scores="none")
 
 
 def _of_one_cta(own: GradientSettings) -> Problem:
@@ -206,6 +228,7 @@ def _varlen(own: GradientSettings) -> list[Problem]:
     packed += [replace(packed[3], times=times) for times in (-1.0, 0.0)]
     packed += [replace(packed[1], reverse=True), replace(packed[3], alike=True)]
     packed += [Problem(0, 0, lengths=((q, k),), heads=1, odd=rows) for q, k, rows in _ODD]
+    packed += [replace(p, seq_q=0, seq_k=0, lengths=p.sequences) for p in _infinite(own.owner, t)]
     return [Problem(0, 0, lengths=small.sequences, heads=small.heads), *packed]
 
 
@@ -343,12 +366,12 @@ def _given(own: GradientSettings, p: Problem) -> _Given:
 
 
 def _make_odd(p: Problem, dout: Array, q: Array, out: Array, lse: Array) -> None:
-    """Put NaN and infinity into the odd rows of a problem, in turn in the ways that `Problem` lists, each
-    into another chunk of columns.
+    """Put NaN and infinity into the odd rows of a problem, in turn in the ways that `Problem` lists, by
+    their distance from the first of them, each into another chunk of columns.
     """
     ways = (dout, np.nan), (dout, np.inf), (q, np.nan), (out, np.inf)
     for row in p.odd:
-        column, way = divmod(row, len(ways))
+        column, way = divmod(row - p.odd[0], len(ways))
         array, odd = ways[way]
         array[:, :, row, _CHUNK * column % array.shape[3]] = odd
         if array is q:

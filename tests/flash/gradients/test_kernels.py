@@ -502,6 +502,15 @@ def test_hard_inputs_in_one_sweep(name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("kind", mostly_nightly(KINDS, ["f16"]))
+@pytest.mark.parametrize("window", [None, (200, None)])
+def test_in_one_sweep_keys_that_do_not_exist_add_nothing_to_low_scores(kind: str, window: Any) -> None:
+    """A score of 0, as of a key of zeros, would have an infinite weight."""
+    of = case(128, 40, 8, window=window, deterministic=False, **KINDS[kind])
+    of.q[..., 0], of.k[..., 0] = 48, -48
+    check(of)
+
+
+@pytest.mark.parametrize("kind", mostly_nightly(KINDS, ["f16"]))
 @pytest.mark.parametrize("name", mostly_nightly(UNSEEN, ["causal"]))
 def test_unseen_keys_reach_no_gradient_of_one_sweep(name: str, kind: str) -> None:
     found = _of_unseen(name, kind, np.nan, deterministic=False)
