@@ -30,6 +30,10 @@ from ptxgen.target import Target
 from ptxgen.target import target as find_target
 
 E4M3_TARGET: Final = "sm_89"  # the first target with `cvt.rn.f16x2.e4m3x2` (PTX ISA, "cvt")
+# Registers for rows of e4m3 on their way, where rows are so wide that too few are left: what the
+# assembler was seen to spill with tiles of 64 keys.
+_WIDENING_REGISTERS: Final = 44
+_WIDE: Final = 192  # columns
 # The merge of more splits costs more than their CTAs save.
 MOST_SPLITS: Final = 128
 # Fraction of the best utilization: fewer splits are better than a little more utilization.
@@ -145,6 +149,8 @@ def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
     request = replace(
         config.tile_request, looks_up=call.page_size > 0 or config.mask, without_wgmma="keys are in a cache"
     )
+    if call.has_scales and max(config.head_dim, config.value_dim) > _WIDE:
+        request = replace(request, other_registers=request.other_registers + _WIDENING_REGISTERS)
     kernel = replace(kernel, tiling=choose_tiling(request, target, alignment))
     given: dict[str, Any] = {name: name in call.operands for name in LENGTHS}
     features = replace(

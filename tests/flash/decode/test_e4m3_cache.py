@@ -141,7 +141,7 @@ def call_of(dtype: str, dim: int, page_size: int) -> CacheCall:
 
 @pytest.mark.sample(0, gate=2)
 @pytest.mark.ptxas
-@pytest.mark.parametrize("name", ["sm_89", "sm_120"])
+@pytest.mark.parametrize("name", ["sm_89", "sm_90", "sm_120"])
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize(("dim", "page_size"), [(64, 0), (128, 16), (256, 16)])
 def test_kernels_are_proved_and_do_not_spill(
