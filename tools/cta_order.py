@@ -1,7 +1,8 @@
-"""In which order the CTAs of a launch begin, and what another order would be worth: a model of
-multiprocessors that take the next CTA as soon as they are done with one.
+"""In which order the CTAs of a launch begin, and what another order, or more CTAs for splits of the keys,
+would be worth: a model of multiprocessors that take the next CTA as soon as they are done with one.
 
 `python tools/cta_order.py --head-dim 128 --dtype f16 --causal --seq 8192 --heads 32 --kv-heads 8`
+`python tools/cta_order.py --head-dim 128 --dtype f16 --seq 4096 --heads 16 --target sm_90 --splits`
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import heapq
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +24,9 @@ from flash.commands.parts.numbers import whole
 from flash.commands.parts.quiet import quietly
 from flash.commands.parts.standard_output import tell
 from flash.contract.catalogue import build
+from flash.contract.resources import KernelResources
 from flash.device.cta_order import heads_per_section
+from flash.launch.key_splits import BESIDE, Cost, Division, Grid, Merging, Slots, choose_division, merging_of
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import ConfigError, UnsupportedTargetError
 
@@ -32,8 +35,6 @@ MIB: Final = 1 << 20
 # Multiprocessors of an H100 SXM (NVIDIA H100 Tensor Core GPU Architecture, "H100 GPU").
 _MULTIPROCESSORS: Final = 132
 _L2_MIB: Final = 50
-# Work of a CTA beside its tiles of keys, such as reading Q and writing O, in units of one tile.
-_BESIDE: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +106,29 @@ def simulated(launch: Launch, order: Order, slots: int) -> tuple[float, float]:
     for head, block in order(launch):
         while len(running) >= slots:
             now, head_time = _end_one(running, live, now, head_time)
-        cost = launch.tiles[block] + _BESIDE
+        cost = launch.tiles[block] + BESIDE
         total += cost
         heapq.heappush(running, (now + cost, head // launch.group))
         live[head // launch.group] += 1
     while running:
         now, head_time = _end_one(running, live, now, head_time)
-    even = max(-(-total // slots), max(launch.tiles) + _BESIDE)
+    even = max(-(-total // slots), max(launch.tiles) + BESIDE)
     return now / even, head_time / now
+
+
+def time_of(launch: Launch, order: Order, slots: int, splits: int = 1) -> int:
+    """The time of the launch, in tiles, with a CTA for each of `splits` parts of the keys of a block, one
+    behind the other (`flash/device/grid_place.py`).
+    """
+    running: list[int] = []  # end times
+    now = 0
+    for _, block in order(launch):
+        size, longer = divmod(launch.tiles[block], splits)
+        for part in range(splits):
+            if len(running) >= slots:
+                now = heapq.heappop(running)
+            heapq.heappush(running, now + size + (part < longer) + BESIDE)
+    return max(running)
 
 
 def _end_one(running: list[tuple[int, int]], live: Counter[int], now: int, head_time: int) -> tuple[int, int]:
@@ -137,18 +153,59 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ConfigError, UnsupportedTargetError) as error:
         return fail("cta_order.py", UNSUPPORTED, error)
     one_head = given.seq * 2 * config.head_dim * config.element.nbytes
-    tiles = tuple(int(n) for n in resources.tiles_of_blocks(given.seq, given.seq))
+    tiles = tuple(int(n) for n in resources.tiles_of_blocks(given.queries, given.seq))
     group = given.heads // given.kv_heads
     heads = given.batch * given.heads
     fit = heads_per_section(heads, group, one_head, given.l2_mib * MIB)
     launch = Launch(heads, group, tiles, fit)
     slots = given.multiprocessors * resources.ctas_per_sm
+    if given.splits:
+        _tell_splits(given, resources, one_head)
+        return OK
     tell(f"{resources.config.name}, {launch.heads * len(tiles)} CTAs, {slots} at a time")
     tell(f"{'order':32} {'time / even':>11} {'live K, V':>12}")
     for name, order in ORDERS.items():
         time, heads = simulated(launch, order, slots)
         tell(f"{name:32} {time:11.3f} {heads * one_head / MIB:8.1f} MiB")
     return OK
+
+
+def _tell_splits(given: argparse.Namespace, resources: KernelResources, one_head: int) -> None:
+    """Print a line for each number of heads up to the given one: what the rule of
+    `flash/launch/key_splits.py` divides, into how many splits, and the times with and without.
+    """
+    config = resources.config
+    slots = Slots(given.multiprocessors, resources.ctas_per_sm)
+    tell(f"{config.name}, {slots.count} CTAs at a time; times in tiles of keys")
+    tell("heads   CTAs divided splits   without      with  of it merging   gain")
+    tiles = resources.tiles_of_blocks(given.queries, given.seq)
+    cost = Cost(int(tiles.max()), float(tiles.mean()))
+    merging = merging_of(config, given.queries, slots)
+    for heads in range(1, given.batch * given.heads + 1):
+        fit = heads_per_section(heads, 1, one_head, given.l2_mib * MIB)
+        launch = Launch(heads, 1, tuple(map(int, tiles)), fit)
+        division = choose_division(Grid(heads, len(tiles)), slots, cost, merging)
+        plain = time_of(launch, sections if config.causal else by_head_from_first, slots.count)
+        time, merge = float(plain), 0.0
+        if division.splits > 1:
+            time, merge = simulated_division(launch, division, slots.count, merging)
+        what = f"{heads:5} {heads * len(tiles):6} {(heads - division.whole) * (division.splits > 1):7}"
+        times = f"{plain:9} {time:9.1f} {merge:14.1f} {plain / time:6.2f}"
+        tell(f"{what} {division.splits:6} {times}")
+
+
+def simulated_division(
+    launch: Launch, division: Division, slots: int, merging: Merging
+) -> tuple[float, float]:
+    """The time of a launch of which a part is divided, in tiles, and what of it are launches after the first
+    and merging. Kernels with splits take blocks in order (`KernelConfig.takes_turns`).
+    """
+    rest = launch.heads - division.whole
+    merge = merging.cost(rest, division.splits) + (merging.launch if division.whole else 0.0)
+    time = time_of(replace(launch, heads=rest), by_head_from_first, slots, division.splits)
+    if division.whole:
+        time += time_of(replace(launch, heads=division.whole), by_head_from_first, slots)
+    return time + merge, merge
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -160,13 +217,16 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--dtype", default="f16")
     add("--causal", action="store_true")
     add("--target", default="sm_90")
-    add("--seq", type=whole(1), default=8192, metavar="N", help="queries, and keys (8192)")
+    add("--seq", type=whole(1), default=8192, metavar="N", help="keys (8192)")
+    add("--queries", type=whole(1), metavar="N", help="default: --seq")
     add("--heads", type=whole(1), default=32, metavar="N")
     add("--kv-heads", type=whole(1), metavar="N", help="default: --heads")
     add("--batch", type=whole(1), default=1, metavar="N")
     add("--multiprocessors", type=whole(1), default=_MULTIPROCESSORS, metavar="N")
     add("--l2-mib", type=whole(1), default=_L2_MIB, metavar="MIB", help="the cache (50)")
+    add("--splits", action="store_true", help="for 1 to --heads heads: splits of the keys, and their gain")
     given = parser.parse_args(argv)
+    given.queries = given.queries or given.seq
     given.kv_heads = given.kv_heads or given.heads
     if given.heads % given.kv_heads:
         parser.error(f"--heads must be a multiple of --kv-heads, got {given.heads}")

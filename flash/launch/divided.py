@@ -5,6 +5,7 @@ what these find.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from flash.launch.merge_launch import MergeCall, merging
 from flash.launch.step import Step, require_grid
 from flash.launch.workspace import piece
 from flash.operands.dtypes import F32, F32_BYTES
+from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.views import ArrayView, view
 
 _ALIGNED: Final = 16 // F32_BYTES  # elements of which each array in the memory of parts has a multiple
@@ -45,6 +47,30 @@ class Parts(NamedTuple):
         """Both arrays, in the memory of `space`."""
         behind = _size(self.outs) * F32_BYTES
         return piece(space, 0, self.outs, F32), piece(space, behind, self.lses, F32)
+
+
+def units(call: Call, first: int, end: int) -> tuple[Call, tuple[int, ...]]:
+    """The units of a call from `first` to `end`, exclusive, as a call of their own (`units_of`), and by how
+    many bytes its Q, K, V, O and LSE lie behind those of the call.
+    """
+    g = call.geometry
+    axis = 0 if g.batch > 1 else 1
+    count = end - first
+    geometry = replace(g, heads=count * g.group, kv_heads=count) if axis else replace(g, batch=count)
+    of_queries = first * (g.group if axis else 1)
+    firsts = (of_queries, first, first, of_queries)
+    moved = [n * three[axis] * g.nbytes for n, three in zip(firsts, g.strides, strict=True)]
+    moved.append(of_queries * (1 if axis else g.heads) * g.seq_q * F32_BYTES)  # LSE is dense
+    arrays = (call.q, call.k, call.v, call.out)
+    q, k, v, out = (
+        array._replace(pointer=array.pointer + n) for array, n in zip(arrays, moved, strict=False)
+    )
+    lse = None
+    if call.lse is not None:
+        shape = (geometry.batch, geometry.heads, geometry.seq_q)
+        pointer = call.lse.pointer + moved[-1]
+        lse = call.lse._replace(pointer=pointer, shape=shape, strides=dense_strides(shape))
+    return call._replace(geometry=geometry, q=q, k=k, v=v, out=out, lse=lse), tuple(moved)
 
 
 class Divided(NamedTuple):

@@ -10,7 +10,7 @@ from flash.contract.forward import CAUSAL
 from flash.launch.checks import Geometry, alignment, grid_ctas
 from flash.launch.gpu import GpuLauncher
 from flash.launch.kernel_choice import kernel_of, why_not_wgmma
-from flash.launch.key_splits import fixed_splits
+from flash.launch.key_splits import Division, fixed_splits, units_of
 from flash.launch.operands import Operands
 from flash.launch.varlen import LENGTHS
 from flash.operands.dtypes import F32
@@ -42,11 +42,11 @@ def explain(
     aligned = alignment(config, g, *(array.pointer for array in arrays))
     if backend == "cuda":
         ordinal = arrays[0].device[1] if arrays[0].device != HOST else gpu.backend.current_device()
-        splits = gpu.splits(geometry, ordinal, aligned)
-        made = gpu.build(geometry, ordinal, aligned, config.return_lse, splits)
+        division = gpu.division(geometry, ordinal, aligned)
+        made = gpu.build(geometry, ordinal, aligned, config.return_lse, division.splits)
     else:
-        splits = fixed_splits(config)
-        made = proved_build(kernel_of(config, geometry, alignment=aligned, splits=splits))
+        division = Division(0, fixed_splits(config))
+        made = proved_build(kernel_of(config, geometry, alignment=aligned, splits=division.splits))
     lines = {
         "backend": f"{backend} ({why})",
         "problem": (
@@ -59,7 +59,7 @@ def explain(
         **(
             {"kernel": "none: numpy computes it"}
             if backend == "cpu"
-            else _kernel(made, geometry, splits, gpu, backend, _products(config, made, geometry))
+            else _kernel(made, geometry, division, gpu, backend, _products(config, made, geometry))
         ),
         "work": _work(config, made, geometry, operands),
     }
@@ -87,7 +87,12 @@ def data_of(backend: str, q: ArrayView) -> str:
 
 
 def _kernel(
-    made: Build, geometry: Geometry, splits: int, gpu: GpuLauncher, backend: str, products: dict[str, str]
+    made: Build,
+    geometry: Geometry,
+    division: Division,
+    gpu: GpuLauncher,
+    backend: str,
+    products: dict[str, str],
 ) -> dict[str, str]:
     config, t = made.config, made.config.tiling
     lines = {
@@ -96,10 +101,7 @@ def _kernel(
         "proved": proved_text(made),
         "access": f"{config.alignment} bytes at once, as addresses and strides allow",
         "tiles": f"{t.block_q} {_queries(made, geometry)} by {t.tile} keys{_slice(t)}, {t.threads} threads",
-        "grid": f"{grid_ctas(config, geometry) * splits} CTAs"
-        if not geometry.is_empty
-        else "nothing to launch: no query",
-        **_splits(made, geometry, splits),
+        **_grid(gpu.config, made, geometry, division),
         "needs": str(made.resources),
     }
     if backend == "cuda":
@@ -108,12 +110,20 @@ def _kernel(
     return lines
 
 
-def _splits(made: Build, geometry: Geometry, splits: int) -> dict[str, str]:
-    """Into how many splits the keys are divided, and why; empty for one."""
+def _grid(config: AttentionConfig, made: Build, geometry: Geometry, division: Division) -> dict[str, str]:
+    """The CTAs of a call, and into how many splits the keys are divided, if they are."""
+    if geometry.is_empty:
+        return {"grid": "nothing to launch: no query"}
+    ctas, (whole, splits) = grid_ctas(made.config, geometry), division
     if splits == 1:
-        return {}
-    why = f"for each of {grid_ctas(made.config, geometry)} blocks of queries, merged by a second launch"
-    return {"splits": f"{splits} of the keys, {why}"}
+        return {"grid": f"{ctas} CTAs"}
+    if not whole:
+        return {"grid": f"{ctas * splits} CTAs", "splits": f"{splits} of the keys, merged; else {ctas} CTAs"}
+    units = units_of(config, geometry)
+    first, rest = ctas // units * whole, ctas // units * (units - whole) * splits
+    of = "items" if geometry.batch > 1 else "heads of K and V"
+    what = f"{splits} of the keys for the last {units - whole} of {units} {of}, merged"
+    return {"grid": f"{first} CTAs, then {rest}", "splits": f"{what}; else {ctas} CTAs"}
 
 
 def _products(config: AttentionConfig, made: Build, geometry: Geometry) -> dict[str, str]:

@@ -11,9 +11,9 @@ from flash.contract.catalogue import Build, proved_build
 from flash.host.caller import LAUNCH
 from flash.launch.calls import Call, make_plan
 from flash.launch.checks import Geometry, Limits, alignment, check, check_limits
-from flash.launch.divided import Parts, divided
+from flash.launch.divided import Parts, divided, units
 from flash.launch.kernel_choice import kernel_of
-from flash.launch.key_splits import key_splits
+from flash.launch.key_splits import Division, division_of, units_of
 from flash.launch.step import Step
 from flash.launch.workspace import Workspace
 from flash.problem.config import AttentionConfig
@@ -97,19 +97,27 @@ def launcher_of(backend: CudaBackend) -> Launcher:
 
 
 class ReadyDivided(NamedTuple):
-    """The two loaded kernels of a call whose keys are divided (`flash/launch/divided.py`)."""
+    """The loaded kernels of a call whose keys are divided (`flash/launch/divided.py`): one for the first
+    units of the call without splits, if there are such, and two for the others, of which Q, K, V, O and LSE
+    lie `moved` bytes behind those of the call.
+    """
 
+    whole: Ready | None
     attending: Ready
     merging: Ready
     parts: Parts
+    moved: tuple[int, ...]
     with_lse: bool
 
     def launch(self, backend: CudaBackend, pointers: Sequence[int], stream: int, space: ArrayView) -> None:
-        """Put both kernels on a stream, for Q, K, V, O, LSE if it is wanted, and the operands at these
+        """Put the kernels on a stream, for Q, K, V, O, LSE if it is wanted, and the operands at these
         addresses, and partial results in `space`.
         """
-        inputs, rest = pointers[:3], pointers[3:]
-        results, operands = rest[: 1 + self.with_lse], rest[1 + self.with_lse :]
+        if self.whole is not None:
+            self.whole.launch(backend, pointers, stream)
+        count = 4 + self.with_lse
+        own = [pointer + n for pointer, n in zip(pointers[:count], self.moved, strict=False)]
+        inputs, results, operands = own[:3], own[3:], pointers[count:]
         parts = [array.pointer for array in self.parts.within(space)]
         self.attending.launch(backend, [*inputs, *parts, *operands], stream)
         self.merging.launch(backend, [*parts, *results], stream)
@@ -169,11 +177,11 @@ class GpuLauncher(Launcher):
         target = self.target(ordinal)
         return proved_build(kernel_of(self.config, geometry, target, aligned, with_lse, splits))
 
-    def splits(self, geometry: Geometry, ordinal: int, aligned: int) -> int:
-        """Into how many parts the keys of a launch on a device are divided."""
+    def division(self, geometry: Geometry, ordinal: int, aligned: int) -> Division:
+        """What of a launch on a device is divided, and into how many splits."""
         kernel = kernel_of(self.config, geometry, self.target(ordinal), aligned)
         multiprocessors = self.backend.device_properties(ordinal).multiprocessors
-        return key_splits(self.config, kernel, geometry, multiprocessors)
+        return division_of(self.config, kernel, geometry, multiprocessors)
 
     def launch(self, call: Call, stream: int) -> None:
         """Launch the call, whose arrays are on a GPU, on a stream. Returns before it has run."""
@@ -235,19 +243,38 @@ class GpuLauncher(Launcher):
         self, call: Call, aligned: int, ordinal: int, stream: int, addresses: tuple[int, ...]
     ) -> Ready | ReadyDivided:
         self.check_limits(call.geometry, ordinal)
+        division = self.division(call.geometry, ordinal, aligned)
+        if division.splits > 1:
+            return self._make_divided(call, aligned, ordinal, stream, division)
+        return self._make_whole(call, aligned, ordinal, addresses)
+
+    def _make_whole(self, call: Call, aligned: int, ordinal: int, addresses: tuple[int, ...]) -> Ready:
+        """The launch of a call without splits."""
+        made = self.build(call.geometry, ordinal, aligned, call.lse is not None)
         cache_bytes = self.backend.device_properties(ordinal).l2_cache
-        splits = self.splits(call.geometry, ordinal, aligned)
-        made = self.build(call.geometry, ordinal, aligned, call.lse is not None, splits)
-        if splits > 1:
-            parts = Parts.of(call, splits)
-            with self.space.lock:
-                space = self.space.room(call.q, stream, parts.size)
-            attending, merging = (
-                self.ready(step, ordinal) for step in divided(call, made, splits, space, cache_bytes)
-            )
-            made.registers = attending.kernel.registers
-            return ReadyDivided(attending, merging, parts, call.lse is not None)
         plan = make_plan(made, call.geometry, call.scale, addresses, call.numbers, cache_bytes)
         kernel = self.load(made, plan, ordinal)
         made.registers = kernel.registers
         return Ready(kernel, plan)
+
+    def _make_divided(
+        self, call: Call, aligned: int, ordinal: int, stream: int, division: Division
+    ) -> ReadyDivided:
+        """The launches of a call with splits."""
+        of_all, whole = call.geometry, None
+        rest, moved = call, (0,) * 5
+        if division.whole:
+            first, _ = units(call, 0, division.whole)
+            rest, moved = units(call, division.whole, units_of(self.config, of_all))
+            arrays = (first.q, first.k, first.v, first.out, *([] if first.lse is None else [first.lse]))
+            whole = self._make_whole(first, aligned, ordinal, tuple([array.pointer for array in arrays]))
+        made = self.build(of_all, ordinal, aligned, call.lse is not None, division.splits)
+        parts = Parts.of(rest, division.splits)
+        cache_bytes = self.backend.device_properties(ordinal).l2_cache
+        with self.space.lock:
+            space = self.space.room(call.q, stream, parts.size)
+        attending, merging = (
+            self.ready(step, ordinal) for step in divided(rest, made, division.splits, space, cache_bytes)
+        )
+        made.registers = attending.kernel.registers
+        return ReadyDivided(whole, attending, merging, parts, moved, call.lse is not None)

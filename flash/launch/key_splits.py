@@ -1,7 +1,7 @@
 """Into how many splits the keys of a forward launch are divided, where its grid would leave
-multiprocessors without work: a grid of fewer CTAs than a GPU holds at a time, or of a few more. Each split
-has CTAs of its own, and a second kernel merges what they compute (split-K, as in flash-decoding).
-`tools/cta_order.py` simulates what the rule is worth.
+multiprocessors without work: a grid of fewer CTAs than a GPU holds at a time, or of a few more, of which
+then the last ones are divided. Each split has CTAs of its own, and another kernel merges what they compute
+(split-K, as in flash-decoding). `tools/cta_order.py --splits` simulates what the rule is worth.
 """
 
 from __future__ import annotations
@@ -61,31 +61,74 @@ class Cost(NamedTuple):
 
 
 class Merging(NamedTuple):
-    """The cost of merging, in units of the time that a CTA takes for a tile of keys: of the launch with
-    its results, and of each split.
+    """The cost of merging, in units of the time that a CTA takes for a tile of keys: of the launch, and for
+    each unit of a grid that of its results and of each split.
     """
 
     launch: float
+    results: float
     split: float
+
+    def cost(self, units: int, splits: int) -> float:
+        """The cost for so many units with so many splits."""
+        return self.launch + units * (self.results + splits * self.split)
+
+
+class Grid(NamedTuple):
+    """The CTAs of a launch: `units` times `ctas`. A unit is what a launch of its own can compute: an item of
+    the batch, or if there is one item, the heads that share a head of K and V; or everything.
+    """
+
+    units: int
+    ctas: int
+
+
+class Division(NamedTuple):
+    """The first `whole` units of a grid have a launch without splits; the keys of the others are divided
+    into `splits`.
+    """
+
+    whole: int
+    splits: int
 
 
 @functools.lru_cache(maxsize=1024)
-def choose_key_splits(ctas: int, slots: Slots, cost: Cost, merging: Merging, most: int = _MOST_SPLITS) -> int:
-    """The number of splits for a grid of `ctas` CTAs, at most `most`.
+def choose_division(
+    grid: Grid, slots: Slots, cost: Cost, merging: Merging, most: int = _MOST_SPLITS
+) -> Division:
+    """What of a grid is divided, and into how many splits. `most` is how many splits all units together may
+    have.
 
-    Without splits the grid takes at least `time_at_least`, with n splits at most `time_at_most` and the
-    time of merging. n is the smallest number whose time is nearly the least, and 1 unless the time is at
-    most 0.9 of that without splits: then a grid gets faster, whatever the order in which CTAs begin.
+    Without splits the grid takes at least `time_at_least`, and with them at most `time_divided`. A division
+    is taken only if that is at most 0.9 of the other: then a grid gets faster, whatever the order in which
+    CTAs begin. Of those that take nearly the least time it is the one with the fewest splits. Units without
+    splits fill a whole number of waves as far as they can, where CTAs cost the same.
     """
-    plain = time_at_least(ctas, slots, cost)
+    plain = time_at_least(grid.units * grid.ctas, slots, cost)
+    waves = grid.units * grid.ctas // slots.count if cost.is_even else 0
+    wholes = {n * slots.count // grid.ctas for n in range(waves + 1)} - {grid.units}
     times = {
-        n: time_at_most(ctas, slots, cost, n) + merging.launch + merging.split * n
-        for n in range(2, min(cost.longest, most) + 1)
+        Division(whole, n): time_divided(grid, slots, cost, merging, Division(whole, n))
+        for whole in wholes
+        for n in range(2, min(cost.longest, most // (grid.units - whole), _MOST_SPLITS) + 1)
     }
     best = min(times.values(), default=plain)
     if best > _WORTH_IT * plain:
-        return 1
-    return next(n for n, time in times.items() if time <= min(_GOOD_ENOUGH * best, _WORTH_IT * plain))
+        return Division(0, 1)
+    near = (found for found, time in times.items() if time <= min(_GOOD_ENOUGH * best, _WORTH_IT * plain))
+    return min(near, key=lambda found: ((grid.units - found.whole) * found.splits, found.splits))
+
+
+def time_divided(grid: Grid, slots: Slots, cost: Cost, merging: Merging, division: Division) -> float:
+    """An upper bound of the time of a grid of which a part is divided, in tiles: the launch of whole units,
+    whose CTAs cost the same, then that of splits, then merging.
+    """
+    whole, splits = division
+    rest = grid.units - whole
+    time = merging.cost(rest, splits) + time_at_most(rest * grid.ctas, slots, cost, splits)
+    if not whole:
+        return time
+    return time + merging.launch + time_at_most(whole * grid.ctas, slots, cost, 1)
 
 
 def time_at_least(ctas: int, slots: Slots, cost: Cost) -> float:
@@ -120,35 +163,48 @@ def fixed_splits(config: AttentionConfig) -> int:
     return 1 if config.splits == "auto" else int(config.splits)
 
 
-def key_splits(
+def division_of(
     config: AttentionConfig, kernel: KernelConfig, geometry: Geometry, multiprocessors: int
-) -> int:
-    """The number of splits of a launch on a device of so many multiprocessors, where `kernel` would run
-    without. "auto" is the rule of `choose_key_splits` for kernels with the default tiles and without
-    `wgmma`; sequences of their own lengths are not divided, nor keys that a mask_mod leaves out, because
-    their number is not known.
+) -> Division:
+    """What of a launch on a device of so many multiprocessors is divided, where `kernel` would run without
+    splits. "auto" is the rule of `choose_division` for kernels with the default tiles and without `wgmma`;
+    sequences of their own lengths are not divided, nor keys that a mask_mod leaves out, because their number
+    is not known.
     """
     if config.splits != "auto":
-        return fixed_splits(config)
+        return Division(0, fixed_splits(config))
     if config.tile != "auto" or config.block_q != "auto" or config.varlen or config.mask_mod is not None:
-        return 1
+        return Division(0, 1)
     if isinstance(kernel.tiling, WgmmaTiling) or geometry.is_empty or not geometry.seq_k:
-        return 1
+        return Division(0, 1)
     t = kernel.tiling
     resources = KernelResources(kernel, t.registers, False, t.shared_bytes)
     slots = Slots(multiprocessors, max(resources.ctas_per_sm, 1))
     tiles = resources.tiles_of_blocks(geometry.seq_q, geometry.seq_k, config.window, geometry.group)
     cost = Cost(int(tiles.max()), float(tiles.mean()))
-    rows = geometry.batch * geometry.heads * geometry.seq_q
-    most = min(_MOST_SPLITS, _MOST_BYTES // (rows * (t.head_dim_v + 1) * F32_BYTES))
-    return choose_key_splits(grid_ctas(kernel, geometry), slots, cost, merging_of(kernel, rows, slots), most)
+    units = units_of(config, geometry)
+    rows = geometry.batch * geometry.heads * geometry.seq_q // units
+    most = _MOST_BYTES // (rows * (t.head_dim_v + 1) * F32_BYTES)
+    grid = Grid(units, grid_ctas(kernel, geometry) // units)
+    return choose_division(grid, slots, cost, merging_of(kernel, rows, slots), most)
+
+
+def units_of(config: AttentionConfig, geometry: Geometry) -> int:
+    """The number of units that launches of their own can compute: 1 if a kernel has arrays of scores, or
+    numbers of them that depend on the head or the item of the batch.
+    """
+    if config.features.operands or config.dropout or config.score_mod is not None:
+        return 1
+    return geometry.batch if geometry.batch > 1 else geometry.kv_heads
 
 
 def merging_of(kernel: KernelConfig, rows: int, slots: Slots) -> Merging:
-    """The cost of merging so many rows of O. Partial results are f32, written once and read once."""
+    """The cost of merging, where a unit has so many rows of O. Partial results are f32, written once and
+    read once.
+    """
     t = kernel.tiling
     operations = FLOPS_PER_FMA * t.block_q * t.tile * (t.score_columns + t.output_columns)
     tile = operations * slots.count / _OPERATIONS[kernel.precision]  # seconds
     of_results = rows * t.head_dim_v * kernel.dtype.nbytes / _BANDWIDTH
     of_split = 2 * rows * (t.head_dim_v + 1) * F32_BYTES / _BANDWIDTH
-    return Merging((_LAUNCH + of_results) / tile, of_split / tile)
+    return Merging(_LAUNCH / tile, of_results / tile, of_split / tile)
