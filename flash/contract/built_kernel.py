@@ -12,6 +12,7 @@ from flash.problem.tensor_maps import map_name
 from ptxgen import ir
 from ptxgen.errors import BackendError
 from ptxgen.records import dataclass
+from ptxgen.runtime.attributes import NO_ATTRIBUTES, LaunchAttributes
 from ptxgen.target import Target
 from ptxgen.tensormap import Boxes, TensorMap
 from ptxgen.text import render
@@ -52,6 +53,11 @@ class BuiltKernel(ABC):
     def maps(self) -> Mapping[str, Boxes]:
         """What the kernel fixes of the tensor maps among its parameters, by array."""
         return {}
+
+    @property
+    def attributes(self) -> LaunchAttributes:
+        """What launches of the kernel ask for beyond their extents."""
+        return NO_ATTRIBUTES
 
     @property
     def kernel(self) -> ir.Kernel:

@@ -14,6 +14,7 @@ from flash.kernels.merge import MergeConfig, merge_kernel
 from flash.operands.declared import Operand
 from ptxgen import ir
 from ptxgen.check.verify import require_valid
+from ptxgen.runtime.attributes import LaunchAttributes
 
 if TYPE_CHECKING:
     from ptxgen.check.prove.contract import GlobalContract
@@ -66,6 +67,11 @@ class MergeBuild(BuiltKernel):
     def arrays(self) -> tuple[Operand, ...]:
         """The partial results and the merged ones."""
         return self.config.arrays
+
+    @property
+    def attributes(self) -> LaunchAttributes:
+        """The launch may begin before the grid before it has ended, where the kernel waits for that."""
+        return LaunchAttributes(programmatic=self.config.overlaps).kept()
 
     @property
     def contract(self) -> dict[str, Any]:

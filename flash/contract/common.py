@@ -107,6 +107,7 @@ def launch_contract(made: BuiltKernel, words: Words) -> dict[str, Any]:
         "grid": {"formula": f"({formula(words.ctas)}, 1, 1)", "x": words.ctas, "y": 1, "z": 1},
         "dynamic_shared_bytes": kernel.dynamic_shared_bytes,
         "static_shared_bytes": static_shared_bytes(kernel),
+        **({"programmatic": True} if made.attributes.programmatic else {}),
         **words.more,
         "constraints": [*words.constraints, *_constraints_of_all(made)],
     }
@@ -233,6 +234,12 @@ def _constraints_of_all(made: BuiltKernel) -> list[str]:
         f"the device runs {target}"
         + (" and nothing else (architecture-specific target)" if target.suffix else " or later"),
     ]
+    if made.attributes.programmatic:
+        constraints.append(
+            "a launch may have CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION (cuLaunchKernelEx): the "
+            "kernel then begins before the one before it in the stream has ended, and waits for it by "
+            "griddepcontrol.wait before it reads or writes memory; without it, it begins later"
+        )
     if shared > target.shared_per_block:
         constraints.append(
             "before the first launch set CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of the "

@@ -235,7 +235,9 @@ def steps_of(call: CacheCall, kernel: KernelConfig, splits: int, space: Workspac
     outs, lses = space.parts
     steps.append(_attending(call, kernel, splits, outs, lses))
     lses = lses._replace(shape=(math.prod(lses.shape[:-1]), splits), strides=(splits, 1))
-    return [*steps, merging(MergeCall(outs, lses, call.out, call.lse), kernel.target)]
+    merged = merging(MergeCall(outs, lses, call.out, call.lse), kernel.target)
+    overlaps = kernel.begins_next and merged.plan.attributes.programmatic
+    return [*steps, merged._replace(in_flight=(outs, lses) if overlaps else ())]
 
 
 def _appending(call: CacheCall, new: Joining, target: Target, queries: ArrayView | None) -> Step:

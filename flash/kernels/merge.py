@@ -15,6 +15,7 @@ from flash.device.softmax import LN2
 from flash.device.tiles import access_width
 from flash.operands.declared import Operand
 from flash.operands.dtypes import F32, F32_BYTES, DType
+from flash.problem.features import OVERLAPPING_SM
 from flash.scores.feature import LOG2E, NEG_INF
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Pointer, Value, Var, marked
@@ -62,6 +63,11 @@ class MergeConfig:
         of_result = access_width(dim, self.alignment, self.dtype.nbytes)
         of_parts = access_width(dim, self.parts_alignment, self.parts.nbytes)
         return min(of_result, of_parts, _WIDEST)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether the kernel may begin before the grid before it has ended, and waits for that grid."""
+        return self.target.sm >= OVERLAPPING_SM
 
     @property
     def arrays(self) -> tuple[Operand, ...]:
@@ -131,6 +137,9 @@ def merge_kernel(config: MergeConfig) -> ir.Module:
     rows, seq_q, heads, splits = (
         k.signed(k.param(name, u32)) for name in ("rows", "seq_q", "heads", "splits")
     )
+    if config.overlaps:
+        k.note("until the grid before has written the parts")
+        k.griddepcontrol_wait()
     k.note("a row for each warp")
     thread = k.thread_id()
     lane = k.signed(thread % WARP_SIZE)

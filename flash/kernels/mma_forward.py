@@ -111,6 +111,9 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
         with k.loop(-begin, end if isinstance(end, int) else -end) as n, _if_seen(k, cta, pipeline, n):
             turn.attend(n, cut)
 
+    if config.begins_next:
+        k.note("the grid that merges the parts may begin")
+        k.griddepcontrol_launch_dependents()
     # Computed again: kept in registers through the loops, these values would be spilled.
     cta, me = Cta.of(k, config, given), WarpPlace.of(k)
     _finish(k, t, (cta, me), softmax, O, given.operands.get("v_scale"))

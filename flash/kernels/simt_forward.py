@@ -94,6 +94,9 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
         with _if_seen(k, cta, first_key):
             _add_outputs(k, products, O, cta, hides_keys)
 
+    if config.begins_next:
+        k.note("the grid that merges the parts may begin")
+        k.griddepcontrol_launch_dependents()
     _store(k, t, cta, me, softmax, O)
     return k.build()
 

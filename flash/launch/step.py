@@ -19,11 +19,14 @@ from ptxgen.tensormap import Boxes, TensorMap
 
 
 class Step(NamedTuple):
-    """One launch: the kernel, the arrays behind its pointers, and its arguments."""
+    """One launch: the kernel, the arrays behind its pointers, and its arguments. `in_flight` are the
+    arrays that the launch before it writes, if this one may begin before that has ended.
+    """
 
     made: BuiltKernel
     arrays: tuple[ArrayView, ...]
     plan: LaunchPlan
+    in_flight: tuple[ArrayView, ...] = ()
 
     @property
     def pointers(self) -> list[int]:
@@ -37,6 +40,7 @@ class Step(NamedTuple):
         """
         memory = [host_array(array) for array in self.arrays]
         given: dict[str, Any] = {"grid": self.plan.grid, "block": self.plan.block, **how}
+        given.setdefault("in_flight", [host_array(array) for array in self.in_flight])
         return interpreter.run(
             module or self.made.module,
             args=self.plan.on_host(memory),
@@ -84,6 +88,7 @@ def plan_of(
         block=(made.threads, 1, 1),
         dynamic_shared=made.kernel.dynamic_shared_bytes,
         slots=made.slots,
+        attributes=made.attributes,
         values=tuple([known[slot.name] for slot in made.slots]),
         maps=tuple([(n, maps[slot.name]) for n, slot in enumerate(made.slots) if slot.name in maps]),
     )

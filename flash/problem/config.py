@@ -11,7 +11,7 @@ from typing import Any, Final
 from flash.operands.declared import Number
 from flash.operands.dtypes import DTYPES, F16, F32, DType, config_name
 from flash.operands.words import Auto, Causal, DTypeLike, Precision
-from flash.problem.features import MAX_PAGE_SIZE, MAX_SPLITS, NO_FEATURES, SECTION, Features
+from flash.problem.features import MAX_PAGE_SIZE, MAX_SPLITS, NO_FEATURES, OVERLAPPING_SM, SECTION, Features
 from flash.problem.precision import choices, resolved
 from flash.problem.simt_tiling import IEEE, MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.problem.tile_choice import (
@@ -85,6 +85,11 @@ class KernelConfig:
     def output(self) -> DType:
         """The type of O: that of Q, or f32 for parts that are to be merged."""
         return F32 if self.features.splits else self.dtype
+
+    @property
+    def begins_next(self) -> bool:
+        """Whether the kernel lets the grid that merges its parts begin before it has ended."""
+        return self.features.splits and self.target.sm >= OVERLAPPING_SM
 
     @property
     def multiplied(self) -> DType:

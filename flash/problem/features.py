@@ -19,6 +19,7 @@ MAX_POSITIONS: Final = 2**30  # rows of the tables of a rotary embedding
 # Rows of a head that a forward kernel appends at most: a warp of its CTA writes one at a time.
 MAX_NEW_ROWS: Final = 16
 _REGISTERS_OF_LOOKUPS: Final = 8  # for shared reads of a page table
+OVERLAPPING_SM: Final = 90  # the first target whose grids may begin before those before them have ended
 MAX_PAGE_SIZE: Final = 256  # rows of a page of K and V
 # The operands that say how many rows of the cache are keys, with which row these begin, and which
 # sequence they are of.

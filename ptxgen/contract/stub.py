@@ -104,7 +104,7 @@ def stub(contract: Mapping[str, Any], text: str, language: str, prefix: str = ""
     its text. The names of a header begin with `prefix`, by default the name of the kernel.
 
     Raises `ConfigError` for a language that is not in `LANGUAGES`, a prefix that is no name, a text that is
-    not that of the contract, and a kernel whose launches need attributes.
+    not that of the contract, and a kernel whose launches need clusters or all CTAs at once.
     """
     return load_template(f"host.{_suffix(language)}.j2").render(_values(contract, text, language, prefix))
 
@@ -142,6 +142,7 @@ def _values(contract: Mapping[str, Any], text: str | None, language: str, prefix
     return {
         "prefix": prefix,
         "contract": contract,
+        "programmatic": contract.get("programmatic", False),
         "fields": code.fields(),
         "sizes": code.sizes(),
         "arrays": code.arrays(),
@@ -170,7 +171,7 @@ def _check(contract: Mapping[str, Any], text: str | None, language: str) -> None
     entry = contract["entry"]
     if text is not None and hashlib.sha256(text.encode()).hexdigest() != contract["sha256"]:
         raise ConfigError(f"stub: the text is not that of the contract of {entry}: its sha256 differs")
-    attributes = [name for name in ("cooperative", "programmatic") if contract.get(name)]
+    attributes = ["cooperative"] if contract.get("cooperative") else []
     attributes += ["cluster"] if contract.get("cluster", [1, 1, 1]) != [1, 1, 1] else []
     if attributes:
         raise ConfigError(

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
+from numpy.typing import NDArray
 
 from ptxgen.arguments import integer
 from ptxgen.errors import LaunchError, TrapError, did_you_mean, shown
@@ -28,6 +30,7 @@ from ptxgen.interpreter.recording import RecordedScheduler, Recorder
 from ptxgen.interpreter.reports import Counters, Result
 from ptxgen.interpreter.sanitizers.bounds import AllowedAllocations, allowed_allocations
 from ptxgen.interpreter.sanitizers.findings import Findings, Reports, notes_of
+from ptxgen.interpreter.sanitizers.grid_order import Span
 from ptxgen.interpreter.sanitizers.names import sanitizers
 from ptxgen.interpreter.sanitizers.watch import Watch
 from ptxgen.interpreter.schedule.policies import LOCKSTEP, PCT, Policy, Schedule, policy_of, schedule_of
@@ -71,6 +74,7 @@ def run(
     raise_on_report: bool = True,
     progress: Callable[[int, int], None] | None = None,
     recorder: Recorder | None = None,
+    in_flight: Sequence[NDArray[Any]] = (),
 ) -> Result:
     """Run a kernel on the CPU. The arrays among `args` are its device memory and hold its results
     afterwards.
@@ -94,6 +98,10 @@ def run(
     the instructions that one batch of CTAs executes in sequence. `progress` is called with the
     number of CTAs done and their total. With a `recorder`, only the first cluster of the grid runs,
     without sanitizers, and its first CTA is recorded.
+
+    `in_flight` are the arrays that the grid before this one writes, if this one may begin before that has
+    ended (programmatic dependent launch): the sanitizer `race` reports accesses to them before
+    `griddepcontrol.wait`.
 
     `schedule` is "lockstep"; a `PCT`, under which warps run in an order drawn from a seed and
     asynchronous copies take a time drawn from it; or "pct:SEED" or "pct:SEED:DEPTH", which stand
@@ -120,6 +128,7 @@ def run(
     program, allocations = _program(module, kernel, dynamic_smem, memory, checks, stepwise, cut_each)
     fill(memory, {} if symbols is None else symbols)
     params = params_memory(program.linked, args, arena)
+    spans = tuple([_span(arena, array) for array in in_flight])
     traffic = Traffic(program.instrs) if profile else None
     launch = _Launch(
         program,
@@ -134,6 +143,7 @@ def run(
         order,
         traffic,
         recorder,
+        spans,
     )
     total = math.prod(shape[0])
     size = launch.batch_size(bool(asked))
@@ -176,6 +186,17 @@ def _check(
         raise LaunchError("a run with a recorder has no sanitizers; leave out sanitize, or run twice")
 
 
+def _span(arena: DeviceArena, array: object) -> Span:
+    """The device addresses of an array, which is made device memory if it is none."""
+    if not isinstance(array, np.ndarray):
+        raise LaunchError(f"in_flight must be numpy arrays, got {shown(array)}; give what args has")
+    first = arena.place(array)
+    if not array.size:
+        return first, first
+    low, high = byte_bounds(array)
+    return first - (array.ctypes.data - low), first + (high - array.ctypes.data)
+
+
 def _count(name: str, given: object, least: int) -> int:
     found = integer(given, least, _MOST_COUNT)
     if found is None:
@@ -206,6 +227,7 @@ class _Launch:
     order: PCT | None
     traffic: Traffic | None
     recorder: Recorder | None = None
+    in_flight: tuple[Span, ...] = ()
     workspace: int = 0  # address of a cooperative launch's workspace
     counters: Counters = field(default_factory=Counters)
     reports: Reports = field(default_factory=dict)
@@ -257,7 +279,8 @@ class _Launch:
         watch = None
         if asked:
             grains = _grain(program), _grain(program, "global")
-            watch = Watch(asked, batch, program.instrs, faults, *grains, self.arena.heap, self.allocations)
+            heap, allocations = self.arena.heap, self.allocations
+            watch = Watch(asked, batch, program.instrs, faults, *grains, heap, allocations, self.in_flight)
             watch.follow(linked)
             watch.follow_registers(program.wgmma)
             if first == 0:

@@ -202,7 +202,7 @@ def fence_mbarrier_init(machine: Machine) -> tuple[()]:
 )
 def griddepcontrol_wait(machine: Machine) -> tuple[()]:
     """Wait until the grids that this one depends on are complete, and their writes are visible."""
-    machine.fence("gpu")
+    machine.fence("grids")
     return ()
 
 

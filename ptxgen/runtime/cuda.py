@@ -53,6 +53,7 @@ class CudaBackend:
         self._driver = Driver(driver)
         self._modules = Modules(self._driver)
         self._maps = Kept[tuple[int, tuple[object, ...]], bytes]()  # by address and layout
+        self._configs = Kept[tuple[object, ...], Any]()  # of launches with attributes
         self._device_ordinal: Any = None  # the driver's name of this attribute, once it is needed
 
     # --------------------------------------------------------------------------------- devices
@@ -157,7 +158,7 @@ class CudaBackend:
         with block.lock, self._driver.on(kernel.ordinal, kernel.doing):
             block.write(plan)
             if plan.attributes is not NO_ATTRIBUTES:
-                config = launch_config(self._driver.require(), plan, stream)
+                config = self._config(plan, stream)
                 self._driver.call(
                     "cuLaunchKernelEx", config, kernel.function, block.address, 0, doing=kernel.doing
                 )
@@ -173,6 +174,14 @@ class CudaBackend:
                 0,
                 doing=kernel.doing,
             )
+
+    def _config(self, plan: LaunchPlan, stream: int) -> Any:
+        """The `CUlaunchConfig` of a launch, which is kept for those that follow."""
+        key = plan.grid, plan.block, plan.dynamic_shared, plan.attributes, stream
+        found = self._configs.get(key)
+        if found is None:
+            found = self._configs.keep(key, launch_config(self._driver.require(), plan, stream))
+        return found
 
     def encode(self, of: TensorMap) -> bytes:
         """The 128 bytes of a tensor map of a device address, as a kernel's parameter."""

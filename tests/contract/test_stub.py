@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,31 @@ def text_and_contract() -> tuple[str, dict[str, Any]]:
     return built.text, built.contract()
 
 
+def early_text_and_contract() -> tuple[str, dict[str, Any]]:
+    """Those of a kernel that may begin before the one before it has ended."""
+
+    def early(k: Any, X: Pointer[f32], Y: Pointer[f32], n: u32, int: f32, loop: s32) -> None:
+        at = k.block_id() * k.threads + k.thread_id()
+        k.griddepcontrol_wait()
+        with k.when(at < n):
+            Y[at] = X[at] * int + k.cvt(loop, dtype=f32, rnd="rn")
+
+    early.__name__ = "saxpy"
+    built = ptxgen.kernel(threads=64, programmatic=True)(early).build(target="sm_90")
+    return built.text, built.contract()
+
+
+@pytest.mark.parametrize("of", [text_and_contract, early_text_and_contract])
 @pytest.mark.parametrize("language", ["c", pytest.param("rust", marks=pytest.mark.slow)])
 def test_a_kernel_of_ones_own_is_launched_by_its_stub(
-    language: str, request: pytest.FixtureRequest, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    language: str,
+    of: Callable[[], tuple[str, dict[str, Any]]],
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     compilers: Hosts = request.getfixturevalue({"c": "cc", "rust": "rustc"}[language])
-    text, contract = text_and_contract()
+    text, contract = of()
     library, program = {"c": ("saxpy.h", "saxpy.c"), "rust": ("host.rs", "saxpy.rs")}[language]
     (tmp_path / library).write_text(stub(contract, text, language))
     source = Path(shutil.copy(PROGRAMS / program, tmp_path))

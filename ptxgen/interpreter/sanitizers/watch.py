@@ -21,6 +21,7 @@ from ptxgen.interpreter.sanitizers.async_rules import broken_rules
 from ptxgen.interpreter.sanitizers.clocks import SHOWN
 from ptxgen.interpreter.sanitizers.conflicts import Access
 from ptxgen.interpreter.sanitizers.detectors import Detectors
+from ptxgen.interpreter.sanitizers.grid_order import GridOrder
 from ptxgen.interpreter.sanitizers.local_init import LocalInit
 from ptxgen.interpreter.sanitizers.orders import Order, optimistic, order_of
 from ptxgen.interpreter.sanitizers.polls import unpolled
@@ -32,6 +33,8 @@ from ptxgen.interpreter.sanitizers.wgmma import WgmmaChecks
 from ptxgen.isa.table import op_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ptxgen.interpreter.machine.lanes import Batch
     from ptxgen.interpreter.machine.memory import Plan
     from ptxgen.interpreter.machine.observer import Accessing
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.program.linking import Linked
     from ptxgen.interpreter.sanitizers.bounds import AllowedAllocations
     from ptxgen.interpreter.sanitizers.findings import Findings
+    from ptxgen.interpreter.sanitizers.grid_order import Span
     from ptxgen.ir import Instr
     from ptxgen.types import ScalarType
 
@@ -50,7 +54,7 @@ _PHASE_BIT: Final = np.uint64(63)
 class Watch(Detectors, Observer):
     """All sanitizers that watch memory, for one batch. `grain` and `global_grain` are the bytes of
     their units in shared and global memory; `allocations` has the allocations that shared addresses may
-    lie in, if bounds are checked.
+    lie in, if bounds are checked; `in_flight` are the arrays that the grid before may still write.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class Watch(Detectors, Observer):
         global_grain: int,
         heap: dict[int, Lanes],
         allocations: AllowedAllocations | None,
+        in_flight: Sequence[Span] = (),
     ) -> None:
         super().__init__(names, batch, instrs, faults, grain, global_grain, heap, allocations)
         self._orders: list[Order | None] = [None] * len(instrs)
@@ -74,6 +79,9 @@ class Watch(Detectors, Observer):
         if batch.cluster_size > 1 or any(x.opcode.startswith("barrier.cluster") for x in instrs):
             self.cluster = ClusterWatch(self, self.shown, batch, faults, wanted="sync" in names)
         self.bulk = BulkWatch(self, self.cluster, self.shown, batch)
+        self.grids: GridOrder | None = None
+        if in_flight and "race" in names:
+            self.grids = GridOrder(self.clocks, batch.lanes, in_flight, faults)
 
     def order(self, at: int) -> Order:
         """The effect of instruction `at` on the order of accesses."""
@@ -88,6 +96,7 @@ class Watch(Detectors, Observer):
 
     def load(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
         """A load is about to happen."""
+        self._early(machine, plan, offset, total)
         order = self.order(machine.at)
         if plan.watched:
             access = self._access(machine, plan, offset, total)
@@ -110,6 +119,7 @@ class Watch(Detectors, Observer):
     ) -> None:
         """A store is about to happen."""
         order, at, total = self.order(machine.at), machine.at, type.nbytes * len(values)
+        self._early(machine, plan, offset, total)
         if plan.watched:
             access = self._access(machine, plan, offset, total)
             self._bounds(at, plan, offset, total, access)
@@ -139,6 +149,7 @@ class Watch(Detectors, Observer):
 
     def before_atomic(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
         """An atomic operation, or an operation on an mbarrier, is about to happen."""
+        self._early(machine, plan, offset, total)
         order, at = self.order(machine.at), machine.at
         if plan.watched:
             access = self._access(machine, plan, offset, total)
@@ -193,6 +204,12 @@ class Watch(Detectors, Observer):
             self.local.store(machine.at, ids, plan, space, offset, total)
         else:
             self.local.store_elsewhere(machine.at, ids)
+
+    def _early(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
+        """Check an access against the grid before, which may still run."""
+        if self.grids is not None and plan.buffer is not None:
+            ids = machine.active_ids(plan.mask)
+            self.grids.access(machine.at, ids, plan.buffer, _positions(plan, offset), total)
 
     def _near_mbarrier(self, plan: Plan, offset: int, total: int) -> bool:
         return self.mbarriers.near(plan.low + offset, plan.high + offset + total)
@@ -276,6 +293,10 @@ class Watch(Detectors, Observer):
             self.clocks.show(ids, (space,) if space else SHOWN)
         elif scope == "mbarrier_init":
             self.shown.fence(ids)
+        elif scope == "grids":
+            self.objects.fence(ids, "gpu")
+            if self.grids is not None:
+                self.grids.wait(ids)
         elif not scope.startswith("proxy."):
             self.objects.fence(ids, scope)
 

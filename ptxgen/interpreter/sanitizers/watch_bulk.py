@@ -107,6 +107,7 @@ class BulkWatch(BulkObserver):
         shared memory starts later.
         """
         watch, access = self._watch, self._rows(lane, buffer, first, nbytes)
+        self._early(at, lane, buffer, first, nbytes)
         if access is not None and buffer.writable:
             stamp = self.start(lane)
             found = watch.global_races.start_read(buffer, access, at, stamp)
@@ -119,6 +120,7 @@ class BulkWatch(BulkObserver):
         addresses. Returns the message for the time when the lane has waited for it.
         """
         watch, access = self._watch, self._rows(lane, buffer, first, nbytes)
+        self._early(at, lane, buffer, first, nbytes)
         if access is None:
             return None
         stamp = self.start(lane)
@@ -130,6 +132,11 @@ class BulkWatch(BulkObserver):
             self.know(lane, stamp)
 
         return finish
+
+    def _early(self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int) -> None:
+        """Check an access of one lane against the grid before, which may still run."""
+        if self._watch.grids is not None:
+            self._watch.grids.access(at, np.full(len(first), lane), buffer, first, nbytes)
 
     # -------------------------------------------------------------------------------------- ranges
 
