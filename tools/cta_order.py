@@ -2,7 +2,7 @@
 would be worth: a model of multiprocessors that take the next CTA as soon as they are done with one.
 
 `python tools/cta_order.py --head-dim 128 --dtype f16 --causal --seq 8192 --heads 32 --kv-heads 8`
-`python tools/cta_order.py --head-dim 128 --dtype f16 --seq 4096 --heads 16 --target sm_90 --splits`
+`python tools/cta_order.py --head-dim 128 --seq 4096 --target sm_80 --multiprocessors 108 --splits`
 """
 
 from __future__ import annotations
