@@ -2,7 +2,7 @@
 would be worth: a model of multiprocessors that take the next CTA as soon as they are done with one.
 
 `python tools/cta_order.py --head-dim 128 --dtype f16 --causal --seq 8192 --heads 32 --kv-heads 8`
-`python tools/cta_order.py --head-dim 128 --dtype f16 --seq 4096 --heads 16 --target sm_90 --splits`
+`python tools/cta_order.py --head-dim 128 --seq 4096 --target sm_80 --multiprocessors 108 --splits`
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _tell_splits(given: argparse.Namespace, resources: KernelResources, one_head
     """
     config = resources.config
     slots = Slots(given.multiprocessors, resources.ctas_per_sm)
-    tell(f"{config.name}, {slots.count} CTAs at a time; times in tiles of keys")
+    tell(f"{config.name}, {slots.total} CTAs at a time; times in tiles of keys")
     tell("heads   CTAs divided splits   without      with  of it merging   gain")
     tiles = resources.tiles_of_blocks(given.queries, given.seq)
     cost = Cost(int(tiles.max()), float(tiles.mean()))
@@ -185,10 +185,10 @@ def _tell_splits(given: argparse.Namespace, resources: KernelResources, one_head
         fit = heads_per_section(heads, 1, one_head, given.l2_mib * MIB)
         launch = Launch(heads, 1, tuple(map(int, tiles)), fit)
         division = choose_division(Grid(heads, len(tiles)), slots, cost, merging)
-        plain = time_of(launch, sections if config.causal else by_head_from_first, slots.count)
+        plain = time_of(launch, sections if config.causal else by_head_from_first, slots.total)
         time, merge = float(plain), 0.0
         if division.splits > 1:
-            time, merge = simulated_division(launch, division, slots.count, merging)
+            time, merge = simulated_division(launch, division, slots.total, merging)
         what = f"{heads:5} {heads * len(tiles):6} {(heads - division.whole) * (division.splits > 1):7}"
         times = f"{plain:9} {time:9.1f} {merge:14.1f} {plain / time:6.2f}"
         tell(f"{what} {division.splits:6} {times}")

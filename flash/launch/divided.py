@@ -13,6 +13,7 @@ import numpy as np
 from flash.contract.catalogue import Build
 from flash.device.cta_order import USUAL_CACHE_BYTES
 from flash.launch.calls import Call, make_plan
+from flash.launch.checks import grid_ctas
 from flash.launch.merge_launch import MergeCall, merging
 from flash.launch.step import Step, require_grid
 from flash.launch.workspace import piece
@@ -94,8 +95,8 @@ def divided(
     arrays = (*inputs, outs, lses, *call.operands.values())
     # An array without elements is not read, so any non-null address will do.
     addresses = tuple([array.pointer or call.q.pointer for array in arrays])
+    require_grid("launch", grid_ctas(made.config, g) * splits)
     plan = make_plan(made, g, call.scale, addresses, call.numbers, cache_bytes, splits)
-    require_grid("launch", plan.grid[0])
     rows = (g.batch, g.heads, g.seq_q)
     merge = MergeCall(
         outs,

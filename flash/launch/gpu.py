@@ -261,8 +261,8 @@ class GpuLauncher(Launcher):
         self, call: Call, aligned: int, ordinal: int, stream: int, division: Division
     ) -> ReadyDivided:
         """The launches of a call with splits."""
-        of_all, whole = call.geometry, None
-        rest, moved = call, (0,) * 5
+        of_all, whole, rest = call.geometry, None, call
+        moved: tuple[int, ...] = (0,) * 5
         if division.whole:
             first, _ = units(call, 0, division.whole)
             rest, moved = units(call, division.whole, units_of(self.config, of_all))

@@ -43,7 +43,7 @@ class Slots(NamedTuple):
     each: int
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         """CTAs that run at a time."""
         return self.multiprocessors * self.each
 
@@ -105,8 +105,8 @@ def choose_division(
     splits fill a whole number of waves as far as they can, where CTAs cost the same.
     """
     plain = time_at_least(grid.units * grid.ctas, slots, cost)
-    waves = grid.units * grid.ctas // slots.count if cost.is_even else 0
-    wholes = {n * slots.count // grid.ctas for n in range(waves + 1)} - {grid.units}
+    waves = grid.units * grid.ctas // slots.total if cost.is_even else 0
+    wholes = {n * slots.total // grid.ctas for n in range(waves + 1)} - {grid.units}
     times = {
         Division(whole, n): time_divided(grid, slots, cost, merging, Division(whole, n))
         for whole in wholes
@@ -137,8 +137,8 @@ def time_at_least(ctas: int, slots: Slots, cost: Cost) -> float:
     """
     alone = _ALONE if slots.each > 1 else 1.0
     if not cost.is_even:
-        return max((cost.longest + BESIDE) / alone, ctas * (cost.mean + BESIDE) / slots.count)
-    waves, rest = divmod(ctas, slots.count)
+        return max((cost.longest + BESIDE) / alone, ctas * (cost.mean + BESIDE) / slots.total)
+    waves, rest = divmod(ctas, slots.total)
     last = 0.0 if not rest else 1 / alone if rest <= slots.multiprocessors else 1.0
     return (waves + last) * (cost.longest + BESIDE)
 
@@ -150,10 +150,10 @@ def time_at_most(ctas: int, slots: Slots, cost: Cost, splits: int) -> float:
     """
     longest = -(-cost.longest // splits) + BESIDE
     if cost.is_even:
-        return -(-ctas * splits // slots.count) * longest
+        return -(-ctas * splits // slots.total) * longest
     # A split of t tiles has at most t / splits rounded up.
     total = ctas * (cost.mean + splits * BESIDE + splits - 1)
-    return total / slots.count + longest
+    return total / slots.total + longest
 
 
 def fixed_splits(config: AttentionConfig) -> int:
@@ -204,7 +204,7 @@ def merging_of(kernel: KernelConfig, rows: int, slots: Slots) -> Merging:
     """
     t = kernel.tiling
     operations = FLOPS_PER_FMA * t.block_q * t.tile * (t.score_columns + t.output_columns)
-    tile = operations * slots.count / _OPERATIONS[kernel.precision]  # seconds
+    tile = operations * slots.total / _OPERATIONS[kernel.precision]  # seconds
     of_results = rows * t.head_dim_v * kernel.dtype.nbytes / _BANDWIDTH
     of_split = 2 * rows * (t.head_dim_v + 1) * F32_BYTES / _BANDWIDTH
     return Merging(_LAUNCH / tile, of_results / tile, of_split / tile)

@@ -5,6 +5,7 @@ import pytest
 from kernel_runs import Problem, run_forward, with_place
 
 from flash.contract.catalogue import build
+from flash.launch.key_splits import Division, Merging
 from flash.problem.config import AttentionConfig
 from tools import cta_order as tool
 from tools.cta_order import ORDERS, Launch, simulated
@@ -102,6 +103,32 @@ def test_the_table_has_a_line_for_each_order(capsys: pytest.CaptureFixture[str])
     assert [line[:32].strip() for line in lines] == list(ORDERS)
     # K and V of both heads are 2 * 2 * 512 * 64 * 2 bytes.
     assert all(float(line.split()[-2]) <= 0.3 for line in lines)
+
+
+def test_each_number_of_heads_has_a_line_with_what_is_divided(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--target", "sm_80", "--multiprocessors", "108", "--seq", "4096", "--heads", "7", "--splits"]
+    assert tool.main(argv) == tool.OK
+    first, _, *lines = capsys.readouterr().out.splitlines()
+    assert first == "attention_forward_f16_d128_m128_n64, 216 CTAs at a time; times in tiles of keys"
+    assert [line.split()[:4] for line in lines[:3]] == [
+        ["1", "32", "1", "6"], ["2", "64", "2", "3"], ["3", "96", "0", "1"]
+    ]  # fmt: skip
+    heads, ctas, divided, splits, without, taken, merging, gain = map(float, lines[-1].split())
+    assert (heads, ctas, divided, splits, without) == (7, 224, 1, 5, 130)
+    # 192 CTAs of 65; then 160 of 13 and 1; 4 us are a few tiles, and so is what is written and read.
+    assert taken == pytest.approx(65 + 14 + merging, abs=0.11)
+    assert gain == pytest.approx(130 / taken, abs=0.01)
+
+
+def test_splits_take_as_long_as_by_hand() -> None:
+    launch = Launch(3, 1, (5, 2), 1)
+    # 3, 2 and 1, 1 of each head, and 1 more of each: 4, 3, 2, 2, two at a time.
+    assert tool.time_of(launch, tool.by_head_from_first, 2, 2) == 17
+    assert tool.time_of(launch, tool.by_head_from_first, 100, 2) == 4
+    merging = Merging(10.0, 1.0, 0.5)
+    # One head alone takes 6; then 10 of a launch, and 10 of another, 2 * (1 + 2 * 0.5), and 4.
+    assert tool.simulated_division(launch, Division(1, 2), 100, merging) == (6 + 4 + 24, 24)
+    assert tool.simulated_division(launch, Division(0, 2), 100, merging) == (4 + 16, 16)
 
 
 @pytest.mark.parametrize(
