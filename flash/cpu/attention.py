@@ -35,8 +35,11 @@ BLOCK_Q = 256
 BLOCK_K = 512
 
 # A block of fewer rows has more keys, as long as it has no more scores, and K of its heads has no
-# more elements (1 MiB of f32).
-KEY_ELEMENTS = 2**18
+# more elements (2 MiB of f32).
+KEY_ELEMENTS = 2**19
+
+# Reading an element of K or V takes as long as so many multiplications of a product of matrices.
+_READ = 16
 
 # exp(score) is used without the maximum if every row's sum of exp(score) is finite and at least
 # SAFE_TOTAL, and its largest |sum of exp(score) * v| is finite and at least SAFE_SUM (or 0, as for
@@ -102,7 +105,7 @@ def attention_cpu(
         lambda: Workspace(dtype),
         lambda space, task: _attend(job, space, *task),
         threads=threads,
-        multiplications=q.size * seq_k * 2,
+        multiplications=max(q.size * seq_k * 2, _READ * (math.prod(k.shape) + math.prod(v.shape))),
     )
 
 

@@ -56,7 +56,7 @@ class Workspace:
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype
-        self._buffers: dict[str, NDArray[Any]] = {}
+        self._buffers: dict[tuple[str, np.dtype[Any]], NDArray[Any]] = {}
         self._ones = np.empty(0, dtype)
 
     def ones(self, count: int) -> NDArray[Any]:
@@ -68,13 +68,18 @@ class Workspace:
 
     def take(self, name: str, rows: int, columns: int) -> NDArray[Any]:
         """The front of buffer `name` as a dense [rows, columns]."""
-        return self._buffer(name, rows * columns)[: rows * columns].reshape(rows, columns)
+        return self._buffer(name, rows * columns, self.dtype)[: rows * columns].reshape(rows, columns)
 
-    def planes(self, name: str, planes: int, rows: int, columns: int) -> NDArray[Any]:
-        """The front of buffer `name` as [planes, rows, columns], each plane dense and aligned."""
-        line = _ALIGNMENT // self.dtype.itemsize
+    def planes(
+        self, name: str, planes: int, rows: int, columns: int, dtype: np.dtype[Any] | None = None
+    ) -> NDArray[Any]:
+        """The front of buffer `name` as [planes, rows, columns], each plane dense and aligned. With
+        another dtype it is another buffer.
+        """
+        dtype = dtype or self.dtype
+        line = _ALIGNMENT // dtype.itemsize
         size = -(-rows * columns // line) * line
-        apart = self._buffer(name, planes * size)[: planes * size].reshape(planes, size)
+        apart = self._buffer(name, planes * size, dtype)[: planes * size].reshape(planes, size)
         return apart[:, : rows * columns].reshape(planes, rows, columns)
 
     def copied(self, name: str, x: NDArray[Any]) -> NDArray[Any]:
@@ -99,10 +104,14 @@ class Workspace:
         """Keys or values at `place` as `for_blas` has them: [key/value heads, keys, dim]."""
         if not isinstance(source, PagedRows):
             return self.for_blas(name, source[place], rows)
-        _, heads, keys = place
-        copy = self.planes(name, heads.stop - heads.start, keys.stop - keys.start, source.shape[3])
-        for at, part in source.parts(heads, keys):
-            converted(part, copy[:, at].reshape(part.shape))
+        size = place.heads.stop - place.heads.start, place.count, source.shape[3]
+        copy = self.planes(name, *size)
+        if source.dtype == self.dtype:
+            source.read(place.heads, place.keys, copy)
+        else:
+            narrow = self.planes(name, *size, source.dtype)
+            source.read(place.heads, place.keys, narrow)
+            converted(narrow, copy)
         return copy
 
     def _is_in_place(self, x: NDArray[Any], rows: int) -> bool:
@@ -120,10 +129,11 @@ class Workspace:
         odd = x.ctypes.data % _ALIGNMENT or any(stride % _ALIGNMENT for stride in ahead)
         return step == dim * size and not odd
 
-    def _buffer(self, name: str, size: int) -> NDArray[Any]:
-        if name not in self._buffers or self._buffers[name].size < size:
-            self._buffers[name] = _aligned(size, self.dtype)
-        return self._buffers[name]
+    def _buffer(self, name: str, size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+        key = name, dtype
+        if key not in self._buffers or self._buffers[key].size < size:
+            self._buffers[key] = _aligned(size, dtype)
+        return self._buffers[key]
 
     def scaled(self, name: str, q: NDArray[Any], scale: float) -> tuple[NDArray[Any], float]:
         """The rows of q times the scale in buffer `name`, and the factor that products with them

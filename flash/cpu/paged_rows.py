@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -27,44 +27,56 @@ class KeyPlace(NamedTuple):
 class PagedRows:
     """Rows `first` to `first + count` - 1 of one sequence of K or V in `pages` [pages, kv_heads,
     page_size, dim]: row r is row r % page_size of page table[r // page_size]. It is a batch of one
-    item.
+    item. The caller has checked the numbers in the table.
     """
 
     def __init__(self, pages: Array, table: Array, count: int, first: int = 0) -> None:
         self._pages = pages
         self._table = table
         self._first = first
+        self._memory = _rows_in_memory(pages)
+        nothing = np.empty(0, np.intp)
+        self._last: tuple[tuple[int, int], tuple[Array, Array]] = (0, 0), (nothing, nothing)
         self.dtype: np.dtype[Any] = pages.dtype
         self.shape: tuple[int, ...] = (1, pages.shape[1], count, pages.shape[3])
 
-    def parts(self, heads: slice, keys: slice) -> Iterator[tuple[slice, Array]]:
-        """The rows `keys` of some key/value heads: views or copies of runs of them, [kv_heads, rows,
-        dim] or [kv_heads, pages, page_size, dim], each with its place among `keys`.
+    def read(self, heads: slice, keys: slice, out: Array) -> None:
+        """Copy the rows `keys` of some key/value heads to `out` [kv_heads, keys, dim], of the same
+        dtype, whose planes are dense.
         """
-        size = self._pages.shape[2]
-        row, stop = self._first + keys.start, self._first + keys.stop
-        while row < stop:
-            page, skipped = divmod(row, size)
-            begin = row - keys.start - self._first
-            pages = (stop - row) // size
-            if skipped or not pages:
-                rows = min(size - skipped, stop - row)
-                part = self._pages[self._table[page], heads, skipped : skipped + rows]
-            else:
-                rows = pages * size
-                part = self._gathered(heads, slice(page, page + pages))
-            yield slice(begin, begin + rows), part
-            row += rows
+        pages, inside = self._located(keys)
+        if self._memory is None:
+            for head, plane in zip(range(heads.start, heads.stop), out, strict=True):
+                plane[...] = self._pages[pages, head, inside]
+            return
+        memory, (of_page, of_head, of_row) = self._memory
+        first = pages * of_page + inside * of_row
+        for head, plane in zip(range(heads.start, heads.stop), out, strict=True):
+            # One copy of each row, and no buffer as with mode="raise".
+            memory[head * of_head :].take(first, axis=0, out=plane, mode="clip")
 
-    def _gathered(self, heads: slice, pages: slice) -> Array:
-        """A copy of whole pages of some heads, [kv_heads, pages, page_size, dim]. It is in the order of
-        memory, in which numpy copies in half the time.
-        """
-        numbers = self._table[pages]
-        _, of_head, of_row, _ = self._pages.strides
-        if of_head < of_row:
-            return self._pages.swapaxes(1, 2)[numbers, :, heads].transpose(2, 0, 1, 3)
-        return self._pages[numbers, heads].swapaxes(0, 1)
+    def _located(self, keys: slice) -> tuple[Array, Array]:
+        """The pages of the rows `keys`, and their places in these; kept for the next heads."""
+        kept, found = self._last  # one assignment, here and below: threads share this object
+        if (keys.start, keys.stop) != kept:
+            rows = np.arange(self._first + keys.start, self._first + keys.stop)
+            numbers, inside = np.divmod(rows, self._pages.shape[2])
+            found = self._table[numbers].astype(np.intp), inside
+            self._last = (keys.start, keys.stop), found
+        return found
+
+
+def _rows_in_memory(pages: Array) -> tuple[Array, tuple[int, ...]] | None:
+    """The memory of `pages` as dense rows [n, dim], and by how many rows consecutive pages, heads and
+    rows of pages are apart; None if there are no such rows.
+    """
+    *strides, unit = pages.strides
+    row = pages.shape[3] * pages.itemsize
+    if not pages.size or unit != pages.itemsize or any(stride < 0 or stride % row for stride in strides):
+        return None
+    apart = tuple(stride // row for stride in strides)
+    count = 1 + sum((n - 1) * step for n, step in zip(pages.shape, apart, strict=False))
+    return as_strided(pages, (count, pages.shape[3]), (row, unit), writeable=False), apart
 
 
 KeyRows = Array | PagedRows  # K or V [batch, kv_heads, n, dim]
