@@ -14,9 +14,10 @@ from flash.cache.append import prepared_append
 from flash.cache.call import Task
 from flash.cache.checks import Rows, appends_by_kernel, problems_of_rotary
 from flash.cache.row_locations import RowLocations
+from flash.cpu.paged_rows import KeyRows
 from flash.decode.append_launch import NewRows, Rotation
 from flash.decode.kernel import DecodeKernel
-from flash.decode.on_cpu import attend_to_rows
+from flash.decode.on_cpu import attend_to_rows, paged_rows
 from flash.decode.plan import CacheCall, Joining, joining
 from flash.host import results
 from flash.host.caller import raise_problems
@@ -167,9 +168,16 @@ class CachedWork:
         """The arrays that say where rows are, by name: lengths, indices, block table, scales."""
         return {} if self._places is None else self._places.operands
 
-    def _rows_of(self, b: int) -> tuple[Array, Array]:
+    def _rows_of(self, b: int) -> tuple[KeyRows, KeyRows]:
         task = self._task
-        return task.cache.rows(task.layer, task.sequences[b], task.padding[b])
+        sequence, begin = task.sequences[b], task.padding[b]
+        memory = task.cache.memory.arrays(task.layer)
+        if memory.block_table is None or memory.k_scale is not None:
+            k, v = task.cache.rows(task.layer, sequence, begin)
+            return k[None], v[None]
+        (length,) = task.cache.ledger.of(task.layer, [sequence])
+        table = host_array(memory.block_table)[sequence]
+        return paged_rows(host_array(memory.k), host_array(memory.v), table, begin, max(length, begin))
 
     def _prepared_append(self, new: Joining) -> Callable[[int], object]:
         """The kernel that only appends, for a call without queries."""

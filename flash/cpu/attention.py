@@ -3,6 +3,8 @@
 FlashAttention-2 on a CPU: a block of queries meets the keys block by block, with running row sums
 and outputs, and its scores stay in a core's L2 cache. Blocks of queries are shared out among Python
 threads (numpy releases the GIL) with BLAS held to one thread in each, so that exp is parallel too.
+Few queries meet more keys at once, and several heads share a block, so that decoding a token takes
+few calls of numpy.
 
 The running row maximum costs a quarter of the time outside GEMM, and ordinary scores do not need
 it: exp(score) neither overflows nor vanishes. So a block is first computed without the maximum, and
@@ -14,13 +16,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.cpu.blocks import Workspace, arithmetic_of, heads_together, product_of_seen, rows_of
-from flash.cpu.paged_rows import HeadRows, KeyRows
+from flash.cpu.blocks import Workspace, arithmetic_of, heads_together, product_of_seen, rows_of, scores_of
+from flash.cpu.paged_rows import KeyPlace, KeyRows
 from flash.cpu.scores import ScoreRules
 from flash.cpu.threads import share_out
 from flash.operands.words import Causal
@@ -31,6 +33,13 @@ from flash.scores.features import ScoreArguments, scored
 # speed and more Python calls, more cost wasted scores above the causal diagonal.
 BLOCK_Q = 256
 BLOCK_K = 512
+
+# A block of fewer rows has more keys, as long as it has no more scores, and K of its heads has no
+# more elements (2 MiB of f32).
+KEY_ELEMENTS = 2**19
+
+# Reading an element of K or V takes as long as so many multiplications of a product of matrices.
+_READ = 16
 
 # exp(score) is used without the maximum if every row's sum of exp(score) is finite and at least
 # SAFE_TOTAL, and its largest |sum of exp(score) * v| is finite and at least SAFE_SUM (or 0, as for
@@ -93,10 +102,10 @@ def attention_cpu(
     )
     share_out(
         job.tasks(),
-        lambda: _Workspace(job),
+        lambda: Workspace(dtype),
         lambda space, task: _attend(job, space, *task),
         threads=threads,
-        multiplications=q.size * seq_k * 2,
+        multiplications=max(q.size * seq_k * 2, _READ * (math.prod(k.shape) + math.prod(v.shape))),
     )
 
 
@@ -119,96 +128,104 @@ class _Job:
         heads, kv_heads = self.q.shape[1], self.k.shape[1]
         return int(heads // kv_heads)
 
+    @property
+    def widest(self) -> int:
+        """The larger of head_dim and head_dim_v, or 1."""
+        return max(1, self.k.shape[3], self.v.shape[3])
+
+    def keys_at_once(self, rows: int, kv_heads: int) -> int:
+        """Keys of a block of so many rows in all of so many key/value heads: a multiple of BLOCK_K."""
+        fitting = min(BLOCK_Q * BLOCK_K // rows, KEY_ELEMENTS // (kv_heads * self.widest))
+        return max(BLOCK_K, fitting // BLOCK_K * BLOCK_K)
+
     def tasks(self) -> Iterator[tuple[int, slice, slice]]:
         """(batch, heads, queries) of each task, those with the most keys first."""
         batch, heads, seq_q, _ = self.q.shape
         if 0 in (batch, heads, seq_q):
             return
+        # Several key/value heads only if all their keys are a single block.
+        most_kv = max(1, KEY_ELEMENTS // max(1, self.k.shape[2] * self.widest))
         for q0 in reversed(range(0, seq_q, BLOCK_Q)):
             queries = slice(q0, min(q0 + BLOCK_Q, seq_q))
             for b in range(batch):
-                for first in range(0, heads, self.group):
-                    for together in heads_together(first, self.group, seq_q, BLOCK_Q):
-                        yield b, together, queries
+                for together in heads_together(range(heads), self.group, seq_q, BLOCK_Q, most_kv):
+                    yield b, together, queries
 
 
-class _Workspace(Workspace):
-    """One thread's buffers, and ones."""
-
-    def __init__(self, job: _Job) -> None:
-        d, d_v = job.q.shape[3], job.v.shape[3]
-        rows = min(BLOCK_Q, job.q.shape[2] * job.group)
-        keys = min(BLOCK_K, job.k.shape[2])
-        sizes = {
-            "q": rows * d,
-            "k": keys * d,
-            "v": keys * d_v,
-            "scores": rows * keys,
-            "acc": rows * d_v,
-            "part": rows * d_v,
-            "ones": keys,
-        }
-        super().__init__(job.dtype, sizes)
-        self.ones = self.take("ones", 1, keys)[0]
-        self.ones.fill(1)
-
-
-def _attend(job: _Job, space: _Workspace, b: int, heads: slice, queries: slice) -> None:
-    """Attention of one block of queries, of heads that share a key/value head, to all keys they
-    see.
+class _Rows(NamedTuple):
+    """A block of queries: (batch, heads, queries), and the heads of K and V that they attend to.
+    `scaled` [rows, d] and `factor` are the results of `Workspace.scaled`.
     """
-    kv = heads.start // job.group
-    q, k, v = job.q[b, heads, queries], job.k[b, kv], job.v[b, kv]
-    scaled = space.scaled("q", q, job.scale)
 
-    block = b, heads, queries
-    acc, total, top = _sweep(job, space, scaled, k, v, block, shifted=False)
-    if not _safe(acc, total):
-        acc, total, top = _sweep(job, space, scaled, k, v, block, shifted=True)
-    total_or_one = np.where(total == 0, 1, total)
-    job.out[b, heads, queries] = (acc / total_or_one[:, None]).reshape(*q.shape[:2], -1)
+    place: tuple[int, slice, slice]
+    kv_heads: slice
+    scaled: NDArray[Any]
+    factor: float
+
+    def planes(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Rows of this block, [rows, n], by heads of K and V: [kv_heads, rows of each, n]."""
+        return array.reshape(self.kv_heads.stop - self.kv_heads.start, -1, array.shape[-1])
+
+
+def _attend(job: _Job, space: Workspace, b: int, heads: slice, queries: slice) -> None:
+    """Attention of one block of queries, of heads that share a key/value head or of all heads of some
+    key/value heads, to all keys they see.
+    """
+    place = b, heads, queries
+    q = job.q[place]
+    kv_heads = slice(heads.start // job.group, (heads.stop - 1) // job.group + 1)
+    rows = _Rows(place, kv_heads, *space.scaled("q", q, job.scale))
+
+    acc, total, top = _sweep(job, space, rows, shifted=False)
+    if not _safe(acc, total, space.take("part", *acc.shape)):
+        acc, total, top = _sweep(job, space, rows, shifted=True)
+    divisor = total if total.all() else np.where(total == 0, 1, total)
+    acc /= divisor[:, None]
+    job.out[place] = acc.reshape(*q.shape[:2], -1)
     if job.lse is not None:
-        job.lse[b, heads, queries] = (top + np.log(total)).reshape(q.shape[:2])
+        job.lse[place] = (top + np.log(total)).reshape(q.shape[:2])
 
 
-def _safe(acc: NDArray[Any], total: NDArray[Any]) -> bool:
-    """Whether the sums of an unshifted sweep lost nothing to overflow or underflow, nor met NaN."""
-    size = np.maximum(acc.max(axis=1), -acc.min(axis=1))
-    lasting = (size >= SAFE_SUM) | (size == 0)
-    return bool(((total >= SAFE_TOTAL) & (total < np.inf) & (size < np.inf) & lasting).all())
+def _safe(acc: NDArray[Any], total: NDArray[Any], size: NDArray[Any]) -> bool:
+    """Whether the sums of an unshifted sweep lost nothing to overflow or underflow, nor met NaN.
+    `size`, which is written, has the shape of `acc`.
+    """
+    if not (total.min() >= SAFE_TOTAL and total.max() < np.inf):
+        return False
+    np.abs(acc, out=size)
+    if not size.max() < np.inf:
+        return False
+    if size.min() >= SAFE_SUM:  # the usual case, in a fraction of the time of what follows
+        return True
+    largest = size.max(axis=1)
+    return bool(((largest >= SAFE_SUM) | (largest == 0)).all())
 
 
 def _sweep(
-    job: _Job,
-    space: _Workspace,
-    scaled: tuple[NDArray[Any], float],
-    k: HeadRows,
-    v: HeadRows,
-    block: tuple[int, slice, slice],
-    *,
-    shifted: bool,
+    job: _Job, space: Workspace, rows: _Rows, *, shifted: bool
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Sum exp(score - top) * v and exp(score - top) over the keys: acc, total, top.
 
-    `scaled` is the result of `Workspace.scaled`, `block` is (batch, heads, queries). `top` is each
-    row's greatest score if `shifted`, as in FlashAttention-2, else 0: that saves finding the maximum
-    and subtracting it, but the sums may overflow or vanish.
+    `top` is each row's greatest score if `shifted`, as in FlashAttention-2, else 0: that saves finding
+    the maximum and subtracting it, but the sums may overflow or vanish.
     """
-    (q, factor), rules, queries = scaled, job.rules, block[2]
-    rows, count, d_v = len(q), queries.stop - queries.start, v.shape[1]
-    acc, part = space.take("acc", rows, d_v), space.take("part", rows, d_v)
-    acc.fill(0)
-    top, total = _before_any_key(rules.sinks(*block[:2], rows), rows, job.dtype, shifted)
+    rules, (b, heads, queries) = job.rules, rows.place
+    count, d_v, q = len(rows.scaled), job.v.shape[3], rows.planes(rows.scaled)
+    acc = part = space.take("acc", count, d_v)  # the first block writes there
+    top, total = _before_any_key(rules.sinks(b, heads, count), count, job.dtype, shifted)
 
     seen = rules.seen_by_any(queries)
-    for k0 in range(seen.start, seen.stop, BLOCK_K):
-        keys = slice(k0, min(k0 + BLOCK_K, seen.stop))
-        score = space.take("scores", rows, keys.stop - k0)
-        np.matmul(q, space.for_blas("k", k[keys], rows).T, out=score)
-        if factor != 1:
-            score *= job.dtype.type(factor)
-        by_head = score.reshape(-1, count, keys.stop - k0)
-        place = Block(rules.of, *block, keys)
+    if not seen:
+        acc.fill(0)
+    step = job.keys_at_once(count, len(q))
+    for k0 in range(seen.start, seen.stop, step):
+        of_keys = KeyPlace(b, rows.kv_heads, slice(k0, min(k0 + step, seen.stop)))
+        score = space.take("scores", count, of_keys.count)
+        scores_of(space, q, space.of_keys("k", job.k, of_keys, q.shape[1]), rows.planes(score))
+        if rows.factor != 1:
+            score *= job.dtype.type(rows.factor)
+        by_head = score.reshape(heads.stop - heads.start, -1, of_keys.count)
+        place = Block(rules.of, b, heads, queries, of_keys.keys)
         rules.apply(by_head, place)
         hidden = rules.hidden(place)
         if hidden is not None:
@@ -219,11 +236,18 @@ def _sweep(
             np.subtract(score, shift[:, None], out=score)
             decay = np.exp(old - shift)
             total *= decay
-            acc *= decay[:, None]
+            if part is not acc:
+                acc *= decay[:, None]
         weight = np.exp(score, out=score)
-        total += weight @ space.ones[: keys.stop - k0]  # BLAS: four times as fast as sum(axis=1)
+        total += weight @ space.ones(of_keys.count)  # BLAS: four times as fast as sum(axis=1)
         rules.drop(by_head, place)
-        acc += _weigh(space, weight, v[keys], hidden, out=part)
+        value = space.of_keys("v", job.v, of_keys, q.shape[1])
+        unseen = None if hidden is None else rows.planes(rows_of(hidden, count))
+        product_of_seen(space, "v", rows.planes(weight), value, unseen, out=rows.planes(part))
+        if part is acc:
+            part = space.take("part", count, d_v)
+        else:
+            acc += part
     return acc, total, top
 
 
@@ -232,20 +256,8 @@ def _before_any_key(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """The `top` and `total` of each row before any key, with its sink if there is one."""
     if sinks is None:
-        return np.full(rows, -np.inf if shifted else 0, dtype), np.zeros(rows, dtype)
+        total = np.zeros(rows, dtype)
+        return np.full(rows, -np.inf, dtype) if shifted else total.copy(), total
     if shifted:
         return sinks, np.where(np.isneginf(sinks), 0, 1).astype(dtype)
     return np.zeros(rows, dtype), np.exp(sinks)
-
-
-def _weigh(
-    space: _Workspace,
-    weight: NDArray[Any],
-    v: NDArray[Any],
-    hidden: NDArray[np.bool_] | None,
-    out: NDArray[Any],
-) -> NDArray[Any]:
-    """`weight @ v` in `out`; `hidden` is [heads or 1, queries, keys], or None."""
-    value = space.for_blas("v", v, len(weight))
-    unseen = None if hidden is None else rows_of(hidden, len(weight))
-    return product_of_seen(weight, value, unseen, space.take("v", *value.shape), out)

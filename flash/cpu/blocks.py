@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.cpu.paged_rows import KeyRows
+from flash.cpu.paged_rows import KeyPlace, KeyRows, PagedRows
 
 _F16_BITS = np.array(0x8FFFE000, np.uint32).view(np.int32)  # bits of an f16, shifted left by 13
 
@@ -17,58 +17,123 @@ _F16_BITS = np.array(0x8FFFE000, np.uint32).view(np.int32)  # bits of an f16, sh
 # the row stride of the matrix. Buffers for BLAS begin at multiples of this.
 _ALIGNMENT = 64  # bytes, of a cache line, and of the widest vector register of a CPU
 
+# With so many rows or fewer, BLAS multiplies keys by rows in less time than rows by keys: a third
+# to a half of it where OpenBLAS has kernels of AVX-512, with the copy that turns the scores.
+_FEW_ROWS: Final = 16
+
 
 def arithmetic_of(*arrays: KeyRows) -> np.dtype[Any]:
     """The type of the arithmetic: f64 if an array is f64, else f32."""
     return np.dtype(np.float64 if np.float64 in [array.dtype for array in arrays] else np.float32)
 
 
-def heads_together(first: int, group: int, seq_q: int, most: int) -> Iterator[slice]:
-    """The `group` heads from `first` on, which share their key/value head, in blocks.
+def heads_together(heads: range, group: int, seq_q: int, most: int, most_kv: int = 1) -> Iterator[slice]:
+    """Query heads in blocks of at most `most` rows, or of one head: some of the `group` heads that
+    share a key/value head, or all heads of at most `most_kv` key/value heads. `heads` are those of
+    whole groups.
 
-    A block has several heads when the queries are few, at most `most` rows, so that GEMM sees
-    enough rows and no K or V is read twice (decoding with GQA).
+    A block has several heads when the queries are few, so that GEMM sees enough rows, no K or V is
+    read twice (decoding with GQA), and numpy is called once for all of them.
     """
+    if not heads:
+        return
     each = max(1, most // seq_q)
-    for head in range(first, first + group, each):
-        yield slice(head, min(head + each, first + group))
+    if each >= group:
+        each = min(each // group, most_kv) * group
+        for first in range(heads.start, heads.stop, each):
+            yield slice(first, min(first + each, heads.stop))
+        return
+    for of_group in range(heads.start, heads.stop, group):
+        for first in range(of_group, of_group + group, each):
+            yield slice(first, min(first + each, of_group + group))
 
 
 class Workspace:
-    """One thread's buffers, allocated once a call; a block takes the front of each. `sizes` are the
-    numbers of elements by the names of the buffers.
+    """One thread's buffers during a call, of elements of `dtype`; a block takes the front of each. A
+    buffer is allocated when it is first taken, and again when more of it is: what was taken before
+    then keeps the memory of before.
     """
 
-    def __init__(self, dtype: np.dtype[Any], sizes: Mapping[str, int]) -> None:
+    def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype
-        self._buffers = {name: _aligned(size, dtype) for name, size in sizes.items()}
+        self._buffers: dict[tuple[str, np.dtype[Any]], NDArray[Any]] = {}
+        self._ones = np.empty(0, dtype)
+
+    def ones(self, count: int) -> NDArray[Any]:
+        """So many ones, at a multiple of `_ALIGNMENT`."""
+        if count > self._ones.size:
+            self._ones = _aligned(count, self.dtype)
+            self._ones.fill(1)
+        return self._ones[:count]
 
     def take(self, name: str, rows: int, columns: int) -> NDArray[Any]:
         """The front of buffer `name` as a dense [rows, columns]."""
-        return self._buffers[name][: rows * columns].reshape(rows, columns)
+        return self._buffer(name, rows * columns, self.dtype)[: rows * columns].reshape(rows, columns)
+
+    def planes(
+        self, name: str, planes: int, rows: int, columns: int, dtype: np.dtype[Any] | None = None
+    ) -> NDArray[Any]:
+        """The front of buffer `name` as [planes, rows, columns], each plane dense and aligned. With
+        another dtype it is another buffer.
+        """
+        dtype = dtype or self.dtype
+        line = _ALIGNMENT // dtype.itemsize
+        size = -(-rows * columns // line) * line
+        apart = self._buffer(name, planes * size, dtype)[: planes * size].reshape(planes, size)
+        return apart[:, : rows * columns].reshape(planes, rows, columns)
 
     def copied(self, name: str, x: NDArray[Any]) -> NDArray[Any]:
         """A copy of `x` in buffer `name`, dense and with all axes but the last as rows."""
         copy = self.take(name, math.prod(x.shape[:-1]), x.shape[-1])
-        if x.dtype == np.float16 and self.dtype == np.float32 and x.size:
-            widen(x, copy.reshape(x.shape))
-        else:
-            copy.reshape(x.shape)[...] = x
+        converted(x, copy.reshape(x.shape))
         return copy
 
     def for_blas(self, name: str, x: NDArray[Any], rows: int) -> NDArray[Any]:
-        """`x` itself if BLAS can read it in place, else a copy in buffer `name`. The other factor
-        of the product has `rows` rows: if either factor is a vector, `x` is only read in place if
-        its layout is that of the copy.
+        """The matrices `x` [planes, n, dim] or `x` [n, dim] themselves if BLAS can read them in place,
+        else a copy in buffer `name`. The other factor of each product has `rows` rows: if either
+        factor is a vector, `x` is only read in place if its layout is that of the copy.
         """
-        size = self.dtype.itemsize
-        step, unit = x.strides
-        in_place = step >= x.shape[1] * size and step % size == 0 and unit == size
-        if 1 in (rows, *x.shape):
-            in_place &= step == x.shape[1] * size and x.ctypes.data % _ALIGNMENT == 0
-        if in_place and x.dtype == self.dtype:
+        if self._is_in_place(x, rows):
             return x  # numpy 2.0 multiplies other strides slowly, without BLAS
-        return self.copied(name, x)
+        copy = self.planes(name, math.prod(x.shape[:-2]), *x.shape[-2:])
+        copy = copy.reshape(x.shape)
+        converted(x, copy)
+        return copy
+
+    def of_keys(self, name: str, source: KeyRows, place: KeyPlace, rows: int) -> NDArray[Any]:
+        """Keys or values at `place` as `for_blas` has them: [key/value heads, keys, dim]."""
+        if not isinstance(source, PagedRows):
+            return self.for_blas(name, source[place], rows)
+        size = place.heads.stop - place.heads.start, place.count, source.shape[3]
+        copy = self.planes(name, *size)
+        if source.dtype == self.dtype:
+            source.read(place.heads, place.keys, copy)
+        else:
+            narrow = self.planes(name, *size, source.dtype)
+            source.read(place.heads, place.keys, narrow)
+            converted(narrow, copy)
+        return copy
+
+    def _is_in_place(self, x: NDArray[Any], rows: int) -> bool:
+        """Whether BLAS can read `x` where it is, as `for_blas` says."""
+        if x.dtype != self.dtype:
+            return False
+        size = self.dtype.itemsize
+        *outer, step, unit = x.strides
+        n, dim = x.shape[-2:]
+        if unit != size or step < dim * size or step % size:
+            return False
+        if 1 not in (rows, n, dim):
+            return True
+        ahead = outer if len(x) > 1 else ()  # the stride of an axis of length 1 leads nowhere
+        odd = x.ctypes.data % _ALIGNMENT or any(stride % _ALIGNMENT for stride in ahead)
+        return step == dim * size and not odd
+
+    def _buffer(self, name: str, size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+        key = name, dtype
+        if key not in self._buffers or self._buffers[key].size < size:
+            self._buffers[key] = _aligned(size, dtype)
+        return self._buffers[key]
 
     def scaled(self, name: str, q: NDArray[Any], scale: float) -> tuple[NDArray[Any], float]:
         """The rows of q times the scale in buffer `name`, and the factor that products with them
@@ -78,7 +143,7 @@ class Workspace:
         rows = self.take(name, math.prod(q.shape[:-1]), q.shape[-1])
         scaled = rows.reshape(q.shape)
         np.multiply(q, self.dtype.type(scale), out=scaled)
-        if not (np.isinf(scaled) & np.isfinite(q)).any():
+        if np.isfinite(rows).all() or not (np.isinf(scaled) & np.isfinite(q)).any():
             return rows, 1.0
         scaled[...] = q
         return rows, scale
@@ -91,13 +156,21 @@ def _aligned(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     return raw[first : first + size * dtype.itemsize].view(dtype)
 
 
+def converted(x: NDArray[Any], out: NDArray[Any]) -> None:
+    """Do `out[...] = x`, and sooner than numpy if x is of f16 and out of f32."""
+    if x.dtype == np.float16 and out.dtype == np.float32 and x.size:
+        widen(x, out)
+    else:
+        out[...] = x
+
+
 def widen(x: NDArray[np.float16], out: NDArray[np.float32]) -> None:
     """Do `out[...] = x`, in a sixth of the time of numpy's conversion, which decoding would wait
     for.
 
     The bits of an f16, shifted left by 13, are those of an f32 that is 2^-112 as large, subnormal
     numbers included. Only infinity and NaN come out as finite numbers, of 2^16 and more; they are
-    left to numpy. `x` has elements, and `out` is dense.
+    left to numpy. `x` has elements.
     """
     bits = out.view(np.int32)
     bits[...] = x.view(np.int16)
@@ -108,30 +181,44 @@ def widen(x: NDArray[np.float16], out: NDArray[np.float32]) -> None:
         out[...] = x
 
 
+def scores_of(space: Workspace, q: NDArray[Any], k: NDArray[Any], out: NDArray[Any]) -> None:
+    """Write `q @ k^T` of matrices [rows, d] and [keys, d], or of planes of such, to `out`, which is
+    dense. Few rows need buffer "turned" of as many elements as `out`.
+    """
+    *planes, rows, keys = out.shape
+    if not 1 < rows <= _FEW_ROWS or keys == 1:
+        np.matmul(q, k.swapaxes(-1, -2), out=out)
+        return
+    turned = space.take("turned", math.prod((*planes, keys)), rows).reshape(*planes, keys, rows)
+    np.matmul(k, q.swapaxes(-1, -2), out=turned)
+    out[...] = turned.swapaxes(-1, -2)
+
+
 def product_of_seen(
+    space: Workspace,
+    name: str,
     weight: NDArray[Any],
     x: NDArray[Any],
     hidden: NDArray[np.bool_] | None,
-    tame: NDArray[Any],
     out: NDArray[Any],
 ) -> NDArray[Any]:
-    """`weight @ x` in `out`; `hidden` is [rows of weight, rows of x], or None if nothing is hidden.
-    `tame` has the shape of x, and may be x.
+    """`weight @ x` in `out`, of matrices or of planes of them; `hidden` is [..., rows of weight, rows
+    of x], or None if nothing is hidden. Buffer `name` may be that of x.
 
     What is hidden has weight 0, but 0 * NaN is NaN. Hence rows of `x` with NaN or infinity are left
     out of the product, and added to the rows that see them.
     """
-    if hidden is None:
+    if hidden is None or np.isfinite(x).all():
         return np.matmul(weight, x, out=out)
-    wild = np.flatnonzero(~np.isfinite(x).all(axis=1))
-    if wild.size == 0:
-        return np.matmul(weight, x, out=out)
+    wild = ~np.isfinite(x).all(axis=-1)
+    tame = space.planes(name, math.prod(x.shape[:-2]), *x.shape[-2:]).reshape(x.shape)
     odd = x[wild]
     tame[...] = x
     tame[wild] = 0
     np.matmul(weight, tame, out=out)
-    for n, row in zip(wild, odd, strict=True):
-        out += np.where(hidden[:, n, None], 0, weight[:, n, None] * row)
+    for *plane, n, row in zip(*np.nonzero(wild), odd, strict=True):
+        at = *plane, slice(None), n, None
+        out[tuple(plane)] += np.where(hidden[at], 0, weight[at] * row)
     return out
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.cpu.blocks import Workspace, arithmetic_of, heads_together, product_of_seen, rows_of
+from flash.cpu.blocks import Workspace, arithmetic_of, heads_together, product_of_seen, rows_of, scores_of
 from flash.cpu.scores import Kept, ScoreRules
 from flash.cpu.threads import share_out
 from flash.operands.words import Causal
@@ -101,7 +101,7 @@ def attention_gradients_cpu(
     for tasks, do, products in ((job.queries_in_turn(), _to_queries, 3), (job.blocks_of_keys(), _to_keys, 4)):
         share_out(
             tasks,
-            functools.partial(_workspace, job),
+            functools.partial(Workspace, dtype),
             functools.partial(do, job),
             threads=threads,
             multiplications=q.size * k.shape[2] * products,
@@ -143,8 +143,9 @@ class _Job:
         most keys first.
         """
         seq_q = self.q.shape[2]
+        of_kv = range(kv * self.group, (kv + 1) * self.group)
         for q0 in reversed(range(0, seq_q, BLOCK_Q)):
-            for heads in heads_together(kv * self.group, self.group, seq_q, BLOCK_Q):
+            for heads in heads_together(of_kv, self.group, seq_q, BLOCK_Q):
                 yield b, heads, slice(q0, min(q0 + BLOCK_Q, seq_q))
 
     def queries_in_turn(self) -> Iterator[list[tuple[int, slice, slice]]]:
@@ -168,27 +169,6 @@ class _Job:
             for b in range(batch):
                 for kv in range(kv_heads):
                     yield b, kv, slice(k0, min(k0 + BLOCK_K, seq_k))
-
-
-def _workspace(job: _Job) -> Workspace:
-    d, d_v = job.q.shape[3], job.v.shape[3]
-    rows = min(BLOCK_Q, job.q.shape[2] * job.group)
-    keys = min(BLOCK_K, job.k.shape[2])
-    sizes = {
-        "q": rows * d,
-        "dout": rows * d_v,
-        "k": keys * d,
-        "v": keys * d_v,
-        "weights": rows * keys,
-        "dscores": rows * keys,
-        "factors": rows * keys if job.rules.drops else 0,
-        "tame": max(rows, keys) * max(d, d_v),
-        "part": max(rows, keys) * max(d, d_v),
-        "dq": rows * d,
-        "dk": keys * d,
-        "dv": keys * d_v,
-    }
-    return Workspace(job.dtype, sizes)
 
 
 class _Rows(NamedTuple):
@@ -248,7 +228,7 @@ def _part(
     by_head, of_gradient = (x.reshape(-1, *block.sizes) for x in (score, dscore))
     kept: Kept = {}
 
-    np.matmul(rows.q, k.T, out=score)
+    scores_of(space, rows.q, k, score)
     if rows.factor != 1:
         score *= job.dtype.type(rows.factor)
     job.rules.apply(by_head, block, kept)
@@ -257,7 +237,7 @@ def _part(
     if hidden is not None:
         np.copyto(by_head, 0, where=hidden)
 
-    np.matmul(rows.dout, v.T, out=dscore)
+    scores_of(space, rows.dout, v, dscore)
     factors = space.take("factors", *size) if job.rules.drops else None
     if factors is not None:
         factors.fill(1)
@@ -291,8 +271,8 @@ def _to_queries(job: _Job, space: Workspace, blocks: list[tuple[int, slice, slic
             v = space.for_blas("v", job.v[b, kv, keys], len(rows.q))
             part = _part(job, space, rows, keys, k, v, job.sums)
             if part is not None:
-                more, tame = space.take("part", *dq.shape), space.take("tame", *k.shape)
-                dq += product_of_seen(part.dproduct, k, part.hidden, tame, out=more)
+                more = space.take("part", *dq.shape)
+                dq += product_of_seen(space, "tame", part.dproduct, k, part.hidden, out=more)
         job.dq[place] = (dq * job.dtype.type(job.scale)).reshape(job.dq[place].shape)
         shape = job.lse[place].shape
         no_keys = Block(job.rules.of, *place, slice(0, 0))
@@ -329,11 +309,11 @@ def _to_keys(job: _Job, space: Workspace, block: tuple[int, int, slice]) -> None
         if part is None:
             continue
         hidden = None if part.hidden is None else part.hidden.T
-        more, tame = space.take("part", *dv[own].shape), space.take("tame", *rows.dout.shape)
-        dv[own] += product_of_seen(part.weight.T, rows.dout, hidden, tame, out=more)
+        more = space.take("part", *dv[own].shape)
+        dv[own] += product_of_seen(space, "tame", part.weight.T, rows.dout, hidden, out=more)
         if rows.factor != 1:
             part.dproduct[...] *= job.dtype.type(rows.factor)
-        more, tame = space.take("part", *dk[own].shape), space.take("tame", *rows.q.shape)
-        dk[own] += product_of_seen(part.dproduct.T, rows.q, hidden, tame, out=more)
+        more = space.take("part", *dk[own].shape)
+        dk[own] += product_of_seen(space, "tame", part.dproduct.T, rows.q, hidden, out=more)
     job.dk[b, kv, keys] = dk
     job.dv[b, kv, keys] = dv

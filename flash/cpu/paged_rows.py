@@ -2,65 +2,81 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
 
-class HeadRows(Protocol):
-    """The rows [n, dim] of one head of K or V, such as a numpy array."""
+class KeyPlace(NamedTuple):
+    """Some keys of some key/value heads of an item of the batch: an index of [batch, kv_heads, n, dim]."""
+
+    batch: int
+    heads: slice
+    keys: slice
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """(n, dim)."""
-
-    def __getitem__(self, rows: slice, /) -> Array:
-        """Some of the rows."""
-
-
-class KeyRows(Protocol):
-    """K or V [batch, kv_heads, n, dim], such as a numpy array."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(batch, kv_heads, n, dim)."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The type of the elements."""
-
-    def __getitem__(self, place: tuple[int, int], /) -> HeadRows:
-        """The rows of one head of one item of the batch."""
+    def count(self) -> int:
+        """The number of keys."""
+        return int(self.keys.stop - self.keys.start)
 
 
 class PagedRows:
-    """The first `count` rows of one sequence of K or V in `pages` [pages, kv_heads, page_size, dim]:
-    row r is row r % page_size of page table[r // page_size]. It is a batch of one item.
+    """Rows `first` to `first + count` - 1 of one sequence of K or V in `pages` [pages, kv_heads,
+    page_size, dim]: row r is row r % page_size of page table[r // page_size]. It is a batch of one
+    item. The caller has checked the numbers in the table.
     """
 
-    def __init__(self, pages: Array, table: Array, count: int) -> None:
+    def __init__(self, pages: Array, table: Array, count: int, first: int = 0) -> None:
         self._pages = pages
         self._table = table
-        self.dtype = pages.dtype
+        self._first = first
+        self._memory = _rows_in_memory(pages)
+        nothing = np.empty(0, np.intp)
+        self._last: tuple[tuple[int, int], tuple[Array, Array]] = (0, 0), (nothing, nothing)
+        self.dtype: np.dtype[Any] = pages.dtype
         self.shape: tuple[int, ...] = (1, pages.shape[1], count, pages.shape[3])
 
-    def __getitem__(self, place: tuple[int, int], /) -> HeadRows:
-        return _OfHead(self._pages[:, place[1]], self._table, self.shape[2:])
+    def read(self, heads: slice, keys: slice, out: Array) -> None:
+        """Copy the rows `keys` of some key/value heads to `out` [kv_heads, keys, dim], of the same
+        dtype, whose planes are dense.
+        """
+        pages, inside = self._located(keys)
+        if self._memory is None:
+            for head, plane in zip(range(heads.start, heads.stop), out, strict=True):
+                plane[...] = self._pages[pages, head, inside]
+            return
+        memory, (of_page, of_head, of_row) = self._memory
+        first = pages * of_page + inside * of_row
+        for head, plane in zip(range(heads.start, heads.stop), out, strict=True):
+            # One copy of each row, and no buffer as with mode="raise".
+            memory[head * of_head :].take(first, axis=0, out=plane, mode="clip")
 
-
-class _OfHead:
-    """The rows of one head; a block of them is copied when it is asked for."""
-
-    def __init__(self, pages: Array, table: Array, shape: tuple[int, ...]) -> None:
-        self._pages = pages
-        self._table = table
-        self.shape = shape
-
-    def __getitem__(self, rows: slice, /) -> Array:
-        at = np.arange(rows.start, rows.stop)
-        size = self._pages.shape[1]
-        found: Array = self._pages[self._table[at // size], at % size]
+    def _located(self, keys: slice) -> tuple[Array, Array]:
+        """The pages of the rows `keys`, and their places in these; kept for the next heads."""
+        kept, found = self._last  # one assignment, here and below: threads share this object
+        if (keys.start, keys.stop) != kept:
+            rows = np.arange(self._first + keys.start, self._first + keys.stop)
+            numbers, inside = np.divmod(rows, self._pages.shape[2])
+            found = self._table[numbers].astype(np.intp), inside
+            self._last = (keys.start, keys.stop), found
         return found
+
+
+def _rows_in_memory(pages: Array) -> tuple[Array, tuple[int, ...]] | None:
+    """The memory of `pages` as dense rows [n, dim], and by how many rows consecutive pages, heads and
+    rows of pages are apart; None if there are no such rows.
+    """
+    *strides, unit = pages.strides
+    row = pages.shape[3] * pages.itemsize
+    if not pages.size or unit != pages.itemsize or any(stride < 0 or stride % row for stride in strides):
+        return None
+    apart = tuple(stride // row for stride in strides)
+    count = 1 + sum((n - 1) * step for n, step in zip(pages.shape, apart, strict=False))
+    return as_strided(pages, (count, pages.shape[3]), (row, unit), writeable=False), apart
+
+
+KeyRows = Array | PagedRows  # K or V [batch, kv_heads, n, dim]

@@ -23,11 +23,14 @@ class ScoreRules:
 
     of: Scored
     features: Sequence[type[ScoreFeature]]
+    changing: Sequence[type[ScoreFeature]]  # those that change scores
+    hiding: Sequence[type[ScoreFeature]]  # those that hide keys
 
     @classmethod
     def asked_by(cls, of: Scored) -> ScoreRules:
         """The rules for the features that the arguments of a call ask for."""
-        return cls(of, tuple(asked(of.arguments)))
+        features = tuple(asked(of.arguments))
+        return cls(of, features, _defining("change_block", features), _defining("hidden_in", features))
 
     def seen_by_any(self, queries: slice) -> range:
         """The keys that some of these queries may see."""
@@ -42,7 +45,7 @@ class ScoreRules:
         """Change a block of scaled products, [heads, queries, keys], into scores. What `lead_back`
         needs goes into `kept`.
         """
-        for feature in self.features:
+        for feature in self.changing:
             if kept is not None and feature.keeps == "before":
                 kept[feature] = score.copy()
             feature.change_block(score, block)
@@ -97,7 +100,7 @@ class ScoreRules:
         seen.
         """
         found = None
-        for feature in self.features:
+        for feature in self.hiding:
             part = feature.hidden_in(block)
             if part is not None:
                 found = part if found is None else found | part
@@ -120,6 +123,12 @@ class ScoreRules:
             if found is not None:
                 return np.repeat(found, rows // len(found))
         return None
+
+
+def _defining(method: str, features: Sequence[type[ScoreFeature]]) -> tuple[type[ScoreFeature], ...]:
+    """The features that have a method of their own instead of that of `ScoreFeature`, which does nothing."""
+    usual = getattr(ScoreFeature, method).__func__
+    return tuple(feature for feature in features if getattr(feature, method).__func__ is not usual)
 
 
 def _extent(total: Array, feature: type[ScoreFeature], axis: str) -> int:

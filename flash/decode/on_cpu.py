@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.cpu.attention import attention_cpu
+from flash.cpu.paged_rows import KeyRows, PagedRows
 from flash.decode.plan import CacheCall, Joining
 from flash.host.stored_rows import loaded, stored
 from flash.mods.trace import AUX
@@ -21,7 +22,7 @@ from flash.scores.features import CACHE_ARRAYS
 from ptxgen.arrays.views import host_array
 
 Array = NDArray[Any]
-Rows = Callable[[int], tuple[Array, Array]]  # keys and values of an item, [kv_heads, n, dim]
+Rows = Callable[[int], tuple[KeyRows, KeyRows]]  # keys and values of an item, [1, kv_heads, n, dim]
 
 
 def attend_on_cpu(call: CacheCall) -> None:
@@ -40,13 +41,20 @@ def attend_on_cpu(call: CacheCall) -> None:
     if call.new is not None:
         q = _join(call, call.new, (sequences, used, padding))
 
-    def rows_of(b: int) -> tuple[Array, Array]:
-        places = _places(call, int(sequences[b]), np.arange(padding[b], max(used[b], padding[b])))
-        keys, values = (
-            loaded(host_array(cache)[places].swapaxes(0, 1), scale)
-            for cache, scale in zip((call.k, call.v), _scales(call), strict=True)
-        )
-        return keys, values
+    def rows_of(b: int) -> tuple[KeyRows, KeyRows]:
+        sequence, begin, end = int(sequences[b]), int(padding[b]), int(max(used[b], padding[b]))
+        caches = host_array(call.k), host_array(call.v)
+        if call.has_scales:
+            places = _places(call, sequence, np.arange(begin, end))
+            keys, values = (
+                loaded(cache[places].swapaxes(0, 1), scale)[None]
+                for cache, scale in zip(caches, _scales(call), strict=True)
+            )
+            return keys, values
+        if not call.page_size:
+            keys, values = (cache[sequence, None, :, begin:end] for cache in caches)
+            return keys, values
+        return paged_rows(*caches, host_array(call.operands["block_table"])[sequence], begin, end)
 
     names = (*CACHE_ARRAYS, *call.config.aux_operands)
     operands = gathered({name: host_array(call.operands[name]) for name in names if name in call.operands})
@@ -117,21 +125,26 @@ def attend_to_rows(
         keys, values = rows_of(b)
         own: dict[str, Any] = {name: array[b : b + 1] for name, array in of_heads.items()}
         if "mask" in operands:
-            own["mask"] = _mask_of(operands["mask"], b, keys.shape[1])
+            own["mask"] = _mask_of(operands["mask"], b, keys.shape[2])
         attention_cpu(
             q[b : b + 1],
-            keys[None],
-            values[None],
+            keys,
+            values,
             out[b : b + 1],
             None if lse is None else lse[b : b + 1],
             softmax_scale=scale,
             causal=config.causal,
             first_batch=b,
-            first_query=keys.shape[1] - q.shape[2],
+            first_query=keys.shape[2] - q.shape[2],
             **config.score_arguments,
             **own,
             **of_all,
         )
+
+
+def paged_rows(k: Array, v: Array, table: Array, begin: int, end: int) -> tuple[PagedRows, PagedRows]:
+    """Rows `begin` to `end` - 1 of the sequence with these pages of `k` and `v`."""
+    return PagedRows(k, table, end - begin, begin), PagedRows(v, table, end - begin, begin)
 
 
 def _mask_of(mask: Array, b: int, keys: int) -> Array:

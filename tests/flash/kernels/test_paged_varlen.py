@@ -346,14 +346,15 @@ def test_the_reference_reads_pages() -> None:
 
 def test_the_cpu_copies_a_block_of_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_attention, "BLOCK_K", 8)
+    monkeypatch.setattr(cpu_attention, "KEY_ELEMENTS", 1)
     copied = []
-    get = paged_rows._OfHead.__getitem__
+    read = paged_rows.PagedRows.read
 
-    def counted(rows: Any, at: slice) -> Array:
-        copied.append(at.stop - at.start)
-        return get(rows, at)
+    def counted(rows: Any, heads: slice, keys: slice, out: Array) -> None:
+        copied.append(keys.stop - keys.start)
+        read(rows, heads, keys, out)
 
-    monkeypatch.setattr(paged_rows._OfHead, "__getitem__", counted)
+    monkeypatch.setattr(paged_rows.PagedRows, "read", counted)
     run_and_judge(config_of("f32", causal=True), backend="cpu")
     assert max(copied) == 8
 
