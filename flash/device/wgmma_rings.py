@@ -9,7 +9,7 @@ from flash.device.cta import Cta
 from flash.problem.config import KernelConfig
 from flash.problem.tensor_maps import MAPPED, RANK, layout_of, map_name
 from flash.problem.wgmma_tiling import WgmmaTiling
-from ptxgen.dsl import KernelBuilder, Role, Value
+from ptxgen.dsl import KernelBuilder, Role, Value, marked
 from ptxgen.dsl.hopper import BoxTile, Ring, TensorParameter
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Rings:
         """The first key of the tile with -n - 1 tiles before it."""
         return (-1 - n) * self.tile
 
+    @marked("wgmma rings: fill")
     def fill(self, k: KernelBuilder, cta: Cta) -> None:
         """The producer's part: the queries of the CTA, and its tiles of keys from the last to the first.
         There is at least one.
