@@ -34,6 +34,10 @@ CONFIGS = {
     "sm80_d5v3_causal_lse": AttentionConfig(
         5, 3, tile=16, block_q=16, target="sm_80", causal=True, return_lse=True
     ),
+    # Tensor copies, roles and wgmma.
+    "sm90a_d16_causal_lse": AttentionConfig(
+        16, dtype="f16", tile=16, block_q=64, target="sm_90a", causal=True, return_lse=True
+    ),
 }
 
 
@@ -60,7 +64,7 @@ def test_every_golden_file_is_asked_for() -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_golden_file_computes_attention(name: str) -> None:
     config = CONFIGS[name]
-    arrays = Problem(20, 37, config.head_dim, config.value_dim).arrays()
+    arrays = Problem(20, 37, config.head_dim, config.value_dim).arrays(dtype=config.element.numpy)
     module = parse(golden(name).read_text(encoding="ascii"))
     out, lse, _ = run_forward(config, arrays, module, sanitize=True)
     wanted_lse = lse if config.return_lse else None

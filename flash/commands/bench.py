@@ -36,6 +36,7 @@ from flash.commands.measure.sanitizers import sanitizer_jobs
 from flash.commands.measure.serving import SERVING_REMARKS, serving_jobs
 from flash.commands.measure.static import STATIC_REMARKS, static_jobs
 from flash.commands.measure.static_forward import FORWARD_REMARKS, forward_jobs
+from flash.commands.measure.static_hopper import HOPPER_REMARKS, hopper_jobs
 from flash.commands.parts.command_line import CommandParser
 from flash.commands.parts.exits import FAILED, NO_GPU, OK, fail
 from flash.commands.parts.progress import progress
@@ -49,6 +50,7 @@ ABOUT: Final = {
     "assemble": "the default kernels assembled: registers, spills, occupancy, code size",
     "static": "kernels and those of gradients by assembler and interpreter, beside Triton's",
     "forward": "main loops of 16-bit forward kernels in machine code, modelled, beside Triton's and FA2's",
+    "hopper": "main loops of forward kernels for sm_90a, modelled, beside Triton's and flash-attn-4's",
     "gallery": "the documentation's kernels beside Triton's and CuTe DSL's: lines, time, machine code",
     "decode": "bytes that decoding moves, against what it has to, on the interpreter",
     "serving": "traffic of packed batches over pages, against what cannot be avoided, on the interpreter",
@@ -64,6 +66,7 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "assemble": assemble_jobs,
     "static": static_jobs,
     "forward": forward_jobs,
+    "hopper": hopper_jobs,
     "gallery": gallery_jobs,
     "decode": decode_jobs,
     "serving": serving_jobs,
@@ -73,12 +76,22 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "launch": launch_jobs,
 }
 # They read files of a checkout.
-_OF_CHECKOUT: Final = ("lines", "static", "forward", "gallery", "interpreter", "sanitizers", "launch")
+_OF_CHECKOUT: Final = (
+    "lines",
+    "static",
+    "forward",
+    "hopper",
+    "gallery",
+    "interpreter",
+    "sanitizers",
+    "launch",
+)
 _NO_CHECKOUT: Final = "it reads files of a checkout, and this is an installed package"
 _REMARKS: Final = {
     "lines": LINE_REMARKS,
     "static": STATIC_REMARKS,
     "forward": FORWARD_REMARKS,
+    "hopper": HOPPER_REMARKS,
     "gallery": GALLERY_REMARKS,
     "decode": DECODE_REMARKS,
     "serving": SERVING_REMARKS,

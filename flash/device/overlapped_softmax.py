@@ -13,7 +13,7 @@ from typing import Final
 
 from flash.device.lazy_softmax import LazySoftmax
 from flash.device.softmax import NO_TERMS, FirstTerms
-from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
+from ptxgen.dsl import Fragment, KernelBuilder, Value, Var, marked
 from ptxgen.types import f32, pred, u32
 
 _LARGE: Final = 2.0**20  # smaller shifts are rounded by less than 2^-4
@@ -40,6 +40,7 @@ class OverlappedSoftmax(LazySoftmax):
         self._rescale = [k.var(f32, 1.0) for _ in range(rows)]
         self._moved: Value | None = None
 
+    @marked("overlapped softmax: weigh")
     def weigh(self, S: Fragment) -> None:
         """Replace the scores by P = exp2(scale * S - shift), and add them to the sums."""
         k = self.k
@@ -67,6 +68,7 @@ class OverlappedSoftmax(LazySoftmax):
             return score - self.shift[i]
         return self.k.fma(score, self._factor, -self.shift[i]) - self._rest[i]
 
+    @marked("overlapped softmax: move")
     def _move(self, i: int, top: Value, outgrown: Value) -> None:
         """Move the shift of row i to its maximum, `top`, if that has outgrown it."""
         k, shift, factor = self.k, self.shift[i], self._rescale[i]

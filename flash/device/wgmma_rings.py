@@ -12,7 +12,7 @@ from flash.device.parameters import PagedMatrix
 from flash.problem.config import KernelConfig
 from flash.problem.tensor_maps import layout_of, map_name, mapped, rank_of
 from flash.problem.wgmma_tiling import WgmmaTiling
-from ptxgen.dsl import KernelBuilder, Role, Value
+from ptxgen.dsl import KernelBuilder, Role, Value, marked
 from ptxgen.dsl.hopper import BoxTile, Corner, Ring, TensorParameter
 from ptxgen.records import dataclass
 
@@ -74,6 +74,7 @@ class Rings:
         """The first key of the tile with -n - 1 tiles before it."""
         return (-1 - n) * self.tile
 
+    @marked("wgmma rings: fill")
     def fill(self, k: KernelBuilder, cta: Cta) -> None:
         """The producer's part: the queries of the CTA, and its tiles of keys from the last to the first,
         but for those between others that no query sees. There is at least one, and the last is always

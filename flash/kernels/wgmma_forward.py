@@ -29,7 +29,7 @@ from flash.problem.wgmma_tiling import WARPGROUP, WGMMA_ROWS, WgmmaTiling
 from flash.scores.philox import KEYS_PER_BLOCK
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
-from ptxgen.dsl import KernelBuilder, Role, Value
+from ptxgen.dsl import KernelBuilder, Role, Value, marked
 from ptxgen.dsl.hopper import BoxTile, Ring
 from ptxgen.dsl.hopper.products import STEP
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, QUAD, QUAD_LANES
@@ -42,6 +42,7 @@ _ROWS: Final = (0, FRAGMENT_STEP)  # of a thread's part of a product, counted fr
 _WORDS: Final = 4  # registers of a thread that hold its part of 64 x 16 elements
 
 
+@marked("wgmma: roles")
 def wgmma_attention_forward(config: KernelConfig, t: WgmmaTiling) -> ir.Module:
     """The module with the kernel of a configuration, whose tiling is `t`.
 
@@ -99,6 +100,7 @@ class _Consumer:
         self.odd = odd
         self.keys_of_thread = fragment_columns(t.tile)
 
+    @marked("wgmma: tiles of a consumer")
     def run(self) -> None:
         """Compute and store the rows of O."""
         k, t, cta = self.k, self.t, self.cta
@@ -153,6 +155,7 @@ class _Consumer:
         self.role.barrier.sync()
         return queries
 
+    @marked("wgmma: negative scale")
     def _flip_signs(self) -> None:
         """Negate Q if the scale is negative: the softmax takes a positive one."""
         k, q = self.k, self.q
@@ -164,6 +167,7 @@ class _Consumer:
             k.fence_proxy_async(space="shared::cta")
             self.role.barrier.sync()
 
+    @marked("wgmma: first tile")
     def _first(self) -> None:
         """Scores and weights of the last tile of keys."""
         k = self.k
@@ -176,6 +180,7 @@ class _Consumer:
         self._pack()
         self._clear()
 
+    @marked("wgmma: next tile")
     def _next(self, n: Value, cut: Cut) -> None:
         """Scores and weights of a tile of keys, and the product of the tile before with its values."""
         k = self.k
@@ -195,6 +200,7 @@ class _Consumer:
         if cut.hides:
             self._clear()
 
+    @marked("wgmma: last values")
     def _last(self) -> None:
         """The product of the last weights with their values."""
         k = self.k
@@ -249,6 +255,7 @@ class _Consumer:
         k.fence_proxy_async(space="shared::cta")
         self.role.barrier.sync()
 
+    @marked("wgmma: rows of O")
     def _finish(self) -> None:
         """O / sum, through the tile of Q to global memory."""
         k, config, t = self.k, self.config, self.t

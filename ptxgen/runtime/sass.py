@@ -61,6 +61,7 @@ _CODE: Final = ".text."  # the section of a function's code is named after the f
 _TARGET: Final = re.compile(r"`\((\.L\w+)\)")
 _WORD: Final = re.compile(r"/\*\s*0x([0-9a-f]{16})\s*\*/")
 _NO_BARRIER: Final = 7
+_FAR: Final = "CALL.REL.NOINC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +218,7 @@ def parse_sass(text: str) -> list[SassInstr]:
             words.append([])
         if words:
             words[-1] += [int(word, 16) for word in _WORD.findall(line)]
-    return [_instruction(said, labels, of) for said, of in zip(lines, words, strict=True)]
+    return [_instruction(n, said, labels, of) for n, (said, of) in enumerate(zip(lines, words, strict=True))]
 
 
 def parse_listing(text: str, entry: str) -> list[SassLine]:
@@ -257,13 +258,18 @@ def _section(line: str) -> str:
     return found[1] if found else ""
 
 
-def _instruction(said: re.Match[str], labels: Mapping[str, int], words: Sequence[int]) -> SassInstr:
+def _instruction(
+    place: int, said: re.Match[str], labels: Mapping[str, int], words: Sequence[int]
+) -> SassInstr:
     opcode, rest = said["opcode"], said["rest"]
     name = opcode.partition(".")[0]
     control = Control.of(words[1]) if len(words) > 1 else None
     if name in ("EXIT", "RET"):
         return SassInstr(opcode, None, said["guard"] is not None, rest.strip(), control)
     target = _TARGET.search(rest)
+    if target is not None and opcode.startswith(_FAR) and labels.get(target[1], place + 1) <= place:
+        # A branch back that is too far for BRA. A call goes forward, to what lies behind the kernel.
+        return SassInstr(opcode, labels[target[1]], said["guard"] is not None, rest.strip(), control)
     if name != "BRA" or target is None:
         return SassInstr(opcode, operands=rest.strip(), control=control)
     # `BRA P1, …` and `BRA.DIV UR4, …` have their condition in the operands.

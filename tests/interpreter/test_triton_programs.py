@@ -215,7 +215,10 @@ def test_flash_attention_with_ragged_ends(program: Program, rng: Any) -> None:
 
 
 @pytest.mark.sample(3)
-@on(*(f"attention_forward_d{d}{suffix}" for d in (64, 128) for suffix in ("", "_causal")))
+@on(
+    *(f"attention_forward_d{d}{suffix}" for d in (64, 128) for suffix in ("", "_causal")),
+    *(f"attention_forward_hopper_d{d}" for d in (64, 128, 256)),
+)
 def test_flash_attention_with_whole_tiles_apart(program: Program, rng: Any) -> None:
     head_dim, length = program.facts["constants"]["D"], 136  # two whole tiles, and eight keys
     q, k, v = (random(rng, 1, length, head_dim, dtype=np.float16) for _ in range(3))

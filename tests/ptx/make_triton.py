@@ -632,6 +632,19 @@ def _variants() -> list[Variant]:
                     aligned=("q", "k", "v", "out"),
                 )
             )
+    for head_dim, keys in ((64, 128), (128, 128), (256, 64)):
+        made.append(
+            Variant(
+                f"attention_forward_hopper_d{head_dim}",
+                attention_forward,
+                ATTENTION,
+                {"CAUSAL": False, "BM": 128, "BN": keys, "D": head_dim},
+                warps=8,
+                stages=2,
+                compute=(90,),
+                aligned=("q", "k", "v", "out"),
+            )
+        )
     for owner, kernel, signature, tuned in (
         ("keys", attention_backward_keys, BACKWARD_KEYS, TUNED_KEYS),
         ("queries", attention_backward_queries, BACKWARD_QUERIES, TUNED_QUERIES),

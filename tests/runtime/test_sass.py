@@ -107,6 +107,25 @@ def test_every_loop_is_found() -> None:
     assert [len(loop.path) for loop in loops(parse_sass(LISTING))] == [8, 7, 1]
 
 
+def test_a_branch_back_that_is_too_far_for_bra_closes_a_loop() -> None:
+    listing = """\
+.L_x_1:
+        /*0000*/                   HMMA.16816.F32 R8, R4, R6, R8 ;
+        /*0010*/              @!P0 CALL.REL.NOINC `(.L_x_3) ;
+        /*0020*/               @P1 EXIT ;
+        /*0030*/                   CALL.REL.NOINC `(.L_x_1) ;
+.L_x_3:
+        /*0040*/                   MUFU.RCP R4, R4 ;
+        /*0050*/                   RET.REL.NODEC R20 `(k) ;
+"""
+    instrs = parse_sass(listing)
+    assert [instr.jumps_to for instr in instrs] == [None, None, None, 0, None, None]
+    assert not instrs[3].falls_through
+    found = main_loop(instrs)
+    assert found is not None
+    assert [instr.name for instr in found.path] == ["HMMA", "CALL", "EXIT", "CALL"]
+
+
 def test_a_loop_without_products_is_not_the_main_loop() -> None:
     assert main_loop(parse_sass(".L_x_7:\n        /*0110*/   BRA `(.L_x_7) ;\n")) is None
     assert main_loop([]) is None

@@ -104,6 +104,55 @@ def test_at_a_barrier_warps_wait_for_each_other() -> None:
     assert share(*turn, barrier, threads=256) < 0.85
 
 
+def hgmma(operands: str = "gsb0") -> SassInstr:
+    """A product of a warpgroup, 64 clocks, by default the last of its group."""
+    return SassInstr("HGMMA.64x128x16.F32.BF16", operands=f"R24, gdesc[UR8], R24, {operands}", control=FREE)
+
+
+def awaited(pending: int = 0) -> SassInstr:
+    return SassInstr("WARPGROUP.DEPBAR.LE", operands=f"gsb0, {pending:#x}", control=FREE)
+
+
+EXP2 = SassInstr("MUFU.EX2", operands="R9, R10", control=FREE)
+TAKEN = SassInstr("BAR.SYNC.DEFER_BLOCKING", operands="R3, 0x100", control=FREE)
+GIVEN = SassInstr("BAR.ARV", operands="R4, 0x100", control=FREE)
+
+
+def test_products_of_warpgroups_have_the_dense_rate() -> None:
+    assert (unit_of(hgmma()), clocks_of(hgmma(), target("sm_90a"))) == (Unit.TENSOR, 64)
+
+
+def test_groups_of_products_are_waited_for() -> None:
+    assert share(hgmma(), awaited(), on="sm_90a") == approx(64 / (64 + 33 + 1))
+    assert share(hgmma(), hgmma(), awaited(1), on="sm_90a") > 0.97  # one group is always under way
+    assert share(hgmma(""), hgmma(), awaited(1), on="sm_90a") > 0.97
+    assert share(hgmma(), awaited(), on="sm_90a", threads=256) > 0.97
+
+
+def test_what_is_computed_beside_a_product_takes_no_time_of_it() -> None:
+    path = (hgmma(), *[EXP2] * 10, awaited())
+    assert share(*path, on="sm_90a") == approx(64 / (64 + 33 + 1))
+    busy = modelled(Loop(path, len(path)), target("sm_90a"), 128, 1)
+    assert busy.shares[Unit.SPECIAL] == approx(80 / 98)
+    assert share(hgmma(), awaited(), *[EXP2] * 10, on="sm_90a") == approx(
+        64 / (98 + 73)
+    )  # the last is still computed
+
+
+def test_warpgroups_take_turns() -> None:
+    alone = share(TAKEN, hgmma(), awaited(), GIVEN, on="sm_90a", threads=256)
+    assert alone == approx(64 / (64 + 33 + 2))
+    assert share(TAKEN, hgmma(), GIVEN, awaited(), on="sm_90a", threads=256) > 0.97
+
+
+def test_a_barrier_of_one_warpgroup_is_waited_for_by_no_other() -> None:
+    own = SassInstr("BAR.SYNC.DEFER_BLOCKING", operands="R3, 0x80", control=FREE)
+    every = SassInstr("BAR.SYNC.DEFER_BLOCKING", operands="0x0", control=FREE)
+    path = hgmma(), awaited(), *[EXP2] * 8
+    assert share(*path, own, on="sm_90a", threads=256) == approx(share(*path, on="sm_90a", threads=256))
+    assert share(*path, every, on="sm_90a", threads=256) < share(*path, own, on="sm_90a", threads=256) - 0.05
+
+
 def test_control_words_are_needed() -> None:
     with pytest.raises(ValueError, match="control words"):
         share(SassInstr("HMMA.16816.F32", operands="R0, R4, R8, R0"))

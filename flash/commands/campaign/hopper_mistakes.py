@@ -16,6 +16,7 @@ _PRODUCT: Final = "wgmma.mma_async"
 _REGISTER_STEP: Final = 8  # setmaxnreg takes multiples of it
 _BEHIND_D: Final = 3  # of a product: D, A, B, then whether D is given, and what else is literal
 _LOW_WORD: Final = 0x3FFF  # bits of a field of a descriptor
+_UNIT: Final = 16  # bytes, of an address in a descriptor
 # Fields of a matrix descriptor (PTX ISA, "Matrix Descriptor Format"): name, first bit, and a mask.
 _FIELDS: Final = (
     ("leading offset", 16, _LOW_WORD),
@@ -73,14 +74,16 @@ def descriptors(site: Site) -> Iterator[Change]:
             continue
         if head == "or" and operand.value > _LOW_WORD:
             for name, first, mask in _FIELDS:
-                old = operand.value >> first & mask
-                for new in sorted({(old + 1) & mask, (old - 1) & mask}):
-                    value = operand.value & ~(mask << first) | new << first
-                    yield Change(f"{name} {old} to {new}", constant(instr, n, value))
+                for step in (1, -1):
+                    field = (operand.value >> first) + step & mask
+                    value = operand.value & ~(mask << first) | field << first
+                    yield Change(f"{name} {step:+d}", constant(instr, n, value))
         elif head == "and":
             yield Change("mask halved", constant(instr, n, operand.value >> 1))
         elif head in ("add", "sub", "mul", "mad", "shr", "shl"):
-            for step in (1, -1):
+            in_bytes = not instr.opcode.endswith("64") and head not in ("shr", "shl")
+            size = _UNIT if in_bytes else 1
+            for step in (size, -size):
                 yield Change(f"operand {n} {step:+d}", constant(instr, n, operand.value + step))
 
 

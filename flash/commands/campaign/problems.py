@@ -17,6 +17,9 @@ from flash.problem.wgmma_tiling import WgmmaTiling
 _SEEDS_AT_THRESHOLD: Final = (656, 1263, 5029, 5261, 13636, 13669, 17672, 32877)
 LARGE_SOFTCAP: Final = 2.0**20
 HUGE: Final = 2.0**15  # a factor of the scale that makes exponents of `growing` scores larger than 2**16
+LARGEST: Final = (
+    2.0**32
+)  # a factor of the scale that makes scores of 2**33, of which f32 has multiples of 1024
 LANE_ROWS: Final = MMA_ROWS // 2  # the distance of a lane's rows in a tensor-core product
 
 
@@ -117,7 +120,8 @@ def _for_tensor_maps(
     problems: tuple[Problem, ...], config: AttentionConfig, t: WgmmaTiling
 ) -> tuple[Problem, ...]:
     """The problems that tensor maps can describe, with strides above 0 and at least one key: each has more
-    tiles of keys than there are stages. Behind them are two with fewer.
+    tiles of keys than there are stages. Behind them are two with fewer, and scores that are so large that
+    shifts of the softmax are rounded by more than its weights may grow.
     """
     more = t.stages * t.tile
     found = [
@@ -131,8 +135,9 @@ def _for_tensor_maps(
         for p in problems
         if p.seq_k and not p.alike
     ]
-    few = (t.tile // 2 + 1, t.tile + 3)
-    return (*found, *(Problem(t.block_q + 3, keys) for keys in few))
+    few = [Problem(t.block_q + 3, keys) for keys in (t.tile // 2 + 1, t.tile + 3)]
+    largest = Problem(t.block_q, more + t.tile + 3, times=LARGEST)
+    return (*found, *few, largest)
 
 
 def _largest(config: AttentionConfig, block: int) -> list[Problem]:

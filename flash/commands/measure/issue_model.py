@@ -15,6 +15,12 @@ instruction:
   "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024); special functions 22, other
   units that set a scoreboard 12.
 
+Products of warpgroups (HGMMA) are asynchronous: a warp issues one while the one before it is executed, and
+goes on; `gsb0` ends a group, for which `WARPGROUP.DEPBAR` waits. They take the multiply-adds of the four
+tensor cores by the dense rate of the device. A loop that waits and arrives at named barriers
+(`BAR.SYNC` and `BAR.ARV`) is one whose warpgroups take turns. Copies that mbarriers count have arrived when
+they are asked for, and what HGMMA reads of shared memory takes nothing of it.
+
 The model knows neither DRAM nor bank conflicts, nor what is in front of and behind the loop: it ranks
 kernels, and promises no time.
 """
@@ -41,6 +47,8 @@ _SCOREBOARDS: Final = 6
 _READ_CLOCKS: Final = 10  # until operands of a memory access have been read
 _WAVEFRONT_BYTES: Final = 128
 _NEVER: Final = float("inf")
+_ARRIVES: Final = "BAR.ARV"
+_GROUP_ENDS: Final = "gsb0"
 
 
 class Unit(enum.Enum):
@@ -54,14 +62,15 @@ class Unit(enum.Enum):
     NONE = "none"
 
 
+_OF_WARPGROUPS: Final = "HGMMA"
 _UNITS: Final[Mapping[Unit, tuple[str, ...]]] = {
-    Unit.TENSOR: ("HMMA",),
+    Unit.TENSOR: ("HMMA", _OF_WARPGROUPS),
     Unit.SPECIAL: ("MUFU",),
     Unit.F32: ("FADD", "FMUL", "FFMA", "FADD2", "FMUL2", "FFMA2", "HADD2", "HMUL2", "HFMA2"),
     Unit.MEMORY: ("LDSM", "LDS", "STS", "STSM", "LDGSTS", "LDG", "STG", "LDL", "STL", "SHFL", "ATOMS"),
     Unit.NONE: (
         *("BAR", "DEPBAR", "LDGDEPBAR", "BRA", "EXIT", "NOP", "WARPSYNC", "BSSY", "BSYNC", "CALL", "LDC"),
-        *("S2R", "CS2R", "R2UR"),
+        *("S2R", "CS2R", "R2UR", "WARPGROUP", "SYNCS", "FENCE", "MEMBAR"),
     ),
 }
 _RESULT_CLOCKS: Final = {Unit.SPECIAL: 22.0, Unit.MEMORY: 30.0}
@@ -69,8 +78,9 @@ _OTHER_CLOCKS: Final = 12.0
 _COPY_CLOCKS: Final = 260.0
 _TENSOR_CLOCKS: Final = {80: 25.0, 86: 25.0, 89: 25.0}
 _LATER_TENSOR_CLOCKS: Final = 33.0
+_THREADS: Final = re.compile(r", (0x[0-9a-f]+)$")
 _REGISTER: Final = re.compile(r"\bR(\d+)")
-_PENDING: Final = re.compile(r"SB\d, (0x[0-9a-f]+)")
+_PENDING: Final = re.compile(r"(?:SB|gsb)\d, (0x[0-9a-f]+)")
 
 
 def unit_of(instr: SassInstr) -> Unit:
@@ -86,7 +96,8 @@ def clocks_of(instr: SassInstr, target: Target) -> float:
     if unit is Unit.TENSOR:
         word = ".tf32" if ".TF32" in instr.opcode else ""
         sm = _known(target)
-        macs = DEVICES[sm].macs * tensor_factor(f"mma{word}", sm)
+        of = "wgmma" if instr.name == _OF_WARPGROUPS else "mma"
+        macs = DEVICES[sm].macs * tensor_factor(f"{of}{word}", sm)
         return instr.macs * SCHEDULERS / macs
     lanes = {Unit.F32: target.fp32_lanes_per_sm, Unit.INTEGER: INTEGER_LANES, Unit.SPECIAL: SPECIAL_LANES}
     if unit in lanes:
@@ -138,7 +149,8 @@ class _Step:
     on_read: int | None
     registers: frozenset[int]
     writes: range  # the registers of a result of tensor cores
-    pending: int  # groups of copies that may still be under way behind a DEPBAR
+    pending: int  # groups of copies, or of products, that may still be under way behind a DEPBAR
+    mates: int  # warps of the scheduler that a barrier counts, 0 for all of the CTA
 
     @classmethod
     def of(cls, instr: SassInstr, target: Target) -> _Step:
@@ -148,11 +160,15 @@ class _Step:
         result = _RESULT_CLOCKS.get(unit, _OTHER_CLOCKS)
         registers = [int(n) for n in _REGISTER.findall(instr.operands)]
         writes = range(0)
-        if unit is Unit.TENSOR:
+        if instr.name == _OF_WARPGROUPS:
+            result = _LATER_TENSOR_CLOCKS
+            registers = []  # DEPBAR waits for them
+        elif unit is Unit.TENSOR:
             result = _TENSOR_CLOCKS.get(target.sm, _LATER_TENSOR_CLOCKS)
             writes = range(registers[0], registers[0] + 4)
             registers += [r + n for r in registers[-1:] for n in range(4)]  # of the sums
-        pending = _PENDING.search(instr.operands) if instr.name == "DEPBAR" else None
+        pending = _PENDING.search(instr.operands) if "DEPBAR" in instr.opcode else None
+        threads = _THREADS.search(instr.operands) if instr.name == "BAR" else None
         return cls(
             instr,
             unit,
@@ -165,10 +181,21 @@ class _Step:
             frozenset(registers),
             writes,
             int(pending[1], 16) if pending else 0,
+            int(threads[1], 16) // (WARP_SIZE * SCHEDULERS) if threads else 0,
         )
 
+    @property
+    def waits_for_products(self) -> bool:
+        """Whether it is a wait for groups of products."""
+        return self.instr.opcode.startswith("WARPGROUP.DEPBAR")
 
-@dataclass(slots=True)
+    @property
+    def is_product_of_warpgroup(self) -> bool:
+        """Whether it is an asynchronous product."""
+        return self.instr.name == _OF_WARPGROUPS
+
+
+@dataclass(slots=True, eq=False)
 class _Warp:
     """Where a warp is, and what it waits for."""
 
@@ -181,6 +208,8 @@ class _Warp:
     results: dict[int, float] = field(default_factory=dict)
     copies: float = 0.0
     groups: list[float] = field(default_factory=list)
+    products: list[float] = field(default_factory=list)  # groups of products: when each is done
+    turn: float = _NEVER  # since when it is the warp's turn
 
     @property
     def place(self) -> tuple[int, int]:
@@ -194,6 +223,10 @@ class _Warp:
             when = max([when, *(self.results.get(r, 0.0) for r in step.registers)])
         if step.instr.name == "DEPBAR" and len(self.groups) > step.pending:
             when = max(when, *self.groups[: len(self.groups) - step.pending])
+        if step.waits_for_products and len(self.products) > step.pending:
+            when = max(when, *self.products[: len(self.products) - step.pending])
+        if step.is_product_of_warpgroup:
+            return max(when, free[step.unit] - step.clocks)
         return when if step.unit is Unit.NONE else max(when, free[step.unit])
 
 
@@ -215,16 +248,22 @@ def modelled(loop: Loop, target: Target, threads: int, ctas: int) -> Busy:
 def _run(steps: Sequence[_Step], warps: list[_Warp]) -> Busy:
     """Issue until every warp has gone round `_TURNS` times; the first turns are not counted."""
     free = dict.fromkeys(Unit, 0.0)
+    in_turns = any(step.instr.opcode.startswith(_ARRIVES) for step in steps)
+    for warp, before in zip(warps, [None, *warps], strict=False):
+        if before is None or before.cta != warp.cta:
+            warp.turn = warp.ready  # the first of a CTA begins
     clock, since, count = 0.0, -1.0, 0
     busy = dict.fromkeys(Unit, 0.0)
     while min(warp.turns for warp in warps) < _TURNS:
-        when = [_when(warp, steps, free, warps) for warp in warps]
+        when = [_when(warp, steps, free, warps, in_turns) for warp in warps]
         nth = min(range(len(warps)), key=lambda n: (when[n], warps[n].issued))
         warp, step = warps[nth], steps[warps[nth].at]
         clock = max(clock + 1, when[nth])
         if since < 0 and min(warp.turns for warp in warps) > 0:
             since = clock
             busy = {unit: max(until - clock, 0.0) for unit, until in free.items()}
+        if in_turns and step.instr.name == "BAR":
+            _turn(warp, step, clock, warps)
         _issue(warp, step, clock, free)
         if since >= 0:
             busy[step.unit] += step.clocks
@@ -236,11 +275,25 @@ def _run(steps: Sequence[_Step], warps: list[_Warp]) -> Busy:
     return Busy(shares, clocks * len(steps) / (count - 1))
 
 
-def _when(warp: _Warp, steps: Sequence[_Step], free: Mapping[Unit, float], warps: Sequence[_Warp]) -> float:
-    """When the warp may issue; at a barrier, when the last warp of its CTA is there."""
-    when = warp.earliest(steps[warp.at], free)
-    if steps[warp.at].instr.name != "BAR":
+def _turn(warp: _Warp, step: _Step, clock: float, warps: Sequence[_Warp]) -> None:
+    """Take the turn of a warp, or give it to the next one of its CTA."""
+    if step.instr.opcode.startswith(_ARRIVES):
+        mates = [mate for mate in warps if mate.cta == warp.cta]
+        mates[(mates.index(warp) + 1) % len(mates)].turn = clock
+    else:
+        warp.turn = _NEVER
+
+
+def _when(
+    warp: _Warp, steps: Sequence[_Step], free: Mapping[Unit, float], warps: Sequence[_Warp], in_turns: bool
+) -> float:
+    """When the warp may issue; at a barrier, when it is its turn, or the last warp of its CTA is there."""
+    step = steps[warp.at]
+    when = warp.earliest(step, free)
+    if step.instr.name != "BAR" or step.mates == 1 or step.instr.opcode.startswith(_ARRIVES):
         return when
+    if in_turns:
+        return max(when, warp.turn)
     mates = [mate for mate in warps if mate.cta == warp.cta]
     if any(mate.place < warp.place for mate in mates):
         return _NEVER
@@ -251,6 +304,9 @@ def _when(warp: _Warp, steps: Sequence[_Step], free: Mapping[Unit, float], warps
 def _issue(warp: _Warp, step: _Step, clock: float, free: dict[Unit, float]) -> None:
     """Issue the next step of a warp, and note what waits for its result."""
     warp.at, warp.issued, warp.ready = warp.at + 1, clock, clock + step.stall
+    if step.is_product_of_warpgroup:
+        _start_product(warp, step, clock, free)
+        return
     if step.unit is not Unit.NONE:
         free[step.unit] = clock + step.clocks
     done = clock + step.result
@@ -267,3 +323,10 @@ def _issue(warp: _Warp, step: _Step, clock: float, free: dict[Unit, float]) -> N
         warp.copies = max(warp.copies, clock + _COPY_CLOCKS)
     elif step.instr.name == "LDGDEPBAR":
         warp.groups = [*warp.groups[-_SCOREBOARDS:], warp.copies]
+
+
+def _start_product(warp: _Warp, step: _Step, clock: float, free: dict[Unit, float]) -> None:
+    """Start an asynchronous product behind those that its unit has, and note when its group is done."""
+    free[step.unit] = max(clock, free[step.unit]) + step.clocks
+    if _GROUP_ENDS in step.instr.operands:
+        warp.products = [*warp.products[-_SCOREBOARDS:], free[step.unit] + step.result]

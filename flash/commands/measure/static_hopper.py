@@ -1,0 +1,225 @@
+"""Main loops of the forward kernels for Hopper, in machine code and by the issue model, beside those of
+Triton's kernels and of flash-attn-4's, where it is installed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from flash.commands.measure.issue_model import SCHEDULERS, Unit, modelled
+from flash.commands.measure.record import Found, Goal, Job, Setting, measured
+from flash.commands.measure.report import ROOT
+from flash.commands.measure.static_quality import Assembled, Subject, assembled
+from flash.contract.catalogue import build
+from flash.problem.config import AttentionConfig
+from flash.problem.wgmma_choice import WGMMA_TARGET
+from flash.problem.wgmma_tiling import WARPGROUP, WgmmaTiling
+from ptxgen.errors import BackendError
+from ptxgen.target import WARP_SIZE
+from ptxgen.target import target as find_target
+
+HEAD_DIMS: Final = (64, 128, 256)
+DTYPE: Final = "bf16"
+TRITON: Final = "tests/ptx/triton/attention_forward_hopper_d{d}.sm_90a"  # .ptx, and .json beside it
+PEER: Final = "benchmarks/flash_attn_4_forward.py"
+# Goals: instructions of a turn, and % of the clocks in which tensor cores, or special functions, are busy.
+LONGEST_LOOP: Final = {64: 400, 128: 440, 256: 410}
+BUSY_TENSOR: Final = {128: 85, 256: 85}
+BUSY_SPECIAL: Final = {64: 95}
+_TIMEOUT_S: Final = 600.0  # to compile a kernel of flash-attn-4
+_COLUMNS: Final = (
+    *("d", "kernel", "tile", "registers", "spilled B", "instructions", "for 2048 scores", "R2UR"),
+    *("EX2 in flight", "tensor cores %", "special functions %"),
+)
+_SCORES: Final = 2048
+
+HOPPER_REMARKS: Final = (
+    f"{DTYPE}, full attention; instructions are those of a warp in a turn of the main loop, then for "
+    f"{_SCORES} scores; EX2 in flight are the exponentials behind a product that nobody has waited for yet",
+    "tensor cores and special functions: the share of the clocks of the model in "
+    "flash/commands/measure/issue_model.py in which they are busy; its module says what it knows",
+    "Triton's kernel is `attention_forward` of tests/ptx/make_triton.py, f16, for sm_90a; flash-attn-4's is "
+    f"compiled by {PEER} where the package is installed; all go through the same assembler",
+    " | ".join(_COLUMNS),
+)
+
+
+def hopper_jobs(quick: bool) -> list[Job]:
+    """A job for every head_dim, which assembles the kernels and models their main loops."""
+    dims = HEAD_DIMS[:1] if quick else HEAD_DIMS
+    return [Job(f"hopper d={d} {DTYPE} full", functools.partial(hopper_quality, d)) for d in dims]
+
+
+def hopper_quality(head_dim: int) -> Found:
+    """The rows of one head_dim: ours, with its goals, and those of the peers."""
+    config = AttentionConfig(head_dim, dtype=DTYPE, target=WGMMA_TARGET)
+    kernel = config.kernel()
+    t = kernel.tiling
+    assert isinstance(t, WgmmaTiling)  # the default on this target
+    try:
+        ours = Reading.of(Subject.of(build(kernel)), t.consumers, f"{t.block_q}x{t.tile}")
+    except BackendError as error:
+        return [f"{kernel.name} was not assembled: {str(error).splitlines()[0]}"]
+    found: Found = [_row(head_dim, "ours", ours)]
+    for name, read in (("Triton", triton), ("flash-attn-4", flash_attn_4)):
+        try:
+            peer = read(head_dim)
+        except BackendError as error:
+            found.append(f"{head_dim} | {name}: {str(error).splitlines()[0]}")
+            continue
+        found.append(_row(head_dim, name, peer))
+        found += _beside(head_dim, name, ours, peer)
+    return [*found, *_goals(head_dim, ours)]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the machine code of a kernel says, and the model of its main loop; shares are in %."""
+
+    made: Assembled
+    tile: str
+    tensor: float
+    special: float
+
+    @classmethod
+    def of(cls, subject: Subject, warpgroups: int, tile: str) -> Reading:
+        """Assemble a kernel and model its loop, round which so many warpgroups of a CTA go. Raises
+        `BackendError` without the tools for it.
+        """
+        target = find_target(WGMMA_TARGET)
+        made = assembled(subject, target)
+        if made.loop is None:
+            raise BackendError(made.why_no_loop)
+        busy = modelled(made.loop, target, warpgroups * WARPGROUP, max(made.ctas_per_sm, 1))
+        return cls(made, tile, 100 * busy.tensor, 100 * busy.shares[Unit.SPECIAL])
+
+    @property
+    def instructions(self) -> int:
+        """Instructions of a warp in a turn of the main loop."""
+        assert self.made.loop is not None  # see `of`
+        return len(self.made.loop.path)
+
+    @property
+    def moves_to_uniform(self) -> int:
+        """Moves from registers to uniform registers in a turn."""
+        assert self.made.loop is not None
+        return sum(instr.name == "R2UR" for instr in self.made.loop.path)
+
+    @property
+    def exponentials_in_flight(self) -> str:
+        """How many exponentials of a turn are computed while a product is under way, of how many."""
+        assert self.made.loop is not None
+        pending, covered, count = False, 0, 0
+        for instr in self.made.loop.path * 2:
+            if instr.name == "HGMMA":
+                pending = True
+            elif instr.opcode.startswith("WARPGROUP.DEPBAR") and instr.operands.endswith(" 0x0"):
+                pending = False
+            elif instr.opcode.startswith("MUFU.EX2"):
+                covered, count = covered + pending, count + 1
+        return f"{covered // 2}/{count // 2}"
+
+
+@functools.cache
+def triton(head_dim: int) -> Reading:
+    """The reading of Triton's kernel. Raises `BackendError` without the tools for it."""
+    base = TRITON.format(d=head_dim)
+    text = (ROOT / f"{base}.ptx").read_text(encoding="utf-8")
+    facts = json.loads((ROOT / f"{base}.json").read_text(encoding="utf-8"))
+    threads = facts["block"]
+    subject = Subject(text, facts["entry"], threads, facts["shared"], 2 * head_dim)
+    constants = facts["constants"]
+    return Reading.of(subject, threads // WARPGROUP, f"{constants['BM']}x{constants['BN']}")
+
+
+@functools.cache
+def flash_attn_4(head_dim: int) -> Reading:
+    """The reading of flash-attn-4's kernel. Raises `BackendError` where it is not installed, cannot be
+    compiled, or without the tools for it.
+    """
+    if importlib.util.find_spec("flash_attn") is None:
+        raise BackendError("it is not installed (pip install flash-attn-4)")
+    with tempfile.TemporaryDirectory(prefix="ptxgen-") as folder:
+        command = [sys.executable, str(ROOT / PEER), str(head_dim), folder]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S, cwd=folder
+            )
+        except subprocess.TimeoutExpired as error:
+            raise BackendError(f"it was not compiled within {_TIMEOUT_S:.0f} s") from error
+        made = sorted(Path(folder).glob("*.ptx"))
+        if done.returncode or not made:
+            said = done.stderr.strip().splitlines() or ["it left no PTX"]
+            raise BackendError(f"it was not compiled: {said[-1]}")
+        text = made[0].read_text(encoding="utf-8").rstrip("\0")  # it is written as a string of C
+    entry = re.search(r"\.entry (\w+)", text)
+    threads = re.search(r"\.(?:reqntid|maxntid) (\d+)", text)
+    if entry is None or threads is None:
+        raise BackendError("its PTX does not say how many threads a CTA has")
+    # One warpgroup copies, the others multiply.
+    warpgroups = int(threads[1]) // (WARP_SIZE * SCHEDULERS) - 1
+    subject = Subject(text, entry[1], int(threads[1]), 0, 2 * head_dim)
+    return Reading.of(subject, warpgroups, f"{64 * warpgroups} rows")
+
+
+def _row(head_dim: int, name: str, of: Reading) -> str:
+    made = of.made
+    figures: Sequence[str | int] = (
+        *(head_dim, name, of.tile, made.registers, made.spilled_bytes, of.instructions),
+        f"{_SCORES * of.instructions / made.scores:.0f}",
+        *(of.moves_to_uniform, of.exponentials_in_flight, f"{of.tensor:.1f}", f"{of.special:.1f}"),
+    )
+    return " | ".join(map(str, figures))
+
+
+def _settings(head_dim: int) -> dict[str, Setting]:
+    return {"target": WGMMA_TARGET, "d": head_dim, "dtype": DTYPE, "causal": False}
+
+
+def _beside(head_dim: int, name: str, ours: Reading, theirs: Reading) -> Found:
+    per_score = [of.instructions / of.made.scores for of in (ours, theirs)]
+    of = {"tensor cores": ours.tensor / theirs.tensor, "instructions": per_score[0] / per_score[1]}
+    goals = {"tensor cores": Goal(">=", 1.0), "instructions": Goal("<=", 1.0)}
+    return [
+        measured(
+            f"{what}: ours / {name}",
+            "x",
+            [ratio],
+            config=_settings(head_dim),
+            goal=goals[what],
+            headline=True,
+        )
+        for what, ratio in of.items()
+    ]
+
+
+def _goals(head_dim: int, ours: Reading) -> Found:
+    settings = _settings(head_dim)
+    tensor, special = BUSY_TENSOR.get(head_dim), BUSY_SPECIAL.get(head_dim)
+    few = Goal("<=", LONGEST_LOOP[head_dim])
+    found: Found = [
+        measured("main loop", "instructions", [ours.instructions], config=settings, goal=few, headline=True),
+        measured("R2UR", "in a turn", [ours.moves_to_uniform], config=settings, goal=Goal("<=", 0)),
+        measured("spilled", "bytes", [ours.made.spilled_bytes], config=settings, goal=Goal("<=", 0)),
+    ]
+    if tensor is not None:
+        goal = Goal(">=", tensor)
+        found.append(
+            measured("tensor cores busy", "%", [ours.tensor], config=settings, goal=goal, headline=True)
+        )
+    if special is not None:
+        goal = Goal(">=", special)
+        found.append(
+            measured("special functions busy", "%", [ours.special], config=settings, goal=goal, headline=True)
+        )
+    return found

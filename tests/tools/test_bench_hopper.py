@@ -1,0 +1,83 @@
+"""What `ptxgen bench --only hopper` reads in machine code."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import pytest
+
+from flash.commands.measure import static_hopper as hopper
+from flash.commands.measure.record import Found, Measurement
+from flash.commands.measure.static_quality import Assembled, Subject
+from ptxgen.errors import BackendError
+from ptxgen.runtime.sass import Loop, SassInstr
+
+# 2048 scores of 128 multiply-adds each are 8 products of 64 x 128 x 16 and 8 of 64 x 64 x 16, in a quarter.
+S, PV = SassInstr("HGMMA.64x128x16.F32.BF16"), SassInstr("HGMMA.64x64x16.F32.BF16")
+EXP2, MOVE = SassInstr("MUFU.EX2"), SassInstr("R2UR")
+WAIT_ONE, WAIT = (SassInstr("WARPGROUP.DEPBAR.LE", operands=f"gsb0, {n}") for n in ("0x1", "0x0"))
+PATH = (*(S,) * 4, *(PV,) * 8, WAIT_ONE, EXP2, WAIT, EXP2, MOVE)
+
+
+def reading(tensor: float = 50.0, special: float = 40.0) -> hopper.Reading:
+    return hopper.Reading(
+        Assembled(168, 0, 4096, 1, 0.1, 128, Loop(PATH, len(PATH))), "128x128", tensor, special
+    )
+
+
+def rows(found: Found) -> list[list[str]]:
+    return [item.split(" | ") for item in found if isinstance(item, str)]
+
+
+def test_a_row_counts_the_turn() -> None:
+    assert hopper._row(64, "ours", reading()).split(" | ") == [
+        *("64", "ours", "128x128", "168", "0", "17", "17", "1", "1/2", "50.0", "40.0")
+    ]
+    assert len(rows([hopper._row(64, "ours", reading())])[0]) == len(hopper._COLUMNS)
+
+
+def test_ours_is_beside_the_peers_and_has_goals(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(subject: Subject, warpgroups: int, tile: str) -> hopper.Reading:
+        assert (subject.entry[:28], subject.threads, warpgroups) == ("attention_forward_wgmma_bf16", 384, 2)
+        assert tile == "128x128"
+        return reading(60.0, 61.0)
+
+    def missing(_: int) -> hopper.Reading:
+        raise BackendError("it is not installed (pip install flash-attn-4)")
+
+    monkeypatch.setattr(hopper.Reading, "of", of)
+    monkeypatch.setattr(hopper, "triton", lambda _: reading(30.0, 20.0))
+    monkeypatch.setattr(hopper, "flash_attn_4", missing)
+    found = hopper.hopper_quality(64)
+    ours, triton, other = rows(found)
+    assert (ours[1], triton[1]) == ("ours", "Triton")
+    assert other == ["64", "flash-attn-4: it is not installed (pip install flash-attn-4)"]
+    goals = {m.name: m.goal and m.goal.met_by(m.median) for m in found if isinstance(m, Measurement)}
+    assert goals == {
+        "tensor cores: ours / Triton": True,
+        "instructions: ours / Triton": True,
+        "main loop": True,
+        "R2UR": False,
+        "spilled": True,
+        "special functions busy": False,
+    }
+
+
+def test_a_peer_that_cannot_be_compiled_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        assert command[1].endswith("benchmarks/flash_attn_4_forward.py")
+        return subprocess.CompletedProcess(command, 1, "", "Traceback\nImportError: no einops\n")
+
+    monkeypatch.setattr(hopper.importlib.util, "find_spec", lambda _: object())
+    monkeypatch.setattr(hopper.subprocess, "run", failed)
+    hopper.flash_attn_4.cache_clear()
+    with pytest.raises(BackendError, match="it was not compiled: ImportError: no einops"):
+        hopper.flash_attn_4(64)
+
+
+def test_there_is_a_job_for_each_head_dim() -> None:
+    assert [job.label for job in hopper.hopper_jobs(quick=False)] == [
+        *("hopper d=64 bf16 full", "hopper d=128 bf16 full", "hopper d=256 bf16 full")
+    ]
+    assert len(hopper.hopper_jobs(quick=True)) == 1
