@@ -112,13 +112,12 @@ def test_many_new_rows_are_there_before_they_are_attended_to(kernels: list[str])
     config = config_of(causal=True)
     q, k, v = arrays_of(40)
     new_k, new_v = np.random.default_rng(5).standard_normal((2, BATCH, KV_HEADS, 40, DIM)).astype(np.float16)
-    before = np.array([20, 0, 56], np.int32)
-    out, lse = DecodeKernel(config).launch(q, k, v, new_k, new_v, seqused_k=before, backend="interpreter")
+    used = np.array([60, 40, 96], np.int32)  # the new rows among them
+    out, lse = DecodeKernel(config).launch(q, k, v, new_k, new_v, seqused_k=used, backend="interpreter")
     assert [kernels[0].startswith("append"), "wgmma" in kernels[1]] == [True, True]
-    keys = [(k[b, :, : n + 40], v[b, :, : n + 40]) for b, n in enumerate(before)]
-    for b, n in enumerate(before):
-        np.testing.assert_array_equal(k[b, :, n : n + 40], new_k[b])
-    judge(config, q, keys, out, lse)
+    for b, n in enumerate(used):
+        np.testing.assert_array_equal(k[b, :, n - 40 : n], new_k[b])
+    judge(config, q, [(k[b, :, :n], v[b, :, :n]) for b, n in enumerate(used)], out, lse)
 
 
 # ------------------------------------------------------------------------------------------
