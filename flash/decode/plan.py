@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from flash.contract.catalogue import proved_build
 from flash.decode.append_launch import NewRows, Rotation, append_step
 from flash.device.grouped_heads import packing_saves_ctas
+from flash.launch.kernel_choice import against_map
 from flash.launch.merge_launch import MergeCall, merging
 from flash.launch.step import Step, aligned, launch_step
 from flash.operands.declared import LAST_KEYS
@@ -24,6 +25,7 @@ from flash.operands.dtypes import E4M3, OF_ARRAYS, DType
 from flash.problem.config import AttentionConfig, KernelConfig
 from flash.problem.features import LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended
 from flash.problem.tile_choice import choose_tiling, natural_alignment
+from flash.problem.wgmma_choice import BOX_ROWS
 from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import LaunchError
 from ptxgen.target import Target
@@ -146,8 +148,12 @@ def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
     merged = splits > 1
     alignment = _alignment(call, merged)
     kernel = config.kernel(target, alignment, call.lse is not None or merged)
+    in_pages = call.page_size > 0
     request = replace(
-        config.tile_request, looks_up=call.page_size > 0 or config.mask, without_wgmma="keys are in a cache"
+        config.tile_request,
+        looks_up=in_pages or config.mask,
+        in_pages=in_pages,
+        without_wgmma=_without_wgmma(call, merged),
     )
     if call.has_scales and max(config.head_dim, config.value_dim) > _WIDE:
         request = replace(request, other_registers=request.other_registers + _WIDENING_REGISTERS)
@@ -165,6 +171,26 @@ def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
     )
     kernel = replace(kernel, features=features, packed=packs)
     return replace(kernel, features=replace(features, appended=_appended_by(call, kernel)))
+
+
+def _without_wgmma(call: CacheCall, merged: bool) -> str:
+    """What of a call speaks against the kernel with `wgmma` (`flash/problem/wgmma_choice.py`); the empty
+    string if nothing does.
+    """
+    for told, reason in (
+        (merged, "parts of O that are merged are f32"),
+        (call.has_scales, "K and V are e4m3"),
+        (call.new is not None and call.new.k.shape[2] <= MAX_NEW_ROWS, "the kernel may append new rows"),
+        (not call.k.size, "there are no keys"),
+        (call.page_size % BOX_ROWS, f"boxes of tensor copies have multiples of {BOX_ROWS} rows"),
+        (call.page_size and "leftpad_k" in call.operands, "pages begin with rows that are no keys"),
+    ):
+        if told:
+            return reason
+    arrays = (("Q", call.q), ("K", call.k), ("V", call.v), ("O", call.out))
+    nbytes = call.config.element.nbytes
+    found = (against_map(name, a.shape[:-1], a.strides[:-1], nbytes) for name, a in arrays)
+    return next(filter(None, found), "")
 
 
 def _appended_by(call: CacheCall, kernel: KernelConfig) -> Appended | None:
@@ -254,7 +280,7 @@ def _attending(
     made, features = proved_build(kernel), kernel.features
     arrays = {"Q": call.q, "K": call.k, "V": call.v, "O": out, **call.operands}
     arrays |= {} if lse is None else {"LSE": lse}
-    _, heads, seq_q, _ = call.q.shape
+    batch, heads, seq_q, _ = call.q.shape
     values = call.config.numbers | {
         "seq_q": seq_q,
         "heads": heads,
@@ -262,6 +288,8 @@ def _attending(
         "seq_k": call.capacity,
         "splits": splits,
         "section": heads,
+        "batch": batch,
+        "kv_heads": call.k.shape[1],
         "softmax_scale": call.scale,
         "kv_batch": _sequences(call),
         "pages": call.k.shape[0],

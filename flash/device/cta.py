@@ -85,6 +85,7 @@ class Cta:
     batch: Value
     head: Value  # of Q; with packing, of K and V
     kv_head: Value
+    kv_sequence: Value  # of K and V; `batch` but in a cache with an index
     queries_from: Value | None  # of packed sequences the first row of this one in Q and O, s32
     keys_from: Value | None  # the first row of this sequence in K and V, s32; None: 0
     in_cache: InCache | None  # where the keys are, if they are in a cache
@@ -169,6 +170,7 @@ class Cta:
             batch,
             head,
             kv_head,
+            batch if given.K.sequence is None else given.K.sequence,
             given.Q.begin,
             given.K.begin,
             given.in_cache,

@@ -66,8 +66,10 @@ class Rings:
     def place(self, array: str, cta: Cta, row: Value) -> Corner:
         """The place of a row of the CTA's head, or of its head of K and V, in an array."""
         of = self.maps[array]
-        head, begin = (cta.kv_head, cta.keys_from) if array in ("K", "V") else (cta.head, cta.queries_from)
-        outer = (cta.batch, head) if of.type.rank == _BATCHED else (head,)
+        batch, head, begin = cta.batch, cta.head, cta.queries_from
+        if array in ("K", "V"):
+            batch, head, begin = cta.kv_sequence, cta.kv_head, cta.keys_from
+        outer = (batch, head) if of.type.rank == _BATCHED else (head,)
         return of[(*outer, row if begin is None else begin + row, 0)]
 
     def first_key(self, n: Value) -> Value:

@@ -55,9 +55,10 @@ def wgmma_attention_forward(config: KernelConfig, t: WgmmaTiling) -> ir.Module:
     producer = k.warpgroup_role("producer", registers=t.producer_registers)
     consumer = k.warpgroup_role("consumer", warpgroups=t.consumers, registers=t.consumer_registers)
     rings = Rings.declare(k, config, t, producer, consumer)
-    # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros, or, of packed
-    # sequences, rows of the next one.
-    odd = NonFinite(k, config) if config.hides_keys or config.features.varlen else None
+    # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros, but of packed
+    # sequences rows of the next one, and anything in a cache.
+    shares = config.features.varlen or config.features.cached
+    odd = NonFinite(k, config) if config.hides_keys or shares else None
     with producer:
         cta = Cta.of(k, config, given)
         with k.when(_has_tiles(cta), uniform=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -61,7 +62,17 @@ def _against_maps(config: AttentionConfig, geometry: Geometry) -> str:
         heads, rows = (geometry.kv_heads, geometry.seq_k) if of_keys else (geometry.heads, geometry.seq_q)
         outer = geometry.batch if geometry.max_seqlen_q is None else 1  # packed sequences have rows alone
         outer = geometry.pages if of_keys and geometry.pages else outer
-        for extent, stride in zip((outer, heads, rows), strides, strict=True):
-            if extent > 1 and not 0 < stride * geometry.nbytes < MOST_STRIDE:
-                return f"a stride of {name} is {stride} elements"
+        against = against_map(name, (outer, heads, rows), strides, geometry.nbytes)
+        if against:
+            return against
+    return ""
+
+
+def against_map(name: str, extents: Sequence[int], strides: Sequence[int], nbytes: int) -> str:
+    """What of an array no tensor map takes: strides in elements of `nbytes`, of all dimensions but the
+    last; the empty string if there is nothing.
+    """
+    for extent, stride in zip(extents, strides, strict=True):
+        if extent > 1 and not 0 < stride * nbytes < MOST_STRIDE:
+            return f"a stride of {name} is {stride} elements"
     return ""

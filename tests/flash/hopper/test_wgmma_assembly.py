@@ -32,9 +32,20 @@ def loop_of(config: AttentionConfig, assembler: Assembler) -> Loop:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("head_dim", LONGEST_LOOP)
-def test_exponentials_are_computed_while_a_product_is_under_way(head_dim: int, assembler: Assembler) -> None:
-    config = AttentionConfig(head_dim, dtype="bf16", target="sm_90a")
+@pytest.mark.parametrize(
+    ("head_dim", "how"),
+    [
+        *((head_dim, {}) for head_dim in LONGEST_LOOP),
+        *(nightly(d, {"varlen": True, "causal": True, "return_lse": True}) for d in LONGEST_LOOP),
+        *(nightly(d, {"pack_gqa": True, "causal": True}) for d in LONGEST_LOOP),
+        nightly(64, {"block_q": 192}),
+    ],
+    ids=str,
+)
+def test_exponentials_are_computed_while_a_product_is_under_way(
+    head_dim: int, how: dict[str, Any], assembler: Assembler
+) -> None:
+    config = AttentionConfig(head_dim, dtype="bf16", target="sm_90a", **how)
     path = loop_of(config, assembler).path
     products = [at for at, one in enumerate(path) if one.name == "HGMMA"]
     waits = [at for at, one in enumerate(path) if one.opcode.startswith("WARPGROUP.DEPBAR")]
@@ -48,8 +59,19 @@ def test_exponentials_are_computed_while_a_product_is_under_way(head_dim: int, a
 
 
 @pytest.mark.slow
-def test_no_role_uses_more_registers_than_it_has(assembler: Assembler) -> None:
-    config = AttentionConfig(128, dtype="f16", target="sm_90a", causal=True, return_lse=True)
+@pytest.mark.parametrize(
+    ("how", "wanted"),
+    [
+        ({"head_dim": 128}, [24, 240]),
+        nightly({"head_dim": 64, "block_q": 192}, [32, 160]),
+        nightly({"head_dim": 128, "varlen": True, "page_size": 16}, [40, 232]),
+    ],
+    ids=str,
+)
+def test_no_role_uses_more_registers_than_it_has(
+    how: dict[str, Any], wanted: list[int], assembler: Assembler
+) -> None:
+    config = AttentionConfig(dtype="f16", target="sm_90a", causal=True, return_lse=True, **how)
     made = assembler.assemble(build(config.kernel()).text, "sm_90a")
     try:
         found = find_disassembler().instructions(made.cubin)
@@ -57,7 +79,7 @@ def test_no_role_uses_more_registers_than_it_has(assembler: Assembler) -> None:
         pytest.skip(str(error))
     changes = [at for at, one in enumerate(found) if one.name == "USETMAXREG"]
     counts = [int(found[at].operands.split()[-1], 16) for at in changes]
-    assert counts == [24, 240]
+    assert counts == wanted
     for at, end, count in zip(changes, [*changes[1:], len(found)], counts, strict=True):
         used = [int(n) for one in found[at:end] for n in re.findall(r"\bR(\d+)\b", one.operands)]
         assert max(used) < count

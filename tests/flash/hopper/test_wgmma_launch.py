@@ -133,7 +133,7 @@ def test_launches_say_why_they_do_not_use_it(change: Any, reason: str) -> None:
     assert "products:" not in other.explain(*given, backend="interpreter")
 
 
-def test_decoding_does_not_use_it() -> None:
+def test_decoding_of_few_queries_does_not_use_it() -> None:
     kernel = DecodeKernel(AttentionConfig(16, dtype="f16", target="sm_90a"))
     q, k, v = arrays(seq_q=1)
     out = kernel.launch(q, k, v, seqused_k=np.array([50], np.int32), backend="interpreter")

@@ -15,11 +15,13 @@ from kernel_runs import Problem, assert_no_spill, nightly, run_forward
 from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of_config
 from flash.kernel import AttentionKernel
+from flash.launch.step import launch_step
 from flash.problem.config import AttentionConfig
 from flash.problem.tensor_maps import maps_of
 from flash.problem.wgmma_tiling import WgmmaTiling
 from flash.reference import attention_reference
 from ptxgen import interpreter
+from ptxgen.arrays.views import view
 from ptxgen.interpreter import PCT, Result
 from ptxgen.runtime.assembler import Assembler
 
@@ -157,6 +159,38 @@ def test_only_keys_and_values_of_packed_heads_have_tensor_maps() -> None:
     assert {name: len(boxes.box) for name, boxes in of.items()} == dict.fromkeys("QKVO", 3)
     contract = build(config_of(pack_gqa=True).kernel()).contract
     assert any(line.startswith("the strides of K and V are positive") for line in contract["constraints"])
+
+
+GARBAGE = {
+    "negative": [-5, -1, -(2**31), -7],
+    "huge": [2**31 - 1, 2**30, 2**31 - 7, 2**31 - 1],
+    "decreasing": [70, 30, 10, 0],
+    "mixed": [-(2**31), 2**31 - 1, 3, 2**31 - 1],
+}
+
+
+@pytest.mark.sample(1, gate=2)
+@pytest.mark.parametrize("name", GARBAGE)
+@pytest.mark.parametrize("paged", [False, True])
+def test_nothing_outside_the_arrays_is_accessed_whatever_the_lengths_hold(name: str, paged: bool) -> None:
+    """Without the checks of a launch."""
+    config = config_of(varlen=True, causal=True, window=(9, None), page_size=16 if paged else None)
+    made, rows, longest = build(config.kernel()), 70, 70
+    q, k, v = packed(config, rows, rows)
+    bad = np.array(GARBAGE[name], np.int32)
+    arrays = {"Q": q, "K": k, "V": v, "O": np.zeros((rows, HEADS, 16), q.dtype), "cu_seqlens_q": bad}
+    if paged:
+        arrays |= {n: x[:64].reshape(4, 16, 1, 16).swapaxes(1, 2) for n, x in (("K", k), ("V", v))}
+        arrays |= {"seqused_k": bad[1:].copy(), "block_table": bad[None].repeat(3, axis=0)}
+    else:
+        arrays["cu_seqlens_k"] = bad[::-1].copy()
+    rows_first = {"Q", "O"} if paged else {"Q", "K", "V", "O"}
+    views = {n: view(x.swapaxes(0, 1) if n in rows_first else x, n) for n, x in arrays.items()}
+    views["LSE"] = view(np.zeros((HEADS, rows), np.float32), "LSE")
+    sizes = {"total_q": rows, "total_k": rows, "seq_k": 64, "table_columns": 4, "pages": 4, "batch": 3}
+    sizes |= {"heads": HEADS, "kv_heads": KV_HEADS, "group": HEADS // KV_HEADS, "max_seqlen_q": longest}
+    values = {**sizes, **config.numbers, "softmax_scale": 1.0, "section": 2}
+    launch_step(made, views, values, -(-longest // 64) * HEADS * 3).interpret(sanitize=True)
 
 
 # ------------------------------------------------------------------------------------------

@@ -1,0 +1,194 @@
+"""The forward kernel for Hopper over a cache: many queries, as in a prefill by parts. Its own PTX, run with
+the sanitizers on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from judge import assert_attention_is_accurate
+from kernel_runs import in_pages, nightly
+
+from flash import AttentionConfig, DecodeKernel
+from flash.contract.catalogue import Build, build
+from flash.decode.plan import CacheCall, Joining, kernel_of
+from flash.error_bound import arithmetic_of_config
+from flash.problem.wgmma_tiling import WgmmaTiling
+from ptxgen import interpreter
+from ptxgen.arrays.views import view
+from ptxgen.runtime.assembler import Assembler
+from ptxgen.target import target
+
+pytestmark = [pytest.mark.grid, pytest.mark.judged]
+
+Array = np.ndarray[Any, Any]
+BATCH, HEADS, KV_HEADS, ROOM, DIM = 3, 2, 1, 96, 16
+USED = np.array([90, 33, 96], np.int32)
+INDEX = np.array([4, 0, 2], np.int32)
+PADDING = np.array([5, 0, 17], np.int32)
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the kernels that launches on the interpreter run, with all sanitizers."""
+    run, names = interpreter.run, []
+
+    def watched(module: Any, *given: Any, **how: Any) -> Any:
+        names.append(module.kernels[0].name)
+        return run(module, *given, **{"sanitize": True, **how})
+
+    monkeypatch.setattr(interpreter, "run", watched)
+    return names
+
+
+def config_of(**how: Any) -> AttentionConfig:
+    given = {"dtype": "f16", "target": "sm_90a", "tile": 16, "block_q": 64, "return_lse": True, **how}
+    return AttentionConfig(DIM, **given)
+
+
+def arrays_of(seq_q: int, sequences: int = BATCH) -> tuple[Array, Array, Array]:
+    rng = np.random.default_rng(0)
+    shapes = (BATCH, HEADS, seq_q, DIM), *[(sequences, KV_HEADS, ROOM, DIM)] * 2
+    q, k, v = (rng.standard_normal(shape).astype(np.float16) for shape in shapes)
+    return q, k, v
+
+
+def judge(config: AttentionConfig, q: Array, keys: list[tuple[Array, Array]], out: Array, lse: Array) -> None:
+    """Each item of a batch is as accurate as attention to its own keys, [kv_heads, keys, dim]."""
+    for b, (k, v) in enumerate(keys):
+        assert_attention_is_accurate(
+            out[b : b + 1],
+            lse[b : b + 1],
+            q[b : b + 1],
+            k[None],
+            v[None],
+            softmax_scale=config.scale,
+            causal=config.causal,
+            window=config.window,
+            arithmetic=arithmetic_of_config(config),
+        )
+
+
+@pytest.mark.sample(1, gate=2)
+@pytest.mark.parametrize(
+    "how", [{"causal": True}, {}, {"causal": True, "window": (30, None), "pack_gqa": True}], ids=str
+)
+def test_an_item_sees_the_keys_of_its_sequence(how: dict[str, Any], kernels: list[str]) -> None:
+    config = config_of(**how)
+    q, k, v = arrays_of(70, sequences=5)
+    keys = [(k[s, :, p:n].copy(), v[s, :, p:n].copy()) for s, p, n in zip(INDEX, PADDING, USED, strict=True)]
+    for s, padding, used in zip(INDEX, PADDING, USED, strict=True):
+        k[s, :, used:], v[s, :, used:], k[s, :, :padding], v[s, :, :padding] = np.nan, np.nan, np.inf, np.nan
+    lengths: Any = {"seqused_k": USED, "cache_batch_idx": INDEX, "leftpad_k": PADDING}
+    out, lse = DecodeKernel(config).launch(q, k, v, backend="interpreter", **lengths)
+    assert "wgmma" in kernels[0]
+    judge(config, q, keys, out, lse)
+
+
+@pytest.mark.sample(1, gate=1)
+@pytest.mark.parametrize("size", [32, 16, 48])
+@pytest.mark.parametrize("causal", [True, False])
+def test_an_item_sees_the_keys_in_its_pages(size: int, causal: bool, kernels: list[str]) -> None:
+    config = config_of(causal=causal, tile=32)
+    q, k, v = arrays_of(70)
+    keys = [(k[b, :, :n].copy(), v[b, :, :n].copy()) for b, n in enumerate(USED)]
+    for b, used in enumerate(USED):
+        k[b, :, used:], v[b, :, used:] = np.nan, np.nan
+    columns = ROOM // size
+    table = np.random.default_rng(1).permutation(BATCH * columns).reshape(BATCH, columns).astype(np.int32)
+    pages = [in_pages(x, size, table, spare=1) for x in (k, v)]
+    table = np.where(np.arange(columns) * size < USED[:, None], table, -(10**6)).astype(np.int32)
+    lengths: Any = {"seqused_k": USED, "block_table": table}
+    out, lse = DecodeKernel(config).launch(q, *pages, backend="interpreter", **lengths)
+    assert f"_page{size}_" in kernels[0]
+    assert "wgmma" in kernels[0]
+    judge(config, q, keys, out, lse)
+
+
+@pytest.mark.slow
+def test_many_new_rows_are_there_before_they_are_attended_to(kernels: list[str]) -> None:
+    config = config_of(causal=True)
+    q, k, v = arrays_of(40)
+    new_k, new_v = np.random.default_rng(5).standard_normal((2, BATCH, KV_HEADS, 40, DIM)).astype(np.float16)
+    used = np.array([60, 40, 96], np.int32)  # the new rows among them
+    out, lse = DecodeKernel(config).launch(q, k, v, new_k, new_v, seqused_k=used, backend="interpreter")
+    assert [kernels[0].startswith("append"), "wgmma" in kernels[1]] == [True, True]
+    for b, n in enumerate(used):
+        np.testing.assert_array_equal(k[b, :, n - 40 : n], new_k[b])
+    judge(config, q, [(k[b, :, :n], v[b, :, :n]) for b, n in enumerate(used)], out, lse)
+
+
+# ------------------------------------------------------------------------------------------
+# the choice, proofs, and what the assembler makes of it
+
+
+def call_of(
+    config: AttentionConfig, names: tuple[str, ...], seq_q: int = 256, page_size: int = 0
+) -> CacheCall:
+    """A call of a batch of two with these operands."""
+    q = np.zeros((2, 4, seq_q, config.head_dim), config.element.numpy)
+    rows = page_size or 512
+    k, v = (np.zeros((2, 2, rows, dim), q.dtype) for dim in (config.head_dim, config.value_dim))
+    operands = {name: np.zeros(2, np.int32) for name in names}
+    if page_size:
+        operands["block_table"] = np.zeros((2, 4), np.int32)
+    views = {name: view(array, name) for name, array in operands.items()}
+    arrays = (view(x, "array") for x in (q, k, v, np.zeros((2, 4, seq_q, config.value_dim), q.dtype)))
+    return CacheCall(config, *arrays, None, views, page_size, 512, 1.0)
+
+
+ALL = ("seqused_k", "leftpad_k", "cache_batch_idx")
+CALLS: dict[str, tuple[dict[str, Any], tuple[str, ...], int]] = {
+    "contiguous": ({"causal": True}, ALL, 0),
+    "window": ({"causal": True, "window": (99, None), "pack_gqa": True}, ALL, 0),
+    "pages": ({"causal": True}, ("seqused_k",), 16),
+}
+
+
+def made_of(name: str, head_dim: int = 64) -> Build:
+    how, names, page_size = CALLS[name]
+    config = AttentionConfig(head_dim, dtype="bf16", target="sm_90a", **how)
+    made = build(kernel_of(call_of(config, names, page_size=page_size), target("sm_90a"), 1))
+    assert isinstance(made.config.tiling, WgmmaTiling)
+    return made
+
+
+@pytest.mark.sample(0, gate=2)
+@pytest.mark.parametrize("name", CALLS)
+def test_every_access_and_barrier_is_proved(name: str) -> None:
+    proofs = made_of(name).proofs
+    assert proofs.shared.complete, proofs.shared.report()
+    assert proofs.global_memory is not None
+    assert proofs.global_memory.complete, proofs.global_memory.report()
+
+
+@pytest.mark.sample(0, gate=1)
+@pytest.mark.ptxas
+@pytest.mark.parametrize("head_dim", [64, nightly(128), nightly(256)])
+@pytest.mark.parametrize("name", CALLS)
+def test_no_default_kernel_spills(name: str, head_dim: int, assembler: Assembler) -> None:
+    made = made_of(name, head_dim)
+    assembly = assembler.assemble(made.text, "sm_90a")
+    usage = assembly.kernel(made.kernel.name)
+    assert usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes == 0
+    assert assembly.advisories == ()
+
+
+def test_the_table_of_the_choice() -> None:
+    config = AttentionConfig(64, dtype="f16", target="sm_90a", pack_gqa=False)
+
+    def uses_wgmma(call: CacheCall, splits: int = 1) -> bool:
+        return isinstance(kernel_of(call, target("sm_90a"), splits).tiling, WgmmaTiling)
+
+    many = call_of(config, ALL)
+    assert uses_wgmma(many)
+    assert not uses_wgmma(many, splits=2)
+    assert not uses_wgmma(call_of(config, ALL, seq_q=8))
+    assert uses_wgmma(call_of(config, ("seqused_k",), page_size=32))
+    assert not uses_wgmma(call_of(config, ("seqused_k",), page_size=24))
+    assert not uses_wgmma(call_of(config, ALL, page_size=32))
+    assert not uses_wgmma(many._replace(k=many.k._replace(strides=(0, 0, -64, 1))))
+    rows = np.zeros((2, 2, 16, 64), np.float16)
+    assert not uses_wgmma(many._replace(new=Joining(view(rows, "k"), view(rows, "v"))))
