@@ -157,7 +157,8 @@ class _Turn:
         k.note("S = Q K^T")
         products.scores(S, pipeline.key_stage)
         places = self._finished_scores(n, cut)
-        weaves = places is None and self.t.weaves_weights
+        # With a window, what three loops keep leaves too few registers.
+        weaves = places is None and self.t.weaves_weights and self.cta.all_see_from is None
         mixes = self.t.has_spare_registers or weaves
         if mixes:  # behind the barrier here, the assembler mixes exponentials with the products of P V
             pipeline.await_values(on_arrival=values_there)
