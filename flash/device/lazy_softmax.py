@@ -90,13 +90,15 @@ class LazySoftmax:
         for more in [*outgrown[1:], *(k.abs(base) > _LARGE for base in self._bases)]:
             some = some | more
         with k.when(k.vote(some, -1, mode="any")):
+            # A row has outgrown its shift if one of its lanes says so: only here do lanes ask each other.
+            largest = [over_lanes(k, top, self.distances, k.max) for top in largest]
             if self._fused:
                 rescale([self._follow_fused(i, top, S.row(i)) for i, top in enumerate(largest)])
             else:
-                rescale([self._follow(i, top, outgrown[i]) for i, top in enumerate(largest)])
+                rescale([self._follow(i, top) for i, top in enumerate(largest)])
 
     def weigh(self, S: Fragment) -> None:
-        """Replace scores that were taken in by P = exp2(scale * (S - shift))."""
+        """Replace scores that were taken in, or some columns of them, by P = exp2(scale * (S - shift))."""
         k = self.k
         for i, (scores, row_sum) in enumerate(zip(S, self.row_sum, strict=True)):
             total: Value = row_sum
@@ -135,20 +137,19 @@ class LazySoftmax:
         return k.selp(shift, 0.0, is_large), k.selp(0.0, base, is_large)
 
     def _largest(self, scores: list[Var]) -> Value:
-        """The largest score of a row, over all lanes that share it."""
-        k = self.k
+        """The largest of this lane's scores of a row."""
         largest: Value = scores[0]
         for score in scores[1:]:
-            largest = k.max(largest, score)
-        return over_lanes(k, largest, self.distances, k.max)
+            largest = self.k.max(largest, score)
+        return largest
 
     @marked("lazy softmax: new shift")
-    def _follow(self, i: int, top: Value, outgrown: Value) -> Value:
+    def _follow(self, i: int, top: Value) -> Value:
         """Move the shift of row i to its maximum, `top`, if that has outgrown it. Returns the
         factor for the row's old sums.
         """
         k, shift = self.k, self.shift[i]
-        moved = k.selp(top, shift, outgrown)
+        moved = k.selp(top, shift, self._exponent(top, i) > self.slack)
         factor = k.ex2(self._scaled(shift - moved, i), ftz=True)
         shift.set(moved)
         k.mul(self.row_sum[i], factor, into=self.row_sum[i])

@@ -78,6 +78,7 @@ Weights = list[list[tuple[Value, ...]]]
 _DEPTH: Final = HALF.depth
 _PAIRS: Final = {bf16: bf16x2, f16: f16x2}
 _A_REGISTERS: Final = 4  # of a lane, for operand A
+STEP_COLUMNS: Final = 2 * LANE_COLUMNS  # of a lane's fragment of P, in a step of _DEPTH keys
 
 
 class WarpProducts(Protocol):
@@ -156,21 +157,38 @@ class MmaOutputs:
         rows.
         """
         t = self.t
-        return [[self._weights(P, m, j) for m in range(t.row_tiles)] for j in range(t.tile // _DEPTH)]
+        return [
+            [self._weights(P, m, j) for m in range(t.row_tiles)] for j in range(P.columns // STEP_COLUMNS)
+        ]
 
     def outputs(
-        self, O: Fragment, P: Iterable[Sequence[tuple[Value, ...]]], stage: Value | None, first: int = 0
+        self,
+        O: Fragment,
+        P: Iterable[Sequence[tuple[Value, ...]]],
+        stage: Value | None,
+        first: int = 0,
+        ahead: Sequence[tuple[Value, ...]] = (),
     ) -> None:
         """O += P V for this warp's rows and the keys of a stage. `first` is the column of V that is
-        the first of O, a multiple of 16.
+        the first of O, a multiple of 16; `ahead` are the operands of the first 16 keys and the first columns
+        that `read_ahead` has read.
         """
         t, value = self.t, self._v.stage(stage)
         for j, p in enumerate(P):
             for n in range(0, O.columns // LANE_COLUMNS, 2):
-                b = self._load(value(n // 2 + first // _DEPTH, self._first_key + _DEPTH * j), trans=True)
+                block = n // 2
+                if j == 0 and block < len(ahead):
+                    b = ahead[block]
+                else:
+                    b = self._load(value(block + first // _DEPTH, self._first_key + _DEPTH * j), trans=True)
                 for m in range(t.row_tiles):
                     self._multiply(O, m, n, p[m], b[:2])
                     self._multiply(O, m, n + 1, p[m], b[2:])
+
+    def read_ahead(self, stage: Value | None, blocks: int) -> list[tuple[Value, ...]]:
+        """The operands that `outputs` takes for the first 16 keys and the first `blocks` times 16 columns."""
+        value = self._v.stage(stage)
+        return [self._load(value(block, self._first_key), trans=True) for block in range(blocks)]
 
     def _load(self, at: TilePointer, *, trans: bool = False) -> tuple[Value, ...]:
         return self.k.ldmatrix(at, num="x4", trans=trans)
@@ -178,7 +196,7 @@ class MmaOutputs:
     def _weights(self, P: Fragment, m: int, j: int) -> tuple[Value, ...]:
         """The A operand for 16 rows and 16 keys, rounded to 16 bits."""
         top, bottom = P.row(LANE_ROWS * m), P.row(LANE_ROWS * m + 1)
-        first = 2 * LANE_COLUMNS * j
+        first = STEP_COLUMNS * j
         return tuple(
             self.packed(row[c], row[c + 1])
             for c, row in product((first, first + LANE_COLUMNS), (top, bottom))

@@ -5,9 +5,9 @@ Each f32, times a power of two, is high + low, two f16 (`flash/device/split_tile
 as low high' + high low' + high high'. The omitted low low' is below an ulp of x y (Ootomo and Yokota 2022).
 Q, K and V are split once for a CTA; P is split by the lane that has it.
 
-Tensor cores truncate their sums. So the small products of scores have a sum of their own, and those with
-V come first; and O, a sum over all keys, is kept in f32: the product with a tile of V starts at 0 and is
-added by an ordinary `fma`.
+Tensor cores truncate their sums. So the small products of scores have a sum of their own, a sum of the others
+takes 128 columns at most, and the small products with V come first; and O, a sum over all keys, is kept in
+f32: the product with a tile of V starts at 0 and is added by an ordinary `fma`.
 
 For the elements that a lane holds see `flash/device/mma_products.py`.
 """
@@ -40,7 +40,7 @@ _SIDE_BY_SIDE: Final = 2  # tiles of O
 _TILES: Final = 4  # tiles of O in a panel
 _STEPS: Final = 4  # of 16 columns of Q and K, whose operands may be in registers together
 _NARROW: Final = 64  # columns of O
-_WIDE: Final = 128  # columns of Q
+_WIDE: Final = 128  # columns of Q and K whose products one sum of a tensor core takes
 _READ: Final = CHUNK_BYTES // f32.nbytes  # columns of O in a chunk
 
 Operand = tuple[Value, ...]
@@ -97,9 +97,14 @@ class SplitProducts:
         of_query, of_key = self._score_readers()
         query, key = of_query.stage(), of_key.stage(stage)
         small = k.fragment(S.rows, S.columns, initial=None)
+        others = [k.fragment(S.rows, S.columns) for _ in range(_WIDE, t.score_columns, _WIDE)]
         for d in range(t.score_columns // _DEPTH):
             with self._apart(d % _STEPS == 0 < d and t.score_columns > _WIDE):
-                self._add_scores(S, small, query, key, d)
+                self._add_scores([S, *others][d * _DEPTH // _WIDE], small, query, key, d)
+        for of_others in others:
+            for scores, more in zip(S, of_others, strict=True):
+                for score, of_columns in zip(scores, more, strict=True):
+                    k.add(score, of_columns, into=score)
         for scores, of_small in zip(S, small, strict=True):
             for score, more in zip(scores, of_small, strict=True):
                 k.fma(more, _UNSCALED, score * _UNSCALED, into=score)

@@ -13,7 +13,7 @@ loop of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from flash.device.append_in_place import AppendedRows
@@ -24,6 +24,7 @@ from flash.device.half_queries import convert_queries, row_factors
 from flash.device.lazy_softmax import LEAST_SCALE, LazySoftmax
 from flash.device.mask import Mask
 from flash.device.mma_products import (
+    STEP_COLUMNS,
     MmaProducts,
     Tiles,
     WarpPlace,
@@ -53,6 +54,8 @@ from ptxgen.types import bf16, f16, f32
 # P is at most 2 ** _SLACK, which every 16-bit type holds with room to spare. V of f32 may be so
 # large that P V would not be finite.
 _SLACK: Final = {f16: 8.0, bf16: 8.0, f32: 0.0}
+_LITTLE_SHARED: Final = 99 * 1024  # bytes of a CTA, at most
+_READ_AHEAD: Final = 3  # blocks of 16 columns of V, read before the block of products that takes them
 
 
 @marked("mma: loops over tiles")
@@ -63,9 +66,11 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     """
     dtype = config.multiplied.scalar
     # Shifts and products instead of `div` shorten a turn by 14 instructions, but the assembler keeps their
-    # results in registers through the loops: where these are short it then spills, as with windows. Proofs
-    # do not follow them through what packed heads and new rows in place divide.
-    has_registers = t.has_spare_registers or t.operands is PAIRS
+    # results in registers through the loops: where these are short it then spills, as with windows, but for
+    # targets with little shared memory. Proofs do not follow them through what packed heads and new rows in
+    # place divide.
+    little = config.target.shared_per_block_optin <= _LITTLE_SHARED
+    has_registers = t.has_spare_registers or t.operands is PAIRS or (t.weaves_weights and little)
     short = has_registers and not config.packed and config.features.appended is None
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=short)
     given = Parameters.declare(k, config)
@@ -166,13 +171,20 @@ class _Turn:
         k.note("S = Q K^T")
         products.scores(S, pipeline.key_stage)
         places = self._finished_scores(n, cut)
-        mixes = self.t.has_spare_registers
+        # With a window, what three loops keep leaves too few registers.
+        weaves = places is None and self.t.weaves_weights and self.cta.all_see_from is None
+        mixes = self.t.has_spare_registers or weaves
         if mixes:  # behind the barrier here, the assembler mixes exponentials with the products of P V
             pipeline.await_values(on_arrival=values_there)
         k.note("P = exp2(scale * (S - shift)); rescale what was summed under an older shift")
         self.softmax.take(S, lambda factors: _rescale(k, self.O, factors))
         if mixes:
             pipeline.start_keys(n)
+        if weaves:
+            assert isinstance(products, MmaProducts)
+            self._weave(products)
+            pipeline.advance()
+            return
         self.softmax.weigh(S)
         if places is not None:
             for feature in self.cta.after_softmax:
@@ -184,6 +196,29 @@ class _Turn:
         k.note("O += P V")
         products.outputs(self.O, P, pipeline.value_stage)
         pipeline.advance()
+
+    @marked("mma: steps of P V")
+    def _weave(self, products: MmaProducts) -> None:
+        """O += P V in steps of 16 keys, the exponentials of the next step among the products of each.
+
+        A step is a block of its own, behind a branch that all threads take, since there is a tile. In one
+        block, the assembler adds weights to the sums of rows at its end, and keeps all of them until then.
+        """
+        k, stage = self.k, self.pipeline.value_stage
+        steps = [
+            (self.S.part(slice(None), slice(first, first + STEP_COLUMNS)), products.below(first // 2 * 8))
+            for first in range(0, self.S.columns, STEP_COLUMNS)
+        ]
+        self.softmax.weigh(steps[0][0])
+        P, ahead = products.weights(steps[0][0]), products.read_ahead(stage, _READ_AHEAD)
+        with ExitStack() as blocks:
+            for (_, of_keys), later in zip(steps, [*steps[1:], None], strict=True):
+                blocks.enter_context(k.when(self.cta.tiles != 0, uniform=True))
+                of_keys.outputs(self.O, P, stage, ahead=ahead)
+                if later is not None:
+                    scores, of_later_keys = later
+                    self.softmax.weigh(scores)
+                    P, ahead = products.weights(scores), of_later_keys.read_ahead(stage, _READ_AHEAD)
 
     def _finished_scores(self, n: Value, cut: Cut) -> ScorePlaces | None:
         """Apply features and the mask to S; returns where its scores lie, if that is asked."""

@@ -179,6 +179,13 @@ class MmaTiling:
         return self.operands is HALF and self.registers <= _ROOMY
 
     @property
+    def weaves_weights(self) -> bool:
+        """Whether P V is computed in steps, with the weights of one step among the products of another:
+        where registers are short, and so the assembler would not mix them without spilling.
+        """
+        return self.operands is HALF and not self.has_spare_registers
+
+    @property
     def keeps_queries(self) -> bool:
         """Whether a warp reads its rows of Q once, and keeps them in registers."""
         kept = self.row_tiles * self.score_columns // self.operands.depth * _OPERAND

@@ -36,12 +36,12 @@ DEFAULT_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
 DEFAULT_MMA_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
     227 * _KIB: {64: (64, 128), 128: (64, 128), 192: (64, 64), 256: (64, 64)},
     163 * _KIB: {64: (64, 128), 128: (64, 128), 192: (64, 64), 256: (64, 128)},
-    99 * _KIB: {64: (64, 128), 128: (32, 128), 192: (32, 64), 256: (32, 64)},
+    99 * _KIB: {64: (64, 128), 128: (32, 128), 192: (32, 64), 256: (64, 64)},
 }
 # The default tile and block_q of f32 on tensor cores, by precision, and by columns as in
 # DEFAULT_TILES, on every target that has tensor cores.
 DEFAULT_TF32_TILES: Final[dict[str, dict[int, tuple[int, int]]]] = {
-    PAIRS.name: {64: (32, 128), 128: (16, 128), 256: (16, 64)},
+    PAIRS.name: {64: (32, 128), 256: (16, 128)},
     TF32.name: {64: (32, 128), 192: (32, 64), 256: (16, 64)},
 }
 LEAST_ASYNCHRONOUS: Final = 4  # bytes that one `cp.async` copies (PTX ISA)

@@ -178,11 +178,11 @@ class Fragment:
         for row in self._vars:
             yield from row
 
-    def part(self, rows: slice) -> Fragment:
-        """Some of the rows, with the same variables."""
+    def part(self, rows: slice, columns: slice = slice(None)) -> Fragment:
+        """Some of the rows, and of their columns, with the same variables."""
         found = copy(self)
-        found._vars = self._vars[rows]
-        found.rows = len(found._vars)
+        found._vars = [row[columns] for row in self._vars[rows]]
+        found.rows, found.columns = len(found._vars), len(range(self.columns)[columns])
         return found
 
     @property
