@@ -35,6 +35,7 @@ from flash.commands.measure.report import (
 from flash.commands.measure.sanitizers import sanitizer_jobs
 from flash.commands.measure.serving import SERVING_REMARKS, serving_jobs
 from flash.commands.measure.static import STATIC_REMARKS, static_jobs
+from flash.commands.measure.static_decode import LOOP_REMARKS, loop_jobs
 from flash.commands.measure.static_forward import FORWARD_REMARKS, forward_jobs
 from flash.commands.parts.command_line import CommandParser
 from flash.commands.parts.exits import FAILED, NO_GPU, OK, fail
@@ -49,6 +50,7 @@ ABOUT: Final = {
     "assemble": "the default kernels assembled: registers, spills, occupancy, code size",
     "static": "kernels and those of gradients by assembler and interpreter, beside Triton's",
     "forward": "main loops of 16-bit forward kernels in machine code, modelled, beside Triton's and FA2's",
+    "loops": "main loops of kernels that attend to a cache: instructions beside bytes, bytes in flight",
     "gallery": "the documentation's kernels beside Triton's and CuTe DSL's: lines, time, machine code",
     "decode": "bytes that decoding moves, against what it has to, on the interpreter",
     "serving": "traffic of packed batches over pages, against what cannot be avoided, on the interpreter",
@@ -64,6 +66,7 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "assemble": assemble_jobs,
     "static": static_jobs,
     "forward": forward_jobs,
+    "loops": loop_jobs,
     "gallery": gallery_jobs,
     "decode": decode_jobs,
     "serving": serving_jobs,
@@ -79,6 +82,7 @@ _REMARKS: Final = {
     "lines": LINE_REMARKS,
     "static": STATIC_REMARKS,
     "forward": FORWARD_REMARKS,
+    "loops": LOOP_REMARKS,
     "gallery": GALLERY_REMARKS,
     "decode": DECODE_REMARKS,
     "serving": SERVING_REMARKS,
