@@ -1,6 +1,7 @@
 """Compares ways to sum dQ by counts: two sweeps, one sweep with atomics, one in a fixed order.
 
     python benchmarks/gradient_sweeps.py --target sm_90
+    python benchmarks/gradient_sweeps.py --target sm_120 --kind tf32 --head-dim 64 128 192
 
 The interpreter runs the kernels of a small problem; the issue model of `ptxgen report` divides what
 their warps did by the rates of a multiprocessor's units. It knows no latency. For the fixed order, where
@@ -15,6 +16,7 @@ import heapq
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +27,7 @@ from flash.host.caller import Caller
 from flash.launch.step import Step
 from flash.problem.gradient_choice import gradient_config
 from flash.problem.gradients import KEYS
+from flash.reference import attention_reference
 from ptxgen.arrays.views import view
 from ptxgen.report.limits import limits
 from ptxgen.report.rates import DEVICES
@@ -35,16 +38,20 @@ _CTAS_PER_SM = 2  # by registers, of all kernels by keys here
 _HEADS = 32  # of all batch items
 _TILE = 64  # scores are counted in tiles of 64 x 64
 _LEFT_OUT = "global memory"  # the model has no caches
+KINDS: dict[str, dict[str, Any]] = {
+    "f16": {"dtype": "f16"},
+    "tf32": {"precision": "tf32"},
+    "f32_grade": {"precision": "f32_grade"},
+}
 
 
 def launches(config: flash.AttentionConfig, on: Target, seq: int, *, one_sweep: bool) -> list[Step]:
     """The launches of a call of one head."""
     rng, shape = np.random.default_rng(0), (1, 1, seq, config.head_dim)
-    arrays = {n: rng.standard_normal(shape).astype(np.float16) for n in ("dout", "q", "k", "v")}
-    out, lse = flash.AttentionKernel(config).launch(
-        *(arrays[n] for n in "qkv"), return_lse=True, backend="cpu"
-    )
-    arrays |= {"out": out, "lse": lse}
+    kind = np.float16 if config.dtype == "f16" else np.float32
+    arrays = {n: rng.standard_normal(shape).astype(kind) for n in ("dout", "q", "k", "v")}
+    out, lse = attention_reference(*(arrays[n] for n in "qkv"))
+    arrays |= {"out": out.astype(kind), "lse": lse.astype(np.float32)}
     arrays |= {name: np.empty_like(arrays[of]) for name, of in WRITTEN.items()}
     views = {name: view(array, name) for name, array in arrays.items()}
     checked = Checks(config, Caller("gradient_sweeps")).check(views, {}, "bhsd", (None, None))
@@ -119,12 +126,16 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--handover", type=int, default=800, help="clocks from one CTA's sums to the next's (default: 800)"
     )
+    parser.add_argument("--kind", choices=KINDS, default="f16", help="how elements are multiplied")
+    parser.add_argument(
+        "--head-dim", type=int, nargs="+", default=[64, 128, 256], help="(default: 64 128 256)"
+    )
     how = parser.parse_args(argv)
     on, ways = find_target(how.target), {"two sweeps": False, "one sweep": True}
     slots = _CTAS_PER_SM * DEVICES[on.sm].multiprocessors
     say(f"{on}: clocks of a multiprocessor for {_TILE} x {_TILE} scores")
-    for head_dim in (64, 128):
-        config = flash.AttentionConfig(head_dim, dtype="f16")
+    for head_dim in how.head_dim:
+        config = flash.AttentionConfig(head_dim, **KINDS[how.kind])
         per = (how.seq // _TILE) ** 2
         total = {}
         for way, one_sweep in ways.items():
@@ -133,6 +144,7 @@ def main(argv: list[str]) -> int:
             total[way] = sum(max(n for u, n in c.items() if u != _LEFT_OUT) for c in each) / per
             shown = ", ".join(f"{u} {n:.0f}" for u, n in sorted(units.items(), key=lambda x: -x[1]))
             say(f"d {head_dim}, {way}: busiest {total[way]:.0f} ({shown})")
+        say(f"d {head_dim}: one sweep takes {total['one sweep'] / total['two sweeps']:.2f} times two sweeps")
         tile = gradient_config(config, KEYS, on, 16, one_sweep=True).tiling.tile
         work = _CTAS_PER_SM * total["one sweep"] * tile / _TILE
         blocks, tiles = how.long // _TILE, how.long // tile

@@ -102,7 +102,7 @@ def decode(
 
     `append`: whether the kernel first writes 1 to 16 new rows of each sequence to the cache; the
     rows are of the type of the queries. With `rotary_dim`, an even number, the kernel rotates the
-    first `rotary_dim` columns of new keys and of queries. A kernel that appends takes no more
+    first `rotary_dim` columns of queries, and of new keys if it appends. A kernel that appends takes no more
     queries of a head of K and V than a CTA has rows.
 
     Raises `ConfigError` for a config that does not fit a cache, `VerifyError` for a fault of the
@@ -114,15 +114,10 @@ def decode(
     if cache.kv_dtype is not None:
         _require_widened(config)
     turned = _turned("decode", rotary_dim, rotary_interleaved, config.head_dim)
-    if turned and not append:
-        raise ConfigError(
-            "decode: rotary_dim is for a kernel that appends; give append=True, or turn queries "
-            "and new keys by the kernel of cache_kernels.append"
-        )
     target = cache.target(config.target, "decode")
     call = _example(config, cache, seq_q, group)
-    if append:
-        call = call._replace(new=_new_rows(call, turned, rotary_interleaved))
+    if append or turned:
+        call = call._replace(new=_new_rows(call, turned, rotary_interleaved, append=append))
     kernel = kernel_of(call, target, 2 if splits else 1)
     if append and kernel.features.appended is None:
         raise ConfigError(
@@ -262,10 +257,13 @@ def _example(config: AttentionConfig, cache: CacheConfig, seq_q: int, group: int
     )
 
 
-def _new_rows(call: CacheCall, rotary_dim: int, interleaved: bool) -> Joining:
-    """New rows of a call without memory: one row, and the rotary angles of one position."""
+def _new_rows(call: CacheCall, rotary_dim: int, interleaved: bool, *, append: bool) -> Joining:
+    """New rows of a call without memory: one row, if the kernel appends, and the rotary angles of one
+    position.
+    """
     config = call.config
-    k, v = (_nowhere((1, 1, 1, dim), config.element) for dim in (config.head_dim, config.value_dim))
+    dims = (config.head_dim, config.value_dim)
+    k, v = (_nowhere((1, 1, 1, dim), config.element) if append else None for dim in dims)
     angles = _nowhere((1, rotary_dim // 2), F32) if rotary_dim else None
     return Joining(k, v, angles, angles, interleaved)
 

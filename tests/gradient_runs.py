@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from flash.commands.campaign.gradient_bound import GradientBound, GradientInputs
 from flash.gradients.kernel import AttentionGradient, Gradients
 from flash.problem.config import AttentionConfig
+from flash.problem.gradient_choice import has_one_sweep
 from flash.reference import attention_reference
 
 Array = NDArray[Any]
@@ -59,6 +60,14 @@ class Case:
         """The arrays that have gradients."""
         return [f.argument for f in self.config.scores if f.gradient_of and f.argument in self.arrays]
 
+    @property
+    def kernel(self) -> AttentionGradient:
+        """What makes the gradients: in one sweep where there is one, unless `deterministic`."""
+        one_sweep = not self.deterministic and has_one_sweep(self.config)
+        return AttentionGradient(
+            self.config, deterministic=self.deterministic, sweeps=1 if one_sweep else None
+        )
+
     def run(self, *, layout: str = "bhsd", backend: str = "interpreter", **arrays: Any) -> Gradients:
         """The gradients; `arrays` replace some of the call's. Gradients are written to memory that
         was full of NaN, so that what is not written shows.
@@ -68,7 +77,7 @@ class Case:
         if layout == "bshd":
             named = {name: np.ascontiguousarray(a.swapaxes(1, 2)) for name, a in named.items()}
         into = {f"d{name}": np.full_like(named[name], np.nan) for name in "qkv" if f"d{name}" not in named}
-        made = AttentionGradient(self.config, deterministic=self.deterministic)
+        made = self.kernel
         rows = {"lse": lse, "dlse": self.dlse}
         given = {**named, **into, **rows, **self.arrays, **self.others}
         found = made.launch(**given, wanted=self.wanted, layout=layout, backend=backend)

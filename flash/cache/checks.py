@@ -187,6 +187,12 @@ def appends_by_kernel(cache: KVCache, views: Mapping[str, ArrayView], backend: s
     )
 
 
+def turns_by_kernel(views: Mapping[str, ArrayView], backend: str) -> bool:
+    """Whether a kernel rotates the queries of a call without new rows; on the host numpy does."""
+    has_rows = any(name in views and views[name].size for name in "kv")
+    return backend == "cuda" and not has_rows and _TABLES[0] in views
+
+
 def _is_aligned(array: ArrayView) -> bool:
     """Whether an array begins at a multiple of its element size; True for unknown types."""
     element = OF_ARRAYS.get(array.dtype)
@@ -205,10 +211,10 @@ def _problems_of_types(views: Mapping[str, ArrayView]) -> Iterator[str]:
 
 def _problems_of_turning(cache: KVCache, views: Mapping[str, ArrayView]) -> Iterator[str]:
     """Say what is wrong with new rows and rotary tables: the kernel reads both on the GPU."""
-    if not appends_by_kernel(cache, views, "cuda"):
+    if not turns_by_kernel(views, "cuda") and not appends_by_kernel(cache, views, "cuda"):
         yield (
-            "rotary_cos and rotary_sin are given, but only new k and v on the GPU of the cache are "
-            "turned; give these, or turn q and k before the call"
+            "rotary_cos and rotary_sin are given, but new k and v are turned only if they are on the GPU "
+            "of the cache; copy them there, or turn q and k before the call"
         )
     for name in _TABLES:
         array = views[name]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flash.cache.append import prepared_append
 from flash.cache.call import Task
-from flash.cache.checks import Rows, appends_by_kernel, problems_of_rotary
+from flash.cache.checks import Rows, appends_by_kernel, problems_of_rotary, turns_by_kernel
 from flash.cache.row_locations import RowLocations
 from flash.cpu.paged_rows import KeyRows
 from flash.decode.append_launch import NewRows, Rotation
@@ -52,13 +52,14 @@ class CachedWork:
             self._places.place(stream)
         is_empty = 0 in task.out.shape[:3]
         by_kernel = appends_by_kernel(task.cache, task.views, task.backend)
+        by_kernel = by_kernel or turns_by_kernel(task.views, task.backend)
         new = joining(task.views, task.interleaved) if by_kernel else None
         turned_before = task.turns and (new is None or is_empty)
         self._q = self._room_for_queries() if turned_before else task.views["q"]
         self._attend = _nothing if is_empty else self._prepared_attention(new)
         self._write: Callable[[int], object] = self._write_rows
-        if new is not None and not is_empty:  # written by the attending kernel or one before it
-            self._write = _nothing
+        if new is not None and (not is_empty or new.k is None):
+            self._write = _nothing  # the attending kernel writes and turns, or one before it
         elif new is not None and task.backend == "cuda":
             self._write = self._prepared_append(new)
 
@@ -183,6 +184,8 @@ class CachedWork:
         """The kernel that only appends, for a call without queries."""
         cache, task = self._task.cache, self._task
         arrays = cache.memory.arrays(task.layer)
+        assert new.k is not None
+        assert new.v is not None
         rows = NewRows(new.k, new.v, arrays.k, arrays.v, self._operands, cache.page_size or 0)
         turned = None
         if new.cos is not None and new.sin is not None:

@@ -35,6 +35,7 @@ from flash.commands.measure.report import (
 from flash.commands.measure.sanitizers import sanitizer_jobs
 from flash.commands.measure.serving import SERVING_REMARKS, serving_jobs
 from flash.commands.measure.static import STATIC_REMARKS, static_jobs
+from flash.commands.measure.static_decode import LOOP_REMARKS, loop_jobs
 from flash.commands.measure.static_forward import FORWARD_REMARKS, forward_jobs
 from flash.commands.measure.static_hopper import HOPPER_REMARKS, hopper_jobs
 from flash.commands.parts.command_line import CommandParser
@@ -51,6 +52,7 @@ ABOUT: Final = {
     "static": "kernels and those of gradients by assembler and interpreter, beside Triton's",
     "forward": "main loops of 16-bit forward kernels in machine code, modelled, beside Triton's and FA2's",
     "hopper": "main loops of forward kernels for sm_90a, modelled, beside Triton's and flash-attn-4's",
+    "loops": "main loops of kernels that attend to a cache: instructions beside bytes, bytes in flight",
     "gallery": "the documentation's kernels beside Triton's and CuTe DSL's: lines, time, machine code",
     "decode": "bytes that decoding moves, against what it has to, on the interpreter",
     "serving": "traffic of packed batches over pages, against what cannot be avoided, on the interpreter",
@@ -67,6 +69,7 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "static": static_jobs,
     "forward": forward_jobs,
     "hopper": hopper_jobs,
+    "loops": loop_jobs,
     "gallery": gallery_jobs,
     "decode": decode_jobs,
     "serving": serving_jobs,
@@ -92,6 +95,7 @@ _REMARKS: Final = {
     "static": STATIC_REMARKS,
     "forward": FORWARD_REMARKS,
     "hopper": HOPPER_REMARKS,
+    "loops": LOOP_REMARKS,
     "gallery": GALLERY_REMARKS,
     "decode": DECODE_REMARKS,
     "serving": SERVING_REMARKS,

@@ -91,8 +91,12 @@ CAUSAL: Final[dict[str, str]] = {
 
 def contract(made: BuiltKernel, config: KernelConfig) -> dict[str, Any]:
     """The contract of the attention kernel of a configuration."""
-    t, new, meanings = config.tiling, config.features.appended, parameters(config)
-    turning = {} if new is None else rotary_words(new.rotary_dim, interleaved=new.interleaved)
+    t, features, meanings = config.tiling, config.features, parameters(config)
+    turned, turning = features.turned, {}
+    if features.appended is not None or turned is not None:
+        turning = rotary_words(
+            turned.rotary_dim if turned else 0, interleaved=turned is not None and turned.interleaved
+        )
     words = Words(
         kind="decode" if config.features.cached and not config.features.varlen else "forward",
         computes={
@@ -226,7 +230,9 @@ def _constraints(config: KernelConfig) -> list[str]:
         )
     if new is not None:
         constraints += _of_new_rows(config)
-        constraints += turned_together(new.rotary_dim, interleaved=new.interleaved)
+    if features.turned is not None:
+        turned = features.turned
+        constraints += turned_together(turned.rotary_dim, interleaved=turned.interleaved)
     if features.varlen or features.cached:
         constraints.append(NOT_WRITTEN_MEANWHILE)
     return constraints

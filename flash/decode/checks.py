@@ -191,11 +191,11 @@ def _problems_of_new(
     """Say what is wrong with the new rows k and v and their rotary tables."""
     alone = [
         f"{one} is given without {other}; give both, or neither"
-        for one, other in (("k", "v"), ("v", "k"), (_COS, _SIN), (_SIN, _COS), (_COS, "k"))
+        for one, other in (("k", "v"), ("v", "k"), (_COS, _SIN), (_SIN, _COS))
         if one in views and other not in views
     ]
     yield from alone
-    if alone or "k" not in views:
+    if alone or not {"k", _COS} & views.keys():
         return
     declared = _new_rows(config)
     wrong = list(problems_of_shapes(declared, views, sizes))
@@ -203,11 +203,14 @@ def _problems_of_new(
     if wrong:
         return
     q = views["q"]
-    if views["k"].size and 0 in q.shape:
+    has_rows = "k" in views and views["k"].size > 0
+    if has_rows and 0 in q.shape:
         yield f"q must have a query where there are new rows, got shape {list(q.shape)}"
     if _COS in views:
         yield from _problems_of_tables(config, views)
-    if views["k"].size:
+        if q.device == HOST:
+            yield from _problems_of_positions(views)
+    if has_rows:
         yield from _problems_of_written(views)
         if q.device == HOST:
             yield from _problems_of_new_on_host(views)
@@ -232,12 +235,7 @@ def _problems_of_written(views: Mapping[str, ArrayView]) -> Iterator[str]:
 
 
 def _problems_of_tables(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
-    cos, k = views[_COS], views["k"]
-    if not k.shape[2]:
-        yield (
-            f"k must have new rows where there are rotary tables, got shape {list(k.shape)}; leave "
-            "these out, and turn q before"
-        )
+    cos = views[_COS]
     if not cos.shape[0] or cos.shape[1] > config.head_dim // 2:
         yield (
             "rotary_cos and rotary_sin must be [positions, rotary_dim / 2], with rotary_dim up to "
@@ -257,8 +255,15 @@ def _problems_of_new_on_host(views: Mapping[str, ArrayView]) -> Iterator[str]:
         return
     if "block_table" in views:
         yield from _problems_of_pages(views, index, used)
-    needed = int(np.max(used - numbers["leftpad_k"]))
-    if _COS in views and views[_COS].shape[0] < needed:
+
+
+def _problems_of_positions(views: Mapping[str, ArrayView]) -> Iterator[str]:
+    """Say that rotary tables are too short, if lengths are on the host."""
+    numbers = _numbers_on_host(views)
+    if numbers is None:
+        return
+    needed = int(np.max(numbers["seqused_k"] - numbers["leftpad_k"], initial=0))
+    if views[_COS].shape[0] < needed:
         yield (
             f"rotary_cos and rotary_sin must have a row for each of {needed} positions, got "
             f"{views[_COS].shape[0]}"

@@ -173,10 +173,10 @@ class DecodeKernel:
         its sequence, so `seqused_k` must include the new rows. With `rotary_cos` and `rotary_sin`,
         float32 [positions, rotary_dim / 2] with dense rows, the first rotary_dim columns of k and q are
         rotated by the positions of their rows, neighbouring columns together if `rotary_interleaved`
-        (`flash/problem/rotary.py`). The kernel that attends writes up to 16 new rows, if one CTA,
-        or one CTA for each of `splits`, has all queries of a head of K; otherwise a launch before
-        it writes them. A new row must belong to one item only: each item with new rows needs its
-        own sequence, and its own pages for the new rows.
+        (`flash/problem/rotary.py`); without k and v those of q alone. The kernel that attends writes up
+        to 16 new rows, if one CTA, or one CTA for each of `splits`, has all queries of a head of K;
+        otherwise a launch before it writes them. A new row must belong to one item only: each item with
+        new rows needs its own sequence, and its own pages for the new rows.
 
         `splits`: into how many parts the keys are divided, 1 to 32768; each part has its own CTAs.
         "auto" is a rule (`flash.decode.plan.choose_splits`) that depends on the device, the batch

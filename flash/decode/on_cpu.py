@@ -19,7 +19,7 @@ from flash.problem.features import LENGTHS
 from flash.problem.rotary import rotated
 from flash.scores.aux_arrays import gathered
 from flash.scores.features import CACHE_ARRAYS
-from ptxgen.arrays.views import host_array
+from ptxgen.arrays.views import ArrayView, host_array
 
 Array = NDArray[Any]
 Rows = Callable[[int], tuple[KeyRows, KeyRows]]  # keys and values of an item, [1, kv_heads, n, dim]
@@ -63,19 +63,26 @@ def attend_on_cpu(call: CacheCall) -> None:
 
 
 def _join(call: CacheCall, new: Joining, numbers: tuple[Array, Array, Array]) -> Array:
-    """Write new rows to the cache. Returns q, rotated if there are rotary tables."""
+    """Write new rows to the cache, if there are any. Returns q, rotated if there are rotary tables."""
     sequences, used, padding = numbers
-    q, k, v = (host_array(array) for array in (call.q, new.k, new.v))
-    if new.cos is not None and new.sin is not None:
-        cos, sin = host_array(new.cos), host_array(new.sin)
-        # Rows are rounded once: keys to the type of the cache, which e4m3 is below.
-        kept = (q.dtype, np.dtype(np.float32) if call.has_scales else k.dtype)
-        q, k = (
-            rotated(x, cos, sin, _positions(used - padding, x.shape[2]), interleaved=new.interleaved).astype(
-                dtype
-            )
-            for x, dtype in zip((q, k), kept, strict=True)
+
+    def turned(array: ArrayView, dtype: Any) -> Array:
+        """The rows of an array, rotated if there are rotary tables, and then rounded once."""
+        rows = host_array(array)
+        if new.cos is None or new.sin is None:
+            return rows
+        cos, sin, positions = (
+            host_array(new.cos),
+            host_array(new.sin),
+            _positions(used - padding, rows.shape[2]),
         )
+        found: Array = rotated(rows, cos, sin, positions, interleaved=new.interleaved).astype(dtype)
+        return found
+
+    q = turned(call.q, host_array(call.q).dtype)
+    if new.k is None or new.v is None:
+        return q
+    k, v = turned(new.k, np.float32 if call.has_scales else host_array(new.k).dtype), host_array(new.v)
     n = k.shape[2]
     for b, sequence in enumerate(sequences):
         first = max(n - int(used[b]), 0)  # the first new row that lies in the sequence

@@ -23,7 +23,7 @@ from flash.launch.step import Step, aligned, launch_step
 from flash.operands.declared import LAST_KEYS
 from flash.operands.dtypes import E4M3, OF_ARRAYS, DType
 from flash.problem.config import AttentionConfig, KernelConfig
-from flash.problem.features import LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended
+from flash.problem.features import LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended, Turned
 from flash.problem.tile_choice import choose_tiling, natural_alignment
 from flash.problem.wgmma_choice import BOX_ROWS
 from ptxgen.arrays.views import ArrayView
@@ -46,19 +46,25 @@ class Joining(NamedTuple):
     """New rows that are appended to a cache before attention: k [batch, kv_heads, n, head_dim] and
     v [batch, kv_heads, n, head_dim_v], n at least 1, of one dtype. With cos and sin, f32
     [positions, rotary_dim / 2] with dense rows, the first rotary_dim columns of k and q, which then
-    have one dtype, are rotated by the positions of their rows (`flash/problem/rotary.py`).
+    have one dtype, are rotated by the positions of their rows (`flash/problem/rotary.py`). Without k and
+    v only q is rotated.
     """
 
-    k: ArrayView
-    v: ArrayView
+    k: ArrayView | None
+    v: ArrayView | None
     cos: ArrayView | None = None
     sin: ArrayView | None = None
     interleaved: bool = False
 
     @property
-    def dtype(self) -> DType:
-        """The dtype of the new rows."""
-        return OF_ARRAYS[self.k.dtype]
+    def dtype(self) -> DType | None:
+        """The dtype of the new rows; None if there are none."""
+        return None if self.k is None else OF_ARRAYS[self.k.dtype]
+
+    @property
+    def turned(self) -> Turned | None:
+        """The rotation of rows; None without one."""
+        return None if self.cos is None else Turned(2 * self.cos.shape[1], self.interleaved)
 
     @property
     def operands(self) -> dict[str, ArrayView]:
@@ -68,13 +74,15 @@ class Joining(NamedTuple):
 
 
 def joining(views: Mapping[str, ArrayView], interleaved: bool) -> Joining | None:
-    """The new rows and rotary tables among the arrays of a call; None without new rows."""
-    if "k" not in views or not views["k"].size:
-        return None
+    """The new rows and rotary tables among the arrays of a call; None without either."""
     cos, sin = (views.get(f"rotary_{name}") for name in ("cos", "sin"))
     if cos is not None and not cos.size:  # no column is rotated
         cos = sin = None
-    return Joining(views["k"], views["v"], cos, sin, interleaved)
+    has_rows = "k" in views and views["k"].size > 0
+    if not has_rows and cos is None:
+        return None
+    k, v = (views["k"], views["v"]) if has_rows else (None, None)
+    return Joining(k, v, cos, sin, interleaved)
 
 
 class CacheCall(NamedTuple):
@@ -170,7 +178,9 @@ def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
         config.pack_gqa == "auto" and packing_saves_ctas(call.q.shape[2], call.group, kernel.tiling.block_q)
     )
     kernel = replace(kernel, features=features, packed=packs)
-    return replace(kernel, features=replace(features, appended=_appended_by(call, kernel)))
+    new, appended = call.new, _appended_by(call, kernel)
+    only_turned = new.turned if new is not None and new.k is None else None
+    return replace(kernel, features=replace(features, appended=appended, turns_queries=only_turned))
 
 
 def _without_wgmma(call: CacheCall, merged: bool) -> str:
@@ -198,7 +208,7 @@ def _appended_by(call: CacheCall, kernel: KernelConfig) -> Appended | None:
     with all queries of a head of K and V in one CTA. Otherwise None.
     """
     new = call.new
-    if new is None:
+    if new is None or new.k is None or new.v is None or new.dtype is None:
         return None
     ctas = blocks_of(call, kernel) // (call.q.shape[0] * call.k.shape[1])  # of one head of K and V
     if ctas > 1 or new.k.shape[2] > MAX_NEW_ROWS or new.dtype is not kernel.dtype:
@@ -210,7 +220,8 @@ def _appended_by(call: CacheCall, kernel: KernelConfig) -> Appended | None:
 
 def turns_before(call: CacheCall, kernel: KernelConfig) -> bool:
     """Whether a launch before the one that attends rotates q."""
-    return kernel.features.appended is None and call.new is not None and call.new.cos is not None
+    features = kernel.features
+    return call.new is not None and call.new.cos is not None and features.turned is None
 
 
 def _alignment(call: CacheCall, merged: bool) -> int:
@@ -253,7 +264,7 @@ def steps_of(call: CacheCall, kernel: KernelConfig, splits: int, space: Workspac
     `queries` if `turns_before`.
     """
     steps = []
-    if call.new is not None and kernel.features.appended is None:
+    if call.new is not None and call.new.k is not None and kernel.features.appended is None:
         steps.append(_appending(call, call.new, kernel.target, space.queries))
         call = call if space.queries is None else call._replace(q=space.queries)
     if space.parts is None:
@@ -267,6 +278,9 @@ def steps_of(call: CacheCall, kernel: KernelConfig, splits: int, space: Workspac
 
 
 def _appending(call: CacheCall, new: Joining, target: Target, queries: ArrayView | None) -> Step:
+    assert new.k is not None
+    assert new.v is not None
+    assert new.dtype is not None
     turned = None
     if new.cos is not None and new.sin is not None and queries is not None:
         turned = Rotation(new.cos, new.sin, new.interleaved, call.q, queries)
@@ -296,9 +310,10 @@ def _attending(
         LAST_KEYS: last_keys(call.operands),
         **aux_sizes(call.config, call.operands),
     }
-    if call.new is not None and features.appended is not None:
+    if call.new is not None and (features.appended is not None or features.turned is not None):
         arrays |= call.new.operands
-        values["n"] = call.new.k.shape[2]
+        if call.new.k is not None:
+            values["n"] = call.new.k.shape[2]
         if call.new.cos is not None:
             values["positions"] = min(call.new.cos.shape[0], MAX_POSITIONS)
     return launch_step(made, arrays, values, blocks_of(call, kernel) * splits)

@@ -18,7 +18,7 @@ from flash.device.parameters import InCache, Parameters
 from flash.device.row_copy import BITS, RowCopy, Turn, as_f32, load_if, only_if, position_of, rounded, turned
 from flash.operands.dtypes import DType
 from flash.problem.config import KernelConfig
-from flash.problem.features import Appended
+from flash.problem.features import Appended, Turned
 from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
 from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
@@ -29,10 +29,11 @@ _PAIRS: Final = 4  # pairs that a thread rotates at once: the loads of their ang
 
 @dataclass(frozen=True)
 class AppendedRows:
-    """The new cache rows that a CTA writes, and the queries that it rotates."""
+    """The new cache rows that a CTA writes, if there are any, and the queries that it rotates."""
 
     k: KernelBuilder
-    new: Appended
+    new: Appended | None  # None: only queries are rotated
+    rotation: Turned | None
     dtype: DType  # type of Q
     stored: DType  # type of K and V
     block_q: int
@@ -44,33 +45,35 @@ class AppendedRows:
     def written(
         cls, k: KernelBuilder, config: KernelConfig, given: Parameters, cta: Cta
     ) -> AppendedRows | None:
-        """Write the new rows of this CTA, which may read them then. Returns None if the kernel
-        appends no rows.
+        """Write the new rows of this CTA, if there are any, which may read them then. Returns None if
+        the kernel neither appends rows nor rotates queries.
         """
         features = config.features
-        if features.appended is None:
+        if features.appended is None and features.turned is None:
             return None
         assert cta.in_cache is not None  # rows are appended to caches only
         stored = features.kv_dtype or config.dtype
         block_q = config.tiling.block_q
-        own = cls(k, features.appended, config.dtype, stored, block_q, given, cta, cta.in_cache)
-        own._write_all()
+        new, turned = features.appended, features.turned
+        own = cls(k, new, turned, config.dtype, stored, block_q, given, cta, cta.in_cache)
+        if new is not None:
+            own._write_all(new)
         return own
 
     @property
     def turns(self) -> bool:
         """Whether queries are rotated."""
-        return self.new.rotary_dim > 0
+        return self.rotation is not None
 
     @marked("new rows: loop")
-    def _write_all(self) -> None:
+    def _write_all(self, new: Appended) -> None:
         k, n = self.k, self.k.signed(self.given.numbers["n"])
         k.note("the new rows of this CTA's keys")
         thread = k.thread_id()
         with k.loop(k.signed(thread // WARP_SIZE), n, step=k.threads // WARP_SIZE) as row:
             place = self.where.rows - n + row
             with k.when(self._is_own(place)):
-                self._write(row, place, k.signed(thread % WARP_SIZE))
+                self._write(new, row, place, k.signed(thread % WARP_SIZE))
         k.barrier()
 
     @marked("new rows: own rows")
@@ -85,34 +88,35 @@ class AppendedRows:
         not_before = (part.number == 0) | (key >= self.cta.first_tile * tile)
         return is_there & not_before & (key < self.cta.tiles * tile)
 
-    def _write(self, row: Value, place: Value, lane: Value) -> None:
+    def _write(self, new: Appended, row: Value, place: Value, lane: Value) -> None:
         k, head = self.k, self.cta.kv_head
-        turn = self._turn(place) if self.turns else None
+        turn = None if self.rotation is None else self._turn(self.rotation, place)
         held = []
-        for name, columns in (("K", self.new.head_dim), ("V", self.new.head_dim_v)):
+        for name, columns in (("K", new.head_dim), ("V", new.head_dim_v)):
             array = self.given.K if name == "K" else self.given.V
             scales = self.given.operands.get(f"{name.lower()}_scale")
             scale = None if scales is None else scales.of_sequence(k, head)
-            copy = RowCopy(k, self.new.dtype, self.stored, scale)
+            copy = RowCopy(k, new.dtype, self.stored, scale)
             begin = self.given.operands[f"{name.lower()}_new"].place(k, self.cta.batch, head, row)
             to = self.where.head(k, array, head).row(k, place)
             held.append((copy, to, copy.read(begin, lane, columns, turn if name == "K" else None)))
         for copy, to, parts in held:
             copy.write(to, parts)
 
-    def _turn(self, place: Value) -> Turn:
+    def _turn(self, rotation: Turned, place: Value) -> Turn:
         """The rotary angles of row `place` of the sequence."""
         k, operands = self.k, self.given.operands
         position = position_of(k, self.where, place, k.signed(self.given.numbers["positions"]))
         cos, sin = (operands[f"rotary_{name}"].place(k, position) for name in ("cos", "sin"))
-        return Turn(cos, sin, self.new.rotary_dim, self.new.interleaved)
+        return Turn(cos, sin, rotation.rotary_dim, rotation.interleaved)
 
     @marked("new rows: queries")
     def turn_queries(self, element: Callable[[Value, Value], Pointer]) -> None:
         """Rotate the queries that have arrived in shared memory; `element(row, column)` is the
         address of an element there. All threads see the rotated queries after the next barrier.
         """
-        k, half = self.k, self.new.rotary_dim // 2
+        assert self.rotation is not None  # see `turns`
+        k, rotation, half = self.k, self.rotation, self.rotation.rotary_dim // 2
         k.note("queries are turned where they are")
         rows = k.min(self.cta.Q.rows - self.cta.first_row, self.block_q)
         pairs = k.max(rows, 0).as_(u32) * half
@@ -122,7 +126,7 @@ class AppendedRows:
             for n in range(at_once):
                 nth = first + k.threads * n if n else first
                 inside = nth < pairs if n else None
-                found.append((self._turned(nth // half, nth % half, element, inside), inside))
+                found.append((self._turned(rotation, nth // half, nth % half, element, inside), inside))
             for parts, inside in found:
                 for at, bits in parts:
                     with only_if(k, inside):
@@ -130,12 +134,17 @@ class AppendedRows:
 
     @marked("new rows: element of a query")
     def _turned(
-        self, row: Value, pair: Value, element: Callable[[Value, Value], Pointer], inside: Value | None
+        self,
+        rotation: Turned,
+        row: Value,
+        pair: Value,
+        element: Callable[[Value, Value], Pointer],
+        inside: Value | None,
     ) -> list[tuple[Pointer, Value]]:
         """The addresses of the two elements of a pair of columns, and their rotated bits."""
         k = self.k
         query = self.cta.query(self.cta.first_row + k.signed(row))
-        turn = self._turn(self.where.rows - self.given.seq_q + query)
+        turn = self._turn(rotation, self.where.rows - self.given.seq_q + query)
         places = []
         for column in turn.columns(pair):
             at = element(row, column)

@@ -14,6 +14,7 @@ from flash.gradients.steps import GradientCall, memory_of
 from flash.launch.explain import data_of, proved_text, rows_of, scores_of
 from flash.launch.varlen import LENGTHS
 from flash.operands.dtypes import F32_BYTES
+from flash.problem.gradient_choice import Sweeps
 from flash.problem.gradients import KEYS, GradientConfig
 from flash.problem.sequences import each_sequence
 from ptxgen.arrays.elements import numpy_type
@@ -26,12 +27,7 @@ _OWNED = {
 
 
 def explain(
-    call: GradientCall,
-    backend: str,
-    why: str,
-    kernels: Sequence[tuple[BuiltKernel, int]],
-    *,
-    deterministic: bool,
+    call: GradientCall, backend: str, why: str, kernels: Sequence[tuple[BuiltKernel, int]], sweeps: Sweeps
 ) -> str:
     """Lines about the backend, the problem, the kernels, their cost and memory. `kernels` are those of
     each launch of the call, and its CTAs; none for numpy.
@@ -53,7 +49,7 @@ def explain(
     if backend == "cpu":
         lines.append(("kernel", "none: numpy computes it"))
     else:
-        lines.append(("sweeps", _sweeps(call, deterministic=deterministic)))
+        lines.append(("sweeps", _sweeps(sweeps)))
         for made, ctas in kernels:
             lines += _kernel(made, ctas)
         lines.append(("work", _work(call, kernels)))
@@ -61,15 +57,14 @@ def explain(
     return "\n".join(f"{name + ':':<9} {text}" for name, text in lines)
 
 
-def _sweeps(call: GradientCall, *, deterministic: bool) -> str:
+def _sweeps(sweeps: Sweeps) -> str:
     """How many sweeps make dQ, dK and dV, and why."""
-    if call.one_sweep:
+    if sweeps.number == 1:
         return (
-            "one, because deterministic is False: five products for each tile, of which dQ is added to f32 "
-            "sums by atomics; the last bits of dq may differ from call to call"
+            f"one, {sweeps.why}: five products for each tile, of which dQ is added to f32 sums by atomics; "
+            "the last bits of dq may differ from call to call"
         )
-    reason = "deterministic is True" if deterministic else "the table has no tiles for one"
-    return f"two, because {reason}: seven products for each tile, and the same call gives the same bits"
+    return f"two, {sweeps.why}: seven products for each tile, and the same call gives the same bits"
 
 
 def _kernel(made: BuiltKernel, ctas: int) -> Iterator[tuple[str, str]]:

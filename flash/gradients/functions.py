@@ -66,8 +66,8 @@ def attention_backward(
     `softcap`, `score_mod`, `mask_mod` and `dropout` are as in `attention`; all other arguments and the
     exceptions are as in `AttentionGradient.launch`.
 
-    Unless `deterministic`, dq is summed by atomics where kernels do: faster, but not with the same bits in
-    each call (`AttentionGradient`).
+    Unless `deterministic`, dq is summed by atomics where kernels do and that is faster: not with the same
+    bits in each call (`AttentionGradient`).
 
     float32 without a `precision` is computed as with "ieee": products are exact and summed in f32. With
     "f32_grade" the kernels use tensor cores, with an error near that of f32.

@@ -41,22 +41,21 @@ def ordinal_of(arrays: Mapping[str, ArrayView]) -> int | None:
 class GradientLauncher:
     """Launches the kernels of gradients of one config; `gpu` loads them."""
 
-    def __init__(self, gpu: GpuLauncher, checks: Checks, caller: Caller, *, one_sweep: bool) -> None:
+    def __init__(self, gpu: GpuLauncher, checks: Checks, caller: Caller) -> None:
         self._gpu = gpu
-        self._one_sweep = one_sweep
         self._checks = checks
         self._caller = caller
         self._ready = Kept[tuple[object, ...], _Launches]()
         self._memory: dict[tuple[int, int], ArrayView] = {}
         self._lock = Lock()
 
-    def require_kernels(self, ordinal: int | None, target: Target) -> None:
+    def require_kernels(self, ordinal: int | None, target: Target, *, one_sweep: bool) -> None:
         """Raise `ConfigError` if no kernel computes the gradients on the target, and `LaunchError` if
         device `ordinal` does not hold it. None stands for no device.
         """
-        for owner in owners_of(one_sweep=self._one_sweep):
+        for owner in owners_of(one_sweep=one_sweep):
             made = gradient_config(
-                self._gpu.config, owner, target, _ALIGNED, one_sweep=self._one_sweep, who=self._caller.name
+                self._gpu.config, owner, target, _ALIGNED, one_sweep=one_sweep, who=self._caller.name
             )
             tiling = made.tiling
             if ordinal is None:

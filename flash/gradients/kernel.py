@@ -26,7 +26,7 @@ from flash.launch.signature import ExplainArguments, LaunchArguments
 from flash.operands.dtypes import OF_ARRAYS
 from flash.operands.words import A, AnyArray, Backend, Layout
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
-from flash.problem.gradient_choice import gradient_config, has_one_sweep
+from flash.problem.gradient_choice import Sweeps, gradient_config, require_sweeps, sweeps_of
 from flash.problem.gradients import owners_of
 from flash.problem.tile_choice import natural_alignment
 from flash.scores.aux_arrays import flattened
@@ -68,9 +68,11 @@ class _Read(NamedTuple):
 class AttentionGradient:
     """The gradients of attention as `config` says, on numpy, torch, CuPy, JAX and other arrays.
 
-    Unless `deterministic`, one sweep makes all gradients: five products for each tile of scores and not
+    Unless `deterministic`, one sweep may make all gradients: five products for each tile of scores and not
     seven, but dq is the sum of what CTAs add by atomics, in an order that differs from run to run, and
-    so do its last bits. It needs head_dim f32 more for each row of each head of q.
+    so do its last bits. It needs head_dim f32 more for each row of each head of q. One sweep is taken where
+    a model of the target gives it fewer clocks than two (docs/backward.md), or where `sweeps` is 1, and not
+    where that is 2.
 
     Kernels are made by the first call that needs them, and kept. `cuda` is the GPU backend and
     `cache` keeps compiled kernels; by default those of the process. Any thread may use it. `copy`
@@ -81,7 +83,8 @@ class AttentionGradient:
     The kernels use tensor cores, but for f32 with precision "ieee", the default: its products are exact,
     and summed in f32. They need sm_80 or later.
 
-    Raises `ConfigError` if `config` is no `AttentionConfig`, or one of pages.
+    Raises `ConfigError` if `config` is no `AttentionConfig`, or one of pages, and if one sweep is asked for
+    that there is not, or though dq is to be `deterministic`.
     """
 
     _caller: ClassVar = Caller(f"{_NAME}.launch")
@@ -91,6 +94,7 @@ class AttentionGradient:
         config: AttentionConfig,
         *,
         deterministic: bool = True,
+        sweeps: int | None = None,
         cuda: CudaBackend | None = None,
         cache: ModuleCache | None = None,
     ) -> None:
@@ -106,19 +110,22 @@ class AttentionGradient:
             )
         if not isinstance(deterministic, bool):
             raise ConfigError(f"{_NAME}: deterministic must be True or False, got {shown(deterministic)}")
+        require_sweeps(config, sweeps, deterministic=deterministic, who=_NAME)
         self.config = config
         self.deterministic = deterministic
+        self.sweeps = sweeps
         caller = self._caller
         self._gpu = GpuLauncher(config, gpu_of(_NAME, cuda), cache_of(_NAME, cache), caller.name)
         self._checks = Checks(config, caller)
-        self._one_sweep = not deterministic and has_one_sweep(config)
-        self._launcher = GradientLauncher(self._gpu, self._checks, caller, one_sweep=self._one_sweep)
+        self._launcher = GradientLauncher(self._gpu, self._checks, caller)
         self._numbers = config.numbers
         self._operand_names = tuple([operand.name for operand in config.features.operands])
         self._has_kernels: set[tuple[int | None, Target]] = set()
+        self._sweeps: dict[Target, Sweeps] = {}
 
     def __repr__(self) -> str:
         how = "" if self.deterministic else ", deterministic=False"
+        how += "" if self.sweeps is None else f", sweeps={self.sweeps}"
         return f"{_NAME}({self.config!r}{how})"
 
     def __copy__(self) -> AttentionGradient:
@@ -128,7 +135,9 @@ class AttentionGradient:
         return self
 
     def __reduce__(self) -> tuple[Callable[..., AttentionGradient], tuple[AttentionConfig]]:
-        return functools.partial(AttentionGradient, deterministic=self.deterministic), (self.config,)
+        return functools.partial(AttentionGradient, deterministic=self.deterministic, sweeps=self.sweeps), (
+            self.config,
+        )
 
     @property
     def builds(self) -> dict[str, GradientBuild]:
@@ -139,9 +148,10 @@ class AttentionGradient:
         """
         target = find_target(self.config.target or DEFAULT_TARGET)
         config, of_owner = self.config, (target, self._natural_alignment)
+        one_sweep = self._sweeps_on(target).number == 1
         return {
-            owner: gradient_build(gradient_config(config, owner, *of_owner, one_sweep=self._one_sweep))
-            for owner in owners_of(one_sweep=self._one_sweep)
+            owner: gradient_build(gradient_config(config, owner, *of_owner, one_sweep=one_sweep))
+            for owner in owners_of(one_sweep=one_sweep)
         }
 
     @property
@@ -298,7 +308,7 @@ class AttentionGradient:
         if name != "cpu":
             for step, _ in self._steps(call, self._target(name, call.arrays), without_memory=True):
                 kernels.append((step.made, step.plan.grid[0]))
-        return explain(call, name, why, kernels, deterministic=self.deterministic)
+        return explain(call, name, why, kernels, self._sweeps_on(self._target(name, call.arrays)))
 
     def _scalars(self, softmax_scale: object, arguments: Any) -> tuple[float, Mapping[str, int | float]]:
         """The scale of a call, and the scalar arguments of its features; the seed is taken out of
@@ -330,10 +340,17 @@ class AttentionGradient:
         check_place(who, name, views["q"], stream)
         config = self.config
         numbers, sums = self._numbers, dict[str, ArrayView]()
-        call = GradientCall(
-            *(config, found, layout, config.scale, views, operands, numbers, sums), self._one_sweep
-        )
+        one_sweep = name != "cpu" and self._sweeps_on(self._target(name, views)).number == 1
+        call = GradientCall(*(config, found, layout, config.scale, views, operands, numbers, sums), one_sweep)
         return _Read(call, name, why)
+
+    def _sweeps_on(self, target: Target) -> Sweeps:
+        """The sweeps that kernels for a target make, and why."""
+        found = self._sweeps.get(target)
+        if found is None:
+            found = sweeps_of(self.config, self.sweeps, target, deterministic=self.deterministic)
+            self._sweeps[target] = found
+        return found
 
     def _views(
         self, named: Mapping[str, object], arguments: Mapping[str, object], stream: int | None
@@ -387,7 +404,7 @@ class AttentionGradient:
             return
         key = self._ordinal(backend, arrays), self._target(backend, arrays)
         if key not in self._has_kernels:
-            self._launcher.require_kernels(*key)
+            self._launcher.require_kernels(*key, one_sweep=self._sweeps_on(key[1]).number == 1)
             self._has_kernels.add(key)
 
     def _clear(self, arrays: Mapping[str, ArrayView], stream: int) -> None:

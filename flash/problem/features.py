@@ -27,6 +27,43 @@ LENGTHS: Final = ("seqused_k", "leftpad_k", "cache_batch_idx")
 
 
 @dataclass(frozen=True, slots=True)
+class Turned:
+    """Rows that a forward kernel rotates by the positions of their keys: the first `rotary_dim` columns
+    of each row of Q, and of each new row of K if the kernel appends, in pairs of neighbours if
+    `interleaved`.
+    """
+
+    rotary_dim: int
+    interleaved: bool = False
+
+    @property
+    def words(self) -> list[str]:
+        """The words for the rotation in the kernel's name."""
+        return [f"rotary{self.rotary_dim}", *(["interleaved"] if self.interleaved else [])]
+
+    def operands(self, rows: str) -> Iterator[Operand]:
+        """The arrays with the rotary angles of `rows`."""
+        for name, what in (("rotary_cos", "cosines"), ("rotary_sin", "sines")):
+            yield Operand(
+                name,
+                F32,
+                ("positions",),
+                f"{what} of the angles by which {rows} are turned, row r "
+                "of a sequence by those of position r, less its padding, at least 0 and at "
+                "most the last",
+                columns=self.rotary_dim // 2,
+                last="rotary_dim / 2",
+            )
+
+    @property
+    def numbers(self) -> Iterator[Number]:
+        """The scalar with the number of rows of angles."""
+        yield Number(
+            "positions", u32, f"rows of rotary_cos and rotary_sin, 1 to {MAX_POSITIONS}", (1, MAX_POSITIONS)
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Appended:
     """New rows that a forward kernel writes into the cache before it attends to them: of `dtype`,
     with `head_dim` and `head_dim_v` columns. The first `rotary_dim` columns of each new row of K
@@ -40,10 +77,14 @@ class Appended:
     interleaved: bool = False
 
     @property
+    def turned(self) -> Turned | None:
+        """The rotation; None without one."""
+        return Turned(self.rotary_dim, self.interleaved) if self.rotary_dim else None
+
+    @property
     def words(self) -> list[str]:
         """The words for the new rows in the kernel's name."""
-        turned = [f"rotary{self.rotary_dim}"] if self.rotary_dim else []
-        return ["append", *turned, *(["interleaved"] if self.interleaved else [])]
+        return ["append", *(self.turned.words if self.turned else [])]
 
     @property
     def operands(self) -> Iterator[Operand]:
@@ -61,30 +102,15 @@ class Appended:
                 columns=columns,
                 last=last,
             )
-        for name, what in (("rotary_cos", "cosines"), ("rotary_sin", "sines")):
-            if self.rotary_dim:
-                yield Operand(
-                    name,
-                    F32,
-                    ("positions",),
-                    f"{what} of the angles by which new rows of K and rows of Q are turned, row r "
-                    "of a sequence by those of position r, less its padding, at least 0 and at "
-                    "most the last",
-                    columns=self.rotary_dim // 2,
-                    last="rotary_dim / 2",
-                )
+        if self.turned:
+            yield from self.turned.operands("new rows of K and rows of Q")
 
     @property
     def numbers(self) -> Iterator[Number]:
         """The scalars with the number of new rows, and of rows of angles."""
         yield Number("n", u32, f"new rows of each head of K and V, 1 to {MAX_NEW_ROWS}", (1, MAX_NEW_ROWS))
-        if self.rotary_dim:
-            yield Number(
-                "positions",
-                u32,
-                f"rows of rotary_cos and rotary_sin, 1 to {MAX_POSITIONS}",
-                (1, MAX_POSITIONS),
-            )
+        if self.turned:
+            yield from self.turned.numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +127,12 @@ class Features:
     page_size: int = 0  # keys in a page of K and V; 0 if they are not paged
     kv_dtype: DType | None = None  # type of K and V, which then have scales; None: that of Q
     appended: Appended | None = None
+    turns_queries: Turned | None = None  # the rotation of Q in a kernel that appends nothing
+
+    @property
+    def turned(self) -> Turned | None:
+        """The rotation of rows; None without one."""
+        return self.turns_queries if self.appended is None else self.appended.turned
 
     @property
     def words(self) -> list[str]:
@@ -118,6 +150,7 @@ class Features:
         words += [word for word, there in flags.items() if there]
         words += [f"kv_{self.kv_dtype.name}"] if self.kv_dtype is not None else []
         words += self.appended.words if self.appended is not None else []
+        words += self.turns_queries.words if self.turns_queries is not None else []
         return words + [feature.word for feature in self.scores if feature.dtype is not None]
 
     def has(self, kind: type[ScoreFeature]) -> bool:
@@ -211,7 +244,8 @@ class Features:
         cached = self.cached
         of_scores = [o for feature in self.scores for o in feature.operands(cached=cached)]
         new = self.appended.operands if self.appended is not None else ()
-        return (*of_scores, *self._of_sequences, *new)
+        angles = self.turns_queries.operands("rows of Q") if self.turns_queries is not None else ()
+        return (*of_scores, *self._of_sequences, *new, *angles)
 
     @property
     def _of_sequences(self) -> Iterator[Operand]:
@@ -296,6 +330,7 @@ class Features:
         if self.page_size:
             found.append(Number("pages", u32, "pages of K and V", (1, _MOST)))
         found += self.appended.numbers if self.appended is not None else []
+        found += self.turns_queries.numbers if self.turns_queries is not None else []
         return tuple(found)
 
     def _numbers_of_scores(self, *, follow_grid: bool) -> Iterator[Number]:

@@ -11,7 +11,8 @@ from flash.problem.mma_tiling import F32_GRADE, FMA, HALF, TF32, Operands
 from flash.problem.precision import operands_of
 from flash.problem.simt_tiling import MAX_HEAD_DIM
 from flash.problem.tile_choice import FIRST_WITH_MMA
-from ptxgen.errors import ConfigError
+from ptxgen.errors import ConfigError, shown
+from ptxgen.report.rates import DEVICES
 from ptxgen.target import Target
 
 
@@ -101,6 +102,26 @@ GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
     },
     (ADDING_KEYS, F32_GRADE.name): {64: (Tiles(64, 16, 4, 2),), 128: (Tiles(64, 16, 4, 1),)},
 }
+
+
+class Clocks(NamedTuple):
+    """The clocks of one sweep as parts of those of two, by the model in `benchmarks/gradient_sweeps.py`,
+    with fast tensor cores, as of sm_80 and sm_90, which wait for shared memory, and with slow ones, as of
+    sm_86, sm_89 and sm_120.
+    """
+
+    fast: float
+    slow: float
+
+
+# By how elements are multiplied, and the columns as in GRADIENT_TILES. Warps of one sweep own 16 keys, those
+# of two 32 where registers hold the sums, or share the products of scores: they read less of shared memory.
+CLOCKS_OF_ONE_SWEEP: Final[dict[str, dict[int, Clocks]]] = {
+    HALF.name: {64: Clocks(1.16, 0.75), 128: Clocks(0.88, 0.74), 256: Clocks(1.13, 1.03)},
+    TF32.name: {64: Clocks(0.73, 0.73), 128: Clocks(0.69, 0.69), 192: Clocks(0.76, 0.76)},
+    F32_GRADE.name: {64: Clocks(0.67, 0.72), 128: Clocks(0.76, 0.78)},
+}
+_FAST: Final = 1024  # f16 multiply-adds of a clock from which tensor cores are fast
 _REGISTERS: Final = 255  # of a thread, of which these kernels take nearly all
 _OTHER_BYTES: Final = 1024  # of shared memory of a CTA, at most: LSE and D of rows
 _WANTED_WARPS: Final = 8  # of a multiprocessor, two of a scheduler: one issues while the other waits
@@ -111,11 +132,58 @@ _WARPS_OF_ROWS: Final = 4
 _UNSLICED: Final = {HALF.name: 128, TF32.name: 128, F32_GRADE.name: 64, FMA.name: 64}
 
 
+class Sweeps(NamedTuple):
+    """In how many sweeps the kernels of a call make its gradients, 1 or 2, and why."""
+
+    number: int
+    why: str
+
+
 def has_one_sweep(config: AttentionConfig) -> bool:
     """Whether one sweep can make the gradients of a config: whether the table has tiles for it."""
+    return _clocks_of_one_sweep(config) is not None
+
+
+def _clocks_of_one_sweep(config: AttentionConfig) -> Clocks | None:
     operands = operands_of(config.element, config.precision)
-    by_columns = GRADIENT_TILES.get((ADDING_KEYS, operands.name), {}) if operands is not None else {}
-    return max(config.head_dim, config.value_dim) <= max(by_columns, default=0)
+    by_columns = CLOCKS_OF_ONE_SWEEP.get(operands.name, {}) if operands is not None else {}
+    columns = max(config.head_dim, config.value_dim)
+    return next((clocks for most, clocks in by_columns.items() if columns <= most), None)
+
+
+def sweeps_of(config: AttentionConfig, asked: int | None, target: Target, *, deterministic: bool) -> Sweeps:
+    """The sweeps for a config, as many as `asked`; with None as many as are faster by the model, one only if
+    dq need not be `deterministic`.
+    """
+    if asked is not None:
+        return Sweeps(asked, "as asked")
+    if deterministic:
+        return Sweeps(2, "because deterministic is True")
+    both = _clocks_of_one_sweep(config)
+    if both is None:
+        return Sweeps(2, "because the table has no tiles for one")
+    device = DEVICES.get(target.sm)
+    clocks = both.fast if device is None or device.macs >= _FAST else both.slow
+    why = f"because by the model one takes {clocks:.2f} times the clocks of two on {target}"
+    return Sweeps(1 if clocks < 1 else 2, why)
+
+
+def require_sweeps(config: AttentionConfig, asked: object, *, deterministic: bool, who: str) -> None:
+    """Raise `ConfigError`, which says that `who` found it, unless `asked` is None or a number of sweeps that
+    there are for a config, and one only if dq need not be `deterministic`.
+    """
+    if asked is not None and (type(asked) is not int or asked not in (1, 2)):
+        raise ConfigError(f"{who}: sweeps must be 1, 2 or None, got {shown(asked)}")
+    if asked == 1 and deterministic:
+        raise ConfigError(
+            f"{who}: sweeps=1 sums dq in an order that differs from call to call; give deterministic=False, "
+            "or leave sweeps out"
+        )
+    if asked == 1 and not has_one_sweep(config):
+        raise ConfigError(
+            f"{who}: one sweep has no kernels for head_dim={config.head_dim}, head_dim_v={config.value_dim}, "
+            f"dtype={config.dtype!r} with precision={config.precision!r}; leave sweeps out"
+        )
 
 
 def gradient_config(

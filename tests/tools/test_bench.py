@@ -1050,7 +1050,7 @@ def test_list_names_the_sections_and_measures_nothing(
 
 
 SECTIONS = (
-    "emit, lines, assemble, static, forward, gallery, decode, serving, cpu, interpreter, sanitizers, "
+    "emit, lines, assemble, static, forward, loops, gallery, decode, serving, cpu, interpreter, sanitizers, "
     "launch, gpu"
 )
 

@@ -307,11 +307,6 @@ def test_forward_may_be_said(capfd: pytest.CaptureFixture[str]) -> None:
             "256 is 64 on sm_90",
         ),
         (
-            ["decode", "--head-dim", "16", "--rotary-dim", "8"],
-            "decode: rotary_dim is for a kernel that appends; give append=True, or turn queries "
-            "and new keys by the kernel of cache_kernels.append",
-        ),
-        (
             ["decode", "--head-dim", "16", "--append", "--rotary-interleaved"],
             "decode: rotary_interleaved is for a rotary_dim; give one",
         ),

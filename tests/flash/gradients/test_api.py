@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ from judge import rounded_normal
 import flash
 from flash.launch.backend_choice import backend_setting
 from flash.operands.dtypes import DTYPES, F16, F32
+from flash.problem.gradient_choice import ADDING_KEYS, CLOCKS_OF_ONE_SWEEP, GRADIENT_TILES
 from flash.reference import attention_varlen_reference_gradients
 from ptxgen.arrays.views import host_array, view
 from ptxgen.errors import ConfigError, LaunchError
@@ -214,14 +216,16 @@ def test_copies_and_pickles_compute_the_same() -> None:
     again = pickle.loads(pickle.dumps(kernel))
     assert (again.config, again.deterministic) == (CONFIG, True)
     assert repr(again) == repr(kernel) == f"AttentionGradient({CONFIG!r})"
-    other = pickle.loads(pickle.dumps(flash.AttentionGradient(CONFIG, deterministic=False)))
-    assert not other.deterministic
-    assert repr(other) == f"AttentionGradient({CONFIG!r}, deterministic=False)"
+    for how in ({"deterministic": False}, {"deterministic": False, "sweeps": 1}, {"sweeps": 2}):
+        other = pickle.loads(pickle.dumps(flash.AttentionGradient(CONFIG, **how)))
+        assert (other.deterministic, other.sweeps) == (how.get("deterministic", True), how.get("sweeps"))
+        asked = ", ".join(f"{name}={value}" for name, value in how.items())
+        assert repr(other) == f"AttentionGradient({CONFIG!r}, {asked})"
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_the_kernels_can_be_read(deterministic: bool) -> None:
-    kernel = flash.AttentionGradient(CONFIG, deterministic=deterministic)
+    kernel = flash.AttentionGradient(CONFIG, deterministic=deterministic, sweeps=None if deterministic else 1)
     owners = ["queries", "keys"] if deterministic else ["deltas", "keys", "sums"]
     assert [*kernel.builds] == [*kernel.ptx] == [*kernel.resources] == owners
     for owner, text in kernel.ptx.items():
@@ -294,20 +298,46 @@ def _kernels_in(lines: list[str]) -> list[tuple[str, str]]:
     return found
 
 
-def test_explain_says_why_there_are_one_or_two_sweeps() -> None:
+_IN_ONE = (
+    ": five products for each tile, of which dQ is added to f32 sums by atomics; the last bits of dq may "
+    "differ from call to call"
+)
+_IN_TWO = ": seven products for each tile, and the same call gives the same bits"
+
+
+def test_explain_says_which_kernels_make_one_sweep() -> None:
     arrays = call_of(CONFIG, seq_q=70, seq_k=80)
-    lines = flash.AttentionGradient(CONFIG, deterministic=False).explain(**arrays, backend="interpreter")
-    of_one = lines.splitlines()
-    assert of_one[5] == (
-        "sweeps:   one, because deterministic is False: five products for each tile, of which dQ is added to "
-        "f32 sums by atomics; the last bits of dq may differ from call to call"
-    )
+    kernel = flash.AttentionGradient(CONFIG, deterministic=False, sweeps=1)
+    of_one = kernel.explain(**arrays, backend="interpreter").splitlines()
+    assert of_one[5] == f"sweeps:   one, as asked{_IN_ONE}"
     assert _kernels_in(of_one) == [
         ("attention_gradient_deltas", "writes D, 4 CTAs"),
         ("attention_gradient_keys", "writes dK and dV, 2 CTAs"),
         ("attention_gradient_sums", "writes dQ from its sums, 4 CTAs"),
     ]
     assert f"{2 * 70 * 4 * 17} bytes beside them (D 560 bytes, dQ_sums 8.8 KiB)" in of_one[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("head_dim", "on", "clocks"), [(64, "sm_90", 1.16), (64, "sm_120", 0.75), (128, "sm_80", 0.88)]
+)
+def test_the_model_says_which_sweeps_are_faster(head_dim: int, on: str, clocks: float) -> None:
+    config = flash.AttentionConfig(head_dim, dtype="f16", target=on)
+    kernel = flash.AttentionGradient(config, deterministic=False)
+    is_one = clocks < 1
+    assert [*kernel.builds] == (["deltas", "keys", "sums"] if is_one else ["queries", "keys"])
+    text = kernel.explain(**call_of(config, seq_q=3, seq_k=4), backend="interpreter")
+    why = f"because by the model one takes {clocks:.2f} times the clocks of two on {on}"
+    assert f"sweeps:   {f'one, {why}{_IN_ONE}' if is_one else f'two, {why}{_IN_TWO}'}\n" in text
+
+
+def test_two_sweeps_can_be_asked_for() -> None:
+    config = flash.AttentionConfig(128, dtype="f16")
+    kernel = flash.AttentionGradient(config, deterministic=False, sweeps=2)
+    assert [*kernel.builds] == ["queries", "keys"]
+    text = kernel.explain(**call_of(config, seq_q=3, seq_k=4), backend="interpreter")
+    assert f"sweeps:   two, as asked{_IN_TWO}\n" in text
 
 
 @pytest.mark.nightly
@@ -321,9 +351,37 @@ def test_gradients_without_tiles_for_one_sweep_are_made_in_two() -> None:
     )
 
 
+def test_one_sweep_is_refused_where_it_cannot_be() -> None:
+    other = flash.AttentionConfig(64, precision="ieee")
+    refused: list[tuple[flash.AttentionConfig, dict[str, Any], str]] = [
+        (
+            CONFIG,
+            {"sweeps": 1},
+            "sweeps=1 sums dq in an order that differs from call to call; give deterministic=False, or leave "
+            "sweeps out",
+        ),
+        (
+            other,
+            {"sweeps": 1, "deterministic": False},
+            "one sweep has no kernels for head_dim=64, head_dim_v=64, dtype='f32' with precision='ieee'; "
+            "leave sweeps out",
+        ),
+        (CONFIG, {"sweeps": 3}, "sweeps must be 1, 2 or None, got 3"),
+        (CONFIG, {"sweeps": True}, "sweeps must be 1, 2 or None, got True"),
+    ]
+    for config, how, said in refused:
+        with pytest.raises(ConfigError, match=f"^AttentionGradient: {re.escape(said)}$"):
+            flash.AttentionGradient(config, **how)
+
+
+def test_the_tables_of_tiles_and_of_clocks_have_the_same_columns() -> None:
+    of_tiles = {kind: [*most] for (owner, kind), most in GRADIENT_TILES.items() if owner == ADDING_KEYS}
+    assert of_tiles == {kind: [*most] for kind, most in CLOCKS_OF_ONE_SWEEP.items()}
+
+
 @pytest.mark.parametrize("backend", ["cpu", pytest.param("interpreter", marks=pytest.mark.slow)])
 def test_the_functions_take_gradients_that_are_not_deterministic(backend: str) -> None:
-    arrays = call_of(CONFIG, seq_k=70)
+    arrays = call_of(flash.AttentionConfig(72, dtype="f16", causal=True), seq_k=70)  # one sweep is faster
     found = flash.attention_backward(**arrays, causal=True, deterministic=False, backend=backend)
     assert_near(found, reference(arrays, causal=True), F16)
     flat = {n: a[0] if n == "lse" else np.ascontiguousarray(a[0].swapaxes(0, 1)) for n, a in arrays.items()}

@@ -114,7 +114,7 @@ def test_repeated_calls_use_the_same_kernels_and_memory(driver: FakeDriver, make
 @pytest.mark.slow
 def test_one_sweep_clears_its_sums_before_each_call(driver: FakeDriver) -> None:
     kernel = flash.AttentionGradient(
-        CONFIG, deterministic=False, cuda=CudaBackend(driver), cache=ModuleCache(None)
+        CONFIG, deterministic=False, sweeps=1, cuda=CudaBackend(driver), cache=ModuleCache(None)
     )
     arrays = call_of(CONFIG, seq_k=70)
     for call in range(2):

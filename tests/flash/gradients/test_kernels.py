@@ -238,8 +238,7 @@ def _check_packed(of: Case, ends: dict[str, Any]) -> Gradients:
         for name, array in {"dout": of.dout, "q": of.q, "k": of.k, "v": of.v, "out": out}.items()
     }
     rows_of = {"lse": lse[0], "dlse": None if of.dlse is None else of.dlse[0]}
-    made = AttentionGradient(of.config, deterministic=of.deterministic)
-    found = made.launch(**flat, **rows_of, **of.arrays, **ends, backend="interpreter")
+    found = of.kernel.launch(**flat, **rows_of, **of.arrays, **ends, backend="interpreter")
     again = {name: array.swapaxes(0, 1)[None] for name, array in by_name(found).items()}
     covered = {name: np.zeros(again[name].shape[2], bool) for name in "qkv"}
     for r, c, one in parts:
@@ -473,15 +472,14 @@ def test_one_sweep_sums_the_gradients_of_slopes_by_keys(shape: tuple[int, ...]) 
 def test_one_sweep_of_packed_sequences_sums_the_gradients_of_slopes() -> None:
     """Sequences have fewer keys than the longest one, for which there are terms."""
     arrays = {"alibi_slopes": 0.1 * np.abs(normal(2, 2))}
-    of = case(40, 50, batch=2, heads=2, alibi=True, arrays=arrays)
+    of = case(40, 50, batch=2, heads=2, alibi=True, arrays=arrays, deterministic=False)
     out, lse = of.forward()
     flat = {
         name: np.concatenate(array.swapaxes(1, 2))
         for name, array in {"dout": of.dout, "q": of.q, "k": of.k, "v": of.v, "out": out}.items()
     }
     ends = {"cu_seqlens_q": np.array([0, 40, 80], np.int32), "cu_seqlens_k": np.array([0, 50, 100], np.int32)}
-    made = AttentionGradient(replace(of.config, varlen=True), deterministic=False)
-    found = made.launch(
+    found = replace(of, config=replace(of.config, varlen=True)).kernel.launch(
         **flat,
         lse=np.concatenate(lse, axis=1),
         **ends,

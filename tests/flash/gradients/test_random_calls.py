@@ -14,7 +14,6 @@ from judge import assert_close
 from kernel_runs import mostly_nightly
 from numpy.typing import NDArray
 
-from flash.gradients.kernel import AttentionGradient
 from flash.reference import visible_keys
 from flash.scores.feature import summed_to
 from flash.scores.features import scored
@@ -219,8 +218,7 @@ def check_packed(of: Case, ends: dict[str, Array], backend: str, bad: float) -> 
             dlse[:, :, r] = of.dlse[:, :, r]  # type: ignore[index]  # there is one
     flat = {n: np.ascontiguousarray(a[0].swapaxes(0, 1)) for n, a in {**filled, "out": out}.items()}
     into = {f"d{name}": np.full_like(flat[name], np.nan) for name in "qkv"}
-    made = AttentionGradient(of.config, deterministic=of.deterministic)
-    found = made.launch(
+    found = of.kernel.launch(
         **flat,
         lse=lse[0],
         dlse=None if dlse is None else dlse[0],

@@ -660,7 +660,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "k_alone": ({"v": None}, "k is given without v; give both, or neither"),
     "cos_alone": ({"rotary_sin": None}, "rotary_cos is given without rotary_sin; give both, or neither"),
     "sin_alone": ({"rotary_cos": None}, "rotary_sin is given without rotary_cos; give both, or neither"),
-    "tables_alone": ({"k": None, "v": None}, "rotary_cos is given without k; give both, or neither"),
     "ranks": (
         {"k": K[0], "v": V[0], "rotary_cos": COS[0], "rotary_sin": SIN[0]},
         "4 problems\n"
@@ -718,11 +717,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no_query": (
         {"q": FITTING["q"][:, :, :0]},
         "q must have a query where there are new rows, got shape [2, 4, 0, 16]",
-    ),
-    "tables_and_no_row": (
-        {"k": K[:, :, :0], "v": V[:, :, :0]},
-        "k must have new rows where there are rotary tables, got shape [2, 2, 0, 16]; leave these "
-        "out, and turn q before",
     ),
     "types_of_tables": (
         {"rotary_cos": COS.astype(np.float64), "rotary_sin": np.repeat(SIN, 2, axis=1)[:, ::2]},

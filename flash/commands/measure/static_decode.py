@@ -1,0 +1,127 @@
+"""Main loops of the kernels that attend to a cache, in machine code: what a turn costs beside the bytes
+of K and V that it takes in, and how many bytes are on their way meanwhile.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from itertools import product
+from typing import Final, Literal
+
+from flash import cache_kernels
+from flash.commands.measure.record import Found, Goal, Job, Setting, measured
+from flash.commands.measure.static_quality import Assembled, Subject, assembled
+from flash.contract.catalogue import Build
+from flash.problem.config import AttentionConfig
+from flash.problem.mma_tiling import MmaTiling
+from ptxgen.errors import BackendError
+from ptxgen.runtime.sass import OTHER, mix
+from ptxgen.target import WARP_SIZE
+from ptxgen.target import target as find_target
+
+TARGETS: Final = ("sm_80", "sm_90", "sm_120")
+HEAD_DIMS: Final = (64, 128)
+PAGE_SIZES: Final = (0, 16, 64)  # 0: no pages
+# The type of the queries, and of K and V if that is another.
+DTYPES: Final[tuple[tuple[Literal["f16", "bf16"], Literal["e4m3"] | None], ...]] = (
+    ("f16", None),
+    ("bf16", "e4m3"),
+)
+GROUP: Final = 8  # query heads for each head of K and V
+_ACCESS: Final = 16  # bytes: the unit of instruction counts
+
+LOOP_REMARKS: Final = (
+    f"kernels that divide the keys among CTAs, one query of {GROUP} heads for each head of K and V, causal; "
+    "the way round the main loop where no mask cuts, of a warp, as nvdisasm prints it",
+    f"instructions for {_ACCESS} bytes: those of all warps of a CTA in a turn, beside the bytes of the tiles "
+    "of K and V that it takes in; integers are all instructions but products, f32, exp2, conversions, memory "
+    "and control",
+    "bytes in flight: tiles of K and V on their way while another is multiplied, of all CTAs that are "
+    "resident on a multiprocessor; e4m3 is loaded through registers, and in flight before it is widened",
+    "no peer is beside them: FlashInfer and FlashAttention need nvcc; flash-attn-4 has no splits on sm_90 "
+    "and sm_120, and no pages on sm_80",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What keys and values are stored as: `kv_dtype` None is the type `dtype` of the queries, and
+    `page_size` 0 is contiguous.
+    """
+
+    head_dim: int
+    dtype: Literal["f16", "bf16"]
+    kv_dtype: Literal["e4m3"] | None
+    page_size: int
+
+    def kernel(self, target: str) -> Build:
+        """The kernel that attends. Raises `ConfigError` for a target that does not widen e4m3."""
+        config = AttentionConfig(self.head_dim, dtype=self.dtype, causal=True, target=target)
+        cache = cache_kernels.CacheConfig(page_size=self.page_size or None, kv_dtype=self.kv_dtype)
+        return cache_kernels.decode(config, cache, splits=True, group=GROUP)
+
+
+def loop_jobs(quick: bool) -> list[Job]:
+    """A job for every kernel and target."""
+    targets = TARGETS[1:2] if quick else TARGETS
+    return [
+        Job(
+            f"loops d={d} {kv_dtype or dtype} page {page} {target}",
+            functools.partial(loop_quality, Stored(d, dtype, kv_dtype, page), target),
+        )
+        for target, d, (dtype, kv_dtype), page in product(targets, HEAD_DIMS, DTYPES, PAGE_SIZES)
+        if kv_dtype is None or target != "sm_80"  # which cannot widen e4m3
+    ]
+
+
+def loop_quality(stored: Stored, target: str) -> Found:
+    """The figures of one kernel."""
+    made = stored.kernel(target)
+    t = made.config.tiling
+    assert isinstance(t, MmaTiling)
+    settings: dict[str, Setting] = {
+        "target": target,
+        "d": stored.head_dim,
+        "q": stored.dtype,
+        "kv": stored.kv_dtype or stored.dtype,
+        "page": stored.page_size,
+        "tile": t.tile,
+        "threads": t.threads,
+    }
+    try:
+        found = assembled(Subject.of(made), find_target(target))
+    except BackendError as error:
+        return [f"{made.kernel.name} was not assembled: {str(error).splitlines()[0]}"]
+    if found.loop is None:
+        return [f"{made.kernel.name}: {found.why_no_loop}"]
+    turn_bytes = 2 * t.tile * stored.head_dim * made.config.element_of("K").nbytes
+    return _rows(found, settings, turn_bytes, t)
+
+
+def _rows(found: Assembled, settings: dict[str, Setting], turn_bytes: int, t: MmaTiling) -> Found:
+    assert found.loop is not None
+    path = found.loop.path
+    spilled = found.spilled_bytes
+    ctas = max(found.ctas_per_sm, 1)
+    # All stages of K and V but the one that is multiplied.
+    ahead = (2 * t.stages - 1) * turn_bytes / 2
+    of_warps = len(path) * (t.threads // WARP_SIZE)
+
+    def row(name: str, unit: str, value: float, *, goal: Goal | None = None, headline: bool = False) -> Found:
+        return [measured(name, unit, [value], config=settings, goal=goal, headline=headline)]
+
+    return [
+        *row("registers", "", found.registers),
+        *row("spilled", "bytes", spilled, goal=Goal("<=", 0), headline=bool(spilled)),
+        *row("CTAs", "per SM", ctas),
+        *row("instructions of a turn", "", len(path)),
+        *row("integers of a turn", "", mix(path).get(OTHER, 0), headline=True),
+        *row(
+            f"instructions for {_ACCESS} bytes of K and V",
+            "",
+            of_warps / (turn_bytes / _ACCESS),
+            headline=True,
+        ),
+        *row("in flight", "KiB per SM", ctas * ahead / 1024, headline=True),
+    ]

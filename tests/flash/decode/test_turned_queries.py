@@ -1,0 +1,85 @@
+"""Queries that are rotated where no row is appended: the cache has the keys already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import flash
+from flash import cache_kernels
+from flash.problem.rotary import rotated
+from ptxgen.errors import LaunchError
+
+Array = NDArray[Any]
+
+BATCH, HEADS, KV_HEADS, DIM, CAPACITY = 2, 4, 2, 32, 40
+USED, PADDING = np.array([37, 9], np.int32), np.array([0, 4], np.int32)
+ROTARY_DIM = 16
+
+
+def arrays(dtype: str, queries: int = 2) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    kind = flash.AttentionConfig(DIM, dtype=dtype).element.numpy
+    shapes = {
+        "q": (BATCH, HEADS, queries, DIM),
+        "k_cache": (BATCH, KV_HEADS, CAPACITY, DIM),
+        "v_cache": (BATCH, KV_HEADS, CAPACITY, DIM),
+    }
+    given = {name: rng.standard_normal(shape).astype(kind) for name, shape in shapes.items()}
+    return {**given, "seqused_k": USED, "leftpad_k": PADDING}
+
+
+def kernel(dtype: str) -> flash.DecodeKernel:
+    return flash.DecodeKernel(flash.AttentionConfig(DIM, dtype=dtype, causal=True))
+
+
+@pytest.mark.judged
+@pytest.mark.parametrize(("backend", "dtype", "splits"), [("cpu", "f32", 1), ("interpreter", "f16", 3)])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_they_give_what_rotated_queries_give(
+    backend: Any, dtype: str, splits: int, interleaved: bool
+) -> None:
+    given = arrays(dtype)
+    cos, sin = flash.rotary_tables(CAPACITY, ROTARY_DIM)
+    out = kernel(dtype).launch(
+        **given,
+        rotary_cos=cos,
+        rotary_sin=sin,
+        rotary_interleaved=interleaved,
+        splits=splits,
+        backend=backend,
+    )
+    positions = (USED - PADDING)[:, None] + np.arange(-2, 0)
+    q = rotated(given["q"], cos, sin, positions, interleaved=interleaved).astype(given["q"].dtype)
+    assert (q != given["q"]).any()
+    wanted = kernel(dtype).launch(**{**given, "q": q}, splits=splits, backend=backend)
+    assert out.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_a_kernel_that_only_turns_is_proved_and_writes_no_row(dtype: Any) -> None:
+    config = flash.AttentionConfig(DIM, dtype=dtype, causal=True)
+    made = cache_kernels.decode(
+        config, cache_kernels.CacheConfig(page_size=16), splits=True, group=4, rotary_dim=ROTARY_DIM
+    )
+    assert made.proofs.complete
+    assert "_page16_rotary16_" in made.kernel.name
+    assert made.contract["rotary_dim"] == ROTARY_DIM
+    written = {array["name"] for array in made.contract["arrays"] if array["written"]}
+    assert written == {"O", "LSE"}
+    names = {parameter["name"] for parameter in made.contract["parameters"]}
+    assert {"rotary_cos", "rotary_sin", "positions"} <= names
+    assert not {"k_new", "v_new", "n"} & names
+
+
+def test_tables_have_a_row_for_each_position() -> None:
+    given = arrays("f16")
+    cos, sin = flash.rotary_tables(36, ROTARY_DIM)
+    with pytest.raises(LaunchError) as caught:
+        kernel("f16").launch(**given, rotary_cos=cos, rotary_sin=sin, backend="interpreter")
+    assert str(caught.value) == (
+        "DecodeKernel.launch: rotary_cos and rotary_sin must have a row for each of 37 positions, got 36"
+    )
