@@ -52,6 +52,11 @@ def _no_scores(q: Array, k: Array, _v: Array, _rows: int) -> None:
     q[...], k[...] = np.abs(q), -np.inf
 
 
+def _no_scores_of_queries(q: Array, k: Array, _v: Array, _rows: int) -> None:
+    """Make all scores -inf, by infinite queries; keys are finite."""
+    q[..., 0], k[..., 0] = np.inf, -1
+
+
 def _growing(q: Array, k: Array, _v: Array, rows: int) -> None:
     """Make scores grow towards the first key, in every other eight rows much more."""
     k *= np.linspace(_GROWTH, 0, k.shape[2])[:, None].astype(k.dtype)
@@ -96,6 +101,7 @@ def _large_values(q: Array, k: Array, v: Array, _rows: int) -> None:
 SCORES: Final[dict[str, Callable[[Array, Array, Array, int], None]]] = {
     "random": lambda _q, _k, _v, _rows: None,
     "none": _no_scores,
+    "none of queries": _no_scores_of_queries,
     "growing": _growing,
     "parting": _parting,
     "low": _low,

@@ -146,9 +146,9 @@ def _problems_of(own: GradientSettings) -> tuple[Problem, ...]:
             for seed, n in _AT_THRESHOLD[own.owner]
             if config.dropout
         ),
-        *(Problem(q, k, heads=1, odd=rows) for q, k, rows in _ODD),
-        *(_low(tile) if own.owner == QUERIES and not config.causal else []),
-        *(_infinite(own.owner, tile) if config.softcap is None else []),
+        *(Problem(q, k, heads=1, odd=rows) for q, k, rows in _odd(config)),
+        *(_low(tile) if own.owner == QUERIES and config.causal != "bottom_right" else []),
+        *(_infinite(own) if config.softcap is None else []),
     ]
     if own.owner == SCORES:
         found = [p for p in found if p.seq_q and p.seq_k]
@@ -159,20 +159,35 @@ def _problems_of(own: GradientSettings) -> tuple[Problem, ...]:
 
 def _low(tile: int) -> Iterator[Problem]:
     """Problems in which keys behind the last one, with a score of 0, would have infinite weights: each of
-    a lane's keys in turn is the first of these.
+    a lane's keys in turn is the first of these. The queries of the last CTA see all keys.
     """
     for part in range(0, tile, MMA_ROWS):
         for end in (1, 2, 8, 9, 10):
-            yield Problem(_BLOCK, tile + part + end, heads=1, scores="low")
+            yield Problem(_BLOCK + tile, tile + part + end, heads=1, scores="low")
 
 
-def _infinite(owner: str, tile: int) -> Iterator[Problem]:
-    """Problems with scores of -inf. In kernels by queries some rows have no other; in others keys are
-    infinite, whose products with queries behind the last one, which are 0, would be NaN: each of a lane's
-    queries in turn is the first of these.
+def _odd(config: AttentionConfig) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+    """Queries, keys and odd queries, as `_ODD` has them; and an odd query among the last of a CTA of which
+    the last alone sees a key.
     """
-    if owner == QUERIES:
-        yield Problem(_BLOCK, 2 * tile + 5, heads=1, scores="parting")
+    yield from _ODD
+    right = None if config.window is None else config.window[1]
+    if config.causal == "bottom_right" or right is not None:
+        yield _TILE + _BLOCK - 1 + (right or 0), _TILE, (_BLOCK - 8,)
+
+
+def _infinite(own: GradientSettings) -> Iterator[Problem]:
+    """Problems with scores of -inf. In kernels by queries some rows have no other; where no row is without
+    a key else, also such rows with NaN and infinity in dO. In others keys are infinite, whose products with
+    queries behind the last one, which are 0, would be NaN: each of a lane's queries in turn is the first
+    of these.
+    """
+    tile = own.tile
+    if own.owner == QUERIES:
+        parting = Problem(_BLOCK, 2 * tile + 5, heads=1, scores="parting")
+        yield parting
+        if own.config.causal == "top_left":
+            yield Problem(_BLOCK, tile + 5, heads=1, scores="none of queries", odd=tuple(range(0, _BLOCK, 4)))
         return
     for part in range(0, tile, MMA_ROWS):
         for end in (1, 2, 9, 10):
@@ -195,7 +210,8 @@ def _with_nan(own: GradientSettings) -> list[Problem]:
         found.append(Problem(more, _BLOCK + more, nan_from=more))
     if config.window is not None:
         left = config.window[0] or 0
-        found.append(Problem(_BLOCK, _BLOCK + left + more, heads=1, nan_before=more))
+        ends = (more, _BLOCK - 1)
+        found += [Problem(_BLOCK, _BLOCK + left + n, heads=1, nan_before=n) for n in ends]
     makes_queries = own.owner == QUERIES or own.one_sweep
     if makes_queries and config.causal == "bottom_right":
         found.append(Problem(2 * _BLOCK, 2 * _BLOCK + more, heads=1, nan_from=_BLOCK + more))
@@ -227,8 +243,8 @@ def _varlen(own: GradientSettings) -> list[Problem]:
     packed += [Problem(0, 0, lengths=of, heads=1, reverse=True) for of in empty]
     packed += [replace(packed[3], times=times) for times in (-1.0, 0.0)]
     packed += [replace(packed[1], reverse=True), replace(packed[3], alike=True)]
-    packed += [Problem(0, 0, lengths=((q, k),), heads=1, odd=rows) for q, k, rows in _ODD]
-    packed += [replace(p, seq_q=0, seq_k=0, lengths=p.sequences) for p in _infinite(own.owner, t)]
+    packed += [Problem(0, 0, lengths=((q, k),), heads=1, odd=rows) for q, k, rows in _odd(own.config)]
+    packed += [replace(p, seq_q=0, seq_k=0, lengths=p.sequences) for p in _infinite(own)]
     return [Problem(0, 0, lengths=small.sequences, heads=small.heads), *packed]
 
 
