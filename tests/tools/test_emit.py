@@ -157,6 +157,17 @@ def test_emitting_imports_neither_cuda_nor_torch_nor_the_interpreter() -> None:
     assert done.stdout == text_of(SMALL_CONFIG).encode()
 
 
+def test_no_garbage_is_looked_for_in_what_imports_have_made() -> None:
+    code = (
+        "import gc, sys; from flash.commands.main import command;"
+        "found = []; gc.callbacks.append(lambda when, how: found.append(how['generation']));"
+        "code = command('emit', sys.argv[1:]);"
+        "print(code, gc.isenabled(), gc.get_freeze_count() > 50000, 2 in found, file=sys.stderr)"
+    )
+    done = run(["-c", code, *SMALL], cwd=ROOT)
+    assert done.stderr.decode() == "0 True True False\n"
+
+
 def test_it_runs_from_a_bare_checkout(tmp_path: Path) -> None:
     for folder in ("flash", "ptxgen", "templates", "tools"):
         ignored = shutil.ignore_patterns("__pycache__")
