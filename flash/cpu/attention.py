@@ -34,9 +34,11 @@ from flash.scores.features import ScoreArguments, scored
 BLOCK_Q = 256
 BLOCK_K = 512
 
-# A block of fewer rows has more keys, as long as it has no more scores, and K of its heads has no
-# more elements (2 MiB of f32).
-KEY_ELEMENTS = 2**19
+# A block of fewer rows has more keys, as long as it has no more scores, and K of a head has no more
+# elements (1 MiB of f32). It has several heads of K and V if K of all of them has _TOGETHER times as
+# many elements, or fewer.
+KEY_ELEMENTS = 2**18
+_TOGETHER = 4
 
 # Reading an element of K or V takes as long as so many multiplications of a product of matrices.
 _READ = 16
@@ -133,9 +135,9 @@ class _Job:
         """The larger of head_dim and head_dim_v, or 1."""
         return max(1, self.k.shape[3], self.v.shape[3])
 
-    def keys_at_once(self, rows: int, kv_heads: int) -> int:
-        """Keys of a block of so many rows in all of so many key/value heads: a multiple of BLOCK_K."""
-        fitting = min(BLOCK_Q * BLOCK_K // rows, KEY_ELEMENTS // (kv_heads * self.widest))
+    def keys_at_once(self, rows: int) -> int:
+        """Keys of a block of so many rows: a multiple of BLOCK_K."""
+        fitting = min(BLOCK_Q * BLOCK_K // rows, KEY_ELEMENTS // self.widest)
         return max(BLOCK_K, fitting // BLOCK_K * BLOCK_K)
 
     def tasks(self) -> Iterator[tuple[int, slice, slice]]:
@@ -143,8 +145,7 @@ class _Job:
         batch, heads, seq_q, _ = self.q.shape
         if 0 in (batch, heads, seq_q):
             return
-        # Several key/value heads only if all their keys are a single block.
-        most_kv = max(1, KEY_ELEMENTS // max(1, self.k.shape[2] * self.widest))
+        most_kv = max(1, _TOGETHER * KEY_ELEMENTS // max(1, self.k.shape[2] * self.widest))
         for q0 in reversed(range(0, seq_q, BLOCK_Q)):
             queries = slice(q0, min(q0 + BLOCK_Q, seq_q))
             for b in range(batch):
@@ -217,11 +218,13 @@ def _sweep(
     seen = rules.seen_by_any(queries)
     if not seen:
         acc.fill(0)
-    step = job.keys_at_once(count, len(q))
+    step = job.keys_at_once(count)
     for k0 in range(seen.start, seen.stop, step):
         of_keys = KeyPlace(b, rows.kv_heads, slice(k0, min(k0 + step, seen.stop)))
         score = space.take("scores", count, of_keys.count)
-        scores_of(space, q, space.of_keys("k", job.k, of_keys, q.shape[1]), rows.planes(score))
+        products = rows.planes(score)
+        for some, k in space.of_keys("k", job.k, of_keys, q.shape[1]):
+            scores_of(space, q[some], k, products[some])
         if rows.factor != 1:
             score *= job.dtype.type(rows.factor)
         by_head = score.reshape(heads.stop - heads.start, -1, of_keys.count)
@@ -241,9 +244,10 @@ def _sweep(
         weight = np.exp(score, out=score)
         total += weight @ space.ones(of_keys.count)  # BLAS: four times as fast as sum(axis=1)
         rules.drop(by_head, place)
-        value = space.of_keys("v", job.v, of_keys, q.shape[1])
         unseen = None if hidden is None else rows.planes(rows_of(hidden, count))
-        product_of_seen(space, "v", rows.planes(weight), value, unseen, out=rows.planes(part))
+        for some, v in space.of_keys("v", job.v, of_keys, q.shape[1]):
+            of_these = None if unseen is None else unseen[some]
+            product_of_seen(space, "v", rows.planes(weight)[some], v, of_these, out=rows.planes(part)[some])
         if part is acc:
             part = space.take("part", count, d_v)
         else:

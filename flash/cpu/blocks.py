@@ -100,19 +100,32 @@ class Workspace:
         converted(x, copy)
         return copy
 
-    def of_keys(self, name: str, source: KeyRows, place: KeyPlace, rows: int) -> NDArray[Any]:
-        """Keys or values at `place` as `for_blas` has them: [key/value heads, keys, dim]."""
+    def of_keys(
+        self, name: str, source: KeyRows, place: KeyPlace, rows: int
+    ) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """Keys or values at `place` as `for_blas` has them, [planes, n, dim], and which of the heads
+        of `place` they are of: all heads where they lie, or each by itself in buffer `name`, to be
+        used before the next is asked for.
+        """
+        _, heads, keys = place
+        count = heads.stop - heads.start
         if not isinstance(source, PagedRows):
-            return self.for_blas(name, source[place], rows)
-        size = place.heads.stop - place.heads.start, place.count, source.shape[3]
-        copy = self.planes(name, *size)
-        if source.dtype == self.dtype:
-            source.read(place.heads, place.keys, copy)
-        else:
-            narrow = self.planes(name, *size, source.dtype)
-            source.read(place.heads, place.keys, narrow)
-            converted(narrow, copy)
-        return copy
+            whole = source[place]
+            if count == 1 or self._is_in_place(whole, rows):
+                yield slice(count), self.for_blas(name, whole, rows)
+                return
+            for n in range(count):
+                yield slice(n, n + 1), self.for_blas(name, whole[n : n + 1], rows)
+            return
+        for n in range(count):
+            copy = self.planes(name, 1, place.count, source.shape[3])
+            narrow = copy
+            if source.dtype != self.dtype:
+                narrow = self.planes(name, *copy.shape, source.dtype)
+            source.read(slice(heads.start + n, heads.start + n + 1), keys, narrow)
+            if narrow is not copy:
+                converted(narrow, copy)
+            yield slice(n, n + 1), copy
 
     def _is_in_place(self, x: NDArray[Any], rows: int) -> bool:
         """Whether BLAS can read `x` where it is, as `for_blas` says."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Self, TypedDict
 
@@ -62,6 +63,20 @@ def key_limits(is_causal: bool, window: Sides) -> tuple[int | None, int | None]:
 
 def _limits_of(of: Scored) -> tuple[int | None, int | None]:
     return key_limits(of.is_causal, of.arguments.get("window"))
+
+
+@functools.lru_cache(maxsize=4)
+def _hidden(first: int, sizes: tuple[int, int], before: int | None, behind: int | None) -> Array:
+    """[1, queries, keys]: True where a query does not see a key; the first query is at the position of
+    key `first`, counted from the first key. It is kept: the blocks on a diagonal are alike.
+    """
+    queries, keys = sizes
+    position, key = np.arange(first, first + queries)[:, None], np.arange(keys)
+    limits = [] if before is None else [key < position - before]
+    limits += [] if behind is None else [key > position + behind]
+    hidden: Array = limits[0] if len(limits) == 1 else limits[0] | limits[1]
+    hidden.flags.writeable = False
+    return hidden[None]
 
 
 class WindowArguments(TypedDict, total=False):
@@ -190,11 +205,7 @@ class Window(ScoreFeature):
             behind is None or block.keys.stop - 1 - nearest <= behind
         ):
             return None
-        position, key = block.positions, block.key_indices
-        limits = [] if before is None else [key < position - before]
-        limits += [] if behind is None else [key > position + behind]
-        hidden: Array = limits[0] if len(limits) == 1 else limits[0] | limits[1]
-        return hidden[None]
+        return _hidden(nearest - block.keys.start, block.sizes, before, behind)
 
     @classmethod
     def visible(cls, of: Scored) -> Array:

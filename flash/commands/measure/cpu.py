@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # has no types
 
-from flash.commands.measure.record import MS, Found, Goal, Job, flat, interleaved, measured, ratios
+from flash.commands.measure.record import (
+    MS,
+    Found,
+    Goal,
+    Job,
+    Setting,
+    Work,
+    flat,
+    interleaved,
+    measured,
+    ratios,
+    seconds,
+)
 from flash.cpu.attention import attention_cpu
+from flash.cpu.paged_rows import KeyRows, PagedRows
+from flash.operands.words import DTypeName
+from flash.problem.config import AttentionConfig
 from flash.scores.window import causal_offset
 
-Array = NDArray[np.float32]
+Array = NDArray[Any]
 
 THREADS: Final = 2
 BATCH, HEADS, HEAD_DIM = 1, 8, 64
 RATIO_GOAL: Final = 1.3
+DECODING_GOAL: Final = 2.0
 # Difference of two orders of adding 4096 products in f32; a wrong result differs by 1e-2 or more.
 AGREEMENT: Final = 1e-4
+AGREEMENT_OF_16_BITS: Final = 5e-3  # PyTorch also rounds weights
 # A pool of OpenMP threads spins for about 5 ms after its last work (libgomp, GOMP_SPINCOUNT).
 _SPIN_S: Final = 0.02
 
@@ -32,11 +52,42 @@ def normal(*shapes: tuple[int, ...], seed: int = 0) -> list[Array]:
     return [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
 
 
+@dataclass(frozen=True, slots=True)
+class Token:
+    """Decoding of one token: sizes of its arrays, all of `dtype`; `page_size` 0 is contiguous."""
+
+    dtype: DTypeName
+    heads: int
+    kv_heads: int
+    head_dim: int
+    seq_k: int
+    page_size: int = 0
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        """The token as the settings of a measurement."""
+        sizes = {"heads": self.heads, "kv": self.kv_heads, "d": self.head_dim, "N": self.seq_k}
+        return {"dtype": self.dtype, **sizes, "page": self.page_size}
+
+
+TOKENS: Final = (
+    Token("f32", 8, 8, 64, 4096),
+    Token("bf16", 8, 8, 64, 4096),
+    Token("f16", 8, 8, 64, 4096),
+    Token("f32", 32, 8, 128, 4096),
+    Token("bf16", 32, 8, 128, 4096),
+    Token("f32", 8, 8, 64, 4096, 16),
+    Token("f32", 8, 8, 64, 4096, 256),
+    Token("bf16", 8, 8, 64, 4096, 16),
+    Token("bf16", 32, 8, 128, 4096, 16),
+)
+
+
 def cpu_jobs(quick: bool) -> list[Job]:
-    """Jobs for f32, batch 1, 8 heads of 64: full and causal, short and long."""
+    """Jobs for f32, batch 1, 8 heads of 64, full and causal, short and long; and for one token."""
     lengths = (1024,) if quick else (1024, 4096)
     rounds, batch = (3, 3) if quick else (7, 4)
-    return [
+    forward = [
         Job(
             f"cpu N={n} {'causal' if causal else 'full'}",
             functools.partial(compare, n, causal, rounds, batch),
@@ -44,6 +95,14 @@ def cpu_jobs(quick: bool) -> list[Job]:
         for n in lengths
         for causal in (False, True)
     ]
+    tokens = [
+        Job(
+            f"cpu token {token.dtype} page {token.page_size}",
+            functools.partial(compare_token, token, 4 * rounds, batch),
+        )
+        for token in (TOKENS[:1] if quick else TOKENS)
+    ]
+    return forward + tokens
 
 
 def compare(
@@ -58,40 +117,112 @@ def compare(
     except ImportError as error:
         remarks.append(f"no comparison with PyTorch: {error}; pip install torch")
     contestants["numpy N²"] = functools.partial(dense_attention, q, k, v, causal)
+    found = _raced(contestants, {"N": seq, "causal": causal}, rounds, batch, RATIO_GOAL, AGREEMENT)
+    return [*remarks, *found]
+
+
+def compare_token(token: Token, rounds: int, batch: int) -> Found:
+    """Times of decoding one token, and the ratios of our time to PyTorch's in the same round. PyTorch
+    takes no pages: it gathers them first, or is given contiguous keys.
+    """
+    kind = AttentionConfig(token.head_dim, dtype=token.dtype).element.numpy
+    rows = (BATCH, token.kv_heads, token.seq_k, token.head_dim)
+    q, k, v = (x.astype(kind) for x in normal((BATCH, token.heads, 1, token.head_dim), rows, rows))
+    contestants: dict[str, Callable[[], Array]] = {}
+    if token.page_size:
+        table = np.arange(token.seq_k // token.page_size, dtype=np.int32)[::-1].copy()
+        pages = tuple(_in_pages(x, table, token.page_size) for x in (k, v))
+        paged = tuple(PagedRows(x.transpose(0, 2, 1, 3), table, token.seq_k) for x in pages)
+        contestants["ours"] = _ours(q, *paged, causal=True)
+    else:
+        contestants["ours"] = _ours(q, k, v, causal=True)
+    remarks: list[str] = []
+    try:
+        if token.page_size:
+            contestants["torch"] = _torch_in_pages(q, *pages, table)
+            contestants["torch, contiguous"] = _torch(q, k, v, False)
+        else:
+            contestants["torch"] = _torch(q, k, v, False)
+    except ImportError as error:
+        remarks.append(f"no comparison with PyTorch: {error}; pip install torch")
+    alike = AGREEMENT if token.dtype == "f32" else AGREEMENT_OF_16_BITS
+    return [*remarks, *_raced(contestants, token.settings, rounds, batch, DECODING_GOAL, alike)]
+
+
+def _raced(
+    contestants: Mapping[str, Callable[[], Array]],
+    settings: Mapping[str, Setting],
+    rounds: int,
+    batch: int,
+    goal: float,
+    agreement: float,
+) -> Found:
+    """Times of the contestants, the first of which is ours, and the ratios to each of the others; and
+    the same of CPU time, with one thread for each contestant. Results apart are told.
+    """
     results = {name: work() for name, work in contestants.items()}
-    with threadpool_limits(THREADS, "blas"):
-        samples = interleaved(contestants, rounds=rounds, batch=batch, pause=_SPIN_S)
-    settings = {"N": seq, "causal": causal}
-    found: Found = [*remarks]
-    for name, turns in samples.items():
-        found.append(measured(name, "ms", [t * MS for t in flat(turns)], config=settings))
-    for name in list(samples)[1:]:
-        apart = float(np.abs(results["ours"] - results[name]).max())
-        if not apart <= AGREEMENT:
-            found.append(f"WRONG: ours and {name} differ by {apart:g} at N={seq} causal={causal}")
-        goal = Goal("<=", RATIO_GOAL) if name == "torch" else None
-        values = ratios(samples["ours"], samples[name])
-        found.append(
-            measured(
-                f"time of ours / {name}", "x", values, config=settings, goal=goal, headline=name == "torch"
+    found: Found = []
+    for name in list(contestants)[1:]:
+        apart = float(np.abs(results["ours"].astype(np.float32) - results[name].astype(np.float32)).max())
+        if not apart <= agreement:
+            of_settings = " ".join(f"{key}={value}" for key, value in settings.items())
+            found.append(f"WRONG: ours and {name} differ by {apart:g} at {of_settings}")
+    clocks: tuple[tuple[str, int, Callable[[Work], float]], ...] = (
+        ("", THREADS, seconds),
+        ("CPU ", 1, functools.partial(seconds, clock=time.process_time)),
+    )
+    for prefix, threads, timer in clocks:
+        with threadpool_limits(threads, "blas"), _torch_threads(threads):
+            samples = interleaved(contestants, rounds=rounds, batch=batch, pause=_SPIN_S, timer=timer)
+        for name, turns in samples.items():
+            label = f"CPU, {name}" if prefix else name
+            found.append(measured(label, "ms", [t * MS for t in flat(turns)], config=settings))
+        for name in list(samples)[1:]:
+            found.append(
+                measured(
+                    f"{prefix}time of ours / {name}",
+                    "x",
+                    ratios(samples["ours"], samples[name]),
+                    config=settings,
+                    goal=Goal("<=", goal) if name == "torch" else None,
+                    headline=name == "torch",
+                )
             )
-        )
     return found
 
 
 CPU_REMARKS: Final = (
-    f"f32, B{BATCH} H{HEADS} d{HEAD_DIM}, {THREADS} threads for each contestant",
+    f"without other settings f32, B{BATCH} H{HEADS} d{HEAD_DIM}; {THREADS} threads for each contestant, and "
+    "one where CPU time is measured, which other work on the machine changes less",
     "contestants have turns of several calls, of which the first two do not count: PyTorch's "
     "OpenMP threads spin for about 5 ms after a call, at the expense of the next contestant",
     "a ratio is of the medians of the same round; its n is the number of rounds",
+    "with pages, PyTorch gathers the keys of a token into contiguous ones, which is part of its time; as "
+    "'torch, contiguous' it is given these",
 )
 
 
-def _ours(q: Array, k: Array, v: Array, causal: bool) -> Callable[[], Array]:
+@contextlib.contextmanager
+def _torch_threads(threads: int) -> Iterator[None]:
+    """A context in which PyTorch, if there is one, has so many threads."""
+    try:
+        torch: Any = importlib.import_module("torch")
+    except ImportError:
+        yield
+        return
+    usual = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
+
+
+def _ours(q: Array, k: KeyRows, v: KeyRows, causal: bool) -> Callable[[], Array]:
     out = np.empty_like(q)
 
-    def attend() -> Array:
-        attention_cpu(q, k, v, out, None, softmax_scale=None, causal=causal, threads=THREADS)
+    def attend() -> Array:  # on as many threads as BLAS has
+        attention_cpu(q, k, v, out, None, softmax_scale=None, causal=causal)
         return out
 
     return attend
@@ -99,15 +230,53 @@ def _ours(q: Array, k: Array, v: Array, causal: bool) -> Callable[[], Array]:
 
 def _torch(q: Array, k: Array, v: Array, causal: bool) -> Callable[[], Array]:
     torch: Any = importlib.import_module("torch")
-    torch.set_num_threads(THREADS)
-    tensors = [torch.from_numpy(array) for array in (q, k, v)]
+    tensors = [_tensor(torch, array) for array in (q, k, v)]
     attend = torch.nn.functional.scaled_dot_product_attention
+    grouped = q.shape[1] != k.shape[1]
 
     def run() -> Array:
         with torch.no_grad():
-            return attend(*tensors, is_causal=causal).numpy()  # type: ignore[no-any-return]  # torch is untyped here
+            return _array(attend(*tensors, is_causal=causal, enable_gqa=grouped), q)
 
     return run
+
+
+def _torch_in_pages(q: Array, k: Array, v: Array, table: Array) -> Callable[[], Array]:
+    """PyTorch on keys and values in pages [pages, page_size, kv_heads, dim] of one sequence."""
+    torch: Any = importlib.import_module("torch")
+    query, keys, values, numbers = (_tensor(torch, array) for array in (q, k, v, table))
+    numbers = numbers.to(torch.int64)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    grouped = q.shape[1] != k.shape[2]
+
+    def run() -> Array:
+        with torch.no_grad():
+            rows = (pages[numbers].flatten(0, 1).transpose(0, 1)[None] for pages in (keys, values))
+            return _array(attend(query, *rows, enable_gqa=grouped), q)
+
+    return run
+
+
+def _tensor(torch: Any, array: Array) -> Any:
+    """The array as a tensor; PyTorch reads no bf16 of numpy."""
+    if array.dtype.kind in "fiu" and array.dtype.name != "bfloat16":
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
+
+
+def _array(tensor: Any, like: Array) -> Array:
+    """A result for comparison, as f32 if it is of 16 bits: numpy reads no bf16 of PyTorch."""
+    found: Array = (tensor if like.dtype == np.float32 else tensor.float()).numpy()
+    return found
+
+
+def _in_pages(x: Array, table: Array, page_size: int) -> Array:
+    """The rows [1, kv_heads, n, dim] in pages [pages, page_size, kv_heads, dim], in the order of the
+    table.
+    """
+    pages = np.empty((len(table), page_size, x.shape[1], x.shape[3]), x.dtype)
+    pages[table] = x[0].swapaxes(0, 1).reshape(pages.shape)
+    return pages
 
 
 def dense_attention(q: Array, k: Array, v: Array, causal: bool) -> Array:
