@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from flash.commands.campaign.judge import CATCHERS, EQUIVALENT, HOLE, Verdict, judge, mutants_of
 from flash.commands.campaign.kernels import subjects
-from flash.commands.campaign.mistakes import KINDS
+from flash.commands.campaign.mistakes import KINDS, OF_HOPPER
 from flash.commands.measure.report import write_atomically
 from flash.commands.parts.command_line import CommandParser
 from flash.commands.parts.exits import FAILED, OK, fail
@@ -165,6 +165,7 @@ def _chosen(kernel: str, arguments: argparse.Namespace, kept: Mapping[str, Any] 
         choice = random.Random(f"{_SEED} {kernel}")
         there = [kind for kind, numbers in by_kind.items() if numbers]
         taken = choice.sample(there, min(_KINDS_OF_A_KERNEL, len(there)))
+        taken += [kind for kind in there if kind in OF_HOPPER and kind not in taken]
         by_kind = {kind: [choice.choice(by_kind[kind])] for kind in taken}
     return sorted(number for numbers in by_kind.values() for number in numbers)
 

@@ -975,7 +975,17 @@ def test_an_installed_package_does_not_measure_what_reads_a_checkout(
     assert bench.main(["--output", str(tmp_path)]) == 0
     found = json.loads((tmp_path / "emit-assemble-decode-serving-cpu-cpu.json").read_text())
     missing = [name for name, section in found["sections"].items() if not section["measurements"]]
-    assert missing == ["gpu", "lines", "static", "forward", "gallery", "interpreter", "sanitizers", "launch"]
+    assert missing == [
+        "gpu",
+        "lines",
+        "static",
+        "forward",
+        "hopper",
+        "gallery",
+        "interpreter",
+        "sanitizers",
+        "launch",
+    ]
     assert found["sections"]["static"]["remarks"] == [f"not measured: {why}"]
     assert found["versions"]["commit"] is None
 
@@ -1050,8 +1060,8 @@ def test_list_names_the_sections_and_measures_nothing(
 
 
 SECTIONS = (
-    "emit, lines, assemble, static, forward, loops, gallery, decode, serving, cpu, interpreter, sanitizers, "
-    "launch, gpu"
+    "emit, lines, assemble, static, forward, hopper, loops, gallery, decode, serving, cpu, interpreter, "
+    "sanitizers, launch, gpu"
 )
 
 

@@ -70,6 +70,28 @@ COPIES = """\
 	cp.async.wait_all;
 	cp.async.bulk.wait_group.read 0;
 """
+WAIT = "mbarrier.try_wait.parity.shared.b64 %p0, [smem+256], %r3;"
+COPY = (
+    "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [smem], [%rd0, {0, %r0}], "
+    "[smem+256];"
+)
+MATRIX = "or.b64 %rd3, %rd2, 4611686293305360384;"  # 128-byte swizzle, stride offset 64, leading offset 1
+PRODUCT = (
+    "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0, %f1, %f2, %f3}, %rd3, %rd3, %p0, 1, 1, 0, 0;"
+)
+MORE = "setmaxnreg.inc.sync.aligned.u32 232;"
+HOPPER = f"""
+	mov.u32 %r2, 1;
+	xor.b32 %r3, %r2, 1;
+	{WAIT}
+	{COPY}
+	{MORE}
+	add.u32 %r4, %r2, 64;
+	shr.u32 %r5, %r4, 4;
+	cvt.u64.u32 %rd2, %r5;
+	{MATRIX}
+	{PRODUCT}
+"""
 FENCES = "\tfence.proxy.async;\n\tmembar.gl;\n\tfence.acq_rel.gpu;\n"
 MBARRIERS = """\
 	mbarrier.init.shared.b64 [smem+256], 4;
@@ -195,6 +217,64 @@ $done:
                     "mbarrier.try_wait.parity.shared.b64 %p0, [smem+256], 1;",
                 ),
                 ("not waited for", "@!%p0 bra $wait;", ""),
+            ],
+        ),
+        (
+            "phase",
+            HOPPER,
+            [
+                ("begins with the other", "mov.u32 %r2, 1;", "mov.u32 %r2, 0;"),
+                ("not flipped", "xor.b32 %r3, %r2, 1;", "mov.b32 %r3, %r2;"),
+                ("of the other phase", WAIT, f"xor.b32 %r3, %r3, 1; {WAIT} xor.b32 %r3, %r3, 1;"),
+            ],
+        ),
+        (
+            "tensor-copy",
+            HOPPER,
+            [
+                ("deleted", COPY, ""),
+                ("coordinates 0 and 1 swapped", COPY, COPY.replace("0, %r0", "%r0, 0")),
+                ("coordinate 0 +1", COPY, COPY.replace("{0", "{1")),
+            ],
+        ),
+        (
+            "descriptor",
+            HOPPER,
+            [
+                ("operand 2 +16", "add.u32 %r4, %r2, 64;", "add.u32 %r4, %r2, 80;"),
+                ("operand 2 -16", "add.u32 %r4, %r2, 64;", "add.u32 %r4, %r2, 48;"),
+                ("operand 2 +1", "shr.u32 %r5, %r4, 4;", "shr.u32 %r5, %r4, 5;"),
+                ("operand 2 -1", "shr.u32 %r5, %r4, 4;", "shr.u32 %r5, %r4, 3;"),
+                ("leading offset +1", MATRIX, "or.b64 %rd3, %rd2, 4611686293305425920;"),
+                ("leading offset -1", MATRIX, "or.b64 %rd3, %rd2, 4611686293305294848;"),
+                ("stride offset +1", MATRIX, "or.b64 %rd3, %rd2, 4611686297600327680;"),
+                ("stride offset -1", MATRIX, "or.b64 %rd3, %rd2, 4611686289010393088;"),
+                ("base offset +1", MATRIX, "or.b64 %rd3, %rd2, 4612249243258781696;"),
+                ("base offset -1", MATRIX, "or.b64 %rd3, %rd2, 4615626942979309568;"),
+                ("swizzle mode +1", MATRIX, "or.b64 %rd3, %rd2, 9223372311732748288;"),
+                ("swizzle mode -1", MATRIX, "or.b64 %rd3, %rd2, 274877972480;"),
+            ],
+        ),
+        (
+            "product",
+            HOPPER,
+            [
+                ("deleted", PRODUCT, ""),
+                ("D is not given", PRODUCT, PRODUCT.replace("%p0", "0")),
+                ("D is given", PRODUCT, PRODUCT.replace("%p0", "1")),
+                ("operand 4 negated", PRODUCT, PRODUCT.replace("%p0, 1", "%p0, -1")),
+                ("operand 5 negated", PRODUCT, PRODUCT.replace("1, 0, 0", "-1, 0, 0")),
+                ("operand 6 transposed", PRODUCT, PRODUCT.replace("0, 0;", "1, 0;")),
+                ("operand 7 transposed", PRODUCT, PRODUCT.replace("0, 0;", "0, 1;")),
+            ],
+        ),
+        (
+            "registers",
+            HOPPER,
+            [
+                ("deleted", MORE, ""),
+                ("+8", MORE, MORE.replace("232", "240")),
+                ("-8", MORE, MORE.replace("232", "224")),
             ],
         ),
         (

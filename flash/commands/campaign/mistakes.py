@@ -227,6 +227,8 @@ _OPERATORS: Final[dict[str, _Operator]] = {
     "bound": _Operator("a comparison is off by one or inverted", _bounds),
     "loop-bound": _Operator("a loop's bound is off by one, or it is not repeated", _loop_bounds),
 }
+# Kinds of which only kernels for Hopper have mutants.
+OF_HOPPER: Final = frozenset(("mbarrier", "phase", "tensor-copy", "descriptor", "product", "registers"))
 KINDS: Final[dict[str, str]] = {kind: o.meaning for kind, o in _OPERATORS.items()}
 
 

@@ -1,0 +1,83 @@
+"""Tensor maps with other boxes than the kernel for Hopper has tiles for: something notices each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flash.commands.campaign.kernels import subjects
+from flash.commands.campaign.subject import Launch, Subject
+from ptxgen import interpreter
+from ptxgen.check.prove import prove
+from ptxgen.errors import ConfigError, TrapError
+from ptxgen.tensormap import TensorMap
+
+SUBJECT = "f16-sm_90a"
+MAPS = ("Q_map", "K_map", "V_map", "O_map")
+
+
+def boxes(of: TensorMap) -> list[TensorMap]:
+    """Maps of the same tensor with another box or another swizzle, as far as the driver takes them."""
+    columns, rows, *outer = of.box
+    changed: list[dict[str, Any]] = [
+        {"box": (columns, rows + step, *outer)} for step in (-8, -1, 1, 8) if rows + step > 0
+    ]
+    # Half of the columns would hold all 24 columns of O.
+    changed += [{"box": (columns // 4, rows, *outer)}, {"box": (columns, rows, 2, 1)}]
+    changed += [{"swizzle": name} for name in ("none", "32B", "64B") if name != of.swizzle]
+    found = []
+    for change in changed:
+        try:
+            found.append(replace(of, **change))
+        except ConfigError:
+            continue  # nor does the driver take it
+    return found
+
+
+def launched(subject: Subject, name: str, given: TensorMap) -> str:
+    """Who notices a launch in which a tensor map has the box and the swizzle of another: "" if nobody."""
+    prepared: Launch = subject.prepare(subject.problems[0])
+    plan = prepared.plan
+    args = plan.on_host(prepared.arrays)
+    at = [slot.name for slot in plan.slots].index(name)
+    args[at] = TensorMap(args[at].base, given.box, swizzle=given.swizzle)
+    try:
+        done = interpreter.run(
+            subject.module,
+            plan.entry,
+            grid=plan.grid,
+            block=plan.block,
+            args=args,
+            dynamic_smem=plan.dynamic_shared,
+            sanitize=True,
+            raise_on_report=False,
+            max_instructions=10_000,
+        )
+    except TrapError as error:
+        return f"trap: {error}"
+    return str(done.reports[0]) if done.reports else prepared.wrong()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MAPS)
+def test_no_other_box_goes_unnoticed(name: str) -> None:
+    subject = subjects()[SUBJECT]
+    right = subject.maps[name]
+    assert launched(subject, name, right) == ""
+    others = boxes(right)
+    assert len(others) >= 5
+    for other in others:
+        maps = {**subject.maps, name: other}
+        proof = prove(subject.module, subject.entry, block=subject.block, params=maps).shared
+        assert not proof.complete or launched(subject, name, other), other
+
+
+def test_a_box_that_is_larger_than_its_tile_is_not_proved() -> None:
+    subject = subjects()[SUBJECT]
+    (columns, rows, *outer) = subject.maps["K_map"].box
+    wider = replace(subject.maps["K_map"], box=(columns, rows + 1, *outer))
+    found = prove(subject.module, subject.entry, block=subject.block, params={**subject.maps, "K_map": wider})
+    (unknown,) = found.shared.unknown
+    assert unknown.reason.startswith("perhaps bytes 2048 to 4223 are outside ring_2_k, which has 4096 bytes")
