@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from flash.device.grouped_heads import packing_saves_ctas
 from flash.launch.checks import Geometry
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig, KernelConfig
 from flash.problem.limits import max_seq
+from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 from ptxgen.tensormap import MOST_STRIDE
+
+_LEAST_SHARED_COLUMNS: Final = 128
 
 
 def kernel_of(
@@ -37,7 +41,20 @@ def kernel_of(
     kernel = config.kernel(target, alignment, return_lse, without_wgmma=against)
     if packs == "auto" and not config.varlen:
         packs = fits and packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)
-    return replace(kernel, packed=packs is True)
+    kernel = replace(kernel, packed=packs is True)
+    return replace(kernel, cluster=_cluster(kernel, geometry))
+
+
+def _cluster(kernel: KernelConfig, geometry: Geometry) -> int:
+    """How many CTAs of a launch bring each other tiles of K and V: two that have neighbouring blocks of one
+    head, in kernels with `wgmma` where they walk over the same tiles, and where tiles are so wide that
+    reading them is what the L2 cache does not keep up with (FlashAttention-3's rule).
+    """
+    t, features = kernel.tiling, kernel.features
+    alike = not (kernel.hides_keys or kernel.packed or features.varlen or features.cached)
+    if not isinstance(t, WgmmaTiling) or not alike or t.score_columns < _LEAST_SHARED_COLUMNS:
+        return 1
+    return 2 - -(-geometry.seq_q // t.block_q) % 2
 
 
 def why_not_wgmma(config: AttentionConfig, geometry: Geometry, kernel: KernelConfig) -> str:

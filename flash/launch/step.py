@@ -14,6 +14,7 @@ from flash.problem.tensor_maps import map_name
 from ptxgen import interpreter, ir
 from ptxgen.arrays.views import ArrayView, host_array
 from ptxgen.errors import LaunchError
+from ptxgen.runtime.attributes import LaunchAttributes
 from ptxgen.runtime.plan import LaunchPlan
 from ptxgen.tensormap import Boxes, TensorMap
 
@@ -85,6 +86,7 @@ def plan_of(
         dynamic_shared=made.kernel.dynamic_shared_bytes,
         slots=made.slots,
         values=tuple([known[slot.name] for slot in made.slots]),
+        attributes=LaunchAttributes((*made.kernel.cluster, 1, 1, 1)[:3]).kept(),
         maps=tuple([(n, maps[slot.name]) for n, slot in enumerate(made.slots) if slot.name in maps]),
     )
 
