@@ -225,15 +225,19 @@ def test_every_order_of_the_warps_gives_the_same_bits(seed: int, block_q: int) -
     np.testing.assert_array_equal(out.view(np.uint16), wanted.view(np.uint16))
 
 
-@pytest.mark.sample(1, gate=2)
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize(("head_dim", "block_q", "stages"), [(16, 64, 2), (128, 128, 3)])
+@pytest.mark.parametrize(
+    ("seed", "head_dim", "block_q", "stages"),
+    [
+        pytest.param(0, 16, 64, 2, marks=pytest.mark.slow),
+        *(nightly(seed, *sizes) for seed in range(1, 8) for sizes in ((16, 64, 2), (128, 128, 3))),
+    ],
+)
 def test_ctas_of_a_cluster_bring_each_other_keys_and_values(
     seed: int, head_dim: int, block_q: int, stages: int
 ) -> None:
     config = config_of(head_dim, block_q=block_q, stages=stages, softcap=4.0)
     kernel = replace(config.kernel(), cluster=2)
-    arrays = arrays_of(config, block_q + 20, 150, heads=2)
+    arrays = arrays_of(config, block_q + 20, 80)
     found = run_forward(config, arrays, kernel=kernel, sanitize=True, schedule=PCT(seed))
     alone = run_forward(config, arrays)
     for one, other in zip(found[:2], alone[:2], strict=True):

@@ -191,9 +191,8 @@ def test_the_rule_for_clusters() -> None:
     assert [ctas(n) for n in (1, 128, 129, 256, 257, 300, 512)] == [1, 1, 2, 2, 1, 1, 2]
     assert [ctas(dim=dim) for dim in (64, 96, 128, 256)] == [1, 1, 2, 2]
     assert ctas(softcap=2.0) == 2
-    assert [ctas(causal=True), ctas(window=(9, 9)), ctas(mask=True), ctas(mask_mod=below_the_diagonal)] == [
-        1
-    ] * 4
+    hiding: list[dict[str, Any]] = [{"causal": True}, {"window": (9, 9)}, {"mask": True}]
+    assert [ctas(**how) for how in (*hiding, {"mask_mod": below_the_diagonal})] == [1] * 4
     assert [ctas(pack_gqa=True), ctas(target="sm_90")] == [1, 1]
 
 
