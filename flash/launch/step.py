@@ -79,6 +79,7 @@ def plan_of(
         if array.name in made.maps:
             name = map_name(array.name)
             known[name], maps[name] = tensor_map(made.maps[array.name], array, known), n
+    x, y, z, *_ = (*made.kernel.cluster, 1, 1, 1)
     return LaunchPlan(
         entry=made.kernel.name,
         grid=(ctas, 1, 1),
@@ -86,7 +87,7 @@ def plan_of(
         dynamic_shared=made.kernel.dynamic_shared_bytes,
         slots=made.slots,
         values=tuple([known[slot.name] for slot in made.slots]),
-        attributes=LaunchAttributes((*made.kernel.cluster, 1, 1, 1)[:3]).kept(),
+        attributes=LaunchAttributes((x, y, z)).kept(),
         maps=tuple([(n, maps[slot.name]) for n, slot in enumerate(made.slots) if slot.name in maps]),
     )
 
