@@ -15,7 +15,7 @@ from ptxgen.target import Target
 from ptxgen.target import target as find_target
 from ptxgen.tensormap import MOST_STRIDE
 
-_LEAST_SHARED_COLUMNS: Final = 128
+_LEAST_SHARED_COLUMNS: Final = 128  # of rows that CTAs bring each other
 
 
 def kernel_of(
@@ -47,8 +47,8 @@ def kernel_of(
 
 def _cluster(kernel: KernelConfig, geometry: Geometry) -> int:
     """How many CTAs of a launch bring each other tiles of K and V: two that have neighbouring blocks of one
-    head, in kernels with `wgmma` where they walk over the same tiles, and where tiles are so wide that
-    reading them is what the L2 cache does not keep up with (FlashAttention-3's rule).
+    head, in kernels with `wgmma` where they walk over the same tiles and rows are wide, as in
+    FlashAttention-3. The two read half of what they would read alone.
     """
     t, features = kernel.tiling, kernel.features
     alike = not (kernel.hides_keys or kernel.packed or features.varlen or features.cached)
