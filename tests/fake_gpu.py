@@ -56,14 +56,21 @@ class Machine(FakeDriver):
         return real.CUresult.CUDA_SUCCESS, SimpleNamespace(opaque=opaque)
 
     def cuLaunchKernel(self, *given: Any) -> tuple[Any, ...]:
-        kernel = self._functions[int(given[0])].kernel
-        places = (ctypes.c_void_p * len(kernel.params)).from_address(given[9])
+        self._read_structures(given[0], given[9])
+        return super().cuLaunchKernel(*given)  # type: ignore[no-any-return]
+
+    def cuLaunchKernelEx(self, *given: Any) -> tuple[Any, ...]:
+        self._read_structures(*given[1:3])
+        return super().cuLaunchKernelEx(*given)  # type: ignore[no-any-return]
+
+    def _read_structures(self, function: Any, parameters: int) -> None:
+        kernel = self._functions[int(function)].kernel
+        places = (ctypes.c_void_p * len(kernel.params)).from_address(parameters)
         self.structures = {
             p.name: ctypes.string_at(place, p.count)
             for p, place in zip(kernel.params, places, strict=True)
             if p.count
         }
-        return super().cuLaunchKernel(*given)  # type: ignore[no-any-return]
 
     def interpret(self, launch: Any) -> None:
         """The launch, on the fake's memory."""

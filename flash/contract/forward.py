@@ -223,6 +223,11 @@ def _constraints(config: KernelConfig) -> list[str]:
         f"{written} share no memory with {read} is read or each other, and no two indices of O "
         "name one element",
     ]
+    if config.cluster > 1:
+        constraints.append(
+            f"CTAs are in clusters of {config.cluster} along x, as the text says: the number of blocks of "
+            f"{config.tiling.block_q} queries of a head is a multiple of that"
+        )
     if mapped := maps_of(config):
         constraints.append(
             f"the strides of {_and([*mapped])} are positive and below 2**40 bytes, as tensor maps take them; "

@@ -35,6 +35,7 @@ class Rings:
     values: Ring
     out: BoxTile
     tile: int  # keys
+    shares: bool  # whether the CTAs of a cluster bring each other tiles of K and V
 
     @classmethod
     def declare(
@@ -53,14 +54,15 @@ class Rings:
             over = queries.tile("q")
         else:
             over = queries = k.tma.tile("Q_tile", q.shape, dtype, swizzle=q.swizzle)
-        room = over if t.output_is_over_queries else None
+        room, shares = over if t.output_is_over_queries else None, config.cluster > 1
         return cls(
             maps,
             queries,
-            k.tma.ring(t.stages, producer, consumer, k=keys),
-            k.tma.ring(t.stages, producer, consumer, v=values),
+            k.tma.ring(t.stages, producer, consumer, multicast=shares, k=keys),
+            k.tma.ring(t.stages, producer, consumer, multicast=shares, v=values),
             k.tma.tile("out", out.shape, dtype, swizzle=out.swizzle, over=room),
             t.tile,
+            shares,
         )
 
     def place(self, array: str, cta: Cta, row: Value) -> Corner:
@@ -91,9 +93,9 @@ class Rings:
             wanted = None if seen is None else seen | (n == -cta.tiles)
             with nullcontext() if wanted is None else k.when(wanted, uniform=True):
                 with self.keys.fill() as stage:
-                    k.tma.load(stage.k, self._places(k, "K", cta, row))
+                    k.tma.load(stage.k, self._places(k, "K", cta, row), multicast=self.shares)
                 with self.values.fill() as stage:
-                    k.tma.load(stage.v, self._places(k, "V", cta, row))
+                    k.tma.load(stage.v, self._places(k, "V", cta, row), multicast=self.shares)
 
     def _places(self, k: KernelBuilder, array: str, cta: Cta, row: Value) -> Corner | list[Corner]:
         """Where the rows of a tile of K or V are, from `row` on: of keys in pages several places."""

@@ -50,7 +50,14 @@ def wgmma_attention_forward(config: KernelConfig, t: WgmmaTiling) -> ir.Module:
     """
     # Proofs do not follow shifts and products through what packed heads divide.
     short = not config.packed
-    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1, reciprocals=short)
+    k = KernelBuilder(
+        config.name,
+        target=config.target,
+        threads=t.threads,
+        min_ctas=1,
+        reciprocals=short,
+        cluster=config.cluster if config.cluster > 1 else None,
+    )
     given = Parameters.declare(k, config)
     producer = k.warpgroup_role("producer", registers=t.producer_registers)
     consumer = k.warpgroup_role("consumer", warpgroups=t.consumers, registers=t.consumer_registers)

@@ -10,11 +10,13 @@ from flash.device.grouped_heads import packing_saves_ctas
 from flash.launch.checks import Geometry
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig, KernelConfig
 from flash.problem.limits import max_seq
+from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 from ptxgen.tensormap import MOST_STRIDE
 
 DIVIDED: Final = "the keys are divided"
+_LEAST_SHARED_COLUMNS: Final = 128  # of rows that CTAs bring each other
 
 
 def kernel_of(
@@ -44,7 +46,20 @@ def kernel_of(
     if packs == "auto" and not config.varlen:
         packs = fits and packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)
     features = replace(kernel.features, splits=divided)
-    return replace(kernel, packed=packs is True, features=features)
+    kernel = replace(kernel, packed=packs is True, features=features)
+    return replace(kernel, cluster=_cluster(kernel, geometry))
+
+
+def _cluster(kernel: KernelConfig, geometry: Geometry) -> int:
+    """How many CTAs of a launch bring each other tiles of K and V: two that have neighbouring blocks of one
+    head, in kernels with `wgmma` where they walk over the same tiles and rows are wide, as in
+    FlashAttention-3. The two read half of what they would read alone.
+    """
+    t, features = kernel.tiling, kernel.features
+    alike = not (kernel.hides_keys or kernel.packed or features.varlen or features.cached)
+    if not isinstance(t, WgmmaTiling) or not alike or t.score_columns < _LEAST_SHARED_COLUMNS:
+        return 1
+    return 2 - -(-geometry.seq_q // t.block_q) % 2
 
 
 def why_not_wgmma(config: AttentionConfig, geometry: Geometry, kernel: KernelConfig) -> str:

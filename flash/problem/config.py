@@ -58,6 +58,7 @@ class KernelConfig:
     dtype: DType = F32
     features: Features = NO_FEATURES
     packed: bool = False  # whether a CTA's rows are of all heads that share a head of K and V
+    cluster: int = 1  # CTAs that bring each other tiles of K and V: those of neighbouring blocks of a head
 
     @property
     def precision(self) -> str | None:
@@ -142,6 +143,7 @@ class KernelConfig:
         words += [self.causal] if self.causal else []
         words += self.features.words
         words += ["packed"] if self.packed else []
+        words += [f"cluster{self.cluster}"] if self.cluster > 1 else []
         words += ["lse"] if self.return_lse else []
         words += (
             [f"align{self.alignment}"]

@@ -194,7 +194,8 @@ class Tma:
         tile's first dimension, which comes to all of them. The ring is made with `multicast=True`.
         """
         places = [place] if isinstance(place, Corner) or not isinstance(place, Sequence) else list(place)
-        for one in places or [None]:
+        given: Sequence[object] = places or [None]
+        for one in given:
             self._boxes("tma.load", tile, one)
         stage = tile.owner
         if not isinstance(stage, Stage) or stage.ring.tiles.get(tile.name) is not tile.layout:

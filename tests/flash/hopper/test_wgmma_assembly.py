@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,8 +22,9 @@ pytestmark = pytest.mark.ptxas
 LONGEST_LOOP = {64: 400, 128: 440, 256: 410}  # machine instructions of a turn
 
 
-def loop_of(config: AttentionConfig, assembler: Assembler) -> Loop:
-    made = assembler.assemble(build(config.kernel()).text, "sm_90a")
+def loop_of(config: AttentionConfig, assembler: Assembler, cluster: int = 1) -> Loop:
+    made = assembler.assemble(build(replace(config.kernel(), cluster=cluster)).text, "sm_90a")
+    assert made.advisories == ()
     try:
         found = main_loop(find_disassembler().instructions(made.cubin))
     except BackendError as error:
@@ -39,14 +41,17 @@ def loop_of(config: AttentionConfig, assembler: Assembler) -> Loop:
         *(nightly(d, {"varlen": True, "causal": True, "return_lse": True}) for d in LONGEST_LOOP),
         *(nightly(d, {"pack_gqa": True, "causal": True}) for d in LONGEST_LOOP),
         nightly(64, {"block_q": 192}),
+        *(nightly(d, {"cluster": 2}) for d in (128, 256)),
     ],
     ids=str,
 )
 def test_exponentials_are_computed_while_a_product_is_under_way(
     head_dim: int, how: dict[str, Any], assembler: Assembler
 ) -> None:
-    config = AttentionConfig(head_dim, dtype="bf16", target="sm_90a", **how)
-    path = loop_of(config, assembler).path
+    cluster = how.get("cluster", 1)
+    asked = {name: value for name, value in how.items() if name != "cluster"}
+    config = AttentionConfig(head_dim, dtype="bf16", target="sm_90a", **asked)
+    path = loop_of(config, assembler, cluster).path
     products = [at for at, one in enumerate(path) if one.name == "HGMMA"]
     waits = [at for at, one in enumerate(path) if one.opcode.startswith("WARPGROUP.DEPBAR")]
     exponentials = [at for at, one in enumerate(path) if one.opcode.startswith("MUFU.EX2")]
