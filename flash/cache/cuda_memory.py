@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.cache.append import prepared_append
-from flash.cache.host_memory import LayerArrays, SmallArrays, loaded, scale_of
+from flash.cache.host_memory import LayerArrays, SmallArrays, scale_of
 from flash.cache.row_locations import RowLocations
 from flash.decode.append_launch import NewRows
 from flash.decode.plan import E4M3_TARGET
 from flash.host.mirrored_numbers import DeviceNumbers, part_of
 from flash.host.results import DeviceArray
+from flash.host.stored_rows import loaded
 from flash.launch.gpu import launcher_of
 from flash.operands.dtypes import E4M3, F32, I32, OF_ARRAYS, DType
 from flash.pages.placement import Copy, Placement, Run, Stretch

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from flash.cache.host_memory import stored
 from flash.commands.campaign.arrays import bits_differ, copied, place_of, with_margins, within_margins
 from flash.commands.campaign.subject import Array, Launch, Subject
 from flash.decode.append_launch import NewRows, Rotation, append_step
+from flash.host.stored_rows import stored
 from flash.launch.step import Step
 from flash.operands.dtypes import E4M3, F32, I32, DType
 from flash.problem.rotary import rotary_tables, rotated

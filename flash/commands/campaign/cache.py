@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from flash.cache.host_memory import loaded, stored
 from flash.commands.campaign.arrays import (
     SCORES,
     bits_differ,
@@ -27,6 +26,7 @@ from flash.commands.campaign.problems import HUGE, LANE_ROWS
 from flash.commands.campaign.subject import Array, Launch, Subject
 from flash.decode.plan import CacheCall, Joining, Parts, Workspace, kernel_of, steps_of
 from flash.error_bound import PARTS_OF_F32, Bound, arithmetic_of_config, attention_bound, merged
+from flash.host.stored_rows import loaded, stored
 from flash.launch.step import Step
 from flash.operands.dtypes import E4M3, F32, I32, DType
 from flash.problem.config import AttentionConfig
