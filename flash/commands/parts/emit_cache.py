@@ -41,7 +41,7 @@ parts, in f32, for the kernel of ptxgen emit merge.
 With --append it writes up to 16 new rows of each sequence to the cache itself, where seqused_k
 counts them already, and with --rotary-dim turns those of K, and the queries: no launch of
 ptxgen emit append is needed. It then takes no more queries than a CTA has, the heads that share
-a head of K together.
+a head of K together. With --rotary-dim alone it turns the queries only.
 
 {_OUTPUTS}
 """

@@ -11,6 +11,7 @@ from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.sanitizers.bounds import BoundsChecks
 from ptxgen.interpreter.sanitizers.clocks import Clocks
 from ptxgen.interpreter.sanitizers.global_race import GlobalRaces
+from ptxgen.interpreter.sanitizers.grid_order import GridOrder
 from ptxgen.interpreter.sanitizers.mbarriers import MBarriers
 from ptxgen.interpreter.sanitizers.names import MBARRIER_INIT
 from ptxgen.interpreter.sanitizers.orders import Objects
@@ -69,6 +70,7 @@ class Detectors:
         wanted = {"race", "init", *({"sync", "proxy"} if asynchronous else ())}
         self.follows_global = bool(wanted & names)
         self.mbarriers = MBarriers(faults, batch.shared_stride, wanted="sync" in names)
+        self.grids: GridOrder | None = None  # if the grid before may still run
         self.sync = SyncChecks(self.clocks, instrs, faults, wanted="sync" in names)
         self.bounds = BoundsChecks(allocations, faults, batch.shared_stride)
         # The mbarriers on which operations of warps complete: for each warp, stamps in order and

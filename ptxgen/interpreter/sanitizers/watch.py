@@ -79,7 +79,6 @@ class Watch(Detectors, Observer):
         if batch.cluster_size > 1 or any(x.opcode.startswith("barrier.cluster") for x in instrs):
             self.cluster = ClusterWatch(self, self.shown, batch, faults, wanted="sync" in names)
         self.bulk = BulkWatch(self, self.cluster, self.shown, batch)
-        self.grids: GridOrder | None = None
         if in_flight and "race" in names:
             self.grids = GridOrder(self.clocks, batch.lanes, in_flight, faults)
 

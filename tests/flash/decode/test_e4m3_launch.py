@@ -14,6 +14,8 @@ from flash.error_bound import PARTS_OF_F32, arithmetic_of
 from flash.operands.dtypes import DTYPES, E4M3
 from ptxgen.errors import LaunchError
 
+pytestmark = pytest.mark.usefixtures("unproved")
+
 Array = NDArray[Any]
 
 BATCH, HEADS, KV_HEADS, DIM, DIM_V, ROWS = 2, 4, 2, 24, 16, 40

@@ -37,6 +37,7 @@ def kernel(dtype: str) -> flash.DecodeKernel:
 
 
 @pytest.mark.judged
+@pytest.mark.usefixtures("unproved")
 @pytest.mark.parametrize(("backend", "dtype", "splits"), [("cpu", "f32", 1), ("interpreter", "f16", 3)])
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_they_give_what_rotated_queries_give(
