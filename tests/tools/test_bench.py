@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -405,7 +406,7 @@ def test_the_cpu_backend_is_compared_with_numpy_where_torch_is_missing(
     monkeypatch.setattr(bench_cpu.importlib, "import_module", without_torch)
     found = bench_cpu.compare(32, True, 2, 1, heads=2, head_dim=8)
     assert remarks(found) == ["no comparison with PyTorch: No module named 'torch'; pip install torch"]
-    assert list(by_name(found)) == ["ours", "numpy N²", "time of ours / numpy N²"]
+    assert list(by_name(found)) == ["ours", "numpy N²", "time of ours / numpy N²", "CPU, ours"]
     assert by_name(found)["time of ours / numpy N²"].repeats == 2
 
 
@@ -413,7 +414,31 @@ def test_the_cpu_backend_is_compared_with_numpy_where_torch_is_missing(
 def test_the_cpu_backend_is_compared_with_torch() -> None:
     found = bench_cpu.compare(32, True, 1, 1, heads=2, head_dim=8)
     assert remarks(found) == []
-    assert by_name(found)["time of ours / torch"].goal == Goal("<=", 1.3)
+    for name in ("time of ours / torch", "CPU time of ours / torch"):
+        assert by_name(found)[name].goal == Goal("<=", 1.3)
+
+
+TOKEN = bench_cpu.Token("f32", 4, 2, 8, 48)
+
+
+@pytest.mark.usefixtures("torch")
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("page_size", [0, 16])
+def test_a_token_on_the_cpu_is_compared_with_torch(dtype: Any, page_size: int) -> None:
+    found = bench_cpu.compare_token(replace(TOKEN, dtype=dtype, page_size=page_size), 1, 1)
+    assert remarks(found) == []
+    names = [name for name in by_name(found) if "/" in name]
+    goals = [by_name(found)[name].goal for name in names]
+    theirs = ["torch", "torch, contiguous"] if page_size else ["torch"]
+    assert names == [f"{clock}time of ours / {name}" for clock in ("", "CPU ") for name in theirs]
+    assert goals == [Goal("<=", 2.0) if name == "torch" else None for _ in range(2) for name in theirs]
+
+
+def test_a_token_on_the_cpu_is_measured_where_torch_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_cpu.importlib, "import_module", without_torch)
+    found = bench_cpu.compare_token(replace(TOKEN, page_size=16), 1, 1)
+    assert remarks(found) == ["no comparison with PyTorch: No module named 'torch'; pip install torch"]
+    assert list(by_name(found)) == ["ours", "CPU, ours"]
 
 
 def test_a_wrong_result_of_the_cpu_backend_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
