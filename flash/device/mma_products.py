@@ -129,7 +129,9 @@ class MmaOutputs:
         rows.
         """
         t = self.t
-        return [[self._weights(P, m, j) for m in range(t.row_tiles)] for j in range(P.columns // STEP_COLUMNS)]
+        return [
+            [self._weights(P, m, j) for m in range(t.row_tiles)] for j in range(P.columns // STEP_COLUMNS)
+        ]
 
     def outputs(
         self,
