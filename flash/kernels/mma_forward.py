@@ -190,7 +190,6 @@ class _Turn:
         products.outputs(self.O, P, pipeline.value_stage)
         pipeline.advance()
 
-    @marked("mma: steps of P V")
     def _weave(self, products: MmaProducts) -> None:
         """O += P V in steps of 16 keys, the exponentials of the next step among the products of each.
 
