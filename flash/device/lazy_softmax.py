@@ -45,7 +45,8 @@ class LazySoftmax:
     keys. `scale`, positive, turns scores into units of log2, those of all rows or of each; it is None if
     scores are in these units already. `slack` is in units of log2, shifts are in the units of the
     scores. `sinks` are made by `sink_terms` for scores in units of log2: one for each row, or one for
-    all.
+    all. With `joins_first` lanes join their maxima for every tile, not only where a shift moves: more
+    instructions, which take fewer registers.
     """
 
     def __init__(
@@ -58,12 +59,14 @@ class LazySoftmax:
         sinks: Sequence[FirstTerms] = (NO_TERMS,),
         *,
         fused: bool = False,
+        joins_first: bool = False,
     ) -> None:
         self.k = k
         self.distances = distances
         self.scales = [scale] * rows if isinstance(scale, Value) else scale
         self.slack = slack
         self._fused = fused and scale is not None
+        self._joins_first = joins_first
         first = [k.max(shift, LOWEST, NaN=True) if isinstance(shift, Value) else LOWEST for shift, _ in sinks]
         self.shift = [k.var(f32, first[i % len(first)]) for i in range(rows)]
         # Sums over this lane's keys only; `finish` joins the lanes.
@@ -82,7 +85,8 @@ class LazySoftmax:
         warp runs it only when the shift of one of its rows has moved, or is large.
         """
         k = self.k
-        largest = [self._largest(scores) for scores in S]
+        joined = self._joined if self._joins_first else lambda largest: largest
+        largest = [joined(self._largest(scores)) for scores in S]
         if self._fused:
             self._bases = [k.var(f32, self._base(shift, i)) for i, shift in enumerate(self.shift)]
         outgrown = [self._exponent(top, i) > self.slack for i, top in enumerate(largest)]
@@ -90,8 +94,9 @@ class LazySoftmax:
         for more in [*outgrown[1:], *(k.abs(base) > _LARGE for base in self._bases)]:
             some = some | more
         with k.when(k.vote(some, -1, mode="any")):
-            # A row has outgrown its shift if one of its lanes says so: only here do lanes ask each other.
-            largest = [over_lanes(k, top, self.distances, k.max) for top in largest]
+            # A row has outgrown its shift if one of its lanes says so: only here must lanes ask each other.
+            if not self._joins_first:
+                largest = [self._joined(top) for top in largest]
             if self._fused:
                 rescale([self._follow_fused(i, top, S.row(i)) for i, top in enumerate(largest)])
             else:
@@ -142,6 +147,10 @@ class LazySoftmax:
         for score in scores[1:]:
             largest = self.k.max(largest, score)
         return largest
+
+    def _joined(self, largest: Value) -> Value:
+        """The largest over all lanes that share a row."""
+        return over_lanes(self.k, largest, self.distances, self.k.max)
 
     @marked("lazy softmax: new shift")
     def _follow(self, i: int, top: Value) -> Value:

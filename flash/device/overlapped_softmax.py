@@ -14,7 +14,6 @@ from typing import Final
 from flash.device.lazy_softmax import LazySoftmax
 from flash.device.softmax import NO_TERMS, FirstTerms
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var, marked
-from ptxgen.dsl.matrices.lanes import over_lanes
 from ptxgen.types import f32, pred, u32
 
 _LARGE: Final = 2.0**20  # smaller shifts are rounded by less than 2^-4
@@ -45,7 +44,7 @@ class OverlappedSoftmax(LazySoftmax):
     def weigh(self, S: Fragment) -> None:
         """Replace the scores by P = exp2(scale * S - shift), and add them to the sums."""
         k = self.k
-        tops = [over_lanes(k, self._largest(scores), self.distances, k.max) for scores in S]
+        tops = [self._joined(self._largest(scores)) for scores in S]
         outgrown = [self._exponent(top, i) > self.slack for i, top in enumerate(tops)]
         some = outgrown[0]
         for more in outgrown[1:]:

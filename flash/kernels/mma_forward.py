@@ -89,7 +89,10 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
         scale = scale or k.max(k.abs(cta.scale_log2), LEAST_SCALE)
     rows, keys = fragment_rows(t), fragment_columns(t.tile)
     sinks = cta.sinks(k, me.in_quad, rows, lambda: cta.first_row + k.signed(me.first_row(t)))
-    softmax = LazySoftmax(k, len(rows), QUAD, scale, _SLACK[dtype], sinks, fused=t.operands is HALF)
+    crowded = _is_crowded(t, cta)
+    softmax = LazySoftmax(
+        k, len(rows), QUAD, scale, _SLACK[dtype], sinks, fused=t.operands is HALF, joins_first=crowded
+    )
     O = k.fragment(2 * t.row_tiles, t.output_columns // 4)  # sum of P V so far, under the shifts
     S = k.fragment(2 * t.row_tiles, t.tile // 4, initial=None)
     # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros. Tiles
@@ -129,6 +132,11 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
         runs = [r[:2] for r in tile_runs(k, cta, lambda: cta) if r[2].hides or split is not None]
         odd.restore(cta, t.block_q, [(end * t.tile, begin * t.tile) for begin, end in runs])
     return k.build()
+
+
+def _is_crowded(t: MmaTiling, cta: Cta) -> bool:
+    """Whether registers are so short that what three loops keep, those of a window, takes the last ones."""
+    return cta.all_see_from is not None and not t.has_spare_registers
 
 
 def _products(
@@ -172,8 +180,7 @@ class _Turn:
         k.note("S = Q K^T")
         products.scores(S, pipeline.key_stage)
         places = self._finished_scores(n, cut)
-        # With a window, what three loops keep leaves too few registers.
-        weaves = places is None and self.t.weaves_weights and self.cta.all_see_from is None
+        weaves = places is None and self.t.weaves_weights and not _is_crowded(self.t, self.cta)
         mixes = self.t.has_spare_registers or weaves
         if mixes:  # behind the barrier here, the assembler mixes exponentials with the products of P V
             pipeline.await_values(on_arrival=values_there)
@@ -198,7 +205,6 @@ class _Turn:
         products.outputs(self.O, P, pipeline.value_stage)
         pipeline.advance()
 
-    @marked("mma: steps of P V")
     def _weave(self, products: MmaProducts) -> None:
         """O += P V in steps of 16 keys, the exponentials of the next step among the products of each.
 

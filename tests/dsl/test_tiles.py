@@ -194,6 +194,16 @@ def test_a_fragment_holds_a_variable_for_each_place():
     assert (computed(body, lanes()) == lanes() * (15 + 5)).all()
 
 
+def test_a_part_of_a_fragment_has_its_variables():
+    k = builder()
+    whole = k.fragment(4, 6, initial=None)
+    part = whole.part(slice(1, 3), slice(2, 6, 2))
+    assert (part.rows, part.columns) == (2, 2)
+    assert [list(row) for row in part] == [[whole[i, 2], whole[i, 4]] for i in (1, 2)]
+    rows = whole.part(slice(0, 2))
+    assert (rows.rows, rows.columns, rows[1, 5]) == (2, 6, whole[1, 5])
+
+
 def test_fill_sets_every_element():
     def body(k, x):
         part = k.fragment(2, 2)

@@ -7,6 +7,7 @@ import pytest
 from flash.commands.measure import static_forward as forward
 from flash.commands.measure.record import Found, Measurement
 from flash.commands.measure.static_quality import Assembled, Subject
+from flash.contract.catalogue import build
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError
 from ptxgen.runtime.sass import Loop, SassInstr
@@ -20,7 +21,7 @@ SMALL = AttentionConfig(64, dtype="f16", target="sm_80")
 
 
 def reading(tensor: float) -> forward.Reading:
-    return forward.Reading(MADE, PATH, tensor, 50.0)
+    return forward.Reading(MADE, PATH, tensor, 50.0, 512.0)
 
 
 def rows(found: Found) -> list[list[str]]:
@@ -52,8 +53,8 @@ def test_a_row_has_ours_then_the_peers_then_goals(monkeypatch: pytest.MonkeyPatc
     found = forward.forward_quality(SMALL)
     ours, theirs, other = rows(found)
     assert ours[:5] == ["sm_80", "64", "f16", "full", "ours"]
-    assert ours[6:] == ["200", "0", "2", "320.0", "40.0", "1/1", "24", "60.0", "50.0"]
-    assert (theirs[4], theirs[-2]) == ("Triton", "75.0")
+    assert ours[6:] == ["200", "0", "2", "320.0", "40.0", "1/1", "24", "60.0", "50.0", "78.0"]
+    assert (theirs[4], theirs[-3]) == ("Triton", "75.0")
     assert (other[4], other[6:10], other[-1]) == ("FlashAttention-2", ["255", "152", "2", "556"], "-")
     assert {len(row) for row in rows(found)} == {len(forward._COLUMNS)}
     goals = {m.name: m.goal and m.goal.met_by(m.median) for m in found if isinstance(m, Measurement)}
@@ -76,7 +77,25 @@ def test_without_the_tools_a_kernel_has_a_remark(monkeypatch: pytest.MonkeyPatch
 
 
 def test_there_is_a_job_for_each_kernel_of_the_table() -> None:
-    assert len(forward.forward_jobs(quick=False)) == 3 * 3 * 2 * 2
+    every = forward.forward_jobs(quick=False)
+    assert len(every) == 3 * 3 * 2 * 2 + 2 * 3
+    assert every[-1].label == "forward d=256 f32_grade full sm_90"
     labels = [job.label for job in forward.forward_jobs(quick=True)]
     assert labels[0] == "forward d=64 f16 full sm_80"
     assert len(labels) == 6
+
+
+def test_three_products_of_f16_are_one_of_f32(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = AttentionConfig(128, precision="f32_grade", target="sm_80")
+    subject = Subject.of(build(config.kernel()))
+    assert subject.columns == 3 * (128 + 128)
+    # 48 products for 48 * 2048 / 768 = 128 scores of 512 operations, in 640 clocks of one scheduler of four.
+    path = (PRODUCT,) * 48
+    made = Assembled(200, 0, 4096, 2, 0.125, subject.columns, Loop(path, len(path)))
+    of = forward.Reading(made, path, 60.0, 50.0, 640.0)
+    monkeypatch.setattr(forward.Reading, "of", lambda *_: of)
+    found = forward.forward_quality(config)
+    (row,) = rows(found)
+    assert (row[2], row[9], row[-1]) == ("f32_grade", "768.0", "62.4")  # 128 * 512 * 4 / 640 * 108 * 1.41e9
+    goals = {m.name: m.goal and m.goal.met_by(m.median) for m in found if isinstance(m, Measurement)}
+    assert goals == {"spilled": True, "modelled": False}

@@ -1,5 +1,5 @@
 """Main loops of the forward kernels on tensor cores, in machine code and by the issue model, beside those
-of Triton's kernels and FlashAttention-2's.
+of Triton's kernels and FlashAttention-2's; and those of f32 by products of f16.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from flash.commands.measure.issue_model import Unit, modelled
+from flash.commands.measure.issue_model import SCHEDULERS, Unit, modelled
 from flash.commands.measure.record import Found, Goal, Job, Setting, measured
 from flash.commands.measure.report import ROOT
 from flash.commands.measure.static_quality import Assembled, Subject, assembled
 from flash.contract.catalogue import build
+from flash.operands.words import Precision
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError
+from ptxgen.report.rates import DEVICES
 from ptxgen.runtime.sass import SassInstr
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
@@ -26,6 +28,8 @@ from ptxgen.target import target as find_target
 TARGETS: Final = ("sm_80", "sm_90", "sm_120")
 DTYPES: Final = ("f16", "bf16")
 HEAD_DIMS: Final = (64, 128, 256)
+PRECISE: Final[Precision] = "f32_grade"
+PRECISE_TARGETS: Final = ("sm_80", "sm_90")
 TRITON: Final = "tests/ptx/triton/attention_forward_d{d}{suffix}.sm_80"  # .ptx, and .json beside it
 TRITON_DTYPE: Final = "f16"
 TRITON_HEAD_DIMS: Final = (64, 128)
@@ -35,12 +39,15 @@ NEAR: Final = 24  # instructions between two products, within which an exponenti
 # Goals on sm_80: % of the tensor cores; and on every target: instructions for SCORES scores.
 BUSY_GOALS: Final = {64: 80, 128: 90, 256: 70}
 INSTRUCTION_GOALS: Final = {64: 560, 128: 760}
+# Of f32_grade on an A100, TFLOP/s: 2.5 times the 26 that PyTorch's kernel of three products of tf32 was
+# published with.
+PRECISE_GOAL: Final = 65
 
 _EXP2: Final = "MUFU.EX2"
 _PRODUCT: Final = "HMMA"
 _COLUMNS: Final = (
     *("target", "d", "dtype", "mask", "kernel", "tile", "registers", "spilled B", "CTAs", "instructions"),
-    *("HMMA %", "EX2 near HMMA", "longest without HMMA", "tensor cores %", "shared memory %"),
+    *("HMMA %", "EX2 near HMMA", "longest without HMMA", "tensor cores %", "shared memory %", "TFLOP/s"),
 )
 # FlashAttention-2, f16, full attention, by ptxas 13.0: (registers, spilled bytes, CTAs of a
 # multiprocessor, instructions for SCORES scores, HMMA %, EX2 near HMMA, longest run without HMMA,
@@ -59,6 +66,8 @@ FORWARD_REMARKS: Final = (
     f"{NEAR} instructions lie between the products around it",
     "tensor cores and shared memory: the share of the clocks of the model in "
     "flash/commands/measure/issue_model.py in which they are busy; its module says what it knows",
+    "TFLOP/s: those of the model on all multiprocessors of the device of the target in "
+    "ptxgen/report/rates.py, at its boost clock",
     "Triton's kernel is `attention_forward` of tests/ptx/make_triton.py, f16, through the same assembler",
     "FlashAttention-2's figures were read once from its machine code; its share of tensor cores is that of "
     "a model without latencies of copies, and is higher than this one's would be",
@@ -69,20 +78,26 @@ FORWARD_REMARKS: Final = (
 def forward_jobs(quick: bool) -> list[Job]:
     """A job for every kernel and target, which assembles it and models its main loop."""
     dtypes, targets = (DTYPES[:1], TARGETS[:1]) if quick else (DTYPES, TARGETS)
-    return [
-        Job(
-            f"forward d={d} {dtype} {_mask(causal)} {name}",
-            functools.partial(forward_quality, AttentionConfig(d, dtype=dtype, causal=causal, target=name)),
-        )
+    configs = [
+        AttentionConfig(d, dtype=dtype, causal=causal, target=name)
         for name, d, dtype, causal in product(targets, HEAD_DIMS, dtypes, (False, True))
     ]
+    if not quick:
+        precise = product(PRECISE_TARGETS, HEAD_DIMS)
+        configs += [AttentionConfig(d, precision=PRECISE, target=name) for name, d in precise]
+    return [_job(config) for config in configs]
+
+
+def _job(config: AttentionConfig) -> Job:
+    target, d, kind, causal = _place(config)
+    return Job(f"forward d={d} {kind} {_mask(causal)} {target}", functools.partial(forward_quality, config))
 
 
 def forward_quality(config: AttentionConfig) -> Found:
     """The row of one kernel, with its goals, and those of the peers that have such a kernel."""
     kernel = config.kernel()
-    t, causal, dtype = kernel.tiling, bool(config.causal), config.element.name
-    place = (kernel.target.name, config.head_dim, dtype, causal)
+    t, place = kernel.tiling, _place(config)
+    _, _, dtype, causal = place
     try:
         ours = Reading.of(Subject.of(build(kernel)), kernel.target)
         rows: Found = [_row(place, "ours", f"{t.tile}x{t.block_q}x{t.threads}", ours)]
@@ -94,7 +109,7 @@ def forward_quality(config: AttentionConfig) -> Found:
         return [f"{kernel.name} was not assembled: {str(error).splitlines()[0]}"]
     peer = FLASH_ATTENTION_2.get((kernel.target.name, config.head_dim))
     if peer and dtype == TRITON_DTYPE and not causal:
-        rows.append(_line(place, "FlashAttention-2", "", [*peer, None]))
+        rows.append(_line(place, "FlashAttention-2", "", [*peer, None, None]))
     return [*rows, *_goals(place, ours)]
 
 
@@ -106,6 +121,7 @@ class Reading:
     path: tuple[SassInstr, ...]
     tensor: float  # the share of the clocks in which tensor cores are busy, %
     memory: float  # and shared memory
+    clocks: float  # of a scheduler, for a turn of one warp
 
     @classmethod
     def of(cls, subject: Subject, target: Target) -> Reading:
@@ -114,12 +130,20 @@ class Reading:
         if made.loop is None:
             raise BackendError(made.why_no_loop)
         busy = modelled(made.loop, target, subject.threads, max(made.ctas_per_sm, 1))
-        return cls(made, made.loop.path, 100 * busy.tensor, 100 * busy.shares[Unit.MEMORY])
+        shares = 100 * busy.tensor, 100 * busy.shares[Unit.MEMORY]
+        return cls(made, made.loop.path, *shares, busy.clocks_of_turn)
 
     @property
     def instructions(self) -> float:
         """Instructions of a warp in the main loop for `SCORES` scores."""
         return SCORES * len(self.path) / self.made.scores
+
+    def tflops(self, place: _Place) -> float:
+        """TFLOP/s of the model: a multiply-add of each of two products is two operations for a column."""
+        target, head_dim, _, _ = place
+        device = DEVICES[find_target(target).sm]
+        clocks = device.multiprocessors * device.mhz * 1e6
+        return 4 * head_dim * self.made.scores * SCHEDULERS * clocks / self.clocks / 1e12
 
 
 def exponentials_near(path: Sequence[SassInstr]) -> tuple[int, int]:
@@ -159,7 +183,12 @@ def triton(head_dim: int, causal: bool, target: str) -> tuple[str, Reading]:
     return tile, Reading.of(subject, find_target(target))
 
 
-_Place = tuple[str, int, str, bool]
+_Place = tuple[str, int, str, bool]  # target, head_dim, type of elements or precision, whether causal
+
+
+def _place(config: AttentionConfig) -> _Place:
+    kind = PRECISE if config.precision == PRECISE else config.element.name
+    return find_target(config.target).name, config.head_dim, kind, bool(config.causal)
 
 
 def _mask(causal: bool) -> str:
@@ -176,6 +205,7 @@ def _row(place: _Place, name: str, tile: str, found: Reading) -> str:
         [
             *(a.registers, a.spilled_bytes, a.ctas_per_sm, found.instructions, 100 * a.loop_share),
             *(f"{near}/{count}", longest_without_products(found.path), found.tensor, found.memory),
+            found.tflops(place),
         ],
     )
 
@@ -213,14 +243,24 @@ def _beside(place: _Place, ours: Reading, theirs: Reading) -> Found:
 
 
 def _goals(place: _Place, ours: Reading) -> Found:
-    target, d, _, _ = place
+    target, d, kind, _ = place
     settings = _settings(place)
+    spilled, unit = ours.made.spilled_bytes, f"per {SCORES} scores"
+    of_spills = measured(
+        "spilled", "bytes", [spilled], config=settings, goal=Goal("<=", 0), headline=bool(spilled)
+    )
+    if kind == PRECISE:
+        least = Goal(">=", PRECISE_GOAL) if target == "sm_80" else None
+        rate = ours.tflops(place)
+        return [
+            of_spills,
+            measured("modelled", "TFLOP/s", [rate], config=settings, goal=least, headline=True),
+        ]
     busy = Goal(">=", BUSY_GOALS[d]) if target == "sm_80" else None
     most = INSTRUCTION_GOALS.get(d)
     few = None if most is None else Goal("<=", most)
-    spilled, unit = ours.made.spilled_bytes, f"per {SCORES} scores"
     return [
-        measured("spilled", "bytes", [spilled], config=settings, goal=Goal("<=", 0), headline=bool(spilled)),
+        of_spills,
         measured("tensor cores busy", "%", [ours.tensor], config=settings, goal=busy, headline=True),
         measured("instructions", unit, [ours.instructions], config=settings, goal=few, headline=True),
     ]

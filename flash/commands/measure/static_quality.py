@@ -14,6 +14,7 @@ from flash.contract.catalogue import Build, build
 from flash.launch.calls import make_plan
 from flash.launch.checks import alignment, check
 from flash.problem.config import AttentionConfig
+from flash.problem.mma_tiling import MmaTiling
 from ptxgen import interpreter
 from ptxgen.arrays.views import view
 from ptxgen.errors import BackendError
@@ -31,7 +32,7 @@ class Subject:
     """A kernel as text, and its launch; `shared_bytes` is the dynamic shared memory of a CTA.
 
     `columns` is the number of multiply-adds for a score: padded head_dim + head_dim_v, with
-    head_dim counted once for each slice of the values.
+    head_dim counted once for each slice of the values, times the products of `mma` for each.
     """
 
     text: str
@@ -45,6 +46,8 @@ class Subject:
         """The subject of one of our kernels."""
         t, kernel = made.config.tiling, made.kernel
         columns = t.value_slices * (t.score_columns + t.output_columns)
+        if isinstance(t, MmaTiling):
+            columns *= t.operands.products
         return cls(made.text, kernel.name, t.threads, kernel.dynamic_shared_bytes, columns)
 
 

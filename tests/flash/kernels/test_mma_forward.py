@@ -85,6 +85,27 @@ def test_values_may_have_another_head_dim(head_dim: int, head_dim_v: int) -> Non
     check(config, Problem(37, 50, head_dim, head_dim_v).arrays(dtype=np.float16))
 
 
+@pytest.mark.parametrize("causal", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", ["f16", nightly("bf16")])
+def test_weights_among_the_products_with_values_are_right(dtype: str, causal: bool) -> None:
+    config = with_lse(128, dtype=dtype, causal=causal, target="sm_80")
+    assert config.kernel().tiling.weaves_weights
+    q, k, v = Problem(40, 200, 128, 128).arrays(dtype=NUMPY[dtype])
+    k[..., :64, :] *= 8  # shifts move in the last tile of the walk, too
+    check(config, (q, k, v))
+    made = build(config.kernel())
+    assert made.proof.complete, made.proof.unknown
+    assert made.global_proof.complete, made.global_proof.unknown
+
+
+def test_maxima_of_lanes_move_the_shift_of_their_row() -> None:
+    q, k, v = Problem(32, 96, 32, 32).arrays(dtype=np.float16)
+    for lane in range(4):  # of a quad, the only one with a large score in a tile
+        k[..., 2 * lane, :] = 30 * q.mean(axis=-2)
+        check(with_lse(32, tile=32, block_q=32), (q, k, v))
+        k[..., 2 * lane, :] = 0
+
+
 def _corner_tilings() -> list[tuple[int, int, int]]:
     found = []
     for head_dim in (16, 64, 128, 256):
