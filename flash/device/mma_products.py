@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 
 from flash.problem.mma_tiling import HALF, MMA_KEYS, MMA_ROWS, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var
+from ptxgen.dsl.marks import marked
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, LANE_COLUMNS, LANE_ROWS, accumulators
 from ptxgen.dsl.swizzle import BlockReader, SwizzledTile
 from ptxgen.target import WARP_SIZE
@@ -141,6 +142,7 @@ class MmaOutputs:
         t = self.t
         return [[self._weights(P, m, j) for m in range(t.row_tiles)] for j in range(t.tile // _DEPTH)]
 
+    @marked("mma products: outputs")
     def outputs(
         self, O: Fragment, P: Iterable[Sequence[tuple[Value, ...]]], stage: Value | None, first: int = 0
     ) -> None:
@@ -155,6 +157,7 @@ class MmaOutputs:
                     self._multiply(O, m, n, p[m], b[:2])
                     self._multiply(O, m, n + 1, p[m], b[2:])
 
+    @marked("mma products: matrices")
     def _load(self, at: TilePointer, *, trans: bool = False) -> tuple[Value, ...]:
         return self.k.ldmatrix(at, num="x4", trans=trans)
 
