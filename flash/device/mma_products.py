@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 
 from flash.problem.mma_tiling import HALF, MMA_KEYS, MMA_ROWS, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var
+from ptxgen.dsl.marks import marked
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, LANE_COLUMNS, LANE_ROWS, accumulators
 from ptxgen.dsl.swizzle import BlockReader, SwizzledTile
 from ptxgen.records import dataclass
@@ -161,6 +162,7 @@ class MmaOutputs:
             [self._weights(P, m, j) for m in range(t.row_tiles)] for j in range(P.columns // STEP_COLUMNS)
         ]
 
+    @marked("mma products: outputs")
     def outputs(
         self,
         O: Fragment,
@@ -190,6 +192,7 @@ class MmaOutputs:
         value = self._v.stage(stage)
         return [self._load(value(block, self._first_key), trans=True) for block in range(blocks)]
 
+    @marked("mma products: matrices")
     def _load(self, at: TilePointer, *, trans: bool = False) -> tuple[Value, ...]:
         return self.k.ldmatrix(at, num="x4", trans=trans)
 

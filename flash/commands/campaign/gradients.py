@@ -35,6 +35,7 @@ _WHO: Final = "the campaign"
 _BLOCK: Final = 32  # rows of a CTA: of two warps
 _WARPS: Final = 2
 _TILE: Final = 16
+_PANEL: Final = 64  # columns of 16 bits in 128 bytes
 _CHUNK: Final = 8  # columns; each of these begins a copy of 16 bytes
 _IN_TURNS: Final = 3  # whole tiles, with which each stage is used again
 # Rows of the last block and of the last tile, which end with any of a lane's or of a thread's copies.
@@ -174,6 +175,8 @@ def _odd(config: AttentionConfig) -> Iterator[tuple[int, int, tuple[int, ...]]]:
     right = None if config.window is None else config.window[1]
     if config.causal == "bottom_right" or right is not None:
         yield _TILE + _BLOCK - 1 + (right or 0), _TILE, (_BLOCK - 8,)
+    if config.head_dim > _PANEL:  # NaN in a column of Q of the second panel, in either half of a tile
+        yield from ((2 * _BLOCK, 2 * _BLOCK, (first, first + _BLOCK + 2)) for first in (0, 8))
 
 
 def _infinite(own: GradientSettings) -> Iterator[Problem]:
