@@ -104,8 +104,11 @@ def choose_division(
     CTAs begin. Of those that take nearly the least time it is the one with the fewest splits. Units without
     splits fill a whole number of waves as far as they can, where CTAs cost the same.
     """
-    plain = time_at_least(grid.units * grid.ctas, slots, cost)
-    waves = grid.units * grid.ctas // slots.total if cost.is_even else 0
+    ctas = grid.units * grid.ctas
+    plain = time_at_least(ctas, slots, cost)
+    if ctas * (cost.mean + BESIDE) / slots.total > _WORTH_IT * plain:
+        return Division(0, 1)  # not even work without a tail and without merging takes so little time
+    waves = ctas // slots.total if cost.is_even else 0
     wholes = {n * slots.total // grid.ctas for n in range(waves + 1)} - {grid.units}
     times = {
         Division(whole, n): time_divided(grid, slots, cost, merging, Division(whole, n))

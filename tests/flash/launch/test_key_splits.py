@@ -138,6 +138,12 @@ def test_what_is_divided(grid: Grid, tiles: int, division: Division) -> None:
     assert choose_division(grid, H100, Cost(tiles, tiles), CHEAP) == division
 
 
+def test_a_grid_of_many_waves_is_judged_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rule, "time_divided", None)
+    for units in (330, 3001):
+        assert choose_division(Grid(units, 32), H100, Cost(64, 64), CHEAP) == Division(0, 1)
+
+
 def test_a_merge_that_costs_more_than_it_saves_is_not_done() -> None:
     grid, cost = Grid(9, 32), Cost(64, 64)
     assert choose_division(grid, H100, cost, Merging(40.0, 0.01, 0.05)) == Division(0, 1)
