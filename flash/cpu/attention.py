@@ -73,7 +73,7 @@ def attention_cpu(
 
     Shapes: q [batch, heads, seq_q, d], k [batch, kv_heads, seq_k, d], v [batch, kv_heads, seq_k,
     d_v], out [batch, heads, seq_q, d_v], lse [batch, heads, seq_q] or None; heads is a multiple of
-    kv_heads; any strides. k and v may also be `PagedRows`, of which a block at a time is copied.
+    kv_heads; any strides. k and v may also be `PagedRows`, of which a block of a head at a time is copied.
     The caller (`LaunchPlan`) has checked this and that `out` and `lse` overlap no input. Arithmetic
     is f64 if an input is f64, else f32; inputs of another float type, such as f16 and bfloat16, are
     converted block by block, and results are rounded once, to the types of `out` and `lse`. The
@@ -83,9 +83,10 @@ def attention_cpu(
     and the arguments of scores mean.
 
     Extra memory is at most, for each thread and whatever the sequence lengths,
-    `BLOCK_Q * (BLOCK_K + d + 3 * d_v + 8) + BLOCK_K * (d + 2 * d_v + 1)` elements of the
-    arithmetic's type (1.2 MB for f32 and d = d_v = 64) and `BLOCK_Q * BLOCK_K` bytes, and with
-    ALiBi or a bias up to 4 * `BLOCK_Q * BLOCK_K` elements more.
+    `2 * BLOCK_Q * (2 * BLOCK_K + d + 2 * d_v + 8) + 2 * max(KEY_ELEMENTS, BLOCK_K * max(d, d_v))`
+    elements of the arithmetic's type (4.7 MB for f32 and d = d_v = 64; a third of that for many queries)
+    and `8 * BLOCK_Q * BLOCK_K` bytes, with ALiBi or a bias up to 8 * `BLOCK_Q * BLOCK_K` elements more,
+    and with pages of another type up to 2 * KEY_ELEMENTS of it.
     `threads` is the most threads that work, by default as many as BLAS would use. BLAS is held to
     one thread in the whole process while this runs. Repeated calls give the same bits, whatever
     the number of threads and the addresses and strides of the arrays.
