@@ -86,8 +86,8 @@ TOKENS: Final = (
 
 def cpu_jobs(quick: bool) -> list[Job]:
     """Jobs for f32, batch 1, 8 heads of 64, full and causal, short and long; and for one token."""
-    rounds, batch = (3, 3) if quick else (7, 4)
-    turns = {_SHORT: (rounds, batch)} if quick else {_SHORT: (rounds, batch), 4096: (5, 2)}
+    rounds, batch = (3, 3) if quick else (5, 3)
+    turns = {_SHORT: (rounds, batch)} if quick else {_SHORT: (rounds, batch), 4096: (3, 1)}
     forward = [
         Job(f"cpu N={n} {'causal' if causal else 'full'}", functools.partial(compare, n, causal, *turns[n]))
         for n in turns
