@@ -34,8 +34,8 @@ from flash.scores.features import ScoreArguments, scored
 BLOCK_Q = 256
 BLOCK_K = 512
 
-# From so many blocks of BLOCK_Q rows on, two are joined into one of two heads, for fewer calls of
-# numpy; half as many blocks still keep 16 threads busy.
+# From so many blocks of BLOCK_Q rows on, two are joined into one of two heads, with 1 MiB of f32
+# scores, for fewer calls of numpy; half as many blocks still keep 16 threads busy.
 _BLOCKS_TO_JOIN = 32
 
 # A block of fewer rows has more keys, as long as it has no more scores, and K of a head has no more
@@ -228,13 +228,13 @@ def _sweep(
     step = job.keys_at_once(count)
     for k0 in range(seen.start, seen.stop, step):
         of_keys = KeyPlace(b, rows.kv_heads, slice(k0, min(k0 + step, seen.stop)))
-        score = space.take("scores", count, of_keys.count)
+        score = space.take("scores", count, of_keys.length)
         products = rows.planes(score)
         for some, k in space.of_keys("k", job.k, of_keys, q.shape[1]):
             scores_of(space, q[some], k, products[some])
         if rows.factor != 1:
             score *= job.dtype.type(rows.factor)
-        by_head = score.reshape(heads.stop - heads.start, -1, of_keys.count)
+        by_head = score.reshape(heads.stop - heads.start, -1, of_keys.length)
         place = Block(rules.of, b, heads, queries, of_keys.keys)
         rules.apply(by_head, place)
         hidden = rules.hidden(place)
@@ -249,7 +249,7 @@ def _sweep(
             if part is not acc:
                 acc *= decay[:, None]
         weight = np.exp(score, out=score)
-        total += weight @ space.ones(of_keys.count)  # BLAS: four times as fast as sum(axis=1)
+        total += weight @ space.ones(of_keys.length)  # BLAS: four times as fast as sum(axis=1)
         rules.drop(by_head, place)
         unseen = None if hidden is None else rows.planes(rows_of(hidden, count))
         for some, v in space.of_keys("v", job.v, of_keys, q.shape[1]):
