@@ -34,8 +34,8 @@ from flash.scores.features import ScoreArguments, scored
 BLOCK_Q = 256
 BLOCK_K = 512
 
-# From so many blocks of BLOCK_Q rows on, two are joined into one of two heads, for fewer calls of
-# numpy; half as many blocks still keep 16 threads busy.
+# From so many blocks of BLOCK_Q rows on, two are joined into one of two heads, with 1 MiB of f32
+# scores, for fewer calls of numpy; half as many blocks still keep 16 threads busy.
 _BLOCKS_TO_JOIN = 32
 
 # A block of fewer rows has more keys, as long as it has no more scores, and K of a head has no more
@@ -73,7 +73,7 @@ def attention_cpu(
 
     Shapes: q [batch, heads, seq_q, d], k [batch, kv_heads, seq_k, d], v [batch, kv_heads, seq_k,
     d_v], out [batch, heads, seq_q, d_v], lse [batch, heads, seq_q] or None; heads is a multiple of
-    kv_heads; any strides. k and v may also be `PagedRows`, of which a block at a time is copied.
+    kv_heads; any strides. k and v may also be `PagedRows`, of which a block of a head at a time is copied.
     The caller (`LaunchPlan`) has checked this and that `out` and `lse` overlap no input. Arithmetic
     is f64 if an input is f64, else f32; inputs of another float type, such as f16 and bfloat16, are
     converted block by block, and results are rounded once, to the types of `out` and `lse`. The
@@ -83,9 +83,10 @@ def attention_cpu(
     and the arguments of scores mean.
 
     Extra memory is at most, for each thread and whatever the sequence lengths,
-    `BLOCK_Q * (BLOCK_K + d + 3 * d_v + 8) + BLOCK_K * (d + 2 * d_v + 1)` elements of the
-    arithmetic's type (1.2 MB for f32 and d = d_v = 64) and `BLOCK_Q * BLOCK_K` bytes, and with
-    ALiBi or a bias up to 4 * `BLOCK_Q * BLOCK_K` elements more.
+    `2 * BLOCK_Q * (2 * BLOCK_K + d + 2 * d_v + 8) + 2 * max(KEY_ELEMENTS, BLOCK_K * max(d, d_v))`
+    elements of the arithmetic's type (4.7 MB for f32 and d = d_v = 64; a third of that for many queries)
+    and `8 * BLOCK_Q * BLOCK_K` bytes, with ALiBi or a bias up to 8 * `BLOCK_Q * BLOCK_K` elements more,
+    and with pages of another type up to 2 * KEY_ELEMENTS of it.
     `threads` is the most threads that work, by default as many as BLAS would use. BLAS is held to
     one thread in the whole process while this runs. Repeated calls give the same bits, whatever
     the number of threads and the addresses and strides of the arrays.
@@ -227,13 +228,13 @@ def _sweep(
     step = job.keys_at_once(count)
     for k0 in range(seen.start, seen.stop, step):
         of_keys = KeyPlace(b, rows.kv_heads, slice(k0, min(k0 + step, seen.stop)))
-        score = space.take("scores", count, of_keys.count)
+        score = space.take("scores", count, of_keys.length)
         products = rows.planes(score)
         for some, k in space.of_keys("k", job.k, of_keys, q.shape[1]):
             scores_of(space, q[some], k, products[some])
         if rows.factor != 1:
             score *= job.dtype.type(rows.factor)
-        by_head = score.reshape(heads.stop - heads.start, -1, of_keys.count)
+        by_head = score.reshape(heads.stop - heads.start, -1, of_keys.length)
         place = Block(rules.of, b, heads, queries, of_keys.keys)
         rules.apply(by_head, place)
         hidden = rules.hidden(place)
@@ -248,7 +249,7 @@ def _sweep(
             if part is not acc:
                 acc *= decay[:, None]
         weight = np.exp(score, out=score)
-        total += weight @ space.ones(of_keys.count)  # BLAS: four times as fast as sum(axis=1)
+        total += weight @ space.ones(of_keys.length)  # BLAS: four times as fast as sum(axis=1)
         rules.drop(by_head, place)
         unseen = None if hidden is None else rows.planes(rows_of(hidden, count))
         for some, v in space.of_keys("v", job.v, of_keys, q.shape[1]):

@@ -118,10 +118,10 @@ class Workspace:
                 yield slice(n, n + 1), self.for_blas(name, whole[n : n + 1], rows)
             return
         for n in range(count):
-            copy = self.planes(name, 1, place.count, source.shape[3])
+            copy = self.planes(name, 1, place.length, source.shape[3])
             narrow = copy
             if source.dtype != self.dtype:
-                narrow = self.planes(name, *copy.shape, source.dtype)
+                narrow = self.planes(name, 1, place.length, source.shape[3], source.dtype)
             source.read(slice(heads.start + n, heads.start + n + 1), keys, narrow)
             if narrow is not copy:
                 converted(narrow, copy)

@@ -19,7 +19,7 @@ class KeyPlace(NamedTuple):
     keys: slice
 
     @property
-    def count(self) -> int:
+    def length(self) -> int:
         """The number of keys."""
         return int(self.keys.stop - self.keys.start)
 

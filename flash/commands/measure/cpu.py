@@ -127,21 +127,21 @@ def compare_token(token: Token, rounds: int, batch: int) -> Found:
     kind = AttentionConfig(token.head_dim, dtype=token.dtype).element.numpy
     rows = (BATCH, token.kv_heads, token.seq_k, token.head_dim)
     q, k, v = (x.astype(kind) for x in normal((BATCH, token.heads, 1, token.head_dim), rows, rows))
-    contestants: dict[str, Callable[[], Array]] = {}
+    remarks: list[str] = []
+    contestants = {"ours": _ours(q, k, v, causal=True)}
+    theirs: dict[str, Callable[[], Callable[[], Array]]] = {"torch": lambda: _torch(q, k, v, False)}
     if token.page_size:
         table = np.arange(token.seq_k // token.page_size, dtype=np.int32)[::-1].copy()
-        pages = tuple(_in_pages(x, table, token.page_size) for x in (k, v))
-        paged = tuple(PagedRows(x.transpose(0, 2, 1, 3), table, token.seq_k) for x in pages)
-        contestants["ours"] = _ours(q, *paged, causal=True)
-    else:
-        contestants["ours"] = _ours(q, k, v, causal=True)
-    remarks: list[str] = []
+        k_pages, v_pages = (_in_pages(x, table, token.page_size) for x in (k, v))
+        paged = (PagedRows(x.transpose(0, 2, 1, 3), table, token.seq_k) for x in (k_pages, v_pages))
+        k_rows, v_rows = paged
+        contestants = {"ours": _ours(q, k_rows, v_rows, causal=True)}
+        theirs = {
+            "torch": lambda: _torch_in_pages(q, k_pages, v_pages, table),
+            "torch, contiguous": theirs["torch"],
+        }
     try:
-        if token.page_size:
-            contestants["torch"] = _torch_in_pages(q, *pages, table)
-            contestants["torch, contiguous"] = _torch(q, k, v, False)
-        else:
-            contestants["torch"] = _torch(q, k, v, False)
+        contestants |= {name: made() for name, made in theirs.items()}
     except ImportError as error:
         remarks.append(f"no comparison with PyTorch: {error}; pip install torch")
     alike = AGREEMENT if token.dtype == "f32" else AGREEMENT_OF_16_BITS

@@ -462,19 +462,45 @@ def test_an_unknown_causal_word_is_refused_before_anything_is_written():
 
 
 @pytest.mark.parametrize("dtype", [np.float16, "bf16", np.float32])
-def test_memory_stays_within_the_documented_bound(dtype):
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "seq_q", "seq_k"),
+    [(1, 1, 2048, 4096), (8, 8, 1024, 1024), (8, 8, 1, 9000), (32, 4, 2, 3000)],
+)
+def test_memory_stays_within_the_documented_bound(heads, kv_heads, seq_q, seq_k, dtype):
     d, d_v = 32, 48
-    q, k, v = inputs(2048, 4096, d, d_v=d_v, heads=1, dtype=dtype)
-    out = np.empty((1, 1, 2048, d_v), q.dtype)
+    q, k, v = inputs(seq_q, seq_k, d, d_v=d_v, heads=heads, kv_heads=kv_heads, dtype=dtype)
+    out = np.empty((1, heads, seq_q, d_v), q.dtype)
     rows, keys = cpu.BLOCK_Q, cpu.BLOCK_K
-    elements = rows * (keys + d + 3 * d_v + 8) + keys * (d + 2 * d_v + 1)
+    elements = 2 * rows * (2 * keys + d + 2 * d_v + 8) + 2 * max(cpu.KEY_ELEMENTS, keys * max(d, d_v))
     tracemalloc.start()
     try:
         attention_cpu(q, k, v, out, None, softmax_scale=None, causal=True, threads=1)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak <= 4 * elements + rows * keys + 64 * 1024  # and Python's own objects
+    assert peak <= 4 * elements + 8 * rows * keys + 64 * 1024  # and Python's own objects
+
+
+@pytest.mark.parametrize("causal", CAUSAL)
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (3, 1)])
+@pytest.mark.usefixtures("small_blocks")
+def test_blocks_of_two_heads(heads, kv_heads, causal, monkeypatch):
+    monkeypatch.setattr(cpu, "_BLOCKS_TO_JOIN", 1)
+    check(*inputs(50, 70, heads=heads, kv_heads=kv_heads, batch=2), causal=causal)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.usefixtures("small_blocks")
+def test_a_bad_value_of_one_head_reaches_no_other(bad, monkeypatch):
+    monkeypatch.setattr(cpu, "_BLOCKS_TO_JOIN", 1)
+    q, k, v = inputs(40, 40, heads=4, kv_heads=4)
+    clean, _ = run(q, k, v, causal=True)
+    v[:, 2, 30] = bad
+    out, _ = run(q, k, v, causal=True)
+    touched = np.zeros((4, 40), bool)
+    touched[2, 30:] = True
+    np.testing.assert_allclose(out[0][~touched], clean[0][~touched], atol=1e-6)
+    assert not np.isfinite(out[0][touched]).any()
 
 
 def test_blas_gets_its_threads_back_when_the_last_overlapping_call_ends():
