@@ -136,8 +136,10 @@ def _for_tensor_maps(
         if p.seq_k and not p.alike
     ]
     few = [Problem(t.block_q + 3, keys) for keys in (t.tile // 2 + 1, t.tile + 3)]
-    largest = Problem(t.block_q, more + t.tile + 3, times=LARGEST)
-    return (*found, *few, largest)
+    keys = more + t.tile + 3
+    # Of the second, in each warp some rows have such scores, and others none.
+    largest = [Problem(t.block_q, keys, scores=name, times=LARGEST) for name in ("random", "parting")]
+    return (*found, *few, *largest)
 
 
 def _largest(config: AttentionConfig, block: int) -> list[Problem]:

@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ptxgen.interpreter.machine.lanes import WARP
 from ptxgen.interpreter.sanitizers.names import MBARRIER_INIT
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ptxgen.interpreter.machine.lanes import Batch
     from ptxgen.interpreter.sanitizers.clocks import Clocks
     from ptxgen.interpreter.sanitizers.conflicts import Access, Conflict
@@ -68,7 +68,7 @@ class ShownMbarriers:
         fenced = self._fenced.get(position)
         if fenced is not None:
             initialiser, mine = self._warps[position], lane // WARP
-            column = self._clocks.column(initialiser * WARP, False)
+            column = self._clocks.column(np.array(initialiser * WARP), False)
             if initialiser == mine or self._clocks.known[mine, column] >= fenced:
                 return []
         found = self._race.hidden(access)
