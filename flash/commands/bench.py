@@ -48,7 +48,7 @@ ABOUT: Final = {
     "lines": "the time of a line of text, for every kernel of the documentation and of flash",
     "assemble": "the default kernels assembled: registers, spills, occupancy, code size",
     "static": "kernels and those of gradients by assembler and interpreter, beside Triton's",
-    "forward": "main loops of forward kernels on tensor cores in machine code, modelled, beside Triton's and FA2's",
+    "forward": "main loops of forward kernels in machine code, modelled, beside Triton's and FA2's",
     "gallery": "the documentation's kernels beside Triton's and CuTe DSL's: lines, time, machine code",
     "decode": "bytes that decoding moves, against what it has to, on the interpreter",
     "serving": "traffic of packed batches over pages, against what cannot be avoided, on the interpreter",
