@@ -50,7 +50,7 @@ ABOUT: Final = {
     "lines": "the time of a line of text, for every kernel of the documentation and of flash",
     "assemble": "the default kernels assembled: registers, spills, occupancy, code size",
     "static": "kernels and those of gradients by assembler and interpreter, beside Triton's",
-    "forward": "main loops of 16-bit forward kernels in machine code, modelled, beside Triton's and FA2's",
+    "forward": "main loops of forward kernels in machine code, modelled, beside Triton's and FA2's",
     "hopper": "main loops of forward kernels for sm_90a, modelled, beside Triton's and flash-attn-4's",
     "loops": "main loops of kernels that attend to a cache: instructions beside bytes, bytes in flight",
     "gallery": "the documentation's kernels beside Triton's and CuTe DSL's: lines, time, machine code",

@@ -101,10 +101,9 @@ class SplitProducts:
         for d in range(t.score_columns // _DEPTH):
             with self._apart(d % _STEPS == 0 < d and t.score_columns > _WIDE):
                 self._add_scores([S, *others][d * _DEPTH // _WIDE], small, query, key, d)
-        for of_others in others:
-            for scores, more in zip(S, of_others, strict=True):
-                for score, of_columns in zip(scores, more, strict=True):
-                    k.add(score, of_columns, into=score)
+        for of_columns in others:
+            for total, other in zip(S.all(), of_columns.all(), strict=True):
+                k.add(total, other, into=total)
         for scores, of_small in zip(S, small, strict=True):
             for score, more in zip(scores, of_small, strict=True):
                 k.fma(more, _UNSCALED, score * _UNSCALED, into=score)

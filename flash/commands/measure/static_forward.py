@@ -188,7 +188,7 @@ _Place = tuple[str, int, str, bool]  # target, head_dim, type of elements or pre
 
 def _place(config: AttentionConfig) -> _Place:
     kind = PRECISE if config.precision == PRECISE else config.element.name
-    return find_target(config.target).name, config.head_dim, kind, bool(config.causal)
+    return config.kernel().target.name, config.head_dim, kind, bool(config.causal)
 
 
 def _mask(causal: bool) -> str:
