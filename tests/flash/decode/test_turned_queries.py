@@ -60,7 +60,7 @@ def test_they_give_what_rotated_queries_give(
     assert out.tobytes() == wanted.tobytes()
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize("dtype", ["bf16", pytest.param("f32", marks=pytest.mark.slow)])
 def test_a_kernel_that_only_turns_is_proved_and_writes_no_row(dtype: Any) -> None:
     config = flash.AttentionConfig(DIM, dtype=dtype, causal=True)
     made = cache_kernels.decode(

@@ -216,7 +216,12 @@ def test_copies_and_pickles_compute_the_same() -> None:
     again = pickle.loads(pickle.dumps(kernel))
     assert (again.config, again.deterministic) == (CONFIG, True)
     assert repr(again) == repr(kernel) == f"AttentionGradient({CONFIG!r})"
-    for how in ({"deterministic": False}, {"deterministic": False, "sweeps": 1}, {"sweeps": 2}):
+    ways: list[dict[str, Any]] = [
+        {"deterministic": False},
+        {"deterministic": False, "sweeps": 1},
+        {"sweeps": 2},
+    ]
+    for how in ways:
         other = pickle.loads(pickle.dumps(flash.AttentionGradient(CONFIG, **how)))
         assert (other.deterministic, other.sweeps) == (how.get("deterministic", True), how.get("sweeps"))
         asked = ", ".join(f"{name}={value}" for name, value in how.items())
