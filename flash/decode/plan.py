@@ -187,10 +187,13 @@ def _without_wgmma(call: CacheCall, merged: bool) -> str:
     """What of a call speaks against the kernel with `wgmma` (`flash/problem/wgmma_choice.py`); the empty
     string if nothing does.
     """
+    new = call.new
+    rows = 0 if new is None or new.k is None else new.k.shape[2]
     for told, reason in (
         (merged, "parts of O that are merged are f32"),
         (call.has_scales, "K and V are e4m3"),
-        (call.new is not None and call.new.k.shape[2] <= MAX_NEW_ROWS, "the kernel may append new rows"),
+        (new is not None and not rows, "the kernel rotates queries"),
+        (0 < rows <= MAX_NEW_ROWS, "the kernel may append new rows"),
         (not call.k.size, "there are no keys"),
         (call.page_size % BOX_ROWS, f"boxes of tensor copies have multiples of {BOX_ROWS} rows"),
         (call.page_size and "leftpad_k" in call.operands, "pages begin with rows that are no keys"),

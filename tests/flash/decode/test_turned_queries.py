@@ -76,6 +76,22 @@ def test_a_kernel_that_only_turns_is_proved_and_writes_no_row(dtype: Any) -> Non
     assert not {"k_new", "v_new", "n"} & names
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("unproved")
+def test_many_queries_are_rotated_by_the_kernel_without_wgmma() -> None:
+    """The kernel with `wgmma`, which takes blocks of many queries over a cache, rotates none."""
+    given = arrays("f16", queries=70)
+    given["seqused_k"] = np.full(BATCH, CAPACITY, np.int32)
+    cos, sin = flash.rotary_tables(CAPACITY + 70, ROTARY_DIM)
+    found = [
+        flash.DecodeKernel(flash.AttentionConfig(DIM, dtype="f16", target=target)).launch(
+            **given, rotary_cos=cos, rotary_sin=sin, backend="interpreter"
+        )
+        for target in ("sm_90", "sm_90a")
+    ]
+    assert found[0].tobytes() == found[1].tobytes()
+
+
 def test_tables_have_a_row_for_each_position() -> None:
     given = arrays("f16")
     cos, sin = flash.rotary_tables(36, ROTARY_DIM)
