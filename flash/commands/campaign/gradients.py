@@ -168,14 +168,14 @@ def _low(tile: int) -> Iterator[Problem]:
 
 
 def _odd(config: AttentionConfig) -> Iterator[tuple[int, int, tuple[int, ...]]]:
-    """Queries, keys and odd queries, as `_ODD` has them; and an odd query among the last of a CTA of which
-    the last alone sees a key.
+    """Queries, keys and odd queries: those of `_ODD`; an odd query among the last of a CTA, of which the last
+    alone sees a key; and, if Q has a second panel of 16 bits, NaN in it.
     """
     yield from _ODD
     right = None if config.window is None else config.window[1]
     if config.causal == "bottom_right" or right is not None:
         yield _TILE + _BLOCK - 1 + (right or 0), _TILE, (_BLOCK - 8,)
-    if config.head_dim > _PANEL:  # NaN in a column of Q of the second panel, in either half of a tile
+    if config.head_dim > _PANEL:  # in either half of a tile
         yield from ((2 * _BLOCK, 2 * _BLOCK, (first, first + _BLOCK + 2)) for first in (0, 8))
 
 

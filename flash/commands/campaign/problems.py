@@ -32,8 +32,8 @@ class Problem:
     Q, of K and of V share the memory of one row: no memory follows its last column. In causal kernels
     `section` heads take turns.
 
-    The rows `odd` have, in turn, NaN in dO, infinity in dO, NaN in Q and with it in O and LSE, and infinity
-    in O; they are for kernels of gradients.
+    The rows `odd` have, in turn from the first, NaN in dO, infinity in dO, NaN in Q and with it in O and
+    LSE, and infinity in O; they are for kernels of gradients.
 
     `window` and `softcap` replace the config's. Packed sequences have the (queries, keys) of
     `lengths`; if it is empty there are `batch` sequences of seq_q queries and seq_k keys. A bias has one
