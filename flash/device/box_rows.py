@@ -10,7 +10,7 @@ from typing import Final
 
 from flash.device.team import Team
 from flash.device.tiles import Matrix
-from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, marked
+from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value
 from ptxgen.dsl.hopper import BoxTile
 from ptxgen.types import b16, u32, u64
 
@@ -44,7 +44,6 @@ class BoxRows:
         self._row = thread // chunks
         self._column = thread % chunks * self._elements
 
-    @marked("box rows: copies")
     def load(self, matrix: Matrix, first_row: Value) -> None:
         """Start copying rows of a matrix, from `first_row` on, to the tile. What the matrix does not have
         becomes zero: rows, and columns of its last slab. The copies are asynchronous (`cp.async`).
@@ -54,7 +53,6 @@ class BoxRows:
         for share in self._shares(matrix, first_row):
             k.copy_async(share.place, share.at, _CHUNK, k.selp(_CHUNK, 0, share.exists, type=u32))
 
-    @marked("box rows: stores")
     def store(self, matrix: Matrix, first_row: Value) -> None:
         """Store the rows of the tile that the matrix has, to its rows from `first_row` on."""
         k = self.k

@@ -17,7 +17,7 @@ from typing import Final
 from flash.device.mma_products import WarpPlace, fragment_rows, query_reader
 from flash.device.split_tile import power_of_two_scale
 from flash.problem.mma_tiling import HALF, MMA_ROWS, MmaTiling
-from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, Var, marked
+from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, Var
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, QUAD_LANES
 from ptxgen.dsl.swizzle import CHUNK_BYTES, SwizzledTile
 from ptxgen.target import WARP_SIZE
@@ -35,7 +35,6 @@ def row_factors(k: KernelBuilder, t: MmaTiling) -> list[Var]:
     return [k.var(f32, 1.0) for _ in fragment_rows(t)]
 
 
-@marked("half queries: rows of a warp")
 def convert_queries(
     k: KernelBuilder, t: MmaTiling, me: WarpPlace, Q_tile: SwizzledTile, factors: Sequence[Var]
 ) -> None:

@@ -128,7 +128,7 @@ def run(
     program, allocations = _program(module, kernel, dynamic_smem, memory, checks, stepwise, cut_each)
     fill(memory, {} if symbols is None else symbols)
     params = params_memory(program.linked, args, arena)
-    spans = tuple([_span(arena, array) for array in in_flight])
+    spans = tuple([_span(arena, array) for array in _arrays(in_flight)])
     traffic = Traffic(program.instrs) if profile else None
     launch = _Launch(
         program,
@@ -186,10 +186,18 @@ def _check(
         raise LaunchError("a run with a recorder has no sanitizers; leave out sanitize, or run twice")
 
 
-def _span(arena: DeviceArena, array: object) -> Span:
+def _arrays(in_flight: object) -> Sequence[NDArray[Any]]:
+    """The arrays of `in_flight`, which are checked."""
+    given = in_flight if isinstance(in_flight, list | tuple) else (in_flight,)
+    for array in given:
+        if not isinstance(array, np.ndarray) or given is not in_flight:
+            wanted = "in_flight must be a list of numpy arrays"
+            raise LaunchError(f"{wanted}, got {shown(array)}; give what args has")
+    return given
+
+
+def _span(arena: DeviceArena, array: NDArray[Any]) -> Span:
     """The device addresses of an array, which is made device memory if it is none."""
-    if not isinstance(array, np.ndarray):
-        raise LaunchError(f"in_flight must be numpy arrays, got {shown(array)}; give what args has")
     first = arena.place(array)
     if not array.size:
         return first, first

@@ -184,7 +184,7 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     "fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster": [("fence", "=proxy.async")],
     "fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster": [("fence", "=proxy.async")],
     "fence.mbarrier_init.release.cluster": [("fence", "=mbarrier_init")],
-    "griddepcontrol.wait": [("fence", "=gpu")],
+    "griddepcontrol.wait": [("fence", "=grids")],
     "griddepcontrol.launch_dependents": [],
     **tensormap_calls(),
     "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.op.type "

@@ -134,7 +134,7 @@ def _add_decode(group: argparse._ArgumentGroup) -> None:
 
 
 def _decode(arguments: argparse.Namespace) -> BuiltKernel:
-    config = config_of(arguments, _target(arguments), others=("page_size",))  # that of the cache
+    config = config_of(arguments, _target(arguments), others=("page_size", "splits"))
     return cache_kernels.decode(
         config,
         _cache(arguments),

@@ -1049,8 +1049,8 @@ def test_a_call_that_cannot_be_leaves_a_cache_on_a_gpu_as_it_was(
     given = {"cache": cache, "k": k, "v": v, "layer": 0}
     tables = {name: on_device(driver, np.ones((9, 8), np.float32)) for name in ("rotary_cos", "rotary_sin")}
     assert refusal(flash.attention_with_kvcache, on_device(driver, q), **given, **tables) == (
-        "attention_with_kvcache: rotary_cos and rotary_sin are given, but only new k and v on the "
-        "GPU of the cache are turned; give these, or turn q and k before the call"
+        "attention_with_kvcache: rotary_cos and rotary_sin are given, but new k and v are turned only if "
+        "they are on the GPU of the cache; copy them there, or turn q and k before the call"
     )
     assert refusal(flash.attention_with_kvcache, q, **given) == (
         "attention_with_kvcache: q must be on cuda:0, where the cache is, got cpu; copy it there"

@@ -98,4 +98,4 @@ def test_arrays_in_flight_are_arrays() -> None:
             args=[np.zeros(COUNT, np.float32)] * 2,
             in_flight=[1],  # type: ignore[list-item]  # it is wrong
         )
-    assert str(caught.value) == "in_flight must be numpy arrays, got 1; give what args has"
+    assert str(caught.value) == "in_flight must be a list of numpy arrays, got 1; give what args has"
