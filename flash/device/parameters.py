@@ -90,6 +90,12 @@ class Array:
     pages: Pages | None = None  # where rows are, if they are in pages
     sequence: Value | None = None  # index of the sequence in K and V; None is the batch index
 
+    @classmethod
+    def declare(cls, k: KernelBuilder, array: Operand, at: Pointer, columns: int) -> Array:
+        """Declare and load the strides; a CTA computes with `columns` columns."""
+        width = access_width(array.columns, array.alignment, array.dtype.nbytes)
+        return cls(at.value, stride_parameters(k, array), columns, width, array.dtype.nbytes)
+
     def head(self, k: KernelBuilder, batch: Value, head: Value, rows: Value) -> Matrix:
         """The rows of one head. Offsets are 64 bits wide."""
         sequence = batch if self.sequence is None else self.sequence
@@ -232,14 +238,7 @@ class Parameters:
         LSE = k.pointer("LSE") if config.return_lse else None
         places = [(operand, k.pointer(operand.name)) for operand in config.features.operands]
         Q, K, V, O = (
-            Array(
-                pointers[array.name].value,
-                stride_parameters(k, array),
-                computed[array.name],
-                access_width(array.columns, array.alignment, array.dtype.nbytes),
-                array.dtype.nbytes,
-            )
-            for array in of_kernel
+            Array.declare(k, array, pointers[array.name], computed[array.name]) for array in of_kernel
         )
         names = (*config.features.row_counts, "heads", "group")
         seq_q, seq_k, heads, group = (k.signed(k.param(name, u32)) for name in names)
