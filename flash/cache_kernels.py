@@ -102,8 +102,8 @@ def decode(
 
     `append`: whether the kernel first writes 1 to 16 new rows of each sequence to the cache; the
     rows are of the type of the queries. With `rotary_dim`, an even number, the kernel rotates the
-    first `rotary_dim` columns of queries, and of new keys if it appends. A kernel that appends takes no more
-    queries of a head of K and V than a CTA has rows.
+    first `rotary_dim` columns of queries, and of new keys if it appends. A kernel that appends takes
+    no more queries of a head of K and V than a CTA has rows.
 
     Raises `ConfigError` for a config that does not fit a cache, `VerifyError` for a fault of the
     generator.

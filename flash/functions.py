@@ -94,7 +94,8 @@ def attention(
     `causal`, `precision`, `window`, `softcap`, `score_mod`, `mask_mod` and `dropout` are as in
     `AttentionConfig`; all other arguments and the exceptions are as in `AttentionKernel.launch`.
     head_dim and head_dim_v are the last dimensions of q and v, and dtype is that of q: float32,
-    float16 or bfloat16. `bias` and `key_bias` are float32 or of the dtype of q.
+    float16 or bfloat16. `bias` and `key_bias` are float32 or of the dtype of q. On a GPU the keys may be
+    divided among CTAs; `AttentionKernel(AttentionConfig(..., splits=1))` does not divide them.
     """
     return kernel_of_attention(q, v, causal, precision, scores).launch(
         q,

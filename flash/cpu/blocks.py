@@ -170,7 +170,7 @@ def _aligned(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def converted(x: NDArray[Any], out: NDArray[Any]) -> None:
-    """Do `out[...] = x`, and sooner than numpy if x is of f16 and out of f32."""
+    """Do `out[...] = x`, faster than numpy if x is of f16 and out of f32."""
     if x.dtype == np.float16 and out.dtype == np.float32 and x.size:
         widen(x, out)
     else:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from flash.device.head_scores import HeadScores
 from flash.device.mask import Mask
-from flash.device.parameters import Array, ScoreArray, stride_parameters
+from flash.device.parameters import Array, ScoreArray
 from flash.device.sequence_span import Span
 from flash.device.tiles import Matrix, access_width
 from flash.operands.dtypes import F32, F32_BYTES
@@ -53,14 +53,7 @@ class GradientParameters:
         terms = {operand.name: k.pointer(operand.name) for operand in config.terms}
         places = [(operand, k.pointer(operand.name)) for operand in config.features.operands]
         matrices = {
-            array.name: Array(
-                pointers[array.name].value,
-                stride_parameters(k, array),
-                array.columns,
-                access_width(array.columns, array.alignment, array.dtype.nbytes),
-                array.dtype.nbytes,
-            )
-            for array in of_kernel
+            array.name: Array.declare(k, array, pointers[array.name], array.columns) for array in of_kernel
         }
         names = (*config.features.row_counts, "heads", "group")
         seq_q, seq_k, heads, group = (k.signed(k.param(name, u32)) for name in names)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from flash.device.grouped_heads import PackedMatrix
+from flash.device.pages import PagedMatrix, Pages
 from flash.device.sequence_span import Span
-from flash.device.tiles import Matrix, Strip, access_width
+from flash.device.tiles import Matrix, access_width
 from flash.operands.declared import Operand
 from flash.operands.dtypes import F32_BYTES, DType
 from flash.problem.arrays import matrices
@@ -18,110 +18,8 @@ from flash.scores.feature import LOG2E
 from flash.scores.heads import Packing
 from flash.scores.places import PackedPlane, ScorePlane
 from ptxgen.dsl import KernelBuilder, Pointer, Value
-from ptxgen.dsl.division import quotient, remainder
-from ptxgen.dsl.matrices.lanes import of_segment
 from ptxgen.records import dataclass
 from ptxgen.types import f32, s32, s64, u32, u64
-
-
-@dataclass(frozen=True)
-class Pages:
-    """Where the rows of one sequence of K and V are: the address of the number of its page n is
-    `entries` + n * `entry_bytes`. With `shared_lookups` the threads that copy one row divide the reads
-    of the table among themselves and exchange what they have read.
-
-    Quotients and remainders by the size of a page are shifts or products (`ptxgen/dsl/division.py`).
-    """
-
-    entries: Value  # u64
-    entry_bytes: Value  # s64
-    page_size: int
-    last_page: Value  # the last page of K and V, u32
-    last_row: Value  # the last row of the sequence, u32
-    shared_lookups: bool
-
-    @classmethod
-    def of(
-        cls,
-        k: KernelBuilder,
-        table: ScoreArray,
-        sequence: Value,
-        page_size: int,
-        pages: Value,
-        rows: Value,
-        *,
-        shared_lookups: bool,
-    ) -> Pages:
-        """The pages of a sequence of `rows` rows, where K and V have `pages` pages; the sequence
-        has room for at least one row.
-        """
-        last_row = (k.max(rows, 1) - 1).as_(u32)
-        _, step = table.strides.values()
-        entry_bytes = step * table.dtype.nbytes
-        return cls(table.row(k, sequence), entry_bytes, page_size, pages - 1, last_row, shared_lookups)
-
-    def page(self, k: KernelBuilder, row: Value) -> Value:
-        """The page of a row, u32. A row behind the last gives the page of the last row, so that no
-        table entry behind that is read.
-        """
-        return self.existing(k, self._entry(k, row))
-
-    def entry(self, k: KernelBuilder, n: Value) -> Value:
-        """What the table says of page n (u32) of the sequence, s32, which may be anything. Nobody
-        writes the table while the kernel runs.
-        """
-        step = k.cvt(n, dtype=s64) * self.entry_bytes
-        return k.ld_nc(Pointer(self.entries + step.as_(u64), "global", s32), type=s32)
-
-    def _entry(self, k: KernelBuilder, row: Value) -> Value:
-        """What the table says of the page of a row, which may be anything."""
-        return self.entry(k, _quotient(k.min(row.as_(u32), self.last_row), self.page_size))
-
-    def existing(self, k: KernelBuilder, page: Value) -> Value:
-        """A page number of the table, s32, as one of the pages that there are, u32."""
-        return k.min(page.as_(u32), self.last_page)
-
-    def shared(
-        self, k: KernelBuilder, row: Value, step: int, count: int, nth: Value, lanes: int
-    ) -> Callable[[int], Value]:
-        """A function of n that gives the page of row `row` + n * `step`, u32, for n below `count`, a
-        power of two. The thread is the `nth` (u32) of `lanes` neighbouring ones, a power of two,
-        that have this row: each reads one entry in `lanes`, and the others get it from there.
-        """
-        among = min(lanes, count)
-        mine = row + k.signed(nth & among - 1) * step
-        entries = [self._entry(k, mine + n * step if n else mine) for n in range(0, count, among)]
-        return lambda n: self.existing(k, of_segment(k, entries[n // among], n % among, lanes))
-
-    def boxes(self, k: KernelBuilder, row: Value, rows: int, count: int) -> list[tuple[Value, Value]]:
-        """The page, and the index there, of the first row of each of `count` boxes of `rows` rows, which
-        divide a page, from row `row` on, a multiple of `rows`; s32. A box behind the last row is in the
-        page of that.
-        """
-        firsts = [row + n * rows if n else row for n in range(count)]
-        pages = [self.page(k, first) for first in firsts]
-        places = [k.signed(first.as_(u32) % self.page_size) for first in firsts]
-        return list(zip(pages, places, strict=True))
-
-    def place(self, k: KernelBuilder, row: Value) -> Value:
-        """The index of a row in its page, u32. A row behind the last gives the index of the last
-        row.
-        """
-        return _remainder(k.min(row.as_(u32), self.last_row), self.page_size)
-
-
-def _quotient(value: Value, by: int) -> Value:
-    """value // by, for a u32."""
-    found = quotient(value, by)
-    assert found is not None  # `by` fits u32
-    return found
-
-
-def _remainder(value: Value, by: int) -> Value:
-    """value % by, for a u32."""
-    found = remainder(value, by)
-    assert found is not None  # `by` fits u32
-    return found
 
 
 @dataclass(frozen=True)
@@ -164,103 +62,17 @@ class InCache:
             sequence = k.min(index.of_sequence(k, batch).as_(u32), last).as_(s32)
         pages = None
         if table is not None:
-            pages = Pages.of(k, table, sequence, page_size, numbers["pages"], rows, shared_lookups=packed)
+            last_row = (k.max(rows, 1) - 1).as_(u32)  # there is at least one row
+            _, step = table.strides.values()
+            entry_bytes = step * table.dtype.nbytes
+            entries, last_page = table.row(k, sequence), numbers["pages"] - 1
+            pages = Pages(entries, entry_bytes, page_size, last_page, last_row, shared_lookups=packed)
         return cls(rows, padding, sequence, pages)
 
     def head(self, k: KernelBuilder, array: Array, head: Value) -> Matrix:
         """The rows of a head of K or V, including padding."""
         placed = replace(array, pages=self.pages, sequence=self.sequence)
         return placed.head(k, self.sequence, head, self.rows)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PagedMatrix(Matrix):
-    """The rows of one sequence of one head of K or V, from row `begin` on; `first` points to the
-    head's first row in page 0.
-    """
-
-    page_bytes: Value
-    pages: Pages
-    begin: Value | None
-
-    def offset(self, k: KernelBuilder, index: Value) -> Value:
-        """The offset of a row from `first`, in bytes, u64."""
-        row = index if self.begin is None else index + self.begin
-        return self._offset(k, self.pages.page(k, row), row)
-
-    def _offset(self, k: KernelBuilder, page: Value, row: Value) -> Value:
-        return self._across(k, page) + self._down(k, self.pages.place(k, row))
-
-    def _across(self, k: KernelBuilder, page: Value) -> Value:
-        """The offset of a page, in bytes, u64."""
-        return (k.cvt(page, dtype=s64) * self.page_bytes).as_(u64)
-
-    def _down(self, k: KernelBuilder, place: Value) -> Value:
-        """The offset of row `place`, u32, of a page, in bytes, u64."""
-        return (k.cvt(place, dtype=s64) * self.row_bytes).as_(u64)
-
-    def further(self, k: KernelBuilder, strip: Strip) -> Callable[[int], Value]:
-        """See `Matrix.further`. What all rows of one page have in common is computed once, if it is
-        known which rows these are.
-        """
-        apart, rows, lanes = strip.apart, strip.rows, strip.lanes
-        together = self._together(apart, rows)
-        page_of = None
-        if self.pages.shared_lookups and min(lanes, rows // apart) > 1 and not rows % apart:
-            step = together or apart
-            page_of = self.pages.shared(k, strip.row, step, rows // step, strip.nth, lanes)
-        if together is not None:
-            return self._in_groups(k, strip, together, page_of)
-        if page_of is None:
-            return super().further(k, strip)
-        of_row, within = page_of, strip.within()
-        return lambda down: self.first + self._offset(k, of_row(down // apart), strip.row + down) + within
-
-    def _in_groups(
-        self, k: KernelBuilder, strip: Strip, together: int, page_of: Callable[[int], Value] | None
-    ) -> Callable[[int], Value]:
-        """`further` where each `together` rows, which begin at a multiple of that, are in one page;
-        `page_of` gives the page of the n-th of them.
-        """
-        pages, in_page = self.pages, self.pages.page_size // together
-        first = (strip.row - k.signed(strip.own)).as_(u32)  # the first row of the tile
-        group, last = _quotient(first, together), _quotient(pages.last_row, together)
-        turn_bytes = (self.row_bytes * strip.apart).as_(u64)
-        mine = self.first + self._down(k, strip.own) + strip.within()
-        found: dict[int, Value] = {}
-
-        def begin(n: int) -> Value:
-            """What a thread copies first of the n-th `together` rows; behind the last row of the
-            sequence, of those with the last row.
-            """
-            nth = k.min(group + n if n else group, last)
-            page = page_of(n) if page_of else pages.existing(k, pages.entry(k, _quotient(nth, in_page)))
-            at = mine + self._across(k, page)
-            return at if in_page == 1 else at + self._down(k, _remainder(nth, in_page) * together)
-
-        def find(down: int) -> Value:
-            if down not in found:
-                n, behind = divmod(down, together)
-                found[down] = find(down - strip.apart) + turn_bytes if behind else begin(n)
-            return found[down]
-
-        return find
-
-    def lookups(self, apart: int, rows: int) -> int:
-        """See `Matrix.lookups`."""
-        return rows // (self._together(apart, rows) or apart)
-
-    def _together(self, apart: int, rows: int) -> int | None:
-        """How many rows, a multiple of `apart`, are certain to be in one page with the first of
-        them, in a tile of `rows` rows; None if there is no such multiple.
-        """
-        together = math.gcd(self.pages.page_size, rows)
-        return None if self.begin is not None or together % apart else together
-
-    @property
-    def is_even(self) -> bool:
-        """False: a row may be the last of its page."""
-        return False
 
 
 @dataclass(frozen=True)
@@ -277,6 +89,12 @@ class Array:
     begin: Value | None = None  # the first row of the sequence; None is row 0
     pages: Pages | None = None  # where rows are, if they are in pages
     sequence: Value | None = None  # index of the sequence in K and V; None is the batch index
+
+    @classmethod
+    def declare(cls, k: KernelBuilder, array: Operand, at: Pointer, columns: int) -> Array:
+        """Declare and load the strides; a CTA computes with `columns` columns."""
+        width = access_width(array.columns, array.alignment, array.dtype.nbytes)
+        return cls(at.value, stride_parameters(k, array), columns, width, array.dtype.nbytes)
 
     def head(self, k: KernelBuilder, batch: Value, head: Value, rows: Value) -> Matrix:
         """The rows of one head. Offsets are 64 bits wide."""
@@ -420,14 +238,7 @@ class Parameters:
         LSE = k.pointer("LSE") if config.return_lse else None
         places = [(operand, k.pointer(operand.name)) for operand in config.features.operands]
         Q, K, V, O = (
-            Array(
-                pointers[array.name].value,
-                stride_parameters(k, array),
-                computed[array.name],
-                access_width(array.columns, array.alignment, array.dtype.nbytes),
-                array.dtype.nbytes,
-            )
-            for array in of_kernel
+            Array.declare(k, array, pointers[array.name], computed[array.name]) for array in of_kernel
         )
         names = (*config.features.row_counts, "heads", "group")
         seq_q, seq_k, heads, group = (k.signed(k.param(name, u32)) for name in names)

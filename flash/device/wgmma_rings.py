@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
 from flash.device.cta import Cta
-from flash.device.parameters import PagedMatrix
+from flash.device.pages import PagedMatrix
 from flash.problem.config import KernelConfig
 from flash.problem.tensor_maps import layout_of, map_name, mapped, rank_of
 from flash.problem.wgmma_tiling import WgmmaTiling

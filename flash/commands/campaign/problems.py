@@ -17,9 +17,8 @@ from flash.problem.wgmma_tiling import WgmmaTiling
 _SEEDS_AT_THRESHOLD: Final = (656, 1263, 5029, 5261, 13636, 13669, 17672, 32877)
 LARGE_SOFTCAP: Final = 2.0**20
 HUGE: Final = 2.0**15  # a factor of the scale that makes exponents of `growing` scores larger than 2**16
-LARGEST: Final = (
-    2.0**32
-)  # a factor of the scale that makes scores of 2**33, of which f32 has multiples of 1024
+# A factor of the scale that makes scores of 2**33, of which f32 has multiples of 1024.
+LARGEST: Final = 2.0**32
 LANE_ROWS: Final = MMA_ROWS // 2  # the distance of a lane's rows in a tensor-core product
 
 

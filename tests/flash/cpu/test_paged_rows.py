@@ -43,9 +43,7 @@ def in_pages(x: Any, table: Any, page_size: int, first: int, layout: str) -> Any
     return pages
 
 
-@pytest.mark.parametrize(
-    "layout", ["heads first", "rows first", "of K and V", "every other column", "backwards"]
-)
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, "bf16"])
 @pytest.mark.parametrize(("page_size", "first"), [(1, 0), (3, 7), (16, 0), (16, 5)])
 @pytest.mark.parametrize(("seq_q", "dims"), [(1, (7, 9)), (4, (16, 8))])
