@@ -210,7 +210,10 @@ def simulated_division(
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="cta_order.py", description=__doc__.splitlines()[0], allow_abbrev=False
+        prog="cta_order.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     add = parser.add_argument
     add("--head-dim", type=int, default=128, metavar="D")
