@@ -246,15 +246,16 @@ _GRADIENTS: Final[dict[str, dict[str, Any]]] = {
         "slices": 2,
         "attention": {"dtype": "f16", "head_dim": 72, "head_dim_v": 16, "causal": "bottom_right"},
     },
-    # Two warps own the same keys, and pass weights to one another.
+    # Two warps own the same keys, and pass weights to one another. Each makes one panel of columns of dK and
+    # two of dV; of all panels only the last ones lack columns, a chunk each.
     "f16-sm_80-dkv-across": {
         "owner": KEYS,
         "wanted": ("key_bias",),
         "across": 2,
         "attention": {
             "dtype": "f16",
-            "head_dim": 72,
-            "head_dim_v": 136,
+            "head_dim": 120,
+            "head_dim_v": 248,
             "causal": "bottom_right",
             "key_bias": "f32",
             "dropout": 0.3,
