@@ -154,7 +154,7 @@ def test_a_class_is_as_that_of_the_standard_library(
         if options.get("eq", True):
             assert outcome(lambda x=mine: hash(x)) == outcome(lambda x=other: hash(x))
     for mine, other in pairs:
-        # Of a class with slots, the standard library's message for a name without a field is about `super`.
+        # For a name without a field, the message of a slotted class of the standard library is about `super`.
         for name in ours.__match_args__[:1] if options.get("slots") else ("a", "new"):
             for change in (assign, delattr):
                 assert outcome(lambda: change(mine, name)) == outcome(lambda: change(other, name))  # noqa: B023
@@ -170,7 +170,7 @@ class Kept:
 
 @records.dataclass(frozen=True)
 class KeptLoosely:
-    """The same, without slots."""
+    """A frozen record without slots."""
 
     a: int
     b: list[int] = field(default_factory=list)

@@ -37,7 +37,7 @@ def text_and_contract() -> tuple[str, dict[str, Any]]:
 
 
 def early_text_and_contract() -> tuple[str, dict[str, Any]]:
-    """Those of a kernel that may begin before the one before it has ended."""
+    """Text and contract of a kernel that may begin before the one before it has ended."""
 
     def early(k: Any, X: Pointer[f32], Y: Pointer[f32], n: u32, int: f32, loop: s32) -> None:
         at = k.block_id() * k.threads + k.thread_id()

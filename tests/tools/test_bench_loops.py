@@ -39,7 +39,7 @@ def test_instructions_are_set_beside_the_bytes_of_a_turn(monkeypatch: pytest.Mon
         "integers of a turn": 90,
         # Two warps; a tile of 64 rows of K and one of V, of 128 bytes each.
         "instructions for 16 bytes of K and V": 2 * 200 / (2 * 64 * 128 / 16),
-        # Of six CTAs with one stage, a tile of K or of V.
+        # Six CTAs with one stage have one tile of K or V each in flight.
         "in flight": 6 * 64 * 128 / 1024,
     }
     (settings,) = {tuple(m.config.items()) for m in found if isinstance(m, Measurement)}

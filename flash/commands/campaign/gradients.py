@@ -40,7 +40,7 @@ _CHUNK: Final = 8  # columns; each of these begins a copy of 16 bytes
 _IN_TURNS: Final = 3  # whole tiles, with which each stage is used again
 # Rows of the last block and of the last tile, which end with any of a lane's or of a thread's copies.
 _ENDS: Final = ((1, 8), (2, 1), (8, 2), (16, 9), (24, 16), (10, 10))
-# The same in the second half of a tile of twice as many rows.
+# Rows of the last block and of the last tile that end in the second half of a tile of twice as many rows.
 _ENDS_OF_PARTS: Final = ((_TILE + 1, 8), (_TILE + 2, 1), (_TILE + 10, 3), (_TILE + 10, 10))
 # Queries, keys and odd queries: rows that see few keys or none, in two tiles rows that see others than
 # their neighbours, and the last rows of a tile.

@@ -136,7 +136,7 @@ def _for_tensor_maps(
     ]
     few = [Problem(t.block_q + 3, keys) for keys in (t.tile // 2 + 1, t.tile + 3)]
     keys = more + t.tile + 3
-    # Of the second, in each warp some rows have such scores, and others none.
+    # In the second problem some rows of each warp have such scores, and the others have none.
     largest = [Problem(t.block_q, keys, scores=name, times=LARGEST) for name in ("random", "parting")]
     return (*found, *few, *largest)
 

@@ -39,8 +39,8 @@ NEAR: Final = 24  # instructions between two products, within which an exponenti
 # Goals on sm_80: % of the tensor cores; and on every target: instructions for SCORES scores.
 BUSY_GOALS: Final = {64: 80, 128: 90, 256: 70}
 INSTRUCTION_GOALS: Final = {64: 560, 128: 760}
-# Of f32_grade on an A100, TFLOP/s: 2.5 times the 26 that PyTorch's kernel of three products of tf32 was
-# published with.
+# TFLOP/s of f32_grade on an A100: 2.5 times the 26 that are published for PyTorch's kernel of three products
+# of tf32.
 PRECISE_GOAL: Final = 65
 
 _EXP2: Final = "MUFU.EX2"

@@ -47,7 +47,7 @@ def by_nobody(k: Any) -> None:
 
 
 def reports(wait: Callable[[Any], None], in_flight: str = "X", sanitize: str = "race") -> list[str]:
-    """What is said of a run in which the grid before writes one of the arrays."""
+    """The reports of a run in which the grid before writes one of the arrays."""
     X, Y = np.arange(COUNT, dtype=np.float32), np.zeros(COUNT, np.float32)
     arrays = {"X": X, "Y": Y, "none of them": np.zeros(4, np.float32)}
     found = interpreter.run(
