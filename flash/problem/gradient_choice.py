@@ -105,9 +105,9 @@ GRADIENT_TILES: Final[dict[tuple[str, str], dict[int, tuple[Tiles, ...]]]] = {
 
 
 class Clocks(NamedTuple):
-    """The clocks of one sweep as parts of those of two, by the model in `benchmarks/gradient_sweeps.py`,
-    with fast tensor cores, as of sm_80 and sm_90, which wait for shared memory, and with slow ones, as of
-    sm_86, sm_89 and sm_120.
+    """The clocks of one sweep as parts of those of two, by the model in `benchmarks/gradient_sweeps.py`, as
+    `benchmarks/results/gradient-sweeps.txt` has them, with fast tensor cores, as of sm_80 and sm_90, which
+    wait for shared memory, and with slow ones, as of sm_86, sm_89 and sm_120.
     """
 
     fast: float

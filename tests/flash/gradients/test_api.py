@@ -6,6 +6,7 @@ import copy
 import pickle
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +19,7 @@ import flash
 from flash.launch.backend_choice import backend_setting
 from flash.operands.dtypes import DTYPES, F16, F32
 from flash.problem.gradient_choice import ADDING_KEYS, CLOCKS_OF_ONE_SWEEP, GRADIENT_TILES
+from flash.problem.mma_tiling import HALF
 from flash.reference import attention_varlen_reference_gradients
 from ptxgen.arrays.views import host_array, view
 from ptxgen.errors import ConfigError, LaunchError
@@ -25,6 +27,7 @@ from ptxgen.errors import ConfigError, LaunchError
 pytestmark = pytest.mark.judged
 
 CONFIG = flash.AttentionConfig(head_dim=16, dtype="f16", causal=True)
+RECORD_OF_CLOCKS = Path(__file__).parents[3] / "benchmarks/results/gradient-sweeps.txt"
 BACKENDS = pytest.mark.parametrize("backend", ["cpu", "interpreter"])
 SLOWLY = pytest.mark.parametrize("backend", ["cpu", pytest.param("interpreter", marks=pytest.mark.slow)])
 FEATURES: dict[str, dict[str, Any]] = {
@@ -382,6 +385,21 @@ def test_one_sweep_is_refused_where_it_cannot_be() -> None:
 def test_the_tables_of_tiles_and_of_clocks_have_the_same_columns() -> None:
     of_tiles = {kind: [*most] for (owner, kind), most in GRADIENT_TILES.items() if owner == ADDING_KEYS}
     assert of_tiles == {kind: [*most] for kind, most in CLOCKS_OF_ONE_SWEEP.items()}
+
+
+def test_the_table_of_clocks_is_what_the_model_was_seen_to_print() -> None:
+    printed: dict[tuple[str, str], dict[int, float]] = {}
+    for line in RECORD_OF_CLOCKS.read_text(encoding="utf-8").splitlines():
+        command = re.fullmatch(r"\$ .* --target (\w+) --kind (\w+) --head-dim .*", line)
+        if command:
+            of_run = printed[command[1], command[2]] = {}
+        ratio = re.fullmatch(r"d (\d+): one sweep takes (\S+) times two sweeps", line)
+        if ratio:
+            of_run[int(ratio[1])] = float(ratio[2])
+    for operands, by_columns in CLOCKS_OF_ONE_SWEEP.items():
+        kind = "f16" if operands == HALF.name else operands
+        assert printed["sm_80", kind] == {d: clocks.fast for d, clocks in by_columns.items()}
+        assert printed["sm_120", kind] == {d: clocks.slow for d, clocks in by_columns.items()}
 
 
 @pytest.mark.parametrize("backend", ["cpu", pytest.param("interpreter", marks=pytest.mark.slow)])
