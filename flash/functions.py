@@ -9,7 +9,7 @@ from flash.host.caller import Caller, readable_views
 from flash.kernel import AttentionKernel
 from flash.launch.arguments import conversion
 from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS
-from flash.operands.words import A, AnyArray, Backend, Causal, KVLayout, Layout, Precision
+from flash.operands.words import A, AnyArray, Auto, Backend, Causal, KVLayout, Layout, Precision
 from flash.problem.config import config_of_call
 from flash.scores.features import (
     ScoreArguments,
@@ -39,6 +39,7 @@ def attention(
     stream: object = ...,
     backend: Backend = ...,
     layout: Layout = ...,
+    splits: int | Auto = ...,
     **scores: Unpack[ScoreArguments],
 ) -> A: ...
 @overload
@@ -55,6 +56,7 @@ def attention(
     stream: object = ...,
     backend: Backend = ...,
     layout: Layout = ...,
+    splits: int | Auto = ...,
     **scores: Unpack[ScoreArguments],
 ) -> tuple[A, A]: ...
 @overload
@@ -71,6 +73,7 @@ def attention(
     stream: object = ...,
     backend: Backend = ...,
     layout: Layout = ...,
+    splits: int | Auto = ...,
     **scores: Unpack[ScoreArguments],
 ) -> A | tuple[A, A]: ...
 @takes(ScoreArguments)
@@ -87,6 +90,7 @@ def attention(
     stream: object = None,
     backend: Backend = AUTO,
     layout: Layout = "bhsd",
+    splits: int | Auto = AUTO,
     **scores: Unpack[ScoreArguments],
 ) -> Any:
     """`softmax(scale Q Kᵀ + mask) V`, with a kernel made for these arrays and kept.
@@ -94,10 +98,13 @@ def attention(
     `causal`, `precision`, `window`, `softcap`, `score_mod`, `mask_mod` and `dropout` are as in
     `AttentionConfig`; all other arguments and the exceptions are as in `AttentionKernel.launch`.
     head_dim and head_dim_v are the last dimensions of q and v, and dtype is that of q: float32,
-    float16 or bfloat16. `bias` and `key_bias` are float32 or of the dtype of q. On a GPU the keys may be
-    divided among CTAs; `AttentionKernel(AttentionConfig(..., splits=1))` does not divide them.
+    float16 or bfloat16. `bias` and `key_bias` are float32 or of the dtype of q.
+
+    `splits`: into how many parts the keys are divided, 1 to 32768, each with CTAs of its own. With "auto"
+    a GPU divides them by a rule, so that the last bits of a row also depend on the batch, the heads and the
+    device; with a number they do not.
     """
-    return kernel_of_attention(q, v, causal, precision, scores).launch(
+    return kernel_of_attention(q, v, causal, precision, scores, splits).launch(
         q,
         k,
         v,
@@ -212,7 +219,8 @@ def attention_varlen(
     any strides, page_size 1..256. Key r of sequence b is row r % page_size of page block_table[b, r
     // page_size]; int32 `seqused_k` [batch] is the number of keys of each sequence, and
     `cu_seqlens_k` is None. One call takes prompts, parts of prompts and single tokens
-    (`docs/serving.md`). Functions of scores get the positions of queries among the keys.
+    (`docs/serving.md`). Functions of scores get the positions of queries among the keys. There are no
+    `splits`: keys of sequences of their own lengths are not divided.
     """
     layout, page_size = pages_of_varlen(k, block_table, kv_layout)
     used = seqused_q is not None, seqused_k is not None
@@ -237,7 +245,12 @@ def attention_varlen(
 
 
 def kernel_of_attention(
-    q: object, v: object, causal: Causal, precision: Precision | None, scores: ScoreArguments
+    q: object,
+    v: object,
+    causal: Causal,
+    precision: Precision | None,
+    scores: ScoreArguments,
+    splits: int | Auto = AUTO,
 ) -> AttentionKernel:
     """The kernel of a call of `attention`. Raises what `attention` does for settings, and for arrays
     whose types and last dimensions no kernel has.
@@ -255,6 +268,7 @@ def kernel_of_attention(
         False,
         False,
         None,
+        splits,
         *settings_of_call(scores, functools.partial(dtype_of, who)),
     )
 
@@ -283,6 +297,7 @@ def kernel_of_varlen(
         True,
         *used,
         page_size,
+        AUTO,
         *settings_of_call(scores, functools.partial(dtype_of, who)),
     )
 
@@ -320,6 +335,7 @@ def _kernel(
     seqused_q: bool,
     seqused_k: bool,
     page_size: int | None,
+    splits: int | Auto,
     *scores: Any,
 ) -> AttentionKernel:
     config = config_of_call(
@@ -333,6 +349,7 @@ def _kernel(
         seqused_q=seqused_q,
         seqused_k=seqused_k,
         page_size=page_size,
+        splits=splits,
         **named_settings(scores),
     )
     return of(config)

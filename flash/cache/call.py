@@ -18,7 +18,6 @@ from flash.cache.checks import (
     require_both,
     rows_of_call,
 )
-from flash.decode.checks import splits_of
 from flash.host import results
 from flash.host.caller import Caller, flag, raise_problems, views_of
 from flash.launch.checks import scale as scale_of
@@ -27,6 +26,7 @@ from flash.mods.trace import AUX
 from flash.operands.dtypes import F32, OF_ARRAYS
 from flash.operands.words import AnyArray, Auto, Backend, Causal
 from flash.problem.config import AttentionConfig
+from flash.problem.splits import splits_of
 from flash.scores.aux_arrays import flattened
 from flash.scores.features import CACHE_ARRAYS, CacheArguments, require_known, settings_of_call
 from ptxgen.arrays import streams

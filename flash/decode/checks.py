@@ -25,14 +25,13 @@ from flash.operands.declared import LAST_KEYS, MAX_WINDOWED_SEQ
 from flash.operands.dtypes import E4M3, F32, I32, OF_ARRAYS
 from flash.pages.numbers import MOST_ITEMS
 from flash.problem.config import WIDENED, AttentionConfig
-from flash.problem.features import LENGTHS, MAX_PAGE_SIZE, MAX_SPLITS
+from flash.problem.features import LENGTHS, MAX_PAGE_SIZE
 from flash.problem.limits import MAX_CTAS
 from flash.scores.features import CACHE_ARRAYS, every_cached
 from ptxgen.arguments import integer
 from ptxgen.arrays.overlap import may_overlap_itself, may_share_elements
 from ptxgen.arrays.views import HOST, ArrayView, host_array
 from ptxgen.errors import LaunchError, shown
-from ptxgen.runtime.settings import AUTO
 
 WHO: Final = "DecodeKernel.launch"
 _QUERIES: Final = ("batch", "heads", "seq_q", "head_dim")
@@ -409,18 +408,6 @@ def _numbers_on_host(views: Mapping[str, ArrayView]) -> dict[str, NDArray[np.int
             return None
         numbers[name] = np.broadcast_to(host_array(array), batch).astype(np.int64)
     return numbers
-
-
-def splits_of(who: str, given: object) -> int | None:
-    """The number of splits of the keys; None for "auto". Raises `LaunchError` for another."""
-    if isinstance(given, str) and given == AUTO:
-        return None
-    found = integer(given, 1, MAX_SPLITS)
-    if found is None:
-        raise LaunchError(
-            f"{who}: splits must be 'auto' or an integer from 1 to {MAX_SPLITS}, got {shown(given)}"
-        )
-    return found
 
 
 def longest_of(views: Mapping[str, ArrayView], given: object) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, Unpack, overload
 import numpy as np
 
 from flash.contract.resources import KernelResources
-from flash.decode.checks import SCALES, WHO, longest_of, problems_of, problems_of_narrow, splits_of
+from flash.decode.checks import SCALES, WHO, longest_of, problems_of, problems_of_narrow
 from flash.decode.on_cpu import attend_on_cpu
 from flash.decode.plan import (
     E4M3_TARGET,
@@ -35,6 +35,7 @@ from flash.operands.dtypes import F32, OF_ARRAYS
 from flash.operands.words import A, AnyArray, Auto, Backend
 from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig
 from flash.problem.features import LENGTHS
+from flash.problem.splits import splits_of
 from flash.scores.aux_arrays import flattened
 from flash.scores.features import CACHE_ARRAYS, SCORES, CacheLaunchArguments, require_known, takes
 from ptxgen.arrays import streams

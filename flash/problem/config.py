@@ -11,9 +11,10 @@ from typing import Any, Final
 from flash.operands.declared import Number
 from flash.operands.dtypes import DTYPES, F16, F32, DType, config_name
 from flash.operands.words import Auto, Causal, DTypeLike, Precision
-from flash.problem.features import MAX_PAGE_SIZE, MAX_SPLITS, NO_FEATURES, OVERLAPPING_SM, SECTION, Features
+from flash.problem.features import MAX_PAGE_SIZE, NO_FEATURES, OVERLAPPING_SM, SECTION, Features
 from flash.problem.precision import choices, resolved
 from flash.problem.simt_tiling import IEEE, MAX_HEAD_DIM, MAX_HEAD_DIM_V
+from flash.problem.splits import splits_of
 from flash.problem.tile_choice import (
     AnyTiling,
     TileRequest,
@@ -263,15 +264,9 @@ class AttentionConfig(ScoreSettings):
         choose_tiling(self.tile_request, find_target(self.target) if self.target else most_generous())
 
     def _require_splits(self) -> None:
-        splits = self.splits
-        if isinstance(splits, str) and splits == "auto":
-            return
-        found = integer(splits, 1, MAX_SPLITS)
+        found = splits_of("AttentionConfig", self.splits, ConfigError)
         if found is None:
-            raise ConfigError(
-                f"AttentionConfig: splits must be 'auto' or an integer from 1 to {MAX_SPLITS}, got "
-                f"{shown(splits)}"
-            )
+            return
         if found > 1 and self.varlen:
             raise ConfigError(
                 f"AttentionConfig: splits={found} is for batches of sequences of one length; leave out "

@@ -48,7 +48,10 @@ class Staging:
             self._given.callback(owned.free)
             address = owned.allocate(nbytes)
         return array._replace(
-            pointer=address, strides=dense_strides(tuple(array.shape)), device=("cuda", self._ordinal)
+            pointer=address,
+            strides=dense_strides(tuple(array.shape)),
+            device=("cuda", self._ordinal),
+            kind="numpy",  # the caller's library did not allocate it, and knows no stream of it
         )
 
     def copy_of(self, array: ArrayView) -> ArrayView:

@@ -249,7 +249,7 @@ def test_attention_makes_the_config_from_the_arrays() -> None:
     of = functions_module._OfAttention
     settings = settings_of_call({}, str)
     kept = [
-        functions_module._kernel(of, 8, 3, "f32", True, None, False, False, False, None, *settings)
+        functions_module._kernel(of, 8, 3, "f32", True, None, False, False, False, None, "auto", *settings)
         for _ in range(2)
     ]
     assert kept[0] is kept[1]

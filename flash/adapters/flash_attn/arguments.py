@@ -11,6 +11,8 @@ import torch
 from flash.host.caller import flag, raise_problems
 from flash.operands.declared import MAX_WINDOWED_SEQ
 from flash.operands.dtypes import DTYPES, config_name
+from flash.operands.words import Auto
+from flash.problem.features import MAX_SPLITS
 from flash.scores.options import is_scale
 from flash.scores.window import Sides
 from ptxgen.arguments import integer
@@ -189,6 +191,17 @@ def check_numbers(
             f"{got}{cure}"
         )
     return found
+
+
+def splits_of(who: str, given: object) -> int | Auto:
+    """`num_splits` as the splits of `flash.attention`. Raises `LaunchError` for no number of splits."""
+    found = integer(given, 0, MAX_SPLITS)
+    if found is None:
+        raise LaunchError(
+            f"{who}: num_splits must be an integer from 0 to {MAX_SPLITS}, 0 for a choice by the number "
+            f"of keys, got {shown(given)}"
+        )
+    return found or "auto"
 
 
 def dense_rows(x: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from flash.adapters.flash_attn.arguments import Scores, check_tensors, dense_rows, scores_of
+from flash.adapters.flash_attn.arguments import Scores, check_tensors, dense_rows, scores_of, splits_of
 from flash.adapters.flash_attn.calls import attend
 from flash.adapters.flash_attn.probabilities import probabilities
 from flash.host.caller import flag
@@ -24,6 +24,8 @@ def flash_attn_func(
     alibi_slopes: torch.Tensor | None = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
+    *,
+    num_splits: int = 0,
 ) -> Any:
     """Attention of q [batch, seqlen_q, heads, head_dim] to k [batch, seqlen_k, kv_heads, head_dim]
     and v [batch, seqlen_k, kv_heads, head_dim_v], of float16, bfloat16 or float32; heads is a
@@ -41,6 +43,8 @@ def flash_attn_func(
     deterministic: whether gradients have the same bits in each call, as results have. If not, kernels
         sum that of q by atomics in any order, unless `torch.use_deterministic_algorithms` says otherwise.
     return_attn_probs: whether to return LSE and probabilities, too.
+    num_splits: into how many parts the keys are divided, as flash-attn 3 has it; 0 for a choice on a GPU,
+        by which the last bits of a row depend on the batch, the heads and the device.
 
     Returns out [batch, seqlen_q, heads, head_dim_v], contiguous, of the type of q; a row that sees
     no key is 0. With `return_attn_probs` returns (out, lse, probabilities): lse float32 [batch,
@@ -64,7 +68,7 @@ def flash_attn_func(
         },
     )
     scores = scores_of(who, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
-    return _attention(who, q, k, v, scores, deterministic, return_attn_probs)
+    return _attention(who, q, k, v, scores, deterministic, return_attn_probs, num_splits)
 
 
 def flash_attn_kvpacked_func(
@@ -78,6 +82,8 @@ def flash_attn_kvpacked_func(
     alibi_slopes: torch.Tensor | None = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
+    *,
+    num_splits: int = 0,
 ) -> Any:
     """`flash_attn_func` of k and v in one tensor `kv` [batch, seqlen_k, 2, kv_heads, head_dim],
     which is not copied. All other arguments, results and exceptions are those of `flash_attn_func`.
@@ -88,7 +94,7 @@ def flash_attn_kvpacked_func(
     )
     scores = scores_of(who, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
     k, v = kv.unbind(2)
-    return _attention(who, q, k, v, scores, deterministic, return_attn_probs)
+    return _attention(who, q, k, v, scores, deterministic, return_attn_probs, num_splits)
 
 
 def flash_attn_qkvpacked_func(
@@ -101,6 +107,8 @@ def flash_attn_qkvpacked_func(
     alibi_slopes: torch.Tensor | None = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
+    *,
+    num_splits: int = 0,
 ) -> Any:
     """`flash_attn_func` of q, k and v in one tensor `qkv` [batch, seqlen, 3, heads, head_dim],
     which is not copied. All other arguments, results and exceptions are those of `flash_attn_func`.
@@ -109,7 +117,7 @@ def flash_attn_qkvpacked_func(
     check_tensors(who, {"qkv": (qkv, "batch seqlen 3 heads head_dim")})
     scores = scores_of(who, softmax_scale, causal, window_size, softcap, alibi_slopes, dropout_p)
     q, k, v = qkv.unbind(2)
-    return _attention(who, q, k, v, scores, deterministic, return_attn_probs)
+    return _attention(who, q, k, v, scores, deterministic, return_attn_probs, num_splits)
 
 
 def _attention(
@@ -120,11 +128,13 @@ def _attention(
     scores: Scores,
     deterministic: bool,
     return_attn_probs: object,
+    num_splits: object,
 ) -> Any:
     """What `flash_attn_func` returns for tensors and scores that are checked."""
     all_three = flag(who, "return_attn_probs", return_attn_probs)
     q, k, v = (dense_rows(x) for x in (q, k, v))
-    found = attend(who, q, k, v, scores, deterministic=deterministic, return_lse=all_three)
+    splits = splits_of(who, num_splits)
+    found = attend(who, q, k, v, scores, deterministic=deterministic, return_lse=all_three, splits=splits)
     if not all_three:
         return found
     if not scores.dropout:

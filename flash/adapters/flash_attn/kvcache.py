@@ -6,16 +6,14 @@ from typing import Any
 
 import torch
 
-from flash.adapters.flash_attn.arguments import check_numbers, check_tensors, dense_rows, scores_of
+from flash.adapters.flash_attn.arguments import check_numbers, check_tensors, dense_rows, scores_of, splits_of
 from flash.adapters.flash_attn.calls import attend_cached
 from flash.adapters.flash_attn.compiled import CacheOperators
 from flash.adapters.flash_attn.pages import Caches, paged
 from flash.adapters.flash_attn.rotary import rotated
 from flash.host.caller import flag, views_of
-from flash.problem.features import MAX_SPLITS
 from ptxgen.arguments import integer
 from ptxgen.errors import CacheFullError, LaunchError, shown
-from ptxgen.runtime.settings import AUTO
 
 _WHO = "flash_attn_with_kvcache"
 
@@ -151,7 +149,7 @@ def _attend(
         v=new[1],
         return_lse=flag(_WHO, "return_softmax_lse", return_softmax_lse),
         block_table=caches.table,
-        splits=_splits(num_splits),
+        splits=splits_of(_WHO, num_splits),
         **operands,
     )
 
@@ -239,16 +237,6 @@ def _tables(
         f"rotary_dim / 2], with at least {caches.capacity} positions, the rows of a sequence in the cache, "
         f"and rotary_dim up to head_dim={head_dim}, got {got[0]} and {got[1]}"
     )
-
-
-def _splits(given: object) -> int | str:
-    found = integer(given, 0, MAX_SPLITS)
-    if found is None:
-        raise LaunchError(
-            f"{_WHO}: num_splits must be an integer from 0 to {MAX_SPLITS}, 0 for a choice by the number "
-            f"of keys, got {shown(given)}"
-        )
-    return found or AUTO
 
 
 _OPERATORS = CacheOperators(_WHO, _attend)

@@ -31,6 +31,7 @@ PAGES: Final = "block_table"
 _PAGES_AS: Final = "kv_layout"
 _MOST_KEYS: Final = "max_seqlen_k"
 _SAME_BITS: Final = "deterministic"
+SPLITS: Final = "splits"
 
 
 class Call(NamedTuple):
@@ -73,7 +74,8 @@ class Call(NamedTuple):
         """
         own = {name: array for name, array in arrays.items() if name not in OF_RESULTS}
         given = self.arguments(own) | {name: arrays[name] for name in OF_RESULTS if name in arrays}
-        given.pop(_PAGES_AS, None)  # of results alone
+        for name in (_PAGES_AS, SPLITS):  # of results alone
+            given.pop(name, None)
         settings = dict(self.settings)
         given[_SAME_BITS] = settings[_SAME_BITS]
         if self.is_varlen and (on_gpu or _MOST_KEYS in settings):
@@ -93,7 +95,7 @@ class Call(NamedTuple):
         q, v, causal, precision = (given.get(name) for name in ("q", "v", "causal", "precision"))
         scores: Any = _scores(given)
         if not self.is_varlen:
-            return kernel_of_attention(q, v, causal or False, precision, scores)
+            return kernel_of_attention(q, v, causal or False, precision, scores, given[SPLITS])
         used = "seqused_q" in arrays, "seqused_k" in arrays
         _, page_size = self._pages(arrays)
         return kernel_of_varlen(q, v, used, causal or False, precision, scores, page_size)
@@ -138,12 +140,12 @@ def _scores(given: Mapping[str, Any]) -> ScoreArguments:
 def split(
     who: str, arrays: Mapping[str, object], settings: Mapping[str, object], return_lse: bool, backend: Backend
 ) -> tuple[Call, dict[str, Any]]:
-    """The two parts of a call; those of `arrays` and `settings` that are None are left out. Arrays of
-    scores are among the settings.
+    """The two parts of a call; those of `arrays` and `settings` that are None are left out, but for what no
+    call leaves out. Arrays of scores are among the settings.
 
     Raises `LaunchError` for arguments that are no arrays, and for traced values of others.
     """
-    given = {n: x for n, x in {**arrays, **settings}.items() if x is not None or n in MATRICES}
+    given = {n: x for n, x in {**arrays, **settings}.items() if x is not None or n in (*MATRICES, SPLITS)}
     aux = flattened({AUX: given_arrays({AUX: given.pop(AUX, None)})})
     traced = {name: given.pop(name) for name in tuple(given) if name in arrays or name in AXES} | aux
     if SEED in given and isinstance(given[SEED], jax.Array):

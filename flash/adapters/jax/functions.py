@@ -15,10 +15,10 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from flash.adapters.jax import host
-from flash.adapters.jax.call import DIFFERENTIABLE, MATRICES, PAGES, Call, split
+from flash.adapters.jax.call import DIFFERENTIABLE, MATRICES, PAGES, SPLITS, Call, split
 from flash.adapters.jax.gpu import Backward, Forward, Work
 from flash.host.caller import flag
-from flash.operands.words import Backend, Causal, KVLayout, Precision
+from flash.operands.words import Auto, Backend, Causal, KVLayout, Precision
 from flash.scores.features import ScoreArguments, VarlenArguments, require_known, takes
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.backend import check_backend
@@ -41,6 +41,7 @@ def attention(
     return_lse: bool = False,
     backend: Backend = AUTO,
     layout: str = "bhsd",
+    splits: int | Auto = AUTO,
     **scores: Unpack[ScoreArguments],
 ) -> Any:
     """`flash.attention` of arrays of JAX, under `jax.jit`, `jax.vmap` and `jax.grad`, too.
@@ -63,7 +64,7 @@ def attention(
     require_known(who, scores, ScoreArguments, attention)
     arrays = {"q": q, "k": k, "v": v}
     settings = {"causal": causal, "precision": precision, "softmax_scale": softmax_scale, "layout": layout}
-    settings |= {"deterministic": deterministic}
+    settings |= {"deterministic": deterministic, SPLITS: splits}
     return _called(who, arrays, {**settings, **scores}, return_lse, backend)
 
 

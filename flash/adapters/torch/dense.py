@@ -8,7 +8,7 @@ from torch import Tensor
 
 from flash.adapters.torch.operators import Operators
 from flash.adapters.torch.vmap import Dense
-from flash.operands.words import Backend, Causal, Precision
+from flash.operands.words import Auto, Backend, Causal, Precision
 from flash.scores.features import ScoreArguments, require_known, takes
 from ptxgen.runtime.settings import AUTO
 
@@ -32,6 +32,7 @@ def attention(
     stream: object = None,
     backend: Backend = AUTO,
     layout: str = "bhsd",
+    splits: int | Auto = AUTO,
     **scores: Unpack[ScoreArguments],
 ) -> Any:
     """`flash.attention` of torch tensors, as the operator `ptxgen_flash::attention`, which
@@ -65,4 +66,5 @@ def attention(
         stream=stream,
         backend=backend,
         layout=layout,
+        splits=splits,
     )

@@ -13,13 +13,24 @@ from torch import Tensor
 import flash
 from flash.adapters.torch import gradients, library
 from flash.adapters.torch.functions import arrays_of, text_of
-from flash.adapters.torch.settings import SCHEMA, Settings, causal_word, seed_tensor, sides, stream_number
+from flash.adapters.torch.settings import (
+    ANY_SPLITS,
+    SCHEMA,
+    Settings,
+    causal_word,
+    seed_tensor,
+    sides,
+    stream_number,
+)
 from flash.adapters.torch.tensors import dense_rows, require_no_tracking, require_plain, tracked
 from flash.adapters.torch.vmap import DIFFERENTIABLE, MATRICES, Dense, Varlen
 from flash.host.caller import flag
 from flash.launch.backend_choice import for_gradients_of_host
-from flash.operands.words import Backend, Causal, Precision
+from flash.operands.words import Auto, Backend, Causal, Precision
+from flash.problem.splits import splits_of
 from flash.scores.features import ScoreArguments, VarlenArguments
+from ptxgen.errors import ConfigError
+from ptxgen.runtime.settings import AUTO
 
 _SEED: Final = "dropout_seed"
 _LOWERED: Final = (*MATRICES, "bias", "key_bias")  # what becomes of autocast's type
@@ -77,6 +88,7 @@ class Operators:
         stream: object,
         backend: Backend,
         layout: str = "",
+        splits: int | Auto = AUTO,
         of_packed: tuple[Any, ...] = (),
     ) -> Any:
         """The results of `flash.who`. `tensors` are the first of the operator, in its order; those of
@@ -110,6 +122,7 @@ class Operators:
             backend,
             stream_number(stream),
             flag(who, "deterministic", deterministic),
+            splits_of(who, splits, ConfigError) or ANY_SPLITS,
             *of_packed,
         )
         if out is None:

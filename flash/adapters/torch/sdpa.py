@@ -13,8 +13,11 @@ from torch.overrides import TorchFunctionMode
 
 from flash.adapters.torch.dense import attention
 from flash.adapters.torch.tensors import dense_rows, why_not_plain
+from flash.operands.words import Auto
 from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
-from ptxgen.errors import LaunchError
+from flash.problem.splits import splits_of
+from ptxgen.errors import ConfigError, LaunchError
+from ptxgen.runtime.settings import AUTO
 
 _WHO: Final = "scaled_dot_product_attention"
 _SDPA: Final = torch.nn.functional.scaled_dot_product_attention
@@ -47,10 +50,9 @@ def scaled_dot_product_attention(
     float32, float16 and bfloat16, E above 256 or Ev above 512, dropout_p of 1, devices other than
     CPU and CUDA, nested and distributed tensors; and for shapes that do not fit.
     """
-    problem = _problem(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
-    if problem:
-        raise LaunchError(f"{_WHO}: {problem}")
-    return _attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    return _computed(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa, splits=AUTO
+    )
 
 
 class replace_sdpa(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801  # used as a function
@@ -64,11 +66,15 @@ class replace_sdpa(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801  # us
     computed as where `backward()` is called.
 
     With `fallback` calls that `attention` cannot compute are passed to PyTorch's own function; by
-    default they raise `LaunchError`.
+    default they raise `LaunchError`. `splits` is that of `attention`.
+
+    Raises `ConfigError` for splits that no call has.
     """
 
-    def __init__(self, *, fallback: bool = False) -> None:
+    def __init__(self, *, fallback: bool = False, splits: int | Auto = AUTO) -> None:
+        splits_of("replace_sdpa", splits, ConfigError)
         super().__init__()
+        self.splits = splits
         self.fallback = fallback
         self._before: list[Any] = []
 
@@ -98,7 +104,7 @@ class replace_sdpa(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801  # us
         """The function in PyTorch's place."""
         if self.fallback and _problem(*_without_scale(*args, **given)):
             return _SDPA(*args, **given)
-        return scaled_dot_product_attention(*args, **given)
+        return _computed(*args, splits=self.splits, **given)
 
 
 _LOCK: Final = threading.Lock()
@@ -112,6 +118,25 @@ def _called_in_torch(*args: Any, **given: Any) -> Any:
     """
     current = _CURRENT.get()
     return _SDPA(*args, **given) if current is None else current.call(*args, **given)
+
+
+def _computed(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    splits: int | Auto,
+) -> Tensor:
+    """What `scaled_dot_product_attention` returns, of keys with so many splits."""
+    problem = _problem(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    if problem:
+        raise LaunchError(f"{_WHO}: {problem}")
+    return _attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, splits)
 
 
 def _without_scale(
@@ -224,6 +249,7 @@ def _attend(
     is_causal: bool,
     scale: float | None,
     enable_gqa: bool,
+    splits: int | Auto,
 ) -> Tensor:
     shared = 3 if enable_gqa else 2  # dimensions that do not broadcast
     if enable_gqa and key.shape[-3] != value.shape[-3]:
@@ -243,6 +269,7 @@ def _attend(
         mask=mask if mask is not None and mask.dtype == torch.bool else None,
         bias=mask if mask is not None and mask.dtype != torch.bool else None,
         dropout=dropout_p,
+        splits=splits,
     )
     return found.reshape(*wide[0].shape[:-1], value.shape[-1])
 

@@ -11,13 +11,15 @@ from flash.adapters.torch.functions import trace_of
 from flash.operands.words import Backend, Causal, KVLayout, Layout, Precision
 from ptxgen.arguments import integer
 from ptxgen.errors import LaunchError, shown
+from ptxgen.runtime.settings import AUTO
 
 SCHEMA: Final = (
     "str causal, str? precision, float? softmax_scale, str layout, int[]? window, float? softcap, "
     "float dropout, str score_mod, str mask_mod, str[]? aux_names, bool return_lse, str backend, "
-    "int? stream, bool deterministic"
+    "int? stream, bool deterministic, int splits"
 )
 _UNLIMITED: Final = -1  # a side of a window; a schema has no lists of numbers and None
+ANY_SPLITS: Final = 0  # "auto"; a schema has no numbers that may be words
 _SEED_BITS: Final = 64
 _LARGEST_INT: Final = 2**63
 
@@ -28,7 +30,7 @@ CausalWord = Literal["", "bottom_right", "top_left"]  # causality as a string of
 class Settings(NamedTuple):
     """The arguments of `SCHEMA`, in its order. `score_mod` and `mask_mod` are texts of
     `flash.adapters.torch.functions.text_of`, `aux_names` the names of the tensors that they index;
-    `causal` is "" for none, and so is the layout of packed sequences.
+    `causal` is "" for none, and so is the layout of packed sequences; `splits` is 0 for "auto".
     """
 
     causal: CausalWord
@@ -45,6 +47,7 @@ class Settings(NamedTuple):
     backend: Backend
     stream: int | None
     deterministic: bool
+    splits: int
     max_seqlen_q: int | None = None  # of packed sequences; their schema ends with these
     max_seqlen_k: int | None = None
     kv_layout: KVLayout = "NHD"
@@ -73,8 +76,12 @@ class Settings(NamedTuple):
 
     @property
     def of_results(self) -> dict[str, Any]:
-        """`of_call` of a forward pass: of packed sequences it has the layout of pages."""
-        return self.of_call if self.layout else self.of_call | {"kv_layout": self.kv_layout}
+        """`of_call` of a forward pass: with the splits of its keys, or of packed sequences, which have
+        none, with the layout of pages.
+        """
+        if self.layout:
+            return self.of_call | {"splits": self.splits or AUTO}
+        return self.of_call | {"kv_layout": self.kv_layout}
 
     @property
     def of_call(self) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from flash.adapters.torch.tensors import tracked
 from flash.adapters.transformers.cache import NewRows, require_decoder
 from flash.adapters.transformers.masks import OTHERS, WHO, Mask, read_mask
 from flash.host.caller import flag
-from flash.operands.words import Backend
+from flash.operands.words import Auto, Backend
+from flash.problem.splits import splits_of
 from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.settings import AUTO
@@ -39,7 +40,9 @@ _NO_MATTER: Final = frozenset(
 _CHANGES_NOTHING: Final = {"is_causal": True}  # beside None; of all other arguments it is False
 
 
-def register(model: Any = NAME, *, backend: Backend = AUTO, deterministic: bool = True) -> str:
+def register(
+    model: Any = NAME, *, backend: Backend = AUTO, deterministic: bool = True, splits: int | Auto = AUTO
+) -> str:
     """Let a model attend by `flash`, or only make this attention known by a name. Returns the name.
 
     model: a `PreTrainedModel`, whose attention is set; or a name, to be used as
@@ -48,17 +51,25 @@ def register(model: Any = NAME, *, backend: Backend = AUTO, deterministic: bool 
         name of a model's attention is "ptxgen", or with a backend such as "ptxgen_interpreter".
     deterministic: of gradients, as in `flash.adapters.torch.attention`. If it is False, the name of a
         model's attention ends with "_non_deterministic".
+    splits: of the keys, as in `flash.attention`, and over a `FlashCache` as in
+        `flash.attention_with_kvcache`: with a number the bits of an item do not depend on the batch. The
+        name of a model's attention then ends with "_splits" and the number.
 
     Attention is causal, with sliding windows, softcap and sinks as the model has them, over keys of
     no cache, of a `DynamicCache`, or of a `FlashCache`; padding is on the left. Without a `FlashCache`
     models train, with attention dropout as `flash.adapters.torch.attention` has it. What it cannot do
     is refused, each by name, when it is called.
 
-    Raises `ConfigError` for an unknown backend, for a name that has "flash" in it or is that of
-    another attention, and for models with an encoder or without exchangeable attention.
+    Raises `ConfigError` for an unknown backend, for splits that no call has, for a name that has "flash"
+    in it or is that of another attention, and for models with an encoder or without exchangeable attention.
     """
     check_backend(backend, "register")
-    how = {"backend": backend, "deterministic": flag("register", "deterministic", deterministic)}
+    number = splits_of("register", splits, ConfigError)
+    how = {
+        "backend": backend,
+        "deterministic": flag("register", "deterministic", deterministic),
+        "splits": number or AUTO,
+    }
     if isinstance(model, str):
         _make_known(model, how)
         return model
@@ -71,6 +82,8 @@ def register(model: Any = NAME, *, backend: Backend = AUTO, deterministic: bool 
     name = NAME if backend == AUTO else f"{NAME}_{backend}"
     if not deterministic:
         name += "_non_deterministic"
+    if number is not None:
+        name += f"_splits{number}"
     _make_known(name, how)
     if not model._can_set_attn_implementation():  # transformers only warns
         raise ConfigError(
@@ -102,6 +115,7 @@ def attend(
     *,
     backend: Backend,
     deterministic: bool = True,
+    splits: int | Auto = AUTO,
     scaling: float | None = None,
     dropout: float = 0.0,
     softcap: float | None = None,
@@ -110,8 +124,8 @@ def attend(
 ) -> tuple[Any, None]:
     """Attention with the arguments that transformers gives: query [items, heads, n, head_dim], key
     and value [items, kv_heads, m, ...] or the rows of a `FlashCache`, sinks `s_aux` [heads]; `backend`
-    is that of `register`, and so is `deterministic`, unless a call of the model gives it. Returns [items,
-    n, heads, head_dim_v], and None for the weights, which are not made.
+    is that of `register`, and so are `deterministic` and `splits`, unless a call of the model gives them.
+    Returns [items, n, heads, head_dim_v], and None for the weights, which are not made.
 
     Raises `LaunchError` for what it cannot do, and what `flash.adapters.torch.attention` and
     `flash.attention_with_kvcache` raise.
@@ -129,6 +143,7 @@ def attend(
         "window": None if mask.window is None else (mask.window - 1, 0),
         "softcap": softcap,
         "sink": None if s_aux is None else s_aux.float(),
+        "splits": splits,
     }
     if isinstance(key, NewRows):
         new_k, new_v = key.tensors

@@ -675,7 +675,8 @@ def test_arrays_on_a_gpu_are_attended_to_in_place(
     (how,) = calls
     assert all(how[name] is array for name, array in arrays.items())
     settings = {"causal": True, "layout": "bhsd", "backend": "auto"}
-    assert {n: x for n, x in how.items() if n not in arrays} == {**settings, "return_lse": False}
+    of_results = {"splits": "auto", "return_lse": False}
+    assert {n: x for n, x in how.items() if n not in arrays} == {**settings, **of_results}
     found = jax.grad(lambda x: adapter.attention(**x, causal=True).sum())(arrays)
     *_, how = calls
     assert all(how[name] is array and found[name] is array for name, array in arrays.items())

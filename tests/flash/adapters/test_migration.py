@@ -71,7 +71,8 @@ class FlashAttnByOracle:
 
     def flash_attn_func(self, q: Any, k: Any, v: Any, dropout_p: float = 0.0, **how: Any) -> Any:
         assert not dropout_p
-        how.pop("deterministic", None)
+        for name in ("deterministic", "num_splits"):  # of bits and speed
+            how.pop(name, None)
         wants_lse = how.pop("return_attn_probs", False)
         out, lse = self._tensors(oracle.attention(*(x.numpy() for x in (q, k, v)), **in_numpy(how)))
         return (out, lse, None) if wants_lse else out

@@ -57,6 +57,7 @@ def settings(**changed: Any) -> tuple[Any, ...]:
         "backend": "cpu",
         "stream": None,
         "deterministic": True,
+        "splits": 0,
     }
     return tuple((known | changed).values())
 
