@@ -190,7 +190,6 @@ def _without_wgmma(call: CacheCall, merged: bool) -> str:
     new = call.new
     rows = 0 if new is None or new.k is None else new.k.shape[2]
     for told, reason in (
-        (merged, "parts of O that are merged are f32"),
         (call.has_scales, "K and V are e4m3"),
         (new is not None and not rows, "the kernel rotates queries"),
         (0 < rows <= MAX_NEW_ROWS, "the kernel may append new rows"),
@@ -200,7 +199,7 @@ def _without_wgmma(call: CacheCall, merged: bool) -> str:
     ):
         if told:
             return reason
-    arrays = (("Q", call.q), ("K", call.k), ("V", call.v), ("O", call.out))
+    arrays = [("Q", call.q), ("K", call.k), ("V", call.v), *([] if merged else [("O", call.out)])]
     nbytes = call.config.element.nbytes
     found = (against_map(name, a.shape[:-1], a.strides[:-1], nbytes) for name, a in arrays)
     return next(filter(None, found), "")

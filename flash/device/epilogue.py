@@ -8,14 +8,14 @@ from contextlib import nullcontext
 from typing import Final
 
 from flash.device.mma_products import WarpPlace, WarpProducts, fragment_rows
+from flash.device.stored_sums import store_sums
 from flash.device.tiles import Matrix
-from flash.operands.dtypes import F32_BYTES
-from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, MmaTiling
+from flash.problem.mma_tiling import MMA_ROWS, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, TilePointer, Value, marked
 from ptxgen.dsl.swizzle import CHUNK_BYTES, Panel, SwizzledTile
 from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import f32, u16, u32, u64
+from ptxgen.types import u16, u32, u64
 
 _EVERY_LANE: Final = -1
 _WORD: Final = u32.nbytes
@@ -145,40 +145,8 @@ def store_outputs(
     where that is None, directly as f32 sums.
     """
     if staging is None:
-        _store_sums(k, t, me, where, O)
+        out, of_cta = where
+        place, column = (out, lambda: of_cta + k.signed(me.first_row(t))), k.signed(me.in_quad) * 2
+        store_sums(k, place, fragment_rows(t), column, t.output_columns, t.slices, O)
     else:
         Epilogue(k, t, me, staging, products, *where).store(O)
-
-
-def _store_sums(
-    k: KernelBuilder, t: MmaTiling, me: WarpPlace, where: tuple[Matrix, Value], O: Fragment
-) -> None:
-    """Write the f32 sums of products of 16-bit elements without rounding. Of each row, a lane
-    writes the two columns of an 8-column tile that it holds, so that four lanes write 32 bytes.
-    """
-    (out, first_row), column = where, k.signed(me.in_quad) * 2
-    for i, down in enumerate(fragment_rows(t)):
-        row = first_row + k.signed(me.first_row(t)) + down
-        at = out.row(k, row) + k.cvt(column * F32_BYTES, dtype=u64)
-        with k.when(row < out.rows):
-            for tile in range(t.output_columns // MMA_KEYS):
-                first = tile * MMA_KEYS
-                pair = list(O.row(i)[2 * tile : 2 * tile + 2])
-                pieces = [pair] if out.width >= 2 else [[x] for x in pair]
-                for n, piece in enumerate(pieces):
-                    wanted = _columns_wanted(out, t, column + n, first)
-                    with nullcontext() if wanted is None else k.when(wanted):
-                        to = Pointer(at, "global", f32, (first + n) * F32_BYTES)
-                        k.store(to, piece if len(piece) > 1 else piece[0])
-
-
-def _columns_wanted(out: Matrix, t: MmaTiling, column: Value, first: int) -> Value | None:
-    """Whether this CTA writes a column of O: column `column` of the tile of eight that begins with
-    `first`. None if it writes all eight.
-    """
-    left, begin = t.slices.width - first, out.written_from
-    wanted = None if left >= MMA_KEYS else column < left
-    if begin is None or first >= t.slices.shared:
-        return wanted
-    behind = column + first >= begin
-    return behind if wanted is None else wanted & behind

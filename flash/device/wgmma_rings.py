@@ -26,14 +26,14 @@ _BATCHED: Final = 4  # dimensions of a tensor with batches: these, heads, rows, 
 class Rings:
     """The tensor maps of arrays, by array, and the rings of tiles that the producer fills. `queries` is a
     tile that consumers fill themselves if Q has no tensor map. O leaves from `out`, which lies in the tile
-    of Q if it has room there.
+    of Q if it has room there; parts that are to be merged, which are f32, leave from registers (None).
     """
 
     maps: Mapping[str, TensorParameter]
     queries: Ring | BoxTile
     keys: Ring
     values: Ring
-    out: BoxTile
+    out: BoxTile | None
     tile: int  # keys
     shares: bool  # whether the CTAs of a cluster bring each other tiles of K and V
 
@@ -55,12 +55,13 @@ class Rings:
         else:
             over = queries = k.tma.tile("Q_tile", q.shape, dtype, swizzle=q.swizzle)
         room, shares = over if t.output_is_over_queries else None, config.cluster > 1
+        merged = config.features.splits
         return cls(
             maps,
             queries,
             k.tma.ring(t.stages, producer, consumer, multicast=shares, k=keys),
             k.tma.ring(t.stages, producer, consumer, multicast=shares, v=values),
-            k.tma.tile("out", out.shape, dtype, swizzle=out.swizzle, over=room),
+            None if merged else k.tma.tile("out", out.shape, dtype, swizzle=out.swizzle, over=room),
             t.tile,
             shares,
         )

@@ -20,6 +20,7 @@ from flash.device.mma_products import fragment_columns
 from flash.device.nonfinite import NonFinite
 from flash.device.overlapped_softmax import OverlappedSoftmax
 from flash.device.parameters import Parameters
+from flash.device.stored_sums import store_sums
 from flash.device.team import Team
 from flash.device.tile_runs import Cut, tile_runs
 from flash.device.tiles import await_copies, commit_copies
@@ -143,6 +144,9 @@ class _Consumer:
             self._last()
             if self.turns is not None:
                 self.turns.end()
+        if self.config.begins_next:
+            k.note("the grid that merges the parts may begin")
+            k.griddepcontrol_launch_dependents()
         self._finish()
 
     def _first_row_of(self, cta: Cta) -> Value:
@@ -265,16 +269,20 @@ class _Consumer:
 
     @marked("wgmma: rows of O")
     def _finish(self) -> None:
-        """O / sum, through the tile of Q to global memory."""
+        """O / sum, to global memory."""
         k, config, t = self.k, self.config, self.t
         k.note("O / sum, LSE")
         cta = Cta.of(k, config, self.given)
-        O, rows = self.O.rows_of_thread, (self._first_row_of(cta), _ROWS)
-        finish_rows(k, cta, rows, lambda: self.in_quad, self.softmax, O, None)
+        O, first_row = self.O.rows_of_thread, self._first_row_of(cta)
+        finish_rows(k, cta, (first_row, _ROWS), lambda: self.in_quad, self.softmax, O, None)
         out = self.rings.out
-        self.role.barrier.sync()  # O may lie where the rows of another warpgroup were
-        self.O.write(out, self.group_row)
-        self._send(cta, out)
+        if out is None:
+            place, column = (cta.O, lambda: first_row), k.signed(self.in_quad) * 2
+            store_sums(k, place, _ROWS, column, t.head_dim_v, t.slices, O)
+        else:
+            self.role.barrier.sync()  # O may lie where the rows of another warpgroup were
+            self.O.write(out, self.group_row)
+            self._send(cta, out)
         if self.odd is not None:
             self.odd.restore(cta, t.block_q, self._cleared(cta), self.team)
 

@@ -15,7 +15,6 @@ from ptxgen.target import Target
 from ptxgen.target import target as find_target
 from ptxgen.tensormap import MOST_STRIDE
 
-DIVIDED: Final = "the keys are divided"
 _LEAST_SHARED_COLUMNS: Final = 128  # of rows that CTAs bring each other
 
 
@@ -41,7 +40,7 @@ def kernel_of(
             rows, find_target(config.target or DEFAULT_TARGET) if target is None else target
         )
     divided = splits > 1
-    against = _against_maps(config, geometry) or (DIVIDED if divided else "")
+    against = _against_maps(config, geometry, divided)
     kernel = config.kernel(target, alignment, True if divided else return_lse, without_wgmma=against)
     if packs == "auto" and not config.varlen:
         packs = fits and packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)
@@ -56,7 +55,7 @@ def _cluster(kernel: KernelConfig, geometry: Geometry) -> int:
     FlashAttention-3. The two read half of what they would read alone.
     """
     t, features = kernel.tiling, kernel.features
-    alike = not (kernel.hides_keys or kernel.packed or features.varlen or features.cached)
+    alike = not (kernel.hides_keys or kernel.packed or features.varlen or features.cached or features.splits)
     if not isinstance(t, WgmmaTiling) or not alike or t.score_columns < _LEAST_SHARED_COLUMNS:
         return 1
     return 2 - -(-geometry.seq_q // t.block_q) % 2
@@ -64,15 +63,17 @@ def _cluster(kernel: KernelConfig, geometry: Geometry) -> int:
 
 def why_not_wgmma(config: AttentionConfig, geometry: Geometry, kernel: KernelConfig) -> str:
     """Why the kernel of a launch does not use `wgmma` (`flash/problem/wgmma_choice.py`)."""
-    against = _against_maps(config, geometry) or (DIVIDED if kernel.features.splits else "")
+    against = _against_maps(config, geometry, kernel.features.splits)
     return against or config.tile_request.why_not_wgmma(kernel.target, kernel.alignment)
 
 
-def _against_maps(config: AttentionConfig, geometry: Geometry) -> str:
-    """What of a launch's arrays no tensor map takes; the empty string if there is nothing."""
+def _against_maps(config: AttentionConfig, geometry: Geometry, divided: bool) -> str:
+    """What of a launch's arrays no tensor map takes; the empty string if there is nothing. If the keys are
+    divided, another kernel writes O.
+    """
     if not geometry.seq_k or (config.page_size is not None and not geometry.pages):
         return "there are no keys"
-    for name, strides in zip("QKVO", geometry.strides, strict=True):
+    for name, strides in zip("QKV" if divided else "QKVO", geometry.strides, strict=False):
         of_keys = name in "KV"
         heads, rows = (geometry.kv_heads, geometry.seq_k) if of_keys else (geometry.heads, geometry.seq_q)
         outer = geometry.batch if geometry.max_seqlen_q is None else 1  # packed sequences have rows alone

@@ -28,11 +28,14 @@ _ALONE: Final = 1.5
 _MOST_SPLITS: Final = 128
 _MOST_BYTES: Final = 64 << 20  # of partial results, which stay allocated
 # What a merge costs, by the figures of an A100 (NVIDIA A100 Tensor Core GPU Architecture, "Performance"):
-# later GPUs have as many operations for a byte, or fewer. Operations in a second, by precision (None: of
-# 16-bit types; f32_grade takes three products for one), bytes of memory in a second, and the time between
-# two dependent launches.
+# later GPUs have as many operations for a byte, or fewer, but for `wgmma`, which has the figures of an H100
+# (NVIDIA H100 Tensor Core GPU Architecture, SXM5). Operations in a second, by precision (None: of 16-bit
+# types; f32_grade takes three products for one), bytes of memory in a second, and the time between two
+# dependent launches.
 _OPERATIONS: Final = {None: 312e12, TF32.name: 156e12, F32_GRADE.name: 312e12 / 3, IEEE: 19.5e12}
 _BANDWIDTH: Final = 1.555e12
+_OPERATIONS_OF_WGMMA: Final = 989.4e12
+_BANDWIDTH_WITH_WGMMA: Final = 3.35e12
 _LAUNCH: Final = 4e-6
 
 
@@ -170,15 +173,14 @@ def division_of(
     config: AttentionConfig, kernel: KernelConfig, geometry: Geometry, multiprocessors: int
 ) -> Division:
     """What of a launch on a device of so many multiprocessors is divided, where `kernel` would run without
-    splits. "auto" is the rule of `choose_division` for kernels with the default tiles and without `wgmma`;
-    sequences of their own lengths are not divided, nor keys that a mask_mod leaves out, because their number
-    is not known.
+    splits. "auto" is the rule of `choose_division` for kernels with the default tiles; sequences of their own
+    lengths are not divided, nor keys that a mask_mod leaves out, because their number is not known.
     """
     if config.splits != "auto":
         return Division(0, fixed_splits(config))
     if config.tile != "auto" or config.block_q != "auto" or config.varlen or config.mask_mod is not None:
         return Division(0, 1)
-    if isinstance(kernel.tiling, WgmmaTiling) or geometry.is_empty or not geometry.seq_k:
+    if geometry.is_empty or not geometry.seq_k:
         return Division(0, 1)
     t = kernel.tiling
     resources = KernelResources(kernel, t.registers, False, t.shared_bytes)
@@ -206,8 +208,11 @@ def merging_of(kernel: KernelConfig, rows: int, slots: Slots) -> Merging:
     read once.
     """
     t = kernel.tiling
+    rate, bandwidth = _OPERATIONS[kernel.precision], _BANDWIDTH
+    if isinstance(t, WgmmaTiling):
+        rate, bandwidth = _OPERATIONS_OF_WGMMA, _BANDWIDTH_WITH_WGMMA
     operations = FLOPS_PER_FMA * t.block_q * t.tile * (t.score_columns + t.output_columns)
-    tile = operations * slots.total / _OPERATIONS[kernel.precision]  # seconds
-    of_results = rows * t.head_dim_v * kernel.dtype.nbytes / _BANDWIDTH
-    of_split = 2 * rows * (t.head_dim_v + 1) * F32_BYTES / _BANDWIDTH
+    tile = operations * slots.total / rate  # seconds
+    of_results = rows * t.head_dim_v * kernel.dtype.nbytes / bandwidth
+    of_split = 2 * rows * (t.head_dim_v + 1) * F32_BYTES / bandwidth
     return Merging(_LAUNCH / tile, of_results / tile, of_split / tile)

@@ -14,14 +14,18 @@ from ptxgen.dsl.hopper import Layout
 from ptxgen.tensormap import Boxes
 
 _PACKED: Final = "KV"
+_PARTS: Final = "QKV"
 _EVERY: Final = "QKVO"
 
 
 def mapped(config: KernelConfig) -> str:
     """The arrays that tensor copies move: with packed heads K and V alone, because the rows of a tile of
-    Q or O then alternate between heads, of which a launch says how many there are.
+    Q or O then alternate between heads, of which a launch says how many there are. Parts of O that are to
+    be merged are stored from registers.
     """
-    return _PACKED if config.packed else _EVERY
+    if config.packed:
+        return _PACKED
+    return _PARTS if config.features.splits else _EVERY
 
 
 def rank_of(config: KernelConfig, array: str) -> int:

@@ -6,7 +6,6 @@ The others of 16-bit types use `mma.sync`.
 | a target other than sm_90a | `wgmma` is of sm_90a alone |
 | f32 | `wgmma` multiplies 16-bit types here |
 | pages of rows that are no multiple of 16 | tiles are cut into boxes of at least as many |
-| a cache with splits | O is f32 |
 | a cache of e4m3, or with at most 16 new rows | elements are widened, or rows appended, by those who attend |
 | a cache in pages with padding | boxes of a tile do not begin in the middle of a page |
 | rows that are no multiples of 16 bytes | those of a tensor map are |
@@ -14,8 +13,8 @@ The others of 16-bit types use `mma.sync`.
 | block_q below 64 | a warpgroup has 64 rows |
 | a tile, or stages, too large for shared memory or registers | |
 
-A launch adds what only arrays tell: no keys, strides that a tensor map does not take, or keys that are
-divided among CTAs (`flash/launch/kernel_choice.py`).
+A launch adds what only arrays tell: no keys, or strides that a tensor map does not take
+(`flash/launch/kernel_choice.py`).
 """
 
 from __future__ import annotations
@@ -88,15 +87,21 @@ def why_not(
     if block_q not in ("auto", *WGMMA_BLOCKS_Q):
         return f"block_q={block_q}: a warpgroup has {WGMMA_BLOCKS_Q[0]} rows"
     if wgmma_tiling(dims, tile, block_q, stages, target, beside, in_pages) is None:
-        return _does_not_fit(dims, tile, block_q, max(stages, LEAST_STAGES), target)
+        return _does_not_fit(dims, sizes, target, in_pages)
     return ""
 
 
 def _does_not_fit(
-    dims: tuple[int, int], tile: int | str, block_q: int | str, stages: int, target: Target
+    dims: tuple[int, int], sizes: tuple[int | str, int | str, int], target: Target, in_pages: bool
 ) -> str:
     """Why no tiling fits: a tile that would fit shared memory lacks registers."""
+    tile, block_q, asked = sizes
+    stages = max(asked, LEAST_STAGES)
     rows = _DEFAULT_BLOCK_Q if block_q == "auto" else int(block_q)
-    least = WgmmaTiling(*dims, min(_DEFAULT_TILES) if tile == "auto" else int(tile), rows, stages)
-    lacks = "registers" if _has_shared(least, target) else "shared memory"
+    least = min(_DEFAULT_TILES) if tile == "auto" else int(tile)
+    lacks = (
+        "registers"
+        if _has_shared(WgmmaTiling(*dims, least, rows, stages, in_pages), target)
+        else "shared memory"
+    )
     return f"tile={tile}, block_q={rows} with stages={stages} does not fit {lacks}"

@@ -14,8 +14,9 @@ from kernel_runs import in_pages, nightly
 from flash import AttentionConfig, DecodeKernel
 from flash.contract.catalogue import Build, build
 from flash.decode.plan import CacheCall, Joining, kernel_of
-from flash.error_bound import arithmetic_of_config
+from flash.error_bound import PARTS_OF_F32, arithmetic_of_config
 from flash.problem.wgmma_tiling import WgmmaTiling
+from flash.reference import attention_reference
 from ptxgen import interpreter
 from ptxgen.arrays.views import view
 from ptxgen.runtime.assembler import Assembler
@@ -55,7 +56,14 @@ def arrays_of(seq_q: int, sequences: int = BATCH) -> tuple[Array, Array, Array]:
     return q, k, v
 
 
-def judge(config: AttentionConfig, q: Array, keys: list[tuple[Array, Array]], out: Array, lse: Array) -> None:
+def judge(
+    config: AttentionConfig,
+    q: Array,
+    keys: list[tuple[Array, Array]],
+    out: Array,
+    lse: Array,
+    parts: float = 0.0,
+) -> None:
     """Each item of a batch is as accurate as attention to its own keys, [kv_heads, keys, dim]."""
     for b, (k, v) in enumerate(keys):
         assert_attention_is_accurate(
@@ -67,24 +75,49 @@ def judge(config: AttentionConfig, q: Array, keys: list[tuple[Array, Array]], ou
             softmax_scale=config.scale,
             causal=config.causal,
             window=config.window,
-            arithmetic=arithmetic_of_config(config),
+            arithmetic=arithmetic_of_config(config, parts),
         )
 
 
-@pytest.mark.sample(1, gate=2)
+@pytest.mark.sample(1, gate=3)
+@pytest.mark.parametrize("splits", [1, 4])
 @pytest.mark.parametrize(
     "how", [{"causal": True}, {}, {"causal": True, "window": (30, None), "pack_gqa": True}], ids=str
 )
-def test_an_item_sees_the_keys_of_its_sequence(how: dict[str, Any], kernels: list[str]) -> None:
+def test_an_item_sees_the_keys_of_its_sequence(how: dict[str, Any], splits: int, kernels: list[str]) -> None:
     config = config_of(**how)
     q, k, v = arrays_of(70, sequences=5)
     keys = [(k[s, :, p:n].copy(), v[s, :, p:n].copy()) for s, p, n in zip(INDEX, PADDING, USED, strict=True)]
     for s, padding, used in zip(INDEX, PADDING, USED, strict=True):
         k[s, :, used:], v[s, :, used:], k[s, :, :padding], v[s, :, :padding] = np.nan, np.nan, np.inf, np.nan
     lengths: Any = {"seqused_k": USED, "cache_batch_idx": INDEX, "leftpad_k": PADDING}
-    out, lse = DecodeKernel(config).launch(q, k, v, backend="interpreter", **lengths)
+    out, lse = DecodeKernel(config).launch(q, k, v, backend="interpreter", splits=splits, **lengths)
     assert "wgmma" in kernels[0]
-    judge(config, q, keys, out, lse)
+    assert len(kernels) == 1 + (splits > 1)
+    judge(config, q, keys, out, lse, PARTS_OF_F32 if splits > 1 else 0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("causal", [True, False])
+def test_parts_of_odd_columns_with_nan_and_infinity_are_merged(causal: bool, kernels: list[str]) -> None:
+    config = AttentionConfig(
+        24, 40, dtype="f16", target="sm_90a", tile=16, block_q=64, return_lse=True, causal=causal
+    )
+    rng = np.random.default_rng(2)
+    shapes = (1, HEADS, 40, 24), (1, KV_HEADS, 90, 24), (1, KV_HEADS, 90, 40)
+    q, k, v = (rng.standard_normal(shape).astype(np.float16) for shape in shapes)
+    how: dict[str, Any] = {"backend": "interpreter", "splits": 3, "seqused_k": np.array([90], np.int32)}
+    clean, clean_lse = DecodeKernel(config).launch(q, k, v, **how)
+    assert "_splits_" in kernels[0]
+    judge(config, q, [(k[0], v[0])], clean, clean_lse, PARTS_OF_F32)
+    v[..., 70, 3], v[..., 85, 39], v[..., 30, 8] = np.nan, np.inf, -np.inf
+    out, lse = DecodeKernel(config).launch(q, k, v, **how)
+    np.testing.assert_array_equal(lse, clean_lse)
+    with np.errstate(invalid="ignore"):
+        wanted, _ = attention_reference(q, k, v, causal=config.causal)
+    odd = ~np.isfinite(wanted)
+    np.testing.assert_array_equal(out[odd].astype(np.float64), wanted[odd])
+    np.testing.assert_array_equal(out[~odd], clean[~odd])
 
 
 @pytest.mark.sample(1, gate=1)
@@ -140,17 +173,19 @@ def call_of(
 
 
 ALL = ("seqused_k", "leftpad_k", "cache_batch_idx")
-CALLS: dict[str, tuple[dict[str, Any], tuple[str, ...], int]] = {
-    "contiguous": ({"causal": True}, ALL, 0),
-    "window": ({"causal": True, "window": (99, None), "pack_gqa": True}, ALL, 0),
-    "pages": ({"causal": True}, ("seqused_k",), 16),
+CALLS: dict[str, tuple[dict[str, Any], tuple[str, ...], int, int]] = {
+    "contiguous": ({"causal": True}, ALL, 0, 1),
+    "window": ({"causal": True, "window": (99, None), "pack_gqa": True}, ALL, 0, 1),
+    "pages": ({"causal": True}, ("seqused_k",), 16, 1),
+    "splits": ({"causal": True, "window": (99, None), "pack_gqa": True}, ALL, 0, 2),
+    "pages, splits": ({"pack_gqa": False}, ("seqused_k",), 16, 2),
 }
 
 
 def made_of(name: str, head_dim: int = 64) -> Build:
-    how, names, page_size = CALLS[name]
+    how, names, page_size, splits = CALLS[name]
     config = AttentionConfig(head_dim, dtype="bf16", target="sm_90a", **how)
-    made = build(kernel_of(call_of(config, names, page_size=page_size), target("sm_90a"), 1))
+    made = build(kernel_of(call_of(config, names, page_size=page_size), target("sm_90a"), splits))
     assert isinstance(made.config.tiling, WgmmaTiling)
     return made
 
@@ -184,7 +219,10 @@ def test_the_table_of_the_choice() -> None:
 
     many = call_of(config, ALL)
     assert uses_wgmma(many)
-    assert not uses_wgmma(many, splits=2)
+    assert uses_wgmma(many, splits=2)
+    backwards = many.out._replace(strides=(0, 0, -64, 1))
+    assert not uses_wgmma(many._replace(out=backwards))
+    assert uses_wgmma(many._replace(out=backwards), splits=2)
     assert not uses_wgmma(call_of(config, ALL, seq_q=8))
     assert uses_wgmma(call_of(config, ("seqused_k",), page_size=32))
     assert not uses_wgmma(call_of(config, ("seqused_k",), page_size=24))

@@ -181,12 +181,13 @@ def test_two_blocks_of_a_head_share_their_tiles_on_a_gpu_too(monkeypatch: pytest
 
 
 def test_the_rule_for_clusters() -> None:
-    def ctas(seq_q: int = 200, dim: int = 128, heads: int = 2, **how: Any) -> int:
+    def ctas(seq_q: int = 200, dim: int = 128, heads: int = 2, splits: int = 1, **how: Any) -> int:
         config = AttentionConfig(dim, dtype="f16", **{"target": "sm_90a", "pack_gqa": False, **how})
         q, k, v = (view(x, "array") for x in arrays(seq_q, 50, dim, heads))
         operands = {"mask": view(np.ones((1, 1, 1, 50), bool), "mask")} if config.mask else {}
         geometry = check(config, q, k, v, None, operands=operands)
-        made = kernel_of(config, geometry)
+        made = kernel_of(config, geometry, splits=splits)
+        assert isinstance(made.tiling, WgmmaTiling) or config.target == "sm_90"
         assert ("_cluster2" in made.name) == (made.cluster == 2)
         return made.cluster
 
@@ -195,7 +196,7 @@ def test_the_rule_for_clusters() -> None:
     assert ctas(softcap=2.0) == 2
     hiding: list[dict[str, Any]] = [{"causal": True}, {"window": (9, 9)}, {"mask": True}]
     assert [ctas(**how) for how in (*hiding, {"mask_mod": below_the_diagonal})] == [1] * 4
-    assert [ctas(pack_gqa=True), ctas(target="sm_90")] == [1, 1]
+    assert [ctas(pack_gqa=True), ctas(target="sm_90"), ctas(splits=2)] == [1, 1, 1]
 
 
 def test_maps_are_encoded_once_for_each_address() -> None:
