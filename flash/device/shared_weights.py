@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from flash.device.mma_products import WarpPlace, Weights, fragment_rows
 from flash.problem.gradients import GradientConfig
 from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, MmaTiling
-from ptxgen.dsl import KernelBuilder, Pointer, Value
+from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
 from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader, Panel, SwizzledTile
 from ptxgen.types import f32, u32
 
@@ -107,7 +107,7 @@ class SharedWeights:
         k, me, parts = self.k, self._me, self._parts
         assert parts is not None  # the kernel has terms
         row, rows = me.first_row(self._t), fragment_rows(self._t)
-        k.barrier()  # the parts of the sums before have been read
+        self._await_readers()
         for down, total in zip(rows, totals, strict=True):
             with k.when(me.in_quad == 0):
                 k.store(parts.pointer(self.part, row).step(columns=down), total)
@@ -115,6 +115,11 @@ class SharedWeights:
         for down in rows:
             of_warps = [k.load(parts.pointer(n, row).step(columns=down)) for n in range(parts.rows)]
             yield functools.reduce(operator.add, of_warps)
+
+    @marked("shared weights: sums before")
+    def _await_readers(self) -> None:
+        """Meet the other warps behind their reads of the parts of the sums before."""
+        self.k.barrier()
 
 
 def only_panel(tile: SwizzledTile) -> Panel:

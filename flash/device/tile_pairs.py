@@ -47,6 +47,7 @@ class TilePairs:
             {size: StageRing(k, self.stages, size) for size in self._sizes} for _ in range(2)
         )
 
+    @marked("tile pairs: begin")
     def begin(self, first: Value, end: Value, *, again: bool = False) -> None:
         """Start the copies of the first stages - 1 pairs of the tiles from `first` up to `end`; `again`:
         after a run over tiles in the same shared memory.

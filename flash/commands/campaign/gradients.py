@@ -169,7 +169,7 @@ def _low(tile: int) -> Iterator[Problem]:
 
 def _odd(config: AttentionConfig) -> Iterator[tuple[int, int, tuple[int, ...]]]:
     """Queries, keys and odd queries: those of `_ODD`; an odd query among the last of a CTA, of which the last
-    alone sees a key; and, if Q has a second panel of 16 bits, NaN in it.
+    alone sees a key; and NaN in each panel of 16 bits that Q, and that dO, has behind the first.
     """
     yield from _ODD
     right = None if config.window is None else config.window[1]
@@ -177,6 +177,10 @@ def _odd(config: AttentionConfig) -> Iterator[tuple[int, int, tuple[int, ...]]]:
         yield _TILE + _BLOCK - 1 + (right or 0), _TILE, (_BLOCK - 8,)
     if config.head_dim > _PANEL:  # in either half of a tile
         yield from ((2 * _BLOCK, 2 * _BLOCK, (first, first + _BLOCK + 2)) for first in (0, 8))
+    for panel in range(1, -(-config.value_dim // _PANEL)):
+        for first in (panel * _BLOCK, panel * _BLOCK + _TILE):  # in either half of a tile of 32 rows
+            rows = (panel + 1) * _BLOCK
+            yield rows, rows, (0, first, first + 2)
 
 
 def _infinite(own: GradientSettings) -> Iterator[Problem]:
