@@ -6,6 +6,7 @@ from typing import Final
 
 from flash.operands.dtypes import BF16, F16, FP8_DTYPES, config_name
 from flash.scores.options import require_one_of
+from ptxgen.arguments import is_one_of
 from ptxgen.errors import ConfigError, shown
 
 _OUTPUTS: Final = (BF16.name, F16.name)
@@ -20,7 +21,7 @@ def resolved_out_dtype(dtype: object, given: object) -> object:
         found = _OUTPUTS[0] if name is None else name
         require_one_of("out_dtype", found, _OUTPUTS)
         return found
-    if name not in (None, dtype):
+    if not is_one_of(name, (None, dtype)):
         raise ConfigError(
             f"AttentionConfig: out_dtype is for Q, K and V of {' or '.join(map(repr, FP8_DTYPES))}; those of "
             f"{dtype!r} give O of their own type, got {shown(given)}; leave it out"
