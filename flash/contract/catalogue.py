@@ -14,6 +14,7 @@ from flash.problem.config import KernelConfig
 from flash.problem.mma_tiling import MmaTiling
 from flash.problem.simt_tiling import Tiling
 from flash.problem.tensor_maps import maps_of
+from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen import ir
 from ptxgen.check.verify import require_valid
@@ -83,6 +84,10 @@ def emit(config: KernelConfig) -> ir.Module:
             from flash.kernels.mma_forward import mma_attention_forward
 
             return mma_attention_forward(config, tiling)
+        case SplitWgmmaTiling() as tiling:
+            from flash.kernels.wgmma_split_forward import wgmma_split_attention_forward
+
+            return wgmma_split_attention_forward(config, tiling)
         case WgmmaTiling() as tiling:
             from flash.kernels.wgmma_forward import wgmma_attention_forward
 
