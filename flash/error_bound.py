@@ -73,6 +73,7 @@ from flash.problem.mma_tiling import HALF, LONGEST_GROUP, PAIRS, TF32
 from flash.problem.sequences import each_sequence
 from flash.problem.simt_tiling import IEEE
 from flash.problem.tile_choice import DEFAULT_TF32_TILES
+from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
 from flash.reference import attention_reference, first_scores, score_steps, visible_keys, weight_factors
 from flash.scores.features import ScoreArguments, scored, split_by_axes, takes
 from ptxgen.isa import numeric
@@ -206,6 +207,9 @@ def arithmetic_of_config(config: AttentionConfig, parts: float = 0.0) -> Arithme
     sm = find_target(config.target or DEFAULT_TARGET).sm
     largest = max(FP8_TILES) if config.is_fp8 else _LARGEST_TILE
     tile = largest if config.tile == "auto" else int(config.tile)
+    tiling = config.kernel().tiling
+    if isinstance(tiling, SplitWgmmaTiling):
+        tile = max(tiling.chains)
     return arithmetic_of(config.precision or config.element.name, sm, parts, tile)
 
 

@@ -25,6 +25,7 @@ WAYS: Final[tuple[tuple[Precision, str], ...]] = (
     ("ieee", "sm_80"),
     ("f32_grade", "sm_80"),
     ("f32_grade", "sm_90"),
+    ("f32_grade", "sm_90a"),
     ("tf32", "sm_80"),
 )
 

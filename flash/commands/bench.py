@@ -39,6 +39,7 @@ from flash.commands.measure.static import STATIC_REMARKS, static_jobs
 from flash.commands.measure.static_decode import LOOP_REMARKS, loop_jobs
 from flash.commands.measure.static_forward import FORWARD_REMARKS, forward_jobs
 from flash.commands.measure.static_hopper import HOPPER_REMARKS, hopper_jobs
+from flash.commands.measure.static_hopper_f32 import precise_jobs
 from flash.commands.parts.command_line import CommandParser
 from flash.commands.parts.exits import FAILED, NO_GPU, OK, fail
 from flash.commands.parts.progress import progress
@@ -70,7 +71,7 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "assemble": assemble_jobs,
     "static": static_jobs,
     "forward": forward_jobs,
-    "hopper": hopper_jobs,
+    "hopper": lambda quick: [*hopper_jobs(quick), *precise_jobs(quick)],
     "fp8": fp8_jobs,
     "loops": loop_jobs,
     "gallery": gallery_jobs,

@@ -15,6 +15,7 @@ from flash.problem.fp8_tiling import Fp8Tiling
 from flash.problem.mma_tiling import MmaTiling
 from flash.problem.simt_tiling import Tiling
 from flash.problem.tensor_maps import maps_of
+from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen import ir
 from ptxgen.check.verify import require_valid
@@ -88,6 +89,10 @@ def emit(config: KernelConfig) -> ir.Module:
             from flash.kernels.wgmma_fp8_forward import wgmma_fp8_attention_forward
 
             return wgmma_fp8_attention_forward(config, tiling)
+        case SplitWgmmaTiling() as tiling:
+            from flash.kernels.wgmma_split_forward import wgmma_split_attention_forward
+
+            return wgmma_split_attention_forward(config, tiling)
         case WgmmaTiling() as tiling:
             from flash.kernels.wgmma_forward import wgmma_attention_forward
 

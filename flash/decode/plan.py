@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple
 from flash.contract.catalogue import proved_build
 from flash.decode.append_launch import NewRows, Rotation, append_step
 from flash.device.grouped_heads import packing_saves_ctas
-from flash.launch.kernel_choice import against_map
+from flash.launch.kernel_choice import PARTS_OF_F32, against_map
 from flash.launch.merge_launch import MergeCall, merging
 from flash.launch.step import Step, aligned, launch_step
 from flash.operands.declared import LAST_KEYS
-from flash.operands.dtypes import E4M3, OF_ARRAYS, DType
+from flash.operands.dtypes import E4M3, F32, OF_ARRAYS, DType
 from flash.problem.config import AttentionConfig, KernelConfig
 from flash.problem.features import LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended, Turned
 from flash.problem.tile_choice import choose_tiling, natural_alignment
@@ -194,6 +194,7 @@ def _without_wgmma(call: CacheCall, merged: bool) -> str:
         (new is not None and not rows, "the kernel rotates queries"),
         (0 < rows <= MAX_NEW_ROWS, "the kernel may append new rows"),
         (not call.k.size, "there are no keys"),
+        (merged and call.config.element is F32, PARTS_OF_F32),
         (call.page_size % BOX_ROWS, f"boxes of tensor copies have multiples of {BOX_ROWS} rows"),
         (call.page_size and "leftpad_k" in call.operands, "pages begin with rows that are no keys"),
     ):

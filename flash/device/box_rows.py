@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 from flash.device.team import Team
@@ -46,10 +47,11 @@ class BoxRows:
 
     def load(self, matrix: Matrix, first_row: Value) -> None:
         """Start copying rows of a matrix, from `first_row` on, to the tile. What the matrix does not have
-        becomes zero: rows, and columns of its last slab. The copies are asynchronous (`cp.async`).
+        becomes zero: rows and columns. The copies are asynchronous (`cp.async`).
         """
-        k, layout = self.k, self.tile.layout
-        assert matrix.columns > layout.columns - layout.slab_columns  # each slab has columns of the matrix
+        k = self.k
+        for at in self._beyond(matrix):
+            k.store(at, [0] * _WORDS)
         for share in self._shares(matrix, first_row):
             k.copy_async(share.place, share.at, _CHUNK, k.selp(_CHUNK, 0, share.exists, type=u32))
 
@@ -61,6 +63,17 @@ class BoxRows:
             words = k.load(Pointer(place.value, "shared", u32, place.offset), _WORDS)
             with k.when(share.exists):
                 k.store(Pointer(share.at.value, "global", u32, share.at.offset), list(words))
+
+    def _beyond(self, matrix: Matrix) -> Iterator[Pointer]:
+        """The places of this thread in slabs of which the matrix has no column."""
+        layout = self.tile.layout
+        empty = range(-(-matrix.columns // layout.slab_columns), layout.slabs)
+        if not empty:
+            return
+        first = self.tile.pointer(self._row, self._column)
+        for slab, down in product(empty, range(0, layout.rows, self._rows_at_once)):
+            at = first.plus_bytes(slab * layout.slab_bytes + down * layout.row_bytes)
+            yield Pointer(at.value, "shared", u32, at.offset)
 
     def _shares(self, matrix: Matrix, first_row: Value) -> Iterator[_Share]:
         """The chunks of this thread, in each slab of each of its rows."""

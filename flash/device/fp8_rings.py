@@ -16,7 +16,7 @@ from flash.operands.dtypes import DType
 from flash.problem.config import KernelConfig
 from flash.problem.fp8_tiling import ONES, Fp8Tiling
 from flash.problem.tensor_maps import layout_of, map_name, mapped, rank_of
-from ptxgen.dsl import KernelBuilder, Role, marked
+from ptxgen.dsl import KernelBuilder, Role
 from ptxgen.dsl.hopper import Layout, Ring, TensorParameter
 from ptxgen.records import dataclass
 
@@ -52,9 +52,8 @@ class Fp8Rings(Rings):
             first = values.tile("v")
             room = type(first)(k, "values", whole, first.slab(0), first.owner)
         made = k.tma.tile("out", out.shape, out.dtype, swizzle=out.swizzle, over=room)
-        return cls(maps, queries, of_keys, values, made, t.tile, False, raw, producer)
+        return cls(maps, queries, of_keys, values, made, t.tile, False, None, raw, producer)
 
-    @marked("fp8 rings: fill")
     def fill_and_transpose(self, k: KernelBuilder, cta: Cta, kind: DType, odd: Fp8NonFinite | None) -> None:
         """The producer's part: copy the queries of the CTA, and its tiles of keys from the last to the
         first, as `Rings.fill` does, and transpose each tile of V when the next one is under way. With

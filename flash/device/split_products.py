@@ -14,7 +14,7 @@ For the elements that a lane holds see `flash/device/mma_products.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import product
 from typing import Final
@@ -30,12 +30,12 @@ from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader
 from ptxgen.types import f32, u32
 
 QUERIES_MARK: Final = 1  # of the tile of Q, see `SplitTile.split`
-_UNSCALED: Final = ELEMENT_SCALE**-2  # of sums of products of Q and K
+UNSCALED: Final = ELEMENT_SCALE**-2  # of sums of products of Q and K
 _TOP: Final = 14  # the exponent that the largest weight gets
-_WEIGHT_SCALE: Final = 2.0**_TOP  # of P, whose elements are at most 1
+WEIGHT_SCALE: Final = 2.0**_TOP  # of P, whose elements are at most 1
 _DEPTH: Final = 16  # of a product of f16
 _FACTOR_SCALE: Final = 2.0**6  # of factors of rows of V, which are below 2**122
-_UNWEIGHTED: Final = 1 / (_WEIGHT_SCALE * ELEMENT_SCALE)  # of sums of products of P and V
+UNWEIGHTED: Final = 1 / (WEIGHT_SCALE * ELEMENT_SCALE)  # of sums of products of P and V
 _SIDE_BY_SIDE: Final = 2  # tiles of O
 _TILES: Final = 4  # tiles of O in a panel
 _STEPS: Final = 4  # of 16 columns of Q and K, whose operands may be in registers together
@@ -106,7 +106,7 @@ class SplitProducts:
                 k.add(total, other, into=total)
         for scores, of_small in zip(S, small, strict=True):
             for score, more in zip(scores, of_small, strict=True):
-                k.fma(more, _UNSCALED, score * _UNSCALED, into=score)
+                k.fma(more, UNSCALED, score * UNSCALED, into=score)
         queries, keys = self.tiles.queries, self.tiles.keys
         with k.when(keys.scales(self.tiles.mark) | queries.scales(QUERIES_MARK), uniform=True):
             self._unscale(S)
@@ -127,18 +127,14 @@ class SplitProducts:
                 self._multiply(accumulators(small.row, m, n), high[m], b[2:])
 
     def _unscale(self, S: Fragment) -> None:
-        """Multiply scores by the factors of their rows of Q and K, the smaller first: a product of
-        both may not be finite.
-        """
-        k, column = self.k, self.me.in_quad * LANE_COLUMNS
-        for i, scores in enumerate(S):
+        """Multiply scores by the factors of their rows of Q and K."""
+        k, column, tiles = self.k, self.me.in_quad * LANE_COLUMNS, self.tiles
+
+        def factor_of_row(i: int) -> Value:
             row = self.me.first_row(self.t) + MMA_KEYS * i
-            factor = k.load(self.tiles.queries.factors.pointer(0, row))
-            for n in range(0, len(scores), LANE_COLUMNS):
-                at = self.tiles.keys.factors.pointer(0, column).plus_bytes(4 * n * f32.nbytes)
-                for score, of_key in zip(scores[n : n + LANE_COLUMNS], k.load(at, LANE_COLUMNS), strict=True):
-                    for next_factor in (k.min(factor, of_key), k.max(factor, of_key)):
-                        k.mul(score, next_factor, into=score)
+            return k.load(tiles.queries.factors.pointer(0, row))
+
+        unscale_scores(k, S, factor_of_row, lambda: tiles.keys.factors.pointer(0, column))
 
     def weights(self, P: Fragment) -> Fragment:
         """P unchanged: how it is split depends on the tile of V."""
@@ -149,8 +145,8 @@ class SplitProducts:
         k, t, lane = self.k, self.t, WarpPlace.of(self.k).lane
         # High and low parts of 16 rows and 8 columns, read transposed.
         value = BlockReader(self.tiles.values.tile, lane % 16, lane // 16).stage(stage)
-        scales = [k.var(f32, _WEIGHT_SCALE) for _ in P]
-        undone = [k.var(f32, _UNWEIGHTED) for _ in P]
+        scales = [k.var(f32, WEIGHT_SCALE) for _ in P]
+        undone = [k.var(f32, UNWEIGHTED) for _ in P]
         with k.when(self.tiles.values.scales(self.tiles.mark), uniform=True):
             self._scale(P, scales, undone)
         steps = range(t.tile // _DEPTH)
@@ -200,22 +196,9 @@ class SplitProducts:
                 k.fma(x, factor, output, into=output)
 
     def _scale(self, P: Fragment, scales: list[Var], undone: list[Var]) -> None:
-        """Multiply weights by the factors of their rows of V, and set for each row of P the scale for
-        the largest of these products. So what is lost is small beside the largest product of a row,
-        not beside the largest row of V, which may have no weight.
-        """
-        k, column = self.k, self.me.in_quad * LANE_COLUMNS
-        for row, scale, inverse in zip(P, scales, undone, strict=True):
-            largest: Value | None = None
-            for n in range(0, len(row), LANE_COLUMNS):
-                at = self.tiles.values.factors.pointer(0, column).plus_bytes(4 * n * f32.nbytes)
-                for weight, factor in zip(row[n : n + LANE_COLUMNS], k.load(at, LANE_COLUMNS), strict=True):
-                    k.mul(weight, factor * _FACTOR_SCALE, into=weight)
-                    largest = weight if largest is None else k.max(largest, weight)
-            assert largest is not None
-            of_row = power_of_two_scale(k, over_lanes(k, largest, QUAD, k.max), _TOP)
-            scale.set(of_row[0])
-            inverse.set(of_row[1] * (1 / (_FACTOR_SCALE * ELEMENT_SCALE)))
+        """Multiply weights by the factors of their rows of V; see `scale_weights`."""
+        column, values = self.me.in_quad * LANE_COLUMNS, self.tiles.values
+        scale_weights(self.k, P, scales, undone, lambda: values.factors.pointer(0, column))
 
     def _weights(self, P: Fragment, scales: list[Var], m: int, j: int) -> tuple[Operand, Operand]:
         """The high and the low parts of the A operand for 16 rows and 16 keys."""
@@ -245,3 +228,46 @@ class SplitProducts:
     def _multiply(self, tile: list[Var], a: Operand, b: Operand, c: list[Value] | None = None) -> None:
         """tile = A B + C for a 16 x 8 tile; C is the tile if it is not given."""
         self.k.mma_f32_f16(a, b, c or tile, shape="m16n8k16", into=tile)
+
+
+def unscale_scores(
+    k: KernelBuilder,
+    S: Fragment,
+    factor_of_row: Callable[[int], Value],
+    factors_of_keys: Callable[[], TilePointer],
+) -> None:
+    """Multiply scores by the factors of their rows of Q and K, the smaller first: a product of both may not
+    be finite. `factors_of_keys` gives the place of the factor of the lane's first key.
+    """
+    for i, scores in enumerate(S):
+        factor = factor_of_row(i)
+        for n in range(0, len(scores), LANE_COLUMNS):
+            at = factors_of_keys().plus_bytes(4 * n * f32.nbytes)
+            for score, of_key in zip(scores[n : n + LANE_COLUMNS], k.load(at, LANE_COLUMNS), strict=True):
+                for next_factor in (k.min(factor, of_key), k.max(factor, of_key)):
+                    k.mul(score, next_factor, into=score)
+
+
+def scale_weights(
+    k: KernelBuilder,
+    P: Fragment,
+    scales: Sequence[Var],
+    undone: Sequence[Var],
+    factors_of_keys: Callable[[], TilePointer],
+) -> None:
+    """Multiply weights by the factors of their rows of V, and set for each row of P the scale for the
+    largest of these products, and what undoes it. So what is lost is small beside the largest product of a
+    row, not beside the largest row of V, which may have no weight. `factors_of_keys` is as for
+    `unscale_scores`.
+    """
+    for row, scale, inverse in zip(P, scales, undone, strict=True):
+        largest: Value | None = None
+        for n in range(0, len(row), LANE_COLUMNS):
+            at = factors_of_keys().plus_bytes(4 * n * f32.nbytes)
+            for weight, factor in zip(row[n : n + LANE_COLUMNS], k.load(at, LANE_COLUMNS), strict=True):
+                k.mul(weight, factor * _FACTOR_SCALE, into=weight)
+                largest = weight if largest is None else k.max(largest, weight)
+        assert largest is not None
+        of_row = power_of_two_scale(k, over_lanes(k, largest, QUAD, k.max), _TOP)
+        scale.set(of_row[0])
+        inverse.set(of_row[1] * (1 / (_FACTOR_SCALE * ELEMENT_SCALE)))

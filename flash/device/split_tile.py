@@ -24,7 +24,7 @@ import operator
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 from flash.device.panel_loader import PanelLoader, Share
 from flash.problem.mma_tiling import PANEL_BYTES
@@ -99,47 +99,84 @@ class SplitTile:
         self, rows: _Rows, turns: int, mark: Value | int, not_finite: Callable[[], object] | None
     ) -> None:
         """Split `turns` rows, each `rows.at_once` below the one before."""
-        k = self.k
-        split = [[k.var(f32, of) for of in rows.elements(turn)] for turn in range(turns)]
-        factors = [k.var(f32, 1.0) for _ in split]
-        ordinary = [_is_ordinary(self._largest([k.abs(of) for of in x], NaN=True)) for x in split]
-        some = k.vote(~functools.reduce(operator.and_, ordinary), _EVERY_LANE, mode="any")
-        with k.when(some, uniform=True):
-            for x, factor in zip(split, factors, strict=True):
-                self._scale(x, factor, not_finite)
-            with k.when(functools.reduce(operator.or_, [factor != 1.0 for factor in factors])):
-                k.store(self._flag, mark)
-        k.bar_warp_sync(_EVERY_LANE)  # other lanes have read what is written now
-        for turn, (x, factor) in enumerate(zip(split, factors, strict=True)):
-            pairs = [[of * ELEMENT_SCALE for of in x[n : n + 2]] for n in range(0, len(x), 2)]
-            rows.store(turn, [split_pair(k, pair) for pair in pairs])
-            at = self.factors.pointer(0, rows.row).plus_bytes(turn * rows.at_once * f32.nbytes)
-            with k.only_if(rows.chunk == 0):
-                k.store(at, factor)
 
-    def _scale(self, x: Sequence[Var], factor: Var, not_finite: Callable[[], object] | None) -> None:
-        """Multiply a row by its power of two, if it needs one, and set `factor`, by which sums of its
-        products are to be multiplied.
-        """
-        k = self.k
-        finite = [k.abs(of) < _INFINITY for of in x]
-        sizes = [k.selp(k.abs(of), 0.0, known) for of, known in zip(x, finite, strict=True)]
-        largest = over_lanes(k, self._largest(sizes), _ROW_LANES, k.max)
-        scale, undone = power_of_two_scale(k, largest, _TOP)
-        ordinary = _is_ordinary(largest)
-        factor.set(k.selp(1.0, undone, ordinary))
-        scale = k.selp(1.0, scale, ordinary)
-        for of in x:
-            k.mul(of, scale, into=of)
-        if not_finite is None:
-            return
-        with k.when(~functools.reduce(operator.and_, finite)):
-            not_finite()
-        for of, known in zip(x, finite, strict=True):
-            of.set(k.selp(of, 0.0, known))
+        def factor_at(turn: int) -> TilePointer:
+            first = self.factors.pointer(0, rows.row)
+            return first.plus_bytes(turn * rows.at_once * f32.nbytes)
 
-    def _largest(self, of: Sequence[Value], *, NaN: bool = False) -> Value:
-        return functools.reduce(lambda a, b: self.k.max(a, b, NaN=NaN), of)
+        split_rows(self.k, rows, turns, factor_at, lambda: self.k.store(self._flag, mark), not_finite)
+
+
+class RowsToSplit(Protocol):
+    """A thread's elements in some rows of a tile. The eight lanes that share a row follow one another, and
+    each has the chunk `chunk` of every panel.
+    """
+
+    @property
+    def chunk(self) -> Value:
+        """The thread's chunk of a panel, u32."""
+
+    def elements(self, turn: int) -> list[Value]:
+        """The elements in the row of a turn, f32."""
+
+    def store(self, turn: int, words: Sequence[tuple[Value, Value]]) -> None:
+        """Write the high and the low parts of each two elements of the row of a turn."""
+
+
+def split_rows(
+    k: KernelBuilder,
+    rows: RowsToSplit,
+    turns: int,
+    factor_at: Callable[[int], Pointer],
+    note_factors: Callable[[], object],
+    not_finite: Callable[[], object] | None,
+) -> None:
+    """Split the rows of `turns` turns, and store their factors, each where `factor_at` says.
+
+    `note_factors()` emits what is done where one of them is not 1. With `not_finite`, NaN and infinity
+    become 0, and `not_finite()` emits what is done where there was one.
+    """
+    split = [[k.var(f32, of) for of in rows.elements(turn)] for turn in range(turns)]
+    factors = [k.var(f32, 1.0) for _ in split]
+    ordinary = [_is_ordinary(_largest(k, [k.abs(of) for of in x], NaN=True)) for x in split]
+    some = k.vote(~functools.reduce(operator.and_, ordinary), _EVERY_LANE, mode="any")
+    with k.when(some, uniform=True):
+        for x, factor in zip(split, factors, strict=True):
+            _scale(k, x, factor, not_finite)
+        with k.when(functools.reduce(operator.or_, [factor != 1.0 for factor in factors])):
+            note_factors()
+    k.bar_warp_sync(_EVERY_LANE)  # other lanes have read what is written now
+    for turn, (x, factor) in enumerate(zip(split, factors, strict=True)):
+        pairs = [[of * ELEMENT_SCALE for of in x[n : n + 2]] for n in range(0, len(x), 2)]
+        rows.store(turn, [split_pair(k, pair) for pair in pairs])
+        at = factor_at(turn)
+        with k.only_if(rows.chunk == 0):
+            k.store(at, factor)
+
+
+def _scale(k: KernelBuilder, x: Sequence[Var], factor: Var, not_finite: Callable[[], object] | None) -> None:
+    """Multiply a row by its power of two, if it needs one, and set `factor`, by which sums of its
+    products are to be multiplied.
+    """
+    finite = [k.abs(of) < _INFINITY for of in x]
+    sizes = [k.selp(k.abs(of), 0.0, known) for of, known in zip(x, finite, strict=True)]
+    largest = over_lanes(k, _largest(k, sizes), _ROW_LANES, k.max)
+    scale, undone = power_of_two_scale(k, largest, _TOP)
+    ordinary = _is_ordinary(largest)
+    factor.set(k.selp(1.0, undone, ordinary))
+    scale = k.selp(1.0, scale, ordinary)
+    for of in x:
+        k.mul(of, scale, into=of)
+    if not_finite is None:
+        return
+    with k.when(~functools.reduce(operator.and_, finite)):
+        not_finite()
+    for of, known in zip(x, finite, strict=True):
+        of.set(k.selp(of, 0.0, known))
+
+
+def _largest(k: KernelBuilder, of: Sequence[Value], *, NaN: bool = False) -> Value:
+    return functools.reduce(lambda a, b: k.max(a, b, NaN=NaN), of)
 
 
 @dataclass(frozen=True)

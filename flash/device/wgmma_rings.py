@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from flash.device.cta import Cta
+from flash.device.nonfinite import NonFinite
 from flash.device.pages import PagedMatrix
 from flash.problem.config import KernelConfig
 from flash.problem.tensor_maps import layout_of, map_name, mapped, rank_of
@@ -36,12 +38,28 @@ class Rings:
     out: BoxTile | None
     tile: int  # keys
     shares: bool  # whether the CTAs of a cluster bring each other tiles of K and V
+    odd: NonFinite | None  # what clears NaN and infinity in V, if the producer does so
 
     @classmethod
     def declare(
         cls, k: KernelBuilder, config: KernelConfig, t: WgmmaTiling, producer: Role, consumer: Role
     ) -> Self:
         """Declare the tensor maps, behind the other parameters, and the rings."""
+        return cls(**cls.declared(k, config, t, producer, consumer, reworked=False), odd=None)
+
+    @staticmethod
+    def declared(
+        k: KernelBuilder,
+        config: KernelConfig,
+        t: WgmmaTiling,
+        producer: Role,
+        consumer: Role,
+        *,
+        reworked: bool,
+    ) -> dict[str, Any]:
+        """The fields of this class but `odd`. `reworked` is whether the producer works on tiles of K and V
+        that have been copied.
+        """
         dtype = config.dtype.scalar
         maps = {
             array: k.tma.tensor_map(map_name(array), dtype, rank_of(config, array))
@@ -56,15 +74,18 @@ class Rings:
             over = queries = k.tma.tile("Q_tile", q.shape, dtype, swizzle=q.swizzle)
         room, shares = over if t.output_is_over_queries else None, config.cluster > 1
         merged = config.features.splits
-        return cls(
-            maps,
-            queries,
-            k.tma.ring(t.stages, producer, consumer, multicast=shares, k=keys),
-            k.tma.ring(t.stages, producer, consumer, multicast=shares, v=values),
-            None if merged else k.tma.tile("out", out.shape, dtype, swizzle=out.swizzle, over=room),
-            t.tile,
-            shares,
+        ring = functools.partial(
+            k.tma.ring, t.stages, producer, consumer, multicast=shares, reworked=reworked
         )
+        return {
+            "maps": maps,
+            "queries": queries,
+            "keys": ring(k=keys),
+            "values": ring(v=values),
+            "out": None if merged else k.tma.tile("out", out.shape, dtype, swizzle=out.swizzle, over=room),
+            "tile": t.tile,
+            "shares": shares,
+        }
 
     def place(self, array: str, cta: Cta, row: Value) -> Corner:
         """The place of a row of the CTA's head, or of its head of K and V, in an array."""
@@ -94,11 +115,11 @@ class Rings:
             wanted = None if seen is None else seen | (n == -cta.tiles)
             with nullcontext() if wanted is None else k.when(wanted, uniform=True):
                 with self.keys.fill() as stage:
-                    k.tma.load(stage.k, self._places(k, "K", cta, row), multicast=self.shares)
+                    k.tma.load(stage.k, self.places(k, "K", cta, row), multicast=self.shares)
                 with self.values.fill() as stage:
-                    k.tma.load(stage.v, self._places(k, "V", cta, row), multicast=self.shares)
+                    k.tma.load(stage.v, self.places(k, "V", cta, row), multicast=self.shares)
 
-    def _places(self, k: KernelBuilder, array: str, cta: Cta, row: Value) -> Corner | list[Corner]:
+    def places(self, k: KernelBuilder, array: str, cta: Cta, row: Value) -> Corner | list[Corner]:
         """Where the rows of a tile of K or V are, from `row` on: of keys in pages several places."""
         if not isinstance(cta.K, PagedMatrix):
             return self.place(array, cta, row)

@@ -10,7 +10,7 @@ tile, which the end of the keys may cut; the loops behind it are those of `flash
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Final
+from typing import ClassVar, Final, Protocol
 
 from flash.device.box_rows import BoxRows
 from flash.device.cta import Cta
@@ -43,11 +43,20 @@ _ROWS: Final = (0, FRAGMENT_STEP)  # of a thread's part of a product, counted fr
 _WORDS: Final = 4  # registers of a thread that hold its part of 64 x 16 elements
 
 
-@marked("wgmma: roles")
 def wgmma_attention_forward(config: KernelConfig, t: WgmmaTiling) -> ir.Module:
     """The module with the kernel of a configuration, whose tiling is `t`.
 
     `flash/contract/forward.py` says what its parameters mean.
+    """
+    return attention_module(config, t, Rings, Consumer)
+
+
+@marked("wgmma: roles")
+def attention_module(
+    config: KernelConfig, t: WgmmaTiling, rings_of: type[Rings], consumer_of: type[Consumer]
+) -> ir.Module:
+    """The module with a kernel whose producer fills such rings, and whose other warpgroups are such
+    consumers.
     """
     # Proofs do not follow shifts and products through what packed heads divide.
     short = not config.packed
@@ -62,18 +71,20 @@ def wgmma_attention_forward(config: KernelConfig, t: WgmmaTiling) -> ir.Module:
     given = Parameters.declare(k, config)
     producer = k.warpgroup_role("producer", registers=t.producer_registers)
     consumer = k.warpgroup_role("consumer", warpgroups=t.consumers, registers=t.consumer_registers)
-    rings = Rings.declare(k, config, t, producer, consumer)
+    rings = rings_of.declare(k, config, t, producer, consumer)
     # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros, but of packed
     # sequences rows of the next one, and anything in a cache.
     shares = config.features.varlen or config.features.cached
-    odd = NonFinite(k, config) if config.hides_keys or shares else None
+    odd = rings.odd
+    if odd is None and (config.hides_keys or shares):
+        odd = NonFinite(k, config)
     with producer:
         cta = Cta.of(k, config, given)
         with k.when(_has_tiles(cta), uniform=True):
             rings.fill(k, cta)
     with consumer:
         cta = Cta.of(k, config, given)
-        _Consumer(k, config, t, given, cta, consumer, rings, odd).run()
+        consumer_of(k, config, t, given, cta, consumer, rings, odd).run()
     return k.build()
 
 
@@ -84,8 +95,17 @@ def _has_tiles(cta: Cta) -> Value:
     return has_tiles if cta.queries_from is None else has_tiles & (cta.first_row < cta.O.rows)
 
 
-class _Consumer:
+class Outputs(Protocol):
+    """O in the registers of a warpgroup."""
+
+    def write(self, tile: BoxTile, row: Value) -> None:
+        """Write it to a tile, from row `row` (u32) on."""
+
+
+class Consumer:
     """What the warpgroups that compute do."""
+
+    slack: ClassVar[float] = _SLACK
 
     def __init__(
         self,
@@ -124,7 +144,7 @@ class _Consumer:
         self.in_quad = k.thread_id() % QUAD_LANES
         sinks = cta.sinks(k, self.in_quad, _ROWS, lambda: self.my_first_row)
         scale = k.max(k.abs(cta.scale_log2), LEAST_SCALE) if cta.scoring is None else None
-        self.softmax = OverlappedSoftmax(k, len(_ROWS), QUAD, scale, _SLACK, sinks)
+        self.softmax = OverlappedSoftmax(k, len(_ROWS), QUAD, scale, self.slack, sinks)
         self.P = [[k.var(u32, 0) for _ in range(_WORDS)] for _ in range(t.tile // STEP)]
         self.turns = k.turns(self.role) if t.takes_turns else None
         with k.when(_has_tiles(cta), uniform=True):
@@ -281,10 +301,15 @@ class _Consumer:
             store_sums(k, place, _ROWS, column, t.head_dim_v, t.slices, O)
         else:
             self.role.barrier.sync()  # O may lie where the rows of another warpgroup were
-            self.O.write(out, self.group_row)
+            self._outputs.write(out, self.group_row)
             self._send(cta, out)
         if self.odd is not None:
             self.odd.restore(cta, t.block_q, self._cleared(cta), self.team)
+
+    @property
+    def _outputs(self) -> Outputs:
+        """What writes this warpgroup's rows of O."""
+        return self.O
 
     def _send(self, cta: Cta, out: BoxTile) -> None:
         """Store the tile of O: by a tensor copy, unless rows behind those of the CTA, or between them, are

@@ -16,9 +16,11 @@ from flash.launch.varlen import LENGTHS
 from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
 from flash.problem.fp8_tiling import Fp8Tiling
+from flash.problem.mma_tiling import PAIRS
 from flash.problem.sequences import each_sequence
 from flash.problem.tile_choice import AnyTiling
 from flash.problem.wgmma_choice import WGMMA_TARGET
+from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.arrays.views import HOST, ArrayView, host_array
 from ptxgen.check.prove.global_verdicts import GlobalProof
@@ -128,11 +130,13 @@ def _grid(config: AttentionConfig, made: Build, geometry: Geometry, division: Di
 
 
 def _products(config: AttentionConfig, made: Build, geometry: Geometry) -> dict[str, str]:
-    """Which instruction multiplies 16-bit types on Hopper, and why it is not the faster one."""
-    if made.target.name != WGMMA_TARGET or config.element is F32:
+    """Which instruction multiplies on Hopper where `wgmma` could, and why it is not that one."""
+    if made.target.name != WGMMA_TARGET or (config.element is F32 and config.precision != PAIRS.name):
         return {}
     if isinstance(made.config.tiling, Fp8Tiling):
         return {"products": "wgmma of fp8, with tiles copied by TMA and V transposed"}
+    if isinstance(made.config.tiling, SplitWgmmaTiling):
+        return {"products": "wgmma, three of f16 for one of f32, with tiles copied by TMA"}
     if isinstance(made.config.tiling, WgmmaTiling):
         return {"products": "wgmma, with tiles copied by TMA"}
     return {"products": f"mma.sync: {why_not_wgmma(config, geometry, made.config)}"}

@@ -34,7 +34,7 @@ _MOST_BYTES: Final = 64 << 20  # of partial results, which stay allocated
 # dependent launches.
 _OPERATIONS: Final = {None: 312e12, TF32.name: 156e12, F32_GRADE.name: 312e12 / 3, IEEE: 19.5e12}
 _BANDWIDTH: Final = 1.555e12
-_OPERATIONS_OF_WGMMA: Final = 989.4e12
+_OPERATIONS_OF_WGMMA: Final = {None: 989.4e12, F32_GRADE.name: 989.4e12 / 3}
 _BANDWIDTH_WITH_WGMMA: Final = 3.35e12
 _LAUNCH: Final = 4e-6
 
@@ -212,7 +212,7 @@ def merging_of(kernel: KernelConfig, rows: int, slots: Slots) -> Merging:
     t = kernel.tiling
     rate, bandwidth = _OPERATIONS[kernel.precision], _BANDWIDTH
     if isinstance(t, WgmmaTiling):
-        rate, bandwidth = _OPERATIONS_OF_WGMMA, _BANDWIDTH_WITH_WGMMA
+        rate, bandwidth = _OPERATIONS_OF_WGMMA[kernel.precision], _BANDWIDTH_WITH_WGMMA
     operations = FLOPS_PER_FMA * t.block_q * t.tile * (t.score_columns + t.output_columns)
     tile = operations * slots.total / rate  # seconds
     of_results = rows * t.head_dim_v * kernel.dtype.nbytes / bandwidth

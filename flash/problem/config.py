@@ -176,8 +176,9 @@ class AttentionConfig(ScoreSettings):
     causal: False; True or "bottom_right" (the last query sees every key, as flash-attn and KV
         caches need); "top_left" (query i sees keys 0..i, as PyTorch's `is_causal`).
     tile: keys per tile of K and V, one of 16, 32, 64, 128; block_q: query rows per CTA, one of 16,
-        32, 64, 128, on tensor cores at least 32; with target="sm_90a" a 16-bit type may also have a
-        tile of 48, 80, 96, 112, 144, 160 or 176, and a block_q of 192. "auto" takes the documented
+        32, 64, 128, on tensor cores at least 32; with target="sm_90a" a 16-bit type and "f32_grade" may
+        also have a tile of 48, 80, 96, 112, 144, 160 or 176, and a 16-bit type a block_q of 192. "auto"
+        takes the documented
         default for head_dim and target (`DEFAULT_TILES`, `DEFAULT_MMA_TILES`, `DEFAULT_TF32_TILES`,
         `flash/problem/wgmma_choice.py`).
     stages: tiles of K, and of V, that shared memory holds, 1..4; more hide more of the latency of

@@ -12,7 +12,7 @@ from typing import Final
 from flash.operands.dtypes import F32, FP8_DTYPES, INPUT_DTYPES, DType
 from flash.problem.fp8_tiling import FP8_TILES, fp8_tiling, require_fp8
 from flash.problem.mma_tiling import MMA_BLOCKS_Q, PAIRS, TF32, MmaTiling, Operands, mma_tilings
-from flash.problem.precision import forward_operands_of
+from flash.problem.precision import forward_operands_of, resolved
 from flash.problem.simt_tiling import BLOCKS_Q, IEEE, MAX_HEAD_DIM, TILES, Tiling, micro_tiles
 from flash.problem.wgmma_choice import WGMMA_TILES, wgmma_tiling, why_not
 from flash.problem.wgmma_tiling import WGMMA_BLOCKS_Q, WgmmaTiling
@@ -108,7 +108,7 @@ class TileRequest:
         """
         return why_not(
             (self.head_dim, self.head_dim_v),
-            self.dtype is F32,
+            self.precision_of_f32,
             (self.tile, self.block_q, self.stages),
             self.without_wgmma,
             target,
@@ -121,6 +121,11 @@ class TileRequest:
     def is_fp8(self) -> bool:
         """Whether Q, K and V are of fp8, which `wgmma` alone multiplies (`flash/problem/fp8_tiling.py`)."""
         return self.dtype.name in FP8_DTYPES
+
+    @property
+    def precision_of_f32(self) -> str | None:
+        """How f32 is multiplied; None for 16-bit types."""
+        return resolved(self.dtype, self.precision)
 
     @property
     def operands(self) -> Operands | None:
@@ -185,7 +190,7 @@ def choose_tiling(request: TileRequest, target: Target, alignment: int | None = 
     _require_target(request, target)
     if not request.why_not_wgmma(target, alignment):
         dims = request.head_dim, request.head_dim_v
-        beside = request.other_registers, request.in_pages
+        beside = request.other_registers, request.in_pages, request.precision_of_f32
         found = wgmma_tiling(dims, request.tile, request.block_q, request.stages, target, *beside)
         assert found is not None  # there is no reason against it
         return found
@@ -242,6 +247,8 @@ def tiles_that_fit(request: TileRequest, target: Target) -> list[tuple[int, int]
 def _tiling(request: TileRequest, tile: int, block_q: int, target: Target) -> AnyTiling | None:
     sizes = request.head_dim, request.head_dim_v, tile, block_q
     slices = request.value_slices
+    if request.operands is PAIRS and (tile not in TILES or block_q > max(request.blocks_q)):
+        return None  # of other tiles the rows are no multiple of those that threads split at once
     found: Sequence[AnyTiling]
     if request.operands is None:
         found = micro_tiles(*sizes, target, slices)

@@ -1,10 +1,13 @@
 """Which kernels use the matrix instructions of Hopper (`wgmma`): all for which `why_not` has no reason.
-The others of 16-bit types use `mma.sync`.
+The others of 16-bit types use `mma.sync`, as does `"f32_grade"`, which is f32 in products of f16.
 
 | what is asked | reason for `mma.sync` |
 |---|---|
 | a target other than sm_90a | `wgmma` is of sm_90a alone |
-| f32 | `wgmma` multiplies 16-bit types here |
+| f32 with another precision than "f32_grade" | `wgmma` multiplies 16-bit types here |
+| "f32_grade" with rows above 128 columns | as pairs of f16, two tiles of K and of V leave Q no room |
+| "f32_grade" with splits | its kernel writes no partial results |
+| "f32_grade" with block_q=192 | three consumers lack registers for both parts of P and two sums |
 | pages of rows that are no multiple of 16 | tiles are cut into boxes of at least as many |
 | a cache of e4m3, or with at most 16 new rows | elements are widened, or rows appended, by those who attend |
 | a cache in pages with padding | boxes of a tile do not begin in the middle of a page |
@@ -21,6 +24,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from flash.problem.mma_tiling import PAIRS
+from flash.problem.wgmma_split_tiling import SPLIT_BLOCKS_Q, SPLIT_WIDTHS, SplitWgmmaTiling
 from flash.problem.wgmma_tiling import WGMMA_BLOCKS_Q, WIDTHS, WgmmaTiling
 from ptxgen.target import Target
 
@@ -43,15 +48,22 @@ def wgmma_tiling(
     target: Target,
     beside: int = 0,
     in_pages: bool = False,
+    precision: str | None = None,
 ) -> WgmmaTiling | None:
     """The tiling for (head_dim, head_dim_v) and these sizes, of which `tile` and `block_q` may be "auto";
     None if none fits shared memory and registers, of which features take `beside`. `in_pages` is whether
-    keys are in pages.
+    keys are in pages, `precision` how f32 is multiplied, None for 16-bit types.
     """
     rows = _DEFAULT_BLOCK_Q if block_q == "auto" else int(block_q)
     tiles = _DEFAULT_TILES if tile == "auto" else (int(tile),)
-    found = [WgmmaTiling(*dims, n, rows, max(stages, LEAST_STAGES), in_pages) for n in tiles]
+    kind = _kind(precision)
+    found = [kind(*dims, n, rows, max(stages, LEAST_STAGES), in_pages) for n in tiles]
     return next((t for t in found if t.has_registers(beside) and _has_shared(t, target)), None)
+
+
+def _kind(precision: str | None) -> type[WgmmaTiling]:
+    """The tilings of a precision of f32, or of 16-bit types (None)."""
+    return WgmmaTiling if precision is None else SplitWgmmaTiling
 
 
 def _has_shared(t: WgmmaTiling, target: Target) -> bool:
@@ -61,7 +73,7 @@ def _has_shared(t: WgmmaTiling, target: Target) -> bool:
 
 def why_not(
     dims: tuple[int, int],
-    is_f32: bool,
+    precision: str | None,
     sizes: tuple[int | str, int | str, int],
     excluded: str,
     target: Target,
@@ -69,13 +81,14 @@ def why_not(
     beside: int = 0,
     in_pages: bool = False,
 ) -> str:
-    """Why a kernel does not use `wgmma`; the empty string if it does. `sizes` are tile, block_q and
-    stages, `excluded` is what of the problem speaks against it, `alignment` that of the arrays, in bytes,
-    `beside` the registers of features, `in_pages` whether keys are in pages.
+    """Why a kernel does not use `wgmma`; the empty string if it does. `precision` is how f32 is multiplied,
+    None for 16-bit types; `sizes` are tile, block_q and stages, `excluded` is what of the problem speaks
+    against it, `alignment` that of the arrays, in bytes, `beside` the registers of features, `in_pages`
+    whether keys are in pages.
     """
     tile, block_q, stages = sizes
-    if is_f32:
-        return "wgmma multiplies f16 and bf16 here"
+    if precision not in (None, PAIRS.name):
+        return f"wgmma multiplies f16 and bf16 here, and pairs of f16 for {PAIRS.name!r}"
     if target.name != WGMMA_TARGET:
         return f"wgmma is of {WGMMA_TARGET} alone"
     if excluded:
@@ -84,24 +97,29 @@ def why_not(
         return f"tensor maps take rows of multiples of {MAP_ALIGN} bytes"
     if max(dims) > WIDTHS[-1]:
         return f"head_dim_v is above {WIDTHS[-1]}, so that its columns are dealt to several CTAs"
+    if precision is not None and max(dims) > SPLIT_WIDTHS[-1]:
+        return f"rows of more than {SPLIT_WIDTHS[-1]} columns leave no room for two tiles of pairs of f16"
     if block_q not in ("auto", *WGMMA_BLOCKS_Q):
         return f"block_q={block_q}: a warpgroup has {WGMMA_BLOCKS_Q[0]} rows"
-    if wgmma_tiling(dims, tile, block_q, stages, target, beside, in_pages) is None:
-        return _does_not_fit(dims, sizes, target, in_pages)
+    if precision is not None and block_q not in ("auto", *SPLIT_BLOCKS_Q):
+        return f"block_q={block_q}: both parts of P leave no registers to so many rows"
+    if wgmma_tiling(dims, tile, block_q, stages, target, beside, in_pages, precision) is None:
+        return _does_not_fit(dims, sizes, target, in_pages, precision)
     return ""
 
 
 def _does_not_fit(
-    dims: tuple[int, int], sizes: tuple[int | str, int | str, int], target: Target, in_pages: bool
+    dims: tuple[int, int],
+    sizes: tuple[int | str, int | str, int],
+    target: Target,
+    in_pages: bool,
+    precision: str | None,
 ) -> str:
     """Why no tiling fits: a tile that would fit shared memory lacks registers."""
     tile, block_q, asked = sizes
     stages = max(asked, LEAST_STAGES)
     rows = _DEFAULT_BLOCK_Q if block_q == "auto" else int(block_q)
-    least = min(_DEFAULT_TILES) if tile == "auto" else int(tile)
-    lacks = (
-        "registers"
-        if _has_shared(WgmmaTiling(*dims, least, rows, stages, in_pages), target)
-        else "shared memory"
-    )
+    keys = min(_DEFAULT_TILES) if tile == "auto" else int(tile)
+    least = _kind(precision)(*dims, keys, rows, stages, in_pages)
+    lacks = "registers" if _has_shared(least, target) else "shared memory"
     return f"tile={tile}, block_q={rows} with stages={stages} does not fit {lacks}"

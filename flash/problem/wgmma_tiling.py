@@ -53,7 +53,7 @@ class WgmmaTiling:
     in_pages: bool = False
 
     value_slices: ClassVar[int] = 1  # a CTA computes all columns of V
-    precision: ClassVar[None] = None
+    precision: ClassVar[str | None] = None  # how f32 is multiplied
 
     @property
     def slices(self) -> ValueSlices:
@@ -125,7 +125,17 @@ class WgmmaTiling:
         if not self.output_is_over_queries:
             steps, tiles = 4, tiles + self.block_q * self.output_columns
         tiles += self.stages * self.tile * (self.score_columns + self.output_columns)
-        return _PAIR * tiles + steps * _STEP_BYTES
+        return self._element_bytes * tiles + self._beside_bytes + steps * _STEP_BYTES
+
+    @property
+    def _element_bytes(self) -> int:
+        """The bytes of an element of a tile."""
+        return _PAIR
+
+    @property
+    def _beside_bytes(self) -> int:
+        """The bytes of what else is kept for each row of a tile."""
+        return 0
 
     @property
     def registers(self) -> int:

@@ -406,6 +406,67 @@ def test_an_overlapped_ring_that_gives_back_too_early_races() -> None:
     assert found
 
 
+def reworked() -> KernelBuilder:
+    """Products of tiles of which the producer changes the signs of one."""
+    k = builder(threads=256)
+    A, B, C = k.tma.tensor_map("A", f16), k.tma.tensor_map("B", f16), k.pointer("C", f32)
+    n = k.param("n", u32)
+    producer, consumer = k.warpgroup_role("producer"), k.warpgroup_role("consumer")
+    ring = k.tma.ring(2, producer, consumer, reworked=True, a=((64, 32), f16), b=((32, 128), f16))
+    with producer, k.loop(0, n, 32) as i:
+        with ring.fill() as stage:
+            k.tma.load(stage.a, A[0, i])
+            k.tma.load(stage.b, B[i, 0])
+        with ring.rework() as stage:
+            for at in stage.a.chunks(producer.thread, producer.threads):
+                k.store(at, [word ^ 0x8000_8000 for word in k.load(at, 4)])
+    with consumer:
+        left, right = (k.wgmma.accumulator(64, 64) for _ in range(2))
+        with k.loop(0, n, 32), ring.drain() as stage:
+            of_b = stage.b.part(0, 32)
+            left += stage.a.part(0, 64) @ of_b.slabs(0, 1)
+            right += stage.a.part(0, 64) @ of_b.slabs(1, 1)
+            k.wgmma.wait()
+        left.store(C, 128)
+        right.store(C.at(64), 128)
+    return k
+
+
+def test_the_producer_of_a_reworked_ring_changes_what_copies_have_brought() -> None:
+    a, b = integers((64, 96), f16, 4), integers((96, 128), f16, 5)
+    c = np.full((64, 128), np.nan, np.float32)
+    launch(reworked(), a, b, c, 96)
+    assert np.array_equal(c, -exact(a, b))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "was",
+    [
+        r"fence\.proxy\.async\.shared::cta;",  # products do not see what was written
+        r"mbarrier\.arrive\.shared::cta\.b64 [^;]*;",  # nobody hands on, or gives back
+    ],
+)
+def test_the_sanitizers_see_a_reworked_ring_without_its_order(was: str) -> None:
+    k = reworked()
+    broken, count = re.subn(was, "", render(k.build()), count=1)
+    assert count == 1
+    a, b, c = integers((64, 96), f16, 4), integers((96, 128), f16, 5), np.zeros((64, 128), np.float32)
+    boxes = k.tma.boxes()
+    found = 0
+    for schedule in SCHEDULES:
+        try:
+            result = interpreter.run(
+                broken, grid=1, block=256, args=[boxes["A"].of(a), boxes["B"].of(b), c, 96],
+                dynamic_smem=k.build().kernels[0].dynamic_shared_bytes, sanitize=True, raise_on_report=False,
+                schedule=schedule,
+            )  # fmt: skip
+            found += len(result.reports)
+        except TrapError:
+            found += 1
+    assert found
+
+
 def shared_columns() -> KernelBuilder:
     """Two CTAs of a cluster with rows of their own and the same columns, of which each loads half."""
     k = builder(threads=256, cluster=(1, 2))
@@ -979,6 +1040,33 @@ def finish_of_a_plain_ring(p: Parts) -> None:
         p.ring.finish()
 
 
+def rework_of_a_plain_ring(p: Parts) -> None:
+    with p.producer, p.ring.rework():
+        pass
+
+
+def rework_by_the_consumer(p: Parts) -> None:
+    ring = p.k.tma.ring(2, p.producer, p.consumer, reworked=True, c=((64, 64), f16))
+    with p.consumer, ring.rework():
+        pass
+
+
+def load_in_a_rework(p: Parts) -> None:
+    ring = p.k.tma.ring(2, p.producer, p.consumer, reworked=True, c=((64, 64), f16))
+    with p.producer, ring.rework() as stage:
+        p.k.tma.load(stage.c, p.X[0, 0])
+
+
+def slabs_that_a_tile_lacks(p: Parts) -> None:
+    with p.consumer, p.ring.drain() as stage:
+        stage.a.part(0, 64).slabs(1, 1)
+
+
+def slabs_of_a_transposed_matrix(p: Parts) -> None:
+    with p.consumer, p.ring.drain() as stage:
+        stage.a.T.slabs(0, 1)
+
+
 def overlapped_ring_of_one_stage(p: Parts) -> None:
     p.k.tma.ring(1, p.producer, p.consumer, overlapped=True, c=((64, 64), f16))
 
@@ -1166,6 +1254,27 @@ MISTAKES: list[tuple[Any, type[PtxGenError], str]] = [
         "ring 'ring_2' is overlapped: the end of the next drain",
     ),
     (finish_of_a_plain_ring, ConfigError, "ring 'ring_1': finish is for rings made with overlapped=True"),
+    (rework_of_a_plain_ring, ConfigError, "ring 'ring_1': rework is for rings made with reworked=True"),
+    (
+        rework_by_the_consumer,
+        TypeMismatchError,
+        "ring 'ring_2': rework belongs into 'with' of the role 'producer'",
+    ),
+    (
+        load_in_a_rework,
+        ConfigError,
+        "ring 'ring_2': tma.load is in a rework; the producer loads in ring.fill()",
+    ),
+    (
+        slabs_that_a_tile_lacks,
+        ConfigError,
+        "a.slabs: it takes slabs of a tile that is not transposed, 1 in all; got first=1, count=1",
+    ),
+    (
+        slabs_of_a_transposed_matrix,
+        ConfigError,
+        "a.slabs: it takes slabs of a tile that is not transposed, 1 in all; got first=0, count=1",
+    ),
     (overlapped_ring_of_one_stage, ConfigError, "ring: an overlapped ring needs two stages or more, got 1"),
     (drain_by_some_threads, TypeMismatchError, "ring 'ring_1': drain inside 'when': all threads of the role"),
     (

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flash.commands.measure import static_hopper as hopper
+from flash.commands.measure import static_hopper_f32 as hopper_f32
 from flash.commands.measure.record import Found, Measurement
 from flash.commands.measure.static_quality import Assembled, Subject
 from ptxgen.errors import BackendError
@@ -30,11 +31,15 @@ def rows(found: Found) -> list[list[str]]:
     return [item.split(" | ") for item in found if isinstance(item, str)]
 
 
+def measurements(found: Found) -> list[Measurement]:
+    return [item for item in found if isinstance(item, Measurement)]
+
+
 def test_a_row_counts_the_turn() -> None:
-    assert hopper._row(64, "ours", reading()).split(" | ") == [
+    assert hopper.row(64, "ours", reading()).split(" | ") == [
         *("64", "ours", "128x128", "168", "0", "17", "17", "1", "1/2", "50.0", "40.0")
     ]
-    assert len(rows([hopper._row(64, "ours", reading())])[0]) == len(hopper._COLUMNS)
+    assert len(rows([hopper.row(64, "ours", reading())])[0]) == len(hopper._COLUMNS)
 
 
 def test_ours_is_beside_the_peers_and_has_goals(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,3 +86,30 @@ def test_there_is_a_job_for_each_head_dim() -> None:
         *("hopper d=64 bf16 full", "hopper d=128 bf16 full", "hopper d=256 bf16 full")
     ]
     assert len(hopper.hopper_jobs(quick=True)) == 1
+
+
+def test_f32_has_two_bounds_with_goals(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(subject: Subject, warpgroups: int, tile: str) -> hopper.Reading:
+        assert subject.entry.startswith("attention_forward_wgmma_f32_grade_d128")
+        assert (subject.threads, warpgroups, tile) == (384, 2, "128x64")
+        return reading(50.0)
+
+    monkeypatch.setattr(hopper.Reading, "of", of)
+    found = hopper_f32.precise_quality(128)
+    (ours,) = rows(found)
+    assert ours[1] == "ours, f32_grade"
+    rates = {m.name: (round(m.median, 1), m.goal and m.goal.met_by(m.median)) for m in measurements(found)}
+    # 132 multiprocessors at 1,830 MHz with 2 x 2,048 operations a clock, of which half for a third; and
+    # 128 x 64 scores of 128 + 128 columns in 3,840 clocks.
+    assert rates == {
+        "by the issue model": (164.9, True),
+        "by the shared memory": (263.8, True),
+        "spilled": (0, True),
+    }
+
+
+def test_f32_has_jobs_of_its_own() -> None:
+    assert [job.label for job in hopper_f32.precise_jobs(quick=False)] == [
+        *("hopper d=64 f32_grade full", "hopper d=128 f32_grade full")
+    ]
+    assert not hopper_f32.precise_jobs(quick=True)

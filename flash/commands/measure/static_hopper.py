@@ -50,6 +50,8 @@ HOPPER_REMARKS: Final = (
     "flash/commands/measure/issue_model.py in which they are busy; its module says what it knows",
     "Triton's kernel is `attention_forward` of tests/ptx/make_triton.py, f16, for sm_90a; flash-attn-4's is "
     f"compiled by {PEER} where the package is installed; all go through the same assembler",
+    "f32_grade multiplies three times in f16; its useful TFLOP/s are those of the model, and those that "
+    "shared memory allows, whose clocks the model does not count where wgmma reads it",
     " | ".join(_COLUMNS),
 )
 
@@ -70,14 +72,14 @@ def hopper_quality(head_dim: int) -> Found:
         ours = Reading.of(Subject.of(build(kernel)), t.consumers, f"{t.block_q}x{t.tile}")
     except BackendError as error:
         return [f"{kernel.name} was not assembled: {str(error).splitlines()[0]}"]
-    found: Found = [_row(head_dim, "ours", ours)]
+    found: Found = [row(head_dim, "ours", ours)]
     for name, read in (("Triton", triton), ("flash-attn-4", flash_attn_4)):
         try:
             peer = read(head_dim)
         except BackendError as error:
             found.append(f"{head_dim} | {name}: {str(error).splitlines()[0]}")
             continue
-        found.append(_row(head_dim, name, peer))
+        found.append(row(head_dim, name, peer))
         found += _beside(head_dim, name, ours, peer)
     return [*found, *_goals(head_dim, ours)]
 
@@ -172,7 +174,8 @@ def flash_attn_4(head_dim: int) -> Reading:
     return Reading.of(subject, warpgroups, f"{64 * warpgroups} rows")
 
 
-def _row(head_dim: int, name: str, of: Reading) -> str:
+def row(head_dim: int, name: str, of: Reading) -> str:
+    """The row of a kernel in the table."""
     made = of.made
     figures: Sequence[str | int] = (
         *(head_dim, name, of.tile, made.registers, made.spilled_bytes, of.instructions),
@@ -182,8 +185,9 @@ def _row(head_dim: int, name: str, of: Reading) -> str:
     return " | ".join(map(str, figures))
 
 
-def _settings(head_dim: int) -> dict[str, Setting]:
-    return {"target": WGMMA_TARGET, "d": head_dim, "dtype": DTYPE, "causal": False}
+def settings_of(head_dim: int, kind: str = DTYPE) -> dict[str, Setting]:
+    """What a measurement is of: `kind` is the type of elements, or the precision of f32."""
+    return {"target": WGMMA_TARGET, "d": head_dim, "dtype": kind, "causal": False}
 
 
 def _beside(head_dim: int, name: str, ours: Reading, theirs: Reading) -> Found:
@@ -195,7 +199,7 @@ def _beside(head_dim: int, name: str, ours: Reading, theirs: Reading) -> Found:
             f"{what}: ours / {name}",
             "x",
             [ratio],
-            config=_settings(head_dim),
+            config=settings_of(head_dim),
             goal=goals[what],
             headline=True,
         )
@@ -204,7 +208,7 @@ def _beside(head_dim: int, name: str, ours: Reading, theirs: Reading) -> Found:
 
 
 def _goals(head_dim: int, ours: Reading) -> Found:
-    settings = _settings(head_dim)
+    settings = settings_of(head_dim)
     tensor, special = BUSY_TENSOR.get(head_dim), BUSY_SPECIAL.get(head_dim)
     few = Goal("<=", LONGEST_LOOP[head_dim])
     found: Found = [

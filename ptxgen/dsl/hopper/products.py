@@ -33,7 +33,7 @@ class Owner(Protocol):
 @dataclass(frozen=True)
 class Operand:
     """A matrix of `rows` x `columns` in shared memory that `wgmma` reads: a tile, its transpose
-    (`transposed`), or some of its rows.
+    (`transposed`), or some of its rows, or columns, which begin `behind` bytes behind `at`.
     """
 
     k: Control
@@ -45,11 +45,27 @@ class Operand:
     columns: int
     transposed: bool
     fp8: str = ""  # the type of elements that are bytes in memory, of `FP8`
+    behind: int = 0
 
     @property
     def T(self) -> Operand:
         """The transposed matrix; nothing is moved."""
         return replace(self, rows=self.columns, columns=self.rows, transposed=not self.transposed)
+
+    def slabs(self, first: int, count: int) -> Operand:
+        """The columns of `count` slabs of the tile, from slab `first` on. Of two such parts, one
+        descriptor is an addition away from the other.
+
+        Raises `ConfigError` for slabs that the tile does not have, and for a transposed matrix.
+        """
+        layout = self.layout
+        if self.transposed or not 0 <= first < first + count <= layout.slabs or self.behind:
+            raise ConfigError(
+                f"{self.name}.slabs: it takes slabs of a tile that is not transposed, {layout.slabs} in all; "
+                f"got first={shown(first)}, count={shown(count)}"
+            )
+        columns = count * layout.slab_columns
+        return replace(self, columns=columns, behind=first * layout.slab_bytes)
 
     @property
     def dtype(self) -> ScalarType:
@@ -77,7 +93,8 @@ class Operand:
         """
         k, at = self.k, self.at
         start = k.and_(k.shr(k.add(at.value, at.offset), _UNIT_SHIFT), _ADDRESS_BITS)
-        return k.or_(k.cvt(start, dtype=u64), self.layout.fields(transposed=k_is_rows))
+        found = k.or_(k.cvt(start, dtype=u64), self.layout.fields(transposed=k_is_rows))
+        return moved(found, self.behind)
 
 
 @dataclass(frozen=True)
@@ -158,6 +175,11 @@ def product(a: Operand | RegisterOperand, b: object) -> Product:
                 "of a multiple of 32 bytes, or with swizzle='128B'"
             )
     return Product(a, b)
+
+
+def moved(descriptor: Value, nbytes: int) -> Value:
+    """A matrix descriptor for an address `nbytes` bytes further on."""
+    return descriptor + (nbytes >> _UNIT_SHIFT) if nbytes else descriptor
 
 
 def _name(operand: Operand | RegisterOperand) -> str:

@@ -18,6 +18,7 @@ from ptxgen.records import dataclass
 from ptxgen.types import u32, u64
 
 _BARRIER_BYTES: Final = 8
+BARRIERS: Final = 2  # of a stage: full and empty
 
 
 @dataclass
@@ -38,7 +39,9 @@ class Ring:
     `full` barriers count the bytes of the copies, `empty` barriers one arrival of each warp of the
     consumer. Phases follow from the order in which stages are taken, which is the same in both roles.
     With `overlapped` a turn of the consumer ends while its products are under way, and gives back the
-    stage of the turn before. `ctas` above 1 are those of the cluster, whose producers fill stages of
+    stage of the turn before. With `reworked` the producer works on what the copies have brought: `ready`
+    barriers, of which `barriers` then has as many, count one arrival of each of its warps, and the
+    consumer waits for these. `ctas` above 1 are those of the cluster, whose producers fill stages of
     each other: a stage is free when the consumers of all have given it back. If the ring is `written`,
     the threads of the producer store to its tiles, and `full` barriers count an arrival of each of its
     warps. A role may be both producer and consumer of a ring. `k.tma.ring` makes it.
@@ -56,6 +59,7 @@ class Ring:
         ctas: int,
         overlapped: bool,
         written: bool = False,
+        reworked: bool = False,
     ) -> None:
         self.k = k
         self.name = name
@@ -64,13 +68,15 @@ class Ring:
         self.tiles = tiles
         self.overlapped = overlapped
         self.written = written
+        self.reworked = reworked
         self.ctas = ctas
         self.spans_cluster = ctas > 1
-        self.stages = barriers.columns // len(("full", "empty"))
+        self.stages = barriers.columns // (BARRIERS + reworked)
         self._regions = regions
         self._barriers = barriers.pointer()
         self.not_entered = k.not_entered  # where the kernel keeps account of `with` blocks
         self._cursors: dict[str, _Cursor] = {}  # by turn, "fill" or "drain"
+        self._rework: _Cursor | None = None  # the producer's place in `rework`
         self._filling: Stage | None = None
         k.add_role_user(self)
 
@@ -95,6 +101,9 @@ class Ring:
             self.k.mbarrier_init(self._barriers.step(columns=stage), full, space="shared::cta")
             empty = self._barriers.step(columns=self.stages + stage)
             self.k.mbarrier_init(empty, self.consumer.warps * self.ctas, space="shared::cta")
+            if self.reworked:
+                ready = self._barriers.step(columns=BARRIERS * self.stages + stage)
+                self.k.mbarrier_init(ready, self.producer.warps, space="shared::cta")
 
     def enter(self, role: Role) -> None:
         """Give the role its own place in the ring. A fresh empty barrier lets the producer pass: its
@@ -106,6 +115,8 @@ class Ring:
                 cursor = self._cursors[turn] = _Cursor(index, self.k.var(u32, parity))
                 if self.overlapped and turn == "drain":
                     cursor.held, cursor.holds = self.k.var(u32, 0), self.k.var(u32, 0)
+                if self.reworked and role is self.producer:
+                    self._rework = _Cursor(self.k.var(u32, 0) if self.stages > 1 else 0, self.k.var(u32, 0))
 
     @block
     def fill(self) -> Iterator[Stage]:
@@ -143,19 +154,37 @@ class Ring:
         """The turn of the producer of a `written` ring: wait until the next stage is free, and store to
         its tiles, by all threads of the role. Products see what they stored.
         """
-        k = self.k
-        k.require_whole_role(f"ring {self.name!r}: write", self.producer)
+        self.k.require_whole_role(f"ring {self.name!r}: write", self.producer)
         if not self.written:
             raise ConfigError(f"ring {self.name!r}: write is for rings made with written=True; use fill")
         cursor = self._cursors["fill"]
         stage = self._stage(cursor, "write")
         self._wait(stage.empty, cursor)
+        yield from self._hand_on(stage, stage.full, cursor)
+
+    @block
+    def rework(self) -> Iterator[Stage]:
+        """The producer's second turn in a reworked ring: wait until the copies of the next stage that it
+        has filled are there, read and write its tiles by ordinary accesses of all threads, and hand the
+        stage on to the consumer, whose products see what was written.
+        """
+        self.k.require_whole_role(f"ring {self.name!r}: rework", self.producer)
+        if not self.reworked:
+            raise ConfigError(f"ring {self.name!r}: rework is for rings made with reworked=True")
+        assert self._rework is not None  # the role has been entered
+        stage = self._stage(self._rework, "rework")
+        self._wait(stage.full, self._rework)
+        yield from self._hand_on(stage, stage.ready, self._rework)
+
+    def _hand_on(self, stage: Stage, barrier: TilePointer, cursor: _Cursor) -> Iterator[Stage]:
+        """Yield a stage to which the producer's threads store, and arrive at a barrier of the consumer."""
+        k = self.k
         try:
             yield stage
             k.fence_proxy_async(space="shared::cta")
             k.bar_warp_sync(-1)
             with k.only_if(self.producer.is_first_lane):
-                k.mbarrier_arrive(stage.full, space="shared::cta")
+                k.mbarrier_arrive(barrier, space="shared::cta")
         finally:
             stage.close()
         self._advance(cursor)
@@ -208,7 +237,7 @@ class Ring:
         self.k.require_whole_role(f"ring {self.name!r}: {turn}", self.consumer)
         cursor = self._cursors["drain"]
         stage = self._stage(cursor, "drain")
-        self._wait(stage.full, cursor)
+        self._wait(stage.ready, cursor)
         return stage
 
     def _hold(self, stage: Stage, start: int) -> None:
@@ -290,7 +319,7 @@ class Ring:
 class Stage:
     """A stage of a ring in the hands of one role: `stage.a` is its tile `a`."""
 
-    __slots__ = ("_depth", "_tiles", "_turn", "empty", "full", "index", "is_open", "loaded", "ring")
+    __slots__ = ("_depth", "_tiles", "_turn", "empty", "full", "index", "is_open", "loaded", "ready", "ring")
 
     def __init__(self, ring: Ring, turn: str, index: Value | int) -> None:
         self.ring = ring
@@ -299,6 +328,7 @@ class Stage:
         self.is_open = True
         self.full = ring.barrier(index, 0)
         self.empty = ring.barrier(index, ring.stages)
+        self.ready = ring.barrier(index, BARRIERS * ring.stages) if ring.reworked else self.full
         self._turn = turn
         self._depth = ring.k.block_depth
         # All at once: what a branch computes is not there behind it.
@@ -323,7 +353,7 @@ class Stage:
         self.use(f"tile {name!r}")
         if self._turn != "fill":
             raise ConfigError(
-                f"ring {self.ring.name!r}: tma.load is in a drain; the producer loads in ring.fill()"
+                f"ring {self.ring.name!r}: tma.load is in a {self._turn}; the producer loads in ring.fill()"
             )
         if name in self.loaded:
             raise ConfigError(
@@ -346,7 +376,9 @@ class Stage:
         k, ring = self.ring.k, self.ring
         self.use("the stage")
         if self._turn != "drain":
-            raise TypeMismatchError(f"ring {ring.name!r}: fill gives its stage on at the end of the 'with'")
+            raise TypeMismatchError(
+                f"ring {ring.name!r}: {self._turn} gives its stage on at the end of the 'with'"
+            )
         k.require_whole_role(f"ring {ring.name!r}: release", ring.consumer)
         if ring.overlapped:
             raise TypeMismatchError(

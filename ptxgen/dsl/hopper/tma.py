@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from ptxgen import ir
 from ptxgen.dsl.hopper.cluster import Cluster
 from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS, Layout
-from ptxgen.dsl.hopper.ring import Ring, Stage
+from ptxgen.dsl.hopper.ring import BARRIERS, Ring, Stage
 from ptxgen.dsl.hopper.roles import Role, Roles
 from ptxgen.dsl.hopper.tiles import ANYBODY, BoxTile
 from ptxgen.dsl.tensors import TensorPointer
@@ -142,6 +142,7 @@ class Tma:
         multicast: bool = False,
         overlapped: bool = False,
         written: bool = False,
+        reworked: bool = False,
         **tiles: tuple[object, ...] | Layout,
     ) -> Ring:
         """A ring of `stages` stages, each with the given tiles: `ring(3, producer, consumer,
@@ -151,7 +152,9 @@ class Tma:
         each other, at the same steps. With `overlapped` the consumer's products of one turn
         may be under way in the next one, which needs two stages or more; `ring.finish()` ends them.
         With `written` the threads of the producer store to stages, in `with ring.write() as stage:`, and no
-        copies fill them. A role that has whole stages of its own to move may be producer and consumer.
+        copies fill them. With `reworked` all threads of the producer work on each stage, in the order of its
+        fills, before the consumer has it: `with ring.rework() as stage:`. A role that has whole stages of its
+        own to move may be producer and consumer.
         """
         self._require("tma.ring")
         for role in (producer, consumer):
@@ -180,9 +183,10 @@ class Tma:
         self._rings += 1
         name = f"ring_{self._rings}"
         regions = {n: self._region(f"{name}_{n}", layout, stages) for n, layout in layouts.items()}
-        barriers = self._shared(name, (1, 2 * stages), u64, align=_BARRIER_ALIGN)
+        barriers = self._shared(name, (1, (BARRIERS + reworked) * stages), u64, align=_BARRIER_ALIGN)
         ctas = self._cluster.size if multicast else 1
-        return Ring(self._k, name, producer, consumer, layouts, regions, barriers, ctas, overlapped, written)
+        ways = overlapped, written, reworked
+        return Ring(self._k, name, producer, consumer, layouts, regions, barriers, ctas, *ways)
 
     # ------------------------------------------------------------------------------ copies
 

@@ -9,7 +9,16 @@ from contextlib import contextmanager
 from typing import Any, Final, cast
 
 from ptxgen import ir
-from ptxgen.dsl.hopper.products import FP8, MOST_COLUMNS, STEP, WGMMA_ROWS, Operand, Product, RegisterOperand
+from ptxgen.dsl.hopper.products import (
+    FP8,
+    MOST_COLUMNS,
+    STEP,
+    WGMMA_ROWS,
+    Operand,
+    Product,
+    RegisterOperand,
+    moved,
+)
 from ptxgen.dsl.hopper.roles import WARPGROUP, Roles
 from ptxgen.dsl.hopper.tiles import BoxTile
 from ptxgen.dsl.tiles import Fragment, TilePointer
@@ -216,7 +225,7 @@ class Accumulator:
         # The registers by themselves: a product may follow another one into the same accumulator.
         written = [[Var(self.k, v._reg, f32) for v in variables] for variables in self._vars]
         for step in range(a.columns // of.step):
-            second = _moved(right, b.layout.step(of.step * step, transposed=k_is_rows))
+            second = moved(right, b.layout.step(of.step * step, transposed=k_is_rows))
             scale = self._true if add or step else self._false
             for part, into in enumerate(written):
                 if isinstance(a, RegisterOperand):
@@ -225,7 +234,7 @@ class Accumulator:
                     continue
                 assert left is not None  # a is in shared memory
                 nbytes = a.layout.step(of.step * step, transposed=a.transposed) + _rows_offset(a, part)
-                first = _moved(left, nbytes)
+                first = moved(left, nbytes)
                 flags = () if types else (int(a.transposed), int(k_is_rows))
                 of_tiles(first, second, scale, 1, 1, *flags, into=into, shape=shape, **types)
 
@@ -381,11 +390,6 @@ class _Places:
         if at is None:
             at = self._known[within] = self._tile.pointer(self._row, self._column + within)
         return at.plus_bytes(down * layout.row_bytes + slab * layout.slab_bytes)
-
-
-def _moved(descriptor: Value, nbytes: int) -> Value:
-    """A matrix descriptor for an address `nbytes` bytes further on."""
-    return descriptor + (nbytes >> 4) if nbytes else descriptor
 
 
 def _rows_offset(a: Operand, index: int) -> int:

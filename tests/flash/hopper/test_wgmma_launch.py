@@ -64,7 +64,8 @@ def test_the_table_of_the_choice() -> None:
     )
     assert why_not(config(), on="sm_90") == "wgmma is of sm_90a alone"
     assert why_not(config(), on="sm_100") == "wgmma is of sm_90a alone"
-    assert why_not(config(dtype="f32")) == "wgmma multiplies f16 and bf16 here"
+    of_f32 = "wgmma multiplies f16 and bf16 here, and pairs of f16 for 'f32_grade'"
+    assert why_not(config(dtype="f32")) == of_f32
     assert why_not(config(varlen=True, pack_gqa=True, mask_mod=below_the_diagonal)) == ""
     assert why_not(config(varlen=True, page_size=48)) == ""
     boxes = "pages have 24 rows, and boxes of tensor copies multiples of 16"

@@ -1,0 +1,86 @@
+"""Tiles of f32 on their way to shared memory, where the warpgroup that has them copied splits them."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from flash.device.cta import Cta
+from flash.device.nonfinite import NonFinite
+from flash.device.split_boxes import SplitBoxes
+from flash.device.wgmma_rings import Rings
+from flash.problem.config import KernelConfig
+from flash.problem.wgmma_tiling import WgmmaTiling
+from ptxgen.dsl import KernelBuilder, Role, Value
+from ptxgen.dsl.hopper import Ring
+from ptxgen.records import dataclass
+from ptxgen.types import u32
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+@dataclass(frozen=True)
+class SplitRings(Rings):
+    """See `Rings`. Consumers split the tile of Q, the producer those of K and V; the mark of a tile is its
+    number as in loops (`mark_of`).
+    """
+
+    odd: NonFinite
+    of_queries: SplitBoxes
+    of_keys: SplitBoxes
+    of_values: SplitBoxes
+    producer: Role
+
+    @classmethod
+    def declare(
+        cls, k: KernelBuilder, config: KernelConfig, t: WgmmaTiling, producer: Role, consumer: Role
+    ) -> Self:
+        """See `Rings.declare`."""
+        rings = cls.declared(k, config, t, producer, consumer, reworked=True)
+        return cls(
+            **rings,
+            odd=NonFinite(k, config),
+            of_queries=SplitBoxes(k, "Q", t.block_q, 1),
+            of_keys=SplitBoxes(k, "K", t.tile, t.stages),
+            of_values=SplitBoxes(k, "V", t.tile, t.stages),
+            producer=producer,
+        )
+
+    def fill(self, k: KernelBuilder, cta: Cta) -> None:
+        """See `Rings.fill`. While a tile of K and one of V are on their way, consumers take those before,
+        and the tile of V before is split: it is needed after the next tile of K.
+        """
+        if isinstance(self.queries, Ring):
+            with self.queries.fill() as stage:
+                k.tma.load(stage.q, self.place("Q", cta, cta.first_row))
+        before = k.var(u32, 0)
+        with k.loop(-cta.tiles, 0 if cta.first_tile is None else -cta.first_tile) as n:
+            row = self.first_key(n)
+            seen = cta.mask.sees_tile(row)
+            with nullcontext() if seen is None else k.when(seen | (n == -cta.tiles), uniform=True):
+                with self.keys.fill() as stage:
+                    k.tma.load(stage.k, self.places(k, "K", cta, row), multicast=self.shares)
+                with k.when(before != 0, uniform=True):
+                    self._split_values(before)
+                self._split_keys(mark_of(n))
+                with self.values.fill() as stage:
+                    k.tma.load(stage.v, self.places(k, "V", cta, row), multicast=self.shares)
+                before.set(mark_of(n))
+        self._split_values(before)
+
+    def _split_keys(self, mark: Value) -> None:
+        producer = self.producer
+        with self.keys.rework() as stage:
+            self.of_keys.split(stage.k, (producer.thread, producer.threads), mark, stage.index)
+
+    def _split_values(self, mark: Value) -> None:
+        producer = self.producer
+        with self.values.rework() as stage:
+            team = producer.thread, producer.threads
+            self.of_values.split(stage.v, team, mark, stage.index, self.odd.found)
+
+
+def mark_of(n: Value) -> Value:
+    """What a tile with -n - 1 tiles before it is split with, u32: not 0."""
+    return n.as_(u32)

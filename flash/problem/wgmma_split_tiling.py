@@ -1,0 +1,78 @@
+"""How the work of a kernel for Hopper is dealt to warpgroups where elements are f32, each of which becomes
+a pair of f16 (`flash/device/split_boxes.py`).
+
+A pair has the bytes of its f32, so that tiles take twice the memory of those of 16 bits, and P twice the
+registers. The product of a tile has sums of its own, from which O is added up. The warpgroup that has the
+tiles copied also splits them.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from flash.problem.mma_tiling import PAIRS
+from flash.problem.wgmma_tiling import WgmmaTiling
+from ptxgen.records import dataclass
+
+# Columns of Q and K, and of V: those that two slabs of 128 bytes hold as f32 and one as f16, or twice these.
+SPLIT_WIDTHS: Final = (64, 128)
+SPLIT_BLOCKS_Q: Final = (64, 128)  # three consumers have no registers for O, its sums and both parts of P
+# As `wgmma_tiling._REGISTERS`; who splits a row of 128 columns has 16 elements, and the parts of some.
+_REGISTERS: Final = {1: (0, 0), 2: (72, 216)}
+# Keys whose products one sum takes, at most: tensor cores truncate their sums, and with 128 the error was
+# seen to be 2.7 times that of f32.
+_LONGEST_CHAIN: Final = 96
+_STEP: Final = 16  # keys of a product of f16
+_WORD: Final = 4  # bytes of an element, and of a factor
+
+
+@dataclass(frozen=True, slots=True)
+class SplitWgmmaTiling(WgmmaTiling):
+    """Tiles and warpgroups of one kernel; see `WgmmaTiling`."""
+
+    precision: ClassVar[str | None] = PAIRS.name
+
+    @property
+    def _of_roles(self) -> tuple[int, int]:
+        return _REGISTERS[self.consumers]
+
+    @property
+    def takes_turns(self) -> bool:
+        """False: a consumer waits for each product, and the other one multiplies meanwhile."""
+        return False
+
+    @property
+    def score_columns(self) -> int:
+        """Columns of head_dim that Q Kᵀ sums over, padding included."""
+        return split_width_of(self.head_dim)
+
+    @property
+    def output_columns(self) -> int:
+        """Columns of head_dim_v that a CTA computes, padding included."""
+        return split_width_of(self.head_dim_v)
+
+    @property
+    def _element_bytes(self) -> int:
+        return _WORD
+
+    @property
+    def _beside_bytes(self) -> int:
+        """A factor for each row of a tile."""
+        return _WORD * (self.block_q + 2 * self.stages * self.tile)
+
+    @property
+    def _held_registers(self) -> int:
+        """Registers of a consumer's thread with O, both parts of P, and S or the sums of a tile."""
+        return (self.tile + self.output_columns + max(self.tile, len(self.chains) * self.output_columns)) // 2
+
+    @property
+    def chains(self) -> tuple[int, ...]:
+        """The keys of a tile that each sum of P V takes, one after another: multiples of 16."""
+        steps = self.tile // _STEP
+        count = -(-self.tile // _LONGEST_CHAIN)
+        return tuple(_STEP * (steps * (n + 1) // count - steps * n // count) for n in range(count))
+
+
+def split_width_of(columns: int) -> int:
+    """The columns that a kernel computes with for rows of `columns` columns."""
+    return next(width for width in SPLIT_WIDTHS if columns <= width)
