@@ -41,9 +41,10 @@ OTHER: Final = "integers, moves"  # and all other instructions
 
 # A loop's path is the one with the most of these instructions. In a loop with products on tensor cores
 # the last of these, FFMA, does not count.
-_WORK: Final = ("HMMA", "HGMMA", "LDSM", "LDGSTS", "FFMA")
+_WORK: Final = ("HMMA", "HGMMA", "QGMMA", "LDSM", "LDGSTS", "FFMA")
 _OF_WARPS: Final = "HMMA"  # a product of a warp
-_OF_WARPGROUPS: Final = "HGMMA"  # a product of four warps, whose name says M, N and K: 64x128x16
+# Products of four warps, of 16 bits and of fp8, whose names say M, N and K: 64x128x16.
+_OF_WARPGROUPS: Final = ("HGMMA", "QGMMA")
 _WARPGROUP: Final = 4  # warps
 # Multiply-adds of a warp instruction, by the shape in its name; 16816 is m16n8k16 (PTX ISA, "Matrix
 # Fragments for mma").
@@ -109,7 +110,7 @@ class SassInstr:
     @property
     def macs(self) -> int:
         """Multiply-adds of a warp on tensor cores; of a product of a warpgroup a quarter."""
-        if self.name == _OF_WARPGROUPS:
+        if self.name in _OF_WARPGROUPS:
             shape = _SHAPE.search(self.opcode)
             return math.prod(map(int, shape.groups())) // _WARPGROUP if shape else 0
         if self.name != _OF_WARPS:
@@ -139,7 +140,7 @@ class Loop:
     @property
     def products(self) -> int:
         """The number of tensor-core instructions in a turn."""
-        return sum(instr.name in (_OF_WARPS, _OF_WARPGROUPS) for instr in self.path)
+        return sum(instr.name in (_OF_WARPS, *_OF_WARPGROUPS) for instr in self.path)
 
     @property
     def macs(self) -> int:

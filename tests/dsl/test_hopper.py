@@ -894,8 +894,35 @@ def ring_in_a_role(p: Parts) -> None:
         p.k.tma.ring(2, p.producer, p.consumer, c=((8, 64), f16))
 
 
-def ring_of_one_role(p: Parts) -> None:
-    p.k.tma.ring(2, p.producer, p.producer, c=((8, 64), f16))
+def fill_of_a_written_ring(p: Parts) -> None:
+    ring = p.k.tma.ring(2, p.producer, p.consumer, written=True, c=((8, 64), f16))
+    with p.producer, ring.fill():
+        pass
+
+
+def write_to_a_ring_of_copies(p: Parts) -> None:
+    with p.producer, p.ring.write():
+        pass
+
+
+def write_by_the_consumer(p: Parts) -> None:
+    ring = p.k.tma.ring(2, p.producer, p.consumer, written=True, c=((8, 64), f16))
+    with p.consumer, ring.write():
+        pass
+
+
+def halves_as_fp8(p: Parts) -> None:
+    with p.consumer, p.ring.drain() as stage:
+        stage.a.part(0, 64).as_fp8("e4m3")
+
+
+def fp8_of_another_name(p: Parts) -> None:
+    p.k.tma.tile("t", (64, 64), u8).part(0, 64).as_fp8("e3m4")
+
+
+def fp8_with_rows_along_the_sum(p: Parts) -> None:
+    a, b = (p.k.tma.tile(name, (64, 64), u8).part(0, 64).as_fp8("e4m3") for name in "tu")
+    _ = a @ b
 
 
 def ring_of_a_shape_alone(p: Parts) -> None:
@@ -1117,7 +1144,12 @@ MISTAKES: list[tuple[Any, type[PtxGenError], str]] = [
     (fill_in_a_fill, ConfigError, "ring 'ring_1': fill is inside another fill of the same ring"),
     (released_twice, TypeMismatchError, "the stage of ring 'ring_1' is used behind its drain"),
     (ring_in_a_role, ConfigError, "is declared inside 'role'; declare it before the block begins"),
-    (ring_of_one_role, ConfigError, "a positive number of stages, two different roles, and tiles by name"),
+    (fill_of_a_written_ring, ConfigError, "ring 'ring_2': fill is for copies; the threads of this ring use"),
+    (write_to_a_ring_of_copies, ConfigError, "ring 'ring_1': write is for rings made with written=True"),
+    (write_by_the_consumer, TypeMismatchError, "ring 'ring_2': write belongs into 'with' of the role 'prod"),
+    (halves_as_fp8, TypeMismatchError, "a.as_fp8: elements of u8 are taken as one of e4m3, e5m2, got f16"),
+    (fp8_of_another_name, TypeMismatchError, "t.as_fp8: elements of u8 are taken as one of e4m3, e5m2, got"),
+    (fp8_with_rows_along_the_sum, ConfigError, "t @ u: of fp8, wgmma takes the rows of a and the columns"),
     (ring_of_a_shape_alone, ConfigError, "ring: tile 'c' must be (shape, dtype) or (shape, dtype, swizzle)"),
     (accumulator_touched_before_the_wait, TypeMismatchError, "Accumulator(64 x 32) is used at "),
     (accumulator_stored_before_the_wait, TypeMismatchError, "wait before with k.wgmma.wait()"),
@@ -1272,7 +1304,7 @@ def test_unswizzled_tiles_and_other_types_are_no_operands() -> None:
     with pytest.raises(ConfigError, match="tile 'plain' has no swizzle, so wgmma cannot read it"):
         _ = plain @ good
     with pytest.raises(
-        TypeMismatchError, match="bytes @ good: wgmma multiplies two f16 or two bf16 matrices"
+        TypeMismatchError, match="bytes @ good: wgmma multiplies two f16, two bf16 or two fp8 matrices"
     ):
         _ = bytes_ @ good
     with pytest.raises(TypeError, match="unsupported operand"):

@@ -9,11 +9,13 @@ from ptxgen.dsl.control import Control
 from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS, Layout
 from ptxgen.dsl.tiles import TilePointer
 from ptxgen.dsl.values import Value
-from ptxgen.errors import ConfigError, TypeMismatchError
+from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.records import dataclass
-from ptxgen.types import ScalarType, bf16, f16, u64
+from ptxgen.types import ScalarType, bf16, f16, u8, u64
 
 STEP: Final = 16  # elements of K in one `wgmma` of 16-bit elements
+STEP_BYTES: Final = 32  # of the elements of K in one `wgmma`
+FP8: Final = ("e4m3", "e5m2")  # types whose elements are bytes (u8) in memory
 WGMMA_ROWS: Final = 64  # rows of A in one `wgmma`
 MOST_COLUMNS: Final = 256  # columns of B in one `wgmma`
 _DTYPES: Final = (f16, bf16)
@@ -42,6 +44,7 @@ class Operand:
     rows: int
     columns: int
     transposed: bool
+    fp8: str = ""  # the type of elements that are bytes in memory, of `FP8`
 
     @property
     def T(self) -> Operand:
@@ -52,6 +55,17 @@ class Operand:
     def dtype(self) -> ScalarType:
         """The type of the elements."""
         return self.layout.dtype
+
+    def as_fp8(self, name: str) -> Operand:
+        """The matrix of bytes (u8) as one of e4m3 or e5m2, as `name` says. Raises `TypeMismatchError`
+        for other elements and names.
+        """
+        if self.dtype is not u8 or name not in FP8:
+            raise TypeMismatchError(
+                f"{_name(self)}.as_fp8: elements of u8 are taken as one of {', '.join(FP8)}, got "
+                f"{self.dtype} and {shown(name)}"
+            )
+        return replace(self, fp8=name)
 
     def __matmul__(self, other: Operand) -> Product:
         """The product, which an accumulator takes: `acc += a @ b`."""
@@ -68,12 +82,13 @@ class Operand:
 
 @dataclass(frozen=True)
 class RegisterOperand:
-    """A matrix of 64 x `columns` in the registers of a warpgroup: for each 16 columns the four 32-bit
-    registers of a thread, two elements each (PTX ISA, "Register Fragments for wgmma").
+    """A matrix of 64 x `columns` in the registers of a warpgroup: for each 16 columns, of fp8 for each 32,
+    the four 32-bit registers of a thread (PTX ISA, "Register Fragments for wgmma").
     """
 
     dtype: ScalarType
     words: tuple[tuple[Value, Value, Value, Value], ...]
+    fp8: str = ""  # as of an `Operand`
 
     @property
     def rows(self) -> int:
@@ -83,7 +98,7 @@ class RegisterOperand:
     @property
     def columns(self) -> int:
         """The columns of the matrix."""
-        return STEP * len(self.words)
+        return STEP_BYTES // self.dtype.nbytes * len(self.words)
 
     def __matmul__(self, other: Operand) -> Product:
         """The product, which an accumulator takes: `acc += a @ b`."""
@@ -101,6 +116,11 @@ class Product:
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", self.b.dtype)
 
+    @property
+    def step(self) -> int:
+        """Elements of K in one `wgmma`."""
+        return STEP_BYTES // self.dtype.nbytes
+
 
 def product(a: Operand | RegisterOperand, b: object) -> Product:
     """The product of two matrices; `NotImplemented` if b is none, as operators of Python return it.
@@ -110,18 +130,25 @@ def product(a: Operand | RegisterOperand, b: object) -> Product:
     if not isinstance(b, Operand):
         return NotImplemented  # type: ignore[no-any-return]  # as operators return it
     names = f"{_name(a)} @ {_name(b)}"
-    if a.dtype is not b.dtype or a.dtype not in _DTYPES:
+    if a.dtype is not b.dtype or not (a.dtype in _DTYPES or (a.fp8 and b.fp8)):
         raise TypeMismatchError(
-            f"{names}: wgmma multiplies two f16 or two bf16 matrices here, got {a.dtype} and {b.dtype}"
+            f"{names}: wgmma multiplies two f16, two bf16 or two fp8 matrices here, got {_type(a)} and "
+            f"{_type(b)}"
         )
     if a.columns != b.rows:
         raise ConfigError(
             f"{names}: the columns of a must be the rows of b, got {a.rows} x {a.columns} and "
             f"{b.rows} x {b.columns}; a tile with rows of K is transposed by .T"
         )
-    if a.columns % STEP or a.rows % WGMMA_ROWS or b.columns % SWIZZLE_ROWS or b.columns > MOST_COLUMNS:
+    if a.fp8 and ((isinstance(a, Operand) and a.transposed) or not b.transposed):
         raise ConfigError(
-            f"{names}: wgmma takes {WGMMA_ROWS} rows at a time, {STEP} columns of a, and 8 to {MOST_COLUMNS} "
+            f"{names}: of fp8, wgmma takes the rows of a and the columns of b as rows in memory: a @ b.T, "
+            "where the rows of tile b are the columns of the product"
+        )
+    step = STEP_BYTES // b.dtype.nbytes
+    if a.columns % step or a.rows % WGMMA_ROWS or b.columns % SWIZZLE_ROWS or b.columns > MOST_COLUMNS:
+        raise ConfigError(
+            f"{names}: wgmma takes {WGMMA_ROWS} rows at a time, {step} columns of a, and 8 to {MOST_COLUMNS} "
             f"columns of b in steps of 8; got {a.rows} x {a.columns} and {b.rows} x {b.columns}"
         )
     for operand in (a, b):
@@ -137,3 +164,7 @@ def _name(operand: Operand | RegisterOperand) -> str:
     if isinstance(operand, RegisterOperand):
         return "registers"
     return operand.name + (".T" if operand.transposed else "")
+
+
+def _type(operand: Operand | RegisterOperand) -> str:
+    return operand.fp8 or str(operand.dtype)

@@ -39,7 +39,9 @@ class Ring:
     consumer. Phases follow from the order in which stages are taken, which is the same in both roles.
     With `overlapped` a turn of the consumer ends while its products are under way, and gives back the
     stage of the turn before. `ctas` above 1 are those of the cluster, whose producers fill stages of
-    each other: a stage is free when the consumers of all have given it back. `k.tma.ring` makes it.
+    each other: a stage is free when the consumers of all have given it back. If the ring is `written`,
+    the threads of the producer store to its tiles, and `full` barriers count an arrival of each of its
+    warps. A role may be both producer and consumer of a ring. `k.tma.ring` makes it.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Ring:
         barriers: SharedTile,
         ctas: int,
         overlapped: bool,
+        written: bool = False,
     ) -> None:
         self.k = k
         self.name = name
@@ -60,13 +63,14 @@ class Ring:
         self.consumer = consumer
         self.tiles = tiles
         self.overlapped = overlapped
+        self.written = written
         self.ctas = ctas
         self.spans_cluster = ctas > 1
         self.stages = barriers.columns // len(("full", "empty"))
         self._regions = regions
         self._barriers = barriers.pointer()
         self.not_entered = k.not_entered  # where the kernel keeps account of `with` blocks
-        self._cursors: dict[str, _Cursor] = {}
+        self._cursors: dict[str, _Cursor] = {}  # by turn, "fill" or "drain"
         self._filling: Stage | None = None
         k.add_role_user(self)
 
@@ -87,7 +91,8 @@ class Ring:
     def prepare(self) -> None:
         """Initialise the barriers, in one thread."""
         for stage in range(self.stages):
-            self.k.mbarrier_init(self._barriers.step(columns=stage), 1, space="shared::cta")
+            full = self.producer.warps if self.written else 1
+            self.k.mbarrier_init(self._barriers.step(columns=stage), full, space="shared::cta")
             empty = self._barriers.step(columns=self.stages + stage)
             self.k.mbarrier_init(empty, self.consumer.warps * self.ctas, space="shared::cta")
 
@@ -95,11 +100,11 @@ class Ring:
         """Give the role its own place in the ring. A fresh empty barrier lets the producer pass: its
         phase before the first has parity 1 (PTX ISA, "mbarrier.test_wait").
         """
-        for mine, parity in ((self.producer, 1), (self.consumer, 0)):
+        for mine, turn, parity in ((self.producer, "fill", 1), (self.consumer, "drain", 0)):
             if mine is role:
                 index: Var | int = self.k.var(u32, 0) if self.stages > 1 else 0
-                cursor = self._cursors[role.name] = _Cursor(index, self.k.var(u32, parity))
-                if self.overlapped and role is self.consumer:
+                cursor = self._cursors[turn] = _Cursor(index, self.k.var(u32, parity))
+                if self.overlapped and turn == "drain":
                     cursor.held, cursor.holds = self.k.var(u32, 0), self.k.var(u32, 0)
 
     @block
@@ -110,9 +115,11 @@ class Ring:
         k = self.k
         k.require_role(f"ring {self.name!r}: fill", self.producer)
         k.refuse_predicated("ring.fill")
+        if self.written:
+            raise ConfigError(f"ring {self.name!r}: fill is for copies; the threads of this ring use write")
         if self._filling is not None:
             raise ConfigError(f"ring {self.name!r}: fill is inside another fill of the same ring")
-        cursor = self._cursors[self.producer.name]
+        cursor = self._cursors["fill"]
         with k.when(self.producer.leads):
             stage = self._filling = self._stage(cursor, "fill")
             try:
@@ -129,6 +136,28 @@ class Ring:
             finally:
                 self._filling = None
                 stage.close()
+        self._advance(cursor)
+
+    @block
+    def write(self) -> Iterator[Stage]:
+        """The turn of the producer of a `written` ring: wait until the next stage is free, and store to
+        its tiles, by all threads of the role. Products see what they stored.
+        """
+        k = self.k
+        k.require_whole_role(f"ring {self.name!r}: write", self.producer)
+        if not self.written:
+            raise ConfigError(f"ring {self.name!r}: write is for rings made with written=True; use fill")
+        cursor = self._cursors["fill"]
+        stage = self._stage(cursor, "write")
+        self._wait(stage.empty, cursor)
+        try:
+            yield stage
+            k.fence_proxy_async(space="shared::cta")
+            k.bar_warp_sync(-1)
+            with k.only_if(self.producer.is_first_lane):
+                k.mbarrier_arrive(stage.full, space="shared::cta")
+        finally:
+            stage.close()
         self._advance(cursor)
 
     @block
@@ -163,7 +192,7 @@ class Ring:
         of several rings may overlap. With nested use `drain` is shorter.
         """
         stage = self._next_full("drain")
-        self._advance(self._cursors[self.consumer.name])
+        self._advance(self._cursors["drain"])
         return stage
 
     def peek(self) -> Stage:
@@ -177,14 +206,14 @@ class Ring:
     def _next_full(self, turn: str) -> Stage:
         """The consumer's next stage, when it is full."""
         self.k.require_whole_role(f"ring {self.name!r}: {turn}", self.consumer)
-        cursor = self._cursors[self.consumer.name]
+        cursor = self._cursors["drain"]
         stage = self._stage(cursor, "drain")
         self._wait(stage.full, cursor)
         return stage
 
     def _hold(self, stage: Stage, start: int) -> None:
         """End the turn of an overlapped ring, which began at step `start` of the flight."""
-        k, held = self.k, self._cursors[self.consumer.name].held
+        k, held = self.k, self._cursors["drain"].held
         assert held is not None  # the ring is overlapped
         if not k.flight.has_started(start):
             raise ConfigError(
@@ -198,7 +227,7 @@ class Ring:
 
     def _give_back(self) -> Var:
         """Give back the stage that is held, if any; the variable that says whether there is one."""
-        cursor = self._cursors[self.consumer.name]
+        cursor = self._cursors["drain"]
         assert cursor.held is not None  # the ring is overlapped
         assert cursor.holds is not None
         self.arrive(self.barrier(cursor.held, self.stages), cursor.holds != 0)
@@ -239,6 +268,8 @@ class Ring:
         layout, at = self.tiles[name], self._regions[name].pointer()
         if isinstance(index, Value):
             at = at.moved(self.k.mad(index, layout.tile_bytes, at.value, mode="lo"))
+        elif index:
+            at = at.plus_bytes(index * layout.tile_bytes)
         return BoxTile(self.k, name, layout, at, owner)
 
     def _wait(self, barrier: TilePointer, cursor: _Cursor) -> None:

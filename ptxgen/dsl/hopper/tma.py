@@ -141,6 +141,7 @@ class Tma:
         *,
         multicast: bool = False,
         overlapped: bool = False,
+        written: bool = False,
         **tiles: tuple[object, ...] | Layout,
     ) -> Ring:
         """A ring of `stages` stages, each with the given tiles: `ring(3, producer, consumer,
@@ -149,6 +150,8 @@ class Tma:
         It is made before the first role begins. With `multicast` the CTAs of the cluster fill stages of
         each other, at the same steps. With `overlapped` the consumer's products of one turn
         may be under way in the next one, which needs two stages or more; `ring.finish()` ends them.
+        With `written` the threads of the producer store to stages, in `with ring.write() as stage:`, and no
+        copies fill them. A role that has whole stages of its own to move may be producer and consumer.
         """
         self._require("tma.ring")
         for role in (producer, consumer):
@@ -156,9 +159,9 @@ class Tma:
                 raise ConfigError(
                     f"ring: the producer and the consumer must be roles of this kernel, got {shown(role)}"
                 )
-        if not is_count(stages) or not tiles or producer is consumer:
+        if not is_count(stages) or not tiles:
             raise ConfigError(
-                "ring: it takes a positive number of stages, two different roles, and tiles by name, such as "
+                "ring: it takes a positive number of stages, two roles, and tiles by name, such as "
                 f"a=((128, 64), f16); got {shown(stages)}, {producer!r}, {consumer!r} and {shown(tiles)}"
             )
         if multicast and self._cluster.size == 1:
@@ -166,6 +169,8 @@ class Tma:
         for name in tiles:
             if name.startswith("_") or hasattr(Stage, name):
                 raise ConfigError(f"ring: a tile cannot be called {name!r}, a word of stages; rename it")
+        if multicast and written:
+            raise ConfigError("ring: multicast=True is for copies, and threads write their own CTA's stages")
         if overlapped and stages == 1:
             raise ConfigError("ring: an overlapped ring needs two stages or more, got 1")
         layouts = {
@@ -177,7 +182,7 @@ class Tma:
         regions = {n: self._region(f"{name}_{n}", layout, stages) for n, layout in layouts.items()}
         barriers = self._shared(name, (1, 2 * stages), u64, align=_BARRIER_ALIGN)
         ctas = self._cluster.size if multicast else 1
-        return Ring(self._k, name, producer, consumer, layouts, regions, barriers, ctas, overlapped)
+        return Ring(self._k, name, producer, consumer, layouts, regions, barriers, ctas, overlapped, written)
 
     # ------------------------------------------------------------------------------ copies
 

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from typing import Any, Final, cast
 
 from ptxgen import ir
-from ptxgen.dsl.hopper.products import MOST_COLUMNS, STEP, WGMMA_ROWS, Operand, Product, RegisterOperand
+from ptxgen.dsl.hopper.products import FP8, MOST_COLUMNS, STEP, WGMMA_ROWS, Operand, Product, RegisterOperand
 from ptxgen.dsl.hopper.roles import WARPGROUP, Roles
 from ptxgen.dsl.hopper.tiles import BoxTile
 from ptxgen.dsl.tiles import Fragment, TilePointer
 from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_count, is_int
 from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import ScalarType, bf16, bf16x2, f16, f16x2, f32, u32
+from ptxgen.types import ScalarType, bf16, bf16x2, f16, f16x2, f32, u8, u32
 
 _PINNED: Final = "k.wgmma"  # the region that a pinned wait never writes; no tile can have this name
 _MOST_PENDING: Final = 7  # PTX ISA, "wgmma.wait_group"
@@ -93,16 +93,19 @@ class Wgmma:
         with self._k.flight.group(self._k):
             yield
 
-    def registers(self, words: Sequence[Sequence[Value]], dtype: ScalarType) -> RegisterOperand:
+    def registers(self, words: Sequence[Sequence[Value]], dtype: ScalarType | str) -> RegisterOperand:
         """A matrix of 64 x 16 n in registers as the left operand of a product: for each 16 columns four
-        values or variables of 32 bits with two f16 or bf16 elements each.
+        values or variables of 32 bits with two f16 or bf16 elements each. Of "e4m3" and "e5m2" each has
+        four elements, and there are four for each 32 columns.
         """
         found: Any = tuple(tuple(step) for step in words)
         fits = all(len(step) == _WORDS and all(map(_is_word, step)) for step in found)
+        if found and fits and isinstance(dtype, str) and dtype in FP8:
+            return RegisterOperand(u8, found, dtype)
         if not found or not fits or dtype not in _PAIRS:
             raise TypeMismatchError(
                 f"wgmma.registers: it takes four values of 32 bits for each {STEP} columns, of f16 or "
-                f"bf16, got {shown(words)} and {shown(dtype)}"
+                f"bf16, or for each {2 * STEP} of fp8, got {shown(words)} and {shown(dtype)}"
             )
         return RegisterOperand(dtype, found)
 
@@ -201,29 +204,30 @@ class Accumulator:
             self._emit(of, add)
 
     def _emit(self, of: Product, add: bool) -> None:
-        """The instructions of a product, 16 columns of A at a time."""
-        a, b, shape = of.a, of.b, f"m64n{self.columns}k16"
+        """The instructions of a product, 16 columns of A at a time, of fp8 32."""
+        a, b, shape = of.a, of.b, f"m64n{self.columns}k{of.step}"
         k_is_rows = not b.transposed
         right = b.descriptor(k_is_rows=k_is_rows)
         left = a.descriptor(k_is_rows=a.transposed) if isinstance(a, Operand) else None
         # Methods by name: the table's rows are named after the type.
-        of_tiles, of_registers = (
-            getattr(self.k, f"wgmma_f32_{of.dtype}{form}") for form in ("", "_registers")
-        )
+        kind = "fp8" if a.fp8 else of.dtype
+        of_tiles, of_registers = (getattr(self.k, f"wgmma_f32_{kind}{form}") for form in ("", "_registers"))
+        types = {"atype": a.fp8, "btype": b.fp8} if a.fp8 else {}
         # The registers by themselves: a product may follow another one into the same accumulator.
         written = [[Var(self.k, v._reg, f32) for v in variables] for variables in self._vars]
-        for step in range(a.columns // STEP):
-            second = _moved(right, b.layout.step(STEP * step, transposed=k_is_rows))
+        for step in range(a.columns // of.step):
+            second = _moved(right, b.layout.step(of.step * step, transposed=k_is_rows))
             scale = self._true if add or step else self._false
             for part, into in enumerate(written):
                 if isinstance(a, RegisterOperand):
-                    of_registers(a.words[step], second, scale, 1, 1, int(k_is_rows), into=into, shape=shape)
+                    turned = () if types else (int(k_is_rows),)
+                    of_registers(a.words[step], second, scale, 1, 1, *turned, into=into, shape=shape, **types)
                     continue
                 assert left is not None  # a is in shared memory
-                nbytes = a.layout.step(STEP * step, transposed=a.transposed) + _rows_offset(a, part)
+                nbytes = a.layout.step(of.step * step, transposed=a.transposed) + _rows_offset(a, part)
                 first = _moved(left, nbytes)
-                flags = 1, 1, int(a.transposed), int(k_is_rows)
-                of_tiles(first, second, scale, *flags, into=into, shape=shape)
+                flags = () if types else (int(a.transposed), int(k_is_rows))
+                of_tiles(first, second, scale, 1, 1, *flags, into=into, shape=shape, **types)
 
     # ------------------------------------------------------------------------------ elements
 
