@@ -20,7 +20,8 @@ So n roundings have the variance n R² u²/3, whatever the order is; products th
 they are added, and factors rounded before they are multiplied, add 3 X² u²/3.
 
 **A sum on a tensor core** takes m products a step. It truncates these and the sum so far to F bits
-below M, the power of two of the largest, adds exactly, and truncates to 24 bits of f32 (Fasi,
+below M, the power of two of the largest, adds exactly, and truncates to 24 bits of f32, of fp8 to 14,
+for which what follows has another u (Fasi,
 Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ CS 7:e330, 2021).
 Each of the m + 1 numbers loses 0 to 2^-F M, the sum 0 to 2^-23 |s|, all towards zero. With M = R
 the variance of a step is (1 + (m + 1) 4^(24-F)) R² u²/3 at most. The means do not cancel, as
@@ -41,7 +42,8 @@ make errors c x_j with one c for all keys of a row.
 **Outputs** are o = Σ p_j w_j v_j, where p is the softmax and w_j is 1, or the factor that dropout
 gives a weight. An error e_j of score j moves o by p_j (w_j v_j - o) e_j, as the sum of the weights
 moves, too. So softmax is its own condition number. P rounded to a type of unit roundoff u_P adds
-p_j w_j v_j u_P at most, in the sum P V alone; the sum P V and the sum of the weights are sums as
+p_j w_j v_j u_P at most, in the sum P V alone, or, where the sum of the weights is that of the rounded
+ones, p_j (v_j - o) u_P; the sum P V and the sum of the weights are sums as
 above, with a rounding for each tile that rescales them. log-sum-exp moves by p_j e_j. The result is
 rounded once more, to its type, by half an ulp at most: that is added as it is. Keys of a row with
 equal scores have equal errors: their terms are added before they are squared.
@@ -62,9 +64,11 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.operands.dtypes import BF16, F16
+from flash.device.fp8_softmax import LIFT
+from flash.operands.dtypes import BF16, E4M3, F16, FP8_DTYPES
 from flash.operands.words import Causal
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
+from flash.problem.fp8_tiling import FP8_TILES
 from flash.problem.mma_tiling import HALF, LONGEST_GROUP, PAIRS, TF32
 from flash.problem.sequences import each_sequence
 from flash.problem.simt_tiling import IEEE
@@ -84,6 +88,8 @@ _LOG2: Final = 4.0  # error of `lg2.approx`, in u; absolute for sums below 2 (PT
 _FACTORS: Final = 4.0  # roundings of scale, log2(e), their product and a scale of K
 _SLOPE: Final = 2.0  # roundings of a sink and of log2(e)
 _ADDITIONS: Final = 2  # roundings of a score that are counted for features that add to it
+_FP8_DEPTH: Final = 32  # products of fp8 in a step of `wgmma`
+_FP8_BITS: Final = 13  # behind the first, of these products and of their sum (`ptxgen/isa/tensor_core.py`)
 _LARGEST_TILE: Final = max(tile for tile, _ in DEFAULT_TF32_TILES[PAIRS.name].values())  # keys
 _LEAST_TILE: Final = 16  # keys; each may bring a new maximum
 _LAST_STEPS: Final = 4  # roundings: the sum, its reciprocal, the product with it, a scale of V
@@ -102,14 +108,15 @@ _LARGEST_TF32: Final = np.float32(float.fromhex("0x1.ffcp127"))
 @dataclass(frozen=True, slots=True)
 class TensorCore:
     """How products are summed: `products` of them in a step, truncated to `bits` bits below the
-    largest; `chain` terms of P V (0: all) before the sum goes on in f32. Each term errs by `residue`
-    units u.
+    largest, and to `significant` bits; `chain` terms of P V (0: all) before the sum goes on in f32. Each
+    term errs by `residue` units u.
     """
 
     products: int
     bits: int
     chain: int = 0
     residue: float = _ROUNDED_PRODUCTS
+    significant: int = 24
 
     def sum_error(self, count: Any, total: Array, squares: Array) -> tuple[Array, Array]:
         """The variance of the error of a sum of `count` terms, and its mean with the sign turned,
@@ -120,13 +127,14 @@ class TensorCore:
         steps, own = np.ceil(count / self.products) + 1, count / chains
         size = _square(total) + squares / 4
         of_chain = size if self.chain == 0 else (_square(total) + 1.25 * squares) / chains
-        of_step = _ROUNDING * (1 + (self.products + 1) * 4.0 ** (24 - self.bits))
+        unit = 2.0**-self.significant
+        of_step = _square(unit) / 3 + _ROUNDING * (self.products + 1) * 4.0 ** (24 - self.bits)
         random = steps * of_step * of_chain + _ROUNDING * self.residue**2 * squares
-        random = random + _square(steps / chains * _U) / 12 * squares
+        random = random + _square(steps / chains * unit) / 12 * squares
         if self.chain:
             random = random + chains * _ROUNDING * size
         like = np.minimum(_ratio(_square(total), squares), own)
-        mean = steps / chains * _U + np.sqrt(own) * 2.0**-self.bits / 2 * np.sqrt(1 + like)
+        mean = steps / chains * unit + np.sqrt(own) * 2.0**-self.bits / 2 * np.sqrt(1 + like)
         return random, mean * total
 
 
@@ -136,7 +144,8 @@ class Arithmetic:
     and `least_weight` the least error of P where the largest weight is 1; `core` is None where sums
     are rounded to nearest. `operands` is the function that converts Q, K and V before anything
     else; what follows takes its results as exact. `parts` is the unit roundoff of the parts that
-    are merged if the keys are shared out, else 0.
+    are merged if the keys are shared out, else 0. With `sums_rounded` O is divided by the sum of the
+    rounded weights, which the tensor core adds, too.
     """
 
     weights: float = 0.0
@@ -144,6 +153,7 @@ class Arithmetic:
     core: TensorCore | None = None
     operands: Callable[[Array], Array] | None = None
     parts: float = 0.0
+    sums_rounded: bool = False
 
     def sum_error(
         self, count: Any, total: Array, squares: Array, *, in_chains: bool = True
@@ -164,11 +174,17 @@ PARTS_OF_F32: Final = _U
 
 def arithmetic_of(kind: str, sm: int = 80, parts: float = 0.0, tile: int = _LARGEST_TILE) -> Arithmetic:
     """The arithmetic of kernels for a GPU sm_NN by their type or the precision of f32: "f32" or
-    "ieee", "f32_grade", "tf32", "f16" or "bf16". `parts` is as in `Arithmetic`; `tile` is the keys
-    whose products stay in a tensor core with "f32_grade".
+    "ieee", "f32_grade", "tf32", "f16", "bf16", "e4m3" or "e5m2". `parts` is as in `Arithmetic`; `tile`
+    is the keys whose products stay in a tensor core with "f32_grade", and those of fp8.
     """
     if kind in ("f32", IEEE):
         return Arithmetic(parts=parts)
+    if kind in FP8_DTYPES:
+        # P is of e4m3 with either; the largest is 2^LIFT.
+        info = ml_dtypes.finfo(E4M3.numpy)  # type: ignore[no-untyped-call]
+        least = float(info.smallest_subnormal) / 2 * 2.0**-LIFT
+        core = TensorCore(_FP8_DEPTH, _FP8_BITS, tile, significant=_FP8_BITS + 1)
+        return Arithmetic(float(info.eps) / 2, least, core, None, parts, sums_rounded=True)
     halves = sm < _SM_OF_WHOLE_STEPS  # the tensor core takes two steps for one `mma`
     bits = 24 if halves else 25
     if kind == PAIRS.name:
@@ -188,7 +204,8 @@ def arithmetic_of(kind: str, sm: int = 80, parts: float = 0.0, tile: int = _LARG
 def arithmetic_of_config(config: AttentionConfig, parts: float = 0.0) -> Arithmetic:
     """The arithmetic of the kernels that a configuration gets."""
     sm = find_target(config.target or DEFAULT_TARGET).sm
-    tile = _LARGEST_TILE if config.tile == "auto" else int(config.tile)
+    largest = max(FP8_TILES) if config.is_fp8 else _LARGEST_TILE
+    tile = largest if config.tile == "auto" else int(config.tile)
     return arithmetic_of(config.precision or config.element.name, sm, parts, tile)
 
 
@@ -378,7 +395,17 @@ class _Row:
         of_weights = arithmetic.weights**2 / 3 * squared_sum + (
             _square(arithmetic.least_weight * largest) / 3 * (self.visible @ squares)
         )
-        alike, alike_sums = self._alike(mass, e2, out, arithmetic.weights)
+        if arithmetic.sums_rounded:
+            # The tensor core cuts both sums, and a rounding of P is in both.
+            of_sum, cut_sum = arithmetic.sum_error(steps, np.ones_like(lse), p2.sum(axis=-1))
+            in_sum = in_sum + _square(out) * of_sum[..., None]
+            cut = np.abs(cut) + np.abs(out) * cut_sum[..., None]
+            each = (
+                _square(arithmetic.weights) / 3 * p2 + _square(arithmetic.least_weight * largest) / 3 * seen
+            )
+            of_weights = each @ squares - 2 * out * (each @ v) + _square(out) * each.sum(axis=-1)[..., None]
+            of_weights = of_weights.clip(0)
+        alike, alike_sums = self._alike(mass, e2, out, arithmetic)
         random = in_sum + of_scores.clip(0) + of_weights + _square(out) * total[..., None] + alike
         of_lse, apart_sums = moved + total + alike_sums, 0.0
         if arithmetic.parts:
@@ -401,7 +428,7 @@ class _Row:
         lse_error = lse_error + sink_mean + _U * (3 * np.abs(lse) + np.abs(top) + _LOG2 * np.maximum(log, 1))
         return out_error + lost, lse_error
 
-    def _alike(self, mass: Array, e2: Array, out: Array, unit: float) -> tuple[Array, Array]:
+    def _alike(self, mass: Array, e2: Array, out: Array, how: Arithmetic) -> tuple[Array, Array]:
         """The additions to the variances of O and of the sum of the weights for keys of a row with
         equal scores, whose errors are equal.
         """
@@ -415,7 +442,8 @@ class _Row:
             values = (one * mass[at][keys]) @ self.v[at[:-1]][keys]
             weights, error = one @ self.p[at][keys], one @ e2[at][keys] / one.sum(axis=1)
             moved = values - weights[:, None] * out[at]
-            more[at] = unit**2 / 3 * _square(values).sum(axis=0) + error @ _square(moved)
+            rounded = moved if how.sums_rounded else values
+            more[at] = how.weights**2 / 3 * _square(rounded).sum(axis=0) + error @ _square(moved)
             sums[at] = error @ _square(weights)
         return more, sums
 

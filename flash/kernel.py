@@ -25,6 +25,7 @@ from flash.launch.signature import ExplainArguments, LaunchArguments
 from flash.operands.dtypes import F32
 from flash.operands.words import A, AnyArray, Backend, Layout
 from flash.problem.config import AttentionConfig
+from flash.problem.features import SCALES
 from flash.scores.aux_arrays import flattened
 from flash.scores.features import NO_ARRAYS, require_known, takes
 from ptxgen import ir
@@ -42,7 +43,7 @@ from ptxgen.runtime.settings import AUTO
 
 _FOUR: Final = ("q", "k", "v", "out")
 _NAME: Final = "AttentionKernel"
-_NO_OPERANDS: Final = {**NO_ARRAYS, **dict.fromkeys((*varlen.LENGTHS, varlen.TABLE))}
+_NO_OPERANDS: Final = {**NO_ARRAYS, **dict.fromkeys((*varlen.LENGTHS, varlen.TABLE, *SCALES))}
 
 
 class AttentionKernel:
@@ -189,6 +190,11 @@ class AttentionKernel:
         inputs. lse is the natural logarithm of each row's sum, float32, [batch, heads, seq_q] in
         either layout. A row that sees no key gives 0 and -inf.
 
+        q, k and v of float8_e4m3fn or float8_e5m2, as the config says, come with `q_scale`, `k_scale` and
+        `v_scale`, float32 of a shape that broadcasts to [batch, kv_heads]: what their numbers are
+        multiplied with, q's for all heads that share a head of k and v. out is then of the config's
+        out_dtype, and the GPU is a Hopper GPU.
+
         The arrays of scores, which the list below names, may have any shape that broadcasts to
         theirs, with any strides, in either layout. Each is given if, and only if, the config asks
         for it; `bias` and `key_bias` are of the type that the config says. A mask of False or a
@@ -244,7 +250,7 @@ class AttentionKernel:
         check_place(caller.name, name, like, explicit)
         memory = self._gpu.backend
         made = (
-            results.empty(like, geometry.out_shape, self.config.element, memory=memory, stream=explicit)
+            results.empty(like, geometry.out_shape, self.config.output, memory=memory, stream=explicit)
             if out is None
             else out
         )

@@ -90,7 +90,7 @@ def run_forward(
     kernel = kernel or config.kernel()
     module = module or build(kernel).module
     batch, heads, seq_q = q.shape[:3]
-    out = np.full((batch, heads, seq_q, v.shape[3]), np.nan, config.element.numpy)
+    out = np.full((batch, heads, seq_q, v.shape[3]), np.nan, config.output.numpy)
     lse = np.full((batch, heads, seq_q), np.nan, np.float32)
     strides = [s // a.itemsize for a in (q, k, v, out) for s in a.strides[:3]]
     sizes = [seq_q, k.shape[2], heads, heads // k.shape[1]]
@@ -100,7 +100,13 @@ def run_forward(
     own_sizes: dict[str, int] = {}
     for operand in kernel.features.operands:
         array = operands[operand.name]
-        sizes_of = {"batch": batch, "heads": heads, "seq_q": seq_q, "seq_k": k.shape[2]}
+        sizes_of = {
+            "batch": batch,
+            "heads": heads,
+            "kv_heads": k.shape[1],
+            "seq_q": seq_q,
+            "seq_k": k.shape[2],
+        }
         whole = array.shape if operand.is_whole else [sizes_of[axis] for axis in operand.axes]
         wide = np.broadcast_to(array, whole)
         own_sizes |= zip(operand.axes, array.shape, strict=False) if operand.is_whole else []
@@ -125,12 +131,20 @@ def run_forward(
             np.float32(config.scale),
             *numbers,
             *extra_strides,
-            *[of.of(dict(zip("QKVO", (q, k, v, out), strict=True))[n]) for n, of in maps_of(kernel).items()],
+            *[
+                of.of(_of_map(dict(zip("QKVO", (q, k, v, out), strict=True))[n]))
+                for n, of in maps_of(kernel).items()
+            ],
         ],
         dynamic_smem=module.kernels[0].dynamic_shared_bytes,
         **how,
     )
     return out, lse, result
+
+
+def _of_map(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The array as a tensor map takes it: numbers of fp8 as bytes."""
+    return array.view(np.uint8) if array.itemsize == 1 else array
 
 
 def in_pages(

@@ -15,6 +15,7 @@ from flash.commands.measure.build import assemble_jobs, emit_jobs
 from flash.commands.measure.cpu import CPU_REMARKS, cpu_jobs
 from flash.commands.measure.decode import DECODE_REMARKS, decode_jobs
 from flash.commands.measure.device import Gpu, open_gpu
+from flash.commands.measure.fp8_error import FP8_ERROR_REMARKS, fp8_jobs
 from flash.commands.measure.gallery import GALLERY_REMARKS, gallery_jobs
 from flash.commands.measure.gpu import GPU_REMARKS, gpu_jobs
 from flash.commands.measure.gpu_decode import GPU_DECODE_REMARKS, gpu_decode_jobs
@@ -52,6 +53,7 @@ ABOUT: Final = {
     "static": "kernels and those of gradients by assembler and interpreter, beside Triton's",
     "forward": "main loops of forward kernels in machine code, modelled, beside Triton's and FA2's",
     "hopper": "main loops of forward kernels for sm_90a, modelled, beside Triton's and flash-attn-4's",
+    "fp8": "errors of forward kernels of e4m3 against float64, beside FlashAttention-3's method",
     "loops": "main loops of kernels that attend to a cache: instructions beside bytes, bytes in flight",
     "gallery": "the documentation's kernels beside Triton's and CuTe DSL's: lines, time, machine code",
     "decode": "bytes that decoding moves, against what it has to, on the interpreter",
@@ -69,6 +71,7 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "static": static_jobs,
     "forward": forward_jobs,
     "hopper": hopper_jobs,
+    "fp8": fp8_jobs,
     "loops": loop_jobs,
     "gallery": gallery_jobs,
     "decode": decode_jobs,
@@ -95,6 +98,7 @@ _REMARKS: Final = {
     "static": STATIC_REMARKS,
     "forward": FORWARD_REMARKS,
     "hopper": HOPPER_REMARKS,
+    "fp8": FP8_ERROR_REMARKS,
     "loops": LOOP_REMARKS,
     "gallery": GALLERY_REMARKS,
     "decode": DECODE_REMARKS,

@@ -16,7 +16,7 @@ from flash.device.softmax import NO_TERMS, FirstTerms
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var, marked
 from ptxgen.types import f32, pred, u32
 
-_LARGE: Final = 2.0**20  # smaller shifts are rounded by less than 2^-4
+LARGE: Final = 2.0**20  # smaller shifts are rounded by less than 2^-4
 
 
 class OverlappedSoftmax(LazySoftmax):
@@ -55,6 +55,11 @@ class OverlappedSoftmax(LazySoftmax):
                 self._move(i, top, outgrown[i])
             self._note_rests()
         self._subtract(S)
+        self._exponentials(S)
+
+    def _exponentials(self, S: Fragment) -> None:
+        """Replace the exponents by weights, and add these to the sums."""
+        k = self.k
         for i, scores in enumerate(S):
             total: Value = self.row_sum[i]
             for score in scores:
@@ -78,7 +83,7 @@ class OverlappedSoftmax(LazySoftmax):
         else:
             rest, scaled = self._rest[i], top * self._factor
             moved = k.selp(scaled, shift, outgrown)
-            left = k.selp(k.fma(top, self._factor, -scaled), 0.0, k.abs(scaled) >= _LARGE)
+            left = k.selp(k.fma(top, self._factor, -scaled), 0.0, k.abs(scaled) >= LARGE)
             left = k.selp(left, rest, outgrown)
             factor.set(k.ex2((shift - moved) + (rest - left), ftz=True))
             rest.set(left)

@@ -259,6 +259,8 @@ class Parameters:
         and of one head of K and V.
         """
         found = self.of_sequence(k, batch) if features.varlen else self
+        if features.scaled:
+            return found.of_scales(k, batch, kv_head)
         if not features.cached:
             return found
         return found.of_batch(k, batch, features.page_size).of_kv_head(k, kv_head)
@@ -269,6 +271,12 @@ class Parameters:
         if k_scale is None:
             return self
         factor = k_scale.of_sequence(k, kv_head)
+        return replace(self, scale=self.scale * factor, scale_log2=self.scale_log2 * factor)
+
+    def of_scales(self, k: KernelBuilder, batch: Value, kv_head: Value) -> Parameters:
+        """The arguments of one head of K and V of one item: with its scales of Q and K in the softmax's."""
+        q_scale, k_scale = (self.operands[f"{what}_scale"] for what in "qk")
+        factor = q_scale.of_sequence(k, batch, kv_head) * k_scale.of_sequence(k, batch, kv_head)
         return replace(self, scale=self.scale * factor, scale_log2=self.scale_log2 * factor)
 
     def of_batch(self, k: KernelBuilder, batch: Value, page_size: int) -> Parameters:

@@ -8,7 +8,7 @@ import numpy as np
 
 from flash.host.caller import views_of
 from flash.host.results import DeviceArray
-from flash.operands.dtypes import BOOL, DTYPES, I32, OF_ARRAYS, DType
+from flash.operands.dtypes import BOOL, I32, INPUT_DTYPES, OF_ARRAYS, DType
 from flash.problem.limits import INT32_MAX
 from ptxgen.arguments import integer
 from ptxgen.arrays.views import HOST, host_array
@@ -17,16 +17,16 @@ from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.runtime.given import gpu_of
 
 _WHO: Final = "to_device"
-_TAKEN: Final[dict[str, DType]] = {t.array_name: t for t in (*DTYPES.values(), I32, BOOL)}
+_TAKEN: Final[dict[str, DType]] = {t.array_name: t for t in (*INPUT_DTYPES.values(), I32, BOOL)}
 
 
 def to_device(array: object, *, device: int | None = None, cuda: CudaBackend | None = None) -> DeviceArray:
     """A dense copy of a host array on GPU `device`, by default the current one. The copy is
     complete on return and freed with the object; its `numpy()` copies it back.
 
-    `array`: float32, float16, bfloat16, int32 or bool, of numpy or any library whose arrays are
-    read through DLPack, of any shape and strides. `cuda` is the GPU backend, by default that of the
-    process.
+    `array`: float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int32 or bool, of numpy or any
+    library whose arrays are read through DLPack, of any shape and strides. `cuda` is the GPU backend,
+    by default that of the process.
 
     Raises `LaunchError` for any other array or device, `BackendError` if there is no GPU.
     """

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from flash.operands.declared import Operand
-from flash.operands.dtypes import DType
+from flash.operands.dtypes import FP8_DTYPES, DType
 from ptxgen.arrays.views import ArrayView
 
 _TORCH_METHODS: Final = {
@@ -141,9 +141,9 @@ def heads_problems(heads: int, kv_heads: int, of: str, shapes: str = "") -> Iter
 def conversion(name: str, array: ArrayView, to: DType) -> str:
     """For a message: the expression of the array's library that converts it to dtype `to`."""
     if array.kind == "torch":
-        return f"{name}.{_TORCH_METHODS[to.name]}()"
-    # numpy knows the name "bfloat16" only once ml_dtypes is imported.
-    kind = "ml_dtypes.bfloat16" if to.name == "bf16" else repr(to.array_name)
+        return f"{name}.{_TORCH_METHODS.get(to.name) or f'to(torch.{to.array_name})'}()".replace(")()", ")")
+    # numpy knows the names of these types only once ml_dtypes is imported.
+    kind = f"ml_dtypes.{to.array_name}" if to.name in ("bf16", *FP8_DTYPES) else repr(to.array_name)
     return f"{name}.astype({kind})"
 
 

@@ -20,6 +20,7 @@ from flash.launch.step import Step, plan_of
 from flash.launch.varlen import LENGTHS, TABLE
 from flash.mods.trace import AUX
 from flash.problem.config import AttentionConfig
+from flash.problem.features import SCALES
 from flash.problem.sequences import each_sequence
 from flash.scores.aux_arrays import gathered
 from flash.scores.window import position_offset
@@ -97,7 +98,30 @@ def run_on_cpu(call: Call) -> None:
         _each_on_cpu(call, attend, operands, lse)
         return
     q, k, v, out = (_bhsd(array, call.layout) for array in (call.q, call.k, call.v, call.out))
+    if config.is_fp8:
+        scales = _scales(call, operands)
+        q, k, v = (_scaled(x, scale) for x, scale in zip((q, k, v), scales, strict=True))
     attend(q, k, v, out, None if lse is None else lse.reshape(out.shape[:3]), **operands)
+
+
+def _scaled(x: NDArray[Any], scale: NDArray[Any]) -> NDArray[Any]:
+    """x [batch, heads, rows, dim] of fp8 as f32 times `scale` [batch, kv_heads], for each of which there
+    are as many heads.
+    """
+    batch, heads = x.shape[:2]
+    repeated = np.repeat(scale, batch * heads // scale.size, axis=1).reshape(batch, heads, 1, 1)
+    found: NDArray[Any] = x.astype(np.float32) * repeated
+    return found
+
+
+def _scales(call: Call, operands: dict[str, Any]) -> list[NDArray[Any]]:
+    """The scales of Q, K and V, [batch, kv_heads], which are taken out of `operands`; none if the numbers
+    have none.
+    """
+    if not call.config.is_fp8:
+        return []
+    shape = call.geometry.batch, call.geometry.kv_heads
+    return [np.broadcast_to(operands.pop(name), shape) for name in SCALES]
 
 
 def _each_on_cpu(
@@ -106,14 +130,22 @@ def _each_on_cpu(
     """Compute packed sequences one after another with numpy."""
     q, out = (host_array(a).swapaxes(0, 1) for a in (call.q, call.out))
     lengths = {name: operands.pop(name) for name in tuple(operands) if name in LENGTHS}
+    scales = _scales(call, operands)
     keys_of = _keys_of(call, operands.pop(TABLE, None))
     of_heads = call.geometry.batch, call.geometry.heads
     of_all = {AUX: operands.pop(AUX)} if AUX in operands else {}
     wide = {name: np.broadcast_to(array, of_heads) for name, array in operands.items()}
     for b, rows, keys in each_sequence(**lengths):
+        of_q, of_k, of_v = q[None, :, rows], *keys_of(b, keys)
+        if scales:
+            of_q, of_k, of_v = (
+                _scaled(np.asarray(x), scale[b : b + 1])
+                for x, scale in zip((of_q, of_k, of_v), scales, strict=True)
+            )
         attend(
-            q[None, :, rows],
-            *keys_of(b, keys),
+            of_q,
+            of_k,
+            of_v,
             out[None, :, rows],
             None if lse is None else lse[None, :, rows],
             **{name: array[b : b + 1] for name, array in wide.items()},

@@ -45,7 +45,7 @@ class Geometry:
     `stride_alignment` is the largest of 16, 8, 4 and 2 bytes that divides all of `strides`. `reach`
     holds, for each of Q, K, V and O, two byte offsets from its pointer: of its first byte, and of
     the byte after its last one. Shapes are in the caller's layout. `nbytes` is the size of an
-    element of Q, K, V and O, `natural_alignment` the most bytes that their row lengths let a kernel
+    element of Q, K and V, `natural_alignment` the most bytes that their row lengths let a kernel
     access at once. For packed sequences seq_q and seq_k are the total rows of all sequences, and
     `max_seqlen_q` is the most queries of one sequence; otherwise `max_seqlen_q` is None. If K and V
     are in `pages` pages, their strides are those of page, head and row, and seq_k is the number of
@@ -158,7 +158,7 @@ def check(
     if not operands:
         raise_problems(problems, caller.name)
         return geometry
-    sizes = {axis: getattr(geometry, axis) for axis in ("batch", "heads", "seq_q", "seq_k")}
+    sizes = {axis: getattr(geometry, axis) for axis in ("batch", "heads", "kv_heads", "seq_q", "seq_k")}
     if of_pages:
         sizes["table_columns"] = operands["block_table"].shape[-1]
     problems += operand_problems(config.features.operands, operands, sizes)
@@ -339,7 +339,8 @@ def _geometry(
     of_each = (layout, of_keys, of_keys, layout)
     strides = tuple(_strides(*one, of) for one, of in zip(layouts, of_each, strict=True))
     nbytes = config.element.nbytes
-    in_bytes = [nbytes * step for three in strides for step in three]
+    of_elements = (nbytes, nbytes, nbytes, config.output.nbytes)
+    in_bytes = [n * step for three, n in zip(strides, of_elements, strict=True) for step in three]
     return Geometry(
         batch,
         heads,
@@ -348,7 +349,7 @@ def _geometry(
         seq_k,
         strides=strides,
         stride_alignment=math.gcd(ALIGNMENTS[0], *in_bytes),
-        reach=tuple(overlap.reach(shape, steps, nbytes) for shape, steps in layouts),
+        reach=tuple(overlap.reach(*one, n) for one, n in zip(layouts, of_elements, strict=True)),
         out_shape=out_shape,
         lse_shape=(heads, seq_q) if rank == 3 else (batch, heads, seq_q),
         nbytes=nbytes,

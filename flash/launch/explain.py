@@ -15,6 +15,7 @@ from flash.launch.operands import Operands
 from flash.launch.varlen import LENGTHS
 from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
+from flash.problem.fp8_tiling import Fp8Tiling
 from flash.problem.sequences import each_sequence
 from flash.problem.tile_choice import AnyTiling
 from flash.problem.wgmma_choice import WGMMA_TARGET
@@ -130,6 +131,8 @@ def _products(config: AttentionConfig, made: Build, geometry: Geometry) -> dict[
     """Which instruction multiplies 16-bit types on Hopper, and why it is not the faster one."""
     if made.target.name != WGMMA_TARGET or config.element is F32:
         return {}
+    if isinstance(made.config.tiling, Fp8Tiling):
+        return {"products": "wgmma of fp8, with tiles copied by TMA and V transposed"}
     if isinstance(made.config.tiling, WgmmaTiling):
         return {"products": "wgmma, with tiles copied by TMA"}
     return {"products": f"mma.sync: {why_not_wgmma(config, geometry, made.config)}"}

@@ -9,6 +9,7 @@ from typing import Final
 from flash.device.grouped_heads import packing_saves_ctas
 from flash.launch.checks import Geometry
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig, KernelConfig
+from flash.problem.fp8_tiling import Fp8Tiling
 from flash.problem.limits import max_seq
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.target import Target
@@ -43,7 +44,7 @@ def kernel_of(
     divided = splits > 1
     against = _against_maps(config, geometry) or (DIVIDED if divided else "")
     kernel = config.kernel(target, alignment, True if divided else return_lse, without_wgmma=against)
-    if packs == "auto" and not config.varlen:
+    if packs == "auto" and not config.varlen and not config.is_fp8:
         packs = fits and packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)
     features = replace(kernel.features, splits=divided)
     kernel = replace(kernel, packed=packs is True, features=features)
@@ -57,7 +58,12 @@ def _cluster(kernel: KernelConfig, geometry: Geometry) -> int:
     """
     t, features = kernel.tiling, kernel.features
     alike = not (kernel.hides_keys or kernel.packed or features.varlen or features.cached)
-    if not isinstance(t, WgmmaTiling) or not alike or t.score_columns < _LEAST_SHARED_COLUMNS:
+    if (
+        not isinstance(t, WgmmaTiling)
+        or isinstance(t, Fp8Tiling)
+        or not alike
+        or t.score_columns < _LEAST_SHARED_COLUMNS
+    ):
         return 1
     return 2 - -(-geometry.seq_q // t.block_q) % 2
 
@@ -77,7 +83,8 @@ def _against_maps(config: AttentionConfig, geometry: Geometry) -> str:
         heads, rows = (geometry.kv_heads, geometry.seq_k) if of_keys else (geometry.heads, geometry.seq_q)
         outer = geometry.batch if geometry.max_seqlen_q is None else 1  # packed sequences have rows alone
         outer = geometry.pages if of_keys and geometry.pages else outer
-        against = against_map(name, (outer, heads, rows), strides, geometry.nbytes)
+        nbytes = config.output.nbytes if name == "O" else geometry.nbytes
+        against = against_map(name, (outer, heads, rows), strides, nbytes)
         if against:
             return against
     return ""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from flash.host.caller import LAUNCH, Caller
 from flash.launch.arguments import Argument
 from flash.operands.declared import Operand
-from flash.problem.features import Features
+from flash.problem.features import SCALES, Features
 from flash.scores.features import SCORES
 from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import LaunchError
@@ -22,6 +22,7 @@ _SETTINGS = {
     "seqused_q": "seqused_q=True",
     "seqused_k": "seqused_k=True",
     "block_table": "page_size=16",
+    **dict.fromkeys(SCALES, "dtype='e4m3'"),
 }
 
 

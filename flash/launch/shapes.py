@@ -42,7 +42,7 @@ def matrices(
         return ("batch", heads, rows, columns) if layout == "bhsd" else ("batch", rows, heads, columns)
 
     return tuple(
-        Argument(name, axes(heads, rows, columns), (config.element,), why)
+        Argument(name, axes(heads, rows, columns), (config.output if name == "out" else config.element,), why)
         for name, heads, rows, columns in (
             ("q", "heads", "seq_q", "head_dim"),
             ("k", "kv_heads", "seq_k", "head_dim"),

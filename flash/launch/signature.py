@@ -19,7 +19,15 @@ class SequenceArguments(TypedDict, total=False):
     max_seqlen_q: int | None
 
 
-class ExplainArguments(ScoreArrays, SequenceArguments, total=False):
+class ScaleArguments(TypedDict, total=False):
+    """What the numbers of Q, K and V of fp8 are multiplied with."""
+
+    q_scale: AnyArray | None
+    k_scale: AnyArray | None
+    v_scale: AnyArray | None
+
+
+class ExplainArguments(ScoreArrays, SequenceArguments, ScaleArguments, total=False):
     """The arrays of all features of scores and of sequences, where a config has the settings."""
 
 
@@ -43,5 +51,5 @@ class CacheLaunchOptions(CacheLaunchArguments, total=False):
     stream: object
 
 
-class LaunchArguments(LaunchScores, SequenceArguments, total=False):
+class LaunchArguments(LaunchScores, SequenceArguments, ScaleArguments, total=False):
     """The arguments of all features in a launch, where a config has the settings."""

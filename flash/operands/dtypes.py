@@ -37,22 +37,27 @@ class DType:
 F32: Final = DType("f32", "float32", f32)  # also the type of LSE, and of a kernel's accumulators
 F16: Final = DType("f16", "float16", f16)
 BF16: Final = DType("bf16", "bfloat16", bf16)
-E4M3: Final = DType("e4m3", "float8_e4m3fn", u8)  # for keys and values in a cache, with a scale
+E4M3: Final = DType(
+    "e4m3", "float8_e4m3fn", u8
+)  # for keys and values in a cache, and Q, K and V, with scales
+E5M2: Final = DType("e5m2", "float8_e5m2", u8)  # for Q, K and V, with scales
 BOOL: Final = DType("bool", "bool", u8)  # for masks: a byte, 0 or 1
 U8: Final = DType("u8", "uint8", u8)  # for arrays that functions of scores index
 I32: Final = DType("i32", "int32", s32)  # for lengths, and for row indices of packed sequences
 
 DTYPES: Final[dict[str, DType]] = {t.name: t for t in (F32, F16, BF16)}  # for Q, K, V and O
+FP8_DTYPES: Final[dict[str, DType]] = {t.name: t for t in (E4M3, E5M2)}  # for Q, K and V of the forward pass
+INPUT_DTYPES: Final[dict[str, DType]] = {**DTYPES, **FP8_DTYPES}  # for Q, K and V of the forward pass
 CACHE_DTYPES: Final[dict[str, DType]] = {**DTYPES, E4M3.name: E4M3}  # for K and V in a cache
-OF_ARRAYS: Final[dict[str, DType]] = {t.array_name: t for t in (*CACHE_DTYPES.values(), BOOL, U8, I32)}
+OF_ARRAYS: Final[dict[str, DType]] = {t.array_name: t for t in (*CACHE_DTYPES.values(), E5M2, BOOL, U8, I32)}
 AUX_DTYPES: Final = (F32, F16, BF16, I32, U8, BOOL)  # for arrays that functions of scores index
 E4M3_MAX: Final = 448.0  # the largest e4m3 (OCP 8-bit floating point, table 1)
 F32_BYTES: Final = F32.nbytes
 
 
-# Other names of the types of `CACHE_DTYPES`, as array libraries and papers write them.
+# Other names of the types of `INPUT_DTYPES`, as array libraries and papers write them.
 _OTHER_NAMES: Final = {
-    **{t.array_name: t.name for t in CACHE_DTYPES.values()},
+    **{t.array_name: t.name for t in INPUT_DTYPES.values()},
     "fp32": "f32",
     "single": "f32",
     "fp16": "f16",
@@ -70,7 +75,7 @@ def config_name(given: object) -> object:
     if name is None:
         return given
     short = name.removeprefix("torch.")
-    return _OTHER_NAMES.get(short, short if short in CACHE_DTYPES else given)
+    return _OTHER_NAMES.get(short, short if short in INPUT_DTYPES else given)
 
 
 def _library_name(given: object) -> str | None:

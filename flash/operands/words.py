@@ -57,3 +57,4 @@ Narrow = Literal["e4m3", "float8_e4m3", "float8_e4m3fn", "torch.float8_e4m3fn"]
 # An element type: its name in any usual spelling, or that of an array library, such as numpy.float16.
 DTypeLike = _Half | _Brain | _Single | type[Any] | DTypeObject
 CacheDTypeLike = DTypeLike | Narrow
+InputDTypeLike = CacheDTypeLike | Literal["e5m2", "float8_e5m2", "torch.float8_e5m2"]

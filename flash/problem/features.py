@@ -19,6 +19,7 @@ MAX_POSITIONS: Final = 2**30  # rows of the tables of a rotary embedding
 # Rows of a head that a forward kernel appends at most: a warp of its CTA writes one at a time.
 MAX_NEW_ROWS: Final = 16
 _REGISTERS_OF_LOOKUPS: Final = 8  # for shared reads of a page table
+SCALES: Final = ("q_scale", "k_scale", "v_scale")  # the operands of Q, K and V of fp8
 OVERLAPPING_SM: Final = 90  # the first target whose grids may begin before those before them have ended
 MAX_PAGE_SIZE: Final = 256  # rows of a page of K and V
 # The operands that say how many rows of the cache are keys, with which row these begin, and which
@@ -128,6 +129,7 @@ class Features:
     kv_dtype: DType | None = None  # type of K and V, which then have scales; None: that of Q
     appended: Appended | None = None
     turns_queries: Turned | None = None  # the rotation of Q in a kernel that appends nothing
+    scaled: bool = False  # whether Q, K and V have scales, for each head of K and V of each sequence
 
     @property
     def turned(self) -> Turned | None:
@@ -245,7 +247,19 @@ class Features:
         of_scores = [o for feature in self.scores for o in feature.operands(cached=cached)]
         new = self.appended.operands if self.appended is not None else ()
         angles = self.turns_queries.operands("rows of Q") if self.turns_queries is not None else ()
-        return (*of_scores, *self._of_sequences, *new, *angles)
+        return (*of_scores, *self._of_sequences, *self._scales, *new, *angles)
+
+    @property
+    def _scales(self) -> Iterator[Operand]:
+        """The scales of Q, K and V."""
+        for what, name in zip("QKV", SCALES if self.scaled else (), strict=self.scaled):
+            yield Operand(
+                name,
+                F32,
+                ("batch", "kv_heads"),
+                f"what the numbers of {what} are multiplied with, for each head of K and V and the heads "
+                "of Q that share it",
+            )
 
     @property
     def _of_sequences(self) -> Iterator[Operand]:

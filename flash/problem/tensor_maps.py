@@ -62,6 +62,7 @@ def maps_of(config: KernelConfig) -> Mapping[str, Boxes]:
     if not isinstance(t, WgmmaTiling):
         return {}
     boxes = {
-        n: box_of(config, n, layout_of(t, config.dtype, n)).boxes(rank_of(config, n)) for n in mapped(config)
+        n: box_of(config, n, layout_of(t, config.element_of(n), n)).boxes(rank_of(config, n))
+        for n in mapped(config)
     }
     return {n: replace(of, loads=n != "O", stores=n == "O") for n, of in boxes.items()}

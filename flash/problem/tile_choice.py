@@ -9,7 +9,8 @@ from functools import lru_cache
 from itertools import product
 from typing import Final
 
-from flash.operands.dtypes import DTYPES, F32, DType
+from flash.operands.dtypes import F32, FP8_DTYPES, INPUT_DTYPES, DType
+from flash.problem.fp8_tiling import FP8_TILES, fp8_tiling, require_fp8
 from flash.problem.mma_tiling import MMA_BLOCKS_Q, PAIRS, TF32, MmaTiling, Operands, mma_tilings
 from flash.problem.precision import forward_operands_of
 from flash.problem.simt_tiling import BLOCKS_Q, IEEE, MAX_HEAD_DIM, TILES, Tiling, micro_tiles
@@ -117,6 +118,11 @@ class TileRequest:
         )
 
     @property
+    def is_fp8(self) -> bool:
+        """Whether Q, K and V are of fp8, which `wgmma` alone multiplies (`flash/problem/fp8_tiling.py`)."""
+        return self.dtype.name in FP8_DTYPES
+
+    @property
     def operands(self) -> Operands | None:
         """How elements enter a tensor core; None for a kernel that uses none."""
         return forward_operands_of(self.dtype, self.precision)
@@ -128,11 +134,15 @@ class TileRequest:
 
     def possible_blocks_q(self, target: Target) -> tuple[int, ...]:
         """The sizes that block_q may have on a target."""
+        if self.is_fp8:
+            return WGMMA_BLOCKS_Q
         with_wgmma = not replace(self, block_q="auto").why_not_wgmma(target)
         return tuple(sorted({*self.blocks_q, *WGMMA_BLOCKS_Q})) if with_wgmma else self.blocks_q
 
     def tiles(self, target: Target) -> tuple[int, ...]:
         """The sizes that tile may have."""
+        if self.is_fp8:
+            return FP8_TILES
         with_wgmma = not replace(self, tile="auto").why_not_wgmma(target)
         return tuple(sorted({*TILES, *WGMMA_TILES})) if with_wgmma else TILES
 
@@ -162,6 +172,16 @@ def choose_tiling(request: TileRequest, target: Target, alignment: int | None = 
     If a default does not go with the requested sizes, the nearest smaller size that does is taken.
     Raises `ConfigError` with the limit and the largest tile that fits.
     """
+    if request.is_fp8:
+        return require_fp8(
+            request.dtype,
+            (request.head_dim, request.head_dim_v),
+            (request.tile, request.block_q, request.stages),
+            request.without_wgmma,
+            target,
+            request.alignment if alignment is None else alignment,
+            request.other_registers,
+        )
     _require_target(request, target)
     if not request.why_not_wgmma(target, alignment):
         dims = request.head_dim, request.head_dim_v
@@ -192,7 +212,7 @@ def offered_tiles(
     head_dim: int, head_dim_v: int, target: Target, dtype: str = F32.name, precision: str | None = None
 ) -> list[tuple[int, int]]:
     """Every (tile, block_q) that a kernel of these head dimensions can have on the target."""
-    request = TileRequest(head_dim, head_dim_v, DTYPES[dtype], precision=precision)
+    request = TileRequest(head_dim, head_dim_v, INPUT_DTYPES[dtype], precision=precision)
     return tiles_that_fit(request, target)
 
 
@@ -208,6 +228,10 @@ def most_generous() -> Target:
 
 def tiles_that_fit(request: TileRequest, target: Target) -> list[tuple[int, int]]:
     """Every (tile, block_q) that such a kernel can have, whatever sizes `request` gives."""
+    dims, stages, beside = (request.head_dim, request.head_dim_v), request.stages, request.other_registers
+    if request.is_fp8:
+        sizes = product(FP8_TILES, WGMMA_BLOCKS_Q)
+        return [size for size in sizes if fp8_tiling(dims, *size, stages, target, beside)]
     found = [(n, m) for n in TILES for m in BLOCKS_Q if _tiling(request, n, m, target)]
     for n, m in product(WGMMA_TILES, WGMMA_BLOCKS_Q):
         if (n, m) not in found and not replace(request, tile=n, block_q=m).why_not_wgmma(target):

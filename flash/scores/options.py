@@ -8,7 +8,7 @@ import runpy
 from collections.abc import Callable
 from typing import Any, Final
 
-from flash.operands.dtypes import F32, config_name
+from flash.operands.dtypes import DTYPES, F32, config_name
 from ptxgen.arguments import is_one_of
 from ptxgen.errors import ConfigError, did_you_mean, shown
 
@@ -47,7 +47,7 @@ def type_of_array(name: str, value: Any, dtype: str) -> str | None:
     `ConfigError` for anything else.
     """
     named: Any = config_name(value)
-    require_one_of(name, named, (*dict.fromkeys((F32.name, dtype)), None))
+    require_one_of(name, named, (*dict.fromkeys((F32.name, dtype if dtype in DTYPES else F32.name)), None))
     return None if named is None else str(named)
 
 

@@ -134,7 +134,7 @@ def test_splits_take_as_long_as_by_hand() -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--dtype", "f8"], "dtype must be one of 'f32', 'f16', 'bf16', got 'f8'"),
+        (["--dtype", "f8"], "dtype must be one of 'f32', 'f16', 'bf16', 'e4m3', 'e5m2', got 'f8'"),
         (["--head-dim", "0"], "head_dim must be an integer from 1 to 256, got 0"),
     ],
 )

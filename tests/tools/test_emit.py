@@ -394,7 +394,11 @@ def test_a_wrong_window_is_2(text: str, capsys: pytest.CaptureFixture[str]) -> N
         (["--softcap=-1"], {"softcap": -1}, "softcap must be a number from 9.53674e-07 to "),
         (["--dropout", "1"], {"dropout": 1}, "dropout must be "),
         (["--bias", "f16"], {"bias": "f16"}, "bias must be one of 'f32', None, got 'f16'"),
-        (["--dtype", "f8"], {"dtype": "f8"}, "dtype must be one of 'f32', 'f16', 'bf16', got 'f8'"),
+        (
+            ["--dtype", "f8"],
+            {"dtype": "f8"},
+            "dtype must be one of 'f32', 'f16', 'bf16', 'e4m3', 'e5m2', got 'f8'",
+        ),
         (["--target", "sm_9"], {"target": "sm_9"}, "unknown target 'sm_9'; did you mean 'sm_90'?"),
         (
             ["--head-dim", "256", "--tile", "128", "--block-q", "128"],  # 400 KB of shared memory

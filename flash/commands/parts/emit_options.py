@@ -10,7 +10,7 @@ from typing import Any, Final
 from flash.commands.parts.command_line import completed
 from flash.commands.parts.emit_output import NATIVE, STDOUT
 from flash.commands.parts.emit_stub import add_stub_options, check_stub
-from flash.operands.dtypes import DTYPES
+from flash.operands.dtypes import INPUT_DTYPES
 from flash.problem.config import CAUSAL, DEFAULT_TARGET, AttentionConfig
 from flash.problem.precision import AUTO, OF_F32
 from flash.scores.features import SCORES
@@ -43,7 +43,11 @@ _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
         "metavar": "N",
         "help": "tiles of K, and of V, in shared memory at once, on tensor cores (default: 1)",
     },
-    "--dtype": {"default": "f32", "help": "element type of Q, K, V and O: f32, f16 or bf16 (default: f32)"},
+    "--dtype": {
+        "default": "f32",
+        "help": "element type of Q, K, V and O: f32, f16 or bf16; of Q, K and V: e4m3 or e5m2 (default: f32)",
+    },
+    "--out-dtype": {"help": "element type of O with e4m3 and e5m2: bf16 or f16 (default: bf16)"},
     "--precision": {
         "default": AUTO,
         "help": "of f32: ieee, or on tensor cores f32_grade or tf32 (default: ieee)",
@@ -88,7 +92,11 @@ _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
 
 
 # What the shell completes after an option; the kernel's configuration judges them.
-_WORDS: Final = {"--dtype": tuple(DTYPES), "--precision": (AUTO, *OF_F32), "--target": (*TARGETS, NATIVE)}
+_WORDS: Final = {
+    "--dtype": tuple(INPUT_DTYPES),
+    "--precision": (AUTO, *OF_F32),
+    "--target": (*TARGETS, NATIVE),
+}
 
 
 def add_kernel_options(

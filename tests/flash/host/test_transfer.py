@@ -93,7 +93,8 @@ def test_the_memory_is_freed_with_the_object(driver: FakeDriver) -> None:
         (
             np.zeros(2),
             {},
-            "to_device: array must be float32, float16, bfloat16, int32, bool, got float64; convert it",
+            "to_device: array must be float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int32, bool, "
+            "got float64; convert it",
         ),
         (
             np.zeros(2, np.int32),

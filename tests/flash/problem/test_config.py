@@ -81,7 +81,7 @@ def test_more_shared_memory_than_the_target_has_is_refused() -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"dtype": "f8"}, "dtype must be one of 'f32', 'f16', 'bf16', got 'f8'"),
+        ({"dtype": "f8"}, "dtype must be one of 'f32', 'f16', 'bf16', 'e4m3', 'e5m2', got 'f8'"),
         ({"stages": 2}, "stages must be one of 1, 'auto', got 2"),
         ({"dtype": "bf16", "stages": 5}, "stages must be one of 1, 2, 3, 4, 'auto', got 5"),
         ({"dtype": "bf16", "alignment": 1}, "alignment must be one of 16, 8, 4, 2, 'auto', got 1"),
@@ -107,12 +107,15 @@ def test_more_shared_memory_than_the_target_has_is_refused() -> None:
         ({"stages": "two"}, "stages must be one of 1, 'auto', got 'two'"),
         ({"stages": float("inf")}, "stages must be one of 1, 'auto', got inf"),
         ({"stages": [2]}, "stages must be one of 1, 'auto', got [2]"),
-        ({"dtype": "float64"}, "dtype must be one of 'f32', 'f16', 'bf16', got 'float64'"),
-        ({"dtype": float}, "dtype must be one of 'f32', 'f16', 'bf16', got <class 'float'>"),
-        ({"dtype": np.dtype(">f4")}, "dtype must be one of 'f32', 'f16', 'bf16', got dtype('>f4')"),
+        ({"dtype": "float64"}, "dtype must be one of 'f32', 'f16', 'bf16', 'e4m3', 'e5m2', got 'float64'"),
+        ({"dtype": float}, "dtype must be one of 'f32', 'f16', 'bf16', 'e4m3', 'e5m2', got <class 'float'>"),
+        (
+            {"dtype": np.dtype(">f4")},
+            "dtype must be one of 'f32', 'f16', 'bf16', 'e4m3', 'e5m2', got dtype('>f4')",
+        ),
         (
             {"dtype": np.zeros(1, np.float32)},
-            "dtype must be one of 'f32', 'f16', 'bf16', got array([0.], dtype=float32)",
+            "dtype must be one of 'f32', 'f16', 'bf16', 'e4m3', 'e5m2', got array([0.], dtype=float32)",
         ),
         ({"alignment": 2}, "alignment must be one of 16, 8, 4, 'auto', got 2"),
         ({"return_lse": 1}, "return_lse must be True or False, got 1"),

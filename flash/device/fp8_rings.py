@@ -1,0 +1,78 @@
+"""Tiles of Q, K and V of one-byte elements on their way to shared memory, V also transposed there, and
+of O on its way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from flash.device.cta import Cta
+from flash.device.fp8_nonfinite import Fp8NonFinite
+from flash.device.fp8_values import Fp8Values
+from flash.device.wgmma_rings import Rings
+from flash.operands.dtypes import DType
+from flash.problem.config import KernelConfig
+from flash.problem.fp8_tiling import ONES, Fp8Tiling
+from flash.problem.tensor_maps import layout_of, map_name, mapped, rank_of
+from ptxgen.dsl import KernelBuilder, Role
+from ptxgen.dsl.hopper import Layout, Ring, TensorParameter
+from ptxgen.records import dataclass
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+@dataclass(frozen=True)
+class Fp8Rings(Rings):
+    """As `Rings`; tiles of V arrive in `raw` and become those of `values`, [columns of V, keys], with
+    `ONES` rows of ones behind them. O leaves from the tiles of `values` if they have room.
+    """
+
+    raw: Ring
+    producer: Role
+
+    @classmethod
+    def of(cls, k: KernelBuilder, config: KernelConfig, t: Fp8Tiling, producer: Role, consumer: Role) -> Self:
+        """Declare the tensor maps, behind the other parameters, and the rings."""
+        maps: Mapping[str, TensorParameter] = {
+            array: k.tma.tensor_map(map_name(array), config.element_of(array).scalar, rank_of(config, array))
+            for array in mapped(config)
+        }
+        q, keys, v, out = (layout_of(t, config.element_of(array), array) for array in "QKVO")
+        queries = k.tma.ring(1, producer, consumer, q=q)
+        of_keys = k.tma.ring(t.stages, producer, consumer, k=keys)
+        raw = k.tma.ring(t.stages, producer, producer, v=v)
+        turned = Layout.of("V", (t.output_columns // ONES + 1, ONES, t.tile), v.dtype)
+        values = k.tma.ring(t.stages, producer, consumer, written=True, v=turned)
+        room = None
+        if t.output_is_over_values:
+            whole = Layout.of("V", (t.stages, *turned.shape), v.dtype)
+            first = values.tile("v")
+            room = type(first)(k, "values", whole, first.slab(0), first.owner)
+        made = k.tma.tile("out", out.shape, out.dtype, swizzle=out.swizzle, over=room)
+        return cls(maps, queries, of_keys, values, made, t.tile, False, raw, producer)
+
+    def fill_and_transpose(self, k: KernelBuilder, cta: Cta, kind: DType, odd: Fp8NonFinite | None) -> None:
+        """The producer's part: copy the queries of the CTA, and its tiles of keys from the last to the
+        first, as `Rings.fill` does, and transpose each tile of V when the next one is under way. With
+        `odd` NaN and infinity of V, which is of `kind`, are cleared.
+        """
+        turn = Fp8Values(k, self.producer, self.raw, self.values, odd)
+        turn.add_ones(kind)
+        assert isinstance(self.queries, Ring)
+        with self.queries.fill() as stage:
+            k.tma.load(stage.q, self.place("Q", cta, cta.first_row))
+        with k.loop(-cta.tiles, 0 if cta.first_tile is None else -cta.first_tile) as n:
+            row = self.first_key(n)
+            seen = cta.mask.sees_tile(row)
+            wanted = None if seen is None else seen | (n == -cta.tiles)
+            with nullcontext() if wanted is None else k.when(wanted, uniform=True):
+                with self.keys.fill() as stage:
+                    k.tma.load(stage.k, self.place("K", cta, row))
+                with self.raw.fill() as stage:
+                    k.tma.load(stage.v, self.place("V", cta, row))
+                with k.when(n != -cta.tiles, uniform=True):
+                    turn.transpose()
+        turn.transpose()

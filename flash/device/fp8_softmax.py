@@ -1,0 +1,87 @@
+"""Online softmax whose weights use the range of e4m3: they are at most 2^8, and the largest is exactly
+that, so that all from 2^-14 of it on keep four significant bits (as in FlashAttention-3).
+
+The shift of a row, which `flash/device/overlapped_softmax.py` describes, is that of its largest score
+less `LIFT`. The factor 2^LIFT is in the outputs and in their sum, and cancels in the result.
+
+Outputs are divided by the sums of the weights as they were rounded (`rounded_sum`), which cancels what
+the roundings of a row have in common: where all scores are alike, all are rounded alike. The
+log-sum-exp is that of the weights before they are rounded.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Final
+
+from flash.device.overlapped_softmax import LARGE, OverlappedSoftmax
+from flash.device.softmax import NO_TERMS, FirstTerms
+from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.dsl.matrices.lanes import over_lanes
+from ptxgen.types import f32
+
+LIFT: Final = 8.0  # log2 of the largest weight
+
+
+class LiftedSoftmax(OverlappedSoftmax):
+    """An `OverlappedSoftmax` whose largest weight is 2^LIFT. Its shifts move with every new maximum. The
+    sums of weights before they are rounded are those of the log-sum-exp: without `with_lse` there are none.
+    """
+
+    def __init__(
+        self,
+        k: KernelBuilder,
+        rows: int,
+        distances: list[int],
+        scale: Value | None,
+        sinks: Sequence[FirstTerms] = (NO_TERMS,),
+        *,
+        with_lse: bool,
+    ) -> None:
+        super().__init__(k, rows, distances, scale, LIFT, sinks)
+        self.with_lse = with_lse
+        # The same in all lanes that share a row.
+        first = [over_lanes(k, k.mov(one, type=f32), distances, operator.add) for _, one in sinks]
+        self.rounded_sum = [k.var(f32, first[i % len(first)]) for i in range(rows)]
+
+    def rescale(self, O: Fragment) -> None:
+        """Multiply the outputs of each row, and the sum of its rounded weights, by the factor of the last
+        `weigh`, if the shift of a row of the warp has moved.
+        """
+        super().rescale(Fragment.of([[*row, total] for row, total in zip(O, self.rounded_sum, strict=True)]))
+
+    def _exponentials(self, S: Fragment) -> None:
+        """See `OverlappedSoftmax`."""
+        if self.with_lse:
+            super()._exponentials(S)
+            return
+        for scores in S:
+            for score in scores:
+                self.k.ex2(score, ftz=True, into=score)
+
+    def finish(self, i: int) -> tuple[Value, Value]:
+        """1 / sum of the rounded weights of row i, or 0 where it has seen no key; and its log-sum-exp, if
+        it is wanted.
+        """
+        total = self.rounded_sum[i]
+        lse = super().finish(i)[1] if self.with_lse else total
+        return self.k.selp(0.0, self.k.rcp_rn(total), total == 0.0), lse
+
+    def _move(self, i: int, top: Value, outgrown: Value) -> None:
+        """Move the shift of row i to its maximum, `top`, less LIFT, if that has outgrown it."""
+        k, shift, factor = self.k, self.shift[i], self._rescale[i]
+        if self._factor is None:
+            moved = k.selp(top - LIFT, shift, outgrown)
+            factor.set(k.ex2(shift - moved, ftz=True))
+        else:
+            lift = k.mov(-LIFT, type=f32)
+            rest, scaled = self._rest[i], k.fma(top, self._factor, lift)
+            moved = k.selp(scaled, shift, outgrown)
+            left = k.selp(k.fma(top, self._factor, -scaled) - LIFT, 0.0, k.abs(scaled) >= LARGE)
+            left = k.selp(left, rest, outgrown)
+            factor.set(k.ex2((shift - moved) + (rest - left), ftz=True))
+            rest.set(left)
+        shift.set(moved)
+        if self.with_lse:
+            k.mul(self.row_sum[i], factor, into=self.row_sum[i])

@@ -1,0 +1,40 @@
+"""Settings of problems with Q, K and V of fp8 (e4m3, e5m2): the type of O, and what no kernel does."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flash.operands.dtypes import BF16, F16, FP8_DTYPES, config_name
+from flash.scores.options import require_one_of
+from ptxgen.arguments import is_one_of
+from ptxgen.errors import ConfigError, shown
+
+_OUTPUTS: Final = (BF16.name, F16.name)
+
+
+def resolved_out_dtype(dtype: object, given: object) -> object:
+    """The type of O as a config keeps it: of fp8 `given`, by default bf16; else None, for that of Q.
+    Raises `ConfigError`.
+    """
+    name = config_name(given)
+    if dtype in FP8_DTYPES:
+        found = _OUTPUTS[0] if name is None else name
+        require_one_of("out_dtype", found, _OUTPUTS)
+        return found
+    if not is_one_of(name, (None, dtype)):
+        raise ConfigError(
+            f"AttentionConfig: out_dtype is for Q, K and V of {' or '.join(map(repr, FP8_DTYPES))}; those of "
+            f"{dtype!r} give O of their own type, got {shown(given)}; leave it out"
+        )
+    return None
+
+
+def not_for_fp8(page_size: int | None, pack_gqa: object, splits: object, dropout: float) -> str:
+    """What of these settings the kernel of fp8 does not do; the empty string if it does all."""
+    if page_size is not None:
+        return f"page_size={page_size}"
+    if pack_gqa is True:
+        return "pack_gqa=True"
+    if splits not in ("auto", 1):
+        return f"splits={splits}"
+    return f"dropout={dropout}" if dropout else ""

@@ -1,0 +1,468 @@
+"""The forward kernel for Hopper with Q, K and V of fp8: its own PTX, run on the interpreter, which adds as
+the tensor cores of Hopper do, with the sanitizers on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from judge import assert_within
+from kernel_runs import assert_no_spill, nightly, run_forward, without
+
+from flash import AttentionGradient, AttentionKernel, DecodeKernel
+from flash.contract.catalogue import build
+from flash.error_bound import Bound, arithmetic_of_config, attention_bound
+from flash.problem.config import AttentionConfig
+from flash.problem.fp8_tiling import FP8_TILES, Fp8Tiling
+from flash.reference import attention_reference
+from ptxgen import ir
+from ptxgen.errors import BackendError, ConfigError, LaunchError, TrapError
+from ptxgen.interpreter import PCT
+from ptxgen.runtime.assembler import Assembler
+from ptxgen.runtime.sass import find_disassembler, main_loop
+
+pytestmark = [pytest.mark.grid, pytest.mark.judged]
+
+Array = np.ndarray[Any, Any]
+Arrays = tuple[Array, Array, Array]
+SCALES = ("q_scale", "k_scale", "v_scale")
+
+
+def config_of(head_dim: int = 64, head_dim_v: int | None = None, **how: Any) -> AttentionConfig:
+    """Small tiles, so that small problems have more of them than stages."""
+    small = {"dtype": "e4m3", "target": "sm_90a", "return_lse": True, "tile": 64, "block_q": 64}
+    config = AttentionConfig(head_dim, head_dim_v, **{**small, **how})
+    assert isinstance(config.kernel().tiling, Fp8Tiling)
+    return config
+
+
+def arrays_of(
+    config: AttentionConfig, seq_q: int, seq_k: int, batch: int = 1, heads: int = 1, kv_heads: int = 1
+) -> Arrays:
+    rng = np.random.default_rng(seq_q + 1000 * seq_k)
+    shapes = (
+        (heads, seq_q, config.head_dim),
+        (kv_heads, seq_k, config.head_dim),
+        (kv_heads, seq_k, config.value_dim),
+    )
+    q, k, v = (rng.standard_normal((batch, *shape)).astype(config.element.numpy) for shape in shapes)
+    return q, k, v
+
+
+def scales_of(batch: int = 1, kv_heads: int = 1) -> dict[str, Array]:
+    """Scales that differ in all sequences and heads; one of Q is negative."""
+    rng = np.random.default_rng(batch + kv_heads)
+    found = {name: rng.uniform(0.5, 2, (batch, kv_heads)).astype(np.float32) for name in SCALES}
+    found["q_scale"][-1, -1] *= -1
+    return found
+
+
+def scaled(arrays: Arrays, scales: dict[str, Array]) -> Arrays:
+    """Q, K and V as the numbers that they stand for, in float64."""
+    kv_heads = arrays[1].shape[1]
+    q, k, v = (
+        x.astype(np.float64)
+        * np.repeat(scales[name].astype(np.float64), x.shape[1] // kv_heads, axis=1)[..., None, None]
+        for x, name in zip(arrays, SCALES, strict=True)
+    )
+    return q, k, v
+
+
+def bound_of(config: AttentionConfig, arrays: Arrays, scales: dict[str, Array], **given: Any) -> Bound:
+    how = {"softmax_scale": config.scale, "causal": config.causal, **config.score_arguments, **given}
+    return attention_bound(*scaled(arrays, scales), config.output.numpy, arithmetic_of_config(config), **how)
+
+
+def check(config: AttentionConfig, arrays: Arrays, operands: Any = None, **run: Any) -> None:
+    scales = scales_of(arrays[1].shape[0], arrays[1].shape[1])
+    given = operands or {}
+    out, lse, _ = run_forward(config, arrays, operands={**given, **scales}, **{"sanitize": True, **run})
+    assert_within(out, lse, bound_of(config, arrays, scales, **given))
+
+
+# ------------------------------------------------------------------------------------------
+# semantics
+
+
+@pytest.mark.sample(2, gate=4)
+@pytest.mark.parametrize("dtype", ["e4m3", "e5m2"])
+@pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 1), (1, 200), (64, 64), (70, 300), (130, 65), (20, 33)])
+def test_every_query_sees_every_key(seq_q: int, seq_k: int, dtype: str) -> None:
+    config = config_of(dtype=dtype)
+    check(config, arrays_of(config, seq_q, seq_k))
+
+
+@pytest.mark.sample(1, gate=3)
+@pytest.mark.parametrize("causal", ["bottom_right", "top_left"])
+@pytest.mark.parametrize(
+    ("seq_q", "seq_k", "block_q"), [(3, 190, 64), (190, 3, 128), (127, 260, 128), (260, 127, 192)]
+)
+def test_a_causal_mask_lets_each_query_see_its_own_keys(
+    causal: str, seq_q: int, seq_k: int, block_q: int
+) -> None:
+    config = config_of(causal=causal, block_q=block_q)
+    check(config, arrays_of(config, seq_q, seq_k))
+
+
+@pytest.mark.slow
+@pytest.mark.sample(2, gate=3)
+@pytest.mark.parametrize(
+    ("head_dim", "head_dim_v"),
+    [
+        (16, 16),
+        (64, 64),
+        (96, 96),
+        (128, 128),
+        (192, 128),
+        (192, 192),
+        (256, 256),
+        (64, 128),
+        (48, 144),
+        (128, 256),
+    ],
+)
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_width_is_right_with_its_default_tiles(head_dim: int, head_dim_v: int, causal: bool) -> None:
+    config = config_of(head_dim, head_dim_v, tile="auto", block_q="auto", causal=causal, out_dtype="f16")
+    check(config, arrays_of(config, 45, 3 * config.kernel().tiling.tile + 5))
+
+
+@pytest.mark.sample(2, gate=3)
+@pytest.mark.parametrize(
+    "how",
+    [{"window": (30, 25)}, {"window": (20, None)}, {"softcap": 1.5}, {"window": (70, 0), "softcap": 2.0}],
+    ids=str,
+)
+def test_windows_and_softcap_are_those_of_the_reference(how: dict[str, Any]) -> None:
+    config = config_of(**how)
+    check(config, arrays_of(config, 100, 230))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("how", "shapes"),
+    [
+        ({"alibi": True}, {"alibi_slopes": (2, 4)}),
+        ({"bias": "f32"}, {"bias": (2, 4, 60, 150)}),
+        ({"key_bias": "f32"}, {"key_bias": (2, 4, 150)}),
+        ({"sink": True}, {"sink": (2, 4)}),
+    ],
+    ids=str,
+)
+def test_arrays_of_scores_are_added(how: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
+    config = config_of(**how)
+    rng = np.random.default_rng(3)
+    given = {name: rng.uniform(0.1, 1, shape).astype("f4") for name, shape in shapes.items()}
+    check(config, arrays_of(config, 60, 150, 2, 4, 2), given)
+
+
+@pytest.mark.nightly
+def test_a_mask_hides_keys_and_tiles() -> None:
+    config = config_of(mask=True)
+    mask = np.random.default_rng(5).random((1, 1, 60, 400)) < 0.5
+    mask[..., 64:192] = False
+    check(config, arrays_of(config, 60, 400), {"mask": mask})
+
+
+def test_each_head_of_each_sequence_has_its_scales() -> None:
+    config = config_of(causal=True)
+    check(config, arrays_of(config, 40, 150, 2, 4, 2))
+
+
+@pytest.mark.parametrize("dtype", ["e4m3", nightly("e5m2")])
+def test_numbers_that_are_not_finite_reach_only_rows_that_see_them(dtype: str) -> None:
+    config = config_of(dtype=dtype, causal=True)
+    q, k, v = arrays_of(config, 70, 150)
+    odd = (np.nan,) if dtype == "e4m3" else (np.nan, np.inf, -np.inf)
+    for n, value in enumerate(odd):
+        for place, key in enumerate((149, 141 - n, 10)):  # the last rows see all, the first row 80 of them
+            v[0, 0, key, 3 + 8 * n + place] = value
+    scales = scales_of()
+    out, _, _ = run_forward(config, (q, k, v), operands=scales, sanitize=True)
+    wanted, _ = attention_reference(*scaled((q, k, v), scales), causal=config.causal)
+    for kind in (np.isnan, np.isposinf, np.isneginf):
+        np.testing.assert_array_equal(kind(out.astype(np.float64)), kind(wanted))
+    bad = ~np.isfinite(v)
+    v[bad] = 0
+    assert_within(
+        np.where(bad.any(axis=2, keepdims=True), 0, out),
+        None,
+        _with_zeros(bound_of(config, (q, k, v), scales), bad),
+    )
+
+
+def _with_zeros(bound: Bound, bad: Array) -> Bound:
+    """The bound with zeros in the columns of V that have a number which is not finite."""
+    columns = bad.any(axis=2, keepdims=True)
+    return bound._replace(out=np.where(columns, 0, bound.out))
+
+
+def test_rows_whose_scores_are_alike_err_by_less_than_a_rounding_of_a_weight() -> None:
+    """The sums are those of rounded weights: what all roundings of a row have in common cancels."""
+    config = config_of(tile=128)
+    q, k, v = arrays_of(config, 64, 640)
+    q = (q.astype(np.float32) / 64).astype(q.dtype)
+    v = (np.abs(v.astype(np.float32)) + 1).astype(v.dtype)
+    scales = {name: np.ones((1, 1), np.float32) for name in SCALES}
+    out, _, _ = run_forward(config, (q, k, v), operands=scales)
+    wanted, _ = attention_reference(*scaled((q, k, v), scales))
+    # A weight errs by up to 2^-4 of itself, here nearly all in one direction; bf16 rounds to 2^-9.
+    assert (np.abs(out.astype(np.float64) - wanted) / wanted).max() < 2.0**-7
+
+
+def test_weights_from_the_largest_to_2_to_the_minus_16_of_it_are_exact_powers_of_two() -> None:
+    config = config_of(softmax_scale=math.log(2), out_dtype="f16")
+    count, of = 17, config.element.numpy
+    q, k, v = (np.zeros((1, 1, rows, 64), np.float32) for rows in (1, count, count))
+    q[..., 0], k[0, 0, :, 0] = 1, -np.arange(count)
+    v[0, 0, :, :count] = 448 * np.eye(count)
+    ones = {name: np.ones((1, 1), np.float32) for name in SCALES}
+    out, _, _ = run_forward(config, (q.astype(of), k.astype(of), v.astype(of)), operands=ones)
+    wanted = 448 * 2.0 ** -np.arange(count)
+    wanted /= (2.0 ** -np.arange(count)).sum()
+    # f16 rounds to 2^-11, and the sum of the weights loses up to 2^-13 in each step.
+    np.testing.assert_allclose(out[0, 0, 0, :count].astype(np.float64), wanted, rtol=2.0**-10)
+
+
+# ------------------------------------------------------------------------------------------
+# the kernel
+
+
+@pytest.mark.parametrize("seed", [0, *(nightly(seed) for seed in range(1, 20))])
+def test_any_order_of_warps_gives_the_same_bits(seed: int) -> None:
+    config = config_of(causal=True, block_q=128)
+    arrays = arrays_of(config, 128, 320)
+    plain, _, _ = run_forward(config, arrays, operands=scales_of())
+    found, _, _ = run_forward(config, arrays, operands=scales_of(), sanitize=True, schedule=PCT(seed))
+    np.testing.assert_array_equal(found, plain)
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"causal": True, "window": (40, 0)}, nightly({"head_dim": 256})], ids=str
+)
+def test_all_accesses_and_barriers_are_proved(how: dict[str, Any]) -> None:
+    made = build(AttentionConfig(**{"head_dim": 128, **how}, dtype="e4m3", target="sm_90a").kernel())
+    assert made.proof.complete, made.proof
+    assert made.global_proof.complete, made.global_proof
+
+
+def _fences(module: ir.Module) -> list[int]:
+    return [
+        n
+        for n, s in enumerate(module.kernels[0].body)
+        if isinstance(s, ir.Instr) and "fence.proxy.async" in str(s)
+    ]
+
+
+def test_a_transposed_tile_without_its_fence_is_found() -> None:
+    config = config_of()
+    module = build(config.kernel()).module
+    found = 0
+    for at in _fences(module):
+        try:
+            run_forward(
+                config, arrays_of(config, 64, 192), without(module, at), operands=scales_of(), sanitize=True
+            )
+        except TrapError:
+            found += 1
+    assert found
+
+
+@pytest.mark.slow
+@pytest.mark.ptxas
+@pytest.mark.parametrize(
+    ("head_dim", "how"),
+    [
+        (128, {"causal": True, "return_lse": True}),
+        *(
+            nightly(d, how)
+            for d in (64, 96, 128, 192, 256)
+            for how in ({}, {"dtype": "e5m2", "causal": True, "window": (512, 0), "softcap": 30.0})
+        ),
+    ],
+    ids=str,
+)
+def test_no_default_kernel_spills(head_dim: int, how: dict[str, Any], assembler: Assembler) -> None:
+    assert_no_spill(AttentionConfig(head_dim, **{"dtype": "e4m3", "target": "sm_90a", **how}), assembler)
+
+
+@pytest.mark.nightly
+@pytest.mark.ptxas
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
+def test_no_tile_offered_spills(head_dim: int, assembler: Assembler) -> None:
+    for tile in FP8_TILES:
+        for block_q in (64, 128, 192):
+            try:
+                config = AttentionConfig(
+                    head_dim, dtype="e4m3", target="sm_90a", tile=tile, block_q=block_q, causal=True
+                )
+            except ConfigError:
+                continue
+            assert_no_spill(config, assembler)
+
+
+@pytest.mark.slow
+@pytest.mark.ptxas
+@pytest.mark.parametrize("head_dim", [128, nightly(64), nightly(256)])
+def test_products_of_a_tile_follow_one_another_without_waits(head_dim: int, assembler: Assembler) -> None:
+    config = AttentionConfig(head_dim, dtype="e4m3", target="sm_90a")
+    made = assembler.assemble(build(config.kernel()).text, "sm_90a")
+    assert made.advisories == ()  # no product is serialised
+    try:
+        found = main_loop(find_disassembler().instructions(made.cubin))
+    except BackendError as error:
+        pytest.skip(str(error))
+    assert found is not None
+    t = config.kernel().tiling
+    assert isinstance(t, Fp8Tiling)
+    names = [one.name for one in found.path]
+    parts = t.output_columns // t.value_part
+    assert names.count("QGMMA") == head_dim // 32 + parts * t.tile // 32
+    assert "R2UR" not in names
+
+
+# ------------------------------------------------------------------------------------------
+# launches
+
+_E4M3 = "AttentionConfig: dtype='e4m3'"
+_NOT_DONE = f"{_E4M3} has one kernel, which does not do this:"
+_OR_ELSE = "; or convert Q, K and V to 'bf16'"
+
+
+@pytest.mark.parametrize("backend", ["interpreter", "cpu"])
+@pytest.mark.parametrize("layout", ["bhsd", nightly("bshd")])
+def test_a_launch_takes_arrays_of_fp8_and_scales_that_broadcast(backend: Any, layout: Any) -> None:
+    config = config_of(causal=True)
+    arrays = arrays_of(config, 40, 150, 2, 4, 2)
+    scales = {
+        "q_scale": np.array([1.5], "f4"),
+        "k_scale": np.array([[0.5, 2.0]], "f4"),
+        "v_scale": np.array([[2.0], [3.0]], "f4"),
+    }
+    given = arrays if layout == "bhsd" else tuple(np.ascontiguousarray(x.swapaxes(1, 2)) for x in arrays)
+    out, lse = AttentionKernel(config).launch(*given, backend=backend, layout=layout, **scales)
+    assert out.dtype.name == "bfloat16"
+    wide = {name: np.broadcast_to(x, (2, 2)) for name, x in scales.items()}
+    found = out if layout == "bhsd" else out.swapaxes(1, 2)
+    assert_within(found, lse, bound_of(config, arrays, wide))
+
+
+@pytest.mark.parametrize("backend", ["interpreter", "cpu"])
+def test_packed_sequences_have_scales_of_their_own(backend: Any) -> None:
+    config = config_of(varlen=True, causal=True)
+    ends = np.array([0, 70, 70, 75, 200], np.int32)
+    rng = np.random.default_rng(7)
+    q, k, v = (rng.standard_normal((200, heads, 64)).astype(config.element.numpy) for heads in (2, 1, 1))
+    scales = scales_of(4, 1)
+    out, lse = AttentionKernel(config).launch(
+        q, k, v, backend=backend, cu_seqlens_q=ends, cu_seqlens_k=ends, **scales
+    )
+    for b, (begin, end) in enumerate(itertools.pairwise(ends)):
+        if begin < end:
+            arrays = tuple(x[begin:end].swapaxes(0, 1)[None] for x in (q, k, v))
+            bound = bound_of(config, arrays, {name: x[b : b + 1] for name, x in scales.items()})  # type: ignore[arg-type]  # three
+            assert_within(out[begin:end].swapaxes(0, 1)[None], lse[None, :, begin:end], bound)
+
+
+def test_an_out_that_lies_behind_q_is_no_overlap() -> None:
+    config = config_of(return_lse=False)
+    q, k, v = arrays_of(config, 64, 64)
+    memory = np.zeros(3 * q.size, np.uint8)
+    mine, out = (
+        memory[: q.size].view(q.dtype).reshape(q.shape),
+        memory[q.size :].view(config.output.numpy).reshape(q.shape),
+    )
+    mine[...] = q
+    ones = {name: np.ones(1, "f4") for name in SCALES}
+    kernel = AttentionKernel(config)
+    kernel.launch(mine, k, v, out=out, backend="cpu", **ones)
+    wanted = kernel.launch(q, k, v, backend="cpu", **ones)
+    np.testing.assert_array_equal(out, wanted)
+    with pytest.raises(LaunchError) as raised:
+        kernel.launch(
+            memory[2 * q.size :].view(q.dtype).reshape(q.shape), k, v, out=out, backend="cpu", **ones
+        )
+    assert str(raised.value) == (
+        "launch: out must not share memory with q, because rows are written while others are read; leave "
+        "out=None, or pass an array of its own"
+    )
+
+
+def test_explain_says_what_multiplies() -> None:
+    config = config_of()
+    ones = {name: np.ones(1, "f4") for name in SCALES}
+    said = AttentionKernel(config).explain(*arrays_of(config, 64, 64), backend="interpreter", **ones)
+    assert "products: wgmma of fp8, with tiles copied by TMA and V transposed" in said
+
+
+@pytest.mark.parametrize(
+    ("how", "wanted"),
+    [
+        (
+            {"target": "sm_90"},
+            f"{_E4M3} needs target='sm_90a', whose wgmma multiplies it, got 'sm_90'{_OR_ELSE}",
+        ),
+        (
+            {"head_dim": 72},
+            f"{_E4M3} takes rows and strides of multiples of 16 bytes, as tensor maps do, got multiples "
+            f"of 8; pad head_dim to a multiple of 16{_OR_ELSE}",
+        ),
+        ({"head_dim_v": 272}, f"{_E4M3} takes head_dim_v up to 256, got 272{_OR_ELSE}"),
+        ({"pack_gqa": True}, f"{_NOT_DONE} pack_gqa=True{_OR_ELSE}"),
+        ({"splits": 2}, f"{_NOT_DONE} splits=2{_OR_ELSE}"),
+        ({"dropout": 0.5}, f"{_NOT_DONE} dropout=0.5{_OR_ELSE}"),
+        ({"varlen": True, "page_size": 16}, f"{_NOT_DONE} page_size=16{_OR_ELSE}"),
+        (
+            {"head_dim": 128, "block_q": 192},
+            f"{_E4M3} with tile=auto, block_q=192 and stages=2 does not fit shared memory or registers; use "
+            f"fewer stages, or smaller tiles of (64, 128) and (64, 128, 192){_OR_ELSE}",
+        ),
+        ({"out_dtype": "f32"}, "AttentionConfig: out_dtype must be one of 'bf16', 'f16', got 'f32'"),
+        (
+            {"tile": 32},
+            "AttentionConfig: tile must be one of 64, 128, 'auto', got 32; the largest tile that fits "
+            "head_dim=64, head_dim_v=64 on sm_90a is 128",
+        ),
+    ],
+    ids=str,
+)
+def test_what_there_is_no_kernel_for_is_refused(how: dict[str, Any], wanted: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        AttentionConfig(**{"head_dim": 64, "dtype": "e4m3", "target": "sm_90a", **how})
+    assert str(raised.value) == wanted
+
+
+def test_o_has_a_type_of_its_own_with_fp8_alone() -> None:
+    with pytest.raises(ConfigError) as raised:
+        AttentionConfig(64, dtype="f16", out_dtype="bf16")
+    assert str(raised.value) == (
+        "AttentionConfig: out_dtype is for Q, K and V of 'e4m3' or 'e5m2'; those of 'f16' give O of their "
+        "own type, got 'bf16'; leave it out"
+    )
+    assert AttentionConfig(64, dtype="f16", out_dtype="float16").out_dtype is None
+    assert replace(config_of(), out_dtype=None).output.name == "bf16"
+
+
+def test_gradients_and_caches_are_of_other_types() -> None:
+    assert AttentionConfig(64, dtype="e4m3").target == "sm_90a"
+    with pytest.raises(ConfigError) as raised:
+        AttentionGradient(config_of())
+    assert str(raised.value) == (
+        "AttentionGradient: config must be of f32, f16 or bf16, whose gradients there are, got dtype='e4m3'"
+    )
+    with pytest.raises(ConfigError, match=r"^DecodeKernel: .*dtype='e4m3'"):
+        DecodeKernel(config_of())
+
+
+def test_scales_must_be_given() -> None:
+    config = config_of()
+    with pytest.raises(LaunchError) as raised:
+        AttentionKernel(config).launch(
+            *arrays_of(config, 4, 4), backend="cpu", q_scale=np.ones(1, "f4"), k_scale=np.ones(1, "f4")
+        )
+    assert str(raised.value) == "launch: v_scale must be given, because the config says dtype='e4m3'"
