@@ -21,7 +21,7 @@ from flash.launch.gpu import GpuLauncher
 from flash.launch.kernel_choice import kernel_of
 from flash.launch.key_splits import fixed_splits
 from flash.launch.operands import require_operands
-from flash.launch.signature import ExplainArguments, LaunchArguments
+from flash.launch.signature import ForwardArguments, ForwardExplainArguments
 from flash.operands.dtypes import F32
 from flash.operands.words import A, AnyArray, Backend, Layout
 from flash.problem.config import AttentionConfig
@@ -131,7 +131,7 @@ class AttentionKernel:
         return_lse: Literal[False],
         layout: Layout = ...,
         softmax_scale: float | None = ...,
-        **arguments: Unpack[LaunchArguments],
+        **arguments: Unpack[ForwardArguments],
     ) -> A: ...
     @overload
     def launch(
@@ -146,7 +146,7 @@ class AttentionKernel:
         return_lse: Literal[True],
         layout: Layout = ...,
         softmax_scale: float | None = ...,
-        **arguments: Unpack[LaunchArguments],
+        **arguments: Unpack[ForwardArguments],
     ) -> tuple[A, A]: ...
     @overload
     def launch(
@@ -161,9 +161,9 @@ class AttentionKernel:
         return_lse: bool | None = ...,
         layout: Layout = ...,
         softmax_scale: float | None = ...,
-        **arguments: Unpack[LaunchArguments],
+        **arguments: Unpack[ForwardArguments],
     ) -> Any: ...
-    @takes(LaunchArguments)
+    @takes(ForwardArguments)
     def launch(
         self,
         q: AnyArray,
@@ -176,7 +176,7 @@ class AttentionKernel:
         return_lse: bool | None = None,
         layout: Layout = "bhsd",
         softmax_scale: float | None = None,
-        **arguments: Unpack[LaunchArguments],
+        **arguments: Unpack[ForwardArguments],
     ) -> Any:
         """`softmax(scale Q Kᵀ + mask) V`: out, or (out, lse) with `return_lse` (default: the
         config's).
@@ -237,7 +237,7 @@ class AttentionKernel:
         """
         caller = self._caller
         if arguments:
-            require_known(f"{_NAME}.launch", arguments, LaunchArguments, AttentionKernel.launch)
+            require_known(f"{_NAME}.launch", arguments, ForwardArguments, AttentionKernel.launch)
         with_lse, scale, numbers = self._scalars(return_lse, softmax_scale, arguments)
         explicit = None if stream is None else streams.stream_handle(stream, caller.name)
         max_seqlen_q = arguments.pop("max_seqlen_q", None)
@@ -276,7 +276,7 @@ class AttentionKernel:
             made = results.deliver(made, like)
         return (made, results.deliver(lse, like)) if with_lse else made
 
-    @takes(LaunchArguments)
+    @takes(ForwardArguments)
     def result_shapes(
         self,
         q: object,
@@ -286,21 +286,21 @@ class AttentionKernel:
         return_lse: bool | None = None,
         layout: str = "bhsd",
         softmax_scale: float | None = None,
-        **arguments: Unpack[LaunchArguments],
+        **arguments: Unpack[ForwardArguments],
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The shapes of out and of lse that `launch` with these arguments makes. Nothing is launched,
         and of arrays other than those of lengths no element is read: their addresses may be any.
 
         Raises what `launch` raises for arguments that do not fit, but for their addresses and device.
         """
-        require_known(f"{_NAME}.result_shapes", arguments, LaunchArguments, AttentionKernel.result_shapes)
+        require_known(f"{_NAME}.result_shapes", arguments, ForwardArguments, AttentionKernel.result_shapes)
         self._scalars(return_lse, softmax_scale, arguments)
         max_seqlen_q = arguments.pop("max_seqlen_q", None)
         arrays, operands = self._views(q, k, v, None, {**self._no_operands, **flattened(arguments)}, None)
         geometry = self._geometry(arrays, layout, operands, max_seqlen_q)
         return geometry.out_shape, geometry.lse_shape
 
-    @takes(ExplainArguments)
+    @takes(ForwardExplainArguments)
     def explain(
         self,
         q: AnyArray,
@@ -310,13 +310,13 @@ class AttentionKernel:
         out: AnyArray | None = None,
         backend: Backend = AUTO,
         layout: Layout = "bhsd",
-        **arguments: Unpack[ExplainArguments],
+        **arguments: Unpack[ForwardExplainArguments],
     ) -> str:
         """What `launch` with these arguments would do, and why, as text; nothing is launched.
 
         Raises what `launch` raises for arguments that do not fit.
         """
-        require_known(f"{_NAME}.explain", arguments, ExplainArguments, AttentionKernel.explain)
+        require_known(f"{_NAME}.explain", arguments, ForwardExplainArguments, AttentionKernel.explain)
         max_seqlen_q = arguments.pop("max_seqlen_q", None)
         given = {**self._no_operands, **flattened(arguments)}
         arrays, there = self._views(q, k, v, out, given, None)
@@ -327,7 +327,7 @@ class AttentionKernel:
         return explain(self.config, self._gpu, geometry, arrays, there, name, why)
 
     def _scalars(
-        self, return_lse: object, softmax_scale: object, arguments: LaunchArguments
+        self, return_lse: object, softmax_scale: object, arguments: ForwardArguments
     ) -> tuple[bool, float, Mapping[str, int | float]]:
         """Whether a call returns lse, its scale, and the scalar arguments of its features; the seed is
         taken out of `arguments`.

@@ -84,6 +84,7 @@ class DecodeKernel:
                 "make one with flash.AttentionConfig(head_dim=64, causal=True)"
             )
         wrong = [name for name in _NOT_CACHED if getattr(config, name)]
+        wrong += [f"dtype={config.dtype!r}"] if config.is_fp8 else []
         wrong += ["causal='top_left'"] if config.causal == "top_left" else []
         if wrong:
             raise ConfigError(

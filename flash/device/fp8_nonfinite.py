@@ -13,7 +13,7 @@ from flash.device.parameters import ScoreArray
 from flash.device.team import Team
 from flash.operands.dtypes import E4M3, E5M2, DType
 from flash.problem.config import KernelConfig
-from ptxgen.dsl import KernelBuilder, Pointer, Value, Var, marked
+from ptxgen.dsl import KernelBuilder, Pointer, Value, Var
 from ptxgen.types import b16, f16, f32, u8, u16, u32, u64
 
 # By type the bits that are all ones in NaN and infinity, in each byte of a word, and the lowest of them:
@@ -32,7 +32,6 @@ class Fp8NonFinite(NonFinite):
         super().__init__(k, config)
         self.of = config.dtype
 
-    @marked("fp8 nonfinite: clear")
     def clear_words(self, words: Sequence[Value]) -> list[Var]:
         """The words, four elements each, with 0 for NaN and infinity."""
         k = self.k

@@ -17,7 +17,7 @@ from typing import Final
 
 from flash.device.overlapped_softmax import LARGE, OverlappedSoftmax
 from flash.device.softmax import NO_TERMS, FirstTerms
-from ptxgen.dsl import Fragment, KernelBuilder, Value, marked
+from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.dsl.matrices.lanes import over_lanes
 from ptxgen.types import f32
 
@@ -68,7 +68,6 @@ class LiftedSoftmax(OverlappedSoftmax):
         lse = super().finish(i)[1] if self.with_lse else total
         return self.k.selp(0.0, self.k.rcp_rn(total), total == 0.0), lse
 
-    @marked("lifted softmax: move")
     def _move(self, i: int, top: Value, outgrown: Value) -> None:
         """Move the shift of row i to its maximum, `top`, less LIFT, if that has outgrown it."""
         k, shift, factor = self.k, self.shift[i], self._rescale[i]

@@ -15,7 +15,7 @@ from typing import Final
 from flash.device.fp8_nonfinite import Fp8NonFinite
 from flash.operands.dtypes import E4M3, E5M2, DType
 from flash.problem.fp8_tiling import ONES
-from ptxgen.dsl import Fragment, KernelBuilder, Role, Value, marked
+from ptxgen.dsl import Fragment, KernelBuilder, Role, Value
 from ptxgen.dsl.hopper import BoxTile, Ring
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import u32
@@ -62,7 +62,6 @@ class Fp8Values:
         self._first = k.selp(_ODD, _EVEN, swapped, type=u32)
         self._second = k.selp(_EVEN, _ODD, swapped, type=u32)
 
-    @marked("fp8 values: ones")
     def add_ones(self, dtype: DType) -> None:
         """Write ones of the type of V to the last rows of all stages of transposed tiles, before the first
         is filled.
@@ -73,7 +72,6 @@ class Fp8Values:
             for at in tile.chunks(self.role.thread, self.role.threads, start=tile.rows - ONES, rows=ONES):
                 self.k.store(at, [word] * 4)
 
-    @marked("fp8 values: transpose")
     def transpose(self) -> None:
         """Transpose the next tile."""
         source = self.raw.acquire()
@@ -99,7 +97,6 @@ class Fp8Values:
             k.stmatrix(to.plus_bytes(across * layout.row_bytes), turned, num="x4", space="shared")
 
 
-@marked("fp8 values: weights")
 def packed_weights(k: KernelBuilder, S: Fragment) -> list[list[Value]]:
     """The weights of two rows of a thread, rounded to e4m3, as the registers of the left operand of a
     product with transposed tiles: four for each 32 keys. `S` has for each 8 keys two of each row.

@@ -108,6 +108,11 @@ class AttentionGradient:
                 f"{_NAME}: config must be one without pages, got page_size={config.page_size}; keys in "
                 "pages have no gradients, pass them packed"
             )
+        if config.is_fp8:
+            raise ConfigError(
+                f"{_NAME}: config must be of f32, f16 or bf16, whose gradients there are, got "
+                f"dtype={config.dtype!r}"
+            )
         if not isinstance(deterministic, bool):
             raise ConfigError(f"{_NAME}: deterministic must be True or False, got {shown(deterministic)}")
         require_sweeps(config, sweeps, deterministic=deterministic, who=_NAME)

@@ -35,7 +35,7 @@ from flash.problem.wgmma_tiling import WARPGROUP, WGMMA_ROWS
 from flash.scores.philox import KEYS_PER_BLOCK
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
-from ptxgen.dsl import KernelBuilder, Role, Value, Var, marked
+from ptxgen.dsl import KernelBuilder, Role, Value, Var
 from ptxgen.dsl.hopper import Ring
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, QUAD, QUAD_LANES
 from ptxgen.target import WARP_SIZE
@@ -45,7 +45,6 @@ _SIGNS = 0x8080_8080  # of four elements in a word
 _ROWS = (0, FRAGMENT_STEP)  # of a thread's part of a product, counted from its first row
 
 
-@marked("wgmma fp8: roles")
 def wgmma_fp8_attention_forward(config: KernelConfig, t: Fp8Tiling) -> ir.Module:
     """The module with the kernel of a configuration, whose tiling is `t`.
 
@@ -101,7 +100,6 @@ class _Consumer:
         self.kind = config.dtype.name
         self.keys_of_thread = fragment_columns(t.tile)
 
-    @marked("wgmma fp8: tiles of a consumer")
     def run(self) -> None:
         """Compute and store the rows of O."""
         k, t, cta = self.k, self.t, self.cta
@@ -137,7 +135,6 @@ class _Consumer:
         group = self.k.thread_id() // WARPGROUP % self.t.consumers
         return cta.first_row + self.k.signed(self.S.row + group * WGMMA_ROWS)
 
-    @marked("wgmma fp8: negative scale")
     def _flip_signs(self) -> None:
         """Negate Q if the scale is negative: the softmax takes a positive one."""
         k, q = self.k, self.q
@@ -150,7 +147,6 @@ class _Consumer:
         # Scales come from memory: that all threads have the same is not proved, but all meet here.
         self.role.barrier.sync()
 
-    @marked("wgmma fp8: tile")
     def _tile(self, n: Value, cut: Cut) -> None:
         """Scores and weights of the tile of keys with -n - 1 tiles before it, and their product with the
         values.
@@ -206,7 +202,6 @@ class _Consumer:
         k.note("P = exp2(scale * S - shift)")
         self.softmax.weigh(S)
 
-    @marked("wgmma fp8: rows of O")
     def _finish(self) -> None:
         """O times the scale of V / sum, through shared to global memory."""
         k, config = self.k, self.config

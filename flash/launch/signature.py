@@ -27,7 +27,7 @@ class ScaleArguments(TypedDict, total=False):
     v_scale: AnyArray | None
 
 
-class ExplainArguments(ScoreArrays, SequenceArguments, ScaleArguments, total=False):
+class ExplainArguments(ScoreArrays, SequenceArguments, total=False):
     """The arrays of all features of scores and of sequences, where a config has the settings."""
 
 
@@ -51,5 +51,13 @@ class CacheLaunchOptions(CacheLaunchArguments, total=False):
     stream: object
 
 
-class LaunchArguments(LaunchScores, SequenceArguments, ScaleArguments, total=False):
+class LaunchArguments(LaunchScores, SequenceArguments, total=False):
     """The arguments of all features in a launch, where a config has the settings."""
+
+
+class ForwardExplainArguments(ExplainArguments, ScaleArguments, total=False):
+    """`ExplainArguments` of the forward pass, which takes fp8."""
+
+
+class ForwardArguments(LaunchArguments, ScaleArguments, total=False):
+    """`LaunchArguments` of the forward pass, which takes fp8."""

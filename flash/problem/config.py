@@ -12,9 +12,10 @@ from flash.operands.declared import Number
 from flash.operands.dtypes import DTYPES, F16, F32, FP8_DTYPES, INPUT_DTYPES, DType, config_name
 from flash.operands.words import Auto, Causal, DTypeLike, InputDTypeLike, Precision
 from flash.problem.features import MAX_PAGE_SIZE, NO_FEATURES, OVERLAPPING_SM, SECTION, Features
+from flash.problem.head_dims import checked_head_dim, checked_head_dim_v
 from flash.problem.narrow import not_for_fp8, resolved_out_dtype
 from flash.problem.precision import choices, resolved
-from flash.problem.simt_tiling import IEEE, MAX_HEAD_DIM, MAX_HEAD_DIM_V
+from flash.problem.simt_tiling import IEEE
 from flash.problem.splits import splits_of
 from flash.problem.tile_choice import (
     AnyTiling,
@@ -23,9 +24,8 @@ from flash.problem.tile_choice import (
     largest_tile,
     most_generous,
     natural_alignment,
-    offered_tiles,
 )
-from flash.problem.wgmma_choice import BOX_ROWS
+from flash.problem.wgmma_choice import BOX_ROWS, WGMMA_TARGET
 from flash.problem.wgmma_tiling import WgmmaTiling
 from flash.scores.features import ScoreSettings, meanings_of_settings
 from flash.scores.options import MAX_SCALE, flag, is_scale, require_one_of
@@ -166,8 +166,8 @@ class AttentionConfig(ScoreSettings):
         (`flash/problem/tile_choice.py`).
     dtype: "f32", "f16" or "bf16", of Q, K, V and O, or what array libraries call these: "float16",
         "half", torch.bfloat16, numpy.float32. Sums and LSE are f32. The 16-bit types run on tensor
-        cores and need sm_80 or later. "e4m3" and "e5m2" are of Q, K and V alone, need
-        target="sm_90a", and launches then give `q_scale`, `k_scale` and `v_scale`, which their numbers
+        cores and need sm_80 or later. "e4m3" and "e5m2" are of Q, K and V alone, for Hopper
+        (target="sm_90a"), and launches then give `q_scale`, `k_scale` and `v_scale`, which their numbers
         are multiplied with (`flash/problem/fp8_tiling.py` says which tiles there are).
     precision: of f32, "ieee" (f32 throughout), "f32_grade" (on tensor cores, each product as three
         of f16: the error is that of f32) or "tf32" (on tensor cores, with 11 significant bits of
@@ -201,8 +201,9 @@ class AttentionConfig(ScoreSettings):
         and `seqused_k`, which is then True, says how many keys each sequence has; there is no
         `cu_seqlens_k`. None: the keys of all sequences lie one after another, like their queries.
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
-        a GPU. The kernels for sm_90a, a Hopper GPU's own target, use `wgmma` and TMA where they can
-        (`flash/problem/wgmma_choice.py`), those for sm_90 never.
+        a GPU, but sm_90a with "e4m3" and "e5m2". The kernels for sm_90a, a Hopper GPU's own
+        target, use `wgmma` and TMA where they can (`flash/problem/wgmma_choice.py`), those for sm_90
+        never.
     splits: into how many parts the keys are divided, 1..32768: each has CTAs of its own, and a second
         launch merges their results. 1 is one launch. "auto" divides them on a GPU that would otherwise
         be partly idle, where tile and block_q are "auto", too (`flash/launch/key_splits.py`), so that
@@ -241,9 +242,9 @@ class AttentionConfig(ScoreSettings):
         return f"AttentionConfig({', '.join(f'{n}={getattr(self, n)!r}' for n in names)})"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "head_dim", _head_dim(self.head_dim))
+        object.__setattr__(self, "head_dim", checked_head_dim(self.head_dim))
         value_dim = self.head_dim if self.head_dim_v is None else self.head_dim_v
-        object.__setattr__(self, "head_dim_v", _head_dim_v(value_dim))
+        object.__setattr__(self, "head_dim_v", checked_head_dim_v(value_dim))
         object.__setattr__(self, "dtype", config_name(self.dtype))
         require_one_of("dtype", self.dtype, tuple(INPUT_DTYPES))
         object.__setattr__(self, "out_dtype", resolved_out_dtype(self.dtype, self.out_dtype))
@@ -252,8 +253,8 @@ class AttentionConfig(ScoreSettings):
         require_one_of("causal", self.causal, CAUSAL)
         if self.causal is True:
             object.__setattr__(self, "causal", "bottom_right")
-        if self.target is not None:
-            object.__setattr__(self, "target", find_target(self.target).name)
+        if self.target is not None or self.is_fp8:
+            object.__setattr__(self, "target", find_target(self.target or WGMMA_TARGET).name)
         for name in _FLAGS:
             flag(name, getattr(self, name))
         self._normalize()
@@ -473,31 +474,6 @@ def config_of_call(who: str, **fields: Any) -> AttentionConfig:
     except ConfigError as error:
         said = str(error).removeprefix(f"{AttentionConfig.__name__}: ")
         raise ConfigError(f"{who}: {said}") from None
-
-
-def _head_dim(value: Any) -> int:
-    size = integer(value, 1, MAX_HEAD_DIM)
-    if size is not None:
-        return size
-    target = most_generous()
-    tile = max(tile for tile, _ in offered_tiles(MAX_HEAD_DIM, MAX_HEAD_DIM, target))
-    raise ConfigError(
-        f"AttentionConfig: head_dim must be an integer from 1 to {MAX_HEAD_DIM}, got "
-        f"{shown(value)}; "
-        f"beyond {MAX_HEAD_DIM} a CTA cannot keep its rows in registers and shared memory, where "
-        f"the largest tile that fits {MAX_HEAD_DIM} is {tile} on {target.name}"
-    )
-
-
-def _head_dim_v(value: Any) -> int:
-    size = integer(value, 1, MAX_HEAD_DIM_V)
-    if size is not None:
-        return size
-    raise ConfigError(
-        f"AttentionConfig: head_dim_v must be an integer from 1 to {MAX_HEAD_DIM_V}, got "
-        f"{shown(value)}; beyond {MAX_HEAD_DIM_V} split V by columns, and each call gives "
-        "those of O"
-    )
 
 
 def _require_scale(value: Any) -> None:

@@ -5,6 +5,7 @@ the tensor cores of Hopper do, with the sanitizers on.
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from judge import assert_within
 from kernel_runs import assert_no_spill, nightly, run_forward, without
 
-from flash import AttentionKernel
+from flash import AttentionGradient, AttentionKernel, DecodeKernel
 from flash.contract.catalogue import build
 from flash.error_bound import Bound, arithmetic_of_config, attention_bound
 from flash.problem.config import AttentionConfig
@@ -179,8 +180,8 @@ def test_numbers_that_are_not_finite_reach_only_rows_that_see_them(dtype: str) -
     q, k, v = arrays_of(config, 70, 150)
     odd = (np.nan,) if dtype == "e4m3" else (np.nan, np.inf, -np.inf)
     for n, value in enumerate(odd):
-        for key in (149, 141 - n, 10):
-            v[0, 0, key, 3 + 8 * n] = value
+        for place, key in enumerate((149, 141 - n, 10)):  # the last rows see all, the first row 80 of them
+            v[0, 0, key, 3 + 8 * n + place] = value
     scales = scales_of()
     out, _, _ = run_forward(config, (q, k, v), operands=scales, sanitize=True)
     wanted, _ = attention_reference(*scaled((q, k, v), scales), causal=config.causal)
@@ -212,6 +213,20 @@ def test_rows_whose_scores_are_alike_err_by_less_than_a_rounding_of_a_weight() -
     wanted, _ = attention_reference(*scaled((q, k, v), scales))
     # A weight errs by up to 2^-4 of itself, here nearly all in one direction; bf16 rounds to 2^-9.
     assert (np.abs(out.astype(np.float64) - wanted) / wanted).max() < 2.0**-7
+
+
+def test_weights_from_the_largest_to_2_to_the_minus_16_of_it_are_exact_powers_of_two() -> None:
+    config = config_of(softmax_scale=math.log(2), out_dtype="f16")
+    count, of = 17, config.element.numpy
+    q, k, v = (np.zeros((1, 1, rows, 64), np.float32) for rows in (1, count, count))
+    q[..., 0], k[0, 0, :, 0] = 1, -np.arange(count)
+    v[0, 0, :, :count] = 448 * np.eye(count)
+    ones = {name: np.ones((1, 1), np.float32) for name in SCALES}
+    out, _, _ = run_forward(config, (q.astype(of), k.astype(of), v.astype(of)), operands=ones)
+    wanted = 448 * 2.0 ** -np.arange(count)
+    wanted /= (2.0 ** -np.arange(count)).sum()
+    # f16 rounds to 2^-11, and the sum of the weights loses up to 2^-13 in each step.
+    np.testing.assert_allclose(out[0, 0, 0, :count].astype(np.float64), wanted, rtol=2.0**-10)
 
 
 # ------------------------------------------------------------------------------------------
@@ -431,6 +446,17 @@ def test_o_has_a_type_of_its_own_with_fp8_alone() -> None:
     )
     assert AttentionConfig(64, dtype="f16", out_dtype="float16").out_dtype is None
     assert replace(config_of(), out_dtype=None).output.name == "bf16"
+
+
+def test_gradients_and_caches_are_of_other_types() -> None:
+    assert AttentionConfig(64, dtype="e4m3").target == "sm_90a"
+    with pytest.raises(ConfigError) as raised:
+        AttentionGradient(config_of())
+    assert str(raised.value) == (
+        "AttentionGradient: config must be of f32, f16 or bf16, whose gradients there are, got dtype='e4m3'"
+    )
+    with pytest.raises(ConfigError, match=r"^DecodeKernel: .*dtype='e4m3'"):
+        DecodeKernel(config_of())
 
 
 def test_scales_must_be_given() -> None:

@@ -1,0 +1,35 @@
+"""The dimensions that a head of Q and K, and of V, may have."""
+
+from __future__ import annotations
+
+from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
+from flash.problem.tile_choice import most_generous, offered_tiles
+from ptxgen.arguments import integer
+from ptxgen.errors import ConfigError, shown
+
+
+def checked_head_dim(value: object) -> int:
+    """The head dimension as an int. Raises `ConfigError` for anything else than 1 to `MAX_HEAD_DIM`."""
+    size = integer(value, 1, MAX_HEAD_DIM)
+    if size is not None:
+        return size
+    target = most_generous()
+    tile = max(tile for tile, _ in offered_tiles(MAX_HEAD_DIM, MAX_HEAD_DIM, target))
+    raise ConfigError(
+        f"AttentionConfig: head_dim must be an integer from 1 to {MAX_HEAD_DIM}, got "
+        f"{shown(value)}; "
+        f"beyond {MAX_HEAD_DIM} a CTA cannot keep its rows in registers and shared memory, where "
+        f"the largest tile that fits {MAX_HEAD_DIM} is {tile} on {target.name}"
+    )
+
+
+def checked_head_dim_v(value: object) -> int:
+    """head_dim_v as an int. Raises `ConfigError` for anything else than 1 to `MAX_HEAD_DIM_V`."""
+    size = integer(value, 1, MAX_HEAD_DIM_V)
+    if size is not None:
+        return size
+    raise ConfigError(
+        f"AttentionConfig: head_dim_v must be an integer from 1 to {MAX_HEAD_DIM_V}, got "
+        f"{shown(value)}; beyond {MAX_HEAD_DIM_V} split V by columns, and each call gives "
+        "those of O"
+    )

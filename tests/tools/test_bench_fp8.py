@@ -1,0 +1,41 @@
+"""What `ptxgen bench --only fp8` measures."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+from flash.commands.measure.fp8_error import Numbers, drawn, fp8_jobs, one_sum, product, relative_error
+from flash.commands.measure.record import Measurement
+from flash.reference import attention_reference
+
+FLAT = Numbers("flat", 0.02, 1.0)
+
+
+def test_both_methods_are_attention_and_ours_errs_less_where_scores_are_alike() -> None:
+    jobs = {job.label: job for job in fp8_jobs(quick=True)}
+    found = jobs["fp8 d=64 keys=512 flat"].run()
+    ours, theirs, ratio = (one.median for one in found if isinstance(one, Measurement))
+    # A weight errs by up to 2^-4 of itself.
+    assert 0 < ours < 2.0**-9
+    assert ours < theirs < 2.0**-4
+    assert ratio == ours / theirs
+
+
+def test_one_sum_over_more_keys_errs_more() -> None:
+    errors = []
+    for keys in (256, 8192):
+        q, k, v = drawn(64, keys, FLAT)
+        exact, _ = attention_reference(*(x.astype(np.float64) for x in (q, k, v)))
+        errors.append(relative_error(one_sum(q[0, 0], k[0, 0], v[0, 0], 128), exact[0, 0]))
+    assert errors[1] > 2 * errors[0]
+
+
+def test_a_product_keeps_14_bits_of_its_sum() -> None:
+    of = ml_dtypes.float8_e4m3fn
+    a, b = np.full((1, 32), 1, of), np.zeros((32, 1), of)
+    b[0] = 1
+    # Halves of the last bit that is kept are cut.
+    c = np.array([[1 + 2.0**-13]], np.float32)
+    np.testing.assert_array_equal(product(a, b, np.zeros((1, 1), np.float32)), [[1]])
+    np.testing.assert_array_equal(product(a, b, c), [[2.0]])
