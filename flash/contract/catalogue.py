@@ -11,6 +11,7 @@ from flash.contract.resources import KernelResources
 from flash.operands.declared import Operand
 from flash.problem.arrays import arrays_of
 from flash.problem.config import KernelConfig
+from flash.problem.latent_tiling import LatentTiling
 from flash.problem.mma_tiling import MmaTiling
 from flash.problem.simt_tiling import Tiling
 from flash.problem.tensor_maps import maps_of
@@ -83,6 +84,10 @@ def emit(config: KernelConfig) -> ir.Module:
             from flash.kernels.mma_forward import mma_attention_forward
 
             return mma_attention_forward(config, tiling)
+        case LatentTiling() as tiling:
+            from flash.kernels.wgmma_latent import wgmma_latent_forward
+
+            return wgmma_latent_forward(config, tiling)
         case WgmmaTiling() as tiling:
             from flash.kernels.wgmma_forward import wgmma_attention_forward
 

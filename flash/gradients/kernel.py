@@ -108,6 +108,11 @@ class AttentionGradient:
                 f"{_NAME}: config must be one without pages, got page_size={config.page_size}; keys in "
                 "pages have no gradients, pass them packed"
             )
+        if config.shared_kv:
+            raise ConfigError(
+                f"{_NAME}: config must be one with values of their own, got shared_kv=True; pass v, and add "
+                "its gradients to those of the columns of k"
+            )
         if not isinstance(deterministic, bool):
             raise ConfigError(f"{_NAME}: deterministic must be True or False, got {shown(deterministic)}")
         require_sweeps(config, sweeps, deterministic=deterministic, who=_NAME)

@@ -9,6 +9,7 @@ from typing import Final
 from flash.device.grouped_heads import packing_saves_ctas
 from flash.launch.checks import Geometry
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig, KernelConfig
+from flash.problem.latent_tiling import LatentTiling
 from flash.problem.limits import max_seq
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.target import Target
@@ -57,6 +58,8 @@ def _cluster(kernel: KernelConfig, geometry: Geometry) -> int:
     t, features = kernel.tiling, kernel.features
     alike = not (kernel.hides_keys or kernel.packed or features.varlen or features.cached or features.splits)
     if not isinstance(t, WgmmaTiling) or not alike or t.score_columns < _LEAST_SHARED_COLUMNS:
+        return 1
+    if isinstance(t, LatentTiling):  # whose tiles of keys wait for products in one CTA
         return 1
     return 2 - -(-geometry.seq_q // t.block_q) % 2
 

@@ -9,9 +9,13 @@ The others of 16-bit types use `mma.sync`.
 | a cache of e4m3, or with at most 16 new rows | elements are widened, or rows appended, by those who attend |
 | a cache in pages with padding | boxes of a tile do not begin in the middle of a page |
 | rows that are no multiples of 16 bytes | those of a tensor map are |
-| head_dim_v above 256 | its columns are dealt to several CTAs |
+| head_dim_v above 256, unless V is columns of K | its columns are dealt to several CTAs |
 | block_q below 64 | a warpgroup has 64 rows |
 | a tile, or stages, too large for shared memory or registers | |
+
+Where V is columns of K (`shared_kv`) and head_dim is above 256, no kernel without `wgmma` computes it: what
+the table names is then an error. Blocks have 64 rows there, and the columns of V, padded to multiples of
+128, are no more than those of K, padded to multiples of 64 (`flash/problem/latent_tiling.py`).
 
 A launch adds what only arrays tell: no keys, or strides that a tensor map does not take
 (`flash/launch/kernel_choice.py`).
@@ -21,7 +25,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from flash.problem.wgmma_tiling import WGMMA_BLOCKS_Q, WIDTHS, WgmmaTiling
+from flash.problem.latent_tiling import LATENT_TILES, LatentTiling
+from flash.problem.wgmma_tiling import WGMMA_BLOCKS_Q, WGMMA_ROWS, WIDTHS, WgmmaTiling
 from ptxgen.target import Target
 
 WGMMA_TARGET: Final = "sm_90a"
@@ -43,15 +48,27 @@ def wgmma_tiling(
     target: Target,
     beside: int = 0,
     in_pages: bool = False,
+    latent: bool = False,
 ) -> WgmmaTiling | None:
     """The tiling for (head_dim, head_dim_v) and these sizes, of which `tile` and `block_q` may be "auto";
     None if none fits shared memory and registers, of which features take `beside`. `in_pages` is whether
-    keys are in pages.
+    keys are in pages, `latent` whether V is columns of K and rows are wide.
     """
+    if latent:
+        return _latent_tiling(dims, tile, stages, target, in_pages)
     rows = _DEFAULT_BLOCK_Q if block_q == "auto" else int(block_q)
     tiles = _DEFAULT_TILES if tile == "auto" else (int(tile),)
     found = [WgmmaTiling(*dims, n, rows, max(stages, LEAST_STAGES), in_pages) for n in tiles]
     return next((t for t in found if t.has_registers(beside) and _has_shared(t, target)), None)
+
+
+def _latent_tiling(
+    dims: tuple[int, int], tile: int | str, stages: int, target: Target, in_pages: bool
+) -> LatentTiling | None:
+    """As `wgmma_tiling`, where V is columns of K and rows are wide."""
+    tiles = LATENT_TILES if tile == "auto" else {int(tile)}.intersection(LATENT_TILES)
+    found = [LatentTiling(*dims, n, WGMMA_ROWS, max(stages, LEAST_STAGES), in_pages) for n in tiles]
+    return next((t for t in found if t.has_columns and _has_shared(t, target)), None)
 
 
 def _has_shared(t: WgmmaTiling, target: Target) -> bool:
@@ -68,10 +85,12 @@ def why_not(
     alignment: int,
     beside: int = 0,
     in_pages: bool = False,
+    latent: bool = False,
 ) -> str:
     """Why a kernel does not use `wgmma`; the empty string if it does. `sizes` are tile, block_q and
     stages, `excluded` is what of the problem speaks against it, `alignment` that of the arrays, in bytes,
-    `beside` the registers of features, `in_pages` whether keys are in pages.
+    `beside` the registers of features, `in_pages` whether keys are in pages, `latent` whether
+    V is columns of K and rows are wide.
     """
     tile, block_q, stages = sizes
     if is_f32:
@@ -82,12 +101,14 @@ def why_not(
         return excluded
     if alignment < MAP_ALIGN:
         return f"tensor maps take rows of multiples of {MAP_ALIGN} bytes"
-    if max(dims) > WIDTHS[-1]:
+    if latent and block_q not in ("auto", WGMMA_ROWS):
+        return f"block_q={block_q}: a CTA has {WGMMA_ROWS} rows of so many columns"
+    if max(dims) > WIDTHS[-1] and not latent:
         return f"head_dim_v is above {WIDTHS[-1]}, so that its columns are dealt to several CTAs"
     if block_q not in ("auto", *WGMMA_BLOCKS_Q):
         return f"block_q={block_q}: a warpgroup has {WGMMA_BLOCKS_Q[0]} rows"
-    if wgmma_tiling(dims, tile, block_q, stages, target, beside, in_pages) is None:
-        return _does_not_fit(dims, sizes, target, in_pages)
+    if wgmma_tiling(dims, tile, block_q, stages, target, beside, in_pages, latent) is None:
+        return _latent_does_not_fit(dims, sizes) if latent else _does_not_fit(dims, sizes, target, in_pages)
     return ""
 
 
@@ -105,3 +126,12 @@ def _does_not_fit(
         else "shared memory"
     )
     return f"tile={tile}, block_q={rows} with stages={stages} does not fit {lacks}"
+
+
+def _latent_does_not_fit(dims: tuple[int, int], sizes: tuple[int | str, int | str, int]) -> str:
+    """Why no tiling fits where V is columns of K and rows are wide."""
+    tile, _, asked = sizes
+    t = LatentTiling(*dims, LATENT_TILES[-1], WGMMA_ROWS, max(asked, LEAST_STAGES))
+    if not t.has_columns:
+        return f"head_dim_v={dims[1]} takes {t.output_columns} columns, and K has {t.score_columns}"
+    return f"tile={tile} with stages={t.stages} does not fit shared memory"
