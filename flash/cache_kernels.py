@@ -113,6 +113,11 @@ def decode(
         _integer("decode", name, value, MAX_CTAS)
     if cache.kv_dtype is not None:
         _require_widened(config)
+    if append and config.shared_kv:
+        raise ConfigError(
+            "decode: a kernel that appends writes rows of K and of V, and with shared_kv V is columns of K; "
+            "use append=False, and write new rows of K before"
+        )
     turned = _turned("decode", rotary_dim, rotary_interleaved, config.head_dim)
     target = cache.target(config.target, "decode")
     call = _example(config, cache, seq_q, group)

@@ -21,6 +21,7 @@ from flash.launch.gpu import GpuLauncher
 from flash.launch.kernel_choice import kernel_of
 from flash.launch.key_splits import fixed_splits
 from flash.launch.operands import require_operands
+from flash.launch.shared_kv import columns_of, require_shared
 from flash.launch.signature import ForwardArguments, ForwardExplainArguments
 from flash.operands.dtypes import F32
 from flash.operands.words import A, AnyArray, Backend, Layout
@@ -123,7 +124,7 @@ class AttentionKernel:
         self,
         q: A,
         k: AnyArray,
-        v: AnyArray,
+        v: AnyArray | None = ...,
         *,
         out: AnyArray | None = ...,
         stream: object = ...,
@@ -138,7 +139,7 @@ class AttentionKernel:
         self,
         q: A,
         k: AnyArray,
-        v: AnyArray,
+        v: AnyArray | None = ...,
         *,
         out: AnyArray | None = ...,
         stream: object = ...,
@@ -153,7 +154,7 @@ class AttentionKernel:
         self,
         q: A,
         k: AnyArray,
-        v: AnyArray,
+        v: AnyArray | None = ...,
         *,
         out: AnyArray | None = ...,
         stream: object = ...,
@@ -168,7 +169,7 @@ class AttentionKernel:
         self,
         q: AnyArray,
         k: AnyArray,
-        v: AnyArray,
+        v: AnyArray | None = None,
         *,
         out: AnyArray | None = None,
         stream: object = None,
@@ -194,6 +195,7 @@ class AttentionKernel:
         `v_scale`, float32 of a shape that broadcasts to [batch, kv_heads]: what their numbers are
         multiplied with, q's for all heads that share a head of k and v. out is then of the config's
         out_dtype, and the GPU is a Hopper GPU.
+        With a config of `shared_kv` there is no v: V is the first head_dim_v columns of k.
 
         The arrays of scores, which the list below names, may have any shape that broadcasts to
         theirs, with any strides, in either layout. Each is given if, and only if, the config asks
@@ -281,7 +283,7 @@ class AttentionKernel:
         self,
         q: object,
         k: object,
-        v: object,
+        v: object = None,
         *,
         return_lse: bool | None = None,
         layout: str = "bhsd",
@@ -305,7 +307,7 @@ class AttentionKernel:
         self,
         q: AnyArray,
         k: AnyArray,
-        v: AnyArray,
+        v: AnyArray | None = None,
         *,
         out: AnyArray | None = None,
         backend: Backend = AUTO,
@@ -354,14 +356,18 @@ class AttentionKernel:
         names = self._operand_names
         if names or (given is not self._no_operands and any(a is not None for a in given.values())):
             require_operands(self.config.features, given, self._caller)
+        shared = self.config.shared_kv
+        if shared:
+            require_shared(self.config, self._caller.name, v=v)
         try:
             find = self._gpu.backend.device_of_pointer
-            views = [view(q, "q", stream, find), view(k, "k", stream, find), view(v, "v", stream, find)]
+            views = [view(q, "q", stream, find), view(k, "k", stream, find)]
+            views.append(columns_of(self.config, views[1]) if shared else view(v, "v", stream, find))
             if out is not None:
                 views.append(view(out, "out", stream, find))
             operands = {name: view(given[name], name, stream, find) for name in names}
         except LaunchError:
-            named = {"q": q, "k": k, "v": v} | ({} if out is None else {"out": out})
+            named = {"q": q, "k": k} | ({} if shared else {"v": v}) | ({} if out is None else {"out": out})
             everything = named | {name: given[name] for name in names}
             raise_problems(unreadable(everything, stream), self._caller.name)
             raise

@@ -12,6 +12,7 @@ from flash.operands.declared import Operand
 from flash.problem.arrays import arrays_of
 from flash.problem.config import KernelConfig
 from flash.problem.fp8_tiling import Fp8Tiling
+from flash.problem.latent_tiling import LatentTiling
 from flash.problem.mma_tiling import MmaTiling
 from flash.problem.simt_tiling import Tiling
 from flash.problem.tensor_maps import maps_of
@@ -93,6 +94,10 @@ def emit(config: KernelConfig) -> ir.Module:
             from flash.kernels.wgmma_split_forward import wgmma_split_attention_forward
 
             return wgmma_split_attention_forward(config, tiling)
+        case LatentTiling() as tiling:
+            from flash.kernels.wgmma_latent import wgmma_latent_forward
+
+            return wgmma_latent_forward(config, tiling)
         case WgmmaTiling() as tiling:
             from flash.kernels.wgmma_forward import wgmma_attention_forward
 

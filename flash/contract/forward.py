@@ -24,6 +24,7 @@ from flash.operands.dtypes import F32_BYTES
 from flash.problem.arrays import arrays_of, log_sums, matrices
 from flash.problem.config import KernelConfig
 from flash.problem.features import Features
+from flash.problem.latent_tiling import LatentTiling
 from flash.problem.limits import MAX_CTAS, max_seq
 from flash.problem.tensor_maps import maps_of
 from flash.scores.sink import Sink
@@ -227,6 +228,11 @@ def _constraints(config: KernelConfig) -> list[str]:
         constraints.append(
             f"CTAs are in clusters of {config.cluster} along x, as the text says: the number of blocks of "
             f"{config.tiling.block_q} queries of a head is a multiple of that"
+        )
+    if isinstance(config.tiling, LatentTiling):
+        constraints.append(
+            "V is K: it has the same address and the same strides, and the values are the first head_dim_v "
+            "columns of the keys"
         )
     if mapped := maps_of(config):
         constraints.append(

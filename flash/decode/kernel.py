@@ -29,6 +29,7 @@ from flash.host.caller import Caller, flag, raise_problems, views_of
 from flash.launch.checks import check_place
 from flash.launch.checks import scale as scale_of
 from flash.launch.gpu import GpuLauncher, Ready
+from flash.launch.shared_kv import columns_of, require_shared
 from flash.launch.signature import CacheLaunchOptions
 from flash.launch.step import Step, require_grid
 from flash.operands.dtypes import F32, OF_ARRAYS
@@ -105,7 +106,7 @@ class DecodeKernel:
         self,
         q: A,
         k_cache: AnyArray,
-        v_cache: AnyArray,
+        v_cache: AnyArray | None = ...,
         k: AnyArray | None = ...,
         v: AnyArray | None = ...,
         *,
@@ -117,7 +118,7 @@ class DecodeKernel:
         self,
         q: A,
         k_cache: AnyArray,
-        v_cache: AnyArray,
+        v_cache: AnyArray | None = ...,
         k: AnyArray | None = ...,
         v: AnyArray | None = ...,
         *,
@@ -129,7 +130,7 @@ class DecodeKernel:
         self,
         q: AnyArray,
         k_cache: AnyArray,
-        v_cache: AnyArray,
+        v_cache: AnyArray | None = None,
         k: AnyArray | None = None,
         v: AnyArray | None = None,
         *,
@@ -180,6 +181,9 @@ class DecodeKernel:
         otherwise a launch before it writes them. A new row must belong to one item only: each item with
         new rows needs its own sequence, and its own pages for the new rows.
 
+        With a config of `shared_kv` there is no v_cache: V is the first head_dim_v columns of k_cache, to
+        which the caller writes new rows.
+
         `splits`: into how many parts the keys are divided, 1 to 32768; each part has its own CTAs.
         "auto" is a rule (`flash.decode.plan.choose_splits`) that depends on the device, the batch
         and `max_seqlen_k`, the most keys that a sequence may have, by default the capacity. With a
@@ -224,7 +228,12 @@ class DecodeKernel:
             "out": out,
             **flattened(scores),
         }
+        if self.config.shared_kv:
+            require_shared(self.config, WHO, v_cache=v_cache, k=k, v=v)
+            given["v_cache"] = k_cache
         views = views_of({n: a for n, a in given.items() if a is not None or n in _NEEDED}, WHO)
+        if self.config.shared_kv:
+            views["v_cache"] = columns_of(self.config, views["k_cache"])
         name = self._choose(backend, views["q"])
         if name == "cuda":
             views = {key: self._gpu.located(array, WHO) for key, array in views.items()}

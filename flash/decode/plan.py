@@ -187,12 +187,9 @@ def _without_wgmma(call: CacheCall, merged: bool) -> str:
     """What of a call speaks against the kernel with `wgmma` (`flash/problem/wgmma_choice.py`); the empty
     string if nothing does.
     """
-    new = call.new
-    rows = 0 if new is None or new.k is None else new.k.shape[2]
     for told, reason in (
         (call.has_scales, "K and V are e4m3"),
-        (new is not None and not rows, "the kernel rotates queries"),
-        (0 < rows <= MAX_NEW_ROWS, "the kernel may append new rows"),
+        (call.new is not None and call.config.tile_request.is_latent, "the kernel rotates queries"),
         (not call.k.size, "there are no keys"),
         (merged and call.config.element is F32, PARTS_OF_F32),
         (call.page_size % BOX_ROWS, f"boxes of tensor copies have multiples of {BOX_ROWS} rows"),

@@ -16,10 +16,12 @@ from typing import Final
 from flash.device.cta import Cta
 from flash.device.parameters import InCache, Parameters
 from flash.device.row_copy import BITS, RowCopy, Turn, as_f32, load_if, only_if, position_of, rounded, turned
+from flash.device.team import WHOLE_CTA, Team
 from flash.operands.dtypes import DType
 from flash.problem.config import KernelConfig
 from flash.problem.features import Appended, Turned
-from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
+from flash.problem.wgmma_tiling import WgmmaTiling
+from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, marked
 from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import u32
@@ -40,13 +42,12 @@ class AppendedRows:
     given: Parameters
     cta: Cta
     where: InCache
+    is_copied: bool  # whether tensor copies read what is written
 
     @classmethod
-    def written(
-        cls, k: KernelBuilder, config: KernelConfig, given: Parameters, cta: Cta
-    ) -> AppendedRows | None:
-        """Write the new rows of this CTA, if there are any, which may read them then. Returns None if
-        the kernel neither appends rows nor rotates queries.
+    def of(cls, k: KernelBuilder, config: KernelConfig, given: Parameters, cta: Cta) -> AppendedRows | None:
+        """The new rows and rotated queries of this CTA. Returns None if the kernel neither appends rows nor
+        rotates queries.
         """
         features = config.features
         if features.appended is None and features.turned is None:
@@ -55,9 +56,17 @@ class AppendedRows:
         stored = features.kv_dtype or config.dtype
         block_q = config.tiling.block_q
         new, turned = features.appended, features.turned
-        own = cls(k, new, turned, config.dtype, stored, block_q, given, cta, cta.in_cache)
-        if new is not None:
-            own._write_all(new)
+        is_copied = isinstance(config.tiling, WgmmaTiling)
+        return cls(k, new, turned, config.dtype, stored, block_q, given, cta, cta.in_cache, is_copied)
+
+    @classmethod
+    def written(
+        cls, k: KernelBuilder, config: KernelConfig, given: Parameters, cta: Cta
+    ) -> AppendedRows | None:
+        """As `of`, and write the new rows of this CTA, if there are any, which may read them then."""
+        own = cls.of(k, config, given, cta)
+        if own is not None and own.new is not None:
+            own._write_all(own.new)
         return own
 
     @property
@@ -74,6 +83,8 @@ class AppendedRows:
             place = self.where.rows - n + row
             with k.when(self._is_own(place)):
                 self._write(new, row, place, k.signed(thread % WARP_SIZE))
+        if self.is_copied:
+            k.fence_proxy_async(space="global")
         k.barrier()
 
     @marked("new rows: own rows")
@@ -111,20 +122,24 @@ class AppendedRows:
         return Turn(cos, sin, rotation.rotary_dim, rotation.interleaved)
 
     @marked("new rows: queries")
-    def turn_queries(self, element: Callable[[Value, Value], Pointer]) -> None:
-        """Rotate the queries that have arrived in shared memory; `element(row, column)` is the
-        address of an element there. All threads see the rotated queries after the next barrier.
+    def turn_queries(
+        self, element: Callable[[Value, Value], Pointer | TilePointer], team: Team = WHOLE_CTA
+    ) -> None:
+        """Rotate the queries that have arrived in shared memory, by all threads of the team;
+        `element(row, column)` is the address of an element there. All threads see the rotated queries after
+        the next barrier.
         """
         assert self.rotation is not None  # see `turns`
         k, rotation, half = self.k, self.rotation, self.rotation.rotary_dim // 2
         k.note("queries are turned where they are")
         rows = k.min(self.cta.Q.rows - self.cta.first_row, self.block_q)
         pairs = k.max(rows, 0).as_(u32) * half
-        at_once = min(_PAIRS, -(-self.block_q * half // k.threads))
-        with k.loop(k.thread_id(), pairs, step=k.threads * at_once, type=u32) as first:
+        threads = team.threads(k)
+        at_once = min(_PAIRS, -(-self.block_q * half // threads))
+        with k.loop(team.thread(k), pairs, step=threads * at_once, type=u32) as first:
             found = []
             for n in range(at_once):
-                nth = first + k.threads * n if n else first
+                nth = first + threads * n if n else first
                 inside = nth < pairs if n else None
                 found.append((self._turned(rotation, nth // half, nth % half, element, inside), inside))
             for parts, inside in found:
@@ -138,7 +153,7 @@ class AppendedRows:
         rotation: Turned,
         row: Value,
         pair: Value,
-        element: Callable[[Value, Value], Pointer],
+        element: Callable[[Value, Value], Pointer | TilePointer],
         inside: Value | None,
     ) -> list[tuple[Pointer, Value]]:
         """The addresses of the two elements of a pair of columns, and their rotated bits."""

@@ -44,7 +44,7 @@ class OverlappedSoftmax(LazySoftmax):
     def weigh(self, S: Fragment) -> None:
         """Replace the scores by P = exp2(scale * S - shift), and add them to the sums."""
         k = self.k
-        tops = [self._joined(self._largest(scores)) for scores in S]
+        tops = self._tops(S)
         outgrown = [self._exponent(top, i) > self.slack for i, top in enumerate(tops)]
         some = outgrown[0]
         for more in outgrown[1:]:
@@ -66,6 +66,10 @@ class OverlappedSoftmax(LazySoftmax):
                 k.ex2(score, ftz=True, into=score)
                 total = total + score
             self.row_sum[i].set(total)
+
+    def _tops(self, S: Fragment) -> list[Value]:
+        """The largest score of each row."""
+        return [self._joined(self._largest(scores)) for scores in S]
 
     def _exponent(self, score: Value, i: int) -> Value:
         """A score of row i less the shift, in units of log2."""

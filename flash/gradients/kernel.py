@@ -113,6 +113,11 @@ class AttentionGradient:
                 f"{_NAME}: config must be of f32, f16 or bf16, whose gradients there are, got "
                 f"dtype={config.dtype!r}"
             )
+        if config.shared_kv:
+            raise ConfigError(
+                f"{_NAME}: config must be one with values of their own, got shared_kv=True; pass v, and add "
+                "its gradients to those of the columns of k"
+            )
         if not isinstance(deterministic, bool):
             raise ConfigError(f"{_NAME}: deterministic must be True or False, got {shown(deterministic)}")
         require_sweeps(config, sweeps, deterministic=deterministic, who=_NAME)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import ClassVar, Final, Protocol
 
+from flash.device.append_in_place import AppendedRows
 from flash.device.box_rows import BoxRows
 from flash.device.cta import Cta
 from flash.device.finished_rows import finish_rows
@@ -58,8 +59,9 @@ def attention_module(
     """The module with a kernel whose producer fills such rings, and whose other warpgroups are such
     consumers.
     """
-    # Proofs do not follow shifts and products through what packed heads divide.
-    short = not config.packed
+    # Proofs do not follow shifts and products through what packed heads and new rows in place divide.
+    own_rows = config.features.appended is not None
+    short = not (config.packed or own_rows or config.features.turned is not None)
     k = KernelBuilder(
         config.name,
         target=config.target,
@@ -78,6 +80,8 @@ def attention_module(
     odd = rings.odd
     if odd is None and (config.hides_keys or shares):
         odd = NonFinite(k, config)
+    if own_rows:
+        AppendedRows.written(k, config, given, Cta.of(k, config, given))
     with producer:
         cta = Cta.of(k, config, given)
         with k.when(_has_tiles(cta), uniform=True):
@@ -152,6 +156,7 @@ class Consumer:
                 self.turns.begin()
             self.q = self._queries()
             self._flip_signs()
+            self._turn_queries()
             self._first()
             for begin, end, cut in tile_runs(k, cta, lambda: Cta.of(k, self.config, self.given)):
                 if cut is Cut.ANYWHERE and not cta.mask.hides_keys:
@@ -198,6 +203,15 @@ class Consumer:
                 k.store(at, [word ^ _SIGNS for word in k.load(at, 4)])
             k.fence_proxy_async(space="shared::cta")
             self.role.barrier.sync()
+
+    def _turn_queries(self) -> None:
+        """Rotate the queries, if the kernel does, where they are."""
+        own = AppendedRows.of(self.k, self.config, self.given, self.cta)
+        if own is None or not own.turns:
+            return
+        own.turn_queries(self.q.pointer, self.team)
+        self.k.fence_proxy_async(space="shared::cta")
+        self.role.barrier.sync()
 
     @marked("wgmma: first tile")
     def _first(self) -> None:

@@ -57,6 +57,7 @@ def explain(
             f"{config.head_dim}, head_dim_v {config.value_dim}, {config.dtype}"
         ),
         "causal": CAUSAL[config.causal or ""],  # type: ignore[index]  # True became "bottom_right"
+        **({"values": f"the first {config.value_dim} columns of k"} if config.shared_kv else {}),
         **scores_of(config),
         "data": data_of(backend, arrays[0]),
         **(

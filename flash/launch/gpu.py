@@ -14,6 +14,7 @@ from flash.launch.checks import Geometry, Limits, alignment, check, check_limits
 from flash.launch.divided import Parts, divided, units
 from flash.launch.kernel_choice import kernel_of
 from flash.launch.key_splits import Division, division_of, units_of
+from flash.launch.shared_kv import columns_of
 from flash.launch.step import Step
 from flash.launch.workspace import Workspace
 from flash.problem.config import AttentionConfig
@@ -213,7 +214,8 @@ class GpuLauncher(Launcher):
         """Copy the call's arrays to a GPU, launch there, copy the results back and wait."""
         self.check_limits(call.geometry, ordinal)
         with Staging(self.backend, stream, ordinal) as staging:
-            q, k, v = (staging.copy_of(array) for array in (call.q, call.k, call.v))
+            q, k = (staging.copy_of(array) for array in (call.q, call.k))
+            v = columns_of(self.config, k) if self.config.shared_kv else staging.copy_of(call.v)
             out = staging.room_for(call.out)
             lse = None if call.lse is None else staging.room_for(call.lse)
             # The geometry is checked again: the copies are dense, the caller's arrays may not be.

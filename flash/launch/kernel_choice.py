@@ -11,6 +11,7 @@ from flash.launch.checks import Geometry
 from flash.operands.dtypes import F32
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig, KernelConfig
 from flash.problem.fp8_tiling import Fp8Tiling
+from flash.problem.latent_tiling import LatentTiling
 from flash.problem.limits import max_seq
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.target import Target
@@ -61,7 +62,7 @@ def _cluster(kernel: KernelConfig, geometry: Geometry) -> int:
     alike = not (kernel.hides_keys or kernel.packed or features.varlen or features.cached or features.splits)
     if (
         not isinstance(t, WgmmaTiling)
-        or isinstance(t, Fp8Tiling)
+        or isinstance(t, (Fp8Tiling, LatentTiling))  # with no pair of rings for a cluster
         or not alike
         or t.score_columns < _LEAST_SHARED_COLUMNS
     ):

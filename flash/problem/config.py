@@ -13,6 +13,7 @@ from flash.operands.dtypes import DTYPES, F16, F32, FP8_DTYPES, INPUT_DTYPES, DT
 from flash.operands.words import Auto, Causal, DTypeLike, InputDTypeLike, Precision
 from flash.problem.features import MAX_PAGE_SIZE, NO_FEATURES, OVERLAPPING_SM, SECTION, Features
 from flash.problem.head_dims import checked_head_dim, checked_head_dim_v
+from flash.problem.latent_tiling import LatentTiling
 from flash.problem.narrow import not_for_fp8, resolved_out_dtype
 from flash.problem.precision import choices, resolved
 from flash.problem.simt_tiling import IEEE
@@ -141,6 +142,7 @@ class KernelConfig:
         dims = f"d{t.head_dim}" + (f"v{t.head_dim_v}" if t.head_dim_v != t.head_dim else "")
         kind = self.dtype.name if self.precision in (None, IEEE) else self.precision
         kind = f"wgmma_{kind}" if isinstance(t, WgmmaTiling) else kind
+        kind = f"latent_{kind}" if isinstance(t, LatentTiling) else kind
         words = [f"attention_forward_{kind}", dims, f"m{t.block_q}", f"n{t.tile}"]
         words += [f"s{t.stages}"] if t.stages > 1 else []
         words += [self.causal] if self.causal else []
@@ -161,8 +163,8 @@ class KernelConfig:
 class AttentionConfig(ScoreSettings):
     """An attention problem and how to compute it. Frozen, hashable, checked when it is made.
 
-    head_dim: 1..256; head_dim_v: 1..512, by default head_dim. The columns of wide values are dealt
-        to several CTAs, each of which computes the scores for itself
+    head_dim: 1..256, with shared_kv 1..576; head_dim_v: 1..512, by default head_dim. The columns of
+        wide values are dealt to several CTAs, each of which computes the scores for itself
         (`flash/problem/tile_choice.py`).
     dtype: "f32", "f16" or "bf16", of Q, K, V and O, or what array libraries call these: "float16",
         "half", torch.bfloat16, numpy.float32. Sums and LSE are f32. The 16-bit types run on tensor
@@ -210,6 +212,9 @@ class AttentionConfig(ScoreSettings):
         the last bits of results depend on the batch and on the GPU. It is a choice of launches of
         `AttentionKernel`; emitted text does not depend on it.
     out_dtype: with "e4m3" and "e5m2" the type of O, "bf16" (None) or "f16".
+    shared_kv: whether V is the first head_dim_v columns of K, as in multi-head latent attention (MLA:
+        head_dim 576, head_dim_v 512, one head of K for all heads of Q); launches take no v. With a
+        head_dim above 256 it is for f16 and bf16 with target="sm_90a" (`flash/problem/wgmma_choice.py`).
     alignment: bytes that all pointers and strides are multiples of; "auto" takes the most that
         head_dim allows for emitted text, and the alignment of the arrays for a launch.
 
@@ -235,6 +240,7 @@ class AttentionConfig(ScoreSettings):
     page_size: int | None = None
     splits: int | Auto = "auto"
     out_dtype: DTypeLike | None = None
+    shared_kv: bool = False
 
     def __repr__(self) -> str:
         """The config as it would be made, what it has itself before the settings of scores."""
@@ -242,9 +248,11 @@ class AttentionConfig(ScoreSettings):
         return f"AttentionConfig({', '.join(f'{n}={getattr(self, n)!r}' for n in names)})"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "head_dim", checked_head_dim(self.head_dim))
+        flag("shared_kv", self.shared_kv)
+        object.__setattr__(self, "head_dim", checked_head_dim(self.head_dim, shared_kv=self.shared_kv))
         value_dim = self.head_dim if self.head_dim_v is None else self.head_dim_v
         object.__setattr__(self, "head_dim_v", checked_head_dim_v(value_dim))
+        self._require_shared()
         object.__setattr__(self, "dtype", config_name(self.dtype))
         require_one_of("dtype", self.dtype, tuple(INPUT_DTYPES))
         object.__setattr__(self, "out_dtype", resolved_out_dtype(self.dtype, self.out_dtype))
@@ -271,7 +279,19 @@ class AttentionConfig(ScoreSettings):
         alignments = [n for n in ALIGNMENTS if n >= self.element.nbytes]
         require_one_of("alignment", self.alignment, (*alignments, "auto"))
         _require_scale(self.softmax_scale)
-        choose_tiling(self.tile_request, find_target(self.target) if self.target else most_generous())
+        choose_tiling(self.tile_request, find_target(self.target) if self.target else self._most_generous)
+
+    @property
+    def _most_generous(self) -> Target:
+        """The target that has the most tiles for the config."""
+        return find_target(WGMMA_TARGET) if self.tile_request.is_latent else most_generous()
+
+    def _require_shared(self) -> None:
+        if self.shared_kv and self.value_dim > self.head_dim:
+            raise ConfigError(
+                f"AttentionConfig: head_dim_v must be at most head_dim={self.head_dim} with shared_kv, where "
+                f"V is columns of K, got {self.value_dim}"
+            )
 
     def _require_splits(self) -> None:
         found = splits_of("AttentionConfig", self.splits, ConfigError)
@@ -354,6 +374,7 @@ class AttentionConfig(ScoreSettings):
             in_pages=self.page_size is not None,
             precision=self.precision,
             without_wgmma=self._without_wgmma,
+            shared_kv=self.shared_kv,
         )
 
     @property

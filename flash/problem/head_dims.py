@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from flash.problem.latent_tiling import MAX_LATENT_DIM
 from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.problem.tile_choice import most_generous, offered_tiles
 from ptxgen.arguments import integer
 from ptxgen.errors import ConfigError, shown
 
 
-def checked_head_dim(value: object) -> int:
-    """The head dimension as an int. Raises `ConfigError` for anything else than 1 to `MAX_HEAD_DIM`."""
-    size = integer(value, 1, MAX_HEAD_DIM)
+def checked_head_dim(value: object, *, shared_kv: bool) -> int:
+    """The head dimension as an int. Raises `ConfigError` for anything else than 1 to `MAX_HEAD_DIM`, or to
+    `MAX_LATENT_DIM` where V is columns of K.
+    """
+    size = integer(value, 1, MAX_LATENT_DIM if shared_kv else MAX_HEAD_DIM)
     if size is not None:
         return size
+    if shared_kv:
+        raise ConfigError(
+            f"AttentionConfig: head_dim must be an integer from 1 to {MAX_LATENT_DIM} with shared_kv, got "
+            f"{shown(value)}"
+        )
     target = most_generous()
     tile = max(tile for tile, _ in offered_tiles(MAX_HEAD_DIM, MAX_HEAD_DIM, target))
     raise ConfigError(

@@ -9,6 +9,7 @@ from typing import Final
 
 from flash.operands.dtypes import DType
 from flash.problem.config import KernelConfig
+from flash.problem.latent_tiling import LatentTiling
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.dsl.hopper import Layout
 from ptxgen.tensormap import Boxes
@@ -21,11 +22,10 @@ _EVERY: Final = "QKVO"
 def mapped(config: KernelConfig) -> str:
     """The arrays that tensor copies move: with packed heads K and V alone, because the rows of a tile of
     Q or O then alternate between heads, of which a launch says how many there are. Parts of O that are to
-    be merged are stored from registers.
+    be merged are stored from registers. Where V is columns of K, its tile is that of K.
     """
-    if config.packed:
-        return _PACKED
-    return _PARTS if config.features.splits else _EVERY
+    found = _PACKED if config.packed else _PARTS if config.features.splits else _EVERY
+    return found.replace("V", "") if isinstance(config.tiling, LatentTiling) else found
 
 
 def rank_of(config: KernelConfig, array: str) -> int:

@@ -11,11 +11,12 @@ from typing import Final
 
 from flash.operands.dtypes import F32, FP8_DTYPES, INPUT_DTYPES, DType
 from flash.problem.fp8_tiling import FP8_TILES, fp8_tiling, require_fp8
+from flash.problem.latent_tiling import LATENT_TILES
 from flash.problem.mma_tiling import MMA_BLOCKS_Q, PAIRS, TF32, MmaTiling, Operands, mma_tilings
 from flash.problem.precision import forward_operands_of, resolved
 from flash.problem.simt_tiling import BLOCKS_Q, IEEE, MAX_HEAD_DIM, TILES, Tiling, micro_tiles
-from flash.problem.wgmma_choice import WGMMA_TILES, wgmma_tiling, why_not
-from flash.problem.wgmma_tiling import WGMMA_BLOCKS_Q, WgmmaTiling
+from flash.problem.wgmma_choice import WGMMA_TARGET, WGMMA_TILES, wgmma_tiling, why_not
+from flash.problem.wgmma_tiling import WGMMA_BLOCKS_Q, WGMMA_ROWS, WgmmaTiling
 from ptxgen.errors import ConfigError
 from ptxgen.records import dataclass
 from ptxgen.target import TARGETS, Target
@@ -101,6 +102,12 @@ class TileRequest:
     precision: str | None = None
     in_pages: bool = False  # whether K and V are in pages, and queries packed
     without_wgmma: str = ""  # what of the problem speaks against `wgmma`, for messages
+    shared_kv: bool = False  # whether V is columns of K
+
+    @property
+    def is_latent(self) -> bool:
+        """Whether rows are so wide that only a kernel computes it that reads V from tiles of K."""
+        return self.shared_kv and self.head_dim > MAX_HEAD_DIM
 
     def why_not_wgmma(self, target: Target, alignment: int | None = None) -> str:
         """Why the kernel for a target, and for arrays of such an alignment, does not use `wgmma`; the
@@ -115,6 +122,7 @@ class TileRequest:
             self.alignment if alignment is None else alignment,
             self.other_registers,
             self.in_pages,
+            self.is_latent,
         )
 
     @property
@@ -141,6 +149,8 @@ class TileRequest:
         """The sizes that block_q may have on a target."""
         if self.is_fp8:
             return WGMMA_BLOCKS_Q
+        if self.is_latent:
+            return (WGMMA_ROWS,)
         with_wgmma = not replace(self, block_q="auto").why_not_wgmma(target)
         return tuple(sorted({*self.blocks_q, *WGMMA_BLOCKS_Q})) if with_wgmma else self.blocks_q
 
@@ -148,6 +158,8 @@ class TileRequest:
         """The sizes that tile may have."""
         if self.is_fp8:
             return FP8_TILES
+        if self.is_latent:
+            return tuple(sorted(LATENT_TILES))
         with_wgmma = not replace(self, tile="auto").why_not_wgmma(target)
         return tuple(sorted({*TILES, *WGMMA_TILES})) if with_wgmma else TILES
 
@@ -190,27 +202,33 @@ def choose_tiling(request: TileRequest, target: Target, alignment: int | None = 
     _require_target(request, target)
     if not request.why_not_wgmma(target, alignment):
         dims = request.head_dim, request.head_dim_v
-        beside = request.other_registers, request.in_pages, request.precision_of_f32
+        beside = request.other_registers, request.in_pages, request.precision_of_f32, request.is_latent
         found = wgmma_tiling(dims, request.tile, request.block_q, request.stages, target, *beside)
         assert found is not None  # there is no reason against it
         return found
-    default = default_tile(request.columns, target, request.dtype, request.precision)
-    if alignment is None:
-        alignment = request.alignment
-    if alignment < LEAST_ASYNCHRONOUS:
-        default = min(default[0], _TILE_THROUGH_REGISTERS), default[1]
-    if request.dtype is not F32 and request.has_planes and request.columns > _WIDE:
-        default = min(default[0], _TILE_WITH_PLANES), default[1]
-    blocks = _candidates(request.block_q, default[1], request.blocks_q)
-    if request.looks_up and request.operands is None and blocks[0] >= _ROWS_LOOKED_UP:
-        default = min(default[0], _TILE_LOOKED_UP), default[1]
-    tiles = _candidates(request.tile, default[0], TILES)
+    if request.is_latent:
+        raise ConfigError(_not_latent(request, target, alignment))
+    default, blocks = _defaults(request, target, request.alignment if alignment is None else alignment)
+    tiles = _candidates(request.tile, default, TILES)
     for tile in tiles:
         for block_q in blocks:
             tiling = _tiling(request, tile, block_q, target)
             if tiling is not None:
                 return tiling
     raise ConfigError(_does_not_fit(request, tiles[0], blocks, target))
+
+
+def _defaults(request: TileRequest, target: Target, alignment: int) -> tuple[int, tuple[int, ...]]:
+    """The default tile of a kernel without `wgmma`, and the sizes that block_q may take, the best first."""
+    tile, rows = default_tile(request.columns, target, request.dtype, request.precision)
+    if alignment < LEAST_ASYNCHRONOUS:
+        tile = min(tile, _TILE_THROUGH_REGISTERS)
+    if request.dtype is not F32 and request.has_planes and request.columns > _WIDE:
+        tile = min(tile, _TILE_WITH_PLANES)
+    blocks = _candidates(request.block_q, rows, request.blocks_q)
+    if request.looks_up and request.operands is None and blocks[0] >= _ROWS_LOOKED_UP:
+        tile = min(tile, _TILE_LOOKED_UP)
+    return tile, blocks
 
 
 def offered_tiles(
@@ -245,6 +263,8 @@ def tiles_that_fit(request: TileRequest, target: Target) -> list[tuple[int, int]
 
 
 def _tiling(request: TileRequest, tile: int, block_q: int, target: Target) -> AnyTiling | None:
+    if request.is_latent:
+        return None
     sizes = request.head_dim, request.head_dim_v, tile, block_q
     slices = request.value_slices
     if request.operands is PAIRS and (tile not in TILES or block_q > max(request.blocks_q)):
@@ -267,6 +287,14 @@ def _require_target(request: TileRequest, target: Target) -> None:
         f"AttentionConfig: {what} needs sm_{FIRST_WITH_MMA} or later, whose tensor cores and "
         f"asynchronous copies the kernel uses, got {target.name}; use "
         f"{'precision' if of_f32 else 'dtype'}={(IEEE if of_f32 else F32.name)!r}"
+    )
+
+
+def _not_latent(request: TileRequest, target: Target, alignment: int | None) -> str:
+    return (
+        f"AttentionConfig: head_dim={request.head_dim} with shared_kv is for kernels with wgmma alone, and "
+        f"{request.why_not_wgmma(target, alignment)}; use 'f16' or 'bf16' with target={WGMMA_TARGET!r}, got "
+        f"{request.dtype.name!r} and {target.name!r}"
     )
 
 

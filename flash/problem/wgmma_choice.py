@@ -9,12 +9,16 @@ The others of 16-bit types use `mma.sync`, as does `"f32_grade"`, which is f32 i
 | "f32_grade" with splits | its kernel writes no partial results |
 | "f32_grade" with block_q=192 | three consumers lack registers for both parts of P and two sums |
 | pages of rows that are no multiple of 16 | tiles are cut into boxes of at least as many |
-| a cache of e4m3, or with at most 16 new rows | elements are widened, or rows appended, by those who attend |
+| a cache of e4m3 | elements are widened by those who attend |
 | a cache in pages with padding | boxes of a tile do not begin in the middle of a page |
 | rows that are no multiples of 16 bytes | those of a tensor map are |
-| head_dim_v above 256 | its columns are dealt to several CTAs |
+| head_dim_v above 256, unless V is columns of K | its columns are dealt to several CTAs |
 | block_q below 64 | a warpgroup has 64 rows |
 | a tile, or stages, too large for shared memory or registers | |
+
+Where V is columns of K (`shared_kv`) and head_dim is above 256, no kernel without `wgmma` computes it: what
+the table names is then an error. Blocks have 64 rows there, and the columns of V, padded to multiples of
+128, are no more than those of K, padded to multiples of 64 (`flash/problem/latent_tiling.py`).
 
 A launch adds what only arrays tell: no keys, or strides that a tensor map does not take
 (`flash/launch/kernel_choice.py`).
@@ -24,9 +28,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from flash.problem.latent_tiling import LATENT_TILES, LatentTiling
 from flash.problem.mma_tiling import PAIRS
 from flash.problem.wgmma_split_tiling import SPLIT_BLOCKS_Q, SPLIT_WIDTHS, SplitWgmmaTiling
-from flash.problem.wgmma_tiling import WGMMA_BLOCKS_Q, WIDTHS, WgmmaTiling
+from flash.problem.wgmma_tiling import WGMMA_BLOCKS_Q, WGMMA_ROWS, WIDTHS, WgmmaTiling
 from ptxgen.target import Target
 
 WGMMA_TARGET: Final = "sm_90a"
@@ -49,11 +54,15 @@ def wgmma_tiling(
     beside: int = 0,
     in_pages: bool = False,
     precision: str | None = None,
+    latent: bool = False,
 ) -> WgmmaTiling | None:
     """The tiling for (head_dim, head_dim_v) and these sizes, of which `tile` and `block_q` may be "auto";
     None if none fits shared memory and registers, of which features take `beside`. `in_pages` is whether
-    keys are in pages, `precision` how f32 is multiplied, None for 16-bit types.
+    keys are in pages, `precision` how f32 is multiplied, None for 16-bit types, `latent` whether V is
+    columns of K and rows are wide.
     """
+    if latent:
+        return _latent_tiling(dims, tile, stages, target, in_pages)
     rows = _DEFAULT_BLOCK_Q if block_q == "auto" else int(block_q)
     tiles = _DEFAULT_TILES if tile == "auto" else (int(tile),)
     kind = _kind(precision)
@@ -64,6 +73,15 @@ def wgmma_tiling(
 def _kind(precision: str | None) -> type[WgmmaTiling]:
     """The tilings of a precision of f32, or of 16-bit types (None)."""
     return WgmmaTiling if precision is None else SplitWgmmaTiling
+
+
+def _latent_tiling(
+    dims: tuple[int, int], tile: int | str, stages: int, target: Target, in_pages: bool
+) -> LatentTiling | None:
+    """As `wgmma_tiling`, where V is columns of K and rows are wide."""
+    tiles = LATENT_TILES if tile == "auto" else {int(tile)}.intersection(LATENT_TILES)
+    found = [LatentTiling(*dims, n, WGMMA_ROWS, max(stages, LEAST_STAGES), in_pages) for n in tiles]
+    return next((t for t in found if t.has_columns and _has_shared(t, target)), None)
 
 
 def _has_shared(t: WgmmaTiling, target: Target) -> bool:
@@ -80,11 +98,12 @@ def why_not(
     alignment: int,
     beside: int = 0,
     in_pages: bool = False,
+    latent: bool = False,
 ) -> str:
     """Why a kernel does not use `wgmma`; the empty string if it does. `precision` is how f32 is multiplied,
     None for 16-bit types; `sizes` are tile, block_q and stages, `excluded` is what of the problem speaks
     against it, `alignment` that of the arrays, in bytes, `beside` the registers of features, `in_pages`
-    whether keys are in pages.
+    whether keys are in pages, `latent` whether V is columns of K and rows are wide.
     """
     tile, block_q, stages = sizes
     if precision not in (None, PAIRS.name):
@@ -95,6 +114,21 @@ def why_not(
         return excluded
     if alignment < MAP_ALIGN:
         return f"tensor maps take rows of multiples of {MAP_ALIGN} bytes"
+    against = _against_sizes(dims, precision, block_q, latent=latent)
+    if against:
+        return against
+    if wgmma_tiling(dims, tile, block_q, stages, target, beside, in_pages, precision, latent) is None:
+        if latent:
+            return _latent_does_not_fit(dims, sizes)
+        return _does_not_fit(dims, sizes, target, in_pages, precision)
+    return ""
+
+
+def _against_sizes(dims: tuple[int, int], precision: str | None, block_q: int | str, *, latent: bool) -> str:
+    """What of the sizes no tiling takes, whatever the tile of keys is; the empty string if there is nothing."""
+    if latent:
+        others = block_q not in ("auto", WGMMA_ROWS)
+        return f"block_q={block_q}: a CTA has {WGMMA_ROWS} rows of so many columns" if others else ""
     if max(dims) > WIDTHS[-1]:
         return f"head_dim_v is above {WIDTHS[-1]}, so that its columns are dealt to several CTAs"
     if precision is not None and max(dims) > SPLIT_WIDTHS[-1]:
@@ -103,8 +137,6 @@ def why_not(
         return f"block_q={block_q}: a warpgroup has {WGMMA_BLOCKS_Q[0]} rows"
     if precision is not None and block_q not in ("auto", *SPLIT_BLOCKS_Q):
         return f"block_q={block_q}: both parts of P leave no registers to so many rows"
-    if wgmma_tiling(dims, tile, block_q, stages, target, beside, in_pages, precision) is None:
-        return _does_not_fit(dims, sizes, target, in_pages, precision)
     return ""
 
 
@@ -123,3 +155,12 @@ def _does_not_fit(
     least = _kind(precision)(*dims, keys, rows, stages, in_pages)
     lacks = "registers" if _has_shared(least, target) else "shared memory"
     return f"tile={tile}, block_q={rows} with stages={stages} does not fit {lacks}"
+
+
+def _latent_does_not_fit(dims: tuple[int, int], sizes: tuple[int | str, int | str, int]) -> str:
+    """Why no tiling fits where V is columns of K and rows are wide."""
+    tile, _, asked = sizes
+    t = LatentTiling(*dims, LATENT_TILES[-1], WGMMA_ROWS, max(asked, LEAST_STAGES))
+    if not t.has_columns:
+        return f"head_dim_v={dims[1]} takes {t.output_columns} columns, and K has {t.score_columns}"
+    return f"tile={tile} with stages={t.stages} does not fit shared memory"

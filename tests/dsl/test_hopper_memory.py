@@ -94,6 +94,44 @@ def test_a_tile_over_another_one_must_fit() -> None:
         k.tma.tile("out", (64, 128), f16, over=ring.tile("a"))
 
 
+def stored_from(start: int, count: int, *, known: bool = True) -> KernelBuilder:
+    """B = columns `start` to `start` + `count` - 1 of a tile of 256 columns, a copy of A."""
+    k = KernelBuilder("stored_from", target="sm_90a", threads=256)
+    of = {name: k.tma.tensor_map(name, f16, 2) for name in "AB"}
+    producer, consumer = k.warpgroup_role("producer"), k.warpgroup_role("consumer")
+    ring = k.tma.ring(1, producer, consumer, a=((16, 256), f16))
+    with producer, ring.fill() as stage:
+        k.tma.load(stage.a, of["A"][0, 0])
+    with consumer, ring.drain() as stage:
+        place = start if known else k.mov(start, type=u32)
+        k.tma.store(stage.a.from_column(place, count), of["B"][0, 0])
+    return k
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("start", [0, 64, 128])
+def test_columns_of_a_tile_are_a_tile(start: int, known: bool) -> None:
+    k = stored_from(start, 128, known=known)
+    module, boxes = k.build(), k.tma.boxes()
+    assert not verify(module)
+    a = np.random.default_rng(0).standard_normal((16, 256)).astype(np.float16)
+    b = np.zeros((16, 128), np.float16)
+    shared = module.kernels[0].dynamic_shared_bytes
+    given = [boxes["A"].of(a), boxes["B"].of(b)]
+    interpreter.run(module, grid=1, block=256, args=given, dynamic_smem=shared, sanitize=True)
+    np.testing.assert_array_equal(b, a[:, start : start + 128])
+
+
+@pytest.mark.parametrize(("start", "count"), [(32, 64), (64, 32), (192, 128), (0, 0)])
+def test_columns_of_a_tile_begin_with_a_slab(start: int, count: int) -> None:
+    with pytest.raises(ConfigError) as error:
+        stored_from(start, count)
+    assert str(error.value) == (
+        "tile 'a': a part of its columns begins at a multiple of the 64 columns of a slab, a u32 value or an "
+        f"int, and has a multiple of 64, of 256 in all; got start={start}, count={count}"
+    )
+
+
 def gathered(places: Any, tile: tuple[int, ...] = (32, 64), maps: str = "AB") -> tuple[KernelBuilder, Any]:
     """B = the rows of a tile that is loaded from these places of A: [pages, rows, columns]."""
     k = KernelBuilder("gathered", target="sm_90a", threads=256)

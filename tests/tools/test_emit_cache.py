@@ -250,7 +250,7 @@ def test_help_shows_examples_that_work(
     examples = [
         line.split()[2:] for line in shown.splitlines() if line.startswith(f"  ptxgen emit {kernel} --")
     ]
-    assert len(examples) == {"decode": 4, "append": 3, "merge": 2}[kernel]
+    assert len(examples) == {"decode": 5, "append": 3, "merge": 2}[kernel]
     monkeypatch.chdir(tmp_path)
     for argv in examples:
         assert tool.main(argv) == 0

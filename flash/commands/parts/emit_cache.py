@@ -32,6 +32,8 @@ examples:
   ptxgen emit decode --head-dim 64 --dtype f16 --kv-dtype e4m3 --leftpad-k --json
   ptxgen emit decode --head-dim 128 --dtype bf16 --causal --group 8 --splits \\
       --page-size 64 --append --rotary-dim 128 -o token.ptx
+  ptxgen emit decode --head-dim 576 --head-dim-v 512 --shared-kv --dtype bf16 --causal --group 128 \\
+      --splits --page-size 64 --target sm_90a -o latent.ptx
 
 The kernel takes any number of queries, of heads that share a head of K and V, and of sequences:
 --seq-q and --group are what tiles are chosen for. A launch says how long each sequence is
@@ -113,6 +115,7 @@ def _add_decode(group: argparse._ArgumentGroup) -> None:
             "--causal",
             *(o for f in SCORES if f.in_cache for o in f.options),
             "--pack-gqa",
+            "--shared-kv",
             "--return-lse",
             "--alignment",
             "--target",

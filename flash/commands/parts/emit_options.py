@@ -77,6 +77,11 @@ _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
         "metavar": "N",
         "help": "with --varlen: K and V are in pages of N rows, 1 to 256 (default: no pages)",
     },
+    "--shared-kv": {
+        "action": "store_true",
+        "help": "V is the first --head-dim-v columns of K (MLA); --head-dim is then 1 to 576, above 256 with "
+        "--target sm_90a",
+    },
     "--return-lse": {"action": "store_true", "help": "also write the log-sum-exp of each row"},
     "--alignment": {
         "type": _number_or_auto,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from ptxgen.dsl.control import Control
@@ -153,6 +154,27 @@ class BoxTile:
                 f"{self.name!r} has {self.layout.tile_bytes}, aligned to {self.layout.align}"
             )
         return BoxTile(self.k, name, layout, self._at, self.owner)
+
+    def from_column(self, start: Scalar, count: int) -> BoxTile:
+        """Columns `start` to `start` + `count` - 1 as a tile of their own, in the same memory. Both are
+        multiples of the columns of a slab, `start` an int or a u32 value.
+        """
+        layout, width = self.layout, self.layout.slab_columns
+        right = is_count(count) and count % width == 0 and count <= self.columns
+        if isinstance(start, Value):
+            right = right and start.type is u32
+        else:
+            right = right and is_int(start) and start % width == 0 and 0 <= start <= self.columns - count
+        if not right:
+            raise ConfigError(
+                f"tile {self.name!r}: a part of its columns begins at a multiple of the {width} columns of a "
+                f"slab, a u32 value or an int, and has a multiple of {width}, of {self.columns} in all; got "
+                f"start={shown(start)}, count={shown(count)}"
+            )
+        # A slab has a multiple of its columns as bytes; a product, because a division takes long.
+        at = self._plus(start * (layout.slab_bytes // width))
+        part = replace(layout, shape=(*layout.shape[:-1], count))
+        return BoxTile(self.k, self.name, part, at, self.owner)
 
     # --------------------------------------------------------------------------- operands of wgmma
 

@@ -11,7 +11,8 @@ import pytest
 from judge import assert_attention_is_accurate
 from kernel_runs import in_pages, nightly
 
-from flash import AttentionConfig, DecodeKernel
+from flash import AttentionConfig, DecodeKernel, cache_kernels
+from flash.cache_kernels import CacheConfig
 from flash.contract.catalogue import Build, build
 from flash.decode.plan import CacheCall, Joining, kernel_of
 from flash.error_bound import PARTS_OF_F32, arithmetic_of_config
@@ -153,6 +154,53 @@ def test_many_new_rows_are_there_before_they_are_attended_to(kernels: list[str])
     judge(config, q, [(k[b, :, :n], v[b, :, :n]) for b, n in enumerate(used)], out, lse)
 
 
+@pytest.mark.sample(1, gate=3)
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("page_size", [0, 32])
+@pytest.mark.parametrize(
+    "rotary",
+    [{}, {"rotary_dim": 8}, {"rotary_dim": 16, "rotary_interleaved": True, "queries_only": True}],
+    ids=str,
+)
+@pytest.mark.parametrize("how", [{"pack_gqa": True}, {"pack_gqa": False, "window": (40, None)}], ids=str)
+def test_few_new_rows_are_written_by_those_who_attend(
+    how: dict[str, Any], rotary: dict[str, Any], page_size: int, splits: int, kernels: list[str]
+) -> None:
+    rotary, rng = dict(rotary), np.random.default_rng(3)
+    heads, n = HEADS if how["pack_gqa"] else KV_HEADS, 9
+    q, k, v = arrays_of(25)
+    new = list(rng.standard_normal((2, BATCH, KV_HEADS, n, DIM)).astype(np.float16))
+    given: dict[str, Any] = {"seqused_k": np.array([60, 9, 96], np.int32), "backend": "interpreter"}
+    for b, used in enumerate(given["seqused_k"]):
+        k[b, :, used - n * bool(new) :], v[b, :, used - n * bool(new) :] = np.nan, np.nan
+    if rotary.pop("queries_only", False):
+        new = []
+        k, v = (rng.standard_normal(k.shape).astype(np.float16) for _ in "kv")
+    if page_size:
+        columns = ROOM // page_size
+        table = rng.permutation(BATCH * columns).reshape(BATCH, columns).astype(np.int32)
+        k, v = (in_pages(x, page_size, table) for x in (k, v))
+        given["block_table"] = table
+    if rotary:
+        angles = rng.uniform(0, 6, (ROOM, rotary.pop("rotary_dim") // 2))
+        given |= {"rotary_cos": np.cos(angles).astype(np.float32), **rotary}
+        given["rotary_sin"] = np.sin(angles).astype(np.float32)
+    results = []
+    for target_name in ("sm_90a", "sm_90"):
+        config = config_of(causal=True, target=target_name, **how)
+        cache = k.copy(), v.copy()
+        number = splits if target_name == "sm_90a" else 1
+        found = DecodeKernel(config).launch(q[:, :heads], *cache, *new, splits=number, **given)
+        results.append((*cache, *found))
+    assert "wgmma" in kernels[0]
+    assert ("_append_" in kernels[0]) == bool(new)
+    assert len(kernels) == 2 + (splits > 1)
+    for one, other in zip(results[0][:2], results[1][:2], strict=True):
+        np.testing.assert_array_equal(one, other)
+    for one, other in zip(results[0][2:], results[1][2:], strict=True):
+        np.testing.assert_allclose(one.astype(float), other.astype(float), rtol=0, atol=4e-3)
+
+
 # ------------------------------------------------------------------------------------------
 # the choice, proofs, and what the assembler makes of it
 
@@ -211,6 +259,32 @@ def test_no_default_kernel_spills(name: str, head_dim: int, assembler: Assembler
     assert assembly.advisories == ()
 
 
+NEW_ROWS: dict[str, dict[str, Any]] = {
+    "append": {"append": True},
+    "append, splits": {"append": True, "splits": True, "rotary_dim": 32},
+    "queries": {"rotary_dim": 32, "rotary_interleaved": True},
+}
+
+
+@pytest.mark.sample(0, gate=1)
+@pytest.mark.ptxas
+@pytest.mark.parametrize("head_dim", [64, nightly(128), nightly(256)])
+@pytest.mark.parametrize("page_size", [None, 64])
+@pytest.mark.parametrize("name", NEW_ROWS)
+def test_kernels_that_write_new_rows_are_proved_and_do_not_spill(
+    name: str, page_size: int | None, head_dim: int, assembler: Assembler
+) -> None:
+    config = AttentionConfig(head_dim, dtype="bf16", target="sm_90a", causal=True)
+    made = cache_kernels.decode(config, CacheConfig(page_size), seq_q=8, group=8, **NEW_ROWS[name])
+    assert isinstance(made.config.tiling, WgmmaTiling)
+    assert made.proof.complete, made.proof.report()
+    assert made.global_proof.complete, made.global_proof.report()
+    assembly = assembler.assemble(made.text, "sm_90a")
+    usage = assembly.kernel(made.kernel.name)
+    assert usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes == 0
+    assert assembly.advisories == ()
+
+
 def test_the_table_of_the_choice() -> None:
     config = AttentionConfig(64, dtype="f16", target="sm_90a", pack_gqa=False)
 
@@ -229,4 +303,4 @@ def test_the_table_of_the_choice() -> None:
     assert not uses_wgmma(call_of(config, ALL, page_size=32))
     assert not uses_wgmma(many._replace(k=many.k._replace(strides=(0, 0, -64, 1))))
     rows = np.zeros((2, 2, 16, 64), np.float16)
-    assert not uses_wgmma(many._replace(new=Joining(view(rows, "k"), view(rows, "v"))))
+    assert uses_wgmma(many._replace(new=Joining(view(rows, "k"), view(rows, "v"))))

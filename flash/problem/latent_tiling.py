@@ -1,0 +1,78 @@
+"""How the work of a kernel for Hopper is dealt to warpgroups where V is the first columns of K, as in
+multi-head latent attention (MLA; DeepSeek-V2, section 2.1), and rows are wide: head_dim 576, head_dim_v 512.
+
+A CTA takes 64 query rows. A tile of K is in shared memory once, for both products. Each of two consumers
+computes the scores of half of its keys and half of the columns of O; they exchange maxima and weights
+through shared memory.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flash.problem.simt_tiling import padded
+from flash.problem.wgmma_tiling import WGMMA_ROWS, WgmmaTiling
+from ptxgen.records import dataclass
+
+MAX_LATENT_DIM: Final = 576  # columns of Q and K, of which a CTA holds 64 rows and two tiles of keys
+LATENT_TILES: Final = (64, 32)
+_CONSUMERS: Final = 2
+_SLAB: Final = 64  # columns of 16-bit elements that the widest swizzle spans
+_PAIR: Final = 2  # bytes of an element
+_F32_BYTES: Final = 4
+_BARRIERS: Final = 2 * 1024  # bytes, at most: barriers move the tile that follows to the next 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LatentTiling(WgmmaTiling):
+    """Tiles and warpgroups of one kernel in which V is the first `head_dim_v` columns of K; all sizes in
+    elements unless they say bytes. `block_q` is 64.
+    """
+
+    @property
+    def consumers(self) -> int:
+        """Warpgroups that compute."""
+        return _CONSUMERS
+
+    @property
+    def takes_turns(self) -> bool:
+        """False: both consumers need the weights of each other."""
+        return False
+
+    @property
+    def keys_of_consumer(self) -> int:
+        """Keys of a tile whose scores a consumer computes."""
+        return self.tile // _CONSUMERS
+
+    @property
+    def columns_of_consumer(self) -> int:
+        """Columns of O that a consumer computes, padding included."""
+        return self.output_columns // _CONSUMERS
+
+    @property
+    def score_columns(self) -> int:
+        """Columns of head_dim that Q Kᵀ sums over, padding included."""
+        return padded(self.head_dim, _SLAB)
+
+    @property
+    def output_columns(self) -> int:
+        """Columns of head_dim_v that a CTA computes, padding included."""
+        return padded(self.head_dim_v, _CONSUMERS * _SLAB)
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether K has all columns of V, padding included."""
+        return self.output_columns <= self.score_columns
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a CTA, at most: the tiles of Q and K, the weights, maxima of rows, and
+        barriers.
+        """
+        tiles = (self.block_q + self.stages * self.tile) * self.score_columns + self.block_q * self.tile
+        return _PAIR * tiles + _CONSUMERS * WGMMA_ROWS * _F32_BYTES + _BARRIERS
+
+    @property
+    def _held_registers(self) -> int:
+        """Registers of a consumer's thread with S and O."""
+        return (self.keys_of_consumer + self.columns_of_consumer) // 2
