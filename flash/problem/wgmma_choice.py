@@ -32,6 +32,10 @@ LEAST_STAGES: Final = 2  # tiles of K, and of V: one is read while the next arri
 # Tiles of keys and blocks of queries without a choice: the first tile that fits.
 _DEFAULT_TILES: Final = (128, 112, 96, 80, 64, 48, 32, 16)
 _DEFAULT_BLOCK_Q: Final = 128
+# The block of queries up to so many columns of Q, K and V, if a tile of so many keys fits (docs/tuning.md).
+_NARROW: Final = 96
+_NARROW_BLOCK_Q: Final = 192
+_NARROW_TILE: Final = 80
 # Tiles of keys that may be chosen.
 WGMMA_TILES: Final = (176, 160, 144, *_DEFAULT_TILES)
 
@@ -49,9 +53,11 @@ def wgmma_tiling(
     None if none fits shared memory and registers, of which features take `beside`. `in_pages` is whether
     keys are in pages.
     """
-    rows = _DEFAULT_BLOCK_Q if block_q == "auto" else int(block_q)
     tiles = _DEFAULT_TILES if tile == "auto" else (int(tile),)
-    found = [WgmmaTiling(*dims, n, rows, max(stages, LEAST_STAGES), in_pages) for n in tiles]
+    sizes = [(_DEFAULT_BLOCK_Q if block_q == "auto" else int(block_q), n) for n in tiles]
+    if block_q == "auto" and max(dims) <= _NARROW and not in_pages:
+        sizes = [*((_NARROW_BLOCK_Q, n) for n in tiles if n >= _NARROW_TILE), *sizes]
+    found = [WgmmaTiling(*dims, n, rows, max(stages, LEAST_STAGES), in_pages) for rows, n in sizes]
     return next((t for t in found if t.has_registers(beside) and _has_shared(t, target)), None)
 
 
