@@ -165,7 +165,7 @@ def test_values_of_another_width_than_keys_do_not_spill(
     "features",
     [
         {"window": (5, 5), "softcap": 5.0, "alibi": True, "sink": True},
-        {"bias": "f16", "dropout": 0.1, "softcap": 3.0},
+        {"bias": "bf16", "dropout": 0.1, "softcap": 3.0},
         {"mask": True, "causal": True},
         {"key_bias": "f32", "dropout": 0.1, "causal": True},
     ],
