@@ -19,9 +19,9 @@ from flash.device.finished_rows import finish_rows
 from flash.device.lazy_softmax import LEAST_SCALE
 from flash.device.mma_products import fragment_columns
 from flash.device.nonfinite import NonFinite
-from flash.device.overlapped_softmax import OverlappedSoftmax
 from flash.device.parameters import Parameters
 from flash.device.stored_sums import store_sums
+from flash.device.sum_checked_softmax import SumCheckedSoftmax
 from flash.device.team import Team
 from flash.device.tile_runs import Cut, tile_runs
 from flash.device.tiles import await_copies, commit_copies
@@ -148,7 +148,9 @@ class Consumer:
         self.in_quad = k.thread_id() % QUAD_LANES
         sinks = cta.sinks(k, self.in_quad, _ROWS, lambda: self.my_first_row)
         scale = k.max(k.abs(cta.scale_log2), LEAST_SCALE) if cta.scoring is None else None
-        self.softmax = OverlappedSoftmax(k, len(_ROWS), QUAD, scale, self.slack, sinks)
+        # Weights that a feature changes behind their sums are not rounded before it.
+        self.checks_sums = t.checks_sums and not cta.after_softmax
+        self.softmax = SumCheckedSoftmax(k, len(_ROWS), QUAD, scale, self.slack, sinks)
         self.P = [[k.var(u32, 0) for _ in range(_WORDS)] for _ in range(t.tile // STEP)]
         self.turns = k.turns(self.role) if t.takes_turns else None
         with k.when(_has_tiles(cta), uniform=True):
@@ -236,13 +238,19 @@ class Consumer:
             self.S.set(self.q.part(self.group_row, WGMMA_ROWS) @ key.k.T)
             value = self.rings.values.acquire()
             self.O += k.wgmma.registers(self.P, self.config.dtype.scalar) @ value.v
-        k.wgmma.wait(1)
-        key.release()
-        self._weigh(n, cut)
-        k.wgmma.wait(after=self.softmax.row_sum)
-        value.release()
-        self.softmax.rescale(self.O.rows_of_thread)
-        self._pack()
+        if self.checks_sums:
+            k.wgmma.wait()
+            key.release()
+            value.release()
+            self._score(n, cut)
+            self._weigh_by_sums()
+        else:
+            k.wgmma.wait(1)
+            key.release()
+            self._weigh(n, cut)
+            k.wgmma.wait(after=self.softmax.row_sum)
+            value.release()
+            self._rescale_and_pack()
         if cut.hides:
             self._clear()
 
@@ -256,8 +264,10 @@ class Consumer:
         k.wgmma.wait()
         value.release()
 
-    def _weigh(self, n: Value, cut: Cut) -> None:
-        """P = exp2(scale * (S - shift)) of the tile with -n - 1 tiles before it."""
+    def _score(self, n: Value, cut: Cut) -> ScorePlaces | None:
+        """What features do to S of the tile with -n - 1 tiles before it. Returns its places, if they ask
+        for them.
+        """
         k, cta, S = self.k, self.cta, self.S.rows_of_thread
         places = None
         if cut.hides or cta.scoring is not None or cta.after_softmax:
@@ -278,11 +288,33 @@ class Consumer:
                 cta.scoring.apply(S, places)
             if cut.hides:
                 cta.mask.apply(k, S, places, in_front=cut is Cut.IN_FRONT)
-        k.note("P = exp2(scale * S - shift)")
+        return places
+
+    def _weigh(self, n: Value, cut: Cut) -> None:
+        """P = exp2(scale * (S - shift)) of the tile with -n - 1 tiles before it."""
+        S, places = self.S.rows_of_thread, self._score(n, cut)
+        self.k.note("P = exp2(scale * S - shift)")
         self.softmax.weigh(S)
         if places is not None:
-            for feature in cta.after_softmax:
+            for feature in self.cta.after_softmax:
                 feature.drop(S, places)
+
+    def _weigh_by_sums(self) -> None:
+        """Set P to exp2(scale * (S - shift)), rounded; where the sums say that a shift has to move, again."""
+        S, softmax = self.S.rows_of_thread, self.softmax
+        by_polynomial = self.t.by_polynomial if self.cta.scoring is None else 0
+
+        def again() -> None:
+            softmax.weigh(S)
+            self._rescale_and_pack()
+
+        self.k.note("P = exp2(scale * S - shift), if its sums are small")
+        softmax.weigh_into(S, self.P, self.config.dtype.scalar, by_polynomial, again)
+
+    def _rescale_and_pack(self) -> None:
+        """Rescale O, where a shift has moved, and round P."""
+        self.softmax.rescale(self.O.rows_of_thread)
+        self._pack()
 
     def _pack(self) -> None:
         """Round P to 16 bits, into the registers from which the next product reads it."""

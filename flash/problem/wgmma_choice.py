@@ -41,6 +41,10 @@ LEAST_STAGES: Final = 2  # tiles of K, and of V: one is read while the next arri
 # Tiles of keys and blocks of queries without a choice: the first tile that fits.
 _DEFAULT_TILES: Final = (128, 112, 96, 80, 64, 48, 32, 16)
 _DEFAULT_BLOCK_Q: Final = 128
+# The block of queries up to so many columns of Q, K and V, if a tile of so many keys fits (docs/tuning.md).
+_NARROW: Final = 96
+_NARROW_BLOCK_Q: Final = 192
+_NARROW_TILE: Final = 80
 # Tiles of keys that may be chosen.
 WGMMA_TILES: Final = (176, 160, 144, *_DEFAULT_TILES)
 
@@ -63,10 +67,12 @@ def wgmma_tiling(
     """
     if latent:
         return _latent_tiling(dims, tile, stages, target, in_pages)
-    rows = _DEFAULT_BLOCK_Q if block_q == "auto" else int(block_q)
     tiles = _DEFAULT_TILES if tile == "auto" else (int(tile),)
+    sizes = [(_DEFAULT_BLOCK_Q if block_q == "auto" else int(block_q), n) for n in tiles]
+    if block_q == "auto" and precision is None and max(dims) <= _NARROW and not in_pages:
+        sizes = [*((_NARROW_BLOCK_Q, n) for n in tiles if n >= _NARROW_TILE), *sizes]
     kind = _kind(precision)
-    found = [kind(*dims, n, rows, max(stages, LEAST_STAGES), in_pages) for n in tiles]
+    found = [kind(*dims, n, rows, max(stages, LEAST_STAGES), in_pages) for rows, n in sizes]
     return next((t for t in found if t.has_registers(beside) and _has_shared(t, target)), None)
 
 
@@ -125,7 +131,7 @@ def why_not(
 
 
 def _against_sizes(dims: tuple[int, int], precision: str | None, block_q: int | str, *, latent: bool) -> str:
-    """What of the sizes no tiling takes, whatever the tile of keys is; the empty string if there is nothing."""
+    """What of the sizes no tiling takes, whatever the tile of keys is; the empty string if nothing."""
     if latent:
         others = block_q not in ("auto", WGMMA_ROWS)
         return f"block_q={block_q}: a CTA has {WGMMA_ROWS} rows of so many columns" if others else ""

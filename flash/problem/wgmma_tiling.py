@@ -27,6 +27,8 @@ _REGISTERS_WITH_PAGES: Final = {**_REGISTERS, 2: (40, 232)}
 _ROW_STEP: Final = 8  # PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16"
 _TWO: Final = 2
 _WIDEST_IN_TURNS: Final = 128
+_WIDEST_SUM_CHECKED: Final = 96
+_BY_POLYNOMIAL: Final = 16
 _ALL_REGISTERS: Final = 65536
 _REGISTER_UNIT: Final = 8  # the registers of a thread are allotted in such units
 _MOST_REGISTERS: Final = 255
@@ -78,9 +80,26 @@ class WgmmaTiling:
     @property
     def takes_turns(self) -> bool:
         """Whether the consumers multiply in turns, as in FlashAttention-3: two, with rows of at most 128
-        columns; wider ones have no exponentials to speak of.
+        columns, and three that check sums; wider ones have no exponentials to speak of.
         """
-        return self.consumers == _TWO and self.score_columns <= _WIDEST_IN_TURNS
+        if self.consumers == _TWO:
+            return self.score_columns <= _WIDEST_IN_TURNS
+        return self.checks_sums
+
+    @property
+    def checks_sums(self) -> bool:
+        """Whether consumers weigh scores before they know the largest, as in
+        `flash/device/sum_checked_softmax.py`: three, of which two compute exponentials while one multiplies.
+        """
+        return self.consumers > _TWO and max(self.score_columns, self.output_columns) <= _WIDEST_SUM_CHECKED
+
+    @property
+    def by_polynomial(self) -> int:
+        """Of so many exponentials one is computed by a polynomial; 0: none. With rows of 64 columns special
+        functions would take as long as products.
+        """
+        narrow = max(self.score_columns, self.output_columns) <= WIDTHS[0]
+        return _BY_POLYNOMIAL if self.checks_sums and narrow else 0
 
     @property
     def producer_registers(self) -> int:

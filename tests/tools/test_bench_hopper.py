@@ -21,10 +21,9 @@ WAIT_ONE, WAIT = (SassInstr("WARPGROUP.DEPBAR.LE", operands=f"gsb0, {n}") for n 
 PATH = (*(S,) * 4, *(PV,) * 8, WAIT_ONE, EXP2, WAIT, EXP2, MOVE)
 
 
-def reading(tensor: float = 50.0, special: float = 40.0) -> hopper.Reading:
-    return hopper.Reading(
-        Assembled(168, 0, 4096, 1, 0.1, 128, Loop(PATH, len(PATH))), "128x128", tensor, special
-    )
+def reading(tensor: float = 50.0, special: float = 40.0, exponentials: float = 45.0) -> hopper.Reading:
+    made = Assembled(168, 0, 4096, 1, 0.1, 128, Loop(PATH, len(PATH)))
+    return hopper.Reading(made, "128x128", tensor, special, exponentials)
 
 
 def rows(found: Found) -> list[list[str]]:
@@ -44,8 +43,8 @@ def test_a_row_counts_the_turn() -> None:
 
 def test_ours_is_beside_the_peers_and_has_goals(monkeypatch: pytest.MonkeyPatch) -> None:
     def of(subject: Subject, warpgroups: int, tile: str) -> hopper.Reading:
-        assert (subject.entry[:28], subject.threads, warpgroups) == ("attention_forward_wgmma_bf16", 384, 2)
-        assert tile == "128x128"
+        assert (subject.entry[:28], subject.threads, warpgroups) == ("attention_forward_wgmma_bf16", 512, 3)
+        assert tile == "192x128"
         return reading(60.0, 61.0)
 
     def missing(_: int) -> hopper.Reading:
@@ -65,7 +64,7 @@ def test_ours_is_beside_the_peers_and_has_goals(monkeypatch: pytest.MonkeyPatch)
         "main loop": True,
         "R2UR": False,
         "spilled": True,
-        "special functions busy": False,
+        "bound of exponentials": False,
     }
 
 

@@ -26,6 +26,7 @@ from flash.problem.config import AttentionConfig
 from flash.problem.wgmma_choice import WGMMA_TARGET
 from flash.problem.wgmma_tiling import WARPGROUP, WgmmaTiling
 from ptxgen.errors import BackendError
+from ptxgen.report.rates import SPECIAL_LANES
 from ptxgen.target import WARP_SIZE
 from ptxgen.target import target as find_target
 
@@ -33,9 +34,10 @@ HEAD_DIMS: Final = (64, 128, 256)
 DTYPE: Final = "bf16"
 TRITON: Final = "tests/ptx/triton/attention_forward_hopper_d{d}.sm_90a"  # .ptx, and .json beside it
 PEER: Final = "benchmarks/flash_attn_4_forward.py"
-# Goals: % of the clocks in which tensor cores, or special functions, are busy.
+# Goals, % of the clocks: in which tensor cores are busy; which special functions need for an exponential of
+# each score, of which kernels may compute some without them.
 BUSY_TENSOR: Final = {128: 85, 256: 85}
-BUSY_SPECIAL: Final = {64: 95}
+BOUND_OF_EXPONENTIALS: Final = {64: 95}
 _TIMEOUT_S: Final = 600.0  # to compile a kernel of flash-attn-4
 _COLUMNS: Final = (
     *("d", "kernel", "tile", "registers", "spilled B", "instructions", "for 2048 scores", "R2UR"),
@@ -86,12 +88,15 @@ def hopper_quality(head_dim: int) -> Found:
 
 @dataclass(frozen=True)
 class Reading:
-    """What the machine code of a kernel says, and the model of its main loop; shares are in %."""
+    """What the machine code of a kernel says, and the model of its main loop; shares are in %, `exponentials`
+    that of the clocks which special functions need for an exponential of each score.
+    """
 
     made: Assembled
     tile: str
     tensor: float
     special: float
+    exponentials: float
 
     @classmethod
     def of(cls, subject: Subject, warpgroups: int, tile: str) -> Reading:
@@ -103,7 +108,8 @@ class Reading:
         if made.loop is None:
             raise BackendError(made.why_no_loop)
         busy = modelled(made.loop, target, warpgroups * WARPGROUP, max(made.ctas_per_sm, 1))
-        return cls(made, tile, 100 * busy.tensor, 100 * busy.shares[Unit.SPECIAL])
+        of_scores = made.scores * SCHEDULERS / SPECIAL_LANES / busy.clocks_of_turn
+        return cls(made, tile, 100 * busy.tensor, 100 * busy.shares[Unit.SPECIAL], 100 * of_scores)
 
     @property
     def instructions(self) -> int:
@@ -209,7 +215,7 @@ def _beside(head_dim: int, name: str, ours: Reading, theirs: Reading) -> Found:
 
 def _goals(head_dim: int, ours: Reading) -> Found:
     settings = settings_of(head_dim)
-    tensor, special = BUSY_TENSOR.get(head_dim), BUSY_SPECIAL.get(head_dim)
+    tensor, bound = BUSY_TENSOR.get(head_dim), BOUND_OF_EXPONENTIALS.get(head_dim)
     few = Goal("<=", LONGEST_LOOP[head_dim])
     found: Found = [
         measured("main loop", "instructions", [ours.instructions], config=settings, goal=few, headline=True),
@@ -221,9 +227,11 @@ def _goals(head_dim: int, ours: Reading) -> Found:
         found.append(
             measured("tensor cores busy", "%", [ours.tensor], config=settings, goal=goal, headline=True)
         )
-    if special is not None:
-        goal = Goal(">=", special)
+    if bound is not None:
+        goal = Goal(">=", bound)
         found.append(
-            measured("special functions busy", "%", [ours.special], config=settings, goal=goal, headline=True)
+            measured(
+                "bound of exponentials", "%", [ours.exponentials], config=settings, goal=goal, headline=True
+            )
         )
     return found

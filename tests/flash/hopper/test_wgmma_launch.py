@@ -86,7 +86,7 @@ def test_default_tiles_are_the_largest_that_fit() -> None:
     def tile(head_dim: int, head_dim_v: int | None = None) -> int:
         return AttentionConfig(head_dim, head_dim_v, dtype="f16", target="sm_90a").kernel().tiling.tile
 
-    assert [tile(d) for d in (40, 64, 96, 128, 192, 256)] == [128, 128, 128, 128, 112, 80]
+    assert [tile(d) for d in (40, 64, 96, 128, 192, 256)] == [128, 128, 96, 128, 112, 80]
     assert [tile(192, 128), tile(256, 128)] == [128, 96]
     assert [tile(64, 128), tile(64, 256), tile(128, 192), tile(128, 256), tile(192, 256)] == [
         128,
@@ -95,6 +95,18 @@ def test_default_tiles_are_the_largest_that_fit() -> None:
         80,
         48,
     ]
+
+
+def test_narrow_heads_have_blocks_of_192_queries_where_a_large_tile_fits() -> None:
+    def sizes(*dims: int, **how: Any) -> tuple[int, int]:
+        tiling = AttentionConfig(*dims, dtype="f16", target="sm_90a", **how).kernel().tiling
+        return tiling.block_q, tiling.tile
+
+    assert [sizes(d) for d in (40, 64, 72, 96)] == [(192, 128), (192, 128), (192, 96), (192, 96)]
+    assert [sizes(*dims) for dims in ((128,), (64, 128))] == [(128, 128), (128, 128)]
+    assert [sizes(64, tile=n) for n in (64, 80, 176)] == [(128, 64), (192, 80), (128, 176)]
+    assert sizes(64, varlen=True, page_size=16) == (128, 128)  # the producer needs registers
+    assert sizes(64, stages=4) == (192, 128)
 
 
 @pytest.mark.parametrize(("size", "known"), [("tile", 112), ("tile", 176), ("block_q", 192)])
