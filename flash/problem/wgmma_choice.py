@@ -7,7 +7,7 @@ The others of 16-bit types use `mma.sync`.
 | f32 | `wgmma` multiplies 16-bit types here |
 | pages of rows that are no multiple of 16 | tiles are cut into boxes of at least as many |
 | a cache with splits | O is f32 |
-| a cache of e4m3, or with at most 16 new rows | elements are widened, or rows appended, by those who attend |
+| a cache of fp8, or with at most 16 new rows | elements are widened, or rows appended, by those who attend |
 | a cache in pages with padding | boxes of a tile do not begin in the middle of a page |
 | rows that are no multiples of 16 bytes | those of a tensor map are |
 | head_dim_v above 256 | its columns are dealt to several CTAs |
