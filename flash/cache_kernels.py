@@ -8,10 +8,10 @@ from typing import Any
 from flash.contract.cache_builds import AppendBuild, MergeBuild, append_build, merge_build
 from flash.contract.catalogue import Build, build
 from flash.decode.kernel import DecodeKernel
-from flash.decode.plan import E4M3_TARGET, CacheCall, Joining, blocks_of, kernel_of
+from flash.decode.plan import CacheCall, Joining, blocks_of, kernel_of, oldest_target
 from flash.kernels.append import AppendConfig
 from flash.kernels.merge import MergeConfig
-from flash.operands.dtypes import E4M3, F32, DType, config_name, require_dtype
+from flash.operands.dtypes import F32, FP8_DTYPES, DType, config_name, require_dtype
 from flash.operands.words import DTypeLike, DTypeObject, Narrow
 from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, WIDENED, AttentionConfig
 from flash.problem.features import MAX_PAGE_SIZE, Features
@@ -21,7 +21,7 @@ from flash.problem.tile_choice import natural_alignment
 from ptxgen.arguments import integer
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.views import HOST, ArrayView
-from ptxgen.errors import ConfigError, shown
+from ptxgen.errors import ConfigError, did_you_mean, shown
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 
@@ -32,8 +32,8 @@ class CacheConfig:
     always takes.
 
     page_size: 1..256, the rows of a page; None for contiguous memory.
-    kv_dtype: "e4m3", or what array libraries call it, with a scale for each head; None for the type of
-        the queries and new rows.
+    kv_dtype: "e4m3" or "e5m2", or what array libraries call it, with a scale for each head; None for the
+        type of the queries and new rows.
     leftpad_k, cache_batch_idx: whether a launch takes these arrays, as in `DecodeKernel.launch`.
 
     Raises `ConfigError` for invalid values.
@@ -51,10 +51,11 @@ class CacheConfig:
                 f"contiguous memory, got {shown(self.page_size)}"
             )
         object.__setattr__(self, "kv_dtype", config_name(self.kv_dtype))
-        if self.kv_dtype not in (None, E4M3.name):
+        if self.kv_dtype is not None and self.kv_dtype not in FP8_DTYPES:
+            known = ", ".join(map(repr, FP8_DTYPES))
             raise ConfigError(
-                f"CacheConfig: kv_dtype must be {E4M3.name!r}, or None for the type of the "
-                f"queries, got {shown(self.kv_dtype)}"
+                f"CacheConfig: kv_dtype must be {known}, or None for the type of the queries, got "
+                f"{shown(self.kv_dtype)}{did_you_mean(self.kv_dtype, FP8_DTYPES)}"
             )
 
     @property
@@ -65,14 +66,19 @@ class CacheConfig:
             leftpad_k=self.leftpad_k,
             cache_batch_idx=self.cache_batch_idx,
             page_size=self.page_size or 0,
-            kv_dtype=None if self.kv_dtype is None else E4M3,
+            kv_dtype=self.narrow,
         )
+
+    @property
+    def narrow(self) -> DType | None:
+        """The element type of the cache, if it has scales; None if it is that of the queries."""
+        return None if self.kv_dtype is None else FP8_DTYPES[str(self.kv_dtype)]
 
     def target(self, name: str | None, who: str) -> Target:
         """The target of a kernel, by default the oldest one, from sm_80 on, that has the needed
         instructions. Raises `ConfigError` for an older target.
         """
-        least = find_target(DEFAULT_TARGET if self.kv_dtype is None else E4M3_TARGET)
+        least = oldest_target(self.narrow or F32)
         found = least if name is None else find_target(name)
         if self.kv_dtype is not None and found.sm < least.sm:
             raise ConfigError(
@@ -112,7 +118,7 @@ def decode(
     for name, value in (("seq_q", seq_q), ("group", group)):
         _integer("decode", name, value, MAX_CTAS)
     if cache.kv_dtype is not None:
-        _require_widened(config)
+        _require_widened(config, str(cache.kv_dtype))
     if append and config.shared_kv:
         raise ConfigError(
             "decode: a kernel that appends writes rows of K and of V, and with shared_kv V is columns of K; "
@@ -224,15 +230,13 @@ def _turned(who: str, rotary_dim: object, interleaved: bool, head_dim: int) -> i
     return turned
 
 
-def _require_widened(config: AttentionConfig) -> None:
-    """Refuse configs that e4m3 kernels do not take: they widen 8 elements at a time to 16 bits."""
+def _require_widened(config: AttentionConfig, stored: str) -> None:
+    """Refuse configs that kernels for narrow types do not take: they widen 8 elements at a time."""
     if config.element is F32:
-        raise ConfigError(
-            f"decode: queries for a cache of {E4M3.name!r} must be of 'f16' or 'bf16', got 'f32'"
-        )
+        raise ConfigError(f"decode: queries for a cache of {stored!r} must be of 'f16' or 'bf16', got 'f32'")
     if config.head_dim % WIDENED or config.value_dim % WIDENED:
         raise ConfigError(
-            f"decode: head_dim and head_dim_v of a cache of {E4M3.name!r} must be multiples "
+            f"decode: head_dim and head_dim_v of a cache of {stored!r} must be multiples "
             f"of {WIDENED}, got {config.head_dim} and {config.value_dim}"
         )
 
@@ -241,7 +245,7 @@ def _example(config: AttentionConfig, cache: CacheConfig, seq_q: int, group: int
     """A call with arrays without memory, whose addresses have the config's alignment."""
     first = ALIGNMENTS[0] if config.alignment == "auto" else int(config.alignment)
     rows = cache.page_size or 1
-    stored = config.element if cache.kv_dtype is None else E4M3
+    stored = cache.narrow or config.element
     operands = (*config.features.operands, *cache.features.operands)
 
     def array(shape: tuple[int, ...], dtype: DType) -> ArrayView:

@@ -14,7 +14,7 @@ from flash.cache.host_memory import HostMemory, KVMemory, LayerArrays, SmallArra
 from flash.host.caller import raise_problems, views_of
 from flash.launch.arguments import Argument
 from flash.operands.declared import MAX_WINDOWED_SEQ
-from flash.operands.dtypes import DTYPES, E4M3
+from flash.operands.dtypes import DTYPES, FP8_DTYPES
 from flash.operands.words import CacheBackend, CacheDTypeLike
 from flash.pages import numbers as arguments
 from flash.pages.journal import Journal
@@ -39,10 +39,10 @@ class KVCache:
     """Keys and values of up to `batch` sequences of up to `capacity` tokens, in `layers` layers.
 
     head_dim: 1..256; head_dim_v: 1..512, by default head_dim.
-    dtype: "f32", "f16", "bf16" or "e4m3", or an array library's name for one of them, such as
-        torch.bfloat16 or numpy.float32. "e4m3" stores x as x / scale, clamped to [-448, 448] and
-        rounded to nearest even, with a scale for each layer and head of K and of V (`set_scales`),
-        which is 1 initially.
+    dtype: "f32", "f16", "bf16", "e4m3" or "e5m2", or an array library's name for one of them, such as
+        torch.bfloat16 or numpy.float32. "e4m3" and "e5m2" store x as x / scale, clamped to their largest
+        number (448 and 57,344) and rounded to nearest even, with a scale for each layer and head of K and
+        of V (`set_scales`), which is 1 initially.
     page_size: None for contiguous memory, K of a layer being [batch, kv_heads, capacity, head_dim];
         or 1..256, the tokens of a page, K of a layer then being [pages, kv_heads, page_size,
         head_dim]. V likewise, with head_dim_v. Row r of sequence b is row r % page_size of page
@@ -93,7 +93,7 @@ class KVCache:
         self.ledger = Ledger(self.layers, self.batch, self.capacity, self.placement)
         self._lengths = self.ledger.lengths
         scales = (2, self.layers, self.kv_heads)
-        self._scales = np.ones(scales, np.float32) if self.element is E4M3 else None
+        self._scales = np.ones(scales, np.float32) if self.element.is_narrow else None
         self._open: Journal | None = None  # of the transaction under way
         small = SmallArrays(self._lengths, self.placement.table, self._scales)
         self.memory: KVMemory
@@ -121,7 +121,7 @@ class KVCache:
 
     @property
     def dtype(self) -> str:
-        """The element type of the cache: "f32", "f16", "bf16" or "e4m3"."""
+        """The element type of the cache: "f32", "f16", "bf16", "e4m3" or "e5m2"."""
         return self.element.name
 
     @property
@@ -149,7 +149,9 @@ class KVCache:
 
     @property
     def scales(self) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
-        """Scales of K and of V, float32 [layers, kv_heads], copies; None unless dtype is "e4m3"."""
+        """Scales of K and of V, float32 [layers, kv_heads], copies; None unless dtype is "e4m3" or
+        "e5m2".
+        """
         scales = self._scales
         return None if scales is None else (scales[0].copy(), scales[1].copy())
 
@@ -161,7 +163,8 @@ class KVCache:
 
     def keys(self, layer: int, sequence: int) -> Array:
         """The keys of a sequence, a copy, [kv_heads, length, head_dim]: of the cache's dtype, or for "e4m3"
-        as float32, multiplied by the scales. Raises `LaunchError` for an unknown layer or sequence.
+        and "e5m2" as float32, multiplied by the scales. Raises `LaunchError` for an unknown layer or
+        sequence.
         """
         return self._copy_of("keys", layer, sequence)[0]
 
@@ -180,7 +183,7 @@ class KVCache:
     # ---------------------------------------------------------------------------------- changing
 
     def set_scales(self, k_scale: object, v_scale: object) -> None:
-        """Set the scales by which a cache of "e4m3" divides K and V when it stores them: positive
+        """Set the scales by which a cache of "e4m3" or "e5m2" divides K and V when it stores them: positive
         numbers, of any shape that broadcasts to [layers, kv_heads].
 
         Raises `LaunchError` for invalid scales, for a cache of another dtype, or with tokens.
@@ -188,8 +191,8 @@ class KVCache:
         who, shape = "KVCache.set_scales", (self.layers, self.kv_heads)
         if self._scales is None:
             raise LaunchError(
-                f"{who}: scales are for dtype='e4m3', but this cache is of {self.dtype!r}; append "
-                "to it without scales"
+                f"{who}: scales are for dtype={' or '.join(map(repr, FP8_DTYPES))}, but this cache is of "
+                f"{self.dtype!r}; append to it without scales"
             )
         if self._lengths.any():
             raise LaunchError(
@@ -215,8 +218,8 @@ class KVCache:
         k is [items, kv_heads, n, head_dim], v [items, kv_heads, n, head_dim_v], n at least 0: n new rows for
         each of `sequences`, integers without repetition, by default all sequences of the cache in order.
         With `counts`, an integer from 0 to n for each sequence, only its first `counts` rows are appended.
-        The arrays have the cache's dtype, or, for "e4m3", float32, float16 or bfloat16. They are on the
-        host or on the cache's device.
+        The arrays have the cache's dtype, or, for "e4m3" and "e5m2", float32, float16 or bfloat16. They are
+        on the host or on the cache's device.
 
         Raises `LaunchError` for arguments that do not fit the cache, `CacheFullError` if there is
         no room for all rows, in the sequences or in free pages.
@@ -409,8 +412,8 @@ class KVCache:
         return found
 
     def argument(self, name: str, axes: tuple[str, ...]) -> Argument:
-        """The declaration of rows for the cache; one of e4m3 takes and converts rows of several types."""
-        taken = tuple(DTYPES.values()) if self.element is E4M3 else (self.element,)
+        """The declaration of rows for the cache; one of a narrow type converts rows of several."""
+        taken = tuple(DTYPES.values()) if self.element.is_narrow else (self.element,)
         return Argument(name, axes, taken, f"as the cache is of {self.dtype!r}", has_rows=False)
 
     def problems_of_rows(self, k: ArrayView, v: ArrayView, items: int) -> Iterator[str]:

@@ -19,7 +19,7 @@ from flash.launch.arguments import (
     type_and_row_problems,
 )
 from flash.launch.checks import out_problems, stream_without_gpu
-from flash.operands.dtypes import DTYPES, E4M3, F32, OF_ARRAYS
+from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS
 from flash.pages.numbers import integers
 from flash.problem.config import WIDENED, AttentionConfig, config_of_call
 from flash.problem.limits import INT32_MAX
@@ -153,8 +153,8 @@ def problems_of_kernels(
     cache: KVCache, config: AttentionConfig, views: dict[str, ArrayView], backend: str
 ) -> Iterator[str]:
     """Say what is wrong with a call for kernels, beyond the checks that numpy needs, too."""
-    if cache.element is E4M3:
-        yield from _problems_of_e4m3(cache, config, backend)
+    if cache.element.is_narrow:
+        yield from _problems_of_narrow(cache, config, backend)
     if "rotary_cos" in views and backend == "cuda":
         yield from _problems_of_turning(cache, views)
     if backend == "cuda":
@@ -225,16 +225,16 @@ def _problems_of_turning(cache: KVCache, views: Mapping[str, ArrayView]) -> Iter
             )
 
 
-def _problems_of_e4m3(cache: KVCache, config: AttentionConfig, backend: str) -> Iterator[str]:
-    """What kernels do not take of a cache of e4m3: they widen 8 elements at a time to 16 bits."""
+def _problems_of_narrow(cache: KVCache, config: AttentionConfig, backend: str) -> Iterator[str]:
+    """What kernels do not take of a cache of a narrow type: they widen 8 elements at a time to 16 bits."""
     if config.element is F32:
         yield (
-            f"q must be float16 or bfloat16 for a cache of 'e4m3' with backend {backend!r}, got "
+            f"q must be float16 or bfloat16 for a cache of {cache.dtype!r} with backend {backend!r}, got "
             "float32; convert it, or use a cache with backend='cpu'"
         )
     if cache.head_dim % WIDENED or cache.head_dim_v % WIDENED:
         yield (
-            f"head_dim and head_dim_v of a cache of 'e4m3' must be multiples of {WIDENED} for "
+            f"head_dim and head_dim_v of a cache of {cache.dtype!r} must be multiples of {WIDENED} for "
             f"backend {backend!r}, got {cache.head_dim} and {cache.head_dim_v}; make one of "
             "'bf16', or one with backend='cpu'"
         )

@@ -12,19 +12,18 @@ from flash.cache.append import prepared_append
 from flash.cache.host_memory import LayerArrays, SmallArrays, scale_of
 from flash.cache.row_locations import RowLocations
 from flash.decode.append_launch import NewRows
-from flash.decode.plan import E4M3_TARGET
+from flash.decode.plan import oldest_target
 from flash.host.mirrored_numbers import DeviceNumbers, part_of
 from flash.host.results import DeviceArray
 from flash.host.stored_rows import loaded
 from flash.launch.gpu import launcher_of
-from flash.operands.dtypes import E4M3, F32, I32, OF_ARRAYS, DType
+from flash.operands.dtypes import F32, I32, OF_ARRAYS, DType
 from flash.pages.placement import Copy, Placement, Run, Stretch
 from ptxgen.arrays.dlpack import dense_strides
 from ptxgen.arrays.views import HOST, UNKNOWN_DEVICE, ArrayView, host_array, view
 from ptxgen.errors import ConfigError
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.target import Target
-from ptxgen.target import target as find_target
 
 Array = NDArray[Any]
 
@@ -49,8 +48,8 @@ class CudaMemory:
         cuda: CudaBackend,
         ordinal: int,
     ) -> None:
-        if dtype is E4M3:
-            _require_e4m3(launcher_of(cuda).own_target(ordinal))
+        if dtype.is_narrow:
+            _require_conversions(dtype, launcher_of(cuda).own_target(ordinal))
         self._cuda = cuda
         self._ordinal = ordinal
         self._dtype = dtype
@@ -239,10 +238,11 @@ class CudaMemory:
         return found
 
 
-def _require_e4m3(target: Target) -> None:
-    """Raise `ConfigError` if the target has no instructions that convert to and from e4m3."""
-    if target.sm < find_target(E4M3_TARGET).sm:
+def _require_conversions(dtype: DType, target: Target) -> None:
+    """Raise `ConfigError` if kernels for the target do not convert to and from a type."""
+    least = oldest_target(dtype)
+    if target.sm < least.sm:
         raise ConfigError(
-            f"KVCache: dtype='e4m3' needs a GPU of {E4M3_TARGET} or later, which rounds and widens "
+            f"KVCache: dtype={dtype.name!r} needs a GPU of {least.name} or later, which rounds and widens "
             f"its numbers, got {target.name}; use dtype='bf16', or backend='cpu'"
         )

@@ -19,7 +19,7 @@ Array = NDArray[Any]
 class LayerArrays(NamedTuple):
     """The arrays of a layer, for kernels: K [places, kv_heads, rows, head_dim] and V, where a place
     is a sequence or a page; lengths int32 [batch]; the block table, if there are pages, int32
-    [batch, ceil(capacity / page_size)], the same for all layers; and the scales of e4m3, float32
+    [batch, ceil(capacity / page_size)], the same for all layers; and the scales of a narrow type, float32
     [kv_heads].
     """
 
@@ -34,7 +34,7 @@ class LayerArrays(NamedTuple):
 class SmallArrays(NamedTuple):
     """The host's arrays of lengths, pages and scales, which a cache changes in place: `lengths`
     int32 [layers, batch]; the block table, int32 [batch, ceil(capacity / page_size)], if there are
-    pages; and for e4m3 the scales of K and of V, float32 [2, layers, kv_heads].
+    pages; and for a narrow type the scales of K and of V, float32 [2, layers, kv_heads].
     """
 
     lengths: Array
@@ -93,7 +93,7 @@ class KVMemory(Protocol):
 
     def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:
         """K and V of the rows of `runs`, concatenated, on the host: [kv_heads, rows, dim] of the
-        cache's dtype, or for e4m3 as f32, multiplied by the scales.
+        cache's dtype, or for a narrow type as f32, multiplied by the scales.
         """
 
     def arrays(self, layer: int) -> LayerArrays:

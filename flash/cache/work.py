@@ -21,7 +21,7 @@ from flash.decode.on_cpu import attend_to_rows, paged_rows
 from flash.decode.plan import CacheCall, Joining, joining
 from flash.host import results
 from flash.host.caller import raise_problems
-from flash.operands.dtypes import E4M3, F32
+from flash.operands.dtypes import F32
 from flash.pages.journal import Journal
 from flash.pages.placement import Stretch
 from flash.problem.config import AttentionConfig
@@ -209,8 +209,8 @@ class CachedWork:
         host_array(self._q)[...] = _turned_rows(task, "q")
         if "k" not in task.views:
             return {}
-        # Keys are rounded to the cache's dtype; a cache of e4m3 takes f32 and rounds itself.
-        kept = (F32 if task.cache.element is E4M3 else task.cache.element).numpy
+        # Keys are rounded to the cache's dtype; a cache of a narrow type takes f32 and rounds itself.
+        kept = (F32 if task.cache.element.is_narrow else task.cache.element).numpy
         return {"k": view(_turned_rows(task, "k").astype(kept), "k")}
 
 

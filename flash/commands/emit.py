@@ -57,7 +57,7 @@ examples:
   ptxgen emit --head-dim 256 --list-tiles --target sm_86
 
 other kernels, each with options of its own (ptxgen emit decode --help):
-  decode    attention to a KV cache: contiguous or in pages, in parts, of e4m3
+  decode    attention to a KV cache: contiguous or in pages, in parts, of fp8
   append    new rows into a KV cache, and rotary embedding on the way
   merge     parts of a result into one
   backward  the gradients of Q, K and V, and of arrays of scores

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from flash.contract.cache_builds import append_build
 from flash.kernels.append import COUNTS, WARPS, AppendConfig
 from flash.launch.step import Step, launch_step
-from flash.operands.dtypes import E4M3, DType
+from flash.operands.dtypes import OF_ARRAYS, DType
 from flash.problem.features import LENGTHS, MAX_POSITIONS, Features
 from ptxgen.arrays.views import ArrayView
 from ptxgen.target import Target
@@ -29,7 +29,7 @@ class Rotation(NamedTuple):
 class NewRows(NamedTuple):
     """Checked arrays of an append: new k and v [batch, kv_heads, n, ...], n at least 1, and the
     cache, as in `flash.decode.plan.CacheCall`. `seqused_k` in `operands` includes the new rows. For
-    a cache of e4m3, `operands` has `k_scale` and `v_scale`, f32 [kv_heads]. `counts`, int32
+    a cache of a narrow type, `operands` has `k_scale` and `v_scale`, f32 [kv_heads]. `counts`, int32
     [batch]: how many of the first of the n rows of each item are new; None for all.
     """
 
@@ -45,7 +45,7 @@ class NewRows(NamedTuple):
 def append_step(target: Target, dtype: DType, new: NewRows, turned: Rotation | None) -> Step:
     """The launch that writes the new rows of type `dtype`, and rotates if `turned` is given."""
     given: dict[str, Any] = {name: name in new.operands for name in LENGTHS}
-    stored = E4M3 if "k_scale" in new.operands else None
+    stored = OF_ARRAYS[new.k_cache.dtype] if "k_scale" in new.operands else None
     features = Features(page_size=new.page_size, kv_dtype=stored, **given)
     made = append_build(
         AppendConfig(

@@ -22,7 +22,7 @@ from flash.launch.operands import operand_problems
 from flash.launch.step import aligned
 from flash.mods.trace import AUX
 from flash.operands.declared import LAST_KEYS, MAX_WINDOWED_SEQ
-from flash.operands.dtypes import E4M3, F32, I32, OF_ARRAYS
+from flash.operands.dtypes import E4M3, F32, FP8_DTYPES, I32, OF_ARRAYS
 from flash.pages.numbers import MOST_ITEMS
 from flash.problem.config import WIDENED, AttentionConfig
 from flash.problem.features import LENGTHS, MAX_PAGE_SIZE
@@ -34,6 +34,7 @@ from ptxgen.arrays.views import HOST, ArrayView, host_array
 from ptxgen.errors import LaunchError, shown
 
 WHO: Final = "DecodeKernel.launch"
+_NARROW: Final = {t.array_name: t for t in FP8_DTYPES.values()}  # by the names that arrays give them
 _QUERIES: Final = ("batch", "heads", "seq_q", "head_dim")
 _NEW: Final = ("batch", "kv_heads", "n")
 _ANGLES: Final = ("positions", "rotary_dim / 2")
@@ -97,8 +98,8 @@ def _matrices(config: AttentionConfig, views: Mapping[str, ArrayView]) -> tuple[
     if "block_table" in views:
         cache = ("pages", "kv_heads", "page_size")
     keys, values = (
-        Argument(name, (*cache, columns), (E4M3,))
-        if views[name].dtype == E4M3.array_name
+        Argument(name, (*cache, columns), (_NARROW[views[name].dtype],))
+        if views[name].dtype in _NARROW
         else matrix_of_config(config, name, (*cache, columns))
         for name, columns in (("k_cache", "head_dim"), ("v_cache", "head_dim_v"))
     )
@@ -140,16 +141,17 @@ def _problems_of_cache(views: Mapping[str, ArrayView]) -> Iterator[str]:
 def _problems_of_scales(views: Mapping[str, ArrayView]) -> Iterator[str]:
     """Say what is wrong with the types of the caches together, and their scales."""
     k, v = views["k_cache"], views["v_cache"]
-    narrow = E4M3.array_name in (k.dtype, v.dtype)
+    found = [x.dtype for x in (k, v) if x.dtype in _NARROW]
+    narrow = found[0] if found else None
     if narrow and k.dtype != v.dtype:
         yield f"k_cache and v_cache must be of one type, got {k.dtype} and {v.dtype}"
     for name in SCALES:
         array = views.get(name)
-        if (array is not None) != narrow:
+        if (array is not None) != (narrow is not None):
             yield (
-                f"{name} must be given for a cache of {E4M3.array_name}: what its numbers are multiplied by"
+                f"{name} must be given for a cache of {narrow}: what its numbers are multiplied by"
                 if narrow
-                else f"{name} is for a cache of {E4M3.array_name}, got {k.dtype}; leave it out"
+                else f"{name} is for a cache of {' or '.join(_NARROW)}, got {k.dtype}; leave it out"
             )
         elif array is not None and array.device == HOST and array.dtype == F32.array_name:
             scales = host_array(array)
@@ -160,23 +162,24 @@ def _problems_of_scales(views: Mapping[str, ArrayView]) -> Iterator[str]:
 def problems_of_narrow(
     config: AttentionConfig, views: Mapping[str, ArrayView], backend: str
 ) -> Iterator[str]:
-    """Say what the kernels of a backend do not take of caches of e4m3, which numpy does."""
-    if backend == "cpu" or views["k_cache"].dtype != E4M3.array_name:
+    """Say what the kernels of a backend do not take of caches of narrow types, which numpy does."""
+    narrow = views["k_cache"].dtype
+    if backend == "cpu" or narrow not in _NARROW:
         return
     if config.element is F32:
         yield (
-            f"q must be float16 or bfloat16 for a cache of {E4M3.array_name} with backend {backend!r}, got "
+            f"q must be float16 or bfloat16 for a cache of {narrow} with backend {backend!r}, got "
             f"{views['q'].dtype}; convert it, or use backend='cpu'"
         )
     if config.head_dim % WIDENED or config.value_dim % WIDENED:
         yield (
-            f"head_dim and head_dim_v of a cache of {E4M3.array_name} must be multiples of {WIDENED} for "
+            f"head_dim and head_dim_v of a cache of {narrow} must be multiples of {WIDENED} for "
             f"backend {backend!r}, got {config.head_dim} and {config.value_dim}; use backend='cpu', or a "
             "cache of the queries' type"
         )
         return
     for name in ("k_cache", "v_cache"):
-        if aligned(views[name], E4M3.nbytes) % WIDENED:
+        if aligned(views[name], _NARROW[narrow].nbytes) % WIDENED:
             yield (
                 f"rows of {name} must begin at multiples of {WIDENED} bytes for backend {backend!r}, got "
                 f"address {views[name].pointer:#x} and strides {list(views[name].strides)}; "

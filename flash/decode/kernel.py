@@ -12,13 +12,13 @@ from flash.contract.resources import KernelResources
 from flash.decode.checks import SCALES, WHO, longest_of, problems_of, problems_of_narrow
 from flash.decode.on_cpu import attend_on_cpu
 from flash.decode.plan import (
-    E4M3_TARGET,
     CacheCall,
     Workspace,
     blocks_of,
     choose_splits,
     joining,
     kernel_of,
+    oldest_target,
     require_widening,
     steps_of,
     turns_before,
@@ -34,7 +34,7 @@ from flash.launch.signature import CacheLaunchOptions
 from flash.launch.step import Step, require_grid
 from flash.operands.dtypes import F32, OF_ARRAYS
 from flash.operands.words import A, AnyArray, Auto, Backend
-from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig
+from flash.problem.config import ALIGNMENTS, AttentionConfig
 from flash.problem.features import LENGTHS
 from flash.problem.splits import splits_of
 from flash.scores.aux_arrays import flattened
@@ -160,9 +160,9 @@ class DecodeKernel:
         head_dim], and key r of sequence s is row r % page_size of page block_table[s, r //
         page_size]. v_cache likewise, with head_dim_v; heads are a multiple of kv_heads. All are of
         the config's dtype, with a dense last dimension and otherwise any strides. Or both caches are
-        float8_e4m3fn: then `k_scale` and `v_scale`, float32 of a shape that broadcasts to [kv_heads],
-        above 0, are what their numbers are multiplied by; kernels take it from sm_89 on, with queries
-        of 16 bits, dimensions that are multiples of 8, and rows at multiples of 8 bytes.
+        float8_e4m3fn or float8_e5m2: then `k_scale` and `v_scale`, float32 of a shape that broadcasts to
+        [kv_heads], above 0, are what their numbers are multiplied by; kernels take e4m3 from sm_89 on, and
+        both with queries of 16 bits, dimensions that are multiples of 8, and rows at multiples of 8 bytes.
 
         Int32 arrays, of a shape that broadcasts to [batch]: `seqused_k`, the number of rows in the
         sequence of each item; `cache_batch_idx`, the sequence of each item, by default the item's
@@ -315,8 +315,7 @@ class DecodeKernel:
             return _on_host(functools.partial(attend_on_cpu, call))
         if backend == "cuda":
             return self._prepared_on_gpu(call, splits, room, who)
-        default = E4M3_TARGET if call.has_scales else DEFAULT_TARGET
-        target = find_target(self.config.target or default)
+        target = find_target(self.config.target) if self.config.target else oldest_target(call.stored)
         require_widening(who, call, target)
         parts = splits or 1  # on a CPU splits save no time
         kernel = kernel_of(call, target, parts)

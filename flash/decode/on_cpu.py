@@ -13,7 +13,6 @@ from flash.cpu.paged_rows import KeyRows, PagedRows
 from flash.decode.plan import CacheCall, Joining
 from flash.host.stored_rows import loaded, stored
 from flash.mods.trace import AUX
-from flash.operands.dtypes import E4M3
 from flash.problem.config import AttentionConfig
 from flash.problem.features import LENGTHS
 from flash.problem.rotary import rotated
@@ -88,7 +87,7 @@ def _join(call: CacheCall, new: Joining, numbers: tuple[Array, Array, Array]) ->
         first = max(n - int(used[b]), 0)  # the first new row that lies in the sequence
         places = _places(call, int(sequence), np.arange(used[b] - n + first, used[b]))
         for cache, rows, scale in zip((call.k, call.v), (k, v), _scales(call), strict=True):
-            host_array(cache)[places] = stored(rows[b, :, first:], E4M3, scale).swapaxes(0, 1)
+            host_array(cache)[places] = stored(rows[b, :, first:], call.stored, scale).swapaxes(0, 1)
     return q
 
 

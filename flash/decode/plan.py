@@ -21,8 +21,8 @@ from flash.launch.kernel_choice import PARTS_OF_F32, against_map
 from flash.launch.merge_launch import MergeCall, merging
 from flash.launch.step import Step, aligned, launch_step
 from flash.operands.declared import LAST_KEYS
-from flash.operands.dtypes import E4M3, F32, OF_ARRAYS, DType
-from flash.problem.config import AttentionConfig, KernelConfig
+from flash.operands.dtypes import F32, OF_ARRAYS, DType
+from flash.problem.config import DEFAULT_TARGET, AttentionConfig, KernelConfig
 from flash.problem.features import LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended, Turned
 from flash.problem.tile_choice import choose_tiling, natural_alignment
 from flash.problem.wgmma_choice import BOX_ROWS
@@ -31,8 +31,7 @@ from ptxgen.errors import LaunchError
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 
-E4M3_TARGET: Final = "sm_89"  # the first target with `cvt.rn.f16x2.e4m3x2` (PTX ISA, "cvt")
-# Registers for rows of e4m3 on their way, where rows are so wide that too few are left: what the
+# Registers for rows of narrow types on their way, where rows are so wide that too few are left: what the
 # assembler was seen to spill with tiles of 64 keys.
 _WIDENING_REGISTERS: Final = 44
 _WIDE: Final = 192  # columns
@@ -114,8 +113,13 @@ class CacheCall(NamedTuple):
 
     @property
     def has_scales(self) -> bool:
-        """Whether K and V are of e4m3, and `operands` has `k_scale` and `v_scale`."""
+        """Whether K and V are of a narrow type, and `operands` has `k_scale` and `v_scale`."""
         return "k_scale" in self.operands
+
+    @property
+    def stored(self) -> DType:
+        """The type of K and V."""
+        return OF_ARRAYS[self.k.dtype]
 
     @property
     def group(self) -> int:
@@ -142,12 +146,18 @@ class Workspace(NamedTuple):
 
 
 def require_widening(who: str, call: CacheCall, target: Target) -> None:
-    """Raise `LaunchError` for a cache of e4m3 and a target that cannot widen it."""
-    if call.has_scales and target.sm < find_target(E4M3_TARGET).sm:
+    """Raise `LaunchError` for a cache of a type that the target cannot widen."""
+    least = oldest_target(call.stored)
+    if target.sm < least.sm:
         raise LaunchError(
-            f"{who}: a cache of {E4M3.name!r} needs {E4M3_TARGET} or later, got {target.name}; use a cache "
-            "of the queries' type, or backend='cpu'"
+            f"{who}: a cache of {call.stored.name!r} needs {least.name} or later, got {target.name}; use a "
+            "cache of the queries' type, or backend='cpu'"
         )
+
+
+def oldest_target(stored: DType) -> Target:
+    """The first target, from the default one on, that has kernels for caches of a type."""
+    return find_target(stored.needs or DEFAULT_TARGET)
 
 
 def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
@@ -171,7 +181,7 @@ def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
         kernel.features,
         splits=merged,
         page_size=call.page_size,
-        kv_dtype=E4M3 if call.has_scales else None,
+        kv_dtype=call.stored if call.has_scales else None,
         **given,
     )
     packs = config.pack_gqa is True or (
@@ -188,7 +198,7 @@ def _without_wgmma(call: CacheCall, merged: bool) -> str:
     string if nothing does.
     """
     for told, reason in (
-        (call.has_scales, "K and V are e4m3"),
+        (call.has_scales, f"K and V are {call.stored.name}"),
         (call.new is not None and call.config.tile_request.is_latent, "the kernel rotates queries"),
         (not call.k.size, "there are no keys"),
         (merged and call.config.element is F32, PARTS_OF_F32),
@@ -226,7 +236,7 @@ def turns_before(call: CacheCall, kernel: KernelConfig) -> bool:
 
 def _alignment(call: CacheCall, merged: bool) -> int:
     """The common alignment in bytes of the pointers and strides of Q, of O unless it is `merged`,
-    and of K and V unless they are e4m3.
+    and of K and V unless they are narrow.
     """
     config = call.config
     arrays = [call.q] if call.has_scales else [call.q, call.k, call.v]

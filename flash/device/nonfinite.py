@@ -16,6 +16,7 @@ from flash.device.cta import Cta
 from flash.device.panel_loader import SIGNS, PanelLoader
 from flash.device.team import WHOLE_CTA, Team
 from flash.device.tiles import Matrix
+from flash.operands.dtypes import E4M3, E5M2
 from flash.problem.config import KernelConfig
 from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
 from ptxgen.target import WARP_SIZE
@@ -25,7 +26,10 @@ from ptxgen.types import ScalarType, b16, b32, bf16, f16, f32, u8, u16, u32, u64
 _EXPONENTS: Final = {bf16: 0x7F80_7F80, f16: 0x7C00_7C00, f32: 0x7F80_0000}
 _LAST_BITS: Final = {bf16: 0x0080_0080, f16: 0x0400_0400, f32: 0x0080_0000}
 _BITS: Final = {2: b16, 4: b32}
-_NAN: Final = 0x7F  # of e4m3, without the sign
+# The bits of a narrow code that are all 1 in NaN, and in the infinity of types that have one (OCP 8-bit
+# floating point, table 1: e4m3 has none).
+_ODD: Final = {E4M3: 0x7F, E5M2: 0x7C}
+_BYTE: Final = 8  # bits
 
 
 class NonFinite:
@@ -113,8 +117,10 @@ class NonFinite:
             return self._signs(self._word(bits)) != 0, lambda: self._number(bits, self.dtype)
         at = cta.V.row(k, key) + k.cvt(column, dtype=u64)
         code = k.cvt(k.load(Pointer(at, "global", u8)), dtype=u32)
-        # Of e4m3 only NaN is not finite: 0x7f with either sign (OCP 8-bit floating point, table 1).
-        return (code & _NAN) == _NAN, lambda: k.mov(math.nan, type=f32)
+        odd = (code & _ODD[self.stored]) == _ODD[self.stored]
+        if self.stored is E4M3:
+            return odd, lambda: k.mov(math.nan, type=f32)
+        return odd, lambda: self._number(k.cvt(code << _BYTE, dtype=u16).as_(b16), f16)
 
     def _number(self, bits: Value, dtype: ScalarType) -> Value:
         """An element, from its bits, as f32."""

@@ -1,20 +1,28 @@
-"""Copies of rows of one-byte elements (e4m3) into tiles of f16."""
+"""Copies of rows of one-byte elements into tiles of f16."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from flash.device.panel_loader import PanelLoader, Share, both
+from flash.operands.dtypes import E4M3, E5M2, DType
 from ptxgen.dsl import Pointer, Value, Var, marked
 from ptxgen.dsl.swizzle import Panel
 from ptxgen.types import b32, u32
 
 _WORD: Final = u32.nbytes
 _WORDS: Final = 2  # words of the matrix that become the four of a chunk
+# Selectors of `prmt`: bytes 0 and 1 of a word, or 2 and 3, each above a byte of 0, which is byte 4.
+_UPPER_BYTES: Final = (0x1404, 0x3424)
+
+
+def widening_loader(dtype: DType) -> type[WideningLoader]:
+    """The class that copies rows of a narrow type."""
+    return {E4M3: WideningLoader, E5M2: UpperByteLoader}[dtype]
 
 
 class WideningLoader(PanelLoader):
-    """Copies blocks of rows of e4m3 into a tile of f16, which holds all values of e4m3.
+    """Copies blocks of rows of e4m3 into a tile of f16, which holds all values of e4m3 and e5m2.
 
     Copies go through registers: a thread starts the loads of all its rows before it widens the
     first. What lies beyond the matrix becomes zero and is not read.
@@ -67,3 +75,14 @@ class WideningLoader(PanelLoader):
         """Four e4m3 in a word as two words of f16."""
         k = self.k
         return [k.cvt_widen(pair).as_(u32) for pair in k.unpack(word.as_(b32))]
+
+
+class UpperByteLoader(WideningLoader):
+    """Copies blocks of rows of e5m2, which are the upper bytes of f16: a byte permutation widens two, on
+    every target, as one conversion of the targets that have it would.
+    """
+
+    def _widened(self, word: Value) -> list[Value]:
+        """Four e5m2 in a word as two words of f16."""
+        k = self.k
+        return [k.prmt(word.as_(b32), 0, selector).as_(u32) for selector in _UPPER_BYTES]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.operands.dtypes import E4M3_MAX, DType
+from flash.operands.dtypes import NAN_CODE, DType
 
 Array = NDArray[Any]
 
@@ -16,11 +16,14 @@ def stored(new: Array, dtype: DType, scale: Array | None) -> Array:
     """New rows [kv_heads, rows, dim] as a cache stores them: with a scale, divided and rounded."""
     if scale is None:
         return new
-    # Infinity is stored as the largest finite number, as by `cvt.rn.satfinite`; NaN stays NaN. The
-    # values are clamped because ml_dtypes converts values that are too large to NaN.
+    assert dtype.largest is not None  # scales are of narrow types
+    # Infinity is stored as the largest finite number, as by `cvt.rn.satfinite`, and NaN as the same code.
+    # The values are clamped because ml_dtypes converts values that are too large to NaN or infinity.
     with np.errstate(over="ignore", under="ignore"):
         scaled = new.astype(np.float32) / scale
-    return np.clip(scaled, -E4M3_MAX, E4M3_MAX).astype(dtype.numpy)
+    found = np.clip(scaled, -dtype.largest, dtype.largest).astype(dtype.numpy)
+    found.view(np.uint8)[np.isnan(scaled)] = NAN_CODE
+    return found
 
 
 def loaded(rows: Array, scale: Array | None) -> Array:

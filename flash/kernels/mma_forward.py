@@ -40,7 +40,7 @@ from flash.device.split_products import QUERIES_MARK, SplitProducts, SplitTiles
 from flash.device.tf32_products import Tf32Products
 from flash.device.tile_runs import Cut, tile_runs
 from flash.device.tiles import await_copies
-from flash.device.widening_loader import WideningLoader
+from flash.device.widening_loader import widening_loader
 from flash.problem.config import KernelConfig
 from flash.problem.mma_tiling import HALF, PAIRS, MmaTiling
 from flash.scores.philox import KEYS_PER_BLOCK
@@ -297,7 +297,8 @@ def _start_copies(
     Q_tile = k.swizzled("Q_tile", (t.block_q, t.score_width), dtype)
     K_tile = k.swizzled("K_tile", (t.tile, t.score_width), dtype, stages=t.stages)
     V_tile = k.swizzled("V_tile", (t.tile, t.output_width), dtype, stages=t.stages)
-    loader = PanelLoader if config.features.kv_dtype is None else WideningLoader
+    narrow = config.features.kv_dtype
+    loader = PanelLoader if narrow is None else widening_loader(narrow)
     Q_loader = PanelLoader(k, cta.Q, Q_tile)
     K_loader, V_loader = loader(k, cta.K, K_tile), loader(k, cta.V, V_tile)
     split = SplitTiles(k, Q_loader, K_loader, V_loader) if t.operands is PAIRS else None

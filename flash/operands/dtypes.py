@@ -14,11 +14,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """One element type. `array_name` is its name in numpy, torch and this project's views."""
+    """One element type. `array_name` is its name in numpy, torch and this project's views.
+
+    A narrow type has one byte, and comes with scales: of Q, K and V of the forward pass, and of keys and
+    values in a cache, which are divided by a scale and rounded to it: `largest` is its largest number, to
+    which they are limited.
+    """
 
     name: str  # as in `AttentionConfig(dtype=...)`
     array_name: str
     scalar: ScalarType  # its type in the kernel
+    largest: float | None = None  # of a narrow type
+    needs: str | None = None  # the first target that a narrow type can be converted on; None: all can
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether this is a narrow type."""
+        return self.largest is not None
 
     @property
     def nbytes(self) -> int:
@@ -37,21 +49,22 @@ class DType:
 F32: Final = DType("f32", "float32", f32)  # also the type of LSE, and of a kernel's accumulators
 F16: Final = DType("f16", "float16", f16)
 BF16: Final = DType("bf16", "bfloat16", bf16)
-E4M3: Final = DType(
-    "e4m3", "float8_e4m3fn", u8
-)  # for keys and values in a cache, and Q, K and V, with scales
-E5M2: Final = DType("e5m2", "float8_e5m2", u8)  # for Q, K and V, with scales
+# Largest numbers: OCP 8-bit floating point, table 1. sm_89 is the first target with `cvt.rn.f16x2.e4m3x2`
+# (PTX ISA, "cvt"); e5m2 is the upper byte of an f16.
+E4M3: Final = DType("e4m3", "float8_e4m3fn", u8, largest=448.0, needs="sm_89")
+E5M2: Final = DType("e5m2", "float8_e5m2", u8, largest=57344.0)
 BOOL: Final = DType("bool", "bool", u8)  # for masks: a byte, 0 or 1
 U8: Final = DType("u8", "uint8", u8)  # for arrays that functions of scores index
 I32: Final = DType("i32", "int32", s32)  # for lengths, and for row indices of packed sequences
 
 DTYPES: Final[dict[str, DType]] = {t.name: t for t in (F32, F16, BF16)}  # for Q, K, V and O
-FP8_DTYPES: Final[dict[str, DType]] = {t.name: t for t in (E4M3, E5M2)}  # for Q, K and V of the forward pass
+NAN_CODE: Final = 0x7F  # what NaN becomes in a narrow type, as `cvt` has it (PTX ISA, "cvt")
+# With scales, for Q, K and V of the forward pass, and for K and V in a cache.
+FP8_DTYPES: Final[dict[str, DType]] = {t.name: t for t in (E4M3, E5M2)}
 INPUT_DTYPES: Final[dict[str, DType]] = {**DTYPES, **FP8_DTYPES}  # for Q, K and V of the forward pass
-CACHE_DTYPES: Final[dict[str, DType]] = {**DTYPES, E4M3.name: E4M3}  # for K and V in a cache
-OF_ARRAYS: Final[dict[str, DType]] = {t.array_name: t for t in (*CACHE_DTYPES.values(), E5M2, BOOL, U8, I32)}
+CACHE_DTYPES: Final[dict[str, DType]] = {**DTYPES, **FP8_DTYPES}  # for K and V in a cache
+OF_ARRAYS: Final[dict[str, DType]] = {t.array_name: t for t in (*CACHE_DTYPES.values(), BOOL, U8, I32)}
 AUX_DTYPES: Final = (F32, F16, BF16, I32, U8, BOOL)  # for arrays that functions of scores index
-E4M3_MAX: Final = 448.0  # the largest e4m3 (OCP 8-bit floating point, table 1)
 F32_BYTES: Final = F32.nbytes
 
 

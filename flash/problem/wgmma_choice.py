@@ -9,7 +9,7 @@ The others of 16-bit types use `mma.sync`, as does `"f32_grade"`, which is f32 i
 | "f32_grade" with splits | its kernel writes no partial results |
 | "f32_grade" with block_q=192 | three consumers lack registers for both parts of P and two sums |
 | pages of rows that are no multiple of 16 | tiles are cut into boxes of at least as many |
-| a cache of e4m3 | elements are widened by those who attend |
+| a cache of fp8 | elements are widened by those who attend |
 | a cache in pages with padding | boxes of a tile do not begin in the middle of a page |
 | rows that are no multiples of 16 bytes | those of a tensor map are |
 | head_dim_v above 256, unless V is columns of K | its columns are dealt to several CTAs |

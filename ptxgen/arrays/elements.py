@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
+
+_OF_NUMPY: Final = 1  # `isbuiltin` of numpy's own types
 
 
 def numpy_type(name: str) -> np.dtype[np.generic]:
@@ -12,3 +16,10 @@ def numpy_type(name: str) -> np.dtype[np.generic]:
     if not hasattr(np, name):
         import ml_dtypes  # noqa: F401  # for what it registers
     return np.dtype(name)
+
+
+def typestr(dtype: np.dtype[np.generic]) -> str:
+    """What an array interface calls a type: a type that is not numpy's own is an untyped element, whatever
+    its package calls it, because numpy does not read that ("<f1" of float8_e5m2).
+    """
+    return dtype.str if dtype.isbuiltin == _OF_NUMPY else f"<V{dtype.itemsize}"

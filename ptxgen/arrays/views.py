@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.arrays import dlpack
-from ptxgen.arrays.elements import numpy_type
+from ptxgen.arrays.elements import numpy_type, typestr
 from ptxgen.errors import LaunchError
 
 UNKNOWN_DEVICE: Final = -1  # `__cuda_array_interface__` does not say on which GPU an array is
@@ -174,15 +174,15 @@ class _HostMemory:
 
 
 def array_interface(of: ArrayView) -> dict[str, Any]:
-    """`__array_interface__` of a view; bfloat16 is an untyped element of
-    two bytes. numpy does arithmetic on the address and does not read the memory.
+    """`__array_interface__` of a view; elements of types that numpy does not have are untyped. numpy does
+    arithmetic on the address and does not read the memory.
     """
     dtype = numpy_type(of.dtype)
     return {
         "data": (of.pointer, of.read_only),
         "shape": tuple(of.shape),
         "strides": tuple(stride * dtype.itemsize for stride in of.strides),
-        "typestr": dtype.str,
+        "typestr": typestr(dtype),
         "version": 3,
     }
 

@@ -50,6 +50,8 @@ def host(capfd: pytest.CaptureFixture[str], *argv: str) -> Host:
         ("f32", {"alone", "rotary", "lse"}, 0),
         ("f16", {"alone", "rotary", "paged", "padded", "indexed"}, 3),
         ("bf16", {"alone", "rotary", "e4m3"}, 2),
+        ("bf16", {"alone", "paged", "e5m2"}, 0),
+        ("f16", {"rotary", "e5m2"}, 2),
     ],
     ids=lambda value: "-".join(sorted(value)) if isinstance(value, set) else str(value),
 )
@@ -274,7 +276,7 @@ def test_forward_may_be_said(capfd: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["append", "--head-dim", "16", "--kv-dtype", "f8"],
-            "CacheConfig: kv_dtype must be 'e4m3', or None for the type of the queries, got 'f8'",
+            "CacheConfig: kv_dtype must be 'e4m3', 'e5m2', or None for the type of the queries, got 'f8'",
         ),
         (
             ["decode", "--head-dim", "16", "--kv-dtype", "e4m3"],

@@ -9,7 +9,6 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 import flash
 from flash.adapters.transformers.masks import OTHERS, WHO, Mask
-from flash.operands.dtypes import E4M3
 from flash.operands.words import CacheDTypeLike
 from ptxgen.errors import ConfigError, LaunchError
 
@@ -23,7 +22,7 @@ class FlashCache(Cache):  # type: ignore[misc]  # transformers is not analysed
 
     Tokens are cut for prompt lookup and assisted generation. Beams need a `kv` with pages. A layer
     with a sliding window keeps all its tokens. Queries, keys and values are converted to the dtype
-    of `kv`, and results back; a `kv` of "e4m3" takes them as they are.
+    of `kv`, and results back; a `kv` of "e4m3" or "e5m2" takes them as they are.
 
     Raises `ConfigError` if `kv` is no `flash.KVCache`.
     """
@@ -209,7 +208,7 @@ class NewRows:
                 f"sequences; make it with batch={items}"
             )
         rows = (query, keys, values)
-        if kv.element is not E4M3:
+        if not kv.element.is_narrow:
             dtype = getattr(torch, kv.element.array_name)
             rows = tuple(x.to(dtype) for x in rows)
         out = flash.attention_with_kvcache(

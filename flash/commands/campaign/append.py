@@ -14,7 +14,7 @@ from flash.commands.campaign.subject import Array, Launch, Subject
 from flash.decode.append_launch import NewRows, Rotation, append_step
 from flash.host.stored_rows import stored
 from flash.launch.step import Step
-from flash.operands.dtypes import E4M3, F32, I32, DType
+from flash.operands.dtypes import E5M2, F32, FP8_DTYPES, I32, DType
 from flash.problem.rotary import rotary_tables, rotated
 from ptxgen.arrays.views import view
 from ptxgen.target import target
@@ -22,6 +22,10 @@ from ptxgen.target import target
 _SEED: Final = 20251
 _SEQUENCES, _CAPACITY = 5, 23  # of the cache; with pages the capacity is rounded up
 _ODD: Final = (np.nan, np.inf, -np.inf, 1000.0, 2.0**-10, -(2.0**-12))  # special for e4m3
+# Special for e5m2 with this scale: the middle between 1 and 1.25, and a quotient that is so near above it
+# that it becomes the same f16 where it is cut.
+_SCALE_OF_E5M2: Final = 3.0
+_ODD_OF_E5M2: Final = (np.nan, np.inf, -np.inf, 3.375, 3.376953125)
 _BEYOND_E4M3: Final = 300  # times a normal number: beyond 448, the largest number, in some elements
 
 
@@ -59,8 +63,9 @@ _PROBLEMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AppendSettings:
-    """The settings of an append kernel, which rotates if `rotary_dim` is not 0. With `scales` the
-    cache is e4m3; without `index` item b has sequence b, and without `padding` no row is padding.
+    """The settings of an append kernel, which rotates if `rotary_dim` is not 0. With `kv_dtype`, a
+    narrow type, the cache has scales; without `index` item b has sequence b, and without `padding` no
+    row is padding.
     """
 
     target: str
@@ -71,12 +76,12 @@ class AppendSettings:
     page_size: int = 0
     padding: bool = True
     index: bool = True
-    scales: bool = False
+    kv_dtype: str | None = None
 
     @property
     def stored(self) -> DType:
         """The element type of the cache."""
-        return E4M3 if self.scales else self.dtype
+        return self.dtype if self.kv_dtype is None else FP8_DTYPES[self.kv_dtype]
 
 
 def append_subject(name: str, **settings: Any) -> Subject:
@@ -115,8 +120,11 @@ class AppendArrays:
         sizes = ((p.n, p.kv_heads, dim), (p.kv_heads, p.n, dim_v), (p.heads, p.seq_q, dim))
         new = [with_margins((batch, *s), own.dtype, random, reverse=False) for s in sizes]
         new[0] = new[0].swapaxes(1, 2)
-        new[0][...] *= new[0].dtype.type(_BEYOND_E4M3 if own.scales else 1)
+        new[0][...] *= new[0].dtype.type(_BEYOND_E4M3 if own.kv_dtype else 1)
         new[1][0, 0, 0, : len(_ODD)] = _ODD
+        if own.stored is E5M2:
+            for of_side in new[:2]:
+                of_side[0, 0, 0, -len(_ODD_OF_E5M2) :] = _ODD_OF_E5M2
         tables = rotary_tables(p.positions, own.rotary_dim) if own.rotary_dim else ()
         operands = {"seqused_k": np.array(p.used)}
         operands |= {"leftpad_k": np.array(p.padding)} if own.padding else {}
@@ -128,8 +136,11 @@ class AppendArrays:
             operands["block_table"] = pages.reshape(places[0], columns)
             places = (pages.size, p.kv_heads, own.page_size)
         given = {name: within_margins(array, I32) for name, array in operands.items()}
-        for name in ("k_scale", "v_scale") if own.scales else ():
-            given[name] = within_margins(random.uniform(0.1, 3.0, p.kv_heads), F32)
+        for name in ("k_scale", "v_scale") if own.kv_dtype else ():
+            scales = random.uniform(0.1, 3.0, p.kv_heads)
+            if own.stored is E5M2:
+                scales[...] = _SCALE_OF_E5M2
+            given[name] = within_margins(scales, F32)
         results = [with_margins((*places, d), own.stored, None, reverse=False) for d in own.dims]
         results.append(with_margins(new[2].shape, own.dtype, None, reverse=False))
         made = cls(
@@ -148,7 +159,7 @@ class AppendArrays:
         """The launch that appends."""
         names = ("k", "v", "q")
         k_new, v_new, q = (view(a, name) for a, name in zip(self.new, names, strict=True))
-        k, v, q_out = (view(_plain(a), name) for a, name in zip(self.results, names, strict=True))
+        k, v, q_out = (view(a, name) for a, name in zip(self.results, names, strict=True))
         operands = {name: view(array, name) for name, array in self.operands.items()}
         own = self.settings
         counts = None if self.counts is None else view(self.counts, "counts")
@@ -172,7 +183,7 @@ class AppendArrays:
         if self.tables:
             q_out[...] = self._turned(q, used, padding, p).astype(q.dtype)
             rows = self._turned(k_new, used, padding, p)
-        if not self.settings.scales:
+        if not self.settings.kv_dtype:
             rows = rows.astype(k.dtype)
         index, page_size = self.operands.get("cache_batch_idx"), self.settings.page_size
         for b, i in np.ndindex(len(p.used), p.n):
@@ -184,8 +195,8 @@ class AppendArrays:
             place, within = place_of(self.operands, page_size, sequence, row)
             for to, of, name in ((k, rows, "k_scale"), (v, v_new, "v_scale")):
                 found = of[b, :, i]
-                if self.settings.scales:
-                    found = stored(found, E4M3, self.operands[name][:, None])
+                if self.settings.kv_dtype:
+                    found = stored(found, self.settings.stored, self.operands[name][:, None])
                 to[place, :, within] = found
 
     def _turned(self, x: Array, used: Array, padding: Array, p: AppendProblem) -> Array:
@@ -199,8 +210,3 @@ class AppendArrays:
         """A description of the first wrong result; empty if all are right."""
         arrays = zip(("K", "V", "Q"), self.results, self.wanted, strict=True)
         return next(filter(None, (bits_differ(*each) for each in arrays)), "")
-
-
-def _plain(array: Array) -> Array:
-    """A cache array as the kernel takes it: e4m3 as uint8."""
-    return array.view(np.uint8) if array.itemsize == 1 else array

@@ -28,7 +28,7 @@ from flash.decode.plan import CacheCall, Joining, Parts, Workspace, kernel_of, s
 from flash.error_bound import PARTS_OF_F32, Bound, arithmetic_of_config, attention_bound, merged
 from flash.host.stored_rows import loaded, stored
 from flash.launch.step import Step
-from flash.operands.dtypes import E4M3, F32, I32, DType
+from flash.operands.dtypes import F32, FP8_DTYPES, I32, DType
 from flash.problem.config import AttentionConfig
 from flash.problem.rotary import rotary_tables, rotated
 from ptxgen.arrays.views import view
@@ -67,7 +67,8 @@ class CacheProblem:
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
     """The settings of a kernel that attends to a cache. `indexed`: it takes the sequence and the
-    padding of each item. With `scales` the cache is e4m3. With `rotary_dim` the kernel appends, and
+    padding of each item. With `kv_dtype`, a narrow type, the cache has
+    scales. With `rotary_dim` the kernel appends, and
     rotates `rotary_dim` columns.
     """
 
@@ -75,13 +76,13 @@ class CacheSettings:
     page_size: int = 0
     has_splits: bool = True
     indexed: bool = True
-    scales: bool = False
+    kv_dtype: str | None = None
     rotary_dim: int = 0
 
     @property
     def stored(self) -> DType:
         """The element type of the cache."""
-        return E4M3 if self.scales else self.config.element
+        return self.config.element if self.kv_dtype is None else FP8_DTYPES[self.kv_dtype]
 
     def padding(self, problem: CacheProblem) -> tuple[int, ...]:
         """The number of padding rows of each item."""
@@ -203,7 +204,7 @@ class CacheArrays:
             operands["block_table"] = table
             places = (table.size, p.kv_heads, own.page_size)
         given = {name: within_margins(array, I32) for name, array in operands.items()}
-        for name in ("k_scale", "v_scale") if own.scales else ():
+        for name in ("k_scale", "v_scale") if own.kv_dtype else ():
             given[name] = within_margins(random.uniform(0.5, 2.0, p.kv_heads), F32)
         dims = config.head_dim, config.value_dim
         k, v = (with_margins((*places, d), own.stored, None, reverse=False) for d in dims)
@@ -286,7 +287,7 @@ class CacheArrays:
         """The launch that attends."""
         p, own = self.problem, self.own
         given = {name: view(array, name) for name, array in self.operands.items()}
-        k, v = (view(x.view(np.uint8) if own.scales else x, "cache") for x in self.cache)
+        k, v = (view(x, "cache") for x in self.cache)
         size = own.page_size
         room = given["block_table"].shape[1] * size if size else k.shape[2]
         scale = own.config.scale * p.times

@@ -173,19 +173,27 @@ _CACHE: Final[dict[str, dict[str, Any]]] = {
     "e4m3-sm_89-cache": {
         "indexed": False,
         "has_splits": False,
-        "scales": True,
+        "kv_dtype": "e4m3",
         "attention": _F16 | {"target": "sm_89", "head_dim": 32, "pack_gqa": False},
     },
 }
 _APPEND: Final[dict[str, dict[str, Any]]] = {
-    # Kernels that append new rows to a cache: in pages and rotated, or in e4m3.
+    # Kernels that append new rows to a cache: in pages and rotated, or in e4m3 or e5m2.
     "f16-sm_80-append-paged": {"target": "sm_80", "dims": (80, 37), "rotary_dim": 72, "page_size": 4},
     "e4m3-sm_89-append": {
         "target": "sm_89",
         "dims": (40, 37),
         "rotary_dim": 24,
         "interleaved": True,
-        "scales": True,
+        "kv_dtype": "e4m3",
+        "padding": False,
+        "index": False,
+    },
+    "e5m2-sm_80-append": {
+        "target": "sm_80",
+        "dims": (24, 37),
+        "rotary_dim": 0,
+        "kv_dtype": "e5m2",
         "padding": False,
         "index": False,
     },

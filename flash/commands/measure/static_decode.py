@@ -13,6 +13,8 @@ from flash import cache_kernels
 from flash.commands.measure.record import Found, Goal, Job, Setting, measured
 from flash.commands.measure.static_quality import Assembled, Subject, assembled
 from flash.contract.catalogue import Build
+from flash.decode.plan import oldest_target
+from flash.operands.dtypes import FP8_DTYPES
 from flash.problem.config import AttentionConfig
 from flash.problem.mma_tiling import MmaTiling
 from ptxgen.errors import BackendError
@@ -24,9 +26,10 @@ TARGETS: Final = ("sm_80", "sm_90", "sm_120")
 HEAD_DIMS: Final = (64, 128)
 PAGE_SIZES: Final = (0, 16, 64)  # 0: no pages
 # The type of the queries, and of K and V if that is another.
-DTYPES: Final[tuple[tuple[Literal["f16", "bf16"], Literal["e4m3"] | None], ...]] = (
+DTYPES: Final[tuple[tuple[Literal["f16", "bf16"], Literal["e4m3", "e5m2"] | None], ...]] = (
     ("f16", None),
     ("bf16", "e4m3"),
+    ("bf16", "e5m2"),
 )
 GROUP: Final = 8  # query heads for each head of K and V
 _ACCESS: Final = 16  # bytes: the unit of instruction counts
@@ -38,7 +41,7 @@ LOOP_REMARKS: Final = (
     "of K and V that it takes in; integers are all instructions but products, f32, exp2, conversions, memory "
     "and control",
     "bytes in flight: tiles of K and V on their way while another is multiplied, of all CTAs that are "
-    "resident on a multiprocessor; e4m3 is loaded through registers, and in flight before it is widened",
+    "resident on a multiprocessor; fp8 is loaded through registers, and in flight before it is widened",
     "no peer is beside them: FlashInfer and FlashAttention need nvcc; flash-attn-4 has no splits on sm_90 "
     "and sm_120, and no pages on sm_80",
 )
@@ -52,11 +55,11 @@ class Stored:
 
     head_dim: int
     dtype: Literal["f16", "bf16"]
-    kv_dtype: Literal["e4m3"] | None
+    kv_dtype: Literal["e4m3", "e5m2"] | None
     page_size: int
 
     def kernel(self, target: str) -> Build:
-        """The kernel that attends. Raises `ConfigError` for a target that does not widen e4m3."""
+        """The kernel that attends. Raises `ConfigError` for a target that does not widen `kv_dtype`."""
         config = AttentionConfig(self.head_dim, dtype=self.dtype, causal=True, target=target)
         cache = cache_kernels.CacheConfig(page_size=self.page_size or None, kv_dtype=self.kv_dtype)
         return cache_kernels.decode(config, cache, splits=True, group=GROUP)
@@ -71,7 +74,7 @@ def loop_jobs(quick: bool) -> list[Job]:
             functools.partial(loop_quality, Stored(d, dtype, kv_dtype, page), target),
         )
         for target, d, (dtype, kv_dtype), page in product(targets, HEAD_DIMS, DTYPES, PAGE_SIZES)
-        if kv_dtype is None or target != "sm_80"  # which cannot widen e4m3
+        if kv_dtype is None or find_target(target).sm >= oldest_target(FP8_DTYPES[kv_dtype]).sm
     ]
 
 

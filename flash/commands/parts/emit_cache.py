@@ -74,7 +74,7 @@ It merges attentions to parts of the keys, by their log-sum-exp: what ptxgen emi
 def _add_cache(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--page-size", type=number, metavar="N", help="rows of a page (default: no pages)")
-    add("--kv-dtype", metavar="TYPE", help="of the cache: e4m3 (default: --dtype)")
+    add("--kv-dtype", metavar="TYPE", help="of the cache: e4m3 or e5m2 (default: --dtype)")
     add("--leftpad-k", action="store_true", help="sequences may begin with padding")
     add("--cache-batch-idx", action="store_true", help="a launch says which sequences are meant")
 

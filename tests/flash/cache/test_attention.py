@@ -28,7 +28,9 @@ TYPES: dict[str, Any] = {
     "f16": np.float16,
     "bf16": ml_dtypes.bfloat16,
     "e4m3": ml_dtypes.bfloat16,
+    "e5m2": ml_dtypes.bfloat16,
 }
+NARROW = ("e4m3", "e5m2")
 EVERY_TYPE = pytest.mark.parametrize("dtype", TYPES)
 EITHER_LAYOUT = pytest.mark.parametrize("page_size", [None, 16], ids=["contiguous", "paged"])
 
@@ -38,7 +40,7 @@ def cache_of(batch: int = 3, capacity: int = 64, layers: int = 1, **how: Any) ->
     made = flash.KVCache(layers, batch, KV_HEADS, DIM, capacity, **{"head_dim_v": DIM_V, **how})
     made.memory.k[...] = np.nan
     made.memory.v[...] = np.nan
-    if made.dtype == "e4m3":
+    if made.dtype in NARROW:
         made.set_scales([0.01, 0.02], 0.015)
     return made
 
@@ -86,7 +88,7 @@ def test_prefill_and_a_hundred_steps_are_one_causal_attention(dtype: str, page_s
         keys, values = (
             np.concatenate(both) for both in zip(*(cached(cache, layer, b) for b in (0, 1)), strict=True)
         )
-        if dtype != "e4m3":
+        if dtype not in NARROW:
             np.testing.assert_array_equal(keys, k)
             np.testing.assert_array_equal(values, v)
         assert_attention_is_accurate(
@@ -319,7 +321,7 @@ def test_rows_are_turned_by_their_positions_and_rounded_once(dtype: str, interle
             rotated(x[b : b + 1, :, first:], *tables, at, interleaved=interleaved) for x in (q, k)
         )
         keys, values = cached(cache, 0, b, first)
-        if dtype == "e4m3":
+        if dtype in NARROW:
             plain = cache_of(dtype=dtype)
             plain.append(0, turned_k, v[b : b + 1, :, first:].astype(np.float32), [0])
             np.testing.assert_array_equal(keys[0], plain.keys(0, 0))

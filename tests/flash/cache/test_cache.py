@@ -344,6 +344,17 @@ def test_e4m3_saturates_and_keeps_nan() -> None:
     np.testing.assert_array_equal(cache.values(0, 0)[0, 0], [-448, 448, 0])
 
 
+def test_e5m2_saturates_keeps_nan_and_is_rounded_once() -> None:
+    cache = cache_of(dtype="e5m2")
+    cache.set_scales(2.0, 1.0)
+    k, v = tokens(1, 1)
+    k[0, 0, 0] = [np.inf, -np.inf, np.nan, 3e38]
+    v[0, 0, 0] = [-1.125, 57344 * 1.05, 1.125 * (1 + 2.0**-20)]
+    cache.append(0, k, v, [0])
+    np.testing.assert_array_equal(cache.keys(0, 0)[0, 0], [2 * 57344, -2 * 57344, np.nan, 2 * 57344])
+    np.testing.assert_array_equal(cache.values(0, 0)[0, 0], [-1.0, 57344, 1.25])
+
+
 def test_scales_are_those_that_were_set_and_copies() -> None:
     cache = cache_of(dtype="e4m3")
     found = cache.scales
@@ -400,7 +411,10 @@ def test_a_contiguous_cache_has_no_pages() -> None:
         ({"head_dim": 257}, "head_dim must be an integer from 1 to 256, got 257"),
         ({"head_dim_v": 513}, "head_dim_v must be an integer from 1 to 512, got 513"),
         ({"capacity": -1}, "capacity must be an integer from 1 to 1073741568, got -1"),
-        ({"dtype": "e4m4"}, "dtype must be one of f32, f16, bf16, e4m3, got 'e4m4'; did you mean 'e4m3'?"),
+        (
+            {"dtype": "e4m4"},
+            "dtype must be one of f32, f16, bf16, e4m3, e5m2, got 'e4m4'; did you mean 'e4m3'?",
+        ),
         ({"page_size": 257}, "page_size must be an integer from 1 to 256, got 257"),
         ({"page_size": 4, "pages": 0}, "pages must be an integer from 1 to 2147483647, got 0"),
         ({"pages": 3}, "pages=3 is for paged memory; give page_size, too, or leave out pages"),
@@ -539,7 +553,8 @@ REFUSED: dict[str, tuple[Callable[[KVCache], object], str]] = {
     ),
     "scales": (
         lambda c: c.set_scales(1, 1),
-        "set_scales: scales are for dtype='e4m3', but this cache is of 'f32'; append to it without scales",
+        "set_scales: scales are for dtype='e4m3' or 'e5m2', but this cache is of 'f32'; append to it without "
+        "scales",
     ),
 }
 

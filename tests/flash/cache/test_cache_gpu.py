@@ -29,6 +29,7 @@ Array = np.ndarray[Any, Any]
 
 ON_HARDWARE = pytest.mark.gpu
 HEADS, KV_HEADS, DIM = 4, 2, 16
+NARROW = ("e4m3", "e5m2")
 E4M3_FROM = (8, 9)  # compute capability
 CAPTURE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
@@ -66,7 +67,7 @@ class Gpu:
                 nans = np.full(array.size * made.element.nbytes, 0xFF, np.uint8)
                 self.cuda.copy_to_device(array.pointer, nans.ctypes.data, nans.nbytes, ordinal=0)
                 self.cuda.synchronize(ordinal=0)
-        if dtype == "e4m3":
+        if dtype in NARROW:
             made.set_scales([[0.5, 2.0], [1.0, 0.7]], 0.03)
         return made
 
@@ -95,7 +96,7 @@ def few_and_all(few: list[Any], every: Iterator[tuple[Any, ...]]) -> list[Any]:
 
 
 def rows(dtype: str, count: int, dim: int, seed: int, items: int = 3) -> tuple[Array, ...]:
-    """q, k and v of `count` new tokens; those for a cache of e4m3 are f16."""
+    """q, k and v of `count` new tokens; those for a cache of a narrow type are f16."""
     element = DTYPES.get(dtype, DTYPES["f16"]).numpy
     rng = np.random.default_rng(seed)
     shapes = [(items, heads, count, dim) for heads in (HEADS, KV_HEADS, KV_HEADS)]
@@ -119,6 +120,7 @@ def assert_attends(out: Array, lse: Array, q: Array, k: Array, v: Array, **how: 
             ("bf16", 4, "neighbours", DIM, (5, 1)),
             ("f16", 16, "", DIM, (5, 3)),
             ("e4m3", 4, "halves", DIM, (5, 1)),
+            ("e5m2", None, "halves", DIM, (5, 1)),
         ],
         itertools.product(
             CACHE_DTYPES, (None, 16, 64, 256), ("", "halves", "neighbours"), (64, 128), [(300, 1, 1, 3)]
@@ -159,7 +161,7 @@ def test_tokens_are_appended_and_attended_to_on_the_gpu(
                     for x in (turned, new)
                 )
             keys, values = cache.keys(layer, b), cache.values(layer, b)
-            if dtype != "e4m3":
+            if dtype not in NARROW:
                 np.testing.assert_array_equal(keys[:, seen:], new[0])
                 np.testing.assert_array_equal(values[:, seen:], v[b])
             first = max(left - seen, 0)  # a query of padding sees nothing

@@ -14,7 +14,7 @@ import flash
 from flash.contract.catalogue import build
 from flash.decode.plan import CacheCall, kernel_of
 from flash.error_bound import PARTS_OF_F32, arithmetic_of
-from flash.operands.dtypes import DTYPES, E4M3
+from flash.operands.dtypes import DTYPES, E4M3, E5M2, DType
 from ptxgen.arrays.views import view
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.assembler import Assembler
@@ -121,7 +121,7 @@ def _three(arrays: list[Array], cache: flash.KVCache) -> tuple[Any, ...]:
     return q, cache, k, v
 
 
-def call_of(dtype: str, dim: int, page_size: int) -> CacheCall:
+def call_of(dtype: str, dim: int, page_size: int, stored: DType = E4M3) -> CacheCall:
     config = flash.AttentionConfig(dim, dtype=dtype, causal=True)
     q = np.zeros((1, 8, 1, dim), config.element.numpy)
     shape = (4, 1, page_size or 64, dim)
@@ -133,7 +133,7 @@ def call_of(dtype: str, dim: int, page_size: int) -> CacheCall:
     if page_size:
         operands["block_table"] = np.zeros((1, 4), np.int32)
     views = {name: view(array, name) for name, array in operands.items()}
-    k, v = (view(np.zeros(shape, E4M3.numpy), "cache") for _ in range(2))
+    k, v = (view(np.zeros(shape, stored.numpy), "cache") for _ in range(2))
     return CacheCall(
         config, view(q, "q"), k, v, view(np.zeros_like(q), "out"), None, views, page_size, 64, 1.0
     )
@@ -141,13 +141,16 @@ def call_of(dtype: str, dim: int, page_size: int) -> CacheCall:
 
 @pytest.mark.sample(0, gate=2)
 @pytest.mark.ptxas
-@pytest.mark.parametrize("name", ["sm_89", "sm_90", "sm_120"])
+@pytest.mark.parametrize("name", ["sm_80", "sm_89", "sm_90", "sm_120"])
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize(("dim", "page_size"), [(64, 0), (128, 16), (256, 16)])
+@pytest.mark.parametrize("stored", [E4M3, E5M2], ids=["e4m3", "e5m2"])
 def test_kernels_are_proved_and_do_not_spill(
-    dim: int, page_size: int, dtype: str, name: str, assembler: Assembler
+    dim: int, page_size: int, dtype: str, name: str, stored: DType, assembler: Assembler
 ) -> None:
-    kernel = kernel_of(call_of(dtype, dim, page_size), target(name), 4)
+    if (stored, name) == (E4M3, "sm_80"):
+        pytest.skip("sm_80 does not convert e4m3")
+    kernel = kernel_of(call_of(dtype, dim, page_size, stored), target(name), 4)
     made = build(kernel)
     assert made.proof.complete
     assert made.global_proof.complete

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import flash
 from flash.error_bound import PARTS_OF_F32, arithmetic_of
-from flash.operands.dtypes import DTYPES, E4M3
+from flash.operands.dtypes import DTYPES, E4M3, E5M2, DType
 from ptxgen.errors import LaunchError
 
 pytestmark = pytest.mark.usefixtures("unproved")
@@ -24,7 +24,7 @@ K_SCALE, V_SCALE = np.array([0.5, 2.0], np.float32), np.array(0.03, np.float32)
 TABLE = np.array([[3, 0, 7, 1, 9], [2, 8, 4, 5, 6]], np.int32)  # of pages of 8 rows
 
 
-def caches(dtype: str = "f16") -> tuple[flash.DecodeKernel, dict[str, Any]]:
+def caches(dtype: str = "f16", stored: DType = E4M3) -> tuple[flash.DecodeKernel, dict[str, Any]]:
     """A kernel, and the arrays of a call of it, without new rows."""
     rng = np.random.default_rng(1)
     q, k, v = (
@@ -33,8 +33,8 @@ def caches(dtype: str = "f16") -> tuple[flash.DecodeKernel, dict[str, Any]]:
     )
     arrays = {
         "q": q.astype(DTYPES[dtype].numpy),
-        "k_cache": k.astype(E4M3.numpy),
-        "v_cache": v.astype(E4M3.numpy),
+        "k_cache": k.astype(stored.numpy),
+        "v_cache": v.astype(stored.numpy),
         "seqused_k": USED,
         "k_scale": K_SCALE,
         "v_scale": V_SCALE,
@@ -70,12 +70,14 @@ def assert_attends(out: Array, lse: Array, arrays: dict[str, Any], dtype: str, s
 
 
 @pytest.mark.judged
+@pytest.mark.grid
 @pytest.mark.parametrize(("backend", "dtype", "splits"), [("cpu", "f16", 1), ("interpreter", "bf16", 3)])
 @pytest.mark.parametrize("paged", [False, True])
+@pytest.mark.parametrize("stored", [E4M3, E5M2], ids=["e4m3", "e5m2"])
 def test_numbers_of_the_caches_are_multiplied_by_the_scales(
-    backend: Any, dtype: str, splits: int, paged: bool
+    backend: Any, dtype: str, splits: int, paged: bool, stored: DType
 ) -> None:
-    kernel, arrays = caches(dtype)
+    kernel, arrays = caches(dtype, stored)
     given = dict(arrays)
     if paged:
         given |= {name: in_pages(arrays[name]) for name in ("k_cache", "v_cache")}
@@ -85,14 +87,16 @@ def test_numbers_of_the_caches_are_multiplied_by_the_scales(
 
 
 @pytest.mark.parametrize("backend", ["cpu", "interpreter"])
-def test_new_rows_are_divided_by_the_scales_and_rounded(backend: Any) -> None:
-    kernel, arrays = caches()
+@pytest.mark.parametrize("stored", [E4M3, E5M2], ids=["e4m3", "e5m2"])
+def test_new_rows_are_divided_by_the_scales_and_rounded(backend: Any, stored: DType) -> None:
+    kernel, arrays = caches("f16", stored)
+    most = {E4M3: 448, E5M2: 57344}[stored]
     rng = np.random.default_rng(2)
     k, v = (rng.standard_normal((BATCH, KV_HEADS, 2, d)).astype(np.float16) for d in (DIM, DIM_V))
-    k[0, 0, 0, :2] = 300.0, -np.inf  # 600 is more than e4m3 has
+    k[0, 0, 0, :3] = 300.0, -np.inf, 60000.0  # 600 is more than e4m3 has, and 120,000 than e5m2
     kernel.launch(**arrays, k=k, v=v, backend=backend)
     for name, new, scale in (("k_cache", k, K_SCALE[:, None, None]), ("v_cache", v, V_SCALE)):
-        wanted = np.clip(new.astype(np.float32) / scale, -448, 448).astype(E4M3.numpy)
+        wanted = np.clip(new.astype(np.float32) / scale, -most, most).astype(stored.numpy)
         for b in range(BATCH):
             there = arrays[name][b, :, USED[b] - 2 : USED[b]]
             assert (there.view(np.uint8) == wanted[b].view(np.uint8)).all()
@@ -126,11 +130,14 @@ def test_scales_go_with_caches_of_one_byte() -> None:
     )
     assert changed(**wide) == (
         "2 problems\n"
-        "  k_scale is for a cache of float8_e4m3fn, got float16; leave it out\n"
-        "  v_scale is for a cache of float8_e4m3fn, got float16; leave it out"
+        "  k_scale is for a cache of float8_e4m3fn or float8_e5m2, got float16; leave it out\n"
+        "  v_scale is for a cache of float8_e4m3fn or float8_e5m2, got float16; leave it out"
     )
     assert changed(v_cache=wide["v_cache"]) == (
         "k_cache and v_cache must be of one type, got float8_e4m3fn and float16"
+    )
+    assert changed(v_cache=np.zeros((BATCH, KV_HEADS, ROWS, DIM_V), E5M2.numpy)) == (
+        "k_cache and v_cache must be of one type, got float8_e4m3fn and float8_e5m2"
     )
     assert changed(k_scale=np.array([1, -1], np.float32)) == (
         "k_scale must hold finite numbers above 0, got [1.0, -1.0]"

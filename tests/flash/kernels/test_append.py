@@ -79,8 +79,11 @@ def test_rows_are_written_behind_those_that_are_there(dtype: DType, page_size: i
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=list(DTYPES))
 @pytest.mark.parametrize("turns", [0, 24])
-def test_rows_of_one_byte_are_divided_by_their_scales_and_rounded_once(dtype: DType, turns: int) -> None:
-    settings = AppendSettings("sm_89", (DIM, DIM_V), dtype, turns, padding=False, index=False, scales=True)
+@pytest.mark.parametrize(("kv", "name"), [("e4m3", "sm_89"), ("e5m2", "sm_80"), ("e5m2", "sm_89")])
+def test_rows_of_one_byte_are_divided_by_their_scales_and_rounded_once(
+    dtype: DType, turns: int, kv: str, name: str
+) -> None:
+    settings = AppendSettings(name, (DIM, DIM_V), dtype, turns, padding=False, index=False, kv_dtype=kv)
     assert_right(settings, AppendProblem(4, 4, (4,), heads=HEADS))
 
 
