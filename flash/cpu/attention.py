@@ -21,8 +21,9 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.cpu.blocks import Workspace, arithmetic_of, heads_together, product_of_seen, rows_of, scores_of
+from flash.cpu.blocks import Workspace, arithmetic_of, heads_together, rows_of
 from flash.cpu.paged_rows import KeyPlace, KeyRows
+from flash.cpu.products import outputs_of_values, scores_of_keys
 from flash.cpu.scores import ScoreRules
 from flash.cpu.threads import share_out
 from flash.operands.words import Causal
@@ -42,7 +43,7 @@ _BLOCKS_TO_JOIN = 32
 # elements (1 MiB of f32). It has several heads of K and V if K of all of them has _TOGETHER times as
 # many elements, or fewer.
 KEY_ELEMENTS = 2**18
-_TOGETHER = 4
+_TOGETHER = 8
 
 # Reading an element of K or V takes as long as so many multiplications of a product of matrices.
 _READ = 16
@@ -73,7 +74,8 @@ def attention_cpu(
 
     Shapes: q [batch, heads, seq_q, d], k [batch, kv_heads, seq_k, d], v [batch, kv_heads, seq_k,
     d_v], out [batch, heads, seq_q, d_v], lse [batch, heads, seq_q] or None; heads is a multiple of
-    kv_heads; any strides. k and v may also be `PagedRows`, of which a block of a head at a time is copied.
+    kv_heads; any strides. k and v may also be `PagedRows`, which are read
+    where they lie, or of which a block is copied.
     The caller (`LaunchPlan`) has checked this and that `out` and `lse` overlap no input. Arithmetic
     is f64 if an input is f64, else f32; inputs of another float type, such as f16 and bfloat16, are
     converted block by block, and results are rounded once, to the types of `out` and `lse`. The
@@ -229,9 +231,7 @@ def _sweep(
     for k0 in range(seen.start, seen.stop, step):
         of_keys = KeyPlace(b, rows.kv_heads, slice(k0, min(k0 + step, seen.stop)))
         score = space.take("scores", count, of_keys.length)
-        products = rows.planes(score)
-        for some, k in space.of_keys("k", job.k, of_keys, q.shape[1]):
-            scores_of(space, q[some], k, products[some])
+        scores_of_keys(space, job.k, of_keys, q, rows.planes(score))
         if rows.factor != 1:
             score *= job.dtype.type(rows.factor)
         by_head = score.reshape(heads.stop - heads.start, -1, of_keys.length)
@@ -252,9 +252,7 @@ def _sweep(
         total += weight @ space.ones(of_keys.length)  # BLAS: four times as fast as sum(axis=1)
         rules.drop(by_head, place)
         unseen = None if hidden is None else rows.planes(rows_of(hidden, count))
-        for some, v in space.of_keys("v", job.v, of_keys, q.shape[1]):
-            of_these = None if unseen is None else unseen[some]
-            product_of_seen(space, "v", rows.planes(weight)[some], v, of_these, out=rows.planes(part)[some])
+        outputs_of_values(space, job.v, of_keys, rows.planes(weight), unseen, rows.planes(part))
         if part is acc:
             part = space.take("part", count, d_v)
         else:

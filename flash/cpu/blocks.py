@@ -17,6 +17,12 @@ _F16_BITS = np.array(0x8FFFE000, np.uint32).view(np.int32)  # bits of an f16, sh
 # the row stride of the matrix. Buffers for BLAS begin at multiples of this.
 _ALIGNMENT = 64  # bytes, of a cache line, and of the widest vector register of a CPU
 
+# In OpenBLAS it does not for 16 keys, but for matrices of up to 8 columns that are not dense. Tests compare
+# the bits, with each of its kernels (`make blas`).
+_SAFE_COLUMNS: Final = 16
+_BLAS: Final = np.show_config(mode="dicts")["Build Dependencies"].get("blas", {})
+_IS_OPENBLAS: Final = "openblas" in _BLAS.get("name", "")
+
 # With so many rows or fewer, BLAS multiplies keys by rows in less time than rows by keys: a third
 # to a half of it where OpenBLAS has kernels of AVX-512, with the copy that turns the scores.
 _FEW_ROWS: Final = 16
@@ -107,8 +113,7 @@ class Workspace:
         of `place` they are of: all heads where they lie, or each by itself in buffer `name`, to be
         used before the next is asked for.
         """
-        _, heads, keys = place
-        count = heads.stop - heads.start
+        count, first = place.heads.stop - place.heads.start, place.heads.start
         if not isinstance(source, PagedRows):
             whole = source[place]
             if count == 1 or self._is_in_place(whole, rows):
@@ -118,14 +123,32 @@ class Workspace:
                 yield slice(n, n + 1), self.for_blas(name, whole[n : n + 1], rows)
             return
         for n in range(count):
-            copy = self.planes(name, 1, place.length, source.shape[3])
-            narrow = copy
-            if source.dtype != self.dtype:
-                narrow = self.planes(name, 1, place.length, source.shape[3], source.dtype)
-            source.read(slice(heads.start + n, heads.start + n + 1), keys, narrow)
-            if narrow is not copy:
-                converted(narrow, copy)
-            yield slice(n, n + 1), copy
+            one = place._replace(heads=slice(first + n, first + n + 1))
+            yield slice(n, n + 1), self.copy_of_keys(name, source, one)
+
+    def copy_of_keys(self, name: str, source: KeyRows, place: KeyPlace) -> NDArray[Any]:
+        """Keys or values at `place`, [kv_heads, n, dim], in buffer `name`, each plane dense and aligned."""
+        count, dim = place.heads.stop - place.heads.start, source.shape[3]
+        copy = self.planes(name, count, place.length, dim)
+        if not isinstance(source, PagedRows):
+            converted(source[place], copy)
+            return copy
+        narrow = copy
+        if source.dtype != self.dtype:
+            narrow = self.planes(name, count, place.length, dim, source.dtype)
+        source.read(place.heads, place.keys, narrow)
+        if narrow is not copy:
+            converted(narrow, copy)
+        return copy
+
+    def in_place(self, x: NDArray[Any], rows: int) -> bool:
+        """Whether BLAS can read chunks `x` [..., keys, dim] where they are, with `rows` rows in the other
+        factor of each product, and the sums are those of a copy. Those of a vector and a matrix are in
+        OpenBLAS if the matrix has `_SAFE_COLUMNS` columns or more; other libraries do not say.
+        """
+        if not x.flags.aligned or (rows == 1 and (not _IS_OPENBLAS or x.shape[-1] < _SAFE_COLUMNS)):
+            return self._is_in_place(x, rows)
+        return self._is_in_place(x, max(rows, 2))
 
     def _is_in_place(self, x: NDArray[Any], rows: int) -> bool:
         """Whether BLAS can read `x` where it is, as `for_blas` says."""
@@ -138,7 +161,8 @@ class Workspace:
             return False
         if 1 not in (rows, n, dim):
             return True
-        ahead = outer if len(x) > 1 else ()  # the stride of an axis of length 1 leads nowhere
+        # The stride of an axis of length 1 leads nowhere.
+        ahead = [stride for length, stride in zip(x.shape, outer, strict=False) if length > 1]
         odd = x.ctypes.data % _ALIGNMENT or any(stride % _ALIGNMENT for stride in ahead)
         return step == dim * size and not odd
 

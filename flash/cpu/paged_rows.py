@@ -24,6 +24,28 @@ class KeyPlace(NamedTuple):
         return int(self.keys.stop - self.keys.start)
 
 
+class Walk(NamedTuple):
+    """Slices that select pages, one after the other. `order` has their places among the pages of the
+    sequence, or is None if they are read in the order of the sequence.
+    """
+
+    runs: list[slice]
+    order: Array | None
+
+    @classmethod
+    def of(cls, numbers: Array) -> Walk:
+        """The walk to these page numbers: in their own order, or in ascending order if that has less
+        than half as many slices.
+        """
+        runs = _runs(numbers)
+        if len(runs) > 1:
+            order = np.argsort(numbers, kind="stable")
+            ascending = _runs(numbers[order])
+            if 2 * len(ascending) < len(runs):
+                return cls(ascending, order)
+        return cls(runs, None)
+
+
 class PagedRows:
     """Rows `first` to `first + count` - 1 of one sequence of K or V in `pages` [pages, kv_heads,
     page_size, dim]: row r is row r % page_size of page table[r // page_size]. It is a batch of one
@@ -37,6 +59,7 @@ class PagedRows:
         self._memory = _rows_in_memory(pages)
         nothing = np.empty(0, np.intp)
         self._last: tuple[tuple[int, int], tuple[Array, Array]] = (0, 0), (nothing, nothing)
+        self._last_walk: tuple[tuple[int, int], Walk] = (0, 0), Walk([], None)
         self.dtype: np.dtype[Any] = pages.dtype
         self.shape: tuple[int, ...] = (1, pages.shape[1], count, pages.shape[3])
 
@@ -55,6 +78,32 @@ class PagedRows:
             # One copy of each row, and no buffer as with mode="raise".
             memory[head * of_head :].take(first, axis=0, out=plane, mode="clip")
 
+    def in_chunks(self, heads: slice, chunk: int) -> Array | None:
+        """All pages, of some key/value heads, as chunks of so many rows where they lie: [pages, chunks of a
+        page, kv_heads, chunk, dim]. None if pages do not consist of such chunks.
+        """
+        pages, kv_heads, size, dim = self._pages.shape
+        if size % chunk:
+            return None
+        return self._pages.reshape(pages, kv_heads, size // chunk, chunk, dim).swapaxes(1, 2)[:, :, heads]
+
+    def begins_page(self, row: int) -> bool:
+        """Whether the row is the first of its page."""
+        return not (self._first + row) % int(self._pages.shape[2])
+
+    def page_of(self, row: int) -> int:
+        """The number of the row's page."""
+        return int(self._table[(self._first + row) // self._pages.shape[2]])
+
+    def walk(self, keys: slice) -> Walk:
+        """How to read the rows `keys`, which are those of whole pages."""
+        kept, found = self._last_walk  # one assignment, here and below: threads share this object
+        if (keys.start, keys.stop) != kept:
+            first, last = ((self._first + row) // self._pages.shape[2] for row in (keys.start, keys.stop))
+            found = Walk.of(self._table[first:last])
+            self._last_walk = (keys.start, keys.stop), found
+        return found
+
     def _located(self, keys: slice) -> tuple[Array, Array]:
         """The pages of the rows `keys`, and their places in these; kept for the next heads."""
         kept, found = self._last  # one assignment, here and below: threads share this object
@@ -64,6 +113,30 @@ class PagedRows:
             found = self._table[numbers].astype(np.intp), inside
             self._last = (keys.start, keys.stop), found
         return found
+
+
+def _runs(numbers: Array) -> list[slice]:
+    """Slices that select these page numbers, in order, the first ones as long as can be."""
+    if not numbers.size:
+        return []
+    apart = np.diff(numbers)
+    # Distance n differs from the one before: a run that began before number n ends with it.
+    ends = [*(np.flatnonzero(apart[1:] != apart[:-1]) + 1).tolist(), len(apart)]
+    found, first = [], 0
+    for end in ends:
+        if end > first or end == len(apart):
+            found += _slices(int(numbers[first]), int(numbers[end]), end - first + 1)
+            first = end + 1
+    return found
+
+
+def _slices(first: int, last: int, count: int) -> list[slice]:
+    """Slices that select `count` equally distant numbers from `first` to `last`."""
+    if first == last:
+        return [slice(first, first + 1)] * count
+    step = (last - first) // (count - 1)
+    stop = last + (1 if step > 0 else -1)
+    return [slice(first, None if stop < 0 else stop, step)]
 
 
 def _rows_in_memory(pages: Array) -> tuple[Array, tuple[int, ...]] | None:

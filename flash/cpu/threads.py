@@ -65,7 +65,7 @@ class BlasThreads:
             self._usual = [(library, library.num_threads) for library in found]
         for library, _ in self._usual:
             library.set_num_threads(1)
-        return max((count for _, count in self._usual), default=os.cpu_count() or 1)
+        return max((count for _, count in self._usual), default=0) or os.cpu_count() or 1
 
     def _give_back(self) -> None:
         for library, count in self._usual:

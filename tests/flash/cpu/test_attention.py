@@ -317,7 +317,10 @@ def placed(x, offset, gap):
 # One query, one column and one key in the last block make products of a matrix and a vector, which
 # BLAS may add up in an order that goes by addresses and strides.
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("seq_q", "d", "d_v"), [(1, 7, 1), (1, 64, 3), (1, 4, 8), (3, 1, 1), (5, 8, 4)])
+@pytest.mark.parametrize(
+    ("seq_q", "d", "d_v"),
+    [(1, 7, 1), (1, 64, 3), (1, 4, 8), (1, 16, 17), (1, 128, 64), (2, 64, 9), (3, 1, 1), (5, 8, 4)],
+)
 @pytest.mark.parametrize("odd", [False, True])
 def test_where_arrays_lie_with_what_strides_changes_no_bit(seq_q, d, d_v, dtype, odd):
     for seq_k in (33, 513):

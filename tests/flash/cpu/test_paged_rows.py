@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 from judge import rounded_normal
 
 from flash.cpu import attention as cpu
+from flash.cpu import blocks, chunks
 from flash.cpu.attention import attention_cpu
 from flash.cpu.blocks import heads_together
-from flash.cpu.paged_rows import PagedRows
+from flash.cpu.paged_rows import PagedRows, Walk
 
 KV_HEADS, KEYS = 3, 61
 LAYOUTS = ["heads first", "rows first", "of K and V", "every other column", "backwards"]
@@ -43,6 +45,14 @@ def in_pages(x: Any, table: Any, page_size: int, first: int, layout: str) -> Any
     return pages
 
 
+def attended(q: Any, k: Any, v: Any, *, causal: bool = False, mask: Any = None) -> tuple[Any, Any]:
+    """Output and LSE from memory full of NaN, so that what is not written shows."""
+    out = np.full((*q.shape[:3], v.shape[3]), np.nan, q.dtype)
+    lse = np.full(q.shape[:3], np.nan, np.float32)
+    attention_cpu(q, k, v, out, lse, softmax_scale=None, causal=causal, mask=mask)
+    return out, lse
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, "bf16"])
 @pytest.mark.parametrize(("page_size", "first"), [(1, 0), (3, 7), (16, 0), (16, 5)])
@@ -57,14 +67,120 @@ def test_pages_give_the_bits_of_contiguous_keys(
     k, v = (rounded_normal(rng, (1, KV_HEADS, KEYS, dim), dtype) for dim in dims)
     table = rng.permutation(-(-(first + KEYS) // page_size) + 2).astype(np.int32)
     paged = (PagedRows(in_pages(x[0], table, page_size, first, layout), table, KEYS, first) for x in (k, v))
-    results = []
-    for keys in ((k, v), tuple(paged)):
-        out, lse = np.empty((*q.shape[:3], dims[1]), q.dtype), np.empty(q.shape[:3], np.float32)
-        attention_cpu(q, *keys, out, lse, softmax_scale=None, causal=True)
-        results.append((out, lse))
+    results = [attended(q, *keys, causal=True) for keys in ((k, v), tuple(paged))]
     assert np.isfinite(results[0][0].astype(np.float32)).all()
     for one, other in zip(*results, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def table_of(order: str, count: int) -> Any:
+    """Page numbers of a sequence; at least one page more than these is in the memory."""
+    rng = np.random.default_rng(count)
+    return {
+        "ascending": np.arange(1, count + 1),
+        "descending": np.arange(count)[::-1],
+        "every third": np.arange(count) * 3,
+        "shuffled": rng.permutation(count),
+        "one page again and again": np.zeros(count, int),
+        "out of many": rng.permutation(5 * count)[:count],
+    }[order].astype(np.int32)
+
+
+@pytest.mark.grid
+@pytest.mark.parametrize("order", ["ascending", "descending", "every third", "shuffled", "out of many"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("page_size", [16, 48, 64, 128])
+@pytest.mark.parametrize("rows", [1, 2, 4])
+@pytest.mark.parametrize("seq_k", [64, 131, 1040])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_pages_read_where_they_lie_give_the_bits_of_contiguous_keys(
+    order: str, layout: str, page_size: int, rows: int, seq_k: int, in_place: bool, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(chunks, "_IN_PLACE", 0 if in_place else math.inf)
+    rng = np.random.default_rng([page_size, rows, seq_k])
+    q = rounded_normal(rng, (1, rows * KV_HEADS, 1, 32), np.float32)
+    k, v = (rounded_normal(rng, (1, KV_HEADS, seq_k, dim), np.float32) for dim in (32, 48))
+    v[0, 1, seq_k - 2] = np.inf
+    k[0, 2, 3] = np.nan
+    seen = np.ones(seq_k, bool)
+    seen[[3, seq_k - 2]] = False
+    table = table_of(order, -(-seq_k // page_size))
+    paged = (PagedRows(in_pages(x[0], table, page_size, 0, layout), table, seq_k) for x in (k, v))
+    results = [attended(q, *keys, mask=seen) for keys in ((k, v), tuple(paged))]
+    assert np.isfinite(results[0][0]).all()
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("rows", "page_size", "first", "keys", "copied"),
+    [
+        (1, 16, 0, 4096, 0),
+        (1, 16, 0, 4100, 4),
+        (1, 64, 0, 90, 10),
+        (4, 64, 0, 1024, 0),
+        (4, 16, 0, 1024, 1024),
+        (1, 16, 8, 1024, 1024),
+        (17, 64, 0, 1024, 1024),
+    ],
+)
+def test_only_what_does_not_lie_in_whole_chunks_is_copied(
+    rows: int, page_size: int, first: int, keys: int, copied: int, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(chunks, "_IN_PLACE", 0)
+    found = []
+
+    def read(_: PagedRows, __: slice, of: slice, out: Any) -> None:
+        found.append(of.stop - of.start)
+        out.fill(1)
+
+    monkeypatch.setattr(PagedRows, "read", read)
+    table = np.arange(-(-(first + keys) // page_size), dtype=np.int32)
+    pages = PagedRows(np.ones((len(table), 1, page_size, 32), np.float32), table, keys, first)
+    out, _ = attended(np.zeros((1, rows, 1, 32), np.float32), pages, pages)
+    assert sum(found) == 2 * copied
+    assert (out == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("layout", "rows", "copied"),
+    [
+        ("dense", 1, False),
+        ("rows apart", 1, True),
+        ("rows apart", 2, False),
+        ("heads at odd places", 1, True),
+    ],
+)
+def test_with_another_blas_vectors_meet_only_aligned_and_dense_keys_in_place(
+    layout: str, rows: int, copied: bool, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(blocks, "_IS_OPENBLAS", False)
+    found = []
+    monkeypatch.setattr(chunks, "_copied", lambda *_: found.append(1) or iter([]))
+    memory = blocks.Workspace(np.dtype(np.float32)).take("k", 1, 256 * 33)
+    keys = {
+        "dense": memory[:, : 256 * 32].reshape(1, 2, 128, 32),
+        "rows apart": memory[:, : 256 * 32].reshape(1, 128, 2, 32).swapaxes(1, 2),
+        "heads at odd places": memory[0, : 2 * 4097].reshape(1, 2, 4097)[..., :4096].reshape(1, 2, 128, 32),
+    }[layout]
+    attended(np.zeros((1, 2 * rows, 1, 32), np.float32), keys, keys)
+    assert bool(found) == copied
+
+
+@pytest.mark.parametrize("order", ["every third", "shuffled", "out of many", "one page again and again"])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 9, 50])
+def test_a_walk_selects_each_page_once(order: str, count: int) -> None:
+    table = table_of(order, count)
+    pages = np.arange(max(table) + 2)
+    walk = Walk.of(table)
+    found = np.concatenate([pages[run] for run in walk.runs])
+    np.testing.assert_array_equal(found, table if walk.order is None else table[walk.order])
+    if order == "every third" or (order == "shuffled" and count > 4):
+        assert len(walk.runs) == 1
+
+
+def test_a_walk_to_no_page_is_empty() -> None:
+    assert Walk.of(np.empty(0, np.int32)) == ([], None)
 
 
 def test_a_sequence_without_keys_reads_no_page() -> None:

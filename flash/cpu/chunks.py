@@ -1,0 +1,149 @@
+"""Keys and values in chunks of a few rows, for the products of few queries with many keys.
+
+Such products read K and V once, and their time is that of reading: K and V are not copied where BLAS can
+multiply them where they lie, pages of a cache among them. For that a product is many small ones, all
+alike, each with the keys of a chunk, and a chunk lies in one page. Contiguous keys have the same chunks,
+so that the bits do not depend on the pages. What is copied, because its type is another or its pages
+are small and far apart, is copied some chunks at a time, which stay in a core's L2 cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from numpy.typing import NDArray
+
+from flash.cpu.blocks import Workspace
+from flash.cpu.paged_rows import KeyPlace, KeyRows, PagedRows, Walk
+
+Array = NDArray[Any]
+
+# Keys of a chunk. With one row it is a product of a matrix and a vector, whose time is that of reading with
+# 16 keys, too, as many as usual pages have; from the L2 cache, where copies are, it is shorter with more.
+# For products of two matrices OpenBLAS takes up to twice as long with fewer than 64 keys, and with more
+# than 256 where it has kernels of AVX-512.
+_CHUNK_OF_ONE_ROW: Final = 16
+_CHUNK: Final = 64
+_CHUNK_OF_COPIES: Final = 256
+
+# Elements of K or V that are copied at once: 512 KiB of f32.
+_COPIED: Final = 2**17
+
+# Pages are multiplied where they lie if what one call of numpy reads of them has as many elements on
+# average: it costs as much as copying these, one row of 64 at a time.
+_IN_PLACE: Final = 2**13
+
+
+class Chunks(NamedTuple):
+    """Some of the chunks of a block of keys or values: those of `heads` and `keys` of the block.
+    `shape` is (pages, chunks of a page, keys of a chunk), and `parts` are numbers of pages and
+    arrays [pages, chunks of a page, kv_heads, keys of a chunk, dim], each to be used before the next.
+    The numbers count pages as they are read: page `order[n]` is the n-th, or page n if `order` is None.
+    """
+
+    heads: slice
+    keys: slice
+    shape: tuple[int, int, int]
+    parts: Iterable[tuple[slice, Array]]
+    order: Array | None = None
+
+    def of(self, x: Array) -> Array:
+        """The columns for these chunks of x [kv_heads, rows, keys of the block]: [pages, chunks of a page,
+        kv_heads, rows, keys of a chunk], a view.
+        """
+        own = x[self.heads, :, self.keys]
+        return own.reshape(*own.shape[:2], *self.shape).transpose(2, 3, 0, 1, 4)
+
+
+def keys_of_chunk(rows: int, is_read: bool) -> int:
+    """The keys of a chunk, for so many rows of queries. Keys that are not read where they lie because of
+    their type need no short chunks.
+    """
+    if rows > 1:
+        return _CHUNK
+    return _CHUNK_OF_ONE_ROW if is_read else _CHUNK_OF_COPIES
+
+
+def in_chunks(space: Workspace, name: str, source: KeyRows, place: KeyPlace, rows: int) -> Iterator[Chunks]:
+    """The chunks at `place`, each to be used before the next is asked for; the last may be shorter."""
+    chunk = keys_of_chunk(rows, source.dtype == space.dtype)
+    whole = place.length // chunk * chunk
+    first, last = place.keys.start, place.keys.stop
+    if whole:
+        most = place._replace(keys=slice(first, first + whole))
+        if isinstance(source, PagedRows):
+            found = _in_pages(space, source, most, chunk, rows)
+        else:
+            found = _in_array(space, source, most, chunk, rows)
+        yield from found or _copied(space, name, source, most, chunk)
+    if first + whole < last:
+        rest = place._replace(keys=slice(first + whole, last))
+        for chunks in _copied(space, name, source, rest, rest.length):
+            yield chunks._replace(keys=slice(whole, place.length))
+
+
+def _in_array(
+    space: Workspace, source: Array, place: KeyPlace, chunk: int, rows: int
+) -> Iterator[Chunks] | None:
+    """The chunks where they lie; None if BLAS cannot read them there."""
+    x = source[place]
+    heads, n, dim = x.shape
+    there = x.reshape(heads, n // chunk, chunk, dim).swapaxes(0, 1)[None]
+    if not space.in_place(there, rows):
+        return None
+    return iter([Chunks(slice(0, heads), slice(0, n), (1, n // chunk, chunk), [(slice(1), there)])])
+
+
+def _in_pages(
+    space: Workspace, source: PagedRows, place: KeyPlace, chunk: int, rows: int
+) -> Iterator[Chunks] | None:
+    """The chunks where they lie; None if BLAS cannot read them there, or it would take longer."""
+    there = source.in_chunks(place.heads, chunk)
+    first = place.keys.start
+    if there is None or not space.in_place(there, rows) or not source.begins_page(first):
+        return None
+    each, heads, dim = there.shape[1], there.shape[2], there.shape[4]
+    pages, more = divmod(place.length // chunk, each)
+    full = pages * each * chunk
+    walk = source.walk(slice(first, first + full))
+    if full * heads * dim < _IN_PLACE * len(walk.runs):
+        return None
+    rest = there[source.page_of(first + full), :more][None] if more else None
+    return _of_walk(there, walk, pages, rest)
+
+
+def _of_walk(there: Array, walk: Walk, pages: int, rest: Array | None) -> Iterator[Chunks]:
+    """Chunks of so many pages of a walk, and those of a page of which others are left out."""
+    each, heads, chunk = there.shape[1], slice(0, there.shape[2]), there.shape[3]
+    full = pages * each * chunk
+    if pages:
+        parts, n = [], 0
+        for run in walk.runs:
+            part = there[run]
+            parts.append((slice(n, n + len(part)), part))
+            n += len(part)
+        yield Chunks(heads, slice(0, full), (pages, each, chunk), parts, walk.order)
+    if rest is not None:
+        more = rest.shape[1]
+        yield Chunks(heads, slice(full, full + more * chunk), (1, more, chunk), [(slice(1), rest)])
+
+
+def _copied(space: Workspace, name: str, source: KeyRows, place: KeyPlace, chunk: int) -> Iterator[Chunks]:
+    """Copies of the chunks in buffer `name`, some at a time, of the type of the arithmetic."""
+    batch, heads, keys = place
+    count, dim = heads.stop - heads.start, source.shape[3]
+    some = min(count, max(1, _COPIED // max(1, chunk * dim)))
+    step = chunk * max(1, _COPIED // max(1, some * chunk * dim))
+    for head in range(0, count, some):
+        own = slice(head, min(head + some, count))
+        for k0 in range(0, place.length, step):
+            n = min(step, place.length - k0)
+            part = KeyPlace(
+                batch,
+                slice(heads.start + own.start, heads.start + own.stop),
+                slice(keys.start + k0, keys.start + k0 + n),
+            )
+            copy = space.copy_of_keys(name, source, part)
+            there = copy.reshape(len(copy), n // chunk, chunk, dim).swapaxes(0, 1)[None]
+            yield Chunks(own, slice(k0, k0 + n), (1, n // chunk, chunk), [(slice(1), there)])
