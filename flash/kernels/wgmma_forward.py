@@ -20,6 +20,7 @@ from flash.device.mma_products import fragment_columns
 from flash.device.nonfinite import NonFinite
 from flash.device.overlapped_softmax import OverlappedSoftmax
 from flash.device.parameters import Parameters
+from flash.device.persistent import Parts, PersistentRings
 from flash.device.team import Team
 from flash.device.tile_runs import Cut, tile_runs
 from flash.device.tiles import await_copies, commit_copies
@@ -30,7 +31,7 @@ from flash.scores.philox import KEYS_PER_BLOCK
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Role, Value, marked
-from ptxgen.dsl.hopper import BoxTile, Ring
+from ptxgen.dsl.hopper import BoxTile, Ring, Stage
 from ptxgen.dsl.hopper.products import STEP
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, QUAD, QUAD_LANES
 from ptxgen.target import WARP_SIZE
@@ -61,16 +62,20 @@ def wgmma_attention_forward(config: KernelConfig, t: WgmmaTiling) -> ir.Module:
     given = Parameters.declare(k, config)
     producer = k.warpgroup_role("producer", registers=t.producer_registers)
     consumer = k.warpgroup_role("consumer", warpgroups=t.consumers, registers=t.consumer_registers)
-    rings = Rings.declare(k, config, t, producer, consumer)
+    kind = PersistentRings if config.is_persistent else Rings
+    rings, parts = kind.declare(k, config, t, producer, consumer), Parts.of(k, config, given)
     # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros, but of packed
     # sequences rows of the next one, and anything in a cache.
     shares = config.features.varlen or config.features.cached
     odd = NonFinite(k, config) if config.hides_keys or shares else None
-    with producer:
+    with producer, parts.each() as given:
         cta = Cta.of(k, config, given)
-        with k.when(_has_tiles(cta), uniform=True):
-            rings.fill(k, cta)
-    with consumer:
+        if isinstance(rings, PersistentRings):
+            rings.fill_part(k, cta, _has_tiles(cta))
+        else:
+            with k.when(_has_tiles(cta), uniform=True):
+                rings.fill(k, cta)
+    with consumer, parts.each() as given:
         cta = Cta.of(k, config, given)
         _Consumer(k, config, t, given, cta, consumer, rings, odd).run()
     return k.build()
@@ -107,6 +112,7 @@ class _Consumer:
         self.rings = rings
         self.odd = odd
         self.keys_of_thread = fragment_columns(t.tile)
+        self.q_stage: Stage | None = None  # of Q, if the producer fills it
 
     @marked("wgmma: tiles of a consumer")
     def run(self) -> None:
@@ -126,24 +132,39 @@ class _Consumer:
         self.softmax = OverlappedSoftmax(k, len(_ROWS), QUAD, scale, _SLACK, sinks)
         self.P = [[k.var(u32, 0) for _ in range(_WORDS)] for _ in range(t.tile // STEP)]
         self.turns = k.turns(self.role) if t.takes_turns else None
+        if self.config.is_persistent:
+            self.q = self._queries()  # also where there are no keys (`PersistentRings.fill_part`)
+            if self.odd is not None:
+                assert self.given.part is not None  # the kernel is persistent
+                self.odd.begin_part(self.given.part)
         with k.when(_has_tiles(cta), uniform=True):
             if self.turns is not None:
                 self.turns.begin()
-            self.q = self._queries()
+            if not self.config.is_persistent:
+                self.q = self._queries()
             self._flip_signs()
-            self._first()
-            for begin, end, cut in tile_runs(k, cta, lambda: Cta.of(k, self.config, self.given)):
-                if cut is Cut.ANYWHERE and not cta.mask.hides_keys:
-                    continue  # at most one tile, which is done
-                begin = k.min(begin, cta.tiles - 1)
-                with k.loop(-begin, end if isinstance(end, int) else -end) as n:
-                    seen = cta.mask.sees_tile(self.rings.first_key(n)) if cta.mask.has_gaps else None
-                    with nullcontext() if seen is None else k.when(seen, uniform=True):
-                        self._next(n, cut)
-            self._last()
+            self._walk()
             if self.turns is not None:
                 self.turns.end()
+        if t.own_output:
+            self._give_back_queries()
         self._finish()
+        if self.config.is_persistent:
+            self._end_part()
+
+    def _walk(self) -> None:
+        """Take the tiles of keys from the last to the first."""
+        k, cta = self.k, self.cta
+        self._first()
+        for begin, end, cut in tile_runs(k, cta, lambda: Cta.of(k, self.config, self.given)):
+            if cut is Cut.ANYWHERE and not cta.mask.hides_keys:
+                continue  # at most one tile, which is done
+            begin = k.min(begin, cta.tiles - 1)
+            with k.loop(-begin, end if isinstance(end, int) else -end) as n:
+                seen = cta.mask.sees_tile(self.rings.first_key(n)) if cta.mask.has_gaps else None
+                with nullcontext() if seen is None else k.when(seen, uniform=True):
+                    self._next(n, cut)
+        self._last()
 
     def _first_row_of(self, cta: Cta) -> Value:
         """The first row of this thread, whose warpgroup has the rows from `group_row` on."""
@@ -154,7 +175,8 @@ class _Consumer:
         """The tile of Q, when it is there."""
         queries = self.rings.queries
         if isinstance(queries, Ring):
-            return queries.acquire().q
+            self.q_stage = queries.acquire()
+            return self.q_stage.q
         rows = BoxRows(self.k, self.team, queries)
         rows.load(self.cta.Q, self.cta.first_row)
         commit_copies(self.k)
@@ -162,6 +184,18 @@ class _Consumer:
         self.k.fence_proxy_async(space="shared::cta")
         self.role.barrier.sync()
         return queries
+
+    def _give_back_queries(self) -> None:
+        """Let the producer fetch the queries of the next part."""
+        if self.q_stage is not None:
+            self.q_stage.release()
+
+    def _end_part(self) -> None:
+        """Let the next part begin: nobody reads what it writes any more."""
+        if not self.t.own_output:
+            self._give_back_queries()
+        if self.odd is not None or self.q_stage is None or self.cta.queries_from is not None:
+            self.role.barrier.sync()  # all have read the flag, or the rows that threads store
 
     @marked("wgmma: negative scale")
     def _flip_signs(self) -> None:

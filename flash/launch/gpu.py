@@ -175,7 +175,10 @@ class GpuLauncher(Launcher):
     def build(self, geometry: Geometry, ordinal: int, aligned: int, with_lse: bool, splits: int = 1) -> Build:
         """The kernel for a launch on a device, for arrays aligned to `aligned` bytes."""
         target = self.target(ordinal)
-        return proved_build(kernel_of(self.config, geometry, target, aligned, with_lse, splits))
+        slots = self.backend.device_properties(ordinal).multiprocessors
+        return proved_build(
+            kernel_of(self.config, geometry, target, aligned, with_lse, splits, multiprocessors=slots)
+        )
 
     def division(self, geometry: Geometry, ordinal: int, aligned: int) -> Division:
         """What of a launch on a device is divided, and into how many splits."""
@@ -251,8 +254,16 @@ class GpuLauncher(Launcher):
     def _make_whole(self, call: Call, aligned: int, ordinal: int, addresses: tuple[int, ...]) -> Ready:
         """The launch of a call without splits."""
         made = self.build(call.geometry, ordinal, aligned, call.lse is not None)
-        cache_bytes = self.backend.device_properties(ordinal).l2_cache
-        plan = make_plan(made, call.geometry, call.scale, addresses, call.numbers, cache_bytes)
+        device = self.backend.device_properties(ordinal)
+        plan = make_plan(
+            made,
+            call.geometry,
+            call.scale,
+            addresses,
+            call.numbers,
+            device.l2_cache,
+            multiprocessors=device.multiprocessors,
+        )
         kernel = self.load(made, plan, ordinal)
         made.registers = kernel.registers
         return Ready(kernel, plan)

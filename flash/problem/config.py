@@ -10,8 +10,17 @@ from typing import Any, Final
 
 from flash.operands.declared import Number
 from flash.operands.dtypes import DTYPES, F16, F32, DType, config_name
-from flash.operands.words import Auto, Causal, DTypeLike, Precision
-from flash.problem.features import MAX_PAGE_SIZE, MAX_SPLITS, NO_FEATURES, OVERLAPPING_SM, SECTION, Features
+from flash.operands.words import Auto, Causal, DTypeLike, Precision, Scheduler
+from flash.problem.features import (
+    MAX_PAGE_SIZE,
+    MAX_SPLITS,
+    NO_FEATURES,
+    OVERLAPPING_SM,
+    PARTS,
+    SECTION,
+    Features,
+)
+from flash.problem.persistence import GRID, SCHEDULERS, scheduled
 from flash.problem.precision import choices, resolved
 from flash.problem.simt_tiling import IEEE, MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.problem.tile_choice import (
@@ -59,6 +68,7 @@ class KernelConfig:
     features: Features = NO_FEATURES
     packed: bool = False  # whether a CTA's rows are of all heads that share a head of K and V
     cluster: int = 1  # CTAs that bring each other tiles of K and V: those of neighbouring blocks of a head
+    scheduler: str = GRID  # how parts of the problem are dealt to CTAs (`flash/problem/persistence.py`)
 
     @property
     def precision(self) -> str | None:
@@ -121,7 +131,13 @@ class KernelConfig:
     @property
     def numbers(self) -> tuple[Number, ...]:
         """The scalars that a launch passes beside sizes, in the order of the parameters."""
-        return (*([SECTION] if self.takes_turns else []), *self.features.numbers)
+        of_parts = [PARTS] if self.is_persistent else []
+        return (*of_parts, *([SECTION] if self.takes_turns else []), *self.features.numbers)
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether a CTA computes several parts of the problem, one after another."""
+        return self.scheduler != GRID
 
     @property
     def takes_turns(self) -> bool:
@@ -144,6 +160,7 @@ class KernelConfig:
         words += self.features.words
         words += ["packed"] if self.packed else []
         words += [f"cluster{self.cluster}"] if self.cluster > 1 else []
+        words += [self.scheduler] if self.is_persistent else []
         words += ["lse"] if self.return_lse else []
         words += (
             [f"align{self.alignment}"]
@@ -201,6 +218,10 @@ class AttentionConfig(ScoreSettings):
         be partly idle, where tile and block_q are "auto", too (`flash/launch/key_splits.py`), so that
         the last bits of results depend on the batch and on the GPU. It is a choice of launches of
         `AttentionKernel`; emitted text does not depend on it.
+    scheduler: "grid" (a CTA for each block of queries of a head) or, for kernels with `wgmma`, "static"
+        (as many CTAs as run at once, each of which takes every so many blocks); others have a grid
+        (`flash/problem/persistence.py`). "auto" is a grid for emitted text, and what a model says for a
+        launch (`flash/launch/scheduler_choice.py`). No result depends on it.
     alignment: bytes that all pointers and strides are multiples of; "auto" takes the most that
         head_dim allows for emitted text, and the alignment of the arrays for a launch.
 
@@ -225,6 +246,7 @@ class AttentionConfig(ScoreSettings):
     pack_gqa: bool | Auto = "auto"
     page_size: int | None = None
     splits: int | Auto = "auto"
+    scheduler: Scheduler | Auto = "auto"
 
     def __repr__(self) -> str:
         """The config as it would be made, what it has itself before the settings of scores."""
@@ -251,6 +273,7 @@ class AttentionConfig(ScoreSettings):
         self._require_paged()
         self._require_packable()
         require_one_of("pack_gqa", self.pack_gqa, ("auto", True, False))
+        require_one_of("scheduler", self.scheduler, ("auto", *SCHEDULERS))
         stages = (1,) if self.precision == IEEE else STAGES
         require_one_of("stages", self.stages, (*stages, "auto"))
         tiles = self.tile_request.tiles(find_target(self.target or DEFAULT_TARGET))
@@ -429,15 +452,18 @@ class AttentionConfig(ScoreSettings):
         request = self.tile_request
         if without_wgmma:
             request = replace(request, without_wgmma=without_wgmma)
+        tiling, cached = choose_tiling(request, target, alignment), self.page_size is not None
+        scheduler, tiling = scheduled(str(self.scheduler), tiling, cached, target)
         return KernelConfig(
             target,
-            choose_tiling(request, target, alignment),
+            tiling,
             self.causal or "",  # type: ignore[arg-type]  # True became "bottom_right"
             self.return_lse if return_lse is None else return_lse,
             alignment,
             self.element,
             self.features,
             self.pack_gqa is True,
+            scheduler=scheduler,
         )
 
 

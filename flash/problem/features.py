@@ -341,6 +341,14 @@ class Features:
 
 NO_FEATURES: Final = Features()
 
+PARTS: Final = Number(
+    "parts",
+    u32,
+    "into how many parts the problem is divided, one for each block of query rows of each head: CTA n "
+    "computes the parts n, n + CTAs, n + 2 CTAs, .... The results do not depend on the number of CTAs",
+    (1, _MOST),
+)
+
 SECTION: Final = Number(
     "section",
     u32,

@@ -120,6 +120,29 @@ def test_each_number_of_heads_has_a_line_with_what_is_divided(capsys: pytest.Cap
     assert gain == pytest.approx(130 / taken, abs=0.01)
 
 
+def test_schedulers_take_as_long_as_by_hand() -> None:
+    launch = Launch(1, 1, (5, 3, 1, 1), 1)
+    # Blocks cost 6, 4, 2, 2. A grid of two: 6 + 2, 4 + 2. In turn: 6 + 2, 4 + 2, less a half for the second.
+    order = tool.by_head_from_first
+    assert tool.times_of_schedulers(launch, order, 2, 0.0) == {"grid": 8, "static": 8}
+    assert tool.times_of_schedulers(launch, order, 2, 0.5) == {"grid": 8, "static": 7.5}
+    # From the other end, 2, 2, 4, 6: 2 + 4 and 2 + 6; of one after another all but the first are cheaper.
+    assert tool.times_of_schedulers(launch, tool.by_head, 2, 0.0) == {"grid": 8, "static": 8}
+    assert tool.times_of_schedulers(launch, order, 1, 0.5) == {"grid": 14, "static": 12.5}
+    assert tool.times_of_schedulers(Launch(1, 1, (1, 5, 1, 5), 1), order, 2, 0.0)["static"] == 12
+
+
+def test_schedulers_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--target", "sm_90a", "--seq", "1024", "--batch", "16", "--schedulers"]
+    assert tool.main(argv) == tool.OK
+    first, _, *lines = capsys.readouterr().out.splitlines()
+    assert first.endswith("4096 blocks, 132 at a time; times in tiles")
+    assert [line.split() for line in lines] == [
+        ["grid", "288.0", "1.000", "288.0", "1.000"],
+        ["static", "288.0", "1.000", "272.5", "1.057"],
+    ]
+
+
 def test_splits_take_as_long_as_by_hand() -> None:
     launch = Launch(3, 1, (5, 2), 1)
     # 3, 2 and 1, 1 of each head, and 1 more of each: 4, 3, 2, 2, two at a time.

@@ -1,0 +1,45 @@
+"""How the parts of a problem are dealt to CTAs: a part is one block of query rows of one head.
+
+| scheduler | CTAs | offered |
+|---|---|---|
+| grid | one for each part; the GPU says which begins when | always |
+| static | as many as run at once, of which each takes every so many parts | with `wgmma`, but for a cache |
+
+What is not offered is computed with a grid, and `explain` says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from flash.problem.wgmma_tiling import WgmmaTiling
+from ptxgen.target import Target
+
+if TYPE_CHECKING:
+    from flash.problem.tile_choice import AnyTiling
+
+GRID: Final = "grid"
+STATIC: Final = "static"
+SCHEDULERS: Final = (GRID, STATIC)
+
+
+def why_grid(tiling: AnyTiling, cached: bool) -> str:
+    """Why a CTA takes one part of the problem; the empty string if it may take several. `cached` is
+    whether keys are in a cache or in pages.
+    """
+    if not isinstance(tiling, WgmmaTiling):
+        return "CTAs take several parts in kernels with wgmma alone"
+    return "keys of a cache have CTAs of their own, which splits divide" if cached else ""
+
+
+def scheduled(scheduler: str, tiling: AnyTiling, cached: bool, target: Target) -> tuple[str, AnyTiling]:
+    """The scheduler of a kernel for which `scheduler` was asked, and its tiling. Where shared memory has
+    room, O leaves a persistent CTA through a tile of its own, so that the next queries need not wait.
+    """
+    if scheduler not in SCHEDULERS or scheduler == GRID or why_grid(tiling, cached):
+        return GRID, tiling
+    assert isinstance(tiling, WgmmaTiling)  # there is no reason for a grid
+    apart = replace(tiling, own_output=True)
+    has_room = tiling.output_is_over_queries and apart.shared_bytes <= target.shared_per_block_optin
+    return scheduler, apart if has_room else tiling
