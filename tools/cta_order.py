@@ -143,6 +143,15 @@ def time_in_turn(costs: Sequence[float], slots: int) -> float:
     return max(sum(costs[first::slots]) for first in range(min(slots, len(costs))))
 
 
+def time_mirrored(costs: Sequence[float], slots: int) -> float:
+    """The time where every other round is dealt from the last CTA to the first."""
+    loads = [0.0] * slots
+    for n, cost in enumerate(costs):
+        turn, place = divmod(n, slots)
+        loads[slots - 1 - place if turn % 2 else place] += cost
+    return max(loads)
+
+
 def time_of_next(costs: Sequence[float], slots: int) -> float:
     """The time where who is done takes the next block, as the CTAs of a grid."""
     running: list[float] = []
@@ -158,7 +167,11 @@ def times_of_schedulers(launch: Launch, order: Order, slots: int, hidden: float)
     """
     grid = [launch.tiles[block] + float(BESIDE) for _, block in order(launch)]
     kept = [cost - (hidden * BESIDE if n >= slots else 0.0) for n, cost in enumerate(grid)]
-    return {"grid": time_of_next(grid, slots), "static": time_in_turn(kept, slots)}
+    return {
+        "grid": time_of_next(grid, slots),
+        "static": time_in_turn(kept, slots),
+        "mirrored": time_mirrored(kept, slots),
+    }
 
 
 def _end_one(running: list[tuple[int, int]], live: Counter[int], now: int, head_time: int) -> tuple[int, int]:
@@ -190,7 +203,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     launch = Launch(heads, group, tiles, fit)
     slots = given.multiprocessors * resources.ctas_per_sm
     if given.schedulers:
-        order = sections if config.causal else by_head_from_first
+        order: Order = sections if config.causal else by_head_from_first
         tell(
             f"{resources.config.name}, {launch.heads * len(tiles)} blocks, {slots} at a time; times in tiles"
         )

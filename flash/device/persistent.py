@@ -15,6 +15,7 @@ from flash.device.cta import Cta
 from flash.device.parameters import Parameters
 from flash.device.wgmma_rings import Rings
 from flash.problem.config import KernelConfig
+from flash.problem.persistence import MIRRORED
 from ptxgen.dsl import KernelBuilder, Value
 from ptxgen.dsl.hopper import Ring, TileScheduler
 from ptxgen.records import dataclass
@@ -30,7 +31,10 @@ class Parts:
     @classmethod
     def of(cls, k: KernelBuilder, config: KernelConfig, given: Parameters) -> Parts:
         """The parts of this CTA."""
-        return cls(given, k.tile_scheduler(given.numbers["parts"]) if config.is_persistent else None)
+        if not config.is_persistent:
+            return cls(given, None)
+        mirrored = config.scheduler == MIRRORED
+        return cls(given, k.tile_scheduler(given.numbers["parts"], mirrored=mirrored))
 
     @contextmanager
     def each(self) -> Iterator[Parameters]:

@@ -14,6 +14,7 @@ from flash.launch.checks import Geometry, Limits, alignment, check, check_limits
 from flash.launch.divided import Parts, divided, units
 from flash.launch.kernel_choice import kernel_of
 from flash.launch.key_splits import Division, division_of, units_of
+from flash.launch.scheduler_choice import Device
 from flash.launch.step import Step
 from flash.launch.workspace import Workspace
 from flash.problem.config import AttentionConfig
@@ -175,10 +176,9 @@ class GpuLauncher(Launcher):
     def build(self, geometry: Geometry, ordinal: int, aligned: int, with_lse: bool, splits: int = 1) -> Build:
         """The kernel for a launch on a device, for arrays aligned to `aligned` bytes."""
         target = self.target(ordinal)
-        slots = self.backend.device_properties(ordinal).multiprocessors
-        return proved_build(
-            kernel_of(self.config, geometry, target, aligned, with_lse, splits, multiprocessors=slots)
-        )
+        has = self.backend.device_properties(ordinal)
+        device = Device(has.multiprocessors, has.l2_cache)
+        return proved_build(kernel_of(self.config, geometry, target, aligned, with_lse, splits, device))
 
     def division(self, geometry: Geometry, ordinal: int, aligned: int) -> Division:
         """What of a launch on a device is divided, and into how many splits."""

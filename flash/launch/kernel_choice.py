@@ -8,7 +8,7 @@ from typing import Final
 
 from flash.device.grouped_heads import packing_saves_ctas
 from flash.launch.checks import Geometry
-from flash.launch.scheduler_choice import USUAL_MULTIPROCESSORS, scheduled_launch
+from flash.launch.scheduler_choice import USUAL_DEVICE, Device, scheduled_launch
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig, KernelConfig
 from flash.problem.limits import max_seq
 from flash.problem.wgmma_tiling import WgmmaTiling
@@ -27,13 +27,12 @@ def kernel_of(
     alignment: int | None = None,
     return_lse: bool | None = None,
     splits: int = 1,
-    multiprocessors: int = USUAL_MULTIPROCESSORS,
+    device: Device = USUAL_DEVICE,
 ) -> KernelConfig:
     """The kernel of a launch; `target`, `alignment` and `return_lse` are as for `AttentionConfig.kernel`.
     If pack_gqa is "auto", heads are packed where that is possible and saves CTAs. With pages, packing
     saves some for every sequence of few queries, whatever the longest one has. With several `splits` of
-    the keys, the kernel writes partial O and LSE for each. A scheduler that is "auto" is one for a device of
-    so many `multiprocessors`.
+    the keys, the kernel writes partial O and LSE for each. A scheduler that is "auto" is one for `device`.
     """
     paged, packs = geometry.pages > 0, config.pack_gqa
     fits = geometry.packed_rows <= max_seq(config.features)
@@ -51,7 +50,7 @@ def kernel_of(
     features = replace(kernel.features, splits=divided)
     kernel = replace(kernel, packed=packs is True, features=features)
     kernel = replace(kernel, cluster=_cluster(kernel, geometry))
-    return scheduled_launch(config.scheduler, kernel, geometry, multiprocessors)
+    return scheduled_launch(config.scheduler, kernel, geometry, device)
 
 
 def _cluster(kernel: KernelConfig, geometry: Geometry) -> int:

@@ -219,8 +219,9 @@ class AttentionConfig(ScoreSettings):
         the last bits of results depend on the batch and on the GPU. It is a choice of launches of
         `AttentionKernel`; emitted text does not depend on it.
     scheduler: "grid" (a CTA for each block of queries of a head) or, for kernels with `wgmma`, "static"
-        (as many CTAs as run at once, each of which takes every so many blocks); others have a grid
-        (`flash/problem/persistence.py`). "auto" is a grid for emitted text, and what a model says for a
+        (as many CTAs as run at once, each of which takes every so many blocks) or "mirrored" (the same,
+        in every other round from the last CTA to the first, which suits causality); others have a
+        grid (`flash/problem/persistence.py`). "auto" is a grid for emitted text, and what a model says for a
         launch (`flash/launch/scheduler_choice.py`). No result depends on it.
     alignment: bytes that all pointers and strides are multiples of; "auto" takes the most that
         head_dim allows for emitted text, and the alignment of the arrays for a launch.

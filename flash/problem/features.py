@@ -345,7 +345,7 @@ PARTS: Final = Number(
     "parts",
     u32,
     "into how many parts the problem is divided, one for each block of query rows of each head: CTA n "
-    "computes the parts n, n + CTAs, n + 2 CTAs, .... The results do not depend on the number of CTAs",
+    "of the grid computes every so many of them. The results do not depend on the number of CTAs",
     (1, _MOST),
 )
 

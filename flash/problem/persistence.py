@@ -4,6 +4,10 @@
 |---|---|---|
 | grid | one for each part; the GPU says which begins when | always |
 | static | as many as run at once, of which each takes every so many parts | with `wgmma`, but for a cache |
+| mirrored | the same, but every other round of parts is dealt from the last CTA to the first | likewise |
+
+With causality the parts with the most keys come first (`flash/device/cta_order.py`). Mirrored, a CTA that
+has had a long part of one round has a short one of the next.
 
 What is not offered is computed with a grid, and `explain` says why.
 """
@@ -21,7 +25,8 @@ if TYPE_CHECKING:
 
 GRID: Final = "grid"
 STATIC: Final = "static"
-SCHEDULERS: Final = (GRID, STATIC)
+MIRRORED: Final = "mirrored"
+SCHEDULERS: Final = (GRID, STATIC, MIRRORED)
 
 
 def why_grid(tiling: AnyTiling, cached: bool) -> str:

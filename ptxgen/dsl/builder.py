@@ -110,11 +110,12 @@ class KernelBuilder(Roles):
             )
         return Turns(self, role, self.take_barriers("turns", role.warpgroups))
 
-    def tile_scheduler(self, count: Value) -> TileScheduler:
+    def tile_scheduler(self, count: Value, *, mirrored: bool = False) -> TileScheduler:
         """What deals tiles of the work to CTAs that take several, one after another: `with
-        scheduler.tiles() as tile:`, in each role. `count`, u32 and at least 1, is how many there are.
+        scheduler.tiles() as tile:`, in each role. `count`, u32 and at least 1, is how many there are. If it
+        is `mirrored`, every other round begins with the last CTA: for tiles with the longest first.
         """
-        return TileScheduler(self, count)
+        return TileScheduler(self, count, mirrored)
 
     # ---------------------------------------------------------------------------- notes and result
 

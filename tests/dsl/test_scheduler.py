@@ -16,14 +16,14 @@ from ptxgen.types import f32, u32
 ROWS, TILE = 8, 32
 
 
-def kernel() -> tuple[KernelBuilder, Any]:
+def kernel(mirrored: bool = False) -> tuple[KernelBuilder, Any]:
     """Each tile of X has some boxes of rows; Y gets the sum of the rows of each."""
     k = KernelBuilder("sums", target="sm_90a", threads=64)
     X, Y = k.tma.tensor_map("X", f32), k.pointer("Y", f32)
     tiles, boxes = k.param("tiles", u32), k.param("boxes", u32)
     producer, consumer = k.warp_role("producer"), k.warp_role("consumer")
     ring = k.tma.ring(2, producer, consumer, x=((ROWS, TILE), f32))
-    scheduler = k.tile_scheduler(tiles)
+    scheduler = k.tile_scheduler(tiles, mirrored=mirrored)
     with producer, scheduler.tiles() as tile, k.loop(0, boxes) as box, ring.fill() as stage:
         k.tma.load(stage.x, X[(tile * boxes + box) * ROWS, 0])
     with consumer, scheduler.tiles() as tile:
@@ -37,9 +37,10 @@ def kernel() -> tuple[KernelBuilder, Any]:
 
 
 @pytest.mark.parametrize("ctas", [1, 2, 3, 7, 9])
+@pytest.mark.parametrize("mirrored", [False, True])
 @pytest.mark.parametrize("schedule", ["lockstep", PCT(1)])
-def test_any_number_of_ctas_takes_all_tiles(ctas: int, schedule: Any) -> None:
-    k, module = kernel()
+def test_any_number_of_ctas_takes_all_tiles(ctas: int, schedule: Any, mirrored: bool) -> None:
+    k, module = kernel(mirrored)
     x = np.random.default_rng(0).integers(-9, 9, (7 * 3 * ROWS, TILE)).astype(np.float32)
     y = np.full((7, TILE), np.nan, np.float32)
     args = [k.tma.boxes()["X"].of(x), y, 7, 3]
@@ -49,8 +50,22 @@ def test_any_number_of_ctas_takes_all_tiles(ctas: int, schedule: Any) -> None:
     np.testing.assert_array_equal(y, x.reshape(7, -1, TILE).sum(1))
 
 
-def test_barriers_of_roles_are_proved() -> None:
-    k, module = kernel()
+@pytest.mark.parametrize(
+    ("mirrored", "wanted"), [(False, [0, 1, 2, 0, 1, 2, 0]), (True, [0, 1, 2, 2, 1, 0, 0])]
+)
+def test_rounds_are_dealt_from_one_end_or_from_both(mirrored: bool, wanted: list[int]) -> None:
+    k = KernelBuilder("dealt", target="sm_80", threads=32)
+    Y, scheduler = k.pointer("Y", u32), k.tile_scheduler(k.param("tiles", u32), mirrored=mirrored)
+    with scheduler.tiles() as tile, k.when(k.thread_id() == 0):
+        Y[tile] = k.block_id()
+    y = np.full(8, 99, np.uint32)
+    run(k.build(), "dealt", grid=(3, 1, 1), block=(32, 1, 1), args=[y, 7])
+    assert y.tolist() == [*wanted, 99]
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_barriers_of_roles_are_proved(mirrored: bool) -> None:
+    k, module = kernel(mirrored)
     maps = {name: boxes.smallest() for name, boxes in k.tma.boxes().items()}
     found = prove(module, block=64, params=maps)
     assert found.shared.complete, found.shared.report()

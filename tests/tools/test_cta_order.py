@@ -121,15 +121,16 @@ def test_each_number_of_heads_has_a_line_with_what_is_divided(capsys: pytest.Cap
 
 
 def test_schedulers_take_as_long_as_by_hand() -> None:
-    launch = Launch(1, 1, (5, 3, 1, 1), 1)
-    # Blocks cost 6, 4, 2, 2. A grid of two: 6 + 2, 4 + 2. In turn: 6 + 2, 4 + 2, less a half for the second.
-    order = tool.by_head_from_first
-    assert tool.times_of_schedulers(launch, order, 2, 0.0) == {"grid": 8, "static": 8}
-    assert tool.times_of_schedulers(launch, order, 2, 0.5) == {"grid": 8, "static": 7.5}
-    # From the other end, 2, 2, 4, 6: 2 + 4 and 2 + 6; of one after another all but the first are cheaper.
-    assert tool.times_of_schedulers(launch, tool.by_head, 2, 0.0) == {"grid": 8, "static": 8}
-    assert tool.times_of_schedulers(launch, order, 1, 0.5) == {"grid": 14, "static": 12.5}
-    assert tool.times_of_schedulers(Launch(1, 1, (1, 5, 1, 5), 1), order, 2, 0.0)["static"] == 12
+    launch, order = Launch(1, 1, (5, 3, 2, 1), 1), tool.by_head_from_first
+
+    def times(slots: int, hidden: float) -> list[float]:
+        return list(tool.times_of_schedulers(launch, order, slots, hidden).values())
+
+    # Blocks cost 6, 4, 3, 2. A grid of two: 6 + 2, 4 + 3. In turn 6 + 3, 4 + 2, mirrored 6 + 2, 4 + 3.
+    assert times(2, 0.0) == [8, 9, 8]
+    assert times(2, 0.5) == [8, 8.5, 7.5]
+    assert times(1, 0.5) == [15, 13.5, 13.5]
+    assert times(9, 0.5) == [6, 6, 6]
 
 
 def test_schedulers_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,6 +141,7 @@ def test_schedulers_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None
     assert [line.split() for line in lines] == [
         ["grid", "288.0", "1.000", "288.0", "1.000"],
         ["static", "288.0", "1.000", "272.5", "1.057"],
+        ["mirrored", "288.0", "1.000", "272.5", "1.057"],
     ]
 
 

@@ -14,7 +14,8 @@ from ptxgen.types import u32
 
 class TileScheduler:
     """Deals the tiles 0 … `count` - 1 of the work to the CTAs of a launch along x, of which there may be
-    any number: CTA n takes the tiles n, n + CTAs, n + 2 CTAs, ….
+    any number: CTA n takes the tiles n, n + CTAs, n + 2 CTAs, …. If it is `mirrored`, the last CTA takes the
+    first tile of every other round: where tiles are sorted, the longest first, CTAs so end together.
 
     `with scheduler.tiles() as tile:` runs its body for each tile of the CTA, in each role that it is
     entered in: all of them see the same tiles in the same order, so that rings and barriers keep their
@@ -22,7 +23,7 @@ class TileScheduler:
     CTAs below 2**32; in a cluster a multiple of its CTAs, which take neighbouring tiles.
     """
 
-    def __init__(self, k: Roles, count: Value) -> None:
+    def __init__(self, k: Roles, count: Value, mirrored: bool) -> None:
         if getattr(count, "type", None) is not u32:
             raise TypeMismatchError(
                 "tile_scheduler: the number of tiles must be a u32 value, such as k.param('tiles', u32), "
@@ -30,6 +31,7 @@ class TileScheduler:
             )
         self.k = k
         self.count = count
+        self.mirrored = mirrored
         self.not_entered = k.not_entered  # where the kernel keeps account of `with` blocks
         self._inside = False
 
@@ -51,9 +53,17 @@ class TileScheduler:
         k.require_present("scheduler.tiles")
         self._inside = True
         try:
-            with k.dealt(self.count) as index:
-                # The loop says as much; the minimum says it to whoever reads the body alone.
-                yield k.min(index, self.count - 1)
+            # The body runs below the count anyway; the minimum says it to whoever reads the body alone.
+            if not self.mirrored:
+                with k.dealt(self.count) as index:
+                    yield k.min(index, self.count - 1)
+                return
+            ctas, cta = k.blocks(), k.block_id()
+            from_end = ctas - 1 - cta
+            with k.loop(0, (self.count + (ctas - 1)) // ctas) as turn:
+                number = turn * ctas + k.selp(cta, from_end, turn & 1 == 0)
+                with k.when(number < self.count, uniform=True):
+                    yield k.min(number, self.count - 1)
         finally:
             self._inside = False
 

@@ -20,6 +20,7 @@ from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of_config
 from flash.launch.checks import check
 from flash.launch.kernel_choice import kernel_of
+from flash.launch.scheduler_choice import Device
 from flash.problem.config import KernelConfig
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen import ir
@@ -76,12 +77,13 @@ def assert_same_as_grid(config: AttentionConfig, of: KernelConfig, arrays: Any, 
 @pytest.mark.parametrize("apart", [True, False])
 @pytest.mark.parametrize("ctas", [1, 2, 3, 12, 14])
 @pytest.mark.parametrize("block_q", [64, 128])
+@pytest.mark.parametrize("scheduler", ["static", "mirrored"])
 @pytest.mark.parametrize("causal", [False, "bottom_right", "top_left"])
 @pytest.mark.parametrize(("seq_q", "seq_k"), [(150, 90), (150, 40), (65, 100)])
 def test_any_number_of_ctas_computes_all_parts(
-    seq_q: int, seq_k: int, causal: Any, block_q: int, ctas: int, apart: bool
+    seq_q: int, seq_k: int, causal: Any, scheduler: str, block_q: int, ctas: int, apart: bool
 ) -> None:
-    config = config_of(causal=causal, block_q=block_q)
+    config = config_of(causal=causal, block_q=block_q, scheduler=scheduler)
     arrays = arrays_of(config, seq_q, seq_k)
     out, lse, _ = assert_same_as_grid(config, kernel(config, apart=apart), arrays, ctas)
     arithmetic = arithmetic_of_config(config)
@@ -183,7 +185,7 @@ def test_clusters_take_neighbouring_parts(ctas: int, apart: bool) -> None:
     ],
 )
 def test_every_order_of_the_warps_gives_the_same_bits(seed: int, block_q: int, apart: bool) -> None:
-    config = config_of(causal=True, block_q=block_q)
+    config = config_of(causal=True, block_q=block_q, scheduler="mirrored" if seed % 2 else "static")
     arrays = arrays_of(config, 150, 70, batch=1)
     assert_same_as_grid(config, kernel(config, apart=apart), arrays, 1 + seed % 3, schedule=PCT(seed))
 
@@ -230,6 +232,8 @@ def test_a_wait_that_is_left_out_is_noticed(apart: bool) -> None:
         {"head_dim": 256, "tile": "auto", "block_q": "auto", "bias": "f32", "sink": True},
         {"head_dim": 64, "pack_gqa": True, "causal": True},
         {"head_dim": 64, "varlen": True, "causal": True},
+        {"head_dim": 128, "tile": "auto", "block_q": "auto", "causal": True, "scheduler": "mirrored"},
+        {"head_dim": 256, "tile": "auto", "block_q": "auto", "causal": True, "scheduler": "mirrored"},
     ],
     ids=str,
 )
@@ -245,7 +249,8 @@ def test_every_access_and_barrier_is_proved(how: dict[str, Any]) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("head_dim", [128, nightly(64), nightly(96), nightly(192), nightly(256)])
 def test_no_default_kernel_spills(head_dim: int, causal: bool, assembler: Assembler) -> None:
-    how = {"target": "sm_90a", "causal": causal, "return_lse": True, "scheduler": "static"}
+    how = {"target": "sm_90a", "causal": causal, "return_lse": True}
+    how |= {"scheduler": "mirrored" if causal else "static"}
     config = AttentionConfig(head_dim, dtype="bf16", **how)
     assert config.kernel().tiling.own_output == (head_dim <= 128)
     assert_no_spill(config, assembler)
@@ -286,17 +291,20 @@ def test_where_each_part_has_a_cta_explain_says_why() -> None:
 
 
 def test_the_rule_for_launches() -> None:
-    def scheduler(seq_q: int, **how: Any) -> str:
+    def scheduler(seq_q: int, cache_bytes: int = 1 << 20, **how: Any) -> str:
         config = AttentionConfig(64, **{"dtype": "f16", "target": "sm_90a", "pack_gqa": False, **how})
         q, k, v = (view(np.zeros((1, 2, n, 64), np.float16), "array") for n in (seq_q, 512, 512))
-        return kernel_of(config, check(config, q, k, v, None), multiprocessors=4).scheduler
+        return kernel_of(config, check(config, q, k, v, None), device=Device(4, cache_bytes)).scheduler
 
     # 2, 4 and 6 blocks, of which 4 run at once.
     assert [scheduler(n) for n in (128, 256, 384)] == ["grid", "grid", "static"]
-    assert [scheduler(9999, causal=True), scheduler(9999, window=(9, 9))] == ["grid", "grid"]
+    # K and V of a head are 128 KiB.
+    assert [scheduler(n, causal=True) for n in (256, 384)] == ["grid", "mirrored"]
+    assert [scheduler(9999, n << 10, causal=True) for n in (341, 342)] == ["grid", "mirrored"]
+    assert scheduler(9999, window=(9, 9)) == "grid"
     assert [scheduler(9999, scheduler="grid"), scheduler(9999, target="sm_90")] == ["grid", "grid"]
     assert [scheduler(9, scheduler="static"), scheduler(9, scheduler="static", causal=True)] == ["static"] * 2
-    with pytest.raises(ConfigError, match="scheduler must be one of 'auto', 'grid', 'static', got 'queue'"):
+    with pytest.raises(ConfigError, match="must be one of 'auto', 'grid', 'static', 'mirrored', got 'queue'"):
         AttentionConfig(64, scheduler="queue")  # type: ignore[arg-type]
 
 
