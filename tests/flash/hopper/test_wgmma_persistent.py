@@ -25,7 +25,7 @@ from flash.problem.config import KernelConfig
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen import ir
 from ptxgen.arrays.views import view
-from ptxgen.errors import ConfigError, PtxGenError
+from ptxgen.errors import ConfigError, TrapError
 from ptxgen.interpreter import PCT
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.cache import ModuleCache
@@ -134,7 +134,7 @@ def test_nan_of_one_part_does_not_reach_the_next() -> None:
     q, k, v = arrays_of(config, 70, 70, heads=1)
     v[0, ..., -20, 3], v[1, ..., 4, 5], v[1, ..., -1, 2] = np.nan, np.inf, -np.inf
     with np.errstate(invalid="ignore"):
-        out, _, _ = assert_same_as_grid(config, kernel(config), (q, k, v), 1)
+        out, _, _ = assert_same_as_grid(config, kernel(config), (q, k, v), 1, schedule=PCT(0))
     assert np.isnan(out[0, 0, 50:, 3]).all()
     assert np.isfinite(np.delete(out[0], 3, -1)).all()
 
@@ -200,26 +200,17 @@ def waits(module: ir.Module) -> list[int]:
     ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("apart", [pytest.param(True, marks=pytest.mark.slow), nightly(False)])
 def test_a_wait_that_is_left_out_is_noticed(apart: bool) -> None:
     config = config_of(causal=True)
     of = kernel(config, apart=apart)
-    arrays, module = arrays_of(config, 100, 90, batch=1), build(of).module
-    wanted = run_forward(config, arrays, kernel=of, ctas=1)
+    arrays, module = arrays_of(config, 100, 50, batch=1, heads=1), build(of).module
     found = waits(module)
-    assert len(found) >= 8
+    assert len(found) == 14
     for at in found:
-        kept = None
-        try:
-            for seed in range(6):
-                given = {"kernel": of, "ctas": 1, "sanitize": True, "schedule": PCT(seed)}
-                kept = run_forward(config, arrays, module=without(module, at), **given)
-                for one, other in zip(bits(kept), bits(wanted), strict=True):
-                    np.testing.assert_array_equal(one, other)
-        except (PtxGenError, AssertionError):
-            continue
-        pytest.fail(f"statement {at} is not missed: {module.kernels[0].body[at]}")
+        given = {"kernel": of, "ctas": 1, "sanitize": True, "schedule": PCT(0)}
+        with pytest.raises(TrapError):
+            run_forward(config, arrays, module=without(module, at), **given)
 
 
 @pytest.mark.sample(1, gate=4)
