@@ -112,7 +112,8 @@ def run_forward(
         own_sizes |= zip(operand.axes, array.shape, strict=False) if operand.is_whole else []
         extra.append(array)
         extra_strides += [s // array.itemsize for s in wide.strides]
-    values = {**config.numbers, "dropout_seed": dropout_seed, "section": section, **own_sizes}
+    given = {"dropout_seed": dropout_seed, "section": section, "parts": _blocks(kernel, q, k)}
+    values = {**config.numbers, **given, **own_sizes}
     numbers = [np.float32(values[n.name]) if n.type.is_float else values[n.name] for n in kernel.numbers]
     result = run(
         module,

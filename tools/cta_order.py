@@ -1,8 +1,10 @@
 """In which order the CTAs of a launch begin, and what another order, or more CTAs for splits of the keys,
-would be worth: a model of multiprocessors that take the next CTA as soon as they are done with one.
+would be worth: a model of multiprocessors that take the next CTA as soon as they are done with one. And what
+persistent CTAs would be worth, which take several blocks of queries, one after another.
 
 `python tools/cta_order.py --head-dim 128 --dtype f16 --causal --seq 8192 --heads 32 --kv-heads 8`
 `python tools/cta_order.py --head-dim 128 --seq 4096 --target sm_80 --multiprocessors 108 --splits`
+`python tools/cta_order.py --head-dim 128 --dtype f16 --target sm_90a --causal --seq 4096 --schedulers`
 """
 
 from __future__ import annotations
@@ -131,6 +133,47 @@ def time_of(launch: Launch, order: Order, slots: int, splits: int = 1) -> int:
     return max(running)
 
 
+# The part of a CTA's work beside its tiles that a persistent one does while it finishes the block before:
+# barriers and tensor maps, and the way of the first tiles. No GPU has measured it.
+_HIDDEN: Final = 0.5
+
+
+def time_in_turn(costs: Sequence[float], slots: int) -> float:
+    """The time of CTAs that take every so many of these blocks (`flash/problem/persistence.py`, static)."""
+    return max(sum(costs[first::slots]) for first in range(min(slots, len(costs))))
+
+
+def time_mirrored(costs: Sequence[float], slots: int) -> float:
+    """The time where every other round is dealt from the last CTA to the first."""
+    loads = [0.0] * slots
+    for n, cost in enumerate(costs):
+        turn, place = divmod(n, slots)
+        loads[slots - 1 - place if turn % 2 else place] += cost
+    return max(loads)
+
+
+def time_of_next(costs: Sequence[float], slots: int) -> float:
+    """The time where who is done takes the next block, as the CTAs of a grid."""
+    running: list[float] = []
+    for cost in costs:
+        now = heapq.heappop(running) if len(running) >= slots else 0.0
+        heapq.heappush(running, now + cost)
+    return max(running)
+
+
+def times_of_schedulers(launch: Launch, order: Order, slots: int, hidden: float) -> dict[str, float]:
+    """The time of a launch with each scheduler, in tiles. Of each block but a CTA's first, `hidden` of what
+    it costs beside tiles passes while the block before is finished.
+    """
+    grid = [launch.tiles[block] + float(BESIDE) for _, block in order(launch)]
+    kept = [cost - (hidden * BESIDE if n >= slots else 0.0) for n, cost in enumerate(grid)]
+    return {
+        "grid": time_of_next(grid, slots),
+        "static": time_in_turn(kept, slots),
+        "mirrored": time_mirrored(kept, slots),
+    }
+
+
 def _end_one(running: list[tuple[int, int]], live: Counter[int], now: int, head_time: int) -> tuple[int, int]:
     """End the next CTA. Returns the time, and the sum of live heads over time until then."""
     end, head = heapq.heappop(running)
@@ -159,6 +202,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     fit = heads_per_section(heads, group, one_head, given.l2_mib * MIB)
     launch = Launch(heads, group, tiles, fit)
     slots = given.multiprocessors * resources.ctas_per_sm
+    if given.schedulers:
+        order: Order = sections if config.causal else by_head_from_first
+        tell(
+            f"{resources.config.name}, {launch.heads * len(tiles)} blocks, {slots} at a time; times in tiles"
+        )
+        tell(f"{'scheduler':10} {'time':>9} {'gain':>6} {'with overlap':>13} {'gain':>6}")
+        plain, overlapped = (times_of_schedulers(launch, order, slots, part) for part in (0.0, _HIDDEN))
+        for name, time in plain.items():
+            gains = plain["grid"] / time, plain["grid"] / overlapped[name]
+            tell(f"{name:10} {time:9.1f} {gains[0]:6.3f} {overlapped[name]:13.1f} {gains[1]:6.3f}")
+        return OK
     if given.splits:
         _tell_splits(given, resources, one_head)
         return OK
@@ -228,6 +282,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--multiprocessors", type=whole(1), default=_MULTIPROCESSORS, metavar="N")
     add("--l2-mib", type=whole(1), default=_L2_MIB, metavar="MIB", help="the cache (50)")
     add("--splits", action="store_true", help="for 1 to --heads heads: splits of the keys, and their gain")
+    add("--schedulers", action="store_true", help="a CTA for each block of queries beside persistent ones")
     given = parser.parse_args(argv)
     given.queries = given.queries or given.seq
     given.kv_heads = given.kv_heads or given.heads

@@ -65,9 +65,7 @@ class Words:
 
 def launch_contract(made: BuiltKernel, words: Words) -> dict[str, Any]:
     """The contract of a kernel. Sizes and offsets are in bytes unless the key says otherwise."""
-    kernel, sizes = made.kernel, _sizes(made)
-    for name, value in words.equal.items():
-        sizes[name]["equal"] = value
+    kernel, sizes = made.kernel, _sizes(made, words.equal)
     strides = {
         parameter: dimension
         for operand in made.arrays
@@ -216,13 +214,17 @@ def promised_launch(
     return GlobalContract(tuple(found), strides, bounds, (blocks, 1, 1), equal)
 
 
-def _sizes(made: BuiltKernel) -> dict[str, dict[str, Any]]:
-    """The bounds of each size, and the expression of other sizes that it must be equal to."""
+def _sizes(made: BuiltKernel, equal: Mapping[str, Expression]) -> dict[str, dict[str, Any]]:
+    """The bounds of each size, and the expression of other sizes that it must be equal to: that in
+    `equal`, or what the proof takes.
+    """
     promised = made.promised
     found: dict[str, dict[str, Any]] = {}
     for name, (least, most) in promised.bounds.items():
         found[name] = {"least": least, "most": most}
-        if name in promised.equal:
+        if name in equal:
+            found[name]["equal"] = equal[name]
+        elif name in promised.equal:
             found[name]["equal"] = expression(promised.equal[name])
     return found
 

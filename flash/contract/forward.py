@@ -80,6 +80,7 @@ def _most_rows(config: KernelConfig) -> int:
     return max_seq(config.features) if config.features.appended is None else config.tiling.block_q
 
 
+CTAS: Final = "ctas"  # the size of a persistent kernel's grid, which the host chooses
 CAUSAL: Final[dict[str, str]] = {
     "": "none: every query sees every key",
     "bottom_right": (
@@ -110,7 +111,8 @@ def contract(made: BuiltKernel, config: KernelConfig) -> dict[str, Any]:
             **turning,
         },
         meanings=meanings,
-        ctas=_ctas(config),
+        ctas=CTAS if config.is_persistent else _parts(config),
+        equal={"parts": _parts(config)} if config.is_persistent else {},
         constraints=_constraints(config),
         more={
             "alignment": config.alignment,
@@ -124,8 +126,10 @@ def contract(made: BuiltKernel, config: KernelConfig) -> dict[str, Any]:
     return launch_contract(made, words)
 
 
-def _ctas(config: KernelConfig) -> Expression:
-    """The number of CTAs along x. With packed heads, rows are those of all heads of a group."""
+def _parts(config: KernelConfig) -> Expression:
+    """The number of parts of the problem, each of which has a CTA along x unless the kernel is persistent.
+    With packed heads, rows are those of all heads of a group.
+    """
     t, longest = config.tiling, config.features.longest_q
     slices: list[Expression] = [t.value_slices, *(["splits"] if config.features.splits else [])]
     rows, heads = expression(longest), expression("heads")
@@ -220,7 +224,7 @@ def _constraints(config: KernelConfig) -> list[str]:
         f"{rows[0]} and {rows[1]} are at most {max_seq(features)}",
         *([f"{features.longest_q} * group is at most {_most_rows(config)}"] if config.packed else []),
         "heads is a multiple of kv_heads",
-        "block and grid are exactly as given: the batch is known from the number of CTAs",
+        _of_grid(config),
         f"{written} share no memory with {read} is read or each other, and no two indices of O "
         "name one element",
     ]
@@ -247,6 +251,17 @@ def _constraints(config: KernelConfig) -> list[str]:
     if features.varlen or features.cached:
         constraints.append(NOT_WRITTEN_MEANWHILE)
     return constraints
+
+
+def _of_grid(config: KernelConfig) -> str:
+    """The constraint on the grid."""
+    if not config.is_persistent:
+        return "block and grid are exactly as given: the batch is known from the number of CTAs"
+    of_clusters = f", in whole clusters of {config.cluster}" if config.cluster > 1 else ""
+    return (
+        "block is exactly as given, and the batch is known from parts. ctas is best the number of CTAs that "
+        f"run at once, multiprocessors times CTAs of each, and no more than parts{of_clusters}"
+    )
 
 
 def _of_new_rows(config: KernelConfig) -> Iterator[str]:
@@ -307,4 +322,7 @@ def global_contract(config: KernelConfig) -> GlobalContract:
         bounds["rows"], equal["rows"] = (1, _most_rows(config)), f"{features.longest_q} * group"
     blocks = f"({rows} + {t.block_q - 1}) // {t.block_q}"
     blocks += f" * {of} * batch * {t.value_slices}{' * splits' if features.splits else ''}"
+    if config.is_persistent:
+        equal["parts"], blocks = blocks, CTAS
+        bounds[CTAS] = bounds["parts"]
     return promised_launch(arrays_of(config), bounds, blocks, equal, maps_of(config))

@@ -85,7 +85,7 @@ class GridPlace:
     def of(cls, k: KernelBuilder, config: KernelConfig, given: Parameters, blocks: Value) -> GridPlace:
         """The coordinates of this CTA, where each head has `blocks` query blocks."""
         t, splits = config.tiling, given.numbers.get("splits")
-        rest, slice, part = k.signed(k.block_id()), None, None
+        rest, slice, part = k.signed(k.block_id() if given.part is None else given.part), None, None
         if t.value_slices > 1:
             slice = ValueSlice.of(k, t.slices, rest % t.value_slices)
             rest = rest // t.value_slices
@@ -94,7 +94,7 @@ class GridPlace:
             rest = rest // k.signed(splits)
         if not config.takes_turns:
             return cls(slice, part, rest // blocks, rest % blocks)
-        ctas = k.blocks()
+        ctas = k.blocks() if given.part is None else given.numbers["parts"]
         if t.value_slices > 1:
             ctas = ctas // t.value_slices
         section = given.numbers["section"]

@@ -44,6 +44,7 @@ class NonFinite:
         self.stored = config.element_of("V")
         self.output = config.output.scalar
         self._flag = k.shared("odd_flag", (1, 1), u32).pointer()
+        self._mark: Value | int = 1  # what the flag is if something was found
         with k.when(k.thread_id() == 0):
             k.store(self._flag, 0)
 
@@ -57,7 +58,11 @@ class NonFinite:
 
     def found(self) -> None:
         """Note that a thread has set something to 0."""
-        self.k.store(self._flag, 1)
+        self.k.store(self._flag, self._mark)
+
+    def begin_part(self, number: Value) -> None:
+        """Forget what other parts of the CTA have found: that of `number`, u32 and no other's, begins."""
+        self._mark = number + 1
 
     def _signs(self, word: Value) -> Value:
         return _signs(word, self.dtype)
@@ -72,7 +77,8 @@ class NonFinite:
         k = self.k
         k.note("NaN and infinity of V, for the rows that see them")
         team.sync(k)  # O and the flag have been written by all
-        with k.when(k.load(self._flag) != 0):
+        found = k.load(self._flag)
+        with k.when(found != 0 if isinstance(self._mark, int) else found == self._mark):
             thread = team.thread(k)
             warp, lane = k.signed(thread // WARP_SIZE), k.signed(thread % WARP_SIZE)
             last = k.min(cta.first_row + block_q, cta.O.rows)

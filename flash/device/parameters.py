@@ -227,6 +227,7 @@ class Parameters:
     numbers: dict[str, Value]  # scalars of `flash/problem/features.py`, by name
     operands: dict[str, ScoreArray]
     in_cache: InCache | None = None  # where the keys of one batch item are
+    part: Value | None = None  # the number of the part, u32, of a CTA that takes several; None: its index
 
     @classmethod
     def declare(cls, k: KernelBuilder, config: KernelConfig) -> Parameters:

@@ -20,6 +20,7 @@ from flash.device.lazy_softmax import LEAST_SCALE
 from flash.device.mma_products import fragment_columns
 from flash.device.nonfinite import NonFinite
 from flash.device.parameters import Parameters
+from flash.device.persistent import Parts, PersistentRings
 from flash.device.stored_sums import store_sums
 from flash.device.sum_checked_softmax import SumCheckedSoftmax
 from flash.device.team import Team
@@ -32,7 +33,7 @@ from flash.scores.philox import KEYS_PER_BLOCK
 from flash.scores.places import ScorePlaces
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Role, Value, marked
-from ptxgen.dsl.hopper import BoxTile, Ring
+from ptxgen.dsl.hopper import BoxTile, Ring, Stage
 from ptxgen.dsl.hopper.products import STEP
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, QUAD, QUAD_LANES
 from ptxgen.target import WARP_SIZE
@@ -73,7 +74,8 @@ def attention_module(
     given = Parameters.declare(k, config)
     producer = k.warpgroup_role("producer", registers=t.producer_registers)
     consumer = k.warpgroup_role("consumer", warpgroups=t.consumers, registers=t.consumer_registers)
-    rings = rings_of.declare(k, config, t, producer, consumer)
+    rings_of = PersistentRings if config.is_persistent else rings_of
+    rings, parts = rings_of.declare(k, config, t, producer, consumer), Parts.of(k, config, given)
     # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros, but of packed
     # sequences rows of the next one, and anything in a cache.
     shares = config.features.varlen or config.features.cached
@@ -82,11 +84,14 @@ def attention_module(
         odd = NonFinite(k, config)
     if own_rows:
         AppendedRows.written(k, config, given, Cta.of(k, config, given))
-    with producer:
+    with producer, parts.each() as given:
         cta = Cta.of(k, config, given)
-        with k.when(_has_tiles(cta), uniform=True):
-            rings.fill(k, cta)
-    with consumer:
+        if isinstance(rings, PersistentRings):
+            rings.fill_part(k, cta, _has_tiles(cta))
+        else:
+            with k.when(_has_tiles(cta), uniform=True):
+                rings.fill(k, cta)
+    with consumer, parts.each() as given:
         cta = Cta.of(k, config, given)
         consumer_of(k, config, t, given, cta, consumer, rings, odd).run()
     return k.build()
@@ -132,6 +137,7 @@ class Consumer:
         self.rings = rings
         self.odd = odd
         self.keys_of_thread = fragment_columns(t.tile)
+        self.q_stage: Stage | None = None  # of Q, if the producer fills it
 
     @marked("wgmma: tiles of a consumer")
     def run(self) -> None:
@@ -153,28 +159,43 @@ class Consumer:
         self.softmax = SumCheckedSoftmax(k, len(_ROWS), QUAD, scale, self.slack, sinks)
         self.P = [[k.var(u32, 0) for _ in range(_WORDS)] for _ in range(t.tile // STEP)]
         self.turns = k.turns(self.role) if t.takes_turns else None
+        if self.config.is_persistent:
+            self.q = self._queries()  # also where there are no keys (`PersistentRings.fill_part`)
+            if self.odd is not None:
+                assert self.given.part is not None  # the kernel is persistent
+                self.odd.begin_part(self.given.part)
         with k.when(_has_tiles(cta), uniform=True):
             if self.turns is not None:
                 self.turns.begin()
-            self.q = self._queries()
+            if not self.config.is_persistent:
+                self.q = self._queries()
             self._flip_signs()
             self._turn_queries()
-            self._first()
-            for begin, end, cut in tile_runs(k, cta, lambda: Cta.of(k, self.config, self.given)):
-                if cut is Cut.ANYWHERE and not cta.mask.hides_keys:
-                    continue  # at most one tile, which is done
-                begin = k.min(begin, cta.tiles - 1)
-                with k.loop(-begin, end if isinstance(end, int) else -end) as n:
-                    seen = cta.mask.sees_tile(self.rings.first_key(n)) if cta.mask.has_gaps else None
-                    with nullcontext() if seen is None else k.when(seen, uniform=True):
-                        self._next(n, cut)
-            self._last()
+            self._walk()
             if self.turns is not None:
                 self.turns.end()
         if self.config.begins_next:
             k.note("the grid that merges the parts may begin")
             k.griddepcontrol_launch_dependents()
+        if t.own_output:
+            self._give_back_queries()
         self._finish()
+        if self.config.is_persistent:
+            self._end_part()
+
+    def _walk(self) -> None:
+        """Take the tiles of keys from the last to the first."""
+        k, cta = self.k, self.cta
+        self._first()
+        for begin, end, cut in tile_runs(k, cta, lambda: Cta.of(k, self.config, self.given)):
+            if cut is Cut.ANYWHERE and not cta.mask.hides_keys:
+                continue  # at most one tile, which is done
+            begin = k.min(begin, cta.tiles - 1)
+            with k.loop(-begin, end if isinstance(end, int) else -end) as n:
+                seen = cta.mask.sees_tile(self.rings.first_key(n)) if cta.mask.has_gaps else None
+                with nullcontext() if seen is None else k.when(seen, uniform=True):
+                    self._next(n, cut)
+        self._last()
 
     def _first_row_of(self, cta: Cta) -> Value:
         """The first row of this thread, whose warpgroup has the rows from `group_row` on."""
@@ -185,7 +206,8 @@ class Consumer:
         """The tile of Q, when it is there."""
         queries = self.rings.queries
         if isinstance(queries, Ring):
-            return queries.acquire().q
+            self.q_stage = queries.acquire()
+            return self.q_stage.q
         rows = BoxRows(self.k, self.team, queries)
         rows.load(self.cta.Q, self.cta.first_row)
         commit_copies(self.k)
@@ -193,6 +215,18 @@ class Consumer:
         self.k.fence_proxy_async(space="shared::cta")
         self.role.barrier.sync()
         return queries
+
+    def _give_back_queries(self) -> None:
+        """Let the producer fetch the queries of the next part."""
+        if self.q_stage is not None:
+            self.q_stage.release()
+
+    def _end_part(self) -> None:
+        """Let the next part begin: nobody reads what it writes any more."""
+        if not self.t.own_output:
+            self._give_back_queries()
+        if self.odd is not None or self.q_stage is None or self.cta.queries_from is not None:
+            self.role.barrier.sync()  # all have read the flag, or the rows that threads store
 
     @marked("wgmma: negative scale")
     def _flip_signs(self) -> None:

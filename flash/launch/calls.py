@@ -16,6 +16,7 @@ from flash.cpu.paged_rows import KeyRows, PagedRows
 from flash.device.cta_order import USUAL_CACHE_BYTES
 from flash.launch.checks import Geometry, grid_ctas, section
 from flash.launch.operands import Operands
+from flash.launch.scheduler_choice import USUAL_MULTIPROCESSORS, ctas_at_once
 from flash.launch.step import Step, plan_of
 from flash.launch.varlen import LENGTHS, TABLE
 from flash.mods.trace import AUX
@@ -53,10 +54,12 @@ def make_plan(
     numbers: Mapping[str, int | float] = MappingProxyType({}),
     cache_bytes: int = USUAL_CACHE_BYTES,
     splits: int = 1,
+    multiprocessors: int = USUAL_MULTIPROCESSORS,
 ) -> LaunchPlan:
     """The launch of a kernel. `addresses` are the addresses of Q, K, V, O, the LSE if the kernel
     writes it, and the operands. `numbers` are the scalar arguments of the kernel's features,
-    `cache_bytes` is the size of the device's L2 cache. With several `splits`, O and LSE are dense arrays
+    `cache_bytes` is the size of the device's L2 cache, a persistent kernel has as many CTAs as run at once
+    on its `multiprocessors`. With several `splits`, O and LSE are dense arrays
     [batch, heads, seq_q, splits, head_dim_v] and [batch, heads, seq_q, splits].
     """
     config = build.config
@@ -67,7 +70,9 @@ def make_plan(
         strides[-1] = dense_strides((g.batch, g.heads, g.seq_q, splits, config.tiling.head_dim_v))[:-1]
     strides += [()] * config.return_lse
     rows_q, rows_k = config.features.row_counts
+    parts = grid_ctas(config, geometry)
     values: dict[str, int | float] = {
+        "parts": parts,
         rows_q: geometry.seq_q,
         rows_k: geometry.seq_k,
         "max_seqlen_q": geometry.longest_q,
@@ -82,7 +87,9 @@ def make_plan(
         **dict(geometry.operand_sizes),
         **numbers,
     }
-    ctas = grid_ctas(config, geometry) * splits
+    ctas = parts * splits
+    if config.is_persistent:
+        ctas = ctas_at_once(build.resources, parts, multiprocessors)
     return plan_of(build, addresses, [*strides, *geometry.operand_strides], values, ctas)
 
 

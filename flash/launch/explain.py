@@ -12,11 +12,13 @@ from flash.launch.gpu import GpuLauncher
 from flash.launch.kernel_choice import kernel_of, why_not_wgmma
 from flash.launch.key_splits import Division, fixed_splits, units_of
 from flash.launch.operands import Operands
+from flash.launch.scheduler_choice import USUAL_MULTIPROCESSORS, ctas_at_once
 from flash.launch.varlen import LENGTHS
 from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
 from flash.problem.fp8_tiling import Fp8Tiling
 from flash.problem.mma_tiling import PAIRS
+from flash.problem.persistence import why_grid
 from flash.problem.sequences import each_sequence
 from flash.problem.tile_choice import AnyTiling
 from flash.problem.wgmma_choice import WGMMA_TARGET
@@ -105,7 +107,7 @@ def _kernel(
         "proved": proved_text(made),
         "access": f"{config.alignment} bytes at once, as addresses and strides allow",
         "tiles": f"{t.block_q} {_queries(made, geometry)} by {t.tile} keys{_slice(t)}, {t.threads} threads",
-        **_grid(gpu.config, made, geometry, division),
+        **_grid(gpu.config, made, geometry, division, _dealt(made, geometry, gpu, backend)),
         "needs": str(made.resources),
     }
     if backend == "cuda":
@@ -114,13 +116,35 @@ def _kernel(
     return lines
 
 
-def _grid(config: AttentionConfig, made: Build, geometry: Geometry, division: Division) -> dict[str, str]:
+def _dealt(made: Build, geometry: Geometry, gpu: GpuLauncher, backend: str) -> str | None:
+    """How the parts of a call are dealt to persistent CTAs; None if each has a CTA."""
+    if not made.config.is_persistent:
+        return None
+    multiprocessors = USUAL_MULTIPROCESSORS
+    if backend == "cuda":
+        multiprocessors = gpu.backend.device_properties(gpu.backend.current_device()).multiprocessors
+    parts = grid_ctas(made.config, geometry)
+    ctas = ctas_at_once(made.resources, parts, multiprocessors)
+    return f"{ctas} CTAs, to which {parts} blocks of queries are dealt ({made.config.scheduler})"
+
+
+def _why_grid(config: AttentionConfig, made: Build) -> str:
+    """Why a call does not have the scheduler that its config names; empty if it has."""
+    if config.scheduler in ("auto", made.config.scheduler):
+        return ""
+    why = why_grid(made.config.tiling, made.config.features.cached)
+    return f", not {config.scheduler}: {why}"
+
+
+def _grid(
+    config: AttentionConfig, made: Build, geometry: Geometry, division: Division, dealt: str | None
+) -> dict[str, str]:
     """The CTAs of a call, and into how many splits the keys are divided, if they are."""
     if geometry.is_empty:
         return {"grid": "nothing to launch: no query"}
     ctas, (whole, splits) = grid_ctas(made.config, geometry), division
     if splits == 1:
-        return {"grid": f"{ctas} CTAs"}
+        return {"grid": f"{ctas} CTAs{_why_grid(config, made)}"} if dealt is None else {"grid": dealt}
     if not whole:
         return {"grid": f"{ctas * splits} CTAs", "splits": f"{splits} of the keys, merged; else {ctas} CTAs"}
     units = units_of(config, geometry)

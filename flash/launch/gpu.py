@@ -14,6 +14,7 @@ from flash.launch.checks import Geometry, Limits, alignment, check, check_limits
 from flash.launch.divided import Parts, divided, units
 from flash.launch.kernel_choice import kernel_of
 from flash.launch.key_splits import Division, division_of, units_of
+from flash.launch.scheduler_choice import Device
 from flash.launch.shared_kv import columns_of
 from flash.launch.step import Step
 from flash.launch.workspace import Workspace
@@ -176,7 +177,9 @@ class GpuLauncher(Launcher):
     def build(self, geometry: Geometry, ordinal: int, aligned: int, with_lse: bool, splits: int = 1) -> Build:
         """The kernel for a launch on a device, for arrays aligned to `aligned` bytes."""
         target = self.target(ordinal)
-        return proved_build(kernel_of(self.config, geometry, target, aligned, with_lse, splits))
+        has = self.backend.device_properties(ordinal)
+        device = Device(has.multiprocessors, has.l2_cache)
+        return proved_build(kernel_of(self.config, geometry, target, aligned, with_lse, splits, device))
 
     def division(self, geometry: Geometry, ordinal: int, aligned: int) -> Division:
         """What of a launch on a device is divided, and into how many splits."""
@@ -253,8 +256,16 @@ class GpuLauncher(Launcher):
     def _make_whole(self, call: Call, aligned: int, ordinal: int, addresses: tuple[int, ...]) -> Ready:
         """The launch of a call without splits."""
         made = self.build(call.geometry, ordinal, aligned, call.lse is not None)
-        cache_bytes = self.backend.device_properties(ordinal).l2_cache
-        plan = make_plan(made, call.geometry, call.scale, addresses, call.numbers, cache_bytes)
+        device = self.backend.device_properties(ordinal)
+        plan = make_plan(
+            made,
+            call.geometry,
+            call.scale,
+            addresses,
+            call.numbers,
+            device.l2_cache,
+            multiprocessors=device.multiprocessors,
+        )
         kernel = self.load(made, plan, ordinal)
         made.registers = kernel.registers
         return Ready(kernel, plan)

@@ -8,11 +8,13 @@ from typing import Final
 
 from flash.device.grouped_heads import packing_saves_ctas
 from flash.launch.checks import Geometry
+from flash.launch.scheduler_choice import USUAL_DEVICE, Device, scheduled_launch
 from flash.operands.dtypes import F32
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig, KernelConfig
 from flash.problem.fp8_tiling import Fp8Tiling
 from flash.problem.latent_tiling import LatentTiling
 from flash.problem.limits import max_seq
+from flash.problem.persistence import GRID
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
@@ -29,11 +31,12 @@ def kernel_of(
     alignment: int | None = None,
     return_lse: bool | None = None,
     splits: int = 1,
+    device: Device = USUAL_DEVICE,
 ) -> KernelConfig:
     """The kernel of a launch; `target`, `alignment` and `return_lse` are as for `AttentionConfig.kernel`.
     If pack_gqa is "auto", heads are packed where that is possible and saves CTAs. With pages, packing
     saves some for every sequence of few queries, whatever the longest one has. With several `splits` of
-    the keys, the kernel writes partial O and LSE for each.
+    the keys, the kernel writes partial O and LSE for each. A scheduler that is "auto" is one for `device`.
     """
     paged, packs = geometry.pages > 0, config.pack_gqa
     fits = geometry.packed_rows <= max_seq(config.features)
@@ -44,13 +47,15 @@ def kernel_of(
             rows, find_target(config.target or DEFAULT_TARGET) if target is None else target
         )
     divided = splits > 1
+    config = replace(config, scheduler=GRID) if divided else config  # splits have CTAs of their own
     against = _against_maps(config, geometry, divided)
     kernel = config.kernel(target, alignment, True if divided else return_lse, without_wgmma=against)
     if packs == "auto" and not config.varlen and not config.is_fp8:
         packs = fits and packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)
     features = replace(kernel.features, splits=divided)
     kernel = replace(kernel, packed=packs is True, features=features)
-    return replace(kernel, cluster=_cluster(kernel, geometry))
+    kernel = replace(kernel, cluster=_cluster(kernel, geometry))
+    return scheduled_launch(config.scheduler, kernel, geometry, device)
 
 
 def _cluster(kernel: KernelConfig, geometry: Geometry) -> int:

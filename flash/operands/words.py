@@ -10,6 +10,7 @@ Backend = Literal["auto", "cuda", "cpu", "interpreter"]
 CacheBackend = Literal["cuda", "cpu", "interpreter"]
 Causal = bool | Literal["bottom_right", "top_left"]
 Precision = Literal["auto", "ieee", "f32_grade", "tf32"]
+Scheduler = Literal["grid", "static", "mirrored"]
 Auto = Literal["auto"]
 
 

@@ -10,11 +10,12 @@ from typing import Any, Final
 
 from flash.operands.declared import Number
 from flash.operands.dtypes import DTYPES, F16, F32, FP8_DTYPES, INPUT_DTYPES, DType, config_name
-from flash.operands.words import Auto, Causal, DTypeLike, InputDTypeLike, Precision
-from flash.problem.features import MAX_PAGE_SIZE, NO_FEATURES, OVERLAPPING_SM, SECTION, Features
+from flash.operands.words import Auto, Causal, DTypeLike, InputDTypeLike, Precision, Scheduler
+from flash.problem.features import MAX_PAGE_SIZE, NO_FEATURES, OVERLAPPING_SM, PARTS, SECTION, Features
 from flash.problem.head_dims import checked_head_dim, checked_head_dim_v
 from flash.problem.latent_tiling import LatentTiling
 from flash.problem.narrow import not_for_fp8, resolved_out_dtype
+from flash.problem.persistence import GRID, SCHEDULERS, scheduled
 from flash.problem.precision import choices, resolved
 from flash.problem.simt_tiling import IEEE
 from flash.problem.splits import splits_of
@@ -63,6 +64,7 @@ class KernelConfig:
     packed: bool = False  # whether a CTA's rows are of all heads that share a head of K and V
     cluster: int = 1  # CTAs that bring each other tiles of K and V: those of neighbouring blocks of a head
     written: DType | None = None  # the type of O, where it is not that of Q
+    scheduler: str = GRID  # how parts of the problem are dealt to CTAs (`flash/problem/persistence.py`)
 
     @property
     def precision(self) -> str | None:
@@ -125,7 +127,13 @@ class KernelConfig:
     @property
     def numbers(self) -> tuple[Number, ...]:
         """The scalars that a launch passes beside sizes, in the order of the parameters."""
-        return (*([SECTION] if self.takes_turns else []), *self.features.numbers)
+        of_parts = [PARTS] if self.is_persistent else []
+        return (*of_parts, *([SECTION] if self.takes_turns else []), *self.features.numbers)
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether a CTA computes several parts of the problem, one after another."""
+        return self.scheduler != GRID
 
     @property
     def takes_turns(self) -> bool:
@@ -150,6 +158,7 @@ class KernelConfig:
         words += ["packed"] if self.packed else []
         words += [f"cluster{self.cluster}"] if self.cluster > 1 else []
         words += [self.written.name] if self.written is not None else []
+        words += [self.scheduler] if self.is_persistent else []
         words += ["lse"] if self.return_lse else []
         words += (
             [f"align{self.alignment}"]
@@ -215,6 +224,11 @@ class AttentionConfig(ScoreSettings):
     shared_kv: whether V is the first head_dim_v columns of K, as in multi-head latent attention (MLA:
         head_dim 576, head_dim_v 512, one head of K for all heads of Q); launches take no v. With a
         head_dim above 256 it is for f16 and bf16 with target="sm_90a" (`flash/problem/wgmma_choice.py`).
+    scheduler: "grid" (a CTA for each block of queries of a head) or, for kernels with `wgmma`, "static"
+        (as many CTAs as run at once, each of which takes every so many blocks) or "mirrored" (the same,
+        in every other round from the last CTA to the first, which suits causality); others have a
+        grid (`flash/problem/persistence.py`). "auto" is a grid for emitted text, and what a model says for a
+        launch (`flash/launch/scheduler_choice.py`). No result depends on it.
     alignment: bytes that all pointers and strides are multiples of; "auto" takes the most that
         head_dim allows for emitted text, and the alignment of the arrays for a launch.
 
@@ -241,6 +255,7 @@ class AttentionConfig(ScoreSettings):
     splits: int | Auto = "auto"
     out_dtype: DTypeLike | None = None
     shared_kv: bool = False
+    scheduler: Scheduler | Auto = "auto"
 
     def __repr__(self) -> str:
         """The config as it would be made, what it has itself before the settings of scores."""
@@ -270,6 +285,7 @@ class AttentionConfig(ScoreSettings):
         self._require_paged()
         self._require_packable()
         require_one_of("pack_gqa", self.pack_gqa, ("auto", True, False))
+        require_one_of("scheduler", self.scheduler, ("auto", *SCHEDULERS))
         stages = (1,) if self.precision == IEEE else STAGES
         require_one_of("stages", self.stages, (*stages, "auto"))
         tiles = self.tile_request.tiles(find_target(self.target or DEFAULT_TARGET))
@@ -468,9 +484,11 @@ class AttentionConfig(ScoreSettings):
         request = self.tile_request
         if without_wgmma:
             request = replace(request, without_wgmma=without_wgmma)
+        tiling, cached = choose_tiling(request, target, alignment), self.page_size is not None
+        scheduler, tiling = scheduled(str(self.scheduler), tiling, cached, target)
         return KernelConfig(
             target,
-            choose_tiling(request, target, alignment),
+            tiling,
             self.causal or "",  # type: ignore[arg-type]  # True became "bottom_right"
             self.return_lse if return_lse is None else return_lse,
             alignment,
@@ -478,6 +496,7 @@ class AttentionConfig(ScoreSettings):
             self.features,
             self.pack_gqa is True,
             written=self.output if self.is_fp8 else None,
+            scheduler=scheduler,
         )
 
 

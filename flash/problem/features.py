@@ -355,6 +355,14 @@ class Features:
 
 NO_FEATURES: Final = Features()
 
+PARTS: Final = Number(
+    "parts",
+    u32,
+    "into how many parts the problem is divided, one for each block of query rows of each head: CTA n "
+    "of the grid computes every so many of them. The results do not depend on the number of CTAs",
+    (1, _MOST),
+)
+
 SECTION: Final = Number(
     "section",
     u32,

@@ -44,7 +44,7 @@ class WgmmaTiling:
     """Tiles and warpgroups of one kernel; all sizes in elements unless they say bytes.
 
     `stages` is how many tiles of K, and of V, shared memory holds, `in_pages` whether the producer finds
-    their rows in pages.
+    their rows in pages, `own_output` whether O has a tile of its own even if it has room in that of Q.
     """
 
     head_dim: int
@@ -53,6 +53,7 @@ class WgmmaTiling:
     block_q: int
     stages: int = 2
     in_pages: bool = False
+    own_output: bool = False
 
     value_slices: ClassVar[int] = 1  # a CTA computes all columns of V
     precision: ClassVar[str | None] = None  # how f32 is multiplied
@@ -133,7 +134,7 @@ class WgmmaTiling:
     @property
     def output_is_over_queries(self) -> bool:
         """Whether O leaves through the tile of Q, and not through one of its own, as wider values do."""
-        return self.output_columns <= self.score_columns
+        return self.output_columns <= self.score_columns and not self.own_output
 
     @property
     def shared_bytes(self) -> int:

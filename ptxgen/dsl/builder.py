@@ -7,7 +7,7 @@ from typing import Final
 from ptxgen import ir
 from ptxgen.dsl.atomics import Atomic
 from ptxgen.dsl.collective import Cta, Warp
-from ptxgen.dsl.hopper import Cluster, Role, Roles, Tma, Turns, Wgmma, cluster_of
+from ptxgen.dsl.hopper import Cluster, Role, Roles, TileScheduler, Tma, Turns, Wgmma, cluster_of
 from ptxgen.dsl.shared import DYNAMIC_SHARED, check_name
 from ptxgen.dsl.tiles import Fragment
 from ptxgen.dsl.values import Pointer, Value, is_count, is_int, moved_as, require_type
@@ -109,6 +109,13 @@ class KernelBuilder(Roles):
                 f"turns: it takes a role of this kernel with two warpgroups or more, got {shown(role)}"
             )
         return Turns(self, role, self.take_barriers("turns", role.warpgroups))
+
+    def tile_scheduler(self, count: Value, *, mirrored: bool = False) -> TileScheduler:
+        """What deals tiles of the work to CTAs that take several, one after another: `with
+        scheduler.tiles() as tile:`, in each role. `count`, u32 and at least 1, is how many there are. If it
+        is `mirrored`, every other round begins with the last CTA: for tiles with the longest first.
+        """
+        return TileScheduler(self, count, mirrored)
 
     # ---------------------------------------------------------------------------- notes and result
 

@@ -133,6 +133,14 @@ class Control(Grid):
         yield from self._counted("grid_strided", first, n, blocks * self.threads, counter, divergent=True)
 
     @block
+    def dealt(self, count: Value) -> Iterator[Var]:
+        """Run the body for this CTA's share of 0 … `count` - 1, u32: its index along x, and so on in steps
+        of the CTAs; `count` plus the CTAs must fit u32. All threads of the CTA have the same share.
+        """
+        self.refuse_predicated("dealt")
+        yield from self._counted("dealt", self.block_id(), count, self.blocks(), u32)
+
+    @block
     def while_(self, condition: Callable[[], Value], *, uniform: bool = False) -> Iterator[None]:
         """Run the body while `condition()` holds, which is evaluated before each round: a function
         without arguments that returns a predicate, such as `lambda: low < high` of two variables.

@@ -284,16 +284,27 @@ def _instruction(
 def main_loop(instrs: Sequence[SassInstr]) -> Loop | None:
     """The loop with the most tensor-core instructions in a turn and, among equals, the fewest other
     instructions: the loop of an attention kernel over tiles that no mask cuts. None if no loop has
-    tensor-core instructions.
+    tensor-core instructions. Of a loop around such loops, as that of a persistent kernel, these count.
     """
-    found = [loop for loop in loops(instrs) if loop.products]
-    return max(found, key=lambda loop: (loop.products, -len(loop.path)), default=None)
+    found = [(body, loop) for body, loop in _loops(instrs) if loop.products]
+    inner = [
+        loop
+        for body, loop in found
+        if not any(other < body and min(other) != min(body) for other, _ in found)
+    ]
+    return max(inner, key=lambda loop: (loop.products, -len(loop.path)), default=None)
 
 
 def loops(instrs: Sequence[SassInstr]) -> Iterator[Loop]:
     """Every loop, each with its path that has the most products, reads of matrices and copies and,
     among equals, is the shortest. So a branch that is rarely taken, for extra work, is left out.
     """
+    for _, loop in _loops(instrs):
+        yield loop
+
+
+def _loops(instrs: Sequence[SassInstr]) -> Iterator[tuple[frozenset[int], Loop]]:
+    """As `loops`, each with its blocks."""
     blocks = _blocks(instrs)
     for last, after in blocks.items():
         for head in after.ways:
@@ -301,9 +312,12 @@ def loops(instrs: Sequence[SassInstr]) -> Iterator[Loop]:
                 body = _body(blocks, head, last)
                 path = _best_path(instrs, {b: blocks[b] for b in body}, head, last)
                 if path:
-                    yield Loop(
-                        tuple(instrs[i] for block in path for i in range(block, blocks[block].end)),
-                        sum(blocks[block].end - block for block in body),
+                    yield (
+                        frozenset(body),
+                        Loop(
+                            tuple(instrs[i] for block in path for i in range(block, blocks[block].end)),
+                            sum(blocks[block].end - block for block in body),
+                        ),
                     )
 
 

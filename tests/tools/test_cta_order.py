@@ -120,6 +120,31 @@ def test_each_number_of_heads_has_a_line_with_what_is_divided(capsys: pytest.Cap
     assert gain == pytest.approx(130 / taken, abs=0.01)
 
 
+def test_schedulers_take_as_long_as_by_hand() -> None:
+    launch, order = Launch(1, 1, (5, 3, 2, 1), 1), tool.by_head_from_first
+
+    def times(slots: int, hidden: float) -> list[float]:
+        return list(tool.times_of_schedulers(launch, order, slots, hidden).values())
+
+    # Blocks cost 6, 4, 3, 2. A grid of two: 6 + 2, 4 + 3. In turn 6 + 3, 4 + 2, mirrored 6 + 2, 4 + 3.
+    assert times(2, 0.0) == [8, 9, 8]
+    assert times(2, 0.5) == [8, 8.5, 7.5]
+    assert times(1, 0.5) == [15, 13.5, 13.5]
+    assert times(9, 0.5) == [6, 6, 6]
+
+
+def test_schedulers_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--target", "sm_90a", "--seq", "1024", "--batch", "16", "--schedulers"]
+    assert tool.main(argv) == tool.OK
+    first, _, *lines = capsys.readouterr().out.splitlines()
+    assert first.endswith("4096 blocks, 132 at a time; times in tiles")
+    assert [line.split() for line in lines] == [
+        ["grid", "288.0", "1.000", "288.0", "1.000"],
+        ["static", "288.0", "1.000", "272.5", "1.057"],
+        ["mirrored", "288.0", "1.000", "272.5", "1.057"],
+    ]
+
+
 def test_splits_take_as_long_as_by_hand() -> None:
     launch = Launch(3, 1, (5, 2), 1)
     # 3, 2 and 1, 1 of each head, and 1 more of each: 4, 3, 2, 2, two at a time.

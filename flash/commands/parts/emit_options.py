@@ -12,6 +12,7 @@ from flash.commands.parts.emit_output import NATIVE, STDOUT
 from flash.commands.parts.emit_stub import add_stub_options, check_stub
 from flash.operands.dtypes import INPUT_DTYPES
 from flash.problem.config import CAUSAL, DEFAULT_TARGET, AttentionConfig
+from flash.problem.persistence import SCHEDULERS
 from flash.problem.precision import AUTO, OF_F32
 from flash.scores.features import SCORES
 from flash.scores.options import number
@@ -65,6 +66,12 @@ _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
         "const": True,
         "default": "auto",
         "help": "a CTA's rows are of all heads that share a head of K and V, for few queries of many",
+    },
+    "--scheduler": {
+        "default": "auto",
+        "choices": ["auto", *SCHEDULERS],
+        "help": "of kernels with wgmma: a CTA for each block of queries (grid), or CTAs that take several "
+        "(default: auto, which is grid)",
     },
     "--varlen": {"action": "store_true", "help": "sequences of their own lengths, packed in one array"},
     "--seqused-q": {

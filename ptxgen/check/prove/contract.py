@@ -118,7 +118,7 @@ class Promised:
             value = self.known[name] = self.size(size)
             if name in contract.bounds:
                 low, high = contract.bounds[name]
-                self.facts += (value - low, high - value)
+                self.facts += (value - low, high - value, *(high - of for of in self._factors(value)))
         for array in contract.arrays:
             self.known[array.pointer] = atoms.named("pointer", array.pointer, 0, (1 << 64) - 1)
         for axis, size in zip("xyz", contract.grid, strict=True):

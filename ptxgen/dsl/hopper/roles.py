@@ -157,6 +157,16 @@ class Roles(Matrices):
                 "here; move it out, or promise that they agree with k.when(condition, uniform=True)"
             )
 
+    def require_present(self, who: str) -> None:
+        """Raise `TypeMismatchError` unless all threads of the present role, or of the CTA outside of
+        roles, come here.
+        """
+        self.refuse_predicated(who)
+        if self._role is None:
+            self.require_all_threads(who)
+        else:
+            self.require_whole_role(who, self._role)
+
     @property
     def block_depth(self) -> int:
         """How many blocks are open."""

@@ -43,6 +43,9 @@ def loop_of(config: AttentionConfig, assembler: Assembler, cluster: int = 1) -> 
         *(nightly(d, {"varlen": True, "causal": True, "return_lse": True}) for d in (128, 256)),
         *(nightly(d, {"pack_gqa": True, "causal": True}) for d in (128, 256)),
         *(nightly(d, {"cluster": 2}) for d in (128, 256)),
+        (128, {"scheduler": "mirrored", "causal": True}),
+        *(nightly(d, {"scheduler": "static"}) for d in LONGEST_LOOP),
+        *(nightly(d, {"scheduler": "mirrored", "causal": True}) for d in (64, 256)),
     ],
     ids=str,
 )

@@ -1,0 +1,78 @@
+"""CTAs that take several parts of the problem, one after another: what such a kernel has beside one whose
+grid has a CTA for each part.
+
+Barriers are initialised and tensor maps fetched once, and the tiles of a part are on their way while the
+part before is finished. `flash/problem/persistence.py` says which kernels are offered in this form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+
+from flash.device.cta import Cta
+from flash.device.parameters import Parameters
+from flash.device.wgmma_rings import Rings
+from flash.problem.config import KernelConfig
+from flash.problem.persistence import MIRRORED
+from ptxgen.dsl import KernelBuilder, Value
+from ptxgen.dsl.hopper import Ring, TileScheduler
+from ptxgen.records import dataclass
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of the problem that a CTA computes: with `scheduler` several, else that of its index."""
+
+    given: Parameters
+    scheduler: TileScheduler | None
+
+    @classmethod
+    def of(cls, k: KernelBuilder, config: KernelConfig, given: Parameters) -> Parts:
+        """The parts of this CTA."""
+        if not config.is_persistent:
+            return cls(given, None)
+        mirrored = config.scheduler == MIRRORED
+        return cls(given, k.tile_scheduler(given.numbers["parts"], mirrored=mirrored))
+
+    @contextmanager
+    def each(self) -> Iterator[Parameters]:
+        """Run the body for each part; gives the parameters with the part's number."""
+        if self.scheduler is None:
+            yield self.given
+            return
+        with self.scheduler.tiles() as number:
+            yield replace(self.given, part=number)
+
+
+@dataclass(frozen=True)
+class PersistentRings(Rings):
+    """Rings whose stages and phases go on from part to part."""
+
+    def fill_part(self, k: KernelBuilder, cta: Cta, has_tiles: Value) -> None:
+        """The producer's part: as `Rings.fill`, but for the order. The memory of Q is free last, when O has
+        left it or the last scores are there; so the first tile of keys is fetched before. Q comes also
+        where no keys are seen, so that nobody writes its memory while it belongs to consumers.
+        """
+        with k.when(has_tiles, uniform=True):
+            self._fill_keys(k, cta, self.first_key(-cta.tiles))
+        if isinstance(self.queries, Ring):
+            with self.queries.fill() as stage:
+                k.tma.load(stage.q, self.place("Q", cta, cta.first_row))
+        with k.when(has_tiles, uniform=True):
+            self._fill_values(k, cta, self.first_key(-cta.tiles))
+            with k.loop(1 - cta.tiles, 0 if cta.first_tile is None else -cta.first_tile) as n:
+                row = self.first_key(n)
+                seen = cta.mask.sees_tile(row)
+                with nullcontext() if seen is None else k.when(seen, uniform=True):
+                    self._fill_keys(k, cta, row)
+                    self._fill_values(k, cta, row)
+
+    def _fill_keys(self, k: KernelBuilder, cta: Cta, row: Value) -> None:
+        with self.keys.fill() as stage:
+            k.tma.load(stage.k, self.places(k, "K", cta, row), multicast=self.shares)
+
+    def _fill_values(self, k: KernelBuilder, cta: Cta, row: Value) -> None:
+        with self.values.fill() as stage:
+            k.tma.load(stage.v, self.places(k, "V", cta, row), multicast=self.shares)

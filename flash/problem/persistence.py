@@ -1,0 +1,51 @@
+"""How the parts of a problem are dealt to CTAs: a part is one block of query rows of one head.
+
+| scheduler | CTAs | offered |
+|---|---|---|
+| grid | one for each part; the GPU says which begins when | always |
+| static | as many as run at once, of which each takes every so many parts | see below |
+| mirrored | the same, but every other round of parts is dealt from the last CTA to the first | see below |
+
+With causality the parts with the most keys come first (`flash/device/cta_order.py`). Mirrored, a CTA that
+has had a long part of one round has a short one of the next.
+
+The last two are offered with `wgmma` of 16-bit types, but not for a cache, for splits of the keys or for
+latents. What is not offered is computed with a grid, and `explain` says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from flash.problem.wgmma_tiling import WgmmaTiling
+from ptxgen.target import Target
+
+if TYPE_CHECKING:
+    from flash.problem.tile_choice import AnyTiling
+
+GRID: Final = "grid"
+STATIC: Final = "static"
+MIRRORED: Final = "mirrored"
+SCHEDULERS: Final = (GRID, STATIC, MIRRORED)
+
+
+def why_grid(tiling: AnyTiling, cached: bool) -> str:
+    """Why a CTA takes one part of the problem; the empty string if it may take several. `cached` is
+    whether keys are in a cache or in pages.
+    """
+    if type(tiling) is not WgmmaTiling:  # not those of fp8, of f32 and of latents, which it is the base of
+        return "CTAs take several parts in kernels with wgmma of 16-bit types alone"
+    return "keys of a cache have CTAs of their own, which splits divide" if cached else ""
+
+
+def scheduled(scheduler: str, tiling: AnyTiling, cached: bool, target: Target) -> tuple[str, AnyTiling]:
+    """The scheduler of a kernel for which `scheduler` was asked, and its tiling. Where shared memory has
+    room, O leaves a persistent CTA through a tile of its own, so that the next queries need not wait.
+    """
+    if scheduler not in SCHEDULERS or scheduler == GRID or why_grid(tiling, cached):
+        return GRID, tiling
+    assert isinstance(tiling, WgmmaTiling)  # there is no reason for a grid
+    apart = replace(tiling, own_output=True)
+    has_room = tiling.output_is_over_queries and apart.shared_bytes <= target.shared_per_block_optin
+    return scheduler, apart if has_room else tiling

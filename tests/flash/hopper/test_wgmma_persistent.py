@@ -1,0 +1,311 @@
+"""The forward kernel for Hopper with CTAs that take several parts of the problem, one after another: its
+own PTX, run with the sanitizers on, beside the kernel with a CTA for each part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from device_arrays import without_assembler
+from fake_driver import FakeDevice
+from fake_gpu import Machine
+from judge import assert_attention_is_accurate
+from kernel_runs import Problem, assert_no_spill, nightly, random_operands, run_forward, without
+
+from flash import AttentionConfig, AttentionKernel
+from flash.contract.catalogue import build
+from flash.error_bound import arithmetic_of_config
+from flash.launch.checks import check
+from flash.launch.kernel_choice import kernel_of
+from flash.launch.scheduler_choice import Device
+from flash.problem.config import KernelConfig
+from flash.problem.wgmma_tiling import WgmmaTiling
+from ptxgen import ir
+from ptxgen.arrays.views import view
+from ptxgen.errors import ConfigError, TrapError
+from ptxgen.interpreter import PCT
+from ptxgen.runtime.assembler import Assembler
+from ptxgen.runtime.cache import ModuleCache
+from ptxgen.runtime.cuda import CudaBackend
+
+pytestmark = [pytest.mark.grid, pytest.mark.judged]
+
+SMALL: dict[str, Any] = {"dtype": "f16", "target": "sm_90a", "tile": 16, "block_q": 64, "return_lse": True}
+
+
+def config_of(head_dim: int = 16, head_dim_v: int | None = None, **how: Any) -> AttentionConfig:
+    return AttentionConfig(head_dim, head_dim_v, **{**SMALL, "scheduler": "static", **how})
+
+
+def kernel(config: AttentionConfig, *, apart: bool = True, cluster: int = 1) -> KernelConfig:
+    """The kernel, of which O leaves through a tile of its own (`apart`) or through that of Q."""
+    made = config.kernel()
+    assert isinstance(made.tiling, WgmmaTiling)
+    assert made.scheduler == config.scheduler
+    return replace(made, cluster=cluster, tiling=replace(made.tiling, own_output=apart))
+
+
+def arrays_of(config: AttentionConfig, seq_q: int, seq_k: int, **sizes: int) -> Any:
+    many = {"batch": 2, "heads": 2, "kv_heads": 1, **sizes}
+    return Problem(seq_q, seq_k, config.head_dim, config.value_dim, **many).arrays(dtype=np.float16)
+
+
+def bits(found: Any) -> tuple[Any, Any]:
+    """The bits of O and LSE."""
+    return found[0].view(np.uint16), found[1].view(np.uint32)
+
+
+def assert_same_as_grid(config: AttentionConfig, of: KernelConfig, arrays: Any, ctas: int, **how: Any) -> Any:
+    """The results of a run with the bits of the kernel with a CTA for each part."""
+    shared = {name: how.pop(name) for name in ("operands", "dropout_seed") if name in how}
+    found = run_forward(config, arrays, kernel=of, ctas=ctas, sanitize=True, **shared, **how)
+    grid = replace(config, scheduler="grid").kernel()
+    wanted = run_forward(config, arrays, kernel=replace(grid, packed=of.packed), **shared)
+    for one, other in zip(bits(found), bits(wanted), strict=True):
+        np.testing.assert_array_equal(one, other)
+    return found
+
+
+# ------------------------------------------------------------------------------------------
+# results
+
+
+@pytest.mark.sample(4, gate=12)
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("ctas", [1, 2, 3, 12, 14])
+@pytest.mark.parametrize("block_q", [64, 128])
+@pytest.mark.parametrize("scheduler", ["static", "mirrored"])
+@pytest.mark.parametrize("causal", [False, "bottom_right", "top_left"])
+@pytest.mark.parametrize(("seq_q", "seq_k"), [(150, 90), (150, 40), (65, 100)])
+def test_any_number_of_ctas_computes_all_parts(
+    seq_q: int, seq_k: int, causal: Any, scheduler: str, block_q: int, ctas: int, apart: bool
+) -> None:
+    config = config_of(causal=causal, block_q=block_q, scheduler=scheduler)
+    arrays = arrays_of(config, seq_q, seq_k)
+    out, lse, _ = assert_same_as_grid(config, kernel(config, apart=apart), arrays, ctas)
+    arithmetic = arithmetic_of_config(config)
+    assert_attention_is_accurate(
+        out, lse, *arrays, arithmetic=arithmetic, softmax_scale=config.scale, causal=causal
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(
+    "dims", [(64, 64), (96, 96), (128, 128), (192, 128), (256, 256), (64, 128), (40, 72)]
+)
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_width_is_right_with_its_default_tiles(dims: tuple[int, int], causal: bool) -> None:
+    config = config_of(*dims, tile="auto", block_q="auto", causal=causal)
+    arrays = arrays_of(config, 145, 2 * config.kernel().tiling.tile + 5, batch=1)
+    assert_same_as_grid(config, config.kernel(), arrays, 3)
+
+
+FEATURES: dict[str, dict[str, Any]] = {
+    "window": {"window": (30, 25)},
+    "left": {"window": (20, None), "softcap": 1.5},
+    "mask": {"mask": True, "sink": True},
+    "alibi": {"alibi": True, "bias": "f32"},
+    "dropout": {"dropout": 0.3, "causal": True},
+    "scale": {"softmax_scale": -0.7, "causal": True},
+    "packed": {"pack_gqa": True, "causal": True},
+    "stages": {"stages": 3, "block_q": 192},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("name", FEATURES)
+@pytest.mark.parametrize("apart", [True, False])
+def test_every_feature_is_that_of_the_grid(name: str, apart: bool) -> None:
+    config = config_of(**FEATURES[name])
+    problem = Problem(70, 71, 16, 16, batch=2, heads=2, kv_heads=1)
+    operands = random_operands(config, problem)
+    more = {"dropout_seed": 5} if "dropout" in FEATURES[name] else {}
+    arrays = problem.arrays(dtype=np.float16)
+    assert_same_as_grid(config, kernel(config, apart=apart), arrays, 3, operands=operands, **more)
+
+
+def test_nan_of_one_part_does_not_reach_the_next() -> None:
+    config = config_of(causal=True)
+    q, k, v = arrays_of(config, 70, 70, heads=1)
+    v[0, ..., -20, 3], v[1, ..., 4, 5], v[1, ..., -1, 2] = np.nan, np.inf, -np.inf
+    with np.errstate(invalid="ignore"):
+        out, _, _ = assert_same_as_grid(config, kernel(config), (q, k, v), 1, schedule=PCT(0))
+    assert np.isnan(out[0, 0, 50:, 3]).all()
+    assert np.isfinite(np.delete(out[0], 3, -1)).all()
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("how", [{}, {"causal": True}, {"pack_gqa": True}], ids=str)
+def test_packed_sequences_are_dealt_too(how: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths_q, lengths_k = (0, 64, 1, 63, 130), (5, 40, 0, 17, 33)
+    given = {
+        f"cu_seqlens_{n}": np.cumsum([3, *of]).astype(np.int32)
+        for n, of in (("q", lengths_q), ("k", lengths_k))
+    }
+    config = config_of(varlen=True, **how)
+    rng = np.random.default_rng(0)
+    shapes = ((270, 2, 16), (100, 1, 16), (100, 1, 16))
+    q, k, v = (rng.standard_normal(s).astype(np.float16) for s in shapes)
+    with monkeypatch.context() as patched:
+        patched.setattr("flash.launch.calls.ctas_at_once", lambda *_: 2)
+        found, wanted = (
+            AttentionKernel(replace(config, scheduler=name)).launch(
+                q, k, v, out=np.full_like(q, 7), backend="interpreter", **given
+            )
+            for name in ("static", "grid")
+        )
+    for one, other in zip(bits(found), bits(wanted), strict=True):
+        rows = slice(3, 261) if one.ndim == 2 else slice(None)  # LSE is not written elsewhere
+        np.testing.assert_array_equal(one[..., rows], other[..., rows])
+
+
+@pytest.mark.slow
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("ctas", [2, 4])
+@pytest.mark.parametrize("apart", [True, False])
+def test_clusters_take_neighbouring_parts(ctas: int, apart: bool) -> None:
+    config = config_of(128)
+    assert_same_as_grid(config, kernel(config, apart=apart, cluster=2), arrays_of(config, 128, 80), ctas)
+
+
+# ------------------------------------------------------------------------------------------
+# synchronisation, proofs
+
+
+@pytest.mark.parametrize(
+    ("seed", "block_q", "apart"),
+    [
+        pytest.param(0, 128, False, marks=pytest.mark.slow),
+        *(nightly(seed, *how) for seed in range(1, 20) for how in ((64, True), (128, True), (128, False))),
+    ],
+)
+def test_every_order_of_the_warps_gives_the_same_bits(seed: int, block_q: int, apart: bool) -> None:
+    config = config_of(causal=True, block_q=block_q, scheduler="mirrored" if seed % 2 else "static")
+    arrays = arrays_of(config, 150, 70, batch=1)
+    assert_same_as_grid(config, kernel(config, apart=apart), arrays, 1 + seed % 3, schedule=PCT(seed))
+
+
+def waits(module: ir.Module) -> list[int]:
+    """The branches back that wait for a barrier in shared memory, as numbers of statements."""
+    body = module.kernels[0].body
+    return [
+        at
+        for at, one in enumerate(body)
+        if isinstance(one, ir.Instr) and one.opcode == "bra" and "$wait" in str(one.operands[-1])
+    ]
+
+
+@pytest.mark.parametrize("apart", [pytest.param(True, marks=pytest.mark.slow), nightly(False)])
+def test_a_wait_that_is_left_out_is_noticed(apart: bool) -> None:
+    config = config_of(causal=True)
+    of = kernel(config, apart=apart)
+    arrays, module = arrays_of(config, 100, 50, batch=1, heads=1), build(of).module
+    found = waits(module)
+    assert len(found) == 14
+    for at in found:
+        given = {"kernel": of, "ctas": 1, "sanitize": True, "schedule": PCT(0)}
+        with pytest.raises(TrapError):
+            run_forward(config, arrays, module=without(module, at), **given)
+
+
+@pytest.mark.sample(1, gate=4)
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"head_dim": 16},
+        {"head_dim": 128, "tile": "auto", "block_q": "auto", "causal": True},
+        {"head_dim": 72, "head_dim_v": 40, "window": (3, 4), "block_q": 128},
+        {"head_dim": 256, "tile": "auto", "block_q": "auto", "bias": "f32", "sink": True},
+        {"head_dim": 64, "pack_gqa": True, "causal": True},
+        {"head_dim": 64, "varlen": True, "causal": True},
+        {"head_dim": 128, "tile": "auto", "block_q": "auto", "causal": True, "scheduler": "mirrored"},
+        {"head_dim": 256, "tile": "auto", "block_q": "auto", "causal": True, "scheduler": "mirrored"},
+    ],
+    ids=str,
+)
+def test_every_access_and_barrier_is_proved(how: dict[str, Any]) -> None:
+    proofs = build(config_of(**how).kernel()).proofs
+    assert proofs.shared.complete, proofs.shared.report()
+    assert proofs.global_memory is not None
+    assert proofs.global_memory.complete, proofs.global_memory.report()
+
+
+@pytest.mark.sample(0, gate=2)
+@pytest.mark.ptxas
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("head_dim", [128, nightly(64), nightly(96), nightly(192), nightly(256)])
+def test_no_default_kernel_spills(head_dim: int, causal: bool, assembler: Assembler) -> None:
+    how = {"target": "sm_90a", "causal": causal, "return_lse": True}
+    how |= {"scheduler": "mirrored" if causal else "static"}
+    config = AttentionConfig(head_dim, dtype="bf16", **how)
+    assert config.kernel().tiling.own_output == (head_dim <= 128)
+    assert_no_spill(config, assembler)
+
+
+# ------------------------------------------------------------------------------------------
+# launches
+
+
+def test_a_gpu_gets_as_many_ctas_as_it_runs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_assembler(monkeypatch)
+    machine = Machine(FakeDevice(multiprocessors=3))
+    config = AttentionConfig(16, dtype="f16", target="sm_90a", tile=64, block_q=128)
+    q, k, v = arrays_of(config, 200, 50, heads=4, kv_heads=4)
+    launched = AttentionKernel(config, cuda=CudaBackend(machine), cache=ModuleCache(None))
+    said = launched.explain(q, k, v, backend="cuda")
+    assert "grid:     3 CTAs, to which 16 blocks of queries are dealt (static)\n" in said
+    found, wanted = (launched.launch(q, k, v, backend=backend) for backend in ("cuda", "cpu"))
+    np.testing.assert_allclose(found.astype(np.float32), wanted.astype(np.float32), atol=4e-3)
+
+
+def test_where_each_part_has_a_cta_explain_says_why() -> None:
+    def said(**how: Any) -> str:
+        config = AttentionConfig(16, **{"dtype": "f16", "target": "sm_90a", **how})
+        arrays = [x.astype(config.element.numpy) for x in arrays_of(config, 40, 50)]
+        text = AttentionKernel(config).explain(*arrays, backend="interpreter")
+        return (
+            next(line for line in text.splitlines() if line.startswith("grid:")).removeprefix("grid:").strip()
+        )
+
+    assert (
+        said(scheduler="static", pack_gqa=False) == "4 CTAs, to which 4 blocks of queries are dealt (static)"
+    )
+    assert said(pack_gqa=False) == said(scheduler="grid", pack_gqa=False) == "4 CTAs"
+    of_wgmma = ", not static: CTAs take several parts in kernels with wgmma of 16-bit types alone"
+    assert said(scheduler="static", dtype="f32").endswith(of_wgmma)
+    assert said(scheduler="static", target="sm_80").endswith(of_wgmma)
+
+
+def test_the_rule_for_launches() -> None:
+    def scheduler(seq_q: int, cache_bytes: int = 1 << 20, **how: Any) -> str:
+        config = AttentionConfig(64, **{"dtype": "f16", "target": "sm_90a", "pack_gqa": False, **how})
+        q, k, v = (view(np.zeros((1, 2, n, 64), np.float16), "array") for n in (seq_q, 512, 512))
+        return kernel_of(config, check(config, q, k, v, None), device=Device(4, cache_bytes)).scheduler
+
+    # 2, 4 and 6 blocks, of which 4 run at once.
+    assert [scheduler(n) for n in (128, 256, 384)] == ["grid", "grid", "static"]
+    # K and V of a head are 128 KiB.
+    assert [scheduler(n, causal=True) for n in (256, 384)] == ["grid", "mirrored"]
+    assert [scheduler(9999, n << 10, causal=True) for n in (341, 342)] == ["grid", "mirrored"]
+    assert scheduler(9999, window=(9, 9)) == "grid"
+    assert [scheduler(9999, scheduler="grid"), scheduler(9999, target="sm_90")] == ["grid", "grid"]
+    assert [scheduler(9, scheduler="static"), scheduler(9, scheduler="static", causal=True)] == ["static"] * 2
+    with pytest.raises(ConfigError, match="must be one of 'auto', 'grid', 'static', 'mirrored', got 'queue'"):
+        AttentionConfig(64, scheduler="queue")  # type: ignore[arg-type]
+
+
+def test_the_contract_says_how_many_parts_there_are() -> None:
+    contract = build(AttentionConfig(64, dtype="f16", target="sm_90a", scheduler="static").kernel()).contract
+    assert contract["grid"]["x"] == "ctas"
+    parts = {"times": [{"ceil_div": ["seq_q", 128]}, "heads", "batch"]}
+    assert contract["sizes"]["parts"] == {"least": 1, "most": 2**31 - 1, "equal": parts}
+    assert [p["kind"] for p in contract["parameters"] if p["name"] == "parts"] == ["size"]
+    assert any(
+        line.startswith("block is exactly as given, and the batch is known")
+        for line in contract["constraints"]
+    )
