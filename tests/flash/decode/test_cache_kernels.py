@@ -34,7 +34,7 @@ def attended(settings: CacheSettings, problem: CacheProblem) -> CacheArrays:
     assert features.seqused_k
     assert (features.splits, features.page_size) == (settings.has_splits, settings.page_size)
     assert (features.leftpad_k, features.cache_batch_idx) == (settings.indexed, settings.indexed)
-    assert (features.kv_dtype is not None) == settings.scales
+    assert features.kv_dtype == (None if settings.kv_dtype is None else settings.stored)
     step.interpret(sanitize=True)
     assert arrays.wrong() == ""
     return arrays
@@ -57,13 +57,13 @@ def test_keys_of_a_cache_are_those_of_each_sequence(
 @pytest.mark.parametrize(("splits", "page_size"), [(1, 0), (3, 4)])
 def test_keys_of_one_byte_are_widened_and_have_scales(name: str, splits: int, page_size: int) -> None:
     config = config_of(name, (24, 40), target="sm_89")
-    settings = CacheSettings(config, page_size, splits > 1, indexed=False, scales=True)
+    settings = CacheSettings(config, page_size, splits > 1, indexed=False, kv_dtype="e4m3")
     attended(settings, CacheProblem(2, (75, 0, 40), splits=splits))
 
 
 def test_nan_of_one_byte_reaches_the_rows_that_see_it() -> None:
     config = config_of("f16", (16, 16), target="sm_89")
-    settings = CacheSettings(config, has_splits=False, indexed=False, scales=True)
+    settings = CacheSettings(config, has_splits=False, indexed=False, kv_dtype="e4m3")
     # Queries 4 to 7 see a key whose V is NaN, at their positions 36 to 39.
     out = attended(settings, CacheProblem(8, (40,), heads=1, kv_heads=1, nan_last=4)).out
     assert np.isnan(out[0, 0, 4:]).all()

@@ -360,7 +360,10 @@ USE = "; use 'f16' or 'bf16' with target='sm_90a', got "
     ("how", "message"),
     [
         ({"target": "sm_90"}, f"{ALONE}wgmma is of sm_90a alone{USE}'f16' and 'sm_90'"),
-        ({"dtype": "f32"}, f"{ALONE}wgmma multiplies f16 and bf16 here{USE}'f32' and 'sm_90a'"),
+        (
+            {"dtype": "f32"},
+            f"{ALONE}wgmma multiplies f16 and bf16 here, and pairs of f16 for 'f32_grade'{USE}'f32' and 'sm_90a'",
+        ),
         ({"tile": 16}, "AttentionConfig: tile must be one of 32, 64, 'auto', got 16"),
         ({"block_q": 128}, "AttentionConfig: block_q must be one of 64, 'auto', got 128"),
         (

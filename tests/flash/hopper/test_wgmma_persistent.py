@@ -282,8 +282,10 @@ def test_where_each_part_has_a_cta_explain_says_why() -> None:
 
 
 def test_the_rule_for_launches() -> None:
+    narrow = {"dtype": "f16", "target": "sm_90a", "pack_gqa": False, "block_q": 128}
+
     def scheduler(seq_q: int, cache_bytes: int = 1 << 20, **how: Any) -> str:
-        config = AttentionConfig(64, **{"dtype": "f16", "target": "sm_90a", "pack_gqa": False, **how})
+        config = AttentionConfig(64, **{**narrow, **how})
         q, k, v = (view(np.zeros((1, 2, n, 64), np.float16), "array") for n in (seq_q, 512, 512))
         return kernel_of(config, check(config, q, k, v, None), device=Device(4, cache_bytes)).scheduler
 
@@ -302,7 +304,7 @@ def test_the_rule_for_launches() -> None:
 def test_the_contract_says_how_many_parts_there_are() -> None:
     contract = build(AttentionConfig(64, dtype="f16", target="sm_90a", scheduler="static").kernel()).contract
     assert contract["grid"]["x"] == "ctas"
-    parts = {"times": [{"ceil_div": ["seq_q", 128]}, "heads", "batch"]}
+    parts = {"times": [{"ceil_div": ["seq_q", 192]}, "heads", "batch"]}
     assert contract["sizes"]["parts"] == {"least": 1, "most": 2**31 - 1, "equal": parts}
     assert [p["kind"] for p in contract["parameters"] if p["name"] == "parts"] == ["size"]
     assert any(
