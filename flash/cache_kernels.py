@@ -13,8 +13,9 @@ from flash.kernels.append import AppendConfig
 from flash.kernels.merge import MergeConfig
 from flash.operands.dtypes import F32, FP8_DTYPES, DType, config_name, require_dtype
 from flash.operands.words import DTypeLike, DTypeObject, Narrow
-from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, WIDENED, AttentionConfig
+from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig
 from flash.problem.features import MAX_PAGE_SIZE, Features
+from flash.problem.kernel_config import WIDENED
 from flash.problem.limits import MAX_CTAS
 from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.problem.tile_choice import natural_alignment

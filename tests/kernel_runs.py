@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from flash.contract.catalogue import build
-from flash.problem.config import AttentionConfig, KernelConfig
+from flash.problem.config import AttentionConfig
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.tensor_maps import maps_of
 from ptxgen import ir
 from ptxgen.interpreter import Result, run

@@ -21,7 +21,8 @@ from flash.launch.arguments import (
 from flash.launch.checks import out_problems, stream_without_gpu
 from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS
 from flash.pages.numbers import integers
-from flash.problem.config import WIDENED, AttentionConfig, config_of_call
+from flash.problem.config import AttentionConfig, config_of_call
+from flash.problem.kernel_config import WIDENED
 from flash.problem.limits import INT32_MAX
 from flash.scores.features import named_settings
 from ptxgen.arguments import is_one_of

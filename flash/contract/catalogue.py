@@ -10,8 +10,8 @@ from flash.contract.built_kernel import BuiltKernel
 from flash.contract.resources import KernelResources
 from flash.operands.declared import Operand
 from flash.problem.arrays import arrays_of
-from flash.problem.config import KernelConfig
 from flash.problem.fp8_tiling import Fp8Tiling
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.latent_tiling import LatentTiling
 from flash.problem.mma_tiling import MmaTiling
 from flash.problem.simt_tiling import Tiling

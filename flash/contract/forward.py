@@ -22,8 +22,8 @@ from flash.contract.common import (
 )
 from flash.operands.dtypes import F32_BYTES
 from flash.problem.arrays import arrays_of, log_sums, matrices
-from flash.problem.config import KernelConfig
 from flash.problem.features import Features
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.latent_tiling import LatentTiling
 from flash.problem.limits import MAX_CTAS, max_seq
 from flash.problem.tensor_maps import maps_of

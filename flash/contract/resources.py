@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.operands.dtypes import F32_BYTES
-from flash.problem.config import KernelConfig
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.latent_tiling import LatentTiling
 from flash.scores.window import Sides, key_limits, position_offset
 from ptxgen.records import dataclass

@@ -24,8 +24,9 @@ from flash.mods.trace import AUX
 from flash.operands.declared import LAST_KEYS, MAX_WINDOWED_SEQ
 from flash.operands.dtypes import E4M3, F32, FP8_DTYPES, I32, OF_ARRAYS
 from flash.pages.numbers import MOST_ITEMS
-from flash.problem.config import WIDENED, AttentionConfig
+from flash.problem.config import AttentionConfig
 from flash.problem.features import LENGTHS, MAX_PAGE_SIZE
+from flash.problem.kernel_config import WIDENED
 from flash.problem.limits import MAX_CTAS
 from flash.scores.features import CACHE_ARRAYS, every_cached
 from ptxgen.arguments import integer

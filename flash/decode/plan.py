@@ -22,8 +22,9 @@ from flash.launch.merge_launch import MergeCall, merging
 from flash.launch.step import Step, aligned, launch_step
 from flash.operands.declared import LAST_KEYS
 from flash.operands.dtypes import F32, OF_ARRAYS, DType
-from flash.problem.config import DEFAULT_TARGET, AttentionConfig, KernelConfig
+from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.features import LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended, Turned
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.tile_choice import choose_tiling, natural_alignment
 from flash.problem.wgmma_choice import BOX_ROWS
 from ptxgen.arrays.views import ArrayView

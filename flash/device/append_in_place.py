@@ -18,8 +18,8 @@ from flash.device.parameters import InCache, Parameters
 from flash.device.row_copy import BITS, RowCopy, Turn, as_f32, load_if, only_if, position_of, rounded, turned
 from flash.device.team import WHOLE_CTA, Team
 from flash.operands.dtypes import DType
-from flash.problem.config import KernelConfig
 from flash.problem.features import Appended, Turned
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value, marked
 from ptxgen.records import dataclass

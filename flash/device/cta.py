@@ -12,7 +12,7 @@ from flash.device.parameters import Array, InCache, Parameters
 from flash.device.softmax import NO_TERMS, FirstTerms, sink_terms
 from flash.device.tiles import Matrix
 from flash.operands.dtypes import F32_BYTES
-from flash.problem.config import KernelConfig
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.simt_tiling import Tiling
 from flash.scores.feature import NEG_INF, Applied
 from flash.scores.heads import Packing

@@ -12,7 +12,7 @@ from flash.device.nonfinite import NonFinite
 from flash.device.parameters import ScoreArray
 from flash.device.team import Team
 from flash.operands.dtypes import E4M3, E5M2, DType
-from flash.problem.config import KernelConfig
+from flash.problem.kernel_config import KernelConfig
 from ptxgen.dsl import KernelBuilder, Pointer, Value, Var
 from ptxgen.types import b16, f16, f32, u8, u16, u32, u64
 

@@ -13,8 +13,8 @@ from flash.device.fp8_nonfinite import Fp8NonFinite
 from flash.device.fp8_values import Fp8Values
 from flash.device.wgmma_rings import Rings
 from flash.operands.dtypes import DType
-from flash.problem.config import KernelConfig
 from flash.problem.fp8_tiling import ONES, Fp8Tiling
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.tensor_maps import layout_of, map_name, mapped, rank_of
 from ptxgen.dsl import KernelBuilder, Role
 from ptxgen.dsl.hopper import Layout, Ring, TensorParameter

@@ -10,7 +10,7 @@ from dataclasses import replace
 from flash.device.cta_order import last_first
 from flash.device.parameters import Array, Parameters
 from flash.device.tiles import Matrix
-from flash.problem.config import KernelConfig
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.simt_tiling import ValueSlices
 from ptxgen.dsl import KernelBuilder, Value
 from ptxgen.records import dataclass

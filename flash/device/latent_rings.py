@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from flash.device.cta import Cta
 from flash.device.wgmma_rings import Rings
-from flash.problem.config import KernelConfig
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.tensor_maps import layout_of, map_name, mapped, rank_of
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.dsl import KernelBuilder, Role

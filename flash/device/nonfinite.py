@@ -17,7 +17,7 @@ from flash.device.panel_loader import SIGNS, PanelLoader
 from flash.device.team import WHOLE_CTA, Team
 from flash.device.tiles import Matrix
 from flash.operands.dtypes import E4M3, E5M2
-from flash.problem.config import KernelConfig
+from flash.problem.kernel_config import KernelConfig
 from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import ScalarType, b16, b32, bf16, f16, f32, u8, u16, u32, u64

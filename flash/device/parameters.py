@@ -12,8 +12,8 @@ from flash.device.tiles import Matrix, access_width
 from flash.operands.declared import Operand
 from flash.operands.dtypes import F32_BYTES, DType
 from flash.problem.arrays import matrices
-from flash.problem.config import KernelConfig
 from flash.problem.features import Features
+from flash.problem.kernel_config import KernelConfig
 from flash.scores.feature import LOG2E
 from flash.scores.heads import Packing
 from flash.scores.places import PackedPlane, ScorePlane

@@ -14,7 +14,7 @@ from dataclasses import replace
 from flash.device.cta import Cta
 from flash.device.parameters import Parameters
 from flash.device.wgmma_rings import Rings
-from flash.problem.config import KernelConfig
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.persistence import MIRRORED
 from ptxgen.dsl import KernelBuilder, Value
 from ptxgen.dsl.hopper import Ring, TileScheduler

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Iterator
 
 from flash.device.cta import Cta
-from flash.problem.config import KernelConfig
+from flash.problem.kernel_config import KernelConfig
 from ptxgen.dsl import KernelBuilder, Value
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from flash.device.cta import Cta
 from flash.device.nonfinite import NonFinite
 from flash.device.pages import PagedMatrix
-from flash.problem.config import KernelConfig
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.tensor_maps import layout_of, map_name, mapped, rank_of
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.dsl import KernelBuilder, Role, Value, marked

@@ -9,7 +9,7 @@ from flash.device.cta import Cta
 from flash.device.nonfinite import NonFinite
 from flash.device.split_boxes import SplitBoxes
 from flash.device.wgmma_rings import Rings
-from flash.problem.config import KernelConfig
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.dsl import KernelBuilder, Role, Value
 from ptxgen.dsl.hopper import Ring

@@ -41,7 +41,7 @@ from flash.device.tf32_products import Tf32Products
 from flash.device.tile_runs import Cut, tile_runs
 from flash.device.tiles import await_copies
 from flash.device.widening_loader import widening_loader
-from flash.problem.config import KernelConfig
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.mma_tiling import HALF, PAIRS, MmaTiling
 from flash.scores.philox import KEYS_PER_BLOCK
 from flash.scores.places import ScorePlaces

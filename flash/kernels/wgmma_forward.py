@@ -27,7 +27,7 @@ from flash.device.team import Team
 from flash.device.tile_runs import Cut, tile_runs
 from flash.device.tiles import await_copies, commit_copies
 from flash.device.wgmma_rings import Rings
-from flash.problem.config import KernelConfig
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_tiling import WARPGROUP, WGMMA_ROWS, WgmmaTiling
 from flash.scores.philox import KEYS_PER_BLOCK
 from flash.scores.places import ScorePlaces

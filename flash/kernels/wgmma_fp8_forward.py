@@ -29,8 +29,8 @@ from flash.device.parameters import Parameters, ScoreArray
 from flash.device.team import Team
 from flash.device.tile_runs import Cut, tile_runs
 from flash.operands.dtypes import E4M3
-from flash.problem.config import KernelConfig
 from flash.problem.fp8_tiling import ONES, Fp8Tiling
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_tiling import WARPGROUP, WGMMA_ROWS
 from flash.scores.philox import KEYS_PER_BLOCK
 from flash.scores.places import ScorePlaces

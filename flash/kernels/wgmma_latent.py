@@ -27,7 +27,7 @@ from flash.device.stored_sums import store_sums
 from flash.device.team import Team
 from flash.device.tile_runs import Cut, tile_runs
 from flash.device.tiles import await_copies, commit_copies
-from flash.problem.config import KernelConfig
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.latent_tiling import LatentTiling
 from flash.problem.wgmma_tiling import WARPGROUP, WGMMA_ROWS
 from flash.scores.philox import KEYS_PER_BLOCK

@@ -25,7 +25,7 @@ from flash.device.split_tile import split_pair
 from flash.device.tile_runs import Cut, tile_runs
 from flash.device.wgmma_split_rings import SplitRings, mark_of
 from flash.kernels.wgmma_forward import Consumer, Outputs, attention_module
-from flash.problem.config import KernelConfig
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
 from flash.problem.wgmma_tiling import WGMMA_ROWS
 from ptxgen import ir

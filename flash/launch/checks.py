@@ -24,7 +24,8 @@ from flash.launch.operands import (
 )
 from flash.launch.shapes import LAYOUTS, PACKED, joined, matrices, rank_problems, split
 from flash.operands.dtypes import DTYPES, OF_ARRAYS
-from flash.problem.config import ALIGNMENTS, AttentionConfig, KernelConfig
+from flash.problem.config import ALIGNMENTS, AttentionConfig
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.limits import MAX_CTAS, MAX_SEQ, max_seq
 from flash.problem.tile_choice import natural_alignment
 from flash.scores.options import MAX_SCALE, is_scale

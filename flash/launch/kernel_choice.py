@@ -10,8 +10,9 @@ from flash.device.grouped_heads import packing_saves_ctas
 from flash.launch.checks import Geometry
 from flash.launch.scheduler_choice import USUAL_DEVICE, Device, scheduled_launch
 from flash.operands.dtypes import F32
-from flash.problem.config import DEFAULT_TARGET, AttentionConfig, KernelConfig
+from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.fp8_tiling import Fp8Tiling
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.latent_tiling import LatentTiling
 from flash.problem.limits import max_seq
 from flash.problem.persistence import GRID

@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 from flash.contract.resources import FLOPS_PER_FMA, KernelResources
 from flash.launch.checks import Geometry, grid_ctas
 from flash.operands.dtypes import F32_BYTES
-from flash.problem.config import AttentionConfig, KernelConfig
+from flash.problem.config import AttentionConfig
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.mma_tiling import F32_GRADE, TF32
 from flash.problem.simt_tiling import IEEE
 from flash.problem.wgmma_tiling import WgmmaTiling

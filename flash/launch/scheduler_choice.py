@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from flash.contract.resources import KernelResources
 from flash.device.cta_order import USUAL_CACHE_BYTES
 from flash.launch.checks import Geometry, grid_ctas, section
-from flash.problem.config import KernelConfig
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.persistence import GRID, MIRRORED, STATIC, scheduled
 from flash.scores.window import Window
 

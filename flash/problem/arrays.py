@@ -6,7 +6,7 @@ from typing import Final
 
 from flash.operands.declared import Operand
 from flash.operands.dtypes import F32
-from flash.problem.config import KernelConfig
+from flash.problem.kernel_config import KernelConfig
 
 _NO_KEY: Final = "-inf for a row that sees no key"
 

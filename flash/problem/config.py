@@ -1,6 +1,4 @@
-"""What the user asks for (`AttentionConfig`), and what the kernel's text depends on
-(`KernelConfig`).
-"""
+"""What the user asks for: `AttentionConfig`."""
 
 from __future__ import annotations
 
@@ -8,19 +6,17 @@ import inspect
 from dataclasses import fields, replace
 from typing import Any, Final
 
-from flash.operands.declared import Number
-from flash.operands.dtypes import DTYPES, F16, F32, FP8_DTYPES, INPUT_DTYPES, DType, config_name
+from flash.operands.dtypes import DTYPES, F32, FP8_DTYPES, INPUT_DTYPES, DType, config_name
 from flash.operands.words import Auto, Causal, DTypeLike, InputDTypeLike, Precision, Scheduler
-from flash.problem.features import MAX_PAGE_SIZE, NO_FEATURES, OVERLAPPING_SM, PARTS, SECTION, Features
+from flash.problem.features import MAX_PAGE_SIZE, Features
 from flash.problem.head_dims import checked_head_dim, checked_head_dim_v
-from flash.problem.latent_tiling import LatentTiling
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.narrow import not_for_fp8, resolved_out_dtype
-from flash.problem.persistence import GRID, SCHEDULERS, scheduled
+from flash.problem.persistence import SCHEDULERS, scheduled
 from flash.problem.precision import choices, resolved
 from flash.problem.simt_tiling import IEEE
 from flash.problem.splits import splits_of
 from flash.problem.tile_choice import (
-    AnyTiling,
     TileRequest,
     choose_tiling,
     largest_tile,
@@ -28,144 +24,19 @@ from flash.problem.tile_choice import (
     natural_alignment,
 )
 from flash.problem.wgmma_choice import BOX_ROWS, WGMMA_TARGET
-from flash.problem.wgmma_tiling import WgmmaTiling
 from flash.scores.features import ScoreSettings, meanings_of_settings
 from flash.scores.options import MAX_SCALE, flag, is_scale, require_one_of
-from flash.scores.window import Window
 from ptxgen.arguments import integer
 from ptxgen.errors import ConfigError, shown
 from ptxgen.records import dataclass
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 
-WIDENED: Final = 8  # elements of one byte that are read together (`flash/device/widening_loader.py`)
 DEFAULT_TARGET: Final = "sm_80"  # target of emitted text; a launch takes the device's own
 ALIGNMENTS: Final = (16, 8, 4, 2)  # bytes
 STAGES: Final = (1, 2, 3, 4)
 CAUSAL: Final = (False, True, "bottom_right", "top_left")
 _FLAGS: Final = ("return_lse", "varlen", "seqused_q", "seqused_k")
-
-
-@dataclass(frozen=True, slots=True)
-class KernelConfig:
-    """Everything the emitted text depends on, and nothing else. Same value, same bytes.
-
-    `alignment`, in bytes, is a promise: every pointer and stride of Q, K, V and O is a multiple of
-    it (`alignment_of` says where it is another).
-    """
-
-    target: Target
-    tiling: AnyTiling
-    causal: str  # "", "bottom_right" or "top_left"
-    return_lse: bool
-    alignment: int
-    dtype: DType = F32
-    features: Features = NO_FEATURES
-    packed: bool = False  # whether a CTA's rows are of all heads that share a head of K and V
-    cluster: int = 1  # CTAs that bring each other tiles of K and V: those of neighbouring blocks of a head
-    written: DType | None = None  # the type of O, where it is not that of Q
-    scheduler: str = GRID  # how parts of the problem are dealt to CTAs (`flash/problem/persistence.py`)
-
-    @property
-    def precision(self) -> str | None:
-        """How f32 is multiplied (`flash/problem/precision.py`); None for 16-bit types."""
-        if self.dtype is not F32:
-            return None
-        return self.tiling.precision
-
-    @property
-    def keys_of_tile(self) -> int:
-        """Keys that a CTA takes at once."""
-        return self.tiling.tile
-
-    @property
-    def hides_keys(self) -> bool:
-        """Whether a query may not see a key that exists."""
-        return bool(self.causal) or self.features.hides_anywhere or self.features.has(Window)
-
-    @property
-    def differentiates(self) -> bool:
-        """False: the kernel needs no derivatives of its features."""
-        return False
-
-    @property
-    def output(self) -> DType:
-        """The type of O: that of Q, or `written`, or f32 for parts that are to be merged."""
-        return F32 if self.features.splits else self.written or self.dtype
-
-    @property
-    def begins_next(self) -> bool:
-        """Whether the kernel lets the grid that merges its parts begin before it has ended."""
-        return self.features.splits and self.target.sm >= OVERLAPPING_SM
-
-    @property
-    def multiplied(self) -> DType:
-        """The type of the elements in shared memory and of P: that of Q, or f16 for K and V of one
-        byte, which are widened to it (`flash/device/half_queries.py`).
-        """
-        return self.dtype if self.features.kv_dtype is None else F16
-
-    def element_of(self, array: str) -> DType:
-        """The element type of one of Q, K, V and O."""
-        if array == "O":
-            return self.output
-        stored = self.features.kv_dtype
-        return stored if stored is not None and array in ("K", "V") else self.dtype
-
-    def alignment_of(self, array: str) -> int:
-        """The promised alignment, in bytes, of one of Q, K, V and O. Parts of O that are to be
-        merged are not the caller's: they are as aligned as their rows. K and V of one-byte elements
-        are aligned to the `WIDENED` elements that are read together.
-        """
-        t = self.tiling
-        if array == "O" and self.features.splits:
-            return natural_alignment(t.head_dim_v, t.head_dim_v, F32)
-        if self.features.kv_dtype is not None and array in ("K", "V"):
-            return WIDENED
-        return self.alignment
-
-    @property
-    def numbers(self) -> tuple[Number, ...]:
-        """The scalars that a launch passes beside sizes, in the order of the parameters."""
-        of_parts = [PARTS] if self.is_persistent else []
-        return (*of_parts, *([SECTION] if self.takes_turns else []), *self.features.numbers)
-
-    @property
-    def is_persistent(self) -> bool:
-        """Whether a CTA computes several parts of the problem, one after another."""
-        return self.scheduler != GRID
-
-    @property
-    def takes_turns(self) -> bool:
-        """Whether heads take turns, the query blocks that see the most keys first
-        (`flash/device/cta_order.py`): in causal kernels without splits. With splits there are few
-        query blocks.
-        """
-        return bool(self.causal) and not self.features.splits
-
-    @property
-    def name(self) -> str:
-        """The name of the kernel's entry, which says the configuration."""
-        t = self.tiling
-        dims = f"d{t.head_dim}" + (f"v{t.head_dim_v}" if t.head_dim_v != t.head_dim else "")
-        kind = self.dtype.name if self.precision in (None, IEEE) else self.precision
-        kind = f"wgmma_{kind}" if isinstance(t, WgmmaTiling) else kind
-        kind = f"latent_{kind}" if isinstance(t, LatentTiling) else kind
-        words = [f"attention_forward_{kind}", dims, f"m{t.block_q}", f"n{t.tile}"]
-        words += [f"s{t.stages}"] if t.stages > 1 else []
-        words += [self.causal] if self.causal else []
-        words += self.features.words
-        words += ["packed"] if self.packed else []
-        words += [f"cluster{self.cluster}"] if self.cluster > 1 else []
-        words += [self.written.name] if self.written is not None else []
-        words += [self.scheduler] if self.is_persistent else []
-        words += ["lse"] if self.return_lse else []
-        words += (
-            [f"align{self.alignment}"]
-            if self.alignment != natural_alignment(t.head_dim, t.head_dim_v, self.dtype)
-            else []
-        )
-        return "_".join(words)
 
 
 @dataclass(frozen=True, repr=False)

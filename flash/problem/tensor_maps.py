@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from flash.operands.dtypes import DType
-from flash.problem.config import KernelConfig
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.latent_tiling import LatentTiling
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.dsl.hopper import Layout

@@ -16,7 +16,7 @@ import flash.contract.catalogue
 from flash import AttentionKernel
 from flash.commands import demo as tool
 from flash.contract.catalogue import build
-from flash.problem.config import KernelConfig
+from flash.problem.kernel_config import KernelConfig
 from ptxgen import interpreter, ir
 from ptxgen.errors import BackendError, PtxGenError
 from ptxgen.runtime.assembler import Assembly, KernelUsage

@@ -32,7 +32,8 @@ from flash.commands.measure.report import ROOT
 from flash.contract.catalogue import build, emit
 from flash.contract.resources import KernelResources
 from flash.operands.dtypes import F32
-from flash.problem.config import AttentionConfig, KernelConfig
+from flash.problem.config import AttentionConfig
+from flash.problem.kernel_config import KernelConfig
 from ptxgen.check.verify import require_valid
 from ptxgen.errors import BackendError
 from ptxgen.runtime.assembler import Assembly, find_assembler

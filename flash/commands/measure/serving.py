@@ -20,7 +20,8 @@ from flash.launch.checks import Geometry, check
 from flash.launch.kernel_choice import kernel_of
 from flash.operands.dtypes import I32
 from flash.operands.words import DTypeName
-from flash.problem.config import AttentionConfig, KernelConfig
+from flash.problem.config import AttentionConfig
+from flash.problem.kernel_config import KernelConfig
 from ptxgen import interpreter
 from ptxgen.arrays.views import view
 from ptxgen.target import target as find_target

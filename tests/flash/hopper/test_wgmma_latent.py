@@ -362,7 +362,8 @@ USE = "; use 'f16' or 'bf16' with target='sm_90a', got "
         ({"target": "sm_90"}, f"{ALONE}wgmma is of sm_90a alone{USE}'f16' and 'sm_90'"),
         (
             {"dtype": "f32"},
-            f"{ALONE}wgmma multiplies f16 and bf16 here, and pairs of f16 for 'f32_grade'{USE}'f32' and 'sm_90a'",
+            f"{ALONE}wgmma multiplies f16 and bf16 here, and pairs of f16 for 'f32_grade'"
+            f"{USE}'f32' and 'sm_90a'",
         ),
         ({"tile": 16}, "AttentionConfig: tile must be one of 32, 64, 'auto', got 16"),
         ({"block_q": 128}, "AttentionConfig: block_q must be one of 64, 'auto', got 128"),

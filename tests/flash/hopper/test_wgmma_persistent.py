@@ -21,7 +21,7 @@ from flash.error_bound import arithmetic_of_config
 from flash.launch.checks import check
 from flash.launch.kernel_choice import kernel_of
 from flash.launch.scheduler_choice import Device
-from flash.problem.config import KernelConfig
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen import ir
 from ptxgen.arrays.views import view

@@ -22,8 +22,8 @@ from flash.cache.step import DecodeStep
 from flash.contract.catalogue import build
 from flash.decode.plan import CacheCall, Joining, Parts, Workspace, kernel_of, steps_of
 from flash.launch.step import Step
-from flash.problem.config import KernelConfig
 from flash.problem.features import MAX_NEW_ROWS
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.rotary import rotary_tables
 from ptxgen.arrays.views import host_array, view
 from ptxgen.errors import ConfigError, LaunchError
