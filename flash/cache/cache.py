@@ -39,10 +39,9 @@ class KVCache:
     """Keys and values of up to `batch` sequences of up to `capacity` tokens, in `layers` layers.
 
     head_dim: 1..256; head_dim_v: 1..512, by default head_dim.
-    dtype: "f32", "f16", "bf16", "e4m3" or "e5m2", or an array library's name for one of them, such as
-        torch.bfloat16 or numpy.float32. "e4m3" and "e5m2" store x as x / scale, clamped to their largest
-        number (448 and 57,344) and rounded to nearest even, with a scale for each layer and head of K and
-        of V (`set_scales`), which is 1 initially.
+    dtype: "f32", "f16", "bf16", "e4m3" or "e5m2", or an array library's name, such as torch.bfloat16.
+        "e4m3" and "e5m2" store x as x / scale, clamped to their largest number (448 and 57,344) and rounded
+        to nearest even, with a scale for each layer and head of K and V (`set_scales`), initially 1.
     page_size: None for contiguous memory, K of a layer being [batch, kv_heads, capacity, head_dim];
         or 1..256, the tokens of a page, K of a layer then being [pages, kv_heads, page_size,
         head_dim]. V likewise, with head_dim_v. Row r of sequence b is row r % page_size of page
