@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ptxgen.dsl import KernelBuilder, Value, marked
+from ptxgen.dsl import KernelBuilder, Value
 from ptxgen.types import f32, u32
 
 # 1 + r (C[0] + r (C[1] + …)).
@@ -27,7 +27,6 @@ _EXPONENT_BITS: Final = 23  # from where on an f32 has its exponent, which is n 
 SPLITTER: Final = 1.5 * 2.0**23 + 127
 
 
-@marked("polynomial exp2")
 def polynomial_exp2(k: KernelBuilder, x: Value) -> Value:
     """2^x of an f32."""
     x = k.min(k.max(x, LEAST, NaN=True), MOST, NaN=True)

@@ -13,7 +13,7 @@ from typing import Final
 
 from flash.device.overlapped_softmax import OverlappedSoftmax
 from flash.device.polynomial_exp2 import polynomial_exp2
-from ptxgen.dsl import Fragment, Value, Var, marked
+from ptxgen.dsl import Fragment, Value, Var
 from ptxgen.dsl.matrices.products import PAIRS
 from ptxgen.types import ScalarType, u32
 
@@ -24,7 +24,6 @@ _BY_POLYNOMIAL: Final = 2  # the first exponential of `by_polynomial` that is a 
 class SumCheckedSoftmax(OverlappedSoftmax):
     """An `OverlappedSoftmax` that also weighs scores into other registers."""
 
-    @marked("sum-checked softmax: weigh")
     def weigh_into(
         self,
         S: Fragment,

@@ -148,7 +148,9 @@ class AttentionConfig(ScoreSettings):
         if self.causal is True:
             object.__setattr__(self, "causal", "bottom_right")
         if self.target is not None or self.is_fp8:
-            object.__setattr__(self, "target", find_target(self.target or WGMMA_TARGET).name)
+            object.__setattr__(
+                self, "target", find_target(WGMMA_TARGET if self.target is None else self.target).name
+            )
         for name in _FLAGS:
             flag(name, getattr(self, name))
         self._normalize()

@@ -22,7 +22,7 @@ def test_the_page_has_every_public_name_once() -> None:
         assert {t for t in titles if t.rpartition(".")[0] == name} >= {
             f"{name}.{each}" for each in getattr(module, "__all__", ())
         }
-    assert "#### AttentionKernel.launch(q, k, v, \\*, out=None" in page
+    assert "#### AttentionKernel.launch(q, k, v=None, \\*, out=None" in page
     assert " at 0x" not in page
 
 
