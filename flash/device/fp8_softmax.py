@@ -1,5 +1,5 @@
-"""Online softmax whose weights use the range of e4m3: they are at most 2^8, and the largest is exactly
-that, so that all from 2^-14 of it on keep four significant bits (as in FlashAttention-3).
+"""Online softmax whose weights use the range of e4m3: the largest weight of a row is 2^8, so that all from
+2^-14 of it on keep four significant bits (as in FlashAttention-3).
 
 The shift of a row, which `flash/device/overlapped_softmax.py` describes, is that of its largest score
 less `LIFT`. The factor 2^LIFT is in the outputs and in their sum, and cancels in the result.

@@ -1,4 +1,4 @@
-"""Values that are columns of keys, as a config with `shared_kv` says."""
+"""V that is the first columns of K: the array of a call whose config has `shared_kv`, and its checks."""
 
 from __future__ import annotations
 

@@ -49,8 +49,9 @@ class AttentionConfig(ScoreSettings):
     dtype: "f32", "f16" or "bf16", of Q, K, V and O, or what array libraries call these: "float16",
         "half", torch.bfloat16, numpy.float32. Sums and LSE are f32. The 16-bit types run on tensor
         cores and need sm_80 or later. "e4m3" and "e5m2" are of Q, K and V alone, for Hopper
-        (target="sm_90a"), and launches then give `q_scale`, `k_scale` and `v_scale`, which their numbers
-        are multiplied with (`flash/problem/fp8_tiling.py` says which tiles there are).
+        (target="sm_90a"), and launches then give `q_scale`, `k_scale` and `v_scale`, float32 [batch,
+        kv_heads], by which numbers of Q, K and V are multiplied (`flash/problem/fp8_tiling.py` says which
+        tiles there are).
     precision: of f32, "ieee" (f32 throughout), "f32_grade" (on tensor cores, each product as three
         of f16: the error is that of f32) or "tf32" (on tensor cores, with 11 significant bits of
         Q, K, P and V); None and "auto" are "ieee" for now. Products of 16-bit types are exact
@@ -95,7 +96,7 @@ class AttentionConfig(ScoreSettings):
     shared_kv: whether V is the first head_dim_v columns of K, as in multi-head latent attention (MLA:
         head_dim 576, head_dim_v 512, one head of K for all heads of Q); launches take no v. With a
         head_dim above 256 it is for f16 and bf16 with target="sm_90a" (`flash/problem/wgmma_choice.py`).
-    scheduler: "grid" (a CTA for each block of queries of a head) or, for kernels with `wgmma`, "static"
+    scheduler: "grid" (a CTA for each block of queries of a head) or, of f16 and bf16 with `wgmma`, "static"
         (as many CTAs as run at once, each of which takes every so many blocks) or "mirrored" (the same,
         in every other round from the last CTA to the first, which suits causality); others have a
         grid (`flash/problem/persistence.py`). "auto" is a grid for emitted text, and what a model says for a

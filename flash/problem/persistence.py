@@ -9,8 +9,8 @@
 With causality the parts with the most keys come first (`flash/device/cta_order.py`). Mirrored, a CTA that
 has had a long part of one round has a short one of the next.
 
-The last two are offered with `wgmma` of 16-bit types, but not for a cache, for splits of the keys or for
-latents. What is not offered is computed with a grid, and `explain` says why.
+The last two are offered for f16 and bf16 with `wgmma` and head_dim up to 256, but not for a cache or for
+splits of the keys. What is not offered is computed with a grid, and `explain` says why.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def why_grid(tiling: AnyTiling, cached: bool) -> str:
     whether keys are in a cache or in pages.
     """
     if type(tiling) is not WgmmaTiling:  # not those of fp8, of f32 and of latents, which it is the base of
-        return "CTAs take several parts in kernels with wgmma of 16-bit types alone"
-    return "keys of a cache have CTAs of their own, which splits divide" if cached else ""
+        return "CTAs take several blocks only with wgmma of f16 and bf16 and head_dim up to 256"
+    return "keys are in a cache, where splits of the keys divide the work" if cached else ""
 
 
 def scheduled(scheduler: str, tiling: AnyTiling, cached: bool, target: Target) -> tuple[str, AnyTiling]:

@@ -1,15 +1,16 @@
-"""Which kernels use the matrix instructions of Hopper (`wgmma`): all for which `why_not` has no reason.
-The others of 16-bit types use `mma.sync`, as does `"f32_grade"`, which is f32 in products of f16.
+"""Which kernels of f16, bf16 and f32 use the matrix instructions of Hopper (`wgmma`): all for which `why_not`
+has no reason. The others use `mma.sync`, or with `precision="ieee"` no tensor cores. Q, K and V of fp8 have
+no kernel without `wgmma` (`flash/problem/fp8_tiling.py`).
 
-| what is asked | reason for `mma.sync` |
+| what is asked | reason against `wgmma` |
 |---|---|
 | a target other than sm_90a | `wgmma` is of sm_90a alone |
-| f32 with another precision than "f32_grade" | `wgmma` multiplies 16-bit types here |
+| f32 with another precision than "f32_grade" | `wgmma` multiplies f16, bf16 and pairs of f16 here |
 | "f32_grade" with rows above 128 columns | as pairs of f16, two tiles of K and of V leave Q no room |
 | "f32_grade" with splits | its kernel writes no partial results |
 | "f32_grade" with block_q=192 | three consumers lack registers for both parts of P and two sums |
 | pages of rows that are no multiple of 16 | tiles are cut into boxes of at least as many |
-| a cache of fp8 | elements are widened by those who attend |
+| a cache of e4m3 or e5m2 | its elements are widened to 16 bits by the threads that attend |
 | a cache in pages with padding | boxes of a tile do not begin in the middle of a page |
 | rows that are no multiples of 16 bytes | those of a tensor map are |
 | head_dim_v above 256, unless V is columns of K | its columns are dealt to several CTAs |

@@ -19,8 +19,8 @@ SPLIT_WIDTHS: Final = (64, 128)
 SPLIT_BLOCKS_Q: Final = (64, 128)  # three consumers have no registers for O, its sums and both parts of P
 # As `wgmma_tiling._REGISTERS`; who splits a row of 128 columns has 16 elements, and the parts of some.
 _REGISTERS: Final = {1: (0, 0), 2: (72, 216)}
-# Keys whose products one sum takes, at most: tensor cores truncate their sums, and with 128 the error was
-# seen to be 2.7 times that of f32.
+# Keys whose products one sum takes, at most: tensor cores truncate their sums, and with 128 keys the error on
+# positive numbers was 2.7 times that of PyTorch's f32 (docs/numerics.md).
 _LONGEST_CHAIN: Final = 96
 _STEP: Final = 16  # keys of a product of f16
 _WORD: Final = 4  # bytes of an element, and of a factor

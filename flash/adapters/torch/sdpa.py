@@ -68,7 +68,7 @@ class replace_sdpa(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801  # us
     With `fallback` calls that `attention` cannot compute are passed to PyTorch's own function; by
     default they raise `LaunchError`. `splits` is that of `attention`.
 
-    Raises `ConfigError` for splits that no call has.
+    Raises `ConfigError` for splits that are neither "auto" nor an integer from 1 to 32768.
     """
 
     def __init__(self, *, fallback: bool = False, splits: int | Auto = AUTO) -> None:

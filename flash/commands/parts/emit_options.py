@@ -70,7 +70,7 @@ _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
     "--scheduler": {
         "default": "auto",
         "choices": ["auto", *SCHEDULERS],
-        "help": "of kernels with wgmma: a CTA for each block of queries (grid), or CTAs that take several "
+        "help": "of f16, bf16 with wgmma: a CTA for each block of queries (grid), or CTAs that take several "
         "(default: auto, which is grid)",
     },
     "--varlen": {"action": "store_true", "help": "sequences of their own lengths, packed in one array"},

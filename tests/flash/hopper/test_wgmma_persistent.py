@@ -276,7 +276,7 @@ def test_where_each_part_has_a_cta_explain_says_why() -> None:
         said(scheduler="static", pack_gqa=False) == "4 CTAs, to which 4 blocks of queries are dealt (static)"
     )
     assert said(pack_gqa=False) == said(scheduler="grid", pack_gqa=False) == "4 CTAs"
-    of_wgmma = ", not static: CTAs take several parts in kernels with wgmma of 16-bit types alone"
+    of_wgmma = ", not static: CTAs take several blocks only with wgmma of f16 and bf16 and head_dim up to 256"
     assert said(scheduler="static", dtype="f32").endswith(of_wgmma)
     assert said(scheduler="static", target="sm_80").endswith(of_wgmma)
 
