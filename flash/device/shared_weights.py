@@ -100,6 +100,7 @@ class SharedWeights:
                 for m in range(self._t.row_tiles)
             ]
 
+    @marked("shared weights: sums over warps")
     def over_warps(self, totals: Iterable[Value]) -> Iterator[Value]:
         """The sums of f32 numbers, one for each row of a lane and the same in its quad, over the warps with
         the same rows, in their order.

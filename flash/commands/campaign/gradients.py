@@ -148,6 +148,7 @@ def _problems_of(own: GradientSettings) -> tuple[Problem, ...]:
             if config.dropout
         ),
         *(Problem(q, k, heads=1, odd=rows) for q, k, rows in _odd(config)),
+        *(_of_larger_tiles() if config.causal == "bottom_right" and tile > _TILE else []),
         *(_low(tile) if own.owner == QUERIES and config.causal != "bottom_right" else []),
         *(_infinite(own) if config.softcap is None else []),
     ]
@@ -156,6 +157,15 @@ def _problems_of(own: GradientSettings) -> tuple[Problem, ...]:
         shared = Problem(_BLOCK + 5, tile + 3, batch=2, heads=4, kv_heads=2)
         found += [replace(shared, broadcast=axes) for axes in (("batch",), ("heads",), ("batch", "heads"))]
     return tuple(found)
+
+
+def _of_larger_tiles() -> Iterator[Problem]:
+    """Problems in which the last query of a tile of twice as many rows has NaN in dO, and keys of a later CTA
+    do not see it; and in which the random number of query 1 and key 0, whose weight counts, equals the
+    threshold of dropout.
+    """
+    yield Problem(_BLOCK + _TILE, 2 * _BLOCK, heads=1, odd=(_BLOCK - 1,))
+    yield Problem(_BLOCK, _BLOCK, heads=1, dropout_seed=17669)
 
 
 def _low(tile: int) -> Iterator[Problem]:
