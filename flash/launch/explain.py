@@ -133,6 +133,8 @@ def _why_grid(config: AttentionConfig, made: Build) -> str:
     if config.scheduler in ("auto", made.config.scheduler):
         return ""
     why = why_grid(made.config.tiling, made.config.features.cached)
+    if not why and made.config.features.splits:
+        why = "splits of the keys have CTAs of their own"
     return f", not {config.scheduler}: {why}"
 
 
@@ -146,7 +148,8 @@ def _grid(
     if splits == 1:
         return {"grid": f"{ctas} CTAs{_why_grid(config, made)}"} if dealt is None else {"grid": dealt}
     if not whole:
-        return {"grid": f"{ctas * splits} CTAs", "splits": f"{splits} of the keys, merged; else {ctas} CTAs"}
+        grid = f"{ctas * splits} CTAs{_why_grid(config, made)}"
+        return {"grid": grid, "splits": f"{splits} of the keys, merged; else {ctas} CTAs"}
     units = units_of(config, geometry)
     first, rest = ctas // units * whole, ctas // units * (units - whole) * splits
     of = "items" if geometry.batch > 1 else "heads of K and V"

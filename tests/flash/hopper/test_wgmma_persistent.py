@@ -279,6 +279,9 @@ def test_where_each_part_has_a_cta_explain_says_why() -> None:
     of_wgmma = ", not static: CTAs take several blocks only with wgmma of f16 and bf16 and head_dim up to 256"
     assert said(scheduler="static", dtype="f32").endswith(of_wgmma)
     assert said(scheduler="static", target="sm_80").endswith(of_wgmma)
+    of_splits = "8 CTAs, not mirrored: splits of the keys have CTAs of their own"
+    assert said(scheduler="mirrored", pack_gqa=False, splits=2) == of_splits
+    assert said(scheduler="grid", pack_gqa=False, splits=2) == "8 CTAs"
 
 
 def test_the_rule_for_launches() -> None:
