@@ -107,6 +107,7 @@ class KeyValuePipeline:
         """
         return self._value_stage.at
 
+    @marked("pipeline: keys there")
     def await_keys(self, *, on_arrival: Arrival | None = None) -> None:
         """Wait for the next tile of K; then `start_values` may fill the free stage of V.
 

@@ -20,8 +20,8 @@ class Reason:
     `before`, comes from code with the mark `mark` (`ptxgen/dsl/marks.py`), and belongs to a step
     that begins with `step`.
 
-    If given, `loop` is the number, from 1, of the loop over tiles that has the instruction, and
-    `entry` is a pattern found in the kernel's name. If `rounds`, the argument also covers mutants
+    If given, `loop` is the number, from 1, of the loop over tiles that has the instruction, 0 if none has
+    it, and `entry` is a pattern found in the kernel's name. If `rounds`, the argument also covers mutants
     whose results are rounded differently.
     """
 
@@ -31,7 +31,7 @@ class Reason:
     step: str
     before: str
     why: str
-    loop: int = 0
+    loop: int | None = None
     entry: str = ""
     rounds: bool = False
 
@@ -43,7 +43,7 @@ class Reason:
             and mutant.step.startswith(self.step)
             and re.match(self.before, mutant.before) is not None
             and re.search(self.entry, mutant.entry) is not None
-            and (not self.loop or self.loop == _loop(mutant))
+            and (self.loop is None or self.loop == _loop(mutant))
         )
 
 

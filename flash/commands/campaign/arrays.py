@@ -78,6 +78,12 @@ def _parting(q: Array, k: Array, _v: Array, rows: int) -> None:
     q[..., 1] = np.where(course == _DOWN, -_STEEP, _STEEP)
 
 
+def _crossing(q: Array, k: Array, _v: Array, rows: int) -> None:
+    """Make scores grow towards the first key as steeply in every other eight rows, and fall in the others."""
+    k[..., 1] = np.arange(k.shape[2])[::-1]
+    q[..., 1] = np.where(np.arange(q.shape[2]) // rows % 2 == 0, -_STEEP, _STEEP)
+
+
 def _large_queries(q: Array, k: Array, _v: Array, _rows: int) -> None:
     """Make queries so large that rounding to tf32 makes them infinite; small keys offset them."""
     q[...], k[...] = np.copysign(_LARGE, q), k * _SMALL
@@ -104,6 +110,7 @@ SCORES: Final[dict[str, Callable[[Array, Array, Array, int], None]]] = {
     "none of queries": _no_scores_of_queries,
     "growing": _growing,
     "parting": _parting,
+    "crossing": _crossing,
     "low": _low,
     "large queries": _large_queries,
     "large keys": _large_keys,

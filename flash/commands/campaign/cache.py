@@ -22,7 +22,7 @@ from flash.commands.campaign.arrays import (
     with_margins,
     within_margins,
 )
-from flash.commands.campaign.problems import HUGE, LANE_ROWS
+from flash.commands.campaign.problems import ABOVE_HUGE, HUGE, LANE_ROWS
 from flash.commands.campaign.subject import Array, Launch, Subject
 from flash.decode.plan import CacheCall, Joining, Parts, Workspace, kernel_of, steps_of
 from flash.error_bound import PARTS_OF_F32, Bound, arithmetic_of_config, attention_bound, merged
@@ -143,7 +143,12 @@ def _problems_of(own: CacheSettings) -> tuple[CacheProblem, ...]:
     hidden.append(CacheProblem(rows, (rows + 3, tile), heads=odd, kv_heads=1, nan_last=1))
     # No memory follows the last key.
     full = [CacheProblem(2, (1, end), splits=1, full=True) for end in (5, 2 * tile + 3)]
-    others = (one, padded, grouped, alone, negative, *scores, *huge, *hidden, *full, *ragged)
+    # Two tiles that the diagonal cuts; the last warp's rows all see a key of the last one.
+    cut = replace(
+        alone, seq_q=block, used=(3 * tile + 2 * LANE_ROWS // group,), heads=group, kv_heads=1, splits=1
+    )
+    crossing = [replace(cut, scores="crossing"), replace(cut, times=ABOVE_HUGE)]
+    others = (one, padded, grouped, alone, negative, *scores, *huge, *hidden, *full, *ragged, *crossing)
     found = (first, two_blocks, *others)
     return _appending(own, found) if own.rotary_dim else found
 

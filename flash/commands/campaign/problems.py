@@ -8,13 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flash.problem.config import AttentionConfig
-from flash.problem.mma_tiling import MMA_ROWS, TF32
+from flash.problem.mma_tiling import HALF, MMA_ROWS, TF32, MmaTiling
 from flash.problem.tile_choice import AnyTiling
 from flash.problem.wgmma_tiling import WgmmaTiling
 
 # With these seeds and dropout=0.3, the random number of one score that counts, of 32 queries and 32
 # keys, equals the threshold; each seed has it at another index of a thread's 16 x 16 fragment.
 _SEEDS_AT_THRESHOLD: Final = (656, 1263, 5029, 5261, 13636, 13669, 17672, 32877)
+ABOVE_HUGE: Final = 2.0**18  # one that makes those of random scores so large
+# One with which the lowest f32, scaled, is less than 2**16, and more than the exponents of f32.
+TINY: Final = 2.0**-112
 LARGE_SOFTCAP: Final = 2.0**20
 HUGE: Final = 2.0**15  # a factor of the scale that makes exponents of `growing` scores larger than 2**16
 # A factor of the scale that makes scores of 2**33, of which f32 has multiples of 1024.
@@ -111,7 +114,8 @@ def problems_of(config: AttentionConfig) -> tuple[Problem, ...]:
     alike = replace(first if config.window is None else largest[0], alike=True)
     others = [*_of_features(config, block), *ragged, alike]
     large = _large(config, largest[0])
-    found = (*largest, *large, whole, batches, *special, *hidden, *others)
+    rounded = _of_rounded_softmax(t, parting)
+    found = (*largest, *large, whole, batches, *special, *hidden, *others, *rounded)
     return _for_tensor_maps(found, config, t) if isinstance(t, WgmmaTiling) else found
 
 
@@ -171,6 +175,15 @@ def _of_features(config: AttentionConfig, block: int) -> list[Problem]:
     if config.dropout:
         found += [Problem(32, 32, heads=1, dropout_seed=seed) for seed in _SEEDS_AT_THRESHOLD]
     return found
+
+
+def _of_rounded_softmax(t: AnyTiling, parting: Problem) -> list[Problem]:
+    """Problems for kernels that add the rounded shift of a row to its scaled scores: with shifts that are too
+    large for that in all tiles, and with a scale so small that the first shift, the lowest f32, is not.
+    """
+    if not isinstance(t, MmaTiling) or t.operands is not HALF:
+        return []
+    return [replace(parting, scores="random", times=ABOVE_HUGE), replace(parting, times=TINY)]
 
 
 def _hidden_anywhere(block: int, tile: int) -> list[Problem]:
