@@ -131,3 +131,22 @@ def test_an_interrupted_command_is_quiet_and_leaves_nothing(name: str, tmp_path:
     assert list(temporary.iterdir()) == []
     left = {path.name for path in work.iterdir()} - {"input"}
     assert left <= {"a.json"}  # of tune, which writes it whole after each tile
+
+
+def test_an_interrupt_of_generated_code_ends_a_command_as_any_other(tmp_path: Path) -> None:
+    """CPython ends a process by the signal if a plain KeyboardInterrupt has left an `exec` of source text."""
+    (tmp_path / "interrupted.py").write_text("""\
+import os, signal, sys
+from flash.commands.parts.quiet import quietly
+
+sys.exit(quietly(lambda: exec("os.kill(os.getpid(), signal.SIGINT)\\nwhile True: pass")))
+""")
+    search = os.pathsep.join((str(ROOT), str(tmp_path)))
+    done = subprocess.run(
+        [sys.executable, "-m", "interrupted"],
+        env=dict(os.environ, PYTHONPATH=search),
+        capture_output=True,
+        timeout=DEADLINE_S,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # one thread here
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")

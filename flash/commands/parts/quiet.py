@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from flash.commands.parts.exits import INTERRUPTED, OK
 from flash.commands.parts.standard_output import drop_standard_output
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C. CPython notes that a KeyboardInterrupt, itself and no subclass, left an `exec` or `eval` of
+    source text, and ends the process by the signal although the exception was caught further out.
+    """
 
 
 def quietly(run: Callable[[], int]) -> int:
@@ -18,7 +25,8 @@ def quietly(run: Callable[[], int]) -> int:
     code = OK
     try:
         try:
-            code = run()
+            with _interrupts_as(Interrupted):
+                code = run()
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -27,6 +35,24 @@ def quietly(run: Callable[[], int]) -> int:
     except BrokenPipeError:
         drop_standard_output()
     return code
+
+
+@contextmanager
+def _interrupts_as(interrupt: type[KeyboardInterrupt]) -> Iterator[None]:
+    """Ctrl-C raises `interrupt` inside, unless the process has a handler of its own for it."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handler(_number: int, _frame: object) -> None:
+        raise interrupt
+
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
