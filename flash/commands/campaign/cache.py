@@ -150,8 +150,8 @@ def _problems_of(own: CacheSettings) -> tuple[CacheProblem, ...]:
         alone, seq_q=block, used=(3 * tile + 2 * LANE_ROWS // group,), heads=group, kv_heads=1, splits=1
     )
     crossing = [replace(cut, scores="crossing"), replace(cut, times=ABOVE_HUGE)]
-    others = (one, padded, grouped, alone, negative, *scores, *huge, *hidden, *full, empty, *ragged, *crossing)
-    found = (first, two_blocks, *others)
+    alike = (first, two_blocks, one, padded, grouped, alone, negative)
+    found = (*alike, *scores, *huge, *hidden, *full, empty, *ragged, *crossing)
     return _appending(own, found) if own.rotary_dim else found
 
 
