@@ -334,10 +334,15 @@ _NOT_DONE = f"{_E4M3} has one kernel, which does not do this:"
 _OR_ELSE = "; or convert Q, K and V to 'bf16'"
 
 
-@pytest.mark.parametrize("backend", ["interpreter", "cpu"])
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [("interpreter", "e4m3"), ("interpreter", "e5m2"), ("cpu", "e4m3"), nightly("cpu", "e5m2")],
+)
 @pytest.mark.parametrize("layout", ["bhsd", nightly("bshd")])
-def test_a_launch_takes_arrays_of_fp8_and_scales_that_broadcast(backend: Any, layout: Any) -> None:
-    config = config_of(causal=True)
+def test_a_launch_takes_arrays_of_fp8_and_scales_that_broadcast(
+    backend: Any, dtype: str, layout: Any
+) -> None:
+    config = config_of(causal=True, dtype=dtype)
     arrays = arrays_of(config, 40, 150, 2, 4, 2)
     scales = {
         "q_scale": np.array([1.5], "f4"),
