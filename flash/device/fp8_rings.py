@@ -4,20 +4,18 @@ of O on its way back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from flash.device.cta import Cta
 from flash.device.fp8_nonfinite import Fp8NonFinite
 from flash.device.fp8_values import Fp8Values
-from flash.device.wgmma_rings import Rings
+from flash.device.wgmma_rings import Rings, declared_maps, declared_queries
 from flash.operands.dtypes import DType
 from flash.problem.fp8_tiling import ONES, Fp8Tiling
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.tensor_maps import layout_of, map_name, mapped, rank_of
+from flash.problem.tensor_maps import layout_of
 from ptxgen.dsl import KernelBuilder, Role
-from ptxgen.dsl.hopper import Layout, Ring, TensorParameter
+from ptxgen.dsl.hopper import Layout, Ring
 from ptxgen.records import dataclass
 
 if TYPE_CHECKING:
@@ -26,8 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fp8Rings(Rings):
-    """As `Rings`; tiles of V arrive in `raw` and become those of `values`, [columns of V, keys], with
-    `ONES` rows of ones behind them. O leaves from the tiles of `values` if they have room.
+    """The tensor maps and rings of a kernel with Q, K and V of fp8. Tiles of V are copied to the ring `raw`;
+    `producer` transposes them to tiles of the ring `values`, [columns of V, keys], behind whose columns of V
+    are `ONES` rows of ones. O leaves from the tiles of `values` if they have room.
     """
 
     raw: Ring
@@ -36,12 +35,9 @@ class Fp8Rings(Rings):
     @classmethod
     def of(cls, k: KernelBuilder, config: KernelConfig, t: Fp8Tiling, producer: Role, consumer: Role) -> Self:
         """Declare the tensor maps, behind the other parameters, and the rings."""
-        maps: Mapping[str, TensorParameter] = {
-            array: k.tma.tensor_map(map_name(array), config.element_of(array).scalar, rank_of(config, array))
-            for array in mapped(config)
-        }
-        q, keys, v, out = (layout_of(t, config.element_of(array), array) for array in "QKVO")
-        queries = k.tma.ring(1, producer, consumer, q=q)
+        maps = declared_maps(k, config)
+        keys, v, out = (layout_of(t, config.element_of(array), array) for array in "KVO")
+        queries, _ = declared_queries(k, config, t, producer, consumer)
         of_keys = k.tma.ring(t.stages, producer, consumer, k=keys)
         raw = k.tma.ring(t.stages, producer, producer, v=v)
         turned = Layout.of("V", (t.output_columns // ONES + 1, ONES, t.tile), v.dtype)
@@ -61,18 +57,11 @@ class Fp8Rings(Rings):
         """
         turn = Fp8Values(k, self.producer, self.raw, self.values, odd)
         turn.add_ones(kind)
-        assert isinstance(self.queries, Ring)
-        with self.queries.fill() as stage:
-            k.tma.load(stage.q, self.place("Q", cta, cta.first_row))
-        with k.loop(-cta.tiles, 0 if cta.first_tile is None else -cta.first_tile) as n:
-            row = self.first_key(n)
-            seen = cta.mask.sees_tile(row)
-            wanted = None if seen is None else seen | (n == -cta.tiles)
-            with nullcontext() if wanted is None else k.when(wanted, uniform=True):
-                with self.keys.fill() as stage:
-                    k.tma.load(stage.k, self.place("K", cta, row))
-                with self.raw.fill() as stage:
-                    k.tma.load(stage.v, self.place("V", cta, row))
-                with k.when(n != -cta.tiles, uniform=True):
-                    turn.transpose()
+        self._fill_queries(k, cta)
+        with self._each_tile(k, cta) as (n, row):
+            self._fill_keys(k, cta, row)
+            with self.raw.fill() as stage:
+                k.tma.load(stage.v, self.place("V", cta, row))
+            with k.when(n != -cta.tiles, uniform=True):
+                turn.transpose()
         turn.transpose()

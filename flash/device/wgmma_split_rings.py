@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from flash.device.cta import Cta
@@ -12,7 +11,6 @@ from flash.device.wgmma_rings import Rings
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.dsl import KernelBuilder, Role, Value
-from ptxgen.dsl.hopper import Ring
 from ptxgen.records import dataclass
 from ptxgen.types import u32
 
@@ -51,22 +49,15 @@ class SplitRings(Rings):
         """See `Rings.fill`. While a tile of K and one of V are on their way, consumers take those before,
         and the tile of V before is split: it is needed after the next tile of K.
         """
-        if isinstance(self.queries, Ring):
-            with self.queries.fill() as stage:
-                k.tma.load(stage.q, self.place("Q", cta, cta.first_row))
+        self._fill_queries(k, cta)
         before = k.var(u32, 0)
-        with k.loop(-cta.tiles, 0 if cta.first_tile is None else -cta.first_tile) as n:
-            row = self.first_key(n)
-            seen = cta.mask.sees_tile(row)
-            with nullcontext() if seen is None else k.when(seen | (n == -cta.tiles), uniform=True):
-                with self.keys.fill() as stage:
-                    k.tma.load(stage.k, self.places(k, "K", cta, row), multicast=self.shares)
-                with k.when(before != 0, uniform=True):
-                    self._split_values(before)
-                self._split_keys(mark_of(n))
-                with self.values.fill() as stage:
-                    k.tma.load(stage.v, self.places(k, "V", cta, row), multicast=self.shares)
-                before.set(mark_of(n))
+        with self._each_tile(k, cta) as (n, row):
+            self._fill_keys(k, cta, row)
+            with k.when(before != 0, uniform=True):
+                self._split_values(before)
+            self._split_keys(mark_of(n))
+            self._fill_values(k, cta, row)
+            before.set(mark_of(n))
         self._split_values(before)
 
     def _split_keys(self, mark: Value) -> None:
