@@ -14,6 +14,7 @@ from flash.operands.dtypes import DType
 from flash.problem.fp8_tiling import ONES, Fp8Tiling
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.tensor_maps import layout_of
+from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.dsl import KernelBuilder, Role
 from ptxgen.dsl.hopper import Layout, Ring
 from ptxgen.records import dataclass
@@ -29,12 +30,17 @@ class Fp8Rings(Rings):
     are `ONES` rows of ones. O leaves from the tiles of `values` if they have room.
     """
 
+    odd: Fp8NonFinite | None
     raw: Ring
     producer: Role
+    kind: DType  # of V
 
     @classmethod
-    def of(cls, k: KernelBuilder, config: KernelConfig, t: Fp8Tiling, producer: Role, consumer: Role) -> Self:
+    def declare(
+        cls, k: KernelBuilder, config: KernelConfig, t: WgmmaTiling, producer: Role, consumer: Role
+    ) -> Self:
         """Declare the tensor maps, behind the other parameters, and the rings."""
+        assert isinstance(t, Fp8Tiling)  # the tiling of a config of fp8
         maps = declared_maps(k, config)
         keys, v, out = (layout_of(t, config.element_of(array), array) for array in "KVO")
         queries, _ = declared_queries(k, config, t, producer, consumer)
@@ -48,15 +54,17 @@ class Fp8Rings(Rings):
             first = values.tile("v")
             room = type(first)(k, "values", whole, first.slab(0), first.owner)
         made = k.tma.tile("out", out.shape, out.dtype, swizzle=out.swizzle, over=room)
-        return cls(maps, queries, of_keys, values, made, t.tile, False, None, raw, producer)
+        # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros, but of
+        # packed sequences rows of the next one.
+        odd = Fp8NonFinite(k, config) if config.hides_keys or config.features.varlen else None
+        return cls(maps, queries, of_keys, values, made, t.tile, False, odd, raw, producer, config.dtype)
 
-    def fill_and_transpose(self, k: KernelBuilder, cta: Cta, kind: DType, odd: Fp8NonFinite | None) -> None:
-        """The producer's part: copy the queries of the CTA, and its tiles of keys from the last to the
-        first, as `Rings.fill` does, and transpose each tile of V when the next one is under way. With
-        `odd` NaN and infinity of V, which is of `kind`, are cleared.
+    def fill(self, k: KernelBuilder, cta: Cta) -> None:
+        """See `Rings.fill`. A tile of V is transposed while the next one is on its way, and NaN and infinity
+        in it are cleared if `odd` is not None.
         """
-        turn = Fp8Values(k, self.producer, self.raw, self.values, odd)
-        turn.add_ones(kind)
+        turn = Fp8Values(k, self.producer, self.raw, self.values, self.odd)
+        turn.add_ones(self.kind)
         self._fill_queries(k, cta)
         with self._each_tile(k, cta) as (n, row):
             self._fill_keys(k, cta, row)

@@ -6,11 +6,13 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from flash.device.cta import Cta
+from flash.device.shared_rows_softmax import Exchange
 from flash.device.wgmma_rings import Rings, declared_maps, declared_queries
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.tensor_maps import layout_of
-from flash.problem.wgmma_tiling import WgmmaTiling
-from ptxgen.dsl import KernelBuilder, Role
+from flash.problem.wgmma_tiling import WGMMA_ROWS, WgmmaTiling
+from ptxgen.dsl import KernelBuilder, Role, SharedTile
+from ptxgen.dsl.hopper import BoxTile
 from ptxgen.records import dataclass
 
 if TYPE_CHECKING:
@@ -20,8 +22,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class LatentRings(Rings):
     """The tensor maps and rings of a kernel in which V is columns of K. `values` is the same ring as `keys`:
-    a tile is loaded once, for both products.
+    a tile is loaded once, for both products. Both warpgroups that compute have the same rows, and each has
+    the scores of half of the keys of a tile. They exchange weights through `weights`, which has 64 rows for
+    each of them, and maxima and sums of rows through `numbers`.
     """
+
+    weights: BoxTile
+    numbers: SharedTile  # see `Exchange`
 
     @classmethod
     def declare(
@@ -34,7 +41,10 @@ class LatentRings(Rings):
         ring = k.tma.ring(t.stages, producer, consumer, k=keys)
         merged = config.features.splits
         leaves = None if merged else k.tma.tile("out", out.shape, out.dtype, swizzle=out.swizzle, over=over)
-        return cls(maps, queries, ring, ring, leaves, t.tile, False, None)
+        shape = (t.consumers * WGMMA_ROWS, t.keys_of_consumer)
+        weights = k.tma.tile("P_tile", shape, config.dtype.scalar)
+        numbers = Exchange.room(k, WGMMA_ROWS)
+        return cls(maps, queries, ring, ring, leaves, t.tile, False, None, weights, numbers)
 
     def fill(self, k: KernelBuilder, cta: Cta) -> None:
         """The producer's part: the queries of the CTA, and its tiles of keys from the last to the first,
