@@ -23,7 +23,9 @@ from ptxgen.records import dataclass
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of the problem that a CTA computes: with `scheduler` several, else that of its index."""
+    """The parts of the problem that a CTA computes: those that `scheduler` deals to it, or, if it is None,
+    the one part that has the CTA's index.
+    """
 
     given: Parameters
     scheduler: TileScheduler | None

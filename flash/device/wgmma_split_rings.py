@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SplitRings(Rings):
-    """See `Rings`. Consumers split the tile of Q, the producer those of K and V; the mark of a tile is its
-    number as in loops (`mark_of`).
+    """The tensor maps and rings of a kernel that splits tiles of f32. Consumers split the tile of Q, the
+    producer splits those of K and V. `SplitBoxes` tells the tiles of a place apart by their `mark_of`.
     """
 
     odd: NonFinite
@@ -73,5 +73,5 @@ class SplitRings(Rings):
 
 
 def mark_of(n: Value) -> Value:
-    """What a tile with -n - 1 tiles before it is split with, u32: not 0."""
+    """The mark of the tile with -n - 1 tiles before it, for `SplitBoxes`: u32, not 0."""
     return n.as_(u32)

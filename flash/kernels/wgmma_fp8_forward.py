@@ -2,13 +2,13 @@
 over K and V.
 
 One warpgroup has tiles copied to shared memory, and transposes those of V; each of the others computes
-64 query rows of one head. Numbers of Q, K and V are multiplied by scales of their head: those of Q and K
-are part of the softmax's scale, that of V is of O. Weights are rounded to e4m3, whatever V is, after the
-softmax has made the largest 2^8.
+64 query rows of one head. Numbers of Q, K and V are multiplied by scales of their head: the scales of Q
+and K become part of the softmax's scale, and O is multiplied by the scale of V. Weights are rounded to e4m3,
+also where V is e5m2, after the softmax has scaled the largest of a row to 2^8.
 
-`wgmma` of fp8 adds with 13 bits behind the first and truncates (`ptxgen/isa/tensor_core.py`). Sums over
-all keys would lose what a tile adds to them: so the sums of each tile start at zero, and are added to O
-in f32.
+`wgmma` of fp8 keeps 13 bits behind the leading bit of a sum and truncates the others
+(`ptxgen/isa/tensor_core.py`). A sum over all keys would lose much of what each tile adds to it: so the sums
+of each tile start at zero, and are added to O in f32.
 """
 
 from __future__ import annotations

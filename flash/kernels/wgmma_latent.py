@@ -2,11 +2,11 @@
 multi-head latent attention (MLA), whose query heads share one row of 576 columns for each key.
 
 One warpgroup has tiles of Q and K copied to shared memory by the tensor memory accelerator; a tile of K is
-there once, for both products. The two others take the same 64 query rows, of packed heads in decoding:
-each computes the scores of half of the keys of a tile, and half of the columns of O, which has no room in
-the registers of one. Of each other they get the maxima of rows, and the weights (as FlashMLA, "A Deep-Dive
-Into the New Flash MLA Kernel", deals the work, but one tile after another, so that the next one is on its
-way while a tile is multiplied).
+there once, for both products. The two others take the same 64 query rows, which in decoding are those of
+packed heads. Each computes the scores of half of the keys of a tile, and half of the columns of O, because
+the registers of one have no room for all columns. They exchange the maxima of rows and the weights through
+shared memory. FlashMLA ("A Deep-Dive Into the New Flash MLA Kernel") deals the work in this way, but has two
+tiles in work at a time; here a tile is done before the next, which is copied meanwhile.
 """
 
 from __future__ import annotations
