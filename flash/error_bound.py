@@ -107,6 +107,7 @@ _UNSCALED: Final = (2.0**-7, 2.0**7)  # where the largest of a row may be that i
 _PAIR_EXPONENT: Final = 8
 _PAIR_TOP: Final = 14  # the exponent of the largest of another row, which is split times 2**120 at most
 _PAIR_MOST: Final = 120
+_LEAST_OF_PAIR: Final = _LEAST_LOW * 2.0**-_PAIR_TOP  # of P, whose largest, or the sink, is split times 2**14
 _ROUNDED_PRODUCTS: Final = math.sqrt(3)  # roundings of a product and of factors multiplied later
 _TF32_UNIT: Final = 2.0**-11
 _LARGEST_TF32: Final = np.float32(float.fromhex("0x1.ffcp127"))
@@ -147,13 +148,12 @@ class TensorCore:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """How an implementation differs from f32. `weights` is the unit roundoff of P as a factor of V,
-    and `least_weight` the least error of P where the largest weight is 1; `core` is None where sums
-    are rounded to nearest. `operands` is the function that converts Q, K and V before anything
-    else; what follows takes its results as exact. `least` gives of an operand [..., n, dim] what each
-    element of a row errs by at least, [..., n]. `parts` is the unit roundoff of the parts that
-    are merged if the keys are shared out, else 0. With `sums_rounded` O is divided by the sum of the
-    rounded weights, which the tensor core adds, too.
+    """How an implementation differs from f32. `weights` is the unit roundoff of P as a factor of V, and
+    `least_weight` the least error of P where the largest weight, or the sink, is 1; `core` is None where
+    sums are rounded to nearest. `operands` converts Q, K and V before anything else, exactly. `least` gives
+    of an operand [..., n, dim] what each element of a row errs by at least, [..., n]. `parts` is the unit
+    roundoff of the parts that are merged if the keys are shared out, else 0. With `sums_rounded` O is
+    divided by the sum of the rounded weights, which the tensor core adds, too.
     """
 
     weights: float = 0.0
@@ -198,7 +198,8 @@ def arithmetic_of(kind: str, sm: int = 80, parts: float = 0.0, tile: int = _LARG
     bits = 24 if halves else 25
     if kind == PAIRS.name:
         products = PAIRS.depth // 2 if halves else PAIRS.depth
-        return Arithmetic(core=TensorCore(products, bits, tile, _RESIDUE), least=least_of_pairs, parts=parts)
+        core = TensorCore(products, bits, tile, _RESIDUE)
+        return Arithmetic(0.0, _LEAST_OF_PAIR, core, None, least_of_pairs, parts)
     if kind == TF32.name:
         core = TensorCore(TF32.depth // 2 if halves else TF32.depth, bits, TF32.depth * LONGEST_GROUP)
         return Arithmetic(_TF32_UNIT, core=core, operands=as_tf32, parts=parts)
@@ -233,8 +234,7 @@ def least_of_pairs(x: Array) -> Array:
     """The least errors of elements of rows [..., n, dim] that are split into pairs of f16, [..., n]."""
     largest = np.abs(_finite(x)).max(axis=-1, initial=0)
     usual = (_UNSCALED[0] <= largest) & (largest < _UNSCALED[1])
-    exponent = np.minimum(_PAIR_TOP + 1 - np.frexp(largest)[1], _PAIR_MOST)
-    exponent = np.where(usual, _PAIR_EXPONENT, exponent)
+    exponent = np.where(usual, _PAIR_EXPONENT, np.minimum(_PAIR_TOP + 1 - np.frexp(largest)[1], _PAIR_MOST))
     return np.where(largest > 0, np.ldexp(_LEAST_LOW, -exponent), 0)
 
 
@@ -417,7 +417,7 @@ class _Row:
         a = p2 * e2 * kept
         moved = (p2 * e2).sum(axis=-1) + of_sink
         of_scores = (a * kept) @ squares - 2 * out * (a @ v) + _square(out) * moved[..., None]
-        largest = p.max(axis=-1, initial=0)[..., None]
+        largest = np.maximum(p.max(axis=-1, initial=0), p_sink)[..., None]
         of_weights = arithmetic.weights**2 / 3 * squared_sum + (
             _square(arithmetic.least_weight * largest) / 3 * (self.visible @ squares)
         )

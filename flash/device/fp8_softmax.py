@@ -1,4 +1,4 @@
-"""Online softmax whose weights use the range of e4m3: the largest weight of a row is 2^8, so that
+"""Online softmax whose weights use the range of e4m3: the largest of a row, or its sink, is 2^8, so that
 weights down to 2^-14 times the largest keep four significant bits (as in FlashAttention-3).
 
 The shift of a row, which `flash/device/overlapped_softmax.py` describes, is that of its largest score
@@ -39,11 +39,13 @@ class LiftedSoftmax(OverlappedSoftmax):
         *,
         with_lse: bool,
     ) -> None:
-        super().__init__(k, rows, distances, scale, LIFT, sinks)
+        lift = 2.0**LIFT
+        first = [(top - LIFT, one * lift) if isinstance(top, Value) else (top, one) for top, one in sinks]
+        super().__init__(k, rows, distances, scale, LIFT, first)
         self.with_lse = with_lse
         # Each lane keeps the whole sum of its rows: it begins with the first terms of all lanes of a row.
-        first = [over_lanes(k, k.mov(one, type=f32), distances, operator.add) for _, one in sinks]
-        self.rounded_sum = [k.var(f32, first[i % len(first)]) for i in range(rows)]
+        sums = [over_lanes(k, k.mov(one, type=f32), distances, operator.add) for _, one in first]
+        self.rounded_sum = [k.var(f32, sums[i % len(sums)]) for i in range(rows)]
 
     def rescale(self, O: Fragment) -> None:
         """Multiply the outputs of each row, and the sum of its rounded weights, by the factor of the last

@@ -344,18 +344,18 @@ class Consumer:
         k, cta, S = self.k, self.cta, self.S.rows_of_thread
         places = None
         if cut.hides or cta.scoring is not None or cta.after_softmax:
-            first_key, begins_block = self._first_key(n), self.t.keys_of_consumer % KEYS_PER_BLOCK == 0
-            columns = self.in_quad * 2
+            begins_block = self.t.keys_of_consumer % KEYS_PER_BLOCK == 0
             places = ScorePlaces(
                 k,
                 self.my_first_row,
-                first_key,
-                columns,
+                self._first_key(n),
+                self.in_quad * 2,
                 ROWS,
                 self.keys_of_thread,
-                begins_block,
-                cta.packing,
-                self.query_of,
+                begins_block=begins_block,
+                crosses_blocks=not begins_block and self.t.keys_of_consumer > KEYS_PER_BLOCK,
+                packing=cta.packing,
+                query_of=self.query_of,
             )
             if cta.scoring is not None:
                 cta.scoring.apply(S, places)
