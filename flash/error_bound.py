@@ -75,7 +75,14 @@ from flash.problem.sequences import each_sequence
 from flash.problem.simt_tiling import IEEE
 from flash.problem.tile_choice import DEFAULT_TF32_TILES
 from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
-from flash.reference import attention_reference, first_scores, score_steps, visible_keys, weight_factors
+from flash.reference import (
+    attention_reference,
+    first_scores,
+    merged,
+    score_steps,
+    visible_keys,
+    weight_factors,
+)
 from flash.scores.features import ScoreArguments, scored, split_by_axes, takes
 from ptxgen.isa import numeric
 from ptxgen.target import target as find_target
@@ -107,7 +114,7 @@ _UNSCALED: Final = (2.0**-7, 2.0**7)  # where the largest of a row may be that i
 _PAIR_EXPONENT: Final = 8
 _PAIR_TOP: Final = 14  # the exponent of the largest of another row, which is split times 2**120 at most
 _PAIR_MOST: Final = 120
-_LEAST_OF_PAIR: Final = _LEAST_LOW * 2.0**-_PAIR_TOP  # of P, whose largest, or the sink, is split times 2**14
+_LEAST_OF_PAIR: Final = _LEAST_LOW * 2.0**-_PAIR_TOP  # of P, whose largest is split times 2**14
 _ROUNDED_PRODUCTS: Final = math.sqrt(3)  # roundings of a product and of factors multiplied later
 _TF32_UNIT: Final = 2.0**-11
 _LARGEST_TF32: Final = np.float32(float.fromhex("0x1.ffcp127"))
@@ -149,11 +156,11 @@ class TensorCore:
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
     """How an implementation differs from f32. `weights` is the unit roundoff of P as a factor of V, and
-    `least_weight` the least error of P where the largest weight, or the sink, is 1; `core` is None where
-    sums are rounded to nearest. `operands` converts Q, K and V before anything else, exactly. `least` gives
-    of an operand [..., n, dim] what each element of a row errs by at least, [..., n]. `parts` is the unit
-    roundoff of the parts that are merged if the keys are shared out, else 0. With `sums_rounded` O is
-    divided by the sum of the rounded weights, which the tensor core adds, too.
+    `least_weight` the least error of P where the largest weight is 1, of a sink, too, unless `sinks_last`;
+    `core` is None where sums are rounded to nearest. `operands` converts Q, K and V before anything else,
+    exactly. `least` gives of an operand [..., n, dim] what each element of a row errs by at least, [...,
+    n]. `parts` is the unit roundoff of the parts that are merged if the keys are shared out, else 0. With
+    `sums_rounded` O is divided by the sum of the rounded weights, which the tensor core adds, too.
     """
 
     weights: float = 0.0
@@ -163,6 +170,7 @@ class Arithmetic:
     least: Callable[[Array], Array] | None = None
     parts: float = 0.0
     sums_rounded: bool = False
+    sinks_last: bool = False
 
     def sum_error(
         self, count: Any, total: Array, squares: Array, *, in_chains: bool = True
@@ -193,13 +201,13 @@ def arithmetic_of(kind: str, sm: int = 80, parts: float = 0.0, tile: int = _LARG
         info = ml_dtypes.finfo(E4M3.numpy)  # type: ignore[no-untyped-call]
         least = float(info.smallest_subnormal) / 2 * 2.0**-LIFT
         core = TensorCore(_FP8_DEPTH, _FP8_BITS, tile, significant=_FP8_BITS + 1)
-        return Arithmetic(float(info.eps) / 2, least, core, parts=parts, sums_rounded=True)
+        return Arithmetic(float(info.eps) / 2, least, core, parts=parts, sums_rounded=True, sinks_last=True)
     halves = sm < _SM_OF_WHOLE_STEPS  # the tensor core takes two steps for one `mma`
     bits = 24 if halves else 25
     if kind == PAIRS.name:
         products = PAIRS.depth // 2 if halves else PAIRS.depth
         core = TensorCore(products, bits, tile, _RESIDUE)
-        return Arithmetic(0.0, _LEAST_OF_PAIR, core, None, least_of_pairs, parts)
+        return Arithmetic(0.0, _LEAST_OF_PAIR, core, None, least_of_pairs, parts, sinks_last=True)
     if kind == TF32.name:
         core = TensorCore(TF32.depth // 2 if halves else TF32.depth, bits, TF32.depth * LONGEST_GROUP)
         return Arithmetic(_TF32_UNIT, core=core, operands=as_tf32, parts=parts)
@@ -362,21 +370,6 @@ def merge_bound(outs: Array, lses: Array, out_dtype: Any, arithmetic: Arithmetic
     return _bound(out, lse, errors[0][..., 0, :], errors[1][..., 0], out_dtype)
 
 
-def merged(parts: Array, lses: Array) -> tuple[Array, Array]:
-    """O and LSE merged from `parts` [..., splits, columns] and `lses` [..., splits], by the formula
-    as it is written, in their precision. A part that has seen no key may hold anything.
-    """
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        top = lses.max(axis=-1, keepdims=True)
-        base = np.where(np.isneginf(top), 0, top)
-        weights = np.exp(lses - base)
-        total = weights.sum(axis=-1, keepdims=True)
-        shares = np.where(total == 0, 0, weights / total)[..., None]
-        out: Array = np.where(shares == 0, 0, shares * parts).sum(axis=-2)
-        lse: Array = (base + np.log(total))[..., 0]
-    return out, lse
-
-
 @dataclass(frozen=True, slots=True)
 class _Row:
     """Weights `p` [..., rows, keys] of scores `x`, whose errors have the variance `random` and the
@@ -417,7 +410,7 @@ class _Row:
         a = p2 * e2 * kept
         moved = (p2 * e2).sum(axis=-1) + of_sink
         of_scores = (a * kept) @ squares - 2 * out * (a @ v) + _square(out) * moved[..., None]
-        largest = np.maximum(p.max(axis=-1, initial=0), p_sink)[..., None]
+        largest = np.maximum(p.max(axis=-1, initial=0), 0 if arithmetic.sinks_last else p_sink)[..., None]
         of_weights = arithmetic.weights**2 / 3 * squared_sum + (
             _square(arithmetic.least_weight * largest) / 3 * (self.visible @ squares)
         )

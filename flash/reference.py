@@ -376,3 +376,18 @@ def _require_shape(
     """ConfigError unless the array called `name`, if there is one, has this shape of these axes."""
     if array is not None and array.shape != shape:
         raise ConfigError(f"{who}: wanted {name} [{axes}], here {list(shape)}, got {list(array.shape)}")
+
+
+def merged(parts: NDArray[Any], lses: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """O and LSE merged from `parts` [..., splits, columns] and `lses` [..., splits], by the formula
+    as it is written, in their precision. A part that has seen no key may hold anything.
+    """
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        top = lses.max(axis=-1, keepdims=True)
+        base = np.where(np.isneginf(top), 0, top)
+        weights = np.exp(lses - base)
+        total = weights.sum(axis=-1, keepdims=True)
+        shares = np.where(total == 0, 0, weights / total)[..., None]
+        out: NDArray[Any] = np.where(shares == 0, 0, shares * parts).sum(axis=-2)
+        lse: NDArray[Any] = (base + np.log(total))[..., 0]
+    return out, lse

@@ -1,7 +1,7 @@
 """Errors of f32 attention by the ways to multiply, beside PyTorch's, for `docs/numerics.md`.
 
-`python tests/forward_errors.py` runs the kernels on the interpreter, whose tensor cores are bit for bit
-those of a target, and prints Markdown.
+`PYTHONPATH=. python tests/forward_errors.py` runs the kernels on the interpreter, whose tensor cores are bit
+for bit those of a target, and prints Markdown.
 """
 
 from __future__ import annotations

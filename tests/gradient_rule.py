@@ -24,7 +24,7 @@ from flash.reference import (
     visible_keys,
     weight_factors,
 )
-from flash.scores.feature import summed_to
+from flash.scores.feature import Scored, summed_to
 from flash.scores.features import scored
 from flash.scores.window import position_offset
 
@@ -72,9 +72,8 @@ def errors(torch: ModuleType, of: Case, backends: tuple[str, ...]) -> dict[str, 
     The floor is what luck may be: one rounding of the result, and the standard deviation of a sum whose
     terms are each rounded once, to the type of the numbers that enter products; three times that where a
     gradient has few elements that are sums of any terms, of which PyTorch may have hit all; elements of
-    none, as of keys that no query sees, are 0 in both. Besides, weights follow from LSE by
-    three roundings of f32 that grow with it, which PyTorch, with the maximum of a row, has not: of LSE,
-    of LSE in units of log2, and of the scale in these units.
+    none, as of keys that no query sees, are 0 in both. Besides, weights follow from LSE and from scores
+    that are computed again, whose errors PyTorch, which keeps the weights, has not (`_again`).
     """
     kind = kind_of(of)
     how = {name: value for name, value in of.given.items() if name not in of.arrays and value is not None}
@@ -82,7 +81,7 @@ def errors(torch: ModuleType, of: Case, backends: tuple[str, ...]) -> dict[str, 
     theirs = torch_gradients_in(torch, kind, of.dout, of.dlse, operands, how)
     found = attention_reference_gradients(of.dout, of.q, of.k, of.v, dlse=of.dlse, **of.given)
     right = {"q": found.dq, "k": found.dk, "v": found.dv, **{n: found.arrays[n] for n in of.wanted}}
-    spread = _spread(of)
+    spread, again = _spread(of)
     unit, of_result = _UNITS.get(kind, _F32)
     made: dict[str, list[Error]] = {}
     for backend in backends:
@@ -92,11 +91,11 @@ def errors(torch: ModuleType, of: Case, backends: tuple[str, ...]) -> dict[str, 
         ours = by_name(of.run(backend=backend, out=out, lse=lse))
         assert ours.keys() == right.keys()
         made[backend] = []
-        of_lse = 3**0.5 * 2.0**-24 * np.abs(lse[np.isfinite(lse)]).max(initial=0)
         for name, wanted in right.items():
             size = float(np.abs(wanted).max(initial=0))
             luck = (3 if np.count_nonzero(spread[name]) < _FEW else 1) * unit / 3**0.5
-            floor = of_result * size + (luck + of_lse) * float(np.sqrt(spread[name].max(initial=0)))
+            floor = of_result * size + luck * float(np.sqrt(spread[name].max(initial=0)))
+            floor += float(np.sqrt(again[name].max(initial=0)))
             floor += _SMALLEST.get(kind, 2.0**-149)
             apart = [_apart(x[name], wanted) for x in (ours, theirs)]
             made[backend].append(Error(name, *apart, floor, size))
@@ -115,10 +114,11 @@ def _apart(found: Array, wanted: Array) -> float:
     return float(np.abs(found.astype(np.float64) - wanted).max(initial=0))
 
 
-def _spread(of: Case) -> dict[str, Array]:
-    """For each gradient, the sums of the squares of the terms of which it is the sum; a gradient of a
-    score is taken for as large as the magnitudes of the products of dO with V and O, and an element of O
-    for no smaller than normal numbers of its type, as whose its rounding is.
+def _spread(of: Case) -> tuple[dict[str, Array], dict[str, Array]]:
+    """For each gradient, the sums of the squares of the terms of which it is the sum, and of these times the
+    variances of `_again`; a gradient of a score is taken for as large as the magnitudes of the products of
+    dO with V and O, and an element of O for no smaller than normal numbers of its type, as whose its
+    rounding is.
     """
     given: Mapping[str, Any] = of.given
     group = of.q.shape[1] // of.k.shape[1]
@@ -128,9 +128,7 @@ def _spread(of: Case) -> dict[str, Array]:
     out, lse = attention_reference(of.q, of.k, of.v, **given)
     dout, scale, causal = of.dout.astype(np.float64), of.config.scale, of.config.causal
     at = scored((*q.shape[:3], k.shape[2]), causal, np.float64, 0, given)
-    score = scale * (q @ k.swapaxes(2, 3))
-    for step in score_steps(score, at):
-        score = step.after
+    of_lse, of_score, score = _again(q, k, scale, lse, at)
     rows = np.where(np.isneginf(lse), np.inf, lse)[..., None]
     weight = np.where(visible_keys(at), np.exp(score - rows), 0)
     factor = weight_factors(at)
@@ -138,22 +136,47 @@ def _spread(of: Case) -> dict[str, Array]:
     delta = np.sqrt(((dout * sizes) ** 2).sum(axis=3))
     delta = delta + (0 if of.dlse is None else np.abs(of.dlse))
     product = np.sqrt(dout**2 @ (v**2).swapaxes(2, 3))
-    squares = (weight * (factor * product + delta[..., None])) ** 2
-    found = {
-        "q": scale**2 * (squares @ k**2),
-        "k": scale**2 * _over_groups(squares.swapaxes(2, 3) @ q**2, group),
-        "v": _over_groups(((factor * weight) ** 2).swapaxes(2, 3) @ dout**2, group),
-        "bias": squares,
-        "key_bias": squares.sum(axis=2),
-    }
-    seq_q, seq_k = squares.shape[2:]
+    seq_q, seq_k = product.shape[2:]
     distance = np.arange(seq_q)[:, None] + position_offset(causal, seq_q, seq_k) - np.arange(seq_k)
-    found["alibi_slopes"] = (squares * distance**2.0).sum(axis=(2, 3))
-    if "sink" in given:
-        first = np.exp(np.asarray(given["sink"], np.float64)[..., None] - rows[..., 0])
-        found["sink"] = ((first * delta) ** 2).sum(axis=2)
     shapes = {name: np.shape(given[name]) for name in of.wanted}
-    return {name: summed_to(x, shapes[name]) if name in shapes else x for name, x in found.items()}
+
+    def sums(of_sink: Any, times: Any) -> dict[str, Array]:
+        squares = times * (weight * (factor * product + delta[..., None])) ** 2
+        found = {
+            "q": scale**2 * (squares @ k**2),
+            "k": scale**2 * _over_groups(squares.swapaxes(2, 3) @ q**2, group),
+            "v": _over_groups((times * (factor * weight) ** 2).swapaxes(2, 3) @ dout**2, group),
+            "bias": squares,
+            "key_bias": squares.sum(axis=2),
+            "alibi_slopes": (squares * distance**2.0).sum(axis=(2, 3)),
+        }
+        if "sink" in given:
+            first = np.exp(np.asarray(given["sink"], np.float64)[..., None] - rows[..., 0])
+            found["sink"] = (of_sink * (first * delta) ** 2).sum(axis=2)
+        return {name: summed_to(x, shapes[name]) if name in shapes else x for name, x in found.items()}
+
+    return sums(1.0, 1.0), sums(of_lse, of_lse[..., None] + of_score)
+
+
+def _again(q: Array, k: Array, scale: float, lse: Array, at: Scored) -> tuple[Array, Array, Array]:
+    """The relative variances of weights that follow from LSE, [batch, heads, seq_q], and from scores that
+    are computed again, [batch, heads, seq_q, seq_k]; and these scores.
+
+    Three roundings of f32 grow with LSE: its own, that of LSE in units of log2, and that of the scale in
+    these units. A score is a sum of head_dim products, each step of which is rounded; `flash/error_bound.py`
+    derives its variance, and features of scores say what they add. The forward pass, whose scores are in LSE,
+    adds the products in another order, so that there are two errors, which do not cancel.
+    """
+    rounding = (2.0**-24) ** 2 / 6  # the variance of rounding numbers near 1, on the average of their ulps
+    of_lse = 3 * rounding * np.where(np.isfinite(lse), lse, 0) ** 2
+    score = scale * (q @ k.swapaxes(2, 3))
+    sizes = score**2 + scale**2 * (q**2 @ (k**2).swapaxes(2, 3)) / 4
+    of_score = 2 * q.shape[3] * rounding * sizes
+    for feature, before, after in score_steps(score, at):
+        score, step = after, feature.error(before, after, at)
+        if step is not None:
+            of_score = of_score * np.square(step.slope) + 2 * rounding * np.square(step.rounded)
+    return of_lse, np.where(np.isfinite(of_score), of_score, 0), score
 
 
 def _over_groups(squares: Array, group: int) -> Array:

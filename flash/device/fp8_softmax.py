@@ -1,4 +1,4 @@
-"""Online softmax whose weights use the range of e4m3: the largest of a row, or its sink, is 2^8, so that
+"""Online softmax whose weights use the range of e4m3: the largest weight of a row is 2^8, so that
 weights down to 2^-14 times the largest keep four significant bits (as in FlashAttention-3).
 
 The shift of a row, which `flash/device/overlapped_softmax.py` describes, is that of its largest score
@@ -11,14 +11,12 @@ log-sum-exp is that of the weights before they are rounded.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Final
 
 from flash.device.overlapped_softmax import LARGE, OverlappedSoftmax
 from flash.device.softmax import NO_TERMS, FirstTerms
 from ptxgen.dsl import Fragment, KernelBuilder, Value
-from ptxgen.dsl.matrices.lanes import over_lanes
 from ptxgen.types import f32
 
 LIFT: Final = 8.0  # log2 of the largest weight
@@ -39,13 +37,9 @@ class LiftedSoftmax(OverlappedSoftmax):
         *,
         with_lse: bool,
     ) -> None:
-        lift = 2.0**LIFT
-        first = [(top - LIFT, one * lift) if isinstance(top, Value) else (top, one) for top, one in sinks]
-        super().__init__(k, rows, distances, scale, LIFT, first)
+        super().__init__(k, rows, distances, scale, LIFT, sinks, sinks_last=True)
         self.with_lse = with_lse
-        # Each lane keeps the whole sum of its rows: it begins with the first terms of all lanes of a row.
-        sums = [over_lanes(k, k.mov(one, type=f32), distances, operator.add) for _, one in first]
-        self.rounded_sum = [k.var(f32, sums[i % len(sums)]) for i in range(rows)]
+        self.rounded_sum = [k.var(f32, 0.0) for _ in range(rows)]  # each lane keeps that of all lanes
 
     def rescale(self, O: Fragment) -> None:
         """Multiply the outputs of each row, and the sum of its rounded weights, by the factor of the last
@@ -68,6 +62,8 @@ class LiftedSoftmax(OverlappedSoftmax):
         """
         total = self.rounded_sum[i]
         lse = super().finish(i)[1] if self.with_lse else total
+        if self._sinks:
+            return self._with_sink(i, total)[0], lse
         return self.k.selp(0.0, self.k.rcp_rn(total), total == 0.0), lse
 
     def _move(self, i: int, top: Value, outgrown: Value) -> None:

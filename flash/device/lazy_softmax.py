@@ -42,11 +42,13 @@ class LazySoftmax:
     """The running shift and sum of `rows` rows, and the two steps that take in new scores.
 
     `distances` are the butterfly distances that join the lanes which share a row, each with its own
-    keys. `scale`, positive, turns scores into units of log2, those of all rows or of each; it is None if
-    scores are in these units already. `slack` is in units of log2, shifts are in the units of the
-    scores. `sinks` are made by `sink_terms` for scores in units of log2: one for each row, or one for
-    all. With `joins_first` lanes join their maxima for every tile, not only where a shift moves: more
-    instructions, which take fewer registers.
+    keys. `scale`, positive, turns scores into units of log2, those of all rows or of each; it is
+    None if scores are in these units already. `slack` is in units of log2, shifts are in the units
+    of the scores. `sinks` are made by `sink_terms` for scores in units of log2: one for each row,
+    or one for all. With `sinks_last` rows begin without them, and `finish` adds them: a type with
+    few exponents would lose the weights of keys that a sink outweighs. With `joins_first` lanes
+    join their maxima for every tile, not only where a shift moves: more instructions, which take
+    fewer registers.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class LazySoftmax:
         *,
         fused: bool = False,
         joins_first: bool = False,
+        sinks_last: bool = False,
     ) -> None:
         self.k = k
         self.distances = distances
@@ -67,6 +70,10 @@ class LazySoftmax:
         self.slack = slack
         self._fused = fused and scale is not None
         self._joins_first = joins_first
+        self._sinks = [top for top, _ in sinks if sinks_last and isinstance(top, Value)]
+        if self._sinks:
+            assert scale is None, "features that begin the softmax make scores in units of log2"
+            sinks = (NO_TERMS,)
         first = [k.max(shift, LOWEST, NaN=True) if isinstance(shift, Value) else LOWEST for shift, _ in sinks]
         self.shift = [k.var(f32, first[i % len(first)]) for i in range(rows)]
         # Sums over this lane's keys only; `finish` joins the lanes.
@@ -189,9 +196,24 @@ class LazySoftmax:
         """
         k = self.k
         total = over_lanes(k, self.row_sum[i], self.distances, operator.add)
+        if self._sinks:
+            inverse, top, whole = self._with_sink(i, total)
+            return inverse, (top + k.lg2(whole)) * LN2
         inverse = k.selp(0.0, k.rcp_rn(total), total == 0.0)
         shift, log = self.shift[i], k.lg2(total)
         if self._fused:
             less, base = self._terms(shift, i)
             return inverse, (k.fma(less, self._scale(i), log) - base) * LN2
         return inverse, (shift + log if self.scales is None else k.fma(shift, self.scales[i], log)) * LN2
+
+    def _with_sink(self, i: int, total: Value) -> tuple[Value, Value, Value]:
+        """Add the sink of row i to the `total` of its keys. Returns what O is to be multiplied by, 0 where
+        nothing was added; the larger of shift and sink; and the sum of all weights under that.
+        """
+        k, shift, sink = self.k, self.shift[i], self._sinks[i % len(self._sinks)]
+        above = sink - shift
+        is_above = above > 0.0
+        of_keys = k.selp(k.ex2(-above, ftz=True), 1.0, is_above)
+        whole = k.fma(total, of_keys, k.selp(1.0, k.ex2(above, ftz=True), is_above))
+        inverse = k.selp(0.0, k.rcp_rn(whole) * of_keys, whole == 0.0)
+        return inverse, k.selp(sink, shift, is_above), whole

@@ -32,8 +32,10 @@ class OverlappedSoftmax(LazySoftmax):
         scale: Value | None,
         slack: float,
         sinks: Sequence[FirstTerms] = (NO_TERMS,),
+        *,
+        sinks_last: bool = False,
     ) -> None:
-        super().__init__(k, rows, distances, None, slack, sinks)
+        super().__init__(k, rows, distances, None, slack, sinks, sinks_last=sinks_last)
         self._factor = scale
         self._rest = [k.var(f32, 0.0) for _ in range(rows if scale is not None else 0)]
         self._has_rest = k.var(pred, k.mov(0, type=u32) != 0)  # whether a row of the warp has a rest

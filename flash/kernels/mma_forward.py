@@ -91,7 +91,15 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     sinks = cta.sinks(k, me.in_quad, rows, lambda: cta.first_row + k.signed(me.first_row(t)))
     crowded = _is_crowded(t, cta)
     softmax = LazySoftmax(
-        k, len(rows), QUAD, scale, _SLACK[dtype], sinks, fused=t.operands is HALF, joins_first=crowded
+        k,
+        len(rows),
+        QUAD,
+        scale,
+        _SLACK[dtype],
+        sinks,
+        fused=t.operands is HALF,
+        joins_first=crowded,
+        sinks_last=t.operands is PAIRS,
     )
     O = k.fragment(2 * t.row_tiles, t.output_columns // 4)  # sum of P V so far, under the shifts
     S = k.fragment(2 * t.row_tiles, t.tile // 4, initial=None)

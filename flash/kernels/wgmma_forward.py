@@ -118,6 +118,7 @@ class Consumer:
     """What the warpgroups that compute do."""
 
     slack: ClassVar[float] = _SLACK
+    sinks_last: ClassVar[bool] = False  # whether sinks are added behind all keys
     softmax: OverlappedSoftmax
 
     def __init__(
@@ -184,7 +185,9 @@ class Consumer:
         scale, sinks = self._arguments_of_softmax(self.in_quad)
         # Weights that a feature changes behind their sums are not rounded before it.
         self.checks_sums = t.checks_sums and not self.cta.after_softmax
-        self.softmax = SumCheckedSoftmax(k, len(ROWS), QUAD, scale, self.slack, sinks)
+        self.softmax = SumCheckedSoftmax(
+            k, len(ROWS), QUAD, scale, self.slack, sinks, sinks_last=self.sinks_last
+        )
         self.P = [[k.var(u32, 0) for _ in range(_WORDS)] for _ in range(t.tile // STEP)]
 
     @marked("wgmma: tiles of a consumer")

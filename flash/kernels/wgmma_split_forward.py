@@ -50,6 +50,7 @@ class SplitConsumer(Consumer):
     """See `Consumer`; `P` are the high parts of weights, and `low` the others."""
 
     slack: ClassVar[float] = 0.0  # V of f32 may be so large that P V would not be finite
+    sinks_last: ClassVar[bool] = True  # weights are pairs of f16
     rings: SplitRings
     t: SplitWgmmaTiling
 

@@ -25,12 +25,13 @@ from flash.commands.campaign.arrays import (
 from flash.commands.campaign.problems import ABOVE_HUGE, HUGE, LANE_ROWS
 from flash.commands.campaign.subject import Array, Launch, Subject
 from flash.decode.plan import CacheCall, Joining, Parts, Workspace, kernel_of, steps_of
-from flash.error_bound import PARTS_OF_F32, Bound, arithmetic_of_config, attention_bound, merged
+from flash.error_bound import PARTS_OF_F32, Bound, arithmetic_of_config, attention_bound
 from flash.host.stored_rows import loaded, stored
 from flash.launch.step import Step
 from flash.operands.dtypes import F32, FP8_DTYPES, I32, DType
 from flash.problem.config import AttentionConfig
 from flash.problem.rotary import rotary_tables, rotated
+from flash.reference import merged
 from ptxgen.arrays.views import view
 from ptxgen.target import target
 

@@ -186,7 +186,7 @@ HARD: dict[str, tuple[Change, dict[str, Any]]] = {
     ),
     "sink above all": (lambda of: of, {"sink": True, "arrays": {"sink": np.full(1, 20, np.float32)}}),
 }
-_QUICK = [("f16", "one-hot rows")]
+_QUICK = [("f16", "one-hot rows"), ("f32_grade", "sink above all")]
 
 
 @pytest.mark.parametrize(("kind", "name"), mostly_nightly([(k, n) for k in KINDS for n in HARD], _QUICK))

@@ -246,6 +246,14 @@ def test_a_large_value_of_a_key_without_weight_takes_no_digit_from_others() -> N
     check(grade(softmax_scale=1.0), (q, k, v))
 
 
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("sink", [25.0, 1000.0, -1000.0, -np.inf])
+def test_a_sink_takes_no_digit_from_the_weights_that_it_exceeds(sink: float, target: str) -> None:
+    config = replace(grade(sink=True, causal="top_left"), target=target)
+    arrays = Problem(40, 70, 16, 16).arrays()
+    check(config, arrays, {"sink": np.full(arrays[0].shape[1], sink, np.float32)})
+
+
 def test_values_near_the_largest_f32_stay_finite() -> None:
     q, k, v = Problem(40, 40, 16, 16).arrays()
     v[:] = -LARGEST / 64  # a sum of 40 of them is finite, and one of LARGEST with them
