@@ -20,7 +20,7 @@ from flash.launch.explain import explain
 from flash.launch.gpu import GpuLauncher
 from flash.launch.kernel_choice import kernel_of
 from flash.launch.key_splits import fixed_splits
-from flash.launch.operands import require_operands
+from flash.launch.operands import require_operands, scale_problems
 from flash.launch.shared_kv import columns_of, require_shared
 from flash.launch.signature import ForwardArguments, ForwardExplainArguments
 from flash.operands.dtypes import F32
@@ -193,8 +193,11 @@ class AttentionKernel:
 
         q, k and v of float8_e4m3fn or float8_e5m2, as the config says, come with `q_scale`, `k_scale` and
         `v_scale`, float32 of a shape that broadcasts to [batch, kv_heads]: what their numbers are
-        multiplied with, q's for all heads that share a head of k and v. out is then of the config's
-        out_dtype, and the GPU is a Hopper GPU.
+        multiplied with, q's for all heads that share a head of k and v. With a config of a `scale_block`
+        each block of so many rows of a head has a scale: they broadcast to [batch, heads, ceil(seq_q /
+        scale_block)], k's and v's to [batch, kv_heads, ceil(seq_k / scale_block)]. out is then of the
+        config's out_dtype, and the GPU is a Hopper GPU. Scales may be negative. They are
+        finite: on the host others are refused; a GPU does not look for them, and gives any numbers.
         With a config of `shared_kv` there is no v: V is the first head_dim_v columns of k.
 
         The arrays of scores, which the list below names, may have any shape that broadcasts to
@@ -247,7 +250,7 @@ class AttentionKernel:
         arrays, operands = self._views(q, k, v, out, given, explicit)
         like = arrays[0]
         geometry = self._geometry(arrays, layout, operands, max_seqlen_q)
-        check_addresses(geometry, arrays, operands, caller.name)
+        self._check_contents(geometry, arrays, operands)
         name = self._choose(backend, like)[0]
         check_place(caller.name, name, like, explicit)
         memory = self._gpu.backend
@@ -323,7 +326,7 @@ class AttentionKernel:
         given = {**self._no_operands, **flattened(arguments)}
         arrays, there = self._views(q, k, v, out, given, None)
         geometry = self._geometry(arrays, layout, there, max_seqlen_q)
-        check_addresses(geometry, arrays, there, self._caller.name)
+        self._check_contents(geometry, arrays, there)
         name, why = self._choose(backend, arrays[0])
         check_place(self._caller.name, name, arrays[0], None)
         return explain(self.config, self._gpu, geometry, arrays, there, name, why)
@@ -428,6 +431,14 @@ class AttentionKernel:
                 self._gpu.check_limits(found, q.device[1])
             self._geometries.keep(key, found)
         return found
+
+    def _check_contents(
+        self, geometry: Geometry, arrays: tuple[ArrayView, ...], operands: dict[str, ArrayView]
+    ) -> None:
+        """Refuse addresses that no launch takes, and scales on the host that are not finite."""
+        check_addresses(geometry, arrays, operands, self._caller.name)
+        if self.config.is_fp8:
+            raise_problems(list(scale_problems(operands)), self._caller.name)
 
     def _choose(self, backend: object, q: ArrayView) -> tuple[str, str]:
         """See `choose`."""

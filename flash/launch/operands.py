@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+import numpy as np
+
 from flash.host.caller import LAUNCH, Caller
 from flash.launch.arguments import Argument
 from flash.operands.declared import Operand
 from flash.problem.features import SCALES, Features
 from flash.scores.features import SCORES
-from ptxgen.arrays.views import ArrayView
+from ptxgen.arrays.views import HOST, ArrayView, host_array
 from ptxgen.errors import LaunchError
 
 Operands = Mapping[str, ArrayView]
@@ -79,6 +81,24 @@ def operand_problems(wanted: Iterable[Operand], operands: Operands, sizes: dict[
         yield from argument.shape_problems(tuple(array.shape), sizes)
         if operand.is_whole and 0 in array.shape:
             yield f"{operand.name} must have an element, got shape {list(array.shape)}"
+
+
+def scale_problems(operands: Operands) -> Iterator[str]:
+    """Say which scales of Q, K and V of fp8 are NaN or infinite: the first of each array. Only arrays on
+    the host are read.
+    """
+    for name in SCALES:
+        if name not in operands or operands[name].device != HOST:
+            continue
+        numbers = host_array(operands[name])
+        wrong = np.argwhere(~np.isfinite(numbers))
+        if len(wrong):
+            at = tuple(int(index) for index in wrong[0])
+            said = f"{name}{list(at)}" if at else name
+            yield (
+                f"{said} must be finite, got {numbers[at]}; make scales of the finite elements, such as the "
+                "largest magnitude of them over that of the type"
+            )
 
 
 def own_sizes(wanted: Iterable[Operand], sizes: Mapping[str, int]) -> dict[str, int]:

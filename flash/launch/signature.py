@@ -20,7 +20,7 @@ class SequenceArguments(TypedDict, total=False):
 
 
 class ScaleArguments(TypedDict, total=False):
-    """What the numbers of Q, K and V of fp8 are multiplied with."""
+    """What the numbers of Q, K and V of fp8 are multiplied with: for each head, or each block of rows."""
 
     q_scale: AnyArray | None
     k_scale: AnyArray | None
