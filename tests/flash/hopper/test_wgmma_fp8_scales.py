@@ -5,6 +5,7 @@ PTX, run on the interpreter with the sanitizers on, against float64.
 from __future__ import annotations
 
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from judge import assert_within
 from kernel_runs import assert_no_spill, nightly, run_forward
 
+import flash
 from flash import AttentionKernel
 from flash.contract.catalogue import build
 from flash.contract.forward import contract
@@ -376,3 +378,72 @@ def test_what_there_is_no_kernel_for_is_refused(how: dict[str, Any], wanted: str
     with pytest.raises(ConfigError) as raised:
         AttentionConfig(**{"head_dim": 64, "dtype": "e4m3", "scale_block": 64, **how})
     assert str(raised.value) == wanted
+
+
+# ------------------------------------------------------------------------------------------
+# functions
+
+
+def test_attention_takes_fp8_with_its_scales_and_settings() -> None:
+    config = config_of(out_dtype="f16", causal=True)
+    arrays = arrays_of(config, 70, 150, 2, 4, 2)
+    scales = scales_of(config, arrays)
+    out, lse = flash.attention(
+        *arrays, **scales, scale_block=64, out_dtype="f16", causal=True, return_lse=True, backend="cpu"
+    )
+    assert out.dtype == np.float16
+    assert_within(out, lse, bound_of(config, arrays, scales))
+
+
+def test_attention_varlen_takes_fp8_with_scales_of_heads() -> None:
+    config = config_of()
+    arrays = arrays_of(config, 70, 70)
+    packed = [x.swapaxes(1, 2)[0] for x in arrays]
+    scales = {name: np.full((1, 1), factor, "f4") for name, factor in zip(SCALES, (2, -0.5, 3), strict=True)}
+    ends = np.array([0, 70], "i4")
+    out, lse = flash.attention_varlen(*packed, ends, ends, **scales, return_lse=True, backend="cpu")
+    wide = {name: scale[:, :, np.newaxis].repeat(2, axis=2) for name, scale in scales.items()}
+    assert_within(out.swapaxes(0, 1)[np.newaxis], lse[np.newaxis], bound_of(config, arrays, wide))
+
+
+def test_functions_say_what_of_fp8_is_wrong() -> None:
+    config = config_of()
+    q, k, v = arrays_of(config, 70, 150)
+    scales = scales_of(config, (q, k, v))
+    ends = np.array([0, 70], "i4")
+
+    def said(call: Any, *arguments: Any, **given: Any) -> str:
+        with pytest.raises((LaunchError, ConfigError)) as raised:
+            call(*arguments, backend="cpu", **given)
+        return str(raised.value)
+
+    assert said(flash.attention, q, k, v, v_scale=scales["v_scale"]) == (
+        "attention: q_scale must be given; k_scale must be given"
+    )
+    half = [x.astype("f2") for x in (q, k, v)]
+    assert said(flash.attention, *half, q_scale=scales["q_scale"]) == (
+        "attention: q_scale is given, but q is no array of float8_e4m3fn or float8_e5m2; leave it out"
+    )
+    assert said(flash.attention, *half, scale_block=64) == (
+        "attention: scale_block is for Q, K and V of 'e4m3' or 'e5m2', which have scales; those of 'f16' "
+        "have none, got 64; leave it out"
+    )
+    packed = [x.swapaxes(1, 2)[0] for x in (q, k, v)]
+    assert said(flash.attention_varlen, *packed, ends, ends, **scales, scale_block=64) == (
+        "attention_varlen: dtype='e4m3' has one kernel, which does not do this: scale_block=64 with varlen; "
+        "or convert Q, K and V to 'bf16'"
+    )
+
+
+@pytest.mark.parametrize("name", ["attention", "attention_varlen"])
+def test_the_adapter_of_torch_says_which_function_takes_fp8(name: str, torch: ModuleType) -> None:
+    from flash.adapters import torch as adapter
+
+    q = torch.zeros((1, 1, 8, 64) if name == "attention" else (8, 1, 64)).to(torch.float8_e5m2)
+    ends = [] if name == "attention" else [torch.tensor([0, 8], dtype=torch.int32)] * 2
+    with pytest.raises(LaunchError) as raised:
+        getattr(adapter, name)(q, q, q, *ends, backend="cpu")
+    assert str(raised.value) == (
+        f"{name}: q must be one of float32, float16, bfloat16, got torch.float8_e5m2; call flash.{name}, "
+        "which takes its scales, or convert q, k and v, such as with q.float()"
+    )
