@@ -194,8 +194,10 @@ class AttentionKernel:
         q, k and v of float8_e4m3fn or float8_e5m2, as the config says, come with `q_scale`, `k_scale` and
         `v_scale`, float32 of a shape that broadcasts to [batch, kv_heads]: what their numbers are
         multiplied with, q's for all heads that share a head of k and v; they may be negative or 0, and must
-        be finite, which is checked on the host only. out is then of the config's out_dtype, and the GPU is
-        a Hopper GPU.
+        be finite, which is checked on the host only. With a config of a `scale_block` each block of so many
+        rows of a head has a scale: they broadcast to [batch, heads, ceil(seq_q / scale_block)], k's and v's
+        to [batch, kv_heads, ceil(seq_k / scale_block)]. out is then of the config's out_dtype, and the GPU
+        is a Hopper GPU.
         With a config of `shared_kv` there is no v: V is the first head_dim_v columns of k.
 
         The arrays of scores, which the list below names, may have any shape that broadcasts to
