@@ -251,6 +251,7 @@ class AttentionKernel:
         like = arrays[0]
         geometry = self._geometry(arrays, layout, operands, max_seqlen_q)
         check_addresses(geometry, arrays, operands, caller.name)
+        raise_problems(list(scale_problems(operands)), caller.name)
         name = self._choose(backend, like)[0]
         check_place(caller.name, name, like, explicit)
         memory = self._gpu.backend
@@ -327,6 +328,7 @@ class AttentionKernel:
         arrays, there = self._views(q, k, v, out, given, None)
         geometry = self._geometry(arrays, layout, there, max_seqlen_q)
         check_addresses(geometry, arrays, there, self._caller.name)
+        raise_problems(list(scale_problems(there)), self._caller.name)
         name, why = self._choose(backend, arrays[0])
         check_place(self._caller.name, name, arrays[0], None)
         return explain(self.config, self._gpu, geometry, arrays, there, name, why)
@@ -382,24 +384,20 @@ class AttentionKernel:
     def _geometry(
         self, arrays: tuple[ArrayView, ...], layout: str, operands: dict[str, ArrayView], max_seqlen_q: object
     ) -> Geometry:
-        """The checked geometry of a call; for packed sequences the lengths are checked, too, and of fp8 the
-        scales.
-        """
+        """The checked geometry of a call; for packed sequences the lengths are checked, too."""
         if not self.config.varlen:
             if max_seqlen_q is not None:
                 raise LaunchError(
                     "launch: max_seqlen_q is given, but the config does not say varlen; use "
                     "AttentionConfig(varlen=True, ...)"
                 )
-            found = self._shared_geometry(arrays, layout, operands)
-            raise_problems(list(scale_problems(operands)), self._caller.name)
-            return found
+            return self._shared_geometry(arrays, layout, operands)
         most = varlen.most_queries(operands, max_seqlen_q, self._caller.name)
         found = self._shared_geometry(arrays, layout, operands, most)
         problems = list(varlen.length_problems(operands, found.seq_q, found.seq_k, found.longest_q))
         if self.config.page_size is not None:
             problems += varlen.page_problems(operands, found.batch, found.pages, self.config.page_size)
-        raise_problems([*problems, *scale_problems(operands)], self._caller.name)
+        raise_problems(problems, self._caller.name)
         return found
 
     def _shared_geometry(
