@@ -37,7 +37,8 @@ head_dim, times the scale and the slope of the softcap; a rounding after each st
 with a tanh of 3 ulp, ALiBi, bias, subtraction of the maximum and its scale); and that of `ex2`,
 which errs by 2 ulp (PTX ISA; numpy's exp by 2.5 ulp) and makes of an absolute error of x_j a
 relative one of its weight. Factors that were rounded (scale and log2(e), slope times log2(e), ...)
-make errors c x_j with one c for all keys of a row.
+make errors c x_j with one c for all keys of a row. Elements that are split into f16 have a least error,
+too, which their row shares: of both factors it adds least² / 3 times the sum of the other's squares.
 
 **Outputs** are o = Σ p_j w_j v_j, where p is the softmax and w_j is 1, or the factor that dropout
 gives a weight. An error e_j of score j moves o by p_j (w_j v_j - o) e_j, as the sum of the weights
@@ -101,6 +102,12 @@ _SM_OF_WHOLE_STEPS: Final = 90
 # pair of f16 errs by at most 2 u and by u on the average of squares, and the fourth product, which is
 # left out, is at most 4 u, evenly distributed (`flash/device/split_tile.py`).
 _RESIDUE: Final = 3.5
+_LEAST_LOW: Final = 2.0**-25  # half of the least f16: what the low part of a pair errs by at least
+_UNSCALED: Final = (2.0**-7, 2.0**7)  # where the largest of a row may be that is split times 2**8
+_PAIR_EXPONENT: Final = 8
+_PAIR_TOP: Final = 14  # the exponent of the largest of another row, which is split times 2**120 at most
+_PAIR_MOST: Final = 120
+_LEAST_OF_PAIR: Final = _LEAST_LOW * 2.0**-_PAIR_TOP  # of P, whose largest, or the sink, is split times 2**14
 _ROUNDED_PRODUCTS: Final = math.sqrt(3)  # roundings of a product and of factors multiplied later
 _TF32_UNIT: Final = 2.0**-11
 _LARGEST_TF32: Final = np.float32(float.fromhex("0x1.ffcp127"))
@@ -141,18 +148,19 @@ class TensorCore:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """How an implementation differs from f32. `weights` is the unit roundoff of P as a factor of V,
-    and `least_weight` the least error of P where the largest weight is 1; `core` is None where sums
-    are rounded to nearest. `operands` is the function that converts Q, K and V before anything
-    else; what follows takes its results as exact. `parts` is the unit roundoff of the parts that
-    are merged if the keys are shared out, else 0. With `sums_rounded` O is divided by the sum of the
-    rounded weights, which the tensor core adds, too.
+    """How an implementation differs from f32. `weights` is the unit roundoff of P as a factor of V, and
+    `least_weight` the least error of P where the largest weight, or the sink, is 1; `core` is None where
+    sums are rounded to nearest. `operands` converts Q, K and V before anything else, exactly. `least` gives
+    of an operand [..., n, dim] what each element of a row errs by at least, [..., n]. `parts` is the unit
+    roundoff of the parts that are merged if the keys are shared out, else 0. With `sums_rounded` O is
+    divided by the sum of the rounded weights, which the tensor core adds, too.
     """
 
     weights: float = 0.0
     least_weight: float = 0.0
     core: TensorCore | None = None
     operands: Callable[[Array], Array] | None = None
+    least: Callable[[Array], Array] | None = None
     parts: float = 0.0
     sums_rounded: bool = False
 
@@ -185,12 +193,13 @@ def arithmetic_of(kind: str, sm: int = 80, parts: float = 0.0, tile: int = _LARG
         info = ml_dtypes.finfo(E4M3.numpy)  # type: ignore[no-untyped-call]
         least = float(info.smallest_subnormal) / 2 * 2.0**-LIFT
         core = TensorCore(_FP8_DEPTH, _FP8_BITS, tile, significant=_FP8_BITS + 1)
-        return Arithmetic(float(info.eps) / 2, least, core, None, parts, sums_rounded=True)
+        return Arithmetic(float(info.eps) / 2, least, core, parts=parts, sums_rounded=True)
     halves = sm < _SM_OF_WHOLE_STEPS  # the tensor core takes two steps for one `mma`
     bits = 24 if halves else 25
     if kind == PAIRS.name:
         products = PAIRS.depth // 2 if halves else PAIRS.depth
-        return Arithmetic(core=TensorCore(products, bits, tile, _RESIDUE), parts=parts)
+        core = TensorCore(products, bits, tile, _RESIDUE)
+        return Arithmetic(0.0, _LEAST_OF_PAIR, core, None, least_of_pairs, parts)
     if kind == TF32.name:
         core = TensorCore(TF32.depth // 2 if halves else TF32.depth, bits, TF32.depth * LONGEST_GROUP)
         return Arithmetic(_TF32_UNIT, core=core, operands=as_tf32, parts=parts)
@@ -198,7 +207,7 @@ def arithmetic_of(kind: str, sm: int = 80, parts: float = 0.0, tile: int = _LARG
     of = {F16.name: F16, BF16.name: BF16}[kind].numpy
     info = ml_dtypes.finfo(of)  # type: ignore[no-untyped-call]
     return Arithmetic(
-        float(info.eps) / 2, float(info.smallest_subnormal) / 2, TensorCore(products, bits), None, parts
+        float(info.eps) / 2, float(info.smallest_subnormal) / 2, TensorCore(products, bits), parts=parts
     )
 
 
@@ -219,6 +228,14 @@ def as_tf32(x: Array) -> Array:
     rounded = numeric.to_tf32(single, "rna")
     clipped = np.clip(rounded, -_LARGEST_TF32, _LARGEST_TF32)
     return np.where(np.isfinite(single), clipped, rounded)
+
+
+def least_of_pairs(x: Array) -> Array:
+    """The least errors of elements of rows [..., n, dim] that are split into pairs of f16, [..., n]."""
+    largest = np.abs(_finite(x)).max(axis=-1, initial=0)
+    usual = (_UNSCALED[0] <= largest) & (largest < _UNSCALED[1])
+    exponent = np.where(usual, _PAIR_EXPONENT, np.minimum(_PAIR_TOP + 1 - np.frexp(largest)[1], _PAIR_MOST))
+    return np.where(largest > 0, np.ldexp(_LEAST_LOW, -exponent), 0)
 
 
 class Bound(NamedTuple):
@@ -271,6 +288,12 @@ def attention_bound(
         scaled, visible = scale * products, visible_keys(of)
         squares = _square(q) @ _square(k).swapaxes(2, 3)
         random, mean = arithmetic.sum_error(q.shape[3], products, squares, in_chains=False)
+        least_q, least_k, least_v = (
+            np.zeros(x.shape[:-1]) if arithmetic.least is None else arithmetic.least(x) for x in (q, k, v)
+        )
+        size_q, size_k = (_square(_finite(x)).sum(axis=-1) for x in (q, k))
+        of_pairs = _square(least_q)[..., None] * size_k[..., None, :]
+        random = random + (of_pairs + size_q[..., None] * _square(least_k)[..., None, :]) / 3
         random = random * _square(scale) + _ROUNDING * _square(scaled)
         # Errors of scores of which each is due to a factor that all keys of a row share.
         shared = [scale * mean + _FACTORS * _U * scaled]
@@ -284,11 +307,10 @@ def attention_bound(
             additions -= step.adds
         # A kernel adds scores in fused steps; as many roundings are counted without a feature.
         random = random + max(additions, 0) * _ROUNDING * _square(score)
-        p = np.where(visible, np.exp(score - lse[..., None]), 0)
-        p = _finite(p)
+        p = _finite(np.where(visible, np.exp(score - lse[..., None]), 0))
         sinks = first_scores(of).astype(np.float64)[..., None]
         kept = weight_factors(of)
-        row = _Row(p, score, random, shared, visible, _finite(v))
+        row = _Row(p, score, random, shared, visible, _finite(v), least_v)
         errors = row.errors(out, lse, kept, sinks, arithmetic)
     return _bound(out, lse, *errors, out_dtype)
 
@@ -334,7 +356,7 @@ def merge_bound(outs: Array, lses: Array, out_dtype: Any, arithmetic: Arithmetic
         p = _finite(p)
         scores, none = lses[..., None, :], np.zeros_like(p)
         shared = [2 * _U * (scores - scores.max(axis=-1, keepdims=True))]  # errors of log2(e)
-        row = _Row(p, scores, none, shared, p > 0, _finite(outs))
+        row = _Row(p, scores, none, shared, p > 0, _finite(outs), np.zeros(outs.shape[:-1]))
         nothing = np.full(lse[..., None].shape, -np.inf)
         errors = row.errors(out[..., None, :], lse[..., None], 1.0, nothing, arithmetic)
     return _bound(out, lse, errors[0][..., 0, :], errors[1][..., 0], out_dtype)
@@ -358,7 +380,7 @@ def merged(parts: Array, lses: Array) -> tuple[Array, Array]:
 @dataclass(frozen=True, slots=True)
 class _Row:
     """Weights `p` [..., rows, keys] of scores `x`, whose errors have the variance `random` and the
-    means `shared`, and values `v` [..., keys, columns].
+    means `shared`, and values `v` [..., keys, columns], which err by `least` [..., keys] at least.
     """
 
     p: Array
@@ -367,6 +389,7 @@ class _Row:
     shared: list[Array]
     visible: Array
     v: Array
+    least: Array
 
     def errors(
         self, out: Array, lse: Array, kept: Any, sink: Array, arithmetic: Arithmetic
@@ -382,8 +405,7 @@ class _Row:
         apart = np.where(seen, x - _finite(top)[..., None], 0)
         e2 = _finite(self.random) + _ROUNDING * (2 * _square(apart) + _EXP**2)
         e2 = np.where(p > 0, e2, 0)
-        p_sink, sink = np.exp(sink - lse), _finite(sink)
-        p_sink = _finite(p_sink)
+        p_sink, sink = _finite(np.exp(sink - lse)), _finite(sink)
         of_sink = _square(p_sink) * _ROUNDING * (5 * _square(sink) + _EXP**2)
 
         count = seen.sum(axis=-1)
@@ -392,10 +414,10 @@ class _Row:
         squared_sum = _square(mass) @ squares
         in_sum, cut = arithmetic.sum_error(steps[..., None], out, squared_sum)
         total = F32_ARITHMETIC.sum_error(steps, np.ones_like(lse), p2.sum(axis=-1))[0]
-        moved = (p2 * e2).sum(axis=-1) + of_sink
         a = p2 * e2 * kept
+        moved = (p2 * e2).sum(axis=-1) + of_sink
         of_scores = (a * kept) @ squares - 2 * out * (a @ v) + _square(out) * moved[..., None]
-        largest = p.max(axis=-1, initial=0)[..., None]
+        largest = np.maximum(p.max(axis=-1, initial=0), p_sink)[..., None]
         of_weights = arithmetic.weights**2 / 3 * squared_sum + (
             _square(arithmetic.least_weight * largest) / 3 * (self.visible @ squares)
         )
@@ -410,7 +432,8 @@ class _Row:
             of_weights = each @ squares - 2 * out * (each @ v) + _square(out) * each.sum(axis=-1)[..., None]
             of_weights = of_weights.clip(0)
         alike, alike_sums = self._alike(mass, e2, out, arithmetic)
-        random = in_sum + of_scores.clip(0) + of_weights + _square(out) * total[..., None] + alike
+        of_split = _square(mass) @ _square(self.least)[..., None] / 3
+        random = in_sum + of_split + of_scores.clip(0) + of_weights + _square(out) * total[..., None] + alike
         of_lse, apart_sums = moved + total + alike_sums, 0.0
         if arithmetic.parts:
             each = _ROUNDING * (3 * _square(_finite(lse)) + _EXP**2 + _LOG2**2)

@@ -20,7 +20,7 @@ from flash.launch.explain import explain
 from flash.launch.gpu import GpuLauncher
 from flash.launch.kernel_choice import kernel_of
 from flash.launch.key_splits import fixed_splits
-from flash.launch.operands import require_operands
+from flash.launch.operands import require_operands, scale_problems
 from flash.launch.shared_kv import columns_of, require_shared
 from flash.launch.signature import ForwardArguments, ForwardExplainArguments
 from flash.operands.dtypes import F32
@@ -193,8 +193,9 @@ class AttentionKernel:
 
         q, k and v of float8_e4m3fn or float8_e5m2, as the config says, come with `q_scale`, `k_scale` and
         `v_scale`, float32 of a shape that broadcasts to [batch, kv_heads]: what their numbers are
-        multiplied with, q's for all heads that share a head of k and v. out is then of the config's
-        out_dtype, and the GPU is a Hopper GPU.
+        multiplied with, q's for all heads that share a head of k and v; they may be negative or 0, and must
+        be finite, which is checked on the host only. out is then of the config's out_dtype, and the GPU is
+        a Hopper GPU.
         With a config of `shared_kv` there is no v: V is the first head_dim_v columns of k.
 
         The arrays of scores, which the list below names, may have any shape that broadcasts to
@@ -379,20 +380,24 @@ class AttentionKernel:
     def _geometry(
         self, arrays: tuple[ArrayView, ...], layout: str, operands: dict[str, ArrayView], max_seqlen_q: object
     ) -> Geometry:
-        """The checked geometry of a call; for packed sequences the lengths are checked, too."""
+        """The checked geometry of a call; for packed sequences the lengths are checked, too, and of fp8 the
+        scales.
+        """
         if not self.config.varlen:
             if max_seqlen_q is not None:
                 raise LaunchError(
                     "launch: max_seqlen_q is given, but the config does not say varlen; use "
                     "AttentionConfig(varlen=True, ...)"
                 )
-            return self._shared_geometry(arrays, layout, operands)
+            found = self._shared_geometry(arrays, layout, operands)
+            raise_problems(list(scale_problems(operands)), self._caller.name)
+            return found
         most = varlen.most_queries(operands, max_seqlen_q, self._caller.name)
         found = self._shared_geometry(arrays, layout, operands, most)
         problems = list(varlen.length_problems(operands, found.seq_q, found.seq_k, found.longest_q))
         if self.config.page_size is not None:
             problems += varlen.page_problems(operands, found.batch, found.pages, self.config.page_size)
-        raise_problems(problems, self._caller.name)
+        raise_problems([*problems, *scale_problems(operands)], self._caller.name)
         return found
 
     def _shared_geometry(

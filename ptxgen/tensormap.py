@@ -272,9 +272,11 @@ class TensorMap:
 
     def over(self, memory: Array) -> TensorMap:
         """The map of the tensor that begins where the array `memory` does."""
+        # numpy does not make strided views of ml_dtypes.float8_e5m2: it does not know its own name of it.
+        bits = memory.view(f"u{memory.dtype.itemsize}")
         view = np.lib.stride_tricks.as_strided(
-            memory, self.dims[::-1], (*self.strides[::-1], memory.dtype.itemsize)
-        )
+            bits, self.dims[::-1], (*self.strides[::-1], memory.dtype.itemsize)
+        ).view(memory.dtype)
         found = object.__new__(TensorMap)
         found.__dict__.update(self.__dict__)
         found._set("base", view)

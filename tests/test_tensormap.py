@@ -41,6 +41,20 @@ def test_every_dtype_of_the_driver_is_found(dtype: Any, name: str) -> None:
     assert TensorMap(np.zeros((4, 16), dtype), box=(16, 1)).dtype == name
 
 
+@pytest.mark.parametrize(
+    "dtype", [np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
+)
+def test_a_map_of_an_address_is_laid_over_an_array(dtype: Any) -> None:
+    memory = np.arange(4 * 48).reshape(4, 48).astype(dtype)
+    nbytes = 48 * memory.itemsize
+    kind = "f16" if memory.itemsize == 2 else "u8"
+    made = TensorMap(0x10, (16, 1), kind, (16, 4), (nbytes,)).over(memory[:, 32:])
+    assert isinstance(made.base, np.ndarray)
+    assert made.base.dtype == memory.dtype
+    assert made.base.tobytes() == memory[:, 32:].tobytes()
+    assert np.shares_memory(made.base, memory)
+
+
 def test_element_strides_move_fewer_elements_but_along_the_innermost_dimension() -> None:
     made = TensorMap(TENSOR, box=(32, 10, 2), element_strides=(2, 3, 2))
     assert (made.box_shape, made.box_bytes) == ((32, 4, 1), 256)

@@ -439,20 +439,21 @@ class KVCache:
         """
         if self._open is not None:
             return work(self._open)
-        self._open, last = Journal(), self.memory.stream
+        journal, last = Journal(), self.memory.stream
         try:
-            return work(self._open)
+            self._open = journal
+            result = work(journal)
+            self._open = None
+            return result  # no line follows: an interrupt before it undoes, and behind it the call is over
         except BaseException:
             try:
-                if self._open.undo():
+                if journal.undo():
                     with suppress(Exception):  # the exception of `work` is raised
                         (refresh or self.update)(stream)
                         self.memory.wait(stream)
             finally:
-                self.memory.stream = last
+                self.memory.stream, self._open = last, None
             raise
-        finally:
-            self._open = None
 
     def advance(
         self,

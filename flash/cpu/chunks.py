@@ -131,19 +131,27 @@ def _of_walk(there: Array, walk: Walk, pages: int, rest: Array | None) -> Iterat
 
 def _copied(space: Workspace, name: str, source: KeyRows, place: KeyPlace, chunk: int) -> Iterator[Chunks]:
     """Copies of the chunks in buffer `name`, some at a time, of the type of the arithmetic."""
-    batch, heads, keys = place
-    count, dim = heads.stop - heads.start, source.shape[3]
+    count, dim = place.heads.stop - place.heads.start, source.shape[3]
     some = min(count, max(1, _COPIED // max(1, chunk * dim)))
     step = chunk * max(1, _COPIED // max(1, some * chunk * dim))
+    whole = place.length // step * step
     for head in range(0, count, some):
         own = slice(head, min(head + some, count))
-        for k0 in range(0, place.length, step):
-            n = min(step, place.length - k0)
-            part = KeyPlace(
-                batch,
-                slice(heads.start + own.start, heads.start + own.stop),
-                slice(keys.start + k0, keys.start + k0 + n),
-            )
-            copy = space.copy_of_keys(name, source, part)
-            there = copy.reshape(len(copy), n // chunk, chunk, dim).swapaxes(0, 1)[None]
-            yield Chunks(own, slice(k0, k0 + n), (1, n // chunk, chunk), [(slice(1), there)])
+        these = slice(place.heads.start + own.start, place.heads.start + own.stop)
+        for keys, each in ((slice(0, whole), step), (slice(whole, place.length), place.length - whole)):
+            if keys.start < keys.stop:
+                first = place.keys.start
+                part = KeyPlace(place.batch, these, slice(first + keys.start, first + keys.stop))
+                shape = (part.length // each, each // chunk, chunk)
+                yield Chunks(own, keys, shape, _copies(space, name, source, part, shape))
+
+
+def _copies(
+    space: Workspace, name: str, source: KeyRows, place: KeyPlace, shape: tuple[int, int, int]
+) -> Iterator[tuple[slice, Array]]:
+    """The parts of chunks of this shape, each of which is copied over the one before."""
+    _, each, chunk = shape
+    copy = space.planes(name, place.heads.stop - place.heads.start, each * chunk, source.shape[3])
+    there = copy.reshape(len(copy), each, chunk, source.shape[3]).swapaxes(0, 1)[None]
+    for n, _ in enumerate(space.copied_in_steps(name, source, place, copy)):
+        yield slice(n, n + 1), there

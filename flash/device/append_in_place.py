@@ -63,7 +63,9 @@ class AppendedRows:
     def written(
         cls, k: KernelBuilder, config: KernelConfig, given: Parameters, cta: Cta
     ) -> AppendedRows | None:
-        """As `of`, and write the new rows of this CTA, if there are any, which may read them then."""
+        """Write the new rows of this CTA, if there are any; all its threads may read them afterwards. Returns
+        what `of` returns.
+        """
         own = cls.of(k, config, given, cta)
         if own is not None and own.new is not None:
             own._write_all(own.new)

@@ -4,20 +4,19 @@ of O on its way back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from flash.device.cta import Cta
 from flash.device.fp8_nonfinite import Fp8NonFinite
 from flash.device.fp8_values import Fp8Values
-from flash.device.wgmma_rings import Rings
+from flash.device.wgmma_rings import Rings, declared_maps, declared_queries
 from flash.operands.dtypes import DType
 from flash.problem.fp8_tiling import ONES, Fp8Tiling
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.tensor_maps import layout_of, map_name, mapped, rank_of
+from flash.problem.tensor_maps import layout_of
+from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.dsl import KernelBuilder, Role
-from ptxgen.dsl.hopper import Layout, Ring, TensorParameter
+from ptxgen.dsl.hopper import Layout, Ring
 from ptxgen.records import dataclass
 
 if TYPE_CHECKING:
@@ -26,22 +25,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fp8Rings(Rings):
-    """As `Rings`; tiles of V arrive in `raw` and become those of `values`, [columns of V, keys], with
-    `ONES` rows of ones behind them. O leaves from the tiles of `values` if they have room.
+    """The tensor maps and rings of a kernel with Q, K and V of fp8. Tiles of V are copied to the ring `raw`;
+    `producer` transposes them to tiles of the ring `values`, [columns of V, keys], behind whose columns of V
+    are `ONES` rows of ones. O leaves from the tiles of `values` if they have room.
     """
 
+    odd: Fp8NonFinite | None
     raw: Ring
     producer: Role
+    kind: DType  # of V
 
     @classmethod
-    def of(cls, k: KernelBuilder, config: KernelConfig, t: Fp8Tiling, producer: Role, consumer: Role) -> Self:
+    def declare(
+        cls, k: KernelBuilder, config: KernelConfig, t: WgmmaTiling, producer: Role, consumer: Role
+    ) -> Self:
         """Declare the tensor maps, behind the other parameters, and the rings."""
-        maps: Mapping[str, TensorParameter] = {
-            array: k.tma.tensor_map(map_name(array), config.element_of(array).scalar, rank_of(config, array))
-            for array in mapped(config)
-        }
-        q, keys, v, out = (layout_of(t, config.element_of(array), array) for array in "QKVO")
-        queries = k.tma.ring(1, producer, consumer, q=q)
+        assert isinstance(t, Fp8Tiling)  # the tiling of a config of fp8
+        maps = declared_maps(k, config)
+        keys, v, out = (layout_of(t, config.element_of(array), array) for array in "KVO")
+        queries, _ = declared_queries(k, config, t, producer, consumer)
         of_keys = k.tma.ring(t.stages, producer, consumer, k=keys)
         raw = k.tma.ring(t.stages, producer, producer, v=v)
         turned = Layout.of("V", (t.output_columns // ONES + 1, ONES, t.tile), v.dtype)
@@ -52,27 +54,22 @@ class Fp8Rings(Rings):
             first = values.tile("v")
             room = type(first)(k, "values", whole, first.slab(0), first.owner)
         made = k.tma.tile("out", out.shape, out.dtype, swizzle=out.swizzle, over=room)
-        return cls(maps, queries, of_keys, values, made, t.tile, False, None, raw, producer)
+        # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros, but of
+        # packed sequences rows of the next one.
+        odd = Fp8NonFinite(k, config) if config.hides_keys or config.features.varlen else None
+        return cls(maps, queries, of_keys, values, made, t.tile, False, odd, raw, producer, config.dtype)
 
-    def fill_and_transpose(self, k: KernelBuilder, cta: Cta, kind: DType, odd: Fp8NonFinite | None) -> None:
-        """The producer's part: copy the queries of the CTA, and its tiles of keys from the last to the
-        first, as `Rings.fill` does, and transpose each tile of V when the next one is under way. With
-        `odd` NaN and infinity of V, which is of `kind`, are cleared.
+    def fill(self, k: KernelBuilder, cta: Cta) -> None:
+        """See `Rings.fill`. A tile of V is transposed while the next one is on its way, and NaN and infinity
+        in it are cleared if `odd` is not None.
         """
-        turn = Fp8Values(k, self.producer, self.raw, self.values, odd)
-        turn.add_ones(kind)
-        assert isinstance(self.queries, Ring)
-        with self.queries.fill() as stage:
-            k.tma.load(stage.q, self.place("Q", cta, cta.first_row))
-        with k.loop(-cta.tiles, 0 if cta.first_tile is None else -cta.first_tile) as n:
-            row = self.first_key(n)
-            seen = cta.mask.sees_tile(row)
-            wanted = None if seen is None else seen | (n == -cta.tiles)
-            with nullcontext() if wanted is None else k.when(wanted, uniform=True):
-                with self.keys.fill() as stage:
-                    k.tma.load(stage.k, self.place("K", cta, row))
-                with self.raw.fill() as stage:
-                    k.tma.load(stage.v, self.place("V", cta, row))
-                with k.when(n != -cta.tiles, uniform=True):
-                    turn.transpose()
+        turn = Fp8Values(k, self.producer, self.raw, self.values, self.odd)
+        turn.add_ones(self.kind)
+        self._fill_queries(k, cta)
+        with self._each_tile(k, cta) as (n, row):
+            self._fill_keys(k, cta, row)
+            with self.raw.fill() as stage:
+                k.tma.load(stage.v, self.place("V", cta, row))
+            with k.when(n != -cta.tiles, uniform=True):
+                turn.transpose()
         turn.transpose()

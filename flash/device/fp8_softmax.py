@@ -1,5 +1,5 @@
-"""Online softmax whose weights use the range of e4m3: the largest weight of a row is 2^8, so that all from
-2^-14 of it on keep four significant bits (as in FlashAttention-3).
+"""Online softmax whose weights use the range of e4m3: the largest of a row, or its sink, is 2^8, so that
+weights down to 2^-14 times the largest keep four significant bits (as in FlashAttention-3).
 
 The shift of a row, which `flash/device/overlapped_softmax.py` describes, is that of its largest score
 less `LIFT`. The factor 2^LIFT is in the outputs and in their sum, and cancels in the result.
@@ -26,7 +26,7 @@ LIFT: Final = 8.0  # log2 of the largest weight
 
 class LiftedSoftmax(OverlappedSoftmax):
     """An `OverlappedSoftmax` whose largest weight is 2^LIFT. Its shifts move with every new maximum. The
-    sums of weights before they are rounded are those of the log-sum-exp: without `with_lse` there are none.
+    sums of weights before they are rounded serve the log-sum-exp alone, and exist only with `with_lse`.
     """
 
     def __init__(
@@ -39,11 +39,13 @@ class LiftedSoftmax(OverlappedSoftmax):
         *,
         with_lse: bool,
     ) -> None:
-        super().__init__(k, rows, distances, scale, LIFT, sinks)
+        lift = 2.0**LIFT
+        first = [(top - LIFT, one * lift) if isinstance(top, Value) else (top, one) for top, one in sinks]
+        super().__init__(k, rows, distances, scale, LIFT, first)
         self.with_lse = with_lse
-        # The same in all lanes that share a row.
-        first = [over_lanes(k, k.mov(one, type=f32), distances, operator.add) for _, one in sinks]
-        self.rounded_sum = [k.var(f32, first[i % len(first)]) for i in range(rows)]
+        # Each lane keeps the whole sum of its rows: it begins with the first terms of all lanes of a row.
+        sums = [over_lanes(k, k.mov(one, type=f32), distances, operator.add) for _, one in first]
+        self.rounded_sum = [k.var(f32, sums[i % len(sums)]) for i in range(rows)]
 
     def rescale(self, O: Fragment) -> None:
         """Multiply the outputs of each row, and the sum of its rounded weights, by the factor of the last

@@ -6,12 +6,13 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from flash.device.cta import Cta
-from flash.device.wgmma_rings import Rings
+from flash.device.shared_rows_softmax import Exchange
+from flash.device.wgmma_rings import Rings, declared_maps, declared_queries
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.tensor_maps import layout_of, map_name, mapped, rank_of
-from flash.problem.wgmma_tiling import WgmmaTiling
-from ptxgen.dsl import KernelBuilder, Role
-from ptxgen.dsl.hopper import BoxTile, Ring
+from flash.problem.tensor_maps import layout_of
+from flash.problem.wgmma_tiling import WGMMA_ROWS, WgmmaTiling
+from ptxgen.dsl import KernelBuilder, Role, SharedTile
+from ptxgen.dsl.hopper import BoxTile
 from ptxgen.records import dataclass
 
 if TYPE_CHECKING:
@@ -20,37 +21,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LatentRings(Rings):
-    """As `Rings`, but `values` is the ring of keys: a tile is loaded once, for both products."""
+    """The tensor maps and rings of a kernel in which V is columns of K. `values` is the same ring as `keys`:
+    a tile is loaded once, for both products. Both warpgroups that compute have the same rows, and each has
+    the scores of half of the keys of a tile. They exchange weights through `weights`, which has 64 rows for
+    each of them, and maxima and sums of rows through `numbers`.
+    """
+
+    weights: BoxTile
+    numbers: SharedTile  # see `Exchange`
 
     @classmethod
     def declare(
         cls, k: KernelBuilder, config: KernelConfig, t: WgmmaTiling, producer: Role, consumer: Role
     ) -> Self:
         """Declare the tensor maps, behind the other parameters, and the rings."""
-        dtype = config.dtype.scalar
-        maps = {
-            array: k.tma.tensor_map(map_name(array), dtype, rank_of(config, array))
-            for array in mapped(config)
-        }
-        q, keys, out = (layout_of(t, config.dtype, array) for array in "QKO")
-        queries: Ring | BoxTile
-        if "Q" in maps:
-            queries = k.tma.ring(1, producer, consumer, q=q)
-            over = queries.tile("q")
-        else:
-            over = queries = k.tma.tile("Q_tile", q.shape, dtype, swizzle=q.swizzle)
+        maps = declared_maps(k, config)
+        keys, out = (layout_of(t, config.dtype, array) for array in "KO")
+        queries, over = declared_queries(k, config, t, producer, consumer)
         ring = k.tma.ring(t.stages, producer, consumer, k=keys)
         merged = config.features.splits
-        leaves = None if merged else k.tma.tile("out", out.shape, dtype, swizzle=out.swizzle, over=over)
-        return cls(maps, queries, ring, ring, leaves, t.tile, False, None)
+        leaves = None if merged else k.tma.tile("out", out.shape, out.dtype, swizzle=out.swizzle, over=over)
+        shape = (t.consumers * WGMMA_ROWS, t.keys_of_consumer)
+        weights = k.tma.tile("P_tile", shape, config.dtype.scalar)
+        numbers = Exchange.room(k, WGMMA_ROWS)
+        return cls(maps, queries, ring, ring, leaves, t.tile, False, None, weights, numbers)
 
     def fill(self, k: KernelBuilder, cta: Cta) -> None:
         """The producer's part: the queries of the CTA, and its tiles of keys from the last to the first,
         but for those that no query sees.
         """
-        if isinstance(self.queries, Ring):
-            with self.queries.fill() as stage:
-                k.tma.load(stage.q, self.place("Q", cta, cta.first_row))
+        self._fill_queries(k, cta)
         with k.loop(-cta.tiles, 0 if cta.first_tile is None else -cta.first_tile) as n:
             row = self.first_key(n)
             seen = cta.mask.sees_tile(row) if cta.mask.has_gaps else None

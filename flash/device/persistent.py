@@ -17,13 +17,15 @@ from flash.device.wgmma_rings import Rings
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.persistence import MIRRORED
 from ptxgen.dsl import KernelBuilder, Value
-from ptxgen.dsl.hopper import Ring, TileScheduler
+from ptxgen.dsl.hopper import TileScheduler
 from ptxgen.records import dataclass
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of the problem that a CTA computes: with `scheduler` several, else that of its index."""
+    """The parts of the problem that a CTA computes: those that `scheduler` deals to it, or, if it is None,
+    the one part that has the CTA's index.
+    """
 
     given: Parameters
     scheduler: TileScheduler | None
@@ -57,9 +59,7 @@ class PersistentRings(Rings):
         """
         with k.when(has_tiles, uniform=True):
             self._fill_keys(k, cta, self.first_key(-cta.tiles))
-        if isinstance(self.queries, Ring):
-            with self.queries.fill() as stage:
-                k.tma.load(stage.q, self.place("Q", cta, cta.first_row))
+        self._fill_queries(k, cta)
         with k.when(has_tiles, uniform=True):
             self._fill_values(k, cta, self.first_key(-cta.tiles))
             with k.loop(1 - cta.tiles, 0 if cta.first_tile is None else -cta.first_tile) as n:
@@ -68,11 +68,3 @@ class PersistentRings(Rings):
                 with nullcontext() if seen is None else k.when(seen, uniform=True):
                     self._fill_keys(k, cta, row)
                     self._fill_values(k, cta, row)
-
-    def _fill_keys(self, k: KernelBuilder, cta: Cta, row: Value) -> None:
-        with self.keys.fill() as stage:
-            k.tma.load(stage.k, self.places(k, "K", cta, row), multicast=self.shares)
-
-    def _fill_values(self, k: KernelBuilder, cta: Cta, row: Value) -> None:
-        with self.values.fill() as stage:
-            k.tma.load(stage.v, self.places(k, "V", cta, row), multicast=self.shares)

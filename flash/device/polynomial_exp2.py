@@ -15,14 +15,14 @@ from typing import Final
 from ptxgen.dsl import KernelBuilder, Value
 from ptxgen.types import f32, u32
 
-# 1 + r (C[0] + r (C[1] + …)).
+# The polynomial is 1 + r (C[0] + r (C[1] + …)).
 COEFFICIENTS: Final = tuple(
     float.fromhex(c)
     for c in ("0x1.62e42ap-1", "0x1.ebf9bcp-3", "0x1.c6b752p-5", "0x1.3cea88p-7", "0x1.5bba14p-10")
 )
 LEAST: Final = -127.0  # 2^n is 0 for it, as `ex2.approx.ftz` gives for all below -126
 MOST: Final = 128.0  # 2^n is infinity for it
-_EXPONENT_BITS: Final = 23  # from where on an f32 has its exponent, which is n + 127
+_EXPONENT_BITS: Final = 23  # the lowest bit of the exponent of an f32, which is n + 127 for 2^n
 # An f32 that is added to a number of [-127, 128] leaves n + 127 in the lowest bits of the sum.
 SPLITTER: Final = 1.5 * 2.0**23 + 127
 

@@ -1,4 +1,4 @@
-"""How sums of O are stored without rounding: the parts of splits, which another kernel merges."""
+"""How sums of O are stored without rounding, where another kernel merges those of the splits of the keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flash.problem.simt_tiling import ValueSlices
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, Value
 from ptxgen.types import f32, u64
 
-_TILE: Final = 8  # columns of a product of which a quad of lanes has two each
+_TILE: Final = 8  # columns of a product, of which each of the four lanes of a quad has two
 
 
 def store_sums(

@@ -1,7 +1,7 @@
 """Online softmax that takes the maxima of few tiles: weights are computed with the shift that there is, and
 their sums say whether it still was large enough.
 
-Weights are not negative, so that where a sum is at most 2 ** slack, each of them is. Only where the sum of
+Weights are not negative: where a sum is at most 2 ** slack, so is each weight in it. Only where the sum of
 a lane is larger, or a row has a rest, does a warp weigh the scores again, which are still there, as
 `flash/device/overlapped_softmax.py` does: it takes maxima and moves shifts.
 """
@@ -33,7 +33,8 @@ class SumCheckedSoftmax(OverlappedSoftmax):
         again: Callable[[], None],
     ) -> None:
         """Set the words of P, four for 16 columns of S, to exp2(scale * S - shift) rounded to `dtype`, and
-        add these to the sums, unrounded. Of `by_polynomial` exponentials one is a polynomial; none with 0.
+        add these to the sums, unrounded. Of each `by_polynomial` exponentials a polynomial computes one; with
+        0 it computes none.
 
         S stays. Where a shift has to move first, a warp runs what `again` emits instead, which weighs S and
         sets P.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from flash.device.cta import Cta
@@ -60,18 +60,9 @@ class Rings:
         """The fields of this class but `odd`. `reworked` is whether the producer works on tiles of K and V
         that have been copied.
         """
-        dtype = config.dtype.scalar
-        maps = {
-            array: k.tma.tensor_map(map_name(array), dtype, rank_of(config, array))
-            for array in mapped(config)
-        }
-        q, keys, values, out = (layout_of(t, config.dtype, array) for array in "QKVO")
-        queries: Ring | BoxTile
-        if "Q" in maps:
-            queries = k.tma.ring(1, producer, consumer, q=q)
-            over = queries.tile("q")
-        else:
-            over = queries = k.tma.tile("Q_tile", q.shape, dtype, swizzle=q.swizzle)
+        maps = declared_maps(k, config)
+        keys, values, out = (layout_of(t, config.dtype, array) for array in "KVO")
+        queries, over = declared_queries(k, config, t, producer, consumer)
         room, shares = over if t.output_is_over_queries else None, config.cluster > 1
         merged = config.features.splits
         ring = functools.partial(
@@ -82,7 +73,9 @@ class Rings:
             "queries": queries,
             "keys": ring(k=keys),
             "values": ring(v=values),
-            "out": None if merged else k.tma.tile("out", out.shape, dtype, swizzle=out.swizzle, over=room),
+            "out": None
+            if merged
+            else k.tma.tile("out", out.shape, out.dtype, swizzle=out.swizzle, over=room),
             "tile": t.tile,
             "shares": shares,
         }
@@ -106,18 +99,42 @@ class Rings:
         but for those between others that no query sees. There is at least one, and the last is always
         loaded, so that consumers begin with it.
         """
-        if isinstance(self.queries, Ring):
-            with self.queries.fill() as stage:
-                k.tma.load(stage.q, self.place("Q", cta, cta.first_row))
+        self._fill_queries(k, cta)
+        with self._each_tile(k, cta) as (_, row):
+            self._fill_keys(k, cta, row)
+            self._fill_values(k, cta, row)
+
+    @contextmanager
+    @marked("wgmma rings: fill")
+    def _each_tile(self, k: KernelBuilder, cta: Cta) -> Iterator[tuple[Value, Value]]:
+        """Run the body for each tile of keys that is loaded, the last first. Gives `n`, before which there
+        are -n - 1 tiles, and the first key of the tile; both are s32.
+        """
         with k.loop(-cta.tiles, 0 if cta.first_tile is None else -cta.first_tile) as n:
             row = self.first_key(n)
             seen = cta.mask.sees_tile(row)
             wanted = None if seen is None else seen | (n == -cta.tiles)
             with nullcontext() if wanted is None else k.when(wanted, uniform=True):
-                with self.keys.fill() as stage:
-                    k.tma.load(stage.k, self.places(k, "K", cta, row), multicast=self.shares)
-                with self.values.fill() as stage:
-                    k.tma.load(stage.v, self.places(k, "V", cta, row), multicast=self.shares)
+                yield n, row
+
+    @marked("wgmma rings: fill")
+    def _fill_queries(self, k: KernelBuilder, cta: Cta) -> None:
+        """Have the queries of the CTA copied, unless consumers load them."""
+        if isinstance(self.queries, Ring):
+            with self.queries.fill() as stage:
+                k.tma.load(stage.q, self.place("Q", cta, cta.first_row))
+
+    @marked("wgmma rings: fill")
+    def _fill_keys(self, k: KernelBuilder, cta: Cta, row: Value) -> None:
+        """Have the tile of K copied whose first key is `row`."""
+        with self.keys.fill() as stage:
+            k.tma.load(stage.k, self.places(k, "K", cta, row), multicast=self.shares)
+
+    @marked("wgmma rings: fill")
+    def _fill_values(self, k: KernelBuilder, cta: Cta, row: Value) -> None:
+        """Have the tile of V copied whose first key is `row`."""
+        with self.values.fill() as stage:
+            k.tma.load(stage.v, self.places(k, "V", cta, row), multicast=self.shares)
 
     def places(self, k: KernelBuilder, array: str, cta: Cta, row: Value) -> Corner | list[Corner]:
         """Where the rows of a tile of K or V are, from `row` on: of keys in pages several places."""
@@ -127,3 +144,23 @@ class Rings:
         rows = math.gcd(pages.page_size, self.tile)
         found = pages.boxes(k, row, rows, self.tile // rows)
         return [of[page, cta.kv_head, place, 0] for page, place in found]
+
+
+def declared_maps(k: KernelBuilder, config: KernelConfig) -> Mapping[str, TensorParameter]:
+    """Declare the tensor maps, behind the other parameters."""
+    return {
+        array: k.tma.tensor_map(map_name(array), config.element_of(array).scalar, rank_of(config, array))
+        for array in mapped(config)
+    }
+
+
+def declared_queries(
+    k: KernelBuilder, config: KernelConfig, t: WgmmaTiling, producer: Role, consumer: Role
+) -> tuple[Ring | BoxTile, BoxTile]:
+    """Declare the ring of Q, or its tile if Q has no tensor map; and the tile in either case."""
+    q = layout_of(t, config.dtype, "Q")
+    if "Q" not in mapped(config):
+        tile = k.tma.tile("Q_tile", q.shape, q.dtype, swizzle=q.swizzle)
+        return tile, tile
+    ring = k.tma.ring(1, producer, consumer, q=q)
+    return ring, ring.tile("q")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from flash.device.cta import Cta
@@ -12,7 +11,6 @@ from flash.device.wgmma_rings import Rings
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.dsl import KernelBuilder, Role, Value
-from ptxgen.dsl.hopper import Ring
 from ptxgen.records import dataclass
 from ptxgen.types import u32
 
@@ -22,8 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SplitRings(Rings):
-    """See `Rings`. Consumers split the tile of Q, the producer those of K and V; the mark of a tile is its
-    number as in loops (`mark_of`).
+    """The tensor maps and rings of a kernel that splits tiles of f32. Consumers split the tile of Q, the
+    producer splits those of K and V. `SplitBoxes` tells the tiles of a place apart by their `mark_of`.
     """
 
     odd: NonFinite
@@ -51,22 +49,15 @@ class SplitRings(Rings):
         """See `Rings.fill`. While a tile of K and one of V are on their way, consumers take those before,
         and the tile of V before is split: it is needed after the next tile of K.
         """
-        if isinstance(self.queries, Ring):
-            with self.queries.fill() as stage:
-                k.tma.load(stage.q, self.place("Q", cta, cta.first_row))
+        self._fill_queries(k, cta)
         before = k.var(u32, 0)
-        with k.loop(-cta.tiles, 0 if cta.first_tile is None else -cta.first_tile) as n:
-            row = self.first_key(n)
-            seen = cta.mask.sees_tile(row)
-            with nullcontext() if seen is None else k.when(seen | (n == -cta.tiles), uniform=True):
-                with self.keys.fill() as stage:
-                    k.tma.load(stage.k, self.places(k, "K", cta, row), multicast=self.shares)
-                with k.when(before != 0, uniform=True):
-                    self._split_values(before)
-                self._split_keys(mark_of(n))
-                with self.values.fill() as stage:
-                    k.tma.load(stage.v, self.places(k, "V", cta, row), multicast=self.shares)
-                before.set(mark_of(n))
+        with self._each_tile(k, cta) as (n, row):
+            self._fill_keys(k, cta, row)
+            with k.when(before != 0, uniform=True):
+                self._split_values(before)
+            self._split_keys(mark_of(n))
+            self._fill_values(k, cta, row)
+            before.set(mark_of(n))
         self._split_values(before)
 
     def _split_keys(self, mark: Value) -> None:
@@ -82,5 +73,5 @@ class SplitRings(Rings):
 
 
 def mark_of(n: Value) -> Value:
-    """What a tile with -n - 1 tiles before it is split with, u32: not 0."""
+    """The mark of the tile with -n - 1 tiles before it, for `SplitBoxes`: u32, not 0."""
     return n.as_(u32)

@@ -140,7 +140,7 @@ class _Cta:
         if not (self.hides_keys or t.kept):
             k.cp_async_wait_all()  # of rows that no tile sees
         if t.kept < 2 or t.stages == 1:  # else they were read in front of the barrier of the first head
-            k.barrier()  # K and V have been read by all
+            k.barrier()  # K and V have been read by all, or only copied
         scores = self.config.features.scores
         weighing = [f.applied(self.first_scores) for f in scores if f.changes_weights]
         factor = weighing[0].output_factor if weighing else None

@@ -9,6 +9,7 @@ tile, which the end of the keys may cut; the loops behind it are those of `flash
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import ClassVar, Final, Protocol
 
@@ -19,8 +20,10 @@ from flash.device.finished_rows import finish_rows
 from flash.device.lazy_softmax import LEAST_SCALE
 from flash.device.mma_products import fragment_columns
 from flash.device.nonfinite import NonFinite
+from flash.device.overlapped_softmax import OverlappedSoftmax
 from flash.device.parameters import Parameters
 from flash.device.persistent import Parts, PersistentRings
+from flash.device.softmax import FirstTerms
 from flash.device.stored_sums import store_sums
 from flash.device.sum_checked_softmax import SumCheckedSoftmax
 from flash.device.team import Team
@@ -41,7 +44,7 @@ from ptxgen.types import s32, u32
 
 _SLACK: Final = 8.0  # P is at most 2 ** _SLACK, which every 16-bit type holds with room to spare
 _SIGNS: Final = 0x8000_8000  # of two elements in a word
-_ROWS: Final = (0, FRAGMENT_STEP)  # of a thread's part of a product, counted from its first row
+ROWS: Final = (0, FRAGMENT_STEP)  # of a thread's part of a product, counted from its first row
 _WORDS: Final = 4  # registers of a thread that hold its part of 64 x 16 elements
 
 
@@ -115,6 +118,7 @@ class Consumer:
     """What the warpgroups that compute do."""
 
     slack: ClassVar[float] = _SLACK
+    softmax: OverlappedSoftmax
 
     def __init__(
         self,
@@ -136,28 +140,14 @@ class Consumer:
         self.team = Team(role)
         self.rings = rings
         self.odd = odd
-        self.keys_of_thread = fragment_columns(t.tile)
+        self.keys_of_thread = fragment_columns(t.keys_of_consumer)
         self.q_stage: Stage | None = None  # of Q, if the producer fills it
 
     @marked("wgmma: tiles of a consumer")
     def run(self) -> None:
         """Compute and store the rows of O."""
         k, t, cta = self.k, self.t, self.cta
-        self.S = k.wgmma.accumulator(WGMMA_ROWS, t.tile, zero=False)
-        self.O = k.wgmma.accumulator(WGMMA_ROWS, t.output_columns)
-        # A warpgroup's number is the same in all lanes: descriptors made of it are in uniform registers.
-        self.group_row = k.warp_index // (WARPGROUP // WARP_SIZE) % t.consumers * WGMMA_ROWS
-        self.my_first_row = self._first_row_of(cta)
-        self.query_of = None
-        if cta.packs_queries:
-            self.query_of = [cta.query(self.my_first_row + down) for down in _ROWS].__getitem__
-        self.in_quad = k.thread_id() % QUAD_LANES
-        sinks = cta.sinks(k, self.in_quad, _ROWS, lambda: self.my_first_row)
-        scale = k.max(k.abs(cta.scale_log2), LEAST_SCALE) if cta.scoring is None else None
-        # Weights that a feature changes behind their sums are not rounded before it.
-        self.checks_sums = t.checks_sums and not cta.after_softmax
-        self.softmax = SumCheckedSoftmax(k, len(_ROWS), QUAD, scale, self.slack, sinks)
-        self.P = [[k.var(u32, 0) for _ in range(_WORDS)] for _ in range(t.tile // STEP)]
+        self._begin()
         self.turns = k.turns(self.role) if t.takes_turns else None
         if self.config.is_persistent:
             self.q = self._queries()  # also where there are no keys (`PersistentRings.fill_part`)
@@ -183,6 +173,46 @@ class Consumer:
         if self.config.is_persistent:
             self._end_part()
 
+    @marked("wgmma: tiles of a consumer")
+    def _begin(self) -> None:
+        """Declare what the loops over tiles of keys change: S, P, O and the state of the softmax."""
+        k, t = self.k, self.t
+        self.S = k.wgmma.accumulator(WGMMA_ROWS, t.tile, zero=False)
+        self.O = k.wgmma.accumulator(WGMMA_ROWS, t.output_columns)
+        self.group_row = self._group() * WGMMA_ROWS
+        self._find_rows()
+        scale, sinks = self._arguments_of_softmax(self.in_quad)
+        # Weights that a feature changes behind their sums are not rounded before it.
+        self.checks_sums = t.checks_sums and not self.cta.after_softmax
+        self.softmax = SumCheckedSoftmax(k, len(ROWS), QUAD, scale, self.slack, sinks)
+        self.P = [[k.var(u32, 0) for _ in range(_WORDS)] for _ in range(t.tile // STEP)]
+
+    @marked("wgmma: tiles of a consumer")
+    def _group(self) -> Value:
+        """The number of this warpgroup among those that compute, u32. The assembler knows that it is the
+        same in all lanes: descriptors made of it are in uniform registers.
+        """
+        return self.k.warp_index // (WARPGROUP // WARP_SIZE) % self.t.consumers
+
+    @marked("wgmma: tiles of a consumer")
+    def _find_rows(self) -> None:
+        """Find the rows of this thread, and its columns in products."""
+        cta = self.cta
+        self.my_first_row = self._first_row_of(cta)
+        self.query_of = None
+        if cta.packs_queries:
+            self.query_of = [cta.query(self.my_first_row + down) for down in ROWS].__getitem__
+        self.in_quad = self.k.thread_id() % QUAD_LANES
+
+    @marked("wgmma: tiles of a consumer")
+    def _arguments_of_softmax(self, lane: Value) -> tuple[Value | None, Sequence[FirstTerms]]:
+        """The factor of scores in units of log2, None if features apply it, and the first terms of sums;
+        `lane` is the number of this thread among those that share its rows.
+        """
+        k, cta = self.k, self.cta
+        sinks = cta.sinks(k, lane, ROWS, lambda: self.my_first_row)
+        return k.max(k.abs(cta.scale_log2), LEAST_SCALE) if cta.scoring is None else None, sinks
+
     def _walk(self) -> None:
         """Take the tiles of keys from the last to the first."""
         k, cta = self.k, self.cta
@@ -190,12 +220,21 @@ class Consumer:
         for begin, end, cut in tile_runs(k, cta, lambda: Cta.of(k, self.config, self.given)):
             if cut is Cut.ANYWHERE and not cta.mask.hides_keys:
                 continue  # at most one tile, which is done
-            begin = k.min(begin, cta.tiles - 1)
-            with k.loop(-begin, end if isinstance(end, int) else -end) as n:
-                seen = cta.mask.sees_tile(self.rings.first_key(n)) if cta.mask.has_gaps else None
-                with nullcontext() if seen is None else k.when(seen, uniform=True):
-                    self._next(n, cut)
+            self._take(k.min(begin, cta.tiles - 1), end, cut)
         self._last()
+
+    def _take(self, begin: Value, end: Value | int, cut: Cut) -> None:
+        """Take the tiles of keys `begin` - 1 to `end`, downwards, except those that no row sees."""
+        k = self.k
+        with k.loop(-begin, end if isinstance(end, int) else -end) as n:
+            seen = self._seen(n)
+            with nullcontext() if seen is None else k.when(seen, uniform=True):
+                self._next(n, cut)
+
+    def _seen(self, n: Value) -> Value | None:
+        """Whether a row sees a key of the tile with -n - 1 tiles before it; None: yes."""
+        mask = self.cta.mask
+        return mask.sees_tile(self.rings.first_key(n)) if mask.has_gaps else None
 
     def _first_row_of(self, cta: Cta) -> Value:
         """The first row of this thread, whose warpgroup has the rows from `group_row` on."""
@@ -305,24 +344,28 @@ class Consumer:
         k, cta, S = self.k, self.cta, self.S.rows_of_thread
         places = None
         if cut.hides or cta.scoring is not None or cta.after_softmax:
-            first_key, begins_block = self.rings.first_key(n), self.t.tile % KEYS_PER_BLOCK == 0
-            columns = self.in_quad * 2
+            begins_block = self.t.keys_of_consumer % KEYS_PER_BLOCK == 0
             places = ScorePlaces(
                 k,
                 self.my_first_row,
-                first_key,
-                columns,
-                _ROWS,
+                self._first_key(n),
+                self.in_quad * 2,
+                ROWS,
                 self.keys_of_thread,
-                begins_block,
-                cta.packing,
-                self.query_of,
+                begins_block=begins_block,
+                crosses_blocks=not begins_block and self.t.keys_of_consumer > KEYS_PER_BLOCK,
+                packing=cta.packing,
+                query_of=self.query_of,
             )
             if cta.scoring is not None:
                 cta.scoring.apply(S, places)
             if cut.hides:
                 cta.mask.apply(k, S, places, in_front=cut is Cut.IN_FRONT)
         return places
+
+    def _first_key(self, n: Value) -> Value:
+        """The first key whose scores this warpgroup computes in the tile with -n - 1 tiles before it."""
+        return self.rings.first_key(n)
 
     def _weigh(self, n: Value, cut: Cut) -> None:
         """P = exp2(scale * (S - shift)) of the tile with -n - 1 tiles before it."""
@@ -336,6 +379,7 @@ class Consumer:
     def _weigh_by_sums(self) -> None:
         """Set P to exp2(scale * (S - shift)), rounded; where the sums say that a shift has to move, again."""
         S, softmax = self.S.rows_of_thread, self.softmax
+        assert isinstance(softmax, SumCheckedSoftmax)  # the kernel checks sums
         by_polynomial = self.t.by_polynomial if self.cta.scoring is None else 0
 
         def again() -> None:
@@ -374,11 +418,11 @@ class Consumer:
         k.note("O / sum, LSE")
         cta = Cta.of(k, config, self.given)
         O, first_row = self.O.rows_of_thread, self._first_row_of(cta)
-        finish_rows(k, cta, (first_row, _ROWS), lambda: self.in_quad, self.softmax, O, None)
+        finish_rows(k, cta, (first_row, ROWS), lambda: self.in_quad, self.softmax, O, None)
         out = self.rings.out
         if out is None:
             place, column = (cta.O, lambda: first_row), k.signed(self.in_quad) * 2
-            store_sums(k, place, _ROWS, column, t.head_dim_v, t.slices, O)
+            store_sums(k, place, ROWS, column, t.head_dim_v, t.slices, O)
         else:
             self.role.barrier.sync()  # O may lie where the rows of another warpgroup were
             self._outputs.write(out, self.group_row)

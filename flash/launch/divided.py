@@ -13,7 +13,7 @@ import numpy as np
 from flash.contract.catalogue import Build
 from flash.device.cta_order import USUAL_CACHE_BYTES
 from flash.launch.calls import Call, make_plan
-from flash.launch.checks import grid_ctas
+from flash.launch.checks import Geometry, grid_ctas
 from flash.launch.merge_launch import MergeCall, merging
 from flash.launch.step import Step, require_grid
 from flash.launch.workspace import piece
@@ -50,6 +50,13 @@ class Parts(NamedTuple):
         return piece(space, 0, self.outs, F32), piece(space, behind, self.lses, F32)
 
 
+def geometry_of_units(g: Geometry, count: int) -> Geometry:
+    """The geometry of a call with so many units of one with geometry `g` (`key_splits.units_of`)."""
+    if g.batch > 1:
+        return replace(g, batch=count)
+    return replace(g, heads=count * g.group, kv_heads=count)
+
+
 def units(call: Call, first: int, end: int) -> tuple[Call, tuple[int, ...]]:
     """The units of a call from `first` to `end`, exclusive, as a call of their own (`units_of`), and by how
     many bytes its Q, K, V, O and LSE lie behind those of the call.
@@ -57,7 +64,7 @@ def units(call: Call, first: int, end: int) -> tuple[Call, tuple[int, ...]]:
     g = call.geometry
     axis = 0 if g.batch > 1 else 1
     count = end - first
-    geometry = replace(g, heads=count * g.group, kv_heads=count) if axis else replace(g, batch=count)
+    geometry = geometry_of_units(g, count)
     of_queries = first * (g.group if axis else 1)
     firsts = (of_queries, first, first, of_queries)
     moved = [n * three[axis] * g.nbytes for n, three in zip(firsts, g.strides, strict=True)]

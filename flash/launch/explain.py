@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 from flash.contract.built_kernel import BuiltKernel
 from flash.contract.catalogue import Build, proved_build
 from flash.contract.forward import CAUSAL
 from flash.launch.checks import Geometry, alignment, grid_ctas
+from flash.launch.divided import geometry_of_units
 from flash.launch.gpu import GpuLauncher
 from flash.launch.kernel_choice import kernel_of, why_not_wgmma
 from flash.launch.key_splits import Division, fixed_splits, units_of
@@ -17,6 +19,7 @@ from flash.launch.varlen import LENGTHS
 from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
 from flash.problem.fp8_tiling import Fp8Tiling
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.mma_tiling import PAIRS
 from flash.problem.persistence import why_grid
 from flash.problem.sequences import each_sequence
@@ -48,10 +51,14 @@ def explain(
     if backend == "cuda":
         ordinal = arrays[0].device[1] if arrays[0].device != HOST else gpu.backend.current_device()
         division = gpu.division(geometry, ordinal, aligned)
-        made = gpu.build(geometry, ordinal, aligned, config.return_lse, division.splits)
+        choice = functools.partial(gpu.kernel, ordinal=ordinal, aligned=aligned, with_lse=config.return_lse)
+        multiprocessors = gpu.backend.device_properties(ordinal).multiprocessors
     else:
         division = Division(0, fixed_splits(config))
-        made = proved_build(kernel_of(config, geometry, alignment=aligned, splits=division.splits))
+        choice = functools.partial(kernel_of, config, alignment=aligned)
+        multiprocessors = USUAL_MULTIPROCESSORS
+    made = proved_build(choice(geometry, splits=division.splits))
+    grid = _grid(config, made, geometry, division, choice, multiprocessors)
     lines = {
         "backend": f"{backend} ({why})",
         "problem": (
@@ -65,7 +72,7 @@ def explain(
         **(
             {"kernel": "none: numpy computes it"}
             if backend == "cpu"
-            else _kernel(made, geometry, division, gpu, backend, _products(config, made, geometry))
+            else _kernel(made, geometry, grid, gpu, backend, _products(config, made, geometry))
         ),
         "work": _work(config, made, geometry, operands),
     }
@@ -95,7 +102,7 @@ def data_of(backend: str, q: ArrayView) -> str:
 def _kernel(
     made: Build,
     geometry: Geometry,
-    division: Division,
+    grid: dict[str, str],
     gpu: GpuLauncher,
     backend: str,
     products: dict[str, str],
@@ -107,7 +114,7 @@ def _kernel(
         "proved": proved_text(made),
         "access": f"{config.alignment} bytes at once, as addresses and strides allow",
         "tiles": f"{t.block_q} {_queries(made, geometry)} by {t.tile} keys{_slice(t)}, {t.threads} threads",
-        **_grid(gpu.config, made, geometry, division, _dealt(made, geometry, gpu, backend)),
+        **grid,
         "needs": str(made.resources),
     }
     if backend == "cuda":
@@ -116,16 +123,13 @@ def _kernel(
     return lines
 
 
-def _dealt(made: Build, geometry: Geometry, gpu: GpuLauncher, backend: str) -> str | None:
-    """How the parts of a call are dealt to persistent CTAs; None if each has a CTA."""
-    if not made.config.is_persistent:
-        return None
-    multiprocessors = USUAL_MULTIPROCESSORS
-    if backend == "cuda":
-        multiprocessors = gpu.backend.device_properties(gpu.backend.current_device()).multiprocessors
-    parts = grid_ctas(made.config, geometry)
-    ctas = ctas_at_once(made.resources, parts, multiprocessors)
-    return f"{ctas} CTAs, to which {parts} blocks of queries are dealt ({made.config.scheduler})"
+def _ctas(kernel: KernelConfig, geometry: Geometry, multiprocessors: int) -> str:
+    """The CTAs of a launch without splits, and how its parts are dealt to them if not each has its own."""
+    parts = grid_ctas(kernel, geometry)
+    if not kernel.is_persistent:
+        return f"{parts} CTAs"
+    ctas = ctas_at_once(proved_build(kernel).resources, parts, multiprocessors)
+    return f"{ctas} CTAs, to which {parts} blocks of queries are dealt ({kernel.scheduler})"
 
 
 def _why_grid(config: AttentionConfig, made: Build) -> str:
@@ -139,22 +143,31 @@ def _why_grid(config: AttentionConfig, made: Build) -> str:
 
 
 def _grid(
-    config: AttentionConfig, made: Build, geometry: Geometry, division: Division, dealt: str | None
+    config: AttentionConfig,
+    made: Build,
+    geometry: Geometry,
+    division: Division,
+    choice: Callable[[Geometry], KernelConfig],
+    multiprocessors: int,
 ) -> dict[str, str]:
-    """The CTAs of a call, and into how many splits the keys are divided, if they are."""
+    """The CTAs of a call, and into how many splits the keys are divided, if they are. `choice` gives the
+    kernel without splits.
+    """
     if geometry.is_empty:
         return {"grid": "nothing to launch: no query"}
-    ctas, (whole, splits) = grid_ctas(made.config, geometry), division
+    why, (whole, splits) = _why_grid(config, made), division
     if splits == 1:
-        return {"grid": f"{ctas} CTAs{_why_grid(config, made)}"} if dealt is None else {"grid": dealt}
-    if not whole:
-        grid = f"{ctas * splits} CTAs{_why_grid(config, made)}"
-        return {"grid": grid, "splits": f"{splits} of the keys, merged; else {ctas} CTAs"}
+        return {"grid": _ctas(made.config, geometry, multiprocessors) + why}
+    undivided = _ctas(choice(geometry), geometry, multiprocessors)
     units = units_of(config, geometry)
-    first, rest = ctas // units * whole, ctas // units * (units - whole) * splits
+    rest = grid_ctas(made.config, geometry) // units * (units - whole) * splits
+    if not whole:
+        return {"grid": f"{rest} CTAs{why}", "splits": f"{splits} of the keys, merged; else {undivided}"}
+    before = geometry_of_units(geometry, whole)
+    first = _ctas(choice(before), before, multiprocessors)
     of = "items" if geometry.batch > 1 else "heads of K and V"
     what = f"{splits} of the keys for the last {units - whole} of {units} {of}, merged"
-    return {"grid": f"{first} CTAs, then {rest}", "splits": f"{what}; else {ctas} CTAs"}
+    return {"grid": f"{first}, then {rest}", "splits": f"{what}; else {undivided}"}
 
 
 def _products(config: AttentionConfig, made: Build, geometry: Geometry) -> dict[str, str]:

@@ -19,6 +19,7 @@ from flash.launch.shared_kv import columns_of
 from flash.launch.step import Step
 from flash.launch.workspace import Workspace
 from flash.problem.config import AttentionConfig
+from flash.problem.kernel_config import KernelConfig
 from flash.problem.limits import max_seq
 from ptxgen.arrays.devices import located, wait_for_producers
 from ptxgen.arrays.staging import Staging
@@ -174,12 +175,18 @@ class GpuLauncher(Launcher):
         )
         check_limits(geometry, limits, self._who)
 
-    def build(self, geometry: Geometry, ordinal: int, aligned: int, with_lse: bool, splits: int = 1) -> Build:
+    def kernel(
+        self, geometry: Geometry, ordinal: int, aligned: int, with_lse: bool, splits: int = 1
+    ) -> KernelConfig:
         """The kernel for a launch on a device, for arrays aligned to `aligned` bytes."""
         target = self.target(ordinal)
         has = self.backend.device_properties(ordinal)
         device = Device(has.multiprocessors, has.l2_cache)
-        return proved_build(kernel_of(self.config, geometry, target, aligned, with_lse, splits, device))
+        return kernel_of(self.config, geometry, target, aligned, with_lse, splits, device)
+
+    def build(self, geometry: Geometry, ordinal: int, aligned: int, with_lse: bool, splits: int = 1) -> Build:
+        """The text and the proofs of `kernel`."""
+        return proved_build(self.kernel(geometry, ordinal, aligned, with_lse, splits))
 
     def division(self, geometry: Geometry, ordinal: int, aligned: int) -> Division:
         """What of a launch on a device is divided, and into how many splits."""

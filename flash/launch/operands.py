@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+import numpy as np
+
 from flash.host.caller import LAUNCH, Caller
 from flash.launch.arguments import Argument
 from flash.operands.declared import Operand
 from flash.problem.features import SCALES, Features
 from flash.scores.features import SCORES
-from ptxgen.arrays.views import ArrayView
+from ptxgen.arrays.views import HOST, ArrayView, host_array
 from ptxgen.errors import LaunchError
 
 Operands = Mapping[str, ArrayView]
@@ -79,6 +81,19 @@ def operand_problems(wanted: Iterable[Operand], operands: Operands, sizes: dict[
         yield from argument.shape_problems(tuple(array.shape), sizes)
         if operand.is_whole and 0 in array.shape:
             yield f"{operand.name} must have an element, got shape {list(array.shape)}"
+
+
+def scale_problems(operands: Operands) -> Iterator[str]:
+    """Say that a scale of Q, K or V of fp8 is NaN or infinite. Only arrays on the host are read; their
+    types were checked.
+    """
+    for name in SCALES:
+        array = operands.get(name)
+        if array is None or array.device != HOST:
+            continue
+        scales = host_array(array)
+        if not np.isfinite(scales).all():
+            yield f"{name} must hold finite numbers, got {scales[~np.isfinite(scales)][0]}"
 
 
 def own_sizes(wanted: Iterable[Operand], sizes: Mapping[str, int]) -> dict[str, int]:

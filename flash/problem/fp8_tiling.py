@@ -17,7 +17,7 @@ from ptxgen.errors import ConfigError
 from ptxgen.records import dataclass
 from ptxgen.target import Target
 
-# Keys of a tile: rows of V along them are as wide as a swizzle.
+# Keys of a tile: a row of V transposed has one byte for each, so many as a swizzle spans.
 FP8_TILES: Final = (64, 128)
 _DEFAULT_TILES: Final = tuple(reversed(FP8_TILES))
 _DEFAULT_BLOCK_Q: Final = 128

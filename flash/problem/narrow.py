@@ -13,8 +13,8 @@ _OUTPUTS: Final = (BF16.name, F16.name)
 
 
 def resolved_out_dtype(dtype: object, given: object) -> object:
-    """The type of O as a config keeps it: of fp8 `given`, by default bf16; else None, for that of Q.
-    Raises `ConfigError`.
+    """The type of O as a config keeps it: with Q, K and V of fp8 it is `given`, by default bf16; with other
+    types it is None, and O has the type of Q. Raises `ConfigError` for any other `given`.
     """
     name = config_name(given)
     if dtype in FP8_DTYPES:
@@ -30,7 +30,9 @@ def resolved_out_dtype(dtype: object, given: object) -> object:
 
 
 def not_for_fp8(page_size: int | None, pack_gqa: object, splits: object, dropout: float) -> str:
-    """What of these settings the kernel of fp8 does not do; the empty string if it does all."""
+    """The first of these settings that the kernel of fp8 does not support; the empty string if it supports
+    all.
+    """
     if page_size is not None:
         return f"page_size={page_size}"
     if pack_gqa is True:

@@ -3,7 +3,7 @@
 | scheduler | CTAs | offered |
 |---|---|---|
 | grid | one for each part; the GPU says which begins when | always |
-| static | as many as run at once, of which each takes every so many parts | see below |
+| static | as many as run at once, N; CTA n takes the parts n, n + N, n + 2 N, … | see below |
 | mirrored | the same, but every other round of parts is dealt from the last CTA to the first | see below |
 
 With causality the parts with the most keys come first (`flash/device/cta_order.py`). Mirrored, a CTA that

@@ -39,10 +39,11 @@ WGMMA_TARGET: Final = "sm_90a"
 MAP_ALIGN: Final = 16  # bytes of the address and of all strides of a tensor map
 BOX_ROWS: Final = 16  # the rows of a page are multiples of so many, as those of a tile are
 LEAST_STAGES: Final = 2  # tiles of K, and of V: one is read while the next arrives
-# Tiles of keys and blocks of queries without a choice: the first tile that fits.
+# Tiles of keys, of which "auto" takes the first that fits, and its block of queries.
 _DEFAULT_TILES: Final = (128, 112, 96, 80, 64, 48, 32, 16)
 _DEFAULT_BLOCK_Q: Final = 128
-# The block of queries up to so many columns of Q, K and V, if a tile of so many keys fits (docs/tuning.md).
+# Where Q, K and V have at most `_NARROW` columns and a tile of at least `_NARROW_TILE` keys fits, "auto" is a
+# block of `_NARROW_BLOCK_Q` queries (docs/tuning.md).
 _NARROW: Final = 96
 _NARROW_BLOCK_Q: Final = 192
 _NARROW_TILE: Final = 80
@@ -85,7 +86,7 @@ def _kind(precision: str | None) -> type[WgmmaTiling]:
 def _latent_tiling(
     dims: tuple[int, int], tile: int | str, stages: int, target: Target, in_pages: bool
 ) -> LatentTiling | None:
-    """As `wgmma_tiling`, where V is columns of K and rows are wide."""
+    """The tiling that `wgmma_tiling` gives where V is columns of K and rows are wide; None if none fits."""
     tiles = LATENT_TILES if tile == "auto" else {int(tile)}.intersection(LATENT_TILES)
     found = [LatentTiling(*dims, n, WGMMA_ROWS, max(stages, LEAST_STAGES), in_pages) for n in tiles]
     return next((t for t in found if t.has_columns and _has_shared(t, target)), None)

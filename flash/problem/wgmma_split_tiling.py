@@ -14,10 +14,12 @@ from flash.problem.mma_tiling import PAIRS
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.records import dataclass
 
-# Columns of Q and K, and of V: those that two slabs of 128 bytes hold as f32 and one as f16, or twice these.
+# Columns of Q and K, and of V, that a kernel computes with: 64, which take two slabs of 128 bytes as f32 and
+# one as f16, or twice as many.
 SPLIT_WIDTHS: Final = (64, 128)
 SPLIT_BLOCKS_Q: Final = (64, 128)  # three consumers have no registers for O, its sums and both parts of P
-# As `wgmma_tiling._REGISTERS`; who splits a row of 128 columns has 16 elements, and the parts of some.
+# Registers of a thread of the producer and of a consumer, by consumers; 0: what the assembler takes. A thread
+# of the producer that splits a row of 128 columns holds 16 elements of f32, and the parts of some of them.
 _REGISTERS: Final = {1: (0, 0), 2: (72, 216)}
 # Keys whose products one sum takes, at most: tensor cores truncate their sums, and with 128 keys the error on
 # positive numbers was 2.7 times that of PyTorch's f32 (docs/numerics.md).

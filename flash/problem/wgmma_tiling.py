@@ -32,8 +32,10 @@ _BY_POLYNOMIAL: Final = 16
 _ALL_REGISTERS: Final = 65536
 _REGISTER_UNIT: Final = 8  # the registers of a thread are allotted in such units
 _MOST_REGISTERS: Final = 255
-_OTHER_REGISTERS: Final = 58  # what the assembler was seen to add
-_LEAST_OTHER_REGISTERS: Final = 32  # with which it was seen to spill nothing
+# Registers of a thread beside those of its matrices: as many as the assembler was seen to take, and the least
+# with which it was seen to spill nothing.
+_OTHER_REGISTERS: Final = 58
+_LEAST_OTHER_REGISTERS: Final = 32
 _PAIR: Final = 2  # bytes of an element
 # Barriers of a ring, or flags, move the tile that follows to the next multiple of so many bytes.
 _STEP_BYTES: Final = 1024
@@ -69,6 +71,11 @@ class WgmmaTiling:
         return self.block_q // WGMMA_ROWS
 
     @property
+    def keys_of_consumer(self) -> int:
+        """Keys of a tile whose scores a consumer computes."""
+        return self.tile
+
+    @property
     def row_step(self) -> int:
         """Distance in rows between the two rows of S that a thread has."""
         return _ROW_STEP
@@ -81,7 +88,7 @@ class WgmmaTiling:
     @property
     def takes_turns(self) -> bool:
         """Whether the consumers multiply in turns, as in FlashAttention-3: two, with rows of at most 128
-        columns, and three that check sums; wider ones have no exponentials to speak of.
+        columns, and three that check sums. Wider rows have few exponentials for their products.
         """
         if self.consumers == _TWO:
             return self.score_columns <= _WIDEST_IN_TURNS
@@ -96,8 +103,8 @@ class WgmmaTiling:
 
     @property
     def by_polynomial(self) -> int:
-        """Of so many exponentials one is computed by a polynomial; 0: none. With rows of 64 columns special
-        functions would take as long as products.
+        """The number of exponentials of which one is computed by a polynomial; 0: none is. The polynomial is
+        for rows of 64 columns, where the unit of special functions would take as long as the products.
         """
         narrow = max(self.score_columns, self.output_columns) <= WIDTHS[0]
         return _BY_POLYNOMIAL if self.checks_sums and narrow else 0
@@ -172,9 +179,9 @@ class WgmmaTiling:
         return (self.tile + self.output_columns) // 2 + self.tile // 4
 
     def has_registers(self, beside: int) -> bool:
-        """Whether a consumer has registers for all that it computes. `beside` are those for features,
-        of which only the least that three consumers have must make room: the assembler was seen to find
-        others.
+        """Whether a consumer has registers for all that it computes. `beside` is the number of registers for
+        features. It counts with three consumers alone, whose threads have the fewest registers: with fewer
+        consumers the assembler was seen to find room for features.
         """
         most = self.consumer_registers or _MOST_REGISTERS
         needed = self._held_registers + _LEAST_OTHER_REGISTERS

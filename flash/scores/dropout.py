@@ -6,6 +6,7 @@ be kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from functools import cached_property
 from typing import Any, ClassVar, Final, TypedDict
 
@@ -22,6 +23,7 @@ from ptxgen.records import dataclass
 from ptxgen.types import f32, u32, u64
 
 _HALF_BITS: Final = 16
+_HALF_BLOCK: Final = KEYS_PER_BLOCK // 2
 OCTET: Final = 8  # keys whose random numbers are the same word of different Philox calls
 
 
@@ -160,17 +162,15 @@ class AppliedDropout(Applied):
         if not places.begins_block:
             octet = ((places.first_key.as_(u32) + lane) >> 3) & 3
         pair = (lane & (OCTET - 1)) >> 1
+        # Of a tile that begins in the middle of a block, the second half of 32 keys is in the next one.
+        begins_inside = (places.first_key & _HALF_BLOCK) != 0 if places.crosses_blocks else None
         for i in range(len(places.rows)):
             query = places.query(i)
             head = self.head if places.packing is None else self.head + places.head(i, query)
-            calls: dict[tuple[int, int], list[Value]] = {}
+            row = _RowWords(self, query, head, first_block, pair, begins_inside)
             for j, key in enumerate(places.keys):
-                block, rest = divmod(key, KEYS_PER_BLOCK)
-                words = calls.get((block, rest % OCTET // 2))
-                if words is None:
-                    at = (first_block + block) * 4 + (pair + rest % OCTET // 2)
-                    words = calls[block, rest % OCTET // 2] = self._call(at, query, head)
-                word = self._pick(words, octet, rest // OCTET)
+                rest = key % KEYS_PER_BLOCK
+                word = self._pick(row.words(*divmod(key, KEYS_PER_BLOCK)), octet, rest // OCTET)
                 upper = (half + rest % 2) * _HALF_BITS
                 number = (word >> upper) << _HALF_BITS
                 with k.only_if(number >= limit):
@@ -188,7 +188,7 @@ class AppliedDropout(Applied):
         a, b, c, d = (words[(further + n) % 4] for n in range(4))
         return k.selp(k.selp(d, c, one), k.selp(b, a, one), two)
 
-    def _call(self, at: Value, query: Value, head: Value) -> list[Value]:
+    def call(self, at: Value, query: Value, head: Value) -> list[Value]:
         """The four words that Philox makes of the counter (at, query, head, 0)."""
         k = self.k
         words = [at, query.as_(u32), head.as_(u32), k.mov(0, type=u32)]
@@ -199,3 +199,44 @@ class AppliedDropout(Applied):
             keys = [part + (turn * step & 0xFFFF_FFFF) for part, step in zip(key, KEY_STEPS, strict=True)]
             words = [high[1] ^ words[1] ^ keys[0], low[1], high[0] ^ words[3] ^ keys[1], low[0]]
         return words
+
+
+@dataclass(frozen=True)
+class _RowWords:
+    """The words that Philox makes for the keys of one query, each computed where it is first asked for.
+
+    `first_block` is the block of 32 keys with the first key of the tile, u32, and `pair` that of a lane's
+    key at distance 0 in its octet, u32. `begins_inside` says whether the tile begins in the middle of that
+    block; None if no key reaches the next block because of that.
+    """
+
+    dropout: AppliedDropout
+    query: Value
+    head: Value
+    first_block: Value
+    pair: Value
+    begins_inside: Value | None
+    _known: dict[tuple[int, int, bool], list[Value]] = field(init=False, default_factory=dict)
+
+    def words(self, block: int, rest: int) -> list[Value]:
+        """The four words of the key at distance 32 * `block` + `rest`, counted from the tile's first."""
+        return self._of(block, rest % OCTET // 2, self.begins_inside is not None and rest >= _HALF_BLOCK)
+
+    def _of(self, block: int, pairs: int, crosses: bool) -> list[Value]:
+        """The words of a block counted from the first, or, if a key `crosses`, of the next block where the
+        tile begins inside one.
+        """
+        words = self._known.get((block, pairs, crosses))
+        if words is None:
+            words = self._crossing(block, pairs) if crosses else self._call(block, pairs)
+            self._known[block, pairs, crosses] = words
+        return words
+
+    def _crossing(self, block: int, pairs: int) -> list[Value]:
+        assert self.begins_inside is not None
+        k, inside = self.dropout.k, self.begins_inside
+        found = zip(self._of(block + 1, pairs, False), self._of(block, pairs, False), strict=True)
+        return [k.selp(following, own, inside) for following, own in found]
+
+    def _call(self, block: int, pairs: int) -> list[Value]:
+        return self.dropout.call((self.first_block + block) * 4 + (self.pair + pairs), self.query, self.head)

@@ -29,6 +29,9 @@ class ScorePlaces:
     packing: Packing | None = None  # None if each row is its own query
     # The query of a packed row, by its index in `rows`; None if scores do not depend on it.
     query_of: Callable[[int], Value] | None = None
+    # Whether first_key may be an odd multiple of 16 in a tile of more than 16 keys: the tile then ends in
+    # another block of 32 keys than one that begins with a block.
+    crosses_blocks: bool = False
 
     @cached_property
     def my_first_key(self) -> Value:

@@ -283,8 +283,8 @@ def _instruction(
 
 def main_loop(instrs: Sequence[SassInstr]) -> Loop | None:
     """The loop with the most tensor-core instructions in a turn and, among equals, the fewest other
-    instructions: the loop of an attention kernel over tiles that no mask cuts. None if no loop has
-    tensor-core instructions. Of a loop around such loops, as that of a persistent kernel, these count.
+    instructions: the loop of an attention kernel over tiles that no mask cuts. A loop around another such
+    loop, as persistent kernels have one, does not count. None if no loop has tensor-core instructions.
     """
     found = [(body, loop) for body, loop in _loops(instrs) if loop.products]
     inner = [
@@ -304,7 +304,7 @@ def loops(instrs: Sequence[SassInstr]) -> Iterator[Loop]:
 
 
 def _loops(instrs: Sequence[SassInstr]) -> Iterator[tuple[frozenset[int], Loop]]:
-    """As `loops`, each with its blocks."""
+    """The loops that `loops` gives, each with the blocks of its body, by their first instruction."""
     blocks = _blocks(instrs)
     for last, after in blocks.items():
         for head in after.ways:

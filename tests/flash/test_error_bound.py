@@ -19,6 +19,7 @@ from flash.error_bound import (
     arithmetic_of,
     arithmetic_of_config,
     attention_bound,
+    least_of_pairs,
     merge_bound,
     varlen_bound,
 )
@@ -273,3 +274,17 @@ def test_packed_sequences_have_the_bounds_of_each() -> None:
     np.testing.assert_array_equal(found.lse[0], lse)
     assert (found.out_error > 0).all()
     assert math.isclose(found.lse_error.min(), found.lse_error.max(), rel_tol=0.9)
+
+
+@pytest.mark.parametrize("largest", [2.0**-120, 2.0**-9, 2.0**-7, 1.0, 126.0, 128.0, 2.0**100])
+def test_a_pair_of_f16_errs_by_its_least_where_that_is_more_than_a_rounding(largest: float) -> None:
+    rng = np.random.default_rng(5)
+    x = (largest * rng.uniform(-1, 1, (2, 4096)) * 2.0 ** -rng.integers(0, 30, (2, 4096))).astype(F32)
+    x[0, 0], x[1] = largest, 0
+    power = 8 if 2.0**-7 <= largest < 2.0**7 else min(14 - int(np.log2(largest)), 120)
+    scaled = np.ldexp(x.astype(np.float64), power)
+    rest = scaled - scaled.astype(np.float16)
+    error = np.ldexp(np.abs(rest - rest.astype(np.float16)), -power)
+    least = least_of_pairs(x)[:, None]
+    assert (error <= np.maximum(2.0**-23 * np.abs(x), least)).all()
+    assert (error > np.maximum(2.0**-23 * np.abs(x), least / 2)).any(axis=1).tolist() == [True, False]

@@ -24,6 +24,8 @@ _SDPA: Final = torch.nn.functional.scaled_dot_product_attention
 _TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 _LEAST: Final = 2  # dimensions of query, key and value
 _FOUR: Final = 4  # dimensions that `attention` takes
+# query, key, value, attn_mask, dropout_p, is_causal and enable_gqa of a call.
+_Call = tuple[Tensor, Tensor, Tensor, Tensor | None, float, bool, bool]
 
 
 def scaled_dot_product_attention(
@@ -50,9 +52,7 @@ def scaled_dot_product_attention(
     float32, float16 and bfloat16, E above 256 or Ev above 512, dropout_p of 1, devices other than
     CPU and CUDA, nested and distributed tensors; and for shapes that do not fit.
     """
-    return _computed(
-        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa, splits=AUTO
-    )
+    return _computed((query, key, value, attn_mask, dropout_p, is_causal, enable_gqa), scale, AUTO)
 
 
 class replace_sdpa(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801  # used as a function
@@ -102,9 +102,10 @@ class replace_sdpa(TorchFunctionMode):  # type: ignore[misc]  # noqa: N801  # us
 
     def call(self, *args: Any, **given: Any) -> Any:
         """The function in PyTorch's place."""
-        if self.fallback and _problem(*_without_scale(*args, **given)):
+        found, scale = _in_order(*args, **given)
+        if self.fallback and _problem(*found):
             return _SDPA(*args, **given)
-        return _computed(*args, splits=self.splits, **given)
+        return _computed(found, scale, self.splits)
 
 
 _LOCK: Final = threading.Lock()
@@ -120,7 +121,17 @@ def _called_in_torch(*args: Any, **given: Any) -> Any:
     return _SDPA(*args, **given) if current is None else current.call(*args, **given)
 
 
-def _computed(
+def _computed(given: _Call, scale: float | None, splits: int | Auto) -> Tensor:
+    """What `scaled_dot_product_attention` returns for the arguments of `_problem`, in their order, if the
+    keys are divided into `splits` parts.
+    """
+    problem = _problem(*given)
+    if problem:
+        raise LaunchError(f"{_WHO}: {problem}")
+    return _attend(*given, scale, splits)
+
+
+def _in_order(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -130,27 +141,9 @@ def _computed(
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
-    splits: int | Auto,
-) -> Tensor:
-    """What `scaled_dot_product_attention` returns, of keys with so many splits."""
-    problem = _problem(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
-    if problem:
-        raise LaunchError(f"{_WHO}: {problem}")
-    return _attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, splits)
-
-
-def _without_scale(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,  # noqa: ARG001  # any number will do
-    enable_gqa: bool = False,
-) -> tuple[Any, ...]:
-    return query, key, value, attn_mask, dropout_p, is_causal, enable_gqa
+) -> tuple[_Call, float | None]:
+    """The arguments of a call in the order of those of `_problem`, and its scale, which is not checked."""
+    return (query, key, value, attn_mask, dropout_p, is_causal, enable_gqa), scale
 
 
 def _problem(
@@ -247,8 +240,8 @@ def _attend(
     mask: Tensor | None,
     dropout_p: float,
     is_causal: bool,
-    scale: float | None,
     enable_gqa: bool,
+    scale: float | None,
     splits: int | Auto,
 ) -> Tensor:
     shared = 3 if enable_gqa else 2  # dimensions that do not broadcast

@@ -143,13 +143,15 @@ def _problems_of(own: CacheSettings) -> tuple[CacheProblem, ...]:
     hidden.append(CacheProblem(rows, (rows + 3, tile), heads=odd, kv_heads=1, nan_last=1))
     # No memory follows the last key.
     full = [CacheProblem(2, (1, end), splits=1, full=True) for end in (5, 2 * tile + 3)]
+    # An item without keys, in front of whose cache there is nothing.
+    empty = CacheProblem(1, (0, tile + 1), heads=2, splits=1)
     # Two tiles that the diagonal cuts; the last warp's rows all see a key of the last one.
     cut = replace(
         alone, seq_q=block, used=(3 * tile + 2 * LANE_ROWS // group,), heads=group, kv_heads=1, splits=1
     )
     crossing = [replace(cut, scores="crossing"), replace(cut, times=ABOVE_HUGE)]
-    others = (one, padded, grouped, alone, negative, *scores, *huge, *hidden, *full, *ragged, *crossing)
-    found = (first, two_blocks, *others)
+    alike = (first, two_blocks, one, padded, grouped, alone, negative)
+    found = (*alike, *scores, *huge, *hidden, *full, empty, *ragged, *crossing)
     return _appending(own, found) if own.rotary_dim else found
 
 

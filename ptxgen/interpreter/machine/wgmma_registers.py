@@ -33,7 +33,8 @@ class Multiplication:
 @dataclass(frozen=True, slots=True)
 class Touch:
     """An ordinary instruction: the numbers of the registers of `wgmma` that it names, and of those
-    that it changes by more than a copy. Copies may come after the fence.
+    that it changes by more than a copy. Copies may come after the fence; packing halves of a register is
+    none.
     """
 
     named: Lanes

@@ -10,7 +10,7 @@ import numpy as np
 
 from ptxgen.interpreter.machine.wgmma_registers import Multiplication, Touch, WgmmaRegisters
 from ptxgen.interpreter.program.segments import Segment, Step, registers_read, registers_written
-from ptxgen.ir import IntImm, Reg, Vector
+from ptxgen.ir import Instr, IntImm, Reg, Vector
 
 if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -62,7 +62,7 @@ class WgmmaReader:
         written = self._known(registers_written(step), routine)
         named = written | self._known(registers_read(step), routine)
         if named:
-            changed = set() if step.instr.opcode.startswith("mov.") else written
+            changed = set() if _copies(step.instr) else written
             self.found.touches[step.number] = Touch(*(np.array(sorted(x), np.intp) for x in (named, changed)))
 
     def _known(self, registers: Iterable[Reg], routine: int) -> set[int]:
@@ -77,6 +77,11 @@ class WgmmaReader:
                 self.found.registers.append(register)
             numbers.append(number)
         return np.array(numbers, np.intp)
+
+
+def _copies(instr: Instr) -> bool:
+    """Whether an instruction is a `mov` that the assembler can remove: not one that packs a register."""
+    return instr.opcode.startswith("mov.") and not isinstance(instr.operands[1], Vector)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ have written the registers, or a multiplication of another shape has used them. 
 `wgmma.mma_async` to the `wgmma.wait_group` that retires its group, other instructions must not
 touch its accumulators and the registers of A (PTX ISA, "Asynchronous Warpgroup Level Matrix
 Instructions"). Copies by `mov` after the fence are accepted, since nvcc moves them there and the
-assembler removes them.
+assembler removes them; a `mov` that packs the halves of a register is not one.
 """
 
 from __future__ import annotations

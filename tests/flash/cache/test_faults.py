@@ -256,6 +256,11 @@ def test_an_interrupt_changes_nothing_either(place: Place) -> None:
     sweep_case(place, "append to some", PAGE, 4 * FAULTS, steps="lines", error=KeyboardInterrupt)
 
 
+@pytest.mark.parametrize("backend", ["cpu"])
+def test_an_interrupt_at_the_last_line_of_a_call_changes_nothing(place: Place) -> None:
+    sweep_case(place, "reset", PAGE, steps="lines", error=KeyboardInterrupt)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of cuMemFree
 @pytest.mark.parametrize("backend", ["cuda"])
 @pytest.mark.parametrize(

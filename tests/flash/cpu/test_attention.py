@@ -216,7 +216,9 @@ def test_every_f16_is_widened_as_numpy_does_it(step):
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(64, -1)[:, ::step]
     finite = np.where(np.isfinite(every), every, np.float16(0))
     below = np.where(every == np.inf, np.float16(0), every)[np.isfinite(every) | (every < 0)]
-    for x in (every, finite, below[None], finite[:, :1], finite[:1]):
+    alone = [np.where(np.arange(96) == 5, odd, np.float16(0)) for odd in every[~np.isfinite(every)][::512]]
+    small = np.where(np.abs(finite) < 1, finite, np.float16(0))
+    for x in (every, finite, below[None], finite[:, :1], finite[:1], small, *alone):
         out = np.empty(x.shape, np.float32)
         widen(x, out)
         np.testing.assert_array_equal(out.view(np.uint32), x.astype(np.float32).view(np.uint32))

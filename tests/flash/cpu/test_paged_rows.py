@@ -142,6 +142,32 @@ def test_only_what_does_not_lie_in_whole_chunks_is_copied(
     assert (out == 1).all()
 
 
+@pytest.mark.grid
+@pytest.mark.parametrize("dtype", [np.float16, "bf16", np.float32])
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("at_once", [2**12, 2**13, 2**15])
+@pytest.mark.parametrize("page_size", [0, 3])
+def test_how_much_is_copied_at_once_changes_no_bit(
+    page_size: int, at_once: int, rows: int, dtype: Any, monkeypatch: Any
+) -> None:
+    seq_k = 1222  # whole chunks, one more than several copies have, and a rest
+    rng = np.random.default_rng([rows, at_once])
+    q = rounded_normal(rng, (1, rows * KV_HEADS, 1, 32), dtype)
+    k, v = (rounded_normal(rng, (1, KV_HEADS, seq_k, dim), dtype) for dim in (32, 48))
+    v[0, 1, 700] = np.nan
+    k[0, 2, 3] = np.inf
+    seen = np.ones(seq_k, bool)
+    seen[[3, 700]] = False
+    wanted = attended(q, k, v, mask=seen)
+    assert np.isfinite(wanted[0].astype(np.float32)).all()
+    monkeypatch.setattr(chunks, "_COPIED", at_once)
+    if page_size:
+        table = table_of("shuffled", -(-seq_k // page_size))
+        k, v = (PagedRows(in_pages(x[0], table, page_size, 0, "rows first"), table, seq_k) for x in (k, v))
+    for one, other in zip(attended(q, k, v, mask=seen), wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize(
     ("layout", "rows", "copied"),
     [

@@ -1,4 +1,4 @@
-"""What is of e5m2 alone: its infinities, and its conversion on targets without an instruction for it."""
+"""Caches of e5m2: infinities, which e4m3 does not have, and conversion without an instruction for it."""
 
 from __future__ import annotations
 

@@ -109,8 +109,11 @@ def test_kernels_with_narrow_accesses_are_proved(alignment: int) -> None:
     _assert_proved(AttentionConfig(64, head_dim_v=40, dtype="f16", causal=True), alignment=alignment)
 
 
+_KINDS_OF_ONE_SWEEP = [kind for kind in KINDS if has_one_sweep(AttentionConfig(64, **KINDS[kind]))]
+
+
 @pytest.mark.parametrize("name", [pytest.param(n, marks=_often(n == "causal")) for n in FEATURES])
-@pytest.mark.parametrize("kind", mostly_nightly(KINDS, ["f16"]))
+@pytest.mark.parametrize("kind", mostly_nightly(_KINDS_OF_ONE_SWEEP, ["f16"]))
 def test_kernels_of_one_sweep_are_proved(name: str, kind: str) -> None:
     _assert_proved(AttentionConfig(64, **KINDS[kind], **FEATURES[name]), one_sweep=True)
 
@@ -469,19 +472,19 @@ _SYNCHRONISING = (
     "cp.async.commit_group",
     "cp.async.wait_all",
 )
-# Problems of one config each: more tiles than stages on both sides, heads that share keys, hidden keys,
-# rows without keys and keys without rows.
+# Problems of one config each: at least two tiles on both sides, heads that share keys, hidden keys, rows
+# without keys and keys without rows, whose sums pass through memory that copies of keys may still fill.
 FAULTY: dict[str, list[dict[str, Any]]] = {
     "one stage": [
         {"seq_q": seq_q, "seq_k": seq_k, "head_dim": 136, "heads": 2, "causal": True}
-        for seq_q, seq_k in ((70, 70), (150, 20))
+        for seq_q, seq_k in ((70, 70), (150, 20), (0, 20))
     ],
     "two stages": [
         {"seq_q": seq_q, "seq_k": seq_k, "heads": 2, "causal": True}
         for seq_q, seq_k in ((200, 200), (150, 20))
     ],
     "no mask": [
-        {"seq_q": seq_q, "seq_k": seq_k, "heads": 2} for seq_q, seq_k in ((130, 70), (70, 0), (0, 70))
+        {"seq_q": seq_q, "seq_k": seq_k, "heads": 2} for seq_q, seq_k in ((130, 150), (70, 0), (0, 70))
     ],
     "bias": [
         {"seq_q": seq_q, "seq_k": seq_k, "heads": 2, "bias": "f32", "arrays": {"bias": _normal(seq_q, seq_k)}}

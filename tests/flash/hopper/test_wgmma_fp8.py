@@ -161,6 +161,16 @@ def test_arrays_of_scores_are_added(how: dict[str, Any], shapes: dict[str, tuple
     check(config, arrays_of(config, 60, 150, 2, 4, 2), given)
 
 
+def test_weights_far_below_a_sink_are_not_lost() -> None:
+    config = config_of(sink=True)
+    q, k, v = arrays_of(config, 64, 70)
+    v[...] = np.abs(v.astype("f4")).astype(v.dtype)
+    scales = scales_of()
+    _, lse = attention_reference(*scaled((q, k, v), scales))
+    sink = lse.min() + 8 * np.log(2)  # keys of most rows have together less than 2^-8 of its weight
+    check(config, (q, k, v), {"sink": np.full(lse.shape[1], sink, "f4")})
+
+
 @pytest.mark.nightly
 def test_a_mask_hides_keys_and_tiles() -> None:
     config = config_of(mask=True)
@@ -334,10 +344,15 @@ _NOT_DONE = f"{_E4M3} has one kernel, which does not do this:"
 _OR_ELSE = "; or convert Q, K and V to 'bf16'"
 
 
-@pytest.mark.parametrize("backend", ["interpreter", "cpu"])
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [("interpreter", "e4m3"), ("interpreter", "e5m2"), ("cpu", "e4m3"), nightly("cpu", "e5m2")],
+)
 @pytest.mark.parametrize("layout", ["bhsd", nightly("bshd")])
-def test_a_launch_takes_arrays_of_fp8_and_scales_that_broadcast(backend: Any, layout: Any) -> None:
-    config = config_of(causal=True)
+def test_a_launch_takes_arrays_of_fp8_and_scales_that_broadcast(
+    backend: Any, dtype: str, layout: Any
+) -> None:
+    config = config_of(causal=True, dtype=dtype)
     arrays = arrays_of(config, 40, 150, 2, 4, 2)
     scales = {
         "q_scale": np.array([1.5], "f4"),
@@ -466,3 +481,21 @@ def test_scales_must_be_given() -> None:
             *arrays_of(config, 4, 4), backend="cpu", q_scale=np.ones(1, "f4"), k_scale=np.ones(1, "f4")
         )
     assert str(raised.value) == "launch: v_scale must be given, because the config says dtype='e4m3'"
+
+
+@pytest.mark.parametrize("name", SCALES)
+@pytest.mark.parametrize("packed", [False, True])
+def test_scales_must_be_finite(name: str, packed: bool) -> None:
+    config = config_of(varlen=packed)
+    arrays = arrays_of(config, 4, 4)
+    given: dict[str, Any] = {one: np.ones((1, 1), "f4") for one in SCALES}
+    if packed:
+        arrays = tuple(x[0].swapaxes(0, 1) for x in arrays)  # type: ignore[assignment]  # three
+        given |= dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), np.array([0, 4], np.int32))
+    kernel = AttentionKernel(config)
+    for finite in (1.0, 0.0, -1.0):  # the second launch has the geometry of the first
+        kernel.launch(*arrays, backend="cpu", **{**given, name: np.full((1, 1), finite, "f4")})
+    for value in (np.nan, np.inf, -np.inf):
+        with pytest.raises(LaunchError) as raised:
+            kernel.launch(*arrays, backend="cpu", **{**given, name: np.array([[value]], "f4")})
+        assert str(raised.value) == f"launch: {name} must hold finite numbers, got {value}"

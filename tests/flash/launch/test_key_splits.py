@@ -173,7 +173,8 @@ def test_explain_says_what_is_divided(driver: FakeDriver) -> None:
     assert "splits:   6 of the keys for the last 1 of 9 heads of K and V, merged; else 288 CTAs\n" in said
     assert "_splits_lse for sm_90, verified" in said
     said = said_of(driver, NINE, target="sm_90a")  # one CTA on each of 132 multiprocessors, 32 for a head
-    assert "grid:     256 CTAs, then 96\n" in said
+    assert "grid:     132 CTAs, to which 256 blocks of queries are dealt (static), then 96\n" in said
+    assert "; else 132 CTAs, to which 288 blocks of queries are dealt (static)\n" in said
     assert "products: wgmma, with tiles copied by TMA\n" in said
     said = said_of(driver, (1, 1, 2048, 128), causal=True)
     assert re.search(r"grid: +\d+ CTAs\nsplits: +\d+ of the keys, merged; else 16 CTAs\n", said)
@@ -339,6 +340,19 @@ def test_a_gpu_divides_the_last_units_and_gives_the_bits_of_each_kernel(
                 want[:, : 2 * whole] = plain[:, : 2 * whole]
             want = want.swapaxes(1, 2) if layout == "bshd" and want.ndim == 4 else want
             assert driver.fetch(device.pointer, np.empty(want.shape, want.dtype)).tobytes() == want.tobytes()
+
+
+def test_explain_counts_the_ctas_of_each_launch(divide: Divide) -> None:
+    divide(Division(2, 3))
+    driver = FakeDriver(FakeDevice(multiprocessors=2))
+    made = kernel_on(driver, AttentionConfig(16, dtype="f16", target="sm_90a", tile=16, block_q=128))
+    arrays = [np.zeros((1, 3, 640, 16), np.float16)] * 3
+    said = made.explain(*arrays, backend="cuda")
+    made.launch(*arrays, backend="cuda")
+    first, rest, _ = (launch.grid[0] for launch in driver.launches)
+    assert (first, rest) == (2, 15)
+    assert "grid:     2 CTAs, to which 10 blocks of queries are dealt (static), then 15\n" in said
+    assert "; else 2 CTAs, to which 15 blocks of queries are dealt (static)\n" in said
 
 
 @pytest.mark.slow

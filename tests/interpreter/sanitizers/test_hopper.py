@@ -90,6 +90,7 @@ $made:
     mov.u32 %a1, %r4;
     mov.u32 %a2, %r4;
     mov.u32 %a3, %r4;
+    mov.b16 %h0, 0x3C00;
 {body}
 """,
     )
@@ -112,6 +113,7 @@ CORRECT = {
     "chained": lines(FENCE, MMA, MMA, COMMIT, MMA, COMMIT, WAIT, STORE),
     "A in registers": lines(FENCE, FRAGMENT_MMA, FRAGMENT_MMA, COMMIT, WAIT, STORE),
     "copied after the fence": lines(FENCE, "mov.f32 %f0, %f1;", MMA, COMMIT, WAIT, STORE),
+    "packed before the fence": lines("mov.b32 %a3, {%h0, %h0};", FENCE, FRAGMENT_MMA, COMMIT, WAIT, STORE),
     "changed before the fence": lines("add.f32 %f0, %f0, %f0;", FENCE, MMA, COMMIT, WAIT, STORE),
     "fenced between shapes": lines(
         FENCE,
@@ -211,6 +213,13 @@ def test_a_warpgroup_may_close_a_group_that_nothing_waits_for() -> None:
         ),
         (
             (FENCE, "add.u32 %a3, %a3, 1;", FRAGMENT_MMA, COMMIT, WAIT, STORE),
+            FRAGMENT_MMA,
+            None,
+            "no wgmma.fence comes between it and what wrote %a3",
+        ),
+        # A copy, but one that takes an instruction.
+        (
+            (FENCE, "mov.b32 %a3, {%h0, %h0};", FRAGMENT_MMA, COMMIT, WAIT, STORE),
             FRAGMENT_MMA,
             None,
             "no wgmma.fence comes between it and what wrote %a3",
