@@ -67,6 +67,7 @@ class KernelBuilder(Roles):
             )
         super().__init__(name, target, threads, min_ctas)
         self._params: list[ir.Param] = []
+        self._ticket_counters: list[str] = []
         self.asserts = asserts
         self.reciprocals = reciprocals
         self.atomic = Atomic(self)
@@ -146,9 +147,11 @@ class KernelBuilder(Roles):
         With `order="ticket"` a CTA takes the next tile when it is done with one, for tiles of different
         cost: the number is that of `counter`, a pointer to one u32 in global memory, which is 0 before a
         launch and after it. `roles` are those that come to `scheduler.tiles`, all of them, the one that
-        takes numbers first; without, the CTA has no roles. `count` plus the CTAs is at most 2**32.
+        takes numbers first; without, the CTA has no roles. `count` plus the CTAs is at most 2**32. Each
+        scheduler has a counter of its own, and all CTAs come to its tiles, once: not in a loop.
         Raises `TypeMismatchError` for a count or a counter of another type, and `ConfigError` for other
-        orders, other roles, fewer than four free named barriers, and in a cluster.
+        orders, other roles, a counter of another scheduler, fewer than four free named barriers, and in
+        a cluster.
         """
         if order == "dealt" and counter is None and not roles:
             return TileScheduler(self, count, mirrored)
@@ -173,7 +176,14 @@ class KernelBuilder(Roles):
                 f"tile_scheduler: a ticket is one CTA's, but the kernel has clusters of {self.cluster.size}; "
                 "leave out order='ticket', or cluster="
             )
-        return TicketScheduler(self, count, counter, roles)
+        if str(counter) in self._ticket_counters:
+            raise ConfigError(
+                "tile_scheduler: tickets need a counter of their own, but another scheduler of this kernel "
+                "has the same, and a CTA that is done with one would take its numbers for the other; give "
+                "each a counter=, such as counter.at(1)"
+            )
+        self._ticket_counters.append(str(counter))
+        return TicketScheduler(self, count, counter, roles, len(self._ticket_counters) - 1)
 
     # ---------------------------------------------------------------------------- notes and result
 

@@ -4,6 +4,7 @@ refuses.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,46 @@ def test_a_cta_without_roles_takes_tickets_too(schedule: Any) -> None:
         assert y[:, ::63].T.tolist() == [[*range(7), 99]] * 2
         assert not counter.any()
     found = prove(module, block=64)
+    assert found.shared.complete, found.shared.report()
+
+
+def taken_twice(with_roles: bool) -> Any:
+    """A kernel of two schedulers: of the tiles of the first Y gets the number, of the second the double."""
+    k = KernelBuilder("twice", target="sm_90a", threads=64)
+    Y, counter = k.pointer("Y", u32), k.pointer("counter", u32)
+    counts = (k.param("tiles", u32), k.param("more", u32))
+    roles = (k.warp_role("one"), k.warp_role("other")) if with_roles else ()
+    schedulers = [
+        k.tile_scheduler(count, order="ticket", counter=counter.at(n), roles=roles)
+        for n, count in enumerate(counts)
+    ]
+    for role in roles or (None,):
+        with role or nullcontext():
+            for n, scheduler in enumerate(schedulers):
+                with scheduler.tiles() as tile:
+                    Y[(tile * 2 + n) * 64 + k.thread_id()] = tile << n
+    return k.build()
+
+
+@pytest.mark.parametrize("with_roles", [False, True])
+@pytest.mark.parametrize("schedule", ["lockstep", PCT(5), PCT(6)])
+def test_two_schedulers_have_words_of_their_own(with_roles: bool, schedule: Any) -> None:
+    module, counter = taken_twice(with_roles), np.zeros(2, np.uint32)
+    smem = module.kernels[0].dynamic_shared_bytes
+    how: Any = {"block": (64, 1, 1), "dynamic_smem": smem, "sanitize": True, "max_instructions": 20_000}
+    wanted = np.arange(7)[:, None, None] << np.arange(2)[None, :, None]
+    for ctas in (1, 3):
+        y = np.full((7, 2, 64), 99, np.uint32)
+        run(module, "twice", grid=(ctas, 1, 1), args=[y, counter, 7, 5], schedule=schedule, **how)
+        assert not counter.any()
+        assert (y[:5] == wanted[:5]).all()
+        assert (y[5:, 0] == wanted[5:, 0]).all()
+        assert (y[5:, 1] == 99).all()
+
+
+@pytest.mark.parametrize("with_roles", [False, True])
+def test_barriers_of_two_schedulers_are_proved(with_roles: bool) -> None:
+    found = prove(taken_twice(with_roles), block=64)
     assert found.shared.complete, found.shared.report()
 
 
@@ -185,6 +226,54 @@ def test_what_is_refused_of_tickets() -> None:
         "scheduler.tiles must be entered in the roles 'one', but is in the role 'other'; give tile_scheduler "
         "the roles that come here: roles=(producer, consumer)"
     )
+
+
+@pytest.mark.parametrize("with_role", [False, True])
+def test_tickets_are_asked_for_outside_of_loops_and_to_the_end(with_role: bool) -> None:
+    k = KernelBuilder("wrong", target="sm_90a", threads=32)
+    count, counter = k.param("count", u32), k.pointer("counter", u32)
+    roles = (k.warp_role("one"),) if with_role else ()
+    again, other = (
+        k.tile_scheduler(count, order="ticket", counter=counter.at(n), roles=roles) for n in range(2)
+    )
+    dealt = k.tile_scheduler(count)
+    inside = (
+        "scheduler.tiles with tickets must be outside of loops, but is inside {}: each CTA asks for a tile "
+        "until there is none, which it can do once; put the loop into the body of scheduler.tiles, or let "
+        "the tiles be those of all rounds together"
+    )
+    with roles[0] if with_role else nullcontext():
+        loops: tuple[tuple[str, Any], ...] = (
+            ("loop", lambda: k.loop(0, 3)),
+            ("while_", lambda: k.while_(lambda: count < 3, uniform=True)),
+            ("dealt", dealt.tiles),
+            ("while_", other.tiles),
+        )
+        for kind, around in loops:
+            with around(), pytest.raises(ConfigError) as refused, again.tiles():
+                pass
+            assert str(refused.value) == inside.format(repr(kind))
+        with again.tiles(), pytest.raises(TypeMismatchError) as left:
+            k.break_if(count < 3, uniform=True)
+        assert str(left.value) == (
+            "break_if would leave scheduler.tiles with tickets, but the counter returns to 0 only if each "
+            "CTA asks for a tile until there is none; put the rest of the body into 'with k.when(condition, "
+            "uniform=True)'"
+        )
+
+
+def test_two_schedulers_have_two_counters() -> None:
+    k = KernelBuilder("wrong", target="sm_90a", threads=32)
+    count, counter = k.param("count", u32), k.pointer("counter", u32)
+    k.tile_scheduler(count, order="ticket", counter=counter.at(1))
+    wanted = (
+        "tile_scheduler: tickets need a counter of their own, but another scheduler of this kernel has the "
+        "same, and a CTA that is done with one would take its numbers for the other; give each a counter=, "
+        "such as counter.at(1)"
+    )
+    with pytest.raises(ConfigError) as refused:
+        k.tile_scheduler(count, order="ticket", counter=counter.at(1))
+    assert str(refused.value) == wanted
 
 
 def test_a_ticket_is_of_one_cta() -> None:

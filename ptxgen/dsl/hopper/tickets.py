@@ -15,6 +15,10 @@ from ptxgen.types import u32
 
 _STAGES: Final = 2  # numbers that are told, but not read by all
 _REGION: Final = "k.tickets"  # no tile of the kernel's author can have this name
+_KEPT: Final = (
+    "scheduler.tiles with tickets, but the counter returns to 0 only if each CTA asks for a tile until there "
+    "is none; put the rest of the body into 'with k.when(condition, uniform=True)'"
+)
 
 
 class TicketScheduler:
@@ -27,16 +31,19 @@ class TicketScheduler:
     Without, a barrier of all threads parts the tiles.
 
     `counter` is 0 before a launch and, since each CTA takes one number that is no tile, 0 again after the
-    last one: `atom.inc` wraps there. Launches with one counter follow each other.
+    last one: `atom.inc` wraps there. Launches with one counter follow each other. Of the schedulers of one
+    kernel, `number` says which this is: each has its words and its counter.
     """
 
-    def __init__(self, k: Roles, count: Value, counter: Pointer, roles: Sequence[Role]) -> None:
+    def __init__(
+        self, k: Roles, count: Value, counter: Pointer, roles: Sequence[Role], number: int = 0
+    ) -> None:
         self.k = k
         self.count = count
         self.counter = counter
         self.roles = tuple(roles)
         self.not_entered = k.not_entered  # where the kernel keeps account of `with` blocks
-        self._words = k.scratch(_STAGES, u32, _REGION)
+        self._words = k.scratch(_STAGES, u32, f"{_REGION}{number or ''}")
         self._threads = sum(role.threads for role in roles)
         self._full = k.take_barriers("tile_scheduler", 2 * _STAGES) if roles else 0
         self._empty = self._full + _STAGES
@@ -51,8 +58,8 @@ class TicketScheduler:
         """Run the body for each tile that this CTA gets; its number, u32, is below `count`.
 
         All threads of the role, or outside of roles of the CTA, must come here, and once; the body may
-        hold their barriers. Raises `ConfigError` for a second time and for a role that is not one of the
-        scheduler's, and `TypeMismatchError` in a block that some threads may not run.
+        hold their barriers. Raises `ConfigError` for a second time, inside a loop, and for a role that is
+        not one of the scheduler's, and `TypeMismatchError` in a block that some threads may not run.
         """
         k, role = self.k, self.k.present_role
         k.require_present("scheduler.tiles")
@@ -68,6 +75,12 @@ class TicketScheduler:
             raise ConfigError(
                 "scheduler.tiles with tickets is entered twice, but each CTA asks for a tile until there is "
                 "none; put both bodies into one"
+            )
+        if k.innermost_loop:
+            raise ConfigError(
+                f"scheduler.tiles with tickets must be outside of loops, but is inside {k.innermost_loop!r}: "
+                "each CTA asks for a tile until there is none, which it can do once; put the loop into the "
+                "body of scheduler.tiles, or let the tiles be those of all rounds together"
             )
         self._entered.append(role)
         stage = k.var(u32, 0)
@@ -85,6 +98,7 @@ class TicketScheduler:
             return numbers[0] < self.count
 
         with k.while_(is_tile, uniform=True):
+            k.keep_innermost_loop(_KEPT)
             # The body runs below the count anyway; the minimum says it to whoever reads the body alone.
             yield k.min(numbers[0], self.count - 1)
         if role is not None and role is self.roles[0]:

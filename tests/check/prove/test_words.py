@@ -165,6 +165,34 @@ def test_one_of_two_warps_that_gives_a_stage_back_too_early_is_not_proved() -> N
     assert not is_proved(wrong)
 
 
+# Two warps read a word with the sign above bit 31 or with zeros, and compare 64 bits.
+WIDE = """bar.sync 1, 96; {load} %{register}7, [word]; setp.lt.s{bits} %p2, %{register}7, 3; @%p2 bra {label};
+bar.sync 3, 64; {label}:
+"""
+TYPES = ("b32", "u32", "s32")
+
+
+def wide(first: str, second: str, bits: int) -> str:
+    """A kernel in which two warps read one number into registers of `bits` bits, by loads of these types."""
+    named = {"register": "rd" if bits == 64 else "r1", "bits": bits}
+    told = (
+        WIDE.format(load=f"ld.shared.{type}", label=f"less{n}", **named)
+        for n, type in enumerate((first, second))
+    )
+    taker = "@%p1 mov.u32 %r34, 0xfffffff0; @%p1 st.shared.u32 [word], %r34; bar.sync 1, 96;"
+    return text((1, taker), *((1, body) for body in told), before=BEFORE)
+
+
+@pytest.mark.parametrize("first", TYPES)
+@pytest.mark.parametrize("second", TYPES)
+def test_a_register_wider_than_the_word_may_get_another_number(first: str, second: str) -> None:
+    assert is_proved(wide(first, second, 32))
+    ptx = wide(first, second, 64)
+    assert not is_proved(ptx)
+    if (first == "s32") != (second == "s32"):
+        assert outcome(ptx, BLOCK, 0, 0)
+
+
 def test_variables_without_a_size_may_be_at_one_address() -> None:
     def kernel(where: str) -> str:
         body = changed(TAKER, ST, ST + f"@%p1 st.shared.u32 [{where}], %r34;\n")

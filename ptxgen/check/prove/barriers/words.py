@@ -16,10 +16,12 @@ from typing import Final, NamedTuple
 from ptxgen.check.prove.barriers.control import Control
 from ptxgen.check.prove.barriers.sites import READ, WRITE, Site
 from ptxgen.check.prove.listing.search import Found, InstrSite, Search
+from ptxgen.check.prove.program.operands import WORD
 from ptxgen.check.prove.program.shared_accesses import Touch
 from ptxgen.check.prove.program.values import Node
 from ptxgen.check.prove.verdicts import PROVED
 from ptxgen.ir import Address, Instr, Reg
+from ptxgen.types import TYPES
 
 _TYPES: Final = ("b32", "u32", "s32")
 _FORMS: Final = tuple(f"{space}.{type}" for space in ("shared", "shared::cta") for type in _TYPES)
@@ -73,10 +75,16 @@ def _deciding(search: Search, control: Control) -> Iterator[Node]:
 
 
 def _is_plain(instr: Instr, opcodes: frozenset[str]) -> bool:
-    """Whether an instruction is one of `opcodes`, with one register; a load is not predicated."""
+    """Whether an instruction is one of `opcodes`, with one register; a load has one of 32 bits and is not
+    predicated.
+    """
     if instr.opcode not in opcodes or not all(isinstance(o, Reg | Address) for o in instr.operands):
         return False
-    return instr.opcode in _STORES or instr.guard is None
+    if instr.opcode in _STORES:
+        return True
+    # A wider register has the sign above the word, or zeros: two loads may give two numbers.
+    register = instr.operands[0]
+    return instr.guard is None and isinstance(register, Reg) and TYPES[register.declared].bits == WORD
 
 
 def _read(search: Search, site: InstrSite) -> Node:
