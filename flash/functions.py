@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Literal, Unpack, overload
 
 from flash.host.caller import Caller, readable_views
 from flash.kernel import AttentionKernel
 from flash.launch.arguments import conversion
-from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS
-from flash.operands.words import A, AnyArray, Auto, Backend, Causal, KVLayout, Layout, Precision
+from flash.launch.signature import (
+    AttentionArguments,
+    AttentionVarlenArguments,
+    NarrowArguments,
+    scales_of,
+    split_narrow,
+)
+from flash.operands.dtypes import DTYPES, F32, INPUT_DTYPES, OF_ARRAYS, DType
+from flash.operands.words import A, AnyArray, Auto, Backend, Causal, DTypeLike, KVLayout, Layout, Precision
 from flash.problem.config import config_of_call
 from flash.scores.features import (
     ScoreArguments,
@@ -23,6 +31,8 @@ from flash.scores.features import (
 from ptxgen.arguments import is_one_of
 from ptxgen.errors import LaunchError, did_you_mean, shown
 from ptxgen.runtime.settings import AUTO
+
+_NO_NARROW: Final[NarrowArguments] = {}
 
 
 @overload
@@ -40,7 +50,7 @@ def attention(
     backend: Backend = ...,
     layout: Layout = ...,
     splits: int | Auto = ...,
-    **scores: Unpack[ScoreArguments],
+    **arguments: Unpack[AttentionArguments],
 ) -> A: ...
 @overload
 def attention(
@@ -57,7 +67,7 @@ def attention(
     backend: Backend = ...,
     layout: Layout = ...,
     splits: int | Auto = ...,
-    **scores: Unpack[ScoreArguments],
+    **arguments: Unpack[AttentionArguments],
 ) -> tuple[A, A]: ...
 @overload
 def attention(
@@ -74,9 +84,9 @@ def attention(
     backend: Backend = ...,
     layout: Layout = ...,
     splits: int | Auto = ...,
-    **scores: Unpack[ScoreArguments],
+    **arguments: Unpack[AttentionArguments],
 ) -> A | tuple[A, A]: ...
-@takes(ScoreArguments)
+@takes(AttentionArguments)
 def attention(
     q: AnyArray,
     k: AnyArray,
@@ -91,7 +101,7 @@ def attention(
     backend: Backend = AUTO,
     layout: Layout = "bhsd",
     splits: int | Auto = AUTO,
-    **scores: Unpack[ScoreArguments],
+    **arguments: Unpack[AttentionArguments],
 ) -> Any:
     """`softmax(scale Q Kᵀ + mask) V`, with a kernel made for these arrays and kept.
 
@@ -100,11 +110,15 @@ def attention(
     head_dim and head_dim_v are the last dimensions of q and v, and dtype is that of q: float32,
     float16 or bfloat16. `bias` and `key_bias` are float32 or of the dtype of q.
 
+    q, k and v of float8_e4m3fn or float8_e5m2 come with `q_scale`, `k_scale` and `v_scale`; `scale_block` and
+    `out_dtype` are as in `AttentionConfig`.
+
     `splits`: into how many parts the keys are divided, 1 to 32768, each with CTAs of its own. With "auto"
     a GPU divides them by a rule, so that the last bits of a row also depend on the batch, the heads and the
     device; with a number they do not.
     """
-    return kernel_of_attention(q, v, causal, precision, scores, splits).launch(
+    scores, narrow = split_narrow(arguments) if arguments else (arguments, _NO_NARROW)
+    return kernel_of_attention(q, v, causal, precision, scores, splits, narrow).launch(
         q,
         k,
         v,
@@ -115,6 +129,7 @@ def attention(
         layout=layout,
         softmax_scale=softmax_scale,
         **of_launch(scores),
+        **scales_of(narrow),
     )
 
 
@@ -138,7 +153,7 @@ def attention_varlen(
     out: AnyArray | None = ...,
     stream: object = ...,
     backend: Backend = ...,
-    **scores: Unpack[VarlenArguments],
+    **arguments: Unpack[AttentionVarlenArguments],
 ) -> A: ...
 @overload
 def attention_varlen(
@@ -160,7 +175,7 @@ def attention_varlen(
     out: AnyArray | None = ...,
     stream: object = ...,
     backend: Backend = ...,
-    **scores: Unpack[VarlenArguments],
+    **arguments: Unpack[AttentionVarlenArguments],
 ) -> tuple[A, A]: ...
 @overload
 def attention_varlen(
@@ -182,9 +197,9 @@ def attention_varlen(
     out: AnyArray | None = ...,
     stream: object = ...,
     backend: Backend = ...,
-    **scores: Unpack[VarlenArguments],
+    **arguments: Unpack[AttentionVarlenArguments],
 ) -> A | tuple[A, A]: ...
-@takes(VarlenArguments)
+@takes(AttentionVarlenArguments)
 def attention_varlen(
     q: AnyArray,
     k: AnyArray,
@@ -204,7 +219,7 @@ def attention_varlen(
     out: AnyArray | None = None,
     stream: object = None,
     backend: Backend = AUTO,
-    **scores: Unpack[VarlenArguments],
+    **arguments: Unpack[AttentionVarlenArguments],
 ) -> Any:
     """`attention` of packed sequences (varlen), each with its own length.
 
@@ -224,7 +239,8 @@ def attention_varlen(
     """
     layout, page_size = pages_of_varlen(k, block_table, kv_layout)
     used = seqused_q is not None, seqused_k is not None
-    return kernel_of_varlen(q, v, used, causal, precision, scores, page_size).launch(
+    scores, narrow = split_narrow(arguments) if arguments else (arguments, _NO_NARROW)
+    return kernel_of_varlen(q, v, used, causal, precision, scores, page_size, narrow).launch(
         q,
         k,
         v,
@@ -235,6 +251,7 @@ def attention_varlen(
         layout=layout,
         softmax_scale=softmax_scale,
         **of_launch(scores),
+        **scales_of(narrow),
         block_table=block_table,
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
@@ -251,9 +268,10 @@ def kernel_of_attention(
     precision: Precision | None,
     scores: ScoreArguments,
     splits: int | Auto = AUTO,
+    narrow: NarrowArguments | None = None,
 ) -> AttentionKernel:
-    """The kernel of a call of `attention`. Raises what `attention` does for settings, and for arrays
-    whose types and last dimensions no kernel has.
+    """The kernel of a call of `attention`; `narrow` are its arguments of fp8, which None does not take.
+    Raises what `attention` does for settings, and for arrays whose types and last dimensions no kernel has.
     """
     who = _OfAttention.who
     require_known(who, scores, ScoreArguments, attention)
@@ -261,7 +279,7 @@ def kernel_of_attention(
         _OfAttention,
         last_dimension(who, q, "q"),
         last_dimension(who, v, "v"),
-        dtype_of(who, q),
+        dtype_of(who, q, known=DTYPES if narrow is None else INPUT_DTYPES),
         causal,
         precision,
         False,
@@ -269,6 +287,7 @@ def kernel_of_attention(
         False,
         None,
         splits,
+        *_settings_of(narrow),
         *settings_of_call(scores, functools.partial(dtype_of, who)),
     )
 
@@ -281,9 +300,11 @@ def kernel_of_varlen(
     precision: Precision | None,
     scores: VarlenArguments,
     page_size: int | None = None,
+    narrow: NarrowArguments | None = None,
 ) -> AttentionKernel:
     """The kernel of a call of `attention_varlen`; `used` says whether seqused_q and seqused_k are
-    given, `page_size` how many keys a page has, if they are in pages. Raises as `kernel_of_attention` does.
+    given, `page_size` how many keys a page has, if they are in pages; `narrow` and what it raises are as
+    in `kernel_of_attention`.
     """
     who = _OfVarlen.who
     require_known(who, scores, VarlenArguments, attention_varlen)
@@ -291,15 +312,22 @@ def kernel_of_varlen(
         _OfVarlen,
         last_dimension(who, q, "q"),
         last_dimension(who, v, "v"),
-        dtype_of(who, q),
+        dtype_of(who, q, known=DTYPES if narrow is None else INPUT_DTYPES),
         causal,
         precision,
         True,
         *used,
         page_size,
         AUTO,
+        *_settings_of(narrow),
         *settings_of_call(scores, functools.partial(dtype_of, who)),
     )
+
+
+def _settings_of(narrow: NarrowArguments | None) -> tuple[int | None, DTypeLike | None]:
+    """scale_block and out_dtype of a call."""
+    given = _NO_NARROW if narrow is None else narrow
+    return given.get("scale_block"), given.get("out_dtype")
 
 
 class _OfAttention(AttentionKernel):
@@ -336,6 +364,8 @@ def _kernel(
     seqused_k: bool,
     page_size: int | None,
     splits: int | Auto,
+    scale_block: int | None,
+    out_dtype: DTypeLike | None,
     *scores: Any,
 ) -> AttentionKernel:
     config = config_of_call(
@@ -350,6 +380,8 @@ def _kernel(
         seqused_k=seqused_k,
         page_size=page_size,
         splits=splits,
+        scale_block=scale_block,
+        out_dtype=out_dtype,
         **named_settings(scores),
     )
     return of(config)
@@ -359,19 +391,21 @@ _NAMES_OF_DTYPES: Final[dict[object, str]] = {}  # a config's name of each dtype
 _KINDS_WITH_DTYPES: Final = ("numpy", "torch", "cupy")  # whose dtypes are few and hashable
 
 
-def dtype_of(who: str, array: object, name: str = "q") -> str:
-    """The config's name of an array's element type. Raises `LaunchError` if no kernel has this
-    type; for q the message says to convert k and v, too.
+def dtype_of(who: str, array: object, name: str = "q", known: Mapping[str, DType] = DTYPES) -> str:
+    """The config's name of an array's element type. Raises `LaunchError` if it is none of those `known` by
+    name; for q the message says to convert k and v, too.
     """
     said = getattr(array, "dtype", None)
     try:
-        return _NAMES_OF_DTYPES[said]
+        kept = _NAMES_OF_DTYPES[said]
+        if kept in known:
+            return kept
     except (KeyError, TypeError):  # TypeError: not hashable
         pass
     found = readable_views({name: array}, who)[name]
     dtype = OF_ARRAYS.get(found.dtype)
-    if dtype is None or dtype.name not in DTYPES:
-        wanted = ", ".join(t.array_name for t in DTYPES.values())
+    if dtype is None or dtype.name not in known:
+        wanted = ", ".join(t.array_name for t in known.values())
         raise LaunchError(
             f"{who}: {name} must be one of {wanted}, got {found.dtype}; convert "
             f"{'q, k and v, such as ' if name == 'q' else 'it '}with "

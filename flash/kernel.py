@@ -194,8 +194,10 @@ class AttentionKernel:
         q, k and v of float8_e4m3fn or float8_e5m2, as the config says, come with `q_scale`, `k_scale` and
         `v_scale`, float32 of a shape that broadcasts to [batch, kv_heads]: what their numbers are
         multiplied with, q's for all heads that share a head of k and v; they may be negative or 0, and must
-        be finite, which is checked on the host only. out is then of the config's out_dtype, and the GPU is
-        a Hopper GPU.
+        be finite, which is checked on the host only. With a config of a `scale_block` each block of so many
+        rows of a head has a scale: they broadcast to [batch, heads, ceil(seq_q / scale_block)], k's and v's
+        to [batch, kv_heads, ceil(seq_k / scale_block)]. out is then of the config's out_dtype, and the GPU
+        is a Hopper GPU.
         With a config of `shared_kv` there is no v: V is the first head_dim_v columns of k.
 
         The arrays of scores, which the list below names, may have any shape that broadcasts to
@@ -249,6 +251,7 @@ class AttentionKernel:
         like = arrays[0]
         geometry = self._geometry(arrays, layout, operands, max_seqlen_q)
         check_addresses(geometry, arrays, operands, caller.name)
+        raise_problems(list(scale_problems(operands)), caller.name)
         name = self._choose(backend, like)[0]
         check_place(caller.name, name, like, explicit)
         memory = self._gpu.backend
@@ -325,6 +328,7 @@ class AttentionKernel:
         arrays, there = self._views(q, k, v, out, given, None)
         geometry = self._geometry(arrays, layout, there, max_seqlen_q)
         check_addresses(geometry, arrays, there, self._caller.name)
+        raise_problems(list(scale_problems(there)), self._caller.name)
         name, why = self._choose(backend, arrays[0])
         check_place(self._caller.name, name, arrays[0], None)
         return explain(self.config, self._gpu, geometry, arrays, there, name, why)
@@ -380,24 +384,20 @@ class AttentionKernel:
     def _geometry(
         self, arrays: tuple[ArrayView, ...], layout: str, operands: dict[str, ArrayView], max_seqlen_q: object
     ) -> Geometry:
-        """The checked geometry of a call; for packed sequences the lengths are checked, too, and of fp8 the
-        scales.
-        """
+        """The checked geometry of a call; for packed sequences the lengths are checked, too."""
         if not self.config.varlen:
             if max_seqlen_q is not None:
                 raise LaunchError(
                     "launch: max_seqlen_q is given, but the config does not say varlen; use "
                     "AttentionConfig(varlen=True, ...)"
                 )
-            found = self._shared_geometry(arrays, layout, operands)
-            raise_problems(list(scale_problems(operands)), self._caller.name)
-            return found
+            return self._shared_geometry(arrays, layout, operands)
         most = varlen.most_queries(operands, max_seqlen_q, self._caller.name)
         found = self._shared_geometry(arrays, layout, operands, most)
         problems = list(varlen.length_problems(operands, found.seq_q, found.seq_k, found.longest_q))
         if self.config.page_size is not None:
             problems += varlen.page_problems(operands, found.batch, found.pages, self.config.page_size)
-        raise_problems([*problems, *scale_problems(operands)], self._caller.name)
+        raise_problems(problems, self._caller.name)
         return found
 
     def _shared_geometry(

@@ -79,6 +79,23 @@ def attention_reference(
         return out, (top + np.log(total))[..., 0]
 
 
+def scaled_numbers(
+    x: NDArray[Any], scale: NDArray[Any], scale_block: int | None = None, dtype: DTypeLike = np.float64
+) -> NDArray[Any]:
+    """The numbers that x [batch, heads, rows, dim] of fp8 stands for, in `dtype`: each times its scale.
+
+    `scale` is [batch, n], where each number is that of as many heads, heads a multiple of n; with
+    `scale_block` it is [batch, heads, ceil(rows / scale_block)], where each is that of so many rows.
+    """
+    batch, heads, rows, _ = x.shape
+    if scale_block is None:
+        wide = np.repeat(scale, heads // scale.shape[1], axis=1).reshape(batch, heads, 1, 1)
+    else:
+        wide = np.repeat(scale, scale_block, axis=2)[:, :, :rows, np.newaxis]
+    found: NDArray[Any] = x.astype(dtype) * wide.astype(dtype)
+    return found
+
+
 def score_steps(scaled: NDArray[Any], of: Scored) -> Iterator[ScoreStep]:
     """The steps from `scaled`, the products of queries and keys times the scale, to scores."""
     before = scaled

@@ -108,6 +108,7 @@ def run_forward(
             "seq_q": seq_q,
             "seq_k": k.shape[2],
         }
+        sizes_of |= kernel.features.counts_of_scales(sizes_of)
         whole = array.shape if operand.is_whole else [sizes_of[axis] for axis in operand.axes]
         wide = np.broadcast_to(array, whole)
         own_sizes |= zip(operand.axes, array.shape, strict=False) if operand.is_whole else []

@@ -16,6 +16,7 @@ from flash.commands.measure.cpu import CPU_REMARKS, cpu_jobs
 from flash.commands.measure.decode import DECODE_REMARKS, decode_jobs
 from flash.commands.measure.device import Gpu, open_gpu
 from flash.commands.measure.fp8_error import FP8_ERROR_REMARKS, fp8_jobs
+from flash.commands.measure.fp8_scale_error import FP8_SCALE_REMARKS, fp8_scale_jobs
 from flash.commands.measure.gallery import GALLERY_REMARKS, gallery_jobs
 from flash.commands.measure.gpu import GPU_REMARKS, gpu_jobs
 from flash.commands.measure.gpu_decode import GPU_DECODE_REMARKS, gpu_decode_jobs
@@ -54,7 +55,7 @@ ABOUT: Final = {
     "static": "kernels and those of gradients by assembler and interpreter, beside Triton's",
     "forward": "main loops of forward kernels in machine code, modelled, beside Triton's and FA2's",
     "hopper": "main loops of forward kernels for sm_90a, modelled, beside Triton's and flash-attn-4's",
-    "fp8": "errors of forward kernels of e4m3 against float64, beside FlashAttention-3's method",
+    "fp8": "errors of forward kernels of e4m3 against float64, by method and by scales",
     "loops": "main loops of kernels that attend to a cache: instructions beside bytes, bytes in flight",
     "gallery": "the documentation's kernels beside Triton's and CuTe DSL's: lines, time, machine code",
     "decode": "bytes that decoding moves, against what it has to, on the interpreter",
@@ -72,7 +73,7 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "static": static_jobs,
     "forward": forward_jobs,
     "hopper": lambda quick: [*hopper_jobs(quick), *precise_jobs(quick)],
-    "fp8": fp8_jobs,
+    "fp8": lambda quick: [*fp8_jobs(quick), *fp8_scale_jobs(quick)],
     "loops": loop_jobs,
     "gallery": gallery_jobs,
     "decode": decode_jobs,
@@ -99,7 +100,7 @@ _REMARKS: Final = {
     "static": STATIC_REMARKS,
     "forward": FORWARD_REMARKS,
     "hopper": HOPPER_REMARKS,
-    "fp8": FP8_ERROR_REMARKS,
+    "fp8": (*FP8_ERROR_REMARKS, *FP8_SCALE_REMARKS),
     "loops": LOOP_REMARKS,
     "gallery": GALLERY_REMARKS,
     "decode": DECODE_REMARKS,

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from flash.contract.built_kernel import BuiltKernel
 from flash.operands.declared import LAST_KEYS, Operand
+from flash.problem.features import K_BLOCKS, Q_BLOCKS
 from flash.problem.limits import MAX_CTAS
 from flash.problem.tensor_maps import map_name
 from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract
@@ -43,6 +44,8 @@ _DIMENSIONS: Final = {
     "max_seqlen_q": "query",
     "bias_batch": "batch",
     "bias_heads": "head",
+    Q_BLOCKS: "block",
+    K_BLOCKS: "block",
     "splits": "split",
 }
 

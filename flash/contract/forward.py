@@ -112,7 +112,7 @@ def contract(made: BuiltKernel, config: KernelConfig) -> dict[str, Any]:
         },
         meanings=meanings,
         ctas=CTAS if config.is_persistent else _parts(config),
-        equal={"parts": _parts(config)} if config.is_persistent else {},
+        equal={**({"parts": _parts(config)} if config.is_persistent else {}), **_scale_blocks(features)},
         constraints=_constraints(config),
         more={
             "alignment": config.alignment,
@@ -136,6 +136,11 @@ def _parts(config: KernelConfig) -> Expression:
     if config.packed:
         rows, heads = expression(f"{longest} * group"), {DIV: ["heads", "group"]}
     return product({CEIL_DIV: [rows, t.block_q]}, heads, "batch", *slices)
+
+
+def _scale_blocks(features: Features) -> dict[str, Expression]:
+    """How many blocks of rows have a scale."""
+    return {name: {CEIL_DIV: [rows, features.scale_block]} for name, rows in features.scale_blocks.items()}
 
 
 _BATCHED: Final = (
@@ -316,6 +321,9 @@ def global_contract(config: KernelConfig) -> GlobalContract:
     if features.page_size:
         bounds["table_columns"] = (1, longest // features.page_size)
         equal[rows_k] = f"{features.page_size} * table_columns"
+    for name, count in features.scale_blocks.items():
+        bounds[name] = (1, -(-longest // features.scale_block))
+        equal[name] = f"({count} + {features.scale_block - 1}) // {features.scale_block}"
     rows, of = features.longest_q, "heads"
     if config.packed:
         rows, of = "rows", "kv_heads"

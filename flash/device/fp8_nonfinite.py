@@ -9,7 +9,6 @@ from typing import Final, Literal
 
 from flash.device.cta import Cta
 from flash.device.nonfinite import NonFinite
-from flash.device.parameters import ScoreArray
 from flash.device.team import Team
 from flash.operands.dtypes import E4M3, E5M2, DType
 from flash.problem.kernel_config import KernelConfig
@@ -52,9 +51,11 @@ class Fp8NonFinite(NonFinite):
         """
         return ((word & _ONES[self.of]) + _LOWEST[self.of]) & _SIGNS
 
-    def restore_all(self, cta: Cta, block_q: int, team: Team, v_scale: ScoreArray) -> None:
-        """Add what was cleared, times the scale of V, to the rows of O that see it."""
-        self._v_scale = v_scale
+    def restore_all(self, cta: Cta, block_q: int, team: Team, scale_of: Callable[[Value], Value]) -> None:
+        """Add what was cleared, times the scale of V that `scale_of` gives for a key, to the rows of O that
+        see it.
+        """
+        self._scale_of = scale_of
         first: Value | int = 0 if cta.first_tile is None else cta.first_tile * cta.tile
         self.restore(cta, block_q, [(first, cta.tiles * cta.tile)], team)
 
@@ -69,6 +70,6 @@ class Fp8NonFinite(NonFinite):
             kind: Literal["e4m3x2", "e5m2x2"] = "e5m2x2" if self.of is E5M2 else "e4m3x2"
             pair = k.cvt_widen(k.cvt(code, dtype=u16).as_(b16), atype=kind)
             low, _ = k.unpack(pair)
-            return k.cvt(low.as_(f16), dtype=f32) * self._v_scale.of_sequence(k, cta.kv_head)
+            return k.cvt(low.as_(f16), dtype=f32) * self._scale_of(key)
 
         return (code & ones) == ones, number

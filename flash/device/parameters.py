@@ -160,6 +160,11 @@ class ScoreArray:
         at = self.place(k, *indices)
         return k.ld_nc(Pointer(at, "global", self.dtype.scalar), type=self.dtype.scalar)
 
+    def part(self, k: KernelBuilder, index: Value) -> ScoreArray:
+        """The elements whose first index is `index`, by the other axes."""
+        _, *others = self.strides.items()
+        return ScoreArray(self.row(k, index), dict(others), self.dtype)
+
     def row(self, k: KernelBuilder, index: Value) -> Value:
         """The address of the first of the elements whose first index is `index`, u64."""
         step = next(iter(self.strides.values()))
@@ -270,7 +275,7 @@ class Parameters:
         and of one head of K and V.
         """
         found = self.of_sequence(k, batch) if features.varlen else self
-        if features.scaled:
+        if features.scaled and not features.scale_block:
             return found.of_scales(k, batch, kv_head)
         if not features.cached:
             return found

@@ -34,6 +34,7 @@ from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_tiling import WARPGROUP, WGMMA_ROWS, WgmmaTiling
 from flash.scores.philox import KEYS_PER_BLOCK
 from flash.scores.places import ScorePlaces
+from flash.scores.scoring import Scoring
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Role, Value, marked
 from ptxgen.dsl.hopper import BoxTile, Ring, Stage
@@ -214,7 +215,11 @@ class Consumer:
         """
         k, cta = self.k, self.cta
         sinks = cta.sinks(k, lane, ROWS, lambda: self.my_first_row)
-        return k.max(k.abs(cta.scale_log2), LEAST_SCALE) if cta.scoring is None else None, sinks
+        return self._factor() if cta.scoring is None else None, sinks
+
+    def _factor(self) -> Value:
+        """The factor of products in units of log2, positive, if no feature applies it."""
+        return self.k.max(self.k.abs(self.cta.scale_log2), LEAST_SCALE)
 
     def _walk(self) -> None:
         """Take the tiles of keys from the last to the first."""
@@ -344,9 +349,9 @@ class Consumer:
         """What features do to S of the tile with -n - 1 tiles before it. Returns its places, if they ask
         for them.
         """
-        k, cta, S = self.k, self.cta, self.S.rows_of_thread
+        k, cta, S, scoring = self.k, self.cta, self.S.rows_of_thread, self._scoring()
         places = None
-        if cut.hides or cta.scoring is not None or cta.after_softmax:
+        if cut.hides or scoring is not None or cta.after_softmax:
             begins_block = self.t.keys_of_consumer % KEYS_PER_BLOCK == 0
             places = ScorePlaces(
                 k,
@@ -360,11 +365,15 @@ class Consumer:
                 packing=cta.packing,
                 query_of=self.query_of,
             )
-            if cta.scoring is not None:
-                cta.scoring.apply(S, places)
+            if scoring is not None:
+                scoring.apply(S, places)
             if cut.hides:
                 cta.mask.apply(k, S, places, in_front=cut is Cut.IN_FRONT)
         return places
+
+    def _scoring(self) -> Scoring | None:
+        """What makes scores of the products of a tile; None if the softmax alone does."""
+        return self.cta.scoring
 
     def _first_key(self, n: Value) -> Value:
         """The first key whose scores this warpgroup computes in the tile with -n - 1 tiles before it."""

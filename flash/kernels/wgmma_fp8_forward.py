@@ -3,8 +3,10 @@ over K and V.
 
 One warpgroup has tiles copied to shared memory, and transposes those of V; each of the others computes
 64 query rows of one head. Numbers of Q, K and V are multiplied by scales of their head: the scales of Q
-and K become part of the softmax's scale, and O is multiplied by the scale of V. Weights are rounded to e4m3,
-also where V is e5m2, after the softmax has scaled the largest of a row to 2^8.
+and K become part of the softmax's scale, and O is multiplied by the scale of V. If blocks of rows have scales
+of their own (`flash/device/fp8_scales.py`), the softmax's scale is another for each tile of keys, and the
+scale of V multiplies what the tile adds to O. Weights are rounded to e4m3, also where V is e5m2, after the
+softmax has scaled the largest of a row to 2^8.
 
 `wgmma` of fp8 keeps 13 bits behind the leading bit of a sum and truncates the others
 (`ptxgen/isa/tensor_core.py`). A sum over all keys would lose much of what each tile adds to it: so the sums
@@ -19,19 +21,20 @@ from flash.device.cta import Cta
 from flash.device.finished_rows import finish_rows
 from flash.device.fp8_nonfinite import Fp8NonFinite
 from flash.device.fp8_rings import Fp8Rings
+from flash.device.fp8_scales import BlockScales, TileScales, last_block
 from flash.device.fp8_softmax import LiftedSoftmax
 from flash.device.fp8_values import packed_weights
-from flash.device.parameters import ScoreArray
 from flash.device.tile_runs import Cut, tile_runs
 from flash.kernels.wgmma_forward import ROWS, Consumer, attention_module
 from flash.operands.dtypes import E4M3
 from flash.problem.fp8_tiling import ONES, Fp8Tiling
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_tiling import WGMMA_ROWS
+from flash.scores.scoring import Scoring
 from ptxgen import ir
 from ptxgen.dsl import Value, Var
 from ptxgen.dsl.matrices.lanes import QUAD, QUAD_LANES
-from ptxgen.types import s32
+from ptxgen.types import s32, u32
 
 _SIGNS = 0x8080_8080  # of four elements in a word
 
@@ -51,6 +54,8 @@ class Fp8Consumer(Consumer):
     rings: Fp8Rings
     softmax: LiftedSoftmax
     t: Fp8Tiling
+    scales: BlockScales | None = None  # if blocks of rows have scales of their own
+    of_tile: TileScales | None = None  # those of the tile of keys in work
 
     def _begin(self) -> None:
         """See `Consumer`; sums of P V of a tile are in `part` and `last_part`."""
@@ -61,8 +66,21 @@ class Fp8Consumer(Consumer):
         self.O = k.wgmma.accumulator(WGMMA_ROWS, t.output_columns)
         self.group_row = self._group() * WGMMA_ROWS
         self._find_rows()
+        if self.config.features.scale_block:
+            first_row = self.cta.first_row + k.signed(self.group_row)
+            self.scales = BlockScales(k, self.config, self.given, self.cta, first_row)
         scale, sinks = self._arguments_of_softmax(self.in_quad)
         self.softmax = LiftedSoftmax(k, len(ROWS), QUAD, scale, sinks, with_lse=self.config.return_lse)
+
+    def _factor(self) -> Value:
+        """See `Consumer`; scales of blocks of rows are in it."""
+        return super()._factor() if self.scales is None else self.scales.scale
+
+    def _scoring(self) -> Scoring | None:
+        """See `Consumer`; scales of blocks of rows are in it."""
+        if self.scales is None or self.of_tile is None:
+            return super()._scoring()
+        return self.scales.take(self.S.rows_of_thread, self.of_tile)
 
     def _walk(self) -> None:
         """See `Consumer`."""
@@ -75,9 +93,11 @@ class Fp8Consumer(Consumer):
         return None if seen is None else seen | (n == -self.cta.tiles)
 
     def _flip_signs(self) -> None:
-        """Negate Q if the scale is negative: the softmax takes a positive one."""
+        """Negate Q if the scale is negative: the softmax takes a positive one. Scales of blocks of rows may
+        differ in their signs (`BlockScales.take`).
+        """
         k, q = self.k, self.q
-        if self.cta.scoring is not None:
+        if self.cta.scoring is not None or self.scales is not None:
             return
         with k.when(self.cta.scale_log2.as_(s32) < 0):
             for at in q.chunks(self.role.thread, self.role.threads):
@@ -91,6 +111,8 @@ class Fp8Consumer(Consumer):
         values.
         """
         k, softmax = self.k, self.softmax
+        if self.scales is not None:
+            self.of_tile = self.scales.of_tile(-1 - n)
         key = self.rings.keys.acquire()
         k.note("S = Q K^T")
         kind = self.config.dtype.name
@@ -110,27 +132,40 @@ class Fp8Consumer(Consumer):
             k.wgmma.wait()
             for i, terms in enumerate(part.rows_of_thread):
                 sums = self.O.rows_of_thread.row(i)[first // QUAD_LANES :]
-                self._add([*sums, softmax.rounded_sum[i]] if is_last else sums, terms)
+                weighed = self.t.value_part // QUAD_LANES  # the terms behind them are sums of weights
+                self._add(sums, terms[:weighed], None if self.of_tile is None else self.of_tile.values)
+                if is_last:
+                    self._add([softmax.rounded_sum[i]], terms[weighed:])
         value.release()
 
-    def _add(self, sums: Sequence[Var], terms: Sequence[Value]) -> None:
-        """Add terms to as many sums."""
+    def _add(self, sums: Sequence[Var], terms: Sequence[Value], factor: Value | None = None) -> None:
+        """Add terms, times `factor` if there is one, to as many sums."""
+        k = self.k
         for total, term in zip(sums, terms, strict=False):
-            self.k.add(total, term, into=total)
+            if factor is None:
+                k.add(total, term, into=total)
+            else:
+                k.fma(term, factor, total, into=total)
 
     def _finish(self) -> None:
-        """O times the scale of V / sum, through shared to global memory."""
+        """O / sum, times the scale of V if it is that of the head, through shared to global memory."""
         k, config = self.k, self.config
         k.note("O / sum, LSE")
         cta = Cta.of(k, config, self.given)
-        scales = self.given.operands["v_scale"]
-        of_item = ScoreArray(scales.row(k, cta.batch), {"kv_heads": scales.strides["kv_heads"]}, scales.dtype)
-        rows = self._first_row_of(cta), ROWS
-        finish_rows(k, cta, rows, lambda: self.in_quad, self.softmax, self.O.rows_of_thread, of_item)
+        block, of_item = config.features.scale_block, self.given.operands["v_scale"].part(k, cta.batch)
+        rows, of_head = (self._first_row_of(cta), ROWS), None if block else of_item
+        finish_rows(k, cta, rows, lambda: self.in_quad, self.softmax, self.O.rows_of_thread, of_head)
         out = self.rings.out
         assert out is not None  # there are no partial results of fp8
         self.role.barrier.sync()  # O may lie where the values of another warpgroup were
         self.O.write(out, self.group_row)
         self._send(cta, out)
+
+        def scale_of(key: Value) -> Value:
+            if not block:
+                return of_item.of_sequence(k, cta.kv_head)
+            of_key = k.min(key.as_(u32) // block, last_block(cta, block))
+            return of_item.of_sequence(k, cta.kv_head, of_key)
+
         if self.odd is not None:
-            self.odd.restore_all(cta, self.t.block_q, self.team, of_item)
+            self.odd.restore_all(cta, self.t.block_q, self.team, scale_of)

@@ -23,6 +23,7 @@ from flash.mods.trace import AUX
 from flash.problem.config import AttentionConfig
 from flash.problem.features import SCALES
 from flash.problem.sequences import each_sequence
+from flash.reference import scaled_numbers
 from flash.scores.aux_arrays import gathered
 from flash.scores.window import position_offset
 from ptxgen.arrays.dlpack import dense_strides
@@ -107,28 +108,22 @@ def run_on_cpu(call: Call) -> None:
     q, k, v, out = (_bhsd(array, call.layout) for array in (call.q, call.k, call.v, call.out))
     if config.is_fp8:
         scales = _scales(call, operands)
-        q, k, v = (_scaled(x, scale) for x, scale in zip((q, k, v), scales, strict=True))
+        q, k, v = (
+            scaled_numbers(x, scale, config.scale_block, np.float32)
+            for x, scale in zip((q, k, v), scales, strict=True)
+        )
     attend(q, k, v, out, None if lse is None else lse.reshape(out.shape[:3]), **operands)
 
 
-def _scaled(x: NDArray[Any], scale: NDArray[Any]) -> NDArray[Any]:
-    """x [batch, heads, rows, dim] of fp8 as f32 times `scale` [batch, kv_heads], for each of which there
-    are as many heads.
-    """
-    batch, heads = x.shape[:2]
-    repeated = np.repeat(scale, batch * heads // scale.size, axis=1).reshape(batch, heads, 1, 1)
-    found: NDArray[Any] = x.astype(np.float32) * repeated
-    return found
-
-
 def _scales(call: Call, operands: dict[str, Any]) -> list[NDArray[Any]]:
-    """The scales of Q, K and V, [batch, kv_heads], which are taken out of `operands`; none if the numbers
+    """The scales of Q, K and V in their whole shapes, which are taken out of `operands`; none if the numbers
     have none.
     """
-    if not call.config.is_fp8:
-        return []
-    shape = call.geometry.batch, call.geometry.kv_heads
-    return [np.broadcast_to(operands.pop(name), shape) for name in SCALES]
+    features, g = call.config.features, call.geometry
+    sizes = {"batch": g.batch, "heads": g.heads, "kv_heads": g.kv_heads}
+    sizes |= features.counts_of_scales({"seq_q": g.seq_q, "seq_k": g.seq_k})
+    axes = {operand.name: operand.axes for operand in features.operands if operand.name in SCALES}
+    return [np.broadcast_to(operands.pop(n), [sizes[axis] for axis in of]) for n, of in axes.items()]
 
 
 def _each_on_cpu(
@@ -146,7 +141,7 @@ def _each_on_cpu(
         of_q, of_k, of_v = q[None, :, rows], *keys_of(b, keys)
         if scales:
             of_q, of_k, of_v = (
-                _scaled(np.asarray(x), scale[b : b + 1])
+                scaled_numbers(np.asarray(x), scale[b : b + 1], dtype=np.float32)
                 for x, scale in zip((of_q, of_k, of_v), scales, strict=True)
             )
         attend(

@@ -162,6 +162,7 @@ def check(
     sizes = {axis: getattr(geometry, axis) for axis in ("batch", "heads", "kv_heads", "seq_q", "seq_k")}
     if of_pages:
         sizes["table_columns"] = operands["block_table"].shape[-1]
+    sizes |= config.features.counts_of_scales(sizes)
     problems += operand_problems(config.features.operands, operands, sizes)
     raise_problems(problems, caller.name)
     return replace(

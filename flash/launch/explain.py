@@ -175,7 +175,9 @@ def _products(config: AttentionConfig, made: Build, geometry: Geometry) -> dict[
     if made.target.name != WGMMA_TARGET or (config.element is F32 and config.precision != PAIRS.name):
         return {}
     if isinstance(made.config.tiling, Fp8Tiling):
-        return {"products": "wgmma of fp8, with tiles copied by TMA and V transposed"}
+        rows = f"each {config.scale_block} rows of a head" if config.scale_block else "each head of K and V"
+        products = "wgmma of fp8, with tiles copied by TMA and V transposed"
+        return {"products": products, "scales": f"one of Q, K and V for {rows}"}
     if isinstance(made.config.tiling, SplitWgmmaTiling):
         return {"products": "wgmma, three of f16 for one of f32, with tiles copied by TMA"}
     if isinstance(made.config.tiling, WgmmaTiling):

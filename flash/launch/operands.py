@@ -43,12 +43,19 @@ def require_operands(features: Features, given: Mapping[str, object], caller: Ca
         else f"{name} must be given"
         + (f", because the config says {_setting(name)}" if caller.has_config else "")
         if array is None
-        else f"{name} is given, but the config does not say so; use AttentionConfig({_setting(name)}, ...)"
+        else _unasked(name, caller)
         for name, array in given.items()
         if (array is not None) != (name in wanted)
     ]
     if problems:
         raise LaunchError(f"{caller.name}: " + "; ".join(problems))
+
+
+def _unasked(name: str, caller: Caller) -> str:
+    """That an operand is given, for which there is no setting; a function takes its settings from arrays."""
+    if name in SCALES and not caller.has_config:
+        return f"{name} is given, but q is no array of float8_e4m3fn or float8_e5m2; leave it out"
+    return f"{name} is given, but the config does not say so; use AttentionConfig({_setting(name)}, ...)"
 
 
 def table_problems(operands: Operands, k: ArrayView) -> Iterator[str]:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Required, TypedDict
+from typing import Any, Required, TypedDict, cast
 
-from flash.operands.words import AnyArray, Auto, Backend
-from flash.scores.features import CacheLaunchArguments, LaunchScores, ScoreArrays
+from flash.operands.words import AnyArray, Auto, Backend, DTypeLike
+from flash.problem.features import SCALES
+from flash.scores.features import (
+    CacheLaunchArguments,
+    LaunchScores,
+    ScoreArguments,
+    ScoreArrays,
+    VarlenArguments,
+)
 
 
 class SequenceArguments(TypedDict, total=False):
@@ -20,11 +27,28 @@ class SequenceArguments(TypedDict, total=False):
 
 
 class ScaleArguments(TypedDict, total=False):
-    """What the numbers of Q, K and V of fp8 are multiplied with."""
+    """What the numbers of Q, K and V of fp8 are multiplied with: for each head, or each block of rows."""
 
     q_scale: AnyArray | None
     k_scale: AnyArray | None
     v_scale: AnyArray | None
+
+
+class NarrowArguments(ScaleArguments, total=False):
+    """What a call without a config says of Q, K and V of fp8: their scales, and settings as in
+    `AttentionConfig`.
+    """
+
+    scale_block: int | None
+    out_dtype: DTypeLike | None
+
+
+class AttentionArguments(ScoreArguments, NarrowArguments, total=False):
+    """The arguments of `attention` that are given by name, beside those of every call."""
+
+
+class AttentionVarlenArguments(VarlenArguments, NarrowArguments, total=False):
+    """The same of `attention_varlen`."""
 
 
 class ExplainArguments(ScoreArrays, SequenceArguments, total=False):
@@ -61,3 +85,16 @@ class ForwardExplainArguments(ExplainArguments, ScaleArguments, total=False):
 
 class ForwardArguments(LaunchArguments, ScaleArguments, total=False):
     """`LaunchArguments` of the forward pass, which takes fp8."""
+
+
+def split_narrow(arguments: AttentionArguments | AttentionVarlenArguments) -> tuple[Any, NarrowArguments]:
+    """The arguments of scores, and those of fp8."""
+    scores: Any = dict(arguments)
+    narrow: Any = {name: scores.pop(name) for name in NarrowArguments.__annotations__ if name in scores}
+    return scores, narrow
+
+
+def scales_of(narrow: NarrowArguments) -> ScaleArguments:
+    """The scales among arguments of fp8, which a launch takes; a config has the others."""
+    found: Any = {name: array for name, array in narrow.items() if name in SCALES}
+    return cast(ScaleArguments, found)

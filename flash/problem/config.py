@@ -11,7 +11,7 @@ from flash.operands.words import Auto, Causal, DTypeLike, InputDTypeLike, Precis
 from flash.problem.features import MAX_PAGE_SIZE, Features
 from flash.problem.head_dims import checked_head_dim, checked_head_dim_v
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.narrow import not_for_fp8, resolved_out_dtype
+from flash.problem.narrow import not_for_fp8, resolved_out_dtype, resolved_scale_block
 from flash.problem.persistence import SCHEDULERS, scheduled
 from flash.problem.precision import choices, resolved
 from flash.problem.simt_tiling import IEEE
@@ -51,7 +51,7 @@ class AttentionConfig(ScoreSettings):
         cores and need sm_80 or later. "e4m3" and "e5m2" are of Q, K and V alone, for Hopper
         (target="sm_90a"), and launches then give `q_scale`, `k_scale` and `v_scale`, float32 [batch,
         kv_heads], by which numbers of Q, K and V are multiplied (`flash/problem/fp8_tiling.py` says which
-        tiles there are).
+        tiles there are); with `scale_block` each block of rows of a head has scales of its own.
     precision: of f32, "ieee" (f32 throughout), "f32_grade" (on tensor cores, each product as three
         of f16: the error is that of f32) or "tf32" (on tensor cores, with 11 significant bits of
         Q, K, P and V); None and "auto" are "ieee" for now. Products of 16-bit types are exact
@@ -93,6 +93,10 @@ class AttentionConfig(ScoreSettings):
         the last bits of results depend on the batch and on the GPU. It is a choice of launches of
         `AttentionKernel`; emitted text does not depend on it.
     out_dtype: with "e4m3" and "e5m2" the type of O, "bf16" (None) or "f16".
+    scale_block: with "e4m3" and "e5m2" how many rows of a head of Q, of K and of V share a scale: a
+        multiple of 64, and of `tile`. `q_scale` is then [batch, heads, ceil(seq_q / scale_block)],
+        `k_scale` and `v_scale` are [batch, kv_heads, ceil(seq_k / scale_block)]. None: all rows share it.
+        Not with varlen.
     shared_kv: whether V is the first head_dim_v columns of K, as in multi-head latent attention (MLA:
         head_dim 576, head_dim_v 512, one head of K for all heads of Q); launches take no v. With a
         head_dim above 256 it is for f16 and bf16 with target="sm_90a" (`flash/problem/wgmma_choice.py`).
@@ -128,6 +132,7 @@ class AttentionConfig(ScoreSettings):
     out_dtype: DTypeLike | None = None
     shared_kv: bool = False
     scheduler: Scheduler | Auto = "auto"
+    scale_block: int | None = None
 
     def __repr__(self) -> str:
         """The config as it would be made, what it has itself before the settings of scores."""
@@ -143,6 +148,7 @@ class AttentionConfig(ScoreSettings):
         object.__setattr__(self, "dtype", config_name(self.dtype))
         require_one_of("dtype", self.dtype, tuple(INPUT_DTYPES))
         object.__setattr__(self, "out_dtype", resolved_out_dtype(self.dtype, self.out_dtype))
+        object.__setattr__(self, "scale_block", resolved_scale_block(self.dtype, self.scale_block))
         require_one_of("precision", self.precision, choices(self.element), hint=self._why_no_precision)
         object.__setattr__(self, "precision", resolved(self.element, self.precision))
         require_one_of("causal", self.causal, CAUSAL)
@@ -265,6 +271,7 @@ class AttentionConfig(ScoreSettings):
             precision=self.precision,
             without_wgmma=self._without_wgmma,
             shared_kv=self.shared_kv,
+            scale_block=self.scale_block or 0,
         )
 
     @property
@@ -273,7 +280,9 @@ class AttentionConfig(ScoreSettings):
         (`flash/problem/wgmma_choice.py`).
         """
         if self.is_fp8:
-            return not_for_fp8(self.page_size, self.pack_gqa, self.splits, self.dropout)
+            return not_for_fp8(
+                self.page_size, self.pack_gqa, self.splits, self.dropout, self.varlen, self.scale_block
+            )
         if self.page_size is None or self.page_size % BOX_ROWS == 0:
             return ""
         return f"pages have {self.page_size} rows, and boxes of tensor copies multiples of {BOX_ROWS}"
@@ -309,6 +318,7 @@ class AttentionConfig(ScoreSettings):
             seqused_k=self.seqused_k,
             page_size=self.page_size or 0,
             scaled=self.is_fp8,
+            scale_block=self.scale_block or 0,
         )
 
     def for_rows(self, rows: int, target: Target) -> AttentionConfig:

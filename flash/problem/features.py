@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from flash.operands.declared import MAX_WINDOWED_SEQ, PER_SEQUENCE, Number, Operand
@@ -20,6 +20,8 @@ MAX_POSITIONS: Final = 2**30  # rows of the tables of a rotary embedding
 MAX_NEW_ROWS: Final = 16
 _REGISTERS_OF_LOOKUPS: Final = 8  # for shared reads of a page table
 SCALES: Final = ("q_scale", "k_scale", "v_scale")  # the operands of Q, K and V of fp8
+Q_BLOCKS: Final = "q_blocks"  # how many blocks of rows with a scale each a head of Q has
+K_BLOCKS: Final = "k_blocks"  # the same of K, and of V
 OVERLAPPING_SM: Final = 90  # the first target whose grids may begin before those before them have ended
 MAX_PAGE_SIZE: Final = 256  # rows of a page of K and V
 # The operands that say how many rows of the cache are keys, with which row these begin, and which
@@ -131,6 +133,7 @@ class Features:
     appended: Appended | None = None
     turns_queries: Turned | None = None  # the rotation of Q in a kernel that appends nothing
     scaled: bool = False  # whether Q, K and V have scales, for each head of K and V of each sequence
+    scale_block: int = 0  # rows of a head of Q, K and V that share a scale; 0 if all of them do
 
     @property
     def turned(self) -> Turned | None:
@@ -148,6 +151,7 @@ class Features:
             "leftpad": self.leftpad_k,
             "indexed": self.cache_batch_idx,
             f"page{self.page_size}": self.page_size > 0,
+            f"scales{self.scale_block}": self.scale_block > 0,
         }
         words = [feature.word for feature in self.scores if feature.dtype is None]
         words += [word for word, there in flags.items() if there]
@@ -255,6 +259,9 @@ class Features:
     def _scales(self) -> Iterator[Operand]:
         """The scales of Q, K and V."""
         for what, name in zip("QKV", SCALES if self.scaled else (), strict=self.scaled):
+            if self.scale_block:
+                yield self._scale_of_blocks(what, name)
+                continue
             yield Operand(
                 name,
                 F32,
@@ -262,6 +269,25 @@ class Features:
                 f"what the numbers of {what} are multiplied with, for each head of K and V and the heads "
                 "of Q that share it",
             )
+
+    def _scale_of_blocks(self, what: str, name: str) -> Operand:
+        """The scales of blocks of rows of Q, K or V."""
+        return Operand(
+            name,
+            F32,
+            ("batch", "heads", Q_BLOCKS) if what == "Q" else ("batch", "kv_heads", K_BLOCKS),
+            f"what the numbers of {what} are multiplied with, for each {self.scale_block} rows of a head, of "
+            "which the last may be fewer",
+        )
+
+    @property
+    def scale_blocks(self) -> dict[str, str]:
+        """By the names of the numbers of blocks of rows that have a scale, those of the rows."""
+        return {Q_BLOCKS: "seq_q", K_BLOCKS: "seq_k"} if self.scale_block else {}
+
+    def counts_of_scales(self, rows: Mapping[str, int]) -> dict[str, int]:
+        """How many blocks of rows have a scale, by the names of these numbers; `rows` has those of rows."""
+        return {name: -(-rows[of] // self.scale_block) for name, of in self.scale_blocks.items()}
 
     @property
     def _of_sequences(self) -> Iterator[Operand]:

@@ -19,10 +19,11 @@ from ptxgen.target import Target
 
 # Keys of a tile: a row of V transposed has one byte for each, so many as a swizzle spans.
 FP8_TILES: Final = (64, 128)
-_DEFAULT_TILES: Final = tuple(reversed(FP8_TILES))
 _DEFAULT_BLOCK_Q: Final = 128
 # Registers of a thread of the producer, which also transposes, and of a consumer, by consumers.
 _REGISTERS: Final = {1: (0, 0), 2: (56, 224), 3: (56, 152)}
+# The same with the widest values and scales of blocks of rows: their addresses take what O leaves.
+_REGISTERS_OF_BLOCKS: Final = _REGISTERS | {2: (40, 232)}
 ONES: Final = 8  # rows of ones behind the columns of V in a transposed tile, the least that `wgmma` takes
 _STEP_BYTES: Final = 1024  # barriers move the tile that follows to the next multiple of so many bytes
 _REGIONS: Final = 5  # tiles of Q, K, V, V transposed and O
@@ -35,8 +36,10 @@ _WIDEST_AT_ONCE: Final = 128  # columns of V whose sums a thread has beside thos
 @dataclass(frozen=True, slots=True)
 class Fp8Tiling(WgmmaTiling):
     """Tiles and warpgroups of one kernel; sizes in elements unless they say bytes. `stages` is how many
-    tiles of K, of V and of V transposed shared memory holds.
+    tiles of K, of V and of V transposed shared memory holds, `in_blocks` whether blocks of rows have scales.
     """
+
+    in_blocks: bool = False
 
     @property
     def takes_turns(self) -> bool:
@@ -45,7 +48,8 @@ class Fp8Tiling(WgmmaTiling):
 
     @property
     def _of_roles(self) -> tuple[int, int]:
-        return _REGISTERS[self.consumers]
+        has_least_left = self.in_blocks and self.output_columns == WIDTHS[-1]
+        return (_REGISTERS_OF_BLOCKS if has_least_left else _REGISTERS)[self.consumers]
 
     @property
     def value_part(self) -> int:
@@ -79,15 +83,28 @@ class Fp8Tiling(WgmmaTiling):
         return self.output_columns // 2 + self.tile // 4 + max(self.tile, self.value_part) // 2
 
 
+def possible_tiles(scale_block: int) -> tuple[int, ...]:
+    """The keys that a tile may have where so many share a scale, or with 0 all: a tile has one scale."""
+    return tuple(tile for tile in FP8_TILES if scale_block % tile == 0)
+
+
 def fp8_tiling(
-    dims: tuple[int, int], tile: int | str, block_q: int | str, stages: int, target: Target, beside: int = 0
+    dims: tuple[int, int],
+    tile: int | str,
+    block_q: int | str,
+    stages: int,
+    target: Target,
+    beside: int = 0,
+    scale_block: int = 0,
 ) -> Fp8Tiling | None:
     """The tiling for (head_dim, head_dim_v) and these sizes, of which `tile` and `block_q` may be "auto";
-    None if none fits shared memory and registers, of which features take `beside`.
+    None if none fits shared memory and registers, of which features take `beside`. So many rows as
+    `scale_block` says share a scale, or with 0 all.
     """
     rows = _DEFAULT_BLOCK_Q if block_q == "auto" else int(block_q)
-    tiles = _DEFAULT_TILES if tile == "auto" else (int(tile),)
-    found = [Fp8Tiling(*dims, n, rows, max(stages, LEAST_STAGES)) for n in tiles]
+    tiles = tuple(reversed(possible_tiles(scale_block))) if tile == "auto" else (int(tile),)
+    count = max(stages, LEAST_STAGES)
+    found = [Fp8Tiling(*dims, n, rows, count, in_blocks=scale_block > 0) for n in tiles]
     most = target.shared_per_block_optin
     return next((t for t in found if t.has_registers(beside) and t.shared_bytes <= most), None)
 
@@ -100,10 +117,12 @@ def require_fp8(
     target: Target,
     alignment: int,
     beside: int = 0,
+    scale_block: int = 0,
 ) -> Fp8Tiling:
     """The tiling of a kernel with Q, K and V of `dtype`. `sizes` are tile, block_q and stages, `excluded`
     is what of the problem or of a launch no such kernel does, `alignment` that of the arrays in bytes,
-    `beside` the registers of features. Raises `ConfigError` that says what the kernel lacks.
+    `beside` the registers of features, `scale_block` is as for `fp8_tiling`. Raises `ConfigError` that says
+    what the kernel lacks.
     """
     assert dtype.name in FP8_DTYPES
     tile, block_q, stages = sizes
@@ -120,7 +139,7 @@ def require_fp8(
     elif max(dims) > WIDTHS[-1]:
         why = f"takes head_dim_v up to {WIDTHS[-1]}, got {dims[1]}"
     else:
-        found = fp8_tiling(dims, tile, block_q, stages, target, beside)
+        found = fp8_tiling(dims, tile, block_q, stages, target, beside, scale_block)
         why = (
             f"with tile={tile}, block_q={block_q} and stages={max(stages, LEAST_STAGES)} does not fit shared "
             f"memory or registers; use fewer stages, or smaller tiles of {FP8_TILES} and {WGMMA_BLOCKS_Q}"

@@ -7,14 +7,18 @@ from __future__ import annotations
 from typing import Final
 
 from flash.operands.dtypes import BF16, F16, FP8_DTYPES, DType, config_name
+from flash.problem.wgmma_tiling import WGMMA_ROWS
 from flash.scores.options import require_one_of
-from ptxgen.arguments import is_one_of
+from ptxgen.arguments import integer, is_one_of
 from ptxgen.errors import ConfigError, did_you_mean, shown
 
 HEAD: Final = "head"
 TOKEN: Final = "token"
 FP8_NAMES: Final = " or ".join(map(repr, FP8_DTYPES))
 _OUTPUTS: Final = (BF16.name, F16.name)
+# Rows of Q, K and V that share a scale: those of a warpgroup, of whose tiles of keys they are multiples.
+LEAST_SCALE_BLOCK: Final = WGMMA_ROWS
+MAX_SCALE_BLOCK: Final = 1 << 15
 
 
 def is_per_token(who: str, stored: DType, scale_per: object) -> bool:
@@ -51,10 +55,40 @@ def resolved_out_dtype(dtype: object, given: object) -> object:
     return None
 
 
-def not_for_fp8(page_size: int | None, pack_gqa: object, splits: object, dropout: float) -> str:
+def resolved_scale_block(dtype: object, given: object) -> int | None:
+    """The rows that share a scale as a config keeps them; None if all rows of a head do. Raises
+    `ConfigError`.
+    """
+    if given is None:
+        return None
+    if dtype not in FP8_DTYPES:
+        raise ConfigError(
+            f"AttentionConfig: scale_block is for Q, K and V of {' or '.join(map(repr, FP8_DTYPES))}, which "
+            f"have scales; those of {dtype!r} have none, got {shown(given)}; leave it out"
+        )
+    rows = integer(given, LEAST_SCALE_BLOCK, MAX_SCALE_BLOCK)
+    if rows is None or rows % LEAST_SCALE_BLOCK:
+        raise ConfigError(
+            f"AttentionConfig: scale_block must be a multiple of {LEAST_SCALE_BLOCK} rows from "
+            f"{LEAST_SCALE_BLOCK} to {MAX_SCALE_BLOCK}, or None for a scale of all rows of a head, got "
+            f"{shown(given)}; repeat the scales of blocks that are such multiples together"
+        )
+    return rows
+
+
+def not_for_fp8(
+    page_size: int | None,
+    pack_gqa: object,
+    splits: object,
+    dropout: float,
+    varlen: bool = False,
+    scale_block: int | None = None,
+) -> str:
     """The first of these settings that the kernel of fp8 does not support; the empty string if it supports
     all.
     """
+    if varlen and scale_block is not None:
+        return f"scale_block={scale_block} with varlen"
     if page_size is not None:
         return f"page_size={page_size}"
     if pack_gqa is True:

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Final
 
 from flash.operands.dtypes import F32, FP8_DTYPES, INPUT_DTYPES, DType
-from flash.problem.fp8_tiling import FP8_TILES, fp8_tiling, require_fp8
+from flash.problem.fp8_tiling import fp8_tiling, possible_tiles, require_fp8
 from flash.problem.latent_tiling import LATENT_TILES
 from flash.problem.mma_tiling import MMA_BLOCKS_Q, PAIRS, TF32, MmaTiling, Operands, mma_tilings
 from flash.problem.precision import forward_operands_of, resolved
@@ -103,6 +103,7 @@ class TileRequest:
     in_pages: bool = False  # whether K and V are in pages, and queries packed
     without_wgmma: str = ""  # what of the problem speaks against `wgmma`, for messages
     shared_kv: bool = False  # whether V is columns of K
+    scale_block: int = 0  # rows of fp8 that share a scale; 0 if all of a head do
 
     @property
     def is_latent(self) -> bool:
@@ -157,7 +158,7 @@ class TileRequest:
     def tiles(self, target: Target) -> tuple[int, ...]:
         """The sizes that tile may have."""
         if self.is_fp8:
-            return FP8_TILES
+            return possible_tiles(self.scale_block)
         if self.is_latent:
             return tuple(sorted(LATENT_TILES))
         with_wgmma = not replace(self, tile="auto").why_not_wgmma(target)
@@ -198,6 +199,7 @@ def choose_tiling(request: TileRequest, target: Target, alignment: int | None = 
             target,
             request.alignment if alignment is None else alignment,
             request.other_registers,
+            request.scale_block,
         )
     _require_target(request, target)
     if not request.why_not_wgmma(target, alignment):
@@ -253,8 +255,8 @@ def tiles_that_fit(request: TileRequest, target: Target) -> list[tuple[int, int]
     """Every (tile, block_q) that such a kernel can have, whatever sizes `request` gives."""
     dims, stages, beside = (request.head_dim, request.head_dim_v), request.stages, request.other_registers
     if request.is_fp8:
-        sizes = product(FP8_TILES, WGMMA_BLOCKS_Q)
-        return [size for size in sizes if fp8_tiling(dims, *size, stages, target, beside)]
+        sizes = product(possible_tiles(request.scale_block), WGMMA_BLOCKS_Q)
+        return [s for s in sizes if fp8_tiling(dims, *s, stages, target, beside, request.scale_block)]
     found = [(n, m) for n in TILES for m in BLOCKS_Q if _tiling(request, n, m, target)]
     for n, m in product(WGMMA_TILES, WGMMA_BLOCKS_Q):
         if (n, m) not in found and not replace(request, tile=n, block_q=m).why_not_wgmma(target):

@@ -156,6 +156,10 @@ class Applied:
         """The first key that the feature may hide, s32; None if it may hide any key."""
         return None
 
+    def times(self, factor: Value) -> Applied:
+        """The feature for products that are multiplied by `factor` first."""
+        return self
+
     def change(self, S: Fragment, places: ScorePlaces, slopes: Fragment | None = None) -> None:
         """Change this thread's scores, in units of log2; multiply `slopes` by the derivatives."""
 

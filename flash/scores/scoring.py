@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from flash.scores.feature import LN2, LOG2E, Applied
 from flash.scores.places import ScorePlaces
@@ -30,6 +31,10 @@ class Scoring:
             if scaled and step.is_natural:
                 self._multiply(S, LN2)
             step.change(S, places, slopes)
+
+    def times(self, factor: Value) -> Scoring:
+        """The same steps for products that are multiplied by `factor` first."""
+        return replace(self, scale=self.scale * factor, steps=[step.times(factor) for step in self.steps])
 
     def _multiply(self, S: Fragment, factor: Value | float) -> None:
         for score in S.all():

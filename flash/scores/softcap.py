@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Final, TypedDict
 
 import numpy as np
@@ -127,6 +128,10 @@ class AppliedSoftcap(Applied):
 
     scales: ClassVar = True
     bends: ClassVar = True
+
+    def times(self, factor: Value) -> AppliedSoftcap:
+        """See `Applied.times`."""
+        return replace(self, scale=self.scale * factor)
 
     def change(self, S: Fragment, places: ScorePlaces, slopes: Fragment | None = None) -> None:
         """See `Applied.change`."""

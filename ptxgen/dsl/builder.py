@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Literal, overload
 
 from ptxgen import ir
 from ptxgen.dsl.atomics import Atomic
 from ptxgen.dsl.collective import Cta, Warp
-from ptxgen.dsl.hopper import Cluster, Role, Roles, TileScheduler, Tma, Turns, Wgmma, cluster_of
+from ptxgen.dsl.hopper import (
+    Cluster,
+    Role,
+    Roles,
+    TicketScheduler,
+    TileScheduler,
+    Tma,
+    Turns,
+    Wgmma,
+    cluster_of,
+)
+from ptxgen.dsl.hopper.scheduler import check_count
 from ptxgen.dsl.shared import DYNAMIC_SHARED, check_name
 from ptxgen.dsl.tiles import Fragment
 from ptxgen.dsl.values import Pointer, Value, is_count, is_int, moved_as, require_type
-from ptxgen.errors import ConfigError, shown
+from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
-from ptxgen.types import REGISTER_PREFIX, ScalarType, f32, u64
+from ptxgen.types import REGISTER_PREFIX, ScalarType, f32, u32, u64
 
 _LEAST_IN_TURNS: Final = 2  # warpgroups
 
@@ -55,6 +67,7 @@ class KernelBuilder(Roles):
             )
         super().__init__(name, target, threads, min_ctas)
         self._params: list[ir.Param] = []
+        self._ticket_counters: list[str] = []
         self.asserts = asserts
         self.reciprocals = reciprocals
         self.atomic = Atomic(self)
@@ -110,12 +123,67 @@ class KernelBuilder(Roles):
             )
         return Turns(self, role, self.take_barriers("turns", role.warpgroups))
 
-    def tile_scheduler(self, count: Value, *, mirrored: bool = False) -> TileScheduler:
+    @overload
+    def tile_scheduler(self, count: Value, *, mirrored: bool = False) -> TileScheduler: ...
+
+    @overload
+    def tile_scheduler(
+        self, count: Value, *, order: Literal["ticket"], counter: Pointer, roles: Sequence[Role] = ()
+    ) -> TicketScheduler: ...
+
+    def tile_scheduler(
+        self,
+        count: Value,
+        *,
+        mirrored: bool = False,
+        order: Literal["dealt", "ticket"] = "dealt",
+        counter: Pointer | None = None,
+        roles: Sequence[Role] = (),
+    ) -> TileScheduler | TicketScheduler:
         """What deals tiles of the work to CTAs that take several, one after another: `with
         scheduler.tiles() as tile:`, in each role. `count`, u32 and at least 1, is how many there are. If it
         is `mirrored`, every other round begins with the last CTA: for tiles with the longest first.
+
+        With `order="ticket"` a CTA takes the next tile when it is done with one, for tiles of different
+        cost: the number is that of `counter`, a pointer to one u32 in global memory, which is 0 before a
+        launch and after it. `roles` are those that come to `scheduler.tiles`, all of them, the one that
+        takes numbers first; without, the CTA has no roles. `count` plus the CTAs is at most 2**32. Each
+        scheduler has a counter of its own, and all CTAs come to its tiles, once: not in a loop.
+        Raises `TypeMismatchError` for a count or a counter of another type, and `ConfigError` for other
+        orders, other roles, a counter of another scheduler, fewer than four free named barriers, and in
+        a cluster.
         """
-        return TileScheduler(self, count, mirrored)
+        if order == "dealt" and counter is None and not roles:
+            return TileScheduler(self, count, mirrored)
+        check_count(count)
+        if order != "ticket" or mirrored:
+            raise ConfigError(
+                f"tile_scheduler: order must be 'dealt', or 'ticket' without mirrored, got {shown(order)}, "
+                f"mirrored={shown(mirrored)}; counter and roles are those of tickets"
+            )
+        if not isinstance(counter, Pointer) or counter.space != "global" or counter.dtype is not u32:
+            raise TypeMismatchError(
+                "tile_scheduler: tickets need counter=, a pointer to u32 in global memory, such as "
+                f"k.pointer('tickets', u32), got {shown(counter)}"
+            )
+        known = [role for role in roles if getattr(role, "k", None) is self]
+        if len(known) < len(roles) or len(set(known)) < len(known):
+            raise ConfigError(
+                f"tile_scheduler: roles must be different roles of this kernel, got {shown(roles)}"
+            )
+        if self.cluster.size > 1:
+            raise ConfigError(
+                f"tile_scheduler: a ticket is one CTA's, but the kernel has clusters of {self.cluster.size}; "
+                "leave out order='ticket', or cluster="
+            )
+        if str(counter) in self._ticket_counters:
+            raise ConfigError(
+                "tile_scheduler: tickets need a counter of their own, but another scheduler of this kernel "
+                "has the same, and a CTA that is done with one would take its numbers for the other; give "
+                "each a counter=, such as counter.at(1)"
+            )
+        self._ticket_counters.append(str(counter))
+        return TicketScheduler(self, count, counter, roles, len(self._ticket_counters) - 1)
 
     # ---------------------------------------------------------------------------- notes and result
 

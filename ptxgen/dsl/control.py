@@ -38,14 +38,17 @@ _MISSING["otherwise"] = _MISSING["when"]
 
 @dataclass
 class _Loop:
-    """An open loop: where it ends, how many blocks around it some threads may not run, whether
-    some threads may have left it, and the first operation in it that needs all threads.
+    """An open loop: its kind, where it ends, how many blocks around it some threads may not run, whether
+    some threads may have left it, the first operation in it that needs all threads, and why no
+    thread may leave it.
     """
 
+    kind: str
     done: ir.Label
     outside: int
     left: bool = False
     joined: str = ""
+    kept: str = ""
 
 
 class Control(Grid):
@@ -171,13 +174,15 @@ class Control(Grid):
 
         `uniform` promises that the condition is the same in all threads of the CTA; otherwise no
         barrier may be in the loop, because threads that left it never arrive. Raises
-        `TypeMismatchError` outside of loops.
+        `TypeMismatchError` outside of loops, and directly inside tickets (`k.tile_scheduler`).
         """
         self.refuse_predicated("break_if")
         self.require_predicate("break_if", condition)
         if not self._loops:
             raise TypeMismatchError("break_if leaves a loop, and there is none around it")
         loop = self._loops[-1]
+        if loop.kept:
+            raise TypeMismatchError(f"break_if would leave {loop.kept}")
         if not uniform or len(self._divergent) > loop.outside:
             if loop.joined:
                 raise TypeMismatchError(
@@ -309,11 +314,20 @@ class Control(Grid):
     def _loop(self, kind: str, done: ir.Label, *, divergent: bool) -> Iterator[None]:
         """The body of a loop, which ends behind `done`."""
         with self._block(kind, divergent=divergent):
-            self._loops.append(_Loop(done, len(self._divergent)))
+            self._loops.append(_Loop(kind, done, len(self._divergent)))
             try:
                 yield
             finally:
                 self._loops.pop()
+
+    @property
+    def innermost_loop(self) -> str:
+        """The kind of the innermost open loop, empty outside of loops."""
+        return self._loops[-1].kind if self._loops else ""
+
+    def keep_innermost_loop(self, why: str) -> None:
+        """Let no thread leave the innermost open loop by `break_if`; `why` names it and says why."""
+        self._loops[-1].kept = why
 
     def repeat_until(self, condition: Callable[[], Value]) -> None:
         """Evaluate a condition again and again, in each thread until it holds: to wait for others."""

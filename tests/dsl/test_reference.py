@@ -60,6 +60,8 @@ INNER = {  # what the parts of the DSL use of each other
         "refuse_predicated",
         "remainder",
         "repeat_until",
+        "innermost_loop",
+        "keep_innermost_loop",
         "require_all_threads",
         "require_predicate",
         "require_role",

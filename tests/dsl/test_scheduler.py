@@ -1,7 +1,10 @@
-"""Persistent CTAs: what `k.tile_scheduler` deals, with rings and roles, and what it refuses."""
+"""Persistent CTAs: what `k.tile_scheduler` deals or gives tickets for, with rings and roles, and what it
+refuses.
+"""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,14 +19,17 @@ from ptxgen.types import f32, u32
 ROWS, TILE = 8, 32
 
 
-def kernel(mirrored: bool = False) -> tuple[KernelBuilder, Any]:
+def kernel(order: str = "dealt") -> tuple[KernelBuilder, Any]:
     """Each tile of X has some boxes of rows; Y gets the sum of the rows of each."""
     k = KernelBuilder("sums", target="sm_90a", threads=64)
     X, Y = k.tma.tensor_map("X", f32), k.pointer("Y", f32)
     tiles, boxes = k.param("tiles", u32), k.param("boxes", u32)
     producer, consumer = k.warp_role("producer"), k.warp_role("consumer")
     ring = k.tma.ring(2, producer, consumer, x=((ROWS, TILE), f32))
-    scheduler = k.tile_scheduler(tiles, mirrored=mirrored)
+    counter = k.pointer("counter", u32)
+    scheduler: Any = k.tile_scheduler(tiles, mirrored=order == "mirrored")
+    if order == "ticket":
+        scheduler = k.tile_scheduler(tiles, order=order, counter=counter, roles=(producer, consumer))
     with producer, scheduler.tiles() as tile, k.loop(0, boxes) as box, ring.fill() as stage:
         k.tma.load(stage.x, X[(tile * boxes + box) * ROWS, 0])
     with consumer, scheduler.tiles() as tile:
@@ -36,18 +42,90 @@ def kernel(mirrored: bool = False) -> tuple[KernelBuilder, Any]:
     return k, k.build()
 
 
-@pytest.mark.parametrize("ctas", [1, 2, 3, 7, 9])
-@pytest.mark.parametrize("mirrored", [False, True])
-@pytest.mark.parametrize("schedule", ["lockstep", PCT(1)])
-def test_any_number_of_ctas_takes_all_tiles(ctas: int, schedule: Any, mirrored: bool) -> None:
-    k, module = kernel(mirrored)
+def ran(order: str, ctas: int, schedule: Any) -> None:
+    """Run the kernel twice with one counter, and compare its results with those of numpy."""
+    k, module = kernel(order)
     x = np.random.default_rng(0).integers(-9, 9, (7 * 3 * ROWS, TILE)).astype(np.float32)
-    y = np.full((7, TILE), np.nan, np.float32)
-    args = [k.tma.boxes()["X"].of(x), y, 7, 3]
+    y, counter = np.full((7, TILE), np.nan, np.float32), np.zeros(1, np.uint32)
     smem = module.kernels[0].dynamic_shared_bytes
     given = {"grid": (ctas, 1, 1), "block": (64, 1, 1), "dynamic_smem": smem, "schedule": schedule}
-    run(module, "sums", args=[args[0], y, 7, 3], sanitize=True, **given)
-    np.testing.assert_array_equal(y, x.reshape(7, -1, TILE).sum(1))
+    for tiles in (7, 5):
+        y[:] = np.nan
+        run(module, "sums", args=[k.tma.boxes()["X"].of(x), y, tiles, 3, counter], sanitize=True, **given)
+        np.testing.assert_array_equal(y[:tiles], x.reshape(7, -1, TILE).sum(1)[:tiles])
+        assert not counter.any()
+
+
+@pytest.mark.parametrize("ctas", [1, 2, 3, 7, 9])
+@pytest.mark.parametrize("order", ["dealt", "mirrored", "ticket"])
+@pytest.mark.parametrize("schedule", ["lockstep", PCT(1)])
+def test_any_number_of_ctas_takes_all_tiles(ctas: int, schedule: Any, order: str) -> None:
+    ran(order, ctas, schedule)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(2, 22))
+def test_tickets_are_right_in_every_order_of_warps(seed: int) -> None:
+    ran("ticket", 1 + seed % 4, PCT(seed))
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", PCT(3)])
+def test_a_cta_without_roles_takes_tickets_too(schedule: Any) -> None:
+    k = KernelBuilder("taken", target="sm_80", threads=64)
+    Y, count = k.pointer("Y", u32), k.param("tiles", u32)
+    scheduler = k.tile_scheduler(count, order="ticket", counter=k.pointer("counter", u32))
+    with scheduler.tiles() as tile:
+        Y[tile * 64 + k.thread_id()] = tile
+        k.barrier()
+    module, y, counter = k.build(), np.full((8, 64), 99, np.uint32), np.zeros(1, np.uint32)
+    for _ in range(2):
+        y[:] = 99
+        how: Any = {"grid": (3, 1, 1), "block": (64, 1, 1), "sanitize": True, "schedule": schedule}
+        run(module, "taken", args=[y, 7, counter], dynamic_smem=8, **how)
+        assert y[:, ::63].T.tolist() == [[*range(7), 99]] * 2
+        assert not counter.any()
+    found = prove(module, block=64)
+    assert found.shared.complete, found.shared.report()
+
+
+def taken_twice(with_roles: bool) -> Any:
+    """A kernel of two schedulers: of the tiles of the first Y gets the number, of the second the double."""
+    k = KernelBuilder("twice", target="sm_90a", threads=64)
+    Y, counter = k.pointer("Y", u32), k.pointer("counter", u32)
+    counts = (k.param("tiles", u32), k.param("more", u32))
+    roles = (k.warp_role("one"), k.warp_role("other")) if with_roles else ()
+    schedulers = [
+        k.tile_scheduler(count, order="ticket", counter=counter.at(n), roles=roles)
+        for n, count in enumerate(counts)
+    ]
+    for role in roles or (None,):
+        with role or nullcontext():
+            for n, scheduler in enumerate(schedulers):
+                with scheduler.tiles() as tile:
+                    Y[(tile * 2 + n) * 64 + k.thread_id()] = tile << n
+    return k.build()
+
+
+@pytest.mark.parametrize("with_roles", [False, True])
+@pytest.mark.parametrize("schedule", ["lockstep", PCT(5), PCT(6)])
+def test_two_schedulers_have_words_of_their_own(with_roles: bool, schedule: Any) -> None:
+    module, counter = taken_twice(with_roles), np.zeros(2, np.uint32)
+    smem = module.kernels[0].dynamic_shared_bytes
+    how: Any = {"block": (64, 1, 1), "dynamic_smem": smem, "sanitize": True, "max_instructions": 20_000}
+    wanted = np.arange(7)[:, None, None] << np.arange(2)[None, :, None]
+    for ctas in (1, 3):
+        y = np.full((7, 2, 64), 99, np.uint32)
+        run(module, "twice", grid=(ctas, 1, 1), args=[y, counter, 7, 5], schedule=schedule, **how)
+        assert not counter.any()
+        assert (y[:5] == wanted[:5]).all()
+        assert (y[5:, 0] == wanted[5:, 0]).all()
+        assert (y[5:, 1] == 99).all()
+
+
+@pytest.mark.parametrize("with_roles", [False, True])
+def test_barriers_of_two_schedulers_are_proved(with_roles: bool) -> None:
+    found = prove(taken_twice(with_roles), block=64)
+    assert found.shared.complete, found.shared.report()
 
 
 @pytest.mark.parametrize(
@@ -63,9 +141,9 @@ def test_rounds_are_dealt_from_one_end_or_from_both(mirrored: bool, wanted: list
     assert y.tolist() == [*wanted, 99]
 
 
-@pytest.mark.parametrize("mirrored", [False, True])
-def test_barriers_of_roles_are_proved(mirrored: bool) -> None:
-    k, module = kernel(mirrored)
+@pytest.mark.parametrize("order", ["dealt", "mirrored", "ticket"])
+def test_barriers_of_roles_are_proved(order: str) -> None:
+    k, module = kernel(order)
     maps = {name: boxes.smallest() for name, boxes in k.tma.boxes().items()}
     found = prove(module, block=64, params=maps)
     assert found.shared.complete, found.shared.report()
@@ -95,3 +173,115 @@ def test_what_is_refused() -> None:
     inside = "scheduler.tiles inside 'when': all threads of the role 'role' must come here"
     with pytest.raises(TypeMismatchError, match=inside), role, k.when(role.lane < 9), scheduler.tiles():
         pass
+
+
+def test_what_is_refused_of_tickets() -> None:
+    k = KernelBuilder("wrong", target="sm_90a", threads=96)
+    count, counter = k.param("count", u32), k.pointer("counter", u32)
+    one, other = k.warp_role("one"), k.warp_role("other")
+    wrong: Any = k.tile_scheduler
+    for given, error, wanted in (
+        (
+            {"order": "any"},
+            ConfigError,
+            "tile_scheduler: order must be 'dealt', or 'ticket' without mirrored, got 'any', mirrored=False; "
+            "counter and roles are those of tickets",
+        ),
+        (
+            {"order": "ticket", "mirrored": True},
+            ConfigError,
+            "tile_scheduler: order must be 'dealt', or 'ticket' without mirrored, got 'ticket', "
+            "mirrored=True; counter and roles are those of tickets",
+        ),
+        (
+            {"order": "ticket", "counter": 5},
+            TypeMismatchError,
+            "tile_scheduler: tickets need counter=, a pointer to u32 in global memory, such as "
+            "k.pointer('tickets', u32), got 5",
+        ),
+        (
+            {"order": "ticket", "counter": counter, "roles": (one, one)},
+            ConfigError,
+            "tile_scheduler: roles must be different roles of this kernel, got (Role('one', warps 0 to 0), "
+            "Role('one', warps 0 to 0))",
+        ),
+    ):
+        with pytest.raises(error) as refused:
+            wrong(count, **given)
+        assert str(refused.value) == wanted
+    scheduler = k.tile_scheduler(count, order="ticket", counter=counter, roles=(one,))
+    twice = (
+        "scheduler.tiles with tickets is entered twice, but each CTA asks for a tile until there is none; "
+        "put both bodies into one"
+    )
+    with one:
+        with scheduler.tiles():
+            pass
+        with pytest.raises(ConfigError) as refused, scheduler.tiles():
+            pass
+        assert str(refused.value) == twice
+    with other, pytest.raises(ConfigError) as refused, scheduler.tiles():
+        pass
+    assert str(refused.value) == (
+        "scheduler.tiles must be entered in the roles 'one', but is in the role 'other'; give tile_scheduler "
+        "the roles that come here: roles=(producer, consumer)"
+    )
+
+
+@pytest.mark.parametrize("with_role", [False, True])
+def test_tickets_are_asked_for_outside_of_loops_and_to_the_end(with_role: bool) -> None:
+    k = KernelBuilder("wrong", target="sm_90a", threads=32)
+    count, counter = k.param("count", u32), k.pointer("counter", u32)
+    roles = (k.warp_role("one"),) if with_role else ()
+    again, other = (
+        k.tile_scheduler(count, order="ticket", counter=counter.at(n), roles=roles) for n in range(2)
+    )
+    dealt = k.tile_scheduler(count)
+    inside = (
+        "scheduler.tiles with tickets must be outside of loops, but is inside {}: each CTA asks for a tile "
+        "until there is none, which it can do once; put the loop into the body of scheduler.tiles, or let "
+        "the tiles be those of all rounds together"
+    )
+    with roles[0] if with_role else nullcontext():
+        loops: tuple[tuple[str, Any], ...] = (
+            ("loop", lambda: k.loop(0, 3)),
+            ("while_", lambda: k.while_(lambda: count < 3, uniform=True)),
+            ("dealt", dealt.tiles),
+            ("while_", other.tiles),
+        )
+        for kind, around in loops:
+            with around(), pytest.raises(ConfigError) as refused, again.tiles():
+                pass
+            assert str(refused.value) == inside.format(repr(kind))
+        with again.tiles(), pytest.raises(TypeMismatchError) as left:
+            k.break_if(count < 3, uniform=True)
+        assert str(left.value) == (
+            "break_if would leave scheduler.tiles with tickets, but the counter returns to 0 only if each "
+            "CTA asks for a tile until there is none; put the rest of the body into 'with k.when(condition, "
+            "uniform=True)'"
+        )
+
+
+def test_two_schedulers_have_two_counters() -> None:
+    k = KernelBuilder("wrong", target="sm_90a", threads=32)
+    count, counter = k.param("count", u32), k.pointer("counter", u32)
+    k.tile_scheduler(count, order="ticket", counter=counter.at(1))
+    wanted = (
+        "tile_scheduler: tickets need a counter of their own, but another scheduler of this kernel has the "
+        "same, and a CTA that is done with one would take its numbers for the other; give each a counter=, "
+        "such as counter.at(1)"
+    )
+    with pytest.raises(ConfigError) as refused:
+        k.tile_scheduler(count, order="ticket", counter=counter.at(1))
+    assert str(refused.value) == wanted
+
+
+def test_a_ticket_is_of_one_cta() -> None:
+    k = KernelBuilder("wrong", target="sm_90a", threads=32, cluster=2)
+    wanted = (
+        "tile_scheduler: a ticket is one CTA's, but the kernel has clusters of 2; leave out order='ticket', "
+        "or cluster="
+    )
+    with pytest.raises(ConfigError) as refused:
+        k.tile_scheduler(k.param("count", u32), order="ticket", counter=k.pointer("counter", u32))
+    assert str(refused.value) == wanted

@@ -249,7 +249,9 @@ def test_attention_makes_the_config_from_the_arrays() -> None:
     of = functions_module._OfAttention
     settings = settings_of_call({}, str)
     kept = [
-        functions_module._kernel(of, 8, 3, "f32", True, None, False, False, False, None, "auto", *settings)
+        functions_module._kernel(
+            of, 8, 3, "f32", True, None, False, False, False, None, "auto", None, None, *settings
+        )
         for _ in range(2)
     ]
     assert kept[0] is kept[1]
@@ -407,8 +409,8 @@ def test_attention_refuses_other_types(dtype: str) -> None:
     with pytest.raises(LaunchError) as caught:
         flash.attention(*(a.astype(dtype) for a in problem()), backend="cpu")
     assert str(caught.value) == (
-        f"attention: q must be one of float32, float16, bfloat16, got {dtype}; convert q, k and v, "
-        "such as with q.astype('float32')"
+        "attention: q must be one of float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, got "
+        f"{dtype}; convert q, k and v, such as with q.astype('float32')"
     )
 
 
@@ -416,8 +418,8 @@ def test_attention_refuses_other_types_of_torch(torch: ModuleType) -> None:
     with pytest.raises(LaunchError) as caught:
         flash.attention(*(torch.zeros(1, 2, 3, 8, dtype=torch.float64),) * 3)
     assert str(caught.value) == (
-        "attention: q must be one of float32, float16, bfloat16, got float64; convert q, k and v, "
-        "such as with q.float()"
+        "attention: q must be one of float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, got float64; "
+        "convert q, k and v, such as with q.float()"
     )
 
 

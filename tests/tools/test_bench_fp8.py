@@ -6,8 +6,9 @@ import ml_dtypes
 import numpy as np
 
 from flash.commands.measure.fp8_error import Numbers, drawn, fp8_jobs, one_sum, product, relative_error
+from flash.commands.measure.fp8_scale_error import error_of_rows, fp8_scale_jobs, narrowed
 from flash.commands.measure.record import Measurement
-from flash.reference import attention_reference
+from flash.reference import attention_reference, scaled_numbers
 
 FLAT = Numbers("flat", 0.02, 1.0)
 
@@ -39,3 +40,26 @@ def test_a_product_keeps_14_bits_of_its_sum() -> None:
     c = np.array([[1 + 2.0**-13]], np.float32)
     np.testing.assert_array_equal(product(a, b, np.zeros((1, 1), np.float32)), [[1]])
     np.testing.assert_array_equal(product(a, b, c), [[2.0]])
+
+
+def test_scales_of_blocks_err_less_where_rows_of_v_become_small() -> None:
+    (job,) = fp8_scale_jobs(quick=True)
+    heads, *blocks = (one.median for one in job.run() if isinstance(one, Measurement))
+    assert len(blocks) == 4
+    for with_blocks, ratio in zip(blocks[::2], blocks[1::2], strict=True):
+        assert 0 < with_blocks < 2.0**-4 < heads
+        assert ratio == with_blocks / heads
+
+
+def test_numbers_over_their_scales_are_those_within_half_a_unit() -> None:
+    x = np.random.default_rng(0).standard_normal((1, 1, 256, 16)).astype("f4")
+    x[:, :, 64:128] *= 2.0**-20
+    for block in (None, 64):
+        found = scaled_numbers(*narrowed(x, block), block)
+        error = np.abs(found - x) / np.abs(x).max(axis=(2, 3) if block is None else 3, keepdims=True)
+        assert error.max() <= 2.0**-4
+
+
+def test_the_error_of_rows_counts_each_row_alike() -> None:
+    exact = np.array([[3.0, 4.0], [3e-6, 4e-6]])
+    assert error_of_rows(exact * [[1.0], [1.5]], exact) == np.sqrt(0.5**2 / 2)

@@ -489,7 +489,7 @@ def test_help_shows_examples_that_work_and_the_exit_codes(
         for line in shown.splitlines()
         if line.startswith("  ptxgen emit")
     ]
-    assert len(examples) == 12
+    assert len(examples) == 13
     monkeypatch.chdir(tmp_path)
     for argv in examples:
         if "--assemble" in argv or "--cubin" in argv:
@@ -498,8 +498,8 @@ def test_help_shows_examples_that_work_and_the_exit_codes(
         assert tool.main(argv) == 0
     written = sorted(path.name for path in tmp_path.iterdir())
     of_a_host = ["attention.h", "main.c"]
-    kernels = ["causal.ptx", "gpt.ptx", "mla.ptx", "out.cubin", "out.ptx", "packed.ptx", "serving.ptx"]
-    assert written == sorted([*of_a_host, *kernels])
+    kernels = ["causal.ptx", "fp8.ptx", "gpt.ptx", "mla.ptx", "out.cubin", "out.ptx", "packed.ptx"]
+    assert written == sorted([*of_a_host, *kernels, "serving.ptx"])
 
 
 # ------------------------------------------------------------------------------------ native

@@ -29,12 +29,13 @@ from flash.launch.backend_choice import for_gradients_of_host
 from flash.operands.words import Auto, Backend, Causal, Precision
 from flash.problem.splits import splits_of
 from flash.scores.features import ScoreArguments, VarlenArguments
-from ptxgen.errors import ConfigError
+from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.settings import AUTO
 
 _SEED: Final = "dropout_seed"
 _LOWERED: Final = (*MATRICES, "bias", "key_bias")  # what becomes of autocast's type
 _NOT_INTO_OUT: Final = "calls with out=... are not differentiated"
+_WITH_SCALES: Final = (torch.float8_e4m3fn, torch.float8_e5m2)  # types whose scales no operator takes
 
 
 class Operators:
@@ -146,6 +147,11 @@ class Operators:
 
     def _computed(self, *given: Any, out: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         tensors, scores, settings = self._read(given)
+        if tensors["q"].dtype in _WITH_SCALES:
+            raise LaunchError(
+                f"{self.who}: q must be one of float32, float16, bfloat16, got {tensors['q'].dtype}; call "
+                f"flash.{self.who}, which takes its scales, or convert q, k and v, such as with q.float()"
+            )
         found = getattr(flash, self.who)(
             **tensors,
             **scores,

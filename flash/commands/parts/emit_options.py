@@ -49,6 +49,12 @@ _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
         "help": "element type of Q, K, V and O: f32, f16 or bf16; of Q, K and V: e4m3 or e5m2 (default: f32)",
     },
     "--out-dtype": {"help": "element type of O with e4m3 and e5m2: bf16 or f16 (default: bf16)"},
+    "--scale-block": {
+        "type": number,
+        "metavar": "N",
+        "help": "rows of a head of Q, K and V of e4m3 and e5m2 that share a scale, a multiple of 64 "
+        "(default: all)",
+    },
     "--precision": {
         "default": AUTO,
         "help": "of f32: ieee, or on tensor cores f32_grade or tf32 (default: ieee)",

@@ -21,6 +21,7 @@ from ptxgen.check.flow import blocks
 from ptxgen.check.problems import Problem
 from ptxgen.check.prove.barriers.judging import BarrierProver
 from ptxgen.check.prove.barriers.sites import kind_of
+from ptxgen.check.prove.barriers.words import Touched
 from ptxgen.check.prove.listing.descriptors import Descriptors
 from ptxgen.check.prove.listing.rows import Effort, SpentError
 from ptxgen.check.prove.listing.search import Found, InstrSite, Search
@@ -190,10 +191,12 @@ class _Prover:
         )
         self._descriptors = Descriptors(self._search)
         self._shape = shape
+        self._static = frozenset(s.name for s in kernel.shared)
 
     def run(self) -> tuple[list[Judged], list[Judged]]:
         """The verdicts on the accesses and on the barriers, in the order of the text."""
         accesses: list[Judged] = []
+        touched: list[Touched] = []
         reached = set(self._graph.order)
         for block in self._graph.blocks:
             if block.index not in reached:
@@ -201,11 +204,14 @@ class _Prover:
             for position, instr in enumerate(block.instrs):
                 site = InstrSite(block.index, position, instr)
                 source = self._sources[block.start + position]
-                accesses += self._accesses(site, source)
-        barriers = BarrierProver(self._search, self._effort, self._shape, self._sources, _STEPS_OF_ACCESS)
+                accesses += self._accesses(site, source, touched)
+        barriers = BarrierProver(
+            self._search, self._effort, self._shape, self._sources, _STEPS_OF_ACCESS, touched, self._static
+        )
         return accesses, barriers.run()
 
-    def _accesses(self, site: InstrSite, source: Source) -> Iterator[Judged]:
+    def _accesses(self, site: InstrSite, source: Source, touched: list[Touched]) -> Iterator[Judged]:
+        """The verdicts on the accesses of an instruction, which join those that `touched` has."""
         for which, touch in enumerate(touches(site.instr)):
             self._effort.allow(_STEPS_OF_ACCESS)
             try:
@@ -216,4 +222,5 @@ class _Prover:
             except SpentError:
                 found = Found(UNKNOWN, _SPENT)
             if found is not None:
+                touched.append(Touched(site, touch, found))
                 yield judged(source, which, found)

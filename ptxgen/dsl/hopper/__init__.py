@@ -7,6 +7,7 @@ from ptxgen.dsl.hopper.layouts import Layout
 from ptxgen.dsl.hopper.ring import Ring, Stage
 from ptxgen.dsl.hopper.roles import NamedBarrier, Role, Roles
 from ptxgen.dsl.hopper.scheduler import TileScheduler
+from ptxgen.dsl.hopper.tickets import TicketScheduler
 from ptxgen.dsl.hopper.tiles import BoxTile
 from ptxgen.dsl.hopper.tma import Corner, TensorParameter, Tma
 from ptxgen.dsl.hopper.turns import Turns
@@ -24,6 +25,7 @@ __all__ = [
     "Roles",
     "Stage",
     "TensorParameter",
+    "TicketScheduler",
     "TileScheduler",
     "Tma",
     "Turns",

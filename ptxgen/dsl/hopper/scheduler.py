@@ -24,11 +24,7 @@ class TileScheduler:
     """
 
     def __init__(self, k: Roles, count: Value, mirrored: bool) -> None:
-        if getattr(count, "type", None) is not u32:
-            raise TypeMismatchError(
-                "tile_scheduler: the number of tiles must be a u32 value, such as k.param('tiles', u32), "
-                f"got {shown(count)}{_hint(count)}"
-            )
+        check_count(count)
         self.k = k
         self.count = count
         self.mirrored = mirrored
@@ -66,6 +62,15 @@ class TileScheduler:
                     yield k.min(number, self.count - 1)
         finally:
             self._inside = False
+
+
+def check_count(count: object) -> None:
+    """Raise `TypeMismatchError` for a number of tiles that is no u32 value."""
+    if getattr(count, "type", None) is not u32:
+        raise TypeMismatchError(
+            "tile_scheduler: the number of tiles must be a u32 value, such as k.param('tiles', u32), "
+            f"got {shown(count)}{_hint(count)}"
+        )
 
 
 def _hint(count: object) -> str:

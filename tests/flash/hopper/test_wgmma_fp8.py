@@ -499,3 +499,4 @@ def test_scales_must_be_finite(name: str, packed: bool) -> None:
         with pytest.raises(LaunchError) as raised:
             kernel.launch(*arrays, backend="cpu", **{**given, name: np.array([[value]], "f4")})
         assert str(raised.value) == f"launch: {name} must hold finite numbers, got {value}"
+        kernel.result_shapes(*arrays, **{**given, name: np.array([[value]], "f4")})  # which reads no scale

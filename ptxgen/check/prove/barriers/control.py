@@ -51,8 +51,9 @@ class Control:
         self.graph = graph
         self._values = values
         self.sites: dict[int, list[Site]] = {}
-        for site in sites:
+        for site in sorted(sites, key=lambda site: site[:2]):
             self.sites.setdefault(site.block, []).append(site)
+        self._read = {site.value.id for of in self.sites.values() for site in of if site.value is not None}
         self.branches = {b: self._branch(b) for b in graph.order if self._is_split(b)}
         self._leaves: dict[int, frozenset[Node]] = {}
         self._begun: dict[int, frozenset[int]] = {}
@@ -107,7 +108,11 @@ class Control:
 
     def merged_at(self, block: int) -> list[Node]:
         """The values that merge at the beginning of a block and are needed there or later."""
-        return sorted((n for n in self.needed[block] if n.block == block), key=lambda n: n.id)
+        return sorted((n for n in self.needed[block] if self._meets(n, block)), key=lambda n: n.id)
+
+    def _meets(self, node: Node, block: int) -> bool:
+        """Whether a value merges at the beginning of a block. What is read from a word comes later."""
+        return node.block == block and node.id not in self._read
 
     @cached_property
     def needed(self) -> dict[int, frozenset[Node]]:
@@ -140,18 +145,18 @@ class Control:
         from the beginning of `block` on.
         """
         found = frozenset(n for n in needed if n.block != block)
-        return found.union(*(self.leaves(self.coming(n, before)) for n in needed if n.block == block))
+        return found.union(*(self.leaves(self.coming(n, before)) for n in needed if self._meets(n, block)))
 
     def coming(self, node: Node, before: int) -> Node:
         """The value that a merging value gets when control comes from block `before`."""
         return dict(self._values.meeting(node))[before]
 
     def leaves(self, node: Node) -> frozenset[Node]:
-        """The merging values that a value is computed from."""
+        """The merging values, and those read from words, that a value is computed from."""
         return bottom_up(node, self._leaves, self._merging)
 
     def _merging(self, node: Node) -> frozenset[Node]:
-        if node.kind in ("join", "header"):
+        if node.kind in ("join", "header") or node.id in self._read:
             return frozenset((node,))
         return frozenset[Node]().union(*(self._leaves[a.id] for a in node.args))
 

@@ -14,6 +14,7 @@ import numpy as np
 from ptxgen.check.prove.barriers.control import Control
 from ptxgen.check.prove.barriers.meetings import Meetings, UnprovedError
 from ptxgen.check.prove.barriers.sites import WARP, kind_of, sites_of, waits_for_all
+from ptxgen.check.prove.barriers.words import Touched, accesses_of_words
 from ptxgen.check.prove.listing.rows import Effort, NotListedError, SpentError
 from ptxgen.check.prove.listing.search import SPACING, Search
 from ptxgen.check.prove.program.domain import Shape
@@ -41,10 +42,19 @@ class _Place(NamedTuple):
 
 
 class BarrierProver:
-    """The proof of one kernel's barriers. Each condition may take `steps` steps of `effort`."""
+    """The proof of one kernel's barriers. Each condition may take `steps` steps of `effort`. `touched` has
+    all accesses to shared memory, `static` the variables there that begin at an address of their own.
+    """
 
     def __init__(
-        self, search: Search, effort: Effort, shape: Shape, sources: Sequence[Source], steps: int
+        self,
+        search: Search,
+        effort: Effort,
+        shape: Shape,
+        sources: Sequence[Source],
+        steps: int,
+        touched: Sequence[Touched] = (),
+        static: frozenset[str] = frozenset(),
     ) -> None:
         self._search = search
         self._values = search.values
@@ -54,6 +64,8 @@ class BarrierProver:
         self._shape = shape
         self._sources = sources
         self._steps = steps
+        self._touched = touched
+        self._static = static
         self._places = [
             _Place(b, n, instr)
             for b in sorted(self._graph.order)
@@ -94,6 +106,15 @@ class BarrierProver:
                 return None
             except UnprovedError as error:
                 wrong.append(error)
+        words = accesses_of_words(self._search, control, self._touched, self._static)
+        if words:
+            try:
+                Meetings(
+                    Control(self._graph, self._values, [*known, *words]), self._shape, counting=True
+                ).follow()
+                return None
+            except UnprovedError as error:
+                wrong.insert(0, error)
         return next((error for error in wrong if error.certain), wrong[0])
 
     def _together(

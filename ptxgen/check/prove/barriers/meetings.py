@@ -11,6 +11,12 @@ meet the same term. In loops whose counters are terms, a state that differs from
 in iterations has the same future, because equal terms stay equal if the counters of a run of a loop
 are replaced by those of a later iteration. Warps that begin a loop count from its first iteration, so
 this holds only of runs that no warp is still to begin, and runs are numbered.
+
+A number that warps read from a word (`words.py`) is a term, too, one for each write. It is the same for
+all readers in every order if each read comes after the write, and the next write after each read, by
+the order above; `knows` has this as well, by a bit for the last write of each word and one for the last
+read of each warp. A warp knows what its own threads did only behind a barrier that it waits at, since
+nothing else orders them.
 """
 
 from __future__ import annotations
@@ -23,9 +29,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from ptxgen.check.prove.barriers.control import Branch, Control, Step
-from ptxgen.check.prove.barriers.sites import WARP, Site
+from ptxgen.check.prove.barriers.sites import WARP, WRITE, Site
 from ptxgen.check.prove.barriers.terms import Counter, Family, Term, Terms
-from ptxgen.check.prove.barriers.values import Value, WarpValues, operand
+from ptxgen.check.prove.barriers.values import Place, Value, WarpValues, operand
 from ptxgen.check.prove.program.domain import Shape
 from ptxgen.check.prove.program.graph import EXIT
 from ptxgen.check.prove.program.values import Node
@@ -33,11 +39,13 @@ from ptxgen.check.prove.program.values import Node
 BARRIERS: Final = 16  # PTX ISA, section "bar"
 _STEPS: Final = 20_000  # blocks that warps go through, in all runs
 _MOST_CHOICES: Final = 128  # outcomes that are chosen one after another
-_ALL: Final = (1 << BARRIERS) - 1
+_ALL: Final = -1  # no access to a word has been yet, either
 
 _LANES: Final = "a condition on the way to it may differ between the threads of a warp"
 _TABLE: Final = "a jump through a table decides whether it is reached"
 _SPENT: Final = f"following the warps from barrier to barrier takes more than {_STEPS} steps"
+_WRITERS: Final = "more than one thread may write a word that decides which barriers others come to"
+_WHERE: Final = "where a word is written that decides which barriers others come to is not known"
 _ENDLESS: Final = f"more than {_MOST_CHOICES} conditions in a row decide which barriers the warps come to"
 
 
@@ -83,19 +91,40 @@ class _Phase(NamedTuple):
 @dataclass
 class _State:
     """All warps and barriers, and the outcomes of conditions. Bit n of `knows` says of a warp that it
-    comes after the last completion of barrier n. `chosen` is the number of outcomes that were chosen.
+    comes after the last completion of barrier n; bits from `BARRIERS` on are accesses to words, and `did`
+    has those of a warp's own. `words` has what words hold. `chosen` is the number of outcomes that were
+    chosen.
     """
 
     warps: list[_Warp]
     phases: list[_Phase]
     knows: list[int]
+    did: list[int]
+    words: dict[Place, Term] = field(default_factory=dict)
     outcomes: dict[Term, bool] = field(default_factory=dict)
     chosen: int = 0
 
     def where(self, term: Term, outcome: bool) -> _State:
         """The state with an outcome of a condition."""
         outcomes = {**self.outcomes, term: outcome}
-        return _State(list(self.warps), list(self.phases), list(self.knows), outcomes, self.chosen + 1)
+        return replace(
+            self,
+            warps=list(self.warps),
+            phases=list(self.phases),
+            knows=list(self.knows),
+            did=list(self.did),
+            words=dict(self.words),
+            outcomes=outcomes,
+            chosen=self.chosen + 1,
+        )
+
+    def note(self, bit: int, number: int) -> None:
+        """Note that a warp did what `bit` is for: only what comes after this knows of it."""
+        self.knows = [knows & ~bit for knows in self.knows]
+        self.did = [did & ~bit for did in self.did]
+        for barrier, phase in enumerate(self.phases):
+            self.phases[barrier] = phase._replace(knows=phase.knows & ~bit)
+        self.did[number] |= bit
 
 
 class Meetings:
@@ -110,12 +139,13 @@ class Meetings:
         self._values = [WarpValues(shape, n, self._terms, control.leaves) for n in range(self._warps)]
         self._steps = 0
         self._last: Site | None = None
+        self._bits: dict[Place, int] = {}  # the first bit of each word
 
     def follow(self) -> None:
         """Follow every run. Raises `UnprovedError` unless all warps come to the end in each of them."""
         start = self._control.graph.order[0]
         warps = [_Warp(start)] * self._warps
-        todo = [_State(warps, [_Phase()] * BARRIERS, [_ALL] * self._warps)]
+        todo = [_State(warps, [_Phase()] * BARRIERS, [_ALL] * self._warps, [0] * self._warps)]
         seen: set[Hashable] = set()
         while todo:
             state = todo.pop()
@@ -178,6 +208,10 @@ class Meetings:
             values = self._values[number]
             values.go_to(dict(warp.merged))
             sites = self._control.sites.get(warp.block, ())
+            if warp.barrier < len(sites) and sites[warp.barrier].is_access:
+                state.warps[number] = replace(warp, barrier=warp.barrier + 1)
+                self._access(state, number, sites[warp.barrier], values)
+                continue
             if warp.barrier < len(sites):
                 site = self._last = sites[warp.barrier]
                 comes = self._outcome(state, number, values, site.guard, site.negated, site)
@@ -231,8 +265,8 @@ class Meetings:
 
     def _behind(self, branch: Branch) -> Site | None:
         """The first barrier that a branch decides about."""
-        found = (self._control.sites[b][0] for b in sorted(branch.between) if b in self._control.sites)
-        return next(found, None)
+        sites = (site for b in sorted(branch.between) for site in self._control.sites.get(b, ()))
+        return next((site for site in sites if not site.is_access), None)
 
     def _skip(self, state: _State, number: int, branch: Branch) -> None:
         """Let a warp go on where the ways of a branch meet, whichever its threads took."""
@@ -312,7 +346,8 @@ class Meetings:
             )
         waits = site.kind != "arrive"
         waiting = (*phase.waiting, number) if waits else phase.waiting
-        phase = _Phase(count, kinds, (*phase.came, number), waiting, phase.knows | state.knows[number])
+        knows = phase.knows | state.knows[number] | state.did[number]
+        phase = _Phase(count, kinds, (*phase.came, number), waiting, knows)
         state.phases[barrier] = phase
         if waits:
             state.warps[number] = replace(state.warps[number], waits=barrier)
@@ -337,6 +372,54 @@ class Meetings:
             state.knows[number] |= phase.knows & ~bit | bit
         state.phases[barrier] = _Phase()
 
+    # ------------------------------------------------------------------------------ words
+
+    def _access(self, state: _State, number: int, site: Site, values: WarpValues) -> None:
+        """Let a warp read a word, or one of its threads write it."""
+        place = values.place(site.number, site.offset)
+        if site.kind == WRITE:
+            self._write(state, number, place, _writers(values, site))
+            return
+        assert site.value is not None  # the site is a read
+        word = None if place is None else state.words.get(place)
+        first = 0 if place is None else self._first_bit(place)
+        if not state.knows[number] & first:
+            word = None  # the write may come later, or the warp may see what was there before
+        merged = {n: value for n, value in state.warps[number].merged if n != site.value.id}
+        if word is not None:
+            state.note(first << 1 + number, number)
+            merged[site.value.id] = word
+        state.warps[number] = replace(state.warps[number], merged=tuple(sorted(merged.items(), key=_node)))
+
+    def _write(self, state: _State, number: int, place: Place | None, writers: int | None) -> None:
+        """Let `writers` threads of a warp write a word; None if it is not known how many do."""
+        if writers == 0:
+            return
+        if writers != 1:
+            raise UnprovedError(_WRITERS)
+        if place is None:
+            raise UnprovedError(_WHERE)
+        first = self._first_bit(place)
+        others = first * ((1 << 1 + self._warps) - 1)
+        if state.knows[number] & others != others:
+            raise UnprovedError(
+                f"warp {number} may write a word that decides which barriers others come to before they have "
+                "read what it held"
+            )
+        word = state.words.get(place)
+        state.words[place] = self._terms.written(place) if word is None else self._turned(word)
+        state.note(first, number)
+
+    def _turned(self, word: Term) -> Term:
+        turned = self._terms.turned(word)
+        assert turned is not None  # a word holds a counter
+        return turned
+
+    def _first_bit(self, place: Place) -> int:
+        """The bit of `knows` for the last write of a word; above it are those for the reads of each warp."""
+        at = self._bits.setdefault(place, BARRIERS + len(self._bits) * (1 + self._warps))
+        return 1 << at
+
     # ------------------------------------------------------------------------------ equal states
 
     def _key(self, state: _State) -> Hashable:
@@ -346,7 +429,9 @@ class Meetings:
         begun = [dict(w.begun) for w in state.warps]
         held = [{v for v in (w.wants, *(v for _, v in w.merged)) if isinstance(v, Term)} for w in state.warps]
         counters = [frozenset[Counter]().union(*map(terms.counters, found)) for found in held]
-        first: dict[Family, int] = {}  # the run of a family that counts as the first
+        words = frozenset[Counter]().union(*map(terms.counters, state.words.values()))
+        # The run of a family that counts as the first.
+        first: dict[Family, int] = {counter.family: 0 for counter in words}
         for warp, found in enumerate(counters):
             families = {c.family for c in found} | {f for b in begun for f in b if f[-1] in may_begin[warp]}
             for family in families:
@@ -361,7 +446,7 @@ class Meetings:
             )
 
         earliest: dict[Hashable, int] = {}  # the iteration of a run that counts as the first
-        live = frozenset[Counter]().union(*counters)
+        live = words.union(*counters)
         for counter in live.union(*map(terms.counters, state.outcomes)):
             if is_to_begin(counter):
                 earliest[counter.run] = 0
@@ -392,7 +477,20 @@ class Meetings:
             for w in state.warps
         )
         outcomes = frozenset((plain(term), outcome) for term, outcome in state.outcomes.items())
-        return warps, tuple(state.phases), tuple(state.knows), outcomes
+        held_by_words = frozenset((place, plain(word)) for place, word in state.words.items())
+        return warps, tuple(state.phases), tuple(state.knows), tuple(state.did), held_by_words, outcomes
+
+
+def _writers(values: WarpValues, site: Site) -> int | None:
+    """How many threads of a warp an instruction runs in; None if that is not known."""
+    found = None if site.guard is None else values.of(site.guard)
+    if site.guard is None:
+        return WARP
+    return int((found != site.negated).sum()) if isinstance(found, np.ndarray) else None
+
+
+def _node(item: tuple[int, Value]) -> int:
+    return item[0]
 
 
 def _threads(count: int) -> str:

@@ -1,4 +1,4 @@
-"""The instructions at barriers of a CTA, and their operands."""
+"""The instructions at barriers of a CTA, and their operands; and places of other events between them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,17 @@ from ptxgen.ir import Instr, IntImm
 
 _HEADS: Final = ("bar", "barrier")
 _KINDS: Final = ("sync", "arrive", "red")
+READ: Final = "read"
+WRITE: Final = "write"
 
 
 class Site(NamedTuple):
     """A barrier instruction. `kind` is `sync`, `arrive`, or for a reduction its opcode. `number` is
     the value of the barrier's number, `threads` that of the number of threads it waits for, None for
     all of the block. `guard` is the predicate of a guarded instruction.
+
+    Or the access of an instruction to a word of shared memory (`words.py`), `READ` or `WRITE`: its
+    address is `number` plus `offset`, and `value` is what a read gives.
     """
 
     block: int
@@ -28,6 +33,13 @@ class Site(NamedTuple):
     threads: Node | None
     guard: Node | None
     negated: bool
+    offset: int = 0
+    value: Node | None = None
+
+    @property
+    def is_access(self) -> bool:
+        """Whether this is an access to a word, and no barrier."""
+        return self.kind in (READ, WRITE)
 
 
 def kind_of(instr: Instr) -> str:

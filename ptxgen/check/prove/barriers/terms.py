@@ -17,7 +17,8 @@ class Term(NamedTuple):
 class Counter(NamedTuple):
     """The value of a loop's counter in iteration `turn`: `start`, to which `step` was applied that
     often. `depth` is the number of loops around it, its own included; `entry` says how many loops of
-    its `family` were begun before, by the warp that counts.
+    its `family` were begun before, by the warp that counts. Or any value that write number `turn` put in
+    the word `start`: at depth 0, since no loop begins it.
     """
 
     start: Hashable
@@ -56,6 +57,10 @@ class Terms:
         """The term of a counter."""
         return self._term(counter)
 
+    def written(self, word: Hashable) -> Term:
+        """The term of what is first written to a word; of what is written later it is `turned`."""
+        return self.counter(Counter(word, "written", 0, 0, 0))
+
     def _term(self, what: tuple[Hashable, ...] | Counter) -> Term:
         key = (type(what).__name__, what)
         found = self._known.get(key)
@@ -71,7 +76,7 @@ class Terms:
         return self._counters[term.number]
 
     def turned(self, term: Term) -> Term | None:
-        """The term of a counter one iteration later; None if the term is not that of a counter."""
+        """The term of a counter one iteration or write later; None if the term is not that of a counter."""
         made = self._made[term.number]
         return self.counter(made._replace(turn=made.turn + 1)) if isinstance(made, Counter) else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
@@ -16,9 +17,15 @@ Lanes = np.ndarray[Any, np.dtype[Any]]
 # The values of the 32 lanes, a term that is the same in all of them, or None for any values.
 Value = Lanes | Term | None
 
+# The name of a variable in shared memory, and the offset of a byte in it.
+Place = tuple[str, int]
+
 _READ: Final = "a value from memory"  # of an opaque value that is uniform: it is constant memory
 # Kinds of values that depend on where memory lies or on what it holds.
 _PLACED: Final = ("function", "window", "unwindowed", "mapped")
+# Instructions that make an address of another one and of numbers.
+_SCALED: Final = ("mad.lo.u32", "mad.lo.s32")
+_ADDING: Final = ("mov.b32", "mov.u32", "mov.s32", "add.u32", "add.s32", *_SCALED)
 # Predicates that one operand decides: the operand's value, which is then the result's.
 _DECIDING: Final = {"and.pred": False, "or.pred": True}
 
@@ -40,8 +47,8 @@ class WarpValues:
         self._passing: list[int] = []  # the numbers of values found for this point only
 
     def go_to(self, merged: Mapping[int, Value]) -> None:
-        """Go to a point. `merged` has the values that merge at joins and loop headers, by the number of
-        their node; a value without an entry may be anything.
+        """Go to a point. `merged` has the values that merge at joins and loop headers or were read, by the
+        number of their node; a value without an entry may be anything.
         """
         self._merged = dict(merged)
         for number in self._passing:
@@ -52,10 +59,30 @@ class WarpValues:
         """The value of a node at this point."""
         return bottom_up(node, self._found, self._value)
 
+    def place(self, node: Node, offset: int) -> Place | None:
+        """The byte of shared memory that an address plus `offset` is at now; None if it is not known."""
+        while node.kind != "symbol":
+            name = node.data.op.opcode if node.kind == "apply" else ""
+            moved = [n for n in node.args if not _has_symbol(n)]
+            base = [n for n in node.args if _has_symbol(n)]
+            if node.kind == "offset":
+                offset += node.data
+            elif name in _ADDING and len(base) == 1:
+                numbers = [operand(self.of(n)) for n in moved]
+                known = [n for n in numbers if isinstance(n, int)]
+                if len(known) < len(numbers) or (name in _SCALED and base[0] is not node.args[-1]):
+                    return None
+                offset += math.prod(known) if name in _SCALED else sum(known)
+            else:
+                return None
+            node = base[0]
+        return node.data, offset % (1 << node.bits)
+
     def _value(self, node: Node) -> Value:
-        if self._leaves(node):
+        leaves = self._leaves(node)
+        if leaves:
             self._passing.append(node.id)
-        if node.kind in ("join", "header"):
+        if node in leaves:
             return self._merged.get(node.id)
         if node.kind == "const":
             return constant_register(node.data, node.bits, WARP)
@@ -107,6 +134,17 @@ def operand(value: Value) -> Term | int | None:
     if isinstance(value, np.ndarray):
         return int(value[0]) if (value == value[0]).all() else None
     return value
+
+
+def _has_symbol(node: Node) -> bool:
+    """Whether a value is computed from the address of a variable, and from no value that merges."""
+    stack = [node]
+    while stack:
+        node = stack.pop()
+        if node.kind == "symbol":
+            return True
+        stack += node.args
+    return False
 
 
 def _broadcast(source: Value, lane: Value) -> Value:

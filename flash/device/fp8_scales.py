@@ -1,0 +1,92 @@
+"""Scales of blocks of rows of Q, K and V of fp8 (`AttentionConfig.scale_block`). The rows of a warpgroup have
+one of Q, and the keys of a tile have one of K and one of V: the first two are part of the softmax's scale,
+the last multiplies what a tile adds to O.
+"""
+
+from __future__ import annotations
+
+from flash.device.cta import Cta
+from flash.device.lazy_softmax import LEAST_SCALE
+from flash.device.parameters import Parameters, ScoreArray
+from flash.problem.features import SCALES
+from flash.problem.kernel_config import KernelConfig
+from flash.scores.scoring import Scoring
+from ptxgen.dsl import Fragment, KernelBuilder, Pointer, Value
+from ptxgen.records import dataclass
+from ptxgen.types import f32, u32, u64
+
+
+@dataclass(frozen=True)
+class TileScales:
+    """The scales of a tile of keys, f32."""
+
+    keys: Value
+    values: Value
+
+
+@dataclass(frozen=True)
+class _OfHead:
+    """The scales of the blocks of a head of K or V. The stride in bytes is computed once, so that an address
+    takes two instructions of a tile.
+    """
+
+    first: Value  # address, u64
+    step_bytes: Value  # u64
+
+    @classmethod
+    def of(cls, array: ScoreArray) -> _OfHead:
+        """The scales with one axis, that of the blocks."""
+        (stride,) = array.strides.values()
+        return cls(array.first, (stride * array.dtype.nbytes).as_(u64))
+
+    def load(self, k: KernelBuilder, block: Value) -> Value:
+        """The scale of a block, u32."""
+        at = self.first + k.cvt(block, dtype=u64) * self.step_bytes
+        return k.ld_nc(Pointer(at, "global", f32), type=f32)
+
+
+def last_block(cta: Cta, rows: int) -> Value:
+    """The last block of `rows` rows of K and V, u32."""
+    return ((cta.K.rows - 1) // rows).as_(u32)
+
+
+class BlockScales:
+    """The scales that the rows of a warpgroup from `first_row` on need."""
+
+    def __init__(
+        self, k: KernelBuilder, config: KernelConfig, given: Parameters, cta: Cta, first_row: Value
+    ) -> None:
+        self.k = k
+        rows = config.features.scale_block
+        self._tiles = rows // config.tiling.tile
+        of_queries, *of_keys = (given.operands[name].part(k, cta.batch) for name in SCALES)
+        last = k.min(first_row, cta.O.rows - 1)  # all rows of a warpgroup may be behind the last one
+        queries = of_queries.of_sequence(k, cta.head, last // rows)
+        self._scale_log2 = cta.scale_log2 * queries
+        self._scoring = None if cta.scoring is None else cta.scoring.times(queries)
+        self._last = last_block(cta, rows)
+        self._keys, self._values = (_OfHead.of(of.part(k, cta.kv_head)) for of in of_keys)
+        # What the softmax multiplies the products of a tile with, in units of log2, if there is no scoring.
+        self.scale = k.var(f32, LEAST_SCALE)
+
+    def of_tile(self, number: Value) -> TileScales:
+        """The scales of tile `number` of the keys."""
+        k, block = self.k, number.as_(u32)
+        if self._tiles > 1:
+            block = block // self._tiles
+        block = k.min(block, self._last)  # it is no more: the minimum states it for the proof
+        return TileScales(self._keys.load(k, block), self._values.load(k, block))
+
+    def take(self, S: Fragment, scales: TileScales) -> Scoring | None:
+        """The scoring of the products of a tile; or without one set `scale` for them. The softmax takes a
+        positive one: if it is negative, the products are negated.
+        """
+        k = self.k
+        if self._scoring is not None:
+            return self._scoring.times(scales.keys)
+        scale = self._scale_log2 * scales.keys
+        self.scale.set(k.max(k.abs(scale), LEAST_SCALE))
+        with k.when(scale < 0.0):
+            for product in S.all():
+                k.neg(product, into=product)
+        return None
