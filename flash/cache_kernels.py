@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from flash.contract.cache_builds import AppendBuild, MergeBuild, append_build, merge_build
 from flash.contract.catalogue import Build, build
@@ -17,6 +17,7 @@ from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig
 from flash.problem.features import MAX_PAGE_SIZE, Features
 from flash.problem.kernel_config import WIDENED
 from flash.problem.limits import MAX_CTAS
+from flash.problem.narrow import HEAD, TOKEN, is_per_token
 from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from flash.problem.tile_choice import natural_alignment
 from ptxgen.arguments import integer
@@ -33,8 +34,9 @@ class CacheConfig:
     always takes.
 
     page_size: 1..256, the rows of a page; None for contiguous memory.
-    kv_dtype: "e4m3" or "e5m2", or what array libraries call it, with a scale for each head; None for the
-        type of the queries and new rows.
+    kv_dtype: "e4m3" or "e5m2", or what array libraries call it, with scales; None for the type of the queries
+        and new rows.
+    scale_per: of "e4m3" and "e5m2", whether each "head" of K and V has a scale, or each "token" of a head.
     leftpad_k, cache_batch_idx: whether a launch takes these arrays, as in `DecodeKernel.launch`.
 
     Raises `ConfigError` for invalid values.
@@ -44,6 +46,7 @@ class CacheConfig:
     kv_dtype: Narrow | type[Any] | DTypeObject | None = None
     leftpad_k: bool = False
     cache_batch_idx: bool = False
+    scale_per: Literal["head", "token"] = HEAD
 
     def __post_init__(self) -> None:
         if self.page_size is not None and integer(self.page_size, 1, MAX_PAGE_SIZE) is None:
@@ -58,6 +61,7 @@ class CacheConfig:
                 f"CacheConfig: kv_dtype must be {known}, or None for the type of the queries, got "
                 f"{shown(self.kv_dtype)}{did_you_mean(self.kv_dtype, FP8_DTYPES)}"
             )
+        is_per_token("CacheConfig", self.narrow or F32, self.scale_per)
 
     @property
     def features(self) -> Features:
@@ -68,6 +72,7 @@ class CacheConfig:
             cache_batch_idx=self.cache_batch_idx,
             page_size=self.page_size or 0,
             kv_dtype=self.narrow,
+            per_token=self.scale_per == TOKEN,
         )
 
     @property

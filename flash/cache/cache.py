@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flash.cache.cuda_memory import CudaMemory
 from flash.cache.host_memory import HostMemory, KVMemory, LayerArrays, SmallArrays
+from flash.cache.scales import scales_of_tokens, set_scales_of_heads
 from flash.host.caller import raise_problems, views_of
 from flash.launch.arguments import Argument
 from flash.operands.declared import MAX_WINDOWED_SEQ
-from flash.operands.dtypes import DTYPES, FP8_DTYPES
+from flash.operands.dtypes import DTYPES
 from flash.operands.words import CacheBackend, CacheDTypeLike
 from flash.pages import numbers as arguments
 from flash.pages.journal import Journal
@@ -22,6 +23,7 @@ from flash.pages.ledger import Ledger
 from flash.pages.numbers import integers
 from flash.pages.placement import Stretch
 from flash.problem.limits import INT32_MAX
+from flash.problem.narrow import is_per_token
 from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from ptxgen.arguments import integer
 from ptxgen.arrays.streams import current_stream, stream_handle
@@ -41,7 +43,9 @@ class KVCache:
     head_dim: 1..256; head_dim_v: 1..512, by default head_dim.
     dtype: "f32", "f16", "bf16", "e4m3" or "e5m2", or an array library's name, such as torch.bfloat16.
         "e4m3" and "e5m2" store x as x / scale, clamped to their largest number (448 and 57,344) and rounded
-        to nearest even, with a scale for each layer and head of K and V (`set_scales`), initially 1.
+        to nearest even.
+    scale_per: of these two, what has a scale of K and one of V: "head", each head of a layer (`set_scales`),
+        initially 1; or "token", each row of a head: its largest magnitude / the type's largest number.
     page_size: None for contiguous memory, K of a layer being [batch, kv_heads, capacity, head_dim];
         or 1..256, the tokens of a page, K of a layer then being [pages, kv_heads, page_size,
         head_dim]. V likewise, with head_dim_v. Row r of sequence b is row r % page_size of page
@@ -70,6 +74,7 @@ class KVCache:
         *,
         head_dim_v: int | None = None,
         dtype: CacheDTypeLike = "f32",
+        scale_per: Literal["head", "token"] = "head",
         page_size: int | None = None,
         pages: int | None = None,
         backend: CacheBackend = "cpu",
@@ -91,21 +96,23 @@ class KVCache:
         dims = (self.head_dim, self.head_dim_v)
         self.ledger = Ledger(self.layers, self.batch, self.capacity, self.placement)
         self._lengths = self.ledger.lengths
-        scales = (2, self.layers, self.kv_heads)
-        self._scales = np.ones(scales, np.float32) if self.element.is_narrow else None
+        self.per_token = own = is_per_token("KVCache", self.element, scale_per)
+        of_heads = np.ones((2, self.layers, self.kv_heads), np.float32)
+        self._scales = of_heads if self.element.is_narrow and not own else None
         self._open: Journal | None = None  # of the transaction under way
         small = SmallArrays(self._lengths, self.placement.table, self._scales)
         self.memory: KVMemory
         self.cuda = gpu_of("KVCache", cuda)
         if self.backend == "cuda":
             ordinal = self.cuda.current_device() if device is None else arguments.device(device)
-            self.memory = CudaMemory(shape, dims, self.element, small, self.cuda, ordinal)
+            self.memory = CudaMemory(shape, dims, self.element, small, self.cuda, ordinal, per_token=own)
         else:
             arguments.require_no_device(device, self.backend)
-            self.memory = HostMemory(shape, dims, self.element, small)
+            self.memory = HostMemory(shape, dims, self.element, small, per_token=own)
 
     def __repr__(self) -> str:
         values = f", head_dim_v={self.head_dim_v}" if self.head_dim_v != self.head_dim else ""
+        values += ", scale_per='token'" if self.per_token else ""
         pages, free = "", ""
         if self.page_size is not None:
             pages = f", page_size={self.page_size}, pages={self.placement.places}"
@@ -148,11 +155,18 @@ class KVCache:
 
     @property
     def scales(self) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
-        """Scales of K and of V, float32 [layers, kv_heads], copies; None unless dtype is "e4m3" or
-        "e5m2".
-        """
+        """Scales of heads of K and of V, float32 [layers, kv_heads], copies; None without such scales."""
         scales = self._scales
         return None if scales is None else (scales[0].copy(), scales[1].copy())
+
+    def token_scales(self, layer: int, sequence: int) -> tuple[Array, Array]:
+        """Scales of a sequence's tokens, of K and V, float32 [kv_heads, length], copies. Raises `LaunchError`
+        for an unknown layer or sequence, and for a cache whose tokens have no scales.
+        """
+        who = "KVCache.token_scales"
+        layer, of = self.check_layer(who, layer), self.check_sequence(who, sequence)
+        runs = [*self.placement.runs(Stretch(of, 0, int(self._lengths[layer, of])))]
+        return scales_of_tokens(who, self.per_token, self.memory, layer, runs)
 
     @property
     def nbytes(self) -> int:
@@ -183,24 +197,10 @@ class KVCache:
 
     def set_scales(self, k_scale: object, v_scale: object) -> None:
         """Set the scales by which a cache of "e4m3" or "e5m2" divides K and V when it stores them: positive
-        numbers, of any shape that broadcasts to [layers, kv_heads].
-
-        Raises `LaunchError` for invalid scales, for a cache of another dtype, or with tokens.
+        numbers, of any shape that broadcasts to [layers, kv_heads]. Raises `LaunchError` for invalid scales,
+        for a cache of another dtype or scale_per, or with tokens.
         """
-        who, shape = "KVCache.set_scales", (self.layers, self.kv_heads)
-        if self._scales is None:
-            raise LaunchError(
-                f"{who}: scales are for dtype={' or '.join(map(repr, FP8_DTYPES))}, but this cache is of "
-                f"{self.dtype!r}; append to it without scales"
-            )
-        if self._lengths.any():
-            raise LaunchError(
-                f"{who}: scales must be set before anything is appended, but sequences have up to "
-                f"{self._lengths.max()} tokens; reset() the cache first"
-            )
-        given = {"k_scale": k_scale, "v_scale": v_scale}
-        both = np.stack([arguments.scale(who, *named, shape) for named in given.items()])
-        self._scales[...] = both
+        set_scales_of_heads(self._scales, self.element, int(self._lengths.max()), k_scale, v_scale)
 
     def append(
         self,
@@ -482,10 +482,8 @@ class KVCache:
     def _first_empty(self, who: str, source: int) -> int:
         found = self.ledger.first_empty(source)
         if found is None:
-            raise CacheFullError(
-                f"{who}: all other of {self.batch} sequences have tokens; reset one, or make a "
-                "cache with a larger batch"
-            )
+            lack = f"all other of {self.batch} sequences have tokens"
+            raise CacheFullError(f"{who}: {lack}; reset one, or make a cache with a larger batch")
         return found
 
     def _cut(self, sequences: Sequence[int], lengths: Sequence[int]) -> None:

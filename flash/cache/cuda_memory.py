@@ -47,6 +47,8 @@ class CudaMemory:
         small: SmallArrays,
         cuda: CudaBackend,
         ordinal: int,
+        *,
+        per_token: bool = False,
     ) -> None:
         if dtype.is_narrow:
             _require_conversions(dtype, launcher_of(cuda).own_target(ordinal))
@@ -56,6 +58,10 @@ class CudaMemory:
         self._layers, self._places, self._kv_heads, self._rows = shape
         self._dims = dims
         self._sides = [self._new((*shape, dim), dtype) for dim in dims]
+        self._token_scales = [self._new(shape, F32) for _ in dims] if per_token else []
+        # The arrays with an item for each row: K, V and the scales of tokens; and the bytes of an item.
+        self._row_bytes = dict(zip(self._sides, [dim * dtype.nbytes for dim in dims], strict=True))
+        self._row_bytes |= dict.fromkeys(self._token_scales, F32.nbytes)
         self.small = small
         self._lengths = self._follower(small.lengths.shape, I32)
         self._table = None if small.table is None else self._follower(small.table.shape, I32)
@@ -73,9 +79,9 @@ class CudaMemory:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of K and V of all layers."""
+        """Bytes of K and V of all layers, and of the scales of their tokens."""
         rows = self._layers * self._places * self._kv_heads * self._rows
-        return rows * sum(self._dims) * self._dtype.nbytes
+        return rows * sum(self._row_bytes.values())
 
     def why_not(self, array: ArrayView) -> str:
         """Why new rows cannot be read from `array`; empty for the host or this device, dense."""
@@ -97,14 +103,14 @@ class CudaMemory:
         """Copy rows between pages or sequences, in every layer, in the order of `stream`."""
         self.stream = stream
         for source, target, rows in copies:
-            for side, dim in enumerate(self._dims):
-                nbytes = rows * dim * self._dtype.nbytes
+            for memory, row_bytes in self._row_bytes.items():
+                nbytes = rows * row_bytes
                 heads = range(self._kv_heads)
                 if rows == self._rows:  # whole places: all heads are contiguous
                     nbytes, heads = nbytes * self._kv_heads, range(1)
                 for layer in range(self._layers if nbytes else 0):
                     for head in heads:
-                        into, of = (self._at(side, layer, p, head, 0) for p in (target, source))
+                        into, of = (self._at(memory, layer, p, head, 0) for p in (target, source))
                         self._cuda.copy_on_device(into, of, nbytes, stream, ordinal=self._ordinal)
 
     def wait(self, stream: int) -> None:
@@ -140,27 +146,40 @@ class CudaMemory:
 
     def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:
         """The rows of `runs`, copied to the host, in the order of the stream of the last work."""
-        found = []
-        for side, dim in enumerate(self._dims):
-            count = sum(run.rows for run in runs)
-            rows = np.empty((self._kv_heads, count, dim), self._dtype.numpy)
-            first = 0
-            for place, begin, n in runs:
-                for head in range(self._kv_heads):
-                    part = rows[head, first : first + n]
-                    self._cuda.copy_to_host(
-                        part.ctypes.data,
-                        self._at(side, layer, place, head, begin),
-                        part.nbytes,
-                        self.stream,
-                        ordinal=self._ordinal,
-                    )
-                first += n
-            found.append(rows)
+        found = [
+            self._fetched(side, layer, runs, dim, self._dtype)
+            for side, dim in zip(self._sides, self._dims, strict=True)
+        ]
+        scales = self.scales(layer, runs)
         self.wait(self.stream)
-        scales = self.small.scales
-        k, v = (loaded(rows, scale_of(scales, n, layer)) for n, rows in enumerate(found))
+        k, v = (loaded(rows, scale) for rows, scale in zip(found, scales, strict=True))
         return k, v
+
+    def scales(self, layer: int, runs: Sequence[Run]) -> tuple[Array | None, Array | None]:
+        """The scales of the rows of `runs`, those of tokens copied to the host as rows are."""
+        if not self._token_scales:
+            k, v = (scale_of(self.small.scales, side, layer) for side in range(2))
+            return k, v
+        k, v = (self._fetched(of_rows, layer, runs, 1, F32) for of_rows in self._token_scales)
+        self.wait(self.stream)
+        return k, v
+
+    def _fetched(self, memory: DeviceArray, layer: int, runs: Sequence[Run], dim: int, dtype: DType) -> Array:
+        """The rows of `runs` of one array, [kv_heads, rows, dim], whose copy to the host has begun."""
+        rows = np.empty((self._kv_heads, sum(run.rows for run in runs), dim), dtype.numpy)
+        first = 0
+        for place, begin, n in runs:
+            for head in range(self._kv_heads):
+                part = rows[head, first : first + n]
+                self._cuda.copy_to_host(
+                    part.ctypes.data,
+                    self._at(memory, layer, place, head, begin),
+                    part.nbytes,
+                    self.stream,
+                    ordinal=self._ordinal,
+                )
+            first += n
+        return rows
 
     def arrays(self, layer: int) -> LayerArrays:
         """The memory of a layer; lengths, block table and scales are as `update` left them."""
@@ -172,6 +191,8 @@ class CudaMemory:
                 if self._scales is None
                 else [self._scales.row(side * self._layers + layer) for side in range(2)]
             )
+            if self._token_scales:
+                scales = [part_of(s, layer, s.shape[1:], F32) for s in self._token_scales]
             table = None if self._table is None else self._table.view
             found = LayerArrays(of_k, of_v, self._lengths.row(layer), table, *scales)
             self._layers_there[layer] = found
@@ -209,11 +230,10 @@ class CudaMemory:
     def _follower(self, shape: tuple[int, ...], dtype: DType) -> DeviceNumbers:
         return DeviceNumbers(self._new(shape, dtype), dtype, self._cuda)
 
-    def _at(self, side: int, layer: int, place: int, head: int, row: int) -> int:
-        """The address of a row of K (`side` 0) or V (`side` 1)."""
+    def _at(self, memory: DeviceArray, layer: int, place: int, head: int, row: int) -> int:
+        """The address of a row of K or V, or of a token's scale."""
         before = (layer * self._places + place) * self._kv_heads + head
-        index = (before * self._rows + row) * self._dims[side]
-        return self._sides[side].pointer + index * self._dtype.nbytes
+        return memory.pointer + (before * self._rows + row) * self._row_bytes[memory]
 
     def _brought(self, k: ArrayView, v: ArrayView, stream: int) -> list[ArrayView]:
         """k and v on this device: arrays on the host are copied, which is complete on return."""

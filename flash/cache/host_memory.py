@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.host.stored_rows import loaded, stored
+from flash.host.stored_rows import loaded, stored, token_scales
 from flash.operands.dtypes import DType
 from flash.pages.placement import Copy, Placement, Run, Stretch
 from ptxgen.arrays.views import HOST, ArrayView, host_array, view
@@ -20,7 +20,7 @@ class LayerArrays(NamedTuple):
     """The arrays of a layer, for kernels: K [places, kv_heads, rows, head_dim] and V, where a place
     is a sequence or a page; lengths int32 [batch]; the block table, if there are pages, int32
     [batch, ceil(capacity / page_size)], the same for all layers; and the scales of a narrow type, float32
-    [kv_heads].
+    [kv_heads], or [places, kv_heads, rows] if each token has its own.
     """
 
     k: ArrayView
@@ -34,7 +34,8 @@ class LayerArrays(NamedTuple):
 class SmallArrays(NamedTuple):
     """The host's arrays of lengths, pages and scales, which a cache changes in place: `lengths`
     int32 [layers, batch]; the block table, int32 [batch, ceil(capacity / page_size)], if there are
-    pages; and for a narrow type the scales of K and of V, float32 [2, layers, kv_heads].
+    pages; and for a narrow type the scales of K and of V, float32 [2, layers, kv_heads], unless each token
+    has its own.
     """
 
     lengths: Array
@@ -67,7 +68,7 @@ class KVMemory(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of K and V of all layers."""
+        """Bytes of K and V of all layers, and of the scales of their tokens."""
 
     def why_not(self, array: ArrayView) -> str:
         """Why new rows cannot be read from `array`; empty if they can."""
@@ -96,6 +97,11 @@ class KVMemory(Protocol):
         cache's dtype, or for a narrow type as f32, multiplied by the scales.
         """
 
+    def scales(self, layer: int, runs: Sequence[Run]) -> tuple[Array | None, Array | None]:
+        """The scales of K and V of the rows of `runs`, on the host, of a shape that broadcasts to
+        [kv_heads, rows, 1]; None without scales.
+        """
+
     def arrays(self, layer: int) -> LayerArrays:
         """The memory of a layer, always at the same addresses."""
 
@@ -112,24 +118,34 @@ class KVMemory(Protocol):
 
 
 class HostMemory:
-    """K and V in numpy arrays, not initialised, for the backends `cpu` and `interpreter`."""
+    """K and V in numpy arrays, not initialised, for the backends `cpu` and `interpreter`; with `per_token`
+    also a scale for each of their rows.
+    """
 
     device = HOST
 
     def __init__(
-        self, shape: tuple[int, int, int, int], dims: tuple[int, int], dtype: DType, small: SmallArrays
+        self,
+        shape: tuple[int, int, int, int],
+        dims: tuple[int, int],
+        dtype: DType,
+        small: SmallArrays,
+        *,
+        per_token: bool = False,
     ) -> None:
         self.k: Array
         self.v: Array
         self.k, self.v = (np.empty((*shape, dim), dtype.numpy) for dim in dims)
+        # The scales of tokens, f32 [layers, places, kv_heads, rows], of K and of V.
+        self.token_scales = [np.empty(shape, np.float32) for _ in dims] if per_token else []
         self._dtype = dtype
         self.small = small
         self.stream = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes of K and V of all layers."""
-        return int(self.k.nbytes + self.v.nbytes)
+        """Bytes of K and V of all layers, and of the scales of their tokens."""
+        return sum(int(array.nbytes) for array in (self.k, self.v, *self.token_scales))
 
     def why_not(self, array: ArrayView) -> str:
         """Why new rows cannot be read from `array`; empty for an array on the host."""
@@ -140,7 +156,7 @@ class HostMemory:
     def copy(self, copies: Sequence[Copy], stream: int) -> None:  # noqa: ARG002  # no stream on the host
         """Copy rows between pages or sequences, in every layer."""
         for source, target, rows in copies:
-            for memory in (self.k, self.v):
+            for memory in (self.k, self.v, *self.token_scales):
                 memory[:, target, :, :rows] = memory[:, source, :, :rows]
 
     def wait(self, stream: int) -> None:
@@ -157,28 +173,38 @@ class HostMemory:
     ) -> None:
         """Write the first rows of each item of k and v to its stretch."""
         for side, (memory, array) in enumerate(((self.k, k), (self.v, v))):
-            rows, scale = host_array(array), scale_of(self.small.scales, side, layer)
+            rows, of_heads = host_array(array), scale_of(self.small.scales, side, layer)
             for item, stretch in enumerate(stretches):
                 first = 0
                 for place, begin, count in placement.runs(stretch):
-                    new = rows[item, :, first : first + count]
+                    new, scale = rows[item, :, first : first + count], of_heads
+                    if self.token_scales:
+                        scale = token_scales(new, self._dtype)
+                        there = self.token_scales[side][layer, place]
+                        there[:, begin : begin + count] = scale[..., 0]
                     memory[layer, place, :, begin : begin + count] = stored(new, self._dtype, scale)
                     first += count
 
     def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:
         """K and V of the rows of `runs`, copied unless there is one run and no scale."""
-        found = []
-        for side, memory in enumerate((self.k, self.v)):
-            parts = [memory[layer, run.place, :, run.first : run.first + run.rows] for run in runs]
-            empty = memory[layer, 0, :, :0]
-            whole = parts[0] if len(parts) == 1 else np.concatenate([empty, *parts], axis=1)
-            found.append(loaded(whole, scale_of(self.small.scales, side, layer)))
-        return found[0], found[1]
+        both = zip((self.k, self.v), self.scales(layer, runs), strict=True)
+        k, v = (loaded(_rows(memory[layer], runs), scale) for memory, scale in both)
+        return k, v
+
+    def scales(self, layer: int, runs: Sequence[Run]) -> tuple[Array | None, Array | None]:
+        """The scales of K and V of the rows of `runs`."""
+        if not self.token_scales:
+            k, v = (scale_of(self.small.scales, side, layer) for side in range(2))
+            return k, v
+        k, v = (_rows(memory[layer], runs)[..., None] for memory in self.token_scales)
+        return k, v
 
     def arrays(self, layer: int) -> LayerArrays:
         """The memory of a layer, not copied."""
         lengths, table, scales = self.small
         k_scale, v_scale = (None, None) if scales is None else scales[:, layer]
+        if self.token_scales:
+            k_scale, v_scale = (memory[layer] for memory in self.token_scales)
         return LayerArrays(
             view(self.k[layer], "k"),
             view(self.v[layer], "v"),
@@ -210,6 +236,12 @@ class HostNumbers:
     def follow(self, values: Array, stream: int) -> None:  # noqa: ARG002  # no stream on the host
         """Write `values` to the array."""
         self._values[:] = values
+
+
+def _rows(memory: Array, runs: Sequence[Run]) -> Array:
+    """The rows of `runs` of the memory of a layer [places, kv_heads, rows, ...]: [kv_heads, rows, ...]."""
+    parts = [memory[run.place, :, run.first : run.first + run.rows] for run in runs]
+    return parts[0] if len(parts) == 1 else np.concatenate([memory[0, :, :0], *parts], axis=1)
 
 
 def scale_of(scales: Array | None, side: int, layer: int) -> Array | None:

@@ -107,11 +107,22 @@ def _of_append(config: AppendConfig, operand: Operand) -> Operand:
             f"how many rows each sequence has with the new ones: new row i of {n} becomes row "
             f"seqused_k - {n} + i, or none if that is negative"
         ),
-        "k_scale": "what new rows of K are divided by, above 0",
-        "v_scale": "what new rows of V are divided by, above 0",
+        **{f"{what}_scale": _divisor(config, what) for what in "kv"},
         "cache_batch_idx": "which sequence of K and V each item of the batch is of",
     }
     return replace(operand, meaning=words.get(operand.name, operand.meaning))
+
+
+def _divisor(config: AppendConfig, what: str) -> str:
+    """The meaning of the scales of K ("k") or V ("v")."""
+    if not config.features.per_token:
+        return f"what new rows of {what.upper()} are divided by, above 0"
+    largest = config.stored.largest
+    assert largest is not None  # scales are of narrow types
+    return (
+        f"what each new row of {what.upper()} is divided by: its largest finite magnitude / {largest:g}, at "
+        "least 2**-126"
+    )
 
 
 def _append_constraints(config: AppendConfig) -> Iterator[str]:

@@ -29,8 +29,9 @@ class Rotation(NamedTuple):
 class NewRows(NamedTuple):
     """Checked arrays of an append: new k and v [batch, kv_heads, n, ...], n at least 1, and the
     cache, as in `flash.decode.plan.CacheCall`. `seqused_k` in `operands` includes the new rows. For
-    a cache of a narrow type, `operands` has `k_scale` and `v_scale`, f32 [kv_heads]. `counts`, int32
-    [batch]: how many of the first of the n rows of each item are new; None for all.
+    a cache of a narrow type, `operands` has `k_scale` and `v_scale`, f32 [kv_heads], or of the cache's
+    shape without its last dimension, which the launch writes. `counts`, int32 [batch]: how many of the
+    first of the n rows of each item are new; None for all.
     """
 
     k: ArrayView
@@ -46,7 +47,8 @@ def append_step(target: Target, dtype: DType, new: NewRows, turned: Rotation | N
     """The launch that writes the new rows of type `dtype`, and rotates if `turned` is given."""
     given: dict[str, Any] = {name: name in new.operands for name in LENGTHS}
     stored = OF_ARRAYS[new.k_cache.dtype] if "k_scale" in new.operands else None
-    features = Features(page_size=new.page_size, kv_dtype=stored, **given)
+    per_token = stored is not None and len(new.operands["k_scale"].shape) == len(new.k_cache.shape) - 1
+    features = Features(page_size=new.page_size, kv_dtype=stored, per_token=per_token, **given)
     made = append_build(
         AppendConfig(
             target,

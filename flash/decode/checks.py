@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.decode.plan import last_keys
+from flash.decode.token_scales import SCALES, of_tokens, problems_of_tokens, token_arguments
 from flash.launch.arguments import (
     Argument,
     copy_of,
@@ -41,7 +42,6 @@ _NEW: Final = ("batch", "kv_heads", "n")
 _ANGLES: Final = ("positions", "rotary_dim / 2")
 _COS: Final = "rotary_cos"
 _SIN: Final = "rotary_sin"
-SCALES: Final = ("k_scale", "v_scale")
 _OPERANDS: Final = frozenset((*CACHE_ARRAYS, *LENGTHS, *SCALES))
 
 
@@ -109,6 +109,7 @@ def _matrices(config: AttentionConfig, views: Mapping[str, ArrayView]) -> tuple[
         keys,
         values,
         Argument("block_table", ("sequences", "table_columns"), (I32,), has_rows=False),
+        *token_arguments(views, cache),
     )
 
 
@@ -154,10 +155,16 @@ def _problems_of_scales(views: Mapping[str, ArrayView]) -> Iterator[str]:
                 if narrow
                 else f"{name} is for a cache of {' or '.join(_NARROW)}, got {k.dtype}; leave it out"
             )
-        elif array is not None and array.device == HOST and array.dtype == F32.array_name:
+        elif (
+            array is not None
+            and array.device == HOST
+            and array.dtype == F32.array_name
+            and not of_tokens(views, name)
+        ):
             scales = host_array(array)
             if not (np.isfinite(scales) & (scales > 0)).all():
                 yield f"{name} must hold finite numbers above 0, got {scales.tolist()}"
+    yield from problems_of_tokens(views, _numbers_on_host(views))
 
 
 def problems_of_narrow(
@@ -220,8 +227,9 @@ def _problems_of_new(
 
 
 def _problems_of_written(views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """Why new rows cannot be written to the caches."""
-    for name, other in (("k_cache", "v_cache"), ("v_cache", "k_cache")):
+    """Why new rows cannot be written to the caches, and the scales of tokens with them."""
+    written = ["k_cache", "v_cache", *(name for name in SCALES if of_tokens(views, name))]
+    for n, name in enumerate(written):
         array = views[name]
         if array.read_only:
             yield f"{name} must be writable for new rows, got a read-only array"
@@ -233,7 +241,7 @@ def _problems_of_written(views: Mapping[str, ArrayView]) -> Iterator[str]:
         yield from (
             f"{sharer} must not share memory with {name} where there are new rows; pass an array of its own"
             for sharer in _sharing(views, name)
-            if sharer != "out" and (sharer, name) != (other, "v_cache")  # said once
+            if sharer not in ("out", *written[:n])  # said once
         )
 
 
@@ -353,7 +361,7 @@ def problems_of_operands(config: AttentionConfig, views: Mapping[str, ArrayView]
     features = replace(
         config.features, scores=scores, seqused_k=True, leftpad_k=True, cache_batch_idx=True, kv_dtype=E4M3
     )
-    wanted = (operand for operand in features.operands if operand.name in views)
+    wanted = (o for o in features.operands if o.name in views and not of_tokens(views, o.name))
     yield from operand_problems(wanted, views, sizes)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, Unpack, overload
 import numpy as np
 
 from flash.contract.resources import KernelResources
-from flash.decode.checks import SCALES, WHO, longest_of, problems_of, problems_of_narrow
+from flash.decode.checks import WHO, longest_of, problems_of, problems_of_narrow
 from flash.decode.on_cpu import attend_on_cpu
 from flash.decode.plan import (
     CacheCall,
@@ -23,6 +23,7 @@ from flash.decode.plan import (
     steps_of,
     turns_before,
 )
+from flash.decode.token_scales import SCALES
 from flash.decode.workspace import workspace_of
 from flash.host import results
 from flash.host.caller import Caller, flag, raise_problems, views_of
@@ -161,8 +162,10 @@ class DecodeKernel:
         page_size]. v_cache likewise, with head_dim_v; heads are a multiple of kv_heads. All are of
         the config's dtype, with a dense last dimension and otherwise any strides. Or both caches are
         float8_e4m3fn or float8_e5m2: then `k_scale` and `v_scale`, float32 of a shape that broadcasts to
-        [kv_heads], above 0, are what their numbers are multiplied by; kernels take e4m3 from sm_89 on, and
-        both with queries of 16 bits, dimensions that are multiples of 8, and rows at multiples of 8 bytes.
+        [kv_heads], above 0, are what their numbers are multiplied by; or one for each token, of the shape
+        of the caches without the last dimension, finite and at least 0 where there are keys. Kernels take
+        e4m3 from sm_89 on, and both with queries of 16 bits, dimensions that are multiples of 8, and rows at
+        multiples of 8 bytes.
 
         Int32 arrays, of a shape that broadcasts to [batch]: `seqused_k`, the number of rows in the
         sequence of each item; `cache_batch_idx`, the sequence of each item, by default the item's
@@ -172,8 +175,9 @@ class DecodeKernel:
         accessed, and rows that are no keys never reach a result.
 
         New rows k [batch, kv_heads, n, head_dim] and v, of the config's dtype, are first written to
-        the caches, divided by the scales if there are any: row i of n becomes row seqused_k - n + i of
-        its sequence, so `seqused_k` must include the new rows. With `rotary_cos` and `rotary_sin`,
+        the caches, divided by the scales if there are any; those of tokens are written, too: the largest
+        finite magnitude of a row / the largest number of the type. Row i of n becomes row seqused_k - n + i
+        of its sequence, so `seqused_k` must include the new rows. With `rotary_cos` and `rotary_sin`,
         float32 [positions, rotary_dim / 2] with dense rows, the first rotary_dim columns of k and q are
         rotated by the positions of their rows, neighbouring columns together if `rotary_interleaved`
         (`flash/problem/rotary.py`); without k and v those of q alone. The kernel that attends writes up

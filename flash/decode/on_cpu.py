@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from flash.cpu.attention import attention_cpu
 from flash.cpu.paged_rows import KeyRows, PagedRows
 from flash.decode.plan import CacheCall, Joining
-from flash.host.stored_rows import loaded, stored
+from flash.host.stored_rows import loaded, stored, token_scales
 from flash.mods.trace import AUX
 from flash.problem.config import AttentionConfig
 from flash.problem.features import LENGTHS
@@ -21,6 +21,7 @@ from flash.scores.features import CACHE_ARRAYS
 from ptxgen.arrays.views import ArrayView, host_array
 
 Array = NDArray[Any]
+_SCALES: Final = ("k_scale", "v_scale")
 Rows = Callable[[int], tuple[KeyRows, KeyRows]]  # keys and values of an item, [1, kv_heads, n, dim]
 
 
@@ -47,7 +48,7 @@ def attend_on_cpu(call: CacheCall) -> None:
             places = _places(call, sequence, np.arange(begin, end))
             keys, values = (
                 loaded(cache[places].swapaxes(0, 1), scale)[None]
-                for cache, scale in zip(caches, _scales(call), strict=True)
+                for cache, scale in zip(caches, _scales(call, places), strict=True)
             )
             return keys, values
         if not call.page_size:
@@ -86,17 +87,25 @@ def _join(call: CacheCall, new: Joining, numbers: tuple[Array, Array, Array]) ->
     for b, sequence in enumerate(sequences):
         first = max(n - int(used[b]), 0)  # the first new row that lies in the sequence
         places = _places(call, int(sequence), np.arange(used[b] - n + first, used[b]))
-        for cache, rows, scale in zip((call.k, call.v), (k, v), _scales(call), strict=True):
+        if call.per_token:
+            for name, rows in zip(_SCALES, (k, v), strict=True):
+                of_rows = token_scales(rows[b, :, first:], call.stored)[..., 0]
+                host_array(call.operands[name])[places] = of_rows.T
+        for cache, rows, scale in zip((call.k, call.v), (k, v), _scales(call, places), strict=True):
             host_array(cache)[places] = stored(rows[b, :, first:], call.stored, scale).swapaxes(0, 1)
     return q
 
 
-def _scales(call: CacheCall) -> tuple[Array | None, Array | None]:
-    """The scales of K and V, [kv_heads, 1, 1]; None for a cache without."""
+def _scales(call: CacheCall, places: tuple[Any, ...]) -> tuple[Array | None, Array | None]:
+    """The scales of K and V, [kv_heads, 1, 1], or of the rows at `places`, [kv_heads, rows, 1]; None for a
+    cache without.
+    """
     if not call.has_scales:
         return None, None
-    heads = (call.k.shape[1],)
-    k, v = (np.broadcast_to(host_array(call.operands[name]), heads) for name in ("k_scale", "v_scale"))
+    k, v = (host_array(call.operands[name]) for name in _SCALES)
+    if call.per_token:
+        return k[places].T[..., None], v[places].T[..., None]
+    k, v = (np.broadcast_to(array, (call.k.shape[1],)) for array in (k, v))
     return k[:, None, None], v[:, None, None]
 
 

@@ -25,7 +25,7 @@ from flash.operands.dtypes import F32, OF_ARRAYS, DType
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.features import LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended, Turned
 from flash.problem.kernel_config import KernelConfig
-from flash.problem.tile_choice import choose_tiling, natural_alignment
+from flash.problem.tile_choice import AnyTiling, choose_tiling, natural_alignment
 from flash.problem.wgmma_choice import BOX_ROWS
 from ptxgen.arrays.views import ArrayView
 from ptxgen.errors import LaunchError
@@ -36,6 +36,9 @@ from ptxgen.target import target as find_target
 # assembler was seen to spill with tiles of 64 keys.
 _WIDENING_REGISTERS: Final = 44
 _WIDE: Final = 192  # columns
+_SMALL_TILE: Final = 32  # keys
+_FEW_ROWS: Final = 64  # of a CTA
+_FEW_COLUMNS: Final = 64
 # The merge of more splits costs more than their CTAs save.
 MOST_SPLITS: Final = 128
 # Fraction of the best utilization: fewer splits are better than a little more utilization.
@@ -118,6 +121,13 @@ class CacheCall(NamedTuple):
         return "k_scale" in self.operands
 
     @property
+    def per_token(self) -> bool:
+        """Whether the scales are of single rows: [pages, kv_heads, page_size] or [sequences, kv_heads,
+        capacity], and not of heads.
+        """
+        return self.has_scales and len(self.operands["k_scale"].shape) == len(self.k.shape) - 1
+
+    @property
     def stored(self) -> DType:
         """The type of K and V."""
         return OF_ARRAYS[self.k.dtype]
@@ -176,13 +186,17 @@ def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
     )
     if call.has_scales and max(config.head_dim, config.value_dim) > _WIDE:
         request = replace(request, other_registers=request.other_registers + _WIDENING_REGISTERS)
-    kernel = replace(kernel, tiling=choose_tiling(request, target, alignment))
+    tiling = choose_tiling(request, target, alignment)
+    if call.per_token and config.tile == "auto" and _is_crowded(tiling):
+        tiling = choose_tiling(replace(request, tile=_SMALL_TILE), target, alignment)
+    kernel = replace(kernel, tiling=tiling)
     given: dict[str, Any] = {name: name in call.operands for name in LENGTHS}
     features = replace(
         kernel.features,
         splits=merged,
         page_size=call.page_size,
         kv_dtype=call.stored if call.has_scales else None,
+        per_token=call.per_token,
         **given,
     )
     packs = config.pack_gqa is True or (
@@ -192,6 +206,14 @@ def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
     new, appended = call.new, _appended_by(call, kernel)
     only_turned = new.turned if new is not None and new.k is None else None
     return replace(kernel, features=replace(features, appended=appended, turns_queries=only_turned))
+
+
+def _is_crowded(tiling: AnyTiling) -> bool:
+    """Whether the assembler was seen to spill where each token has a scale, which takes registers for the
+    powers of rows: with long tiles, many rows and more than 64 columns.
+    """
+    columns = max(tiling.head_dim, tiling.head_dim_v)
+    return tiling.tile > _SMALL_TILE and tiling.block_q > _FEW_ROWS and columns > _FEW_COLUMNS
 
 
 def _without_wgmma(call: CacheCall, merged: bool) -> str:

@@ -15,7 +15,18 @@ from typing import Final
 
 from flash.device.cta import Cta
 from flash.device.parameters import InCache, Parameters
-from flash.device.row_copy import BITS, RowCopy, Turn, as_f32, load_if, only_if, position_of, rounded, turned
+from flash.device.row_copy import (
+    BITS,
+    RowCopy,
+    Turn,
+    as_f32,
+    load_if,
+    only_if,
+    position_of,
+    rounded,
+    row_scale,
+    turned,
+)
 from flash.device.team import WHOLE_CTA, Team
 from flash.operands.dtypes import DType
 from flash.problem.features import Appended, Turned
@@ -108,7 +119,7 @@ class AppendedRows:
         for name, columns in (("K", new.head_dim), ("V", new.head_dim_v)):
             array = self.given.K if name == "K" else self.given.V
             scales = self.given.operands.get(f"{name.lower()}_scale")
-            scale = None if scales is None else scales.of_sequence(k, head)
+            scale = None if scales is None else row_scale(k, scales, self.where, head, place, lane)
             copy = RowCopy(k, new.dtype, self.stored, scale)
             begin = self.given.operands[f"{name.lower()}_new"].place(k, self.cta.batch, head, row)
             to = self.where.head(k, array, head).row(k, place)

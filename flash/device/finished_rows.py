@@ -19,10 +19,11 @@ def finish_rows(
     softmax: LazySoftmax,
     O: Fragment,
     v_scale: ScoreArray | None,
+    undone: Sequence[Value] = (),
 ) -> None:
-    """O /= sum, times the scale of V if there is one; and, if wanted, write LSE. `rows` are the first
-    row of the thread, and all its rows counted from that; `in_quad` gives the index of this lane
-    among those that share them.
+    """O /= sum, times the scale of V if there is one, and what `undone` has for each row if it is not
+    empty; and, if wanted, write LSE. `rows` are the first row of the thread, and all its rows counted from
+    that; `in_quad` gives the index of this lane among those that share them.
     """
     first_row, down_from_first = rows
     factor = None if v_scale is None else v_scale.of_sequence(k, cta.kv_head)
@@ -31,6 +32,8 @@ def finish_rows(
         inverse = cta.weighed(inverse)
         if factor is not None:
             inverse = inverse * factor
+        if undone:
+            inverse = inverse * undone[i]
         for output in O.row(i):
             k.mul(output, inverse, into=output)
         if cta.LSE is not None:

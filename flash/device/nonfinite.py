@@ -126,7 +126,14 @@ class NonFinite:
         odd = (code & _ODD[self.stored]) == _ODD[self.stored]
         if self.stored is E4M3:
             return odd, lambda: k.mov(math.nan, type=f32)
-        return odd, lambda: self._number(k.cvt(code << _BYTE, dtype=u16).as_(b16), f16)
+
+        def number() -> Value:
+            found = self._number(k.cvt(code << _BYTE, dtype=u16).as_(b16), f16)
+            if cta.token_scales is None:
+                return found
+            return found * k.load(Pointer(cta.token_scales[1].row(k, key), "global", f32))
+
+        return odd, number
 
     def _number(self, bits: Value, dtype: ScalarType) -> Value:
         """An element, from its bits, as f32."""

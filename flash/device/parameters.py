@@ -143,6 +143,16 @@ class ScoreArray:
         """Declare and load the strides."""
         return cls(at.value, stride_parameters(k, operand), operand.dtype)
 
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether it has an element for each row of K or V, placed as the rows are."""
+        return "row" in self.strides
+
+    @property
+    def rows(self) -> Array:
+        """The elements of an array that `is_of_rows`, as rows with one column."""
+        return Array(self.first, self.strides, 1, 1, self.dtype.nbytes)
+
     def of_sequence(self, k: KernelBuilder, *indices: Value) -> Value:
         """The element with these indices, such as the length of a sequence. Nobody writes the array
         while the kernel runs, so that all threads of a CTA read the same value.
@@ -274,10 +284,21 @@ class Parameters:
     def of_kv_head(self, k: KernelBuilder, kv_head: Value) -> Parameters:
         """The arguments of one head of K and V: with the head's scale of K, if there is one."""
         k_scale = self.operands.get("k_scale")
-        if k_scale is None:
+        if k_scale is None or k_scale.is_of_rows:
             return self
         factor = k_scale.of_sequence(k, kv_head)
         return replace(self, scale=self.scale * factor, scale_log2=self.scale_log2 * factor)
+
+    def token_scales(
+        self, k: KernelBuilder, features: Features, batch: Value, kv_head: Value
+    ) -> tuple[Matrix, Matrix] | None:
+        """The scales of one head of K and of V, one for each key: rows of one f32; None without such."""
+        if not features.per_token:
+            return None
+        place = {name: getattr(self.K, name) for name in ("begin", "pages", "sequence")}
+        rows = (replace(self.operands[f"{what}_scale"].rows, **place) for what in "kv")
+        of_keys, of_values = (scales.head(k, batch, kv_head, self.seq_k) for scales in rows)
+        return of_keys, of_values
 
     def of_scales(self, k: KernelBuilder, batch: Value, kv_head: Value) -> Parameters:
         """The arguments of one head of K and V of one item: with its scales of Q and K in the softmax's."""

@@ -8,9 +8,10 @@ import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Literal
 
-from flash.device.parameters import InCache
-from flash.operands.dtypes import E4M3, E5M2, F32_BYTES, NAN_CODE, DType
+from flash.device.parameters import InCache, ScoreArray
+from flash.operands.dtypes import E4M3, E5M2, F32_BYTES, LEAST_TOKEN_SCALE, NAN_CODE, DType
 from ptxgen.dsl import KernelBuilder, Pointer, Value, marked
+from ptxgen.dsl.matrices.lanes import over_lanes
 from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import ScalarType, b16, b32, f16, f32, u8, u16, u32, u64
@@ -19,6 +20,7 @@ BITS: Final = {2: b16, 4: b32}
 _PAIRS: Final[dict[DType, Literal["e4m3x2", "e5m2x2"]]] = {E4M3: "e4m3x2", E5M2: "e5m2x2"}
 _CONVERTING_SM: Final = 89  # the first target that converts to narrow types (PTX ISA, "cvt")
 _BYTE: Final = 8  # bits
+_EVERY_LANE: Final = [WARP_SIZE >> n for n in range(1, WARP_SIZE.bit_length())]  # butterfly distances
 _BELOW_HALF: Final = (1 << (_BYTE - 1)) - 1  # of the upper byte's last bit, in units of the lower byte's
 
 
@@ -72,15 +74,40 @@ class _Held:
 
 
 @dataclass(frozen=True)
+class RowScale:
+    """The scale of one row, f32, at address `at`, u64, which lane 0 of the row's warp writes."""
+
+    at: Value
+    lane: Value
+
+    def written(self, k: KernelBuilder, held: list[_Held], stored: DType) -> Value:
+        """The scale of the row that the warp holds, also written: the largest finite magnitude / the largest
+        number of `stored`, and no less than the least normal f32, so that a row of zeros has a quotient
+        (`flash/host/stored_rows.py`).
+        """
+        assert stored.largest is not None  # scales are of narrow types
+        largest: Value = k.mov(0.0, type=f32)
+        for x in [x for part in held for x in part.values]:
+            size = k.abs(x)
+            largest = k.max(largest, k.selp(size, 0.0, size < math.inf))
+        largest = over_lanes(k, largest, _EVERY_LANE, k.max)
+        scale = k.max(k.div(largest, stored.largest), LEAST_TOKEN_SCALE)
+        with k.when(self.lane == 0):
+            k.store(Pointer(self.at, "global", f32), scale)
+        return scale
+
+
+@dataclass(frozen=True)
 class RowCopy:
-    """Reads rows of `dtype` and writes them as `stored`, divided by a scale if there is one. All
-    loads of a row are emitted before its first store, so that they overlap.
+    """Reads rows of `dtype` and writes them as `stored`, divided by a scale if there is one: a value, or that
+    of each row, which is found and written with it. All loads of a row are emitted before its first store, so
+    that they overlap.
     """
 
     k: KernelBuilder
     dtype: DType
     stored: DType
-    scale: Value | None
+    scale: Value | RowScale | None
 
     def read(self, row: Value, lane: Value, columns: int, turn: Turn | None) -> list[_Held]:
         """This lane's part of the row at address `row`, which has `columns` columns."""
@@ -103,10 +130,13 @@ class RowCopy:
 
     def write(self, row: Value, held: list[_Held]) -> None:
         """Write the elements that `read` returned to the row at address `row`."""
+        scale = self.scale
+        if isinstance(scale, RowScale):
+            scale = scale.written(self.k, held, self.stored)
         for part in held:
             with only(self.k, part.inside):
                 for column, x in zip(part.columns, part.values, strict=True):
-                    self._store(row, column, x)
+                    self._store(row, column, x, scale)
 
     def _load(self, row: Value, column: Value, inside: Value | None) -> Value:
         bits = BITS[self.dtype.nbytes]
@@ -116,15 +146,24 @@ class RowCopy:
     def _as_f32(self, bits: Value) -> Value:
         return as_f32(self.k, bits, self.dtype)
 
-    def _store(self, row: Value, column: Value, x: Value) -> None:
+    def _store(self, row: Value, column: Value, x: Value, scale: Value | None) -> None:
         """Write one element. An f32 is rounded once; narrow types saturate at their largest number."""
         k, nbytes = self.k, self.stored.nbytes
-        if self.scale is not None:
-            code = narrowed(k, k.div(x, self.scale), self.stored)
+        if scale is not None:
+            code = narrowed(k, k.div(x, scale), self.stored)
             k.store(column_of(k, row, column, nbytes, u8), k.cvt(code, dtype=u8))
             return
         bits = rounded(k, x, self.stored) if x.type is f32 else x
         k.store(column_of(k, row, column, nbytes, BITS[nbytes]), bits)
+
+
+def row_scale(
+    k: KernelBuilder, scales: ScoreArray, where: InCache, head: Value, place: Value, lane: Value
+) -> Value | RowScale:
+    """The scale of row `place` of a head of K or V: that of the head, or where its own is."""
+    if not scales.is_of_rows:
+        return scales.of_sequence(k, head)
+    return RowScale(where.head(k, scales.rows, head).row(k, place), lane)
 
 
 def as_f32(k: KernelBuilder, bits: Value, dtype: DType) -> Value:

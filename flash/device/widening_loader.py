@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from flash.device.panel_loader import PanelLoader, Share, both
+from flash.device.tiles import Matrix
+from flash.device.token_scales import ScaleCopies
 from flash.operands.dtypes import E4M3, E5M2, DType
-from ptxgen.dsl import Pointer, Value, Var, marked
-from ptxgen.dsl.swizzle import Panel
+from ptxgen.dsl import KernelBuilder, Pointer, Value, Var, marked
+from ptxgen.dsl.swizzle import Panel, SwizzledTile
 from ptxgen.types import b32, u32
 
 _WORD: Final = u32.nbytes
@@ -25,21 +27,30 @@ class WideningLoader(PanelLoader):
     """Copies blocks of rows of e4m3 into a tile of f16, which holds all values of e4m3 and e5m2.
 
     Copies go through registers: a thread starts the loads of all its rows before it widens the
-    first. What lies beyond the matrix becomes zero and is not read.
+    first. What lies beyond the matrix becomes zero and is not read. With `scales`, one for each row, these
+    are copied with the rows.
     """
 
     chunk_bytes = _WORDS * _WORD
 
+    def __init__(
+        self, k: KernelBuilder, matrix: Matrix, tile: SwizzledTile, scales: ScaleCopies | None = None
+    ) -> None:
+        super().__init__(k, matrix, tile)
+        self.scales = scales
+
     @property
     def is_asynchronous(self) -> bool:
-        """False: copies go through registers."""
-        return False
+        """Whether copies are asynchronous: those of scales. Rows go through registers."""
+        return self.scales is not None
 
     def start(self, first_row: Value, *, stage: Value | None = None, ragged: bool = True) -> None:
         """Copy the rows from `first_row` on into the stage at byte `stage` of the tile. Each row is
         checked to be in the matrix, so that `ragged` does not matter.
         """
         del ragged
+        if self.scales is not None:
+            self.scales.start(first_row, stage)
         for share in self.shares(stage):
             loaded = self._loaded(share, first_row)
             for (first, panel), words in loaded.items():

@@ -7,9 +7,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.operands.dtypes import NAN_CODE, DType
+from flash.operands.dtypes import LEAST_TOKEN_SCALE, NAN_CODE, DType
 
 Array = NDArray[Any]
+
+
+def token_scales(new: Array, dtype: DType) -> Array:
+    """The scale of each of new rows [kv_heads, rows, dim] in a cache with one for each token, f32 [kv_heads,
+    rows, 1]: the largest finite magnitude of the row / the largest number of `dtype`, in f32.
+    """
+    assert dtype.largest is not None  # scales are of narrow types
+    sizes = np.abs(new.astype(np.float32))
+    largest = np.where(np.isfinite(sizes), sizes, np.float32(0)).max(axis=-1, keepdims=True)
+    found: Array = np.maximum(largest / np.float32(dtype.largest), np.float32(LEAST_TOKEN_SCALE))
+    return found
 
 
 def stored(new: Array, dtype: DType, scale: Array | None) -> Array:

@@ -9,11 +9,11 @@ of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from flash.device.parameters import Array, InCache, ScoreArray, stride_parameters
-from flash.device.row_copy import RowCopy, Turn, position_of
+from flash.device.row_copy import RowCopy, Turn, position_of, row_scale
 from flash.operands.declared import Operand
 from flash.operands.dtypes import F32, F32_BYTES, I32, DType
 from flash.problem.features import Features
@@ -61,8 +61,14 @@ class AppendConfig:
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """The arrays that say where new rows go."""
-        return (*self.features.operands, COUNTS) if self.counted else self.features.operands
+        """The arrays that say where new rows go, and scales."""
+        found = self.features.operands
+        if self.features.per_token:
+            written = {name: f"{name}, written for new rows" for name in ("k_scale", "v_scale")}
+            found = tuple(
+                replace(o, role=written[o.name], is_written=True) if o.name in written else o for o in found
+            )
+        return (*found, COUNTS) if self.counted else found
 
     @property
     def arrays(self) -> tuple[Operand, ...]:
@@ -159,10 +165,15 @@ class _Given:
         operands = {o.name: ScoreArray.declare(k, o, at) for o, at in places}
         return cls(arrays, operands, counts, numbers)
 
-    def copy(self, k: KernelBuilder, config: AppendConfig, name: str, head: Value) -> RowCopy:
-        """The copy of rows into a head of K or V (`name`)."""
+    def copy(
+        self, k: KernelBuilder, config: AppendConfig, name: str, head: Value, to: tuple[InCache, Value, Value]
+    ) -> RowCopy:
+        """The copy of a row into a head of K or V (`name`); `to` is where its item's rows are, the row's
+        place among them, and the lane.
+        """
         scales = self.operands.get(f"{name.lower()}_scale")
-        scale = None if scales is None else scales.of_sequence(k, head)
+        where, place, lane = to
+        scale = None if scales is None else row_scale(k, scales, where, head, place, lane)
         return RowCopy(k, config.dtype, config.stored, scale)
 
     def turn(self, k: KernelBuilder, config: AppendConfig, where: InCache, place: Value) -> Turn | None:
@@ -209,7 +220,7 @@ def _append(k: KernelBuilder, config: AppendConfig, given: _Given, nth: Value, l
         columns = {"K": (config.head_dim, turn), "V": (config.head_dim_v, None)}
         rows = {
             name: (
-                given.copy(k, config, name, source.head),
+                given.copy(k, config, name, source.head, (where, place, lane)),
                 where.head(k, given.arrays[name], source.head).row(k, place),
                 source.of_array(k, given.arrays[f"{name}_NEW"], n),
             )

@@ -40,7 +40,8 @@ from flash.device.split_products import QUERIES_MARK, SplitProducts, SplitTiles
 from flash.device.tf32_products import Tf32Products
 from flash.device.tile_runs import Cut, tile_runs
 from flash.device.tiles import await_copies
-from flash.device.widening_loader import widening_loader
+from flash.device.token_scales import ScaleCopies, TokenScales
+from flash.device.widening_loader import WideningLoader, widening_loader
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.mma_tiling import HALF, PAIRS, MmaTiling
 from flash.scores.philox import KEYS_PER_BLOCK
@@ -48,6 +49,7 @@ from flash.scores.places import ScorePlaces
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var, marked
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, QUAD, QUAD_LANES, of_quad
+from ptxgen.dsl.swizzle import SwizzledTile
 from ptxgen.records import dataclass
 from ptxgen.types import bf16, f16, f32
 
@@ -123,7 +125,23 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
         )
 
     of_scores = factors if cta.scoring is not None else ()
-    turn = _Turn(k, config, t, cta, pipeline, products, softmax, O, S, of_scores, split, odd, mask, places)
+    turn = _Turn(
+        k,
+        config,
+        t,
+        cta,
+        pipeline,
+        products,
+        softmax,
+        O,
+        S,
+        of_scores,
+        split,
+        odd,
+        mask,
+        places,
+        _token_scales(k, me, pipeline, len(rows)),
+    )
     for begin, end, cut in tile_runs(k, cta, lambda: Cta.of(k, config, given)):
         with k.loop(-begin, end if isinstance(end, int) else -end) as n, _if_seen(k, cta, pipeline, n):
             turn.attend(n, cut)
@@ -133,7 +151,9 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
         k.griddepcontrol_launch_dependents()
     # Computed again: kept in registers through the loops, these values would be spilled.
     cta, me = Cta.of(k, config, given), WarpPlace.of(k)
-    _finish(k, t, (cta, me), softmax, O, given.operands.get("v_scale"))
+    _finish(
+        k, t, (cta, me), softmax, O, given.operands.get("v_scale") if turn.scales is None else turn.scales
+    )
     through = tiles[0] if config.output is config.dtype else None
     store_outputs(k, t, me, products, through, (cta.O, cta.first_row), O)
     if odd is not None:
@@ -178,6 +198,7 @@ class _Turn:
     odd: NonFinite | None
     mask: Callable[[], Mask]
     places: Callable[[Value], ScorePlaces]
+    scales: TokenScales | None
 
     def attend(self, n: Value, cut: Cut) -> None:
         """Take in the next tile of keys: the last of the -n tiles that are left."""
@@ -187,13 +208,16 @@ class _Turn:
         pipeline.start_values(n, ragged=cut.is_ragged(self.config))
         k.note("S = Q K^T")
         products.scores(S, pipeline.key_stage)
+        if self.scales is not None:
+            self.scales.scale_scores(S, pipeline.key_stage)
         places = self._finished_scores(n, cut)
         weaves = places is None and self.t.weaves_weights and not _is_crowded(self.t, self.cta)
+        weaves = weaves and self.scales is None
         mixes = self.t.has_spare_registers or weaves
         if mixes:  # behind the barrier here, the assembler mixes exponentials with the products of P V
             pipeline.await_values(on_arrival=values_there)
         k.note("P = exp2(scale * (S - shift)); rescale what was summed under an older shift")
-        self.softmax.take(S, lambda factors: _rescale(k, self.O, factors))
+        self.softmax.take(S, self._rescale)
         if mixes:
             pipeline.start_keys(n)
         if weaves:
@@ -205,13 +229,23 @@ class _Turn:
         if places is not None:
             for feature in self.cta.after_softmax:
                 feature.drop(S, places)
-        P = products.weights(S)
+        if self.scales is not None and mixes:
+            self.scales.scale_weights(S, self.O, pipeline.value_stage)
+        P = products.weights(S) if self.scales is None or mixes else None
         if not mixes:
             pipeline.await_values(on_arrival=values_there)
             pipeline.start_keys(n)
+        if P is None:
+            assert self.scales is not None
+            self.scales.scale_weights(S, self.O, pipeline.value_stage)
+            P = products.weights(S)
         k.note("O += P V")
         products.outputs(self.O, P, pipeline.value_stage)
         pipeline.advance()
+
+    def _rescale(self, factors: list[Value]) -> None:
+        """Rescale O where the shifts of the softmax have moved."""
+        _rescale(self.k, self.O, factors if self.scales is None else self.scales.rescaled(factors))
 
     def _weave(self, products: MmaProducts) -> None:
         """O += P V in steps of 16 keys, the exponentials of the next step among the products of each.
@@ -308,7 +342,10 @@ def _start_copies(
     narrow = config.features.kv_dtype
     loader = PanelLoader if narrow is None else widening_loader(narrow)
     Q_loader = PanelLoader(k, cta.Q, Q_tile)
-    K_loader, V_loader = loader(k, cta.K, K_tile), loader(k, cta.V, V_tile)
+    if cta.token_scales is None:
+        K_loader, V_loader = loader(k, cta.K, K_tile), loader(k, cta.V, V_tile)
+    else:
+        K_loader, V_loader = _scaled_loaders(k, config, cta, (K_tile, V_tile))
     split = SplitTiles(k, Q_loader, K_loader, V_loader) if t.operands is PAIRS else None
     guarded = cta.part is not None and (cta.mask.reach.left is not None or cta.mask.narrows)
     pipeline = KeyValuePipeline(
@@ -346,6 +383,31 @@ def _start_copies(
     return (Q_tile, K_tile, V_tile), split, pipeline
 
 
+def _scaled_loaders(
+    k: KernelBuilder, config: KernelConfig, cta: Cta, tiles: tuple[SwizzledTile, SwizzledTile]
+) -> tuple[WideningLoader, WideningLoader]:
+    """The loaders of K and V that bring a scale for each row."""
+    narrow = config.features.kv_dtype
+    assert narrow is not None
+    assert cta.token_scales is not None
+    found = []
+    for name, matrix, tile, of_rows in zip("KV", (cta.K, cta.V), tiles, cta.token_scales, strict=True):
+        there = k.shared(f"{name}_scales", (tile.stages, tile.rows), f32)
+        copies = ScaleCopies(k, of_rows, there, tile.stage_bytes)
+        found.append(widening_loader(narrow)(k, matrix, tile, copies))
+    return found[0], found[1]
+
+
+def _token_scales(
+    k: KernelBuilder, me: WarpPlace, pipeline: KeyValuePipeline, rows: int
+) -> TokenScales | None:
+    """The scales that arrive with the rows of K and V; None if these have none of their own."""
+    of_keys, of_values = (getattr(loader, "scales", None) for loader in (pipeline.keys, pipeline.values))
+    if of_keys is None or of_values is None:
+        return None
+    return TokenScales(k, me, of_keys, of_values, rows)
+
+
 def _rescale(k: KernelBuilder, O: Fragment, factors: list[Value]) -> None:
     """Multiply each row by its factor."""
     for row, factor in zip(O, factors, strict=True):
@@ -359,10 +421,13 @@ def _finish(
     where: tuple[Cta, WarpPlace],
     softmax: LazySoftmax,
     O: Fragment,
-    v_scale: ScoreArray | None,
+    scales: ScoreArray | TokenScales | None,
 ) -> None:
-    """O /= sum, times the scale of V if there is one; and, if wanted, write LSE."""
+    """O /= sum, times the scale of V if there is one, or without the powers of its rows; and, if wanted,
+    write LSE.
+    """
     k.note("O / sum, LSE")
     cta, me = where
     first_row = cta.first_row + k.signed(me.first_row(t))
-    finish_rows(k, cta, (first_row, fragment_rows(t)), lambda: me.in_quad, softmax, O, v_scale)
+    v_scale, undone = (None, scales.undone()) if isinstance(scales, TokenScales) else (scales, ())
+    finish_rows(k, cta, (first_row, fragment_rows(t)), lambda: me.in_quad, softmax, O, v_scale, undone)

@@ -65,6 +65,9 @@ INPUT_DTYPES: Final[dict[str, DType]] = {**DTYPES, **FP8_DTYPES}  # for Q, K and
 CACHE_DTYPES: Final[dict[str, DType]] = {**DTYPES, **FP8_DTYPES}  # for K and V in a cache
 OF_ARRAYS: Final[dict[str, DType]] = {t.array_name: t for t in (*CACHE_DTYPES.values(), BOOL, U8, I32)}
 AUX_DTYPES: Final = (F32, F16, BF16, I32, U8, BOOL)  # for arrays that functions of scores index
+# The least scale of a token in a cache of a narrow type: a row of zeros has it, so that its elements are
+# divided by a normal number.
+LEAST_TOKEN_SCALE: Final = 2.0**-126
 F32_BYTES: Final = F32.nbytes
 
 

@@ -129,6 +129,7 @@ class Features:
     cache_batch_idx: bool = False
     page_size: int = 0  # keys in a page of K and V; 0 if they are not paged
     kv_dtype: DType | None = None  # type of K and V, which then have scales; None: that of Q
+    per_token: bool = False  # whether each row of K and V has a scale; else one is for a head's rows
     appended: Appended | None = None
     turns_queries: Turned | None = None  # the rotation of Q in a kernel that appends nothing
     scaled: bool = False  # whether Q, K and V have scales, for each head of K and V of each sequence
@@ -155,6 +156,7 @@ class Features:
         words = [feature.word for feature in self.scores if feature.dtype is None]
         words += [word for word, there in flags.items() if there]
         words += [f"kv_{self.kv_dtype.name}"] if self.kv_dtype is not None else []
+        words += ["tokens"] if self.per_token else []
         words += self.appended.words if self.appended is not None else []
         words += self.turns_queries.words if self.turns_queries is not None else []
         return words + [feature.word for feature in self.scores if feature.dtype is not None]
@@ -311,13 +313,7 @@ class Features:
                 )
         if self.kv_dtype is not None:
             for what in ("k", "v"):
-                new = ", and new rows divided by" if self.appended is not None else ""
-                yield Operand(
-                    f"{what}_scale",
-                    F32,
-                    ("kv_heads",),
-                    f"what the numbers of {what.upper()} are multiplied with{new}, above 0",
-                )
+                yield self._scale_of_tokens(what) if self.per_token else self._scale_of_heads(what)
         if self.leftpad_k:
             yield Operand(
                 "leftpad_k",
@@ -339,6 +335,28 @@ class Features:
                 (self.kv_batch, "table_columns"),
                 f"in which page each {self.page_size} keys of a sequence of K and V are",
             )
+
+    def _scale_of_heads(self, what: str) -> Operand:
+        """The scales of K ("k") or V ("v"), one for each head."""
+        new = ", and new rows divided by" if self.appended is not None else ""
+        meaning = f"what the numbers of {what.upper()} are multiplied with{new}, above 0"
+        return Operand(f"{what}_scale", F32, ("kv_heads",), meaning)
+
+    def _scale_of_tokens(self, what: str) -> Operand:
+        """The scales of K ("k") or V ("v"), one for each row of each head, placed as the rows are."""
+        axes = (self.kv_batch, "kv_heads", "seq_k")
+        if self.page_size:
+            axes = ("pages", "kv_heads", str(self.page_size))
+        return Operand(
+            f"{what}_scale",
+            F32,
+            axes,
+            f"what the numbers of each row of {what.upper()} are multiplied with, finite and at least 0; of "
+            "rows that are no keys it may be anything",
+            steps=self.steps_of(what.upper()),
+            role=f"{what}_scale, read, and written for new rows" if self.appended is not None else "",
+            is_written=self.appended is not None,
+        )
 
     @property
     def numbers(self) -> tuple[Number, ...]:

@@ -1,19 +1,41 @@
-"""Settings of problems with Q, K and V of fp8 (e4m3, e5m2): the type of O, and what no kernel does."""
+"""Settings of problems with Q, K and V of fp8 (e4m3, e5m2): the type of O, and what no kernel does; and what
+has a scale in a cache of fp8.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-from flash.operands.dtypes import BF16, F16, FP8_DTYPES, config_name
+from flash.operands.dtypes import BF16, F16, FP8_DTYPES, DType, config_name
 from flash.problem.wgmma_tiling import WGMMA_ROWS
 from flash.scores.options import require_one_of
 from ptxgen.arguments import integer, is_one_of
-from ptxgen.errors import ConfigError, shown
+from ptxgen.errors import ConfigError, did_you_mean, shown
 
+HEAD: Final = "head"
+TOKEN: Final = "token"
+FP8_NAMES: Final = " or ".join(map(repr, FP8_DTYPES))
 _OUTPUTS: Final = (BF16.name, F16.name)
 # Rows of Q, K and V that share a scale: those of a warpgroup, of whose tiles of keys they are multiples.
 LEAST_SCALE_BLOCK: Final = WGMMA_ROWS
 MAX_SCALE_BLOCK: Final = 1 << 15
+
+
+def is_per_token(who: str, stored: DType, scale_per: object) -> bool:
+    """Whether each token of a cache of `stored` has scales of its own. Raises `ConfigError` in the name of
+    `who` for another `scale_per` than "head" and "token", and for "token" with a type that has no scales.
+    """
+    if not is_one_of(scale_per, (HEAD, TOKEN)):
+        raise ConfigError(
+            f"{who}: scale_per must be one of {HEAD}, {TOKEN}, got {shown(scale_per)}"
+            f"{did_you_mean(scale_per, (HEAD, TOKEN))}"
+        )
+    if scale_per == TOKEN and not stored.is_narrow:
+        raise ConfigError(
+            f"{who}: scale_per={TOKEN!r} is for a cache of {FP8_NAMES}, whose numbers have scales; leave it "
+            "out"
+        )
+    return scale_per == TOKEN
 
 
 def resolved_out_dtype(dtype: object, given: object) -> object:
@@ -27,7 +49,7 @@ def resolved_out_dtype(dtype: object, given: object) -> object:
         return found
     if not is_one_of(name, (None, dtype)):
         raise ConfigError(
-            f"AttentionConfig: out_dtype is for Q, K and V of {' or '.join(map(repr, FP8_DTYPES))}; those of "
+            f"AttentionConfig: out_dtype is for Q, K and V of {FP8_NAMES}; those of "
             f"{dtype!r} give O of their own type, got {shown(given)}; leave it out"
         )
     return None

@@ -355,6 +355,87 @@ def test_e5m2_saturates_keeps_nan_and_is_rounded_once() -> None:
     np.testing.assert_array_equal(cache.values(0, 0)[0, 0], [-1.0, 57344, 1.25])
 
 
+@EITHER_LAYOUT
+@pytest.mark.parametrize(("dtype", "largest", "bits"), [("e4m3", 448, 3), ("e5m2", 57344, 2)])
+def test_each_token_has_the_scale_of_its_largest_number(
+    dtype: Any, largest: int, bits: int, page_size: int | None
+) -> None:
+    cache = cache_of(dtype=dtype, scale_per="token", page_size=page_size)
+    given = {}
+    for count in (3, 6):  # across the end of a page
+        k, v = tokens(count)
+        k *= 2.0 ** np.random.default_rng(count).integers(-30, 30, (*k.shape[:3], 1))
+        v[1, 0, 0] = 0
+        cache.append(1, k, v)
+        given[count] = k, v
+    for sequence in range(BATCH):
+        scales, numbers = (
+            cache.token_scales(1, sequence),
+            (cache.keys(1, sequence), cache.values(1, sequence)),
+        )
+        for n, (scale, got) in enumerate(zip(scales, numbers, strict=True)):
+            x = np.concatenate([given[3][n][sequence], given[6][n][sequence]], axis=1)
+            wanted = np.maximum(np.abs(x).max(-1) / np.float32(largest), np.float32(2.0**-126))
+            np.testing.assert_array_equal(scale, wanted.astype(np.float32))
+            assert (np.abs(got - x) <= np.abs(x).max(-1, keepdims=True) * 2.0 ** -(bits + 1)).all()
+
+
+@EITHER_LAYOUT
+def test_scales_of_tokens_go_where_their_rows_go(page_size: int | None) -> None:
+    cache = cache_of(dtype="e4m3", scale_per="token", page_size=page_size)
+    for layer in range(LAYERS):
+        k, v = tokens(7, 1, layer)
+        cache.append(layer, k, v, [0])
+    assert cache.fork(0) == 1
+    before = [array.copy() for array in (*cache.token_scales(0, 0), cache.keys(0, 0))]
+    cache.truncate(6, [1])
+    cache.append(0, 100 * k[:, :, :3], 100 * v[:, :, :3], [1])
+    cache.append(1, k[:, :, :3], v[:, :, :3], [1])
+    for array, last in zip(before, (*cache.token_scales(0, 0), cache.keys(0, 0)), strict=True):
+        np.testing.assert_array_equal(last, array)
+    for array, forked in zip(before, (*cache.token_scales(0, 1), cache.keys(0, 1)), strict=True):
+        np.testing.assert_array_equal(forked[:, :6], array[:, :6])
+    np.testing.assert_array_equal(cache.token_scales(0, 1)[0][:, 6:], np.abs(100 * k[0, :, :3]).max(-1) / 448)
+    if page_size is not None:
+        cache.reorder([1, 0, 1])
+        np.testing.assert_array_equal(cache.token_scales(0, 1)[0], before[0])
+
+
+def test_what_has_scales_is_asked_of_the_right_cache() -> None:
+    of_tokens, of_heads = cache_of(dtype="e5m2", scale_per="token"), cache_of(dtype="e5m2")
+    assert of_tokens.scales is None
+    assert "dtype='e5m2', " in repr(of_tokens)
+    assert "scale_per='token'" in repr(of_tokens)
+    assert "scale_per" not in repr(of_heads)
+    assert (
+        of_tokens.nbytes
+        == of_heads.nbytes + 4 * 2 * LAYERS * BATCH * KV_HEADS * CAPACITY - 8 * LAYERS * KV_HEADS
+    )
+    with pytest.raises(LaunchError) as caught:
+        of_tokens.set_scales(1.0, 1.0)
+    assert str(caught.value) == (
+        "KVCache.set_scales: scales are set for heads, but this cache has scale_per='token': each token gets "
+        "its own when it is appended; leave out set_scales, or make a cache with scale_per='head'"
+    )
+    with pytest.raises(LaunchError) as caught:
+        of_heads.token_scales(0, 0)
+    assert str(caught.value) == (
+        "KVCache.token_scales: tokens have scales in a cache with scale_per='token', which this one has not; "
+        "see KVCache.scales"
+    )
+    with pytest.raises(ConfigError) as refused:
+        cache_of(dtype="f16", scale_per="token")
+    assert str(refused.value) == (
+        "KVCache: scale_per='token' is for a cache of 'e4m3' or 'e5m2', whose numbers have scales; leave "
+        "it out"
+    )
+    with pytest.raises(ConfigError) as refused:
+        cache_of(dtype="e4m3", scale_per="tokens")
+    assert str(refused.value) == (
+        "KVCache: scale_per must be one of head, token, got 'tokens'; did you mean 'token'?"
+    )
+
+
 def test_scales_are_those_that_were_set_and_copies() -> None:
     cache = cache_of(dtype="e4m3")
     found = cache.scales

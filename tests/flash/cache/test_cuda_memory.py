@@ -208,6 +208,33 @@ def test_what_is_stored_is_what_a_cache_on_the_host_stores() -> None:
     assert driver.names().count(TO_HOST) > 0
 
 
+@EITHER_LAYOUT
+def test_tokens_have_the_scales_that_they_have_on_the_host(page_size: int | None) -> None:
+    how: dict[str, Any] = {"dtype": "e4m3", "scale_per": "token", "page_size": page_size}
+    there, driver = cache_of(**how)
+    here = KVCache(LAYERS, BATCH, KV_HEADS, DIM, CAPACITY, head_dim_v=DIM_V, **how)
+    k, v = tokens(6, dtype=ml_dtypes.bfloat16)
+    k[0, 0, 0] = [1e30, -1e30, np.inf, np.nan]
+    k[0, 0, 1] = [1e-6, -3e-7, 0, 1e-9]
+    v[1, 1, 2] = 0
+    for cache in (there, here):
+        cache.append(
+            0, *((k, v) if cache is here else (on_device(driver, x) for x in (k, v))), counts=[6, 5, 6]
+        )
+        cache.append(1, k[2:], v[2:], [2])
+        cache.truncate(0, [0])
+        cache.fork(2, 0)
+        for layer in range(LAYERS):
+            cache.append(layer, k[:1, :, :2], v[:1, :, :2], [0])
+    for layer, sequence in ((0, 0), (0, 1), (0, 2), (1, 0)):
+        for read in ("keys", "values"):
+            found = [getattr(cache, read)(layer, sequence) for cache in (there, here)]
+            np.testing.assert_array_equal(*found)
+        for got, wanted in zip(*(c.token_scales(layer, sequence) for c in (there, here)), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+    assert there.nbytes == here.nbytes
+
+
 def test_work_is_put_on_the_callers_stream_behind_that_of_the_producer() -> None:
     cache, driver = cache_of(FakeDriver(FakeDevice(), FakeDevice()), device=1)
     stream, producer = driver.make_stream(1), driver.make_stream(1)

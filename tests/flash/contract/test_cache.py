@@ -25,6 +25,7 @@ from ptxgen.errors import ConfigError
 BF16 = AttentionConfig(64, 32, "bf16", causal=True)
 PLAIN = CacheConfig()
 EVERYTHING = CacheConfig(16, "e4m3", leftpad_k=True, cache_batch_idx=True)
+OF_TOKENS = CacheConfig(16, "e4m3", scale_per="token")
 DENSE = "the last dimension of all arrays is dense, the strides of the others are parameters. "
 
 
@@ -48,6 +49,8 @@ BUILDS: dict[str, Callable[[], BuiltKernel]] = {
     ),
     "decode-append": lambda: cache_kernels.decode(BF16, PLAIN, append=True),
     "append": lambda: cache_kernels.append(64, cache=EVERYTHING, dtype="f16", rotary_dim=32, counts=True),
+    "decode-tokens-append": lambda: cache_kernels.decode(BF16, OF_TOKENS, append=True),
+    "append-tokens": lambda: cache_kernels.append(64, cache=OF_TOKENS, dtype="f16"),
     "merge": lambda: cache_kernels.merge(64, return_lse=True),
 }
 
@@ -82,9 +85,10 @@ def test_a_contract_says_what_the_proof_assumes(name: str) -> None:
         for name, (least, most) in promised.bounds.items()
     }
     written = [array["name"] for array in contract["arrays"] if array["written"]]
+    of_tokens = "tokens" in name
     assert written == [
         name
-        for name in ("K", "V", "O", "Q_OUT", "LSE")
+        for name in ("K", "V", "O", "Q_OUT", "LSE", *(("k_scale", "v_scale") if of_tokens else ()))
         if any(name == a.pointer for a in promised.arrays)
         and (name not in "KV" or {"K_NEW", "k_new"} & {a.pointer for a in promised.arrays})
     ]
@@ -123,6 +127,29 @@ def test_what_is_aligned_differently_is_said_apart() -> None:
     assert decoding(EVERYTHING, splits=True)["constraints"][0] == (
         "Q, and its strides in bytes, are multiples of 16 bytes; those of K and V of 8; those of O "
         "of 16; LSE is a multiple of 4"
+    )
+
+
+def test_scales_of_tokens_lie_as_their_rows_do() -> None:
+    attends, appends = decoding(OF_TOKENS), cache_kernels.append(64, cache=OF_TOKENS, dtype="f16").contract
+    assert meanings(attends)["v_scale"] == (
+        "device address of v_scale, read: f32 [pages, kv_heads, 16], strides as below; what the numbers of "
+        "each row of V are multiplied with, finite and at least 0; of rows that are no keys it may be "
+        "anything"
+    )
+    assert meanings(appends)["k_scale"] == (
+        "device address of k_scale, written for new rows: f32 [pages, kv_heads, 16], strides as below; "
+        "what each new row of K is divided by: its largest finite magnitude / 448, at least 2**-126"
+    )
+    written = [a["name"] for a in appends["arrays"] if a["written"]]
+    assert written == ["K", "V", "k_scale", "v_scale"]
+    in_place = decoding(OF_TOKENS, append=True)
+    assert [a["name"] for a in in_place["arrays"] if a["written"]] == ["K", "V", "O", "k_scale", "v_scale"]
+    with pytest.raises(ConfigError) as caught:
+        CacheConfig(16, scale_per="token")
+    assert str(caught.value) == (
+        "CacheConfig: scale_per='token' is for a cache of 'e4m3' or 'e5m2', whose numbers have scales; leave "
+        "it out"
     )
 
 
