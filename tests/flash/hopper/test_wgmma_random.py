@@ -240,6 +240,6 @@ def check(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_within(out, lse, bound)
 
 
-@pytest.mark.parametrize("seed", mostly_nightly(range(200), [0, 1, 2, 3]))
+@pytest.mark.parametrize("seed", mostly_nightly(range(200), [0, 1]))
 def test_calls_drawn_at_random(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     check(seed, monkeypatch)
