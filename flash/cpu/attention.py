@@ -35,8 +35,9 @@ from flash.scores.features import ScoreArguments, scored
 BLOCK_Q = 256
 BLOCK_K = 512
 
-# From so many blocks of BLOCK_Q rows on, two are joined into one of two heads, with 1 MiB of f32
-# scores, for fewer calls of numpy; half as many blocks still keep 16 threads busy.
+# From so many blocks of BLOCK_Q rows on, two are joined, with 1 MiB of f32 scores, for fewer calls of
+# numpy: of one head if all queries see the same keys, because BLAS multiplies these in less time, else of two
+# heads. Half as many blocks still keep 16 threads busy.
 _BLOCKS_TO_JOIN = 32
 
 # A block of fewer rows has more keys, as long as it has no more scores, and K of a head has no more
@@ -154,9 +155,11 @@ class _Job:
             return
         most_kv = max(1, _TOGETHER * KEY_ELEMENTS // max(1, self.k.shape[2] * self.widest))
         rows = 2 * BLOCK_Q if batch * heads * seq_q >= _BLOCKS_TO_JOIN * BLOCK_Q else BLOCK_Q
-        joined = list(heads_together(range(heads), self.group, min(BLOCK_Q, seq_q), rows, most_kv))
-        for q0 in reversed(range(0, seq_q, BLOCK_Q)):
-            queries = slice(q0, min(q0 + BLOCK_Q, seq_q))
+        seen = self.rules.seen_by_any
+        block = rows if seen(slice(0, 1)) == seen(slice(0, seq_q)) else BLOCK_Q
+        joined = list(heads_together(range(heads), self.group, min(block, seq_q), rows, most_kv))
+        for q0 in reversed(range(0, seq_q, block)):
+            queries = slice(q0, min(q0 + block, seq_q))
             for b in range(batch):
                 for together in joined:
                     yield b, together, queries

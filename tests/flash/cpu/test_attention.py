@@ -471,7 +471,8 @@ def test_an_unknown_causal_word_is_refused_before_anything_is_written():
     ("heads", "kv_heads", "seq_q", "seq_k"),
     [(1, 1, 2048, 4096), (8, 8, 1024, 1024), (8, 8, 1, 9000), (32, 4, 2, 3000)],
 )
-def test_memory_stays_within_the_documented_bound(heads, kv_heads, seq_q, seq_k, dtype):
+@pytest.mark.parametrize("causal", [False, True])
+def test_memory_stays_within_the_documented_bound(heads, kv_heads, seq_q, seq_k, causal, dtype):
     d, d_v = 32, 48
     q, k, v = inputs(seq_q, seq_k, d, d_v=d_v, heads=heads, kv_heads=kv_heads, dtype=dtype)
     out = np.empty((1, heads, seq_q, d_v), q.dtype)
@@ -479,7 +480,7 @@ def test_memory_stays_within_the_documented_bound(heads, kv_heads, seq_q, seq_k,
     elements = 2 * rows * (2 * keys + d + 2 * d_v + 8) + 2 * max(cpu.KEY_ELEMENTS, keys * max(d, d_v))
     tracemalloc.start()
     try:
-        attention_cpu(q, k, v, out, None, softmax_scale=None, causal=True, threads=1)
+        attention_cpu(q, k, v, out, None, softmax_scale=None, causal=causal, threads=1)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -489,7 +490,7 @@ def test_memory_stays_within_the_documented_bound(heads, kv_heads, seq_q, seq_k,
 @pytest.mark.parametrize("causal", CAUSAL)
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (3, 1)])
 @pytest.mark.usefixtures("small_blocks")
-def test_blocks_of_two_heads(heads, kv_heads, causal, monkeypatch):
+def test_two_blocks_at_once_of_one_head_or_of_two(heads, kv_heads, causal, monkeypatch):
     monkeypatch.setattr(cpu, "_BLOCKS_TO_JOIN", 1)
     check(*inputs(50, 70, heads=heads, kv_heads=kv_heads, batch=2), causal=causal)
 
