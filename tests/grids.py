@@ -17,15 +17,21 @@ def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function,
     Of a `grid` `make test` can do without cases as long as each value of each parameter still
     occurs, and `.ci/run` as long as each that occurs more often occurs in two cases; of
     `sample(count)` `make test` can do without all but `count`, and `.ci/run` has all cases, or of
-    `sample(count, gate=more)` only `more`. Cases marked `slow`, `nightly` or `gpu` do not count.
+    `sample(count, gate=more)` only `more`. Of a test all of whose cases are `slow`, `make test` has none, and
+    `.ci/run` has of `sample(count)` no more than `count`. Other cases marked `slow`, and those marked
+    `nightly` or `gpu`, do not count.
     """
     tests: dict[str, list[pytest.Function]] = {}
     for item in items:
         if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
             continue
-        if not any(map(item.get_closest_marker, ("slow", "nightly", "gpu"))):
+        if not any(map(item.get_closest_marker, ("nightly", "gpu"))):
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for cases in tests.values():
+    for found in tests.values():
+        cases = [case for case in found if not case.get_closest_marker("slow")]
+        if not cases:
+            yield from _nightly(found)
+            continue
         values = [_values(case) for case in cases]
         sample = cases[0].get_closest_marker("sample")
         if sample is not None:
@@ -42,6 +48,14 @@ def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function,
         for number, case in enumerate(cases):
             if number not in kept:
                 yield case, "slow" if number in gate else "nightly"
+
+
+def _nightly(slow: Sequence[pytest.Function]) -> Iterator[tuple[pytest.Function, str]]:
+    """The cases of a slow test that `.ci/run` can do without, as `dispensable` has them."""
+    sample = slow[0].get_closest_marker("sample")
+    if sample is not None:
+        kept = sampled([_values(case) for case in slow], sample.kwargs.get("gate", sample.args[0]))
+        yield from ((case, "nightly") for number, case in enumerate(slow) if number not in kept)
 
 
 def share_of(names: Sequence[str], part: int, parts: int) -> set[int]:

@@ -34,6 +34,15 @@ def test_of_a_sample(a): ...
 @pytest.mark.sample(0, gate=1)
 @pytest.mark.parametrize("a", [0, 1])
 def test_of_two_samples(a): ...
+
+@pytest.mark.slow
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("a", range(3))
+def test_of_a_slow_sample(a): ...
+
+@pytest.mark.slow
+@pytest.mark.parametrize("a", range(2))
+def test_that_is_slow(a): ...
 """
 
 
@@ -75,7 +84,7 @@ def test_the_rest_of_grids_and_samples_is_dispensable_and_nothing_else(tmp_path:
     path = tmp_path / "test_few.py"
     path.write_text(GRID)
     options = ["--collect-only", "-qq", "--noconftest", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  grid\n  sample\n  nightly\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  grid\n  sample\n  slow\n  nightly\n")
     assert pytest.main([str(path), *options], plugins=[Collected()]) == 0
     kept = [name for name in found if name.startswith("test_of_two_parameters")]
     square = [name for name in found if name.startswith("test_of_a_square")]
@@ -95,7 +104,11 @@ def test_the_rest_of_grids_and_samples_is_dispensable_and_nothing_else(tmp_path:
         "test_of_a_sample[0]",
         "test_of_a_sample[2]",
         "test_of_a_sample[3]",
+        "test_of_a_slow_sample[0]",
+        "test_of_a_slow_sample[2]",
+        *(f"test_that_is_slow[{n}]" for n in range(2)),
     ]
+    assert left_out.pop("test_of_a_slow_sample[1]") == "nightly"
     nightly = [name for name, marker in left_out.items() if marker == "nightly"]
     assert nightly[-1] == "test_of_two_samples[1]"
     assert all("square" in name for name in nightly[:-1])

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ["cache.py", "info", "--json"],
         ["cta_order.py"],
         ["run.py", str(ROOT / "tests" / "ptx" / "bugs" / "row_too_many.ptx")],
-        pytest.param(["witness.py", "--list"], marks=pytest.mark.slow),
+        pytest.param(["witness.py", "--list"], marks=pytest.mark.nightly),
     ],
     ids=" ".join,
 )

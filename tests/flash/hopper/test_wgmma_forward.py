@@ -138,7 +138,7 @@ def test_any_softmax_scale_is_applied(scale: float, causal: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sample(4)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("name", FEATURES)
 @pytest.mark.parametrize("causal", [False, "bottom_right", "top_left"])
 def test_every_feature_is_as_accurate_as_numpy(name: str, causal: Any) -> None:

@@ -83,7 +83,6 @@ def test_every_query_sees_its_keys(how: dict[str, Any], seq_q: int, seq_k: int) 
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "how",
     [

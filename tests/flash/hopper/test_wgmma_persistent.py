@@ -117,7 +117,7 @@ FEATURES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", FEATURES)
 @pytest.mark.parametrize("apart", [True, False])
 def test_every_feature_is_that_of_the_grid(name: str, apart: bool) -> None:
@@ -139,7 +139,7 @@ def test_nan_of_one_part_does_not_reach_the_next() -> None:
     assert np.isfinite(np.delete(out[0], 3, -1)).all()
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, gate=1)
 @pytest.mark.parametrize("how", [{}, {"causal": True}, {"pack_gqa": True}], ids=str)
 def test_packed_sequences_are_dealt_too(how: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     lengths_q, lengths_k = (0, 64, 1, 63, 130), (5, 40, 0, 17, 33)
