@@ -24,7 +24,7 @@ from flash.device.panel_loader import PanelLoader
 from flash.device.pipeline import Arrival
 from flash.device.split_tile import ELEMENT_SCALE, SplitTile, power_of_two_scale, split_pair
 from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, MmaTiling
-from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var
+from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var, marked
 from ptxgen.dsl.matrices.lanes import LANE_COLUMNS, LANE_ROWS, QUAD, accumulators, over_lanes
 from ptxgen.dsl.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader
 from ptxgen.types import f32, u32
@@ -91,6 +91,7 @@ class SplitProducts:
             BlockReader(self.tiles.keys.tile, of_eight, lower * BLOCK_CHUNKS + right),
         )
 
+    @marked("split products: scores")
     def scores(self, S: Fragment, stage: Value | None) -> None:
         """S = Q Kᵀ for this warp's rows and the keys of a stage."""
         k, t = self.k, self.t
@@ -140,6 +141,7 @@ class SplitProducts:
         """P unchanged: how it is split depends on the tile of V."""
         return P
 
+    @marked("split products: outputs")
     def outputs(self, O: Fragment, P: Fragment, stage: Value | None) -> None:
         """O += P V for this warp's rows and the keys of a stage."""
         k, t, lane = self.k, self.t, WarpPlace.of(self.k).lane

@@ -60,6 +60,7 @@ class SplitTile:
     1, unless `scales` says otherwise. All threads see both after the next barrier.
     """
 
+    @marked("split tile: flag")
     def __init__(self, k: KernelBuilder, loader: PanelLoader) -> None:
         self.k = k
         self.loader = loader
@@ -123,6 +124,7 @@ class RowsToSplit(Protocol):
         """Write the high and the low parts of each two elements of the row of a turn."""
 
 
+@marked("split tile: rows")
 def split_rows(
     k: KernelBuilder,
     rows: RowsToSplit,
@@ -154,6 +156,7 @@ def split_rows(
             k.store(at, factor)
 
 
+@marked("split tile: scale")
 def _scale(k: KernelBuilder, x: Sequence[Var], factor: Var, not_finite: Callable[[], object] | None) -> None:
     """Multiply a row by its power of two, if it needs one, and set `factor`, by which sums of its
     products are to be multiplied.

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.commands.campaign import uneven
 from flash.commands.campaign.problems import LANE_ROWS, Problem
 from flash.error_bound import Bound, arithmetic_of_config, attention_bound, varlen_bound
 from flash.operands.declared import Operand
@@ -115,6 +116,12 @@ SCORES: Final[dict[str, Callable[[Array, Array, Array, int], None]]] = {
     "large queries": _large_queries,
     "large keys": _large_keys,
     "large values": _large_values,
+    "uneven": uneven.uneven,
+    "first uneven": uneven.first_uneven,
+    "last uneven": uneven.last_uneven,
+    "infinite": uneven.infinite,
+    "infinite values": uneven.infinite_values,
+    "infinite turn": uneven.infinite_turn,
 }
 
 

@@ -128,9 +128,9 @@ _FORWARD: Final[dict[str, dict[str, Any]]] = {
     "bf16-sm_80-causal-stages": _F16 | {"dtype": "bf16", "block_q": 64, "causal": "top_left", "stages": 2},
     # Kernels that copy through registers.
     "f16-sm_80-causal-narrow": _F16 | {"head_dim": 5, "head_dim_v": 37, "causal": "bottom_right"},
-    # One or three tf32 products, and tiles that a window cuts on either side.
+    # One tf32 product or three of f16, whose rows fill a panel, and tiles that a window cuts on either side.
     "tf32-sm_80-window-sink": _TF32 | {"precision": "tf32", "head_dim_v": 4, "sink": True},
-    "f32_grade-sm_80-window": _TF32 | {"precision": "f32_grade", "head_dim_v": 12},
+    "f32_grade-sm_80-window": _TF32 | {"precision": "f32_grade", "head_dim": 32},
     # Kernels with masks: any key may be hidden, in every tile.
     "f16-sm_80-features": _F16 | {"softcap": 3.0, "alibi": True, "bias": "f16", "mask": True, "dropout": 0.3},
     "f16-sm_80-causal-key-bias": _F16 | {"causal": "top_left", "key_bias": "f32", "pack_gqa": True},

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flash.problem.config import AttentionConfig
-from flash.problem.mma_tiling import HALF, MMA_ROWS, TF32, MmaTiling
+from flash.problem.mma_tiling import HALF, MMA_ROWS, PAIRS, TF32, MmaTiling
 from flash.problem.tile_choice import AnyTiling
 from flash.problem.wgmma_tiling import WgmmaTiling
 
@@ -22,6 +22,7 @@ LARGE_SOFTCAP: Final = 2.0**20
 HUGE: Final = 2.0**15  # a factor of the scale that makes exponents of `growing` scores larger than 2**16
 # A factor of the scale that makes scores of 2**33, of which f32 has multiples of 1024.
 LARGEST: Final = 2.0**32
+SMALL: Final = 2.0**-12  # a factor of the scale that makes scores of large rows as large as usual ones
 LANE_ROWS: Final = MMA_ROWS // 2  # the distance of a lane's rows in a tensor-core product
 
 
@@ -160,9 +161,27 @@ def _largest(config: AttentionConfig, block: int) -> list[Problem]:
 
 
 def _large(config: AttentionConfig, largest: Problem) -> list[Problem]:
-    """Problems with numbers so large that rounding to tf32 would make them infinite."""
+    """Problems with numbers so large that rounding to tf32 would make them infinite, and for pairs of f16
+    rows of other sizes, some of which have infinity.
+    """
+    if config.precision == PAIRS.name:
+        return _of_pairs(config.kernel().tiling, largest)
     rounded = ("queries", "keys", "values") if config.precision == TF32.name else ()
     return [replace(largest, scores=f"large {of}") for of in rounded]
+
+
+def _of_pairs(t: AnyTiling, largest: Problem) -> list[Problem]:
+    """Problems for elements that are split into pairs of f16, with rows of other sizes and with infinity."""
+    sizes = [replace(largest, scores="uneven", times=SMALL)]
+    more = replace(largest, seq_q=largest.seq_q + t.block_q, seq_k=largest.seq_k + t.block_q, times=SMALL)
+    sizes += [replace(more, scores=of) for of in ("first uneven", "last uneven")]
+    infinite = [replace(largest, scores=of) for of in ("infinite", "infinite values")]
+    # In three loops over tiles, with both turns of a tile: a head for each. The first query sees all keys
+    # of the last tile that all see, and no more.
+    left, right = 2 * t.block_q - t.tile + 1, t.tile - 1
+    heads = 6 * t.block_q // t.tile
+    turns = Problem(t.block_q, 3 * t.block_q, 1, heads, heads, scores="infinite turn", window=(left, right))
+    return [*sizes, *infinite, turns]
 
 
 def _of_features(config: AttentionConfig, block: int) -> list[Problem]:

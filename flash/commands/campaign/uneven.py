@@ -1,0 +1,92 @@
+"""Queries, keys and values whose rows are split as pairs of f16 with factors of their own, or have infinity
+(`flash/device/split_tile.py`).
+
+A thread splits four neighbouring columns, a chunk, of a row in each of its turns: 64 threads and a panel of
+32 columns take eight rows at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+# Powers of two for rows in turn, with each of which a row gets a factor. So that neighbours in memory, in a
+# thread and in a lane have different ones, their number is odd.
+_POWERS: Final = np.array([2.0**7, 2.0**-14, 2.0**8, 2.0**-16, 2.0**9], np.float32)
+_OUTSTANDING: Final = np.float32(2.0**4)  # a factor of one element of each row, which becomes the largest
+_APART: Final = 5  # columns between those elements of neighbouring rows
+_CHUNK: Final = 4
+_TURN: Final = 8  # rows that are split at once
+_TILE: Final = 16  # keys
+_BLOCK: Final = 32  # queries
+_EVERY: Final = 3  # of so many rows of Q and K one has infinity
+_LOWER: Final = np.float32(16.0)  # with a scale of 32**-0.5, weights of 2**-65
+
+
+def uneven(q: Array, k: Array, v: Array, _rows: int) -> None:
+    """Give each row and its neighbours other powers of two, and make one element of each row the largest;
+    but of Q only in the first block.
+    """
+    for begin, x in enumerate((q, k, v)):
+        _make_uneven(x, begin, np.arange(x.shape[2]) < (_BLOCK if x is q else x.shape[2]))
+
+
+def first_uneven(q: Array, k: Array, v: Array, _rows: int) -> None:
+    """As `uneven`, but of the first two blocks of queries the rows of the first and of the second turn, and
+    of each other tile of keys those of the first.
+    """
+    _uneven_in_turn(q, k, v, 0)
+
+
+def last_uneven(q: Array, k: Array, v: Array, _rows: int) -> None:
+    """As `first_uneven`, with the third and the fourth turn of blocks, and the second of tiles."""
+    _uneven_in_turn(q, k, v, 1)
+
+
+def infinite(q: Array, k: Array, _v: Array, _rows: int) -> None:
+    """Put -inf in every third query and key, whose scores all are -inf. Q and K have 8 columns at least."""
+    of_queries, of_keys = slice(_CHUNK), slice(_CHUNK, 2 * _CHUNK)  # the columns with infinity
+    k[..., of_queries], q[..., of_keys] = np.abs(k[..., of_queries]), np.abs(q[..., of_keys])
+    for x, columns in ((q, of_queries), (k, of_keys)):
+        _put(x[..., columns], np.arange(0, x.shape[2], _EVERY), -np.inf)
+
+
+def infinite_values(q: Array, k: Array, v: Array, _rows: int) -> None:
+    """Put infinity in the first four columns of V, in half of the keys. Their weights are so small that as
+    f16 they are 0.
+    """
+    key = np.arange(v.shape[2])
+    some = key[key % _TURN < _CHUNK]
+    q[..., 0], k[:, :, some, 0] = _LOWER, -_LOWER
+    _put(v[..., :_CHUNK], some, np.inf)
+
+
+def infinite_turn(_q: Array, _k: Array, v: Array, _rows: int) -> None:
+    """Put infinity in the first column of each chunk of V in the keys of one turn, another for each head."""
+    for head in range(v.shape[1]):
+        v[:, head, head * _TURN : (head + 1) * _TURN, ::_CHUNK] = np.inf
+
+
+def _uneven_in_turn(q: Array, k: Array, v: Array, part: int) -> None:
+    for begin, x in enumerate((q, k, v)):
+        row = np.arange(x.shape[2])
+        block = row // _BLOCK
+        of_queries = (block < 2) & (row % _BLOCK // _TURN == 2 * part + block)
+        of_keys = row % (2 * _TILE) // _TURN == 2 + part
+        _make_uneven(x, begin, of_queries if x is q else of_keys)
+
+
+def _make_uneven(x: Array, begin: int, chosen: NDArray[np.bool_]) -> None:
+    """Make the chosen rows of a matrix uneven; row 0 has the power of index `begin`."""
+    row = np.flatnonzero(chosen)
+    x[:, :, row, row * _APART % x.shape[3]] *= _OUTSTANDING
+    x[:, :, row] *= np.take(_POWERS, (row + begin) % len(_POWERS))[:, None]
+
+
+def _put(columns: Array, row: NDArray[np.int_], what: float) -> None:
+    """Put a number in one of four columns of each of these rows, in turn."""
+    columns[:, :, row, row % _CHUNK] = what
