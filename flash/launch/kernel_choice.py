@@ -51,7 +51,7 @@ def kernel_of(
     config = replace(config, scheduler=GRID) if divided else config  # splits have CTAs of their own
     against = _against_maps(config, geometry, divided)
     kernel = config.kernel(target, alignment, True if divided else return_lse, without_wgmma=against)
-    if packs == "auto" and not config.varlen and not config.is_fp8:
+    if packs == "auto" and not config.varlen and not config.scale_block:
         packs = fits and packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)
     features = replace(kernel.features, splits=divided)
     kernel = replace(kernel, packed=packs is True, features=features)

@@ -74,7 +74,8 @@ class AttentionConfig(ScoreSettings):
     {settings of scores}
     pack_gqa: whether a CTA computes the queries of all heads that share a head of K and V, which it
         then reads once for all of them (`flash/device/grouped_heads.py`). "auto" does so where it
-        takes fewer CTAs, with pages always, and otherwise not with varlen (for emitted text never).
+        takes fewer CTAs, with pages always, and otherwise not with varlen or scale_block (for emitted text
+        never); True is refused with scale_block, whose rows of Q would have a scale each.
     varlen: whether the sequences of a batch have lengths of their own, their rows packed one after
         another: launches give `cu_seqlens_q` and `cu_seqlens_k`. Not with bias,
         key_bias or mask.

@@ -91,8 +91,8 @@ def not_for_fp8(
         return f"scale_block={scale_block} with varlen"
     if page_size is not None:
         return f"page_size={page_size}"
-    if pack_gqa is True:
-        return "pack_gqa=True"
+    if pack_gqa is True and scale_block is not None:
+        return f"scale_block={scale_block} with pack_gqa=True"
     if splits not in ("auto", 1):
         return f"splits={splits}"
     return f"dropout={dropout}" if dropout else ""

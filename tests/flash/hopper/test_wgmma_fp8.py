@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fp8_runs import SCALES, Array, arrays_of, bound_of, check, config_of, scaled, scales_of
 from judge import assert_within
 from kernel_runs import assert_no_spill, nightly, run_forward, without
 
 from flash import AttentionGradient, AttentionKernel, DecodeKernel
 from flash.contract.catalogue import build
-from flash.error_bound import Bound, arithmetic_of_config, attention_bound
+from flash.error_bound import Bound
 from flash.problem.config import AttentionConfig
 from flash.problem.fp8_tiling import FP8_TILES, Fp8Tiling
 from flash.reference import attention_reference
@@ -27,63 +28,6 @@ from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.sass import find_disassembler, main_loop
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged]
-
-Array = np.ndarray[Any, Any]
-Arrays = tuple[Array, Array, Array]
-SCALES = ("q_scale", "k_scale", "v_scale")
-
-
-def config_of(head_dim: int = 64, head_dim_v: int | None = None, **how: Any) -> AttentionConfig:
-    """Small tiles, so that small problems have more of them than stages."""
-    small = {"dtype": "e4m3", "target": "sm_90a", "return_lse": True, "tile": 64, "block_q": 64}
-    config = AttentionConfig(head_dim, head_dim_v, **{**small, **how})
-    assert isinstance(config.kernel().tiling, Fp8Tiling)
-    return config
-
-
-def arrays_of(
-    config: AttentionConfig, seq_q: int, seq_k: int, batch: int = 1, heads: int = 1, kv_heads: int = 1
-) -> Arrays:
-    rng = np.random.default_rng(seq_q + 1000 * seq_k)
-    shapes = (
-        (heads, seq_q, config.head_dim),
-        (kv_heads, seq_k, config.head_dim),
-        (kv_heads, seq_k, config.value_dim),
-    )
-    q, k, v = (rng.standard_normal((batch, *shape)).astype(config.element.numpy) for shape in shapes)
-    return q, k, v
-
-
-def scales_of(batch: int = 1, kv_heads: int = 1) -> dict[str, Array]:
-    """Scales that differ in all sequences and heads; one of Q is negative."""
-    rng = np.random.default_rng(batch + kv_heads)
-    found = {name: rng.uniform(0.5, 2, (batch, kv_heads)).astype(np.float32) for name in SCALES}
-    found["q_scale"][-1, -1] *= -1
-    return found
-
-
-def scaled(arrays: Arrays, scales: dict[str, Array]) -> Arrays:
-    """Q, K and V as the numbers that they stand for, in float64."""
-    kv_heads = arrays[1].shape[1]
-    q, k, v = (
-        x.astype(np.float64)
-        * np.repeat(scales[name].astype(np.float64), x.shape[1] // kv_heads, axis=1)[..., None, None]
-        for x, name in zip(arrays, SCALES, strict=True)
-    )
-    return q, k, v
-
-
-def bound_of(config: AttentionConfig, arrays: Arrays, scales: dict[str, Array], **given: Any) -> Bound:
-    how = {"softmax_scale": config.scale, "causal": config.causal, **config.score_arguments, **given}
-    return attention_bound(*scaled(arrays, scales), config.output.numpy, arithmetic_of_config(config), **how)
-
-
-def check(config: AttentionConfig, arrays: Arrays, operands: Any = None, **run: Any) -> None:
-    scales = scales_of(arrays[1].shape[0], arrays[1].shape[1])
-    given = operands or {}
-    out, lse, _ = run_forward(config, arrays, operands={**given, **scales}, **{"sanitize": True, **run})
-    assert_within(out, lse, bound_of(config, arrays, scales, **given))
-
 
 # ------------------------------------------------------------------------------------------
 # semantics
@@ -428,7 +372,6 @@ def test_explain_says_what_multiplies() -> None:
             f"of 8; pad head_dim to a multiple of 16{_OR_ELSE}",
         ),
         ({"head_dim_v": 272}, f"{_E4M3} takes head_dim_v up to 256, got 272{_OR_ELSE}"),
-        ({"pack_gqa": True}, f"{_NOT_DONE} pack_gqa=True{_OR_ELSE}"),
         ({"splits": 2}, f"{_NOT_DONE} splits=2{_OR_ELSE}"),
         ({"dropout": 0.5}, f"{_NOT_DONE} dropout=0.5{_OR_ELSE}"),
         ({"varlen": True, "page_size": 16}, f"{_NOT_DONE} page_size=16{_OR_ELSE}"),
