@@ -24,6 +24,7 @@ class OverlappedSoftmax(LazySoftmax):
     of `LazySoftmax`; shifts are in units of log2.
     """
 
+    @marked("overlapped softmax: begin")
     def __init__(
         self,
         k: KernelBuilder,
@@ -105,6 +106,7 @@ class OverlappedSoftmax(LazySoftmax):
             some = some | (rest != 0.0)
         self._has_rest.set(self.k.vote(some, -1, mode="any"))
 
+    @marked("overlapped softmax: subtract")
     def _subtract(self, S: Fragment) -> None:
         """Replace the scores by exponents."""
         k = self.k

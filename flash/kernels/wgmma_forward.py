@@ -101,6 +101,7 @@ def attention_module(
     return k.build()
 
 
+@marked("wgmma: whether there is a tile")
 def _has_tiles(cta: Cta) -> Value:
     """Whether the CTA has rows, and they see a tile of keys."""
     has_tiles = cta.tiles > (0 if cta.first_tile is None else cta.first_tile)
@@ -249,6 +250,7 @@ class Consumer:
         group = self.k.thread_id() // WARPGROUP % self.t.consumers
         return cta.first_row + self.k.signed(self.S.row + group * WGMMA_ROWS)
 
+    @marked("wgmma: queries")
     def _queries(self) -> BoxTile:
         """The tile of Q, when it is there."""
         queries = self.rings.queries
@@ -447,6 +449,7 @@ class Consumer:
         """What writes this warpgroup's rows of O."""
         return self.O
 
+    @marked("wgmma: store of O")
     def _send(self, cta: Cta, out: BoxTile) -> None:
         """Store the tile of O: by a tensor copy, unless rows behind those of the CTA, or between them, are
         of others.

@@ -146,7 +146,7 @@ _FORWARD: Final[dict[str, dict[str, Any]]] = {
     "f16-sm_80-causal-varlen-paged": _F16
     | {"causal": "bottom_right", "varlen": True, "seqused_q": True, "page_size": 4, "pack_gqa": True},
     # Warpgroups of several roles, which take turns, tensor copies and wgmma.
-    "f16-sm_90a": _WGMMA | {"head_dim": 40, "head_dim_v": 24, "block_q": 128},
+    "f16-sm_90a": _WGMMA | {"head_dim": 56, "head_dim_v": 56, "block_q": 128},
     # Functions of scores, which index an array.
     "f16-sm_80-mods": _F16
     | {"score_mod": _relative, "mask_mod": _sparse, "aux": {"table": ("f16", 2), "hidden": ("i32", 1)}},
