@@ -431,9 +431,6 @@ def test_positions_go_on_where_the_cache_ends(bridge: ModuleType, torch: ModuleT
     register(llama)
     past = FlashCache(KVCache(2, 1, 2, 8, capacity=9))
     with torch.inference_mode():
-        found = [
-            llama(tokens[:, begin:end], past_key_values=past).logits
-            for begin, end in ((0, 4), (4, 5), (5, 9))
-        ]
+        found = [llama(tokens[:, begin:end], cache=past).logits for begin, end in ((0, 4), (4, 5), (5, 9))]
     assert past.get_seq_length() == 9
     assert np.abs(torch.cat(found, dim=1).numpy() - wanted).max() < 1e-5

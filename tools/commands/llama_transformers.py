@@ -49,7 +49,7 @@ def generated(
     how = {}
     if cache is not None:
         register(model)
-        how["past_key_values"] = FlashCache(cache)
+        how["cache"] = FlashCache(cache)
     mask = np.arange(rows.shape[1]) >= np.array(leftpad)[:, None]
     with torch.inference_mode():
         made = model.generate(

@@ -4,7 +4,7 @@
 
     register(model)  # attention and masks by flash
     cache = cache_for(model, batch=4, capacity=2048)  # keys and values in pages
-    model.generate(**inputs, past_key_values=cache)
+    model.generate(**inputs, cache=cache)
 
 Needs torch and transformers.
 """

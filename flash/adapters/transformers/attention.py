@@ -197,10 +197,10 @@ def _refuse_training(dropout: float, tensors: dict[str, Any]) -> None:
         verb = "requires" if len(lost) == 1 else "require"
         raise LaunchError(
             f"{WHO}: {', '.join(lost)} {verb} gradients, but attention over a FlashCache has none; call "
-            "inside torch.no_grad(), or train without past_key_values"
+            "inside torch.no_grad(), or train without a cache"
         )
     if dropout:
         raise LaunchError(
             f"{WHO}: dropout must be 0 with a FlashCache, got {dropout}, because the model is in training "
-            "mode; call model.eval(), or train without past_key_values"
+            "mode; call model.eval(), or train without a cache"
         )

@@ -17,7 +17,7 @@ _KINDS: Final = ("full_attention", "sliding_attention")  # of layers whose keys 
 
 
 class FlashCache(Cache):  # type: ignore[misc]  # transformers is not analysed
-    """The layers of `kv`, as `past_key_values` of a model whose attention is registered by
+    """The layers of `kv`, as `cache` of a model whose attention is registered by
     `register`. Item i of a batch is sequence i of `kv`; the batch may be smaller than that of `kv`.
 
     Tokens are cut for prompt lookup and assisted generation. Beams need a `kv` with pages. A layer

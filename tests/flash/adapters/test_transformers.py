@@ -115,9 +115,7 @@ def text(model: Any, items: int, cache: Any = None, new: int = NEW, **how: Any) 
     import torch
 
     with torch.inference_mode():
-        found = model.generate(
-            **prompts(items), max_new_tokens=new, do_sample=False, past_key_values=cache, **how
-        )
+        found = model.generate(**prompts(items), max_new_tokens=new, do_sample=False, cache=cache, **how)
     tokens: list[list[int]] = found.tolist()
     return tokens
 
@@ -137,7 +135,7 @@ def generated(model: Any, items: int, cache: Any = None, new: int = NEW) -> Any:
 
     how = {"max_new_tokens": new, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
     with torch.inference_mode():
-        return model.generate(**prompts(items), past_key_values=cache, **how)
+        return model.generate(**prompts(items), cache=cache, **how)
 
 
 def logits(model: Any, tokens: Any, **how: Any) -> Any:
@@ -328,7 +326,7 @@ def test_a_cache_may_keep_16_bits(adapter: ModuleType) -> None:
     found = {}
     for dtype in ("f32", "bf16", "e4m3"):
         cache = adapter.cache_for(model, 1, PROMPT, dtype=dtype, page_size=None)
-        got = logits(model, tokens, past_key_values=cache)
+        got = logits(model, tokens, cache=cache)
         assert got.dtype == exact.dtype
         assert cache.kv.dtype == dtype
         found[dtype] = float((got - exact).abs().max())
@@ -351,7 +349,7 @@ def test_models_attend_side_by_side(adapter: ModuleType) -> None:
         assert adapter.register(model) == "ptxgen"
         caches.append(adapter.cache_for(model, 1, PROMPT, page_size=4))
     parts = [
-        [logits(m, tokens[:, a:b], past_key_values=c) for m, c in zip(models, caches, strict=True)]
+        [logits(m, tokens[:, a:b], cache=c) for m, c in zip(models, caches, strict=True)]
         for a, b in ((0, 7), (7, 8), (8, PROMPT))
     ]
     for found, right in zip(zip(*parts, strict=True), wanted, strict=True):
@@ -438,8 +436,8 @@ def test_masks_other_than_causal_ones_are_refused_by_name(transformers: ModuleTy
         "(sliding_window_bidirectional_overlay and bidirectional_mask_function)": (
             masks.sliding_window_bidirectional_mask_function(2)
         ),
-        "(packed_sequence_mask_function and remap_positions_for_packed_sequence)": (
-            masks.packed_sequence_compatibility_function(causal, ids, ids)
+        "(remap_positions_for_packed_sequence and packed_sequence_mask_function)": masks.and_masks(
+            masks.remap_positions_for_packed_sequence(causal, ids), masks.packed_sequence_mask_function(ids)
         ),
         "(causal_mask_function or blockwise_overlay)": masks.or_masks(causal, masks.blockwise_overlay(ids)),
         "((sliding_window_overlay and causal_mask_function) and padding_mask_function)": (
@@ -500,16 +498,16 @@ def test_gradients_and_dropout_are_never_lost_silently(adapter: ModuleType) -> N
 
     model = model_of("llama", attention_dropout=0.25)
     adapter.register(model)
-    call = functools.partial(model, prompts(1)["input_ids"], past_key_values=adapter.cache_for(model, 1, 20))
+    call = functools.partial(model, prompts(1)["input_ids"], cache=adapter.cache_for(model, 1, 20))
     assert refused(call) == (
         "adapter: query, key, value require gradients, but attention over a FlashCache has none; call inside "
-        "torch.no_grad(), or train without past_key_values"
+        "torch.no_grad(), or train without a cache"
     )
     model.train()
     with torch.no_grad():
         assert refused(call) == (
             "adapter: dropout must be 0 with a FlashCache, got 0.25, because the model is in training mode; "
-            "call model.eval(), or train without past_key_values"
+            "call model.eval(), or train without a cache"
         )
 
 
@@ -570,7 +568,7 @@ def test_a_cache_of_ours_is_refused_to_another_attention(adapter: ModuleType) ->
         model = model_of(name)
         model.set_attn_implementation(attention)
         cache = adapter.cache_for(model, 1, 20)
-        assert refused(functools.partial(logits, model, tokens, past_key_values=cache)) == message
+        assert refused(functools.partial(logits, model, tokens, cache=cache)) == message
         assert not cache.kv.lengths.any()
 
 
@@ -579,11 +577,11 @@ def test_a_cache_that_is_too_small_is_named(adapter: ModuleType) -> None:
     adapter.register(model)
     cache = adapter.cache_for(model, 2, 20)
     tokens = prompts(3)["input_ids"]
-    assert refused(lambda: logits(model, tokens, past_key_values=cache)) == (
+    assert refused(lambda: logits(model, tokens, cache=cache)) == (
         "adapter: the batch has 3 items, beams included, but the cache has 2 sequences; make it with batch=3"
     )
     short = adapter.cache_for(model, 1, 4)
-    said = refused(lambda: logits(model, tokens[:1], past_key_values=short), CacheFullError)
+    said = refused(lambda: logits(model, tokens[:1], cache=short), CacheFullError)
     assert said.startswith("attention_with_kvcache: sequence 0 has 0 of 4 tokens in layer 0, ")
 
 
