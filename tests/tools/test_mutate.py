@@ -4,6 +4,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -385,7 +386,8 @@ def test_the_table_in_the_docs_is_that_of_the_recorded_campaign() -> None:
     assert lines[first : first + len(wanted) + 1] == [*wanted, ""]
     assert names == [name for name in subjects() if name in names]
     missing = ", ".join(f"`{name}`" for name in subjects() if name not in names)
-    assert f"Not judged whole yet: {missing}." in " ".join(lines)
+    said = re.findall(r"Not judged whole yet: (.*?)\.", " ".join(lines))
+    assert said == ([missing] if missing else [])
     assert all(kernel["judged"] == kernel["mutants"] for kernel in found["kernels"])
     assert (found["holes"], found["share_caught"]) == ([], 1)
 
