@@ -4,13 +4,15 @@ mistake can show.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 from flash.problem.config import AttentionConfig
 from flash.problem.mma_tiling import HALF, MMA_ROWS, PAIRS, TF32, MmaTiling
 from flash.problem.tile_choice import AnyTiling
-from flash.problem.wgmma_tiling import WgmmaTiling
+from flash.problem.wgmma_tiling import WARPGROUP, WgmmaTiling
+from ptxgen.target import WARP_SIZE
 
 # With these seeds and dropout=0.3, the random number of one score that counts, of 32 queries and 32
 # keys, equals the threshold; each seed has it at another index of a thread's 16 x 16 fragment.
@@ -143,7 +145,26 @@ def _for_tensor_maps(
     keys = more + t.tile + 3
     # In the second problem some rows of each warp have such scores, and the others have none.
     largest = [Problem(t.block_q, keys, scores=name, times=LARGEST) for name in ("random", "parting")]
-    return (*found, *few, *largest)
+    found = [*found, *few, *largest, *_lasting(found, t)]
+    return tuple(_of_fp8(found)) if config.is_fp8 else tuple(found)
+
+
+def _lasting(problems: Iterable[Problem], t: WgmmaTiling) -> list[Problem]:
+    """A problem with so many tiles that the arrivals at a barrier which waits for one less than there are add
+    up to a phase, if no problem has.
+    """
+    arrivals = t.consumers * WARPGROUP // WARP_SIZE  # at a barrier in each of its phases
+    keys = (t.stages * arrivals + 2) * t.tile
+    return [] if max(p.seq_k for p in problems) >= keys else [Problem(t.block_q, keys, heads=1)]
+
+
+def _of_fp8(problems: Iterable[Problem]) -> Iterator[Problem]:
+    """The problems with numbers that e4m3 has, which has no infinity."""
+    for p in problems:
+        if p.scores == "parting":
+            yield replace(p, scores="parting in fp8")
+        elif p.scores != "none":
+            yield p
 
 
 def _largest(config: AttentionConfig, block: int) -> list[Problem]:
@@ -165,17 +186,20 @@ def _large(config: AttentionConfig, largest: Problem) -> list[Problem]:
     rows of other sizes, some of which have infinity.
     """
     if config.precision == PAIRS.name:
-        return _of_pairs(config.kernel().tiling, largest)
+        return _of_pairs(config, largest)
     rounded = ("queries", "keys", "values") if config.precision == TF32.name else ()
     return [replace(largest, scores=f"large {of}") for of in rounded]
 
 
-def _of_pairs(t: AnyTiling, largest: Problem) -> list[Problem]:
+def _of_pairs(config: AttentionConfig, largest: Problem) -> list[Problem]:
     """Problems for elements that are split into pairs of f16, with rows of other sizes and with infinity."""
+    t = config.kernel().tiling
     sizes = [replace(largest, scores="uneven", times=SMALL)]
     more = replace(largest, seq_q=largest.seq_q + t.block_q, seq_k=largest.seq_k + t.block_q, times=SMALL)
     sizes += [replace(more, scores=of) for of in ("first uneven", "last uneven")]
     infinite = [replace(largest, scores=of) for of in ("infinite", "infinite values")]
+    if config.window is None:
+        return [*sizes, *infinite]
     # In three loops over tiles, with both turns of a tile: a head for each. The first query sees all keys
     # of the last tile that all see, and no more.
     left, right = 2 * t.block_q - t.tile + 1, t.tile - 1
