@@ -25,11 +25,12 @@ _LEAST, _LARGEST = 0.5, 2.0  # of scales
 
 def parting(q: Array, k: Array, _v: Array, rows: int) -> None:
     """Give each warp rows whose scores grow towards the first key so steeply that exp2 overflows
-    within a tile, rows whose scores fall as steeply, and rows whose scores are all alike.
+    within a tile, rows whose scores fall as steeply, and rows whose scores are all alike. Products of fp8 are
+    truncated by more than such weights may err: all of these scores are exact.
     """
     ahead = np.arange(k.shape[2])[::-1]
     course = np.take(_COURSES, np.arange(q.shape[2]) // rows % len(_COURSES))
-    q[:, :, course == _LEVEL] = 0
+    q[...] = 0
     for n in range(_DIGITS):
         k[..., n] = ahead // _DIGIT**n % _DIGIT * _DIGIT**n
         q[..., n] = course * _STEEP

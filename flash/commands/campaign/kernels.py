@@ -30,8 +30,8 @@ from flash.problem.gradients import KEYS, QUERIES, SCORES
 from ptxgen.arrays.views import ArrayView, view
 
 
-def _forward(name: str, **settings: Any) -> Subject:
-    """The subject of the forward kernel of one configuration."""
+def _forward(name: str, *, few: bool = False, **settings: Any) -> Subject:
+    """The subject of the forward kernel of one configuration; `few` is that of `problems_of`."""
     config = AttentionConfig(return_lse=True, **settings)
     built = build(config.kernel())
     block = config.kernel().tiling.threads
@@ -40,17 +40,17 @@ def _forward(name: str, **settings: Any) -> Subject:
         built.kernel.name,
         block,
         built.module,
-        problems_of(config),
+        problems_of(config, few=few),
         partial(forward_launch, config, built),
         maps=built.smallest_maps,
     )
 
 
 def _hopper(name: str, *, heads: int = 1, **settings: Any) -> Subject:
-    """As `_forward`; the first problem, on which each mutant runs, has so many heads."""
-    made = _forward(name, **settings)
+    """As `_forward`, with few problems, and so many heads in the first, on which each mutant runs."""
+    made = _forward(name, few=True, **settings)
     first, *others = made.problems
-    return replace(made, problems=(replace(first, heads=heads), *others))
+    return replace(made, problems=(replace(first, heads=heads), *others), sampled=_SAMPLED)
 
 
 def forward_launch(config: AttentionConfig, built: Build, problem: Problem) -> Launch:
@@ -120,6 +120,7 @@ def _sparse(batch: Any, head: Any, query: Any, key: Any, hidden: Any) -> Any:  #
     return (query - key < 4) & (key != hidden[batch]) & ((query - key) % 3 < 2)
 
 
+_SAMPLED: Final = 2  # kinds of mistakes in a kernel for Hopper, whose runs take long, in the short campaign
 _MULTIPROCESSORS: Final = 1  # so that a CTA of a persistent kernel has several blocks of queries
 _F32: Final = {"target": "sm_80", "head_dim": 20, "tile": 16, "block_q": 128}
 _F16: Final = {"target": "sm_80", "dtype": "f16", "head_dim": 16, "tile": 16, "block_q": 32}
@@ -167,7 +168,7 @@ _HOPPER: Final[dict[str, dict[str, Any]]] = {
     # Pairs of f16, into which the producer and the consumers split elements of f32.
     "f32_grade-sm_90a": _WGMMA | {"dtype": "f32", "precision": "f32_grade", "head_dim": 64, "block_q": 128},
     # Three warpgroups in turns, which check sums before maxima, and polynomials for exponentials.
-    "f16-sm_90a-causal-turns": _WGMMA | {"head_dim": 64, "block_q": 192, "causal": "top_left"},
+    "f16-sm_90a-turns-causal": _WGMMA | {"head_dim": 64, "block_q": 192, "causal": "top_left"},
     # V is columns of K: two warpgroups with half of the scores and half of the columns each.
     "f16-sm_90a-causal-latent": _WGMMA
     | {"head_dim": 320, "head_dim_v": 128, "tile": 32, "shared_kv": True, "causal": "bottom_right"},

@@ -25,6 +25,7 @@ HUGE: Final = 2.0**15  # a factor of the scale that makes exponents of `growing`
 # A factor of the scale that makes scores of 2**33, of which f32 has multiples of 1024.
 LARGEST: Final = 2.0**32
 SMALL: Final = 2.0**-12  # a factor of the scale that makes scores of large rows as large as usual ones
+_APART: Final = 5  # of so many problems that differ in their ends one is among few problems
 LANE_ROWS: Final = MMA_ROWS // 2  # the distance of a lane's rows in a tensor-core product
 
 
@@ -77,9 +78,9 @@ class Problem:
         return self.lengths or ((self.seq_q, self.seq_k),) * self.batch
 
 
-def problems_of(config: AttentionConfig) -> tuple[Problem, ...]:
+def problems_of(config: AttentionConfig, *, few: bool = False) -> tuple[Problem, ...]:
     """The problems for a kernel, with ragged ends of every kind: each guard of an unrolled loop has
-    a problem that ends there.
+    a problem that ends there, or with `few` some of them.
 
     The first problem uses all buffers twice in each loop. One problem has no key, some have more
     queries than keys.
@@ -108,11 +109,14 @@ def problems_of(config: AttentionConfig) -> tuple[Problem, ...]:
     huge = replace(growing, times=HUGE)
     # Several whole tiles, and several tiles that the diagonal or the end cuts.
     parting = Problem(2 * block, 2 * block + 3 * t.tile // 2, heads=group, scores="parting")
+    if few:
+        ragged = ragged[::_APART]
+        parting = replace(parting, seq_q=block, seq_k=block * bool(config.causal) + 3 * t.tile // 2)
     # The last row sees all keys: no tile is cut.
     uncut = Problem(block + 1, 3 * t.tile, reverse=True)
     special = Problem(3, 0), grouped, no_score, negative, growing, huge, parting, uncut
     largest = [*_largest(config, block), first]
-    hidden = _hidden(config, t, group)
+    hidden = _hidden(config, t, group, every=_APART if few else 1)
     # Rows without margins: a read after the last column is out of bounds.
     alike = replace(first if config.window is None else largest[0], alike=True)
     others = [*_of_features(config, block), *ragged, alike]
@@ -126,15 +130,16 @@ def _for_tensor_maps(
     problems: tuple[Problem, ...], config: AttentionConfig, t: WgmmaTiling
 ) -> tuple[Problem, ...]:
     """The problems that tensor maps can describe, with strides above 0 and at least one key: each has more
-    tiles of keys than there are stages. Behind them are two with fewer, and scores that are so large that
+    tiles of keys than there are stages. Behind them are some with fewer, and scores that are so large that
     shifts of the softmax are rounded by more than its weights may grow.
     """
     more = t.stages * t.tile
+    before = 0 if config.causal == "top_left" else more  # the additional keys that rows see
     found = [
         replace(
             p,
             seq_k=p.seq_k + more,
-            nan_from=None if p.nan_from is None else p.nan_from + more,
+            nan_from=None if p.nan_from is None else p.nan_from + before,
             nan_before=p.nan_before + more * bool(p.nan_before and config.window),
             reverse=False,
         )
@@ -142,20 +147,23 @@ def _for_tensor_maps(
         if p.seq_k and not p.alike
     ]
     few = [Problem(t.block_q + 3, keys) for keys in (t.tile // 2 + 1, t.tile + 3)]
+    if config.causal:  # NaN in the last tile that is taken: no turn orders its products
+        few += [replace(p, nan_from=t.tile // 4) for p in few]
     keys = more + t.tile + 3
     # In the second problem some rows of each warp have such scores, and the others have none.
     largest = [Problem(t.block_q, keys, scores=name, times=LARGEST) for name in ("random", "parting")]
-    found = [*found, *few, *largest, *_lasting(found, t)]
+    found = [*found, *few, *largest, *_lasting(found, config, t)]
     return tuple(_of_fp8(found)) if config.is_fp8 else tuple(found)
 
 
-def _lasting(problems: Iterable[Problem], t: WgmmaTiling) -> list[Problem]:
+def _lasting(problems: Iterable[Problem], config: AttentionConfig, t: WgmmaTiling) -> list[Problem]:
     """A problem with so many tiles that the arrivals at a barrier which waits for one less than there are add
     up to a phase, if no problem has.
     """
     arrivals = t.consumers * WARPGROUP // WARP_SIZE  # at a barrier in each of its phases
     keys = (t.stages * arrivals + 2) * t.tile
-    return [] if max(p.seq_k for p in problems) >= keys else [Problem(t.block_q, keys, heads=1)]
+    queries = keys if config.causal == "top_left" else t.block_q  # the last of them see all keys
+    return [] if max(p.seq_k for p in problems) >= keys else [Problem(queries, keys, heads=1)]
 
 
 def _of_fp8(problems: Iterable[Problem]) -> Iterator[Problem]:
@@ -243,13 +251,13 @@ def _hidden_anywhere(block: int, tile: int) -> list[Problem]:
     ]
 
 
-def _hidden(config: AttentionConfig, t: AnyTiling, group: int) -> list[Problem]:
-    """Problems with NaN in keys that a row does not see, from any key of a tile on."""
+def _hidden(config: AttentionConfig, t: AnyTiling, group: int, every: int) -> list[Problem]:
+    """Problems with NaN in keys that a row does not see, from any key of a tile on, or one of `every`."""
     found = _hidden_anywhere(t.block_q // group, t.tile) if config.features.hides_anywhere else []
     apart = max(t.row_step // group, 1)  # distance in queries of a thread's rows
     block = t.block_q // group
     row = block - apart  # query index of the first of the threads' last rows
-    ahead = range(1, t.tile + apart, max(apart - 1, 1))
+    ahead = range(1, t.tile + apart, max(apart - 1, 1) * every)
     if config.causal:
         # For each of a thread's rows, and each key of a tile, the key is the first after the
         # diagonal. Then a first row that sees only whole tiles, and a block of one row that sees
