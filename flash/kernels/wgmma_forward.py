@@ -414,6 +414,7 @@ class Consumer:
             for word, value in zip(words, rounded, strict=True):
                 word.set(value)
 
+    @marked("wgmma: cleared values")
     def _clear(self) -> None:
         """Set NaN and infinity in the tile of V to 0 whose keys some rows do not see."""
         k = self.k

@@ -32,7 +32,7 @@ from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_tiling import WGMMA_ROWS
 from flash.scores.scoring import Scoring
 from ptxgen import ir
-from ptxgen.dsl import Value, Var
+from ptxgen.dsl import Value, Var, marked
 from ptxgen.dsl.matrices.lanes import QUAD, QUAD_LANES
 from ptxgen.types import s32, u32
 
@@ -92,6 +92,7 @@ class Fp8Consumer(Consumer):
         seen = super()._seen(n)
         return None if seen is None else seen | (n == -self.cta.tiles)
 
+    @marked("wgmma fp8: negative scale")
     def _flip_signs(self) -> None:
         """Negate Q if the scale is negative: the softmax takes a positive one. Scales of blocks of rows may
         differ in their signs (`BlockScales.take`).
@@ -106,6 +107,7 @@ class Fp8Consumer(Consumer):
         # Scales come from memory: that all threads have the same is not proved, but all meet here.
         self.role.barrier.sync()
 
+    @marked("wgmma fp8: next tile")
     def _next(self, n: Value, cut: Cut) -> None:
         """Scores and weights of the tile of keys with -n - 1 tiles before it, and their product with the
         values.
@@ -147,6 +149,7 @@ class Fp8Consumer(Consumer):
             else:
                 k.fma(term, factor, total, into=total)
 
+    @marked("wgmma fp8: rows of O")
     def _finish(self) -> None:
         """O / sum, times the scale of V if it is that of the head, through shared to global memory."""
         k, config = self.k, self.config

@@ -22,7 +22,7 @@ from flash.problem.kernel_config import KernelConfig
 from flash.problem.latent_tiling import LatentTiling
 from flash.problem.wgmma_tiling import WARPGROUP, WGMMA_ROWS
 from ptxgen import ir
-from ptxgen.dsl import Value
+from ptxgen.dsl import Value, marked
 from ptxgen.dsl.hopper import BoxTile
 from ptxgen.dsl.matrices.lanes import QUAD, QUAD_LANES
 from ptxgen.types import u32
@@ -73,6 +73,7 @@ class LatentConsumer(Consumer):
         for begin, end, cut in tile_runs(self.k, self.cta, lambda: Cta.of(self.k, self.config, self.given)):
             self._take(begin, end, cut)
 
+    @marked("wgmma latent: next tile")
     def _next(self, n: Value, cut: Cut) -> None:
         """Take in the tile of keys with -n - 1 tiles before it."""
         k, half = self.k, self.t.keys_of_consumer

@@ -29,7 +29,7 @@ from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_split_tiling import SplitWgmmaTiling
 from flash.problem.wgmma_tiling import WGMMA_ROWS
 from ptxgen import ir
-from ptxgen.dsl import TilePointer, Value
+from ptxgen.dsl import TilePointer, Value, marked
 from ptxgen.dsl.hopper import BoxTile, Stage
 from ptxgen.dsl.hopper.products import STEP
 from ptxgen.dsl.matrices.lanes import FRAGMENT_STEP, LANE_COLUMNS
@@ -54,6 +54,7 @@ class SplitConsumer(Consumer):
     rings: SplitRings
     t: SplitWgmmaTiling
 
+    @marked("wgmma split: queries")
     def _queries(self) -> BoxTile:
         """The tile of Q, when it is there and has been split."""
         k, q = self.k, super()._queries()
@@ -71,6 +72,7 @@ class SplitConsumer(Consumer):
         self.undone = [k.var(f32, UNWEIGHTED) for _ in self.O.rows_of_thread]
         self._next(-self.cta.tiles, Cut.ANYWHERE)
 
+    @marked("wgmma split: next tile")
     def _next(self, n: Value, cut: Cut) -> None:
         """Take in a tile of keys."""
         k = self.k
@@ -91,6 +93,7 @@ class SplitConsumer(Consumer):
     def _last(self) -> None:
         """Nothing: no product is left."""
 
+    @marked("wgmma split: scores")
     def _multiply_keys(self, key: Stage) -> None:
         """Start S = Q Kᵀ, times the scales of both."""
         k = self.k

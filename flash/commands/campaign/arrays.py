@@ -13,12 +13,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.commands.campaign import uneven
+from flash.commands.campaign import fp8, uneven
 from flash.commands.campaign.problems import LANE_ROWS, Problem
 from flash.error_bound import Bound, arithmetic_of_config, attention_bound, varlen_bound
 from flash.operands.declared import Operand
 from flash.operands.dtypes import BOOL, I32, OF_ARRAYS, DType
 from flash.problem.config import AttentionConfig
+from flash.problem.features import SCALES
 from flash.problem.simt_tiling import padded
 from flash.scores.aux_arrays import gathered
 
@@ -122,6 +123,7 @@ SCORES: Final[dict[str, Callable[[Array, Array, Array, int], None]]] = {
     "infinite": uneven.infinite,
     "infinite values": uneven.infinite_values,
     "infinite turn": uneven.infinite_turn,
+    "parting in fp8": fp8.parting,
 }
 
 
@@ -189,6 +191,8 @@ def arrays_of(config: AttentionConfig, problem: Problem) -> Arrays:
     q, k, v = (with_margins((batch, *size), config.element, random, reverse=p.reverse) for size in sizes)
     if p.alike:
         q, k, v = map(alike, (q, k, v))
+    if config.shared_kv:
+        v = k[..., : config.value_dim]
     SCORES[p.scores](q, k, v, _rows_of_eight(config, p))
     queries, keys = (_counted(lengths, side, n) for side, n in (("q", seq_q), ("k", seq_k)))
     for first, end in _sequences(lengths, "k", seq_k):
@@ -219,6 +223,8 @@ def _bound(
     config: AttentionConfig, arrays: tuple[Array, ...], operands: Mapping[str, Array], seed: int
 ) -> Bound:
     """O [batch, heads, rows, columns] and LSE, with their allowed errors."""
+    if config.is_fp8:
+        arrays, operands = fp8.without_scales(arrays, operands)
     how: dict[str, Any] = {
         "softmax_scale": config.scale,
         "causal": config.causal,
@@ -226,7 +232,8 @@ def _bound(
         "dropout_seed": seed,
         **gathered({name: array for name, array in operands.items() if name != "block_table"}),
     }
-    (q, k, v), element, arithmetic = arrays, config.element.numpy, arithmetic_of_config(config)
+    element, arithmetic = config.output.numpy, arithmetic_of_config(config)
+    q, k, v = arrays
     if not config.varlen:
         return attention_bound(q, k, v, element, arithmetic, **how)
     q, k, v = (x[0].swapaxes(0, 1) for x in arrays)
@@ -316,6 +323,7 @@ def _operand(operand: Operand, config: AttentionConfig, p: Problem, random: np.r
     sizes = {
         "batch": len(p.sequences) if config.varlen else p.batch,
         "heads": p.heads,
+        "kv_heads": p.kv_heads,
         "seq_q": p.seq_q,
         "seq_k": p.seq_k,
     }
@@ -325,7 +333,9 @@ def _operand(operand: Operand, config: AttentionConfig, p: Problem, random: np.r
     numbers: Array = random.standard_normal(shape)
     if operand.dtype is I32:
         numbers = (_OF_AXIS - 3 + np.arange(math.prod(shape)) % 3).reshape(shape)
-    if operand.dtype is BOOL:
+    if operand.name in SCALES:
+        numbers = fp8.scales(random, tuple(shape))
+    elif operand.dtype is BOOL:
         numbers = random.random(shape) < _SHOWN
     elif operand.name in ("bias", "key_bias"):
         numbers[random.random(shape) < _HIDDEN_BY_BIAS] = -np.inf
