@@ -151,7 +151,7 @@ class _Copier:
             down = turn * share.at_once
             repeats = down // _SWIZZLE_ROWS * _SWIZZLE_ROWS
             to = firsts[turn % len(firsts)].plus_bytes(repeats * layout.row_bytes)
-            at = self._start + self._row_of(rows, turn)
+            at = self._row_of(rows, turn)
             if self._has_last is None or turn < share.turns - 1:
                 self._copy_row(to, at, rows.left > down)
             else:
@@ -159,11 +159,11 @@ class _Copier:
                     self._copy_row(to, at, rows.left > down)
 
     def _row_of(self, rows: _Rows, turn: int) -> Value:
-        """Where the row of a turn begins, counted from the first row of the first page, in bytes, u64."""
+        """The address of what this thread copies first of the row of a turn, u64."""
         k, pages, asked = self.k, self.matrix.pages, (turn, self.share.asked, self.share.lanes)
         page = pages.page_of(k, rows.entries, *asked)
         place = None if rows.places is None else pages.place_of(k, rows.places, *asked)
-        return self.matrix.in_page(k, page, place)
+        return self.matrix.in_page(k, page, place, self._start)
 
     def _copy_row(self, to: TilePointer, at: Value, exists: Value) -> None:
         """Start copying this thread's chunks of a row."""

@@ -114,10 +114,14 @@ class PagedMatrix(Matrix):
         row = index if self.begin is None else index + self.begin
         return self._offset(k, self.pages.page(k, row), row)
 
-    def in_page(self, k: KernelBuilder, page: Value, place: Value | None) -> Value:
-        """The offset of row `place` of a page (None: its only row) from `first`, in bytes, u64."""
-        across = self._across(k, page)
-        return across if place is None else across + self._down(k, place)
+    def in_page(self, k: KernelBuilder, page: Value, place: Value | None, start: Value) -> Value:
+        """The address that is as far behind `start`, u64, as row `place` of a page (None: its only row) is
+        behind `first`.
+        """
+        start = k.mad(k.cvt(page, dtype=s64), self.page_bytes, start.as_(s64), mode="lo")
+        if place is not None:
+            start = k.mad(k.cvt(place, dtype=s64), self.row_bytes, start, mode="lo")
+        return start.as_(u64)
 
     def _offset(self, k: KernelBuilder, page: Value, row: Value) -> Value:
         return self._across(k, page) + self._down(k, self.pages.place(k, row))
