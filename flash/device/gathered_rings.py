@@ -9,7 +9,7 @@ and V do not have, become zero and are not read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from flash.device.cta import Cta
 from flash.device.pages import PagedMatrix
@@ -18,15 +18,14 @@ from flash.problem.kernel_config import KernelConfig
 from flash.problem.wgmma_tiling import WgmmaTiling
 from ptxgen.dsl import KernelBuilder, Pointer, Role, TilePointer, Value, Var, marked
 from ptxgen.dsl.hopper import BoxTile, Layout
+from ptxgen.dsl.hopper.layouts import SWIZZLE_ROWS
 from ptxgen.records import dataclass
 from ptxgen.target import WARP_SIZE
+from ptxgen.tensormap import CHUNK
 from ptxgen.types import b16, s32, u32, u64
 
 if TYPE_CHECKING:
     from typing import Self
-
-_CHUNK: Final = 16  # bytes of one copy, which a swizzle moves together
-_SWIZZLE_ROWS: Final = 8  # rows after which a swizzle repeats
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class _Share:
     @classmethod
     def of(cls, layout: Layout, warps: int) -> _Share:
         """How a tile of this layout is dealt to the warps of the producer."""
-        return cls(layout.rows, warps, layout.row_bytes // _CHUNK)
+        return cls(layout.rows, warps, layout.row_bytes // CHUNK)
 
     @property
     def rows_of_warp(self) -> int:
@@ -128,12 +127,12 @@ class _Copier:
         self.nth = lane % share.lanes
         down = lane // share.lanes  # of the rows that a warp copies at once
         self.row = producer.thread // WARP_SIZE * share.rows_of_warp + down
-        column = self.nth * (_CHUNK // layout.dtype.nbytes)
+        column = self.nth * (CHUNK // layout.dtype.nbytes)
         self._start = matrix.first + k.cvt(column * layout.dtype.nbytes, dtype=u64)
         # The swizzle of a row depends on the last bits of its index.
         self._offsets = [
             like.offset(self.row + n if n else self.row, column)
-            for n in range(0, _SWIZZLE_ROWS, share.at_once)
+            for n in range(0, SWIZZLE_ROWS, share.at_once)
         ]
         spare = share.turns * share.at_once - share.rows_of_warp
         self._has_last = down < share.at_once - spare if spare else None
@@ -149,7 +148,7 @@ class _Copier:
         firsts = [tile.at(offset) for offset in self._offsets]
         for turn in range(share.turns):
             down = turn * share.at_once
-            repeats = down // _SWIZZLE_ROWS * _SWIZZLE_ROWS
+            repeats = down // SWIZZLE_ROWS * SWIZZLE_ROWS
             to = firsts[turn % len(firsts)].plus_bytes(repeats * layout.row_bytes)
             at = self._row_of(rows, turn)
             if self._has_last is None or turn < share.turns - 1:
@@ -168,12 +167,12 @@ class _Copier:
     def _copy_row(self, to: TilePointer, at: Value, exists: Value) -> None:
         """Start copying this thread's chunks of a row."""
         k, layout = self.k, self.layout
-        size = k.selp(_CHUNK, 0, exists, type=u32)
+        size = k.selp(CHUNK, 0, exists, type=u32)
         for slab in range(layout.slabs):
             if slab == layout.slabs - 1 and self._is_column is not None:
-                size = k.selp(_CHUNK, 0, exists & self._is_column, type=u32)
+                size = k.selp(CHUNK, 0, exists & self._is_column, type=u32)
             source = Pointer(at, "global", b16, slab * layout.row_bytes)
-            k.copy_async(to.plus_bytes(slab * layout.slab_bytes), source, _CHUNK, size)
+            k.copy_async(to.plus_bytes(slab * layout.slab_bytes), source, CHUNK, size)
 
 
 class _Lookup:
