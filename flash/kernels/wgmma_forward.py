@@ -17,6 +17,7 @@ from flash.device.append_in_place import AppendedRows
 from flash.device.box_rows import BoxRows
 from flash.device.cta import Cta
 from flash.device.finished_rows import finish_rows
+from flash.device.gathered_rings import GatheredRings
 from flash.device.lazy_softmax import LEAST_SCALE
 from flash.device.mma_products import fragment_columns
 from flash.device.nonfinite import NonFinite
@@ -78,11 +79,12 @@ def attention_module(
     given = Parameters.declare(k, config)
     producer = k.warpgroup_role("producer", registers=t.producer_registers)
     consumer = k.warpgroup_role("consumer", warpgroups=t.consumers, registers=t.consumer_registers)
-    rings_of = PersistentRings if config.is_persistent else rings_of
+    rings_of = PersistentRings if config.is_persistent else GatheredRings if config.gathers else rings_of
     rings, parts = rings_of.declare(k, config, t, producer, consumer), Parts.of(k, config, given)
     # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros, but of packed
     # sequences rows of the next one, and anything in a cache.
-    shares = config.features.varlen or config.features.cached
+    # Gathered rows behind the end are zeros, too.
+    shares = (config.features.varlen or config.features.cached) and not config.gathers
     odd = rings.odd
     if odd is None and (config.hides_keys or shares):
         odd = NonFinite(k, config)

@@ -180,6 +180,8 @@ def _products(config: AttentionConfig, made: Build, geometry: Geometry) -> dict[
         return {"products": products, "scales": f"one of Q, K and V for {rows}"}
     if isinstance(made.config.tiling, SplitWgmmaTiling):
         return {"products": "wgmma, three of f16 for one of f32, with tiles copied by TMA"}
+    if made.config.gathers:
+        return {"products": "wgmma, with rows of K and V copied from their pages by cp.async"}
     if isinstance(made.config.tiling, WgmmaTiling):
         return {"products": "wgmma, with tiles copied by TMA"}
     return {"products": f"mma.sync: {why_not_wgmma(config, geometry, made.config)}"}

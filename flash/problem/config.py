@@ -23,7 +23,7 @@ from flash.problem.tile_choice import (
     most_generous,
     natural_alignment,
 )
-from flash.problem.wgmma_choice import BOX_ROWS, WGMMA_TARGET
+from flash.problem.wgmma_choice import BOX_ROWS, WGMMA_TARGET, lies_in_boxes
 from flash.scores.features import ScoreSettings, meanings_of_settings
 from flash.scores.options import MAX_SCALE, flag, is_scale, require_one_of
 from ptxgen.arguments import integer
@@ -258,7 +258,7 @@ class AttentionConfig(ScoreSettings):
     @property
     def tile_request(self) -> TileRequest:
         """What the choice of tiles depends on."""
-        return TileRequest(
+        request = TileRequest(
             self.head_dim,
             self.value_dim,
             self.element,
@@ -270,21 +270,22 @@ class AttentionConfig(ScoreSettings):
             looks_up=self.page_size is not None,
             in_pages=self.page_size is not None,
             precision=self.precision,
-            without_wgmma=self._without_wgmma,
             shared_kv=self.shared_kv,
             scale_block=self.scale_block or 0,
         )
+        in_boxes = self.page_size is None or lies_in_boxes(self.page_size, padded=False)
+        gathers = not in_boxes and request.gathers_rows
+        return replace(request, gathers=gathers, without_wgmma=self._without_wgmma(in_boxes or gathers))
 
-    @property
-    def _without_wgmma(self) -> str:
+    def _without_wgmma(self, takes_pages: bool) -> str:
         """What of the problem speaks against `wgmma`; the empty string if nothing does
-        (`flash/problem/wgmma_choice.py`).
+        (`flash/problem/wgmma_choice.py`). `takes_pages` is whether its kernel takes pages of so many rows.
         """
         if self.is_fp8:
             return not_for_fp8(
                 self.page_size, self.pack_gqa, self.splits, self.dropout, self.varlen, self.scale_block
             )
-        if self.page_size is None or self.page_size % BOX_ROWS == 0:
+        if takes_pages:
             return ""
         return f"pages have {self.page_size} rows, and boxes of tensor copies multiples of {BOX_ROWS}"
 

@@ -15,7 +15,7 @@ from flash.problem.latent_tiling import LATENT_TILES
 from flash.problem.mma_tiling import MMA_BLOCKS_Q, PAIRS, TF32, MmaTiling, Operands, mma_tilings
 from flash.problem.precision import forward_operands_of, resolved
 from flash.problem.simt_tiling import BLOCKS_Q, IEEE, MAX_HEAD_DIM, TILES, Tiling, micro_tiles
-from flash.problem.wgmma_choice import WGMMA_TARGET, WGMMA_TILES, wgmma_tiling, why_not
+from flash.problem.wgmma_choice import GATHERED, WGMMA_TARGET, WGMMA_TILES, wgmma_tiling, why_not
 from flash.problem.wgmma_tiling import WGMMA_BLOCKS_Q, WGMMA_ROWS, WgmmaTiling
 from ptxgen.errors import ConfigError
 from ptxgen.records import dataclass
@@ -101,6 +101,7 @@ class TileRequest:
     looks_up: bool = False  # whether K and V are in pages, or there is a mask of their last keys
     precision: str | None = None
     in_pages: bool = False  # whether K and V are in pages, and queries packed
+    gathers: bool = False  # whether rows of pages lie in no boxes of tensor copies, and threads copy them
     without_wgmma: str = ""  # what of the problem speaks against `wgmma`, for messages
     shared_kv: bool = False  # whether V is columns of K
     scale_block: int = 0  # rows of fp8 that share a scale; 0 if all of a head do
@@ -124,7 +125,13 @@ class TileRequest:
             self.other_registers,
             self.in_pages,
             self.is_latent,
+            self.gathers,
         )
+
+    @property
+    def gathers_rows(self) -> bool:
+        """Whether a kernel with `wgmma` has threads that copy rows from pages of any size."""
+        return self.dtype in GATHERED and not self.is_latent
 
     @property
     def is_fp8(self) -> bool:
@@ -203,9 +210,9 @@ def choose_tiling(request: TileRequest, target: Target, alignment: int | None = 
         )
     _require_target(request, target)
     if not request.why_not_wgmma(target, alignment):
-        dims = request.head_dim, request.head_dim_v
+        dims, gathers = (request.head_dim, request.head_dim_v), request.gathers
         beside = request.other_registers, request.in_pages, request.precision_of_f32, request.is_latent
-        found = wgmma_tiling(dims, request.tile, request.block_q, request.stages, target, *beside)
+        found = wgmma_tiling(dims, request.tile, request.block_q, request.stages, target, *beside, gathers)
         assert found is not None  # there is no reason against it
         return found
     if request.is_latent:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flash.commands.measure import static_gathered as gathered
 from flash.commands.measure import static_hopper as hopper
 from flash.commands.measure import static_hopper_f32 as hopper_f32
 from flash.commands.measure.record import Found, Measurement
@@ -112,3 +113,16 @@ def test_f32_has_jobs_of_its_own() -> None:
         *("hopper d=64 f32_grade full", "hopper d=128 f32_grade full")
     ]
     assert not hopper_f32.precise_jobs(quick=True)
+
+
+@pytest.mark.slow
+@pytest.mark.ptxas
+def test_the_producer_of_pages_is_counted() -> None:
+    found = {m.name: m for m in measurements(gathered.gathered_quality(64, 1))}
+    for_tile = found["instructions of the producer for a tile"].median
+    assert for_tile > found["integers of the producer for a tile"].median > 0
+    assert found["instructions of the producer for 16 bytes"].median == for_tile * 4 / (2 * 128 * 64 // 8)
+    assert 0 < found["instructions of the producer, of all"].median < 100
+    spilled = found["spilled beside a producer that gathers"]
+    assert spilled.goal is not None
+    assert spilled.goal.met_by(spilled.median)

@@ -44,6 +44,7 @@ def loop_of(config: AttentionConfig, assembler: Assembler, cluster: int = 1) -> 
         *(nightly(d, {"varlen": True, "causal": True, "return_lse": True}) for d in (128, 256)),
         *(nightly(d, {"pack_gqa": True, "causal": True}) for d in (128, 256)),
         *(nightly(d, {"cluster": 2}) for d in (128, 256)),
+        *(nightly(d, {"varlen": True, "page_size": 1, "causal": True}) for d in (128, 256)),
         (128, {"scheduler": "mirrored", "causal": True}),
         *(nightly(d, {"scheduler": "static"}) for d in (128, 256)),
         nightly(64, {"scheduler": "static", "block_q": 128}),
@@ -113,6 +114,7 @@ def test_of_three_warpgroups_one_multiplies_while_others_compute_exponentials(
         ({"head_dim": 128}, [24, 240]),
         nightly({"head_dim": 64, "block_q": 192}, [32, 160]),
         nightly({"head_dim": 128, "varlen": True, "page_size": 16}, [40, 232]),
+        nightly({"head_dim": 128, "varlen": True, "page_size": 8}, [56, 224]),
     ],
     ids=str,
 )
