@@ -101,6 +101,21 @@ def test_weights_among_the_products_with_values_are_right(dtype: str, causal: bo
     assert made.global_proof.complete, made.global_proof.unknown
 
 
+@pytest.mark.slow
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(("tile", "block_q"), [(160, 128), (96, 192)])
+@pytest.mark.parametrize("head_dim", [16, 32])
+def test_weights_among_products_with_few_columns_of_values_are_right(
+    head_dim: int, tile: int, block_q: int
+) -> None:
+    how: Any = {"target": "sm_90a", "alignment": 2, "tile": tile, "block_q": block_q}
+    config = with_lse(head_dim, **how)
+    tiling = config.kernel().tiling
+    assert isinstance(tiling, MmaTiling)
+    assert tiling.weaves_weights
+    check(config, Problem(20, tile + 21, head_dim, head_dim).arrays(dtype=np.float16))
+
+
 def test_maxima_of_lanes_move_the_shift_of_their_row() -> None:
     q, k, v = Problem(32, 96, 32, 32).arrays(dtype=np.float16)
     for lane in range(4):  # of a quad, the only one with a large score in a tile
