@@ -187,9 +187,11 @@ class MmaOutputs:
                     self._multiply(O, m, n, p[m], b[:2])
                     self._multiply(O, m, n + 1, p[m], b[2:])
 
-    def read_ahead(self, stage: Value | None, blocks: int) -> list[tuple[Value, ...]]:
-        """The operands that `outputs` takes for the first 16 keys and the first `blocks` times 16 columns."""
-        value = self._v.stage(stage)
+    def read_ahead(self, stage: Value | None, most: int) -> list[tuple[Value, ...]]:
+        """The operands that `outputs` takes for the first 16 keys and the first blocks of 16 columns, at
+        most `most`.
+        """
+        value, blocks = self._v.stage(stage), min(most, self.t.output_columns // _DEPTH)
         return [self._load(value(block, self._first_key), trans=True) for block in range(blocks)]
 
     @marked("mma products: matrices")
