@@ -57,9 +57,13 @@ def scaled(arrays: Arrays, scales: dict[str, Array]) -> Arrays:
     return q, k, v
 
 
-def bound_of(config: AttentionConfig, arrays: Arrays, scales: dict[str, Array], **given: Any) -> Bound:
+def bound_of(
+    config: AttentionConfig, arrays: Arrays, scales: dict[str, Array], parts: float = 0.0, **given: Any
+) -> Bound:
+    """What results may be; `parts` is as in `flash.error_bound.Arithmetic`."""
     how = {"softmax_scale": config.scale, "causal": config.causal, **config.score_arguments, **given}
-    return attention_bound(*scaled(arrays, scales), config.output.numpy, arithmetic_of_config(config), **how)
+    arithmetic = arithmetic_of_config(config, parts)
+    return attention_bound(*scaled(arrays, scales), config.output.numpy, arithmetic, **how)
 
 
 def check(config: AttentionConfig, arrays: Arrays, operands: Any = None, **run: Any) -> None:

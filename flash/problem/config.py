@@ -281,9 +281,7 @@ class AttentionConfig(ScoreSettings):
         (`flash/problem/wgmma_choice.py`).
         """
         if self.is_fp8:
-            return not_for_fp8(
-                self.page_size, self.pack_gqa, self.splits, self.dropout, self.varlen, self.scale_block
-            )
+            return not_for_fp8(self.page_size, self.pack_gqa, self.dropout, self.varlen, self.scale_block)
         if self.page_size is None or self.page_size % BOX_ROWS == 0:
             return ""
         return f"pages have {self.page_size} rows, and boxes of tensor copies multiples of {BOX_ROWS}"

@@ -79,7 +79,6 @@ def resolved_scale_block(dtype: object, given: object) -> int | None:
 def not_for_fp8(
     page_size: int | None,
     pack_gqa: object,
-    splits: object,
     dropout: float,
     varlen: bool = False,
     scale_block: int | None = None,
@@ -93,6 +92,4 @@ def not_for_fp8(
         return f"page_size={page_size}"
     if pack_gqa is True and scale_block is not None:
         return f"scale_block={scale_block} with pack_gqa=True"
-    if splits not in ("auto", 1):
-        return f"splits={splits}"
     return f"dropout={dropout}" if dropout else ""
