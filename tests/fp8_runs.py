@@ -5,16 +5,39 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from judge import assert_within
 from kernel_runs import run_forward
 
 from flash.error_bound import Bound, arithmetic_of_config, attention_bound
 from flash.problem.config import AttentionConfig
 from flash.problem.fp8_tiling import Fp8Tiling
+from ptxgen import interpreter
 
 Array = np.ndarray[Any, Any]
 Arrays = tuple[Array, Array, Array]
 SCALES = ("q_scale", "k_scale", "v_scale")
+EVERY_CHECK = ["all", "mbarrier_init"]  # of the sanitizers
+
+
+class Kernels:
+    """What launches on the interpreter run: the names of kernels; and how they are run."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.how: dict[str, Any] = {"sanitize": EVERY_CHECK}
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> Kernels:
+    """The kernels that launches on the interpreter run from now on."""
+    run, found = interpreter.run, Kernels()
+
+    def watching(module: Any, *given: Any, **how: Any) -> Any:
+        found.names.append(module.kernels[0].name)
+        return run(module, *given, **{**how, **found.how})
+
+    monkeypatch.setattr(interpreter, "run", watching)
+    return found
 
 
 def config_of(head_dim: int = 64, head_dim_v: int | None = None, **how: Any) -> AttentionConfig:

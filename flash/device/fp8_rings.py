@@ -72,7 +72,7 @@ class Fp8Rings(Rings):
         with self._each_tile(k, cta) as (n, row):
             self._fill_keys(k, cta, row)
             with self.raw.fill() as stage:
-                k.tma.load(stage.v, self.place("V", cta, row))
+                k.tma.load(stage.v, self.places(k, "V", cta, row))
             with k.when(n != -cta.tiles, uniform=True):
                 turn.transpose()
         turn.transpose()

@@ -83,7 +83,8 @@ class AttentionConfig(ScoreSettings):
         queries, and keys, count.
     page_size: with varlen, 1..256: K and V are in pages of so many rows, found by a `block_table`,
         and `seqused_k`, which is then True, says how many keys each sequence has; there is no
-        `cu_seqlens_k`. None: the keys of all sequences lie one after another, like their queries.
+        `cu_seqlens_k`. Of "e4m3" and "e5m2" it is a multiple of 16. None: the keys of all sequences lie one
+        after another, like their queries.
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
         a GPU, but sm_90a with "e4m3" and "e5m2". The kernels for sm_90a, a Hopper GPU's own
         target, use `wgmma` and TMA where they can (`flash/problem/wgmma_choice.py`), those for sm_90

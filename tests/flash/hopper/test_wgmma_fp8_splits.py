@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from device_arrays import interpreting, without_assembler
 from fake_driver import FakeDevice, FakeDriver
-from fp8_runs import SCALES, arrays_of, bound_of, config_of, scaled, scales_of
+from fp8_runs import SCALES, Kernels, arrays_of, bound_of, config_of, scaled, scales_of, watched
 from judge import assert_within
 from kernel_runs import assert_no_spill_of, nightly
 
@@ -24,7 +24,6 @@ from flash.problem.config import AttentionConfig
 from flash.problem.kernel_config import KernelConfig
 from flash.problem.tile_choice import tiles_that_fit
 from flash.reference import attention_reference
-from ptxgen import interpreter
 from ptxgen.interpreter import PCT
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.cache import ModuleCache
@@ -32,27 +31,10 @@ from ptxgen.runtime.cuda import CudaBackend
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
-EVERY_CHECK = ["all", "mbarrier_init"]
-
-
-class Kernels:
-    """What launches on the interpreter run: the names of kernels; and how they are run."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.how: dict[str, Any] = {"sanitize": EVERY_CHECK}
-
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
-    run, found = interpreter.run, Kernels()
-
-    def watched(module: Any, *given: Any, **how: Any) -> Any:
-        found.names.append(module.kernels[0].name)
-        return run(module, *given, **{**how, **found.how})
-
-    monkeypatch.setattr(interpreter, "run", watched)
-    return found
+    return watched(monkeypatch)
 
 
 def check(
