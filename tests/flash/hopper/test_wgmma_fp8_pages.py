@@ -197,7 +197,7 @@ def test_calls_drawn_at_random(seed: int, kernels: Kernels) -> None:
 @pytest.mark.parametrize("backend", ["interpreter", nightly("cpu")])
 def test_the_function_takes_pages_with_rows_before_heads(backend: Any, kernels: Kernels) -> None:
     config = paged(causal=True, block_q="auto", tile="auto", return_lse=True)
-    of = Batch.of(config, ((1, 90), (20, 33)), (4, 2))
+    of = Batch.of(config, ((1, 90), (20, 33)), (2, 1))
     together = np.stack([of.k, of.v], axis=1).swapaxes(2, 3).copy()  # as vLLM keeps them
     rows_first = together[:, 0], together[:, 1]
     one = {name: np.array([scale], "f4") for name, scale in zip(SCALES, (0.5, 1.5, 2.0), strict=True)}
@@ -206,7 +206,7 @@ def test_the_function_takes_pages_with_rows_before_heads(backend: Any, kernels: 
     out, lse = flash.attention_varlen(
         of.q, *rows_first, ends, causal=True, return_lse=True, backend=backend, **given
     )
-    of.scales = {name: np.broadcast_to(x, (2, 2)) for name, x in one.items()}
+    of.scales = {name: np.broadcast_to(x, (2, 1)) for name, x in one.items()}
     judge(config, of, out, lse, {})
     assert len(kernels.names) == (backend == "interpreter")
 
@@ -272,7 +272,7 @@ def test_a_gpu_gives_the_bits_of_the_interpreter(monkeypatch: pytest.MonkeyPatch
     without_assembler(monkeypatch)
     driver = interpreting(FakeDriver(FakeDevice()))
     config = paged(causal=True)
-    of = Batch.of(config, ((1, 90), (20, 33)), (4, 2))
+    of = Batch.of(config, ((1, 90), (20, 33)), (2, 1))
     on_gpu = AttentionKernel(config, cuda=CudaBackend(driver), cache=ModuleCache(None))
     found = on_gpu.launch(of.q, of.k, of.v, backend="cuda", **of.given)
     wanted = AttentionKernel(config).launch(of.q, of.k, of.v, backend="interpreter", **of.given)

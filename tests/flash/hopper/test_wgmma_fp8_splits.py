@@ -120,7 +120,7 @@ def test_rows_without_a_key_give_zero() -> None:
     assert np.isfinite(lse[:, :, 10:]).all()
 
 
-@pytest.mark.parametrize("seed", [0, *(nightly(seed) for seed in range(1, 20))])
+@pytest.mark.parametrize("seed", [nightly(seed) for seed in range(20)])
 def test_any_order_of_warps_gives_the_same_bits(seed: int, kernels: Kernels) -> None:
     config = config_of(causal=True, block_q=128, pack_gqa=True, splits=2)
     arrays = arrays_of(config, 40, 450, 1, 3, 1)
