@@ -54,7 +54,8 @@ def kernel_of(
     if packs == "auto" and not config.varlen and not config.scale_block:
         packs = fits and packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)
     features = replace(kernel.features, splits=divided)
-    kernel = replace(kernel, packed=packs is True, features=features)
+    written = None if divided else kernel.written  # parts are f32, whatever the type of O
+    kernel = replace(kernel, packed=packs is True, features=features, written=written)
     kernel = replace(kernel, cluster=_cluster(kernel, geometry))
     return scheduled_launch(config.scheduler, kernel, geometry, device)
 

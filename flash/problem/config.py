@@ -85,7 +85,8 @@ class AttentionConfig(ScoreSettings):
         queries, and keys, count.
     page_size: with varlen, 1..256: K and V are in pages of so many rows, found by a `block_table`,
         and `seqused_k`, which is then True, says how many keys each sequence has; there is no
-        `cu_seqlens_k`. None: the keys of all sequences lie one after another, like their queries.
+        `cu_seqlens_k`. Of "e4m3" and "e5m2" it is a multiple of 16. None: the keys of all sequences lie one
+        after another, like their queries.
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
         a GPU, but sm_90a with "e4m3" and "e5m2". The kernels for sm_90a, a Hopper GPU's own
         target, use `wgmma` and TMA where they can (`flash/problem/wgmma_choice.py`), those for sm_90
@@ -284,9 +285,7 @@ class AttentionConfig(ScoreSettings):
         (`flash/problem/wgmma_choice.py`). `takes_pages` is whether its kernel takes pages of so many rows.
         """
         if self.is_fp8:
-            return not_for_fp8(
-                self.page_size, self.pack_gqa, self.splits, self.dropout, self.varlen, self.scale_block
-            )
+            return not_for_fp8(self.page_size, self.pack_gqa, self.dropout, self.varlen, self.scale_block)
         if takes_pages:
             return ""
         return f"pages have {self.page_size} rows, and boxes of tensor copies multiples of {BOX_ROWS}"

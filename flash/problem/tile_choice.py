@@ -210,6 +210,7 @@ def choose_tiling(request: TileRequest, target: Target, alignment: int | None = 
             request.alignment if alignment is None else alignment,
             request.other_registers,
             request.scale_block,
+            request.in_pages,
         )
     _require_target(request, target)
     if not request.why_not_wgmma(target, alignment):
@@ -301,7 +302,8 @@ def tiles_that_fit(request: TileRequest, target: Target) -> list[tuple[int, int]
     dims, stages, beside = (request.head_dim, request.head_dim_v), request.stages, request.other_registers
     if request.is_fp8:
         sizes = product(possible_tiles(request.scale_block), WGMMA_BLOCKS_Q)
-        return [s for s in sizes if fp8_tiling(dims, *s, stages, target, beside, request.scale_block)]
+        block, in_pages = request.scale_block, request.in_pages
+        return [s for s in sizes if fp8_tiling(dims, *s, stages, target, beside, block, in_pages)]
     found = [(n, m) for n in TILES for m in BLOCKS_Q if _tiling(request, n, m, target)]
     for n, m in product(WGMMA_TILES, WGMMA_BLOCKS_Q):
         if (n, m) not in found and not replace(request, tile=n, block_q=m).why_not_wgmma(target):
