@@ -56,12 +56,17 @@ class SplitConsumer(Consumer):
 
     @marked("wgmma split: queries")
     def _queries(self) -> BoxTile:
-        """The tile of Q, when it is there and has been split."""
+        """The tile of Q, when it is there, has been rotated if the kernel does so, and has been split."""
         k, q = self.k, super()._queries()
+        self.q = q
+        super()._turn_queries()
         self.rings.of_queries.split(q, (self.role.thread, self.role.threads), QUERIES_MARK)
         k.fence_proxy_async(space="shared::cta")
         self.role.barrier.sync()
         return q
+
+    def _turn_queries(self) -> None:
+        """Nothing: queries are rotated before they are split."""
 
     def _first(self) -> None:
         """O and the weights of the last tile of keys."""
